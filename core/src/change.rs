@@ -1,0 +1,88 @@
+//! What changed in a lock, and what the world is told about it.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{EpochMs, Mode, Token};
+
+/// One change of a lock. Absolute and complete: replaying it reads no clock and decides nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Change<'a> {
+    /// A new hold at depth 1. Whatever cannot stand beside it is gone.
+    Granted {
+        /// Who holds.
+        #[serde(borrow)]
+        owner: Cow<'a, [u8]>,
+        /// How.
+        mode: Mode,
+        /// Its fencing token.
+        token: Token,
+        /// When it is over.
+        deadline: EpochMs,
+    },
+    /// The hold with this token has this depth and this deadline from here on.
+    Held {
+        /// Which hold.
+        token: Token,
+        /// Levels entered, from 1.
+        depth: u16,
+        /// When it is over.
+        deadline: EpochMs,
+    },
+    /// The hold with this token is over.
+    Ended {
+        /// Which hold.
+        token: Token,
+        /// By what.
+        by: End,
+    },
+}
+
+/// What ended a hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum End {
+    /// Its owner let go of the last level.
+    Released,
+    /// Its deadline came.
+    Expired,
+    /// An operator's `RLOCK.FORCE`.
+    Forced,
+}
+
+/// What subscribers to keyspace notifications are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A new hold.
+    Acquired,
+    /// An owner's READ got WRITE on top.
+    Upgraded,
+    /// The owner let go.
+    Released,
+    /// The owner let go of WRITE and keeps READ.
+    Downgraded,
+    /// The deadline came.
+    Expired,
+    /// Ended by an operator.
+    Forced,
+    /// The server evicted the key.
+    Evicted,
+    /// Something else took the key from its name.
+    Removed,
+}
+
+impl Event {
+    /// The event's name in a keyspace notification.
+    pub const fn name(self) -> &'static std::ffi::CStr {
+        match self {
+            Self::Acquired => c"rlock.acquired",
+            Self::Upgraded => c"rlock.upgraded",
+            Self::Released => c"rlock.released",
+            Self::Downgraded => c"rlock.downgraded",
+            Self::Expired => c"rlock.expired",
+            Self::Forced => c"rlock.forced",
+            Self::Evicted => c"rlock.evicted",
+            Self::Removed => c"rlock.removed",
+        }
+    }
+}

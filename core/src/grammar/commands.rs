@@ -1,0 +1,118 @@
+//! The table of commands.
+
+use super::{Access, Command, Positional, Word};
+
+const LOG_N: &str = "O(log N) with N the number of readers that hold the lock";
+
+/// `RLOCK.ACQUIRE`
+pub const ACQUIRE: Command = Command {
+    name: "RLOCK.ACQUIRE",
+    summary: "Holds a lock, or enters it once more, and returns the fencing token; nil if \
+              somebody is in the way.",
+    complexity: LOG_N,
+    flags: "write deny-oom fast",
+    acl: "write fast",
+    access: Access::Writes,
+    positional: &[Positional::Key, Positional::Owner],
+    options: &[Word::Read, Word::Write, Word::Lease, Word::Upgrade, Word::Depth, Word::WithTtl],
+};
+
+/// `RLOCK.RELEASE`
+pub const RELEASE: Command = Command {
+    name: "RLOCK.RELEASE",
+    summary: "Leaves one level of a hold, or more, and returns the depth that is left; 0 is let go.",
+    complexity: LOG_N,
+    flags: "write fast",
+    acl: "write fast",
+    access: Access::Writes,
+    positional: &[Positional::Key, Positional::Owner],
+    options: &[Word::Read, Word::Write, Word::Token, Word::DownTo, Word::All],
+};
+
+/// `RLOCK.RENEW`
+pub const RENEW: Command = Command {
+    name: "RLOCK.RENEW",
+    summary: "Extends an owner's deadlines to no earlier than now + lease.",
+    complexity: LOG_N,
+    flags: "write fast",
+    acl: "write fast",
+    access: Access::Writes,
+    positional: &[Positional::Key, Positional::Owner],
+    options: &[Word::Read, Word::Write, Word::Lease, Word::Token],
+};
+
+/// `RLOCK.FORCE`
+pub const FORCE: Command = Command {
+    name: "RLOCK.FORCE",
+    summary: "Ends everybody's holds and returns how many.",
+    complexity: "O(N log N) with N the number of holds ended",
+    flags: "write",
+    acl: "write dangerous",
+    access: Access::Writes,
+    positional: &[Positional::Key],
+    options: &[Word::Read, Word::Write],
+};
+
+/// `RLOCK.HOLDS`
+pub const HOLDS: Command = Command {
+    name: "RLOCK.HOLDS",
+    summary: "Returns an owner's depth; 0 is not held.",
+    complexity: LOG_N,
+    flags: "readonly fast",
+    acl: "read fast",
+    access: Access::Reads,
+    positional: &[Positional::Key, Positional::Owner],
+    options: &[Word::Read, Word::Write],
+};
+
+/// `RLOCK.CHECK`
+pub const CHECK: Command = Command {
+    name: "RLOCK.CHECK",
+    summary: "Returns 1 if a live hold has this fencing token, else 0: for a fenced write in a \
+              script.",
+    complexity: LOG_N,
+    flags: "readonly fast",
+    acl: "read fast",
+    access: Access::Reads,
+    positional: &[Positional::Key, Positional::Token],
+    options: &[Word::Read, Word::Write],
+};
+
+/// `RLOCK.INFO`
+pub const INFO: Command = Command {
+    name: "RLOCK.INFO",
+    summary: "Returns how a lock is held and by whom.",
+    complexity: "O(N) with N the number of holds",
+    flags: "readonly",
+    acl: "read",
+    access: Access::Reads,
+    positional: &[Positional::Key],
+    options: &[],
+};
+
+/// `RLOCK.HELP`
+pub const HELP: Command = Command {
+    name: "RLOCK.HELP",
+    summary: "Returns lines of help.",
+    complexity: "O(1)",
+    flags: "readonly fast allow-stale allow-loading",
+    acl: "fast",
+    access: Access::Keyless,
+    positional: &[],
+    options: &[],
+};
+
+/// `RLOCK.APPLY`
+pub const APPLY: Command = Command {
+    name: "RLOCK.APPLY",
+    summary: "Carries out an effect that a primary replicated; never needed by clients.",
+    complexity: "O(N log M) with N the number of changes and M the number of holds",
+    flags: "write admin",
+    acl: "write admin dangerous",
+    access: Access::Writes,
+    positional: &[Positional::Key, Positional::Payload],
+    options: &[],
+};
+
+/// Every command, in the order of `RLOCK.HELP`.
+pub const COMMANDS: &[Command] = &[ACQUIRE, RELEASE, RENEW, FORCE, HOLDS, CHECK, INFO, HELP, APPLY];

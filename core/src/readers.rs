@@ -1,0 +1,99 @@
+//! Two or more owners that hold READ, indexed so that no operation's cost grows with their number
+//! beyond O(log n).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{EpochMs, Hold, Now, Owner, Token};
+
+/// The readers of a shared lock. Kept to two or more by [`crate::holders::Holders`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Readers {
+    by_token: BTreeMap<Token, (Owner, Hold)>,
+    by_owner: BTreeMap<Owner, Token>,
+    by_deadline: BTreeSet<(EpochMs, Token)>,
+}
+
+impl Readers {
+    pub(crate) fn len(&self) -> usize {
+        self.by_token.len()
+    }
+
+    /// Bytes on the heap, about: B-trees are two thirds full on average.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        const ENTRIES: usize = size_of::<(Token, (Owner, Hold))>()
+            + size_of::<(Owner, Token)>()
+            + size_of::<(EpochMs, Token)>();
+        self.by_token
+            .values()
+            .map(|(owner, _)| owner.heap_bytes().saturating_mul(2))
+            .fold(0, usize::saturating_add)
+            .saturating_add(self.len().saturating_mul(ENTRIES.saturating_mul(3) / 2))
+    }
+
+    pub(crate) fn hold(&self, owner: &[u8]) -> Option<&Hold> {
+        let token = self.by_owner.get(owner)?;
+        self.by_token.get(token).map(|(_, hold)| hold)
+    }
+
+    pub(crate) fn by_token(&self, token: Token) -> Option<&Hold> {
+        self.by_token.get(&token).map(|(_, hold)| hold)
+    }
+
+    /// In the order of their tokens.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Owner, &Hold)> {
+        self.by_token.values().map(|(owner, hold)| (owner, hold))
+    }
+
+    pub(crate) fn first_over(&self, now: Now) -> Option<Token> {
+        let (deadline, token) = self.by_deadline.first()?;
+        deadline.is_over_at(now).then_some(*token)
+    }
+
+    pub(crate) fn latest_deadline(&self) -> Option<EpochMs> {
+        self.by_deadline.last().map(|(deadline, _)| *deadline)
+    }
+
+    /// The latest deadline among the holds of everybody else.
+    pub(crate) fn latest_deadline_beside(&self, owner: &[u8]) -> Option<EpochMs> {
+        let own = self.by_owner.get(owner);
+        self.by_deadline
+            .iter()
+            .rev()
+            .find(|(_, token)| Some(token) != own)
+            .map(|(deadline, _)| *deadline)
+    }
+
+    pub(crate) fn insert(&mut self, owner: Owner, hold: Hold) {
+        self.remove(hold.token);
+        if let Some(token) = self.by_owner.get(&owner).copied() {
+            self.remove(token);
+        }
+        self.by_owner.insert(owner.clone(), hold.token);
+        self.by_deadline.insert((hold.deadline, hold.token));
+        self.by_token.insert(hold.token, (owner, hold));
+    }
+
+    pub(crate) fn set(&mut self, token: Token, depth: u16, deadline: EpochMs) {
+        if let Some((_, hold)) = self.by_token.get_mut(&token) {
+            self.by_deadline.remove(&(hold.deadline, token));
+            self.by_deadline.insert((deadline, token));
+            hold.depth = depth;
+            hold.deadline = deadline;
+        }
+    }
+
+    pub(crate) fn remove(&mut self, token: Token) -> Option<Owner> {
+        let (owner, hold) = self.by_token.remove(&token)?;
+        self.by_owner.remove(&owner);
+        self.by_deadline.remove(&(hold.deadline, token));
+        Some(owner)
+    }
+
+    /// Takes the only reader that is left, or none while there are more.
+    pub(crate) fn take_last_one(&mut self) -> Option<(Owner, Hold)> {
+        if self.len() != 1 {
+            return None;
+        }
+        self.by_token.pop_first().map(|(_, last)| last)
+    }
+}

@@ -1,0 +1,148 @@
+//! A lock and its changes as bytes: what stands in RDB files, in `DUMP` payloads and in the replication stream.
+//!
+//! The first byte is the version of the format; the rest is postcard's wire format (numbers as varints,
+//! byte strings with their length), which is documented and stable. Golden bytes of every released
+//! version are in the tests. Whatever cannot be a lock is refused: the bytes may come from anywhere.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
+use crate::holders::Holders;
+use crate::{Change, EpochMs, Hold, Lock, Mode, Owner, Token};
+
+/// The version that is written. Older ones stay readable.
+pub const VERSION: u8 = 1;
+
+/// Why bytes are no lock, or no change of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// A version that this module does not know: perhaps a newer module's.
+    Version(u8),
+    /// Not the format: cut off, out of range, or followed by more.
+    Format,
+    /// Well formed, but no lock can be like that.
+    Contradiction,
+}
+
+impl std::fmt::Display for Malformed {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Version(version) => {
+                write!(to, "version {version} of the format is not known, only {VERSION} is")
+            }
+            Self::Format => to.write_str("it is cut off, out of range, or too long"),
+            Self::Contradiction => to.write_str("its holds exclude each other"),
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Record<'a> {
+    #[serde(borrow)]
+    owner: Cow<'a, [u8]>,
+    mode: Mode,
+    token: Token,
+    deadline: EpochMs,
+    depth: u16,
+}
+
+/// The changes of one effect, as replicas and the append-only file get them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Effect<C> {
+    /// The lock begins with it: it replaces whatever stands at the key.
+    pub begins: bool,
+    /// In the order in which they happened.
+    pub changes: C,
+}
+
+/// The lock, appended to `to`. Equal locks give equal bytes.
+pub fn save(lock: &Lock, to: &mut Vec<u8>) {
+    let records: Vec<Record<'_>> = lock
+        .holds()
+        .map(|(owner, mode, hold)| Record {
+            owner: Cow::Borrowed(owner.as_bytes()),
+            mode,
+            token: hold.token,
+            deadline: hold.deadline,
+            depth: hold.depth,
+        })
+        .collect();
+    write(&records, to);
+}
+
+/// A lock that [`save`] wrote. Never a free one: a lock without a hold is not kept.
+///
+/// # Errors
+/// [`Malformed`], for every other byte string.
+pub fn load(bytes: &[u8]) -> Result<Lock, Malformed> {
+    let records: Vec<Record<'_>> = read(bytes)?;
+    let mut holders = Holders::default();
+    let mut last = None;
+    for record in &records {
+        let is_after = last.is_none_or(|token| token < record.token);
+        if record.depth == 0 || !Owner::is_valid(&record.owner) || !is_after {
+            return Err(Malformed::Format);
+        }
+        last = Some(record.token);
+        let hold = Hold { token: record.token, deadline: record.deadline, depth: record.depth };
+        let before = holders.len();
+        holders.insert(Owner::from(record.owner.as_ref()), record.mode, hold);
+        if holders.len() != before.saturating_add(1) {
+            return Err(Malformed::Contradiction);
+        }
+    }
+    if records.is_empty() { Err(Malformed::Format) } else { Ok(Lock::from(holders)) }
+}
+
+/// The effect, appended to `to`.
+pub fn save_effect(begins: bool, changes: &[Change<'_>], to: &mut Vec<u8>) {
+    write(&Effect { begins, changes }, to);
+}
+
+/// An effect that [`save_effect`] wrote.
+///
+/// # Errors
+/// [`Malformed`], for every other byte string.
+pub fn load_effect(bytes: &[u8]) -> Result<Effect<Vec<Change<'_>>>, Malformed> {
+    let effect: Effect<Vec<Change<'_>>> = read(bytes)?;
+    let is_sound = |change: &Change<'_>| match change {
+        Change::Granted { owner, .. } => Owner::is_valid(owner),
+        Change::Held { depth, .. } => *depth > 0,
+        Change::Ended { .. } => true,
+    };
+    if effect.changes.iter().all(is_sound) { Ok(effect) } else { Err(Malformed::Format) }
+}
+
+/// The changes that make this lock out of a free one: what an append-only file is rewritten to.
+pub fn as_changes(lock: &Lock) -> Vec<Change<'_>> {
+    let mut changes = Vec::new();
+    for (owner, mode, hold) in lock.holds() {
+        let (token, deadline, depth) = (hold.token, hold.deadline, hold.depth);
+        let owner = Cow::Borrowed(owner.as_bytes());
+        changes.push(Change::Granted { owner, mode, token, deadline });
+        if depth > 1 {
+            changes.push(Change::Held { token, depth, deadline });
+        }
+    }
+    changes
+}
+
+fn write<T: Serialize>(value: &T, to: &mut Vec<u8>) {
+    to.push(VERSION);
+    // Neither a Vec nor these types can fail to be written.
+    if let Ok(written) = postcard::to_extend(value, std::mem::take(to)) {
+        *to = written;
+    }
+}
+
+fn read<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Malformed> {
+    let (version, rest) = bytes.split_first().ok_or(Malformed::Format)?;
+    if *version != VERSION {
+        return Err(Malformed::Version(*version));
+    }
+    match postcard::take_from_bytes(rest) {
+        Ok((value, [])) => Ok(value),
+        _ => Err(Malformed::Format),
+    }
+}

@@ -1,0 +1,28 @@
+//! Names in error texts and logs: one printable line, whatever bytes a caller chose.
+
+use std::fmt::Write;
+
+/// Longer names are cut, so that an error stays a line.
+pub const NAME_BYTES_MAX: usize = 64;
+
+/// A name between quotes for an error text: cut to [`NAME_BYTES_MAX`] bytes, then escaped.
+pub fn quoted(name: &[u8]) -> String {
+    let cut = name.get(..NAME_BYTES_MAX).unwrap_or(name);
+    format!("'{}'", escaped(cut))
+}
+
+/// Printable ASCII as it is, a backslash as `\x5c`, every other byte as `\xhh`.
+pub fn escaped(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for &byte in bytes {
+        match byte {
+            b'\\' => text.push_str("\\x5c"),
+            b' '..=b'~' => text.push(byte.into()),
+            _ => {
+                // Writing to a String cannot fail.
+                let _ = write!(text, "\\x{byte:02x}");
+            }
+        }
+    }
+    text
+}

@@ -1,0 +1,207 @@
+//! Numbers with their unit and bounds in the type. Checked once, at the edge; inside, nothing is checked again.
+
+use serde::{Deserialize, Serialize};
+
+/// The server's clock at one moment, in microseconds since the Unix epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Now(u64);
+
+impl Now {
+    /// From microseconds since the Unix epoch.
+    pub const fn from_us(us: u64) -> Self {
+        Self(us)
+    }
+
+    /// From milliseconds since the Unix epoch.
+    pub const fn from_ms(ms: u64) -> Self {
+        Self(ms.saturating_mul(1000))
+    }
+
+    /// Microseconds since the Unix epoch: what tokens are made from.
+    pub const fn us(self) -> u64 {
+        self.0
+    }
+
+    /// The same moment in whole milliseconds: what deadlines are compared with.
+    pub const fn ms(self) -> EpochMs {
+        EpochMs(self.0 / 1000)
+    }
+}
+
+/// A moment in milliseconds since the Unix epoch, from 0 to [`EpochMs::MAX`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "u64", into = "u64")]
+pub struct EpochMs(u64);
+
+impl EpochMs {
+    /// 2^53 - 1, the last integer that every client language holds exactly.
+    pub const MAX: Self = Self((1 << 53) - 1);
+
+    /// The moment, or `None` beyond [`EpochMs::MAX`].
+    pub const fn new(ms: u64) -> Option<Self> {
+        if ms <= Self::MAX.0 { Some(Self(ms)) } else { None }
+    }
+
+    /// Milliseconds since the Unix epoch.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The deadline of a lease that begins now; never beyond [`EpochMs::MAX`].
+    pub fn after(self, lease: LeaseMs) -> Self {
+        Self(self.0.saturating_add(lease.0)).min(Self::MAX)
+    }
+
+    /// Milliseconds from `now` until this moment; 0 when it is past.
+    pub const fn left_at(self, now: Now) -> u64 {
+        self.0.saturating_sub(now.ms().0)
+    }
+
+    /// A deadline is over from its own millisecond on.
+    pub const fn is_over_at(self, now: Now) -> bool {
+        self.0 <= now.ms().0
+    }
+}
+
+impl TryFrom<u64> for EpochMs {
+    type Error = &'static str;
+    fn try_from(ms: u64) -> Result<Self, Self::Error> {
+        Self::new(ms).ok_or("a moment beyond 2^53 - 1 ms")
+    }
+}
+
+impl From<EpochMs> for u64 {
+    fn from(at: EpochMs) -> Self {
+        at.0
+    }
+}
+
+/// How long a hold lasts unless it is renewed, in milliseconds: from 1 to [`LeaseMs::MAX`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LeaseMs(u64);
+
+impl LeaseMs {
+    /// Seven days. A longer lease is a forgotten lock, not a longer task.
+    pub const MAX: Self = Self(7 * 24 * 60 * 60 * 1000);
+
+    /// The lease, or `None` outside 1..=[`LeaseMs::MAX`] ms.
+    pub const fn new(ms: u64) -> Option<Self> {
+        if ms >= 1 && ms <= Self::MAX.0 { Some(Self(ms)) } else { None }
+    }
+
+    /// Milliseconds.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// A fencing token, from 1 to [`Token::MAX`]: greater than every token before it, of any lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "u64", into = "u64")]
+pub struct Token(std::num::NonZeroU64);
+
+impl Token {
+    /// 2^53 - 1, the last integer that every client language holds exactly.
+    pub const MAX: u64 = (1 << 53) - 1;
+
+    /// The token, or `None` outside 1..=[`Token::MAX`].
+    pub const fn new(token: u64) -> Option<Self> {
+        match std::num::NonZeroU64::new(token) {
+            Some(token) if token.get() <= Self::MAX => Some(Self(token)),
+            _ => None,
+        }
+    }
+
+    /// The number that clients see.
+    pub const fn get(self) -> u64 {
+        self.0.get()
+    }
+
+    /// Milliseconds from the token's own time to `now`, 0 where the token is ahead of the clock.
+    pub const fn age_ms(self, now: Now) -> u64 {
+        now.us().saturating_sub(self.get()) / 1000
+    }
+
+    /// Farther ahead of the clock than a server with a right clock issues: more than a day.
+    pub const fn is_implausible_at(self, now: Now) -> bool {
+        const DAY_US: u64 = 24 * 60 * 60 * 1_000_000;
+        self.get() > now.us().saturating_add(DAY_US)
+    }
+}
+
+impl TryFrom<u64> for Token {
+    type Error = &'static str;
+    fn try_from(token: u64) -> Result<Self, Self::Error> {
+        Self::new(token).ok_or("a token outside 1..2^53 - 1")
+    }
+}
+
+impl From<Token> for u64 {
+    fn from(token: Token) -> Self {
+        token.get()
+    }
+}
+
+/// Where tokens come from: remembers the greatest one that this process issued or saw.
+#[derive(Debug, Default)]
+pub struct Tokens {
+    last: u64,
+}
+
+impl Tokens {
+    /// Clocks of servers that follow each other may differ by this much, in microseconds.
+    pub const CLOCK_SKEW_US: u64 = 1_000_000;
+
+    /// Starts the process, or its time as primary: every token to come is beyond now + [`Tokens::CLOCK_SKEW_US`].
+    pub fn begin(&mut self, now: Now) {
+        self.last = self.last.max(now.us().saturating_add(Self::CLOCK_SKEW_US));
+    }
+
+    /// A token found in data or in the replication stream is not issued again.
+    pub fn saw(&mut self, token: Token) {
+        self.last = self.last.max(token.get());
+    }
+
+    /// `max(last + 1, now in µs)`, or `None` when 2^53 - 1 was reached.
+    pub fn issue(&mut self, now: Now) -> Option<Token> {
+        let token = Token::new(self.last.saturating_add(1).max(now.us()))?;
+        self.last = token.get();
+        Some(token)
+    }
+}
+
+/// Who holds: the caller's own name, 1 to [`Owner::MAX_BYTES`] arbitrary bytes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Owner(Box<[u8]>);
+
+impl Owner {
+    /// Enough for a host, a process, a thread and a UUID together; each waiter and hold keeps its own copy.
+    pub const MAX_BYTES: usize = 512;
+
+    /// Whether these bytes can name an owner.
+    pub const fn is_valid(name: &[u8]) -> bool {
+        !name.is_empty() && name.len() <= Self::MAX_BYTES
+    }
+
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The name as the caller gave it.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl From<&[u8]> for Owner {
+    fn from(name: &[u8]) -> Self {
+        debug_assert!(Self::is_valid(name), "an owner is checked where it is read");
+        Self(name.into())
+    }
+}
+
+impl std::borrow::Borrow<[u8]> for Owner {
+    fn borrow(&self) -> &[u8] {
+        &self.0
+    }
+}
