@@ -1,0 +1,173 @@
+//! What the server and its clients are told of a command (`COMMAND DOCS`, `COMMAND INFO`, completion in
+//! `redis-cli`): the core's table of words in the server's terms.
+
+use std::ffi::CString;
+use std::mem::size_of;
+use std::ptr::{null, null_mut};
+
+use libc::c_char;
+use redis_module::raw;
+use rlock_core::grammar::{Access, Command, Positional, Word};
+
+/// The release in which the commands came.
+const SINCE: &std::ffi::CStr = c"0.1.0";
+
+/// A command's description, with everything that it points to.
+pub struct Info {
+    info: raw::RedisModuleCommandInfo,
+    /// Pointed to by `info`; boxed and never touched again, so that nothing moves.
+    _kept: (Box<Version>, Vec<CString>, Vec<Vec<Argument>>, Vec<KeySpec>),
+}
+
+type Argument = raw::RedisModuleCommandArg;
+type KeySpec = raw::RedisModuleCommandKeySpec;
+type Version = raw::RedisModuleCommandInfoVersion;
+
+impl Info {
+    /// Describes a command.
+    pub fn new(command: &Command) -> Self {
+        let mut texts = Vec::new();
+        let mut subs = Vec::new();
+        let mut arguments: Vec<Argument> =
+            command.positional.iter().map(|one| positional(*one, &mut texts)).collect();
+        for alternatives in command.alternatives() {
+            arguments.push(option(alternatives, &mut texts, &mut subs));
+        }
+        arguments.push(END);
+        let (summary, complexity) =
+            (keep(command.summary, &mut texts), keep(command.complexity, &mut texts));
+        let mut key_specs: Vec<KeySpec> = key_spec(command.access).into_iter().collect();
+        key_specs.push(NO_KEY);
+        let version = Box::new(Version {
+            version: 1,
+            sizeof_historyentry: size_of::<raw::RedisModuleCommandHistoryEntry>(),
+            sizeof_keyspec: size_of::<KeySpec>(),
+            sizeof_arg: size_of::<Argument>(),
+        });
+        let info = raw::RedisModuleCommandInfo {
+            version: &raw const *version,
+            summary,
+            complexity,
+            since: SINCE.as_ptr(),
+            history: null_mut(),
+            tips: null(),
+            arity: command.arity(),
+            key_specs: key_specs.as_mut_ptr(),
+            args: arguments.as_mut_ptr(),
+        };
+        subs.push(arguments);
+        Self { info, _kept: (version, texts, subs, key_specs) }
+    }
+
+    /// For the server, while `self` lives.
+    pub fn as_ptr(&self) -> *const raw::RedisModuleCommandInfo {
+        &raw const self.info
+    }
+}
+
+const END: Argument = Argument {
+    name: null(),
+    type_: raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
+    key_spec_index: -1,
+    token: null(),
+    summary: null(),
+    since: null(),
+    flags: 0,
+    deprecated_since: null(),
+    subargs: null_mut(),
+    display_text: null(),
+};
+
+const NO_KEY: KeySpec = KeySpec {
+    notes: null(),
+    flags: 0,
+    begin_search_type: raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INVALID,
+    bs: raw::RedisModuleCommandKeySpec__bindgen_ty_1 {
+        index: raw::RedisModuleCommandKeySpec__bindgen_ty_1__bindgen_ty_1 { pos: 0 },
+    },
+    find_keys_type: raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_OMITTED,
+    fk: raw::RedisModuleCommandKeySpec__bindgen_ty_2 {
+        range: raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 {
+            lastkey: 0,
+            keystep: 1,
+            limit: 0,
+        },
+    },
+};
+
+/// The key is the first argument.
+fn key_spec(access: Access) -> Option<KeySpec> {
+    let flags = match access {
+        Access::Keyless => return None,
+        Access::Reads => raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS,
+        Access::Writes => {
+            raw::REDISMODULE_CMD_KEY_RW
+                | raw::REDISMODULE_CMD_KEY_ACCESS
+                | raw::REDISMODULE_CMD_KEY_UPDATE
+        }
+    };
+    let bs = raw::RedisModuleCommandKeySpec__bindgen_ty_1 {
+        index: raw::RedisModuleCommandKeySpec__bindgen_ty_1__bindgen_ty_1 { pos: 1 },
+    };
+    Some(KeySpec {
+        flags: flags.into(),
+        begin_search_type: raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX,
+        bs,
+        find_keys_type: raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE,
+        ..NO_KEY
+    })
+}
+
+fn positional(one: Positional, texts: &mut Vec<CString>) -> Argument {
+    let (type_, key_spec_index) = match one {
+        Positional::Key => (raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY, 0),
+        Positional::Token => (raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER, -1),
+        _ => (raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING, -1),
+    };
+    Argument { name: keep(one.name(), texts), type_, key_spec_index, ..END }
+}
+
+fn option(words: &[Word], texts: &mut Vec<CString>, subs: &mut Vec<Vec<Argument>>) -> Argument {
+    let mut each: Vec<Argument> = words.iter().map(|one| word(*one, texts)).collect();
+    let flags = raw::REDISMODULE_CMD_ARG_OPTIONAL.cast_signed();
+    if let [only] = each.as_slice() {
+        return Argument { flags, ..*only };
+    }
+    each.push(END);
+    let name = words.iter().map(|one| one.word().to_lowercase()).collect::<Vec<_>>().join("-or-");
+    let one_of = Argument {
+        name: keep(&name, texts),
+        type_: raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF,
+        flags,
+        subargs: each.as_mut_ptr(),
+        ..END
+    };
+    subs.push(each);
+    one_of
+}
+
+fn word(word: Word, texts: &mut Vec<CString>) -> Argument {
+    let token = keep(word.word(), texts);
+    match word.value() {
+        None => Argument {
+            name: keep(&word.word().to_lowercase(), texts),
+            type_: raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN,
+            token,
+            ..END
+        },
+        Some(value) => Argument {
+            name: keep(value, texts),
+            type_: raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
+            token,
+            ..END
+        },
+    }
+}
+
+/// A C string's bytes stay where they are when the `CString` moves.
+fn keep(text: &str, texts: &mut Vec<CString>) -> *const c_char {
+    let text = CString::new(text).unwrap_or_default();
+    let start = text.as_ptr();
+    texts.push(text);
+    start
+}
