@@ -1,0 +1,29 @@
+# Shortcuts only: each does one thing, in scripts/. `make` lists them.
+.PHONY: help run test lint matrix mutants valgrind bench-pair clean
+
+help:
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
+
+run: ## build, then a server with the module on port 6380, in the foreground; data in .tools/run
+	@scripts/run.sh
+
+test: ## formatting, clippy, the core's tests, the tests against a real server
+	@scripts/test.sh
+
+lint: ## formatting and clippy only
+	@scripts/test.sh lint
+
+matrix: ## the server tests on Redis 8.0, Valkey 8.1 and Valkey 9.1
+	@scripts/matrix.sh
+
+mutants: ## small wrong changes, one by one: each must turn a named test red
+	@scripts/mutants.sh
+
+valgrind: ## the server tests under valgrind: memory errors and leaks
+	@scripts/valgrind.sh
+
+bench-pair: ## instructions of ACQUIRE + RELEASE beside SET NX PX + DEL
+	@scripts/callgrind.sh
+
+clean: ## remove what was built and what was fetched, and the data of `make run`
+	@rm -rf target .tools

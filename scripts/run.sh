@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Builds the module and starts a server with it, in the foreground, on port 6380 (or $PORT).
+# Locks outlive it: its data stay in .tools/run, so that the next start finds them again.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+cd "$root"
+
+port=${PORT:-6380}
+# Bash opens it as a file: connected means that somebody listens there.
+if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
+    die "port $port is taken, perhaps by another \`make run\`: stop that one, or choose another port with \`PORT=6390 make run\`"
+fi
+
+scripts/setup.sh
+. "$tools/env"
+cargo build --release --locked
+
+# One folder per port: two servers must not write the same files.
+data=.tools/run/$port
+mkdir -p "$data"
+cli=redis-cli
+command -v redis-cli >/dev/null || cli=.tools/servers/default/redis-cli
+
+cat <<END
+
+Locks are served on port $port; data in $data; Ctrl-C stops it. In another terminal, from this folder:
+
+    $cli -p $port
+
+END
+exec "$tools/servers/default/redis-server" redis.conf --port "$port" --dir "$data" --loadmodule "$(module)"

@@ -1,0 +1,125 @@
+#!/usr/bin/env bash
+# server.sh NAME: another server to test on, in .tools/servers/NAME: redis-server and redis-cli.
+#
+#   redis-8.0   valkey-8.1   valkey-9.1     as packaged for newer Debians, with their own C library
+#   libc                                    Redis 7.0 on the C library's malloc, for valgrind:
+#                                           jemalloc would hide what the module does with memory
+#
+# Where it cannot be had: a line `SKIPPED NAME: why`, and exit code 77.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+
+main() {
+    name=${1-}
+    folder=$tools/servers/$name
+    case $name in
+        redis-8.0) suite=trixie package=redis ;;
+        valkey-8.1) suite=trixie package=valkey ;;
+        valkey-9.1) suite=sid package=valkey ;;
+        libc) suite=bookworm package=redis ;;
+        *) die "usage: $0 redis-8.0|valkey-8.1|valkey-9.1|libc" ;;
+    esac
+    is_there && return
+    lock_tools
+    is_there && return
+    open_suite
+    if [ "$name" = libc ]; then
+        build_with_libc
+    else
+        fetch_with_own_libc
+    fi
+    apt_close
+    is_there || skip "it does not start: $("$folder/redis-server" --version 2>&1 | sed -n '$p')"
+}
+
+is_there() { [ -x "$folder/redis-cli" ] && right_version "$(server_version "$folder/redis-server")"; }
+
+# Does $1 carry the version in the name? A suite moves on, and then has something else.
+right_version() {
+    case $name in
+        libc) [[ $1 == 7.0.* ]] ;;
+        *) [[ $1 == "${name#*-}".* ]] ;;
+    esac
+}
+
+skip() {
+    say "SKIPPED $name: $*"
+    exit 77
+}
+
+# Packages of another Debian suite, from the mirror that this machine uses anyway.
+open_suite() {
+    local mirror keyring sources=$tools/apt/$suite/sources.list
+    [ "$(. /etc/os-release && say "${ID-}")" = debian ] ||
+        skip "it comes from Debian $suite, and this system's mirror has other packages"
+    has_apt || skip 'it comes as a Debian package, and this system has no apt'
+    mirror=$(debian_mirror)
+    [ -n "$mirror" ] || skip "it comes as a Debian package, and this machine's apt knows no Debian mirror"
+    for keyring in /usr/share/keyrings/debian-archive-keyring.{gpg,pgp} ''; do
+        [ ! -e "$keyring" ] || break
+    done
+    mkdir -p "${sources%/*}"
+    say "deb${keyring:+ [signed-by=$keyring]} $mirror $suite main" >"$sources"
+    say "deb-src${keyring:+ [signed-by=$keyring]} $mirror $suite main" >>"$sources"
+    apt_open "$suite" "$sources" || skip "$(apt_reason)"
+}
+
+# The first address in apt's sources that serves Debian itself, not only its security updates.
+debian_mirror() {
+    # A line each: "http://… bookworm bookworm-updates main".
+    {
+        { sed -s '$G' /etc/apt/sources.list.d/*.sources 2>/dev/null || true; } | awk '
+            function flush() {
+                if (types ~ /(^| )deb( |$)/ && enabled !~ /^(no|false)/) print uri, suites, components
+                types = uri = suites = components = enabled = ""
+            }
+            /^#/ { next }
+            /^[[:space:]]*$/ { flush(); next }
+            { field = tolower($1); value = $0; sub(/^[^:]*:[[:space:]]*/, "", value) }
+            field == "types:" { types = value }
+            field == "uris:" { uri = $2 }
+            field == "suites:" { suites = value }
+            field == "components:" { components = value }
+            field == "enabled:" { enabled = tolower(value) }'
+        # (A file that is not there is no failure: most machines have one of the two formats.)
+        { cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list 2>/dev/null || true; } |
+            sed -nE 's/^deb[[:space:]]+(\[[^]]*\][[:space:]]+)?//p'
+    } | awk '$1 !~ /^cdrom:/ && / main( |$)/ && $2 !~ /-security|\/updates/ && !found++ { print $1 }'
+}
+
+fetch_with_own_libc() {
+    local version libraries loader program
+    version=$(apt_version $package-server)
+    right_version "$version" || skip "Debian $suite has ${version:-no} $package-server${version:+ instead}"
+    say "fetching $package-server $version (Debian $suite, into .tools)"
+    # With libgcc-s1: the module may want it, even where the server does not.
+    # shellcheck disable=SC2046 # package names
+    apt_unpack "$folder" $package-server $package-tools libgcc-s1 \
+        $(apt_libraries $package-server $package-tools | grep -vxF libgcc-s1) || skip "$(apt_reason)"
+    libraries=$(cd "$folder" && library_path usr/lib)
+    loader=$(cd "$folder" && compgen -G 'usr/lib/*/ld-linux*.so.[0-9]' | sed -n 1p)
+    [ -n "$loader" ] || skip 'its C library has no loader where it is looked for'
+    for program in server cli; do
+        wrap "$folder/redis-$program" "usr/bin/$package-$program" "$libraries" "$loader"
+    done
+}
+
+build_with_libc() {
+    local work=$folder.build log=$folder.log archive
+    rm -rf "$folder" "$work"
+    mkdir -p "$work/src"
+    (cd "$work" && apt_get source --download-only redis) >>"$apt_log" 2>&1 || skip "$(apt_reason)"
+    archive=$(compgen -G "$work/redis_*.orig.tar.*" | grep -v '\.asc$') || skip 'its source package holds no sources'
+    right_version "${archive##*redis_}" || skip "Debian $suite has other sources: ${archive##*/}"
+    say "building ${archive##*/} with the C library's malloc (source of Debian $suite, into .tools)"
+    tar xf "$archive" -C "$work/src" --strip-components=1
+    # -O1 -g: what valgrind reports can be read. The sources stay for the same reason.
+    make -C "$work/src/src" -j"$(nproc)" MALLOC=libc BUILD_TLS=no USE_SYSTEMD=no OPTIMIZATION=-O1 \
+        redis-server redis-cli >"$log" 2>&1 || skip "it does not build, see $log"
+    rm -f "$work"/redis_*
+    # No wrapper: valgrind is to see the server, not a shell.
+    ln -s src/src/redis-server src/src/redis-cli "$work"
+    mv "$work" "$folder"
+}
+
+main "$@"
