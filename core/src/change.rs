@@ -48,6 +48,8 @@ pub enum End {
     Expired,
     /// An operator's `RLOCK.FORCE`.
     Forced,
+    /// The connection that it was tied to ended, or did not live to hear of its grant.
+    Disconnected,
 }
 
 /// What subscribers to keyspace notifications are told.
@@ -65,6 +67,8 @@ pub enum Event {
     Expired,
     /// Ended by an operator.
     Forced,
+    /// Its connection ended.
+    Disconnected,
     /// The server evicted the key.
     Evicted,
     /// Something else took the key from its name.
@@ -81,6 +85,7 @@ impl Event {
             Self::Downgraded => c"rlock.downgraded",
             Self::Expired => c"rlock.expired",
             Self::Forced => c"rlock.forced",
+            Self::Disconnected => c"rlock.disconnected",
             Self::Evicted => c"rlock.evicted",
             Self::Removed => c"rlock.removed",
         }

@@ -84,6 +84,16 @@ pub enum Word {
     Upgrade,
     /// `WITHTTL`
     WithTtl,
+    /// `BLOCK ms`
+    Block,
+    /// `QUEUE ms`
+    Queue,
+    /// `SESSION`
+    Session,
+    /// `WAITERS n`
+    Waiters,
+    /// `COUNT n`
+    Count,
 }
 
 impl Word {
@@ -98,15 +108,20 @@ impl Word {
             Self::All => "ALL",
             Self::Upgrade => "UPGRADE",
             Self::WithTtl => "WITHTTL",
+            Self::Block => "BLOCK",
+            Self::Queue => "QUEUE",
+            Self::Session => "SESSION",
+            Self::Waiters => "WAITERS",
+            Self::Count => "COUNT",
         }
     }
 
     /// The name of its value, if it has one.
     pub const fn value(self) -> Option<&'static str> {
         match self {
-            Self::Lease => Some("ms"),
+            Self::Lease | Self::Block | Self::Queue => Some("ms"),
             Self::Token => Some("t"),
-            Self::Depth | Self::DownTo => Some("n"),
+            Self::Depth | Self::DownTo | Self::Waiters | Self::Count => Some("n"),
             _ => None,
         }
     }
@@ -119,6 +134,8 @@ impl Word {
                 | (Self::Write, Self::Read)
                 | (Self::All, Self::DownTo)
                 | (Self::DownTo, Self::All)
+                | (Self::Block, Self::Queue)
+                | (Self::Queue, Self::Block)
         )
     }
 
@@ -164,7 +181,28 @@ pub struct Arguments<'a> {
     pub upgrade: bool,
     /// `WITHTTL`
     pub with_ttl: bool,
+    /// `BLOCK`, in milliseconds; 0 is for ever.
+    pub block_ms: Option<u64>,
+    /// `QUEUE`
+    pub queue: Option<LeaseMs>,
+    /// `SESSION`
+    pub session: bool,
+    /// `WAITERS` or `COUNT`, or [`COUNT_DEFAULT`].
+    pub count: usize,
 }
+
+/// Waiters or queues that are listed unless a count is given.
+const COUNT_DEFAULT: usize = 10;
+
+/// A longer wait is a wait for ever. Milliseconds: seven days.
+const BLOCK_MS_MAX: u64 = LeaseMs::MAX.get();
+
+/// A client that asks less often than once a minute holds up everybody behind it for as long.
+const QUEUE_MS_MAX: u64 = 60_000;
+
+/// A session is renewed every third of its lease: below a second that would be traffic.
+/// Milliseconds.
+const SESSION_LEASE_MS_MIN: u64 = 1000;
 
 /// Why the words of a command were refused. Nothing changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -178,8 +216,8 @@ impl BadWord {
 }
 
 impl Command {
-    /// The fewest arguments, the command's name among them; negative because options may follow, as the
-    /// server wants it.
+    /// The fewest arguments, the command's name among them; negative because options may follow, as
+    /// the server wants it.
     pub fn arity(&self) -> i32 {
         let least = i32::try_from(self.positional.len()).unwrap_or(i32::MAX).saturating_add(1);
         if self.options.is_empty() { least } else { least.saturating_neg() }
@@ -199,7 +237,8 @@ impl Command {
         usage
     }
 
-    /// The options, those that exclude each other together. They stand beside each other in the table.
+    /// The options, those that exclude each other together. They stand beside each other in the
+    /// table.
     pub fn alternatives(&self) -> impl Iterator<Item = &'static [Word]> {
         self.options.chunk_by(|a, b| a.excludes(*b))
     }
@@ -224,6 +263,10 @@ impl Command {
             all: false,
             upgrade: false,
             with_ttl: false,
+            block_ms: None,
+            queue: None,
+            session: false,
+            count: COUNT_DEFAULT,
         };
         for positional in self.positional {
             let given = words.next().ok_or_else(|| self.wrong_count())?;
@@ -247,6 +290,13 @@ impl Command {
             };
             arguments.set_option(*word, value, limits)?;
         }
+        if arguments.session {
+            let is_given =
+                self.options.iter().enumerate().any(|(place, word)| {
+                    *word == Word::Lease && said & (1_u32 << (place % 32)) != 0
+                });
+            arguments.lease_for_session(is_given, limits)?;
+        }
         Ok(arguments)
     }
 
@@ -269,6 +319,10 @@ impl Word {
     const fn range(self, limits: &Limits) -> (u64, u64, &'static str) {
         match self {
             Self::Lease => (1, limits.max_lease.get(), " milliseconds"),
+            Self::Block => (0, BLOCK_MS_MAX, " milliseconds"),
+            Self::Queue => (1, QUEUE_MS_MAX, " milliseconds"),
+            Self::Waiters => (0, 1_000_000, ""),
+            Self::Count => (1, 1000, ""),
             Self::Depth => (1, limits.max_depth as u64, " levels"),
             Self::DownTo => (0, limits.max_depth as u64, " levels"),
             _ => (1, Token::MAX, ""),
@@ -324,7 +378,27 @@ impl<'a> Arguments<'a> {
                 self.depth = Some(u16::try_from(depth).unwrap_or(limits.max_depth));
             }
             Word::Token => self.token = Some(token(given)?),
+            Word::Session => self.session = true,
+            Word::Block => self.block_ms = Some(word.number(given, limits)?),
+            Word::Queue => self.queue = LeaseMs::new(word.number(given, limits)?),
+            Word::Waiters | Word::Count => {
+                let count = word.number(given, limits)?;
+                self.count = usize::try_from(count).unwrap_or(usize::MAX);
+            }
         }
+        Ok(())
+    }
+
+    fn lease_for_session(&mut self, is_given: bool, limits: &Limits) -> Result<(), BadWord> {
+        let least = LeaseMs::new(SESSION_LEASE_MS_MIN).unwrap_or(LeaseMs::MAX);
+        if self.lease < least && is_given {
+            let (max, given) = (limits.max_lease.get(), self.lease.get());
+            return Err(BadWord(format!(
+                "ERR LEASE must be an integer from {SESSION_LEASE_MS_MIN} to {max} milliseconds \
+                 with SESSION, not '{given}'"
+            )));
+        }
+        self.lease = self.lease.max(least);
         Ok(())
     }
 }

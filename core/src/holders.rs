@@ -240,8 +240,8 @@ impl Holders {
         }
     }
 
-    /// Adds a hold. What cannot stand beside it gives way: on a primary nothing ever does, because it was
-    /// asked first; where changes are replayed the newest word holds.
+    /// Adds a hold. What cannot stand beside it gives way: on a primary nothing ever does, because
+    /// it was asked first; where changes are replayed the newest word holds.
     pub(crate) fn insert(&mut self, owner: Owner, mode: Mode, hold: Hold) {
         self.remove(hold.token);
         *self = match (std::mem::take(self), mode) {

@@ -18,7 +18,8 @@ impl Readers {
         self.by_token.len()
     }
 
-    /// Bytes on the heap, about: B-trees are two thirds full on average.
+    /// Bytes on the heap, about: a B-tree's node has room for 11 entries, and two thirds of it are
+    /// used.
     pub(crate) fn heap_bytes(&self) -> usize {
         const ENTRIES: usize = size_of::<(Token, (Owner, Hold))>()
             + size_of::<(Owner, Token)>()
@@ -27,7 +28,7 @@ impl Readers {
             .values()
             .map(|(owner, _)| owner.heap_bytes().saturating_mul(2))
             .fold(0, usize::saturating_add)
-            .saturating_add(self.len().saturating_mul(ENTRIES.saturating_mul(3) / 2))
+            .saturating_add((self.len().saturating_mul(3) / 2).max(11).saturating_mul(ENTRIES))
     }
 
     pub(crate) fn hold(&self, owner: &[u8]) -> Option<&Hold> {
@@ -63,8 +64,8 @@ impl Readers {
             .map(|(deadline, _)| *deadline)
     }
 
+    /// Adds a hold whose token nobody else here has.
     pub(crate) fn insert(&mut self, owner: Owner, hold: Hold) {
-        self.remove(hold.token);
         if let Some(token) = self.by_owner.get(&owner).copied() {
             self.remove(token);
         }

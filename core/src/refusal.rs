@@ -1,9 +1,11 @@
-//! Why a request was refused: a value with a stable code, and one sentence for the person who reads it.
+//! Why a request was refused: a value with a stable code, and one sentence for the person who reads
+//! it.
 
 use crate::text::quoted;
 use crate::{Mode, Owner, Token};
 
-/// An error that the state of the lock causes. What the words of a command cause is [`crate::grammar::BadWord`].
+/// An error that the state of the lock causes. What the words of a command cause is
+/// [`crate::grammar::BadWord`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The caller holds nothing that fits its words.
@@ -24,8 +26,25 @@ pub enum Refusal {
         /// The depth now.
         present: u16,
     },
+    /// Another reader already waits for all readers but itself to leave, and so would this one.
+    SecondUpgrade,
+    /// The owners wait for each other, so many of them.
+    Cycle(usize),
+    /// `rlock.max-waiters` connections are parked.
+    TooManyWaiters {
+        /// `rlock.max-waiters`.
+        max: usize,
+    },
+    /// `rlock.max-tickets` tickets are out.
+    TooManyTickets,
+    /// The key holds something else now.
+    WrongType,
+    /// The key's slot is moving, or has moved.
+    TryAgain,
     /// The hold has `rlock.max-depth` levels.
     TooDeep {
+        /// The depth now; more than `max` where that was lowered meanwhile.
+        present: u16,
         /// `rlock.max-depth`.
         max: u16,
     },
@@ -65,20 +84,40 @@ impl Refusal {
                 format!("NOTHELD owner {owner} holds {what} of {key}: {}", instead.clause())
             }
             Self::UpgradeWouldDeadlock => format!(
-                "DEADLOCK owner {owner} holds READ of {key} and would wait for itself: \
-                 release READ first, or ask with UPGRADE"
+                "DEADLOCK owner {owner} holds READ of {key} and would wait for itself: release \
+                 READ first, or ask with UPGRADE"
             ),
+            Self::SecondUpgrade => format!(
+                "DEADLOCK owner {owner} would wait with READ of {key} for another reader that \
+                 waits for WRITE: release READ first"
+            ),
+            Self::Cycle(owners) => format!(
+                "DEADLOCK owner {owner} would wait at {key} in a cycle of {owners} owners that \
+                 wait for each other: release what it holds first"
+            ),
+            Self::TooManyWaiters { max } => format!(
+                "TOOMANY connections wait on this server, the most that rlock.max-waiters allows \
+                 is {max}: owner {owner} is not queued for {key}"
+            ),
+            Self::TooManyTickets => format!(
+                "TOOMANY tickets wait on this server, as many as rlock.max-tickets allows: owner \
+                 {owner} is not queued for {key}"
+            ),
+            Self::WrongType => {
+                "WRONGTYPE Operation against a key holding the wrong kind of value".into()
+            }
+            Self::TryAgain => "TRYAGAIN the slot of the key is moving or has moved".into(),
             Self::DepthSkipped { asked, present } => format!(
                 "ERR DEPTH must be at most the present depth + 1: owner {owner} is at depth \
                  {present} of {key}, not one below {asked}"
             ),
-            Self::TooDeep { max } => format!(
-                "TOOMANY owner {owner} is at depth {max} of {key}, the most that rlock.max-depth allows"
+            Self::TooDeep { present, max } => format!(
+                "TOOMANY owner {owner} is at depth {present} of {key}, and rlock.max-depth is \
+                 {max}"
             ),
-            Self::NoTokenLeft => {
-                "ERR no fencing token is left below 2^53: a token near it was loaded or replicated"
-                    .into()
-            }
+            Self::NoTokenLeft => "ERR no fencing token is left below 2^53: a token near it was \
+                                  loaded or replicated"
+                .into(),
         }
     }
 }

@@ -1,8 +1,10 @@
-//! A lock and its changes as bytes: what stands in RDB files, in `DUMP` payloads and in the replication stream.
+//! A lock and its changes as bytes: what stands in RDB files, in `DUMP` payloads and in the
+//! replication stream.
 //!
-//! The first byte is the version of the format; the rest is postcard's wire format (numbers as varints,
-//! byte strings with their length), which is documented and stable. Golden bytes of every released
-//! version are in the tests. Whatever cannot be a lock is refused: the bytes may come from anywhere.
+//! The first byte is the version of the format; the rest is postcard's wire format (numbers as
+//! varints, byte strings with their length), which is documented and stable. Golden bytes of every
+//! released version are in the tests. Whatever cannot be a lock is refused: the bytes may come from
+//! anywhere.
 
 use std::borrow::Cow;
 
@@ -47,11 +49,23 @@ struct Record<'a> {
     depth: u16,
 }
 
+/// What an effect is applied to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Start {
+    /// The lock that stands at the key.
+    GoesOn,
+    /// The lock begins with it: it replaces whatever stands at the key.
+    Begins,
+    /// As [`Start::Begins`], in a rewritten append-only file: the key's time to live follows by
+    /// itself, and may be another one than the latest deadline's, or none.
+    Rewritten,
+}
+
 /// The changes of one effect, as replicas and the append-only file get them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Effect<C> {
-    /// The lock begins with it: it replaces whatever stands at the key.
-    pub begins: bool,
+    /// What it is applied to.
+    pub start: Start,
     /// In the order in which they happened.
     pub changes: C,
 }
@@ -71,10 +85,11 @@ pub fn save(lock: &Lock, to: &mut Vec<u8>) {
     write(&records, to);
 }
 
-/// A lock that [`save`] wrote. Never a free one: a lock without a hold is not kept.
+/// A lock that [`save`] wrote. Never a free one: a lock without a hold is not kept. Numbers that
+/// are written longer than need be are read, too.
 ///
 /// # Errors
-/// [`Malformed`], for every other byte string.
+/// [`Malformed`], for whatever is no lock.
 pub fn load(bytes: &[u8]) -> Result<Lock, Malformed> {
     let records: Vec<Record<'_>> = read(bytes)?;
     let mut holders = Holders::default();
@@ -96,11 +111,11 @@ pub fn load(bytes: &[u8]) -> Result<Lock, Malformed> {
 }
 
 /// The effect, appended to `to`.
-pub fn save_effect(begins: bool, changes: &[Change<'_>], to: &mut Vec<u8>) {
-    write(&Effect { begins, changes }, to);
+pub fn save_effect(start: Start, changes: &[Change<'_>], to: &mut Vec<u8>) {
+    write(&Effect { start, changes }, to);
 }
 
-/// An effect that [`save_effect`] wrote.
+/// An effect that [`save_effect`] wrote: never one without a change.
 ///
 /// # Errors
 /// [`Malformed`], for every other byte string.
@@ -111,7 +126,17 @@ pub fn load_effect(bytes: &[u8]) -> Result<Effect<Vec<Change<'_>>>, Malformed> {
         Change::Held { depth, .. } => *depth > 0,
         Change::Ended { .. } => true,
     };
-    if effect.changes.iter().all(is_sound) { Ok(effect) } else { Err(Malformed::Format) }
+    // No primary sends an effect that changes nothing, nor a lock that begins without a hold.
+    let is_whole = match effect.changes.first() {
+        Some(Change::Granted { .. }) => true,
+        Some(_) => effect.start == Start::GoesOn,
+        None => false,
+    };
+    if is_whole && effect.changes.iter().all(is_sound) {
+        Ok(effect)
+    } else {
+        Err(Malformed::Format)
+    }
 }
 
 /// The changes that make this lock out of a free one: what an append-only file is rewritten to.

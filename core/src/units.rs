@@ -1,4 +1,5 @@
-//! Numbers with their unit and bounds in the type. Checked once, at the edge; inside, nothing is checked again.
+//! Numbers with their unit and bounds in the type. Checked once, at the edge; inside, nothing is
+//! checked again.
 
 use serde::{Deserialize, Serialize};
 
@@ -152,7 +153,8 @@ impl Tokens {
     /// Clocks of servers that follow each other may differ by this much, in microseconds.
     pub const CLOCK_SKEW_US: u64 = 1_000_000;
 
-    /// Starts the process, or its time as primary: every token to come is beyond now + [`Tokens::CLOCK_SKEW_US`].
+    /// Starts the process, or its time as primary: every token to come is beyond now +
+    /// [`Tokens::CLOCK_SKEW_US`].
     pub fn begin(&mut self, now: Now) {
         self.last = self.last.max(now.us().saturating_add(Self::CLOCK_SKEW_US));
     }
@@ -175,7 +177,8 @@ impl Tokens {
 pub struct Owner(Box<[u8]>);
 
 impl Owner {
-    /// Enough for a host, a process, a thread and a UUID together; each waiter and hold keeps its own copy.
+    /// Enough for a host, a process, a thread and a UUID together; each waiter and hold keeps its
+    /// own copy.
     pub const MAX_BYTES: usize = 512;
 
     /// Whether these bytes can name an owner.

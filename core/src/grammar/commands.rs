@@ -2,7 +2,7 @@
 
 use super::{Access, Command, Positional, Word};
 
-const LOG_N: &str = "O(log N) with N the number of readers that hold the lock";
+const LOG_N: &str = "O(log N) with N the number of those who hold the lock or wait for it";
 
 /// `RLOCK.ACQUIRE`
 pub const ACQUIRE: Command = Command {
@@ -10,17 +10,28 @@ pub const ACQUIRE: Command = Command {
     summary: "Holds a lock, or enters it once more, and returns the fencing token; nil if \
               somebody is in the way.",
     complexity: LOG_N,
-    flags: "write deny-oom fast",
-    acl: "write fast",
+    flags: "write deny-oom fast blocking",
+    acl: "write fast blocking",
     access: Access::Writes,
     positional: &[Positional::Key, Positional::Owner],
-    options: &[Word::Read, Word::Write, Word::Lease, Word::Upgrade, Word::Depth, Word::WithTtl],
+    options: &[
+        Word::Read,
+        Word::Write,
+        Word::Lease,
+        Word::Block,
+        Word::Queue,
+        Word::Upgrade,
+        Word::Session,
+        Word::Depth,
+        Word::WithTtl,
+    ],
 };
 
 /// `RLOCK.RELEASE`
 pub const RELEASE: Command = Command {
     name: "RLOCK.RELEASE",
-    summary: "Leaves one level of a hold, or more, and returns the depth that is left; 0 is let go.",
+    summary: "Leaves one level of a hold, or more, and returns the depth that is left; 0 is let \
+              go.",
     complexity: LOG_N,
     flags: "write fast",
     acl: "write fast",
@@ -39,6 +50,18 @@ pub const RENEW: Command = Command {
     access: Access::Writes,
     positional: &[Positional::Key, Positional::Owner],
     options: &[Word::Read, Word::Write, Word::Lease, Word::Token],
+};
+
+/// `RLOCK.CANCEL`
+pub const CANCEL: Command = Command {
+    name: "RLOCK.CANCEL",
+    summary: "Withdraws an owner's ticket; returns 1 if there was one, else 0.",
+    complexity: "O(log N) with N the number of those who wait",
+    flags: "write fast",
+    acl: "write fast",
+    access: Access::Writes,
+    positional: &[Positional::Key, Positional::Owner],
+    options: &[],
 };
 
 /// `RLOCK.FORCE`
@@ -87,7 +110,19 @@ pub const INFO: Command = Command {
     acl: "read",
     access: Access::Reads,
     positional: &[Positional::Key],
-    options: &[],
+    options: &[Word::Waiters],
+};
+
+/// `RLOCK.QUEUES`
+pub const QUEUES: Command = Command {
+    name: "RLOCK.QUEUES",
+    summary: "Returns the longest queues of the database, longest first.",
+    complexity: "O(N) with N the number of locks that somebody waits for",
+    flags: "readonly",
+    acl: "read",
+    access: Access::Keyless,
+    positional: &[],
+    options: &[Word::Count],
 };
 
 /// `RLOCK.HELP`
@@ -115,4 +150,5 @@ pub const APPLY: Command = Command {
 };
 
 /// Every command, in the order of `RLOCK.HELP`.
-pub const COMMANDS: &[Command] = &[ACQUIRE, RELEASE, RENEW, FORCE, HOLDS, CHECK, INFO, HELP, APPLY];
+pub const COMMANDS: &[Command] =
+    &[ACQUIRE, RELEASE, RENEW, CANCEL, FORCE, HOLDS, CHECK, INFO, QUEUES, HELP, APPLY];

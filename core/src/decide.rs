@@ -1,0 +1,478 @@
+//! The one transition: what an input does to a lock and to the memory of it.
+
+use std::borrow::Cow;
+
+use crate::input::{
+    Acquire, Dismissed, Effects, Input, Levels, Moment, Patience, Release, Renew, Reply, Wake,
+};
+use crate::queue::{Entry, Kind, Place};
+use crate::refusal::{Instead, Refusal};
+use crate::{
+    Change, ClientId, End, EpochMs, Hold, LeaseMs, Lock, Memory, Mode, Now, Token, WaiterId,
+};
+
+impl Lock {
+    /// Decides what `input` does at this moment and does it. What is over ends first, so that
+    /// nothing is decided by it; and whoever can enter afterwards has entered when this
+    /// returns.
+    pub fn apply<'a>(
+        &mut self,
+        memory: &mut Memory,
+        moment: &mut Moment<'_>,
+        input: Input<'a>,
+    ) -> Effects<'a> {
+        let mut effects = Effects::none();
+        self.catch_up(memory, moment, &mut effects);
+        effects.reply = match input {
+            Input::Acquire(ask) => self.acquire(ask, memory, moment, &mut effects),
+            Input::Park(ask, waiter, ends_at) => {
+                let reply = self.acquire(ask, memory, moment, &mut effects);
+                if let Reply::MustWait { .. } = reply {
+                    self.stand(memory, moment.now, &ask, Kind::Blocked(waiter), ends_at);
+                }
+                reply
+            }
+            Input::Release(ask) => self.release(ask, memory, &mut effects),
+            Input::Renew(ask) => self.renew(ask, memory, moment.now, &mut effects),
+            Input::Cancel(owner) => {
+                let place = memory.queue.ticket_of(owner);
+                Reply::Count(place.and_then(|place| memory.queue.remove(place)).map_or(0, |_| 1))
+            }
+            Input::Force(mode) => self.force(mode, memory, &mut effects),
+            Input::Tick => Reply::Count(0),
+        };
+        self.serve(memory, moment, &mut effects);
+        effects
+    }
+
+    /// When something happens by itself next: a wait or a ticket ends, a session is renewed, or a
+    /// hold ends that the head of the line waits for.
+    pub fn next_alarm(&self, memory: &Memory) -> Option<EpochMs> {
+        let head = memory
+            .queue
+            .head()
+            .and_then(|(_, head)| self.in_the_way(head.owner.as_bytes(), head.mode, head.upgrade));
+        let next = [memory.queue.next_end(), memory.sessions.next_renewal(), head];
+        next.into_iter().flatten().min()
+    }
+
+    /// What came due, before anything new: who left is not granted, what is over has ended.
+    fn catch_up<'a>(
+        &mut self,
+        memory: &mut Memory,
+        moment: &mut Moment<'_>,
+        effects: &mut Effects<'a>,
+    ) {
+        while let Some(token) = self.holders.first_over(moment.now) {
+            self.end(token, End::Expired, memory, effects);
+        }
+        if memory.is_empty() {
+            return;
+        }
+        self.take_back(memory, effects);
+        for token in memory.sessions.take_gone() {
+            self.end(token, End::Disconnected, memory, effects);
+        }
+        self.renew_sessions(memory, moment.now, effects);
+        self.time_out(memory, moment.now, effects);
+        self.serve(memory, moment, effects);
+    }
+
+    fn time_out(&self, memory: &mut Memory, now: Now, effects: &mut Effects<'_>) {
+        effects.wakes.extend(memory.time_out(now, |memory, place, entry| {
+            let until = self.in_the_way(entry.owner.as_bytes(), entry.mode, entry.upgrade);
+            known_wait(memory, until, is_behind(memory, false, Some(place)), now)
+        }));
+    }
+
+    /// Sessions whose renewal is due. One whose hold left the key without a word is lost.
+    fn renew_sessions(&mut self, memory: &mut Memory, now: Now, effects: &mut Effects<'_>) {
+        while let Some((token, lease)) = memory.sessions.renew_next(now) {
+            match self.holders.by_token(token).map(|(_, hold)| *hold) {
+                Some(hold) if !hold.deadline.is_over_at(now) => {
+                    let deadline = hold.deadline.max(now.ms().after(lease));
+                    self.hold_on(hold, hold.depth, deadline, effects);
+                }
+                Some(_) => {}
+                None => effects.lost.extend(memory.sessions.untie(token)),
+            }
+        }
+    }
+
+    /// Something outside of RLOCK happened to the key: sessions whose hold is not there any more
+    /// are lost.
+    pub fn lost_sessions(&self, memory: &mut Memory) -> Vec<ClientId> {
+        let gone = |token: &Token| self.holders.by_token(*token).is_none();
+        let gone: Vec<Token> = memory.sessions.tokens().into_iter().filter(gone).collect();
+        gone.into_iter().filter_map(|token| memory.sessions.untie(token)).collect()
+    }
+
+    fn acquire<'a>(
+        &mut self,
+        ask: Acquire<'a>,
+        memory: &mut Memory,
+        moment: &mut Moment<'_>,
+        effects: &mut Effects<'a>,
+    ) -> Reply {
+        let held = self.holders.hold(ask.owner, ask.mode).copied();
+        let present = held.map_or(0, |hold| hold.depth);
+        if let Some(asked) = ask.depth
+            && asked > present.saturating_add(1)
+        {
+            return Reply::Refused(Refusal::DepthSkipped { asked, present });
+        }
+        if held.is_none()
+            && let Err(reply) = self.may_begin(&ask, memory, moment)
+        {
+            return reply;
+        }
+        let (owner, session) = (Cow::Borrowed(ask.owner), ask.session);
+        let reply = match held {
+            Some(hold) => self.enter_again(ask.depth, ask.lease, hold, moment, effects),
+            None => self.enter(owner, ask.mode, ask.lease, moment, effects),
+        };
+        if let Reply::Granted { token, .. } = reply {
+            memory.confirm(token);
+            if let Some(client) = session {
+                memory.sessions.tie(token, client, ask.lease, moment.now);
+            }
+            self.granted(ask.owner, memory, moment, effects);
+        }
+        reply
+    }
+
+    /// A new hold may begin; else the answer to the one who asked for it, which has its place by
+    /// then.
+    fn may_begin(
+        &self,
+        ask: &Acquire<'_>,
+        memory: &mut Memory,
+        moment: &Moment<'_>,
+    ) -> Result<(), Reply> {
+        let reads = self.holders.hold(ask.owner, Mode::Read).is_some();
+        if ask.mode == Mode::Write && reads && !ask.upgrade {
+            return Err(Reply::Refused(Refusal::UpgradeWouldDeadlock));
+        }
+        let is_upgrade = ask.mode == Mode::Write && reads;
+        let ticket = memory.queue.ticket_of(ask.owner);
+        // Without QUEUE and BLOCK a ticket counts only when it has its turn.
+        let place = match ask.patience {
+            Patience::None => ticket.filter(|place| memory.queue.has_turn(*place)),
+            _ => ticket,
+        };
+        let until = self.in_the_way(ask.owner, ask.mode, ask.upgrade);
+        let owns_write = self.holders.hold(ask.owner, Mode::Write).is_some();
+        if owns_write || (until.is_none() && is_reached(memory, ask.mode, is_upgrade, place)) {
+            return Ok(());
+        }
+        if is_upgrade && self.is_upgraded_by_another(ask.owner, memory) {
+            return Err(match ask.patience {
+                Patience::None => Reply::NotNow { wait_ms: None },
+                _ => Reply::Refused(Refusal::SecondUpgrade),
+            });
+        }
+        let is_behind = is_behind(memory, is_upgrade, place);
+        let wait_ms = known_wait(memory, until, is_behind, moment.now);
+        match ask.patience {
+            Patience::None => Err(Reply::NotNow { wait_ms }),
+            Patience::Block => Err(Reply::MustWait { wait_ms }),
+            Patience::Ticket(window) => {
+                if ticket.is_none() && moment.tickets_left == 0 {
+                    return Err(Reply::Refused(Refusal::TooManyTickets));
+                }
+                let ends_at = Some(moment.now.ms().after(window));
+                self.stand(memory, moment.now, ask, Kind::Ticket, ends_at);
+                Err(Reply::NotNow { wait_ms })
+            }
+        }
+    }
+
+    /// The latest deadline of those who keep a caller out; `None` if nobody does.
+    pub(crate) fn in_the_way(&self, owner: &[u8], mode: Mode, upgrade: bool) -> Option<EpochMs> {
+        match mode {
+            Mode::Read => match self.holders.writer() {
+                Some((writer, hold)) if writer.as_bytes() != owner => Some(hold.deadline),
+                _ => None,
+            },
+            Mode::Write if upgrade => self.holders.latest_deadline_beside(owner),
+            Mode::Write => self.holders.latest_deadline(),
+        }
+    }
+
+    /// Another reader already waits for everybody else to leave: it stands in front.
+    fn is_upgraded_by_another(&self, owner: &[u8], memory: &Memory) -> bool {
+        memory.queue.foremost().any(|entry| {
+            let other = entry.owner.as_bytes();
+            let reads = || self.holders.hold(other, Mode::Read).is_some();
+            other != owner && entry.upgrade && entry.mode == Mode::Write && reads()
+        })
+    }
+
+    /// Takes a place: the ticket's own, if the owner has one, or the front for an upgrade, or the
+    /// end.
+    fn stand(
+        &self,
+        memory: &mut Memory,
+        now: Now,
+        ask: &Acquire<'_>,
+        kind: Kind,
+        ends_at: Option<EpochMs>,
+    ) {
+        let queue = &mut memory.queue;
+        let reads = self.holders.hold(ask.owner, Mode::Read).is_some();
+        let is_upgrade = ask.upgrade && ask.mode == Mode::Write && reads;
+        let mut entry = Entry::new(ask, kind, ends_at, now);
+        let Some(place) = queue.ticket_of(ask.owner) else {
+            return if is_upgrade { queue.push_front(entry) } else { queue.push_back(entry) };
+        };
+        // It asked and could not enter: a turn that it had is given up, and those behind are
+        // decided anew.
+        if queue.has_turn(place) {
+            queue.take_turns_from(place);
+        }
+        if let Some(ticket) = queue.remove(place) {
+            entry.since = ticket.since;
+        }
+        if is_upgrade && !place.is_in_front() {
+            queue.push_front(entry);
+        } else {
+            queue.put(place, entry);
+        }
+    }
+
+    /// A new hold.
+    pub(crate) fn enter<'a>(
+        &mut self,
+        owner: Cow<'a, [u8]>,
+        mode: Mode,
+        lease: LeaseMs,
+        moment: &mut Moment<'_>,
+        effects: &mut Effects<'a>,
+    ) -> Reply {
+        let Some(token) = moment.tokens.issue(moment.now) else {
+            return Reply::Refused(Refusal::NoTokenLeft);
+        };
+        let deadline = moment.now.ms().after(lease);
+        self.record(Change::Granted { owner, mode, token, deadline }, effects);
+        Reply::Granted { token, left_ms: deadline.left_at(moment.now) }
+    }
+
+    /// One level more, or the depth that was asked for; the deadline is only ever extended.
+    pub(crate) fn enter_again(
+        &mut self,
+        asked: Option<u16>,
+        lease: LeaseMs,
+        hold: Hold,
+        moment: &Moment<'_>,
+        effects: &mut Effects<'_>,
+    ) -> Reply {
+        let depth = match asked {
+            Some(asked) if asked <= hold.depth => hold.depth,
+            _ => match hold.depth.checked_add(1) {
+                Some(depth) if depth <= moment.max_depth => depth,
+                _ => {
+                    let (present, max) = (hold.depth, moment.max_depth);
+                    return Reply::Refused(Refusal::TooDeep { present, max });
+                }
+            },
+        };
+        let deadline = hold.deadline.max(moment.now.ms().after(lease));
+        self.hold_on(hold, depth, deadline, effects);
+        Reply::Granted { token: hold.token, left_ms: deadline.left_at(moment.now) }
+    }
+
+    fn release<'a>(
+        &mut self,
+        ask: Release<'a>,
+        memory: &mut Memory,
+        effects: &mut Effects<'a>,
+    ) -> Reply {
+        let asked = |mode: &Mode| ask.mode.is_none_or(|only| only == *mode);
+        let target = [Mode::Write, Mode::Read]
+            .into_iter()
+            .filter(asked)
+            .filter_map(|mode| self.holders.hold(ask.owner, mode).copied())
+            .find(|hold| ask.token.is_none_or(|token| token == hold.token));
+        let Some(hold) = target else {
+            return match (ask.levels, ask.token) {
+                (Levels::DownTo(_), None) => Reply::Count(0),
+                _ => self.not_held(ask.owner, ask.mode, ask.token),
+            };
+        };
+        let left = match ask.levels {
+            Levels::One => hold.depth.saturating_sub(1),
+            Levels::All => 0,
+            Levels::DownTo(depth) => depth.min(hold.depth),
+        };
+        if left == 0 {
+            self.end(hold.token, End::Released, memory, effects);
+        } else {
+            self.hold_on(hold, left, hold.deadline, effects);
+        }
+        Reply::Count(left.into())
+    }
+
+    fn renew(
+        &mut self,
+        ask: Renew<'_>,
+        memory: &mut Memory,
+        now: Now,
+        effects: &mut Effects<'_>,
+    ) -> Reply {
+        let asked = |mode: &Mode| ask.mode.is_none_or(|only| only == *mode);
+        let mut is_held = false;
+        for mode in [Mode::Write, Mode::Read].into_iter().filter(asked) {
+            let hold = self.holders.hold(ask.owner, mode).copied();
+            if let Some(hold) = hold
+                && ask.token.is_none_or(|token| token == hold.token)
+            {
+                is_held = true;
+                memory.confirm(hold.token);
+                let deadline = hold.deadline.max(now.ms().after(ask.lease));
+                self.hold_on(hold, hold.depth, deadline, effects);
+            }
+        }
+        if is_held { Reply::Count(1) } else { self.not_held(ask.owner, ask.mode, ask.token) }
+    }
+
+    fn force(
+        &mut self,
+        mode: Option<Mode>,
+        memory: &mut Memory,
+        effects: &mut Effects<'_>,
+    ) -> Reply {
+        let tokens: Vec<Token> = self
+            .holders
+            .iter()
+            .filter(|(_, held, _)| mode.is_none_or(|only| only == *held))
+            .map(|(_, _, hold)| hold.token)
+            .collect();
+        for token in &tokens {
+            self.end(*token, End::Forced, memory, effects);
+        }
+        Reply::Count(u64::try_from(tokens.len()).unwrap_or(u64::MAX))
+    }
+
+    pub(crate) fn record<'a>(&mut self, change: Change<'a>, effects: &mut Effects<'a>) {
+        effects.events.extend(self.replay(&change));
+        effects.changes.push(change);
+    }
+
+    /// Ends a hold, and its session with it.
+    pub(crate) fn end(
+        &mut self,
+        token: Token,
+        by: End,
+        memory: &mut Memory,
+        effects: &mut Effects<'_>,
+    ) {
+        if self.holders.by_token(token).is_none() {
+            return;
+        }
+        self.record(Change::Ended { token, by }, effects);
+        if let Some(client) = memory.sessions.untie(token)
+            && by != End::Released
+        {
+            effects.lost.push(client);
+        }
+    }
+
+    /// Nothing is recorded that changes nothing.
+    pub(crate) fn hold_on(
+        &mut self,
+        hold: Hold,
+        depth: u16,
+        deadline: EpochMs,
+        effects: &mut Effects<'_>,
+    ) {
+        if (depth, deadline) != (hold.depth, hold.deadline) {
+            self.record(Change::Held { token: hold.token, depth, deadline }, effects);
+        }
+    }
+
+    fn not_held(&self, owner: &[u8], mode: Option<Mode>, token: Option<Token>) -> Reply {
+        // The one that was meant: with the same token, else of the same mode, else WRITE.
+        let own = [Mode::Write, Mode::Read]
+            .into_iter()
+            .filter_map(|held| self.holders.hold(owner, held).map(|hold| (held, hold.token)))
+            .max_by_key(|(held, own)| (Some(*own) == token, Some(*held) == mode, *held))
+            .map(|(held, own)| Instead::Own(held, own));
+        let instead = own.unwrap_or_else(|| match self.holders.iter().next() {
+            None => Instead::Free,
+            Some((other, _, _)) => match self.holders.writer() {
+                Some((writer, _)) => Instead::WriteBy(writer.clone()),
+                None if self.holders.len() == 1 => Instead::ReadBy(other.clone()),
+                None => Instead::ReadByMany(self.holders.len()),
+            },
+        });
+        Reply::Refused(Refusal::NotHeld { mode, token, instead })
+    }
+}
+
+impl Memory {
+    /// Nobody can be granted here any more: those parked are told `why`, unless their time is over,
+    /// and tickets and sessions end. Without a look at the lock: there is none, or it is not
+    /// ours to change.
+    pub fn dismiss(&mut self, why: &Refusal, now: Now) -> Dismissed {
+        let mut wakes = self.time_out_alone(now);
+        self.queue.take_turns();
+        while let Some((place, _)) = self.queue.head() {
+            if let Some(entry) = self.queue.remove(place)
+                && let Kind::Blocked(waiter) = entry.kind
+            {
+                wakes.push(wake(waiter, Reply::Refused(why.clone()), &entry, now));
+            }
+        }
+        self.forget_taken_back();
+        Dismissed { wakes, lost: self.sessions.end_all() }
+    }
+
+    /// Ends the waits that are over, without a look at the lock: what may be done while nothing may
+    /// be written. Whoever could enter because of it enters with the next input.
+    pub fn time_out_alone(&mut self, now: Now) -> Vec<Wake> {
+        self.time_out(now, |_, _, _| None)
+    }
+
+    fn time_out(
+        &mut self,
+        now: Now,
+        wait_ms: impl Fn(&Self, Place, &Entry) -> Option<u64>,
+    ) -> Vec<Wake> {
+        let mut wakes = Vec::new();
+        while let Some(place) = self.queue.first_ended(now) {
+            let wait_ms = self.queue.get(place).and_then(|entry| wait_ms(self, place, entry));
+            if let Some(entry) = self.queue.remove(place)
+                && let Kind::Blocked(waiter) = entry.kind
+            {
+                wakes.push(wake(waiter, Reply::NotNow { wait_ms }, &entry, now));
+            }
+        }
+        wakes
+    }
+}
+
+/// Somebody comes before this place; before a newcomer, if `None`.
+fn is_behind(memory: &Memory, is_upgrade: bool, place: Option<Place>) -> bool {
+    memory.queue.has_turn_before(place) || !is_upgrade && memory.queue.has_line_before(place)
+}
+
+/// Milliseconds until the latest deadline in the way, where that says when the lock is free.
+fn known_wait(memory: &Memory, until: Option<EpochMs>, is_behind: bool, now: Now) -> Option<u64> {
+    until.filter(|_| !is_behind && memory.sessions.is_empty()).map(|until| until.left_at(now))
+}
+
+/// Nobody comes before this place (a newcomer's, if `None`) for this mode.
+fn is_reached(memory: &Memory, mode: Mode, is_upgrade: bool, place: Option<Place>) -> bool {
+    let queue = &memory.queue;
+    let is_blocked_by_turn = match mode {
+        Mode::Read => queue.turn_mode() == Some(Mode::Write),
+        Mode::Write => true,
+    };
+    let turn = queue.has_turn_before(place) && is_blocked_by_turn;
+    let line = queue.has_line_before(place) && !is_upgrade;
+    !turn && !line
+}
+
+pub(crate) fn wake(waiter: WaiterId, reply: Reply, entry: &Entry, now: Now) -> Wake {
+    Wake { waiter, reply, waited_us: now.us().saturating_sub(entry.since.us()) }
+}

@@ -1,0 +1,101 @@
+//! What the primary remembers of a lock beside its value: who waits, whose hold is tied to a
+//! connection, and which grants may still be taken back. It is lost with the process, and that
+//! harms nobody's hold.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{ClientId, EpochMs, Queue, Sessions, Token, WaiterId};
+
+/// The primary's memory of one lock.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Who waits.
+    pub queue: Queue,
+    /// Whose hold is tied to a connection.
+    pub sessions: Sessions,
+    fresh: Fresh,
+    /// Levels that were granted to connections that were gone before the reply left.
+    taken_back: Vec<Token>,
+}
+
+/// Grants to parked connections whose reply has not left yet: the hold that each added a level to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Fresh {
+    by_waiter: BTreeMap<WaiterId, Token>,
+    by_token: BTreeSet<(Token, WaiterId)>,
+}
+
+impl Fresh {
+    fn insert(&mut self, waiter: WaiterId, token: Token) {
+        self.by_waiter.insert(waiter, token);
+        self.by_token.insert((token, waiter));
+    }
+
+    fn remove(&mut self, waiter: WaiterId) -> Option<Token> {
+        let token = self.by_waiter.remove(&waiter)?;
+        self.by_token.remove(&(token, waiter));
+        Some(token)
+    }
+
+    fn remove_token(&mut self, token: Token) {
+        let all = (token, WaiterId(u64::MIN))..=(token, WaiterId(u64::MAX));
+        while let Some((_, waiter)) = self.by_token.range(all.clone()).next().copied() {
+            self.remove(waiter);
+        }
+    }
+}
+
+impl Memory {
+    /// There is nothing to remember.
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+            && self.sessions.is_empty()
+            && self.fresh.by_waiter.is_empty()
+            && self.taken_back.is_empty()
+    }
+
+    /// A parked connection is gone, by whatever cause: it is not granted any more, and a level that
+    /// it did not hear of is taken back with the next input. Needs nothing written, so it may
+    /// be said at any time. True if it makes a difference to somebody.
+    pub fn leave(&mut self, waiter: WaiterId) -> bool {
+        let waited = self.queue.remove_waiter(waiter).is_some();
+        let granted = self.fresh.remove(waiter);
+        self.taken_back.extend(granted);
+        waited || granted.is_some()
+    }
+
+    /// A parked connection has its reply: what it was granted is its owner's own now.
+    pub fn answered(&mut self, waiter: WaiterId) {
+        if let Some(token) = self.fresh.remove(waiter) {
+            self.confirm(token);
+        }
+    }
+
+    /// A connection ended: its sessions end with the next input. True if it has any.
+    pub fn disconnect(&mut self, client: ClientId) -> bool {
+        self.sessions.end_client(client);
+        self.sessions.has_gone()
+    }
+
+    /// When the next wait is over.
+    pub fn next_time_out(&self) -> Option<EpochMs> {
+        self.queue.next_end()
+    }
+
+    pub(crate) fn remember_grant(&mut self, waiter: WaiterId, token: Token) {
+        self.fresh.insert(waiter, token);
+    }
+
+    /// A reply told the owner that it holds: the grant stands, whoever is gone.
+    pub(crate) fn confirm(&mut self, token: Token) {
+        self.fresh.remove_token(token);
+    }
+
+    pub(crate) fn take_back_next(&mut self) -> Option<Token> {
+        self.taken_back.pop()
+    }
+
+    pub(crate) fn forget_taken_back(&mut self) {
+        self.taken_back.clear();
+    }
+}

@@ -1,0 +1,130 @@
+//! Which holds are tied to a connection. Known to this server only: never saved, never replicated.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{ClientId, EpochMs, LeaseMs, Now, Token};
+
+/// A hold that lasts as long as a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Session {
+    /// The connection that asked last.
+    pub client: ClientId,
+    /// What each renewal extends the deadline to, from then on.
+    pub lease: LeaseMs,
+    /// When the server renews it next.
+    pub renew_at: EpochMs,
+}
+
+/// The sessions of one lock, by their hold's token.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sessions {
+    by_token: BTreeMap<Token, Session>,
+    by_client: BTreeSet<(ClientId, Token)>,
+    by_renewal: BTreeSet<(EpochMs, Token)>,
+    /// Their connections ended; the holds end with the next input.
+    gone: Vec<Token>,
+    /// Connections that were tied or untied since this was taken last.
+    touched: Vec<ClientId>,
+}
+
+impl Sessions {
+    /// Renewed every third of the lease: two renewals may fail before the hold is lost.
+    const RENEWALS_PER_LEASE: u64 = 3;
+
+    /// No hold is tied.
+    pub fn is_empty(&self) -> bool {
+        self.by_token.is_empty() && self.gone.is_empty()
+    }
+
+    /// Number of holds that are tied.
+    pub fn len(&self) -> usize {
+        self.by_token.len()
+    }
+
+    /// The session of the hold with this token.
+    pub fn get(&self, token: Token) -> Option<&Session> {
+        self.by_token.get(&token)
+    }
+
+    /// Some hold is tied to this connection.
+    pub fn has_client(&self, client: ClientId) -> bool {
+        let least = Token::new(1).map(|token| (client, token));
+        let next = least.and_then(|least| self.by_client.range(least..).next());
+        next.is_some_and(|(other, _)| *other == client)
+    }
+
+    /// Connections that were tied or untied since this was asked last.
+    pub fn take_touched(&mut self) -> Vec<ClientId> {
+        std::mem::take(&mut self.touched)
+    }
+
+    /// The tokens of the holds that are tied.
+    pub(crate) fn tokens(&self) -> Vec<Token> {
+        self.by_token.keys().copied().collect()
+    }
+
+    /// Ties a hold; whichever connection asks last has it.
+    pub(crate) fn tie(&mut self, token: Token, client: ClientId, lease: LeaseMs, now: Now) {
+        self.untie(token);
+        let renew_at = now.ms().after(third(lease));
+        self.touched.push(client);
+        self.by_client.insert((client, token));
+        self.by_renewal.insert((renew_at, token));
+        self.by_token.insert(token, Session { client, lease, renew_at });
+    }
+
+    pub(crate) fn untie(&mut self, token: Token) -> Option<ClientId> {
+        let session = self.by_token.remove(&token)?;
+        self.by_client.remove(&(session.client, token));
+        self.by_renewal.remove(&(session.renew_at, token));
+        self.touched.push(session.client);
+        Some(session.client)
+    }
+
+    /// A connection ended: its holds end with the next input, because ending them is a change.
+    pub(crate) fn end_client(&mut self, client: ClientId) {
+        while let Some((_, token)) = Token::new(1)
+            .and_then(|least| self.by_client.range((client, least)..).next().copied())
+            .filter(|(other, _)| *other == client)
+        {
+            self.untie(token);
+            self.gone.push(token);
+        }
+    }
+
+    /// Every tie is lost: the connections that had one.
+    pub(crate) fn end_all(&mut self) -> Vec<ClientId> {
+        self.gone.clear();
+        self.tokens().into_iter().filter_map(|token| self.untie(token)).collect()
+    }
+
+    pub(crate) fn take_gone(&mut self) -> Vec<Token> {
+        std::mem::take(&mut self.gone)
+    }
+
+    pub(crate) fn has_gone(&self) -> bool {
+        !self.gone.is_empty()
+    }
+
+    /// A hold whose renewal is due: its token and lease. The next renewal is a third of the lease
+    /// away.
+    pub(crate) fn renew_next(&mut self, now: Now) -> Option<(Token, LeaseMs)> {
+        let (renew_at, token) = *self.by_renewal.first()?;
+        if !renew_at.is_over_at(now) {
+            return None;
+        }
+        self.by_renewal.remove(&(renew_at, token));
+        let session = self.by_token.get_mut(&token)?;
+        session.renew_at = now.ms().after(third(session.lease));
+        self.by_renewal.insert((session.renew_at, token));
+        Some((token, session.lease))
+    }
+
+    pub(crate) fn next_renewal(&self) -> Option<EpochMs> {
+        self.by_renewal.first().map(|(at, _)| *at)
+    }
+}
+
+fn third(lease: LeaseMs) -> LeaseMs {
+    LeaseMs::new(lease.get() / Sessions::RENEWALS_PER_LEASE).unwrap_or(lease)
+}

@@ -1,0 +1,208 @@
+//! Which owner waits for which: cycles, found before the last of them blocks.
+//!
+//! A blocked owner waits for the holders in its way and for the blocked owners ahead of it, but a
+//! reader not for readers. Tickets wait for nobody, and nobody waits for a ticket: their owners are
+//! free to act.
+
+use std::collections::BTreeSet;
+
+use crate::queue::{Kind, Place};
+use crate::text::quoted;
+use crate::{Lock, Memory, Mode, Now, Owner, WaiterId};
+
+/// Holders and waiters that one search looks at before it gives up: it runs inside a command.
+pub const STEPS_MAX: usize = 1000;
+
+/// The waits of one database, as the search asks for them.
+pub trait Waits {
+    /// One blocked connection's wait.
+    type Wait;
+    /// The waits of this owner's blocked connections.
+    fn of(&mut self, owner: &Owner) -> Vec<Self::Wait>;
+    /// Whom that wait waits for: [`Lock::blockers`], each lock with its own [`Seen`].
+    fn blockers(&mut self, wait: &Self::Wait, steps: &mut Steps) -> Vec<Owner>;
+}
+
+/// How many more holders and waiters a search looks at.
+#[derive(Debug)]
+pub struct Steps(usize);
+
+impl Default for Steps {
+    fn default() -> Self {
+        Self(STEPS_MAX)
+    }
+}
+
+impl Steps {
+    /// One more; false when it is one too many.
+    fn take(&mut self) -> bool {
+        match self.0.checked_sub(1) {
+            Some(left) => self.0 = left,
+            None => return false,
+        }
+        true
+    }
+}
+
+/// What a search has seen of one lock already: nobody there is looked at twice.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// The holders were seen as a reader or as a writer meets them.
+    holders: Option<Mode>,
+    /// The line up to these places was seen as a reader or as a writer meets it.
+    line: [Option<Place>; 2],
+    /// Left out because they met themselves: holders (no place) and waiters, with their mode.
+    selves: Vec<(Option<Place>, Mode, Owner)>,
+}
+
+/// What a search found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Search {
+    /// Nobody waits for the caller.
+    NoCycle,
+    /// The caller, and the owners from it back to it.
+    Cycle(Vec<Owner>),
+    /// More than [`STEPS_MAX`] holders and waiters.
+    GaveUp,
+}
+
+/// Who stands where: a parked connection, or somebody who is about to be parked.
+#[derive(Clone, Copy, Debug)]
+pub enum Stand<'a> {
+    /// The parked connection with this number.
+    Parked(WaiterId),
+    /// The owner of a request, with its mode and whether it may upgrade.
+    Asking(&'a [u8], Mode, bool),
+}
+
+/// Looks for a way from `owner`, who would wait for `first`, back to `owner`.
+pub fn search<W: Waits>(
+    waits: &mut W,
+    owner: &Owner,
+    first: Vec<Owner>,
+    steps: &mut Steps,
+) -> Search {
+    let mut seen: BTreeSet<Owner> = BTreeSet::new();
+    // A path: at each of its owners, whom it waits for and was not looked at yet.
+    let mut path: Vec<(Owner, Vec<Owner>)> = vec![(owner.clone(), first)];
+    while let Some((_, blockers)) = path.last_mut() {
+        let Some(blocker) = blockers.pop() else {
+            path.pop();
+            continue;
+        };
+        if blocker == *owner {
+            return Search::Cycle(path.into_iter().map(|(owner, _)| owner).collect());
+        }
+        if !seen.insert(blocker.clone()) {
+            continue;
+        }
+        let mut next = Vec::new();
+        for wait in waits.of(&blocker) {
+            next.extend(waits.blockers(&wait, steps));
+        }
+        path.push((blocker, next));
+    }
+    if steps.0 == 0 { Search::GaveUp } else { Search::NoCycle }
+}
+
+/// The cycle in one line for the server's log.
+pub fn log_line(key: &[u8], owners: &[Owner]) -> String {
+    let names: Vec<String> = owners.iter().map(|owner| quoted(owner.as_bytes())).collect();
+    let first = names.first().cloned().unwrap_or_default();
+    let (names, key) = (names.join(" waits for "), quoted(key));
+    format!("rlock: deadlock refused at {key}: {names} waits for {first}")
+}
+
+impl Mode {
+    /// Whether one who wants this waits for one who has, or wants, that.
+    fn meets(self, other: Self) -> bool {
+        self == Self::Write || other == Self::Write
+    }
+}
+
+impl Lock {
+    /// Whom somebody waits for at this lock, never itself, and nobody whom `seen` says was looked
+    /// at before.
+    pub fn blockers(
+        &self,
+        memory: &Memory,
+        who: Stand<'_>,
+        now: Now,
+        seen: &mut Seen,
+        steps: &mut Steps,
+    ) -> Vec<Owner> {
+        let queue = &memory.queue;
+        let (owner, mode, upgrade, place) = match who {
+            Stand::Parked(waiter) => match queue.blocked(waiter) {
+                Some(entry) => {
+                    let place = queue.place_of(waiter);
+                    (entry.owner.as_bytes(), entry.mode, entry.upgrade, place)
+                }
+                None => return Vec::new(),
+            },
+            Stand::Asking(owner, mode, upgrade) => (owner, mode, upgrade, queue.ticket_of(owner)),
+        };
+        // Behind a wait of its own that makes it a re-entry, it waits for what that one waits for.
+        let own = queue
+            .blocked_of(owner)
+            .find(|(other, entry)| place.is_none_or(|place| *other < place) && entry.mode >= mode);
+        let (mode, place) = own.map_or((mode, place), |(place, entry)| (entry.mode, Some(place)));
+        let reads = self.hold_at(owner, Mode::Read, now).is_some();
+        let is_first = upgrade && mode == Mode::Write && reads && place.is_none();
+        let is_met = |at: &Option<Place>, held: Mode| match at {
+            Some(at) => !is_first && place.is_none_or(|place| *at < place) && mode.meets(held),
+            None => mode.meets(held),
+        };
+        let others = seen
+            .selves
+            .iter()
+            .filter(|(at, held, other)| other.as_bytes() != owner && is_met(at, *held));
+        let mut blockers: Vec<Owner> = others.map(|(_, _, other)| other.clone()).collect();
+        if !is_first {
+            ahead(memory, owner, mode, place, seen, steps, &mut blockers);
+        }
+        if seen.holders < Some(mode) {
+            seen.holders = Some(mode);
+            for (holder, held, _) in self.holds_at(now) {
+                if !steps.take() {
+                    break;
+                }
+                if holder.as_bytes() == owner {
+                    seen.selves.push((None, held, holder.clone()));
+                } else if mode.meets(held) {
+                    blockers.push(holder.clone());
+                }
+            }
+        }
+        blockers
+    }
+}
+
+/// The blocked owners ahead of a place, as far as nobody looked yet: everyone before a writer, but
+/// only the writers before a reader.
+fn ahead(
+    memory: &Memory,
+    owner: &[u8],
+    mode: Mode,
+    place: Option<Place>,
+    seen: &mut Seen,
+    steps: &mut Steps,
+    blockers: &mut Vec<Owner>,
+) {
+    let [by_reader, by_writer] = &mut seen.line;
+    let upto = if mode == Mode::Write { by_writer } else { by_reader };
+    for (at, entry) in memory.queue.line_between(*upto, place) {
+        if !steps.take() {
+            return;
+        }
+        *upto = Some(at);
+        if entry.kind == Kind::Ticket {
+            continue;
+        }
+        if entry.owner.as_bytes() == owner {
+            seen.selves.push((Some(at), entry.mode, entry.owner.clone()));
+        } else if mode.meets(entry.mode) {
+            blockers.push(entry.owner.clone());
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Cycles of owners that wait for each other, found before the last of them blocks.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use rlock_core::waits_for::{STEPS_MAX, Search, Seen, Stand, Steps, Waits, log_line, search};
+use rlock_core::{Acquire, Input, Mode, Owner, Patience, Reply, WaiterId};
+use support::{World, acquire, lease};
+
+/// Several locks of one database.
+#[derive(Default)]
+struct Locks {
+    locks: BTreeMap<&'static str, World>,
+    seen: BTreeMap<&'static str, Seen>,
+}
+
+impl Waits for Locks {
+    type Wait = (&'static str, WaiterId);
+
+    fn of(&mut self, owner: &Owner) -> Vec<Self::Wait> {
+        let waits = self.locks.iter().flat_map(|(name, world)| {
+            let own = world.parked.iter().filter(|(_, other)| *other == owner.as_bytes());
+            own.map(|(waiter, _)| (*name, *waiter))
+        });
+        waits.collect()
+    }
+
+    fn blockers(&mut self, (name, waiter): &Self::Wait, steps: &mut Steps) -> Vec<Owner> {
+        self.look(name, Stand::Parked(*waiter), steps)
+    }
+}
+
+impl Locks {
+    fn at(&mut self, name: &'static str) -> &mut World {
+        self.locks.entry(name).or_insert_with(World::new)
+    }
+
+    fn holds(&mut self, owner: &'static str, mode: Mode, name: &'static str) {
+        let ask = acquire(owner.as_bytes(), mode, 100_000);
+        let reply = self.at(name).step(Input::Acquire(ask)).reply;
+        assert!(matches!(reply, Reply::Granted { .. }), "{owner} has {name}");
+    }
+
+    /// Blocks, unless that closes a cycle: then the names of the cycle.
+    fn waits(&mut self, owner: &'static str, mode: Mode, name: &'static str) -> Vec<String> {
+        self.asks(
+            Acquire { patience: Patience::Block, ..acquire(owner.as_bytes(), mode, 1000) },
+            name,
+        )
+    }
+
+    fn asks(&mut self, ask: Acquire<'static>, name: &'static str) -> Vec<String> {
+        match self.search(&ask, name) {
+            Search::NoCycle => {
+                assert!(self.at(name).block(ask, None).1.is_some(), "it has to wait");
+                Vec::new()
+            }
+            Search::Cycle(owners) => {
+                let name = |owner: &Owner| String::from_utf8(owner.as_bytes().to_vec()).unwrap();
+                owners.iter().map(name).collect()
+            }
+            Search::GaveUp => panic!("few steps are enough"),
+        }
+    }
+
+    fn search(&mut self, ask: &Acquire<'static>, name: &'static str) -> Search {
+        self.at(name);
+        self.seen.clear();
+        let mut steps = Steps::default();
+        let who = Stand::Asking(ask.owner, ask.mode, ask.upgrade);
+        let first = self.look(name, who, &mut steps);
+        search(self, &Owner::from(ask.owner), first, &mut steps)
+    }
+
+    fn look(&mut self, name: &'static str, who: Stand<'_>, steps: &mut Steps) -> Vec<Owner> {
+        let (world, seen) = (&self.locks[name], self.seen.entry(name).or_default());
+        world.lock.blockers(&world.memory, who, world.now, seen, steps)
+    }
+}
+
+const NOBODY: Vec<String> = Vec::new();
+
+#[test]
+fn three_owners_and_three_locks_are_a_cycle_for_the_last() {
+    let mut locks = Locks::default();
+    for (owner, name) in [("a", "1"), ("b", "2"), ("c", "3")] {
+        locks.holds(owner, Mode::Write, name);
+    }
+    assert_eq!(locks.waits("a", Mode::Write, "2"), NOBODY);
+    assert_eq!(locks.waits("b", Mode::Write, "3"), NOBODY);
+    assert_eq!(locks.waits("c", Mode::Write, "1"), ["c", "a", "b"]);
+}
+
+#[test]
+fn a_chain_is_no_cycle() {
+    let mut locks = Locks::default();
+    for (owner, name) in [("a", "1"), ("b", "2"), ("c", "3")] {
+        locks.holds(owner, Mode::Write, name);
+    }
+    assert_eq!(locks.waits("a", Mode::Write, "2"), NOBODY);
+    assert_eq!(locks.waits("b", Mode::Write, "3"), NOBODY);
+    assert_eq!(locks.waits("d", Mode::Write, "1"), NOBODY);
+}
+
+/// A reader behind a reader waits for the writer before both, not for the reader.
+#[test]
+fn a_reader_does_not_wait_for_readers() {
+    let mut locks = Locks::default();
+    locks.holds("w", Mode::Write, "1");
+    locks.holds("b", Mode::Write, "2");
+    assert_eq!(locks.waits("a", Mode::Read, "1"), NOBODY);
+    assert_eq!(locks.waits("a", Mode::Write, "2"), NOBODY);
+    assert_eq!(locks.waits("b", Mode::Read, "1"), NOBODY);
+    // But a writer waits for both.
+    let mut locks = Locks::default();
+    locks.holds("w", Mode::Write, "1");
+    locks.holds("b", Mode::Write, "2");
+    assert_eq!(locks.waits("a", Mode::Read, "1"), NOBODY);
+    assert_eq!(locks.waits("a", Mode::Write, "2"), NOBODY);
+    assert_eq!(locks.waits("b", Mode::Write, "1"), ["b", "a"]);
+}
+
+#[test]
+fn a_writer_waits_for_every_reader_that_holds() {
+    let mut locks = Locks::default();
+    locks.holds("a", Mode::Read, "1");
+    locks.holds("b", Mode::Read, "1");
+    locks.holds("c", Mode::Write, "2");
+    assert_eq!(locks.waits("b", Mode::Write, "2"), NOBODY);
+    assert_eq!(locks.waits("c", Mode::Write, "1"), ["c", "b"]);
+}
+
+/// Whoever waits ahead is waited for, though it holds nothing.
+#[test]
+fn one_waits_for_those_ahead() {
+    let mut locks = Locks::default();
+    locks.holds("x", Mode::Read, "1");
+    locks.holds("b", Mode::Write, "2");
+    assert_eq!(locks.waits("a", Mode::Write, "1"), NOBODY);
+    assert_eq!(locks.waits("a", Mode::Write, "2"), NOBODY);
+    assert_eq!(locks.waits("b", Mode::Read, "1"), ["b", "a"]);
+}
+
+#[test]
+fn an_upgrader_waits_for_the_other_readers_and_for_nobody_in_line() {
+    let mut locks = Locks::default();
+    locks.holds("a", Mode::Read, "1");
+    locks.holds("b", Mode::Read, "1");
+    locks.holds("a", Mode::Write, "2");
+    assert_eq!(locks.waits("c", Mode::Write, "1"), NOBODY);
+    assert_eq!(locks.waits("c", Mode::Write, "2"), NOBODY);
+    let upgrade =
+        Acquire { upgrade: true, patience: Patience::Block, ..acquire(b"a", Mode::Write, 1000) };
+    assert_eq!(locks.asks(upgrade, "1"), NOBODY, "c waits for a, but a stands before c");
+    // b holds READ of 1 and would wait for a, who waits for b.
+    assert_eq!(locks.waits("b", Mode::Write, "2"), ["b", "a"]);
+}
+
+#[test]
+fn tickets_wait_for_nobody_and_nobody_waits_for_a_ticket() {
+    let mut locks = Locks::default();
+    locks.holds("a", Mode::Write, "1");
+    locks.holds("b", Mode::Write, "2");
+    let ticket =
+        Acquire { patience: Patience::Ticket(lease(60_000)), ..acquire(b"a", Mode::Write, 1000) };
+    let _ = locks.at("2").step(Input::Acquire(ticket));
+    assert_eq!(locks.waits("b", Mode::Write, "1"), NOBODY);
+}
+
+/// Behind its own WRITE, a reader waits for whom that one waits for.
+#[test]
+fn one_that_stands_behind_its_own_wait_waits_for_what_that_one_waits_for() {
+    let mut locks = Locks::default();
+    locks.holds("r", Mode::Read, "1");
+    locks.holds("a", Mode::Write, "2");
+    assert_eq!(locks.waits("a", Mode::Write, "1"), NOBODY);
+    assert_eq!(locks.waits("r", Mode::Write, "2"), ["r", "a"]);
+    let who = Stand::Asking(b"a", Mode::Read, false);
+    locks.seen.clear();
+    let first = locks.look("1", who, &mut Steps::default());
+    assert_eq!(first, [Owner::from(&b"r"[..])], "its own WRITE waits for the reader");
+}
+
+/// The first grant makes the second a re-entry: a client that sends again is in no cycle.
+#[test]
+fn one_that_asks_again_on_another_connection_is_in_no_cycle() {
+    for (first, second) in
+        [(Mode::Write, Mode::Write), (Mode::Write, Mode::Read), (Mode::Read, Mode::Read)]
+    {
+        let mut locks = Locks::default();
+        locks.holds("x", Mode::Write, "1");
+        assert_eq!(locks.waits("a", first, "1"), NOBODY);
+        assert_eq!(locks.waits("b", Mode::Write, "1"), NOBODY);
+        assert_eq!(locks.waits("a", second, "1"), NOBODY, "{first:?} {second:?}");
+    }
+}
+
+/// A READ ahead does not make WRITE a re-entry: it waits for the writer between, who waits for it.
+#[test]
+fn a_writer_behind_a_stranger_behind_its_own_reader_is_in_a_cycle() {
+    let mut locks = Locks::default();
+    locks.holds("x", Mode::Write, "1");
+    assert_eq!(locks.waits("a", Mode::Read, "1"), NOBODY);
+    assert_eq!(locks.waits("b", Mode::Write, "1"), NOBODY);
+    assert_eq!(locks.waits("a", Mode::Write, "1"), ["a", "b"]);
+}
+
+/// The caller does not meet itself at the lock where it would wait; whoever is looked at next does.
+#[test]
+fn who_met_itself_at_a_lock_is_met_by_the_next_one() {
+    let mut locks = Locks::default();
+    locks.holds("s", Mode::Read, "1");
+    locks.holds("b", Mode::Read, "1");
+    locks.holds("x", Mode::Write, "2");
+    // b, that reads 1 too, waits for WRITE of 1 with an upgrade; x waits behind it.
+    let upgrade =
+        Acquire { upgrade: true, patience: Patience::Block, ..acquire(b"b", Mode::Write, 1000) };
+    assert_eq!(locks.asks(upgrade, "1"), NOBODY);
+    assert_eq!(locks.waits("x", Mode::Write, "1"), NOBODY);
+    // s reads 1 and would wait for x, who waits for b, who waits for s.
+    assert!(!locks.waits("s", Mode::Write, "2").is_empty());
+    // And at one lock alone: b waits for s, and s would wait for b.
+    assert!(!locks.waits("s", Mode::Write, "1").is_empty());
+}
+
+#[test]
+fn leases_that_are_over_are_waited_for_by_nobody() {
+    let mut locks = Locks::default();
+    locks.holds("a", Mode::Write, "1");
+    locks.holds("b", Mode::Write, "2");
+    assert_eq!(locks.waits("a", Mode::Write, "2"), NOBODY);
+    locks.at("1").advance_ms(100_000);
+    let ask = acquire(b"b", Mode::Write, 1000);
+    assert_eq!(locks.search(&ask, "1"), Search::NoCycle);
+}
+
+#[test]
+fn the_search_gives_up_after_a_thousand_steps() {
+    let mut locks = Locks::default();
+    for number in 0..=STEPS_MAX {
+        let owner: &'static str = format!("reader {number}").leak();
+        let ask = acquire(owner.as_bytes(), Mode::Read, 100_000);
+        let _ = locks.at("1").drive(Input::Acquire(ask));
+    }
+    let ask = acquire(b"w", Mode::Write, 1000);
+    assert_eq!(locks.search(&ask, "1"), Search::GaveUp);
+    let _ = locks.at("1").drive(Input::Force(None));
+    assert_eq!(locks.search(&ask, "1"), Search::NoCycle);
+}
+
+#[test]
+fn the_log_tells_the_whole_cycle_in_one_line() {
+    let owners = [&b"a"[..], b"b\r\n"].map(Owner::from);
+    let told = r"rlock: deadlock refused at 'k': 'a' waits for 'b\x0d\x0a' waits for 'a'";
+    assert_eq!(log_line(b"k", &owners), told);
+}

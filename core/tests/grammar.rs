@@ -1,0 +1,442 @@
+//! What the words of commands mean, and what callers are told who say something else.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
+
+use rlock_core::grammar::commands::{
+    ACQUIRE, APPLY, CHECK, COMMANDS, FORCE, HELP, HOLDS, INFO, QUEUES, RELEASE, RENEW,
+};
+use rlock_core::grammar::{Access, Arguments, Command, Limits};
+use rlock_core::text::{escaped, quoted};
+use rlock_core::{LeaseMs, Mode};
+
+fn limits() -> Limits {
+    Limits {
+        default_lease: LeaseMs::new(30_000).unwrap(),
+        max_lease: LeaseMs::MAX,
+        max_depth: u16::MAX,
+    }
+}
+
+fn read_words<'a>(command: &Command, words: &[&'a [u8]]) -> Result<Arguments<'a>, String> {
+    command.read(words.iter().copied(), &limits()).map_err(|bad| bad.line().into())
+}
+
+fn read<'a>(command: &Command, line: &'a str) -> Result<Arguments<'a>, String> {
+    let words: Vec<&[u8]> =
+        line.split(' ').filter(|word| !word.is_empty()).map(str::as_bytes).collect();
+    read_words(command, &words)
+}
+
+fn refusal(command: &Command, line: &str) -> String {
+    read(command, line).map(|read| panic!("{line} was read as {read:?}")).unwrap_err()
+}
+
+// --- what is understood -------------------------------------------------------------------------
+
+#[test]
+fn a_plain_request_has_the_defaults() {
+    let asked = read(&ACQUIRE, "k a").unwrap();
+    assert_eq!((asked.key, asked.owner, asked.payload), (&b"k"[..], &b"a"[..], &b""[..]));
+    assert_eq!(
+        (asked.mode, asked.lease.get(), asked.token, asked.depth),
+        (None, 30_000, None, None)
+    );
+    assert!(!asked.upgrade && !asked.with_ttl && !asked.all);
+}
+
+#[test]
+fn every_option_is_understood_in_any_order_and_case() {
+    let options = ["read", "LEASE 5", "UpGrade", "depth 3", "WITHTTL"];
+    for first in 0..options.len() {
+        let mut turned = options;
+        turned.rotate_left(first);
+        for line in [turned.join(" "), turned.iter().rev().copied().collect::<Vec<_>>().join(" ")] {
+            for line in [line.to_lowercase(), line.to_uppercase(), line] {
+                let line = format!("k a {line}");
+                let asked = read(&ACQUIRE, &line).unwrap();
+                assert_eq!(asked.mode, Some(Mode::Read), "{line}");
+                assert_eq!((asked.lease.get(), asked.depth), (5, Some(3)), "{line}");
+                assert!(asked.upgrade && asked.with_ttl, "{line}");
+            }
+        }
+    }
+    assert_eq!(read(&ACQUIRE, "k a wRiTe").unwrap().mode, Some(Mode::Write));
+    let asked = read(&RELEASE, "k a token 7 all write").unwrap();
+    assert!(asked.all && asked.mode == Some(Mode::Write));
+    assert_eq!(asked.token.map(|token| token.get()), Some(7));
+    let asked = read(&RENEW, "k a TOKEN 9007199254740991 LEASE 1 READ").unwrap();
+    assert_eq!(asked.token.map(|token| token.get()), Some(9_007_199_254_740_991));
+    assert_eq!((asked.lease.get(), asked.mode), (1, Some(Mode::Read)));
+    assert_eq!(read(&FORCE, "k read").unwrap().mode, Some(Mode::Read));
+    assert_eq!(read(&HOLDS, "k a write").unwrap().mode, Some(Mode::Write));
+    let asked = read(&CHECK, "k 12 read").unwrap();
+    assert_eq!((asked.token.map(|token| token.get()), asked.mode), (Some(12), Some(Mode::Read)));
+    assert_eq!(read(&INFO, "k").unwrap().key, b"k");
+    assert_eq!(read(&APPLY, "k payload").unwrap().payload, b"payload");
+    assert!(read(&HELP, "").is_ok());
+}
+
+#[test]
+fn names_and_payloads_are_bytes() {
+    let (odd, long) = (b"\0\r\n\xff %s".as_slice(), [b'x'; 512]);
+    let asked = read_words(&ACQUIRE, &[odd, &long, b"READ"]).unwrap();
+    assert_eq!((asked.key, asked.owner), (odd, long.as_slice()));
+    assert_eq!(read_words(&ACQUIRE, &[b"", odd]).unwrap().key, b"");
+    let words: [&[u8]; 2] = [b"READ", b"WRITE"];
+    let asked = read_words(&ACQUIRE, &words).unwrap();
+    assert_eq!((asked.key, asked.owner, asked.mode), (words[0], words[1], None));
+    let payload = vec![0; 100_000];
+    assert_eq!(read_words(&APPLY, &[odd, &payload]).unwrap().payload, payload);
+}
+
+#[test]
+fn numbers_are_taken_from_the_first_to_the_last_of_their_range() {
+    for (ms, lease) in [("1", 1), ("604800000", 604_800_000)] {
+        assert_eq!(read(&ACQUIRE, &format!("k a LEASE {ms}")).unwrap().lease.get(), lease);
+        assert_eq!(read(&RENEW, &format!("k a LEASE {ms}")).unwrap().lease.get(), lease);
+    }
+    for depth in [1, 65_535] {
+        assert_eq!(read(&ACQUIRE, &format!("k a DEPTH {depth}")).unwrap().depth, Some(depth));
+    }
+    for depth in [0, 65_535] {
+        assert_eq!(read(&RELEASE, &format!("k a DEPTH {depth}")).unwrap().depth, Some(depth));
+    }
+    for token in [1, 9_007_199_254_740_991] {
+        for (command, line) in [(&RELEASE, "k a TOKEN"), (&RENEW, "k a TOKEN"), (&CHECK, "k")] {
+            let line = format!("{line} {token}");
+            let asked = read(command, &line).unwrap();
+            assert_eq!(asked.token.map(|token| token.get()), Some(token), "{line}");
+        }
+    }
+}
+
+#[test]
+fn ranges_and_defaults_are_the_configured_ones() {
+    let lease = |ms| LeaseMs::new(ms).unwrap();
+    let limits = Limits { default_lease: lease(500), max_lease: lease(1000), max_depth: 3 };
+    let ask = |line: &'static str| {
+        ACQUIRE
+            .read(line.split(' ').map(str::as_bytes), &limits)
+            .map_err(|bad| bad.line().to_string())
+    };
+    assert_eq!(ask("k a").unwrap().lease.get(), 500);
+    assert_eq!(ask("k a LEASE 1000 DEPTH 3").unwrap().lease.get(), 1000);
+    assert_eq!(
+        ask("k a LEASE 1001").unwrap_err(),
+        "ERR LEASE must be an integer from 1 to 1000 milliseconds, not '1001'"
+    );
+    assert_eq!(
+        ask("k a DEPTH 4").unwrap_err(),
+        "ERR DEPTH must be an integer from 1 to 3 levels, not '4'"
+    );
+    let limits = Limits { max_lease: lease(100), ..limits };
+    let shorter = ACQUIRE.read([b"k".as_slice(), b"a"].into_iter(), &limits).unwrap();
+    assert_eq!(shorter.lease.get(), 100, "the maximum where it is the smaller one");
+}
+
+// --- what is refused, in full -------------------------------------------------------------------
+
+const LEASE: &str = "LEASE must be an integer from 1 to 604800000 milliseconds";
+const DEPTH: &str = "DEPTH must be an integer from 1 to 65535 levels";
+const DOWN_TO: &str = "DEPTH must be an integer from 0 to 65535 levels";
+const TOKEN: &str = "TOKEN must be an integer from 1 to 9007199254740991";
+
+#[test]
+fn a_number_out_of_its_range_is_told_with_option_range_and_unit() {
+    for (command, line, told) in [
+        (&ACQUIRE, "k a LEASE 0", format!("{LEASE}, not '0'")),
+        (&ACQUIRE, "k a LEASE 604800001", format!("{LEASE}, not '604800001'")),
+        (&RENEW, "k a lease 0", format!("{LEASE}, not '0'")),
+        (&ACQUIRE, "k a DEPTH 0", format!("{DEPTH}, not '0'")),
+        (&ACQUIRE, "k a DEPTH 65536", format!("{DEPTH}, not '65536'")),
+        (&RELEASE, "k a DEPTH 65536", format!("{DOWN_TO}, not '65536'")),
+        (&RELEASE, "k a TOKEN 0", format!("{TOKEN}, not '0'")),
+        (&RENEW, "k a TOKEN 9007199254740992", format!("{TOKEN}, not '9007199254740992'")),
+        (&CHECK, "k 0", format!("{TOKEN}, not '0'")),
+        (&CHECK, "k 9007199254740992 READ", format!("{TOKEN}, not '9007199254740992'")),
+    ] {
+        assert_eq!(refusal(command, line), format!("ERR {told}"), "{line}");
+    }
+}
+
+#[test]
+fn what_is_no_plain_decimal_integer_is_refused() {
+    let odd: &[&[u8]] = &[
+        b"",
+        b" ",
+        b" 1",
+        b"1 ",
+        b"+1",
+        b"-1",
+        b"-0",
+        b"00",
+        b"01",
+        b"1.0",
+        b"1e3",
+        b"0x10",
+        b"1_000",
+        b"1,000",
+        b"one",
+        b"READ",
+        b"\xd9\xa1",
+        b"1\0",
+        b"\x001",
+        b"1\n",
+        b"18446744073709551616",
+        b"18446744073709551617",
+        b"99999999999999999999999999999999",
+        b"9223372036854775808",
+        b"inf",
+        b"NaN",
+    ];
+    for given in odd {
+        let not = format!("not {}", quoted(given));
+        for (command, words, told) in [
+            (&ACQUIRE, &[b"k".as_slice(), b"a", b"LEASE", given][..], LEASE),
+            (&ACQUIRE, &[b"k", b"a", b"DEPTH", given], DEPTH),
+            (&RELEASE, &[b"k", b"a", b"DEPTH", given], DOWN_TO),
+            (&RELEASE, &[b"k", b"a", b"TOKEN", given], TOKEN),
+            (&CHECK, &[b"k", given], TOKEN),
+        ] {
+            let line = read_words(command, words).map(|_| ()).unwrap_err();
+            assert_eq!(line, format!("ERR {told}, {not}"));
+        }
+    }
+}
+
+#[test]
+fn an_option_without_its_value_is_told_what_it_needs() {
+    for (command, line, told) in [
+        (&ACQUIRE, "k a LEASE", "LEASE ms needs an integer from 1 to 604800000 milliseconds"),
+        (&ACQUIRE, "k a READ depth", "DEPTH n needs an integer from 1 to 65535 levels"),
+        (&RELEASE, "k a DEPTH", "DEPTH n needs an integer from 0 to 65535 levels"),
+        (&RELEASE, "k a ALL token", "TOKEN t needs an integer from 1 to 9007199254740991"),
+    ] {
+        assert_eq!(refusal(command, line), format!("ERR syntax error: {told}"), "{line}");
+    }
+}
+
+#[test]
+fn an_option_is_given_once_and_not_beside_its_opposite() {
+    for (command, line, told) in [
+        (&ACQUIRE, "k a READ read", "READ is given twice"),
+        (&ACQUIRE, "k a WRITE LEASE 5 WRITE", "WRITE is given twice"),
+        (&ACQUIRE, "k a LEASE 5 LEASE 5", "LEASE is given twice"),
+        (&ACQUIRE, "k a LEASE 5 lease", "LEASE is given twice"),
+        (&ACQUIRE, "k a UPGRADE WITHTTL UPGRADE", "UPGRADE is given twice"),
+        (&ACQUIRE, "k a withttl WITHTTL", "WITHTTL is given twice"),
+        (&ACQUIRE, "k a DEPTH 1 DEPTH 2", "DEPTH is given twice"),
+        (&ACQUIRE, "k a READ WRITE", "READ and WRITE exclude each other"),
+        (&ACQUIRE, "k a WRITE UPGRADE READ", "WRITE and READ exclude each other"),
+        (&ACQUIRE, "k a BLOCK 5 QUEUE 5", "BLOCK and QUEUE exclude each other"),
+        (&ACQUIRE, "k a queue 5 block 5", "QUEUE and BLOCK exclude each other"),
+        (&ACQUIRE, "k a SESSION SESSION", "SESSION is given twice"),
+        (&RELEASE, "k a ALL DEPTH 0", "ALL and DEPTH exclude each other"),
+        (&RELEASE, "k a DEPTH 0 ALL", "DEPTH and ALL exclude each other"),
+        (&RELEASE, "k a TOKEN 5 TOKEN 5", "TOKEN is given twice"),
+        (&FORCE, "k read write", "READ and WRITE exclude each other"),
+        (&CHECK, "k 5 write read", "WRITE and READ exclude each other"),
+    ] {
+        assert_eq!(refusal(command, line), format!("ERR syntax error: {told}"), "{line}");
+    }
+}
+
+#[test]
+fn a_word_that_is_not_known_is_told_with_the_whole_command() {
+    for (command, line, word, usage) in [
+        (&ACQUIRE, "k a SHARED", "SHARED", ACQUIRE_USAGE),
+        (&ACQUIRE, "k a READ LEASE 5 6", "6", ACQUIRE_USAGE),
+        (&ACQUIRE, "k a ALL", "ALL", ACQUIRE_USAGE),
+        (&ACQUIRE, "k a TOKEN 5", "TOKEN", ACQUIRE_USAGE),
+        (&ACQUIRE, "k a LEASE=5", "LEASE=5", ACQUIRE_USAGE),
+        (&RELEASE, "k a LEASE 5", "LEASE", RELEASE_USAGE),
+        (&RENEW, "k a DEPTH 1", "DEPTH", RENEW_USAGE),
+        (&FORCE, "k a", "a", FORCE_USAGE),
+        (&HOLDS, "k a ALL", "ALL", HOLDS_USAGE),
+        (&CHECK, "k 5 6", "6", CHECK_USAGE),
+        (&HELP, "me", "me", "RLOCK.HELP"),
+        (&APPLY, "k payload more", "more", "RLOCK.APPLY key payload"),
+    ] {
+        let told = format!("ERR syntax error at '{word}': the command is {usage}");
+        assert_eq!(refusal(command, line), told, "{line}");
+    }
+    let empty = read_words(&FORCE, &[b"k", b""]).map(|_| ()).unwrap_err();
+    assert_eq!(empty, format!("ERR syntax error at '': the command is {FORCE_USAGE}"));
+}
+
+#[test]
+fn too_few_words_are_told_as_the_server_tells_them() {
+    for (command, line) in [
+        (&ACQUIRE, ""),
+        (&ACQUIRE, "k"),
+        (&RELEASE, "k"),
+        (&RENEW, "k"),
+        (&FORCE, ""),
+        (&HOLDS, "k"),
+        (&CHECK, "k"),
+        (&INFO, ""),
+        (&APPLY, "k"),
+    ] {
+        let name = command.name.to_lowercase();
+        let told = format!("ERR wrong number of arguments for '{name}' command");
+        assert_eq!(refusal(command, line), told, "{name} {line}");
+    }
+}
+
+#[test]
+fn an_owner_has_1_to_512_bytes() {
+    for command in [&ACQUIRE, &RELEASE, &RENEW, &HOLDS] {
+        for length in [0, 513, 1_000_000] {
+            let line = read_words(command, &[b"k", &vec![b'a'; length]]).map(|_| ()).unwrap_err();
+            assert_eq!(line, format!("ERR owner must be 1 to 512 bytes long, not {length}"));
+        }
+        for length in [1, 512] {
+            assert!(read_words(command, &[b"k", &vec![0xff; length]]).is_ok());
+        }
+    }
+}
+
+#[test]
+fn waits_windows_and_counts_have_their_ranges() {
+    let ms = "milliseconds, not";
+    for (command, line, told) in [
+        (
+            &ACQUIRE,
+            "k a BLOCK -1",
+            format!("BLOCK must be an integer from 0 to 604800000 {ms} '-1'"),
+        ),
+        (
+            &ACQUIRE,
+            "k a BLOCK 604800001",
+            format!("BLOCK must be an integer from 0 to 604800000 {ms} '604800001'"),
+        ),
+        (&ACQUIRE, "k a QUEUE 0", format!("QUEUE must be an integer from 1 to 60000 {ms} '0'")),
+        (
+            &ACQUIRE,
+            "k a QUEUE 60001",
+            format!("QUEUE must be an integer from 1 to 60000 {ms} '60001'"),
+        ),
+        (
+            &INFO,
+            "k WAITERS 1000001",
+            "WAITERS must be an integer from 0 to 1000000, not '1000001'".into(),
+        ),
+        (&QUEUES, "COUNT 0", "COUNT must be an integer from 1 to 1000, not '0'".into()),
+        (&QUEUES, "COUNT 1001", "COUNT must be an integer from 1 to 1000, not '1001'".into()),
+    ] {
+        assert_eq!(refusal(command, line), format!("ERR {told}"), "{line}");
+    }
+    assert_eq!(read(&ACQUIRE, "k a BLOCK 0").unwrap().block_ms, Some(0));
+    assert_eq!(read(&ACQUIRE, "k a block 604800000").unwrap().block_ms, Some(604_800_000));
+    assert_eq!(read(&ACQUIRE, "k a QUEUE 60000").unwrap().queue.map(LeaseMs::get), Some(60_000));
+    assert_eq!(read(&INFO, "k WAITERS 0").unwrap().count, 0);
+    assert_eq!((read(&INFO, "k").unwrap().count, read(&QUEUES, "").unwrap().count), (10, 10));
+    assert_eq!(read(&QUEUES, "COUNT 1000").unwrap().count, 1000);
+}
+
+#[test]
+fn a_session_has_a_lease_of_a_second_or_more() {
+    let told =
+        "ERR LEASE must be an integer from 1000 to 604800000 milliseconds with SESSION, not '999'";
+    assert_eq!(refusal(&ACQUIRE, "k a SESSION LEASE 999"), told);
+    assert_eq!(refusal(&ACQUIRE, "k a LEASE 999 SESSION"), told);
+    assert_eq!(read(&ACQUIRE, "k a SESSION LEASE 1000").unwrap().lease.get(), 1000);
+    assert!(read(&ACQUIRE, "k a SESSION").unwrap().session);
+    let short = Limits { default_lease: LeaseMs::new(5).unwrap(), ..limits() };
+    let words = ["k", "a", "SESSION"].map(str::as_bytes);
+    assert_eq!(ACQUIRE.read(words.into_iter(), &short).unwrap().lease.get(), 1000);
+}
+
+/// Whatever a caller says, the error is one printable line and not a long one.
+#[test]
+fn no_word_breaks_the_line_of_its_error() {
+    let long = vec![b'\n'; 100_000];
+    let words: [&[u8]; 7] = [b"a\r\n+OK\r\n", b"\0", b"%s%n", b"a\\b", b"\xff\xfe", b"'", &long];
+    for word in words {
+        for words in [&[b"k".as_slice(), b"a", word][..], &[b"k", b"a", b"LEASE", word]] {
+            let line = read_words(&ACQUIRE, words).map(|_| ()).unwrap_err();
+            assert!(line.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{line:?}");
+            assert!(line.starts_with("ERR ") && line.len() < 512, "{line:?}");
+            assert!(line.contains(&quoted(word)), "{line:?}");
+        }
+    }
+}
+
+// --- names in error texts -----------------------------------------------------------------------
+
+#[test]
+fn names_are_cut_to_64_bytes_and_then_escaped() {
+    for (name, told) in [
+        (&b"plain name ~!"[..], "'plain name ~!'"),
+        (b"", "''"),
+        (b"a\r\n+OK", r"'a\x0d\x0a+OK'"),
+        (b"\0\x1f\x7f\x80\xff", r"'\x00\x1f\x7f\x80\xff'"),
+        (br"back\slash", r"'back\x5cslash'"),
+        (b"%s%n{}", "'%s%n{}'"),
+        ("\u{e9}".as_bytes(), r"'\xc3\xa9'"),
+    ] {
+        assert_eq!(quoted(name), told);
+    }
+    for length in [63, 64] {
+        assert_eq!(quoted(&vec![b'a'; length]), format!("'{}'", "a".repeat(length)));
+    }
+    assert_eq!(quoted(&[b'a'; 65]), format!("'{}'", "a".repeat(64)));
+    assert_eq!(quoted(&[0; 65]), format!("'{}'", r"\x00".repeat(64)));
+    assert_eq!(escaped(&[b'a'; 600]), "a".repeat(600), "only what is quoted is cut");
+}
+
+// --- the table ----------------------------------------------------------------------------------
+
+const ACQUIRE_USAGE: &str = "RLOCK.ACQUIRE key owner [READ | WRITE] [LEASE ms] [BLOCK ms | QUEUE \
+                             ms] [UPGRADE] [SESSION] [DEPTH n] [WITHTTL]";
+const RELEASE_USAGE: &str = "RLOCK.RELEASE key owner [READ | WRITE] [TOKEN t] [DEPTH n | ALL]";
+const RENEW_USAGE: &str = "RLOCK.RENEW key owner [READ | WRITE] [LEASE ms] [TOKEN t]";
+const FORCE_USAGE: &str = "RLOCK.FORCE key [READ | WRITE]";
+const HOLDS_USAGE: &str = "RLOCK.HOLDS key owner [READ | WRITE]";
+const CHECK_USAGE: &str = "RLOCK.CHECK key token [READ | WRITE]";
+
+/// Per command: how it is used, how many words it has (as the server counts), what it does to its
+/// key.
+#[test]
+fn the_table_of_commands_is_as_documented() {
+    let (reads, writes) = (Access::Reads, Access::Writes);
+    let table = [
+        (ACQUIRE_USAGE, -3, writes),
+        (RELEASE_USAGE, -3, writes),
+        (RENEW_USAGE, -3, writes),
+        ("RLOCK.CANCEL key owner", 3, writes),
+        (FORCE_USAGE, -2, writes),
+        (HOLDS_USAGE, -3, reads),
+        (CHECK_USAGE, -3, reads),
+        ("RLOCK.INFO key [WAITERS n]", -2, reads),
+        ("RLOCK.QUEUES [COUNT n]", -1, Access::Keyless),
+        ("RLOCK.HELP", 1, Access::Keyless),
+        ("RLOCK.APPLY key payload", 3, writes),
+    ];
+    let found = COMMANDS.iter().map(|command| (command.usage(), command.arity(), command.access));
+    let found: Vec<_> = found.collect();
+    let table: Vec<_> =
+        table.map(|(usage, arity, access)| (usage.to_string(), arity, access)).into();
+    assert_eq!(found, table);
+}
+
+#[test]
+fn only_what_changes_a_lock_is_a_write() {
+    for command in COMMANDS {
+        let has = |words: &str, word| words.split(' ').any(|one| one == word);
+        let (flags, acl) = (command.flags, command.acl);
+        let name = command.name;
+        assert_eq!(has(flags, "write"), command.access == Access::Writes, "{name}");
+        assert_eq!(has(acl, "write"), command.access == Access::Writes, "{name}");
+        let reads = command.access == Access::Reads || name == "RLOCK.QUEUES";
+        assert_eq!(has(acl, "read"), reads, "{name}");
+        assert_eq!(has(flags, "blocking"), name == "RLOCK.ACQUIRE", "{name}");
+        assert_eq!(has(acl, "blocking"), name == "RLOCK.ACQUIRE", "{name}");
+        assert_eq!(has(acl, "dangerous"), ["RLOCK.FORCE", "RLOCK.APPLY"].contains(&name), "{name}");
+        assert_eq!(has(acl, "admin"), name == "RLOCK.APPLY", "{name}");
+        // RELEASE, RENEW and FORCE give memory back, or take none: they work under OOM.
+        assert_eq!(has(flags, "deny-oom"), name == "RLOCK.ACQUIRE", "{name}");
+        assert!(command.options.len() <= 32, "{name} has more options than a u32 has bits");
+        assert!(command.summary.ends_with('.') && command.complexity.starts_with("O("), "{name}");
+    }
+}

@@ -1,0 +1,262 @@
+//! The cost of one operation does not grow with the number of readers. Counted in allocations,
+//! which are the same on every machine; in time only against itself, and generously.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
+mod support;
+
+use std::time::{Duration, Instant};
+
+use allocation_counter::measure;
+use rlock_core::{Acquire, Input, Mode, Patience, Release, Reply, WaiterId, snapshot};
+use support::{World, acquire, lease, release, renew};
+
+/// What this thread took from the heap; what it gave back is not subtracted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Taken {
+    allocations: u64,
+    bytes: u64,
+}
+
+fn taken(work: impl FnOnce()) -> Taken {
+    let info = measure(work);
+    Taken { allocations: info.count_total, bytes: info.bytes_total }
+}
+
+const NOTHING: Taken = Taken { allocations: 0, bytes: 0 };
+
+fn granted(world: &mut World, input: Input<'_>) {
+    assert!(matches!(world.drive(input).reply, Reply::Granted { .. }), "{input:?} is not granted");
+}
+
+fn counted(world: &mut World, input: Input<'_>, count: u64) {
+    assert_eq!(world.drive(input).reply, Reply::Count(count), "{input:?}");
+}
+
+/// So many readers with leases from one minute on, each by its own name.
+fn readers(count: u64) -> World {
+    let mut world = World::new();
+    for number in 0..count {
+        let name = format!("reader {number:08}");
+        granted(&mut world, Input::Acquire(acquire(name.as_bytes(), Mode::Read, 60_000 + number)));
+    }
+    world
+}
+
+#[test]
+fn a_free_lock_that_is_held_and_let_go_takes_the_owners_name_only() {
+    let mut world = World::new();
+    for mode in [Mode::Write, Mode::Read] {
+        let pair = taken(|| {
+            granted(&mut world, Input::Acquire(acquire(b"an owner", mode, 1000)));
+            counted(&mut world, Input::Release(release(b"an owner")), 0);
+        });
+        assert_eq!(pair, Taken { allocations: 1, bytes: 8 }, "{mode:?}");
+    }
+}
+
+#[test]
+fn entering_again_renewing_and_being_refused_take_nothing() {
+    let mut world = World::new();
+    granted(&mut world, Input::Acquire(acquire(b"a", Mode::Write, 1000)));
+    let took = taken(|| {
+        granted(&mut world, Input::Acquire(acquire(b"a", Mode::Write, 2000)));
+        counted(&mut world, Input::Renew(renew(b"a", 3000)), 1);
+        counted(&mut world, Input::Release(release(b"a")), 1);
+        for mode in [Mode::Write, Mode::Read] {
+            let refused = world.drive(Input::Acquire(acquire(b"b", mode, 1000))).reply;
+            assert_eq!(refused, Reply::NotNow { wait_ms: Some(3000) });
+        }
+    });
+    assert_eq!(took, NOTHING);
+}
+
+#[test]
+fn asking_about_a_lock_takes_nothing_beside_any_number_of_readers() {
+    let mut world = readers(10_000);
+    let first = world.lock.holds().next().map(|(_, _, hold)| hold.token).unwrap();
+    let took = taken(|| {
+        for _ in 0..1000 {
+            assert!(world.lock.hold_at(b"reader 00000007", Mode::Read, world.now).is_some());
+            assert!(world.lock.has_token_at(first, Mode::Read, world.now));
+            assert_eq!(world.lock.mode_at(world.now), Some(Mode::Read));
+            assert_eq!(world.lock.hold_count(), 10_000);
+            assert!(world.lock.latest_deadline().is_some());
+        }
+        let refused = world.drive(Input::Acquire(acquire(b"w", Mode::Write, 1000))).reply;
+        assert_eq!(refused, Reply::NotNow { wait_ms: Some(69_999) });
+        let not_held = world.drive(Input::Release(release(b"w"))).reply;
+        assert!(matches!(not_held, Reply::Refused(_)));
+    });
+    assert_eq!(took, NOTHING);
+}
+
+/// Everything that one reader does in its life, beside the others; the last but one is refused.
+fn a_readers_life(world: &mut World, number: u64) {
+    let name = format!("newcomer {number:08}");
+    let name = name.as_bytes();
+    granted(world, Input::Acquire(acquire(name, Mode::Read, 100)));
+    granted(world, Input::Acquire(acquire(name, Mode::Read, 90_000)));
+    counted(world, Input::Renew(renew(name, 100_000)), 1);
+    counted(world, Input::Release(release(name)), 1);
+    let token = world.lock.hold_at(name, Mode::Read, world.now).map(|hold| hold.token);
+    let refused = world.drive(Input::Acquire(acquire(b"w", Mode::Write, 1000))).reply;
+    assert!(matches!(refused, Reply::NotNow { .. }));
+    counted(world, Input::Release(Release { token, ..release(name) }), 0);
+    // And one that does not come back: its lease ends.
+    granted(world, Input::Acquire(acquire(name, Mode::Read, 1)));
+    world.advance_ms(1);
+    granted(world, Input::Acquire(acquire(b"reader 00000003", Mode::Read, 60_000)));
+    counted(world, Input::Release(release(b"reader 00000003")), 1);
+}
+
+#[test]
+fn a_reader_takes_about_as_much_beside_ten_as_beside_ten_thousand() {
+    const LIVES: u64 = 1000;
+    let life_beside = |others| {
+        let mut world = readers(others);
+        let took = taken(|| (0..LIVES).for_each(|number| a_readers_life(&mut world, number)));
+        println!("beside {others}: {took:?}");
+        took
+    };
+    let (few, many) = (life_beside(10), life_beside(10_000));
+    // Three B-trees may split a node each: a few allocations more, not ten thousand holds.
+    assert!(many.allocations <= few.allocations + 20 * LIVES, "{few:?} became {many:?}");
+    assert!(many.bytes <= few.bytes + 5000 * LIVES, "{few:?} became {many:?}");
+}
+
+/// A search from end to end would take a thousand times as long, a B-tree three levels instead of
+/// one.
+#[test]
+fn a_reader_takes_about_as_long_beside_ten_as_beside_ten_thousand() {
+    const LIVES: u64 = 20_000; // of ten operations each
+    let time_beside = |others| {
+        let mut world = readers(others);
+        let begun = Instant::now();
+        (0..LIVES).for_each(|number| a_readers_life(&mut world, number));
+        begun.elapsed()
+    };
+    // Another process may have the processor just now: the better of two times counts.
+    let best = |others| time_beside(others).min(time_beside(others));
+    let (few, many) = (best(10), best(10_000));
+    println!("beside 10: {few:?}, beside 10 000: {many:?}");
+    assert!(many < few * 5 + Duration::from_millis(50), "{few:?} became {many:?}");
+}
+
+/// Ten thousand leases that end at once cost ten thousand times one, not the square.
+#[test]
+fn many_leases_that_end_at_once_take_as_long_as_one_by_one() {
+    let time_of = |count| {
+        let mut world = readers(count);
+        world.advance_ms(100_000);
+        let begun = Instant::now();
+        let effects = world.drive(Input::Force(None));
+        assert_eq!(effects.changes.len(), usize::try_from(count).unwrap());
+        begun.elapsed()
+    };
+    let (few, many) = (time_of(1000), time_of(30_000));
+    println!("1000: {few:?}, 30 000: {many:?}");
+    assert!(many < few * 150 + Duration::from_millis(50), "{few:?} became {many:?}");
+}
+
+/// The length that a payload claims is not believed: it takes about 1 MiB before the bytes run out.
+#[test]
+fn a_payload_that_lies_about_its_length_takes_little_memory() {
+    let lie = [1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f, 1, b'a', 0, 7, 100, 1];
+    let effect = [1, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f, 2, 5, 0];
+    let took = taken(|| {
+        assert!(snapshot::load(&lie).is_err());
+        assert!(snapshot::load_effect(&effect).is_err());
+    });
+    assert!(took.bytes < 4 << 20, "{took:?}");
+}
+
+/// `MEMORY USAGE` is about what was taken: of one hold exactly, of many readers within a factor of
+/// two.
+#[test]
+fn the_memory_that_is_told_is_about_the_memory_that_is_taken() {
+    assert_eq!(readers(0).lock.heap_bytes(), 0);
+    assert_eq!(readers(1).lock.heap_bytes(), "reader 00000000".len());
+    for count in [2, 100, 10_000] {
+        let world = readers(count);
+        let mut copy = None;
+        let took = taken(|| copy = Some(world.lock.clone()));
+        let told = world.lock.heap_bytes();
+        println!("{count} readers: told {told}, a copy took {}", took.bytes);
+        assert!(
+            (took.bytes / 2..=took.bytes * 2).contains(&(told as u64)),
+            "told {told}, took {took:?}"
+        );
+    }
+}
+
+/// So many blocked connections and tickets behind one writer, by turns.
+fn crowd(count: u64) -> World {
+    let mut world = World::new();
+    granted(&mut world, Input::Acquire(acquire(b"first", Mode::Write, 600_000)));
+    for number in 0..count {
+        let name = format!("waiter {number:08}");
+        let patience = Patience::Ticket(lease(60_000));
+        let ask = Acquire { patience, ..acquire(name.as_bytes(), Mode::Write, 600_000) };
+        if number % 2 == 0 {
+            let _ = world.drive(Input::Park(
+                Acquire { patience: Patience::Block, ..ask },
+                WaiterId(number + 1),
+                None,
+            ));
+        } else {
+            let _ = world.drive(Input::Acquire(ask));
+        }
+    }
+    world
+}
+
+/// Hand-off, a poll of a ticket in the midst, a newcomer that goes away, one that leaves.
+#[test]
+fn waiting_takes_about_as_long_beside_ten_as_beside_ten_thousand() {
+    const ROUNDS: u64 = 20_000;
+    let time_beside = |others: u64| {
+        let mut world = crowd(others);
+        let poll = format!("waiter {:08}", (others / 2) | 1);
+        let begun = Instant::now();
+        for round in 0..ROUNDS {
+            let waiter = WaiterId(1_000_000 + round);
+            let block = Acquire { patience: Patience::Block, ..acquire(b"leaver", Mode::Read, 1) };
+            let _ = world.drive(Input::Park(block, waiter, None));
+            world.memory.leave(waiter);
+            let ticket = Acquire {
+                patience: Patience::Ticket(lease(60_000)),
+                ..acquire(poll.as_bytes(), Mode::Write, 600_000)
+            };
+            let _ = world.drive(Input::Acquire(ticket));
+            let _ = world.drive(Input::Acquire(acquire(b"newcomer", Mode::Read, 1)));
+            let _ = world.drive(Input::Renew(renew(b"first", 600_000)));
+        }
+        begun.elapsed()
+    };
+    let best = |others| time_beside(others).min(time_beside(others));
+    let (few, many) = (best(10), best(10_000));
+    println!("beside 10: {few:?}, beside 10 000: {many:?}");
+    assert!(many < few * 5 + Duration::from_millis(50), "{few:?} became {many:?}");
+}
+
+/// Readers that enter together cost so many times one, not the square.
+#[test]
+fn many_readers_that_enter_together_take_as_long_as_one_by_one() {
+    let time_of = |count: u64| {
+        let mut world = World::new();
+        granted(&mut world, Input::Acquire(acquire(b"first", Mode::Write, 600_000)));
+        for number in 0..count {
+            let name = format!("waiter {number:08}");
+            let ask = acquire(name.as_bytes(), Mode::Read, 600_000);
+            let ask = Acquire { patience: Patience::Block, ..ask };
+            let _ = world.drive(Input::Park(ask, WaiterId(number + 1), None));
+        }
+        let begun = Instant::now();
+        let effects = world.drive(Input::Release(release(b"first")));
+        assert_eq!(effects.wakes.len() as u64, count);
+        begun.elapsed()
+    };
+    let (few, many) = (time_of(1000).min(time_of(1000)), time_of(10_000).min(time_of(10_000)));
+    println!("1000: {few:?}, 10 000: {many:?}");
+    assert!(many < few * 40 + Duration::from_millis(20), "{few:?} became {many:?}");
+}

@@ -1,0 +1,48 @@
+//! Stories with times, one file per subject: see `support/story.rs` for how to read and write them.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
+
+mod support;
+
+use std::path::Path;
+
+macro_rules! stories {
+    ($($name:ident)*) => {
+        $(
+            #[test]
+            fn $name() {
+                let text = include_str!(concat!("stories/", stringify!($name), ".txt"));
+                assert!(support::story::run(stringify!($name), text) > 0, "no line was run");
+            }
+        )*
+        const NAMES: &[&str] = &[$(stringify!($name)),*];
+    };
+}
+
+stories! {
+    a_hold_is_over_at_its_deadline
+    an_owner_enters_again
+    an_upgrader_waits_in_front
+    a_reader_upgrades_only_alone
+    force_ends_holds
+    refusals_say_what_is_held
+    release_goes_down_by_levels
+    renewing_only_extends
+    sending_again_is_safe
+    sessions_last_as_connections
+    tickets_keep_a_place
+    tokens_only_rise
+    waiting_in_line
+    who_may_enter
+    writers_downgrade
+}
+
+#[test]
+fn every_story_file_is_told() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stories");
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        assert!(NAMES.contains(&name.as_str()), "{name}.txt is not in the list of stories.rs");
+    }
+}

@@ -1,0 +1,172 @@
+//! What is true of every lock, and of every step from one lock to the next.
+
+use rlock_core::{Change, Effects, End, EpochMs, Event, Lock, Mode, Now, Reply, Token, snapshot};
+
+/// One hold, as anybody can see it from outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    pub owner: Vec<u8>,
+    pub mode: Mode,
+    pub token: Token,
+    pub deadline: EpochMs,
+    pub depth: u16,
+}
+
+impl Held {
+    pub fn is_over(&self, now: Now) -> bool {
+        self.deadline.get() <= now.us() / 1000
+    }
+}
+
+/// Every hold of a lock, over or not.
+pub fn picture(lock: &Lock) -> Vec<Held> {
+    lock.holds()
+        .map(|(owner, mode, hold)| Held {
+            owner: owner.as_bytes().to_vec(),
+            mode,
+            token: hold.token,
+            deadline: hold.deadline,
+            depth: hold.depth,
+        })
+        .collect()
+}
+
+/// True of every lock, wherever it came from.
+pub fn well_formed(lock: &Lock) {
+    let holds = picture(lock);
+    for held in holds.iter().filter(|held| held.mode == Mode::Write) {
+        let stranger = holds.iter().find(|other| other.owner != held.owner);
+        assert_eq!(stranger, None, "a stranger holds beside WRITE of {held:?}");
+    }
+    for pair in holds.windows(2) {
+        assert!(pair[0].token < pair[1].token, "holds are not in the order of tokens: {holds:?}");
+    }
+    for (at, held) in holds.iter().enumerate() {
+        let same = |other: &Held| (&other.owner, other.mode) == (&held.owner, held.mode);
+        assert!(!holds[..at].iter().any(same), "two holds of one owner and mode: {holds:?}");
+        assert!(held.depth >= 1, "a hold without a level: {held:?}");
+        assert!(!held.owner.is_empty() && held.owner.len() <= 512, "no owner: {held:?}");
+    }
+    assert_eq!(lock.hold_count(), holds.len());
+    assert_eq!(lock.is_free(), holds.is_empty());
+    assert_eq!(lock.latest_deadline(), holds.iter().map(|held| held.deadline).max());
+    survives_bytes(lock);
+    begins_by_changes(lock);
+}
+
+/// What is saved and loaded is the same lock; a free one is not kept.
+fn survives_bytes(lock: &Lock) {
+    let mut bytes = Vec::new();
+    snapshot::save(lock, &mut bytes);
+    match snapshot::load(&bytes) {
+        Ok(loaded) => assert_eq!(&loaded, lock, "a lock that was saved and loaded differs"),
+        Err(malformed) => assert!(lock.is_free(), "{malformed} in what was saved of {lock:?}"),
+    }
+}
+
+/// The changes that a rewritten append-only file consists of give the same lock.
+fn begins_by_changes(lock: &Lock) {
+    let mut again = Lock::default();
+    for change in &snapshot::as_changes(lock) {
+        let event = again.replay(change);
+        let begins = matches!(change, Change::Granted { .. });
+        assert_eq!(event.is_some(), begins, "{change:?} says {event:?}");
+    }
+    assert_eq!(&again, lock, "a lock made again out of changes differs");
+}
+
+/// Law 2: at no moment does anybody who reads the lock see a hold that is over, swept or not.
+pub fn readers_agree(lock: &Lock, holds: &[Held], now: Now) {
+    let deadlines = holds.iter().map(|held| Now::from_ms(held.deadline.get()));
+    let just_before = deadlines.clone().map(|at| Now::from_us(at.us().saturating_sub(1)));
+    for now in deadlines.chain(just_before).chain([now]) {
+        let live: Vec<&Held> = holds.iter().filter(|held| !held.is_over(now)).collect();
+        let seen: Vec<Token> = lock.holds_at(now).map(|(_, _, hold)| hold.token).collect();
+        assert_eq!(seen, live.iter().map(|held| held.token).collect::<Vec<_>>());
+        assert_eq!(lock.mode_at(now), live.iter().map(|held| held.mode).max());
+        for held in holds {
+            let is_live = !held.is_over(now);
+            let hold = lock.hold_at(&held.owner, held.mode, now);
+            assert_eq!(hold.map(|hold| hold.token), is_live.then_some(held.token));
+            for mode in [Mode::Read, Mode::Write] {
+                let expected = is_live && mode == held.mode;
+                assert_eq!(lock.has_token_at(held.token, mode, now), expected, "{held:?}");
+            }
+        }
+    }
+}
+
+/// True of every step, from `before` to `after`. New tokens are greater than `floor`.
+pub fn transition(
+    before: &[Held],
+    after: &[Held],
+    effects: &Effects<'_>,
+    now: Now,
+    mut floor: u64,
+) {
+    assert!(!after.iter().any(|held| held.is_over(now)), "a hold outlived its deadline: {after:?}");
+    let mut holds = before.to_vec();
+    let mut events = effects.events.iter().copied();
+    for change in &effects.changes {
+        match change {
+            Change::Granted { owner, mode, token, deadline } => {
+                assert!(token.get() > floor, "token {} is not above {floor}", token.get());
+                floor = token.get();
+                let below = |held: &Held| held.owner == **owner && held.mode == Mode::Read;
+                let upgrades = *mode == Mode::Write && holds.iter().any(below);
+                let event = if upgrades { Event::Upgraded } else { Event::Acquired };
+                assert_eq!(events.next(), Some(event), "one event per new hold");
+                let (owner, mode, token) = (owner.to_vec(), *mode, *token);
+                holds.push(Held { owner, mode, token, deadline: *deadline, depth: 1 });
+            }
+            Change::Held { token, depth, deadline } => {
+                let held = holds.iter_mut().find(|held| held.token == *token).expect("it is held");
+                assert!(held.deadline <= *deadline, "{held:?} was shortened to {deadline:?}");
+                (held.depth, held.deadline) = (*depth, *deadline);
+            }
+            Change::Ended { token, by } => {
+                let place = holds.iter().position(|held| held.token == *token);
+                let was = holds.remove(place.expect("what ended was held"));
+                assert_eq!(*by == End::Expired, was.is_over(now), "{was:?} ended by {by:?}");
+                assert_eq!(events.next(), Some(ending(&was, *by, &holds)), "one event per end");
+            }
+        }
+    }
+    assert_eq!(events.next(), None, "an event that nothing caused");
+    holds.sort_by_key(|held| held.token);
+    assert_eq!(holds, after, "the changes do not lead to what is held");
+}
+
+fn ending(was: &Held, by: End, after: &[Held]) -> Event {
+    let keeps_read = |held: &Held| held.owner == was.owner && held.mode == Mode::Read;
+    match by {
+        End::Expired => Event::Expired,
+        End::Forced => Event::Forced,
+        End::Disconnected => Event::Disconnected,
+        End::Released if was.mode == Mode::Write && after.iter().any(keeps_read) => {
+            Event::Downgraded
+        }
+        End::Released => Event::Released,
+    }
+}
+
+/// Nobody who was refused changed anything but what was over, where nobody waits who could gain by
+/// it.
+pub fn a_refusal_changes_nothing(effects: &Effects<'_>) {
+    if matches!(effects.reply, Reply::Refused(_) | Reply::NotNow { .. } | Reply::MustWait { .. }) {
+        let expired =
+            |change: &Change<'_>| matches!(change, Change::Ended { by: End::Expired, .. });
+        assert!(effects.changes.iter().all(expired), "a refusal changed something: {effects:?}");
+    }
+}
+
+/// Nothing is recorded that changes nothing, and nothing changes that is not recorded.
+pub fn every_change_changes(before: &Lock, after: &Lock, effects: &Effects<'_>) {
+    let mut lock = before.clone();
+    for change in &effects.changes {
+        let was = lock.clone();
+        lock.replay(change);
+        assert_ne!(was, lock, "{change:?} changes nothing");
+    }
+    assert_eq!(&lock, after, "something changed that was not recorded");
+}

@@ -1,0 +1,194 @@
+//! What is true of those who wait, after every step.
+
+use rlock_core::{Change, Effects, Entry, Input, Kind, Lock, Memory, Mode, Now, Reply, WaiterId};
+
+use super::World;
+use super::laws::{Held, picture};
+
+/// The queue as anybody can see it from outside: turns first, then the line.
+pub struct Line(Vec<(Entry, bool)>);
+
+/// One who waits stays the same one from step to step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Who {
+    Waiter(WaiterId),
+    Ticket(Vec<u8>),
+}
+
+fn who(entry: &Entry) -> Who {
+    match entry.kind {
+        Kind::Blocked(waiter) => Who::Waiter(waiter),
+        Kind::Ticket => Who::Ticket(entry.owner.as_bytes().to_vec()),
+    }
+}
+
+impl Line {
+    pub fn of(memory: &Memory) -> Self {
+        Self(memory.queue.iter().map(|(entry, turn)| (entry.clone(), turn)).collect())
+    }
+
+    /// Those whose turn has not come, in order.
+    fn waiting(&self) -> impl Iterator<Item = &Entry> {
+        self.0.iter().filter(|(_, turn)| !turn).map(|(entry, _)| entry)
+    }
+
+    fn turns(&self) -> impl Iterator<Item = &Entry> {
+        self.0.iter().filter(|(_, turn)| *turn).map(|(entry, _)| entry)
+    }
+
+    fn has(&self, one: &Who) -> bool {
+        self.0.iter().any(|(entry, _)| who(entry) == *one)
+    }
+}
+
+/// Everyone parked is answered exactly once, and nobody who left is.
+pub fn answers(world: &mut World, before: &Line, effects: &Effects<'_>) {
+    for wake in &effects.wakes {
+        let owner = world.parked.remove(&wake.waiter);
+        let owner = owner.unwrap_or_else(|| panic!("{wake:?} was not due"));
+        match &wake.reply {
+            Reply::Granted { token, left_ms } => {
+                let holds = picture(&world.lock);
+                // What the step itself was about may have ended it again: a release, an end by
+                // force.
+                let is_over = |change: &Change<'_>| match change {
+                    Change::Ended { token: over, .. } => over == token,
+                    _ => false,
+                };
+                match holds.iter().find(|held| held.token == *token) {
+                    Some(held) => assert_eq!(held.owner, owner, "another was granted: {wake:?}"),
+                    None => assert!(effects.changes.iter().any(is_over), "nobody holds: {wake:?}"),
+                }
+                assert!(*left_ms > 0, "granted for no time: {wake:?}");
+            }
+            Reply::NotNow { .. } => {
+                let is_it = |entry: &&Entry| who(entry) == Who::Waiter(wake.waiter);
+                let entry = before.waiting().find(is_it).expect("it waited");
+                let is_over = entry.ends_at.is_some_and(|at| at.is_over_at(world.now));
+                assert!(is_over, "told that its time is over before it is: {wake:?}");
+            }
+            Reply::Refused(_) => {}
+            other => panic!("{other:?} is no answer to a parked connection"),
+        }
+    }
+    let after = Line::of(&world.memory);
+    for waiter in world.parked.keys() {
+        assert!(after.has(&Who::Waiter(*waiter)), "{waiter:?} waits for ever: nobody knows it");
+    }
+    let parked = after.0.iter().filter(|(entry, _)| entry.kind != Kind::Ticket).count();
+    assert_eq!(parked, world.parked.len(), "somebody waits who was answered");
+    assert_eq!(parked, world.memory.queue.blocked_count());
+    assert_eq!(after.0.len(), world.memory.queue.len());
+}
+
+/// First come, first served: nobody is passed by one who came later, unless that one holds already.
+pub fn order(
+    world: &World,
+    before: &Line,
+    held: &[Held],
+    input: &Input<'_>,
+    effects: &Effects<'_>,
+) {
+    let after = Line::of(&world.memory);
+    let stays = |entry: &Entry| {
+        let same = |other: &&Entry| who(other) == who(entry) && other.mode == entry.mode;
+        after.waiting().any(|other| same(&other))
+    };
+    let served = |entry: &Entry| {
+        let woken = effects.wakes.iter().find(|wake| Who::Waiter(wake.waiter) == who(entry));
+        let granted = woken.is_some_and(|wake| matches!(wake.reply, Reply::Granted { .. }));
+        granted || effects.turns.contains(&entry.owner)
+    };
+    let holds = |owner: &[u8]| held.iter().any(|held| held.owner == owner);
+    // A re-entry passes: of a hold from before, of one that began in this very step, or READ below
+    // WRITE.
+    let writes = |owner: &[u8]| {
+        let holds = picture(&world.lock);
+        holds.iter().any(|held| held.owner == owner && held.mode == Mode::Write)
+    };
+    let begun = |owner: &[u8]| {
+        let grants = effects.changes.iter().filter(
+            |change| matches!(change, Change::Granted { owner: new, .. } if **new == *owner),
+        );
+        let told = effects.wakes.iter().filter(|wake| {
+            let waiter = before.waiting().find(|entry| who(entry) == Who::Waiter(wake.waiter));
+            waiter.is_some_and(|entry| entry.owner.as_bytes() == owner)
+        });
+        told.count() > grants.count()
+    };
+    let waiting: Vec<&Entry> = before.waiting().collect();
+    for (place, entry) in waiting.iter().enumerate().filter(|(_, entry)| served(entry)) {
+        let passed = waiting[..place].iter().find(|earlier| stays(earlier));
+        let owner = entry.owner.as_bytes();
+        let may_pass = holds(owner) || begun(owner) || writes(owner);
+        assert!(passed.is_none() || may_pass, "{entry:?} passed {passed:?}");
+    }
+    if let Input::Acquire(ask) = input
+        && let Reply::Granted { .. } = effects.reply
+        && !holds(ask.owner)
+        && !began_before(before, effects, ask.owner)
+    {
+        let own = before.0.iter().position(|(entry, _)| {
+            entry.kind == Kind::Ticket && entry.owner.as_bytes() == ask.owner
+        });
+        let ahead = &before.0[..own.unwrap_or(before.0.len())];
+        let passed = ahead.iter().find(|(entry, turn)| !turn && stays(entry));
+        assert!(passed.is_none(), "{ask:?} passed {passed:?}");
+    }
+}
+
+/// The owner came to hold in this step, by another connection that was parked: asking was a
+/// re-entry.
+fn began_before(before: &Line, effects: &Effects<'_>, owner: &[u8]) -> bool {
+    effects.wakes.iter().any(|wake| {
+        let is_it = |entry: &&Entry| who(entry) == Who::Waiter(wake.waiter);
+        let is_granted = matches!(wake.reply, Reply::Granted { .. });
+        is_granted && before.waiting().find(is_it).is_some_and(|e| e.owner.as_bytes() == owner)
+    })
+}
+
+/// Nobody who is first in line could enter, turns agree with the lock, and the alarm is neither
+/// early nor forgotten.
+pub fn rest(world: &World) {
+    let (line, holds) = (Line::of(&world.memory), picture(&world.lock));
+    let turns: Vec<&Entry> = line.turns().collect();
+    let is_alone = turns.len() == 1 || turns.iter().all(|entry| entry.mode == Mode::Read);
+    assert!(is_alone, "turns that exclude each other: {turns:?}");
+    for entry in &turns {
+        assert!(entry.kind == Kind::Ticket, "a parked connection has a turn: {entry:?}");
+        assert!(is_open(&holds, entry), "a turn that cannot be taken up: {entry:?} {holds:?}");
+    }
+    if let Some(head) = line.waiting().next() {
+        let reads = head.mode == Mode::Read;
+        let waits = turns.iter().any(|turn| !reads || turn.mode == Mode::Write);
+        assert!(waits || !is_open(&holds, head), "{head:?} could enter {holds:?}");
+        assert!(world.lock.next_alarm(&world.memory).is_some(), "{head:?} may wait for ever");
+    }
+    let Some(alarm) = world.lock.next_alarm(&world.memory) else { return };
+    assert!(!alarm.is_over_at(world.now), "an alarm that is due stays: {alarm:?}");
+    if alarm.get() > world.now.ms().get() + 1 {
+        let mut early = world.fork();
+        early.now = Now::from_ms(alarm.get() - 1);
+        let effects = early.drive(Input::Tick);
+        let is_quiet =
+            effects.wakes.is_empty() && effects.turns.is_empty() && effects.lost.is_empty();
+        assert!(is_quiet, "the alarm at {alarm:?} comes too late: {effects:?}");
+    }
+}
+
+/// Whether one could enter beside these holds, if nobody else waited.
+fn is_open(holds: &[Held], entry: &Entry) -> bool {
+    let owner = entry.owner.as_bytes();
+    let mut strangers = holds.iter().filter(|held| held.owner != owner);
+    let reads = holds.iter().any(|held| held.owner == owner && held.mode == Mode::Read);
+    match entry.mode {
+        Mode::Read => !strangers.any(|held| held.mode == Mode::Write),
+        Mode::Write => strangers.next().is_none() && (!reads || entry.upgrade),
+    }
+}
+
+/// Nothing is left of anybody.
+pub fn nothing_is_left(lock: &Lock, memory: &Memory) {
+    assert!(lock.is_free(), "somebody holds: {lock:?}");
+    assert!(memory.is_empty(), "something is remembered: {memory:?}");
+}

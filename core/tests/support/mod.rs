@@ -1,0 +1,330 @@
+//! A world for one lock: a clock that only the test turns, tokens, a replica that gets the changes
+//! as bytes, and a naive model. Every test drives the core through [`World`], so every step of
+//! every test is held to the laws.
+#![allow(dead_code, reason = "each test crate uses its part of the world")]
+
+pub mod laws;
+pub mod line;
+pub mod model;
+pub mod story;
+
+use std::collections::BTreeMap;
+
+use rlock_core::{
+    Acquire, Change, Dismissed, Effects, EpochMs, Input, LeaseMs, Levels, Lock, Memory, Mode,
+    Moment, Now, Patience, Refusal, Release, Renew, Reply, Token, Tokens, WaiterId,
+    snapshot::{self, Start},
+};
+
+use laws::Held;
+use model::Model;
+
+/// Where the time of every test begins, in microseconds since the Unix epoch.
+pub const START_US: u64 = 1_700_000_000_000_000;
+
+pub struct World {
+    pub lock: Lock,
+    pub now: Now,
+    pub max_depth: u16,
+    pub memory: Memory,
+    pub tickets_left: usize,
+    /// Who is parked and was not answered yet, by the number of its wait.
+    pub parked: BTreeMap<WaiterId, Vec<u8>>,
+    last_waiter: u64,
+    /// Only every so many steps are held to every law; what is cheap is checked always.
+    pub check_every: u64,
+    steps: u64,
+    /// Every token that was issued, in order.
+    pub issued: Vec<Token>,
+    /// A new token must be greater than this one: the greatest that this process issued, saw, or
+    /// found.
+    floor: u64,
+    /// The greatest token that ever went along the replication stream.
+    replicated: u64,
+    tokens: Tokens,
+    replica: Lock,
+    replica_tokens: Tokens,
+    model: Model,
+}
+
+impl World {
+    pub fn new() -> Self {
+        Self {
+            lock: Lock::default(),
+            now: Now::from_us(START_US),
+            max_depth: u16::MAX,
+            memory: Memory::default(),
+            tickets_left: usize::MAX,
+            parked: BTreeMap::new(),
+            last_waiter: 0,
+            check_every: 1,
+            steps: 0,
+            issued: Vec::new(),
+            floor: 0,
+            replicated: 0,
+            tokens: Tokens::default(),
+            replica: Lock::default(),
+            replica_tokens: Tokens::default(),
+            model: Model::default(),
+        }
+    }
+
+    /// The same world once more, to go on differently from here.
+    pub fn fork(&self) -> Self {
+        Self {
+            lock: self.lock.clone(),
+            now: self.now,
+            max_depth: self.max_depth,
+            memory: self.memory.clone(),
+            tickets_left: self.tickets_left,
+            parked: self.parked.clone(),
+            last_waiter: self.last_waiter,
+            check_every: self.check_every,
+            steps: self.steps,
+            issued: self.issued.clone(),
+            floor: self.floor,
+            replicated: self.replicated,
+            tokens: tokens_after(self.floor),
+            replica: self.replica.clone(),
+            replica_tokens: tokens_after(self.replicated),
+            model: self.model.clone(),
+        }
+    }
+
+    /// Turns the clock to so many microseconds after [`START_US`]; back, too.
+    pub fn set_clock(&mut self, us: u64) {
+        self.now = Now::from_us(START_US + us);
+    }
+
+    pub fn advance_ms(&mut self, ms: u64) {
+        self.now = Now::from_us(self.now.us() + ms * 1000);
+    }
+
+    /// The one place that calls the core. Nothing is checked: for tests that measure.
+    pub fn drive<'a>(&mut self, input: Input<'a>) -> Effects<'a> {
+        let mut moment = Moment {
+            now: self.now,
+            tokens: &mut self.tokens,
+            max_depth: self.max_depth,
+            tickets_left: self.tickets_left,
+        };
+        self.lock.apply(&mut self.memory, &mut moment, input)
+    }
+
+    /// One step, held to every law.
+    pub fn step<'a>(&mut self, input: Input<'a>) -> Effects<'a> {
+        self.steps += 1;
+        if !self.steps.is_multiple_of(self.check_every) {
+            return self.light_step(input);
+        }
+        let before = (self.lock.clone(), laws::picture(&self.lock));
+        let (line, was_alone) = (line::Line::of(&self.memory), self.memory.is_empty());
+        let effects = self.drive(input);
+        let after = laws::picture(&self.lock);
+        laws::well_formed(&self.lock);
+        laws::readers_agree(&self.lock, &after, self.now);
+        laws::transition(&before.1, &after, &effects, self.now, self.floor);
+        laws::every_change_changes(&before.0, &self.lock, &effects);
+        self.replicate(&effects);
+        line::answers(self, &line, &effects);
+        line::order(self, &line, &before.1, &input, &effects);
+        line::rest(self);
+        // The naive model knows nothing of those who wait.
+        if was_alone && self.memory.is_empty() && model::Model::knows(&input) {
+            laws::a_refusal_changes_nothing(&effects);
+            let expected = self.model.ask(self.now, self.max_depth, &input);
+            expected.assert_is(&effects, &after);
+        } else {
+            self.model.learn(&after, self.floor);
+        }
+        effects
+    }
+
+    fn light_step<'a>(&mut self, input: Input<'a>) -> Effects<'a> {
+        let effects = self.drive(input);
+        self.replicate(&effects);
+        self.issued.clear();
+        self.model.learn(&laws::picture(&self.lock), self.floor);
+        for wake in &effects.wakes {
+            assert!(self.parked.remove(&wake.waiter).is_some(), "{wake:?} was not due");
+        }
+        effects
+    }
+
+    /// Asks as a connection that can be parked: what happened at once, and the wait's number if it
+    /// was.
+    pub fn block<'a>(
+        &mut self,
+        ask: Acquire<'a>,
+        block_ms: Option<u64>,
+    ) -> (Effects<'a>, Option<WaiterId>) {
+        let ask = Acquire { patience: Patience::Block, ..ask };
+        let effects = self.step(Input::Acquire(ask));
+        if !matches!(effects.reply, Reply::MustWait { .. }) {
+            return (effects, None);
+        }
+        self.last_waiter += 1;
+        let waiter = WaiterId(self.last_waiter);
+        let ends_at = block_ms.and_then(|ms| EpochMs::new(self.now.ms().get() + ms));
+        self.parked.insert(waiter, ask.owner.to_vec());
+        let parked = self.step(Input::Park(ask, waiter, ends_at));
+        let is_answered = parked.wakes.iter().any(|wake| wake.waiter == waiter);
+        assert!(!is_answered, "one who had to wait was answered at once: {parked:?}");
+        // What was there to be told of the first step, there is of the second: a turn may be given
+        // up.
+        (
+            Effects {
+                reply: parked.reply,
+                wakes: [effects.wakes, parked.wakes].concat(),
+                ..effects
+            },
+            Some(waiter),
+        )
+    }
+
+    /// Something outside of RLOCK takes the key from its name: on this server and on every replica.
+    pub fn forget_holds(&mut self) {
+        self.lock = Lock::default();
+        self.replica = Lock::default();
+        self.lock.lost_sessions(&mut self.memory);
+        self.model.learn(&[], self.floor);
+    }
+
+    /// Nobody can be granted here any more: the lock is left as it is, whoever waits is told.
+    pub fn dismiss(&mut self, why: &Refusal) -> Dismissed {
+        let dismissed = self.memory.dismiss(why, self.now);
+        for wake in &dismissed.wakes {
+            assert!(!matches!(wake.reply, Reply::Granted { .. }), "{wake:?}");
+            assert!(self.parked.remove(&wake.waiter).is_some(), "{wake:?} was not due");
+        }
+        assert!(self.parked.is_empty(), "somebody is forgotten: {:?}", self.parked);
+        assert!(self.memory.queue.is_empty() && self.memory.sessions.is_empty());
+        dismissed
+    }
+
+    /// A parked connection goes away, as the server tells it: between two steps.
+    pub fn leave(&mut self, waiter: WaiterId) {
+        self.parked.remove(&waiter);
+        self.memory.leave(waiter);
+    }
+
+    /// Sends the changes as bytes; the replica that replays them has the same lock and tells the
+    /// same.
+    fn replicate(&mut self, effects: &Effects<'_>) {
+        let (mut bytes, mut events) = (Vec::new(), Vec::new());
+        let arrived = if effects.changes.is_empty() {
+            Vec::new()
+        } else {
+            snapshot::save_effect(Start::GoesOn, &effects.changes, &mut bytes);
+            snapshot::load_effect(&bytes).expect("an effect is readable").changes
+        };
+        assert_eq!(arrived, effects.changes.to_vec(), "an effect came differently");
+        for change in &arrived {
+            events.extend(self.replica.replay(change));
+            if let Change::Granted { token, .. } = change {
+                self.issued.push(*token);
+                self.went_along(*token);
+            }
+        }
+        assert_eq!(self.replica, self.lock, "a replica that replays the changes differs");
+        assert_eq!(events, effects.events.to_vec(), "a replica tells subscribers something else");
+    }
+
+    /// This process becomes primary, or starts.
+    pub fn begin_tokens(&mut self) {
+        self.tokens.begin(self.now);
+        self.model.begin_tokens(self.now);
+        self.floor = self.floor.max(self.now.us() + Tokens::CLOCK_SKEW_US);
+    }
+
+    /// A token of another lock was loaded, or came along the replication stream.
+    pub fn see(&mut self, token: Token) {
+        self.tokens.saw(token);
+        self.model.see(token);
+        self.went_along(token);
+    }
+
+    fn went_along(&mut self, token: Token) {
+        self.replica_tokens.saw(token);
+        self.floor = self.floor.max(token.get());
+        self.replicated = self.replicated.max(token.get());
+    }
+
+    /// The primary dies, and the replica goes on in its place.
+    pub fn fail_over(&mut self) {
+        self.memory = Memory::default();
+        self.lock = self.replica.clone();
+        self.tokens = std::mem::take(&mut self.replica_tokens);
+        self.replica_tokens = tokens_after(self.replicated);
+        self.floor = self.replicated;
+        self.model.know_tokens_to(self.replicated);
+        self.begin_tokens();
+    }
+
+    /// The process ends and starts again from its data. Only what the data holds is remembered.
+    pub fn restart(&mut self) {
+        self.memory = Memory::default();
+        if !self.lock.is_free() {
+            let mut bytes = Vec::new();
+            snapshot::save(&self.lock, &mut bytes);
+            self.lock = snapshot::load(&bytes).expect("what was saved can be loaded");
+        }
+        self.tokens = Tokens::default();
+        self.model.know_tokens_to(0);
+        self.floor = 0;
+        for token in laws::picture(&self.lock).iter().map(|held| held.token) {
+            self.see(token);
+        }
+        self.begin_tokens();
+    }
+
+    /// What future steps depend on, with times from now on and tokens by their rank: two worlds
+    /// with the same state go on alike, whatever their history. Owners that hold are named by their
+    /// rank, too.
+    pub fn state(&self) -> Vec<(usize, Mode, u16, i64)> {
+        let holds = laws::picture(&self.lock);
+        let mut names: Vec<&[u8]> = Vec::new();
+        let now_ms = self.now.ms().get().cast_signed();
+        let relative = |held: &Held| (held.deadline.get().cast_signed() - now_ms).max(-1);
+        holds
+            .iter()
+            .map(|held| {
+                let known = names.iter().position(|name| *name == held.owner.as_slice());
+                let rank = known.unwrap_or_else(|| {
+                    names.push(&held.owner);
+                    names.len() - 1
+                });
+                (rank, held.mode, held.depth, relative(held))
+            })
+            .collect()
+    }
+}
+
+fn tokens_after(greatest: u64) -> Tokens {
+    let mut tokens = Tokens::default();
+    if let Some(token) = Token::new(greatest) {
+        tokens.saw(token);
+    }
+    tokens
+}
+
+pub fn lease(ms: u64) -> LeaseMs {
+    LeaseMs::new(ms).expect("a lease from 1 ms to seven days")
+}
+
+/// A plain request to enter; the tests change what they are about.
+pub fn acquire(owner: &[u8], mode: Mode, lease_ms: u64) -> Acquire<'_> {
+    let lease = lease(lease_ms);
+    let (upgrade, depth, session, patience) = (false, None, None, Patience::None);
+    Acquire { owner, mode, lease, upgrade, depth, session, patience }
+}
+
+/// A plain request to leave one level.
+pub fn release(owner: &[u8]) -> Release<'_> {
+    Release { owner, mode: None, token: None, levels: Levels::One }
+}
+
+/// A plain request to extend all the owner's deadlines.
+pub fn renew(owner: &[u8], lease_ms: u64) -> Renew<'_> {
+    Renew { owner, mode: None, token: None, lease: lease(lease_ms) }
+}

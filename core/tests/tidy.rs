@@ -1,0 +1,99 @@
+//! Rules of the house that a machine can count.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
+
+use std::path::{Path, PathBuf};
+
+/// The only file with `unsafe`: docs/decisions/0001 says why it may be longer than the others.
+const BORDER: &str = "src/ffi.rs";
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
+}
+
+/// Every Rust file of the project: its path from the root, and its text.
+fn sources() -> Vec<(String, String)> {
+    let (mut open, mut found) = (
+        vec!["core", "src", "tests"].into_iter().map(|f| root().join(f)).collect::<Vec<_>>(),
+        vec![],
+    );
+    while let Some(folder) = open.pop() {
+        for entry in folder.read_dir().unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                open.push(path);
+            } else if path.extension().is_some_and(|ext| ext == "rs") {
+                let name = path.strip_prefix(root()).unwrap().display().to_string();
+                found.push((name, std::fs::read_to_string(&path).unwrap()));
+            }
+        }
+    }
+    assert!(found.len() > 40, "only {} files were found", found.len());
+    found
+}
+
+#[test]
+fn files_fit_a_sitting_and_lines_a_window() {
+    for (name, text) in sources() {
+        let lines = text.lines().count();
+        assert!(lines <= 500 || name == BORDER, "{name} has {lines} lines");
+        for (number, line) in text.lines().enumerate() {
+            let columns = line.chars().count();
+            assert!(columns <= 100, "{name}:{} has {columns} columns", number + 1);
+        }
+    }
+}
+
+#[test]
+fn all_that_is_unsafe_is_in_one_file_and_says_why() {
+    for (name, text) in sources() {
+        let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+        for (number, line) in lines.iter().enumerate() {
+            let code = line.split("//").next().unwrap_or_default();
+            let is_unsafe = code
+                .split(|c: char| !c.is_alphanumeric() && c != '_')
+                .any(|word| word == concat!("un", "safe"));
+            if !is_unsafe {
+                continue;
+            }
+            let place = format!("{name}:{}", number + 1);
+            if code.contains("extern") {
+                continue;
+            }
+            assert!(name == BORDER, "{place}: {line}");
+            let before = &lines[number.saturating_sub(6)..number];
+            let is_explained = before
+                .iter()
+                .any(|line| line.starts_with("// SAFETY") || line.starts_with("/// # Safety"));
+            // Attributes, the types of callbacks, and what has its own section on safety.
+            let is_exempt = code.contains(concat!("un", "safe(no_mangle)"))
+                || code.contains(concat!("un", "safe fn"));
+            assert!(is_explained || is_exempt, "{place} does not say why it is sound");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_left_for_later() {
+    let marks =
+        [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("dbg", "!("), concat!("#[ig", "nore]")];
+    for (name, text) in sources() {
+        for mark in marks {
+            assert!(!text.contains(mark), "{name} contains {mark}");
+        }
+    }
+}
+
+/// A test that sleeps hopes. One place may wait between two looks.
+#[test]
+fn tests_do_not_sleep() {
+    let sleeping: Vec<String> = sources()
+        .into_iter()
+        .filter(|(_, text)| text.contains(concat!("thread::", "sleep")))
+        .map(|(name, _)| name)
+        .collect();
+    assert!(
+        sleeping.iter().all(|name| name.contains("/support/") || name.starts_with("tests/figures")),
+        "{sleeping:?}"
+    );
+}

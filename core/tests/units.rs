@@ -1,0 +1,70 @@
+//! Numbers at the ends of their ranges.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+
+use rlock_core::{EpochMs, LeaseMs, Now, Owner, Token};
+
+const LAST: u64 = (1 << 53) - 1;
+
+fn moment(ms: u64) -> EpochMs {
+    EpochMs::new(ms).unwrap()
+}
+
+#[test]
+fn moments_and_tokens_end_at_2_to_the_53() {
+    assert_eq!(EpochMs::new(0).map(EpochMs::get), Some(0));
+    assert_eq!(EpochMs::new(LAST), Some(EpochMs::MAX));
+    assert_eq!(EpochMs::new(LAST + 1), None);
+    assert_eq!(Token::new(0), None);
+    assert_eq!(Token::new(1).map(Token::get), Some(1));
+    assert_eq!(Token::new(LAST).map(Token::get), Some(LAST));
+    assert_eq!(Token::new(LAST + 1), None);
+    assert_eq!(Token::new(u64::MAX), None);
+}
+
+#[test]
+fn a_lease_lasts_from_1_ms_to_seven_days() {
+    assert_eq!(LeaseMs::new(0), None);
+    assert_eq!(LeaseMs::new(1).map(LeaseMs::get), Some(1));
+    assert_eq!(LeaseMs::new(604_800_000), Some(LeaseMs::MAX));
+    assert_eq!(LeaseMs::new(604_800_001), None);
+}
+
+#[test]
+fn a_deadline_is_never_beyond_the_last_moment() {
+    let lease = LeaseMs::new(5).unwrap();
+    assert_eq!(moment(100).after(lease), moment(105));
+    assert_eq!(moment(LAST - 5).after(lease), EpochMs::MAX);
+    assert_eq!(moment(LAST - 4).after(lease), EpochMs::MAX);
+    assert_eq!(EpochMs::MAX.after(LeaseMs::MAX), EpochMs::MAX);
+    let end_of_time = Now::from_us(u64::MAX);
+    assert_eq!(end_of_time.ms().after(lease), EpochMs::MAX);
+    assert_eq!(Now::from_ms(u64::MAX), end_of_time);
+}
+
+#[test]
+fn time_left_is_in_whole_milliseconds_and_never_below_0() {
+    let now = Now::from_us(5_999);
+    assert_eq!((now.us(), now.ms().get()), (5_999, 5));
+    assert_eq!(moment(7).left_at(now), 2);
+    assert_eq!(moment(5).left_at(now), 0);
+    assert_eq!(moment(0).left_at(now), 0);
+    assert!(moment(5).is_over_at(now) && !moment(6).is_over_at(now));
+    assert!(moment(0).is_over_at(Now::from_us(0)));
+}
+
+#[test]
+fn the_age_of_a_token_is_in_whole_milliseconds_and_never_below_0() {
+    let token = Token::new(2_000_000).unwrap();
+    for (now_us, age_ms) in [(0, 0), (2_000_999, 0), (2_001_000, 1), (5_999_999, 3_999)] {
+        assert_eq!(token.age_ms(Now::from_us(now_us)), age_ms, "at {now_us} us");
+    }
+}
+
+#[test]
+fn an_owner_is_1_to_512_bytes() {
+    assert!(!Owner::is_valid(b""));
+    assert!(Owner::is_valid(b"\0"));
+    assert!(Owner::is_valid(&[0xff; 512]));
+    assert!(!Owner::is_valid(&[0xff; 513]));
+    assert_eq!(Owner::from(b"a\0b".as_slice()).as_bytes(), b"a\0b");
+}

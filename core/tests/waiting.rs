@@ -1,0 +1,249 @@
+//! Laws of those who wait: long random histories of blocked connections, tickets, sessions, and
+//! everything that can befall them. What is checked after every step stands in `support/line.rs`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
+
+mod support;
+
+use fastrand::Rng;
+use rlock_core::{
+    Acquire, ClientId, Effects, Input, Levels, Mode, Patience, Refusal, Release, Reply, Token,
+    WaiterId,
+};
+use support::laws::picture;
+use support::{World, acquire, lease, line, release, renew};
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
+
+/// `RLOCK_SEED` runs one again, `RLOCK_STEPS` makes it longer.
+fn random(steps: u64) -> (Rng, u64) {
+    let seed = number("RLOCK_SEED").unwrap_or_else(|| fastrand::u64(..));
+    println!("RLOCK_SEED={seed}");
+    (Rng::with_seed(seed), number("RLOCK_STEPS").unwrap_or(steps))
+}
+
+/// A crowd at one lock, and what came of it.
+struct Crowd {
+    world: World,
+    rng: Rng,
+    owners: Vec<&'static [u8]>,
+    handed_off: u64,
+    turns: u64,
+    timed_out: u64,
+    taken_back: u64,
+    dismissed: usize,
+    /// Nobody goes away any more before hearing of a grant.
+    is_ending: bool,
+    /// Granted, and on their way to hear of it.
+    heard: Vec<WaiterId>,
+}
+
+impl Crowd {
+    fn new(rng: Rng, owners: usize) -> Self {
+        let name = |number| &*format!("owner {number}").into_bytes().leak();
+        let owners = (0..owners).map(name).collect();
+        let (handed_off, turns, timed_out, taken_back) = (0, 0, 0, 0);
+        let world = World::new();
+        let (is_ending, heard) = (false, Vec::new());
+        Self {
+            world,
+            rng,
+            owners,
+            handed_off,
+            turns,
+            timed_out,
+            taken_back,
+            dismissed: 0,
+            is_ending,
+            heard,
+        }
+    }
+
+    fn step(&mut self, input: Input<'static>) {
+        let effects = self.world.step(input);
+        self.count(&effects);
+    }
+
+    fn count(&mut self, effects: &Effects<'_>) {
+        self.turns += effects.turns.len() as u64;
+        for wake in &effects.wakes {
+            match wake.reply {
+                Reply::Granted { .. } => self.handed_off += 1,
+                Reply::NotNow { .. } => self.timed_out += 1,
+                _ => {}
+            }
+            // Some hear at once, some are gone before they can.
+            if self.rng.u8(..8) == 0 && !self.is_ending {
+                self.world.memory.leave(wake.waiter);
+                self.taken_back += 1;
+            } else if self.rng.bool() {
+                self.world.memory.answered(wake.waiter);
+            } else {
+                self.heard.push(wake.waiter);
+            }
+        }
+    }
+
+    fn asks(&mut self) {
+        let owner = self.rng.choice(&self.owners).copied().unwrap();
+        let mode = if self.rng.u8(..3) == 0 { Mode::Write } else { Mode::Read };
+        let session = (self.rng.u8(..5) == 0).then(|| ClientId(self.rng.u64(1..6)));
+        let lease_ms = if session.is_some() { 1000 } else { self.rng.u64(1..40) };
+        let ask = Acquire {
+            upgrade: self.rng.u8(..3) == 0,
+            depth: (self.rng.u8(..5) == 0).then(|| self.rng.u16(1..3)),
+            session,
+            ..acquire(owner, mode, lease_ms)
+        };
+        match self.rng.u8(..4) {
+            0 => self.step(Input::Acquire(ask)),
+            1 => {
+                let patience = Patience::Ticket(lease(self.rng.u64(1..60)));
+                self.step(Input::Acquire(Acquire { patience, ..ask }));
+            }
+            _ => {
+                let block_ms = self.rng.bool().then(|| self.rng.u64(1..80));
+                let (effects, _) = self.world.block(ask, block_ms);
+                self.count(&effects);
+            }
+        }
+    }
+
+    fn lets_go(&mut self) {
+        let holds = picture(&self.world.lock);
+        let Some(held) = self.rng.choice(&holds) else { return };
+        let owner = *self.owners.iter().find(|owner| **owner == held.owner.as_slice()).unwrap();
+        let levels = if self.rng.bool() { Levels::All } else { Levels::One };
+        let mode = Some(held.mode);
+        self.step(Input::Release(Release { mode, levels, ..release(owner) }));
+    }
+
+    fn any(&mut self) {
+        match self.rng.u8(..100) {
+            0..45 => self.asks(),
+            45..70 => self.lets_go(),
+            70..80 => {
+                self.world.advance_ms(self.rng.u64(..12));
+                self.step(Input::Tick);
+            }
+            80..86 => {
+                let parked: Vec<WaiterId> = self.world.parked.keys().copied().collect();
+                if let Some(waiter) = self.rng.choice(&parked) {
+                    self.world.leave(*waiter);
+                    self.step(Input::Tick);
+                }
+            }
+            86..90 => {
+                let owner = self.rng.choice(&self.owners).copied().unwrap();
+                self.step(Input::Cancel(owner));
+            }
+            90..93 => {
+                self.world.memory.disconnect(ClientId(self.rng.u64(1..6)));
+                self.step(Input::Tick);
+            }
+            93..96 => {
+                let owner = self.rng.choice(&self.owners).copied().unwrap();
+                let lease_ms = self.rng.u64(1..40);
+                self.step(Input::Renew(renew(owner, lease_ms)));
+            }
+            96 => self.step(Input::Force(None)),
+            97 => {
+                let why = if self.rng.bool() { Refusal::TryAgain } else { Refusal::WrongType };
+                let dismissed = self.world.dismiss(&why);
+                self.dismissed += dismissed.wakes.len();
+            }
+            98 => {
+                self.world.forget_holds();
+                self.step(Input::Tick);
+            }
+            _ => self.world.max_depth = self.rng.u16(1..4),
+        }
+    }
+
+    /// Everybody goes home: nothing is left of anybody.
+    fn end(&mut self) {
+        self.is_ending = true;
+        let parked: Vec<WaiterId> = self.world.parked.keys().copied().collect();
+        for waiter in parked {
+            self.world.leave(waiter);
+        }
+        for owner in self.owners.clone() {
+            self.step(Input::Cancel(owner));
+        }
+        (1..6).for_each(|client| {
+            self.world.memory.disconnect(ClientId(client));
+        });
+        self.step(Input::Force(None));
+        self.heard.drain(..).for_each(|waiter| self.world.memory.answered(waiter));
+        line::nothing_is_left(&self.world.lock, &self.world.memory);
+    }
+}
+
+#[test]
+fn a_crowd_of_any_kind_keeps_the_laws() {
+    let (rng, steps) = random(30_000);
+    let mut crowd = Crowd::new(rng, 6);
+    for _ in 0..steps {
+        crowd.any();
+    }
+    crowd.end();
+    let Crowd { handed_off, turns, timed_out, taken_back, .. } = crowd;
+    println!(
+        "{handed_off} handed off, {turns} turns, {timed_out} timed out, {taken_back} taken back"
+    );
+    let least = [handed_off, turns, timed_out, taken_back].into_iter().min().unwrap();
+    assert!(least > steps / 1000, "too little happened");
+}
+
+/// Many clients, a clock that only the test turns. `make torture` runs ten million steps of it.
+#[test]
+fn a_simulated_day_of_many_clients_keeps_the_laws() {
+    let (rng, steps) = random(100_000);
+    let mut crowd = Crowd::new(rng, 25);
+    crowd.world.check_every = 97;
+    for _ in 0..steps {
+        crowd.any();
+    }
+    crowd.end();
+    let Crowd { handed_off, turns, timed_out, taken_back, .. } = crowd;
+    println!(
+        "{steps} steps: {handed_off} handed off, {turns} turns, {timed_out} timed out, \
+         {taken_back} taken back"
+    );
+    assert!(handed_off > steps / 500);
+}
+
+#[test]
+fn a_large_crowd_keeps_the_laws() {
+    let (rng, steps) = random(3_000);
+    let mut crowd = Crowd::new(rng, 60);
+    for _ in 0..steps {
+        crowd.any();
+    }
+    crowd.end();
+    assert!(crowd.handed_off > steps / 500);
+}
+
+/// Everybody blocks for ever and lets go after a while: all are served, in the order in which they
+/// came.
+#[test]
+fn a_hundred_are_served_in_the_order_in_which_they_came() {
+    let mut world = World::new();
+    let names: Vec<&'static [u8]> =
+        (0..100).map(|number| &*format!("owner {number}").into_bytes().leak()).collect();
+    let _ = world.step(Input::Acquire(acquire(b"first", Mode::Write, 1000)));
+    for name in &names {
+        let _ = world.block(acquire(name, Mode::Write, 1000), None);
+    }
+    let (mut holder, mut last): (&[u8], Option<Token>) = (b"first", None);
+    for name in &names {
+        let effects = world.step(Input::Release(release(holder)));
+        let [wake] = effects.wakes.as_slice() else { panic!("one each: {effects:?}") };
+        let Reply::Granted { token, .. } = wake.reply else { panic!("granted: {wake:?}") };
+        assert!(last.is_none_or(|last| last < token), "in the order of tokens");
+        assert_eq!(picture(&world.lock)[0].owner, *name, "in the order of arrival");
+        (holder, last) = (name, Some(token));
+    }
+}
