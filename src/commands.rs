@@ -1,13 +1,17 @@
 //! One handler per command: words -> request -> executor -> reply.
 
 use rlock_core::grammar::{self, Access, Command, commands};
-use rlock_core::{Acquire, Input, Levels, Lock, Mode, Release, Renew, Reply, snapshot};
+use rlock_core::{
+    Acquire, ClientId, Input, Levels, Lock, Mode, Patience, Refusal, Release, Renew, Reply,
+    snapshot,
+};
 
 use crate::describe::Info;
 use crate::executor::{self, Fault};
 use crate::ffi::{Arguments, Content, Ctx, Handler, Name};
 use crate::metrics::{self, Metric};
-use crate::{settings, state};
+use crate::show::{Describe, Queues};
+use crate::{parking, settings, state};
 
 /// Registers every command.
 ///
@@ -20,25 +24,32 @@ pub fn register(ctx: &Ctx) -> Result<(), String> {
     add::<AcquireLock>(ctx)?;
     add::<ReleaseLock>(ctx)?;
     add::<RenewLock>(ctx)?;
+    add::<Cancel>(ctx)?;
     add::<ForceLock>(ctx)?;
     add::<Holds>(ctx)?;
     add::<Check>(ctx)?;
     add::<Describe>(ctx)?;
+    add::<Queues>(ctx)?;
     add::<Help>(ctx)?;
     add::<Apply>(ctx)
 }
 
 /// Carries out one command whose words were read. `Err` is the error line that it replies with.
-trait Serve: 'static {
+pub trait Serve: 'static {
+    /// The command, as the core's table has it.
     const COMMAND: &'static Command;
+    /// Must reply exactly once, or return an error line.
     fn serve(call: &Call<'_>) -> Result<(), String>;
 }
 
-struct Call<'a> {
-    ctx: &'a Ctx,
+/// A command whose words were read.
+pub struct Call<'a> {
+    /// Where to reply to.
+    pub ctx: &'a Ctx,
     /// There is one, but for a command without a key.
-    name: Option<Name<'a>>,
-    said: grammar::Arguments<'a>,
+    pub name: Option<Name<'a>>,
+    /// The words.
+    pub said: grammar::Arguments<'a>,
 }
 
 impl<S: Serve> Handler for S {
@@ -75,12 +86,13 @@ impl<'a> Call<'a> {
         Ok(())
     }
 
-    fn reply_count(&self, count: u64) {
+    /// Replies with a number.
+    pub fn reply_count(&self, count: u64) {
         self.ctx.reply_integer(count.cast_signed());
     }
 
     /// Looks at the lock; at a free one where there is none.
-    fn look<T>(&self, at: impl FnOnce(&Lock) -> T) -> Result<T, String> {
+    pub fn look<T>(&self, at: impl FnOnce(&Lock) -> T) -> Result<T, String> {
         let mut key = self.ctx.open(self.key()?, Access::Reads);
         match key.content() {
             Content::Missing => Ok(at(&Lock::default())),
@@ -92,6 +104,9 @@ impl<'a> Call<'a> {
 
 fn line(fault: Fault) -> String {
     match fault {
+        Fault::Implausible => {
+            "ERR malformed payload: its token is more than a day ahead of the clock"
+        }
         Fault::ReadOnly => "READONLY You can't write against a read only replica.",
         Fault::WrongType => "WRONGTYPE Operation against a key holding the wrong kind of value",
     }
@@ -104,32 +119,75 @@ impl Serve for AcquireLock {
     const COMMAND: &'static Command = &commands::ACQUIRE;
 
     fn serve(call: &Call<'_>) -> Result<(), String> {
-        let said = &call.said;
-        let reply = call.decide(Input::Acquire(Acquire {
+        let (ctx, said) = (call.ctx, &call.said);
+        let session = match said.session {
+            true => Some(ClientId(ctx.client().ok_or(NO_SESSION)?)),
+            false => None,
+        };
+        let patience = match (said.block_ms, said.queue) {
+            (Some(_), _) => Patience::Block,
+            (None, Some(window)) => Patience::Ticket(window),
+            (None, None) => Patience::None,
+        };
+        let ask = Acquire {
             owner: said.owner,
             mode: said.mode.unwrap_or(Mode::Write),
             lease: said.lease,
             upgrade: said.upgrade,
             depth: said.depth,
-        }))?;
-        if said.with_ttl {
-            call.ctx.reply_array(2);
-        }
-        let ms = match reply {
-            Reply::Granted { token, left_ms } => {
-                call.reply_count(token.get());
-                left_ms
-            }
-            Reply::NotNow { wait_ms } => {
-                call.ctx.reply_null();
-                wait_ms
-            }
-            Reply::Count(_) | Reply::Refused(_) => 0,
+            session,
+            patience,
         };
-        if said.with_ttl {
-            call.reply_count(ms);
+        let key = call.key()?;
+        let mut reply = executor::decide(ctx, key, Input::Acquire(ask)).map_err(line)?;
+        if let (Reply::MustWait { .. } | Reply::Refused(Refusal::SecondUpgrade), Some(block_ms)) =
+            (&reply, said.block_ms)
+        {
+            if ctx.denies_blocking() {
+                let ask = Acquire { patience: Patience::None, ..ask };
+                reply = executor::decide(ctx, key, Input::Acquire(ask)).map_err(line)?;
+            } else if let Reply::MustWait { wait_ms } = reply {
+                match parking::park(ctx, key, ask, block_ms, said.with_ttl, wait_ms) {
+                    Some(instead) => reply = instead,
+                    None => return Ok(()),
+                }
+            }
         }
+        if matches!(reply, Reply::NotNow { .. }) {
+            metrics::add(Metric::Refused, 1);
+        }
+        reply_to_acquire(ctx, &reply, said.with_ttl, said.key, said.owner);
         Ok(())
+    }
+}
+
+const NO_SESSION: &str = "ERR SESSION needs a connection of its own: not in a script, a function \
+                          or another module's call";
+
+/// Replies to `RLOCK.ACQUIRE`, at once or when a parked connection's wait is over.
+pub fn reply_to_acquire(ctx: &Ctx, reply: &Reply, with_ttl: bool, key: &[u8], owner: &[u8]) {
+    if let Reply::Refused(refusal) = reply {
+        return ctx.reply_error(&refusal.line(key, owner));
+    }
+    if with_ttl {
+        ctx.reply_array(2);
+    }
+    let ms = match reply {
+        Reply::Granted { token, left_ms } => {
+            ctx.reply_integer(token.get().cast_signed());
+            Some(*left_ms)
+        }
+        Reply::NotNow { wait_ms } | Reply::MustWait { wait_ms } => {
+            ctx.reply_null();
+            *wait_ms
+        }
+        Reply::Count(_) | Reply::Refused(_) => {
+            ctx.reply_null();
+            None
+        }
+    };
+    if with_ttl {
+        ctx.reply_integer(ms.map_or(-1, u64::cast_signed));
     }
 }
 
@@ -161,6 +219,16 @@ impl Serve for RenewLock {
         call.decide_count(Input::Renew(Renew { owner, mode, token, lease }))?;
         metrics::add(Metric::Renewed, 1);
         Ok(())
+    }
+}
+
+struct Cancel;
+
+impl Serve for Cancel {
+    const COMMAND: &'static Command = &commands::CANCEL;
+
+    fn serve(call: &Call<'_>) -> Result<(), String> {
+        call.decide_count(Input::Cancel(call.said.owner))
     }
 }
 
@@ -205,44 +273,6 @@ impl Serve for Check {
             call.look(|lock| said.token.is_some_and(|token| lock.has_token_at(token, mode, now)))?;
         call.reply_count(is_held.into());
         Ok(())
-    }
-}
-
-struct Describe;
-
-impl Serve for Describe {
-    const COMMAND: &'static Command = &commands::INFO;
-
-    fn serve(call: &Call<'_>) -> Result<(), String> {
-        let (ctx, now) = (call.ctx, state::now());
-        call.look(|lock| {
-            ctx.reply_map(4);
-            ctx.reply_bytes(b"mode");
-            ctx.reply_bytes(lock.mode_at(now).map_or("free", Mode::lower).as_bytes());
-            ctx.reply_bytes(b"holders");
-            ctx.reply_array(lock.holds_at(now).count());
-            for (owner, mode, hold) in lock.holds_at(now) {
-                ctx.reply_map(7);
-                ctx.reply_bytes(b"owner");
-                ctx.reply_bytes(owner.as_bytes());
-                ctx.reply_bytes(b"mode");
-                ctx.reply_bytes(mode.lower().as_bytes());
-                for (field, number) in [
-                    ("depth", hold.depth.into()),
-                    ("token", hold.token.get()),
-                    ("ttl-ms", hold.deadline.left_at(now)),
-                    ("held-ms", hold.token.age_ms(now)),
-                    ("session", 0),
-                ] {
-                    ctx.reply_bytes(field.as_bytes());
-                    call.reply_count(number);
-                }
-            }
-            ctx.reply_bytes(b"queue-length");
-            call.reply_count(0);
-            ctx.reply_bytes(b"waiters");
-            ctx.reply_array(0);
-        })
     }
 }
 

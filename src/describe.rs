@@ -1,5 +1,5 @@
-//! What the server and its clients are told of a command (`COMMAND DOCS`, `COMMAND INFO`, completion in
-//! `redis-cli`): the core's table of words in the server's terms.
+//! What the server and its clients are told of a command (`COMMAND DOCS`, `COMMAND INFO`,
+//! completion in `redis-cli`): the core's table of words in the server's terms.
 
 use std::ffi::CString;
 use std::mem::size_of;

@@ -4,8 +4,8 @@ use libc::{c_int, c_void};
 use redis_module::{ContextFlags, raw};
 use rlock_core::{Lock, snapshot};
 
-use crate::ffi::{Ctx, Values};
-use crate::{publish, settings, state};
+use crate::ffi::{self, Ctx, Values};
+use crate::{alarm, executor, parking, publish, settings, state};
 
 /// The module's values, as the server asks for them.
 pub struct Locks;
@@ -32,12 +32,15 @@ impl Values for Locks {
 
 /// Subscribes to what the module must know, and learns what it is now.
 pub fn register(ctx: &Ctx) {
-    state::with(|state| state.tokens.begin(state::now()));
     role_is(ctx.wrapped().get_flags().contains(ContextFlags::MASTER));
     ctx.watch_losses::<Locks>();
+    ctx.watch_connections(parking::connection_ended);
     for (id, callback) in [
         (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, on_role as Callback),
         (raw::REDISMODULE_EVENT_CONFIG, on_config as Callback),
+        (raw::REDISMODULE_EVENT_FLUSHDB, on_upheaval as Callback),
+        (raw::REDISMODULE_EVENT_SWAPDB, on_upheaval as Callback),
+        (raw::REDISMODULE_EVENT_LOADING, on_upheaval as Callback),
     ] {
         let event = raw::RedisModuleEvent { id, dataver: 1 };
         raw::subscribe_to_server_event(ctx.raw(), event, Some(callback));
@@ -54,7 +57,24 @@ extern "C" fn on_role(
     role: u64,
     _: *mut c_void,
 ) {
-    role_is(role == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER);
+    let is_primary = role == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER;
+    role_is(is_primary);
+    if !is_primary {
+        // Sessions are this primary's own: their connections are closed where it is one no more.
+        executor::close_soon(state::with(|state| state.memories.clear()));
+    }
+}
+
+/// Whole databases were emptied, swapped or read anew: any lock may be another one now.
+extern "C" fn on_upheaval(
+    _: *mut raw::RedisModuleCtx,
+    _: raw::RedisModuleEvent,
+    _: u64,
+    _: *mut c_void,
+) {
+    if state::with(|state| state.memories.mark_all()) {
+        alarm::look_soon();
+    }
 }
 
 extern "C" fn on_config(
@@ -64,7 +84,7 @@ extern "C" fn on_config(
     _: *mut c_void,
 ) {
     // Not from here: the server is in the midst of CONFIG SET.
-    crate::ffi::soon(settings::warn_of_server_settings);
+    ffi::after(0, settings::warn_of_server_settings);
 }
 
 /// A new primary issues no token that the old one, with another clock, may have issued.

@@ -1,11 +1,15 @@
 //! The one road of a change: open the key, let the core decide, save, tell the world.
 
-use rlock_core::grammar::Access;
-use rlock_core::snapshot::{self, Effect};
-use rlock_core::{Change, Effects, Event, Input, Lock, Moment, Reply};
+use std::ffi::CString;
 
-use crate::ffi::{Content, Ctx, Key, Name};
-use crate::{metrics, publish, settings, state};
+use libc::c_int;
+use rlock_core::grammar::Access;
+use rlock_core::snapshot::{self, Effect, Start};
+use rlock_core::{Change, ClientId, Effects, Event, Input, Lock, Moment, Refusal, Reply, text};
+
+use crate::ffi::{self, Content, Ctx, Key, Name};
+use crate::memories::LockId;
+use crate::{alarm, metrics, parking, publish, settings, state};
 
 /// What stops a request before the core is asked.
 pub enum Fault {
@@ -13,7 +17,14 @@ pub enum Fault {
     WrongType,
     /// This server is a replica.
     ReadOnly,
+    /// A client brought a token that no server with a right clock issued.
+    Implausible,
 }
+
+/// While somebody waits, the key outlives its last deadline by this many milliseconds, so that the
+/// hand-over happens in place: a key that is deleted and added again has the server ask every
+/// parked connection.
+const GRACE_MS: u64 = 1000;
 
 /// Lets the core decide `input` about the lock at `name`, and carries out what it says.
 ///
@@ -23,33 +34,176 @@ pub fn decide<'a>(ctx: &Ctx, name: &Name<'_>, input: Input<'a>) -> Result<Reply,
     if !state::with(|state| state.is_primary) {
         return Err(Fault::ReadOnly);
     }
-    let mut key = ctx.open(name, Access::Writes);
-    // Opening deletes an expired key: that is told before what follows it.
+    let effects = carry_out(ctx, ctx.selected_db(), name, input)?;
+    if state::with(|state| !state.memories.is_empty() || state.timer.is_some()) {
+        alarm::set();
+    }
+    close_soon(effects.lost);
+    Ok(effects.reply)
+}
+
+/// Looks at a lock outside of any command: what came due is done, and whoever may enter does.
+pub fn look(ctx: &Ctx, lock: &LockId) {
+    ctx.with_name(lock.db, &lock.key, |name| {
+        if !ctx.owns_slot(name) {
+            return dismiss(lock, &Refusal::TryAgain);
+        }
+        match carry_out(ctx, lock.db, name, Input::Tick) {
+            Ok(effects) => close_soon(effects.lost),
+            Err(_) => dismiss(lock, &Refusal::WrongType),
+        }
+    });
+}
+
+/// The key of this lock changed: sessions whose hold is not there any more are lost.
+pub fn look_for_sessions(ctx: &Ctx, lock: &LockId) {
+    ctx.with_name(lock.db, &lock.key, |name| {
+        let mut key = ctx.open(name, Access::Reads);
+        let free = Lock::default();
+        let held = match key.content() {
+            Content::Lock(lock) => &*lock,
+            _ => &free,
+        };
+        close_soon(state::with(|state| {
+            state.memories.change(lock.db, &lock.key, |memory| {
+                (held.lost_sessions(memory), held.next_alarm(memory))
+            })
+        }));
+    });
+}
+
+/// Nothing may be written: only waits that are over are answered.
+pub fn time_out(lock: &LockId) {
+    let now = state::now();
+    let wakes = state::with(|state| {
+        state.memories.change(lock.db, &lock.key, |memory| {
+            (memory.time_out_alone(now), memory.next_time_out())
+        })
+    });
+    wakes.into_iter().for_each(parking::answer);
+}
+
+/// Nobody can be granted here any more.
+fn dismiss(lock: &LockId, why: &Refusal) {
+    let now = state::now();
+    let dismissed = state::with(|state| {
+        state.memories.change(lock.db, &lock.key, |memory| (memory.dismiss(why, now), None))
+    });
+    dismissed.wakes.into_iter().for_each(parking::answer);
+    close_soon(dismissed.lost);
+}
+
+/// Closes connections whose session is lost. They are not granted what they wait for from now on;
+/// they are closed two turns of the server's loop later, because a timer that is set by a command
+/// may fire before the command's reply is written. Closed at once, the rest of a script would run
+/// as another user.
+pub fn close_soon(lost: Vec<ClientId>) {
+    fn turn(_: &Ctx) {
+        // At 0 ms it could still fire in this turn, if the clock stands.
+        ffi::after(1, close);
+    }
+    fn close(ctx: &Ctx) {
+        for client in state::with(|state| std::mem::take(&mut state.lost)) {
+            ctx.close(client.0);
+        }
+    }
+    if !lost.is_empty() {
+        lost.iter().copied().for_each(parking::wait_ended);
+        state::with(|state| state.lost.extend(lost));
+        ffi::after(0, turn);
+    }
+}
+
+/// Opens a key for writing. What opening it expired is told first, with the key closed: a
+/// subscriber may be another module that does something to it.
+fn open<'c>(ctx: &'c Ctx, name: &Name<'_>) -> Key<'c> {
+    let key = ctx.open(name, Access::Writes);
+    if publish::is_quiet() {
+        return key;
+    }
+    drop(key);
     publish::gone(ctx);
-    let effects = match key.content() {
+    ctx.open(name, Access::Writes)
+}
+
+fn carry_out<'a>(
+    ctx: &Ctx,
+    db: c_int,
+    name: &Name<'_>,
+    input: Input<'a>,
+) -> Result<Effects<'a>, Fault> {
+    let mut key = open(ctx, name);
+    let mut effects = match key.content() {
         Content::Other => return Err(Fault::WrongType),
         Content::Missing => {
             let mut lock = Lock::default();
-            let effects = apply(&mut lock, input);
+            let effects = apply(&mut lock, db, name.bytes(), input);
             if !lock.is_free() {
-                begin(&mut key, lock);
+                let life = Life::of(&lock, db, name);
+                begin(&mut key, lock, Some(life));
             }
-            tell(ctx, name, key, true, &effects);
+            tell(ctx, name, key, Start::Begins, &effects);
             effects
         }
         Content::Lock(lock) => {
-            let before = lock.latest_deadline();
-            let effects = apply(lock, input);
-            let after = lock.latest_deadline();
-            if before != after {
-                settle(&mut key, after.map(|deadline| deadline.get()));
-            }
-            tell(ctx, name, key, false, &effects);
+            let before = Life::of(lock, db, name);
+            let effects = apply(lock, db, name.bytes(), input);
+            let after = Life::of(lock, db, name);
+            settle(&mut key, before, after, matches!(input, Input::Tick));
+            tell(ctx, name, key, Start::GoesOn, &effects);
             effects
         }
     };
+    for owner in &effects.turns {
+        ctx.notify(&turn_event(owner.as_bytes()), name);
+    }
     metrics::count(&effects);
-    Ok(effects.reply)
+    std::mem::take(&mut effects.wakes).into_iter().for_each(parking::answer);
+    Ok(effects)
+}
+
+/// Until when a key is to live.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Life {
+    /// When the latest hold is over, in milliseconds since the Unix epoch; `None` without a hold.
+    deadline_ms: Option<u64>,
+    is_waited_for: bool,
+}
+
+impl Life {
+    fn of(lock: &Lock, db: c_int, name: &Name<'_>) -> Self {
+        let is_waited_for = state::with(|state| {
+            let memory = state.memories.get(db, name.bytes());
+            memory.is_some_and(|memory| !memory.queue.is_empty())
+        });
+        let deadline_ms = lock.latest_deadline().map(|deadline| deadline.get());
+        Self { deadline_ms, is_waited_for }
+    }
+
+    /// When the key expires, where nobody but the module says so.
+    fn expires_at(deadline_ms: u64, is_waited_for: bool) -> u64 {
+        deadline_ms.saturating_add(if is_waited_for { GRACE_MS } else { 0 })
+    }
+}
+
+fn apply<'a>(lock: &mut Lock, db: c_int, key: &[u8], input: Input<'a>) -> Effects<'a> {
+    let (now, max_depth) = (state::now(), settings::limits().max_depth);
+    let max_tickets = settings::max_tickets();
+    state::with(|state| {
+        let tickets_left = max_tickets.saturating_sub(state.memories.totals().tickets);
+        let tokens = &mut state.tokens;
+        state.memories.change(db, key, |memory| {
+            let mut moment = Moment { now, tokens, max_depth, tickets_left };
+            let effects = lock.apply(memory, &mut moment, input);
+            let alarm = lock.next_alarm(memory);
+            (effects, alarm)
+        })
+    })
+}
+
+/// The event of a ticket's turn names its owner, printable whatever it contains.
+fn turn_event(owner: &[u8]) -> CString {
+    CString::new(format!("rlock.turn:{}", text::escaped(owner))).unwrap_or_default()
 }
 
 /// Makes the changes of an effect: the same on a replica, from the append-only file, and by hand.
@@ -60,39 +214,43 @@ pub fn replay(ctx: &Ctx, name: &Name<'_>, effect: &Effect<Vec<Change<'_>>>) -> R
     if !state::with(|state| state.is_primary) && !ctx.is_from_primary() {
         return Err(Fault::ReadOnly);
     }
-    let mut key = ctx.open(name, Access::Writes);
+    let now = state::now();
+    let is_implausible = |change: &Change<'_>| match change {
+        Change::Granted { token, .. } => token.is_implausible_at(now),
+        _ => false,
+    };
+    if effect.changes.iter().any(is_implausible) && !ctx.is_from_primary() {
+        return Err(Fault::Implausible);
+    }
+    let db = ctx.selected_db();
+    let mut key = open(ctx, name);
     let mut events = Vec::new();
     match key.content() {
-        Content::Other if !effect.begins => return Err(Fault::WrongType),
-        Content::Lock(lock) if !effect.begins => {
-            let before = lock.latest_deadline();
+        Content::Other if effect.start == Start::GoesOn => return Err(Fault::WrongType),
+        Content::Lock(lock) if effect.start == Start::GoesOn => {
+            let before = Life::of(lock, db, name);
             make(lock, &effect.changes, &mut events);
-            let after = lock.latest_deadline();
-            if before != after {
-                settle(&mut key, after.map(|deadline| deadline.get()));
-            }
+            let after = Life::of(lock, db, name);
+            settle(&mut key, before, after, false);
         }
         _ => {
             let mut lock = Lock::default();
             make(&mut lock, &effect.changes, &mut events);
             if lock.is_free() {
-                settle(&mut key, None);
+                removing(|| key.delete());
             } else {
-                begin(&mut key, lock);
+                let life = Life::of(&lock, db, name);
+                begin(&mut key, lock, Some(life).filter(|_| effect.start != Start::Rewritten));
             }
         }
     }
     drop(key);
     ctx.replicate_as_it_came();
     announce(ctx, name, &events);
+    if state::with(|state| state.memories.mark_changed(db, name.bytes())) {
+        alarm::look_soon();
+    }
     Ok(())
-}
-
-fn apply<'a>(lock: &mut Lock, input: Input<'a>) -> Effects<'a> {
-    let (now, max_depth) = (state::now(), settings::limits().max_depth);
-    state::with(|state| {
-        lock.apply(&mut Moment { now, tokens: &mut state.tokens, max_depth }, input)
-    })
 }
 
 fn make(lock: &mut Lock, changes: &[Change<'_>], events: &mut Vec<Event>) {
@@ -105,19 +263,26 @@ fn make(lock: &mut Lock, changes: &[Change<'_>], events: &mut Vec<Event>) {
 }
 
 /// A lock begins at a key.
-fn begin(key: &mut Key<'_>, lock: Lock) {
-    let deadline = lock.latest_deadline();
+fn begin(key: &mut Key<'_>, lock: Lock, life: Option<Life>) {
     removing(|| key.set(lock));
-    if let Some(deadline) = deadline {
-        key.expire_at(deadline.get());
+    if let Some(Life { deadline_ms: Some(deadline_ms), is_waited_for }) = life {
+        key.expire_at(Life::expires_at(deadline_ms, is_waited_for));
     }
 }
 
-/// The key lives as long as the latest hold in it.
-fn settle(key: &mut Key<'_>, latest_deadline_ms: Option<u64>) {
-    match latest_deadline_ms {
-        Some(at_ms) => key.expire_at(at_ms),
-        None => removing(|| key.delete()),
+/// The key lives as long as the latest hold in it, or as its user said since: PERSIST and EXPIRE
+/// stay while no deadline moves. `is_look`: who waited may have left since the key was settled
+/// last.
+fn settle(key: &mut Key<'_>, before: Life, after: Life, is_look: bool) {
+    let Some(deadline_ms) = after.deadline_ms else { return removing(|| key.delete()) };
+    let until_ms = Life::expires_at(deadline_ms, after.is_waited_for);
+    if before.deadline_ms != after.deadline_ms {
+        key.expire_at(until_ms);
+    } else if before.is_waited_for != after.is_waited_for || is_look {
+        let other_ms = Life::expires_at(deadline_ms, !after.is_waited_for);
+        if u64::try_from(key.expires_at()) == Ok(other_ms) {
+            key.expire_at(until_ms);
+        }
     }
 }
 
@@ -128,16 +293,16 @@ fn removing(work: impl FnOnce()) {
     state::with(|state| state.is_removing = false);
 }
 
-/// Hands the changes to replicas and the append-only file, then to subscribers. The key is closed before,
-/// because a subscriber may be another module that does something to it.
-fn tell(ctx: &Ctx, name: &Name<'_>, key: Key<'_>, begins: bool, effects: &Effects<'_>) {
+/// Hands the changes to replicas and the append-only file, then to subscribers. The key is closed
+/// before, because a subscriber may be another module that does something to it.
+fn tell(ctx: &Ctx, name: &Name<'_>, key: Key<'_>, start: Start, effects: &Effects<'_>) {
     drop(key);
     if effects.changes.is_empty() {
         return;
     }
     let mut bytes = state::with(|state| std::mem::take(&mut state.effect));
     bytes.clear();
-    snapshot::save_effect(begins, &effects.changes, &mut bytes);
+    snapshot::save_effect(start, &effects.changes, &mut bytes);
     ctx.replicate(name, &bytes);
     state::with(|state| state.effect = bytes);
     announce(ctx, name, &effects.events);

@@ -1,17 +1,18 @@
-//! The border to the server: the only `unsafe` of the project, one API call per function with the argument
-//! for its soundness. Nothing is decided here.
+//! The border to the server: the only `unsafe` of the project, one API call per function with the
+//! argument for its soundness. Nothing is decided here.
 //!
-//! Three arguments recur. *Context*: a [`Ctx`] wraps the pointer that the server gave to a callback and lives
-//! no longer than that callback, or it is the module's own detached context, which lives for ever. *Thread*:
-//! the server calls all of this from its main thread, but for `free`. *Bytes*: pointer and length come from
-//! one Rust slice that outlives the call, and the server copies what it keeps.
+//! Three arguments recur. *Context*: a [`Ctx`] wraps the pointer that the server gave to a callback
+//! and lives no longer than that callback, or it is the module's own detached context, which lives
+//! for ever. *Thread*: the server calls all of this from its main thread, but for `free`. *Bytes*:
+//! pointer and length come from one Rust slice that outlives the call, and the server copies what
+//! it keeps.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString};
 use std::marker::PhantomData;
 use std::mem::size_of;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicI64, AtomicPtr, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, Ordering::Relaxed};
 
 use libc::{c_char, c_int, c_void};
 use redis_module::{ContextFlags, raw};
@@ -21,7 +22,9 @@ use rlock_core::{Lock, snapshot};
 
 use crate::describe::Info;
 
-/// Memory comes from the server, so that it counts towards `maxmemory`.
+/// Memory comes from the server, so that it counts towards `maxmemory`. Outside of a server there
+/// is none.
+#[cfg(not(test))]
 #[global_allocator]
 static ALLOCATOR: redis_module::alloc::RedisAlloc = redis_module::alloc::RedisAlloc;
 
@@ -34,17 +37,32 @@ const ERR: c_int = 1;
 /// `REDISMODULE_KEYTYPE_EMPTY`
 const NO_KEY: c_int = 0;
 
+/// The server is Valkey and not Redis. Set once at load.
+static IS_VALKEY: AtomicBool = AtomicBool::new(false);
 /// Locks that the server keeps for us.
 static LOCKS: AtomicI64 = AtomicI64::new(0);
 
 /// What the server asks of the module about its values.
 pub trait Values: 'static {
-    /// A lock read from a snapshot; `None` refuses it. `is_restore`: a client brought it to a primary.
+    /// A lock read from a snapshot; `None` refuses it. `is_restore`: a client brought it to a
+    /// primary.
     fn decode(bytes: &[u8], is_restore: bool) -> Option<Lock>;
     /// A lock leaves its name. Called in the midst of anything: may only remember it.
     fn unlinked(db: c_int, key: &[u8], lock: &Lock);
     /// The server expired or evicted a key, of whatever type. May only remember it.
     fn lost(db: c_int, key: &[u8], is_evicted: bool);
+}
+
+/// What the server asks of the module about parked connections, each known by the number that
+/// [`Ctx::block`] was given.
+pub trait Waiting: 'static {
+    /// Its reply is due: for the grant, or because its time is over. Must reply exactly once.
+    fn reply(ctx: &Ctx, waiter: u64);
+    /// It is gone, or was given an error in the place of its reply. May only remember it.
+    fn gone(waiter: u64);
+    /// The server has forgotten it. `is_lost`: the reply that it was given did not reach its
+    /// output.
+    fn over(waiter: u64, is_lost: bool);
 }
 
 /// A command's handler.
@@ -92,8 +110,8 @@ impl<'a> Arguments<'a> {
 /// The bytes of a string that the server keeps for the length of the callback that it was given to.
 fn bytes_of<'a>(string: *const raw::RedisModuleString) -> &'a [u8] {
     let mut len = 0;
-    // SAFETY: the server's string is alive while the callback runs, and its bytes do not move; the callers
-    // above and below hand the slice to nothing that outlives the callback.
+    // SAFETY: the server's string is alive while the callback runs, and its bytes do not move; the
+    // callers above and below hand the slice to nothing that outlives the callback.
     unsafe {
         let start = there(raw::RedisModule_StringPtrLen)(string, &raw mut len);
         if start.is_null() { &[] } else { std::slice::from_raw_parts(start.cast(), len) }
@@ -129,8 +147,9 @@ impl Key<'_> {
         if self.key.is_null() {
             return Content::Missing;
         }
-        // SAFETY: the key is open. A value of our type is a `Box<Lock>` that `set` or `rdb_load` gave away;
-        // nothing else refers to it while this key is borrowed, because the server runs one command at a time.
+        // SAFETY: the key is open. A value of our type is a `Box<Lock>` that `set` or `rdb_load`
+        // gave away; nothing else refers to it while this key is borrowed, because the
+        // server runs one command at a time.
         unsafe {
             if there(raw::RedisModule_KeyType)(self.key) == NO_KEY {
                 return Content::Missing;
@@ -162,6 +181,12 @@ impl Key<'_> {
         unsafe { there(raw::RedisModule_DeleteKey)(self.key) };
     }
 
+    /// When the key expires, in milliseconds since the Unix epoch; negative where it does not.
+    pub fn expires_at(&self) -> i64 {
+        // SAFETY: the key is open and holds a value.
+        unsafe { there(raw::RedisModule_GetAbsExpire)(self.key) }
+    }
+
     /// Sets when the key expires, in milliseconds since the Unix epoch.
     pub fn expire_at(&mut self, at_ms: u64) {
         // SAFETY: the key is open for writing and holds a value.
@@ -184,7 +209,8 @@ impl Ctx {
 
     /// Hands `RLOCK.APPLY key payload` to replicas and the append-only file.
     pub fn replicate(&self, name: &Name<'_>, payload: &[u8]) {
-        // SAFETY: context; the format says a server's string, then bytes with their length, as given.
+        // SAFETY: context; the format says a server's string, then bytes with their length, as
+        // given.
         unsafe {
             let replicate = there(raw::RedisModule_Replicate);
             let (start, len) = (payload.as_ptr(), payload.len());
@@ -232,9 +258,46 @@ impl Ctx {
         unsafe { there(raw::RedisModule_GetSelectedDb)(self.0) }
     }
 
-    /// On a replica: the command came from its primary, or from its own file, and not from a client.
+    /// What the server says of this context: costs it some work, so only where it is needed.
+    pub fn flags(&self) -> ContextFlags {
+        self.wrapped().get_flags()
+    }
+
+    /// Nothing may be written now: the server asserts it.
+    pub fn is_paused(&self) -> bool {
+        // SAFETY: takes nothing.
+        unsafe { there(raw::RedisModule_AvoidReplicaTraffic)() != 0 }
+    }
+
+    /// The caller cannot be parked: it is a script, a transaction, another module, or no client at
+    /// all.
+    pub fn denies_blocking(&self) -> bool {
+        let denied = ContextFlags::DENY_BLOCKING | ContextFlags::REPLICATED | ContextFlags::LOADING;
+        self.flags().intersects(denied)
+    }
+
+    /// Whether the key is served here: always, but for a node of a cluster whose slots move.
+    pub fn owns_slot(&self, name: &Name<'_>) -> bool {
+        if !self.flags().contains(ContextFlags::CLUSTER) {
+            return true;
+        }
+        // SAFETY: context; the format says one string of the server's. The server refuses what it
+        // does not serve (moved, asked for elsewhere, cluster down) with a null reply;
+        // another one is ours to free.
+        unsafe {
+            let call = there(raw::RedisModule_Call);
+            let reply = call(self.0, c"EXISTS".as_ptr(), c"s".as_ptr(), name.string);
+            if !reply.is_null() {
+                there(raw::RedisModule_FreeCallReply)(reply);
+            }
+            !reply.is_null()
+        }
+    }
+
+    /// On a replica: the command came from its primary, or from its own file, and not from a
+    /// client.
     pub fn is_from_primary(&self) -> bool {
-        self.wrapped().get_flags().intersects(ContextFlags::REPLICATED | ContextFlags::LOADING)
+        self.flags().intersects(ContextFlags::REPLICATED | ContextFlags::LOADING)
     }
 
     /// Writes a warning to the server's log.
@@ -263,18 +326,140 @@ pub fn lock_count() -> u64 {
     u64::try_from(LOCKS.load(Relaxed)).unwrap_or(0)
 }
 
-/// Calls `work` in the next turn of the server's loop, in a context of its own.
-pub fn soon(work: fn(&Ctx)) {
+/// A timer that was set.
+pub struct Timer(raw::RedisModuleTimerID);
+
+/// Calls `work` after `ms` milliseconds (0: in the next turn of the server's loop), in a context of
+/// its own.
+pub fn after(ms: u64, work: fn(&Ctx)) -> Timer {
     extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, work: *mut c_void) {
-        // SAFETY: `work` is the pointer that `soon` gave, of this very type.
+        // SAFETY: `work` is the pointer that `after` gave, of this very type.
         let work = unsafe { std::mem::transmute::<*mut c_void, fn(&Ctx)>(work) };
         work(&Ctx(ctx));
     }
     // SAFETY: the detached context lives for ever; a function pointer needs no freeing.
-    unsafe {
+    Timer(unsafe {
         let create = there(raw::RedisModule_CreateTimer);
-        create(DETACHED.load(Relaxed), 0, Some(on_timer), work as *mut c_void)
-    };
+        create(DETACHED.load(Relaxed), ms.cast_signed(), Some(on_timer), work as *mut c_void)
+    })
+}
+
+/// Stops a timer. Never the one that is firing: the server would free it twice.
+pub fn stop(timer: Timer) {
+    // SAFETY: the detached context lives for ever; an unknown timer is refused by the server.
+    unsafe {
+        there(raw::RedisModule_StopTimer)(DETACHED.load(Relaxed), timer.0, null_mut());
+    }
+}
+
+/// A parked connection, until [`Blocked::answer`] or until the server says that it is gone.
+pub struct Blocked(*mut raw::RedisModuleBlockedClient);
+
+impl Blocked {
+    /// Has the server ask for the connection's reply: in this call, or in this turn of its loop.
+    pub fn answer(self) {
+        // SAFETY: the handle is given away here, and dropped when the server says that the
+        // connection is gone. Never called from `Waiting::reply` or `Waiting::gone`, where
+        // it would recurse.
+        unsafe { there(raw::RedisModule_UnblockClient)(self.0, null_mut()) };
+    }
+}
+
+impl Ctx {
+    /// Parks the caller at a key for `timeout_ms` milliseconds, for ever if 0. `None` where the
+    /// server does not allow it. The server never grants by itself: its question whether the
+    /// key is ready gets a no.
+    pub fn block<W: Waiting>(
+        &self,
+        name: &Name<'_>,
+        waiter: u64,
+        timeout_ms: u64,
+    ) -> Option<Blocked> {
+        type Words = *mut *mut raw::RedisModuleString;
+        extern "C" fn not_yet(_: *mut raw::RedisModuleCtx, _: Words, _: c_int) -> c_int {
+            ERR
+        }
+        extern "C" fn reply<W: Waiting>(
+            ctx: *mut raw::RedisModuleCtx,
+            _: Words,
+            _: c_int,
+        ) -> c_int {
+            W::reply(&Ctx(ctx), waiter_of(ctx));
+            OK
+        }
+        extern "C" fn over<W: Waiting>(ctx: *mut raw::RedisModuleCtx, waiter: *mut c_void) {
+            // Valkey keeps the reply aside until now, and drops it if an error has replaced it
+            // meanwhile; elsewhere the flag says nothing of the kind.
+            // SAFETY: context of a parked connection that is being forgotten.
+            let is_gone = unsafe { there(raw::RedisModule_BlockedClientDisconnected)(ctx) != 0 };
+            W::over(waiter as u64, is_gone && IS_VALKEY.load(Relaxed));
+        }
+        extern "C" fn gone<W: Waiting>(
+            ctx: *mut raw::RedisModuleCtx,
+            _: *mut raw::RedisModuleBlockedClient,
+        ) {
+            W::gone(waiter_of(ctx));
+        }
+        fn waiter_of(ctx: *mut raw::RedisModuleCtx) -> u64 {
+            // SAFETY: context of a parked connection, whose private data is the number given below.
+            unsafe { there(raw::RedisModule_GetBlockedClientPrivateData)(ctx) as u64 }
+        }
+        let (ms, mut keys) = (timeout_ms.cast_signed(), [name.string]);
+        // SAFETY: context of a command, one key; the private data is a number and is never
+        // followed.
+        unsafe {
+            let block = there(raw::RedisModule_BlockClientOnKeys);
+            let (keys, data) = (keys.as_mut_ptr(), waiter as *mut c_void);
+            let (not_yet, reply, over) =
+                (Some(not_yet as _), Some(reply::<W> as _), Some(over::<W> as _));
+            let client = block(self.0, not_yet, reply, over, ms, keys, 1, data);
+            if client.is_null() {
+                return None;
+            }
+            there(raw::RedisModule_SetDisconnectCallback)(client, Some(gone::<W>));
+            Some(Blocked(client))
+        }
+    }
+
+    /// The caller's connection, if it is a real one and not a script's or another module's.
+    pub fn client(&self) -> Option<u64> {
+        // SAFETY: context; without a place for the answer the server only says whether it knows the
+        // number.
+        unsafe {
+            let id = there(raw::RedisModule_GetClientId)(self.0);
+            let known = there(raw::RedisModule_GetClientInfoById)(null_mut(), id);
+            (known == OK && !self.flags().contains(ContextFlags::LUA)).then_some(id)
+        }
+    }
+
+    /// Closes a connection; the caller's own after its reply.
+    pub fn close(&self, client: u64) {
+        // SAFETY: context; an unknown connection is refused by the server.
+        unsafe { there(raw::RedisModule_DeauthenticateAndCloseClient)(self.0, client) };
+    }
+
+    /// Has the server say which connections end.
+    pub fn watch_connections(&self, ended: fn(u64)) {
+        static ENDED: std::sync::OnceLock<fn(u64)> = std::sync::OnceLock::new();
+        extern "C" fn on_change(
+            _: *mut raw::RedisModuleCtx,
+            _: raw::RedisModuleEvent,
+            what: u64,
+            data: *mut c_void,
+        ) {
+            // SAFETY: with this event the server gives its description of the connection, alive for
+            // the call.
+            let client = unsafe { data.cast::<raw::RedisModuleClientInfo>().as_ref() };
+            if what == raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED
+                && let (Some(client), Some(ended)) = (client, ENDED.get())
+            {
+                ended(client.id);
+            }
+        }
+        ENDED.get_or_init(|| ended);
+        let event = raw::RedisModuleEvent { id: raw::REDISMODULE_EVENT_CLIENT_CHANGE, dataver: 1 };
+        raw::subscribe_to_server_event(self.0, event, Some(on_change));
+    }
 }
 
 /// No text of ours has a NUL: names are escaped.
@@ -288,11 +473,12 @@ fn give(lock: Lock) -> *mut c_void {
     Box::into_raw(Box::new(lock)).cast()
 }
 
-/// Takes a lock back. May run in another thread of the server, for a lock that nobody can reach any more.
+/// Takes a lock back. May run in another thread of the server, for a lock that nobody can reach any
+/// more.
 fn take(value: *mut c_void) {
     LOCKS.fetch_sub(1, Relaxed);
-    // SAFETY: `value` came from `give`, and the server gives it back once. A lock holds no server memory
-    // but what the allocator gave, so the thread does not matter.
+    // SAFETY: `value` came from `give`, and the server gives it back once. A lock holds no server
+    // memory but what the allocator gave, so the thread does not matter.
     drop(unsafe { Box::from_raw(value.cast::<Lock>()) });
 }
 
@@ -309,8 +495,7 @@ mod value {
         }
         let Ok(bytes) = raw::load_string_buffer(io) else { return null_mut() };
         // SAFETY: the server's own handle of this load; the context that it gives lives as long.
-        let flags =
-            unsafe { Ctx(there(raw::RedisModule_GetContextFromIO)(io)) }.wrapped().get_flags();
+        let flags = unsafe { Ctx(there(raw::RedisModule_GetContextFromIO)(io)) }.flags();
         let is_restore =
             flags.contains(ContextFlags::MASTER) && !flags.contains(ContextFlags::LOADING);
         V::decode(bytes.as_ref(), is_restore).map_or(null_mut(), give)
@@ -328,8 +513,10 @@ mod value {
         value: *mut c_void,
     ) {
         let mut bytes = Vec::new();
-        snapshot::save_effect(true, &snapshot::as_changes(lock(value)), &mut bytes);
-        // SAFETY: handle and key are the server's own; the format says a string, then bytes with their length.
+        let changes = snapshot::as_changes(lock(value));
+        snapshot::save_effect(snapshot::Start::Rewritten, &changes, &mut bytes);
+        // SAFETY: handle and key are the server's own; the format says a string, then bytes with
+        // their length.
         unsafe {
             let emit = there(raw::RedisModule_EmitAOF);
             emit(io, c"RLOCK.APPLY".as_ptr(), c"sb".as_ptr(), key, bytes.as_ptr(), bytes.len());
@@ -378,14 +565,14 @@ mod value {
     }
 
     fn lock<'a>(value: *const c_void) -> &'a Lock {
-        // SAFETY: a value of our type is what `give` gave; the server calls back only while it is alive, and
-        // nothing of ours holds it mutably across a call into the server.
+        // SAFETY: a value of our type is what `give` gave; the server calls back only while it is
+        // alive, and nothing of ours holds it mutably across a call into the server.
         unsafe { &*value.cast::<Lock>() }
     }
 }
 
-/// The version of [`value::rdb_save`]'s format that the server notes beside each value. What changes
-/// with a release is the first byte of the value itself.
+/// The version of [`value::rdb_save`]'s format that the server notes beside each value. What
+/// changes with a release is the first byte of the value itself.
 const ENCODING: c_int = 0;
 
 #[unsafe(no_mangle)]
@@ -403,13 +590,22 @@ extern "C" fn RedisModule_OnLoad(
         return status;
     }
     let ctx = Ctx(ctx);
-    // SAFETY: reading what initialisation has set. Both came with Redis 7.0 and all that is used here is older.
+    // SAFETY: reading what initialisation has set. Both came with Redis 7.0 and all that is used
+    // here is older.
     let (info, configs) =
         unsafe { (raw::RedisModule_SetCommandInfo, raw::RedisModule_LoadConfigs) };
     if info.is_none() || configs.is_none() {
         ctx.warn("rlock needs Redis 7.0 or later, or Valkey");
         return ERR;
     }
+    let mut valkeys: *mut c_void = null_mut();
+    // SAFETY: the server looks the name up and writes a function's address, or nothing, to the
+    // place given.
+    let found = unsafe {
+        let place = (&raw mut valkeys).cast();
+        there(raw::RedisModule_GetApi)(c"ValkeyModule_Call".as_ptr(), place)
+    };
+    IS_VALKEY.store(found == OK, Relaxed);
     // SAFETY: the server gives `argc` strings that live as long as this call.
     let arguments = unsafe { slice(argv, argc) };
     let arguments: Vec<&[u8]> = arguments.iter().map(|string| bytes_of(*string)).collect();
@@ -448,7 +644,8 @@ impl Ctx {
             unlink2: Some(value::unlink::<V>),
             ..none
         };
-        // SAFETY: context, at load; the server copies the methods. The detached context is never freed.
+        // SAFETY: context, at load; the server copies the methods. The detached context is never
+        // freed.
         let (kind, detached) = unsafe {
             let create = there(raw::RedisModule_CreateDataType);
             let kind = create(self.0, c"rlock-key".as_ptr(), ENCODING, &raw mut methods);
@@ -529,7 +726,8 @@ impl Ctx {
     api!(
         [RedisModule_AddACLCategory],
         fn add_category(&self, name: &CStr) {
-            // SAFETY: context, at load; the server copies the name. The category may be there already.
+            // SAFETY: context, at load; the server copies the name. The category may be there
+            // already.
             unsafe { RedisModule_AddACLCategory(self.0, name.as_ptr()) };
         }
     );

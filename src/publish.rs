@@ -1,10 +1,12 @@
-//! Unlock messages for what happens to a lock outside of RLOCK's own commands: something takes its key
-//! from its name. Told in the next turn of the server's loop, or before the next word about any lock.
+//! Unlock messages for what happens to a lock outside of RLOCK's own commands: something takes its
+//! key from its name. Told in the next turn of the server's loop, or before the next word about any
+//! lock.
 
 use libc::c_int;
 use rlock_core::{Event, Lock};
 
-use crate::ffi::{self, Ctx};
+use crate::alarm;
+use crate::ffi::Ctx;
 use crate::metrics::{self, Metric};
 use crate::state;
 
@@ -16,21 +18,23 @@ pub struct Gone {
     holds: usize,
 }
 
-/// A lock leaves its name; by what, the server says afterwards or not at all. On a replica the primary's
-/// clock decided, and all that arrives is a deletion: a lock whose leases are over has expired.
+/// A lock leaves its name; by what, the server says afterwards or not at all. On a replica the
+/// primary's clock decided, and all that arrives is a deletion: a lock whose leases are over has
+/// expired.
 pub fn left(db: c_int, key: &[u8], lock: &Lock) {
     let now = state::now();
-    let is_first = state::with(|state| {
+    let is_told = state::with(|state| {
         if state.is_removing {
             return false;
         }
         let is_over = !state.is_primary && lock.mode_at(now).is_none();
         let event = if is_over { Event::Expired } else { Event::Removed };
         state.gone.push(Gone { db, key: key.into(), event, holds: lock.hold_count() });
-        state.gone.len() == 1
+        state.memories.mark_changed(db, key);
+        true
     });
-    if is_first {
-        ffi::soon(gone);
+    if is_told {
+        alarm::look_soon();
     }
 }
 
@@ -44,12 +48,24 @@ pub fn lost(db: c_int, key: &[u8], is_evicted: bool) {
     });
 }
 
-/// Publishes what left its name.
+/// Nothing is to be published.
+pub fn is_quiet() -> bool {
+    state::with(|state| state.gone.is_empty())
+}
+
+/// Publishes what left its name; not where its slot moves, and the lock with it.
 pub fn gone(ctx: &Ctx) {
+    if is_quiet() {
+        return;
+    }
     let (gone, is_primary) =
         state::with(|state| (std::mem::take(&mut state.gone), state.is_primary));
     for lock in gone {
-        ctx.with_name(lock.db, &lock.key, |name| ctx.notify(lock.event.name(), name));
+        ctx.with_name(lock.db, &lock.key, |name| {
+            if !is_primary || ctx.owns_slot(name) {
+                ctx.notify(lock.event.name(), name);
+            }
+        });
         match lock.event {
             Event::Expired if is_primary => metrics::add(Metric::Expired, lock.holds),
             Event::Evicted => metrics::add(Metric::Evicted, 1),

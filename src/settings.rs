@@ -1,15 +1,18 @@
-//! The module's settings: `CONFIG SET`, `redis.conf`, module arguments; and the server's own settings that
-//! a user of locks is warned of.
+//! The module's settings: `CONFIG SET`, `redis.conf`, module arguments; and the server's own
+//! settings that a user of locks is warned of.
 
-use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 
 use redis_module::RedisValue;
-use redis_module::configuration::{ConfigurationFlags, register_i64_configuration};
+use redis_module::configuration::{
+    ConfigurationFlags, register_bool_configuration, register_i64_configuration,
+};
 use rlock_core::LeaseMs;
 use rlock_core::grammar::Limits;
 use rlock_core::text::quoted;
 
 use crate::ffi::Ctx;
+use crate::state;
 
 /// A number that can be configured as `rlock.<name>`.
 struct Setting {
@@ -24,6 +27,10 @@ struct Setting {
 static DEFAULT_LEASE_MS: AtomicI64 = AtomicI64::new(0);
 static MAX_LEASE_MS: AtomicI64 = AtomicI64::new(0);
 static MAX_DEPTH: AtomicI64 = AtomicI64::new(0);
+static MAX_WAITERS: AtomicI64 = AtomicI64::new(0);
+static MAX_TICKETS: AtomicI64 = AtomicI64::new(0);
+static DETECTS_DEADLOCKS: AtomicBool = AtomicBool::new(true);
+const DEADLOCK_DETECTION: &str = "deadlock-detection";
 
 const LEASE_MS_MAX: i64 = LeaseMs::MAX.get().cast_signed();
 /// The depth is kept in 16 bits.
@@ -54,6 +61,23 @@ const SETTINGS: &[Setting] = &[
         max: DEPTH_MAX,
         unit: " levels",
     },
+    // A blocked client of a module costs the server about 35 KB.
+    Setting {
+        name: "max-waiters",
+        value: &MAX_WAITERS,
+        default: 5000,
+        min: 0,
+        max: 1_000_000,
+        unit: " connections",
+    },
+    Setting {
+        name: "max-tickets",
+        value: &MAX_TICKETS,
+        default: 1_000_000,
+        min: 0,
+        max: 100_000_000,
+        unit: " tickets",
+    },
 ];
 
 /// Reads module arguments, pairs of name and value in any order. Must come before anything is
@@ -65,15 +89,20 @@ pub fn read(arguments: &[&[u8]]) -> Result<(), String> {
     for setting in SETTINGS {
         setting.value.store(setting.default, Relaxed);
     }
+    DETECTS_DEADLOCKS.store(true, Relaxed);
     for pair in arguments.chunks(2) {
         let [name, value] = pair else {
             let name = pair.first().copied().unwrap_or_default();
             return Err(format!("module argument {} has no value", quoted(name)));
         };
+        if name.eq_ignore_ascii_case(DEADLOCK_DETECTION.as_bytes()) {
+            read_detection(value)?;
+            continue;
+        }
         let known = |setting: &&Setting| setting.name.as_bytes().eq_ignore_ascii_case(name);
         let Some(setting) = SETTINGS.iter().find(known) else {
-            let names: Vec<&str> = SETTINGS.iter().map(|setting| setting.name).collect();
-            let (name, names) = (quoted(name), names.join(", "));
+            let names = SETTINGS.iter().map(|setting| setting.name).chain([DEADLOCK_DETECTION]);
+            let (name, names) = (quoted(name), names.collect::<Vec<_>>().join(", "));
             return Err(format!("module argument {name} is not one of {names}"));
         };
         let number = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
@@ -83,11 +112,27 @@ pub fn read(arguments: &[&[u8]]) -> Result<(), String> {
                 let Setting { name, min, max, unit, .. } = setting;
                 let value = quoted(value);
                 return Err(format!(
-                    "module argument {name} must be an integer from {min} to {max}{unit}, not {value}"
+                    "module argument {name} must be an integer from {min} to {max}{unit}, not \
+                     {value}"
                 ));
             }
         }
     }
+    Ok(())
+}
+
+fn read_detection(value: &[u8]) -> Result<(), String> {
+    let is_on = match value.to_ascii_lowercase().as_slice() {
+        b"yes" => true,
+        b"no" => false,
+        _ => {
+            let value = quoted(value);
+            return Err(format!(
+                "module argument {DEADLOCK_DETECTION} must be yes or no, not {value}"
+            ));
+        }
+    };
+    DETECTS_DEADLOCKS.store(is_on, Relaxed);
     Ok(())
 }
 
@@ -108,7 +153,30 @@ pub fn register(ctx: &Ctx) -> Result<(), String> {
             None,
         );
     }
+    register_bool_configuration(
+        &ctx.wrapped(),
+        DEADLOCK_DETECTION,
+        &DETECTS_DEADLOCKS,
+        DETECTS_DEADLOCKS.load(Relaxed),
+        ConfigurationFlags::DEFAULT,
+        None,
+    );
     ctx.load_settings()
+}
+
+/// `rlock.max-waiters`: blocked connections on this server.
+pub fn max_waiters() -> usize {
+    usize::try_from(MAX_WAITERS.load(Relaxed)).unwrap_or(0)
+}
+
+/// `rlock.max-tickets`: tickets on this server.
+pub fn max_tickets() -> usize {
+    usize::try_from(MAX_TICKETS.load(Relaxed)).unwrap_or(0)
+}
+
+/// `rlock.deadlock-detection`
+pub fn detects_deadlocks() -> bool {
+    DETECTS_DEADLOCKS.load(Relaxed)
 }
 
 /// The bounds of arguments, as configured now.
@@ -123,22 +191,40 @@ pub fn limits() -> Limits {
     }
 }
 
-/// Warns of settings of the server under which locks are lost.
+/// Warns of settings of the server under which locks are lost: at load, and when one of them
+/// changed.
 pub fn warn_of_server_settings(ctx: &Ctx) {
-    let policy = server_setting(ctx, "maxmemory-policy");
-    if !matches!(policy.as_deref(), None | Some("noeviction")) {
-        ctx.warn(&format!(
-            "rlock: maxmemory-policy is {}: an evicted lock is a lost lock, use noeviction",
-            policy.unwrap_or_default()
+    let warnings = warnings(ctx);
+    let before = state::with(|state| std::mem::replace(&mut state.warnings, warnings.clone()));
+    for warning in warnings.iter().filter(|warning| !before.contains(warning)) {
+        ctx.warn(warning);
+    }
+}
+
+fn warnings(ctx: &Ctx) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let policy = server_setting(ctx, "maxmemory-policy").unwrap_or_default();
+    if policy != "noeviction" {
+        warnings.push(format!(
+            "rlock: maxmemory-policy is {policy}: an evicted lock is a lost lock, use noeviction"
         ));
     }
-    let timeout = server_setting(ctx, "timeout");
-    if !matches!(timeout.as_deref(), None | Some("0")) {
-        ctx.warn(&format!(
-            "rlock: timeout is {} s: the server closes idle connections, and with them their sessions, use 0",
-            timeout.unwrap_or_default()
+    let timeout = server_setting(ctx, "timeout").unwrap_or_default();
+    if timeout != "0" {
+        warnings.push(format!(
+            "rlock: timeout is {timeout} s: the server closes idle connections, and with them \
+             their sessions, use 0"
         ));
     }
+    let max_clients = server_setting(ctx, "maxclients").and_then(|max| max.parse::<usize>().ok());
+    let max_waiters = max_waiters();
+    if let Some(max_clients) = max_clients.filter(|max_clients| max_waiters > max_clients / 2) {
+        warnings.push(format!(
+            "rlock: rlock.max-waiters is {max_waiters} connections, more than half of maxclients, \
+             which is {max_clients}: waiters may leave no connection for those who hold"
+        ));
+    }
+    warnings
 }
 
 fn server_setting(ctx: &Ctx, name: &str) -> Option<String> {

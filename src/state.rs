@@ -2,8 +2,13 @@
 
 use std::cell::RefCell;
 
-use rlock_core::{Now, Tokens};
+use std::collections::HashMap;
 
+use rlock_core::{ClientId, EpochMs, Now, Tokens, WaiterId};
+
+use crate::ffi::Timer;
+use crate::memories::Memories;
+use crate::parking::Parked;
 use crate::publish::Gone;
 
 /// The memory of one server process.
@@ -17,6 +22,22 @@ pub struct State {
     pub gone: Vec<Gone>,
     /// It is the module itself that removes a lock from its name.
     pub is_removing: bool,
+    /// Who waits, whose hold is tied to a connection.
+    pub memories: Memories,
+    /// Connections that the server keeps parked for us.
+    pub parked: HashMap<WaiterId, Parked>,
+    /// The waits of parked connections, until the server has forgotten them, by connection.
+    pub waits: HashMap<ClientId, WaiterId>,
+    /// The last number given to a parked connection.
+    pub last_waiter: u64,
+    /// The one timer, and when it fires.
+    pub timer: Option<(EpochMs, Timer)>,
+    /// Connections to be closed, because their sessions ended with this server's time as primary.
+    pub lost: Vec<ClientId>,
+    /// What was warned of when the server's settings were looked at last.
+    pub warnings: Vec<String>,
+    /// A look at marked locks is on its way.
+    pub is_look_due: bool,
     /// Kept from one effect to the next, so that writing one allocates nothing.
     pub effect: Vec<u8>,
 }
@@ -25,7 +46,8 @@ thread_local! {
     static STATE: RefCell<State> = RefCell::default();
 }
 
-/// Looks at the state, or changes it. `work` may not call the server, which could call back to here.
+/// Looks at the state, or changes it. `work` may not call the server, which could call back to
+/// here.
 pub fn with<T>(work: impl FnOnce(&mut State) -> T) -> T {
     STATE.with_borrow_mut(work)
 }

@@ -1,0 +1,248 @@
+//! Parked connections: number -> server handle. Parked once, answered once, noticed when they
+//! leave.
+
+use std::collections::BTreeMap;
+
+use rlock_core::waits_for::{self, Search, Seen, Stand, Steps, Waits};
+use rlock_core::{
+    Acquire, ClientId, EpochMs, Input, Lock, Memory, Now, Owner, Refusal, Reply, WaiterId, Wake,
+};
+
+use rlock_core::grammar::Access;
+
+use crate::commands;
+use crate::executor;
+use crate::ffi::{Blocked, Content, Ctx, Name, Waiting};
+use crate::memories::{LockId, Mark};
+use crate::metrics::{self, Metric};
+use crate::{alarm, settings, state};
+
+/// The server's own time-out comes so much later than ours, in milliseconds: a net, should ours
+/// fail.
+const NET_MS: u64 = 100;
+
+/// A parked connection.
+pub struct Parked {
+    blocked: Option<Blocked>,
+    client: Option<ClientId>,
+    lock: LockId,
+    owner: Owner,
+    with_ttl: bool,
+    /// What it will be told; `None` while it waits.
+    reply: Option<Reply>,
+}
+
+/// Parks the caller, whom [`Reply::MustWait`] was told. What it is told at once instead, if it
+/// cannot wait.
+pub fn park<'a>(
+    ctx: &Ctx,
+    name: &Name<'_>,
+    ask: Acquire<'a>,
+    block_ms: u64,
+    with_ttl: bool,
+    wait_ms: Option<u64>,
+) -> Option<Reply> {
+    let max = settings::max_waiters();
+    if state::with(|state| state.memories.totals().waiters) >= max {
+        return Some(Reply::Refused(Refusal::TooManyWaiters { max }));
+    }
+    let lock = LockId { db: ctx.selected_db(), key: name.bytes().into() };
+    if let Some(refusal) = deadlock(ctx, &lock, &ask) {
+        return Some(Reply::Refused(refusal));
+    }
+    let waiter = WaiterId(state::with(|state| {
+        state.last_waiter = state.last_waiter.wrapping_add(1).max(1);
+        state.last_waiter
+    }));
+    let net_ms = if block_ms == 0 { 0 } else { block_ms.saturating_add(NET_MS) };
+    let Some(blocked) = ctx.block::<Park>(name, waiter.0, net_ms) else {
+        return Some(Reply::NotNow { wait_ms });
+    };
+    let parked = Parked {
+        blocked: Some(blocked),
+        client: ctx.client().map(ClientId),
+        lock: lock.clone(),
+        owner: Owner::from(ask.owner),
+        with_ttl,
+        reply: None,
+    };
+    state::with(|state| {
+        state.memories.wait_begins(&lock, &parked.owner, waiter);
+        if let Some(client) = parked.client {
+            state.waits.insert(client, waiter);
+        }
+        state.parked.insert(waiter, parked);
+    });
+    let ends_at = match block_ms {
+        0 => None,
+        ms => EpochMs::new(state::now().ms().get().saturating_add(ms)),
+    };
+    let reply = match executor::decide(ctx, name, Input::Park(ask, waiter, ends_at)) {
+        Ok(Reply::MustWait { .. }) => return None,
+        Ok(reply) => reply,
+        Err(_) => Reply::Refused(Refusal::WrongType),
+    };
+    // In between the lock became another one: the connection is parked already, and answered as
+    // such.
+    answer(Wake { waiter, reply, waited_us: 0 });
+    None
+}
+
+/// Answers a parked connection: it has the lock, its time is over, or it is told why not.
+pub fn answer(wake: Wake) {
+    metrics::count_wake(&wake);
+    let blocked = state::with(|state| {
+        let parked = state.parked.get_mut(&wake.waiter)?;
+        parked.reply = Some(wake.reply);
+        state.memories.wait_ends(parked.lock.db, &parked.owner, wake.waiter);
+        parked.blocked.take()
+    });
+    if let Some(blocked) = blocked {
+        blocked.answer();
+    }
+}
+
+/// A connection ended. Its sessions, its wait, and a grant that it did not hear of, end with it.
+pub fn connection_ended(client: u64) {
+    let client = ClientId(client);
+    wait_ended(client);
+    if state::with(|state| state.memories.disconnect(client)) {
+        alarm::look_soon();
+    }
+}
+
+/// A connection will not be there any more to be granted what it waits for.
+pub fn wait_ended(client: ClientId) {
+    if let Some(waiter) = state::with(|state| state.waits.get(&client).copied()) {
+        left(waiter);
+    }
+}
+
+/// A parked connection is not there to be granted, or to hear of its grant.
+fn left(waiter: WaiterId) {
+    let matters = state::with(|state| {
+        let parked = state.parked.get_mut(&waiter)?;
+        parked.blocked = None;
+        let lock = parked.lock.clone();
+        state.memories.wait_ends(lock.db, &parked.owner, waiter);
+        let alarm = state.memories.alarm_of(&lock);
+        let change = |memory: &mut Memory| (memory.leave(waiter), alarm);
+        let matters = state.memories.change(lock.db, &lock.key, change);
+        // Those behind may enter now, and a grant may have to be taken back.
+        matters.then(|| state.memories.mark(lock, Mark::Left))
+    });
+    if matters.is_some() {
+        alarm::look_soon();
+    }
+}
+
+struct Park;
+
+impl Waiting for Park {
+    fn reply(ctx: &Ctx, waiter: u64) {
+        let waiter = WaiterId(waiter);
+        let told = state::with(|state| {
+            let parked = state.parked.get_mut(&waiter)?;
+            let reply = parked.reply.clone();
+            Some((reply, parked.with_ttl, parked.lock.key.clone(), parked.owner.clone()))
+        });
+        match told {
+            Some((Some(reply), with_ttl, key, owner)) => {
+                commands::reply_to_acquire(ctx, &reply, with_ttl, &key, owner.as_bytes());
+            }
+            // CLIENT UNBLOCK, or the server's own time-out.
+            Some((None, with_ttl, key, owner)) => {
+                left(waiter);
+                metrics::add(Metric::TimedOut, 1);
+                let reply = Reply::NotNow { wait_ms: None };
+                commands::reply_to_acquire(ctx, &reply, with_ttl, &key, owner.as_bytes());
+            }
+            None => ctx.reply_null(),
+        }
+    }
+
+    fn gone(waiter: u64) {
+        left(WaiterId(waiter));
+    }
+
+    fn over(waiter: u64, is_lost: bool) {
+        let waiter = WaiterId(waiter);
+        if is_lost {
+            left(waiter);
+        }
+        state::with(|state| {
+            let Some(parked) = state.parked.remove(&waiter) else { return };
+            if let Some(client) = parked.client
+                && state.waits.get(&client) == Some(&waiter)
+            {
+                state.waits.remove(&client);
+            }
+            state.memories.wait_ends(parked.lock.db, &parked.owner, waiter);
+            state.memories.answered(&parked.lock, waiter);
+        });
+    }
+}
+
+/// The refusal of a wait that would close a cycle.
+fn deadlock(ctx: &Ctx, lock: &LockId, ask: &Acquire<'_>) -> Option<Refusal> {
+    if !settings::detects_deadlocks() {
+        return None;
+    }
+    let (seen, steps) = (BTreeMap::new(), &mut Steps::default());
+    let mut waits = DbWaits { ctx, db: lock.db, now: state::now(), seen };
+    let owner = Owner::from(ask.owner);
+    let who = Stand::Asking(ask.owner, ask.mode, ask.upgrade);
+    let first = waits.at(lock, who, steps);
+    match waits_for::search(&mut waits, &owner, first, steps) {
+        Search::NoCycle => None,
+        Search::GaveUp => {
+            metrics::add(Metric::DeadlockSearchesGivenUp, 1);
+            None
+        }
+        Search::Cycle(owners) => {
+            metrics::add(Metric::Deadlocks, 1);
+            ctx.warn(&waits_for::log_line(&lock.key, &owners));
+            Some(Refusal::Cycle(owners.len()))
+        }
+    }
+}
+
+/// The waits of one database.
+struct DbWaits<'c> {
+    ctx: &'c Ctx,
+    db: libc::c_int,
+    now: Now,
+    seen: BTreeMap<LockId, Seen>,
+}
+
+impl DbWaits<'_> {
+    fn at(&mut self, lock: &LockId, who: Stand<'_>, steps: &mut Steps) -> Vec<Owner> {
+        let (now, mut owners) = (self.now, Vec::new());
+        let seen = self.seen.entry(lock.clone()).or_default();
+        self.ctx.with_name(self.db, &lock.key, |name| {
+            let mut key = self.ctx.open(name, Access::Reads);
+            let (free, unknown) = (Lock::default(), Memory::default());
+            let held = match key.content() {
+                Content::Lock(lock) => &*lock,
+                _ => &free,
+            };
+            owners = state::with(|state| {
+                let memory = state.memories.get(lock.db, &lock.key).unwrap_or(&unknown);
+                held.blockers(memory, who, now, seen, steps)
+            });
+        });
+        owners
+    }
+}
+
+impl Waits for DbWaits<'_> {
+    type Wait = (WaiterId, LockId);
+
+    fn of(&mut self, owner: &Owner) -> Vec<Self::Wait> {
+        state::with(|state| state.memories.waits_of(self.db, owner))
+    }
+
+    fn blockers(&mut self, (waiter, lock): &Self::Wait, steps: &mut Steps) -> Vec<Owner> {
+        self.at(lock, Stand::Parked(*waiter), steps)
+    }
+}

@@ -1,0 +1,123 @@
+//! What an operator sees: how a lock is held and who waits for it.
+
+use rlock_core::grammar::{Command, commands};
+use rlock_core::{Kind, Mode};
+
+use crate::commands::{Call, Serve};
+use crate::ffi::Ctx;
+use crate::state;
+
+/// `RLOCK.INFO`
+pub struct Describe;
+
+/// A hold or a wait, field by field.
+type Row = Vec<(&'static str, Field)>;
+
+enum Field {
+    Bytes(Vec<u8>),
+    Word(&'static str),
+    Number(i64),
+}
+
+impl Serve for Describe {
+    const COMMAND: &'static Command = &commands::INFO;
+
+    fn serve(call: &Call<'_>) -> Result<(), String> {
+        let (ctx, now) = (call.ctx, state::now());
+        let (mode, mut holders) = call.look(|lock| {
+            let holders = lock.holds_at(now).map(|(owner, mode, hold)| {
+                let row: Row = vec![
+                    ("owner", Field::Bytes(owner.as_bytes().to_vec())),
+                    ("mode", Field::Word(mode.lower())),
+                    ("depth", Field::Number(hold.depth.into())),
+                    ("token", number(hold.token.get())),
+                    ("ttl-ms", number(hold.deadline.left_at(now))),
+                    ("held-ms", number(hold.token.age_ms(now))),
+                ];
+                (hold.token, row)
+            });
+            (lock.mode_at(now).map_or("free", Mode::lower), holders.collect::<Vec<_>>())
+        })?;
+        let db = ctx.selected_db();
+        let (len, waiters) = state::with(|state| {
+            let memory = state.memories.get(db, call.said.key);
+            for (token, row) in &mut holders {
+                let session = memory.and_then(|memory| memory.sessions.get(*token));
+                row.push(("session", number(session.map_or(0, |session| session.client.0))));
+            }
+            let Some(queue) = memory.map(|memory| &memory.queue) else { return (0, Vec::new()) };
+            let rows = queue.iter().take(call.said.count).map(|(entry, has_turn)| {
+                let kind = if entry.kind == Kind::Ticket { "queue" } else { "block" };
+                let waited_ms = now.us().saturating_sub(entry.since.us()) / 1000;
+                let left_ms = entry.ends_at.map_or(Field::Number(-1), |at| number(at.left_at(now)));
+                vec![
+                    ("owner", Field::Bytes(entry.owner.as_bytes().to_vec())),
+                    ("mode", Field::Word(entry.mode.lower())),
+                    ("kind", Field::Word(kind)),
+                    ("turn", Field::Number(has_turn.into())),
+                    ("waited-ms", number(waited_ms)),
+                    ("left-ms", left_ms),
+                ]
+            });
+            (queue.len(), rows.collect())
+        });
+        ctx.reply_map(4);
+        ctx.reply_bytes(b"mode");
+        ctx.reply_bytes(mode.as_bytes());
+        ctx.reply_bytes(b"holders");
+        reply_rows(ctx, holders.into_iter().map(|(_, row)| row).collect());
+        ctx.reply_bytes(b"queue-length");
+        ctx.reply_integer(i64::try_from(len).unwrap_or(i64::MAX));
+        ctx.reply_bytes(b"waiters");
+        reply_rows(ctx, waiters);
+        Ok(())
+    }
+}
+
+fn number(value: u64) -> Field {
+    Field::Number(value.cast_signed())
+}
+
+fn reply_rows(ctx: &Ctx, rows: Vec<Row>) {
+    ctx.reply_array(rows.len());
+    for row in rows {
+        ctx.reply_map(row.len());
+        for (name, field) in row {
+            ctx.reply_bytes(name.as_bytes());
+            match field {
+                Field::Bytes(bytes) => ctx.reply_bytes(&bytes),
+                Field::Word(word) => ctx.reply_bytes(word.as_bytes()),
+                Field::Number(value) => ctx.reply_integer(value),
+            }
+        }
+    }
+}
+
+/// `RLOCK.QUEUES`
+pub struct Queues;
+
+impl Serve for Queues {
+    const COMMAND: &'static Command = &commands::QUEUES;
+
+    fn serve(call: &Call<'_>) -> Result<(), String> {
+        let (ctx, now) = (call.ctx, state::now());
+        let db = ctx.selected_db();
+        let mut queues = state::with(|state| {
+            let waited_for = state.memories.of_db(db).filter_map(|(key, memory)| {
+                let (head, _) = memory.queue.iter().next()?;
+                Some((memory.queue.len(), head.since, key.clone()))
+            });
+            waited_for.collect::<Vec<_>>()
+        });
+        queues.sort_unstable_by(|a, b| b.0.cmp(&a.0).then_with(|| a.2.cmp(&b.2)));
+        queues.truncate(call.said.count);
+        ctx.reply_array(queues.len());
+        for (len, since, key) in queues {
+            ctx.reply_array(3);
+            ctx.reply_bytes(&key);
+            ctx.reply_integer(i64::try_from(len).unwrap_or(i64::MAX));
+            call.reply_count(now.us().saturating_sub(since.us()) / 1000);
+        }
+        Ok(())
+    }
+}
