@@ -1,0 +1,47 @@
+//! RLOCK as its users meet it: a real server with the built module, seen only from outside.
+//! One program for all subjects, so that it links once; `support/` starts the servers.
+
+// A test fails by panicking, and its numbers are small.
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::string_slice,
+    clippy::unwrap_used
+)]
+
+mod support;
+
+mod acquire;
+mod binary_and_limits;
+mod blocking;
+mod commands_and_acl;
+mod configuration;
+mod deadlock;
+mod documented;
+mod errors;
+mod fates;
+mod fates_of_keys;
+mod force_and_queries;
+mod fsync_before_reply;
+mod hostile_effects;
+mod hostile_payloads;
+mod lease_end;
+mod metrics;
+mod notifications;
+mod pauses_and_roles;
+mod persistence;
+mod queue_views;
+mod read_write;
+mod release;
+mod renew;
+mod replication;
+mod sessions;
+mod tickets;
+mod tokens;
+mod transactions;
+mod upgrades;

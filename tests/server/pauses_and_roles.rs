@@ -1,0 +1,213 @@
+//! Waiting while the server may not write: paused, demoted, shutting down, saving.
+
+use crate::support::{Client, Server, Waiter, now_ms, until};
+
+fn paused(client: &mut Client, what: &str) {
+    client.ask(&format!("CLIENT PAUSE 600000 {what}"));
+}
+
+/// How much this server has written into its append-only file.
+fn written_bytes(client: &mut Client) -> i64 {
+    client.info_number("persistence", "aof_current_size")
+}
+
+fn recording_server() -> (Server, Client) {
+    let server = Server::with(&["appendonly", "yes", "appendfsync", "no"]);
+    let client = server.client();
+    (server, client)
+}
+
+#[test]
+fn what_is_due_in_a_pause_of_writes_is_done_after_it() {
+    let (server, mut client) = recording_server();
+    client.granted("RLOCK.ACQUIRE door ann LEASE 100");
+    client.granted("RLOCK.ACQUIRE gate ann LEASE 100");
+    let mut bob = Waiter::parked(&server, "RLOCK.ACQUIRE door bob BLOCK 0");
+    client.refused("RLOCK.ACQUIRE gate bob QUEUE 60000");
+    let written = written_bytes(&mut client);
+    paused(&mut client, "WRITE");
+    until(5_000, || client.shows("door") == "free:" && client.shows("gate") == "free:");
+    let ended_ms = now_ms();
+    until(5_000, || now_ms() > ended_ms + 150);
+    bob.still_waits(&mut client);
+    assert_eq!(client.queue("gate"), "bob write queue");
+    assert_eq!(written_bytes(&mut client), written);
+    client.ask("CLIENT UNPAUSE");
+    bob.granted();
+    until(5_000, || client.queue("gate") == "bob write queue turn");
+    client.granted("RLOCK.ACQUIRE gate bob");
+    assert!(written_bytes(&mut client) > written);
+}
+
+#[test]
+fn a_wait_that_ends_in_a_pause_is_told_so_in_it() {
+    for what in ["WRITE", "ALL"] {
+        let (server, mut client) = recording_server();
+        client.granted("RLOCK.ACQUIRE door ann LEASE 600000");
+        let mut bob = Waiter::parked(&server, "RLOCK.ACQUIRE door bob BLOCK 200");
+        let began_ms = now_ms();
+        client.ask(&format!("CLIENT PAUSE 1500 {what}"));
+        assert_eq!(bob.answer(), redis::Value::Nil, "PAUSE {what}");
+        assert!(now_ms() < began_ms + 1_400, "PAUSE {what}: {} ms", now_ms() - began_ms);
+        bob.expect_silence();
+        assert_eq!(client.queue("door"), "");
+    }
+}
+
+#[test]
+fn a_lease_that_ends_in_a_pause_of_everything_is_handed_over_after_it() {
+    let (server, mut client) = recording_server();
+    client.granted("RLOCK.ACQUIRE door ann LEASE 50");
+    let mut bob = Waiter::parked(&server, "RLOCK.ACQUIRE door bob BLOCK 0");
+    let began_ms = now_ms();
+    client.ask("CLIENT PAUSE 400 ALL");
+    bob.granted();
+    // The server may begin to count a millisecond earlier.
+    assert!(now_ms() >= began_ms + 399, "{} ms", now_ms() - began_ms);
+    assert_eq!(client.shows("door"), "write: bob write 1");
+}
+
+#[test]
+fn one_who_leaves_in_a_pause_is_not_granted_after_it() {
+    let (server, mut client) = recording_server();
+    client.granted("RLOCK.ACQUIRE door ann LEASE 50");
+    let bob = Waiter::parked(&server, "RLOCK.ACQUIRE door bob BLOCK 0");
+    let mut cid = Waiter::parked(&server, "RLOCK.ACQUIRE door cid BLOCK 0");
+    let mut dan = Waiter::parked(&server, "RLOCK.ACQUIRE door dan BLOCK 0");
+    paused(&mut client, "WRITE");
+    until(5_000, || client.shows("door") == "free:");
+    drop(bob);
+    client.ask(&format!("CLIENT UNBLOCK {} TIMEOUT", cid.id()));
+    cid.refused();
+    until(5_000, || client.queue("door") == "dan write block");
+    client.ask("CLIENT UNPAUSE");
+    dan.granted();
+    assert_eq!(client.counted("acquired"), 2);
+}
+
+#[test]
+fn a_session_that_ends_in_a_pause_ends_its_hold_after_it() {
+    let (server, mut client) = recording_server();
+    let mut ann = Waiter::connect(&server);
+    ann.ask("RLOCK.ACQUIRE door ann LEASE 600000 SESSION");
+    let mut bob = Waiter::parked(&server, "RLOCK.ACQUIRE door bob BLOCK 0");
+    let written = written_bytes(&mut client);
+    paused(&mut client, "WRITE");
+    let id = ann.id();
+    drop(ann);
+    until(5_000, || !crate::support::is_connected(&mut client, id));
+    let ended_ms = now_ms();
+    until(5_000, || now_ms() > ended_ms + 120);
+    bob.still_waits(&mut client);
+    assert_eq!(written_bytes(&mut client), written);
+    client.ask("CLIENT UNPAUSE");
+    bob.granted();
+    assert_eq!(client.counted("disconnected"), 1);
+}
+
+#[test]
+fn a_session_that_cannot_be_renewed_in_a_long_pause_is_over_and_its_connection_closed() {
+    let (server, mut client) = recording_server();
+    let mut ann = Waiter::connect(&server);
+    ann.ask("RLOCK.ACQUIRE door ann LEASE 1000 SESSION");
+    paused(&mut client, "WRITE");
+    until(5_000, || client.shows("door") == "free:");
+    client.ask("CLIENT UNPAUSE");
+    ann.expect_close();
+    assert_eq!(client.shows("door"), "free:");
+    assert_eq!(client.counted("expired"), 1);
+    assert_eq!(client.gauges(), (0, 0, 0));
+}
+
+#[test]
+fn a_session_outlives_a_short_pause() {
+    let (server, mut client) = recording_server();
+    let mut ann = Waiter::connect(&server);
+    let token = ann.number("RLOCK.ACQUIRE door ann LEASE 2000 SESSION");
+    client.ask("CLIENT PAUSE 1000 WRITE");
+    let began_ms = now_ms();
+    until(10_000, || {
+        assert_eq!(client.lock("door").hold("ann", "write").token, token);
+        now_ms() > began_ms + 3_000
+    });
+    ann.expect_silence();
+}
+
+#[test]
+fn a_server_that_becomes_a_replica_sends_its_waiters_away_and_forgets_them() {
+    let (server, mut client) = recording_server();
+    client.granted("RLOCK.ACQUIRE door ann LEASE 600000");
+    let waiters = ["bob", "cid"]
+        .map(|owner| Waiter::parked(&server, &format!("RLOCK.ACQUIRE door {owner} BLOCK 0")));
+    client.refused("RLOCK.ACQUIRE door dan QUEUE 60000");
+    let mut session = Waiter::connect(&server);
+    session.ask("RLOCK.ACQUIRE gate eve LEASE 600000 SESSION");
+    // Nobody is at that port.
+    client.ask("REPLICAOF 127.0.0.1 1");
+    for mut waiter in waiters {
+        let words = waiter.last_words();
+        assert_eq!(words.len(), 1, "{words:?}");
+        assert!(words[0].as_ref().is_err_and(|error| error.starts_with("UNBLOCKED ")), "{words:?}");
+    }
+    session.expect_close();
+    assert_eq!(client.gauges(), (0, 0, 0));
+    assert_eq!(client.shows("door"), "write: ann write 1");
+    let mut other = Waiter::connect(&server);
+    other.say("RLOCK.ACQUIRE door fay BLOCK 0");
+    assert!(other.error().starts_with("READONLY "));
+    client.ask("REPLICAOF NO ONE");
+    assert_eq!(client.shows("gate"), "write: eve write 1");
+    other.park(&server, "RLOCK.ACQUIRE door fay BLOCK 0");
+    client.ask("RLOCK.RELEASE door ann");
+    other.granted();
+}
+
+#[test]
+fn a_lease_that_ends_on_a_replica_is_handed_over_when_it_is_a_primary_again() {
+    let (server, mut client) = recording_server();
+    client.granted("RLOCK.ACQUIRE door ann LEASE 100");
+    client.ask("REPLICAOF 127.0.0.1 1");
+    until(5_000, || client.shows("door") == "free:");
+    client.ask("REPLICAOF NO ONE");
+    let mut bob = Waiter::connect(&server);
+    bob.say("RLOCK.ACQUIRE door bob BLOCK 0");
+    bob.granted();
+    assert_eq!(client.shows("door"), "write: bob write 1");
+}
+
+#[test]
+fn a_server_that_is_told_to_shut_down_ends_with_its_waiters_and_keeps_the_holds() {
+    let (mut server, mut client) = recording_server();
+    client.granted("RLOCK.ACQUIRE door ann LEASE 600000");
+    let mut bob = Waiter::parked(&server, "RLOCK.ACQUIRE door bob BLOCK 0");
+    let mut cid = Waiter::connect(&server);
+    cid.ask("RLOCK.ACQUIRE gate cid LEASE 600000 SESSION");
+    server.restart();
+    bob.last_words();
+    cid.expect_close();
+    let mut client = server.client();
+    assert_eq!(client.shows("door"), "write: ann write 1");
+    assert_eq!(client.shows("gate"), "write: cid write 1");
+    assert_eq!(client.session_of("gate", "cid"), 0);
+    assert_eq!(client.gauges(), (0, 0, 0));
+}
+
+#[test]
+fn snapshots_and_rewrites_taken_meanwhile_disturb_nobody() {
+    let (mut server, mut client) = recording_server();
+    client.granted("RLOCK.ACQUIRE door ann LEASE 600000");
+    let mut bob = Waiter::parked(&server, "RLOCK.ACQUIRE door bob LEASE 600000 BLOCK 0");
+    let mut cid = Waiter::parked(&server, "RLOCK.ACQUIRE door cid LEASE 600000 BLOCK 0");
+    client.ask("BGSAVE");
+    client.ask("RLOCK.RELEASE door ann");
+    bob.granted();
+    until(20_000, || client.info_number("persistence", "rdb_bgsave_in_progress") == 0);
+    client.ask("BGREWRITEAOF");
+    client.ask("RLOCK.RELEASE door bob");
+    let token = cid.granted();
+    until(20_000, || client.info_number("persistence", "aof_rewrite_in_progress") == 0);
+    server.restart();
+    let mut client = server.client();
+    assert_eq!(client.lock("door").hold("cid", "write").token, token);
+    assert_eq!(client.queue("door"), "");
+}

@@ -1,0 +1,220 @@
+//! A client as Rust users have it (redis-rs), and replies taken apart.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use redis::{RedisError, Value};
+
+use super::LockView;
+
+/// A reply that takes longer is a server that hangs.
+pub const REPLY_MS_MAX: u64 = 20_000;
+
+/// One connection. A command is written as in `redis-cli`: words between spaces.
+pub struct Client {
+    connection: redis::Connection,
+}
+
+impl Client {
+    /// Connects to a server by its URL.
+    pub fn connect(url: &str) -> Result<Client, RedisError> {
+        let connection = redis::Client::open(url)?.get_connection()?;
+        connection.set_read_timeout(Some(Duration::from_millis(REPLY_MS_MAX)))?;
+        Ok(Client { connection })
+    }
+
+    /// The reply to `line`, which must not be an error.
+    #[track_caller]
+    pub fn ask(&mut self, line: &str) -> Value {
+        self.attempt(line).unwrap_or_else(|error| panic!("{line}: {error}"))
+    }
+
+    /// The reply to words that may hold any bytes, which must not be an error.
+    #[track_caller]
+    pub fn ask_bytes(&mut self, words: &[&[u8]]) -> Value {
+        let reply = self.attempt_bytes(words);
+        reply.unwrap_or_else(|error| panic!("{}: {error}", words[0].escape_ascii()))
+    }
+
+    /// The reply to `line`, or the text of its error.
+    #[track_caller]
+    pub fn attempt(&mut self, line: &str) -> Result<Value, String> {
+        let words: Vec<&[u8]> = line.split_whitespace().map(str::as_bytes).collect();
+        self.attempt_bytes(&words)
+    }
+
+    /// The reply to words that may hold any bytes, or the text of its error.
+    #[track_caller]
+    pub fn attempt_bytes(&mut self, words: &[&[u8]]) -> Result<Value, String> {
+        let mut command = redis::Cmd::new();
+        for word in words {
+            command.arg(*word);
+        }
+        match command.query::<Value>(&mut self.connection) {
+            Ok(reply) => Ok(reply),
+            Err(error) => Err(error_line(&error, words[0])),
+        }
+    }
+
+    /// The text of the error that `line` must get.
+    #[track_caller]
+    pub fn error(&mut self, line: &str) -> String {
+        match self.attempt(line) {
+            Err(error) => error,
+            Ok(reply) => panic!("{line}: {reply:?}, not an error"),
+        }
+    }
+
+    /// The text of the error that these words must get.
+    #[track_caller]
+    pub fn error_bytes(&mut self, words: &[&[u8]]) -> String {
+        match self.attempt_bytes(words) {
+            Err(error) => error,
+            Ok(reply) => panic!("{}: {reply:?}, not an error", words[0].escape_ascii()),
+        }
+    }
+
+    /// The integer that `line` must get.
+    #[track_caller]
+    pub fn number(&mut self, line: &str) -> i64 {
+        match self.ask(line) {
+            Value::Int(number) => number,
+            other => panic!("{line}: {other:?}, not an integer"),
+        }
+    }
+
+    /// The token that `line` must be granted.
+    #[track_caller]
+    pub fn granted(&mut self, line: &str) -> i64 {
+        let token = self.number(line);
+        assert!((1..super::TOKEN_END).contains(&token), "{line}: token {token}");
+        token
+    }
+
+    /// `line` must be refused with nil.
+    #[track_caller]
+    pub fn refused(&mut self, line: &str) {
+        assert_eq!(self.ask(line), Value::Nil, "{line}");
+    }
+
+    /// The text that `line` must get.
+    #[track_caller]
+    pub fn text(&mut self, line: &str) -> String {
+        text(&self.ask(line))
+    }
+
+    /// The lock as `RLOCK.INFO` shows it.
+    #[track_caller]
+    pub fn lock(&mut self, key: &str) -> LockView {
+        LockView::read(&self.ask(&format!("RLOCK.INFO {key}")))
+    }
+
+    /// Mode and holds in one line: `write: ann write 2, ann read 1`.
+    #[track_caller]
+    pub fn shows(&mut self, key: &str) -> String {
+        self.lock(key).line()
+    }
+
+    /// When the server will remove the key, in unix milliseconds; -1 = never, -2 = no key.
+    #[track_caller]
+    pub fn key_ends_at(&mut self, key: &str) -> i64 {
+        self.number(&format!("PEXPIRETIME {key}"))
+    }
+
+    /// The value of a field of `INFO`.
+    #[track_caller]
+    pub fn info(&mut self, section: &str, field: &str) -> Option<String> {
+        let page = self.text(&format!("INFO {section}"));
+        let mut lines = page.lines();
+        lines.find_map(|line| Some(line.strip_prefix(field)?.strip_prefix(':')?.to_owned()))
+    }
+
+    /// The value of a numeric field of `INFO`, which must be there.
+    #[track_caller]
+    pub fn info_number(&mut self, section: &str, field: &str) -> i64 {
+        let value = self.info(section, field);
+        let value = value.unwrap_or_else(|| panic!("INFO {section} has no {field}"));
+        value.parse().unwrap()
+    }
+
+    /// What the server computes over the value of `key`: equal values have equal digests.
+    #[track_caller]
+    pub fn digest(&mut self, key: &str) -> String {
+        let digests = self.ask(&format!("DEBUG DIGEST-VALUE {key}"));
+        text(&items(&digests)[0])
+    }
+
+    /// The key's value as `DUMP` gives it.
+    #[track_caller]
+    pub fn dump(&mut self, key: &str) -> Vec<u8> {
+        match self.ask(&format!("DUMP {key}")) {
+            Value::BulkString(bytes) => bytes,
+            other => panic!("DUMP {key}: {other:?}"),
+        }
+    }
+
+    pub(super) fn send(&mut self, words: &[&str]) {
+        let mut command = redis::Cmd::new();
+        for word in words {
+            command.arg(*word);
+        }
+        let packed = command.get_packed_command();
+        self.connection.send_packed_command(&packed).unwrap();
+    }
+
+    pub(super) fn receive(&mut self) -> Value {
+        self.connection.recv_response().unwrap()
+    }
+}
+
+/// The error as the server wrote it, without the leading `-`. Anything else is a dead connection.
+#[track_caller]
+fn error_line(error: &RedisError, command: &[u8]) -> String {
+    match error.code() {
+        Some(code) => format!("{code} {}", error.detail().unwrap_or_default()),
+        None => panic!("{}: {error}", command.escape_ascii()),
+    }
+}
+
+/// A text reply, simple or bulk.
+#[track_caller]
+pub fn text(value: &Value) -> String {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Value::SimpleString(text) | Value::VerbatimString { text, .. } => text.clone(),
+        Value::Okay => "OK".to_owned(),
+        other => panic!("{other:?} is not text"),
+    }
+}
+
+/// An integer reply.
+#[track_caller]
+pub fn integer(value: &Value) -> i64 {
+    match value {
+        Value::Int(number) => *number,
+        other => panic!("{other:?} is not an integer"),
+    }
+}
+
+/// The elements of an array or a set.
+#[track_caller]
+pub fn items(value: &Value) -> &[Value] {
+    match value {
+        Value::Array(items) | Value::Set(items) => items,
+        other => panic!("{other:?} is not an array"),
+    }
+}
+
+/// A map by its names: RESP3 has maps, in RESP2 it is name, value, name, value.
+#[track_caller]
+pub fn flat_map(value: &Value) -> BTreeMap<String, Value> {
+    match value {
+        Value::Map(pairs) => pairs.iter().map(|(k, v)| (text(k), v.clone())).collect(),
+        Value::Array(flat) => {
+            assert!(flat.len().is_multiple_of(2), "{value:?} is not a map");
+            let pairs = flat.chunks(2);
+            pairs.map(|kv| (text(&kv[0]), kv[1].clone())).collect()
+        }
+        other => panic!("{other:?} is not a map"),
+    }
+}

@@ -1,0 +1,52 @@
+//! What the stories are told with: servers, clients, a lock as `RLOCK.INFO` shows it, payloads.
+
+mod client;
+mod listener;
+mod lock_view;
+mod payload;
+mod program;
+mod queue_view;
+mod server;
+mod waiter;
+mod wire;
+
+use std::io::Write;
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+pub use client::{Client, flat_map, integer, items, text};
+pub use listener::Listener;
+pub use lock_view::LockView;
+pub use payload::{Payload, aof_commands, with_token};
+pub use program::Program;
+pub use server::{Server, Version, module};
+pub use waiter::{Waiter, is_connected};
+pub use wire::Wire;
+
+/// The longest lease and the greatest bound of a lease setting, in milliseconds: seven days.
+pub const LEASE_MS_MAX: i64 = 604_800_000;
+/// The deepest hold there can be, in levels.
+pub const DEPTH_MAX: i64 = 65_535;
+/// Every token is smaller: a client whose numbers are doubles can carry it.
+pub const TOKEN_END: i64 = 1 << 53;
+
+/// Looks until `is_so`, for at most `ms_max`; too long is a failure of the test that asks.
+#[track_caller]
+pub fn until(ms_max: u64, mut is_so: impl FnMut() -> bool) {
+    let patience_ends_at = Instant::now() + Duration::from_millis(ms_max);
+    while !is_so() {
+        assert!(Instant::now() < patience_ends_at, "still not so after {ms_max} ms");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// This machine's clock, which is the servers' too, in unix milliseconds.
+pub fn now_ms() -> i64 {
+    let since_1970 = UNIX_EPOCH.elapsed().unwrap();
+    i64::try_from(since_1970.as_millis()).unwrap()
+}
+
+/// Says on the terminal, past the test harness, what this machine or server gave no chance to see.
+pub fn say_not_seen(what: &str) {
+    let line = format!("NOT SEEN HERE: {what}\n");
+    std::io::stderr().write_all(line.as_bytes()).unwrap();
+}

@@ -1,0 +1,279 @@
+//! Somebody who says something on a connection of its own and need not stand still until the reply.
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use redis::Value;
+
+use super::client::REPLY_MS_MAX;
+use super::{Client, Server, TOKEN_END, integer, items, until};
+
+/// A connection whose replies are taken one by one, when the test wants them.
+pub struct Waiter {
+    socket: UnixStream,
+    received: Vec<u8>,
+    id: i64,
+}
+
+impl Waiter {
+    /// A new connection, of which the server knows by now.
+    #[track_caller]
+    pub fn connect(server: &Server) -> Waiter {
+        Waiter::of(server, "")
+    }
+
+    /// A new connection as another user, with the password `secret`.
+    #[track_caller]
+    pub fn connect_as(server: &Server, user: &str) -> Waiter {
+        Waiter::of(server, user)
+    }
+
+    fn of(server: &Server, user: &str) -> Waiter {
+        let socket = UnixStream::connect(server.socket()).unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(REPLY_MS_MAX))).unwrap();
+        let mut waiter = Waiter { socket, received: Vec::new(), id: 0 };
+        if !user.is_empty() {
+            waiter.ask(&format!("AUTH {user} secret"));
+        }
+        waiter.id = waiter.number("CLIENT ID");
+        waiter
+    }
+
+    /// A new connection that has said `line` and is parked by it.
+    #[track_caller]
+    pub fn parked(server: &Server, line: &str) -> Waiter {
+        let mut waiter = Waiter::connect(server);
+        waiter.park(server, line);
+        waiter
+    }
+
+    /// Says `line`, which must park this connection.
+    #[track_caller]
+    pub fn park(&mut self, server: &Server, line: &str) {
+        self.say(line);
+        let mut watcher = server.client();
+        until(5_000, || {
+            let is_parked = is_blocked(&mut watcher, self.id);
+            assert!(is_parked || !self.has_reply(), "{line}: {:?}", self.reply());
+            is_parked
+        });
+    }
+
+    /// The server's number for this connection.
+    pub fn id(&self) -> i64 {
+        self.id
+    }
+
+    /// Says `line` and goes on.
+    #[track_caller]
+    pub fn say(&mut self, line: &str) {
+        self.say_all(&[line]);
+    }
+
+    /// Says all of these at once, so that the server reads them in one turn of its loop.
+    #[track_caller]
+    pub fn say_all(&mut self, lines: &[&str]) {
+        let mut bytes = Vec::new();
+        for line in lines {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            bytes.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
+            for word in words {
+                bytes.extend_from_slice(format!("${}\r\n{word}\r\n", word.len()).as_bytes());
+            }
+        }
+        self.socket.write_all(&bytes).unwrap();
+    }
+
+    /// The next reply, or the text of the next error.
+    #[track_caller]
+    pub fn reply(&mut self) -> Result<Value, String> {
+        loop {
+            if let Some((reply, len)) = parsed(&self.received) {
+                self.received.drain(..len);
+                return reply;
+            }
+            match self.read_some() {
+                Ok(0) => panic!("closed without a reply"),
+                Ok(_) => {}
+                Err(error) => panic!("no reply after {REPLY_MS_MAX} ms: {error}"),
+            }
+        }
+    }
+
+    /// The next reply, which must not be an error.
+    #[track_caller]
+    pub fn answer(&mut self) -> Value {
+        self.reply().unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// The reply to `line`, which must not be an error.
+    #[track_caller]
+    pub fn ask(&mut self, line: &str) -> Value {
+        self.say(line);
+        self.reply().unwrap_or_else(|error| panic!("{line}: {error}"))
+    }
+
+    /// The integer that `line` must get.
+    #[track_caller]
+    pub fn number(&mut self, line: &str) -> i64 {
+        integer(&self.ask(line))
+    }
+
+    /// It was granted, and told so once. Its token.
+    #[track_caller]
+    pub fn granted(&mut self) -> i64 {
+        let token = integer(&self.answer());
+        assert!((1..TOKEN_END).contains(&token), "token {token}");
+        self.expect_silence();
+        token
+    }
+
+    /// It was granted with WITHTTL, and told so once. Its token and the time that is left.
+    #[track_caller]
+    pub fn granted_with_ttl(&mut self) -> (i64, i64) {
+        let reply = self.answer();
+        self.expect_silence();
+        (integer(&items(&reply)[0]), integer(&items(&reply)[1]))
+    }
+
+    /// It was told nil, once.
+    #[track_caller]
+    pub fn refused(&mut self) {
+        assert_eq!(self.answer(), Value::Nil);
+        self.expect_silence();
+    }
+
+    /// It was told nil with WITHTTL, once. The milliseconds that came with it.
+    #[track_caller]
+    pub fn refused_with_ttl(&mut self) -> i64 {
+        let reply = self.answer();
+        assert_eq!(items(&reply)[0], Value::Nil);
+        self.expect_silence();
+        integer(&items(&reply)[1])
+    }
+
+    /// It was told an error, once. The text.
+    #[track_caller]
+    pub fn error(&mut self) -> String {
+        match self.reply() {
+            Err(error) => {
+                self.expect_silence();
+                error
+            }
+            Ok(reply) => panic!("{reply:?}, not an error"),
+        }
+    }
+
+    /// Everything was told by now: what comes next is the answer to the next question.
+    #[track_caller]
+    pub fn expect_silence(&mut self) {
+        let mark = Value::BulkString(b"and-no-more".to_vec());
+        assert_eq!(self.ask("ECHO and-no-more"), mark);
+    }
+
+    /// A reply, or a part of one, has come.
+    pub fn has_reply(&mut self) -> bool {
+        self.socket.set_nonblocking(true).unwrap();
+        while self.received.is_empty() && self.read_some().is_ok_and(|count| count > 0) {}
+        self.socket.set_nonblocking(false).unwrap();
+        !self.received.is_empty()
+    }
+
+    /// It is still parked, and was told nothing.
+    #[track_caller]
+    pub fn still_waits(&mut self, watcher: &mut Client) {
+        assert!(is_blocked(watcher, self.id), "it is not parked");
+        assert!(!self.has_reply(), "it was told {:?}", self.reply());
+    }
+
+    /// What the server says before it closes the connection, which it must.
+    #[track_caller]
+    pub fn last_words(&mut self) -> Vec<Result<Value, String>> {
+        loop {
+            match self.read_some() {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(error) => panic!("not closed after {REPLY_MS_MAX} ms: {error}"),
+            }
+        }
+        let mut words = Vec::new();
+        while let Some((reply, len)) = parsed(&self.received) {
+            self.received.drain(..len);
+            words.push(reply);
+        }
+        assert!(self.received.is_empty(), "half a reply");
+        words
+    }
+
+    /// The server closes the connection and says nothing more.
+    #[track_caller]
+    pub fn expect_close(&mut self) {
+        let words = self.last_words();
+        assert!(words.is_empty(), "{words:?}");
+    }
+
+    /// Reads what there is: 0 bytes are the end of the connection.
+    fn read_some(&mut self) -> Result<usize, ErrorKind> {
+        let mut chunk = [0; 4096];
+        let count = match self.socket.read(&mut chunk) {
+            Ok(count) => count,
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => 0,
+            Err(error) => return Err(error.kind()),
+        };
+        self.received.extend_from_slice(&chunk[..count]);
+        Ok(count)
+    }
+}
+
+/// The connection with this number is parked.
+#[track_caller]
+fn is_blocked(watcher: &mut Client, id: i64) -> bool {
+    let line = watcher.text(&format!("CLIENT LIST ID {id}"));
+    let mut fields = line.split(' ');
+    let flags = fields.find_map(|field| field.strip_prefix("flags="));
+    flags.is_some_and(|flags| flags.contains('b'))
+}
+
+/// The connection with this number is there.
+#[track_caller]
+pub fn is_connected(watcher: &mut Client, id: i64) -> bool {
+    !watcher.text(&format!("CLIENT LIST ID {id}")).trim().is_empty()
+}
+
+/// The first reply in these bytes and its length; an error inside an array is text with a `-`.
+fn parsed(bytes: &[u8]) -> Option<(Result<Value, String>, usize)> {
+    let end = bytes.windows(2).position(|two| two == b"\r\n")?;
+    let line = String::from_utf8_lossy(&bytes[1..end]).into_owned();
+    let begin = end + 2;
+    let reply = match bytes[0] {
+        b'-' => Err(line),
+        b'+' if line == "OK" => Ok(Value::Okay),
+        b'+' => Ok(Value::SimpleString(line)),
+        b':' => Ok(Value::Int(line.parse().unwrap())),
+        b'$' | b'*' if line == "-1" => Ok(Value::Nil),
+        b'$' => {
+            let len: usize = line.parse().unwrap();
+            let text = bytes.get(begin..begin + len)?;
+            bytes.get(begin + len + 1)?;
+            return Some((Ok(Value::BulkString(text.to_vec())), begin + len + 2));
+        }
+        b'*' => return parsed_array(bytes, begin, line.parse().unwrap()),
+        other => panic!("not RESP2: {other}"),
+    };
+    Some((reply, begin))
+}
+
+fn parsed_array(
+    bytes: &[u8],
+    mut at: usize,
+    count: usize,
+) -> Option<(Result<Value, String>, usize)> {
+    let mut items = Vec::new();
+    for _ in 0..count {
+        let (item, len) = parsed(bytes.get(at..)?)?;
+        items.push(item.unwrap_or_else(|error| Value::SimpleString(format!("-{error}"))));
+        at += len;
+    }
+    Some((Ok(Value::Array(items)), at))
+}

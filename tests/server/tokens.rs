@@ -1,0 +1,207 @@
+//! Fencing tokens: each greater than every one before, whatever happened to the data.
+
+use crate::support::{Payload, Server, TOKEN_END, with_token};
+
+const HOUR_US: i64 = 3_600_000_000;
+
+/// Puts a lock on `key` whose token was issued by a clock that is `ahead_us` ahead of ours, the way
+/// it would come from another server: as a payload. Gives back its token.
+fn plant_a_token_ahead(server: &Server, key: &str, ahead_us: i64) -> i64 {
+    let mut client = server.client();
+    client.ask("CONFIG SET rdbcompression no");
+    let token = client.granted("RLOCK.ACQUIRE sample ann LEASE 600000");
+    let dump = client.dump("sample");
+    client.ask("DEL sample");
+    let mut payload = Payload::open(&dump);
+    payload.body = with_token(&payload.body, token, token + ahead_us);
+    let (key, sealed) = (key.as_bytes(), payload.sealed());
+    client.ask_bytes(&[b"RESTORE", key, b"0", &sealed]);
+    token + ahead_us
+}
+
+#[test]
+fn tokens_grow_over_all_locks_modes_and_databases() {
+    let server = Server::start();
+    let mut client = server.client();
+    let mut last = 0;
+    for round in 0..200 {
+        client.ask(&format!("SELECT {}", round % 3));
+        let mode = ["READ", "WRITE"][round % 2];
+        let token = client.granted(&format!("RLOCK.ACQUIRE door:{round} ann {mode}"));
+        assert!(token > last && token < TOKEN_END, "{token} after {last}");
+        last = token;
+    }
+}
+
+#[test]
+fn re_entry_renewal_and_partial_release_keep_the_token() {
+    let server = Server::start();
+    let mut client = server.client();
+    let token = client.granted("RLOCK.ACQUIRE door ann");
+    client.granted("RLOCK.ACQUIRE other bob");
+    for line in ["RLOCK.ACQUIRE door ann", "RLOCK.RENEW door ann", "RLOCK.RELEASE door ann"] {
+        client.ask(line);
+        assert_eq!(client.lock("door").hold("ann", "write").token, token);
+    }
+}
+
+#[test]
+fn a_refused_request_leaves_the_holders_token() {
+    let server = Server::start();
+    let mut client = server.client();
+    let token = client.granted("RLOCK.ACQUIRE door ann");
+    client.refused("RLOCK.ACQUIRE door bob");
+    assert_eq!(client.number(&format!("RLOCK.CHECK door {token}")), 1);
+    let next = client.granted("RLOCK.ACQUIRE gate bob");
+    assert!(next > token);
+}
+
+#[test]
+fn tokens_grow_over_deletion_flush_and_reload() {
+    let server = Server::start();
+    let mut client = server.client();
+    let mut last = plant_a_token_ahead(&server, "door", HOUR_US);
+    let ends = ["RLOCK.FORCE door", "DEL door", "FLUSHDB", "FLUSHALL", "DEBUG RELOAD"];
+    for end in ends {
+        client.ask(end);
+        let token = client.granted("RLOCK.ACQUIRE door bob");
+        assert!(token > last, "{end}: {token} after {last}");
+        client.ask("RLOCK.RELEASE door bob");
+        last = token;
+    }
+}
+
+#[test]
+fn tokens_grow_over_a_restart_that_lost_all_data() {
+    let mut server = Server::start();
+    let mut last = 0;
+    for _ in 0..3 {
+        let mut client = server.client();
+        for _ in 0..20 {
+            let token = client.granted("RLOCK.ACQUIRE door ann");
+            assert!(token > last, "{token} after {last}");
+            client.ask("RLOCK.RELEASE door ann");
+            last = token;
+        }
+        drop(client);
+        server.kill_9();
+        server.start_again();
+    }
+}
+
+#[test]
+fn a_token_in_an_rdb_is_passed_over_after_the_restart() {
+    let mut server = Server::start();
+    let last = plant_a_token_ahead(&server, "door", HOUR_US);
+    server.client().ask("SAVE");
+    server.restart();
+    let mut client = server.client();
+    assert_eq!(client.lock("door").hold("ann", "write").token, last);
+    client.ask("FLUSHALL");
+    assert!(client.granted("RLOCK.ACQUIRE gate bob") > last);
+}
+
+#[test]
+fn a_token_in_an_aof_is_passed_over_after_the_restart_even_if_its_lock_is_gone() {
+    for preamble in ["yes", "no"] {
+        let mut server = Server::with(&[
+            "appendonly",
+            "yes",
+            "appendfsync",
+            "always",
+            "aof-use-rdb-preamble",
+            preamble,
+        ]);
+        let planted = plant_a_token_ahead(&server, "door", HOUR_US);
+        let mut client = server.client();
+        let last = client.granted("RLOCK.ACQUIRE gate bob");
+        assert!(last > planted);
+        client.ask("DEL door gate");
+        server.kill_9();
+        server.start_again();
+        let token = server.client().granted("RLOCK.ACQUIRE gate cid");
+        assert!(token > last, "{token} after {last}");
+    }
+}
+
+#[test]
+fn a_token_ahead_is_raised_to_by_restore_in_another_database_too() {
+    let server = Server::start();
+    let last = plant_a_token_ahead(&server, "door", HOUR_US);
+    let mut client = server.client();
+    client.ask("SELECT 7");
+    assert!(client.granted("RLOCK.ACQUIRE gate bob") > last);
+}
+
+#[test]
+fn a_promoted_replica_passes_over_every_token_it_has_seen_in_the_stream() {
+    let primary = Server::primary(&[]);
+    let replica = Server::replica_of(&primary, &[]);
+    let planted = plant_a_token_ahead(&primary, "door", HOUR_US);
+    let mut client = primary.client();
+    let last = client.granted("RLOCK.ACQUIRE gate bob");
+    assert!(last > planted);
+    client.ask("FLUSHALL");
+    replica.until_in_sync_with(&primary);
+    let mut promoted = replica.client();
+    promoted.ask("REPLICAOF NO ONE");
+    let token = promoted.granted("RLOCK.ACQUIRE gate cid");
+    assert!(token > last, "{token} after {last}");
+}
+
+#[test]
+fn a_promoted_replica_passes_over_every_token_of_a_full_sync() {
+    let primary = Server::primary(&[]);
+    let last = plant_a_token_ahead(&primary, "door", HOUR_US);
+    let replica = Server::replica_of(&primary, &[]);
+    let mut promoted = replica.client();
+    promoted.ask("REPLICAOF NO ONE");
+    promoted.ask("FLUSHALL");
+    assert!(promoted.granted("RLOCK.ACQUIRE gate cid") > last);
+}
+
+#[test]
+fn a_promoted_replica_passes_over_tokens_of_its_primary_that_it_never_saw() {
+    let mut primary = Server::primary(&[]);
+    let replica = Server::replica_of(&primary, &[]);
+    // The primary begins anew, so that its tokens are as far ahead of the clock as they may be, and
+    // the replica never hears of them.
+    replica.freeze();
+    primary.kill_9();
+    primary.start_again();
+    let mut client = primary.client();
+    let mut last = 0;
+    for _ in 0..100 {
+        last = client.granted("RLOCK.ACQUIRE door ann");
+        client.ask("RLOCK.RELEASE door ann");
+    }
+    drop(primary);
+    replica.thaw();
+    let mut promoted = replica.client();
+    promoted.ask("REPLICAOF NO ONE");
+    let token = promoted.granted("RLOCK.ACQUIRE door bob");
+    assert!(token > last, "{token} after {last}");
+}
+
+#[test]
+fn restore_refuses_a_token_more_than_a_day_ahead_and_forgets_it() {
+    let server = Server::start();
+    let mut client = server.client();
+    client.ask("CONFIG SET rdbcompression no");
+    let token = client.granted("RLOCK.ACQUIRE door ann LEASE 600000");
+    let sample = Payload::open(&client.dump("door"));
+    let mut restore = |ahead_us: i64| {
+        let mut payload = sample.clone();
+        payload.body = with_token(&payload.body, token, token + ahead_us);
+        let sealed = payload.sealed();
+        client.attempt_bytes(&[b"RESTORE", b"gate", b"0", &sealed, b"REPLACE"])
+    };
+    for hours in [25, 24 * 365, 24 * 365 * 100] {
+        let error = restore(hours * HOUR_US);
+        assert!(error.is_err(), "{hours} hours ahead: {error:?}");
+    }
+    assert!(restore(23 * HOUR_US).is_ok());
+    assert_eq!(client.lock("gate").hold("ann", "write").token, token + 23 * HOUR_US);
+    let next = client.granted("RLOCK.ACQUIRE other bob");
+    assert!(next > token + 23 * HOUR_US && next < token + 24 * HOUR_US, "{next}");
+}
