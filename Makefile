@@ -1,5 +1,5 @@
 # Shortcuts only: each does one thing, in scripts/. `make` lists them.
-.PHONY: help run test lint matrix mutants valgrind bench-pair clean
+.PHONY: help run test lint matrix mutants torture valgrind bench-pair clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -18,6 +18,9 @@ matrix: ## the server tests on Redis 8.0, Valkey 8.1 and Valkey 9.1
 
 mutants: ## small wrong changes, one by one: each must turn a named test red
 	@scripts/mutants.sh
+
+torture: ## ten million steps of a simulated crowd at one lock (STEPS, SEED)
+	@scripts/torture.sh
 
 valgrind: ## the server tests under valgrind: memory errors and leaks
 	@scripts/valgrind.sh

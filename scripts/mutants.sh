@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+# Small wrong changes of the core, one by one: each must turn the test red that the list names for
+# it. `mutants.sh WORD`: only those whose title or file contains the word.
+# The changes are made in a copy, which is thrown away. The list is scripts/mutants.txt.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+cd "$root"
+
+list=$root/scripts/mutants.txt
+copy=$(mktemp -d)
+trap 'rm -rf "$copy"' EXIT
+export CARGO_TARGET_DIR=$copy/target CARGO_PROFILE_DEV_DEBUG=0 RUST_BACKTRACE=0
+
+titles=() files=() tests=() olds=() news=()
+
+# Reads the list into the arrays above. An entry begins with its title and ends at the next title.
+read_list() {
+    local line n=-1
+    while IFS= read -r line; do
+        case $line in
+            '= '*)
+                n=$((n + 1))
+                titles[n]=${line#= } files[n]='' tests[n]='' olds[n]='' news[n]=''
+                ;;
+            'file '*) files[n]=core/src/${line#file } ;;
+            'test '*) tests[n]=${line#test } ;;
+            '- '*) olds[n]+=${olds[n]:+$'\n'}${line#- } ;;
+            '+ '*) news[n]+=${news[n]:+$'\n'}${line#+ } ;;
+            '#'* | '') ;;
+            *) die "$list: what is '$line'?" ;;
+        esac
+    done <"$list"
+}
+
+# How often $2 occurs in the file $1.
+occurrences() {
+    local text rest
+    text=$(<"$1")
+    rest=${text//"$2"/}
+    say $(((${#text} - ${#rest}) / ${#2}))
+}
+
+# A list that no longer fits the code proves nothing: nothing is run then.
+check_list() {
+    local n times
+    for n in "${!titles[@]}"; do
+        [ -n "${tests[n]}" ] && [ -n "${olds[n]}" ] || die "${titles[n]}: no test, or no old text"
+        [ -f "${files[n]}" ] || die "${titles[n]}: there is no ${files[n]}"
+        times=$(occurrences "${files[n]}" "${olds[n]}")
+        [ "$times" = 1 ] && continue
+        say "found $times times, not once, in ${files[n]}: ${olds[n]}"
+        failed=$((failed + 1))
+    done
+    [ "$failed" = 0 ] || sum_up
+}
+
+# Builds what the test laws::name needs; says the program that runs it.
+build() {
+    cargo test --locked -p rlock-core --test "${1%%::*}" --no-run 2>&1 |
+        tee "$copy/log" | sed -n 's/^ *Executable .*(\(.*\))$/\1/p'
+    return "${PIPESTATUS[0]}"
+}
+
+# Runs laws::name alone. A test that never ends is red, too.
+run() {
+    timeout 120 "$1" --exact "${2#*::}" >"$copy/log" 2>&1
+}
+
+# Only a test that is green without the change says something by turning red.
+check_tests() {
+    local name program
+    while read -r name; do
+        if ! program=$(build "$name") || ! run "$program" "$name"; then
+            say "$(<"$copy/log")" "$name is red without any change"
+            failed=$((failed + 1))
+        elif ! grep -q '^test result: ok. 1 passed' "$copy/log"; then
+            say "there is no test $name"
+            failed=$((failed + 1))
+        fi
+    done < <(printf '%s\n' "${tests[@]}" | sort -u)
+    [ "$failed" = 0 ] || sum_up
+}
+
+# Makes change $1, runs its test, and takes it back.
+try() {
+    local n=$1 text program verdict=SURVIVED
+    text=$(<"${files[n]}")
+    printf '%s\n' "${text/"${olds[n]}"/"${news[n]}"}" >"${files[n]}"
+    if ! program=$(build "${tests[n]}"); then
+        verdict="does not compile"
+    elif ! run "$program" "${tests[n]}"; then
+        verdict="killed by ${tests[n]}"
+        passed=$((passed + 1))
+    fi
+    case $verdict in killed*) ;; *) failed=$((failed + 1)) ;; esac
+    say "$verdict: ${files[n]#core/src/}: ${titles[n]}"
+    printf '%s\n' "$text" >"${files[n]}"
+}
+
+read_list
+check_list
+cp -R Cargo.toml Cargo.lock core src "$copy"
+cd "$copy"
+check_tests
+for n in "${!titles[@]}"; do
+    case "${titles[n]} ${files[n]}" in *"${1-}"*) try "$n" ;; esac
+done
+sum_up
