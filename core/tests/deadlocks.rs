@@ -168,6 +168,14 @@ fn tickets_wait_for_nobody_and_nobody_waits_for_a_ticket() {
         Acquire { patience: Patience::Ticket(lease(60_000)), ..acquire(b"a", Mode::Write, 1000) };
     let _ = locks.at("2").step(Input::Acquire(ticket));
     assert_eq!(locks.waits("b", Mode::Write, "1"), NOBODY);
+
+    // And where the ticket stands ahead of one whom its owner waits for.
+    let mut locks = Locks::default();
+    locks.holds("x", Mode::Write, "2");
+    locks.holds("c", Mode::Write, "3");
+    let _ = locks.at("2").step(Input::Acquire(ticket));
+    assert_eq!(locks.waits("a", Mode::Write, "3"), NOBODY);
+    assert_eq!(locks.waits("c", Mode::Write, "2"), NOBODY);
 }
 
 /// Behind its own WRITE, a reader waits for whom that one waits for.
