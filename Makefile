@@ -1,8 +1,11 @@
 # Shortcuts only: each does one thing, in scripts/. `make` lists them.
-.PHONY: help run test lint matrix mutants torture valgrind bench-pair clean
+.PHONY: help build run test lint matrix mutants torture valgrind bench-pair clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
+
+build: ## the module: target/release/librlock.so
+	@scripts/setup.sh && . .tools/env && cargo build --release --locked
 
 run: ## build, then a server with the module on port 6380, in the foreground; data in .tools/run
 	@scripts/run.sh

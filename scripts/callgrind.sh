@@ -21,7 +21,7 @@ delete_if="if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KE
 
 # $1: what to do, $2: pairs. Commands in the server's protocol, over 4096 keys.
 commands() {
-    awk -v what="$1" -v pairs="$2" -v owner="$owner" -v script="$delete_if" '
+    awk -v what="$1" -v pairs="$2" -v owner="$owner" -v sha="$(printf %s "$delete_if" | sha1sum | cut -d" " -f1)" '
         function say(line, words, n, i) {
             n = split(line, words, "|")
             printf "*%d\r\n", n
@@ -36,7 +36,7 @@ commands() {
                 }
                 if (what == "set-del") { say("SET|" key "|" owner "|NX|PX|30000"); say("DEL|" key) }
                 if (what == "set-script") {
-                    say("SET|" key "|" owner "|NX|PX|30000"); say("EVAL|" script "|1|" key "|" owner)
+                    say("SET|" key "|" owner "|NX|PX|30000"); say("EVALSHA|" sha "|1|" key "|" owner)
                 }
             }
         }'
@@ -53,6 +53,7 @@ instructions() {
         kill -0 $pid 2>/dev/null || die "the server did not start: $(tail -3 "$folder/log")"
         sleep 0.1
     done
+    "$cli" -s "$socket" script load "$delete_if" >/dev/null
     commands "$1" "$2" | "$cli" -s "$socket" --pipe >/dev/null
     "$cli" -s "$socket" shutdown nosave >/dev/null 2>&1 || true
     wait $pid || true

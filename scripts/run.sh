@@ -28,4 +28,6 @@ Locks are served on port $port; data in $data; Ctrl-C stops it. In another termi
     $cli -p $port
 
 END
-exec "$tools/servers/default/redis-server" redis.conf --port "$port" --dir "$data" --loadmodule "$(module)"
+# A copy: CONFIG REWRITE writes into the file that the server was started with.
+cp redis.conf "$data/redis.conf"
+exec "$tools/servers/default/redis-server" "$data/redis.conf" --port "$port" --dir "$data" --loadmodule "$(module)"

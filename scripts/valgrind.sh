@@ -22,7 +22,7 @@ options=(--leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=de
 
 # --- what must be reported ---
 cc -g -shared -fPIC -o "$folder/planted.so" tests/planted/planted.c
-valgrind "${options[@]}" --log-file="$folder/planted.log" "$server" --port 0 --save '' --dir "$folder" \
+valgrind "${options[@]}" --log-file="$folder/planted.log" "$server" --port 0 --unixsocket "$folder/planted.sock" --save '' --dir "$folder" \
     --loadmodule "$folder/planted.so" >/dev/null 2>&1 || true
 grep -q 'Invalid read of size 1' "$folder/planted.log" || die "the planted use after free was not reported"
 grep -q '7,777 bytes in 1 blocks are definitely lost' "$folder/planted.log" || die "the planted leak was not reported"

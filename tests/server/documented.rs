@@ -7,6 +7,7 @@
 //! may be a little more or less.
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -69,8 +70,12 @@ fn is_spoken(line: &str) -> bool {
 fn say(server: &Server, command: &str) -> Child {
     let cli = std::env::var("RLOCK_CLI").unwrap_or_else(|_| "redis-cli".into());
     let mut program = Command::new(cli);
-    program.arg("--no-raw").arg("-s").arg(server.socket()).args(command.split_whitespace());
-    program.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("redis-cli runs")
+    program.arg("--no-raw").arg("-s").arg(server.socket());
+    program.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = program.spawn().expect("redis-cli runs");
+    // As a person types it: redis-cli reads the quotes.
+    writeln!(child.stdin.take().unwrap(), "{command}").unwrap();
+    child
 }
 
 fn output(child: Child) -> Vec<String> {
