@@ -1,5 +1,5 @@
 # Shortcuts only: each does one thing, in scripts/. `make` lists them.
-.PHONY: help build run test lint matrix mutants torture valgrind bench-pair clean
+.PHONY: help build run test lint matrix mutants torture valgrind bench-pair figures clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -30,6 +30,9 @@ valgrind: ## the server tests under valgrind: memory errors and leaks
 
 bench-pair: ## instructions of ACQUIRE + RELEASE beside SET NX PX + DEL
 	@scripts/callgrind.sh
+
+figures: ## what waiting costs and how late a grant is, with few and with 10 000 who wait
+	@scripts/figures.sh
 
 clean: ## remove what was built and what was fetched, and the data of `make run`
 	@rm -rf target .tools

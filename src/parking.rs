@@ -219,6 +219,13 @@ impl DbWaits<'_> {
     fn at(&mut self, lock: &LockId, who: Stand<'_>, steps: &mut Steps) -> Vec<Owner> {
         let (now, mut owners) = (self.now, Vec::new());
         let seen = self.seen.entry(lock.clone()).or_default();
+        let is_seen = state::with(|state| {
+            let memory = state.memories.get(lock.db, &lock.key);
+            memory.is_some_and(|memory| seen.covers(memory, who))
+        });
+        if is_seen {
+            return owners;
+        }
         self.ctx.with_name(self.db, &lock.key, |name| {
             let mut key = self.ctx.open(name, Access::Reads);
             let (free, unknown) = (Lock::default(), Memory::default());

@@ -113,6 +113,47 @@ pub fn log_line(key: &[u8], owners: &[Owner]) -> String {
     format!("rlock: deadlock refused at {key}: {names} waits for {first}")
 }
 
+/// Where somebody stands as far as others are waited for.
+struct Stance<'a> {
+    owner: &'a [u8],
+    mode: Mode,
+    upgrade: bool,
+    place: Option<Place>,
+}
+
+impl<'a> Stance<'a> {
+    fn of(memory: &'a Memory, who: Stand<'a>) -> Option<Self> {
+        let queue = &memory.queue;
+        let (owner, mode, upgrade, place) = match who {
+            Stand::Parked(waiter) => {
+                let entry = queue.blocked(waiter)?;
+                let place = queue.place_of(waiter);
+                (entry.owner.as_bytes(), entry.mode, entry.upgrade, place)
+            }
+            Stand::Asking(owner, mode, upgrade) => (owner, mode, upgrade, queue.ticket_of(owner)),
+        };
+        // Behind a wait of its own that makes it a re-entry, it waits for what that one waits for.
+        let own = queue
+            .blocked_of(owner)
+            .find(|(other, entry)| place.is_none_or(|place| *other < place) && entry.mode >= mode);
+        let (mode, place) = own.map_or((mode, place), |(place, entry)| (entry.mode, Some(place)));
+        Some(Self { owner, mode, upgrade, place })
+    }
+}
+
+impl Seen {
+    /// Whether everybody whom this one waits for was looked at before: then the lock need not be
+    /// looked at.
+    pub fn covers(&self, memory: &Memory, who: Stand<'_>) -> bool {
+        let Some(Stance { mode, place, .. }) = Stance::of(memory, who) else { return true };
+        let [by_reader, by_writer] = self.line;
+        let upto = if mode == Mode::Write { by_writer } else { by_reader };
+        self.selves.is_empty()
+            && self.holders >= Some(mode)
+            && memory.queue.line_between(upto, place).next().is_none()
+    }
+}
+
 impl Mode {
     /// Whether one who wants this waits for one who has, or wants, that.
     fn meets(self, other: Self) -> bool {
@@ -131,22 +172,8 @@ impl Lock {
         seen: &mut Seen,
         steps: &mut Steps,
     ) -> Vec<Owner> {
-        let queue = &memory.queue;
-        let (owner, mode, upgrade, place) = match who {
-            Stand::Parked(waiter) => match queue.blocked(waiter) {
-                Some(entry) => {
-                    let place = queue.place_of(waiter);
-                    (entry.owner.as_bytes(), entry.mode, entry.upgrade, place)
-                }
-                None => return Vec::new(),
-            },
-            Stand::Asking(owner, mode, upgrade) => (owner, mode, upgrade, queue.ticket_of(owner)),
-        };
-        // Behind a wait of its own that makes it a re-entry, it waits for what that one waits for.
-        let own = queue
-            .blocked_of(owner)
-            .find(|(other, entry)| place.is_none_or(|place| *other < place) && entry.mode >= mode);
-        let (mode, place) = own.map_or((mode, place), |(place, entry)| (entry.mode, Some(place)));
+        let Some(stance) = Stance::of(memory, who) else { return Vec::new() };
+        let Stance { owner, mode, upgrade, place } = stance;
         let reads = self.hold_at(owner, Mode::Read, now).is_some();
         let is_first = upgrade && mode == Mode::Write && reads && place.is_none();
         let is_met = |at: &Option<Place>, held: Mode| match at {

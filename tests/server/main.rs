@@ -33,6 +33,7 @@ mod hostile_payloads;
 mod lease_end;
 mod metrics;
 mod notifications;
+mod other_modules;
 mod pauses_and_roles;
 mod persistence;
 mod queue_views;

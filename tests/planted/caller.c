@@ -1,0 +1,35 @@
+/* Another module, which calls RLOCK.ACQUIRE: `CALLER.ACQUIRE key owner [words …]`. Knows nothing of Redis but
+ * what the server hands to every module. */
+#include <stddef.h>
+
+typedef int (*get_api)(const char *name, void *to);
+
+static void *(*call)(void *ctx, const char *command, const char *format, ...);
+static int (*reply_with)(void *ctx, void *reply);
+static int (*reply_with_error)(void *ctx, const char *line);
+static void (*free_reply)(void *reply);
+
+static int acquire(void *ctx, void **argv, int argc) {
+    void *reply = call(ctx, "RLOCK.ACQUIRE", "v", argv + 1, (size_t)(argc - 1));
+    if (reply == NULL)
+        return reply_with_error(ctx, "ERR the server refused the call");
+    reply_with(ctx, reply);
+    free_reply(reply);
+    return 0;
+}
+
+int RedisModule_OnLoad(void *ctx, void **argv, int argc) {
+    (void)argv;
+    (void)argc;
+    get_api get = *(get_api *)ctx; /* by convention the first field of the context */
+    void (*introduce)(void *, const char *, int, int) = NULL;
+    int (*create)(void *, const char *, int (*)(void *, void **, int), const char *, int, int, int) = NULL;
+    get("RedisModule_SetModuleAttribs", &introduce);
+    get("RedisModule_CreateCommand", &create);
+    get("RedisModule_Call", &call);
+    get("RedisModule_ReplyWithCallReply", &reply_with);
+    get("RedisModule_ReplyWithError", &reply_with_error);
+    get("RedisModule_FreeCallReply", &free_reply);
+    introduce(ctx, "caller", 1, 1);
+    return create(ctx, "caller.acquire", acquire, "write", 1, 1, 1);
+}

@@ -1,0 +1,47 @@
+//! Lock commands called by another module: as without BLOCK, and never with a session.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::support::{Server, say_not_seen};
+
+/// A server that has the other module, too; none where no C compiler is.
+fn with_caller() -> Option<Server> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/planted/caller.c");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let (process, thread) = (std::process::id(), std::thread::current().id());
+    let built = folder.join(format!("caller-{process}-{thread:?}.so"));
+    let mut compiler = Command::new("cc");
+    compiler.arg("-shared").arg("-fPIC").arg("-o").arg(&built).arg(source);
+    if !compiler.status().is_ok_and(|status| status.success()) {
+        say_not_seen("calls from another module: there is no C compiler");
+        return None;
+    }
+    let server = Server::start();
+    server.client().ask(&format!("MODULE LOAD {}", built.display()));
+    std::fs::remove_file(built).unwrap();
+    Some(server)
+}
+
+#[test]
+fn another_module_that_would_have_to_wait_is_told_so_at_once() {
+    let Some(server) = with_caller() else { return };
+    let mut client = server.client();
+    let token = client.granted("CALLER.ACQUIRE door ann BLOCK 0");
+    assert_eq!(client.granted("CALLER.ACQUIRE door ann"), token);
+    client.refused("CALLER.ACQUIRE door bob BLOCK 0");
+    client.refused("CALLER.ACQUIRE door bob READ BLOCK 100 LEASE 5");
+    assert_eq!(client.gauges(), (0, 0, 0));
+    client.refused("CALLER.ACQUIRE door bob QUEUE 60000");
+    assert_eq!(client.gauges(), (0, 1, 0));
+}
+
+#[test]
+fn another_module_gets_no_session() {
+    let Some(server) = with_caller() else { return };
+    let mut client = server.client();
+    let error = client.error("CALLER.ACQUIRE door ann SESSION");
+    assert!(error.contains("SESSION"), "{error}");
+    assert_eq!(client.number("EXISTS door"), 0);
+    assert_eq!(client.gauges(), (0, 0, 0));
+}
