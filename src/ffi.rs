@@ -423,12 +423,18 @@ impl Ctx {
 
     /// The caller's connection, if it is a real one and not a script's or another module's.
     pub fn client(&self) -> Option<u64> {
+        let flags = self.flags();
+        let is_called =
+            flags.contains(ContextFlags::DENY_BLOCKING) && !flags.contains(ContextFlags::MULTI);
+        if is_called || flags.contains(ContextFlags::LUA) {
+            return None;
+        }
         // SAFETY: context; without a place for the answer the server only says whether it knows the
         // number.
         unsafe {
             let id = there(raw::RedisModule_GetClientId)(self.0);
             let known = there(raw::RedisModule_GetClientInfoById)(null_mut(), id);
-            (known == OK && !self.flags().contains(ContextFlags::LUA)).then_some(id)
+            (known == OK).then_some(id)
         }
     }
 
