@@ -121,7 +121,7 @@ impl Serve for AcquireLock {
     fn serve(call: &Call<'_>) -> Result<(), String> {
         let (ctx, said) = (call.ctx, &call.said);
         let session = match said.session {
-            true => Some(ClientId(ctx.client().ok_or(NO_SESSION)?)),
+            true => Some(ClientId::from(ctx.client().ok_or(NO_SESSION)?)),
             false => None,
         };
         let patience = match (said.block_ms, said.queue) {

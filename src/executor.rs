@@ -104,7 +104,7 @@ pub fn close_soon(lost: Vec<ClientId>) {
     }
     fn close(ctx: &Ctx) {
         for client in state::with(|state| std::mem::take(&mut state.lost)) {
-            ctx.close(client.0);
+            ctx.close(client.get());
         }
     }
     if !lost.is_empty() {

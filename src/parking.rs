@@ -50,17 +50,17 @@ pub fn park<'a>(
     if let Some(refusal) = deadlock(ctx, &lock, &ask) {
         return Some(Reply::Refused(refusal));
     }
-    let waiter = WaiterId(state::with(|state| {
+    let waiter = WaiterId::from(state::with(|state| {
         state.last_waiter = state.last_waiter.wrapping_add(1).max(1);
         state.last_waiter
     }));
     let net_ms = if block_ms == 0 { 0 } else { block_ms.saturating_add(NET_MS) };
-    let Some(blocked) = ctx.block::<Park>(name, waiter.0, net_ms) else {
+    let Some(blocked) = ctx.block::<Park>(name, waiter.get(), net_ms) else {
         return Some(Reply::NotNow { wait_ms });
     };
     let parked = Parked {
         blocked: Some(blocked),
-        client: ctx.client().map(ClientId),
+        client: ctx.client().map(ClientId::from),
         lock: lock.clone(),
         owner: Owner::from(ask.owner),
         with_ttl,
@@ -104,7 +104,7 @@ pub fn answer(wake: Wake) {
 
 /// A connection ended. Its sessions, its wait, and a grant that it did not hear of, end with it.
 pub fn connection_ended(client: u64) {
-    let client = ClientId(client);
+    let client = ClientId::from(client);
     wait_ended(client);
     if state::with(|state| state.memories.disconnect(client)) {
         alarm::look_soon();
@@ -140,7 +140,7 @@ struct Park;
 
 impl Waiting for Park {
     fn reply(ctx: &Ctx, waiter: u64) {
-        let waiter = WaiterId(waiter);
+        let waiter = WaiterId::from(waiter);
         let told = state::with(|state| {
             let parked = state.parked.get_mut(&waiter)?;
             let reply = parked.reply.clone();
@@ -162,11 +162,11 @@ impl Waiting for Park {
     }
 
     fn gone(waiter: u64) {
-        left(WaiterId(waiter));
+        left(WaiterId::from(waiter));
     }
 
     fn over(waiter: u64, is_lost: bool) {
-        let waiter = WaiterId(waiter);
+        let waiter = WaiterId::from(waiter);
         if is_lost {
             left(waiter);
         }

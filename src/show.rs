@@ -43,7 +43,7 @@ impl Serve for Describe {
             let memory = state.memories.get(db, call.said.key);
             for (token, row) in &mut holders {
                 let session = memory.and_then(|memory| memory.sessions.get(*token));
-                row.push(("session", number(session.map_or(0, |session| session.client.0))));
+                row.push(("session", number(session.map_or(0, |session| session.client.get()))));
             }
             let Some(queue) = memory.map(|memory| &memory.queue) else { return (0, Vec::new()) };
             let rows = queue.iter().take(call.said.count).map(|(entry, has_turn)| {

@@ -38,7 +38,7 @@ impl Fresh {
     }
 
     fn remove_token(&mut self, token: Token) {
-        let all = (token, WaiterId(u64::MIN))..=(token, WaiterId(u64::MAX));
+        let all = (token, WaiterId::from(1))..=(token, WaiterId::from(u64::MAX));
         while let Some((_, waiter)) = self.by_token.range(all.clone()).next().copied() {
             self.remove(waiter);
         }

@@ -1,6 +1,8 @@
 //! Numbers with their unit and bounds in the type. Checked once, at the edge; inside, nothing is
 //! checked again.
 
+use std::num::NonZeroU64;
+
 use serde::{Deserialize, Serialize};
 
 /// The server's clock at one moment, in microseconds since the Unix epoch.
@@ -25,42 +27,52 @@ impl Now {
 
     /// The same moment in whole milliseconds: what deadlines are compared with.
     pub const fn ms(self) -> EpochMs {
-        EpochMs(self.0 / 1000)
+        EpochMs::clamped(self.0 / 1000)
     }
 }
 
 /// A moment in milliseconds since the Unix epoch, from 0 to [`EpochMs::MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "u64", into = "u64")]
-pub struct EpochMs(u64);
+pub struct EpochMs(NonZeroU64);
 
 impl EpochMs {
     /// 2^53 - 1, the last integer that every client language holds exactly.
-    pub const MAX: Self = Self((1 << 53) - 1);
+    pub const MAX: Self = Self::clamped((1 << 53) - 1);
 
     /// The moment, or `None` beyond [`EpochMs::MAX`].
     pub const fn new(ms: u64) -> Option<Self> {
-        if ms <= Self::MAX.0 { Some(Self(ms)) } else { None }
+        if ms <= Self::MAX.get() { Some(Self::clamped(ms)) } else { None }
+    }
+
+    /// Kept as one more than it is, so that a moment that there is not costs no more memory.
+    const fn clamped(ms: u64) -> Self {
+        const LAST: u64 = (1 << 53) - 1;
+        let ms = if ms < LAST { ms } else { LAST };
+        match NonZeroU64::new(ms.saturating_add(1)) {
+            Some(kept) => Self(kept),
+            None => Self(NonZeroU64::MIN),
+        }
     }
 
     /// Milliseconds since the Unix epoch.
     pub const fn get(self) -> u64 {
-        self.0
+        self.0.get().saturating_sub(1)
     }
 
     /// The deadline of a lease that begins now; never beyond [`EpochMs::MAX`].
     pub fn after(self, lease: LeaseMs) -> Self {
-        Self(self.0.saturating_add(lease.0)).min(Self::MAX)
+        Self::clamped(self.get().saturating_add(lease.get()))
     }
 
     /// Milliseconds from `now` until this moment; 0 when it is past.
     pub const fn left_at(self, now: Now) -> u64 {
-        self.0.saturating_sub(now.ms().0)
+        self.get().saturating_sub(now.ms().get())
     }
 
     /// A deadline is over from its own millisecond on.
     pub const fn is_over_at(self, now: Now) -> bool {
-        self.0 <= now.ms().0
+        self.get() <= now.ms().get()
     }
 }
 
@@ -73,13 +85,13 @@ impl TryFrom<u64> for EpochMs {
 
 impl From<EpochMs> for u64 {
     fn from(at: EpochMs) -> Self {
-        at.0
+        at.get()
     }
 }
 
 /// How long a hold lasts unless it is renewed, in milliseconds: from 1 to [`LeaseMs::MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct LeaseMs(u64);
+pub struct LeaseMs(u32);
 
 impl LeaseMs {
     /// Seven days. A longer lease is a forgotten lock, not a longer task.
@@ -87,19 +99,21 @@ impl LeaseMs {
 
     /// The lease, or `None` outside 1..=[`LeaseMs::MAX`] ms.
     pub const fn new(ms: u64) -> Option<Self> {
-        if ms >= 1 && ms <= Self::MAX.0 { Some(Self(ms)) } else { None }
+        // Seven days fit 32 bits.
+        #[allow(clippy::cast_possible_truncation, reason = "checked just before")]
+        if ms >= 1 && ms <= Self::MAX.get() { Some(Self(ms as u32)) } else { None }
     }
 
     /// Milliseconds.
     pub const fn get(self) -> u64 {
-        self.0
+        self.0 as u64
     }
 }
 
 /// A fencing token, from 1 to [`Token::MAX`]: greater than every token before it, of any lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "u64", into = "u64")]
-pub struct Token(std::num::NonZeroU64);
+pub struct Token(NonZeroU64);
 
 impl Token {
     /// 2^53 - 1, the last integer that every client language holds exactly.
@@ -107,7 +121,7 @@ impl Token {
 
     /// The token, or `None` outside 1..=[`Token::MAX`].
     pub const fn new(token: u64) -> Option<Self> {
-        match std::num::NonZeroU64::new(token) {
+        match NonZeroU64::new(token) {
             Some(token) if token.get() <= Self::MAX => Some(Self(token)),
             _ => None,
         }

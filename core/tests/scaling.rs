@@ -200,7 +200,7 @@ fn crowd(count: u64) -> World {
         if number % 2 == 0 {
             let _ = world.drive(Input::Park(
                 Acquire { patience: Patience::Block, ..ask },
-                WaiterId(number + 1),
+                WaiterId::from(number + 1),
                 None,
             ));
         } else {
@@ -219,7 +219,7 @@ fn waiting_takes_about_as_long_beside_ten_as_beside_ten_thousand() {
         let poll = format!("waiter {:08}", (others / 2) | 1);
         let begun = Instant::now();
         for round in 0..ROUNDS {
-            let waiter = WaiterId(1_000_000 + round);
+            let waiter = WaiterId::from(1_000_000 + round);
             let block = Acquire { patience: Patience::Block, ..acquire(b"leaver", Mode::Read, 1) };
             let _ = world.drive(Input::Park(block, waiter, None));
             world.memory.leave(waiter);
@@ -249,7 +249,7 @@ fn many_readers_that_enter_together_take_as_long_as_one_by_one() {
             let name = format!("waiter {number:08}");
             let ask = acquire(name.as_bytes(), Mode::Read, 600_000);
             let ask = Acquire { patience: Patience::Block, ..ask };
-            let _ = world.drive(Input::Park(ask, WaiterId(number + 1), None));
+            let _ = world.drive(Input::Park(ask, WaiterId::from(number + 1), None));
         }
         let begun = Instant::now();
         let effects = world.drive(Input::Release(release(b"first")));

@@ -89,7 +89,7 @@ impl Crowd {
     fn asks(&mut self) {
         let owner = self.rng.choice(&self.owners).copied().unwrap();
         let mode = if self.rng.u8(..3) == 0 { Mode::Write } else { Mode::Read };
-        let session = (self.rng.u8(..5) == 0).then(|| ClientId(self.rng.u64(1..6)));
+        let session = (self.rng.u8(..5) == 0).then(|| ClientId::from(self.rng.u64(1..6)));
         let lease_ms = if session.is_some() { 1000 } else { self.rng.u64(1..40) };
         let ask = Acquire {
             upgrade: self.rng.u8(..3) == 0,
@@ -140,7 +140,7 @@ impl Crowd {
                 self.step(Input::Cancel(owner));
             }
             90..93 => {
-                self.world.memory.disconnect(ClientId(self.rng.u64(1..6)));
+                self.world.memory.disconnect(ClientId::from(self.rng.u64(1..6)));
                 self.step(Input::Tick);
             }
             93..96 => {
@@ -173,7 +173,7 @@ impl Crowd {
             self.step(Input::Cancel(owner));
         }
         (1..6).for_each(|client| {
-            self.world.memory.disconnect(ClientId(client));
+            self.world.memory.disconnect(ClientId::from(client));
         });
         self.step(Input::Force(None));
         self.heard.drain(..).for_each(|waiter| self.world.memory.answered(waiter));

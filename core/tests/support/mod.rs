@@ -164,7 +164,7 @@ impl World {
             return (effects, None);
         }
         self.last_waiter += 1;
-        let waiter = WaiterId(self.last_waiter);
+        let waiter = WaiterId::from(self.last_waiter);
         let ends_at = block_ms.and_then(|ms| EpochMs::new(self.now.ms().get() + ms));
         self.parked.insert(waiter, ask.owner.to_vec());
         let parked = self.step(Input::Park(ask, waiter, ends_at));

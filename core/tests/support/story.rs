@@ -118,7 +118,7 @@ impl Story {
                 String::new()
             }
             ["connection", client, "ends"] => {
-                self.world.memory.disconnect(ClientId(number(client)));
+                self.world.memory.disconnect(ClientId::from(number::<u64>(client)));
                 String::new()
             }
             ["starts" | "promoted"] => {
@@ -174,7 +174,7 @@ impl Story {
             _ => self.world.step(input),
         };
         let mut said = match waits {
-            Some(WaiterId(waiter)) => format!("waits w{waiter}"),
+            Some(waiter) => format!("waits w{}", waiter.get()),
             None => self.reply(&effects.reply, owner),
         };
         if !effects.events.is_empty() {
@@ -193,13 +193,13 @@ impl Story {
     fn say_others(&self, effects: &Effects<'_>, said: &mut String) {
         for wake in &effects.wakes {
             let reply = self.reply(&wake.reply, b"");
-            said.push_str(&format!("; w{} {reply}", wake.waiter.0));
+            said.push_str(&format!("; w{} {reply}", wake.waiter.get()));
         }
         for owner in &effects.turns {
             said.push_str(&format!("; turn {}", escaped(owner.as_bytes())));
         }
         for client in &effects.lost {
-            said.push_str(&format!("; closes {}", client.0));
+            said.push_str(&format!("; closes {}", client.get()));
         }
     }
 
@@ -245,7 +245,9 @@ impl Story {
                 Some(("depth", depth)) => ask.depth = Some(number(depth)),
                 Some(("block", _)) => ask.patience = Patience::Block,
                 Some(("queue", ms)) => ask.patience = Patience::Ticket(super::lease(number(ms))),
-                Some(("session", client)) => ask.session = Some(ClientId(number(client))),
+                Some(("session", client)) => {
+                    ask.session = Some(ClientId::from(number::<u64>(client)))
+                }
                 None if *option == "upgrade" => ask.upgrade = true,
                 _ => ask.mode = mode_of(option).expect("an option of acquire"),
             }
@@ -297,8 +299,8 @@ impl Story {
         let wakes = dismissed
             .wakes
             .iter()
-            .map(|wake| format!("w{} {}", wake.waiter.0, self.reply(&wake.reply, b"")));
-        let lost = dismissed.lost.iter().map(|client| format!("closes {}", client.0));
+            .map(|wake| format!("w{} {}", wake.waiter.get(), self.reply(&wake.reply, b"")));
+        let lost = dismissed.lost.iter().map(|client| format!("closes {}", client.get()));
         wakes.chain(lost).collect::<Vec<_>>().join("; ")
     }
 
@@ -307,7 +309,7 @@ impl Story {
         let one = |(entry, turn): (&rlock_core::Entry, bool)| {
             let (owner, mode) = (escaped(entry.owner.as_bytes()), entry.mode.lower());
             let kind = match entry.kind {
-                Kind::Blocked(WaiterId(waiter)) => format!("w{waiter}"),
+                Kind::Blocked(waiter) => format!("w{}", waiter.get()),
                 Kind::Ticket => "ticket".into(),
             };
             let turn = if turn { " turn" } else { "" };
@@ -347,7 +349,7 @@ fn mode_of(word: &str) -> Option<Mode> {
 }
 
 fn waiter_of(word: &str) -> WaiterId {
-    WaiterId(number(word.strip_prefix('w').expect("a wait, like w1")))
+    WaiterId::from(number::<u64>(word.strip_prefix('w').expect("a wait, like w1")))
 }
 
 fn number<T: std::str::FromStr>(word: &str) -> T {
@@ -408,7 +410,7 @@ pub fn line(us: u64, input: &Input<'_>) -> String {
 
 fn patience(ask: &Acquire<'_>) -> String {
     let depth = ask.depth.map_or(String::new(), |depth| format!(" depth={depth}"));
-    let session = ask.session.map_or(String::new(), |client| format!(" session={}", client.0));
+    let session = ask.session.map_or(String::new(), |client| format!(" session={}", client.get()));
     match ask.patience {
         Patience::None => depth + &session,
         Patience::Block => format!("{depth}{session} block=forever"),
