@@ -230,13 +230,14 @@ impl Lock {
         if queue.has_turn(place) {
             queue.take_turns_from(place);
         }
-        if let Some(ticket) = queue.remove(place) {
+        if let Some(ticket) = queue.get(place) {
             entry.since = ticket.since;
         }
         if is_upgrade && !place.is_in_front() {
+            queue.remove(place);
             queue.push_front(entry);
         } else {
-            queue.put(place, entry);
+            queue.replace(place, entry);
         }
     }
 

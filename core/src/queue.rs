@@ -255,8 +255,22 @@ impl Queue {
         self.put(Place(place), entry);
     }
 
+    /// The same owner waits at the same place of the line in another way.
+    pub(crate) fn replace(&mut self, place: Place, entry: Entry) {
+        let Some(old) = self.line.get_mut(&place) else { return };
+        let (before, after) = (old.ends_at, entry.ends_at);
+        if let Kind::Blocked(waiter) = entry.kind {
+            self.by_waiter.insert(waiter, place);
+        }
+        *old = entry;
+        if before != after {
+            before.map(|ends_at| self.by_end.remove(&(ends_at, place)));
+            after.map(|ends_at| self.by_end.insert((ends_at, place)));
+        }
+    }
+
     /// In the line at this place, which is nobody's.
-    pub(crate) fn put(&mut self, place: Place, entry: Entry) {
+    fn put(&mut self, place: Place, entry: Entry) {
         self.by_owner.insert((hash_of(entry.owner.as_bytes()), place));
         if let Some(ends_at) = entry.ends_at {
             self.by_end.insert((ends_at, place));
