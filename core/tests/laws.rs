@@ -15,7 +15,7 @@ use rlock_core::{
     Tokens, snapshot,
 };
 use support::laws::{self, Held, picture};
-use support::{START_US, World, acquire, lease, release, renew, story};
+use support::{START_US, World, acquire, lease, number, random, release, renew, story};
 
 const OWNERS: [&[u8]; 3] = [b"a", b"b", b"c"];
 const MODES: [Mode; 2] = [Mode::Write, Mode::Read];
@@ -150,17 +150,6 @@ fn every_input(world: &World) -> Vec<Input<'static>> {
 }
 
 // --- long random histories ----------------------------------------------------------------------
-
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
-}
-
-/// `RLOCK_SEED` runs one again, `RLOCK_STEPS` makes it longer.
-fn random(steps: u64) -> (Rng, u64) {
-    let seed = number("RLOCK_SEED").unwrap_or_else(|| fastrand::u64(..));
-    println!("RLOCK_SEED={seed}");
-    (Rng::with_seed(seed), number("RLOCK_STEPS").unwrap_or(steps))
-}
 
 const NAMES: [&[u8]; 6] =
     [b"a", b"b", b"\0", b"a\r\n+OK", b"%s%n", b"\xff\xfe a name that is longer than the others \\"];

@@ -11,18 +11,7 @@ use rlock_core::{
     WaiterId,
 };
 use support::laws::picture;
-use support::{World, acquire, lease, line, release, renew};
-
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
-}
-
-/// `RLOCK_SEED` runs one again, `RLOCK_STEPS` makes it longer.
-fn random(steps: u64) -> (Rng, u64) {
-    let seed = number("RLOCK_SEED").unwrap_or_else(|| fastrand::u64(..));
-    println!("RLOCK_SEED={seed}");
-    (Rng::with_seed(seed), number("RLOCK_STEPS").unwrap_or(steps))
-}
+use support::{World, acquire, lease, line, random, release, renew};
 
 /// A crowd at one lock, and what came of it.
 struct Crowd {

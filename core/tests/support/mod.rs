@@ -308,6 +308,18 @@ fn tokens_after(greatest: u64) -> Tokens {
     tokens
 }
 
+/// A number from the environment.
+pub fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
+
+/// `RLOCK_SEED` runs a random history again, `RLOCK_STEPS` makes it longer.
+pub fn random(steps: u64) -> (fastrand::Rng, u64) {
+    let seed = number("RLOCK_SEED").unwrap_or_else(|| fastrand::u64(..));
+    println!("RLOCK_SEED={seed}");
+    (fastrand::Rng::with_seed(seed), number("RLOCK_STEPS").unwrap_or(steps))
+}
+
 pub fn lease(ms: u64) -> LeaseMs {
     LeaseMs::new(ms).expect("a lease from 1 ms to seven days")
 }
