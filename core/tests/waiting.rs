@@ -56,6 +56,10 @@ impl Crowd {
     }
 
     fn count(&mut self, effects: &Effects<'_>) {
+        // A turn of the server's loop is short: nobody is on the way for long.
+        if self.heard.len() > 20 {
+            self.heard.drain(..).for_each(|waiter| self.world.memory.answered(waiter));
+        }
         self.turns += effects.turns.len() as u64;
         for wake in &effects.wakes {
             match wake.reply {

@@ -108,7 +108,9 @@ impl World {
             max_depth: self.max_depth,
             tickets_left: self.tickets_left,
         };
-        self.lock.apply(&mut self.memory, &mut moment, input)
+        let effects = self.lock.apply(&mut self.memory, &mut moment, input);
+        self.memory.sessions.take_touched();
+        effects
     }
 
     /// One step, held to every law.
