@@ -108,7 +108,7 @@ fn line(fault: Fault) -> String {
             "ERR malformed payload: its token is more than a day ahead of the clock"
         }
         Fault::ReadOnly => "READONLY You can't write against a read only replica.",
-        Fault::WrongType => "WRONGTYPE Operation against a key holding the wrong kind of value",
+        Fault::WrongType => return Refusal::WrongType.line(&[], &[]),
     }
     .into()
 }
