@@ -101,6 +101,9 @@ impl Entry {
 pub(crate) struct Place(i64);
 
 impl Place {
+    /// Before every other one.
+    pub(crate) const FIRST: Self = Self(i64::MIN);
+
     /// An upgrader's: before everybody who came to the end.
     pub(crate) const fn is_in_front(self) -> bool {
         self.0 < 0

@@ -51,7 +51,8 @@ pub struct Seen {
     holders: Option<Mode>,
     /// The line up to these places was seen as a reader or as a writer meets it.
     line: [Option<Place>; 2],
-    /// Left out because they met themselves: holders (no place) and waiters, with their mode.
+    /// Left out because they met themselves, or because they are not parked yet: holders (no place)
+    /// and waiters, with their mode.
     selves: Vec<(Option<Place>, Mode, Owner)>,
 }
 
@@ -185,6 +186,11 @@ impl Lock {
             .iter()
             .filter(|(at, held, other)| other.as_bytes() != owner && is_met(at, *held));
         let mut blockers: Vec<Owner> = others.map(|(_, _, other)| other.clone()).collect();
+        // Those behind where it is going to stand, which is not always the end, wait for it then.
+        if matches!(who, Stand::Asking(..)) && (is_first || place.is_some()) {
+            let at = place.unwrap_or(Place::FIRST);
+            seen.selves.push((Some(at), mode, Owner::from(owner)));
+        }
         if !is_first {
             ahead(memory, owner, mode, place, seen, steps, &mut blockers);
         }

@@ -234,6 +234,39 @@ fn who_met_itself_at_a_lock_is_met_by_the_next_one() {
     assert!(!locks.waits("s", Mode::Write, "1").is_empty());
 }
 
+/// Nobody waits for a ticket. But when it becomes a blocked wait, in its place, those behind it
+/// wait for it at once.
+#[test]
+fn a_ticket_that_becomes_a_blocked_wait_is_waited_for_by_those_behind_it() {
+    let mut locks = Locks::default();
+    locks.holds("a", Mode::Read, "1");
+    locks.holds("c", Mode::Write, "2");
+    let ticket =
+        Acquire { patience: Patience::Ticket(lease(60_000)), ..acquire(b"b", Mode::Write, 1000) };
+    let _ = locks.at("1").step(Input::Acquire(ticket));
+    assert_eq!(locks.waits("c", Mode::Read, "1"), NOBODY, "only a ticket is ahead");
+    assert_eq!(locks.waits("a", Mode::Write, "2"), NOBODY);
+    // b waits for a, who waits for c, who would wait for b from then on.
+    assert_eq!(locks.waits("b", Mode::Write, "1"), ["b", "a", "c"]);
+}
+
+/// An upgrader comes before those who stood there already.
+#[test]
+fn an_upgrader_is_waited_for_by_those_behind_it() {
+    let mut locks = Locks::default();
+    locks.holds("a", Mode::Read, "1");
+    locks.holds("b", Mode::Read, "1");
+    locks.holds("c", Mode::Write, "2");
+    let ticket =
+        Acquire { patience: Patience::Ticket(lease(60_000)), ..acquire(b"d", Mode::Write, 1000) };
+    let _ = locks.at("1").step(Input::Acquire(ticket));
+    assert_eq!(locks.waits("c", Mode::Read, "1"), NOBODY, "only a ticket is ahead");
+    assert_eq!(locks.waits("a", Mode::Write, "2"), NOBODY);
+    let upgrade =
+        Acquire { upgrade: true, patience: Patience::Block, ..acquire(b"b", Mode::Write, 1000) };
+    assert_eq!(locks.asks(upgrade, "1"), ["b", "a", "c"]);
+}
+
 #[test]
 fn leases_that_are_over_are_waited_for_by_nobody() {
     let mut locks = Locks::default();
