@@ -21,9 +21,10 @@ pub fn set() {
         ffi::stop(timer);
     }
     if let Some(at) = next {
-        // Up to the next whole millisecond: never before the deadline.
+        // The server's timers are up to a millisecond late by themselves. One that fires before the
+        // deadline does no more than to set the next.
         let left_us = at.get().saturating_mul(1000).saturating_sub(state::now().us());
-        let timer = ffi::after(left_us.div_ceil(1000), fire);
+        let timer = ffi::after(left_us / 1000, fire);
         state::with(|state| state.timer = Some((at, timer)));
     }
 }
