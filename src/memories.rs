@@ -39,7 +39,8 @@ pub struct Memories {
     /// To be looked at soon.
     marked: BTreeMap<LockId, Mark>,
     sessions: HashMap<ClientId, BTreeSet<LockId>>,
-    waits: BTreeMap<(c_int, Owner), BTreeMap<WaiterId, LockId>>,
+    /// The waits of parked connections, by a hash of their owner.
+    waits: BTreeMap<(c_int, u64, WaiterId), (Owner, LockId)>,
     /// Tickets, blocked connections, tied holds.
     totals: Totals,
 }
@@ -237,25 +238,21 @@ impl Memories {
 
     /// A parked connection's wait begins.
     pub fn wait_begins(&mut self, lock: &LockId, owner: &Owner, waiter: WaiterId) {
-        let waits = self.waits.entry((lock.db, owner.clone())).or_default();
-        waits.insert(waiter, lock.clone());
+        let hash = Owner::hash_of(owner.as_bytes());
+        self.waits.insert((lock.db, hash, waiter), (owner.clone(), lock.clone()));
     }
 
     /// A parked connection's wait is over.
     pub fn wait_ends(&mut self, db: c_int, owner: &Owner, waiter: WaiterId) {
-        let name = (db, owner.clone());
-        if let Some(waits) = self.waits.get_mut(&name) {
-            waits.remove(&waiter);
-            if waits.is_empty() {
-                self.waits.remove(&name);
-            }
-        }
+        self.waits.remove(&(db, Owner::hash_of(owner.as_bytes()), waiter));
     }
 
     /// The waits of this owner's parked connections.
     pub fn waits_of(&self, db: c_int, owner: &Owner) -> Vec<(WaiterId, LockId)> {
-        let waits = self.waits.get(&(db, owner.clone()));
-        waits.into_iter().flatten().map(|(waiter, lock)| (*waiter, lock.clone())).collect()
+        let hash = Owner::hash_of(owner.as_bytes());
+        let all = (db, hash, WaiterId::from(1))..=(db, hash, WaiterId::from(u64::MAX));
+        let waits = self.waits.range(all).filter(|(_, (other, _))| other == owner);
+        waits.map(|((_, _, waiter), (_, lock))| (*waiter, lock.clone())).collect()
     }
 
     /// The locks of a database that are remembered.

@@ -28,7 +28,9 @@ impl Lock {
             Input::Park(ask, waiter, ends_at) => {
                 let reply = self.acquire(ask, memory, moment, &mut effects);
                 if let Reply::MustWait { .. } = reply {
-                    self.stand(memory, moment.now, &ask, Kind::Blocked(waiter), ends_at);
+                    let ticket = memory.queue.ticket_of(ask.owner);
+                    let entry = Entry::new(&ask, Kind::Blocked(waiter), ends_at, moment.now);
+                    self.stand(memory, ticket, entry);
                 }
                 reply
             }
@@ -45,14 +47,14 @@ impl Lock {
         effects
     }
 
-    /// When something happens by itself next: a wait or a ticket ends, a session is renewed, or a
-    /// hold ends that the head of the line waits for.
+    /// When to look next for what happens by itself, never too late: a wait or a ticket ends, a
+    /// session is renewed, or a hold ends that the head of the line waits for.
     pub fn next_alarm(&self, memory: &Memory) -> Option<EpochMs> {
         let head = memory
             .queue
             .head()
             .and_then(|(_, head)| self.in_the_way(head.owner.as_bytes(), head.mode, head.upgrade));
-        let next = [memory.queue.next_end(), memory.sessions.next_renewal(), head];
+        let next = [memory.queue.next_look(), memory.sessions.next_renewal(), head];
         next.into_iter().flatten().min()
     }
 
@@ -181,7 +183,7 @@ impl Lock {
                     return Err(Reply::Refused(Refusal::TooManyTickets));
                 }
                 let ends_at = Some(moment.now.ms().after(window));
-                self.stand(memory, moment.now, ask, Kind::Ticket, ends_at);
+                self.stand(memory, ticket, Entry::new(ask, Kind::Ticket, ends_at, moment.now));
                 Err(Reply::NotNow { wait_ms })
             }
         }
@@ -208,21 +210,12 @@ impl Lock {
         })
     }
 
-    /// Takes a place: the ticket's own, if the owner has one, or the front for an upgrade, or the
-    /// end.
-    fn stand(
-        &self,
-        memory: &mut Memory,
-        now: Now,
-        ask: &Acquire<'_>,
-        kind: Kind,
-        ends_at: Option<EpochMs>,
-    ) {
+    /// Takes a place: that of the owner's ticket, or the front for an upgrade, or the end.
+    fn stand(&self, memory: &mut Memory, ticket: Option<Place>, mut entry: Entry) {
         let queue = &mut memory.queue;
-        let reads = self.holders.hold(ask.owner, Mode::Read).is_some();
-        let is_upgrade = ask.upgrade && ask.mode == Mode::Write && reads;
-        let mut entry = Entry::new(ask, kind, ends_at, now);
-        let Some(place) = queue.ticket_of(ask.owner) else {
+        let reads = || self.holders.hold(entry.owner.as_bytes(), Mode::Read).is_some();
+        let is_upgrade = entry.upgrade && entry.mode == Mode::Write && reads();
+        let Some(place) = ticket else {
             return if is_upgrade { queue.push_front(entry) } else { queue.push_back(entry) };
         };
         // It asked and could not enter: a turn that it had is given up, and those behind are
@@ -230,11 +223,8 @@ impl Lock {
         if queue.has_turn(place) {
             queue.take_turns_from(place);
         }
-        if let Some(ticket) = queue.get(place) {
-            entry.since = ticket.since;
-        }
         if is_upgrade && !place.is_in_front() {
-            queue.remove(place);
+            entry.since = queue.remove(place).map_or(entry.since, |ticket| ticket.since);
             queue.push_front(entry);
         } else {
             queue.replace(place, entry);

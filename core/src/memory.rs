@@ -77,9 +77,9 @@ impl Memory {
         self.sessions.has_gone()
     }
 
-    /// When the next wait is over.
+    /// When to look next whether a wait is over.
     pub fn next_time_out(&self) -> Option<EpochMs> {
-        self.queue.next_end()
+        self.queue.next_look()
     }
 
     pub(crate) fn remember_grant(&mut self, waiter: WaiterId, token: Token) {

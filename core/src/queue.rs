@@ -6,7 +6,6 @@
 //! cost grows with the number of those who wait beyond O(log n).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroU64;
 use std::ops::Bound;
 
@@ -78,6 +77,8 @@ pub struct Entry {
     pub ends_at: Option<EpochMs>,
     /// When the wait began.
     pub since: Now,
+    /// As in [`Queue::by_look`].
+    look_at: Option<EpochMs>,
 }
 
 impl Entry {
@@ -92,6 +93,7 @@ impl Entry {
             kind,
             ends_at,
             since,
+            look_at: None,
         }
     }
 }
@@ -118,7 +120,9 @@ pub struct Queue {
     line: BTreeMap<Place, Entry>,
     /// By a hash of the owner: half the memory of a second copy of the name.
     by_owner: BTreeSet<(u64, Place)>,
-    by_end: BTreeSet<(EpochMs, Place)>,
+    /// When to look whether a wait is over: at its end, or earlier where the end was put off since.
+    /// A ticket that asks again and again is moved once in its window, not with each question.
+    by_look: BTreeSet<(EpochMs, Place)>,
     by_waiter: BTreeMap<WaiterId, Place>,
 }
 
@@ -220,23 +224,21 @@ impl Queue {
         if self.is_empty() {
             return None;
         }
-        self.places_of(owner)
-            .find(|place| self.get(*place).is_some_and(|entry| entry.kind == Kind::Ticket))
+        self.places_of(owner).find(|(_, entry)| entry.kind == Kind::Ticket).map(|(place, _)| place)
     }
 
     /// The blocked connections of this owner, in order.
     pub(crate) fn blocked_of(&self, owner: &[u8]) -> impl Iterator<Item = (Place, &Entry)> {
-        self.places_of(owner)
-            .filter_map(|place| self.line.get(&place).map(|entry| (place, entry)))
-            .filter(|(_, entry)| entry.kind != Kind::Ticket)
+        self.places_of(owner).filter(|(_, entry)| entry.kind != Kind::Ticket)
     }
 
-    fn places_of(&self, owner: &[u8]) -> impl Iterator<Item = Place> {
-        let hash = hash_of(owner);
+    fn places_of(&self, owner: &[u8]) -> impl Iterator<Item = (Place, &Entry)> {
+        let hash = Owner::hash_of(owner);
         let range = (hash, Place(i64::MIN))..=(hash, Place(i64::MAX));
-        self.by_owner.range(range).map(|(_, place)| *place).filter(move |place| {
-            self.get(*place).is_some_and(|entry| entry.owner.as_bytes() == owner)
-        })
+        self.by_owner
+            .range(range)
+            .filter_map(|(_, place)| self.get(*place).map(|entry| (*place, entry)))
+            .filter(move |(_, entry)| entry.owner.as_bytes() == owner)
     }
 
     pub(crate) fn get(&self, place: Place) -> Option<&Entry> {
@@ -258,25 +260,30 @@ impl Queue {
         self.put(Place(place), entry);
     }
 
-    /// The same owner waits at the same place of the line in another way.
-    pub(crate) fn replace(&mut self, place: Place, entry: Entry) {
+    /// The same owner waits on at the same place of the line, in another way.
+    pub(crate) fn replace(&mut self, place: Place, mut entry: Entry) {
         let Some(old) = self.line.get_mut(&place) else { return };
-        let (before, after) = (old.ends_at, entry.ends_at);
+        entry.since = old.since;
+        entry.look_at = match (old.look_at, entry.ends_at) {
+            (Some(look_at), Some(ends_at)) if look_at <= ends_at => Some(look_at),
+            (before, after) => {
+                before.map(|look_at| self.by_look.remove(&(look_at, place)));
+                after.map(|ends_at| self.by_look.insert((ends_at, place)));
+                after
+            }
+        };
         if let Kind::Blocked(waiter) = entry.kind {
             self.by_waiter.insert(waiter, place);
         }
         *old = entry;
-        if before != after {
-            before.map(|ends_at| self.by_end.remove(&(ends_at, place)));
-            after.map(|ends_at| self.by_end.insert((ends_at, place)));
-        }
     }
 
     /// In the line at this place, which is nobody's.
-    fn put(&mut self, place: Place, entry: Entry) {
-        self.by_owner.insert((hash_of(entry.owner.as_bytes()), place));
-        if let Some(ends_at) = entry.ends_at {
-            self.by_end.insert((ends_at, place));
+    fn put(&mut self, place: Place, mut entry: Entry) {
+        self.by_owner.insert((Owner::hash_of(entry.owner.as_bytes()), place));
+        entry.look_at = entry.ends_at;
+        if let Some(look_at) = entry.look_at {
+            self.by_look.insert((look_at, place));
         }
         if let Kind::Blocked(waiter) = entry.kind {
             self.by_waiter.insert(waiter, place);
@@ -286,9 +293,9 @@ impl Queue {
 
     pub(crate) fn remove(&mut self, place: Place) -> Option<Entry> {
         let entry = self.line.remove(&place).or_else(|| self.turns.remove(&place))?;
-        self.by_owner.remove(&(hash_of(entry.owner.as_bytes()), place));
-        if let Some(ends_at) = entry.ends_at {
-            self.by_end.remove(&(ends_at, place));
+        self.by_owner.remove(&(Owner::hash_of(entry.owner.as_bytes()), place));
+        if let Some(look_at) = entry.look_at {
+            self.by_look.remove(&(look_at, place));
         }
         if let Kind::Blocked(waiter) = entry.kind {
             self.by_waiter.remove(&waiter);
@@ -310,8 +317,8 @@ impl Queue {
 
     /// The turns from this place on are given up; the places are kept.
     pub(crate) fn take_turns_from(&mut self, place: Place) {
-        let mut back = self.turns.split_off(&place);
-        self.line.append(&mut back);
+        // One by one: to append them would rebuild the line.
+        self.line.extend(self.turns.split_off(&place));
     }
 
     /// Every turn is given up; the places are kept.
@@ -320,20 +327,25 @@ impl Queue {
     }
 
     /// One whose wait is over.
-    pub(crate) fn first_ended(&self, now: Now) -> Option<Place> {
-        let (ends_at, place) = self.by_end.first()?;
-        ends_at.is_over_at(now).then_some(*place)
+    pub(crate) fn first_ended(&mut self, now: Now) -> Option<Place> {
+        while let Some((look_at, place)) = self.by_look.first().copied()
+            && look_at.is_over_at(now)
+        {
+            let Self { line, turns, by_look, .. } = self;
+            let entry = line.get_mut(&place).or_else(|| turns.get_mut(&place))?;
+            let ends_at = entry.ends_at?;
+            if ends_at.is_over_at(now) {
+                return Some(place);
+            }
+            by_look.remove(&(look_at, place));
+            by_look.insert((ends_at, place));
+            entry.look_at = Some(ends_at);
+        }
+        None
     }
 
-    /// When the next wait is over.
-    pub(crate) fn next_end(&self) -> Option<EpochMs> {
-        self.by_end.first().map(|(ends_at, _)| *ends_at)
+    /// When to look next whether a wait is over: never later than the next end.
+    pub(crate) fn next_look(&self) -> Option<EpochMs> {
+        self.by_look.first().map(|(look_at, _)| *look_at)
     }
-}
-
-/// The same on every run. Two owners with one hash cost a comparison, nothing else.
-fn hash_of(owner: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    owner.hash(&mut hasher);
-    hasher.finish()
 }

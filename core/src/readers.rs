@@ -9,7 +9,8 @@ use crate::{EpochMs, Hold, Now, Owner, Token};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Readers {
     by_token: BTreeMap<Token, (Owner, Hold)>,
-    by_owner: BTreeMap<Owner, Token>,
+    /// By a hash of the owner: numbers are compared faster than names.
+    by_owner: BTreeSet<(u64, Token)>,
     by_deadline: BTreeSet<(EpochMs, Token)>,
 }
 
@@ -22,18 +23,25 @@ impl Readers {
     /// used.
     pub(crate) fn heap_bytes(&self) -> usize {
         const ENTRIES: usize = size_of::<(Token, (Owner, Hold))>()
-            + size_of::<(Owner, Token)>()
+            + size_of::<(u64, Token)>()
             + size_of::<(EpochMs, Token)>();
         self.by_token
             .values()
-            .map(|(owner, _)| owner.heap_bytes().saturating_mul(2))
+            .map(|(owner, _)| owner.heap_bytes())
             .fold(0, usize::saturating_add)
             .saturating_add((self.len().saturating_mul(3) / 2).max(11).saturating_mul(ENTRIES))
     }
 
     pub(crate) fn hold(&self, owner: &[u8]) -> Option<&Hold> {
-        let token = self.by_owner.get(owner)?;
-        self.by_token.get(token).map(|(_, hold)| hold)
+        let hash = Owner::hash_of(owner);
+        let tokens = self
+            .by_owner
+            .range((hash, Token::MIN)..)
+            .map_while(|(other, token)| (*other == hash).then_some(token));
+        tokens
+            .filter_map(|token| self.by_token.get(token))
+            .find(|(holder, _)| holder.as_bytes() == owner)
+            .map(|(_, hold)| hold)
     }
 
     pub(crate) fn by_token(&self, token: Token) -> Option<&Hold> {
@@ -56,20 +64,20 @@ impl Readers {
 
     /// The latest deadline among the holds of everybody else.
     pub(crate) fn latest_deadline_beside(&self, owner: &[u8]) -> Option<EpochMs> {
-        let own = self.by_owner.get(owner);
+        let own = self.hold(owner).map(|hold| hold.token);
         self.by_deadline
             .iter()
             .rev()
-            .find(|(_, token)| Some(token) != own)
+            .find(|(_, token)| Some(*token) != own)
             .map(|(deadline, _)| *deadline)
     }
 
     /// Adds a hold whose token nobody else here has.
     pub(crate) fn insert(&mut self, owner: Owner, hold: Hold) {
-        if let Some(token) = self.by_owner.get(&owner).copied() {
+        if let Some(token) = self.hold(owner.as_bytes()).map(|hold| hold.token) {
             self.remove(token);
         }
-        self.by_owner.insert(owner.clone(), hold.token);
+        self.by_owner.insert((Owner::hash_of(owner.as_bytes()), hold.token));
         self.by_deadline.insert((hold.deadline, hold.token));
         self.by_token.insert(hold.token, (owner, hold));
     }
@@ -85,7 +93,7 @@ impl Readers {
 
     pub(crate) fn remove(&mut self, token: Token) -> Option<Owner> {
         let (owner, hold) = self.by_token.remove(&token)?;
-        self.by_owner.remove(&owner);
+        self.by_owner.remove(&(Owner::hash_of(owner.as_bytes()), token));
         self.by_deadline.remove(&(hold.deadline, token));
         Some(owner)
     }

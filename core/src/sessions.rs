@@ -48,8 +48,7 @@ impl Sessions {
 
     /// Some hold is tied to this connection.
     pub fn has_client(&self, client: ClientId) -> bool {
-        let least = Token::new(1).map(|token| (client, token));
-        let next = least.and_then(|least| self.by_client.range(least..).next());
+        let next = self.by_client.range((client, Token::MIN)..).next();
         next.is_some_and(|(other, _)| *other == client)
     }
 
@@ -83,8 +82,11 @@ impl Sessions {
 
     /// A connection ended: its holds end with the next input, because ending them is a change.
     pub(crate) fn end_client(&mut self, client: ClientId) {
-        while let Some((_, token)) = Token::new(1)
-            .and_then(|least| self.by_client.range((client, least)..).next().copied())
+        while let Some((_, token)) = self
+            .by_client
+            .range((client, Token::MIN)..)
+            .next()
+            .copied()
             .filter(|(other, _)| *other == client)
         {
             self.untie(token);

@@ -1,7 +1,10 @@
 //! Numbers with their unit and bounds in the type. Checked once, at the edge; inside, nothing is
 //! checked again.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroU64;
+
+use smallvec::SmallVec;
 
 use serde::{Deserialize, Serialize};
 
@@ -119,6 +122,9 @@ impl Token {
     /// 2^53 - 1, the last integer that every client language holds exactly.
     pub const MAX: u64 = (1 << 53) - 1;
 
+    /// 1.
+    pub(crate) const MIN: Self = Self(NonZeroU64::MIN);
+
     /// The token, or `None` outside 1..=[`Token::MAX`].
     pub const fn new(token: u64) -> Option<Self> {
         match NonZeroU64::new(token) {
@@ -187,13 +193,16 @@ impl Tokens {
 }
 
 /// Who holds: the caller's own name, 1 to [`Owner::MAX_BYTES`] arbitrary bytes.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Owner(Box<[u8]>);
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Owner(SmallVec<[u8; Owner::INLINE_BYTES]>);
 
 impl Owner {
     /// Enough for a host, a process, a thread and a UUID together; each waiter and hold keeps its
     /// own copy.
     pub const MAX_BYTES: usize = 512;
+
+    /// Names up to here cost no allocation of their own: a UUID, a colon and a thread's number.
+    const INLINE_BYTES: usize = 40;
 
     /// Whether these bytes can name an owner.
     pub const fn is_valid(name: &[u8]) -> bool {
@@ -201,7 +210,15 @@ impl Owner {
     }
 
     pub(crate) fn heap_bytes(&self) -> usize {
-        self.0.len()
+        if self.0.spilled() { self.0.len() } else { 0 }
+    }
+
+    /// The same on every run. What is found by it is compared with the name itself: two names with
+    /// one hash cost a comparison, nothing else.
+    pub fn hash_of(name: &[u8]) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        name.hash(&mut hasher);
+        hasher.finish()
     }
 
     /// The name as the caller gave it.
@@ -213,12 +230,12 @@ impl Owner {
 impl From<&[u8]> for Owner {
     fn from(name: &[u8]) -> Self {
         debug_assert!(Self::is_valid(name), "an owner is checked where it is read");
-        Self(name.into())
+        Self(SmallVec::from_slice(name))
     }
 }
 
-impl std::borrow::Borrow<[u8]> for Owner {
-    fn borrow(&self) -> &[u8] {
-        &self.0
+impl Clone for Owner {
+    fn clone(&self) -> Self {
+        Self(SmallVec::from_slice(self.as_bytes()))
     }
 }

@@ -43,14 +43,19 @@ fn readers(count: u64) -> World {
 }
 
 #[test]
-fn a_free_lock_that_is_held_and_let_go_takes_the_owners_name_only() {
+fn a_free_lock_that_is_held_and_let_go_takes_nothing_but_a_long_owners_name() {
     let mut world = World::new();
-    for mode in [Mode::Write, Mode::Read] {
-        let pair = taken(|| {
-            granted(&mut world, Input::Acquire(acquire(b"an owner", mode, 1000)));
-            counted(&mut world, Input::Release(release(b"an owner")), 0);
-        });
-        assert_eq!(pair, Taken { allocations: 1, bytes: 8 }, "{mode:?}");
+    for (name_bytes, takes) in
+        [(1, NOTHING), (40, NOTHING), (41, Taken { allocations: 1, bytes: 41 })]
+    {
+        let owner = vec![b'o'; name_bytes];
+        for mode in [Mode::Write, Mode::Read] {
+            let pair = taken(|| {
+                granted(&mut world, Input::Acquire(acquire(&owner, mode, 1000)));
+                counted(&mut world, Input::Release(release(&owner)), 0);
+            });
+            assert_eq!(pair, takes, "{mode:?}, {name_bytes} bytes");
+        }
     }
 }
 
@@ -179,7 +184,10 @@ fn a_payload_that_lies_about_its_length_takes_little_memory() {
 #[test]
 fn the_memory_that_is_told_is_about_the_memory_that_is_taken() {
     assert_eq!(readers(0).lock.heap_bytes(), 0);
-    assert_eq!(readers(1).lock.heap_bytes(), "reader 00000000".len());
+    assert_eq!(readers(1).lock.heap_bytes(), 0);
+    let mut world = World::new();
+    granted(&mut world, Input::Acquire(acquire(&[b'o'; 300], Mode::Read, 1000)));
+    assert_eq!(world.lock.heap_bytes(), 300);
     for count in [2, 100, 10_000] {
         let world = readers(count);
         let mut copy = None;
