@@ -40,7 +40,7 @@ pub fn register(ctx: &Ctx) {
         (raw::REDISMODULE_EVENT_CONFIG, on_config as Callback),
         (raw::REDISMODULE_EVENT_FLUSHDB, on_upheaval as Callback),
         (raw::REDISMODULE_EVENT_SWAPDB, on_upheaval as Callback),
-        (raw::REDISMODULE_EVENT_LOADING, on_upheaval as Callback),
+        (raw::REDISMODULE_EVENT_LOADING, on_loading as Callback),
     ] {
         let event = raw::RedisModuleEvent { id, dataver: 1 };
         raw::subscribe_to_server_event(ctx.raw(), event, Some(callback));
@@ -75,6 +75,18 @@ extern "C" fn on_upheaval(
     if state::with(|state| state.memories.mark_all()) {
         alarm::look_soon();
     }
+}
+
+extern "C" fn on_loading(
+    ctx: *mut raw::RedisModuleCtx,
+    event: raw::RedisModuleEvent,
+    stage: u64,
+    data: *mut c_void,
+) {
+    let is_over = stage == raw::REDISMODULE_SUBEVENT_LOADING_ENDED
+        || stage == raw::REDISMODULE_SUBEVENT_LOADING_FAILED;
+    state::with(|state| state.is_loading = !is_over);
+    on_upheaval(ctx, event, stage, data);
 }
 
 extern "C" fn on_config(

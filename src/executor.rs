@@ -5,7 +5,9 @@ use std::ffi::CString;
 use libc::c_int;
 use rlock_core::grammar::Access;
 use rlock_core::snapshot::{self, Effect, Start};
-use rlock_core::{Change, ClientId, Effects, Event, Input, Lock, Moment, Refusal, Reply, text};
+use rlock_core::{
+    Change, ClientId, Effects, Event, Input, Lock, Memory, Moment, Refusal, Release, Reply, text,
+};
 
 use crate::ffi::{self, Content, Ctx, Key, Name};
 use crate::memories::LockId;
@@ -35,11 +37,14 @@ pub fn decide<'a>(ctx: &Ctx, name: &Name<'_>, input: Input<'a>) -> Result<Reply,
         return Err(Fault::ReadOnly);
     }
     let effects = carry_out(ctx, ctx.selected_db(), name, input)?;
-    if state::with(|state| !state.memories.is_empty() || state.timer.is_some()) {
-        alarm::set();
-    }
+    alarm::set();
     close_soon(effects.lost);
     Ok(effects.reply)
+}
+
+/// Whether commands are requests here; else they say what was decided elsewhere, or before.
+pub fn is_decided_here() -> bool {
+    state::with(|state| state.is_primary && !state.is_loading)
 }
 
 /// Looks at a lock outside of any command: what came due is done, and whoever may enter does.
@@ -133,27 +138,23 @@ fn carry_out<'a>(
     input: Input<'a>,
 ) -> Result<Effects<'a>, Fault> {
     let mut key = open(ctx, name);
-    let mut effects = match key.content() {
+    let mut effects = Effects::default();
+    match key.content() {
         Content::Other => return Err(Fault::WrongType),
         Content::Missing => {
             let mut lock = Lock::default();
-            let effects = apply(&mut lock, db, name.bytes(), input);
+            let (_, life) = apply(&mut lock, db, name.bytes(), input, &mut effects);
             if !lock.is_free() {
-                let life = Life::of(&lock, db, name);
                 begin(&mut key, lock, Some(life));
             }
             tell(ctx, name, key, Start::Begins, &effects);
-            effects
         }
         Content::Lock(lock) => {
-            let before = Life::of(lock, db, name);
-            let effects = apply(lock, db, name.bytes(), input);
-            let after = Life::of(lock, db, name);
+            let (before, after) = apply(lock, db, name.bytes(), input, &mut effects);
             settle(&mut key, before, after, matches!(input, Input::Tick));
             tell(ctx, name, key, Start::GoesOn, &effects);
-            effects
         }
-    };
+    }
     for owner in &effects.turns {
         ctx.notify(&turn_event(owner.as_bytes()), name);
     }
@@ -171,13 +172,14 @@ struct Life {
 }
 
 impl Life {
-    fn of(lock: &Lock, db: c_int, name: &Name<'_>) -> Self {
-        let is_waited_for = state::with(|state| {
-            let memory = state.memories.get(db, name.bytes());
-            memory.is_some_and(|memory| !memory.queue.is_empty())
-        });
+    fn new(lock: &Lock, memory: Option<&Memory>) -> Self {
         let deadline_ms = lock.latest_deadline().map(|deadline| deadline.get());
+        let is_waited_for = memory.is_some_and(|memory| !memory.queue.is_empty());
         Self { deadline_ms, is_waited_for }
+    }
+
+    fn of(lock: &Lock, db: c_int, name: &Name<'_>) -> Self {
+        state::with(|state| Self::new(lock, state.memories.get(db, name.bytes())))
     }
 
     /// When the key expires, where nobody but the module says so.
@@ -186,7 +188,14 @@ impl Life {
     }
 }
 
-fn apply<'a>(lock: &mut Lock, db: c_int, key: &[u8], input: Input<'a>) -> Effects<'a> {
+/// Lets the core decide. Until when the key was to live, and is now.
+fn apply<'a>(
+    lock: &mut Lock,
+    db: c_int,
+    key: &[u8],
+    input: Input<'a>,
+    effects: &mut Effects<'a>,
+) -> (Life, Life) {
     let (now, max_depth) = (state::now(), settings::limits().max_depth);
     let max_tickets = settings::max_tickets();
     state::with(|state| {
@@ -194,9 +203,10 @@ fn apply<'a>(lock: &mut Lock, db: c_int, key: &[u8], input: Input<'a>) -> Effect
         let tokens = &mut state.tokens;
         state.memories.change(db, key, |memory| {
             let mut moment = Moment { now, tokens, max_depth, tickets_left };
-            let effects = lock.apply(memory, &mut moment, input);
-            let alarm = lock.next_alarm(memory);
-            (effects, alarm)
+            let before = Life::new(lock, Some(memory));
+            lock.apply(memory, &mut moment, input, effects);
+            let after = Life::new(lock, Some(memory));
+            ((before, after), lock.next_alarm(memory))
         })
     })
 }
@@ -253,6 +263,29 @@ pub fn replay(ctx: &Ctx, name: &Name<'_>, effect: &Effect<Vec<Change<'_>>>) -> R
     Ok(())
 }
 
+/// Makes the change of a release that its primary sent as it was asked for, or that stands so in
+/// the append-only file.
+///
+/// # Errors
+/// [`Fault`]; nothing changed.
+pub fn replay_release(ctx: &Ctx, name: &Name<'_>, ask: &Release<'_>) -> Result<(), Fault> {
+    if !ctx.is_from_primary() {
+        return Err(Fault::ReadOnly);
+    }
+    let mut key = ctx.open(name, Access::Writes);
+    let mut event = None;
+    if let Content::Lock(lock) = key.content() {
+        let before = Life::new(lock, None);
+        event = lock.replay_release(ask);
+        let after = Life::new(lock, None);
+        settle(&mut key, before, after, false);
+    }
+    drop(key);
+    ctx.replicate_as_it_came();
+    announce(ctx, name, event.as_slice());
+    Ok(())
+}
+
 fn make(lock: &mut Lock, changes: &[Change<'_>], events: &mut Vec<Event>) {
     for change in changes {
         if let Change::Granted { token, .. } = change {
@@ -300,11 +333,15 @@ fn tell(ctx: &Ctx, name: &Name<'_>, key: Key<'_>, start: Start, effects: &Effect
     if effects.changes.is_empty() {
         return;
     }
-    let mut bytes = state::with(|state| std::mem::take(&mut state.effect));
-    bytes.clear();
-    snapshot::save_effect(start, &effects.changes, &mut bytes);
-    ctx.replicate(name, &bytes);
-    state::with(|state| state.effect = bytes);
+    if effects.is_request_enough {
+        ctx.replicate_as_it_came();
+    } else {
+        let mut bytes = state::with(|state| std::mem::take(&mut state.effect));
+        bytes.clear();
+        snapshot::save_effect(start, &effects.changes, &mut bytes);
+        ctx.replicate(name, &bytes);
+        state::with(|state| state.effect = bytes);
+    }
     announce(ctx, name, &effects.events);
 }
 

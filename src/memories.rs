@@ -43,6 +43,8 @@ pub struct Memories {
     waits: BTreeMap<(c_int, u64, WaiterId), (Owner, LockId)>,
     /// Tickets, blocked connections, tied holds.
     totals: Totals,
+    /// For a lock that there is nothing to remember of; empty in between.
+    spare: Memory,
 }
 
 /// How many wait, and how.
@@ -103,9 +105,9 @@ impl Memories {
     ) -> T {
         let known = self.dbs.get_mut(&db).and_then(|locks| locks.get_mut(key));
         let Some(known) = known else {
-            let mut memory = Memory::default();
-            let (result, alarm) = work(&mut memory);
-            if !memory.is_empty() {
+            let (result, alarm) = work(&mut self.spare);
+            if !self.spare.is_empty() {
+                let memory = std::mem::take(&mut self.spare);
                 self.keep(LockId { db, key: key.into() }, memory, alarm);
             }
             return result;

@@ -18,6 +18,8 @@ pub struct State {
     pub tokens: Tokens,
     /// Whether this server may decide about locks.
     pub is_primary: bool,
+    /// Its data is being read: what commands say was decided before.
+    pub is_loading: bool,
     /// Locks that left their names and were not published yet.
     pub gone: Vec<Gone>,
     /// It is the module itself that removes a lock from its name.

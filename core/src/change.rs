@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::{EpochMs, Mode, Token};
 
@@ -12,7 +12,7 @@ pub enum Change<'a> {
     /// A new hold at depth 1. Whatever cannot stand beside it is gone.
     Granted {
         /// Who holds.
-        #[serde(borrow)]
+        #[serde(borrow, serialize_with = "as_bytes")]
         owner: Cow<'a, [u8]>,
         /// How.
         mode: Mode,
@@ -37,6 +37,12 @@ pub enum Change<'a> {
         /// By what.
         by: End,
     },
+}
+
+/// As one run of bytes, which is written at once; serde knows a slice as a sequence of numbers. In
+/// the format both look the same.
+pub(crate) fn as_bytes<S: Serializer>(owner: &[u8], to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_bytes(owner)
 }
 
 /// What ended a hold.

@@ -12,21 +12,22 @@ use crate::{
 };
 
 impl Lock {
-    /// Decides what `input` does at this moment and does it. What is over ends first, so that
-    /// nothing is decided by it; and whoever can enter afterwards has entered when this
-    /// returns.
+    /// Decides what `input` does at this moment and does it; what the world must be told is noted
+    /// in `effects`, where nothing is yet. What is over ends first, so that nothing is decided by
+    /// it; and whoever can enter afterwards has entered when this returns.
     pub fn apply<'a>(
         &mut self,
         memory: &mut Memory,
         moment: &mut Moment<'_>,
         input: Input<'a>,
-    ) -> Effects<'a> {
-        let mut effects = Effects::none();
-        self.catch_up(memory, moment, &mut effects);
+        effects: &mut Effects<'a>,
+    ) {
+        self.catch_up(memory, moment, effects);
+        let has_caught_up = !effects.changes.is_empty();
         effects.reply = match input {
-            Input::Acquire(ask) => self.acquire(ask, memory, moment, &mut effects),
+            Input::Acquire(ask) => self.acquire(ask, memory, moment, effects),
             Input::Park(ask, waiter, ends_at) => {
-                let reply = self.acquire(ask, memory, moment, &mut effects);
+                let reply = self.acquire(ask, memory, moment, effects);
                 if let Reply::MustWait { .. } = reply {
                     let ticket = memory.queue.ticket_of(ask.owner);
                     let entry = Entry::new(&ask, Kind::Blocked(waiter), ends_at, moment.now);
@@ -34,17 +35,18 @@ impl Lock {
                 }
                 reply
             }
-            Input::Release(ask) => self.release(ask, memory, &mut effects),
-            Input::Renew(ask) => self.renew(ask, memory, moment.now, &mut effects),
+            Input::Release(ask) => self.release(ask, memory, effects),
+            Input::Renew(ask) => self.renew(ask, memory, moment.now, effects),
             Input::Cancel(owner) => {
                 let place = memory.queue.ticket_of(owner);
                 Reply::Count(place.and_then(|place| memory.queue.remove(place)).map_or(0, |_| 1))
             }
-            Input::Force(mode) => self.force(mode, memory, &mut effects),
+            Input::Force(mode) => self.force(mode, memory, effects),
             Input::Tick => Reply::Count(0),
         };
-        self.serve(memory, moment, &mut effects);
-        effects
+        self.serve(memory, moment, effects);
+        effects.is_request_enough =
+            matches!(input, Input::Release(_)) && !has_caught_up && effects.changes.len() == 1;
     }
 
     /// When to look next for what happens by itself, never too late: a wait or a ticket ends, a
@@ -278,22 +280,11 @@ impl Lock {
         memory: &mut Memory,
         effects: &mut Effects<'a>,
     ) -> Reply {
-        let asked = |mode: &Mode| ask.mode.is_none_or(|only| only == *mode);
-        let target = [Mode::Write, Mode::Read]
-            .into_iter()
-            .filter(asked)
-            .filter_map(|mode| self.holders.hold(ask.owner, mode).copied())
-            .find(|hold| ask.token.is_none_or(|token| token == hold.token));
-        let Some(hold) = target else {
+        let Some((hold, left)) = self.left_by(&ask) else {
             return match (ask.levels, ask.token) {
                 (Levels::DownTo(_), None) => Reply::Count(0),
                 _ => self.not_held(ask.owner, ask.mode, ask.token),
             };
-        };
-        let left = match ask.levels {
-            Levels::One => hold.depth.saturating_sub(1),
-            Levels::All => 0,
-            Levels::DownTo(depth) => depth.min(hold.depth),
         };
         if left == 0 {
             self.end(hold.token, End::Released, memory, effects);
@@ -301,6 +292,22 @@ impl Lock {
             self.hold_on(hold, left, hold.deadline, effects);
         }
         Reply::Count(left.into())
+    }
+
+    /// The hold that is meant, and the depth that a release leaves of it.
+    pub(crate) fn left_by(&self, ask: &Release<'_>) -> Option<(Hold, u16)> {
+        let asked = |mode: &Mode| ask.mode.is_none_or(|only| only == *mode);
+        let hold = [Mode::Write, Mode::Read]
+            .into_iter()
+            .filter(asked)
+            .filter_map(|mode| self.holders.hold(ask.owner, mode).copied())
+            .find(|hold| ask.token.is_none_or(|token| token == hold.token))?;
+        let left = match ask.levels {
+            Levels::One => hold.depth.saturating_sub(1),
+            Levels::All => 0,
+            Levels::DownTo(depth) => depth.min(hold.depth),
+        };
+        Some((hold, left))
     }
 
     fn renew(

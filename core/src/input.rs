@@ -169,10 +169,14 @@ pub struct Effects<'a> {
     pub turns: Vec<Owner>,
     /// Connections whose session's hold ended other than by their own release.
     pub lost: Vec<ClientId>,
+    /// The changes are what [`crate::Lock::replay_release`] makes of the request on an equal lock:
+    /// replicas and the append-only file may get the request in their place, which costs the server
+    /// less.
+    pub is_request_enough: bool,
 }
 
-impl Effects<'_> {
-    pub(crate) fn none() -> Self {
+impl Default for Effects<'_> {
+    fn default() -> Self {
         Self {
             reply: Reply::Count(0),
             changes: SmallVec::new(),
@@ -180,6 +184,7 @@ impl Effects<'_> {
             wakes: Vec::new(),
             turns: Vec::new(),
             lost: Vec::new(),
+            is_request_enough: false,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! One lock: who holds it, and the one function that changes it.
 
 use crate::holders::Holders;
-use crate::{Change, End, EpochMs, Event, Hold, Mode, Now, Owner, Token};
+use crate::{Change, End, EpochMs, Event, Hold, Mode, Now, Owner, Release, Token};
 
 /// Who holds a lock. The value at a key: saved, replicated, compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,6 +44,16 @@ impl Lock {
                 })
             }
         }
+    }
+
+    /// Makes the change of a release that went along the replication stream as it was asked for
+    /// ([`crate::Effects::is_request_enough`]). Reads no clock: what the primary released it had.
+    pub fn replay_release(&mut self, ask: &Release<'_>) -> Option<Event> {
+        let (Hold { token, deadline, .. }, depth) = self.left_by(ask)?;
+        self.replay(&match depth {
+            0 => Change::Ended { token, by: End::Released },
+            _ => Change::Held { token, depth, deadline },
+        })
     }
 
     /// Nobody holds it: there is nothing to keep.

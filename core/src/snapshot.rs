@@ -10,6 +10,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
+use crate::change::as_bytes;
 use crate::holders::Holders;
 use crate::{Change, EpochMs, Hold, Lock, Mode, Owner, Token};
 
@@ -41,7 +42,7 @@ impl std::fmt::Display for Malformed {
 
 #[derive(Serialize, Deserialize)]
 struct Record<'a> {
-    #[serde(borrow)]
+    #[serde(borrow, serialize_with = "as_bytes")]
     owner: Cow<'a, [u8]>,
     mode: Mode,
     token: Token,

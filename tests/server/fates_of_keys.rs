@@ -243,7 +243,7 @@ fn an_effect_that_is_applied_by_hand_is_followed_by_those_who_can_enter() {
     let server = Server::with(&["appendonly", "yes"]);
     let mut client = server.client();
     client.granted("RLOCK.ACQUIRE door ann LEASE 600000");
-    client.ask("RLOCK.RELEASE door ann");
+    client.ask("RLOCK.FORCE door");
     let commands = aof_commands(server.folder());
     let effects: Vec<_> = commands.iter().filter(|words| words[0] == b"RLOCK.APPLY").collect();
     let apply = |client: &mut Client, number: usize| {

@@ -84,7 +84,7 @@ fn descriptor<'a>(line: &'a str, call: &str) -> &'a str {
 fn is_synced_before_reply(calls: &[String]) -> bool {
     let write = calls
         .iter()
-        .position(|call| call.contains(" write(") && call.contains("RLOCK.APPLY"))
+        .position(|call| call.contains(" write(") && call.contains("RLOCK."))
         .or_else(|| calls.iter().position(|c| c.contains(" write(") && c.contains("DEL")));
     let Some(write) = write else { return false };
     let file = descriptor(&calls[write], "write(");

@@ -22,7 +22,7 @@ fn effects() -> (Server, Vec<Words>) {
         "RLOCK.ACQUIRE door cid READ LEASE 600000",
         "RLOCK.FORCE door",
         "RLOCK.ACQUIRE door dan LEASE 600000",
-        "RLOCK.RELEASE door dan",
+        "RLOCK.FORCE door WRITE",
     ] {
         client.ask(line);
     }

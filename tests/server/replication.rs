@@ -1,6 +1,6 @@
 //! A replica has the same locks as its primary, by whatever way they came, and decides nothing.
 
-use crate::support::{Client, Server, now_ms, say_not_seen, until};
+use crate::support::{Client, Server, Waiter, aof_commands, now_ms, say_not_seen, until};
 
 /// What must be the same on both sides.
 type Picture = (String, String, Vec<u8>, i64);
@@ -178,6 +178,38 @@ fn effects_between_the_fork_of_a_full_sync_and_its_end_are_not_lost() {
     });
     replica.until_in_sync_with(&primary);
     assert_same(&primary, &replica, &["writer", "readers"]);
+}
+
+#[test]
+fn a_release_goes_along_as_it_was_asked_for_where_that_says_all() {
+    let server = Server::with(&["appendonly", "yes"]);
+    let mut client = server.client();
+    let sent = |client: &mut Client, line: &str| {
+        let before = aof_commands(server.folder()).len();
+        client.ask(line);
+        let commands = aof_commands(server.folder()).into_iter().skip(before);
+        let said = commands.map(|words| words.join(&b' '));
+        said.map(|line| String::from_utf8_lossy(&line).into_owned()).collect::<Vec<_>>()
+    };
+    client.granted("RLOCK.ACQUIRE door ann LEASE 600000");
+    let token = client.granted("RLOCK.ACQUIRE door ann LEASE 600000");
+    for line in [
+        "RLOCK.RELEASE door ann DEPTH 1".to_string(),
+        format!("rlock.release door ann TOKEN {token}"),
+    ] {
+        assert_eq!(sent(&mut client, &line), [line]);
+    }
+    // Somebody is let in, or a lease is found to be over, in the same step.
+    client.granted("RLOCK.ACQUIRE door ann LEASE 600000");
+    let mut bob = Waiter::parked(&server, "RLOCK.ACQUIRE door bob READ BLOCK 0");
+    let effects = sent(&mut client, "RLOCK.RELEASE door ann");
+    assert!(effects.len() == 1 && effects[0].starts_with("RLOCK.APPLY door "), "{effects:?}");
+    bob.granted();
+    client.granted("RLOCK.ACQUIRE door cid READ LEASE 1");
+    until(5_000, || client.shows("door") == "read: bob read 1");
+    let effects = sent(&mut client, "RLOCK.RELEASE door bob");
+    assert!(effects.len() == 1 && effects[0].starts_with("RLOCK.APPLY door "), "{effects:?}");
+    assert_eq!(sent(&mut client, "RLOCK.RELEASE door bob DEPTH 0"), [""; 0]);
 }
 
 #[test]

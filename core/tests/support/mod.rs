@@ -108,7 +108,8 @@ impl World {
             max_depth: self.max_depth,
             tickets_left: self.tickets_left,
         };
-        let effects = self.lock.apply(&mut self.memory, &mut moment, input);
+        let mut effects = Effects::default();
+        self.lock.apply(&mut self.memory, &mut moment, input, &mut effects);
         self.memory.sessions.take_touched();
         effects
     }
@@ -127,7 +128,7 @@ impl World {
         laws::readers_agree(&self.lock, &after, self.now);
         laws::transition(&before.1, &after, &effects, self.now, self.floor);
         laws::every_change_changes(&before.0, &self.lock, &effects);
-        self.replicate(&effects);
+        self.replicate(&input, &effects);
         line::answers(self, &line, &effects);
         line::order(self, &line, &before.1, &input, &effects);
         line::rest(self);
@@ -144,7 +145,7 @@ impl World {
 
     fn light_step<'a>(&mut self, input: Input<'a>) -> Effects<'a> {
         let effects = self.drive(input);
-        self.replicate(&effects);
+        self.replicate(&input, &effects);
         self.issued.clear();
         self.model.learn(&laws::picture(&self.lock), self.floor);
         for wake in &effects.wakes {
@@ -211,9 +212,14 @@ impl World {
     }
 
     /// Sends the changes as bytes; the replica that replays them has the same lock and tells the
-    /// same.
-    fn replicate(&mut self, effects: &Effects<'_>) {
+    /// same. So does one that gets the request in their place, where that is enough.
+    fn replicate(&mut self, input: &Input<'_>, effects: &Effects<'_>) {
         let (mut bytes, mut events) = (Vec::new(), Vec::new());
+        let by_request = effects.is_request_enough.then(|| {
+            let Input::Release(ask) = input else { panic!("{input:?} reads the clock") };
+            let mut replica = self.replica.clone();
+            (replica.replay_release(ask), replica)
+        });
         let arrived = if effects.changes.is_empty() {
             Vec::new()
         } else {
@@ -230,6 +236,14 @@ impl World {
         }
         assert_eq!(self.replica, self.lock, "a replica that replays the changes differs");
         assert_eq!(events, effects.events.to_vec(), "a replica tells subscribers something else");
+        if let Some((event, replica)) = by_request {
+            assert_eq!(replica, self.lock, "a replica that gets {input:?} differs");
+            assert_eq!(
+                event,
+                effects.events.first().copied(),
+                "{input:?}: it tells something else"
+            );
+        }
     }
 
     /// This process becomes primary, or starts.
