@@ -153,11 +153,11 @@ impl Lock {
         memory: &mut Memory,
         moment: &Moment<'_>,
     ) -> Result<(), Reply> {
-        let reads = self.holders.hold(ask.owner, Mode::Read).is_some();
-        if ask.mode == Mode::Write && reads && !ask.upgrade {
+        let reads = || self.holders.hold(ask.owner, Mode::Read).is_some();
+        let is_upgrade = ask.mode == Mode::Write && reads();
+        if is_upgrade && !ask.upgrade {
             return Err(Reply::Refused(Refusal::UpgradeWouldDeadlock));
         }
-        let is_upgrade = ask.mode == Mode::Write && reads;
         let ticket = memory.queue.ticket_of(ask.owner);
         // Without QUEUE and BLOCK a ticket counts only when it has its turn.
         let place = match ask.patience {

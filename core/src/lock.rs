@@ -21,10 +21,10 @@ impl Lock {
     pub fn replay(&mut self, change: &Change<'_>) -> Option<Event> {
         match change {
             Change::Granted { owner, mode, token, deadline } => {
-                let below = self.holders.hold(owner, Mode::Read).is_some();
+                let reads = || self.holders.hold(owner, Mode::Read).is_some();
+                let is_upgrade = *mode == Mode::Write && reads();
                 let hold = Hold { token: *token, deadline: *deadline, depth: 1 };
                 self.holders.insert(Owner::from(owner.as_ref()), *mode, hold);
-                let is_upgrade = below && *mode == Mode::Write;
                 Some(if is_upgrade { Event::Upgraded } else { Event::Acquired })
             }
             Change::Held { token, depth, deadline } => {

@@ -97,7 +97,8 @@ pub fn order(
     let served = |entry: &Entry| {
         let woken = effects.wakes.iter().find(|wake| Who::Waiter(wake.waiter) == who(entry));
         let granted = woken.is_some_and(|wake| matches!(wake.reply, Reply::Granted { .. }));
-        granted || effects.turns.contains(&entry.owner)
+        // A ticket and a blocked connection of one owner may stand in one line.
+        granted || entry.kind == Kind::Ticket && effects.turns.contains(&entry.owner)
     };
     let holds = |owner: &[u8]| held.iter().any(|held| held.owner == owner);
     // A re-entry passes: of a hold from before, of one that began in this very step, or READ below
