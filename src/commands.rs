@@ -8,7 +8,7 @@ use rlock_core::{
 
 use crate::describe::Info;
 use crate::executor::{self, Fault};
-use crate::ffi::{Arguments, Content, Ctx, Handler, Name};
+use crate::ffi::{Arguments, Ctx, Handler, Name};
 use crate::metrics::{self, Metric};
 use crate::show::{Describe, Queues};
 use crate::{parking, settings, state};
@@ -94,11 +94,7 @@ impl<'a> Call<'a> {
     /// Looks at the lock; at a free one where there is none.
     pub fn look<T>(&self, at: impl FnOnce(&Lock) -> T) -> Result<T, String> {
         let mut key = self.ctx.open(self.key()?, Access::Reads);
-        match key.content() {
-            Content::Missing => Ok(at(&Lock::default())),
-            Content::Lock(lock) => Ok(at(lock)),
-            Content::Other => Err(line(Fault::WrongType)),
-        }
+        key.lock(&Lock::default()).map(at).ok_or_else(|| line(Fault::WrongType))
     }
 }
 

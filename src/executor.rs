@@ -65,10 +65,7 @@ pub fn look_for_sessions(ctx: &Ctx, lock: &LockId) {
     ctx.with_name(lock.db, &lock.key, |name| {
         let mut key = ctx.open(name, Access::Reads);
         let free = Lock::default();
-        let held = match key.content() {
-            Content::Lock(lock) => &*lock,
-            _ => &free,
-        };
+        let held = key.lock(&free).unwrap_or(&free);
         close_soon(state::with(|state| {
             state.memories.change(lock.db, &lock.key, |memory| {
                 (held.lost_sessions(memory), held.next_alarm(memory))

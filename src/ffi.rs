@@ -162,6 +162,15 @@ impl Key<'_> {
         }
     }
 
+    /// The lock at the key, `free` where nothing stands; `None` where something else does.
+    pub fn lock<'k>(&'k mut self, free: &'k Lock) -> Option<&'k Lock> {
+        match self.content() {
+            Content::Missing => Some(free),
+            Content::Lock(lock) => Some(lock),
+            Content::Other => None,
+        }
+    }
+
     /// Puts a lock at the key, in the place of whatever stands there.
     pub fn set(&mut self, lock: Lock) {
         let value = give(lock);

@@ -12,7 +12,7 @@ use rlock_core::grammar::Access;
 
 use crate::commands;
 use crate::executor;
-use crate::ffi::{Blocked, Content, Ctx, Name, Waiting};
+use crate::ffi::{Blocked, Ctx, Name, Waiting};
 use crate::memories::{LockId, Mark};
 use crate::metrics::{self, Metric};
 use crate::{alarm, settings, state};
@@ -229,10 +229,7 @@ impl DbWaits<'_> {
         self.ctx.with_name(self.db, &lock.key, |name| {
             let mut key = self.ctx.open(name, Access::Reads);
             let (free, unknown) = (Lock::default(), Memory::default());
-            let held = match key.content() {
-                Content::Lock(lock) => &*lock,
-                _ => &free,
-            };
+            let held = key.lock(&free).unwrap_or(&free);
             owners = state::with(|state| {
                 let memory = state.memories.get(lock.db, &lock.key).unwrap_or(&unknown);
                 held.blockers(memory, who, now, seen, steps)
