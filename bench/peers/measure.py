@@ -1,0 +1,178 @@
+"""Times one piece of work of one peer and prints the result as one line of JSON.
+
+    measure.py --peer NAME --work WORK [--threads N] [--processes P] [--warm-up S] [--note TEXT]
+               -- WORKER...
+
+Starts P times `WORKER... WORK N SECONDS`, which finds the name of the lock in PEER_KEY. A worker
+connects, prints `ready`, waits for the end of its standard input, prints `started NS` and works for
+SECONDS with N contenders. Then it prints one line for each time that it held the lock, and ends
+without waiting for those who still wait:
+
+    CONTENDER ACQUIRED RELEASING
+
+the moment at which the acquire had returned and the moment just before the release was called,
+in nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share. ACQUIRED is 0 where the
+client gave up. All that is said about the work is derived from these lines, here, for every peer
+alike. Two exclusive holds that overlap are an error: then there was no lock.
+"""
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import uuid
+from collections import Counter, namedtuple
+
+WORKS = {"free": "free pair", "contended": "contended", "hand-off": "hand-off", "shared": "shared"}
+# A worker that has not ended so long after its time hangs. Starting up counts, on a busy machine.
+PATIENCE_SECONDS = 60
+# With fewer hand-offs than this the 99th percentile is just the largest.
+ENOUGH_FOR_P99 = 100
+# A lock that somebody wants and nobody gets for so long is worth a remark. No peer polls as seldom.
+SILENCE_SECONDS = 1
+
+Grant = namedtuple("Grant", "contender acquired releasing")
+
+
+class Failed(Exception):
+    """The work was not done, or not as the peer promises."""
+
+
+def main():
+    args = parse(sys.argv[1:])
+    seconds = float(os.environ.get("PEER_SECONDS", "3"))
+    try:
+        outputs = run(args, args.warm_up + seconds)
+        started, grants, refused = read(outputs)
+        begin = max(started) + int(args.warm_up * 1e9)
+        figures = summary(
+            grants,
+            refused,
+            window=(begin, begin + int(seconds * 1e9)),
+            contenders=args.threads * args.processes,
+            exclusive=args.work != "shared",
+        )
+    except Failed as reason:
+        sys.exit(f"{args.peer}, {args.work}: {reason}")
+    note = "; ".join(part for part in (args.note, figures.pop("note")) if part)
+    print(
+        json.dumps(
+            {
+                "peer": args.peer,
+                "work": WORKS[args.work],
+                "threads": args.threads,
+                "processes": args.processes,
+                **figures,
+                "note": note,
+            }
+        ),
+        flush=True,
+    )
+
+
+def parse(argv):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--peer", required=True)
+    parser.add_argument("--work", required=True, choices=WORKS)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--warm-up", type=float, default=0.5)
+    parser.add_argument("--note", default="")
+    parser.add_argument("worker", nargs="+")
+    return parser.parse_args(argv)
+
+
+def run(args, seconds):
+    """What each worker printed. They start together, once the last of them is ready."""
+    command = [*args.worker, args.work, str(args.threads), str(seconds)]
+    # A name of its own: what an earlier worker left behind is in nobody's way.
+    environment = {**os.environ, "PEER_KEY": f"peers:{uuid.uuid4()}"}
+    with tempfile.TemporaryFile("w+") as errors:
+        workers = [
+            subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+            for _ in range(args.processes)
+        ]
+        alarm = threading.Timer(seconds + PATIENCE_SECONDS, lambda: [w.kill() for w in workers])
+        alarm.start()
+        try:
+            if all(worker.stdout.readline() == "ready\n" for worker in workers):
+                for worker in workers:
+                    worker.stdin.close()
+            outputs = [worker.stdout.read() for worker in workers]
+            codes = [worker.wait() for worker in workers]
+        finally:
+            alarm.cancel()
+            for worker in workers:
+                worker.kill()
+        if any(codes):
+            errors.seek(0)
+            raise Failed(f"workers ended with {codes}: {errors.read()[-2000:]}")
+    return outputs
+
+
+def read(outputs):
+    """The moments at which the workers started, all grants by time, and all refusals' moments."""
+    started, grants, refused = [], [], []
+    for process, output in enumerate(outputs):
+        first, *lines = output.splitlines()
+        started.append(int(first.removeprefix("started ")))
+        for line in lines:
+            contender, acquired, releasing = map(int, line.split())
+            if acquired:
+                grants.append(Grant((process, contender), acquired, releasing))
+            else:
+                refused.append(releasing)
+    return started, sorted(grants, key=lambda grant: grant.acquired), refused
+
+
+def summary(grants, refused, window, contenders, exclusive):
+    """The figures of the grants that fell into the window."""
+    begin, end = window
+    inside = [grant for grant in grants if begin <= grant.acquired < end]
+    hand_offs = []
+    for before, after in zip(grants, grants[1:]):
+        if exclusive and after.acquired < before.releasing:
+            raise Failed(f"two held the lock at once: {before} and {after}")
+        if exclusive and before.contender != after.contender and begin <= after.acquired < end:
+            hand_offs.append((after.acquired - before.releasing) / 1000)
+    shares = Counter(grant.contender for grant in inside)
+    notes = []
+    if exclusive and contenders > 1:
+        notes.append(f"{len(hand_offs)} hand-offs to another in {len(inside)} grants")
+    if len(shares) < contenders:
+        notes.append(f"{contenders - len(shares)} of {contenders} contenders got nothing")
+    moments = [begin, *(grant.acquired for grant in inside), end]
+    silence = max(after - before for before, after in zip(moments, moments[1:])) / 1e9
+    if silence > SILENCE_SECONDS:
+        notes.append(f"nobody was granted for {silence:.1f} s")
+    gave_up = sum(begin <= moment < end for moment in refused)
+    if gave_up:
+        notes.append(f"gave up {gave_up} times")
+    fair = contenders > 1 and len(shares) == contenders
+    return {
+        "ops_per_s": round(len(inside) / ((end - begin) / 1e9), 1),
+        "hand_off_p50_us": percentile(hand_offs, 50) if hand_offs else None,
+        "hand_off_p99_us": percentile(hand_offs, 99) if len(hand_offs) >= ENOUGH_FOR_P99 else None,
+        "max_min_share": round(max(shares.values()) / min(shares.values()), 2) if fair else None,
+        "note": "; ".join(notes),
+    }
+
+
+def percentile(values, percent):
+    """By nearest rank."""
+    return round(sorted(values)[math.ceil(len(values) * percent / 100) - 1], 1)
+
+
+if __name__ == "__main__":
+    main()
