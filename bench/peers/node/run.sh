@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# node-redlock, and RLOCK by the same client beside it. "Threads" are asynchronous functions of one
+# event loop.
+set -euo pipefail
+. "$(dirname "$0")/../lib.sh"
+
+export NODE_PATH=$fetched/node_modules
+ioredis="ioredis $(node -p 'require("ioredis/package.json").version')"
+redlock="redlock $(node -p 'require("redlock/package.json").version')"
+worker=(node "$here/worker.js")
+
+all_work "$redlock by $ioredis" \
+    'one server, one client per process; lease 30 s, 10 retries every 200 ms + 0..100 ms: its defaults' \
+    "${worker[@]}" redlock
+all_work "RLOCK by $ioredis" 'a connection per contender, BLOCK 0, lease 30 s' "${worker[@]}" RLOCK
+exit $code

@@ -1,0 +1,115 @@
+// `worker.js LOCK WORK THREADS SECONDS`: ../measure.py says what it does and prints.
+"use strict";
+
+const { readFileSync } = require("node:fs");
+const { randomUUID } = require("node:crypto");
+const { setTimeout: sleep } = require("node:timers/promises");
+const Redis = require("ioredis");
+const Redlock = require("redlock");
+
+const KEY = process.env.PEER_KEY;
+const [lock, work, threads, seconds] = process.argv.slice(2);
+
+const connect = async () => {
+  const connection = new Redis(Number(process.env.PEER_PORT));
+  await connection.ping();
+  return connection;
+};
+
+// One contender's way to the lock: acquire() answers whether it has it.
+async function handles(count) {
+  if (lock === "redlock") {
+    const redlock = new Redlock([await connect()]);
+    return Array.from({ length: count }, () => viaRedlock(redlock));
+  }
+  return Promise.all(Array.from({ length: count }, native));
+}
+
+function viaRedlock(redlock) {
+  let held;
+  return {
+    async acquire() {
+      try {
+        held = await redlock.acquire(KEY, 30000);
+        return true;
+      } catch (error) {
+        if (error instanceof Redlock.LockError) return false; // it gives up after its retries
+        throw error;
+      }
+    },
+    release: () => held.unlock(),
+  };
+}
+
+async function native() {
+  const connection = await connect();
+  const owner = randomUUID();
+  return {
+    acquire: async () =>
+      (await connection.call("RLOCK.ACQUIRE", KEY, owner, "BLOCK", 0)) !== null,
+    release: () => connection.call("RLOCK.RELEASE", KEY, owner),
+  };
+}
+
+const now = () => process.hrtime.bigint();
+
+async function contend(handle, samples) {
+  for (;;) {
+    const granted = await handle.acquire();
+    const moment = now();
+    if (granted) await handle.release();
+    samples.push([granted ? moment : 0n, moment]);
+  }
+}
+
+// Each asks once the one before it holds, so that each release finds exactly one who waits.
+async function alternate(handle, samples, turn, next) {
+  for (;;) {
+    await turn.wait();
+    while (!(await handle.acquire())) samples.push([0n, now()]);
+    const acquired = now();
+    next.signal();
+    await sleep(2 + Math.random() * 8);
+    const releasing = now();
+    await handle.release();
+    samples.push([acquired, releasing]);
+  }
+}
+
+// A permit that one gives and one takes.
+function turn() {
+  let give;
+  let given;
+  const renew = () => {
+    given = new Promise((resolve) => (give = resolve));
+  };
+  renew();
+  return { wait: () => given.then(renew), signal: () => give() };
+}
+
+async function main() {
+  const all = await handles(Number(threads));
+  const samples = all.map(() => []);
+  const turns = all.map(turn);
+  turns[0].signal();
+  process.stdout.write("ready\n");
+  readFileSync(0);
+  const started = now();
+  all.forEach((handle, i) => {
+    const running =
+      work === "hand-off"
+        ? alternate(handle, samples[i], turns[i], turns[(i + 1) % all.length])
+        : contend(handle, samples[i]);
+    running.catch(fail);
+  });
+  await sleep(Number(seconds) * 1000);
+  const lines = samples.flatMap((stamps, i) => stamps.map(([a, r]) => `${i} ${a} ${r}`));
+  process.stdout.write([`started ${started}`, ...lines, ""].join("\n"), () => process.exit(0));
+}
+
+function fail(error) {
+  console.error(error);
+  process.exit(1);
+}
+
+main().catch(fail);

@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# redis-py from the Python package index, into a virtual environment in .tools/peers/python.
+set -euo pipefail
+. "$(dirname "$0")/../lib.sh"
+
+need python3
+fetch python3 -m venv "$fetched/venv"
+fetch "$fetched/venv/bin/pip" install --disable-pip-version-check -r "$here/requirements.txt"
