@@ -26,16 +26,9 @@ fetch() {
 
 # --- measuring -----------------------------------------------------------------------------------
 
-# pinned CORE COMMAND...: on that core alone, where the machine has it. Servers on 0, clients on 1.
-pinned() {
-    local core=$1
-    shift
-    if taskset -c "$core" true 2>/dev/null; then
-        taskset -c "$core" "$@"
-    else
-        "$@"
-    fi
-}
+# pin CORE: this subshell and what it starts run on that core alone, where the machine has it.
+# Servers on 0, clients on 1.
+pin() { taskset -cp "$1" "$BASHPID" >/dev/null 2>&1 || true; }
 
 code=0
 
@@ -44,8 +37,8 @@ code=0
 measure() {
     local name=$1 work=$2 threads=$3 processes=$4 note=$5
     shift 5
-    pinned 1 python3 "$peers/measure.py" --peer "$name" --work "$work" --threads "$threads" \
-        --processes "$processes" --warm-up "${warm_up:-0.5}" --note "$note" -- "$@" || code=1
+    (pin 1 && exec python3 "$peers/measure.py" --peer "$name" --work "$work" --threads "$threads" \
+        --processes "$processes" --warm-up "${warm_up:-0.5}" --note "$note" -- "$@") || code=1
 }
 
 # all_work PEER NOTE WORKER...: what every exclusive lock is asked to do.
@@ -57,4 +50,49 @@ all_work() {
     measure "$name" contended 100 1 "$note" "$@"
     measure "$name" contended 1 4 "$note" "$@"
     measure "$name" hand-off 2 1 "$note" "$@"
+}
+
+# --- the Go program: several peers use it ---------------------------------------------------------
+
+go_worker=$tools/peers/go/worker
+
+# What Go fetches stays in .tools too, and may be removed by its owner.
+in_go() {
+    (cd "$peers/go" && GOMODCACHE=$tools/peers/go/modules GOCACHE=$tools/peers/go/cache \
+        GOFLAGS="-mod=readonly -modcacherw" go "$@")
+}
+
+build_go_worker() {
+    need go
+    fetch in_go build -o "$go_worker" .
+}
+
+# The version of a module that the worker was built with: 4.18.1 of v4.18.1.
+go_version() {
+    go version -m "$go_worker" | awk -v module="$1" '$1 == "dep" && $2 == module { sub(/^v/, "", $3); print $3 }'
+}
+
+# --- servers of the peers' own --------------------------------------------------------------------
+
+free_port() {
+    python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+}
+
+# serve COMMAND...: a server for the time of this script, with its files in $data, which goes too.
+# The command ends in an exec, so that the signal reaches the server itself.
+serve() {
+    trap 'kill "$server" && wait "$server" || true; rm -rf "$data"' EXIT
+    (pin 0 && "$@") >"$data/log" 2>&1 &
+    server=$!
+}
+
+# until_ready COMMAND...: asks it until it says yes; a server that died, or is not there after a
+# minute, ends the script.
+until_ready() {
+    local deadline=$((SECONDS + 60))
+    until "$@" >/dev/null 2>&1; do
+        kill -0 "$server" 2>/dev/null && [ "$SECONDS" -lt "$deadline" ] ||
+            die "$peer did not start: $(tail -n 5 "$data/log")"
+        sleep 0.1
+    done
 }

@@ -1,0 +1,163 @@
+// Command worker contends for one lock: `worker LOCK WORK THREADS SECONDS`. ../measure.py says what
+// it does and prints.
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// handle is one contender's way to the lock that all of them want.
+type handle interface {
+	// acquire answers errGaveUp where the client's own patience is over.
+	acquire(context.Context) error
+	release(context.Context) error
+}
+
+var errGaveUp = errors.New("the client gave up")
+
+// now is CLOCK_MONOTONIC in nanoseconds: all processes of a machine share it.
+func now() int64 {
+	var at unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &at); err != nil {
+		log.Fatal(err)
+	}
+	return at.Nano()
+}
+
+// contender is a goroutine that wants the lock, and what it has to tell.
+type contender struct {
+	handle
+	turn chan struct{}
+	mu   sync.Mutex
+	// When it had acquired, or 0 where it gave up, and when it began to release.
+	samples [][2]int64
+}
+
+func (c *contender) add(acquired, releasing int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.samples = append(c.samples, [2]int64{acquired, releasing})
+}
+
+func (c *contender) contend(ctx context.Context) error {
+	for {
+		err := c.acquire(ctx)
+		at := now()
+		switch {
+		case err == nil:
+			if err := c.release(ctx); err != nil {
+				return err
+			}
+			c.add(at, at)
+		case errors.Is(err, errGaveUp):
+			c.add(0, at)
+		default:
+			return err
+		}
+	}
+}
+
+// alternate asks once the other one holds, so that each release finds exactly one who waits.
+func (c *contender) alternate(ctx context.Context, next *contender) error {
+	for range c.turn {
+		err := c.acquire(ctx)
+		for errors.Is(err, errGaveUp) {
+			c.add(0, now())
+			err = c.acquire(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		acquired := now()
+		next.turn <- struct{}{}
+		time.Sleep(2*time.Millisecond + rand.N(8*time.Millisecond))
+		releasing := now()
+		if err := c.release(ctx); err != nil {
+			return err
+		}
+		c.add(acquired, releasing)
+	}
+	return nil
+}
+
+func main() {
+	log.SetFlags(0)
+	if len(os.Args) != 5 {
+		log.Fatal("usage: worker LOCK WORK THREADS SECONDS")
+	}
+	lock, work := os.Args[1], os.Args[2]
+	threads, err := strconv.Atoi(os.Args[3])
+	check(err)
+	seconds, err := strconv.ParseFloat(os.Args[4], 64)
+	check(err)
+
+	ctx := context.Background()
+	open, err := opener(ctx, lock, os.Getenv("PEER_KEY"))
+	check(err)
+	contenders := make([]*contender, threads)
+	for i := range contenders {
+		handle, err := open()
+		check(err)
+		contenders[i] = &contender{handle: handle, turn: make(chan struct{}, 1)}
+	}
+	contenders[0].turn <- struct{}{}
+	fmt.Println("ready")
+	_, err = io.Copy(io.Discard, os.Stdin)
+	check(err)
+	started := now()
+	for i, c := range contenders {
+		go func() {
+			if work == "hand-off" {
+				check(c.alternate(ctx, contenders[(i+1)%threads]))
+			} else {
+				check(c.contend(ctx))
+			}
+		}()
+	}
+	time.Sleep(time.Duration(seconds * float64(time.Second)))
+	check(report(started, contenders))
+}
+
+func report(started int64, contenders []*contender) error {
+	out := bufio.NewWriter(os.Stdout)
+	fmt.Fprintln(out, "started", started)
+	for i, c := range contenders {
+		c.mu.Lock()
+		for _, sample := range c.samples {
+			fmt.Fprintln(out, i, sample[0], sample[1])
+		}
+		c.mu.Unlock()
+	}
+	return out.Flush()
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// opener answers how to make one contender's handle of the lock called so.
+func opener(ctx context.Context, lock, key string) (func() (handle, error), error) {
+	switch lock {
+	case "redsync":
+		return openRedsync(ctx, key)
+	case "RLOCK":
+		return func() (handle, error) { return openNative(ctx, key) }, nil
+	case "postgresql":
+		return func() (handle, error) { return openPostgres(ctx, key) }, nil
+	}
+	return nil, fmt.Errorf("no lock is called %q", lock)
+}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"os"
+
+	"github.com/go-redsync/redsync/v4"
+	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
+	"github.com/redis/go-redis/v9"
+)
+
+func address() string { return "127.0.0.1:" + os.Getenv("PEER_PORT") }
+
+// viaRedsync is a mutex of redsync on one server. All of a process share one client and its pool.
+type viaRedsync struct{ mutex *redsync.Mutex }
+
+func openRedsync(ctx context.Context, key string) (func() (handle, error), error) {
+	client := redis.NewClient(&redis.Options{Addr: address()})
+	if err := client.Ping(ctx).Err(); err != nil {
+		return nil, err
+	}
+	locks := redsync.New(goredis.NewPool(client))
+	return func() (handle, error) { return viaRedsync{locks.NewMutex(key)}, nil }, nil
+}
+
+func (v viaRedsync) acquire(ctx context.Context) error {
+	err := v.mutex.LockContext(ctx)
+	var taken *redsync.ErrTaken
+	if errors.As(err, &taken) || errors.Is(err, redsync.ErrFailed) {
+		return errGaveUp
+	}
+	return err
+}
+
+func (v viaRedsync) release(ctx context.Context) error {
+	_, err := v.mutex.UnlockContext(ctx)
+	return err
+}
+
+// native is RLOCK's commands on a connection of its own.
+type native struct {
+	client     *redis.Client
+	key, owner string
+}
+
+func openNative(ctx context.Context, key string) (handle, error) {
+	client := redis.NewClient(&redis.Options{
+		Addr:     address(),
+		PoolSize: 1,
+		// A wait may be long; the default of 5 s would end it, and send the command once more.
+		ReadTimeout: -1,
+	})
+	return native{client, key, rand.Text()}, client.Ping(ctx).Err()
+}
+
+func (n native) acquire(ctx context.Context) error {
+	return n.client.Do(ctx, "RLOCK.ACQUIRE", n.key, n.owner, "BLOCK", 0).Err()
+}
+
+func (n native) release(ctx context.Context) error {
+	return n.client.Do(ctx, "RLOCK.RELEASE", n.key, n.owner).Err()
+}

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# redsync, and RLOCK by the same client beside it. "Threads" are goroutines.
+set -euo pipefail
+. "$(dirname "$0")/../lib.sh"
+
+redis="go-redis $(go_version github.com/redis/go-redis/v9)"
+
+all_work "redsync $(go_version github.com/go-redsync/redsync/v4) by $redis" \
+    'one server, one client per process; lease 8 s, 32 tries every 50..250 ms: its defaults' \
+    "$go_worker" redsync
+all_work "RLOCK by $redis" 'a connection per contender, BLOCK 0, lease 30 s' "$go_worker" RLOCK
+exit $code
