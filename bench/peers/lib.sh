@@ -19,6 +19,7 @@ need() { command -v "$1" >/dev/null || skip "$1 is not installed"; }
 
 # fetch COMMAND...: its output goes to a log; where it fails the peer is skipped, with the reason.
 fetch() {
+    lock_tools
     mkdir -p "$fetched"
     "$@" >"$fetched/setup.log" 2>&1 ||
         skip "could not be fetched or built: $(sed -nE '/[Ee]rr|[Ff]ail/ { p; q }' "$fetched/setup.log") (see ${fetched#"$root"/}/setup.log)"
@@ -52,19 +53,41 @@ all_work() {
     measure "$name" hand-off 2 1 "$note" "$@"
 }
 
+# --- the JVM: what is in .tools, per peer, is the libraries of its pom.xml and the worker ------------
+
+build_java_worker() {
+    need javac
+    need mvn
+    fetch mvn -B -ntp -f "$here/pom.xml" -Dmaven.repo.local="$fetched/repository" \
+        dependency:copy-dependencies -DoutputDirectory="$fetched/libraries"
+    fetch javac --release 17 -d "$fetched/classes" -cp "$fetched/libraries/*" \
+        "$peers/java/Worker.java" "$here/Handles.java"
+}
+
+# The JVM compiles while it warms up (seconds), on the clients' core too.
+jvm_warm_up=2
+java_worker=(java -Xms256m -Xmx256m -XX:+UseSerialGC -cp "$fetched/classes:$fetched/libraries/*" Worker)
+
+# The version of a library: 4.7.0 of redisson-4.7.0.jar.
+java_version() {
+    (cd "$fetched/libraries" && printf '%s\n' "$1"-[0-9]*.jar) | sed "s/^$1-\(.*\)\.jar\$/\1/"
+}
+
 # --- the Go program: several peers use it ---------------------------------------------------------
 
 go_worker=$tools/peers/go/worker
 
 # What Go fetches stays in .tools too, and may be removed by its owner.
 in_go() {
-    (cd "$peers/go" && GOMODCACHE=$tools/peers/go/modules GOCACHE=$tools/peers/go/cache \
+    local folder=$1
+    shift
+    (cd "$folder" && GOMODCACHE=$tools/peers/go/modules GOCACHE=$tools/peers/go/cache \
         GOFLAGS="-mod=readonly -modcacherw" go "$@")
 }
 
 build_go_worker() {
     need go
-    fetch in_go build -o "$go_worker" .
+    fetch in_go "$peers/go" build -o "$go_worker" .
 }
 
 # The version of a module that the worker was built with: 4.18.1 of v4.18.1.

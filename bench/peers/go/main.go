@@ -156,6 +156,8 @@ func opener(ctx context.Context, lock, key string) (func() (handle, error), erro
 		return openRedsync(ctx, key)
 	case "RLOCK":
 		return func() (handle, error) { return openNative(ctx, key) }, nil
+	case "etcd":
+		return openEtcd(ctx, key)
 	case "postgresql":
 		return func() (handle, error) { return openPostgres(ctx, key) }, nil
 	}

@@ -9,9 +9,9 @@ import java.util.function.Supplier;
 public final class Worker {
     /** One contender's way to the lock that all of them want. */
     interface Handle {
-        void acquire();
+        void acquire() throws Exception;
 
-        void release();
+        void release() throws Exception;
     }
 
     /** When a contender had acquired, and when it began to release, in turn. */
@@ -92,7 +92,7 @@ public final class Worker {
         }).start();
     }
 
-    private static void contend(Handle handle, Samples samples) {
+    private static void contend(Handle handle, Samples samples) throws Exception {
         while (true) {
             handle.acquire();
             long acquired = System.nanoTime();
@@ -103,7 +103,7 @@ public final class Worker {
 
     /** Each asks once the one before it holds, so that each release finds exactly one who waits. */
     private static void alternate(Handle handle, Samples samples, Semaphore turn, Semaphore next)
-            throws InterruptedException {
+            throws Exception {
         Random random = new Random();
         while (true) {
             turn.acquire();

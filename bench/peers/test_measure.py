@@ -1,0 +1,72 @@
+"""The figures of histories small enough to work them out by hand."""
+
+import sys
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+import measure
+from measure import Grant
+
+MS = 1_000_000
+WINDOW = (0, 1000 * MS)
+
+
+def summary(grants, contenders=2, refused=(), exclusive=True):
+    grants = sorted(grants, key=lambda grant: grant.acquired)
+    return measure.summary(grants, refused, WINDOW, contenders, exclusive)
+
+
+def every(period, contenders, count, held=1, first=0):
+    """Contenders take turns, a grant every `period` ms, each held for `held` ms."""
+    starts = [(first + i * period) * MS for i in range(count)]
+    return [Grant((0, i % contenders), at, at + held * MS) for i, at in enumerate(starts)]
+
+
+class Summary(unittest.TestCase):
+    def test_turns(self):
+        figures = summary(every(4, contenders=2, count=250))
+        self.assertEqual(figures["ops_per_s"], 250)
+        self.assertEqual(figures["hand_off_p50_us"], 3000)
+        self.assertEqual(figures["hand_off_p99_us"], 3000)
+        self.assertEqual(figures["max_min_share"], 1)
+        self.assertEqual(figures["note"], "249 hand-offs to another in 250 grants")
+
+    def test_only_what_falls_into_the_window_counts(self):
+        figures = summary(every(100, contenders=2, count=30, first=-1000))
+        self.assertEqual(figures["ops_per_s"], 10)
+        # The first in the window was handed over by the last before it.
+        self.assertIn("10 hand-offs to another in 10 grants", figures["note"])
+
+    def test_getting_it_again_oneself_is_no_hand_off(self):
+        greedy = [Grant((0, 0), i * MS, i * MS) for i in range(900)]
+        figures = summary([*greedy, Grant((1, 0), 950 * MS, 950 * MS)])
+        self.assertEqual(figures["hand_off_p50_us"], 51_000)
+        self.assertIsNone(figures["hand_off_p99_us"], "one hand-off has no 99th percentile")
+        self.assertEqual(figures["max_min_share"], 900)
+
+    def test_who_got_nothing_is_said(self):
+        figures = summary(every(4, contenders=2, count=250), contenders=5)
+        self.assertIsNone(figures["max_min_share"])
+        self.assertIn("3 of 5 contenders got nothing", figures["note"])
+
+    def test_a_silence_and_those_who_gave_up_are_said(self):
+        window = (0, 3000 * MS)
+        figures = measure.summary(every(10, 1, 50), [5 * MS, 4000 * MS], window, 1, True)
+        self.assertIn("nobody was granted for 2.5 s", figures["note"])
+        self.assertIn("gave up 1 times", figures["note"])
+
+    def test_two_at_once_is_no_lock(self):
+        overlapping = every(4, contenders=2, count=10, held=5)
+        with self.assertRaisesRegex(measure.Failed, "two held the lock at once"):
+            summary(overlapping)
+        self.assertIsNone(summary(overlapping, exclusive=False)["hand_off_p50_us"])
+
+    def test_percentiles_by_nearest_rank(self):
+        self.assertEqual(measure.percentile(range(1, 201), 50), 100)
+        self.assertEqual(measure.percentile(range(1, 201), 99), 198)
+        self.assertEqual(measure.percentile([7], 99), 7)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Other locks through their own clients, and RLOCK by the same clients: bench/peers/README.md.
+# scripts/peers.sh [PEER...]: all, or those named. One line of JSON per measurement on standard
+# output, and a line per peer that cannot be had here; everything else goes to standard error.
+set -euo pipefail
+. "$(dirname "$0")/../bench/peers/lib.sh"
+cd "$root"
+[ $# -gt 0 ] || set -- java python node go postgresql etcd zookeeper
+
+peer=peers
+need python3
+{
+    PYTHONDONTWRITEBYTECODE=1 python3 -m unittest --quiet "$peers/test_measure.py"
+    scripts/setup.sh
+    . "$tools/env"
+    cargo build --release --locked
+} >&2
+
+data=$(mktemp -d)
+PEER_PORT=$(free_port)
+export PEER_PORT
+serve exec "$tools/servers/default/redis-server" --port "$PEER_PORT" --dir "$data" --save '' \
+    --loadmodule "$(module)"
+until_ready "$tools/servers/default/redis-cli" -e -p "$PEER_PORT" RLOCK.HELP
+
+for name in "$@"; do
+    status=0
+    "$peers/$name/setup.sh" || status=$?
+    case $status in
+        0) "$peers/$name/run.sh" || code=1 ;;
+        77) ;;
+        *) code=1 ;;
+    esac
+done
+exit $code
