@@ -18,11 +18,13 @@ skip() {
 need() { command -v "$1" >/dev/null || skip "$1 is not installed"; }
 
 # fetch COMMAND...: its output goes to a log; where it fails the peer is skipped, with the reason.
+# What is built from it afterwards is ours, and no reason to skip.
 fetch() {
+    local log=$fetched/setup.log
     lock_tools
     mkdir -p "$fetched"
-    "$@" >"$fetched/setup.log" 2>&1 ||
-        skip "could not be fetched or built: $(sed -nE '/[Ee]rr|[Ff]ail/ { p; q }' "$fetched/setup.log") (see ${fetched#"$root"/}/setup.log)"
+    "$@" >"$log" 2>&1 ||
+        skip "not fetched: $(sed -nE '/[Ee]rr|[Ff]ail|reading/ { p; q }' "$log") (${log#"$root"/})"
 }
 
 # --- measuring -----------------------------------------------------------------------------------
@@ -53,20 +55,21 @@ all_work() {
     measure "$name" hand-off 2 1 "$note" "$@"
 }
 
-# --- the JVM: what is in .tools, per peer, is the libraries of its pom.xml and the worker ------------
+# --- the JVM: per peer, the libraries of its pom.xml and the worker --------------------------------
 
 build_java_worker() {
     need javac
     need mvn
     fetch mvn -B -ntp -f "$here/pom.xml" -Dmaven.repo.local="$fetched/repository" \
         dependency:copy-dependencies -DoutputDirectory="$fetched/libraries"
-    fetch javac --release 17 -d "$fetched/classes" -cp "$fetched/libraries/*" \
+    javac --release 17 -d "$fetched/classes" -cp "$fetched/libraries/*" \
         "$peers/java/Worker.java" "$here/Handles.java"
 }
 
 # The JVM compiles while it warms up (seconds), on the clients' core too.
 jvm_warm_up=2
-java_worker=(java -Xms256m -Xmx256m -XX:+UseSerialGC -cp "$fetched/classes:$fetched/libraries/*" Worker)
+java_worker=(java -Xms256m -Xmx256m -XX:+UseSerialGC
+    -cp "$fetched/classes:$fetched/libraries/*" Worker)
 
 # The version of a library: 4.7.0 of redisson-4.7.0.jar.
 java_version() {
@@ -87,18 +90,20 @@ in_go() {
 
 build_go_worker() {
     need go
-    fetch in_go "$peers/go" build -o "$go_worker" .
+    fetch in_go "$peers/go" mod download
+    in_go "$peers/go" build -o "$go_worker" .
 }
 
 # The version of a module that the worker was built with: 4.18.1 of v4.18.1.
 go_version() {
-    go version -m "$go_worker" | awk -v module="$1" '$1 == "dep" && $2 == module { sub(/^v/, "", $3); print $3 }'
+    go version -m "$go_worker" |
+        awk -v module="$1" '$1 == "dep" && $2 == module { sub(/^v/, "", $3); print $3 }'
 }
 
 # --- servers of the peers' own --------------------------------------------------------------------
 
 free_port() {
-    python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+    python3 -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); print(s.getsockname()[1])'
 }
 
 # serve COMMAND...: a server for the time of this script, with its files in $data, which goes too.

@@ -29,7 +29,7 @@ from collections import Counter, namedtuple
 
 WORKS = {"free": "free pair", "contended": "contended", "hand-off": "hand-off", "shared": "shared"}
 # A worker that has not ended so long after its time hangs. Starting up counts, on a busy machine.
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 180
 # With fewer hand-offs than this the 99th percentile is just the largest.
 ENOUGH_FOR_P99 = 100
 # A lock that somebody wants and nobody gets for so long is worth a remark. No peer polls as seldom.
@@ -154,7 +154,7 @@ def summary(grants, refused, window, contenders, exclusive):
         notes.append(f"{contenders - len(shares)} of {contenders} contenders got nothing")
     moments = [begin, *(grant.acquired for grant in inside), end]
     silence = max(after - before for before, after in zip(moments, moments[1:])) / 1e9
-    if silence > SILENCE_SECONDS:
+    if silence >= SILENCE_SECONDS:
         notes.append(f"nobody was granted for {silence:.1f} s")
     gave_up = sum(begin <= moment < end for moment in refused)
     if gave_up:

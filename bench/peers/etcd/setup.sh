@@ -5,6 +5,6 @@ set -euo pipefail
 . "$(dirname "$0")/../lib.sh"
 
 need python3
-need go
 build_go_worker
-fetch in_go "$here" build -o "$fetched/etcd" go.etcd.io/etcd/server/v3
+fetch in_go "$here" mod download
+in_go "$here" build -o "$fetched/etcd" go.etcd.io/etcd/server/v3

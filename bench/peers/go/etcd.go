@@ -13,7 +13,10 @@ import (
 type viaEtcd struct{ *concurrency.Mutex }
 
 func openEtcd(ctx context.Context, key string) (func() (handle, error), error) {
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{os.Getenv("PEER_ETCD")}, Context: ctx})
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{os.Getenv("PEER_ETCD")},
+		Context:   ctx,
+	})
 	if err != nil {
 		return nil, err
 	}
