@@ -24,7 +24,7 @@ fetch() {
     lock_tools
     mkdir -p "$fetched"
     "$@" >"$log" 2>&1 ||
-        skip "not fetched: $(sed -nE '/[Ee]rr|[Ff]ail|reading/ { p; q }' "$log") (${log#"$root"/})"
+        skip "not fetched: $(grep -m1 -iE 'error|fail' "$log" || tail -n 1 "$log") (${log#"$root"/})"
 }
 
 # --- measuring -----------------------------------------------------------------------------------
