@@ -5,7 +5,8 @@ use rlock_core::{
     Patience, Refusal, Release, Renew, Reply, Token, Tokens, WaiterId, Wake,
 };
 
-use super::naive::{Hold, Limits, Naive, Said, Told, error, name};
+use super::naive::{Hold, Limits, Naive};
+use super::told::{Said, Told, error, name};
 
 const START_MS: u64 = 1_700_000_000_000;
 const OWNERS: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];

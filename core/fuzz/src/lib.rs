@@ -10,6 +10,7 @@ mod histories;
 mod laws;
 mod naive;
 mod snapshot;
+mod told;
 
 pub use grammar::grammar;
 pub use histories::histories;

@@ -27,8 +27,8 @@ fn line(world: &World) -> Vec<Standing> {
 }
 
 /// A blocked owner waits for the holders in its way and for the blocked owners ahead of it, but a
-/// reader not for readers; behind a wait of its own that makes it a re-entry, it waits for what that
-/// one waits for. Nobody waits for a ticket.
+/// reader not for readers; behind a wait of its own that makes it a re-entry, it waits for what
+/// that one waits for. Nobody waits for a ticket.
 fn blockers(world: &World, line: &[Standing], place: usize) -> BTreeSet<Owner> {
     let Standing { owner, mode, .. } = &line[place];
     let is_own = |one: &Standing| {
