@@ -167,7 +167,8 @@ impl Pair {
         let Limits { max_depth, tickets_left } = self.limits;
         let (now, tokens) = (self.now, &mut self.tokens);
         let mut moment = Moment { now, tokens, max_depth, tickets_left };
-        let effects = self.lock.apply(&mut self.memory, &mut moment, input);
+        let mut effects = Effects::default();
+        self.lock.apply(&mut self.memory, &mut moment, input, &mut effects);
         self.memory.sessions.take_touched();
         assert_eq!(told(&effects), expected, "what the core says, and the contract: {input:?}");
         effects.reply
