@@ -31,6 +31,27 @@ fn the_commands_page_says_what_command_docs_says() {
     assert_eq!(documented, names);
 }
 
+#[test]
+fn the_readme_has_the_syntax_of_the_commands_page() {
+    let (reference, readme) = (page_named("docs/commands.md"), page_named("README.md"));
+    let blocks = reference.blocks();
+    let known: Vec<&str> = blocks
+        .iter()
+        .filter_map(|block| match block {
+            Block::Fenced { kind: "text", text, .. } => Some(text.trim_end()),
+            _ => None,
+        })
+        .collect();
+    // A bar in a table is written with a backslash.
+    let spans = readme.spans().into_iter().map(|span| span.replace("\\|", "|"));
+    let shown: Vec<String> =
+        spans.filter(|span| span.starts_with("RLOCK.") && span.contains('[')).collect();
+    assert!(shown.len() >= 3, "{shown:?}");
+    for syntax in shown {
+        assert!(known.contains(&syntax.as_str()), "{syntax}");
+    }
+}
+
 /// The section begins with the summary, the syntax in a block, since and complexity.
 fn insist_on_the_docs(client: &mut Client, command: &str, section: &[Block<'_>]) {
     let reply = flat_map(&client.ask(&format!("COMMAND DOCS {command}")));
