@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use super::pages::{Block, page_named};
+use super::pages::{Block, page_named, pages};
 use crate::support::{Client, Server, flat_map, items, text};
 
 #[test]
@@ -50,6 +50,47 @@ fn the_readme_has_the_syntax_of_the_commands_page() {
     for syntax in shown {
         assert!(known.contains(&syntax.as_str()), "{syntax}");
     }
+}
+
+#[test]
+fn the_settings_have_the_documented_defaults_and_bounds() {
+    let server = Server::start();
+    let mut client = server.client();
+    let page = page_named("docs/operations.md");
+    let mut documented = Vec::new();
+    for row in page.text.lines().filter(|line| line.starts_with("| `rlock.")) {
+        let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+        let name = cells[0].trim_matches('`');
+        let known = flat_map(&client.ask(&format!("CONFIG GET {name}")));
+        assert_eq!(text(&known[name]), cells[1], "{name}");
+        if let Some((least, most)) = cells[2].split_once(" to ") {
+            let (least, most): (i64, i64) = (least.parse().unwrap(), most.parse().unwrap());
+            for (value, is_valid) in
+                [(least - 1, false), (least, true), (most, true), (most + 1, false)]
+            {
+                let set = client.attempt(&format!("CONFIG SET {name} {value}"));
+                assert_eq!(set.is_ok(), is_valid, "{name} {value}");
+            }
+        }
+        documented.push(name.to_owned());
+    }
+    let known = flat_map(&client.ask("CONFIG GET rlock.*"));
+    documented.sort();
+    assert_eq!(documented, known.into_keys().collect::<Vec<_>>());
+}
+
+#[test]
+fn every_counter_in_backticks_is_one() {
+    let server = Server::start();
+    let mut client = server.client();
+    let mut fields = 0;
+    for page in pages() {
+        for span in page.spans().iter().filter(|span| span.starts_with("rlock_")) {
+            fields += 1;
+            assert!(client.info("rlock", span).is_some(), "{}: {span}", page.name);
+        }
+    }
+    assert!(fields > 20, "only {fields} were found");
 }
 
 /// The section begins with the summary, the syntax in a block, since and complexity.
