@@ -322,7 +322,7 @@ impl Server {
         process.try_wait().unwrap().is_some()
     }
 
-    /// The address of its socket, with options of a URL.
+    /// Where clients find it, with options of the connection (`?protocol=resp3`) or none.
     pub fn url(&self, options: &str) -> String {
         format!("redis+unix://{}{options}", self.socket().display())
     }
