@@ -65,7 +65,7 @@ impl Server {
     pub fn of(conf: &str) -> Server {
         let (mut settings, mut arguments) = (Vec::new(), "");
         for line in conf.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-            let (name, value) = line.split_once(' ').expect("a name and a value");
+            let (name, value) = line.split_once(' ').unwrap();
             match name {
                 "loadmodule" => arguments = value.split_once(' ').map_or("", |(_, rest)| rest),
                 _ => settings.extend([name, value.trim_start()]),
