@@ -5,7 +5,6 @@ use std::io::{Read, Write};
 use std::ops::Range;
 use std::os::unix::net::UnixStream;
 
-use redis::Value;
 
 use crate::support::{Client, LockView, Noise, Server, Waiter, until};
 
