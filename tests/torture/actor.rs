@@ -1,0 +1,431 @@
+//! A client of the lock: it asks, and writes down what it asked, when, and what it was told.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use redis::{RedisError, Value};
+
+use crate::clock::{Stop, now_ns};
+use crate::history::{Ask, Asked, Mode, Op, Reply, Wait};
+use crate::support::{flat_map, items, text, until};
+
+/// No server of a run is away for as long.
+const REPLY_MS_MAX: u64 = 20_000;
+
+/// What the fault that is at work tells the clients.
+pub struct Site {
+    /// Where the lock of a key is now.
+    pub url_of: Box<dyn Fn(&str) -> String + Send + Sync>,
+    /// Whether a hold is one only when a replica has it, by WAIT.
+    pub waits_for_replica: bool,
+    /// The lease of those who have no reason for another one.
+    pub lease_ms: u64,
+}
+
+impl Site {
+    /// One server that stays where it is.
+    pub fn fixed(url: String) -> Site {
+        Site { url_of: Box::new(move |_| url.clone()), waits_for_replica: false, lease_ms: 30_000 }
+    }
+
+    /// One server at a time, which may become another one.
+    pub fn moving(url: Arc<RwLock<String>>) -> Site {
+        let url_of = Box::new(move |_: &str| url.read().unwrap().clone());
+        Site { url_of, waits_for_replica: true, lease_ms: 3000 }
+    }
+}
+
+/// Where operations are written down: kept, or told to another process as they happen.
+pub enum Notes {
+    Kept(Vec<Op>),
+    Told,
+}
+
+struct Link {
+    url: String,
+    connection: redis::Connection,
+    id: i64,
+}
+
+/// Name and connection of one who does one thing at a time.
+pub struct Actor {
+    pub number: u32,
+    pub rng: fastrand::Rng,
+    pub stop: Arc<Stop>,
+    site: Arc<Site>,
+    link: Option<Link>,
+    notes: Notes,
+    /// Part of the owner's name: one who hung up is another one afterwards.
+    life: u32,
+    /// The tokens of what it holds.
+    held: BTreeMap<(String, Mode), i64>,
+    /// Keys of which it does not know what it holds.
+    unsure: Vec<String>,
+    marks: u64,
+}
+
+impl Actor {
+    pub fn new(number: u32, seed: u64, site: Arc<Site>, stop: Arc<Stop>, notes: Notes) -> Actor {
+        let rng = fastrand::Rng::with_seed(seed.wrapping_add(u64::from(number)));
+        let (link, life, held, unsure, marks) = (None, 0, BTreeMap::new(), Vec::new(), 0);
+        Actor { number, rng, stop, site, link, notes, life, held, unsure, marks }
+    }
+
+    /// The name that it holds by.
+    pub fn owner(&self) -> String {
+        format!("a{}.{}", self.number, self.life)
+    }
+
+    /// WRITE for as long as the site says, without waiting: what workloads start from.
+    pub fn ask(&self) -> Ask {
+        let lease_ms = self.site.lease_ms;
+        let (mode, wait) = (Mode::Write, Wait::No);
+        Ask { mode, lease_ms, wait, upgrade: false, session: false, depth: None }
+    }
+
+    /// The token of its hold, as far as it knows.
+    pub fn token(&self, key: &str, mode: Mode) -> Option<i64> {
+        self.held.get(&(key.to_owned(), mode)).copied()
+    }
+
+    pub fn acquire(&mut self, key: &str, ask: Ask) -> Reply {
+        let line = acquire_line(key, &self.owner(), &ask);
+        let reply = self.tell(key, Asked::Acquire(ask), &line);
+        if let Reply::Token(token) = reply {
+            self.held.insert((key.to_owned(), ask.mode), token);
+        }
+        reply
+    }
+
+    /// One level down.
+    pub fn release(&mut self, key: &str, mode: Mode) -> Reply {
+        self.release_to(key, mode, None)
+    }
+
+    /// Down to that depth, or one level.
+    pub fn release_to(&mut self, key: &str, mode: Mode, down_to: Option<i64>) -> Reply {
+        let token = self.token(key, mode);
+        let mut line = format!("RLOCK.RELEASE {key} {} {}", self.owner(), mode.word());
+        token.iter().for_each(|token| line += &format!(" TOKEN {token}"));
+        down_to.iter().for_each(|depth| line += &format!(" DEPTH {depth}"));
+        let reply = self.tell(key, Asked::Release { mode, down_to, token }, &line);
+        if matches!(reply, Reply::Number(0) | Reply::NotHeld) {
+            self.held.remove(&(key.to_owned(), mode));
+        }
+        reply
+    }
+
+    /// Extends what it holds by the usual lease.
+    pub fn renew(&mut self, key: &str, mode: Mode) -> Reply {
+        self.renew_for(key, mode, self.site.lease_ms)
+    }
+
+    /// Extends what it holds; with its token, so that a lost hold is noticed.
+    pub fn renew_for(&mut self, key: &str, mode: Mode, lease_ms: u64) -> Reply {
+        let Some(token) = self.token(key, mode) else { return Reply::NotHeld };
+        let (owner, word) = (self.owner(), mode.word());
+        let line = format!("RLOCK.RENEW {key} {owner} {word} LEASE {lease_ms} TOKEN {token}");
+        self.tell(key, Asked::Renew { mode, lease_ms, token }, &line)
+    }
+
+    pub fn cancel(&mut self, key: &str) -> Reply {
+        let line = format!("RLOCK.CANCEL {key} {}", self.owner());
+        self.tell(key, Asked::Cancel, &line)
+    }
+
+    /// Who waits.
+    pub fn info(&mut self, key: &str) -> Reply {
+        self.tell(key, Asked::Info, &format!("RLOCK.INFO {key} WAITERS 1000"))
+    }
+
+    /// Adds one to the counter that `key` guards, if its token is still good.
+    pub fn count(&mut self, key: &str, token: i64) -> Reply {
+        const SCRIPT: &str = "if redis.call('RLOCK.CHECK',KEYS[1],ARGV[1])==1 then return \
+            redis.call('INCR',KEYS[2]) end return false";
+        let mut command = redis::cmd("EVAL");
+        command.arg(SCRIPT).arg(2).arg(key).arg(format!("{{{key}}}:count")).arg(token);
+        self.tell_command(key, Asked::Count { token }, &command)
+    }
+
+    /// Closes its connection without a word, and comes back as another owner.
+    pub fn hang_up(&mut self, key: &str) {
+        let sent_ns = now_ns();
+        let id = self.link.take().map_or(0, |link| link.id);
+        self.write_down(key, id, Asked::HangUp, sent_ns, Reply::Nil, None);
+        self.life += 1;
+        self.held.clear();
+        self.unsure.clear();
+    }
+
+    /// Says that it will wait, and hangs up instead, some time before it is answered.
+    pub fn ask_and_hang_up(&mut self, key: &str, ask: Ask, after_ms: u64) {
+        let line = acquire_line(key, &self.owner(), &ask);
+        let link = self.linked(key);
+        let id = link.id;
+        let sent_ns = now_ns();
+        link.connection.send_packed_command(&packed(&line).get_packed_command()).ok();
+        self.stop.within(after_ms);
+        self.write_down(key, id, Asked::Acquire(ask), sent_ns, Reply::Lost, None);
+        self.hang_up(key);
+    }
+
+    /// The same command twice in one go, as a client library does that missed a reply.
+    pub fn acquire_twice(&mut self, key: &str, ask: Ask) -> [Reply; 2] {
+        let line = acquire_line(key, &self.owner(), &ask);
+        let replies = self.tell_twice(key, Asked::Acquire(ask), &line);
+        if let [_, Reply::Token(token)] = replies {
+            self.held.insert((key.to_owned(), ask.mode), token);
+        }
+        replies
+    }
+
+    /// Lets go down to `depth`, and says so twice. By the name only: the second one is no error.
+    pub fn release_twice(&mut self, key: &str, mode: Mode, depth: i64) -> [Reply; 2] {
+        let line = format!("RLOCK.RELEASE {key} {} {} DEPTH {depth}", self.owner(), mode.word());
+        let asked = Asked::Release { mode, down_to: Some(depth), token: None };
+        let replies = self.tell_twice(key, asked, &line);
+        if depth == 0 && matches!(replies[1], Reply::Number(0)) {
+            self.held.remove(&(key.to_owned(), mode));
+        }
+        replies
+    }
+
+    /// Before anything new: finds out what became of its holds where a reply was lost, and lets go.
+    pub fn mend(&mut self) {
+        self.unsure.sort();
+        self.unsure.dedup();
+        for key in std::mem::take(&mut self.unsure) {
+            for mode in [Mode::Write, Mode::Read] {
+                self.renew(&key, mode);
+                self.held.remove(&(key.clone(), mode));
+            }
+            for mode in [Mode::Write, Mode::Read] {
+                self.release_to(&key, mode, Some(0));
+            }
+            self.cancel(&key);
+        }
+    }
+
+    /// Whether a reply was lost and not yet made up for.
+    pub fn is_unsure(&self) -> bool {
+        !self.unsure.is_empty()
+    }
+
+    /// A connection beside its own, if there is a server.
+    pub fn ears(&self, key: &str) -> Option<redis::Connection> {
+        let client = redis::Client::open((self.site.url_of)(key)).unwrap();
+        client.get_connection().ok()
+    }
+
+    /// What it wrote down.
+    pub fn into_ops(self) -> Vec<Op> {
+        match self.notes {
+            Notes::Kept(ops) => ops,
+            Notes::Told => Vec::new(),
+        }
+    }
+
+    fn tell(&mut self, key: &str, asked: Asked, line: &str) -> Reply {
+        self.tell_command(key, asked, &packed(line))
+    }
+
+    fn tell_command(&mut self, key: &str, asked: Asked, command: &redis::Cmd) -> Reply {
+        let announced = self.announce(key, &asked);
+        let link = self.linked(key);
+        let id = link.id;
+        let sent_ns = announced.unwrap_or_else(now_ns);
+        let reply = reply_to(&asked, command.query(&mut link.connection));
+        let received_ns = now_ns();
+        let secured_ns = match reply {
+            Reply::Token(_) | Reply::Number(1) if self.site.waits_for_replica => self.secure(),
+            _ => None,
+        };
+        self.write(key, id, asked, [sent_ns, received_ns], reply.clone(), secured_ns);
+        self.consider(key, &reply);
+        if self.rng.u8(..8) == 0 {
+            self.echo(key);
+        }
+        reply
+    }
+
+    fn tell_twice(&mut self, key: &str, asked: Asked, line: &str) -> [Reply; 2] {
+        let announced = self.announce(key, &asked);
+        let link = self.linked(key);
+        let id = link.id;
+        let bytes = packed(line).get_packed_command().repeat(2);
+        let sent_ns = announced.unwrap_or_else(now_ns);
+        let sent = link.connection.send_packed_command(&bytes);
+        let mut replies = [(); 2].map(|()| {
+            let received = sent.clone().and_then(|()| link.connection.recv_response());
+            let received = received.and_then(Value::extract_error);
+            (reply_to(&asked, received), now_ns())
+        });
+        let is_granted = matches!(replies[1].0, Reply::Token(_));
+        let waits = is_granted && self.site.waits_for_replica;
+        let secured_ns = if waits { self.secure() } else { None };
+        for (reply, received_ns) in &mut replies {
+            let times = [sent_ns, *received_ns];
+            self.write(key, id, asked.clone(), times, reply.clone(), secured_ns);
+            self.consider(key, reply);
+        }
+        replies.map(|(reply, _)| reply)
+    }
+
+    /// Whether all replies so far were one each: the next one answers the next question.
+    fn echo(&mut self, key: &str) {
+        self.marks += 1;
+        let mark = format!("mark-{}-{}", self.number, self.marks);
+        let Some(link) = &mut self.link else { return };
+        let id = link.id;
+        let sent_ns = now_ns();
+        let received = packed(&format!("ECHO {mark}")).query::<Value>(&mut link.connection);
+        let reply = match received {
+            Ok(Value::BulkString(said)) if said == mark.as_bytes() => Reply::Number(1),
+            Ok(other) => Reply::Error(format!("an ECHO was answered {other:?}")),
+            Err(error) => of_error(&error),
+        };
+        self.write_down(key, id, Asked::Echo, sent_ns, reply.clone(), None);
+        self.consider(key, &reply);
+    }
+
+    /// Waits until a replica has what was done by this connection. When that was.
+    fn secure(&mut self) -> Option<u64> {
+        let link = self.link.as_mut()?;
+        let replicas = packed("WAIT 1 500").query::<i64>(&mut link.connection);
+        match replicas {
+            Ok(1..) => Some(now_ns()),
+            Ok(_) => None,
+            Err(_) => {
+                self.link = None;
+                None
+            }
+        }
+    }
+
+    /// Draws the conclusions from a reply that tells of trouble.
+    fn consider(&mut self, key: &str, reply: &Reply) {
+        let is_trouble = matches!(reply, Reply::Lost | Reply::Never | Reply::Error(_));
+        if is_trouble {
+            self.link = None;
+            self.unsure.push(key.to_owned());
+            self.unsure.extend(self.held.keys().map(|(key, _)| key.clone()));
+        }
+    }
+
+    /// The connection to where the lock of `key` is.
+    #[track_caller]
+    fn linked(&mut self, key: &str) -> &mut Link {
+        until(REPLY_MS_MAX, || {
+            let url = (self.site.url_of)(key);
+            if self.link.as_ref().is_none_or(|link| link.url != url) {
+                self.link = connected(&url, self.number).ok();
+            }
+            self.link.is_some()
+        });
+        self.link.as_mut().unwrap()
+    }
+
+    /// Tells another process what is about to be asked, should this one not live to say more.
+    fn announce(&mut self, key: &str, asked: &Asked) -> Option<u64> {
+        matches!(self.notes, Notes::Told).then(|| {
+            self.linked(key);
+            let id = self.link.as_ref().map_or(0, |link| link.id);
+            let sent_ns = now_ns();
+            self.write(key, id, asked.clone(), [sent_ns, 0], Reply::Lost, None);
+            sent_ns
+        })
+    }
+
+    fn write_down(
+        &mut self,
+        key: &str,
+        id: i64,
+        asked: Asked,
+        sent_ns: u64,
+        reply: Reply,
+        secured_ns: Option<u64>,
+    ) {
+        self.write(key, id, asked, [sent_ns, now_ns()], reply, secured_ns);
+    }
+
+    fn write(
+        &mut self,
+        key: &str,
+        connection: i64,
+        asked: Asked,
+        [sent_ns, received_ns]: [u64; 2],
+        reply: Reply,
+        secured_ns: Option<u64>,
+    ) {
+        let (actor, owner, key) = (self.number, self.owner(), key.to_owned());
+        let op =
+            Op { actor, connection, key, owner, asked, sent_ns, received_ns, reply, secured_ns };
+        match &mut self.notes {
+            Notes::Kept(ops) => ops.push(op),
+            Notes::Told => {
+                let line = serde_json::to_string(&op).unwrap() + "\n";
+                std::io::stdout().lock().write_all(line.as_bytes()).unwrap();
+            }
+        }
+    }
+}
+
+fn acquire_line(key: &str, owner: &str, ask: &Ask) -> String {
+    let mut line =
+        format!("RLOCK.ACQUIRE {key} {owner} {} LEASE {}", ask.mode.word(), ask.lease_ms);
+    match ask.wait {
+        Wait::No => {}
+        Wait::Block(ms) => line += &format!(" BLOCK {ms}"),
+        Wait::Queue(ms) => line += &format!(" QUEUE {ms}"),
+    }
+    for (is_asked, word) in [(ask.upgrade, " UPGRADE"), (ask.session, " SESSION")] {
+        line += if is_asked { word } else { "" };
+    }
+    ask.depth.iter().for_each(|depth| line += &format!(" DEPTH {depth}"));
+    line
+}
+
+fn packed(line: &str) -> redis::Cmd {
+    let mut command = redis::Cmd::new();
+    line.split_whitespace().for_each(|word| {
+        command.arg(word);
+    });
+    command
+}
+
+fn connected(url: &str, number: u32) -> Result<Link, RedisError> {
+    let mut connection = redis::Client::open(url)?.get_connection()?;
+    connection.set_read_timeout(Some(Duration::from_millis(REPLY_MS_MAX)))?;
+    packed(&format!("CLIENT SETNAME actor-{number}")).exec(&mut connection)?;
+    let id = packed("CLIENT ID").query(&mut connection)?;
+    Ok(Link { url: url.to_owned(), connection, id })
+}
+
+fn reply_to(asked: &Asked, received: Result<Value, RedisError>) -> Reply {
+    match (asked, received) {
+        (_, Err(error)) => of_error(&error),
+        (Asked::Acquire(_), Ok(Value::Int(token))) => Reply::Token(token),
+        (Asked::Acquire(_) | Asked::Count { .. }, Ok(Value::Nil)) => Reply::Nil,
+        (Asked::Info, Ok(reply)) => Reply::Waiters(waiters(&reply)),
+        (_, Ok(Value::Int(number))) => Reply::Number(number),
+        (_, Ok(other)) => Reply::Error(format!("it was told {other:?}")),
+    }
+}
+
+fn of_error(error: &RedisError) -> Reply {
+    match error.code() {
+        Some("NOTHELD") => Reply::NotHeld,
+        Some("DEADLOCK") => Reply::Deadlock,
+        Some(code) => Reply::Error(format!("{code} {}", error.detail().unwrap_or_default())),
+        None if error.is_timeout() => Reply::Never,
+        None => Reply::Lost,
+    }
+}
+
+fn waiters(info: &Value) -> Vec<String> {
+    let fields = flat_map(info);
+    let waiters = items(&fields["waiters"]).iter().map(flat_map);
+    waiters.map(|waiter| text(&waiter["owner"])).collect()
+}

@@ -1,0 +1,113 @@
+//! When the load is over: what is held must outlive every way in which a server can lose its
+//! memory, and when it is let go, nothing may be left of anybody.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use crate::faults::Shard;
+use crate::support::{Client, Server, until};
+
+/// Holds that end earlier than that may end while they are compared.
+const TTL_MS_MIN: i64 = 20_000;
+const PATIENCE_MS: u64 = 10_000;
+
+/// What is wrong, in words; nothing if nothing is.
+pub fn look(shard: &mut Shard<'_>, has_ghosts: bool) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut client = shard.primary.client();
+    wrong.extend(not_zero(&mut client, &["waiters", "tickets", "sessions"]));
+    wrong.extend(unexpected_keys(&mut client, has_ghosts));
+    let held = picture(&mut client);
+    if held.is_empty() {
+        wrong.push("nothing is left to compare".to_owned());
+    }
+    for replica in &shard.replicas {
+        replica.until_in_sync_with(shard.primary);
+        wrong.extend(differs(&held, &mut replica.client(), "on the replica"));
+    }
+    client.ask("DEBUG RELOAD");
+    wrong.extend(differs(&held, &mut client, "in the reloaded RDB"));
+    restart_from_aof(shard.primary);
+    let mut client = shard.primary.client();
+    wrong.extend(differs(&held, &mut client, "in the reloaded AOF"));
+    everybody_leaves(&mut client);
+    wrong.extend(not_zero(&mut client, &["waiters", "tickets", "sessions", "locks"]));
+    wrong.extend(locks(&mut client).into_iter().map(|key| format!("{key} is left")));
+    wrong
+}
+
+/// Mode, holds and digest by key, of locks that are held for long enough.
+type Picture = BTreeMap<String, (String, String)>;
+
+fn picture(client: &mut Client) -> Picture {
+    let keys = locks(client).into_iter();
+    let shown = keys.filter_map(|key| {
+        let lock = client.lock(&key);
+        let lasts = lock.holds.iter().all(|hold| hold.ttl_ms > TTL_MS_MIN);
+        (lasts && !lock.holds.is_empty())
+            .then(|| (key.clone(), (format!("{:?}", lock.lasting()), client.digest(&key))))
+    });
+    shown.collect()
+}
+
+fn differs(held: &Picture, client: &mut Client, place: &str) -> Option<String> {
+    for (key, expected) in held {
+        let found = match client.number(&format!("EXISTS {key}")) {
+            0 => ("no key".to_owned(), String::new()),
+            _ => (format!("{:?}", client.lock(key).lasting()), client.digest(key)),
+        };
+        if found != *expected {
+            return Some(format!("{key} was {expected:?} and is {found:?} {place}"));
+        }
+    }
+    None
+}
+
+fn locks(client: &mut Client) -> Vec<String> {
+    let keys = client.ask("KEYS *");
+    let keys: Vec<String> = crate::support::items(&keys).iter().map(crate::support::text).collect();
+    keys.into_iter().filter(|key| client.text(&format!("TYPE {key}")) == "rlock-key").collect()
+}
+
+/// Gauges of `INFO rlock` that do not become 0.
+fn not_zero(client: &mut Client, gauges: &[&str]) -> Vec<String> {
+    let patience_ends_at = Instant::now() + Duration::from_millis(PATIENCE_MS);
+    loop {
+        let counted = gauges.iter().map(|gauge| (gauge, client.counted(gauge)));
+        let left: Vec<_> = counted.filter(|(_, count)| *count != 0).collect();
+        if left.is_empty() || Instant::now() > patience_ends_at {
+            let texts = left.iter().map(|(gauge, count)| format!("rlock_{gauge} is {count}"));
+            return texts.collect();
+        }
+    }
+}
+
+/// Everybody has let go of everything but of what was left on purpose, unless its owner died.
+fn unexpected_keys(client: &mut Client, has_ghosts: bool) -> Vec<String> {
+    if has_ghosts {
+        return Vec::new();
+    }
+    let keys = locks(client).into_iter().filter(|key| !key.starts_with("left:"));
+    keys.filter(|key| client.shows(key) != "free:").map(|key| format!("{key} is held")).collect()
+}
+
+fn restart_from_aof(server: &mut Server) {
+    let mut client = server.client();
+    client.ask("CONFIG SET appendonly yes");
+    until(PATIENCE_MS, || {
+        client.info_number("persistence", "aof_rewrite_in_progress") == 0
+            && client.info_number("persistence", "aof_rewrite_scheduled") == 0
+    });
+    server.configure("appendonly", "yes");
+    server.kill_9();
+    server.start_again();
+}
+
+fn everybody_leaves(client: &mut Client) {
+    for key in locks(client) {
+        for hold in client.lock(&key).holds {
+            let owner = String::from_utf8(hold.owner).unwrap();
+            client.ask(&format!("RLOCK.RELEASE {key} {owner} {} DEPTH 0", hold.mode));
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Which holds there were, and from when to when each one is certain: from the reply that granted
+//! it until its release was sent, its lease over (counted from when it was asked for, so that the
+//! server's count ends later), or something done that ends it.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::clock::ns;
+use crate::history::{Ask, Asked, Event, History, Mark, Mode, Op, Reply, Wait};
+
+/// The server counts in whole milliseconds, and its clock is not ours.
+const CLOCKS_NS: u64 = ns(3);
+
+#[derive(Debug, Clone)]
+pub struct Hold {
+    pub key: String,
+    pub owner: String,
+    pub mode: Mode,
+    pub token: i64,
+    /// It was not there before.
+    pub asked_ns: u64,
+    /// Told to its owner.
+    pub granted_ns: u64,
+    /// It is certain from here,
+    pub from_ns: u64,
+    /// to here (not beyond `from_ns` where it never was).
+    pub until_ns: u64,
+    /// The same, had its owner not asked to let it go.
+    pub lasts_ns: u64,
+    /// It can not be there any more.
+    pub over_ns: u64,
+    /// A replica had it when its owner went on, or it needs none.
+    pub counts: bool,
+    /// The questions about it, by their place in the history: first the one that was granted.
+    pub ops: Vec<usize>,
+    /// Where it was a ticket's: its questions before that.
+    pub polls: Vec<usize>,
+}
+
+/// All holds that anybody was told of, each with the questions about it.
+pub fn holds(history: &History) -> Vec<Hold> {
+    let ends = Ends::of(history);
+    let mut groups: BTreeMap<(&str, &str), Vec<usize>> = BTreeMap::new();
+    for (place, op) in history.ops.iter().enumerate() {
+        groups.entry((&op.key, &op.owner)).or_default().push(place);
+    }
+    let mut found = Vec::new();
+    for places in groups.into_values() {
+        for mode in [Mode::Write, Mode::Read] {
+            let (holds, unknown_ns, polls) = (Vec::new(), None, Vec::new());
+            let mut owner = OneOwner { history, ends: &ends, holds, unknown_ns, polls };
+            places.iter().for_each(|place| owner.follow(*place, mode));
+            found.append(&mut owner.holds);
+        }
+    }
+    found.sort_by_key(|hold| hold.token);
+    found
+}
+
+/// What one owner did with one key in one mode.
+struct OneOwner<'a> {
+    history: &'a History,
+    ends: &'a Ends,
+    holds: Vec<Hold>,
+    /// Since when there may be a hold of which it was not told.
+    unknown_ns: Option<u64>,
+    /// Its ticket's questions so far.
+    polls: Vec<usize>,
+}
+
+impl OneOwner<'_> {
+    fn follow(&mut self, place: usize, mode: Mode) {
+        let op = &self.history.ops[place];
+        match (&op.asked, &op.reply) {
+            (Asked::Acquire(ask), Reply::Token(token)) if ask.mode == mode => {
+                self.granted(place, *token);
+            }
+            (Asked::Acquire(ask), reply) if ask.mode == mode => {
+                self.mention(place);
+                if let (Wait::Queue(_), Reply::Nil) = (ask.wait, reply) {
+                    self.polls.push(place);
+                }
+                if matches!(reply, Reply::Lost | Reply::Never | Reply::Error(_)) {
+                    self.unknown_ns.get_or_insert(op.sent_ns);
+                    self.extend_possibly(op, ask.lease_ms);
+                }
+            }
+            (Asked::Renew { mode: renewed, lease_ms, token }, reply) if *renewed == mode => {
+                self.mention(place);
+                let is_last = self.holds.last().is_some_and(|hold| hold.token == *token);
+                match reply {
+                    Reply::Number(1) if is_last => self.extend(op, *lease_ms),
+                    Reply::Lost => self.extend_possibly(op, *lease_ms),
+                    Reply::NotHeld if is_last => self.end(op),
+                    _ => {}
+                }
+            }
+            (Asked::Release { mode: released, .. }, reply) if *released == mode => {
+                self.mention(place);
+                match reply {
+                    Reply::Number(0) | Reply::NotHeld => self.end(op),
+                    Reply::Number(_) => {}
+                    _ => self.may_end(op),
+                }
+            }
+            (Asked::Cancel, _) => self.polls.clear(),
+            (Asked::HangUp, _) => self.may_end_with(op.connection, op.sent_ns),
+            (_, Reply::Lost) => self.may_end_with(op.connection, op.sent_ns),
+            _ => {}
+        }
+    }
+
+    fn granted(&mut self, place: usize, token: i64) {
+        let op = &self.history.ops[place];
+        let Asked::Acquire(ask) = &op.asked else { return };
+        if self.holds.last().is_some_and(|hold| hold.token == token) {
+            self.mention(place);
+            self.extend(op, ask.lease_ms);
+            return;
+        }
+        // The one before ended at some time that nobody saw.
+        self.may_end(op);
+        if let Some(before) = self.holds.last_mut() {
+            before.ops.push(place);
+            before.over_ns = before.over_ns.min(op.received_ns);
+        }
+        let counts = self.history.promise.holds_at_once || op.secured_ns.is_some();
+        let from_ns = op.secured_ns.unwrap_or(op.received_ns);
+        let lease_ns = if ask.session { u64::MAX } else { lease_end_ns(op, ask.lease_ms) };
+        let cut_ns = self.ends.cut_ns(op, ask.session);
+        let lasts_ns = if counts { lease_ns.min(cut_ns) } else { 0 };
+        let (key, owner) = (op.key.clone(), op.owner.clone());
+        self.holds.push(Hold {
+            key,
+            owner,
+            mode: ask.mode,
+            token,
+            asked_ns: self.unknown_ns.take().unwrap_or(op.sent_ns),
+            granted_ns: op.received_ns,
+            from_ns,
+            until_ns: lasts_ns,
+            lasts_ns,
+            // A session's hold ends with its connection, which the server sees at some time.
+            over_ns: if ask.session { u64::MAX } else { possible_end_ns(op, ask.lease_ms) },
+            counts,
+            ops: vec![place],
+            polls: std::mem::take(&mut self.polls),
+        });
+    }
+
+    fn mention(&mut self, place: usize) {
+        if let Some(hold) = self.holds.last_mut() {
+            hold.ops.push(place);
+        }
+    }
+
+    /// It was entered again or renewed, and so it was there.
+    fn extend(&mut self, op: &Op, lease_ms: u64) {
+        let counts = self.history.promise.holds_at_once || op.secured_ns.is_some();
+        self.extend_possibly(op, lease_ms);
+        let Some(hold) = self.holds.last_mut() else { return };
+        // What may have ended by then may have been given again since.
+        if counts && hold.lasts_ns > op.received_ns {
+            let cut_ns = self.ends.cut_ns(&self.history.ops[hold.ops[0]], false);
+            hold.lasts_ns = hold.lasts_ns.max(lease_end_ns(op, lease_ms).min(cut_ns));
+            hold.until_ns = hold.lasts_ns;
+        }
+    }
+
+    fn extend_possibly(&mut self, op: &Op, lease_ms: u64) {
+        if let Some(hold) = self.holds.last_mut() {
+            hold.over_ns = hold.over_ns.max(possible_end_ns(op, lease_ms));
+        }
+    }
+
+    fn end(&mut self, op: &Op) {
+        self.may_end(op);
+        if let Some(hold) = self.holds.last_mut() {
+            hold.over_ns = hold.over_ns.min(op.received_ns);
+        }
+    }
+
+    fn may_end(&mut self, op: &Op) {
+        if let Some(hold) = self.holds.last_mut() {
+            hold.until_ns = hold.until_ns.min(op.sent_ns);
+        }
+    }
+
+    /// A session's hold goes with its connection, and so does what is known of it.
+    fn may_end_with(&mut self, connection: i64, at_ns: u64) {
+        let Some(hold) = self.holds.last_mut() else { return };
+        let grant = &self.history.ops[hold.ops[0]];
+        let Asked::Acquire(ask) = grant.asked else { return };
+        if ask.session && grant.connection == connection {
+            hold.lasts_ns = hold.lasts_ns.min(at_ns);
+            hold.until_ns = hold.until_ns.min(at_ns);
+            hold.over_ns = hold.over_ns.min(at_ns.max(grant.received_ns) + ns(ask.lease_ms));
+        }
+    }
+}
+
+/// Before that the server does not count the lease as over.
+fn lease_end_ns(op: &Op, lease_ms: u64) -> u64 {
+    (op.sent_ns + ns(lease_ms)).saturating_sub(CLOCKS_NS)
+}
+
+/// After that it does.
+fn possible_end_ns(op: &Op, lease_ms: u64) -> u64 {
+    let wait_ms = match (&op.asked, &op.reply) {
+        (Asked::Acquire(Ask { wait: Wait::Block(0), .. }), Reply::Lost) => lease_ms,
+        (Asked::Acquire(Ask { wait: Wait::Block(ms) | Wait::Queue(ms), .. }), Reply::Lost) => *ms,
+        _ => 0,
+    };
+    op.received_ns + ns(lease_ms + wait_ms) + CLOCKS_NS
+}
+
+/// What ended holds without their owners' doing.
+struct Ends {
+    /// Of all keys, and of each: when it was begun and done, in order.
+    everywhere: Vec<(u64, u64)>,
+    at_key: HashMap<String, Vec<(u64, u64)>>,
+    closed: HashMap<i64, u64>,
+}
+
+impl Ends {
+    fn of(history: &History) -> Ends {
+        let (everywhere, at_key) = (Vec::new(), HashMap::<_, Vec<_>>::new());
+        let mut ends = Ends { everywhere, at_key, closed: HashMap::new() };
+        for Event { mark, from_ns, to_ns } in &history.events {
+            let time = (*from_ns, *to_ns);
+            match mark {
+                Mark::Wiped(None) => ends.everywhere.push(time),
+                Mark::Wiped(Some(key)) => ends.at_key.entry(key.clone()).or_default().push(time),
+                Mark::Closed(id) => drop(ends.closed.insert(*id, *from_ns)),
+                Mark::Failover | Mark::Restart | Mark::Outage => {}
+            }
+        }
+        let lists = ends.at_key.values_mut().chain([&mut ends.everywhere]);
+        lists.for_each(|list| list.sort_unstable());
+        ends
+    }
+
+    /// When the hold that `grant` gave may have been ended first.
+    fn cut_ns(&self, grant: &Op, is_session: bool) -> u64 {
+        let first = |list: &[(u64, u64)]| {
+            let at = list.partition_point(|(_, to_ns)| *to_ns < grant.sent_ns);
+            list.get(at).map_or(u64::MAX, |(from_ns, _)| *from_ns)
+        };
+        let here = self.at_key.get(&grant.key).map_or(u64::MAX, |list| first(list));
+        let mut cut_ns = here.min(first(&self.everywhere));
+        if is_session {
+            let closed = self.closed.get(&grant.connection);
+            cut_ns = cut_ns.min(closed.copied().unwrap_or(u64::MAX));
+        }
+        cut_ns
+    }
+}

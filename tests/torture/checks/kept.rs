@@ -1,0 +1,59 @@
+//! What was granted stays: as long as a hold is certain, its owner is not told otherwise, entering
+//! again keeps the token, and the depth is what was entered and not left.
+
+use super::{Hold, Violation};
+use crate::history::{Asked, History, Op, Reply};
+
+pub fn check(history: &History, holds: &[Hold]) -> Vec<Violation> {
+    holds.iter().filter(|hold| hold.counts).flat_map(|hold| check_hold(history, hold)).collect()
+}
+
+fn check_hold(history: &History, hold: &Hold) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let is_first = |op: &Op| op.sent_ns == hold.asked_ns;
+    let mut depth = is_first(&history.ops[hold.ops[0]]).then_some(0);
+    let mut is_let_go = false;
+    for op in hold.ops.iter().map(|place| &history.ops[*place]) {
+        // With failover, what was let go may come back, and a level may be lost.
+        let is_exact = history.promise.holds_at_once;
+        let is_certain = hold.from_ns <= op.sent_ns && op.received_ns < hold.lasts_ns && !is_let_go;
+        let text = match (&op.asked, &op.reply) {
+            (_, Reply::Lost | Reply::Never | Reply::Error(_)) => {
+                depth = None;
+                None
+            }
+            (Asked::Acquire(ask), Reply::Token(token)) if *token == hold.token => {
+                depth = depth.map(|d| ask.depth.map_or(d + 1, |wanted| d.max(wanted)));
+                (is_exact && is_let_go).then(|| "its token was given again".to_owned())
+            }
+            (Asked::Acquire(_), Reply::Token(token)) if is_certain => {
+                Some(format!("token {token} was given to it as well"))
+            }
+            (Asked::Acquire(_), Reply::Nil) if is_certain => {
+                Some("entering again was refused".to_owned())
+            }
+            (Asked::Release { down_to, .. }, Reply::Number(left)) => {
+                let expected = depth.map(|d| down_to.map_or(d - 1, |to| d.min(to)));
+                depth = Some(*left);
+                let is_wrong = expected.is_some_and(|expected| expected != *left);
+                let is_wrong = is_exact && is_certain && is_wrong;
+                is_let_go |= *left == 0;
+                is_wrong.then(|| format!("depth {left} is left, not {expected:?}"))
+            }
+            (Asked::Release { .. } | Asked::Renew { .. }, Reply::NotHeld) => {
+                let was_certain = is_certain;
+                is_let_go = true;
+                was_certain.then(|| "it was lost".to_owned())
+            }
+            _ => None,
+        };
+        found.extend(text.map(|text| violation(hold, op, &text)));
+    }
+    found
+}
+
+fn violation(hold: &Hold, op: &Op, text: &str) -> Violation {
+    let text = format!("{text}: {} {:?} by token {}", hold.owner, hold.mode, hold.token);
+    let (from_ns, to_ns) = (hold.asked_ns, op.received_ns);
+    Violation { checker: "kept", text, key: hold.key.clone(), from_ns, to_ns }
+}

@@ -1,0 +1,45 @@
+//! What a history must be like, whoever wrote it. Each checker takes one look at the whole of it,
+//! in about linear time; none knows which fault was at work, but for what it promises.
+
+mod counter;
+mod exclusion;
+mod holds;
+mod kept;
+mod order;
+mod progress;
+mod replies;
+mod tokens;
+mod windows;
+
+pub use holds::{Hold, holds};
+pub use progress::hand_offs_ns;
+pub use windows::windows;
+
+use crate::history::History;
+
+/// Something that must not be, and the time around it.
+#[derive(Debug, Clone)]
+pub struct Violation {
+    pub checker: &'static str,
+    pub text: String,
+    pub key: String,
+    pub from_ns: u64,
+    pub to_ns: u64,
+}
+
+/// The checkers of whole histories, by name.
+pub const CHECKERS: [(&str, fn(&History, &[Hold]) -> Vec<Violation>); 7] = [
+    ("exclusion", exclusion::check),
+    ("tokens", tokens::check),
+    ("kept", kept::check),
+    ("order", order::check),
+    ("progress", progress::check),
+    ("replies", replies::check),
+    ("counter", counter::check),
+];
+
+/// All that is wrong with a history.
+pub fn check(history: &History) -> Vec<Violation> {
+    let holds = holds(history);
+    CHECKERS.iter().flat_map(|(_, check)| check(history, &holds)).collect()
+}

@@ -1,0 +1,218 @@
+//! Those who use the locks: threads of this program, or processes, which can be stopped and killed.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::actor::{Actor, Notes, Site};
+use crate::clock::{Stop, now_ns};
+use crate::history::{Event, Mark, Op, Reply};
+use crate::workloads::{self, Workload};
+
+/// Where actors live.
+pub enum Crowd {
+    Threads { stop: Arc<Stop>, actors: Vec<JoinHandle<Vec<Op>>> },
+    Processes(Processes),
+}
+
+impl Crowd {
+    /// Sets all actors of `workload` to work in this program.
+    pub fn threads(workload: &'static Workload, seed: u64, site: Arc<Site>) -> Crowd {
+        let stop = Arc::new(Stop::default());
+        let actors = 0..workload.actors;
+        let actors = actors.map(|number| {
+            let (site, stop) = (site.clone(), stop.clone());
+            std::thread::spawn(move || {
+                let notes = Notes::Kept(Vec::new());
+                perform(workload, Actor::new(number, seed, site, stop, notes))
+            })
+        });
+        Crowd::Threads { actors: actors.collect(), stop }
+    }
+
+    /// Lets them finish what they do. What all of them wrote down, in the order of asking.
+    pub fn end(self) -> Vec<Op> {
+        let mut ops: Vec<Op> = match self {
+            Crowd::Threads { stop, actors } => {
+                stop.set();
+                actors.into_iter().flat_map(|actor| actor.join().unwrap()).collect()
+            }
+            Crowd::Processes(processes) => processes.end(),
+        };
+        ops.sort_by_key(|op| op.sent_ns);
+        ops
+    }
+
+    /// The processes, for a fault that is done to them.
+    pub fn processes(&mut self) -> &mut Processes {
+        match self {
+            Crowd::Processes(processes) => processes,
+            Crowd::Threads { .. } => panic!("this fault asks for a crowd of processes"),
+        }
+    }
+}
+
+/// One actor's working day: the workload over and over; then everything it may hold is let go.
+fn perform(workload: &Workload, mut actor: Actor) -> Vec<Op> {
+    while !actor.stop.is_set() {
+        actor.mend();
+        (workload.step)(&mut actor);
+    }
+    while actor.is_unsure() {
+        actor.mend();
+    }
+    leave_something(&mut actor);
+    actor.into_ops()
+}
+
+/// A hold that stays, for the checks on what outlives the run.
+fn leave_something(actor: &mut Actor) {
+    let key = format!("left:{}", actor.number % 3);
+    let mut ask = actor.ask();
+    ask.lease_ms = 600_000;
+    if actor.number % 3 == 1 {
+        ask.mode = crate::history::Mode::Read;
+    }
+    actor.acquire(&key, ask);
+    actor.acquire(&key, ask);
+}
+
+/// Some processes with a share of the actors each.
+pub struct Processes {
+    workload: &'static Workload,
+    url: String,
+    lease_ms: u64,
+    seed: u64,
+    next_number: u32,
+    running: Vec<Process>,
+    /// What those said that are gone.
+    ops: Vec<Op>,
+}
+
+struct Process {
+    child: Child,
+    input: ChildStdin,
+    ops: JoinHandle<Vec<Op>>,
+}
+
+/// How many processes there are: while one is stopped or gone, others go on.
+const PROCESSES: u32 = 2;
+
+impl Processes {
+    pub fn start(workload: &'static Workload, seed: u64, url: String, lease_ms: u64) -> Processes {
+        let (next_number, running, ops) = (0, Vec::new(), Vec::new());
+        let mut processes = Processes { workload, url, lease_ms, seed, next_number, running, ops };
+        (0..PROCESSES).for_each(|_| processes.spawn());
+        processes
+    }
+
+    /// Stops one of them in its tracks, until `go_on`.
+    pub fn freeze(&self, number: usize) {
+        self.signal(number, Signal::STOP);
+    }
+
+    pub fn thaw(&self, number: usize) {
+        self.signal(number, Signal::CONT);
+    }
+
+    /// Kills one with SIGKILL and starts another one, with other actors. What happened to the
+    /// connections of those who died.
+    pub fn kill_9(&mut self, number: usize) -> Vec<Event> {
+        let mut process = self.running.remove(number);
+        let from_ns = now_ns();
+        process.child.kill().unwrap();
+        process.child.wait().unwrap();
+        let to_ns = now_ns();
+        let ops = process.ops.join().unwrap();
+        let mut connections: Vec<i64> = ops.iter().map(|op| op.connection).collect();
+        connections.sort_unstable();
+        connections.dedup();
+        self.ops.extend(ops.into_iter().map(|op| cut_off(op, to_ns)));
+        self.spawn();
+        let closed = connections.into_iter().map(Mark::Closed);
+        closed.map(|mark| Event { mark, from_ns, to_ns }).collect()
+    }
+
+    /// How many run.
+    pub fn len(&self) -> usize {
+        self.running.len()
+    }
+
+    fn spawn(&mut self) {
+        let count = self.workload.actors / PROCESSES;
+        let program = std::env::current_exe().unwrap();
+        let mut command = Command::new(program);
+        let numbers = [self.seed, self.lease_ms, u64::from(self.next_number), u64::from(count)];
+        command.args(["act", self.workload.name, &self.url]);
+        command.args(numbers.map(|number| number.to_string()));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let ops = std::thread::spawn(|| heard(BufReader::new(output)));
+        self.running.push(Process { child, input, ops });
+        self.next_number += count;
+    }
+
+    fn signal(&self, number: usize, signal: Signal) {
+        let id = i32::try_from(self.running[number].child.id()).unwrap();
+        kill_process(Pid::from_raw(id).unwrap(), signal).unwrap();
+    }
+
+    fn end(mut self) -> Vec<Op> {
+        for Process { mut child, input, ops } in self.running {
+            drop(input); // which tells it to stop
+            assert!(child.wait().unwrap().success(), "a client process failed");
+            self.ops.extend(ops.join().unwrap());
+        }
+        self.ops
+    }
+}
+
+/// The operations that a process tells of: each first when it is asked, then when it is answered.
+fn heard(lines: impl BufRead) -> Vec<Op> {
+    let mut ops = Vec::new();
+    let mut pending: BTreeMap<u32, Op> = BTreeMap::new();
+    // The last line of one who was killed may be half a line.
+    let said = lines.lines().map_while(Result::ok);
+    for op in said.map_while(|line| serde_json::from_str::<Op>(&line).ok()) {
+        if op.received_ns == 0 {
+            pending.insert(op.actor, op);
+        } else {
+            pending.remove(&op.actor);
+            ops.push(op);
+        }
+    }
+    ops.extend(pending.into_values());
+    ops
+}
+
+/// What was under way when its process died was lost then.
+fn cut_off(op: Op, at_ns: u64) -> Op {
+    match op.received_ns {
+        0 => Op { received_ns: at_ns, reply: Reply::Lost, ..op },
+        _ => op,
+    }
+}
+
+/// The whole of a client process: `act WORKLOAD URL SEED LEASE-MS FIRST COUNT`.
+pub fn act(words: &[&str]) {
+    let [workload, url, seed, lease_ms, first, count] = words else { panic!("{words:?}") };
+    let workload = workloads::ALL.iter().find(|known| known.name == *workload).unwrap();
+    let (first, count): (u32, u32) = (first.parse().unwrap(), count.parse().unwrap());
+    let site = Site { lease_ms: lease_ms.parse().unwrap(), ..Site::fixed((*url).to_owned()) };
+    let (site, stop, seed) = (Arc::new(site), Arc::new(Stop::default()), seed.parse().unwrap());
+    let actors = (first..first + count).map(|number| {
+        let (site, stop) = (site.clone(), stop.clone());
+        std::thread::spawn(move || {
+            perform(workload, Actor::new(number, seed, site, stop, Notes::Told))
+        })
+    });
+    let actors: Vec<_> = actors.collect();
+    std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+    stop.set();
+    actors.into_iter().for_each(|actor| drop(actor.join().unwrap()));
+}

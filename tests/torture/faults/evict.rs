@@ -1,0 +1,97 @@
+//! Memory is short, and the server evicts what its policy says: an evicted lock is a lost lock, and
+//! the one promise is that it is told and counted: `rlock.evicted` for each of them. Those holds
+//! are counted as ended, and no others. Under `noeviction` nobody enters, and nobody loses.
+
+use super::{Alone, Blow, Fault, Kind, Shard};
+use crate::actor::Site;
+use crate::clock::now_ns;
+use crate::history::{Event, FULL_PROMISE, Mark, Promise};
+use crate::support::{Client, Listener};
+
+pub const KIND: Kind = Kind {
+    name: "evict",
+    start: || Box::new(Evict::start()),
+    promise: Promise { may_close: true, errors: &["OOM"], ..FULL_PROMISE },
+    every_ms: 60,
+    in_processes: false,
+    left_out: &[("counter", "the count may be evicted")],
+};
+
+const POLICIES: [&str; 8] = [
+    "noeviction",
+    "volatile-ttl",
+    "volatile-random",
+    "volatile-lru",
+    "volatile-lfu",
+    "allkeys-random",
+    "allkeys-lru",
+    "allkeys-lfu",
+];
+
+/// Keys beside the locks, so that there is something else to evict.
+const FILLERS: u32 = 20;
+const FILLER_BYTES: usize = 4096;
+/// How much is too much: more than all locks, less than all fillers.
+const EXCESS_BYTES: i64 = 30_000;
+
+struct Evict {
+    alone: Alone,
+    client: Client,
+    listener: Listener,
+    /// Evictions that were told of.
+    told: i64,
+    blows: usize,
+}
+
+impl Evict {
+    fn start() -> Evict {
+        let alone = Alone::with(&[]);
+        let (client, listener) = (alone.0.client(), Listener::to(&alone.0));
+        Evict { alone, client, listener, told: 0, blows: 0 }
+    }
+
+    fn fill(&mut self) {
+        let filler = "x".repeat(FILLER_BYTES);
+        for number in 0..FILLERS {
+            self.client.ask(&format!("SET filler:{number} {filler} EX 1000"));
+        }
+    }
+}
+
+impl Fault for Evict {
+    fn site(&self) -> Site {
+        Site { lease_ms: 2000, ..self.alone.site() }
+    }
+
+    fn strike(&mut self, blow: &mut Blow<'_>) {
+        self.fill();
+        let policy = POLICIES[self.blows % POLICIES.len()];
+        self.blows += 1;
+        self.client.ask(&format!("CONFIG SET maxmemory-policy {policy}"));
+        let used = self.client.info_number("memory", "used_memory");
+        let from_ns = now_ns();
+        self.client.ask(&format!("CONFIG SET maxmemory {}", used - EXCESS_BYTES));
+        blow.rest(5);
+        self.client.ask("CONFIG SET maxmemory 0");
+        let events = self.listener.heard_after_a_turn(&mut self.client);
+        let to_ns = now_ns();
+        for event in events {
+            if let Some(key) = event.strip_prefix("rlock.evicted ") {
+                self.told += 1;
+                let mark = Mark::Wiped(Some(key.to_owned()));
+                blow.events.push(Event { mark, from_ns, to_ns });
+            }
+        }
+        assert_eq!(self.client.counted("evicted"), self.told, "as many told as counted");
+    }
+
+    fn heal(&mut self) {
+        for number in 0..FILLERS {
+            self.client.ask(&format!("DEL filler:{number}"));
+        }
+    }
+
+    fn shards(&mut self) -> Vec<Shard<'_>> {
+        self.alone.shards()
+    }
+}

@@ -1,0 +1,132 @@
+//! The primary dies and its replica takes over: by our own REPLICAOF NO ONE, or by Sentinel's. Its
+//! clients send WAIT after every grant, and only what a replica had confirmed is counted: the
+//! contract claims nothing for the rest. In a part of Sentinel's cases the primary is only frozen,
+//! and goes on for a moment as a second primary: what it grants then, nobody confirms.
+
+use std::sync::{Arc, RwLock};
+
+use super::{Blow, Fault, Kind, SETTINGS, Shard};
+use crate::actor::Site;
+use crate::history::{FULL_PROMISE, Mark, Promise};
+use crate::support::{Server, flat_map, items, text, until};
+
+/// A failover by Sentinel takes about two seconds.
+const PATIENCE_MS: u64 = 30_000;
+
+pub const PROMOTION: Kind = Kind {
+    name: "promotion",
+    start: || Box::new(Failover::start(|_| None)),
+    promise: Promise {
+        holds_at_once: false,
+        may_close: true,
+        errors: &["LOADING", "READONLY", "MASTERDOWN", "UNBLOCKED"],
+        ..FULL_PROMISE
+    },
+    every_ms: 500,
+    in_processes: false,
+    left_out: &[("counter", "a count that was not replicated is lost, as Redis documents")],
+};
+
+pub const SENTINEL: Kind = Kind {
+    name: "sentinel",
+    start: || Box::new(Failover::start(|primary| Some(sentinel_of(primary)))),
+    ..PROMOTION
+};
+
+struct Failover {
+    primary: Server,
+    replica: Server,
+    sentinel: Option<Server>,
+    url: Arc<RwLock<String>>,
+}
+
+impl Failover {
+    fn start(sentinel: fn(&Server) -> Option<Server>) -> Failover {
+        let primary = Server::primary(&SETTINGS);
+        let replica = Server::replica_of(&primary, &SETTINGS);
+        let url = Arc::new(RwLock::new(primary.url("")));
+        let sentinel = sentinel(&primary);
+        let failover = Failover { primary, replica, sentinel, url };
+        failover.until_known();
+        failover
+    }
+
+    /// The sentinel knows the replica, and would promote it.
+    fn until_known(&self) {
+        let Some(sentinel) = &self.sentinel else { return };
+        let mut client = sentinel.client();
+        until(PATIENCE_MS, || {
+            let replicas = client.ask("SENTINEL REPLICAS rlock");
+            items(&replicas).iter().any(|replica| {
+                let fields = flat_map(replica);
+                text(&fields["flags"]) == "slave" && text(&fields["master-link-status"]) == "ok"
+            })
+        });
+    }
+
+    fn promote(&self) {
+        let port = self.replica.tcp_port().to_string();
+        if let Some(sentinel) = &self.sentinel {
+            let mut client = sentinel.client();
+            until(PATIENCE_MS, || {
+                let address = client.ask("SENTINEL GET-MASTER-ADDR-BY-NAME rlock");
+                text(&items(&address)[1]) == port
+            });
+        } else {
+            self.replica.client().ask("REPLICAOF NO ONE");
+        }
+        let mut client = self.replica.client();
+        until(PATIENCE_MS, || client.info("replication", "role").as_deref() == Some("master"));
+        *self.url.write().unwrap() = self.replica.url("");
+    }
+}
+
+impl Fault for Failover {
+    fn site(&self) -> Site {
+        Site::moving(self.url.clone())
+    }
+
+    fn strike(&mut self, blow: &mut Blow<'_>) {
+        let is_frozen = self.sentinel.is_some() && blow.rng.bool();
+        blow.marked(Mark::Failover, |_| {
+            if is_frozen {
+                self.primary.freeze();
+            } else {
+                self.primary.kill_9();
+            }
+            self.promote();
+        });
+        if is_frozen {
+            self.primary.thaw();
+            blow.rest(100);
+            self.primary.kill_9();
+        }
+        std::mem::swap(&mut self.primary, &mut self.replica);
+        let address = format!("127.0.0.1 {}", self.primary.tcp_port());
+        self.replica.configure("replicaof", &address);
+        self.replica.start_again();
+        let mut client = self.replica.client();
+        until(PATIENCE_MS, || {
+            client.info("replication", "master_link_status").as_deref() == Some("up")
+        });
+        self.until_known();
+    }
+
+    fn shards(&mut self) -> Vec<Shard<'_>> {
+        // Sentinel would take the restarts of the last checks for a failure.
+        self.sentinel = None;
+        self.primary.configure("replicaof", "no one");
+        vec![Shard { primary: &mut self.primary, replicas: vec![&self.replica] }]
+    }
+}
+
+/// One that decides alone.
+fn sentinel_of(primary: &Server) -> Server {
+    let monitor = format!("monitor rlock 127.0.0.1 {} 1", primary.tcp_port());
+    let settings = [
+        ["sentinel", &monitor],
+        ["sentinel", "down-after-milliseconds rlock 300"],
+        ["sentinel", "failover-timeout rlock 1000"],
+    ];
+    Server::under(&["sh", "-c", "exec \"$@\" --sentinel", "sh"], settings.as_flattened())
+}

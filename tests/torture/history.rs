@@ -1,0 +1,214 @@
+//! What was done and when, as its doers saw it: the only thing that the checkers look at.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::ms;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Mode {
+    Write,
+    Read,
+}
+
+impl Mode {
+    pub fn word(self) -> &'static str {
+        match self {
+            Mode::Write => "WRITE",
+            Mode::Read => "READ",
+        }
+    }
+}
+
+/// What an ACQUIRE does if it cannot have the lock at once, with its milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Wait {
+    No,
+    /// 0 = for ever.
+    Block(u64),
+    Queue(u64),
+}
+
+/// The words of an ACQUIRE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ask {
+    pub mode: Mode,
+    pub lease_ms: u64,
+    pub wait: Wait,
+    pub upgrade: bool,
+    pub session: bool,
+    pub depth: Option<i64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Asked {
+    Acquire(Ask),
+    /// `down_to`: DEPTH, else one level. `token`: the hold that is meant.
+    Release {
+        mode: Mode,
+        down_to: Option<i64>,
+        token: Option<i64>,
+    },
+    Renew {
+        mode: Mode,
+        lease_ms: u64,
+        token: i64,
+    },
+    Cancel,
+    /// RLOCK.INFO with all waiters.
+    Info,
+    /// A script that counts if RLOCK.CHECK says so.
+    Count {
+        token: i64,
+    },
+    /// ECHO of a mark: whether every question before had one reply.
+    Echo,
+    /// The client closed its connection.
+    HangUp,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Reply {
+    Token(i64),
+    Nil,
+    Number(i64),
+    NotHeld,
+    Deadlock,
+    /// The owners who wait, first one first.
+    Waiters(Vec<String>),
+    Error(String),
+    /// The connection ended first: it was done or it was not.
+    Lost,
+    /// No reply came in time, and the connection did not end.
+    Never,
+}
+
+/// One question to a server and what came of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Op {
+    pub actor: u32,
+    /// The server's number for the connection.
+    pub connection: i64,
+    pub key: String,
+    pub owner: String,
+    pub asked: Asked,
+    pub sent_ns: u64,
+    pub received_ns: u64,
+    pub reply: Reply,
+    /// When a replica was known to have it (WAIT).
+    pub secured_ns: Option<u64>,
+}
+
+/// Something that was done to the servers or clients.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Mark {
+    /// The holds of this key, or of all, were ended.
+    Wiped(Option<String>),
+    /// This connection was ended.
+    Closed(i64),
+    /// Nobody was served; queues live on.
+    Outage,
+    /// The server was killed and came back: queues and sessions are gone, holds are not.
+    Restart,
+    /// Another server took over, with what had reached it.
+    Failover,
+}
+
+impl Mark {
+    /// Whether holds may be gone by it.
+    pub fn ends_holds(&self) -> bool {
+        matches!(self, Mark::Wiped(_) | Mark::Failover)
+    }
+
+    /// Whether queues are gone by it.
+    fn ends_queues(&self) -> bool {
+        matches!(self, Mark::Restart | Mark::Failover)
+    }
+
+    /// Whether nobody is served meanwhile.
+    fn is_outage(&self) -> bool {
+        matches!(self, Mark::Outage | Mark::Restart | Mark::Failover)
+    }
+}
+
+/// A mark and the time in which it happened.
+#[derive(Debug, Clone)]
+pub struct Event {
+    pub mark: Mark,
+    pub from_ns: u64,
+    pub to_ns: u64,
+}
+
+/// What is promised while one kind of fault is at work.
+#[derive(Debug, Clone, Copy)]
+pub struct Promise {
+    /// A hold outlives the fault as soon as it is granted; else as soon as a replica is known to
+    /// have it (WAIT), and others are not counted.
+    pub holds_at_once: bool,
+    /// Tokens rise over all keys; else (several primaries) over each key.
+    pub one_primary: bool,
+    /// Connections may end without their owner's doing.
+    pub may_close: bool,
+    /// Waits may end early with nil.
+    pub may_unblock: bool,
+    /// How other errors may begin.
+    pub errors: &'static [&'static str],
+    /// A free lock goes to one who waits within this time, outages not counted. The server does
+    /// it within 2 ms; this bound leaves room for a machine that is busy with other work.
+    pub granted_within_ms: u64,
+}
+
+/// What holds as long as nothing but clients is at work.
+pub const FULL_PROMISE: Promise = Promise {
+    holds_at_once: true,
+    one_primary: true,
+    may_close: false,
+    may_unblock: false,
+    errors: &[],
+    granted_within_ms: 1500,
+};
+
+pub struct History {
+    pub ops: Vec<Op>,
+    pub events: Vec<Event>,
+    pub promise: Promise,
+}
+
+impl History {
+    /// How much of `from_ns..to_ns` nobody could be served in.
+    pub fn outage_ns(&self, from_ns: u64, to_ns: u64) -> u64 {
+        let outages = self.events.iter().filter(|event| event.mark.is_outage());
+        outages.map(|event| to_ns.min(event.to_ns).saturating_sub(from_ns.max(event.from_ns))).sum()
+    }
+
+    /// Whether queues were lost in that time.
+    pub fn lost_queues(&self, from_ns: u64, to_ns: u64) -> bool {
+        let mut losses = self.events.iter().filter(|event| event.mark.ends_queues());
+        losses.any(|event| event.from_ns < to_ns && event.to_ns > from_ns)
+    }
+
+    /// The operations on `key` in that time, and what was done meanwhile: at most 40 lines.
+    pub fn excerpt(&self, key: &str, from_ns: u64, to_ns: u64) -> Vec<String> {
+        let overlaps = |from: u64, to: u64| from <= to_ns && to >= from_ns;
+        let ops = self.ops.iter().filter(|op| op.key == key);
+        let ops = ops.filter(|op| op.asked != Asked::Echo && overlaps(op.sent_ns, op.received_ns));
+        let mut lines: Vec<(u64, String)> = ops.map(|op| (op.sent_ns, op.to_string())).collect();
+        let events = self.events.iter().filter(|event| overlaps(event.from_ns, event.to_ns));
+        lines.extend(events.map(|event| {
+            let text =
+                format!("{:>12.3} {:>12.3}  {:?}", ms(event.from_ns), ms(event.to_ns), event.mark);
+            (event.from_ns, text)
+        }));
+        lines.sort();
+        lines.into_iter().map(|(_, line)| line).take(40).collect()
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (sent, received) = (ms(self.sent_ns), ms(self.received_ns));
+        let Op { connection, key, owner, asked, reply, .. } = self;
+        write!(f, "{sent:>12.3} {received:>12.3}  #{connection} {key} {owner} {asked:?}: {reply:?}")
+    }
+}

@@ -1,0 +1,123 @@
+//! Real servers under load, with faults; everything that clients ask and are told is written down
+//! and checked. One line for each workload and fault, then the sum. By `make torture`; the
+//! environment says how long (SECONDS), with which choices (SEED), which part (FAULT, WORKLOAD).
+
+// What must not happen panics here, and the numbers of a run are small.
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used
+)]
+
+// The stories use all of it, torture a part.
+#[allow(dead_code, unused_imports)]
+#[path = "../server/support/mod.rs"]
+mod support;
+
+mod actor;
+mod aftermath;
+mod checks;
+mod clock;
+mod crowd;
+mod faults;
+mod history;
+mod run;
+mod workloads;
+
+use std::env;
+use std::process::ExitCode;
+
+use faults::Kind;
+use run::Outcome;
+use workloads::Workload;
+
+/// No pair is given less.
+const PAIR_MS_MIN: u64 = 300;
+
+fn main() -> ExitCode {
+    // `cargo bench` adds `--bench`.
+    let words: Vec<String> = env::args().skip(1).filter(|w| w != "--bench").collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words[..] {
+        [] => torture(),
+        ["act", ref words @ ..] => {
+            crowd::act(words);
+            ExitCode::SUCCESS
+        }
+        _ => panic!("no arguments are known, {words:?} were given"),
+    }
+}
+
+fn torture() -> ExitCode {
+    let seconds: u64 = number("SECONDS").unwrap_or(60);
+    let seed = number("SEED").unwrap_or_else(|| fastrand::u64(..1_000_000_000));
+    let pairs = pairs();
+    assert!(!pairs.is_empty(), "no such FAULT or WORKLOAD");
+    let pair_ms = (seconds * 1000 / pairs.len() as u64).max(PAIR_MS_MIN);
+    println!("{} pairs of workload and fault, {pair_ms} ms each, SEED={seed}", pairs.len());
+    let mut sum = Outcome::default();
+    for (workload, kind) in pairs {
+        let outcome = run::run(workload, kind, pair_ms, seed);
+        say(workload, kind, &outcome);
+        sum.operations += outcome.operations;
+        sum.windows += outcome.windows;
+        sum.blows += outcome.blows;
+        sum.violations.extend(outcome.violations);
+    }
+    let Outcome { operations, windows, blows, violations, .. } = sum;
+    println!(
+        "{operations} operations checked, {windows} windows linearizable or not, {blows} blows, \
+         {} violations, SEED={seed}",
+        violations.len()
+    );
+    if violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The workloads and faults that go together.
+fn pairs() -> Vec<(&'static Workload, &'static Kind)> {
+    let (fault, workload) = (env::var("FAULT").ok(), env::var("WORKLOAD").ok());
+    let is_wanted = |wanted: &Option<String>, name: &str| {
+        wanted.as_ref().is_none_or(|wanted| wanted.split(',').any(|word| word == name))
+    };
+    let kinds = faults::ALL.iter().filter(|kind| is_wanted(&fault, kind.name));
+    let mut pairs = Vec::new();
+    for kind in kinds {
+        for workload in workloads::ALL.iter().filter(|w| is_wanted(&workload, w.name)) {
+            match kind.left_out.iter().find(|(name, _)| *name == workload.name) {
+                Some((name, why)) => println!("left out: {name} x {}: {why}", kind.name),
+                None => pairs.push((workload, kind)),
+            }
+        }
+    }
+    pairs
+}
+
+fn say(workload: &Workload, kind: &Kind, outcome: &Outcome) {
+    let Outcome { operations, blows, hand_offs, violations, .. } = outcome;
+    let mut sorted = hand_offs.clone();
+    sorted.sort_by(f64::total_cmp);
+    let percentile = |percent: usize| match sorted.len() {
+        0 => "-".to_owned(),
+        len => format!("{:.2}", sorted[(len * percent).div_ceil(100).max(1) - 1]),
+    };
+    println!(
+        "{:<10} x {:<12} {operations:>7} operations, {} violations, {blows:>3} blows; \
+         hand-off p50 {} p99 {} ms",
+        workload.name,
+        kind.name,
+        violations.len(),
+        percentile(50),
+        percentile(99)
+    );
+    // More of the same says nothing new.
+    violations.iter().take(3).for_each(|violation| println!("  {violation}"));
+}
+
+fn number(name: &str) -> Option<u64> {
+    let text = env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
+}

@@ -1,0 +1,88 @@
+//! One workload and one fault together: load, blows, and then the checkers.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use crate::actor::Site;
+use crate::aftermath;
+use crate::checks;
+use crate::clock::{Stop, ms, now_ns, ns};
+use crate::crowd::{Crowd, Processes};
+use crate::faults::{Blow, Fault, Kind};
+use crate::history::History;
+use crate::workloads::Workload;
+
+/// What came of it.
+#[derive(Default)]
+pub struct Outcome {
+    pub operations: usize,
+    pub windows: usize,
+    pub blows: u32,
+    /// In milliseconds.
+    pub hand_offs: Vec<f64>,
+    /// Each with the smallest history around it.
+    pub violations: Vec<String>,
+}
+
+/// Runs it for that long. What panics is a violation like any other.
+pub fn run(workload: &'static Workload, kind: &Kind, lasts_ms: u64, seed: u64) -> Outcome {
+    catch_unwind(AssertUnwindSafe(|| attempt(workload, kind, lasts_ms, seed))).unwrap_or_else(
+        |why| {
+            let text = why.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| why.downcast_ref::<&str>().map(ToString::to_string));
+            let violations = vec![format!("it ended early: {}", text.unwrap_or_default())];
+            Outcome { violations, ..Outcome::default() }
+        },
+    )
+}
+
+fn attempt(workload: &'static Workload, kind: &Kind, lasts_ms: u64, seed: u64) -> Outcome {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut fault = (kind.start)();
+    let mut crowd = crowd(workload, kind, fault.site(), seed);
+    let (mut events, mut blows) = (Vec::new(), 0);
+    let ends_ns = now_ns() + ns(lasts_ms);
+    while blows == 0 || now_ns() < ends_ns {
+        Stop::default().within(rng.u64(kind.every_ms / 4..=kind.every_ms));
+        let (rng, crowd, events) = (&mut rng, &mut crowd, &mut events);
+        fault.strike(&mut Blow { rng, crowd, events });
+        blows += 1;
+    }
+    let ops = crowd.end();
+    fault.heal();
+    let history = History { ops, events, promise: kind.promise };
+    let mut outcome = judged(&history);
+    outcome.blows = blows;
+    outcome.violations.extend(afterwards(&mut *fault, kind));
+    outcome
+}
+
+fn crowd(workload: &'static Workload, kind: &Kind, site: Site, seed: u64) -> Crowd {
+    if kind.in_processes {
+        let url = (site.url_of)("");
+        Crowd::Processes(Processes::start(workload, seed, url, site.lease_ms))
+    } else {
+        Crowd::threads(workload, seed, Arc::new(site))
+    }
+}
+
+/// What the checkers say.
+pub fn judged(history: &History) -> Outcome {
+    let holds = checks::holds(history);
+    let mut violations = checks::check(history);
+    let (windows, wrong_windows) = checks::windows(history);
+    violations.extend(wrong_windows);
+    let hand_offs = checks::hand_offs_ns(history, &holds).into_iter().map(ms).collect();
+    let violations = violations.iter().map(|violation| {
+        let excerpt = history.excerpt(&violation.key, violation.from_ns, violation.to_ns);
+        format!("{}: {}\n    {}", violation.checker, violation.text, excerpt.join("\n    "))
+    });
+    let (operations, blows) = (history.ops.len(), 0);
+    Outcome { operations, windows, blows, hand_offs, violations: violations.collect() }
+}
+
+fn afterwards(fault: &mut dyn Fault, kind: &Kind) -> Vec<String> {
+    let mut shards = fault.shards();
+    let wrong = shards.iter_mut().flat_map(|shard| aftermath::look(shard, kind.promise.may_close));
+    wrong.map(|text| format!("aftermath: {text}")).collect()
+}

@@ -1,0 +1,23 @@
+//! One lock, seven who wait for it for ever, and one who looks at the queue all the time: who was
+//! seen there must come before whoever asks afterwards.
+
+use crate::actor::Actor;
+use crate::history::{Ask, Mode, Reply, Wait};
+
+const KEY: &str = "fifo";
+
+pub fn step(actor: &mut Actor) {
+    if actor.number.is_multiple_of(8) {
+        actor.info(KEY);
+        actor.stop.within(1);
+        return;
+    }
+    let mode = if actor.rng.u8(..4) == 0 { Mode::Read } else { Mode::Write };
+    let wait = if actor.rng.u8(..8) == 0 { Wait::No } else { Wait::Block(0) };
+    let ask = Ask { mode, wait, ..actor.ask() };
+    if let Reply::Token(_) = actor.acquire(KEY, ask) {
+        let ms = actor.rng.u64(..3);
+        actor.stop.within(ms);
+        actor.release(KEY, mode);
+    }
+}

@@ -1,0 +1,44 @@
+//! A new lock every few milliseconds, for a handful of operations of four actors: short histories
+//! that begin with a free lock, for the linearizability checker.
+
+use crate::actor::Actor;
+use crate::clock::{ms, now_ns};
+use crate::history::{Ask, Mode, Reply, Wait};
+
+/// All actors of all processes are at the same lock without a word between them.
+const SLICE_MS: f64 = 8.0;
+/// At most so many questions of each of them, and two to let go.
+const OPS: u32 = 5;
+
+pub fn step(actor: &mut Actor) {
+    let slice = (ms(now_ns()) / SLICE_MS) as u64;
+    let key = format!("window:{slice}");
+    for _ in 0..OPS {
+        if actor.is_unsure() {
+            return;
+        }
+        any(actor, &key);
+    }
+    for mode in [Mode::Write, Mode::Read] {
+        if actor.token(&key, mode).is_some() {
+            actor.release_to(&key, mode, Some(0));
+        }
+    }
+    // The next lock, not this one again.
+    let next_ms = (slice + 1) as f64 * SLICE_MS - ms(now_ns());
+    actor.stop.within(next_ms.max(0.0).ceil() as u64);
+}
+
+fn any(actor: &mut Actor, key: &str) {
+    let mode = if actor.rng.bool() { Mode::Write } else { Mode::Read };
+    match actor.token(key, mode) {
+        Some(_) if actor.rng.u8(..3) > 0 => drop(actor.release(key, mode)),
+        _ => {
+            let wait = if actor.rng.bool() { Wait::Block(3) } else { Wait::No };
+            let ask = Ask { mode, wait, ..actor.ask() };
+            if actor.acquire(key, ask) == Reply::Deadlock {
+                actor.release(key, Mode::Read);
+            }
+        }
+    }
+}
