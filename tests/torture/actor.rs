@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::sync::{Arc, RwLock};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, RwLock};
 
 use redis::{RedisError, Value};
 
@@ -12,7 +11,7 @@ use crate::history::{Ask, Asked, Mode, Op, Reply, Wait};
 use crate::support::{flat_map, items, text, until};
 
 /// No server of a run is away for as long.
-const REPLY_MS_MAX: u64 = 20_000;
+const AWAY_MS_MAX: u64 = 20_000;
 
 /// What the fault that is at work tells the clients.
 pub struct Site {
@@ -39,8 +38,15 @@ impl Site {
 
 /// Where operations are written down: kept, or told to another process as they happen.
 pub enum Notes {
-    Kept(Vec<Op>),
+    Kept(Arc<Mutex<Notebook>>),
     Told,
+}
+
+/// One actor's operations, and the one that is not answered yet.
+#[derive(Default)]
+pub struct Notebook {
+    pub ops: Vec<Op>,
+    pub pending: Option<Op>,
 }
 
 struct Link {
@@ -219,23 +225,14 @@ impl Actor {
         client.get_connection().ok()
     }
 
-    /// What it wrote down.
-    pub fn into_ops(self) -> Vec<Op> {
-        match self.notes {
-            Notes::Kept(ops) => ops,
-            Notes::Told => Vec::new(),
-        }
-    }
-
     fn tell(&mut self, key: &str, asked: Asked, line: &str) -> Reply {
         self.tell_command(key, asked, &packed(line))
     }
 
     fn tell_command(&mut self, key: &str, asked: Asked, command: &redis::Cmd) -> Reply {
-        let announced = self.announce(key, &asked);
+        let sent_ns = self.announce(key, &asked);
         let link = self.linked(key);
         let id = link.id;
-        let sent_ns = announced.unwrap_or_else(now_ns);
         let reply = reply_to(&asked, command.query(&mut link.connection));
         let received_ns = now_ns();
         let secured_ns = match reply {
@@ -251,11 +248,10 @@ impl Actor {
     }
 
     fn tell_twice(&mut self, key: &str, asked: Asked, line: &str) -> [Reply; 2] {
-        let announced = self.announce(key, &asked);
+        let sent_ns = self.announce(key, &asked);
         let link = self.linked(key);
         let id = link.id;
         let bytes = packed(line).get_packed_command().repeat(2);
-        let sent_ns = announced.unwrap_or_else(now_ns);
         let sent = link.connection.send_packed_command(&bytes);
         let mut replies = [(); 2].map(|()| {
             let received = sent.clone().and_then(|()| link.connection.recv_response());
@@ -317,7 +313,7 @@ impl Actor {
     /// The connection to where the lock of `key` is.
     #[track_caller]
     fn linked(&mut self, key: &str) -> &mut Link {
-        until(REPLY_MS_MAX, || {
+        until(AWAY_MS_MAX, || {
             let url = (self.site.url_of)(key);
             if self.link.as_ref().is_none_or(|link| link.url != url) {
                 self.link = connected(&url, self.number).ok();
@@ -327,15 +323,12 @@ impl Actor {
         self.link.as_mut().unwrap()
     }
 
-    /// Tells another process what is about to be asked, should this one not live to say more.
-    fn announce(&mut self, key: &str, asked: &Asked) -> Option<u64> {
-        matches!(self.notes, Notes::Told).then(|| {
-            self.linked(key);
-            let id = self.link.as_ref().map_or(0, |link| link.id);
-            let sent_ns = now_ns();
-            self.write(key, id, asked.clone(), [sent_ns, 0], Reply::Lost, None);
-            sent_ns
-        })
+    /// Writes down what is about to be asked, should there be no reply to write down. When it is.
+    fn announce(&mut self, key: &str, asked: &Asked) -> u64 {
+        let id = self.linked(key).id;
+        let sent_ns = now_ns();
+        self.write(key, id, asked.clone(), [sent_ns, 0], Reply::Never, None);
+        sent_ns
     }
 
     fn write_down(
@@ -363,7 +356,15 @@ impl Actor {
         let op =
             Op { actor, connection, key, owner, asked, sent_ns, received_ns, reply, secured_ns };
         match &mut self.notes {
-            Notes::Kept(ops) => ops.push(op),
+            Notes::Kept(notebook) => {
+                let mut notebook = notebook.lock().unwrap();
+                if received_ns == 0 {
+                    notebook.pending = Some(op);
+                } else {
+                    notebook.pending = None;
+                    notebook.ops.push(op);
+                }
+            }
             Notes::Told => {
                 let line = serde_json::to_string(&op).unwrap() + "\n";
                 std::io::stdout().lock().write_all(line.as_bytes()).unwrap();
@@ -397,7 +398,8 @@ fn packed(line: &str) -> redis::Cmd {
 
 fn connected(url: &str, number: u32) -> Result<Link, RedisError> {
     let mut connection = redis::Client::open(url)?.get_connection()?;
-    connection.set_read_timeout(Some(Duration::from_millis(REPLY_MS_MAX)))?;
+    // Without a time-out: with one, a signal to this process would end the wait as an error. Who
+    // gets no reply is found when the crowd is to end.
     packed(&format!("CLIENT SETNAME actor-{number}")).exec(&mut connection)?;
     let id = packed("CLIENT ID").query(&mut connection)?;
     Ok(Link { url: url.to_owned(), connection, id })
@@ -419,7 +421,6 @@ fn of_error(error: &RedisError) -> Reply {
         Some("NOTHELD") => Reply::NotHeld,
         Some("DEADLOCK") => Reply::Deadlock,
         Some(code) => Reply::Error(format!("{code} {}", error.detail().unwrap_or_default())),
-        None if error.is_timeout() => Reply::Never,
         None => Reply::Lost,
     }
 }

@@ -10,6 +10,8 @@ use crate::support::{Client, Server, until};
 /// Holds that end earlier than that may end while they are compared.
 const TTL_MS_MIN: i64 = 20_000;
 const PATIENCE_MS: u64 = 10_000;
+/// Who hangs up and leaves a hold behind takes no longer lease.
+const LEASE_MS_MAX: u64 = 2_000;
 
 /// What is wrong, in words; nothing if nothing is.
 pub fn look(shard: &mut Shard<'_>, has_ghosts: bool) -> Vec<String> {
@@ -82,13 +84,20 @@ fn not_zero(client: &mut Client, gauges: &[&str]) -> Vec<String> {
     }
 }
 
-/// Everybody has let go of everything but of what was left on purpose, unless its owner died.
+/// Everybody has let go of everything but of what was left on purpose, or its lease is over soon;
+/// unless its owner died.
 fn unexpected_keys(client: &mut Client, has_ghosts: bool) -> Vec<String> {
     if has_ghosts {
         return Vec::new();
     }
-    let keys = locks(client).into_iter().filter(|key| !key.starts_with("left:"));
-    keys.filter(|key| client.shows(key) != "free:").map(|key| format!("{key} is held")).collect()
+    let patience_ends_at = Instant::now() + Duration::from_millis(LEASE_MS_MAX);
+    loop {
+        let keys = locks(client).into_iter().filter(|key| !key.starts_with("left:"));
+        let held: Vec<String> = keys.filter(|key| client.shows(key) != "free:").collect();
+        if held.is_empty() || Instant::now() > patience_ends_at {
+            return held.iter().map(|key| format!("{key} is held")).collect();
+        }
+    }
 }
 
 fn restart_from_aof(server: &mut Server) {

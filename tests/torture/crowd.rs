@@ -3,19 +3,19 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::actor::{Actor, Notes, Site};
-use crate::clock::{Stop, now_ns};
+use crate::actor::{Actor, Notebook, Notes, Site};
+use crate::clock::{Stop, now_ns, ns};
 use crate::history::{Event, Mark, Op, Reply};
 use crate::workloads::{self, Workload};
 
 /// Where actors live.
 pub enum Crowd {
-    Threads { stop: Arc<Stop>, actors: Vec<JoinHandle<Vec<Op>>> },
+    Threads { stop: Arc<Stop>, actors: Vec<(JoinHandle<()>, Arc<Mutex<Notebook>>)> },
     Processes(Processes),
 }
 
@@ -26,10 +26,10 @@ impl Crowd {
         let actors = 0..workload.actors;
         let actors = actors.map(|number| {
             let (site, stop) = (site.clone(), stop.clone());
-            std::thread::spawn(move || {
-                let notes = Notes::Kept(Vec::new());
-                perform(workload, Actor::new(number, seed, site, stop, notes))
-            })
+            let notebook = Arc::new(Mutex::new(Notebook::default()));
+            let notes = Notes::Kept(notebook.clone());
+            let actor = Actor::new(number, seed, site, stop, notes);
+            (std::thread::spawn(move || perform(workload, actor)), notebook)
         });
         Crowd::Threads { actors: actors.collect(), stop }
     }
@@ -39,7 +39,7 @@ impl Crowd {
         let mut ops: Vec<Op> = match self {
             Crowd::Threads { stop, actors } => {
                 stop.set();
-                actors.into_iter().flat_map(|actor| actor.join().unwrap()).collect()
+                actors.into_iter().flat_map(|(actor, notebook)| ended(actor, &notebook)).collect()
             }
             Crowd::Processes(processes) => processes.end(),
         };
@@ -56,8 +56,29 @@ impl Crowd {
     }
 }
 
+/// What an actor wrote down; one that is not ready by now waits for a reply that never comes.
+fn ended(actor: JoinHandle<()>, notebook: &Mutex<Notebook>) -> Vec<Op> {
+    let is_ready = waited_for(|| actor.is_finished());
+    if is_ready {
+        actor.join().unwrap();
+    }
+    let mut notebook = notebook.lock().unwrap();
+    let pending = notebook.pending.take().filter(|_| !is_ready);
+    let mut ops = std::mem::take(&mut notebook.ops);
+    ops.extend(pending.map(|op| Op { received_ns: now_ns(), ..op }));
+    ops
+}
+
+fn waited_for(mut is_so: impl FnMut() -> bool) -> bool {
+    let patience_ends_ns = now_ns() + ns(END_MS_MAX);
+    while !is_so() && now_ns() < patience_ends_ns {
+        Stop::default().within(2);
+    }
+    is_so()
+}
+
 /// One actor's working day: the workload over and over; then everything it may hold is let go.
-fn perform(workload: &Workload, mut actor: Actor) -> Vec<Op> {
+fn perform(workload: &Workload, mut actor: Actor) {
     while !actor.stop.is_set() {
         actor.mend();
         (workload.step)(&mut actor);
@@ -66,7 +87,6 @@ fn perform(workload: &Workload, mut actor: Actor) -> Vec<Op> {
         actor.mend();
     }
     leave_something(&mut actor);
-    actor.into_ops()
 }
 
 /// A hold that stays, for the checks on what outlives the run.
@@ -98,6 +118,9 @@ struct Process {
     input: ChildStdin,
     ops: JoinHandle<Vec<Op>>,
 }
+
+/// Who is not ready so long after the end of the load waits in vain: every wait and lease is over.
+const END_MS_MAX: u64 = 40_000;
 
 /// How many processes there are: while one is stopped or gone, others go on.
 const PROCESSES: u32 = 2;
@@ -165,8 +188,14 @@ impl Processes {
     fn end(mut self) -> Vec<Op> {
         for Process { mut child, input, ops } in self.running {
             drop(input); // which tells it to stop
-            assert!(child.wait().unwrap().success(), "a client process failed");
-            self.ops.extend(ops.join().unwrap());
+            if waited_for(|| child.try_wait().unwrap().is_some()) {
+                assert!(child.wait().unwrap().success(), "a client process failed");
+            } else {
+                child.kill().unwrap();
+                child.wait().unwrap();
+            }
+            let ops = ops.join().unwrap().into_iter();
+            self.ops.extend(ops.map(|op| Op { received_ns: op.received_ns.max(op.sent_ns), ..op }));
         }
         self.ops
     }

@@ -4,6 +4,9 @@
 use super::{Hold, Violation};
 use crate::history::{Asked, History, Op, Reply};
 
+/// What is said to DEPTH n by one who is not at n - 1: its hold is over.
+pub const TOO_DEEP: &str = "ERR DEPTH must be at most the present depth + 1";
+
 pub fn check(history: &History, holds: &[Hold]) -> Vec<Violation> {
     holds.iter().filter(|hold| hold.counts).flat_map(|hold| check_hold(history, hold)).collect()
 }
@@ -12,18 +15,25 @@ fn check_hold(history: &History, hold: &Hold) -> Vec<Violation> {
     let mut found = Vec::new();
     let is_first = |op: &Op| op.sent_ns == hold.asked_ns;
     let mut depth = is_first(&history.ops[hold.ops[0]]).then_some(0);
-    let mut is_let_go = false;
+    // By its owner: known, or perhaps, if the reply was lost.
+    let (mut is_let_go, mut may_be_let_go) = (false, false);
     for op in hold.ops.iter().map(|place| &history.ops[*place]) {
         // With failover, what was let go may come back, and a level may be lost.
         let is_exact = history.promise.holds_at_once;
-        let is_certain = hold.from_ns <= op.sent_ns && op.received_ns < hold.lasts_ns && !is_let_go;
+        let is_certain =
+            hold.from_ns <= op.sent_ns && op.received_ns < hold.lasts_ns && !may_be_let_go;
         let text = match (&op.asked, &op.reply) {
-            (_, Reply::Lost | Reply::Never | Reply::Error(_)) => {
+            (Asked::Acquire(_), Reply::Error(error)) if error.starts_with(TOO_DEEP) => {
+                is_certain.then(|| "its depth was forgotten".to_owned())
+            }
+            (asked, Reply::Lost | Reply::Never | Reply::Error(_)) => {
                 depth = None;
+                may_be_let_go |= matches!(asked, Asked::Release { .. });
                 None
             }
             (Asked::Acquire(ask), Reply::Token(token)) if *token == hold.token => {
                 depth = depth.map(|d| ask.depth.map_or(d + 1, |wanted| d.max(wanted)));
+                may_be_let_go = false;
                 (is_exact && is_let_go).then(|| "its token was given again".to_owned())
             }
             (Asked::Acquire(_), Reply::Token(token)) if is_certain => {
@@ -38,12 +48,16 @@ fn check_hold(history: &History, hold: &Hold) -> Vec<Violation> {
                 let is_wrong = expected.is_some_and(|expected| expected != *left);
                 let is_wrong = is_exact && is_certain && is_wrong;
                 is_let_go |= *left == 0;
+                may_be_let_go = is_let_go;
                 is_wrong.then(|| format!("depth {left} is left, not {expected:?}"))
             }
+            (Asked::Renew { .. }, Reply::Number(1)) => {
+                may_be_let_go = is_let_go;
+                None
+            }
             (Asked::Release { .. } | Asked::Renew { .. }, Reply::NotHeld) => {
-                let was_certain = is_certain;
-                is_let_go = true;
-                was_certain.then(|| "it was lost".to_owned())
+                (is_let_go, may_be_let_go) = (true, true);
+                is_certain.then(|| "it was lost".to_owned())
             }
             _ => None,
         };

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 
+use super::kept::TOO_DEEP;
 use super::{Hold, Violation};
 use crate::clock::{ms, ns};
 use crate::history::{Asked, History, Op, Reply, Wait};
@@ -31,6 +32,11 @@ fn fault_of(history: &History, op: &Op, holds_of_owner: &[&Hold]) -> Option<Stri
     match (&op.asked, &op.reply) {
         (_, Reply::Never) => Some("no reply".to_owned()),
         (Asked::HangUp, _) => None,
+        (Asked::Acquire(ask), Reply::Error(error))
+            if ask.depth > Some(1) && error.starts_with(TOO_DEEP) =>
+        {
+            None // `kept` knows whether it was
+        }
         (_, Reply::Error(error)) => {
             let is_allowed = promise.errors.iter().any(|begin| error.starts_with(begin));
             (!is_allowed).then(|| "an error without a cause".to_owned())
