@@ -31,8 +31,8 @@ fuzz: ## any bytes as words, locks and histories, by cargo-fuzz where it is, els
 abuse: ## a million of everything, on a server with the C library's malloc: what is left behind (TIMES)
 	@scripts/abuse.sh
 
-torture: ## ten million steps of a simulated crowd at one lock (STEPS, SEED)
-	@scripts/torture.sh
+torture: ## real servers under load and faults, every history checked (SECONDS, SEED, FAULT, WORKLOAD)
+	@RLOCK_SECONDS="$(SECONDS)" scripts/torture.sh
 
 valgrind: ## the server tests under valgrind: memory errors and leaks
 	@scripts/valgrind.sh

@@ -23,4 +23,5 @@ export RLOCK_MODULE
 export RLOCK_SERVER=${RLOCK_SERVER:-$tools/servers/default/redis-server}
 export RLOCK_CLI=${RLOCK_CLI:-$tools/servers/default/redis-cli}
 run_tests -p rlock
+run_torture
 sum_up

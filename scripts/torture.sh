@@ -1,9 +1,31 @@
 #!/usr/bin/env bash
-# The simulated crowd at one lock, ten million steps of it (or STEPS), with a clock that only the test turns.
-# The seed is printed; SEED=n runs that one again.
+# First the simulated crowd at one lock, ten million steps of it (or STEPS), with a clock that only the test turns.
+# Then real servers under load, with faults, for about RLOCK_SECONDS (`make torture` has it from SECONDS; 600):
+# on the default server, or on those named: scripts/torture.sh redis-8.0 valkey-8.1 valkey-9.1.
+# FAULT and WORKLOAD, names with commas between them, choose a part, and leave the simulation out.
+# The seed is printed; SEED=n makes the same choices again.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
-export RLOCK_STEPS=${STEPS:-10000000}
+[ $# -gt 0 ] || set -- default
 if [ -n "${SEED-}" ]; then export RLOCK_SEED=$SEED; fi
-cargo test --release --locked -p rlock-core --test waiting a_simulated_day -- --nocapture
+
+scripts/setup.sh
+. "$tools/env"
+if [ -z "${FAULT-}${WORKLOAD-}" ]; then
+    RLOCK_STEPS=${STEPS:-10000000} \
+        cargo test --release --locked -p rlock-core --test waiting a_simulated_day -- --nocapture
+fi
+cargo build --release --locked
+RLOCK_MODULE=$(module)
+export RLOCK_MODULE RLOCK_SECONDS=${RLOCK_SECONDS:-600}
+
+code=0
+for name in "$@"; do
+    [ "$name" = default ] || scripts/server.sh "$name" || {
+        [ $? = 77 ] || code=1
+        continue
+    }
+    RLOCK_SERVER=$tools/servers/$name/redis-server cargo bench --quiet --locked --bench torture || code=1
+done
+exit $code

@@ -9,6 +9,7 @@ use redis::{RedisError, Value};
 use crate::clock::{Stop, now_ns};
 use crate::history::{Ask, Asked, Mode, Op, Reply, Wait};
 use crate::support::{flat_map, items, text, until};
+use crate::words::{self, Words, packed};
 
 /// No server of a run is away for as long.
 const AWAY_MS_MAX: u64 = 20_000;
@@ -21,18 +22,21 @@ pub struct Site {
     pub waits_for_replica: bool,
     /// The lease of those who have no reason for another one.
     pub lease_ms: u64,
+    /// Which lock it is.
+    pub words: Words,
 }
 
 impl Site {
     /// One server that stays where it is.
     pub fn fixed(url: String) -> Site {
-        Site { url_of: Box::new(move |_| url.clone()), waits_for_replica: false, lease_ms: 30_000 }
+        let url_of = Box::new(move |_: &str| url.clone());
+        Site { url_of, waits_for_replica: false, lease_ms: 30_000, words: words::rlock }
     }
 
     /// One server at a time, which may become another one.
     pub fn moving(url: Arc<RwLock<String>>) -> Site {
         let url_of = Box::new(move |_: &str| url.read().unwrap().clone());
-        Site { url_of, waits_for_replica: true, lease_ms: 3000 }
+        Site { url_of, waits_for_replica: true, lease_ms: 3000, words: words::rlock }
     }
 }
 
@@ -97,8 +101,7 @@ impl Actor {
     }
 
     pub fn acquire(&mut self, key: &str, ask: Ask) -> Reply {
-        let line = acquire_line(key, &self.owner(), &ask);
-        let reply = self.tell(key, Asked::Acquire(ask), &line);
+        let reply = self.tell(key, Asked::Acquire(ask));
         if let Reply::Token(token) = reply {
             self.held.insert((key.to_owned(), ask.mode), token);
         }
@@ -113,10 +116,7 @@ impl Actor {
     /// Down to that depth, or one level.
     pub fn release_to(&mut self, key: &str, mode: Mode, down_to: Option<i64>) -> Reply {
         let token = self.token(key, mode);
-        let mut line = format!("RLOCK.RELEASE {key} {} {}", self.owner(), mode.word());
-        token.iter().for_each(|token| line += &format!(" TOKEN {token}"));
-        down_to.iter().for_each(|depth| line += &format!(" DEPTH {depth}"));
-        let reply = self.tell(key, Asked::Release { mode, down_to, token }, &line);
+        let reply = self.tell(key, Asked::Release { mode, down_to, token });
         if matches!(reply, Reply::Number(0) | Reply::NotHeld) {
             self.held.remove(&(key.to_owned(), mode));
         }
@@ -131,28 +131,21 @@ impl Actor {
     /// Extends what it holds; with its token, so that a lost hold is noticed.
     pub fn renew_for(&mut self, key: &str, mode: Mode, lease_ms: u64) -> Reply {
         let Some(token) = self.token(key, mode) else { return Reply::NotHeld };
-        let (owner, word) = (self.owner(), mode.word());
-        let line = format!("RLOCK.RENEW {key} {owner} {word} LEASE {lease_ms} TOKEN {token}");
-        self.tell(key, Asked::Renew { mode, lease_ms, token }, &line)
+        self.tell(key, Asked::Renew { mode, lease_ms, token })
     }
 
     pub fn cancel(&mut self, key: &str) -> Reply {
-        let line = format!("RLOCK.CANCEL {key} {}", self.owner());
-        self.tell(key, Asked::Cancel, &line)
+        self.tell(key, Asked::Cancel)
     }
 
     /// Who waits.
     pub fn info(&mut self, key: &str) -> Reply {
-        self.tell(key, Asked::Info, &format!("RLOCK.INFO {key} WAITERS 1000"))
+        self.tell(key, Asked::Info)
     }
 
     /// Adds one to the counter that `key` guards, if its token is still good.
     pub fn count(&mut self, key: &str, token: i64) -> Reply {
-        const SCRIPT: &str = "if redis.call('RLOCK.CHECK',KEYS[1],ARGV[1])==1 then return \
-            redis.call('INCR',KEYS[2]) end return false";
-        let mut command = redis::cmd("EVAL");
-        command.arg(SCRIPT).arg(2).arg(key).arg(format!("{{{key}}}:count")).arg(token);
-        self.tell_command(key, Asked::Count { token }, &command)
+        self.tell(key, Asked::Count { token })
     }
 
     /// Closes its connection without a word, and comes back as another owner.
@@ -167,20 +160,20 @@ impl Actor {
 
     /// Says that it will wait, and hangs up instead, some time before it is answered.
     pub fn ask_and_hang_up(&mut self, key: &str, ask: Ask, after_ms: u64) {
-        let line = acquire_line(key, &self.owner(), &ask);
+        let asked = Asked::Acquire(ask);
+        let command = (self.site.words)(key, &self.owner(), &asked);
         let link = self.linked(key);
         let id = link.id;
         let sent_ns = now_ns();
-        link.connection.send_packed_command(&packed(&line).get_packed_command()).ok();
+        link.connection.send_packed_command(&command.get_packed_command()).ok();
         self.stop.within(after_ms);
-        self.write_down(key, id, Asked::Acquire(ask), sent_ns, Reply::Lost, None);
+        self.write_down(key, id, asked, sent_ns, Reply::Lost, None);
         self.hang_up(key);
     }
 
     /// The same command twice in one go, as a client library does that missed a reply.
     pub fn acquire_twice(&mut self, key: &str, ask: Ask) -> [Reply; 2] {
-        let line = acquire_line(key, &self.owner(), &ask);
-        let replies = self.tell_twice(key, Asked::Acquire(ask), &line);
+        let replies = self.tell_twice(key, Asked::Acquire(ask));
         if let [_, Reply::Token(token)] = replies {
             self.held.insert((key.to_owned(), ask.mode), token);
         }
@@ -189,9 +182,8 @@ impl Actor {
 
     /// Lets go down to `depth`, and says so twice. By the name only: the second one is no error.
     pub fn release_twice(&mut self, key: &str, mode: Mode, depth: i64) -> [Reply; 2] {
-        let line = format!("RLOCK.RELEASE {key} {} {} DEPTH {depth}", self.owner(), mode.word());
         let asked = Asked::Release { mode, down_to: Some(depth), token: None };
-        let replies = self.tell_twice(key, asked, &line);
+        let replies = self.tell_twice(key, asked);
         if depth == 0 && matches!(replies[1], Reply::Number(0)) {
             self.held.remove(&(key.to_owned(), mode));
         }
@@ -225,11 +217,8 @@ impl Actor {
         client.get_connection().ok()
     }
 
-    fn tell(&mut self, key: &str, asked: Asked, line: &str) -> Reply {
-        self.tell_command(key, asked, &packed(line))
-    }
-
-    fn tell_command(&mut self, key: &str, asked: Asked, command: &redis::Cmd) -> Reply {
+    fn tell(&mut self, key: &str, asked: Asked) -> Reply {
+        let command = (self.site.words)(key, &self.owner(), &asked);
         let sent_ns = self.announce(key, &asked);
         let link = self.linked(key);
         let id = link.id;
@@ -247,11 +236,12 @@ impl Actor {
         reply
     }
 
-    fn tell_twice(&mut self, key: &str, asked: Asked, line: &str) -> [Reply; 2] {
+    fn tell_twice(&mut self, key: &str, asked: Asked) -> [Reply; 2] {
+        let command = (self.site.words)(key, &self.owner(), &asked);
         let sent_ns = self.announce(key, &asked);
         let link = self.linked(key);
         let id = link.id;
-        let bytes = packed(line).get_packed_command().repeat(2);
+        let bytes = command.get_packed_command().repeat(2);
         let sent = link.connection.send_packed_command(&bytes);
         let mut replies = [(); 2].map(|()| {
             let received = sent.clone().and_then(|()| link.connection.recv_response());
@@ -371,29 +361,6 @@ impl Actor {
             }
         }
     }
-}
-
-fn acquire_line(key: &str, owner: &str, ask: &Ask) -> String {
-    let mut line =
-        format!("RLOCK.ACQUIRE {key} {owner} {} LEASE {}", ask.mode.word(), ask.lease_ms);
-    match ask.wait {
-        Wait::No => {}
-        Wait::Block(ms) => line += &format!(" BLOCK {ms}"),
-        Wait::Queue(ms) => line += &format!(" QUEUE {ms}"),
-    }
-    for (is_asked, word) in [(ask.upgrade, " UPGRADE"), (ask.session, " SESSION")] {
-        line += if is_asked { word } else { "" };
-    }
-    ask.depth.iter().for_each(|depth| line += &format!(" DEPTH {depth}"));
-    line
-}
-
-fn packed(line: &str) -> redis::Cmd {
-    let mut command = redis::Cmd::new();
-    line.split_whitespace().for_each(|word| {
-        command.arg(word);
-    });
-    command
 }
 
 fn connected(url: &str, number: u32) -> Result<Link, RedisError> {

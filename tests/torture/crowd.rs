@@ -243,5 +243,5 @@ pub fn act(words: &[&str]) {
     let actors: Vec<_> = actors.collect();
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
     stop.set();
-    actors.into_iter().for_each(|actor| drop(actor.join().unwrap()));
+    actors.into_iter().for_each(|actor| actor.join().unwrap());
 }

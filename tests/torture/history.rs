@@ -176,10 +176,18 @@ pub struct History {
 }
 
 impl History {
-    /// How much of `from_ns..to_ns` nobody could be served in.
+    /// How much of `from_ns..to_ns` nobody was served in.
     pub fn outage_ns(&self, from_ns: u64, to_ns: u64) -> u64 {
         let outages = self.events.iter().filter(|event| event.mark.is_outage());
-        outages.map(|event| to_ns.min(event.to_ns).saturating_sub(from_ns.max(event.from_ns))).sum()
+        let mut times: Vec<(u64, u64)> =
+            outages.map(|event| (event.from_ns.max(from_ns), event.to_ns.min(to_ns))).collect();
+        times.sort_unstable();
+        let (mut sum, mut counted_ns) = (0, from_ns);
+        for (begin_ns, end_ns) in times {
+            sum += end_ns.saturating_sub(begin_ns.max(counted_ns));
+            counted_ns = counted_ns.max(end_ns);
+        }
+        sum
     }
 
     /// Whether queues were lost in that time.

@@ -1,6 +1,7 @@
 //! Real servers under load, with faults; everything that clients ask and are told is written down
 //! and checked. One line for each workload and fault, then the sum. By `make torture`; the
-//! environment says how long (SECONDS), with which choices (SEED), which part (FAULT, WORKLOAD).
+//! environment says how long (RLOCK_SECONDS), with which choices (RLOCK_SEED), and which of them
+//! (FAULT and WORKLOAD, names with commas between them; all).
 
 // What must not happen panics here, and the numbers of a run are small.
 #![allow(
@@ -26,6 +27,8 @@ mod crowd;
 mod faults;
 mod history;
 mod run;
+mod witness;
+mod words;
 mod workloads;
 
 use std::env;
@@ -53,8 +56,8 @@ fn main() -> ExitCode {
 }
 
 fn torture() -> ExitCode {
-    let seconds: u64 = number("SECONDS").unwrap_or(60);
-    let seed = number("SEED").unwrap_or_else(|| fastrand::u64(..1_000_000_000));
+    let seconds: u64 = number("RLOCK_SECONDS").unwrap_or(60);
+    let seed = number("RLOCK_SEED").unwrap_or_else(|| fastrand::u64(..1_000_000_000));
     let pairs = pairs();
     assert!(!pairs.is_empty(), "no such FAULT or WORKLOAD");
     let pair_ms = (seconds * 1000 / pairs.len() as u64).max(PAIR_MS_MIN);
@@ -64,14 +67,15 @@ fn torture() -> ExitCode {
         let outcome = run::run(workload, kind, pair_ms, seed);
         say(workload, kind, &outcome);
         sum.operations += outcome.operations;
+        sum.holds += outcome.holds;
         sum.windows += outcome.windows;
         sum.blows += outcome.blows;
         sum.violations.extend(outcome.violations);
     }
-    let Outcome { operations, windows, blows, violations, .. } = sum;
+    let Outcome { operations, holds, windows, blows, violations, .. } = sum;
     println!(
-        "{operations} operations checked, {windows} windows linearizable or not, {blows} blows, \
-         {} violations, SEED={seed}",
+        "{operations} operations checked, {holds} holds compared, {windows} windows tested for \
+         linearizability, {blows} blows, {} violations, SEED={seed}",
         violations.len()
     );
     if violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -79,10 +83,9 @@ fn torture() -> ExitCode {
 
 /// The workloads and faults that go together.
 fn pairs() -> Vec<(&'static Workload, &'static Kind)> {
-    let (fault, workload) = (env::var("FAULT").ok(), env::var("WORKLOAD").ok());
-    let is_wanted = |wanted: &Option<String>, name: &str| {
-        wanted.as_ref().is_none_or(|wanted| wanted.split(',').any(|word| word == name))
-    };
+    let [fault, workload] = ["FAULT", "WORKLOAD"].map(|name| env::var(name).unwrap_or_default());
+    let is_wanted =
+        |wanted: &str, name: &str| wanted.is_empty() || wanted.split(',').any(|word| word == name);
     let kinds = faults::ALL.iter().filter(|kind| is_wanted(&fault, kind.name));
     let mut pairs = Vec::new();
     for kind in kinds {
@@ -118,6 +121,6 @@ fn say(workload: &Workload, kind: &Kind, outcome: &Outcome) {
 }
 
 fn number(name: &str) -> Option<u64> {
-    let text = env::var(name).ok()?;
+    let text = env::var(name).ok().filter(|text| !text.is_empty())?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
 }

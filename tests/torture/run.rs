@@ -10,12 +10,15 @@ use crate::clock::{Stop, ms, now_ns, ns};
 use crate::crowd::{Crowd, Processes};
 use crate::faults::{Blow, Fault, Kind};
 use crate::history::History;
+use crate::witness::Witness;
 use crate::workloads::Workload;
 
 /// What came of it.
 #[derive(Default)]
 pub struct Outcome {
     pub operations: usize,
+    /// Holds that were certain for a while, and so compared with others.
+    pub holds: usize,
     pub windows: usize,
     pub blows: u32,
     /// In milliseconds.
@@ -39,7 +42,9 @@ pub fn run(workload: &'static Workload, kind: &Kind, lasts_ms: u64, seed: u64) -
 fn attempt(workload: &'static Workload, kind: &Kind, lasts_ms: u64, seed: u64) -> Outcome {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut fault = (kind.start)();
-    let mut crowd = crowd(workload, kind, fault.site(), seed);
+    let site = Arc::new(fault.site());
+    let witness = Witness::start(site.clone());
+    let mut crowd = crowd(workload, kind, site, seed);
     let (mut events, mut blows) = (Vec::new(), 0);
     let ends_ns = now_ns() + ns(lasts_ms);
     while blows == 0 || now_ns() < ends_ns {
@@ -49,6 +54,7 @@ fn attempt(workload: &'static Workload, kind: &Kind, lasts_ms: u64, seed: u64) -
         blows += 1;
     }
     let ops = crowd.end();
+    events.extend(witness.end());
     fault.heal();
     let history = History { ops, events, promise: kind.promise };
     let mut outcome = judged(&history);
@@ -57,19 +63,19 @@ fn attempt(workload: &'static Workload, kind: &Kind, lasts_ms: u64, seed: u64) -
     outcome
 }
 
-fn crowd(workload: &'static Workload, kind: &Kind, site: Site, seed: u64) -> Crowd {
+fn crowd(workload: &'static Workload, kind: &Kind, site: Arc<Site>, seed: u64) -> Crowd {
     if kind.in_processes {
         let url = (site.url_of)("");
         Crowd::Processes(Processes::start(workload, seed, url, site.lease_ms))
     } else {
-        Crowd::threads(workload, seed, Arc::new(site))
+        Crowd::threads(workload, seed, site)
     }
 }
 
 /// What the checkers say.
 pub fn judged(history: &History) -> Outcome {
     let holds = checks::holds(history);
-    let mut violations = checks::check(history);
+    let mut violations = checks::check(history, &holds);
     let (windows, wrong_windows) = checks::windows(history);
     violations.extend(wrong_windows);
     let hand_offs = checks::hand_offs_ns(history, &holds).into_iter().map(ms).collect();
@@ -77,8 +83,9 @@ pub fn judged(history: &History) -> Outcome {
         let excerpt = history.excerpt(&violation.key, violation.from_ns, violation.to_ns);
         format!("{}: {}\n    {}", violation.checker, violation.text, excerpt.join("\n    "))
     });
-    let (operations, blows) = (history.ops.len(), 0);
-    Outcome { operations, windows, blows, hand_offs, violations: violations.collect() }
+    let certain = holds.iter().filter(|hold| hold.until_ns > hold.from_ns);
+    let (operations, holds, blows) = (history.ops.len(), certain.count(), 0);
+    Outcome { operations, holds, windows, blows, hand_offs, violations: violations.collect() }
 }
 
 fn afterwards(fault: &mut dyn Fault, kind: &Kind) -> Vec<String> {

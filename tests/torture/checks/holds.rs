@@ -10,6 +10,9 @@ use crate::history::{Ask, Asked, Event, History, Mark, Mode, Op, Reply, Wait};
 /// The server counts in whole milliseconds, and its clock is not ours.
 const CLOCKS_NS: u64 = ns(3);
 
+/// A connection that lost its session is closed by then, on a machine that is busy too.
+const CLOSED_WITHIN_NS: u64 = ns(2000);
+
 #[derive(Debug, Clone)]
 pub struct Hold {
     pub key: String,
@@ -26,6 +29,10 @@ pub struct Hold {
     pub until_ns: u64,
     /// The same, had its owner not asked to let it go.
     pub lasts_ns: u64,
+    /// It may have been taken away then.
+    cut_ns: u64,
+    /// The connection that it is tied to.
+    session: Option<i64>,
     /// It can not be there any more.
     pub over_ns: u64,
     /// A replica had it when its owner went on, or it needs none.
@@ -52,8 +59,27 @@ pub fn holds(history: &History) -> Vec<Hold> {
             found.append(&mut owner.holds);
         }
     }
+    doom(&mut found);
     found.sort_by_key(|hold| hold.token);
     found
+}
+
+/// The server closes the connection of a session whose hold was taken away, in a moment: what the
+/// same connection is granted meanwhile, with SESSION, ends with it.
+fn doom(holds: &mut [Hold]) {
+    let mut doomed: HashMap<i64, Vec<u64>> = HashMap::new();
+    for hold in holds.iter().filter(|hold| hold.cut_ns < hold.over_ns) {
+        let connections = hold.session.iter();
+        connections.for_each(|id| doomed.entry(*id).or_default().push(hold.cut_ns));
+    }
+    for hold in holds.iter_mut() {
+        let Some(times) = hold.session.and_then(|id| doomed.get(&id)) else { continue };
+        let is_near = |cut_ns: &u64| cut_ns.abs_diff(hold.asked_ns) < CLOSED_WITHIN_NS;
+        if let Some(cut_ns) = times.iter().filter(|cut_ns| is_near(cut_ns)).min() {
+            hold.lasts_ns = hold.lasts_ns.min(*cut_ns);
+            hold.until_ns = hold.until_ns.min(*cut_ns);
+        }
+    }
 }
 
 /// What one owner did with one key in one mode.
@@ -139,6 +165,8 @@ impl OneOwner<'_> {
             from_ns,
             until_ns: lasts_ns,
             lasts_ns,
+            cut_ns,
+            session: ask.session.then_some(op.connection),
             // A session's hold ends with its connection, which the server sees at some time.
             over_ns: if ask.session { u64::MAX } else { possible_end_ns(op, ask.lease_ms) },
             counts,
@@ -158,10 +186,10 @@ impl OneOwner<'_> {
         let counts = self.history.promise.holds_at_once || op.secured_ns.is_some();
         self.extend_possibly(op, lease_ms);
         let Some(hold) = self.holds.last_mut() else { return };
-        // What may have ended by then may have been given again since.
-        if counts && hold.lasts_ns > op.received_ns {
-            let cut_ns = self.ends.cut_ns(&self.history.ops[hold.ops[0]], false);
-            hold.lasts_ns = hold.lasts_ns.max(lease_end_ns(op, lease_ms).min(cut_ns));
+        // It was there all the time since it was granted: what is over does not come back.
+        if counts {
+            let lease_ns = lease_end_ns(op, lease_ms);
+            hold.lasts_ns = hold.lasts_ns.max(lease_ns.min(hold.cut_ns));
             hold.until_ns = hold.lasts_ns;
         }
     }

@@ -10,8 +10,9 @@ use crate::actor::Site;
 use crate::history::{FULL_PROMISE, Mark, Promise};
 use crate::support::{Server, flat_map, items, text, until};
 
-/// A failover by Sentinel takes about two seconds.
 const PATIENCE_MS: u64 = 30_000;
+/// Less, and a server that other work keeps from answering would be taken for dead.
+const DOWN_AFTER_MS: u32 = 1500;
 
 pub const PROMOTION: Kind = Kind {
     name: "promotion",
@@ -112,10 +113,13 @@ impl Fault for Failover {
         self.until_known();
     }
 
-    fn shards(&mut self) -> Vec<Shard<'_>> {
-        // Sentinel would take the restarts of the last checks for a failure.
-        self.sentinel = None;
+    fn heal(&mut self) {
         self.primary.configure("replicaof", "no one");
+        // It would take the restarts of the last checks for a failure.
+        self.sentinel = None;
+    }
+
+    fn shards(&mut self) -> Vec<Shard<'_>> {
         vec![Shard { primary: &mut self.primary, replicas: vec![&self.replica] }]
     }
 }
@@ -125,7 +129,7 @@ fn sentinel_of(primary: &Server) -> Server {
     let monitor = format!("monitor rlock 127.0.0.1 {} 1", primary.tcp_port());
     let settings = [
         ["sentinel", &monitor],
-        ["sentinel", "down-after-milliseconds rlock 300"],
+        ["sentinel", &format!("down-after-milliseconds rlock {DOWN_AFTER_MS}")],
         ["sentinel", "failover-timeout rlock 1000"],
     ];
     Server::under(&["sh", "-c", "exec \"$@\" --sentinel", "sh"], settings.as_flattened())

@@ -12,6 +12,10 @@ pub fn step(actor: &mut Actor) {
     if !matches!(actor.acquire(&key, ask), Reply::Token(_)) {
         return;
     }
+    if actor.rng.bool() {
+        // However long it waited, from here on it is clear how long it holds.
+        actor.renew_for(&key, mode, lease_ms);
+    }
     match actor.rng.u8(..8) {
         0 => actor.hang_up(&key),
         1 => {
@@ -19,7 +23,6 @@ pub fn step(actor: &mut Actor) {
             actor.release(&key, mode);
         }
         2 => {
-            actor.renew_for(&key, mode, lease_ms);
             actor.stop.within(lease_ms / 2);
             actor.renew_for(&key, mode, lease_ms);
             actor.release(&key, mode);

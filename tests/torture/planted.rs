@@ -1,0 +1,37 @@
+//! The checkers of torture, checked: each is shown a history with one thing wrong in it, which it
+//! and nothing else must see; and a lock that is none, on a real server under the same load.
+
+// A test fails by panicking, and its numbers are small.
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used
+)]
+
+// Torture uses all of these, its tests a part.
+#[allow(dead_code)]
+mod actor;
+#[allow(dead_code, unused_imports)]
+mod checks;
+#[allow(dead_code)]
+mod clock;
+#[allow(dead_code)]
+mod crowd;
+#[allow(dead_code)]
+mod history;
+#[allow(dead_code, unused_imports)]
+#[path = "../server/support/mod.rs"]
+mod support;
+#[allow(dead_code)]
+mod words;
+#[allow(dead_code)]
+mod workloads;
+
+#[path = "planted/histories.rs"]
+mod histories;
+#[path = "planted/wrong_lock.rs"]
+mod wrong_lock;

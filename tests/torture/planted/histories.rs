@@ -1,0 +1,366 @@
+//! Histories made up by hand, in milliseconds: two owners, one lock, one thing wrong.
+
+use crate::checks::{check, holds, windows};
+use crate::clock::ns;
+use crate::history::{
+    Ask, Asked, Event, FULL_PROMISE, History, Mark, Mode, Op, Promise, Reply, Wait,
+};
+
+const LEASE_MS: u64 = 30_000;
+
+fn ask() -> Ask {
+    let (mode, wait) = (Mode::Write, Wait::No);
+    Ask { mode, lease_ms: LEASE_MS, wait, upgrade: false, session: false, depth: None }
+}
+
+fn blocking() -> Asked {
+    Asked::Acquire(Ask { wait: Wait::Block(60_000), ..ask() })
+}
+
+fn acquire() -> Asked {
+    Asked::Acquire(ask())
+}
+
+fn read() -> Asked {
+    Asked::Acquire(Ask { mode: Mode::Read, ..ask() })
+}
+
+fn release(token: i64) -> Asked {
+    Asked::Release { mode: Mode::Write, down_to: None, token: Some(token) }
+}
+
+/// A history in the making: everything is about the lock `window:1`.
+struct Tale(History);
+
+impl Tale {
+    fn new() -> Tale {
+        Tale::under(FULL_PROMISE)
+    }
+
+    fn under(promise: Promise) -> Tale {
+        Tale(History { ops: Vec::new(), events: Vec::new(), promise })
+    }
+
+    /// `owner` (a letter) asks at one time and is told at another.
+    fn op(mut self, owner: &str, [sent, received]: [u64; 2], asked: Asked, reply: Reply) -> Tale {
+        let actor = u32::from(owner.as_bytes()[0]);
+        let (key, owner) = ("window:1".to_owned(), owner.to_owned());
+        let (sent_ns, received_ns) = (ns(sent), ns(received));
+        let (connection, secured_ns) = (i64::from(actor), None);
+        let op =
+            Op { actor, connection, key, owner, asked, sent_ns, received_ns, reply, secured_ns };
+        self.0.ops.push(op);
+        self
+    }
+
+    /// A replica is known to have what the last operation did.
+    fn secured(mut self) -> Tale {
+        let last = self.0.ops.last_mut().unwrap();
+        last.secured_ns = Some(last.received_ns);
+        self
+    }
+
+    fn event(mut self, mark: Mark, [from, to]: [u64; 2]) -> Tale {
+        self.0.events.push(Event { mark, from_ns: ns(from), to_ns: ns(to) });
+        self
+    }
+
+    /// Which checkers complain, each once.
+    fn complaints(self) -> Vec<&'static str> {
+        let mut found: Vec<_> =
+            check(&self.0, &holds(&self.0)).iter().map(|wrong| wrong.checker).collect();
+        found.dedup();
+        found
+    }
+
+    /// How many windows there are, and how many are wrong.
+    fn windows(self) -> (usize, usize) {
+        let (count, wrong) = windows(&self.0);
+        (count, wrong.len())
+    }
+
+    /// `a` enters at 10 and leaves at 50, `b` waits from 20 and has it then, until 80.
+    fn all_right() -> Tale {
+        Tale::new()
+            .op("a", [10, 11], acquire(), Reply::Token(100))
+            .op("b", [20, 51], blocking(), Reply::Token(101))
+            .op("a", [50, 52], release(100), Reply::Number(0))
+            .op("b", [80, 81], release(101), Reply::Number(0))
+    }
+}
+
+#[test]
+fn nothing_is_said_of_what_is_right() {
+    assert!(Tale::all_right().complaints().is_empty());
+    assert_eq!(Tale::all_right().windows(), (1, 0));
+}
+
+#[test]
+fn two_who_hold_at_once_are_seen() {
+    let tale = || {
+        Tale::new()
+            .op("a", [10, 11], acquire(), Reply::Token(100))
+            .op("b", [20, 21], acquire(), Reply::Token(101))
+            .op("a", [50, 52], release(100), Reply::Number(0))
+    };
+    assert_eq!(tale().complaints(), ["exclusion"]);
+    assert_eq!(tale().windows(), (1, 1));
+}
+
+#[test]
+fn a_reader_beside_a_writer_is_seen_and_beside_a_reader_is_not() {
+    let readers = || {
+        Tale::new().op("a", [10, 11], read(), Reply::Token(100)).op(
+            "b",
+            [20, 21],
+            read(),
+            Reply::Token(101),
+        )
+    };
+    assert!(readers().complaints().is_empty());
+    assert_eq!(readers().windows(), (1, 0));
+    let writer = || readers().op("c", [30, 31], acquire(), Reply::Token(102));
+    assert_eq!(writer().complaints(), ["exclusion"]);
+    assert_eq!(writer().windows(), (1, 1));
+    let reader = Tale::new().op("a", [10, 11], acquire(), Reply::Token(100)).op(
+        "b",
+        [20, 21],
+        read(),
+        Reply::Token(101),
+    );
+    assert_eq!(reader.complaints(), ["exclusion"]);
+}
+
+#[test]
+fn who_comes_after_the_lease_is_not_taken_for_a_second_holder() {
+    let after = LEASE_MS + 12;
+    let tale = |at| {
+        Tale::new().op("a", [10, 11], acquire(), Reply::Token(100)).op(
+            "b",
+            [at, at + 1],
+            acquire(),
+            Reply::Token(101),
+        )
+    };
+    assert!(tale(after).complaints().is_empty());
+    assert_eq!(tale(after - 10).complaints(), ["exclusion"]);
+}
+
+#[test]
+fn a_renewed_lease_counts_to_its_new_end() {
+    let renew = Asked::Renew { mode: Mode::Write, lease_ms: LEASE_MS, token: 100 };
+    let tale = Tale::new()
+        .op("a", [10, 11], acquire(), Reply::Token(100))
+        .op("a", [20_000, 20_001], renew, Reply::Number(1))
+        .op("b", [LEASE_MS + 12, LEASE_MS + 13], acquire(), Reply::Token(101));
+    assert_eq!(tale.complaints(), ["exclusion"]);
+}
+
+#[test]
+fn holds_that_were_wiped_are_not_missed_and_others_are() {
+    let tale = |key: &str| {
+        Tale::new()
+            .op("a", [10, 11], acquire(), Reply::Token(100))
+            .event(Mark::Wiped(Some(key.to_owned())), [20, 21])
+            .op("b", [30, 31], acquire(), Reply::Token(101))
+    };
+    assert!(tale("window:1").complaints().is_empty());
+    assert_eq!(tale("window:2").complaints(), ["exclusion"]);
+}
+
+#[test]
+fn with_failover_only_what_a_replica_had_counts() {
+    let promise = Promise { holds_at_once: false, ..FULL_PROMISE };
+    let lost = Tale::under(promise)
+        .op("a", [10, 11], acquire(), Reply::Token(100))
+        .event(Mark::Failover, [20, 21])
+        .op("b", [30, 31], acquire(), Reply::Token(101))
+        .secured();
+    assert!(lost.complaints().is_empty());
+    let kept = Tale::under(promise)
+        .op("a", [10, 11], acquire(), Reply::Token(100))
+        .secured()
+        .event(Mark::Failover, [20, 21])
+        .op("b", [30, 31], acquire(), Reply::Token(101))
+        .secured();
+    assert_eq!(kept.complaints(), ["exclusion"]);
+}
+
+#[test]
+fn a_token_that_is_smaller_or_given_twice_is_seen() {
+    let tale = |token| {
+        Tale::new()
+            .op("a", [10, 11], acquire(), Reply::Token(100))
+            .op("a", [20, 21], release(100), Reply::Number(0))
+            .op("b", [30, 31], acquire(), Reply::Token(token))
+    };
+    assert!(tale(101).complaints().is_empty());
+    assert_eq!(tale(99).complaints(), ["tokens"]);
+    assert_eq!(tale(100).complaints(), ["tokens"]);
+    assert_eq!(tale(99).windows(), (1, 1));
+}
+
+#[test]
+fn a_hold_that_is_gone_too_early_is_seen() {
+    let not_held = Tale::new().op("a", [10, 11], acquire(), Reply::Token(100)).op(
+        "a",
+        [20, 21],
+        release(100),
+        Reply::NotHeld,
+    );
+    assert_eq!(not_held.complaints(), ["kept"]);
+    let lapsed = Tale::new().op("a", [10, 11], acquire(), Reply::Token(100)).op(
+        "a",
+        [LEASE_MS, LEASE_MS + 15],
+        release(100),
+        Reply::NotHeld,
+    );
+    assert!(lapsed.complaints().is_empty());
+    let another_token = Tale::new().op("a", [10, 11], acquire(), Reply::Token(100)).op(
+        "a",
+        [20, 21],
+        acquire(),
+        Reply::Token(101),
+    );
+    assert_eq!(another_token.complaints(), ["kept"]);
+    let refused = Tale::new().op("a", [10, 11], acquire(), Reply::Token(100)).op(
+        "a",
+        [20, 21],
+        acquire(),
+        Reply::Nil,
+    );
+    assert_eq!(refused.complaints(), ["kept"]);
+}
+
+#[test]
+fn a_depth_that_is_wrong_is_seen() {
+    let tale = |left| {
+        Tale::new()
+            .op("a", [10, 11], acquire(), Reply::Token(100))
+            .op("a", [20, 21], acquire(), Reply::Token(100))
+            .op("a", [30, 31], release(100), Reply::Number(left))
+    };
+    assert!(tale(1).complaints().is_empty());
+    assert_eq!(tale(0).complaints(), ["kept"]);
+    assert_eq!(tale(0).windows(), (1, 1));
+}
+
+#[test]
+fn one_who_passes_the_queue_is_seen() {
+    // `b` waits and is seen; `c` asks after that, and is granted first.
+    let tale = |order: [i64; 2]| {
+        Tale::new()
+            .op("a", [10, 11], acquire(), Reply::Token(100))
+            .op("b", [20, 61], blocking(), Reply::Token(order[0]))
+            .op("d", [25, 26], Asked::Info, Reply::Waiters(vec!["b".to_owned()]))
+            .op("c", [30, 71], blocking(), Reply::Token(order[1]))
+            .op("a", [40, 41], release(100), Reply::Number(0))
+    };
+    let first = |tale: Tale, token| tale.op("b", [62, 63], release(token), Reply::Number(0));
+    assert!(first(tale([101, 102]), 101).complaints().is_empty());
+    let second = tale([102, 101]).op("c", [72, 73], release(101), Reply::Number(0));
+    assert!(second.complaints().contains(&"order"));
+}
+
+#[test]
+fn a_ticket_keeps_its_place_as_long_as_it_is_asked_for_in_time() {
+    let ticket = || Asked::Acquire(Ask { wait: Wait::Queue(500), ..ask() });
+    let tale = |asks_again_at| {
+        Tale::new()
+            .op("a", [10, 11], acquire(), Reply::Token(100))
+            .op("b", [20, 21], ticket(), Reply::Nil)
+            .op("d", [25, 26], Asked::Info, Reply::Waiters(vec!["b".to_owned()]))
+            .op("c", [30, 45], blocking(), Reply::Token(101))
+            .op("a", [40, 41], release(100), Reply::Number(0))
+            .op("c", [50, 51], release(101), Reply::Number(0))
+            .op("b", [asks_again_at, asks_again_at + 1], ticket(), Reply::Token(102))
+    };
+    assert_eq!(tale(300).complaints(), ["order"]);
+    assert!(tale(700).complaints().is_empty());
+}
+
+#[test]
+fn a_wake_up_that_is_lost_is_seen() {
+    let tale = |told_at| {
+        Tale::new()
+            .op("a", [10, 11], acquire(), Reply::Token(100))
+            .op("b", [20, told_at], blocking(), Reply::Token(101))
+            .op("a", [50, 52], release(100), Reply::Number(0))
+    };
+    let bound_ms = FULL_PROMISE.granted_within_ms;
+    assert!(tale(52 + bound_ms).complaints().is_empty());
+    assert_eq!(tale(60 + bound_ms).complaints(), ["progress"]);
+    let outage = tale(60 + bound_ms).event(Mark::Outage, [100, 200]);
+    assert!(outage.complaints().is_empty());
+}
+
+#[test]
+fn one_who_is_told_nil_though_the_lock_was_free_is_seen() {
+    let bound_ms = FULL_PROMISE.granted_within_ms;
+    let wait_ms = 2 * bound_ms;
+    let wait = Asked::Acquire(Ask { wait: Wait::Block(wait_ms), ..ask() });
+    let tale = Tale::new()
+        .op("a", [10, 11], acquire(), Reply::Token(100))
+        .op("b", [20, 20 + wait_ms], wait, Reply::Nil)
+        .op("a", [50, 52], release(100), Reply::Number(0));
+    assert_eq!(tale.complaints(), ["progress"]);
+}
+
+#[test]
+fn replies_that_cannot_be_are_seen() {
+    let error = || Reply::Error("ERR an ECHO was answered otherwise".to_owned());
+    let deadlock = Tale::new().op("a", [10, 11], blocking(), Reply::Deadlock);
+    let cases = [
+        ("never", Tale::new().op("a", [10, 11], acquire(), Reply::Never)),
+        ("one too many", Tale::new().op("a", [10, 11], Asked::Echo, error())),
+        ("of another command", Tale::new().op("a", [10, 11], acquire(), Reply::Number(0))),
+        ("an end", Tale::new().op("a", [10, 11], release(100), Reply::Lost)),
+        ("an error", Tale::new().op("a", [10, 11], release(100), error())),
+        ("early", Tale::new().op("a", [10, 11], blocking(), Reply::Nil)),
+        ("deadlock of one who holds nothing", deadlock),
+    ];
+    for (what, tale) in cases {
+        assert_eq!(tale.complaints(), ["replies"], "{what}");
+    }
+}
+
+#[test]
+fn causes_are_accepted_where_there_is_one() {
+    let promise = Promise { may_close: true, errors: &["LOADING"], ..FULL_PROMISE };
+    let error = Reply::Error("LOADING Redis is loading the dataset in memory".to_owned());
+    let tale = Tale::under(promise).op("a", [10, 11], acquire(), Reply::Lost).op(
+        "a",
+        [20, 21],
+        release(100),
+        error,
+    );
+    assert!(tale.complaints().is_empty());
+}
+
+#[test]
+fn a_count_by_an_old_token_or_counted_twice_is_seen() {
+    let tale = |token, number| {
+        Tale::new()
+            .op("a", [10, 11], Asked::Count { token: 100 }, Reply::Number(1))
+            .op("b", [20, 21], Asked::Count { token: 102 }, Reply::Number(2))
+            .op("c", [30, 31], Asked::Count { token }, Reply::Number(number))
+    };
+    assert!(tale(103, 3).complaints().is_empty());
+    assert_eq!(tale(101, 3).complaints(), ["counter"]);
+    assert_eq!(tale(103, 2).complaints(), ["counter"]);
+}
+
+#[test]
+fn a_window_needs_an_order_that_is_true_to_real_time() {
+    // At once, each may be the first one; one after the other, not.
+    let tale = |sent| {
+        Tale::new().op("a", [10, 20], acquire(), Reply::Nil).op(
+            "b",
+            [sent, 30],
+            acquire(),
+            Reply::Token(100),
+        )
+    };
+    assert_eq!(tale(15).windows(), (1, 0));
+    assert_eq!(tale(25).windows(), (1, 1));
+}
