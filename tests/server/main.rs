@@ -20,6 +20,8 @@ mod abuse;
 mod acquire;
 mod binary_and_limits;
 mod blocking;
+mod cluster;
+mod cluster_failover;
 mod commands_and_acl;
 mod configuration;
 mod deadlock;

@@ -1,6 +1,7 @@
 //! What the stories are told with: servers, clients, a lock as `RLOCK.INFO` shows it, payloads.
 
 mod client;
+mod cluster;
 mod listener;
 mod lock_view;
 mod noise;
@@ -15,6 +16,7 @@ use std::io::Write;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 pub use client::{Client, flat_map, integer, items, text};
+pub use cluster::Cluster;
 pub use listener::Listener;
 pub use lock_view::LockView;
 pub use noise::Noise;

@@ -211,6 +211,11 @@ impl Server {
         process.wait().unwrap();
     }
 
+    /// It was started, and not killed since.
+    pub fn is_running(&self) -> bool {
+        self.process.is_some()
+    }
+
     /// Starts it again in its folder, with what it finds there.
     #[track_caller]
     pub fn start_again(&mut self) {
@@ -370,7 +375,7 @@ impl Drop for Server {
 
 /// A port that nobody listens on: below those that the system gives to outgoing connections, and
 /// another one for each server of this program.
-fn free_port() -> u16 {
+pub(super) fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let spread = std::process::id().wrapping_mul(211);
     loop {

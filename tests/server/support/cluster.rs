@@ -1,0 +1,212 @@
+//! A real Redis Cluster on loopback: each node a [`Server`] of its own, gone with the test.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+
+use redis::Value;
+
+use super::program::cli_program;
+use super::server::free_port;
+use super::{Client, Server, integer, items, text, until};
+
+/// A node waits two seconds before it first says that the cluster is well; under load it takes its
+/// time.
+const FORM_MS_MAX: u64 = 60_000;
+/// The nodes of one cluster.
+pub struct Cluster {
+    nodes: Vec<Server>,
+    /// Where each of them talks to the others.
+    bus_ports: Vec<u16>,
+}
+
+impl Cluster {
+    /// Two primaries without replicas: node 0 has the lower half of the slots, node 1 the upper.
+    #[track_caller]
+    pub fn of_two() -> Cluster {
+        Cluster::of_two_with(&[])
+    }
+
+    /// The same with settings of `redis.conf`: name, value, name, value. A later one counts.
+    #[track_caller]
+    pub fn of_two_with(settings: &[&str]) -> Cluster {
+        let cluster = Cluster::apart(2, settings);
+        let (mut low, mut high) = (cluster.client(0), cluster.client(1));
+        low.ask("CLUSTER ADDSLOTSRANGE 0 8191");
+        high.ask("CLUSTER ADDSLOTSRANGE 8192 16383");
+        // Else both begin with the same epoch, and settle it while the test runs.
+        high.ask("CLUSTER SET-CONFIG-EPOCH 2");
+        let (port, bus_port) = (cluster.nodes[0].tcp_port(), cluster.bus_ports[0]);
+        high.ask(&format!("CLUSTER MEET 127.0.0.1 {port} {bus_port}"));
+        cluster.until_all_agree();
+        cluster
+    }
+
+    /// Three primaries (nodes 0 to 2) and a replica of each, as `redis-cli --cluster create` makes
+    /// them. A primary that is gone for `timeout_ms` is replaced.
+    #[track_caller]
+    pub fn of_six(timeout_ms: u32, settings: &[&str]) -> Cluster {
+        let timeout_ms = timeout_ms.to_string();
+        let mut all = vec!["cluster-node-timeout", &timeout_ms];
+        all.extend(["cluster-replica-validity-factor", "0"]);
+        all.extend(settings);
+        let cluster = Cluster::apart(6, &all);
+        let ports = cluster.nodes.iter().zip(&cluster.bus_ports);
+        let addresses = ports.map(|(node, bus)| format!("127.0.0.1:{}@{bus}", node.tcp_port()));
+        let addresses: Vec<String> = addresses.collect();
+        cluster.cli(&format!("create {} --cluster-replicas 1 --cluster-yes", addresses.join(" ")));
+        cluster.until_all_agree();
+        until(FORM_MS_MAX, || {
+            let link = |node| cluster.client(node).info("replication", "master_link_status");
+            (3..6).all(|node| link(node).as_deref() == Some("up"))
+        });
+        cluster
+    }
+
+    /// What `redis-cli --cluster` says to these words; it must succeed.
+    #[track_caller]
+    pub fn cli(&self, words: &str) -> String {
+        let mut command = Command::new(cli_program());
+        let output = command.arg("--cluster").args(words.split_whitespace()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "--cluster {words}: {said}");
+        said
+    }
+
+    /// The server of this node.
+    pub fn node(&self, node: usize) -> &Server {
+        &self.nodes[node]
+    }
+
+    /// The server of this node, to kill and to start again.
+    pub fn node_mut(&mut self, node: usize) -> &mut Server {
+        &mut self.nodes[node]
+    }
+
+    /// A new connection to this node.
+    #[track_caller]
+    pub fn client(&self, node: usize) -> Client {
+        self.nodes[node].client()
+    }
+
+    /// The cluster's name for this node.
+    #[track_caller]
+    pub fn id(&self, node: usize) -> String {
+        self.client(node).text("CLUSTER MYID")
+    }
+
+    /// The primary that serves this slot, as node `asked` sees it.
+    #[track_caller]
+    pub fn owner_of(&self, slot: u16, asked: usize) -> Option<usize> {
+        let ranges = self.client(asked).ask("CLUSTER SLOTS");
+        let has_slot = |range: &&Value| {
+            let range = items(range);
+            (integer(&range[0])..=integer(&range[1])).contains(&i64::from(slot))
+        };
+        let range = items(&ranges).iter().find(has_slot)?;
+        let port = integer(&items(&items(range)[2])[1]);
+        self.nodes.iter().position(|node| i64::from(node.tcp_port()) == port)
+    }
+
+    /// The replica of this primary.
+    #[track_caller]
+    pub fn replica_of(&self, primary: usize) -> usize {
+        let port = self.nodes[primary].tcp_port().to_string();
+        let follows = |node: &usize| {
+            let found = self.client(*node).info("replication", "master_port");
+            found.as_deref() == Some(&port)
+        };
+        let found = (0..self.nodes.len()).find(follows);
+        found.unwrap_or_else(|| panic!("node {primary} has no replica"))
+    }
+
+    /// The first step of moving a slot: both nodes know, no key has moved.
+    #[track_caller]
+    pub fn begin_move(&self, slot: u16, from: usize, to: usize) {
+        let (source, target) = (self.id(from), self.id(to));
+        self.client(to).ask(&format!("CLUSTER SETSLOT {slot} IMPORTING {source}"));
+        self.client(from).ask(&format!("CLUSTER SETSLOT {slot} MIGRATING {target}"));
+    }
+
+    /// The second step: the keys of the slot.
+    #[track_caller]
+    pub fn move_keys(&self, slot: u16, from: usize, to: usize) {
+        let mut source = self.client(from);
+        loop {
+            let keys = source.ask(&format!("CLUSTER GETKEYSINSLOT {slot} 100"));
+            let keys: Vec<String> = items(&keys).iter().map(text).collect();
+            if keys.is_empty() {
+                return;
+            }
+            self.move_key(&keys.join(" "), from, to);
+        }
+    }
+
+    /// Moves one key, or several with spaces between.
+    #[track_caller]
+    pub fn move_key(&self, keys: &str, from: usize, to: usize) {
+        let port = self.nodes[to].tcp_port();
+        let line = format!("MIGRATE 127.0.0.1 {port}  0 20000 KEYS {keys}");
+        let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+        self.client(from).ask_bytes(&words);
+    }
+
+    /// The last step: the slot is the target's.
+    #[track_caller]
+    pub fn end_move(&self, slot: u16, from: usize, to: usize) {
+        let target = self.id(to);
+        for node in [to, from] {
+            self.client(node).ask(&format!("CLUSTER SETSLOT {slot} NODE {target}"));
+        }
+        until(20_000, || self.owner_of(slot, from) == Some(to));
+    }
+
+    /// Moves a slot key by key, as every server can.
+    #[track_caller]
+    pub fn move_slot(&self, slot: u16, from: usize, to: usize) {
+        self.begin_move(slot, from, to);
+        self.move_keys(slot, from, to);
+        self.end_move(slot, from, to);
+    }
+
+    /// Waits until every node that runs sees all slots served, by the same primaries with the same
+    /// replicas.
+    #[track_caller]
+    pub fn until_all_agree(&self) {
+        until(FORM_MS_MAX, || {
+            let running = self.nodes.iter().filter(|node| node.is_running());
+            let maps: Vec<_> = running.map(|node| map_of(&mut node.client())).collect();
+            let Some(first) = &maps[0] else { return false };
+            let all: BTreeSet<_> = first.values().flatten().collect();
+            all.len() == maps.len() && maps.iter().all(|map| map.as_ref() == Some(first))
+        });
+    }
+
+    /// Nodes that do not know of each other.
+    #[track_caller]
+    fn apart(count: usize, settings: &[&str]) -> Cluster {
+        let bus_ports: Vec<u16> = (0..count).map(|_| free_port()).collect();
+        let node = |bus_port: &u16| {
+            let bus_port = bus_port.to_string();
+            let mut all = vec!["cluster-enabled", "yes", "cluster-port", &bus_port];
+            all.extend(settings);
+            Server::primary(&all)
+        };
+        Cluster { nodes: bus_ports.iter().map(node).collect(), bus_ports }
+    }
+}
+
+/// By the first slot of each range, the ports of those who have it; `None` while the node sees a
+/// slot that nobody serves.
+fn map_of(client: &mut Client) -> Option<BTreeMap<i64, BTreeSet<i64>>> {
+    let page = client.text("CLUSTER INFO");
+    if !page.contains("cluster_state:ok") || !page.contains("cluster_slots_ok:16384") {
+        return None;
+    }
+    let ranges = client.ask("CLUSTER SLOTS");
+    let port = |node: &Value| integer(&items(node)[1]);
+    let entry = |range| {
+        let range = items(range);
+        (integer(&range[0]), range[2..].iter().map(port).collect())
+    };
+    Some(items(&ranges).iter().map(entry).collect())
+}
