@@ -253,6 +253,11 @@ pub fn replay(ctx: &Ctx, name: &Name<'_>, effect: &Effect<Vec<Change<'_>>>) -> R
     }
     drop(key);
     ctx.replicate_as_it_came();
+    // On a primary it is read from its own file, or a slot comes from another node, which serves it
+    // until all of it is here and tells its own subscribers.
+    if state::with(|state| state.is_primary) && ctx.is_from_primary() {
+        events.clear();
+    }
     announce(ctx, name, &events);
     if state::with(|state| state.memories.mark_changed(db, name.bytes())) {
         alarm::look_soon();

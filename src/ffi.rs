@@ -303,8 +303,8 @@ impl Ctx {
         }
     }
 
-    /// On a replica: the command came from its primary, or from its own file, and not from a
-    /// client.
+    /// The command came from this server's primary, from the node that a slot is coming from, or
+    /// from its own file, and not from a client.
     pub fn is_from_primary(&self) -> bool {
         self.flags().intersects(ContextFlags::REPLICATED | ContextFlags::LOADING)
     }
@@ -328,6 +328,11 @@ impl Ctx {
     pub fn wrapped(&self) -> redis_module::Context {
         redis_module::Context::new(self.0)
     }
+}
+
+/// The server is Valkey and not Redis.
+pub fn is_valkey() -> bool {
+    IS_VALKEY.load(Relaxed)
 }
 
 /// Locks that the server keeps: at keys, or on their way to being freed.
@@ -401,7 +406,7 @@ impl Ctx {
             // meanwhile; elsewhere the flag says nothing of the kind.
             // SAFETY: context of a parked connection that is being forgotten.
             let is_gone = unsafe { there(raw::RedisModule_BlockedClientDisconnected)(ctx) != 0 };
-            W::over(waiter as u64, is_gone && IS_VALKEY.load(Relaxed));
+            W::over(waiter as u64, is_gone && is_valkey());
         }
         extern "C" fn gone<W: Waiting>(
             ctx: *mut raw::RedisModuleCtx,

@@ -1,7 +1,7 @@
 //! A lock whose slot moves between two primaries: who waits is sent after it, nobody is granted
 //! twice, and the hold goes along. `hall` is in the lower half of the slots, so with node 0.
 
-use crate::support::{Cluster, Listener, Waiter, now_ms, until};
+use crate::support::{Cluster, Listener, Version, Waiter, now_ms, say_not_seen, until};
 
 const HALL: u16 = 4903;
 const EVENTS: [&str; 2] = ["notify-keyspace-events", "KEd"];
@@ -204,4 +204,37 @@ fn reshard_moves_locks_and_sends_who_waits_after_them() {
     assert!(error.starts_with("TRYAGAIN ") || error.starts_with("MOVED 0 "), "{error}");
     assert_eq!(target.lock("{afps}:1").hold("ann", "write").token, token);
     assert_eq!((source.counted("handed_off"), source.gauges()), (0, (0, 0, 0)));
+}
+
+#[test]
+fn valkey_9_moves_a_slot_in_one_step_and_locks_with_it() {
+    let cluster = Cluster::of_two_with(&EVENTS);
+    if cluster.node(0).version() < Version::Valkey(9, 0) {
+        return say_not_seen("CLUSTER MIGRATESLOTS, which is Valkey's since 9.0");
+    }
+    let (mut source, mut target) = (cluster.client(0), cluster.client(1));
+    let mut ears = [Listener::to(cluster.node(0)), Listener::to(cluster.node(1))];
+    let token = source.granted("RLOCK.ACQUIRE hall ann LEASE 600000");
+    source.granted("RLOCK.ACQUIRE hall ann LEASE 600000");
+    source.granted("RLOCK.ACQUIRE hall ann READ LEASE 600000");
+    let mut dan = Waiter::connect(cluster.node(0));
+    dan.ask("RLOCK.ACQUIRE {hall}:2 dan LEASE 600000 SESSION");
+    let mut bob = Waiter::parked(cluster.node(0), "RLOCK.ACQUIRE hall bob BLOCK 0");
+    source.refused("RLOCK.ACQUIRE hall cid QUEUE 60000");
+    let (holds, deadline_ms) = (source.lock("hall").lasting(), source.key_ends_at("hall"));
+    ears[0].heard(&mut source);
+    let node = cluster.id(1);
+    source.ask(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE {HALL} {HALL} NODE {node}"));
+    until(20_000, || cluster.owner_of(HALL, 0) == Some(1));
+    sent_away(&mut bob);
+    dan.expect_close();
+    until(5_000, || source.gauges() == (0, 0, 0));
+    assert_eq!(ears[0].heard_after_a_turn(&mut source), [""; 0]);
+    assert_eq!(ears[1].heard_after_a_turn(&mut target), [""; 0]);
+    assert_eq!((source.counted("handed_off"), source.counted("locks")), (0, 0));
+    assert_eq!(target.lock("hall").lasting(), holds);
+    assert_eq!(target.key_ends_at("hall"), deadline_ms);
+    let mut bob = Waiter::parked(cluster.node(1), "RLOCK.ACQUIRE hall bob BLOCK 0");
+    target.ask("RLOCK.FORCE hall");
+    assert!(bob.granted() > token);
 }
