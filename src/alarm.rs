@@ -5,8 +5,8 @@ use crate::ffi::{self, Ctx};
 use crate::memories::Mark;
 use crate::{executor, publish, state};
 
-/// While nothing may be written (a pause), marked locks wait so long for the next try, in
-/// milliseconds.
+/// While nothing may be written (a pause, a cluster that is down), marked locks wait so long for the
+/// next try, in milliseconds.
 const RETRY_MS: u64 = 50;
 
 /// Sets the timer to the next alarm, if it is not there already.
@@ -39,9 +39,7 @@ fn fire(ctx: &Ctx) {
         state.memories.due(now)
     });
     for lock in due {
-        if may_write(ctx) {
-            executor::look(ctx, &lock);
-        } else {
+        if !may_write(ctx) || !executor::look(ctx, &lock) {
             executor::time_out(&lock);
             state::with(|state| state.memories.mark(lock, Mark::Left));
             look_soon();
@@ -66,12 +64,16 @@ fn look_at_marked(ctx: &Ctx) {
     publish::gone(ctx);
     if may_write(ctx) {
         for (lock, why) in state::with(|state| state.memories.take_marked()) {
-            executor::look(ctx, &lock);
-            if why == Mark::Changed {
+            let is_done = executor::look(ctx, &lock);
+            if why == Mark::Changed || !is_done {
                 executor::look_for_sessions(ctx, &lock);
             }
+            if !is_done {
+                state::with(|state| state.memories.mark(lock, why));
+            }
         }
-    } else if state::with(|state| state.is_primary) {
+    }
+    if state::with(|state| state.is_primary && state.memories.has_marked()) {
         look_after(RETRY_MS);
     }
     set();

@@ -9,7 +9,7 @@ use rlock_core::{
     Change, ClientId, Effects, Event, Input, Lock, Memory, Moment, Refusal, Release, Reply, text,
 };
 
-use crate::ffi::{self, Content, Ctx, Key, Name};
+use crate::ffi::{self, Content, Ctx, Key, Name, Slot};
 use crate::memories::LockId;
 use crate::{alarm, metrics, parking, publish, settings, state};
 
@@ -48,27 +48,31 @@ pub fn is_decided_here() -> bool {
 }
 
 /// Looks at a lock outside of any command: what came due is done, and whoever may enter does.
-pub fn look(ctx: &Ctx, lock: &LockId) {
+/// False while that may not be: the cluster is down.
+pub fn look(ctx: &Ctx, lock: &LockId) -> bool {
     ctx.with_name(lock.db, &lock.key, |name| {
-        if !ctx.owns_slot(name) {
-            return dismiss(lock, &Refusal::TryAgain);
+        match ctx.slot_of(name) {
+            Slot::Nowhere => return false,
+            Slot::Elsewhere => dismiss(lock, &Refusal::TryAgain),
+            Slot::Here => match carry_out(ctx, lock.db, name, Input::Tick) {
+                Ok(effects) => close_soon(effects.lost),
+                Err(_) => dismiss(lock, &Refusal::WrongType),
+            },
         }
-        match carry_out(ctx, lock.db, name, Input::Tick) {
-            Ok(effects) => close_soon(effects.lost),
-            Err(_) => dismiss(lock, &Refusal::WrongType),
-        }
-    });
+        true
+    })
 }
 
-/// The key of this lock changed: sessions whose hold is not there any more are lost.
+/// The key of this lock changed, or a session could not be renewed: sessions whose hold is not
+/// there any more are lost.
 pub fn look_for_sessions(ctx: &Ctx, lock: &LockId) {
     ctx.with_name(lock.db, &lock.key, |name| {
         let mut key = ctx.open(name, Access::Reads);
-        let free = Lock::default();
+        let (free, now) = (Lock::default(), state::now());
         let held = key.lock(&free).unwrap_or(&free);
         close_soon(state::with(|state| {
             state.memories.change(lock.db, &lock.key, |memory| {
-                (held.lost_sessions(memory), held.next_alarm(memory))
+                (held.lost_sessions(memory, now), held.next_alarm(memory))
             })
         }));
     });

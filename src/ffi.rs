@@ -128,6 +128,17 @@ pub enum Content<'k> {
     Other,
 }
 
+/// Where a key's slot is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slot {
+    /// By this server.
+    Here,
+    /// By another one, or this one would send a client there for this very key.
+    Elsewhere,
+    /// By nobody for now: the cluster is down, as this server sees it.
+    Nowhere,
+}
+
 /// An open key; closed when dropped.
 pub struct Key<'c> {
     key: *mut raw::RedisModuleKey,
@@ -248,16 +259,17 @@ impl Ctx {
     }
 
     /// Does `work` in database `db` with the name of a key that no command gave.
-    pub fn with_name(&self, db: c_int, key: &[u8], work: impl FnOnce(&Name<'_>)) {
+    pub fn with_name<T>(&self, db: c_int, key: &[u8], work: impl FnOnce(&Name<'_>) -> T) -> T {
         // SAFETY: context; bytes. The string is ours and freed here, after the last use.
         unsafe {
             let before = there(raw::RedisModule_GetSelectedDb)(self.0);
             there(raw::RedisModule_SelectDb)(self.0, db);
             let create = there(raw::RedisModule_CreateString);
             let string = create(self.0, key.as_ptr().cast(), key.len());
-            work(&Name { string, bytes: key });
+            let result = work(&Name { string, bytes: key });
             there(raw::RedisModule_FreeString)(self.0, string);
             there(raw::RedisModule_SelectDb)(self.0, before);
+            result
         }
     }
 
@@ -285,21 +297,24 @@ impl Ctx {
         self.flags().intersects(denied)
     }
 
-    /// Whether the key is served here: always, but for a node of a cluster whose slots move.
-    pub fn owns_slot(&self, name: &Name<'_>) -> bool {
+    /// Where the key is served: here, but for a node of a cluster.
+    pub fn slot_of(&self, name: &Name<'_>) -> Slot {
         if !self.flags().contains(ContextFlags::CLUSTER) {
-            return true;
+            return Slot::Here;
         }
         // SAFETY: context; the format says one string of the server's. The server refuses what it
-        // does not serve (moved, asked for elsewhere, cluster down) with a null reply;
-        // another one is ours to free.
+        // does not serve with a null reply, and says why in `errno`; another reply is ours to free.
         unsafe {
             let call = there(raw::RedisModule_Call);
             let reply = call(self.0, c"EXISTS".as_ptr(), c"s".as_ptr(), name.string);
             if !reply.is_null() {
                 there(raw::RedisModule_FreeCallReply)(reply);
+                return Slot::Here;
             }
-            !reply.is_null()
+        }
+        match std::io::Error::last_os_error().raw_os_error() {
+            Some(libc::ENETDOWN | libc::EROFS) => Slot::Nowhere,
+            _ => Slot::Elsewhere,
         }
     }
 

@@ -208,6 +208,11 @@ impl Memories {
         !self.marked.is_empty()
     }
 
+    /// Some lock is to be looked at soon.
+    pub fn has_marked(&self) -> bool {
+        !self.marked.is_empty()
+    }
+
     /// The locks that were marked, and why.
     pub fn take_marked(&mut self) -> BTreeMap<LockId, Mark> {
         std::mem::take(&mut self.marked)

@@ -6,7 +6,7 @@ use libc::c_int;
 use rlock_core::{Event, Lock};
 
 use crate::alarm;
-use crate::ffi::Ctx;
+use crate::ffi::{Ctx, Slot};
 use crate::metrics::{self, Metric};
 use crate::state;
 
@@ -62,7 +62,7 @@ pub fn gone(ctx: &Ctx) {
         state::with(|state| (std::mem::take(&mut state.gone), state.is_primary));
     for lock in gone {
         ctx.with_name(lock.db, &lock.key, |name| {
-            if !is_primary || ctx.owns_slot(name) {
+            if !is_primary || ctx.slot_of(name) != Slot::Elsewhere {
                 ctx.notify(lock.event.name(), name);
             }
         });

@@ -103,10 +103,13 @@ impl Lock {
         }
     }
 
-    /// Something outside of RLOCK happened to the key: sessions whose hold is not there any more
-    /// are lost.
-    pub fn lost_sessions(&self, memory: &mut Memory) -> Vec<ClientId> {
-        let gone = |token: &Token| self.holders.by_token(*token).is_none();
+    /// Something outside of RLOCK happened to the key, or nothing may be written: sessions whose
+    /// hold is not there any more are lost.
+    pub fn lost_sessions(&self, memory: &mut Memory, now: Now) -> Vec<ClientId> {
+        let gone = |token: &Token| {
+            let hold = self.holders.by_token(*token);
+            hold.is_none_or(|(_, hold)| hold.deadline.is_over_at(now))
+        };
         let gone: Vec<Token> = memory.sessions.tokens().into_iter().filter(gone).collect();
         gone.into_iter().filter_map(|token| memory.sessions.untie(token)).collect()
     }

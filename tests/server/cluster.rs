@@ -1,7 +1,9 @@
 //! A lock whose slot moves between two primaries: who waits is sent after it, nobody is granted
 //! twice, and the hold goes along. `hall` is in the lower half of the slots, so with node 0.
 
-use crate::support::{Cluster, Listener, Version, Waiter, now_ms, say_not_seen, until};
+use crate::support::{
+    Cluster, Listener, Version, Waiter, aof_commands, items, now_ms, say_not_seen, until,
+};
 
 const HALL: u16 = 4903;
 const EVENTS: [&str; 2] = ["notify-keyspace-events", "KEd"];
@@ -237,4 +239,61 @@ fn valkey_9_moves_a_slot_in_one_step_and_locks_with_it() {
     let mut bob = Waiter::parked(cluster.node(1), "RLOCK.ACQUIRE hall bob BLOCK 0");
     target.ask("RLOCK.FORCE hall");
     assert!(bob.granted() > token);
+}
+
+#[test]
+fn locks_with_one_hash_tag_are_taken_together_and_each_effect_names_one() {
+    let on_disk = ["appendonly", "yes", "appendfsync", "always"];
+    let cluster = Cluster::of_two_with(&on_disk);
+    let mut client = cluster.client(0);
+    client.ask("MULTI");
+    client.ask("RLOCK.ACQUIRE {hall}:x ann LEASE 600000");
+    client.ask("RLOCK.ACQUIRE {hall}:y ann LEASE 600000");
+    assert_eq!(items(&client.ask("EXEC")).len(), 2);
+    let script = b"for _, key in ipairs(KEYS) do redis.call('RLOCK.RELEASE', key, ARGV[1]) end";
+    client.ask_bytes(&[b"EVAL", script, b"2", b"{hall}:x", b"{hall}:y", b"ann"]);
+    client.granted("RLOCK.ACQUIRE {hall}:x ann");
+    let mut bob = Waiter::parked(cluster.node(0), "RLOCK.ACQUIRE {hall}:x bob BLOCK 0");
+    client.ask("RLOCK.RELEASE {hall}:x ann");
+    bob.granted();
+    let commands = aof_commands(cluster.node(0).folder());
+    let of_locks = commands.iter().filter(|words| words[0].starts_with(b"RLOCK"));
+    let keys: Vec<&[u8]> = of_locks.map(|words| words[1].as_slice()).collect();
+    let (x, y): (&[u8], &[u8]) = (b"{hall}:x", b"{hall}:y");
+    assert_eq!(keys, [x, y, x, y, x, x]);
+    // `yard` is in another slot of the same node.
+    let both = client.error_bytes(&[b"EVAL", script, b"2", b"hall", b"yard", b"ann"]);
+    assert!(both.starts_with("CROSSSLOT "), "{both}");
+}
+
+#[test]
+fn a_cycle_of_waits_is_found_on_one_node_and_not_across_two() {
+    let cluster = Cluster::of_two();
+    let mut clients = [cluster.client(0), cluster.client(1)];
+    // `hall` and `yard` are with node 0, `door` is with node 1.
+    clients[0].granted("RLOCK.ACQUIRE hall ann");
+    clients[0].granted("RLOCK.ACQUIRE yard bob");
+    clients[1].granted("RLOCK.ACQUIRE door cid");
+    let _ann = Waiter::parked(cluster.node(0), "RLOCK.ACQUIRE yard ann BLOCK 0");
+    let error = clients[0].error("RLOCK.ACQUIRE hall bob BLOCK 0");
+    assert!(error.starts_with("DEADLOCK "), "{error}");
+    // Each node knows its own waits only; time ends the others.
+    let _cid = Waiter::parked(cluster.node(0), "RLOCK.ACQUIRE hall cid BLOCK 0");
+    let mut ann = Waiter::parked(cluster.node(1), "RLOCK.ACQUIRE door ann BLOCK 200");
+    ann.refused();
+}
+
+#[test]
+fn a_turn_is_said_by_the_primary_that_serves_the_lock() {
+    let cluster = Cluster::of_two_with(&EVENTS);
+    let mut ears = [Listener::to(cluster.node(0)), Listener::to(cluster.node(1))];
+    for (node, key) in [(0, "hall"), (1, "door")] {
+        let mut client = cluster.client(node);
+        client.granted(&format!("RLOCK.ACQUIRE {key} ann"));
+        client.refused(&format!("RLOCK.ACQUIRE {key} me QUEUE 60000"));
+        client.ask(&format!("RLOCK.RELEASE {key} ann"));
+        let heard = ears[node].heard(&mut client);
+        assert_eq!(heard.last(), Some(&format!("rlock.turn:me {key}")));
+        assert_eq!(ears[1 - node].heard(&mut cluster.client(1 - node)), [""; 0]);
+    }
 }

@@ -63,3 +63,36 @@ fn a_replica_that_takes_over_has_every_hold_and_issues_greater_tokens() {
     primary.ask("RLOCK.RELEASE hall bob");
     assert!(cid.granted() > next);
 }
+
+#[test]
+fn while_the_cluster_is_down_a_session_lasts_as_long_as_its_lease() {
+    let mut cluster = Cluster::of_two_with(&["cluster-node-timeout", "1000"]);
+    let mut client = cluster.client(0);
+    let session = |key: &str, lease_ms: u32| {
+        let mut waiter = Waiter::connect(cluster.node(0));
+        waiter.ask(&format!("RLOCK.ACQUIRE {key} ann LEASE {lease_ms} SESSION"));
+        waiter
+    };
+    let (mut short, mut long) = (session("{hall}:short", 3_000), session("{hall}:long", 12_000));
+    let began_ms = now_ms();
+    let mut bob = Waiter::parked(cluster.node(0), "RLOCK.ACQUIRE {hall}:long bob BLOCK 0");
+    client.refused("RLOCK.ACQUIRE {hall}:long cid QUEUE 60000");
+    cluster.node_mut(1).kill_9();
+    until(20_000, || client.text("CLUSTER INFO").contains("cluster_state:fail"));
+    let down_ms = now_ms();
+    // Renewals fall due and cannot be written: the holds are there, until their leases end.
+    until(5_000, || now_ms() > down_ms + 1_200);
+    short.expect_silence();
+    assert_eq!(short.last_words(), []);
+    assert!(now_ms() > began_ms + 3_000, "closed after {} ms", now_ms() - began_ms);
+    assert!(client.error("RLOCK.HOLDS {hall}:long ann").starts_with("CLUSTERDOWN "));
+    until(10_000, || now_ms() > began_ms + 4_200);
+    long.expect_silence();
+    assert!(bob.error().starts_with("CLUSTERDOWN "));
+    cluster.node_mut(1).start_again();
+    cluster.until_all_agree();
+    until(5_000, || client.lock("{hall}:long").hold("ann", "write").ttl_ms > 11_000);
+    assert_eq!(client.queue("{hall}:long"), "cid write queue");
+    drop(long);
+    until(5_000, || client.queue("{hall}:long") == "cid write queue turn");
+}

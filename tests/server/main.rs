@@ -22,6 +22,7 @@ mod binary_and_limits;
 mod blocking;
 mod cluster;
 mod cluster_failover;
+mod cluster_load;
 mod commands_and_acl;
 mod configuration;
 mod deadlock;

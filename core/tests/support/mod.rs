@@ -195,7 +195,7 @@ impl World {
     pub fn forget_holds(&mut self) {
         self.lock = Lock::default();
         self.replica = Lock::default();
-        self.lock.lost_sessions(&mut self.memory);
+        self.lock.lost_sessions(&mut self.memory, self.now);
         self.model.learn(&[], self.floor);
     }
 

@@ -94,6 +94,14 @@ impl Cluster {
         self.client(node).text("CLUSTER MYID")
     }
 
+    /// The node at `host:port`, as redirections name it.
+    #[track_caller]
+    pub fn node_at(&self, address: &str) -> usize {
+        let is_there = |node: &Server| address.ends_with(&format!(":{}", node.tcp_port()));
+        let found = self.nodes.iter().position(is_there);
+        found.unwrap_or_else(|| panic!("no node is at {address}"))
+    }
+
     /// The primary that serves this slot, as node `asked` sees it.
     #[track_caller]
     pub fn owner_of(&self, slot: u16, asked: usize) -> Option<usize> {
