@@ -58,8 +58,9 @@ struct Follower<'c> {
 impl Follower<'_> {
     #[track_caller]
     fn ask(&mut self, line: &str) -> Value {
-        let (mut node, mut is_asking) = (self.at, false);
+        let (mut node, mut is_asking, began_ms) = (self.at, false, now_ms());
         loop {
+            assert!(now_ms() < began_ms + 90_000, "{line}: sent to and fro");
             let there = &mut self.connections[node];
             if is_asking {
                 there.ask("ASKING");
@@ -119,9 +120,8 @@ fn move_to_and_fro(cluster: &Cluster, moves: usize) {
             let id = cluster.id(to);
             let line = format!("CLUSTER MIGRATESLOTS SLOTSRANGE {HALL} {HALL} NODE {id}");
             cluster.client(from).ask(&line);
-            until(20_000, || {
-                [from, to].iter().all(|node| cluster.owner_of(HALL, *node) == Some(to))
-            });
+            until(20_000, || cluster.owner_of(HALL, from) == Some(to));
+            cluster.until_all_agree();
         } else {
             cluster.move_slot(HALL, from, to);
         }

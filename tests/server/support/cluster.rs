@@ -165,7 +165,9 @@ impl Cluster {
         for node in [to, from] {
             self.client(node).ask(&format!("CLUSTER SETSLOT {slot} NODE {target}"));
         }
-        until(20_000, || self.owner_of(slot, from) == Some(to));
+        // Moves that overtake the news of each other leave a slot that nobody serves.
+        self.until_all_agree();
+        assert_eq!(self.owner_of(slot, from), Some(to));
     }
 
     /// Moves a slot key by key, as every server can.
@@ -184,7 +186,7 @@ impl Cluster {
             let running = self.nodes.iter().filter(|node| node.is_running());
             let maps: Vec<_> = running.map(|node| map_of(&mut node.client())).collect();
             let Some(first) = &maps[0] else { return false };
-            let all: BTreeSet<_> = first.values().flatten().collect();
+            let all: BTreeSet<_> = first.1.values().flatten().collect();
             all.len() == maps.len() && maps.iter().all(|map| map.as_ref() == Some(first))
         });
     }
@@ -203,18 +205,19 @@ impl Cluster {
     }
 }
 
-/// By the first slot of each range, the ports of those who have it; `None` while the node sees a
-/// slot that nobody serves.
-fn map_of(client: &mut Client) -> Option<BTreeMap<i64, BTreeSet<i64>>> {
+/// Its epoch, and by the first slot of each range the ports of those who have it; `None` while the
+/// node sees a slot that nobody serves.
+fn map_of(client: &mut Client) -> Option<(String, BTreeMap<i64, BTreeSet<i64>>)> {
     let page = client.text("CLUSTER INFO");
     if !page.contains("cluster_state:ok") || !page.contains("cluster_slots_ok:16384") {
         return None;
     }
+    let epoch = page.lines().find(|line| line.starts_with("cluster_current_epoch:"))?;
     let ranges = client.ask("CLUSTER SLOTS");
     let port = |node: &Value| integer(&items(node)[1]);
     let entry = |range| {
         let range = items(range);
         (integer(&range[0]), range[2..].iter().map(port).collect())
     };
-    Some(items(&ranges).iter().map(entry).collect())
+    Some((epoch.to_owned(), items(&ranges).iter().map(entry).collect()))
 }
