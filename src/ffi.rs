@@ -297,9 +297,14 @@ impl Ctx {
         self.flags().intersects(denied)
     }
 
+    /// This server is a node of a cluster.
+    pub fn is_cluster(&self) -> bool {
+        self.flags().contains(ContextFlags::CLUSTER)
+    }
+
     /// Where the key is served: here, but for a node of a cluster.
     pub fn slot_of(&self, name: &Name<'_>) -> Slot {
-        if !self.flags().contains(ContextFlags::CLUSTER) {
+        if !self.is_cluster() {
             return Slot::Here;
         }
         // SAFETY: context; the format says one string of the server's. The server refuses what it

@@ -12,7 +12,7 @@ use rlock_core::grammar::Access;
 
 use crate::commands;
 use crate::executor;
-use crate::ffi::{Blocked, Ctx, Name, Waiting};
+use crate::ffi::{self, Blocked, Ctx, Name, Waiting};
 use crate::memories::{LockId, Mark};
 use crate::metrics::{self, Metric};
 use crate::{alarm, settings, state};
@@ -47,7 +47,11 @@ pub fn park<'a>(
         return Some(Reply::Refused(Refusal::TooManyWaiters { max }));
     }
     let lock = LockId { db: ctx.selected_db(), key: name.bytes().into() };
-    if let Some(refusal) = deadlock(ctx, &lock, &ask) {
+    // In a cluster a command is shown the keys of its own slot only: the search waits until it is
+    // over.
+    let is_cluster = ctx.is_cluster();
+    let who = Stand::Asking(ask.owner, ask.mode, ask.upgrade);
+    if !is_cluster && let Some(refusal) = deadlock(ctx, &lock, &Owner::from(ask.owner), who) {
         return Some(Reply::Refused(refusal));
     }
     let waiter = WaiterId::from(state::with(|state| {
@@ -78,7 +82,12 @@ pub fn park<'a>(
         ms => EpochMs::new(state::now().ms().get().saturating_add(ms)),
     };
     let reply = match executor::decide(ctx, name, Input::Park(ask, waiter, ends_at)) {
-        Ok(Reply::MustWait { .. }) => return None,
+        Ok(Reply::MustWait { .. }) => {
+            if is_cluster {
+                search_soon(waiter);
+            }
+            return None;
+        }
         Ok(reply) => reply,
         Err(_) => Reply::Refused(Refusal::WrongType),
     };
@@ -120,9 +129,13 @@ pub fn wait_ended(client: ClientId) {
 
 /// A parked connection is not there to be granted, or to hear of its grant.
 fn left(waiter: WaiterId) {
+    state::with(|state| state.parked.get_mut(&waiter).map(|parked| parked.blocked = None));
+    give_up_place(waiter);
+}
+
+fn give_up_place(waiter: WaiterId) {
     let matters = state::with(|state| {
         let parked = state.parked.get_mut(&waiter)?;
-        parked.blocked = None;
         let lock = parked.lock.clone();
         state.memories.wait_ends(lock.db, &parked.owner, waiter);
         let alarm = state.memories.alarm_of(&lock);
@@ -183,17 +196,35 @@ impl Waiting for Park {
     }
 }
 
-/// The refusal of a wait that would close a cycle.
-fn deadlock(ctx: &Ctx, lock: &LockId, ask: &Acquire<'_>) -> Option<Refusal> {
+/// Refuses this wait in the next turn of the server's loop, if it has closed a cycle.
+fn search_soon(waiter: WaiterId) {
+    fn search(ctx: &Ctx) {
+        for waiter in state::with(|state| std::mem::take(&mut state.unsearched)) {
+            let waits = state::with(|state| {
+                let parked = state.parked.get(&waiter).filter(|parked| parked.blocked.is_some())?;
+                Some((parked.lock.clone(), parked.owner.clone()))
+            });
+            if let Some((lock, owner)) = waits
+                && let Some(refusal) = deadlock(ctx, &lock, &owner, Stand::Parked(waiter))
+            {
+                give_up_place(waiter);
+                answer(Wake { waiter, reply: Reply::Refused(refusal), waited_us: 0 });
+            }
+        }
+    }
+    state::with(|state| state.unsearched.push(waiter));
+    ffi::after(0, search);
+}
+
+/// The refusal of a wait that closes a cycle, or would.
+fn deadlock(ctx: &Ctx, lock: &LockId, owner: &Owner, who: Stand<'_>) -> Option<Refusal> {
     if !settings::detects_deadlocks() {
         return None;
     }
     let (seen, steps) = (BTreeMap::new(), &mut Steps::default());
     let mut waits = DbWaits { ctx, db: lock.db, now: state::now(), seen };
-    let owner = Owner::from(ask.owner);
-    let who = Stand::Asking(ask.owner, ask.mode, ask.upgrade);
     let first = waits.at(lock, who, steps);
-    match waits_for::search(&mut waits, &owner, first, steps) {
+    match waits_for::search(&mut waits, owner, first, steps) {
         Search::NoCycle => None,
         Search::GaveUp => {
             metrics::add(Metric::DeadlockSearchesGivenUp, 1);

@@ -30,6 +30,8 @@ pub struct State {
     pub parked: HashMap<WaiterId, Parked>,
     /// The waits of parked connections, until the server has forgotten them, by connection.
     pub waits: HashMap<ClientId, WaiterId>,
+    /// Parked connections that may have closed a cycle of waits, which nobody has looked for yet.
+    pub unsearched: Vec<WaiterId>,
     /// The last number given to a parked connection.
     pub last_waiter: u64,
     /// The one timer, and when it fires.
