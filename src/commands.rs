@@ -201,7 +201,7 @@ impl Serve for ReleaseLock {
         };
         let (owner, mode, token) = (said.owner, said.mode, said.token);
         let ask = Release { owner, mode, token, levels };
-        if executor::is_decided_here() {
+        if executor::is_decided_here(call.ctx) {
             return call.decide_count(Input::Release(ask));
         }
         executor::replay_release(call.ctx, call.key()?, &ask).map_err(line)?;

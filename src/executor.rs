@@ -43,8 +43,10 @@ pub fn decide<'a>(ctx: &Ctx, name: &Name<'_>, input: Input<'a>) -> Result<Reply,
 }
 
 /// Whether commands are requests here; else they say what was decided elsewhere, or before.
-pub fn is_decided_here() -> bool {
+pub fn is_decided_here(ctx: &Ctx) -> bool {
+    // In a cluster a primary may be given a slot by another one, with its effects.
     state::with(|state| state.is_primary && !state.is_loading)
+        && !(ffi::is_cluster() && ctx.is_from_primary())
 }
 
 /// Looks at a lock outside of any command: what came due is done, and whoever may enter does.
@@ -257,12 +259,7 @@ pub fn replay(ctx: &Ctx, name: &Name<'_>, effect: &Effect<Vec<Change<'_>>>) -> R
     }
     drop(key);
     ctx.replicate_as_it_came();
-    // On a primary it is read from its own file, or a slot comes from another node, which serves it
-    // until all of it is here and tells its own subscribers.
-    if state::with(|state| state.is_primary) && ctx.is_from_primary() {
-        events.clear();
-    }
-    announce(ctx, name, &events);
+    announce_replayed(ctx, name, &events);
     if state::with(|state| state.memories.mark_changed(db, name.bytes())) {
         alarm::look_soon();
     }
@@ -288,7 +285,7 @@ pub fn replay_release(ctx: &Ctx, name: &Name<'_>, ask: &Release<'_>) -> Result<(
     }
     drop(key);
     ctx.replicate_as_it_came();
-    announce(ctx, name, event.as_slice());
+    announce_replayed(ctx, name, event.as_slice());
     Ok(())
 }
 
@@ -349,6 +346,13 @@ fn tell(ctx: &Ctx, name: &Name<'_>, key: Key<'_>, start: Start, effects: &Effect
         state::with(|state| state.effect = bytes);
     }
     announce(ctx, name, &effects.events);
+}
+
+/// A primary reads it from its own file, or is given a slot by another node, which serves it and
+/// tells its own subscribers until all of it has come.
+fn announce_replayed(ctx: &Ctx, name: &Name<'_>, events: &[Event]) {
+    let is_told = state::with(|state| state.is_primary) && ctx.is_from_primary();
+    announce(ctx, name, if is_told { &[] } else { events });
 }
 
 fn announce(ctx: &Ctx, name: &Name<'_>, events: &[Event]) {

@@ -39,6 +39,8 @@ const NO_KEY: c_int = 0;
 
 /// The server is Valkey and not Redis. Set once at load.
 static IS_VALKEY: AtomicBool = AtomicBool::new(false);
+/// The server is a node of a cluster. Set once at load.
+static IS_CLUSTER: AtomicBool = AtomicBool::new(false);
 /// Locks that the server keeps for us.
 static LOCKS: AtomicI64 = AtomicI64::new(0);
 
@@ -297,14 +299,9 @@ impl Ctx {
         self.flags().intersects(denied)
     }
 
-    /// This server is a node of a cluster.
-    pub fn is_cluster(&self) -> bool {
-        self.flags().contains(ContextFlags::CLUSTER)
-    }
-
     /// Where the key is served: here, but for a node of a cluster.
     pub fn slot_of(&self, name: &Name<'_>) -> Slot {
-        if !self.is_cluster() {
+        if !is_cluster() {
             return Slot::Here;
         }
         // SAFETY: context; the format says one string of the server's. The server refuses what it
@@ -353,6 +350,11 @@ impl Ctx {
 /// The server is Valkey and not Redis.
 pub fn is_valkey() -> bool {
     IS_VALKEY.load(Relaxed)
+}
+
+/// The server is a node of a cluster.
+pub fn is_cluster() -> bool {
+    IS_CLUSTER.load(Relaxed)
 }
 
 /// Locks that the server keeps: at keys, or on their way to being freed.
@@ -646,6 +648,7 @@ extern "C" fn RedisModule_OnLoad(
         there(raw::RedisModule_GetApi)(c"ValkeyModule_Call".as_ptr(), place)
     };
     IS_VALKEY.store(found == OK, Relaxed);
+    IS_CLUSTER.store(ctx.flags().contains(ContextFlags::CLUSTER), Relaxed);
     // SAFETY: the server gives `argc` strings that live as long as this call.
     let arguments = unsafe { slice(argv, argc) };
     let arguments: Vec<&[u8]> = arguments.iter().map(|string| bytes_of(*string)).collect();

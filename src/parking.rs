@@ -49,9 +49,10 @@ pub fn park<'a>(
     let lock = LockId { db: ctx.selected_db(), key: name.bytes().into() };
     // In a cluster a command is shown the keys of its own slot only: the search waits until it is
     // over.
-    let is_cluster = ctx.is_cluster();
     let who = Stand::Asking(ask.owner, ask.mode, ask.upgrade);
-    if !is_cluster && let Some(refusal) = deadlock(ctx, &lock, &Owner::from(ask.owner), who) {
+    if !ffi::is_cluster()
+        && let Some(refusal) = deadlock(ctx, &lock, &Owner::from(ask.owner), who)
+    {
         return Some(Reply::Refused(refusal));
     }
     let waiter = WaiterId::from(state::with(|state| {
@@ -83,7 +84,7 @@ pub fn park<'a>(
     };
     let reply = match executor::decide(ctx, name, Input::Park(ask, waiter, ends_at)) {
         Ok(Reply::MustWait { .. }) => {
-            if is_cluster {
+            if ffi::is_cluster() {
                 search_soon(waiter);
             }
             return None;

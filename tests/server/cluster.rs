@@ -242,6 +242,41 @@ fn valkey_9_moves_a_slot_in_one_step_and_locks_with_it() {
 }
 
 #[test]
+fn what_is_done_while_valkey_9_moves_a_slot_is_moved_too_and_told_once() {
+    let tools = ["enable-debug-command", "yes", EVENTS[0], EVENTS[1]];
+    let cluster = Cluster::of_two_with(&tools);
+    if cluster.node(0).version() < Version::Valkey(9, 0) {
+        return say_not_seen("CLUSTER MIGRATESLOTS, which is Valkey's since 9.0");
+    }
+    let (mut source, mut target) = (cluster.client(0), cluster.client(1));
+    let mut ears = [Listener::to(cluster.node(0)), Listener::to(cluster.node(1))];
+    source.granted("RLOCK.ACQUIRE hall ann LEASE 600000");
+    source.granted("RLOCK.ACQUIRE hall ann LEASE 600000");
+    source.granted("RLOCK.ACQUIRE {hall}:2 bob LEASE 600000");
+    source.ask("DEBUG SLOTMIGRATION PREVENT-PAUSE 1");
+    let node = cluster.id(1);
+    source.ask(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE {HALL} {HALL} NODE {node}"));
+    until(20_000, || cluster.node(0).log().contains("snapshotting -> replicating"));
+    source.ask("RLOCK.RELEASE hall ann");
+    source.ask("RLOCK.RELEASE {hall}:2 bob");
+    source.granted("RLOCK.ACQUIRE {hall}:3 cid LEASE 600000");
+    let mut dan =
+        Waiter::parked(cluster.node(0), "RLOCK.ACQUIRE {hall}:3 dan LEASE 600000 BLOCK 0");
+    source.ask("RLOCK.RELEASE {hall}:3 cid");
+    let token = dan.granted();
+    ears[0].heard(&mut source);
+    source.ask("DEBUG SLOTMIGRATION PREVENT-PAUSE 0");
+    until(20_000, || cluster.owner_of(HALL, 0) == Some(1));
+    assert_eq!(target.shows("hall"), "write: ann write 1");
+    assert_eq!(target.number("EXISTS {hall}:2"), 0);
+    assert_eq!(target.lock("{hall}:3").hold("dan", "write").token, token);
+    for (ears, client) in ears.iter_mut().zip([&mut source, &mut target]) {
+        assert_eq!(ears.heard_after_a_turn(client), [""; 0]);
+    }
+    assert_eq!((target.counted("released"), target.counted("acquired")), (0, 0));
+}
+
+#[test]
 fn locks_with_one_hash_tag_are_taken_together_and_each_effect_names_one() {
     let on_disk = ["appendonly", "yes", "appendfsync", "always"];
     let cluster = Cluster::of_two_with(&on_disk);
