@@ -82,6 +82,16 @@ impl Cluster {
         &mut self.nodes[node]
     }
 
+    /// All of them, in the order of their numbers.
+    pub fn nodes(&self) -> &[Server] {
+        &self.nodes
+    }
+
+    /// All of them, to kill and to start again.
+    pub fn nodes_mut(&mut self) -> &mut [Server] {
+        &mut self.nodes
+    }
+
     /// A new connection to this node.
     #[track_caller]
     pub fn client(&self, node: usize) -> Client {

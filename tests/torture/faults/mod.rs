@@ -4,6 +4,7 @@
 
 mod calm;
 mod clients;
+mod cluster;
 mod connections;
 mod evict;
 mod failover;
@@ -67,6 +68,8 @@ pub const ALL: &[Kind] = &[
     replicas::DISKLESS,
     failover::PROMOTION,
     failover::SENTINEL,
+    cluster::SLOTS,
+    cluster::FAILOVER,
     wipes::FLUSH,
     wipes::DEL,
     wipes::RENAME,
