@@ -249,9 +249,8 @@ pub fn replay(ctx: &Ctx, name: &Name<'_>, effect: &Effect<Vec<Change<'_>>>) -> R
         _ => {
             let mut lock = Lock::default();
             make(&mut lock, &effect.changes, &mut events);
-            if lock.is_free() {
-                removing(|| key.delete());
-            } else {
+            removing(|| key.delete());
+            if !lock.is_free() {
                 let life = Life::of(&lock, db, name);
                 begin(&mut key, lock, Some(life).filter(|_| effect.start != Start::Rewritten));
             }
@@ -298,9 +297,10 @@ fn make(lock: &mut Lock, changes: &[Change<'_>], events: &mut Vec<Event>) {
     }
 }
 
-/// A lock begins at a key.
+/// A lock begins at a key where nothing stands. Another module that is told of it may remove other
+/// locks meanwhile.
 fn begin(key: &mut Key<'_>, lock: Lock, life: Option<Life>) {
-    removing(|| key.set(lock));
+    key.set(lock);
     if let Some(Life { deadline_ms: Some(deadline_ms), is_waited_for }) = life {
         key.expire_at(Life::expires_at(deadline_ms, is_waited_for));
     }
@@ -322,7 +322,7 @@ fn settle(key: &mut Key<'_>, before: Life, after: Life, is_look: bool) {
     }
 }
 
-/// Whatever leaves its name meanwhile is the module's own doing, and was told already.
+/// The lock that leaves its name by it is the module's own doing, and was told already.
 fn removing(work: impl FnOnce()) {
     state::with(|state| state.is_removing = true);
     work();

@@ -24,7 +24,8 @@ pub struct Gone {
 pub fn left(db: c_int, key: &[u8], lock: &Lock) {
     let now = state::now();
     let is_told = state::with(|state| {
-        if state.is_removing {
+        // One: what leaves its name after it is another module's doing.
+        if std::mem::take(&mut state.is_removing) {
             return false;
         }
         let is_over = !state.is_primary && lock.mode_at(now).is_none();

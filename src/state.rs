@@ -22,7 +22,7 @@ pub struct State {
     pub is_loading: bool,
     /// Locks that left their names and were not published yet.
     pub gone: Vec<Gone>,
-    /// It is the module itself that removes a lock from its name.
+    /// The next lock to leave its name is removed by the module itself.
     pub is_removing: bool,
     /// Who waits, whose hold is tied to a connection.
     pub memories: Memories,

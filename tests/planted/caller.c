@@ -1,6 +1,7 @@
-/* Another module, which calls RLOCK.ACQUIRE: `CALLER.ACQUIRE key owner [words …]`. Knows nothing of Redis but
- * what the server hands to every module. */
+/* Another module, which calls RLOCK.ACQUIRE: `CALLER.ACQUIRE key owner [words …]`, and deletes the key `door` when a
+ * key `trap` comes into being. Knows nothing of Redis but what the server hands to every module. */
 #include <stddef.h>
+#include <string.h>
 
 typedef int (*get_api)(const char *name, void *to);
 
@@ -8,6 +9,10 @@ static void *(*call)(void *ctx, const char *command, const char *format, ...);
 static int (*reply_with)(void *ctx, void *reply);
 static int (*reply_with_error)(void *ctx, const char *line);
 static void (*free_reply)(void *reply);
+static const char *(*string)(const void *string, size_t *len);
+
+/* REDISMODULE_NOTIFY_NEW: a key that was not there. */
+enum { APPEARED = 1 << 14 };
 
 static int acquire(void *ctx, void **argv, int argc) {
     void *reply = call(ctx, "RLOCK.ACQUIRE", "v", argv + 1, (size_t)(argc - 1));
@@ -18,18 +23,32 @@ static int acquire(void *ctx, void **argv, int argc) {
     return 0;
 }
 
+static int appeared(void *ctx, int type, const char *event, void *key) {
+    (void)type;
+    (void)event;
+    size_t len;
+    const char *name = string(key, &len);
+    if (len == 4 && memcmp(name, "trap", 4) == 0)
+        free_reply(call(ctx, "DEL", "c!", "door"));
+    return 0;
+}
+
 int RedisModule_OnLoad(void *ctx, void **argv, int argc) {
     (void)argv;
     (void)argc;
     get_api get = *(get_api *)ctx; /* by convention the first field of the context */
     void (*introduce)(void *, const char *, int, int) = NULL;
     int (*create)(void *, const char *, int (*)(void *, void **, int), const char *, int, int, int) = NULL;
+    int (*subscribe)(void *, int, int (*)(void *, int, const char *, void *)) = NULL;
     get("RedisModule_SetModuleAttribs", &introduce);
+    get("RedisModule_SubscribeToKeyspaceEvents", &subscribe);
+    get("RedisModule_StringPtrLen", &string);
     get("RedisModule_CreateCommand", &create);
     get("RedisModule_Call", &call);
     get("RedisModule_ReplyWithCallReply", &reply_with);
     get("RedisModule_ReplyWithError", &reply_with_error);
     get("RedisModule_FreeCallReply", &free_reply);
     introduce(ctx, "caller", 1, 1);
+    subscribe(ctx, APPEARED, appeared);
     return create(ctx, "caller.acquire", acquire, "write", 1, 1, 1);
 }

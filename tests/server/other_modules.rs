@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::{Server, say_not_seen};
+use crate::support::{Listener, Server, Waiter, say_not_seen};
 
 /// A server that has the other module, too; none where no C compiler is.
 fn with_caller() -> Option<Server> {
@@ -44,4 +44,19 @@ fn another_module_gets_no_session() {
     assert!(error.contains("SESSION"), "{error}");
     assert_eq!(client.number("EXISTS door"), 0);
     assert_eq!(client.gauges(), (0, 0, 0));
+}
+
+#[test]
+fn a_lock_that_another_module_deletes_while_one_begins_is_told_of_and_handed_on() {
+    let Some(server) = with_caller() else { return };
+    let mut client = server.client();
+    client.ask("CONFIG SET notify-keyspace-events KEd");
+    client.granted("RLOCK.ACQUIRE door ann");
+    let mut bob = Waiter::parked(&server, "RLOCK.ACQUIRE door bob BLOCK 0");
+    let mut ears = Listener::to(&server);
+    client.granted("RLOCK.ACQUIRE trap cid");
+    bob.granted();
+    let mut heard = ears.heard_after_a_turn(&mut client);
+    heard.sort();
+    assert_eq!(heard, ["rlock.acquired door", "rlock.acquired trap", "rlock.removed door"]);
 }
