@@ -68,7 +68,7 @@ fn gaps(history: &History, key: &str, holds: &[&Hold]) -> Vec<(u64, u64)> {
     taken.sort_unstable();
     let (mut gaps, mut free_ns) = (Vec::new(), 0);
     for (from_ns, to_ns) in taken {
-        if from_ns > free_ns + bound_ns {
+        if from_ns > free_ns.saturating_add(bound_ns) {
             gaps.push((free_ns, from_ns));
         }
         free_ns = free_ns.max(to_ns);
