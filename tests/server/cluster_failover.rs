@@ -1,6 +1,6 @@
 //! A primary of a cluster is replaced by its replica: the holds stay, the queue does not.
 
-use crate::support::{Cluster, Waiter, now_ms, until};
+use crate::support::{Cluster, Server, Waiter, now_ms, until};
 
 const HALL: u16 = 4903;
 
@@ -95,4 +95,21 @@ fn while_the_cluster_is_down_a_session_lasts_as_long_as_its_lease() {
     assert_eq!(client.queue("{hall}:long"), "cid write queue");
     drop(long);
     until(5_000, || client.queue("{hall}:long") == "cid write queue turn");
+}
+
+#[test]
+fn a_grant_that_was_waited_for_is_one_that_wait_knows_of() {
+    let primary = Server::primary(&[]);
+    let replica = Server::replica_of(&primary, &[]);
+    let mut client = primary.client();
+    client.granted("RLOCK.ACQUIRE hall ann");
+    let mut bob = Waiter::parked(&primary, "RLOCK.ACQUIRE hall bob BLOCK 0");
+    assert_eq!(client.number("WAIT 1 20000"), 1);
+    replica.freeze();
+    client.ask("RLOCK.RELEASE hall ann");
+    let token = bob.granted();
+    assert_eq!(bob.number("WAIT 1 100"), 0);
+    replica.thaw();
+    assert_eq!(bob.number("WAIT 1 20000"), 1);
+    assert_eq!(replica.client().lock("hall").hold("bob", "write").token, token);
 }

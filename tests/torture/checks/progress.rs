@@ -66,7 +66,7 @@ fn gaps(history: &History, key: &str, holds: &[&Hold]) -> Vec<(u64, u64)> {
     let mut taken: Vec<(u64, u64)> = kept_for_the_absent(history, key);
     taken.extend(holds.iter().map(|hold| (hold.granted_ns, hold.over_ns)));
     taken.sort_unstable();
-    let (mut gaps, mut free_ns) = (Vec::new(), 0);
+    let (mut gaps, mut free_ns) = (Vec::new(), 0_u64);
     for (from_ns, to_ns) in taken {
         if from_ns > free_ns.saturating_add(bound_ns) {
             gaps.push((free_ns, from_ns));

@@ -112,9 +112,10 @@ impl Nodes {
 impl Fault for Nodes {
     fn site(&self) -> Site {
         let map = self.map.clone();
-        let url_of = Box::new(move |key: &str| map.lock().unwrap().url_of(slot_of(key)));
+        let url_of = Box::new(move |key: &str| map.lock().unwrap().url_of(key));
         let lease_ms = if self.has_replicas { 5000 } else { 30_000 };
-        Site { url_of, waits_for_replica: self.has_replicas, lease_ms }
+        let waits_for_replica = self.has_replicas;
+        Site { url_of, waits_for_replica, lease_ms, ..Site::fixed(String::new()) }
     }
 
     fn strike(&mut self, blow: &mut Blow<'_>) {
@@ -159,8 +160,12 @@ struct Map {
 }
 
 impl Map {
-    fn url_of(&mut self, slot: u16) -> String {
-        self.used.insert(slot);
+    fn url_of(&mut self, key: &str) -> String {
+        let slot = slot_of(key);
+        // Who asks for no key asks for no slot.
+        if !key.is_empty() {
+            self.used.insert(slot);
+        }
         if now_ns() > self.read_ns + MAP_NS {
             self.read();
         }
