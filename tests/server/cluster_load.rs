@@ -92,12 +92,13 @@ fn act(cluster: &Cluster, seen: &Seen, number: u64) -> (u64, u64) {
     let mut granted = 0;
     while !seen.is_over.load(Ordering::Relaxed) {
         let turn = number + granted;
-        let (room, mode) = ((turn % 2) as usize, if turn % 3 == 0 { "READ" } else { "WRITE" });
+        let (room, mode) =
+            ((turn % 2) as usize, if turn.is_multiple_of(3) { "READ" } else { "WRITE" });
         let who = format!("actor-{number} {mode}");
         let key = format!("{{hall}}:{room}");
         let reply = follower.ask(&format!("RLOCK.ACQUIRE {key} {who} LEASE 600000 BLOCK 60000"));
         seen.enter(room, &who, integer(&reply));
-        if turn % 4 == 0 {
+        if turn.is_multiple_of(4) {
             let began_ms = now_ms();
             until(1_000, || now_ms() > began_ms + 1);
         }

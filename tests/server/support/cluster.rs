@@ -14,7 +14,8 @@ use super::{Client, Server, integer, items, text, until};
 const FORM_MS_MAX: u64 = 60_000;
 /// The nodes of one cluster.
 pub struct Cluster {
-    nodes: Vec<Server>,
+    /// In the order of their numbers.
+    pub nodes: Vec<Server>,
     /// Where each of them talks to the others.
     bus_ports: Vec<u16>,
 }
@@ -80,16 +81,6 @@ impl Cluster {
     /// The server of this node, to kill and to start again.
     pub fn node_mut(&mut self, node: usize) -> &mut Server {
         &mut self.nodes[node]
-    }
-
-    /// All of them, in the order of their numbers.
-    pub fn nodes(&self) -> &[Server] {
-        &self.nodes
-    }
-
-    /// All of them, to kill and to start again.
-    pub fn nodes_mut(&mut self) -> &mut [Server] {
-        &mut self.nodes
     }
 
     /// A new connection to this node.

@@ -69,7 +69,7 @@ impl Nodes {
     }
 
     fn new(cluster: Cluster, has_replicas: bool) -> Nodes {
-        let urls = cluster.nodes().iter().map(|node| (node.tcp_port(), node.url("")));
+        let urls = cluster.nodes.iter().map(|node| (node.tcp_port(), node.url("")));
         let map =
             Map { urls: urls.collect(), read_ns: 0, ranges: Vec::new(), used: BTreeSet::new() };
         Nodes { cluster, map: Arc::new(Mutex::new(map)), has_replicas }
@@ -77,7 +77,7 @@ impl Nodes {
 
     /// The primary of this slot, as a node that runs sees it.
     fn owner_of(&self, slot: u16) -> Option<usize> {
-        let asked = self.cluster.nodes().iter().position(Server::is_running);
+        let asked = self.cluster.nodes.iter().position(Server::is_running);
         self.cluster.owner_of(slot, asked.unwrap())
     }
 
@@ -132,7 +132,7 @@ impl Fault for Nodes {
             let owner = self.owner_of(slot_of(key)).unwrap();
             self.cluster.client(owner).granted(&format!("RLOCK.ACQUIRE {key} end LEASE 600000"));
         }
-        for node in self.cluster.nodes() {
+        for node in &self.cluster.nodes {
             node.client().ask("CONFIG SET cluster-node-timeout 60000");
             node.configure("cluster-enabled", "no");
         }
@@ -144,7 +144,7 @@ impl Fault for Nodes {
         let is_primary = |node: &&mut Server| {
             node.client().info("replication", "role").as_deref() == Some("master")
         };
-        let primaries = self.cluster.nodes_mut().iter_mut().filter(is_primary);
+        let primaries = self.cluster.nodes.iter_mut().filter(is_primary);
         primaries.map(|primary| Shard { primary, replicas: Vec::new() }).collect()
     }
 }
