@@ -177,7 +177,7 @@ fn leases_of_many_locks_end_each_at_its_time() {
     let mut client = server.client();
     let mut all: Vec<(i64, Waiter)> = (0..40)
         .map(|number| {
-            let lease_ms = 300 + (number * 37) % 200;
+            let lease_ms = 1500 + (number * 37) % 200;
             client.granted(&format!("RLOCK.ACQUIRE lock{number} ann LEASE {lease_ms}"));
             let deadline_ms = client.key_ends_at(&format!("lock{number}"));
             let line = format!("RLOCK.ACQUIRE lock{number} bob BLOCK 0");
