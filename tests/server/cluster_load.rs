@@ -148,8 +148,8 @@ fn a_slot_that_moves_to_and_fro_under_load_grants_nobody_twice_and_answers_every
     let (granted, sent_on) = sums;
     let wrong = seen.wrong.into_inner().unwrap();
     println!(
-        "{moves} moves of a slot, {ACTORS} clients at 2 locks: {granted} granted and answered once, \
-         {sent_on} sent on, {} double grants or tokens out of order",
+        "{moves} moves of a slot, {ACTORS} clients at 2 locks: {granted} granted and answered \
+         once, {sent_on} sent on, {} double grants or tokens out of order",
         wrong.len()
     );
     assert_eq!(wrong, [""; 0]);

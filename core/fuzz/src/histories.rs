@@ -131,7 +131,7 @@ impl Pair {
             4 => self.limits.tickets_left = (how % 2).into(),
             5 => {
                 self.lock = Lock::default();
-                let mut lost = self.lock.lost_sessions(&mut self.memory);
+                let mut lost = self.lock.lost_sessions(&mut self.memory, self.now);
                 let mut expected = self.naive.forget_holds();
                 lost.sort();
                 expected.sort();
