@@ -1,5 +1,5 @@
 # Shortcuts only: each does one thing, in scripts/. `make` lists them.
-.PHONY: help build run test lint matrix mutants torture valgrind bench bench-gate figures clean
+.PHONY: help build run test lint matrix mutants torture valgrind bench bench-gate clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -33,9 +33,6 @@ bench: ## beside what would be used instead: docs/benchmarks.md (QUICK=1; SERVER
 
 bench-gate: ## allocations and instructions are as recorded in bench/gate.json (RECORD=1 records them)
 	@scripts/bench.sh gate
-
-figures: ## what waiting costs and how late a grant is, with few and with 10 000 who wait
-	@scripts/figures.sh
 
 clean: ## remove what was built and what was fetched, and the data of `make run`
 	@rm -rf target .tools

@@ -39,6 +39,13 @@ impl Book {
         self.put_figure(section, row, column, value, least, most);
     }
 
+    /// Notes the median, the 99th percentile and the most of what was measured.
+    pub fn put_percentiles(&mut self, section: &str, row: &str, measured: &Sample) {
+        self.put_value(section, row, "p50", measured.median());
+        self.put_value(section, row, "p99", measured.percentile(99));
+        self.put_value(section, row, "max", measured.max());
+    }
+
     /// Notes what was counted, or measured once.
     pub fn put_value(&mut self, section: &str, row: &str, column: &str, value: f64) {
         self.put_figure(section, row, column, value, value, value);

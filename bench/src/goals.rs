@@ -1,7 +1,8 @@
 //! The goals, each a figure of the run beside its limit.
 
 use crate::book::{Book, short};
-use crate::{instructions, pair, rivals};
+use crate::flatness::{self, column};
+use crate::{contended, hand_off, instructions, lateness, limits, memory, pair, rivals, sessions};
 
 /// One goal.
 pub struct Goal {
@@ -20,6 +21,8 @@ enum Limit {
     TimesAtLeast(f64, f64),
     /// So much at most, of this unit.
     AtMost(f64, &'static str),
+    /// So many at least.
+    AtLeast(f64),
     /// It is shown, and not judged.
     None,
 }
@@ -31,6 +34,7 @@ impl Goal {
             Limit::TimesAtMost(limit) => format!("<= {limit:.2}x"),
             Limit::TimesAtLeast(..) => format!(">= {}x", self.least(book)),
             Limit::AtMost(limit, unit) => format!("<= {limit} {unit}"),
+            Limit::AtLeast(limit) => format!(">= {}", short(limit)),
             Limit::None => "shown".to_owned(),
         }
     }
@@ -42,6 +46,7 @@ impl Goal {
             Limit::TimesAtMost(limit) => (format!("{figure:.2}x"), figure <= limit),
             Limit::TimesAtLeast(..) => (format!("{figure:.1}x"), figure >= self.least(book)),
             Limit::AtMost(limit, unit) => (format!("{} {unit}", short(figure)), figure <= limit),
+            Limit::AtLeast(limit) => (short(figure), figure >= limit),
             Limit::None => return format!("{figure:.2}x"),
         };
         format!("{shown}, {}", if is_reached { "reached" } else { "**missed**" })
@@ -117,4 +122,142 @@ pub const ALL: &[Goal] = &[
             book.ratio(pair::EVERY_SECOND, &pair::cpu(50), rivals::RLOCK, rivals::SET_DEL)
         },
     },
+    Goal {
+        work: "hand-off, release sent to the next owner's reply, p50",
+        rival: hand_off::RETRY,
+        limit: Limit::TimesAtMost(0.5),
+        figure: |book| hand_off_beside(book, hand_off::RETRY),
+    },
+    Goal {
+        work: "the same",
+        rival: hand_off::PING,
+        limit: Limit::TimesAtMost(1.25),
+        figure: |book| hand_off_beside(book, hand_off::PING),
+    },
+    Goal {
+        work: "grants per second, 10 clients, by more",
+        rival: contended::REDISSON,
+        limit: Limit::TimesAtLeast(7.0, 7.0),
+        figure: |book| grants_beside(book, 10),
+    },
+    Goal {
+        work: "the same, 100 clients",
+        rival: contended::REDISSON,
+        limit: Limit::TimesAtLeast(75.0, 75.0),
+        figure: |book| grants_beside(book, 100),
+    },
+    Goal {
+        work: "the same, 1000 clients",
+        rival: contended::REDISSON,
+        limit: Limit::TimesAtLeast(500.0, 500.0),
+        figure: |book| grants_beside(book, 1000),
+    },
+    Goal {
+        work: "grants per second, 10 clients beside 1000",
+        rival: "itself",
+        limit: Limit::TimesAtMost(1.2),
+        figure: |book| Some(grants_of(book, 10)? / grants_of(book, 1000)?),
+    },
+    Goal {
+        work: "first come, first served: the best served of 100 clients beside the worst",
+        rival: "1",
+        limit: Limit::TimesAtMost(1.05),
+        figure: |book| book.value(contended::SHARE, contended::RLOCK, &column(100)),
+    },
+    Goal {
+        work: "deadlock search of a command about to block, 1000 who wait",
+        rival: "no search",
+        limit: Limit::None,
+        figure: |book| {
+            let of = |row| book.value(flatness::SECTION, row, &column(1000));
+            Some(of(flatness::SEARCH)? / of(flatness::HAND_OFF)?)
+        },
+    },
+    flat("server CPU of a hand-off, 1 to 10 000 who wait", |book| {
+        flatness::spread(book, flatness::HAND_OFF)
+    }),
+    flat("server CPU of a poll, 1 to 10 000 tickets", |book| {
+        flatness::spread(book, flatness::POLL)
+    }),
+    flat("server CPU of a READ pair, 1 to 10 000 readers", |book| {
+        flatness::spread(book, flatness::READ)
+    }),
+    flat("server CPU of entering again, 1 to 10 000 levels", |book| {
+        flatness::spread(book, flatness::REENTRY)
+    }),
+    flat("server CPU of RENEW, 1 to 10 000 held locks", |book| {
+        flatness::spread(book, flatness::RENEW)
+    }),
+    Goal {
+        work: "lease end to the next grant, p50 (never early)",
+        rival: "the server's timer: 600 us",
+        limit: Limit::AtMost(1000.0, "us"),
+        figure: |book| book.value(lateness::SECTION, lateness::QUIET, "p50"),
+    },
+    Goal {
+        work: "the same, p99",
+        rival: "the server's timer: 1200 us",
+        limit: Limit::AtMost(2000.0, "us"),
+        figure: |book| book.value(lateness::SECTION, lateness::QUIET, "p99"),
+    },
+    Goal {
+        work: "the holder's process is killed (SESSION) to the next grant, p99",
+        rival: "one turn of the server's loop",
+        limit: Limit::AtMost(1000.0, "us"),
+        figure: |book| book.value(sessions::SECTION, sessions::KILLED, "p99"),
+    },
+    Goal {
+        work: "bytes per held lock, more than",
+        rival: memory::SET,
+        limit: Limit::AtMost(16.0, "bytes"),
+        figure: |book| {
+            let of = |row| book.value(memory::HELD, row, memory::EACH);
+            Some(of(memory::LOCK)? - of(memory::SET)?)
+        },
+    },
+    Goal {
+        work: "bytes per ticket",
+        rival: "",
+        limit: Limit::AtMost(300.0, "bytes"),
+        figure: |book| book.value(memory::HELD, limits::TICKET, memory::EACH),
+    },
+    Goal {
+        work: "acquire on a growing, cold keyspace, server CPU",
+        rival: memory::SET,
+        limit: Limit::TimesAtMost(1.1),
+        figure: |book| book.ratio(memory::COLD, memory::COLD_ALL, memory::LOCK, memory::SET),
+    },
+    at_least("held locks at once", 1e6, |book| {
+        book.value(memory::MANY, memory::LOCK, memory::HOW_MANY)
+    }),
+    at_least("blocked connections, served in order", 1e4, |book| {
+        book.value(limits::SECTION, limits::BLOCKED, limits::SERVED)
+    }),
+    at_least("tickets, served in order", 1e5, |book| {
+        book.value(limits::SECTION, limits::TICKETS, limits::SERVED)
+    }),
+    at_least("sessions, kept past their leases", 1e4, |book| {
+        book.value(limits::SECTION, limits::SESSIONS, limits::KEPT)
+    }),
 ];
+
+const fn flat(work: &'static str, figure: fn(&Book) -> Option<f64>) -> Goal {
+    Goal { work, rival: "itself", limit: Limit::TimesAtMost(1.2), figure }
+}
+
+const fn at_least(work: &'static str, count: f64, figure: fn(&Book) -> Option<f64>) -> Goal {
+    Goal { work, rival: "", limit: Limit::AtLeast(count), figure }
+}
+
+fn hand_off_beside(book: &Book, rival: &str) -> Option<f64> {
+    book.ratio(hand_off::SECTION, "p50", hand_off::HAND_OFF, rival)
+}
+
+fn grants_of(book: &Book, clients: usize) -> Option<f64> {
+    book.value(contended::GRANTS, contended::RLOCK, &column(clients))
+}
+
+fn grants_beside(book: &Book, clients: usize) -> Option<f64> {
+    let rivals = book.value(contended::GRANTS, contended::REDISSON, &column(clients));
+    Some(grants_of(book, clients)? / rivals?)
+}

@@ -23,14 +23,24 @@ mod support;
 
 mod book;
 mod callgrind;
+mod contended;
+mod flatness;
 mod gate;
 mod goals;
+mod hand_off;
 mod instructions;
+mod lateness;
+mod limits;
+mod memory;
 mod pair;
 mod play;
+mod queues;
+mod quiet;
+mod redissons;
 mod report;
 mod rivals;
 mod sample;
+mod sessions;
 mod stage;
 mod wire;
 
@@ -64,6 +74,11 @@ fn main() -> ExitCode {
         ["gate"] => gate::run(false),
         ["gate", "record"] => gate::run(true),
         ["run", profile] => run(Profile::named(profile)),
+        // Another process of this program, which is to be killed.
+        ["hold-until-killed", socket, key] => {
+            sessions::hold_until_killed(socket, key);
+            true
+        }
         ["report"] => {
             report::write();
             true
@@ -78,8 +93,18 @@ fn run(profile: Profile) -> bool {
     stage::take_own_core();
     let mut book = Book { about: stage::about(profile), ..Book::default() };
     println!("{}, {}", book.about("server"), book.about("machine"));
-    book.measure("Instructions", instructions::measure);
+    book.measure("instructions", instructions::measure);
     pair::measure(&mut book, profile);
+    book.measure("hand-off", |book| hand_off::measure(book, profile));
+    book.measure("contended", |book| contended::measure(book, profile));
+    book.measure("flatness", |book| flatness::measure(book, profile));
+    book.measure("lease end", |book| lateness::measure(book, profile));
+    book.measure("session's end", |book| sessions::measure(book, profile));
+    book.measure("memory", memory::held);
+    book.measure("limits", |book| limits::measure(book, profile));
+    book.measure("many", |book| memory::many(book, profile));
+    book.measure("append-only file", memory::append_only_file);
+    book.measure("cold keyspace", |book| memory::cold(book, profile));
     println!("\n{}", report::goals_of(&book));
     book.save();
     book.missing.is_empty()

@@ -4,6 +4,11 @@ use crate::support::{Client, Version, text};
 
 /// As clients name theirs: a uuid and the number of a thread.
 pub const OWNER: &str = "0f9a7c3e-5d0b-4c57-9c51-2f6c4c1f7a10:17";
+/// The same of many clients.
+pub fn owner(number: usize) -> String {
+    format!("0f9a7c3e-5d0b-4c57-9c51-{number:012x}:17")
+}
+
 pub const LEASE_MS: &str = "30000";
 /// How long today's unlock result stays, in milliseconds, by the defaults of that client.
 const LATCH_MS: &str = "20000";

@@ -103,6 +103,12 @@ impl CpuClock {
     }
 }
 
+/// Prints what tells whether delays are the server's own.
+pub fn say_kept_off(client: &mut Client) {
+    let ms = CpuClock::of(client).kept_off_ns() as f64 / 1e6;
+    println!("  (other processes had the server's core for {ms:.0} ms in all)");
+}
+
 /// The server has dealt with all that was sent to it before: it answers after the turn of its loop
 /// in which it reads, and what was sent before is read in that turn at the latest.
 #[track_caller]
