@@ -96,9 +96,8 @@ impl Profile {
     /// What the module took from the heap: every function of the module API that allocates for the
     /// module itself.
     pub fn module_allocations(&self) -> u64 {
-        let ours =
-            ["RM_Alloc", "RM_TryAlloc", "RM_Calloc", "RM_TryCalloc", "RM_Realloc", "RM_TryRealloc"];
-        ours.map(|name| self.calls_of(name)).iter().sum()
+        let ours = ["Alloc", "TryAlloc", "Calloc", "TryCalloc", "Realloc", "TryRealloc"];
+        ours.map(|name| self.api(name).0).iter().sum()
     }
 
     /// What the whole server took from the heap.
@@ -108,7 +107,16 @@ impl Profile {
 
     /// Instructions of handing effects to replicas and the append-only file, by the module's call.
     pub fn replicate_instructions(&self) -> u64 {
-        self.calls.get("RM_Replicate").map_or(0, |call| call.1)
+        self.api("Replicate").1
+    }
+
+    /// Calls of a function of the module API, and their instructions. Redis and Valkey each have a
+    /// name for it.
+    fn api(&self, name: &str) -> (u64, u64) {
+        let of =
+            |make: &str| self.calls.get(&format!("{make}_{name}")).copied().unwrap_or_default();
+        let (redis, valkey) = (of("RM"), of("VM"));
+        (redis.0 + valkey.0, redis.1 + valkey.1)
     }
 
     fn calls_of(&self, name: &str) -> u64 {

@@ -16,17 +16,16 @@ use crate::{Profile, wire};
 /// A column for each number of clients.
 pub const GRANTS: &str = "contended: grants per second, one lock, so many clients";
 pub const P50: &str = "contended: release to the next grant, p50 us";
-const P99: &str = "contended: release to the next grant, p99 us";
+pub const P99: &str = "contended: release to the next grant, p99 us";
 const CPU: &str = "contended: server CPU per grant, us";
-/// Nobody served at all is a share of infinity.
+/// In the same time.
 pub const SHARE: &str = "contended: grants of the best served client beside the worst served";
+pub const DIFFERENCE: &str = "contended: grants of the best served client, more than the worst";
 pub const RLOCK: &str = "RLOCK, deadlock detection off";
-const RLOCK_SEARCHING: &str = "RLOCK, deadlock detection on";
+pub const RLOCK_SEARCHING: &str = "RLOCK, deadlock detection on";
 pub const REDISSON: &str = "Redisson's way (all subscribed, scripts)";
 
 const CLIENTS: [usize; 5] = [1, 10, 100, 1000, 10_000];
-/// Nobody can tell a share from less.
-const GRANTS_EACH_MIN: f64 = 3.0;
 
 /// Notes all of it.
 pub fn measure(book: &mut Book, profile: Profile) {
@@ -112,10 +111,11 @@ fn one<C: Contest>(
         book.put_value(P50, row, &column, tally.taken_us.median());
         book.put_value(P99, row, &column, tally.taken_us.percentile(99));
     }
-    if grants >= GRANTS_EACH_MIN * clients as f64 {
-        let (least, most) = (tally.grants.iter().min(), tally.grants.iter().max());
-        let share = *most.unwrap() as f64 / (*least.unwrap()).max(1) as f64;
-        book.put_value(SHARE, row, &column, share);
+    let (least, most) = (tally.grants.iter().min().unwrap(), tally.grants.iter().max().unwrap());
+    book.put_value(DIFFERENCE, row, &column, (most - least) as f64);
+    // Fewer grants than clients say nothing of shares.
+    if grants >= clients as f64 {
+        book.put_value(SHARE, row, &column, *most as f64 / (*least).max(1) as f64);
     }
     let unserved = tally.grants.iter().filter(|grants| **grants == 0).count();
     println!("  {row}, {clients}: {unserved} got nothing in {seconds:.1} s");

@@ -15,6 +15,9 @@ pub const HAND_OFF: &str = "hand-off to a blocked connection";
 pub const SEARCH: &str = "the same, looking for deadlocks";
 pub const POLL: &str = "poll of a ticket that is not first";
 pub const READ: &str = "READ acquire + release, beside readers";
+pub const PING: &str = "beside it: PING by each in turn";
+pub const FAIR: &str = "beside it: hand-off by Redisson's fair scripts";
+pub const READ_BY_SCRIPTS: &str = "beside it: the pair by Redisson's read scripts";
 pub const REENTRY: &str = "ACQUIRE again + RELEASE, beside levels";
 pub const RENEW: &str = "RENEW, beside held locks";
 
@@ -40,11 +43,11 @@ pub trait Crowd: Sized {
 pub fn measure(book: &mut Book, profile: Profile) {
     flat::<Line<false>>(book, profile, HAND_OFF);
     flat::<Line<true>>(book, profile, SEARCH);
-    flat::<Pings>(book, profile, "beside it: PING by each in turn");
-    flat::<FairLine>(book, profile, "beside it: hand-off by Redisson's fair scripts");
+    flat::<Pings>(book, profile, PING);
+    flat::<FairLine>(book, profile, FAIR);
     flat::<Tickets>(book, profile, POLL);
     flat::<Readers>(book, profile, READ);
-    flat::<ReadHolders>(book, profile, "beside it: the pair by Redisson's read scripts");
+    flat::<ReadHolders>(book, profile, READ_BY_SCRIPTS);
     flat::<Reentries>(book, profile, REENTRY);
     flat::<Renewals>(book, profile, RENEW);
     flat::<PExpires>(book, profile, "beside it: PEXPIRE, beside keys");

@@ -33,7 +33,9 @@ mod lateness;
 mod limits;
 mod memory;
 mod pair;
+mod peers;
 mod play;
+mod plots;
 mod queues;
 mod quiet;
 mod redissons;
@@ -73,7 +75,8 @@ fn main() -> ExitCode {
     let is_well = match words[..] {
         ["gate"] => gate::run(false),
         ["gate", "record"] => gate::run(true),
-        ["run", profile] => run(Profile::named(profile)),
+        ["run", profile] => run(Profile::named(profile), false),
+        ["run", profile, "with-peers"] => run(Profile::named(profile), true),
         // Another process of this program, which is to be killed.
         ["hold-until-killed", socket, key] => {
             sessions::hold_until_killed(socket, key);
@@ -89,7 +92,7 @@ fn main() -> ExitCode {
 }
 
 /// Measures all of it on one server; whether nothing is missing.
-fn run(profile: Profile) -> bool {
+fn run(profile: Profile, is_with_peers: bool) -> bool {
     stage::take_own_core();
     let mut book = Book { about: stage::about(profile), ..Book::default() };
     println!("{}, {}", book.about("server"), book.about("machine"));
@@ -105,6 +108,9 @@ fn run(profile: Profile) -> bool {
     book.measure("many", |book| memory::many(book, profile));
     book.measure("append-only file", memory::append_only_file);
     book.measure("cold keyspace", |book| memory::cold(book, profile));
+    if is_with_peers {
+        book.measure("peers", peers::measure);
+    }
     println!("\n{}", report::goals_of(&book));
     book.save();
     book.missing.is_empty()

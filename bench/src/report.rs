@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::book::{Book, Figure, short};
-use crate::goals;
+use crate::{goals, peers, plots};
 
 /// Runs by the name of their server.
 type Books = BTreeMap<String, Book>;
@@ -48,6 +48,8 @@ fn region(name: &str, books: &Books) -> String {
     match name.split_once(' ') {
         None if name == "machine" => about(books),
         None if name == "goals" => goal_table(books),
+        None if name == "plots" => plots::draw(first(books)).trim_end().to_owned() + "\n",
+        None if name == "peers" => peer_table(books),
         Some(("figures", sections)) => figures(sections, books),
         _ => panic!("docs/benchmarks.md: there are no tables {name:?}"),
     }
@@ -82,6 +84,19 @@ fn goal_table(books: &Books) -> String {
         let figures: Vec<String> = books.values().map(|book| goal.figure(book)).collect();
         let cells = [goal.work, goal.rival, &limits].into_iter();
         out += &row(cells.chain(figures.iter().map(String::as_str)));
+    }
+    out
+}
+
+fn first(books: &Books) -> &Book {
+    books.values().next().expect("bench/results has no run")
+}
+
+fn peer_table(books: &Books) -> String {
+    let mut out = row(peers::COLUMNS);
+    out += &row(["---"; 8]);
+    for figures in books.values().flat_map(|book| &book.peers) {
+        out += &row(peers::cells(figures).iter().map(String::as_str));
     }
     out
 }
