@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # RLOCK beside what would be used instead, on the default server or on those in SERVERS ("default redis-8.0
 # valkey-8.1 valkey-9.1"): prints the table of goals, writes bench/results and docs/benchmarks.md. Some twenty
-# minutes each, QUICK=1: three. With `gate`, only what continuous integration looks at: allocations and
-# instructions as recorded in bench/gate.json; RECORD=1 records them anew.
+# minutes each. QUICK=1: three, and nothing is written. With `gate`, only what continuous integration looks at:
+# allocations and instructions as recorded in bench/gate.json; RECORD=1 records them anew.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
@@ -45,7 +45,7 @@ compare() {
         [ -z "${QUICK-}" ] || words=(run quick)
         "$bench" "${words[@]}" || code=1
     done
-    "$bench" report
+    [ -n "${QUICK-}" ] || "$bench" report
     exit $code
 }
 

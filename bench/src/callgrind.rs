@@ -19,7 +19,7 @@ pub struct Counted {
 
 /// What the server did between two marks.
 pub struct Profile {
-    /// In user space.
+    /// In user space, without what the server does once a second by itself.
     pub instructions: u64,
     /// By function: how often it was called, and the instructions in it and in what it called.
     calls: HashMap<String, (u64, u64)>,
@@ -37,7 +37,7 @@ impl Counted {
         let under = ["valgrind", "--tool=callgrind", "--trace-children=yes", &output, &marks]
             .map(str::to_owned);
         let under: Vec<&str> = under.iter().map(String::as_str).collect();
-        // Once a second instead of ten times: the server's own regular work.
+        // The server's own regular work: once a second instead of ten times.
         let server = Server::under(&under, &["hz", "1", "dynamic-hz", "no"]);
         let marker = Waiter::connect(&server);
         Counted { server, marker, folder, marks: 0 }
@@ -90,7 +90,9 @@ impl Profile {
                 instructions = total.trim().parse().ok();
             }
         }
-        Profile { instructions: instructions.expect("a profile has a summary"), calls }
+        let instructions: u64 = instructions.expect("a profile has a summary");
+        let regular = calls.get("serverCron").map_or(0, |call| call.1);
+        Profile { instructions: instructions - regular, calls }
     }
 
     /// What the module took from the heap: every function of the module API that allocates for the

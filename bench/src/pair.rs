@@ -163,7 +163,7 @@ impl Profile {
     fn slice(self) -> Duration {
         match self {
             Profile::Quick => Duration::from_millis(60),
-            Profile::Full => Duration::from_millis(200),
+            Profile::Full => Duration::from_millis(150),
         }
     }
 }

@@ -131,7 +131,7 @@ pub fn about(profile: Profile) -> BTreeMap<String, String> {
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+    let cores = cpu.lines().filter(|line| line.starts_with("processor")).count();
     let where_it_runs = match take_own_core() {
         Some((theirs, ours)) => format!("server on core {theirs}, clients on core {ours}"),
         None => "server and clients wherever the system puts them".to_owned(),

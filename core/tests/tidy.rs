@@ -96,7 +96,7 @@ fn tests_do_not_sleep() {
         .map(|(name, _)| name)
         .collect();
     assert!(
-        sleeping.iter().all(|name| name.contains("/support/") || name.starts_with("tests/figures")),
+        sleeping.iter().all(|name| name.contains("/support/") || name.starts_with("bench/")),
         "{sleeping:?}"
     );
 }
