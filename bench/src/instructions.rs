@@ -20,7 +20,7 @@ const PAIRS: usize = 2048;
 const PIPELINED: usize = 16;
 /// The locks are the same again and again: the server's tables have their size.
 const LOCKS: usize = 512;
-const HAND_OFFS: usize = 200;
+const HAND_OFFS: usize = 1000;
 
 /// One thing that was counted, each of it by itself.
 pub struct Count {
