@@ -112,10 +112,10 @@ fn sessions(book: &mut Book, connections: usize) {
     let begin = Instant::now();
     for (number, holder) in line.iter_mut().enumerate() {
         let owner = owner(number);
-        holder.ask(&format!("RLOCK.ACQUIRE lock:{number} {owner} LEASE 3000 SESSION"));
+        holder.ask(&format!("RLOCK.ACQUIRE lock:{number} {owner} LEASE 6000 SESSION"));
     }
     let count = |admin: &mut Client, field: &str| admin.info_number("rlock", field);
-    until(60_000, || begin.elapsed() > Duration::from_secs(7));
+    until(60_000, || begin.elapsed() > Duration::from_secs(9));
     assert_eq!(count(&mut admin, "rlock_sessions"), connections as i64);
     assert_eq!(count(&mut admin, "rlock_locks"), connections as i64);
     let begin = Instant::now();
