@@ -1,5 +1,5 @@
 # Shortcuts only: each does one thing, in scripts/. `make` lists them.
-.PHONY: help build run test lint matrix mutants torture valgrind bench bench-gate clean
+.PHONY: help build run test lint matrix mutants model fuzz abuse torture valgrind bench bench-gate clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -21,6 +21,15 @@ matrix: ## the server tests on Redis 8.0, Valkey 8.1 and Valkey 9.1
 
 mutants: ## small wrong changes, one by one: each must turn a named test red
 	@scripts/mutants.sh
+
+model: ## every state of a small town of locks, more than ten million of them (STATES)
+	@scripts/model.sh
+
+fuzz: ## any bytes as words, locks and histories, by cargo-fuzz where it is, else on stable (RUNS, SECONDS)
+	@scripts/fuzz.sh $(or $(RUNS),10000000) $(or $(SECONDS),0)
+
+abuse: ## a million of everything, on a server with the C library's malloc: what is left behind (TIMES)
+	@scripts/abuse.sh
 
 torture: ## ten million steps of a simulated crowd at one lock (STEPS, SEED)
 	@scripts/torture.sh

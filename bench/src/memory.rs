@@ -30,7 +30,8 @@ const ACQUIRE: &str = "RLOCK.ACQUIRE $K $O LEASE 3600000";
 const SET_NX: &str = "SET $K $O NX PX 3600000";
 const PIPELINED: usize = 200;
 
-/// Says `line` for each of these numbers: `$K` is a key, `$O` an owner of 39 bytes, `$N` the number.
+/// Says `line` for each of these numbers: `$K` is a key, `$O` an owner of 39 bytes, `$N` the
+/// number.
 fn say_for_each(server: &Server, line: &str, numbers: std::ops::Range<usize>) {
     let mut fill = Fill { line, numbers, owed: 0 };
     let mut room = Room::open(server.tcp_port(), 1);

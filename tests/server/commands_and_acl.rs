@@ -220,3 +220,89 @@ fn collect_tokens(argument: &Value, tokens: &mut Vec<String>) {
         }
     }
 }
+
+/// The users that docs/operations.md recommends.
+fn recommended() -> Server {
+    let page = include_str!("../../docs/operations.md");
+    let (_, section) = page.split_once("\n## Who may do what\n").unwrap();
+    let (_, block) = section.split_once("```conf\n").unwrap();
+    let (users, _) = block.split_once("```").unwrap();
+    Server::of(&format!("notify-keyspace-events KEd\n{users}"))
+}
+
+#[test]
+fn a_recommended_application_locks_and_hears_what_is_its_own() {
+    let server = recommended();
+    let mut app = Client::connect(&server.url("?user=app&pass=app-secret")).unwrap();
+    app.granted("RLOCK.ACQUIRE app:door app:ann LEASE 60000");
+    app.refused("RLOCK.ACQUIRE app:door app:bob QUEUE 60000");
+    let mut ears = Client::connect(&server.url("?user=app&pass=app-secret")).unwrap();
+    for channel in ["__keyspace@0__:app:door", "__keyevent@0__:rlock.turn:app:bob"] {
+        ears.send(&["SUBSCRIBE", channel]);
+        assert_eq!(text(&items(&ears.receive())[1]), channel);
+    }
+    assert_eq!(app.number("RLOCK.RENEW app:door app:ann"), 1);
+    assert_eq!(app.number("RLOCK.RELEASE app:door app:ann"), 0);
+    let heard: Vec<String> = (0..3).map(|_| text(&items(&ears.receive())[2])).collect();
+    assert_eq!(heard, ["rlock.released", "rlock.turn:app:bob", "app:door"]);
+    for line in [
+        "SUBSCRIBE __keyspace@0__:billing:door",
+        "SUBSCRIBE __keyevent@0__:rlock.turn:billing:bob",
+        "SUBSCRIBE __keyevent@0__:rlock.acquired",
+        "PSUBSCRIBE *",
+        "PUBLISH __keyevent@0__:rlock.turn:app:bob app:door",
+        "RLOCK.ACQUIRE billing:door app:ann",
+        "RLOCK.FORCE app:door",
+        "RLOCK.APPLY app:door x",
+        "RLOCK.QUEUES",
+        "DEL app:door",
+        "CONFIG SET rlock.max-waiters 1",
+        "CLIENT KILL TYPE normal",
+        "INFO",
+    ] {
+        assert!(app.error(line).starts_with("NOPERM "), "{line}");
+    }
+}
+
+#[test]
+fn a_recommended_operator_may_look_and_force() {
+    let server = recommended();
+    let mut client = server.client();
+    let mut operator = Client::connect(&server.url("?user=operator&pass=operator-secret")).unwrap();
+    let mut metrics = Client::connect(&server.url("?user=metrics&pass=metrics-secret")).unwrap();
+    client.granted("RLOCK.ACQUIRE app:door app:ann");
+    client.refused("RLOCK.ACQUIRE app:door app:bob QUEUE 60000");
+    for collector in [&mut operator, &mut metrics] {
+        assert_eq!(items(&collector.ask("RLOCK.QUEUES")).len(), 1);
+        assert_eq!(collector.info_number("rlock", "rlock_acquired"), 1);
+        assert!(collector.error("RLOCK.ACQUIRE app:door me").starts_with("NOPERM "));
+        assert!(collector.error("RLOCK.APPLY app:door x").starts_with("NOPERM "));
+    }
+    assert!(metrics.error("RLOCK.FORCE app:door").starts_with("NOPERM "));
+    assert_eq!(operator.number("RLOCK.CANCEL app:door app:bob"), 1);
+    assert_eq!(operator.number("RLOCK.FORCE app:door"), 1);
+    assert_eq!(operator.number("RLOCK.HOLDS app:door app:ann"), 0);
+}
+
+#[test]
+fn the_recommended_category_says_what_the_list_of_names_says() {
+    let server = recommended();
+    let mut client = server.client();
+    let version = server.version();
+    if !version.has_module_categories() {
+        say_not_seen(&format!("the ACL recipe with @rlock: {version:?} has no such category"));
+        return;
+    }
+    let rules = "+@rlock -@dangerous -rlock.queues";
+    assert!(include_str!("../../docs/operations.md").contains(&format!("`{rules}`")));
+    client.ask(&format!("ACL SETUSER short on >secret ~app:* -@all {rules}"));
+    for (command, _, _, arity, _) in COMMANDS {
+        let words = ["app:door", "1"].into_iter().take(arity.unsigned_abs() as usize - 1);
+        let line = format!("{command} {}", words.collect::<Vec<_>>().join(" "));
+        let may = |user: &str, client: &mut Client| {
+            text(&client.ask(&format!("ACL DRYRUN {user} {}", line.trim_end()))) == "OK"
+        };
+        let is_help = command == "rlock.help"; // says nothing that is secret
+        assert!(may("app", &mut client) == may("short", &mut client) || is_help, "{line}");
+    }
+}

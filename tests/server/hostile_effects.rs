@@ -1,7 +1,7 @@
 //! `RLOCK.APPLY` sent by hand: an effect as servers write it is taken, anything else is refused
 //! and changes nothing.
 
-use crate::support::{Client, LockView, Server, aof_commands};
+use crate::support::{Client, LockView, Noise, Server, aof_commands};
 
 type Words = Vec<Vec<u8>>;
 
@@ -194,16 +194,4 @@ fn effects_sent_twice_or_out_of_order_leave_sound_locks() {
     }
     client.ask("DEL door");
     client.granted("RLOCK.ACQUIRE door ann");
-}
-
-/// Numbers without a pattern that are the same in every run (xorshift).
-struct Noise(u64);
-
-impl Noise {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 33) as usize % end
-    }
 }

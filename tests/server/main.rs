@@ -16,6 +16,7 @@
 
 mod support;
 
+mod abuse;
 mod acquire;
 mod binary_and_limits;
 mod blocking;

@@ -91,8 +91,10 @@ pub fn order(
 ) {
     let after = Line::of(&world.memory);
     let stays = |entry: &Entry| {
+        // A ticket that ended and one that was given to its owner at once are two.
+        let is_over = entry.ends_at.is_some_and(|at| at.is_over_at(world.now));
         let same = |other: &&Entry| who(other) == who(entry) && other.mode == entry.mode;
-        after.waiting().any(|other| same(&other))
+        !is_over && after.waiting().any(|other| same(&other))
     };
     let served = |entry: &Entry| {
         let woken = effects.wakes.iter().find(|wake| Who::Waiter(wake.waiter) == who(entry));

@@ -166,13 +166,7 @@ impl World {
         if !matches!(effects.reply, Reply::MustWait { .. }) {
             return (effects, None);
         }
-        self.last_waiter += 1;
-        let waiter = WaiterId::from(self.last_waiter);
-        let ends_at = block_ms.and_then(|ms| EpochMs::new(self.now.ms().get() + ms));
-        self.parked.insert(waiter, ask.owner.to_vec());
-        let parked = self.step(Input::Park(ask, waiter, ends_at));
-        let is_answered = parked.wakes.iter().any(|wake| wake.waiter == waiter);
-        assert!(!is_answered, "one who had to wait was answered at once: {parked:?}");
+        let (parked, waiter) = self.park(ask, block_ms);
         // What was there to be told of the first step, there is of the second: a turn may be given
         // up.
         (
@@ -183,6 +177,18 @@ impl World {
             },
             Some(waiter),
         )
+    }
+
+    /// Parks one that was told that it must wait.
+    pub fn park<'a>(&mut self, ask: Acquire<'a>, block_ms: Option<u64>) -> (Effects<'a>, WaiterId) {
+        self.last_waiter += 1;
+        let waiter = WaiterId::from(self.last_waiter);
+        let ends_at = block_ms.and_then(|ms| EpochMs::new(self.now.ms().get() + ms));
+        self.parked.insert(waiter, ask.owner.to_vec());
+        let parked = self.step(Input::Park(ask, waiter, ends_at));
+        let is_answered = parked.wakes.iter().any(|wake| wake.waiter == waiter);
+        assert!(!is_answered, "one who had to wait was answered at once: {parked:?}");
+        (parked, waiter)
     }
 
     /// Something outside of RLOCK takes the key from its name: on this server and on every replica.

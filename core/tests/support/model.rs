@@ -2,8 +2,8 @@
 //! end. Written from the contract, not from the core; where the two differ, one of them is wrong.
 
 use rlock_core::{
-    Acquire, Effects, EpochMs, Event, Input, LeaseMs, Levels, Mode, Now, Release, Renew, Reply,
-    Token,
+    Acquire, Effects, EpochMs, Event, Input, LeaseMs, Levels, Mode, Now, Patience, Release, Renew,
+    Reply, Token,
 };
 
 use super::laws::Held;
@@ -73,7 +73,9 @@ impl Model {
     /// It knows nothing of waiting, nor of sessions.
     pub fn knows(input: &Input<'_>) -> bool {
         match input {
-            Input::Acquire(ask) => ask.session.is_none(),
+            Input::Acquire(ask) => {
+                ask.session.is_none() && !matches!(ask.patience, Patience::Ticket(_))
+            }
             Input::Release(_) | Input::Renew(_) | Input::Force(_) | Input::Tick => true,
             _ => false,
         }

@@ -153,7 +153,7 @@ impl Client {
         }
     }
 
-    pub(super) fn send(&mut self, words: &[&str]) {
+    pub fn send(&mut self, words: &[&str]) {
         let mut command = redis::Cmd::new();
         for word in words {
             command.arg(*word);
@@ -162,7 +162,7 @@ impl Client {
         self.connection.send_packed_command(&packed).unwrap();
     }
 
-    pub(super) fn receive(&mut self) -> Value {
+    pub fn receive(&mut self) -> Value {
         self.connection.recv_response().unwrap()
     }
 }

@@ -3,6 +3,7 @@
 mod client;
 mod listener;
 mod lock_view;
+mod noise;
 mod payload;
 mod program;
 mod queue_view;
@@ -16,8 +17,9 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 pub use client::{Client, flat_map, integer, items, text};
 pub use listener::Listener;
 pub use lock_view::LockView;
+pub use noise::Noise;
 pub use payload::{Payload, aof_commands, with_token};
-pub use program::Program;
+pub use program::{Program, cli_program};
 pub use server::{Server, Version, module};
 pub use waiter::{Waiter, is_connected};
 pub use wire::Wire;

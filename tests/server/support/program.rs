@@ -3,13 +3,13 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use super::Server;
 use super::client::REPLY_MS_MAX;
 
-/// `redis-cli`, which says line by line what it is told to.
+/// `redis-cli`, or a client like it, which says line by line what it is told to.
 pub struct Program {
     process: Child,
     input: ChildStdin,
@@ -20,10 +20,26 @@ impl Program {
     /// Starts it, connected to the server.
     #[track_caller]
     pub fn start(server: &Server) -> Program {
+        Program::started(server, &[])
+    }
+
+    /// The same with replies as a person sees them at a terminal, their types among them.
+    #[track_caller]
+    pub fn as_shown(server: &Server) -> Program {
+        Program::started(server, &["--no-raw"])
+    }
+
+    #[track_caller]
+    fn started(server: &Server, options: &[&str]) -> Program {
         let mut command = Command::new(cli_program());
-        command.arg("-s").arg(server.socket());
+        Program::of(command.args(options).arg("-s").arg(server.socket()))
+    }
+
+    /// Starts another program of that kind.
+    #[track_caller]
+    pub fn of(command: &mut Command) -> Program {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = command.spawn().unwrap_or_else(|error| panic!("redis-cli: {error}"));
+        let mut process = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
         let (input, output) = (process.stdin.take().unwrap(), process.stdout.take().unwrap());
         let (lines, received) = channel();
         std::thread::spawn(move || {
@@ -44,6 +60,29 @@ impl Program {
         self.output.recv_timeout(patience).unwrap_or_else(|error| panic!("{line}: {error}"))
     }
 
+    /// The next lines that it says, so many of them; fewer if it ends. Without blank ones and what
+    /// redis-cli adds to replies.
+    #[track_caller]
+    pub fn lines(&mut self, count: usize) -> Vec<String> {
+        let patience = Duration::from_millis(REPLY_MS_MAX);
+        let mut lines = Vec::new();
+        while lines.len() < count {
+            match self.output.recv_timeout(patience) {
+                Ok(line) if line.is_empty() || is_added(&line) => {}
+                Ok(line) => lines.push(line),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => panic!("{lines:?} and nothing more"),
+            }
+        }
+        lines
+    }
+
+    /// All that it says until it ends.
+    #[track_caller]
+    pub fn all_lines(mut self) -> Vec<String> {
+        self.lines(usize::MAX)
+    }
+
     /// Says `line` and goes on.
     #[track_caller]
     pub fn say(&mut self, line: &str) {
@@ -58,6 +97,11 @@ impl Program {
     }
 }
 
+/// How long a slow command took, `(0.99s)`, or how to stop listening.
+fn is_added(line: &str) -> bool {
+    (line.starts_with('(') && line.ends_with("s)")) || line.starts_with("Reading messages...")
+}
+
 impl Drop for Program {
     fn drop(&mut self) {
         self.process.kill().ok();
@@ -66,7 +110,7 @@ impl Drop for Program {
 }
 
 /// `RLOCK_CLI`, else the one that `make` has fetched.
-fn cli_program() -> PathBuf {
+pub fn cli_program() -> PathBuf {
     let fetched =
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".tools/servers/default/redis-cli");
     std::env::var_os("RLOCK_CLI").map_or(fetched, PathBuf::from)

@@ -60,6 +60,20 @@ impl Server {
         Server::prepared(&[], arguments).started()
     }
 
+    /// A server with the lines of a `redis.conf`; those of `loadmodule` say the arguments only.
+    #[track_caller]
+    pub fn of(conf: &str) -> Server {
+        let (mut settings, mut arguments) = (Vec::new(), "");
+        for line in conf.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            let (name, value) = line.split_once(' ').unwrap();
+            match name {
+                "loadmodule" => arguments = value.split_once(' ').map_or("", |(_, rest)| rest),
+                _ => settings.extend([name, value.trim_start()]),
+            }
+        }
+        Server::prepared(&settings, arguments).started()
+    }
+
     /// A server that has not loaded the module.
     #[track_caller]
     pub fn without_module() -> Server {
@@ -308,7 +322,8 @@ impl Server {
         process.try_wait().unwrap().is_some()
     }
 
-    fn url(&self, options: &str) -> String {
+    /// Where clients find it, with options of the connection (`?protocol=resp3`) or none.
+    pub fn url(&self, options: &str) -> String {
         format!("redis+unix://{}{options}", self.socket().display())
     }
 

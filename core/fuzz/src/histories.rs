@@ -1,0 +1,244 @@
+//! Bytes as the history of a lock, told to the core and to the naive model: both must say the same.
+
+use rlock_core::{
+    Acquire, ClientId, Effects, EpochMs, Input, LeaseMs, Levels, Lock, Memory, Mode, Moment, Now,
+    Patience, Refusal, Release, Renew, Reply, Token, Tokens, WaiterId, Wake,
+};
+
+use super::naive::{Hold, Limits, Naive};
+use super::told::{Said, Told, error, name};
+
+const START_MS: u64 = 1_700_000_000_000;
+const OWNERS: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];
+const MODES: [Option<Mode>; 3] = [None, Some(Mode::Read), Some(Mode::Write)];
+
+/// Short histories, many of them.
+const STEPS_MAX: usize = 20;
+
+/// Three bytes a step: what happens, and two that say more about it.
+pub fn histories(data: &[u8]) {
+    let mut pair = Pair::new();
+    for step in data.chunks(3).take(STEPS_MAX) {
+        pair.step(step[0], step.get(1).copied().unwrap_or(0), step.get(2).copied().unwrap_or(0));
+        pair.agree();
+    }
+}
+
+/// The core and the naive model, side by side.
+struct Pair {
+    lock: Lock,
+    memory: Memory,
+    tokens: Tokens,
+    naive: Naive,
+    now: Now,
+    limits: Limits,
+    /// Connections that are parked, or were granted and have not heard of it.
+    waiters: Vec<WaiterId>,
+    last_waiter: u64,
+}
+
+impl Pair {
+    fn new() -> Self {
+        Self {
+            lock: Lock::default(),
+            memory: Memory::default(),
+            tokens: Tokens::default(),
+            naive: Naive::default(),
+            now: Now::from_ms(START_MS),
+            limits: Limits { max_depth: 3, tickets_left: usize::MAX },
+            waiters: Vec::new(),
+            last_waiter: 0,
+        }
+    }
+
+    fn step(&mut self, what: u8, how: u8, more: u8) {
+        let owner = OWNERS[usize::from(how % 4)];
+        let mode = MODES[usize::from(how / 4 % 4) % 3];
+        let token = self.token(more / 16);
+        let input = match what % 16 {
+            0..=5 => return self.acquire(owner, how / 4, more),
+            6..=8 => {
+                let levels = match more % 8 {
+                    0 => Levels::All,
+                    1 => Levels::DownTo((how / 16 % 4).into()),
+                    _ => Levels::One,
+                };
+                Input::Release(Release { owner, mode, token, levels })
+            }
+            9 => Input::Renew(Renew { owner, mode, token, lease: lease(more % 16) }),
+            10 => Input::Cancel(owner),
+            11 => Input::Force(mode),
+            12 => return self.now = Now::from_us(self.now.us() + u64::from(how) * 100),
+            13 => Input::Tick,
+            14 => return self.leave_or_hear(how, more),
+            _ => return self.befall(how, more),
+        };
+        self.ask(input);
+    }
+
+    fn acquire(&mut self, owner: &'static [u8], how: u8, more: u8) {
+        let patience = match how / 4 % 4 {
+            0 => Patience::None,
+            1 => Patience::Ticket(lease(more / 16)),
+            _ => Patience::Block,
+        };
+        let ask = Acquire {
+            owner,
+            mode: if how.is_multiple_of(2) { Mode::Write } else { Mode::Read },
+            lease: lease(more % 16),
+            upgrade: how / 2 % 2 == 1,
+            depth: (how / 16 % 4 == 3).then(|| (more / 16 % 4).max(1).into()),
+            session: (how / 16 % 4 == 2).then(|| ClientId::from(u64::from(more % 3) + 1)),
+            patience,
+        };
+        let reply = self.ask(Input::Acquire(ask));
+        if let Reply::MustWait { .. } = reply {
+            self.last_waiter += 1;
+            let waiter = WaiterId::from(self.last_waiter);
+            self.waiters.push(waiter);
+            let ms = u64::from(more / 16);
+            let ends_at = (ms > 0).then(|| EpochMs::new(self.now.ms().get() + ms)).flatten();
+            self.ask(Input::Park(ask, waiter, ends_at));
+        }
+    }
+
+    fn leave_or_hear(&mut self, which: u8, how: u8) {
+        if self.waiters.is_empty() {
+            return;
+        }
+        let waiter = self.waiters.remove(usize::from(which) % self.waiters.len());
+        if self.memory.queue.blocked(waiter).is_none() && how.is_multiple_of(2) {
+            self.memory.answered(waiter);
+            self.naive.answered(waiter);
+        } else {
+            self.memory.leave(waiter);
+            self.naive.leave(waiter);
+        }
+        if (how / 2).is_multiple_of(2) {
+            self.ask(Input::Tick);
+        }
+    }
+
+    /// What is not a command.
+    fn befall(&mut self, what: u8, how: u8) {
+        match what % 8 {
+            0..=2 => {
+                let client = ClientId::from(u64::from(how % 3) + 1);
+                self.memory.disconnect(client);
+                self.naive.disconnect(client);
+            }
+            3 => self.limits.max_depth = (how % 4).max(1).into(),
+            4 => self.limits.tickets_left = (how % 2).into(),
+            5 => {
+                self.lock = Lock::default();
+                let mut lost = self.lock.lost_sessions(&mut self.memory);
+                let mut expected = self.naive.forget_holds();
+                lost.sort();
+                expected.sort();
+                assert_eq!(lost, expected, "connections whose session is lost");
+            }
+            6 => {
+                let why =
+                    if how.is_multiple_of(2) { Refusal::TryAgain } else { Refusal::WrongType };
+                let dismissed = self.memory.dismiss(&why, self.now);
+                let (wakes, lost) = (told_wakes(&dismissed.wakes), dismissed.lost);
+                let told = Told { wakes, lost, ..Told::default() }.sorted();
+                assert_eq!(told, self.naive.dismiss(self.now, &why), "everybody goes home");
+            }
+            _ => {
+                let ahead = Token::new(self.now.us() + u64::from(how) * 1000);
+                self.tokens.saw(ahead.expect("a token of this millennium"));
+                self.naive.saw(ahead.expect("a token of this millennium").get());
+            }
+        }
+    }
+
+    /// One that somebody has, or one that nobody has, or none.
+    fn token(&self, which: u8) -> Option<Token> {
+        match which {
+            0 => Token::new(7),
+            1..=4 => self.lock.holds().nth(usize::from(which - 1)).map(|(_, _, hold)| hold.token),
+            _ => None,
+        }
+    }
+
+    fn ask(&mut self, input: Input<'_>) -> Reply {
+        let expected = self.naive.ask(self.now, self.limits, &input);
+        let Limits { max_depth, tickets_left } = self.limits;
+        let (now, tokens) = (self.now, &mut self.tokens);
+        let mut moment = Moment { now, tokens, max_depth, tickets_left };
+        let mut effects = Effects::default();
+        self.lock.apply(&mut self.memory, &mut moment, input, &mut effects);
+        self.memory.sessions.take_touched();
+        assert_eq!(told(&effects), expected, "what the core says, and the contract: {input:?}");
+        effects.reply
+    }
+
+    /// They are in the same state, as far as anybody can see.
+    fn agree(&self) {
+        let held = |(owner, mode, hold): (&rlock_core::Owner, Mode, &rlock_core::Hold)| {
+            let session = self.memory.sessions.get(hold.token);
+            Hold {
+                owner: owner.as_bytes().to_vec(),
+                mode,
+                token: hold.token.get(),
+                depth: hold.depth,
+                deadline: hold.deadline.get(),
+                session: session.map(|tie| super::naive::Tie {
+                    client: tie.client,
+                    lease: tie.lease,
+                    renew_at: tie.renew_at.get(),
+                }),
+            }
+        };
+        let holds: Vec<Hold> = self.lock.holds().map(held).collect();
+        assert_eq!(holds, self.naive.holds, "who holds");
+        let waiting: Vec<_> = self
+            .memory
+            .queue
+            .iter()
+            .map(|(one, turn)| {
+                let ends_at = one.ends_at.map(EpochMs::get);
+                (one.owner.as_bytes(), one.mode, one.kind, ends_at, turn)
+            })
+            .collect();
+        let (turns, line): (Vec<_>, Vec<_>) = self
+            .naive
+            .queue
+            .iter()
+            .map(|one| (one.owner.as_slice(), one.mode, one.kind, one.ends_at, one.is_turn))
+            .partition(|(.., is_turn)| *is_turn);
+        assert_eq!(waiting, [turns, line].concat(), "who waits");
+    }
+}
+
+fn lease(ms: u8) -> LeaseMs {
+    LeaseMs::new(u64::from(ms) + 1).expect("a lease")
+}
+
+fn told(effects: &Effects<'_>) -> Told {
+    Told {
+        reply: Some(said(&effects.reply)),
+        wakes: told_wakes(&effects.wakes),
+        events: effects.events.iter().map(|event| name(*event)).collect(),
+        turns: effects.turns.iter().map(|owner| owner.as_bytes().to_vec()).collect(),
+        lost: effects.lost.clone(),
+    }
+    .sorted()
+}
+
+fn told_wakes(wakes: &[Wake]) -> Vec<(WaiterId, Said)> {
+    wakes.iter().map(|wake| (wake.waiter, said(&wake.reply))).collect()
+}
+
+fn said(reply: &Reply) -> Said {
+    match reply {
+        Reply::Granted { token, left_ms } => {
+            Said::Granted { token: token.get(), left_ms: *left_ms }
+        }
+        Reply::NotNow { wait_ms } => Said::NotNow { wait_ms: *wait_ms },
+        Reply::MustWait { wait_ms } => Said::MustWait { wait_ms: *wait_ms },
+        Reply::Count(count) => Said::Count(*count),
+        Reply::Refused(refusal) => error(refusal),
+    }
+}

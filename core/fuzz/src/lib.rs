@@ -1,0 +1,17 @@
+//! What is done to the core with any bytes whatever: plain functions, which fail by panicking.
+//! cargo-fuzz runs them on nightly Rust, `core/tests/fuzz.rs` on stable.
+#![allow(clippy::expect_used, clippy::panic, reason = "a target fails by panic")]
+#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
+
+mod grammar;
+mod histories;
+#[allow(dead_code, reason = "these are about steps, too")]
+#[path = "../../tests/support/laws.rs"]
+mod laws;
+mod naive;
+mod snapshot;
+mod told;
+
+pub use grammar::grammar;
+pub use histories::histories;
+pub use snapshot::snapshot;

@@ -1,0 +1,488 @@
+//! One lock and those who wait for it, as naively as it can be written down: two lists, searched
+//! from end to end. Written from the contract, not from the core; where the two differ, one of them
+//! is wrong.
+
+use rlock_core::{
+    Acquire, ClientId, End, Event, Input, Kind, LeaseMs, Levels, Mode, Now, Patience, Refusal,
+    Release, Renew, WaiterId,
+};
+
+use super::told::{Said, Told, error, name};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hold {
+    pub owner: Vec<u8>,
+    pub mode: Mode,
+    pub token: u64,
+    pub depth: u16,
+    pub deadline: u64,
+    pub session: Option<Tie>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tie {
+    pub client: ClientId,
+    pub lease: LeaseMs,
+    pub renew_at: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    pub owner: Vec<u8>,
+    pub mode: Mode,
+    pub kind: Kind,
+    pub ends_at: Option<u64>,
+    pub is_turn: bool,
+    upgrade: bool,
+    /// It came to the front, as an upgrader.
+    is_in_front: bool,
+    lease: LeaseMs,
+    depth: Option<u16>,
+    session: Option<ClientId>,
+}
+
+/// What the server's configuration and its other locks set.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    pub max_depth: u16,
+    pub tickets_left: usize,
+}
+
+#[derive(Debug, Default)]
+pub struct Naive {
+    pub holds: Vec<Hold>,
+    /// In order of arrival; those who have their turn are served before the others.
+    pub queue: Vec<Waiting>,
+    now: u64,
+    now_us: u64,
+    last_token: u64,
+    /// Granted to connections that have not heard of it yet.
+    unheard: Vec<(WaiterId, u64)>,
+    /// Granted to connections that left without hearing of it.
+    taken_back: Vec<u64>,
+    /// Tied to connections that ended.
+    orphans: Vec<u64>,
+}
+
+impl Naive {
+    pub fn ask(&mut self, now: Now, limits: Limits, input: &Input<'_>) -> Told {
+        (self.now, self.now_us) = (now.ms().get(), now.us());
+        let mut told = Told::default();
+        self.come_due(limits, &mut told);
+        let reply = match input {
+            Input::Acquire(ask) => self.acquire(ask, limits, &mut told),
+            Input::Park(ask, waiter, ends_at) => {
+                let reply = self.acquire(ask, limits, &mut told);
+                if matches!(reply, Said::MustWait { .. }) {
+                    self.stand(ask, Kind::Blocked(*waiter), ends_at.map(|at| at.get()));
+                }
+                reply
+            }
+            Input::Release(ask) => self.release(ask, &mut told),
+            Input::Renew(ask) => self.renew(ask),
+            Input::Cancel(owner) => {
+                let before = self.queue.len();
+                self.withdraw_ticket(owner);
+                Said::Count((before - self.queue.len()) as u64)
+            }
+            Input::Force(mode) => {
+                let before = self.holds.len();
+                self.end(|hold| mode.is_none_or(|only| only == hold.mode), End::Forced, &mut told);
+                Said::Count((before - self.holds.len()) as u64)
+            }
+            Input::Tick => Said::Count(0),
+        };
+        told.reply = Some(reply);
+        self.serve(limits, &mut told);
+        told.sorted()
+    }
+
+    pub fn leave(&mut self, waiter: WaiterId) {
+        self.queue.retain(|one| one.kind != Kind::Blocked(waiter));
+        let granted = self.unheard.iter().filter(|(other, _)| *other == waiter);
+        self.taken_back.extend(granted.map(|(_, token)| *token));
+        self.unheard.retain(|(other, _)| *other != waiter);
+    }
+
+    /// The reply arrived: every grant of that hold stands.
+    pub fn answered(&mut self, waiter: WaiterId) {
+        let hold = self.unheard.iter().find(|(other, _)| *other == waiter);
+        if let Some((_, token)) = hold.copied() {
+            self.confirm(token);
+        }
+    }
+
+    pub fn disconnect(&mut self, client: ClientId) {
+        for hold in &mut self.holds {
+            if hold.session.is_some_and(|tie| tie.client == client) {
+                hold.session = None;
+                self.orphans.push(hold.token);
+            }
+        }
+    }
+
+    /// A token of another lock.
+    pub fn saw(&mut self, token: u64) {
+        self.last_token = self.last_token.max(token);
+    }
+
+    /// The key went from its name.
+    pub fn forget_holds(&mut self) -> Vec<ClientId> {
+        let ties = std::mem::take(&mut self.holds).into_iter().filter_map(|hold| hold.session);
+        ties.map(|tie| tie.client).collect()
+    }
+
+    /// Everybody goes home.
+    pub fn dismiss(&mut self, now: Now, why: &Refusal) -> Told {
+        let mut told = Told::default();
+        for one in std::mem::take(&mut self.queue) {
+            let is_over = one.ends_at.is_some_and(|at| at <= now.ms().get());
+            let said = if is_over { Said::NotNow { wait_ms: None } } else { error(why) };
+            if let Kind::Blocked(waiter) = one.kind {
+                told.wakes.push((waiter, said));
+            }
+        }
+        let ties = self.holds.iter_mut().filter_map(|hold| hold.session.take());
+        told.lost = ties.map(|tie| tie.client).collect();
+        self.taken_back.clear();
+        self.orphans.clear();
+        told.sorted()
+    }
+
+    // --- who holds ------------------------------------------------------------------------------
+
+    fn of(&mut self, owner: &[u8], mode: Mode) -> Option<&mut Hold> {
+        self.holds.iter_mut().find(|hold| hold.owner == owner && hold.mode == mode)
+    }
+
+    fn has(&self, owner: &[u8], mode: Mode) -> bool {
+        self.holds.iter().any(|hold| hold.owner == owner && hold.mode == mode)
+    }
+
+    fn end(&mut self, is_over: impl Fn(&Hold) -> bool, by: End, told: &mut Told) {
+        while let Some(place) = self.holds.iter().position(&is_over) {
+            let hold = self.holds.remove(place);
+            let stays = hold.mode == Mode::Write && self.has(&hold.owner, Mode::Read);
+            told.events.push(name(match by {
+                End::Released if stays => Event::Downgraded,
+                End::Released => Event::Released,
+                End::Expired => Event::Expired,
+                End::Forced => Event::Forced,
+                End::Disconnected => Event::Disconnected,
+            }));
+            told.lost.extend(hold.session.filter(|_| by != End::Released).map(|tie| tie.client));
+        }
+    }
+
+    fn come_due(&mut self, limits: Limits, told: &mut Told) {
+        let now = self.now;
+        self.end(|hold| hold.deadline <= now, End::Expired, told);
+        while let Some(token) = self.taken_back.pop() {
+            match self.holds.iter_mut().find(|hold| hold.token == token) {
+                Some(hold) if hold.depth > 1 => hold.depth -= 1,
+                _ => self.end(|hold| hold.token == token, End::Disconnected, told),
+            }
+        }
+        for token in std::mem::take(&mut self.orphans) {
+            self.end(|hold| hold.token == token, End::Disconnected, told);
+        }
+        for hold in &mut self.holds {
+            if let Some(tie) = hold.session.as_mut().filter(|tie| tie.renew_at <= now) {
+                hold.deadline = hold.deadline.max(now + tie.lease.get());
+                tie.renew_at = now + third(tie.lease);
+            }
+        }
+        let ended = |one: &&Waiting| one.ends_at.is_some_and(|at| at <= now);
+        while let Some(one) = self.queue.iter().filter(ended).min_by_key(|one| one.ends_at).cloned()
+        {
+            let place = self.queue.iter().position(|other| *other == one);
+            let wait_ms = self.known_wait(&one.owner, one.mode, one.upgrade, false, place);
+            self.queue.remove(place.expect("it waits"));
+            if let Kind::Blocked(waiter) = one.kind {
+                told.wakes.push((waiter, Said::NotNow { wait_ms }));
+            }
+        }
+        self.serve(limits, told);
+    }
+
+    // --- who may enter --------------------------------------------------------------------------
+
+    /// Until when those hold who keep this one out.
+    fn in_the_way(&self, owner: &[u8], mode: Mode, upgrade: bool) -> Option<u64> {
+        let excludes = |hold: &&Hold| match mode {
+            Mode::Read => hold.owner != owner && hold.mode == Mode::Write,
+            Mode::Write => hold.owner != owner || !upgrade,
+        };
+        self.holds.iter().filter(excludes).map(|hold| hold.deadline).max()
+    }
+
+    /// Who is served before this place, or before a newcomer: turns, and the line.
+    fn ahead(&self, place: Option<usize>) -> (Vec<&Waiting>, Vec<&Waiting>) {
+        let own = place.map(|place| &self.queue[place]);
+        let before = &self.queue[..place.unwrap_or(self.queue.len())];
+        let line = before.iter().filter(|one| !one.is_turn).collect();
+        match own {
+            Some(own) if own.is_turn => {
+                (before.iter().filter(|one| one.is_turn).collect(), Vec::new())
+            }
+            _ => (self.queue.iter().filter(|one| one.is_turn).collect(), line),
+        }
+    }
+
+    fn known_wait(
+        &self,
+        owner: &[u8],
+        mode: Mode,
+        upgrade: bool,
+        passes_line: bool,
+        place: Option<usize>,
+    ) -> Option<u64> {
+        let (turns, line) = self.ahead(place);
+        let is_behind = !turns.is_empty() || !line.is_empty() && !passes_line;
+        let is_tied = self.holds.iter().any(|hold| hold.session.is_some());
+        let until = self.in_the_way(owner, mode, upgrade)?;
+        (!is_behind && !is_tied).then(|| until - self.now)
+    }
+
+    fn acquire(&mut self, ask: &Acquire<'_>, limits: Limits, told: &mut Told) -> Said {
+        let present = self.of(ask.owner, ask.mode).map_or(0, |hold| hold.depth);
+        if ask.depth.is_some_and(|wanted| wanted > present + 1) {
+            return Said::Error("ERR".into());
+        }
+        if present == 0
+            && let Err(refused) = self.may_begin(ask, limits)
+        {
+            return refused;
+        }
+        let said = self.enter(ask.owner, ask.mode, ask.lease, ask.depth, limits, told);
+        if let Said::Granted { token, .. } = said {
+            self.confirm(token);
+            self.tie(token, ask.session, ask.lease);
+            self.holds_now(ask.owner, limits, told);
+        }
+        said
+    }
+
+    fn may_begin(&mut self, ask: &Acquire<'_>, limits: Limits) -> Result<(), Said> {
+        let is_upgrade = ask.mode == Mode::Write && self.has(ask.owner, Mode::Read);
+        if is_upgrade && !ask.upgrade {
+            return Err(Said::Error("DEADLOCK".into()));
+        }
+        let is_own = |one: &Waiting| one.kind == Kind::Ticket && one.owner == ask.owner;
+        let ticket = self.queue.iter().position(is_own);
+        let waits = ask.patience != Patience::None;
+        let place = ticket.filter(|place| waits || self.queue[*place].is_turn);
+        let (turns, line) = self.ahead(place);
+        let keeps_out = |turn: &&Waiting| ask.mode == Mode::Write || turn.mode == Mode::Write;
+        let is_next = !turns.iter().any(keeps_out) && (line.is_empty() || is_upgrade);
+        let is_open = self.in_the_way(ask.owner, ask.mode, ask.upgrade).is_none();
+        if self.has(ask.owner, Mode::Write) || is_open && is_next {
+            return Ok(());
+        }
+        let upgrades = |one: &Waiting| {
+            let is_upgrade = one.upgrade && one.mode == Mode::Write;
+            one.owner != ask.owner && is_upgrade && self.has(&one.owner, Mode::Read)
+        };
+        // One farther back came to read by another connection: it is in the line as anybody is.
+        let first = |is_turn| self.queue.iter().find(|one| one.is_turn == is_turn);
+        if is_upgrade && [first(true), first(false)].into_iter().flatten().any(upgrades) {
+            let second = Said::Error("DEADLOCK".into());
+            return Err(if waits { second } else { Said::NotNow { wait_ms: None } });
+        }
+        let wait_ms = self.known_wait(ask.owner, ask.mode, ask.upgrade, is_upgrade, place);
+        Err(match ask.patience {
+            Patience::None => Said::NotNow { wait_ms },
+            Patience::Block => Said::MustWait { wait_ms },
+            Patience::Ticket(_) if ticket.is_none() && limits.tickets_left == 0 => {
+                Said::Error("TOOMANY".into())
+            }
+            Patience::Ticket(window) => {
+                self.stand(ask, Kind::Ticket, Some(self.now + window.get()));
+                Said::NotNow { wait_ms }
+            }
+        })
+    }
+
+    /// One level more, or the first.
+    fn enter(
+        &mut self,
+        owner: &[u8],
+        mode: Mode,
+        lease: LeaseMs,
+        wanted: Option<u16>,
+        limits: Limits,
+        told: &mut Told,
+    ) -> Said {
+        let (now, deadline) = (self.now, self.now + lease.get());
+        if let Some(hold) = self.of(owner, mode) {
+            if wanted.is_none_or(|wanted| wanted > hold.depth) {
+                if hold.depth >= limits.max_depth {
+                    return Said::Error("TOOMANY".into());
+                }
+                hold.depth += 1;
+            }
+            hold.deadline = hold.deadline.max(deadline);
+            return Said::Granted { token: hold.token, left_ms: hold.deadline - now };
+        }
+        let is_upgrade = mode == Mode::Write && self.has(owner, Mode::Read);
+        told.events.push(name(if is_upgrade { Event::Upgraded } else { Event::Acquired }));
+        self.last_token = self.now_us.max(self.last_token + 1);
+        let (owner, token) = (owner.to_vec(), self.last_token);
+        self.holds.push(Hold { owner, mode, token, depth: 1, deadline, session: None });
+        Said::Granted { token, left_ms: lease.get() }
+    }
+
+    fn tie(&mut self, token: u64, client: Option<ClientId>, lease: LeaseMs) {
+        let renew_at = self.now + third(lease);
+        if let Some(hold) = self.holds.iter_mut().find(|hold| hold.token == token)
+            && let Some(client) = client
+        {
+            hold.session = Some(Tie { client, lease, renew_at });
+        }
+    }
+
+    fn confirm(&mut self, token: u64) {
+        self.unheard.retain(|(_, other)| *other != token);
+    }
+
+    // --- who waits ------------------------------------------------------------------------------
+
+    fn withdraw_ticket(&mut self, owner: &[u8]) {
+        self.queue.retain(|one| one.kind != Kind::Ticket || one.owner != owner);
+    }
+
+    fn stand(&mut self, ask: &Acquire<'_>, kind: Kind, ends_at: Option<u64>) {
+        let is_upgrade = ask.upgrade && ask.mode == Mode::Write && self.has(ask.owner, Mode::Read);
+        let mut new = Waiting {
+            owner: ask.owner.to_vec(),
+            mode: ask.mode,
+            kind,
+            ends_at,
+            is_turn: false,
+            upgrade: ask.upgrade,
+            is_in_front: is_upgrade,
+            lease: ask.lease,
+            depth: ask.depth,
+            session: ask.session,
+        };
+        let is_own = |one: &Waiting| one.kind == Kind::Ticket && one.owner == ask.owner;
+        if let Some(place) = self.queue.iter().position(is_own) {
+            // A turn that is given up puts those behind it off, too.
+            if self.queue[place].is_turn {
+                self.queue[place..].iter_mut().for_each(|one| one.is_turn = false);
+            }
+            if !is_upgrade || self.queue[place].is_in_front {
+                new.is_in_front = self.queue[place].is_in_front;
+                self.queue[place] = new;
+                return;
+            }
+            self.queue.remove(place);
+        }
+        let place = if is_upgrade { 0 } else { self.queue.len() };
+        self.queue.insert(place, new);
+    }
+
+    fn serve(&mut self, limits: Limits, told: &mut Told) {
+        let is_shut = |one: &Waiting| self.in_the_way(&one.owner, one.mode, one.upgrade).is_some();
+        if self.queue.iter().any(|one| one.is_turn && is_shut(one)) {
+            self.queue.iter_mut().for_each(|one| one.is_turn = false);
+        }
+        while let Some(place) = self.queue.iter().position(|one| !one.is_turn) {
+            let head = self.queue[place].clone();
+            let keeps_out = |turn: &Waiting| {
+                turn.is_turn && (head.mode == Mode::Write || turn.mode == Mode::Write)
+            };
+            if self.queue.iter().any(keeps_out)
+                || self.in_the_way(&head.owner, head.mode, head.upgrade).is_some()
+            {
+                return;
+            }
+            match head.kind {
+                Kind::Ticket => {
+                    self.queue[place].is_turn = true;
+                    told.turns.push(head.owner);
+                }
+                Kind::Blocked(_) => {
+                    let one = self.queue.remove(place);
+                    self.hand_over(&one, limits, told);
+                    self.holds_now(&one.owner, limits, told);
+                }
+            }
+        }
+    }
+
+    /// The owner holds: what it waits for elsewhere is a re-entry now, or needless.
+    fn holds_now(&mut self, owner: &[u8], limits: Limits, told: &mut Told) {
+        self.withdraw_ticket(owner);
+        loop {
+            let enters = |one: &Waiting| {
+                one.owner == owner && (self.has(owner, Mode::Write) || self.has(owner, one.mode))
+            };
+            let Some(place) = self.queue.iter().position(enters) else { return };
+            let one = self.queue.remove(place);
+            self.hand_over(&one, limits, told);
+        }
+    }
+
+    fn hand_over(&mut self, one: &Waiting, limits: Limits, told: &mut Told) {
+        let before = self.of(&one.owner, one.mode).map_or(0, |hold| hold.depth);
+        let said = self.enter(&one.owner, one.mode, one.lease, one.depth, limits, told);
+        let Kind::Blocked(waiter) = one.kind else { return };
+        if let Said::Granted { token, .. } = said {
+            if self.of(&one.owner, one.mode).is_some_and(|hold| hold.depth > before) {
+                self.unheard.push((waiter, token));
+            }
+            self.tie(token, one.session, one.lease);
+        }
+        told.wakes.push((waiter, said));
+    }
+
+    // --- letting go, and staying ----------------------------------------------------------------
+
+    fn release(&mut self, ask: &Release<'_>, told: &mut Told) -> Said {
+        let fits = |hold: &&Hold| {
+            hold.owner == ask.owner
+                && ask.mode.is_none_or(|mode| mode == hold.mode)
+                && ask.token.is_none_or(|token| token.get() == hold.token)
+        };
+        // WRITE if held, else READ.
+        let Some(target) = self.holds.iter().filter(fits).max_by_key(|hold| hold.mode).cloned()
+        else {
+            return match ask.levels {
+                Levels::DownTo(_) if ask.token.is_none() => Said::Count(0),
+                _ => Said::Error("NOTHELD".into()),
+            };
+        };
+        let left = match ask.levels {
+            Levels::One => target.depth - 1,
+            Levels::All => 0,
+            Levels::DownTo(wanted) => wanted.min(target.depth),
+        };
+        if left == 0 {
+            self.end(|hold| hold.token == target.token, End::Released, told);
+        } else if let Some(hold) = self.of(ask.owner, target.mode) {
+            hold.depth = left;
+        }
+        Said::Count(left.into())
+    }
+
+    fn renew(&mut self, ask: &Renew<'_>) -> Said {
+        let (deadline, mut renewed) = (self.now + ask.lease.get(), Vec::new());
+        for hold in &mut self.holds {
+            if hold.owner == ask.owner
+                && ask.mode.is_none_or(|mode| mode == hold.mode)
+                && ask.token.is_none_or(|token| token.get() == hold.token)
+            {
+                hold.deadline = hold.deadline.max(deadline);
+                renewed.push(hold.token);
+            }
+        }
+        renewed.iter().for_each(|token| self.confirm(*token));
+        if renewed.is_empty() { Said::Error("NOTHELD".into()) } else { Said::Count(1) }
+    }
+}
+
+/// A session is renewed every third of its lease.
+fn third(lease: LeaseMs) -> u64 {
+    if lease.get() < 3 { lease.get() } else { lease.get() / 3 }
+}

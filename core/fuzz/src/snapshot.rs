@@ -1,0 +1,45 @@
+//! Bytes that claim to be a lock or an effect: refused, or one that can exist.
+
+use rlock_core::snapshot::{load, load_effect, save, save_effect};
+use rlock_core::{Lock, Now};
+
+use super::laws::{picture, readers_agree, well_formed};
+
+/// The first byte says which of the two; the rest is what a server would be given.
+pub fn snapshot(data: &[u8]) {
+    match data {
+        [kind, bytes @ ..] if kind % 2 == 0 => a_value(bytes),
+        [_, bytes @ ..] => an_effect(bytes),
+        [] => {}
+    }
+}
+
+fn a_value(bytes: &[u8]) {
+    let Ok(lock) = load(bytes) else { return };
+    is_sound(&lock);
+    assert!(!lock.is_free(), "a lock without a hold was loaded");
+    let mut saved = Vec::new();
+    save(&lock, &mut saved);
+    assert!(saved.len() <= bytes.len(), "what is saved is never longer: {saved:?}");
+    assert_eq!(load(&saved).as_ref(), Ok(&lock));
+}
+
+/// Applied to no lock, and once more to what it left.
+fn an_effect(bytes: &[u8]) {
+    let Ok(effect) = load_effect(bytes) else { return };
+    let mut saved = Vec::new();
+    save_effect(effect.start, &effect.changes, &mut saved);
+    assert!(saved.len() <= bytes.len(), "what is saved is never longer: {saved:?}");
+    assert_eq!(load_effect(&saved).as_ref(), Ok(&effect));
+    let mut lock = Lock::default();
+    for change in effect.changes.iter().chain(&effect.changes) {
+        lock.replay(change);
+        is_sound(&lock);
+    }
+}
+
+fn is_sound(lock: &Lock) {
+    well_formed(lock);
+    let holds = picture(lock);
+    readers_agree(lock, &holds, Now::from_ms(0));
+}

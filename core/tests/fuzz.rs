@@ -1,0 +1,77 @@
+//! The fuzz targets of `core/fuzz` on stable Rust: over their corpus, and over what is near it.
+//! `make fuzz` runs them longer, and with cargo-fuzz where there is a nightly compiler.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
+#![allow(clippy::duplicate_mod, reason = "the targets are a crate, too, and bring the laws along")]
+
+mod support;
+#[path = "../fuzz/src/lib.rs"]
+mod targets;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use support::{number, random};
+
+/// The longest name and then some.
+const BYTES_MAX: usize = 1200;
+
+/// What a target was given when it failed.
+struct Given(Vec<u8>);
+
+impl Drop for Given {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let hex: Vec<String> = self.0.iter().map(|byte| format!("{byte:02x}")).collect();
+            eprintln!("given {}", hex.concat());
+        }
+    }
+}
+
+/// `RLOCK_STEPS` executions, for at most `RLOCK_SECONDS`.
+fn run(name: &str, target: fn(&[u8])) {
+    let corpus = corpus(name);
+    for data in &corpus {
+        target(&Given(data.clone()).0);
+    }
+    let (mut rng, runs) = random(2_000);
+    let seconds = number("RLOCK_SECONDS").map(Duration::from_secs);
+    let mut session = mutatis::Session::new().seed(rng.u64(..));
+    let (began_at, mut count) = (Instant::now(), 0);
+    while count < runs && seconds.is_none_or(|seconds| began_at.elapsed() < seconds) {
+        let (one, other) = (&corpus[rng.usize(..corpus.len())], &corpus[rng.usize(..corpus.len())]);
+        let (head, tail) = (rng.usize(..=one.len()), rng.usize(..=other.len()));
+        let mut data = [&one[..head], &other[tail..]].concat();
+        for _ in 0..rng.u8(1..8) {
+            session.mutate(&mut data).expect("bytes can always be changed");
+        }
+        data.truncate(BYTES_MAX);
+        target(&Given(data).0);
+        count += 1;
+    }
+    println!("{name}: {} inputs of the corpus, {count} near them", corpus.len());
+}
+
+fn corpus(name: &str) -> Vec<Vec<u8>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(name);
+    let mut files: Vec<_> = folder.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    assert!(files.len() > 10, "{} has only {} files", folder.display(), files.len());
+    files.iter().map(|file| std::fs::read(file).unwrap()).collect()
+}
+
+#[test]
+fn the_words_of_a_command_may_be_any_bytes() {
+    run("grammar", targets::grammar);
+}
+
+#[test]
+fn a_lock_and_an_effect_may_be_any_bytes() {
+    run("snapshot", targets::snapshot);
+}
+
+/// The core and a naive model are told the same history.
+#[test]
+fn the_core_and_the_naive_model_say_the_same_of_any_history() {
+    run("histories", targets::histories);
+}

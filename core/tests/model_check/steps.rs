@@ -1,0 +1,271 @@
+//! What can happen, and which of it happens in which profile.
+
+use rlock_core::{Levels, Mode};
+
+pub const OWNERS: [&[u8]; 3] = [b"a", b"b", b"c"];
+
+/// One thing that happens. Locks, owners and connections are numbers from 0.
+#[derive(Clone, Copy, Debug)]
+pub enum Step {
+    Asks(Ask),
+    Releases {
+        lock: usize,
+        owner: usize,
+        mode: Option<Mode>,
+        levels: Levels,
+    },
+    /// With the token of the first hold, whosever it is.
+    ReleasesByToken {
+        lock: usize,
+        owner: usize,
+    },
+    Renews {
+        lock: usize,
+        owner: usize,
+    },
+    Cancels {
+        lock: usize,
+        owner: usize,
+    },
+    Forces {
+        lock: usize,
+        mode: Option<Mode>,
+    },
+    /// The parked connection ends: the owner's first at this lock.
+    Leaves {
+        lock: usize,
+        owner: usize,
+    },
+    /// The grant that was sent last is heard of, or its connection has ended before.
+    Hears {
+        lock: usize,
+    },
+    GoesUnheard {
+        lock: usize,
+    },
+    /// A millisecond passes. What is due is done, or the alarm is late.
+    Passes {
+        is_late: bool,
+    },
+    /// A connection with sessions ends.
+    Disconnects {
+        client: u64,
+    },
+    /// Something else than RLOCK removes the key.
+    Vanishes {
+        lock: usize,
+    },
+    /// The slot moves away, or another value is put over the key: everybody goes home.
+    IsDismissed {
+        lock: usize,
+        by_type: bool,
+    },
+    /// `rlock.max-tickets` is reached, or is not any more.
+    TicketsRunOut,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask {
+    pub lock: usize,
+    pub owner: usize,
+    pub mode: Mode,
+    pub upgrade: bool,
+    pub wait: Wait,
+    pub depth: Option<u16>,
+    pub client: Option<u64>,
+}
+
+/// What one does when somebody is in the way. Milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub enum Wait {
+    No,
+    Block(Option<u64>),
+    Ticket(u64),
+}
+
+/// A town: how many locks, and what happens there.
+pub struct Profile {
+    pub name: &'static str,
+    pub locks: usize,
+    /// Connections of one owner that may be parked at one lock.
+    pub connections: usize,
+    /// An owner that is parked does nothing else. Then no cycle of waits can ever come to be.
+    pub one_thing_at_a_time: bool,
+    /// Grants to parked connections are on their way until they are heard of.
+    pub is_slow: bool,
+    pub max_depth: u16,
+    pub steps: Vec<Step>,
+}
+
+/// Of every hold without a session. Milliseconds.
+pub const LEASE_MS: u64 = 2;
+/// A third of it is the least time there is. Milliseconds.
+pub const SESSION_LEASE_MS: u64 = 3;
+
+const MODES: [Mode; 2] = [Mode::Read, Mode::Write];
+
+impl Profile {
+    /// Two locks and owners that do one thing at a time, as the deadlock search expects of them.
+    pub fn two_locks() -> Self {
+        let mut steps = vec![Step::Passes { is_late: false }];
+        for (lock, owner) in pairs(2) {
+            for mode in MODES {
+                for wait in [Wait::Block(None), Wait::Ticket(2)] {
+                    steps.push(plain(lock, owner, mode, wait));
+                }
+            }
+            steps.push(upgrade(lock, owner, Wait::Block(None)));
+            steps.push(one_level(lock, owner));
+            steps.push(Step::Leaves { lock, owner });
+        }
+        Self {
+            name: "two locks, one thing at a time",
+            locks: 2,
+            connections: 1,
+            one_thing_at_a_time: true,
+            is_slow: false,
+            max_depth: 1,
+            steps,
+        }
+    }
+
+    /// Two locks and owners that do several things at once, on several connections.
+    pub fn two_locks_in_any_way() -> Self {
+        let mut steps = vec![Step::Passes { is_late: false }, Step::Passes { is_late: true }];
+        for (lock, owner) in pairs(2) {
+            for mode in MODES {
+                for wait in [Wait::No, Wait::Block(None), Wait::Block(Some(1)), Wait::Ticket(1)] {
+                    steps.push(plain(lock, owner, mode, wait));
+                }
+            }
+            steps.push(upgrade(lock, owner, Wait::Block(None)));
+            steps.push(upgrade(lock, owner, Wait::Ticket(2)));
+            steps.push(one_level(lock, owner));
+            steps.extend([
+                Step::Renews { lock, owner },
+                Step::Cancels { lock, owner },
+                Step::Leaves { lock, owner },
+            ]);
+        }
+        steps.extend((0..2).map(|lock| Step::Forces { lock, mode: None }));
+        Self {
+            name: "two locks, several things at once",
+            locks: 2,
+            connections: 2,
+            one_thing_at_a_time: false,
+            is_slow: false,
+            max_depth: 2,
+            steps,
+        }
+    }
+
+    /// Owners that ask again and again on other connections, and hear of it late or never.
+    pub fn many_connections() -> Self {
+        let mut steps = vec![Step::Hears { lock: 0 }, Step::GoesUnheard { lock: 0 }];
+        for (lock, owner) in pairs(1).filter(|(_, owner)| *owner < 2) {
+            for mode in MODES {
+                steps.push(plain(lock, owner, mode, Wait::Block(None)));
+            }
+            steps.push(one_level(lock, owner));
+            steps.push(Step::Leaves { lock, owner });
+        }
+        Self {
+            name: "one lock, many connections",
+            locks: 1,
+            connections: 3,
+            one_thing_at_a_time: false,
+            is_slow: true,
+            max_depth: 2,
+            steps,
+        }
+    }
+
+    /// One lock and everything there is.
+    pub fn one_lock() -> Self {
+        let mut steps = vec![Step::Passes { is_late: false }, Step::Passes { is_late: true }];
+        for (lock, owner) in pairs(1) {
+            for mode in MODES {
+                for wait in [
+                    Wait::No,
+                    Wait::Block(None),
+                    Wait::Block(Some(1)),
+                    Wait::Ticket(1),
+                    Wait::Ticket(2),
+                ] {
+                    steps.push(plain(lock, owner, mode, wait));
+                    steps.push(tied(lock, owner, mode, wait));
+                }
+                for depth in 1..=3 {
+                    steps.push(deep(lock, owner, mode, depth));
+                }
+                let mode = Some(mode);
+                for levels in [Levels::One, Levels::All, Levels::DownTo(0), Levels::DownTo(1)] {
+                    steps.push(Step::Releases { lock, owner, mode, levels });
+                }
+            }
+            for wait in [Wait::No, Wait::Block(None), Wait::Block(Some(1)), Wait::Ticket(2)] {
+                steps.push(upgrade(lock, owner, wait));
+            }
+            steps.extend([
+                one_level(lock, owner),
+                Step::ReleasesByToken { lock, owner },
+                Step::Renews { lock, owner },
+                Step::Cancels { lock, owner },
+                Step::Leaves { lock, owner },
+            ]);
+        }
+        let lock = 0;
+        steps.extend(
+            [None, Some(Mode::Read), Some(Mode::Write)].map(|mode| Step::Forces { lock, mode }),
+        );
+        steps.extend((1..=2).map(|client| Step::Disconnects { client }));
+        steps.extend([
+            Step::Hears { lock },
+            Step::GoesUnheard { lock },
+            Step::Vanishes { lock },
+            Step::IsDismissed { lock, by_type: false },
+            Step::IsDismissed { lock, by_type: true },
+            Step::TicketsRunOut,
+        ]);
+        Self {
+            name: "one lock, everything",
+            locks: 1,
+            connections: 2,
+            one_thing_at_a_time: false,
+            is_slow: true,
+            max_depth: 2,
+            steps,
+        }
+    }
+}
+
+fn pairs(locks: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..locks).flat_map(|lock| (0..OWNERS.len()).map(move |owner| (lock, owner)))
+}
+
+fn ask(lock: usize, owner: usize, mode: Mode, wait: Wait) -> Ask {
+    Ask { lock, owner, mode, upgrade: false, wait, depth: None, client: None }
+}
+
+fn plain(lock: usize, owner: usize, mode: Mode, wait: Wait) -> Step {
+    Step::Asks(ask(lock, owner, mode, wait))
+}
+
+fn upgrade(lock: usize, owner: usize, wait: Wait) -> Step {
+    Step::Asks(Ask { upgrade: true, ..ask(lock, owner, Mode::Write, wait) })
+}
+
+fn deep(lock: usize, owner: usize, mode: Mode, depth: u16) -> Step {
+    Step::Asks(Ask { depth: Some(depth), ..ask(lock, owner, mode, Wait::No) })
+}
+
+/// Two connections for three owners: one of them is shared.
+fn tied(lock: usize, owner: usize, mode: Mode, wait: Wait) -> Step {
+    let client = Some(1 + owner as u64 % 2);
+    Step::Asks(Ask { client, ..ask(lock, owner, mode, wait) })
+}
+
+fn one_level(lock: usize, owner: usize) -> Step {
+    Step::Releases { lock, owner, mode: None, levels: Levels::One }
+}

@@ -1,0 +1,108 @@
+//! Who waits for whom, as naively as it can be said.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rlock_core::waits_for::Search;
+use rlock_core::{Acquire, Entry, Kind, Mode, Owner};
+
+use super::support::World;
+use super::town::Town;
+
+type Graph = BTreeMap<Owner, BTreeSet<Owner>>;
+
+/// One of a queue, in the order in which they are served.
+struct Standing {
+    owner: Owner,
+    mode: Mode,
+    is_ticket: bool,
+}
+
+fn line(world: &World) -> Vec<Standing> {
+    let standing = |(entry, _): (&Entry, bool)| Standing {
+        owner: entry.owner.clone(),
+        mode: entry.mode,
+        is_ticket: entry.kind == Kind::Ticket,
+    };
+    world.memory.queue.iter().map(standing).collect()
+}
+
+/// A blocked owner waits for the holders in its way and for the blocked owners ahead of it, but a
+/// reader not for readers; behind a wait of its own that makes it a re-entry, it waits for what
+/// that one waits for. Nobody waits for a ticket.
+fn blockers(world: &World, line: &[Standing], place: usize) -> BTreeSet<Owner> {
+    let Standing { owner, mode, .. } = &line[place];
+    let is_own = |one: &Standing| {
+        let makes_re_entry = one.mode == Mode::Write || *mode == Mode::Read;
+        !one.is_ticket && one.owner == *owner && makes_re_entry
+    };
+    let place = line[..place].iter().position(is_own).unwrap_or(place);
+    let meets = |mode| mode == Mode::Write || line[place].mode == Mode::Write;
+    let holders = world.lock.holds_at(world.now).filter(|(_, mode, _)| meets(*mode));
+    let ahead = line[..place].iter().filter(|one| !one.is_ticket && meets(one.mode));
+    let all = holders.map(|(holder, _, _)| holder).chain(ahead.map(|one| &one.owner));
+    all.filter(|other| *other != owner).cloned().collect()
+}
+
+/// Whom everybody waits for who is parked.
+fn graph(town: &Town<'_>) -> Graph {
+    let mut graph = Graph::new();
+    for world in &town.locks {
+        let line = line(world);
+        for place in (0..line.len()).filter(|place| !line[*place].is_ticket) {
+            let owner = line[place].owner.clone();
+            graph.entry(owner).or_default().extend(blockers(world, &line, place));
+        }
+    }
+    graph
+}
+
+/// Whether one waits for itself, directly or not.
+fn is_in_a_cycle(graph: &Graph, owner: &Owner) -> bool {
+    let mut open: Vec<&Owner> = graph.get(owner).into_iter().flatten().collect();
+    let mut seen = BTreeSet::new();
+    while let Some(next) = open.pop() {
+        if seen.insert(next) {
+            open.extend(graph.get(next).into_iter().flatten());
+        }
+    }
+    seen.contains(owner)
+}
+
+/// A cycle is found where the wait closes one when all is done, and no cycle is told that is not
+/// one then.
+pub fn is_true(town: &Town<'_>, lock: usize, ask: &Acquire<'_>, found: &Search) {
+    let (mut then, owner) = (town.fork(), Owner::from(ask.owner));
+    then.check(false);
+    let (_, waiter) = then.locks[lock].park(*ask, None);
+    let is_it = |(entry, _): (&Entry, bool)| entry.kind == Kind::Blocked(waiter);
+    let world = &then.locks[lock];
+    let place = world.memory.queue.iter().position(is_it).expect("it is parked");
+    let mut graph = graph(&then);
+    // It asks about this wait, not about those of its other connections.
+    graph.insert(owner.clone(), blockers(world, &line(world), place));
+    match found {
+        Search::Cycle(owners) => {
+            let nexts = owners.iter().skip(1).chain(&owners[..1]);
+            for (one, next) in owners.iter().zip(nexts) {
+                let waits = graph.get(one).is_some_and(|blockers| blockers.contains(next));
+                assert!(waits, "{one:?} does not wait for {next:?}: {owners:?} is no cycle");
+            }
+        }
+        Search::NoCycle => {
+            let closes = is_in_a_cycle(&graph, &owner);
+            assert!(!closes, "{owner:?} closes a cycle by {ask:?}: {graph:?}");
+        }
+        Search::GaveUp => panic!("a small town is looked through"),
+    }
+}
+
+/// Where an owner that is parked does nothing else, no cycle comes to be behind the search's back.
+pub fn no_cycle_came_to_be(town: &Town<'_>) {
+    if !town.profile.one_thing_at_a_time {
+        return;
+    }
+    let graph = graph(town);
+    for owner in graph.keys() {
+        assert!(!is_in_a_cycle(&graph, owner), "{owner:?} waits for itself: {graph:?}");
+    }
+}

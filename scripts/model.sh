@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Every state of a small town of locks, breadth first: more than ten million of them in all, or STATES of each profile.
+# What was done and what was answered is printed with how often; a law that breaks, with the shortest way to it.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+cd "$root"
+export RLOCK_STATES=${STATES:-3400000}
+cargo test --release --locked -p rlock-core --test model_check -- --nocapture
