@@ -1,5 +1,5 @@
 # Shortcuts only: each does one thing, in scripts/. `make` lists them.
-.PHONY: help build run test lint matrix mutants model fuzz abuse torture moves valgrind bench-pair figures clean
+.PHONY: help build run test lint matrix mutants model fuzz abuse torture moves valgrind bench bench-gate clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -40,11 +40,11 @@ moves: ## a slot of a cluster moves 50 times (MOVES) while clients wait for its 
 valgrind: ## the server tests under valgrind: memory errors and leaks
 	@scripts/valgrind.sh
 
-bench-pair: ## instructions of ACQUIRE + RELEASE beside SET NX PX + DEL
-	@scripts/callgrind.sh
+bench: ## beside what would be used instead: docs/benchmarks.md (QUICK=1; SERVERS="default valkey-9.1")
+	@scripts/bench.sh
 
-figures: ## what waiting costs and how late a grant is, with few and with 10 000 who wait
-	@scripts/figures.sh
+bench-gate: ## allocations and instructions are as recorded in bench/gate.json (RECORD=1 records them)
+	@scripts/bench.sh gate
 
 clean: ## remove what was built and what was fetched, and the data of `make run`
 	@rm -rf target .tools

@@ -24,4 +24,11 @@ export RLOCK_SERVER=${RLOCK_SERVER:-$tools/servers/default/redis-server}
 export RLOCK_CLI=${RLOCK_CLI:-$tools/servers/default/redis-cli}
 run_tests -p rlock
 run_torture
+gate=0
+scripts/bench.sh gate || gate=$?
+case $gate in
+    0) passed=$((passed + 1)) ;;
+    77) ;; # said why
+    *) failed=$((failed + 1)) ;;
+esac
 sum_up

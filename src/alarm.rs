@@ -5,8 +5,8 @@ use crate::ffi::{self, Ctx};
 use crate::memories::Mark;
 use crate::{executor, publish, state};
 
-/// While nothing may be written (a pause, a cluster that is down), marked locks wait so long for the
-/// next try, in milliseconds.
+/// While nothing may be written (a pause, a cluster that is down), marked locks wait so long for
+/// the next try, in milliseconds.
 const RETRY_MS: u64 = 50;
 
 /// Sets the timer to the next alarm, if it is not there already.

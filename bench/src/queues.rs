@@ -1,12 +1,12 @@
 //! The crowds: blocked connections, tickets and readers of one lock, and, beside them, connections
 //! that want nothing.
 
-use crate::bench::until_all_is_read;
 use crate::flatness::Crowd;
+use crate::stage::until_all_is_read;
 use crate::support::{Server, Waiter};
 
 /// Commands that are sent at once by those who do not block.
-const PIPELINED: usize = 100;
+pub const PIPELINED: usize = 100;
 
 /// One holds, the others are blocked. The holder releases and queues again, in one write.
 pub struct Line<const LOOKS_FOR_DEADLOCKS: bool> {
@@ -19,6 +19,7 @@ pub struct Line<const LOOKS_FOR_DEADLOCKS: bool> {
 impl<const LOOKS_FOR_DEADLOCKS: bool> Crowd for Line<LOOKS_FOR_DEADLOCKS> {
     // A search takes up to 1000 steps of its own.
     const STEPS: usize = if LOOKS_FOR_DEADLOCKS { 2000 } else { 10_000 };
+    const SIZE_MAX: usize = 10_000;
     const IS_CONNECTED_EACH: bool = true;
 
     fn gather(server: &Server, size: usize) -> Self {
@@ -74,6 +75,7 @@ pub struct Pings {
 
 impl Crowd for Pings {
     const STEPS: usize = 10_000;
+    const SIZE_MAX: usize = 10_000;
     const IS_CONNECTED_EACH: bool = true;
 
     fn gather(server: &Server, size: usize) -> Self {
@@ -99,7 +101,7 @@ pub struct Tickets {
 
 impl Crowd for Tickets {
     const STEPS: usize = 200_000;
-    const IS_CONNECTED_EACH: bool = false;
+    const SIZE_MAX: usize = 100_000;
 
     fn gather(server: &Server, size: usize) -> Self {
         let mut connection = Waiter::connect(server);
@@ -133,7 +135,7 @@ pub struct Readers {
 
 impl Crowd for Readers {
     const STEPS: usize = 100_000;
-    const IS_CONNECTED_EACH: bool = false;
+    const SIZE_MAX: usize = 10_000;
 
     fn gather(server: &Server, size: usize) -> Self {
         let mut connection = Waiter::connect(server);

@@ -5,49 +5,41 @@ use std::time::Instant;
 
 use redis::Value;
 
-use crate::bench::{
-    CpuClock, Sample, say, say_beside_goal, say_kept_off, server, until_all_is_read, us_since,
-};
+use crate::Profile;
+use crate::book::Book;
+use crate::sample::Sample;
+use crate::stage::{self, server, until_all_is_read, us_since};
 use crate::support::{Server, Waiter};
 
-const ROUNDS: usize = 5000;
+pub const SECTION: &str = "waiting: hand-off between two clients, us";
+pub const HAND_OFF: &str = "RLOCK.RELEASE to the next one's grant";
+pub const PING: &str = "PING to its reply";
+pub const RETRY: &str = "DEL + PUBLISH to the next one's SET NX PX";
+
 /// Not counted: caches and buffers get warm.
 const ROUNDS_BEFORE: usize = 200;
 
-/// Prints the three of them, and how they compare.
-pub fn measure() {
-    println!("Hand-off between two clients, {ROUNDS} rounds:");
+/// Notes the three of them.
+pub fn measure(book: &mut Book, profile: Profile) {
+    let rounds = if profile == Profile::Quick { 1000 } else { 5000 };
     let server = server(&[]);
     let mut watcher = Waiter::connect(&server);
     let (mut lock, mut retry) = (HandOff::between(&server), PublishAndRetry::between(&server));
-    let (mut pings, mut locks, mut retries) =
-        (Sample::default(), Sample::default(), Sample::default());
-    for round in 0..ROUNDS_BEFORE + ROUNDS {
+    let mut samples: [Sample; 3] = Default::default();
+    for round in 0..ROUNDS_BEFORE + rounds {
         lock.prepare();
         let begin = Instant::now();
         until_all_is_read(&mut watcher);
         let ping = us_since(begin);
-        let taken = [ping, lock.go(), retry.go()];
+        let taken = [lock.go(), ping, retry.go()];
         if round >= ROUNDS_BEFORE {
-            let samples = [&mut pings, &mut locks, &mut retries];
-            samples.into_iter().zip(taken).for_each(|(sample, us)| sample.add(us));
+            samples.iter_mut().zip(taken).for_each(|(sample, us)| sample.add(us));
         }
     }
-    let rows = [
-        ("  RLOCK.RELEASE to the next one's grant", &locks),
-        ("  PING to its reply", &pings),
-        ("  DEL + PUBLISH to the next one's SET NX PX", &retries),
-    ];
-    for (what, sample) in rows {
-        say(what, &format!("p50 {:.1} p99 {:.1} us", sample.median(), sample.percentile(99)));
+    for (row, sample) in [HAND_OFF, PING, RETRY].into_iter().zip(&samples) {
+        book.put_percentiles(SECTION, row, sample);
     }
-    let beside_retry = locks.median() / retries.median();
-    let beside_ping = locks.median() / pings.median();
-    let figure = format!("{beside_retry:.2}x");
-    say_beside_goal("  beside publish + retry, p50", &figure, "<= 0.50x", beside_retry <= 0.5);
-    let figure = format!("{beside_ping:.2}x");
-    say_beside_goal("  beside PING, p50", &figure, "<= 1.25x", beside_ping <= 1.25);
-    say_kept_off(&CpuClock::of(&mut server.client()));
+    stage::say_kept_off(&mut server.client());
 }
 
 /// The holder first, then the one who is blocked.

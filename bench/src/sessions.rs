@@ -6,28 +6,31 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use crate::bench::{
-    CpuClock, Sample, say_beside_goal, say_kept_off, server, until_all_is_read, us_since,
-};
+use crate::Profile;
+use crate::book::Book;
+use crate::sample::Sample;
+use crate::stage::{self, server, until_all_is_read, us_since};
 use crate::support::{Server, Waiter};
 
-const KILLS: usize = 200;
+/// From the signal to the grant, in microseconds.
+pub const SECTION: &str = "waiting: a session's process is killed, to grant, us";
+pub const KILLED: &str = "SIGKILL to the next one's grant";
 
-/// Prints the time from the signal to the grant.
-pub fn measure() {
-    println!("The holder's process is killed by SIGKILL while another owner is blocked:");
+/// Notes the time from the signal to the grant.
+pub fn measure(book: &mut Book, profile: Profile) {
+    let kills = if profile == Profile::Quick { 50 } else { 200 };
     let server = server(&[]);
     let mut admin = server.client();
     let (mut waiter, mut watcher) = (Waiter::connect(&server), Waiter::connect(&server));
-    let mut taken_ms = Sample::default();
-    for _ in 0..KILLS {
+    let mut taken_us = Sample::default();
+    for _ in 0..kills {
         let mut holder = holder(&server);
         waiter.say("RLOCK.ACQUIRE hot waiter BLOCK 10000");
         until_all_is_read(&mut watcher);
         let begin = Instant::now();
         holder.kill().unwrap();
         waiter.answer();
-        taken_ms.add(us_since(begin) / 1e3);
+        taken_us.add(us_since(begin));
         holder.wait().unwrap();
         assert_eq!(admin.shows("hot"), "write: waiter write 1");
         assert_eq!(waiter.number("RLOCK.RELEASE hot waiter"), 0);
@@ -35,13 +38,8 @@ pub fn measure() {
     assert_eq!(admin.shows("hot"), "free:", "a hold was left behind");
     let left = ["rlock_locks", "rlock_sessions"].map(|field| admin.info_number("rlock", field));
     assert_eq!(left, [0, 0], "locks, sessions left behind");
-    let (p50, p99) = (taken_ms.median(), taken_ms.percentile(99));
-    let figure = format!(
-        "p50 {p50:.2} p99 {p99:.2} max {:.2} ms of {KILLS}; no hold left behind",
-        taken_ms.max()
-    );
-    say_beside_goal("  signal to grant", &figure, "p99 <= 1 ms", p99 <= 1.0);
-    say_kept_off(&CpuClock::of(&mut admin));
+    book.put_percentiles(SECTION, KILLED, &taken_us);
+    stage::say_kept_off(&mut admin);
 }
 
 /// This program once more, as the one that holds the lock with SESSION.

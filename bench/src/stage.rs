@@ -1,12 +1,13 @@
-//! The bench that everything is measured on: who runs on which core, what is read off the server,
-//! how a figure is printed.
+//! Where it is measured: who runs on which core, and what is read off the server.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Instant;
 
-use crate::support::{Client, Server, Waiter};
+use crate::Profile;
+use crate::support::{Client, Server, Version, Waiter};
 
 /// The server's core and that of its clients; none where they cannot be told apart.
 static CORES: OnceLock<Option<(u32, u32)>> = OnceLock::new();
@@ -15,12 +16,14 @@ static CORES: OnceLock<Option<(u32, u32)>> = OnceLock::new();
 pub fn take_own_core() -> Option<(u32, u32)> {
     *CORES.get_or_init(|| {
         let (first, last) = allowed_cores()?;
-        let own_id = std::process::id().to_string();
-        let mut taskset = Command::new("taskset");
-        taskset.args(["-cp", &last.to_string(), &own_id]).stdout(Stdio::null());
-        let is_done = taskset.status().is_ok_and(|status| status.success());
-        (first != last && is_done).then_some((first, last))
+        (first != last && pin(std::process::id(), last)).then_some((first, last))
     })
+}
+
+fn pin(process: u32, core: u32) -> bool {
+    let mut taskset = Command::new("taskset");
+    taskset.args(["-acp", &core.to_string(), &process.to_string()]).stdout(Stdio::null());
+    taskset.status().is_ok_and(|status| status.success())
 }
 
 /// First and last of a list such as `0-1,4`.
@@ -32,13 +35,20 @@ fn allowed_cores() -> Option<(u32, u32)> {
     Some((first, numbers.last().unwrap_or(first)))
 }
 
-/// A server on the server's core.
+/// A server on the server's core, with a unix socket and a TCP port.
 #[track_caller]
 pub fn server(settings: &[&str]) -> Server {
-    match take_own_core() {
-        Some((core, _)) => Server::under(&["taskset", "-c", &core.to_string()], settings),
-        None => Server::with(settings),
+    on_its_core(Server::primary(settings))
+}
+
+/// Moves a server, with all of its threads, to the server's core.
+#[track_caller]
+pub fn on_its_core(server: Server) -> Server {
+    if let Some((core, _)) = take_own_core() {
+        let process = server.client().info_number("server", "process_id");
+        assert!(pin(process as u32, core), "taskset failed");
     }
+    server
 }
 
 /// A server for `connections` that wait at once.
@@ -93,10 +103,10 @@ impl CpuClock {
     }
 }
 
-/// What tells whether delays are the server's own.
-pub fn say_kept_off(cpu: &CpuClock) {
-    let ms = cpu.kept_off_ns() as f64 / 1e6;
-    say("  (other processes had the server's core for", &format!("{ms:.0} ms in all)"));
+/// Prints what tells whether delays are the server's own.
+pub fn say_kept_off(client: &mut Client) {
+    let ms = CpuClock::of(client).kept_off_ns() as f64 / 1e6;
+    println!("  (other processes had the server's core for {ms:.0} ms in all)");
 }
 
 /// The server has dealt with all that was sent to it before: it answers after the turn of its loop
@@ -111,43 +121,37 @@ pub fn us_since(begin: Instant) -> f64 {
     begin.elapsed().as_secs_f64() * 1e6
 }
 
-/// Measured values of one kind.
-#[derive(Default)]
-pub struct Sample(Vec<f64>);
-
-impl Sample {
-    pub fn add(&mut self, value: f64) {
-        self.0.push(value);
-    }
-
-    /// The value that `percent` of all do not exceed.
-    #[track_caller]
-    pub fn percentile(&self, percent: usize) -> f64 {
-        let mut sorted = self.0.clone();
-        sorted.sort_by(f64::total_cmp);
-        sorted[(sorted.len() * percent).div_ceil(100).max(1) - 1]
-    }
-
-    pub fn median(&self) -> f64 {
-        self.percentile(50)
-    }
-
-    pub fn min(&self) -> f64 {
-        self.percentile(0)
-    }
-
-    pub fn max(&self) -> f64 {
-        self.percentile(100)
-    }
+/// What to know before one reads a figure: server, machine, day, the module's commit.
+pub fn about(profile: Profile) -> BTreeMap<String, String> {
+    let server = server(&[]);
+    let mut client = server.client();
+    let version = ["valkey_version", "redis_version"];
+    let version = version.iter().find_map(|field| client.info("server", field)).unwrap();
+    let make = if matches!(server.version(), Version::Redis(..)) { "Redis" } else { "Valkey" };
+    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let cores = cpu.lines().filter(|line| line.starts_with("processor")).count();
+    let where_it_runs = match take_own_core() {
+        Some((theirs, ours)) => format!("server on core {theirs}, clients on core {ours}"),
+        None => "server and clients wherever the system puts them".to_owned(),
+    };
+    let machine = format!(
+        "{cores} cores, {}, Linux {}; {where_it_runs}",
+        model.trim_start_matches([' ', '\t', ':']),
+        kernel.trim(),
+    );
+    let known = [
+        ("server", format!("{make} {version}")),
+        ("machine", machine),
+        ("date", said_by("date", &["-u", "+%Y-%m-%d %H:%M UTC"])),
+        ("commit", said_by("git", &["describe", "--always", "--dirty"])),
+        ("profile", if profile == Profile::Quick { "quick" } else { "full" }.to_owned()),
+    ];
+    known.map(|(name, value)| (name.to_owned(), value)).into()
 }
 
-/// Prints a figure.
-pub fn say(what: &str, figure: &str) {
-    println!("{what:<44} {figure}");
-}
-
-/// Prints a figure and whether it reaches the goal.
-pub fn say_beside_goal(what: &str, figure: &str, goal: &str, is_reached: bool) {
-    let verdict = if is_reached { "reached" } else { "MISSED" };
-    say(what, &format!("{figure}; goal {goal}: {verdict}"));
+fn said_by(program: &str, words: &[&str]) -> String {
+    let output = Command::new(program).args(words).stderr(Stdio::null()).output();
+    output.map_or(String::new(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }

@@ -1,0 +1,148 @@
+//! What was measured, as it is kept in `bench/results`.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use crate::sample::Sample;
+
+/// The median of what was measured, and the least and the most of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Figure {
+    pub section: String,
+    pub row: String,
+    pub column: String,
+    pub value: f64,
+    pub least: f64,
+    pub most: f64,
+}
+
+/// One run on one server.
+#[derive(Default, Serialize, Deserialize)]
+pub struct Book {
+    /// Server, machine, date, how long it was measured: what to know before one reads a figure.
+    pub about: BTreeMap<String, String>,
+    pub figures: Vec<Figure>,
+    /// What other clients measured, as they printed it.
+    pub peers: Vec<serde_json::Value>,
+    /// What is not there, and why.
+    pub missing: Vec<String>,
+}
+
+impl Book {
+    /// Notes what was measured.
+    pub fn put(&mut self, section: &str, row: &str, column: &str, measured: &Sample) {
+        let (value, least, most) = (measured.median(), measured.min(), measured.max());
+        self.put_figure(section, row, column, value, least, most);
+    }
+
+    /// Notes the median, the 99th percentile and the most of what was measured.
+    pub fn put_percentiles(&mut self, section: &str, row: &str, measured: &Sample) {
+        self.put_value(section, row, "p50", measured.median());
+        self.put_value(section, row, "p99", measured.percentile(99));
+        self.put_value(section, row, "max", measured.max());
+    }
+
+    /// Notes what was counted, or measured once.
+    pub fn put_value(&mut self, section: &str, row: &str, column: &str, value: f64) {
+        self.put_figure(section, row, column, value, value, value);
+    }
+
+    fn put_figure(
+        &mut self,
+        section: &str,
+        row: &str,
+        column: &str,
+        value: f64,
+        least: f64,
+        most: f64,
+    ) {
+        let spread = if least < most {
+            format!(" ({} to {})", short(least), short(most))
+        } else {
+            String::new()
+        };
+        println!("  {row:<46} {column:<24} {}{spread}", short(value));
+        let (section, row, column) = (section.to_owned(), row.to_owned(), column.to_owned());
+        self.figures.push(Figure { section, row, column, value, least, most });
+    }
+
+    /// Notes what could not be measured here.
+    pub fn miss(&mut self, what: String) {
+        println!("  NOT MEASURED: {what}");
+        self.missing.push(what);
+    }
+
+    /// Measures one thing. If that ends in a panic, this is noted, and the rest goes on.
+    pub fn measure(&mut self, name: &str, work: impl FnOnce(&mut Book)) {
+        println!("{name}");
+        let begin = Instant::now();
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(self))) {
+            let said = panic.downcast_ref::<String>().cloned();
+            let said = said.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+            self.miss(format!("{name}: {}", said.unwrap_or_default()));
+        }
+        println!("  ({:.0} s)", begin.elapsed().as_secs_f64());
+    }
+
+    /// The median of one figure, if it is there.
+    pub fn value(&self, section: &str, row: &str, column: &str) -> Option<f64> {
+        let is_it = |f: &&Figure| f.section == section && f.row == row && f.column == column;
+        self.figures.iter().find(is_it).map(|figure| figure.value)
+    }
+
+    /// In this column, how many times the second row's figure the first row's is.
+    pub fn ratio(&self, section: &str, column: &str, row: &str, beside: &str) -> Option<f64> {
+        Some(self.value(section, row, column)? / self.value(section, beside, column)?)
+    }
+
+    /// What is known of the run under this name.
+    pub fn about(&self, name: &str) -> &str {
+        self.about.get(name).map_or("", String::as_str)
+    }
+
+    /// Writes it to `bench/results`, under the server's name: `redis-7.0.json`.
+    pub fn save(&self) {
+        let name = self.about("server").to_lowercase().replace(' ', "-");
+        let name = name.rsplit_once('.').map_or(name.as_str(), |(minor, _)| minor);
+        let path = folder().join(format!("{name}.json"));
+        std::fs::create_dir_all(folder()).unwrap();
+        let text = serde_json::to_string_pretty(self).unwrap();
+        std::fs::write(&path, text + "\n").unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    }
+
+    /// All that are there, by name.
+    pub fn load_all() -> BTreeMap<String, Book> {
+        let files = std::fs::read_dir(folder()).into_iter().flatten().flatten();
+        let paths = files.map(|file| file.path());
+        let books = paths.filter(|path| path.extension().is_some_and(|ext| ext == "json"));
+        let read = books.map(|path| {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let book = serde_json::from_str(&text);
+            let book = book.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+            (path.file_stem().unwrap().to_string_lossy().into_owned(), book)
+        });
+        read.collect()
+    }
+}
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("results")
+}
+
+/// Three digits that mean something.
+pub fn short(value: f64) -> String {
+    let size = value.abs();
+    if size >= 1e6 {
+        format!("{:.2} M", value / 1e6)
+    } else if size >= 100.0 || value.fract() == 0.0 {
+        format!("{value:.0}")
+    } else if size >= 10.0 {
+        format!("{value:.1}")
+    } else {
+        format!("{value:.2}")
+    }
+}

@@ -1,0 +1,102 @@
+//! What one step costs the server when few wait or hold and when many do: it is to be the same.
+
+use crate::Profile;
+use crate::book::Book;
+use crate::queues::{Line, Pings, Readers, Tickets};
+use crate::quiet::{PExpires, Reentries, Renewals};
+use crate::redissons::{FairLine, ReadHolders};
+use crate::sample::Sample;
+use crate::stage::{CpuClock, may_open, server_for};
+use crate::support::Server;
+
+/// Server CPU in microseconds; a column for each number of those who stand there.
+pub const SECTION: &str = "waiting: server CPU per step, us, beside how many";
+pub const HAND_OFF: &str = "hand-off to a blocked connection";
+pub const SEARCH: &str = "the same, looking for deadlocks";
+pub const POLL: &str = "poll of a ticket that is not first";
+pub const READ: &str = "READ acquire + release, beside readers";
+pub const PING: &str = "beside it: PING by each in turn";
+pub const FAIR: &str = "beside it: hand-off by Redisson's fair scripts";
+pub const READ_BY_SCRIPTS: &str = "beside it: the pair by Redisson's read scripts";
+pub const REENTRY: &str = "ACQUIRE again + RELEASE, beside levels";
+pub const RENEW: &str = "RENEW, beside held locks";
+
+/// How many stand there: nobody has more connections than the fourth.
+const SIZES: [usize; 5] = [1, 100, 1000, 10_000, 100_000];
+
+/// People who stand in the way of each other, always the same number of them.
+pub trait Crowd: Sized {
+    /// Steps in one measurement: all passes together take a second or more of the server's time.
+    const STEPS: usize;
+    /// The most that there may be.
+    const SIZE_MAX: usize;
+    /// Whether each of them has a connection of its own.
+    const IS_CONNECTED_EACH: bool = false;
+
+    /// They arrive, and each of them has its turn once: the server's caches have met them all.
+    fn gather(server: &Server, size: usize) -> Self;
+    /// So many steps, after which they stand as before.
+    fn go(&mut self, steps: usize);
+}
+
+/// Notes all of it.
+pub fn measure(book: &mut Book, profile: Profile) {
+    flat::<Line<false>>(book, profile, HAND_OFF);
+    flat::<Line<true>>(book, profile, SEARCH);
+    flat::<Pings>(book, profile, PING);
+    flat::<FairLine>(book, profile, FAIR);
+    flat::<Tickets>(book, profile, POLL);
+    flat::<Readers>(book, profile, READ);
+    flat::<ReadHolders>(book, profile, READ_BY_SCRIPTS);
+    flat::<Reentries>(book, profile, REENTRY);
+    flat::<Renewals>(book, profile, RENEW);
+    flat::<PExpires>(book, profile, "beside it: PEXPIRE, beside keys");
+}
+
+/// The column for so many.
+pub fn column(size: usize) -> String {
+    match size {
+        0..1000 => size.to_string(),
+        _ => format!("{} 000", size / 1000),
+    }
+}
+
+/// The largest of one row's figures beside the least, for 1 to 10 000.
+pub fn spread(book: &Book, row: &str) -> Option<f64> {
+    let sizes = SIZES.iter().filter(|size| **size <= 10_000);
+    let mut costs = Sample::default();
+    sizes.filter_map(|size| book.value(SECTION, row, &column(*size))).for_each(|us| costs.add(us));
+    (costs.len() > 1).then(|| costs.max() / costs.min())
+}
+
+fn flat<C: Crowd>(book: &mut Book, profile: Profile, row: &str) {
+    let (passes, part) = if profile == Profile::Quick { (1, 5) } else { (3, 1) };
+    let size_max = if profile == Profile::Quick { 1000 } else { C::SIZE_MAX };
+    let sizes = SIZES.into_iter().filter(|size| *size <= size_max.min(C::SIZE_MAX));
+    let (sizes, too_many): (Vec<usize>, Vec<usize>) =
+        sizes.partition(|size| !C::IS_CONNECTED_EACH || may_open(size + 1));
+    if !too_many.is_empty() {
+        book.miss(format!("{row}, {too_many:?}: `ulimit -n` is too low"));
+    }
+    let mut costs = vec![Sample::default(); sizes.len()];
+    // In turn, so that a busy moment of the machine hits all alike.
+    for _ in 0..passes {
+        for (size, cost) in sizes.iter().zip(&mut costs) {
+            cost.add(step_us::<C>(*size, C::STEPS / part));
+        }
+    }
+    for (size, cost) in sizes.iter().zip(&costs) {
+        book.put(SECTION, row, &column(*size), cost);
+    }
+}
+
+/// What a step costs a new server, in microseconds.
+fn step_us<C: Crowd>(size: usize, steps: usize) -> f64 {
+    let server = server_for(if C::IS_CONNECTED_EACH { size + 1 } else { 10 });
+    let mut crowd = C::gather(&server, size);
+    crowd.go(steps / 10);
+    let cpu = CpuClock::of(&mut server.client());
+    let begin_ns = cpu.now_ns();
+    crowd.go(steps);
+    (cpu.now_ns() - begin_ns) as f64 / 1e3 / steps as f64
+}

@@ -1,0 +1,118 @@
+//! The gate: allocations per command exactly as recorded, instructions beside `SET NX PX` + `DEL`
+//! within 3 % of what is recorded. Both are the same on every machine with the same server.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::callgrind::Counted;
+use crate::instructions;
+use crate::rivals;
+use crate::support::Version;
+
+/// How far a ratio may be from the recorded one.
+const TOLERANCE: f64 = 0.03;
+
+/// What is recorded in `bench/gate.json`.
+#[derive(Serialize, Deserialize)]
+struct Gate {
+    /// The server that the instructions were counted on.
+    server: String,
+    /// Of the module, per command; a pair or a hand-off is two.
+    allocations: BTreeMap<String, f64>,
+    /// Beside `SET NX PX` + `DEL` in the same run.
+    instructions: BTreeMap<String, f64>,
+}
+
+/// Compares; whether all is as recorded. With `is_to_record` it is recorded instead.
+pub fn run(is_to_record: bool) -> bool {
+    let now = count();
+    if is_to_record {
+        std::fs::write(path(), serde_json::to_string_pretty(&now).unwrap() + "\n").unwrap();
+        println!("recorded in bench/gate.json");
+        return true;
+    }
+    let text = std::fs::read_to_string(path()).expect("bench/gate.json");
+    let recorded: Gate = serde_json::from_str(&text).expect("bench/gate.json");
+    let mut is_passed = true;
+    println!("{:<46} {:>9} {:>9}", "allocations of the module", "recorded", "now");
+    for (name, was, is) in beside(&recorded.allocations, &now.allocations) {
+        is_passed &= verdict(name, was, is, was == is);
+    }
+    if recorded.server != now.server {
+        println!(
+            "NOT SEEN HERE: instructions, recorded on {}, this is {}",
+            recorded.server, now.server
+        );
+        return is_passed;
+    }
+    println!("{:<46} {:>9} {:>9}", "instructions beside SET NX PX + DEL", "recorded", "now");
+    for (name, was, is) in beside(&recorded.instructions, &now.instructions) {
+        is_passed &= verdict(name, was, is, (is / was - 1.0).abs() <= TOLERANCE);
+    }
+    if !is_passed {
+        println!("changed for the better, or for a reason: make bench-gate RECORD=1, and commit");
+    }
+    is_passed
+}
+
+/// A name that one of the two lacks has NaN there, which is never right.
+fn beside<'a>(
+    recorded: &'a BTreeMap<String, f64>,
+    now: &'a BTreeMap<String, f64>,
+) -> Vec<(&'a str, f64, f64)> {
+    let mut names: Vec<&String> = recorded.keys().chain(now.keys()).collect();
+    names.sort();
+    names.dedup();
+    let of = |map: &BTreeMap<String, f64>, name| map.get(name).copied().unwrap_or(f64::NAN);
+    names.into_iter().map(|name| (name.as_str(), of(recorded, name), of(now, name))).collect()
+}
+
+fn verdict(name: &str, was: f64, is: f64, is_right: bool) -> bool {
+    println!("  {name:<44} {was:>9} {is:>9} {}", if is_right { "" } else { "RED" });
+    is_right
+}
+
+fn count() -> Gate {
+    let mut counted = Counted::start();
+    let (mut admin, version) = (counted.server.client(), counted.server.version());
+    let all = rivals::all(&mut admin, version);
+    let mut pair = |name| {
+        let rival = all.iter().find(|rival| rival.name == name).unwrap();
+        instructions::pair(&mut counted, rival)
+    };
+    let base = pair(rivals::SET_DEL).instructions;
+    let counts =
+        [(rivals::RLOCK, pair(rivals::RLOCK)), (rivals::RLOCK_READ, pair(rivals::RLOCK_READ))];
+    let mut counts = Vec::from(counts);
+    counts.push((instructions::HAND_OFF, instructions::hand_off(&mut counted)));
+    let beside_base = counts
+        .iter()
+        .map(|(name, count)| ((*name).to_owned(), thousandths(count.instructions / base)));
+    let instructions = beside_base.collect();
+    counts.extend(instructions::single_commands(&mut counted));
+    let ours = counts
+        .iter()
+        // Now and then the server has the module do something else meanwhile: tenths, no less.
+        .map(|(name, count)| {
+            ((*name).to_owned(), (count.module_allocations * 10.0).round() / 10.0)
+        });
+    Gate { server: name(version), allocations: ours.collect(), instructions }
+}
+
+fn thousandths(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}
+
+/// A server's name and its minor version.
+pub fn name(version: Version) -> String {
+    match version {
+        Version::Redis(major, minor) => format!("Redis {major}.{minor}"),
+        Version::Valkey(major, minor) => format!("Valkey {major}.{minor}"),
+    }
+}
+
+fn path() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("gate.json")
+}

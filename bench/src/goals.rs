@@ -1,0 +1,266 @@
+//! The goals, each a figure of the run beside its limit.
+
+use crate::book::{Book, short};
+use crate::flatness::{self, column};
+use crate::{contended, hand_off, instructions, lateness, limits, memory, pair, rivals, sessions};
+
+/// One goal.
+pub struct Goal {
+    pub work: &'static str,
+    /// What it is measured beside, or what limits it.
+    pub rival: &'static str,
+    limit: Limit,
+    figure: fn(&Book) -> Option<f64>,
+}
+
+#[derive(Clone, Copy)]
+enum Limit {
+    /// So many times the rival's at most.
+    TimesAtMost(f64),
+    /// So many times the rival's at least; on Valkey 8.1, whose scripts are cheaper, the second.
+    TimesAtLeast(f64, f64),
+    /// So much at most, of this unit.
+    AtMost(f64, &'static str),
+    /// So many at least.
+    AtLeast(f64),
+    /// It is shown, and not judged.
+    None,
+}
+
+impl Goal {
+    /// The limit on the server that `book` is about.
+    pub fn limit(&self, book: &Book) -> String {
+        match self.limit {
+            Limit::TimesAtMost(limit) => format!("<= {limit:.2}x"),
+            Limit::TimesAtLeast(..) => format!(">= {}x", self.least(book)),
+            Limit::AtMost(limit, unit) => format!("<= {limit} {unit}"),
+            Limit::AtLeast(limit) => format!(">= {}", short(limit)),
+            Limit::None => "shown".to_owned(),
+        }
+    }
+
+    /// The figure of this run, and whether the goal is reached.
+    pub fn figure(&self, book: &Book) -> String {
+        let Some(figure) = (self.figure)(book) else { return "not measured".to_owned() };
+        let (shown, is_reached) = match self.limit {
+            Limit::TimesAtMost(limit) => (format!("{figure:.2}x"), figure <= limit),
+            Limit::TimesAtLeast(..) => (format!("{figure:.1}x"), figure >= self.least(book)),
+            Limit::AtMost(limit, unit) => (format!("{} {unit}", short(figure)), figure <= limit),
+            Limit::AtLeast(limit) if figure < limit && book.about("profile") == "quick" => {
+                return format!("{} (quick profile)", short(figure));
+            }
+            Limit::AtLeast(limit) => (short(figure), figure >= limit),
+            Limit::None => return format!("{figure:.2}x"),
+        };
+        format!("{shown}, {}", if is_reached { "reached" } else { "**missed**" })
+    }
+
+    fn least(&self, book: &Book) -> f64 {
+        let is_valkey_8 = book.about("server").starts_with("Valkey 8");
+        match self.limit {
+            Limit::TimesAtLeast(_, on_valkey_8) if is_valkey_8 => on_valkey_8,
+            Limit::TimesAtLeast(limit, _) => limit,
+            _ => 0.0,
+        }
+    }
+}
+
+/// What RLOCK's pair takes, so many times a rival's.
+fn instructions_beside(book: &Book, rival: &str) -> Option<f64> {
+    Some(instructions_of(book, rivals::RLOCK)? / instructions_of(book, rival)?)
+}
+
+fn instructions_of(book: &Book, row: &str) -> Option<f64> {
+    book.value(instructions::SECTION, row, instructions::INSTRUCTIONS)
+}
+
+/// All of them, in the order of their table.
+pub const ALL: &[Goal] = &[
+    Goal {
+        work: "acquire + release of a free lock, instructions",
+        rival: rivals::SET_DEL,
+        limit: Limit::TimesAtMost(1.15),
+        figure: |book| instructions_beside(book, rivals::SET_DEL),
+    },
+    Goal {
+        work: "the same without what RM_Replicate takes",
+        rival: rivals::SET_DEL,
+        limit: Limit::None,
+        figure: |book| {
+            let replicate = instructions::REPLICATE;
+            let replicate = book.value(instructions::SECTION, rivals::RLOCK, replicate)?;
+            let without = instructions_of(book, rivals::RLOCK)? - replicate;
+            Some(without / instructions_of(book, rivals::SET_DEL)?)
+        },
+    },
+    Goal {
+        work: "the same, fewer instructions by",
+        rival: rivals::SET_SCRIPT,
+        limit: Limit::TimesAtLeast(2.2, 2.2),
+        figure: |book| Some(1.0 / instructions_beside(book, rivals::SET_SCRIPT)?),
+    },
+    Goal {
+        work: "the same, fewer instructions by",
+        rival: rivals::REDISSON,
+        limit: Limit::TimesAtLeast(5.0, 4.0),
+        figure: |book| Some(1.0 / instructions_beside(book, rivals::REDISSON)?),
+    },
+    Goal {
+        work: "the same, fewer instructions by",
+        rival: rivals::REDISSON_NOW,
+        limit: Limit::TimesAtLeast(7.0, 5.5),
+        figure: |book| Some(1.0 / instructions_beside(book, rivals::REDISSON_NOW)?),
+    },
+    Goal {
+        work: "the same, instructions",
+        rival: rivals::SET_DELIFEQ,
+        limit: Limit::TimesAtMost(1.1),
+        figure: |book| instructions_beside(book, rivals::SET_DELIFEQ),
+    },
+    Goal {
+        work: "the same, server CPU, append-only file every second, 50 in the pipeline",
+        rival: rivals::SET_DEL,
+        limit: Limit::TimesAtMost(1.05),
+        figure: |book| {
+            book.ratio(pair::EVERY_SECOND, &pair::cpu(50), rivals::RLOCK, rivals::SET_DEL)
+        },
+    },
+    Goal {
+        work: "hand-off, release sent to the next owner's reply, p50",
+        rival: hand_off::RETRY,
+        limit: Limit::TimesAtMost(0.5),
+        figure: |book| hand_off_beside(book, hand_off::RETRY),
+    },
+    Goal {
+        work: "the same",
+        rival: hand_off::PING,
+        limit: Limit::TimesAtMost(1.25),
+        figure: |book| hand_off_beside(book, hand_off::PING),
+    },
+    Goal {
+        work: "grants per second, 10 clients, by more",
+        rival: contended::REDISSON,
+        limit: Limit::TimesAtLeast(7.0, 7.0),
+        figure: |book| grants_beside(book, 10),
+    },
+    Goal {
+        work: "the same, 100 clients",
+        rival: contended::REDISSON,
+        limit: Limit::TimesAtLeast(75.0, 75.0),
+        figure: |book| grants_beside(book, 100),
+    },
+    Goal {
+        work: "the same, 1000 clients",
+        rival: contended::REDISSON,
+        limit: Limit::TimesAtLeast(500.0, 500.0),
+        figure: |book| grants_beside(book, 1000),
+    },
+    Goal {
+        work: "grants per second, 10 clients beside 1000",
+        rival: "itself",
+        limit: Limit::TimesAtMost(1.2),
+        figure: |book| Some(grants_of(book, 10)? / grants_of(book, 1000)?),
+    },
+    Goal {
+        work: "first come, first served: best less worst served of 100 clients",
+        rival: "1, and what was on its way",
+        limit: Limit::AtMost(2.0, "grants"),
+        figure: |book| book.value(contended::DIFFERENCE, contended::RLOCK, &column(100)),
+    },
+    Goal {
+        work: "deadlock search of a command about to block, 1000 who wait",
+        rival: "no search",
+        limit: Limit::None,
+        figure: |book| {
+            let of = |row| book.value(flatness::SECTION, row, &column(1000));
+            Some(of(flatness::SEARCH)? / of(flatness::HAND_OFF)?)
+        },
+    },
+    flat("server CPU of a hand-off, 1 to 10 000 who wait", |book| {
+        flatness::spread(book, flatness::HAND_OFF)
+    }),
+    flat("server CPU of a poll, 1 to 10 000 tickets", |book| {
+        flatness::spread(book, flatness::POLL)
+    }),
+    flat("server CPU of a READ pair, 1 to 10 000 readers", |book| {
+        flatness::spread(book, flatness::READ)
+    }),
+    flat("server CPU of entering again, 1 to 10 000 levels", |book| {
+        flatness::spread(book, flatness::REENTRY)
+    }),
+    flat("server CPU of RENEW, 1 to 10 000 held locks", |book| {
+        flatness::spread(book, flatness::RENEW)
+    }),
+    Goal {
+        work: "lease end to the next grant, p50 (never early)",
+        rival: "the server's timer: 600 us",
+        limit: Limit::AtMost(1000.0, "us"),
+        figure: |book| book.value(lateness::SECTION, lateness::QUIET, "p50"),
+    },
+    Goal {
+        work: "the same, p99",
+        rival: "the server's timer: 1200 us",
+        limit: Limit::AtMost(2000.0, "us"),
+        figure: |book| book.value(lateness::SECTION, lateness::QUIET, "p99"),
+    },
+    Goal {
+        work: "the holder's process is killed (SESSION) to the next grant, p99",
+        rival: "one turn of the server's loop",
+        limit: Limit::AtMost(1000.0, "us"),
+        figure: |book| book.value(sessions::SECTION, sessions::KILLED, "p99"),
+    },
+    Goal {
+        work: "bytes per held lock, more than",
+        rival: memory::SET,
+        limit: Limit::AtMost(16.0, "bytes"),
+        figure: |book| {
+            let of = |row| book.value(memory::HELD, row, memory::EACH);
+            Some(of(memory::LOCK)? - of(memory::SET)?)
+        },
+    },
+    Goal {
+        work: "bytes per ticket",
+        rival: "",
+        limit: Limit::AtMost(300.0, "bytes"),
+        figure: |book| book.value(memory::HELD, limits::TICKET, memory::EACH),
+    },
+    Goal {
+        work: "acquire on a growing, cold keyspace, server CPU",
+        rival: memory::SET,
+        limit: Limit::TimesAtMost(1.1),
+        figure: |book| book.ratio(memory::COLD, memory::COLD_ALL, memory::LOCK, memory::SET),
+    },
+    at_least("held locks at once", 1e6, |book| {
+        book.value(memory::MANY, memory::LOCK, memory::HOW_MANY)
+    }),
+    at_least("blocked connections, served in order", 1e4, |book| {
+        book.value(limits::SECTION, limits::BLOCKED, limits::SERVED)
+    }),
+    at_least("tickets, served in order", 1e5, |book| {
+        book.value(limits::SECTION, limits::TICKETS, limits::SERVED)
+    }),
+    at_least("sessions, kept past their leases", 1e4, |book| {
+        book.value(limits::SECTION, limits::SESSIONS, limits::KEPT)
+    }),
+];
+
+const fn flat(work: &'static str, figure: fn(&Book) -> Option<f64>) -> Goal {
+    Goal { work, rival: "itself", limit: Limit::TimesAtMost(1.2), figure }
+}
+
+const fn at_least(work: &'static str, count: f64, figure: fn(&Book) -> Option<f64>) -> Goal {
+    Goal { work, rival: "", limit: Limit::AtLeast(count), figure }
+}
+
+fn hand_off_beside(book: &Book, rival: &str) -> Option<f64> {
+    book.ratio(hand_off::SECTION, "p50", hand_off::HAND_OFF, rival)
+}
+
+fn grants_of(book: &Book, clients: usize) -> Option<f64> {
+    book.value(contended::GRANTS, contended::RLOCK, &column(clients))
+}
+
+fn grants_beside(book: &Book, clients: usize) -> Option<f64> {
+    let rivals = book.value(contended::GRANTS, contended::REDISSON, &column(clients));
+    Some(grants_of(book, clients)? / rivals?)
+}

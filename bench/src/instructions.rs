@@ -1,0 +1,168 @@
+//! Instructions and allocations of a pair, a hand-off, a single command.
+
+use redis::Value;
+
+use crate::book::Book;
+use crate::callgrind::{Counted, Profile};
+use crate::rivals::{self, LEASE_MS, OWNER, Rival};
+use crate::support::{Server, Waiter};
+
+pub const SECTION: &str = "instructions";
+pub const INSTRUCTIONS: &str = "instructions";
+pub const REPLICATE: &str = "of these in RM_Replicate";
+const ALLOCATIONS: &str = "allocations";
+const OURS: &str = "of these the module's";
+pub const HAND_OFF: &str = "hand-off, RLOCK: RELEASE, ACQUIRE BLOCK";
+pub const PUBLISH_AND_RETRY: &str = "hand-off, DEL + PUBLISH, SET NX PX twice";
+
+const PAIRS: usize = 2048;
+/// Commands that are sent at once.
+const PIPELINED: usize = 16;
+/// The locks are the same again and again: the server's tables have their size.
+const LOCKS: usize = 512;
+const HAND_OFFS: usize = 1000;
+
+/// One thing that was counted, each of it by itself.
+pub struct Count {
+    pub instructions: f64,
+    pub module_allocations: f64,
+    pub allocations: f64,
+    pub replicate_instructions: f64,
+}
+
+impl Count {
+    fn of(profile: &Profile, times: usize) -> Count {
+        let each = |sum: u64| sum as f64 / times as f64;
+        Count {
+            instructions: each(profile.instructions),
+            module_allocations: each(profile.module_allocations()),
+            allocations: each(profile.allocations()),
+            replicate_instructions: each(profile.replicate_instructions()),
+        }
+    }
+}
+
+/// Notes the instructions of every rival's pair, and of hand-offs.
+pub fn measure(book: &mut Book) {
+    let mut counted = Counted::start();
+    let mut note = |row: &str, count: &Count| {
+        book.put_value(SECTION, row, INSTRUCTIONS, count.instructions.round());
+        book.put_value(SECTION, row, ALLOCATIONS, count.allocations.round());
+        if row.contains("RLOCK") || row.contains("same") {
+            let ours = (count.module_allocations * 100.0).round() / 100.0;
+            book.put_value(SECTION, row, OURS, ours);
+            let replicate = count.replicate_instructions.round();
+            book.put_value(SECTION, row, REPLICATE, replicate);
+        }
+    };
+    let (mut admin, version) = (counted.server.client(), counted.server.version());
+    for rival in rivals::all(&mut admin, version) {
+        note(rival.name, &pair(&mut counted, &rival));
+    }
+    note(HAND_OFF, &hand_off(&mut counted));
+    note(PUBLISH_AND_RETRY, &publish_and_retry(&mut counted));
+}
+
+/// A rival's pair at a free lock.
+pub fn pair(counted: &mut Counted, rival: &Rival) -> Count {
+    let mut connection = Waiter::connect(&counted.server);
+    let locks: Vec<_> =
+        (0..LOCKS).map(|number| rival.lines_on(&format!("lock:{number}"))).collect();
+    let mut go = |pairs: usize| {
+        let lines: Vec<_> = locks.iter().flatten().collect();
+        let count = pairs * lines.len() / LOCKS;
+        let mut next = lines.iter().cycle().take(count).peekable();
+        while next.peek().is_some() {
+            let batch: Vec<_> = next.by_ref().take(PIPELINED).collect();
+            let words: Vec<&str> = batch.iter().map(|(line, _)| line.as_str()).collect();
+            connection.say_all(&words);
+            for (line, reply) in batch {
+                expect(line, reply, &connection.answer());
+            }
+        }
+    };
+    go(LOCKS);
+    Count::of(&counted.count(|| go(PAIRS)), PAIRS)
+}
+
+fn expect(line: &str, reply: &str, value: &Value) {
+    let is_it = match (reply, value) {
+        ("$-1", Value::Nil) | ("+OK", Value::Okay) | ("+PONG", Value::SimpleString(_)) => true,
+        (":", Value::Int(_)) => true,
+        (number, Value::Int(value)) => number == format!(":{value}"),
+        _ => false,
+    };
+    assert!(is_it, "{line}: {value:?} instead of {reply}");
+}
+
+/// Holder and waiter by turns: the holder releases and queues again, in one write.
+pub fn hand_off(counted: &mut Counted) -> Count {
+    let mut line = ["ann", "bob"].map(|owner| (Waiter::connect(&counted.server), owner));
+    let block = |owner: &str| format!("RLOCK.ACQUIRE handed {owner} BLOCK 0");
+    line[0].0.ask(&block("ann"));
+    line[1].0.park(&counted.server, &block("bob"));
+    let mut go = |times: usize| {
+        for _ in 0..times {
+            let [(holder, owner), (waiter, _)] = &mut line;
+            holder.say_all(&[&format!("RLOCK.RELEASE handed {owner}"), &block(owner)]);
+            assert_eq!(holder.answer(), Value::Int(0));
+            waiter.answer();
+            line.swap(0, 1);
+        }
+    };
+    go(10);
+    Count::of(&counted.count(|| go(HAND_OFFS)), HAND_OFFS)
+}
+
+/// The same work without the module.
+fn publish_and_retry(counted: &mut Counted) -> Count {
+    let [mut holder, mut waiter, mut ears] = [(); 3].map(|()| Waiter::connect(&counted.server));
+    ears.ask("SUBSCRIBE released");
+    let set = format!("SET retried {OWNER} NX PX {LEASE_MS}");
+    holder.ask(&set);
+    let mut go = |times: usize| {
+        for _ in 0..times {
+            assert_eq!(waiter.ask(&set), Value::Nil);
+            holder.say_all(&["DEL retried", "PUBLISH released now"]);
+            ears.answer();
+            assert_eq!(waiter.ask(&set), Value::Okay);
+            assert_eq!([holder.answer(), holder.answer()], [Value::Int(1), Value::Int(1)]);
+            std::mem::swap(&mut holder, &mut waiter);
+        }
+    };
+    go(10);
+    Count::of(&counted.count(|| go(HAND_OFFS)), HAND_OFFS)
+}
+
+/// What each of these commands takes, said as often as there are locks, each on another one: its
+/// name, the count.
+pub fn single_commands(counted: &mut Counted) -> Vec<(&'static str, Count)> {
+    let commands = [
+        ("ACQUIRE of a free lock", format!("RLOCK.ACQUIRE $K {OWNER} LEASE {LEASE_MS}")),
+        ("ACQUIRE again, one level more", format!("RLOCK.ACQUIRE $K {OWNER} LEASE 40000")),
+        ("RENEW", format!("RLOCK.RENEW $K {OWNER} LEASE 50000")),
+        ("ACQUIRE refused", "RLOCK.ACQUIRE $K somebody-else".to_owned()),
+        ("RELEASE of one level", format!("RLOCK.RELEASE $K {OWNER}")),
+        ("RELEASE of the lock", format!("RLOCK.RELEASE $K {OWNER}")),
+        ("ACQUIRE READ of a free lock", format!("RLOCK.ACQUIRE $K {OWNER} READ")),
+        ("RELEASE READ of the lock", format!("RLOCK.RELEASE $K {OWNER} READ")),
+    ];
+    let mut connection = connect_and_warm_up(&counted.server, &commands.each_ref().map(|c| &c.1));
+    let counts = commands.iter().map(|(name, line)| {
+        let profile = counted.count(|| say_to_each_lock(&mut connection, line));
+        (*name, Count::of(&profile, LOCKS))
+    });
+    counts.collect()
+}
+
+fn connect_and_warm_up(server: &Server, lines: &[&String]) -> Waiter {
+    let mut connection = Waiter::connect(server);
+    lines.iter().for_each(|line| say_to_each_lock(&mut connection, line));
+    connection
+}
+
+fn say_to_each_lock(connection: &mut Waiter, line: &str) {
+    for number in 0..LOCKS {
+        connection.ask(&line.replace("$K", &format!("lock:{number}")));
+    }
+}

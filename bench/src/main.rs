@@ -1,0 +1,119 @@
+//! RLOCK beside what would be used instead, measured from outside on a real server. What was
+//! measured is kept in `bench/results`, and shown in `docs/benchmarks.md`. A missed goal fails
+//! nothing here; what must never happen (a grant before its time, a place lost, a hold left
+//! behind) ends the measurement it happens in.
+
+// What must never happen panics here, and the numbers of a run are small.
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::string_slice,
+    clippy::unwrap_used
+)]
+
+// The tests use all of it, this program a part.
+#[allow(dead_code, unused_imports)]
+#[path = "../../tests/server/support/mod.rs"]
+mod support;
+
+mod book;
+mod callgrind;
+mod contended;
+mod flatness;
+mod gate;
+mod goals;
+mod hand_off;
+mod instructions;
+mod lateness;
+mod limits;
+mod memory;
+mod pair;
+mod peers;
+mod play;
+mod plots;
+mod queues;
+mod quiet;
+mod redissons;
+mod report;
+mod rivals;
+mod sample;
+mod sessions;
+mod stage;
+mod wire;
+
+use std::process::ExitCode;
+
+use book::Book;
+
+/// How long it may take.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    /// Three minutes: printed, and not kept.
+    Quick,
+    /// Twenty minutes: kept in `bench/results`.
+    Full,
+}
+
+impl Profile {
+    fn named(name: &str) -> Profile {
+        match name {
+            "quick" => Profile::Quick,
+            "full" => Profile::Full,
+            _ => panic!("{name}: quick or full"),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let is_well = match words[..] {
+        ["gate"] => gate::run(false),
+        ["gate", "record"] => gate::run(true),
+        ["run", profile] => run(Profile::named(profile), false),
+        ["run", profile, "with-peers"] => run(Profile::named(profile), true),
+        // Another process of this program, which is to be killed.
+        ["hold-until-killed", socket, key] => {
+            sessions::hold_until_killed(socket, key);
+            true
+        }
+        ["report"] => {
+            report::write();
+            true
+        }
+        _ => panic!("unknown: {words:?}; see scripts/bench.sh"),
+    };
+    if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Measures all of it on one server; whether nothing is missing.
+fn run(profile: Profile, is_with_peers: bool) -> bool {
+    stage::take_own_core();
+    let mut book = Book { about: stage::about(profile), ..Book::default() };
+    println!("{}, {}", book.about("server"), book.about("machine"));
+    book.measure("instructions", instructions::measure);
+    pair::measure(&mut book, profile);
+    book.measure("hand-off", |book| hand_off::measure(book, profile));
+    book.measure("contended", |book| contended::measure(book, profile));
+    book.measure("flatness", |book| flatness::measure(book, profile));
+    book.measure("lease end", |book| lateness::measure(book, profile));
+    book.measure("session's end", |book| sessions::measure(book, profile));
+    book.measure("memory", memory::held);
+    book.measure("limits", |book| limits::measure(book, profile));
+    book.measure("many", |book| memory::many(book, profile));
+    book.measure("append-only file", memory::append_only_file);
+    book.measure("cold keyspace", |book| memory::cold(book, profile));
+    if is_with_peers {
+        book.measure("peers", peers::measure);
+    }
+    println!("\n{}", report::goals_of(&book));
+    if profile == Profile::Full {
+        book.save();
+    }
+    book.missing.is_empty()
+}

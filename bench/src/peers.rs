@@ -1,0 +1,57 @@
+//! Other locks through their own clients, and RLOCK by the same clients: `scripts/peers.sh` does
+//! it, and prints a line of JSON for each.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::book::{Book, short};
+
+/// Notes what they print, and who was skipped.
+pub fn measure(book: &mut Book) {
+    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../scripts/peers.sh");
+    let mut peers = Command::new(script).stdout(Stdio::piped()).spawn().unwrap();
+    for line in BufReader::new(peers.stdout.take().unwrap()).lines().map_while(Result::ok) {
+        match serde_json::from_str::<Value>(&line) {
+            Ok(figures @ Value::Object(_)) => {
+                println!("  {}", cells(&figures).join(" | "));
+                book.peers.push(figures);
+            }
+            _ if line.starts_with("SKIPPED") => book.miss(line),
+            _ => println!("  {line}"),
+        }
+    }
+    let status = peers.wait().unwrap();
+    assert!(status.success(), "not every peer did its work: {status}");
+}
+
+/// The columns of their table.
+pub const COLUMNS: [&str; 8] = [
+    "lock and client",
+    "work",
+    "threads × processes",
+    "per second",
+    "hand-off p50, us",
+    "p99, us",
+    "most beside least served",
+    "",
+];
+
+/// One line of their table.
+pub fn cells(figures: &Value) -> [String; 8] {
+    let text = |name: &str| figures[name].as_str().unwrap_or_default().to_owned();
+    let number = |name: &str| figures[name].as_f64().map_or(String::new(), short);
+    let contenders = format!("{} × {}", number("threads"), number("processes"));
+    [
+        text("peer"),
+        text("work"),
+        contenders,
+        number("ops_per_s"),
+        number("hand_off_p50_us"),
+        number("hand_off_p99_us"),
+        number("max_min_share"),
+        text("note"),
+    ]
+}

@@ -1,0 +1,131 @@
+//! Many connections in one thread: whoever gets a reply says at once what comes next. The game
+//! decides what that is.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use mio::net::TcpStream;
+use mio::{Events, Interest, Poll, Token};
+
+use crate::wire;
+
+/// A server that says nothing for so long hangs.
+const SILENCE_MAX: Duration = Duration::from_secs(20);
+
+/// What the connections say.
+pub trait Game {
+    /// The connection `seat` has got `reply`.
+    fn hear(&mut self, seat: usize, reply: &[u8], table: &mut Table);
+}
+
+/// What is said, and to be sent when everybody has been heard.
+#[derive(Default)]
+pub struct Table {
+    outboxes: Vec<Vec<u8>>,
+    speakers: Vec<usize>,
+}
+
+impl Table {
+    /// Says `bytes` on the connection `seat`.
+    pub fn say(&mut self, seat: usize, bytes: &[u8]) {
+        if self.outboxes[seat].is_empty() {
+            self.speakers.push(seat);
+        }
+        self.outboxes[seat].extend_from_slice(bytes);
+    }
+}
+
+struct Seat {
+    stream: TcpStream,
+    inbox: Vec<u8>,
+}
+
+/// The connections of one game.
+pub struct Room {
+    poll: Poll,
+    seats: Vec<Seat>,
+    /// What the game says before it has heard anything.
+    pub table: Table,
+}
+
+impl Room {
+    /// So many connections to the server at this port.
+    pub fn open(port: u16, seats: usize) -> Room {
+        let poll = Poll::new().unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let seats = (0..seats).map(|number| {
+            let stream = std::net::TcpStream::connect(address).unwrap();
+            stream.set_nodelay(true).unwrap();
+            stream.set_nonblocking(true).unwrap();
+            let mut stream = TcpStream::from_std(stream);
+            poll.registry().register(&mut stream, Token(number), Interest::READABLE).unwrap();
+            Seat { stream, inbox: Vec::new() }
+        });
+        let seats: Vec<Seat> = seats.collect();
+        let outboxes = vec![Vec::new(); seats.len()];
+        Room { poll, seats, table: Table { outboxes, speakers: Vec::new() } }
+    }
+
+    /// Plays for so long.
+    pub fn play(&mut self, game: &mut impl Game, time: Duration) {
+        let end = Instant::now() + time;
+        self.play_until(game, |_| Instant::now() >= end);
+    }
+
+    /// Plays until `is_over`, which is asked after each round of replies.
+    pub fn play_until<G: Game>(&mut self, game: &mut G, is_over: impl Fn(&G) -> bool) {
+        let mut events = Events::with_capacity(self.seats.len().max(16));
+        self.send();
+        while !is_over(game) {
+            self.poll.poll(&mut events, Some(SILENCE_MAX)).unwrap();
+            assert!(!events.is_empty(), "no reply within {SILENCE_MAX:?}");
+            for event in &events {
+                let seat = event.token().0;
+                self.seats[seat].receive();
+                let inbox = std::mem::take(&mut self.seats[seat].inbox);
+                let mut at = 0;
+                while let Some(len) = wire::reply_len(&inbox[at..]) {
+                    game.hear(seat, &inbox[at..at + len], &mut self.table);
+                    at += len;
+                }
+                self.seats[seat].inbox = inbox;
+                self.seats[seat].inbox.drain(..at);
+            }
+            self.send();
+        }
+    }
+
+    fn send(&mut self) {
+        for seat in std::mem::take(&mut self.table.speakers) {
+            let outbox = &mut self.table.outboxes[seat];
+            self.seats[seat].send(outbox);
+            outbox.clear();
+        }
+    }
+}
+
+impl Seat {
+    fn receive(&mut self) {
+        let mut chunk = [0; 1 << 14];
+        loop {
+            match self.stream.read(&mut chunk) {
+                Ok(0) => panic!("the server closed a connection"),
+                Ok(count) => self.inbox.extend_from_slice(&chunk[..count]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    /// What is said is shorter than the socket's buffer, except when the server is slow to read.
+    fn send(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            match self.stream.write(bytes) {
+                Ok(count) => bytes = &bytes[count..],
+                Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Crowds without contention: levels of one hold, and many held locks, whose leases are extended.
+
+use redis::Value;
+
+use crate::flatness::Crowd;
+use crate::queues::{PIPELINED, exchange};
+use crate::support::{Server, Waiter};
+
+/// One owner, so many levels deep; one level more comes and goes.
+pub struct Reentries {
+    connection: Waiter,
+}
+
+impl Crowd for Reentries {
+    const STEPS: usize = 100_000;
+    const SIZE_MAX: usize = 10_000;
+
+    fn gather(server: &Server, size: usize) -> Self {
+        let mut connection = Waiter::connect(server);
+        for first in (0..size).step_by(PIPELINED) {
+            let levels = first..size.min(first + PIPELINED);
+            let asks = levels.map(|_| "RLOCK.ACQUIRE hot owner LEASE 600000".to_owned());
+            exchange(&mut connection, &asks.collect::<Vec<_>>());
+        }
+        Reentries { connection }
+    }
+
+    fn go(&mut self, steps: usize) {
+        let pair = ["RLOCK.ACQUIRE hot owner", "RLOCK.RELEASE hot owner"].map(str::to_owned);
+        let batch = vec![pair; PIPELINED / 2].concat();
+        for _ in 0..steps.div_ceil(PIPELINED / 2) {
+            exchange(&mut self.connection, &batch);
+        }
+    }
+}
+
+/// So many locks are held, and their leases are extended one after the other.
+pub struct Renewals(Keys);
+/// The same with keys that only have a time to live.
+pub struct PExpires(Keys);
+
+struct Keys {
+    connection: Waiter,
+    size: usize,
+    next: usize,
+}
+
+impl Keys {
+    fn made(server: &Server, size: usize, make: impl Fn(usize) -> String) -> Keys {
+        let mut connection = Waiter::connect(server);
+        for first in (0..size).step_by(PIPELINED) {
+            let makes: Vec<_> = (first..size.min(first + PIPELINED)).map(&make).collect();
+            exchange(&mut connection, &makes);
+        }
+        Keys { connection, size, next: 0 }
+    }
+
+    fn touch(&mut self, steps: usize, touch: impl Fn(usize) -> String) {
+        for _ in 0..steps.div_ceil(PIPELINED) {
+            let batch = (0..PIPELINED).map(|_| {
+                self.next = (self.next + 1) % self.size;
+                touch(self.next)
+            });
+            let batch: Vec<_> = batch.collect();
+            let replies = exchange(&mut self.connection, &batch);
+            assert!(replies.iter().all(|reply| *reply == Value::Int(1)), "{replies:?}");
+        }
+    }
+}
+
+impl Crowd for Renewals {
+    const STEPS: usize = 200_000;
+    const SIZE_MAX: usize = 100_000;
+
+    fn gather(server: &Server, size: usize) -> Self {
+        Renewals(Keys::made(server, size, |n| format!("RLOCK.ACQUIRE lock:{n} owner LEASE 600000")))
+    }
+
+    fn go(&mut self, steps: usize) {
+        self.0.touch(steps, |n| format!("RLOCK.RENEW lock:{n} owner LEASE 600000"));
+    }
+}
+
+impl Crowd for PExpires {
+    const STEPS: usize = 200_000;
+    const SIZE_MAX: usize = 100_000;
+
+    fn gather(server: &Server, size: usize) -> Self {
+        PExpires(Keys::made(server, size, |n| format!("SET lock:{n} owner NX PX 600000")))
+    }
+
+    fn go(&mut self, steps: usize) {
+        self.0.touch(steps, |n| format!("PEXPIRE lock:{n} 600000"));
+    }
+}

@@ -1,0 +1,160 @@
+//! `docs/benchmarks.md`: the tables between its marks are written anew, the prose is left alone.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use crate::book::{Book, Figure, short};
+use crate::{goals, peers, plots};
+
+/// Runs by the name of their server.
+type Books = BTreeMap<String, Book>;
+
+/// Writes the tables of all runs in `bench/results` into the page.
+pub fn write() {
+    let books = Book::load_all();
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/benchmarks.md");
+    let page = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    std::fs::write(&path, with_tables(&page, &books)).unwrap();
+    println!("written into docs/benchmarks.md");
+}
+
+/// The table of goals of one run, as it is printed.
+pub fn goals_of(book: &Book) -> String {
+    let rows = goals::ALL.iter().map(|goal| {
+        let verdict = goal.figure(book).replace("**missed**", "MISSED");
+        format!("{:<70} {:<12} {:<24} {}\n", goal.work, goal.limit(book), verdict, goal.rival)
+    });
+    rows.collect()
+}
+
+/// The page with what stands between `<!-- NAME -->` and `<!-- / -->` written anew.
+fn with_tables(page: &str, books: &Books) -> String {
+    let mut out = String::new();
+    let mut lines = page.lines();
+    while let Some(line) = lines.next() {
+        out += &format!("{line}\n");
+        let Some(name) = line.strip_prefix("<!-- ").and_then(|rest| rest.strip_suffix(" -->"))
+        else {
+            continue;
+        };
+        let end = lines.by_ref().find(|line| *line == "<!-- / -->");
+        assert!(end.is_some(), "docs/benchmarks.md: {line} has no end");
+        out += &format!("{}\n<!-- / -->\n", region(name, books));
+    }
+    out
+}
+
+fn region(name: &str, books: &Books) -> String {
+    match name.split_once(' ') {
+        None if name == "machine" => about(books),
+        None if name == "goals" => goal_table(books),
+        None if name == "plots" => plots::draw(first(books)).trim_end().to_owned() + "\n",
+        None if name == "peers" => peer_table(books),
+        Some(("figures", sections)) => figures(sections, books),
+        _ => panic!("docs/benchmarks.md: there are no tables {name:?}"),
+    }
+}
+
+fn about(books: &Books) -> String {
+    let mut out = row(["", "machine", "run"]);
+    out += &row(["---"; 3]);
+    for book in books.values() {
+        let machine = book.about("machine");
+        let run = format!(
+            "{} profile, {}, module at {}",
+            book.about("profile"),
+            book.about("date"),
+            book.about("commit")
+        );
+        out += &row([book.about("server"), machine, &run]);
+        let missing = book.missing.iter().map(|what| row(["", "not measured", what]));
+        out.extend(missing);
+    }
+    out
+}
+
+fn goal_table(books: &Books) -> String {
+    let servers = || books.values().map(|book| book.about("server"));
+    let mut out = row(["work", "beside", "goal"].into_iter().chain(servers()));
+    out += &row(vec!["---"; books.len() + 3]);
+    for goal in goals::ALL {
+        let mut limits: Vec<String> = books.values().map(|book| goal.limit(book)).collect();
+        limits.dedup();
+        let limits = limits.join(" / ");
+        let figures: Vec<String> = books.values().map(|book| goal.figure(book)).collect();
+        let cells = [goal.work, goal.rival, &limits].into_iter();
+        out += &row(cells.chain(figures.iter().map(String::as_str)));
+    }
+    out
+}
+
+fn first(books: &Books) -> &Book {
+    books.values().next().expect("bench/results has no run")
+}
+
+fn peer_table(books: &Books) -> String {
+    let mut out = row(peers::COLUMNS);
+    out += &row(["---"; 8]);
+    for figures in books.values().flat_map(|book| &book.peers) {
+        out += &row(peers::cells(figures).iter().map(String::as_str));
+    }
+    out
+}
+
+/// The tables of all sections whose names begin like this, each for every server.
+fn figures(begin: &str, books: &Books) -> String {
+    let all = || books.values().flat_map(|book| &book.figures);
+    let sections = distinct(all().map(|f| &f.section).filter(|name| name.starts_with(begin)));
+    let mut out = String::new();
+    for section in sections {
+        out += &format!("### {}{}\n\n", section[..1].to_uppercase(), &section[1..]);
+        for book in books.values() {
+            let figures: Vec<&Figure> =
+                book.figures.iter().filter(|figure| figure.section == *section).collect();
+            if !figures.is_empty() {
+                out += &table(book.about("server"), &figures);
+                out += "\n";
+            }
+        }
+    }
+    out.trim_end().to_owned() + "\n"
+}
+
+fn table(server: &str, figures: &[&Figure]) -> String {
+    let columns = distinct(figures.iter().map(|figure| &figure.column));
+    let rows = distinct(figures.iter().map(|figure| &figure.row));
+    let names = columns.iter().map(|column| column.as_str());
+    let mut out = row([server].into_iter().chain(names));
+    out += &row(vec!["---"; columns.len() + 1]);
+    for name in rows {
+        let cells = columns.iter().map(|column| {
+            let is_it = |f: &&&Figure| f.row == *name && f.column == **column;
+            figures.iter().find(is_it).map_or(String::new(), |figure| cell(figure))
+        });
+        let cells: Vec<String> = cells.collect();
+        out += &row([name.as_str()].into_iter().chain(cells.iter().map(String::as_str)));
+    }
+    out
+}
+
+fn cell(figure: &Figure) -> String {
+    match figure.least < figure.most {
+        true => format!("{} ({}…{})", short(figure.value), short(figure.least), short(figure.most)),
+        false => short(figure.value),
+    }
+}
+
+fn row<'a>(cells: impl IntoIterator<Item = &'a str>) -> String {
+    let cells: Vec<&str> = cells.into_iter().collect();
+    format!("| {} |\n", cells.join(" | "))
+}
+
+fn distinct<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a String> {
+    let mut found: Vec<&String> = Vec::new();
+    for name in names {
+        if !found.contains(&name) {
+            found.push(name);
+        }
+    }
+    found
+}

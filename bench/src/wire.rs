@@ -1,0 +1,38 @@
+//! Commands and replies as bytes: what costs the client least, so that the server is what limits.
+
+/// A command in the server's protocol.
+pub fn command<W: AsRef<[u8]>>(words: &[W]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        bytes.extend_from_slice(format!("${}\r\n", word.as_ref().len()).as_bytes());
+        bytes.extend_from_slice(word.as_ref());
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}
+
+/// The same of a line whose words are between spaces.
+pub fn line(line: &str) -> Vec<u8> {
+    command(&line.split(' ').collect::<Vec<_>>())
+}
+
+/// The length of the first reply in `bytes`, if it is there to its end.
+pub fn reply_len(bytes: &[u8]) -> Option<usize> {
+    let end = bytes.iter().position(|byte| *byte == b'\n')? + 1;
+    let number = || std::str::from_utf8(&bytes[1..end - 2]).unwrap().parse::<i64>().unwrap();
+    match bytes[0] {
+        b'+' | b'-' | b':' => Some(end),
+        b'$' => match number() {
+            -1 => Some(end),
+            len => Some(end + len as usize + 2).filter(|end| *end <= bytes.len()),
+        },
+        b'*' => {
+            let mut at = end;
+            for _ in 0..number() {
+                at += reply_len(&bytes[at..])?;
+            }
+            Some(at)
+        }
+        other => panic!("not RESP2: {other}"),
+    }
+}

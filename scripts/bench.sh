@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# RLOCK beside what would be used instead, on the default server or on those in SERVERS ("default redis-8.0
+# valkey-8.1 valkey-9.1"): prints the table of goals, writes bench/results and docs/benchmarks.md. Some twenty
+# minutes each. QUICK=1: three, and nothing is written. With `gate`, only what continuous integration looks at:
+# allocations and instructions as recorded in bench/gate.json; RECORD=1 records them anew.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+cd "$root"
+
+main() {
+    scripts/setup.sh
+    . "$tools/env"
+    need_valgrind
+    cargo build --release --locked
+    cargo build --profile measure --locked --package rlock-bench
+    RLOCK_MODULE=$(module)
+    bench=${RLOCK_MODULE%/release/*}/measure/rlock-bench
+    export RLOCK_MODULE
+    case ${1-} in
+        gate)
+            use_server default
+            "$bench" gate ${RECORD:+record}
+            ;;
+        '') compare ;;
+        *) die "usage: $0 [gate]" ;;
+    esac
+}
+
+compare() {
+    local name code=0 status words
+    # 10 000 connections, at both ends of each, where the system lets us.
+    ulimit -n 10200 2>/dev/null || ulimit -n "$(ulimit -Hn)"
+    for name in ${SERVERS:-default}; do
+        status=0
+        [ "$name" = default ] || scripts/server.sh "$name" || status=$?
+        case $status in
+            0) ;;
+            77) continue ;; # said why
+            *) code=1 && continue ;;
+        esac
+        use_server "$name"
+        words=(run full)
+        # Their clients talk to the default server.
+        [ "$name" != default ] || words+=(with-peers)
+        [ -z "${QUICK-}" ] || words=(run quick)
+        "$bench" "${words[@]}" || code=1
+    done
+    [ -n "${QUICK-}" ] || "$bench" report
+    exit $code
+}
+
+use_server() {
+    export RLOCK_SERVER=$tools/servers/$1/redis-server
+    export RLOCK_CLI=$tools/servers/$1/redis-cli
+}
+
+# Callgrind, the machine's or one of our own in .tools.
+need_valgrind() {
+    local own=$tools/valgrind-own
+    ! command -v valgrind >/dev/null || return 0
+    if ! [ -x "$own/usr/bin/valgrind" ]; then
+        has_apt || skip 'valgrind is missing, and this system has no apt'
+        lock_tools
+        apt_open valgrind || skip "valgrind is missing: $(apt_reason)"
+        say 'fetching valgrind (into .tools)'
+        apt_unpack "$own" valgrind || skip "valgrind is missing: $(apt_reason)"
+        apt_close
+    fi
+    export PATH=$own/usr/bin:$PATH VALGRIND_LIB=$own/usr/libexec/valgrind
+}
+
+skip() {
+    say "SKIPPED bench: $*"
+    exit 77
+}
+
+main "$@"
