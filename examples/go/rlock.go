@@ -1,10 +1,9 @@
 // Package rlock is a lock for go-redis. Copy this file.
 //
-//	locker := rlock.New(client)
 //	hold, err := locker.Lock(ctx, "order:42", rlock.Options{Wait: 10 * time.Second})
-//	if err != nil { … }
-//	defer func() { err = errors.Join(err, hold.Unlock()) }()
-//	return work(hold.Context(), hold.Token) // the context ends when the hold is lost
+//	if err == nil {
+//		err = errors.Join(work(hold.Context(), hold.Token), hold.Unlock())
+//	}
 package rlock
 
 import (
@@ -33,22 +32,17 @@ type Options struct {
 	Mode  string        // WRITE (the default) or READ
 	Wait  time.Duration // 0: ask once
 	Lease time.Duration // renewed every third of it; 30 seconds if not said
-	Owner string        // for one that holds several locks; else each hold has a name of its own
+	Owner string        // for one that holds several locks (each once); else each hold has its own
 }
 
 // Locker takes locks. It belongs to the whole program.
-type Locker struct {
-	client *redis.Client
-	waits  *redis.Client
-}
+type Locker struct{ client, waits *redis.Client }
 
 // New uses client, and connections of its own for those who wait: the client's read time-out would hang up in the
 // midst of a wait. A wait is not sent again either, since its place in the queue went with the connection.
 func New(client *redis.Client) *Locker {
 	options := *client.Options()
-	options.PushNotificationProcessor = nil // one of its own
-	options.ReadTimeout = -1
-	options.MaxRetries = -1
+	options.ReadTimeout, options.MaxRetries, options.PushNotificationProcessor = -1, -1, nil
 	return &Locker{client: client, waits: redis.NewClient(&options)}
 }
 
@@ -78,10 +72,7 @@ func (l *Locker) Lock(ctx context.Context, key string, opt Options) (*Hold, erro
 		go hold.keep()
 		return hold, nil
 	case errors.Is(err, redis.Nil):
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
-		return nil, fmt.Errorf("%w: %s is in use", ErrNotAcquired, key)
+		return nil, cmp.Or(context.Cause(ctx), fmt.Errorf("%w: %s is in use", ErrNotAcquired, key))
 	case strings.HasPrefix(err.Error(), "DEADLOCK"):
 		return nil, fmt.Errorf("%w: %v", ErrDeadlock, err)
 	}
@@ -97,15 +88,20 @@ func (l *Locker) wait(ctx context.Context, words []any) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	stop := context.AfterFunc(ctx, func() { l.client.ClientUnblock(context.WithoutCancel(ctx), id) })
-	defer stop()
-	return connection.Do(context.WithoutCancel(ctx), words...).Int64()
+	waiting, over := context.WithCancel(context.WithoutCancel(ctx))
+	defer over()
+	defer context.AfterFunc(ctx, func() {
+		// More than once: ctx may end just before the wait begins.
+		for waiting.Err() == nil && l.client.ClientUnblock(waiting, id).Val() == 0 {
+			time.Sleep(10 * time.Millisecond)
+		}
+	})()
+	return connection.Do(waiting, words...).Int64()
 }
 
 // Hold is a lock that is held, renewed every third of its lease until Unlock.
 type Hold struct {
-	// Token is greater than every token before it: whatever is written to should refuse a smaller one.
-	Token  int64
+	Token  int64 // greater than all before it: whatever is written to should refuse a smaller one
 	client *redis.Client
 	lock   []any
 	lease  time.Duration
@@ -118,13 +114,10 @@ func (h *Hold) Context() context.Context { return h.ctx }
 
 // Unlock lets go. ErrLost: the hold was over before, which is then the caller's to repair.
 func (h *Hold) Unlock() error {
-	lost := errors.Is(context.Cause(h.ctx), ErrLost)
-	h.cancel(context.Canceled)
-	err := h.release()
-	if lost {
-		err = fmt.Errorf("%w: %s", ErrLost, h.lock[0])
+	if h.cancel(nil); errors.Is(context.Cause(h.ctx), ErrLost) {
+		return errors.Join(fmt.Errorf("%w: %s", ErrLost, h.lock[0]), h.release())
 	}
-	return err
+	return h.release()
 }
 
 // "Down to depth 0", sent again or too late, changes nothing and is no error.

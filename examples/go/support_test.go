@@ -1,6 +1,7 @@
 package rlock
 
 import (
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -27,14 +28,26 @@ func waiters(key string) int64 {
 	return info.(map[any]any)["queue-length"].(int64)
 }
 
-func acquires(t *testing.T) int {
-	_, rest, _ := strings.Cut(client.Info(ctx, "commandstats").Val(), "cmdstat_rlock.acquire:calls=")
-	calls, _, _ := strings.Cut(rest, ",")
-	count, err := strconv.Atoi(calls)
+func acquires(t *testing.T) int { return info(t, "commandstats", "cmdstat_rlock.acquire:calls=") }
+
+// process is the server itself, which runs on this machine.
+func process(t *testing.T) *os.Process {
+	server, err := os.FindProcess(info(t, "server", "process_id:"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return count
+	return server
+}
+
+// info is the number after label in a section of INFO.
+func info(t *testing.T, section, label string) int {
+	_, rest, _ := strings.Cut(client.Info(ctx, section).Val(), label)
+	digits, _, _ := strings.Cut(strings.Replace(rest, "\r", ",", 1), ",")
+	number, err := strconv.Atoi(digits)
+	if err != nil {
+		t.Fatal(label, err)
+	}
+	return number
 }
 
 func until(t *testing.T, isSo func() bool) {
