@@ -128,7 +128,9 @@ impl From<RedisError> for Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::NotAcquired => f.write_str("somebody else held the lock until the wait was over"),
+            Error::NotAcquired => {
+                f.write_str("somebody else held the lock until the wait was over")
+            }
             Error::Lost => f.write_str("the hold was over before it was released"),
             Error::Deadlock(error) | Error::Redis(error) => error.fmt(f),
         }
