@@ -99,7 +99,7 @@ try_go() {
     [ "$(go list -m 2>&1)" = rlock ] || skip "$(go list -m 2>&1 | tail -n 1)"
     go mod download || skip 'what it depends on could not be fetched'
     go vet .
-    run go test -count=1 .
+    go test -count=1 -timeout 120s .
 }
 
 try_java() {
@@ -121,9 +121,14 @@ try_java() {
 
 maven() { mvn --quiet --batch-mode -Dmaven.repo.local="$home/m2" "$@"; }
 
-try_rust() { run cargo test --quiet --locked -p rlock-example; }
+try_rust() { crate rlock-example; }
 
-try_rlock_top() { run cargo test --quiet --locked -p rlock-top; }
+try_rlock_top() { crate rlock-top; }
+
+crate() {
+    cargo test --quiet --locked --no-run -p "$1"
+    run cargo test --quiet --locked -p "$1"
+}
 
 try_prometheus() {
     python_is_there || skip 'no Python 3.11 with venv'

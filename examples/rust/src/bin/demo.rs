@@ -70,7 +70,7 @@ fn kill_a_worker() -> Outcome {
         Command::new(env::current_exe()?).arg("hold").stdout(Stdio::piped()).spawn()?;
     let stdout = worker.stdout.take().ok_or("no output")?;
     let token = BufReader::new(stdout).lines().next().ok_or("the worker did not start")??;
-    say("kim", &format!("is process {}, holds it for 10 s, token {token}", worker.id()));
+    say("kim", &format!("is process {}, holds it by a session, token {token}", worker.id()));
     let next = thread::spawn(|| enter("job", "lee", Mode::Write));
     pause(1000);
     say("kim", "is killed by kill -9");
