@@ -1,5 +1,5 @@
 # Shortcuts only: each does one thing, in scripts/. `make` lists them.
-.PHONY: help build run test lint matrix mutants model fuzz abuse torture moves valgrind bench bench-gate clean
+.PHONY: help build run test lint matrix mutants model fuzz abuse torture moves valgrind bench bench-gate examples demo install dist audit clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -45,6 +45,21 @@ bench: ## beside what would be used instead: docs/benchmarks.md (QUICK=1; SERVER
 
 bench-gate: ## allocations and instructions are as recorded in bench/gate.json (RECORD=1 records them)
 	@scripts/bench.sh gate
+
+examples: ## each language's example, by its own client, on a private server
+	@scripts/examples.sh
+
+demo: ## ten seconds of locks in this terminal, on a private server
+	@scripts/demo.sh
+
+install: ## the module into PREFIX/lib/redis/modules (PREFIX=/usr/local, DESTDIR)
+	@scripts/install.sh
+
+dist: ## a tar.gz with the module, redis.conf, README and licences in target/dist
+	@scripts/dist.sh
+
+audit: ## licences, sources, bans and known weaknesses of what we depend on
+	@scripts/audit.sh
 
 clean: ## remove what was built and what was fetched, and the data of `make run`
 	@rm -rf target .tools

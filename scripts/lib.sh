@@ -160,6 +160,28 @@ module() {
     say "$folder/release/librlock.so"
 }
 
+# private_server FOLDER: a server with the module on a free port, until this script ends. $PORT says which.
+private_server() {
+    local tries
+    mkdir -p "$1"
+    for tries in 1 2 3 4 5; do
+        PORT=$((20000 + RANDOM % 10000))
+        "$tools/servers/default/redis-server" --port "$PORT" --bind 127.0.0.1 --dir "$1" --save '' \
+            --notify-keyspace-events KEd --loadmodule "$(module)" >"$1/log" 2>&1 &
+        server_pid=$!
+        while kill -0 $server_pid 2>/dev/null; do
+            # Another's server on that port would answer as well, but not with our process id.
+            if "$tools/servers/default/redis-cli" -p "$PORT" info server 2>/dev/null | grep -q "^process_id:$server_pid.\?$"; then
+                trap 'kill -CONT $server_pid; kill $server_pid; wait $server_pid' EXIT
+                export PORT
+                return
+            fi
+            sleep 0.1
+        done
+    done
+    die "the server did not start: $(tail -n 3 "$1/log")"
+}
+
 # --- the sum of all that was tested, which is the last line --------------------------------------
 
 passed=0 failed=0 skipped=0

@@ -24,6 +24,15 @@ export RLOCK_SERVER=${RLOCK_SERVER:-$tools/servers/default/redis-server}
 export RLOCK_CLI=${RLOCK_CLI:-$tools/servers/default/redis-cli}
 run_tests -p rlock
 run_torture
+# Each language's example counts as one test; one whose tools are missing says SKIPPED.
+say '== scripts/examples.sh'
+lines=$(mktemp "$tools/examples.XXXXXX")
+scripts/examples.sh 2>&1 | tee "$lines" || true
+read -r p f s < <(awk '/^ok / { p++ } /^FAILED / { f++ } /^SKIPPED / { s++ } END { print p + 0, f + 0, s + 0 }' "$lines")
+rm -f "$lines"
+# A run that ended before its first example failed as well.
+[ $((p + f + s)) -gt 0 ] || f=1
+passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
 gate=0
 scripts/bench.sh gate || gate=$?
 case $gate in

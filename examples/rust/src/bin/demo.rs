@@ -1,0 +1,134 @@
+//! Ten seconds of locks on the server at `127.0.0.1:$PORT`, as they happen: `make demo`.
+//! Milliseconds since the start, who, what.
+
+use std::env;
+use std::error::Error;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::sync::LazyLock;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use redis::{Client, Connection, RedisResult};
+use rlock_example::{Guard, Mode};
+
+type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
+
+static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+const WAIT: Duration = Duration::from_secs(5);
+
+fn main() -> Outcome {
+    if env::args().nth(1).as_deref() == Some("hold") {
+        return hold_until_killed();
+    }
+    LazyLock::force(&START);
+    title("two workers want the same lock");
+    together(vec![Box::new(|| work("ann")), Box::new(|| work("bob"))])?;
+    title("readers share; a writer waits for them; who comes after the writer does not pass it");
+    together(vec![
+        Box::new(|| visit("rita", Mode::Read, 0, 900)),
+        Box::new(|| visit("ron", Mode::Read, 100, 1100)),
+        Box::new(|| visit("will", Mode::Write, 300, 500)),
+        Box::new(|| visit("rosa", Mode::Read, 500, 300)),
+    ])?;
+    title("a worker is killed; its session ends with it, and the next one enters");
+    kill_a_worker()?;
+    title("a lease ends; then the write of the one who overslept is refused");
+    oversleep()
+}
+
+/// Three times in turn.
+fn work(me: &str) -> Outcome {
+    for _ in 0..3 {
+        let guard = enter("report", me, Mode::Write)?;
+        pause(250);
+        say(me, "lets go");
+        guard.release()?;
+    }
+    Ok(())
+}
+
+fn visit(me: &str, mode: Mode, comes_after_ms: u64, stays_ms: u64) -> Outcome {
+    pause(comes_after_ms);
+    let guard = enter("page", me, mode)?;
+    pause(stays_ms);
+    say(me, "lets go");
+    Ok(guard.release()?)
+}
+
+fn enter(key: &str, me: &str, mode: Mode) -> Result<Guard, rlock_example::Error> {
+    let asked = Instant::now();
+    say(me, if mode == Mode::Read { "asks to read" } else { "asks to write" });
+    let guard = Guard::acquire(&client()?, key, me, mode, WAIT)?;
+    let waited = asked.elapsed().as_millis();
+    say(me, &format!("holds it, token {}, after {waited} ms", guard.token()));
+    Ok(guard)
+}
+
+fn kill_a_worker() -> Outcome {
+    let mut worker =
+        Command::new(env::current_exe()?).arg("hold").stdout(Stdio::piped()).spawn()?;
+    let stdout = worker.stdout.take().ok_or("no output")?;
+    let token = BufReader::new(stdout).lines().next().ok_or("the worker did not start")??;
+    say("kim", &format!("is process {}, holds it by a session, token {token}", worker.id()));
+    let next = thread::spawn(|| enter("job", "lee", Mode::Write));
+    pause(1000);
+    say("kim", "is killed by kill -9");
+    worker.kill()?;
+    next.join().map_err(|_| "lee panicked")??.release()?;
+    worker.wait()?;
+    Ok(())
+}
+
+/// What the process does that `kill_a_worker` starts.
+fn hold_until_killed() -> Outcome {
+    let guard = Guard::acquire(&client()?, "job", "kim", Mode::Write, WAIT)?;
+    println!("{}", guard.token());
+    loop {
+        thread::park();
+    }
+}
+
+fn oversleep() -> Outcome {
+    let mut connection = client()?.get_connection()?;
+    let mut acquire = redis::cmd("RLOCK.ACQUIRE");
+    let old: u64 = acquire.arg("stock").arg("dan").arg("LEASE").arg(1500).query(&mut connection)?;
+    say("dan", &format!("holds it for 1500 ms, token {old}, and falls asleep"));
+    let guard = enter("stock", "eve", Mode::Write)?;
+    let write = |me: &str, token: u64, connection: &mut Connection| -> RedisResult<()> {
+        let script = "return redis.call('RLOCK.CHECK', KEYS[1], ARGV[1]) == 1 \
+                      and redis.call('SET', KEYS[2], ARGV[2])";
+        let mut eval = redis::cmd("EVAL");
+        eval.arg(script).arg(2).arg("stock").arg("stock:count").arg(token).arg(me);
+        let done: Option<String> = eval.query(connection)?;
+        let outcome = if done.is_some() { "is done" } else { "is refused" };
+        say(me, &format!("writes with token {token}: {outcome}"));
+        Ok(())
+    };
+    write("eve", guard.token(), &mut connection)?;
+    pause(300);
+    say("dan", "wakes up and believes to hold it");
+    write("dan", old, &mut connection)?;
+    Ok(guard.release()?)
+}
+
+fn together(all: Vec<Box<dyn FnOnce() -> Outcome + Send>>) -> Outcome {
+    let threads: Vec<_> = all.into_iter().map(thread::spawn).collect();
+    threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| "a worker panicked")?)
+}
+
+fn client() -> RedisResult<Client> {
+    Client::open(format!("redis://127.0.0.1:{}", env::var("PORT").as_deref().unwrap_or("6380")))
+}
+
+fn title(text: &str) {
+    println!("\n{text}");
+}
+
+fn say(who: &str, what: &str) {
+    println!("{:>6} ms  {who:<5} {what}", START.elapsed().as_millis());
+}
+
+fn pause(ms: u64) {
+    thread::sleep(Duration::from_millis(ms));
+}

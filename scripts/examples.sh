@@ -1,0 +1,159 @@
+#!/usr/bin/env bash
+# Runs the examples, each with its language's own tools, on a private server with the module: a line for each, and the
+# sum. With names as arguments, only those. What they depend on is fetched once, into .tools/examples; where a tool
+# chain is missing or cannot fetch, the line says SKIPPED and why.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+cd "$root"
+[ $# -gt 0 ] || set -- python node go java rust prometheus alerts rlock-top
+home=$tools/examples
+
+main() {
+    scripts/setup.sh
+    . "$tools/env"
+    cargo build --quiet --release --locked
+    mkdir -p "$home"
+    private_server "$home/server"
+    local name
+    for name in "$@"; do
+        example "$name"
+    done
+    sum_up with-skipped
+}
+
+# One line for the example $1. Its function runs with -e, in its own shell: what fails there ends there.
+example() {
+    local name=$1 log=$home/$1.log code=0 start=$SECONDS
+    set +e
+    (
+        set -e
+        "try_${name//-/_}"
+    ) >"$log" 2>&1
+    code=$?
+    set -e
+    case $code in
+        0)
+            passed=$((passed + 1))
+            say "ok $name ($((SECONDS - start)) s)"
+            ;;
+        77)
+            skipped=$((skipped + 1))
+            say "SKIPPED $name: $(tail -n 1 "$log")"
+            ;;
+        *)
+            failed=$((failed + 1))
+            say "FAILED $name:"
+            cat "$log"
+            ;;
+    esac
+}
+
+skip() {
+    say "$*"
+    exit 77
+}
+
+# fetched NAME FILE COMMAND...: runs COMMAND in .tools/examples/NAME unless it did for this very FILE.
+fetched() {
+    local folder=$home/$1 file=$2
+    shift 2
+    mkdir -p "$folder"
+    cmp -s "$file" "$folder/fetched" && return
+    (cd "$folder" && "$@") || skip "$1: what it depends on could not be fetched"
+    cp "$file" "$folder/fetched"
+}
+
+# copied NAME: its sources, where its tools may leave what they make.
+copied() {
+    mkdir -p "$home/$1"
+    cp -Rp "examples/$1/." "$home/$1/"
+}
+
+python_is_there() { python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' && python3 -c 'import venv, ensurepip'; }
+
+try_python() {
+    python_is_there || skip 'no Python 3.11 with venv'
+    fetched python examples/python/requirements.txt fetch_python "$PWD/examples/python/requirements.txt"
+    run "$home/python/bin/python" -B examples/python/check.py
+    run "$home/python/bin/python" -B examples/python/check_async.py
+}
+
+fetch_python() { python3 -m venv . && bin/python -m pip install --quiet -r "$1"; }
+
+try_node() {
+    command -v node && command -v npm || skip 'no node with npm'
+    [ "$(node -p 'process.versions.node.split(".")[0]')" -ge 20 ] || skip 'no node 20'
+    copied node
+    fetched node examples/node/package-lock.json npm ci --no-audit --no-fund
+    cd "$home/node"
+    run node check-session-lock.mjs
+    run node check-ticket-lock.mjs
+}
+
+try_go() {
+    command -v go || skip 'no go'
+    copied go
+    # A cache that can be removed, and no other toolchain than the one that is here.
+    export GOPATH=$home/go/path GOCACHE=$home/go/cache GOFLAGS='-modcacherw -mod=readonly' GOTOOLCHAIN=local
+    cd "$home/go"
+    [ "$(go list -m 2>&1)" = rlock ] || skip "$(go list -m 2>&1 | tail -n 1)"
+    go mod download || skip 'what it depends on could not be fetched'
+    go vet .
+    go test -count=1 -timeout 120s .
+}
+
+try_java() {
+    command -v java && command -v mvn || skip 'no java with mvn'
+    copied java
+    cd "$home/java"
+    if ! cmp -s pom.xml fetched; then
+        maven compile dependency:copy-dependencies || {
+            maven dependency:copy-dependencies || skip 'what it depends on could not be fetched'
+            exit 1
+        }
+        cp pom.xml fetched
+    elif [ -n "$(find src -newer target/compiled)" ]; then
+        maven --offline compile
+    fi
+    touch target/compiled
+    run java -cp 'target/classes:target/dependency/*' rlock.Check
+}
+
+maven() { mvn --quiet --batch-mode -Dmaven.repo.local="$home/m2" "$@"; }
+
+try_rust() { crate rlock-example; }
+
+try_rlock_top() { crate rlock-top; }
+
+crate() {
+    cargo test --quiet --locked --no-run -p "$1"
+    run cargo test --quiet --locked -p "$1"
+}
+
+try_prometheus() {
+    python_is_there || skip 'no Python 3.11 with venv'
+    fetched prometheus examples/prometheus/check-requirements.txt \
+        fetch_python "$PWD/examples/prometheus/check-requirements.txt"
+    run "$home/prometheus/bin/python" -B examples/prometheus/check.py
+}
+
+try_alerts() {
+    local promtool=$home/promtool/usr/bin/promtool
+    if promtool --version >"$home/promtool.version" 2>&1; then
+        promtool=promtool
+    elif [ ! -x "$promtool" ]; then
+        has_apt || skip 'no promtool, and no apt to fetch it'
+        apt_open host || true
+        apt_unpack "$home/promtool" prometheus || skip "no promtool: $(apt_reason)"
+        apt_close
+    fi
+    cd examples/prometheus
+    "$promtool" check rules alerts.yml
+    "$promtool" test rules alerts-test.yml
+    "$promtool" check config --syntax-only prometheus.yml
+}
+
+# What hangs has failed.
+run() { timeout 120 "$@"; }
+
+main "$@"
