@@ -6,6 +6,7 @@
 
 mod completion;
 mod database;
+mod links;
 mod pages;
 mod reference;
 mod session;
