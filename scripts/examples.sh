@@ -76,6 +76,7 @@ try_python() {
     fetched python examples/python/requirements.txt fetch_python "$PWD/examples/python/requirements.txt"
     run "$home/python/bin/python" -B examples/python/check.py
     run "$home/python/bin/python" -B examples/python/check_async.py
+    run "$home/python/bin/python" -B examples/python/replicated.py
 }
 
 fetch_python() { python3 -m venv . && bin/python -m pip install --quiet -r "$1"; }
