@@ -39,6 +39,8 @@ pub struct Memories {
     /// To be looked at soon.
     marked: BTreeMap<LockId, Mark>,
     sessions: HashMap<ClientId, BTreeSet<LockId>>,
+    /// Where connections are parked.
+    crowded: BTreeSet<LockId>,
     /// The waits of parked connections, by a hash of their owner.
     waits: BTreeMap<(c_int, u64, WaiterId), (Owner, LockId)>,
     /// Tickets, blocked connections, tied holds.
@@ -114,13 +116,16 @@ impl Memories {
         };
         let before = Totals::of(&known.memory);
         let (result, alarm) = work(&mut known.memory);
-        self.totals = self.totals.moved(before, Totals::of(&known.memory));
+        let after = Totals::of(&known.memory);
+        self.totals = self.totals.moved(before, after);
         let tied = known.memory.sessions.take_touched();
         let (is_over, previous) = (known.memory.is_empty(), known.alarm);
         let alarm = alarm.filter(|_| !is_over);
         known.alarm = alarm;
-        if is_over || previous != alarm || !tied.is_empty() {
+        let was_crowded = before.waiters > 0;
+        if is_over || previous != alarm || !tied.is_empty() || was_crowded != (after.waiters > 0) {
             let lock = LockId { db, key: key.into() };
+            self.index_crowd(&lock, after.waiters > 0);
             self.index_sessions(&lock, tied);
             if is_over {
                 self.forget(&lock);
@@ -131,7 +136,9 @@ impl Memories {
     }
 
     fn keep(&mut self, lock: LockId, mut memory: Memory, alarm: Option<EpochMs>) {
-        self.totals = self.totals.moved(Totals::default(), Totals::of(&memory));
+        let totals = Totals::of(&memory);
+        self.totals = self.totals.moved(Totals::default(), totals);
+        self.index_crowd(&lock, totals.waiters > 0);
         let tied = memory.sessions.take_touched();
         self.dbs.entry(lock.db).or_default().insert(lock.key.clone(), Known { memory, alarm });
         self.index_sessions(&lock, tied);
@@ -153,6 +160,14 @@ impl Memories {
         }
         if let Some(after) = after {
             self.alarms.insert((after, lock));
+        }
+    }
+
+    fn index_crowd(&mut self, lock: &LockId, is_crowded: bool) {
+        if !is_crowded {
+            self.crowded.remove(lock);
+        } else if !self.crowded.contains(lock) {
+            self.crowded.insert(lock.clone());
         }
     }
 
@@ -252,6 +267,15 @@ impl Memories {
     /// A parked connection's wait is over.
     pub fn wait_ends(&mut self, db: c_int, owner: &Owner, waiter: WaiterId) {
         self.waits.remove(&(db, Owner::hash_of(owner.as_bytes()), waiter));
+    }
+
+    /// The locks of a database where connections are parked; `None` where there are more than
+    /// `most`.
+    pub fn crowded(&self, db: c_int, most: usize) -> Option<Vec<LockId>> {
+        let first = LockId { db, key: Rc::default() };
+        let all = self.crowded.range(first..).take_while(|lock| lock.db == db);
+        let some: Vec<LockId> = all.take(most.saturating_add(1)).cloned().collect();
+        (some.len() <= most).then_some(some)
     }
 
     /// The waits of this owner's parked connections.

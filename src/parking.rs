@@ -222,6 +222,9 @@ fn deadlock(ctx: &Ctx, lock: &LockId, owner: &Owner, who: Stand<'_>) -> Option<R
     if !settings::detects_deadlocks() {
         return None;
     }
+    if matches!(who, Stand::Asking(..)) && nobody_waits_for(ctx, lock, owner) {
+        return None;
+    }
     let (seen, steps) = (BTreeMap::new(), &mut Steps::default());
     let mut waits = DbWaits { ctx, db: lock.db, now: state::now(), seen };
     let first = waits.at(lock, who, steps);
@@ -239,6 +242,38 @@ fn deadlock(ctx: &Ctx, lock: &LockId, owner: &Owner, who: Stand<'_>) -> Option<R
     }
 }
 
+/// Nobody of this database waits for the owner, who is not parked yet: looked at where that is the
+/// shorter way, in fewer locks than connections are parked before it.
+fn nobody_waits_for(ctx: &Ctx, at: &LockId, owner: &Owner) -> bool {
+    let now = state::now();
+    let crowded = state::with(|state| {
+        let memory = state.memories.get(at.db, &at.key)?;
+        state.memories.crowded(at.db, memory.queue.blocked_count())
+    });
+    crowded.is_some_and(|locks| {
+        locks.iter().all(|lock| {
+            with_lock(ctx, lock, |held, memory| {
+                held.nobody_waits_for(memory, owner.as_bytes(), now)
+            })
+        })
+    })
+}
+
+/// Looks at a lock and what is remembered of it.
+fn with_lock<T: Default>(ctx: &Ctx, at: &LockId, look: impl FnOnce(&Lock, &Memory) -> T) -> T {
+    let mut seen = T::default();
+    ctx.with_name(at.db, &at.key, |name| {
+        let mut key = ctx.open(name, Access::Reads);
+        let (free, unknown) = (Lock::default(), Memory::default());
+        let held = key.lock(&free).unwrap_or(&free);
+        seen = state::with(|state| {
+            let memory = state.memories.get(at.db, &at.key).unwrap_or(&unknown);
+            look(held, memory)
+        });
+    });
+    seen
+}
+
 /// The waits of one database.
 struct DbWaits<'c> {
     ctx: &'c Ctx,
@@ -249,25 +284,16 @@ struct DbWaits<'c> {
 
 impl DbWaits<'_> {
     fn at(&mut self, lock: &LockId, who: Stand<'_>, steps: &mut Steps) -> Vec<Owner> {
-        let (now, mut owners) = (self.now, Vec::new());
+        let now = self.now;
         let seen = self.seen.entry(lock.clone()).or_default();
         let is_seen = state::with(|state| {
             let memory = state.memories.get(lock.db, &lock.key);
             memory.is_some_and(|memory| seen.covers(memory, who))
         });
         if is_seen {
-            return owners;
+            return Vec::new();
         }
-        self.ctx.with_name(self.db, &lock.key, |name| {
-            let mut key = self.ctx.open(name, Access::Reads);
-            let (free, unknown) = (Lock::default(), Memory::default());
-            let held = key.lock(&free).unwrap_or(&free);
-            owners = state::with(|state| {
-                let memory = state.memories.get(lock.db, &lock.key).unwrap_or(&unknown);
-                held.blockers(memory, who, now, seen, steps)
-            });
-        });
-        owners
+        with_lock(self.ctx, lock, |held, memory| held.blockers(memory, who, now, seen, steps))
     }
 }
 

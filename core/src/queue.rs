@@ -227,6 +227,11 @@ impl Queue {
         self.places_of(owner).find(|(_, entry)| entry.kind == Kind::Ticket).map(|(place, _)| place)
     }
 
+    /// This owner waits here, in whatever way.
+    pub(crate) fn has_place(&self, owner: &[u8]) -> bool {
+        self.places_of(owner).next().is_some()
+    }
+
     /// The blocked connections of this owner, in order.
     pub(crate) fn blocked_of(&self, owner: &[u8]) -> impl Iterator<Item = (Place, &Entry)> {
         self.places_of(owner).filter(|(_, entry)| entry.kind != Kind::Ticket)

@@ -163,6 +163,14 @@ impl Mode {
 }
 
 impl Lock {
+    /// Whether nobody at this lock waits for that owner, nor will once it is parked at the end of a
+    /// line: it holds nothing here and has no place. Where that is so at every lock with a line, no
+    /// wait of its own can close a cycle, and there is nothing to search for.
+    pub fn nobody_waits_for(&self, memory: &Memory, owner: &[u8], now: Now) -> bool {
+        let holds = |mode| self.hold_at(owner, mode, now).is_some();
+        !holds(Mode::Write) && !holds(Mode::Read) && !memory.queue.has_place(owner)
+    }
+
     /// Whom somebody waits for at this lock, never itself, and nobody whom `seen` says was looked
     /// at before.
     pub fn blockers(

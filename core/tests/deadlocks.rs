@@ -59,6 +59,10 @@ impl Locks {
                 Vec::new()
             }
             Search::Cycle(owners) => {
+                let nobody = |world: &World| {
+                    world.lock.nobody_waits_for(&world.memory, ask.owner, world.now)
+                };
+                assert!(!self.locks.values().all(nobody), "somebody of {owners:?} waits for it");
                 let name = |owner: &Owner| String::from_utf8(owner.as_bytes().to_vec()).unwrap();
                 owners.iter().map(name).collect()
             }

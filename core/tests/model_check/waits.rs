@@ -80,6 +80,14 @@ pub fn is_true(town: &Town<'_>, lock: usize, ask: &Acquire<'_>, found: &Search) 
     let mut graph = graph(&then);
     // It asks about this wait, not about those of its other connections.
     graph.insert(owner.clone(), blockers(world, &line(world), place));
+    // Where nobody waits for the owner, the search is left out.
+    let is_crowded = |world: &&World| world.memory.queue.blocked_count() > 0;
+    let is_left_out = town
+        .locks
+        .iter()
+        .filter(is_crowded)
+        .all(|world| world.lock.nobody_waits_for(&world.memory, ask.owner, world.now));
+    assert!(!is_left_out || !is_in_a_cycle(&graph, &owner), "{owner:?} closes a cycle by {ask:?}");
     match found {
         Search::Cycle(owners) => {
             let nexts = owners.iter().skip(1).chain(&owners[..1]);
