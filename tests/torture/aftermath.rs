@@ -103,13 +103,16 @@ fn unexpected_keys(client: &mut Client, has_ghosts: bool) -> Vec<String> {
 fn restart_from_aof(server: &mut Server) {
     let mut client = server.client();
     client.ask("CONFIG SET appendonly yes");
-    until(PATIENCE_MS, || {
-        client.info_number("persistence", "aof_rewrite_in_progress") == 0
-            && client.info_number("persistence", "aof_rewrite_scheduled") == 0
-    });
+    until(PATIENCE_MS, || is_rewritten(&mut client));
     server.configure("appendonly", "yes");
     server.kill_9();
     server.start_again();
+}
+
+/// No rewrite of the AOF is to come or under way. In that order: what is to come may begin.
+pub fn is_rewritten(client: &mut Client) -> bool {
+    let fields = ["aof_rewrite_scheduled", "aof_rewrite_in_progress"];
+    fields.iter().all(|field| client.info_number("persistence", field) == 0)
 }
 
 fn everybody_leaves(client: &mut Client) {

@@ -167,8 +167,11 @@ impl OneOwner<'_> {
             lasts_ns,
             cut_ns,
             session: ask.session.then_some(op.connection),
-            // A session's hold ends with its connection, which the server sees at some time.
-            over_ns: if ask.session { u64::MAX } else { possible_end_ns(op, ask.lease_ms) },
+            over_ns: if ask.session {
+                self.ends.session_over_ns(op, ask.lease_ms)
+            } else {
+                possible_end_ns(op, ask.lease_ms)
+            },
             counts,
             ops: vec![place],
             polls: std::mem::take(&mut self.polls),
@@ -246,7 +249,7 @@ struct Ends {
     /// Of all keys, and of each: when it was begun and done, in order.
     everywhere: Vec<(u64, u64)>,
     at_key: HashMap<String, Vec<(u64, u64)>>,
-    closed: HashMap<i64, u64>,
+    closed: HashMap<i64, (u64, u64)>,
 }
 
 impl Ends {
@@ -258,13 +261,20 @@ impl Ends {
             match mark {
                 Mark::Wiped(None) => ends.everywhere.push(time),
                 Mark::Wiped(Some(key)) => ends.at_key.entry(key.clone()).or_default().push(time),
-                Mark::Closed(id) => drop(ends.closed.insert(*id, *from_ns)),
+                Mark::Closed(id) => drop(ends.closed.insert(*id, time)),
                 Mark::Failover | Mark::Restart | Mark::Outage => {}
             }
         }
         let lists = ends.at_key.values_mut().chain([&mut ends.everywhere]);
         lists.for_each(|list| list.sort_unstable());
         ends
+    }
+
+    /// A session's hold ends with its connection, which the server may see late, but then the lease
+    /// is not renewed any more.
+    fn session_over_ns(&self, grant: &Op, lease_ms: u64) -> u64 {
+        let closed = self.closed.get(&grant.connection);
+        closed.map_or(u64::MAX, |(_, to_ns)| to_ns + ns(lease_ms) + CLOCKS_NS)
     }
 
     /// When the hold that `grant` gave may have been ended first.
@@ -277,7 +287,7 @@ impl Ends {
         let mut cut_ns = here.min(first(&self.everywhere));
         if is_session {
             let closed = self.closed.get(&grant.connection);
-            cut_ns = cut_ns.min(closed.copied().unwrap_or(u64::MAX));
+            cut_ns = cut_ns.min(closed.map_or(u64::MAX, |(from_ns, _)| *from_ns));
         }
         cut_ns
     }

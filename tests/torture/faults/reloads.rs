@@ -3,8 +3,9 @@
 
 use super::{Alone, Blow, Fault, Kind, ON_DISK, Shard};
 use crate::actor::Site;
+use crate::aftermath::is_rewritten;
 use crate::history::{FULL_PROMISE, Mark, Promise};
-use crate::support::{Client, until};
+use crate::support::until;
 
 pub const RELOAD: Kind = Kind {
     name: "reload",
@@ -68,9 +69,4 @@ impl Fault for Rewrites {
     fn shards(&mut self) -> Vec<Shard<'_>> {
         self.0.shards()
     }
-}
-
-fn is_rewritten(client: &mut Client) -> bool {
-    let fields = ["aof_rewrite_in_progress", "aof_rewrite_scheduled"];
-    fields.iter().all(|field| client.info_number("persistence", field) == 0)
 }
