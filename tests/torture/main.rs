@@ -34,12 +34,29 @@ mod workloads;
 use std::env;
 use std::process::ExitCode;
 
+use clock::{ms, now_ns, ns};
 use faults::Kind;
 use run::Outcome;
 use workloads::Workload;
 
 /// No pair is given less.
-const PAIR_MS_MIN: u64 = 300;
+const LOAD_MS_MIN: u64 = 300;
+
+/// What is left of the time, shared out.
+struct Shares {
+    ends_ns: u64,
+    /// What the last pair took besides its load: servers to start, the checks.
+    besides_ms: u64,
+}
+
+impl Shares {
+    /// How long the load of the next one of so many pairs may last.
+    fn next_ms(&self, pairs_left: usize) -> u64 {
+        let left_ms = ms(self.ends_ns.saturating_sub(now_ns())) as u64;
+        let share_ms = left_ms / pairs_left as u64;
+        share_ms.saturating_sub(self.besides_ms).max(LOAD_MS_MIN)
+    }
+}
 
 fn main() -> ExitCode {
     // `cargo bench` adds `--bench`.
@@ -60,11 +77,14 @@ fn torture() -> ExitCode {
     let seed = number("RLOCK_SEED").unwrap_or_else(|| fastrand::u64(..1_000_000_000));
     let pairs = pairs();
     assert!(!pairs.is_empty(), "no such FAULT or WORKLOAD");
-    let pair_ms = (seconds * 1000 / pairs.len() as u64).max(PAIR_MS_MIN);
-    println!("{} pairs of workload and fault, {pair_ms} ms each, SEED={seed}", pairs.len());
+    println!("{} pairs of workload and fault, {seconds} s for all, SEED={seed}", pairs.len());
     let mut sum = Outcome::default();
-    for (workload, kind) in pairs {
-        let outcome = run::run(workload, kind, pair_ms, seed);
+    let mut shares = Shares { ends_ns: now_ns() + ns(seconds * 1000), besides_ms: 0 };
+    for (number, (workload, kind)) in pairs.iter().enumerate() {
+        let load_ms = shares.next_ms(pairs.len() - number);
+        let begun_ns = now_ns();
+        let outcome = run::run(workload, kind, load_ms, seed.wrapping_add(number as u64));
+        shares.besides_ms = (ms(now_ns() - begun_ns) as u64).saturating_sub(load_ms);
         say(workload, kind, &outcome);
         sum.operations += outcome.operations;
         sum.holds += outcome.holds;
