@@ -80,8 +80,11 @@ fn waited_for(mut is_so: impl FnMut() -> bool) -> bool {
 /// One actor's working day: the workload over and over; then everything it may hold is let go.
 fn perform(workload: &Workload, mut actor: Actor) {
     while !actor.stop.is_set() {
-        actor.mend();
-        (workload.step)(&mut actor);
+        if actor.is_unsure() {
+            actor.mend();
+        } else {
+            (workload.step)(&mut actor);
+        }
     }
     while actor.is_unsure() {
         actor.mend();
