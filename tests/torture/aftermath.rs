@@ -62,7 +62,9 @@ fn differs(held: &Picture, client: &mut Client, place: &str) -> Option<String> {
             return Some(format!("{key} was {expected:?} and is {found:?} {place}"));
         }
     }
-    None
+    let there = picture(client);
+    let unknown = there.keys().find(|key| !held.contains_key(*key));
+    unknown.map(|key| format!("{key} was not held and is {:?} {place}", there[key]))
 }
 
 fn locks(client: &mut Client) -> Vec<String> {
