@@ -151,7 +151,10 @@ impl OneOwner<'_> {
         }
         let counts = self.history.promise.holds_at_once || op.secured_ns.is_some();
         let from_ns = op.secured_ns.unwrap_or(op.received_ns);
-        let lease_ns = if ask.session { u64::MAX } else { lease_end_ns(op, ask.lease_ms) };
+        let mut lease_ns = lease_end_ns(op, ask.lease_ms);
+        if ask.session {
+            lease_ns = lease_ns.max(self.ends.session_loss_ns(op));
+        }
         let cut_ns = self.ends.cut_ns(op, ask.session);
         let lasts_ns = if counts { lease_ns.min(cut_ns) } else { 0 };
         let (key, owner) = (op.key.clone(), op.owner.clone());
@@ -250,22 +253,25 @@ struct Ends {
     everywhere: Vec<(u64, u64)>,
     at_key: HashMap<String, Vec<(u64, u64)>>,
     closed: HashMap<i64, (u64, u64)>,
+    /// Sessions were forgotten.
+    losses: Vec<(u64, u64)>,
 }
 
 impl Ends {
     fn of(history: &History) -> Ends {
         let (everywhere, at_key) = (Vec::new(), HashMap::<_, Vec<_>>::new());
-        let mut ends = Ends { everywhere, at_key, closed: HashMap::new() };
+        let mut ends = Ends { everywhere, at_key, closed: HashMap::new(), losses: Vec::new() };
         for Event { mark, from_ns, to_ns } in &history.events {
             let time = (*from_ns, *to_ns);
             match mark {
                 Mark::Wiped(None) => ends.everywhere.push(time),
                 Mark::Wiped(Some(key)) => ends.at_key.entry(key.clone()).or_default().push(time),
                 Mark::Closed(id) => drop(ends.closed.insert(*id, time)),
-                Mark::Failover | Mark::Restart | Mark::Outage => {}
+                Mark::Failover | Mark::Restart => ends.losses.push(time),
+                Mark::Outage => {}
             }
         }
-        let lists = ends.at_key.values_mut().chain([&mut ends.everywhere]);
+        let lists = ends.at_key.values_mut().chain([&mut ends.everywhere, &mut ends.losses]);
         lists.for_each(|list| list.sort_unstable());
         ends
     }
@@ -277,18 +283,25 @@ impl Ends {
         closed.map_or(u64::MAX, |(_, to_ns)| to_ns + ns(lease_ms) + CLOCKS_NS)
     }
 
+    /// Until then the server renews by itself what was granted as a session.
+    fn session_loss_ns(&self, grant: &Op) -> u64 {
+        first_after(&self.losses, grant)
+    }
+
     /// When the hold that `grant` gave may have been ended first.
     fn cut_ns(&self, grant: &Op, is_session: bool) -> u64 {
-        let first = |list: &[(u64, u64)]| {
-            let at = list.partition_point(|(_, to_ns)| *to_ns < grant.sent_ns);
-            list.get(at).map_or(u64::MAX, |(from_ns, _)| *from_ns)
-        };
-        let here = self.at_key.get(&grant.key).map_or(u64::MAX, |list| first(list));
-        let mut cut_ns = here.min(first(&self.everywhere));
+        let here = self.at_key.get(&grant.key).map_or(u64::MAX, |list| first_after(list, grant));
+        let mut cut_ns = here.min(first_after(&self.everywhere, grant));
         if is_session {
             let closed = self.closed.get(&grant.connection);
             cut_ns = cut_ns.min(closed.map_or(u64::MAX, |(from_ns, _)| *from_ns));
         }
         cut_ns
     }
+}
+
+/// When the first of these began that was not over when `grant` was asked for.
+fn first_after(times: &[(u64, u64)], grant: &Op) -> u64 {
+    let at = times.partition_point(|(_, to_ns)| *to_ns < grant.sent_ns);
+    times.get(at).map_or(u64::MAX, |(from_ns, _)| *from_ns)
 }

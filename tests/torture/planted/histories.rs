@@ -157,6 +157,25 @@ fn a_renewed_lease_counts_to_its_new_end() {
 }
 
 #[test]
+fn a_session_lasts_as_long_as_its_server_and_its_connection() {
+    let session = || Asked::Acquire(Ask { session: true, lease_ms: 1000, ..ask() });
+    let tale = || {
+        Tale::new().op("a", [10, 11], session(), Reply::Token(100)).op(
+            "b",
+            [9000, 9001],
+            acquire(),
+            Reply::Token(101),
+        )
+    };
+    assert_eq!(tale().complaints(), ["exclusion"]);
+    let connection = i64::from(b'a');
+    for mark in [Mark::Closed(connection), Mark::Restart, Mark::Wiped(None)] {
+        assert!(tale().event(mark.clone(), [5000, 5010]).complaints().is_empty(), "{mark:?}");
+    }
+    assert_eq!(tale().event(Mark::Closed(0), [5000, 5010]).complaints(), ["exclusion"]);
+}
+
+#[test]
 fn holds_that_were_wiped_are_not_missed_and_others_are() {
     let tale = |key: &str| {
         Tale::new()
