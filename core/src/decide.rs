@@ -45,8 +45,10 @@ impl Lock {
             Input::Tick => Reply::Count(0),
         };
         self.serve(memory, moment, effects);
-        effects.is_request_enough =
-            matches!(input, Input::Release(_)) && !has_caught_up && effects.changes.len() == 1;
+        if let (Input::Release(ask), [Change::Ended { .. }]) = (&input, effects.changes.as_slice())
+        {
+            effects.is_request_enough = !has_caught_up && self.left_by(ask).is_none();
+        }
     }
 
     /// When to look next for what happens by itself, never too late: a wait or a ticket ends, a

@@ -169,9 +169,9 @@ pub struct Effects<'a> {
     pub turns: Vec<Owner>,
     /// Connections whose session's hold ended other than by their own release.
     pub lost: Vec<ClientId>,
-    /// The changes are what [`crate::Lock::replay_release`] makes of the request on an equal lock:
-    /// replicas and the append-only file may get the request in their place, which costs the server
-    /// less.
+    /// The one change is the end of a hold, and [`crate::Lock::replay_release`] makes it of the
+    /// request on an equal lock; made twice it changes nothing more. Replicas and the append-only
+    /// file may get the request in the change's place, which costs the server less.
     pub is_request_enough: bool,
 }
 

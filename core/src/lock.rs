@@ -46,14 +46,12 @@ impl Lock {
         }
     }
 
-    /// Makes the change of a release that went along the replication stream as it was asked for
+    /// Ends the hold whose release went along the replication stream as it was asked for
     /// ([`crate::Effects::is_request_enough`]). Reads no clock: what the primary released it had.
+    /// Once more changes nothing.
     pub fn replay_release(&mut self, ask: &Release<'_>) -> Option<Event> {
-        let (Hold { token, deadline, .. }, depth) = self.left_by(ask)?;
-        self.replay(&match depth {
-            0 => Change::Ended { token, by: End::Released },
-            _ => Change::Held { token, depth, deadline },
-        })
+        let (Hold { token, .. }, _) = self.left_by(ask)?;
+        self.replay(&Change::Ended { token, by: End::Released })
     }
 
     /// Nobody holds it: there is nothing to keep.

@@ -191,25 +191,49 @@ fn a_release_goes_along_as_it_was_asked_for_where_that_says_all() {
         let said = commands.map(|words| words.join(&b' '));
         said.map(|line| String::from_utf8_lossy(&line).into_owned()).collect::<Vec<_>>()
     };
-    client.granted("RLOCK.ACQUIRE door ann LEASE 600000");
+    let by_effect = |client: &mut Client, line: &str| {
+        let effects = sent(client, line);
+        assert!(effects.len() == 1 && effects[0].starts_with("RLOCK.APPLY door "), "{effects:?}");
+    };
+    client.granted("RLOCK.ACQUIRE door ann READ LEASE 600000");
+    client.granted("RLOCK.ACQUIRE door ann UPGRADE LEASE 600000");
     let token = client.granted("RLOCK.ACQUIRE door ann LEASE 600000");
-    for line in [
-        "RLOCK.RELEASE door ann DEPTH 1".to_string(),
-        format!("rlock.release door ann TOKEN {token}"),
-    ] {
-        assert_eq!(sent(&mut client, &line), [line]);
+    // Sent twice they would do more than once.
+    by_effect(&mut client, "RLOCK.RELEASE door ann DEPTH 1");
+    by_effect(&mut client, "RLOCK.RELEASE door ann");
+    for line in ["RLOCK.RELEASE door ann", "rlock.release door ann ALL"] {
+        assert_eq!(sent(&mut client, line), [line]);
+        client.granted("RLOCK.ACQUIRE door ann LEASE 600000");
     }
+    client.error(&format!("RLOCK.RELEASE door ann TOKEN {token}"));
     // Somebody is let in, or a lease is found to be over, in the same step.
-    client.granted("RLOCK.ACQUIRE door ann LEASE 600000");
     let mut bob = Waiter::parked(&server, "RLOCK.ACQUIRE door bob READ BLOCK 0");
-    let effects = sent(&mut client, "RLOCK.RELEASE door ann");
-    assert!(effects.len() == 1 && effects[0].starts_with("RLOCK.APPLY door "), "{effects:?}");
+    by_effect(&mut client, "RLOCK.RELEASE door ann");
     bob.granted();
     client.granted("RLOCK.ACQUIRE door cid READ LEASE 1");
     until(5_000, || client.shows("door") == "read: bob read 1");
-    let effects = sent(&mut client, "RLOCK.RELEASE door bob");
-    assert!(effects.len() == 1 && effects[0].starts_with("RLOCK.APPLY door "), "{effects:?}");
+    by_effect(&mut client, "RLOCK.RELEASE door bob");
     assert_eq!(sent(&mut client, "RLOCK.RELEASE door bob DEPTH 0"), [""; 0]);
+}
+
+/// The limits of a server are for its clients, not for what its primary decided.
+#[test]
+fn a_replica_with_other_limits_has_the_same_holds() {
+    let primary = Server::primary(&[]);
+    let replica = Server::replica_of(&primary, &[]);
+    replica.client().ask("CONFIG SET rlock.max-depth 3 rlock.max-lease-ms 1000");
+    let mut client = primary.client();
+    for _ in 0..6 {
+        client.granted("RLOCK.ACQUIRE door ann LEASE 600000");
+    }
+    for line in ["RLOCK.RELEASE door ann DEPTH 5", "RLOCK.RELEASE door ann"] {
+        client.ask(line);
+        assert_eq!(client.number("WAIT 1 20000"), 1);
+        assert_same(&primary, &replica, &["door"]);
+    }
+    client.ask("RLOCK.RELEASE door ann DEPTH 0");
+    assert_eq!(client.number("WAIT 1 20000"), 1);
+    assert_same(&primary, &replica, &["door"]);
 }
 
 #[test]

@@ -224,7 +224,11 @@ impl World {
         let by_request = effects.is_request_enough.then(|| {
             let Input::Release(ask) = input else { panic!("{input:?} reads the clock") };
             let mut replica = self.replica.clone();
-            (replica.replay_release(ask), replica)
+            let event = replica.replay_release(ask);
+            let once = replica.clone();
+            assert_eq!(replica.replay_release(ask), None, "{input:?} twice");
+            assert_eq!(replica, once, "{input:?} twice");
+            (event, replica)
         });
         let arrived = if effects.changes.is_empty() {
             Vec::new()
