@@ -197,6 +197,12 @@ impl Key<'_> {
         }
     }
 
+    /// Where the lock at the key is in memory, as nothing else is; 0 where there is none.
+    pub fn address(&self) -> usize {
+        // SAFETY: the key is open, or null, which the server answers with null.
+        unsafe { there(raw::RedisModule_ModuleTypeGetValue)(self.key).addr() }
+    }
+
     /// Deletes the key.
     pub fn delete(&mut self) {
         // SAFETY: the key is open for writing; a missing one is left alone by the server.
@@ -304,19 +310,21 @@ impl Ctx {
         if !is_cluster() {
             return Slot::Here;
         }
-        // SAFETY: context; the format says one string of the server's. The server refuses what it
+        // A write that changes nothing: a cluster that is down may still be read.
+        // SAFETY: context; the format says two strings of the server's. The server refuses what it
         // does not serve with a null reply, and says why in `errno`; another reply is ours to free.
         unsafe {
             let call = there(raw::RedisModule_Call);
-            let reply = call(self.0, c"EXISTS".as_ptr(), c"s".as_ptr(), name.string);
+            let (command, same) = (c"RENAMENX".as_ptr(), name.string);
+            let reply = call(self.0, command, c"ss".as_ptr(), same, same);
             if !reply.is_null() {
                 there(raw::RedisModule_FreeCallReply)(reply);
                 return Slot::Here;
             }
         }
         match std::io::Error::last_os_error().raw_os_error() {
-            Some(libc::ENETDOWN | libc::EROFS) => Slot::Nowhere,
-            _ => Slot::Elsewhere,
+            Some(libc::EPERM) => Slot::Elsewhere,
+            _ => Slot::Nowhere,
         }
     }
 

@@ -97,6 +97,24 @@ fn while_the_cluster_is_down_a_session_lasts_as_long_as_its_lease() {
     until(5_000, || client.queue("{hall}:long") == "cid write queue turn");
 }
 
+/// Reads are answered then, and show that nothing is written.
+#[test]
+fn while_the_cluster_is_down_and_may_be_read_no_session_is_renewed() {
+    let settings = ["cluster-node-timeout", "1000", "cluster-allow-reads-when-down", "yes"];
+    let mut cluster = Cluster::of_two_with(&settings);
+    let mut client = cluster.client(0);
+    let mut ann = Waiter::connect(cluster.node(0));
+    ann.ask("RLOCK.ACQUIRE {hall} ann LEASE 9000 SESSION");
+    cluster.node_mut(1).kill_9();
+    until(20_000, || client.text("CLUSTER INFO").contains("cluster_state:fail"));
+    let (ends_at_ms, down_ms) = (client.key_ends_at("{hall}"), now_ms());
+    until(10_000, || now_ms() > down_ms + 3_500);
+    assert_eq!(client.key_ends_at("{hall}"), ends_at_ms);
+    cluster.node_mut(1).start_again();
+    cluster.until_all_agree();
+    until(5_000, || client.key_ends_at("{hall}") > ends_at_ms);
+}
+
 #[test]
 fn a_grant_that_was_waited_for_is_one_that_wait_knows_of() {
     let primary = Server::primary(&[]);
