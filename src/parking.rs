@@ -84,7 +84,7 @@ pub fn park<'a>(
     };
     let reply = match executor::decide(ctx, name, Input::Park(ask, waiter, ends_at)) {
         Ok(Reply::MustWait { .. }) => {
-            if ffi::is_cluster() {
+            if ffi::is_cluster() && settings::detects_deadlocks() {
                 search_soon(waiter);
             }
             return None;
@@ -242,13 +242,16 @@ fn deadlock(ctx: &Ctx, lock: &LockId, owner: &Owner, who: Stand<'_>) -> Option<R
     }
 }
 
+/// So many locks are looked at before a search that may turn out to be needed all the same.
+const LOCKS_MAX: usize = 64;
+
 /// Nobody of this database waits for the owner, who is not parked yet: looked at where that is the
-/// shorter way, in fewer locks than connections are parked before it.
+/// shorter way, in no more locks than connections are parked before it.
 fn nobody_waits_for(ctx: &Ctx, at: &LockId, owner: &Owner) -> bool {
     let now = state::now();
     let crowded = state::with(|state| {
         let memory = state.memories.get(at.db, &at.key)?;
-        state.memories.crowded(at.db, memory.queue.blocked_count())
+        state.memories.crowded(at.db, memory.queue.blocked_count().min(LOCKS_MAX))
     });
     crowded.is_some_and(|locks| {
         locks.iter().all(|lock| {
@@ -260,18 +263,13 @@ fn nobody_waits_for(ctx: &Ctx, at: &LockId, owner: &Owner) -> bool {
 }
 
 /// Looks at a lock and what is remembered of it.
-fn with_lock<T: Default>(ctx: &Ctx, at: &LockId, look: impl FnOnce(&Lock, &Memory) -> T) -> T {
-    let mut seen = T::default();
+fn with_lock<T>(ctx: &Ctx, at: &LockId, look: impl FnOnce(&Lock, &Memory) -> T) -> T {
     ctx.with_name(at.db, &at.key, |name| {
         let mut key = ctx.open(name, Access::Reads);
         let (free, unknown) = (Lock::default(), Memory::default());
         let held = key.lock(&free).unwrap_or(&free);
-        seen = state::with(|state| {
-            let memory = state.memories.get(at.db, &at.key).unwrap_or(&unknown);
-            look(held, memory)
-        });
-    });
-    seen
+        state::with(|state| look(held, state.memories.get(at.db, &at.key).unwrap_or(&unknown)))
+    })
 }
 
 /// The waits of one database.
