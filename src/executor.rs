@@ -237,7 +237,7 @@ pub fn replay(ctx: &Ctx, name: &Name<'_>, effect: &Effect<Vec<Change<'_>>>) -> R
     }
     let db = ctx.selected_db();
     let mut key = open(ctx, name);
-    let mut events = Vec::new();
+    let (mut events, mut life) = (Vec::new(), None);
     match key.content() {
         Content::Other if effect.start == Start::GoesOn => return Err(Fault::WrongType),
         Content::Lock(lock) if effect.start == Start::GoesOn => {
@@ -245,24 +245,43 @@ pub fn replay(ctx: &Ctx, name: &Name<'_>, effect: &Effect<Vec<Change<'_>>>) -> R
             make(lock, &effect.changes, &mut events);
             let after = Life::of(lock, db, name);
             settle(&mut key, before, after, false);
+            life = Some(after);
         }
         _ => {
             let mut lock = Lock::default();
             make(&mut lock, &effect.changes, &mut events);
-            removing(|| key.delete());
+            remove(&mut key);
             if !lock.is_free() {
-                let life = Life::of(&lock, db, name);
-                begin(&mut key, lock, Some(life).filter(|_| effect.start != Start::Rewritten));
+                life = Some(Life::of(&lock, db, name)).filter(|_| effect.start != Start::Rewritten);
+                begin(&mut key, lock, life);
             }
         }
     }
+    if let Some(Life { deadline_ms: Some(deadline_ms), .. }) = life
+        && deadline_ms <= now.ms().get()
+        && is_decided_here(ctx)
+    {
+        key.expire_at(now.ms().get().saturating_add(BY_HAND_MS));
+    }
+    replayed(ctx, name, key, &events);
+    Ok(())
+}
+
+/// Where a client sends an append-only file line by line, the line that renews a hold may still be
+/// to come: a key whose deadline is past is left alone so long, in milliseconds.
+const BY_HAND_MS: u64 = 60_000;
+
+/// Sends on what was replayed, and has those looked at who wait for the lock.
+fn replayed(ctx: &Ctx, name: &Name<'_>, key: Key<'_>, events: &[Event]) {
     drop(key);
     ctx.replicate_as_it_came();
-    announce_replayed(ctx, name, &events);
-    if state::with(|state| state.memories.mark_changed(db, name.bytes())) {
+    // A primary reads it from its own file, or is given a slot by another node, which serves it
+    // and tells its own subscribers until all of it has come.
+    let was_told = state::with(|state| state.is_primary) && ctx.is_from_primary();
+    announce(ctx, name, if was_told { &[] } else { events });
+    if state::with(|state| state.memories.mark_changed(ctx.selected_db(), name.bytes())) {
         alarm::look_soon();
     }
-    Ok(())
 }
 
 /// Makes the change of a release that its primary sent as it was asked for, or that stands so in
@@ -274,17 +293,16 @@ pub fn replay_release(ctx: &Ctx, name: &Name<'_>, ask: &Release<'_>) -> Result<(
     if !ctx.is_from_primary() {
         return Err(Fault::ReadOnly);
     }
-    let mut key = ctx.open(name, Access::Writes);
+    let mut key = open(ctx, name);
     let mut event = None;
     if let Content::Lock(lock) = key.content() {
-        let before = Life::new(lock, None);
+        let db = ctx.selected_db();
+        let before = Life::of(lock, db, name);
         event = lock.replay_release(ask);
-        let after = Life::new(lock, None);
+        let after = Life::of(lock, db, name);
         settle(&mut key, before, after, false);
     }
-    drop(key);
-    ctx.replicate_as_it_came();
-    announce_replayed(ctx, name, event.as_slice());
+    replayed(ctx, name, key, event.as_slice());
     Ok(())
 }
 
@@ -310,7 +328,7 @@ fn begin(key: &mut Key<'_>, lock: Lock, life: Option<Life>) {
 /// stay while no deadline moves. `is_look`: who waited may have left since the key was settled
 /// last.
 fn settle(key: &mut Key<'_>, before: Life, after: Life, is_look: bool) {
-    let Some(deadline_ms) = after.deadline_ms else { return removing(|| key.delete()) };
+    let Some(deadline_ms) = after.deadline_ms else { return remove(key) };
     let until_ms = Life::expires_at(deadline_ms, after.is_waited_for);
     if before.deadline_ms != after.deadline_ms {
         key.expire_at(until_ms);
@@ -322,11 +340,13 @@ fn settle(key: &mut Key<'_>, before: Life, after: Life, is_look: bool) {
     }
 }
 
-/// The lock that leaves its name by it is the module's own doing, and was told already.
-fn removing(work: impl FnOnce()) {
-    state::with(|state| state.is_removing = true);
-    work();
-    state::with(|state| state.is_removing = false);
+/// Deletes the key. The lock that leaves its name by it is the module's own doing, and was told
+/// already; another one that leaves meanwhile is somebody else's.
+fn remove(key: &mut Key<'_>) {
+    let address = key.address();
+    state::with(|state| state.removing = address);
+    key.delete();
+    state::with(|state| state.removing = 0);
 }
 
 /// Hands the changes to replicas and the append-only file, then to subscribers. The key is closed
@@ -346,13 +366,6 @@ fn tell(ctx: &Ctx, name: &Name<'_>, key: Key<'_>, start: Start, effects: &Effect
         state::with(|state| state.effect = bytes);
     }
     announce(ctx, name, &effects.events);
-}
-
-/// A primary reads it from its own file, or is given a slot by another node, which serves it and
-/// tells its own subscribers until all of it has come.
-fn announce_replayed(ctx: &Ctx, name: &Name<'_>, events: &[Event]) {
-    let is_told = state::with(|state| state.is_primary) && ctx.is_from_primary();
-    announce(ctx, name, if is_told { &[] } else { events });
 }
 
 fn announce(ctx: &Ctx, name: &Name<'_>, events: &[Event]) {

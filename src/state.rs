@@ -22,8 +22,9 @@ pub struct State {
     pub is_loading: bool,
     /// Locks that left their names and were not published yet.
     pub gone: Vec<Gone>,
-    /// The next lock to leave its name is removed by the module itself.
-    pub is_removing: bool,
+    /// The lock that the module itself removes from its name, by [`crate::ffi::Key::address`]; 0
+    /// for none.
+    pub removing: usize,
     /// Who waits, whose hold is tied to a connection.
     pub memories: Memories,
     /// Connections that the server keeps parked for us.

@@ -1,7 +1,7 @@
 //! `RLOCK.APPLY` sent by hand: an effect as servers write it is taken, anything else is refused
 //! and changes nothing.
 
-use crate::support::{Client, LockView, Noise, Server, aof_commands};
+use crate::support::{Client, LockView, Noise, Server, aof_commands, now_ms, until};
 
 type Words = Vec<Vec<u8>>;
 
@@ -194,4 +194,24 @@ fn effects_sent_twice_or_out_of_order_leave_sound_locks() {
     }
     client.ask("DEL door");
     client.granted("RLOCK.ACQUIRE door ann");
+}
+
+/// The line that renews a hold may come long after the one that began it, whose deadline is past.
+#[test]
+fn an_append_only_file_that_a_client_sends_keeps_the_holds_that_were_renewed() {
+    let server = Server::with(&["appendonly", "yes"]);
+    let mut client = server.client();
+    client.granted("RLOCK.ACQUIRE door ann LEASE 100");
+    client.ask("RLOCK.RENEW door ann LEASE 600000");
+    let began_ms = now_ms();
+    until(5_000, || now_ms() > began_ms + 100);
+    let other = Server::start();
+    let mut to = other.client();
+    for words in aof_commands(server.folder()) {
+        to.ask_bytes(&words.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        // A look at the key in between, as others may have.
+        to.number("EXISTS door");
+    }
+    assert_eq!(to.dump("door"), client.dump("door"));
+    assert_eq!(to.key_ends_at("door"), client.key_ends_at("door"));
 }
