@@ -38,8 +38,10 @@ fn fire(ctx: &Ctx) {
         state.timer = None;
         state.memories.due(now)
     });
+    let mut may_look = true;
     for lock in due {
-        if !may_write(ctx) || !executor::look(ctx, &lock) {
+        may_look = may_look && may_write(ctx) && executor::look(ctx, &lock);
+        if !may_look {
             executor::time_out(&lock);
             state::with(|state| state.memories.mark(lock, Mark::Left));
             look_soon();
@@ -63,8 +65,11 @@ fn look_at_marked(ctx: &Ctx) {
     state::with(|state| state.is_look_due = false);
     publish::gone(ctx);
     if may_write(ctx) {
+        // A cluster that is down is down for every lock.
+        let mut is_up = true;
         for (lock, why) in state::with(|state| state.memories.take_marked()) {
-            let is_done = executor::look(ctx, &lock);
+            let is_done = is_up && executor::look(ctx, &lock);
+            is_up = is_done;
             if why == Mark::Changed || !is_done {
                 executor::look_for_sessions(ctx, &lock);
             }

@@ -15,12 +15,16 @@
 // Torture uses all of these, its tests a part.
 #[allow(dead_code)]
 mod actor;
+#[allow(dead_code)]
+mod aftermath;
 #[allow(dead_code, unused_imports)]
 mod checks;
 #[allow(dead_code)]
 mod clock;
 #[allow(dead_code)]
 mod crowd;
+#[allow(dead_code)]
+mod faults;
 #[allow(dead_code)]
 mod history;
 #[allow(dead_code, unused_imports)]
@@ -33,5 +37,7 @@ mod workloads;
 
 #[path = "planted/histories.rs"]
 mod histories;
+#[path = "planted/leftovers.rs"]
+mod leftovers;
 #[path = "planted/wrong_lock.rs"]
 mod wrong_lock;
