@@ -99,7 +99,8 @@ try() {
 
 read_list
 check_list
-cp -R Cargo.toml Cargo.lock core src "$copy"
+# All that the workspace names, else cargo does not read it.
+cp -R Cargo.toml Cargo.lock core src bench examples "$copy"
 cd "$copy"
 check_tests
 for n in "${!titles[@]}"; do

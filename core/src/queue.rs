@@ -339,7 +339,8 @@ impl Queue {
             let Self { line, turns, by_look, .. } = self;
             let entry = line.get_mut(&place).or_else(|| turns.get_mut(&place))?;
             let ends_at = entry.ends_at?;
-            if ends_at.is_over_at(now) {
+            // None is looked at later than it ends, so they come in the order of their ends.
+            if ends_at == look_at {
                 return Some(place);
             }
             by_look.remove(&(look_at, place));

@@ -118,27 +118,25 @@ pub fn log_line(key: &[u8], owners: &[Owner]) -> String {
 struct Stance<'a> {
     owner: &'a [u8],
     mode: Mode,
-    upgrade: bool,
     place: Option<Place>,
 }
 
 impl<'a> Stance<'a> {
     fn of(memory: &'a Memory, who: Stand<'a>) -> Option<Self> {
         let queue = &memory.queue;
-        let (owner, mode, upgrade, place) = match who {
+        let (owner, mode, place) = match who {
             Stand::Parked(waiter) => {
                 let entry = queue.blocked(waiter)?;
-                let place = queue.place_of(waiter);
-                (entry.owner.as_bytes(), entry.mode, entry.upgrade, place)
+                (entry.owner.as_bytes(), entry.mode, queue.place_of(waiter))
             }
-            Stand::Asking(owner, mode, upgrade) => (owner, mode, upgrade, queue.ticket_of(owner)),
+            Stand::Asking(owner, mode, _) => (owner, mode, queue.ticket_of(owner)),
         };
         // Behind a wait of its own that makes it a re-entry, it waits for what that one waits for.
         let own = queue
             .blocked_of(owner)
             .find(|(other, entry)| place.is_none_or(|place| *other < place) && entry.mode >= mode);
         let (mode, place) = own.map_or((mode, place), |(place, entry)| (entry.mode, Some(place)));
-        Some(Self { owner, mode, upgrade, place })
+        Some(Self { owner, mode, place })
     }
 }
 
@@ -182,9 +180,11 @@ impl Lock {
         steps: &mut Steps,
     ) -> Vec<Owner> {
         let Some(stance) = Stance::of(memory, who) else { return Vec::new() };
-        let Stance { owner, mode, upgrade, place } = stance;
-        let reads = self.hold_at(owner, Mode::Read, now).is_some();
-        let is_first = upgrade && mode == Mode::Write && reads && place.is_none();
+        let Stance { owner, mode, place } = stance;
+        let upgrades = matches!(who, Stand::Asking(_, Mode::Write, true));
+        let is_first = upgrades && self.hold_at(owner, Mode::Read, now).is_some();
+        // It will stand in front, also of a ticket and of other waits of its own.
+        let (mode, place) = if is_first { (Mode::Write, None) } else { (mode, place) };
         let is_met = |at: &Option<Place>, held: Mode| match at {
             Some(at) => !is_first && place.is_none_or(|place| *at < place) && mode.meets(held),
             None => mode.meets(held),

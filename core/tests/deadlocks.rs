@@ -163,6 +163,27 @@ fn an_upgrader_waits_for_the_other_readers_and_for_nobody_in_line() {
     assert_eq!(locks.waits("b", Mode::Write, "2"), ["b", "a"]);
 }
 
+/// An upgrader comes in front of everybody, and of an earlier wait of its own as well: it waits for
+/// the other reader, and not for the writer that its other connection stands behind.
+#[test]
+fn an_upgrader_does_not_wait_where_its_other_wait_stands() {
+    let mut locks = Locks::default();
+    locks.holds("a", Mode::Read, "1");
+    for (owner, mode) in
+        [("b", Mode::Write), ("c", Mode::Read), ("b", Mode::Write), ("c", Mode::Write)]
+    {
+        assert_eq!(locks.waits(owner, mode, "1"), NOBODY);
+    }
+    let world = locks.at("1");
+    let first = *world.parked.keys().next().unwrap();
+    world.leave(first);
+    let woken = world.step(Input::Tick).wakes;
+    assert!(matches!(woken[0].reply, Reply::Granted { .. }), "c reads");
+    let upgrade =
+        Acquire { upgrade: true, patience: Patience::Block, ..acquire(b"c", Mode::Write, 1000) };
+    assert_eq!(locks.asks(upgrade, "1"), NOBODY);
+}
+
 #[test]
 fn tickets_wait_for_nobody_and_nobody_waits_for_a_ticket() {
     let mut locks = Locks::default();
