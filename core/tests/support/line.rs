@@ -1,6 +1,8 @@
 //! What is true of those who wait, after every step.
 
-use rlock_core::{Change, Effects, Entry, Input, Kind, Lock, Memory, Mode, Now, Reply, WaiterId};
+use rlock_core::{
+    Change, Effects, Entry, Input, Kind, Lock, Memory, Mode, Now, Owner, Reply, WaiterId,
+};
 
 use super::World;
 use super::laws::{Held, picture};
@@ -90,11 +92,20 @@ pub fn order(
     effects: &Effects<'_>,
 ) {
     let after = Line::of(&world.memory);
+    let is_granted = |owner: &Owner| {
+        effects.wakes.iter().any(|wake| {
+            let is_it = |entry: &&Entry| who(entry) == Who::Waiter(wake.waiter);
+            let owns = before.waiting().find(is_it).is_some_and(|entry| entry.owner == *owner);
+            owns && matches!(wake.reply, Reply::Granted { .. })
+        })
+    };
     let stays = |entry: &Entry| {
-        // A ticket that ended and one that was given to its owner at once are two.
+        // A ticket that ended, or was withdrawn by a grant, and one that was given to its owner at
+        // once are two.
         let is_over = entry.ends_at.is_some_and(|at| at.is_over_at(world.now));
+        let is_withdrawn = entry.kind == Kind::Ticket && is_granted(&entry.owner);
         let same = |other: &&Entry| who(other) == who(entry) && other.mode == entry.mode;
-        !is_over && after.waiting().any(|other| same(&other))
+        !is_over && !is_withdrawn && after.waiting().any(|other| same(&other))
     };
     let served = |entry: &Entry| {
         let woken = effects.wakes.iter().find(|wake| Who::Waiter(wake.waiter) == who(entry));
