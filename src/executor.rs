@@ -185,9 +185,10 @@ impl Life {
         state::with(|state| Self::new(lock, state.memories.get(db, name.bytes())))
     }
 
-    /// When the key expires, where nobody but the module says so.
+    /// When the key expires, where nobody but the module says so. The server lets a key live
+    /// through the millisecond that it expires at: the last one before the deadline.
     fn expires_at(deadline_ms: u64, is_waited_for: bool) -> u64 {
-        deadline_ms.saturating_add(if is_waited_for { GRACE_MS } else { 0 })
+        deadline_ms.saturating_sub(1).saturating_add(if is_waited_for { GRACE_MS } else { 0 })
     }
 }
 

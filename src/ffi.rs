@@ -9,8 +9,10 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString};
+use std::io::Error;
 use std::marker::PhantomData;
 use std::mem::size_of;
+use std::os::fd::AsRawFd;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, Ordering::Relaxed};
 
@@ -322,7 +324,7 @@ impl Ctx {
                 return Slot::Here;
             }
         }
-        match std::io::Error::last_os_error().raw_os_error() {
+        match Error::last_os_error().raw_os_error() {
             Some(libc::EPERM) => Slot::Elsewhere,
             _ => Slot::Nowhere,
         }
@@ -370,30 +372,40 @@ pub fn lock_count() -> u64 {
     u64::try_from(LOCKS.load(Relaxed)).unwrap_or(0)
 }
 
-/// A timer that was set.
-pub struct Timer(raw::RedisModuleTimerID);
-
-/// Calls `work` after `ms` milliseconds (0: in the next turn of the server's loop), in a context of
-/// its own.
-pub fn after(ms: u64, work: fn(&Ctx)) -> Timer {
+/// Calls `work` after `ms` milliseconds (0: in this turn of the server's loop or the next), in a
+/// context of its own.
+pub fn after(ms: u64, work: fn(&Ctx)) {
     extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, work: *mut c_void) {
         // SAFETY: `work` is the pointer that `after` gave, of this very type.
         let work = unsafe { std::mem::transmute::<*mut c_void, fn(&Ctx)>(work) };
         work(&Ctx(ctx));
     }
     // SAFETY: the detached context lives for ever; a function pointer needs no freeing.
-    Timer(unsafe {
+    unsafe {
         let create = there(raw::RedisModule_CreateTimer);
-        create(DETACHED.load(Relaxed), ms.cast_signed(), Some(on_timer), work as *mut c_void)
-    })
+        create(DETACHED.load(Relaxed), ms.cast_signed(), Some(on_timer), work as *mut c_void);
+    }
 }
 
-/// Stops a timer. Never the one that is firing: the server would free it twice.
-pub fn stop(timer: Timer) {
-    // SAFETY: the detached context lives for ever; an unknown timer is refused by the server.
-    unsafe {
-        there(raw::RedisModule_StopTimer)(DETACHED.load(Relaxed), timer.0, null_mut());
+/// Calls `work` in every turn of the server's loop in which `file` can be read, also while the
+/// server is busy with a script: it may do no more than to read and to set a timer. `file` must
+/// stay open.
+///
+/// # Errors
+/// The server listens to as many files as `maxclients` allows.
+pub fn when_readable(file: &impl AsRawFd, work: fn()) -> Result<(), String> {
+    extern "C" fn on_readable(_: c_int, work: *mut c_void, _: c_int) {
+        // SAFETY: `work` is the pointer that `when_readable` gave, of this very type.
+        let work = unsafe { std::mem::transmute::<*mut c_void, fn()>(work) };
+        work();
     }
+    let readable = raw::REDISMODULE_EVENTLOOP_READABLE as c_int;
+    // SAFETY: a number, and a function pointer that needs no freeing. The server checks the number.
+    let code = unsafe {
+        let add = there(raw::RedisModule_EventLoopAdd);
+        add(file.as_raw_fd(), readable, Some(on_readable), work as *mut c_void)
+    };
+    if code == OK { Ok(()) } else { Err(format!("no event: {}", Error::last_os_error())) }
 }
 
 /// A parked connection, until [`Blocked::answer`] or until the server says that it is gone.

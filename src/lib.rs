@@ -45,6 +45,7 @@ fn load(ctx: &Ctx, arguments: &[&[u8]]) -> Result<(), String> {
     commands::register(ctx)?;
     settings::register(ctx)?;
     metrics::register(ctx);
+    alarm::begin()?;
     events::register(ctx);
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use rlock_core::waits_for::{self, Search, Seen, Stand, Steps, Waits};
 use rlock_core::{
-    Acquire, ClientId, EpochMs, Input, Lock, Memory, Now, Owner, Refusal, Reply, WaiterId, Wake,
+    Acquire, ClientId, Input, Lock, Memory, Now, Owner, Refusal, Reply, WaiterId, Wake,
 };
 
 use rlock_core::grammar::Access;
@@ -80,7 +80,7 @@ pub fn park<'a>(
     });
     let ends_at = match block_ms {
         0 => None,
-        ms => EpochMs::new(state::now().ms().get().saturating_add(ms)),
+        ms => Some(state::now().after_ms(ms)),
     };
     let reply = match executor::decide(ctx, name, Input::Park(ask, waiter, ends_at)) {
         Ok(Reply::MustWait { .. }) => {

@@ -4,9 +4,9 @@ use std::cell::RefCell;
 
 use std::collections::HashMap;
 
-use rlock_core::{ClientId, EpochMs, Now, Tokens, WaiterId};
+use rlock_core::{ClientId, Now, Tokens, WaiterId};
 
-use crate::ffi::Timer;
+use crate::alarm::Alarm;
 use crate::memories::Memories;
 use crate::parking::Parked;
 use crate::publish::Gone;
@@ -35,8 +35,8 @@ pub struct State {
     pub unsearched: Vec<WaiterId>,
     /// The last number given to a parked connection.
     pub last_waiter: u64,
-    /// The one timer, and when it fires.
-    pub timer: Option<(EpochMs, Timer)>,
+    /// The one timer.
+    pub alarm: Option<Alarm>,
     /// Connections to be closed, because their sessions ended with this server's time as primary.
     pub lost: Vec<ClientId>,
     /// What was warned of when the server's settings were looked at last.

@@ -96,7 +96,7 @@ impl Lock {
         while let Some((token, lease)) = memory.sessions.renew_next(now) {
             match self.holders.by_token(token).map(|(_, hold)| *hold) {
                 Some(hold) if !hold.deadline.is_over_at(now) => {
-                    let deadline = hold.deadline.max(now.ms().after(lease));
+                    let deadline = hold.deadline.max(now.after(lease));
                     self.hold_on(hold, hold.depth, deadline, effects);
                 }
                 Some(_) => {}
@@ -189,7 +189,7 @@ impl Lock {
                 if ticket.is_none() && moment.tickets_left == 0 {
                     return Err(Reply::Refused(Refusal::TooManyTickets));
                 }
-                let ends_at = Some(moment.now.ms().after(window));
+                let ends_at = Some(moment.now.after(window));
                 self.stand(memory, ticket, Entry::new(ask, Kind::Ticket, ends_at, moment.now));
                 Err(Reply::NotNow { wait_ms })
             }
@@ -250,7 +250,7 @@ impl Lock {
         let Some(token) = moment.tokens.issue(moment.now) else {
             return Reply::Refused(Refusal::NoTokenLeft);
         };
-        let deadline = moment.now.ms().after(lease);
+        let deadline = moment.now.after(lease);
         self.record(Change::Granted { owner, mode, token, deadline }, effects);
         Reply::Granted { token, left_ms: deadline.left_at(moment.now) }
     }
@@ -274,7 +274,7 @@ impl Lock {
                 }
             },
         };
-        let deadline = hold.deadline.max(moment.now.ms().after(lease));
+        let deadline = hold.deadline.max(moment.now.after(lease));
         self.hold_on(hold, depth, deadline, effects);
         Reply::Granted { token: hold.token, left_ms: deadline.left_at(moment.now) }
     }
@@ -331,7 +331,7 @@ impl Lock {
             {
                 is_held = true;
                 memory.confirm(hold.token);
-                let deadline = hold.deadline.max(now.ms().after(ask.lease));
+                let deadline = hold.deadline.max(now.after(ask.lease));
                 self.hold_on(hold, hold.depth, deadline, effects);
             }
         }

@@ -65,7 +65,7 @@ impl Sessions {
     /// Ties a hold; whichever connection asks last has it.
     pub(crate) fn tie(&mut self, token: Token, client: ClientId, lease: LeaseMs, now: Now) {
         self.untie(token);
-        let renew_at = now.ms().after(third(lease));
+        let renew_at = now.after(third(lease));
         self.touched.push(client);
         self.by_client.insert((client, token));
         self.by_renewal.insert((renew_at, token));
@@ -117,7 +117,7 @@ impl Sessions {
         }
         self.by_renewal.remove(&(renew_at, token));
         let session = self.by_token.get_mut(&token)?;
-        session.renew_at = now.ms().after(third(session.lease));
+        session.renew_at = now.after(third(session.lease));
         self.by_renewal.insert((session.renew_at, token));
         Some((token, session.lease))
     }

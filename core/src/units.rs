@@ -28,9 +28,20 @@ impl Now {
         self.0
     }
 
-    /// The same moment in whole milliseconds: what deadlines are compared with.
+    /// The same moment in whole milliseconds, rounded down: what deadlines are compared with.
     pub const fn ms(self) -> EpochMs {
         EpochMs::clamped(self.0 / 1000)
+    }
+
+    /// The deadline of a lease that begins now; never beyond [`EpochMs::MAX`].
+    pub const fn after(self, lease: LeaseMs) -> EpochMs {
+        self.after_ms(lease.get())
+    }
+
+    /// The first whole millisecond at which no less than `ms` have passed: a promise of
+    /// milliseconds is never cut short by the part of one that the clock was in.
+    pub const fn after_ms(self, ms: u64) -> EpochMs {
+        EpochMs::clamped(self.0.div_ceil(1000).saturating_add(ms))
     }
 }
 
@@ -63,14 +74,12 @@ impl EpochMs {
         self.0.get().saturating_sub(1)
     }
 
-    /// The deadline of a lease that begins now; never beyond [`EpochMs::MAX`].
-    pub fn after(self, lease: LeaseMs) -> Self {
-        Self::clamped(self.get().saturating_add(lease.get()))
-    }
-
-    /// Milliseconds from `now` until this moment; 0 when it is past.
+    /// Whole milliseconds that are left at `now`, rounded down, but 0 only when it is past.
     pub const fn left_at(self, now: Now) -> u64 {
-        self.get().saturating_sub(now.ms().get())
+        match self.get().saturating_mul(1000).saturating_sub(now.0) {
+            1..1000 => 1,
+            us => us / 1000,
+        }
     }
 
     /// A deadline is over from its own millisecond on.

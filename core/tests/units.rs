@@ -32,20 +32,33 @@ fn a_lease_lasts_from_1_ms_to_seven_days() {
 #[test]
 fn a_deadline_is_never_beyond_the_last_moment() {
     let lease = LeaseMs::new(5).unwrap();
-    assert_eq!(moment(100).after(lease), moment(105));
-    assert_eq!(moment(LAST - 5).after(lease), EpochMs::MAX);
-    assert_eq!(moment(LAST - 4).after(lease), EpochMs::MAX);
-    assert_eq!(EpochMs::MAX.after(LeaseMs::MAX), EpochMs::MAX);
+    assert_eq!(Now::from_ms(100).after(lease), moment(105));
+    assert_eq!(Now::from_ms(LAST - 5).after(lease), EpochMs::MAX);
+    assert_eq!(Now::from_ms(LAST - 4).after(lease), EpochMs::MAX);
     let end_of_time = Now::from_us(u64::MAX);
-    assert_eq!(end_of_time.ms().after(lease), EpochMs::MAX);
+    assert_eq!(end_of_time.after(LeaseMs::MAX), EpochMs::MAX);
+    assert_eq!(end_of_time.after_ms(u64::MAX), EpochMs::MAX);
     assert_eq!(Now::from_ms(u64::MAX), end_of_time);
+}
+
+#[test]
+fn a_lease_is_never_shorter_than_it_says_and_says_no_more_than_is_left() {
+    let lease = LeaseMs::new(5).unwrap();
+    for us in [0, 1, 500, 999] {
+        let (now, deadline) = (Now::from_us(100_000 + us), Now::from_us(100_000 + us).after(lease));
+        assert_eq!(deadline, moment(if us == 0 { 105 } else { 106 }));
+        assert!(!deadline.is_over_at(Now::from_us(100_000 + us + 4_999)), "at {us} us");
+        assert!(deadline.is_over_at(Now::from_us(100_000 + us + 5_999)), "at {us} us");
+        assert_eq!(deadline.left_at(now), 5);
+    }
 }
 
 #[test]
 fn time_left_is_in_whole_milliseconds_and_never_below_0() {
     let now = Now::from_us(5_999);
     assert_eq!((now.us(), now.ms().get()), (5_999, 5));
-    assert_eq!(moment(7).left_at(now), 2);
+    assert_eq!(moment(7).left_at(now), 1);
+    assert_eq!(moment(6).left_at(now), 1);
     assert_eq!(moment(5).left_at(now), 0);
     assert_eq!(moment(0).left_at(now), 0);
     assert!(moment(5).is_over_at(now) && !moment(6).is_over_at(now));

@@ -187,7 +187,7 @@ fn neither_a_longer_expiry_nor_none_keeps_a_lock_beyond_its_lease() {
         let server = Server::start();
         let mut client = server.client();
         client.granted("RLOCK.ACQUIRE door ann LEASE 300");
-        let deadline_ms = client.key_ends_at("door");
+        let deadline_ms = client.deadline("door");
         let mut bob = Waiter::parked(&server, "RLOCK.ACQUIRE door bob LEASE 50 BLOCK 0");
         client.ask(line);
         bob.granted();

@@ -1,9 +1,11 @@
 //! A lease that runs out while somebody waits: the grant follows the deadline at once, never before
 //! it.
 
+use std::time::Instant;
+
 use redis::Value;
 
-use crate::support::{Client, Listener, Server, Waiter, now_ms, until};
+use crate::support::{Client, Listener, Server, Waiter, integer, items, now_ms, until};
 
 /// Milliseconds from `deadline_ms` to now, of which there must not be fewer than none.
 #[track_caller]
@@ -29,7 +31,7 @@ fn the_grant_follows_the_deadline_and_is_never_before_it() {
         // Whether the server sweeps makes no difference.
         client.ask(&format!("DEBUG SET-ACTIVE-EXPIRE {}", round % 2));
         client.granted(&format!("RLOCK.ACQUIRE door ann LEASE {}", 20 + round));
-        let deadline_ms = client.key_ends_at("door");
+        let deadline_ms = client.deadline("door");
         let mut bob = Waiter::connect(&server);
         bob.say("RLOCK.ACQUIRE door bob LEASE 600000 BLOCK 0");
         bob.answer();
@@ -40,6 +42,26 @@ fn the_grant_follows_the_deadline_and_is_never_before_it() {
     assert_prompt(all_late_ms);
 }
 
+/// By a clock that is finer than the server's milliseconds.
+#[test]
+fn a_lease_lasts_no_less_than_was_asked_for_and_no_more_than_that_is_said() {
+    let server = Server::start();
+    let mut client = server.client();
+    let mut bob = Waiter::connect(&server);
+    for lease_ms in 20..60 {
+        let began = Instant::now();
+        let line = format!("RLOCK.ACQUIRE door ann LEASE {lease_ms} WITHTTL");
+        assert_eq!(integer(&items(&client.ask(&line))[1]), lease_ms);
+        assert!(client.number("PTTL door") <= lease_ms);
+        assert!(client.lock("door").hold("ann", "write").ttl_ms <= lease_ms);
+        bob.say("RLOCK.ACQUIRE door bob BLOCK 0");
+        bob.granted();
+        let lasted_us = began.elapsed().as_micros();
+        assert!(lasted_us >= lease_ms as u128 * 1000, "{lasted_us} us of {lease_ms} ms");
+        client.ask("RLOCK.RELEASE door bob");
+    }
+}
+
 #[test]
 fn a_writer_enters_when_the_last_of_the_readers_ends() {
     let server = Server::with(&["notify-keyspace-events", "KEd"]);
@@ -48,7 +70,7 @@ fn a_writer_enters_when_the_last_of_the_readers_ends() {
     for (owner, lease_ms) in [("r1", 40), ("r2", 120), ("r3", 80)] {
         client.granted(&format!("RLOCK.ACQUIRE door {owner} READ LEASE {lease_ms}"));
     }
-    let deadline_ms = client.key_ends_at("door");
+    let deadline_ms = client.deadline("door");
     let mut bob = Waiter::parked(&server, "RLOCK.ACQUIRE door bob BLOCK 0");
     bob.granted();
     late_ms(deadline_ms);
@@ -65,7 +87,7 @@ fn an_upgrader_enters_when_the_last_of_the_other_readers_ends() {
     let mut client = server.client();
     client.granted("RLOCK.ACQUIRE door r1 READ LEASE 60");
     client.granted("RLOCK.ACQUIRE door r2 READ LEASE 120");
-    let deadline_ms = client.key_ends_at("door");
+    let deadline_ms = client.deadline("door");
     client.granted("RLOCK.ACQUIRE door ann READ LEASE 600000");
     let mut bob = Waiter::parked(&server, "RLOCK.ACQUIRE door bob BLOCK 0");
     let mut ann = Waiter::parked(&server, "RLOCK.ACQUIRE door ann UPGRADE BLOCK 0");
@@ -80,7 +102,7 @@ fn all_readers_at_the_head_enter_when_the_writer_ends() {
     let server = Server::start();
     let mut client = server.client();
     client.granted("RLOCK.ACQUIRE door ann LEASE 150");
-    let deadline_ms = client.key_ends_at("door");
+    let deadline_ms = client.deadline("door");
     let mut readers = ["r1", "r2", "r3"]
         .map(|owner| Waiter::parked(&server, &format!("RLOCK.ACQUIRE door {owner} READ BLOCK 0")));
     for reader in &mut readers {
@@ -96,7 +118,7 @@ fn a_ticket_has_its_turn_when_the_lease_ends() {
     let mut client = server.client();
     let mut listener = Listener::to(&server);
     client.granted("RLOCK.ACQUIRE door ann LEASE 60");
-    let deadline_ms = client.key_ends_at("door");
+    let deadline_ms = client.deadline("door");
     client.refused("RLOCK.ACQUIRE door bob QUEUE 60000");
     for event in ["rlock.acquired door", "rlock.expired door", "rlock.turn:bob door"] {
         assert_eq!(listener.next_event(), event);
@@ -129,14 +151,14 @@ fn while_somebody_waits_the_key_lives_at_most_a_second_beyond_its_deadline() {
     let server = Server::start();
     let mut client = server.client();
     client.granted("RLOCK.ACQUIRE door ann LEASE 60000");
-    let deadline_ms = client.key_ends_at("door");
+    let before_ms = client.key_ends_at("door");
     let mut bob = Waiter::parked(&server, "RLOCK.ACQUIRE door bob BLOCK 0");
     let ends_ms = client.key_ends_at("door");
-    assert!((deadline_ms..=deadline_ms + 1_000).contains(&ends_ms), "{ends_ms}");
+    assert!((before_ms..=before_ms + 1_000).contains(&ends_ms), "{ends_ms}");
     assert!(client.lock("door").hold("ann", "write").ttl_ms <= 60_000);
     client.ask(&format!("CLIENT UNBLOCK {}", bob.id()));
     bob.refused();
-    until(5_000, || client.key_ends_at("door") == deadline_ms);
+    until(5_000, || client.key_ends_at("door") == before_ms);
 }
 
 #[test]
@@ -179,7 +201,7 @@ fn leases_of_many_locks_end_each_at_its_time() {
         .map(|number| {
             let lease_ms = 1500 + (number * 37) % 200;
             client.granted(&format!("RLOCK.ACQUIRE lock{number} ann LEASE {lease_ms}"));
-            let deadline_ms = client.key_ends_at(&format!("lock{number}"));
+            let deadline_ms = client.deadline(&format!("lock{number}"));
             let line = format!("RLOCK.ACQUIRE lock{number} bob BLOCK 0");
             (deadline_ms, Waiter::parked(&server, &line))
         })
@@ -215,10 +237,10 @@ fn a_command_that_comes_right_after_the_deadline_finds_the_next_one_inside() {
     let mut client: Client = server.client();
     for _ in 0..30 {
         client.granted("RLOCK.ACQUIRE door ann LEASE 15");
-        let deadline_ms = client.key_ends_at("door");
+        let deadline_ms = client.deadline("door");
         let mut bob = Waiter::connect(&server);
         bob.say("RLOCK.ACQUIRE door bob LEASE 600000 BLOCK 0");
-        until(5_000, || now_ms() > deadline_ms);
+        until(5_000, || now_ms() >= deadline_ms);
         client.refused("RLOCK.ACQUIRE door eve");
         bob.granted();
         client.ask("RLOCK.RELEASE door bob");

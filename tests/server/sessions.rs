@@ -361,7 +361,7 @@ fn after_a_failover_the_lease_ends_what_was_a_session() {
     until(10_000, || client.key_ends_at("door") > deadline_ms);
     primary.kill_9();
     client.ask("REPLICAOF NO ONE");
-    let deadline_ms = client.key_ends_at("door");
+    let deadline_ms = client.deadline("door");
     let mut bob = Waiter::parked(&replica, WAIT);
     bob.granted();
     assert!(now_ms() >= deadline_ms);

@@ -97,7 +97,7 @@ impl Pair {
             let waiter = WaiterId::from(self.last_waiter);
             self.waiters.push(waiter);
             let ms = u64::from(more / 16);
-            let ends_at = (ms > 0).then(|| EpochMs::new(self.now.ms().get() + ms)).flatten();
+            let ends_at = (ms > 0).then(|| self.now.after_ms(ms));
             self.ask(Input::Park(ask, waiter, ends_at));
         }
     }

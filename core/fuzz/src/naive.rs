@@ -175,7 +175,7 @@ impl Naive {
     }
 
     fn come_due(&mut self, limits: Limits, told: &mut Told) {
-        let now = self.now;
+        let (now, now_us) = (self.now, self.now_us);
         self.end(|hold| hold.deadline <= now, End::Expired, told);
         while let Some(token) = self.taken_back.pop() {
             match self.holds.iter_mut().find(|hold| hold.token == token) {
@@ -188,8 +188,8 @@ impl Naive {
         }
         for hold in &mut self.holds {
             if let Some(tie) = hold.session.as_mut().filter(|tie| tie.renew_at <= now) {
-                hold.deadline = hold.deadline.max(now + tie.lease.get());
-                tie.renew_at = now + third(tie.lease);
+                hold.deadline = hold.deadline.max(after(now_us, tie.lease.get()));
+                tie.renew_at = after(now_us, third(tie.lease));
             }
         }
         let ended = |one: &&Waiting| one.ends_at.is_some_and(|at| at <= now);
@@ -241,7 +241,7 @@ impl Naive {
         let is_behind = !turns.is_empty() || !line.is_empty() && !passes_line;
         let is_tied = self.holds.iter().any(|hold| hold.session.is_some());
         let until = self.in_the_way(owner, mode, upgrade)?;
-        (!is_behind && !is_tied).then(|| until - self.now)
+        (!is_behind && !is_tied).then(|| left(until, self.now_us))
     }
 
     fn acquire(&mut self, ask: &Acquire<'_>, limits: Limits, told: &mut Told) -> Said {
@@ -297,7 +297,7 @@ impl Naive {
                 Said::Error("TOOMANY".into())
             }
             Patience::Ticket(window) => {
-                self.stand(ask, Kind::Ticket, Some(self.now + window.get()));
+                self.stand(ask, Kind::Ticket, Some(after(self.now_us, window.get())));
                 Said::NotNow { wait_ms }
             }
         })
@@ -313,7 +313,8 @@ impl Naive {
         limits: Limits,
         told: &mut Told,
     ) -> Said {
-        let (now, deadline) = (self.now, self.now + lease.get());
+        let now_us = self.now_us;
+        let deadline = after(now_us, lease.get());
         if let Some(hold) = self.of(owner, mode) {
             if wanted.is_none_or(|wanted| wanted > hold.depth) {
                 if hold.depth >= limits.max_depth {
@@ -322,7 +323,7 @@ impl Naive {
                 hold.depth += 1;
             }
             hold.deadline = hold.deadline.max(deadline);
-            return Said::Granted { token: hold.token, left_ms: hold.deadline - now };
+            return Said::Granted { token: hold.token, left_ms: left(hold.deadline, now_us) };
         }
         let is_upgrade = mode == Mode::Write && self.has(owner, Mode::Read);
         told.events.push(name(if is_upgrade { Event::Upgraded } else { Event::Acquired }));
@@ -333,7 +334,7 @@ impl Naive {
     }
 
     fn tie(&mut self, token: u64, client: Option<ClientId>, lease: LeaseMs) {
-        let renew_at = self.now + third(lease);
+        let renew_at = after(self.now_us, third(lease));
         if let Some(hold) = self.holds.iter_mut().find(|hold| hold.token == token)
             && let Some(client) = client
         {
@@ -467,7 +468,7 @@ impl Naive {
     }
 
     fn renew(&mut self, ask: &Renew<'_>) -> Said {
-        let (deadline, mut renewed) = (self.now + ask.lease.get(), Vec::new());
+        let (deadline, mut renewed) = (after(self.now_us, ask.lease.get()), Vec::new());
         for hold in &mut self.holds {
             if hold.owner == ask.owner
                 && ask.mode.is_none_or(|mode| mode == hold.mode)
@@ -480,6 +481,16 @@ impl Naive {
         renewed.iter().for_each(|token| self.confirm(*token));
         if renewed.is_empty() { Said::Error("NOTHELD".into()) } else { Said::Count(1) }
     }
+}
+
+/// The first whole millisecond at which no less than `ms` have passed.
+fn after(now_us: u64, ms: u64) -> u64 {
+    (now_us + ms * 1000).div_ceil(1000)
+}
+
+/// Whole milliseconds, of which the last is told to its end.
+fn left(until: u64, now_us: u64) -> u64 {
+    ((until * 1000 - now_us) / 1000).max(1)
 }
 
 /// A session is renewed every third of its lease.

@@ -11,8 +11,8 @@ pub mod story;
 use std::collections::BTreeMap;
 
 use rlock_core::{
-    Acquire, Change, Dismissed, Effects, EpochMs, Input, LeaseMs, Levels, Lock, Memory, Mode,
-    Moment, Now, Patience, Refusal, Release, Renew, Reply, Token, Tokens, WaiterId,
+    Acquire, Change, Dismissed, Effects, Input, LeaseMs, Levels, Lock, Memory, Mode, Moment, Now,
+    Patience, Refusal, Release, Renew, Reply, Token, Tokens, WaiterId,
     snapshot::{self, Start},
 };
 
@@ -183,7 +183,7 @@ impl World {
     pub fn park<'a>(&mut self, ask: Acquire<'a>, block_ms: Option<u64>) -> (Effects<'a>, WaiterId) {
         self.last_waiter += 1;
         let waiter = WaiterId::from(self.last_waiter);
-        let ends_at = block_ms.and_then(|ms| EpochMs::new(self.now.ms().get() + ms));
+        let ends_at = block_ms.map(|ms| self.now.after_ms(ms));
         self.parked.insert(waiter, ask.owner.to_vec());
         let parked = self.step(Input::Park(ask, waiter, ends_at));
         let is_answered = parked.wakes.iter().any(|wake| wake.waiter == waiter);

@@ -203,9 +203,10 @@ impl Model {
 }
 
 fn deadline(now: Now, lease: LeaseMs) -> EpochMs {
-    EpochMs::new(now.us() / 1000 + lease.get()).expect("a deadline of this millennium")
+    let us = now.us() + lease.get() * 1000;
+    EpochMs::new(us.div_ceil(1000)).expect("a deadline of this millennium")
 }
 
 fn left(deadline: EpochMs, now: Now) -> u64 {
-    deadline.get() - now.us() / 1000
+    ((deadline.get() * 1000 - now.us()) / 1000).max(1)
 }

@@ -121,6 +121,13 @@ impl Client {
         self.number(&format!("PEXPIRETIME {key}"))
     }
 
+    /// When the latest hold is over, in unix milliseconds, while nobody waits: the server lets a
+    /// key live through the millisecond that it expires at, the last one of the hold.
+    #[track_caller]
+    pub fn deadline(&mut self, key: &str) -> i64 {
+        self.key_ends_at(key) + 1
+    }
+
     /// The value of a field of `INFO`.
     #[track_caller]
     pub fn info(&mut self, section: &str, field: &str) -> Option<String> {
