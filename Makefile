@@ -43,7 +43,7 @@ valgrind: ## the server tests under valgrind: memory errors and leaks
 bench: ## beside what would be used instead: docs/benchmarks.md (QUICK=1; SERVERS="default valkey-9.1")
 	@scripts/bench.sh
 
-bench-gate: ## allocations and instructions are as recorded in bench/gate.json (RECORD=1 records them)
+bench-gate: ## allocations and instructions as recorded (RECORD=1), the core's steps beside 10 000 others
 	@scripts/bench.sh gate
 
 examples: ## each language's example, by its own client, on a private server

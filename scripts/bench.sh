@@ -2,7 +2,7 @@
 # RLOCK beside what would be used instead, on the default server or on those in SERVERS ("default redis-8.0
 # valkey-8.1 valkey-9.1"): prints the table of goals, writes bench/results and docs/benchmarks.md. Some twenty
 # minutes each. QUICK=1: three, and nothing is written. With `gate`, only what continuous integration looks at:
-# allocations and instructions as recorded in bench/gate.json; RECORD=1 records them anew.
+# allocations and instructions as recorded in bench/gate.json (RECORD=1 records them anew), the steps of the core.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"

@@ -1,4 +1,5 @@
-//! One timer for the whole module, at the next moment that anyone waits for. Nobody waits, no timer.
+//! One timer for the whole module, at the next moment that anyone waits for. Nobody waits, no
+//! timer.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -37,7 +38,7 @@ impl Alarm {
     /// The kernel takes 0 for never; a moment that is past already comes at once.
     fn settle(&self) -> io::Result<()> {
         let ms = self.set_to.map_or(0, EpochMs::get).cast_signed();
-        let at = Timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
+        let at = Timespec { tv_sec: ms / 1000, tv_nsec: (ms % 1000).saturating_mul(1_000_000) };
         let once = Itimerspec { it_interval: Timespec::default(), it_value: at };
         timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &once)?;
         Ok(())

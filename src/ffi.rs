@@ -399,7 +399,7 @@ pub fn when_readable(file: &impl AsRawFd, work: fn()) -> Result<(), String> {
         let work = unsafe { std::mem::transmute::<*mut c_void, fn()>(work) };
         work();
     }
-    let readable = raw::REDISMODULE_EVENTLOOP_READABLE as c_int;
+    let readable = raw::REDISMODULE_EVENTLOOP_READABLE.cast_signed();
     // SAFETY: a number, and a function pointer that needs no freeing. The server checks the number.
     let code = unsafe {
         let add = there(raw::RedisModule_EventLoopAdd);

@@ -53,8 +53,8 @@ fn lateness(book: &mut Book, server: &Server, row: &str, expiries: i64) {
     stage::say_kept_off(&mut holder);
 }
 
-/// Holds the lock; the deadline in unix milliseconds. While nobody waits the key expires at the last
-/// one before it, which the server lets it live through.
+/// Holds the lock; the deadline in unix milliseconds. While nobody waits the key expires at the
+/// last one before it, which the server lets it live through.
 #[track_caller]
 fn hold(holder: &mut Client, lease_ms: i64) -> i64 {
     holder.granted(&format!("RLOCK.ACQUIRE hot holder LEASE {lease_ms}"));

@@ -44,6 +44,7 @@ mod rivals;
 mod sample;
 mod sessions;
 mod stage;
+mod steps;
 mod wire;
 
 use std::process::ExitCode;
@@ -73,13 +74,19 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let is_well = match words[..] {
-        ["gate"] => gate::run(false),
+        // Both, whatever the first one says.
+        ["gate"] => gate::run(false) & steps::gate(),
         ["gate", "record"] => gate::run(true),
         ["run", profile] => run(Profile::named(profile), false),
         ["run", profile, "with-peers"] => run(Profile::named(profile), true),
         // Another process of this program, which is to be killed.
         ["hold-until-killed", socket, key] => {
             sessions::hold_until_killed(socket, key);
+            true
+        }
+        // Another process of this program, which is counted.
+        ["steps", operation, others] => {
+            steps::run(operation, others);
             true
         }
         ["report"] => {
