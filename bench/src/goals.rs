@@ -193,13 +193,13 @@ pub const ALL: &[Goal] = &[
     }),
     Goal {
         work: "lease end to the next grant, p50 (never early)",
-        rival: "the server's timer: 600 us",
+        rival: "the server's own timer: 600 us",
         limit: Limit::AtMost(1000.0, "us"),
         figure: |book| book.value(lateness::SECTION, lateness::QUIET, "p50"),
     },
     Goal {
         work: "the same, p99",
-        rival: "the server's timer: 1200 us",
+        rival: "the server's own timer: 1200 us",
         limit: Limit::AtMost(2000.0, "us"),
         figure: |book| book.value(lateness::SECTION, lateness::QUIET, "p99"),
     },
