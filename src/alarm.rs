@@ -19,7 +19,7 @@ use crate::{executor, publish, state};
 const RETRY_MS: u64 = 50;
 
 /// The kernel's timer, on the clock that deadlines are of. The server's own timers sleep in whole
-/// milliseconds from now: they were 0.8 ms late on average, this one 0.1 ms.
+/// milliseconds from now: a grant came 0.8 ms after its deadline, and comes 0.3 ms after it now.
 #[derive(Debug)]
 pub struct Alarm {
     timer: File,
@@ -45,11 +45,15 @@ impl Alarm {
     }
 }
 
-/// Has the server's loop listen to the alarm.
+/// Has the server's loop listen to the alarm. It does already where Redis 8 refused what the module
+/// was loaded with, once the module was there: the server forgets it then, but not the event.
 ///
 /// # Errors
 /// The kernel has no such timer for us.
 pub fn begin() -> Result<(), String> {
+    if state::with(|state| state.alarm.is_some()) {
+        return Ok(());
+    }
     let alarm = Alarm::new().map_err(|error| format!("no timerfd: {error}"))?;
     ffi::when_readable(&alarm.timer, ring)?;
     state::with(|state| state.alarm = Some(alarm));
