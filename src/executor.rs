@@ -23,7 +23,7 @@ pub enum Fault {
     Implausible,
 }
 
-/// While somebody waits, the key outlives its last deadline by this many milliseconds, so that the
+/// While somebody waits, the key lives so many milliseconds longer than its holds, so that the
 /// hand-over happens in place: a key that is deleted and added again has the server ask every
 /// parked connection.
 const GRACE_MS: u64 = 1000;

@@ -3,12 +3,16 @@
 //! lock.
 
 use libc::c_int;
-use rlock_core::{Event, Lock};
+use rlock_core::{Event, Lock, Now};
 
 use crate::alarm;
 use crate::ffi::{Ctx, Slot};
 use crate::metrics::{self, Metric};
 use crate::state;
+
+/// How far a replica's clock may be behind its primary's, less the way of a deletion, to call a
+/// lock expired that is: in microseconds.
+const BEHIND_US: u64 = 1000;
 
 /// A lock that left its name.
 pub struct Gone {
@@ -20,9 +24,9 @@ pub struct Gone {
 
 /// A lock leaves its name; by what, the server says afterwards or not at all. On a replica the
 /// primary's clock decided, and all that arrives is a deletion: a lock whose leases are over has
-/// expired.
+/// expired. Its own clock may be a little behind.
 pub fn left(db: c_int, key: &[u8], lock: &Lock) {
-    let now = state::now();
+    let now = Now::from_us(state::now().us().saturating_add(BEHIND_US));
     let is_told = state::with(|state| {
         if state.removing == std::ptr::from_ref(lock).addr() {
             return false;

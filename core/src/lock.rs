@@ -69,7 +69,7 @@ impl Lock {
         self.holders.heap_bytes()
     }
 
-    /// When the last hold is over: the key's time to live.
+    /// When the last hold is over.
     pub fn latest_deadline(&self) -> Option<EpochMs> {
         self.holders.latest_deadline()
     }

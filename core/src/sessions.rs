@@ -28,7 +28,7 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    /// Renewed every third of the lease: two renewals may fail before the hold is lost.
+    /// Renewed every third of the lease: one renewal may fail, and the next is still in time.
     const RENEWALS_PER_LEASE: u64 = 3;
 
     /// No hold is tied.
