@@ -461,7 +461,7 @@ fn is_behind(memory: &Memory, is_upgrade: bool, place: Option<Place>) -> bool {
 
 /// Milliseconds until the latest deadline in the way, where that says when the lock is free.
 fn known_wait(memory: &Memory, until: Option<EpochMs>, is_behind: bool, now: Now) -> Option<u64> {
-    until.filter(|_| !is_behind && memory.sessions.is_empty()).map(|until| until.left_at(now))
+    until.filter(|_| !is_behind && memory.sessions.is_empty()).map(|until| until.wait_from(now))
 }
 
 /// Nobody comes before this place (a newcomer's, if `None`) for this mode.

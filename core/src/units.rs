@@ -82,6 +82,12 @@ impl EpochMs {
         }
     }
 
+    /// Milliseconds to wait from `now` on until this moment has come, rounded up; 0 when it is
+    /// past.
+    pub const fn wait_from(self, now: Now) -> u64 {
+        self.get().saturating_mul(1000).saturating_sub(now.0).div_ceil(1000)
+    }
+
     /// A deadline is over from its own millisecond on.
     pub const fn is_over_at(self, now: Now) -> bool {
         self.get() <= now.ms().get()

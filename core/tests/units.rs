@@ -50,6 +50,7 @@ fn a_lease_is_never_shorter_than_it_says_and_says_no_more_than_is_left() {
         assert!(!deadline.is_over_at(Now::from_us(100_000 + us + 4_999)), "at {us} us");
         assert!(deadline.is_over_at(Now::from_us(100_000 + us + 5_999)), "at {us} us");
         assert_eq!(deadline.left_at(now), 5);
+        assert!(deadline.is_over_at(Now::from_us(now.us() + deadline.wait_from(now) * 1000)));
     }
 }
 
@@ -57,9 +58,9 @@ fn a_lease_is_never_shorter_than_it_says_and_says_no_more_than_is_left() {
 fn time_left_is_in_whole_milliseconds_and_never_below_0() {
     let now = Now::from_us(5_999);
     assert_eq!((now.us(), now.ms().get()), (5_999, 5));
-    assert_eq!(moment(7).left_at(now), 1);
-    assert_eq!(moment(6).left_at(now), 1);
-    assert_eq!(moment(5).left_at(now), 0);
+    assert_eq!((moment(7).left_at(now), moment(7).wait_from(now)), (1, 2));
+    assert_eq!((moment(6).left_at(now), moment(6).wait_from(now)), (1, 1));
+    assert_eq!((moment(5).left_at(now), moment(5).wait_from(now)), (0, 0));
     assert_eq!(moment(0).left_at(now), 0);
     assert!(moment(5).is_over_at(now) && !moment(6).is_over_at(now));
     assert!(moment(0).is_over_at(Now::from_us(0)));

@@ -241,7 +241,7 @@ impl Naive {
         let is_behind = !turns.is_empty() || !line.is_empty() && !passes_line;
         let is_tied = self.holds.iter().any(|hold| hold.session.is_some());
         let until = self.in_the_way(owner, mode, upgrade)?;
-        (!is_behind && !is_tied).then(|| left(until, self.now_us))
+        (!is_behind && !is_tied).then(|| (until * 1000 - self.now_us).div_ceil(1000))
     }
 
     fn acquire(&mut self, ask: &Acquire<'_>, limits: Limits, told: &mut Told) -> Said {

@@ -145,7 +145,7 @@ impl Model {
             held.owner != ask.owner && (held.mode == Mode::Write || ask.mode == Mode::Write)
         };
         if let Some(latest) = self.holds.iter().filter(excludes).map(|held| held.deadline).max() {
-            return Said::NotNow { wait_ms: Some(left(latest, now)) };
+            return Said::NotNow { wait_ms: Some(wait(latest, now)) };
         }
         let Some(token) = Token::new(now.us().max(self.last_token + 1)) else {
             return Said::Error("ERR".into());
@@ -209,4 +209,8 @@ fn deadline(now: Now, lease: LeaseMs) -> EpochMs {
 
 fn left(deadline: EpochMs, now: Now) -> u64 {
     ((deadline.get() * 1000 - now.us()) / 1000).max(1)
+}
+
+fn wait(until: EpochMs, now: Now) -> u64 {
+    (until.get() * 1000 - now.us()).div_ceil(1000)
 }
