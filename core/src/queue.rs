@@ -239,9 +239,10 @@ impl Queue {
 
     fn places_of(&self, owner: &[u8]) -> impl Iterator<Item = (Place, &Entry)> {
         let hash = Owner::hash_of(owner);
-        let range = (hash, Place(i64::MIN))..=(hash, Place(i64::MAX));
+        // Where the range ends is compared with what is found, not searched for.
         self.by_owner
-            .range(range)
+            .range((hash, Place(i64::MIN))..)
+            .take_while(move |(other, _)| *other == hash)
             .filter_map(|(_, place)| self.get(*place).map(|entry| (*place, entry)))
             .filter(move |(_, entry)| entry.owner.as_bytes() == owner)
     }
