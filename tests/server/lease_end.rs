@@ -254,7 +254,7 @@ fn a_lease_that_ends_in_the_very_moment_in_which_the_wait_begins_is_no_harm() {
     for round in 0..1_500_u64 {
         ann.granted("RLOCK.ACQUIRE door ann LEASE 1");
         let began = std::time::Instant::now();
-        let delay_us = round * 7919 % 1_100;
+        let delay_us = round * 7919 % 2_200;
         while began.elapsed().as_micros() < u128::from(delay_us) {
             std::hint::spin_loop();
         }

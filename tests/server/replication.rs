@@ -35,6 +35,7 @@ fn set_the_scene(client: &mut Client) {
     ] {
         client.granted(line);
     }
+    until(5_000, || client.shows("lapsed") == "read: bob read 1");
 }
 
 const SCENE: [&str; 4] = ["writer", "readers", "both", "lapsed"];
