@@ -222,12 +222,9 @@ impl Actor {
         let sent_ns = self.announce(key, &asked);
         let link = self.linked(key);
         let id = link.id;
-        let reply = reply_to(&asked, command.query(&mut link.connection));
+        let mut reply = reply_to(&asked, command.query(&mut link.connection));
         let received_ns = now_ns();
-        let secured_ns = match reply {
-            Reply::Token(_) | Reply::Number(1) if self.site.waits_for_replica => self.secure(),
-            _ => None,
-        };
+        let secured_ns = self.secure(&asked, &mut reply);
         self.write(key, id, asked, [sent_ns, received_ns], reply.clone(), secured_ns);
         self.consider(key, &reply);
         if self.rng.u8(..8) == 0 {
@@ -248,9 +245,11 @@ impl Actor {
             let received = received.and_then(Value::extract_error);
             (reply_to(&asked, received), now_ns())
         });
-        let is_granted = matches!(replies[1].0, Reply::Token(_));
-        let waits = is_granted && self.site.waits_for_replica;
-        let secured_ns = if waits { self.secure() } else { None };
+        let [(first, _), (second, _)] = &mut replies;
+        let secured_ns = self.secure(&asked, second);
+        if *second == Reply::Lost {
+            *first = Reply::Lost;
+        }
         for (reply, received_ns) in &mut replies {
             let times = [sent_ns, *received_ns];
             self.write(key, id, asked.clone(), times, reply.clone(), secured_ns);
@@ -276,18 +275,26 @@ impl Actor {
         self.consider(key, &reply);
     }
 
-    /// Waits until a replica has what was done by this connection. When that was.
-    fn secure(&mut self) -> Option<u64> {
+    /// Where a primary may die and be succeeded, waits until a replica has what was done. When that
+    /// was. A release that none is known to have may be undone with the primary: as good as lost.
+    fn secure(&mut self, asked: &Asked, reply: &mut Reply) -> Option<u64> {
+        let is_release = matches!((asked, &*reply), (Asked::Release { .. }, Reply::Number(_)));
+        let is_change = is_release || matches!(reply, Reply::Token(_) | Reply::Number(1));
+        if !is_change || !self.site.waits_for_replica {
+            return None;
+        }
         let link = self.link.as_mut()?;
         let replicas = packed("WAIT 1 500").query::<i64>(&mut link.connection);
-        match replicas {
-            Ok(1..) => Some(now_ns()),
-            Ok(_) => None,
-            Err(_) => {
-                self.link = None;
-                None
-            }
+        if matches!(replicas, Ok(1..)) {
+            return Some(now_ns());
         }
+        if replicas.is_err() {
+            self.link = None;
+        }
+        if is_release {
+            *reply = Reply::Lost;
+        }
+        None
     }
 
     /// Draws the conclusions from a reply that tells of trouble.
