@@ -1,11 +1,11 @@
 //! A lease that runs out while somebody waits: the grant follows the deadline at once, never before
 //! it.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use crate::support::{Client, Listener, Server, Waiter, integer, items, now_ms, until};
+use crate::support::{Client, Listener, Server, Waiter, integer, items, now_ms, spin_for, until};
 
 /// Milliseconds from `deadline_ms` to now, of which there must not be fewer than none.
 #[track_caller]
@@ -253,11 +253,7 @@ fn a_lease_that_ends_in_the_very_moment_in_which_the_wait_begins_is_no_harm() {
     let (mut ann, mut bob) = (server.client(), server.client());
     for round in 0..1_500_u64 {
         ann.granted("RLOCK.ACQUIRE door ann LEASE 1");
-        let began = std::time::Instant::now();
-        let delay_us = round * 7919 % 2_200;
-        while began.elapsed().as_micros() < u128::from(delay_us) {
-            std::hint::spin_loop();
-        }
+        spin_for(Duration::from_micros(round * 7919 % 2_200));
         bob.granted("RLOCK.ACQUIRE door bob LEASE 600000 BLOCK 0");
         assert_eq!(bob.number("RLOCK.RELEASE door bob"), 0);
     }

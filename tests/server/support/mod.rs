@@ -43,6 +43,14 @@ pub fn until(ms_max: u64, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// Lets time pass to the microsecond, where a sleep would take some more.
+pub fn spin_for(time: Duration) {
+    let begun = Instant::now();
+    while begun.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}
+
 /// This machine's clock, which is the servers' too, in unix milliseconds.
 pub fn now_ms() -> i64 {
     let since_1970 = UNIX_EPOCH.elapsed().unwrap();

@@ -9,7 +9,7 @@ use super::{Hold, Violation};
 use crate::clock::{ms, ns};
 use crate::history::{Asked, History, Op, Reply, Wait};
 
-/// The server's count of a wait may begin before ours and is in whole milliseconds.
+/// The server counts a wait by the wall clock, which may be set right a little beside ours.
 const EARLY_NS: u64 = ns(2);
 
 pub fn check(history: &History, holds: &[Hold]) -> Vec<Violation> {
