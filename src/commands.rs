@@ -6,12 +6,11 @@ use rlock_core::{
     snapshot,
 };
 
-use crate::describe::Info;
 use crate::executor::{self, Fault};
 use crate::ffi::{Arguments, Ctx, Handler, Name};
 use crate::metrics::{self, Metric};
 use crate::show::{Describe, Queues};
-use crate::{parking, settings, state};
+use crate::{parking, reply, settings, state};
 
 /// Registers every command.
 ///
@@ -19,7 +18,7 @@ use crate::{parking, settings, state};
 /// The server refuses one.
 pub fn register(ctx: &Ctx) -> Result<(), String> {
     fn add<S: Serve>(ctx: &Ctx) -> Result<(), String> {
-        ctx.register_command::<S>(S::COMMAND, &Info::new(S::COMMAND))
+        ctx.register_command::<S>(S::COMMAND)
     }
     add::<AcquireLock>(ctx)?;
     add::<ReleaseLock>(ctx)?;
@@ -101,7 +100,7 @@ impl<'a> Call<'a> {
 fn line(fault: Fault) -> String {
     match fault {
         Fault::Implausible => {
-            "ERR malformed payload: its token is more than a day ahead of the clock"
+            "ERR malformed payload: its token is more than a minute ahead of the clock"
         }
         Fault::ReadOnly => "READONLY You can't write against a read only replica.",
         Fault::WrongType => return Refusal::WrongType.line(&[], &[]),
@@ -116,6 +115,9 @@ impl Serve for AcquireLock {
 
     fn serve(call: &Call<'_>) -> Result<(), String> {
         let (ctx, said) = (call.ctx, &call.said);
+        if is_closing(ctx) {
+            return Err(Refusal::Closing.line(said.key, said.owner));
+        }
         let session = match said.session {
             true => Some(ClientId::from(ctx.client().ok_or(NO_SESSION)?)),
             false => None,
@@ -152,40 +154,21 @@ impl Serve for AcquireLock {
         if matches!(reply, Reply::NotNow { .. }) {
             metrics::add(Metric::Refused, 1);
         }
-        reply_to_acquire(ctx, &reply, said.with_ttl, said.key, said.owner);
+        reply::to_acquire(ctx, &reply, said.with_ttl, said.key, said.owner);
         Ok(())
     }
 }
 
+/// The caller's connection lost a session, and this is the rest of its last command.
+fn is_closing(ctx: &Ctx) -> bool {
+    state::with(|state| state.manager.has_closing())
+        && ctx.client().is_some_and(|client| {
+            state::with(|state| state.manager.is_closing(ClientId::from(client)))
+        })
+}
+
 const NO_SESSION: &str = "ERR SESSION needs a connection of its own: not in a script, a function \
                           or another module's call";
-
-/// Replies to `RLOCK.ACQUIRE`, at once or when a parked connection's wait is over.
-pub fn reply_to_acquire(ctx: &Ctx, reply: &Reply, with_ttl: bool, key: &[u8], owner: &[u8]) {
-    if let Reply::Refused(refusal) = reply {
-        return ctx.reply_error(&refusal.line(key, owner));
-    }
-    if with_ttl {
-        ctx.reply_array(2);
-    }
-    let ms = match reply {
-        Reply::Granted { token, left_ms } => {
-            ctx.reply_integer(token.get().cast_signed());
-            Some(*left_ms)
-        }
-        Reply::NotNow { wait_ms } | Reply::MustWait { wait_ms } => {
-            ctx.reply_null();
-            *wait_ms
-        }
-        Reply::Count(_) | Reply::Refused(_) => {
-            ctx.reply_null();
-            None
-        }
-    };
-    if with_ttl {
-        ctx.reply_integer(ms.map_or(-1, u64::cast_signed));
-    }
-}
 
 struct ReleaseLock;
 
@@ -299,6 +282,11 @@ impl Serve for Apply {
     const COMMAND: &'static Command = &commands::APPLY;
 
     fn serve(call: &Call<'_>) -> Result<(), String> {
+        // The module asks the server so whether it would let a write through.
+        if call.said.payload.is_empty() {
+            call.ctx.reply_ok();
+            return Ok(());
+        }
         let effect = snapshot::load_effect(call.said.payload)
             .map_err(|why| format!("ERR malformed payload: {why}"))?;
         executor::replay(call.ctx, call.key()?, &effect).map_err(line)?;

@@ -2,10 +2,11 @@
 
 use libc::{c_int, c_void};
 use redis_module::{ContextFlags, raw};
-use rlock_core::{Lock, snapshot};
+use rlock_core::manager::At;
+use rlock_core::{Lock, Token, snapshot};
 
-use crate::ffi::{self, Ctx, Values};
-use crate::{alarm, executor, parking, publish, settings, state};
+use crate::ffi::{self, Ctx, Upheaval, Values};
+use crate::{closing, parking, settings, state, timers};
 
 /// The module's values, as the server asks for them.
 pub struct Locks;
@@ -17,16 +18,41 @@ impl Values for Locks {
         if is_restore && lock.holds().any(|(_, _, hold)| hold.token.is_implausible_at(now)) {
             return None;
         }
-        state::with(|state| lock.holds().for_each(|(_, _, hold)| state.tokens.saw(hold.token)));
+        state::with(|state| lock.holds().for_each(|(_, _, hold)| state.manager.saw(hold.token)));
         Some(lock)
     }
 
     fn unlinked(db: c_int, key: &[u8], lock: &Lock) {
-        publish::left(db, key, lock);
+        let at = At { db, key, now: state::now() };
+        let is_told = state::with(|state| {
+            let is_own = state.removing == std::ptr::from_ref(lock).addr();
+            if !is_own {
+                state.manager.key_left(at, lock);
+            }
+            !is_own
+        });
+        if is_told {
+            timers::settle();
+            closing::settle(closing::During::Callback);
+        }
     }
 
     fn lost(db: c_int, key: &[u8], is_evicted: bool) {
-        publish::lost(db, key, is_evicted);
+        state::with(|state| state.manager.key_lost(db, key, is_evicted));
+    }
+
+    fn save_aux() -> Option<Vec<u8>> {
+        let now = state::now();
+        let token = state::with(|state| state.manager.token_ahead(now))?;
+        Some(token.get().to_be_bytes().to_vec())
+    }
+
+    fn load_aux(bytes: &[u8]) -> bool {
+        let token = <[u8; 8]>::try_from(bytes).ok().and_then(|b| Token::new(u64::from_be_bytes(b)));
+        token.is_some_and(|token| {
+            state::with(|state| state.manager.saw(token));
+            true
+        })
     }
 }
 
@@ -35,11 +61,10 @@ pub fn register(ctx: &Ctx) {
     role_is(ctx.wrapped().get_flags().contains(ContextFlags::MASTER));
     ctx.watch_losses::<Locks>();
     ctx.watch_connections(parking::connection_ended);
+    ctx.watch_databases(on_upheaval);
     for (id, callback) in [
         (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, on_role as Callback),
         (raw::REDISMODULE_EVENT_CONFIG, on_config as Callback),
-        (raw::REDISMODULE_EVENT_FLUSHDB, on_upheaval as Callback),
-        (raw::REDISMODULE_EVENT_SWAPDB, on_upheaval as Callback),
         (raw::REDISMODULE_EVENT_LOADING, on_loading as Callback),
     ] {
         let event = raw::RedisModuleEvent { id, dataver: 1 };
@@ -57,36 +82,42 @@ extern "C" fn on_role(
     role: u64,
     _: *mut c_void,
 ) {
-    let is_primary = role == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER;
-    role_is(is_primary);
-    if !is_primary {
-        // Sessions are this primary's own: their connections are closed where it is one no more.
-        executor::close_soon(state::with(|state| state.memories.clear()));
-    }
+    role_is(role == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER);
 }
 
-/// Whole databases were emptied, swapped or read anew: any lock may be another one now.
-extern "C" fn on_upheaval(
-    _: *mut raw::RedisModuleCtx,
-    _: raw::RedisModuleEvent,
-    _: u64,
-    _: *mut c_void,
-) {
-    if state::with(|state| state.memories.mark_all()) {
-        alarm::look_soon();
-    }
+fn role_is(is_primary: bool) {
+    let now = state::now();
+    state::with(|state| state.manager.role_is(is_primary, now));
+    timers::settle();
+    closing::settle(closing::During::Callback);
+}
+
+/// Whole databases were emptied or swapped: any lock may be another one now.
+fn on_upheaval(upheaval: Upheaval) {
+    state::with(|state| match upheaval {
+        Upheaval::Flushed(db) => state.manager.flushed(db),
+        Upheaval::Swapped(one, other) => state.manager.swapped(one, other),
+    });
+    timers::settle();
+    closing::settle(closing::During::Callback);
 }
 
 extern "C" fn on_loading(
-    ctx: *mut raw::RedisModuleCtx,
-    event: raw::RedisModuleEvent,
+    _: *mut raw::RedisModuleCtx,
+    _: raw::RedisModuleEvent,
     stage: u64,
-    data: *mut c_void,
+    _: *mut c_void,
 ) {
     let is_over = stage == raw::REDISMODULE_SUBEVENT_LOADING_ENDED
         || stage == raw::REDISMODULE_SUBEVENT_LOADING_FAILED;
-    state::with(|state| state.is_loading = !is_over);
-    on_upheaval(ctx, event, stage, data);
+    state::with(|state| {
+        if is_over {
+            state.manager.loading_ends();
+        } else {
+            state.manager.loading_begins();
+        }
+    });
+    timers::settle();
 }
 
 extern "C" fn on_config(
@@ -97,15 +128,4 @@ extern "C" fn on_config(
 ) {
     // Not from here: the server is in the midst of CONFIG SET.
     ffi::after(0, settings::warn_of_server_settings);
-}
-
-/// A new primary issues no token that the old one, with another clock, may have issued.
-fn role_is(is_primary: bool) {
-    let now = state::now();
-    state::with(|state| {
-        if is_primary && !state.is_primary {
-            state.tokens.begin(now);
-        }
-        state.is_primary = is_primary;
-    });
 }

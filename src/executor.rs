@@ -1,17 +1,15 @@
-//! The one road of a change: open the key, let the core decide, save, tell the world.
+//! The one road of a change: open the key, let the manager decide, save, tell the world.
 
 use std::ffi::CString;
 
 use libc::c_int;
 use rlock_core::grammar::Access;
+use rlock_core::manager::{At, Life, Ttl, Why};
 use rlock_core::snapshot::{self, Effect, Start};
-use rlock_core::{
-    Change, ClientId, Effects, Event, Input, Lock, Memory, Moment, Refusal, Release, Reply, text,
-};
+use rlock_core::{Change, Effects, Event, Input, Lock, Refusal, Release, Reply, text};
 
-use crate::ffi::{self, Content, Ctx, Key, Name, Slot};
-use crate::memories::LockId;
-use crate::{alarm, metrics, parking, publish, settings, state};
+use crate::ffi::{self, Content, Ctx, Key, Name};
+use crate::{answers, closing, metrics, publish, settings, state, timers};
 
 /// What stops a request before the core is asked.
 pub enum Fault {
@@ -23,103 +21,24 @@ pub enum Fault {
     Implausible,
 }
 
-/// While somebody waits, the key lives so many milliseconds longer than its holds, so that the
-/// hand-over happens in place: a key that is deleted and added again has the server ask every
-/// parked connection.
-const GRACE_MS: u64 = 1000;
-
-/// Lets the core decide `input` about the lock at `name`, and carries out what it says.
+/// Lets the manager decide `input` about the lock at `name`, and carries out what it says.
 ///
 /// # Errors
 /// [`Fault`]; nothing changed.
 pub fn decide<'a>(ctx: &Ctx, name: &Name<'_>, input: Input<'a>) -> Result<Reply, Fault> {
-    if !state::with(|state| state.is_primary) {
+    if !state::with(|state| state.manager.is_primary()) {
         return Err(Fault::ReadOnly);
     }
     let effects = carry_out(ctx, ctx.selected_db(), name, input)?;
-    alarm::set();
-    close_soon(effects.lost);
+    timers::settle();
+    closing::settle(closing::During::Command(ctx));
     Ok(effects.reply)
 }
 
 /// Whether commands are requests here; else they say what was decided elsewhere, or before.
 pub fn is_decided_here(ctx: &Ctx) -> bool {
     // In a cluster a primary may be given a slot by another one, with its effects.
-    state::with(|state| state.is_primary && !state.is_loading)
-        && !(ffi::is_cluster() && ctx.is_from_primary())
-}
-
-/// Looks at a lock outside of any command: what came due is done, and whoever may enter does.
-/// False while that may not be: the cluster is down.
-pub fn look(ctx: &Ctx, lock: &LockId) -> bool {
-    ctx.with_name(lock.db, &lock.key, |name| {
-        match ctx.slot_of(name) {
-            Slot::Nowhere => return false,
-            Slot::Elsewhere => dismiss(lock, &Refusal::TryAgain),
-            Slot::Here => match carry_out(ctx, lock.db, name, Input::Tick) {
-                Ok(effects) => close_soon(effects.lost),
-                Err(_) => dismiss(lock, &Refusal::WrongType),
-            },
-        }
-        true
-    })
-}
-
-/// The key of this lock changed, or a session could not be renewed: sessions whose hold is not
-/// there any more are lost.
-pub fn look_for_sessions(ctx: &Ctx, lock: &LockId) {
-    ctx.with_name(lock.db, &lock.key, |name| {
-        let mut key = ctx.open(name, Access::Reads);
-        let (free, now) = (Lock::default(), state::now());
-        let held = key.lock(&free).unwrap_or(&free);
-        close_soon(state::with(|state| {
-            state.memories.change(lock.db, &lock.key, |memory| {
-                (held.lost_sessions(memory, now), held.next_alarm(memory))
-            })
-        }));
-    });
-}
-
-/// Nothing may be written: only waits that are over are answered.
-pub fn time_out(lock: &LockId) {
-    let now = state::now();
-    let wakes = state::with(|state| {
-        state.memories.change(lock.db, &lock.key, |memory| {
-            (memory.time_out_alone(now), memory.next_time_out())
-        })
-    });
-    wakes.into_iter().for_each(parking::answer);
-}
-
-/// Nobody can be granted here any more.
-fn dismiss(lock: &LockId, why: &Refusal) {
-    let now = state::now();
-    let dismissed = state::with(|state| {
-        state.memories.change(lock.db, &lock.key, |memory| (memory.dismiss(why, now), None))
-    });
-    dismissed.wakes.into_iter().for_each(parking::answer);
-    close_soon(dismissed.lost);
-}
-
-/// Closes connections whose session is lost. They are not granted what they wait for from now on;
-/// they are closed two turns of the server's loop later, because a timer that is set by a command
-/// may fire before the command's reply is written. Closed at once, the rest of a script would run
-/// as another user.
-pub fn close_soon(lost: Vec<ClientId>) {
-    fn turn(_: &Ctx) {
-        // At 0 ms it could still fire in this turn, if the clock stands.
-        ffi::after(1, close);
-    }
-    fn close(ctx: &Ctx) {
-        for client in state::with(|state| std::mem::take(&mut state.lost)) {
-            ctx.close(client.get());
-        }
-    }
-    if !lost.is_empty() {
-        lost.iter().copied().for_each(parking::wait_ended);
-        state::with(|state| state.lost.extend(lost));
-        ffi::after(0, turn);
-    }
+    state::with(|state| state.manager.decides()) && !(ffi::is_cluster() && ctx.is_from_primary())
 }
 
 /// Opens a key for writing. What opening it expired is told first, with the key closed: a
@@ -130,11 +49,16 @@ fn open<'c>(ctx: &'c Ctx, name: &Name<'_>) -> Key<'c> {
         return key;
     }
     drop(key);
-    publish::gone(ctx);
+    publish::removed(ctx);
     ctx.open(name, Access::Writes)
 }
 
-fn carry_out<'a>(
+/// Lets the manager decide about the lock at `name`, and carries out what it says, but for what it
+/// wants to be asked next.
+///
+/// # Errors
+/// The key is something else than a lock; nothing changed.
+pub fn carry_out<'a>(
     ctx: &Ctx,
     db: c_int,
     name: &Name<'_>,
@@ -142,77 +66,74 @@ fn carry_out<'a>(
 ) -> Result<Effects<'a>, Fault> {
     let mut key = open(ctx, name);
     let mut effects = Effects::default();
-    match key.content() {
+    let start = match key.content() {
         Content::Other => return Err(Fault::WrongType),
         Content::Missing => {
             let mut lock = Lock::default();
-            let (_, life) = apply(&mut lock, db, name.bytes(), input, &mut effects);
+            let (_, life) = apply(&mut lock, db, name, input, &mut effects);
             if !lock.is_free() {
-                begin(&mut key, lock, Some(life));
+                key.set(lock);
+                set_ttl(&mut key, life.begin());
             }
-            tell(ctx, name, key, Start::Begins, &effects);
+            Start::Begins
         }
         Content::Lock(lock) => {
-            let (before, after) = apply(lock, db, name.bytes(), input, &mut effects);
-            settle(&mut key, before, after, matches!(input, Input::Tick));
-            tell(ctx, name, key, Start::GoesOn, &effects);
+            let (before, after) = apply(lock, db, name, input, &mut effects);
+            set_ttl(&mut key, after.after(before, Why::of(&input, &effects)));
+            Start::GoesOn
         }
-    }
+    };
+    deny(ctx, db, name, &mut key, &mut effects);
+    tell(ctx, name, key, start, &effects);
     for owner in &effects.turns {
         ctx.notify(&turn_event(owner.as_bytes()), name);
     }
     metrics::count(&effects);
-    std::mem::take(&mut effects.wakes).into_iter().for_each(parking::answer);
+    answers::tell(ctx, std::mem::take(&mut effects.wakes));
     Ok(effects)
 }
 
-/// Until when a key is to live.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Life {
-    /// When the latest hold is over, in milliseconds since the Unix epoch; `None` without a hold.
-    deadline_ms: Option<u64>,
-    is_waited_for: bool,
+/// Takes the grant back from whoever lost the right to it while it waited, before anybody is told
+/// of it: the next in line has the lock.
+fn deny(ctx: &Ctx, db: c_int, name: &Name<'_>, key: &mut Key<'_>, effects: &mut Effects<'_>) {
+    let mut checked = 0;
+    while let Some(wake) = effects.wakes.get(checked) {
+        let at = checked;
+        checked = checked.saturating_add(1);
+        let waiter = wake.waiter;
+        let parked = state::with(|state| {
+            let parked = state.manager.parked(waiter)?;
+            Some((parked.user.clone(), parked.owner.clone()))
+        });
+        let is_granted = matches!(wake.reply, Reply::Granted { .. });
+        let Some((user, owner)) = parked.filter(|_| is_granted) else { continue };
+        if ctx.may(&user, c"rlock.acquire", name, owner.as_bytes()) {
+            continue;
+        }
+        if let Content::Lock(lock) = key.content() {
+            let reply = effects.reply.clone();
+            let (before, after) = apply(lock, db, name, Input::Deny(waiter), effects);
+            effects.reply = reply;
+            effects.is_request_enough = false;
+            set_ttl(key, after.after(before, Why::Other));
+        }
+        if let Some(wake) = effects.wakes.get_mut(at) {
+            wake.reply = Reply::Refused(Refusal::NotPermitted);
+        }
+    }
 }
 
-impl Life {
-    fn new(lock: &Lock, memory: Option<&Memory>) -> Self {
-        let deadline_ms = lock.latest_deadline().map(|deadline| deadline.get());
-        let is_waited_for = memory.is_some_and(|memory| !memory.queue.is_empty());
-        Self { deadline_ms, is_waited_for }
-    }
-
-    fn of(lock: &Lock, db: c_int, name: &Name<'_>) -> Self {
-        state::with(|state| Self::new(lock, state.memories.get(db, name.bytes())))
-    }
-
-    /// When the key expires, where nobody but the module says so. The server lets a key live
-    /// through the millisecond that it expires at: the last one before the deadline.
-    fn expires_at(deadline_ms: u64, is_waited_for: bool) -> u64 {
-        deadline_ms.saturating_sub(1).saturating_add(if is_waited_for { GRACE_MS } else { 0 })
-    }
-}
-
-/// Lets the core decide. Until when the key was to live, and is now.
+/// Lets the manager decide. Until when the key was to live, and is now.
 fn apply<'a>(
     lock: &mut Lock,
     db: c_int,
-    key: &[u8],
+    name: &Name<'_>,
     input: Input<'a>,
     effects: &mut Effects<'a>,
 ) -> (Life, Life) {
-    let (now, max_depth) = (state::now(), settings::limits().max_depth);
-    let max_tickets = settings::max_tickets();
-    state::with(|state| {
-        let tickets_left = max_tickets.saturating_sub(state.memories.totals().tickets);
-        let tokens = &mut state.tokens;
-        state.memories.change(db, key, |memory| {
-            let mut moment = Moment { now, tokens, max_depth, tickets_left };
-            let before = Life::new(lock, Some(memory));
-            lock.apply(memory, &mut moment, input, effects);
-            let after = Life::new(lock, Some(memory));
-            ((before, after), lock.next_alarm(memory))
-        })
-    })
+    let at = At { db, key: name.bytes(), now: state::now() };
+    let bounds = settings::bounds();
+    state::with(|state| state.manager.decide(at, &bounds, lock, input, effects))
 }
 
 /// The event of a ticket's turn names its owner, printable whatever it contains.
@@ -225,7 +146,8 @@ fn turn_event(owner: &[u8]) -> CString {
 /// # Errors
 /// [`Fault`]; nothing changed.
 pub fn replay(ctx: &Ctx, name: &Name<'_>, effect: &Effect<Vec<Change<'_>>>) -> Result<(), Fault> {
-    if !state::with(|state| state.is_primary) && !ctx.is_from_primary() {
+    let is_primary = state::with(|state| state.manager.is_primary());
+    if !is_primary && !ctx.is_from_primary() {
         return Err(Fault::ReadOnly);
     }
     let now = state::now();
@@ -237,15 +159,16 @@ pub fn replay(ctx: &Ctx, name: &Name<'_>, effect: &Effect<Vec<Change<'_>>>) -> R
         return Err(Fault::Implausible);
     }
     let db = ctx.selected_db();
+    let life_of = |lock: &Lock| state::with(|state| state.manager.life(lock, db, name.bytes()));
     let mut key = open(ctx, name);
     let (mut events, mut life) = (Vec::new(), None);
     match key.content() {
         Content::Other if effect.start == Start::GoesOn => return Err(Fault::WrongType),
         Content::Lock(lock) if effect.start == Start::GoesOn => {
-            let before = Life::of(lock, db, name);
+            let before = life_of(lock);
             make(lock, &effect.changes, &mut events);
-            let after = Life::of(lock, db, name);
-            settle(&mut key, before, after, false);
+            let after = life_of(lock);
+            set_ttl(&mut key, after.after(before, Why::Other));
             life = Some(after);
         }
         _ => {
@@ -253,15 +176,13 @@ pub fn replay(ctx: &Ctx, name: &Name<'_>, effect: &Effect<Vec<Change<'_>>>) -> R
             make(&mut lock, &effect.changes, &mut events);
             remove(&mut key);
             if !lock.is_free() {
-                life = Some(Life::of(&lock, db, name)).filter(|_| effect.start != Start::Rewritten);
-                begin(&mut key, lock, life);
+                life = Some(life_of(&lock)).filter(|_| effect.start != Start::Rewritten);
+                key.set(lock);
+                life.into_iter().for_each(|life| set_ttl(&mut key, life.begin()));
             }
         }
     }
-    if let Some(Life { deadline_ms: Some(deadline_ms), .. }) = life
-        && deadline_ms <= now.ms().get()
-        && is_decided_here(ctx)
-    {
+    if life.is_some_and(|life| life.has_ended(now.ms().get())) && is_decided_here(ctx) {
         key.expire_at(now.ms().get().saturating_add(BY_HAND_MS));
     }
     replayed(ctx, name, key, &events);
@@ -272,17 +193,19 @@ pub fn replay(ctx: &Ctx, name: &Name<'_>, effect: &Effect<Vec<Change<'_>>>) -> R
 /// to come: a key whose deadline is past is left alone so long, in milliseconds.
 const BY_HAND_MS: u64 = 60_000;
 
-/// Sends on what was replayed, and has those looked at who wait for the lock.
+/// Propagates what was replayed, and has those swept who wait for the lock.
 fn replayed(ctx: &Ctx, name: &Name<'_>, key: Key<'_>, events: &[Event]) {
     drop(key);
     ctx.replicate_as_it_came();
-    // A primary reads it from its own file, or is given a slot by another node, which serves it
-    // and tells its own subscribers until all of it has come.
-    let was_told = state::with(|state| state.is_primary) && ctx.is_from_primary();
+    // A server tells what happens now: not what it reads from its own file, nor, as a primary, what
+    // is given to it with a slot by another node, which tells its own subscribers until it is all
+    // there.
+    let (is_primary, decides) =
+        state::with(|state| (state.manager.is_primary(), state.manager.decides()));
+    let was_told = ctx.is_loading() || is_primary && (!decides || ctx.is_from_primary());
     announce(ctx, name, if was_told { &[] } else { events });
-    if state::with(|state| state.memories.mark_changed(ctx.selected_db(), name.bytes())) {
-        alarm::look_soon();
-    }
+    state::with(|state| state.manager.was_replayed(ctx.selected_db(), name.bytes()));
+    timers::settle();
 }
 
 /// Makes the change of a release that its primary sent as it was asked for, or that stands so in
@@ -298,10 +221,11 @@ pub fn replay_release(ctx: &Ctx, name: &Name<'_>, ask: &Release<'_>) -> Result<(
     let mut event = None;
     if let Content::Lock(lock) = key.content() {
         let db = ctx.selected_db();
-        let before = Life::of(lock, db, name);
+        let life_of = |lock: &Lock| state::with(|state| state.manager.life(lock, db, name.bytes()));
+        let before = life_of(lock);
         event = lock.replay_release(ask);
-        let after = Life::of(lock, db, name);
-        settle(&mut key, before, after, false);
+        let after = life_of(lock);
+        set_ttl(&mut key, after.after(before, Why::Other));
     }
     replayed(ctx, name, key, event.as_slice());
     Ok(())
@@ -310,34 +234,24 @@ pub fn replay_release(ctx: &Ctx, name: &Name<'_>, ask: &Release<'_>) -> Result<(
 fn make(lock: &mut Lock, changes: &[Change<'_>], events: &mut Vec<Event>) {
     for change in changes {
         if let Change::Granted { token, .. } = change {
-            state::with(|state| state.tokens.saw(*token));
+            state::with(|state| state.manager.saw(*token));
         }
         events.extend(lock.replay(change));
     }
 }
 
-/// A lock begins at a key where nothing stands. Another module that is told of it may remove other
-/// locks meanwhile.
-fn begin(key: &mut Key<'_>, lock: Lock, life: Option<Life>) {
-    key.set(lock);
-    if let Some(Life { deadline_ms: Some(deadline_ms), is_waited_for }) = life {
-        key.expire_at(Life::expires_at(deadline_ms, is_waited_for));
-    }
-}
-
-/// The key lives as long as the latest hold in it, or as its user said since: PERSIST and EXPIRE
-/// stay while no deadline moves. `is_look`: who waited may have left since the key was settled
-/// last.
-fn settle(key: &mut Key<'_>, before: Life, after: Life, is_look: bool) {
-    let Some(deadline_ms) = after.deadline_ms else { return remove(key) };
-    let until_ms = Life::expires_at(deadline_ms, after.is_waited_for);
-    if before.deadline_ms != after.deadline_ms {
-        key.expire_at(until_ms);
-    } else if before.is_waited_for != after.is_waited_for || is_look {
-        let other_ms = Life::expires_at(deadline_ms, !after.is_waited_for);
-        if u64::try_from(key.expires_at()) == Ok(other_ms) {
-            key.expire_at(until_ms);
+/// Does with a key what was decided about its life.
+fn set_ttl(key: &mut Key<'_>, ttl: Ttl) {
+    let expires_at = |key: &Key<'_>| u64::try_from(key.expires_at()).ok();
+    match ttl {
+        Ttl::Keep => {}
+        Ttl::Delete => remove(key),
+        Ttl::Set(at_ms) => key.expire_at(at_ms),
+        Ttl::Move { from, to } if expires_at(key) == Some(from) => key.expire_at(to),
+        Ttl::AtLeast(at_ms) if expires_at(key).is_some_and(|now| now < at_ms) => {
+            key.expire_at(at_ms);
         }
+        Ttl::Move { .. } | Ttl::AtLeast(_) => {}
     }
 }
 

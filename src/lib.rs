@@ -1,13 +1,13 @@
 //! RLOCK: locks as native commands of Redis and Valkey. This crate is the hands: it carries out
 //! what `rlock_core` decides, and tells replicas, subscribers and callers.
 
-pub mod alarm;
+pub mod answers;
+pub mod closing;
 pub mod commands;
-pub mod describe;
 pub mod events;
 pub mod executor;
 pub mod ffi;
-pub mod memories;
+pub mod gate;
 pub mod metrics;
 pub mod parking;
 pub mod publish;
@@ -15,6 +15,8 @@ mod reply;
 pub mod settings;
 pub mod show;
 pub mod state;
+pub mod sweep;
+pub mod timers;
 
 use ffi::Ctx;
 use redis_module::raw::ModuleOptions;
@@ -45,7 +47,7 @@ fn load(ctx: &Ctx, arguments: &[&[u8]]) -> Result<(), String> {
     commands::register(ctx)?;
     settings::register(ctx)?;
     metrics::register(ctx);
-    alarm::begin()?;
+    timers::begin(sweep::sweep)?;
     events::register(ctx);
     Ok(())
 }

@@ -139,7 +139,7 @@ extern "C" fn info(ctx: *mut raw::RedisModuleInfoCtx, for_crash_report: c_int) {
         return;
     }
     raw::add_info_section(ctx, None);
-    let totals = state::with(|state| state.memories.totals());
+    let totals = state::with(|state| state.manager.totals());
     for (name, now) in
         [("waiters", totals.waiters), ("tickets", totals.tickets), ("sessions", totals.sessions)]
     {

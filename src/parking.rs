@@ -1,35 +1,27 @@
-//! Parked connections: number -> server handle. Parked once, answered once, noticed when they
-//! leave.
+//! Connections that are blocked: the server parks them for us, asks for their reply, and says when
+//! they leave.
 
-use std::collections::BTreeMap;
-
-use rlock_core::waits_for::{self, Search, Seen, Stand, Steps, Waits};
-use rlock_core::{
-    Acquire, ClientId, Input, Lock, Memory, Now, Owner, Refusal, Reply, WaiterId, Wake,
-};
+use std::cell::RefCell;
+use std::rc::Rc;
 
 use rlock_core::grammar::Access;
+use rlock_core::manager::{LockId, Manager, Parked, Wait, World, search};
+use rlock_core::waits_for::{Search, Stand};
+use rlock_core::{
+    Acquire, ClientId, Input, Lock, Memory, Owner, Parking, Refusal, Reply, WaiterId, Wake,
+};
 
-use crate::commands;
-use crate::executor;
-use crate::ffi::{self, Blocked, Ctx, Name, Waiting};
-use crate::memories::{LockId, Mark};
+use crate::ffi::{self, Ctx, Name, Waiting};
 use crate::metrics::{self, Metric};
-use crate::{alarm, settings, state};
+use crate::{answers, executor, reply, settings, state, timers};
 
 /// The server's own time-out comes so much later than ours, in milliseconds: a net, should ours
 /// fail.
 const NET_MS: u64 = 100;
 
-/// A parked connection.
-pub struct Parked {
-    blocked: Option<Blocked>,
-    client: Option<ClientId>,
-    lock: LockId,
-    owner: Owner,
-    with_ttl: bool,
-    /// What it will be told; `None` while it waits.
-    reply: Option<Reply>,
+thread_local! {
+    /// Blocked connections that may have closed a cycle of waits, which nobody has looked for yet.
+    static UNSEARCHED: RefCell<Vec<WaiterId>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Parks the caller, whom [`Reply::MustWait`] was told. What it is told at once instead, if it
@@ -42,47 +34,38 @@ pub fn park<'a>(
     with_ttl: bool,
     wait_ms: Option<u64>,
 ) -> Option<Reply> {
-    let max = settings::max_waiters();
-    if state::with(|state| state.memories.totals().waiters) >= max {
-        return Some(Reply::Refused(Refusal::TooManyWaiters { max }));
+    let bounds = settings::bounds();
+    if let Err(refusal) = state::with(|state| state.manager.may_park(&bounds)) {
+        return Some(Reply::Refused(refusal));
     }
     let lock = LockId { db: ctx.selected_db(), key: name.bytes().into() };
+    let (owner, user): (Owner, Rc<str>) = (ask.owner.into(), ctx.user_name().into());
+    let wait = Wait { lock: &lock, owner: &owner, user: &user, stand: (&ask).into() };
     // In a cluster a command is shown the keys of its own slot only: the search waits until it is
     // over.
-    let who = Stand::Asking(ask.owner, ask.mode, ask.upgrade);
     if !ffi::is_cluster()
-        && let Some(refusal) = deadlock(ctx, &lock, &Owner::from(ask.owner), who)
+        && let Some(refusal) = deadlock(ctx, wait)
     {
         return Some(Reply::Refused(refusal));
     }
-    let waiter = WaiterId::from(state::with(|state| {
-        state.last_waiter = state.last_waiter.wrapping_add(1).max(1);
-        state.last_waiter
-    }));
+    let waiter = state::with(|state| state.manager.next_waiter());
     let net_ms = if block_ms == 0 { 0 } else { block_ms.saturating_add(NET_MS) };
     let Some(blocked) = ctx.block::<Park>(name, waiter.get(), net_ms) else {
         return Some(Reply::NotNow { wait_ms });
     };
-    let parked = Parked {
-        blocked: Some(blocked),
-        client: ctx.client().map(ClientId::from),
-        lock: lock.clone(),
-        owner: Owner::from(ask.owner),
-        with_ttl,
-        reply: None,
-    };
+    let client = ctx.client().map(ClientId::from);
+    let (reply, is_gone) = (None, false);
+    let parked = Parked { client, lock, owner, user, with_ttl, reply, is_gone };
     state::with(|state| {
-        state.memories.wait_begins(&lock, &parked.owner, waiter);
-        if let Some(client) = parked.client {
-            state.waits.insert(client, waiter);
-        }
-        state.parked.insert(waiter, parked);
+        state.manager.park_begins(waiter, parked);
+        state.blocked.insert(waiter, blocked);
     });
     let ends_at = match block_ms {
         0 => None,
         ms => Some(state::now().after_ms(ms)),
     };
-    let reply = match executor::decide(ctx, name, Input::Park(ask, waiter, ends_at)) {
+    let parking = Parking { waiter, client, ends_at };
+    let reply = match executor::decide(ctx, name, Input::Park(ask, parking)) {
         Ok(Reply::MustWait { .. }) => {
             if ffi::is_cluster() && settings::detects_deadlocks() {
                 search_soon(waiter);
@@ -92,62 +75,15 @@ pub fn park<'a>(
         Ok(reply) => reply,
         Err(_) => Reply::Refused(Refusal::WrongType),
     };
-    // In between the lock became another one: the connection is parked already, and answered as
-    // such.
-    answer(Wake { waiter, reply, waited_us: 0 });
+    // In between the lock became another one.
+    answers::tell_later(&Wake { waiter, reply, waited_us: 0 });
     None
-}
-
-/// Answers a parked connection: it has the lock, its time is over, or it is told why not.
-pub fn answer(wake: Wake) {
-    metrics::count_wake(&wake);
-    let blocked = state::with(|state| {
-        let parked = state.parked.get_mut(&wake.waiter)?;
-        parked.reply = Some(wake.reply);
-        state.memories.wait_ends(parked.lock.db, &parked.owner, wake.waiter);
-        parked.blocked.take()
-    });
-    if let Some(blocked) = blocked {
-        blocked.answer();
-    }
 }
 
 /// A connection ended. Its sessions, its wait, and a grant that it did not hear of, end with it.
 pub fn connection_ended(client: u64) {
-    let client = ClientId::from(client);
-    wait_ended(client);
-    if state::with(|state| state.memories.disconnect(client)) {
-        alarm::look_soon();
-    }
-}
-
-/// A connection will not be there any more to be granted what it waits for.
-pub fn wait_ended(client: ClientId) {
-    if let Some(waiter) = state::with(|state| state.waits.get(&client).copied()) {
-        left(waiter);
-    }
-}
-
-/// A parked connection is not there to be granted, or to hear of its grant.
-fn left(waiter: WaiterId) {
-    state::with(|state| state.parked.get_mut(&waiter).map(|parked| parked.blocked = None));
-    give_up_place(waiter);
-}
-
-fn give_up_place(waiter: WaiterId) {
-    let matters = state::with(|state| {
-        let parked = state.parked.get_mut(&waiter)?;
-        let lock = parked.lock.clone();
-        state.memories.wait_ends(lock.db, &parked.owner, waiter);
-        let alarm = state.memories.alarm_of(&lock);
-        let change = |memory: &mut Memory| (memory.leave(waiter), alarm);
-        let matters = state.memories.change(lock.db, &lock.key, change);
-        // Those behind may enter now, and a grant may have to be taken back.
-        matters.then(|| state.memories.mark(lock, Mark::Left))
-    });
-    if matters.is_some() {
-        alarm::look_soon();
-    }
+    state::with(|state| state.manager.connection_ended(ClientId::from(client)));
+    timers::settle();
 }
 
 struct Park;
@@ -155,24 +91,20 @@ struct Park;
 impl Waiting for Park {
     fn reply(ctx: &Ctx, waiter: u64) {
         let waiter = WaiterId::from(waiter);
-        let told = state::with(|state| {
-            let parked = state.parked.get_mut(&waiter)?;
-            let reply = parked.reply.clone();
-            Some((reply, parked.with_ttl, parked.lock.key.clone(), parked.owner.clone()))
+        let parked = state::with(|state| state.manager.parked(waiter).cloned());
+        let Some(parked) = parked else { return ctx.reply_null() };
+        // Without a reply of ours: CLIENT UNBLOCK, or the server's own time-out.
+        let told = parked.reply.clone().unwrap_or_else(|| {
+            let now = state::now();
+            let see =
+                |lock: &Lock, memory: &Memory, _: &Manager| lock.known_wait_of(memory, waiter, now);
+            let wait_ms = Hands { ctx }.lock(&parked.lock, see);
+            left(waiter);
+            metrics::add(Metric::TimedOut, 1);
+            Reply::NotNow { wait_ms }
         });
-        match told {
-            Some((Some(reply), with_ttl, key, owner)) => {
-                commands::reply_to_acquire(ctx, &reply, with_ttl, &key, owner.as_bytes());
-            }
-            // CLIENT UNBLOCK, or the server's own time-out.
-            Some((None, with_ttl, key, owner)) => {
-                left(waiter);
-                metrics::add(Metric::TimedOut, 1);
-                let reply = Reply::NotNow { wait_ms: None };
-                commands::reply_to_acquire(ctx, &reply, with_ttl, &key, owner.as_bytes());
-            }
-            None => ctx.reply_null(),
-        }
+        let (key, owner) = (&parked.lock.key, parked.owner.as_bytes());
+        reply::to_acquire(ctx, &told, parked.with_ttl, key, owner);
     }
 
     fn gone(waiter: u64) {
@@ -181,128 +113,86 @@ impl Waiting for Park {
 
     fn over(waiter: u64, is_lost: bool) {
         let waiter = WaiterId::from(waiter);
-        if is_lost {
-            left(waiter);
-        }
         state::with(|state| {
-            let Some(parked) = state.parked.remove(&waiter) else { return };
-            if let Some(client) = parked.client
-                && state.waits.get(&client) == Some(&waiter)
-            {
-                state.waits.remove(&client);
-            }
-            state.memories.wait_ends(parked.lock.db, &parked.owner, waiter);
-            state.memories.answered(&parked.lock, waiter);
+            state.blocked.remove(&waiter);
+            state.manager.unparked(waiter, is_lost);
         });
+        timers::settle();
     }
 }
 
-/// Refuses this wait in the next turn of the server's loop, if it has closed a cycle.
+/// A blocked connection is not there to be granted, or to hear of its grant.
+fn left(waiter: WaiterId) {
+    state::with(|state| {
+        state.blocked.remove(&waiter);
+        state.manager.left(waiter);
+    });
+    timers::settle();
+}
+
+/// Refuses this wait in the next iteration of the server's loop, if it has closed a cycle.
 fn search_soon(waiter: WaiterId) {
     fn search(ctx: &Ctx) {
-        for waiter in state::with(|state| std::mem::take(&mut state.unsearched)) {
-            let waits = state::with(|state| {
-                let parked = state.parked.get(&waiter).filter(|parked| parked.blocked.is_some())?;
-                Some((parked.lock.clone(), parked.owner.clone()))
-            });
-            if let Some((lock, owner)) = waits
-                && let Some(refusal) = deadlock(ctx, &lock, &owner, Stand::Parked(waiter))
-            {
-                give_up_place(waiter);
-                answer(Wake { waiter, reply: Reply::Refused(refusal), waited_us: 0 });
+        for waiter in UNSEARCHED.take() {
+            let parked = state::with(|state| state.manager.parked(waiter).cloned());
+            let Some(parked) = parked.filter(|parked| parked.reply.is_none() && !parked.is_gone)
+            else {
+                continue;
+            };
+            let (lock, owner, user) = (&parked.lock, &parked.owner, &*parked.user);
+            let wait = Wait { lock, owner, user, stand: Stand::Parked(waiter) };
+            if let Some(refusal) = deadlock(ctx, wait) {
+                state::with(|state| state.manager.refuse(waiter));
+                let reply = Reply::Refused(refusal);
+                answers::tell(ctx, vec![Wake { waiter, reply, waited_us: 0 }]);
             }
         }
+        timers::settle();
     }
-    state::with(|state| state.unsearched.push(waiter));
+    UNSEARCHED.with_borrow_mut(|unsearched| unsearched.push(waiter));
     ffi::after(0, search);
 }
 
 /// The refusal of a wait that closes a cycle, or would.
-fn deadlock(ctx: &Ctx, lock: &LockId, owner: &Owner, who: Stand<'_>) -> Option<Refusal> {
+fn deadlock(ctx: &Ctx, wait: Wait<'_>) -> Option<Refusal> {
     if !settings::detects_deadlocks() {
         return None;
     }
-    if matches!(who, Stand::Asking(..)) && nobody_waits_for(ctx, lock, owner) {
-        return None;
-    }
-    let (seen, steps) = (BTreeMap::new(), &mut Steps::default());
-    let mut waits = DbWaits { ctx, db: lock.db, now: state::now(), seen };
-    let first = waits.at(lock, who, steps);
-    match waits_for::search(&mut waits, owner, first, steps) {
+    let now = state::now();
+    match search(&mut Hands { ctx }, wait, now) {
         Search::NoCycle => None,
         Search::GaveUp => {
             metrics::add(Metric::DeadlockSearchesGivenUp, 1);
             None
         }
-        Search::Cycle(owners) => {
+        Search::Cycle(cycle) => {
             metrics::add(Metric::Deadlocks, 1);
-            ctx.warn(&waits_for::log_line(&lock.key, &owners));
-            Some(Refusal::Cycle(owners.len()))
+            let line = state::with(|state| state.manager.deadlock_line(&cycle, now));
+            line.into_iter().for_each(|line| ctx.warn(&line));
+            Some(Refusal::Cycle(cycle.len()))
         }
     }
 }
 
-/// So many locks are looked at before a search that may turn out to be needed all the same.
-const LOCKS_MAX: usize = 64;
+/// The server's locks, for the search.
+struct Hands<'c> {
+    ctx: &'c Ctx,
+}
 
-/// Nobody of this database waits for the owner, who is not parked yet: looked at where that is the
-/// shorter way, in no more locks than connections are parked before it.
-fn nobody_waits_for(ctx: &Ctx, at: &LockId, owner: &Owner) -> bool {
-    let now = state::now();
-    let crowded = state::with(|state| {
-        let memory = state.memories.get(at.db, &at.key)?;
-        state.memories.crowded(at.db, memory.queue.blocked_count().min(LOCKS_MAX))
-    });
-    crowded.is_some_and(|locks| {
-        locks.iter().all(|lock| {
-            with_lock(ctx, lock, |held, memory| {
-                held.nobody_waits_for(memory, owner.as_bytes(), now)
+impl World for Hands<'_> {
+    fn manager<T>(&mut self, see: impl FnOnce(&Manager) -> T) -> T {
+        state::with(|state| see(&state.manager))
+    }
+
+    fn lock<T>(&mut self, id: &LockId, see: impl FnOnce(&Lock, &Memory, &Manager) -> T) -> T {
+        self.ctx.with_name(id.db, &id.key, |name| {
+            let mut key = self.ctx.open(name, Access::Reads);
+            let (free, unknown) = (Lock::default(), Memory::default());
+            let held = key.lock(&free).unwrap_or(&free);
+            state::with(|state| {
+                let memory = state.manager.memory(id.db, &id.key).unwrap_or(&unknown);
+                see(held, memory, &state.manager)
             })
         })
-    })
-}
-
-/// Looks at a lock and what is remembered of it.
-fn with_lock<T>(ctx: &Ctx, at: &LockId, look: impl FnOnce(&Lock, &Memory) -> T) -> T {
-    ctx.with_name(at.db, &at.key, |name| {
-        let mut key = ctx.open(name, Access::Reads);
-        let (free, unknown) = (Lock::default(), Memory::default());
-        let held = key.lock(&free).unwrap_or(&free);
-        state::with(|state| look(held, state.memories.get(at.db, &at.key).unwrap_or(&unknown)))
-    })
-}
-
-/// The waits of one database.
-struct DbWaits<'c> {
-    ctx: &'c Ctx,
-    db: libc::c_int,
-    now: Now,
-    seen: BTreeMap<LockId, Seen>,
-}
-
-impl DbWaits<'_> {
-    fn at(&mut self, lock: &LockId, who: Stand<'_>, steps: &mut Steps) -> Vec<Owner> {
-        let now = self.now;
-        let seen = self.seen.entry(lock.clone()).or_default();
-        let is_seen = state::with(|state| {
-            let memory = state.memories.get(lock.db, &lock.key);
-            memory.is_some_and(|memory| seen.covers(memory, who))
-        });
-        if is_seen {
-            return Vec::new();
-        }
-        with_lock(self.ctx, lock, |held, memory| held.blockers(memory, who, now, seen, steps))
-    }
-}
-
-impl Waits for DbWaits<'_> {
-    type Wait = (WaiterId, LockId);
-
-    fn of(&mut self, owner: &Owner) -> Vec<Self::Wait> {
-        state::with(|state| state.memories.waits_of(self.db, owner))
-    }
-
-    fn blockers(&mut self, (waiter, lock): &Self::Wait, steps: &mut Steps) -> Vec<Owner> {
-        self.at(lock, Stand::Parked(*waiter), steps)
     }
 }

@@ -1,6 +1,7 @@
 //! The module's settings: `CONFIG SET`, `redis.conf`, module arguments; and the server's own
 //! settings that a user of locks is warned of.
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 
 use redis_module::RedisValue;
@@ -9,10 +10,10 @@ use redis_module::configuration::{
 };
 use rlock_core::LeaseMs;
 use rlock_core::grammar::Limits;
+use rlock_core::manager::Bounds;
 use rlock_core::text::quoted;
 
 use crate::ffi::Ctx;
-use crate::state;
 
 /// A number that can be configured as `rlock.<name>`.
 struct Setting {
@@ -29,6 +30,7 @@ static MAX_LEASE_MS: AtomicI64 = AtomicI64::new(0);
 static MAX_DEPTH: AtomicI64 = AtomicI64::new(0);
 static MAX_WAITERS: AtomicI64 = AtomicI64::new(0);
 static MAX_TICKETS: AtomicI64 = AtomicI64::new(0);
+static MAX_SESSIONS: AtomicI64 = AtomicI64::new(0);
 static DETECTS_DEADLOCKS: AtomicBool = AtomicBool::new(true);
 const DEADLOCK_DETECTION: &str = "deadlock-detection";
 
@@ -77,6 +79,15 @@ const SETTINGS: &[Setting] = &[
         min: 0,
         max: 100_000_000,
         unit: " tickets",
+    },
+    // Each is renewed every third of its lease.
+    Setting {
+        name: "max-sessions",
+        value: &MAX_SESSIONS,
+        default: 10_000,
+        min: 0,
+        max: 1_000_000,
+        unit: " holds",
     },
 ];
 
@@ -164,14 +175,15 @@ pub fn register(ctx: &Ctx) -> Result<(), String> {
     ctx.load_settings()
 }
 
-/// `rlock.max-waiters`: blocked connections on this server.
-pub fn max_waiters() -> usize {
-    usize::try_from(MAX_WAITERS.load(Relaxed)).unwrap_or(0)
-}
-
-/// `rlock.max-tickets`: tickets on this server.
-pub fn max_tickets() -> usize {
-    usize::try_from(MAX_TICKETS.load(Relaxed)).unwrap_or(0)
+/// The bounds of what this server keeps, as configured now.
+pub fn bounds() -> Bounds {
+    let count = |setting: &AtomicI64| usize::try_from(setting.load(Relaxed)).unwrap_or(0);
+    Bounds {
+        max_depth: limits().max_depth,
+        max_waiters: count(&MAX_WAITERS),
+        max_tickets: count(&MAX_TICKETS),
+        max_sessions: count(&MAX_SESSIONS),
+    }
 }
 
 /// `rlock.deadlock-detection`
@@ -191,11 +203,16 @@ pub fn limits() -> Limits {
     }
 }
 
+thread_local! {
+    /// What was warned of when the server's settings were looked at last.
+    static BEFORE: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
 /// Warns of settings of the server under which locks are lost: at load, and when one of them
 /// changed.
 pub fn warn_of_server_settings(ctx: &Ctx) {
     let warnings = warnings(ctx);
-    let before = state::with(|state| std::mem::replace(&mut state.warnings, warnings.clone()));
+    let before = BEFORE.replace(warnings.clone());
     for warning in warnings.iter().filter(|warning| !before.contains(warning)) {
         ctx.warn(warning);
     }
@@ -203,21 +220,21 @@ pub fn warn_of_server_settings(ctx: &Ctx) {
 
 fn warnings(ctx: &Ctx) -> Vec<String> {
     let mut warnings = Vec::new();
-    let policy = server_setting(ctx, "maxmemory-policy").unwrap_or_default();
-    if policy != "noeviction" {
+    // Where an administrator has renamed CONFIG, nothing is known and nothing is said.
+    let policy = server_setting(ctx, "maxmemory-policy");
+    if let Some(policy) = policy.filter(|policy| policy != "noeviction") {
         warnings.push(format!(
             "rlock: maxmemory-policy is {policy}: an evicted lock is a lost lock, use noeviction"
         ));
     }
-    let timeout = server_setting(ctx, "timeout").unwrap_or_default();
-    if timeout != "0" {
+    if let Some(timeout) = server_setting(ctx, "timeout").filter(|timeout| timeout != "0") {
         warnings.push(format!(
             "rlock: timeout is {timeout} s: the server closes idle connections, and with them \
              their sessions, use 0"
         ));
     }
     let max_clients = server_setting(ctx, "maxclients").and_then(|max| max.parse::<usize>().ok());
-    let max_waiters = max_waiters();
+    let max_waiters = bounds().max_waiters;
     if let Some(max_clients) = max_clients.filter(|max_clients| max_waiters > max_clients / 2) {
         warnings.push(format!(
             "rlock: rlock.max-waiters is {max_waiters} connections, more than half of maxclients, \

@@ -40,7 +40,7 @@ impl Serve for Describe {
         })?;
         let db = ctx.selected_db();
         let (len, waiters) = state::with(|state| {
-            let memory = state.memories.get(db, call.said.key);
+            let memory = state.manager.memory(db, call.said.key);
             for (token, row) in &mut holders {
                 let session = memory.and_then(|memory| memory.sessions.get(*token));
                 row.push(("session", number(session.map_or(0, |session| session.client.get()))));
@@ -103,7 +103,7 @@ impl Serve for Queues {
         let (ctx, now) = (call.ctx, state::now());
         let db = ctx.selected_db();
         let mut queues = state::with(|state| {
-            let waited_for = state.memories.of_db(db).filter_map(|(key, memory)| {
+            let waited_for = state.manager.of_db(db).filter_map(|(key, memory)| {
                 let (head, _) = memory.queue.iter().next()?;
                 Some((memory.queue.len(), head.since, key.clone()))
             });

@@ -190,7 +190,8 @@ impl Town {
     /// As the module does it, but that who is let in hears of it at once.
     fn ask(&mut self, input: Input<'_>) -> Told {
         let (now, max_depth, tickets_left) = (self.now(), u16::MAX, usize::MAX);
-        let mut moment = Moment { now, tokens: &mut self.tokens, max_depth, tickets_left };
+        let (tokens, sessions_max, portion) = (&mut self.tokens, usize::MAX, Moment::PORTION);
+        let mut moment = Moment { now, tokens, max_depth, tickets_left, sessions_max, portion };
         let mut effects = Effects::default();
         self.lock.apply(&mut self.memory, &mut moment, input, &mut effects);
         black_box(self.lock.next_alarm(&self.memory));

@@ -3,13 +3,11 @@
 use std::borrow::Cow;
 
 use crate::input::{
-    Acquire, Dismissed, Effects, Input, Levels, Moment, Patience, Release, Renew, Reply, Wake,
+    Acquire, Effects, Input, Levels, Moment, Parking, Patience, Release, Renew, Reply, Wake,
 };
 use crate::queue::{Entry, Kind, Place};
 use crate::refusal::{Instead, Refusal};
-use crate::{
-    Change, ClientId, End, EpochMs, Hold, LeaseMs, Lock, Memory, Mode, Now, Token, WaiterId,
-};
+use crate::{Change, End, EpochMs, Hold, LeaseMs, Lock, Memory, Mode, Now, Token, WaiterId};
 
 impl Lock {
     /// Decides what `input` does at this moment and does it; what the world must be told is noted
@@ -22,98 +20,39 @@ impl Lock {
         input: Input<'a>,
         effects: &mut Effects<'a>,
     ) {
-        self.catch_up(memory, moment, effects);
+        memory.unfinished = None;
+        if let Input::Deny(waiter) = input {
+            memory.leave(waiter);
+        }
+        self.catch_up(memory, moment, input.is_by_itself(), effects);
         let has_caught_up = !effects.changes.is_empty();
         effects.reply = match input {
             Input::Acquire(ask) => self.acquire(ask, memory, moment, effects),
-            Input::Park(ask, waiter, ends_at) => {
+            Input::Park(ask, Parking { waiter, client, ends_at }) => {
                 let reply = self.acquire(ask, memory, moment, effects);
                 if let Reply::MustWait { .. } = reply {
                     let ticket = memory.queue.ticket_of(ask.owner);
-                    let entry = Entry::new(&ask, Kind::Blocked(waiter), ends_at, moment.now);
+                    let mut entry = Entry::new(&ask, Kind::Blocked(waiter), ends_at, moment.now);
+                    entry.client = client;
                     self.stand(memory, ticket, entry);
                 }
                 reply
             }
             Input::Release(ask) => self.release(ask, memory, effects),
             Input::Renew(ask) => self.renew(ask, memory, moment.now, effects),
-            Input::Cancel(owner) => {
-                let place = memory.queue.ticket_of(owner);
-                Reply::Count(place.and_then(|place| memory.queue.remove(place)).map_or(0, |_| 1))
-            }
+            Input::Cancel(owner) => self.cancel(owner, memory, moment.now, effects),
             Input::Force(mode) => self.force(mode, memory, effects),
-            Input::Tick => Reply::Count(0),
+            Input::Changed => {
+                self.reenter_parked(memory, moment, effects);
+                Reply::Count(0)
+            }
+            Input::Tick | Input::Deny(_) => Reply::Count(0),
         };
         self.serve(memory, moment, effects);
         if let (Input::Release(ask), [Change::Ended { .. }]) = (&input, effects.changes.as_slice())
         {
             effects.is_request_enough = !has_caught_up && self.left_by(ask).is_none();
         }
-    }
-
-    /// When to look next for what happens by itself, never too late: a wait or a ticket ends, a
-    /// session is renewed, or a hold ends that the head of the line waits for.
-    pub fn next_alarm(&self, memory: &Memory) -> Option<EpochMs> {
-        let head = memory
-            .queue
-            .head()
-            .and_then(|(_, head)| self.in_the_way(head.owner.as_bytes(), head.mode, head.upgrade));
-        let next = [memory.queue.next_look(), memory.sessions.next_renewal(), head];
-        next.into_iter().flatten().min()
-    }
-
-    /// What came due, before anything new: who left is not granted, what is over has ended.
-    fn catch_up<'a>(
-        &mut self,
-        memory: &mut Memory,
-        moment: &mut Moment<'_>,
-        effects: &mut Effects<'a>,
-    ) {
-        while let Some(token) = self.holders.first_over(moment.now) {
-            self.end(token, End::Expired, memory, effects);
-        }
-        if memory.is_empty() {
-            return;
-        }
-        self.take_back(memory, effects);
-        for token in memory.sessions.take_gone() {
-            self.end(token, End::Disconnected, memory, effects);
-        }
-        self.renew_sessions(memory, moment.now, effects);
-        self.time_out(memory, moment.now, effects);
-        self.serve(memory, moment, effects);
-    }
-
-    fn time_out(&self, memory: &mut Memory, now: Now, effects: &mut Effects<'_>) {
-        effects.wakes.extend(memory.time_out(now, |memory, place, entry| {
-            let until = self.in_the_way(entry.owner.as_bytes(), entry.mode, entry.upgrade);
-            known_wait(memory, until, is_behind(memory, false, Some(place)), now)
-        }));
-    }
-
-    /// Sessions whose renewal is due. One whose hold left the key without a word is lost.
-    fn renew_sessions(&mut self, memory: &mut Memory, now: Now, effects: &mut Effects<'_>) {
-        while let Some((token, lease)) = memory.sessions.renew_next(now) {
-            match self.holders.by_token(token).map(|(_, hold)| *hold) {
-                Some(hold) if !hold.deadline.is_over_at(now) => {
-                    let deadline = hold.deadline.max(now.after(lease));
-                    self.hold_on(hold, hold.depth, deadline, effects);
-                }
-                Some(_) => {}
-                None => effects.lost.extend(memory.sessions.untie(token)),
-            }
-        }
-    }
-
-    /// Something outside of RLOCK happened to the key, or nothing may be written: sessions whose
-    /// hold is not there any more are lost.
-    pub fn lost_sessions(&self, memory: &mut Memory, now: Now) -> Vec<ClientId> {
-        let gone = |token: &Token| {
-            let hold = self.holders.by_token(*token);
-            hold.is_none_or(|(_, hold)| hold.deadline.is_over_at(now))
-        };
-        let gone: Vec<Token> = memory.sessions.tokens().into_iter().filter(gone).collect();
-        gone.into_iter().filter_map(|token| memory.sessions.untie(token)).collect()
     }
 
     fn acquire<'a>(
@@ -128,12 +67,18 @@ impl Lock {
         if let Some(asked) = ask.depth
             && asked > present.saturating_add(1)
         {
-            return Reply::Refused(Refusal::DepthSkipped { asked, present });
+            return match held {
+                Some(_) => Reply::Refused(Refusal::DepthSkipped { asked, present }),
+                None => self.not_held(ask.owner, Some(ask.mode), None),
+            };
         }
         if held.is_none()
             && let Err(reply) = self.may_begin(&ask, memory, moment)
         {
             return reply;
+        }
+        if ask.session.is_some() && !memory.may_tie(held, moment) {
+            return Reply::Refused(Refusal::TooManySessions);
         }
         let (owner, session) = (Cow::Borrowed(ask.owner), ask.session);
         let reply = match held {
@@ -180,7 +125,7 @@ impl Lock {
                 _ => Reply::Refused(Refusal::SecondUpgrade),
             });
         }
-        let is_behind = is_behind(memory, is_upgrade, place);
+        let is_behind = is_behind(memory, is_upgrade, ticket);
         let wait_ms = known_wait(memory, until, is_behind, moment.now);
         match ask.patience {
             Patience::None => Err(Reply::NotNow { wait_ms }),
@@ -230,7 +175,7 @@ impl Lock {
         if queue.has_turn(place) {
             queue.take_turns_from(place);
         }
-        if is_upgrade && !place.is_in_front() {
+        if is_upgrade && queue.get(place).is_some_and(|ticket| !ticket.is_in_front) {
             entry.since = queue.remove(place).map_or(entry.since, |ticket| ticket.since);
             queue.push_front(entry);
         } else {
@@ -275,7 +220,7 @@ impl Lock {
             },
         };
         let deadline = hold.deadline.max(moment.now.after(lease));
-        self.hold_on(hold, depth, deadline, effects);
+        self.record(Change::Held { token: hold.token, depth, deadline }, effects);
         Reply::Granted { token: hold.token, left_ms: deadline.left_at(moment.now) }
     }
 
@@ -331,11 +276,34 @@ impl Lock {
             {
                 is_held = true;
                 memory.confirm(hold.token);
+                let (token, depth) = (hold.token, hold.depth);
                 let deadline = hold.deadline.max(now.after(ask.lease));
-                self.hold_on(hold, hold.depth, deadline, effects);
+                self.record(Change::Held { token, depth, deadline }, effects);
             }
         }
         if is_held { Reply::Count(1) } else { self.not_held(ask.owner, ask.mode, ask.token) }
+    }
+
+    /// Gives up whatever this owner waits for: its ticket, and the waits of its blocked
+    /// connections, which are told so.
+    fn cancel(
+        &self,
+        owner: &[u8],
+        memory: &mut Memory,
+        now: Now,
+        effects: &mut Effects<'_>,
+    ) -> Reply {
+        let mut count: u64 = 0;
+        while let Some((place, entry)) = memory.queue.first_of(owner) {
+            let wait_ms = self.known_wait_at(memory, place, entry, now);
+            if let Some(entry) = memory.queue.remove(place)
+                && let Kind::Blocked(waiter) = entry.kind
+            {
+                effects.wakes.push(wake(waiter, Reply::NotNow { wait_ms }, &entry, now));
+            }
+            count = count.saturating_add(1);
+        }
+        Reply::Count(count)
     }
 
     fn force(
@@ -373,10 +341,10 @@ impl Lock {
             return;
         }
         self.record(Change::Ended { token, by }, effects);
-        if let Some(client) = memory.sessions.untie(token)
-            && by != End::Released
-        {
-            effects.lost.push(client);
+        if by == End::Released {
+            memory.sessions.untie(token);
+        } else {
+            effects.lost.extend(memory.lose(token));
         }
     }
 
@@ -413,54 +381,32 @@ impl Lock {
 }
 
 impl Memory {
-    /// Nobody can be granted here any more: those parked are told `why`, unless their time is over,
-    /// and tickets and sessions end. Without a look at the lock: there is none, or it is not
-    /// ours to change.
-    pub fn dismiss(&mut self, why: &Refusal, now: Now) -> Dismissed {
-        let mut wakes = self.time_out_alone(now);
-        self.queue.take_turns();
-        while let Some((place, _)) = self.queue.head() {
-            if let Some(entry) = self.queue.remove(place)
-                && let Kind::Blocked(waiter) = entry.kind
-            {
-                wakes.push(wake(waiter, Reply::Refused(why.clone()), &entry, now));
-            }
-        }
-        self.forget_taken_back();
-        Dismissed { wakes, lost: self.sessions.end_all() }
+    /// One more hold may be tied to a connection; one that is tied may be tied anew.
+    pub(crate) fn may_tie(&self, held: Option<Hold>, moment: &Moment<'_>) -> bool {
+        self.sessions.len() < moment.sessions_max
+            || held.is_some_and(|hold| self.sessions.get(hold.token).is_some())
     }
+}
 
-    /// Ends the waits that are over, without a look at the lock: what may be done while nothing may
-    /// be written. Whoever could enter because of it enters with the next input.
-    pub fn time_out_alone(&mut self, now: Now) -> Vec<Wake> {
-        self.time_out(now, |_, _, _| None)
-    }
-
-    fn time_out(
-        &mut self,
-        now: Now,
-        wait_ms: impl Fn(&Self, Place, &Entry) -> Option<u64>,
-    ) -> Vec<Wake> {
-        let mut wakes = Vec::new();
-        while let Some(place) = self.queue.first_ended(now) {
-            let wait_ms = self.queue.get(place).and_then(|entry| wait_ms(self, place, entry));
-            if let Some(entry) = self.queue.remove(place)
-                && let Kind::Blocked(waiter) = entry.kind
-            {
-                wakes.push(wake(waiter, Reply::NotNow { wait_ms }, &entry, now));
-            }
-        }
-        wakes
+impl Input<'_> {
+    /// No request: something that the server does by itself.
+    const fn is_by_itself(&self) -> bool {
+        matches!(self, Input::Tick | Input::Changed)
     }
 }
 
 /// Somebody comes before this place; before a newcomer, if `None`.
-fn is_behind(memory: &Memory, is_upgrade: bool, place: Option<Place>) -> bool {
+pub(crate) fn is_behind(memory: &Memory, is_upgrade: bool, place: Option<Place>) -> bool {
     memory.queue.has_turn_before(place) || !is_upgrade && memory.queue.has_line_before(place)
 }
 
 /// Milliseconds until the latest deadline in the way, where that says when the lock is free.
-fn known_wait(memory: &Memory, until: Option<EpochMs>, is_behind: bool, now: Now) -> Option<u64> {
+pub(crate) fn known_wait(
+    memory: &Memory,
+    until: Option<EpochMs>,
+    is_behind: bool,
+    now: Now,
+) -> Option<u64> {
     until.filter(|_| !is_behind && memory.sessions.is_empty()).map(|until| until.wait_from(now))
 }
 

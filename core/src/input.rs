@@ -17,6 +17,25 @@ pub struct Moment<'t> {
     pub max_depth: u16,
     /// Tickets that may still be given before `rlock.max-tickets` of this server is reached.
     pub tickets_left: usize,
+    /// Holds of this lock that may be tied to connections, before `rlock.max-sessions` of this
+    /// server is reached.
+    pub sessions_max: usize,
+    /// How many of those who wait, and what else comes due by itself, may still be dealt with in
+    /// this transition. The rest is due at once ([`crate::Lock::next_alarm`]).
+    pub portion: usize,
+}
+
+impl Moment<'_> {
+    /// How many a transition deals with, unless its caller must be quicker: some hundred
+    /// microseconds.
+    pub const PORTION: usize = 256;
+
+    /// One more; false when the portion is used up.
+    pub(crate) fn take(&mut self) -> bool {
+        let left = self.portion.checked_sub(1);
+        self.portion = left.unwrap_or(0);
+        left.is_some()
+    }
 }
 
 /// Something that happens to a lock.
@@ -25,17 +44,32 @@ pub enum Input<'a> {
     /// `RLOCK.ACQUIRE`.
     Acquire(Acquire<'a>),
     /// The caller of an `RLOCK.ACQUIRE` that was told [`Reply::MustWait`] is parked from now on.
-    Park(Acquire<'a>, WaiterId, Option<EpochMs>),
+    Park(Acquire<'a>, Parking),
     /// `RLOCK.RELEASE`.
     Release(Release<'a>),
     /// `RLOCK.RENEW`.
     Renew(Renew<'a>),
-    /// `RLOCK.CANCEL` of this owner's ticket.
+    /// `RLOCK.CANCEL` of whatever this owner waits for.
     Cancel(&'a [u8]),
     /// `RLOCK.FORCE`: of this mode, or of both.
     Force(Option<Mode>),
-    /// Time has passed, or something outside of RLOCK may have happened to the key.
+    /// Time has passed, or somebody who waited left.
     Tick,
+    /// Something outside of RLOCK may have put another value at the key.
+    Changed,
+    /// A parked connection was granted in this step, and may not be told: its level is taken back.
+    Deny(WaiterId),
+}
+
+/// How a connection is parked.
+#[derive(Clone, Copy, Debug)]
+pub struct Parking {
+    /// The number of its wait.
+    pub waiter: WaiterId,
+    /// The connection.
+    pub client: Option<ClientId>,
+    /// When the wait is over; `None` is never.
+    pub ends_at: Option<EpochMs>,
 }
 
 /// Asks to hold.

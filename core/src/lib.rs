@@ -24,10 +24,12 @@
 
 mod change;
 mod decide;
+mod due;
 pub mod grammar;
 mod holders;
 mod input;
 mod lock;
+pub mod manager;
 mod memory;
 mod queue;
 mod readers;
@@ -42,7 +44,8 @@ pub mod waits_for;
 pub use change::{Change, End, Event};
 pub use holders::{Hold, Mode};
 pub use input::{
-    Acquire, Dismissed, Effects, Input, Levels, Moment, Patience, Release, Renew, Reply, Wake,
+    Acquire, Dismissed, Effects, Input, Levels, Moment, Parking, Patience, Release, Renew, Reply,
+    Wake,
 };
 pub use lock::Lock;
 pub use memory::Memory;

@@ -16,6 +16,8 @@ pub struct Memory {
     fresh: Fresh,
     /// Levels that were granted to connections that were gone before the reply left.
     taken_back: Vec<Token>,
+    /// When the last transition stopped at the end of its portion: the next one is due at once.
+    pub(crate) unfinished: Option<EpochMs>,
 }
 
 /// Grants to parked connections whose reply has not left yet: the hold that each added a level to.
@@ -52,6 +54,20 @@ impl Memory {
             && self.sessions.is_empty()
             && self.fresh.by_waiter.is_empty()
             && self.taken_back.is_empty()
+            && self.unfinished.is_none()
+    }
+
+    /// The hold with this token is lost to its session: the connection that it was tied to, which
+    /// is to be closed, and which is not granted here what it waits for.
+    pub(crate) fn lose(&mut self, token: Token) -> Option<ClientId> {
+        let client = self.sessions.untie(token)?;
+        self.queue.remove_client(client);
+        Some(client)
+    }
+
+    /// A parked connection waits here, or has not heard of its grant yet.
+    pub fn knows(&self, waiter: WaiterId) -> bool {
+        self.queue.blocked(waiter).is_some() || self.fresh.by_waiter.contains_key(&waiter)
     }
 
     /// A parked connection is gone, by whatever cause: it is not granted any more, and a level that
@@ -77,9 +93,10 @@ impl Memory {
         self.sessions.has_gone()
     }
 
-    /// When to look next whether a wait is over.
-    pub fn next_time_out(&self) -> Option<EpochMs> {
-        self.queue.next_look()
+    /// When something happens here next that needs nothing written: a wait is over, or a session
+    /// may be lost.
+    pub fn next_end(&self) -> Option<EpochMs> {
+        [self.queue.next_look(), self.sessions.next_end()].into_iter().flatten().min()
     }
 
     pub(crate) fn remember_grant(&mut self, waiter: WaiterId, token: Token) {

@@ -1,13 +1,14 @@
 //! Who waits for a lock, in order of arrival. Known to this server only: never saved, never
 //! replicated.
 //!
-//! Blocked connections and tickets stand in one line. A ticket whose turn has come stands before
-//! the line until its owner asks again or the ticket ends: the lock is kept for it. No operation's
+//! Blocked connections and tickets stand in one line. Its first part are tickets whose turn has
+//! come: the lock is kept for them until their owners ask again or the tickets end. Where that part
+//! ends is one place, so that turns are given and given up without moving anybody. No operation's
 //! cost grows with the number of those who wait beyond O(log n).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
-use std::ops::Bound;
+use std::ops::Bound::{self, Excluded, Unbounded};
 
 use crate::{Acquire, EpochMs, LeaseMs, Mode, Now, Owner};
 
@@ -77,6 +78,10 @@ pub struct Entry {
     pub ends_at: Option<EpochMs>,
     /// When the wait began.
     pub since: Now,
+    /// The connection that is parked.
+    pub client: Option<ClientId>,
+    /// An upgrader's place: before everybody who came to the end.
+    pub(crate) is_in_front: bool,
     /// As in [`Queue::by_look`].
     look_at: Option<EpochMs>,
 }
@@ -93,12 +98,14 @@ impl Entry {
             kind,
             ends_at,
             since,
+            client: None,
+            is_in_front: false,
             look_at: None,
         }
     }
 }
 
-/// Where in the queue one stands: kept as long as one waits.
+/// Where in the queue one stands: kept as long as one waits, but for an upgrader's ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place(i64);
 
@@ -106,35 +113,47 @@ impl Place {
     /// Before every other one.
     pub(crate) const FIRST: Self = Self(i64::MIN);
 
-    /// An upgrader's: before everybody who came to the end.
-    pub(crate) const fn is_in_front(self) -> bool {
-        self.0 < 0
+    /// Between two who came one after the other there is room for upgraders, each of which halves
+    /// it.
+    const GAP: i64 = 1 << 20;
+
+    const fn after(self) -> Self {
+        Self(self.0.saturating_add(Self::GAP))
+    }
+
+    /// Before this one and behind `other`; `None` where there is no room.
+    fn between(self, other: Option<Self>) -> Option<Self> {
+        let far = self.0.saturating_sub(Self::GAP);
+        let place = other.map_or(far, |other| other.0.midpoint(self.0).max(far));
+        (place < self.0 && other.is_none_or(|other| other.0 < place)).then_some(Self(place))
     }
 }
 
 /// Everyone who waits for one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Queue {
-    /// Tickets whose turn it is: one for WRITE, or any number for READ. They come before the line.
-    turns: BTreeMap<Place, Entry>,
-    line: BTreeMap<Place, Entry>,
+    entries: BTreeMap<Place, Entry>,
+    /// Tickets up to this place have their turn: one for WRITE, or any number for READ.
+    turns_end: Option<Place>,
     /// By a hash of the owner: half the memory of a second copy of the name.
     by_owner: BTreeSet<(u64, Place)>,
     /// When to look whether a wait is over: at its end, or earlier where the end was put off since.
     /// A ticket that asks again and again is moved once in its window, not with each question.
     by_look: BTreeSet<(EpochMs, Place)>,
     by_waiter: BTreeMap<WaiterId, Place>,
+    /// Blocked connections, each of which waits once.
+    by_client: BTreeMap<ClientId, Place>,
 }
 
 impl Queue {
     /// Number of those who wait, tickets among them.
     pub fn len(&self) -> usize {
-        self.turns.len().saturating_add(self.line.len())
+        self.entries.len()
     }
 
     /// Nobody waits.
     pub fn is_empty(&self) -> bool {
-        self.turns.is_empty() && self.line.is_empty()
+        self.entries.is_empty()
     }
 
     /// Number of tickets among those who wait.
@@ -149,18 +168,25 @@ impl Queue {
 
     /// Everyone in the order in which they are served, and whether it is their turn.
     pub fn iter(&self) -> impl Iterator<Item = (&Entry, bool)> {
-        let turns = self.turns.values().map(|entry| (entry, true));
-        turns.chain(self.line.values().map(|entry| (entry, false)))
+        self.entries.iter().map(|(place, entry)| (entry, self.is_turn(*place)))
     }
 
     /// One blocked connection's wait.
     pub fn blocked(&self, waiter: WaiterId) -> Option<&Entry> {
-        self.by_waiter.get(&waiter).and_then(|place| self.line.get(place))
+        self.by_waiter.get(&waiter).and_then(|place| self.entries.get(place))
     }
 
     /// A blocked connection's place.
     pub(crate) fn place_of(&self, waiter: WaiterId) -> Option<Place> {
         self.by_waiter.get(&waiter).copied()
+    }
+
+    fn is_turn(&self, place: Place) -> bool {
+        self.turns_end.is_some_and(|end| place <= end)
+    }
+
+    fn behind_turns(&self) -> (Bound<Place>, Bound<Place>) {
+        (self.turns_end.map_or(Unbounded, Excluded), Unbounded)
     }
 
     /// The line behind one place (from its head, if `None`) and before another (to its end, if
@@ -170,53 +196,50 @@ impl Queue {
         behind: Option<Place>,
         before: Option<Place>,
     ) -> impl Iterator<Item = (Place, &Entry)> {
-        let from = behind.map_or(Bound::Unbounded, Bound::Excluded);
+        let from = behind.max(self.turns_end).map_or(Unbounded, Excluded);
         let past = move |place: &Place| before.is_some_and(|before| *place >= before);
-        let range = self.line.range((from, Bound::Unbounded));
+        let range = self.entries.range((from, Unbounded));
         range.take_while(move |(place, _)| !past(place)).map(|(place, entry)| (*place, entry))
     }
 
     /// For what the turns are that were given; `None` where none was.
     pub(crate) fn turn_mode(&self) -> Option<Mode> {
-        self.turns.first_key_value().map(|(_, entry)| entry.mode)
+        self.first_turn().map(|entry| entry.mode)
     }
 
     /// The first of the turns that were given.
     pub(crate) fn first_turn(&self) -> Option<&Entry> {
-        self.turns.first_key_value().map(|(_, entry)| entry)
+        let (place, entry) = self.entries.first_key_value()?;
+        self.is_turn(*place).then_some(entry)
     }
 
     /// First in line.
     pub(crate) fn head(&self) -> Option<(Place, &Entry)> {
-        self.line.first_key_value().map(|(place, entry)| (*place, entry))
+        self.entries.range(self.behind_turns()).next().map(|(place, entry)| (*place, entry))
     }
 
     /// The first turn and the first in line: the only places where an upgrader stands that still
     /// reads.
     pub(crate) fn foremost(&self) -> impl Iterator<Item = &Entry> {
-        self.turns.values().take(1).chain(self.line.values().take(1))
+        self.first_turn().into_iter().chain(self.head().map(|(_, entry)| entry))
     }
 
     /// A turn was given to somebody who comes before this place; before a newcomer, if `None`.
     pub(crate) fn has_turn_before(&self, own: Option<Place>) -> bool {
-        let mut turns = self.turns.keys();
-        match own {
-            Some(own) if self.turns.contains_key(&own) => turns.next() != Some(&own),
-            _ => turns.next().is_some(),
-        }
+        let Some((first, _)) = self.entries.first_key_value() else { return false };
+        self.is_turn(*first) && own.is_none_or(|own| !self.is_turn(own) || own != *first)
     }
 
     /// Somebody in the line comes before this place; before a newcomer, if `None`.
     pub(crate) fn has_line_before(&self, own: Option<Place>) -> bool {
         match own {
-            Some(own) if self.turns.contains_key(&own) => false,
-            Some(own) => self.line.keys().next() != Some(&own),
-            None => !self.line.is_empty(),
+            Some(own) if self.is_turn(own) => false,
+            own => self.head().is_some_and(|(head, _)| Some(head) != own),
         }
     }
 
     pub(crate) fn has_turn(&self, place: Place) -> bool {
-        self.turns.contains_key(&place)
+        self.is_turn(place) && self.entries.contains_key(&place)
     }
 
     /// The owner's ticket: there is at most one.
@@ -227,9 +250,19 @@ impl Queue {
         self.places_of(owner).find(|(_, entry)| entry.kind == Kind::Ticket).map(|(place, _)| place)
     }
 
+    /// The first of the places of this owner.
+    pub(crate) fn first_of(&self, owner: &[u8]) -> Option<(Place, &Entry)> {
+        self.places_of(owner).next()
+    }
+
     /// This owner waits here, in whatever way.
     pub(crate) fn has_place(&self, owner: &[u8]) -> bool {
         self.places_of(owner).next().is_some()
+    }
+
+    /// A blocked connection of this owner waits here.
+    pub(crate) fn is_blocked(&self, owner: &[u8]) -> bool {
+        self.blocked_of(owner).next().is_some()
     }
 
     /// The blocked connections of this owner, in order.
@@ -241,35 +274,37 @@ impl Queue {
         let hash = Owner::hash_of(owner);
         // Where the range ends is compared with what is found, not searched for.
         self.by_owner
-            .range((hash, Place(i64::MIN))..)
+            .range((hash, Place::FIRST)..)
             .take_while(move |(other, _)| *other == hash)
             .filter_map(|(_, place)| self.get(*place).map(|entry| (*place, entry)))
             .filter(move |(_, entry)| entry.owner.as_bytes() == owner)
     }
 
     pub(crate) fn get(&self, place: Place) -> Option<&Entry> {
-        self.line.get(&place).or_else(|| self.turns.get(&place))
+        self.entries.get(&place)
     }
 
     pub(crate) fn push_back(&mut self, entry: Entry) {
-        let last =
-            |map: &BTreeMap<Place, Entry>| map.last_key_value().map_or(0, |(place, _)| place.0);
-        let place = last(&self.line).max(last(&self.turns)).max(0).saturating_add(1);
-        self.put(Place(place), entry);
+        let last = self.entries.last_key_value().map(|(place, _)| *place).max(self.turns_end);
+        self.put(last.map_or(Place(0), Place::after), entry);
     }
 
     /// Before everybody in line, behind the turns that were given.
-    pub(crate) fn push_front(&mut self, entry: Entry) {
-        let first =
-            |map: &BTreeMap<Place, Entry>| map.first_key_value().map_or(0, |(place, _)| place.0);
-        let place = first(&self.line).min(first(&self.turns)).min(0).saturating_sub(1);
-        self.put(Place(place), entry);
+    pub(crate) fn push_front(&mut self, mut entry: Entry) {
+        entry.is_in_front = true;
+        let Some((head, _)) = self.head() else { return self.push_back(entry) };
+        match head.between(self.turns_end) {
+            Some(place) => self.put(place, entry),
+            // There is room for millions of upgraders before one place, and two at most wait there.
+            None => self.push_back(entry),
+        }
     }
 
     /// The same owner waits on at the same place of the line, in another way.
     pub(crate) fn replace(&mut self, place: Place, mut entry: Entry) {
-        let Some(old) = self.line.get_mut(&place) else { return };
+        let Some(old) = self.entries.get_mut(&place) else { return };
         entry.since = old.since;
+        entry.is_in_front = old.is_in_front;
         entry.look_at = match (old.look_at, entry.ends_at) {
             (Some(look_at), Some(ends_at)) if look_at <= ends_at => Some(look_at),
             (before, after) => {
@@ -278,35 +313,55 @@ impl Queue {
                 after
             }
         };
-        if let Kind::Blocked(waiter) = entry.kind {
-            self.by_waiter.insert(waiter, place);
-        }
+        Self::index_blocked(&mut self.by_waiter, &mut self.by_client, place, &entry);
         *old = entry;
     }
 
-    /// In the line at this place, which is nobody's.
+    fn index_blocked(
+        by_waiter: &mut BTreeMap<WaiterId, Place>,
+        by_client: &mut BTreeMap<ClientId, Place>,
+        place: Place,
+        entry: &Entry,
+    ) {
+        if let Kind::Blocked(waiter) = entry.kind {
+            by_waiter.insert(waiter, place);
+            if let Some(client) = entry.client {
+                by_client.insert(client, place);
+            }
+        }
+    }
+
+    /// At this place, which is nobody's.
     fn put(&mut self, place: Place, mut entry: Entry) {
         self.by_owner.insert((Owner::hash_of(entry.owner.as_bytes()), place));
         entry.look_at = entry.ends_at;
         if let Some(look_at) = entry.look_at {
             self.by_look.insert((look_at, place));
         }
-        if let Kind::Blocked(waiter) = entry.kind {
-            self.by_waiter.insert(waiter, place);
-        }
-        self.line.insert(place, entry);
+        Self::index_blocked(&mut self.by_waiter, &mut self.by_client, place, &entry);
+        self.entries.insert(place, entry);
     }
 
     pub(crate) fn remove(&mut self, place: Place) -> Option<Entry> {
-        let entry = self.line.remove(&place).or_else(|| self.turns.remove(&place))?;
+        let entry = self.entries.remove(&place)?;
+        if self.entries.is_empty() {
+            self.turns_end = None;
+        }
         self.by_owner.remove(&(Owner::hash_of(entry.owner.as_bytes()), place));
         if let Some(look_at) = entry.look_at {
             self.by_look.remove(&(look_at, place));
         }
         if let Kind::Blocked(waiter) = entry.kind {
             self.by_waiter.remove(&waiter);
+            entry.client.map(|client| self.by_client.remove(&client));
         }
         Some(entry)
+    }
+
+    /// Removes the wait of this connection. True if it had one.
+    pub(crate) fn remove_client(&mut self, client: ClientId) -> bool {
+        let place = self.by_client.get(&client).copied();
+        place.and_then(|place| self.remove(place)).is_some()
     }
 
     pub(crate) fn remove_waiter(&mut self, waiter: WaiterId) -> Option<Entry> {
@@ -314,22 +369,38 @@ impl Queue {
         self.remove(place)
     }
 
-    /// It is this ticket's turn.
+    /// It is the turn of this ticket, the first in line.
     pub(crate) fn give_turn(&mut self, place: Place) {
-        if let Some(entry) = self.line.remove(&place) {
-            self.turns.insert(place, entry);
-        }
+        self.turns_end = Some(place);
     }
 
-    /// The turns from this place on are given up; the places are kept.
+    /// The turns from this place on are given up; the places are kept, behind upgraders, who stand
+    /// in front of everybody but turns.
     pub(crate) fn take_turns_from(&mut self, place: Place) {
-        // One by one: to append them would rebuild the line.
-        self.line.extend(self.turns.split_off(&place));
+        let Some((first, _)) = self.entries.range(place..).next() else { return };
+        let mut first = *first;
+        if !self.is_turn(first) {
+            return;
+        }
+        let upgraders: Vec<Place> = self
+            .line_between(None, None)
+            .take_while(|(_, entry)| entry.is_in_front)
+            .map(|(place, _)| place)
+            .collect();
+        self.turns_end = self.entries.range(..first).next_back().map(|(last, _)| *last);
+        for upgrader in upgraders.into_iter().rev() {
+            if let Some(place) = first.between(self.turns_end)
+                && let Some(entry) = self.remove(upgrader)
+            {
+                self.put(place, entry);
+                first = place;
+            }
+        }
     }
 
     /// Every turn is given up; the places are kept.
     pub(crate) fn take_turns(&mut self) {
-        self.take_turns_from(Place(i64::MIN));
+        self.take_turns_from(Place::FIRST);
     }
 
     /// One whose wait is over.
@@ -337,8 +408,8 @@ impl Queue {
         while let Some((look_at, place)) = self.by_look.first().copied()
             && look_at.is_over_at(now)
         {
-            let Self { line, turns, by_look, .. } = self;
-            let entry = line.get_mut(&place).or_else(|| turns.get_mut(&place))?;
+            let Self { entries, by_look, .. } = self;
+            let entry = entries.get_mut(&place)?;
             let ends_at = entry.ends_at?;
             // None is looked at later than it ends, so they come in the order of their ends.
             if ends_at == look_at {

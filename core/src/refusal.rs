@@ -37,6 +37,12 @@ pub enum Refusal {
     },
     /// `rlock.max-tickets` tickets are out.
     TooManyTickets,
+    /// `rlock.max-sessions` holds are tied to connections.
+    TooManySessions,
+    /// The caller's user lost the right to the command or the key while it waited.
+    NotPermitted,
+    /// The caller's connection is about to be closed: a session of it is lost.
+    Closing,
     /// The key holds something else now.
     WrongType,
     /// The key's slot is moving, or has moved.
@@ -103,6 +109,15 @@ impl Refusal {
                 "TOOMANY tickets wait on this server, as many as rlock.max-tickets allows: owner \
                  {owner} is not queued for {key}"
             ),
+            Self::TooManySessions => format!(
+                "TOOMANY holds are tied to connections, as many as rlock.max-sessions allows: \
+                 owner {owner} does not get {key} with SESSION"
+            ),
+            Self::NotPermitted => format!(
+                "NOPERM the user lost the right to RLOCK.ACQUIRE or to the key {key} while it \
+                 waited"
+            ),
+            Self::Closing => "ERR this connection lost a session and is being closed".into(),
             Self::WrongType => {
                 "WRONGTYPE Operation against a key holding the wrong kind of value".into()
             }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use crate::decide::wake;
 use crate::input::{Effects, Moment, Reply};
 use crate::queue::{Entry, Kind};
-use crate::{End, Lock, Memory, Mode, WaiterId};
+use crate::{End, Lock, Memory, Mode, Owner, Refusal, WaiterId};
 
 impl Lock {
     /// Lets in from the head of the line whoever can enter: blocked connections are granted,
@@ -20,7 +20,7 @@ impl Lock {
         if memory.queue.is_empty() {
             return;
         }
-        if self.contradicts_turns(memory) {
+        if self.has_void_turns(memory, moment.now) {
             memory.queue.take_turns();
         }
         while let Some((place, head)) = memory.queue.head() {
@@ -31,6 +31,20 @@ impl Lock {
             let owner = head.owner.as_bytes();
             if waits_for_turn || self.in_the_way(owner, head.mode, head.upgrade).is_some() {
                 return;
+            }
+            if !moment.take() {
+                memory.unfinished = Some(moment.now.ms());
+                return;
+            }
+            // Its time is over, and a portion ended before it was told.
+            if head.ends_at.is_some_and(|ends_at| ends_at.is_over_at(moment.now)) {
+                if let Some(entry) = memory.queue.remove(place)
+                    && let Kind::Blocked(waiter) = entry.kind
+                {
+                    let reply = Reply::NotNow { wait_ms: None };
+                    effects.wakes.push(wake(waiter, reply, &entry, moment.now));
+                }
+                continue;
             }
             match head.kind {
                 Kind::Ticket => {
@@ -47,11 +61,32 @@ impl Lock {
         }
     }
 
-    /// Turns that were given cannot be taken up any more: something put another hold in their way.
-    fn contradicts_turns(&self, memory: &Memory) -> bool {
-        memory.queue.first_turn().is_some_and(|turn| {
-            self.in_the_way(turn.owner.as_bytes(), turn.mode, turn.upgrade).is_some()
-        })
+    /// A value that came from outside may make parked requests of its owners re-entries: those are
+    /// granted, wherever they stand. Goes through the fewer, holds or waits.
+    pub(crate) fn reenter_parked(
+        &mut self,
+        memory: &mut Memory,
+        moment: &mut Moment<'_>,
+        effects: &mut Effects<'_>,
+    ) {
+        let queue = &memory.queue;
+        let holds = |owner: &Owner| {
+            let holds = |mode| self.holders.hold(owner.as_bytes(), mode).is_some();
+            holds(Mode::Read) || holds(Mode::Write)
+        };
+        let owners: Vec<Owner> = if self.holders.len() < queue.len() {
+            let owners = self.holders.iter().map(|(owner, _, _)| owner);
+            owners.filter(|owner| queue.is_blocked(owner.as_bytes())).cloned().collect()
+        } else {
+            let owners = queue.iter().map(|(entry, _)| &entry.owner);
+            owners
+                .filter(|owner| holds(owner) && queue.is_blocked(owner.as_bytes()))
+                .cloned()
+                .collect()
+        };
+        for owner in owners {
+            self.granted(owner.as_bytes(), memory, moment, effects);
+        }
     }
 
     /// The owner holds, or holds once more: its ticket is withdrawn, and its own parked requests
@@ -96,6 +131,9 @@ impl Lock {
         let owner = entry.owner.as_bytes();
         let held = self.holders.hold(owner, entry.mode).copied();
         let reply = match held {
+            _ if entry.session.is_some() && !memory.may_tie(held, moment) => {
+                Reply::Refused(Refusal::TooManySessions)
+            }
             Some(hold) => self.enter_again(entry.depth, entry.lease, hold, moment, effects),
             None => {
                 let owner = Cow::Owned(owner.to_vec());

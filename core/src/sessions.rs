@@ -13,6 +13,9 @@ pub struct Session {
     pub lease: LeaseMs,
     /// When the server renews it next.
     pub renew_at: EpochMs,
+    /// No later than the hold's deadline: when to see whether it is lost, while nothing may be
+    /// renewed.
+    pub ends_at: EpochMs,
 }
 
 /// The sessions of one lock, by their hold's token.
@@ -21,6 +24,7 @@ pub struct Sessions {
     by_token: BTreeMap<Token, Session>,
     by_client: BTreeSet<(ClientId, Token)>,
     by_renewal: BTreeSet<(EpochMs, Token)>,
+    by_end: BTreeSet<(EpochMs, Token)>,
     /// Their connections ended; the holds end with the next input.
     gone: Vec<Token>,
     /// Connections that were tied or untied since this was taken last.
@@ -52,6 +56,11 @@ impl Sessions {
         next.is_some_and(|(other, _)| *other == client)
     }
 
+    /// The connections that holds are tied to, some of them more than once.
+    pub(crate) fn clients(&self) -> impl Iterator<Item = ClientId> {
+        self.by_client.iter().map(|(client, _)| *client)
+    }
+
     /// Connections that were tied or untied since this was asked last.
     pub fn take_touched(&mut self) -> Vec<ClientId> {
         std::mem::take(&mut self.touched)
@@ -65,17 +74,38 @@ impl Sessions {
     /// Ties a hold; whichever connection asks last has it.
     pub(crate) fn tie(&mut self, token: Token, client: ClientId, lease: LeaseMs, now: Now) {
         self.untie(token);
-        let renew_at = now.after(third(lease));
+        let (renew_at, ends_at) = (now.after(third(lease)), now.after(lease));
         self.touched.push(client);
         self.by_client.insert((client, token));
         self.by_renewal.insert((renew_at, token));
-        self.by_token.insert(token, Session { client, lease, renew_at });
+        self.by_end.insert((ends_at, token));
+        self.by_token.insert(token, Session { client, lease, renew_at, ends_at });
+    }
+
+    /// The hold's deadline is this one now.
+    pub(crate) fn lasts_until(&mut self, token: Token, ends_at: EpochMs) {
+        if let Some(session) = self.by_token.get_mut(&token) {
+            self.by_end.remove(&(session.ends_at, token));
+            self.by_end.insert((ends_at, token));
+            session.ends_at = ends_at;
+        }
+    }
+
+    /// A hold that may be lost by now, because its deadline as it was noted is past.
+    pub(crate) fn first_ended(&self, now: Now) -> Option<Token> {
+        self.by_end.first().filter(|(ends_at, _)| ends_at.is_over_at(now)).map(|(_, token)| *token)
+    }
+
+    /// When the next hold may be lost.
+    pub(crate) fn next_end(&self) -> Option<EpochMs> {
+        self.by_end.first().map(|(ends_at, _)| *ends_at)
     }
 
     pub(crate) fn untie(&mut self, token: Token) -> Option<ClientId> {
         let session = self.by_token.remove(&token)?;
         self.by_client.remove(&(session.client, token));
         self.by_renewal.remove(&(session.renew_at, token));
+        self.by_end.remove(&(session.ends_at, token));
         self.touched.push(session.client);
         Some(session.client)
     }
@@ -94,10 +124,9 @@ impl Sessions {
         }
     }
 
-    /// Every tie is lost: the connections that had one.
-    pub(crate) fn end_all(&mut self) -> Vec<ClientId> {
+    /// No connection's end is to be carried out any more.
+    pub(crate) fn forget_gone(&mut self) {
         self.gone.clear();
-        self.tokens().into_iter().filter_map(|token| self.untie(token)).collect()
     }
 
     pub(crate) fn take_gone(&mut self) -> Vec<Token> {

@@ -158,10 +158,11 @@ impl Token {
         now.us().saturating_sub(self.get()) / 1000
     }
 
-    /// Farther ahead of the clock than a server with a right clock issues: more than a day.
+    /// Farther ahead of the clock than a server with a right clock issues: more than a minute. A
+    /// client that brings such a token would have every later token run ahead of the time.
     pub const fn is_implausible_at(self, now: Now) -> bool {
-        const DAY_US: u64 = 24 * 60 * 60 * 1_000_000;
-        self.get() > now.us().saturating_add(DAY_US)
+        const MINUTE_US: u64 = 60 * 1_000_000;
+        self.get() > now.us().saturating_add(MINUTE_US)
     }
 }
 
@@ -181,7 +182,10 @@ impl From<Token> for u64 {
 /// Where tokens come from: remembers the greatest one that this process issued or saw.
 #[derive(Debug, Default)]
 pub struct Tokens {
+    /// No token up to this one is issued.
     last: u64,
+    /// The greatest that was issued or seen.
+    highest: u64,
 }
 
 impl Tokens {
@@ -194,15 +198,22 @@ impl Tokens {
         self.last = self.last.max(now.us().saturating_add(Self::CLOCK_SKEW_US));
     }
 
+    /// The greatest token that was issued or seen; `None` before the first.
+    pub const fn highest(&self) -> Option<Token> {
+        Token::new(self.highest)
+    }
+
     /// A token found in data or in the replication stream is not issued again.
     pub fn saw(&mut self, token: Token) {
         self.last = self.last.max(token.get());
+        self.highest = self.highest.max(token.get());
     }
 
     /// `max(last + 1, now in µs)`, or `None` when 2^53 - 1 was reached.
     pub fn issue(&mut self, now: Now) -> Option<Token> {
         let token = Token::new(self.last.saturating_add(1).max(now.us()))?;
         self.last = token.get();
+        self.highest = token.get();
         Some(token)
     }
 }

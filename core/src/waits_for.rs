@@ -10,20 +10,22 @@ use crate::queue::{Kind, Place};
 use crate::text::quoted;
 use crate::{Lock, Memory, Mode, Now, Owner, WaiterId};
 
-/// Holders and waiters that one search looks at before it gives up: it runs inside a command.
+/// Locks, holders and waiters that one search looks at before it gives up: it runs inside a
+/// command.
 pub const STEPS_MAX: usize = 1000;
 
 /// The waits of one database, as the search asks for them.
 pub trait Waits {
     /// One blocked connection's wait.
     type Wait;
-    /// The waits of this owner's blocked connections.
-    fn of(&mut self, owner: &Owner) -> Vec<Self::Wait>;
-    /// Whom that wait waits for: [`Lock::blockers`], each lock with its own [`Seen`].
+    /// The waits of this owner's blocked connections, `most` of them at most.
+    fn of(&mut self, owner: &Owner, most: usize) -> Vec<Self::Wait>;
+    /// Whom that wait waits for: [`Lock::blockers`], each lock with its own [`Seen`]. A lock that
+    /// is opened for it is a step.
     fn blockers(&mut self, wait: &Self::Wait, steps: &mut Steps) -> Vec<Owner>;
 }
 
-/// How many more holders and waiters a search looks at.
+/// How many more locks, holders and waiters a search looks at.
 #[derive(Debug)]
 pub struct Steps(usize);
 
@@ -34,8 +36,13 @@ impl Default for Steps {
 }
 
 impl Steps {
+    /// How many there are.
+    pub const fn remaining(&self) -> usize {
+        self.0
+    }
+
     /// One more; false when it is one too many.
-    fn take(&mut self) -> bool {
+    pub fn take(&mut self) -> bool {
         match self.0.checked_sub(1) {
             Some(left) => self.0 = left,
             None => return false,
@@ -58,12 +65,13 @@ pub struct Seen {
 
 /// What a search found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Search {
+pub enum Search<W> {
     /// Nobody waits for the caller.
     NoCycle,
-    /// The caller, and the owners from it back to it.
-    Cycle(Vec<Owner>),
-    /// More than [`STEPS_MAX`] holders and waiters.
+    /// The caller, and the owners from it back to it, each with the wait by which it waits for the
+    /// next one.
+    Cycle(Vec<(Owner, W)>),
+    /// More than [`STEPS_MAX`] locks, holders and waiters.
     GaveUp,
 }
 
@@ -76,42 +84,75 @@ pub enum Stand<'a> {
     Asking(&'a [u8], Mode, bool),
 }
 
-/// Looks for a way from `owner`, who would wait for `first`, back to `owner`.
+/// One owner of a path: by which wait it waits, for whom, and what was not looked at yet.
+struct Step<W> {
+    owner: Owner,
+    wait: Option<W>,
+    blockers: Vec<Owner>,
+    others: Vec<W>,
+}
+
+/// Looks for a way from `owner`, who would wait for `first` by `wait`, back to `owner`.
 pub fn search<W: Waits>(
     waits: &mut W,
     owner: &Owner,
+    wait: W::Wait,
     first: Vec<Owner>,
     steps: &mut Steps,
-) -> Search {
+) -> Search<W::Wait> {
     let mut seen: BTreeSet<Owner> = BTreeSet::new();
-    // A path: at each of its owners, whom it waits for and was not looked at yet.
-    let mut path: Vec<(Owner, Vec<Owner>)> = vec![(owner.clone(), first)];
-    while let Some((_, blockers)) = path.last_mut() {
-        let Some(blocker) = blockers.pop() else {
-            path.pop();
+    let start =
+        Step { owner: owner.clone(), wait: Some(wait), blockers: first, others: Vec::new() };
+    let mut path = vec![start];
+    while let Some(step) = path.last_mut() {
+        let Some(blocker) = step.blockers.pop() else {
+            match step.others.pop() {
+                Some(_) if steps.remaining() == 0 => return Search::GaveUp,
+                Some(other) => {
+                    step.blockers = waits.blockers(&other, steps);
+                    step.wait = Some(other);
+                }
+                None => {
+                    path.pop();
+                }
+            }
             continue;
         };
         if blocker == *owner {
-            return Search::Cycle(path.into_iter().map(|(owner, _)| owner).collect());
+            let waits = path.into_iter().filter_map(|step| Some((step.owner, step.wait?)));
+            return Search::Cycle(waits.collect());
         }
-        if !seen.insert(blocker.clone()) {
-            continue;
+        if seen.insert(blocker.clone()) {
+            let others = waits.of(&blocker, steps.remaining().saturating_add(1));
+            path.push(Step { owner: blocker, wait: None, blockers: Vec::new(), others });
         }
-        let mut next = Vec::new();
-        for wait in waits.of(&blocker) {
-            next.extend(waits.blockers(&wait, steps));
-        }
-        path.push((blocker, next));
     }
-    if steps.0 == 0 { Search::GaveUp } else { Search::NoCycle }
+    if steps.remaining() == 0 { Search::GaveUp } else { Search::NoCycle }
 }
 
-/// The cycle in one line for the server's log.
-pub fn log_line(key: &[u8], owners: &[Owner]) -> String {
-    let names: Vec<String> = owners.iter().map(|owner| quoted(owner.as_bytes())).collect();
-    let first = names.first().cloned().unwrap_or_default();
-    let (names, key) = (names.join(" waits for "), quoted(key));
-    format!("rlock: deadlock refused at {key}: {names} waits for {first}")
+/// The server cuts a line of its log: bytes of a line that it prints as a whole.
+const LOG_BYTES_MAX: usize = 900;
+
+/// The cycle in one line for the server's log: each owner, with the key at which it waits for the
+/// next one. `unsaid` refusals before it have no line.
+pub fn log_line(cycle: &[(Owner, &[u8])], unsaid: u64) -> String {
+    let mut line = format!("rlock: deadlock refused, a cycle of {} owners: ", cycle.len());
+    for (at, (owner, key)) in cycle.iter().enumerate() {
+        let next = cycle.get(at.saturating_add(1)).or(cycle.first());
+        let next = next.map(|(owner, _)| quoted(owner.as_bytes())).unwrap_or_default();
+        let one = format!("{} waits at {} for {next}", quoted(owner.as_bytes()), quoted(key));
+        if line.len().saturating_add(one.len()) > LOG_BYTES_MAX {
+            let others = cycle.len().saturating_sub(at);
+            line.push_str(&format!("and {others} more"));
+            break;
+        }
+        line.push_str(&one);
+        line.push_str(if at.saturating_add(1) < cycle.len() { ", " } else { "" });
+    }
+    if unsaid > 0 {
+        line.push_str(&format!("; {unsaid} more refused since the last such line"));
+    }
+    line
 }
 
 /// Where somebody stands as far as others are waited for.

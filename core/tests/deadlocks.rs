@@ -15,17 +15,18 @@ use support::{World, acquire, lease};
 struct Locks {
     locks: BTreeMap<&'static str, World>,
     seen: BTreeMap<&'static str, Seen>,
+    opened: usize,
 }
 
 impl Waits for Locks {
     type Wait = (&'static str, WaiterId);
 
-    fn of(&mut self, owner: &Owner) -> Vec<Self::Wait> {
+    fn of(&mut self, owner: &Owner, most: usize) -> Vec<Self::Wait> {
         let waits = self.locks.iter().flat_map(|(name, world)| {
             let own = world.parked.iter().filter(|(_, other)| *other == owner.as_bytes());
             own.map(|(waiter, _)| (*name, *waiter))
         });
-        waits.collect()
+        waits.take(most).collect()
     }
 
     fn blockers(&mut self, (name, waiter): &Self::Wait, steps: &mut Steps) -> Vec<Owner> {
@@ -58,7 +59,8 @@ impl Locks {
                 assert!(self.at(name).block(ask, None).1.is_some(), "it has to wait");
                 Vec::new()
             }
-            Search::Cycle(owners) => {
+            Search::Cycle(cycle) => {
+                let owners: Vec<Owner> = cycle.into_iter().map(|(owner, _)| owner).collect();
                 let nobody = |world: &World| {
                     world.lock.nobody_waits_for(&world.memory, ask.owner, world.now)
                 };
@@ -70,20 +72,27 @@ impl Locks {
         }
     }
 
-    fn search(&mut self, ask: &Acquire<'static>, name: &'static str) -> Search {
+    fn search(&mut self, ask: &Acquire<'static>, name: &'static str) -> Found {
         self.at(name);
         self.seen.clear();
         let mut steps = Steps::default();
         let who = Stand::Asking(ask.owner, ask.mode, ask.upgrade);
         let first = self.look(name, who, &mut steps);
-        search(self, &Owner::from(ask.owner), first, &mut steps)
+        let wait = (name, WaiterId::from(u64::MAX));
+        search(self, &Owner::from(ask.owner), wait, first, &mut steps)
     }
 
     fn look(&mut self, name: &'static str, who: Stand<'_>, steps: &mut Steps) -> Vec<Owner> {
+        if !steps.take() {
+            return Vec::new();
+        }
+        self.opened += 1;
         let (world, seen) = (&self.locks[name], self.seen.entry(name).or_default());
         world.lock.blockers(&world.memory, who, world.now, seen, steps)
     }
 }
+
+type Found = Search<(&'static str, WaiterId)>;
 
 const NOBODY: Vec<String> = Vec::new();
 
@@ -319,7 +328,43 @@ fn the_search_gives_up_after_a_thousand_steps() {
 
 #[test]
 fn the_log_tells_the_whole_cycle_in_one_line() {
-    let owners = [&b"a"[..], b"b\r\n"].map(Owner::from);
-    let told = r"rlock: deadlock refused at 'k': 'a' waits for 'b\x0d\x0a' waits for 'a'";
-    assert_eq!(log_line(b"k", &owners), told);
+    let cycle = [(&b"a"[..], &b"k"[..]), (b"b\r\n", b"l")];
+    let cycle = cycle.map(|(owner, key)| (Owner::from(owner), key));
+    let told = concat!(
+        r"rlock: deadlock refused, a cycle of 2 owners: ",
+        r"'a' waits at 'k' for 'b\x0d\x0a', 'b\x0d\x0a' waits at 'l' for 'a'",
+    );
+    assert_eq!(log_line(&cycle, 0), told);
+    let more = format!("{told}; 7 more refused since the last such line");
+    assert_eq!(log_line(&cycle, 7), more);
+}
+
+/// The server cuts a line at 1024 bytes; what does not fit is counted.
+#[test]
+fn a_cycle_that_is_longer_than_a_line_of_the_log_says_how_many_are_left_out() {
+    let names: Vec<Vec<u8>> = (0..300).map(|number| vec![b'\n'; number % 60 + 1]).collect();
+    let cycle: Vec<(Owner, &[u8])> =
+        names.iter().map(|name| (Owner::from(name.as_slice()), name.as_slice())).collect();
+    let line = log_line(&cycle, 0);
+    assert!(line.len() < 1000, "{} bytes", line.len());
+    let said = line.matches(" waits at ").count();
+    assert!(line.ends_with(&format!("and {} more", 300 - said)), "{line}");
+    assert!(line.contains("a cycle of 300 owners"), "{line}");
+}
+
+/// Nobody but the budget ends a search through a thousand locks.
+#[test]
+fn a_lock_that_is_opened_is_a_step_of_the_search() {
+    let mut locks = Locks::default();
+    locks.holds("x", Mode::Write, "first");
+    for number in 0..2 * STEPS_MAX {
+        let name: &'static str = format!("lock {number}").leak();
+        let holder: &'static str = format!("holder {number}").leak();
+        locks.holds(holder, Mode::Write, name);
+        assert!(locks.at(name).block(acquire(b"x", Mode::Write, 1000), None).1.is_some());
+    }
+    locks.opened = 0;
+    let ask = acquire(b"w", Mode::Write, 1000);
+    assert_eq!(locks.search(&ask, "first"), Search::GaveUp);
+    assert!(locks.opened <= STEPS_MAX, "{} locks were opened", locks.opened);
 }

@@ -7,7 +7,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use allocation_counter::measure;
-use rlock_core::{Acquire, Input, Mode, Patience, Release, Reply, WaiterId, snapshot};
+use rlock_core::{Acquire, Input, Mode, Parking, Patience, Release, Reply, WaiterId, snapshot};
 use support::{World, acquire, lease, release, renew};
 
 /// What this thread took from the heap; what it gave back is not subtracted.
@@ -202,6 +202,10 @@ fn the_memory_that_is_told_is_about_the_memory_that_is_taken() {
 }
 
 /// So many blocked connections and tickets behind one writer, by turns.
+fn parking(number: u64) -> Parking {
+    Parking { waiter: WaiterId::from(number + 1), client: None, ends_at: None }
+}
+
 fn crowd(count: u64) -> World {
     let mut world = World::new();
     granted(&mut world, Input::Acquire(acquire(b"first", Mode::Write, 600_000)));
@@ -210,11 +214,8 @@ fn crowd(count: u64) -> World {
         let patience = Patience::Ticket(lease(60_000));
         let ask = Acquire { patience, ..acquire(name.as_bytes(), Mode::Write, 600_000) };
         if number % 2 == 0 {
-            let _ = world.drive(Input::Park(
-                Acquire { patience: Patience::Block, ..ask },
-                WaiterId::from(number + 1),
-                None,
-            ));
+            let _ = world
+                .drive(Input::Park(Acquire { patience: Patience::Block, ..ask }, parking(number)));
         } else {
             let _ = world.drive(Input::Acquire(ask));
         }
@@ -233,7 +234,8 @@ fn waiting_takes_about_as_long_beside_ten_as_beside_ten_thousand() {
         for round in 0..ROUNDS {
             let waiter = WaiterId::from(1_000_000 + round);
             let block = Acquire { patience: Patience::Block, ..acquire(b"leaver", Mode::Read, 1) };
-            let _ = world.drive(Input::Park(block, waiter, None));
+            let _ =
+                world.drive(Input::Park(block, Parking { waiter, client: None, ends_at: None }));
             world.memory.leave(waiter);
             let ticket = Acquire {
                 patience: Patience::Ticket(lease(60_000)),
@@ -253,12 +255,13 @@ fn waiting_takes_about_as_long_beside_ten_as_beside_ten_thousand() {
 fn many_readers_that_enter_together_take_as_long_as_one_by_one() {
     let time_of = |count: u64| {
         let mut world = World::new();
+        world.portion = usize::MAX;
         granted(&mut world, Input::Acquire(acquire(b"first", Mode::Write, 600_000)));
         for number in 0..count {
             let name = format!("waiter {number:08}");
             let ask = acquire(name.as_bytes(), Mode::Read, 600_000);
             let ask = Acquire { patience: Patience::Block, ..ask };
-            let _ = world.drive(Input::Park(ask, WaiterId::from(number + 1), None));
+            let _ = world.drive(Input::Park(ask, parking(number)));
         }
         let begun = Instant::now();
         let effects = world.drive(Input::Release(release(b"first")));

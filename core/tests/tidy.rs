@@ -4,8 +4,8 @@
 
 use std::path::{Path, PathBuf};
 
-/// The only file with `unsafe`: docs/decisions/0001 says why it may be longer than the others.
-const BORDER: &str = "src/ffi.rs";
+/// The only folder with `unsafe`.
+const BORDER: &str = "src/ffi/";
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
@@ -40,7 +40,7 @@ fn files_fit_a_sitting_and_lines_a_window() {
     let mut wrong = Vec::new();
     for (name, text) in sources() {
         let lines = text.lines().count();
-        if lines > 500 && name != BORDER {
+        if lines > 500 {
             wrong.push(format!("{name} has {lines} lines"));
         }
         for (number, line) in text.lines().enumerate() {
@@ -54,7 +54,7 @@ fn files_fit_a_sitting_and_lines_a_window() {
 }
 
 #[test]
-fn all_that_is_unsafe_is_in_one_file_and_says_why() {
+fn all_that_is_unsafe_is_in_one_folder_and_says_why() {
     for (name, text) in sources() {
         let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
         for (number, line) in lines.iter().enumerate() {
@@ -69,7 +69,7 @@ fn all_that_is_unsafe_is_in_one_file_and_says_why() {
             if code.contains("extern") {
                 continue;
             }
-            assert!(name == BORDER, "{place}: {line}");
+            assert!(name.starts_with(BORDER), "{place}: {line}");
             let before = &lines[number.saturating_sub(6)..number];
             let is_explained = before
                 .iter()

@@ -54,7 +54,8 @@ fn the_log_has_the_whole_cycle() {
     client.error("RLOCK.ACQUIRE lock:ann cid BLOCK 0");
     let log = server.log();
     let line = log.lines().find(|line| line.contains("deadlock")).unwrap();
-    let cycle = "'lock:ann': 'cid' waits for 'ann' waits for 'bob' waits for 'cid'";
+    let cycle = "a cycle of 3 owners: 'cid' waits at 'lock:ann' for 'ann', 'ann' waits at 'lock:bob' \
+                 for 'bob', 'bob' waits at 'lock:cid' for 'cid'";
     assert!(line.contains(cycle), "{line}");
 }
 
@@ -246,7 +247,8 @@ fn names_of_any_bytes_make_one_printable_line_of_error_and_log() {
     let error = client.error_bytes(&[b"RLOCK.ACQUIRE", b"gate", odd, b"BLOCK", b"0"]);
     let name = r"'a\x0d\x0a+OK%s\x00\xff'";
     assert!(error.starts_with("DEADLOCK ") && error.contains(name), "{error}");
-    assert!(server.log().contains(&format!("{name} waits for 'bob' waits for {name}")));
+    let cycle = format!("{name} waits at 'gate' for 'bob', 'bob' waits at 'door' for {name}");
+    assert!(server.log().contains(&cycle));
 }
 
 /// The same numbers on every run.

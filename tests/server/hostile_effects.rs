@@ -146,7 +146,7 @@ fn refused_effects_at_no_key_and_at_another_type_create_and_change_nothing() {
     let server = Server::start();
     let mut client = server.client();
     client.ask("SET value 1");
-    for payload in ["", "x", "\0", "WRITE ann 1 2 3"] {
+    for payload in ["x", "\0", "WRITE ann 1 2 3"] {
         for key in ["nowhere", "value"] {
             let words: [&[u8]; 3] = [b"RLOCK.APPLY", key.as_bytes(), payload.as_bytes()];
             client.error_bytes(&words);

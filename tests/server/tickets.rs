@@ -245,7 +245,7 @@ fn a_ticket_is_withdrawn_by_cancel_once() {
     let (server, mut client) = held();
     client.refused("RLOCK.ACQUIRE door bob QUEUE 60000");
     let mut cid = Waiter::parked(&server, "RLOCK.ACQUIRE door cid BLOCK 0");
-    for nobody in ["RLOCK.CANCEL door eve", "RLOCK.CANCEL gate bob", "RLOCK.CANCEL door cid"] {
+    for nobody in ["RLOCK.CANCEL door eve", "RLOCK.CANCEL gate bob", "RLOCK.CANCEL door ann"] {
         assert_eq!(client.number(nobody), 0, "{nobody}");
     }
     client.ask("RLOCK.RELEASE door ann");

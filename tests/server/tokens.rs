@@ -2,7 +2,8 @@
 
 use crate::support::{Payload, Server, TOKEN_END, with_token};
 
-const HOUR_US: i64 = 3_600_000_000;
+/// As far ahead of the clock as a client may bring a token, about.
+const AHEAD_US: i64 = 50_000_000;
 
 /// Puts a lock on `key` whose token was issued by a clock that is `ahead_us` ahead of ours, the way
 /// it would come from another server: as a payload. Gives back its token.
@@ -60,7 +61,7 @@ fn a_refused_request_leaves_the_holders_token() {
 fn tokens_grow_over_deletion_flush_and_reload() {
     let server = Server::start();
     let mut client = server.client();
-    let mut last = plant_a_token_ahead(&server, "door", HOUR_US);
+    let mut last = plant_a_token_ahead(&server, "door", AHEAD_US);
     let ends = ["RLOCK.FORCE door", "DEL door", "FLUSHDB", "FLUSHALL", "DEBUG RELOAD"];
     for end in ends {
         client.ask(end);
@@ -92,7 +93,7 @@ fn tokens_grow_over_a_restart_that_lost_all_data() {
 #[test]
 fn a_token_in_an_rdb_is_passed_over_after_the_restart() {
     let mut server = Server::start();
-    let last = plant_a_token_ahead(&server, "door", HOUR_US);
+    let last = plant_a_token_ahead(&server, "door", AHEAD_US);
     server.client().ask("SAVE");
     server.restart();
     let mut client = server.client();
@@ -112,7 +113,7 @@ fn a_token_in_an_aof_is_passed_over_after_the_restart_even_if_its_lock_is_gone()
             "aof-use-rdb-preamble",
             preamble,
         ]);
-        let planted = plant_a_token_ahead(&server, "door", HOUR_US);
+        let planted = plant_a_token_ahead(&server, "door", AHEAD_US);
         let mut client = server.client();
         let last = client.granted("RLOCK.ACQUIRE gate bob");
         assert!(last > planted);
@@ -127,7 +128,7 @@ fn a_token_in_an_aof_is_passed_over_after_the_restart_even_if_its_lock_is_gone()
 #[test]
 fn a_token_ahead_is_raised_to_by_restore_in_another_database_too() {
     let server = Server::start();
-    let last = plant_a_token_ahead(&server, "door", HOUR_US);
+    let last = plant_a_token_ahead(&server, "door", AHEAD_US);
     let mut client = server.client();
     client.ask("SELECT 7");
     assert!(client.granted("RLOCK.ACQUIRE gate bob") > last);
@@ -137,7 +138,7 @@ fn a_token_ahead_is_raised_to_by_restore_in_another_database_too() {
 fn a_promoted_replica_passes_over_every_token_it_has_seen_in_the_stream() {
     let primary = Server::primary(&[]);
     let replica = Server::replica_of(&primary, &[]);
-    let planted = plant_a_token_ahead(&primary, "door", HOUR_US);
+    let planted = plant_a_token_ahead(&primary, "door", AHEAD_US);
     let mut client = primary.client();
     let last = client.granted("RLOCK.ACQUIRE gate bob");
     assert!(last > planted);
@@ -152,7 +153,7 @@ fn a_promoted_replica_passes_over_every_token_it_has_seen_in_the_stream() {
 #[test]
 fn a_promoted_replica_passes_over_every_token_of_a_full_sync() {
     let primary = Server::primary(&[]);
-    let last = plant_a_token_ahead(&primary, "door", HOUR_US);
+    let last = plant_a_token_ahead(&primary, "door", AHEAD_US);
     let replica = Server::replica_of(&primary, &[]);
     let mut promoted = replica.client();
     promoted.ask("REPLICAOF NO ONE");
@@ -184,7 +185,8 @@ fn a_promoted_replica_passes_over_tokens_of_its_primary_that_it_never_saw() {
 }
 
 #[test]
-fn restore_refuses_a_token_more_than_a_day_ahead_and_forgets_it() {
+fn restore_refuses_a_token_more_than_a_minute_ahead_and_forgets_it() {
+    const SECOND_US: i64 = 1_000_000;
     let server = Server::start();
     let mut client = server.client();
     client.ask("CONFIG SET rdbcompression no");
@@ -196,12 +198,28 @@ fn restore_refuses_a_token_more_than_a_day_ahead_and_forgets_it() {
         let sealed = payload.sealed();
         client.attempt_bytes(&[b"RESTORE", b"gate", b"0", &sealed, b"REPLACE"])
     };
-    for hours in [25, 24 * 365, 24 * 365 * 100] {
-        let error = restore(hours * HOUR_US);
-        assert!(error.is_err(), "{hours} hours ahead: {error:?}");
+    for seconds in [70, 24 * 3600, 24 * 3600 * 365 * 100] {
+        let error = restore(seconds * SECOND_US);
+        assert!(error.is_err(), "{seconds} seconds ahead: {error:?}");
     }
-    assert!(restore(23 * HOUR_US).is_ok());
-    assert_eq!(client.lock("gate").hold("ann", "write").token, token + 23 * HOUR_US);
+    assert!(restore(AHEAD_US).is_ok());
+    assert_eq!(client.lock("gate").hold("ann", "write").token, token + AHEAD_US);
     let next = client.granted("RLOCK.ACQUIRE other bob");
-    assert!(next > token + 23 * HOUR_US && next < token + 24 * HOUR_US, "{next}");
+    assert!(next > token + AHEAD_US && next < token + 2 * AHEAD_US, "{next}");
+}
+
+/// Redis 7.0 cannot save it beside the keys: there it is the clock alone.
+#[test]
+fn a_token_ahead_is_passed_over_after_a_restart_though_no_lock_is_left() {
+    let mut server = Server::start();
+    if server.version() < (7, 2) {
+        return;
+    }
+    let last = plant_a_token_ahead(&server, "door", AHEAD_US);
+    let mut client = server.client();
+    client.ask("DEL door");
+    client.ask("SAVE");
+    server.restart();
+    let token = server.client().granted("RLOCK.ACQUIRE door bob");
+    assert!(token > last, "{token} after {last}");
 }

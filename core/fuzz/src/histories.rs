@@ -2,7 +2,7 @@
 
 use rlock_core::{
     Acquire, ClientId, Effects, EpochMs, Input, LeaseMs, Levels, Lock, Memory, Mode, Moment, Now,
-    Patience, Refusal, Release, Renew, Reply, Token, Tokens, WaiterId, Wake,
+    Parking, Patience, Refusal, Release, Renew, Reply, Token, Tokens, WaiterId, Wake,
 };
 
 use super::naive::{Hold, Limits, Naive};
@@ -98,7 +98,9 @@ impl Pair {
             self.waiters.push(waiter);
             let ms = u64::from(more / 16);
             let ends_at = (ms > 0).then(|| self.now.after_ms(ms));
-            self.ask(Input::Park(ask, waiter, ends_at));
+            // A connection waits once.
+            let client = ask.session.filter(|client| !self.naive.is_waiting(*client));
+            self.ask(Input::Park(ask, Parking { waiter, client, ends_at }));
         }
     }
 
@@ -166,7 +168,8 @@ impl Pair {
         let expected = self.naive.ask(self.now, self.limits, &input);
         let Limits { max_depth, tickets_left } = self.limits;
         let (now, tokens) = (self.now, &mut self.tokens);
-        let mut moment = Moment { now, tokens, max_depth, tickets_left };
+        let (sessions_max, portion) = (usize::MAX, Moment::PORTION);
+        let mut moment = Moment { now, tokens, max_depth, tickets_left, sessions_max, portion };
         let mut effects = Effects::default();
         self.lock.apply(&mut self.memory, &mut moment, input, &mut effects);
         self.memory.sessions.take_touched();

@@ -2,9 +2,10 @@
 //! from end to end. Written from the contract, not from the core; where the two differ, one of them
 //! is wrong.
 
+mod leaving;
+
 use rlock_core::{
-    Acquire, ClientId, End, Event, Input, Kind, LeaseMs, Levels, Mode, Now, Patience, Refusal,
-    Release, Renew, WaiterId,
+    Acquire, ClientId, End, Event, Input, Kind, LeaseMs, Mode, Now, Patience, Refusal, WaiterId,
 };
 
 use super::told::{Said, Told, error, name};
@@ -39,6 +40,8 @@ pub struct Waiting {
     lease: LeaseMs,
     depth: Option<u16>,
     session: Option<ClientId>,
+    /// The connection that is parked.
+    client: Option<ClientId>,
 }
 
 /// What the server's configuration and its other locks set.
@@ -71,10 +74,11 @@ impl Naive {
         self.come_due(limits, &mut told);
         let reply = match input {
             Input::Acquire(ask) => self.acquire(ask, limits, &mut told),
-            Input::Park(ask, waiter, ends_at) => {
+            Input::Park(ask, parking) => {
                 let reply = self.acquire(ask, limits, &mut told);
                 if matches!(reply, Said::MustWait { .. }) {
-                    self.stand(ask, Kind::Blocked(*waiter), ends_at.map(|at| at.get()));
+                    let ends_at = parking.ends_at.map(|at| at.get());
+                    self.stand(ask, Kind::Blocked(parking.waiter), parking.client, ends_at);
                 }
                 reply
             }
@@ -82,7 +86,7 @@ impl Naive {
             Input::Renew(ask) => self.renew(ask),
             Input::Cancel(owner) => {
                 let before = self.queue.len();
-                self.withdraw_ticket(owner);
+                self.give_up(owner, &mut told);
                 Said::Count((before - self.queue.len()) as u64)
             }
             Input::Force(mode) => {
@@ -90,7 +94,7 @@ impl Naive {
                 self.end(|hold| mode.is_none_or(|only| only == hold.mode), End::Forced, &mut told);
                 Said::Count((before - self.holds.len()) as u64)
             }
-            Input::Tick => Said::Count(0),
+            Input::Tick | Input::Changed | Input::Deny(_) => Said::Count(0),
         };
         told.reply = Some(reply);
         self.serve(limits, &mut told);
@@ -129,12 +133,17 @@ impl Naive {
     /// The key went from its name.
     pub fn forget_holds(&mut self) -> Vec<ClientId> {
         let ties = std::mem::take(&mut self.holds).into_iter().filter_map(|hold| hold.session);
-        ties.map(|tie| tie.client).collect()
+        let lost: Vec<ClientId> = ties.map(|tie| tie.client).collect();
+        lost.iter().for_each(|client| self.close(*client));
+        lost
     }
 
     /// Everybody goes home.
     pub fn dismiss(&mut self, now: Now, why: &Refusal) -> Told {
         let mut told = Told::default();
+        let ties = self.holds.iter_mut().filter_map(|hold| hold.session.take());
+        told.lost = ties.map(|tie| tie.client).collect();
+        told.lost.clone().into_iter().for_each(|client| self.close(client));
         for one in std::mem::take(&mut self.queue) {
             let is_over = one.ends_at.is_some_and(|at| at <= now.ms().get());
             let said = if is_over { Said::NotNow { wait_ms: None } } else { error(why) };
@@ -142,8 +151,6 @@ impl Naive {
                 told.wakes.push((waiter, said));
             }
         }
-        let ties = self.holds.iter_mut().filter_map(|hold| hold.session.take());
-        told.lost = ties.map(|tie| tie.client).collect();
         self.taken_back.clear();
         self.orphans.clear();
         told.sorted()
@@ -170,8 +177,20 @@ impl Naive {
                 End::Forced => Event::Forced,
                 End::Disconnected => Event::Disconnected,
             }));
-            told.lost.extend(hold.session.filter(|_| by != End::Released).map(|tie| tie.client));
+            if let Some(tie) = hold.session.filter(|_| by != End::Released) {
+                told.lost.push(tie.client);
+                self.close(tie.client);
+            }
         }
+    }
+
+    /// It is going to be closed: it is not granted what it waits for.
+    fn close(&mut self, client: ClientId) {
+        self.queue.retain(|one| one.client != Some(client));
+    }
+
+    pub fn is_waiting(&self, client: ClientId) -> bool {
+        self.queue.iter().any(|one| one.client == Some(client))
     }
 
     fn come_due(&mut self, limits: Limits, told: &mut Told) {
@@ -247,7 +266,8 @@ impl Naive {
     fn acquire(&mut self, ask: &Acquire<'_>, limits: Limits, told: &mut Told) -> Said {
         let present = self.of(ask.owner, ask.mode).map_or(0, |hold| hold.depth);
         if ask.depth.is_some_and(|wanted| wanted > present + 1) {
-            return Said::Error("ERR".into());
+            let code = if present == 0 { "NOTHELD" } else { "ERR" };
+            return Said::Error(code.into());
         }
         if present == 0
             && let Err(refused) = self.may_begin(ask, limits)
@@ -289,7 +309,7 @@ impl Naive {
             let second = Said::Error("DEADLOCK".into());
             return Err(if waits { second } else { Said::NotNow { wait_ms: None } });
         }
-        let wait_ms = self.known_wait(ask.owner, ask.mode, ask.upgrade, is_upgrade, place);
+        let wait_ms = self.known_wait(ask.owner, ask.mode, ask.upgrade, is_upgrade, ticket);
         Err(match ask.patience {
             Patience::None => Said::NotNow { wait_ms },
             Patience::Block => Said::MustWait { wait_ms },
@@ -297,7 +317,7 @@ impl Naive {
                 Said::Error("TOOMANY".into())
             }
             Patience::Ticket(window) => {
-                self.stand(ask, Kind::Ticket, Some(after(self.now_us, window.get())));
+                self.stand(ask, Kind::Ticket, None, Some(after(self.now_us, window.get())));
                 Said::NotNow { wait_ms }
             }
         })
@@ -352,7 +372,30 @@ impl Naive {
         self.queue.retain(|one| one.kind != Kind::Ticket || one.owner != owner);
     }
 
-    fn stand(&mut self, ask: &Acquire<'_>, kind: Kind, ends_at: Option<u64>) {
+    /// Whatever it waits for, the first place first.
+    fn give_up(&mut self, owner: &[u8], told: &mut Told) {
+        let served = |one: &Waiting| (!one.is_turn, one.owner != owner);
+        while self.queue.iter().any(|one| one.owner == owner) {
+            let mut places: Vec<usize> = (0..self.queue.len()).collect();
+            places.sort_by_key(|place| (served(&self.queue[*place]).0, *place));
+            let place = places.into_iter().find(|place| self.queue[*place].owner == owner);
+            let place = place.expect("it waits");
+            let one = self.queue[place].clone();
+            let wait_ms = self.known_wait(&one.owner, one.mode, one.upgrade, false, Some(place));
+            self.queue.remove(place);
+            if let Kind::Blocked(waiter) = one.kind {
+                told.wakes.push((waiter, Said::NotNow { wait_ms }));
+            }
+        }
+    }
+
+    fn stand(
+        &mut self,
+        ask: &Acquire<'_>,
+        kind: Kind,
+        client: Option<ClientId>,
+        ends_at: Option<u64>,
+    ) {
         let is_upgrade = ask.upgrade && ask.mode == Mode::Write && self.has(ask.owner, Mode::Read);
         let mut new = Waiting {
             owner: ask.owner.to_vec(),
@@ -365,6 +408,7 @@ impl Naive {
             lease: ask.lease,
             depth: ask.depth,
             session: ask.session,
+            client,
         };
         let is_own = |one: &Waiting| one.kind == Kind::Ticket && one.owner == ask.owner;
         if let Some(place) = self.queue.iter().position(is_own) {
@@ -436,50 +480,6 @@ impl Naive {
             self.tie(token, one.session, one.lease);
         }
         told.wakes.push((waiter, said));
-    }
-
-    // --- letting go, and staying ----------------------------------------------------------------
-
-    fn release(&mut self, ask: &Release<'_>, told: &mut Told) -> Said {
-        let fits = |hold: &&Hold| {
-            hold.owner == ask.owner
-                && ask.mode.is_none_or(|mode| mode == hold.mode)
-                && ask.token.is_none_or(|token| token.get() == hold.token)
-        };
-        // WRITE if held, else READ.
-        let Some(target) = self.holds.iter().filter(fits).max_by_key(|hold| hold.mode).cloned()
-        else {
-            return match ask.levels {
-                Levels::DownTo(_) if ask.token.is_none() => Said::Count(0),
-                _ => Said::Error("NOTHELD".into()),
-            };
-        };
-        let left = match ask.levels {
-            Levels::One => target.depth - 1,
-            Levels::All => 0,
-            Levels::DownTo(wanted) => wanted.min(target.depth),
-        };
-        if left == 0 {
-            self.end(|hold| hold.token == target.token, End::Released, told);
-        } else if let Some(hold) = self.of(ask.owner, target.mode) {
-            hold.depth = left;
-        }
-        Said::Count(left.into())
-    }
-
-    fn renew(&mut self, ask: &Renew<'_>) -> Said {
-        let (deadline, mut renewed) = (after(self.now_us, ask.lease.get()), Vec::new());
-        for hold in &mut self.holds {
-            if hold.owner == ask.owner
-                && ask.mode.is_none_or(|mode| mode == hold.mode)
-                && ask.token.is_none_or(|token| token.get() == hold.token)
-            {
-                hold.deadline = hold.deadline.max(deadline);
-                renewed.push(hold.token);
-            }
-        }
-        renewed.iter().for_each(|token| self.confirm(*token));
-        if renewed.is_empty() { Said::Error("NOTHELD".into()) } else { Said::Count(1) }
     }
 }
 

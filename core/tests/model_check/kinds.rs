@@ -216,7 +216,11 @@ fn refused(refusal: &Refusal) -> &'static str {
         Refusal::TooManyTickets => "TOOMANY tickets",
         Refusal::WrongType => "WRONGTYPE",
         Refusal::TryAgain => "TRYAGAIN",
-        Refusal::TooManyWaiters { .. } | Refusal::NoTokenLeft => "of the module",
+        Refusal::TooManyWaiters { .. }
+        | Refusal::TooManySessions
+        | Refusal::NotPermitted
+        | Refusal::Closing
+        | Refusal::NoTokenLeft => "of the module",
     }
 }
 

@@ -31,12 +31,12 @@ struct Looking<'t> {
 impl Waits for Looking<'_> {
     type Wait = (usize, WaiterId);
 
-    fn of(&mut self, owner: &Owner) -> Vec<Self::Wait> {
+    fn of(&mut self, owner: &Owner, most: usize) -> Vec<Self::Wait> {
         let at = |(lock, world): (usize, &World)| {
             let own = world.parked.iter().filter(|(_, other)| *other == owner.as_bytes());
             own.map(|(waiter, _)| (lock, *waiter)).collect::<Vec<_>>()
         };
-        self.locks.iter().enumerate().flat_map(at).collect()
+        self.locks.iter().enumerate().flat_map(at).take(most).collect()
     }
 
     fn blockers(&mut self, (lock, waiter): &Self::Wait, steps: &mut Steps) -> Vec<Owner> {
@@ -202,7 +202,8 @@ impl<'p> Town<'p> {
         let mut steps = Steps::default();
         let who = Stand::Asking(ask.owner, ask.mode, ask.upgrade);
         let first = looking.look(lock, who, &mut steps);
-        let found = search(&mut looking, &Owner::from(ask.owner), first, &mut steps);
+        let (owner, wait) = (Owner::from(ask.owner), (lock, WaiterId::from(u64::MAX)));
+        let found = search(&mut looking, &owner, wait, first, &mut steps);
         waits::is_true(self, lock, ask, &found);
         matches!(found, Search::Cycle(_))
     }

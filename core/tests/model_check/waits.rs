@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rlock_core::waits_for::Search;
-use rlock_core::{Acquire, Entry, Kind, Mode, Owner};
+use rlock_core::{Acquire, Entry, Kind, Mode, Owner, WaiterId};
 
 use super::support::World;
 use super::town::Town;
@@ -70,7 +70,7 @@ fn is_in_a_cycle(graph: &Graph, owner: &Owner) -> bool {
 
 /// A cycle is found where the wait closes one when all is done, and no cycle is told that is not
 /// one then.
-pub fn is_true(town: &Town<'_>, lock: usize, ask: &Acquire<'_>, found: &Search) {
+pub fn is_true(town: &Town<'_>, lock: usize, ask: &Acquire<'_>, found: &Search<(usize, WaiterId)>) {
     let (mut then, owner) = (town.fork(), Owner::from(ask.owner));
     then.check(false);
     let (_, waiter) = then.locks[lock].park(*ask, None);
@@ -89,7 +89,8 @@ pub fn is_true(town: &Town<'_>, lock: usize, ask: &Acquire<'_>, found: &Search) 
         .all(|world| world.lock.nobody_waits_for(&world.memory, ask.owner, world.now));
     assert!(!is_left_out || !is_in_a_cycle(&graph, &owner), "{owner:?} closes a cycle by {ask:?}");
     match found {
-        Search::Cycle(owners) => {
+        Search::Cycle(cycle) => {
+            let owners: Vec<Owner> = cycle.iter().map(|(owner, _)| owner.clone()).collect();
             let nexts = owners.iter().skip(1).chain(&owners[..1]);
             for (one, next) in owners.iter().zip(nexts) {
                 let waits = graph.get(one).is_some_and(|blockers| blockers.contains(next));

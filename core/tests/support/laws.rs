@@ -1,6 +1,8 @@
 //! What is true of every lock, and of every step from one lock to the next.
 
-use rlock_core::{Change, Effects, End, EpochMs, Event, Lock, Mode, Now, Reply, Token, snapshot};
+use rlock_core::{
+    Change, Effects, End, EpochMs, Event, Input, Lock, Mode, Now, Reply, Token, snapshot,
+};
 
 /// One hold, as anybody can see it from outside.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -160,13 +162,23 @@ pub fn a_refusal_changes_nothing(effects: &Effects<'_>) {
     }
 }
 
-/// Nothing is recorded that changes nothing, and nothing changes that is not recorded.
-pub fn every_change_changes(before: &Lock, after: &Lock, effects: &Effects<'_>) {
+/// Nothing changes that is not recorded. Nothing is recorded that changes nothing, but for a
+/// promise that was made before: whoever is told of it may ask the server to wait for its effect.
+pub fn every_change_changes(before: &Lock, after: &Lock, input: &Input<'_>, effects: &Effects<'_>) {
     let mut lock = before.clone();
+    let is_promise = matches!(input, Input::Acquire(_) | Input::Park(..) | Input::Renew(_))
+        || effects.wakes.iter().any(|wake| matches!(wake.reply, Reply::Granted { .. }));
     for change in &effects.changes {
         let was = lock.clone();
         lock.replay(change);
-        assert_ne!(was, lock, "{change:?} changes nothing");
+        let promises = is_promise && matches!(change, Change::Held { .. });
+        assert!(was != lock || promises, "{change:?} changes nothing");
     }
+    let is_promised = match (input, &effects.reply) {
+        (Input::Acquire(_) | Input::Park(..), Reply::Granted { .. })
+        | (Input::Renew(_), Reply::Count(1)) => true,
+        _ => false,
+    };
+    assert!(!is_promised || !effects.changes.is_empty(), "a promise without an effect: {input:?}");
     assert_eq!(&lock, after, "something changed that was not recorded");
 }

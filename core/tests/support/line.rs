@@ -44,7 +44,7 @@ impl Line {
 }
 
 /// Everyone parked is answered exactly once, and nobody who left is.
-pub fn answers(world: &mut World, before: &Line, effects: &Effects<'_>) {
+pub fn answers(world: &mut World, before: &Line, input: &Input<'_>, effects: &Effects<'_>) {
     for wake in &effects.wakes {
         let owner = world.parked.remove(&wake.waiter);
         let owner = owner.unwrap_or_else(|| panic!("{wake:?} was not due"));
@@ -66,7 +66,8 @@ pub fn answers(world: &mut World, before: &Line, effects: &Effects<'_>) {
             Reply::NotNow { .. } => {
                 let is_it = |entry: &&Entry| who(entry) == Who::Waiter(wake.waiter);
                 let entry = before.waiting().find(is_it).expect("it waited");
-                let is_over = entry.ends_at.is_some_and(|at| at.is_over_at(world.now));
+                let is_over = entry.ends_at.is_some_and(|at| at.is_over_at(world.now))
+                    || matches!(input, Input::Cancel(owner) if *owner == entry.owner.as_bytes());
                 assert!(is_over, "told that its time is over before it is: {wake:?}");
             }
             Reply::Refused(_) => {}
@@ -74,6 +75,15 @@ pub fn answers(world: &mut World, before: &Line, effects: &Effects<'_>) {
         }
     }
     let after = Line::of(&world.memory);
+    // A connection that is closed needs no answer, and gets no grant.
+    for entry in before.waiting() {
+        if let Kind::Blocked(waiter) = entry.kind
+            && entry.client.is_some_and(|client| effects.lost.contains(&client))
+            && world.parked.remove(&waiter).is_some()
+        {
+            assert!(!after.has(&Who::Waiter(waiter)), "{entry:?} waits on in a lost connection");
+        }
+    }
     for waiter in world.parked.keys() {
         assert!(after.has(&Who::Waiter(*waiter)), "{waiter:?} waits for ever: nobody knows it");
     }

@@ -11,8 +11,8 @@ pub mod story;
 use std::collections::BTreeMap;
 
 use rlock_core::{
-    Acquire, Change, Dismissed, Effects, Input, LeaseMs, Levels, Lock, Memory, Mode, Moment, Now,
-    Patience, Refusal, Release, Renew, Reply, Token, Tokens, WaiterId,
+    Acquire, Change, Dismissed, Effects, Input, Kind, LeaseMs, Levels, Lock, Memory, Mode, Moment,
+    Now, Parking, Patience, Refusal, Release, Renew, Reply, Token, Tokens, WaiterId,
     snapshot::{self, Start},
 };
 
@@ -28,6 +28,8 @@ pub struct World {
     pub max_depth: u16,
     pub memory: Memory,
     pub tickets_left: usize,
+    pub sessions_max: usize,
+    pub portion: usize,
     /// Who is parked and was not answered yet, by the number of its wait.
     pub parked: BTreeMap<WaiterId, Vec<u8>>,
     last_waiter: u64,
@@ -55,6 +57,8 @@ impl World {
             max_depth: u16::MAX,
             memory: Memory::default(),
             tickets_left: usize::MAX,
+            sessions_max: usize::MAX,
+            portion: Moment::PORTION,
             parked: BTreeMap::new(),
             last_waiter: 0,
             check_every: 1,
@@ -77,6 +81,8 @@ impl World {
             max_depth: self.max_depth,
             memory: self.memory.clone(),
             tickets_left: self.tickets_left,
+            sessions_max: self.sessions_max,
+            portion: self.portion,
             parked: self.parked.clone(),
             last_waiter: self.last_waiter,
             check_every: self.check_every,
@@ -107,6 +113,8 @@ impl World {
             tokens: &mut self.tokens,
             max_depth: self.max_depth,
             tickets_left: self.tickets_left,
+            sessions_max: self.sessions_max,
+            portion: self.portion,
         };
         let mut effects = Effects::default();
         self.lock.apply(&mut self.memory, &mut moment, input, &mut effects);
@@ -127,9 +135,9 @@ impl World {
         laws::well_formed(&self.lock);
         laws::readers_agree(&self.lock, &after, self.now);
         laws::transition(&before.1, &after, &effects, self.now, self.floor);
-        laws::every_change_changes(&before.0, &self.lock, &effects);
+        laws::every_change_changes(&before.0, &self.lock, &input, &effects);
         self.replicate(&input, &effects);
-        line::answers(self, &line, &effects);
+        line::answers(self, &line, &input, &effects);
         line::order(self, &line, &before.1, &input, &effects);
         line::rest(self);
         // The naive model knows nothing of those who wait.
@@ -150,6 +158,10 @@ impl World {
         self.model.learn(&laws::picture(&self.lock), self.floor);
         for wake in &effects.wakes {
             assert!(self.parked.remove(&wake.waiter).is_some(), "{wake:?} was not due");
+        }
+        if !effects.lost.is_empty() {
+            let queue = &self.memory.queue;
+            self.parked.retain(|waiter, _| queue.blocked(*waiter).is_some());
         }
         effects
     }
@@ -185,7 +197,11 @@ impl World {
         let waiter = WaiterId::from(self.last_waiter);
         let ends_at = block_ms.map(|ms| self.now.after_ms(ms));
         self.parked.insert(waiter, ask.owner.to_vec());
-        let parked = self.step(Input::Park(ask, waiter, ends_at));
+        // A connection waits once.
+        let is_waiting = |client| self.memory.queue.iter().any(|(one, _)| one.client == client);
+        let client = ask.session.filter(|client| !is_waiting(Some(*client)));
+        let parking = Parking { waiter, client, ends_at };
+        let parked = self.step(Input::Park(ask, parking));
         let is_answered = parked.wakes.iter().any(|wake| wake.waiter == waiter);
         assert!(!is_answered, "one who had to wait was answered at once: {parked:?}");
         (parked, waiter)
@@ -196,12 +212,22 @@ impl World {
         self.lock = Lock::default();
         self.replica = Lock::default();
         self.lock.lost_sessions(&mut self.memory, self.now);
+        let queue = &self.memory.queue;
+        self.parked.retain(|waiter, _| queue.blocked(*waiter).is_some());
         self.model.learn(&[], self.floor);
     }
 
     /// Nobody can be granted here any more: the lock is left as it is, whoever waits is told.
     pub fn dismiss(&mut self, why: &Refusal) -> Dismissed {
+        let waits: Vec<_> = self.memory.queue.iter().map(|(one, _)| one.clone()).collect();
         let dismissed = self.memory.dismiss(why, self.now);
+        for one in
+            waits.iter().filter(|one| dismissed.lost.iter().any(|lost| one.client == Some(*lost)))
+        {
+            if let Kind::Blocked(waiter) = one.kind {
+                self.parked.remove(&waiter);
+            }
+        }
         for wake in &dismissed.wakes {
             assert!(!matches!(wake.reply, Reply::Granted { .. }), "{wake:?}");
             assert!(self.parked.remove(&wake.waiter).is_some(), "{wake:?} was not due");

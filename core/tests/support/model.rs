@@ -125,7 +125,8 @@ impl Model {
         let own = self.of(ask.owner, ask.mode);
         let present = own.as_ref().map_or(0, |held| held.depth);
         if ask.depth.is_some_and(|wanted| u32::from(wanted) > u32::from(present) + 1) {
-            return Said::Error("ERR".into());
+            let code = if present == 0 { "NOTHELD" } else { "ERR" };
+            return Said::Error(code.into());
         }
         if let Some(held) = own {
             if ask.depth.is_none_or(|wanted| wanted > present) {

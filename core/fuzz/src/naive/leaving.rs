@@ -1,0 +1,50 @@
+//! Letting go, and staying.
+
+use rlock_core::{End, Levels, Release, Renew};
+
+use super::super::told::{Said, Told};
+use super::{Hold, Naive, after};
+
+impl Naive {
+    pub(super) fn release(&mut self, ask: &Release<'_>, told: &mut Told) -> Said {
+        let fits = |hold: &&Hold| {
+            hold.owner == ask.owner
+                && ask.mode.is_none_or(|mode| mode == hold.mode)
+                && ask.token.is_none_or(|token| token.get() == hold.token)
+        };
+        // WRITE if held, else READ.
+        let Some(target) = self.holds.iter().filter(fits).max_by_key(|hold| hold.mode).cloned()
+        else {
+            return match ask.levels {
+                Levels::DownTo(_) if ask.token.is_none() => Said::Count(0),
+                _ => Said::Error("NOTHELD".into()),
+            };
+        };
+        let left = match ask.levels {
+            Levels::One => target.depth - 1,
+            Levels::All => 0,
+            Levels::DownTo(wanted) => wanted.min(target.depth),
+        };
+        if left == 0 {
+            self.end(|hold| hold.token == target.token, End::Released, told);
+        } else if let Some(hold) = self.of(ask.owner, target.mode) {
+            hold.depth = left;
+        }
+        Said::Count(left.into())
+    }
+
+    pub(super) fn renew(&mut self, ask: &Renew<'_>) -> Said {
+        let (deadline, mut renewed) = (after(self.now_us, ask.lease.get()), Vec::new());
+        for hold in &mut self.holds {
+            if hold.owner == ask.owner
+                && ask.mode.is_none_or(|mode| mode == hold.mode)
+                && ask.token.is_none_or(|token| token.get() == hold.token)
+            {
+                hold.deadline = hold.deadline.max(deadline);
+                renewed.push(hold.token);
+            }
+        }
+        renewed.iter().for_each(|token| self.confirm(*token));
+        if renewed.is_empty() { Said::Error("NOTHELD".into()) } else { Said::Count(1) }
+    }
+}

@@ -1,0 +1,191 @@
+//! What comes due by itself: leases, sessions and waits that end, sessions that are renewed, and
+//! what remains to be done where nothing may be written.
+
+use crate::decide::{is_behind, known_wait, wake};
+use crate::input::{Dismissed, Effects, Moment, Reply, Wake};
+use crate::queue::{Entry, Kind, Place};
+use crate::{ClientId, End, EpochMs, Lock, Memory, Now, Refusal, Token, WaiterId};
+
+impl Lock {
+    /// When to look next for what happens by itself, never too late: a wait or a ticket ends, a
+    /// session is renewed, or a hold ends that the head of the line waits for.
+    pub fn next_alarm(&self, memory: &Memory) -> Option<EpochMs> {
+        if memory.unfinished.is_some() {
+            return memory.unfinished;
+        }
+        let head = memory
+            .queue
+            .head()
+            .and_then(|(_, head)| self.in_the_way(head.owner.as_bytes(), head.mode, head.upgrade));
+        let next = [memory.queue.next_look(), memory.sessions.next_renewal(), head];
+        next.into_iter().flatten().min()
+    }
+
+    /// What came due, before anything new: who left is not granted, what is over has ended.
+    pub(crate) fn catch_up<'a>(
+        &mut self,
+        memory: &mut Memory,
+        moment: &mut Moment<'_>,
+        is_by_itself: bool,
+        effects: &mut Effects<'a>,
+    ) {
+        while let Some(token) = self.holders.first_over(moment.now) {
+            // A request is decided by those who hold, however many leases have ended before it.
+            if is_by_itself && !moment.take() {
+                memory.unfinished = Some(moment.now.ms());
+                return;
+            }
+            self.end(token, End::Expired, memory, effects);
+        }
+        if memory.is_empty() {
+            return;
+        }
+        self.take_back(memory, effects);
+        for token in memory.sessions.take_gone() {
+            self.end(token, End::Disconnected, memory, effects);
+        }
+        self.renew_sessions(memory, moment, effects);
+        self.time_out(memory, moment, effects);
+        self.serve(memory, moment, effects);
+    }
+
+    fn time_out(&self, memory: &mut Memory, moment: &mut Moment<'_>, effects: &mut Effects<'_>) {
+        let now = moment.now;
+        let wait_ms =
+            |memory: &Memory, place, entry: &Entry| self.known_wait_at(memory, place, entry, now);
+        let wakes = memory.time_out(now, &mut moment.portion, wait_ms);
+        effects.wakes.extend(wakes);
+    }
+
+    /// Milliseconds until the latest deadline in the way of somebody who waits.
+    pub(crate) fn known_wait_at(
+        &self,
+        memory: &Memory,
+        place: Place,
+        entry: &Entry,
+        now: Now,
+    ) -> Option<u64> {
+        let until = self.in_the_way(entry.owner.as_bytes(), entry.mode, entry.upgrade);
+        known_wait(memory, until, is_behind(memory, false, Some(place)), now)
+    }
+
+    /// What a blocked connection is told whose wait ends now, other than by its grant: as
+    /// [`Reply::NotNow`].
+    pub fn known_wait_of(&self, memory: &Memory, waiter: WaiterId, now: Now) -> Option<u64> {
+        let place = memory.queue.place_of(waiter)?;
+        let entry = memory.queue.get(place)?;
+        self.known_wait_at(memory, place, entry, now).filter(|ms| *ms > 0)
+    }
+
+    /// The turns that were given are void: something put another hold in their way, and they are
+    /// given up with the next input.
+    pub fn has_void_turns(&self, memory: &Memory, now: Now) -> bool {
+        memory.queue.first_turn().is_some_and(|turn| {
+            let in_the_way = self.in_the_way(turn.owner.as_bytes(), turn.mode, turn.upgrade);
+            in_the_way.is_some_and(|until| !until.is_over_at(now))
+        })
+    }
+
+    /// Sessions whose renewal is due. One whose hold left the key without a word is lost.
+    fn renew_sessions(
+        &mut self,
+        memory: &mut Memory,
+        moment: &mut Moment<'_>,
+        effects: &mut Effects<'_>,
+    ) {
+        let now = moment.now;
+        while memory.sessions.next_renewal().is_some_and(|at| at.is_over_at(now)) {
+            if !moment.take() {
+                memory.unfinished = Some(moment.now.ms());
+                return;
+            }
+            let Some((token, lease)) = memory.sessions.renew_next(now) else { return };
+            match self.holders.by_token(token).map(|(_, hold)| *hold) {
+                Some(hold) if !hold.deadline.is_over_at(now) => {
+                    let deadline = hold.deadline.max(now.after(lease));
+                    self.hold_on(hold, hold.depth, deadline, effects);
+                    memory.sessions.lasts_until(token, deadline);
+                }
+                Some(_) => {}
+                None => effects.lost.extend(memory.lose(token)),
+            }
+        }
+    }
+
+    /// Something outside of RLOCK happened to the key, or nothing may be written: sessions whose
+    /// hold is not there any more are lost.
+    pub fn lost_sessions(&self, memory: &mut Memory, now: Now) -> Vec<ClientId> {
+        let gone = |token: &Token| {
+            let hold = self.holders.by_token(*token);
+            hold.is_none_or(|(_, hold)| hold.deadline.is_over_at(now))
+        };
+        let gone: Vec<Token> = memory.sessions.tokens().into_iter().filter(gone).collect();
+        gone.into_iter().filter_map(|token| memory.lose(token)).collect()
+    }
+
+    /// Nothing may be written, so no session is renewed: one whose lease has ended is lost. The
+    /// others last until their deadlines.
+    pub fn ended_sessions(&self, memory: &mut Memory, now: Now) -> Vec<ClientId> {
+        let mut lost = Vec::new();
+        while let Some(token) = memory.sessions.first_ended(now) {
+            let deadline = self.holders.by_token(token).map(|(_, hold)| hold.deadline);
+            match deadline.filter(|deadline| !deadline.is_over_at(now)) {
+                Some(deadline) => memory.sessions.lasts_until(token, deadline),
+                None => lost.extend(memory.lose(token)),
+            }
+        }
+        lost
+    }
+}
+
+impl Memory {
+    /// Nobody can be granted here any more: those parked are told `why`, unless their time is over,
+    /// and tickets and sessions end. Without a look at the lock: there is none, or it is not
+    /// ours to change.
+    pub fn dismiss(&mut self, why: &Refusal, now: Now) -> Dismissed {
+        let tokens = self.sessions.tokens();
+        let lost = tokens.into_iter().filter_map(|token| self.lose(token)).collect();
+        self.sessions.forget_gone();
+        let mut wakes = self.time_out_alone(now, usize::MAX);
+        self.queue.take_turns();
+        while let Some((place, _)) = self.queue.head() {
+            if let Some(entry) = self.queue.remove(place)
+                && let Kind::Blocked(waiter) = entry.kind
+            {
+                wakes.push(wake(waiter, Reply::Refused(why.clone()), &entry, now));
+            }
+        }
+        self.forget_taken_back();
+        self.unfinished = None;
+        Dismissed { wakes, lost }
+    }
+
+    /// Ends at most `portion` waits that are over, without a look at the lock: what may be done
+    /// while nothing may be written. Whoever could enter because of it enters with the next input.
+    pub fn time_out_alone(&mut self, now: Now, mut portion: usize) -> Vec<Wake> {
+        self.time_out(now, &mut portion, |_, _, _| None)
+    }
+
+    fn time_out(
+        &mut self,
+        now: Now,
+        portion: &mut usize,
+        wait_ms: impl Fn(&Self, Place, &Entry) -> Option<u64>,
+    ) -> Vec<Wake> {
+        let mut wakes = Vec::new();
+        while let Some(place) = self.queue.first_ended(now) {
+            let Some(left) = portion.checked_sub(1) else {
+                self.unfinished = Some(now.ms());
+                break;
+            };
+            *portion = left;
+            let wait_ms = self.queue.get(place).and_then(|entry| wait_ms(self, place, entry));
+            if let Some(entry) = self.queue.remove(place)
+                && let Kind::Blocked(waiter) = entry.kind
+            {
+                wakes.push(wake(waiter, Reply::NotNow { wait_ms }, &entry, now));
+            }
+        }
+        wakes
+    }
+}

@@ -1,0 +1,458 @@
+//! The lock manager of one server: every lock's waiters and sessions, and what ties them together.
+//! Without I/O: the module tells it what happens, and carries out what it says.
+//!
+//! A lock's value stands at a key of the server; whoever calls opens the key and brings the lock.
+//! What the manager does by itself (leases, tickets and waits that end, sessions that are renewed,
+//! keys that changed) it says as [`Task`]s, one at a time and in the order of their deadlines, so
+//! that the caller can stop after a while and go on later.
+
+mod life;
+mod locks;
+mod search;
+mod sweep;
+mod waits;
+
+use std::collections::{BTreeSet, VecDeque};
+
+pub use life::{Life, Ttl, Why};
+use locks::Locks;
+pub use locks::{LockId, Mark, Totals};
+pub use search::{Wait, World, search};
+pub use sweep::{Next, Task};
+use sweep::{Postponed, Upheaval};
+pub use waits::Parked;
+use waits::Waits;
+
+use crate::{
+    Acquire, ClientId, Effects, EpochMs, Event, Input, Lock, Memory, Moment, Now, Owner, Refusal,
+    Token, Tokens, WaiterId, Wake,
+};
+
+/// The bounds that the server's configuration sets.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// `rlock.max-depth`: levels of one hold.
+    pub max_depth: u16,
+    /// `rlock.max-waiters`: blocked connections.
+    pub max_waiters: usize,
+    /// `rlock.max-tickets`: tickets.
+    pub max_tickets: usize,
+    /// `rlock.max-sessions`: holds tied to connections.
+    pub max_sessions: usize,
+}
+
+/// A key, and the time.
+#[derive(Clone, Copy, Debug)]
+pub struct At<'k> {
+    /// The database.
+    pub db: i32,
+    /// The key.
+    pub key: &'k [u8],
+    /// The server's clock.
+    pub now: Now,
+}
+
+/// A lock that left its name, and what is to be published of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Removed {
+    /// From where.
+    pub db: i32,
+    /// From where.
+    pub key: Box<[u8]>,
+    /// What subscribers are told.
+    pub event: Event,
+    /// Number of its holds.
+    pub holds: usize,
+}
+
+/// How far a replica's clock may be behind its primary's, less the way of a deletion, to call a
+/// lock expired that is: in microseconds.
+const BEHIND_US: u64 = 1000;
+
+/// The memory and the judgement of one server.
+#[derive(Default)]
+pub struct Manager {
+    tokens: Tokens,
+    is_primary: bool,
+    is_loading: bool,
+    locks: Locks,
+    waits: Waits,
+    removed: Vec<Removed>,
+    /// Connections whose session is lost: none of their commands may run any more.
+    closing: BTreeSet<ClientId>,
+    /// Those of them that nobody was told of yet.
+    to_close: Vec<ClientId>,
+    /// Connections whose session's key was flushed a moment ago, perhaps only to be loaded again.
+    flushed: Vec<ClientId>,
+    /// Since when nothing may be written outside of commands.
+    shut_since: Option<EpochMs>,
+    is_presumed_open: bool,
+    /// What came due while nothing may be written.
+    postponed: Postponed,
+    upheavals: VecDeque<Upheaval>,
+    /// What was remembered before this server became a replica, to be freed in portions.
+    forgotten: Vec<Locks>,
+    /// Answers that came due outside of a transition.
+    outbox: Vec<Wake>,
+    /// When a deadlock was written to the log last, and how many were not since.
+    logged_at: Option<Now>,
+    unlogged: u64,
+}
+
+impl Manager {
+    // --- what this server is -------------------------------------------------------------------
+
+    /// This server may decide about locks.
+    pub fn is_primary(&self) -> bool {
+        self.is_primary
+    }
+
+    /// Commands are requests here; else they say what was decided elsewhere, or before.
+    pub fn decides(&self) -> bool {
+        self.is_primary && !self.is_loading
+    }
+
+    /// This server is a primary from now on, or is none. A new primary issues no token that the old
+    /// one, with another clock, may have issued. Sessions and waits are a primary's own: the
+    /// connections are closed where it is one no more.
+    pub fn role_is(&mut self, is_primary: bool, now: Now) {
+        if is_primary && !self.is_primary {
+            self.tokens.begin(now);
+        }
+        if !is_primary && self.is_primary {
+            let tied = self.locks.tied_in(None);
+            self.forgotten.push(std::mem::take(&mut self.locks));
+            self.postponed.clear();
+            self.upheavals.clear();
+            self.lose(tied);
+        }
+        self.is_primary = is_primary;
+    }
+
+    /// The server reads its data.
+    pub fn loading_begins(&mut self) {
+        self.is_loading = true;
+        // DEBUG RELOAD: what was flushed may come back.
+        for client in std::mem::take(&mut self.flushed) {
+            self.closing.remove(&client);
+        }
+        self.upheaval(None);
+    }
+
+    /// The server has read its data, or given up.
+    pub fn loading_ends(&mut self) {
+        self.is_loading = false;
+        self.upheaval(None);
+    }
+
+    /// A token was found in data, or in the replication stream: it is not issued again.
+    pub fn saw(&mut self, token: Token) {
+        self.tokens.saw(token);
+    }
+
+    /// The highest token that this server issued or saw, if it is ahead of the clock: a server that
+    /// starts with this data must know it, and needs to be told of no other.
+    pub fn token_ahead(&self, now: Now) -> Option<Token> {
+        self.tokens.highest().filter(|token| token.get() > now.us())
+    }
+
+    // --- what is remembered --------------------------------------------------------------------
+
+    /// How many wait on this server, and how.
+    pub fn totals(&self) -> Totals {
+        self.locks.totals()
+    }
+
+    /// What is remembered of a lock.
+    pub fn memory(&self, db: i32, key: &[u8]) -> Option<&Memory> {
+        self.locks.get(db, key)
+    }
+
+    /// The locks of a database that something is remembered of.
+    pub fn of_db(&self, db: i32) -> impl Iterator<Item = (&std::rc::Rc<[u8]>, &Memory)> {
+        self.locks.of_db(db)
+    }
+
+    /// Until when a key is to live.
+    pub fn life(&self, lock: &Lock, db: i32, key: &[u8]) -> Life {
+        Life::of(lock, self.locks.get(db, key))
+    }
+
+    // --- decisions ------------------------------------------------------------------------------
+
+    /// Decides what `input` does to the lock at a key, and does it. Until when the key was to live,
+    /// and is to live now. Who lost a session by it is closed, and not granted anything any more.
+    pub fn decide<'a>(
+        &mut self,
+        at: At<'_>,
+        bounds: &Bounds,
+        lock: &mut Lock,
+        input: Input<'a>,
+        effects: &mut Effects<'a>,
+    ) -> (Life, Life) {
+        let At { db, key, now } = at;
+        let totals = self.locks.totals();
+        let is_suspect = matches!(input, Input::Changed)
+            || !self.upheavals.is_empty()
+            || self.locks.is_changed(db, key);
+        let (tokens, locks) = (&mut self.tokens, &mut self.locks);
+        let lives = locks.change(db, key, |memory| {
+            if is_suspect && !memory.sessions.is_empty() {
+                effects.lost.extend(lock.lost_sessions(memory, now));
+            }
+            let beside = totals.sessions.saturating_sub(memory.sessions.len());
+            let mut moment = Moment {
+                now,
+                tokens,
+                max_depth: bounds.max_depth,
+                tickets_left: bounds.max_tickets.saturating_sub(totals.tickets),
+                sessions_max: bounds.max_sessions.saturating_sub(beside),
+                portion: Moment::PORTION,
+            };
+            let before = Life::of(lock, Some(memory));
+            lock.apply(memory, &mut moment, input, effects);
+            let after = Life::of(lock, Some(memory));
+            ((before, after), lock.next_alarm(memory))
+        });
+        if !effects.lost.is_empty() {
+            self.lose(std::mem::take(&mut effects.lost));
+        }
+        lives
+    }
+
+    /// Nobody can be granted at this key any more: those parked are told `why`.
+    pub fn dismiss(&mut self, at: At<'_>, why: &Refusal) {
+        let At { db, key, now } = at;
+        let dismissed = self.locks.change(db, key, |memory| (memory.dismiss(why, now), None));
+        self.outbox.extend(dismissed.wakes);
+        self.lose(dismissed.lost);
+    }
+
+    /// Something outside of a request changed the lock at a key: by an effect that was replayed.
+    pub fn was_replayed(&mut self, db: i32, key: &[u8]) {
+        self.locks.mark(db, key, Mark::Changed);
+    }
+
+    /// A lock leaves its name; by what, the server says afterwards or not at all. On a replica the
+    /// primary's clock decided, and all that arrives is a deletion: a lock whose leases are over
+    /// has expired. Its own clock may be a little behind.
+    pub fn key_left(&mut self, at: At<'_>, lock: &Lock) {
+        if self.is_loading {
+            return;
+        }
+        let now = Now::from_us(at.now.us().saturating_add(BEHIND_US));
+        let is_over = !self.is_primary && lock.mode_at(now).is_none();
+        let event = if is_over { Event::Expired } else { Event::Removed };
+        let (db, key) = (at.db, at.key.into());
+        self.removed.push(Removed { db, key, event, holds: lock.hold_count() });
+        if self.locks.mark(at.db, at.key, Mark::Changed) {
+            let free = Lock::default();
+            let id = LockId { db: at.db, key: at.key.into() };
+            let lost = self.locks.change_beside(&id, |memory| free.lost_sessions(memory, at.now));
+            self.lose(lost);
+        }
+    }
+
+    /// The server says why a key, of whatever type, left its name just now.
+    pub fn key_lost(&mut self, db: i32, key: &[u8], is_evicted: bool) {
+        let newest = self.removed.last_mut().filter(|gone| gone.db == db && *gone.key == *key);
+        if let Some(gone) = newest {
+            gone.event = if is_evicted { Event::Evicted } else { Event::Expired };
+        }
+    }
+
+    /// Nothing is to be published of locks that left their names.
+    pub fn is_quiet(&self) -> bool {
+        self.removed.is_empty()
+    }
+
+    /// The locks that left their names since this was asked last.
+    pub fn take_removed(&mut self) -> Vec<Removed> {
+        std::mem::take(&mut self.removed)
+    }
+
+    /// A database is flushed; all of them, if `None`.
+    pub fn flushed(&mut self, db: Option<i32>) {
+        let tied = self.locks.tied_in(db);
+        self.closing.extend(&tied);
+        self.flushed.extend(tied);
+        self.upheaval(db);
+    }
+
+    /// Two databases change places.
+    pub fn swapped(&mut self, one: i32, other: i32) {
+        for db in [one, other] {
+            let tied = self.locks.tied_in(Some(db));
+            self.lose(tied);
+            self.upheaval(Some(db));
+        }
+    }
+
+    // --- parked connections ---------------------------------------------------------------------
+
+    /// One more connection may be parked.
+    ///
+    /// # Errors
+    /// `rlock.max-waiters` is reached.
+    pub fn may_park(&self, bounds: &Bounds) -> Result<(), Refusal> {
+        let max = bounds.max_waiters;
+        if self.locks.totals().waiters < max {
+            Ok(())
+        } else {
+            Err(Refusal::TooManyWaiters { max })
+        }
+    }
+
+    /// A number for a connection that is going to be parked.
+    pub fn next_waiter(&mut self) -> WaiterId {
+        self.waits.next_id()
+    }
+
+    /// A connection is parked.
+    pub fn park_begins(&mut self, waiter: WaiterId, parked: Parked) {
+        self.waits.begin(waiter, parked);
+    }
+
+    /// A parked connection.
+    pub fn parked(&self, waiter: WaiterId) -> Option<&Parked> {
+        self.waits.get(waiter)
+    }
+
+    /// A parked connection is to be told this. False if it was told something, or is gone.
+    pub fn answer(&mut self, wake: &Wake) -> bool {
+        self.waits.answer(wake.waiter, wake.reply.clone())
+    }
+
+    /// Answers that came due outside of a transition, and were not taken yet.
+    pub fn take_answers(&mut self) -> Vec<Wake> {
+        std::mem::take(&mut self.outbox)
+    }
+
+    /// A parked connection is not there to be granted, or to hear of its grant.
+    pub fn left(&mut self, waiter: WaiterId) {
+        if let Some(id) = self.waits.leave(waiter) {
+            self.give_up(&id, waiter);
+        }
+    }
+
+    /// Withdraws a wait whose connection is told something else.
+    pub fn refuse(&mut self, waiter: WaiterId) {
+        if let Some(id) = self.waits.get(waiter).map(|parked| parked.lock.clone()) {
+            self.give_up(&id, waiter);
+        }
+    }
+
+    fn give_up(&mut self, id: &LockId, waiter: WaiterId) {
+        if self.memory(id.db, &id.key).is_some_and(|memory| memory.knows(waiter)) {
+            // Those behind may enter now, and a grant may have to be taken back.
+            self.locks.mark(id.db, &id.key, Mark::Due);
+            self.locks.change_beside(id, |memory| memory.leave(waiter));
+        }
+    }
+
+    /// The server has forgotten a parked connection. `is_lost`: its reply did not reach its output.
+    pub fn unparked(&mut self, waiter: WaiterId, is_lost: bool) {
+        if is_lost {
+            self.left(waiter);
+        }
+        if let Some(parked) = self.waits.end(waiter) {
+            let id = &parked.lock;
+            if self.memory(id.db, &id.key).is_some_and(|memory| memory.knows(waiter)) {
+                self.locks.change_beside(id, |memory| memory.answered(waiter));
+            }
+        }
+    }
+
+    /// A connection ended. Its sessions, its wait, and a grant that it did not hear of, end with
+    /// it.
+    pub fn connection_ended(&mut self, client: ClientId) {
+        self.closing.remove(&client);
+        if let Some(waiter) = self.waits.of_client(client) {
+            self.left(waiter);
+        }
+        self.locks.disconnect(client);
+    }
+
+    // --- connections to be closed ---------------------------------------------------------------
+
+    /// These connections lost a session: they are closed, and granted nothing any more.
+    fn lose(&mut self, lost: Vec<ClientId>) {
+        for client in lost {
+            if let Some(waiter) = self.waits.of_client(client) {
+                self.left(waiter);
+            }
+            self.closing.insert(client);
+            self.to_close.push(client);
+        }
+    }
+
+    /// This connection lost a session: it runs no further command.
+    pub fn is_closing(&self, client: ClientId) -> bool {
+        self.closing.contains(&client)
+    }
+
+    /// Some connection lost a session and is not closed yet.
+    pub fn has_closing(&self) -> bool {
+        !self.closing.is_empty()
+    }
+
+    /// Those that were not closed yet are to be closed all the same.
+    pub fn close_later(&mut self, clients: Vec<ClientId>) {
+        self.closing.extend(&clients);
+        self.to_close.extend(clients);
+    }
+
+    /// The next connection to be closed, and is not yet.
+    pub fn next_to_close(&mut self) -> Option<ClientId> {
+        self.to_close.pop()
+    }
+
+    /// Some connection is to be closed.
+    pub fn has_to_close(&self) -> bool {
+        !self.to_close.is_empty()
+    }
+
+    /// The server has closed this connection, or knows of none.
+    pub fn closed(&mut self, client: ClientId) {
+        self.closing.remove(&client);
+    }
+
+    // --- deadlocks ------------------------------------------------------------------------------
+
+    /// A wait was refused because it would have closed this cycle: the line for the server's log,
+    /// one a second at most.
+    pub fn deadlock_line(&mut self, cycle: &[(Owner, LockId)], now: Now) -> Option<String> {
+        const PAUSE_US: u64 = 1_000_000;
+        let since = self.logged_at.map(|at| now.us().saturating_sub(at.us()));
+        // A clock that was set back does not silence the log.
+        let is_ahead = self.logged_at.is_some_and(|at| at > now);
+        if since.is_some_and(|us| us < PAUSE_US) && !is_ahead {
+            self.unlogged = self.unlogged.saturating_add(1);
+            return None;
+        }
+        self.logged_at = Some(now);
+        let cycle: Vec<(Owner, &[u8])> =
+            cycle.iter().map(|(owner, id)| (owner.clone(), &*id.key)).collect();
+        Some(crate::waits_for::log_line(&cycle, std::mem::take(&mut self.unlogged)))
+    }
+
+    /// Says what must agree with what.
+    ///
+    /// # Errors
+    /// What does not, for tests.
+    pub fn check(&self) -> Result<(), String> {
+        self.locks.check()?;
+        self.waits.check()?;
+        match self.to_close.iter().find(|client| !self.closing.contains(client)) {
+            Some(client) => Err(format!("{client:?} is to be closed and may go on")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The line of an owner that asks, as [`Wait::stand`].
+impl<'a> From<&Acquire<'a>> for crate::waits_for::Stand<'a> {
+    fn from(ask: &Acquire<'a>) -> Self {
+        Self::Asking(ask.owner, ask.mode, ask.upgrade)
+    }
+}

@@ -1,0 +1,387 @@
+//! What this server remembers of locks beside their values, lock by lock, with the indexes that
+//! make finding the next alarm, a connection's sessions and crowded locks cheap.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::rc::Rc;
+
+use crate::{ClientId, EpochMs, Memory, Now};
+
+/// A lock's name on this server.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LockId {
+    /// The database.
+    pub db: i32,
+    /// The key.
+    pub key: Rc<[u8]>,
+}
+
+/// A lock that is remembered, by its place in [`Locks`]: good while it is remembered.
+type Number = usize;
+
+/// Why a lock is to be swept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mark {
+    /// Somebody who waited left, or a deadline came.
+    Due,
+    /// Something outside of RLOCK may have happened to the key.
+    Changed,
+}
+
+struct Known {
+    id: LockId,
+    memory: Memory,
+    alarm: Option<EpochMs>,
+    /// It is in [`Locks::marked`].
+    mark: Option<Mark>,
+}
+
+/// The memories of all locks that there is something to remember of.
+#[derive(Default)]
+pub struct Locks {
+    known: Vec<Option<Known>>,
+    /// Unused places in `known`.
+    free: Vec<Number>,
+    dbs: BTreeMap<i32, HashMap<Rc<[u8]>, Number>>,
+    alarms: BTreeSet<(EpochMs, Number)>,
+    /// To be swept soon, in the order in which it was said.
+    marked: VecDeque<Number>,
+    sessions: HashMap<ClientId, BTreeSet<Number>>,
+    /// Where connections are parked.
+    crowded: BTreeSet<(i32, Number)>,
+    totals: Totals,
+    /// For a lock that there is nothing to remember of; empty in between.
+    spare: Memory,
+}
+
+/// How many wait, and how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Blocked connections.
+    pub waiters: usize,
+    /// Tickets.
+    pub tickets: usize,
+    /// Holds tied to a connection.
+    pub sessions: usize,
+}
+
+impl Totals {
+    fn of(memory: &Memory) -> Self {
+        Self {
+            waiters: memory.queue.blocked_count(),
+            tickets: memory.queue.ticket_count(),
+            sessions: memory.sessions.len(),
+        }
+    }
+
+    fn moved(self, before: Self, after: Self) -> Self {
+        let moved = |total: usize, before: usize, after: usize| {
+            total.saturating_sub(before).saturating_add(after)
+        };
+        Self {
+            waiters: moved(self.waiters, before.waiters, after.waiters),
+            tickets: moved(self.tickets, before.tickets, after.tickets),
+            sessions: moved(self.sessions, before.sessions, after.sessions),
+        }
+    }
+}
+
+impl Locks {
+    /// How many wait on this server, and how.
+    pub fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    fn number(&self, db: i32, key: &[u8]) -> Option<Number> {
+        self.dbs.get(&db)?.get(key).copied()
+    }
+
+    fn at(&self, number: Number) -> Option<&Known> {
+        self.known.get(number)?.as_ref()
+    }
+
+    fn at_mut(&mut self, number: Number) -> Option<&mut Known> {
+        self.known.get_mut(number)?.as_mut()
+    }
+
+    /// What is remembered of a lock.
+    pub fn get(&self, db: i32, key: &[u8]) -> Option<&Memory> {
+        self.number(db, key).and_then(|number| self.at(number)).map(|known| &known.memory)
+    }
+
+    /// When something happens to this lock by itself next.
+    pub fn alarm_of(&self, db: i32, key: &[u8]) -> Option<EpochMs> {
+        self.number(db, key).and_then(|number| self.at(number)).and_then(|known| known.alarm)
+    }
+
+    /// Changes what is remembered of a lock. `work` also says when something happens to it by
+    /// itself next.
+    pub fn change<T>(
+        &mut self,
+        db: i32,
+        key: &[u8],
+        work: impl FnOnce(&mut Memory) -> (T, Option<EpochMs>),
+    ) -> T {
+        let number = self.number(db, key);
+        let Some(number) = number.filter(|number| self.at(*number).is_some()) else {
+            let (result, alarm) = work(&mut self.spare);
+            if !self.spare.is_empty() {
+                let memory = std::mem::take(&mut self.spare);
+                self.keep(LockId { db, key: key.into() }, memory, alarm);
+            }
+            return result;
+        };
+        let (before, previous);
+        let (result, after, alarm, tied);
+        match self.known.get_mut(number).and_then(Option::as_mut) {
+            None => return work(&mut self.spare).0,
+            Some(known) => {
+                (before, previous) = (Totals::of(&known.memory), known.alarm);
+                let (done, next) = work(&mut known.memory);
+                let is_over = known.memory.is_empty();
+                known.alarm = next.filter(|_| !is_over);
+                (result, after, alarm) = (done, Totals::of(&known.memory), known.alarm);
+                tied = known.memory.sessions.take_touched();
+            }
+        }
+        self.totals = self.totals.moved(before, after);
+        self.set_alarm(number, previous, alarm);
+        if (before.waiters > 0) != (after.waiters > 0) {
+            self.index_crowd(db, number, after.waiters > 0);
+        }
+        self.index_sessions(number, tied);
+        self.forget_if_empty(number);
+        result
+    }
+
+    fn keep(&mut self, id: LockId, mut memory: Memory, alarm: Option<EpochMs>) {
+        let totals = Totals::of(&memory);
+        self.totals = self.totals.moved(Totals::default(), totals);
+        let tied = memory.sessions.take_touched();
+        let number = self.free.pop().unwrap_or(self.known.len());
+        if number == self.known.len() {
+            self.known.push(None);
+        }
+        self.dbs.entry(id.db).or_default().insert(id.key.clone(), number);
+        self.index_crowd(id.db, number, totals.waiters > 0);
+        if let Some(place) = self.known.get_mut(number) {
+            *place = Some(Known { id, memory, alarm, mark: None });
+        }
+        self.index_sessions(number, tied);
+        self.set_alarm(number, None, alarm);
+    }
+
+    /// A lock that is marked is kept until it is swept.
+    fn forget_if_empty(&mut self, number: Number) {
+        let Some(place) = self.known.get_mut(number) else { return };
+        let Some(known) = place.take_if(|known| known.memory.is_empty() && known.mark.is_none())
+        else {
+            return;
+        };
+        self.free.push(number);
+        self.set_alarm(number, known.alarm, None);
+        if let Some(locks) = self.dbs.get_mut(&known.id.db) {
+            locks.remove(&known.id.key);
+            if locks.is_empty() {
+                self.dbs.remove(&known.id.db);
+            }
+        }
+        if self.free.len() == self.known.len() {
+            self.known = Vec::new();
+            self.free = Vec::new();
+        }
+    }
+
+    fn set_alarm(&mut self, number: Number, before: Option<EpochMs>, after: Option<EpochMs>) {
+        if before == after {
+            return;
+        }
+        before.map(|before| self.alarms.remove(&(before, number)));
+        after.map(|after| self.alarms.insert((after, number)));
+    }
+
+    fn index_crowd(&mut self, db: i32, number: Number, is_crowded: bool) {
+        if is_crowded {
+            self.crowded.insert((db, number));
+        } else {
+            self.crowded.remove(&(db, number));
+        }
+    }
+
+    fn index_sessions(&mut self, number: Number, touched: Vec<ClientId>) {
+        for client in touched {
+            let is_tied =
+                self.at(number).is_some_and(|known| known.memory.sessions.has_client(client));
+            let locks = self.sessions.entry(client).or_default();
+            if is_tied {
+                locks.insert(number);
+            } else {
+                locks.remove(&number);
+            }
+            if locks.is_empty() {
+                self.sessions.remove(&client);
+            }
+        }
+    }
+
+    /// When something happens by itself next.
+    pub fn next_alarm(&self) -> Option<EpochMs> {
+        self.alarms.first().map(|(at, _)| *at)
+    }
+
+    /// The lock that came due first.
+    pub fn first_due(&self, now: Now) -> Option<(EpochMs, LockId)> {
+        let (at, number) = self.alarms.first()?;
+        let known = self.at(*number).filter(|_| at.is_over_at(now))?;
+        Some((*at, known.id.clone()))
+    }
+
+    /// A lock that is remembered is to be swept soon. True if it is remembered.
+    pub fn mark(&mut self, db: i32, key: &[u8], why: Mark) -> bool {
+        let Some(number) = self.number(db, key) else { return false };
+        self.mark_number(number, why)
+    }
+
+    fn mark_number(&mut self, number: Number, why: Mark) -> bool {
+        let Some(known) = self.at_mut(number) else { return false };
+        if known.mark.is_none() {
+            known.mark = Some(why);
+            self.marked.push_back(number);
+        } else {
+            known.mark = known.mark.max(Some(why));
+        }
+        true
+    }
+
+    /// Something outside of RLOCK may have happened to this key, and it was not swept since.
+    pub fn is_changed(&self, db: i32, key: &[u8]) -> bool {
+        if self.marked.is_empty() {
+            return false;
+        }
+        let known = self.number(db, key).and_then(|number| self.at(number));
+        known.is_some_and(|known| known.mark == Some(Mark::Changed))
+    }
+
+    /// Some lock is to be swept soon.
+    pub fn has_marked(&self) -> bool {
+        !self.marked.is_empty()
+    }
+
+    /// The next of the locks that were marked, and why. It is forgotten if there is nothing to
+    /// remember of it any more.
+    pub fn take_marked(&mut self) -> Option<(LockId, Mark)> {
+        loop {
+            let number = self.marked.pop_front()?;
+            if let Some(known) = self.at_mut(number)
+                && let Some(why) = known.mark.take()
+            {
+                let id = known.id.clone();
+                self.forget_if_empty(number);
+                return Some((id, why));
+            }
+        }
+    }
+
+    /// How many places there are: with [`Locks::in_place`], a way through all locks that may be
+    /// left and taken up again.
+    pub fn places(&self) -> usize {
+        self.known.len()
+    }
+
+    /// The lock in this place.
+    pub fn in_place(&self, place: usize) -> Option<LockId> {
+        self.at(place).map(|known| known.id.clone())
+    }
+
+    /// A connection ended: its sessions end when their locks are swept next. True if it has any.
+    pub fn disconnect(&mut self, client: ClientId) -> bool {
+        let Some(locks) = self.sessions.remove(&client) else { return false };
+        for number in locks {
+            let Some(id) = self.in_place(number) else { continue };
+            self.change_beside(&id, |memory| memory.disconnect(client));
+            self.mark_number(number, Mark::Due);
+        }
+        true
+    }
+
+    /// Changes what is remembered of a lock, where its alarm stays.
+    pub fn change_beside<T>(&mut self, id: &LockId, work: impl FnOnce(&mut Memory) -> T) -> T {
+        let alarm = self.alarm_of(id.db, &id.key);
+        self.change(id.db, &id.key, |memory| (work(memory), alarm))
+    }
+
+    /// The connections that holds of this database are tied to; of every one, if `None`.
+    pub fn tied_in(&self, db: Option<i32>) -> Vec<ClientId> {
+        let is_there = |number: &Number| {
+            self.at(*number).is_some_and(|known| db.is_none_or(|db| db == known.id.db))
+        };
+        let tied = self.sessions.iter().filter(|(_, locks)| locks.iter().any(is_there));
+        tied.map(|(client, _)| *client).collect()
+    }
+
+    /// The locks of a database where connections are parked, at most `most` of them; `None` where
+    /// there are more.
+    pub fn crowded(&self, db: i32, most: usize) -> Option<Vec<LockId>> {
+        let all = self.crowded.range((db, 0)..=(db, Number::MAX));
+        let some: Vec<LockId> = all
+            .take(most.saturating_add(1))
+            .filter_map(|(_, number)| self.in_place(*number))
+            .collect();
+        (some.len() <= most).then_some(some)
+    }
+
+    /// The locks of a database that are remembered.
+    pub fn of_db(&self, db: i32) -> impl Iterator<Item = (&Rc<[u8]>, &Memory)> {
+        let known = self.dbs.get(&db).into_iter().flatten();
+        known.filter_map(|(key, number)| self.at(*number).map(|known| (key, &known.memory)))
+    }
+
+    /// Takes one lock out of what is remembered, so that much can be forgotten in portions. False
+    /// when there is none.
+    pub fn drop_one(&mut self) -> bool {
+        self.known.pop().is_some()
+    }
+
+    /// Says what must agree with what.
+    ///
+    /// # Errors
+    /// What does not, for tests.
+    pub fn check(&self) -> Result<(), String> {
+        let mut totals = Totals::default();
+        let (mut alarms, mut crowded) = (BTreeSet::new(), BTreeSet::new());
+        let mut marked = BTreeSet::new();
+        let mut sessions: HashMap<ClientId, BTreeSet<Number>> = HashMap::new();
+        for (number, known) in self.known.iter().enumerate() {
+            let Some(Known { id, memory, alarm, mark }) = known else {
+                if !self.free.contains(&number) {
+                    return Err(format!("place {number} is neither used nor free"));
+                }
+                continue;
+            };
+            if self.number(id.db, &id.key) != Some(number) {
+                return Err(format!("{id:?} is not found at {number}"));
+            }
+            if memory.is_empty() && mark.is_none() {
+                return Err(format!("nothing is remembered of {id:?}"));
+            }
+            totals = totals.moved(Totals::default(), Totals::of(memory));
+            alarms.extend(alarm.map(|alarm| (alarm, number)));
+            marked.extend(mark.map(|_| number));
+            crowded.extend((memory.queue.blocked_count() > 0).then_some((id.db, number)));
+            for client in memory.sessions.clients() {
+                sessions.entry(client).or_default().insert(number);
+            }
+        }
+        let agree = [
+            ("totals", totals == self.totals),
+            ("alarms", alarms == self.alarms),
+            ("crowded", crowded == self.crowded),
+            ("sessions", sessions == self.sessions),
+            ("marked", marked.iter().all(|number| self.marked.contains(number))),
+            ("spare", self.spare.is_empty()),
+        ];
+        match agree.into_iter().find(|(_, agrees)| !agrees) {
+            Some((what, _)) => Err(format!("{what} disagree with what is remembered")),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The connections that the server keeps parked for us: who waits where, what each is told, and
+//! which owner waits for which locks.
+
+use std::collections::{BTreeSet, HashMap};
+use std::rc::Rc;
+
+use super::LockId;
+use crate::{ClientId, Owner, Reply, WaiterId};
+
+/// A parked connection.
+#[derive(Clone, Debug)]
+pub struct Parked {
+    /// Whose it is.
+    pub client: Option<ClientId>,
+    /// What it waits for.
+    pub lock: LockId,
+    /// For whom.
+    pub owner: Owner,
+    /// The user of the server that it is logged in as.
+    pub user: Rc<str>,
+    /// It asked for two numbers.
+    pub with_ttl: bool,
+    /// What it is told; `None` while it waits.
+    pub reply: Option<Reply>,
+    /// It is not there any more to be told.
+    pub is_gone: bool,
+}
+
+impl Parked {
+    fn waits(&self) -> bool {
+        self.reply.is_none() && !self.is_gone
+    }
+}
+
+fn hash_of(owner: &Owner, user: &str) -> u64 {
+    Owner::hash_of(owner.as_bytes()).rotate_left(1) ^ Owner::hash_of(user.as_bytes())
+}
+
+/// All parked connections, until the server has forgotten them.
+#[derive(Default)]
+pub struct Waits {
+    parked: HashMap<WaiterId, Parked>,
+    by_client: HashMap<ClientId, WaiterId>,
+    /// The waits that go on, by a hash of their owner and user.
+    by_owner: BTreeSet<(i32, u64, WaiterId)>,
+    last: u64,
+}
+
+impl Waits {
+    fn key(id: WaiterId, parked: &Parked) -> (i32, u64, WaiterId) {
+        (parked.lock.db, hash_of(&parked.owner, &parked.user), id)
+    }
+
+    /// A number for the next wait.
+    pub fn next_id(&mut self) -> WaiterId {
+        self.last = self.last.wrapping_add(1).max(1);
+        WaiterId::from(self.last)
+    }
+
+    /// A connection is parked.
+    pub fn begin(&mut self, id: WaiterId, parked: Parked) {
+        self.by_owner.insert(Self::key(id, &parked));
+        if let Some(client) = parked.client {
+            self.by_client.insert(client, id);
+        }
+        self.parked.insert(id, parked);
+    }
+
+    /// One parked connection.
+    pub fn get(&self, id: WaiterId) -> Option<&Parked> {
+        self.parked.get(&id)
+    }
+
+    /// The wait of this connection, if it waits.
+    pub fn of_client(&self, client: ClientId) -> Option<WaiterId> {
+        self.by_client.get(&client).copied()
+    }
+
+    /// What it is to be told. False if it was told something, or is not there any more.
+    pub fn answer(&mut self, id: WaiterId, reply: Reply) -> bool {
+        let Some(parked) = self.parked.get_mut(&id).filter(|parked| parked.waits()) else {
+            return false;
+        };
+        self.by_owner.remove(&Self::key(id, parked));
+        parked.reply = Some(reply);
+        true
+    }
+
+    /// It is not there any more to be told. What it waited for, if it is known.
+    pub fn leave(&mut self, id: WaiterId) -> Option<LockId> {
+        let parked = self.parked.get_mut(&id)?;
+        self.by_owner.remove(&Self::key(id, parked));
+        parked.is_gone = true;
+        Some(parked.lock.clone())
+    }
+
+    /// The server has forgotten it.
+    pub fn end(&mut self, id: WaiterId) -> Option<Parked> {
+        let parked = self.parked.remove(&id)?;
+        self.by_owner.remove(&Self::key(id, &parked));
+        if let Some(client) = parked.client
+            && self.by_client.get(&client) == Some(&id)
+        {
+            self.by_client.remove(&client);
+        }
+        Some(parked)
+    }
+
+    /// The waits of this owner's parked connections in a database, as far as `user` parked them.
+    pub fn of_owner<'a>(
+        &'a self,
+        db: i32,
+        owner: &'a Owner,
+        user: &'a str,
+    ) -> impl Iterator<Item = (WaiterId, &'a LockId)> {
+        let hash = hash_of(owner, user);
+        let all = (db, hash, WaiterId::from(1))..=(db, hash, WaiterId::from(u64::MAX));
+        let ids = self.by_owner.range(all).map(|(_, _, id)| *id);
+        ids.filter_map(|id| self.parked.get(&id).map(|parked| (id, parked)))
+            .filter(move |(_, parked)| parked.owner == *owner && &*parked.user == user)
+            .map(|(id, parked)| (id, &parked.lock))
+    }
+
+    /// Says what must agree with what.
+    ///
+    /// # Errors
+    /// What does not, for tests.
+    pub fn check(&self) -> Result<(), String> {
+        for (id, parked) in &self.parked {
+            if self.by_owner.contains(&Self::key(*id, parked)) != parked.waits() {
+                return Err(format!("{id:?} is indexed wrongly by its owner"));
+            }
+        }
+        let strays = self.by_owner.iter().filter(|(_, _, id)| !self.parked.contains_key(id));
+        let clients = self.by_client.values().filter(|id| !self.parked.contains_key(id));
+        match (strays.count(), clients.count()) {
+            (0, 0) => Ok(()),
+            found => Err(format!("{found:?} waits are indexed that are not there")),
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Connections: whose command this is, which of them end, and how to close one; and databases that
+//! are emptied or swapped.
+
+use redis_module::RedisValue;
+
+use super::*;
+
+/// What happens to whole databases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Upheaval {
+    /// This one is emptied; all of them, if `None`.
+    Flushed(Option<c_int>),
+    /// These two change places.
+    Swapped(c_int, c_int),
+}
+
+impl Ctx {
+    /// The caller's connection, if it is a real one and not a script's or another module's.
+    pub fn client(&self) -> Option<u64> {
+        let flags = self.flags();
+        let is_called =
+            flags.contains(ContextFlags::DENY_BLOCKING) && !flags.contains(ContextFlags::MULTI);
+        if is_called || flags.contains(ContextFlags::LUA) {
+            return None;
+        }
+        // SAFETY: context; without a place for the answer the server only says whether it knows the
+        // number.
+        unsafe {
+            let id = there(raw::RedisModule_GetClientId)(self.0);
+            let known = there(raw::RedisModule_GetClientInfoById)(null_mut(), id);
+            (known == OK).then_some(id)
+        }
+    }
+
+    /// Closes a connection at once. Never the one whose command is being carried out: the server
+    /// would go on with what it has freed.
+    pub fn kill(&self, client: u64) {
+        let id = c_string(&client.to_string());
+        let words = c"ccc".as_ptr();
+        // SAFETY: context; the format says three strings. An unknown connection is refused by the
+        // server with an error, which is ours to free.
+        unsafe {
+            let call = there(raw::RedisModule_Call);
+            let (kill, by) = (c"KILL".as_ptr(), c"ID".as_ptr());
+            let reply = call(self.0, c"CLIENT".as_ptr(), words, kill, by, id.as_ptr());
+            if !reply.is_null() {
+                there(raw::RedisModule_FreeCallReply)(reply);
+                return;
+            }
+        }
+        // An administrator has renamed CLIENT.
+        self.close(client);
+    }
+
+    /// Closes a connection; the one whose command is being carried out after its reply, and until
+    /// then it acts as the default user.
+    pub fn close(&self, client: u64) {
+        // SAFETY: context; an unknown connection is refused by the server.
+        unsafe { there(raw::RedisModule_DeauthenticateAndCloseClient)(self.0, client) };
+    }
+
+    /// The line of `CLIENT LIST` about a connection.
+    pub fn describe_client(&self, client: u64) -> Option<String> {
+        let id = client.to_string();
+        match self.wrapped().call("CLIENT", &["LIST", "ID", &id][..]).ok()? {
+            RedisValue::SimpleString(line) | RedisValue::BulkString(line) => Some(line),
+            RedisValue::StringBuffer(line) => String::from_utf8(line).ok(),
+            _ => None,
+        }
+    }
+
+    /// Has the server say which connections end.
+    pub fn watch_connections(&self, ended: fn(u64)) {
+        static ENDED: std::sync::OnceLock<fn(u64)> = std::sync::OnceLock::new();
+        extern "C" fn on_change(
+            _: *mut raw::RedisModuleCtx,
+            _: raw::RedisModuleEvent,
+            what: u64,
+            data: *mut c_void,
+        ) {
+            // SAFETY: with this event the server gives its description of the connection, alive for
+            // the call.
+            let client = unsafe { data.cast::<raw::RedisModuleClientInfo>().as_ref() };
+            if what == raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED
+                && let (Some(client), Some(ended)) = (client, ENDED.get())
+            {
+                ended(client.id);
+            }
+        }
+        ENDED.get_or_init(|| ended);
+        let event = raw::RedisModuleEvent { id: raw::REDISMODULE_EVENT_CLIENT_CHANGE, dataver: 1 };
+        raw::subscribe_to_server_event(self.0, event, Some(on_change));
+    }
+
+    /// Has the server say when whole databases are emptied or change places.
+    pub fn watch_databases(&self, upheaval: fn(Upheaval)) {
+        static UPHEAVAL: std::sync::OnceLock<fn(Upheaval)> = std::sync::OnceLock::new();
+        extern "C" fn on_flush(
+            _: *mut raw::RedisModuleCtx,
+            _: raw::RedisModuleEvent,
+            stage: u64,
+            data: *mut c_void,
+        ) {
+            // SAFETY: with this event the server gives what it flushes, alive for the call.
+            let info = unsafe { data.cast::<raw::RedisModuleFlushInfo>().as_ref() };
+            if stage == raw::REDISMODULE_SUBEVENT_FLUSHDB_START
+                && let (Some(info), Some(upheaval)) = (info, UPHEAVAL.get())
+            {
+                upheaval(Upheaval::Flushed((info.dbnum >= 0).then_some(info.dbnum)));
+            }
+        }
+        extern "C" fn on_swap(
+            _: *mut raw::RedisModuleCtx,
+            _: raw::RedisModuleEvent,
+            _: u64,
+            data: *mut c_void,
+        ) {
+            // SAFETY: with this event the server gives what it swaps, alive for the call.
+            let info = unsafe { data.cast::<raw::RedisModuleSwapDbInfo>().as_ref() };
+            if let (Some(info), Some(upheaval)) = (info, UPHEAVAL.get()) {
+                upheaval(Upheaval::Swapped(info.dbnum_first, info.dbnum_second));
+            }
+        }
+        UPHEAVAL.get_or_init(|| upheaval);
+        let flush = raw::RedisModuleEvent { id: raw::REDISMODULE_EVENT_FLUSHDB, dataver: 1 };
+        let swap = raw::RedisModuleEvent { id: raw::REDISMODULE_EVENT_SWAPDB, dataver: 1 };
+        raw::subscribe_to_server_event(self.0, flush, Some(on_flush));
+        raw::subscribe_to_server_event(self.0, swap, Some(on_swap));
+    }
+}

@@ -1,0 +1,192 @@
+//! What the server does in the context of a callback.
+
+use std::ffi::CStr;
+use std::io::Error;
+use std::marker::PhantomData;
+
+use rlock_core::grammar::Access;
+
+use super::*;
+
+/// Whether a write outside of a command may be done now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// The server would let a client's write through.
+    Open,
+    /// The key's slot is served by another server, or this one would send a client there for this
+    /// very key.
+    Elsewhere,
+    /// The server would refuse it: too few replicas, a disk that cannot be written, a cluster that
+    /// is down.
+    Shut,
+}
+
+impl Ctx {
+    /// Opens a key; for reading only, it stays null where there is none.
+    pub fn open(&self, name: &Name<'_>, access: Access) -> Key<'_> {
+        let mode = match access {
+            Access::Writes => raw::REDISMODULE_READ | raw::REDISMODULE_WRITE,
+            _ => raw::REDISMODULE_READ,
+        };
+        // SAFETY: context and name are the server's own and alive.
+        let key =
+            unsafe { there(raw::RedisModule_OpenKey)(self.0, name.string, mode.cast_signed()) };
+        Key { key: key.cast(), of: PhantomData }
+    }
+
+    /// Hands `RLOCK.APPLY key payload` to replicas and the append-only file.
+    pub fn replicate(&self, name: &Name<'_>, payload: &[u8]) {
+        // SAFETY: context; the format says a server's string, then bytes with their length, as
+        // given.
+        unsafe {
+            let replicate = there(raw::RedisModule_Replicate);
+            let (start, len) = (payload.as_ptr(), payload.len());
+            replicate(self.0, c"RLOCK.APPLY".as_ptr(), c"sb".as_ptr(), name.string, start, len)
+        };
+    }
+
+    /// Hands the command that is being carried out to replicas and the append-only file as it came.
+    pub fn replicate_as_it_came(&self) {
+        raw::replicate_verbatim(self.0);
+    }
+
+    /// Tells WATCH and client-side caches that the key changed.
+    pub fn signal_modified(&self, name: &Name<'_>) {
+        // SAFETY: context and name are the server's own and alive.
+        unsafe { there(raw::RedisModule_SignalModifiedKey)(self.0, name.string) };
+    }
+
+    /// Publishes a keyspace notification of class `d`.
+    pub fn notify(&self, event: &CStr, name: &Name<'_>) {
+        // SAFETY: context with a client; the server copies both strings.
+        unsafe {
+            let notify = there(raw::RedisModule_NotifyKeyspaceEvent);
+            notify(self.0, raw::REDISMODULE_NOTIFY_MODULE, event.as_ptr(), name.string)
+        };
+    }
+
+    /// Does `work` in database `db` with the name of a key that no command gave.
+    pub fn with_name<T>(&self, db: c_int, key: &[u8], work: impl FnOnce(&Name<'_>) -> T) -> T {
+        // SAFETY: context; bytes. The string is ours and freed here, after the last use.
+        unsafe {
+            let before = there(raw::RedisModule_GetSelectedDb)(self.0);
+            there(raw::RedisModule_SelectDb)(self.0, db);
+            let create = there(raw::RedisModule_CreateString);
+            let string = create(self.0, key.as_ptr().cast(), key.len());
+            let result = work(&Name { string, bytes: key });
+            there(raw::RedisModule_FreeString)(self.0, string);
+            there(raw::RedisModule_SelectDb)(self.0, before);
+            result
+        }
+    }
+
+    /// The database that the client selected.
+    pub fn selected_db(&self) -> c_int {
+        // SAFETY: context.
+        unsafe { there(raw::RedisModule_GetSelectedDb)(self.0) }
+    }
+
+    /// What the server says of this context: costs it some work, so only where it is needed.
+    pub fn flags(&self) -> ContextFlags {
+        self.wrapped().get_flags()
+    }
+
+    /// Nothing may be written now: the server asserts it.
+    pub fn is_paused(&self) -> bool {
+        // SAFETY: takes nothing.
+        unsafe { there(raw::RedisModule_AvoidReplicaTraffic)() != 0 }
+    }
+
+    /// The module's own context, for what happens outside of every command.
+    pub fn detached() -> Self {
+        Self(DETACHED.load(Relaxed))
+    }
+
+    /// The server reads its data.
+    pub fn is_loading(&self) -> bool {
+        self.flags().contains(ContextFlags::LOADING)
+    }
+
+    /// This runs inside of something that goes on: a script, or another module's command.
+    pub fn is_nested(&self) -> bool {
+        let flags = self.flags();
+        flags.contains(ContextFlags::LUA)
+            || flags.contains(ContextFlags::DENY_BLOCKING) && !flags.contains(ContextFlags::MULTI)
+    }
+
+    /// The caller cannot be parked: it is a script, a transaction, another module, or no client at
+    /// all.
+    pub fn denies_blocking(&self) -> bool {
+        let denied = ContextFlags::DENY_BLOCKING | ContextFlags::REPLICATED | ContextFlags::LOADING;
+        self.flags().intersects(denied)
+    }
+
+    /// Whether the server would let a client's write of this key through now. Asked by a write of
+    /// ours that changes nothing, which nobody can rename, in script mode, where the server asks of
+    /// it what it asks of a client: enough replicas, a disk that can be written, a slot that is
+    /// served.
+    pub fn gate_of(&self, name: &Name<'_>) -> Gate {
+        // SAFETY: context; the format says a string of the server's, an empty one of ours, and what
+        // is asked. The server refuses with a null reply, and says why in `errno`; another reply is
+        // ours to free.
+        unsafe {
+            let call = there(raw::RedisModule_Call);
+            let (command, nothing) = (c"RLOCK.APPLY".as_ptr(), c"".as_ptr());
+            let reply = call(self.0, command, c"scS".as_ptr(), name.string, nothing);
+            if !reply.is_null() {
+                there(raw::RedisModule_FreeCallReply)(reply);
+                return Gate::Open;
+            }
+        }
+        match Error::last_os_error().raw_os_error() {
+            Some(libc::EPERM) => Gate::Elsewhere,
+            _ => Gate::Shut,
+        }
+    }
+
+    /// The command came from this server's primary, from the node that a slot is coming from, or
+    /// from its own file, and not from a client.
+    pub fn is_from_primary(&self) -> bool {
+        self.flags().intersects(ContextFlags::REPLICATED | ContextFlags::LOADING)
+    }
+
+    /// Writes a warning to the server's log.
+    pub fn warn(&self, text: &str) {
+        let text = c_string(text);
+        // SAFETY: context; the text is an argument of the format, never the format.
+        unsafe {
+            let log = there(raw::RedisModule_Log);
+            log(self.0, c"warning".as_ptr(), c"%s".as_ptr(), text.as_ptr());
+        }
+    }
+
+    /// The pointer itself, for what the `redis-module` crate wraps safely.
+    pub fn raw(&self) -> *mut raw::RedisModuleCtx {
+        self.0
+    }
+
+    /// The context as the `redis-module` crate has it.
+    pub fn wrapped(&self) -> redis_module::Context {
+        redis_module::Context::new(self.0)
+    }
+
+    /// The server's own version of the module API, as Redis counts: Valkey says 7.2.
+    pub fn api_version(&self) -> (c_int, c_int) {
+        // SAFETY: takes nothing; there since Redis 6.0.9.
+        let version = unsafe { there(raw::RedisModule_GetServerVersion)() };
+        (version >> 16, (version >> 8) & 0xff)
+    }
+
+    /// A field of `INFO server`.
+    pub fn server_field(&self, field: &CStr) -> Option<String> {
+        // SAFETY: context; the data is ours to free, after the text in it was copied.
+        unsafe {
+            let data = there(raw::RedisModule_GetServerInfo)(self.0, c"server".as_ptr());
+            let text = there(raw::RedisModule_ServerInfoGetFieldC)(data, field.as_ptr());
+            let copy =
+                (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned());
+            there(raw::RedisModule_FreeServerInfo)(self.0, data);
+            copy
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! An open key and the lock in it.
+
+use super::value::{TYPE, give, take};
+use super::*;
+use rlock_core::Lock;
+use std::marker::PhantomData;
+
+/// `REDISMODULE_KEYTYPE_EMPTY`
+const NO_KEY: c_int = 0;
+
+/// What stands at a key.
+pub enum Content<'k> {
+    /// Nothing.
+    Missing,
+    /// A lock.
+    Lock(&'k mut Lock),
+    /// Something else.
+    Other,
+}
+
+/// An open key; closed when dropped.
+pub struct Key<'c> {
+    pub(super) key: *mut raw::RedisModuleKey,
+    pub(super) of: PhantomData<&'c Ctx>,
+}
+
+impl Drop for Key<'_> {
+    fn drop(&mut self) {
+        // SAFETY: opened by `Ctx::open`, closed only here. A null key is allowed.
+        unsafe { there(raw::RedisModule_CloseKey)(self.key) }
+    }
+}
+
+impl Key<'_> {
+    /// What stands at the key. The borrow must end before anything else is asked of the server.
+    pub fn content(&mut self) -> Content<'_> {
+        if self.key.is_null() {
+            return Content::Missing;
+        }
+        // SAFETY: the key is open. A value of our type is a `Box<Lock>` that `set` or `rdb_load`
+        // gave away; nothing else refers to it while this key is borrowed, because the
+        // server runs one command at a time.
+        unsafe {
+            if there(raw::RedisModule_KeyType)(self.key) == NO_KEY {
+                return Content::Missing;
+            }
+            if there(raw::RedisModule_ModuleTypeGetType)(self.key) != TYPE.load(Relaxed) {
+                return Content::Other;
+            }
+            let value = there(raw::RedisModule_ModuleTypeGetValue)(self.key);
+            value.cast::<Lock>().as_mut().map_or(Content::Other, Content::Lock)
+        }
+    }
+
+    /// The lock at the key, `free` where nothing stands; `None` where something else does.
+    pub fn lock<'k>(&'k mut self, free: &'k Lock) -> Option<&'k Lock> {
+        match self.content() {
+            Content::Missing => Some(free),
+            Content::Lock(lock) => Some(lock),
+            Content::Other => None,
+        }
+    }
+
+    /// Puts a lock at the key, in the place of whatever stands there.
+    pub fn set(&mut self, lock: Lock) {
+        let value = give(lock);
+        // SAFETY: the key is open for writing and the value is a `Box<Lock>`, as `TYPE` promises.
+        let status = unsafe {
+            let set = there(raw::RedisModule_ModuleTypeSetValue);
+            set(self.key, TYPE.load(Relaxed), value)
+        };
+        if status != OK {
+            take(value);
+        }
+    }
+
+    /// Where the lock at the key is in memory, as nothing else is; 0 where there is none.
+    pub fn address(&self) -> usize {
+        // SAFETY: the key is open, or null, which the server answers with null.
+        unsafe { there(raw::RedisModule_ModuleTypeGetValue)(self.key).addr() }
+    }
+
+    /// Deletes the key.
+    pub fn delete(&mut self) {
+        // SAFETY: the key is open for writing; a missing one is left alone by the server.
+        unsafe { there(raw::RedisModule_DeleteKey)(self.key) };
+    }
+
+    /// When the key expires, in milliseconds since the Unix epoch; negative where it does not.
+    pub fn expires_at(&self) -> i64 {
+        // SAFETY: the key is open and holds a value.
+        unsafe { there(raw::RedisModule_GetAbsExpire)(self.key) }
+    }
+
+    /// Sets when the key expires, in milliseconds since the Unix epoch.
+    pub fn expire_at(&mut self, at_ms: u64) {
+        // SAFETY: the key is open for writing and holds a value.
+        unsafe { there(raw::RedisModule_SetAbsExpire)(self.key, at_ms.cast_signed()) };
+    }
+}

@@ -1,0 +1,181 @@
+//! The border to the server: the only folder with `unsafe`, one API call per function with the
+//! argument for its soundness. Nothing is decided here, and no raw pointer leaves it.
+//!
+//! Three arguments recur. *Context*: a [`Ctx`] wraps the pointer that the server gave to a callback
+//! and lives no longer than that callback, or it is the module's own detached context, which lives
+//! for ever. *Thread*: the server calls all of this from its main thread, but for `free`. *Bytes*:
+//! pointer and length come from one Rust slice that outlives the call, and the server copies what
+//! it keeps.
+#![allow(unsafe_code)]
+
+mod blocked;
+mod clients;
+mod command_info;
+mod context;
+mod filter;
+mod key;
+mod register;
+mod timers;
+mod users;
+mod value;
+
+use std::ffi::CString;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
+
+pub use blocked::{Blocked, Waiting};
+pub use clients::Upheaval;
+pub use context::Gate;
+pub use filter::{Closing, silence, unsilence};
+pub use key::{Content, Key};
+use libc::{c_char, c_int, c_void};
+use redis_module::{ContextFlags, raw};
+pub use timers::{after, when_readable};
+pub use value::{Values, lock_count};
+
+/// Memory comes from the server, so that it counts towards `maxmemory`. Outside of a server there
+/// is none.
+#[cfg(not(test))]
+#[global_allocator]
+static ALLOCATOR: redis_module::alloc::RedisAlloc = redis_module::alloc::RedisAlloc;
+
+/// The module's own context, for what happens outside of every command. Set once at load.
+static DETACHED: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(null_mut());
+const OK: c_int = 0;
+const ERR: c_int = 1;
+
+/// The server is Valkey and not Redis. Set once at load.
+static IS_VALKEY: AtomicBool = AtomicBool::new(false);
+/// The server is a node of a cluster. Set once at load.
+static IS_CLUSTER: AtomicBool = AtomicBool::new(false);
+/// A grant is told in the very call that answers a blocked connection, even while a script runs:
+/// Redis before 7.4, and Valkey, which keeps the reply aside. Set once at load.
+static TELLS_AT_ONCE: AtomicBool = AtomicBool::new(true);
+
+/// A command's handler.
+pub trait Handler: 'static {
+    /// Must reply exactly once.
+    fn run(ctx: &Ctx, arguments: &Arguments<'_>);
+}
+
+/// Every function used here without asking exists since Redis 7.0, which loading checks first.
+fn there<F>(function: Option<F>) -> F {
+    function.unwrap_or_else(|| std::process::abort())
+}
+
+/// The server's context of one callback.
+pub struct Ctx(*mut raw::RedisModuleCtx);
+
+/// A key's name: the server's string and its bytes.
+pub struct Name<'a> {
+    string: *mut raw::RedisModuleString,
+    bytes: &'a [u8],
+}
+
+impl<'a> Name<'a> {
+    /// The name's bytes.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+}
+
+/// The arguments of a command, its name first.
+pub struct Arguments<'a>(&'a [*mut raw::RedisModuleString]);
+
+impl<'a> Arguments<'a> {
+    /// What follows the command's name.
+    pub fn words(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        self.0.iter().skip(1).map(|string| bytes_of(*string))
+    }
+
+    /// The first argument as a key's name.
+    pub fn name(&self) -> Option<Name<'a>> {
+        self.0.get(1).map(|string| Name { string: *string, bytes: bytes_of(*string) })
+    }
+}
+
+/// The bytes of a string that the server keeps for the length of the callback that it was given to.
+fn bytes_of<'a>(string: *const raw::RedisModuleString) -> &'a [u8] {
+    let mut len = 0;
+    // SAFETY: the server's string is alive while the callback runs, and its bytes do not move; the
+    // callers above and below hand the slice to nothing that outlives the callback.
+    unsafe {
+        let start = there(raw::RedisModule_StringPtrLen)(string, &raw mut len);
+        if start.is_null() { &[] } else { std::slice::from_raw_parts(start.cast(), len) }
+    }
+}
+
+/// The server is Valkey and not Redis.
+pub fn is_valkey() -> bool {
+    IS_VALKEY.load(Relaxed)
+}
+
+/// The server is a node of a cluster.
+pub fn is_cluster() -> bool {
+    IS_CLUSTER.load(Relaxed)
+}
+
+/// A grant is told in the very call that answers a blocked connection, even while a script runs.
+pub fn tells_at_once() -> bool {
+    TELLS_AT_ONCE.load(Relaxed)
+}
+
+/// No text of ours has a NUL: names are escaped.
+pub fn c_string(text: &str) -> CString {
+    CString::new(text).unwrap_or_default()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn RedisModule_OnLoad(
+    ctx: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> c_int {
+    // SAFETY: the server's own context; the name is static.
+    let status = unsafe {
+        let apiver = raw::REDISMODULE_APIVER_1.cast_signed();
+        raw::Export_RedisModule_Init(ctx, c"rlock".as_ptr(), crate::VERSION, apiver)
+    };
+    if status != OK {
+        return status;
+    }
+    let ctx = Ctx(ctx);
+    // SAFETY: reading what initialisation has set. Both came with Redis 7.0 and all that is used
+    // here is older.
+    let (info, configs) =
+        unsafe { (raw::RedisModule_SetCommandInfo, raw::RedisModule_LoadConfigs) };
+    if info.is_none() || configs.is_none() {
+        ctx.warn("rlock needs Redis 7.0 or later, or Valkey");
+        return ERR;
+    }
+    let mut valkeys: *mut c_void = null_mut();
+    // SAFETY: the server looks the name up and writes a function's address, or nothing, to the
+    // place given.
+    let found = unsafe {
+        let place = (&raw mut valkeys).cast();
+        there(raw::RedisModule_GetApi)(c"ValkeyModule_Call".as_ptr(), place)
+    };
+    IS_VALKEY.store(found == OK, Relaxed);
+    // Valkey says that it is 7.2.4.
+    TELLS_AT_ONCE.store(ctx.api_version() < (7, 4), Relaxed);
+    IS_CLUSTER.store(ctx.flags().contains(ContextFlags::CLUSTER), Relaxed);
+    // SAFETY: the server gives `argc` strings that live as long as this call.
+    let arguments = unsafe { slice(argv, argc) };
+    let arguments: Vec<&[u8]> = arguments.iter().map(|string| bytes_of(*string)).collect();
+    match crate::load(&ctx, &arguments) {
+        Ok(()) => OK,
+        Err(why) => {
+            ctx.warn(&format!("rlock is not loaded: {why}"));
+            ERR
+        }
+    }
+}
+
+/// # Safety
+/// `argv` points to `argc` strings of the server that outlive `'a`.
+unsafe fn slice<'a, T>(argv: *mut T, argc: c_int) -> &'a [T] {
+    match usize::try_from(argc) {
+        Ok(len) if !argv.is_null() => unsafe { std::slice::from_raw_parts(argv, len) },
+        _ => &[],
+    }
+}

@@ -1,0 +1,42 @@
+//! Timers and files that the server's loop looks after.
+
+use std::io::Error;
+use std::os::fd::AsRawFd;
+
+use super::*;
+
+/// Calls `work` after `ms` milliseconds (0: in this turn of the server's loop or the next), in a
+/// context of its own.
+pub fn after(ms: u64, work: fn(&Ctx)) {
+    extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, work: *mut c_void) {
+        // SAFETY: `work` is the pointer that `after` gave, of this very type.
+        let work = unsafe { std::mem::transmute::<*mut c_void, fn(&Ctx)>(work) };
+        work(&Ctx(ctx));
+    }
+    // SAFETY: the detached context lives for ever; a function pointer needs no freeing.
+    unsafe {
+        let create = there(raw::RedisModule_CreateTimer);
+        create(DETACHED.load(Relaxed), ms.cast_signed(), Some(on_timer), work as *mut c_void);
+    }
+}
+
+/// Calls `work` in every turn of the server's loop in which `file` can be read, also while the
+/// server is busy with a script: it may do no more than to read and to set a timer. `file` must
+/// stay open.
+///
+/// # Errors
+/// The server listens to as many files as `maxclients` allows.
+pub fn when_readable(file: &impl AsRawFd, work: fn()) -> Result<(), String> {
+    extern "C" fn on_readable(_: c_int, work: *mut c_void, _: c_int) {
+        // SAFETY: `work` is the pointer that `when_readable` gave, of this very type.
+        let work = unsafe { std::mem::transmute::<*mut c_void, fn()>(work) };
+        work();
+    }
+    let readable = raw::REDISMODULE_EVENTLOOP_READABLE.cast_signed();
+    // SAFETY: a number, and a function pointer that needs no freeing. The server checks the number.
+    let code = unsafe {
+        let add = there(raw::RedisModule_EventLoopAdd);
+        add(file.as_raw_fd(), readable, Some(on_readable), work as *mut c_void)
+    };
+    if code == OK { Ok(()) } else { Err(format!("no event: {}", Error::last_os_error())) }
+}

@@ -1,0 +1,214 @@
+//! The values at keys: the server's type and what it calls for them.
+
+use std::mem::size_of;
+use std::sync::atomic::AtomicI64;
+
+use rlock_core::{Lock, snapshot};
+
+use super::*;
+
+/// The type of a lock's key, set once at load.
+pub(super) static TYPE: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(null_mut());
+/// Locks that the server keeps for us.
+static LOCKS: AtomicI64 = AtomicI64::new(0);
+/// `REDISMODULE_AUX_BEFORE_RDB`
+const BEFORE_THE_KEYS: c_int = 1;
+
+/// Locks that the server keeps: at keys, or on their way to being freed.
+pub fn lock_count() -> u64 {
+    u64::try_from(LOCKS.load(Relaxed)).unwrap_or(0)
+}
+
+/// What the server asks of the module about its values.
+pub trait Values: 'static {
+    /// A lock read from a snapshot; `None` refuses it. `is_restore`: a client brought it to a
+    /// primary.
+    fn decode(bytes: &[u8], is_restore: bool) -> Option<Lock>;
+    /// A lock leaves its name. Called in the midst of anything: may only remember it.
+    fn unlinked(db: c_int, key: &[u8], lock: &Lock);
+    /// The server expired or evicted a key, of whatever type. May only remember it.
+    fn lost(db: c_int, key: &[u8], is_evicted: bool);
+    /// What is saved beside the keys; `None` is nothing, and a file that does not need the module.
+    fn save_aux() -> Option<Vec<u8>>;
+    /// What was saved beside the keys. False where it is nothing that was.
+    fn load_aux(bytes: &[u8]) -> bool;
+}
+
+/// Gives a lock to the server.
+pub(super) fn give(lock: Lock) -> *mut c_void {
+    LOCKS.fetch_add(1, Relaxed);
+    Box::into_raw(Box::new(lock)).cast()
+}
+
+/// Takes a lock back. May run in another thread of the server, for a lock that nobody can reach any
+/// more.
+pub(super) fn take(value: *mut c_void) {
+    LOCKS.fetch_sub(1, Relaxed);
+    // SAFETY: `value` came from `give`, and the server gives it back once. A lock holds no server
+    // memory but what the allocator gave, so the thread does not matter.
+    drop(unsafe { Box::from_raw(value.cast::<Lock>()) });
+}
+
+/// What the server calls for keys of our type.
+mod callbacks {
+    use super::*;
+
+    pub extern "C" fn rdb_load<V: Values>(
+        io: *mut raw::RedisModuleIO,
+        encver: c_int,
+    ) -> *mut c_void {
+        if encver != ENCODING {
+            return null_mut();
+        }
+        let Ok(bytes) = raw::load_string_buffer(io) else { return null_mut() };
+        // SAFETY: the server's own handle of this load; the context that it gives lives as long.
+        let flags = unsafe { Ctx(there(raw::RedisModule_GetContextFromIO)(io)) }.flags();
+        let is_restore =
+            flags.contains(ContextFlags::MASTER) && !flags.contains(ContextFlags::LOADING);
+        V::decode(bytes.as_ref(), is_restore).map_or(null_mut(), give)
+    }
+
+    pub extern "C" fn aux_load<V: Values>(
+        io: *mut raw::RedisModuleIO,
+        encver: c_int,
+        _when: c_int,
+    ) -> c_int {
+        let bytes = if encver == ENCODING { raw::load_string_buffer(io).ok() } else { None };
+        match bytes.is_some_and(|bytes| V::load_aux(bytes.as_ref())) {
+            true => OK,
+            false => ERR,
+        }
+    }
+
+    pub extern "C" fn aux_save<V: Values>(io: *mut raw::RedisModuleIO, _when: c_int) {
+        if let Some(bytes) = V::save_aux() {
+            raw::save_slice(io, &bytes);
+        }
+    }
+
+    pub extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, value: *mut c_void) {
+        let mut bytes = Vec::new();
+        snapshot::save(lock(value), &mut bytes);
+        raw::save_slice(io, &bytes);
+    }
+
+    pub extern "C" fn aof_rewrite(
+        io: *mut raw::RedisModuleIO,
+        key: *mut raw::RedisModuleString,
+        value: *mut c_void,
+    ) {
+        let mut bytes = Vec::new();
+        let changes = snapshot::as_changes(lock(value));
+        snapshot::save_effect(snapshot::Start::Rewritten, &changes, &mut bytes);
+        // SAFETY: handle and key are the server's own; the format says a string, then bytes with
+        // their length.
+        unsafe {
+            let emit = there(raw::RedisModule_EmitAOF);
+            emit(io, c"RLOCK.APPLY".as_ptr(), c"sb".as_ptr(), key, bytes.as_ptr(), bytes.len());
+        }
+    }
+
+    pub extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
+        let mut bytes = Vec::new();
+        snapshot::save(lock(value), &mut bytes);
+        // SAFETY: the server's own digest; bytes.
+        unsafe {
+            let add = there(raw::RedisModule_DigestAddStringBuffer);
+            add(digest, bytes.as_ptr().cast(), bytes.len());
+            there(raw::RedisModule_DigestEndSequence)(digest);
+        }
+    }
+
+    pub extern "C" fn mem_usage(
+        _: *mut raw::RedisModuleKeyOptCtx,
+        value: *const c_void,
+        _samples: usize,
+    ) -> usize {
+        lock(value).heap_bytes().saturating_add(size_of::<Lock>())
+    }
+
+    pub extern "C" fn free_effort(
+        _: *mut raw::RedisModuleKeyOptCtx,
+        value: *const c_void,
+    ) -> usize {
+        lock(value).hold_count().max(1)
+    }
+
+    pub extern "C" fn unlink<V: Values>(key: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
+        // SAFETY: the server's own handle of this callback.
+        let (db, name) = unsafe {
+            let db = there(raw::RedisModule_GetDbIdFromOptCtx)(key);
+            (db, there(raw::RedisModule_GetKeyNameFromOptCtx)(key))
+        };
+        if !name.is_null() {
+            V::unlinked(db, bytes_of(name), lock(value));
+        }
+    }
+
+    pub extern "C" fn free(value: *mut c_void) {
+        take(value);
+    }
+
+    fn lock<'a>(value: *const c_void) -> &'a Lock {
+        // SAFETY: a value of our type is what `give` gave; the server calls back only while it is
+        // alive, and nothing of ours holds it mutably across a call into the server.
+        unsafe { &*value.cast::<Lock>() }
+    }
+}
+
+/// The version of [`callbacks::rdb_save`]'s format that the server notes beside each value. What
+/// changes with a release is the first byte of the value itself.
+const ENCODING: c_int = 0;
+
+impl Ctx {
+    /// Registers the type of a lock's key, named `rlock-key`, and whom to ask about its values.
+    pub fn register_type<V: Values>(&self) -> Result<(), String> {
+        // SAFETY: a callback that is all zeros is `None`.
+        let none: raw::RedisModuleTypeMethods = unsafe { std::mem::zeroed() };
+        let mut methods = raw::RedisModuleTypeMethods {
+            version: raw::REDISMODULE_TYPE_METHOD_VERSION.into(),
+            rdb_load: Some(callbacks::rdb_load::<V>),
+            rdb_save: Some(callbacks::rdb_save),
+            aof_rewrite: Some(callbacks::aof_rewrite),
+            digest: Some(callbacks::digest),
+            free: Some(callbacks::free),
+            mem_usage2: Some(callbacks::mem_usage),
+            free_effort2: Some(callbacks::free_effort),
+            unlink2: Some(callbacks::unlink::<V>),
+            aux_load: Some(callbacks::aux_load::<V>),
+            // Since Redis 7.2; before that, what is not saved leaves a file that needs the module.
+            aux_save2: Some(callbacks::aux_save::<V>),
+            aux_save_triggers: BEFORE_THE_KEYS,
+            ..none
+        };
+        // SAFETY: context, at load; the server copies the methods. The detached context is never
+        // freed.
+        let (kind, detached) = unsafe {
+            let create = there(raw::RedisModule_CreateDataType);
+            let kind = create(self.0, c"rlock-key".as_ptr(), ENCODING, &raw mut methods);
+            (kind, there(raw::RedisModule_GetDetachedThreadSafeContext)(self.0))
+        };
+        TYPE.store(kind, Relaxed);
+        DETACHED.store(detached, Relaxed);
+        if kind.is_null() { Err("the server refuses the type rlock-key".into()) } else { Ok(()) }
+    }
+
+    /// Subscribes to the keys that the server expires and evicts.
+    pub fn watch_losses<V: Values>(&self) {
+        extern "C" fn on_event<V: Values>(
+            ctx: *mut raw::RedisModuleCtx,
+            kind: c_int,
+            _: *const c_char,
+            key: *mut raw::RedisModuleString,
+        ) -> c_int {
+            let is_evicted = kind & raw::REDISMODULE_NOTIFY_EVICTED != 0;
+            V::lost(Ctx(ctx).selected_db(), bytes_of(key), is_evicted);
+            OK
+        }
+        let kinds = raw::REDISMODULE_NOTIFY_EXPIRED | raw::REDISMODULE_NOTIFY_EVICTED;
+        // SAFETY: context, at load.
+        unsafe {
+            there(raw::RedisModule_SubscribeToKeyspaceEvents)(self.0, kinds, Some(on_event::<V>));
+        }
+    }
+}

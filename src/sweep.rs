@@ -1,0 +1,72 @@
+//! What the module does by itself, in portions: the manager says what comes next.
+
+use std::time::{Duration, Instant};
+
+use rlock_core::grammar::Access;
+use rlock_core::manager::{At, Mark, Task};
+use rlock_core::{Input, Lock, Refusal};
+
+use crate::ffi::{Ctx, Gate, is_cluster};
+use crate::{answers, closing, executor, gate, publish, state};
+
+/// The module works so long in one callback; the rest is done in the next iteration of the server's
+/// loop.
+const PORTION: Duration = Duration::from_millis(2);
+
+/// Does what is due, the earliest deadline first.
+pub fn sweep(ctx: &Ctx) {
+    publish::removed(ctx);
+    state::with(|state| state.manager.sweep_begins());
+    let began_at = Instant::now();
+    let mut is_asked = false;
+    while began_at.elapsed() < PORTION {
+        let now = state::now();
+        let Some(task) = state::with(|state| {
+            if !is_asked {
+                state.manager.presume_open();
+            }
+            state.manager.next_task(now)
+        }) else {
+            break;
+        };
+        is_asked |= carry_out(ctx, task, is_asked);
+        answers::tell(ctx, state::with(|state| state.manager.take_answers()));
+    }
+    answers::tell(ctx, state::with(|state| state.manager.take_answers()));
+    closing::settle(closing::During::Sweep);
+}
+
+/// True where the gate need not be asked again in this portion: but for a cluster, where each key
+/// has its own, it is one gate.
+fn carry_out(ctx: &Ctx, task: Task, is_open: bool) -> bool {
+    match task {
+        Task::Sweep(id, due_at, why) => ctx.with_name(id.db, &id.key, |name| {
+            let gate = if is_open { Gate::Open } else { gate::of(ctx, name) };
+            let at = At { db: id.db, key: &id.key, now: state::now() };
+            state::with(|state| state.manager.gate_is(gate != Gate::Shut, at.now));
+            match gate {
+                Gate::Open => {
+                    let input = if why == Mark::Changed { Input::Changed } else { Input::Tick };
+                    if executor::carry_out(ctx, id.db, name, input).is_err() {
+                        state::with(|state| state.manager.dismiss(at, &Refusal::WrongType));
+                    }
+                }
+                Gate::Elsewhere => {
+                    state::with(|state| state.manager.dismiss(at, &Refusal::TryAgain));
+                }
+                Gate::Shut => {
+                    state::with(|state| state.manager.postpone(id.clone(), due_at, why));
+                }
+            }
+            gate != Gate::Elsewhere && !is_cluster() || gate == Gate::Shut
+        }),
+        Task::See(id, why) => ctx.with_name(id.db, &id.key, |name| {
+            let mut key = ctx.open(name, Access::Reads);
+            let free = Lock::default();
+            let lock = key.lock(&free).unwrap_or(&free);
+            let now = state::now();
+            state::with(|state| state.manager.see(&id, why, lock, now));
+            true
+        }),
+    }
+}

@@ -1,0 +1,134 @@
+//! When the module acts by itself: one timer of the kernel's for the next deadline, and one of the
+//! server's, which has a context that may write.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::{self, Read};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use rlock_core::EpochMs;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+
+use crate::ffi::{self, Ctx};
+use crate::state;
+
+/// While nothing may be written, whether it may be is asked so often, in milliseconds.
+const RETRY_MS: u64 = 50;
+
+/// What is called when something is due: the sweep.
+static SWEEP: OnceLock<fn(&Ctx)> = OnceLock::new();
+/// A sweep is on its way.
+static IS_COMING: AtomicBool = AtomicBool::new(false);
+/// A later sweep is, that sees whether the gate is open.
+static IS_RETRYING: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    static ALARM: RefCell<Option<Alarm>> = const { RefCell::new(None) };
+}
+
+/// The kernel's timer, on the clock that deadlines are of. The server's own timers sleep in whole
+/// milliseconds from now: a grant came 0.8 ms after its deadline, and comes 0.3 ms after it now.
+struct Alarm {
+    timer: File,
+    set_to: Option<EpochMs>,
+}
+
+impl Alarm {
+    fn new() -> io::Result<Self> {
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let timer = File::from(timerfd_create(TimerfdClockId::Realtime, flags)?);
+        Ok(Self { timer, set_to: None })
+    }
+
+    /// Rings at this moment, or earlier: one that is set to an earlier moment already is left, and
+    /// set anew when it rings. A hand-over would set it twice otherwise, each a system call.
+    fn set(&mut self, at: EpochMs) {
+        if self.set_to.is_some_and(|set_to| set_to <= at) {
+            return;
+        }
+        // The kernel takes 0 for never; a moment that is past already comes at once.
+        let ms = at.get().max(1).cast_signed();
+        let at_time =
+            Timespec { tv_sec: ms / 1000, tv_nsec: (ms % 1000).saturating_mul(1_000_000) };
+        let once = Itimerspec { it_interval: Timespec::default(), it_value: at_time };
+        // Setting a valid timer to a valid moment cannot fail.
+        if timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &once).is_ok() {
+            self.set_to = Some(at);
+        }
+    }
+}
+
+/// Has the server's loop listen to the alarm. It does already where Redis 8 refused what the module
+/// was loaded with, once the module was there: the server forgets it then, but not the event.
+///
+/// # Errors
+/// The kernel has no such timer for us.
+pub fn begin(sweep: fn(&Ctx)) -> Result<(), String> {
+    SWEEP.get_or_init(|| sweep);
+    ALARM.with_borrow_mut(|place| {
+        if place.is_some() {
+            return Ok(());
+        }
+        let alarm = Alarm::new().map_err(|error| format!("no timerfd: {error}"))?;
+        ffi::when_readable(&alarm.timer, ring)?;
+        *place = Some(alarm);
+        Ok(())
+    })
+}
+
+/// It is time. Only a server's timer has a context that may write.
+fn ring() {
+    let is_due = ALARM.with_borrow_mut(|alarm| {
+        let mut times = [0; 8];
+        alarm.as_mut().is_some_and(|alarm| {
+            let is_due = alarm.timer.read(&mut times).is_ok();
+            alarm.set_to = alarm.set_to.filter(|_| !is_due);
+            is_due
+        })
+    });
+    if is_due {
+        soon();
+    }
+}
+
+/// Sets the timers to what the manager wants to be asked next. To be called after whatever may have
+/// changed that.
+pub fn settle() {
+    let next = state::with(|state| state.manager.next_call());
+    if let Some(at) = next.at {
+        ALARM.with_borrow_mut(|alarm| alarm.as_mut().map(|alarm| alarm.set(at)));
+    }
+    if next.soon {
+        soon();
+    } else if next.when_open && !IS_RETRYING.swap(true, Relaxed) {
+        ffi::after(RETRY_MS, retry);
+    }
+}
+
+/// Sweeps in this iteration of the server's loop or the next: where this is called, nothing may be
+/// written.
+fn soon() {
+    fn fire(ctx: &Ctx) {
+        IS_COMING.store(false, Relaxed);
+        sweep(ctx);
+    }
+    if !IS_COMING.swap(true, Relaxed) {
+        ffi::after(0, fire);
+    }
+}
+
+fn retry(ctx: &Ctx) {
+    IS_RETRYING.store(false, Relaxed);
+    sweep(ctx);
+}
+
+fn sweep(ctx: &Ctx) {
+    if let Some(sweep) = SWEEP.get() {
+        sweep(ctx);
+    }
+    settle();
+}
