@@ -42,6 +42,10 @@ pub enum During<'c> {
 /// may have had that effect.
 pub fn settle(during: During<'_>) {
     if !state::with(|state| state.manager.has_closing()) {
+        // What was flushed was loaded again.
+        if matches!(during, During::Sweep) {
+            ffi::unsilence();
+        }
         return;
     }
     if !ffi::silence::<Lost>() {

@@ -24,8 +24,9 @@ impl Serve for Describe {
 
     fn serve(call: &Call<'_>) -> Result<(), String> {
         let (ctx, now) = (call.ctx, state::now());
-        let (mode, mut holders) = call.look(|lock| {
-            let holders = lock.holds_at(now).map(|(owner, mode, hold)| {
+        let db = ctx.selected_db();
+        let (mode, count, mut holders, has_void_turns) = call.look(|lock| {
+            let holders = lock.holds_at(now).take(call.said.holders).map(|(owner, mode, hold)| {
                 let row: Row = vec![
                     ("owner", Field::Bytes(owner.as_bytes().to_vec())),
                     ("mode", Field::Word(mode.lower())),
@@ -36,9 +37,13 @@ impl Serve for Describe {
                 ];
                 (hold.token, row)
             });
-            (lock.mode_at(now).map_or("free", Mode::lower), holders.collect::<Vec<_>>())
+            let mode = lock.mode_at(now).map_or("free", Mode::lower);
+            let has_void_turns = state::with(|state| {
+                let memory = state.manager.memory(db, call.said.key);
+                memory.is_some_and(|memory| lock.has_void_turns(memory, now))
+            });
+            (mode, lock.hold_count_at(now), holders.collect::<Vec<_>>(), has_void_turns)
         })?;
-        let db = ctx.selected_db();
         let (len, waiters) = state::with(|state| {
             let memory = state.manager.memory(db, call.said.key);
             for (token, row) in &mut holders {
@@ -54,16 +59,18 @@ impl Serve for Describe {
                     ("owner", Field::Bytes(entry.owner.as_bytes().to_vec())),
                     ("mode", Field::Word(entry.mode.lower())),
                     ("kind", Field::Word(kind)),
-                    ("turn", Field::Number(has_turn.into())),
+                    ("turn", Field::Number((has_turn && !has_void_turns).into())),
                     ("waited-ms", number(waited_ms)),
                     ("left-ms", left_ms),
                 ]
             });
             (queue.len(), rows.collect())
         });
-        ctx.reply_map(4);
+        ctx.reply_map(5);
         ctx.reply_bytes(b"mode");
         ctx.reply_bytes(mode.as_bytes());
+        ctx.reply_bytes(b"holder-count");
+        ctx.reply_integer(i64::try_from(count).unwrap_or(i64::MAX));
         ctx.reply_bytes(b"holders");
         reply_rows(ctx, holders.into_iter().map(|(_, row)| row).collect());
         ctx.reply_bytes(b"queue-length");

@@ -33,7 +33,7 @@ impl Lock {
                 if let Reply::MustWait { .. } = reply {
                     let ticket = memory.queue.ticket_of(ask.owner);
                     let mut entry = Entry::new(&ask, Kind::Blocked(waiter), ends_at, moment.now);
-                    entry.client = client;
+                    entry.client = entry.client.or(client);
                     self.stand(memory, ticket, entry);
                 }
                 reply

@@ -90,6 +90,8 @@ pub enum Word {
     Queue,
     /// `SESSION`
     Session,
+    /// `HOLDERS n`
+    Holders,
     /// `WAITERS n`
     Waiters,
     /// `COUNT n`
@@ -111,6 +113,7 @@ impl Word {
             Self::Block => "BLOCK",
             Self::Queue => "QUEUE",
             Self::Session => "SESSION",
+            Self::Holders => "HOLDERS",
             Self::Waiters => "WAITERS",
             Self::Count => "COUNT",
         }
@@ -121,7 +124,7 @@ impl Word {
         match self {
             Self::Lease | Self::Block | Self::Queue => Some("ms"),
             Self::Token => Some("t"),
-            Self::Depth | Self::DownTo | Self::Waiters | Self::Count => Some("n"),
+            Self::Depth | Self::DownTo | Self::Holders | Self::Waiters | Self::Count => Some("n"),
             _ => None,
         }
     }
@@ -187,12 +190,20 @@ pub struct Arguments<'a> {
     pub queue: Option<LeaseMs>,
     /// `SESSION`
     pub session: bool,
+    /// `HOLDERS`, or [`HOLDERS_DEFAULT`].
+    pub holders: usize,
     /// `WAITERS` or `COUNT`, or [`COUNT_DEFAULT`].
     pub count: usize,
 }
 
 /// Waiters or queues that are listed unless a count is given.
 const COUNT_DEFAULT: usize = 10;
+
+/// Holders that are listed unless a count is given.
+const HOLDERS_DEFAULT: usize = 100;
+
+/// Holders and waiters that one reply lists at most: some ten milliseconds of the server's time.
+const LISTED_MAX: u64 = 10_000;
 
 /// A longer wait is a wait for ever. Milliseconds: seven days.
 const BLOCK_MS_MAX: u64 = LeaseMs::MAX.get();
@@ -266,6 +277,7 @@ impl Command {
             block_ms: None,
             queue: None,
             session: false,
+            holders: HOLDERS_DEFAULT,
             count: COUNT_DEFAULT,
         };
         for positional in self.positional {
@@ -321,7 +333,8 @@ impl Word {
             Self::Lease => (1, limits.max_lease.get(), " milliseconds"),
             Self::Block => (0, BLOCK_MS_MAX, " milliseconds"),
             Self::Queue => (1, QUEUE_MS_MAX, " milliseconds"),
-            Self::Waiters => (0, 1_000_000, ""),
+            Self::Holders => (0, LISTED_MAX, " holders"),
+            Self::Waiters => (0, LISTED_MAX, " waiters"),
             Self::Count => (1, 1000, ""),
             Self::Depth => (1, limits.max_depth as u64, " levels"),
             Self::DownTo => (0, limits.max_depth as u64, " levels"),
@@ -381,6 +394,10 @@ impl<'a> Arguments<'a> {
             Word::Session => self.session = true,
             Word::Block => self.block_ms = Some(word.number(given, limits)?),
             Word::Queue => self.queue = LeaseMs::new(word.number(given, limits)?),
+            Word::Holders => {
+                let holders = word.number(given, limits)?;
+                self.holders = usize::try_from(holders).unwrap_or(usize::MAX);
+            }
             Word::Waiters | Word::Count => {
                 let count = word.number(given, limits)?;
                 self.count = usize::try_from(count).unwrap_or(usize::MAX);

@@ -210,6 +210,18 @@ impl Holders {
         }
     }
 
+    /// Number of holds whose deadline has come.
+    pub(crate) fn count_over(&self, now: Now) -> usize {
+        match self {
+            Self::Free => 0,
+            Self::Sole(_, grip) => {
+                let over = |(_, hold): &(Mode, &Hold)| hold.deadline.is_over_at(now);
+                grip.pair().into_iter().flatten().filter(over).count()
+            }
+            Self::Shared(readers) => readers.count_over(now),
+        }
+    }
+
     /// When the last hold is over.
     pub(crate) fn latest_deadline(&self) -> Option<EpochMs> {
         match self {

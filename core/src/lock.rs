@@ -64,6 +64,11 @@ impl Lock {
         self.holders.len()
     }
 
+    /// Number of holds that are not over.
+    pub fn hold_count_at(&self, now: Now) -> usize {
+        self.holders.len().saturating_sub(self.holders.count_over(now))
+    }
+
     /// Bytes on the heap beside the lock's own, about.
     pub fn heap_bytes(&self) -> usize {
         self.holders.heap_bytes()

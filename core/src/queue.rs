@@ -70,16 +70,15 @@ pub struct Entry {
     pub upgrade: bool,
     /// The depth to be at, as [`Acquire::depth`].
     pub depth: Option<u16>,
-    /// The connection that the hold is to be tied to.
-    pub session: Option<ClientId>,
     /// Parked, or asking again.
     pub kind: Kind,
     /// When the wait is over; `None` is never.
     pub ends_at: Option<EpochMs>,
     /// When the wait began.
     pub since: Now,
-    /// The connection that is parked.
+    /// The connection that is parked, or that the hold is to be tied to: it is the same one.
     pub client: Option<ClientId>,
+    is_session: bool,
     /// An upgrader's place: before everybody who came to the end.
     pub(crate) is_in_front: bool,
     /// As in [`Queue::by_look`].
@@ -94,14 +93,19 @@ impl Entry {
             lease: ask.lease,
             upgrade: ask.upgrade,
             depth: ask.depth,
-            session: ask.session,
             kind,
             ends_at,
             since,
-            client: None,
+            client: ask.session,
+            is_session: ask.session.is_some(),
             is_in_front: false,
             look_at: None,
         }
+    }
+
+    /// The connection that the hold is to be tied to.
+    pub fn session(&self) -> Option<ClientId> {
+        self.client.filter(|_| self.is_session)
     }
 }
 
@@ -141,8 +145,7 @@ pub struct Queue {
     /// A ticket that asks again and again is moved once in its window, not with each question.
     by_look: BTreeSet<(EpochMs, Place)>,
     by_waiter: BTreeMap<WaiterId, Place>,
-    /// Blocked connections, each of which waits once.
-    by_client: BTreeMap<ClientId, Place>,
+    by_client: BTreeSet<(ClientId, Place)>,
 }
 
 impl Queue {
@@ -319,14 +322,14 @@ impl Queue {
 
     fn index_blocked(
         by_waiter: &mut BTreeMap<WaiterId, Place>,
-        by_client: &mut BTreeMap<ClientId, Place>,
+        by_client: &mut BTreeSet<(ClientId, Place)>,
         place: Place,
         entry: &Entry,
     ) {
         if let Kind::Blocked(waiter) = entry.kind {
             by_waiter.insert(waiter, place);
             if let Some(client) = entry.client {
-                by_client.insert(client, place);
+                by_client.insert((client, place));
             }
         }
     }
@@ -353,15 +356,18 @@ impl Queue {
         }
         if let Kind::Blocked(waiter) = entry.kind {
             self.by_waiter.remove(&waiter);
-            entry.client.map(|client| self.by_client.remove(&client));
+            entry.client.map(|client| self.by_client.remove(&(client, place)));
         }
         Some(entry)
     }
 
-    /// Removes the wait of this connection. True if it had one.
-    pub(crate) fn remove_client(&mut self, client: ClientId) -> bool {
-        let place = self.by_client.get(&client).copied();
-        place.and_then(|place| self.remove(place)).is_some()
+    /// Removes the wait of this connection, if it waits.
+    pub(crate) fn remove_client(&mut self, client: ClientId) {
+        while let Some((other, place)) = self.by_client.range((client, Place::FIRST)..).next()
+            && *other == client
+        {
+            self.remove(*place);
+        }
     }
 
     pub(crate) fn remove_waiter(&mut self, waiter: WaiterId) -> Option<Entry> {

@@ -58,6 +58,11 @@ impl Readers {
         deadline.is_over_at(now).then_some(*token)
     }
 
+    /// Goes through those alone.
+    pub(crate) fn count_over(&self, now: Now) -> usize {
+        self.by_deadline.iter().take_while(|(deadline, _)| deadline.is_over_at(now)).count()
+    }
+
     pub(crate) fn latest_deadline(&self) -> Option<EpochMs> {
         self.by_deadline.last().map(|(deadline, _)| *deadline)
     }

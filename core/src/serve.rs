@@ -131,7 +131,7 @@ impl Lock {
         let owner = entry.owner.as_bytes();
         let held = self.holders.hold(owner, entry.mode).copied();
         let reply = match held {
-            _ if entry.session.is_some() && !memory.may_tie(held, moment) => {
+            _ if entry.session().is_some() && !memory.may_tie(held, moment) => {
                 Reply::Refused(Refusal::TooManySessions)
             }
             Some(hold) => self.enter_again(entry.depth, entry.lease, hold, moment, effects),
@@ -145,7 +145,7 @@ impl Lock {
             if depth > held.map_or(0, |before| before.depth) {
                 memory.remember_grant(waiter, token);
             }
-            if let Some(client) = entry.session {
+            if let Some(client) = entry.session() {
                 memory.sessions.tie(token, client, entry.lease, moment.now);
             }
         }

@@ -319,7 +319,7 @@ fn waits_windows_and_counts_have_their_ranges() {
         (
             &INFO,
             "k WAITERS 1000001",
-            "WAITERS must be an integer from 0 to 1000000, not '1000001'".into(),
+            "WAITERS must be an integer from 0 to 10000 waiters, not '1000001'".into(),
         ),
         (&QUEUES, "COUNT 0", "COUNT must be an integer from 1 to 1000, not '0'".into()),
         (&QUEUES, "COUNT 1001", "COUNT must be an integer from 1 to 1000, not '1001'".into()),
@@ -408,7 +408,7 @@ fn the_table_of_commands_is_as_documented() {
         (FORCE_USAGE, -2, writes),
         (HOLDS_USAGE, -3, reads),
         (CHECK_USAGE, -3, reads),
-        ("RLOCK.INFO key [WAITERS n]", -2, reads),
+        ("RLOCK.INFO key [HOLDERS n] [WAITERS n]", -2, reads),
         ("RLOCK.QUEUES [COUNT n]", -1, Access::Keyless),
         ("RLOCK.HELP", 1, Access::Keyless),
         ("RLOCK.APPLY key payload", 3, writes),

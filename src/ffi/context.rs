@@ -126,21 +126,21 @@ impl Ctx {
     /// it what it asks of a client: enough replicas, a disk that can be written, a slot that is
     /// served.
     pub fn gate_of(&self, name: &Name<'_>) -> Gate {
-        // SAFETY: context; the format says a string of the server's, an empty one of ours, and what
-        // is asked. The server refuses with a null reply, and says why in `errno`; another reply is
-        // ours to free.
+        // SAFETY: context; the format says a string of the server's, an empty one of ours, and how:
+        // in script mode, and with an error for a reply (Valkey 9.1 fails where it has none to
+        // give). The reply is ours to free, after `errno` was read, which says why it is an error.
         unsafe {
             let call = there(raw::RedisModule_Call);
             let (command, nothing) = (c"RLOCK.APPLY".as_ptr(), c"".as_ptr());
-            let reply = call(self.0, command, c"scS".as_ptr(), name.string, nothing);
-            if !reply.is_null() {
-                there(raw::RedisModule_FreeCallReply)(reply);
-                return Gate::Open;
+            let reply = call(self.0, command, c"scSE".as_ptr(), name.string, nothing);
+            let why = Error::last_os_error().raw_os_error();
+            let kind = there(raw::RedisModule_CallReplyType)(reply);
+            there(raw::RedisModule_FreeCallReply)(reply);
+            match why {
+                _ if kind == raw::REDISMODULE_REPLY_STRING => Gate::Open,
+                Some(libc::EPERM) => Gate::Elsewhere,
+                _ => Gate::Shut,
             }
-        }
-        match Error::last_os_error().raw_os_error() {
-            Some(libc::EPERM) => Gate::Elsewhere,
-            _ => Gate::Shut,
         }
     }
 

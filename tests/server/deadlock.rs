@@ -54,8 +54,8 @@ fn the_log_has_the_whole_cycle() {
     client.error("RLOCK.ACQUIRE lock:ann cid BLOCK 0");
     let log = server.log();
     let line = log.lines().find(|line| line.contains("deadlock")).unwrap();
-    let cycle = "a cycle of 3 owners: 'cid' waits at 'lock:ann' for 'ann', 'ann' waits at 'lock:bob' \
-                 for 'bob', 'bob' waits at 'lock:cid' for 'cid'";
+    let cycle = "a cycle of 3 owners: 'cid' waits at 'lock:ann' for 'ann', 'ann' waits at \
+                 'lock:bob' for 'bob', 'bob' waits at 'lock:cid' for 'cid'";
     assert!(line.contains(cycle), "{line}");
 }
 

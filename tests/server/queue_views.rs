@@ -59,10 +59,10 @@ fn info_shows_the_first_ten_unless_told_otherwise() {
     for (words, count) in [("WAITERS 0", 0), ("WAITERS 1", 1), ("waiters 30", 30)] {
         assert_eq!(shown(words), count, "{words}");
     }
-    assert_eq!(shown("WAITERS 1000000"), 30);
+    assert_eq!(shown("WAITERS 10000"), 30);
     for bad in ["-1", "1000001", "x", ""] {
         let error = client.error(&format!("RLOCK.INFO door WAITERS {bad}"));
-        assert!(error.contains("WAITERS") && error.contains("from 0 to 1000000"), "{error}");
+        assert!(error.contains("WAITERS") && error.contains("from 0 to 10000"), "{error}");
     }
 }
 

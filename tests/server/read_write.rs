@@ -1,6 +1,6 @@
 //! Readers and writers, step by step, with what is left after each step.
 
-use crate::support::{Client, Server, until};
+use crate::support::{Client, Server, flat_map, integer, items, until};
 
 /// One step: what is asked, what is replied (`t` = a token, `-` = nil, `!X` = error X, else the
 /// number), and what `RLOCK.INFO` shows then.
@@ -263,6 +263,10 @@ fn a_thousand_readers_hold_together() {
         client.granted(&format!("RLOCK.ACQUIRE door reader:{reader} READ LEASE 90000"));
     }
     assert_eq!(client.lock("door").holds.len(), 1_000);
+    // 100 of them unless more are asked for.
+    let listed = flat_map(&client.ask("RLOCK.INFO door"));
+    assert_eq!(integer(&listed["holder-count"]), 1_000);
+    assert_eq!(items(&listed["holders"]).len(), 100);
     client.refused("RLOCK.ACQUIRE door ann");
     for reader in (0..1_000).rev() {
         assert_eq!(client.number(&format!("RLOCK.RELEASE door reader:{reader}")), 0);

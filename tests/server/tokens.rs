@@ -1,6 +1,6 @@
 //! Fencing tokens: each greater than every one before, whatever happened to the data.
 
-use crate::support::{Payload, Server, TOKEN_END, with_token};
+use crate::support::{Payload, Server, TOKEN_END, Version, with_token};
 
 /// As far ahead of the clock as a client may bring a token, about.
 const AHEAD_US: i64 = 50_000_000;
@@ -212,7 +212,7 @@ fn restore_refuses_a_token_more_than_a_minute_ahead_and_forgets_it() {
 #[test]
 fn a_token_ahead_is_passed_over_after_a_restart_though_no_lock_is_left() {
     let mut server = Server::start();
-    if server.version() < (7, 2) {
+    if server.version() < Version::Redis(7, 2) {
         return;
     }
     let last = plant_a_token_ahead(&server, "door", AHEAD_US);

@@ -98,9 +98,7 @@ impl Pair {
             self.waiters.push(waiter);
             let ms = u64::from(more / 16);
             let ends_at = (ms > 0).then(|| self.now.after_ms(ms));
-            // A connection waits once.
-            let client = ask.session.filter(|client| !self.naive.is_waiting(*client));
-            self.ask(Input::Park(ask, Parking { waiter, client, ends_at }));
+            self.ask(Input::Park(ask, Parking { waiter, client: ask.session, ends_at }));
         }
     }
 

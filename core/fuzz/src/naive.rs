@@ -189,10 +189,6 @@ impl Naive {
         self.queue.retain(|one| one.client != Some(client));
     }
 
-    pub fn is_waiting(&self, client: ClientId) -> bool {
-        self.queue.iter().any(|one| one.client == Some(client))
-    }
-
     fn come_due(&mut self, limits: Limits, told: &mut Told) {
         let (now, now_us) = (self.now, self.now_us);
         self.end(|hold| hold.deadline <= now, End::Expired, told);

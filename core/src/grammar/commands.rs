@@ -55,7 +55,7 @@ pub const RENEW: Command = Command {
 /// `RLOCK.CANCEL`
 pub const CANCEL: Command = Command {
     name: "RLOCK.CANCEL",
-    summary: "Withdraws an owner's ticket; returns 1 if there was one, else 0.",
+    summary: "Ends an owner's waits; returns how many places it gave up.",
     complexity: "O(log N) with N the number of those who wait",
     flags: "write fast",
     acl: "write fast",
@@ -105,12 +105,12 @@ pub const CHECK: Command = Command {
 pub const INFO: Command = Command {
     name: "RLOCK.INFO",
     summary: "Returns how a lock is held and by whom.",
-    complexity: "O(N) with N the number of holds",
+    complexity: "O(N) with N the number of holders and waiters that are listed",
     flags: "readonly",
     acl: "read",
     access: Access::Reads,
     positional: &[Positional::Key],
-    options: &[Word::Waiters],
+    options: &[Word::Holders, Word::Waiters],
 };
 
 /// `RLOCK.QUEUES`

@@ -89,7 +89,7 @@ impl Writer {
         self.bytes.extend(flags.map(u8::from));
         self.small(entry.lease.get());
         self.small(entry.depth.map_or(0, u64::from));
-        self.client(entry.session.map(|client| client.get()));
+        self.client(entry.session().map(|client| client.get()));
         match entry.ends_at {
             Some(at) => self.moment(world, at),
             None => self.bytes.push(255),

@@ -197,10 +197,7 @@ impl World {
         let waiter = WaiterId::from(self.last_waiter);
         let ends_at = block_ms.map(|ms| self.now.after_ms(ms));
         self.parked.insert(waiter, ask.owner.to_vec());
-        // A connection waits once.
-        let is_waiting = |client| self.memory.queue.iter().any(|(one, _)| one.client == client);
-        let client = ask.session.filter(|client| !is_waiting(Some(*client)));
-        let parking = Parking { waiter, client, ends_at };
+        let parking = Parking { waiter, client: ask.session, ends_at };
         let parked = self.step(Input::Park(ask, parking));
         let is_answered = parked.wakes.iter().any(|wake| wake.waiter == waiter);
         assert!(!is_answered, "one who had to wait was answered at once: {parked:?}");

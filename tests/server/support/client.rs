@@ -106,7 +106,7 @@ impl Client {
     /// The lock as `RLOCK.INFO` shows it.
     #[track_caller]
     pub fn lock(&mut self, key: &str) -> LockView {
-        LockView::read(&self.ask(&format!("RLOCK.INFO {key}")))
+        LockView::read(&self.ask(&format!("RLOCK.INFO {key} HOLDERS 10000")))
     }
 
     /// Mode and holds in one line: `write: ann write 2, ann read 1`.

@@ -19,7 +19,7 @@ impl Client {
     /// Who waits for the lock, first in line first.
     #[track_caller]
     pub fn waiters(&mut self, key: &str) -> Vec<WaiterView> {
-        let reply = self.ask(&format!("RLOCK.INFO {key} WAITERS 1000000"));
+        let reply = self.ask(&format!("RLOCK.INFO {key} WAITERS 10000"));
         let fields = flat_map(&reply);
         let waiters: Vec<_> = items(&fields["waiters"]).iter().map(waiter).collect();
         assert_eq!(integer(&fields["queue-length"]), waiters.len() as i64);
