@@ -107,6 +107,9 @@ fn pairs() -> Vec<(&'static Workload, &'static Kind)> {
     let is_wanted =
         |wanted: &str, name: &str| wanted.is_empty() || wanted.split(',').any(|word| word == name);
     let kinds = faults::ALL.iter().filter(|kind| is_wanted(&fault, kind.name));
+    let planted =
+        faults::PLANTED.iter().filter(|kind| !fault.is_empty() && is_wanted(&fault, kind.name));
+    let kinds = kinds.chain(planted);
     let mut pairs = Vec::new();
     for kind in kinds {
         for workload in workloads::ALL.iter().filter(|w| is_wanted(&workload, w.name)) {
@@ -137,7 +140,16 @@ fn say(workload: &Workload, kind: &Kind, outcome: &Outcome) {
         percentile(99)
     );
     // More of the same says nothing new.
-    violations.iter().take(3).for_each(|violation| println!("  {violation}"));
+    let mut said: Vec<&str> = Vec::new();
+    for violation in violations {
+        let checker = violation.split(':').next().unwrap_or_default();
+        if !said.contains(&checker) {
+            println!("  {violation}");
+            let alike = violations.iter().filter(|other| other.starts_with(checker));
+            println!("  {} of {checker} in all", alike.count());
+            said.push(checker);
+        }
+    }
 }
 
 fn number(name: &str) -> Option<u64> {

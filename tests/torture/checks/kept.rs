@@ -51,11 +51,11 @@ fn check_hold(history: &History, hold: &Hold) -> Vec<Violation> {
                 may_be_let_go = is_let_go;
                 is_wrong.then(|| format!("depth {left} is left, not {expected:?}"))
             }
-            (Asked::Renew { .. }, Reply::Number(1)) => {
+            (Asked::Renew { .. }, Reply::Number(1)) | (Asked::Look { .. }, Reply::Number(_)) => {
                 may_be_let_go = is_let_go;
                 None
             }
-            (Asked::Release { .. } | Asked::Renew { .. }, Reply::NotHeld) => {
+            (Asked::Release { .. } | Asked::Renew { .. } | Asked::Look { .. }, Reply::NotHeld) => {
                 (is_let_go, may_be_let_go) = (true, true);
                 is_certain.then(|| "it was lost".to_owned())
             }

@@ -63,6 +63,7 @@ fn fault_of(history: &History, op: &Op, holds_of_owner: &[&Hold]) -> Option<Stri
         }
         (Asked::Acquire(_), Reply::Token(_) | Reply::Nil) => None,
         (Asked::Renew { .. }, Reply::Number(1) | Reply::NotHeld) => None,
+        (Asked::Look { .. }, Reply::Number(1..) | Reply::NotHeld) => None,
         (Asked::Release { .. }, Reply::Number(0..) | Reply::NotHeld) => None,
         (Asked::Cancel, Reply::Number(0 | 1)) => None,
         (Asked::Count { .. }, Reply::Number(1..) | Reply::Nil) => None,
