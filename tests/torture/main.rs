@@ -21,6 +21,7 @@ mod support;
 
 mod actor;
 mod aftermath;
+mod chaos;
 mod checks;
 mod clock;
 mod crowd;
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
         [] => torture(),
+        ["chaos"] => chaos(),
         ["act", ref words @ ..] => {
             crowd::act(words);
             ExitCode::SUCCESS
@@ -72,9 +74,21 @@ fn main() -> ExitCode {
     }
 }
 
+/// How long, and with which choices.
+fn wishes() -> (u64, u64) {
+    let seconds = number("RLOCK_SECONDS").unwrap_or(60);
+    (seconds, number("RLOCK_SEED").unwrap_or_else(|| fastrand::u64(..1_000_000_000)))
+}
+
+fn chaos() -> ExitCode {
+    let (seconds, seed) = wishes();
+    let tally = chaos::run(seconds * 1000, seed);
+    println!("{tally}");
+    if tally.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
 fn torture() -> ExitCode {
-    let seconds: u64 = number("RLOCK_SECONDS").unwrap_or(60);
-    let seed = number("RLOCK_SEED").unwrap_or_else(|| fastrand::u64(..1_000_000_000));
+    let (seconds, seed) = wishes();
     let pairs = pairs();
     assert!(!pairs.is_empty(), "no such FAULT or WORKLOAD");
     println!("{} pairs of workload and fault, {seconds} s for all, SEED={seed}", pairs.len());

@@ -345,7 +345,7 @@ impl Server {
     }
 
     /// Why this server may not have been well, if so.
-    fn complaint(&mut self) -> Option<String> {
+    pub fn complaint(&mut self) -> Option<String> {
         if let Some(process) = &mut self.process
             && let Some(status) = process.try_wait().unwrap()
         {

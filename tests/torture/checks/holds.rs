@@ -140,9 +140,12 @@ impl OneOwner<'_> {
                 }
             }
             (Asked::Cancel, _) => self.polls.clear(),
-            (Asked::HangUp, _) => self.may_end_with(op.connection, op.sent_ns),
-            (_, Reply::Lost) => self.may_end_with(op.connection, op.sent_ns),
             _ => {}
+        }
+        // Whoever is told an error closes the connection.
+        let is_trouble = matches!(op.reply, Reply::Lost | Reply::Error(_));
+        if is_trouble || op.asked == Asked::HangUp {
+            self.may_end_with(op.connection, op.sent_ns);
         }
     }
 

@@ -22,7 +22,7 @@ const LONGER_MS: u64 = 2500;
 
 pub const KIND: Kind = Kind {
     name: "split",
-    start: || Box::new(Split::start("1")),
+    start: || Box::new(Split::start("1", GOES_ON_MS)),
     promise: Promise {
         holds_at_once: false,
         may_close: true,
@@ -35,9 +35,13 @@ pub const KIND: Kind = Kind {
     left_out: &[("counter", "a count that was not replicated is lost, as Redis documents")],
 };
 
-/// Without the setting that is to bound it: two owners hold for as long as it lasts.
-pub const UNBOUNDED: Kind =
-    Kind { name: "unbounded", start: || Box::new(Split::start("0")), ..KIND };
+/// Without the setting that is to bound it two owners hold for as long as it lasts.
+pub const UNBOUNDED: Kind = Kind {
+    name: "unbounded",
+    start: || Box::new(Split::start("0", 0)),
+    promise: Promise { goes_on_ms: 0, ..KIND.promise },
+    ..KIND
+};
 
 /// A server, and the ways to it from the other side.
 struct Node {
@@ -83,17 +87,18 @@ struct Split {
     /// First the primary.
     nodes: Vec<Node>,
     map: Arc<RwLock<Map>>,
+    goes_on_ms: u64,
 }
 
 impl Split {
-    fn start(min_replicas: &str) -> Split {
+    fn start(min_replicas: &str, goes_on_ms: u64) -> Split {
         let bound = ["min-replicas-to-write", min_replicas, "min-replicas-max-lag", "1"];
         let settings = [&SETTINGS[..], &bound].concat();
         let servers = (0..3).map(|_| Node::of(Server::primary(&settings)));
         let nodes: Vec<Node> = servers.collect();
         let near_url = nodes[0].server.url("");
         let map = Map { near: 0, near_url, far_url: nodes[0].far_url() };
-        let split = Split { nodes, map: Arc::new(RwLock::new(map)) };
+        let split = Split { nodes, map: Arc::new(RwLock::new(map)), goes_on_ms };
         split.nodes[1..].iter().for_each(|node| node.follow(&split.nodes[0]));
         split.until_whole();
         split
@@ -163,11 +168,11 @@ impl Fault for Split {
             let cut_ns = now_ns();
             blow.rest(1500);
             self.promote();
-            let ends_ns = cut_ns + ns(GOES_ON_MS + LEASE_MS + LONGER_MS);
+            let stops_ns = cut_ns + ns(self.goes_on_ms);
+            let ends_ns = stops_ns + ns(LEASE_MS + LONGER_MS);
             Stop::default().within(ms(ends_ns.saturating_sub(now_ns())) as u64);
-            let (from_ns, to_ns) = (cut_ns + ns(GOES_ON_MS), now_ns());
             let mark = Mark::Shut(Some(self.map.read().unwrap().near));
-            blow.events.push(Event { mark, from_ns, to_ns });
+            blow.events.push(Event { mark, from_ns: stops_ns, to_ns: now_ns() });
             self.mend();
         });
     }
