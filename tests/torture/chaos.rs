@@ -4,24 +4,34 @@
 //! present holder may write to; whoever holds next would see it.
 
 use std::fmt;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use redis::{Connection, RedisError, RedisResult, Value};
+use redis::{Connection, IntoConnectionInfo, RedisError, RedisResult, Value};
 
-use crate::clock::{Stop, now_ns, ns};
+use crate::clock::{Stop, ms, now_ns, ns};
 use crate::support::{Server, text};
 use crate::words::packed;
 
-/// So many sessions have a lock of their own, and as many again want one of those.
-const LOCKS: u32 = 12;
-const SESSIONS: u32 = 2 * LOCKS;
-const TAKERS: u32 = 3;
+/// So many sessions have a lock of their own, and some want one of those.
+const LOCKS: u32 = 8;
+const SESSIONS: u32 = LOCKS + 4;
+const TAKERS: u32 = 2;
+/// Sessions that only PING, and one who takes their locks away.
+const CHOIR: Range<u32> = SESSIONS + TAKERS..SESSIONS + TAKERS + 12;
+const LAST: u32 = CHOIR.end;
 /// Who is not answered by then never is: no session stays as long.
 const REPLY_MS_MAX: u64 = 20_000;
+/// So many commands at once, and so many times that before the first reply is read.
+const CHUNK: u64 = 30;
+const AHEAD: usize = 5;
+/// The choir and all others take turns, each so long: with all of them the threads have no time.
+const TURN_MS: f64 = 1000.0;
+const REST_MS: u64 = 20;
 const STAY_MS_MAX: u64 = 60;
 const LOOK_MS: u64 = 20;
 /// The first ones tell enough.
@@ -68,17 +78,20 @@ pub fn run(lasts_ms: u64, seed: u64) -> Arc<Tally> {
     let mut server = Server::primary(&["io-threads", "4", "io-threads-do-reads", "yes"]);
     let (tally, stop) = (Arc::new(Tally::default()), Arc::new(Stop::default()));
     // Valkey would leave its threads alone with a load like this one, by default.
-    for setting in ["events-per-io-thread 0", "io-threads-always-active yes"] {
-        server.client().attempt(&format!("CONFIG SET {setting}")).ok();
-    }
+    server.client().attempt("CONFIG SET events-per-io-thread 0").ok();
     // By both kinds of sockets.
     let urls = [server.url(""), format!("redis://127.0.0.1:{}", server.tcp_port())];
-    let actors = (0..SESSIONS + TAKERS).map(|number| {
+    let actors = (0..=LAST).map(|number| {
         let rng = fastrand::Rng::with_seed(seed.wrapping_add(u64::from(number)));
         let url = urls[number as usize % urls.len()].clone();
         let (tally, stop) = (tally.clone(), stop.clone());
         let actor = Actor { number, life: 0, rng, url, tally, stop };
-        let live = if number < SESSIONS { Actor::be_a_session } else { Actor::take };
+        let live = match number {
+            ..SESSIONS => Actor::be_a_session,
+            _ if CHOIR.contains(&number) => Actor::sing,
+            LAST => Actor::hush,
+            _ => Actor::take,
+        };
         std::thread::spawn(move || live(actor))
     });
     let actors: Vec<JoinHandle<()>> = actors.collect();
@@ -113,6 +126,10 @@ struct Actor {
 impl Actor {
     fn be_a_session(mut self) {
         while !self.stop.is_set() {
+            if is_for_the_choir() {
+                self.stop.within(REST_MS);
+                continue;
+            }
             self.life += 1;
             match self.live() {
                 Ok(()) => {}
@@ -128,7 +145,7 @@ impl Actor {
     fn live(&mut self) -> RedisResult<()> {
         let mut link = connected(&self.url)?;
         self.ask(&mut link, "CLIENT SETNAME session")?;
-        while !self.stop.is_set() {
+        while !self.stop.is_set() && !is_for_the_choir() {
             let key = self.any_lock();
             let Some(token) = self.acquire(&mut link, &key)? else { continue };
             self.hold(&mut link, &key, token)?;
@@ -145,7 +162,7 @@ impl Actor {
 
     /// Its own, or one of all.
     fn any_lock(&mut self) -> String {
-        let is_own = self.number < LOCKS && self.rng.u8(..4) > 0;
+        let is_own = self.number < LOCKS && self.rng.u8(..16) > 0;
         format!("chaos:{}", if is_own { self.number } else { self.rng.u32(..LOCKS) })
     }
 
@@ -177,21 +194,42 @@ impl Actor {
         let mut number = 0;
         while now_ns() < ends_ns && !self.stop.is_set() {
             match self.rng.u8(..12) {
-                0..5 => drop(self.ask(link, "PING")?),
+                0..5 => (0..20).try_for_each(|_| self.ask(link, "PING").map(drop))?,
                 5 => self.wait_elsewhere(link)?,
                 6 => drop(self.ask(link, "EVAL return(1) 0")?),
-                _ => {
-                    let times = if self.rng.bool() { 1 } else { 50 };
-                    let lines =
-                        (number + 1..=number + times).map(|n| format!("SET {count} {token}:{n}"));
-                    self.ask_all(link, &lines.collect::<Vec<_>>())?;
-                    number += times;
-                    last = Some(format!("{token}:{number}"));
+                7 | 8 => {
+                    number += 1;
+                    self.ask(link, &format!("SET {count} {token}:{number}"))?;
                 }
+                _ => number = self.flood(link, &format!("SET {count} {token}"), number)?,
+            }
+            if number > 0 {
+                last = Some(format!("{token}:{number}"));
             }
             self.expect(link, &count, &last)?;
         }
         Ok(())
+    }
+
+    /// Says `line:1`, `line:2` and so on so fast that the server has something to read all the time.
+    /// The last number.
+    fn flood(&mut self, link: &mut Connection, line: &str, mut number: u64) -> RedisResult<u64> {
+        let chunks = self.rng.usize(1..AHEAD * 4);
+        self.tally.operations.fetch_add(chunks as u64 * CHUNK, Ordering::Relaxed);
+        for chunk in 0..chunks + AHEAD {
+            if chunk < chunks {
+                let lines = (number + 1..=number + CHUNK).map(|n| packed(&format!("{line}:{n}")));
+                let bytes: Vec<u8> = lines.flat_map(|line| line.get_packed_command()).collect();
+                link.send_packed_command(&bytes)?;
+                number += CHUNK;
+            }
+            if chunk >= AHEAD {
+                for _ in 0..CHUNK {
+                    told(link.recv_response().and_then(Value::extract_error))?;
+                }
+            }
+        }
+        Ok(number)
     }
 
     /// A session that waits for another lock as well, for a moment.
@@ -229,8 +267,54 @@ impl Actor {
         while !self.stop.is_set() {
             let Ok(mut link) = connected(&self.url) else { continue };
             while !self.stop.is_set() && self.strike(&mut link).is_ok() {
-                let ms = *self.rng.choice(&[0, 0, 1, 5]).unwrap();
+                let ms = match is_for_the_choir() {
+                    true => REST_MS,
+                    false => *self.rng.choice(&[0, 0, 0, 0, 0, 0, 1, 5]).unwrap(),
+                };
                 self.stop.within(ms);
+            }
+        }
+    }
+
+    /// A session that does nothing but PING: mostly the server waits for what it says next.
+    fn sing(mut self) {
+        while !self.stop.is_set() {
+            if is_for_the_choir() {
+                self.life += 1;
+                drop(self.sing_once());
+                self.tally.closed.fetch_add(1, Ordering::Relaxed);
+            } else {
+                self.stop.within(REST_MS);
+            }
+        }
+    }
+
+    fn sing_once(&mut self) -> RedisResult<()> {
+        let mut link = connected(&self.url)?;
+        let (number, owner) = (self.number, self.owner());
+        self.ask(&mut link, &format!("RLOCK.ACQUIRE choir:{number} {owner} LEASE 60000 SESSION"))?;
+        self.tally.grants.fetch_add(1, Ordering::Relaxed);
+        while !self.stop.is_set() && is_for_the_choir() {
+            self.ask(&mut link, "PING")?;
+        }
+        Ok(())
+    }
+
+    /// Takes away what they hold, one after the other.
+    fn hush(mut self) {
+        let mut voices = CHOIR.cycle();
+        while !self.stop.is_set() {
+            let Ok(mut link) = connected(&self.url) else { continue };
+            while !self.stop.is_set() {
+                if !is_for_the_choir() {
+                    self.stop.within(REST_MS);
+                    continue;
+                }
+                self.tally.blows.fetch_add(1, Ordering::Relaxed);
+                let line = format!("DEL choir:{}", voices.next().unwrap());
+                if self.ask(&mut link, &line).is_err() {
+                    break;
+                }
             }
         }
     }
@@ -241,6 +325,10 @@ impl Actor {
         let deletes = vec![format!("DEL {key}"); 4];
         let lines = match self.rng.u8(..40) {
             0 => vec!["FLUSHALL".to_owned()],
+            _ if self.rng.u8(..4) == 0 => {
+                let all = (0..LOCKS).map(|lock| format!("chaos:{lock}"));
+                vec![format!("DEL {}", all.collect::<Vec<_>>().join(" "))]
+            }
             1..4 => vec![format!("RENAME {key} elsewhere")],
             4..8 => vec!["MULTI".to_owned(), deletes[0].clone(), "EXEC".to_owned()],
             8..12 => vec![format!("EVAL return(redis.call('DEL',KEYS[1])) 1 {key}")],
@@ -283,8 +371,17 @@ impl Actor {
     }
 }
 
+/// Whether it has the server now.
+fn is_for_the_choir() -> bool {
+    ms(now_ns()) / TURN_MS % 2.0 < 1.0
+}
+
+/// It says nothing of itself: a server treats connections in another way that have once sent two
+/// commands at a time, and here are some of both kinds.
 fn connected(url: &str) -> RedisResult<Connection> {
-    let link = redis::Client::open(url)?.get_connection()?;
+    let info = url.into_connection_info()?;
+    let silent = info.redis_settings().clone().set_skip_set_lib_name();
+    let link = redis::Client::open(info.set_redis_settings(silent))?.get_connection()?;
     link.set_read_timeout(Some(Duration::from_millis(REPLY_MS_MAX)))?;
     Ok(link)
 }
