@@ -17,10 +17,13 @@ const AWAY_MS_MAX: u64 = 20_000;
 /// Who is told that nobody may write for now asks again so much later.
 const REFUSED_MS: u64 = 20;
 
+/// Of a key and an actor's number.
+type UrlOf = dyn Fn(&str, u32) -> String + Send + Sync;
+
 /// What the fault that is at work tells the clients.
 pub struct Site {
     /// Where the lock of a key is now, as this actor sees it.
-    pub url_of: Box<dyn Fn(&str, u32) -> String + Send + Sync>,
+    pub url_of: Box<UrlOf>,
     /// Whether a hold is one only when a replica has it, by WAIT.
     pub waits_for_replica: bool,
     /// The lease of those who have no reason for another one.

@@ -107,6 +107,9 @@ impl OneOwner<'_> {
                 if let (Wait::Queue(_), Reply::Nil) = (ask.wait, reply) {
                     self.polls.push(place);
                 }
+                if *reply == Reply::NotHeld {
+                    self.end(op);
+                }
                 if matches!(reply, Reply::Lost | Reply::Never | Reply::Error(_)) {
                     self.unknown_ns.get_or_insert(op.sent_ns);
                     self.extend_possibly(op, ask.lease_ms);

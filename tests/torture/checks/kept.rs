@@ -39,6 +39,10 @@ fn check_hold(history: &History, hold: &Hold) -> Vec<Violation> {
             (Asked::Acquire(_), Reply::Token(token)) if is_certain => {
                 Some(format!("token {token} was given to it as well"))
             }
+            (Asked::Acquire(_), Reply::NotHeld) => {
+                (is_let_go, may_be_let_go) = (true, true);
+                is_certain.then(|| "entering it deeper was refused".to_owned())
+            }
             (Asked::Acquire(_), Reply::Nil) if is_certain => {
                 Some("entering again was refused".to_owned())
             }

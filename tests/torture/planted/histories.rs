@@ -300,6 +300,17 @@ fn a_hold_that_is_gone_too_early_is_seen() {
         Reply::NotHeld,
     );
     assert!(lapsed.complaints().is_empty());
+    let deeper = |at| {
+        let asked = Asked::Acquire(Ask { depth: Some(2), ..ask() });
+        Tale::new().op("a", [10, 11], acquire(), Reply::Token(100)).op(
+            "a",
+            [at, at + 1],
+            asked,
+            Reply::NotHeld,
+        )
+    };
+    assert_eq!(deeper(20).complaints(), ["kept"]);
+    assert!(deeper(LEASE_MS + 10).complaints().is_empty());
     let another_token = Tale::new().op("a", [10, 11], acquire(), Reply::Token(100)).op(
         "a",
         [20, 21],
