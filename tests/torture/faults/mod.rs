@@ -72,6 +72,7 @@ pub const ALL: &[Kind] = &[
     failover::PROMOTION,
     failover::SENTINEL,
     split::KIND,
+    split::SENTINEL,
     cluster::SLOTS,
     cluster::FAILOVER,
     wipes::FLUSH,

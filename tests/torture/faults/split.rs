@@ -5,6 +5,7 @@
 
 use std::sync::{Arc, RwLock};
 
+use super::failover::{primary_by, sentinel_of, until_known_to};
 use super::proxy::Proxy;
 use super::{Blow, Fault, Kind, SETTINGS, Shard};
 use crate::actor::Site;
@@ -12,7 +13,8 @@ use crate::clock::{Stop, ms, now_ns, ns};
 use crate::history::{Event, FULL_PROMISE, Mark, Promise};
 use crate::support::{Server, until};
 
-const PATIENCE_MS: u64 = 30_000;
+/// Sentinel takes its time to make the old primary a replica: up to 20 s.
+const PATIENCE_MS: u64 = 60_000;
 /// A session's least.
 const LEASE_MS: u64 = 1000;
 /// `min-replicas-max-lag` is a second, and the server counts in whole seconds, once a second.
@@ -22,7 +24,7 @@ const LONGER_MS: u64 = 2500;
 
 pub const KIND: Kind = Kind {
     name: "split",
-    start: || Box::new(Split::start("1", GOES_ON_MS)),
+    start: || Box::new(Split::start("1", GOES_ON_MS, false)),
     promise: Promise {
         holds_at_once: false,
         may_close: true,
@@ -35,10 +37,30 @@ pub const KIND: Kind = Kind {
     left_out: &[("counter", "a count that was not replicated is lost, as Redis documents")],
 };
 
+/// Sentinel is on the other side, and does all of it.
+pub const SENTINEL: Kind = Kind {
+    name: "split-sentinel",
+    start: || Box::new(Split::start("1", GOES_ON_MS, true)),
+    left_out: &[
+        KIND.left_out[0],
+        ("nested", SLOW),
+        ("readers", SLOW),
+        ("fifo", SLOW),
+        ("tickets", SLOW),
+        ("leases", SLOW),
+        ("orders", SLOW),
+        ("resend", SLOW),
+        ("windows", SLOW),
+    ],
+    ..KIND
+};
+
+const SLOW: &str = "a blow takes half a minute, and split has it";
+
 /// Without the setting that is to bound it two owners hold for as long as it lasts.
 pub const UNBOUNDED: Kind = Kind {
     name: "unbounded",
-    start: || Box::new(Split::start("0", 0)),
+    start: || Box::new(Split::start("0", 0, false)),
     promise: Promise { goes_on_ms: 0, ..KIND.promise },
     ..KIND
 };
@@ -53,6 +75,10 @@ struct Node {
 impl Node {
     fn of(server: Server) -> Node {
         let [for_servers, for_clients] = [(); 2].map(|()| Proxy::of(server.tcp_port()));
+        // So others, Sentinel among them, find it behind the proxy.
+        let port = for_servers.port();
+        server.client().ask("CONFIG SET replica-announce-ip 127.0.0.1");
+        server.client().ask(&format!("CONFIG SET replica-announce-port {port}"));
         Node { server, for_servers, for_clients }
     }
 
@@ -63,6 +89,10 @@ impl Node {
     fn follow(&self, primary: &Node) {
         let port = primary.for_servers.port();
         self.server.client().ask(&format!("REPLICAOF 127.0.0.1 {port}"));
+    }
+
+    fn is_primary(&self) -> bool {
+        self.server.client().info("replication", "role").as_deref() == Some("master")
     }
 
     fn has_link(&self) -> bool {
@@ -88,17 +118,19 @@ struct Split {
     nodes: Vec<Node>,
     map: Arc<RwLock<Map>>,
     goes_on_ms: u64,
+    sentinel: Option<Server>,
 }
 
 impl Split {
-    fn start(min_replicas: &str, goes_on_ms: u64) -> Split {
+    fn start(min_replicas: &str, goes_on_ms: u64, has_sentinel: bool) -> Split {
         let bound = ["min-replicas-to-write", min_replicas, "min-replicas-max-lag", "1"];
         let settings = [&SETTINGS[..], &bound].concat();
         let servers = (0..3).map(|_| Node::of(Server::primary(&settings)));
         let nodes: Vec<Node> = servers.collect();
         let near_url = nodes[0].server.url("");
         let map = Map { near: 0, near_url, far_url: nodes[0].far_url() };
-        let split = Split { nodes, map: Arc::new(RwLock::new(map)), goes_on_ms };
+        let sentinel = has_sentinel.then(|| sentinel_of(nodes[0].for_servers.port()));
+        let split = Split { nodes, map: Arc::new(RwLock::new(map)), goes_on_ms, sentinel };
         split.nodes[1..].iter().for_each(|node| node.follow(&split.nodes[0]));
         split.until_whole();
         split
@@ -108,6 +140,7 @@ impl Split {
         until(PATIENCE_MS, || self.nodes[1..].iter().all(Node::has_link));
         let mut client = self.nodes[0].server.client();
         until(PATIENCE_MS, || client.attempt("DEL nothing").is_ok());
+        self.sentinel.iter().for_each(|sentinel| until_known_to(sentinel, 2));
     }
 
     /// Those of the other side are without a server for now.
@@ -125,11 +158,22 @@ impl Split {
 
     /// The replica that has received most comes first from now on, and the old primary last.
     fn promote(&mut self) {
-        self.nodes[1..].sort_by_key(|node| std::cmp::Reverse(node.offset()));
+        if let Some(sentinel) = &self.sentinel {
+            let mut client = sentinel.client();
+            let is_new = |node: &Node, port: &str| node.for_servers.port().to_string() == port;
+            until(PATIENCE_MS, || !is_new(&self.nodes[0], &primary_by(&mut client)));
+            let port = primary_by(&mut client);
+            self.nodes[1..].sort_by_key(|node| !is_new(node, &port));
+        } else {
+            self.nodes[1..].sort_by_key(|node| std::cmp::Reverse(node.offset()));
+        }
         self.nodes.rotate_left(1);
         let [new, other, _] = &self.nodes[..] else { panic!("three nodes") };
-        new.server.client().ask("REPLICAOF NO ONE");
-        other.follow(new);
+        if self.sentinel.is_none() {
+            new.server.client().ask("REPLICAOF NO ONE");
+            other.follow(new);
+        }
+        until(PATIENCE_MS, || new.is_primary());
         self.map.write().unwrap().far_url = new.server.url("");
     }
 
@@ -138,7 +182,10 @@ impl Split {
         let [new, _, old] = &self.nodes[..] else { panic!("three nodes") };
         old.for_servers.mend();
         old.for_clients.mend();
-        old.follow(new);
+        if self.sentinel.is_none() {
+            old.follow(new);
+        }
+        until(PATIENCE_MS, || !old.is_primary());
         {
             let mut map = self.map.write().unwrap();
             map.near = 1 - map.near;
@@ -179,6 +226,8 @@ impl Fault for Split {
 
     /// The last checks restart the primary, which has no replica for a moment then.
     fn heal(&mut self) {
+        // It would take that for a failure.
+        self.sentinel = None;
         for node in &self.nodes {
             node.server.client().ask("CONFIG SET min-replicas-to-write 0");
             node.server.configure("min-replicas-to-write", "0");
