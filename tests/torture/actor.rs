@@ -14,6 +14,9 @@ use crate::words::{self, Words, packed};
 /// No server of a run is away for as long.
 const AWAY_MS_MAX: u64 = 20_000;
 
+/// In the error to a command of a session that has lost its hold.
+const LOST_SESSION: &str = "rlock.session-was-lost";
+
 /// Who is told that nobody may write for now asks again so much later.
 const REFUSED_MS: u64 = 20;
 
@@ -421,6 +424,8 @@ fn reply_to(asked: &Asked, received: Result<Value, RedisError>) -> Reply {
 
 fn of_error(error: &RedisError) -> Reply {
     match error.code() {
+        // What a connection hears that is being closed.
+        Some(_) if error.detail().is_some_and(|text| text.contains(LOST_SESSION)) => Reply::Lost,
         Some("NOTHELD") => Reply::NotHeld,
         Some("DEADLOCK") => Reply::Deadlock,
         Some(code) => Reply::Error(format!("{code} {}", error.detail().unwrap_or_default())),
