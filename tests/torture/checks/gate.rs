@@ -2,6 +2,8 @@
 //! write (too few replicas, or its disk fails), nobody who waits is granted, nothing is renewed,
 //! and a session's connection is closed when its lease is over.
 
+use std::collections::HashMap;
+
 use super::{Hold, Violation};
 use crate::clock::{ms, ns};
 use crate::history::{Asked, History, Mark, Op, Reply};
@@ -40,8 +42,10 @@ pub fn check(history: &History, holds: &[Hold]) -> Vec<Violation> {
         let shut = shut.iter().find(|shut| shut.concerns(op) && shut.tells_of_a_write(op))?;
         Some(violation(shut, op, "by a server that lets nobody write"))
     });
+    let answered = answered(history);
     let lasting = holds.iter().flat_map(|hold| {
-        shut.iter().filter_map(|shut| outlasts(history, hold, shut)).collect::<Vec<_>>()
+        let found = shut.iter().filter_map(|shut| outlasts(history, &answered, hold, shut));
+        found.collect::<Vec<_>>()
     });
     written.chain(lasting).collect()
 }
@@ -58,8 +62,26 @@ impl Shut {
     }
 }
 
+/// What was answered on each connection, in order.
+type Answered<'a> = HashMap<(u32, u32), Vec<&'a Op>>;
+
+fn answered(history: &History) -> Answered<'_> {
+    let mut answered = Answered::new();
+    for op in &history.ops {
+        if !matches!(op.reply, Reply::Lost | Reply::Never) {
+            answered.entry((op.actor, op.link)).or_default().push(op);
+        }
+    }
+    answered
+}
+
 /// The last renewal was before it was shut, so that a lease is over one lease later at the latest.
-fn outlasts(history: &History, hold: &Hold, shut: &Shut) -> Option<Violation> {
+fn outlasts(
+    history: &History,
+    answered: &Answered<'_>,
+    hold: &Hold,
+    shut: &Shut,
+) -> Option<Violation> {
     let grant = &history.ops[hold.ops[0]];
     let over_ns = shut.from_ns + ns(hold.lease_ms) + LATE_NS;
     if !shut.concerns(grant) || hold.granted_ns >= shut.to_ns {
@@ -79,14 +101,10 @@ fn outlasts(history: &History, hold: &Hold, shut: &Shut) -> Option<Violation> {
     if hold.session.is_none() || ops().any(|op| is_release(op) && op.sent_ns < shut.to_ns) {
         return None;
     }
-    let open = history.ops.iter().rev().find(|op| {
-        op.actor == grant.actor
-            && op.link == grant.link
-            && op.sent_ns > over_ns
-            && op.received_ns < shut.to_ns
-            && !matches!(op.reply, Reply::Lost | Reply::Never)
-    });
-    Some(violation(shut, open?, "the connection of a session is open, whose lease is over"))
+    let ops = answered.get(&(grant.actor, grant.link))?;
+    let meanwhile = ops.partition_point(|op| op.received_ns < shut.to_ns);
+    let open = ops[..meanwhile].last().filter(|op| op.sent_ns > over_ns)?;
+    Some(violation(shut, open, "the connection of a session is open, whose lease is over"))
 }
 
 fn violation(shut: &Shut, op: &Op, what: &str) -> Violation {
