@@ -1,5 +1,5 @@
 # Shortcuts only: each does one thing, in scripts/. `make` lists them.
-.PHONY: help build run test lint matrix mutants model fuzz abuse torture moves valgrind bench bench-gate examples demo install dist audit clean
+.PHONY: help build run test lint matrix mutants model fuzz abuse torture chaos moves valgrind bench bench-gate examples demo install dist audit clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -33,6 +33,9 @@ abuse: ## a million of everything, on a server with the C library's malloc: what
 
 torture: ## real servers under load and faults, every history checked (SECONDS, SEED, FAULT, WORKLOAD)
 	@RLOCK_SECONDS="$(SECONDS)" scripts/torture.sh
+
+chaos: ## busy sessions on servers with I/O threads, their locks taken away (SECONDS on each of SERVERS)
+	@RLOCK_SECONDS="$(SECONDS)" scripts/chaos.sh
 
 moves: ## a slot of a cluster moves 50 times (MOVES) while clients wait for its locks
 	@scripts/moves.sh

@@ -8,16 +8,25 @@ use redis::{RedisError, Value};
 
 use crate::clock::{Stop, now_ns};
 use crate::history::{Ask, Asked, Mode, Op, Reply, Wait};
-use crate::support::{flat_map, items, text, until};
+use crate::support::{flat_map, integer, items, text, until};
 use crate::words::{self, Words, packed};
 
 /// No server of a run is away for as long.
 const AWAY_MS_MAX: u64 = 20_000;
 
+/// In the error to a command of a session that has lost its hold.
+const LOST_SESSION: &str = "rlock.session-was-lost";
+
+/// Who is told that nobody may write for now asks again so much later.
+const REFUSED_MS: u64 = 20;
+
+/// Of a key and an actor's number.
+type UrlOf = dyn Fn(&str, u32) -> String + Send + Sync;
+
 /// What the fault that is at work tells the clients.
 pub struct Site {
-    /// Where the lock of a key is now.
-    pub url_of: Box<dyn Fn(&str) -> String + Send + Sync>,
+    /// Where the lock of a key is now, as this actor sees it.
+    pub url_of: Box<UrlOf>,
     /// Whether a hold is one only when a replica has it, by WAIT.
     pub waits_for_replica: bool,
     /// The lease of those who have no reason for another one.
@@ -29,13 +38,13 @@ pub struct Site {
 impl Site {
     /// One server that stays where it is.
     pub fn fixed(url: String) -> Site {
-        let url_of = Box::new(move |_: &str| url.clone());
+        let url_of = Box::new(move |_: &str, _| url.clone());
         Site { url_of, waits_for_replica: false, lease_ms: 30_000, words: words::rlock }
     }
 
     /// One server at a time, which may become another one.
     pub fn moving(url: Arc<RwLock<String>>) -> Site {
-        let url_of = Box::new(move |_: &str| url.read().unwrap().clone());
+        let url_of = Box::new(move |_: &str, _| url.read().unwrap().clone());
         Site { url_of, waits_for_replica: true, lease_ms: 3000, words: words::rlock }
     }
 }
@@ -66,6 +75,8 @@ pub struct Actor {
     pub stop: Arc<Stop>,
     site: Arc<Site>,
     link: Option<Link>,
+    /// How many connections it has had.
+    links: u32,
     notes: Notes,
     /// Part of the owner's name: one who hung up is another one afterwards.
     life: u32,
@@ -80,7 +91,7 @@ impl Actor {
     pub fn new(number: u32, seed: u64, site: Arc<Site>, stop: Arc<Stop>, notes: Notes) -> Actor {
         let rng = fastrand::Rng::with_seed(seed.wrapping_add(u64::from(number)));
         let (link, life, held, unsure, marks) = (None, 0, BTreeMap::new(), Vec::new(), 0);
-        Actor { number, rng, stop, site, link, notes, life, held, unsure, marks }
+        Actor { number, rng, stop, site, link, links: 0, notes, life, held, unsure, marks }
     }
 
     /// The name that it holds by.
@@ -141,6 +152,12 @@ impl Actor {
     /// Who waits.
     pub fn info(&mut self, key: &str) -> Reply {
         self.tell(key, Asked::Info)
+    }
+
+    /// How long it still holds, as the server sees it.
+    pub fn look(&mut self, key: &str, mode: Mode) -> Reply {
+        let Some(token) = self.token(key, mode) else { return Reply::NotHeld };
+        self.tell(key, Asked::Look { mode, token })
     }
 
     /// Adds one to the counter that `key` guards, if its token is still good.
@@ -213,7 +230,7 @@ impl Actor {
 
     /// A connection beside its own, if there is a server.
     pub fn ears(&self, key: &str) -> Option<redis::Connection> {
-        let client = redis::Client::open((self.site.url_of)(key)).unwrap();
+        let client = redis::Client::open((self.site.url_of)(key, self.number)).unwrap();
         client.get_connection().ok()
     }
 
@@ -259,7 +276,7 @@ impl Actor {
     }
 
     /// Whether all replies so far were one each: the next one answers the next question.
-    fn echo(&mut self, key: &str) {
+    pub fn echo(&mut self, key: &str) {
         self.marks += 1;
         let mark = format!("mark-{}-{}", self.number, self.marks);
         let Some(link) = &mut self.link else { return };
@@ -305,14 +322,18 @@ impl Actor {
             self.unsure.push(key.to_owned());
             self.unsure.extend(self.held.keys().map(|(key, _)| key.clone()));
         }
+        if reply.is_refusal() {
+            self.stop.within(REFUSED_MS);
+        }
     }
 
     /// The connection to where the lock of `key` is.
     #[track_caller]
     fn linked(&mut self, key: &str) -> &mut Link {
         until(AWAY_MS_MAX, || {
-            let url = (self.site.url_of)(key);
+            let url = (self.site.url_of)(key, self.number);
             if self.link.as_ref().is_none_or(|link| link.url != url) {
+                self.links += 1;
                 self.link = connected(&url, self.number).ok();
             }
             self.link.is_some()
@@ -350,8 +371,18 @@ impl Actor {
         secured_ns: Option<u64>,
     ) {
         let (actor, owner, key) = (self.number, self.owner(), key.to_owned());
-        let op =
-            Op { actor, connection, key, owner, asked, sent_ns, received_ns, reply, secured_ns };
+        let op = Op {
+            actor,
+            connection,
+            link: self.links,
+            key,
+            owner,
+            asked,
+            sent_ns,
+            received_ns,
+            reply,
+            secured_ns,
+        };
         match &mut self.notes {
             Notes::Kept(notebook) => {
                 let mut notebook = notebook.lock().unwrap();
@@ -385,6 +416,7 @@ fn reply_to(asked: &Asked, received: Result<Value, RedisError>) -> Reply {
         (Asked::Acquire(_), Ok(Value::Int(token))) => Reply::Token(token),
         (Asked::Acquire(_) | Asked::Count { .. }, Ok(Value::Nil)) => Reply::Nil,
         (Asked::Info, Ok(reply)) => Reply::Waiters(waiters(&reply)),
+        (Asked::Look { mode, token }, Ok(reply)) => ttl_of(&reply, *mode, *token),
         (_, Ok(Value::Int(number))) => Reply::Number(number),
         (_, Ok(other)) => Reply::Error(format!("it was told {other:?}")),
     }
@@ -392,11 +424,23 @@ fn reply_to(asked: &Asked, received: Result<Value, RedisError>) -> Reply {
 
 fn of_error(error: &RedisError) -> Reply {
     match error.code() {
+        // What a connection hears that is being closed.
+        Some(_) if error.detail().is_some_and(|text| text.contains(LOST_SESSION)) => Reply::Lost,
         Some("NOTHELD") => Reply::NotHeld,
         Some("DEADLOCK") => Reply::Deadlock,
         Some(code) => Reply::Error(format!("{code} {}", error.detail().unwrap_or_default())),
         None => Reply::Lost,
     }
+}
+
+/// How long the hold by this token lasts.
+fn ttl_of(info: &Value, mode: Mode, token: i64) -> Reply {
+    let fields = flat_map(info);
+    let mut holds = items(&fields["holders"]).iter().map(flat_map);
+    let is_meant = |hold: &BTreeMap<String, Value>| {
+        integer(&hold["token"]) == token && text(&hold["mode"]).eq_ignore_ascii_case(mode.word())
+    };
+    holds.find(is_meant).map_or(Reply::NotHeld, |hold| Reply::Number(integer(&hold["ttl-ms"])))
 }
 
 fn waiters(info: &Value) -> Vec<String> {

@@ -58,6 +58,11 @@ pub enum Asked {
     Cancel,
     /// RLOCK.INFO with all waiters.
     Info,
+    /// RLOCK.INFO: how long its own hold lasts, in milliseconds.
+    Look {
+        mode: Mode,
+        token: i64,
+    },
     /// A script that counts if RLOCK.CHECK says so.
     Count {
         token: i64,
@@ -84,12 +89,27 @@ pub enum Reply {
     Never,
 }
 
+/// Errors that are answered by asking again later.
+const REFUSALS: [&str; 2] = ["NOREPLICAS", "MISCONF"];
+
+impl Reply {
+    /// Whether the server lets nobody write for now.
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            Reply::Error(error) => REFUSALS.iter().any(|begin| error.starts_with(begin)),
+            _ => false,
+        }
+    }
+}
+
 /// One question to a server and what came of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Op {
     pub actor: u32,
     /// The server's number for the connection.
     pub connection: i64,
+    /// Which of the actor's connections it was, since servers number their own.
+    pub link: u32,
     pub key: String,
     pub owner: String,
     pub asked: Asked,
@@ -113,6 +133,13 @@ pub enum Mark {
     Restart,
     /// Another server took over, with what had reached it.
     Failover,
+    /// The primary was cut off from its replicas, and went on.
+    Cut,
+    /// The server refused writes; queues live on, sessions are not renewed.
+    Refusal,
+    /// For certain, the server of these actors let nobody write: of the even ones, the odd ones
+    /// (their number's remainder by two), or of all.
+    Shut(Option<u32>),
 }
 
 impl Mark {
@@ -128,7 +155,7 @@ impl Mark {
 
     /// Whether nobody is served meanwhile.
     fn is_outage(&self) -> bool {
-        matches!(self, Mark::Outage | Mark::Restart | Mark::Failover)
+        matches!(self, Mark::Outage | Mark::Restart | Mark::Failover | Mark::Refusal)
     }
 }
 
@@ -154,6 +181,9 @@ pub struct Promise {
     pub may_unblock: bool,
     /// How other errors may begin.
     pub errors: &'static [&'static str],
+    /// A primary that was cut off grants and renews for so long. What it granted may be granted by
+    /// its successor as well until the leases end, and never afterwards.
+    pub goes_on_ms: u64,
     /// A free lock goes to one who waits within this time, outages not counted. The server does
     /// it within 2 ms; this bound leaves room for a machine that is busy with other work.
     pub granted_within_ms: u64,
@@ -166,6 +196,7 @@ pub const FULL_PROMISE: Promise = Promise {
     may_close: false,
     may_unblock: false,
     errors: &[],
+    goes_on_ms: 0,
     granted_within_ms: 1500,
 };
 
@@ -201,6 +232,8 @@ impl History {
         let overlaps = |from: u64, to: u64| from <= to_ns && to >= from_ns;
         let ops = self.ops.iter().filter(|op| op.key == key);
         let ops = ops.filter(|op| op.asked != Asked::Echo && overlaps(op.sent_ns, op.received_ns));
+        // Those who are told to ask again later do so all the time.
+        let ops = ops.filter(|op| !op.reply.is_refusal());
         let mut lines: Vec<(u64, String)> = ops.map(|op| (op.sent_ns, op.to_string())).collect();
         let events = self.events.iter().filter(|event| overlaps(event.from_ns, event.to_ns));
         lines.extend(events.map(|event| {

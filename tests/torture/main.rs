@@ -21,6 +21,7 @@ mod support;
 
 mod actor;
 mod aftermath;
+mod chaos;
 mod checks;
 mod clock;
 mod crowd;
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
         [] => torture(),
+        ["chaos"] => chaos(),
         ["act", ref words @ ..] => {
             crowd::act(words);
             ExitCode::SUCCESS
@@ -72,9 +74,21 @@ fn main() -> ExitCode {
     }
 }
 
+/// How long, and with which choices.
+fn wishes() -> (u64, u64) {
+    let seconds = number("RLOCK_SECONDS").unwrap_or(60);
+    (seconds, number("RLOCK_SEED").unwrap_or_else(|| fastrand::u64(..1_000_000_000)))
+}
+
+fn chaos() -> ExitCode {
+    let (seconds, seed) = wishes();
+    let tally = chaos::run(seconds * 1000, seed);
+    println!("{tally}");
+    if tally.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
 fn torture() -> ExitCode {
-    let seconds: u64 = number("RLOCK_SECONDS").unwrap_or(60);
-    let seed = number("RLOCK_SEED").unwrap_or_else(|| fastrand::u64(..1_000_000_000));
+    let (seconds, seed) = wishes();
     let pairs = pairs();
     assert!(!pairs.is_empty(), "no such FAULT or WORKLOAD");
     println!("{} pairs of workload and fault, {seconds} s for all, SEED={seed}", pairs.len());
@@ -107,6 +121,9 @@ fn pairs() -> Vec<(&'static Workload, &'static Kind)> {
     let is_wanted =
         |wanted: &str, name: &str| wanted.is_empty() || wanted.split(',').any(|word| word == name);
     let kinds = faults::ALL.iter().filter(|kind| is_wanted(&fault, kind.name));
+    let planted =
+        faults::PLANTED.iter().filter(|kind| !fault.is_empty() && is_wanted(&fault, kind.name));
+    let kinds = kinds.chain(planted);
     let mut pairs = Vec::new();
     for kind in kinds {
         for workload in workloads::ALL.iter().filter(|w| is_wanted(&workload, w.name)) {
@@ -137,7 +154,16 @@ fn say(workload: &Workload, kind: &Kind, outcome: &Outcome) {
         percentile(99)
     );
     // More of the same says nothing new.
-    violations.iter().take(3).for_each(|violation| println!("  {violation}"));
+    let mut said: Vec<&str> = Vec::new();
+    for violation in violations {
+        let checker = violation.split(':').next().unwrap_or_default();
+        if !said.contains(&checker) {
+            println!("  {violation}");
+            let alike = violations.iter().filter(|other| other.starts_with(checker));
+            println!("  {} of {checker} in all", alike.count());
+            said.push(checker);
+        }
+    }
 }
 
 fn number(name: &str) -> Option<u64> {

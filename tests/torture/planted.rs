@@ -27,9 +27,12 @@ mod crowd;
 mod faults;
 #[allow(dead_code)]
 mod history;
+#[allow(dead_code)]
+mod run;
 #[allow(dead_code, unused_imports)]
 #[path = "../server/support/mod.rs"]
 mod support;
+mod witness;
 #[allow(dead_code)]
 mod words;
 #[allow(dead_code)]
@@ -39,5 +42,7 @@ mod workloads;
 mod histories;
 #[path = "planted/leftovers.rs"]
 mod leftovers;
+#[path = "planted/unbounded.rs"]
+mod unbounded;
 #[path = "planted/wrong_lock.rs"]
 mod wrong_lock;

@@ -65,7 +65,7 @@ fn attempt(workload: &'static Workload, kind: &Kind, lasts_ms: u64, seed: u64) -
 
 fn crowd(workload: &'static Workload, kind: &Kind, site: Arc<Site>, seed: u64) -> Crowd {
     if kind.in_processes {
-        let url = (site.url_of)("");
+        let url = (site.url_of)("", 0);
         Crowd::Processes(Processes::start(workload, seed, url, site.lease_ms))
     } else {
         Crowd::threads(workload, seed, site)

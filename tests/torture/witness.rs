@@ -49,7 +49,7 @@ fn watch(site: &Site, stop: &Stop) -> Vec<Event> {
             stop.within(EVERY_MS);
             from_ns = to_ns;
         } else {
-            let url = (site.url_of)("");
+            let url = (site.url_of)("", 0);
             connection = redis::Client::open(url).unwrap().get_connection().ok();
             stop.within(1);
         }

@@ -22,6 +22,7 @@ pub fn rlock(key: &str, owner: &str, asked: &Asked) -> Cmd {
         }
         Asked::Cancel => format!("RLOCK.CANCEL {key} {owner}"),
         Asked::Info => format!("RLOCK.INFO {key} WAITERS 1000"),
+        Asked::Look { .. } => format!("RLOCK.INFO {key}"),
         Asked::Count { token } => return count(key, *token),
         Asked::Echo | Asked::HangUp => panic!("{asked:?} is no command about a lock"),
     };

@@ -216,6 +216,11 @@ impl Server {
         self.process.is_some()
     }
 
+    /// The system's number for it.
+    pub fn process_id(&self) -> u32 {
+        self.process.as_ref().unwrap().id()
+    }
+
     /// Starts it again in its folder, with what it finds there.
     #[track_caller]
     pub fn start_again(&mut self) {
@@ -333,14 +338,14 @@ impl Server {
     }
 
     fn signal(&self, name: &str) {
-        let id = self.process.as_ref().unwrap().id();
+        let id = self.process_id();
         let order = format!("kill -{name} {id}");
         let status = Command::new("sh").args(["-c", &order]).status().unwrap();
         assert!(status.success(), "{order}");
     }
 
     /// Why this server may not have been well, if so.
-    fn complaint(&mut self) -> Option<String> {
+    pub fn complaint(&mut self) -> Option<String> {
         if let Some(process) = &mut self.process
             && let Some(status) = process.try_wait().unwrap()
         {

@@ -74,6 +74,11 @@ impl Waiter {
     /// Says all of these at once, so that the server reads them in one turn of its loop.
     #[track_caller]
     pub fn say_all(&mut self, lines: &[&str]) {
+        assert!(self.may_say_all(lines), "it is closed");
+    }
+
+    /// Says all of these at once if the connection is not closed. Whether it was not.
+    pub fn may_say_all(&mut self, lines: &[&str]) -> bool {
         let mut bytes = Vec::new();
         for line in lines {
             let words: Vec<&str> = line.split_whitespace().collect();
@@ -82,7 +87,7 @@ impl Waiter {
                 bytes.extend_from_slice(format!("${}\r\n{word}\r\n", word.len()).as_bytes());
             }
         }
-        self.socket.write_all(&bytes).unwrap();
+        self.socket.write_all(&bytes).is_ok()
     }
 
     /// The next reply, or the text of the next error.

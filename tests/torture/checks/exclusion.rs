@@ -6,6 +6,12 @@ use super::{Hold, Violation};
 use crate::history::{History, Mode};
 
 pub fn check(_: &History, holds: &[Hold]) -> Vec<Violation> {
+    overlaps(holds).into_iter().map(|(first, second)| both(first, second)).collect()
+}
+
+/// Each hold beside one that was certain before it and is not over: of these, the one that lasts
+/// longest.
+pub fn overlaps(holds: &[Hold]) -> Vec<(&Hold, &Hold)> {
     let mut by_key: HashMap<&str, Vec<&Hold>> = HashMap::new();
     for hold in holds.iter().filter(|hold| hold.until_ns > hold.from_ns) {
         by_key.entry(&hold.key).or_default().push(hold);
@@ -19,7 +25,7 @@ pub fn check(_: &History, holds: &[Hold]) -> Vec<Violation> {
             if let Some(other) = before.of_another(&hold.owner)
                 && other.until_ns > hold.from_ns
             {
-                found.push(both(other, hold));
+                found.push((other, hold));
             }
             all.add(hold);
             if hold.mode == Mode::Write {
@@ -30,7 +36,7 @@ pub fn check(_: &History, holds: &[Hold]) -> Vec<Violation> {
     found
 }
 
-fn both(first: &Hold, second: &Hold) -> Violation {
+pub fn both(first: &Hold, second: &Hold) -> Violation {
     let text = format!(
         "{} held {:?} by token {} and {} {:?} by token {} at once",
         first.owner, first.mode, first.token, second.owner, second.mode, second.token

@@ -32,7 +32,9 @@ pub struct Hold {
     /// It may have been taken away then.
     cut_ns: u64,
     /// The connection that it is tied to.
-    session: Option<i64>,
+    pub session: Option<i64>,
+    /// What was asked for with its grant.
+    pub lease_ms: u64,
     /// It can not be there any more.
     pub over_ns: u64,
     /// A replica had it when its owner went on, or it needs none.
@@ -105,6 +107,9 @@ impl OneOwner<'_> {
                 if let (Wait::Queue(_), Reply::Nil) = (ask.wait, reply) {
                     self.polls.push(place);
                 }
+                if *reply == Reply::NotHeld {
+                    self.end(op);
+                }
                 if matches!(reply, Reply::Lost | Reply::Never | Reply::Error(_)) {
                     self.unknown_ns.get_or_insert(op.sent_ns);
                     self.extend_possibly(op, ask.lease_ms);
@@ -120,6 +125,15 @@ impl OneOwner<'_> {
                     _ => {}
                 }
             }
+            (Asked::Look { mode: looked, token }, reply) if *looked == mode => {
+                self.mention(place);
+                let is_last = self.holds.last().is_some_and(|hold| hold.token == *token);
+                match reply {
+                    Reply::Number(ttl_ms) if is_last => self.extend(op, *ttl_ms as u64),
+                    Reply::NotHeld if is_last => self.end(op),
+                    _ => {}
+                }
+            }
             (Asked::Release { mode: released, .. }, reply) if *released == mode => {
                 self.mention(place);
                 match reply {
@@ -129,9 +143,12 @@ impl OneOwner<'_> {
                 }
             }
             (Asked::Cancel, _) => self.polls.clear(),
-            (Asked::HangUp, _) => self.may_end_with(op.connection, op.sent_ns),
-            (_, Reply::Lost) => self.may_end_with(op.connection, op.sent_ns),
             _ => {}
+        }
+        // Whoever is told an error closes the connection.
+        let is_trouble = matches!(op.reply, Reply::Lost | Reply::Error(_));
+        if is_trouble || op.asked == Asked::HangUp {
+            self.may_end_with(op.connection, op.sent_ns);
         }
     }
 
@@ -170,6 +187,7 @@ impl OneOwner<'_> {
             lasts_ns,
             cut_ns,
             session: ask.session.then_some(op.connection),
+            lease_ms: ask.lease_ms,
             over_ns: if ask.session {
                 self.ends.session_over_ns(op, ask.lease_ms)
             } else {
@@ -267,8 +285,8 @@ impl Ends {
                 Mark::Wiped(None) => ends.everywhere.push(time),
                 Mark::Wiped(Some(key)) => ends.at_key.entry(key.clone()).or_default().push(time),
                 Mark::Closed(id) => drop(ends.closed.insert(*id, time)),
-                Mark::Failover | Mark::Restart => ends.losses.push(time),
-                Mark::Outage => {}
+                Mark::Failover | Mark::Restart | Mark::Refusal => ends.losses.push(time),
+                Mark::Outage | Mark::Cut | Mark::Shut(_) => {}
             }
         }
         let lists = ends.at_key.values_mut().chain([&mut ends.everywhere, &mut ends.losses]);

@@ -39,6 +39,10 @@ fn check_hold(history: &History, hold: &Hold) -> Vec<Violation> {
             (Asked::Acquire(_), Reply::Token(token)) if is_certain => {
                 Some(format!("token {token} was given to it as well"))
             }
+            (Asked::Acquire(_), Reply::NotHeld) => {
+                (is_let_go, may_be_let_go) = (true, true);
+                is_certain.then(|| "entering it deeper was refused".to_owned())
+            }
             (Asked::Acquire(_), Reply::Nil) if is_certain => {
                 Some("entering again was refused".to_owned())
             }
@@ -51,11 +55,11 @@ fn check_hold(history: &History, hold: &Hold) -> Vec<Violation> {
                 may_be_let_go = is_let_go;
                 is_wrong.then(|| format!("depth {left} is left, not {expected:?}"))
             }
-            (Asked::Renew { .. }, Reply::Number(1)) => {
+            (Asked::Renew { .. }, Reply::Number(1)) | (Asked::Look { .. }, Reply::Number(_)) => {
                 may_be_let_go = is_let_go;
                 None
             }
-            (Asked::Release { .. } | Asked::Renew { .. }, Reply::NotHeld) => {
+            (Asked::Release { .. } | Asked::Renew { .. } | Asked::Look { .. }, Reply::NotHeld) => {
                 (is_let_go, may_be_let_go) = (true, true);
                 is_certain.then(|| "it was lost".to_owned())
             }

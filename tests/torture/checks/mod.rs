@@ -3,11 +3,13 @@
 
 mod counter;
 mod exclusion;
+mod gate;
 mod holds;
 mod kept;
 mod order;
 mod progress;
 mod replies;
+mod split;
 mod tokens;
 mod windows;
 
@@ -37,6 +39,8 @@ pub fn check(history: &History, holds: &[Hold]) -> Vec<Violation> {
         progress::check,
         replies::check,
         counter::check,
+        gate::check,
+        split::check,
     ];
     checkers.iter().flat_map(|check| check(history, holds)).collect()
 }

@@ -112,7 +112,7 @@ impl Nodes {
 impl Fault for Nodes {
     fn site(&self) -> Site {
         let map = self.map.clone();
-        let url_of = Box::new(move |key: &str| map.lock().unwrap().url_of(key));
+        let url_of = Box::new(move |key: &str, _| map.lock().unwrap().url_of(key));
         let lease_ms = if self.has_replicas { 5000 } else { 30_000 };
         let waits_for_replica = self.has_replicas;
         Site { url_of, waits_for_replica, lease_ms, ..Site::fixed(String::new()) }

@@ -5,10 +5,12 @@
 
 use std::sync::{Arc, RwLock};
 
+use redis::Value;
+
 use super::{Blow, Fault, Kind, SETTINGS, Shard};
 use crate::actor::Site;
 use crate::history::{FULL_PROMISE, Mark, Promise};
-use crate::support::{Server, flat_map, items, text, until};
+use crate::support::{Client, Server, flat_map, items, text, until};
 
 const PATIENCE_MS: u64 = 30_000;
 /// Less, and a server that other work keeps from answering would be taken for dead.
@@ -30,7 +32,7 @@ pub const PROMOTION: Kind = Kind {
 
 pub const SENTINEL: Kind = Kind {
     name: "sentinel",
-    start: || Box::new(Failover::start(|primary| Some(sentinel_of(primary)))),
+    start: || Box::new(Failover::start(|primary| Some(sentinel_of(primary.tcp_port())))),
     ..PROMOTION
 };
 
@@ -54,25 +56,14 @@ impl Failover {
 
     /// The sentinel knows the replica, and would promote it.
     fn until_known(&self) {
-        let Some(sentinel) = &self.sentinel else { return };
-        let mut client = sentinel.client();
-        until(PATIENCE_MS, || {
-            let replicas = client.ask("SENTINEL REPLICAS rlock");
-            items(&replicas).iter().any(|replica| {
-                let fields = flat_map(replica);
-                text(&fields["flags"]) == "slave" && text(&fields["master-link-status"]) == "ok"
-            })
-        });
+        self.sentinel.iter().for_each(|sentinel| until_known_to(sentinel, 1));
     }
 
     fn promote(&self) {
         let port = self.replica.tcp_port().to_string();
         if let Some(sentinel) = &self.sentinel {
             let mut client = sentinel.client();
-            until(PATIENCE_MS, || {
-                let address = client.ask("SENTINEL GET-MASTER-ADDR-BY-NAME rlock");
-                text(&items(&address)[1]) == port
-            });
+            until(PATIENCE_MS, || primary_by(&mut client) == port);
         } else {
             self.replica.client().ask("REPLICAOF NO ONE");
         }
@@ -124,9 +115,28 @@ impl Fault for Failover {
     }
 }
 
-/// One that decides alone.
-fn sentinel_of(primary: &Server) -> Server {
-    let monitor = format!("monitor rlock 127.0.0.1 {} 1", primary.tcp_port());
+/// Waits until the sentinel knows of so many replicas that it would promote.
+pub fn until_known_to(sentinel: &Server, replicas: usize) {
+    let mut client = sentinel.client();
+    until(PATIENCE_MS, || {
+        let known = client.ask("SENTINEL REPLICAS rlock");
+        let is_well = |replica: &&Value| {
+            let fields = flat_map(replica);
+            text(&fields["flags"]) == "slave" && text(&fields["master-link-status"]) == "ok"
+        };
+        items(&known).iter().filter(is_well).count() >= replicas
+    });
+}
+
+/// The port at which a sentinel sends clients to the primary.
+pub fn primary_by(sentinel: &mut Client) -> String {
+    let address = sentinel.ask("SENTINEL GET-MASTER-ADDR-BY-NAME rlock");
+    text(&items(&address)[1])
+}
+
+/// One that decides alone, and finds the primary at that port.
+pub fn sentinel_of(port: u16) -> Server {
+    let monitor = format!("monitor rlock 127.0.0.1 {port} 1");
     let settings = [
         ["sentinel", &monitor],
         ["sentinel", &format!("down-after-milliseconds rlock {DOWN_AFTER_MS}")],

@@ -6,12 +6,15 @@ mod calm;
 mod clients;
 mod cluster;
 mod connections;
+mod disk;
 mod evict;
 mod failover;
 mod kill;
 mod pause;
+mod proxy;
 mod reloads;
 mod replicas;
+mod split;
 mod stop;
 mod wipes;
 
@@ -68,6 +71,8 @@ pub const ALL: &[Kind] = &[
     replicas::DISKLESS,
     failover::PROMOTION,
     failover::SENTINEL,
+    split::KIND,
+    split::SENTINEL,
     cluster::SLOTS,
     cluster::FAILOVER,
     wipes::FLUSH,
@@ -78,7 +83,11 @@ pub const ALL: &[Kind] = &[
     reloads::REWRITE,
     reloads::REWRITE_PLAIN,
     evict::KIND,
+    disk::KIND,
 ];
+
+/// What must be found out: only where its name is said.
+pub const PLANTED: &[Kind] = &[split::UNBOUNDED];
 
 /// What a blow is struck with.
 pub struct Blow<'a> {

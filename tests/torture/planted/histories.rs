@@ -46,9 +46,19 @@ impl Tale {
         let actor = u32::from(owner.as_bytes()[0]);
         let (key, owner) = ("window:1".to_owned(), owner.to_owned());
         let (sent_ns, received_ns) = (ns(sent), ns(received));
-        let (connection, secured_ns) = (i64::from(actor), None);
-        let op =
-            Op { actor, connection, key, owner, asked, sent_ns, received_ns, reply, secured_ns };
+        let (connection, link, secured_ns) = (i64::from(actor), 1, None);
+        let op = Op {
+            actor,
+            connection,
+            link,
+            key,
+            owner,
+            asked,
+            sent_ns,
+            received_ns,
+            reply,
+            secured_ns,
+        };
         self.0.ops.push(op);
         self
     }
@@ -205,6 +215,61 @@ fn with_failover_only_what_a_replica_had_counts() {
     assert_eq!(kept.complaints(), ["exclusion"]);
 }
 
+fn short() -> Ask {
+    Ask { lease_ms: 1000, ..ask() }
+}
+
+#[test]
+fn a_second_holder_is_excused_after_a_cut_and_no_longer_than_the_old_leases_last() {
+    let promise = Promise { holds_at_once: false, goes_on_ms: 3000, ..FULL_PROMISE };
+    let session = || Asked::Acquire(Ask { session: true, ..short() });
+    // `a` is answered by the old primary until then, `b` is granted by the new one.
+    let tale = |granted, answered| {
+        Tale::under(promise)
+            .op("a", [10, 11], session(), Reply::Token(100))
+            .event(Mark::Failover, [1000, 9000])
+            .event(Mark::Cut, [1000, 1001])
+            .op("b", [granted, granted + 1], Asked::Acquire(short()), Reply::Token(101))
+            .op("a", [answered, answered + 1], Asked::Echo, Reply::Number(1))
+    };
+    assert!(tale(4000, 6000).complaints().is_empty());
+    assert!(tale(4500, 5000).complaints().is_empty());
+    assert_eq!(tale(4500, 6000).complaints(), ["split"]);
+    // Before the cut nobody is.
+    assert_eq!(tale(900, 6000).complaints(), ["split"]);
+}
+
+#[test]
+fn what_a_server_does_by_itself_while_it_lets_nobody_write_is_seen() {
+    let promise = Promise { may_close: true, ..FULL_PROMISE };
+    let side = u32::from(b'a') % 2;
+    let shut = |asked: Asked| {
+        Tale::under(promise)
+            .op("a", [10, 11], asked, Reply::Token(100))
+            .event(Mark::Refusal, [1000, 9000])
+            .event(Mark::Shut(Some(side)), [1000, 9000])
+    };
+    let held = || shut(Asked::Acquire(short()));
+    let tied = || shut(Asked::Acquire(Ask { session: true, ..short() }));
+    let waits = |owner: &str, told| held().op(owner, [20, told], blocking(), Reply::Token(101));
+    assert!(waits("c", 1400).complaints().is_empty());
+    assert!(waits("b", 1600).complaints().is_empty());
+    assert_eq!(waits("c", 1600).complaints(), ["gate"]);
+    let renew = Asked::Renew { mode: Mode::Write, lease_ms: 1000, token: 100 };
+    let renewed = |at| held().op("a", [at, at + 1], renew.clone(), Reply::Number(1));
+    assert!(renewed(900).complaints().is_empty());
+    assert_eq!(renewed(1100).complaints(), ["gate"]);
+    let look = Asked::Look { mode: Mode::Write, token: 100 };
+    let looked = |ttl_ms| tied().op("a", [1700, 1701], look.clone(), Reply::Number(ttl_ms));
+    assert!(looked(300).complaints().is_empty());
+    assert_eq!(looked(900).complaints(), ["gate"]);
+    let answered = |at| tied().op("a", [at, at + 1], Asked::Echo, Reply::Number(1));
+    assert!(answered(1900).complaints().is_empty());
+    assert_eq!(answered(2600).complaints(), ["gate"]);
+    let closed = tied().op("a", [2600, 2601], Asked::Echo, Reply::Lost);
+    assert!(closed.complaints().is_empty());
+}
+
 #[test]
 fn a_token_that_is_smaller_or_given_twice_is_seen() {
     let tale = |token| {
@@ -235,6 +300,17 @@ fn a_hold_that_is_gone_too_early_is_seen() {
         Reply::NotHeld,
     );
     assert!(lapsed.complaints().is_empty());
+    let deeper = |at| {
+        let asked = Asked::Acquire(Ask { depth: Some(2), ..ask() });
+        Tale::new().op("a", [10, 11], acquire(), Reply::Token(100)).op(
+            "a",
+            [at, at + 1],
+            asked,
+            Reply::NotHeld,
+        )
+    };
+    assert_eq!(deeper(20).complaints(), ["kept"]);
+    assert!(deeper(LEASE_MS + 10).complaints().is_empty());
     let another_token = Tale::new().op("a", [10, 11], acquire(), Reply::Token(100)).op(
         "a",
         [20, 21],

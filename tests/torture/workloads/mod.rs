@@ -11,6 +11,7 @@ mod orders;
 mod readers;
 mod resend;
 mod sessions;
+mod stays;
 mod tickets;
 mod windows;
 
@@ -30,6 +31,7 @@ pub const ALL: &[Workload] = &[
     Workload { name: "fifo", actors: 8, step: fifo::step },
     Workload { name: "tickets", actors: 8, step: tickets::step },
     Workload { name: "sessions", actors: 8, step: sessions::step },
+    Workload { name: "stays", actors: 16, step: stays::step },
     Workload { name: "leases", actors: 6, step: leases::step },
     Workload { name: "orders", actors: 6, step: orders::step },
     Workload { name: "counter", actors: 6, step: counter::step },

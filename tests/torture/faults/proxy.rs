@@ -1,0 +1,122 @@
+//! A network between two sides: connections that are passed on to a server, until nothing goes
+//! through any more. Then each end believes for a while that the other one is silent, as it is when
+//! a cable is cut, or is told that it is gone.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex};
+
+pub struct Proxy {
+    port: u16,
+    cable: Arc<Cable>,
+}
+
+/// What goes through it, and whether anything does.
+struct Cable {
+    target: u16,
+    state: Mutex<State>,
+    is_whole: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    is_cut: bool,
+    is_gone: bool,
+    /// Clients' ends and the server's.
+    fronts: Vec<TcpStream>,
+    backs: Vec<TcpStream>,
+}
+
+impl Proxy {
+    /// In front of the server at that port.
+    pub fn of(target: u16) -> Proxy {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (state, is_whole) = (Mutex::default(), Condvar::new());
+        let cable = Arc::new(Cable { target, state, is_whole });
+        let to = cable.clone();
+        std::thread::spawn(move || to.serve(&listener));
+        Proxy { port, cable }
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// From now on nothing goes through, and neither end is told.
+    pub fn cut(&self) {
+        self.cable.state.lock().unwrap().is_cut = true;
+    }
+
+    /// Clients lose their connections; the server is not told.
+    pub fn drop_fronts(&self) {
+        close(&mut self.cable.state.lock().unwrap().fronts);
+    }
+
+    /// Both ends lose their connections.
+    pub fn drop_all(&self) {
+        let mut state = self.cable.state.lock().unwrap();
+        close(&mut state.fronts);
+        close(&mut state.backs);
+    }
+
+    /// New connections are passed on again. Those from before are gone.
+    pub fn mend(&self) {
+        self.drop_all();
+        self.cable.state.lock().unwrap().is_cut = false;
+        self.cable.is_whole.notify_all();
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.cable.state.lock().unwrap().is_gone = true;
+        self.mend();
+        // It is waiting for this.
+        TcpStream::connect(("127.0.0.1", self.port)).ok();
+    }
+}
+
+impl Cable {
+    fn serve(self: Arc<Cable>, listener: &TcpListener) {
+        for front in listener.incoming().map_while(Result::ok) {
+            let mut state = self.state.lock().unwrap();
+            if state.is_gone {
+                return;
+            }
+            // Who comes while it is cut meets a closed door.
+            if state.is_cut {
+                continue;
+            }
+            let Ok(back) = TcpStream::connect(("127.0.0.1", self.target)) else { continue };
+            for end in [&front, &back] {
+                end.set_nodelay(true).unwrap();
+            }
+            state.fronts.push(front.try_clone().unwrap());
+            state.backs.push(back.try_clone().unwrap());
+            for (from, to) in [(&front, &back), (&back, &front)] {
+                let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                let cable = self.clone();
+                std::thread::spawn(move || cable.pass_on(from, to));
+            }
+        }
+    }
+
+    fn pass_on(&self, mut from: TcpStream, mut to: TcpStream) {
+        let mut chunk = [0; 16_384];
+        loop {
+            let count = from.read(&mut chunk).unwrap_or(0);
+            let state = self.state.lock().unwrap();
+            drop(self.is_whole.wait_while(state, |state| state.is_cut && !state.is_gone).unwrap());
+            if count == 0 || to.write_all(&chunk[..count]).is_err() {
+                break;
+            }
+        }
+        to.shutdown(Shutdown::Both).ok();
+    }
+}
+
+/// And forgets them.
+fn close(ends: &mut Vec<TcpStream>) {
+    ends.drain(..).for_each(|end| drop(end.shutdown(Shutdown::Both)));
+}

@@ -1,0 +1,17 @@
+//! A primary that is cut off, on real servers, without the setting that makes it stop: it grants
+//! and renews for as long as the partition lasts, beside its successor.
+
+use crate::faults::PLANTED;
+use crate::run::run;
+use crate::workloads;
+
+#[test]
+fn two_primaries_that_nothing_bounds_are_found_out() {
+    let stays = workloads::ALL.iter().find(|workload| workload.name == "stays").unwrap();
+    let unbounded = PLANTED.iter().find(|kind| kind.name == "unbounded").unwrap();
+    let outcome = run(stays, unbounded, 1, 1);
+    for checker in ["split: ", "gate: "] {
+        let is_seen = outcome.violations.iter().any(|wrong| wrong.starts_with(checker));
+        assert!(is_seen, "{checker}saw nothing in {} operations", outcome.operations);
+    }
+}
