@@ -4,13 +4,20 @@
 //! connections are closed two iterations of the server's loop later, when no command of theirs is
 //! being carried out and its reply is written. Until then a filter keeps them from running any
 //! further command.
+//!
+//! Redis 7.0 does not say whose command it is about to run. There a connection that certainly runs
+//! none is closed at once, and one that may be running one is closed by the server after it; only
+//! who ended its own session by what runs several commands is closed later, and told from the
+//! others by the bytes of its words until then.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use rlock_core::ClientId;
 
-use crate::ffi::{self, Closing, Ctx};
+use crate::ffi::{self, Caller, Closing, Ctx};
 use crate::state;
 
 /// Closing is on its way.
@@ -19,11 +26,24 @@ static IS_COMING: AtomicBool = AtomicBool::new(false);
 /// Connections are closed so long in one callback.
 const PORTION: Duration = Duration::from_millis(2);
 
+thread_local! {
+    /// On Redis 7.0: those that are closed later.
+    static LATER: RefCell<BTreeSet<ClientId>> = const { RefCell::new(BTreeSet::new()) };
+}
+
 struct Lost;
 
 impl Closing for Lost {
-    fn is_closing(client: u64) -> bool {
-        state::with(|state| state.manager.is_closing(ClientId::from(client)))
+    fn is_closing(caller: Caller) -> bool {
+        match caller {
+            Caller::Client(id) => state::with(|state| state.manager.is_closing(ClientId::from(id))),
+            Caller::Unknown(bytes) => {
+                LATER.with_borrow(BTreeSet::clone).into_iter().any(|client| {
+                    let line = Ctx::detached().describe_client(client.get());
+                    line.is_some_and(|line| field(&line, "argv-mem") == Some(&bytes.to_string()))
+                })
+            }
+        }
     }
 }
 
@@ -48,8 +68,12 @@ pub fn settle(during: During<'_>) {
         }
         return;
     }
-    if !ffi::silence::<Lost>() {
+    if !ffi::knows_callers() {
         close_at_once(during);
+        see_who_flushed();
+    }
+    if ffi::knows_callers() || LATER.with_borrow(|later| !later.is_empty()) {
+        ffi::silence::<Lost>();
     }
     if state::with(|state| state.manager.has_to_close()) {
         close_soon();
@@ -69,52 +93,83 @@ fn close_soon() {
 fn close(ctx: &Ctx) {
     IS_COMING.store(false, Relaxed);
     let began_at = Instant::now();
+    let mut later = Vec::new();
     while let Some(client) = state::with(|state| state.manager.next_to_close()) {
+        let line = ctx.describe_client(client.get()).unwrap_or_default();
+        if is_blocked(&line) && empties(&line) {
+            // Redis 8 flushes in another thread, and has its reply to come.
+            later.push(client);
+            continue;
+        }
         ctx.kill(client.get());
         state::with(|state| state.manager.closed(client));
+        LATER.with_borrow_mut(|later| later.remove(&client));
         if began_at.elapsed() > PORTION {
             break;
         }
     }
+    let is_patient = !later.is_empty() && !state::with(|state| state.manager.has_to_close());
+    state::with(|state| state.manager.close_later(later));
     if state::with(|state| state.manager.has_to_close()) {
         IS_COMING.store(true, Relaxed);
-        ffi::after(0, close);
+        ffi::after(if is_patient { 1 } else { 0 }, close);
     } else if !state::with(|state| state.manager.has_closing()) {
         ffi::unsilence();
     }
 }
 
-/// Redis 7.0 does not say whose command it is about to run, so nobody can be silenced there. Who
-/// certainly runs none now is closed at once; who may be running one is closed after it; and who
-/// ended its own session by what runs more than one command, or is over already, later.
+/// Redis 7.0: closes who may be closed now.
 fn close_at_once(during: During<'_>) {
     let detached = Ctx::detached();
     let caller = match during {
         During::Command(ctx) => ctx.client(),
         During::Callback | During::Sweep => None,
     };
+    let is_sweep = matches!(during, During::Sweep);
     let mut later = Vec::new();
     while let Some(client) = state::with(|state| state.manager.next_to_close()) {
         let line = detached.describe_client(client.get()).unwrap_or_default();
         let is_caller = caller == Some(client.get());
-        if runs_more(&line) || matches!(during, During::Sweep) && empties(&line) {
+        let is_later = LATER.with_borrow(|later| later.contains(&client));
+        if is_later || runs_more(&line) || is_sweep && empties(&line) {
             later.push(client);
             continue;
         }
-        if !is_caller && (caller.is_some() || matches!(during, During::Sweep) || is_idle(&line)) {
+        if !is_caller && (caller.is_some() || is_sweep || is_idle(&line)) {
             detached.kill(client.get());
         } else {
             detached.close(client.get());
         }
         state::with(|state| state.manager.closed(client));
     }
+    LATER.with_borrow_mut(|all| all.extend(&later));
     state::with(|state| state.manager.close_later(later));
+}
+
+/// Redis 7.0: whoever flushed its own session may have sent more behind it, before that is known.
+fn see_who_flushed() {
+    /// More of them are not seen: a word of the server's about each takes microseconds.
+    const SEEN_MAX: usize = 64;
+    let flushed = state::with(|state| {
+        let flushed = state.manager.just_flushed();
+        flushed.iter().take(SEEN_MAX).copied().collect::<Vec<_>>()
+    });
+    for client in flushed {
+        let line = Ctx::detached().describe_client(client.get()).unwrap_or_default();
+        if !is_idle(&line) {
+            LATER.with_borrow_mut(|later| later.insert(client));
+        }
+    }
 }
 
 /// It runs no command now: it is blocked, or no word of a command has come from it. In the server's
 /// words of it, `argv-mem` are the bytes of such words.
 fn is_idle(line: &str) -> bool {
-    field(line, "argv-mem") == Some("0") || field(line, "flags").is_some_and(|f| f.contains('b'))
+    field(line, "argv-mem") == Some("0") || is_blocked(line)
+}
+
+fn is_blocked(line: &str) -> bool {
+    field(line, "flags").is_some_and(|flags| flags.contains('b'))
 }
 
 /// Its last command runs others.

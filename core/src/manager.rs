@@ -279,6 +279,11 @@ impl Manager {
         self.upheaval(db);
     }
 
+    /// The connections whose session was flushed, and that were not dealt with yet.
+    pub fn just_flushed(&self) -> &[ClientId] {
+        &self.flushed
+    }
+
     /// Two databases change places.
     pub fn swapped(&mut self, one: i32, other: i32) {
         for db in [one, other] {

@@ -137,7 +137,7 @@ impl Ctx {
             let kind = there(raw::RedisModule_CallReplyType)(reply);
             there(raw::RedisModule_FreeCallReply)(reply);
             match why {
-                _ if kind == raw::REDISMODULE_REPLY_STRING => Gate::Open,
+                _ if isize::try_from(kind) == Ok(raw::REDISMODULE_REPLY_STRING) => Gate::Open,
                 Some(libc::EPERM) => Gate::Elsewhere,
                 _ => Gate::Shut,
             }

@@ -5,19 +5,46 @@ use super::*;
 /// The server's handle of the filter; null while there is none.
 static FILTER: AtomicPtr<raw::RedisModuleCommandFilter> = AtomicPtr::new(null_mut());
 
+/// Whose command the server is about to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caller {
+    /// This connection's.
+    Client(u64),
+    /// Redis 7.0 does not say, but how many bytes the words of the command have.
+    Unknown(usize),
+}
+
+/// Who is to be silenced.
+pub trait Closing: 'static {
+    /// No further command of this caller may run.
+    fn is_closing(caller: Caller) -> bool;
+}
+
+/// The server says whose command it is about to run.
+pub fn knows_callers() -> bool {
+    // SAFETY: reading what initialisation has set.
+    let client_of = unsafe { raw::RedisModule_CommandFilterGetClientId };
+    client_of.is_some()
+}
+
 /// From now on no command of a connection that `is_closing` runs: the server finds a command that
-/// there is not in its place. Costs every command a little, so it is to be ended soon. False where
-/// the server does not say whose command it is: Redis 7.0.
-pub fn silence<C: Closing>() -> bool {
+/// there is not in its place. Costs every command a little, so it is to be ended soon.
+pub fn silence<C: Closing>() {
     extern "C" fn on_command<C: Closing>(command: *mut raw::RedisModuleCommandFilterCtx) {
-        // SAFETY: the server's own handle of this callback; `silence` has seen that the function is
-        // there. The name is ours, and given away.
+        // SAFETY: the server's own handle of this callback. The name is ours, and given away.
         unsafe {
-            let id = there(raw::RedisModule_CommandFilterGetClientId)(command);
-            if !C::is_closing(id) {
+            let count = there(raw::RedisModule_CommandFilterArgsCount)(command);
+            let caller = match raw::RedisModule_CommandFilterGetClientId {
+                Some(client_of) => Caller::Client(client_of(command)),
+                None => {
+                    let word = there(raw::RedisModule_CommandFilterArgGet);
+                    let len = |place| bytes_of(word(command, place)).len();
+                    Caller::Unknown((0..count).map(len).fold(0, usize::saturating_add))
+                }
+            };
+            if !C::is_closing(caller) {
                 return;
             }
-            let count = there(raw::RedisModule_CommandFilterArgsCount)(command);
             for place in (1..count).rev() {
                 there(raw::RedisModule_CommandFilterArgDelete)(command, place);
             }
@@ -26,20 +53,15 @@ pub fn silence<C: Closing>() -> bool {
             there(raw::RedisModule_CommandFilterArgReplace)(command, 0, nothing);
         }
     }
-    // SAFETY: the detached context lives for ever; the flag says nothing of our own calls.
-    unsafe {
-        let client_of = raw::RedisModule_CommandFilterGetClientId;
-        if client_of.is_none() {
-            return false;
-        }
-        if FILTER.load(Relaxed).is_null() {
+    if FILTER.load(Relaxed).is_null() {
+        // SAFETY: the detached context lives for ever; the flag says nothing of our own calls.
+        let filter = unsafe {
             let register = there(raw::RedisModule_RegisterCommandFilter);
             let flags = raw::REDISMODULE_CMDFILTER_NOSELF.cast_signed();
-            let filter = register(DETACHED.load(Relaxed), Some(on_command::<C>), flags);
-            FILTER.store(filter, Relaxed);
-        }
+            register(DETACHED.load(Relaxed), Some(on_command::<C>), flags)
+        };
+        FILTER.store(filter, Relaxed);
     }
-    true
 }
 
 /// Whoever asked for [`silence`] has closed what was to be closed. Not from a command's handler.
@@ -53,9 +75,3 @@ pub fn unsilence() {
 
 /// Told to the connection that goes on, as the name of a command that there is not.
 const NO_COMMAND: &str = "rlock.session-was-lost";
-
-/// Who is to be silenced.
-pub trait Closing: 'static {
-    /// No further command of this connection may run.
-    fn is_closing(client: u64) -> bool;
-}

@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
 pub use blocked::{Blocked, Waiting};
 pub use clients::Upheaval;
 pub use context::Gate;
-pub use filter::{Closing, silence, unsilence};
+pub use filter::{Caller, Closing, knows_callers, silence, unsilence};
 pub use key::{Content, Key};
 use libc::{c_char, c_int, c_void};
 use redis_module::{ContextFlags, raw};
