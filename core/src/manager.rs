@@ -273,9 +273,12 @@ impl Manager {
 
     /// A database is flushed; all of them, if `None`.
     pub fn flushed(&mut self, db: Option<i32>) {
-        let tied = self.locks.tied_in(db);
-        self.closing.extend(&tied);
-        self.flushed.extend(tied);
+        // Valkey 9 empties its databases when it has begun to load.
+        if !self.is_loading {
+            let tied = self.locks.tied_in(db);
+            self.closing.extend(&tied);
+            self.flushed.extend(tied);
+        }
         self.upheaval(db);
     }
 
