@@ -49,5 +49,6 @@ fn load(ctx: &Ctx, arguments: &[&[u8]]) -> Result<(), String> {
     metrics::register(ctx);
     timers::begin(sweep::sweep)?;
     events::register(ctx);
+    settings::warn_of_unknown_server(ctx);
     Ok(())
 }

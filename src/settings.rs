@@ -203,6 +203,29 @@ pub fn limits() -> Limits {
     }
 }
 
+/// The servers that every test of this version was run on.
+const TESTED: [(&str, &[&str]); 2] =
+    [("Redis", &["7.0", "7.2", "7.4", "8.0"]), ("Valkey", &["7.2", "8.0", "8.1", "9.1"])];
+
+/// Says so in the log where the server is one that nobody has tried the module on.
+pub fn warn_of_unknown_server(ctx: &Ctx) {
+    let valkey = ctx.server_field(c"valkey_version");
+    let is_valkey = valkey.is_some();
+    let Some(version) = valkey.or_else(|| ctx.server_field(c"redis_version")) else { return };
+    let known = TESTED.iter().find(|(name, _)| (*name == "Valkey") == is_valkey);
+    let Some((name, known)) = known else { return };
+    let is_known = known
+        .iter()
+        .any(|known| version.strip_prefix(known).is_some_and(|rest| rest.starts_with('.')));
+    if !is_known {
+        let known = known.join(", ");
+        ctx.warn(&format!(
+            "rlock: {name} {version} is not one of the servers that this version was tested on: \
+             {name} {known}"
+        ));
+    }
+}
+
 thread_local! {
     /// What was warned of when the server's settings were looked at last.
     static BEFORE: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };

@@ -25,11 +25,16 @@ impl Ctx {
         }
         // SAFETY: context; without a place for the answer the server only says whether it knows the
         // number.
-        unsafe {
+        let id = unsafe {
             let id = there(raw::RedisModule_GetClientId)(self.0);
             let known = there(raw::RedisModule_GetClientInfoById)(null_mut(), id);
-            (known == OK).then_some(id)
-        }
+            (known == OK).then_some(id)?
+        };
+        // Valkey 9 knows the client, too, as whom it calls what another module calls in a
+        // transaction; it is in no list.
+        let is_listed = || self.describe_client(id).is_some_and(|line| !line.trim().is_empty());
+        let is_sure = !is_valkey() || !flags.contains(ContextFlags::MULTI);
+        (is_sure || is_listed()).then_some(id)
     }
 
     /// Closes a connection at once. Never the one whose command is being carried out: the server

@@ -20,6 +20,7 @@ mod abuse;
 mod acquire;
 mod binary_and_limits;
 mod blocking;
+mod budgets;
 mod closing;
 mod cluster;
 mod cluster_failover;

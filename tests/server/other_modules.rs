@@ -47,6 +47,18 @@ fn another_module_gets_no_session() {
 }
 
 #[test]
+fn another_module_gets_no_session_in_a_transaction_either() {
+    let Some(server) = with_caller() else { return };
+    let mut client = server.client();
+    client.ask("MULTI");
+    client.ask("CALLER.ACQUIRE door ann SESSION");
+    let replies = format!("{:?}", client.attempt("EXEC"));
+    assert!(replies.contains("SESSION"), "{replies}");
+    assert_eq!(client.number("EXISTS door"), 0);
+    assert_eq!(client.gauges(), (0, 0, 0));
+}
+
+#[test]
 fn a_lock_that_another_module_deletes_while_one_begins_is_told_of_and_handed_on() {
     let Some(server) = with_caller() else { return };
     let mut client = server.client();

@@ -1,0 +1,85 @@
+//! Bounds: of what one user can have the server keep, do and write.
+
+use crate::support::{Server, Waiter, until};
+
+#[test]
+fn holds_tied_to_connections_have_a_limit() {
+    let server = Server::with_arguments("max-sessions 2");
+    let mut client = server.client();
+    let mut ann = Waiter::connect(&server);
+    ann.number("RLOCK.ACQUIRE door ann SESSION");
+    ann.number("RLOCK.ACQUIRE gate ann SESSION");
+    let refused = client.error("RLOCK.ACQUIRE room ann SESSION");
+    assert!(refused.starts_with("TOOMANY ") && refused.contains("rlock.max-sessions"), "{refused}");
+    assert_eq!(client.number("EXISTS room"), 0);
+    // Entering again is not new, and neither is a tie that moves to another connection.
+    ann.number("RLOCK.ACQUIRE door ann SESSION");
+    client.granted("RLOCK.ACQUIRE door ann SESSION DEPTH 2");
+    assert_eq!(client.gauges(), (0, 0, 2));
+    // Lowering the setting ends nothing.
+    client.ask("CONFIG SET rlock.max-sessions 0");
+    assert_eq!(client.gauges(), (0, 0, 2));
+    client.granted("RLOCK.ACQUIRE gate ann SESSION DEPTH 1");
+    client.granted("RLOCK.ACQUIRE room ann");
+}
+
+#[test]
+fn who_waited_for_a_session_beyond_the_limit_is_told_so_and_the_next_is_served() {
+    let server = Server::with_arguments("max-sessions 1");
+    let mut client = server.client();
+    client.granted("RLOCK.ACQUIRE door ann");
+    let mut bob = Waiter::parked(&server, "RLOCK.ACQUIRE door bob SESSION BLOCK 0");
+    let mut cid = Waiter::parked(&server, "RLOCK.ACQUIRE door cid BLOCK 0");
+    client.granted("RLOCK.ACQUIRE room eve SESSION");
+    client.ask("RLOCK.RELEASE door ann");
+    cid.granted();
+    assert!(bob.error().starts_with("TOOMANY "));
+    // A hold that a session leaves makes room for the next one.
+    let mut dan = Waiter::parked(&server, "RLOCK.ACQUIRE room dan SESSION BLOCK 0");
+    client.ask("RLOCK.RELEASE room eve");
+    dan.granted();
+    assert_eq!(client.gauges(), (0, 0, 1));
+}
+
+/// A stranger can use anybody's owner names, but not have anybody refused by it.
+#[test]
+fn a_wait_that_another_user_parked_closes_no_cycle() {
+    let server = Server::start();
+    let mut client = server.client();
+    client.ask("ACL SETUSER tenant on nopass +@all ~a:*");
+    client.ask("ACL SETUSER victim on nopass +@all ~b:*");
+    let mut victim = server.client_of("victim");
+    victim.granted("RLOCK.ACQUIRE b:1 worker");
+    victim.granted("RLOCK.ACQUIRE b:2 helper");
+    let mut tenant = server.client_of("tenant");
+    tenant.granted("RLOCK.ACQUIRE a:1 worker");
+    // As if helper waited for worker.
+    let mut forged = Waiter::connect_as(&server, "tenant");
+    forged.park(&server, "RLOCK.ACQUIRE a:1 helper BLOCK 0");
+    let mut worker = Waiter::connect_as(&server, "victim");
+    worker.park(&server, "RLOCK.ACQUIRE b:2 worker BLOCK 0");
+    victim.ask("RLOCK.RELEASE b:2 helper");
+    worker.granted();
+    assert_eq!(client.counted("deadlocks"), 0);
+}
+
+#[test]
+fn refusals_write_one_line_a_second_into_the_log() {
+    let server = Server::start();
+    let mut client = server.client();
+    client.granted("RLOCK.ACQUIRE door ann LEASE 600000");
+    client.granted("RLOCK.ACQUIRE gate bob LEASE 600000");
+    let _bob = Waiter::parked(&server, "RLOCK.ACQUIRE door bob BLOCK 0");
+    let lines = |server: &Server| server.log().matches("deadlock refused").count();
+    for _ in 0..2_000 {
+        assert!(client.error("RLOCK.ACQUIRE gate ann BLOCK 0").starts_with("DEADLOCK "));
+    }
+    assert_eq!(client.counted("deadlocks"), 2_000);
+    let said = lines(&server);
+    assert!(said < 60, "{said} lines");
+    until(5_000, || {
+        client.error("RLOCK.ACQUIRE gate ann BLOCK 0");
+        lines(&server) > said
+    });
+    assert!(server.log().contains(" more refused since the last such line"));
+}
