@@ -54,8 +54,7 @@ pub fn park<'a>(
         return Some(Reply::NotNow { wait_ms });
     };
     let client = ctx.client().map(ClientId::from);
-    let (reply, is_gone) = (None, false);
-    let parked = Parked { client, lock, owner, user, with_ttl, reply, is_gone };
+    let parked = Parked::new(client, lock, owner, user, with_ttl);
     state::with(|state| {
         state.manager.park_begins(waiter, parked);
         state.blocked.insert(waiter, blocked);

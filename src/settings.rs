@@ -179,7 +179,7 @@ pub fn register(ctx: &Ctx) -> Result<(), String> {
 pub fn bounds() -> Bounds {
     let count = |setting: &AtomicI64| usize::try_from(setting.load(Relaxed)).unwrap_or(0);
     Bounds {
-        max_depth: limits().max_depth,
+        max_depth: max_depth(),
         max_waiters: count(&MAX_WAITERS),
         max_tickets: count(&MAX_TICKETS),
         max_sessions: count(&MAX_SESSIONS),
@@ -199,8 +199,12 @@ pub fn limits() -> Limits {
     Limits {
         default_lease: lease(&DEFAULT_LEASE_MS),
         max_lease: lease(&MAX_LEASE_MS),
-        max_depth: u16::try_from(MAX_DEPTH.load(Relaxed)).unwrap_or(u16::MAX),
+        max_depth: max_depth(),
     }
+}
+
+fn max_depth() -> u16 {
+    u16::try_from(MAX_DEPTH.load(Relaxed)).unwrap_or(u16::MAX)
 }
 
 /// The servers that every test of this version was run on.

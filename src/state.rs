@@ -14,7 +14,7 @@ pub struct State {
     /// Who waits, whose hold is tied to a connection, what comes due: the judgement.
     pub manager: Manager,
     /// The server's handles of blocked connections that were not answered yet.
-    pub blocked: HashMap<WaiterId, Blocked>,
+    pub blocked: HashMap<WaiterId, Blocked, foldhash::fast::RandomState>,
     /// The lock that the module itself removes from its name, by [`crate::ffi::Key::address`]; 0
     /// for none.
     pub removing: usize,

@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use rlock_core::EpochMs;
+use rlock_core::manager::Next;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
@@ -99,6 +100,9 @@ fn ring() {
 /// changed that.
 pub fn settle() {
     let next = state::with(|state| state.manager.next_call());
+    if next == Next::default() {
+        return;
+    }
     if let Some(at) = next.at {
         ALARM.with_borrow_mut(|alarm| alarm.as_mut().map(|alarm| alarm.set(at)));
     }

@@ -5,8 +5,8 @@ use std::hint::black_box;
 use std::process::Command;
 
 use rlock_core::{
-    Acquire, Effects, Input, LeaseMs, Levels, Lock, Memory, Mode, Moment, Now, Patience, Release,
-    Renew, Tokens, WaiterId,
+    Acquire, Effects, Input, LeaseMs, Levels, Lock, Memory, Mode, Moment, Now, Parking, Patience,
+    Release, Renew, Tokens, WaiterId,
 };
 
 const MANY: u64 = 10_000;
@@ -210,7 +210,7 @@ impl Town {
         let waiter = WaiterId::from(self.last_waiter);
         let ask = acquire(owner, Mode::Write, Patience::Block);
         let ends_at = Some(self.now().after(LEASE));
-        self.ask(Input::Park(ask, waiter, ends_at));
+        self.ask(Input::Park(ask, Parking { waiter, client: None, ends_at }));
         waiter
     }
 

@@ -28,6 +28,9 @@ use crate::{
     Token, Tokens, WaiterId, Wake,
 };
 
+/// Seeded, and fast: the names in it come from anybody.
+type HashMap<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
+
 /// The bounds that the server's configuration sets.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
@@ -81,7 +84,7 @@ pub struct Manager {
     /// Connections whose session is lost: none of their commands may run any more.
     closing: BTreeSet<ClientId>,
     /// Those of them that nobody was told of yet.
-    to_close: Vec<ClientId>,
+    to_close: BTreeSet<ClientId>,
     /// Connections whose session's key was flushed a moment ago, perhaps only to be loaded again.
     flushed: Vec<ClientId>,
     /// Since when nothing may be written outside of commands.
@@ -374,7 +377,7 @@ impl Manager {
     /// A connection ended. Its sessions, its wait, and a grant that it did not hear of, end with
     /// it.
     pub fn connection_ended(&mut self, client: ClientId) {
-        self.closing.remove(&client);
+        self.closed(client);
         if let Some(waiter) = self.waits.of_client(client) {
             self.left(waiter);
         }
@@ -390,7 +393,7 @@ impl Manager {
                 self.left(waiter);
             }
             self.closing.insert(client);
-            self.to_close.push(client);
+            self.to_close.insert(client);
         }
     }
 
@@ -412,7 +415,7 @@ impl Manager {
 
     /// The next connection to be closed, and is not yet.
     pub fn next_to_close(&mut self) -> Option<ClientId> {
-        self.to_close.pop()
+        self.to_close.pop_first()
     }
 
     /// Some connection is to be closed.
@@ -422,7 +425,9 @@ impl Manager {
 
     /// The server has closed this connection, or knows of none.
     pub fn closed(&mut self, client: ClientId) {
-        self.closing.remove(&client);
+        if self.closing.remove(&client) {
+            self.to_close.remove(&client);
+        }
     }
 
     // --- deadlocks ------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 //! Numbers with their unit and bounds in the type. Checked once, at the edge; inside, nothing is
 //! checked again.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::BuildHasher;
 use std::num::NonZeroU64;
 
 use smallvec::SmallVec;
@@ -239,12 +239,12 @@ impl Owner {
         if self.0.spilled() { self.0.len() } else { 0 }
     }
 
-    /// The same on every run. What is found by it is compared with the name itself: two names with
-    /// one hash cost a comparison, nothing else.
+    /// The same for the life of the process, seeded anew with each: nobody can choose names that
+    /// have one hash. What is found by it is compared with the name itself, and nothing that can be
+    /// seen depends on it.
     pub fn hash_of(name: &[u8]) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        name.hash(&mut hasher);
-        hasher.finish()
+        let seed = foldhash::SharedSeed::global_random();
+        foldhash::fast::SeedableRandomState::with_seed(0, seed).hash_one(name)
     }
 
     /// The name as the caller gave it.

@@ -159,7 +159,8 @@ fn with_guest() -> (Server, Client) {
     let mut client = server.client();
     client.ask("SET treasure gold");
     client.ask(
-        "ACL SETUSER guest on >secret ~door ~gate ~mark:* +eval +multi +exec +client|id +acl|whoami \
+        "ACL SETUSER guest on >secret ~door ~gate ~mark:* +eval +multi +exec +client|id \
+         +acl|whoami \
          +echo +del +get +set +rlock.acquire +rlock.force",
     );
     (server, client)

@@ -65,7 +65,8 @@ impl fmt::Display for Tally {
         let wrong = self.wrong.lock().unwrap();
         write!(
             f,
-            "chaos      x io-threads   {operations:>7} operations, {} violations, {blows:>3} blows; \
+            "chaos      x io-threads   {operations:>7} operations, {} violations, {blows:>3} \
+             blows; \
              {grants} grants, {closed} connections closed",
             wrong.len()
         )?;
@@ -211,7 +212,7 @@ impl Actor {
         Ok(())
     }
 
-    /// Says `line:1`, `line:2` and so on so fast that the server has something to read all the time.
+    /// Says `line:1`, `line:2` and so on, so fast that the server always has something to read.
     /// The last number.
     fn flood(&mut self, link: &mut Connection, line: &str, mut number: u64) -> RedisResult<u64> {
         let chunks = self.rng.usize(1..AHEAD * 4);

@@ -1,9 +1,10 @@
 //! What this server remembers of locks beside their values, lock by lock, with the indexes that
 //! make finding the next alarm, a connection's sessions and crowded locks cheap.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
+use super::HashMap;
 use crate::{ClientId, EpochMs, Memory, Now};
 
 /// A lock's name on this server.
@@ -349,7 +350,7 @@ impl Locks {
         let mut totals = Totals::default();
         let (mut alarms, mut crowded) = (BTreeSet::new(), BTreeSet::new());
         let mut marked = BTreeSet::new();
-        let mut sessions: HashMap<ClientId, BTreeSet<Number>> = HashMap::new();
+        let mut sessions: HashMap<ClientId, BTreeSet<Number>> = HashMap::default();
         for (number, known) in self.known.iter().enumerate() {
             let Some(Known { id, memory, alarm, mark }) = known else {
                 if !self.free.contains(&number) {

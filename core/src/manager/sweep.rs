@@ -27,7 +27,7 @@ pub enum Task {
 }
 
 /// When the manager wants to be asked again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Next {
     /// In this iteration of the server's loop or the next.
     pub soon: bool,

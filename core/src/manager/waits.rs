@@ -1,10 +1,10 @@
 //! The connections that the server keeps parked for us: who waits where, what each is told, and
 //! which owner waits for which locks.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use super::LockId;
+use super::{HashMap, LockId};
 use crate::{ClientId, Owner, Reply, WaiterId};
 
 /// A parked connection.
@@ -24,9 +24,23 @@ pub struct Parked {
     pub reply: Option<Reply>,
     /// It is not there any more to be told.
     pub is_gone: bool,
+    /// Of owner and user, as in [`Waits::by_owner`].
+    hash: u64,
 }
 
 impl Parked {
+    /// A connection that waits.
+    pub fn new(
+        client: Option<ClientId>,
+        lock: LockId,
+        owner: Owner,
+        user: Rc<str>,
+        with_ttl: bool,
+    ) -> Self {
+        let hash = hash_of(&owner, &user);
+        Self { client, lock, owner, user, with_ttl, reply: None, is_gone: false, hash }
+    }
+
     fn waits(&self) -> bool {
         self.reply.is_none() && !self.is_gone
     }
@@ -48,7 +62,7 @@ pub struct Waits {
 
 impl Waits {
     fn key(id: WaiterId, parked: &Parked) -> (i32, u64, WaiterId) {
-        (parked.lock.db, hash_of(&parked.owner, &parked.user), id)
+        (parked.lock.db, parked.hash, id)
     }
 
     /// A number for the next wait.

@@ -1,0 +1,419 @@
+//! The lock manager of one server: what is due in which order, behind a gate that may be shut, in
+//! portions; who is closed; and that its indexes agree after every step.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use rlock_core::manager::{At, Bounds, LockId, Manager, Mark, Parked, Task};
+use rlock_core::{
+    Acquire, ClientId, Effects, Input, Lock, Mode, Moment, Now, Parking, Patience, Refusal, Reply,
+    WaiterId, Wake,
+};
+use support::{START_US, acquire, lease, random, release};
+
+type Key = &'static [u8];
+
+/// The hands, with a map for the server's keys.
+struct Server {
+    manager: Manager,
+    keys: BTreeMap<Key, Lock>,
+    bounds: Bounds,
+    us: u64,
+    is_open: bool,
+    /// Answers to blocked connections, in order.
+    told: Vec<(u64, Reply)>,
+    /// The locks that were swept, in order.
+    swept: Vec<Key>,
+}
+
+impl Server {
+    fn new() -> Self {
+        let most = usize::MAX;
+        let bounds =
+            Bounds { max_depth: 99, max_waiters: most, max_tickets: most, max_sessions: most };
+        let mut manager = Manager::default();
+        manager.role_is(true, Now::from_us(START_US));
+        let (keys, told, swept) = (BTreeMap::new(), Vec::new(), Vec::new());
+        Self { manager, keys, bounds, us: 2_000_000, is_open: true, told, swept }
+    }
+
+    fn now(&self) -> Now {
+        Now::from_us(START_US + self.us)
+    }
+
+    fn pass_ms(&mut self, ms: u64) {
+        self.us += ms * 1000;
+    }
+
+    fn ask(&mut self, key: Key, input: Input<'_>) -> Reply {
+        let mut effects = Effects::default();
+        let mut lock = self.keys.remove(key).unwrap_or_default();
+        let at = At { db: 0, key, now: self.now() };
+        self.manager.decide(at, &self.bounds, &mut lock, input, &mut effects);
+        if !lock.is_free() {
+            self.keys.insert(key, lock);
+        }
+        self.tell(effects.wakes);
+        self.manager.check().unwrap();
+        effects.reply
+    }
+
+    fn tell(&mut self, wakes: Vec<Wake>) {
+        for wake in wakes {
+            assert!(self.manager.answer(&wake), "{wake:?} was not due");
+            self.told.push((wake.waiter.get(), wake.reply));
+            self.manager.unparked(wake.waiter, false);
+        }
+    }
+
+    fn holds(&mut self, key: Key, owner: &'static str, session: Option<u64>) -> Reply {
+        let ask = acquire(owner.as_bytes(), Mode::Write, 1000);
+        self.ask(key, Input::Acquire(Acquire { session: session.map(ClientId::from), ..ask }))
+    }
+
+    /// A connection waits; its number.
+    fn waits(&mut self, key: Key, owner: &str, mode: Mode, client: u64) -> u64 {
+        let patience = Patience::Block;
+        let ask = Acquire { patience, ..acquire(owner.as_bytes(), mode, 1000) };
+        let waiter = self.manager.next_waiter();
+        let client = Some(ClientId::from(client));
+        let lock = LockId { db: 0, key: key.into() };
+        let parked = Parked::new(client, lock, owner.as_bytes().into(), "default".into(), false);
+        self.manager.park_begins(waiter, parked);
+        let parking = Parking { waiter, client, ends_at: None };
+        let reply = self.ask(key, Input::Park(ask, parking));
+        if !matches!(reply, Reply::MustWait { .. }) {
+            self.tell(vec![Wake { waiter, reply, waited_us: 0 }]);
+        }
+        waiter.get()
+    }
+
+    /// One task of a sweep. False when there is none.
+    fn sweep_one(&mut self) -> bool {
+        let now = self.now();
+        self.manager.presume_open();
+        let Some(task) = self.manager.next_task(now) else { return false };
+        match task {
+            Task::Sweep(id, at, why) => {
+                self.manager.gate_is(self.is_open, now);
+                let key = self.key(&id);
+                if self.is_open {
+                    self.swept.push(key);
+                    let changed = why == Mark::Changed;
+                    self.ask(key, if changed { Input::Changed } else { Input::Tick });
+                } else {
+                    self.manager.postpone(id, at, why);
+                    // What comes is said as behind a shut gate.
+                    while let Some(Task::See(id, why)) = self.manager.next_task(now) {
+                        let free = Lock::default();
+                        let key = self.key(&id);
+                        let lock = self.keys.get(key).unwrap_or(&free);
+                        self.manager.see(&id, why, lock, now);
+                        self.manager.check().unwrap();
+                    }
+                }
+            }
+            Task::See(..) => panic!("the gate was presumed open"),
+        }
+        let answers = self.manager.take_answers();
+        self.tell(answers);
+        self.manager.check().unwrap();
+        self.is_open
+    }
+
+    fn sweep(&mut self) {
+        self.manager.sweep_begins();
+        while self.sweep_one() {}
+    }
+
+    fn key(&self, id: &LockId) -> Key {
+        [b"k", b"l", b"m" as Key].into_iter().find(|key| **key == *id.key).unwrap()
+    }
+
+    fn closed(&mut self) -> Vec<u64> {
+        let mut closed = Vec::new();
+        while let Some(client) = self.manager.next_to_close() {
+            assert!(self.manager.is_closing(client));
+            closed.push(client.get());
+            self.manager.closed(client);
+        }
+        closed.sort_unstable();
+        closed
+    }
+}
+
+#[test]
+fn behind_a_shut_gate_nobody_is_granted_and_then_all_in_order() {
+    let mut server = Server::new();
+    for (key, after) in [(b"m" as Key, 0), (b"k", 1), (b"l", 1)] {
+        server.pass_ms(after);
+        server.holds(key, "a", None);
+        server.waits(key, "b", Mode::Write, 1);
+    }
+    server.is_open = false;
+    server.pass_ms(2000);
+    server.sweep();
+    assert_eq!(server.told, []);
+    assert!(server.manager.shut_since().is_some());
+    assert!(server.manager.next_call().when_open);
+    server.is_open = true;
+    server.sweep();
+    assert_eq!(server.swept, [b"m", b"k", b"l" as Key]);
+    let granted = |(_, reply): &(u64, Reply)| matches!(reply, Reply::Granted { .. });
+    assert!(server.told.len() == 3 && server.told.iter().all(granted), "{:?}", server.told);
+    assert!(server.manager.shut_since().is_none());
+}
+
+#[test]
+fn behind_a_shut_gate_a_session_lasts_as_long_as_its_lease() {
+    let mut server = Server::new();
+    server.holds(b"k", "a", Some(7));
+    server.is_open = false;
+    for ms in [400, 400] {
+        server.pass_ms(ms);
+        server.sweep();
+        assert_eq!(server.closed(), [0; 0], "its lease is not over");
+    }
+    server.pass_ms(200);
+    server.sweep();
+    assert_eq!(server.closed(), [7]);
+}
+
+#[test]
+fn an_open_gate_renews_a_session() {
+    let mut server = Server::new();
+    server.holds(b"k", "a", Some(7));
+    for _ in 0..10 {
+        server.pass_ms(400);
+        server.sweep();
+    }
+    assert_eq!(server.closed(), [0; 0]);
+    assert!(server.keys[b"k" as Key].hold_at(b"a", Mode::Write, server.now()).is_some());
+}
+
+#[test]
+fn a_crowd_of_readers_is_granted_in_portions_and_in_order() {
+    let mut server = Server::new();
+    server.holds(b"k", "a", None);
+    let crowd = Moment::PORTION * 2 + 10;
+    let names: Vec<String> = (0..crowd).map(|number| format!("reader {number}")).collect();
+    let ids: Vec<u64> =
+        (1..).zip(&names).map(|(at, n)| server.waits(b"k", n, Mode::Read, at)).collect();
+    let last = server.waits(b"k", "w", Mode::Write, 9999);
+    server.ask(b"k", Input::Release(release(b"a")));
+    assert_eq!(server.told.len(), Moment::PORTION);
+    // Nobody passes those who are still in line.
+    assert!(matches!(server.holds(b"k", "late", None), Reply::NotNow { .. }));
+    server.sweep();
+    let told: Vec<u64> = server.told.iter().map(|(waiter, _)| *waiter).collect();
+    assert_eq!(told, ids);
+    assert!(!told.contains(&last));
+}
+
+#[test]
+fn two_locks_with_much_to_do_take_turns() {
+    let mut server = Server::new();
+    let crowd = Moment::PORTION * 3;
+    let names: Vec<String> = (0..crowd).map(|number| format!("reader {number}")).collect();
+    for key in [b"k", b"l" as Key] {
+        server.holds(key, "a", None);
+        for (at, name) in (1..).zip(&names) {
+            server.waits(key, name, Mode::Read, at + u64::from(key[0]) * 10_000);
+        }
+        server.pass_ms(1);
+    }
+    server.pass_ms(2000);
+    server.swept.clear();
+    // The clock goes on from one sweep to the next.
+    for _ in 0..6 {
+        server.sweep_one();
+        server.pass_ms(1);
+    }
+    let first: Vec<Key> = server.swept[..4].to_vec();
+    assert!(first.contains(&(b"k" as Key)) && first.contains(&(b"l" as Key)), "{first:?}");
+}
+
+#[test]
+fn who_lost_a_session_is_granted_nothing_elsewhere() {
+    let mut server = Server::new();
+    server.holds(b"k", "a", Some(7));
+    server.holds(b"l", "x", None);
+    server.waits(b"l", "a", Mode::Write, 7);
+    server.ask(b"k", Input::Force(None));
+    assert!(server.manager.is_closing(ClientId::from(7)));
+    server.ask(b"l", Input::Release(release(b"x")));
+    assert_eq!(server.told, []);
+    assert_eq!(server.closed(), [7]);
+    assert!(!server.manager.has_closing());
+}
+
+#[test]
+fn a_key_that_left_its_name_loses_its_sessions_at_once() {
+    let mut server = Server::new();
+    server.holds(b"k", "a", Some(7));
+    let lock = server.keys.remove(b"k" as Key).unwrap();
+    let at = At { db: 0, key: b"k", now: server.now() };
+    server.manager.key_left(at, &lock);
+    assert!(server.manager.is_closing(ClientId::from(7)));
+    assert_eq!(server.manager.take_removed().len(), 1);
+}
+
+#[test]
+fn what_is_flushed_and_loaded_again_keeps_its_sessions() {
+    for is_loaded in [true, false] {
+        let mut server = Server::new();
+        server.holds(b"k", "a", Some(7));
+        server.manager.flushed(None);
+        assert!(server.manager.is_closing(ClientId::from(7)), "nothing of it runs meanwhile");
+        if is_loaded {
+            server.manager.loading_begins();
+            server.manager.loading_ends();
+        } else {
+            server.keys.clear();
+        }
+        server.sweep();
+        assert_eq!(server.closed().is_empty(), is_loaded);
+    }
+}
+
+#[test]
+fn a_flush_of_one_database_leaves_the_others_sessions() {
+    let mut server = Server::new();
+    server.holds(b"k", "a", Some(7));
+    server.manager.flushed(Some(3));
+    assert!(!server.manager.has_closing());
+    server.manager.swapped(0, 3);
+    assert_eq!(server.closed(), [7]);
+}
+
+#[test]
+fn a_replica_has_nothing_to_do_and_closes_its_sessions() {
+    let mut server = Server::new();
+    server.holds(b"k", "a", Some(7));
+    server.holds(b"l", "a", None);
+    server.waits(b"l", "b", Mode::Write, 8);
+    server.manager.role_is(false, server.now());
+    assert_eq!(server.closed(), [7]);
+    server.pass_ms(5000);
+    assert_eq!(server.manager.next_task(server.now()), None);
+    assert_eq!(server.manager.next_call().at, None);
+}
+
+#[test]
+fn a_grant_that_may_not_be_told_goes_to_the_next_in_one_step() {
+    let mut server = Server::new();
+    server.holds(b"k", "a", None);
+    let first = server.waits(b"k", "b", Mode::Write, 1);
+    let second = server.waits(b"k", "c", Mode::Write, 2);
+    let (mut effects, now) = (Effects::default(), server.now());
+    let mut lock = server.keys.remove(b"k" as Key).unwrap();
+    let at = At { db: 0, key: b"k", now };
+    let release = Input::Release(release(b"a"));
+    server.manager.decide(at, &server.bounds, &mut lock, release, &mut effects);
+    let deny = Input::Deny(WaiterId::from(first));
+    server.manager.decide(at, &server.bounds, &mut lock, deny, &mut effects);
+    let told: Vec<u64> = effects.wakes.iter().map(|wake| wake.waiter.get()).collect();
+    assert_eq!(told, [first, second]);
+    assert!(lock.hold_at(b"c", Mode::Write, now).is_some());
+    assert!(lock.hold_at(b"b", Mode::Write, now).is_none());
+}
+
+#[test]
+fn a_token_is_saved_only_while_it_is_ahead_of_the_clock() {
+    let mut server = Server::new();
+    assert_eq!(server.manager.token_ahead(server.now()), None, "none was issued");
+    server.holds(b"k", "a", None);
+    let now = server.now();
+    let ahead = rlock_core::Token::new(now.us() + 5_000_000).unwrap();
+    server.manager.saw(ahead);
+    assert_eq!(server.manager.token_ahead(now), Some(ahead));
+    server.pass_ms(6000);
+    assert_eq!(server.manager.token_ahead(server.now()), None);
+}
+
+#[test]
+fn one_deadlock_a_second_is_written_to_the_log() {
+    let mut server = Server::new();
+    let lock = LockId { db: 0, key: b"k".as_slice().into() };
+    let cycle = [(b"a".as_slice().into(), lock)];
+    let mut lines = Vec::new();
+    for _ in 0..25 {
+        lines.extend(server.manager.deadlock_line(&cycle, server.now()));
+        server.pass_ms(100);
+    }
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    assert!(lines[1].ends_with("; 9 more refused since the last such line"), "{lines:?}");
+    // A clock that is set back does not silence it.
+    server.us = 0;
+    assert!(server.manager.deadlock_line(&cycle, server.now()).is_some());
+}
+
+/// Anything in any order: the indexes agree after every step, and nobody is granted behind a shut
+/// gate.
+#[test]
+fn the_indexes_agree_whatever_happens() {
+    let (mut rng, steps) = random(3_000);
+    let mut server = Server::new();
+    server.bounds.max_sessions = 4;
+    let owners: [&'static str; 4] = ["a", "b", "c", "d"];
+    for _ in 0..steps {
+        let key = [b"k", b"l", b"m" as Key][rng.usize(..3)];
+        let owner = owners[rng.usize(..4)];
+        let client = ClientId::from(rng.u64(1..6));
+        let told = server.told.len();
+        match rng.u8(..14) {
+            0..=2 => {
+                let mode = if rng.bool() { Mode::Read } else { Mode::Write };
+                let session = rng.bool().then_some(client);
+                let patience =
+                    if rng.bool() { Patience::Ticket(lease(50)) } else { Patience::None };
+                let ask = acquire(owner.as_bytes(), mode, rng.u64(1..2000));
+                server.ask(key, Input::Acquire(Acquire { session, patience, ..ask }));
+            }
+            3 | 4 => {
+                let is_held = matches!(
+                    server.ask(key, Input::Acquire(acquire(owner.as_bytes(), Mode::Write, 900))),
+                    Reply::NotNow { .. }
+                );
+                if is_held && server.manager.memory(0, key).is_none_or(|m| m.queue.len() < 5) {
+                    server.waits(key, "blocked", Mode::Write, rng.u64(100..));
+                }
+            }
+            5 => {
+                server.ask(key, Input::Release(release(owner.as_bytes())));
+            }
+            6 => server.manager.connection_ended(client),
+            7 => {
+                if let Some(lock) = server.keys.remove(key) {
+                    let at = At { db: 0, key, now: server.now() };
+                    server.manager.key_left(at, &lock);
+                }
+            }
+            8 => {
+                server.keys.clear();
+                server.manager.flushed(None);
+            }
+            9 => {
+                let at = At { db: 0, key, now: server.now() };
+                server.manager.dismiss(at, &Refusal::TryAgain);
+                let answers = server.manager.take_answers();
+                server.tell(answers);
+            }
+            10 => server.is_open = !server.is_open,
+            11 => drop(server.closed()),
+            12 => {
+                server.ask(key, Input::Cancel(b"blocked"));
+            }
+            _ => server.pass_ms(rng.u64(1..500)),
+        }
+        server.manager.check().unwrap();
+        let (now, is_open) = (server.told.len(), server.is_open);
+        server.sweep();
+        let granted = |(_, reply): &(u64, Reply)| matches!(reply, Reply::Granted { .. });
+        assert!(is_open || !server.told[now..].iter().any(granted), "granted behind a shut gate");
+        assert!(told <= now);
+    }
+}
