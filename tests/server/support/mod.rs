@@ -2,6 +2,7 @@
 
 mod client;
 mod cluster;
+mod compiled;
 mod listener;
 mod lock_view;
 mod noise;
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 pub use client::{Client, flat_map, integer, items, text};
 pub use cluster::Cluster;
+pub use compiled::Compiled;
 pub use listener::Listener;
 pub use lock_view::LockView;
 pub use noise::Noise;
