@@ -314,7 +314,8 @@ fn a_cycle_of_waits_is_found_on_one_node_and_not_across_two() {
     assert!(error.starts_with("DEADLOCK "), "{error}");
     // Each node knows its own waits only; time ends the others.
     let _cid = Waiter::parked(cluster.node(0), "RLOCK.ACQUIRE hall cid BLOCK 0");
-    let mut ann = Waiter::parked(cluster.node(1), "RLOCK.ACQUIRE door ann BLOCK 200");
+    let mut ann = Waiter::connect(cluster.node(1));
+    ann.say("RLOCK.ACQUIRE door ann BLOCK 200");
     ann.refused();
 }
 

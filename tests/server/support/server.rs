@@ -309,6 +309,8 @@ impl Server {
             format!("logfile {}", folder.join("log").display()),
             format!("loadmodule {} {arguments}", module.display()),
             "save \"\"".to_owned(),
+            // With `everysec`, a reply may be there before the file has what it tells of.
+            "appendfsync no".to_owned(),
             "enable-debug-command yes".to_owned(),
             "enable-module-command yes".to_owned(),
             "repl-diskless-sync-delay 0".to_owned(),
