@@ -40,6 +40,24 @@ fn an_unknown_setting_on_the_load_line_leaves_a_server_that_can_load_it() {
     Waiter::parked(&server, "RLOCK.ACQUIRE door bob BLOCK 0").granted();
 }
 
+#[test]
+fn one_who_asked_for_no_touch_hands_over_like_any_other() {
+    for line in ["RLOCK.RELEASE door ann", "RLOCK.FORCE door", "DEL door", "FLUSHALL"] {
+        let server = Server::start();
+        let mut client = server.client();
+        if client.attempt("CLIENT NO-TOUCH ON").is_err() {
+            say_not_seen(&format!("CLIENT NO-TOUCH: {:?} does not know it", server.version()));
+            return;
+        }
+        client.granted("RLOCK.ACQUIRE door ann LEASE 600000");
+        let mut bob = Waiter::parked(&server, "RLOCK.ACQUIRE door bob BLOCK 0");
+        let _cid = Waiter::parked(&server, "RLOCK.ACQUIRE door cid BLOCK 0");
+        client.ask(line);
+        bob.granted();
+        assert_eq!(client.shows("door"), "write: bob write 1", "{line}");
+    }
+}
+
 /// Redis 8.0 and Valkey 8.1 die when such a client makes a key that another one waits for.
 #[test]
 fn one_who_asked_for_no_touch_may_bring_a_lock_to_where_somebody_waits() {
