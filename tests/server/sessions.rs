@@ -362,7 +362,8 @@ fn after_a_failover_the_lease_ends_what_was_a_session() {
     primary.kill_9();
     client.ask("REPLICAOF NO ONE");
     let deadline_ms = client.deadline("door");
-    let mut bob = Waiter::parked(&replica, WAIT);
+    let mut bob = Waiter::connect(&replica);
+    bob.say(WAIT);
     bob.granted();
     assert!(now_ms() >= deadline_ms);
     assert_eq!(client.counted("disconnected"), 0);
