@@ -161,7 +161,7 @@ fetch_with_own_libc() {
     apt_unpack "$folder" $package-server $package-tools libgcc-s1 \
         $(apt_libraries $package-server $package-tools | grep -vxF libgcc-s1) || skip "$(apt_reason)"
     # Older packages have their C library in /lib, newer ones in /usr/lib.
-    libraries=$(cd "$folder" && { library_path lib 2>/dev/null || true; library_path usr/lib; } | paste -sd:)
+    libraries=$(cd "$folder" && library_path lib usr/lib)
     loader=$(cd "$folder" && { compgen -G 'usr/lib/*/ld-linux*.so.[0-9]' || compgen -G 'lib/*/ld-linux*.so.[0-9]'; } |
         sed -n 1p || true)
     [ -n "$loader" ] || skip 'its C library has no loader where it is looked for'
