@@ -1,8 +1,8 @@
 # Shortcuts only: each does one thing, in scripts/. `make` lists them.
-.PHONY: help build run test lint matrix mutants model fuzz abuse torture chaos moves valgrind bench bench-gate examples demo install dist audit clean
+.PHONY: help build run test lint matrix matrix-table mutants model fuzz abuse torture chaos moves valgrind bench bench-gate examples demo install dist audit clean
 
 help:
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 build: ## the module: target/release/librlock.so
 	@scripts/setup.sh && . .tools/env && cargo build --release --locked
@@ -16,8 +16,11 @@ test: ## formatting, clippy, the core's tests, the tests against a real server
 lint: ## formatting and clippy only
 	@scripts/test.sh lint
 
-matrix: ## the server tests on Redis 8.0, Valkey 8.1 and Valkey 9.1
-	@scripts/matrix.sh
+matrix: ## the server tests on eight servers (SERVERS, TEST, RLOCK_MORE_SERVERS: docs/servers.md)
+	@SERVERS="$(SERVERS)" TEST="$(TEST)" scripts/matrix.sh
+
+matrix-table: ## what the last `make matrix` found on each server, as rows for docs/servers.md
+	@scripts/matrix.sh table
 
 mutants: ## small wrong changes, one by one: each must turn a named test red
 	@scripts/mutants.sh

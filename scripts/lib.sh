@@ -126,9 +126,9 @@ apt_unpack() {
     mv "$into.part" "$into"
 }
 
-# The folders below $1 where a loader would look (lib, lib/x86_64-linux-gnu), joined by colons.
+# The folders below $@, as far as those are there, where a loader would look (lib, lib/x86_64-linux-gnu), joined by colons.
 library_path() {
-    find "$1" -name '*.so*' -printf '%h\n' | sort -u |
+    { find "$@" -name '*.so*' -printf '%h\n' 2>/dev/null || true; } | sort -u |
         sed -nE '\,(^|/)lib(/[^/]+-linux-[^/]+)?$,p' | paste -sd:
 }
 

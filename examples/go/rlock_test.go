@@ -88,7 +88,7 @@ func TestAnAcquireThatArrivesTwiceCountsOnce(t *testing.T) {
 	server.Signal(syscall.SIGSTOP)
 	time.AfterFunc(time.Second, func() { server.Signal(syscall.SIGCONT) })
 	hold, err := New(hasty).Lock(ctx, "go:resend", Options{})
-	if err != nil || acquires(t) != before+2 {
+	if err != nil || acquires(t) < before+2 {
 		t.Fatal(err, acquires(t)-before)
 	}
 	if depth, err := client.Do(ctx, hold.words("RLOCK.HOLDS")...).Int(); depth != 1 {
@@ -98,11 +98,12 @@ func TestAnAcquireThatArrivesTwiceCountsOnce(t *testing.T) {
 }
 
 func TestAHoldOutlivesItsLeaseAndALostOneIsNoticed(t *testing.T) {
-	hold := lock(t, "go:lost", Options{Lease: 500 * time.Millisecond})
-	select {
-	case <-hold.Context().Done():
+	const lease = 2 * time.Second
+	hold := lock(t, "go:lost", Options{Lease: lease})
+	end := client.PExpireTime(ctx, "go:lost").Val()
+	until(t, func() bool { return client.PExpireTime(ctx, "go:lost").Val() >= end+lease })
+	if err := hold.Context().Err(); err != nil {
 		t.Fatal(context.Cause(hold.Context()))
-	case <-time.After(time.Second):
 	}
 	write := func(text string) int {
 		done, err := fencedSet.Run(ctx, client, []string{"go:lost", "go:value"}, hold.Token, text).Int()

@@ -31,16 +31,19 @@ async function twoWorkersNeverWorkAtOnce() {
 }
 
 async function theTurnIsHeardOf() {
-  const first = await locks.acquire('io:turn');
-  const start = performance.now();
-  const waiting = locks.acquire('io:turn');
-  await until(async () => (await lengthOfQueue('io:turn')) === 1);
-  await first.release();
-  const second = await waiting;
-  assert.ok(second.token > first.token);
-  // Without the message it would have asked only a third of its place later.
-  assert.ok(performance.now() - start < 800, 'nobody told it');
-  await second.release();
+  // Without the message it would ask only a third of its place later. A busy machine may be as slow, but not each time.
+  for (let tries = 1; ; tries++) {
+    const start = performance.now();
+    const first = await locks.acquire('io:turn');
+    const waiting = locks.acquire('io:turn');
+    await until(async () => (await lengthOfQueue('io:turn')) === 1);
+    await first.release();
+    const second = await waiting;
+    assert.ok(second.token > first.token);
+    await second.release();
+    if (performance.now() - start < 800) return;
+    assert.ok(tries < 10, 'nobody told it');
+  }
 }
 
 async function aWaitEndsInTimeAndLeavesTheQueue() {
@@ -82,8 +85,10 @@ async function number(section, pattern) {
 }
 
 async function aHoldOutlivesItsLeaseByRenewal() {
-  const hold = await locks.acquire('io:renewed', { lease: 500 });
-  await sleep(1_000);
+  const lease = 2_000;
+  const hold = await locks.acquire('io:renewed', { lease });
+  const end = await redis.pexpiretime('io:renewed');
+  await until(async () => (await redis.pexpiretime('io:renewed')) >= end + lease);
   assert.ok(!hold.signal.aborted);
   assert.equal(await redis.fencedSet('io:renewed', 'io:value', hold.token, 'mine'), 1);
   await hold.release();

@@ -6,6 +6,8 @@ import threading
 import time
 
 import redis
+from redis.backoff import ConstantBackoff
+from redis.retry import Retry
 
 from rlock import Deadlock, Lock, LockLost, NotAcquired
 
@@ -80,8 +82,8 @@ def readers_share():
 
 def an_acquire_that_arrives_twice_counts_once():
     # A server that answers later than its client is patient: redis-py hangs up and sends again, and then the server
-    # executes both.
-    hasty = redis.Redis(port=port, socket_timeout=0.3)
+    # executes all of it. (By default it would give up after some tries: how many it needs depends on the machine.)
+    hasty = redis.Redis(port=port, socket_timeout=0.3, retry=Retry(ConstantBackoff(0.05), 50))
     hasty.ping()
     lock = Lock(hasty, "py:resend", wait=None)
     acquires = lambda: client.info("commandstats")["cmdstat_rlock.acquire"]["calls"]
@@ -95,16 +97,16 @@ def an_acquire_that_arrives_twice_counts_once():
 
 
 def a_hold_outlives_its_lease_by_renewal():
-    with Lock(client, "py:renewed", lease=0.5) as lock:
-        start = time.monotonic()
-        until("two leases go by", lambda: time.monotonic() > start + 1)
+    with Lock(client, "py:renewed", lease=2) as lock:
+        end = client.pexpiretime(lock.key)
+        until("it is renewed for a lease", lambda: client.pexpiretime(lock.key) >= end + 2000)
         lock.check()
         assert fenced_set(keys=[lock.key, "py:value"], args=[lock.token, "mine"]) == 1
 
 
 def a_lost_hold_is_noticed_and_its_write_refused():
     try:
-        with Lock(client, "py:lost", lease=3) as lock:
+        with Lock(client, "py:lost", lease=6) as lock:
             start = time.monotonic()
             client.execute_command("RLOCK.FORCE", "py:lost")
             assert fenced_set(keys=[lock.key, "py:value"], args=[lock.token, "too late"]) == 0
@@ -113,7 +115,7 @@ def a_lost_hold_is_noticed_and_its_write_refused():
         raise AssertionError("a lost hold was released in silence")
     except LockLost:
         assert client.get("py:value") == "mine"
-        assert noticed_after < 2.5, "only the clock told"
+        assert noticed_after < 5.5, "only the clock told"
 
 
 def of_two_that_wait_for_each_other_one_is_told():

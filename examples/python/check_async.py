@@ -66,9 +66,14 @@ async def is_queued(key, count):
 
 
 async def a_hold_outlives_its_lease_by_renewal():
-    async with Lock(client, "aio:renewed", lease=0.5) as lock:
-        await asyncio.sleep(1)
+    async with Lock(client, "aio:renewed", lease=2) as lock:
+        end = await client.pexpiretime(lock.key)
+        await until(lambda: ends_after(lock.key, end + 2000))
         assert await client.execute_command("RLOCK.CHECK", lock.key, lock.token) == 1
+
+
+async def ends_after(key, ms):
+    return await client.pexpiretime(key) >= ms
 
 
 async def a_lost_hold_stops_the_work():

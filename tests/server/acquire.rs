@@ -186,14 +186,21 @@ fn with_ttl_a_refusal_says_when_the_latest_deadline_in_the_way_is_over() {
 fn who_waits_as_long_as_a_refusal_says_is_not_refused_again() {
     let server = Server::start();
     let mut client = server.client();
-    for round in 0..40 {
-        client.granted(&format!("RLOCK.ACQUIRE door ann LEASE {}", 20 + round));
+    let (mut seen, mut round) = (0, 0);
+    while seen < 40 {
+        round += 1;
+        assert!(round < 1_000, "never refused");
+        client.granted(&format!("RLOCK.ACQUIRE door ann LEASE {}", 20 + round % 40));
         // Somewhere in a millisecond of the server's.
-        spin_for(Duration::from_micros(100 * round));
+        spin_for(Duration::from_micros(100 * (round % 40)));
         let reply = client.ask("RLOCK.ACQUIRE door bob WITHTTL");
-        let ms = integer(&items(&reply)[1]);
-        spin_for(Duration::from_millis(ms.unsigned_abs()));
-        client.granted("RLOCK.ACQUIRE door bob");
+        // On a busy machine the lease may be over by then.
+        if items(&reply)[0] == Value::Nil {
+            let ms = integer(&items(&reply)[1]);
+            spin_for(Duration::from_millis(ms.unsigned_abs()));
+            client.granted("RLOCK.ACQUIRE door bob");
+            seen += 1;
+        }
         client.ask("RLOCK.RELEASE door bob");
     }
 }

@@ -132,13 +132,14 @@ fn on_a_node_that_imports_the_slot_who_waits_is_granted_or_told_to_try_again() {
 fn a_session_whose_slot_moves_is_closed_and_its_hold_lives_on_by_its_lease() {
     let cluster = Cluster::of_two();
     let mut ann = Waiter::connect(cluster.node(0));
-    let token = ann.number("RLOCK.ACQUIRE hall ann LEASE 2000 SESSION");
+    let token = ann.number("RLOCK.ACQUIRE hall ann LEASE 5000 SESSION");
     cluster.move_slot(HALL, 0, 1);
     ann.expect_close();
     let mut target = cluster.client(1);
     assert_eq!(target.lock("hall").hold("ann", "write").token, token);
     assert_eq!(target.session_of("hall", "ann"), 0);
-    let mut bob = Waiter::parked(cluster.node(1), "RLOCK.ACQUIRE hall bob BLOCK 0");
+    let mut bob = Waiter::connect(cluster.node(1));
+    bob.say("RLOCK.ACQUIRE hall bob BLOCK 0");
     assert!(bob.granted() > token);
     assert_eq!(cluster.client(0).gauges(), (0, 0, 0));
     assert_eq!(target.counted("expired"), 1);
@@ -150,10 +151,12 @@ fn tickets_of_a_slot_that_moved_get_no_turn_and_are_forgotten() {
     let mut source = cluster.client(0);
     let mut ears = Listener::to(cluster.node(0));
     // A free lock: bob has its turn, and there is no key whose removal could be noticed.
-    source.granted("RLOCK.ACQUIRE hall ann");
-    source.refused("RLOCK.ACQUIRE hall bob QUEUE 1000");
-    source.refused("RLOCK.ACQUIRE hall cid QUEUE 60000");
-    source.ask("RLOCK.RELEASE hall ann");
+    source.all(&[
+        "RLOCK.ACQUIRE hall ann",
+        "RLOCK.ACQUIRE hall bob QUEUE 1000",
+        "RLOCK.ACQUIRE hall cid QUEUE 60000",
+        "RLOCK.RELEASE hall ann",
+    ]);
     let events = ["rlock.acquired hall", "rlock.released hall", "rlock.turn:bob hall"];
     assert_eq!(ears.heard(&mut source), events);
     cluster.move_slot(HALL, 0, 1);
@@ -314,7 +317,8 @@ fn a_cycle_of_waits_is_found_on_one_node_and_not_across_two() {
     assert!(error.starts_with("DEADLOCK "), "{error}");
     // Each node knows its own waits only; time ends the others.
     let _cid = Waiter::parked(cluster.node(0), "RLOCK.ACQUIRE hall cid BLOCK 0");
-    let mut ann = Waiter::parked(cluster.node(1), "RLOCK.ACQUIRE door ann BLOCK 200");
+    let mut ann = Waiter::connect(cluster.node(1));
+    ann.say("RLOCK.ACQUIRE door ann BLOCK 200");
     ann.refused();
 }
 

@@ -1,6 +1,6 @@
 //! A primary of a cluster is replaced by its replica: the holds stay, the queue does not.
 
-use crate::support::{Cluster, Server, Waiter, now_ms, until};
+use crate::support::{Cluster, LockView, Server, Waiter, now_ms, time_ms, until};
 
 const HALL: u16 = 4903;
 
@@ -9,6 +9,11 @@ const HALL: u16 = 4903;
 fn not_granted(waiter: &mut Waiter) {
     let error = waiter.reply().unwrap_err();
     assert!(error.starts_with("UNBLOCKED ") || error.starts_with("MOVED "), "{error}");
+}
+
+/// Whether a time between the first two can be one between the other two, to the millisecond.
+fn may_be_one(first: [i64; 2], second: [i64; 2]) -> bool {
+    first[0] <= second[1] + 1 && second[0] <= first[1] + 1
 }
 
 #[test]
@@ -20,9 +25,11 @@ fn a_replica_that_takes_over_has_every_hold_and_issues_greater_tokens() {
     let hold = |cluster: &Cluster, node: usize| {
         let mut client = cluster.client(node);
         client.ask("READONLY");
-        let lock = client.lock("hall");
-        let deadlines = lock.holds.iter().map(|hold| now_ms() + hold.ttl_ms).max().unwrap();
-        (lock.lasting(), deadlines)
+        let replies = client.all(&["TIME", "RLOCK.INFO hall", "TIME"]);
+        let lock = LockView::read(&replies[1]);
+        let ttl_ms = lock.holds.iter().map(|hold| hold.ttl_ms).max().unwrap();
+        // Between two looks at its clock, however long it took the server.
+        (lock.lasting(), [time_ms(&replies[0]) + ttl_ms, time_ms(&replies[2]) + ttl_ms])
     };
 
     // In order, by hand.
@@ -38,7 +45,7 @@ fn a_replica_that_takes_over_has_every_hold_and_issues_greater_tokens() {
     ann.expect_close();
     let (after, deadline_after_ms) = hold(&cluster, replica);
     assert_eq!(after, holds);
-    assert!((deadline_after_ms - deadline_ms).abs() < 50);
+    assert!(may_be_one(deadline_ms, deadline_after_ms), "{deadline_ms:?} {deadline_after_ms:?}");
     assert_eq!(primary.gauges(), (0, 0, 0));
     let mut promoted = cluster.client(replica);
     let mut bob = Waiter::parked(cluster.node(replica), "RLOCK.ACQUIRE hall bob BLOCK 0");
@@ -58,7 +65,7 @@ fn a_replica_that_takes_over_has_every_hold_and_issues_greater_tokens() {
     cluster.until_all_agree();
     let (after, deadline_after_ms) = hold(&cluster, 0);
     assert_eq!(after, holds);
-    assert!((deadline_after_ms - deadline_ms).abs() < 50);
+    assert!(may_be_one(deadline_ms, deadline_after_ms), "{deadline_ms:?} {deadline_after_ms:?}");
     let mut cid = Waiter::parked(cluster.node(0), "RLOCK.ACQUIRE hall cid BLOCK 0");
     primary.ask("RLOCK.RELEASE hall bob");
     assert!(cid.granted() > next);
@@ -73,7 +80,7 @@ fn while_the_cluster_is_down_a_session_lasts_as_long_as_its_lease() {
         waiter.ask(&format!("RLOCK.ACQUIRE {key} ann LEASE {lease_ms} SESSION"));
         waiter
     };
-    let (mut short, mut long) = (session("{hall}:short", 3_000), session("{hall}:long", 12_000));
+    let (mut short, mut long) = (session("{hall}:short", 5_000), session("{hall}:long", 20_000));
     let began_ms = now_ms();
     let mut bob = Waiter::parked(cluster.node(0), "RLOCK.ACQUIRE {hall}:long bob BLOCK 0");
     client.refused("RLOCK.ACQUIRE {hall}:long cid QUEUE 60000");
@@ -81,17 +88,17 @@ fn while_the_cluster_is_down_a_session_lasts_as_long_as_its_lease() {
     until(20_000, || client.text("CLUSTER INFO").contains("cluster_state:fail"));
     let down_ms = now_ms();
     // Renewals fall due and cannot be written: the holds are there, until their leases end.
-    until(5_000, || now_ms() > down_ms + 1_200);
+    until(5_000, || now_ms() > down_ms + 1_800);
     short.expect_silence();
     assert_eq!(short.last_words(), []);
-    assert!(now_ms() > began_ms + 3_000, "closed after {} ms", now_ms() - began_ms);
+    assert!(now_ms() > began_ms + 5_000, "closed after {} ms", now_ms() - began_ms);
     assert!(client.error("RLOCK.HOLDS {hall}:long ann").starts_with("CLUSTERDOWN "));
-    until(10_000, || now_ms() > began_ms + 4_200);
+    until(10_000, || now_ms() > began_ms + 7_000);
     long.expect_silence();
     assert!(bob.error().starts_with("CLUSTERDOWN "));
     cluster.node_mut(1).start_again();
     cluster.until_all_agree();
-    until(5_000, || client.lock("{hall}:long").hold("ann", "write").ttl_ms > 11_000);
+    until(5_000, || client.lock("{hall}:long").hold("ann", "write").ttl_ms > 15_000);
     assert_eq!(client.queue("{hall}:long"), "cid write queue");
     drop(long);
     until(5_000, || client.queue("{hall}:long") == "cid write queue turn");

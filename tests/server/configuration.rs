@@ -1,8 +1,6 @@
 //! The settings: how they are given, their bounds, and what the log warns of.
 
-use crate::support::{
-    Client, DEPTH_MAX, LEASE_MS_MAX, Server, Version, Waiter, flat_map, text, until,
-};
+use crate::support::{Client, DEPTH_MAX, LEASE_MS_MAX, Server, flat_map, text, until};
 
 const SETTINGS: [(&str, i64, i64); 3] = [
     ("rlock.default-lease-ms", 30_000, LEASE_MS_MAX),
@@ -166,28 +164,6 @@ fn a_module_loaded_while_the_server_runs_takes_settings_and_arguments() {
     client.granted("RLOCK.ACQUIRE door ann");
     client.error("MODULE UNLOAD rlock");
     assert_eq!(client.shows("door"), "write: ann write 1");
-}
-
-/// Redis 8 forgets a module whose settings it does not like once the module is there; Redis 7 keeps
-/// it. Valkey crashes by itself then (8.1.1, 9.1.2).
-#[test]
-fn an_unknown_setting_on_the_load_line_leaves_a_server_that_can_load_it() {
-    let server = Server::without_module();
-    if matches!(server.version(), Version::Valkey(..)) {
-        return;
-    }
-    let mut client = server.client();
-    let module = crate::support::module();
-    let module = module.to_str().unwrap();
-    client.error(&format!("MODULE LOADEX {module} CONFIG rlock.bogus 1"));
-    if client.attempt("RLOCK.HELP").is_err() {
-        client.ask(&format!("MODULE LOAD {module}"));
-    }
-    // The next connections get the numbers of files that were closed.
-    let others: Vec<Waiter> = (0..10).map(|_| Waiter::connect(&server)).collect();
-    drop(others);
-    client.granted("RLOCK.ACQUIRE door ann LEASE 100");
-    Waiter::parked(&server, "RLOCK.ACQUIRE door bob BLOCK 0").granted();
 }
 
 /// How many lines of the log come from the module (`<rlock>`), warn, and name this setting.

@@ -193,7 +193,8 @@ fn switched_off_nothing_is_looked_for() {
 #[test]
 fn a_wait_that_is_over_is_no_part_of_a_cycle() {
     let (server, mut client) = each_holds(&["ann", "bob"]);
-    let mut ann = Waiter::parked(&server, "RLOCK.ACQUIRE lock:bob ann BLOCK 100");
+    let mut ann = Waiter::connect(&server);
+    ann.say("RLOCK.ACQUIRE lock:bob ann BLOCK 100");
     ann.refused();
     let mut killed = waits_for(&server, "ann", "bob");
     client.ask(&format!("CLIENT KILL ID {}", killed.id()));

@@ -3,7 +3,7 @@
 
 use redis::Value;
 
-use crate::support::{Client, Listener, Server, Waiter, aof_commands, until};
+use crate::support::{Client, Cluster, Listener, Server, Waiter, aof_commands, integer, until};
 
 /// `ann` holds `door`; `bob` waits parked, `cid` with a ticket, `dan` parked.
 struct Scene {
@@ -186,12 +186,13 @@ fn neither_a_longer_expiry_nor_none_keeps_a_lock_beyond_its_lease() {
     for line in ["PERSIST door", "PEXPIRE door 900000"] {
         let server = Server::start();
         let mut client = server.client();
-        client.granted("RLOCK.ACQUIRE door ann LEASE 300");
-        let deadline_ms = client.deadline("door");
-        let mut bob = Waiter::parked(&server, "RLOCK.ACQUIRE door bob LEASE 50 BLOCK 0");
+        let mut bob = Waiter::connect(&server);
+        let replies = client.all(&["RLOCK.ACQUIRE door ann LEASE 300", "PEXPIRETIME door"]);
+        bob.say("RLOCK.ACQUIRE door bob LEASE 50 BLOCK 0");
+        until(5_000, || bob.has_reply() || !client.queue("door").is_empty());
         client.ask(line);
         bob.granted();
-        assert!(crate::support::now_ms() >= deadline_ms);
+        assert!(crate::support::now_ms() > integer(&replies[1]));
         // The hold that follows has its own end again.
         until(10_000, || client.number("EXISTS door") == 0);
     }
@@ -261,7 +262,7 @@ fn an_effect_that_is_applied_by_hand_is_followed_by_those_who_can_enter() {
 
 #[test]
 fn where_the_slot_is_not_this_servers_any_more_nobody_is_granted() {
-    let server = Server::primary(&["cluster-enabled", "yes"]);
+    let server = Cluster::node_alone();
     let mut client = server.client();
     client.ask("CLUSTER ADDSLOTSRANGE 0 16383");
     until(20_000, || client.text("CLUSTER INFO").contains("cluster_state:ok"));

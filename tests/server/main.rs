@@ -49,6 +49,7 @@ mod read_write;
 mod release;
 mod renew;
 mod replication;
+mod servers_own;
 mod sessions;
 mod tickets;
 mod tokens;

@@ -1,6 +1,6 @@
 //! Unlock messages: what is said, once, by whom, and what is not said.
 
-use crate::support::{Client, Listener, Server, now_ms, until};
+use crate::support::{Client, Listener, Server, integer, now_ms, until};
 
 /// A server that says everything of this module, someone who listens, and a client.
 fn speaking_server() -> (Server, Listener, Client) {
@@ -184,10 +184,9 @@ fn a_deadline_set_in_the_past_is_said_as_the_server_says_it() {
 fn another_key_that_expires_in_the_same_turn_does_not_make_a_removal_an_expiry() {
     let (_server, mut listener, mut client) = speaking_server();
     client.ask("DEBUG SET-ACTIVE-EXPIRE 0");
-    client.ask("SET other value PX 200");
     client.granted("RLOCK.ACQUIRE door ann LEASE 60000");
     listener.heard(&mut client);
-    until_over(&mut client, "other");
+    until_over(&mut client, "SET other value PX 200", "other");
     for line in ["MULTI", "DEL door", "GET other", "EXEC"] {
         client.ask(line);
     }
@@ -210,8 +209,7 @@ fn a_flush_says_nothing() {
 #[test]
 fn a_lease_that_the_server_sweeps_is_said_to_have_expired_once() {
     let (_server, mut listener, mut client) = speaking_server();
-    client.granted("RLOCK.ACQUIRE door ann LEASE 30");
-    client.granted("RLOCK.ACQUIRE door ann READ LEASE 30");
+    client.all(&["RLOCK.ACQUIRE door ann LEASE 200", "RLOCK.ACQUIRE door ann READ LEASE 200"]);
     assert_eq!(listener.next_event(), "rlock.acquired door");
     assert_eq!(listener.next_event(), "rlock.acquired door");
     assert_eq!(listener.next_event(), "rlock.expired door");
@@ -222,9 +220,8 @@ fn a_lease_that_the_server_sweeps_is_said_to_have_expired_once() {
 fn a_lease_that_nobody_swept_is_said_to_have_expired_before_the_next_grant() {
     let (_server, mut listener, mut client) = speaking_server();
     client.ask("DEBUG SET-ACTIVE-EXPIRE 0");
-    client.granted("RLOCK.ACQUIRE door ann LEASE 200");
+    until_over(&mut client, "RLOCK.ACQUIRE door ann LEASE 200", "door");
     listener.heard(&mut client);
-    until_over(&mut client, "door");
     client.granted("RLOCK.ACQUIRE door bob");
     let events = ["rlock.expired door", "rlock.acquired door"];
     assert_eq!(listener.heard_after_a_turn(&mut client), events);
@@ -233,8 +230,8 @@ fn a_lease_that_nobody_swept_is_said_to_have_expired_before_the_next_grant() {
 #[test]
 fn a_reader_whose_lease_ends_beside_others_is_said_at_the_next_touch() {
     let (_server, mut listener, mut client) = speaking_server();
-    client.granted("RLOCK.ACQUIRE door ann READ LEASE 20");
-    client.granted("RLOCK.ACQUIRE door bob READ LEASE 60000");
+    client
+        .all(&["RLOCK.ACQUIRE door ann READ LEASE 200", "RLOCK.ACQUIRE door bob READ LEASE 60000"]);
     until(5_000, || client.shows("door") == "read: bob read 1");
     listener.heard(&mut client);
     client.granted("RLOCK.ACQUIRE door cid READ LEASE 60000");
@@ -247,8 +244,7 @@ fn a_reader_whose_lease_ends_beside_others_is_said_at_the_next_touch() {
 #[test]
 fn a_write_whose_lease_ends_above_its_read_has_expired_and_is_no_downgrade() {
     let (_server, mut listener, mut client) = speaking_server();
-    client.granted("RLOCK.ACQUIRE door ann LEASE 20");
-    client.granted("RLOCK.ACQUIRE door ann READ LEASE 60000");
+    client.all(&["RLOCK.ACQUIRE door ann LEASE 200", "RLOCK.ACQUIRE door ann READ LEASE 60000"]);
     until(5_000, || client.shows("door") == "read: ann read 1");
     client.ask("RLOCK.RENEW door ann LEASE 90000");
     let events = ["rlock.acquired door", "rlock.acquired door", "rlock.expired door"];
@@ -258,8 +254,7 @@ fn a_write_whose_lease_ends_above_its_read_has_expired_and_is_no_downgrade() {
 #[test]
 fn a_persisted_lock_that_ran_out_has_expired_once_when_it_is_touched() {
     let (_server, mut listener, mut client) = speaking_server();
-    client.granted("RLOCK.ACQUIRE door ann LEASE 20");
-    client.ask("PERSIST door");
+    client.all(&["RLOCK.ACQUIRE door ann LEASE 200", "PERSIST door"]);
     until(5_000, || client.shows("door") == "free:");
     client.granted("RLOCK.ACQUIRE door bob");
     let events = ["rlock.acquired door", "rlock.expired door", "rlock.acquired door"];
@@ -349,8 +344,8 @@ fn a_replica_says_that_a_reader_beside_others_has_expired() {
     let replica = Server::replica_of(&primary, &["notify-keyspace-events", "KEd"]);
     let mut client = primary.client();
     let mut there = Listener::to(&replica);
-    client.granted("RLOCK.ACQUIRE door ann READ LEASE 20");
-    client.granted("RLOCK.ACQUIRE door bob READ LEASE 60000");
+    client
+        .all(&["RLOCK.ACQUIRE door ann READ LEASE 200", "RLOCK.ACQUIRE door bob READ LEASE 60000"]);
     until(5_000, || client.shows("door") == "read: bob read 1");
     there.heard(&mut client);
     client.ask("RLOCK.RENEW door bob LEASE 90000");
@@ -389,8 +384,7 @@ fn a_replica_says_an_expiry_before_the_grant_that_follows_it() {
     let mut client = primary.client();
     let mut there = Listener::to(&replica);
     client.ask("DEBUG SET-ACTIVE-EXPIRE 0");
-    client.granted("RLOCK.ACQUIRE door ann LEASE 200");
-    until_over(&mut client, "door");
+    until_over(&mut client, "RLOCK.ACQUIRE door ann LEASE 200", "door");
     client.granted("RLOCK.ACQUIRE door bob");
     let said = there.heard_after_a_turn(&mut client);
     let ends = ["rlock.acquired door", "rlock.expired door", "rlock.acquired door"];
@@ -414,10 +408,12 @@ fn a_replica_says_that_a_lock_is_removed_once() {
     }
 }
 
-/// Waits until the key's time is over, without touching it again, so that it is still there.
+/// Says `line`, which makes the key, and waits until the key's time is over, without touching it
+/// again, so that it is still there.
 #[track_caller]
-fn until_over(client: &mut Client, key: &str) {
-    let ends_at = client.key_ends_at(key);
+fn until_over(client: &mut Client, line: &str, key: &str) {
+    let replies = client.all(&[line, &format!("PEXPIRETIME {key}")]);
+    let ends_at = integer(&replies[1]);
     assert!(ends_at > 0, "{key} is over already");
     until(5_000, || now_ms() > ends_at + 1);
 }

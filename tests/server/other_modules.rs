@@ -1,25 +1,12 @@
 //! Lock commands called by another module: as without BLOCK, and never with a session.
 
-use std::path::Path;
-use std::process::Command;
-
-use crate::support::{Listener, Server, Waiter, say_not_seen};
+use crate::support::{Compiled, Listener, Server, Waiter};
 
 /// A server that has the other module, too; none where no C compiler is.
 fn with_caller() -> Option<Server> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/planted/caller.c");
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let (process, thread) = (std::process::id(), std::thread::current().id());
-    let built = folder.join(format!("caller-{process}-{thread:?}.so"));
-    let mut compiler = Command::new("cc");
-    compiler.arg("-shared").arg("-fPIC").arg("-o").arg(&built).arg(source);
-    if !compiler.status().is_ok_and(|status| status.success()) {
-        say_not_seen("calls from another module: there is no C compiler");
-        return None;
-    }
+    let built = Compiled::of("caller")?;
     let server = Server::start();
-    server.client().ask(&format!("MODULE LOAD {}", built.display()));
-    std::fs::remove_file(built).unwrap();
+    server.client().ask(&format!("MODULE LOAD {}", built.path()));
     Some(server)
 }
 

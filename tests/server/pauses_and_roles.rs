@@ -17,15 +17,24 @@ fn recording_server() -> (Server, Client) {
     (server, client)
 }
 
+/// zed holds `door`, and these wait for it in this order: so ann's lease begins when zed releases.
+fn behind_zed<const N: usize>(server: &Server, waiters: [&str; N]) -> [Waiter; N] {
+    server.client().granted("RLOCK.ACQUIRE door zed LEASE 600000");
+    waiters.map(|words| Waiter::parked(server, &format!("RLOCK.ACQUIRE door {words} BLOCK 0")))
+}
+
 #[test]
 fn what_is_due_in_a_pause_of_writes_is_done_after_it() {
     let (server, mut client) = recording_server();
-    client.granted("RLOCK.ACQUIRE door ann LEASE 100");
-    client.granted("RLOCK.ACQUIRE gate ann LEASE 100");
-    let mut bob = Waiter::parked(&server, "RLOCK.ACQUIRE door bob BLOCK 0");
-    client.refused("RLOCK.ACQUIRE gate bob QUEUE 60000");
+    let [_ann, mut bob] = behind_zed(&server, ["ann LEASE 300", "bob"]);
+    // The pause begins while ann holds both.
+    client.all(&[
+        "RLOCK.RELEASE door zed",
+        "RLOCK.ACQUIRE gate ann LEASE 300",
+        "RLOCK.ACQUIRE gate bob QUEUE 60000",
+        "CLIENT PAUSE 600000 WRITE",
+    ]);
     let written = written_bytes(&mut client);
-    paused(&mut client, "WRITE");
     until(5_000, || client.shows("door") == "free:" && client.shows("gate") == "free:");
     let ended_ms = now_ms();
     until(5_000, || now_ms() > ended_ms + 150);
@@ -44,11 +53,11 @@ fn a_wait_that_ends_in_a_pause_is_told_so_in_it() {
     for what in ["WRITE", "ALL"] {
         let (server, mut client) = recording_server();
         client.granted("RLOCK.ACQUIRE door ann LEASE 600000");
-        let mut bob = Waiter::parked(&server, "RLOCK.ACQUIRE door bob BLOCK 200");
+        let mut bob = Waiter::parked(&server, "RLOCK.ACQUIRE door bob BLOCK 1000");
         let began_ms = now_ms();
-        client.ask(&format!("CLIENT PAUSE 1500 {what}"));
+        client.ask(&format!("CLIENT PAUSE 4000 {what}"));
         assert_eq!(bob.answer(), redis::Value::Nil, "PAUSE {what}");
-        assert!(now_ms() < began_ms + 1_400, "PAUSE {what}: {} ms", now_ms() - began_ms);
+        assert!(now_ms() < began_ms + 3_900, "PAUSE {what}: {} ms", now_ms() - began_ms);
         bob.expect_silence();
         assert_eq!(client.queue("door"), "");
     }
@@ -57,24 +66,20 @@ fn a_wait_that_ends_in_a_pause_is_told_so_in_it() {
 #[test]
 fn a_lease_that_ends_in_a_pause_of_everything_is_handed_over_after_it() {
     let (server, mut client) = recording_server();
-    client.granted("RLOCK.ACQUIRE door ann LEASE 50");
-    let mut bob = Waiter::parked(&server, "RLOCK.ACQUIRE door bob BLOCK 0");
+    let [_ann, mut bob] = behind_zed(&server, ["ann LEASE 200", "bob"]);
     let began_ms = now_ms();
-    client.ask("CLIENT PAUSE 400 ALL");
+    client.all(&["RLOCK.RELEASE door zed", "CLIENT PAUSE 500 ALL"]);
     bob.granted();
     // The server may begin to count a millisecond earlier.
-    assert!(now_ms() >= began_ms + 399, "{} ms", now_ms() - began_ms);
+    assert!(now_ms() >= began_ms + 499, "{} ms", now_ms() - began_ms);
     assert_eq!(client.shows("door"), "write: bob write 1");
 }
 
 #[test]
 fn one_who_leaves_in_a_pause_is_not_granted_after_it() {
     let (server, mut client) = recording_server();
-    client.granted("RLOCK.ACQUIRE door ann LEASE 50");
-    let bob = Waiter::parked(&server, "RLOCK.ACQUIRE door bob BLOCK 0");
-    let mut cid = Waiter::parked(&server, "RLOCK.ACQUIRE door cid BLOCK 0");
-    let mut dan = Waiter::parked(&server, "RLOCK.ACQUIRE door dan BLOCK 0");
-    paused(&mut client, "WRITE");
+    let [_ann, bob, mut cid, mut dan] = behind_zed(&server, ["ann LEASE 200", "bob", "cid", "dan"]);
+    client.all(&["RLOCK.RELEASE door zed", "CLIENT PAUSE 600000 WRITE"]);
     until(5_000, || client.shows("door") == "free:");
     drop(bob);
     client.ask(&format!("CLIENT UNBLOCK {} TIMEOUT", cid.id()));
@@ -82,7 +87,7 @@ fn one_who_leaves_in_a_pause_is_not_granted_after_it() {
     until(5_000, || client.queue("door") == "dan write block");
     client.ask("CLIENT UNPAUSE");
     dan.granted();
-    assert_eq!(client.counted("acquired"), 2);
+    assert_eq!(client.counted("acquired"), 3); // zed, ann and dan
 }
 
 #[test]
@@ -123,12 +128,12 @@ fn a_session_that_cannot_be_renewed_in_a_long_pause_is_over_and_its_connection_c
 fn a_session_outlives_a_short_pause() {
     let (server, mut client) = recording_server();
     let mut ann = Waiter::connect(&server);
-    let token = ann.number("RLOCK.ACQUIRE door ann LEASE 2000 SESSION");
-    client.ask("CLIENT PAUSE 1000 WRITE");
+    let token = ann.number("RLOCK.ACQUIRE door ann LEASE 4000 SESSION");
+    client.ask("CLIENT PAUSE 1500 WRITE");
     let began_ms = now_ms();
     until(10_000, || {
         assert_eq!(client.lock("door").hold("ann", "write").token, token);
-        now_ms() > began_ms + 3_000
+        now_ms() > began_ms + 5_000
     });
     ann.expect_silence();
 }

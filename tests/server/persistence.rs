@@ -1,6 +1,6 @@
 //! What outlives the process: holds, depths, tokens and deadlines to the millisecond.
 
-use crate::support::{Client, Server, aof_commands, items, now_ms, text, until};
+use crate::support::{Client, Server, aof_commands, integer, items, now_ms, text, until};
 
 /// Everything that must be the same afterwards, of every lock in the scene.
 type Picture = Vec<(String, String, Vec<u8>, i64)>;
@@ -232,10 +232,10 @@ fn a_dumped_lock_is_restored_whole() {
 fn a_restored_lock_whose_deadlines_are_over_is_free_whatever_its_ttl() {
     let server = Server::start();
     let mut client = server.client();
-    client.granted("RLOCK.ACQUIRE door ann LEASE 40");
-    let dump = client.dump("door");
+    let replies = client.all(&["RLOCK.ACQUIRE door ann LEASE 200", "DUMP door"]);
+    let redis::Value::BulkString(dump) = &replies[1] else { panic!("{replies:?}") };
     until(5_000, || client.number("EXISTS door") == 0);
-    client.ask_bytes(&[b"RESTORE", b"door", b"600000", &dump]);
+    client.ask_bytes(&[b"RESTORE", b"door", b"600000", dump]);
     assert_eq!(client.shows("door"), "free:");
     client.granted("RLOCK.ACQUIRE door bob");
     assert_eq!(client.shows("door"), "write: bob write 1");
@@ -293,9 +293,10 @@ fn a_persisted_key_outlasts_its_holds_and_is_free() {
     let server = Server::start();
     let mut client = server.client();
     for lengthen in ["PERSIST door", "EXPIRE door 600"] {
-        let token = client.granted("RLOCK.ACQUIRE door ann LEASE 60");
-        client.granted("RLOCK.ACQUIRE door ann READ LEASE 50");
-        assert_eq!(client.number(lengthen), 1);
+        let lines = ["RLOCK.ACQUIRE door ann LEASE 210", "RLOCK.ACQUIRE door ann READ LEASE 200"];
+        let replies = client.all(&[lines[0], lines[1], lengthen]);
+        let token = integer(&replies[0]);
+        assert_eq!(integer(&replies[2]), 1);
         until(5_000, || client.shows("door") == "free:");
         assert_eq!(client.number("EXISTS door"), 1);
         assert_eq!(client.number("RLOCK.HOLDS door ann"), 0);

@@ -161,12 +161,14 @@ fn a_paused_server_answers_questions_about_what_has_run_out_meanwhile() {
     let server = Server::primary(&["notify-keyspace-events", "KEd"]);
     let replica = Server::replica_of(&server, &[]);
     let mut client = server.client();
-    client.granted("RLOCK.ACQUIRE door ann LEASE 100");
-    client.granted("RLOCK.ACQUIRE gate ann READ LEASE 100");
-    client.granted("RLOCK.ACQUIRE gate bob READ LEASE 60000");
-    client.granted("RLOCK.ACQUIRE persisted ann LEASE 100");
-    client.ask("PERSIST persisted");
-    client.ask("CLIENT PAUSE 60000 WRITE");
+    client.all(&[
+        "RLOCK.ACQUIRE door ann LEASE 300",
+        "RLOCK.ACQUIRE gate ann READ LEASE 300",
+        "RLOCK.ACQUIRE gate bob READ LEASE 60000",
+        "RLOCK.ACQUIRE persisted ann LEASE 300",
+        "PERSIST persisted",
+        "CLIENT PAUSE 60000 WRITE",
+    ]);
     for key in ["door", "persisted"] {
         until(5_000, || client.shows(key) == "free:");
         assert_eq!(client.number(&format!("RLOCK.HOLDS {key} ann")), 0);

@@ -56,6 +56,20 @@ impl Client {
         }
     }
 
+    /// The replies to all of these, which reach the server in one piece: it carries them out one
+    /// right after the other, however busy the machine is.
+    #[track_caller]
+    pub fn all(&mut self, lines: &[&str]) -> Vec<Value> {
+        let mut packed = Vec::new();
+        for line in lines {
+            let mut command = redis::Cmd::new();
+            command.arg(line.split_whitespace().collect::<Vec<_>>());
+            packed.extend(command.get_packed_command());
+        }
+        self.connection.send_packed_command(&packed).unwrap();
+        lines.iter().map(|_| self.receive()).collect()
+    }
+
     /// The text of the error that `line` must get.
     #[track_caller]
     pub fn error(&mut self, line: &str) -> String {
@@ -201,6 +215,14 @@ pub fn integer(value: &Value) -> i64 {
         Value::Int(number) => *number,
         other => panic!("{other:?} is not an integer"),
     }
+}
+
+/// The reply to `TIME`, in unix milliseconds.
+#[track_caller]
+pub fn time_ms(value: &Value) -> i64 {
+    let parts = items(value).iter().map(|part| text(part).parse::<i64>().unwrap());
+    let [seconds, micros] = parts.collect::<Vec<_>>()[..] else { panic!("{value:?} is no time") };
+    seconds * 1_000 + micros / 1_000
 }
 
 /// The elements of an array or a set.

@@ -2,6 +2,8 @@
 
 mod client;
 mod cluster;
+mod compiled;
+mod lateness;
 mod listener;
 mod lock_view;
 mod noise;
@@ -15,8 +17,10 @@ mod wire;
 use std::io::Write;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-pub use client::{Client, flat_map, integer, items, text};
+pub use client::{Client, flat_map, integer, items, text, time_ms};
 pub use cluster::Cluster;
+pub use compiled::Compiled;
+pub use lateness::Lateness;
 pub use listener::Listener;
 pub use lock_view::LockView;
 pub use noise::Noise;

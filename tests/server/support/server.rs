@@ -22,11 +22,26 @@ pub enum Version {
 }
 
 impl Version {
-    /// Whether modules can put their commands into ACL categories, and make their own.
+    /// Whether the server's ACL categories hold commands of modules, too.
+    pub fn puts_modules_into_categories(self) -> bool {
+        self >= Version::Redis(7, 2)
+    }
+
+    /// Whether a module can make an ACL category of its own.
     pub fn has_module_categories(self) -> bool {
+        self.is_since((7, 4), (8, 0))
+    }
+
+    /// Whether `ACL CAT` names commands of modules.
+    pub fn lists_module_commands(self) -> bool {
+        self.is_since((8, 0), (8, 1))
+    }
+
+    /// Whether it is this Redis, this Valkey, or a later one of its kind.
+    pub fn is_since(self, redis: (u32, u32), valkey: (u32, u32)) -> bool {
         match self {
-            Version::Redis(major, minor) => (major, minor) >= (7, 4),
-            Version::Valkey(major, _) => major >= 8,
+            Version::Redis(major, minor) => (major, minor) >= redis,
+            Version::Valkey(major, minor) => (major, minor) >= valkey,
         }
     }
 }
@@ -211,6 +226,15 @@ impl Server {
         process.wait().unwrap();
     }
 
+    /// For one that has died of a fault of its own, as it was expected to: its log is no complaint.
+    #[track_caller]
+    pub fn bury(mut self) {
+        until(START_MS_MAX, || self.has_ended());
+        self.process = None;
+        fs::remove_file(self.folder.join("log")).ok();
+        fs::remove_file(self.folder.join("output")).ok();
+    }
+
     /// It was started, and not killed since.
     pub fn is_running(&self) -> bool {
         self.process.is_some()
@@ -285,6 +309,8 @@ impl Server {
             format!("logfile {}", folder.join("log").display()),
             format!("loadmodule {} {arguments}", module.display()),
             "save \"\"".to_owned(),
+            // With `everysec`, a reply may be there before the file has what it tells of.
+            "appendfsync no".to_owned(),
             "enable-debug-command yes".to_owned(),
             "enable-module-command yes".to_owned(),
             "repl-diskless-sync-delay 0".to_owned(),

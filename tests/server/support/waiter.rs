@@ -223,6 +223,8 @@ impl Waiter {
         let mut chunk = [0; 4096];
         let count = match self.socket.read(&mut chunk) {
             Ok(count) => count,
+            // A machine that was stopped and goes on wakes who reads with a time limit.
+            Err(error) if error.kind() == ErrorKind::Interrupted => return self.read_some(),
             Err(error) if error.kind() == ErrorKind::ConnectionReset => 0,
             Err(error) => return Err(error.kind()),
         };

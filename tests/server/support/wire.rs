@@ -1,6 +1,6 @@
 //! A raw socket: what the server sends, byte for byte.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -31,7 +31,10 @@ impl Wire {
         let mut received = Vec::new();
         let mut chunk = [0; 4096];
         while !received.ends_with(END) {
-            let count = self.socket.read(&mut chunk).unwrap();
+            let count = match self.socket.read(&mut chunk) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                read => read.unwrap(),
+            };
             assert_ne!(count, 0, "closed after {:?}", received.escape_ascii().to_string());
             received.extend_from_slice(&chunk[..count]);
         }

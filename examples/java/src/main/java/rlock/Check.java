@@ -62,14 +62,14 @@ public final class Check {
 
     private static void anAcquireThatArrivesTwiceCountsOnce() throws Exception {
         // The reply is late, the socket times out, and what was sent before is executed as well.
-        var config = DefaultJedisClientConfig.builder().socketTimeoutMillis(2_000).blockingSocketTimeoutMillis(400).build();
+        var config = DefaultJedisClientConfig.builder().socketTimeoutMillis(20_000).blockingSocketTimeoutMillis(2_000).build();
         var hasty = redis.clients.jedis.RedisClient.builder().hostAndPort("127.0.0.1", PORT).clientConfig(config).build();
         insist(hasty.ping().equals("PONG"), "connected");
         var lock = new JedisReadWriteLock(hasty, watchdog, "java:resend", 30_000).writeLock();
         long before = number("commandstats", "cmdstat_rlock.acquire:calls=");
         String server = "" + number("server", "process_id:");
         new ProcessBuilder("kill", "-STOP", server).start().waitFor();
-        watchdog.schedule(() -> new ProcessBuilder("kill", "-CONT", server).start(), 600, TimeUnit.MILLISECONDS);
+        watchdog.schedule(() -> new ProcessBuilder("kill", "-CONT", server).start(), 3_000, TimeUnit.MILLISECONDS);
         insist(lock.tryLock(), "granted");
         insist(number("commandstats", "cmdstat_rlock.acquire:calls=") == before + 2, "it was sent but once");
         insist(depth("java:resend") == 1, "it counted twice");
@@ -77,10 +77,9 @@ public final class Check {
     }
 
     private static void aHoldOutlivesItsLeaseAndALostOneIsNoticed() {
-        var lock = lock("java:lost", 500).writeLock();
+        var lock = lock("java:lost", 2_000).writeLock();
         lock.lock();
-        long end = System.nanoTime() + 1_000_000_000;
-        until(() -> System.nanoTime() > end);
+        untilRenewedFor("java:lost", 2_000);
         insist(lock.isHeld() && fencedSet("java:lost", lock.token(), "java:value", "mine"), "the watchdog renews");
         try (Jedis operator = new Jedis("127.0.0.1", PORT)) {
             operator.eval("return redis.call('RLOCK.FORCE', KEYS[1])", 1, "java:lost");
@@ -94,22 +93,34 @@ public final class Check {
     private static void lettuceWaitsWithoutBlockingAndHearsOfItsTurn() {
         RedisURI uri = RedisURI.create("127.0.0.1", PORT);
         try (RedisClient client = RedisClient.create(uri); LettuceLocks locks = new LettuceLocks(client, uri)) {
-            var first = locks.acquire("java:turn", "WRITE", 0, 500).join().orElseThrow();
-            insist(locks.acquire("java:turn", "WRITE", 100, 500).join().isEmpty(), "two hold it");
+            var busy = locks.acquire("java:turn", "WRITE", 0, 30_000).join().orElseThrow();
+            insist(locks.acquire("java:turn", "WRITE", 100, 30_000).join().isEmpty(), "two hold it");
             insist(queue("java:turn") == 0, "who gives up leaves the line");
-            long start = System.nanoTime();
-            CompletableFuture<Optional<LettuceLocks.Hold>> second = locks.acquire("java:turn", "WRITE", 10_000, 500);
-            until(() -> queue("java:turn") == 1);
-            first.release().join();
-            var hold = second.join().orElseThrow();
-            insist(hold.token > first.token && System.nanoTime() - start < 800_000_000, "the message tells");
-            long end = System.nanoTime() + 1_000_000_000;
-            until(() -> System.nanoTime() > end);
+            busy.release().join();
+            // Who hears nothing asks after a second. A busy machine may be as slow, but not each time.
+            boolean isTold = false;
+            for (int tries = 0; tries < 10 && !isTold; tries++) isTold = handsOver(locks) < 800_000_000;
+            insist(isTold, "the message tells");
+            var hold = locks.acquire("java:turn", "WRITE", 0, 2_000).join().orElseThrow();
+            untilRenewedFor("java:turn", 2_000);
             insist(fencedSet("java:turn", hold.token, "java:value", "mine") && !hold.lost.isDone(), "it is renewed");
             jedis.del("java:turn");
             until(hold.lost::isCompletedExceptionally);
             insist(hold.release().handle((done, error) -> error != null).join(), "it was lost");
         }
+    }
+
+    /** The nanoseconds that it takes until the next one has the lock. */
+    private static long handsOver(LettuceLocks locks) {
+        long start = System.nanoTime();
+        var first = locks.acquire("java:turn", "WRITE", 0, 30_000).join().orElseThrow();
+        CompletableFuture<Optional<LettuceLocks.Hold>> second = locks.acquire("java:turn", "WRITE", 10_000, 30_000);
+        until(() -> queue("java:turn") == 1);
+        first.release().join();
+        var hold = second.join().orElseThrow();
+        insist(hold.token > first.token, "tokens rise");
+        hold.release().join();
+        return System.nanoTime() - start;
     }
 
     public static void main(String[] arguments) throws Exception {

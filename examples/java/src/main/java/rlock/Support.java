@@ -19,6 +19,12 @@ final class Support {
             + "if word == ARGV[1] then return map[i + 1] end end", List.of(key), List.of(name));
     }
 
+    /** Waits until the hold has outlived its first lease, by the server's clock. */
+    static void untilRenewedFor(String key, long leaseMs) {
+        long end = jedis.pexpireTime(key);
+        until(() -> jedis.pexpireTime(key) >= end + leaseMs);
+    }
+
     static long number(String section, String label) {
         return Long.parseLong(jedis.info(section).split(label)[1].split("[,\r]")[0]);
     }

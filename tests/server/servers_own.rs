@@ -1,0 +1,130 @@
+//! What is not ours to mend: it befalls other commands and other modules in the same way, and
+//! docs/servers.md says so. Each test shows that first, and then what holds for us.
+
+use crate::support::{Client, Compiled, Server, Waiter, module, say_not_seen};
+
+/// Says this in the server, which is done with after that. Whether it has survived it.
+fn survives(server: Server, by: &mut Waiter, line: &str) -> Option<Server> {
+    by.say_all(&[line, "QUIT"]);
+    if by.last_words().is_empty() {
+        server.bury();
+        return None;
+    }
+    Some(server)
+}
+
+/// Redis 8 forgets a module whose settings it does not like once the module is there; Redis 7.0
+/// keeps it. Redis 7.2 and 7.4 and Valkey die, of any module that has a data type.
+#[test]
+fn an_unknown_setting_on_the_load_line_leaves_a_server_that_can_load_it() {
+    let Some(typed) = Compiled::of("typed") else { return };
+    let other = Server::without_module();
+    let version = other.version();
+    let mut loader = Waiter::connect(&other);
+    let line = format!("MODULE LOADEX {} CONFIG typed.bogus 1", typed.path());
+    if survives(other, &mut loader, &line).is_none() {
+        say_not_seen(&format!("MODULE LOADEX with an unknown setting: {version:?} dies of it"));
+        return;
+    }
+    let server = Server::without_module();
+    let mut client = server.client();
+    let module = module().display().to_string();
+    client.error(&format!("MODULE LOADEX {module} CONFIG rlock.bogus 1"));
+    if client.attempt("RLOCK.HELP").is_err() {
+        client.ask(&format!("MODULE LOAD {module}"));
+    }
+    // The next connections get the numbers of files that were closed.
+    let others: Vec<Waiter> = (0..10).map(|_| Waiter::connect(&server)).collect();
+    drop(others);
+    client.granted("RLOCK.ACQUIRE door ann LEASE 100");
+    Waiter::parked(&server, "RLOCK.ACQUIRE door bob BLOCK 0").granted();
+}
+
+#[test]
+fn one_who_asked_for_no_touch_hands_over_like_any_other() {
+    for line in ["RLOCK.RELEASE door ann", "RLOCK.FORCE door", "DEL door", "FLUSHALL"] {
+        let server = Server::start();
+        let mut client = server.client();
+        if client.attempt("CLIENT NO-TOUCH ON").is_err() {
+            say_not_seen(&format!("CLIENT NO-TOUCH: {:?} does not know it", server.version()));
+            return;
+        }
+        client.granted("RLOCK.ACQUIRE door ann LEASE 600000");
+        let mut bob = Waiter::parked(&server, "RLOCK.ACQUIRE door bob BLOCK 0");
+        let _cid = Waiter::parked(&server, "RLOCK.ACQUIRE door cid BLOCK 0");
+        client.ask(line);
+        bob.granted();
+        assert_eq!(client.shows("door"), "write: bob write 1", "{line}");
+    }
+}
+
+/// Redis 8.0 and Valkey 8.1 die when such a client makes a key that another one waits for.
+#[test]
+fn one_who_asked_for_no_touch_may_bring_a_lock_to_where_somebody_waits() {
+    let mut server = Server::start();
+    let version = server.version();
+    let mut toucher = Waiter::connect(&server);
+    toucher.say("CLIENT NO-TOUCH ON");
+    if toucher.reply().is_err() {
+        say_not_seen(&format!("CLIENT NO-TOUCH: {version:?} does not know it"));
+        return;
+    }
+    let _popper = Waiter::parked(&server, "BLPOP list 0");
+    match survives(server, &mut toucher, "LPUSH list item") {
+        Some(survivor) => server = survivor,
+        None => {
+            say_not_seen(&format!("CLIENT NO-TOUCH with blocked keys: {version:?} dies of it"));
+            return;
+        }
+    }
+    let mut client = server.client();
+    client.granted("RLOCK.ACQUIRE door ann LEASE 600000");
+    let token = client.granted("RLOCK.ACQUIRE gate cid LEASE 600000");
+    let mut bob = Waiter::parked(&server, "RLOCK.ACQUIRE door bob BLOCK 0");
+    client.ask("CLIENT NO-TOUCH ON");
+    client.ask("RENAME gate door");
+    assert_eq!(client.number("RLOCK.HOLDS door cid"), 1);
+    bob.still_waits(&mut client);
+    client.ask("RLOCK.RELEASE door cid");
+    assert!(bob.granted() > token);
+}
+
+/// Redis 7.0 and 7.2 and Valkey 7.2 queue nothing while memory is short, not even a GET; the others
+/// queue what needs none.
+#[test]
+fn without_memory_a_release_is_let_in_and_queued_where_a_get_is() {
+    let server = Server::start();
+    let mut client = server.client();
+    for key in ["door", "gate", "wall"] {
+        client.granted(&format!("RLOCK.ACQUIRE {key} ann LEASE 600000"));
+    }
+    client.ask("CONFIG SET maxmemory 1");
+    assert!(client.error("RLOCK.ACQUIRE yard ann").starts_with("OOM "));
+    let is_queued = queued(&mut client, "GET nothing");
+    if !is_queued {
+        say_not_seen(&format!("MULTI without memory: {:?} queues nothing then", server.version()));
+    }
+    assert_eq!(queued(&mut client, "RLOCK.RELEASE door ann"), is_queued);
+    assert_eq!(client.number("RLOCK.HOLDS door ann"), i64::from(!is_queued));
+    assert_eq!(client.number("RLOCK.RELEASE gate ann"), 0);
+    // A script is no transaction.
+    let script = b"return redis.call('RLOCK.RELEASE', KEYS[1], 'ann')";
+    assert_eq!(client.ask_bytes(&[b"EVAL", script, b"1", b"wall"]), redis::Value::Int(0));
+}
+
+/// Whether a transaction of this command is carried out; else it is refused as without memory.
+#[track_caller]
+fn queued(client: &mut Client, line: &str) -> bool {
+    client.ask("MULTI");
+    let queued = client.attempt(line);
+    let done = client.attempt("EXEC");
+    match queued {
+        Ok(_) => assert!(done.is_ok(), "{line}: {done:?}"),
+        Err(error) => {
+            assert!(error.starts_with("OOM "), "{line}: {error}");
+            assert!(done.is_err_and(|error| error.starts_with("EXECABORT ")));
+            return false;
+        }
+    }
+    true
+}

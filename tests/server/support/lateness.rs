@@ -1,0 +1,41 @@
+//! How late something is, on a machine that is as busy as it is.
+
+use std::time::Instant;
+
+use super::Client;
+
+/// How late something was, time after time, and in between a wait that the server ends by itself.
+#[derive(Default)]
+pub struct Lateness {
+    late_us: Vec<u128>,
+    server_late_us: Vec<u128>,
+}
+
+impl Lateness {
+    /// It was so late, in microseconds.
+    pub fn add(&mut self, late_us: u128) {
+        self.late_us.push(late_us);
+    }
+
+    /// Waits a little for what does not come, by a command of the server's own.
+    #[track_caller]
+    pub fn compare(&mut self, client: &mut Client) {
+        let began = Instant::now();
+        client.refused("BLPOP nothing 0.005");
+        self.server_late_us.push(began.elapsed().as_micros().saturating_sub(5_000));
+    }
+
+    /// It was not later than the server is with its own: by 3 ms more, and twice as much where the
+    /// machine is so busy that this says nothing. The quicker half counts.
+    #[track_caller]
+    pub fn assert_prompt(mut self) {
+        let allowed = 3_000 + 2 * middle(&mut self.server_late_us);
+        let late_us = middle(&mut self.late_us);
+        assert!(late_us <= allowed, "{late_us} > {allowed} us: {:?}", self.late_us);
+    }
+}
+
+fn middle(all: &mut [u128]) -> u128 {
+    all.sort_unstable();
+    all[all.len() / 2]
+}
