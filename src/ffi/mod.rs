@@ -49,8 +49,11 @@ static IS_VALKEY: AtomicBool = AtomicBool::new(false);
 /// The server is a node of a cluster. Set once at load.
 static IS_CLUSTER: AtomicBool = AtomicBool::new(false);
 /// A grant is told in the very call that answers a blocked connection, even while a script runs:
-/// Redis before 7.4, and Valkey, which keeps the reply aside. Set once at load.
+/// Redis before 7.4 and Valkey 7.2. Set once at load.
 static TELLS_AT_ONCE: AtomicBool = AtomicBool::new(true);
+/// The reply to a blocked connection is kept aside for a while, and may be replaced: Valkey 8 and
+/// later. Set once at load.
+static KEEPS_REPLIES_ASIDE: AtomicBool = AtomicBool::new(false);
 
 /// A command's handler.
 pub trait Handler: 'static {
@@ -115,6 +118,11 @@ pub fn is_cluster() -> bool {
     IS_CLUSTER.load(Relaxed)
 }
 
+/// The reply to a blocked connection is kept aside for a while, and may be replaced.
+fn keeps_replies_aside() -> bool {
+    KEEPS_REPLIES_ASIDE.load(Relaxed)
+}
+
 /// A grant is told in the very call that answers a blocked connection, even while a script runs.
 pub fn tells_at_once() -> bool {
     TELLS_AT_ONCE.load(Relaxed)
@@ -156,8 +164,9 @@ extern "C" fn RedisModule_OnLoad(
         there(raw::RedisModule_GetApi)(c"ValkeyModule_Call".as_ptr(), place)
     };
     IS_VALKEY.store(found == OK, Relaxed);
-    // Valkey says that it is 7.2.4.
-    TELLS_AT_ONCE.store(ctx.api_version() < (7, 4), Relaxed);
+    let version = ctx.server_version();
+    TELLS_AT_ONCE.store(version < (7, 4), Relaxed);
+    KEEPS_REPLIES_ASIDE.store(is_valkey() && version >= (8, 0), Relaxed);
     IS_CLUSTER.store(ctx.flags().contains(ContextFlags::CLUSTER), Relaxed);
     // SAFETY: the server gives `argc` strings that live as long as this call.
     let arguments = unsafe { slice(argv, argc) };
