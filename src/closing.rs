@@ -103,11 +103,16 @@ fn close(ctx: &Ctx) {
         }
         ctx.kill(client.get());
         state::with(|state| state.manager.closed(client));
-        LATER.with_borrow_mut(|later| later.remove(&client));
         if began_at.elapsed() > PORTION {
             break;
         }
     }
+    // Some ended by themselves.
+    let closing = state::with(|state| {
+        let is_closing = |client: &ClientId| state.manager.is_closing(*client);
+        LATER.with_borrow(|all| all.iter().copied().filter(is_closing).collect())
+    });
+    LATER.set(closing);
     let is_patient = !later.is_empty() && !state::with(|state| state.manager.has_to_close());
     state::with(|state| state.manager.close_later(later));
     if state::with(|state| state.manager.has_to_close()) {
