@@ -3,7 +3,7 @@
 use rlock_core::grammar::{Command, commands};
 use rlock_core::{Kind, Mode};
 
-use crate::commands::{Call, Serve};
+use crate::call::{Call, Serve};
 use crate::ffi::Ctx;
 use crate::state;
 
