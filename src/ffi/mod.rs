@@ -15,6 +15,7 @@ mod context;
 mod filter;
 mod key;
 mod register;
+mod server;
 mod timers;
 mod users;
 mod value;
@@ -30,6 +31,7 @@ pub use filter::{Caller, Closing, knows_callers, silence, unsilence};
 pub use key::{Content, Key};
 use libc::{c_char, c_int, c_void};
 use redis_module::{ContextFlags, raw};
+pub use server::Change;
 pub use timers::{after, epoch_us, when_readable};
 pub use value::{Values, lock_count};
 
