@@ -13,18 +13,16 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rlock_core::ClientId;
 
 use crate::ffi::{self, Caller, Closing, Ctx};
 use crate::state;
+use crate::timers::PORTION;
 
 /// Closing is on its way.
 static IS_COMING: AtomicBool = AtomicBool::new(false);
-
-/// Connections are closed so long in one callback.
-const PORTION: Duration = Duration::from_millis(2);
 
 thread_local! {
     /// On Redis 7.0: those that are closed later.
