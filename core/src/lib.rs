@@ -40,6 +40,7 @@ pub mod snapshot;
 pub mod text;
 mod units;
 pub mod waits_for;
+mod way;
 
 pub use change::{Change, End, Event};
 pub use holders::{Hold, Mode};
@@ -53,3 +54,4 @@ pub use queue::{ClientId, Entry, Kind, Queue, WaiterId};
 pub use refusal::{Instead, Refusal};
 pub use sessions::{Session, Sessions};
 pub use units::{EpochMs, LeaseMs, Now, Owner, Token, Tokens};
+pub use way::Wish;

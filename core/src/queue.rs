@@ -6,8 +6,8 @@
 //! ends is one place, so that turns are given and given up without moving anybody. No operation's
 //! cost grows with the number of those who wait beyond O(log n).
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::num::NonZeroU64;
+use std::collections::{BTreeMap, BTreeSet, btree_map};
+use std::num::{NonZeroU32, NonZeroU64};
 use std::ops::Bound::{self, Excluded, Unbounded};
 
 use crate::{Acquire, EpochMs, LeaseMs, Mode, Now, Owner};
@@ -68,6 +68,8 @@ pub struct Entry {
     pub lease: LeaseMs,
     /// May put WRITE on top of the owner's READ.
     pub upgrade: bool,
+    /// READ only beside fewer than so many other owners' READ.
+    pub limit: Option<NonZeroU32>,
     /// The depth to be at, as [`Acquire::depth`].
     pub depth: Option<u16>,
     /// Parked, or asking again.
@@ -92,6 +94,7 @@ impl Entry {
             mode: ask.mode,
             lease: ask.lease,
             upgrade: ask.upgrade,
+            limit: ask.limit,
             depth: ask.depth,
             kind,
             ends_at,
@@ -121,8 +124,17 @@ impl Place {
     /// it.
     const GAP: i64 = 1 << 20;
 
+    /// So many places are counted together, but for upgraders: far fewer than wait, far fewer than
+    /// such counts.
+    const COUNTED: i64 = Self::GAP << 8;
+
     const fn after(self) -> Self {
         Self(self.0.saturating_add(Self::GAP))
+    }
+
+    /// The first of the places that are counted together with this one.
+    const fn counted_from(self) -> Self {
+        Self(self.0.saturating_sub(self.0.rem_euclid(Self::COUNTED)))
     }
 
     /// Before this one and behind `other`; `None` where there is no room.
@@ -146,6 +158,8 @@ pub struct Queue {
     by_look: BTreeSet<(EpochMs, Place)>,
     by_waiter: BTreeMap<WaiterId, Place>,
     by_client: BTreeSet<(ClientId, Place)>,
+    /// How many wait at [`Place::counted_from`] and behind.
+    counts: BTreeMap<Place, usize>,
 }
 
 impl Queue {
@@ -205,6 +219,31 @@ impl Queue {
         range.take_while(move |(place, _)| !past(place)).map(|(place, entry)| (*place, entry))
     }
 
+    /// Number of those who are served before this place. Goes through some hundred places, and one
+    /// count for each 256 others.
+    pub(crate) fn rank(&self, place: Place) -> usize {
+        let from = place.counted_from();
+        let counted = self.counts.range(..from).map(|(_, count)| *count);
+        counted.fold(self.entries.range(from..place).count(), usize::saturating_add)
+    }
+
+    /// Number of tickets whose turn to READ has come.
+    pub(crate) fn read_turn_count(&self) -> usize {
+        match (self.turn_mode(), self.turns_end) {
+            (Some(Mode::Read), Some(end)) => {
+                self.rank(end).saturating_add(self.entries.contains_key(&end).into())
+            }
+            _ => 0,
+        }
+    }
+
+    /// The owner's first place in the order in which all are served, 1 is the first, and whether
+    /// its turn has come; `None` if it does not wait.
+    pub fn place(&self, owner: &[u8]) -> Option<(usize, bool)> {
+        let (place, _) = self.first_of(owner)?;
+        Some((self.rank(place).saturating_add(1), self.is_turn(place)))
+    }
+
     /// For what the turns are that were given; `None` where none was.
     pub(crate) fn turn_mode(&self) -> Option<Mode> {
         self.first_turn().map(|entry| entry.mode)
@@ -214,6 +253,16 @@ impl Queue {
     pub(crate) fn first_turn(&self) -> Option<&Entry> {
         let (place, entry) = self.entries.first_key_value()?;
         self.is_turn(*place).then_some(entry)
+    }
+
+    /// Where the owner of this ticket stands who asks for something else: a turn is given up, and
+    /// upgraders stand before it then.
+    pub(crate) fn stands_at(&self, place: Place) -> Place {
+        if !self.is_turn(place) {
+            return place;
+        }
+        let upgraders = self.line_between(None, None).take_while(|(_, entry)| entry.is_in_front);
+        upgraders.last().map_or(place, |(last, _)| Place(last.0.saturating_add(1)))
     }
 
     /// First in line.
@@ -342,6 +391,8 @@ impl Queue {
             self.by_look.insert((look_at, place));
         }
         Self::index_blocked(&mut self.by_waiter, &mut self.by_client, place, &entry);
+        let count = self.counts.entry(place.counted_from()).or_default();
+        *count = count.saturating_add(1);
         self.entries.insert(place, entry);
     }
 
@@ -349,6 +400,14 @@ impl Queue {
         let entry = self.entries.remove(&place)?;
         if self.entries.is_empty() {
             self.turns_end = None;
+            self.counts.clear();
+        } else if let btree_map::Entry::Occupied(mut count) =
+            self.counts.entry(place.counted_from())
+        {
+            *count.get_mut() = count.get().saturating_sub(1);
+            if *count.get() == 0 {
+                count.remove();
+            }
         }
         self.by_owner.remove(&(Owner::hash_of(entry.owner.as_bytes()), place));
         if let Some(look_at) = entry.look_at {

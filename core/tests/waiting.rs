@@ -5,6 +5,8 @@
 
 mod support;
 
+use std::num::NonZeroU32;
+
 use fastrand::Rng;
 use rlock_core::{
     Acquire, ClientId, Effects, Input, Levels, Mode, Patience, Refusal, Release, Reply, Token,
@@ -88,6 +90,8 @@ impl Crowd {
             upgrade: self.rng.u8(..3) == 0,
             depth: (self.rng.u8(..5) == 0).then(|| self.rng.u16(1..3)),
             session,
+            limit: NonZeroU32::new(self.rng.u32(..5)).filter(|_| mode == Mode::Read),
+            max_queue: (self.rng.u8(..8) == 0).then(|| self.rng.usize(..6)),
             ..acquire(owner, mode, lease_ms)
         };
         match self.rng.u8(..4) {
