@@ -7,46 +7,10 @@
 //! cost grows with the number of those who wait beyond O(log n).
 
 use std::collections::{BTreeMap, BTreeSet, btree_map};
-use std::num::{NonZeroU32, NonZeroU64};
+use std::num::NonZeroU32;
 use std::ops::Bound::{self, Excluded, Unbounded};
 
-use crate::{Acquire, EpochMs, LeaseMs, Mode, Now, Owner};
-
-/// A blocked connection's wait, told apart from every other wait of this process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct WaiterId(NonZeroU64);
-
-impl WaiterId {
-    /// The number; never 0, so that one who has none costs no more memory.
-    pub const fn get(self) -> u64 {
-        self.0.get()
-    }
-}
-
-impl From<u64> for WaiterId {
-    /// 0 is nobody's number, and taken for 1.
-    fn from(number: u64) -> Self {
-        Self(NonZeroU64::new(number).unwrap_or(NonZeroU64::MIN))
-    }
-}
-
-/// A connection, by the server's number for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ClientId(NonZeroU64);
-
-impl ClientId {
-    /// The number; never 0, so that one who has none costs no more memory.
-    pub const fn get(self) -> u64 {
-        self.0.get()
-    }
-}
-
-impl From<u64> for ClientId {
-    /// 0 is nobody's number, and taken for 1.
-    fn from(number: u64) -> Self {
-        Self(NonZeroU64::new(number).unwrap_or(NonZeroU64::MIN))
-    }
-}
+use crate::{Acquire, ClientId, EpochMs, LeaseMs, Mode, Now, Owner, WaiterId};
 
 /// How one waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,7 +122,7 @@ pub struct Queue {
     by_look: BTreeSet<(EpochMs, Place)>,
     by_waiter: BTreeMap<WaiterId, Place>,
     by_client: BTreeSet<(ClientId, Place)>,
-    /// How many wait at [`Place::counted_from`] and behind.
+    /// How many wait at [`Place::counted_from`] and behind; empty while few wait.
     counts: BTreeMap<Place, usize>,
 }
 
@@ -219,9 +183,12 @@ impl Queue {
         range.take_while(move |(place, _)| !past(place)).map(|(place, entry)| (*place, entry))
     }
 
-    /// Number of those who are served before this place. Goes through some hundred places, and one
+    /// Number of those who are served before this place. Goes through a few hundred places, and one
     /// count for each 256 others.
     pub(crate) fn rank(&self, place: Place) -> usize {
+        if self.counts.is_empty() {
+            return self.entries.range(..place).count();
+        }
         let from = place.counted_from();
         let counted = self.counts.range(..from).map(|(_, count)| *count);
         counted.fold(self.entries.range(from..place).count(), usize::saturating_add)
@@ -383,6 +350,23 @@ impl Queue {
         }
     }
 
+    /// So few are counted one by one.
+    const UNCOUNTED_MAX: usize = 512;
+
+    fn count(&mut self, place: Place) {
+        let count = self.counts.entry(place.counted_from()).or_default();
+        *count = count.saturating_add(1);
+    }
+
+    fn uncount(&mut self, place: Place) {
+        if let btree_map::Entry::Occupied(mut count) = self.counts.entry(place.counted_from()) {
+            *count.get_mut() = count.get().saturating_sub(1);
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
+
     /// At this place, which is nobody's.
     fn put(&mut self, place: Place, mut entry: Entry) {
         self.by_owner.insert((Owner::hash_of(entry.owner.as_bytes()), place));
@@ -391,9 +375,13 @@ impl Queue {
             self.by_look.insert((look_at, place));
         }
         Self::index_blocked(&mut self.by_waiter, &mut self.by_client, place, &entry);
-        let count = self.counts.entry(place.counted_from()).or_default();
-        *count = count.saturating_add(1);
         self.entries.insert(place, entry);
+        if !self.counts.is_empty() {
+            self.count(place);
+        } else if self.entries.len() > Self::UNCOUNTED_MAX {
+            let places: Vec<Place> = self.entries.keys().copied().collect();
+            places.into_iter().for_each(|place| self.count(place));
+        }
     }
 
     pub(crate) fn remove(&mut self, place: Place) -> Option<Entry> {
@@ -401,13 +389,8 @@ impl Queue {
         if self.entries.is_empty() {
             self.turns_end = None;
             self.counts.clear();
-        } else if let btree_map::Entry::Occupied(mut count) =
-            self.counts.entry(place.counted_from())
-        {
-            *count.get_mut() = count.get().saturating_sub(1);
-            if *count.get() == 0 {
-                count.remove();
-            }
+        } else if !self.counts.is_empty() {
+            self.uncount(place);
         }
         self.by_owner.remove(&(Owner::hash_of(entry.owner.as_bytes()), place));
         if let Some(look_at) = entry.look_at {

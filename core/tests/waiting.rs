@@ -244,3 +244,28 @@ fn a_hundred_are_served_in_the_order_in_which_they_came() {
         (holder, last) = (name, Some(token));
     }
 }
+
+/// However many wait and leave, a place is the number of those before it.
+#[test]
+fn a_place_is_the_number_of_those_before_it() {
+    let (mut rng, steps) = random(6_000);
+    let mut world = World::new();
+    let _ = world.drive(Input::Acquire(acquire(b"holder", Mode::Write, 600_000)));
+    let names: Vec<Vec<u8>> = (0..3000).map(|n| format!("w{n}").into_bytes()).collect();
+    let patience = Patience::Ticket(lease(60_000));
+    for step in 0..steps {
+        let name = rng.choice(&names).unwrap();
+        // The line grows, and shrinks to nothing.
+        let comes = rng.u64(..steps) > step;
+        let ask = acquire(name, Mode::Read, 1000);
+        let ask = Acquire { patience, limit: NonZeroU32::new(rng.u32(..9)), ..ask };
+        let _ = world.drive(if comes { Input::Acquire(ask) } else { Input::Cancel(name) });
+        if step % 500 == 250 {
+            let queue = &world.memory.queue;
+            for (before, (entry, _)) in queue.iter().enumerate() {
+                assert_eq!(queue.place(entry.owner.as_bytes()), Some((before + 1, false)));
+            }
+            assert_eq!(queue.place(b"nobody"), None);
+        }
+    }
+}
