@@ -9,7 +9,7 @@ use crate::call::{Call, Serve, line};
 use crate::executor;
 use crate::ffi::Ctx;
 use crate::metrics::{self, Metric};
-use crate::show::{Describe, Place, Queues};
+use crate::show::{Describe, Place, Queues, SlowLog};
 use crate::{parking, reply, state};
 
 /// Registers every command.
@@ -30,6 +30,7 @@ pub fn register(ctx: &Ctx) -> Result<(), String> {
     add::<Describe>(ctx)?;
     add::<Place>(ctx)?;
     add::<Queues>(ctx)?;
+    add::<SlowLog>(ctx)?;
     add::<Help>(ctx)?;
     add::<Apply>(ctx)
 }

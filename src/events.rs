@@ -76,9 +76,10 @@ fn role_is(is_primary: bool) {
 
 /// Whole databases were emptied or swapped: any lock may be another one now.
 fn on_upheaval(upheaval: Upheaval) {
+    let now = state::now();
     state::with(|state| match upheaval {
         Upheaval::Flushed(db) => state.manager.flushed(db),
-        Upheaval::Swapped(one, other) => state.manager.swapped(one, other),
+        Upheaval::Swapped(one, other) => state.manager.swapped(one, other, now),
     });
     timers::settle();
     closing::settle(closing::During::Callback);

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use rlock_core::{Change, Effects, Event, Reply, Wake};
+use rlock_core::{Change, Effects, EpochMs, Event, Refusal, Reply, Wake};
 
 use crate::ffi::{self, Ctx};
 use crate::state;
@@ -40,9 +40,15 @@ pub enum Metric {
     WaitUsSum,
     /// Connections that waited and were granted.
     WaitUsCount,
+    /// Microseconds that holds lasted that ended.
+    HoldUsSum,
+    /// Holds that ended, of which it is known how long they lasted.
+    HoldUsCount,
+    /// Requests for a session that `rlock.max-sessions` refused.
+    SessionsRefused,
 }
 
-const NAMES: [&str; 15] = [
+const NAMES: [&str; 18] = [
     "acquired",
     "reentered",
     "refused",
@@ -58,22 +64,21 @@ const NAMES: [&str; 15] = [
     "deadlock_searches_given_up",
     "wait_us_sum",
     "wait_us_count",
+    "hold_us_sum",
+    "hold_us_count",
+    "sessions_refused",
 ];
 
 static TOTALS: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];
 
-/// Upper bounds of waits, in microseconds; each bucket counts what the smaller ones count too.
-const BUCKETS: [(u64, &str); 7] = [
-    (100, "wait_us_le_100"),
-    (1_000, "wait_us_le_1000"),
-    (10_000, "wait_us_le_10000"),
-    (100_000, "wait_us_le_100000"),
-    (1_000_000, "wait_us_le_1000000"),
-    (10_000_000, "wait_us_le_10000000"),
-    (u64::MAX, "wait_us_le_inf"),
-];
+/// Upper bounds of waits and holds, in microseconds; each bucket counts what the smaller ones count
+/// too.
+const BOUNDS: [u64; 7] = [100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, u64::MAX];
 
-static WAITS: [AtomicU64; BUCKETS.len()] = [const { AtomicU64::new(0) }; BUCKETS.len()];
+type Buckets = [AtomicU64; BOUNDS.len()];
+
+static WAITS: Buckets = [const { AtomicU64::new(0) }; BOUNDS.len()];
+static HOLDS: Buckets = [const { AtomicU64::new(0) }; BOUNDS.len()];
 
 /// Counts.
 pub fn add(metric: Metric, count: usize) {
@@ -87,20 +92,28 @@ fn raise(total: &AtomicU64, by: u64) {
     total.store(total.load(Relaxed).wrapping_add(by), Relaxed);
 }
 
+fn measure(buckets: &Buckets, [count, sum]: [Metric; 2], us: u64) {
+    add(count, 1);
+    add(sum, usize::try_from(us).unwrap_or(usize::MAX));
+    for (_, bucket) in BOUNDS.iter().zip(buckets).filter(|(bound, _)| us <= **bound) {
+        raise(bucket, 1);
+    }
+}
+
+/// Counts a hold that ended after so many microseconds.
+pub fn count_hold(us: u64) {
+    measure(&HOLDS, [Metric::HoldUsCount, Metric::HoldUsSum], us);
+}
+
 /// Counts what a parked connection was told.
 pub fn count_wake(wake: &Wake) {
     match wake.reply {
         Reply::Granted { .. } => {
             add(Metric::HandedOff, 1);
-            add(Metric::WaitUsCount, 1);
-            add(Metric::WaitUsSum, usize::try_from(wake.waited_us).unwrap_or(usize::MAX));
-            for ((bound, _), bucket) in BUCKETS.iter().zip(&WAITS) {
-                if wake.waited_us <= *bound {
-                    raise(bucket, 1);
-                }
-            }
+            measure(&WAITS, [Metric::WaitUsCount, Metric::WaitUsSum], wake.waited_us);
         }
         Reply::NotNow { .. } => add(Metric::TimedOut, 1),
+        Reply::Refused(Refusal::TooManySessions) => add(Metric::SessionsRefused, 1),
         _ => {}
     }
 }
@@ -116,6 +129,14 @@ pub fn count(effects: &Effects<'_>) {
             Event::Disconnected => add(Metric::Disconnected, 1),
             Event::Evicted | Event::Removed => {}
         }
+    }
+    for change in &effects.changes {
+        if let Change::Ended { token, .. } = change {
+            count_hold(state::now().us().saturating_sub(token.get()));
+        }
+    }
+    if let Reply::Refused(Refusal::TooManySessions) = effects.reply {
+        add(Metric::SessionsRefused, 1);
     }
     if let Reply::Granted { token: held, .. } = effects.reply {
         let is_new =
@@ -142,7 +163,13 @@ fn fields(tell: &mut dyn FnMut(&str, u64)) {
     for (name, total) in NAMES.iter().zip(&TOTALS) {
         tell(name, total.load(Relaxed));
     }
-    for ((_, name), bucket) in BUCKETS.iter().zip(&WAITS) {
-        tell(name, bucket.load(Relaxed));
+    for (what, buckets) in [("wait", &WAITS), ("hold", &HOLDS)] {
+        for (bound, bucket) in BOUNDS.iter().zip(buckets) {
+            let bound = if *bound == u64::MAX { "inf".into() } else { bound.to_string() };
+            tell(&format!("{what}_us_le_{bound}"), bucket.load(Relaxed));
+        }
     }
+    let shut_since = state::with(|state| state.manager.shut_since());
+    tell("gate_shut", shut_since.is_some().into());
+    tell("gate_shut_since_ms", shut_since.map_or(0, EpochMs::get));
 }

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use rlock_core::grammar::Access;
 use rlock_core::manager::{LockId, Manager, Parked, Wait, World, search};
+use rlock_core::slow::Outcome;
 use rlock_core::waits_for::{Search, Stand};
 use rlock_core::{
     Acquire, ClientId, Input, Lock, Memory, Owner, Parking, Refusal, Reply, WaiterId, Wake,
@@ -81,7 +82,8 @@ pub fn park<'a>(
 
 /// A connection ended. Its sessions, its wait, and a grant that it did not hear of, end with it.
 pub fn connection_ended(client: u64) {
-    state::with(|state| state.manager.connection_ended(ClientId::from(client)));
+    let now = state::now();
+    state::with(|state| state.manager.connection_ended(ClientId::from(client), now));
     timers::settle();
 }
 
@@ -97,7 +99,7 @@ impl Waiting for Park {
             let now = state::now();
             let see = |lock: &Lock, memory: &Memory| lock.known_wait_of(memory, waiter, now);
             let wait_ms = Hands { ctx }.lock(&parked.lock, see);
-            left(waiter);
+            left(waiter, Outcome::Unblocked);
             metrics::add(Metric::TimedOut, 1);
             Reply::NotNow { wait_ms }
         });
@@ -106,24 +108,28 @@ impl Waiting for Park {
     }
 
     fn gone(waiter: u64) {
-        left(WaiterId::from(waiter));
+        left(WaiterId::from(waiter), Outcome::Disconnected);
     }
 
     fn over(waiter: u64, is_lost: bool) {
         let waiter = WaiterId::from(waiter);
+        if is_lost {
+            left(waiter, Outcome::Disconnected);
+        }
         state::with(|state| {
             state.blocked.remove(&waiter);
-            state.manager.unparked(waiter, is_lost);
+            state.manager.unparked(waiter);
         });
         timers::settle();
     }
 }
 
 /// A blocked connection is not there to be granted, or to hear of its grant.
-fn left(waiter: WaiterId) {
+fn left(waiter: WaiterId, by: Outcome) {
+    let now = state::now();
     state::with(|state| {
         state.blocked.remove(&waiter);
-        state.manager.left(waiter);
+        state.manager.left(waiter, by, now);
     });
     timers::settle();
 }
@@ -140,7 +146,8 @@ fn search_soon(waiter: WaiterId) {
             let (lock, owner, user) = (&parked.lock, &parked.owner, &*parked.user);
             let wait = Wait { lock, owner, user, stand: Stand::Parked(waiter) };
             if let Some(refusal) = deadlock(ctx, wait) {
-                state::with(|state| state.manager.refuse(waiter));
+                let now = state::now();
+                state::with(|state| state.manager.refuse(waiter, now));
                 let reply = Reply::Refused(refusal);
                 answers::tell(ctx, vec![Wake { waiter, reply, waited_us: 0 }]);
             }
@@ -165,7 +172,7 @@ fn deadlock(ctx: &Ctx, wait: Wait<'_>) -> Option<Refusal> {
         }
         Search::Cycle(cycle) => {
             metrics::add(Metric::Deadlocks, 1);
-            let line = state::with(|state| state.manager.deadlock_line(&cycle, now));
+            let line = state::with(|state| state.manager.deadlock(&wait, &cycle, now));
             line.into_iter().for_each(|line| ctx.warn(&line));
             Some(Refusal::Cycle(cycle.len()))
         }

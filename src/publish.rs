@@ -19,14 +19,18 @@ pub fn removed(ctx: &Ctx) {
     if is_quiet() {
         return;
     }
+    let now = state::now();
     let (removed, is_primary) =
-        state::with(|state| (state.manager.take_removed(), state.manager.is_primary()));
+        state::with(|state| (state.manager.take_removed(now), state.manager.is_primary()));
     for lock in removed {
         ctx.with_name(lock.db, &lock.key, |name| {
             if !crate::ffi::is_cluster() || !is_primary || gate::of(ctx, name) != Gate::Elsewhere {
                 ctx.notify(lock.event.name(), name);
             }
         });
+        if is_primary {
+            lock.held_us.iter().for_each(|us| metrics::count_hold(*us));
+        }
         match lock.event {
             Event::Expired if is_primary => metrics::add(Metric::Expired, lock.holds),
             Event::Evicted => metrics::add(Metric::Evicted, 1),

@@ -11,6 +11,7 @@ use redis_module::configuration::{
 use rlock_core::LeaseMs;
 use rlock_core::grammar::Limits;
 use rlock_core::manager::Bounds;
+use rlock_core::slow::Slow;
 use rlock_core::text::quoted;
 
 use crate::ffi::{self, Ctx};
@@ -32,6 +33,9 @@ static MAX_WAITERS: AtomicI64 = AtomicI64::new(0);
 static MAX_TICKETS: AtomicI64 = AtomicI64::new(0);
 static MAX_SESSIONS: AtomicI64 = AtomicI64::new(0);
 static DETECTS_DEADLOCKS: AtomicBool = AtomicBool::new(true);
+static SLOW_WAIT_MS: AtomicI64 = AtomicI64::new(0);
+static SLOW_HOLD_MS: AtomicI64 = AtomicI64::new(0);
+static SLOWLOG_MAX_LEN: AtomicI64 = AtomicI64::new(0);
 const DEADLOCK_DETECTION: &str = "deadlock-detection";
 
 const LEASE_MS_MAX: i64 = LeaseMs::MAX.get().cast_signed();
@@ -88,6 +92,32 @@ const SETTINGS: &[Setting] = &[
         min: 0,
         max: 1_000_000,
         unit: " holds",
+    },
+    // Negative: no wait, or no hold, is noted.
+    Setting {
+        name: "slow-wait-ms",
+        value: &SLOW_WAIT_MS,
+        default: 1000,
+        min: -1,
+        max: LEASE_MS_MAX,
+        unit: " milliseconds",
+    },
+    Setting {
+        name: "slow-hold-ms",
+        value: &SLOW_HOLD_MS,
+        default: -1,
+        min: -1,
+        max: LEASE_MS_MAX,
+        unit: " milliseconds",
+    },
+    // An entry with a hundred holders takes some 30 KB.
+    Setting {
+        name: "slowlog-max-len",
+        value: &SLOWLOG_MAX_LEN,
+        default: 128,
+        min: 0,
+        max: 10_000,
+        unit: " entries",
     },
 ];
 
@@ -183,6 +213,11 @@ pub fn bounds() -> Bounds {
         max_waiters: count(&MAX_WAITERS),
         max_tickets: count(&MAX_TICKETS),
         max_sessions: count(&MAX_SESSIONS),
+        slow: Slow {
+            wait_ms: u64::try_from(SLOW_WAIT_MS.load(Relaxed)).ok(),
+            hold_ms: u64::try_from(SLOW_HOLD_MS.load(Relaxed)).ok(),
+        },
+        slowlog_max: count(&SLOWLOG_MAX_LEN),
     }
 }
 

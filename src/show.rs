@@ -1,6 +1,7 @@
 //! What an operator sees: how a lock is held and who waits for it.
 
-use rlock_core::grammar::{Command, commands};
+use rlock_core::grammar::{self, Command, commands};
+use rlock_core::manager::SlowEntry;
 use rlock_core::{ClientId, Kind, Mode};
 
 use crate::call::{Call, Serve};
@@ -93,14 +94,16 @@ fn reply_rows(ctx: &Ctx, rows: Vec<Row>) {
     ctx.reply_array(rows.len());
     for row in rows {
         ctx.reply_map(row.len());
-        for (name, field) in row {
-            ctx.reply_bytes(name.as_bytes());
-            match field {
-                Field::Bytes(bytes) => ctx.reply_bytes(&bytes),
-                Field::Word(word) => ctx.reply_bytes(word.as_bytes()),
-                Field::Number(value) => ctx.reply_integer(value),
-            }
-        }
+        row.into_iter().for_each(|(name, field)| reply_field(ctx, name, field));
+    }
+}
+
+fn reply_field(ctx: &Ctx, name: &str, field: Field) {
+    ctx.reply_bytes(name.as_bytes());
+    match field {
+        Field::Bytes(bytes) => ctx.reply_bytes(&bytes),
+        Field::Word(word) => ctx.reply_bytes(word.as_bytes()),
+        Field::Number(value) => ctx.reply_integer(value),
     }
 }
 
@@ -156,5 +159,62 @@ impl Serve for Queues {
             call.reply_count(now.us().saturating_sub(since.us()) / 1000);
         }
         Ok(())
+    }
+}
+
+/// `RLOCK.SLOWLOG`
+pub struct SlowLog;
+
+impl Serve for SlowLog {
+    const COMMAND: &'static Command = &commands::SLOWLOG;
+
+    fn serve(call: &Call<'_>) -> Result<(), String> {
+        let ctx = call.ctx;
+        match call.said.slowlog {
+            grammar::SlowLog::Len => {
+                let len = state::with(|state| state.manager.slowlog_len());
+                call.reply_count(u64::try_from(len).unwrap_or(u64::MAX));
+            }
+            grammar::SlowLog::Reset => {
+                state::with(|state| state.manager.slowlog_reset());
+                ctx.reply_ok();
+            }
+            grammar::SlowLog::Get(most) => {
+                let entries: Vec<SlowEntry> =
+                    state::with(|state| state.manager.slowlog().take(most).cloned().collect());
+                ctx.reply_array(entries.len());
+                entries.iter().for_each(|entry| reply_slow(ctx, entry));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn reply_slow(ctx: &Ctx, entry: &SlowEntry) {
+    let text = |text: &str| Field::Bytes(text.as_bytes().to_vec());
+    let fields = [
+        ("id", number(entry.id)),
+        ("unix-ms", number(entry.unix_ms)),
+        ("kind", Field::Word(entry.kind)),
+        ("db", Field::Number(entry.db.into())),
+        ("key", text(&entry.key)),
+        ("owner", text(&entry.owner)),
+        ("mode", Field::Word(entry.mode)),
+        ("limit", number(entry.limit.into())),
+        ("ms", number(entry.ms)),
+        ("outcome", Field::Word(entry.outcome)),
+    ];
+    ctx.reply_map(fields.len().saturating_add(1));
+    fields.into_iter().for_each(|(name, field)| reply_field(ctx, name, field));
+    ctx.reply_bytes(b"holders");
+    ctx.reply_array(entry.holders.len());
+    for (owner, key) in &entry.holders {
+        if let Some(key) = key {
+            ctx.reply_array(2);
+            ctx.reply_bytes(owner.as_bytes());
+            ctx.reply_bytes(key.as_bytes());
+        } else {
+            ctx.reply_bytes(owner.as_bytes());
+        }
     }
 }

@@ -13,7 +13,8 @@ use crate::{answers, closing, executor, gate, publish, state};
 /// Does what is due, the earliest deadline first.
 pub fn sweep(ctx: &Ctx) {
     publish::removed(ctx);
-    state::with(|state| state.manager.sweep_begins());
+    let now = state::now();
+    state::with(|state| state.manager.sweep_begins(now));
     let began_at = Instant::now();
     let mut is_asked = false;
     while began_at.elapsed() < PORTION {

@@ -4,6 +4,7 @@
 use std::hint::black_box;
 use std::process::Command;
 
+use rlock_core::slow::Slow;
 use rlock_core::{
     Acquire, Effects, Input, LeaseMs, Levels, Lock, Memory, Mode, Moment, Now, Parking, Patience,
     Release, Renew, Tokens, WaiterId,
@@ -191,7 +192,10 @@ impl Town {
     fn ask(&mut self, input: Input<'_>) -> Told {
         let (now, max_depth, tickets_left) = (self.now(), u16::MAX, usize::MAX);
         let (tokens, sessions_max, portion) = (&mut self.tokens, usize::MAX, Moment::PORTION);
-        let mut moment = Moment { now, tokens, max_depth, tickets_left, sessions_max, portion };
+        // As the module is configured by default.
+        let slow = Slow { wait_ms: Some(1000), hold_ms: None };
+        let mut moment =
+            Moment { now, tokens, max_depth, tickets_left, sessions_max, slow, portion };
         let mut effects = Effects::default();
         self.lock.apply(&mut self.memory, &mut moment, input, &mut effects);
         black_box(self.lock.next_alarm(&self.memory));

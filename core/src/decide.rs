@@ -7,6 +7,7 @@ use crate::input::{
 };
 use crate::queue::{Entry, Kind, Place};
 use crate::refusal::{Instead, Refusal};
+use crate::slow::Outcome;
 use crate::way::{Wish, is_behind, is_reached};
 use crate::{Change, End, EpochMs, Hold, LeaseMs, Lock, Memory, Mode, Now, Token, WaiterId};
 
@@ -35,14 +36,14 @@ impl Lock {
                     let ticket = memory.queue.ticket_of(ask.owner);
                     let mut entry = Entry::new(&ask, Kind::Blocked(waiter), ends_at, moment.now);
                     entry.client = entry.client.or(client);
-                    self.stand(memory, ticket, entry);
+                    self.stand(memory, moment, ticket, entry);
                 }
                 reply
             }
-            Input::Release(ask) => self.release(ask, memory, effects),
+            Input::Release(ask) => self.release(ask, memory, moment, effects),
             Input::Renew(ask) => self.renew(ask, memory, moment.now, effects),
-            Input::Cancel(owner) => self.cancel(owner, memory, moment.now, effects),
-            Input::Force(mode) => self.force(mode, memory, effects),
+            Input::Cancel(owner) => self.cancel(owner, memory, moment, effects),
+            Input::Force(mode) => self.force(mode, memory, moment, effects),
             Input::Changed => {
                 self.reenter_parked(memory, moment, effects);
                 Reply::Count(0)
@@ -145,7 +146,8 @@ impl Lock {
                     return Err(Reply::Refused(Refusal::TooManyTickets));
                 }
                 let ends_at = Some(moment.now.after(window));
-                self.stand(memory, ticket, Entry::new(ask, Kind::Ticket, ends_at, moment.now));
+                let entry = Entry::new(ask, Kind::Ticket, ends_at, moment.now);
+                self.stand(memory, moment, ticket, entry);
                 Err(Reply::NotNow { wait_ms })
             }
         }
@@ -161,7 +163,15 @@ impl Lock {
     }
 
     /// Takes a place: that of the owner's ticket, or the front for an upgrade, or the end.
-    fn stand(&self, memory: &mut Memory, ticket: Option<Place>, mut entry: Entry) {
+    fn stand(
+        &self,
+        memory: &mut Memory,
+        moment: &Moment<'_>,
+        ticket: Option<Place>,
+        mut entry: Entry,
+    ) {
+        let is_noted = moment.slow.wait_ms.is_some() && ticket.is_none();
+        entry.in_the_way = is_noted.then(|| self.names_in_the_way(memory, (&entry).into()));
         let queue = &mut memory.queue;
         let reads = || self.holders.hold(entry.owner.as_bytes(), Mode::Read).is_some();
         let is_upgrade = entry.upgrade && entry.mode == Mode::Write && reads();
@@ -174,7 +184,9 @@ impl Lock {
             queue.take_turns_from(place);
         }
         if is_upgrade && queue.get(place).is_some_and(|ticket| !ticket.is_in_front) {
-            entry.since = queue.remove(place).map_or(entry.since, |ticket| ticket.since);
+            if let Some(ticket) = queue.remove(place) {
+                (entry.since, entry.in_the_way) = (ticket.since, ticket.in_the_way);
+            }
             queue.push_front(entry);
         } else {
             queue.replace(place, entry);
@@ -226,6 +238,7 @@ impl Lock {
         &mut self,
         ask: Release<'a>,
         memory: &mut Memory,
+        moment: &Moment<'_>,
         effects: &mut Effects<'a>,
     ) -> Reply {
         let Some((hold, left)) = self.left_by(&ask) else {
@@ -235,7 +248,7 @@ impl Lock {
             };
         };
         if left == 0 {
-            self.end(hold.token, End::Released, memory, effects);
+            self.end(hold.token, End::Released, memory, moment, effects);
         } else {
             self.hold_on(hold, left, hold.deadline, effects);
         }
@@ -288,16 +301,17 @@ impl Lock {
         &self,
         owner: &[u8],
         memory: &mut Memory,
-        now: Now,
+        moment: &Moment<'_>,
         effects: &mut Effects<'_>,
     ) -> Reply {
-        let mut count: u64 = 0;
+        let (now, mut count): (Now, u64) = (moment.now, 0);
         while let Some((place, entry)) = memory.queue.first_of(owner) {
             let wait_ms = self.known_wait_at(memory, place, entry, now);
-            if let Some(entry) = memory.queue.remove(place)
-                && let Kind::Blocked(waiter) = entry.kind
-            {
-                effects.wakes.push(wake(waiter, Reply::NotNow { wait_ms }, &entry, now));
+            if let Some(entry) = memory.queue.remove(place) {
+                memory.note(moment.slow.wait(&entry, Outcome::Cancelled, now));
+                if let Kind::Blocked(waiter) = entry.kind {
+                    effects.wakes.push(wake(waiter, Reply::NotNow { wait_ms }, &entry, now));
+                }
             }
             count = count.saturating_add(1);
         }
@@ -308,6 +322,7 @@ impl Lock {
         &mut self,
         mode: Option<Mode>,
         memory: &mut Memory,
+        moment: &Moment<'_>,
         effects: &mut Effects<'_>,
     ) -> Reply {
         let tokens: Vec<Token> = self
@@ -317,7 +332,7 @@ impl Lock {
             .map(|(_, _, hold)| hold.token)
             .collect();
         for token in &tokens {
-            self.end(*token, End::Forced, memory, effects);
+            self.end(*token, End::Forced, memory, moment, effects);
         }
         Reply::Count(u64::try_from(tokens.len()).unwrap_or(u64::MAX))
     }
@@ -333,10 +348,19 @@ impl Lock {
         token: Token,
         by: End,
         memory: &mut Memory,
+        moment: &Moment<'_>,
         effects: &mut Effects<'_>,
     ) {
-        if self.holders.by_token(token).is_none() {
+        let Some((mode, hold)) = self.holders.by_token(token).map(|(mode, hold)| (mode, *hold))
+        else {
             return;
+        };
+        if moment.slow.hold_ms.is_some()
+            && let Some(owner) = self.holders.owner(token)
+        {
+            let until =
+                if by == End::Expired { Now::from_ms(hold.deadline.get()) } else { moment.now };
+            memory.note(moment.slow.hold(owner, mode, token.age_ms(until), by.into()));
         }
         self.record(Change::Ended { token, by }, effects);
         if by == End::Released {

@@ -4,6 +4,7 @@
 use crate::decide::wake;
 use crate::input::{Dismissed, Effects, Moment, Reply, Wake};
 use crate::queue::{Entry, Kind, Place};
+use crate::slow::{Outcome, Slow};
 use crate::way::is_behind;
 use crate::{ClientId, End, EpochMs, Lock, Memory, Now, Refusal, Token, WaiterId};
 
@@ -33,14 +34,14 @@ impl Lock {
                 memory.unfinished = Some(moment.now.ms());
                 return;
             }
-            self.end(token, End::Expired, memory, effects);
+            self.end(token, End::Expired, memory, moment, effects);
         }
         if memory.is_empty() {
             return;
         }
-        self.take_back(memory, effects);
+        self.take_back(memory, moment, effects);
         for token in memory.sessions.take_gone() {
-            self.end(token, End::Disconnected, memory, effects);
+            self.end(token, End::Disconnected, memory, moment, effects);
         }
         self.renew_sessions(memory, moment, effects);
         self.time_out(memory, moment, effects);
@@ -51,7 +52,7 @@ impl Lock {
         let now = moment.now;
         let wait_ms =
             |memory: &Memory, place, entry: &Entry| self.known_wait_at(memory, place, entry, now);
-        let wakes = memory.time_out(now, &mut moment.portion, wait_ms);
+        let wakes = memory.time_out(now, moment.slow, &mut moment.portion, wait_ms);
         effects.wakes.extend(wakes);
     }
 
@@ -138,17 +139,18 @@ impl Memory {
     /// Nobody can be granted here any more: those parked are told `why`, unless their time is over,
     /// and tickets and sessions end. Without a look at the lock: there is none, or it is not
     /// ours to change.
-    pub fn dismiss(&mut self, why: &Refusal, now: Now) -> Dismissed {
+    pub fn dismiss(&mut self, why: &Refusal, slow: Slow, now: Now) -> Dismissed {
         let tokens = self.sessions.tokens();
         let lost = tokens.into_iter().filter_map(|token| self.lose(token)).collect();
         self.sessions.forget_gone();
-        let mut wakes = self.time_out_alone(now, usize::MAX);
+        let mut wakes = self.time_out_alone(now, slow, usize::MAX);
         self.queue.take_turns();
         while let Some((place, _)) = self.queue.head() {
-            if let Some(entry) = self.queue.remove(place)
-                && let Kind::Blocked(waiter) = entry.kind
-            {
-                wakes.push(wake(waiter, Reply::Refused(why.clone()), &entry, now));
+            if let Some(entry) = self.queue.remove(place) {
+                self.note(slow.wait(&entry, Outcome::Refused, now));
+                if let Kind::Blocked(waiter) = entry.kind {
+                    wakes.push(wake(waiter, Reply::Refused(why.clone()), &entry, now));
+                }
             }
         }
         self.forget_taken_back();
@@ -158,13 +160,14 @@ impl Memory {
 
     /// Ends at most `portion` waits that are over, without a look at the lock: what may be done
     /// while nothing may be written. Whoever could enter because of it enters with the next input.
-    pub fn time_out_alone(&mut self, now: Now, mut portion: usize) -> Vec<Wake> {
-        self.time_out(now, &mut portion, |_, _, _| None)
+    pub fn time_out_alone(&mut self, now: Now, slow: Slow, mut portion: usize) -> Vec<Wake> {
+        self.time_out(now, slow, &mut portion, |_, _, _| None)
     }
 
     fn time_out(
         &mut self,
         now: Now,
+        slow: Slow,
         portion: &mut usize,
         wait_ms: impl Fn(&Self, Place, &Entry) -> Option<u64>,
     ) -> Vec<Wake> {
@@ -176,10 +179,11 @@ impl Memory {
             };
             *portion = left;
             let wait_ms = self.queue.get(place).and_then(|entry| wait_ms(self, place, entry));
-            if let Some(entry) = self.queue.remove(place)
-                && let Kind::Blocked(waiter) = entry.kind
-            {
-                wakes.push(wake(waiter, Reply::NotNow { wait_ms }, &entry, now));
+            if let Some(entry) = self.queue.remove(place) {
+                self.note(slow.wait(&entry, Outcome::TimedOut, now));
+                if let Kind::Blocked(waiter) = entry.kind {
+                    wakes.push(wake(waiter, Reply::NotNow { wait_ms }, &entry, now));
+                }
             }
         }
         wakes

@@ -2,8 +2,11 @@
 //! `COMMAND DOCS` is written.
 
 pub mod commands;
+mod words;
 
 use std::num::NonZeroU32;
+
+pub use words::Word;
 
 use crate::text::quoted;
 use crate::{LeaseMs, Mode, Owner, Token};
@@ -27,8 +30,10 @@ pub struct Command {
     pub access: Access,
     /// Required, in this order, after the command's name.
     pub positional: &'static [Positional],
-    /// Optional, in any order, each at most once.
+    /// In any order, each at most once; all of them may be left out, unless one is needed.
     pub options: &'static [Word],
+    /// One of the options must be given.
+    pub needs_one: bool,
 }
 
 /// What a command does to its key.
@@ -63,115 +68,6 @@ impl Positional {
             Self::Owner => "owner",
             Self::Token => "token",
             Self::Payload => "payload",
-        }
-    }
-}
-
-/// An option.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
-    /// `READ`
-    Read,
-    /// `WRITE`
-    Write,
-    /// `LEASE ms`
-    Lease,
-    /// `LIMIT n`
-    Limit,
-    /// `TOKEN t`
-    Token,
-    /// `DEPTH n`, from 1
-    Depth,
-    /// `DEPTH n`, from 0
-    DownTo,
-    /// `ALL`
-    All,
-    /// `UPGRADE`
-    Upgrade,
-    /// `WITHTTL`
-    WithTtl,
-    /// `BLOCK ms`
-    Block,
-    /// `QUEUE ms`
-    Queue,
-    /// `MAXQUEUE n`
-    MaxQueue,
-    /// `SESSION`
-    Session,
-    /// `HOLDERS n`
-    Holders,
-    /// `WAITERS n`
-    Waiters,
-    /// `COUNT n`
-    Count,
-}
-
-impl Word {
-    /// As clients say it.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Read => "READ",
-            Self::Write => "WRITE",
-            Self::Lease => "LEASE",
-            Self::Limit => "LIMIT",
-            Self::Token => "TOKEN",
-            Self::Depth | Self::DownTo => "DEPTH",
-            Self::All => "ALL",
-            Self::Upgrade => "UPGRADE",
-            Self::WithTtl => "WITHTTL",
-            Self::Block => "BLOCK",
-            Self::Queue => "QUEUE",
-            Self::MaxQueue => "MAXQUEUE",
-            Self::Session => "SESSION",
-            Self::Holders => "HOLDERS",
-            Self::Waiters => "WAITERS",
-            Self::Count => "COUNT",
-        }
-    }
-
-    /// The name of its value, if it has one.
-    pub const fn value(self) -> Option<&'static str> {
-        match self {
-            Self::Lease | Self::Block | Self::Queue => Some("ms"),
-            Self::Token => Some("t"),
-            Self::Limit
-            | Self::MaxQueue
-            | Self::Depth
-            | Self::DownTo
-            | Self::Holders
-            | Self::Waiters
-            | Self::Count => Some("n"),
-            _ => None,
-        }
-    }
-
-    /// The version in which it came, where that is not the command's.
-    pub const fn since(self) -> Option<&'static str> {
-        match self {
-            Self::Limit | Self::MaxQueue => Some("0.2.0"),
-            _ => None,
-        }
-    }
-
-    /// The other words that say something else about the same thing.
-    const fn excludes(self, other: Self) -> bool {
-        matches!(
-            (self, other),
-            (Self::Read, Self::Write)
-                | (Self::Write, Self::Read)
-                | (Self::All, Self::DownTo)
-                | (Self::DownTo, Self::All)
-                | (Self::Block, Self::Queue)
-                | (Self::Queue, Self::Block)
-                | (Self::Limit, Self::Write | Self::Upgrade)
-                | (Self::Write | Self::Upgrade, Self::Limit)
-        )
-    }
-
-    fn usage(self) -> String {
-        match self.value() {
-            Some(value) => format!("{} {value}", self.word()),
-            None => self.word().into(),
         }
     }
 }
@@ -224,6 +120,19 @@ pub struct Arguments<'a> {
     pub holders: usize,
     /// `WAITERS` or `COUNT`, or [`COUNT_DEFAULT`].
     pub count: usize,
+    /// `GET`, `LEN` or `RESET`; `GET` if none is known.
+    pub slowlog: SlowLog,
+}
+
+/// What is asked of the slow log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlowLog {
+    /// The newest entries, so many at most.
+    Get(usize),
+    /// How many there are.
+    Len,
+    /// To be emptied.
+    Reset,
 }
 
 /// Waiters or queues that are listed unless a count is given.
@@ -266,7 +175,8 @@ impl Command {
     /// The fewest arguments, the command's name among them; negative because options may follow, as
     /// the server wants it.
     pub fn arity(&self) -> i32 {
-        let least = i32::try_from(self.positional.len()).unwrap_or(i32::MAX).saturating_add(1);
+        let least = self.positional.len().saturating_add(self.needs_one.into());
+        let least = i32::try_from(least).unwrap_or(i32::MAX).saturating_add(1);
         if self.options.is_empty() { least } else { least.saturating_neg() }
     }
 
@@ -279,7 +189,12 @@ impl Command {
         }
         for alternatives in self.alternatives() {
             let words: Vec<String> = alternatives.iter().map(|word| word.usage()).collect();
-            usage.push_str(&format!(" [{}]", words.join(" | ")));
+            let words = words.join(" | ");
+            usage.push_str(&if self.needs_one {
+                format!(" {words}")
+            } else {
+                format!(" [{words}]")
+            });
         }
         usage
     }
@@ -317,6 +232,7 @@ impl Command {
             session: false,
             holders: HOLDERS_DEFAULT,
             count: COUNT_DEFAULT,
+            slowlog: SlowLog::Get(COUNT_DEFAULT),
         };
         for positional in self.positional {
             let given = words.next().ok_or_else(|| self.wrong_count())?;
@@ -335,10 +251,14 @@ impl Command {
             }
             said |= 1 << (place % 32);
             let value = match word.value() {
-                None => &[][..],
-                Some(_) => words.next().ok_or_else(|| word.without_value(limits))?,
+                None => None,
+                Some(_) if word.is_value_optional() => words.next(),
+                Some(_) => Some(words.next().ok_or_else(|| word.without_value(limits))?),
             };
             arguments.set_option(*word, value, limits)?;
+        }
+        if self.needs_one && said == 0 {
+            return Err(self.wrong_count());
         }
         if arguments.session {
             let is_given =
@@ -376,6 +296,7 @@ impl Word {
             Self::Holders => (0, LISTED_MAX, " holders"),
             Self::Waiters => (0, LISTED_MAX, " waiters"),
             Self::Count => (1, 1000, ""),
+            Self::Get => (0, LISTED_MAX, " entries, or -1 for all"),
             Self::Depth => (1, limits.max_depth as u64, " levels"),
             Self::DownTo => (0, limits.max_depth as u64, " levels"),
             _ => (1, Token::MAX, ""),
@@ -415,7 +336,13 @@ impl<'a> Arguments<'a> {
         Ok(())
     }
 
-    fn set_option(&mut self, word: Word, given: &[u8], limits: &Limits) -> Result<(), BadWord> {
+    fn set_option(
+        &mut self,
+        word: Word,
+        value: Option<&[u8]>,
+        limits: &Limits,
+    ) -> Result<(), BadWord> {
+        let given = value.unwrap_or_default();
         match word {
             Word::Read => self.mode = Some(Mode::Read),
             Word::Write => self.mode = Some(Mode::Write),
@@ -450,6 +377,14 @@ impl<'a> Arguments<'a> {
                 let count = word.number(given, limits)?;
                 self.count = usize::try_from(count).unwrap_or(usize::MAX);
             }
+            Word::Get if value.is_none() => self.slowlog = SlowLog::Get(COUNT_DEFAULT),
+            Word::Get if given == b"-1" => self.slowlog = SlowLog::Get(usize::MAX),
+            Word::Get => {
+                let count = word.number(given, limits)?;
+                self.slowlog = SlowLog::Get(usize::try_from(count).unwrap_or(usize::MAX));
+            }
+            Word::Len => self.slowlog = SlowLog::Len,
+            Word::Reset => self.slowlog = SlowLog::Reset,
         }
         Ok(())
     }

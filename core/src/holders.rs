@@ -185,6 +185,18 @@ impl Holders {
         }
     }
 
+    /// Whose hold has this token.
+    pub(crate) fn owner(&self, token: Token) -> Option<&Owner> {
+        match self {
+            Self::Free => None,
+            Self::Sole(owner, grip) => {
+                let mut held = grip.pair().into_iter().flatten();
+                held.any(|(_, hold)| hold.token == token).then_some(owner)
+            }
+            Self::Shared(readers) => readers.owner(token),
+        }
+    }
+
     /// The hold that excludes everybody but its owner.
     pub(crate) fn writer(&self) -> Option<(&Owner, &Hold)> {
         match self {

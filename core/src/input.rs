@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 
 use smallvec::SmallVec;
 
+use crate::slow::Slow;
 use crate::{
     Change, ClientId, EpochMs, Event, LeaseMs, Mode, Now, Owner, Refusal, Token, Tokens, WaiterId,
 };
@@ -22,6 +23,8 @@ pub struct Moment<'t> {
     /// Holds of this lock that may be tied to connections, before `rlock.max-sessions` of this
     /// server is reached.
     pub sessions_max: usize,
+    /// From which length on a wait or a hold that ends is noted ([`crate::Memory`]).
+    pub slow: Slow,
     /// How many of those who wait, and what else comes due by itself, may still be dealt with in
     /// this transition. The rest is due at once ([`crate::Lock::next_alarm`]).
     pub portion: usize,

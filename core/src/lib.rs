@@ -36,6 +36,7 @@ mod readers;
 mod refusal;
 mod serve;
 mod sessions;
+pub mod slow;
 pub mod snapshot;
 pub mod text;
 mod units;

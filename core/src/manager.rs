@@ -6,25 +6,32 @@
 //! keys that changed) it says as [`Task`]s, one at a time and in the order of their deadlines, so
 //! that the caller can stop after a while and go on later.
 
+mod keys;
 mod life;
 mod locks;
 mod search;
+mod slowlog;
 mod sweep;
 mod waits;
 
 use std::collections::{BTreeSet, VecDeque};
+use std::num::NonZeroU32;
 
+pub use keys::Removed;
 pub use life::{Life, Ttl, Why};
 use locks::Locks;
 pub use locks::{LockId, Mark, Totals};
 pub use search::{Wait, World, search};
+pub use slowlog::Entry as SlowEntry;
+use slowlog::SlowLog;
 pub use sweep::{Next, Task};
 use sweep::{Postponed, Upheaval};
 pub use waits::Parked;
 use waits::Waits;
 
+use crate::slow::{Outcome, Slow};
 use crate::{
-    Acquire, ClientId, Effects, EpochMs, Event, Input, Lock, Memory, Moment, Now, Owner, Refusal,
+    Acquire, ClientId, Effects, EpochMs, Input, Lock, Memory, Mode, Moment, Now, Owner, Refusal,
     Token, Tokens, WaiterId, Wake,
 };
 
@@ -42,6 +49,10 @@ pub struct Bounds {
     pub max_tickets: usize,
     /// `rlock.max-sessions`: holds tied to connections.
     pub max_sessions: usize,
+    /// `rlock.slow-wait-ms`, `rlock.slow-hold-ms`: what the slow log notes.
+    pub slow: Slow,
+    /// `rlock.slowlog-max-len`: entries of the slow log.
+    pub slowlog_max: usize,
 }
 
 /// A key, and the time.
@@ -54,23 +65,6 @@ pub struct At<'k> {
     /// The server's clock.
     pub now: Now,
 }
-
-/// A lock that left its name, and what is to be published of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Removed {
-    /// From where.
-    pub db: i32,
-    /// From where.
-    pub key: Box<[u8]>,
-    /// What subscribers are told.
-    pub event: Event,
-    /// Number of its holds.
-    pub holds: usize,
-}
-
-/// How far a replica's clock may be behind its primary's, less the way of a deletion, to call a
-/// lock expired that is: in microseconds.
-const BEHIND_US: u64 = 1000;
 
 /// The memory and the judgement of one server.
 #[derive(Default)]
@@ -97,6 +91,10 @@ pub struct Manager {
     forgotten: Vec<Locks>,
     /// Answers that came due outside of a transition.
     outbox: Vec<Wake>,
+    slowlog: SlowLog,
+    /// The bounds that were configured when something was decided last.
+    slow: Slow,
+    slowlog_max: usize,
     /// When a deadlock was written to the log last, and how many were not since.
     logged_at: Option<Now>,
     unlogged: u64,
@@ -127,7 +125,7 @@ impl Manager {
             self.forgotten.push(std::mem::take(&mut self.locks));
             self.postponed.clear();
             self.upheavals.clear();
-            self.lose(tied);
+            self.lose(tied, now);
         }
         self.is_primary = is_primary;
     }
@@ -198,8 +196,12 @@ impl Manager {
         let is_suspect = matches!(input, Input::Changed)
             || !self.upheavals.is_empty()
             || self.locks.is_changed(db, key);
+        (self.slow, self.slowlog_max) = (bounds.slow, bounds.slowlog_max);
+        if let Input::Deny(waiter) = input {
+            self.slowlog.was_denied(waiter);
+        }
         let (tokens, locks) = (&mut self.tokens, &mut self.locks);
-        let lives = locks.change(db, key, |memory| {
+        let (lives, over) = locks.change(db, key, |memory| {
             if is_suspect && !memory.sessions.is_empty() {
                 effects.lost.extend(lock.lost_sessions(memory, now));
             }
@@ -210,15 +212,18 @@ impl Manager {
                 max_depth: bounds.max_depth,
                 tickets_left: bounds.max_tickets.saturating_sub(totals.tickets),
                 sessions_max: bounds.max_sessions.saturating_sub(beside),
+                slow: bounds.slow,
                 portion: Moment::PORTION,
             };
             let before = Life::of(lock, Some(memory));
             lock.apply(memory, &mut moment, input, effects);
             let after = Life::of(lock, Some(memory));
-            ((before, after), lock.next_alarm(memory))
+            let over = memory.take_over(bounds.slow, now);
+            (((before, after), over), lock.next_alarm(memory))
         });
+        self.note(at, over);
         if !effects.lost.is_empty() {
-            self.lose(std::mem::take(&mut effects.lost));
+            self.lose(std::mem::take(&mut effects.lost), now);
         }
         lives
     }
@@ -226,52 +231,14 @@ impl Manager {
     /// Nobody can be granted at this key any more: those parked are told `why`.
     pub fn dismiss(&mut self, at: At<'_>, why: &Refusal) {
         let At { db, key, now } = at;
-        let dismissed = self.locks.change(db, key, |memory| (memory.dismiss(why, now), None));
+        let slow = self.slow;
+        let (dismissed, over) = self.locks.change(db, key, |memory| {
+            let dismissed = memory.dismiss(why, slow, now);
+            ((dismissed, memory.take_over(slow, now)), None)
+        });
+        self.note(at, over);
         self.outbox.extend(dismissed.wakes);
-        self.lose(dismissed.lost);
-    }
-
-    /// Something outside of a request changed the lock at a key: by an effect that was replayed.
-    pub fn was_replayed(&mut self, db: i32, key: &[u8]) {
-        self.locks.mark(db, key, Mark::Changed);
-    }
-
-    /// A lock leaves its name; by what, the server says afterwards or not at all. On a replica the
-    /// primary's clock decided, and all that arrives is a deletion: a lock whose leases are over
-    /// has expired. Its own clock may be a little behind.
-    pub fn key_left(&mut self, at: At<'_>, lock: &Lock) {
-        if self.is_loading {
-            return;
-        }
-        let now = Now::from_us(at.now.us().saturating_add(BEHIND_US));
-        let is_over = !self.is_primary && lock.mode_at(now).is_none();
-        let event = if is_over { Event::Expired } else { Event::Removed };
-        let (db, key) = (at.db, at.key.into());
-        self.removed.push(Removed { db, key, event, holds: lock.hold_count() });
-        if self.locks.mark(at.db, at.key, Mark::Changed) {
-            let free = Lock::default();
-            let id = LockId { db: at.db, key: at.key.into() };
-            let lost = self.locks.change_beside(&id, |memory| free.lost_sessions(memory, at.now));
-            self.lose(lost);
-        }
-    }
-
-    /// The server says why a key, of whatever type, left its name just now.
-    pub fn key_lost(&mut self, db: i32, key: &[u8], is_evicted: bool) {
-        let newest = self.removed.last_mut().filter(|gone| gone.db == db && *gone.key == *key);
-        if let Some(gone) = newest {
-            gone.event = if is_evicted { Event::Evicted } else { Event::Expired };
-        }
-    }
-
-    /// Nothing is to be published of locks that left their names.
-    pub fn is_quiet(&self) -> bool {
-        self.removed.is_empty()
-    }
-
-    /// The locks that left their names since this was asked last.
-    pub fn take_removed(&mut self) -> Vec<Removed> {
-        std::mem::take(&mut self.removed)
+        self.lose(dismissed.lost, now);
     }
 
     /// A database is flushed; all of them, if `None`.
@@ -291,10 +258,10 @@ impl Manager {
     }
 
     /// Two databases change places.
-    pub fn swapped(&mut self, one: i32, other: i32) {
+    pub fn swapped(&mut self, one: i32, other: i32, now: Now) {
         for db in [one, other] {
             let tied = self.locks.tied_in(Some(db));
-            self.lose(tied);
+            self.lose(tied, now);
             self.upheaval(Some(db));
         }
     }
@@ -339,21 +306,24 @@ impl Manager {
         std::mem::take(&mut self.outbox)
     }
 
-    /// A parked connection is not there to be granted, or to hear of its grant.
-    pub fn left(&mut self, waiter: WaiterId) {
+    /// A parked connection is not there to be granted, or to hear of its grant: by this.
+    pub fn left(&mut self, waiter: WaiterId, by: Outcome, now: Now) {
         if let Some(id) = self.waits.leave(waiter) {
-            self.give_up(&id, waiter);
+            self.give_up(&id, waiter, by, now);
         }
     }
 
     /// Withdraws a wait whose connection is told something else.
-    pub fn refuse(&mut self, waiter: WaiterId) {
+    pub fn refuse(&mut self, waiter: WaiterId, now: Now) {
         if let Some(id) = self.waits.get(waiter).map(|parked| parked.lock.clone()) {
-            self.give_up(&id, waiter);
+            self.give_up(&id, waiter, Outcome::Refused, now);
         }
     }
 
-    fn give_up(&mut self, id: &LockId, waiter: WaiterId) {
+    fn give_up(&mut self, id: &LockId, waiter: WaiterId, by: Outcome, now: Now) {
+        let entry = self.memory(id.db, &id.key).and_then(|memory| memory.queue.blocked(waiter));
+        let over = entry.and_then(|entry| self.slow.wait(entry, by, now));
+        self.note(At { db: id.db, key: &id.key, now }, over.into_iter().collect());
         if self.memory(id.db, &id.key).is_some_and(|memory| memory.knows(waiter)) {
             // Those behind may enter now, and a grant may have to be taken back.
             self.locks.mark(id.db, &id.key, Mark::Due);
@@ -361,11 +331,9 @@ impl Manager {
         }
     }
 
-    /// The server has forgotten a parked connection. `is_lost`: its reply did not reach its output.
-    pub fn unparked(&mut self, waiter: WaiterId, is_lost: bool) {
-        if is_lost {
-            self.left(waiter);
-        }
+    /// The server has forgotten a parked connection. One whose reply did not reach its output has
+    /// [`Manager::left`] before.
+    pub fn unparked(&mut self, waiter: WaiterId) {
         if let Some(parked) = self.waits.end(waiter) {
             let id = &parked.lock;
             if self.memory(id.db, &id.key).is_some_and(|memory| memory.knows(waiter)) {
@@ -376,10 +344,10 @@ impl Manager {
 
     /// A connection ended. Its sessions, its wait, and a grant that it did not hear of, end with
     /// it.
-    pub fn connection_ended(&mut self, client: ClientId) {
+    pub fn connection_ended(&mut self, client: ClientId, now: Now) {
         self.closed(client);
         if let Some(waiter) = self.waits.of_client(client) {
-            self.left(waiter);
+            self.left(waiter, Outcome::Disconnected, now);
         }
         self.locks.disconnect(client);
     }
@@ -387,10 +355,10 @@ impl Manager {
     // --- connections to be closed ---------------------------------------------------------------
 
     /// These connections lost a session: they are closed, and granted nothing any more.
-    fn lose(&mut self, lost: Vec<ClientId>) {
+    fn lose(&mut self, lost: Vec<ClientId>, now: Now) {
         for client in lost {
             if let Some(waiter) = self.waits.of_client(client) {
-                self.left(waiter);
+                self.left(waiter, Outcome::Disconnected, now);
             }
             self.closing.insert(client);
             self.to_close.insert(client);
@@ -432,10 +400,19 @@ impl Manager {
 
     // --- deadlocks ------------------------------------------------------------------------------
 
-    /// A wait was refused because it would have closed this cycle: the line for the server's log,
+    /// This wait was refused because it would have closed a cycle: the line for the server's log,
     /// one a second at most.
-    pub fn deadlock_line(&mut self, cycle: &[(Owner, LockId)], now: Now) -> Option<String> {
+    pub fn deadlock(
+        &mut self,
+        wait: &Wait<'_>,
+        cycle: &[(Owner, LockId)],
+        now: Now,
+    ) -> Option<String> {
         const PAUSE_US: u64 = 1_000_000;
+        let memory = self.memory(wait.lock.db, &wait.lock.key);
+        let (mode, limit) = wait.stand.wants(memory).unwrap_or((Mode::Write, None));
+        let limit = limit.map_or(0, NonZeroU32::get);
+        self.slowlog.add_cycle(mode.lower(), limit, cycle, now, self.slowlog_max);
         let since = self.logged_at.map(|at| now.us().saturating_sub(at.us()));
         // A clock that was set back does not silence the log.
         let is_ahead = self.logged_at.is_some_and(|at| at > now);

@@ -4,7 +4,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{ClientId, EpochMs, Queue, Sessions, Token, WaiterId};
+use crate::queue::Entry;
+use crate::slow::{Outcome, Over, Slow};
+use crate::{ClientId, EpochMs, Now, Queue, Sessions, Token, WaiterId};
 
 /// The primary's memory of one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,6 +18,10 @@ pub struct Memory {
     fresh: Fresh,
     /// Levels that were granted to connections that were gone before the reply left.
     taken_back: Vec<Token>,
+    /// Waits and holds that ended and are to be noted.
+    over: Vec<Over>,
+    /// Waits that ended other than in a transition, if they lasted long enough to be noted.
+    ended: Vec<(Entry, Outcome)>,
     /// When the last transition stopped at the end of its portion: the next one is due at once.
     pub(crate) unfinished: Option<EpochMs>,
 }
@@ -61,8 +67,30 @@ impl Memory {
     /// is to be closed, and which is not granted here what it waits for.
     pub(crate) fn lose(&mut self, token: Token) -> Option<ClientId> {
         let client = self.sessions.untie(token)?;
-        self.queue.remove_client(client);
+        while let Some(entry) = self.queue.remove_client(client) {
+            self.ended(entry, Outcome::Disconnected);
+        }
         Some(client)
+    }
+
+    /// A wait or a hold ended that is to be noted.
+    pub(crate) fn note(&mut self, over: Option<Over>) {
+        self.over.extend(over);
+    }
+
+    /// A wait ended, and how long it lasted is to be seen.
+    pub(crate) fn ended(&mut self, entry: Entry, outcome: Outcome) {
+        if entry.in_the_way.is_some() {
+            self.ended.push((entry, outcome));
+        }
+    }
+
+    /// The waits and holds that ended and are to be noted, since this was asked last.
+    pub fn take_over(&mut self, slow: Slow, now: Now) -> Vec<Over> {
+        for (entry, outcome) in std::mem::take(&mut self.ended) {
+            self.over.extend(slow.wait(&entry, outcome, now));
+        }
+        std::mem::take(&mut self.over)
     }
 
     /// A parked connection waits here, or has not heard of its grant yet.

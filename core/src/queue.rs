@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::num::NonZeroU32;
 use std::ops::Bound::{self, Excluded, Unbounded};
 
+use crate::slow::Names;
 use crate::{Acquire, ClientId, EpochMs, LeaseMs, Mode, Now, Owner, WaiterId};
 
 /// How one waits.
@@ -19,6 +20,16 @@ pub enum Kind {
     Blocked(WaiterId),
     /// Nobody is parked: the owner asks again.
     Ticket,
+}
+
+impl Kind {
+    /// The blocked connection's wait.
+    pub(crate) const fn waiter(self) -> Option<WaiterId> {
+        match self {
+            Self::Blocked(waiter) => Some(waiter),
+            Self::Ticket => None,
+        }
+    }
 }
 
 /// One who waits.
@@ -45,6 +56,8 @@ pub struct Entry {
     /// The connection that is parked, or that the hold is to be tied to: it is the same one.
     pub client: Option<ClientId>,
     is_session: bool,
+    /// Whose holds were in the way when the wait began, where that is noted.
+    pub(crate) in_the_way: Option<Names>,
     /// An upgrader's place: before everybody who came to the end.
     pub(crate) is_in_front: bool,
     /// As in [`Queue::by_look`].
@@ -65,6 +78,7 @@ impl Entry {
             since,
             client: ask.session,
             is_session: ask.session.is_some(),
+            in_the_way: None,
             is_in_front: false,
             look_at: None,
         }
@@ -323,6 +337,7 @@ impl Queue {
     pub(crate) fn replace(&mut self, place: Place, mut entry: Entry) {
         let Some(old) = self.entries.get_mut(&place) else { return };
         entry.since = old.since;
+        entry.in_the_way = old.in_the_way.take();
         entry.is_in_front = old.is_in_front;
         entry.look_at = match (old.look_at, entry.ends_at) {
             (Some(look_at), Some(ends_at)) if look_at <= ends_at => Some(look_at),
@@ -403,13 +418,11 @@ impl Queue {
         Some(entry)
     }
 
-    /// Removes the wait of this connection, if it waits.
-    pub(crate) fn remove_client(&mut self, client: ClientId) {
-        while let Some((other, place)) = self.by_client.range((client, Place::FIRST)..).next()
-            && *other == client
-        {
-            self.remove(*place);
-        }
+    /// Removes a wait of this connection, if it waits.
+    pub(crate) fn remove_client(&mut self, client: ClientId) -> Option<Entry> {
+        let (other, place) = self.by_client.range((client, Place::FIRST)..).next()?;
+        let place = Some(*place).filter(|_| *other == client)?;
+        self.remove(place)
     }
 
     pub(crate) fn remove_waiter(&mut self, waiter: WaiterId) -> Option<Entry> {

@@ -48,6 +48,10 @@ impl Readers {
         self.by_token.get(&token).map(|(_, hold)| hold)
     }
 
+    pub(crate) fn owner(&self, token: Token) -> Option<&Owner> {
+        self.by_token.get(&token).map(|(owner, _)| owner)
+    }
+
     /// In the order of their tokens.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Owner, &Hold)> {
         self.by_token.values().map(|(owner, hold)| (owner, hold))

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use crate::decide::wake;
 use crate::input::{Effects, Moment, Reply};
 use crate::queue::{Entry, Kind};
+use crate::slow::Outcome;
 use crate::{End, Lock, Memory, Mode, Owner, Refusal, WaiterId};
 
 impl Lock {
@@ -37,11 +38,12 @@ impl Lock {
             }
             // Its time is over, and a portion ended before it was told.
             if head.ends_at.is_some_and(|ends_at| ends_at.is_over_at(moment.now)) {
-                if let Some(entry) = memory.queue.remove(place)
-                    && let Kind::Blocked(waiter) = entry.kind
-                {
-                    let reply = Reply::NotNow { wait_ms: None };
-                    effects.wakes.push(wake(waiter, reply, &entry, moment.now));
+                if let Some(entry) = memory.queue.remove(place) {
+                    memory.note(moment.slow.wait(&entry, Outcome::TimedOut, moment.now));
+                    if let Kind::Blocked(waiter) = entry.kind {
+                        let reply = Reply::NotNow { wait_ms: None };
+                        effects.wakes.push(wake(waiter, reply, &entry, moment.now));
+                    }
                 }
                 continue;
             }
@@ -100,8 +102,10 @@ impl Lock {
         if memory.queue.is_empty() {
             return;
         }
-        if let Some(place) = memory.queue.ticket_of(owner) {
-            memory.queue.remove(place);
+        if let Some(place) = memory.queue.ticket_of(owner)
+            && let Some(ticket) = memory.queue.remove(place)
+        {
+            memory.note(moment.slow.wait(&ticket, Outcome::Granted, moment.now));
         }
         loop {
             let writes = self.holders.hold(owner, Mode::Write).is_some();
@@ -148,17 +152,25 @@ impl Lock {
                 memory.sessions.tie(token, client, entry.lease, moment.now);
             }
         }
+        let is_granted = matches!(reply, Reply::Granted { .. });
+        let outcome = if is_granted { Outcome::Granted } else { Outcome::Refused };
+        memory.note(moment.slow.wait(entry, outcome, moment.now));
         effects.wakes.push(wake(waiter, reply, entry, moment.now));
     }
 
     /// Levels whose connection was gone before it could hear of its grant.
-    pub(crate) fn take_back(&mut self, memory: &mut Memory, effects: &mut Effects<'_>) {
+    pub(crate) fn take_back(
+        &mut self,
+        memory: &mut Memory,
+        moment: &Moment<'_>,
+        effects: &mut Effects<'_>,
+    ) {
         while let Some(token) = memory.take_back_next() {
             match self.holders.by_token(token).map(|(_, hold)| *hold) {
                 Some(hold) if hold.depth > 1 => {
                     self.hold_on(hold, hold.depth.saturating_sub(1), hold.deadline, effects);
                 }
-                _ => self.end(token, End::Disconnected, memory, effects),
+                _ => self.end(token, End::Disconnected, memory, moment, effects),
             }
         }
     }

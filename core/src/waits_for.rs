@@ -87,6 +87,18 @@ pub enum Stand<'a> {
     Asking(Wish<'a>),
 }
 
+impl Stand<'_> {
+    /// What it waits for: mode and limit.
+    pub(crate) fn wants(&self, memory: Option<&Memory>) -> Option<(Mode, Option<NonZeroU32>)> {
+        match self {
+            Self::Asking(wish) => Some((wish.mode, wish.limit)),
+            Self::Parked(waiter) => {
+                memory?.queue.blocked(*waiter).map(|entry| (entry.mode, entry.limit))
+            }
+        }
+    }
+}
+
 /// One owner of a path: by which wait it waits, for whom, and what was not looked at yet.
 struct Step<W> {
     owner: Owner,

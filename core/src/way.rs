@@ -3,6 +3,7 @@
 use std::num::NonZeroU32;
 
 use crate::queue::{Entry, Place};
+use crate::slow::{NAMES_MAX, Names};
 use crate::{Acquire, EpochMs, Lock, Memory, Mode, Now};
 
 /// What somebody wants of a lock.
@@ -89,6 +90,19 @@ impl Lock {
     /// Somebody in the line, without a turn, could not enter even if nobody else waited.
     pub(crate) fn is_shut_to(&self, memory: &Memory, wish: Wish<'_>) -> bool {
         self.in_the_way(wish).is_some() || self.too_many_for_line(memory, wish) > 0
+    }
+
+    /// Whose holds are in the way, some of them.
+    pub(crate) fn names_in_the_way(&self, memory: &Memory, wish: Wish<'_>) -> Names {
+        if !self.is_shut_to(memory, wish) {
+            return Names::new();
+        }
+        let owners = self.holders.iter().map(|(owner, ..)| owner);
+        let others = owners.filter(|owner| owner.as_bytes() != wish.owner);
+        let mut names: Names = others.take(NAMES_MAX).cloned().collect();
+        // WRITE and READ of one owner stand beside each other.
+        names.dedup();
+        names
     }
 
     /// When the next hold ends that may let in somebody in the line; `None` if none is in the way.

@@ -5,7 +5,7 @@
 use std::num::NonZeroU32;
 
 use rlock_core::grammar::commands::{
-    ACQUIRE, APPLY, CHECK, COMMANDS, FORCE, HELP, HOLDS, INFO, QUEUES, RELEASE, RENEW,
+    ACQUIRE, APPLY, CHECK, COMMANDS, FORCE, HELP, HOLDS, INFO, QUEUES, RELEASE, RENEW, SLOWLOG,
 };
 use rlock_core::grammar::{Access, Arguments, Command, Limits};
 use rlock_core::text::{escaped, quoted};
@@ -360,6 +360,33 @@ fn waits_windows_and_counts_have_their_ranges() {
 }
 
 #[test]
+fn the_slow_log_is_asked_for_one_thing() {
+    use rlock_core::grammar::SlowLog::{Get, Len, Reset};
+    for (line, asked) in [
+        ("GET", Get(10)),
+        ("get 0", Get(0)),
+        ("GET 10000", Get(10_000)),
+        ("GET -1", Get(usize::MAX)),
+        ("len", Len),
+        ("Reset", Reset),
+    ] {
+        assert_eq!(read(&SLOWLOG, line).unwrap().slowlog, asked, "{line}");
+    }
+    let range = "GET must be an integer from 0 to 10000 entries, or -1 for all, not";
+    for (line, told) in [
+        ("", "wrong number of arguments for 'rlock.slowlog' command".into()),
+        ("GET -2", format!("{range} '-2'")),
+        ("GET 10001", format!("{range} '10001'")),
+        ("GET x", format!("{range} 'x'")),
+        ("GET LEN", format!("{range} 'LEN'")),
+        ("LEN RESET", "syntax error: LEN and RESET exclude each other".into()),
+        ("RESET GET", "syntax error: RESET and GET exclude each other".into()),
+    ] {
+        assert_eq!(refusal(&SLOWLOG, line), format!("ERR {told}"), "{line}");
+    }
+}
+
+#[test]
 fn a_session_has_a_lease_of_a_second_or_more() {
     let told =
         "ERR LEASE must be an integer from 1000 to 604800000 milliseconds with SESSION, not '999'";
@@ -436,6 +463,7 @@ fn the_table_of_commands_is_as_documented() {
         ("RLOCK.INFO key [HOLDERS n] [WAITERS n]", -2, reads),
         ("RLOCK.PLACE key owner", 3, reads),
         ("RLOCK.QUEUES [COUNT n]", -1, Access::Keyless),
+        ("RLOCK.SLOWLOG GET [n] | LEN | RESET", -2, Access::Keyless),
         ("RLOCK.HELP", 1, Access::Keyless),
         ("RLOCK.APPLY key payload", 3, writes),
     ];

@@ -5,146 +5,12 @@
 
 mod support;
 
-use std::collections::BTreeMap;
-
-use rlock_core::manager::{At, Bounds, LockId, Manager, Mark, Parked, Task};
+use rlock_core::manager::{At, LockId};
 use rlock_core::{
-    Acquire, ClientId, Effects, Input, Lock, Mode, Moment, Now, Parking, Patience, Refusal, Reply,
-    WaiterId, Wake,
+    Acquire, ClientId, Effects, Input, Mode, Moment, Patience, Refusal, Reply, WaiterId,
 };
-use support::{START_US, acquire, lease, random, release};
-
-type Key = &'static [u8];
-
-/// The hands, with a map for the server's keys.
-struct Server {
-    manager: Manager,
-    keys: BTreeMap<Key, Lock>,
-    bounds: Bounds,
-    us: u64,
-    is_open: bool,
-    /// Answers to blocked connections, in order.
-    told: Vec<(u64, Reply)>,
-    /// The locks that were swept, in order.
-    swept: Vec<Key>,
-}
-
-impl Server {
-    fn new() -> Self {
-        let most = usize::MAX;
-        let bounds =
-            Bounds { max_depth: 99, max_waiters: most, max_tickets: most, max_sessions: most };
-        let mut manager = Manager::default();
-        manager.role_is(true, Now::from_us(START_US));
-        let (keys, told, swept) = (BTreeMap::new(), Vec::new(), Vec::new());
-        Self { manager, keys, bounds, us: 2_000_000, is_open: true, told, swept }
-    }
-
-    fn now(&self) -> Now {
-        Now::from_us(START_US + self.us)
-    }
-
-    fn pass_ms(&mut self, ms: u64) {
-        self.us += ms * 1000;
-    }
-
-    fn ask(&mut self, key: Key, input: Input<'_>) -> Reply {
-        let mut effects = Effects::default();
-        let mut lock = self.keys.remove(key).unwrap_or_default();
-        let at = At { db: 0, key, now: self.now() };
-        self.manager.decide(at, &self.bounds, &mut lock, input, &mut effects);
-        if !lock.is_free() {
-            self.keys.insert(key, lock);
-        }
-        self.tell(effects.wakes);
-        self.manager.check().unwrap();
-        effects.reply
-    }
-
-    fn tell(&mut self, wakes: Vec<Wake>) {
-        for wake in wakes {
-            assert!(self.manager.answer(&wake), "{wake:?} was not due");
-            self.told.push((wake.waiter.get(), wake.reply));
-            self.manager.unparked(wake.waiter, false);
-        }
-    }
-
-    fn holds(&mut self, key: Key, owner: &'static str, session: Option<u64>) -> Reply {
-        let ask = acquire(owner.as_bytes(), Mode::Write, 1000);
-        self.ask(key, Input::Acquire(Acquire { session: session.map(ClientId::from), ..ask }))
-    }
-
-    /// A connection waits; its number.
-    fn waits(&mut self, key: Key, owner: &str, mode: Mode, client: u64) -> u64 {
-        let patience = Patience::Block;
-        let ask = Acquire { patience, ..acquire(owner.as_bytes(), mode, 1000) };
-        let waiter = self.manager.next_waiter();
-        let client = Some(ClientId::from(client));
-        let lock = LockId { db: 0, key: key.into() };
-        let parked = Parked::new(client, lock, owner.as_bytes().into(), "default".into(), false);
-        self.manager.park_begins(waiter, parked);
-        let parking = Parking { waiter, client, ends_at: None };
-        let reply = self.ask(key, Input::Park(ask, parking));
-        if !matches!(reply, Reply::MustWait { .. }) {
-            self.tell(vec![Wake { waiter, reply, waited_us: 0 }]);
-        }
-        waiter.get()
-    }
-
-    /// One task of a sweep. False when there is none.
-    fn sweep_one(&mut self) -> bool {
-        let now = self.now();
-        self.manager.presume_open();
-        let Some(task) = self.manager.next_task(now) else { return false };
-        match task {
-            Task::Sweep(id, at, why) => {
-                self.manager.gate_is(self.is_open, now);
-                let key = self.key(&id);
-                if self.is_open {
-                    self.swept.push(key);
-                    let changed = why == Mark::Changed;
-                    self.ask(key, if changed { Input::Changed } else { Input::Tick });
-                } else {
-                    self.manager.postpone(id, at, why);
-                    // What comes is said as behind a shut gate.
-                    while let Some(task) = self.manager.next_task(now) {
-                        let Task::See(id, why) = task else { panic!("{task:?} behind a gate") };
-                        let free = Lock::default();
-                        let key = self.key(&id);
-                        let lock = self.keys.get(key).unwrap_or(&free);
-                        self.manager.see(&id, why, lock, now);
-                        self.manager.check().unwrap();
-                    }
-                }
-            }
-            Task::See(..) => panic!("the gate was presumed open"),
-        }
-        let answers = self.manager.take_answers();
-        self.tell(answers);
-        self.manager.check().unwrap();
-        self.is_open
-    }
-
-    fn sweep(&mut self) {
-        self.manager.sweep_begins();
-        while self.sweep_one() {}
-    }
-
-    fn key(&self, id: &LockId) -> Key {
-        [b"k", b"l", b"m" as Key].into_iter().find(|key| **key == *id.key).unwrap()
-    }
-
-    fn closed(&mut self) -> Vec<u64> {
-        let mut closed = Vec::new();
-        while let Some(client) = self.manager.next_to_close() {
-            assert!(self.manager.is_closing(client));
-            closed.push(client.get());
-            self.manager.closed(client);
-        }
-        closed.sort_unstable();
-        closed
-    }
-}
+use support::server::{Key, Server};
+use support::{acquire, lease, random, release};
 
 #[test]
 fn behind_a_shut_gate_nobody_is_granted_and_then_all_in_order() {
@@ -259,7 +125,7 @@ fn a_key_that_left_its_name_loses_its_sessions_at_once() {
     let at = At { db: 0, key: b"k", now: server.now() };
     server.manager.key_left(at, &lock);
     assert!(server.manager.is_closing(ClientId::from(7)));
-    assert_eq!(server.manager.take_removed().len(), 1);
+    assert_eq!(server.manager.take_removed(server.now()).len(), 1);
 }
 
 #[test]
@@ -286,7 +152,8 @@ fn a_flush_of_one_database_leaves_the_others_sessions() {
     server.holds(b"k", "a", Some(7));
     server.manager.flushed(Some(3));
     assert!(!server.manager.has_closing());
-    server.manager.swapped(0, 3);
+    let now = server.now();
+    server.manager.swapped(0, 3, now);
     assert_eq!(server.closed(), [7]);
 }
 
@@ -342,14 +209,14 @@ fn one_deadlock_a_second_is_written_to_the_log() {
     let cycle = [(b"a".as_slice().into(), lock)];
     let mut lines = Vec::new();
     for _ in 0..25 {
-        lines.extend(server.manager.deadlock_line(&cycle, server.now()));
+        lines.extend(server.deadlock(&cycle));
         server.pass_ms(100);
     }
     assert_eq!(lines.len(), 3, "{lines:?}");
     assert!(lines[1].ends_with("; 9 more refused since the last such line"), "{lines:?}");
     // A clock that is set back does not silence it.
     server.us = 0;
-    assert!(server.manager.deadlock_line(&cycle, server.now()).is_some());
+    assert!(server.deadlock(&cycle).is_some());
 }
 
 /// Anything in any order: the indexes agree after every step, and nobody is granted behind a shut
@@ -386,7 +253,10 @@ fn the_indexes_agree_whatever_happens() {
             5 => {
                 server.ask(key, Input::Release(release(owner.as_bytes())));
             }
-            6 => server.manager.connection_ended(client),
+            6 => {
+                let now = server.now();
+                server.manager.connection_ended(client, now);
+            }
             7 => {
                 if let Some(lock) = server.keys.remove(key) {
                     let at = At { db: 0, key, now: server.now() };

@@ -28,7 +28,8 @@ impl Info {
         let mut arguments: Vec<Argument> =
             command.positional.iter().map(|one| positional(*one, &mut texts)).collect();
         for alternatives in command.alternatives() {
-            arguments.push(option(alternatives, &mut texts, &mut subs));
+            let one = option(alternatives, &mut texts, &mut subs);
+            arguments.push(if command.needs_one { Argument { flags: 0, ..one } } else { one });
         }
         arguments.push(END);
         let [summary, complexity, since] =
@@ -125,7 +126,7 @@ fn positional(one: Positional, texts: &mut Vec<CString>) -> Argument {
 }
 
 fn option(words: &[Word], texts: &mut Vec<CString>, subs: &mut Vec<Vec<Argument>>) -> Argument {
-    let mut each: Vec<Argument> = words.iter().map(|one| word(*one, texts)).collect();
+    let mut each: Vec<Argument> = words.iter().map(|one| word(*one, texts, subs)).collect();
     let flags = raw::REDISMODULE_CMD_ARG_OPTIONAL.cast_signed();
     if let [only] = each.as_slice() {
         return Argument { flags, ..*only };
@@ -143,17 +144,36 @@ fn option(words: &[Word], texts: &mut Vec<CString>, subs: &mut Vec<Vec<Argument>
     one_of
 }
 
-fn word(word: Word, texts: &mut Vec<CString>) -> Argument {
+fn word(word: Word, texts: &mut Vec<CString>, subs: &mut Vec<Vec<Argument>>) -> Argument {
     let token = keep(word.word(), texts);
     let since = word.since().map_or(null(), |since| keep(since, texts));
+    let name = keep(&word.word().to_lowercase(), texts);
+    let alone = Argument {
+        name,
+        type_: raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN,
+        token,
+        since,
+        ..END
+    };
     match word.value() {
-        None => Argument {
-            name: keep(&word.word().to_lowercase(), texts),
-            type_: raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN,
-            token,
-            since,
-            ..END
-        },
+        None => alone,
+        Some(value) if word.is_value_optional() => {
+            let value = Argument {
+                name: keep(value, texts),
+                type_: raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
+                flags: raw::REDISMODULE_CMD_ARG_OPTIONAL.cast_signed(),
+                ..END
+            };
+            let mut both = vec![alone, value, END];
+            let block = Argument {
+                name: alone.name,
+                type_: raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK,
+                subargs: both.as_mut_ptr(),
+                ..END
+            };
+            subs.push(both);
+            block
+        }
         Some(value) => Argument {
             name: keep(value, texts),
             type_: raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,

@@ -20,9 +20,9 @@ fn used(client: &mut Client) -> i64 {
 
 // --- any words ----------------------------------------------------------------------------------
 
-const COMMANDS: [&[u8]; 11] = [
-    b"ACQUIRE", b"RELEASE", b"RENEW", b"CANCEL", b"FORCE", b"HOLDS", b"CHECK", b"INFO", b"QUEUES",
-    b"HELP", b"APPLY",
+const COMMANDS: [&[u8]; 13] = [
+    b"ACQUIRE", b"RELEASE", b"RENEW", b"CANCEL", b"FORCE", b"HOLDS", b"CHECK", b"INFO", b"PLACE",
+    b"QUEUES", b"SLOWLOG", b"HELP", b"APPLY",
 ];
 
 const NAMES: [&[u8]; 10] = [
@@ -39,8 +39,11 @@ const NAMES: [&[u8]; 10] = [
 ];
 
 /// Not `SESSION`, which closes the connection when its hold ends.
-const WORDS: [&[u8]; 23] = [
+const WORDS: [&[u8]; 26] = [
     b"READ",
+    b"LIMIT",
+    b"maxqueue",
+    b"GET",
     b"write",
     b"LEASE",
     b"BLOCK",

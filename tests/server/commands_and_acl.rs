@@ -9,7 +9,7 @@ use crate::support::{Client, Server, flat_map, integer, items, say_not_seen, tex
 /// Command, flags that it has, flags that it must not have, arity, whether its first word is a key.
 type Description = (&'static str, &'static [&'static str], &'static [&'static str], i64, bool);
 
-const COMMANDS: [Description; 11] = [
+const COMMANDS: [Description; 13] = [
     ("rlock.acquire", &["write", "denyoom", "fast", "blocking"], &["readonly", "admin"], -3, true),
     ("rlock.release", &["write", "fast"], &["readonly", "denyoom"], -3, true),
     ("rlock.renew", &["write", "fast"], &["readonly", "denyoom"], -3, true),
@@ -19,25 +19,28 @@ const COMMANDS: [Description; 11] = [
     ("rlock.check", &["readonly", "fast"], &["write"], -3, true),
     ("rlock.info", &["readonly"], &["write"], -2, true),
     ("rlock.queues", &["readonly"], &["write"], -1, false),
+    ("rlock.place", &["readonly", "fast"], &["write"], 3, true),
+    ("rlock.slowlog", &["admin"], &["write", "readonly"], -2, false),
     ("rlock.help", &[], &["write"], 1, false),
     ("rlock.apply", &["write", "admin"], &["readonly", "denyoom"], 3, true),
 ];
 
 /// Which of our commands stand in which category.
-const CATEGORIES: [(&str, &[&str]); 7] = [
+const CATEGORIES: [(&str, &[&str]); 8] = [
     (
         "rlock",
         &[
-            "acquire", "release", "renew", "cancel", "force", "holds", "check", "info", "queues",
-            "help", "apply",
+            "acquire", "release", "renew", "cancel", "force", "holds", "check", "info", "place",
+            "queues", "slowlog", "help", "apply",
         ],
     ),
     ("write", &["acquire", "release", "renew", "cancel", "force", "apply"]),
-    ("read", &["holds", "check", "info", "queues"]),
-    ("fast", &["acquire", "release", "renew", "cancel", "holds", "check"]),
+    ("read", &["holds", "check", "info", "place", "queues"]),
+    ("fast", &["acquire", "release", "renew", "cancel", "holds", "check", "place"]),
     ("blocking", &["acquire"]),
-    ("admin", &["apply"]),
-    ("dangerous", &["apply"]),
+    ("admin", &["apply", "slowlog"]),
+    ("slow", &["slowlog"]),
+    ("dangerous", &["apply", "slowlog"]),
 ];
 
 #[test]
@@ -75,6 +78,7 @@ fn the_server_finds_the_key_in_each_command() {
         "RLOCK.HOLDS door ann",
         "RLOCK.CHECK door 5",
         "RLOCK.INFO door WAITERS 5",
+        "RLOCK.PLACE door ann",
         "RLOCK.APPLY door payload",
     ] {
         let keys = client.ask(&format!("COMMAND GETKEYS {line}"));

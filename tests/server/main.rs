@@ -52,6 +52,7 @@ mod renew;
 mod replication;
 mod servers_own;
 mod sessions;
+mod slow_log;
 mod tickets;
 mod tokens;
 mod transactions;

@@ -7,6 +7,8 @@ use rlock_core::{
     Parking, Patience, Refusal, Release, Renew, Reply, Token, Tokens, WaiterId, Wake,
 };
 
+use rlock_core::slow::Slow;
+
 use super::naive::{Hold, Limits, Naive};
 use super::told::{Said, Told, error, name};
 
@@ -144,7 +146,7 @@ impl Pair {
             6 => {
                 let why =
                     if how.is_multiple_of(2) { Refusal::TryAgain } else { Refusal::WrongType };
-                let dismissed = self.memory.dismiss(&why, self.now);
+                let dismissed = self.memory.dismiss(&why, Slow::default(), self.now);
                 let (wakes, lost) = (told_wakes(&dismissed.wakes), dismissed.lost);
                 let told = Told { wakes, lost, ..Told::default() }.sorted();
                 assert_eq!(told, self.naive.dismiss(self.now, &why), "everybody goes home");
@@ -171,7 +173,9 @@ impl Pair {
         let Limits { max_depth, tickets_left } = self.limits;
         let (now, tokens) = (self.now, &mut self.tokens);
         let (sessions_max, portion) = (usize::MAX, Moment::PORTION);
-        let mut moment = Moment { now, tokens, max_depth, tickets_left, sessions_max, portion };
+        let slow = Slow::default();
+        let mut moment =
+            Moment { now, tokens, max_depth, tickets_left, sessions_max, slow, portion };
         let mut effects = Effects::default();
         self.lock.apply(&mut self.memory, &mut moment, input, &mut effects);
         self.memory.sessions.take_touched();

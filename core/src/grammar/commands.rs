@@ -31,6 +31,7 @@ pub const ACQUIRE: Command = Command {
         Word::Depth,
         Word::WithTtl,
     ],
+    needs_one: false,
 };
 
 /// `RLOCK.RELEASE`
@@ -45,6 +46,7 @@ pub const RELEASE: Command = Command {
     access: Access::Writes,
     positional: &[Positional::Key, Positional::Owner],
     options: &[Word::Read, Word::Write, Word::Token, Word::DownTo, Word::All],
+    needs_one: false,
 };
 
 /// `RLOCK.RENEW`
@@ -58,6 +60,7 @@ pub const RENEW: Command = Command {
     access: Access::Writes,
     positional: &[Positional::Key, Positional::Owner],
     options: &[Word::Read, Word::Write, Word::Lease, Word::Token],
+    needs_one: false,
 };
 
 /// `RLOCK.CANCEL`
@@ -71,6 +74,7 @@ pub const CANCEL: Command = Command {
     access: Access::Writes,
     positional: &[Positional::Key, Positional::Owner],
     options: &[],
+    needs_one: false,
 };
 
 /// `RLOCK.FORCE`
@@ -84,6 +88,7 @@ pub const FORCE: Command = Command {
     access: Access::Writes,
     positional: &[Positional::Key],
     options: &[Word::Read, Word::Write],
+    needs_one: false,
 };
 
 /// `RLOCK.HOLDS`
@@ -97,6 +102,7 @@ pub const HOLDS: Command = Command {
     access: Access::Reads,
     positional: &[Positional::Key, Positional::Owner],
     options: &[Word::Read, Word::Write],
+    needs_one: false,
 };
 
 /// `RLOCK.CHECK`
@@ -111,6 +117,7 @@ pub const CHECK: Command = Command {
     access: Access::Reads,
     positional: &[Positional::Key, Positional::Token],
     options: &[Word::Read, Word::Write],
+    needs_one: false,
 };
 
 /// `RLOCK.INFO`
@@ -124,6 +131,7 @@ pub const INFO: Command = Command {
     access: Access::Reads,
     positional: &[Positional::Key],
     options: &[Word::Holders, Word::Waiters],
+    needs_one: false,
 };
 
 /// `RLOCK.PLACE`
@@ -138,6 +146,7 @@ pub const PLACE: Command = Command {
     access: Access::Reads,
     positional: &[Positional::Key, Positional::Owner],
     options: &[],
+    needs_one: false,
 };
 
 /// `RLOCK.QUEUES`
@@ -151,6 +160,22 @@ pub const QUEUES: Command = Command {
     access: Access::Keyless,
     positional: &[],
     options: &[Word::Count],
+    needs_one: false,
+};
+
+/// `RLOCK.SLOWLOG`
+pub const SLOWLOG: Command = Command {
+    name: "RLOCK.SLOWLOG",
+    since: V0_2,
+    summary: "Returns the last waits and holds that lasted long and the deadlocks that were \
+              refused, the newest first; or their number; or forgets them.",
+    complexity: "O(N) with N the number of entries returned",
+    flags: "admin allow-stale allow-loading",
+    acl: "admin slow dangerous",
+    access: Access::Keyless,
+    positional: &[],
+    options: &[Word::Get, Word::Len, Word::Reset],
+    needs_one: true,
 };
 
 /// `RLOCK.HELP`
@@ -164,6 +189,7 @@ pub const HELP: Command = Command {
     access: Access::Keyless,
     positional: &[],
     options: &[],
+    needs_one: false,
 };
 
 /// `RLOCK.APPLY`
@@ -177,8 +203,10 @@ pub const APPLY: Command = Command {
     access: Access::Writes,
     positional: &[Positional::Key, Positional::Payload],
     options: &[],
+    needs_one: false,
 };
 
 /// Every command, in the order of `RLOCK.HELP`.
-pub const COMMANDS: &[Command] =
-    &[ACQUIRE, RELEASE, RENEW, CANCEL, FORCE, HOLDS, CHECK, INFO, PLACE, QUEUES, HELP, APPLY];
+pub const COMMANDS: &[Command] = &[
+    ACQUIRE, RELEASE, RENEW, CANCEL, FORCE, HOLDS, CHECK, INFO, PLACE, QUEUES, SLOWLOG, HELP, APPLY,
+];

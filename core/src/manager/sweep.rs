@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{LockId, Manager, Mark};
+use super::{At, LockId, Manager, Mark};
 use crate::{EpochMs, Lock, Moment, Now};
 
 /// Whole databases were emptied, swapped or read anew: any lock may be another one now. The way
@@ -59,10 +59,10 @@ impl Manager {
     }
 
     /// Tasks are going to be asked for.
-    pub fn sweep_begins(&mut self) {
+    pub fn sweep_begins(&mut self, now: Now) {
         // Nothing was loaded in the place of what was flushed.
         let flushed = std::mem::take(&mut self.flushed);
-        self.lose(flushed);
+        self.lose(flushed, now);
         self.free_some();
     }
 
@@ -118,9 +118,12 @@ impl Manager {
     /// What needs nothing written is done at once, the rest is postponed.
     fn next_of_shut(&mut self, now: Now) -> Option<Task> {
         if let Some((at, id)) = self.locks.first_due(now) {
-            let wakes = self.locks.change(id.db, &id.key, |memory| {
-                (memory.time_out_alone(now, Moment::PORTION), memory.next_end())
+            let slow = self.slow;
+            let (wakes, over) = self.locks.change(id.db, &id.key, |memory| {
+                let wakes = memory.time_out_alone(now, slow, Moment::PORTION);
+                ((wakes, memory.take_over(slow, now)), memory.next_end())
             });
+            self.note(At { db: id.db, key: &id.key, now }, over);
             self.outbox.extend(wakes);
             self.postpone(id.clone(), at, Mark::Due);
             return Some(Task::See(id, Mark::Due));
@@ -145,7 +148,7 @@ impl Manager {
             };
             (lost, memory.next_end())
         });
-        self.lose(lost);
+        self.lose(lost, now);
     }
 
     /// Frees a portion of what was remembered before this server became a replica.

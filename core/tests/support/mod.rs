@@ -6,6 +6,7 @@
 pub mod laws;
 pub mod line;
 pub mod model;
+pub mod server;
 pub mod story;
 
 use std::collections::BTreeMap;
@@ -13,6 +14,7 @@ use std::collections::BTreeMap;
 use rlock_core::{
     Acquire, Change, Dismissed, Effects, Input, Kind, LeaseMs, Levels, Lock, Memory, Mode, Moment,
     Now, Parking, Patience, Refusal, Release, Renew, Reply, Token, Tokens, WaiterId,
+    slow::Slow,
     snapshot::{self, Start},
 };
 
@@ -114,6 +116,7 @@ impl World {
             max_depth: self.max_depth,
             tickets_left: self.tickets_left,
             sessions_max: self.sessions_max,
+            slow: Slow::default(),
             portion: self.portion,
         };
         let mut effects = Effects::default();
@@ -218,7 +221,7 @@ impl World {
     /// Nobody can be granted here any more: the lock is left as it is, whoever waits is told.
     pub fn dismiss(&mut self, why: &Refusal) -> Dismissed {
         let waits: Vec<_> = self.memory.queue.iter().map(|(one, _)| one.clone()).collect();
-        let dismissed = self.memory.dismiss(why, self.now);
+        let dismissed = self.memory.dismiss(why, Slow::default(), self.now);
         for one in
             waits.iter().filter(|one| dismissed.lost.iter().any(|lost| one.client == Some(*lost)))
         {

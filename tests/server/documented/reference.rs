@@ -130,6 +130,11 @@ fn argument(argument: &Value) -> String {
                 items(&fields["arguments"]).iter().map(self::argument).collect();
             each.join(" | ")
         }
+        ("block", _) => {
+            let each: Vec<String> =
+                items(&fields["arguments"]).iter().map(self::argument).collect();
+            each.join(" ")
+        }
         ("pure-token", Some(token)) => token,
         (_, Some(token)) => format!("{token} {name}"),
         (_, None) => name,

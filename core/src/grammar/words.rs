@@ -1,0 +1,129 @@
+//! The options of commands, as clients say them.
+
+/// An option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// `READ`
+    Read,
+    /// `WRITE`
+    Write,
+    /// `LEASE ms`
+    Lease,
+    /// `LIMIT n`
+    Limit,
+    /// `TOKEN t`
+    Token,
+    /// `DEPTH n`, from 1
+    Depth,
+    /// `DEPTH n`, from 0
+    DownTo,
+    /// `ALL`
+    All,
+    /// `UPGRADE`
+    Upgrade,
+    /// `WITHTTL`
+    WithTtl,
+    /// `BLOCK ms`
+    Block,
+    /// `QUEUE ms`
+    Queue,
+    /// `MAXQUEUE n`
+    MaxQueue,
+    /// `SESSION`
+    Session,
+    /// `HOLDERS n`
+    Holders,
+    /// `WAITERS n`
+    Waiters,
+    /// `COUNT n`
+    Count,
+    /// `GET [n]`
+    Get,
+    /// `LEN`
+    Len,
+    /// `RESET`
+    Reset,
+}
+
+impl Word {
+    /// As clients say it.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Read => "READ",
+            Self::Write => "WRITE",
+            Self::Lease => "LEASE",
+            Self::Limit => "LIMIT",
+            Self::Token => "TOKEN",
+            Self::Depth | Self::DownTo => "DEPTH",
+            Self::All => "ALL",
+            Self::Upgrade => "UPGRADE",
+            Self::WithTtl => "WITHTTL",
+            Self::Block => "BLOCK",
+            Self::Queue => "QUEUE",
+            Self::MaxQueue => "MAXQUEUE",
+            Self::Session => "SESSION",
+            Self::Holders => "HOLDERS",
+            Self::Waiters => "WAITERS",
+            Self::Count => "COUNT",
+            Self::Get => "GET",
+            Self::Len => "LEN",
+            Self::Reset => "RESET",
+        }
+    }
+
+    /// The name of its value, if it has one.
+    pub const fn value(self) -> Option<&'static str> {
+        match self {
+            Self::Lease | Self::Block | Self::Queue => Some("ms"),
+            Self::Token => Some("t"),
+            Self::Limit
+            | Self::MaxQueue
+            | Self::Depth
+            | Self::DownTo
+            | Self::Holders
+            | Self::Waiters
+            | Self::Count
+            | Self::Get => Some("n"),
+            _ => None,
+        }
+    }
+
+    /// The version in which it came, where that is not the command's.
+    pub const fn since(self) -> Option<&'static str> {
+        match self {
+            Self::Limit | Self::MaxQueue => Some("0.2.0"),
+            _ => None,
+        }
+    }
+
+    /// The other words that say something else about the same thing.
+    pub(super) const fn excludes(self, other: Self) -> bool {
+        matches!(
+            (self, other),
+            (Self::Read, Self::Write)
+                | (Self::Write, Self::Read)
+                | (Self::All, Self::DownTo)
+                | (Self::DownTo, Self::All)
+                | (Self::Block, Self::Queue)
+                | (Self::Queue, Self::Block)
+                | (Self::Get | Self::Reset, Self::Len)
+                | (Self::Len | Self::Reset, Self::Get)
+                | (Self::Get | Self::Len, Self::Reset)
+                | (Self::Limit, Self::Write | Self::Upgrade)
+                | (Self::Write | Self::Upgrade, Self::Limit)
+        )
+    }
+
+    /// Its value may be left out.
+    pub const fn is_value_optional(self) -> bool {
+        matches!(self, Self::Get)
+    }
+
+    pub(super) fn usage(self) -> String {
+        match self.value() {
+            Some(value) if self.is_value_optional() => format!("{} [{value}]", self.word()),
+            Some(value) => format!("{} {value}", self.word()),
+            None => self.word().into(),
+        }
+    }
+}

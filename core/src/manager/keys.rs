@@ -1,0 +1,93 @@
+//! Keys that were changed, or left their names, other than by a request.
+
+use smallvec::SmallVec;
+
+use super::{At, LockId, Manager, Mark};
+use crate::slow::{Outcome, Over};
+use crate::{Event, Lock, Now};
+
+/// A lock that left its name, and what is to be published of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Removed {
+    /// From where.
+    pub db: i32,
+    /// From where.
+    pub key: Box<[u8]>,
+    /// What subscribers are told.
+    pub event: Event,
+    /// Number of its holds.
+    pub holds: usize,
+    /// How long they lasted, in microseconds: of so many of them as are told at most.
+    pub held_us: SmallVec<[u64; 1]>,
+    /// Those of them that the slow log is to note, and how long they lasted until their deadlines.
+    slow: Vec<(Over, u64)>,
+}
+
+/// Holds of a lock that left its name whose length is told: more would take the server's time.
+const TOLD_MAX: usize = 256;
+
+/// How far a replica's clock may be behind its primary's, less the way of a deletion, to call a
+/// lock expired that is: in microseconds.
+const BEHIND_US: u64 = 1000;
+
+impl Manager {
+    /// Something outside of a request changed the lock at a key: by an effect that was replayed.
+    pub fn was_replayed(&mut self, db: i32, key: &[u8]) {
+        self.locks.mark(db, key, Mark::Changed);
+    }
+
+    /// A lock leaves its name; by what, the server says afterwards or not at all. On a replica the
+    /// primary's clock decided, and all that arrives is a deletion: a lock whose leases are over
+    /// has expired. Its own clock may be a little behind.
+    pub fn key_left(&mut self, at: At<'_>, lock: &Lock) {
+        if self.is_loading {
+            return;
+        }
+        let now = Now::from_us(at.now.us().saturating_add(BEHIND_US));
+        let is_over = !self.is_primary && lock.mode_at(now).is_none();
+        let event = if is_over { Event::Expired } else { Event::Removed };
+        let (db, key) = (at.db, at.key.into());
+        let (mut held_us, mut slow) = (SmallVec::new(), Vec::new());
+        for (owner, mode, hold) in lock.holds().take(TOLD_MAX) {
+            held_us.push(at.now.us().saturating_sub(hold.token.get()));
+            let ms = hold.token.age_ms(at.now);
+            let until_deadline_ms = hold.token.age_ms(Now::from_ms(hold.deadline.get()));
+            let over =
+                self.slow.hold(owner, mode, ms, Outcome::Removed).filter(|_| self.is_primary);
+            slow.extend(over.map(|over| (over, until_deadline_ms)));
+        }
+        self.removed.push(Removed { db, key, event, holds: lock.hold_count(), held_us, slow });
+        if self.locks.mark(at.db, at.key, Mark::Changed) {
+            let free = Lock::default();
+            let id = LockId { db: at.db, key: at.key.into() };
+            let lost = self.locks.change_beside(&id, |memory| free.lost_sessions(memory, at.now));
+            self.lose(lost, at.now);
+        }
+    }
+
+    /// The server says why a key, of whatever type, left its name just now.
+    pub fn key_lost(&mut self, db: i32, key: &[u8], is_evicted: bool) {
+        let newest = self.removed.last_mut().filter(|gone| gone.db == db && *gone.key == *key);
+        if let Some(gone) = newest {
+            gone.event = if is_evicted { Event::Evicted } else { Event::Expired };
+        }
+    }
+
+    /// Nothing is to be published of locks that left their names.
+    pub fn is_quiet(&self) -> bool {
+        self.removed.is_empty()
+    }
+
+    /// The locks that left their names since this was asked last.
+    pub fn take_removed(&mut self, now: Now) -> Vec<Removed> {
+        let mut removed = std::mem::take(&mut self.removed);
+        for gone in &mut removed {
+            let is_expired = gone.event == Event::Expired;
+            let over = std::mem::take(&mut gone.slow).into_iter().map(|(over, ms)| {
+                if is_expired { Over { outcome: Outcome::Expired, ms, ..over } } else { over }
+            });
+            self.note(At { db: gone.db, key: &gone.key, now }, over.collect());
+        }
+        removed
+    }
+}

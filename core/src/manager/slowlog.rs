@@ -1,0 +1,156 @@
+//! The slow log: the last waits and holds that lasted long, and the cycles that were refused.
+
+use std::collections::VecDeque;
+
+use crate::slow::{NAMES_MAX, Names, Outcome, Over, What};
+use crate::text::{NAME_BYTES_MAX, escaped};
+use crate::{Now, Owner, WaiterId};
+
+use super::{At, LockId, Manager};
+
+/// One entry of `RLOCK.SLOWLOG`. Names are cut and escaped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Goes on counting when the log is emptied.
+    pub id: u64,
+    /// When it ended, in milliseconds since the Unix epoch.
+    pub unix_ms: u64,
+    /// `wait`, `hold` or `deadlock`.
+    pub kind: &'static str,
+    /// The lock's database.
+    pub db: i32,
+    /// The lock's key.
+    pub key: String,
+    /// Whose wait or hold it was.
+    pub owner: String,
+    /// `read` or `write`.
+    pub mode: &'static str,
+    /// `LIMIT`; 0 is none.
+    pub limit: u32,
+    /// How long it lasted, in milliseconds.
+    pub ms: u64,
+    /// How it ended.
+    pub outcome: &'static str,
+    /// Who was in the way when the wait began; of a deadlock each owner of the cycle, with the key
+    /// where it waits.
+    pub holders: Vec<(String, Option<String>)>,
+    waiter: Option<WaiterId>,
+}
+
+/// The newest first.
+#[derive(Default)]
+pub(super) struct SlowLog {
+    entries: VecDeque<Entry>,
+    last: u64,
+}
+
+/// A grant that is taken back was noted no more than so many entries before.
+const DENIED_MAX: usize = 16;
+
+fn cut(name: &[u8]) -> String {
+    escaped(name.get(..NAME_BYTES_MAX).unwrap_or(name))
+}
+
+impl SlowLog {
+    fn push(&mut self, mut entry: Entry, len_max: usize) {
+        self.last = self.last.saturating_add(1);
+        entry.id = self.last;
+        self.entries.push_front(entry);
+        self.entries.truncate(len_max);
+    }
+
+    /// A wait or a hold of the lock at this key ended.
+    pub(super) fn add(&mut self, db: i32, key: &[u8], over: Over, now: Now, len_max: usize) {
+        let (kind, waiter, names) = match over.what {
+            What::Wait(waiter, names) => ("wait", waiter, names),
+            What::Hold => ("hold", None, Names::new()),
+        };
+        let entry = Entry {
+            id: 0,
+            unix_ms: now.ms().get(),
+            kind,
+            db,
+            key: cut(key),
+            owner: cut(over.owner.as_bytes()),
+            mode: over.mode.lower(),
+            limit: over.limit.map_or(0, |limit| limit.get()),
+            ms: over.ms,
+            outcome: over.outcome.word(),
+            holders: names.iter().map(|owner| (cut(owner.as_bytes()), None)).collect(),
+            waiter,
+        };
+        self.push(entry, len_max);
+    }
+
+    /// A wait was refused because it would have closed this cycle, of which it is the first.
+    pub(super) fn add_cycle(
+        &mut self,
+        mode: &'static str,
+        limit: u32,
+        cycle: &[(Owner, LockId)],
+        now: Now,
+        len_max: usize,
+    ) {
+        let Some((owner, lock)) = cycle.first() else { return };
+        let each = cycle.iter().take(NAMES_MAX);
+        let entry = Entry {
+            id: 0,
+            unix_ms: now.ms().get(),
+            kind: "deadlock",
+            db: lock.db,
+            key: cut(&lock.key),
+            owner: cut(owner.as_bytes()),
+            mode,
+            limit,
+            ms: 0,
+            outcome: Outcome::Refused.word(),
+            holders: each.map(|(owner, at)| (cut(owner.as_bytes()), Some(cut(&at.key)))).collect(),
+            waiter: None,
+        };
+        self.push(entry, len_max);
+    }
+
+    /// The grant that ended this wait is taken back, before anybody was told of it.
+    pub(super) fn was_denied(&mut self, waiter: WaiterId) {
+        let newest = self.entries.iter_mut().take(DENIED_MAX);
+        for entry in newest.filter(|entry| entry.waiter == Some(waiter)) {
+            entry.outcome = Outcome::Refused.word();
+        }
+    }
+
+    pub(super) fn newest(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.entries.clear();
+    }
+}
+
+impl Manager {
+    /// What ended at this key goes to the slow log.
+    pub(super) fn note(&mut self, At { db, key, now }: At<'_>, over: Vec<Over>) {
+        for over in over {
+            self.slowlog.add(db, key, over, now, self.slowlog_max);
+        }
+    }
+
+    /// Its entries, the newest first.
+    pub fn slowlog(&self) -> impl Iterator<Item = &Entry> {
+        self.slowlog.newest()
+    }
+
+    /// Number of its entries.
+    pub fn slowlog_len(&self) -> usize {
+        self.slowlog.len()
+    }
+
+    /// Empties it.
+    pub fn slowlog_reset(&mut self) {
+        self.slowlog.clear();
+    }
+}

@@ -1,0 +1,123 @@
+//! Waits and holds that lasted long: noted where they end, for the slow log.
+
+use std::num::NonZeroU32;
+
+use smallvec::SmallVec;
+
+use crate::queue::Entry;
+use crate::{End, Mode, Now, Owner, WaiterId};
+
+/// From which length on a wait or a hold is noted, in milliseconds; `None`: none is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Slow {
+    /// Waits.
+    pub wait_ms: Option<u64>,
+    /// Holds.
+    pub hold_ms: Option<u64>,
+}
+
+/// The owners whose holds were in the way when a wait began: so many of them at most.
+pub const NAMES_MAX: usize = 100;
+
+/// Names of owners; one, the common case, costs no allocation.
+pub type Names = SmallVec<[Owner; 1]>;
+
+/// How a wait or a hold ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// A wait: by its grant.
+    Granted,
+    /// A wait: its time was over.
+    TimedOut,
+    /// A wait: by `RLOCK.CANCEL`.
+    Cancelled,
+    /// A wait: by `CLIENT UNBLOCK`.
+    Unblocked,
+    /// Its connection ended.
+    Disconnected,
+    /// A wait: by an error.
+    Refused,
+    /// A hold: by its owner.
+    Released,
+    /// A hold: its deadline came.
+    Expired,
+    /// A hold: by `RLOCK.FORCE`.
+    Forced,
+    /// A hold: something else took the key.
+    Removed,
+}
+
+impl Outcome {
+    /// The word of `RLOCK.SLOWLOG`.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Granted => "granted",
+            Self::TimedOut => "timed-out",
+            Self::Cancelled => "cancelled",
+            Self::Unblocked => "unblocked",
+            Self::Disconnected => "disconnected",
+            Self::Refused => "refused",
+            Self::Released => "released",
+            Self::Expired => "expired",
+            Self::Forced => "forced",
+            Self::Removed => "removed",
+        }
+    }
+}
+
+impl From<End> for Outcome {
+    fn from(by: End) -> Self {
+        match by {
+            End::Released => Self::Released,
+            End::Expired => Self::Expired,
+            End::Forced => Self::Forced,
+            End::Disconnected => Self::Disconnected,
+        }
+    }
+}
+
+/// What ended, after so long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Over {
+    /// Whose.
+    pub owner: Owner,
+    /// How.
+    pub mode: Mode,
+    /// `LIMIT` of a wait.
+    pub limit: Option<NonZeroU32>,
+    /// Milliseconds.
+    pub ms: u64,
+    /// By what.
+    pub outcome: Outcome,
+    /// What it was.
+    pub what: What,
+}
+
+/// A wait, or a hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What {
+    /// Of a blocked connection, or of a ticket; and who was in its way when it began.
+    Wait(Option<WaiterId>, Names),
+    /// A hold.
+    Hold,
+}
+
+impl Slow {
+    /// The end of a wait, if it is to be noted.
+    pub(crate) fn wait(self, entry: &Entry, outcome: Outcome, now: Now) -> Option<Over> {
+        let ms = now.us().saturating_sub(entry.since.us()) / 1000;
+        let names = entry.in_the_way.as_ref()?;
+        if self.wait_ms.is_none_or(|least| ms < least) {
+            return None;
+        }
+        let (owner, mode, limit) = (entry.owner.clone(), entry.mode, entry.limit);
+        let what = What::Wait(entry.kind.waiter(), names.clone());
+        Some(Over { owner, mode, limit, ms, outcome, what })
+    }
+
+    /// The end of a hold after so many milliseconds, if it is to be noted.
+    pub(crate) fn hold(self, owner: &Owner, mode: Mode, ms: u64, outcome: Outcome) -> Option<Over> {
+        let owner = self.hold_ms.is_some_and(|least| ms >= least).then(|| owner.clone())?;
+        Some(Over { owner, mode, limit: None, ms, outcome, what: What::Hold })
+    }
+}

@@ -1,0 +1,104 @@
+//! Waits and holds that lasted long, and cycles that were refused: what the manager notes of them.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
+
+mod support;
+
+use rlock_core::manager::{At, LockId};
+use rlock_core::slow::{Outcome, Slow};
+use rlock_core::{Acquire, Input, Mode, Owner, Patience, WaiterId};
+use support::server::Server;
+use support::{acquire, lease, release};
+
+/// A server that notes waits and holds from so many milliseconds on.
+fn noting(wait_ms: u64, hold_ms: u64) -> Server {
+    let mut server = Server::new();
+    server.bounds.slow = Slow { wait_ms: Some(wait_ms), hold_ms: Some(hold_ms) };
+    server
+}
+
+#[test]
+fn what_lasted_as_long_as_its_threshold_is_noted_with_how_it_ended() {
+    let mut server = noting(10, 50);
+    server.holds(b"k", "a", None);
+    server.waits(b"k", "b", Mode::Write, 2);
+    server.waits(b"k", "c", Mode::Read, 3);
+    let ticket = Patience::Ticket(lease(30));
+    server.ask(b"k", Input::Acquire(Acquire { patience: ticket, ..acquire(b"d", Mode::Read, 9) }));
+    server.pass_ms(9);
+    let fourth = server.waits(b"k", "e", Mode::Write, 4);
+    server.ask(b"k", Input::Cancel(b"c"));
+    assert_eq!(server.slowlog(), [""; 0], "too short");
+    server.pass_ms(1);
+    server.ask(b"k", Input::Release(release(b"a")));
+    assert_eq!(server.slowlog(), ["1 wait k b write=0 10 granted [a]"]);
+    server.pass_ms(20);
+    server.sweep();
+    let now = server.now();
+    server.manager.left(WaiterId::from(fourth), Outcome::Unblocked, now);
+    server.sweep();
+    server.pass_ms(1000);
+    server.sweep();
+    server.ask(b"k", Input::Tick);
+    assert_eq!(
+        server.slowlog(),
+        [
+            "4 hold k b write=0 1000 expired []",
+            "3 wait k e write=0 21 unblocked [a]",
+            "2 wait k d read=0 30 timed-out [a]",
+            "1 wait k b write=0 10 granted [a]",
+        ]
+    );
+}
+
+#[test]
+fn the_slow_log_has_a_bound_and_goes_on_counting() {
+    let mut server = noting(1_000_000, 0);
+    for _ in 0..12 {
+        server.holds(b"k", "a", None);
+        server.ask(b"k", Input::Release(release(b"a")));
+    }
+    assert_eq!(server.manager.slowlog_len(), 9);
+    assert!(server.slowlog()[8].starts_with("4 hold k a write=0 0 released"), "the last nine");
+    server.manager.slowlog_reset();
+    assert_eq!(server.manager.slowlog_len(), 0);
+    server.holds(b"k", "a", None);
+    server.ask(b"k", Input::Force(None));
+    assert_eq!(server.slowlog(), ["13 hold k a write=0 0 forced []"]);
+}
+
+#[test]
+fn each_cycle_is_noted_and_a_grant_that_was_denied_as_refused() {
+    let mut server = noting(0, 1_000_000);
+    let at = |key: &[u8]| LockId { db: 0, key: key.into() };
+    let long = [b'x'; 70];
+    let cycle = [(Owner::from(&b"a"[..]), at(b"1\n")), (Owner::from(&long[..]), at(b"2"))];
+    server.holds(b"k", "a", None);
+    server.deadlock(&cycle);
+    let cut = "x".repeat(64);
+    assert_eq!(
+        server.slowlog(),
+        [format!("1 deadlock 1\\x0a a read=1 0 refused [a@1\\x0a,{cut}@2]")]
+    );
+    let waiter = server.waits(b"k", "b", Mode::Write, 2);
+    server.ask(b"k", Input::Release(release(b"a")));
+    assert!(server.slowlog()[0].ends_with("granted [a]"));
+    server.ask(b"k", Input::Deny(WaiterId::from(waiter)));
+    assert!(server.slowlog()[0].ends_with("refused [a]"));
+}
+
+#[test]
+fn holds_of_a_lock_that_leaves_its_name_are_noted() {
+    let mut server = noting(1_000_000, 5);
+    for (by, word) in [(None, "removed"), (Some(true), "removed"), (Some(false), "expired")] {
+        server.holds(b"k", "a", None);
+        server.pass_ms(1100);
+        let (now, lock) = (server.now(), server.keys.remove(&b"k"[..]).unwrap());
+        server.manager.key_left(At { db: 0, key: b"k", now }, &lock);
+        by.into_iter().for_each(|is_evicted| server.manager.key_lost(0, b"k", is_evicted));
+        let removed = server.manager.take_removed(now);
+        assert_eq!(removed[0].held_us.as_slice(), [1_100_000]);
+        let ms = if word == "expired" { 1000 } else { 1100 };
+        assert!(server.slowlog()[0].ends_with(&format!("write=0 {ms} {word} []")), "{word}");
+    }
+}

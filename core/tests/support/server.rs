@@ -1,0 +1,176 @@
+//! The lock manager of one server, and hands that carry out what it says, with a map for the server's
+//! keys.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+
+use rlock_core::manager::{At, Bounds, LockId, Manager, Mark, Parked, SlowEntry, Task, Wait};
+use rlock_core::slow::Slow;
+use rlock_core::{
+    Acquire, ClientId, Effects, Input, Lock, Mode, Now, Owner, Parking, Patience, Reply, Wake,
+};
+
+use super::{START_US, acquire};
+
+pub type Key = &'static [u8];
+
+/// The hands, with a map for the server's keys.
+pub struct Server {
+    pub manager: Manager,
+    pub keys: BTreeMap<Key, Lock>,
+    pub bounds: Bounds,
+    pub us: u64,
+    pub is_open: bool,
+    /// Answers to blocked connections, in order.
+    pub told: Vec<(u64, Reply)>,
+    /// The locks that were swept, in order.
+    pub swept: Vec<Key>,
+}
+
+impl Server {
+    pub fn new() -> Self {
+        let most = usize::MAX;
+        let bounds = Bounds {
+            max_depth: 99,
+            max_waiters: most,
+            max_tickets: most,
+            max_sessions: most,
+            slow: Slow::default(),
+            slowlog_max: 9,
+        };
+        let mut manager = Manager::default();
+        manager.role_is(true, Now::from_us(START_US));
+        let (keys, told, swept) = (BTreeMap::new(), Vec::new(), Vec::new());
+        Self { manager, keys, bounds, us: 2_000_000, is_open: true, told, swept }
+    }
+
+    pub fn now(&self) -> Now {
+        Now::from_us(START_US + self.us)
+    }
+
+    pub fn pass_ms(&mut self, ms: u64) {
+        self.us += ms * 1000;
+    }
+
+    pub fn ask(&mut self, key: Key, input: Input<'_>) -> Reply {
+        let mut effects = Effects::default();
+        let mut lock = self.keys.remove(key).unwrap_or_default();
+        let at = At { db: 0, key, now: self.now() };
+        self.manager.decide(at, &self.bounds, &mut lock, input, &mut effects);
+        if !lock.is_free() {
+            self.keys.insert(key, lock);
+        }
+        self.tell(effects.wakes);
+        self.manager.check().unwrap();
+        effects.reply
+    }
+
+    pub fn tell(&mut self, wakes: Vec<Wake>) {
+        for wake in wakes {
+            assert!(self.manager.answer(&wake), "{wake:?} was not due");
+            self.told.push((wake.waiter.get(), wake.reply));
+            self.manager.unparked(wake.waiter);
+        }
+    }
+
+    pub fn holds(&mut self, key: Key, owner: &'static str, session: Option<u64>) -> Reply {
+        let ask = acquire(owner.as_bytes(), Mode::Write, 1000);
+        self.ask(key, Input::Acquire(Acquire { session: session.map(ClientId::from), ..ask }))
+    }
+
+    /// A connection waits; its number.
+    pub fn waits(&mut self, key: Key, owner: &str, mode: Mode, client: u64) -> u64 {
+        let patience = Patience::Block;
+        let ask = Acquire { patience, ..acquire(owner.as_bytes(), mode, 1000) };
+        let waiter = self.manager.next_waiter();
+        let client = Some(ClientId::from(client));
+        let lock = LockId { db: 0, key: key.into() };
+        let parked = Parked::new(client, lock, owner.as_bytes().into(), "default".into(), false);
+        self.manager.park_begins(waiter, parked);
+        let parking = Parking { waiter, client, ends_at: None };
+        let reply = self.ask(key, Input::Park(ask, parking));
+        if !matches!(reply, Reply::MustWait { .. }) {
+            self.tell(vec![Wake { waiter, reply, waited_us: 0 }]);
+        }
+        waiter.get()
+    }
+
+    /// A wait of the first of this cycle is refused.
+    pub fn deadlock(&mut self, cycle: &[(Owner, LockId)]) -> Option<String> {
+        let (owner, lock) = &cycle[0];
+        let ask = acquire(owner.as_bytes(), Mode::Read, 1000);
+        let ask = Acquire { limit: NonZeroU32::new(1), ..ask };
+        let wait = Wait { lock, owner, user: "default", stand: (&ask).into() };
+        let now = self.now();
+        self.manager.deadlock(&wait, cycle, now)
+    }
+
+    /// Its entries in one line each, the newest first.
+    pub fn slowlog(&self) -> Vec<String> {
+        let line = |entry: &SlowEntry| {
+            let holders: Vec<String> = entry
+                .holders
+                .iter()
+                .map(|(owner, at)| at.as_ref().map_or(owner.clone(), |at| format!("{owner}@{at}")))
+                .collect();
+            let SlowEntry { id, kind, key, owner, mode, limit, ms, outcome, .. } = entry;
+            let holders = holders.join(",");
+            format!("{id} {kind} {key} {owner} {mode}={limit} {ms} {outcome} [{holders}]")
+        };
+        self.manager.slowlog().map(line).collect()
+    }
+
+    /// One task of a sweep. False when there is none.
+    pub fn sweep_one(&mut self) -> bool {
+        let now = self.now();
+        self.manager.presume_open();
+        let Some(task) = self.manager.next_task(now) else { return false };
+        match task {
+            Task::Sweep(id, at, why) => {
+                self.manager.gate_is(self.is_open, now);
+                let key = self.key(&id);
+                if self.is_open {
+                    self.swept.push(key);
+                    let changed = why == Mark::Changed;
+                    self.ask(key, if changed { Input::Changed } else { Input::Tick });
+                } else {
+                    self.manager.postpone(id, at, why);
+                    // What comes is said as behind a shut gate.
+                    while let Some(task) = self.manager.next_task(now) {
+                        let Task::See(id, why) = task else { panic!("{task:?} behind a gate") };
+                        let free = Lock::default();
+                        let key = self.key(&id);
+                        let lock = self.keys.get(key).unwrap_or(&free);
+                        self.manager.see(&id, why, lock, now);
+                        self.manager.check().unwrap();
+                    }
+                }
+            }
+            Task::See(..) => panic!("the gate was presumed open"),
+        }
+        let answers = self.manager.take_answers();
+        self.tell(answers);
+        self.manager.check().unwrap();
+        self.is_open
+    }
+
+    pub fn sweep(&mut self) {
+        self.manager.sweep_begins(self.now());
+        while self.sweep_one() {}
+    }
+
+    pub fn key(&self, id: &LockId) -> Key {
+        [b"k", b"l", b"m" as Key].into_iter().find(|key| **key == *id.key).unwrap()
+    }
+
+    pub fn closed(&mut self) -> Vec<u64> {
+        let mut closed = Vec::new();
+        while let Some(client) = self.manager.next_to_close() {
+            assert!(self.manager.is_closing(client));
+            closed.push(client.get());
+            self.manager.closed(client);
+        }
+        closed.sort_unstable();
+        closed
+    }
+}
