@@ -69,12 +69,13 @@ pub fn carry_out<'a>(
     input: Input<'a>,
 ) -> Result<Effects<'a>, Fault> {
     let mut key = open(ctx, name);
+    let at = At { db, key: name.bytes(), now: state::now() };
     let mut effects = Effects::default();
     let start = match key.content() {
         Content::Other => return Err(Fault::WrongType),
         Content::Missing => {
             let mut lock = Lock::default();
-            let (_, life) = apply(&mut lock, db, name, input, &mut effects);
+            let (_, life) = apply(&mut lock, at, input, &mut effects);
             if !lock.is_free() {
                 key.set(lock);
                 set_ttl(&mut key, life.begin());
@@ -82,27 +83,27 @@ pub fn carry_out<'a>(
             Start::Begins
         }
         Content::Lock(lock) => {
-            let (before, after) = apply(lock, db, name, input, &mut effects);
+            let (before, after) = apply(lock, at, input, &mut effects);
             set_ttl(&mut key, after.after(before, Why::of(&input, &effects)));
             Start::GoesOn
         }
     };
-    deny(ctx, db, name, &mut key, &mut effects);
+    deny(ctx, at, name, &mut key, &mut effects);
     tell(ctx, name, key, start, &effects);
     for owner in &effects.turns {
         ctx.notify(&turn_event(owner.as_bytes()), name);
     }
-    metrics::count(&effects);
+    metrics::count(&effects, at.now);
     answers::tell(ctx, std::mem::take(&mut effects.wakes));
     Ok(effects)
 }
 
 /// Takes the grant back from whoever lost the right to it while it waited, before anybody is told
 /// of it: the next in line has the lock.
-fn deny(ctx: &Ctx, db: c_int, name: &Name<'_>, key: &mut Key<'_>, effects: &mut Effects<'_>) {
+fn deny(ctx: &Ctx, at: At<'_>, name: &Name<'_>, key: &mut Key<'_>, effects: &mut Effects<'_>) {
     let mut checked = 0;
     while let Some(wake) = effects.wakes.get(checked) {
-        let at = checked;
+        let place = checked;
         checked = checked.saturating_add(1);
         let waiter = wake.waiter;
         let parked = state::with(|state| {
@@ -116,12 +117,12 @@ fn deny(ctx: &Ctx, db: c_int, name: &Name<'_>, key: &mut Key<'_>, effects: &mut 
         }
         if let Content::Lock(lock) = key.content() {
             let reply = effects.reply.clone();
-            let (before, after) = apply(lock, db, name, Input::Deny(waiter), effects);
+            let (before, after) = apply(lock, at, Input::Deny(waiter), effects);
             effects.reply = reply;
             effects.is_request_enough = false;
             set_ttl(key, after.after(before, Why::Other));
         }
-        if let Some(wake) = effects.wakes.get_mut(at) {
+        if let Some(wake) = effects.wakes.get_mut(place) {
             wake.reply = Reply::Refused(Refusal::NotPermitted);
         }
     }
@@ -130,12 +131,10 @@ fn deny(ctx: &Ctx, db: c_int, name: &Name<'_>, key: &mut Key<'_>, effects: &mut 
 /// Lets the manager decide. Until when the key was to live, and is now.
 fn apply<'a>(
     lock: &mut Lock,
-    db: c_int,
-    name: &Name<'_>,
+    at: At<'_>,
     input: Input<'a>,
     effects: &mut Effects<'a>,
 ) -> (Life, Life) {
-    let at = At { db, key: name.bytes(), now: state::now() };
     let bounds = settings::bounds();
     state::with(|state| state.manager.decide(at, &bounds, lock, input, effects))
 }

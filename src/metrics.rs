@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use rlock_core::{Change, Effects, EpochMs, Event, Refusal, Reply, Wake};
+use rlock_core::{Change, Effects, EpochMs, Event, Now, Refusal, Reply, Wake};
 
 use crate::ffi::{self, Ctx};
 use crate::state;
@@ -71,8 +71,8 @@ const NAMES: [&str; 18] = [
 
 static TOTALS: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];
 
-/// Upper bounds of waits and holds, in microseconds; each bucket counts what the smaller ones count
-/// too.
+/// Upper bounds of waits and holds, in microseconds. Each bucket counts those that are above the
+/// bound before it; what is told counts the smaller ones too.
 const BOUNDS: [u64; 7] = [100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, u64::MAX];
 
 type Buckets = [AtomicU64; BOUNDS.len()];
@@ -95,7 +95,8 @@ fn raise(total: &AtomicU64, by: u64) {
 fn measure(buckets: &Buckets, [count, sum]: [Metric; 2], us: u64) {
     add(count, 1);
     add(sum, usize::try_from(us).unwrap_or(usize::MAX));
-    for (_, bucket) in BOUNDS.iter().zip(buckets).filter(|(bound, _)| us <= **bound) {
+    let mut fitting = BOUNDS.iter().zip(buckets).filter(|(bound, _)| us <= **bound);
+    if let Some((_, bucket)) = fitting.next() {
         raise(bucket, 1);
     }
 }
@@ -119,7 +120,7 @@ pub fn count_wake(wake: &Wake) {
 }
 
 /// Counts what a decision of this primary did.
-pub fn count(effects: &Effects<'_>) {
+pub fn count(effects: &Effects<'_>, now: Now) {
     for event in &effects.events {
         match event {
             Event::Acquired | Event::Upgraded => add(Metric::Acquired, 1),
@@ -132,7 +133,7 @@ pub fn count(effects: &Effects<'_>) {
     }
     for change in &effects.changes {
         if let Change::Ended { token, .. } = change {
-            count_hold(state::now().us().saturating_sub(token.get()));
+            count_hold(now.us().saturating_sub(token.get()));
         }
     }
     if let Reply::Refused(Refusal::TooManySessions) = effects.reply {
@@ -164,9 +165,11 @@ fn fields(tell: &mut dyn FnMut(&str, u64)) {
         tell(name, total.load(Relaxed));
     }
     for (what, buckets) in [("wait", &WAITS), ("hold", &HOLDS)] {
+        let mut sum: u64 = 0;
         for (bound, bucket) in BOUNDS.iter().zip(buckets) {
             let bound = if *bound == u64::MAX { "inf".into() } else { bound.to_string() };
-            tell(&format!("{what}_us_le_{bound}"), bucket.load(Relaxed));
+            sum = sum.wrapping_add(bucket.load(Relaxed));
+            tell(&format!("{what}_us_le_{bound}"), sum);
         }
     }
     let shut_since = state::with(|state| state.manager.shut_since());

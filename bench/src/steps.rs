@@ -3,8 +3,9 @@
 
 use std::hint::black_box;
 use std::process::Command;
+use std::rc::Rc;
 
-use rlock_core::slow::Slow;
+use rlock_core::slow::{Names, Slow};
 use rlock_core::{
     Acquire, Effects, Input, LeaseMs, Levels, Lock, Memory, Mode, Moment, Now, Parking, Patience,
     Release, Renew, Tokens, WaiterId,
@@ -145,6 +146,7 @@ struct Town {
     lock: Lock,
     memory: Memory,
     tokens: Tokens,
+    names: Rc<Names>,
     now_ms: u64,
     last_waiter: u64,
     others: u64,
@@ -153,7 +155,15 @@ struct Town {
 impl Town {
     fn new(others: u64) -> Town {
         let (lock, memory, tokens) = (Lock::default(), Memory::default(), Tokens::default());
-        Town { lock, memory, tokens, now_ms: 1_700_000_000_000, last_waiter: 0, others }
+        Town {
+            lock,
+            memory,
+            tokens,
+            names: Rc::default(),
+            now_ms: 1_700_000_000_000,
+            last_waiter: 0,
+            others,
+        }
     }
 
     /// All but the first wait, parked.
@@ -194,8 +204,9 @@ impl Town {
         let (tokens, sessions_max, portion) = (&mut self.tokens, usize::MAX, Moment::PORTION);
         // As the module is configured by default.
         let slow = Slow { wait_ms: Some(1000), hold_ms: None };
+        let names = &mut self.names;
         let mut moment =
-            Moment { now, tokens, max_depth, tickets_left, sessions_max, slow, portion };
+            Moment { now, tokens, max_depth, tickets_left, sessions_max, slow, names, portion };
         let mut effects = Effects::default();
         self.lock.apply(&mut self.memory, &mut moment, input, &mut effects);
         black_box(self.lock.next_alarm(&self.memory));

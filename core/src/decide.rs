@@ -7,7 +7,7 @@ use crate::input::{
 };
 use crate::queue::{Entry, Kind, Place};
 use crate::refusal::{Instead, Refusal};
-use crate::slow::Outcome;
+use crate::slow::{Names, Outcome};
 use crate::way::{Wish, is_behind, is_reached};
 use crate::{Change, End, EpochMs, Hold, LeaseMs, Lock, Memory, Mode, Now, Token, WaiterId};
 
@@ -103,7 +103,7 @@ impl Lock {
         &self,
         ask: &Acquire<'_>,
         memory: &mut Memory,
-        moment: &Moment<'_>,
+        moment: &mut Moment<'_>,
     ) -> Result<(), Reply> {
         let reads = || self.holders.hold(ask.owner, Mode::Read).is_some();
         let is_upgrade = ask.mode == Mode::Write && reads();
@@ -166,12 +166,14 @@ impl Lock {
     fn stand(
         &self,
         memory: &mut Memory,
-        moment: &Moment<'_>,
+        moment: &mut Moment<'_>,
         ticket: Option<Place>,
         mut entry: Entry,
     ) {
-        let is_noted = moment.slow.wait_ms.is_some() && ticket.is_none();
-        entry.in_the_way = is_noted.then(|| self.names_in_the_way(memory, (&entry).into()));
+        if moment.slow.wait_ms.is_some() && ticket.is_none() {
+            let owners = || self.owners_in_the_way(memory, (&entry).into());
+            entry.in_the_way = Some(Names::shared(moment.names, owners));
+        }
         let queue = &mut memory.queue;
         let reads = || self.holders.hold(entry.owner.as_bytes(), Mode::Read).is_some();
         let is_upgrade = entry.upgrade && entry.mode == Mode::Write && reads();

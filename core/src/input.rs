@@ -1,10 +1,11 @@
 //! What can happen to a lock, and what comes of it.
 
 use std::num::NonZeroU32;
+use std::rc::Rc;
 
 use smallvec::SmallVec;
 
-use crate::slow::Slow;
+use crate::slow::{Names, Slow};
 use crate::{
     Change, ClientId, EpochMs, Event, LeaseMs, Mode, Now, Owner, Refusal, Token, Tokens, WaiterId,
 };
@@ -25,6 +26,8 @@ pub struct Moment<'t> {
     pub sessions_max: usize,
     /// From which length on a wait or a hold that ends is noted ([`crate::Memory`]).
     pub slow: Slow,
+    /// Who was in the way of the wait that began last on this server.
+    pub names: &'t mut Rc<Names>,
     /// How many of those who wait, and what else comes due by itself, may still be dealt with in
     /// this transition. The rest is due at once ([`crate::Lock::next_alarm`]).
     pub portion: usize,

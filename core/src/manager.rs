@@ -16,6 +16,7 @@ mod waits;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::num::NonZeroU32;
+use std::rc::Rc;
 
 pub use keys::Removed;
 pub use life::{Life, Ttl, Why};
@@ -29,7 +30,7 @@ use sweep::{Postponed, Upheaval};
 pub use waits::Parked;
 use waits::Waits;
 
-use crate::slow::{Outcome, Slow};
+use crate::slow::{Names, Outcome, Slow};
 use crate::{
     Acquire, ClientId, Effects, EpochMs, Input, Lock, Memory, Mode, Moment, Now, Owner, Refusal,
     Token, Tokens, WaiterId, Wake,
@@ -92,6 +93,8 @@ pub struct Manager {
     /// Answers that came due outside of a transition.
     outbox: Vec<Wake>,
     slowlog: SlowLog,
+    /// As in [`Moment::names`].
+    names: Rc<Names>,
     /// The bounds that were configured when something was decided last.
     slow: Slow,
     slowlog_max: usize,
@@ -200,7 +203,7 @@ impl Manager {
         if let Input::Deny(waiter) = input {
             self.slowlog.was_denied(waiter);
         }
-        let (tokens, locks) = (&mut self.tokens, &mut self.locks);
+        let (tokens, locks, names) = (&mut self.tokens, &mut self.locks, &mut self.names);
         let (lives, over) = locks.change(db, key, |memory| {
             if is_suspect && !memory.sessions.is_empty() {
                 effects.lost.extend(lock.lost_sessions(memory, now));
@@ -213,6 +216,7 @@ impl Manager {
                 tickets_left: bounds.max_tickets.saturating_sub(totals.tickets),
                 sessions_max: bounds.max_sessions.saturating_sub(beside),
                 slow: bounds.slow,
+                names,
                 portion: Moment::PORTION,
             };
             let before = Life::of(lock, Some(memory));

@@ -87,6 +87,9 @@ impl Memory {
 
     /// The waits and holds that ended and are to be noted, since this was asked last.
     pub fn take_over(&mut self, slow: Slow, now: Now) -> Vec<Over> {
+        if self.over.is_empty() && self.ended.is_empty() {
+            return Vec::new();
+        }
         for (entry, outcome) in std::mem::take(&mut self.ended) {
             self.over.extend(slow.wait(&entry, outcome, now));
         }

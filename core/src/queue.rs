@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::num::NonZeroU32;
 use std::ops::Bound::{self, Excluded, Unbounded};
+use std::rc::Rc;
 
 use crate::slow::Names;
 use crate::{Acquire, ClientId, EpochMs, LeaseMs, Mode, Now, Owner, WaiterId};
@@ -57,7 +58,7 @@ pub struct Entry {
     pub client: Option<ClientId>,
     is_session: bool,
     /// Whose holds were in the way when the wait began, where that is noted.
-    pub(crate) in_the_way: Option<Names>,
+    pub(crate) in_the_way: Option<Rc<Names>>,
     /// An upgrader's place: before everybody who came to the end.
     pub(crate) is_in_front: bool,
     /// As in [`Queue::by_look`].

@@ -1,10 +1,12 @@
 //! Waits and holds that lasted long: noted where they end, for the slow log.
 
 use std::num::NonZeroU32;
+use std::rc::Rc;
 
 use smallvec::SmallVec;
 
 use crate::queue::Entry;
+use crate::text::NAME_BYTES_MAX;
 use crate::{End, Mode, Now, Owner, WaiterId};
 
 /// From which length on a wait or a hold is noted, in milliseconds; `None`: none is.
@@ -19,8 +21,55 @@ pub struct Slow {
 /// The owners whose holds were in the way when a wait began: so many of them at most.
 pub const NAMES_MAX: usize = 100;
 
-/// Names of owners; one, the common case, costs no allocation.
-pub type Names = SmallVec<[Owner; 1]>;
+/// Names of owners, each cut to [`NAME_BYTES_MAX`] bytes; one that is short, the common case, costs
+/// no allocation. Each stands behind its length.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Names(SmallVec<[u8; 24]>);
+
+fn cut(name: &[u8]) -> &[u8] {
+    name.get(..NAME_BYTES_MAX).unwrap_or(name)
+}
+
+impl Names {
+    fn push(&mut self, cut: &[u8]) {
+        self.0.push(u8::try_from(cut.len()).unwrap_or(u8::MAX));
+        self.0.extend_from_slice(cut);
+    }
+
+    fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// These names, where `last` are the ones that were asked for last: shared by all waits that
+    /// began behind the same holders, and written over where nobody has them any more.
+    pub(crate) fn shared<'o, I: Iterator<Item = &'o Owner>>(
+        last: &mut Rc<Self>,
+        owners: impl Fn() -> I,
+    ) -> Rc<Self> {
+        let cut = |owner: &'o Owner| cut(owner.as_bytes());
+        if !last.iter().eq(owners().map(cut)) {
+            if Rc::get_mut(last).is_none() {
+                *last = Rc::default();
+            }
+            if let Some(names) = Rc::get_mut(last) {
+                names.clear();
+                owners().for_each(|owner| names.push(cut(owner)));
+            }
+        }
+        last.clone()
+    }
+
+    /// One by one.
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        let mut rest = self.0.as_slice();
+        std::iter::from_fn(move || {
+            let (len, behind) = rest.split_first()?;
+            let (name, next) = behind.split_at_checked(usize::from(*len))?;
+            rest = next;
+            Some(name)
+        })
+    }
+}
 
 /// How a wait or a hold ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +146,7 @@ pub struct Over {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     /// Of a blocked connection, or of a ticket; and who was in its way when it began.
-    Wait(Option<WaiterId>, Names),
+    Wait(Option<WaiterId>, Rc<Names>),
     /// A hold.
     Hold,
 }
@@ -105,11 +154,11 @@ pub enum What {
 impl Slow {
     /// The end of a wait, if it is to be noted.
     pub(crate) fn wait(self, entry: &Entry, outcome: Outcome, now: Now) -> Option<Over> {
-        let ms = now.us().saturating_sub(entry.since.us()) / 1000;
-        let names = entry.in_the_way.as_ref()?;
-        if self.wait_ms.is_none_or(|least| ms < least) {
+        let us = now.us().saturating_sub(entry.since.us());
+        if self.wait_ms.is_none_or(|least| us < least.saturating_mul(1000)) {
             return None;
         }
+        let (names, ms) = (entry.in_the_way.as_ref()?, us / 1000);
         let (owner, mode, limit) = (entry.owner.clone(), entry.mode, entry.limit);
         let what = What::Wait(entry.kind.waiter(), names.clone());
         Some(Over { owner, mode, limit, ms, outcome, what })

@@ -3,8 +3,8 @@
 use std::num::NonZeroU32;
 
 use crate::queue::{Entry, Place};
-use crate::slow::{NAMES_MAX, Names};
-use crate::{Acquire, EpochMs, Lock, Memory, Mode, Now};
+use crate::slow::NAMES_MAX;
+use crate::{Acquire, EpochMs, Lock, Memory, Mode, Now, Owner};
 
 /// What somebody wants of a lock.
 #[derive(Clone, Copy, Debug)]
@@ -92,17 +92,17 @@ impl Lock {
         self.in_the_way(wish).is_some() || self.too_many_for_line(memory, wish) > 0
     }
 
-    /// Whose holds are in the way, some of them.
-    pub(crate) fn names_in_the_way(&self, memory: &Memory, wish: Wish<'_>) -> Names {
-        if !self.is_shut_to(memory, wish) {
-            return Names::new();
-        }
+    /// Whose holds are in the way, some of them. One who holds WRITE and READ is there twice.
+    pub(crate) fn owners_in_the_way<'l>(
+        &'l self,
+        memory: &Memory,
+        wish: Wish<'l>,
+    ) -> impl Iterator<Item = &'l Owner> {
+        // A reader without a limit waits for a writer, or for nobody who holds.
+        let is_in = wish.mode == Mode::Write || self.is_shut_to(memory, wish);
+        let most = if is_in { NAMES_MAX } else { 0 };
         let owners = self.holders.iter().map(|(owner, ..)| owner);
-        let others = owners.filter(|owner| owner.as_bytes() != wish.owner);
-        let mut names: Names = others.take(NAMES_MAX).cloned().collect();
-        // WRITE and READ of one owner stand beside each other.
-        names.dedup();
-        names
+        owners.filter(move |owner| owner.as_bytes() != wish.owner).take(most)
     }
 
     /// When the next hold ends that may let in somebody in the line; `None` if none is in the way.

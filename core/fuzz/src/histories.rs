@@ -1,6 +1,7 @@
 //! Bytes as the history of a lock, told to the core and to the naive model: both must say the same.
 
 use std::num::NonZeroU32;
+use std::rc::Rc;
 
 use rlock_core::{
     Acquire, ClientId, Effects, EpochMs, Input, LeaseMs, Levels, Lock, Memory, Mode, Moment, Now,
@@ -173,9 +174,9 @@ impl Pair {
         let Limits { max_depth, tickets_left } = self.limits;
         let (now, tokens) = (self.now, &mut self.tokens);
         let (sessions_max, portion) = (usize::MAX, Moment::PORTION);
-        let slow = Slow::default();
+        let (slow, names) = (Slow::default(), &mut Rc::default());
         let mut moment =
-            Moment { now, tokens, max_depth, tickets_left, sessions_max, slow, portion };
+            Moment { now, tokens, max_depth, tickets_left, sessions_max, slow, names, portion };
         let mut effects = Effects::default();
         self.lock.apply(&mut self.memory, &mut moment, input, &mut effects);
         self.memory.sessions.take_touched();

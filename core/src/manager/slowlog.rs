@@ -1,6 +1,7 @@
 //! The slow log: the last waits and holds that lasted long, and the cycles that were refused.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use crate::slow::{NAMES_MAX, Names, Outcome, Over, What};
 use crate::text::{NAME_BYTES_MAX, escaped};
@@ -63,7 +64,7 @@ impl SlowLog {
     pub(super) fn add(&mut self, db: i32, key: &[u8], over: Over, now: Now, len_max: usize) {
         let (kind, waiter, names) = match over.what {
             What::Wait(waiter, names) => ("wait", waiter, names),
-            What::Hold => ("hold", None, Names::new()),
+            What::Hold => ("hold", None, Rc::<Names>::default()),
         };
         let entry = Entry {
             id: 0,
@@ -76,7 +77,7 @@ impl SlowLog {
             limit: over.limit.map_or(0, |limit| limit.get()),
             ms: over.ms,
             outcome: over.outcome.word(),
-            holders: names.iter().map(|owner| (cut(owner.as_bytes()), None)).collect(),
+            holders: names.iter().map(|owner| (escaped(owner), None)).collect(),
             waiter,
         };
         self.push(entry, len_max);

@@ -10,11 +10,12 @@ pub mod server;
 pub mod story;
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use rlock_core::{
     Acquire, Change, Dismissed, Effects, Input, Kind, LeaseMs, Levels, Lock, Memory, Mode, Moment,
     Now, Parking, Patience, Refusal, Release, Renew, Reply, Token, Tokens, WaiterId,
-    slow::Slow,
+    slow::{Names, Slow},
     snapshot::{self, Start},
 };
 
@@ -46,6 +47,7 @@ pub struct World {
     /// The greatest token that ever went along the replication stream.
     replicated: u64,
     tokens: Tokens,
+    names: Rc<Names>,
     replica: Lock,
     replica_tokens: Tokens,
     model: Model,
@@ -69,6 +71,7 @@ impl World {
             floor: 0,
             replicated: 0,
             tokens: Tokens::default(),
+            names: Rc::default(),
             replica: Lock::default(),
             replica_tokens: Tokens::default(),
             model: Model::default(),
@@ -93,6 +96,7 @@ impl World {
             floor: self.floor,
             replicated: self.replicated,
             tokens: tokens_after(self.floor),
+            names: Rc::default(),
             replica: self.replica.clone(),
             replica_tokens: tokens_after(self.replicated),
             model: self.model.clone(),
@@ -117,6 +121,7 @@ impl World {
             tickets_left: self.tickets_left,
             sessions_max: self.sessions_max,
             slow: Slow::default(),
+            names: &mut self.names,
             portion: self.portion,
         };
         let mut effects = Effects::default();

@@ -1,5 +1,4 @@
-//! The lock manager of one server, and hands that carry out what it says, with a map for the server's
-//! keys.
+//! The lock manager of one server, and hands that carry out what it says, with a map for its keys.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
