@@ -46,6 +46,12 @@ class Proxy:
 
         self._do(act())
 
+    async def _silence(self):
+        """Until the connections that were deaf are closed."""
+        while self.deaf:
+            await asyncio.sleep(0.05)
+        raise ConnectionError
+
     def _close_all(self):
         for writer in self.connections:
             writer.transport.abort()
@@ -64,7 +70,7 @@ class Proxy:
         tasks = []
         try:
             if self.deaf:
-                await asyncio.Event().wait()
+                await self._silence()
             there, back = await asyncio.open_connection(self.host, self.port)
             self.connections.add(back)
             doomed = [False]  # the next reply on this connection is lost
@@ -88,7 +94,7 @@ class Proxy:
         try:
             while chunk := await source.read(65536):
                 if self.deaf:
-                    await asyncio.Event().wait()
+                    await self._silence()
                 if is_request:
                     doomed[0] = doomed[0] or self._is_cut(None, chunk)
                 elif doomed[0] or self._is_cut(b"a reply", chunk):
