@@ -151,7 +151,7 @@ class Seat:
 class Tenure:
     """A hold from its first level to its last: what all handles of it share."""
 
-    __slots__ = ("seat", "options", "token", "depth", "deadline", "renews_at", "state", "signal", "calls", "link", "io")
+    __slots__ = ("seat", "options", "token", "depth", "deadline", "renews_at", "state", "signal", "calls", "link", "io", "timer")
 
     def __init__(self, seat: Seat, options: Options, token: int, sent: float, signal: Any, io: Any):
         self.seat, self.options, self.token, self.signal, self.io = seat, options, token, signal, io
@@ -159,6 +159,7 @@ class Tenure:
         self.state = "held"  # then "released" or "lost"
         self.calls: list[Callable[[], Any]] = []
         self.link: Any = None  # of a session
+        self.timer: Any = None  # of asyncio
         self.deadline = 0.0
         self.renewed(sent)
 
@@ -353,7 +354,7 @@ class Attempt:
             held = yield self.io.send(key, ["RLOCK.HOLDS", key, owner, self.options.kind], REPLY)
         except (Broken, Refused):
             return True  # nobody decides at the moment: keep the place
-        return held < self.depth and self.io.is_at_home(self.link, key)
+        return held < self.depth and (yield self.io.is_at_home(self.link, key))
 
     def end_of_wait(self, sent: float, reply: Any) -> Steps:
         """The reply to a request on a connection of its own."""
