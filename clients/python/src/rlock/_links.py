@@ -8,7 +8,7 @@ from typing import Any, Optional
 from redis import exceptions
 from redis.crc import key_slot
 
-from ._core import KINDS, Broken, Refused
+from ._core import KINDS, REPLY, Broken, Refused
 
 Address = tuple[str, int]
 
@@ -97,7 +97,9 @@ class Route:
             keep.update(socket_keepalive=keep.get("socket_keepalive", True))
         if self.is_async and "path" in keep:
             keep.pop("socket_keepalive", None)
-        keep.update(socket_timeout=None, socket_connect_timeout=keep.get("socket_connect_timeout") or 2.0)
+        # The handshake is bounded; what a reply may take, each read says.
+        keep.update(socket_timeout=None if self.is_async else REPLY)
+        keep.update(socket_connect_timeout=keep.get("socket_connect_timeout") or REPLY)
         if _knows(kind, "maint_notifications_config"):
             from redis.maint_notifications import MaintNotificationsConfig
 
@@ -118,7 +120,6 @@ class Route:
     def take_cluster(self) -> None:
         """The seeds of a cluster, when its client knows them."""
         primaries = self.client.get_primaries()
-        self.seeds = [(node.host, int(node.port)) for node in primaries]
         cache = self.client.nodes_manager.slots_cache
         self.slots = {slot: (nodes[0].host, int(nodes[0].port)) for slot, nodes in cache.items() if nodes}
         node = primaries[0]
@@ -126,6 +127,7 @@ class Route:
             self._take(node.connection_class, node.connection_kwargs)
         else:
             self.take_pool(self.client.get_redis_connection(node).connection_pool)
+        self.seeds = [(node.host, int(node.port)) for node in primaries]  # last: it says that the rest is there
 
     def connection(self, address: Optional[Address]) -> Any:
         return self.kind(**(self.kwargs if address is None else {**self.kwargs, "host": address[0], "port": address[1]}))

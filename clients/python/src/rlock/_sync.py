@@ -70,7 +70,8 @@ class IO:
         try:
             if self.route.is_cluster and not self.route.seeds:
                 with self.lock:
-                    self.route.take_cluster()
+                    if not self.route.seeds:
+                        self.route.take_cluster()
             if self.route.sentinel is not None and self.route.master is None:
                 self.route.master = self.route.sentinel.get_master_address()
         except Exception as error:

@@ -97,13 +97,14 @@ class IO:
             self.drop(link)
         conn = self.route.connection(address)
         try:
-            await conn.connect()
-        except Exception as error:
+            async with asyncio.timeout(core.REPLY):
+                await conn.connect()
+        except BaseException as error:
+            self.drop(Link(conn, address))
+            if not isinstance(error, Exception):
+                raise
             self.route.forget(address)
             raise translated(error, address) from error
-        except BaseException:
-            self.drop(Link(conn, address))
-            raise
         return await self._asking(Link(conn, address), where)
 
     async def _asking(self, link: Link, where: Optional[Address]) -> Link:
