@@ -29,4 +29,27 @@ package_test() {
     else
         say 'FAILED python types'
     fi
+    foreign_suite
+}
+
+# redis-py's own lock tests, from its source distribution, with this package's lock in the place of its own.
+foreign_suite() {
+    local version folder sum
+    version=$(sed -n 's/^redis==//p' clients/python/requirements-test.txt)
+    folder=$venv/redis-$version
+    if [ ! -d "$folder" ]; then
+        "$venv/bin/python" -m pip download --quiet --no-deps --no-binary redis --dest "$venv" "redis==$version" &&
+            tar xzf "$folder.tar.gz" -C "$venv" || {
+            say "SKIPPED redis-py's lock tests: its source distribution could not be fetched"
+            return
+        }
+    fi
+    sum=$(PYTHONPATH=$root/clients/python/tests/foreign run "$venv/bin/python" -B -m pytest -p no:cacheprovider -q \
+        -W ignore -p redis_py_lock --rootdir "$folder" --redis-url "redis://127.0.0.1:$PORT/9" \
+        "$folder/tests/test_lock.py" "$folder/tests/test_asyncio/test_lock.py" 2>&1 | tee "$venv/foreign.log" | tail -n 1) || true
+    case $sum in
+        *[0-9]' failed'* | *[0-9]' error'*) say "FAILED redis-py's lock tests: $sum"; sed 's/^/    /' "$venv/foreign.log" ;;
+        *passed*) say "ok redis-py's lock tests: $sum (what differs, and why: tests/foreign/redis_py_lock.py)" ;;
+        *) say "FAILED redis-py's lock tests: $sum"; sed 's/^/    /' "$venv/foreign.log" ;;
+    esac
 }

@@ -6,6 +6,7 @@ is not; and gets the value back. So there is one text of the rules for both.
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import socket
@@ -13,6 +14,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Callable, Generator, Optional
 
+log = logging.getLogger("rlock")
 Steps = Generator[Any, Any, Any]
 
 #: How long a ticket keeps its place in the queue, and how often it is asked for again at the latest.
@@ -98,6 +100,7 @@ class Options:
     acks: Optional[int] = None
     session: bool = False
     upgrade: bool = False
+    renew: bool = True
 
     def __post_init__(self) -> None:
         if not 0.001 <= self.lease <= 7 * 86400:
@@ -166,7 +169,7 @@ class Tenure:
     def renewed(self, sent: float) -> None:
         # The server counts from when it read this, which was later than when it was sent.
         self.deadline = max(self.deadline, sent + self.options.lease)
-        self.renews_at = sent + self.options.lease / 3
+        self.renews_at = sent + self.options.lease / 3 if self.options.renew else float("inf")
 
     @property
     def held(self) -> bool:
@@ -212,6 +215,7 @@ class Attempt:
         start = now()
         self.end = start + wait if self.waits and wait is not None else float("inf")
         self.patience = self.end if self.waits else start + patience
+        self.warns_at = start + patience
         self.has_slot = False
         self.link: Any = None  # that a blocked wait is on
         self.in_doubt = False  # something was sent, and no reply says what came of it
@@ -250,6 +254,9 @@ class Attempt:
                 yield self.io.sleep(max(0.0, min(pause, self.patience - now())))
                 if now() >= self.patience:
                     raise Unavailable(f"{self.seat.key}: {problem}")
+                if now() >= self.warns_at:
+                    self.warns_at = float("inf")
+                    log.warning("%s: still asking for it, though %s", self.seat.key, problem)
                 pause = min(pause * 2, 0.5)
         except GeneratorExit:
             raise
