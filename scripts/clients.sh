@@ -148,6 +148,18 @@ skip() {
     exit 77
 }
 
+# check TITLE COMMAND...: one line for a test of a package, with what it said when it failed.
+check() {
+    local title=$1 said
+    shift
+    if said=$(run "$@" 2>&1); then
+        say "ok $title"
+    else
+        say "FAILED $title"
+        sed 's/^/    /' <<<"$said"
+    fi
+}
+
 # What hangs has failed.
 run() { timeout 600 "$@"; }
 

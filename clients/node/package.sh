@@ -18,5 +18,10 @@ package_runners() {
 }
 
 package_test() {
-    say 'ok node types (tsc --strict, when it was built)'
+    local options=(--ignoreConfig --noEmit --strict --target es2022 --lib 'es2023,esnext.disposable,dom' --types node --module nodenext)
+    cd "$home/tree/clients/node"
+    check 'node types' node_modules/.bin/tsc "${options[@]}" tests/types.mts
+    check 'node: an acquisition that lost a Promise.race leaves nothing' node --expose-gc tests/race.mjs
+    check 'node README' node tests/readme.mjs
+    check 'node: require' node -e 'process.exit(typeof require("rlock-client").Locks === "function" ? 0 : 1)'
 }

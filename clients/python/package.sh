@@ -24,11 +24,8 @@ package_runners() {
 }
 
 package_test() {
-    if run "$venv/bin/python" -m mypy --config-file clients/python/pyproject.toml --no-incremental clients/python/src; then
-        say 'ok python types (mypy --strict)'
-    else
-        say 'FAILED python types'
-    fi
+    check 'python types' "$venv/bin/python" -m mypy --config-file clients/python/pyproject.toml --no-incremental clients/python/src
+    check 'python README' "$venv/bin/python" -B clients/python/tests/readme.py
     foreign_suite
 }
 

@@ -84,6 +84,7 @@ export class Locks {
   readonly #patience: number;
   readonly #seats: Map<string, Seat>;
   readonly #cleaning = new Set<Promise<void>>();
+  #isClosed = false;
 
   /** `client` is connected, or connects by itself; its own connection is not used, only its settings. */
   constructor(client: Client, options: LocksOptions = {}) {
@@ -112,6 +113,7 @@ export class Locks {
 
   /** Closes the connections of this package. What is held ends with its lease. */
   async close(): Promise<void> {
+    this.#isClosed = true;
     await inTime(Promise.all(this.#cleaning), 1_000).catch(() => {});
     this.#shared.turns.close();
     this.#shared.route.close();
@@ -189,13 +191,14 @@ export class Locks {
   #tick(tenure: Tenure): void {
     if (tenure.state !== 'held') return;
     if (!isSure(tenure)) return this.#lose(tenure);
-    if (now() >= tenure.renewsAt) {
+    if (now() >= tenure.renewsAt && !this.#isClosed) {
       tenure.renewsAt = now() + tenure.asked.lease / 3;
       void this.#renew(tenure, false);
     }
-    const pause = Math.min(tenure.renewsAt, tenure.deadline) - now();
+    const pause = Math.min(this.#isClosed ? Infinity : tenure.renewsAt, tenure.deadline) - now();
     // One timer at a time, and not before its time: timers may be a little early.
-    tenure.timer = setTimeout(() => this.#tick(tenure), Math.min(Math.ceil(Math.max(pause, 0)), 2 ** 31 - 1));
+    // It keeps no process alive: the connection does, until it is closed.
+    tenure.timer = setTimeout(() => this.#tick(tenure), Math.min(Math.ceil(Math.max(pause, 0)), 2 ** 31 - 1)).unref();
   }
 
   async #renew(tenure: Tenure, ties: boolean): Promise<void> {
@@ -303,16 +306,39 @@ export class Lock {
   }
 }
 
-/** What one acquisition got: one level of a lock, to be released once. `await using` releases it. */
+/** What is known of a hold when nobody refers to it any more. */
+interface Dropped {
+  wasSeen: boolean;
+  tenure: Tenure;
+  release: () => Promise<void>;
+}
+
+// `Promise.race([lock.acquire(), …])` tells nobody that it lost: the hold comes, and nobody ever looks at it. Nobody
+// can release it either, so that is done here, when it is collected. A hold that was looked at may be relied on.
+const dropped = new FinalizationRegistry<Dropped>(({ wasSeen, tenure, release }) => {
+  if (tenure.state !== 'held') return;
+  const { key } = tenure.asked;
+  if (wasSeen) process.emitWarning(`a hold of ${key} is renewed for ever: nobody can release it any more`, 'RlockWarning');
+  else release().catch(() => {});
+});
+
+/**
+ * What one acquisition got: one level of a lock, to be released once. `await using` releases it. Keep it: a hold that
+ * nobody has looked at and nobody refers to is released when it is collected.
+ */
 export class Hold implements AsyncDisposable {
-  readonly #tenure: Tenure;
-  readonly #release: () => Promise<void>;
+  readonly #known: Dropped;
   #isReleased = false;
 
   /** @internal */
   constructor(tenure: Tenure, release: () => Promise<void>) {
-    this.#tenure = tenure;
-    this.#release = release;
+    this.#known = { wasSeen: false, tenure, release };
+    dropped.register(this, this.#known, this);
+  }
+
+  get #tenure(): Tenure {
+    this.#known.wasSeen = true;
+    return this.#known.tenure;
   }
 
   /** The fencing token: greater than that of every hold before. */
@@ -352,7 +378,8 @@ export class Hold implements AsyncDisposable {
   async release(): Promise<void> {
     if (this.#isReleased) throw new NotHeld(`${this.key} was released before`);
     this.#isReleased = true;
-    await this.#release();
+    dropped.unregister(this);
+    await this.#known.release();
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

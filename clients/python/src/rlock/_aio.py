@@ -40,7 +40,7 @@ class IO:
     """What the steps are told of the outside, for any number of tasks of one loop."""
 
     def __init__(self, route: Route, waiting: int):
-        self.route, self.waiting, self.slots = route, waiting, waiting
+        self.route, self.waiting, self.slots, self.is_closed = route, waiting, waiting, False
         self.idle: dict[Any, list[Link]] = {}
         self.ears: dict[Any, Ears] = {}
         self.tasks: set[asyncio.Task[Any]] = set()
@@ -199,6 +199,7 @@ class IO:
         turn.ears.remove(turn)
 
     async def close(self) -> None:
+        self.is_closed = True
         for ears in self.ears.values():
             ears.task.cancel()
         for idle in self.idle.values():

@@ -441,7 +441,7 @@ def renew(io: Any, tenure: Tenure) -> Steps:
     words = renewal(tenure.seat, tenure.options, tenure.token)
     third = tenure.options.lease / 3
     last, pause = min(now() + third, tenure.deadline), 0.02
-    while tenure.state == "held" and now() < last:
+    while tenure.state == "held" and now() < last and not io.is_closed:
         sent = now()
         try:
             yield io.send(tenure.seat.key, words, min(REPLY, max(third / 2, 0.05)))

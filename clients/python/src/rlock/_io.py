@@ -35,7 +35,7 @@ class IO:
     """What the steps are told of the outside. Blocking, for any number of threads."""
 
     def __init__(self, route: Route, waiting: int):
-        self.route, self.waiting = route, waiting
+        self.route, self.waiting, self.is_closed = route, waiting, False
         self.reset()
 
     def reset(self) -> None:
@@ -196,6 +196,7 @@ class IO:
         turn.ears.remove(turn)
 
     def close(self) -> None:
+        self.is_closed = True
         for ears in self.ears.values():
             ears.is_over = True
         for idle in self.idle.values():
