@@ -7,7 +7,7 @@
 #   clients.sh short [LANGUAGE...]   builds them, the short form of the conformance script: part of `make test`
 #   clients.sh bench [LANGUAGE...]   what a free acquire and release cost beside the bare commands
 #
-# SERVERS="default valkey-9.1" chooses the servers of `test`. A language is a folder clients/LANGUAGE with a package.sh,
+# SERVERS="default valkey-9.1" chooses the servers of `test`, JOBS how many runners are played at a time (2). A language is a folder clients/LANGUAGE with a package.sh,
 # which defines what is done in it:
 #   package_build     builds the package; the last line that it prints names the file
 #   package_runners   prints a line NAME=COMMAND for each of its conformance runners
@@ -35,8 +35,8 @@ main() {
     done
     case $what in
         build) ;;
-        test) for name in ${SERVERS:-default}; do conformance "$name"; done ;;
-        short) conformance default --short --on standalone ;;
+        test) for name in ${SERVERS:-default}; do conformance "$name" --jobs "${JOBS:-2}"; done ;;
+        short) conformance default --short --on standalone --jobs "${JOBS:-2}" ;;
         bench) conformance default --bench 10000 ;;
         *) die "usage: $0 build|test|short|bench [LANGUAGE...]" ;;
     esac

@@ -258,8 +258,8 @@ def matches(value, wanted):
 class Session:
     """All that is run: servers are started when they are first needed, and serve every runner."""
 
-    def __init__(self, args, folder):
-        self.args, self.folder = args, folder
+    def __init__(self, args, runners, folder):
+        self.args, self.runners, self.folder = args, runners, folder
         self.topologies = {}
         self.threads = ThreadPoolExecutor(16)
         self.counts = {"ok": 0, "FAILED": 0, "n/a": 0}
@@ -272,7 +272,7 @@ class Session:
         return self.topologies[kind]
 
     def play_all(self):
-        for text in self.args.runner:
+        for text in self.runners:
             name, _, command = text.partition("=")
             runner = Runner(name, command)
             for kind in self.args.on.split(","):
@@ -280,8 +280,7 @@ class Session:
                     if self.wants(scenario, kind):
                         runner = self.play(scenario, kind, runner, command)
             runner.end()
-        print(f"{self.counts['ok']} passed, {self.counts['FAILED']} failed, {self.counts['n/a']} n/a")
-        return 1 if self.counts["FAILED"] else 0
+        return self.counts
 
     def wants(self, scenario, kind):
         return (
@@ -314,10 +313,11 @@ class Session:
 
     def tell(self, result, runner, kind, scenario, more):
         self.counts[result] += 1
-        print(f"{result:6} {runner.name} {kind}: {scenario['name']} ({more})", flush=True)
+        sys.stdout.write(f"{result:6} {runner.name} {kind}: {scenario['name']} ({more})\n")
+        sys.stdout.flush()
 
     def bench(self):
-        for text in self.args.runner:
+        for text in self.runners:
             name, _, command = text.partition("=")
             runner = Runner(name, command)
             topology = self.topology("standalone")
@@ -345,13 +345,27 @@ def main():
     parser.add_argument("--short", action="store_true", help="only the scenarios for `make test`")
     parser.add_argument("--only", default="", help="only scenarios whose name contains this")
     parser.add_argument("--bench", type=int, default=0, metavar="MS", help="no scenarios: what a free pair costs")
+    parser.add_argument("--jobs", type=int, default=1, help="so many runners at a time, each with servers of its own")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rlock-conformance-") as folder:
-        session = Session(args, folder)
-        try:
-            return session.bench() if args.bench else session.play_all()
-        finally:
-            session.close()
+
+        def play(number, runners):
+            session = Session(args, runners, f"{folder}/{number}")
+            try:
+                return session.bench() if args.bench else session.play_all()
+            finally:
+                session.close()
+
+        if args.bench or args.jobs == 1:
+            counts = [play(0, args.runner)]
+        else:
+            with ThreadPoolExecutor(args.jobs) as pool:
+                counts = list(pool.map(play, range(len(args.runner)), [[runner] for runner in args.runner]))
+    if args.bench:
+        return 0
+    ok, bad, none = (sum(count[name] for count in counts) for name in ("ok", "FAILED", "n/a"))
+    print(f"{ok} passed, {bad} failed, {none} n/a")
+    return 1 if bad else 0
 
 
 if __name__ == "__main__":

@@ -13,12 +13,17 @@ from resp import Refused, ask, section, slot
 TROUBLE = (OSError, Refused, ValueError)
 
 
+taken = set()  # runners that are played at the same time have servers of their own
+
+
 def free_port():
     while True:
         with socket.socket() as one:
             one.bind(("127.0.0.1", 0))
             port = one.getsockname()[1]
-        if port < 55000:  # a cluster's nodes also take the port that is 10 000 higher
+        # A cluster's nodes also take the port that is 10 000 higher.
+        if port < 55000 and not {port, port - 10000, port + 10000} & taken:
+            taken.add(port)
             return port
 
 
