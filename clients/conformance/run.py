@@ -289,6 +289,15 @@ class Session:
             and self.args.only in scenario["name"]
         )
 
+    def knows(self, word, address):
+        """Is it in the module's help, or, for what is not to be seen there, in what it does?"""
+        if word == "DEPTH-NOTHELD":
+            try:
+                ask(address, "RLOCK.ACQUIRE", "{k}:none", "nobody", "DEPTH", "2")
+            except Refused as refused:
+                return str(refused).startswith("NOTHELD") or str(refused).startswith("MOVED")
+        return word in str(ask(address, "RLOCK.HELP"))
+
     def play(self, scenario, kind, runner, command):
         start = time.monotonic()
         lacks = {kind, *scenario.get("needs", [])} - runner.features
@@ -297,7 +306,7 @@ class Session:
             return runner
         topology = self.topology(kind)
         word = scenario.get("module")
-        if word and word not in str(ask(topology.primary("k"), "RLOCK.HELP")):
+        if word and not self.knows(word, topology.primary("k")):
             self.tell("n/a", runner, kind, scenario, f"the module has no {word}")
             return runner
         if runner.process.poll() is not None:

@@ -18,10 +18,22 @@ package_runners() {
 }
 
 package_test() {
+    load ioredis
+    load redis
     local options=(--ignoreConfig --noEmit --strict --target es2022 --lib 'es2023,esnext.disposable,dom' --types node --module nodenext)
     cd "$home/tree/clients/node"
     check 'node types' node_modules/.bin/tsc "${options[@]}" tests/types.mts
     check 'node: an acquisition that lost a Promise.race leaves nothing' node --expose-gc tests/race.mjs
     check 'node README' node tests/readme.mjs
     check 'node: require' node -e 'process.exit(typeof require("rlock-client").Locks === "function" ? 0 : 1)'
+}
+
+# Fifteen seconds of load while the server is killed, stopped and cut off, by the Python package's script.
+load() {
+    [ -x "$home/python/bin/python" ] || {
+        say "SKIPPED node-$1 under load: no Python package to drive it"
+        return 0
+    }
+    check "node-$1 under load" "$home/python/bin/python" -B clients/python/tests/load.py \
+        "node $home/tree/clients/node/tests/load.mjs $1" "$tools/servers/default/redis-server" "$RLOCK_MODULE" 15
 }

@@ -26,7 +26,15 @@ package_runners() {
 package_test() {
     check 'python types' "$venv/bin/python" -m mypy --config-file clients/python/pyproject.toml --no-incremental clients/python/src
     check 'python README' "$venv/bin/python" -B clients/python/tests/readme.py
+    load sync
+    load asyncio
     foreign_suite
+}
+
+# Fifteen seconds of load while the server is killed, stopped and cut off.
+load() {
+    check "python-$1 under load" "$venv/bin/python" -B clients/python/tests/load.py "$1" \
+        "$tools/servers/default/redis-server" "$RLOCK_MODULE" 15
 }
 
 # redis-py's own lock tests, from its source distribution, with this package's lock in the place of its own.

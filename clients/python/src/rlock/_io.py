@@ -112,6 +112,9 @@ class IO:
             reply = link.conn.read_response()
         except Broken:
             raise
+        except (AttributeError, ValueError) as error:  # closed by another thread meanwhile
+            self.drop(link)
+            raise Broken("the connection was closed") from error
         except Exception as error:
             problem = translated(error, link.address)
             if isinstance(problem, Broken):
@@ -245,20 +248,22 @@ class Ears:
 
     def _hear(self) -> None:
         quiet_since = now()
-        while not self.is_over and self.link.is_open:
-            try:
-                message = self.io.read(self.link, 1.0)
-            except (Broken, Refused):
-                with self.lock:
-                    self.is_over = self.is_over or (not self.turns and now() - quiet_since > 10)
-                continue
-            quiet_since = now()
-            if isinstance(message, list) and message[0] == "message":
-                self._wake(self.turns.get(message[1], ()))
-        self.is_over = True
-        self.io.drop(self.link)
-        with self.lock:
-            self._wake(turn for turns in self.turns.values() for turn in turns)
+        try:
+            while not self.is_over and self.link.is_open:
+                try:
+                    message = self.io.read(self.link, 1.0)
+                except (Broken, Refused):
+                    with self.lock:
+                        self.is_over = self.is_over or (not self.turns and now() - quiet_since > 10)
+                    continue
+                quiet_since = now()
+                if isinstance(message, list) and message[0] == "message":
+                    self._wake(self.turns.get(message[1], ()))
+        finally:
+            self.is_over = True
+            self.io.drop(self.link)
+            with self.lock:
+                self._wake([turn for turns in self.turns.values() for turn in turns])
 
     def _wake(self, turns: Any) -> None:
         for turn in list(turns):
