@@ -48,8 +48,11 @@ const sleep = (ms: number) => new Promise<void>((resolve) => setTimeout(resolve,
 const nothing = Symbol('not acquired');
 type Answer = Granted | typeof nothing | undefined;
 
+/** Acknowledgements are waited for before the reply comes. */
+const replyTime = (words: Word[]) => (words.includes('ACKS') ? 3 * REPLY : REPLY);
+
 /** A request that is answered at once, on the shared connection. Follows redirections. */
-export async function send(shared: Shared, key: string, words: Word[], timeout = REPLY): Promise<unknown> {
+export async function send(shared: Shared, key: string, words: Word[], timeout = replyTime(words)): Promise<unknown> {
   const { route } = shared;
   const lane = words.includes('ACKS') ? '#acks' : '';
   let at = await route.locate(key);
@@ -183,7 +186,7 @@ export class Attempt {
   }
 
   async #ask(more: Word[]): Promise<Answer> {
-    if (this.asked.session && more.length === 0) return this.#onOwnLink(['SESSION'], REPLY);
+    if (this.asked.session && more.length === 0) return this.#onOwnLink(['SESSION'], replyTime(this.#words));
     const doubt = this.#inDoubt;
     const sent = now();
     this.#inDoubt = true;
@@ -397,7 +400,8 @@ export async function renew(shared: Shared, asked: Asked, token: number, isHeld:
   for (let pause = 20; isHeld() && now() < last; pause *= 2) {
     const sent = now();
     try {
-      await send(shared, asked.key, renewal(asked, token), Math.min(REPLY, Math.max(third / 2, 50)));
+      const words = renewal(asked, token);
+      await send(shared, asked.key, words, Math.min(replyTime(words), Math.max(third / 2, 50)));
       return sent;
     } catch (error) {
       if (error instanceof Refused && error.code === 'NOTHELD') return 'lost';

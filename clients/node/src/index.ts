@@ -149,11 +149,14 @@ export class Locks {
     let done!: () => void;
     const mine = new Promise<void>((resolve) => (done = resolve));
     seat.last = before.then(() => mine);
+    let abort = () => {};
     try {
-      const aborted = new Promise<never>((_, reject) => signal?.addEventListener('abort', () => reject(signal.reason), { once: true }));
+      const aborted = new Promise<never>((_, reject) => (abort = () => reject(signal?.reason)));
+      signal?.addEventListener('abort', abort);
       const isTurn = await Promise.race([inTime(before, wait).then(() => true, () => false), aborted]);
       return isTurn ? await work() : null;
     } finally {
+      signal?.removeEventListener('abort', abort);
       Promise.all(this.#cleaning).finally(done);
     }
   }

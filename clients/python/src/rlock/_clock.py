@@ -72,12 +72,15 @@ class Clock:
         while True:
             with self.lock:
                 pause = max(0.0, self.heap[0][0] - now()) if self.heap else 60.0
-            for key, _ in self.selector.select(pause):
-                if key.data is None:
-                    self.hearer.recv(4096)
-                else:
-                    self._session_spoke(*key.data)
-            self._due()
+            try:
+                for key, _ in self.selector.select(pause):
+                    if key.data is None:
+                        self.hearer.recv(4096)
+                    else:
+                        self._session_spoke(*key.data)
+                self._due()
+            except Exception:  # the deadlines of others depend on this thread
+                core.log.exception("while looking after holds")
 
     def _due(self) -> None:
         while True:

@@ -10,6 +10,7 @@ import logging
 import os
 import secrets
 import socket
+import threading
 import time
 from dataclasses import dataclass
 from typing import Any, Callable, Generator, Optional
@@ -23,6 +24,13 @@ TICKET_MS, TICKET_ASKS = 3000, 1.0
 LOOKS = 5.0
 #: So long a reply may take; and so much later than its time that of a wait may come.
 REPLY, LATE = 2.0, 1.0
+
+
+def reply_time(options: Options) -> float:
+    """Acknowledgements are waited for before the reply comes."""
+    return 3 * REPLY if options.acks else REPLY
+
+
 #: The server, or the way to it, cannot decide now: it is asked again while the patience lasts.
 AGAIN = {"UNBLOCKED", "READONLY", "LOADING", "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "NOREPLICAS", "MASTERDOWN"}
 
@@ -190,19 +198,29 @@ class Space:
     def __init__(self, number: int):
         # Names differ between spaces: two addresses may lead to one server, where equal names would be one owner.
         self.suffix = f"@{number}" if number else ""
+        self.forked()
+
+    def forked(self) -> None:
+        """Nothing is held here: at the start, and in a child, whatever its parent holds."""
+        for seat in getattr(self, "seats", {}).values():
+            if seat.tenure is not None:
+                seat.tenure.state = "released"
         self.seats: dict[tuple[str, str, str], Seat] = {}
+        self.lock = threading.Lock()
 
     def seat(self, key: str, owner: str, mode: str, mutex: Callable[[], Any]) -> Seat:
-        seat = self.seats.get((key, owner, mode))
-        if seat is None:
-            seat = self.seats.setdefault((key, owner, mode), Seat(key, owner, mode, mutex()))
-        seat.users += 1
-        return seat
+        with self.lock:
+            seat = self.seats.get((key, owner, mode))
+            if seat is None:
+                seat = self.seats[key, owner, mode] = Seat(key, owner, mode, mutex())
+            seat.users += 1
+            return seat
 
-    def leave(self, seat: Seat) -> None:
-        seat.users -= 1
-        if seat.users == 0 and seat.tenure is None:
-            self.seats.pop((seat.key, seat.owner, seat.mode), None)
+    def leave(self, seat: Seat, uses: int = 1) -> None:
+        with self.lock:
+            seat.users -= uses
+            if seat.users == 0 and seat.tenure is None:
+                self.seats.pop((seat.key, seat.owner, seat.mode), None)
 
 
 class Attempt:
@@ -285,11 +303,11 @@ class Attempt:
         """One request on a shared connection: (token, sent, link), or None for nil."""
         words = self.words + more
         if self.options.session and not more:
-            return (yield from self.on_own_link(words + ["SESSION"], REPLY))
+            return (yield from self.on_own_link(words + ["SESSION"], reply_time(self.options)))
         sent, doubt = now(), self.in_doubt
         self.in_doubt = True
         try:
-            token = yield self.io.send(self.seat.key, words, REPLY)
+            token = yield self.io.send(self.seat.key, words, reply_time(self.options))
         except Refused:
             self.in_doubt = doubt
             raise
@@ -374,7 +392,7 @@ class Attempt:
             self.in_doubt, sent = True, now()
             words = renewal(self.seat, self.options, reply)
             try:
-                yield self.io.send(self.seat.key, words, REPLY)
+                yield self.io.send(self.seat.key, words, reply_time(self.options))
             except Refused as refused:
                 self.drop_link()
                 raise Broken(str(refused)) from None  # it was ours, and is over: ask again
@@ -444,7 +462,7 @@ def renew(io: Any, tenure: Tenure) -> Steps:
     while tenure.state == "held" and now() < last and not io.is_closed:
         sent = now()
         try:
-            yield io.send(tenure.seat.key, words, min(REPLY, max(third / 2, 0.05)))
+            yield io.send(tenure.seat.key, words, min(reply_time(tenure.options), max(third / 2, 0.05)))
             tenure.renewed(sent)
             return False
         except Refused as refused:

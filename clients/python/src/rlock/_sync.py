@@ -39,10 +39,7 @@ def _after_fork() -> None:
     _clock, _state, _me = None, threading.Lock(), threading.local()
     core.NAMES.renew()
     for space in _spaces.values():
-        for seat in space.seats.values():
-            if seat.tenure is not None:
-                seat.tenure.state = "released"
-        space.seats = {}
+        space.forked()
     for locks in list(_all):
         locks.io.reset()
 
@@ -167,8 +164,7 @@ class Locks:
                     if tenure.link is not None:
                         self.io.keep(tenure.link)
                         tenure.link = None
-        if seat.users == 0 and seat.tenure is None:
-            self.space.seats.pop((seat.key, seat.owner, seat.mode), None)
+        self.space.leave(seat, 0)
 
 
 class Lock(LockBase):

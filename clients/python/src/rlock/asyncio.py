@@ -42,10 +42,7 @@ def _after_fork() -> None:
     _names.clear()
     _locks_of.clear()
     for space in _spaces.values():
-        for seat in space.seats.values():
-            if seat.tenure is not None:
-                seat.tenure.state = "released"
-        space.seats = {}
+        space.forked()
 
 
 if hasattr(os, "register_at_fork"):
@@ -220,8 +217,7 @@ class Locks:
                     if tenure.state == "held":
                         tenure.state = "released"
                     self._forget(tenure)
-        if seat.users == 0 and seat.tenure is None:
-            self.space.seats.pop((seat.key, seat.owner, seat.mode), None)
+        self.space.leave(seat, 0)
 
 
 class Lock(LockBase):
