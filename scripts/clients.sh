@@ -183,6 +183,8 @@ copied() {
     mkdir -p "$home/tree/clients"
     cp -p Cargo.toml LICENSE-MIT LICENSE-APACHE "$home/tree/"
     mkdir -p "$home/tree/clients/$1"
+    # What is no longer there shall not be packed; what was fetched or compiled stays.
+    find "$home/tree/clients/$1" -mindepth 1 -maxdepth 1 ! -name node_modules ! -name target -exec rm -rf {} +
     (cd "clients/$1" && find . -type f -print0 | tar cf - --null -T -) | tar xf - -C "$home/tree/clients/$1"
     say "$home/tree/clients/$1"
 }
