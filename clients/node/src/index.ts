@@ -60,7 +60,7 @@ interface Tenure {
   /** The same by the other clock: the first one stands still while the machine sleeps. */
   wallDeadline: number;
   renewsAt: number;
-  state: 'held' | 'released' | 'lost';
+  state: 'held' | 'releasing' | 'released' | 'lost';
   lost: AbortController;
   timer?: NodeJS.Timeout;
   link?: Link | undefined;
@@ -226,7 +226,7 @@ export class Locks {
   }
 
   #lose(tenure: Tenure): void {
-    if (tenure.state === 'held') {
+    if (tenure.state === 'held' || tenure.state === 'releasing') {
       tenure.state = 'lost';
       tenure.lost.abort(new LockLost(`${tenure.asked.key} is no longer held by ${tenure.asked.owner}`));
     }
@@ -249,6 +249,8 @@ export class Locks {
   async #released(tenure: Tenure, seat: Seat | undefined): Promise<void> {
     try {
       if (!isSure(tenure)) throw new LockLost(`${tenure.asked.key} was lost before ${tenure.asked.owner} released it`);
+      // A renewal that comes second is told NOTHELD, and that is no loss.
+      if (tenure.depth === 1) tenure.state = 'releasing';
       await release(this.#shared, tenure.asked, tenure.token, tenure.depth, tenure.deadline, this.#patience);
     } catch (error) {
       if (error instanceof LockLost) this.#lose(tenure);
@@ -256,7 +258,7 @@ export class Locks {
     } finally {
       if (--tenure.depth === 0) {
         if (seat?.tenure === tenure) seat.tenure = undefined;
-        if (tenure.state === 'held') tenure.state = 'released';
+        if (tenure.state !== 'lost') tenure.state = 'released';
         this.#end(tenure);
       }
     }

@@ -24,13 +24,6 @@ TICKET_MS, TICKET_ASKS = 3000, 1.0
 LOOKS = 5.0
 #: So long a reply may take; and so much later than its time that of a wait may come.
 REPLY, LATE = 2.0, 1.0
-
-
-def reply_time(options: Options) -> float:
-    """Acknowledgements are waited for before the reply comes."""
-    return 3 * REPLY if options.acks else REPLY
-
-
 #: The server, or the way to it, cannot decide now: it is asked again while the patience lasts.
 AGAIN = {"UNBLOCKED", "READONLY", "LOADING", "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "NOREPLICAS", "MASTERDOWN"}
 
@@ -167,7 +160,7 @@ class Tenure:
     def __init__(self, seat: Seat, options: Options, token: int, sent: float, signal: Any, io: Any):
         self.seat, self.options, self.token, self.signal, self.io = seat, options, token, signal, io
         self.depth = 0
-        self.state = "held"  # then "released" or "lost"
+        self.state = "held"  # then "releasing", and "released" or "lost"
         self.calls: list[Callable[[], Any]] = []
         self.link: Any = None  # of a session
         self.timer: Any = None  # of asyncio
@@ -449,6 +442,11 @@ class Attempt:
         return reply is None
 
 
+def reply_time(options: Options) -> float:
+    """Acknowledgements are waited for before the reply comes."""
+    return 3 * REPLY if options.acks else REPLY
+
+
 def renewal(seat: Seat, options: Options, token: int) -> list[Any]:
     words: list[Any] = ["RLOCK.RENEW", seat.key, seat.owner, options.kind, "LEASE", int(options.lease * 1000), "TOKEN", token]
     return words + (["ACKS", options.acks] if options.acks else [])
@@ -492,9 +490,11 @@ def tie(io: Any, tenure: Tenure) -> Steps:
 
 def release(io: Any, seat: Seat, tenure: Tenure, patience: float) -> Steps:
     """One level less, for one that has the seat. Raises LockLost when there was none."""
-    if tenure.state == "lost" or not tenure.held:
+    if not tenure.held:
         raise LockLost(f"{seat.key} was lost before {seat.owner} released it")
     words = ["RLOCK.RELEASE", seat.key, seat.owner, seat.mode, "TOKEN", tenure.token, "DEPTH", tenure.depth - 1]
+    if tenure.depth == 1:
+        tenure.state = "releasing"  # a renewal that comes second is told NOTHELD, and that is no loss
     last, pause, resent, problem = now() + patience, 0.01, False, ""
     while True:
         try:
@@ -504,6 +504,7 @@ def release(io: Any, seat: Seat, tenure: Tenure, patience: float) -> Steps:
             if refused.code == "NOTHELD":
                 if resent and tenure.depth == 1 and now() < tenure.deadline:
                     return  # the first one did it, and its reply was lost
+                tenure.state = "held"
                 raise LockLost(str(refused)) from None
             if refused.code not in AGAIN:
                 raise

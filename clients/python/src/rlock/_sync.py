@@ -158,7 +158,7 @@ class Locks:
                 if tenure.depth == 0:
                     if seat.tenure is tenure:
                         seat.tenure = None
-                    if tenure.state == "held":
+                    if tenure.state != "lost":
                         tenure.state = "released"
                     clock().forget(tenure)
                     if tenure.link is not None:

@@ -214,7 +214,7 @@ class Locks:
                 if tenure.depth == 0:
                     if seat.tenure is tenure:
                         seat.tenure = None
-                    if tenure.state == "held":
+                    if tenure.state != "lost":
                         tenure.state = "released"
                     self._forget(tenure)
         self.space.leave(seat, 0)
