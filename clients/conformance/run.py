@@ -317,8 +317,16 @@ class Session:
         except AssertionError as error:
             self.tell("FAILED", runner, kind, scenario, f"{error}\n    {runner.said()}".rstrip())
             runner.end()
-            topology.heal()
+            self.mend(kind)
         return runner
+
+    def mend(self, kind):
+        """After a failure: the servers as they were, or new ones."""
+        try:
+            self.topologies[kind].heal()
+        except (AssertionError, SystemExit, *TROUBLE) as problem:
+            print(f"new servers for {kind}: {problem}", file=sys.stderr)
+            self.topologies.pop(kind).close()
 
     def tell(self, result, runner, kind, scenario, more):
         self.counts[result] += 1
