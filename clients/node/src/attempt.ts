@@ -89,7 +89,7 @@ export class Attempt {
   /** Something was sent, and no reply says what came of it. */
   #inDoubt = false;
   #hasTicket = false;
-  #abort: Promise<never>;
+  #abort: Promise<never> | undefined;
 
   constructor(
     private readonly shared: Shared,
@@ -106,9 +106,11 @@ export class Attempt {
     this.#waits = wait > 0;
     this.#end = this.#waits ? now() + wait : Infinity;
     this.#patience = this.#waits ? this.#end : now() + patience;
+    if (!signal) return;
     this.#abort = new Promise((_, reject) => {
-      if (signal?.aborted) reject(signal.reason);
-      signal?.addEventListener('abort', this.#onAbort = () => reject(signal.reason), { once: true });
+      this.#onAbort = () => reject(signal.reason);
+      if (signal.aborted) this.#onAbort();
+      signal.addEventListener('abort', this.#onAbort, { once: true });
     });
     this.#abort.catch(() => {});
     this.#signal = signal;
@@ -121,7 +123,7 @@ export class Attempt {
 
   /** What `promise` gives, unless the attempt is abandoned before. */
   #or<T>(promise: Promise<T>): Promise<T> {
-    if (!this.#signal) return promise;
+    if (!this.#abort) return promise;
     promise.catch(() => {});
     return Promise.race([promise, this.#abort]);
   }

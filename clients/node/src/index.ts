@@ -61,7 +61,8 @@ interface Tenure {
   wallDeadline: number;
   renewsAt: number;
   state: 'held' | 'releasing' | 'released' | 'lost';
-  lost: AbortController;
+  /** Made when somebody asks for it. */
+  lost?: AbortController;
   timer?: NodeJS.Timeout;
   link?: Link | undefined;
 }
@@ -179,7 +180,7 @@ export class Locks {
   #granted(asked: Asked, seat: Seat | undefined, { token, sent, link }: Granted): Hold {
     let tenure = seat?.tenure;
     if (!tenure) {
-      tenure = { asked, token, depth: 0, deadline: 0, wallDeadline: 0, renewsAt: 0, state: 'held', lost: new AbortController() };
+      tenure = { asked, token, depth: 0, deadline: 0, wallDeadline: 0, renewsAt: 0, state: 'held' };
       if (seat) seat.tenure = tenure;
       renewed(tenure, sent);
       this.#watch(tenure, link);
@@ -228,7 +229,7 @@ export class Locks {
   #lose(tenure: Tenure): void {
     if (tenure.state === 'held' || tenure.state === 'releasing') {
       tenure.state = 'lost';
-      tenure.lost.abort(new LockLost(`${tenure.asked.key} is no longer held by ${tenure.asked.owner}`));
+      tenure.lost?.abort(isLost(tenure));
     }
     this.#end(tenure);
   }
@@ -270,6 +271,10 @@ function renewed(tenure: Tenure, sent: number, lease = tenure.asked.lease): void
   tenure.deadline = Math.max(tenure.deadline, sent + lease);
   tenure.wallDeadline = Date.now() + (tenure.deadline - now()) + 5;
   tenure.renewsAt = sent + tenure.asked.lease / 3;
+}
+
+function isLost({ asked }: Tenure): LockLost {
+  return new LockLost(`${asked.key} is no longer held by ${asked.owner}`);
 }
 
 function isSure(tenure: Tenure): boolean {
@@ -371,12 +376,17 @@ export class Hold implements AsyncDisposable {
 
   /** Aborted when the hold is lost, at its deadline at the latest. */
   get signal(): AbortSignal {
-    return this.#tenure.lost.signal;
+    const tenure = this.#tenure;
+    if (!tenure.lost) {
+      tenure.lost = new AbortController();
+      if (tenure.state === 'lost') tenure.lost.abort(isLost(tenure));
+    }
+    return tenure.lost.signal;
   }
 
   /** Throws LockLost unless the hold is sure. For the step that cannot be undone, use the token. */
   check(): void {
-    if (!this.held) throw new LockLost(`${this.key} is no longer held by ${this.owner}`);
+    if (!this.held) throw isLost(this.#tenure);
   }
 
   /** One level less. Throws LockLost when the hold was over before. */
