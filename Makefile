@@ -2,7 +2,7 @@
 .PHONY: help build run test lint matrix matrix-table mutants model fuzz abuse torture chaos moves valgrind bench bench-gate examples clients clients-test clients-bench demo install dist audit clean
 
 help:
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
 
 build: ## the module: target/release/librlock.so
 	@scripts/setup.sh && . .tools/env && cargo build --release --locked
