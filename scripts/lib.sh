@@ -167,7 +167,7 @@ private_server() {
     for tries in 1 2 3 4 5; do
         PORT=$((20000 + RANDOM % 10000))
         "$tools/servers/default/redis-server" --port "$PORT" --bind 127.0.0.1 --dir "$1" --save '' \
-            --notify-keyspace-events KEd --loadmodule "$(module)" >"$1/log" 2>&1 &
+            --notify-keyspace-events KEd --loadmodule "${RLOCK_MODULE:-$(module)}" >"$1/log" 2>&1 &
         server_pid=$!
         while kill -0 $server_pid 2>/dev/null; do
             # Another's server on that port would answer as well, but not with our process id.
