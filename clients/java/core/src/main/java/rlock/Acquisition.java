@@ -45,6 +45,7 @@ final class Acquisition {
     private long sentNanos;
     private long sentWall;
     private boolean unknown; // something was sent whose outcome nobody told
+    private boolean queued; // there may be a ticket
     private boolean handedOver; // what is left to do happens in the background, with the turn
     private boolean interrupted;
 
@@ -78,7 +79,7 @@ final class Acquisition {
                 if (hold != null) return hold;
             }
         } finally {
-            if (mine && !handedOver && unknown) inBackground(() -> undo(false));
+            if (mine && !handedOver && (unknown || queued)) inBackground(this::undo);
             if (mine && !handedOver) holding.turn.release();
             holding.leave();
             if (interrupted) Thread.currentThread().interrupt();
@@ -248,6 +249,7 @@ final class Acquisition {
         try {
             while (true) {
                 sent();
+                queued = true;
                 Object token = links.call(Links.Use.COMMAND, key, words);
                 if (token != null) return token;
                 if (left() <= 0 || hasNoPlace()) return giveUp();
@@ -261,12 +263,8 @@ final class Acquisition {
                 }
             }
         } catch (InterruptedException interrupt) {
-            if (!interruptible) {
-                remember(interrupt);
-                return byTicket();
-            }
-            inBackground(() -> undo(true));
-            throw interrupt;
+            remember(interrupt);
+            return byTicket();
         } finally {
             if (turn != null) turn.close();
         }
@@ -292,12 +290,13 @@ final class Acquisition {
     }
 
     private Object giveUp() {
+        // A turn that was taken and waits for its acknowledgements is a hold already.
+        if (options.acks() > 0) unknown = true;
         try {
             links.call(Links.Use.COMMAND, key, "RLOCK.CANCEL", key, owner);
-            // A turn that was taken and waits for its acknowledgements is a hold already.
-            if (options.acks() > 0) unknown = true;
+            queued = false;
         } catch (LinkException | ServerException later) {
-            inBackground(() -> undo(true));
+            // Then it is given up in the background.
         }
         return null;
     }
@@ -308,7 +307,8 @@ final class Acquisition {
             boolean told = endWait(reply);
             if (told) links.give(at, link);
             else link.close();
-            if (unknown || !told || reply.isCompletedExceptionally() || reply.join() != null) undo(false);
+            if (unknown || !told || reply.isCompletedExceptionally() || reply.join() != null) unknown = true;
+            undo();
         })) link.close();
     }
 
@@ -341,21 +341,23 @@ final class Acquisition {
     }
 
     /** Down to the depth of before, whatever was granted. Tried until the server says so, or the lease is over anyway. */
-    private void undo(boolean cancel) {
+    private void undo() {
         String[] release = {"RLOCK.RELEASE", key, owner, options.mode().name(), "DEPTH", String.valueOf(depth - 1)};
         // Twice: what was sent on a connection that broke may be carried out after the first one.
-        for (int done = 0; done < 2 && !expired(); ) {
+        int todo = unknown ? 2 : 0;
+        while ((queued || todo > 0) && !expired()) {
             try {
-                if (cancel) links.call(Links.Use.COMMAND, key, "RLOCK.CANCEL", key, owner);
-                links.call(Links.Use.COMMAND, key, release);
-                done++;
+                if (queued) links.call(Links.Use.COMMAND, key, "RLOCK.CANCEL", key, owner);
+                queued = false;
+                if (todo > 0) links.call(Links.Use.COMMAND, key, release);
+                todo--;
             } catch (ServerException error) {
                 if (!isPassing(error.code())) return;
                 locks.refresh();
             } catch (LinkException silent) {
                 locks.refresh();
             }
-            if (done < 2 && !locks.pause(100)) return;
+            if ((queued || todo > 0) && !locks.pause(100)) return;
         }
     }
 
@@ -424,6 +426,7 @@ final class Acquisition {
         holding.grant = grant;
         holding.depth = depth;
         unknown = false;
+        queued = false;
         return new Hold(locks, holding, grant);
     }
 

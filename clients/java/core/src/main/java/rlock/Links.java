@@ -16,13 +16,15 @@ import rlock.Driver.LinkException;
 import rlock.Driver.ServerException;
 
 /**
- * The package's own connections. Commands, renewals and waits never stand behind each other: a few connections for each
- * of the first two per server, a bounded set for waits, and one for each session.
+ * The package's own connections. Commands, releases, renewals and waits never stand behind each other: a few connections
+ * for each of the first three per server, a bounded set for waits, and one for each session.
  */
 final class Links implements AutoCloseable {
     /** What a connection is used for. */
     enum Use {
         COMMAND,
+        /** Never sent twice unnoticed: the second time {@code -NOTHELD} is no news. */
+        RELEASE,
         RENEWAL
     }
 
@@ -47,7 +49,7 @@ final class Links implements AutoCloseable {
     private static final class Server {
         final Deque<Link> idle = new ConcurrentLinkedDeque<>();
         final AtomicInteger size = new AtomicInteger();
-        final Semaphore[] places = {new Semaphore(PER_USE, true), new Semaphore(PER_USE, true)};
+        final Semaphore[] places = {new Semaphore(PER_USE, true), new Semaphore(PER_USE, true), new Semaphore(PER_USE, true)};
         volatile long heard = System.nanoTime();
     }
 
@@ -104,9 +106,9 @@ final class Links implements AutoCloseable {
                     throw error;
                 } catch (LinkException broken) {
                     link.close();
-                    // A connection that was idle may have ended long ago. Everything here may be sent twice.
-                    if (old == null || isSilent(broken)) throw broken;
                     drop(at);
+                    // A connection that was idle may have ended long ago.
+                    if (old == null || use == Use.RELEASE || isSilent(broken)) throw broken;
                 }
             }
         } finally {

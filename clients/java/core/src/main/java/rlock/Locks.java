@@ -243,7 +243,7 @@ public final class Locks implements AutoCloseable {
         for (boolean again = false; ; again = true) {
             RuntimeException failure;
             try {
-                links.call(Links.Use.COMMAND, name.key(), words);
+                links.call(Links.Use.RELEASE, name.key(), words);
                 return;
             } catch (ServerException error) {
                 if (error.code().equals("NOTHELD")) {

@@ -42,12 +42,10 @@ final class JedisDriver implements Driver {
     }
 
     private static Connection connection(Address at, JedisClientConfig config) {
-        var connection = new Connection(new HostAndPort(at.host(), at.port()), config);
         try {
-            connection.connect();
-            return connection;
+            // Connects, and says who it is.
+            return new Connection(new HostAndPort(at.host(), at.port()), config);
         } catch (JedisException refused) {
-            connection.disconnect();
             throw JedisLink.translated(refused);
         }
     }

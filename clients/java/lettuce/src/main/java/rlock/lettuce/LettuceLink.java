@@ -5,7 +5,6 @@ import io.lettuce.core.RedisChannelHandler;
 import io.lettuce.core.RedisException;
 import io.lettuce.core.api.StatefulRedisConnection;
 import io.lettuce.core.codec.StringCodec;
-import io.lettuce.core.output.ObjectOutput;
 import io.lettuce.core.protocol.CommandArgs;
 import io.lettuce.core.protocol.ProtocolKeyword;
 import java.nio.charset.StandardCharsets;
@@ -60,7 +59,7 @@ final class LettuceLink implements Driver.Link {
         for (int i = 1; i < words.length; i++) arguments.add(words[i]);
         var reply = new CompletableFuture<Object>();
         try {
-            connection.async().dispatch(new Word(words[0]), new ObjectOutput<>(StringCodec.UTF8), arguments)
+            connection.async().dispatch(new Word(words[0]), new AnyOutput(), arguments)
                     .whenComplete((value, failed) -> {
                         if (failed == null) reply.complete(value);
                         else reply.completeExceptionally(LettuceDriver.translated(failed));

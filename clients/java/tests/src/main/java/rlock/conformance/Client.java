@@ -11,7 +11,9 @@ import io.lettuce.core.api.StatefulRedisConnection;
 import io.lettuce.core.cluster.RedisClusterClient;
 import io.lettuce.core.cluster.api.StatefulRedisClusterConnection;
 import io.lettuce.core.codec.StringCodec;
-import io.lettuce.core.output.ObjectOutput;
+import io.lettuce.core.output.CommandOutput;
+import io.lettuce.core.output.IntegerOutput;
+import io.lettuce.core.output.StatusOutput;
 import io.lettuce.core.protocol.CommandArgs;
 import io.lettuce.core.protocol.ProtocolKeyword;
 import java.util.LinkedHashSet;
@@ -110,9 +112,9 @@ abstract class Client implements AutoCloseable {
             String kind = text(request, "kind");
             List<RedisURI> servers = addresses.stream().map(Lettuce::uri).toList();
             if (kind.equals("sentinel")) {
-                RedisURI uri = RedisURI.builder().withSentinelMasterId(text(request, "service")).build();
-                uri.getSentinels().addAll(servers);
-                servers = List.of(uri);
+                var sentinels = RedisURI.builder().withSentinelMasterId(text(request, "service"));
+                servers.forEach(sentinels::withSentinel);
+                servers = List.of(sentinels.build());
             }
             if (has(request, "user")) servers.forEach(uri -> uri.setCredentialsProvider(
                     new io.lettuce.core.StaticCredentialsProvider(text(request, "user"), text(request, "password").toCharArray())));
@@ -142,7 +144,8 @@ abstract class Client implements AutoCloseable {
         Object command(String... words) {
             var arguments = new CommandArgs<>(StringCodec.UTF8).addKey(words[1]);
             for (int i = 2; i < words.length; i++) arguments.add(words[i]);
-            var output = new ObjectOutput<>(StringCodec.UTF8);
+            boolean number = words[0].startsWith("RLOCK");
+            CommandOutput<String, String, ?> output = number ? new IntegerOutput<>(StringCodec.UTF8) : new StatusOutput<>(StringCodec.UTF8);
             return one != null ? one.sync().dispatch(new Word(words[0]), output, arguments)
                     : cluster.sync().dispatch(new Word(words[0]), output, arguments);
         }
