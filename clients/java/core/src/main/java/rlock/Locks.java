@@ -26,6 +26,7 @@ import rlock.Driver.ServerException;
  * {@code JedisLocks} or {@code LettuceLocks}; it is safe for all threads.
  */
 public final class Locks implements AutoCloseable {
+    private static final long HEARTBEAT_MILLIS = 250;
     private static final long RELEASE_PATIENCE_MILLIS = 10_000;
 
     final Links links;
@@ -49,6 +50,8 @@ public final class Locks implements AutoCloseable {
         leaseMillis = builder.leaseMillis;
         timer = new ScheduledThreadPoolExecutor(1, daemons("rlock-timer"));
         timer.setRemoveOnCancelPolicy(true);
+        // Always due soon, so that a new hold is not the timer's first task and wakes no thread.
+        timer.scheduleAtFixedRate(() -> {}, HEARTBEAT_MILLIS, HEARTBEAT_MILLIS, TimeUnit.MILLISECONDS);
         threads = new ThreadPoolExecutor(0, Integer.MAX_VALUE, 10, TimeUnit.SECONDS, new SynchronousQueue<>(), daemons("rlock"));
         links = new Links(driver, topology, builder.waiting, builder.timeoutMillis, threads);
         turns = new Turns(driver, prefix + Owners.PROCESS);
