@@ -89,17 +89,33 @@ class BreakagesTest {
     @ParameterizedTest
     @EnumSource
     void aClusterIsServed(Over over) throws Exception {
-        try (var server = new Server("--cluster-enabled", "yes")) {
-            server.say("CLUSTER", "ADDSLOTSRANGE", "0", "16383");
-            Server.until(() -> new String((byte[]) server.say("CLUSTER", "INFO")).contains("cluster_state:ok"));
-            try (var session = over.cluster(server.port)) {
+        try (var one = new Server("--cluster-enabled", "yes");
+                var two = new Server("--cluster-enabled", "yes");
+                var three = new Server("--cluster-enabled", "yes")) {
+            form(one, two, three);
+            try (var session = over.cluster(one.port)) {
                 for (int i = 0; i < 50; i++) {
                     KeyLock lock = session.locks().lock("key:" + i);
                     assertTrue(lock.tryLock(1, TimeUnit.SECONDS));
+                    var waiting = lock.acquireAsync(Duration.ofSeconds(10));
                     assertFalse(CompletableFuture.supplyAsync(lock::tryLock).get());
                     lock.unlock();
+                    waiting.get().orElseThrow().release();
                 }
             }
         }
+    }
+
+    private static void form(Server... servers) {
+        String[] ranges = {"0", "5000", "5001", "10000", "10001", "16383"};
+        for (int i = 0; i < 3; i++) {
+            servers[i].say("CLUSTER", "ADDSLOTSRANGE", ranges[2 * i], ranges[2 * i + 1]);
+            servers[i].say("CLUSTER", "SET-CONFIG-EPOCH", "" + (i + 1));
+        }
+        servers[1].say("CLUSTER", "MEET", "127.0.0.1", "" + servers[0].port);
+        servers[2].say("CLUSTER", "MEET", "127.0.0.1", "" + servers[0].port);
+        for (Server server : servers)
+            Server.until(() -> ((List<?>) server.say("CLUSTER", "SLOTS")).size() == 3
+                    && new String((byte[]) server.say("CLUSTER", "INFO")).contains("cluster_state:ok"));
     }
 }
