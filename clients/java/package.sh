@@ -36,7 +36,7 @@ package_test() {
     cd "$java"
     run mvn --batch-mode -Dmaven.repo.local="$tools/m2" -Dmaven.javadoc.skip -Dmaven.source.skip verify >"$home/java-test.txt" 2>&1 || true
     local suite counts
-    for suite in Lock Breakages KilledServer SpringRegistry ShedLockOverJedis ShedLockOverLettuce; do
+    for suite in Readme Lock Breakages KilledServer SpringRegistry ShedLockOverJedis ShedLockOverLettuce; do
         counts=$(sed -n "s/.*Tests run: \(.*\), Time elapsed.* in rlock.tests.${suite}Test$/\1/p" "$home/java-test.txt")
         case $counts in
             *'Failures: 0, Errors: 0,'*) say "ok java $suite: $counts" ;;
@@ -54,7 +54,7 @@ package_test() {
 foreign_tests() {
     local folder=clients/java/foreign/$1 name=$2 checkout=$3 sum
     if [ -z "$checkout" ]; then
-        say "SKIPPED $name: no artifact has them; $folder/README.md says how to run them from a checkout"
+        say "SKIPPED $name: no artifact has them; clients/java/foreign/README.md says how to run them from a checkout"
         return
     fi
     sum=$("$root/$folder/run.sh" "$checkout" 2>&1 | tee "$home/java-$1.txt" | tail -n 1) || true

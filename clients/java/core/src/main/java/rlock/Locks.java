@@ -101,7 +101,7 @@ public final class Locks implements AutoCloseable {
      * Sends any command to the primary of a key, on the package's own connections: {@code RLOCK.INFO}, a fenced write by
      * {@code EVAL}. It may be sent twice where a connection breaks.
      *
-     * @return a Long, a String or byte[], a List of these, or null
+     * @return a Long, a String or byte[], a List of these, or null; a map is a List of its keys and values in turn
      */
     public Object call(String key, String... words) {
         try {

@@ -2,6 +2,8 @@ package rlock.jedis;
 
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.RejectedExecutionException;
@@ -9,6 +11,7 @@ import redis.clients.jedis.CommandArguments;
 import redis.clients.jedis.Connection;
 import redis.clients.jedis.exceptions.JedisDataException;
 import redis.clients.jedis.exceptions.JedisException;
+import redis.clients.jedis.util.KeyValue;
 import rlock.Driver;
 
 /** One connection of Jedis. */
@@ -25,7 +28,7 @@ final class JedisLink implements Driver.Link {
     public Object call(long timeoutMillis, String... words) {
         try {
             connection.setSoTimeout((int) Math.min(Integer.MAX_VALUE, Math.max(1, timeoutMillis)));
-            return connection.executeCommand(arguments(words));
+            return flat(connection.executeCommand(arguments(words)));
         } catch (JedisException failed) {
             throw translated(failed);
         }
@@ -46,7 +49,7 @@ final class JedisLink implements Driver.Link {
 
     private Object reply() {
         try {
-            return connection.getOne();
+            return flat(connection.getOne());
         } catch (JedisException failed) {
             throw translated(failed);
         }
@@ -78,6 +81,21 @@ final class JedisLink implements Driver.Link {
         } catch (IOException | JedisException already) {
             // Then it is closed.
         }
+    }
+
+    // A map is keys and values in turn, as in RESP2.
+    private static Object flat(Object reply) {
+        if (!(reply instanceof List<?> list)) return reply;
+        var all = new ArrayList<Object>(list.size());
+        for (Object each : list) {
+            if (each instanceof KeyValue<?, ?> pair) {
+                all.add(flat(pair.getKey()));
+                all.add(flat(pair.getValue()));
+            } else {
+                all.add(flat(each));
+            }
+        }
+        return all;
     }
 
     static CommandArguments arguments(String... words) {

@@ -151,6 +151,8 @@ class LockTest {
                 assertTrue(hold.isHeld(), "it is renewed");
                 assertTrue(hold.remaining().toMillis() <= 600);
                 assertEquals(1L, session.locks().call(lock.key(), "RLOCK.CHECK", lock.key(), "" + hold.token()));
+                var info = (List<?>) session.locks().call(lock.key(), "RLOCK.INFO", lock.key());
+                assertEquals("write", info.get(1) instanceof byte[] bytes ? new String(bytes) : info.get(1));
             }
             assertTrue(server.isFree(lock.key()));
             assertFalse(lost.isDone(), "a release is no loss");
