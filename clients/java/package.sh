@@ -20,7 +20,7 @@ package_build() {
             skip 'java: what it depends on could not be fetched'
         exit 1
     fi
-    say "$java/core/target/rlock-core-$(rlock_version).jar, and those of jedis, lettuce, spring-integration, shedlock"
+    say "$java/core/target/rlock-core-$(rlock_version).jar"
 }
 
 package_runners() {

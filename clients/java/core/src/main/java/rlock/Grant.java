@@ -14,6 +14,7 @@ import rlock.Driver.ServerException;
  * itself every third of the lease, and says that it may be lost no later than its deadline.
  */
 final class Grant {
+    private static final long ACKS_MILLIS = 3_000;
     private final Locks locks;
     private final Holding holding;
     final Options options;
@@ -121,9 +122,9 @@ final class Grant {
             if (link != null) sessionToClose = link;
             return;
         }
-        if (link != null) locks.background(link::close);
+        if (link != null) locks.tell(link::close);
         // What the application does when it hears of it must not hold up the others.
-        locks.background(() -> lost.complete(null));
+        locks.tell(() -> lost.complete(null));
     }
 
     private volatile Link sessionToClose;
@@ -142,7 +143,15 @@ final class Grant {
         long third = left - TimeUnit.MILLISECONDS.toNanos(leaseMillis) * 2 / 3;
         next = renewed
                 ? locks.after(Math.max(0, third), this::renewNow)
-                : locks.after(Math.max(0, left), this::isLost);
+                : locks.after(Math.max(0, left), this::expire);
+    }
+
+    private void expire() {
+        if (isLost()) return;
+        synchronized (state) {
+            // The clock was set back meanwhile.
+            if (!over) next = locks.after(TimeUnit.MILLISECONDS.toNanos(1) + Math.max(0, deadline.leftNanos()), this::expire);
+        }
     }
 
     private void renewNow() {
@@ -150,7 +159,7 @@ final class Grant {
         synchronized (state) {
             if (over) return;
             // Until this renewal has been answered the deadline is what counts.
-            next = locks.after(Math.max(0, deadline.leftNanos()), this::isLost);
+            next = locks.after(Math.max(0, deadline.leftNanos()), this::expire);
             millis = leaseMillis;
         }
         try {
@@ -184,7 +193,7 @@ final class Grant {
         long nanos = System.nanoTime();
         long wall = System.currentTimeMillis();
         try {
-            locks.links.call(Links.Use.RENEWAL, holding.name.key(),
+            locks.links.call(Links.Use.RENEWAL, holding.name.key(), patience(millis),
                     options.renew(holding.name.key(), holding.name.owner(), token, millis));
         } catch (ServerException error) {
             if (!error.code().equals("NOTHELD")) throw LockException.of(error);
@@ -193,10 +202,18 @@ final class Grant {
         }
         Deadline to = Deadline.after(nanos, wall, millis);
         synchronized (state) {
+            // Who was told that it may be lost cannot be told otherwise.
+            if (over && isLost) throw new LockLostException(holding.name.key() + " was lost while it was renewed");
             if (over) return;
             if (to.nanos - deadline.nanos > 0) deadline = to;
             schedule();
         }
+    }
+
+    // One connection that hangs must not take the whole lease; acknowledgements take their own time.
+    private long patience(long millis) {
+        if (options.acks() > 0) return locks.links.timeoutMillis + ACKS_MILLIS;
+        return Math.max(50, Math.min(locks.links.timeoutMillis, millis / 3));
     }
 
     /** The hold is tied to this connection; when it ends, the hold has ended or is tied to a new one. */
@@ -208,7 +225,7 @@ final class Grant {
             }
             session = link;
         }
-        link.whenClosed(() -> locks.background(() -> untied(link)));
+        link.whenClosed(() -> locks.tell(() -> untied(link)));
     }
 
     // The server closes the connection of a hold that ended; so does a failover, and the hold stays.

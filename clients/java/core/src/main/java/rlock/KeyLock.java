@@ -52,7 +52,10 @@ public final class KeyLock implements Lock {
         return new KeyLock(locks, key, options.withUpgrade());
     }
 
-    /** Does not wait where so many wait already: it is then not acquired. */
+    /**
+     * Does not wait where so many wait already: it is then not acquired. Where that cannot be said, by {@link #lock} and
+     * its like, it is {@link LockException.TooMany}.
+     */
     public KeyLock maxQueue(int waiters) {
         return new KeyLock(locks, key, options.withMaxQueue(waiters));
     }
@@ -87,7 +90,7 @@ public final class KeyLock implements Lock {
     /** Waits for ever, and does not hear of interrupts, as {@link #lock} does. */
     public Hold acquire() {
         try {
-            return acquire(Acquisition.FOREVER, false);
+            return orTooMany(acquire(Acquisition.FOREVER, false));
         } catch (InterruptedException never) {
             throw new AssertionError(never);
         }
@@ -146,7 +149,7 @@ public final class KeyLock implements Lock {
 
     @Override
     public void lockInterruptibly() throws InterruptedException {
-        acquire(Acquisition.FOREVER, true);
+        orTooMany(acquire(Acquisition.FOREVER, true));
     }
 
     @Override
@@ -233,6 +236,12 @@ public final class KeyLock implements Lock {
                 ? Holding.alone(locks.name(key, locks.newOwner(), options.mode()))
                 : Holding.enter(locks.name(key, owner(), options.mode()));
         return new Acquisition(locks, holding, options, patienceNanos, interruptible).run();
+    }
+
+    // Only with maxQueue a wait for ever ends without the lock.
+    private Hold orTooMany(Hold hold) {
+        if (hold == null) throw new LockException.TooMany(key + ": as many wait as maxQueue allows", null);
+        return hold;
     }
 
     private Hold acquireNow() {

@@ -41,8 +41,6 @@ final class Links implements AutoCloseable {
     private final Driver driver;
     private final Executor background;
     private final Map<Address, Server> servers = new ConcurrentHashMap<>();
-    private final AtomicBoolean looking = new AtomicBoolean();
-    private volatile long looked = System.nanoTime();
     private volatile long located = System.nanoTime();
     private volatile boolean closed;
 
@@ -50,6 +48,8 @@ final class Links implements AutoCloseable {
         final Deque<Link> idle = new ConcurrentLinkedDeque<>();
         final AtomicInteger size = new AtomicInteger();
         final Semaphore[] places = {new Semaphore(PER_USE, true), new Semaphore(PER_USE, true), new Semaphore(PER_USE, true)};
+        final AtomicBoolean looking = new AtomicBoolean();
+        volatile long looked = System.nanoTime();
         volatile long heard = System.nanoTime();
     }
 
@@ -190,19 +190,20 @@ final class Links implements AutoCloseable {
 
     /**
      * Whether to go on waiting at this server for the key. Asks in the background, at most once a second for all who
-     * wait: a primary that hangs closes no connection while another one takes its place.
+     * wait there: a primary that hangs closes no connection while another one takes its place.
      */
     boolean stillAt(String key, Address at) {
+        Server server = server(at);
         long now = System.nanoTime();
-        if (now - looked > TimeUnit.SECONDS.toNanos(1) && looking.compareAndSet(false, true)) {
-            looked = now;
+        if (now - server.looked > TimeUnit.SECONDS.toNanos(1) && server.looking.compareAndSet(false, true)) {
+            server.looked = now;
             try {
-                background.execute(() -> look(key, at));
+                background.execute(() -> look(at, server));
             } catch (RejectedExecutionException closing) {
-                looking.set(false);
+                server.looking.set(false);
             }
         }
-        if (now - server(at).heard > TimeUnit.MILLISECONDS.toNanos(SILENT_MILLIS)) return false;
+        if (now - server.heard > TimeUnit.MILLISECONDS.toNanos(SILENT_MILLIS)) return false;
         try {
             return at.equals(topology.primary(key));
         } catch (LinkException unknown) {
@@ -210,7 +211,7 @@ final class Links implements AutoCloseable {
         }
     }
 
-    private void look(String key, Address at) {
+    private void look(Address at, Server server) {
         try {
             if (System.nanoTime() - located > TimeUnit.SECONDS.toNanos(3)) {
                 located = System.nanoTime();
@@ -220,7 +221,7 @@ final class Links implements AutoCloseable {
         } catch (LinkException | ServerException | IllegalStateException silent) {
             // Then it was not heard of, which counts.
         } finally {
-            looking.set(false);
+            server.looking.set(false);
         }
     }
 

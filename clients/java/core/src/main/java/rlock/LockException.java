@@ -18,7 +18,7 @@ public class LockException extends RuntimeException {
         }
     }
 
-    /** {@code -TOOMANY}: a limit of the server is reached. Nothing has changed. */
+    /** {@code -TOOMANY}: a limit of the server, or {@link KeyLock#maxQueue}, is reached. Nothing has changed. */
     public static final class TooMany extends LockException {
         private static final long serialVersionUID = 1;
 

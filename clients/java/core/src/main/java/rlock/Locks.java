@@ -151,6 +151,15 @@ public final class Locks implements AutoCloseable {
         threads.execute(work);
     }
 
+    /** Also while this is being closed, then at once. */
+    void tell(Runnable work) {
+        try {
+            threads.execute(work);
+        } catch (RejectedExecutionException closing) {
+            work.run();
+        }
+    }
+
     <T> Future<T> submit(Callable<T> work) {
         return threads.submit(work);
     }

@@ -38,7 +38,7 @@ public final class RlockRegistry implements ExpirableLockRegistry<DistributedLoc
     @Override
     public DistributedLock obtain(Object lockKey) {
         if (!(lockKey instanceof String key)) throw new IllegalArgumentException("the key is a String, not " + lockKey);
-        return new RegistryLock(lock(key));
+        return new RegistryLock(this, key);
     }
 
     private KeyLock lock(String key) {
@@ -63,55 +63,60 @@ public final class RlockRegistry implements ExpirableLockRegistry<DistributedLoc
         }
     }
 
-    /** A lock; with a time to live of its own it is not renewed. */
-    private record RegistryLock(KeyLock inner) implements DistributedLock {
+    /** A lock; with a time to live of its own it is not renewed. Those of one registry and key are equal. */
+    private record RegistryLock(RlockRegistry registry, String key) implements DistributedLock {
+        private KeyLock inner() {
+            return registry.lock(key);
+        }
+
         @Override
         public void lock() {
-            inner.lock();
+            inner().lock();
         }
 
         @Override
         public void lock(Duration ttl) {
-            inner.fixedLease(ttl).lock();
+            inner().fixedLease(ttl).lock();
         }
 
         @Override
         public void lockInterruptibly() throws InterruptedException {
-            inner.lockInterruptibly();
+            inner().lockInterruptibly();
         }
 
         @Override
         public boolean tryLock() {
-            return inner.tryLock();
+            return inner().tryLock();
         }
 
         @Override
         public boolean tryLock(long time, TimeUnit unit) throws InterruptedException {
-            return inner.tryLock(time, unit);
+            return inner().tryLock(time, unit);
         }
 
         @Override
         public boolean tryLock(Duration waitTime, Duration ttl) throws InterruptedException {
-            return inner.fixedLease(ttl).tryLock(waitTime.toMillis(), TimeUnit.MILLISECONDS);
+            return inner().fixedLease(ttl).tryLock(waitTime.toMillis(), TimeUnit.MILLISECONDS);
         }
 
         // The exceptions of Spring's other registries, for who catches them.
         @Override
         public void unlock() {
             try {
-                inner.unlock();
+                inner().unlock();
             } catch (LockLostException lost) {
-                var broken = new ConcurrentModificationException(lost.getMessage());
+                var broken = new ConcurrentModificationException(
+                        "Lock was released in the store due to expiration. " + lost.getMessage());
                 broken.initCause(lost);
                 throw broken;
             } catch (IllegalMonitorStateException notHeld) {
-                throw new IllegalStateException("You do not own the lock at " + inner.key(), notHeld);
+                throw new IllegalStateException("You do not own lock at " + inner().key(), notHeld);
             }
         }
 
         @Override
         public Condition newCondition() {
-            return inner.newCondition();
+            return inner().newCondition();
         }
     }
 }

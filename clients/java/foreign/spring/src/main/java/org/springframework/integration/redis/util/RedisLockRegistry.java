@@ -2,8 +2,8 @@ package org.springframework.integration.redis.util;
 
 import java.time.Duration;
 import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Executor;
-import java.util.concurrent.locks.Lock;
 import org.springframework.data.redis.connection.RedisConnectionFactory;
 import org.springframework.integration.redis.RedisContainerTest;
 import org.springframework.integration.support.locks.DistributedLock;
@@ -22,7 +22,7 @@ public final class RedisLockRegistry implements ExpirableLockRegistry<Distribute
     }
 
     private final String registryKey;
-    private final Map<String, Lock> locks = Map.of(); // the tests look at it: nothing is cached
+    private final Map<String, DistributedLock> locks = new ConcurrentHashMap<>(); // the tests look at it
     private final Locks service = JedisLocks.standalone("127.0.0.1", RedisContainerTest.port()).open();
     private final RlockRegistry registry;
     private final Duration expireAfter;
@@ -57,13 +57,16 @@ public final class RedisLockRegistry implements ExpirableLockRegistry<Distribute
 
     @Override
     public DistributedLock obtain(Object lockKey) {
-        DistributedLock lock = registry.obtain(lockKey);
-        return renewed ? lock : new NotRenewed(lock, expireAfter);
+        return locks.computeIfAbsent((String) lockKey, key -> {
+            DistributedLock lock = registry.obtain(key);
+            return renewed ? lock : new NotRenewed(lock, expireAfter);
+        });
     }
 
     @Override
     public void expireUnusedOlderThan(long age) {
         registry.expireUnusedOlderThan(age);
+        locks.keySet().removeIf(key -> service.call("any", "EXISTS", registryKey + ":" + key).equals(0L));
     }
 
     @Override
