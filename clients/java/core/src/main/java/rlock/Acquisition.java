@@ -128,7 +128,8 @@ final class Acquisition {
                 if (failure == null) return null;
                 throw new LockException.Unavailable(key + " was not acquired: " + failure.getMessage(), failure);
             }
-            if (failure instanceof ServerException error && (error.code().equals("MOVED") || error.code().equals("ASK"))) continue;
+            // At once, but servers that point at each other are not asked without end.
+            if (failure instanceof ServerException error && isElsewhere(error) && tries < 5) continue;
             if (failure != null) refresh();
             if (waits || tries > 1) sleep(Math.min(MILLISECONDS.toNanos(pause), left()));
             pause = Math.min(2 * pause, 250);
@@ -141,13 +142,17 @@ final class Acquisition {
 
     private boolean isPassing(ServerException error) {
         if (!isPassing(error.code())) return false;
-        if (error.code().equals("MOVED") || error.code().equals("ASK")) {
+        if (isElsewhere(error)) {
             Address at = links.topology.primary(key);
             Address to = Links.target(error, at);
             if (error.code().equals("MOVED")) links.topology.moved(key, to);
             else asked = to;
         }
         return true;
+    }
+
+    private static boolean isElsewhere(ServerException error) {
+        return error.code().equals("MOVED") || error.code().equals("ASK");
     }
 
     private RuntimeException definite(ServerException error) {
@@ -216,7 +221,8 @@ final class Acquisition {
                     throw error;
                 }
                 link.close();
-                throw failed.getCause() instanceof LinkException broken ? broken : new LinkException("the wait broke", failed.getCause());
+                if (failed.getCause() instanceof LinkException broken) throw broken;
+                throw new LinkException("the wait broke", failed.getCause());
             } catch (TimeoutException silent) {
                 if (left <= TimeUnit.SECONDS.toNanos(1) && patience - System.nanoTime() + GRACE_NANOS <= 0) {
                     abandon(at, link, reply);
@@ -245,6 +251,7 @@ final class Acquisition {
     /** By a place in the queue that needs no connection: asked for again every third of its life, and when its turn comes. */
     private Object byTicket() throws InterruptedException {
         String[] words = options.acquire(key, owner, depth, "QUEUE", String.valueOf(TICKET_MILLIS));
+        asked = null; // who asks without waiting follows by itself
         Turns.Turn turn = listen();
         try {
             while (true) {

@@ -212,7 +212,8 @@ public final class Locks implements AutoCloseable {
             Object reply = link.call(links.timeoutMillis, words);
             if (reply instanceof Long same && same == token) return link;
             if (reply != null)
-                link.call(links.timeoutMillis, "RLOCK.RELEASE", name.key(), name.owner(), name.mode().name(), "TOKEN", reply.toString(), "DEPTH", "0");
+                link.call(links.timeoutMillis, "RLOCK.RELEASE", name.key(), name.owner(), name.mode().name(),
+                        "TOKEN", reply.toString(), "DEPTH", "0");
             throw new LockLostException(name.key() + " was lost before it was tied to a connection");
         } catch (RuntimeException failed) {
             link.close();
@@ -271,7 +272,8 @@ public final class Locks implements AutoCloseable {
             }
             if (System.nanoTime() - end > 0) {
                 if (!closed) background(() -> untilItsEnd(name.key(), grant, words));
-                throw new LockException.Unavailable(name.key() + " is not known to be released: " + failure.getMessage(), failure);
+                throw new LockException.Unavailable(
+                        name.key() + " is not known to be released: " + failure.getMessage(), failure);
             }
             refresh();
             if (!pauseUninterrupted(pause)) throw new LockException.Unavailable("closed", failure);

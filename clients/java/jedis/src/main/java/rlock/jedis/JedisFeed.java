@@ -33,7 +33,8 @@ final class JedisFeed extends JedisPubSub implements Driver.Feed {
             } finally {
                 close();
                 ended.run();
-                asked.values().forEach(waiting -> waiting.completeExceptionally(new Driver.LinkException("the connection ended", null)));
+                var over = new Driver.LinkException("the connection ended", null);
+                asked.values().forEach(waiting -> waiting.completeExceptionally(over));
             }
         });
         try {

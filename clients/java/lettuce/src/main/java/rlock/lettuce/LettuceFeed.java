@@ -16,7 +16,11 @@ final class LettuceFeed implements Driver.Feed {
     private static final int PATIENCE_SECONDS = 2;
     private final StatefulRedisPubSubConnection<String, String> connection;
 
-    LettuceFeed(StatefulRedisPubSubConnection<String, String> connection, String channel, BiConsumer<String, String> heard, Runnable ended) {
+    LettuceFeed(
+            StatefulRedisPubSubConnection<String, String> connection,
+            String channel,
+            BiConsumer<String, String> heard,
+            Runnable ended) {
         this.connection = connection;
         connection.addListener(new RedisPubSubAdapter<>() {
             @Override

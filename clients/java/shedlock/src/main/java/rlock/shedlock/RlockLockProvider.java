@@ -72,7 +72,8 @@ public final class RlockLockProvider implements ExtensibleLockProvider {
         // Beside one's own WRITE a READ is granted at once; it stays when WRITE ends, and ends with its own lease.
         private void stay(Duration rest) {
             try {
-                locks.call(hold.key(), "RLOCK.ACQUIRE", hold.key(), hold.owner(), "READ", "LEASE", String.valueOf(rest.toMillis()), "DEPTH", "1");
+                locks.call(hold.key(), "RLOCK.ACQUIRE", hold.key(), hold.owner(),
+                        "READ", "LEASE", String.valueOf(rest.toMillis()), "DEPTH", "1");
             } catch (LockException failed) {
                 LOG.log(Level.WARNING, lockConfiguration.getName() + " is unlocked before lockAtLeastFor is over", failed);
             }
