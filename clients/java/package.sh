@@ -57,7 +57,7 @@ foreign_tests() {
         say "SKIPPED $name: no artifact has them; clients/java/foreign/README.md says how to run them from a checkout"
         return
     fi
-    sum=$("$root/$folder/run.sh" "$checkout" 2>&1 | tee "$home/java-$1.txt" | tail -n 1) || true
+    sum=$(M2=$tools/m2 "$root/$folder/run.sh" "$checkout" 2>&1 | tee "$home/java-$1.txt" | tail -n 1) || true
     case $sum in
         *' passed, as expected') say "ok $name: $sum" ;;
         *) say "FAILED $name: $sum" ;;

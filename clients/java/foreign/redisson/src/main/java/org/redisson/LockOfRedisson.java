@@ -84,10 +84,21 @@ final class LockOfRedisson {
         return (Long) locks.call(lock.key(), "DEL", lock.key()) > 0;
     }
 
+    // Who holds WRITE may hold READ too.
     boolean isLocked() {
         List<?> info = (List<?>) locks.call(lock.key(), "RLOCK.INFO", lock.key());
-        String mode = new String((byte[]) info.get(1), StandardCharsets.UTF_8);
-        return mode.equals(mode().toLowerCase());
+        for (Object holder : (List<?>) value(info, "holders"))
+            if (text(value((List<?>) holder, "mode")).equals(mode().toLowerCase())) return true;
+        return false;
+    }
+
+    private static Object value(List<?> map, String name) {
+        for (int i = 0; i + 1 < map.size(); i += 2) if (text(map.get(i)).equals(name)) return map.get(i + 1);
+        throw new IllegalStateException("no " + name + " in " + map);
+    }
+
+    private static String text(Object bytes) {
+        return new String((byte[]) bytes, StandardCharsets.UTF_8);
     }
 
     boolean isHeldByThread(long thread) {
