@@ -7,9 +7,14 @@ import io.lettuce.core.RedisConnectionException;
 import io.lettuce.core.RedisException;
 import io.lettuce.core.RedisURI;
 import io.lettuce.core.TimeoutOptions;
+import io.lettuce.core.api.StatefulConnection;
 import io.lettuce.core.codec.StringCodec;
 import io.lettuce.core.resource.ClientResources;
 import java.time.Duration;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.TimeUnit;
 import java.util.function.BiConsumer;
 import rlock.Driver;
 
@@ -17,6 +22,7 @@ import rlock.Driver;
 final class LettuceDriver implements Driver {
     private final RedisClient client;
     private final RedisURI base;
+    private final Set<CompletableFuture<Void>> closing = ConcurrentHashMap.newKeySet();
 
     LettuceDriver(ClientResources resources, ClientOptions options, RedisURI base) {
         this.client = RedisClient.create(resources);
@@ -31,7 +37,7 @@ final class LettuceDriver implements Driver {
 
     @Override
     public Link connect(Address at) {
-        return opened(() -> new LettuceLink(client.connect(StringCodec.UTF8, uri(at, base))));
+        return opened(() -> new LettuceLink(this, client.connect(StringCodec.UTF8, uri(at, base))));
     }
 
     @Override
@@ -41,12 +47,12 @@ final class LettuceDriver implements Driver {
                 .findFirst().orElse(base);
         RedisURI uri = uri(at, sentinel);
         uri.setDatabase(0);
-        return opened(() -> new LettuceLink(client.connect(StringCodec.UTF8, uri)));
+        return opened(() -> new LettuceLink(this, client.connect(StringCodec.UTF8, uri)));
     }
 
     @Override
     public Feed listen(Address at, String channel, BiConsumer<String, String> heard, Runnable ended) {
-        return opened(() -> new LettuceFeed(client.connectPubSub(StringCodec.UTF8, uri(at, base)), channel, heard, ended));
+        return opened(() -> new LettuceFeed(this, client.connectPubSub(StringCodec.UTF8, uri(at, base)), channel, heard, ended));
     }
 
     // The credentials, the database and TLS of the base, at another address.
@@ -82,8 +88,17 @@ final class LettuceDriver implements Driver {
         return base.getDatabase();
     }
 
+    void close(StatefulConnection<?, ?> connection) {
+        CompletableFuture<Void> done = connection.closeAsync();
+        closing.add(done);
+        done.whenComplete((closed, failed) -> closing.remove(done));
+    }
+
     @Override
     public void close() {
+        // A client that is shut down warns of connections that are about to be closed.
+        CompletableFuture.allOf(closing.toArray(CompletableFuture[]::new))
+                .completeOnTimeout(null, 1, TimeUnit.SECONDS).exceptionally(failed -> null).join();
         // The threads belong to the resources of the user's client.
         client.shutdown(Duration.ZERO, Duration.ofSeconds(1));
     }

@@ -8,6 +8,7 @@ import io.lettuce.core.pubsub.StatefulRedisPubSubConnection;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.BiConsumer;
 import rlock.Driver;
 
@@ -15,12 +16,17 @@ import rlock.Driver;
 final class LettuceFeed implements Driver.Feed {
     private static final int PATIENCE_SECONDS = 2;
     private final StatefulRedisPubSubConnection<String, String> connection;
+    private final AtomicBoolean closed = new AtomicBoolean();
+
+    private final LettuceDriver driver;
 
     LettuceFeed(
+            LettuceDriver driver,
             StatefulRedisPubSubConnection<String, String> connection,
             String channel,
             BiConsumer<String, String> heard,
             Runnable ended) {
+        this.driver = driver;
         this.connection = connection;
         connection.addListener(new RedisPubSubAdapter<>() {
             @Override
@@ -30,7 +36,7 @@ final class LettuceFeed implements Driver.Feed {
         });
         connection.addListener(new RedisConnectionStateListener() {
             @Override
-            public void onRedisDisconnected(RedisChannelHandler<?, ?> closed) {
+            public void onRedisDisconnected(RedisChannelHandler<?, ?> gone) {
                 ended.run();
             }
         });
@@ -68,6 +74,7 @@ final class LettuceFeed implements Driver.Feed {
 
     @Override
     public void close() {
-        connection.closeAsync();
+        // Lettuce warns of the second time.
+        if (closed.compareAndSet(false, true)) driver.close(connection);
     }
 }

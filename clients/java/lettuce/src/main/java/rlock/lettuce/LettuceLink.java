@@ -25,8 +25,12 @@ final class LettuceLink implements Driver.Link {
     }
 
     private final StatefulRedisConnection<String, String> connection;
+    private final AtomicBoolean closed = new AtomicBoolean();
 
-    LettuceLink(StatefulRedisConnection<String, String> connection) {
+    private final LettuceDriver driver;
+
+    LettuceLink(LettuceDriver driver, StatefulRedisConnection<String, String> connection) {
+        this.driver = driver;
         this.connection = connection;
     }
 
@@ -71,10 +75,10 @@ final class LettuceLink implements Driver.Link {
     }
 
     @Override
-    public void whenClosed(Runnable closed) {
+    public void whenClosed(Runnable told) {
         var once = new AtomicBoolean();
         Runnable tell = () -> {
-            if (once.compareAndSet(false, true)) closed.run();
+            if (once.compareAndSet(false, true)) told.run();
         };
         connection.addListener(new RedisConnectionStateListener() {
             @Override
@@ -87,6 +91,7 @@ final class LettuceLink implements Driver.Link {
 
     @Override
     public void close() {
-        connection.closeAsync();
+        // Lettuce warns of the second time.
+        if (closed.compareAndSet(false, true)) driver.close(connection);
     }
 }
