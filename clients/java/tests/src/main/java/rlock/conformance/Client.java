@@ -6,6 +6,7 @@ import static rlock.conformance.Runner.text;
 import com.google.gson.JsonElement;
 import com.google.gson.JsonObject;
 import io.lettuce.core.RedisClient;
+import io.lettuce.core.RedisConnectionException;
 import io.lettuce.core.RedisURI;
 import io.lettuce.core.api.StatefulRedisConnection;
 import io.lettuce.core.cluster.RedisClusterClient;
@@ -45,6 +46,21 @@ abstract class Client implements AutoCloseable {
         List<String> addresses = StreamSupport.stream(request.getAsJsonArray("addresses").spliterator(), false)
                 .map(JsonElement::getAsString).toList();
         return over.equals("jedis") ? Jedis.open(request, addresses) : Lettuce.open(request, addresses);
+    }
+
+    /** What a client loads at its first use takes seconds on a loaded machine; the script's times are not for that. */
+    static void load(String over) {
+        if (over.equals("jedis")) {
+            redis.clients.jedis.RedisClient.builder().hostAndPort("127.0.0.1", 1).build().close();
+            return;
+        }
+        RedisClient client = RedisClient.create(RedisURI.create("127.0.0.1", 1));
+        try {
+            client.connect();
+        } catch (RedisConnectionException nobodyThere) {
+            // Which is what was expected of port 1.
+        }
+        client.shutdown();
     }
 
     private static Locks open(Locks.Builder builder, JsonObject request) {
