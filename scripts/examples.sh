@@ -125,24 +125,32 @@ try_go() {
     go test -count=1 -timeout 120s .
 }
 
+# The package from this checkout, and then the example as a user of it would build it.
 try_java() {
     command -v java && command -v mvn || skip 'no java with mvn'
     copied java
-    cd "$home/java"
-    if ! cmp -s pom.xml fetched; then
-        maven compile dependency:copy-dependencies || {
-            maven dependency:copy-dependencies || skip 'what it depends on could not be fetched'
-            exit 1
-        }
-        cp pom.xml fetched
-    elif [ -n "$(find src -newer target/compiled)" ]; then
-        maven --offline compile
+    if [ ! -e "$home/java.installed" ] || [ -n "$(find clients/java -name src -newer "$home/java.installed" -o -path '*/src/*' -newer "$home/java.installed")" ]; then
+        mkdir -p "$home/tree/clients"
+        cp LICENSE-MIT LICENSE-APACHE "$home/tree/"
+        cp -Rp clients/java "$home/tree/clients/"
+        maven "$home/tree/clients/java" install -pl core,jedis -am -DskipTests -Dmaven.javadoc.skip -Dmaven.source.skip
+        touch "$home/java.installed"
     fi
-    touch target/compiled
-    run java -cp 'target/classes:target/dependency/*' rlock.Check
+    maven "$home/java" compile dependency:copy-dependencies
+    cd "$home/java"
+    run java -cp 'target/classes:target/dependency/*' Example
 }
 
-maven() { mvn --quiet --batch-mode -Dmaven.repo.local="$home/m2" "$@"; }
+# maven FOLDER ARGUMENT...: fetches what is missing; where that fails, this is skipped.
+maven() {
+    local folder=$1 log=$home/maven.log
+    shift
+    (cd "$folder" && mvn --quiet --batch-mode -Dmaven.repo.local="$tools/m2" "$@") >"$log" 2>&1 && return
+    cat "$log"
+    ! grep -qE 'Could not transfer|Could not find artifact|Unknown host|Cannot access' "$log" ||
+        skip 'what it depends on could not be fetched'
+    exit 1
+}
 
 try_rust() { crate rlock-example; }
 
