@@ -43,7 +43,7 @@ func (s *servers) identity() string {
 	if s.cluster != nil {
 		return strings.Join(s.cluster.Options().Addrs, ",")
 	}
-	if n := s.at("", nil); n.options.Addr != "FailoverClient" {
+	if n := s.at("", nil); n.options.Addr != failover {
 		return n.name
 	}
 	return fmt.Sprintf("%p", s)

@@ -22,12 +22,16 @@ type servers struct {
 	nodes   map[string]*node
 }
 
+// failover is what go-redis writes instead of an address where Sentinel knows it.
+const failover = "FailoverClient"
+
 // node is one primary, or with Sentinel whichever is primary now.
 type node struct {
 	name    string // for the names of owners, which are known per server
 	options redis.Options
 	client  atomic.Pointer[redis.Client]
 	renewed atomic.Int64
+	dialled atomic.Pointer[string] // with Sentinel: the primary that was found last
 	mu      sync.Mutex
 	idle    []*line
 }
@@ -71,6 +75,16 @@ func (s *servers) at(addr string, options *redis.Options) *node {
 		n.options.ContextTimeoutEnabled = true
 		n.options.PushNotificationProcessor, n.options.Limiter = nil, nil
 		n.options.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+		if dial := n.options.Dialer; n.options.Addr == failover {
+			n.options.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				conn, err := dial(ctx, network, addr)
+				if err == nil {
+					found := conn.RemoteAddr().String()
+					n.dialled.Store(&found)
+				}
+				return conn, err
+			}
+		}
 		n.client.Store(redis.NewClient(&n.options))
 		s.nodes[addr] = n
 	}
@@ -89,13 +103,27 @@ func (s *servers) locate(ctx context.Context, key string) (*node, error) {
 	return s.at(master.Options().Addr, master.Options()), nil
 }
 
-// Where an answer sends us: an address, and whether only for this once.
-func redirection(err error) (addr string, isAsk bool) {
+// redirection is where an answer of n sends us: an address, and whether only for this once.
+func (n *node) redirection(err error) (addr string, isAsk bool) {
 	words := strings.Fields(fmt.Sprint(err))
 	if word := code(err); (word == "MOVED" || word == "ASK") && len(words) == 3 {
-		return words[2], word == "ASK"
+		host, port, _ := net.SplitHostPort(words[2])
+		if host == "" { // one that does not know where others are names only a port
+			host, _, _ = net.SplitHostPort(n.options.Addr)
+		}
+		return net.JoinHostPort(host, port), word == "ASK"
 	}
 	return "", false
+}
+
+// isElsewhere says that the primary of key is not, or no longer, where l leads.
+func (s *servers) isElsewhere(ctx context.Context, key string, l *line) bool {
+	n, err := s.locate(ctx, key)
+	if err != nil || n != l.node {
+		return err == nil
+	}
+	found, w := n.dialled.Load(), l.wire.Load()
+	return found != nil && w != nil && w.RemoteAddr().String() != *found
 }
 
 // do asks the primary of key, follows it elsewhere, and gives up after patience.
@@ -110,7 +138,7 @@ func (s *servers) do(ctx context.Context, patience time.Duration, key string, wo
 	client := n.client.Load()
 	cmd := client.Do(ctx, words...)
 	for range 3 {
-		addr, isAsk := redirection(cmd.Err())
+		addr, isAsk := n.redirection(cmd.Err())
 		if addr == "" {
 			break
 		}

@@ -132,7 +132,7 @@ func (a *ask) blocked(ctx context.Context, isSession bool) (int64, error) {
 	for hops, isAsk := 0, false; hops < 4; hops++ {
 		token, err = a.on(ctx, n.line(), words, isAsk, isSession)
 		var addr string
-		if addr, isAsk = redirection(err); addr == "" {
+		if addr, isAsk = n.redirection(err); addr == "" {
 			break
 		}
 		n = a.l.servers.at(addr, &n.options)
@@ -207,7 +207,8 @@ func (a *ask) watch(ctx context.Context, l *line) {
 		case <-every.C:
 		}
 		err := a.l.servers.do(ctx, time.Second, a.key, []any{"RLOCK.PLACE", a.key, a.o.owner}).Err()
-		if errors.Is(err, redis.Nil) {
+		// When nothing is known of the place: is that still the primary?
+		if errors.Is(err, redis.Nil) || err != nil && a.l.servers.isElsewhere(ctx, a.key, l) {
 			misses++
 		} else {
 			misses = 0

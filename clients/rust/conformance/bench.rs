@@ -27,7 +27,9 @@ async fn plain<T: redis::FromRedisValue>(client: &Client, command: &Cmd) -> Redi
             redis::Client::open(info.clone())?.get_multiplexed_async_connection().await?;
         let reply = command.query_async(&mut connection).await;
         match reply.as_ref().err().and_then(RedisError::redirect_node) {
-            Some((host, port)) => info = info.set_addr(ConnectionAddr::Tcp(host.to_owned(), port)),
+            Some((_, port)) => {
+                info = info.set_addr(ConnectionAddr::Tcp("127.0.0.1".to_owned(), port))
+            }
             None => return reply,
         }
     }

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::entry::Entry;
 use crate::error::{Error, is_broken, is_not_held, is_passing};
-use crate::servers::{Line, PATIENCE};
+use crate::servers::{Line, Node, PATIENCE};
 use crate::{Inner, Options};
 
 /// How long a ticket is kept for a process that no longer asks, and how often we ask.
@@ -150,7 +150,7 @@ impl Ask {
             match &reply {
                 Err(error) if is_broken(error) => self.inner.servers.forget(),
                 Err(error) => {
-                    if let Some(next) = self.inner.servers.redirection(error) {
+                    if let Some(next) = self.inner.servers.redirection(&node, error) {
                         (node, asking) = next;
                         continue;
                     }
@@ -171,7 +171,7 @@ impl Ask {
         let reply = tokio::select! {
             reply = &mut pending => answer(reply),
             () = sleep_until(late.unwrap_or(self.sent)), if late.is_some() => Err(crate::error::timed_out()),
-            () = self.unknown(), if self.options.wait != Some(Duration::ZERO) => Err(crate::error::timed_out()),
+            () = self.unknown(&line.node), if self.options.wait != Some(Duration::ZERO) => Err(crate::error::timed_out()),
             () = is_true(&mut gone) => self.withdraw(&mut pending).await,
         };
         drop(pending);
@@ -214,13 +214,22 @@ impl Ask {
             != Value::Nil)
     }
 
-    /// Ends when the server that is primary now does not know of the wait: the one where it waits has been stopped or
-    /// cut off, and may stay silent for ever.
-    async fn unknown(&self) {
+    /// Ends when the server that is primary now does not know of the wait at `node`, which has been stopped or cut off,
+    /// and may stay silent for ever.
+    async fn unknown(&self, node: &Node) {
         let mut misses = 0;
         while misses < 2 {
             sleep(Duration::from_secs(1)).await;
-            misses = if matches!(self.has_place().await, Ok(false)) { misses + 1 } else { 0 };
+            let is_miss = match self.has_place().await {
+                Ok(has_place) => !has_place,
+                // Nothing is known of the place. Is that still the primary?
+                Err(_) => match timeout(PATIENCE, self.inner.servers.locate(&self.entry.key)).await
+                {
+                    Ok(Ok(primary)) => primary.name != node.name,
+                    _ => false,
+                },
+            };
+            misses = if is_miss { misses + 1 } else { 0 };
         }
     }
 

@@ -190,12 +190,7 @@ impl Servers {
         let number = |value: &Value| redis::from_redis_value_ref::<u16>(value).ok();
         let host: String = redis::from_redis_value_ref(primary.first()?).ok()?;
         let port = number(primary.get(1)?)?;
-        let node = match (host.as_str(), asked.addr()) {
-            // The node that was asked need not know its own address.
-            ("", ConnectionAddr::Tcp(own, _)) => self.at(own, port),
-            ("", ConnectionAddr::TcpTls { host: own, .. }) => self.at(own, port),
-            _ => self.at(&host, port),
-        };
+        let node = self.beside(asked, &host, port);
         Some((number(first)?, number(last)?, node))
     }
 
@@ -204,14 +199,26 @@ impl Servers {
         *lock(&self.known) = Known::default();
     }
 
-    /// Where an error sends us. What has moved is looked for anew next time.
-    pub(crate) fn redirection(&self, error: &RedisError) -> Option<(Arc<Node>, bool)> {
+    /// Where an error of `node` sends us. What has moved is looked for anew next time.
+    pub(crate) fn redirection(&self, node: &Node, error: &RedisError) -> Option<(Arc<Node>, bool)> {
         let code = error.code().filter(|code| matches!(*code, "MOVED" | "ASK"))?;
         let (host, port) = error.redirect_node()?;
         if code == "MOVED" {
             self.forget();
         }
-        Some((self.at(host, port), code == "ASK"))
+        Some((self.beside(&node.info, host, port), code == "ASK"))
+    }
+
+    /// The node at that address. One that does not know where others are names only a port.
+    fn beside(&self, asked: &ConnectionInfo, host: &str, port: u16) -> Arc<Node> {
+        match asked.addr() {
+            ConnectionAddr::Tcp(own, _) | ConnectionAddr::TcpTls { host: own, .. }
+                if host.is_empty() =>
+            {
+                self.at(own, port)
+            }
+            _ => self.at(host, port),
+        }
     }
 
     /// Asks the primary of `key`, follows it elsewhere, and gives up after `patience`.
@@ -229,7 +236,7 @@ impl Servers {
         loop {
             let (generation, reply) = node.send(command, asking, end).await;
             let Err(error) = reply else { return reply };
-            match self.redirection(&error) {
+            match self.redirection(&node, &error) {
                 Some((next, is_ask)) if hops < 4 => (node, asking, hops) = (next, is_ask, hops + 1),
                 _ => {
                     if is_broken(&error) || error.code() == Some("READONLY") {
