@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use redis::{Cmd, ConnectionAddr, RedisError, RedisResult};
+use redis::{Cmd, ConnectionAddr, IntoConnectionInfo, RedisError, RedisResult};
 use rlock_client::Error;
 use serde_json::{Value, json};
 
@@ -27,9 +27,7 @@ async fn plain<T: redis::FromRedisValue>(client: &Client, command: &Cmd) -> Redi
             redis::Client::open(info.clone())?.get_multiplexed_async_connection().await?;
         let reply = command.query_async(&mut connection).await;
         match reply.as_ref().err().and_then(RedisError::redirect_node) {
-            Some((_, port)) => {
-                info = info.set_addr(ConnectionAddr::Tcp("127.0.0.1".to_owned(), port))
-            }
+            Some((addr, _slot)) => info = format!("redis://{addr}").into_connection_info()?,
             None => return reply,
         }
     }

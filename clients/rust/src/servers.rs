@@ -202,11 +202,12 @@ impl Servers {
     /// Where an error of `node` sends us. What has moved is looked for anew next time.
     pub(crate) fn redirection(&self, node: &Node, error: &RedisError) -> Option<(Arc<Node>, bool)> {
         let code = error.code().filter(|code| matches!(*code, "MOVED" | "ASK"))?;
-        let (host, port) = error.redirect_node()?;
+        let (addr, _slot) = error.redirect_node()?;
+        let (host, port) = addr.rsplit_once(':')?;
         if code == "MOVED" {
             self.forget();
         }
-        Some((self.beside(&node.info, host, port), code == "ASK"))
+        Some((self.beside(&node.info, host, port.parse().ok()?), code == "ASK"))
     }
 
     /// The node at that address. One that does not know where others are names only a port.
