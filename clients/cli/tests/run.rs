@@ -6,7 +6,7 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
-use support::{Server, said, until};
+use support::{Rlock, Server, said, until};
 
 fn is_held(server: &Server, key: &str) -> bool {
     server.ask::<bool>(&format!("EXISTS {key}"))
@@ -81,14 +81,7 @@ fn a_server_that_is_silent_ends_the_command_before_the_lease_is_over() {
     let server = Server::start(&[]);
     let child = server.rlock(&["run", "--lease", "2", "job", "sleep", "60"]).spawn().unwrap();
     until("it is held", || is_held(&server, "job"));
-    let process = Pid::from_raw(
-        server
-            .ask::<String>("INFO server")
-            .lines()
-            .find_map(|line| line.strip_prefix("process_id:")?.trim().parse().ok())
-            .unwrap(),
-    )
-    .unwrap();
+    let process = server.pid();
     kill_process(process, Signal::STOP).unwrap();
     let start = Instant::now();
     let (code, ..) = said(child.wait_with_output().unwrap());
