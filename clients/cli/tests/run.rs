@@ -1,4 +1,11 @@
 //! `rlock run` on a real server: what the command gets, when it ends, and the exit codes.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test"
+)]
 
 mod support;
 

@@ -132,7 +132,6 @@ impl Locker {
 
     /// A request for the lock of `key`: the write lock, waited for as long as it takes, until the request says
     /// otherwise. Nothing is sent before [`Request::acquire`].
-    #[must_use]
     pub fn lock(&self, key: impl AsRef<[u8]>) -> Request {
         let owner =
             format!("{}-{}", self.inner.name, self.inner.count.fetch_add(1, Ordering::Relaxed));

@@ -1,4 +1,11 @@
 //! The crate on real servers: what is dropped leaves nothing, what is lost is told, and servers may be killed.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test"
+)]
 
 mod support;
 
