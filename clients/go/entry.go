@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // entry is what an owner holds of a key in one mode, or tries to. Its depth is counted in the whole process: two
@@ -28,7 +31,8 @@ type entry struct {
 	timer    *time.Timer
 	stop     chan struct{} // ends the renewing, which closes kept
 	kept     chan struct{}
-	line     *line // of a session
+	keeper   *time.Timer // begins the renewing; nil: begun
+	line     *line       // of a session
 }
 
 type identity struct{ server, key, owner, mode string }
@@ -95,8 +99,8 @@ func (e *entry) unuse() {
 	}
 }
 
-// acquire adds a level. A hold stays a user of the entry.
-func (e *entry) acquire(ctx context.Context, o *options) (*Hold, error) {
+// asks is a request for another level. A hold stays a user of the entry.
+func (e *entry) asks(ctx context.Context, o *options) *ask {
 	if e.depth > 0 && e.context.Err() != nil {
 		e.over() // what was held is lost; its holds will say so
 	}
@@ -111,8 +115,68 @@ func (e *entry) acquire(ctx context.Context, o *options) (*Hold, error) {
 	if end, has := ctx.Deadline(); has && (a.end.IsZero() || end.Before(a.end)) {
 		a.end = end
 	}
+	return a
+}
+
+// quickly is for a lock that is free: one request, by the caller itself. Whatever else it finds, patiently asks again.
+func (a *ask) quickly(ctx context.Context) *Hold {
+	if a.o.session && a.line == nil || a.o.acksSet || ctx.Err() != nil {
+		return nil
+	}
+	a.sent = time.Now()
+	token, err := a.l.servers.do(context.WithoutCancel(ctx), quick, a.key, a.words).Int64()
+	a.isUnsure = isBroken(err)
+	a.wasRefused = errors.Is(err, redis.Nil)
+	if err != nil || a.depth > 1 && token != a.token || ctx.Err() != nil {
+		a.isUnsure = a.isUnsure || err == nil
+		return nil
+	}
+	a.begin(a, token)
+	hold := newHold(ctx, a.entry)
+	<-a.busy
+	return hold
+}
+
+// patiently asks and waits, in a goroutine of its own: that one sees to it that nothing is left when ctx ends.
+func (a *ask) patiently(ctx context.Context) (*Hold, error) {
+	type result struct {
+		hold *Hold
+		err  error
+	}
+	done := make(chan result, 1)
+	var isLeft atomic.Bool
+	go func() {
+		hold, err := a.acquire(ctx)
+		if hold != nil && !isLeft.CompareAndSwap(false, true) {
+			_ = hold.Release() // nobody is there any more to be told
+		}
+		done <- result{hold, err}
+	}()
+	var r result
+	select {
+	case r = <-done:
+		return r.hold, r.err
+	case <-ctx.Done():
+	}
+	select {
+	case r = <-done:
+	case <-time.After(2 * tidying):
+		if isLeft.CompareAndSwap(false, true) {
+			return nil, context.Cause(ctx)
+		}
+		r = <-done
+	}
+	if r.hold != nil {
+		_ = r.hold.Release()
+		return nil, context.Cause(ctx)
+	}
+	return nil, r.err
+}
+
+func (a *ask) acquire(ctx context.Context) (*Hold, error) {
+	e := a.entry
 	token, err := a.run(ctx)
-	if err == nil && depth > 1 && token != e.token {
+	if err == nil && a.depth > 1 && token != e.token {
 		e.lose() // the level below is gone, and this one is not what it was thought to be
 		a.isUnsure, a.depth, err = true, 1, fmt.Errorf("%w: %s", ErrLost, e.key)
 	}
@@ -187,7 +251,14 @@ func (e *entry) begin(a *ask, token int64) {
 	e.context, e.cancel = ctx, cancel
 	e.timer = time.AfterFunc(time.Until(deadline)-margin(a.o.lease), func() { cancel(ErrLost) })
 	e.stop, e.kept = make(chan struct{}), make(chan struct{})
-	go e.keep(a.sent, e.stop, e.kept, e.line)
+	sent, stop, kept, tie := a.sent, e.stop, e.kept, e.line
+	if tie == nil {
+		// Most locks are released before there is anything to renew.
+		e.keeper = time.AfterFunc(time.Until(sent.Add(a.o.lease/3)), func() { e.keep(sent, stop, kept, nil) })
+		return
+	}
+	e.keeper = nil
+	go e.keep(sent, stop, kept, tie)
 }
 
 func (e *entry) lose() {
@@ -294,8 +365,10 @@ func (e *entry) release(held context.Context) error {
 	depth, isLost, deadline := e.depth, e.context.Err() != nil, e.deadline
 	e.mu.Unlock()
 	if depth == 0 {
-		close(e.stop)
-		<-e.kept // a renewal under way would come too late
+		if e.keeper == nil || !e.keeper.Stop() {
+			close(e.stop)
+			<-e.kept // a renewal under way would come too late
+		}
 		defer e.over()
 	}
 	words := []any{"RLOCK.RELEASE", e.key, e.id.owner, e.id.mode, "TOKEN", e.token, "DEPTH", depth}
@@ -331,6 +404,9 @@ func (e *entry) over() {
 	defer e.mu.Unlock()
 	e.depth = 0
 	e.timer.Stop()
+	if e.keeper != nil {
+		e.keeper.Stop()
+	}
 	e.cancel(ErrReleased)
 	if e.line == nil {
 		return

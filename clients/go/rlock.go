@@ -28,6 +28,8 @@ import (
 const (
 	// How long one request may take, and how long a request that does not wait rides out a broken connection.
 	patience = 3 * time.Second
+	// How long the first try may take, during which the end of a context is not noticed.
+	quick = 300 * time.Millisecond
 	// How long a ticket is kept for a process that no longer asks, and how often we ask.
 	ticketWindow, ticketPoll = 3 * time.Second, time.Second
 	// How long a caller that gave up is kept, so that nothing of its wait is left when it goes on.
@@ -163,41 +165,11 @@ func (l *Locker) Lock(ctx context.Context, key string, choices ...Option) (*Hold
 	if err != nil {
 		return nil, err
 	}
-	type result struct {
-		hold *Hold
-		err  error
+	a := e.asks(ctx, o)
+	if hold := a.quickly(ctx); hold != nil {
+		return hold, nil
 	}
-	done := make(chan result, 1)
-	var isLeft atomic.Bool
-	go func() {
-		hold, err := e.acquire(ctx, o)
-		if hold != nil && !isLeft.CompareAndSwap(false, true) {
-			_ = hold.Release() // nobody is there any more to be told
-		}
-		done <- result{hold, err}
-	}()
-	select {
-	case r := <-done:
-		return r.hold, r.err
-	case <-ctx.Done():
-	}
-	select {
-	case r := <-done:
-		if r.hold != nil {
-			_ = r.hold.Release()
-			return nil, context.Cause(ctx)
-		}
-		return nil, r.err
-	case <-time.After(2 * tidying):
-		if isLeft.CompareAndSwap(false, true) {
-			return nil, context.Cause(ctx)
-		}
-		r := <-done
-		if r.hold != nil {
-			_ = r.hold.Release()
-		}
-		return nil, context.Cause(ctx)
-	}
+	return a.patiently(ctx)
 }
 
 // Do acquires the lock, does the work with a context that ends when the hold is lost, and releases the lock.

@@ -21,6 +21,8 @@ type ask struct {
 	isUnsure bool      // an answer is missing, so perhaps it was granted
 	isPlaced bool      // a ticket may stand
 	session  *line
+	// The lock was in use a moment ago, when it was asked for quickly.
+	wasRefused bool
 }
 
 // run asks until there is a grant, a refusal, or no more patience.
@@ -59,7 +61,11 @@ func (a *ask) once(ctx context.Context) (int64, error) {
 	if a.o.session && a.line == nil {
 		return a.blocked(ctx, true)
 	}
-	token, err := a.plain(ctx, a.words)
+	token, err := int64(0), error(redis.Nil)
+	if !a.wasRefused {
+		token, err = a.plain(ctx, a.words)
+	}
+	a.wasRefused = false
 	if !errors.Is(err, redis.Nil) || a.o.wait == 0 {
 		return token, err
 	}
