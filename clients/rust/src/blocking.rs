@@ -161,7 +161,15 @@ impl Request {
     /// # Errors
     /// [`Error::NotAcquired`] when the wait is over; the others as they say.
     pub fn acquire(self) -> Result<Hold, Error> {
-        let hold = self.runtime.run(self.request.acquire()).unwrap_or(Err(Error::NotAcquired))?;
+        let mut request = self.request;
+        let quick = self.runtime.0.as_ref().and_then(|runtime| {
+            let _within = runtime.enter(); // where renewing will begin
+            request.quickly()
+        });
+        let hold = match quick {
+            Some(hold) => hold,
+            None => self.runtime.run(request.acquire()).unwrap_or(Err(Error::NotAcquired))?,
+        };
         Ok(Hold { loss: hold.loss(), hold: Some(hold), runtime: self.runtime })
     }
 
@@ -228,7 +236,10 @@ impl Hold {
 
     fn let_go(&mut self) -> Result<(), Error> {
         match self.hold.take() {
-            Some(hold) => self.runtime.run(hold.release()).unwrap_or(Err(Error::Lost)),
+            Some(mut hold) => match hold.release_quickly() {
+                Some(outcome) => outcome,
+                None => self.runtime.run(hold.release()).unwrap_or(Err(Error::Lost)),
+            },
             None => Ok(()),
         }
     }

@@ -1,10 +1,11 @@
 //! What an owner holds of a key in one mode. Its depth is counted in the whole process.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
-use redis::RedisResult;
+use redis::{Cmd, RedisResult};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -53,7 +54,23 @@ pub(crate) struct Held {
     line: Mutex<Option<Line>>,
     stop: watch::Sender<bool>,
     kept: tokio::sync::Mutex<()>,
+    /// Whether tasks look after it: not yet, yes, no longer to begin.
+    care: AtomicU8,
+    /// A release was sent, and its answer is missing.
+    is_left: AtomicBool,
 }
+
+const NOT_YET: u8 = 0;
+const CARED_FOR: u8 = 1;
+const NEVER: u8 = 2;
+
+/// How soon a hold is looked after, and the shortest lease for which that is soon enough.
+const NURSING: Duration = Duration::from_millis(50);
+const SHORT: Duration = Duration::from_secs(1);
+
+/// A hold that was just granted to a thread. Most locks are released before there is anything to renew, and two tasks for each would
+/// cost more than the lock.
+pub(crate) type Newborn = (Arc<Entry>, Arc<Held>, Instant);
 
 impl Drop for Entry {
     fn drop(&mut self) {
@@ -82,6 +99,12 @@ impl Held {
             }
             is_news
         });
+    }
+
+    /// Says that no task looks after it, and sees to it that none ever will.
+    fn needs_no_care(&self) -> bool {
+        let never = self.care.compare_exchange(NOT_YET, NEVER, Ordering::AcqRel, Ordering::Acquire);
+        never.is_ok() || never == Err(NEVER)
     }
 
     fn extend(&self, deadline: Instant) {
@@ -120,6 +143,7 @@ impl Entry {
         self: Arc<Entry>,
         inner: Arc<Inner>,
         options: Options,
+        is_unsure: bool,
         mut gone: watch::Receiver<bool>,
     ) -> Result<Hold, Error> {
         let end = options.wait.map(|wait| Instant::now() + wait);
@@ -148,7 +172,7 @@ impl Entry {
             depth,
             end,
             sent: Instant::now(),
-            is_unsure: false,
+            is_unsure,
             is_placed: false,
             session: None,
             gone,
@@ -162,7 +186,10 @@ impl Entry {
         }
         match outcome {
             Ok(token) => {
-                let held = self.begin(&mut level, &inner, ask, token);
+                let asked = (ask.options, ask.depth, ask.sent, ask.session);
+                let sent = ask.sent;
+                let held = self.begin(&mut level, asked, token);
+                look_after(&inner, (self.clone(), held.clone(), sent));
                 Ok(Hold::new(inner, self.clone(), held))
             }
             Err(error) => {
@@ -189,34 +216,72 @@ impl Entry {
         let _ = tokio::time::timeout(TIDYING, tidying).await;
     }
 
-    fn begin(
+    /// Asks once, on the thread that calls. Says also whether the answer is missing.
+    pub(crate) fn quickly(
         self: &Arc<Entry>,
-        level: &mut Level,
         inner: &Arc<Inner>,
-        ask: Ask,
+        options: &Options,
+    ) -> (Option<Hold>, bool) {
+        let Ok(mut level) = self.level.try_lock() else { return (None, false) };
+        let is_lost = level.held.as_ref().is_some_and(|held| !held.is_held());
+        if options.session || options.acks.is_some() || is_lost {
+            return (None, false);
+        }
+        let (sent, depth) = (Instant::now(), level.depth + 1);
+        let words = options.words(&self.key, depth);
+        let Some(reply) = inner.servers.ask_quickly(&self.key, &words) else {
+            return (None, false);
+        };
+        let is_unsure = reply.as_ref().is_err_and(is_broken);
+        match reply.and_then(|reply| Ok(redis::from_redis_value::<Option<u64>>(reply)?)) {
+            Ok(Some(token)) if level.held.as_ref().is_none_or(|held| held.token == token) => {
+                let asked = (options.clone(), depth, sent, None);
+                let held = self.begin(&mut level, asked, token);
+                let newborn = (self.clone(), held.clone(), sent);
+                if options.lease < SHORT {
+                    look_after(inner, newborn);
+                } else {
+                    lock(&inner.newborn).push(newborn);
+                    if !inner.is_nursed.swap(true, Ordering::AcqRel) {
+                        tokio::spawn(nurse(inner.clone()));
+                    }
+                }
+                (Some(Hold::new(inner.clone(), self.clone(), held)), false)
+            }
+            Ok(Some(_)) => (None, true),
+            _ => (None, is_unsure),
+        }
+    }
+
+    fn begin(
+        &self,
+        level: &mut Level,
+        (options, depth, sent, session): (Options, u32, Instant, Option<Line>),
         token: u64,
     ) -> Arc<Held> {
-        level.depth = ask.depth;
-        let deadline = ask.sent + ask.options.lease;
+        level.depth = depth;
+        let deadline = sent + options.lease;
         if let Some(held) = &level.held {
             held.extend(deadline);
-            if ask.session.is_some() {
-                *lock(&held.line) = ask.session;
+            // One whose release was under way is looked after again.
+            let _ = held.care.compare_exchange(NEVER, NOT_YET, Ordering::AcqRel, Ordering::Acquire);
+            if session.is_some() {
+                *lock(&held.line) = session;
             }
             return held.clone();
         }
         let held = Arc::new(Held {
             token,
-            options: ask.options,
+            options,
             state: watch::Sender::new(State::Held),
             deadline: watch::Sender::new(deadline),
-            line: Mutex::new(ask.session),
+            line: Mutex::new(session),
             stop: watch::Sender::new(false),
             kept: tokio::sync::Mutex::default(),
+            care: AtomicU8::new(NOT_YET),
+            is_left: AtomicBool::new(false),
         });
         level.held = Some(held.clone());
-        tokio::spawn(self.clone().keep(inner.clone(), held.clone(), ask.sent));
-        tokio::spawn(watch_deadline(held.clone()));
         held
     }
 
@@ -308,16 +373,47 @@ impl Entry {
         if level.depth == 0 || !level.held.as_ref().is_some_and(|now| Arc::ptr_eq(now, held)) {
             return Err(Error::Lost);
         }
-        level.depth -= 1;
-        let depth = level.depth;
-        if depth == 0 {
+        let depth = level.depth - 1;
+        if depth == 0 && !held.needs_no_care() {
             held.stop.send_replace(true);
             let _ = held.kept.lock().await; // a renewal under way would come too late
-            level.held = None;
         }
         let is_lost = !held.is_held();
         let outcome = self.tell_release(inner, held, depth, is_lost).await;
-        if depth == 0 {
+        Entry::end(&mut level, inner, held, &outcome);
+        outcome
+    }
+
+    /// Asks once, on the thread that calls. Nothing: release by [`Entry::release`].
+    pub(crate) fn release_quickly(
+        &self,
+        inner: &Inner,
+        held: &Arc<Held>,
+    ) -> Option<Result<(), Error>> {
+        let mut level = self.level.try_lock().ok()?;
+        let is_now = level.held.as_ref().is_some_and(|now| Arc::ptr_eq(now, held));
+        let is_last = level.depth == 1;
+        if level.depth == 0 || !is_now || !held.is_held() || (is_last && !held.needs_no_care()) {
+            return None;
+        }
+        let words = self.release_words(held, level.depth - 1);
+        let outcome = match inner.servers.ask_quickly(&self.key, &words)? {
+            Ok(_) => Ok(()),
+            Err(error) if is_not_held(&error) => Err(Error::Lost),
+            Err(error) => {
+                held.is_left.store(is_broken(&error), Ordering::Release);
+                return None;
+            }
+        };
+        Entry::end(&mut level, inner, held, &outcome);
+        Some(outcome)
+    }
+
+    /// Notes that a level has ended.
+    fn end(level: &mut Level, inner: &Inner, held: &Arc<Held>, outcome: &Result<(), Error>) {
+        level.depth -= 1;
+        if level.depth == 0 {
+            level.held = None;
             let line = lock(&held.line).take();
             held.state.send_if_modified(|state| {
                 let is_news = *state == State::Held && outcome.is_ok();
@@ -334,7 +430,13 @@ impl Entry {
         if matches!(outcome, Err(Error::Lost)) {
             held.lose();
         }
-        outcome
+    }
+
+    fn release_words(&self, held: &Held, depth: u32) -> Cmd {
+        let mut words = redis::cmd("RLOCK.RELEASE");
+        words.arg(&self.key).arg(&held.options.owner).arg(held.options.mode());
+        words.arg("TOKEN").arg(held.token).arg("DEPTH").arg(depth);
+        words
     }
 
     async fn tell_release(
@@ -344,10 +446,9 @@ impl Entry {
         depth: u32,
         is_lost: bool,
     ) -> Result<(), Error> {
-        let mut words = redis::cmd("RLOCK.RELEASE");
-        words.arg(&self.key).arg(&held.options.owner).arg(held.options.mode());
-        words.arg("TOKEN").arg(held.token).arg("DEPTH").arg(depth);
-        let (mut was_sent, mut pause) = (false, Duration::from_millis(10));
+        let words = self.release_words(held, depth);
+        let mut was_sent = held.is_left.load(Ordering::Acquire);
+        let mut pause = Duration::from_millis(10);
         loop {
             let patience = if is_lost { TIDYING } else { PATIENCE };
             let Err(error) = inner.servers.ask(&self.key, &words, patience).await else { break };
@@ -367,6 +468,33 @@ impl Entry {
             pause = (pause * 2).min(TIDYING);
         }
         if is_lost { Err(Error::Lost) } else { Ok(()) }
+    }
+}
+
+/// Renews and watches from now on.
+fn look_after(inner: &Arc<Inner>, (entry, held, sent): Newborn) {
+    let care = held.care.compare_exchange(NOT_YET, CARED_FOR, Ordering::AcqRel, Ordering::Acquire);
+    if care.is_ok() {
+        tokio::spawn(entry.keep(inner.clone(), held.clone(), sent));
+        tokio::spawn(watch_deadline(held));
+    }
+}
+
+/// Looks after what was granted lately, until for a second nothing was.
+async fn nurse(inner: Arc<Inner>) {
+    let mut idle = 0;
+    while idle < 20 {
+        sleep(NURSING).await;
+        let newborn = std::mem::take(&mut *lock(&inner.newborn));
+        idle = if newborn.is_empty() { idle + 1 } else { 0 };
+        for one in newborn {
+            look_after(&inner, one);
+        }
+    }
+    inner.is_nursed.store(false, Ordering::Release);
+    // What came between the last look and that.
+    for one in std::mem::take(&mut *lock(&inner.newborn)) {
+        look_after(&inner, one);
     }
 }
 

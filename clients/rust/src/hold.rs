@@ -111,6 +111,15 @@ impl Hold {
     }
 }
 
+impl Hold {
+    /// On the thread that calls. Nothing: release by [`Hold::release`].
+    pub(crate) fn release_quickly(&mut self) -> Option<Result<(), Error>> {
+        let outcome = self.entry.release_quickly(&self.inner, &self.held)?;
+        self.is_released = true;
+        Some(outcome)
+    }
+}
+
 impl Drop for Hold {
     fn drop(&mut self) {
         if !self.is_released {

@@ -26,8 +26,8 @@ mod servers;
 mod turns;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redis::{Client, Cmd, ConnectionInfo, IntoConnectionInfo, RedisResult};
@@ -53,6 +53,9 @@ pub(crate) struct Inner {
     identity: String,
     name: String,
     count: AtomicU64,
+    /// Holds that nobody watches yet, and whether somebody will look after them.
+    newborn: Mutex<Vec<entry::Newborn>>,
+    is_nursed: AtomicBool,
 }
 
 impl Locker {
@@ -113,6 +116,8 @@ impl Locker {
             most: 16,
             name: format!("{host}/{}/{short:06x}", std::process::id()),
             count: AtomicU64::new(0),
+            newborn: Mutex::default(),
+            is_nursed: AtomicBool::new(false),
         };
         Locker { inner: Arc::new(inner) }
     }
@@ -146,7 +151,7 @@ impl Locker {
             session: false,
             upgrade: false,
         };
-        Request { inner: self.inner.clone(), key: key.as_ref().to_vec(), options }
+        Request { inner: self.inner.clone(), key: key.as_ref().to_vec(), options, is_unsure: false }
     }
 }
 
@@ -193,9 +198,19 @@ pub struct Request {
     inner: Arc<Inner>,
     key: Vec<u8>,
     options: Options,
+    /// It was asked for before, and the answer is missing.
+    is_unsure: bool,
 }
 
 impl Request {
+    /// For a lock that is free: one request, by the thread that calls. Nothing: ask by [`Request::acquire`].
+    pub(crate) fn quickly(&mut self) -> Option<Hold> {
+        let (hold, is_unsure) =
+            Entry::of(&self.inner, &self.key, &self.options).quickly(&self.inner, &self.options);
+        self.is_unsure |= is_unsure;
+        hold
+    }
+
     /// The read lock, which is shared.
     pub fn read(mut self) -> Request {
         self.options.is_read = true;
@@ -261,7 +276,7 @@ impl Request {
         let (tell, told) = oneshot::channel();
         // In a task of its own, which goes to its end whatever becomes of this future.
         tokio::spawn(async move {
-            let outcome = entry.acquire(self.inner, self.options, gone).await;
+            let outcome = entry.acquire(self.inner, self.options, self.is_unsure, gone).await;
             drop(tell.send(outcome)); // a hold that nobody takes is released when it is dropped
         });
         let _leaving = Leaving(leave);

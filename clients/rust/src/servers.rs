@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion,
-    PushInfo, PushKind, RedisError, RedisResult, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ConnectionLike, ErrorKind,
+    ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, Value,
 };
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -16,6 +16,9 @@ use crate::error::{is_broken, timed_out};
 
 /// How long one request may take, and how long one that does not wait rides out a broken connection.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long a thread asks by itself before it leaves that to the crate's own.
+const QUICK: Duration = Duration::from_millis(300);
 
 /// A mutex of ours is held for a moment, and what it guards is whole at any time.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -52,6 +55,8 @@ pub(crate) struct Node {
     control: Mutex<(u64, Option<MultiplexedConnection>)>,
     connecting: tokio::sync::Mutex<()>,
     idle: Mutex<Vec<Line>>,
+    /// For threads that ask quickly.
+    plain: Mutex<Vec<redis::Connection>>,
 }
 
 /// A connection of its own: for one blocked wait, or for one session as long as it lives. Dropping it closes it.
@@ -109,6 +114,7 @@ impl Servers {
                 control: Mutex::default(),
                 connecting: tokio::sync::Mutex::default(),
                 idle: Mutex::default(),
+                plain: Mutex::default(),
             })
         };
         lock(&self.nodes).entry(name.clone()).or_insert_with(fresh).clone()
@@ -222,6 +228,11 @@ impl Servers {
         }
     }
 
+    /// Asks on the thread that calls, if the primary is known. Who gets no good answer asks again by [`Servers::ask`].
+    pub(crate) fn ask_quickly(&self, key: &[u8], command: &Cmd) -> Option<RedisResult<Value>> {
+        self.remembered(key).map(|node| node.ask_quickly(command))
+    }
+
     /// Asks the primary of `key`, follows it elsewhere, and gives up after `patience`.
     pub(crate) async fn ask(
         &self,
@@ -331,6 +342,24 @@ impl Node {
         let client = Client::open(self.info.clone())?;
         let connecting = client.get_multiplexed_async_connection_with_config(&config);
         timeout(PATIENCE, connecting).await.unwrap_or_else(|_| Err(timed_out()))
+    }
+
+    fn ask_quickly(&self, command: &Cmd) -> RedisResult<Value> {
+        let idle = lock(&self.plain).pop();
+        let mut connection = match idle {
+            Some(connection) => connection,
+            None => {
+                let connection =
+                    Client::open(self.info.clone())?.get_connection_with_timeout(QUICK)?;
+                connection.set_read_timeout(Some(QUICK))?;
+                connection
+            }
+        };
+        let reply = connection.req_command(command);
+        if !reply.as_ref().is_err_and(is_broken) {
+            lock(&self.plain).push(connection);
+        }
+        reply.and_then(Value::extract_error)
     }
 
     /// An idle connection, or a new one.
