@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::ask::{Ask, TIDYING, is_true, millis};
 use crate::error::{Error, is_broken, is_not_held, is_passing};
+use crate::held::{Held, NEVER, NOT_YET, SHORT, State, is_over, look_after, nurse};
 use crate::servers::{Line, PATIENCE, lock};
 use crate::{Hold, Inner, Options};
 
@@ -37,87 +38,12 @@ pub(crate) struct Level {
     held: Option<Arc<Held>>,
 }
 
-/// What became of a hold.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum State {
-    Held,
-    Lost,
-    Released,
-}
-
-/// From a first level to the last one's release, or to the loss.
-pub(crate) struct Held {
-    pub(crate) token: u64,
-    options: Options,
-    pub(crate) state: watch::Sender<State>,
-    pub(crate) deadline: watch::Sender<Instant>,
-    line: Mutex<Option<Line>>,
-    stop: watch::Sender<bool>,
-    kept: tokio::sync::Mutex<()>,
-    /// Whether tasks look after it: not yet, yes, no longer to begin.
-    care: AtomicU8,
-    /// A release was sent, and its answer is missing.
-    is_left: AtomicBool,
-}
-
-const NOT_YET: u8 = 0;
-const CARED_FOR: u8 = 1;
-const NEVER: u8 = 2;
-
-/// How soon a hold is looked after, and the shortest lease for which that is soon enough.
-const NURSING: Duration = Duration::from_millis(50);
-const SHORT: Duration = Duration::from_secs(1);
-
-/// A hold that was just granted to a thread. Most locks are released before there is anything to renew, and two tasks for each would
-/// cost more than the lock.
-pub(crate) type Newborn = (Arc<Entry>, Arc<Held>, Instant);
-
 impl Drop for Entry {
     fn drop(&mut self) {
         let mut entries = registry();
         if entries.get(&self.identity).is_some_and(|entry| entry.strong_count() == 0) {
             entries.remove(&self.identity);
         }
-    }
-}
-
-impl Held {
-    pub(crate) fn owner(&self) -> &str {
-        &self.options.owner
-    }
-
-    /// Also right after this process slept, when nobody has told yet.
-    pub(crate) fn is_held(&self) -> bool {
-        *self.state.borrow() == State::Held && Instant::now() < *self.deadline.borrow()
-    }
-
-    pub(crate) fn lose(&self) {
-        self.state.send_if_modified(|state| {
-            let is_news = *state == State::Held;
-            if is_news {
-                *state = State::Lost;
-            }
-            is_news
-        });
-    }
-
-    /// Says that no task looks after it, and sees to it that none ever will.
-    fn needs_no_care(&self) -> bool {
-        let never = self.care.compare_exchange(NOT_YET, NEVER, Ordering::AcqRel, Ordering::Acquire);
-        never.is_ok() || never == Err(NEVER)
-    }
-
-    fn extend(&self, deadline: Instant) {
-        self.deadline.send_if_modified(|now| {
-            let is_later = deadline > *now;
-            *now = deadline.max(*now);
-            is_later
-        });
-    }
-
-    /// A signal takes time to be heard, so a hold is given up so long before its deadline.
-    fn margin(&self) -> Duration {
-        (self.options.lease / 20).clamp(Duration::from_millis(5), Duration::from_secs(1))
     }
 }
 
@@ -303,7 +229,7 @@ impl Entry {
     }
 
     /// Renews every third of the lease until it is stopped or the hold is lost.
-    async fn keep(self: Arc<Entry>, inner: Arc<Inner>, held: Arc<Held>, sent: Instant) {
+    pub(crate) async fn keep(self: Arc<Entry>, inner: Arc<Inner>, held: Arc<Held>, sent: Instant) {
         let _kept = held.kept.lock().await;
         let lease = held.options.lease;
         let soon = (lease / 30).clamp(Duration::from_millis(10), Duration::from_secs(1));
@@ -471,53 +397,9 @@ impl Entry {
     }
 }
 
-/// Renews and watches from now on.
-fn look_after(inner: &Arc<Inner>, (entry, held, sent): Newborn) {
-    let care = held.care.compare_exchange(NOT_YET, CARED_FOR, Ordering::AcqRel, Ordering::Acquire);
-    if care.is_ok() {
-        tokio::spawn(entry.keep(inner.clone(), held.clone(), sent));
-        tokio::spawn(watch_deadline(held));
-    }
-}
-
-/// Looks after what was granted lately, until for a second nothing was.
-async fn nurse(inner: Arc<Inner>) {
-    let mut idle = 0;
-    while idle < 20 {
-        sleep(NURSING).await;
-        let newborn = std::mem::take(&mut *lock(&inner.newborn));
-        idle = if newborn.is_empty() { idle + 1 } else { 0 };
-        for one in newborn {
-            look_after(&inner, one);
-        }
-    }
-    inner.is_nursed.store(false, Ordering::Release);
-    // What came between the last look and that.
-    for one in std::mem::take(&mut *lock(&inner.newborn)) {
-        look_after(&inner, one);
-    }
-}
-
 async fn end_of(ended: Option<&mut watch::Receiver<bool>>) {
     if let Some(ended) = ended {
         is_true(ended).await;
-    }
-}
-
-async fn is_over(state: &mut watch::Receiver<State>) {
-    let _ = state.wait_for(|state| *state != State::Held).await;
-}
-
-/// Tells of the loss shortly before the deadline, whatever else is under way.
-async fn watch_deadline(held: Arc<Held>) {
-    let (mut deadline, mut state) = (held.deadline.subscribe(), held.state.subscribe());
-    loop {
-        let at = *deadline.borrow_and_update() - held.margin();
-        tokio::select! {
-            () = is_over(&mut state) => return,
-            _ = deadline.changed() => {}
-            () = sleep_until(at) => return held.lose(),
-        }
     }
 }
 

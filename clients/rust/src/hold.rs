@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use tokio::runtime::Handle;
 
-use crate::entry::{Entry, Held, State, release_later};
+use crate::entry::{Entry, release_later};
+use crate::held::{Held, State};
 use crate::{Error, Inner};
 
 /// One level of a lock that is held, renewed every third of its lease until it is released or dropped.

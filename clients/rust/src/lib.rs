@@ -21,6 +21,7 @@ mod ask;
 pub mod blocking;
 mod entry;
 mod error;
+mod held;
 mod hold;
 mod servers;
 mod turns;
@@ -54,7 +55,7 @@ pub(crate) struct Inner {
     name: String,
     count: AtomicU64,
     /// Holds that nobody watches yet, and whether somebody will look after them.
-    newborn: Mutex<Vec<entry::Newborn>>,
+    newborn: Mutex<Vec<held::Newborn>>,
     is_nursed: AtomicBool,
 }
 
