@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::ask::{Ask, TIDYING, is_true, millis};
 use crate::error::{Error, is_broken, is_not_held, is_passing};
-use crate::held::{Held, NEVER, NOT_YET, SHORT, State, is_over, look_after, nurse};
+use crate::held::{Held, NOT_YET, SHORT, State, is_over, look_after, nurse};
 use crate::servers::{Line, PATIENCE, lock};
 use crate::{Hold, Inner, Options};
 
@@ -189,8 +189,7 @@ impl Entry {
         let deadline = sent + options.lease;
         if let Some(held) = &level.held {
             held.extend(deadline);
-            // One whose release was under way is looked after again.
-            let _ = held.care.compare_exchange(NEVER, NOT_YET, Ordering::AcqRel, Ordering::Acquire);
+            held.revive();
             if session.is_some() {
                 *lock(&held.line) = session;
             }
@@ -205,6 +204,7 @@ impl Entry {
             stop: watch::Sender::new(false),
             kept: tokio::sync::Mutex::default(),
             care: AtomicU8::new(NOT_YET),
+            sleeper: Mutex::default(),
             is_left: AtomicBool::new(false),
         });
         level.held = Some(held.clone());

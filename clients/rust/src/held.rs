@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::entry::Entry;
@@ -30,13 +31,16 @@ pub(crate) struct Held {
     pub(crate) kept: tokio::sync::Mutex<()>,
     /// Whether tasks look after it: not yet, yes, no longer to begin.
     pub(crate) care: AtomicU8,
+    /// What waits until there is something to renew.
+    pub(crate) sleeper: Mutex<Option<AbortHandle>>,
     /// A release was sent, and its answer is missing.
     pub(crate) is_left: AtomicBool,
 }
 
 pub(crate) const NOT_YET: u8 = 0;
 const CARED_FOR: u8 = 1;
-pub(crate) const NEVER: u8 = 2;
+const ASLEEP: u8 = 3;
+const NEVER: u8 = 2;
 
 /// How soon a hold is looked after, and the shortest lease for which that is soon enough.
 const NURSING: Duration = Duration::from_millis(50);
@@ -66,10 +70,24 @@ impl Held {
         });
     }
 
-    /// Says that no task looks after it, and sees to it that none ever will.
+    fn turn(&self, from: u8, to: u8) -> bool {
+        self.care.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Says that no task renews it, and sees to it that none ever will.
     pub(crate) fn needs_no_care(&self) -> bool {
-        let never = self.care.compare_exchange(NOT_YET, NEVER, Ordering::AcqRel, Ordering::Acquire);
-        never.is_ok() || never == Err(NEVER)
+        if self.turn(ASLEEP, NEVER) {
+            if let Some(task) = lock(&self.sleeper).take() {
+                task.abort();
+            }
+            return true;
+        }
+        self.turn(NOT_YET, NEVER) || self.care.load(Ordering::Acquire) == NEVER
+    }
+
+    /// One whose release was under way is to be looked after again.
+    pub(crate) fn revive(&self) {
+        self.turn(NEVER, NOT_YET);
     }
 
     pub(crate) fn extend(&self, deadline: Instant) {
@@ -86,12 +104,25 @@ impl Held {
     }
 }
 
-/// Renews and watches from now on.
+/// Renews and watches from now on. Most locks are released before there is anything to renew: until then one task sleeps,
+/// which the release ends.
 pub(crate) fn look_after(inner: &Arc<Inner>, (entry, held, sent): Newborn) {
-    let care = held.care.compare_exchange(NOT_YET, CARED_FOR, Ordering::AcqRel, Ordering::Acquire);
-    if care.is_ok() {
-        tokio::spawn(entry.keep(inner.clone(), held.clone(), sent));
-        tokio::spawn(watch_deadline(held));
+    let is_urgent = held.options.lease < SHORT || lock(&held.line).is_some();
+    if !held.turn(NOT_YET, if is_urgent { CARED_FOR } else { ASLEEP }) {
+        return;
+    }
+    let (inner, asleep) = (inner.clone(), held.clone());
+    let task = tokio::spawn(async move {
+        if !is_urgent {
+            sleep_until(sent + held.options.lease / 3).await;
+        }
+        if is_urgent || held.turn(ASLEEP, CARED_FOR) {
+            tokio::spawn(watch_deadline(held.clone()));
+            entry.keep(inner, held, sent).await;
+        }
+    });
+    if !is_urgent {
+        *lock(&asleep.sleeper) = Some(task.abort_handle());
     }
 }
 

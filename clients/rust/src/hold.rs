@@ -105,10 +105,10 @@ impl Hold {
     /// [`Error::Lost`] when the hold ended before: others may have worked at the same time.
     /// [`Error::Unavailable`] when the server could not be told before the lease was over.
     pub async fn release(mut self) -> Result<(), Error> {
+        // Dropped on its way, this is done once more by the drop of the hold, which changes nothing if it was done.
+        let outcome = self.entry.release(&self.inner, &self.held).await;
         self.is_released = true;
-        let (inner, entry, held) = (self.inner.clone(), self.entry.clone(), self.held.clone());
-        let releasing = self.runtime.spawn(async move { entry.release(&inner, &held).await });
-        releasing.await.unwrap_or(Err(Error::Lost))
+        outcome
     }
 }
 
