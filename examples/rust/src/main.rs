@@ -42,9 +42,17 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     Ok(())
 }
 
-async fn count(locker: Locker, mut connection: MultiplexedConnection) -> Result<(), rlock_client::Error> {
+async fn count(
+    locker: Locker,
+    mut connection: MultiplexedConnection,
+) -> Result<(), rlock_client::Error> {
     let hold = locker.lock("rust:counter").wait(WAIT).acquire().await?;
-    let count: Option<u32> = redis::cmd("GET").arg("rust:count").query_async(&mut connection).await?;
-    redis::cmd("SET").arg("rust:count").arg(count.unwrap_or(0) + 1).exec_async(&mut connection).await?;
+    let count: Option<u32> =
+        redis::cmd("GET").arg("rust:count").query_async(&mut connection).await?;
+    redis::cmd("SET")
+        .arg("rust:count")
+        .arg(count.unwrap_or(0) + 1)
+        .exec_async(&mut connection)
+        .await?;
     hold.release().await
 }
