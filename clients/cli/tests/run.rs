@@ -68,19 +68,23 @@ fn one_at_a_time_readers_together_and_permits_by_their_number() {
 #[test]
 fn a_lost_lock_ends_the_command_and_what_it_started() {
     let server = Server::start(&[]);
-    let gentle = "trap 'echo told; exit 0' TERM; sleep 60 & wait";
-    let child = server.rlock(&["run", "job", "sh", "-c", gentle]).spawn().unwrap();
-    until("it is held", || is_held(&server, "job"));
-    server.ask::<u64>("RLOCK.FORCE job");
-    let (code, out, complaint) = said(child.wait_with_output().unwrap());
+    // Forced only when the command has said what it does about TERM.
+    let ready = std::env::temp_dir().join(format!("rlock-ready-{}", server.port));
+    let said_so = format!("touch {}", ready.display());
+    let lose = |words: &[&str], trap: &str, rest: &str| {
+        let script = format!("trap '{trap}' TERM; {said_so}; {rest}");
+        let child = server.rlock(&[words, &["sh", "-c", &script]].concat()).spawn().unwrap();
+        until("the command runs", || ready.exists());
+        std::fs::remove_file(&ready).unwrap();
+        server.ask::<u64>("RLOCK.FORCE job");
+        said(child.wait_with_output().unwrap())
+    };
+    let (code, out, complaint) = lose(&["run", "job"], "echo told; exit 0", "sleep 60 & wait");
     assert_eq!((code, out.trim()), (124, "told"), "{complaint}");
     assert!(complaint.contains("the lock of job is lost"), "{complaint}");
-
-    let deaf = "trap '' TERM; while true; do sleep 1; done";
-    let child = server.rlock(&["run", "-k", "300ms", "job", "sh", "-c", deaf]).spawn().unwrap();
-    until("it is held", || is_held(&server, "job"));
-    server.ask::<u64>("RLOCK.FORCE job");
-    assert_eq!(said(child.wait_with_output().unwrap()).0, 137);
+    let (code, _, complaint) =
+        lose(&["run", "-k", "300ms", "job"], "", "while true; do sleep 1; done");
+    assert_eq!(code, 137, "{complaint}");
 }
 
 #[test]
