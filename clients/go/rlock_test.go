@@ -43,9 +43,10 @@ func TestOneAtATimeByManyGoroutines(t *testing.T) {
 func TestTheHoldDoesNotEndWithTheContextThatAcquiredIt(t *testing.T) {
 	s := start(t)
 	acquiring, cancel := context.WithTimeout(ctx, 5*time.Second)
-	hold := must(t)(s.locker().Lock(acquiring, "own", Lease(600*time.Millisecond)))
+	hold := must(t)(s.locker().Lock(acquiring, "own", Lease(2*time.Second)))
 	cancel()
-	time.Sleep(1500 * time.Millisecond) // more than two leases
+	end := hold.Deadline()
+	until(t, "it is renewed beyond its lease", func() bool { return time.Now().After(end) && hold.Deadline().After(end) })
 	if hold.Context().Err() != nil || !hold.IsHeld() || s.mode("own") != "write" {
 		t.Fatal(context.Cause(hold.Context()), s.mode("own"))
 	}

@@ -70,13 +70,14 @@ async fn a_dropped_future_leaves_nothing_and_a_dropped_hold_is_released() {
 async fn a_hold_is_its_own_and_an_owner_reenters() {
     let server = Server::start(&[]);
     let (one, two) = (locker(&server), locker(&server));
-    let lease = Duration::from_millis(600);
+    let lease = Duration::from_secs(2);
     let task = one.clone();
     let hold = tokio::spawn(async move { task.lock("own").lease(lease).acquire().await })
         .await
         .unwrap()
         .unwrap();
-    sleep(lease * 3).await;
+    let end = hold.deadline();
+    until("it is renewed beyond its lease", || Instant::now() > end && hold.deadline() > end);
     assert!(hold.is_held() && info(&server, "own").0 == "write");
     hold.release().await.unwrap();
 
