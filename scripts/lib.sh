@@ -160,6 +160,9 @@ module() {
     say "$folder/release/librlock.so"
 }
 
+# Where `cargo build --profile tools` leaves programs.
+tools_folder() { say "$(dirname "$(dirname "$(module)")")/tools"; }
+
 # private_server FOLDER: a server with the module on a free port, until this script ends. $PORT says which.
 private_server() {
     local tries
