@@ -23,18 +23,14 @@ impl Values for Locks {
     }
 
     fn unlinked(db: c_int, key: &[u8], lock: &Lock) {
-        let at = At { db, key, now: state::now() };
-        let is_told = state::with(|state| {
-            let is_own = state.removing == std::ptr::from_ref(lock).addr();
-            if !is_own {
-                state.manager.key_left(at, lock);
-            }
-            !is_own
-        });
-        if is_told {
-            timers::settle();
-            closing::settle(closing::During::Callback);
+        // The module's own doing was told already.
+        if state::with(|state| state.removing == std::ptr::from_ref(lock).addr()) {
+            return;
         }
+        let at = At { db, key, now: state::now() };
+        state::with(|state| state.manager.key_left(at, lock));
+        timers::settle();
+        closing::settle(closing::During::Callback);
     }
 
     fn lost(db: c_int, key: &[u8], is_evicted: bool) {

@@ -30,8 +30,12 @@ pub fn decide<'a>(ctx: &Ctx, name: &Name<'_>, input: Input<'a>) -> Result<Reply,
         return Err(Fault::ReadOnly);
     }
     let effects = carry_out(ctx, ctx.selected_db(), name, input)?;
-    timers::settle();
-    closing::settle(closing::During::Command(ctx));
+    let (next, is_closing) =
+        state::with(|state| (state.manager.next_call(), state.manager.has_closing()));
+    timers::set(next);
+    if is_closing {
+        closing::settle(closing::During::Command(ctx));
+    }
     Ok(effects.reply)
 }
 

@@ -99,7 +99,11 @@ fn ring() {
 /// Sets the timers to what the manager wants to be asked next. To be called after whatever may have
 /// changed that.
 pub fn settle() {
-    let next = state::with(|state| state.manager.next_call());
+    set(state::with(|state| state.manager.next_call()));
+}
+
+/// Sets the timers to what the manager said it wants to be asked next.
+pub fn set(next: Next) {
     if next == Next::default() {
         return;
     }

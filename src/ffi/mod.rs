@@ -30,7 +30,7 @@ pub use filter::{Caller, Closing, knows_callers, silence, unsilence};
 pub use key::{Content, Key};
 use libc::{c_char, c_int, c_void};
 use redis_module::{ContextFlags, raw};
-pub use timers::{after, when_readable};
+pub use timers::{after, epoch_us, when_readable};
 pub use value::{Values, lock_count};
 
 /// Memory comes from the server, so that it counts towards `maxmemory`. Outside of a server there
