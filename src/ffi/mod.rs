@@ -15,6 +15,7 @@ mod context;
 mod filter;
 mod key;
 mod register;
+mod server;
 mod timers;
 mod users;
 mod value;
@@ -29,7 +30,8 @@ pub use context::Gate;
 pub use filter::{Caller, Closing, knows_callers, silence, unsilence};
 pub use key::{Content, Key};
 use libc::{c_char, c_int, c_void};
-use redis_module::{ContextFlags, raw};
+use redis_module::{ContextFlags, RedisValue, raw};
+pub use server::Change;
 pub use timers::{after, epoch_us, when_readable};
 pub use value::{Values, lock_count};
 
@@ -126,6 +128,15 @@ fn keeps_replies_aside() -> bool {
 /// A grant is told in the very call that answers a blocked connection, even while a script runs.
 pub fn tells_at_once() -> bool {
     TELLS_AT_ONCE.load(Relaxed)
+}
+
+/// The text of a reply; `None` where it is none.
+pub fn text_of(reply: RedisValue) -> Option<String> {
+    match reply {
+        RedisValue::SimpleString(text) | RedisValue::BulkString(text) => Some(text),
+        RedisValue::StringBuffer(text) => String::from_utf8(text).ok(),
+        _ => None,
+    }
 }
 
 /// No text of ours has a NUL: names are escaped.
