@@ -73,12 +73,16 @@ python_is_there() { python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))
 
 # The package that an example imports, as `make clients` builds it: its file.
 package() {
-    local line
-    line=$(scripts/clients.sh build "$1" | sed -n '/^ok\|^SKIPPED\|^FAILED/{p;q}')
+    local said=$home/$1.package line
+    scripts/clients.sh build "$1" >"$said" 2>&1 || true
+    line=$(grep -E '^(ok|SKIPPED|FAILED) ' "$said" | sed -n 1p) || true
     case $line in
         ok*) say "${line##* }" ;;
         SKIPPED*) skip "${line#*: }" ;;
-        *) die "the package does not build: $line" ;;
+        *)
+            cat "$said"
+            die 'the package does not build'
+            ;;
     esac
 }
 
@@ -95,8 +99,9 @@ try_node() {
     [ "$(node -p 'process.versions.node.split(".")[0]')" -ge 20 ] || skip 'no node 20'
     local package
     package=$(package node) || {
+        local code=$?
         say "$package"
-        return 77
+        return $code
     }
     copied node
     cd "$home/node"
@@ -129,17 +134,9 @@ try_go() {
     grep -q 'told: rlock: the hold was lost  may write: false' "$home/go/said"
 }
 
-# The package from this checkout, and then the example as a user of it would build it.
 try_java() {
-    command -v java && command -v mvn || skip 'no java with mvn'
+    package java # and installs it into .tools/m2
     copied java
-    if [ ! -e "$home/java.installed" ] || [ -n "$(find clients/java -name src -newer "$home/java.installed" -o -path '*/src/*' -newer "$home/java.installed")" ]; then
-        mkdir -p "$home/tree/clients"
-        cp LICENSE-MIT LICENSE-APACHE "$home/tree/"
-        cp -Rp clients/java "$home/tree/clients/"
-        maven "$home/tree/clients/java" install -pl core,jedis -am -DskipTests -Dmaven.javadoc.skip -Dmaven.source.skip
-        touch "$home/java.installed"
-    fi
     maven "$home/java" compile dependency:copy-dependencies
     cd "$home/java"
     run java -cp 'target/classes:target/dependency/*' Example

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from resp import Refused, ask, lock_info, section
@@ -255,6 +256,20 @@ def matches(value, wanted):
     return value == wanted and isinstance(value, bool) == isinstance(wanted, bool)
 
 
+def tokens(docs):
+    """The commands and the words of their options in a reply of COMMAND DOCS."""
+    for name, about in zip(docs[::2], docs[1::2]):
+        yield name.upper()
+        yield from _tokens(about)
+
+
+def _tokens(about):
+    if isinstance(about, list):
+        yield from (after for word, after in zip(about, about[1:]) if word == "token")
+        for part in about:
+            yield from _tokens(part)
+
+
 class Session:
     """All that is run: servers are started when they are first needed, and serve every runner."""
 
@@ -263,6 +278,7 @@ class Session:
         self.topologies = {}
         self.threads = ThreadPoolExecutor(16)
         self.counts = {"ok": 0, "FAILED": 0, "n/a": 0}
+        self.skipped = Counter()
         files = sorted((HERE / "script").glob("*.json"))
         self.scenarios = [scenario for file in files for scenario in json.loads(file.read_text())]
 
@@ -280,7 +296,7 @@ class Session:
                     if self.wants(scenario, kind):
                         runner = self.play(scenario, kind, runner, command)
             runner.end()
-        return self.counts
+        return self.counts, self.skipped
 
     def wants(self, scenario, kind):
         return (
@@ -290,13 +306,9 @@ class Session:
         )
 
     def knows(self, word, address):
-        """Is it in the module's help, or, for what is not to be seen there, in what it does?"""
-        if word == "DEPTH-NOTHELD":
-            try:
-                ask(address, "RLOCK.ACQUIRE", "{k}:none", "nobody", "DEPTH", "2")
-            except Refused as refused:
-                return str(refused).startswith("NOTHELD") or str(refused).startswith("MOVED")
-        return word in str(ask(address, "RLOCK.HELP"))
+        """Has the server that option of RLOCK.ACQUIRE, or that command? It says so itself."""
+        known = ask(address, "COMMAND", "DOCS", "RLOCK.ACQUIRE", *([word] if "." in word else []))
+        return word in set(tokens(known))
 
     def play(self, scenario, kind, runner, command):
         start = time.monotonic()
@@ -307,7 +319,7 @@ class Session:
         topology = self.topology(kind)
         word = scenario.get("module")
         if word and not self.knows(word, topology.primary("k")):
-            self.tell("n/a", runner, kind, scenario, f"the module has no {word}")
+            self.skipped[f"{kind}: {scenario['name']}: the server has no {word}"] += 1
             return runner
         if runner.process.poll() is not None:
             runner = Runner(runner.name, command)
@@ -374,14 +386,17 @@ def main():
                 session.close()
 
         if args.bench or args.jobs == 1:
-            counts = [play(0, args.runner)]
+            played = [play(0, args.runner)]
         else:
             with ThreadPoolExecutor(args.jobs) as pool:
-                counts = list(pool.map(play, range(len(args.runner)), [[runner] for runner in args.runner]))
+                played = list(pool.map(play, range(len(args.runner)), [[runner] for runner in args.runner]))
     if args.bench:
         return 0
-    ok, bad, none = (sum(count[name] for count in counts) for name in ("ok", "FAILED", "n/a"))
-    print(f"{ok} passed, {bad} failed, {none} n/a")
+    skipped = sum((more for _, more in played), Counter())
+    for what, times in skipped.items():
+        print(f"SKIPPED {what} ({times} runner{'s' * (times > 1)})")
+    ok, bad, none = (sum(counts[name] for counts, _ in played) for name in ("ok", "FAILED", "n/a"))
+    print(f"{ok} passed, {bad} failed, {skipped.total()} skipped, {none} n/a")
     return 1 if bad else 0
 
 
