@@ -7,8 +7,9 @@
 #   clients.sh short [LANGUAGE...]   builds them, the short form of the conformance script: part of `make test`
 #   clients.sh bench [LANGUAGE...]   what a free acquire and release cost beside the bare commands
 #
-# SERVERS="default valkey-9.1" chooses the servers of `test`, JOBS how many runners are played at a time (2). A language is a folder clients/LANGUAGE with a package.sh,
-# which defines what is done in it:
+# SERVERS="default valkey-9.1" chooses the servers of `test`, JOBS how many runners are played at a time (2; 4 in the short
+# form). A language is a folder clients/LANGUAGE with a package.sh, which defines what is done in it:
+#   package_tools     skips (below) where a tool is missing; may be left out
 #   package_build     builds the package; the last line that it prints names the file
 #   package_runners   prints a line NAME=COMMAND for each of its conformance runners
 #   package_test      its own tests and foreign suites, on the server at $PORT; prints lines `ok …`, `FAILED …`, `SKIPPED …`
@@ -36,7 +37,8 @@ main() {
     case $what in
         build) ;;
         test) for name in ${SERVERS:-default}; do conformance "$name" --jobs "${JOBS:-2}"; done ;;
-        short) conformance default --short --on standalone --jobs "${JOBS:-2}" ;;
+        # Most of it is waiting for a lease or a wait to end.
+        short) conformance default --short --on standalone --jobs "${JOBS:-4}" ;;
         bench) conformance default --bench 10000 ;;
         *) die "usage: $0 build|test|short|bench [LANGUAGE...]" ;;
     esac
@@ -90,7 +92,12 @@ count() {
 
 # Builds the package, unless it is there and was built of the very same files.
 build() {
-    local stamp=$home/$1.built files
+    local stamp=$home/$1.built files said
+    said=$(in_package "$1" package_tools 2>&1) || {
+        skipped=$((skipped + 1))
+        say "SKIPPED $1 package: ${said##*$'\n'}"
+        return 1
+    }
     files=$(find "clients/$1" Cargo.toml -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum)
     if [ "$(sed -n 1p "$stamp" 2>/dev/null)" = "$files" ] && [ -f "$(sed -n 2p "$stamp")" ]; then
         passed=$((passed + 1))
@@ -199,5 +206,7 @@ fetched() {
 }
 
 python_is_there() { python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' && python3 -c 'import venv, ensurepip'; }
+
+package_tools() { :; }
 
 main "$@"

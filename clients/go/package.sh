@@ -1,6 +1,8 @@
 # shellcheck shell=bash
 # Sourced by scripts/clients.sh.
 
+package_tools() { go_here; }
+
 package_build() {
     go_here
     cmp LICENSE-MIT clients/go/LICENSE-MIT

@@ -1,9 +1,12 @@
 # shellcheck shell=bash
 # Sourced by scripts/clients.sh.
 
-package_build() {
+package_tools() {
     command -v node && command -v npm || skip 'no node with npm'
     [ "$(node -p 'process.versions.node.split(".")[0]')" -ge 20 ] || skip 'no node 20'
+}
+
+package_build() {
     local tree
     tree=$(copied node)
     cd "$tree"

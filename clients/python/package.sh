@@ -3,8 +3,9 @@
 
 venv=$home/python
 
+package_tools() { python_is_there || skip 'no Python 3.11 with venv'; }
+
 package_build() {
-    python_is_there || skip 'no Python 3.11 with venv'
     local tree
     tree=$(copied python)
     fetched "$venv" clients/python/requirements-test.txt fetch_python
