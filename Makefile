@@ -1,8 +1,8 @@
 # Shortcuts only: each does one thing, in scripts/. `make` lists them.
-.PHONY: help build run test lint matrix matrix-table mutants model fuzz abuse torture chaos moves valgrind bench bench-gate examples demo install dist audit clean
+.PHONY: help build run test lint matrix matrix-table mutants model fuzz abuse torture chaos moves valgrind bench bench-gate examples clients clients-test clients-bench demo install dist audit clean
 
 help:
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
 
 build: ## the module: target/release/librlock.so
 	@scripts/setup.sh && . .tools/env && cargo build --release --locked
@@ -51,6 +51,15 @@ bench: ## beside what would be used instead: docs/benchmarks.md (QUICK=1; SERVER
 
 bench-gate: ## allocations and instructions as recorded (RECORD=1), the core's steps beside 10 000 others
 	@scripts/bench.sh gate
+
+clients: ## the client packages of each language, into .tools/clients
+	@scripts/clients.sh build
+
+clients-test: ## their own tests, foreign suites and one conformance script for all (SERVERS="default valkey-9.1")
+	@scripts/clients.sh test
+
+clients-bench: ## what a free acquire and release by each package cost beside the bare commands
+	@scripts/clients.sh bench
 
 examples: ## each language's example, by its own client, on a private server
 	@scripts/examples.sh

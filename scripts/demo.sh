@@ -5,8 +5,10 @@ set -euo pipefail
 cd "$root"
 scripts/setup.sh
 . "$tools/env"
+say 'compiling the module (the first time takes some minutes, later ones a moment)'
 cargo build --quiet --release --locked
 # By itself: together the two would share other features, and the module be built once more.
-cargo build --quiet --release --locked -p rlock-example
+say 'compiling the demo: examples/rust with the client in clients/rust'
+cargo build --quiet --profile tools --locked -p rlock-example
 private_server "$tools/demo"
-"$(dirname "$(module)")/demo"
+"$(tools_folder)/demo"

@@ -5,7 +5,7 @@
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
-[ $# -gt 0 ] || set -- python node go java rust prometheus alerts rlock-top
+[ $# -gt 0 ] || set -- python node go java rust prometheus alerts
 home=$tools/examples
 
 main() {
@@ -71,12 +71,25 @@ copied() {
 
 python_is_there() { python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' && python3 -c 'import venv, ensurepip'; }
 
+# The package that an example imports, as `make clients` builds it: its file.
+package() {
+    local said=$home/$1.package line
+    scripts/clients.sh build "$1" >"$said" 2>&1 || true
+    line=$(grep -E '^(ok|SKIPPED|FAILED) ' "$said" | sed -n 1p) || true
+    case $line in
+        ok*) say "${line##* }" ;;
+        SKIPPED*) skip "${line#*: }" ;;
+        *)
+            cat "$said"
+            die 'the package does not build'
+            ;;
+    esac
+}
+
 try_python() {
     python_is_there || skip 'no Python 3.11 with venv'
-    fetched python examples/python/requirements.txt fetch_python "$PWD/examples/python/requirements.txt"
-    run "$home/python/bin/python" -B examples/python/check.py
-    run "$home/python/bin/python" -B examples/python/check_async.py
-    run "$home/python/bin/python" -B examples/python/replicated.py
+    package python # and installs it
+    run "$tools/clients/python/bin/python" -B examples/python/lock.py
 }
 
 fetch_python() { python3 -m venv . && bin/python -m pip install --quiet -r "$1"; }
@@ -84,51 +97,68 @@ fetch_python() { python3 -m venv . && bin/python -m pip install --quiet -r "$1";
 try_node() {
     command -v node && command -v npm || skip 'no node with npm'
     [ "$(node -p 'process.versions.node.split(".")[0]')" -ge 20 ] || skip 'no node 20'
+    local package
+    package=$(package node) || {
+        local code=$?
+        say "$package"
+        return $code
+    }
     copied node
-    fetched node examples/node/package-lock.json npm ci --no-audit --no-fund
     cd "$home/node"
-    run node check-session-lock.mjs
-    run node check-ticket-lock.mjs
+    fetched_in_place "$package" npm install --no-audit --no-fund --no-save "$package"
+    run node lock.mjs
+}
+
+# As `fetched`, in the folder that this is.
+fetched_in_place() {
+    local file=$1
+    shift
+    cmp -s "$file" fetched && return
+    "$@" || skip 'what it depends on could not be fetched'
+    cp "$file" fetched
 }
 
 try_go() {
     command -v go || skip 'no go'
-    copied go
+    mkdir -p "$home/go"
     # A cache that can be removed, and no other toolchain than the one that is here.
     export GOPATH=$home/go/path GOCACHE=$home/go/cache GOFLAGS='-modcacherw -mod=readonly' GOTOOLCHAIN=local
-    cd "$home/go"
-    [ "$(go list -m 2>&1)" = rlock ] || skip "$(go list -m 2>&1 | tail -n 1)"
+    cd examples/go
+    [ "$(go list -m 2>&1)" = example ] || skip "$(go list -m 2>&1 | tail -n 1)"
     go mod download || skip 'what it depends on could not be fetched'
     go vet .
-    go test -count=1 -timeout 120s .
+    go build -o "$home/go/example" .
+    run "$home/go/example" | tee "$home/go/said"
+    grep -q 'counted: 10' "$home/go/said"
+    grep -q 'a reader shares: true  a writer enters: false' "$home/go/said"
+    grep -q 'told: rlock: the hold was lost  may write: false' "$home/go/said"
 }
 
 try_java() {
-    command -v java && command -v mvn || skip 'no java with mvn'
+    package java # and installs it into .tools/m2
     copied java
+    maven "$home/java" compile dependency:copy-dependencies
     cd "$home/java"
-    if ! cmp -s pom.xml fetched; then
-        maven compile dependency:copy-dependencies || {
-            maven dependency:copy-dependencies || skip 'what it depends on could not be fetched'
-            exit 1
-        }
-        cp pom.xml fetched
-    elif [ -n "$(find src -newer target/compiled)" ]; then
-        maven --offline compile
-    fi
-    touch target/compiled
-    run java -cp 'target/classes:target/dependency/*' rlock.Check
+    run java -cp 'target/classes:target/dependency/*' Example
 }
 
-maven() { mvn --quiet --batch-mode -Dmaven.repo.local="$home/m2" "$@"; }
+# maven FOLDER ARGUMENT...: fetches what is missing; where that fails, this is skipped.
+maven() {
+    local folder=$1 log=$home/maven.log
+    shift
+    (cd "$folder" && mvn --quiet --batch-mode -Dmaven.repo.local="$tools/m2" "$@") >"$log" 2>&1 && return
+    cat "$log"
+    ! grep -qE 'Could not transfer|Could not find artifact|Unknown host|Cannot access' "$log" ||
+        skip 'what it depends on could not be fetched'
+    exit 1
+}
 
-try_rust() { crate rlock-example; }
-
-try_rlock_top() { crate rlock-top; }
-
-crate() {
-    cargo test --quiet --locked --no-run -p "$1"
-    run cargo test --quiet --locked -p "$1"
+try_rust() {
+    cargo build --quiet --locked --profile tools -p rlock-example
+    run "$(tools_folder)/rlock-example" | tee "$home/rust.said"
+    grep -q 'counted: 10' "$home/rust.said"
+    grep -q 'a reader shares: true  a writer enters: false' "$home/rust.said"
+    grep -q 'may write: false  released: Err(Lost)' "$home/rust.said"
 }
 
 try_prometheus() {

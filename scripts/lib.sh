@@ -160,6 +160,9 @@ module() {
     say "$folder/release/librlock.so"
 }
 
+# Where `cargo build --profile tools` leaves programs.
+tools_folder() { say "$(dirname "$(dirname "$(module)")")/tools"; }
+
 # private_server FOLDER: a server with the module on a free port, until this script ends. $PORT says which.
 private_server() {
     local tries
@@ -167,7 +170,7 @@ private_server() {
     for tries in 1 2 3 4 5; do
         PORT=$((20000 + RANDOM % 10000))
         "$tools/servers/default/redis-server" --port "$PORT" --bind 127.0.0.1 --dir "$1" --save '' \
-            --notify-keyspace-events KEd --loadmodule "$(module)" >"$1/log" 2>&1 &
+            --notify-keyspace-events KEd --loadmodule "${RLOCK_MODULE:-$(module)}" >"$1/log" 2>&1 &
         server_pid=$!
         while kill -0 $server_pid 2>/dev/null; do
             # Another's server on that port would answer as well, but not with our process id.

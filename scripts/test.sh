@@ -24,15 +24,21 @@ export RLOCK_SERVER=${RLOCK_SERVER:-$tools/servers/default/redis-server}
 export RLOCK_CLI=${RLOCK_CLI:-$tools/servers/default/redis-cli}
 run_tests -p rlock
 run_torture
-# Each language's example counts as one test; one whose tools are missing says SKIPPED.
-say '== scripts/examples.sh'
-lines=$(mktemp "$tools/examples.XXXXXX")
-scripts/examples.sh 2>&1 | tee "$lines" || true
-read -r p f s < <(awk '/^ok / { p++ } /^FAILED / { f++ } /^SKIPPED / { s++ } END { print p + 0, f + 0, s + 0 }' "$lines")
-rm -f "$lines"
-# A run that ended before its first example failed as well.
-[ $((p + f + s)) -gt 0 ] || f=1
-passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+# Each language's example and package counts as one test, and so does each scenario of the clients' conformance script;
+# what lacks its tools says SKIPPED.
+run_lines() {
+    local lines p f s
+    say "== $*"
+    lines=$(mktemp "$tools/lines.XXXXXX")
+    "$@" 2>&1 | tee "$lines" || true
+    read -r p f s < <(awk '/^[0-9]+ passed, [0-9]+ failed/ { p = $1; f = $3; s = $5 } END { print p + 0, f + 0, s + 0 }' "$lines")
+    # A run that ended before its sum failed as well.
+    grep -qE '^[0-9]+ passed, [0-9]+ failed' "$lines" || f=1
+    rm -f "$lines"
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+}
+run_lines scripts/examples.sh
+run_lines scripts/clients.sh short
 gate=0
 scripts/bench.sh gate || gate=$?
 case $gate in

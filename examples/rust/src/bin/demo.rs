@@ -10,12 +10,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redis::{Client, Connection, RedisResult};
-use rlock_example::{Guard, Mode};
+use rlock_client::blocking::{Hold, Locker};
 
 type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
 
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 const WAIT: Duration = Duration::from_secs(5);
+
+#[derive(Clone, Copy, PartialEq)]
+enum Mode {
+    Read,
+    Write,
+}
 
 fn main() -> Outcome {
     if env::args().nth(1).as_deref() == Some("hold") {
@@ -56,13 +62,19 @@ fn visit(me: &str, mode: Mode, comes_after_ms: u64, stays_ms: u64) -> Outcome {
     Ok(guard.release()?)
 }
 
-fn enter(key: &str, me: &str, mode: Mode) -> Result<Guard, rlock_example::Error> {
+fn enter(key: &str, me: &str, mode: Mode) -> Result<Hold, rlock_client::Error> {
     let asked = Instant::now();
     say(me, if mode == Mode::Read { "asks to read" } else { "asks to write" });
-    let guard = Guard::acquire(&client()?, key, me, mode, WAIT)?;
+    let guard = acquire(key, me, mode)?;
     let waited = asked.elapsed().as_millis();
     say(me, &format!("holds it, token {}, after {waited} ms", guard.token()));
     Ok(guard)
+}
+
+/// By a session: the hold ends with the process.
+fn acquire(key: &str, me: &str, mode: Mode) -> Result<Hold, rlock_client::Error> {
+    let request = Locker::new(client()?)?.lock(key).owner(me).session().wait(WAIT);
+    if mode == Mode::Read { request.read().acquire() } else { request.acquire() }
 }
 
 fn kill_a_worker() -> Outcome {
@@ -82,7 +94,7 @@ fn kill_a_worker() -> Outcome {
 
 /// What the process does that `kill_a_worker` starts.
 fn hold_until_killed() -> Outcome {
-    let guard = Guard::acquire(&client()?, "job", "kim", Mode::Write, WAIT)?;
+    let guard = acquire("job", "kim", Mode::Write)?;
     println!("{}", guard.token());
     loop {
         thread::park();

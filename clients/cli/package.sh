@@ -1,0 +1,15 @@
+# shellcheck shell=bash
+# Sourced by scripts/clients.sh.
+
+package_build() {
+    cargo build --quiet --locked --profile tools -p rlock-cli
+    "$(tools_folder)/rlock" --help | grep -q 'rlock run KEY'
+    say "$(tools_folder)/rlock"
+}
+
+package_runners() { :; }
+
+package_test() {
+    . clients/rust/package.sh
+    cargo_tests rlock-cli 'rlock tests'
+}

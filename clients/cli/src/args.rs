@@ -1,0 +1,269 @@
+//! The words of the command line.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::servers::Where;
+
+/// What `--help` prints.
+pub const USAGE: &str = "\
+rlock run KEY [options] [--] COMMAND...  run a command while holding the lock of KEY
+rlock top [options] [URL]                a live view: queues, holders, waiters, rates
+rlock who KEY [options]                  who holds KEY, and who waits for it
+rlock queues [options]                   the longest queues
+
+The server, for all of them:
+  -u, --url URL       redis://[[user]:password@]host[:port][/db], rediss:// for TLS; again for more nodes.
+                      Else $RLOCK_URL, else redis://127.0.0.1:6379. $REDISCLI_AUTH is a password that is in no URL
+  --cluster           the URLs are nodes of a Cluster
+  --sentinel NAME     the URLs are Sentinels, which know the primary by NAME
+  --cacert FILE       trust this authority instead of the system's; --cert FILE, --key FILE: who we are
+
+run:
+  -w, --wait TIME     wait so long at most; 0 or -n is not at all. Unless said: as long as it takes
+  --read              the read lock, which is shared
+  --limit N           one of N permits
+  --lease TIME        how long the lock outlives a machine that vanishes (30)
+  --acks N            granted only once N replicas have acknowledged it
+  --max-queue N       refused where so many wait already
+  --owner NAME        who holds; unless said host/process/number
+  -E, --conflict-exit-code N   the exit code when the lock is not acquired (1)
+  -k, --kill-after TIME        a command that outlives the loss of the lock by so long is killed (5)
+  --foreground        leave the command in this process group: it may read from the terminal, and only it is ended
+top:
+  --once              one look, printed
+  -n, --count N       so many locks (100)
+queues:
+  -n, --count N       so many locks (20)
+
+TIME is in seconds, or with a unit: 500ms, 10s, 2m, 1h.
+The command has RLOCK_KEY, RLOCK_TOKEN and RLOCK_OWNER in its environment. When the lock is lost it gets TERM, then KILL.
+Exit codes: the command's; 128 + n when signal n ended it; 1 not acquired; 124 the lock was lost (137: and KILL was
+needed); 125 rlock itself failed; 126 the command cannot be run; 127 it is not found.";
+
+/// A command line that was understood.
+#[derive(Debug)]
+pub enum Job {
+    /// `rlock run`
+    Run(Box<Run>),
+    /// `rlock top`
+    Top {
+        /// Which servers.
+        at: Where,
+        /// One look, printed.
+        is_once: bool,
+        /// How many locks.
+        count: usize,
+    },
+    /// `rlock who`
+    Who {
+        /// Which servers.
+        at: Where,
+        /// Which lock.
+        key: String,
+    },
+    /// `rlock queues`
+    Queues {
+        /// Which servers.
+        at: Where,
+        /// How many locks.
+        count: usize,
+    },
+    /// `--help`
+    Help,
+}
+
+/// What `rlock run` is to do.
+#[derive(Debug, Default)]
+pub struct Run {
+    /// Which servers.
+    pub at: Where,
+    /// What is locked.
+    pub key: String,
+    /// The command and its words.
+    pub command: Vec<String>,
+    /// How long to wait; none is as long as it takes.
+    pub wait: Option<Duration>,
+    /// The read lock.
+    pub is_read: bool,
+    /// One of so many permits.
+    pub limit: Option<u32>,
+    /// How long the lock outlives a machine that vanishes.
+    pub lease: Option<Duration>,
+    /// Acknowledged by so many replicas.
+    pub acks: Option<u32>,
+    /// Refused where so many wait.
+    pub max_queue: Option<u32>,
+    /// Who holds.
+    pub owner: Option<String>,
+    /// The exit code when the lock is not acquired.
+    pub conflict: Option<u8>,
+    /// How long a command may outlive the loss of the lock.
+    pub kill_after: Option<Duration>,
+    /// In this process group.
+    pub is_foreground: bool,
+}
+
+/// Understands the words after the program's name.
+///
+/// # Errors
+/// A line that says what is wrong.
+pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Job, String> {
+    let mut words: VecDeque<String> = words.into_iter().collect();
+    let Some(job) = words.pop_front() else {
+        return Err("say what to do: run, top, who or queues".into());
+    };
+    if matches!(job.as_str(), "-h" | "--help" | "help") {
+        return Ok(Job::Help);
+    }
+    if !matches!(job.as_str(), "run" | "top" | "who" | "queues") {
+        return Err(format!("'{job}' is none of run, top, who, queues"));
+    }
+    let (mut run, mut is_once, mut count, mut free) = (Run::default(), false, None, Vec::new());
+    while let Some(word) = words.pop_front() {
+        let (name, given) = match word.split_once('=') {
+            Some((name, value)) if name.starts_with("--") => {
+                (name.to_owned(), Some(value.to_owned()))
+            }
+            _ => (word.clone(), None),
+        };
+        let mut value =
+            || given.clone().or_else(|| words.pop_front()).ok_or(format!("{name} needs a value"));
+        match (job.as_str(), name.as_str()) {
+            (_, "-h" | "--help") => return Ok(Job::Help),
+            (_, "-u" | "--url") => run.at.urls.push(value()?),
+            (_, "--cluster") => run.at.is_cluster = true,
+            (_, "--sentinel") => run.at.sentinel = Some(value()?),
+            (_, "--cacert") => run.at.authority = Some(value()?),
+            (_, "--cert") => run.at.certificate = Some(value()?),
+            (_, "--key") => run.at.key = Some(value()?),
+            ("top", "--once") => is_once = true,
+            ("top" | "queues", "-n" | "--count") => count = Some(number(&name, &value()?, 1000)?),
+            ("run", "-w" | "--wait") => run.wait = Some(time(&name, &value()?)?),
+            ("run", "-n") => run.wait = Some(Duration::ZERO),
+            ("run", "--read") => run.is_read = true,
+            ("run", "--limit") => run.limit = Some(number(&name, &value()?, 1_000_000)?),
+            ("run", "--lease") => run.lease = Some(time(&name, &value()?)?),
+            ("run", "--acks") => run.acks = Some(number(&name, &value()?, 16)?),
+            ("run", "--max-queue") => run.max_queue = Some(number(&name, &value()?, 1_000_000)?),
+            ("run", "--owner") => run.owner = Some(value()?),
+            ("run", "-E" | "--conflict-exit-code") => {
+                run.conflict = Some(number(&name, &value()?, u8::MAX)?)
+            }
+            ("run", "-k" | "--kill-after") => run.kill_after = Some(time(&name, &value()?)?),
+            ("run", "--foreground") => run.is_foreground = true,
+            ("run", "--") => run.command.extend(words.drain(..)),
+            (_, option) if option.len() > 1 && option.starts_with('-') => {
+                return Err(format!("'{option}' is no option of rlock {job}"));
+            }
+            // The first word is the key, the second begins the command, whose options are its own.
+            ("run", _) if run.key.is_empty() => run.key = word,
+            ("run", _) => {
+                run.command.push(word);
+                run.command.extend(words.drain(..));
+            }
+            ("top", url) if url.contains("://") => run.at.urls.push(word),
+            _ => free.push(word),
+        }
+    }
+    let at = || run.at.clone();
+    match (job.as_str(), free.as_slice()) {
+        ("run", []) if run.key.is_empty() => Err("say which key to lock".into()),
+        ("run", []) if run.command.is_empty() => Err("say which command to run".into()),
+        ("run", []) => Ok(Job::Run(Box::new(run))),
+        ("top", []) => Ok(Job::Top { at: at(), is_once, count: count.unwrap_or(100) }),
+        ("who", [key]) => Ok(Job::Who { at: at(), key: key.clone() }),
+        ("who", []) => Err("say which key to look at".into()),
+        ("queues", []) => Ok(Job::Queues { at: at(), count: count.unwrap_or(20) }),
+        (_, [first, ..]) => Err(format!("'{first}' is one word too many")),
+        _ => Err("say what to do: run, top, who or queues".into()),
+    }
+}
+
+fn number<T: TryFrom<u64> + std::fmt::Display>(
+    name: &str,
+    text: &str,
+    most: T,
+) -> Result<T, String> {
+    let wrong = || format!("{name} is a whole number up to {most}, not '{text}'");
+    let number = text.parse::<u64>().map_err(|_| wrong())?;
+    let is_less = most.to_string().parse::<u64>().is_ok_and(|most| number <= most);
+    T::try_from(number).ok().filter(|_| is_less).ok_or_else(wrong)
+}
+
+fn time(name: &str, text: &str) -> Result<Duration, String> {
+    let (digits, unit) = match text.find(|c: char| c.is_ascii_alphabetic()) {
+        Some(at) => text.split_at(at),
+        None => (text, "s"),
+    };
+    let unit = match unit {
+        "ms" => 0.001,
+        "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        _ => f64::NAN,
+    };
+    let seconds = digits.parse::<f64>().map_or(f64::NAN, |count| count * unit);
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(time) if time <= Duration::from_secs(7 * 24 * 3600) => Ok(time),
+        _ => Err(format!(
+            "{name} is a time like 10, 500ms, 2m or 1h, up to seven days, not '{text}'"
+        )),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Job, String> {
+        parse(line.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn the_commands_own_options_are_left_to_it() {
+        let Ok(Job::Run(run)) = parsed("run backup --wait 500ms --limit=3 ls -w x --read") else {
+            panic!()
+        };
+        assert_eq!(
+            (run.key.as_str(), run.command.join(" ").as_str()),
+            ("backup", "ls -w x --read")
+        );
+        assert_eq!(
+            (run.wait, run.limit, run.is_read),
+            (Some(Duration::from_millis(500)), Some(3), false)
+        );
+        let Ok(Job::Run(run)) = parsed("run -n --lease 1.5m backup -- -odd") else { panic!() };
+        assert_eq!(
+            (run.wait, run.command.as_slice()),
+            (Some(Duration::ZERO), ["-odd".to_owned()].as_slice())
+        );
+        assert_eq!(run.lease, Some(Duration::from_secs(90)));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (line, text) in [
+            ("", "say what to do"),
+            ("fly", "none of run, top, who, queues"),
+            ("run", "which key"),
+            ("run k", "which command"),
+            ("run k --wait soon ls", "--wait is a time like 10"),
+            ("run k --wait -1 ls", "--wait is a time like 10"),
+            ("run k --limit many ls", "--limit is a whole number up to 1000000"),
+            ("run k --acks 17 ls", "--acks is a whole number up to 16"),
+            ("run k --wait", "--wait needs a value"),
+            ("run k --quick ls", "'--quick' is no option of rlock run"),
+            ("who", "which key"),
+            ("who a b", "'a' is one word too many"),
+            ("queues -n 0x", "--count is a whole number"),
+        ] {
+            let error = parsed(line).map(drop).unwrap_err();
+            assert!(
+                error.contains(text) || error.replace("-n", "--count").contains(text),
+                "{line}: {error}"
+            );
+        }
+    }
+}

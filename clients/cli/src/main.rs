@@ -1,0 +1,44 @@
+//! Run a command under a lock, and see who holds and who waits.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use rlock_cli::args::{Job, USAGE, parse};
+use rlock_cli::{run, show, top};
+
+/// As `timeout` has it: rlock itself failed.
+const FAILED: u8 = 125;
+
+fn main() -> ExitCode {
+    let mut words = std::env::args().skip(1).peekable();
+    if words.next_if(|word| word == run::CHILD).is_some() {
+        return ExitCode::from(run::become_command(words));
+    }
+    let outcome = match parse(words) {
+        Ok(Job::Help) => print(USAGE),
+        Ok(Job::Run(job)) => run::run(&job),
+        Ok(Job::Top { at, is_once: true, count }) => {
+            top::once(&at, count).and_then(|page| print(&page))
+        }
+        Ok(Job::Top { at, count, .. }) => top::live(&at, count).map(|()| 0),
+        Ok(Job::Who { at, key }) => show::who(&at, &key).and_then(|page| print(&page)),
+        Ok(Job::Queues { at, count }) => show::queues(&at, count).and_then(|page| print(&page)),
+        Err(wrong) => Err(format!("{wrong}\nrlock --help says more")),
+    };
+    match outcome {
+        Ok(code) => ExitCode::from(code),
+        Err(trouble) => {
+            eprintln!("rlock: {trouble}");
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+/// A reader that has gone (`rlock queues | head`) is no trouble.
+fn print(page: &str) -> Result<u8, String> {
+    let mut out = std::io::stdout().lock();
+    match writeln!(out, "{}", page.trim_end()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.to_string()),
+        _ => Ok(0),
+    }
+}

@@ -1,0 +1,186 @@
+//! `rlock run`: a command while a lock is held. The hold is a session's, so it ends with this process, and with the
+//! machine's connection; and this process ends the command when the hold is lost.
+
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use rlock_client::{Error, Hold};
+use rustix::process::{
+    Pid, Signal, getppid, kill_process, kill_process_group, set_parent_process_death_signal,
+};
+use tokio::process::{Child, Command};
+use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
+use tokio::time::{Instant, sleep_until};
+
+use crate::args::Run;
+use crate::servers::Trouble;
+
+/// The first word of a process that is to become the command.
+pub const CHILD: &str = "--become-the-command";
+
+const NOT_FOUND: u8 = 127;
+const CANNOT_RUN: u8 = 126;
+const LOST: u8 = 124;
+const LOST_AND_KILLED: u8 = 137;
+
+/// Holds, runs, releases, and says the exit code.
+///
+/// # Errors
+/// What kept the command from being run.
+pub fn run(job: &Run) -> Result<u8, Trouble> {
+    // One thread: the command is to get a signal when the thread that started it ends.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| e.to_string())?;
+    runtime.block_on(hold_and_run(job))
+}
+
+/// Becomes the command, which from now on dies with its parent: a command must not go on without the lock when
+/// `rlock` itself is killed.
+#[must_use]
+pub fn become_command(mut words: impl Iterator<Item = String>) -> u8 {
+    let parent = words.next();
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    let is_orphan = getppid().map(|pid| pid.as_raw_nonzero().to_string()) != parent;
+    let Some(program) = words.next() else { return CANNOT_RUN };
+    if is_orphan {
+        return CANNOT_RUN;
+    }
+    let error = std::process::Command::new(&program).args(words).exec();
+    eprintln!("rlock: {program}: {error}");
+    if error.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN }
+}
+
+async fn hold_and_run(job: &Run) -> Result<u8, Trouble> {
+    let mut signals = Forwarded::new().map_err(|error| error.to_string())?;
+    let acquired = tokio::select! {
+        acquired = acquire(job) => acquired?,
+        ended = signals.next() => return Ok(by_signal(ended)), // gave up waiting, and left nothing behind
+    };
+    let hold = match acquired {
+        Ok(hold) => hold,
+        Err(Error::NotAcquired) => return Ok(job.conflict.unwrap_or(1)),
+        Err(error) => return Err(error.to_string()),
+    };
+    let code = supervise(job, &hold, &mut signals).await;
+    match (hold.release().await, code) {
+        (Err(Error::Lost), Ok(0)) => {
+            eprintln!("rlock: the lock was lost before the command ended");
+            Ok(LOST)
+        }
+        (_, code) => code,
+    }
+}
+
+async fn acquire(job: &Run) -> Result<Result<Hold, Error>, Trouble> {
+    let mut request = job.at.locker()?.lock(&job.key).session();
+    if job.is_read {
+        request = request.read();
+    }
+    if let Some(wait) = job.wait {
+        request = request.wait(wait);
+    }
+    if let Some(limit) = job.limit {
+        request = request.limit(limit);
+    }
+    if let Some(lease) = job.lease {
+        request = request.lease(lease);
+    }
+    if let Some(acks) = job.acks {
+        request = request.acks(acks);
+    }
+    if let Some(most) = job.max_queue {
+        request = request.max_queue(most);
+    }
+    if let Some(owner) = &job.owner {
+        request = request.owner(owner);
+    }
+    Ok(request.acquire().await)
+}
+
+fn start(job: &Run, hold: &Hold) -> Result<Child, Trouble> {
+    let this = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = Command::new(this);
+    command.arg(CHILD).arg(std::process::id().to_string()).args(&job.command);
+    command
+        .env("RLOCK_KEY", &job.key)
+        .env("RLOCK_TOKEN", hold.token().to_string())
+        .env("RLOCK_OWNER", hold.owner());
+    if !job.is_foreground {
+        command.process_group(0); // what the command starts is to end with it
+    }
+    command.spawn().map_err(|error| error.to_string())
+}
+
+async fn supervise(job: &Run, hold: &Hold, signals: &mut Forwarded) -> Result<u8, Trouble> {
+    let mut child = start(job, hold)?;
+    let id = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+    let tell = |signal: Signal| {
+        if let Some(id) = id {
+            let _ = if job.is_foreground {
+                kill_process(id, signal)
+            } else {
+                kill_process_group(id, signal)
+            };
+        }
+    };
+    let (mut is_lost, mut killed, mut kill_at) = (false, false, None);
+    loop {
+        tokio::select! {
+            status = child.wait() => {
+                let status = status.map_err(|error| error.to_string())?;
+                return Ok(match (is_lost, killed) {
+                    (false, _) => code_of(status),
+                    (true, false) => LOST,
+                    (true, true) => LOST_AND_KILLED,
+                });
+            }
+            () = hold.lost(), if !is_lost => {
+                eprintln!("rlock: the lock of {} is lost; ending the command", job.key);
+                tell(Signal::TERM);
+                is_lost = true;
+                kill_at = Some(Instant::now() + job.kill_after.unwrap_or(Duration::from_secs(5)));
+            }
+            () = sleep_until(kill_at.unwrap_or_else(Instant::now)), if kill_at.is_some() => {
+                tell(Signal::KILL);
+                (killed, kill_at) = (true, None);
+            }
+            signal = signals.next() => tell(signal),
+        }
+    }
+}
+
+fn code_of(status: ExitStatus) -> u8 {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(CANNOT_RUN)
+}
+
+fn by_signal(signal: Signal) -> u8 {
+    u8::try_from(128 + signal.as_raw()).unwrap_or(CANNOT_RUN)
+}
+
+/// Signals that are meant for the command.
+struct Forwarded([(Signals, Signal); 4]);
+
+impl Forwarded {
+    fn new() -> std::io::Result<Forwarded> {
+        Ok(Forwarded([
+            (signal(SignalKind::terminate())?, Signal::TERM),
+            (signal(SignalKind::interrupt())?, Signal::INT),
+            (signal(SignalKind::hangup())?, Signal::HUP),
+            (signal(SignalKind::quit())?, Signal::QUIT),
+        ]))
+    }
+
+    async fn next(&mut self) -> Signal {
+        let Forwarded([terminate, interrupt, hangup, quit]) = self;
+        tokio::select! {
+            _ = terminate.0.recv() => terminate.1,
+            _ = interrupt.0.recv() => interrupt.1,
+            _ = hangup.0.recv() => hangup.1,
+            _ = quit.0.recv() => quit.1,
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Where the servers are, and how to be let in.
+
+use std::fs;
+use std::time::Duration;
+
+use redis::{
+    Client, ClientTlsConfig, Connection, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
+    RedisError, TlsCertificates, Value,
+};
+
+/// A server that hangs must not hang the view.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// What the command line says of the servers.
+#[derive(Debug, Default, Clone)]
+pub struct Where {
+    /// `--url`, as often as it was said.
+    pub urls: Vec<String>,
+    /// `--cluster`
+    pub is_cluster: bool,
+    /// `--sentinel`
+    pub sentinel: Option<String>,
+    /// `--cacert`
+    pub authority: Option<String>,
+    /// `--cert`
+    pub certificate: Option<String>,
+    /// `--key`
+    pub key: Option<String>,
+}
+
+/// One primary.
+#[derive(Clone)]
+pub struct Server {
+    /// Host and port, without the password.
+    pub name: String,
+    client: Client,
+}
+
+/// What goes wrong, as a line to print.
+pub type Trouble = String;
+
+impl Where {
+    /// The nodes that were named, with user, password and TLS.
+    ///
+    /// # Errors
+    /// A URL that is none, a file that cannot be read.
+    pub fn nodes(&self) -> Result<Vec<Client>, Trouble> {
+        let named = match (self.urls.as_slice(), std::env::var("RLOCK_URL")) {
+            ([], Ok(url)) => url.split_whitespace().map(str::to_owned).collect(),
+            ([], Err(_)) => vec!["redis://127.0.0.1:6379".to_owned()],
+            (urls, _) => urls.to_vec(),
+        };
+        let certificates = self.certificates()?;
+        named.iter().map(|url| client(url, certificates.as_ref())).collect()
+    }
+
+    fn certificates(&self) -> Result<Option<TlsCertificates>, Trouble> {
+        let read = |path: &Option<String>| match path {
+            None => Ok(None),
+            Some(path) => fs::read(path).map(Some).map_err(|error| format!("{path}: {error}")),
+        };
+        let (root_cert, client_cert, client_key) =
+            (read(&self.authority)?, read(&self.certificate)?, read(&self.key)?);
+        let client_tls = match (client_cert, client_key) {
+            (Some(client_cert), Some(client_key)) => {
+                Some(ClientTlsConfig { client_cert, client_key })
+            }
+            (None, None) => None,
+            _ => return Err("--cert and --key belong together".into()),
+        };
+        let is_said = root_cert.is_some() || client_tls.is_some();
+        Ok(is_said.then_some(TlsCertificates { client_tls, root_cert }))
+    }
+
+    /// All primaries, as they are now.
+    ///
+    /// # Errors
+    /// When nobody can say.
+    pub fn primaries(&self) -> Result<Vec<Server>, Trouble> {
+        let nodes = self.nodes()?;
+        match &self.sentinel {
+            Some(master) => asked(&nodes, |node| of_sentinel(node, master)),
+            None if self.is_cluster => asked(&nodes, of_cluster),
+            None => Ok(nodes.into_iter().take(1).map(Server::new).collect()),
+        }
+    }
+
+    /// For `rlock run`.
+    ///
+    /// # Errors
+    /// As [`Where::nodes`].
+    pub fn locker(&self) -> Result<rlock_client::Locker, Trouble> {
+        let nodes = self.nodes()?;
+        let infos = nodes.iter().map(|node| node.get_connection_info().clone());
+        let first = nodes.first().ok_or("no server is named")?.clone();
+        match &self.sentinel {
+            Some(master) => {
+                rlock_client::Locker::sentinel(infos, master, first.get_connection_info().clone())
+            }
+            None if self.is_cluster => rlock_client::Locker::cluster(infos),
+            None => Ok(rlock_client::Locker::new(first)),
+        }
+        .map_err(|error| error.to_string())
+    }
+}
+
+fn client(url: &str, certificates: Option<&TlsCertificates>) -> Result<Client, Trouble> {
+    // Never the URL itself: there is a password in it.
+    let wrong = |error: RedisError| {
+        format!("a URL is redis://[[user]:password@]host[:port][/db] or rediss://…: {error}")
+    };
+    let mut info = url.into_connection_info().map_err(wrong)?;
+    if let (None, Ok(password)) = (info.redis_settings().password(), std::env::var("REDISCLI_AUTH"))
+    {
+        let settings = info.redis_settings().clone().set_password(password);
+        info = info.set_redis_settings(settings);
+    }
+    match certificates {
+        Some(certificates) => Client::build_with_tls(info, certificates.clone()),
+        None => Client::open(info),
+    }
+    .map_err(|error| error.to_string())
+}
+
+/// The first answer of one of `nodes`.
+fn asked(
+    nodes: &[Client],
+    ask: impl Fn(&Client) -> Result<Vec<Server>, Trouble>,
+) -> Result<Vec<Server>, Trouble> {
+    let mut trouble = "no server is named".to_owned();
+    for node in nodes {
+        match ask(node) {
+            Ok(servers) => return Ok(servers),
+            Err(error) => trouble = format!("{}: {error}", node.get_connection_info().addr()),
+        }
+    }
+    Err(trouble)
+}
+
+fn of_sentinel(node: &Client, master: &str) -> Result<Vec<Server>, Trouble> {
+    // A Sentinel has no databases, and its password is its own.
+    let info = node.get_connection_info().clone();
+    let settings = info.redis_settings().clone().set_db(0);
+    let sentinel =
+        Client::open(info.set_redis_settings(settings)).map_err(|error| error.to_string())?;
+    let mut ask = redis::cmd("SENTINEL");
+    ask.arg("GET-MASTER-ADDR-BY-NAME").arg(master);
+    let found: Option<(String, u16)> =
+        ask.query(&mut connect(&sentinel)?).map_err(|error| error.to_string())?;
+    let (host, port) = found.ok_or_else(|| format!("Sentinel knows no '{master}'"))?;
+    Ok(vec![beside(node, &host, port)?])
+}
+
+fn of_cluster(node: &Client) -> Result<Vec<Server>, Trouble> {
+    let ranges: Vec<Vec<Value>> = redis::cmd("CLUSTER")
+        .arg("SLOTS")
+        .query(&mut connect(node)?)
+        .map_err(|error| error.to_string())?;
+    let mut servers: Vec<Server> = Vec::new();
+    for range in ranges {
+        let Some(Value::Array(primary)) = range.get(2) else { continue };
+        let [host, port, ..] = primary.as_slice() else { continue };
+        let host: String = redis::from_redis_value_ref(host).unwrap_or_default();
+        let port: u16 = redis::from_redis_value_ref(port).unwrap_or_default();
+        let server = beside(node, &host, port)?;
+        if !servers.iter().any(|known| known.name == server.name) {
+            servers.push(server);
+        }
+    }
+    if servers.is_empty() { Err("no slot has a server".into()) } else { Ok(servers) }
+}
+
+/// The server at that address, let in as `node` lets us in.
+fn beside(node: &Client, host: &str, port: u16) -> Result<Server, Trouble> {
+    let info: ConnectionInfo = node.get_connection_info().clone();
+    let own = |own: &String| if host.is_empty() { own.clone() } else { host.to_owned() };
+    let addr = match info.addr().clone() {
+        ConnectionAddr::TcpTls { host, insecure, tls_params, .. } => {
+            ConnectionAddr::TcpTls { host: own(&host), port, insecure, tls_params }
+        }
+        ConnectionAddr::Tcp(host, _) => ConnectionAddr::Tcp(own(&host), port),
+        _ => ConnectionAddr::Tcp(host.to_owned(), port),
+    };
+    Client::open(info.set_addr(addr)).map(Server::new).map_err(|error| error.to_string())
+}
+
+fn connect(client: &Client) -> Result<Connection, Trouble> {
+    let told = |error: RedisError| error.to_string();
+    let connection = client.get_connection_with_timeout(PATIENCE).map_err(told)?;
+    connection.set_read_timeout(Some(PATIENCE)).map_err(told)?;
+    Ok(connection)
+}
+
+impl Server {
+    fn new(client: Client) -> Server {
+        Server { name: client.get_connection_info().addr().to_string(), client }
+    }
+
+    /// A connection that gives up after some seconds.
+    ///
+    /// # Errors
+    /// Why there is none, with the server's name.
+    pub fn connect(&self) -> Result<Connection, Trouble> {
+        connect(&self.client).map_err(|error| format!("{}: {error}", self.name))
+    }
+}
+
+/// What a server's refusal means to whoever reads it.
+#[must_use]
+pub fn explain(error: &RedisError) -> Trouble {
+    if error.to_string().contains("unknown command") {
+        return "this server has no RLOCK module".into();
+    }
+    error.to_string()
+}

@@ -1,0 +1,108 @@
+//! `rlock who` and `rlock queues`: one look, as text.
+
+use std::fmt::Write;
+
+use redis::Connection;
+
+use crate::servers::{Server, Trouble, Where, explain};
+use crate::snapshot::{self, Lock, Snapshot};
+use crate::view::short;
+
+/// Connections to all primaries.
+///
+/// # Errors
+/// When there is one without.
+pub fn connect(servers: &[Server]) -> Result<Vec<Connection>, Trouble> {
+    servers.iter().map(Server::connect).collect()
+}
+
+/// Looks at `key` where it is; in a Cluster the server of its slot says so.
+///
+/// # Errors
+/// What the servers say.
+pub fn look(connections: &mut [Connection], key: &[u8]) -> Result<Lock, Trouble> {
+    let mut trouble = "no server has it".to_owned();
+    for connection in connections {
+        match snapshot::look(connection, key) {
+            Ok(lock) => return Ok(lock),
+            Err(error) if error.code() == Some("MOVED") => trouble = error.to_string(),
+            Err(error) => return Err(explain(&error)),
+        }
+    }
+    Err(trouble)
+}
+
+/// Who holds `key`, and who waits for it.
+///
+/// # Errors
+/// What the servers say.
+pub fn who(at: &Where, key: &str) -> Result<String, Trouble> {
+    let lock = look(&mut connect(&at.primaries()?)?, key.as_bytes())?;
+    let mut page = if lock.holders.is_empty() { format!("{key} is free\n") } else { String::new() };
+    for hold in &lock.holders {
+        let tie = match hold.session {
+            0 => format!("lease {}", short(hold.left)),
+            client => format!("session of client {client}"),
+        };
+        let depth = if hold.depth > 1 { format!(", depth {}", hold.depth) } else { String::new() };
+        let _ = writeln!(
+            page,
+            "{} holds {} for {}{depth}, {tie}, token {}",
+            hold.owner,
+            hold.mode,
+            short(hold.held),
+            hold.token
+        );
+    }
+    for wait in &lock.waiters {
+        let how = match (wait.kind.as_str(), wait.client) {
+            ("block", 0) => "blocked".to_owned(),
+            ("block", client) => format!("client {client}"),
+            _ if wait.has_turn => "ticket, has its turn".to_owned(),
+            _ => "ticket".to_owned(),
+        };
+        let limit = if wait.limit > 0 { format!(" of {}", wait.limit) } else { String::new() };
+        let still =
+            wait.left.map_or("for ever".to_owned(), |left| format!("for {} more", short(left)));
+        let _ = writeln!(
+            page,
+            "{} waits to {}{limit} since {}, {still}, {how}",
+            wait.owner,
+            wait.mode,
+            short(wait.waited)
+        );
+    }
+    let more = lock.length.saturating_sub(u64::try_from(lock.waiters.len()).unwrap_or(u64::MAX));
+    if more > 0 {
+        let _ = writeln!(page, "and {more} more wait");
+    }
+    Ok(page)
+}
+
+/// The longest queues.
+///
+/// # Errors
+/// What the servers say.
+pub fn queues(at: &Where, count: usize) -> Result<String, Trouble> {
+    let now =
+        Snapshot::take(&mut connect(&at.primaries()?)?, count).map_err(|error| explain(&error))?;
+    if now.queues.is_empty() {
+        return Ok("nobody waits".into());
+    }
+    let mut page = String::new();
+    for queue in &now.queues {
+        let held = match queue.holders.as_slice() {
+            [] => "held by nobody".to_owned(),
+            [one] => format!("held by {}", one.owner),
+            [first, others @ ..] => format!("held by {} and {} more", first.owner, others.len()),
+        };
+        let key = queue.key.escape_ascii();
+        let _ = writeln!(
+            page,
+            "{key}: {} wait, the first since {}, {held}",
+            queue.length,
+            short(queue.head_waits)
+        );
+    }
+    Ok(page)
+}

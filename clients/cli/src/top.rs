@@ -1,0 +1,179 @@
+//! `rlock top`: a live view.
+
+use std::time::{Duration, Instant};
+
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
+use ratatui::crossterm::terminal;
+use ratatui::widgets::{Paragraph, Wrap};
+use ratatui::{DefaultTerminal, Terminal};
+use redis::Connection;
+
+use crate::servers::{Server, Trouble, Where, explain};
+use crate::show::{connect, look};
+use crate::snapshot::{Lock, Snapshot};
+use crate::view;
+
+/// Often enough to see a hand-over, seldom enough that the server does not notice.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// One look, as it would be drawn.
+///
+/// # Errors
+/// What the servers say.
+pub fn once(at: &Where, count: usize) -> Result<String, Trouble> {
+    let servers = at.primaries()?;
+    let now = Snapshot::take(&mut connect(&servers)?, count).map_err(|error| explain(&error))?;
+    // Drawn on paper: what ratatui has for tests serves a printed page as well.
+    let columns = terminal::size().map_or(100, |(columns, _)| columns.max(80));
+    let rows = 9_u16.saturating_add(u16::try_from(now.queues.len()).unwrap_or(u16::MAX));
+    let mut paper =
+        Terminal::new(TestBackend::new(columns, rows)).map_err(|error| error.to_string())?;
+    let drawn = paper.draw(|frame| view::draw(frame, &name(&servers), None, &now, None));
+    drawn.map_err(|error| error.to_string())?;
+    let lines = paper.backend().buffer().content().chunks(usize::from(columns));
+    Ok(lines
+        .map(|row| {
+            row.iter().map(|cell| cell.symbol()).collect::<String>().trim_end().to_owned() + "\n"
+        })
+        .collect())
+}
+
+fn name(servers: &[Server]) -> String {
+    match servers {
+        [first, .., _] => format!("{} and {} more", first.name, servers.len() - 1),
+        [one] => one.name.clone(),
+        [] => String::new(),
+    }
+}
+
+/// Until q.
+///
+/// # Errors
+/// When there is no terminal, or the words of the command line are wrong. A server that is away is shown.
+pub fn live(at: &Where, count: usize) -> Result<(), Trouble> {
+    at.nodes()?;
+    let mut terminal = ratatui::try_init().map_err(|error| error.to_string())?;
+    let outcome = Top::new(at, count).watch(&mut terminal);
+    ratatui::restore();
+    outcome.map_err(|error| error.to_string())
+}
+
+struct Top<'a> {
+    at: &'a Where,
+    count: usize,
+    servers: Vec<Server>,
+    connections: Vec<Connection>,
+    before: Option<Snapshot>,
+    now: Option<Snapshot>,
+    chosen: usize,
+    /// Looked at closely: the key, and what was found.
+    close: Option<(Vec<u8>, Option<Lock>)>,
+    trouble: Option<Trouble>,
+}
+
+impl Top<'_> {
+    fn new(at: &Where, count: usize) -> Top<'_> {
+        let (servers, connections) = (Vec::new(), Vec::new());
+        Top {
+            at,
+            count,
+            servers,
+            connections,
+            before: None,
+            now: None,
+            chosen: 0,
+            close: None,
+            trouble: None,
+        }
+    }
+
+    fn watch(&mut self, terminal: &mut DefaultTerminal) -> std::io::Result<()> {
+        let mut next = Instant::now();
+        loop {
+            if Instant::now() >= next {
+                self.look();
+                next = Instant::now() + EVERY;
+            }
+            self.draw(terminal)?;
+            if event::poll(next.saturating_duration_since(Instant::now()))? {
+                match event::read()? {
+                    Event::Key(key) if self.press(&key) => return Ok(()),
+                    Event::Key(key) if key.code == KeyCode::Enter => next = Instant::now(),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn look(&mut self) {
+        self.trouble = self.try_to_look().err();
+        if self.trouble.is_some() {
+            // The next look connects anew, perhaps to other primaries.
+            (self.servers, self.connections) = (Vec::new(), Vec::new());
+            (self.before, self.now) = (None, None);
+        }
+    }
+
+    fn try_to_look(&mut self) -> Result<(), Trouble> {
+        if self.connections.is_empty() {
+            self.servers = self.at.primaries()?;
+            self.connections = connect(&self.servers)?;
+        }
+        if let Some((key, lock)) = &mut self.close {
+            *lock = Some(look(&mut self.connections, key)?);
+        }
+        let now =
+            Snapshot::take(&mut self.connections, self.count).map_err(|error| explain(&error))?;
+        // The choice stays with its lock, wherever that moved to.
+        if let Some(key) = self.chosen_key() {
+            self.chosen =
+                now.queues.iter().position(|queue| queue.key == key).unwrap_or(self.chosen);
+        }
+        self.chosen = self.chosen.min(now.queues.len().saturating_sub(1));
+        self.before = self.now.replace(now);
+        Ok(())
+    }
+
+    fn chosen_key(&self) -> Option<Vec<u8>> {
+        Some(self.now.as_ref()?.queues.get(self.chosen)?.key.clone())
+    }
+
+    fn draw(&self, terminal: &mut DefaultTerminal) -> std::io::Result<()> {
+        let name = name(&self.servers);
+        terminal.draw(|frame| match (&self.trouble, &self.close, &self.now) {
+            (Some(trouble), _, _) => {
+                let text = format!("{trouble}\n\ntrying again every second   q: end");
+                frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: false }), frame.area());
+            }
+            (_, Some((key, Some(lock))), _) => view::draw_lock(frame, &name, key, lock),
+            (_, _, Some(now)) => {
+                view::draw(frame, &name, self.before.as_ref(), now, Some(self.chosen))
+            }
+            _ => {}
+        })?;
+        Ok(())
+    }
+
+    /// Says whether that was the end.
+    fn press(&mut self, key: &KeyEvent) -> bool {
+        match key.code {
+            KeyCode::Char('q') => return true,
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return true,
+            KeyCode::Esc | KeyCode::Backspace | KeyCode::Left if self.close.is_some() => {
+                self.close = None
+            }
+            KeyCode::Esc => return true,
+            KeyCode::Up | KeyCode::Char('k') => self.chosen = self.chosen.saturating_sub(1),
+            KeyCode::Down | KeyCode::Char('j') => {
+                let last = self.now.as_ref().map_or(0, |now| now.queues.len().saturating_sub(1));
+                self.chosen = (self.chosen + 1).min(last);
+            }
+            KeyCode::Enter | KeyCode::Right => {
+                self.close = self.chosen_key().map(|key| (key, None))
+            }
+            _ => {}
+        }
+        false
+    }
+}

@@ -1,0 +1,260 @@
+//! What was seen as lines on a terminal: what is now, what happens per second, how long is waited and held, the longest
+//! queues, and one lock closely.
+
+use std::time::Duration;
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Style, Stylize};
+use ratatui::text::Line;
+use ratatui::widgets::{Block, Paragraph, Row, Table, TableState};
+
+use crate::snapshot::{Holder, Lock, Queue, Snapshot, Waiter};
+
+/// Counters shown as rates, with what they are called.
+const RATES: [(&str, &str); 8] = [
+    ("acquired", "acquired"),
+    ("handed_off", "handed off"),
+    ("released", "released"),
+    ("renewed", "renewed"),
+    ("refused", "refused"),
+    ("timed_out", "timed out"),
+    ("expired", "expired"),
+    ("deadlocks", "deadlocks"),
+];
+
+/// Draws `now`, with rates since `before`, which is an earlier snapshot of the same servers. `chosen` is a row.
+pub fn draw(
+    frame: &mut Frame,
+    name: &str,
+    before: Option<&Snapshot>,
+    now: &Snapshot,
+    chosen: Option<usize>,
+) {
+    let [head, body] =
+        Layout::vertical([Constraint::Length(6), Constraint::Fill(1)]).areas(frame.area());
+    let mut lines = vec![Line::from(vec![name.to_owned().bold(), state(now).into()])];
+    match before {
+        Some(before) => lines.extend(rates(before, now)),
+        None => lines.push("rates from the second look on".dim().into()),
+    }
+    lines.push(spans(before, now, "wait", "waits"));
+    lines.push(spans(before, now, "hold", "holds"));
+    frame.render_widget(Paragraph::new(lines), head);
+    let widths = [
+        Constraint::Fill(2),
+        Constraint::Length(7),
+        Constraint::Length(10),
+        Constraint::Length(5),
+        Constraint::Fill(2),
+        Constraint::Length(9),
+        Constraint::Length(9),
+    ];
+    let titles = ["LOCK", "WAITING", "FIRST FOR", "MODE", "HELD BY", "SINCE", "LEASE"];
+    let title = match (now.queues.is_empty(), chosen) {
+        (true, _) => "nobody waits",
+        (false, None) => "the longest queues",
+        (false, Some(_)) => "the longest queues   up, down: choose   Enter: look closely   q: end",
+    };
+    table(frame, body, title, &titles, &widths, now.queues.iter().map(row), chosen);
+}
+
+/// Draws one lock: who holds it, who waits for it.
+pub fn draw_lock(frame: &mut Frame, name: &str, key: &[u8], lock: &Lock) {
+    let rows =
+        u16::try_from(lock.holders.len()).unwrap_or(u16::MAX).clamp(1, frame.area().height / 3);
+    let [head, holders, waiters] = Layout::vertical([
+        Constraint::Length(2),
+        Constraint::Length(rows.saturating_add(3)),
+        Constraint::Fill(1),
+    ])
+    .areas(frame.area());
+    let state =
+        format!("   {}   held by {}   waited for by {}", lock.mode, lock.holder_count, lock.length);
+    let lines = vec![
+        Line::from(vec![key.escape_ascii().to_string().bold(), state.into()]),
+        Line::from(format!("{name}   Esc: back   q: end")).dim(),
+    ];
+    frame.render_widget(Paragraph::new(lines), head);
+    let widths = [
+        Constraint::Fill(1),
+        Constraint::Length(5),
+        Constraint::Length(5),
+        Constraint::Length(9),
+        Constraint::Length(9),
+        Constraint::Length(10),
+        Constraint::Length(16),
+    ];
+    let titles = ["HELD BY", "MODE", "DEPTH", "SINCE", "LEASE", "SESSION", "TOKEN"];
+    table(frame, holders, "holders", &titles, &widths, lock.holders.iter().map(holder_row), None);
+    let widths = [
+        Constraint::Fill(1),
+        Constraint::Length(5),
+        Constraint::Length(6),
+        Constraint::Length(9),
+        Constraint::Length(9),
+        Constraint::Length(10),
+        Constraint::Length(7),
+    ];
+    let titles = ["WAITS", "MODE", "KIND", "SINCE", "STILL", "CLIENT", "LIMIT"];
+    let title = if lock.waiters.is_empty() { "nobody waits" } else { "waiters, the first on top" };
+    table(frame, waiters, title, &titles, &widths, lock.waiters.iter().map(waiter_row), None);
+}
+
+fn table<'a>(
+    frame: &mut Frame,
+    area: Rect,
+    title: &str,
+    titles: &[&str; 7],
+    widths: &[Constraint; 7],
+    rows: impl Iterator<Item = Row<'a>>,
+    chosen: Option<usize>,
+) {
+    let table = Table::new(rows, widths)
+        .header(Row::new(titles.map(str::to_owned)).style(Style::new().bold()))
+        .row_highlight_style(Style::new().reversed())
+        .block(Block::new().title(title.to_owned()));
+    frame.render_stateful_widget(table, area, &mut TableState::new().with_selected(chosen));
+}
+
+fn state(now: &Snapshot) -> String {
+    let [locks, waiters, tickets, sessions] =
+        ["locks", "waiters", "tickets", "sessions"].map(|name| now.number(name));
+    let shut = if now.number("gate_shut") > 0 { "   NO WRITES" } else { "" };
+    format!(
+        "   locks held {locks}   blocked {waiters}   tickets {tickets}   sessions {sessions}{shut}"
+    )
+}
+
+fn rates(before: &Snapshot, now: &Snapshot) -> [Line<'static>; 2] {
+    let seconds = now.at.duration_since(before.at).as_secs_f64().max(0.001);
+    let each = RATES.map(|(name, title)| {
+        #[expect(clippy::cast_precision_loss, reason = "a count of one look")]
+        let count = now.number(name).saturating_sub(before.number(name)) as f64;
+        format!("{title} {:.0}", count / seconds)
+    });
+    let (good, other) = each.split_at(each.len() / 2);
+    [("per second: ", good), ("            ", other)]
+        .map(|(start, part)| Line::from(format!("{start}{}", part.join("   "))))
+}
+
+/// Waits or holds, from the histogram's buckets: those since the last look, or all when there is none.
+fn spans(before: Option<&Snapshot>, now: &Snapshot, kind: &str, title: &str) -> Line<'static> {
+    let since =
+        |name: &str| now.number(name).saturating_sub(before.map_or(0, |old| old.number(name)));
+    let count = since(&format!("{kind}_us_count"));
+    if count == 0 {
+        let is_told = now.numbers.contains_key(&format!("{kind}_us_count"));
+        return if is_told { Line::from(format!("{title}: none")) } else { Line::default() };
+    }
+    let prefix = format!("{kind}_us_le_");
+    let mut buckets: Vec<(u64, u64)> = now
+        .numbers
+        .keys()
+        .filter_map(|name| {
+            let bound = name.strip_prefix(&prefix)?;
+            Some((bound.parse().unwrap_or(u64::MAX), since(name)))
+        })
+        .collect();
+    buckets.sort_unstable();
+    let mean = short(Duration::from_micros(since(&format!("{kind}_us_sum")) / count));
+    let shares = [("50 %", 0.5), ("90 %", 0.9), ("99 %", 0.99), ("99.9 %", 0.999)];
+    let each = shares.map(|(name, share)| format!("{name} {}", percentile(&buckets, count, share)));
+    Line::from(format!("{title}: {count}   mean {mean}   {}", each.join("   ")))
+}
+
+/// The time that `share` of `count` did not exceed. Within a bucket, which spans a decade, they are taken to lie evenly
+/// by the logarithm of their time.
+fn percentile(buckets: &[(u64, u64)], count: u64, share: f64) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "a count is shown in two digits")]
+    let float = |number: u64| number as f64;
+    let wanted = float(count) * share;
+    let (mut floor, mut below) = (1.0_f64, 0.0);
+    for &(bound, reached) in buckets {
+        if bound == u64::MAX {
+            break;
+        }
+        let (bound, reached) = (float(bound), float(reached));
+        if reached >= wanted {
+            let part = if reached > below { (wanted - below) / (reached - below) } else { 1.0 };
+            let micros = floor * (bound / floor).powf(part);
+            return format!("~{}", short(Duration::from_secs_f64(micros / 1e6)));
+        }
+        (floor, below) = (bound, reached);
+    }
+    format!("over {}", short(Duration::from_secs_f64(floor / 1e6)))
+}
+
+fn row(queue: &Queue) -> Row<'static> {
+    let key = queue.key.escape_ascii().to_string();
+    let mut cells = vec![key, queue.length.to_string(), short(queue.head_waits)];
+    if let Some(first) = queue.holders.first() {
+        let others = queue.holders.len() - 1;
+        let others = if others == 0 { String::new() } else { format!(" +{others}") };
+        let owner = format!("{}{others}", first.owner);
+        cells.extend([first.mode.clone(), owner, short(first.held), lease(first)]);
+    }
+    Row::new(cells)
+}
+
+fn lease(hold: &Holder) -> String {
+    if hold.session == 0 { short(hold.left) } else { "session".to_owned() }
+}
+
+fn holder_row(hold: &Holder) -> Row<'static> {
+    Row::new([
+        hold.owner.clone(),
+        hold.mode.clone(),
+        hold.depth.to_string(),
+        short(hold.held),
+        short(hold.left),
+        some(hold.session),
+        hold.token.to_string(),
+    ])
+}
+
+fn waiter_row(wait: &Waiter) -> Row<'static> {
+    let kind = if wait.has_turn { "turn".to_owned() } else { wait.kind.clone() };
+    Row::new([
+        wait.owner.clone(),
+        wait.mode.clone(),
+        kind,
+        short(wait.waited),
+        wait.left.map_or("for ever".to_owned(), short),
+        some(wait.client),
+        some(wait.limit),
+    ])
+}
+
+fn some(number: u64) -> String {
+    if number == 0 { "-".to_owned() } else { number.to_string() }
+}
+
+/// A time in at most seven columns.
+#[must_use]
+pub fn short(time: Duration) -> String {
+    let (ms, s) = (time.as_millis(), time.as_secs());
+    match s {
+        0 if ms == 0 => format!("{}us", time.as_micros()),
+        0 => format!("{ms}ms"),
+        1..60 => format!("{:.1}s", time.as_secs_f64()),
+        60..3600 => format!("{}m{:02}s", s / 60, s % 60),
+        _ => format!("{}h{:02}m", s / 3600, s / 60 % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::percentile;
+
+    #[test]
+    fn percentiles_lie_within_their_bucket() {
+        // 50 below 100 us, 40 more below 1 ms, 9 more below 10 ms, one more beyond all bounds.
+        let buckets = [(100, 50), (1_000, 90), (10_000, 99), (u64::MAX, 100)];
+        assert_eq!(percentile(&buckets, 100, 0.5), "~100us");
+        assert_eq!(percentile(&buckets, 100, 0.25), "~10us");
+        assert_eq!(percentile(&buckets, 100, 0.7), "~316us");
+        assert_eq!(percentile(&buckets, 100, 0.9), "~1ms");
+        assert_eq!(percentile(&buckets, 100, 0.999), "over 10ms");
+    }
+}

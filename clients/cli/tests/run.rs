@@ -1,0 +1,133 @@
+//! `rlock run` on a real server: what the command gets, when it ends, and the exit codes.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test"
+)]
+
+mod support;
+
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use support::{Rlock, Server, said, until};
+
+fn is_held(server: &Server, key: &str) -> bool {
+    server.ask::<bool>(&format!("EXISTS {key}"))
+}
+
+fn pid(child: &Child) -> Pid {
+    Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap()
+}
+
+#[test]
+fn the_command_runs_while_the_lock_is_held_and_its_exit_code_is_passed_on() {
+    let server = Server::start(&[]);
+    let tell = "echo $RLOCK_KEY $RLOCK_OWNER $RLOCK_TOKEN; exit 7";
+    let (code, out, _) = server.run(&["run", "job", "sh", "-c", tell]);
+    let words: Vec<_> = out.split_whitespace().collect();
+    assert_eq!((code, words[0]), (7, "job"), "{out}");
+    assert!(words[1].contains('/') && words[2].parse::<u64>().unwrap() > 1_000_000, "{out}");
+    assert!(!is_held(&server, "job"));
+    let (code, ..) = server.run(&["run", "job", "sh", "-c", "kill -9 $$"]);
+    assert_eq!(code, 137);
+    let (code, _, complaint) = server.run(&["run", "job", "/no/such/command"]);
+    assert_eq!(code, 127, "{complaint}");
+    assert_eq!(server.run(&["run", "job", "/tmp"]).0, 126);
+}
+
+#[test]
+fn one_at_a_time_readers_together_and_permits_by_their_number() {
+    let server = Server::start(&[]);
+    let mut first = server.rlock(&["run", "job", "sleep", "60"]).spawn().unwrap();
+    until("it is held", || is_held(&server, "job"));
+    assert_eq!(server.run(&["run", "-n", "job", "true"]).0, 1);
+    let start = Instant::now();
+    assert_eq!(server.run(&["run", "-w", "300ms", "-E", "9", "job", "true"]).0, 9);
+    assert!(start.elapsed() >= Duration::from_millis(300));
+    // TERM ends the command, and the lock is free for the next one.
+    let next = server.rlock(&["run", "job", "true"]).spawn().unwrap();
+    until("the next one waits", || {
+        server.ask::<Vec<(String, u64, u64)>>("RLOCK.QUEUES").len() == 1
+    });
+    kill_process(pid(&first), Signal::TERM).unwrap();
+    assert_eq!(first.wait().unwrap().code(), Some(143));
+    assert_eq!(said(next.wait_with_output().unwrap()).0, 0);
+
+    let mut reader = server.rlock(&["run", "--read", "page", "sleep", "60"]).spawn().unwrap();
+    until("it is read", || is_held(&server, "page"));
+    assert_eq!(server.run(&["run", "--read", "-n", "page", "true"]).0, 0);
+    assert_eq!(server.run(&["run", "-n", "page", "true"]).0, 1);
+    kill_process(pid(&reader), Signal::TERM).unwrap();
+    reader.wait().unwrap();
+}
+
+#[test]
+fn a_lost_lock_ends_the_command_and_what_it_started() {
+    let server = Server::start(&[]);
+    // Forced only when the command has said what it does about TERM.
+    let ready = std::env::temp_dir().join(format!("rlock-ready-{}", server.port));
+    let said_so = format!("touch {}", ready.display());
+    let lose = |words: &[&str], trap: &str, rest: &str| {
+        let script = format!("trap '{trap}' TERM; {said_so}; {rest}");
+        let child = server.rlock(&[words, &["sh", "-c", &script]].concat()).spawn().unwrap();
+        until("the command runs", || ready.exists());
+        std::fs::remove_file(&ready).unwrap();
+        server.ask::<u64>("RLOCK.FORCE job");
+        said(child.wait_with_output().unwrap())
+    };
+    let (code, out, complaint) = lose(&["run", "job"], "echo told; exit 0", "sleep 60 & wait");
+    assert_eq!((code, out.trim()), (124, "told"), "{complaint}");
+    assert!(complaint.contains("the lock of job is lost"), "{complaint}");
+    let (code, _, complaint) =
+        lose(&["run", "-k", "300ms", "job"], "", "while true; do sleep 1; done");
+    assert_eq!(code, 137, "{complaint}");
+}
+
+#[test]
+fn a_server_that_is_silent_ends_the_command_before_the_lease_is_over() {
+    let server = Server::start(&[]);
+    let child = server.rlock(&["run", "--lease", "2", "job", "sleep", "60"]).spawn().unwrap();
+    until("it is held", || is_held(&server, "job"));
+    let process = server.pid();
+    kill_process(process, Signal::STOP).unwrap();
+    let start = Instant::now();
+    let (code, ..) = said(child.wait_with_output().unwrap());
+    let took = start.elapsed();
+    kill_process(process, Signal::CONT).unwrap();
+    // A renewal was sent a third of the lease before at most; releasing what is lost asks for another half second.
+    assert!(code == 124 && took < Duration::from_secs(4), "{code} after {took:?}");
+}
+
+#[test]
+fn the_command_does_not_outlive_rlock_itself() {
+    let server = Server::start(&[]);
+    let mut child =
+        server.rlock(&["run", "job", "sh", "-c", "echo $$ >&2; exec sleep 61"]).spawn().unwrap();
+    let mut line = String::new();
+    let mut complaints = std::io::BufReader::new(child.stderr.take().unwrap());
+    std::io::BufRead::read_line(&mut complaints, &mut line).unwrap();
+    let command = Pid::from_raw(line.trim().parse().unwrap()).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    until("the command ended", || test_kill_process(command).is_err());
+    until("the lock is free", || !is_held(&server, "job"));
+}
+
+#[test]
+fn what_cannot_be_done_is_said() {
+    let server = Server::start(&[]);
+    let (code, _, complaint) = server.run(&["run", "job"]);
+    assert_eq!((code, complaint.lines().next()), (125, Some("rlock: say which command to run")));
+    let (code, _, complaint) =
+        server.run(&["run", "-u", "redis://127.0.0.1:1", "-w", "200ms", "job", "true"]);
+    assert!(code == 125 && complaint.contains("the server is unavailable"), "{complaint}");
+    let (code, _, complaint) = server.run(&["run", "-u", "http://:secret@here", "job", "true"]);
+    assert!(
+        code == 125 && complaint.contains("a URL is redis://") && !complaint.contains("secret"),
+        "{complaint}"
+    );
+}

@@ -1,0 +1,189 @@
+//! The views of real servers: drawn here, and printed by the program.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test"
+)]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use rlock_cli::snapshot::{Lock, Snapshot, look};
+use rlock_cli::view;
+use support::{Rlock, Server, until};
+
+fn drawn(before: Option<&Snapshot>, now: &Snapshot) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(110, 14)).unwrap();
+    terminal.draw(|frame| view::draw(frame, "here", before, now, Some(0))).unwrap();
+    terminal.backend().to_string()
+}
+
+fn drawn_lock(key: &str, lock: &Lock) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(110, 24)).unwrap();
+    terminal.draw(|frame| view::draw_lock(frame, "here", key.as_bytes(), lock)).unwrap();
+    terminal.backend().to_string()
+}
+
+#[test]
+fn a_server_where_nobody_waits_is_shown() {
+    let server = Server::start(&[]);
+    let now = Snapshot::take(&mut [server.connect()], 10).unwrap();
+    let page = drawn(None, &now);
+    assert!(
+        page.contains("nobody waits")
+            && page.contains("locks held 0")
+            && page.contains("waits: none"),
+        "{page}"
+    );
+    server.ask::<u64>("RLOCK.ACQUIRE job ann");
+    let (code, page, complaint) = server.run(&["top", "--once"]);
+    assert!(
+        code == 0 && page.contains("locks held 1") && page.contains("nobody waits"),
+        "{page}{complaint}"
+    );
+    assert_eq!(server.run(&["queues"]), (0, "nobody waits\n".to_owned(), String::new()));
+    let (code, page, _) = server.run(&["who", "job"]);
+    assert!(
+        code == 0 && page.starts_with("ann holds write for ") && page.contains(", token "),
+        "{page}"
+    );
+    assert_eq!(server.run(&["who", "other"]), (0, "other is free\n".to_owned(), String::new()));
+}
+
+#[test]
+fn shows_the_longest_queue_first_its_holder_and_what_happens() {
+    let server = Server::start(&[]);
+    server.ask::<u64>("RLOCK.ACQUIRE top:short ann LEASE 60000");
+    server.ask::<u64>("RLOCK.ACQUIRE top:long rita READ LEASE 60000");
+    server.ask::<u64>("RLOCK.ACQUIRE top:long ron READ LEASE 60000");
+    let mut session = server.send("RLOCK.ACQUIRE top:tied sue SESSION");
+    session.recv_response().unwrap();
+    let waiting = [
+        server.send("RLOCK.ACQUIRE top:short bob BLOCK 0"),
+        server.send("RLOCK.ACQUIRE top:tied bob BLOCK 0"),
+        server.send("RLOCK.ACQUIRE top:long will BLOCK 0"),
+    ];
+    let look_now = || Snapshot::take(&mut [server.connect()], 10).unwrap();
+    let lengths = || look_now().queues.iter().map(|queue| queue.length).sum::<u64>();
+    until("three wait", || lengths() == 3);
+    let mut last = server.send("RLOCK.ACQUIRE top:long zoe READ BLOCK 60000");
+    until("four wait", || lengths() == 4);
+    let before = look_now();
+    let first = drawn(None, &before);
+    let line = |page: &str, key: &str| page.lines().position(|line| line.contains(key)).unwrap();
+    assert!(line(&first, "top:long") < line(&first, "top:short"), "{first}");
+    let words = |key: &str| {
+        let line = first.lines().find(|line| line.contains(key)).unwrap();
+        line.replace('"', "").split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let long = words("top:long");
+    assert_eq!([&long[1], &long[3], &long[4], &long[5]], ["2", "read", "rita", "+1"], "{first}");
+    let tied = words("top:tied");
+    assert_eq!((tied[1].as_str(), tied[4].as_str(), tied[6].as_str()), ("1", "sue", "session"));
+    assert!(first.contains("blocked 4   tickets 0   sessions 1"), "{first}");
+
+    // One lock closely: who holds, who waits, the first on top.
+    let lock = look(&mut server.connect(), b"top:long").unwrap();
+    let close = drawn_lock("top:long", &lock);
+    assert!(line(&close, "will") < line(&close, "zoe") && close.contains("for ever"), "{close}");
+    assert!(close.contains("held by 2   waited for by 2") && close.contains("rita"), "{close}");
+    if lock.waiters[1].client != 0 {
+        // The module says which connection waits: it can be ended.
+        let ended: u64 = server.ask(&format!("CLIENT UNBLOCK {}", lock.waiters[1].client));
+        assert_eq!((ended, last.recv_response().unwrap()), (1, redis::Value::Nil));
+    }
+    let (_, page, _) = server.run(&["who", "top:long"]);
+    assert!(
+        page.contains("rita holds read") && page.contains("will waits to write since"),
+        "{page}"
+    );
+    let (_, page, _) = server.run(&["queues"]);
+    assert!(page.starts_with("top:long: ") && page.contains("held by rita and 1 more"), "{page}");
+
+    // What happens between two looks is shown per second.
+    server.ask::<u64>("RLOCK.RELEASE top:short ann");
+    let mut now = look_now();
+    now.at = before.at + Duration::from_millis(500);
+    let second = drawn(Some(&before), &now);
+    assert!(second.contains("acquired 2   handed off 2   released 2   renewed 0"), "{second}");
+    assert!(second.contains("waits: ") && second.contains("99.9 % ~"), "{second}");
+    assert!(!second.contains("top:short"), "{second}");
+    let (_, printed, _) = server.run(&["top", "--once"]);
+    assert!(printed.contains("the longest queues") && printed.contains("top:long"), "{printed}");
+    drop(waiting);
+}
+
+#[test]
+fn passwords_come_from_the_url_or_the_environment() {
+    let server = Server::start(&["--requirepass", "open-sesame"]);
+    let out = |url: String, auth: Option<&str>| {
+        let mut command = server.rlock(&["top", "--once", &url]);
+        if let Some(auth) = auth {
+            command.env("REDISCLI_AUTH", auth);
+        }
+        support::said(command.output().unwrap())
+    };
+    let (code, _, complaint) = out(server.url(), None);
+    assert!(code == 125 && complaint.contains("NOAUTH"), "{complaint}");
+    assert_eq!(out(server.url(), Some("open-sesame")).0, 0);
+    assert_eq!(out(format!("redis://:open-sesame@127.0.0.1:{}", server.port), None).0, 0);
+}
+
+#[test]
+fn a_server_that_is_not_there_or_lacks_the_module_is_an_error() {
+    let server = Server::bare(&[]);
+    let (code, out, complaint) = server.run(&["top", "--once", "redis://127.0.0.1:1"]);
+    assert!(code == 125 && out.is_empty() && complaint.contains("refused"), "{complaint}");
+    for words in [["top", "--once"].as_slice(), &["queues"], &["who", "key"]] {
+        let (code, _, complaint) = server.run(words);
+        assert_eq!((code, complaint.as_str()), (125, "rlock: this server has no RLOCK module\n"));
+    }
+}
+
+#[test]
+fn all_primaries_of_a_cluster_are_shown_together() {
+    let words = ["--cluster-enabled", "yes", "--cluster-require-full-coverage", "no"];
+    let servers = [Server::start(&words), Server::start(&words)];
+    for (at, server) in servers.iter().enumerate() {
+        let (first, last) = [(0, 8191), (8192, 16383)][at];
+        let () = server.ask(&format!("CLUSTER ADDSLOTSRANGE {first} {last}"));
+        let () = server.ask(&format!("CLUSTER MEET 127.0.0.1 {}", servers[0].port));
+    }
+    let knows = |server: &Server| {
+        server.ask::<String>("CLUSTER INFO").contains("cluster_slots_ok:16384")
+            && server.ask::<String>("CLUSTER INFO").contains("cluster_state:ok")
+    };
+    until("they know each other", || servers.iter().all(knows));
+    // Slots 12182 and 5061.
+    server_waits(&servers[1], "foo");
+    server_waits(&servers[0], "bar");
+    let end = Instant::now() + Duration::from_secs(10);
+    let (code, page, complaint) = loop {
+        let answer = servers[0].run(&["top", "--once", "--cluster"]);
+        if answer.1.contains("tickets 2") || Instant::now() > end {
+            break answer;
+        }
+    };
+    assert!(
+        code == 0 && page.contains("foo") && page.contains("bar") && page.contains("locks held 2"),
+        "{page}{complaint}"
+    );
+    assert!(page.contains("and 1 more"), "{page}");
+    let (code, page, complaint) = servers[0].run(&["who", "--cluster", "foo"]);
+    assert!(code == 0 && page.contains("ann holds write"), "{page}{complaint}");
+    assert_eq!(servers[0].run(&["run", "--cluster", "--wait", "1", "foo", "true"]).0, 1);
+    assert_eq!(servers[0].run(&["run", "--cluster", "free", "true"]).0, 0);
+}
+
+fn server_waits(server: &Server, key: &str) {
+    server.ask::<u64>(&format!("RLOCK.ACQUIRE {key} ann LEASE 60000"));
+    assert_eq!(
+        server.ask::<redis::Value>(&format!("RLOCK.ACQUIRE {key} bob QUEUE 60000")),
+        redis::Value::Nil
+    );
+}

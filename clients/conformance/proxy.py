@@ -1,0 +1,114 @@
+"""A TCP proxy in front of the standalone server, which can lose replies, be late, and be deaf."""
+
+import asyncio
+import threading
+import time
+
+
+class Proxy:
+    def __init__(self, target):
+        self.host, self.port = target.rsplit(":", 1)
+        self.connections = set()
+        self._reset()
+        self.loop = asyncio.new_event_loop()
+        threading.Thread(target=self.loop.run_forever, daemon=True).start()
+        self.address = self._do(self._listen())
+
+    def _reset(self):
+        self.cuts = []  # [name of a command, how often]
+        self.delay = 0.0
+        self.deaf = False
+
+    def _do(self, coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(10)
+
+    async def _listen(self):
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0, backlog=1024)
+        return "127.0.0.1:%d" % server.sockets[0].getsockname()[1]
+
+    def fault(self, step):
+        async def act():
+            match step["proxy"]:
+                case "cut":
+                    self.cuts.append([step["of"].lower().encode(), step.get("times", 1)])
+                case "deaf":
+                    self.deaf = True
+                case "late":
+                    self.delay = step["ms"] / 1000
+                case "drop":
+                    self._close_all()
+                case "heal":
+                    if self.deaf:
+                        self._close_all()
+                    self._reset()
+                case other:
+                    raise ValueError(f"the proxy knows no fault {other!r}")
+
+        self._do(act())
+
+    async def _silence(self):
+        """Until the connections that were deaf are closed."""
+        while self.deaf:
+            await asyncio.sleep(0.05)
+        raise ConnectionError
+
+    def _close_all(self):
+        for writer in self.connections:
+            writer.transport.abort()
+        self.connections.clear()
+
+    def _is_cut(self, name, chunk):
+        for cut in self.cuts:
+            if cut[0] == name or (name is None and cut[0] in chunk.lower()):
+                cut[1] -= 1
+                self.cuts = [cut for cut in self.cuts if cut[1] > 0]
+                return True
+        return False
+
+    async def _serve(self, reader, writer):
+        self.connections.add(writer)
+        tasks = []
+        try:
+            if self.deaf:
+                await self._silence()
+            there, back = await asyncio.open_connection(self.host, self.port)
+            self.connections.add(back)
+            doomed = [False]  # the next reply on this connection is lost
+            tasks = [
+                asyncio.ensure_future(self._pass(reader, back, doomed, True)),
+                asyncio.ensure_future(self._pass(there, writer, doomed, False)),
+            ]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        except (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            for task in tasks:
+                task.cancel()
+            for end in (writer, *([back] if tasks else [])):
+                self.connections.discard(end)
+                end.transport.abort()
+
+    async def _pass(self, source, sink, doomed, is_request):
+        queue = asyncio.Queue()
+        sender = asyncio.ensure_future(self._send(queue, sink))
+        try:
+            while chunk := await source.read(65536):
+                if self.deaf:
+                    await self._silence()
+                if is_request:
+                    doomed[0] = doomed[0] or self._is_cut(None, chunk)
+                elif doomed[0] or self._is_cut(b"a reply", chunk):
+                    return
+                queue.put_nowait((time.monotonic() + (0 if is_request else self.delay), chunk))
+            queue.put_nowait(None)
+            await sender
+        except OSError:
+            pass
+        finally:
+            sender.cancel()
+
+    async def _send(self, queue, sink):
+        while (item := await queue.get()) is not None:
+            await asyncio.sleep(max(0.0, item[0] - time.monotonic()))
+            sink.write(item[1])
+            await sink.drain()

@@ -1,0 +1,426 @@
+#!/usr/bin/env python3
+"""Plays the script against runners, on real servers. See README.md."""
+
+import argparse
+import concurrent.futures
+import glob
+import json
+import os
+import pathlib
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from resp import Refused, ask, lock_info, section
+from servers import KINDS, TROUBLE, until
+
+HERE = pathlib.Path(__file__).parent
+SLACK = 250
+
+
+def unix_ms():
+    return time.time() * 1000
+
+
+class Runner:
+    """One runner's process, and its replies as futures."""
+
+    def __init__(self, name, command):
+        self.name = name
+        self.errors = tempfile.TemporaryFile()
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(shlex.split(command), stdin=pipe, stdout=pipe, stderr=self.errors, text=True)
+        self.futures, self.last_id = {}, 0
+        self.hello = Future()
+        threading.Thread(target=self._read, daemon=True).start()
+        try:
+            self.features = set(self.hello.result(60)["features"]) | {"standalone"}
+        except (concurrent.futures.TimeoutError, ConnectionError):
+            raise SystemExit(f"the runner {name} does not start: {self.said()}") from None
+
+    def _read(self):
+        for line in self.process.stdout:
+            try:
+                reply = json.loads(line)
+            except ValueError:
+                print(f"{self.name} wrote no JSON: {line!r}", file=sys.stderr)
+                continue
+            future = self.hello if "hello" in reply else self.futures.pop(reply.pop("id"), None)
+            if future:
+                future.at = unix_ms()
+                future.set_result(reply)
+        for future in (self.hello, *self.futures.values()):
+            if not future.done():
+                future.set_exception(ConnectionError("the runner has ended"))
+
+    def ask(self, request):
+        self.last_id += 1
+        future = Future()
+        future.id, future.began = self.last_id, time.monotonic()
+        self.futures[self.last_id] = future
+        try:
+            self.process.stdin.write(json.dumps({"id": self.last_id, **request}) + "\n")
+            self.process.stdin.flush()
+        except OSError as error:
+            raise AssertionError(f"the runner has ended: {error}") from None
+        return future
+
+    def said(self):
+        self.errors.seek(0)
+        return self.errors.read().decode(errors="replace")[-3000:]
+
+    def end(self):
+        self.process.send_signal(signal.SIGCONT)
+        self.process.kill()
+        self.process.wait()
+
+
+class Play:
+    """One scenario on one topology with one runner."""
+
+    count = 0
+
+    def __init__(self, scenario, topology, runner, threads):
+        self.scenario, self.topology, self.runner, self.threads = scenario, topology, runner, threads
+        Play.count += 1
+        self.prefix = f"conf:{runner.process.pid}:{Play.count}:"
+        self.started = {}
+        self.saved = {"slack": SLACK, "hostname": socket.gethostname(), "pid": runner.process.pid, "len": len, "all": all, "str": str}
+        self.killed = False
+
+    def run(self):
+        self.request({"do": "open", "client": "c", **self.scenario.get("open", {}), "gives": {"ok": True}})
+        for number, step in enumerate(self.scenario["steps"], 1):
+            try:
+                self.step(step)
+            except (AssertionError, *TROUBLE) as error:
+                raise AssertionError(f"step {number}: {json.dumps(step)}\n    {error}") from None
+        if not self.killed:
+            self.topology.heal()
+            self.request({"do": "close", "client": "c", "gives": {"ok": True}})
+
+    def put(self, value):
+        """`@` and `$` filled in."""
+        if isinstance(value, str) and value[:1] == "@":
+            return self.prefix + value[1:]
+        if isinstance(value, str) and value[:1] == "$":
+            return self.saved[value[1:]]
+        if isinstance(value, list):
+            return [self.put(item) for item in value]
+        if isinstance(value, dict):
+            return {key: self.put(item) for key, item in value.items()}
+        return value
+
+    def step(self, step):
+        kind = next(iter(step))
+        getattr(self, "step_" + kind)(step)
+
+    def step_do(self, step):
+        self.request(step)
+
+    def request(self, step):
+        ours = ("gives", "save", "start") if step["do"] == "lost" else ("gives", "save", "start", "within")
+        request = {k: self.put(v) for k, v in step.items() if k not in ours}
+        if request["do"] == "open":
+            request = {**self.topology.opening, **request}
+        future = self.runner.ask(request)
+        if "start" in step:
+            self.started[step["start"]] = future
+        else:
+            self.check_reply(future, step)
+
+    def check_reply(self, future, step):
+        bound = 10000 + step["within"] if step.get("do") == "lost" else step.get("within", 15000 if "do" in step else 10000)
+        try:
+            reply = future.result(bound / 1000)
+        except concurrent.futures.TimeoutError:
+            raise AssertionError("no reply in time") from None
+        except (ConnectionError, Refused) as error:
+            raise AssertionError(str(error)) from None
+        if "gives" in step:
+            wanted = self.put(step["gives"])
+            assert matches(reply, wanted), f"it gave {json.dumps(reply)}"
+        for name, field in step.get("save", {}).items():
+            self.saved[name] = reply[field]
+
+    def step_await(self, step):
+        future = self.started[step["await"]]
+        self.check_reply(future, step)
+        took = (time.monotonic() - future.began) * 1000
+        assert took >= step.get("after", 0), f"after {took:.0f} ms already"
+        if "saves_time" in step:
+            self.saved[step["saves_time"]] = future.at
+
+    def step_pending(self, step):
+        future = self.started[step["pending"]]
+        assert not future.done(), f"it has the reply {future.result()}"
+
+    def step_cancel(self, step):
+        self.request({"do": "cancel", "of": self.started[step["cancel"]].id, "gives": {"ok": True}})
+
+    def step_say(self, step):
+        words = self.put(step["say"])
+        key = next((w for w in words if w.startswith(self.prefix)), self.prefix)
+        if "start" in step:
+            address = self.said_at
+            future = self.threads.submit(ask, address, *words, timeout=60)
+            future.began = time.monotonic()
+            future.add_done_callback(lambda done: setattr(done, "at", unix_ms()))
+            self.started[step["start"]] = future
+            time.sleep(0.05)  # no more than a courtesy: steps that rely on it look at the queue
+            return
+        try:
+            reply = until_primary(lambda: ask(self.topology.primary(key), *words))
+        except Refused as refused:
+            assert "error" in step and str(refused).startswith(step["error"]), f"it replied {refused}"
+            return
+        assert "error" not in step, f"it replied {reply}"
+        assert "gives" not in step or reply == step["gives"], f"it replied {reply!r}"
+
+    @property
+    def said_at(self):
+        return self.topology.primary(self.prefix)
+
+    def step_info(self, step):
+        key, wanted, seen = self.put(step["info"]), self.put(step["until"]), [None]
+
+        def is_so():
+            seen[0] = lock_info(self.topology.primary(key), key)
+            return matches(seen[0], wanted)
+
+        try:
+            until("", is_so, step.get("within", 10000) / 1000)
+        except AssertionError:
+            raise AssertionError(f"RLOCK.INFO stays {json.dumps(seen[0])}") from None
+        for name, field in step.get("save", {}).items():
+            self.saved[name] = seen[0][field]
+
+    def step_blocked(self, step):
+        blocked = lambda: int(section(self.said_at, "clients")["blocked_clients"]) == step["blocked"]
+        until(f"{step['blocked']} blocked connections", blocked, 5)
+
+    def step_clock(self, step):
+        self.saved[step["clock"]] = unix_ms()
+
+    def step_check(self, step):
+        right = eval(step["check"], {"__builtins__": {}}, dict(self.saved))  # the script is ours
+        known = {k: v for k, v in self.saved.items() if k in step["check"]}
+        assert right, f"it is not so: {known}"
+
+    def step_sleep(self, step):
+        time.sleep(step["sleep"] / 1000)
+
+    def step_server(self, step):
+        self.topology.fault(step, self.put(step.get("key", "@k")))
+
+    def step_replicated(self, step):
+        self.topology.replicated(self.put(step["replicated"]))
+
+    def step_proxy(self, step):
+        self.topology.proxy.fault(step)
+
+    def step_runner(self, step):
+        match step["runner"]:
+            case "stop":
+                self.runner.process.send_signal(signal.SIGSTOP)
+            case "go":
+                self.runner.process.send_signal(signal.SIGCONT)
+            case "kill":
+                self.runner.process.kill()
+                self.runner.process.wait()
+                self.killed = True
+
+
+def until_primary(do):
+    """Does it, again while there is no primary that answers."""
+    end = time.monotonic() + 20
+    while True:
+        try:
+            return do()
+        except (OSError, StopIteration):
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.05)
+
+
+def matches(value, wanted):
+    if isinstance(wanted, dict):
+        return isinstance(value, dict) and all(key in value and matches(value[key], part) for key, part in wanted.items())
+    if isinstance(wanted, list):
+        return isinstance(value, list) and len(value) == len(wanted) and all(map(matches, value, wanted))
+    return value == wanted and isinstance(value, bool) == isinstance(wanted, bool)
+
+
+def tokens(docs):
+    """The commands and the words of their options in a reply of COMMAND DOCS."""
+    for name, about in zip(docs[::2], docs[1::2]):
+        yield name.upper()
+        yield from _tokens(about)
+
+
+def _tokens(about):
+    if isinstance(about, list):
+        yield from (after for word, after in zip(about, about[1:]) if word == "token")
+        for part in about:
+            yield from _tokens(part)
+
+
+class Session:
+    """All that is run: servers are started when they are first needed, and serve every runner."""
+
+    def __init__(self, args, runners, folder):
+        self.args, self.runners, self.folder = args, runners, folder
+        self.topologies = {}
+        self.threads = ThreadPoolExecutor(16)
+        self.counts = {"ok": 0, "FAILED": 0, "n/a": 0}
+        self.skipped = Counter()
+        files = sorted((HERE / "script").glob("*.json"))
+        self.scenarios = [scenario for file in files for scenario in json.loads(file.read_text())]
+
+    def topology(self, kind):
+        if kind not in self.topologies:
+            self.topologies[kind] = KINDS[kind](self.args.server, self.args.module, self.folder)
+        return self.topologies[kind]
+
+    def play_all(self):
+        for text in self.runners:
+            name, _, command = text.partition("=")
+            runner = Runner(name, command)
+            for kind in self.args.on.split(","):
+                for scenario in self.scenarios:
+                    if self.wants(scenario, kind):
+                        runner = self.play(scenario, kind, runner, command)
+            runner.end()
+        return self.counts, self.skipped
+
+    def wants(self, scenario, kind):
+        return (
+            kind in scenario.get("on", ["standalone"])
+            and (scenario.get("short") or not self.args.short)
+            and self.args.only in scenario["name"]
+        )
+
+    def knows(self, word, address):
+        """Has the server that option of RLOCK.ACQUIRE, or that command? It says so itself."""
+        known = ask(address, "COMMAND", "DOCS", "RLOCK.ACQUIRE", *([word] if "." in word else []))
+        return word in set(tokens(known))
+
+    def play(self, scenario, kind, runner, command):
+        start = time.monotonic()
+        lacks = {kind, *scenario.get("needs", [])} - runner.features
+        if lacks:
+            self.tell("n/a", runner, kind, scenario, f"lacks {', '.join(sorted(lacks))}")
+            return runner
+        word = scenario.get("module")
+        if word and not self.knows(word, self.topology(kind).primary("k")):
+            self.skipped[f"{kind}: {scenario['name']}: the server has no {word}"] += 1
+            return runner
+        for tries in range(3):
+            if runner.process.poll() is not None:
+                runner = Runner(runner.name, command)
+            before = self.kept_waiting(runner, kind)
+            try:
+                Play(scenario, self.topology(kind), runner, self.threads).run()
+                self.tell("ok", runner, kind, scenario, f"{time.monotonic() - start:.1f} s")
+                break
+            except AssertionError as error:
+                after = self.kept_waiting(runner, kind)
+                said = f"{error}\n    {runner.said()}".rstrip()
+                runner.end()
+                self.mend(kind)
+            # What is about time says nothing where the machine was too busy to let somebody run.
+            stalled = max((after[thread] - before.get(thread, 0) for thread in after), default=0)
+            if stalled <= SLACK or tries == 2:
+                self.tell("FAILED", runner, kind, scenario, said)
+                break
+            print(f"again  {runner.name} {kind}: {scenario['name']} (a thread waited {stalled:.0f} ms for a processor: {said})")
+        return runner
+
+    def kept_waiting(self, runner, kind):
+        """Of each thread of the driver, the runner and the servers: for how long it was ready and did not run, in ms."""
+        waited = {}
+        for pid in (os.getpid(), runner.process.pid, *(server.process.pid for server in self.topology(kind).servers)):
+            for path in glob.glob(f"/proc/{pid}/task/*/schedstat"):
+                try:
+                    waited[path] = int(pathlib.Path(path).read_text().split()[1]) / 1e6
+                except (OSError, IndexError):
+                    pass  # the thread has ended
+        return waited
+
+    def mend(self, kind):
+        """After a failure: the servers as they were, or new ones."""
+        try:
+            self.topologies[kind].heal()
+        except (AssertionError, SystemExit, *TROUBLE) as problem:
+            print(f"new servers for {kind}: {problem}", file=sys.stderr)
+            self.topologies.pop(kind).close()
+
+    def tell(self, result, runner, kind, scenario, more):
+        self.counts[result] += 1
+        sys.stdout.write(f"{result:6} {runner.name} {kind}: {scenario['name']} ({more})\n")
+        sys.stdout.flush()
+
+    def bench(self):
+        for text in self.runners:
+            name, _, command = text.partition("=")
+            runner = Runner(name, command)
+            topology = self.topology("standalone")
+            address = topology.primary("k")
+            ask(address, "CONFIG", "SET", "appendonly", "no")  # else it would be the disk that is measured
+            direct = {**topology.opening, "addresses": [address]}
+            runner.ask({"do": "open", "client": "b", **direct}).result(30)
+            reply = runner.ask({"do": "bench", "client": "b", "key": "bench:k", "ms": self.args.bench}).result(60 + self.args.bench / 500)
+            ratio = reply["bare"] / reply["package"]
+            print(f"{name}: {reply['package']:.0f} pairs a second, bare commands {reply['bare']:.0f}: {ratio:.2f}x the time", flush=True)
+            runner.end()
+
+    def close(self):
+        for topology in self.topologies.values():
+            topology.close()
+        self.threads.shutdown(wait=False, cancel_futures=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--server", required=True, help="redis-server or valkey-server")
+    parser.add_argument("--module", required=True, help="librlock.so")
+    parser.add_argument("--runner", action="append", required=True, help="NAME=COMMAND; may be said several times")
+    parser.add_argument("--on", default="standalone,sentinel,cluster")
+    parser.add_argument("--short", action="store_true", help="only the scenarios for `make test`")
+    parser.add_argument("--only", default="", help="only scenarios whose name contains this")
+    parser.add_argument("--bench", type=int, default=0, metavar="MS", help="no scenarios: what a free pair costs")
+    parser.add_argument("--jobs", type=int, default=1, help="so many runners at a time, each with servers of its own")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="rlock-conformance-") as folder:
+
+        def play(number, runners):
+            session = Session(args, runners, f"{folder}/{number}")
+            try:
+                return session.bench() if args.bench else session.play_all()
+            finally:
+                session.close()
+
+        if args.bench or args.jobs == 1:
+            played = [play(0, args.runner)]
+        else:
+            with ThreadPoolExecutor(args.jobs) as pool:
+                played = list(pool.map(play, range(len(args.runner)), [[runner] for runner in args.runner]))
+    if args.bench:
+        return 0
+    skipped = sum((more for _, more in played), Counter())
+    for what, times in skipped.items():
+        print(f"SKIPPED {what} ({times} runner{'s' * (times > 1)})")
+    ok, bad, none = (sum(counts[name] for counts, _ in played) for name in ("ok", "FAILED", "n/a"))
+    print(f"{ok} passed, {bad} failed, {skipped.total()} skipped, {none} n/a")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,357 @@
+// Command conformance is the runner of this package for the script that all client packages are tried by. It does what
+// it is told on standard input, a JSON object per line, and decides nothing.
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"rlock.example/rlock"
+)
+
+type request struct {
+	ID                                           int
+	As, Do, Client, Kind, Service                string
+	User, Password, Lock, Key, Mode, Owner, Hold string
+	Addresses                                    []string
+	Pool, Waiting, Lease, Limit, Maxqueue, Acks  *int
+	Wait                                         *float64
+	Session, Upgrade                             bool
+	Within, Of, Users, Times, Ms                 int
+	Counter                                      string
+}
+
+type reply map[string]any
+
+type lock struct {
+	client  *client
+	key     string
+	options []rlock.Option
+}
+
+type client struct {
+	redis  redis.UniversalClient
+	locker *rlock.Locker
+}
+
+type hold struct {
+	*rlock.Hold
+	lostAt chan int64
+}
+
+// runner keeps what the script names.
+type runner struct {
+	mu      sync.Mutex
+	out     *json.Encoder
+	clients map[string]*client
+	locks   map[string]*lock
+	holds   map[string]*hold
+	cancels map[int]context.CancelFunc
+	actors  map[string]chan request
+}
+
+func main() {
+	r := &runner{
+		out: json.NewEncoder(os.Stdout), clients: map[string]*client{}, locks: map[string]*lock{},
+		holds: map[string]*hold{}, cancels: map[int]context.CancelFunc{}, actors: map[string]chan request{},
+	}
+	r.say(reply{"hello": "go", "features": []string{
+		"cancel", "cancel-many", "sentinel", "cluster", "session", "acks", "limit", "maxqueue",
+	}})
+	lines := bufio.NewScanner(os.Stdin)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var q request
+		if err := json.Unmarshal(lines.Bytes(), &q); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		r.take(q)
+	}
+}
+
+// take does q at once, or gives it to its actor.
+func (r *runner) take(q request) {
+	if q.Do == "lost" {
+		go r.answer(q, context.Background())
+		return
+	}
+	ctx := context.Background()
+	if q.Do == "acquire" {
+		r.mu.Lock()
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithCancel(ctx)
+		r.cancels[q.ID] = cancel
+		r.mu.Unlock()
+	}
+	if q.As == "" && q.Do != "churn" && q.Do != "bench" {
+		r.answer(q, ctx)
+		return
+	}
+	actor := r.actors[q.As]
+	if actor == nil {
+		actor = make(chan request, 1000)
+		r.actors[q.As] = actor
+		go func() {
+			for q := range actor {
+				r.answer(q, r.context(q))
+			}
+		}()
+	}
+	r.keep(q, ctx)
+	actor <- q
+}
+
+var contexts sync.Map
+
+func (r *runner) keep(q request, ctx context.Context) { contexts.Store(q.ID, ctx) }
+
+func (r *runner) context(q request) context.Context {
+	ctx, _ := contexts.LoadAndDelete(q.ID)
+	return ctx.(context.Context)
+}
+
+func (r *runner) answer(q request, ctx context.Context) {
+	answer, err := r.do(q, ctx)
+	if err != nil {
+		answer = reply{"error": name(err), "text": err.Error()}
+	}
+	answer["id"] = q.ID
+	r.say(answer)
+}
+
+func (r *runner) say(answer reply) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.out.Encode(answer); err != nil {
+		os.Exit(1)
+	}
+}
+
+func name(err error) string {
+	for kind, name := range map[error]string{
+		rlock.ErrDeadlock: "Deadlock", rlock.ErrTooMany: "TooMany", rlock.ErrNoAcks: "NoAcks", rlock.ErrNoPerm: "NoPerm",
+		rlock.ErrLost: "Lost", rlock.ErrReleased: "NotHeld", context.Canceled: "Cancelled",
+	} {
+		if errors.Is(err, kind) {
+			return name
+		}
+	}
+	if errors.Is(err, rlock.ErrUnavailable) {
+		return "Unavailable"
+	}
+	return "Other"
+}
+
+func (r *runner) do(q request, ctx context.Context) (reply, error) {
+	ok := reply{"ok": true}
+	switch q.Do {
+	case "open":
+		return ok, r.open(q)
+	case "close":
+		c := r.clients[q.Client]
+		return ok, errors.Join(c.locker.Close(), c.redis.Close())
+	case "lock":
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.locks[q.Lock] = &lock{r.clients[q.Client], q.Key, options(q)}
+		return ok, nil
+	case "acquire":
+		return r.acquire(q, ctx)
+	case "release":
+		return ok, r.hold(q).Release()
+	case "state":
+		h, left := r.hold(q), int64(0)
+		if h.IsHeld() {
+			left = time.Until(h.Deadline()).Milliseconds()
+		}
+		return reply{"held": left > 0, "left": left}, nil
+	case "lost":
+		h := r.hold(q)
+		select {
+		case at := <-h.lostAt:
+			return reply{"ok": true, "at": at}, nil
+		case <-time.After(time.Duration(q.Within) * time.Millisecond):
+			return reply{"ok": false}, nil
+		}
+	case "cancel":
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.cancels[q.Of]()
+		return ok, nil
+	case "churn":
+		return r.churn(q)
+	case "bench":
+		return r.bench(q)
+	}
+	return nil, fmt.Errorf("%s is not known", q.Do)
+}
+
+func (r *runner) hold(q request) *hold {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.holds[q.Hold]
+}
+
+func (r *runner) open(q request) error {
+	size := func(n *int) int {
+		if n == nil {
+			return 0
+		}
+		return *n
+	}
+	var c redis.UniversalClient
+	switch q.Kind {
+	case "sentinel":
+		c = redis.NewFailoverClient(&redis.FailoverOptions{MasterName: q.Service, SentinelAddrs: q.Addresses,
+			Username: q.User, Password: q.Password, PoolSize: size(q.Pool)})
+	case "cluster":
+		c = redis.NewClusterClient(&redis.ClusterOptions{Addrs: q.Addresses,
+			Username: q.User, Password: q.Password, PoolSize: size(q.Pool)})
+	default:
+		c = redis.NewClient(&redis.Options{Addr: q.Addresses[0],
+			Username: q.User, Password: q.Password, PoolSize: size(q.Pool)})
+	}
+	var settings []rlock.Setting
+	if q.Waiting != nil {
+		settings = append(settings, rlock.MaxBlocked(*q.Waiting))
+	}
+	locker, err := rlock.New(c, settings...)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.clients[q.Client] = &client{c, locker}
+	return err
+}
+
+func options(q request) (o []rlock.Option) {
+	if q.Mode == "read" {
+		o = append(o, rlock.Read())
+	}
+	if q.Lease != nil {
+		o = append(o, rlock.Lease(time.Duration(*q.Lease)*time.Millisecond))
+	}
+	if q.Limit != nil {
+		o = append(o, rlock.Limit(*q.Limit))
+	}
+	if q.Maxqueue != nil {
+		o = append(o, rlock.MaxQueue(*q.Maxqueue))
+	}
+	if q.Acks != nil {
+		o = append(o, rlock.Acks(*q.Acks))
+	}
+	if q.Session {
+		o = append(o, rlock.Session())
+	}
+	if q.Upgrade {
+		o = append(o, rlock.Upgrade())
+	}
+	if q.Owner != "" {
+		o = append(o, rlock.Owner(q.Owner))
+	}
+	return o
+}
+
+func (r *runner) acquire(q request, ctx context.Context) (reply, error) {
+	r.mu.Lock()
+	l := r.locks[q.Lock]
+	r.mu.Unlock()
+	o := append([]rlock.Option{}, l.options...)
+	if q.Wait != nil {
+		o = append(o, rlock.Wait(time.Duration(*q.Wait*float64(time.Millisecond))))
+	}
+	got, err := l.client.locker.Lock(ctx, l.key, o...)
+	if errors.Is(err, rlock.ErrNotAcquired) {
+		return reply{"ok": false}, nil
+	} else if err != nil {
+		return nil, err
+	}
+	h := &hold{got, make(chan int64, 1)}
+	context.AfterFunc(got.Context(), func() {
+		if context.Cause(got.Context()) == rlock.ErrLost {
+			h.lostAt <- time.Now().UnixMilli()
+		}
+	})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.holds[q.Hold] = h
+	return reply{"ok": true, "token": got.Token(), "owner": got.Owner()}, nil
+}
+
+func (r *runner) churn(q request) (reply, error) {
+	l := r.locks[q.Lock]
+	var inside, most atomic.Int64
+	var users sync.WaitGroup
+	errs := make(chan error, q.Users)
+	ctx := context.Background()
+	once := func() error {
+		got, err := l.client.locker.Lock(ctx, l.key, l.options...)
+		if err != nil {
+			return err
+		}
+		now := inside.Add(1)
+		for was := most.Load(); now > was && !most.CompareAndSwap(was, now); was = most.Load() {
+		}
+		count, err := l.client.redis.Get(ctx, q.Counter).Int()
+		if errors.Is(err, redis.Nil) {
+			err = nil
+		}
+		err = errors.Join(err, l.client.redis.Set(ctx, q.Counter, count+1, 0).Err())
+		inside.Add(-1)
+		return errors.Join(err, got.Release())
+	}
+	for range q.Users {
+		users.Go(func() {
+			for range q.Times {
+				if err := once(); err != nil {
+					errs <- err
+					return
+				}
+			}
+		})
+	}
+	users.Wait()
+	select {
+	case err := <-errs:
+		return nil, err
+	default:
+		return reply{"ok": true, "inside": most.Load()}, nil
+	}
+}
+
+func (r *runner) bench(q request) (reply, error) {
+	c, ctx := r.clients[q.Client], context.Background()
+	var count [2]float64
+	var took [2]time.Duration
+	pair := []func() error{
+		func() error {
+			got, err := c.locker.Lock(ctx, q.Key)
+			if err == nil {
+				err = got.Release()
+			}
+			return err
+		},
+		func() error {
+			err := c.redis.Do(ctx, "RLOCK.ACQUIRE", q.Key, "o", "DEPTH", 1).Err()
+			return errors.Join(err, c.redis.Do(ctx, "RLOCK.RELEASE", q.Key, "o", "WRITE", "DEPTH", 0).Err())
+		},
+	}
+	for turn, end := 0, time.Now().Add(time.Duration(q.Ms)*time.Millisecond); time.Now().Before(end); turn = 1 - turn {
+		start := time.Now()
+		for time.Since(start) < 200*time.Millisecond {
+			if err := pair[turn](); err != nil {
+				return nil, err
+			}
+			count[turn]++
+		}
+		took[turn] += time.Since(start)
+	}
+	return reply{"package": count[0] / took[0].Seconds(), "bare": count[1] / took[1].Seconds()}, nil
+}

@@ -1,0 +1,191 @@
+package rlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// What a file to copy for go-redis did wrong, each as it was found. The conformance script has the same for all clients.
+
+func TestWaitsDoNotTakeThePoolOfTheHolder(t *testing.T) {
+	s := start(t)
+	client := redis.NewClient(&redis.Options{Addr: s.addr(), PoolSize: 8})
+	l := newLocker(t, client, MaxBlocked(4))
+	var users sync.WaitGroup
+	for range 40 {
+		users.Go(func() {
+			hold, err := l.Lock(ctx, "pool", Wait(time.Minute))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			time.Sleep(50 * time.Millisecond)
+			if client.Set(ctx, "some", "thing", 0).Err() != nil {
+				t.Error("the user's own pool is used up")
+			}
+			release(t, hold)
+		})
+	}
+	users.Wait()
+}
+
+func TestAWaitAndAHoldOutliveAServerThatIsKilledAndComesBack(t *testing.T) {
+	s := start(t, "--appendonly", "yes", "--appendfsync", "always")
+	for _, most := range []int{16, 0} {
+		l := s.locker(MaxBlocked(most))
+		s.client.Do(ctx, "RLOCK.ACQUIRE", "kept", "somebody", "LEASE", 60000)
+		mine := must(t)(l.Lock(ctx, "mine", Lease(5*time.Second)))
+		waits := make(chan *Hold)
+		go func() { waits <- must(t)(l.Lock(ctx, "kept", Wait(time.Minute))) }()
+		until(t, "it waits", func() bool { return s.waiters("kept") == 1 })
+		s.kill()
+		time.Sleep(300 * time.Millisecond)
+		s.again()
+		until(t, "it waits again", func() bool { return s.waiters("kept") == 1 })
+		s.client.Do(ctx, "RLOCK.RELEASE", "kept", "somebody")
+		release(t, <-waits)
+		if !mine.IsHeld() {
+			t.Fatal(context.Cause(mine.Context()))
+		}
+		release(t, mine)
+	}
+}
+
+func TestTheEndOfThePatienceIsKeptWithoutAServer(t *testing.T) {
+	s := start(t)
+	l := s.locker()
+	s.kill()
+	begin := time.Now()
+	_, err := l.Lock(ctx, "gone", Wait(500*time.Millisecond))
+	if took := time.Since(begin); !errors.Is(err, ErrUnavailable) || took < 500*time.Millisecond || took > 5*time.Second {
+		t.Fatal(err, took)
+	}
+	cancelling, cancel := context.WithCancel(ctx)
+	time.AfterFunc(200*time.Millisecond, cancel)
+	begin = time.Now()
+	if _, err = l.Lock(cancelling, "gone"); !errors.Is(err, context.Canceled) || time.Since(begin) > 5*time.Second {
+		t.Fatal(err, time.Since(begin))
+	}
+	s.again()
+	release(t, must(t)(l.Lock(ctx, "gone")))
+}
+
+// Twenty goroutines and three kills: whoever is sure to hold is alone, and all get on.
+func TestUnderLoadWhileTheServerIsKilledAndStopped(t *testing.T) {
+	s := start(t, "--appendonly", "yes", "--appendfsync", "always")
+	l := s.locker(MaxBlocked(6))
+	var inside, rounds atomic.Int64
+	var newest atomic.Int64
+	ending := make(chan struct{})
+	var workers sync.WaitGroup
+	for range 20 {
+		workers.Go(func() {
+			for {
+				select {
+				case <-ending:
+					return
+				default:
+				}
+				hold, err := l.Lock(ctx, "load", Wait(30*time.Second), Lease(3*time.Second))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if inside.Add(1) != 1 && hold.IsHeld() {
+					t.Error("two at once")
+				}
+				if before := newest.Swap(hold.Token()); before >= hold.Token() {
+					t.Error("a token that is not greater: ", before, hold.Token())
+				}
+				rounds.Add(1)
+				inside.Add(-1)
+				if err := hold.Release(); err != nil && !errors.Is(err, ErrLost) && !errors.Is(err, ErrUnavailable) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for range 3 {
+		time.Sleep(time.Second)
+		s.kill()
+		time.Sleep(200 * time.Millisecond)
+		s.again()
+		before := rounds.Load()
+		until(t, "they get on", func() bool { return rounds.Load() > before+20 })
+		s.signal(syscall.SIGSTOP)
+		time.Sleep(500 * time.Millisecond)
+		s.signal(syscall.SIGCONT)
+	}
+	close(ending)
+	workers.Wait()
+	until(t, "nothing is left", func() bool { return s.mode("load") == "free" && s.waiters("load") == 0 })
+	t.Log(rounds.Load(), "rounds")
+}
+
+func TestOfACluster(t *testing.T) {
+	words := []string{"--cluster-enabled", "yes", "--cluster-require-full-coverage", "no"}
+	servers := []*server{start(t, words...), start(t, words...), start(t, words...)}
+	for i, s := range servers {
+		if err := s.client.ClusterAddSlotsRange(ctx, i*5462, min(16383, i*5462+5461)).Err(); err != nil {
+			t.Fatal(err)
+		}
+		s.client.ClusterMeet(ctx, "127.0.0.1", fmt.Sprint(servers[0].port))
+	}
+	for _, s := range servers {
+		until(t, "the cluster is whole", func() bool {
+			known := s.client.ClusterInfo(ctx).Val()
+			return strings.Contains(known, "cluster_state:ok") &&
+				strings.Contains(known, "cluster_slots_ok:16384")
+		})
+	}
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{servers[0].addr()}})
+	l := newLocker(t, cluster, MaxBlocked(2))
+	var users sync.WaitGroup
+	for i := range 24 {
+		users.Go(func() {
+			for range 4 {
+				hold, err := l.Lock(ctx, fmt.Sprint("key-", i%6), Wait(time.Minute))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				release(t, hold)
+			}
+		})
+	}
+	users.Wait()
+}
+
+// The end of a process that holds by a session is the end of the hold. This test is that process, too.
+func TestASessionEndsWithItsProcess(t *testing.T) {
+	if addr := os.Getenv("RLOCK_HOLD_AT"); addr != "" {
+		must(t)(newLocker(t, redis.NewClient(&redis.Options{Addr: addr})).Lock(ctx, "process", Session()))
+		fmt.Println("held")
+		select {}
+	}
+	s := start(t)
+	holder := exec.Command(os.Args[0], "-test.run=^TestASessionEndsWithItsProcess$")
+	holder.Env = append(os.Environ(), "RLOCK_HOLD_AT="+s.addr())
+	if err := holder.Start(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "it holds", func() bool { return s.mode("process") == "write" })
+	begin := time.Now()
+	holder.Process.Kill()
+	holder.Wait()
+	release(t, must(t)(s.locker().Lock(ctx, "process", Wait(10*time.Second))))
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Fatal("by its lease only: ", took)
+	}
+}

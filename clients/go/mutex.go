@@ -1,0 +1,105 @@
+package rlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+)
+
+// Mutex is the lock of a key as a [sync.Locker], and [RWMutex.RLocker] likewise. It has no way to give an error back,
+// so it panics: when the server refuses, and when Unlock finds that the lock was lost.
+type Mutex struct {
+	l       *Locker
+	key     string
+	choices []Option
+	mu      sync.Mutex
+	holds   []*Hold
+}
+
+// Mutex is the lock of key. Choices are as for [Locker.Lock].
+func (l *Locker) Mutex(key string, choices ...Option) *Mutex {
+	return &Mutex{l: l, key: key, choices: choices}
+}
+
+// Lock waits for the lock. A panic says why it cannot be had.
+func (m *Mutex) Lock() {
+	hold, err := m.l.Lock(context.Background(), m.key, m.choices...)
+	if err != nil {
+		panic(fmt.Errorf("rlock: locking %s: %w", m.key, err))
+	}
+	m.push(hold)
+}
+
+// TryLock takes the lock if it is free.
+func (m *Mutex) TryLock() bool {
+	hold, err := m.l.TryLock(context.Background(), m.key, m.choices...)
+	if errors.Is(err, ErrNotAcquired) {
+		return false
+	} else if err != nil {
+		panic(fmt.Errorf("rlock: locking %s: %w", m.key, err))
+	}
+	m.push(hold)
+	return true
+}
+
+// Unlock releases the lock. A panic says that it was not held, or no longer.
+func (m *Mutex) Unlock() {
+	m.mu.Lock()
+	if len(m.holds) == 0 {
+		m.mu.Unlock()
+		panic(fmt.Errorf("rlock: unlock of %s, which is not locked", m.key))
+	}
+	hold := m.holds[len(m.holds)-1]
+	m.holds = m.holds[:len(m.holds)-1]
+	m.mu.Unlock()
+	if err := hold.Release(); err != nil {
+		panic(err)
+	}
+}
+
+// Hold is what Lock acquired last, nil when nothing is held: its token, and its context that tells of a loss.
+func (m *Mutex) Hold() *Hold {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.holds) == 0 {
+		return nil
+	}
+	return m.holds[len(m.holds)-1]
+}
+
+func (m *Mutex) push(hold *Hold) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.holds = append(m.holds, hold)
+}
+
+// RWMutex has the methods of a [sync.RWMutex].
+type RWMutex struct{ write, read *Mutex }
+
+// RWMutex is the read-write lock of key.
+func (l *Locker) RWMutex(key string, choices ...Option) *RWMutex {
+	reading := append(append([]Option{}, choices...), Read())
+	return &RWMutex{l.Mutex(key, choices...), l.Mutex(key, reading...)}
+}
+
+// Lock waits for the write lock.
+func (m *RWMutex) Lock() { m.write.Lock() }
+
+// TryLock takes the write lock if it is free.
+func (m *RWMutex) TryLock() bool { return m.write.TryLock() }
+
+// Unlock releases the write lock.
+func (m *RWMutex) Unlock() { m.write.Unlock() }
+
+// RLock waits for the read lock.
+func (m *RWMutex) RLock() { m.read.Lock() }
+
+// TryRLock takes the read lock if no writer holds it or waits for it.
+func (m *RWMutex) TryRLock() bool { return m.read.TryLock() }
+
+// RUnlock releases the read lock.
+func (m *RWMutex) RUnlock() { m.read.Unlock() }
+
+// RLocker is the read lock as a [sync.Locker].
+func (m *RWMutex) RLocker() sync.Locker { return m.read }

@@ -1,0 +1,70 @@
+# shellcheck shell=bash
+# Sourced by scripts/clients.sh.
+
+package_tools() { go_here; }
+
+package_build() {
+    go_here
+    cmp LICENSE-MIT clients/go/LICENSE-MIT
+    cmp LICENSE-APACHE clients/go/LICENSE-APACHE
+    cd clients/go
+    go mod download || skip 'go: what it depends on could not be fetched'
+    [ -z "$(gofmt -l .)" ]
+    go vet ./...
+    go build -o "$home/go/conformance" ./conformance
+    say "the module $(go list -m), version $(rlock_version)"
+}
+
+# A cache that can be removed, and no other toolchain than the one that is here.
+go_here() {
+    command -v go || skip 'no go'
+    mkdir -p "$home/go"
+    export GOPATH=$home/go/path GOCACHE=$home/go/cache GOFLAGS='-modcacherw -mod=readonly' GOTOOLCHAIN=local
+    (cd clients/go && go list -m) || skip "$(cd clients/go && go list -m 2>&1 | tail -n 1)"
+}
+
+package_runners() { say "go=$home/go/conformance"; }
+
+package_test() {
+    go_here
+    export RLOCK_SERVER=${RLOCK_SERVER:-$tools/servers/default/redis-server} RLOCK_MODULE=${RLOCK_MODULE:-$(module)}
+    go_tests clients/go 'go tests'
+    redsync_tests
+}
+
+# redsync's own tests, on locks of RLOCK's. Its sources come from the Go module proxy, and nothing of them stays here.
+redsync_tests() {
+    local version=v4.18.1 sources folder=$home/go/redsync
+    if ! (cd clients/go && go mod download "github.com/go-redsync/redsync/v4@$version"); then
+        say 'SKIPPED redsync: its sources could not be fetched'
+        return
+    fi
+    sources=$(go env GOMODCACHE)/github.com/go-redsync/redsync/v4@$version
+    rm -rf "$folder"
+    mkdir -p "$folder/redis"
+    cp "$sources"/*.go "$folder/"
+    cp "$sources/redis/redis.go" "$folder/redis/"
+    rm -f "$folder/redsync_test.go" "$folder/scripts_test.go" # its servers, and the digests of its scripts
+    chmod -R u+w "$folder"
+    cp clients/go/testdata/redsync/adapter_test.go.txt "$folder/adapter_test.go"
+    cp clients/go/testdata/redsync/go.mod.txt "$folder/go.mod"
+    if ! (cd "$folder" && go mod tidy -e && go mod download); then
+        say 'SKIPPED redsync: what its tests depend on could not be fetched'
+        return
+    fi
+    go_tests "$folder" "redsync's tests"
+}
+
+# go_tests FOLDER TITLE: a line for each test.
+go_tests() {
+    local line
+    (cd "$1" && go test -count=1 -timeout 300s -v . 2>&1) | while IFS= read -r line; do
+        case $line in
+            '--- PASS: '*) say "ok $2: ${line#--- PASS: }" ;;
+            '--- FAIL: '*) say "FAILED $2: ${line#--- FAIL: }" ;;
+            '--- SKIP: '*) say "SKIPPED $2: ${line#--- SKIP: }" ;;
+            '=== '* | 'redis: '*) ;;
+            *) say "    $line" ;;
+        esac
+    done
+}

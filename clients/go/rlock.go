@@ -1,0 +1,191 @@
+// Package rlock is a lock for go-redis whose server has the RLOCK module: reentrant, fair, read-write, fenced.
+//
+//	locker, err := rlock.New(client) // a redis.Client, with Sentinel or not, or a redis.ClusterClient
+//	hold, err := locker.Lock(ctx, "order:42", rlock.Wait(10*time.Second))
+//	if err != nil {
+//		return err
+//	}
+//	err = work(hold.Context(), hold.Token()) // the context ends when the hold is lost
+//	return errors.Join(err, hold.Release())
+//
+// A Locker and what it makes may be used by any number of goroutines. Each acquisition is an owner of its own, unless
+// [Owner] names one: then whoever says the same name re-enters, also by another Locker of this process.
+package rlock
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	// How long one request may take, and how long a request that does not wait rides out a broken connection.
+	patience = 3 * time.Second
+	// How long the first try may take, during which the end of a context is not noticed.
+	quick = 300 * time.Millisecond
+	// How long a ticket is kept for a process that no longer asks, and how often we ask.
+	ticketWindow, ticketPoll = 3 * time.Second, time.Second
+	// How long a caller that gave up is kept, so that nothing of its wait is left when it goes on.
+	tidying = 500 * time.Millisecond
+)
+
+// Locker takes locks. It belongs to the whole program.
+type Locker struct {
+	servers *servers
+	turns   *turns
+	slots   chan struct{}
+	name    string
+	count   atomic.Uint64
+	closed  atomic.Bool
+}
+
+// Setting is a setting of a Locker.
+type Setting func(*Locker)
+
+// MaxBlocked is how many waits may each take a connection of their own at once, 16 unless said. Further waits keep
+// their places by tickets, over one subscription. Such a place is as good, but no deadlock is found through it.
+func MaxBlocked(count int) Setting {
+	return func(l *Locker) { l.slots = make(chan struct{}, max(0, count)) }
+}
+
+// New makes a Locker for the servers of client, with connections of its own: client's pool is not used.
+func New(client redis.UniversalClient, settings ...Setting) (*Locker, error) {
+	servers, err := newServers(client)
+	if err != nil {
+		return nil, err
+	}
+	host, _ := os.Hostname()
+	l := &Locker{
+		servers: servers,
+		turns:   &turns{servers: servers, perNode: map[*node]*listener{}},
+		slots:   make(chan struct{}, 16),
+		name:    fmt.Sprintf("%.64s/%d/%.6s", host, os.Getpid(), strings.ToLower(rand.Text())),
+	}
+	for _, set := range settings {
+		set(l)
+	}
+	return l, nil
+}
+
+// Close ends the connections. Holds are no longer renewed: those by [Session] end now, others with their leases.
+func (l *Locker) Close() error {
+	l.closed.Store(true)
+	l.turns.close()
+	l.servers.close()
+	return nil
+}
+
+type options struct {
+	wait                            time.Duration // negative: for ever
+	lease                           time.Duration
+	mode, owner                     string
+	upgrade, session                bool
+	limit, acks, maxQueue           int
+	limitIsSet, acksSet, maxQueueIs bool
+}
+
+// Option says how a lock is acquired. Without any it is the write lock, waited for until the context ends.
+type Option func(*options)
+
+// Read asks for the read lock, which is shared.
+func Read() Option { return func(o *options) { o.mode = "READ" } }
+
+// Wait is how long to wait at most; 0 is not at all. Without it the wait ends with the context only.
+func Wait(wait time.Duration) Option { return func(o *options) { o.wait = max(0, wait) } }
+
+// Lease is how long the hold outlives a holder that is not heard of; 30 seconds unless said. It is renewed.
+func Lease(lease time.Duration) Option { return func(o *options) { o.lease = lease } }
+
+// Limit asks for one of n permits: a read lock that at most n owners hold at once.
+func Limit(n int) Option {
+	return func(o *options) { o.mode, o.limit, o.limitIsSet = "READ", n, true }
+}
+
+// MaxQueue refuses to wait where n already do.
+func MaxQueue(n int) Option { return func(o *options) { o.maxQueue, o.maxQueueIs = n, true } }
+
+// Acks wants every grant and renewal acknowledged by n replicas.
+func Acks(n int) Option { return func(o *options) { o.acks, o.acksSet = n, true } }
+
+// Session ties the hold to a connection of its own: when this process dies, the next in line has the lock at once.
+func Session() Option { return func(o *options) { o.session = true } }
+
+// Upgrade asks for the write lock beside the owner's own read lock. It needs [Owner].
+func Upgrade() Option { return func(o *options) { o.upgrade = true } }
+
+// Owner is who holds. An owner that holds already re-enters. By convention an owner does one thing at a time.
+func Owner(name string) Option { return func(o *options) { o.owner = name } }
+
+func (l *Locker) options(choices []Option) *options {
+	o := &options{wait: -1, lease: 30 * time.Second, mode: "WRITE"}
+	for _, choose := range choices {
+		choose(o)
+	}
+	if o.owner == "" {
+		o.owner = fmt.Sprintf("%s-%d", l.name, l.count.Add(1))
+	}
+	return o
+}
+
+// words is a request without a way to wait.
+func (o *options) words(key string, depth int) []any {
+	words := []any{"RLOCK.ACQUIRE", key, o.owner, o.mode}
+	if o.limitIsSet {
+		words = append(words, "LIMIT", o.limit)
+	}
+	words = append(words, "LEASE", o.lease.Milliseconds(), "DEPTH", depth)
+	if o.upgrade {
+		words = append(words, "UPGRADE")
+	}
+	if o.acksSet {
+		words = append(words, "ACKS", o.acks)
+	}
+	return words
+}
+
+// TryLock acquires the lock of key if it is free, and gives [ErrNotAcquired] if not.
+func (l *Locker) TryLock(ctx context.Context, key string, choices ...Option) (*Hold, error) {
+	return l.Lock(ctx, key, append(append([]Option{}, choices...), Wait(0))...)
+}
+
+// Lock waits until the lock of key is acquired, the wait is over, or ctx ends. The hold does not end with ctx.
+func (l *Locker) Lock(ctx context.Context, key string, choices ...Option) (*Hold, error) {
+	if l.closed.Load() {
+		return nil, redis.ErrClosed
+	}
+	o := l.options(choices)
+	e, err := l.enter(ctx, key, o)
+	if err != nil {
+		return nil, err
+	}
+	a := e.asks(ctx, o)
+	if hold := a.quickly(ctx); hold != nil {
+		return hold, nil
+	}
+	return a.patiently(ctx)
+}
+
+// Do acquires the lock, does the work with a context that ends when the hold is lost, and releases the lock.
+func (l *Locker) Do(ctx context.Context, key string, work func(context.Context, *Hold) error, choices ...Option) error {
+	hold, err := l.Lock(ctx, key, choices...)
+	if err != nil {
+		return err
+	}
+	working, stop := context.WithCancelCause(ctx)
+	defer context.AfterFunc(hold.Context(), func() { stop(context.Cause(hold.Context())) })()
+	defer stop(nil)
+	defer func() {
+		if trouble := recover(); trouble != nil {
+			_ = hold.Release()
+			panic(trouble)
+		}
+	}()
+	return errors.Join(work(working, hold), hold.Release())
+}

@@ -1,0 +1,354 @@
+package rlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+// servers finds the primary of a key. All connections are the package's own: no retries behind its back, no wait
+// for a connection that the program's other work has taken.
+type servers struct {
+	cluster *redis.ClusterClient // nil: one primary
+	mu      sync.Mutex
+	nodes   map[string]*node
+}
+
+// failover is what go-redis writes instead of an address where Sentinel knows it.
+const failover = "FailoverClient"
+
+// node is one primary, or with Sentinel whichever is primary now.
+type node struct {
+	name    string // for the names of owners, which are known per server
+	options redis.Options
+	client  atomic.Pointer[redis.Client]
+	renewed atomic.Int64
+	dialled atomic.Pointer[string] // with Sentinel: the primary that was found last
+	mu      sync.Mutex
+	idle    []*line
+}
+
+func newServers(given redis.UniversalClient) (*servers, error) {
+	s := &servers{nodes: map[string]*node{}}
+	switch client := given.(type) {
+	case *redis.Client:
+		s.at("", client.Options())
+	case *redis.ClusterClient:
+		s.cluster = client
+	default:
+		return nil, fmt.Errorf("rlock: %T is neither a redis.Client nor a redis.ClusterClient", given)
+	}
+	return s, nil
+}
+
+func (s *servers) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, n := range s.nodes {
+		n.client.Load().Close()
+		for l := n.pop(); l != nil; l = n.pop() {
+			l.kill()
+		}
+	}
+}
+
+// at is the node at addr, made of options when it is new.
+func (s *servers) at(addr string, options *redis.Options) *node {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.nodes[addr]
+	if n == nil {
+		n = &node{options: *options}
+		if addr != "" {
+			n.options.Addr = addr
+		}
+		n.name = fmt.Sprint(n.options.Addr, "/", n.options.DB)
+		n.options.MaxRetries, n.options.DialerRetries, n.options.MinIdleConns = -1, 1, 0
+		n.options.ContextTimeoutEnabled = true
+		n.options.PushNotificationProcessor, n.options.Limiter = nil, nil
+		n.options.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+		if dial := n.options.Dialer; n.options.Addr == failover {
+			n.options.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				conn, err := dial(ctx, network, addr)
+				if err == nil {
+					found := conn.RemoteAddr().String()
+					n.dialled.Store(&found)
+				}
+				return conn, err
+			}
+		}
+		n.client.Store(redis.NewClient(&n.options))
+		s.nodes[addr] = n
+	}
+	return n
+}
+
+// locate is the primary of key.
+func (s *servers) locate(ctx context.Context, key string) (*node, error) {
+	if s.cluster == nil {
+		return s.at("", nil), nil
+	}
+	master, err := s.cluster.MasterForKey(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	return s.at(master.Options().Addr, master.Options()), nil
+}
+
+// redirection is where an answer of n sends us: an address, and whether only for this once.
+func (n *node) redirection(err error) (addr string, isAsk bool) {
+	words := strings.Fields(fmt.Sprint(err))
+	if word := code(err); (word == "MOVED" || word == "ASK") && len(words) == 3 {
+		host, port, _ := net.SplitHostPort(words[2])
+		if host == "" { // one that does not know where others are names only a port
+			host, _, _ = net.SplitHostPort(n.options.Addr)
+		}
+		return net.JoinHostPort(host, port), word == "ASK"
+	}
+	return "", false
+}
+
+// isElsewhere says that the primary of key is not, or no longer, where l leads.
+func (s *servers) isElsewhere(ctx context.Context, key string, l *line) bool {
+	n, err := s.locate(ctx, key)
+	if err != nil || n != l.node {
+		return err == nil
+	}
+	found, w := n.dialled.Load(), l.wire.Load()
+	return found != nil && w != nil && w.RemoteAddr().String() != *found
+}
+
+// do asks the primary of key, follows it elsewhere, and gives up after patience.
+func (s *servers) do(ctx context.Context, patience time.Duration, key string, words []any) *redis.Cmd {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	n, err := s.locate(ctx, key)
+	if err != nil {
+		s.reload(ctx)
+		return redis.NewCmdResult(nil, err)
+	}
+	client := n.client.Load()
+	cmd := client.Do(ctx, words...)
+	for range 3 {
+		addr, isAsk := n.redirection(cmd.Err())
+		if addr == "" {
+			break
+		}
+		n = s.at(addr, &n.options)
+		client = n.client.Load()
+		if isAsk {
+			pipe := client.Pipeline()
+			pipe.Do(ctx, "ASKING")
+			cmd = pipe.Do(ctx, words...)
+			_, _ = pipe.Exec(ctx)
+		} else {
+			s.reload(ctx)
+			cmd = client.Do(ctx, words...)
+		}
+	}
+	if isBroken(cmd.Err()) || code(cmd.Err()) == "READONLY" {
+		n.anew(client)
+		s.reload(ctx)
+	}
+	return cmd
+}
+
+func (s *servers) reload(ctx context.Context) {
+	if s.cluster != nil {
+		s.cluster.ReloadState(ctx)
+	}
+}
+
+// anew gives up all idle connections of was: after a failover each of them would have to time out by itself.
+func (n *node) anew(was *redis.Client) {
+	last, now := n.renewed.Load(), time.Now().UnixNano()
+	if now-last < int64(50*time.Millisecond) || !n.renewed.CompareAndSwap(last, now) {
+		return
+	}
+	if n.client.CompareAndSwap(was, redis.NewClient(&n.options)) {
+		// Those who are still asking may finish.
+		time.AfterFunc(2*patience, func() { was.Close() })
+	}
+}
+
+// line is one connection of our own: for one blocked wait, or for one session as long as it lives.
+type line struct {
+	node   *node
+	client *redis.Client
+	conn   *redis.Conn
+	wire   atomic.Pointer[wire]
+	ended  chan struct{} // closed when the connection is
+	once   sync.Once
+	asking sync.Mutex // go-redis must not close what it is asking on
+}
+
+// line is an idle connection to n, or a new one.
+func (n *node) line() *line {
+	for l := n.pop(); l != nil; l = n.pop() {
+		if !l.isEnded() {
+			return l
+		}
+		l.kill()
+	}
+	l := &line{node: n, ended: make(chan struct{})}
+	options, dial := n.options, n.options.Dialer
+	options.PoolSize, options.MaxActiveConns, options.ReadTimeout, options.ContextTimeoutEnabled = 1, 1, -1, false
+	options.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if l.isEnded() || l.wire.Load() != nil {
+			return nil, errors.New("rlock: the connection has ended")
+		}
+		raw, err := dial(ctx, network, addr)
+		if err == nil && l.isEnded() {
+			raw.Close()
+			err = net.ErrClosed
+		}
+		if err != nil {
+			return nil, err
+		}
+		w := &wire{Conn: raw, in: make(chan []byte, 1), line: l, closed: make(chan struct{})}
+		l.wire.Store(w)
+		go w.pump()
+		return w, nil
+	}
+	l.client = redis.NewClient(&options)
+	l.conn = l.client.Conn()
+	return l
+}
+
+func (n *node) pop() *line {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.idle) == 0 {
+		return nil
+	}
+	l := n.idle[len(n.idle)-1]
+	n.idle = n.idle[:len(n.idle)-1]
+	return l
+}
+
+// put keeps the connection for the next wait.
+func (l *line) put(most int) {
+	l.node.mu.Lock()
+	defer l.node.mu.Unlock()
+	if l.isEnded() || len(l.node.idle) >= most {
+		go l.kill()
+		return
+	}
+	l.node.idle = append(l.node.idle, l)
+}
+
+func (l *line) isEnded() bool {
+	select {
+	case <-l.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// endedOrNever is for a hold that may have no line.
+func (l *line) endedOrNever() chan struct{} {
+	if l == nil {
+		return nil
+	}
+	return l.ended
+}
+
+// send asks on this connection; the answer comes when it comes, also as an error when the connection ends.
+func (l *line) send(words []any, asking bool) <-chan *redis.Cmd {
+	answer := make(chan *redis.Cmd, 1)
+	go func() {
+		l.asking.Lock()
+		defer l.asking.Unlock()
+		ctx := context.Background()
+		if asking {
+			_ = l.conn.Do(ctx, "ASKING").Err()
+		}
+		answer <- l.conn.Do(ctx, words...)
+	}()
+	return answer
+}
+
+// kill ends the connection, whatever it waits for.
+func (l *line) kill() {
+	l.end()
+	if w := l.wire.Load(); w != nil {
+		w.Close()
+	}
+	go func() {
+		l.asking.Lock()
+		defer l.asking.Unlock()
+		l.conn.Close()
+		l.client.Close()
+	}()
+}
+
+func (l *line) end() { l.once.Do(func() { close(l.ended) }) }
+
+// wire reads ahead, so that the end of a session is noticed while nobody asks anything.
+type wire struct {
+	net.Conn
+	in     chan []byte
+	rest   []byte
+	line   *line
+	err    error
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (w *wire) pump() {
+	defer close(w.in)
+	for {
+		some := make([]byte, 512)
+		count, err := w.Conn.Read(some)
+		if count > 0 {
+			select {
+			case w.in <- some[:count]:
+			case <-w.closed:
+				return
+			}
+		}
+		if err != nil {
+			w.err = err
+			w.line.end()
+			return
+		}
+	}
+}
+
+func (w *wire) Read(into []byte) (int, error) {
+	if len(w.rest) == 0 {
+		more, isOpen := <-w.in
+		if !isOpen {
+			if w.err == nil {
+				return 0, net.ErrClosed
+			}
+			return 0, w.err
+		}
+		w.rest = more
+	}
+	count := copy(into, w.rest)
+	w.rest = w.rest[count:]
+	return count, nil
+}
+
+// Close ends the pump too.
+func (w *wire) Close() error {
+	w.once.Do(func() { close(w.closed) })
+	w.line.end()
+	return w.Conn.Close()
+}
+
+// SetReadDeadline would end the pump; kill ends a wait.
+func (w *wire) SetReadDeadline(time.Time) error { return nil }
+
+// SetDeadline is for writing only.
+func (w *wire) SetDeadline(at time.Time) error { return w.SetWriteDeadline(at) }

@@ -1,0 +1,224 @@
+package rlock
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+var ctx = context.Background()
+
+// server is a real one, with the module, of this test only.
+type server struct {
+	t       testing.TB
+	port    int
+	process *exec.Cmd
+	client  *redis.Client // for the test's own questions
+	words   []string
+}
+
+func start(t testing.TB, words ...string) *server {
+	t.Helper()
+	s := &server{t: t, port: freePort(t), words: words}
+	s.client = redis.NewClient(&redis.Options{Addr: s.addr()})
+	s.again()
+	t.Cleanup(func() {
+		s.client.Close()
+		s.process.Process.Signal(syscall.SIGCONT)
+		s.process.Process.Kill()
+		s.process.Wait()
+	})
+	return s
+}
+
+func (s *server) addr() string { return fmt.Sprintf("127.0.0.1:%d", s.port) }
+
+// again starts the server, the first time and after it was killed.
+func (s *server) again() {
+	s.t.Helper()
+	program, module := os.Getenv("RLOCK_SERVER"), os.Getenv("RLOCK_MODULE")
+	if program == "" || module == "" {
+		s.t.Skip("RLOCK_SERVER and RLOCK_MODULE say which server, with which module")
+	}
+	dir := filepath.Join(os.TempDir(), fmt.Sprintf("rlock-go-%d-%d", os.Getpid(), s.port))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { os.RemoveAll(dir) })
+	words := append([]string{
+		"--port", fmt.Sprint(s.port), "--bind", "127.0.0.1", "--dir", dir, "--save", "", "--logfile", "log",
+		"--notify-keyspace-events", "KEd", "--loadmodule", module,
+	}, s.words...)
+	s.run(program, words)
+}
+
+func (s *server) run(program string, words []string) {
+	s.t.Helper()
+	s.process = exec.Command(program, words...)
+	s.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := s.process.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	until(s.t, "the server is up", func() bool { return s.client.Ping(ctx).Err() == nil })
+}
+
+func (s *server) kill() {
+	s.process.Process.Kill()
+	s.process.Wait()
+}
+
+func (s *server) signal(signal os.Signal) { s.process.Process.Signal(signal) }
+
+func freePort(t testing.TB) int {
+	t.Helper()
+	for {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		port := listener.Addr().(*net.TCPAddr).Port
+		listener.Close()
+		if port < 50000 { // the cluster bus is 10000 above
+			return port
+		}
+	}
+}
+
+func (s *server) locker(settings ...Setting) *Locker {
+	s.t.Helper()
+	return newLocker(s.t, redis.NewClient(&redis.Options{Addr: s.addr()}), settings...)
+}
+
+func newLocker(t testing.TB, client redis.UniversalClient, settings ...Setting) *Locker {
+	t.Helper()
+	l, err := New(client, settings...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		l.Close()
+		client.Close()
+	})
+	return l
+}
+
+// info is a field of RLOCK.INFO.
+func info(t testing.TB, client redis.UniversalClient, key, field string) any {
+	t.Helper()
+	reply, err := client.Do(ctx, "RLOCK.INFO", key).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reply.(map[any]any)[field]
+}
+
+func (s *server) mode(key string) string   { return info(s.t, s.client, key, "mode").(string) }
+func (s *server) waiters(key string) int64 { return info(s.t, s.client, key, "queue-length").(int64) }
+
+func must(t testing.TB) func(*Hold, error) *Hold {
+	t.Helper()
+	return func(hold *Hold, err error) *Hold {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return hold
+	}
+}
+
+func release(t testing.TB, hold *Hold) {
+	t.Helper()
+	if err := hold.Release(); err != nil {
+		t.Error(err)
+	}
+}
+
+func until(t testing.TB, what string, isSo func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !isSo(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("not within 20 seconds: ", what)
+		}
+	}
+}
+
+// cutter passes bytes on to a server, and can swallow the answers to come, one connection after the other.
+type cutter struct {
+	listener net.Listener
+	to       string
+	eat      chan struct{} // for each one in it, one answer is swallowed and its connection cut
+}
+
+func cut(t testing.TB, to string) *cutter {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cutter{listener: listener, to: to, eat: make(chan struct{}, 100)}
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			near, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go c.pass(near)
+		}
+	}()
+	return c
+}
+
+func (c *cutter) pass(near net.Conn) {
+	defer near.Close()
+	far, err := net.Dial("tcp", c.to)
+	if err != nil {
+		return
+	}
+	defer far.Close()
+	asked := make(chan bool, 1000)
+	go func() {
+		buffer := make([]byte, 4096)
+		for {
+			count, err := near.Read(buffer)
+			if err != nil {
+				far.Close()
+				return
+			}
+			asked <- strings.Contains(strings.ToUpper(string(buffer[:count])), "RLOCK.")
+			far.Write(buffer[:count])
+		}
+	}()
+	buffer := make([]byte, 4096)
+	isLock := false
+	for {
+		count, err := far.Read(buffer)
+		if err != nil {
+			return
+		}
+		for more := true; more; {
+			select {
+			case isLock = <-asked:
+			default:
+				more = false
+			}
+		}
+		if isLock {
+			select {
+			case <-c.eat:
+				return
+			default:
+			}
+		}
+		near.Write(buffer[:count])
+	}
+}

@@ -1,0 +1,91 @@
+package rlock
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// turns hears, over one subscription per server, whose ticket has its turn. It is a hint: asking again is the rule.
+type turns struct {
+	servers *servers
+	mu      sync.Mutex
+	perNode map[*node]*listener
+}
+
+type listener struct {
+	client *redis.Client
+	pubsub *redis.PubSub
+	who    map[string]map[chan struct{}]bool
+}
+
+// listen is told of the turns of owner at the primary of key, until the function is called.
+func (t *turns) listen(ctx context.Context, key, owner string) (<-chan struct{}, func()) {
+	turn := make(chan struct{}, 1)
+	n, err := t.servers.locate(ctx, key)
+	if err != nil {
+		return turn, func() {}
+	}
+	channel := fmt.Sprintf("__keyevent@%d__:rlock.turn:%s", n.options.DB, owner)
+	l, isNew := t.add(n, channel, turn)
+	if isNew {
+		_ = l.pubsub.Subscribe(context.WithoutCancel(ctx), channel) // not under the mutex: it may take its time
+	}
+	return turn, func() {
+		if t.remove(l, channel, turn) {
+			go l.pubsub.Unsubscribe(context.Background(), channel)
+		}
+	}
+}
+
+func (t *turns) add(n *node, channel string, turn chan struct{}) (l *listener, isNew bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	l = t.perNode[n]
+	if l == nil {
+		client := redis.NewClient(&n.options)
+		l = &listener{client, client.Subscribe(context.Background()), map[string]map[chan struct{}]bool{}}
+		t.perNode[n] = l
+		go t.hear(l)
+	}
+	if isNew = l.who[channel] == nil; isNew {
+		l.who[channel] = map[chan struct{}]bool{}
+	}
+	l.who[channel][turn] = true
+	return l, isNew
+}
+
+func (t *turns) remove(l *listener, channel string, turn chan struct{}) (wasLast bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(l.who[channel], turn)
+	if wasLast = len(l.who[channel]) == 0; wasLast {
+		delete(l.who, channel)
+	}
+	return wasLast
+}
+
+func (t *turns) hear(l *listener) {
+	for message := range l.pubsub.Channel() {
+		t.mu.Lock()
+		for turn := range l.who[message.Channel] {
+			select {
+			case turn <- struct{}{}:
+			default: // told already
+			}
+		}
+		t.mu.Unlock()
+	}
+}
+
+func (t *turns) close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for n, l := range t.perNode {
+		l.pubsub.Close()
+		l.client.Close()
+		delete(t.perNode, n)
+	}
+}

@@ -1,0 +1,303 @@
+package rlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// ask is one acquisition under way.
+type ask struct {
+	*entry
+	o        *options
+	words    []any
+	depth    int       // where to be afterwards
+	end      time.Time // of the patience; zero is never
+	sent     time.Time // when what is granted was asked for: its lease is no older
+	isUnsure bool      // an answer is missing, so perhaps it was granted
+	isPlaced bool      // a ticket may stand
+	session  *line
+	// The lock was in use a moment ago, when it was asked for quickly.
+	wasRefused bool
+}
+
+// run asks until there is a grant, a refusal, or no more patience.
+func (a *ask) run(ctx context.Context) (int64, error) {
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
+		token, err := a.once(ctx)
+		if err == nil && time.Since(a.sent) > a.o.lease/3 {
+			err = a.confirm(token)
+		}
+		switch {
+		case ctx.Err() != nil:
+			a.isUnsure = a.isUnsure || err == nil
+			return 0, context.Cause(ctx)
+		case err == nil:
+			return token, nil
+		case errors.Is(err, redis.Nil):
+			return 0, fmt.Errorf("%w: %s is in use", ErrNotAcquired, a.key)
+		case errors.Is(err, errGone): // after a long wait: ask again
+			a.endSession()
+		case !isPassing(err) || a.l.closed.Load():
+			return 0, typed(err)
+		}
+		left := a.left()
+		if left <= 0 {
+			return 0, fmt.Errorf("%w: %w", ErrUnavailable, err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(min(left, pause/2+rand.N(pause))):
+		}
+	}
+}
+
+// once asks in the best way there is now: by the way in, with a connection of its own, with a ticket.
+func (a *ask) once(ctx context.Context) (int64, error) {
+	if a.o.session && a.line == nil {
+		return a.blocked(ctx, true)
+	}
+	token, err := int64(0), error(redis.Nil)
+	if !a.wasRefused {
+		token, err = a.plain(ctx, a.words)
+	}
+	a.wasRefused = false
+	if !errors.Is(err, redis.Nil) || a.o.wait == 0 {
+		return token, err
+	}
+	select {
+	case a.l.slots <- struct{}{}:
+		defer func() { <-a.l.slots }()
+		return a.blocked(ctx, false)
+	default:
+		return a.ticket(ctx)
+	}
+}
+
+func (a *ask) plain(ctx context.Context, words []any) (int64, error) {
+	a.sent = time.Now()
+	// Not cut off by ctx: an answer that nobody reads is a hold that nobody knows of.
+	token, err := a.l.servers.do(context.WithoutCancel(ctx), a.patience(), a.key, words).Int64()
+	a.isUnsure = a.isUnsure || isBroken(err)
+	return token, err
+}
+
+func (a *ask) patience() time.Duration {
+	if a.o.acksSet {
+		return 2 * patience
+	}
+	return patience
+}
+
+func (a *ask) endSession() {
+	if a.session != nil {
+		a.session.kill()
+		a.session = nil
+	}
+}
+
+// left is what is left of the patience.
+func (a *ask) left() time.Duration {
+	if a.end.IsZero() {
+		return time.Hour
+	}
+	return time.Until(a.end)
+}
+
+// waiting adds how long to wait, and with how many others.
+func (a *ask) waiting(words []any, way string, wait time.Duration) []any {
+	words = append(append([]any{}, words...), way, wait.Milliseconds())
+	if a.o.maxQueueIs {
+		words = append(words, "MAXQUEUE", a.o.maxQueue)
+	}
+	return words
+}
+
+// blocked asks on a connection of its own, which the session keeps.
+func (a *ask) blocked(ctx context.Context, isSession bool) (int64, error) {
+	words := a.words
+	if isSession {
+		words = append(append([]any{}, words...), "SESSION")
+	}
+	if a.o.wait != 0 {
+		wait := time.Duration(0) // for ever
+		if !a.end.IsZero() {
+			wait = max(time.Millisecond, a.left()) // at least 1 ms: BLOCK 0 is for ever
+		}
+		words = a.waiting(words, "BLOCK", wait)
+	}
+	n, err := a.l.servers.locate(ctx, a.key)
+	if err != nil {
+		return 0, err
+	}
+	var token int64
+	for hops, isAsk := 0, false; hops < 4; hops++ {
+		token, err = a.on(ctx, n.line(), words, isAsk, isSession)
+		var addr string
+		if addr, isAsk = n.redirection(err); addr == "" {
+			break
+		}
+		n = a.l.servers.at(addr, &n.options)
+		if !isAsk {
+			a.l.servers.reload(ctx)
+		}
+	}
+	if isBroken(err) {
+		a.l.servers.reload(ctx)
+	}
+	return token, err
+}
+
+// on asks on l. The end of ctx gives the place back and then looks whether the grant came first.
+func (a *ask) on(ctx context.Context, l *line, words []any, isAsk, isSession bool) (int64, error) {
+	a.sent = time.Now()
+	answer := l.send(words, isAsk)
+	watched, stop := context.WithCancel(context.Background())
+	defer stop()
+	if a.o.wait != 0 {
+		go a.watch(watched, l)
+	}
+	var late <-chan time.Time
+	if !a.end.IsZero() {
+		late = time.After(max(0, a.left()) + tidying)
+	}
+	var cmd *redis.Cmd
+	select {
+	case cmd = <-answer:
+	case <-late:
+		l.kill()
+		cmd = <-answer
+	case <-ctx.Done():
+		cmd = a.withdraw(l, answer)
+	}
+	token, err := cmd.Int64()
+	switch {
+	case isBroken(err):
+		a.isUnsure = true
+		l.kill()
+	case err == nil && isSession:
+		a.session = l
+	default:
+		l.put(cap(a.l.slots))
+	}
+	return token, err
+}
+
+// withdraw ends the wait on l. More than once: ctx may end just before the wait begins.
+func (a *ask) withdraw(l *line, answer <-chan *redis.Cmd) *redis.Cmd {
+	for end := time.Now().Add(2 * tidying); time.Now().Before(end); {
+		_ = a.l.servers.do(context.Background(), tidying, a.key, []any{"RLOCK.CANCEL", a.key, a.o.owner}).Err()
+		select {
+		case cmd := <-answer:
+			return cmd
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	l.kill()
+	return <-answer
+}
+
+// watch kills l when the server that is primary now does not know of the wait: the one that it is parked at has been
+// stopped or cut off, and may stay silent for ever.
+func (a *ask) watch(ctx context.Context, l *line) {
+	every := time.NewTicker(time.Second)
+	defer every.Stop()
+	for misses := 0; misses < 2; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-every.C:
+		}
+		err := a.l.servers.do(ctx, time.Second, a.key, []any{"RLOCK.PLACE", a.key, a.o.owner}).Err()
+		// When nothing is known of the place: is that still the primary?
+		if errors.Is(err, redis.Nil) || err != nil && a.l.servers.isElsewhere(ctx, a.key, l) {
+			misses++
+		} else {
+			misses = 0
+		}
+	}
+	if ctx.Err() == nil {
+		l.kill()
+	}
+}
+
+// ticket keeps a place by asking again and again, at once when its turn is announced.
+func (a *ask) ticket(ctx context.Context) (int64, error) {
+	turn, hush := a.l.turns.listen(ctx, a.key, a.o.owner)
+	defer hush()
+	words := a.waiting(a.words, "QUEUE", ticketWindow)
+	for {
+		wasPlaced := a.isPlaced
+		a.isPlaced = true
+		token, err := a.plain(ctx, words)
+		if !errors.Is(err, redis.Nil) {
+			a.isPlaced = err != nil
+			return token, err
+		}
+		if a.o.maxQueueIs && !wasPlaced {
+			place := a.l.servers.do(ctx, patience, a.key, []any{"RLOCK.PLACE", a.key, a.o.owner})
+			if errors.Is(place.Err(), redis.Nil) {
+				return 0, redis.Nil
+			}
+		}
+		left := a.left()
+		if left <= 0 {
+			return 0, redis.Nil
+		}
+		select {
+		case <-turn:
+		case <-ctx.Done():
+			return 0, redis.Nil
+		case <-time.After(min(left, ticketPoll-rand.N(ticketPoll/10))):
+		}
+	}
+}
+
+var errGone = errors.New("rlock: granted, and lost before it was noticed")
+
+// confirm renews what was granted after a long wait: the grant may have lain here unread.
+func (a *ask) confirm(token int64) error {
+	until := time.Now().Add(a.o.lease)
+	for {
+		sent := time.Now()
+		err := a.renew(a.o, token, patience)
+		switch {
+		case err == nil:
+			a.sent = sent
+			return nil
+		case code(err) == "NOTHELD":
+			return errGone
+		case !isPassing(err) || time.Now().After(until) || a.l.closed.Load():
+			a.isUnsure = true
+			return err
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// undo gives back what the acquisition may have left: a place, and a grant whose answer was lost.
+func (a *ask) undo() {
+	again := a.isUnsure
+	for end := time.Now().Add(a.o.lease + patience); ; {
+		ctx := context.Background()
+		err := a.l.servers.do(ctx, patience, a.key, []any{"RLOCK.CANCEL", a.key, a.o.owner}).Err()
+		if err == nil && a.isUnsure {
+			err = a.l.servers.do(ctx, patience, a.key,
+				[]any{"RLOCK.RELEASE", a.key, a.o.owner, a.o.mode, "DEPTH", a.depth - 1}).Err()
+		}
+		switch {
+		case isPassing(err) && time.Now().Before(end) && !a.l.closed.Load():
+			time.Sleep(20 * time.Millisecond)
+		case again && !isPassing(err):
+			// Once more: what was still unread in a closed connection is executed now.
+			again = false
+			time.Sleep(tidying)
+		default:
+			return
+		}
+	}
+}

@@ -1,0 +1,478 @@
+package rlock;
+
+import static java.util.concurrent.TimeUnit.MILLISECONDS;
+import static java.util.concurrent.TimeUnit.NANOSECONDS;
+
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.RejectedExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import rlock.Driver.Address;
+import rlock.Driver.Link;
+import rlock.Driver.LinkException;
+import rlock.Driver.ServerException;
+import rlock.Grant.Deadline;
+
+/** One acquisition, from the first request until it is granted, refused, or leaves nothing behind. */
+final class Acquisition {
+    /** Wait for ever. */
+    static final long FOREVER = Long.MAX_VALUE;
+
+    /** Whoever is told this asks again: the lock is served elsewhere, or soon. */
+    private static final Set<String> PASSING = Set.of("UNBLOCKED", "READONLY", "LOADING", "MOVED", "ASK", "TRYAGAIN",
+            "CLUSTERDOWN", "NOREPLICAS", "MASTERDOWN", "BUSY");
+
+    /** How long a ticket lives; it is asked for again every third of that. */
+    static final long TICKET_MILLIS = 5_000;
+
+    private static final long LONGEST_BLOCK_MILLIS = TimeUnit.DAYS.toMillis(7);
+    private static final long GRACE_NANOS = MILLISECONDS.toNanos(500);
+    private static final int TRIES_WITHOUT_WAITING = 4;
+
+    private final Locks locks;
+    private final Links links;
+    private final Options options;
+    private final Holding holding;
+    private final String key;
+    private final String owner;
+    private final boolean interruptible;
+    private final boolean waits;
+    private final long end; // nanoTime, or FOREVER
+    private int depth;
+    private Address asked; // where -ASK pointed
+    private long sentNanos;
+    private long sentWall;
+    private boolean unknown; // something was sent whose outcome nobody told
+    private boolean queued; // there may be a ticket
+    private boolean handedOver; // what is left to do happens in the background, with the turn
+    private boolean interrupted;
+
+    Acquisition(Locks locks, Holding holding, Options options, long patienceNanos, boolean interruptible) {
+        this.locks = locks;
+        this.links = locks.links;
+        this.options = options;
+        this.holding = holding;
+        this.key = holding.name.key();
+        this.owner = holding.name.owner();
+        this.interruptible = interruptible;
+        this.waits = patienceNanos > 0;
+        this.end = patienceNanos == FOREVER ? FOREVER : System.nanoTime() + Math.min(Math.max(0, patienceNanos), FOREVER / 4);
+    }
+
+    /** A level of the hold, or null: not acquired. */
+    Hold run() throws InterruptedException {
+        boolean mine = false;
+        try {
+            if (interruptible && Thread.interrupted()) throw new InterruptedException();
+            mine = takeTurn();
+            if (!mine && holding.tidying)
+                throw new LockException.Unavailable(key + ": no server confirms the end of this owner's last attempt", null);
+            if (!mine) return null;
+            refuseWhatWasLost();
+            depth = holding.depth + 1;
+            while (true) {
+                Object token = acquire();
+                if (token == null) return null;
+                Hold hold = granted((Long) token);
+                if (hold != null) return hold;
+            }
+        } finally {
+            if (mine && !handedOver && (unknown || queued)) inBackground(this::undo);
+            if (mine && !handedOver) holding.turn.release();
+            holding.leave();
+            if (interrupted) Thread.currentThread().interrupt();
+        }
+    }
+
+    // Another operation of this owner may still be tidying up after an abandoned wait.
+    private boolean takeTurn() throws InterruptedException {
+        while (true) {
+            try {
+                long left = waits ? left() : MILLISECONDS.toNanos(links.timeoutMillis);
+                return holding.turn.tryAcquire(left, NANOSECONDS);
+            } catch (InterruptedException interrupt) {
+                remember(interrupt);
+            }
+        }
+    }
+
+    private void refuseWhatWasLost() {
+        Grant grant = holding.grant;
+        if (grant != null && grant.isLost())
+            throw new LockLostException(key + " was lost; release what is left of the hold before acquiring it again");
+    }
+
+    private Object acquire() throws InterruptedException {
+        RuntimeException failure = null;
+        long pause = 10;
+        for (int tries = 1; ; tries++) {
+            try {
+                Object token = tries == 1 && options.acks() <= 0 || !waits ? ask() : null;
+                if (token != null || !waits) return token;
+                token = await();
+                failure = null;
+                if (token != null || left() <= 0 || options.maxQueue() != Options.UNSET) return token;
+                // Ended early, by an operator: a timed wait is over, one for ever is not.
+                if (end != FOREVER && left() > GRACE_NANOS) return null;
+            } catch (ServerException error) {
+                failure = error;
+                if (!isPassing(error)) throw definite(error);
+            } catch (LinkException broken) {
+                unknown = true;
+                failure = broken;
+            }
+            boolean silent = failure instanceof LinkException broken && Links.isSilent(broken);
+            if (waits ? left() <= 0 : silent || tries == TRIES_WITHOUT_WAITING) {
+                if (failure == null) return null;
+                throw new LockException.Unavailable(key + " was not acquired: " + failure.getMessage(), failure);
+            }
+            // At once, but servers that point at each other are not asked without end.
+            if (failure instanceof ServerException error && isElsewhere(error) && tries < 5) continue;
+            if (failure != null) refresh();
+            if (waits || tries > 1) sleep(Math.min(MILLISECONDS.toNanos(pause), left()));
+            pause = Math.min(2 * pause, 250);
+        }
+    }
+
+    static boolean isPassing(String code) {
+        return PASSING.contains(code);
+    }
+
+    private boolean isPassing(ServerException error) {
+        if (!isPassing(error.code())) return false;
+        if (isElsewhere(error)) {
+            Address at = links.topology.primary(key);
+            Address to = Links.target(error, at);
+            if (error.code().equals("MOVED")) links.topology.moved(key, to);
+            else asked = to;
+        }
+        return true;
+    }
+
+    private static boolean isElsewhere(ServerException error) {
+        return error.code().equals("MOVED") || error.code().equals("ASK");
+    }
+
+    private RuntimeException definite(ServerException error) {
+        boolean gone = error.code().equals("NOTHELD") || depth > 1 && error.getMessage().startsWith("ERR DEPTH");
+        if (!gone) return LockException.of(error);
+        if (holding.grant != null) holding.grant.lose();
+        return new LockLostException(error.getMessage());
+    }
+
+    private void refresh() {
+        links.dropIdle(key);
+        locks.refresh();
+    }
+
+    private void sent() {
+        sentNanos = System.nanoTime();
+        sentWall = System.currentTimeMillis();
+    }
+
+    private long left() {
+        return end == FOREVER ? FOREVER : end - System.nanoTime();
+    }
+
+    /** Asks without waiting. */
+    private Object ask() throws InterruptedException {
+        if (options.acks() > 0) return await();
+        sent();
+        long limit = waits ? Math.max(50, Math.min(links.timeoutMillis, NANOSECONDS.toMillis(left()))) : links.timeoutMillis;
+        return links.call(Links.Use.COMMAND, key, limit, options.acquire(key, owner, depth));
+    }
+
+    private Object await() throws InterruptedException {
+        Address at = asked != null ? asked : links.topology.primary(key);
+        if (!links.waits.tryAcquire()) return byTicket();
+        try {
+            return blocked(at);
+        } finally {
+            links.waits.release();
+        }
+    }
+
+    private Object blocked(Address at) throws InterruptedException {
+        Link link = links.take(at);
+        CompletableFuture<Object> reply;
+        try {
+            if (asked != null) link.call(links.timeoutMillis, "ASKING");
+            asked = null;
+            sent();
+            reply = link.send(options.acquire(key, owner, depth, waits ? new String[] {"BLOCK", blockMillis()} : new String[0]));
+        } catch (RuntimeException broken) {
+            link.close();
+            throw broken;
+        }
+        links.heard(at);
+        // Without BLOCK it is the acknowledgements that are waited for; the server limits that.
+        long patience = waits ? end : System.nanoTime() + TimeUnit.SECONDS.toNanos(10);
+        while (true) {
+            long left = patience == FOREVER ? FOREVER : patience - System.nanoTime() + GRACE_NANOS;
+            try {
+                Object token = reply.get(Math.min(left, TimeUnit.SECONDS.toNanos(1)), NANOSECONDS);
+                links.give(at, link);
+                return token;
+            } catch (ExecutionException failed) {
+                if (failed.getCause() instanceof ServerException error) {
+                    links.give(at, link);
+                    throw error;
+                }
+                link.close();
+                if (failed.getCause() instanceof LinkException broken) throw broken;
+                throw new LinkException("the wait broke", failed.getCause());
+            } catch (TimeoutException silent) {
+                if (left <= TimeUnit.SECONDS.toNanos(1) && patience - System.nanoTime() + GRACE_NANOS <= 0) {
+                    abandon(at, link, reply);
+                    throw new LinkException("no reply until the patience was over", silent);
+                }
+                if (!links.stillAt(key, at)) {
+                    link.close();
+                    throw new LinkException(at + " is no longer the primary, or silent", null);
+                }
+            } catch (InterruptedException interrupt) {
+                if (interruptible) abandon(at, link, reply);
+                remember(interrupt);
+            }
+        }
+    }
+
+    private String blockMillis() {
+        if (end == FOREVER) return "0";
+        return String.valueOf(Math.min(LONGEST_BLOCK_MILLIS, millisUp(left())));
+    }
+
+    private static long millisUp(long nanos) {
+        return Math.max(1, (nanos + 999_999) / 1_000_000);
+    }
+
+    /** By a place in the queue that needs no connection: asked for again every third of its life, and when its turn comes. */
+    private Object byTicket() throws InterruptedException {
+        String[] words = options.acquire(key, owner, depth, "QUEUE", String.valueOf(TICKET_MILLIS));
+        asked = null; // who asks without waiting follows by itself
+        Turns.Turn turn = listen();
+        try {
+            while (true) {
+                sent();
+                queued = true;
+                Object token = links.call(Links.Use.COMMAND, key, words);
+                if (token != null) return token;
+                if (left() <= 0 || hasNoPlace()) return giveUp();
+                long third = Math.min(left(), MILLISECONDS.toNanos(TICKET_MILLIS / 3));
+                if (turn == null) sleep(third);
+                else if (turn.called.tryAcquire(third, NANOSECONDS)) turn.called.drainPermits();
+                if (turn == null || turn.isDeaf() || !turn.at.equals(links.topology.primary(key))) {
+                    if (turn != null) turn.close();
+                    turn = null;
+                    turn = listen();
+                }
+            }
+        } catch (InterruptedException interrupt) {
+            remember(interrupt);
+            return byTicket();
+        } finally {
+            if (turn != null) turn.close();
+        }
+    }
+
+    // Who may not subscribe, or cannot just now, hears nothing and asks all the same.
+    private Turns.Turn listen() {
+        try {
+            return locks.turns.listen(links.topology.primary(key), owner, key);
+        } catch (LinkException | ServerException deaf) {
+            return null;
+        }
+    }
+
+    // With MAXQUEUE nil may say that there was no place to be had.
+    private boolean hasNoPlace() {
+        if (options.maxQueue() == Options.UNSET) return false;
+        try {
+            return links.call(Links.Use.COMMAND, key, "RLOCK.PLACE", key, owner) == null;
+        } catch (ServerException unknownCommand) {
+            return false;
+        }
+    }
+
+    private Object giveUp() {
+        // A turn that was taken and waits for its acknowledgements is a hold already.
+        if (options.acks() > 0) unknown = true;
+        try {
+            links.call(Links.Use.COMMAND, key, "RLOCK.CANCEL", key, owner);
+            queued = false;
+        } catch (LinkException | ServerException later) {
+            // Then it is given up in the background.
+        }
+        return null;
+    }
+
+    /** Ends a wait that nobody wants any more, and what it may have been granted meanwhile. */
+    private void abandon(Address at, Link link, CompletableFuture<Object> reply) {
+        if (!inBackground(() -> {
+            boolean told = endWait(reply);
+            if (told) links.give(at, link);
+            else link.close();
+            if (unknown || !told || reply.isCompletedExceptionally() || reply.join() != null) unknown = true;
+            undo();
+        })) link.close();
+    }
+
+    // Nobody can say which of the two arrives first, so CANCEL is sent until the wait has an answer.
+    private boolean endWait(CompletableFuture<Object> reply) {
+        long pause = 5;
+        for (int cancelled = 0; !reply.isDone() && cancelled < 6; ) {
+            try {
+                links.call(Links.Use.COMMAND, key, "RLOCK.CANCEL", key, owner);
+                cancelled++;
+            } catch (LinkException | ServerException silent) {
+                if (silent instanceof ServerException) cancelled++;
+                if (expired()) return false;
+            }
+            try {
+                reply.get(pause, MILLISECONDS);
+            } catch (ExecutionException failed) {
+                return failed.getCause() instanceof ServerException;
+            } catch (TimeoutException again) {
+                pause *= 2;
+            } catch (InterruptedException closing) {
+                return false;
+            }
+        }
+        return reply.isDone() && !reply.isCompletedExceptionally();
+    }
+
+    private boolean expired() {
+        return System.nanoTime() - sentNanos > MILLISECONDS.toNanos(options.leaseMillis()) + GRACE_NANOS;
+    }
+
+    /** Down to the depth of before, whatever was granted. Tried until the server says so, or the lease is over anyway. */
+    private void undo() {
+        String[] release = {"RLOCK.RELEASE", key, owner, options.mode().name(), "DEPTH", String.valueOf(depth - 1)};
+        // Twice: what was sent on a connection that broke may be carried out after the first one.
+        int todo = unknown ? 2 : 0;
+        while ((queued || todo > 0) && !expired()) {
+            try {
+                if (queued) links.call(Links.Use.COMMAND, key, "RLOCK.CANCEL", key, owner);
+                queued = false;
+                if (todo > 0) links.call(Links.Use.COMMAND, key, release);
+                todo--;
+            } catch (ServerException error) {
+                if (!isPassing(error.code())) return;
+                locks.refresh();
+            } catch (LinkException silent) {
+                locks.refresh();
+            }
+            if ((queued || todo > 0) && !locks.pause(100)) return;
+        }
+    }
+
+    /** The rest happens without the caller, and no other operation of this owner begins before it is done. */
+    private boolean inBackground(Runnable work) {
+        if (handedOver) return false;
+        handedOver = true;
+        holding.enter();
+        holding.tidying = true;
+        try {
+            locks.background(() -> {
+                try {
+                    work.run();
+                } finally {
+                    holding.tidying = false;
+                    holding.turn.release();
+                    holding.leave();
+                }
+            });
+            return true;
+        } catch (RejectedExecutionException closing) {
+            holding.tidying = false;
+            holding.leave();
+            handedOver = false;
+            return false;
+        }
+    }
+
+    private void remember(InterruptedException interrupt) throws InterruptedException {
+        if (interruptible) throw interrupt;
+        interrupted = true;
+    }
+
+    private void sleep(long nanos) throws InterruptedException {
+        long until = System.nanoTime() + nanos;
+        while (true) {
+            try {
+                NANOSECONDS.sleep(until - System.nanoTime());
+                return;
+            } catch (InterruptedException interrupt) {
+                remember(interrupt);
+            }
+        }
+    }
+
+    /** The hold as it is known from now on; null if it was over before that: then it is asked for again. */
+    private Hold granted(long token) throws InterruptedException {
+        Grant grant = holding.grant;
+        if (grant != null && grant.token != token) {
+            // The old hold was over, and this is a new one of which nobody counts the levels.
+            grant.lose();
+            unknown = true;
+            depth = 1;
+            throw new LockLostException(key + " was lost before it was entered again");
+        }
+        Deadline deadline = Deadline.after(sentNanos, sentWall, options.leaseMillis());
+        if (grant != null) {
+            grant.extend(options, deadline);
+        } else {
+            grant = new Grant(locks, holding, options, token, deadline);
+            if (!confirm(grant)) return null;
+            if (options.session()) tie(grant);
+            grant.begin();
+            locks.remember(grant);
+        }
+        holding.grant = grant;
+        holding.depth = depth;
+        unknown = false;
+        queued = false;
+        return new Hold(locks, holding, grant);
+    }
+
+    // A wait was sent long before it was granted: only a renewal tells when the lease ends.
+    private boolean confirm(Grant grant) throws InterruptedException {
+        if (System.nanoTime() - sentNanos < MILLISECONDS.toNanos(options.leaseMillis()) / 10) return true;
+        long pause = 10;
+        long until = System.nanoTime() + MILLISECONDS.toNanos(options.leaseMillis());
+        while (System.nanoTime() < until) {
+            try {
+                grant.renew(options.leaseMillis());
+                return true;
+            } catch (LockLostException gone) {
+                return false;
+            } catch (LockException | LinkException later) {
+                if (left() <= 0) break;
+                refresh();
+                sleep(MILLISECONDS.toNanos(pause));
+                pause = Math.min(2 * pause, 250);
+            }
+        }
+        grant.end();
+        unknown = true;
+        return false;
+    }
+
+    private void tie(Grant grant) {
+        unknown = true;
+        try {
+            grant.tie(locks.tie(holding.name, options, depth, grant.token));
+        } catch (LockLostException gone) {
+            grant.end();
+            throw gone;
+        } catch (ServerException error) {
+            grant.end();
+            throw LockException.of(error);
+        } catch (LinkException broken) {
+            grant.end();
+            throw new LockException.Unavailable(key + " was acquired, but not for a session: " + broken.getMessage(), broken);
+        }
+    }
+}

@@ -1,0 +1,106 @@
+package rlock;
+
+import java.util.concurrent.CompletableFuture;
+import java.util.function.BiConsumer;
+
+/**
+ * What this package needs of a Redis client: connections of its own. {@code rlock-jedis} and {@code rlock-lettuce}
+ * implement it; where the primary is, what is sent again and who waits is decided above it, in one way for both.
+ */
+public interface Driver extends AutoCloseable {
+    /** Opens a connection, authenticated and with the database selected. Fails with a {@link LinkException}. */
+    Link connect(Address at);
+
+    /** Opens a connection to a Sentinel, which has credentials of its own. */
+    Link connectSentinel(Address at);
+
+    /**
+     * Opens a connection that listens to {@code channel}, and to more as they are added.
+     *
+     * @param heard is told the channel and the message
+     * @param ended runs once, when the connection has ended
+     */
+    Feed listen(Address at, String channel, BiConsumer<String, String> heard, Runnable ended);
+
+    /** The number of the database, which is part of the names of event channels. */
+    int database();
+
+    /** Frees what the driver itself has opened; connections are closed by who asked for them. */
+    @Override
+    void close();
+
+    /** One connection to one server. One command at a time; closing is allowed from every thread at every time. */
+    interface Link extends AutoCloseable {
+        /**
+         * Sends a command and waits for its reply: a Long, a String or byte[], a List of these, or null.
+         *
+         * @throws ServerException if the server answers with an error; the connection stays usable
+         * @throws LinkException if no reply came in time, or the connection broke
+         */
+        Object call(long timeoutMillis, String... words);
+
+        /** Sends a command whose reply may take its time. The same exceptions end the future. */
+        CompletableFuture<Object> send(String... words);
+
+        /** From now on nothing more is sent; {@code closed} runs once the connection has ended, whoever ends it. */
+        void whenClosed(Runnable closed);
+
+        /** Closes the connection at once; what it still waits for fails. */
+        @Override
+        void close();
+    }
+
+    /** A connection that listens. */
+    interface Feed extends AutoCloseable {
+        /** Listens to one more channel; the future ends when the server has confirmed it. */
+        CompletableFuture<Void> add(String channel);
+
+        /** Listens to it no longer. */
+        void remove(String channel);
+
+        @Override
+        void close();
+    }
+
+    /** Where a server listens. */
+    record Address(String host, int port) {
+        /** Reads {@code host:port}. */
+        public static Address of(String text) {
+            int colon = text.lastIndexOf(':');
+            if (colon < 0) throw new IllegalArgumentException("host:port is expected, not '" + text + "'");
+            return new Address(text.substring(0, colon), Integer.parseInt(text.substring(colon + 1)));
+        }
+
+        @Override
+        public String toString() {
+            return host + ":" + port;
+        }
+    }
+
+    /** The server answered with an error: its first word is {@link #code}. */
+    final class ServerException extends RuntimeException {
+        private static final long serialVersionUID = 1;
+
+        /** Makes one of the server's line, which begins with the code. */
+        public ServerException(String line) {
+            super(line, null, false, false);
+        }
+
+        /** The first word: {@code NOTHELD}, {@code MOVED}, … */
+        public String code() {
+            String line = getMessage();
+            int space = line.indexOf(' ');
+            return space < 0 ? line : line.substring(0, space);
+        }
+    }
+
+    /** The connection broke, could not be opened, or was silent for too long: what became of the command is unknown. */
+    final class LinkException extends RuntimeException {
+        private static final long serialVersionUID = 1;
+
+        /** Makes one of what the client said. */
+        public LinkException(String message, Throwable cause) {
+            super(message, cause);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+package rlock;
+
+/** The lock was not acquired, renewed or released, for a reason other than that somebody else holds it. */
+public class LockException extends RuntimeException {
+    private static final long serialVersionUID = 1;
+
+    /** Makes one with the server's words. */
+    public LockException(String message, Throwable cause) {
+        super(message, cause);
+    }
+
+    /** {@code -DEADLOCK}: the wait would never end. Release what you hold, then begin again. */
+    public static final class Deadlock extends LockException {
+        private static final long serialVersionUID = 1;
+
+        Deadlock(String message, Throwable cause) {
+            super(message, cause);
+        }
+    }
+
+    /** {@code -TOOMANY}: a limit of the server, or {@link KeyLock#maxQueue}, is reached. Nothing has changed. */
+    public static final class TooMany extends LockException {
+        private static final long serialVersionUID = 1;
+
+        TooMany(String message, Throwable cause) {
+            super(message, cause);
+        }
+    }
+
+    /** {@code -NOACKS}: too few replicas confirmed the grant in time, so it was taken back. */
+    public static final class NoAcks extends LockException {
+        private static final long serialVersionUID = 1;
+
+        NoAcks(String message, Throwable cause) {
+            super(message, cause);
+        }
+    }
+
+    /** {@code -NOPERM}: the user may not do this. */
+    public static final class NoPermission extends LockException {
+        private static final long serialVersionUID = 1;
+
+        NoPermission(String message, Throwable cause) {
+            super(message, cause);
+        }
+    }
+
+    /** No primary answered while there was patience: whether the lock was free is not known. Nothing is held. */
+    public static final class Unavailable extends LockException {
+        private static final long serialVersionUID = 1;
+
+        Unavailable(String message, Throwable cause) {
+            super(message, cause);
+        }
+    }
+
+    static LockException of(Driver.ServerException error) {
+        String line = error.getMessage();
+        return switch (error.code()) {
+            case "DEADLOCK" -> new Deadlock(line, error);
+            case "TOOMANY" -> new TooMany(line, error);
+            case "NOACKS" -> new NoAcks(line, error);
+            case "NOPERM" -> new NoPermission(line, error);
+            default -> new LockException(line, error);
+        };
+    }
+}

@@ -1,0 +1,83 @@
+package rlock;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.function.Supplier;
+
+/** What an acquisition says beside key and owner. */
+record Options(
+        Mode mode,
+        long leaseMillis,
+        boolean renewed,
+        boolean session,
+        boolean upgrade,
+        int limit,
+        int maxQueue,
+        int acks,
+        Supplier<String> owner,
+        boolean detached) {
+
+    static final int UNSET = -1;
+
+    static Options of(Mode mode, long leaseMillis) {
+        return new Options(mode, leaseMillis, true, false, false, UNSET, UNSET, UNSET, null, false);
+    }
+
+    /** {@code RLOCK.ACQUIRE} with these options, to be at this depth afterwards; {@code wait} is what it says of waiting. */
+    String[] acquire(String key, String name, int depth, String... wait) {
+        List<String> words = new ArrayList<>(List.of("RLOCK.ACQUIRE", key, name, mode.name(),
+                "LEASE", String.valueOf(leaseMillis), "DEPTH", String.valueOf(depth)));
+        if (upgrade) words.add("UPGRADE");
+        number(words, "LIMIT", limit);
+        number(words, "ACKS", acks);
+        words.addAll(List.of(wait));
+        if (wait.length > 0 && wait[0] != "SESSION") number(words, "MAXQUEUE", maxQueue);
+        return words.toArray(String[]::new);
+    }
+
+    /** {@code RLOCK.RENEW}, for a hold with this token. */
+    String[] renew(String key, String name, long token, long millis) {
+        List<String> words = new ArrayList<>(List.of("RLOCK.RENEW", key, name, mode.name(),
+                "LEASE", String.valueOf(millis), "TOKEN", String.valueOf(token)));
+        number(words, "ACKS", acks);
+        return words.toArray(String[]::new);
+    }
+
+    private static void number(List<String> words, String word, int value) {
+        if (value != UNSET) words.addAll(List.of(word, String.valueOf(value)));
+    }
+
+    Options lease(long millis, boolean renew) {
+        if (millis < 1) throw new IllegalArgumentException("a lease is at least 1 ms, not " + millis);
+        return new Options(mode, millis, renew, session, upgrade, limit, maxQueue, acks, owner, detached);
+    }
+
+    Options withSession() {
+        return new Options(mode, leaseMillis, renewed, true, upgrade, limit, maxQueue, acks, owner, detached);
+    }
+
+    Options withUpgrade() {
+        if (mode == Mode.READ) throw new IllegalStateException("only WRITE can upgrade");
+        return new Options(mode, leaseMillis, renewed, session, true, limit, maxQueue, acks, owner, detached);
+    }
+
+    Options withLimit(int most) {
+        return new Options(mode, leaseMillis, renewed, session, upgrade, most, maxQueue, acks, owner, detached);
+    }
+
+    Options withMaxQueue(int most) {
+        return new Options(mode, leaseMillis, renewed, session, upgrade, limit, most, acks, owner, detached);
+    }
+
+    Options withAcks(int replicas) {
+        return new Options(mode, leaseMillis, renewed, session, upgrade, limit, maxQueue, replicas, owner, detached);
+    }
+
+    Options withOwner(Supplier<String> names) {
+        return new Options(mode, leaseMillis, renewed, session, upgrade, limit, maxQueue, acks, names, false);
+    }
+
+    Options withDetached() {
+        return new Options(mode, leaseMillis, renewed, session, upgrade, limit, maxQueue, acks, null, true);
+    }
+}

@@ -1,0 +1,54 @@
+package rlock;
+
+import java.io.IOException;
+import java.net.InetAddress;
+import java.net.UnknownHostException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.security.SecureRandom;
+import java.util.concurrent.atomic.AtomicLong;
+
+/** The names under which this process locks: {@code host/pid/thread-…}, so that {@code RLOCK.INFO} says who holds. */
+final class Owners {
+    // Containers share host names and process ids: the random part tells them apart.
+    private static final String RANDOM = Long.toHexString(new SecureRandom().nextLong() | Long.MIN_VALUE).substring(8);
+    static final String PROCESS = clean(host()) + "/" + ProcessHandle.current().pid() + "/";
+    private static final AtomicLong COUNT = new AtomicLong();
+    private static final ThreadLocal<String> OF_THREAD = ThreadLocal.withInitial(() -> name(Thread.currentThread()));
+
+    private Owners() {}
+
+    /** The name of this thread, the same as long as it lives. */
+    static String ofThread() {
+        return OF_THREAD.get();
+    }
+
+    /** A name that nobody else has. */
+    static String fresh() {
+        return PROCESS + "hold-" + COUNT.incrementAndGet() + "-" + RANDOM;
+    }
+
+    private static String name(Thread thread) {
+        // Ids are not used again while the process lives, names are.
+        String name = clean(thread.getName());
+        return PROCESS + (name.isEmpty() ? "thread" : name) + "-" + thread.getId() + "-" + RANDOM;
+    }
+
+    private static String host() {
+        try {
+            return Files.readString(Path.of("/proc/sys/kernel/hostname")).strip();
+        } catch (IOException otherSystem) {
+            try {
+                return InetAddress.getLocalHost().getHostName();
+            } catch (UnknownHostException unknown) {
+                return "host";
+            }
+        }
+    }
+
+    /** What can be read in an error and typed in a shell, and is not too long. */
+    private static String clean(String name) {
+        String clean = name.replaceAll("[^A-Za-z0-9._:#@+-]", "_");
+        return clean.length() > 64 ? clean.substring(0, 64) : clean;
+    }
+}

@@ -1,0 +1,193 @@
+package rlock;
+
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Set;
+import java.util.TreeMap;
+import java.util.stream.Collectors;
+import rlock.Driver.Address;
+import rlock.Driver.Link;
+import rlock.Driver.LinkException;
+import rlock.Driver.ServerException;
+
+/** Which server is the primary of a key. What is known may be old: who finds out otherwise calls {@link #refresh}. */
+abstract sealed class Topology {
+    static final long ASK_MILLIS = 1_000;
+
+    /** The primary that serves the key, as far as is known; asks if nothing is known. */
+    abstract Address primary(String key);
+
+    /** Asks anew. Fails with a {@link LinkException} when nobody answers; what was known stays. */
+    abstract void refresh();
+
+    /** A server said that the key's slot is now at another one. */
+    void moved(String key, Address to) {}
+
+    /** The same text for the same service, so that all who use it in this process count together. */
+    abstract String identity();
+
+    static final class Standalone extends Topology {
+        private final Address address;
+
+        Standalone(Address address) {
+            this.address = address;
+        }
+
+        @Override
+        Address primary(String key) {
+            return address;
+        }
+
+        @Override
+        void refresh() {}
+
+        @Override
+        String identity() {
+            return address.toString();
+        }
+    }
+
+    static final class Sentinels extends Topology {
+        private final Driver driver;
+        private final String service;
+        private final List<Address> sentinels;
+        private final String identity;
+        private volatile Address primary;
+
+        Sentinels(Driver driver, String service, List<Address> sentinels) {
+            this.driver = driver;
+            this.service = service;
+            this.sentinels = new ArrayList<>(sentinels);
+            this.identity = service + "@" + sorted(sentinels);
+        }
+
+        @Override
+        Address primary(String key) {
+            if (primary == null) refresh();
+            return primary;
+        }
+
+        @Override
+        synchronized void refresh() {
+            RuntimeException last = null;
+            for (Address sentinel : List.copyOf(sentinels)) {
+                try (Link link = driver.connectSentinel(sentinel)) {
+                    Object reply = link.call(ASK_MILLIS, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", service);
+                    if (reply instanceof List<?> address && address.size() == 2) {
+                        primary = new Address(text(address.get(0)), Integer.parseInt(text(address.get(1))));
+                        // Who answered is asked first next time.
+                        sentinels.remove(sentinel);
+                        sentinels.add(0, sentinel);
+                        return;
+                    }
+                    last = new LinkException("Sentinel " + sentinel + " knows no '" + service + "'", null);
+                } catch (LinkException | ServerException silent) {
+                    last = silent;
+                }
+            }
+            throw new LinkException("no Sentinel of " + sentinels + " says where '" + service + "' is", last);
+        }
+
+        @Override
+        String identity() {
+            return identity;
+        }
+    }
+
+    static final class Cluster extends Topology {
+        private final Driver driver;
+        private final List<Address> seeds;
+        private volatile TreeMap<Integer, Address> slots = new TreeMap<>(); // first slot of each range
+        private volatile Set<Address> nodes = Set.of();
+
+        Cluster(Driver driver, List<Address> seeds) {
+            this.driver = driver;
+            this.seeds = List.copyOf(seeds);
+        }
+
+        @Override
+        Address primary(String key) {
+            if (slots.isEmpty()) refresh();
+            var range = slots.floorEntry(slot(key));
+            if (range == null) throw new LinkException("no server of the cluster serves slot " + slot(key), null);
+            return range.getValue();
+        }
+
+        @Override
+        synchronized void refresh() {
+            // All that are known, in any order: the one that was asked last may be the one that was cut off.
+            List<Address> known = new ArrayList<>(nodes);
+            Collections.shuffle(known);
+            var all = new LinkedHashSet<>(known);
+            all.addAll(seeds);
+            RuntimeException last = null;
+            for (Address node : all) {
+                try (Link link = driver.connect(node)) {
+                    read((List<?>) link.call(ASK_MILLIS, "CLUSTER", "SLOTS"), node);
+                    return;
+                } catch (LinkException | ServerException silent) {
+                    last = silent;
+                }
+            }
+            throw new LinkException("no server of the cluster answers: " + all, last);
+        }
+
+        private void read(List<?> ranges, Address told) {
+            var found = new TreeMap<Integer, Address>();
+            var servers = new LinkedHashSet<Address>();
+            for (Object each : ranges) {
+                List<?> range = (List<?>) each;
+                for (int i = 2; i < range.size(); i++) {
+                    List<?> server = (List<?>) range.get(i);
+                    String host = server.get(0) == null ? "" : text(server.get(0));
+                    Address address = new Address(host.isEmpty() ? told.host() : host, ((Long) server.get(1)).intValue());
+                    servers.add(address);
+                    if (i == 2) found.put(((Long) range.get(0)).intValue(), address);
+                }
+            }
+            if (found.isEmpty()) throw new LinkException(told + " serves no slots", null);
+            slots = found;
+            nodes = servers;
+        }
+
+        @Override
+        synchronized void moved(String key, Address to) {
+            int slot = slot(key);
+            var changed = new TreeMap<>(slots);
+            var range = changed.floorEntry(slot);
+            if (range == null || range.getValue().equals(to)) return;
+            changed.put(slot, to);
+            changed.putIfAbsent(slot + 1, range.getValue());
+            slots = changed;
+        }
+
+        @Override
+        String identity() {
+            return "cluster " + sorted(seeds);
+        }
+
+        /** CRC16 of the key, or of what stands between its first braces, modulo 16384. */
+        static int slot(String key) {
+            int open = key.indexOf('{');
+            int close = open < 0 ? -1 : key.indexOf('}', open);
+            String tagged = close > open + 1 ? key.substring(open + 1, close) : key;
+            int crc = 0;
+            for (byte each : tagged.getBytes(StandardCharsets.UTF_8)) {
+                crc ^= (each & 0xff) << 8;
+                for (int bit = 0; bit < 8; bit++) crc = (crc & 0x8000) != 0 ? crc << 1 ^ 0x1021 : crc << 1;
+            }
+            return crc & 0x3fff;
+        }
+    }
+
+    static String text(Object reply) {
+        return reply instanceof byte[] bytes ? new String(bytes, StandardCharsets.UTF_8) : String.valueOf(reply);
+    }
+
+    private static String sorted(List<Address> addresses) {
+        return addresses.stream().map(Address::toString).sorted().collect(Collectors.joining(","));
+    }
+}

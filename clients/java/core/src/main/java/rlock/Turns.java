@@ -1,0 +1,130 @@
+package rlock;
+
+import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.Semaphore;
+import java.util.concurrent.TimeUnit;
+import rlock.Driver.Address;
+import rlock.Driver.Feed;
+import rlock.Driver.LinkException;
+import rlock.Driver.ServerException;
+
+/**
+ * Hears whose turn it is: one connection per server, on which each owner that waits by ticket has a channel. What is heard
+ * is a hint; who hears nothing asks again in time.
+ */
+final class Turns implements AutoCloseable {
+    private final Driver driver;
+    private final String prefix;
+    private final String base;
+    private volatile boolean forbidden;
+    private final Map<Address, Listening> feeds = new ConcurrentHashMap<>();
+
+    private static final class Listening {
+        final Map<String, Channel> channels = new ConcurrentHashMap<>();
+        Feed feed; // guarded by this
+        volatile boolean ended;
+    }
+
+    /** An owner's channel, for all that it waits for. */
+    private static final class Channel {
+        int users; // guarded by Listening.channels.compute
+        CompletableFuture<Void> confirmed;
+        final Map<String, Semaphore> keys = new ConcurrentHashMap<>();
+    }
+
+    /** {@code base}: what all owners' names begin with; a channel of that name keeps the connection in its state. */
+    Turns(Driver driver, String base) {
+        this.driver = driver;
+        this.base = base;
+        this.prefix = "__keyevent@" + driver.database() + "__:rlock.turn:";
+    }
+
+    /** A wait for a turn; ends with {@link #close}. */
+    final class Turn implements AutoCloseable {
+        private final Listening listening;
+        private final String channel;
+        private final String key;
+        final Address at;
+        final Semaphore called;
+
+        private Turn(Address at, Listening listening, String channel, String key, Semaphore called) {
+            this.at = at;
+            this.listening = listening;
+            this.channel = channel;
+            this.key = key;
+            this.called = called;
+        }
+
+        /** The connection has ended: nothing will be heard. */
+        boolean isDeaf() {
+            return listening.ended;
+        }
+
+        @Override
+        public void close() {
+            listening.channels.computeIfPresent(channel, (name, entry) -> {
+                entry.keys.remove(key);
+                if (--entry.users > 0) return entry;
+                synchronized (listening) {
+                    if (!listening.ended) listening.feed.remove(name);
+                }
+                return null;
+            });
+        }
+    }
+
+    /** Begins to listen; fails with a {@link LinkException} when there is no connection to be had. */
+    Turn listen(Address at, String owner, String key) {
+        if (forbidden) throw new ServerException("NOPERM this user may not listen");
+        Listening listening = feeds.compute(at, (address, old) -> old == null || old.ended ? new Listening() : old);
+        connect(at, listening);
+        String name = prefix + owner;
+        var called = new Semaphore(0);
+        Channel channel = listening.channels.compute(name, (same, old) -> {
+            Channel entry = old == null ? new Channel() : old;
+            if (entry.users++ == 0) entry.confirmed = listening.feed.add(same);
+            entry.keys.put(key, called);
+            return entry;
+        });
+        // Whoever asks after this hears of a turn that comes later. Unconfirmed: then by asking alone.
+        channel.confirmed.exceptionally(failed -> null).completeOnTimeout(null, 1, TimeUnit.SECONDS).join();
+        return new Turn(at, listening, name, key, called);
+    }
+
+    private void connect(Address at, Listening listening) {
+        synchronized (listening) {
+            if (listening.feed != null) return;
+            try {
+                listening.feed = driver.listen(at, prefix + base,
+                        (channel, key) -> heard(listening, channel, key), () -> ended(listening));
+            } catch (RuntimeException failed) {
+                listening.ended = true;
+                forbidden |= failed instanceof ServerException error && error.code().equals("NOPERM");
+                throw failed;
+            }
+        }
+    }
+
+    private void heard(Listening listening, String name, String key) {
+        Channel channel = listening.channels.get(name);
+        Semaphore called = channel == null ? null : channel.keys.get(key);
+        if (called != null) called.release();
+    }
+
+    private void ended(Listening listening) {
+        listening.ended = true;
+        listening.channels.values().forEach(channel -> channel.keys.values().forEach(Semaphore::release));
+    }
+
+    @Override
+    public void close() {
+        for (Listening listening : feeds.values()) {
+            synchronized (listening) {
+                listening.ended = true;
+                if (listening.feed != null) listening.feed.close();
+            }
+        }
+    }
+}

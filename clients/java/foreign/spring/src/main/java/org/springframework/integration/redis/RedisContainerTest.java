@@ -1,0 +1,18 @@
+package org.springframework.integration.redis;
+
+import org.springframework.data.redis.connection.RedisConnectionFactory;
+import org.springframework.data.redis.connection.lettuce.LettuceConnectionFactory;
+
+/** Stands where the base of Spring's tests stood: the server is there already, at $PORT. */
+public interface RedisContainerTest {
+    static RedisConnectionFactory connectionFactory() {
+        var factory = new LettuceConnectionFactory("127.0.0.1", port());
+        factory.afterPropertiesSet();
+        factory.start();
+        return factory;
+    }
+
+    static int port() {
+        return Integer.parseInt(System.getenv("PORT"));
+    }
+}

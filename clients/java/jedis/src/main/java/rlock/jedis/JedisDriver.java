@@ -1,0 +1,62 @@
+package rlock.jedis;
+
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.BiConsumer;
+import redis.clients.jedis.Connection;
+import redis.clients.jedis.HostAndPort;
+import redis.clients.jedis.JedisClientConfig;
+import redis.clients.jedis.exceptions.JedisException;
+import rlock.Driver;
+
+/** Connections by Jedis. Its sockets block, so what takes its time is read in a thread of the driver's. */
+final class JedisDriver implements Driver {
+    private static final AtomicInteger COUNT = new AtomicInteger();
+    private final JedisClientConfig config;
+    private final JedisClientConfig ofSentinels;
+    private final ExecutorService readers = Executors.newCachedThreadPool(work -> {
+        Thread thread = new Thread(work, "rlock-jedis-" + COUNT.incrementAndGet());
+        thread.setDaemon(true);
+        return thread;
+    });
+
+    JedisDriver(JedisClientConfig config, JedisClientConfig ofSentinels) {
+        this.config = config;
+        this.ofSentinels = ofSentinels;
+    }
+
+    @Override
+    public Link connect(Address at) {
+        return new JedisLink(connection(at, config), readers);
+    }
+
+    @Override
+    public Link connectSentinel(Address at) {
+        return new JedisLink(connection(at, ofSentinels), readers);
+    }
+
+    @Override
+    public Feed listen(Address at, String channel, BiConsumer<String, String> heard, Runnable ended) {
+        return new JedisFeed(connection(at, config), channel, heard, ended, readers);
+    }
+
+    private static Connection connection(Address at, JedisClientConfig config) {
+        try {
+            // Connects, and says who it is.
+            return new Connection(new HostAndPort(at.host(), at.port()), config);
+        } catch (JedisException refused) {
+            throw JedisLink.translated(refused);
+        }
+    }
+
+    @Override
+    public int database() {
+        return config.getDatabase();
+    }
+
+    @Override
+    public void close() {
+        readers.shutdownNow();
+    }
+}

@@ -1,0 +1,90 @@
+package rlock.jedis;
+
+import java.io.IOException;
+import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.TimeUnit;
+import java.util.function.BiConsumer;
+import redis.clients.jedis.Connection;
+import redis.clients.jedis.JedisPubSub;
+import redis.clients.jedis.exceptions.JedisException;
+import rlock.Driver;
+
+/** A connection of Jedis that listens. */
+final class JedisFeed extends JedisPubSub implements Driver.Feed {
+    private static final int PATIENCE_SECONDS = 2;
+    private final Connection connection;
+    private final BiConsumer<String, String> heard;
+    private final Map<String, CompletableFuture<Void>> asked = new ConcurrentHashMap<>();
+
+    JedisFeed(Connection connection, String channel, BiConsumer<String, String> heard, Runnable ended, ExecutorService readers) {
+        this.connection = connection;
+        this.heard = heard;
+        connection.setTimeoutInfinite();
+        CompletableFuture<Void> first = asked.computeIfAbsent(channel, name -> new CompletableFuture<>());
+        readers.execute(() -> {
+            try {
+                proceed(connection, channel);
+            } catch (JedisException broken) {
+                first.completeExceptionally(JedisLink.translated(broken));
+            } finally {
+                close();
+                ended.run();
+                var over = new Driver.LinkException("the connection ended", null);
+                asked.values().forEach(waiting -> waiting.completeExceptionally(over));
+            }
+        });
+        try {
+            // From the first confirmation on other threads may add channels.
+            first.orTimeout(PATIENCE_SECONDS, TimeUnit.SECONDS).join();
+        } catch (CompletionException failed) {
+            close();
+            if (failed.getCause() instanceof Driver.ServerException refused) throw refused;
+            throw new Driver.LinkException("cannot listen at " + connection, failed.getCause());
+        }
+    }
+
+    @Override
+    public CompletableFuture<Void> add(String channel) {
+        CompletableFuture<Void> confirmed = asked.computeIfAbsent(channel, name -> new CompletableFuture<>());
+        try {
+            subscribe(channel);
+        } catch (JedisException broken) {
+            confirmed.completeExceptionally(JedisLink.translated(broken));
+        }
+        return confirmed;
+    }
+
+    @Override
+    public void remove(String channel) {
+        asked.remove(channel);
+        try {
+            unsubscribe(channel);
+        } catch (JedisException broken) {
+            // Then it hears nothing any more.
+        }
+    }
+
+    @Override
+    public void onSubscribe(String channel, int count) {
+        CompletableFuture<Void> waiting = asked.get(channel);
+        if (waiting != null) waiting.complete(null);
+    }
+
+    @Override
+    public void onMessage(String channel, String key) {
+        heard.accept(channel, key);
+    }
+
+    @Override
+    public void close() {
+        try {
+            connection.forceDisconnect();
+        } catch (IOException | JedisException already) {
+            // Then it is closed.
+        }
+    }
+}

@@ -1,0 +1,112 @@
+package rlock.jedis;
+
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.RejectedExecutionException;
+import redis.clients.jedis.CommandArguments;
+import redis.clients.jedis.Connection;
+import redis.clients.jedis.exceptions.JedisDataException;
+import redis.clients.jedis.exceptions.JedisException;
+import redis.clients.jedis.util.KeyValue;
+import rlock.Driver;
+
+/** One connection of Jedis. */
+final class JedisLink implements Driver.Link {
+    private final Connection connection;
+    private final ExecutorService readers;
+
+    JedisLink(Connection connection, ExecutorService readers) {
+        this.connection = connection;
+        this.readers = readers;
+    }
+
+    @Override
+    public Object call(long timeoutMillis, String... words) {
+        try {
+            connection.setSoTimeout((int) Math.min(Integer.MAX_VALUE, Math.max(1, timeoutMillis)));
+            return flat(connection.executeCommand(arguments(words)));
+        } catch (JedisException failed) {
+            throw translated(failed);
+        }
+    }
+
+    @Override
+    public CompletableFuture<Object> send(String... words) {
+        try {
+            connection.setTimeoutInfinite();
+            connection.sendCommand(arguments(words));
+            return CompletableFuture.supplyAsync(this::reply, readers);
+        } catch (JedisException failed) {
+            throw translated(failed);
+        } catch (RejectedExecutionException closed) {
+            throw new Driver.LinkException("the driver is closed", closed);
+        }
+    }
+
+    private Object reply() {
+        try {
+            return flat(connection.getOne());
+        } catch (JedisException failed) {
+            throw translated(failed);
+        }
+    }
+
+    @Override
+    public void whenClosed(Runnable closed) {
+        try {
+            connection.setTimeoutInfinite();
+            readers.execute(() -> {
+                try {
+                    while (true) connection.getOne();
+                } catch (JedisException ended) {
+                    close();
+                    closed.run();
+                }
+            });
+        } catch (JedisException | RejectedExecutionException ended) {
+            close();
+            closed.run();
+        }
+    }
+
+    @Override
+    public void close() {
+        try {
+            // Not disconnect(): that would wait to flush what is still to be written.
+            connection.forceDisconnect();
+        } catch (IOException | JedisException already) {
+            // Then it is closed.
+        }
+    }
+
+    // A map is keys and values in turn, as in RESP2.
+    private static Object flat(Object reply) {
+        if (!(reply instanceof List<?> list)) return reply;
+        var all = new ArrayList<Object>(list.size());
+        for (Object each : list) {
+            if (each instanceof KeyValue<?, ?> pair) {
+                all.add(flat(pair.getKey()));
+                all.add(flat(pair.getValue()));
+            } else {
+                all.add(flat(each));
+            }
+        }
+        return all;
+    }
+
+    static CommandArguments arguments(String... words) {
+        byte[] name = words[0].getBytes(StandardCharsets.UTF_8);
+        var arguments = new CommandArguments(() -> name);
+        for (int i = 1; i < words.length; i++) arguments.add(words[i]);
+        return arguments;
+    }
+
+    static RuntimeException translated(JedisException failed) {
+        if (failed instanceof JedisDataException error) return new Driver.ServerException(error.getMessage());
+        return new Driver.LinkException(failed.getMessage(), failed.getCause() == null ? failed : failed.getCause());
+    }
+}

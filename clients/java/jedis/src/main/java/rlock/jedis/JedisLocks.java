@@ -1,0 +1,46 @@
+package rlock.jedis;
+
+import java.util.Collection;
+import java.util.List;
+import redis.clients.jedis.DefaultJedisClientConfig;
+import redis.clients.jedis.HostAndPort;
+import redis.clients.jedis.JedisClientConfig;
+import rlock.Driver.Address;
+import rlock.Locks;
+
+/**
+ * Locks over Jedis: {@code Locks locks = JedisLocks.standalone(new HostAndPort("127.0.0.1", 6379), config).open()}. The
+ * connections are the package's own, made with your configuration; your pools are not used.
+ */
+public final class JedisLocks {
+    private JedisLocks() {}
+
+    /** One server, without a password. */
+    public static Locks.Builder standalone(String host, int port) {
+        return standalone(new HostAndPort(host, port), DefaultJedisClientConfig.builder().build());
+    }
+
+    /** One server. */
+    public static Locks.Builder standalone(HostAndPort server, JedisClientConfig config) {
+        return Locks.Builder.standalone(new JedisDriver(config, config), address(server));
+    }
+
+    /** The primary that Sentinels watch under the name {@code service}. */
+    public static Locks.Builder sentinel(
+            String service, Collection<HostAndPort> sentinels, JedisClientConfig config, JedisClientConfig ofSentinels) {
+        return Locks.Builder.sentinel(new JedisDriver(config, ofSentinels), service, addresses(sentinels));
+    }
+
+    /** A Cluster, of which some servers are known. */
+    public static Locks.Builder cluster(Collection<HostAndPort> servers, JedisClientConfig config) {
+        return Locks.Builder.cluster(new JedisDriver(config, config), addresses(servers));
+    }
+
+    private static List<Address> addresses(Collection<HostAndPort> servers) {
+        return servers.stream().map(JedisLocks::address).toList();
+    }
+
+    private static Address address(HostAndPort server) {
+        return new Address(server.getHost(), server.getPort());
+    }
+}

@@ -1,0 +1,105 @@
+package rlock.lettuce;
+
+import io.lettuce.core.ClientOptions;
+import io.lettuce.core.RedisClient;
+import io.lettuce.core.RedisCommandExecutionException;
+import io.lettuce.core.RedisConnectionException;
+import io.lettuce.core.RedisException;
+import io.lettuce.core.RedisURI;
+import io.lettuce.core.TimeoutOptions;
+import io.lettuce.core.api.StatefulConnection;
+import io.lettuce.core.codec.StringCodec;
+import io.lettuce.core.resource.ClientResources;
+import java.time.Duration;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.TimeUnit;
+import java.util.function.BiConsumer;
+import rlock.Driver;
+
+/** Connections by Lettuce, each with one server. What is sent again, and where, is decided above it. */
+final class LettuceDriver implements Driver {
+    private final RedisClient client;
+    private final RedisURI base;
+    private final Set<CompletableFuture<Void>> closing = ConcurrentHashMap.newKeySet();
+
+    LettuceDriver(ClientResources resources, ClientOptions options, RedisURI base) {
+        this.client = RedisClient.create(resources);
+        this.base = base;
+        client.setOptions(options.mutate()
+                .autoReconnect(false)
+                .disconnectedBehavior(ClientOptions.DisconnectedBehavior.REJECT_COMMANDS)
+                // A wait takes as long as it takes.
+                .timeoutOptions(TimeoutOptions.create())
+                .build());
+    }
+
+    @Override
+    public Link connect(Address at) {
+        return opened(() -> new LettuceLink(this, client.connect(StringCodec.UTF8, uri(at, base))));
+    }
+
+    @Override
+    public Link connectSentinel(Address at) {
+        RedisURI sentinel = base.getSentinels().stream()
+                .filter(each -> each.getHost().equals(at.host()) && each.getPort() == at.port())
+                .findFirst().orElse(base);
+        RedisURI uri = uri(at, sentinel);
+        uri.setDatabase(0);
+        return opened(() -> new LettuceLink(this, client.connect(StringCodec.UTF8, uri)));
+    }
+
+    @Override
+    public Feed listen(Address at, String channel, BiConsumer<String, String> heard, Runnable ended) {
+        return opened(() -> new LettuceFeed(this, client.connectPubSub(StringCodec.UTF8, uri(at, base)), channel, heard, ended));
+    }
+
+    // The credentials, the database and TLS of the base, at another address.
+    private static RedisURI uri(Address at, RedisURI base) {
+        RedisURI.Builder uri = RedisURI.builder().withHost(at.host()).withPort(at.port())
+                .withAuthentication(base).withSsl(base).withDatabase(base.getDatabase()).withTimeout(base.getTimeout());
+        if (base.getClientName() != null) uri.withClientName(base.getClientName());
+        return uri.build();
+    }
+
+    private interface Opening<T> {
+        T open();
+    }
+
+    private static <T> T opened(Opening<T> opening) {
+        try {
+            return opening.open();
+        } catch (RedisException failed) {
+            throw translated(failed);
+        }
+    }
+
+    static RuntimeException translated(Throwable failed) {
+        if (failed instanceof RedisCommandExecutionException error) return new Driver.ServerException(error.getMessage());
+        boolean refusedAtTheStart = failed instanceof RedisConnectionException
+                && failed.getCause() instanceof RedisCommandExecutionException;
+        if (refusedAtTheStart) return new Driver.ServerException(failed.getCause().getMessage());
+        return new Driver.LinkException(failed.getMessage(), failed.getCause() == null ? failed : failed.getCause());
+    }
+
+    @Override
+    public int database() {
+        return base.getDatabase();
+    }
+
+    void close(StatefulConnection<?, ?> connection) {
+        CompletableFuture<Void> done = connection.closeAsync();
+        closing.add(done);
+        done.whenComplete((closed, failed) -> closing.remove(done));
+    }
+
+    @Override
+    public void close() {
+        // A client that is shut down warns of connections that are about to be closed.
+        CompletableFuture.allOf(closing.toArray(CompletableFuture[]::new))
+                .completeOnTimeout(null, 1, TimeUnit.SECONDS).exceptionally(failed -> null).join();
+        // The threads belong to the resources of the user's client.
+        client.shutdown(Duration.ZERO, Duration.ofSeconds(1));
+    }
+}

@@ -1,0 +1,97 @@
+package rlock.lettuce;
+
+import io.lettuce.core.RedisConnectionStateListener;
+import io.lettuce.core.RedisChannelHandler;
+import io.lettuce.core.RedisException;
+import io.lettuce.core.api.StatefulRedisConnection;
+import io.lettuce.core.codec.StringCodec;
+import io.lettuce.core.protocol.CommandArgs;
+import io.lettuce.core.protocol.ProtocolKeyword;
+import java.nio.charset.StandardCharsets;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.concurrent.atomic.AtomicBoolean;
+import rlock.Driver;
+
+/** One connection of Lettuce. */
+final class LettuceLink implements Driver.Link {
+    private record Word(String word) implements ProtocolKeyword {
+        @Override
+        public byte[] getBytes() {
+            return word.getBytes(StandardCharsets.UTF_8);
+        }
+    }
+
+    private final StatefulRedisConnection<String, String> connection;
+    private final AtomicBoolean closed = new AtomicBoolean();
+
+    private final LettuceDriver driver;
+
+    LettuceLink(LettuceDriver driver, StatefulRedisConnection<String, String> connection) {
+        this.driver = driver;
+        this.connection = connection;
+    }
+
+    @Override
+    public Object call(long timeoutMillis, String... words) {
+        CompletableFuture<Object> reply = send(words);
+        long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMillis);
+        boolean interrupted = false;
+        try {
+            while (true) {
+                try {
+                    return reply.get(end - System.nanoTime(), TimeUnit.NANOSECONDS);
+                } catch (InterruptedException later) {
+                    // It is short, and its outcome must be known.
+                    interrupted = true;
+                } catch (TimeoutException silent) {
+                    throw new Driver.LinkException("no reply in " + timeoutMillis + " ms", silent);
+                } catch (ExecutionException failed) {
+                    throw (RuntimeException) failed.getCause();
+                }
+            }
+        } finally {
+            if (interrupted) Thread.currentThread().interrupt();
+        }
+    }
+
+    @Override
+    public CompletableFuture<Object> send(String... words) {
+        var arguments = new CommandArgs<>(StringCodec.UTF8);
+        for (int i = 1; i < words.length; i++) arguments.add(words[i]);
+        var reply = new CompletableFuture<Object>();
+        try {
+            connection.async().dispatch(new Word(words[0]), new AnyOutput(), arguments)
+                    .whenComplete((value, failed) -> {
+                        if (failed == null) reply.complete(value);
+                        else reply.completeExceptionally(LettuceDriver.translated(failed));
+                    });
+        } catch (RedisException broken) {
+            throw LettuceDriver.translated(broken);
+        }
+        return reply;
+    }
+
+    @Override
+    public void whenClosed(Runnable told) {
+        var once = new AtomicBoolean();
+        Runnable tell = () -> {
+            if (once.compareAndSet(false, true)) told.run();
+        };
+        connection.addListener(new RedisConnectionStateListener() {
+            @Override
+            public void onRedisDisconnected(RedisChannelHandler<?, ?> ended) {
+                tell.run();
+            }
+        });
+        if (!connection.isOpen()) tell.run();
+    }
+
+    @Override
+    public void close() {
+        // Lettuce warns of the second time.
+        if (closed.compareAndSet(false, true)) driver.close(connection);
+    }
+}

@@ -1,0 +1,40 @@
+package rlock.lettuce;
+
+import io.lettuce.core.ClientOptions;
+import io.lettuce.core.RedisClient;
+import io.lettuce.core.RedisURI;
+import io.lettuce.core.cluster.RedisClusterClient;
+import java.util.Collection;
+import java.util.List;
+import rlock.Driver.Address;
+import rlock.Locks;
+
+/**
+ * Locks over Lettuce: {@code Locks locks = LettuceLocks.of(client, uri).open()}. The connections are the package's own;
+ * threads, options and addresses are those of your client, which you close yourself, after the locks.
+ */
+public final class LettuceLocks {
+    private LettuceLocks() {}
+
+    /** One server, or the primary that the Sentinels of the URI watch. */
+    public static Locks.Builder of(RedisClient client, RedisURI uri) {
+        var driver = new LettuceDriver(client.getResources(), client.getOptions(), uri);
+        if (uri.getSentinels().isEmpty()) return Locks.Builder.standalone(driver, address(uri));
+        return Locks.Builder.sentinel(driver, uri.getSentinelMasterId(), addresses(uri.getSentinels()));
+    }
+
+    /** A Cluster, of which some servers are known: the URIs that its client was made of. */
+    public static Locks.Builder cluster(RedisClusterClient client, Collection<RedisURI> servers) {
+        ClientOptions options = client.getOptions();
+        var driver = new LettuceDriver(client.getResources(), options, servers.iterator().next());
+        return Locks.Builder.cluster(driver, addresses(servers));
+    }
+
+    private static List<Address> addresses(Collection<RedisURI> servers) {
+        return servers.stream().map(LettuceLocks::address).toList();
+    }
+
+    private static Address address(RedisURI uri) {
+        return new Address(uri.getHost(), uri.getPort());
+    }
+}

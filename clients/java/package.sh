@@ -1,0 +1,70 @@
+# shellcheck shell=bash
+# Sourced by scripts/clients.sh.
+
+java=$home/tree/clients/java
+java_classes="$java/tests/target/classes:$java/tests/target/dependency/*"
+
+# What Maven fetches stays in this checkout.
+maven() { mvn --batch-mode -Dmaven.repo.local="$tools/m2" "$@"; }
+
+package_tools() { command -v java && command -v mvn || skip 'no java with mvn'; }
+
+package_build() {
+    local log=$home/java-build.txt
+    grep -q "<version>$(rlock_version)</version>" clients/java/pom.xml ||
+        die "clients/java has another version than the module, $(rlock_version)"
+    copied java
+    cd "$java"
+    if ! maven --quiet install -DskipTests >"$log" 2>&1; then
+        cat "$log"
+        ! grep -qE 'Could not transfer|Could not find artifact|Unknown host|Cannot access' "$log" ||
+            skip 'java: what it depends on could not be fetched'
+        exit 1
+    fi
+    say "$java/core/target/rlock-core-$(rlock_version).jar"
+}
+
+package_runners() {
+    local client
+    for client in jedis lettuce; do
+        say "java-$client=java -cp $java_classes rlock.conformance.Runner $client"
+    done
+}
+
+# The tests start servers of their own, to kill them.
+package_test() {
+    export RLOCK_SERVER=$tools/servers/default/redis-server RLOCK_MODULE
+    cd "$java"
+    run mvn --batch-mode -Dmaven.repo.local="$tools/m2" -Dmaven.javadoc.skip -Dmaven.source.skip verify >"$home/java-test.txt" 2>&1 || true
+    local suite counts
+    for suite in Readme Lock Breakages KilledServer SpringRegistry ShedLockOverJedis ShedLockOverLettuce; do
+        counts=$(sed -n "s/.*Tests run: \(.*\), Time elapsed.* in rlock.tests.${suite}Test$/\1/p" "$home/java-test.txt")
+        case $counts in
+            *'Failures: 0, Errors: 0,'*) say "ok java $suite: $counts" ;;
+            *)
+                say "FAILED java $suite: ${counts:-not run}"
+                grep -E 'ERROR|FAIL' "$home/java-test.txt" | sed 's/^/    /' | head -n 40
+                ;;
+        esac
+        case $counts in
+            *'Skipped: 0'* | '') ;;
+            *) say "SKIPPED java $suite: ${counts##* } of them, for what the server lacks (LIMIT)" ;;
+        esac
+    done
+    foreign_tests redisson "Redisson's lock tests" "${REDISSON_SOURCES-}"
+    foreign_tests spring "Spring Integration's registry tests" "${SPRING_INTEGRATION_SOURCES-}"
+}
+
+# foreign_tests FOLDER NAME CHECKOUT: tests that their project publishes as no artifact, from a checkout of it.
+foreign_tests() {
+    local folder=clients/java/foreign/$1 name=$2 checkout=$3 sum
+    if [ -z "$checkout" ]; then
+        say "SKIPPED $name: no artifact has them; clients/java/foreign/README.md says how to run them from a checkout"
+        return
+    fi
+    sum=$(M2=$tools/m2 "$root/$folder/run.sh" "$checkout" 2>&1 | tee "$home/java-$1.txt" | tail -n 1) || true
+    case $sum in
+        *' passed, as expected') say "ok $name: $sum" ;;
+        *) say "FAILED $name: $sum" ;;
+    esac
+}

@@ -1,0 +1,122 @@
+package rlock.spring;
+
+import java.time.Duration;
+import java.util.ConcurrentModificationException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.locks.Condition;
+import org.springframework.integration.support.locks.DistributedLock;
+import org.springframework.integration.support.locks.ExpirableLockRegistry;
+import org.springframework.integration.support.locks.RenewableLockRegistry;
+import rlock.KeyLock;
+import rlock.LockLostException;
+import rlock.Locks;
+
+/**
+ * Spring Integration's registry of locks. As with its other registries, each registry is a client of its own: two of them
+ * exclude each other, in one thread too. Nothing is cached here, so nothing has to be expired.
+ */
+public final class RlockRegistry implements ExpirableLockRegistry<DistributedLock>, RenewableLockRegistry<DistributedLock> {
+    private static final AtomicInteger COUNT = new AtomicInteger();
+    private final Locks locks;
+    private final String prefix;
+    private final Duration expireAfter;
+    private final String client = "-r" + COUNT.incrementAndGet();
+
+    /** With leases of a minute; keys are {@code registryKey:key}. */
+    public RlockRegistry(Locks locks, String registryKey) {
+        this(locks, registryKey, Duration.ofMinutes(1));
+    }
+
+    /** {@code expireAfter}: how long a lock outlives its process. While the process lives it is renewed. */
+    public RlockRegistry(Locks locks, String registryKey, Duration expireAfter) {
+        this.locks = locks;
+        this.prefix = registryKey + ":";
+        this.expireAfter = expireAfter;
+    }
+
+    @Override
+    public DistributedLock obtain(Object lockKey) {
+        if (!(lockKey instanceof String key)) throw new IllegalArgumentException("the key is a String, not " + lockKey);
+        return new RegistryLock(this, key);
+    }
+
+    private KeyLock lock(String key) {
+        return locks.lock(prefix + key).owner(() -> locks.threadOwner() + client).lease(expireAfter);
+    }
+
+    /** Does nothing: what is not held is not kept. */
+    @Override
+    public void expireUnusedOlderThan(long age) {}
+
+    @Override
+    public void renewLock(Object lockKey) {
+        renewLock(lockKey, expireAfter);
+    }
+
+    @Override
+    public void renewLock(Object lockKey, Duration ttl) {
+        try {
+            lock((String) lockKey).renew(ttl);
+        } catch (IllegalMonitorStateException notHeld) {
+            throw new IllegalStateException("Could not renew the lock at " + lockKey, notHeld);
+        }
+    }
+
+    /** A lock; with a time to live of its own it is not renewed. Those of one registry and key are equal. */
+    private record RegistryLock(RlockRegistry registry, String key) implements DistributedLock {
+        private KeyLock inner() {
+            return registry.lock(key);
+        }
+
+        @Override
+        public void lock() {
+            inner().lock();
+        }
+
+        @Override
+        public void lock(Duration ttl) {
+            inner().fixedLease(ttl).lock();
+        }
+
+        @Override
+        public void lockInterruptibly() throws InterruptedException {
+            inner().lockInterruptibly();
+        }
+
+        @Override
+        public boolean tryLock() {
+            return inner().tryLock();
+        }
+
+        @Override
+        public boolean tryLock(long time, TimeUnit unit) throws InterruptedException {
+            return inner().tryLock(time, unit);
+        }
+
+        @Override
+        public boolean tryLock(Duration waitTime, Duration ttl) throws InterruptedException {
+            return inner().fixedLease(ttl).tryLock(waitTime.toMillis(), TimeUnit.MILLISECONDS);
+        }
+
+        // The exceptions of Spring's other registries, for who catches them.
+        @Override
+        public void unlock() {
+            try {
+                inner().unlock();
+            } catch (LockLostException lost) {
+                var broken = new ConcurrentModificationException(
+                        "Lock was released in the store due to expiration. " + lost.getMessage());
+                broken.initCause(lost);
+                throw broken;
+            } catch (IllegalMonitorStateException notHeld) {
+                throw new IllegalStateException("You do not own lock at " + inner().key(), notHeld);
+            }
+        }
+
+        @Override
+        public Condition newCondition() {
+            return inner().newCondition();
+        }
+    }
+}

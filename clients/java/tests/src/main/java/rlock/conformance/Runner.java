@@ -1,0 +1,240 @@
+package rlock.conformance;
+
+import com.google.gson.JsonObject;
+import com.google.gson.JsonParser;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.Map;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Future;
+import java.util.concurrent.FutureTask;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.concurrent.CompletableFuture;
+import rlock.Hold;
+import rlock.KeyLock;
+import rlock.LockException;
+import rlock.LockLostException;
+
+/** Plays the script that all languages' packages play: does what it is told, and decides nothing. */
+public final class Runner {
+    private static final String DONE = "ok";
+    private final String over;
+    private final Map<String, Client> clients = new ConcurrentHashMap<>();
+    private final Map<String, KeyLock> locks = new ConcurrentHashMap<>();
+    private final Map<String, Hold> holds = new ConcurrentHashMap<>();
+    private final Map<String, CompletableFuture<Long>> losses = new ConcurrentHashMap<>();
+    private final Map<String, BlockingQueue<Runnable>> actors = new ConcurrentHashMap<>();
+    private final Map<Integer, Future<?>> waits = new ConcurrentHashMap<>();
+
+    private Runner(String over) {
+        this.over = over;
+    }
+
+    /** {@code jedis} or {@code lettuce}. */
+    public static void main(String[] arguments) throws Exception {
+        var runner = new Runner(arguments[0]);
+        Client.load(arguments[0]);
+        say("{\"hello\":\"java-" + arguments[0] + "\",\"features\":[\"cancel\",\"cancel-many\",\"actors\",\"sentinel\",\"cluster\","
+                + "\"session\",\"acks\",\"limit\",\"maxqueue\"]}");
+        BlockingQueue<Runnable> main = runner.actors.computeIfAbsent("main", name -> new LinkedBlockingQueue<>());
+        Thread reader = new Thread(runner::read, "reader");
+        reader.start();
+        work(main);
+    }
+
+    private static void work(BlockingQueue<Runnable> queue) {
+        while (true) {
+            try {
+                queue.take().run();
+            } catch (InterruptedException late) {
+                // An interrupt for what is over already.
+            }
+        }
+    }
+
+    private static synchronized void say(String line) {
+        System.out.println(line);
+        System.out.flush();
+    }
+
+    private void read() {
+        try (var input = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8))) {
+            for (String line; (line = input.readLine()) != null; ) {
+                JsonObject request = JsonParser.parseString(line).getAsJsonObject();
+                if (request.has("as")) actor(request.get("as").getAsString()).add(task(request));
+                else answer(request);
+            }
+        } catch (Exception broken) {
+            broken.printStackTrace();
+        }
+        System.exit(0);
+    }
+
+    private BlockingQueue<Runnable> actor(String name) {
+        return actors.computeIfAbsent(name, same -> {
+            var queue = new LinkedBlockingQueue<Runnable>();
+            Thread thread = new Thread(() -> work(queue), name);
+            thread.setDaemon(true);
+            thread.start();
+            return queue;
+        });
+    }
+
+    private Runnable task(JsonObject request) {
+        var task = new FutureTask<Void>(() -> answer(request), null);
+        waits.put(request.get("id").getAsInt(), task);
+        return task;
+    }
+
+    private void answer(JsonObject request) {
+        JsonObject reply;
+        try {
+            reply = carryOut(request);
+        } catch (Throwable failed) {
+            reply = new JsonObject();
+            reply.addProperty("error", name(failed));
+            reply.addProperty("text", String.valueOf(failed));
+            if (name(failed).equals("Other")) failed.printStackTrace();
+        }
+        reply.add("id", request.get("id"));
+        say(reply.toString());
+    }
+
+    private static String name(Throwable failed) {
+        if (failed instanceof LockException.Deadlock) return "Deadlock";
+        if (failed instanceof LockException.TooMany) return "TooMany";
+        if (failed instanceof LockException.NoAcks) return "NoAcks";
+        if (failed instanceof LockException.NoPermission) return "NoPerm";
+        if (failed instanceof LockException.Unavailable) return "Unavailable";
+        if (failed instanceof LockLostException) return "Lost";
+        if (failed instanceof IllegalMonitorStateException) return "NotHeld";
+        if (failed instanceof InterruptedException) return "Cancelled";
+        return "Other";
+    }
+
+    private JsonObject carryOut(JsonObject request) throws Exception {
+        return switch (text(request, "do")) {
+            case "open" -> open(request);
+            case "close" -> close(request);
+            case "lock" -> lock(request);
+            case "acquire" -> acquire(request);
+            case "release" -> release(request);
+            case "state" -> state(request);
+            case "lost" -> lost(request);
+            case "cancel" -> cancel(request);
+            case "churn" -> new Churn(lock(text(request, "lock")), client(request), request).run();
+            case "bench" -> new Bench(clients.get(text(request, "client")), request).run();
+            default -> throw new IllegalArgumentException("unknown: " + request);
+        };
+    }
+
+    private JsonObject open(JsonObject request) {
+        clients.put(text(request, "client"), Client.open(over, request));
+        return ok(true);
+    }
+
+    private JsonObject close(JsonObject request) {
+        clients.remove(text(request, "client")).close();
+        return ok(true);
+    }
+
+    private Client client(JsonObject request) {
+        return clients.get(clientsOfLocks.get(text(request, "lock")));
+    }
+
+    private final Map<String, String> clientsOfLocks = new ConcurrentHashMap<>();
+
+    private KeyLock lock(String name) {
+        return locks.get(name);
+    }
+
+    private JsonObject lock(JsonObject request) {
+        var all = clients.get(text(request, "client")).locks;
+        String key = text(request, "key");
+        boolean read = request.has("mode") && text(request, "mode").equals("read");
+        KeyLock lock = request.has("limit") ? all.permits(key, number(request, "limit")) : read ? all.readLock(key) : all.lock(key);
+        if (request.has("lease")) lock = lock.lease(Duration.ofMillis(number(request, "lease")));
+        if (request.has("maxqueue")) lock = lock.maxQueue(number(request, "maxqueue"));
+        if (request.has("acks")) lock = lock.acks(number(request, "acks"));
+        if (is(request, "session")) lock = lock.session();
+        if (is(request, "upgrade")) lock = lock.upgrading();
+        if (request.has("owner")) lock = lock.owner(text(request, "owner"));
+        locks.put(text(request, "lock"), lock);
+        clientsOfLocks.put(text(request, "lock"), text(request, "client"));
+        return ok(true);
+    }
+
+    private JsonObject acquire(JsonObject request) throws InterruptedException {
+        KeyLock lock = lock(text(request, "lock"));
+        var wait = request.get("wait").isJsonNull() ? KeyLock.FOREVER : Duration.ofMillis(number(request, "wait"));
+        var hold = lock.acquire(wait);
+        JsonObject reply = ok(hold.isPresent());
+        hold.ifPresent(held -> {
+            var loss = new CompletableFuture<Long>();
+            held.onLost(() -> loss.complete(System.currentTimeMillis()));
+            holds.put(text(request, "hold"), held);
+            losses.put(text(request, "hold"), loss);
+            reply.addProperty("token", held.token());
+            reply.addProperty("owner", held.owner());
+        });
+        return reply;
+    }
+
+    private JsonObject release(JsonObject request) {
+        holds.get(text(request, "hold")).release();
+        return ok(true);
+    }
+
+    private JsonObject state(JsonObject request) {
+        Hold hold = holds.get(text(request, "hold"));
+        var reply = new JsonObject();
+        reply.addProperty("held", hold.isHeld());
+        reply.addProperty("left", hold.remaining().toMillis());
+        return reply;
+    }
+
+    private JsonObject lost(JsonObject request) throws InterruptedException, ExecutionException {
+        try {
+            JsonObject reply = ok(true);
+            reply.addProperty("at", losses.get(text(request, "hold")).get(number(request, "within"), TimeUnit.MILLISECONDS));
+            return reply;
+        } catch (TimeoutException not) {
+            return ok(false);
+        }
+    }
+
+    private JsonObject cancel(JsonObject request) {
+        Future<?> task = waits.get(number(request, "of"));
+        interrupt(task);
+        return ok(true);
+    }
+
+    // An interrupt, and the acquisition answers itself: a FutureTask that is cancelled interrupts its thread.
+    private static void interrupt(Future<?> task) {
+        task.cancel(true);
+    }
+
+    static JsonObject ok(boolean value) {
+        var reply = new JsonObject();
+        reply.addProperty(DONE, value);
+        return reply;
+    }
+
+    static String text(JsonObject request, String field) {
+        return request.get(field).getAsString();
+    }
+
+    static int number(JsonObject request, String field) {
+        return request.get(field).getAsInt();
+    }
+
+    private static boolean is(JsonObject request, String field) {
+        return request.has(field) && request.get(field).getAsBoolean();
+    }
+}

@@ -1,0 +1,121 @@
+package rlock.tests;
+
+import static org.junit.jupiter.api.Assertions.*;
+
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.EnumSource;
+import rlock.Hold;
+import rlock.KeyLock;
+
+/** What went wrong with the files that were to be copied before there was a package. */
+@Timeout(120)
+class BreakagesTest {
+    @ParameterizedTest
+    @EnumSource
+    void twoObjectsForOneKeyOnOneThreadDoNotFreeEachOthersHold(Over over) {
+        try (var server = new Server(); var session = over.open(server.port); var other = over.open(server.port)) {
+            var here = session.locks().lock("order");
+            var there = other.locks().lock("order");
+            here.lock();
+            there.lock();
+            here.unlock();
+            assertEquals(1, server.holds("order", session.locks().threadOwner()), "the other object's level");
+            there.unlock();
+            assertTrue(server.isFree("order"));
+        }
+    }
+
+    @ParameterizedTest
+    @CsvSource({"JEDIS,8", "JEDIS,0", "LETTUCE,8", "LETTUCE,0"})
+    void twentyThreadsOnEightConnectionsGetOn(Over over, int waiting) {
+        try (var server = new Server(); var session = over.open(server.port, builder -> builder.waiting(waiting))) {
+            KeyLock lock = session.locks().lock("counter");
+            var inside = new AtomicInteger();
+            var most = new AtomicInteger();
+            List<CompletableFuture<Void>> all = new ArrayList<>();
+            for (int i = 0; i < 20; i++) {
+                all.add(CompletableFuture.runAsync(() -> {
+                    for (int j = 0; j < 5; j++) {
+                        lock.lock();
+                        most.accumulateAndGet(inside.incrementAndGet(), Math::max);
+                        inside.decrementAndGet();
+                        lock.unlock();
+                    }
+                }, task -> new Thread(task).start()));
+            }
+            CompletableFuture.allOf(all.toArray(CompletableFuture[]::new)).orTimeout(60, TimeUnit.SECONDS).join();
+            assertEquals(1, most.get());
+            assertTrue(server.isFree("counter"));
+        }
+    }
+
+    @ParameterizedTest
+    @CsvSource({"JEDIS,8", "JEDIS,0", "LETTUCE,8", "LETTUCE,0"})
+    void aFutureThatTimedOutOrWasCancelledLeavesNoHold(Over over, int waiting) throws Exception {
+        try (var server = new Server(); var session = over.open(server.port, builder -> builder.waiting(waiting))) {
+            KeyLock lock = session.locks().lock("abandoned").lease(Duration.ofSeconds(60));
+            Hold first = lock.acquireAsync(Duration.ZERO).get().orElseThrow();
+            var late = lock.acquireAsync(KeyLock.FOREVER).orTimeout(200, TimeUnit.MILLISECONDS);
+            var unwanted = lock.acquireAsync(KeyLock.FOREVER);
+            var failed = assertThrows(ExecutionException.class, late::get);
+            assertInstanceOf(TimeoutException.class, failed.getCause());
+            unwanted.cancel(true);
+            Server.until(() -> server.waiters("abandoned") == 0);
+            // At the same time as the grant: whoever wins, nothing stays.
+            for (int i = 0; i < 50; i++) {
+                var race = lock.acquireAsync(KeyLock.FOREVER);
+                Server.until(() -> server.waiters("abandoned") == 1 || race.isDone());
+                var cancelling = CompletableFuture.runAsync(() -> race.cancel(true));
+                first.release();
+                cancelling.join();
+                if (!race.isCancelled()) race.get().orElseThrow().release();
+                first = lock.acquireAsync(Duration.ofSeconds(10)).get().orElseThrow(() -> new AssertionError("a hold was left"));
+            }
+            first.release();
+            Server.until(() -> server.isFree("abandoned"));
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void aClusterIsServed(Over over) throws Exception {
+        try (var one = new Server("--cluster-enabled", "yes");
+                var two = new Server("--cluster-enabled", "yes");
+                var three = new Server("--cluster-enabled", "yes")) {
+            form(one, two, three);
+            try (var session = over.cluster(one.port)) {
+                for (int i = 0; i < 50; i++) {
+                    KeyLock lock = session.locks().lock("key:" + i);
+                    assertTrue(lock.tryLock(1, TimeUnit.SECONDS));
+                    var waiting = lock.acquireAsync(Duration.ofSeconds(10));
+                    assertFalse(CompletableFuture.supplyAsync(lock::tryLock).get());
+                    lock.unlock();
+                    waiting.get().orElseThrow().release();
+                }
+            }
+        }
+    }
+
+    private static void form(Server... servers) {
+        String[] ranges = {"0", "5000", "5001", "10000", "10001", "16383"};
+        for (int i = 0; i < 3; i++) {
+            servers[i].say("CLUSTER", "ADDSLOTSRANGE", ranges[2 * i], ranges[2 * i + 1]);
+            servers[i].say("CLUSTER", "SET-CONFIG-EPOCH", "" + (i + 1));
+        }
+        servers[1].say("CLUSTER", "MEET", "127.0.0.1", "" + servers[0].port);
+        servers[2].say("CLUSTER", "MEET", "127.0.0.1", "" + servers[0].port);
+        for (Server server : servers)
+            Server.until(() -> ((List<?>) server.say("CLUSTER", "SLOTS")).size() == 3
+                    && new String((byte[]) server.say("CLUSTER", "INFO")).contains("cluster_state:ok"));
+    }
+}

@@ -1,0 +1,105 @@
+package rlock.tests;
+
+import static org.junit.jupiter.api.Assertions.*;
+
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ThreadLocalRandom;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicLong;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+import rlock.Hold;
+import rlock.KeyLock;
+import rlock.LockException;
+import rlock.LockLostException;
+
+/** Load, while the server is killed, stopped and started again: nobody beside anybody, and nothing left at the end. */
+@Timeout(180)
+class KilledServerTest {
+    private static final int USERS = 8;
+    private static final Duration LEASE = Duration.ofSeconds(8);
+
+    private final AtomicInteger inside = new AtomicInteger();
+    private final AtomicInteger together = new AtomicInteger();
+    private final AtomicInteger done = new AtomicInteger();
+    private final AtomicInteger abandoned = new AtomicInteger();
+    private final AtomicInteger lost = new AtomicInteger();
+    private final AtomicLong newest = new AtomicLong();
+    private volatile boolean over;
+
+    @ParameterizedTest
+    @CsvSource({"JEDIS,4", "JEDIS,0", "LETTUCE,4", "LETTUCE,0"})
+    void nobodyIsBesideAnybodyAndNothingIsLeft(Over client, int waiting) throws Exception {
+        try (var server = new Server("--appendonly", "yes", "--appendfsync", "always");
+                var session = client.open(server.port, builder -> builder.waiting(waiting))) {
+            KeyLock lock = session.locks().lock("load").lease(LEASE);
+            List<CompletableFuture<Void>> users = new ArrayList<>();
+            for (int i = 0; i < USERS; i++)
+                users.add(CompletableFuture.runAsync(() -> user(lock), task -> new Thread(task).start()));
+            for (int i = 0; i < 3; i++) {
+                Thread.sleep(700);
+                server.kill();
+                Thread.sleep(200);
+                server.start();
+                Thread.sleep(700);
+                server.signal("STOP");
+                Thread.sleep(500);
+                server.signal("CONT");
+            }
+            int before = done.get();
+            Server.until(() -> done.get() > before + USERS);
+            over = true;
+            CompletableFuture.allOf(users.toArray(CompletableFuture[]::new)).orTimeout(60, TimeUnit.SECONDS).join();
+            assertEquals(0, together.get(), "holders at the same time");
+            assertEquals(0, lost.get(), "the lease outlives all of this");
+            assertTrue(abandoned.get() > 0, "some gave up");
+            Server.until(() -> server.isFree("load") && server.waiters("load") == 0);
+            session.locks().lock("load").lock();
+            session.locks().lock("load").unlock();
+        }
+    }
+
+    private void user(KeyLock lock) {
+        while (!over) {
+            try {
+                if (ThreadLocalRandom.current().nextInt(4) == 0) giveUp(lock);
+                else work(lock);
+            } catch (InterruptedException never) {
+                throw new AssertionError(never);
+            }
+        }
+    }
+
+    private void work(KeyLock lock) throws InterruptedException {
+        Hold hold = lock.acquire(Duration.ofSeconds(30)).orElseThrow(() -> new AssertionError("half a minute was not enough"));
+        if (inside.incrementAndGet() > 1 && hold.isHeld()) together.incrementAndGet();
+        if (newest.getAndSet(hold.token()) >= hold.token()) together.incrementAndGet();
+        inside.decrementAndGet();
+        try {
+            hold.release();
+            done.incrementAndGet();
+        } catch (LockLostException gone) {
+            lost.incrementAndGet();
+        } catch (LockException.Unavailable unknown) {
+            // It ends with its lease, or is released later.
+        }
+    }
+
+    private void giveUp(KeyLock lock) throws InterruptedException {
+        var wait = lock.acquireAsync(KeyLock.FOREVER);
+        Thread.sleep(ThreadLocalRandom.current().nextInt(20));
+        if (wait.cancel(true)) abandoned.incrementAndGet();
+        else wait.join().ifPresent(hold -> {
+            try {
+                hold.release();
+            } catch (LockException.Unavailable unknown) {
+                // As above.
+            }
+        });
+    }
+}

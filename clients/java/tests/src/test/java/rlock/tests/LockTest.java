@@ -1,0 +1,229 @@
+package rlock.tests;
+
+import static org.junit.jupiter.api.Assertions.*;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
+
+import java.io.ByteArrayOutputStream;
+import java.time.Duration;
+import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicReference;
+import java.util.function.Supplier;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
+import rlock.Hold;
+import rlock.KeyLock;
+import rlock.LockException;
+import rlock.LockLostException;
+
+/** What {@code java.util.concurrent.locks} promises, and holds. */
+@Timeout(60)
+class LockTest {
+    private static Server server;
+
+    @BeforeAll
+    static void start() {
+        server = new Server();
+    }
+
+    @AfterAll
+    static void stop() {
+        if (server != null) server.close();
+    }
+
+    private static boolean elsewhere(Supplier<Boolean> work) {
+        return CompletableFuture.supplyAsync(work, task -> new Thread(task).start()).join();
+    }
+
+    private static String key(Over over, String name) {
+        return over + ":" + name;
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void aLockBelongsToItsThreadWhateverTheObject(Over over) {
+        try (var session = over.open(server.port)) {
+            String key = key(over, "thread");
+            KeyLock one = session.locks().lock(key);
+            KeyLock two = session.locks().lock(key);
+            one.lock();
+            long token = one.token();
+            assertTrue(two.tryLock());
+            assertEquals(token, two.token());
+            assertEquals(2, one.getHoldCount());
+            one.unlock();
+            assertTrue(two.isHeldByCurrentThread(), "one object released the level of the other");
+            assertFalse(elsewhere(one::tryLock));
+            assertFalse(elsewhere(one::isHeldByCurrentThread));
+            assertTrue(elsewhere(() -> isRefused(one::unlock)), "released by a stranger");
+            two.unlock();
+            assertThrows(IllegalMonitorStateException.class, two::unlock);
+            assertTrue(server.isFree(key));
+        }
+    }
+
+    private static boolean isRefused(Runnable unlock) {
+        try {
+            unlock.run();
+            return false;
+        } catch (IllegalMonitorStateException notHeld) {
+            return true;
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void readersShareAndAWriterDowngrades(Over over) throws InterruptedException {
+        try (var session = over.open(server.port)) {
+            var lock = session.locks().readWriteLock(key(over, "modes"));
+            lock.writeLock().lock();
+            long token = lock.writeLock().token();
+            lock.readLock().lock();
+            assertFalse(elsewhere(lock.readLock()::tryLock));
+            lock.writeLock().unlock();
+            assertTrue(lock.readLock().token() > token);
+            assertTrue(elsewhere(() -> {
+                boolean got = lock.readLock().tryLock();
+                if (got) lock.readLock().unlock();
+                return got;
+            }));
+            assertThrows(LockException.Deadlock.class, lock.writeLock()::lock);
+            assertTrue(lock.writeLock().upgrading().tryLock(1, TimeUnit.SECONDS));
+            lock.writeLock().unlock();
+            lock.readLock().unlock();
+            assertTrue(server.isFree(key(over, "modes")));
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void anInterruptEndsAWaitThatHearsOfItAndNoOther(Over over) throws Exception {
+        try (var session = over.open(server.port)) {
+            KeyLock lock = session.locks().lock(key(over, "interrupt"));
+            lock.lock();
+            var seen = new AtomicReference<Throwable>();
+            Thread interruptible = new Thread(() -> {
+                try {
+                    lock.lockInterruptibly();
+                } catch (InterruptedException interrupt) {
+                    seen.set(interrupt);
+                }
+            });
+            var flag = new AtomicReference<Boolean>();
+            Thread patient = new Thread(() -> {
+                lock.lock();
+                flag.set(Thread.currentThread().isInterrupted());
+                lock.unlock();
+            });
+            interruptible.start();
+            Server.until(() -> server.waiters(lock.key()) == 1);
+            patient.start();
+            Server.until(() -> server.waiters(lock.key()) == 2);
+            interruptible.interrupt();
+            patient.interrupt();
+            interruptible.join(5_000);
+            assertInstanceOf(InterruptedException.class, seen.get());
+            Server.until(() -> server.waiters(lock.key()) == 1);
+            assertTrue(patient.isAlive());
+            lock.unlock();
+            patient.join(5_000);
+            assertEquals(true, flag.get(), "the interrupt was forgotten");
+            Thread.currentThread().interrupt();
+            assertThrows(InterruptedException.class, () -> lock.tryLock(1, TimeUnit.SECONDS));
+            Server.until(() -> server.isFree(lock.key()));
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void aHoldHasATokenADeadlineAndASignal(Over over) throws Exception {
+        try (var session = over.open(server.port)) {
+            KeyLock lock = session.locks().lock(key(over, "hold")).lease(Duration.ofMillis(600));
+            CompletableFuture<Void> lost;
+            try (Hold hold = lock.acquire()) {
+                lost = hold.lost();
+                Thread.sleep(1_000);
+                assertTrue(hold.isHeld(), "it is renewed");
+                assertTrue(hold.remaining().toMillis() <= 600);
+                assertEquals(1L, session.locks().call(lock.key(), "RLOCK.CHECK", lock.key(), "" + hold.token()));
+                var info = (List<?>) session.locks().call(lock.key(), "RLOCK.INFO", lock.key());
+                assertEquals("write", info.get(1) instanceof byte[] bytes ? new String(bytes) : info.get(1));
+            }
+            assertTrue(server.isFree(lock.key()));
+            assertFalse(lost.isDone(), "a release is no loss");
+
+            Hold forced = lock.acquire();
+            server.say("RLOCK.FORCE", lock.key());
+            forced.lost().get(1, TimeUnit.SECONDS);
+            assertFalse(forced.isHeld());
+            assertEquals(Duration.ZERO, forced.remaining());
+            assertThrows(LockLostException.class, lock::lock, "to enter again what was lost");
+            assertThrows(LockLostException.class, forced::release);
+            assertThrows(IllegalMonitorStateException.class, forced::release);
+
+            Hold fixed = lock.fixedLease(Duration.ofMillis(300)).acquire();
+            fixed.lost().get(300, TimeUnit.MILLISECONDS);
+            assertThrows(LockLostException.class, fixed::close);
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void permitsOfDetachedOwnersAreCounted(Over over) throws Exception {
+        assumeTrue(new String(flat(server.say("RLOCK.HELP"))).contains("LIMIT"), "this module has no LIMIT");
+        try (var session = over.open(server.port)) {
+            KeyLock permits = session.locks().permits(key(over, "permits"), 2).detached();
+            Hold one = permits.acquire();
+            Hold two = permits.acquire();
+            assertEquals(Optional.empty(), permits.tryAcquire());
+            one.release();
+            Hold three = permits.acquire(Duration.ofSeconds(1)).orElseThrow();
+            two.release();
+            three.release();
+            assertTrue(server.isFree(permits.key()));
+        }
+    }
+
+    private static byte[] flat(Object reply) {
+        var all = new ByteArrayOutputStream();
+        for (Object line : (List<?>) reply) all.writeBytes((byte[]) line);
+        return all.toByteArray();
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void aSessionEndsWithItsLocks(Over over) throws Exception {
+        String key = key(over, "session");
+        try (var session = over.open(server.port)) {
+            Hold hold = session.locks().lock(key).session().lease(Duration.ofSeconds(5)).acquire();
+            assertTrue(hold.isHeld());
+            session.locks().close();
+            Server.until(() -> server.isFree(key));
+            hold.lost().get(1, TimeUnit.SECONDS);
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void theDocumentedRightsOfAnApplicationAreEnough(Over over) throws Exception {
+        server.say("ACL", "SETUSER", "app", "on", ">secret", "resetkeys", "~app:*", "resetchannels", "&__keyevent@0__:rlock.turn:app:*",
+                "-@all", "+@connection", "-@dangerous", "+subscribe", "+unsubscribe", "+wait", "+rlock.acquire", "+rlock.release",
+                "+rlock.renew", "+rlock.cancel", "+rlock.holds", "+rlock.check", "+rlock.info");
+        try (var session = over.as(server.port, "app", "secret", "app:")) {
+            KeyLock lock = session.locks().lock("app:" + over);
+            lock.lock();
+            var next = lock.acquireAsync(Duration.ofSeconds(10));
+            Server.until(() -> server.waiters(lock.key()) == 1);
+            long start = System.nanoTime();
+            lock.unlock();
+            next.get(5, TimeUnit.SECONDS).orElseThrow().release();
+            assertTrue(System.nanoTime() - start < TimeUnit.SECONDS.toNanos(1), "it heard of its turn");
+            assertThrows(LockException.NoPermission.class, session.locks().lock("other")::lock);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+package rlock.tests;
+
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
+
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.net.ServerSocket;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.TimeUnit;
+import java.util.function.BooleanSupplier;
+import redis.clients.jedis.Jedis;
+import redis.clients.jedis.exceptions.JedisException;
+
+/** A server of this test's own: the program of RLOCK_SERVER with the module of RLOCK_MODULE, on a free port. */
+final class Server implements AutoCloseable {
+    final int port;
+    private final List<String> command;
+    private final Path folder;
+    private Process process;
+
+    Server(String... settings) {
+        String program = System.getenv("RLOCK_SERVER");
+        String module = System.getenv("RLOCK_MODULE");
+        assumeTrue(program != null && module != null, "needs RLOCK_SERVER and RLOCK_MODULE: paths of a server and of the module");
+        try (var free = new ServerSocket(0)) {
+            port = free.getLocalPort();
+            folder = Files.createTempDirectory("rlock-java");
+        } catch (IOException broken) {
+            throw new UncheckedIOException(broken);
+        }
+        command = new ArrayList<>(List.of(program, "--port", "" + port, "--bind", "127.0.0.1", "--dir", folder.toString(),
+                "--save", "", "--notify-keyspace-events", "KEd", "--loadmodule", module));
+        command.addAll(List.of(settings));
+        start();
+    }
+
+    void start() {
+        try {
+            process = new ProcessBuilder(command).redirectErrorStream(true)
+                    .redirectOutput(ProcessBuilder.Redirect.appendTo(folder.resolve("log").toFile())).start();
+        } catch (IOException broken) {
+            throw new UncheckedIOException(broken);
+        }
+        until(() -> {
+            if (!process.isAlive()) throw new IllegalStateException("the server ended: " + log());
+            try (var jedis = new Jedis("127.0.0.1", port)) {
+                return jedis.info("server").contains("process_id:" + process.pid());
+            } catch (JedisException notYet) {
+                return false;
+            }
+        });
+    }
+
+    private String log() {
+        try {
+            return Files.readString(folder.resolve("log"));
+        } catch (IOException none) {
+            return "no log";
+        }
+    }
+
+    void kill() {
+        process.destroyForcibly();
+        process.onExit().join();
+    }
+
+    void signal(String name) {
+        try {
+            new ProcessBuilder("kill", "-" + name, "" + process.pid()).start().waitFor();
+        } catch (IOException | InterruptedException broken) {
+            throw new IllegalStateException(broken);
+        }
+    }
+
+    /** Any command, by a connection beside the package's. */
+    Object say(String... words) {
+        try (var jedis = new Jedis("127.0.0.1", port)) {
+            String[] rest = List.of(words).subList(1, words.length).toArray(String[]::new);
+            return jedis.sendCommand(() -> words[0].getBytes(), rest);
+        }
+    }
+
+    /** How deep this owner holds the key, whatever the mode. */
+    long holds(String key, String owner) {
+        return (Long) say("RLOCK.HOLDS", key, owner);
+    }
+
+    boolean isFree(String key) {
+        return info(key, 1).equals("free");
+    }
+
+    long waiters(String key) {
+        List<?> info = (List<?>) say("RLOCK.INFO", key);
+        return (Long) info.get(info.indexOf(find(info, "queue-length")) + 1);
+    }
+
+    private String info(String key, int at) {
+        return new String((byte[]) ((List<?>) say("RLOCK.INFO", key)).get(at));
+    }
+
+    private static Object find(List<?> info, String name) {
+        return info.stream().filter(each -> each instanceof byte[] bytes && new String(bytes).equals(name)).findFirst().orElseThrow();
+    }
+
+    static void until(BooleanSupplier condition) {
+        long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(15);
+        while (!condition.getAsBoolean()) {
+            if (System.nanoTime() > end) throw new AssertionError("not within 15 s");
+            try {
+                Thread.sleep(5);
+            } catch (InterruptedException interrupt) {
+                throw new IllegalStateException(interrupt);
+            }
+        }
+    }
+
+    @Override
+    public void close() {
+        if (process.isAlive()) {
+            signal("CONT");
+            kill();
+        }
+        try (var files = Files.walk(folder)) {
+            files.sorted((a, b) -> b.compareTo(a)).forEach(file -> file.toFile().delete());
+        } catch (IOException left) {
+            throw new UncheckedIOException(left);
+        }
+    }
+}

@@ -1,0 +1,7 @@
+package rlock.tests;
+
+final class ShedLockOverJedisTest extends ShedLockTests {
+    ShedLockOverJedisTest() {
+        super(Over.JEDIS);
+    }
+}

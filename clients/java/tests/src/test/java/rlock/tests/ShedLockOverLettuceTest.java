@@ -1,0 +1,7 @@
+package rlock.tests;
+
+final class ShedLockOverLettuceTest extends ShedLockTests {
+    ShedLockOverLettuceTest() {
+        super(Over.LETTUCE);
+    }
+}

@@ -1,0 +1,42 @@
+# shellcheck shell=bash
+# Sourced by scripts/clients.sh.
+
+package_tools() {
+    command -v node && command -v npm || skip 'no node with npm'
+    [ "$(node -p 'process.versions.node.split(".")[0]')" -ge 20 ] || skip 'no node 20'
+}
+
+package_build() {
+    local tree
+    tree=$(copied node)
+    cd "$tree"
+    fetched "$home/node" package-lock.json npm ci --no-audit --no-fund
+    rm -f ./*.tgz
+    say "$tree/$(npm pack --silent)"
+}
+
+package_runners() {
+    say "node-ioredis=node $home/tree/clients/node/tests/runner.mjs ioredis"
+    say "node-redis=node $home/tree/clients/node/tests/runner.mjs node-redis"
+}
+
+package_test() {
+    load ioredis
+    load redis
+    local options=(--ignoreConfig --noEmit --strict --target es2022 --lib 'es2023,esnext.disposable,dom' --types node --module nodenext)
+    cd "$home/tree/clients/node"
+    check 'node types' node_modules/.bin/tsc "${options[@]}" tests/types.mts
+    check 'node: an acquisition that lost a Promise.race leaves nothing' node --expose-gc tests/race.mjs
+    check 'node README' node tests/readme.mjs
+    check 'node: require' node -e 'process.exit(typeof require("rlock-client").Locks === "function" ? 0 : 1)'
+}
+
+# Fifteen seconds of load while the server is killed, stopped and cut off, by the Python package's script.
+load() {
+    [ -x "$home/python/bin/python" ] || {
+        say "SKIPPED node-$1 under load: no Python package to drive it"
+        return 0
+    }
+    check "node-$1 under load" "$home/python/bin/python" -B clients/python/tests/load.py \
+        "node $home/tree/clients/node/tests/load.mjs $1" "$tools/servers/default/redis-server" "$RLOCK_MODULE" 15
+}

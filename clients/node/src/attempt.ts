@@ -1,0 +1,429 @@
+// One acquisition: asked for until it is granted, refused, abandoned or out of patience. Then nothing is left of it.
+
+import { Broken, LockLost, Refused, Unavailable } from './errors.js';
+import { inTime, REPLY, type Link, type Route, type Word } from './links.js';
+import type { Turns } from './turns.js';
+
+/** How long a ticket keeps its place in the queue, and how often it is asked for again at the latest, in ms. */
+const TICKET = 3_000;
+const TICKET_ASKS = 1_000;
+/** A blocked wait looks so often whether its server is still the one that decides. */
+const LOOKS = 5_000;
+/** So much later than its time the reply of a wait may come. */
+const LATE = 1_000;
+/** The server, or the way to it, cannot decide now: it is asked again while the patience lasts. */
+const AGAIN = new Set(['UNBLOCKED', 'READONLY', 'LOADING', 'MOVED', 'ASK', 'TRYAGAIN', 'CLUSTERDOWN', 'NOREPLICAS', 'MASTERDOWN']);
+
+export interface Asked {
+  key: string;
+  owner: string;
+  mode: 'READ' | 'WRITE';
+  lease: number;
+  limit?: number | undefined;
+  maxQueue?: number | undefined;
+  acks?: number | undefined;
+  session?: boolean | undefined;
+  upgrade?: boolean | undefined;
+}
+
+export interface Granted {
+  token: number;
+  /** When the request was sent that the lease counts from. */
+  sent: number;
+  /** Of a session. */
+  link?: Link;
+}
+
+/** What all attempts of one client share. */
+export interface Shared {
+  route: Route;
+  turns: Turns;
+  /** How many waiting connections are free. */
+  slots: number;
+  readonly waiting: number;
+}
+
+export const now = () => performance.now();
+const sleep = (ms: number) => new Promise<void>((resolve) => setTimeout(resolve, Math.max(0, ms)));
+const nothing = Symbol('not acquired');
+type Answer = Granted | typeof nothing | undefined;
+
+/** Acknowledgements are waited for before the reply comes. */
+const replyTime = (words: Word[]) => (words.includes('ACKS') ? 3 * REPLY : REPLY);
+
+/** A request that is answered at once, on the shared connection. Follows redirections. */
+export async function send(shared: Shared, key: string, words: Word[], timeout = replyTime(words)): Promise<unknown> {
+  const { route } = shared;
+  const lane = words.includes('ACKS') ? '#acks' : '';
+  let at = await route.locate(key);
+  for (let hops = 0, asking = false; ; hops++) {
+    const link = await route.shared(at, lane);
+    try {
+      if (asking) link.send(['ASKING'], timeout).catch(() => {});
+      return await link.send(words, timeout);
+    } catch (error) {
+      if (error instanceof Broken) {
+        link.close();
+        route.forget(at);
+      }
+      const to = error instanceof Refused && hops < 5 ? route.redirected(error, at) : undefined;
+      if (to === undefined) throw error;
+      asking = (error as Refused).code === 'ASK';
+      at = to;
+    }
+  }
+}
+
+export class Attempt {
+  readonly #words: Word[];
+  readonly #end: number;
+  readonly #patience: number;
+  readonly #waits: boolean;
+  #hasSlot = false;
+  #link: Link | undefined;
+  #at = '';
+  #askAt: string | undefined;
+  #isAsk = false;
+  /** The reply to what was sent on #link, which may still come. */
+  #reply: Promise<unknown> | undefined;
+  /** Something was sent, and no reply says what came of it. */
+  #inDoubt = false;
+  #hasTicket = false;
+  #abort: Promise<never> | undefined;
+
+  constructor(
+    private readonly shared: Shared,
+    private readonly asked: Asked,
+    private readonly depth: number,
+    wait: number,
+    patience: number,
+    signal: AbortSignal | undefined,
+  ) {
+    const { key, owner, mode, lease, limit, acks, upgrade } = asked;
+    this.#words = ['RLOCK.ACQUIRE', key, owner, upgrade ? 'UPGRADE' : mode, 'LEASE', lease, 'DEPTH', depth];
+    if (limit !== undefined) this.#words.push('LIMIT', limit);
+    if (acks !== undefined) this.#words.push('ACKS', acks);
+    this.#waits = wait > 0;
+    this.#end = this.#waits ? now() + wait : Infinity;
+    this.#patience = this.#waits ? this.#end : now() + patience;
+    if (!signal) return;
+    this.#abort = new Promise((_, reject) => {
+      this.#onAbort = () => reject(signal.reason);
+      if (signal.aborted) this.#onAbort();
+      signal.addEventListener('abort', this.#onAbort, { once: true });
+    });
+    this.#abort.catch(() => {});
+    this.#signal = signal;
+  }
+
+  #onAbort: (() => void) | undefined;
+  #signal: AbortSignal | undefined;
+  /** Done when nothing is left of an attempt that failed; it goes on after the failure was told. */
+  cleaned: Promise<void> = Promise.resolve();
+
+  /** What `promise` gives, unless the attempt is abandoned before. */
+  #or<T>(promise: Promise<T>): Promise<T> {
+    if (!this.#abort) return promise;
+    promise.catch(() => {});
+    return Promise.race([promise, this.#abort]);
+  }
+
+  async run(): Promise<Granted | null> {
+    let pause = 10;
+    let hops = 0;
+    try {
+      for (;;) {
+        let problem: string;
+        try {
+          const left = this.#end - now();
+          let answer: Answer;
+          if (!this.#waits || (left <= 0 && this.#hasTicket)) answer = await this.#once();
+          else if (this.#mayBlock()) answer = await this.#blocked(Math.max(left, 1));
+          else answer = await this.#byTicket();
+          if (answer !== undefined) return answer === nothing ? null : answer;
+          pause = 10;
+          continue;
+        } catch (error) {
+          problem = (error as Error).message;
+          if (error instanceof Refused) {
+            if (error.code === 'NOTHELD') throw new LockLost(problem, { cause: error });
+            if (!AGAIN.has(error.code)) throw error;
+            if (this.#askAt !== undefined && hops++ < 5) continue;
+          } else if (!(error instanceof Broken)) throw error;
+        }
+        await this.#or(sleep(Math.min(pause, this.#patience - now())));
+        if (now() >= this.#patience) throw new Unavailable(`${this.asked.key}: ${problem}`);
+        pause = Math.min(pause * 2, 500);
+      }
+    } catch (error) {
+      this.cleaned = this.#cleanUp().finally(() => this.#giveSlot());
+      throw error;
+    } finally {
+      if (this.#onAbort) this.#signal?.removeEventListener('abort', this.#onAbort);
+      if (!this.#inDoubt && !this.#hasTicket) this.#giveSlot();
+    }
+  }
+
+  #giveSlot(): void {
+    if (this.#hasSlot) this.shared.slots++;
+    this.#hasSlot = false;
+  }
+
+  #mayBlock(): boolean {
+    if (!this.#hasSlot && !this.#hasTicket && this.shared.slots > 0) {
+      this.shared.slots--;
+      this.#hasSlot = true;
+    }
+    return this.#hasSlot;
+  }
+
+  /** Asks without waiting: the reply is the answer. (A ticket ends with it.) */
+  async #once(): Promise<Answer> {
+    const answer = await this.#ask([]);
+    if (answer === undefined && this.#hasTicket) {
+      await this.#or(send(this.shared, this.asked.key, ['RLOCK.CANCEL', this.asked.key, this.asked.owner]));
+      this.#hasTicket = false;
+    }
+    return answer ?? nothing;
+  }
+
+  async #ask(more: Word[]): Promise<Answer> {
+    if (this.asked.session && more.length === 0) return this.#onOwnLink(['SESSION'], replyTime(this.#words));
+    const doubt = this.#inDoubt;
+    const sent = now();
+    this.#inDoubt = true;
+    try {
+      const token = await this.#or(send(this.shared, this.asked.key, [...this.#words, ...more]));
+      this.#inDoubt = false;
+      return token === null ? undefined : { token: Number(token), sent };
+    } catch (error) {
+      if (error instanceof Refused) this.#inDoubt = doubt;
+      throw error;
+    }
+  }
+
+  /** Keeps a place in the queue, and listens for the turn. Undefined: ask again. */
+  async #byTicket(): Promise<Answer> {
+    const { key, owner, maxQueue, session } = this.asked;
+    const turn = await this.#or(this.shared.turns.listen(key, owner));
+    try {
+      const hadTicket = this.#hasTicket;
+      this.#hasTicket = true;
+      const answer = await this.#ask(['QUEUE', TICKET, ...(maxQueue === undefined ? [] : ['MAXQUEUE', maxQueue])]);
+      if (answer !== undefined) {
+        this.#hasTicket = false;
+        // The hold goes over to a connection of its own: the same request again, tied to it.
+        return session ? await this.#ask([]) : answer;
+      }
+      // nil may also say that the queue was full: then there is no place.
+      if (maxQueue !== undefined && !hadTicket && (await this.#or(send(this.shared, key, ['RLOCK.PLACE', key, owner]))) === null) {
+        this.#hasTicket = false;
+        return nothing;
+      }
+      await this.#or(inTime(turn.came, Math.min(TICKET_ASKS, this.#end - now())).catch(() => {}));
+      return undefined;
+    } finally {
+      turn.stop();
+    }
+  }
+
+  /** Waits on a connection of its own, until the server says something. */
+  #blocked(left: number): Promise<Answer> {
+    const more: Word[] = ['BLOCK', left === Infinity ? 0 : Math.max(1, Math.ceil(left))];
+    if (this.asked.maxQueue !== undefined) more.push('MAXQUEUE', this.asked.maxQueue);
+    if (this.asked.session) more.push('SESSION');
+    return this.#onOwnLink(more, left + LATE);
+  }
+
+  async #onOwnLink(more: Word[], patience: number): Promise<Answer> {
+    const { route } = this.shared;
+    this.#at = this.#askAt ?? (await this.#or(route.locate(this.asked.key)));
+    const isAsk = this.#askAt !== undefined && this.#isAsk;
+    this.#askAt = undefined;
+    const opening = route.exclusive(this.#at);
+    try {
+      this.#link = await this.#or(opening);
+    } catch (error) {
+      const at = this.#at;
+      opening.then((link) => route.keep(at, link, this.shared.waiting), () => {}); // one that came too late
+      throw error;
+    }
+    const doubt = this.#inDoubt;
+    const sent = now();
+    this.#inDoubt = true;
+    if (isAsk) this.#link.send(['ASKING'], Infinity).catch(() => {});
+    this.#reply = this.#link.send([...this.#words, ...more], Infinity);
+    this.#reply.catch(() => {});
+    for (;;) {
+      try {
+        const token = await this.#or(inTime(this.#reply, Math.min(LOOKS, sent + patience - now())));
+        return await this.#endOfWait(sent, token);
+      } catch (error) {
+        if (error instanceof Refused && this.#link) {
+          this.#inDoubt = doubt;
+          this.#askAt = route.redirected(error, this.#at);
+          this.#isAsk = error.code === 'ASK';
+          this.#keepLink();
+        } else if (error instanceof Broken && this.#link) {
+          // Silence. If another server decides by now, or granted what we did not hear of, the wait is over.
+          if (this.#link.isOpen && now() < sent + patience && (await this.#or(this.#stillWaits()))) continue;
+          this.#dropLink();
+          route.forget(this.#at);
+        }
+        throw error;
+      }
+    }
+  }
+
+  async #stillWaits(): Promise<boolean> {
+    const { key, owner, mode, upgrade } = this.asked;
+    const at = this.#at;
+    const before = at === '' ? await this.shared.route.shared('').catch(() => undefined) : undefined;
+    try {
+      const depth = await send(this.shared, key, ['RLOCK.HOLDS', key, owner, upgrade ? 'WRITE' : mode]);
+      if (Number(depth) >= this.depth) return false;
+      if (at !== '') return (await this.shared.route.locate(key)) === at;
+      const shared = await this.shared.route.shared('');
+      return (before ?? shared).address === shared.address && shared.address === this.#link?.address;
+    } catch {
+      return true; // nobody decides at the moment: keep the place
+    }
+  }
+
+  /** The reply to a request on a connection of its own. */
+  async #endOfWait(sent: number, token: unknown): Promise<Answer> {
+    this.#reply = undefined;
+    this.#inDoubt = false;
+    if (token === null) {
+      this.#keepLink();
+      return nothing;
+    }
+    if (now() - sent > this.asked.lease / 3) {
+      // The grant may be as old as the request: what it is worth, a renewal says.
+      this.#inDoubt = true;
+      sent = now();
+      try {
+        await this.#or(send(this.shared, this.asked.key, renewal(this.asked, Number(token))));
+      } catch (error) {
+        this.#dropLink();
+        throw error instanceof Refused ? new Broken(error.message) : error; // it was ours, and is over: ask again
+      }
+      this.#inDoubt = false;
+    }
+    const link = this.#link!;
+    this.#link = undefined;
+    if (this.asked.session) return { token: Number(token), sent, link };
+    this.shared.route.keep(this.#at, link, this.shared.waiting);
+    return { token: Number(token), sent };
+  }
+
+  #keepLink(): void {
+    if (this.#link) this.shared.route.keep(this.#at, this.#link, this.shared.waiting);
+    this.#link = this.#reply = undefined;
+  }
+
+  #dropLink(): void {
+    this.#link?.close();
+    this.#link = this.#reply = undefined;
+  }
+
+  /** Takes back whatever became of what was sent. It ends when the server has said so, or the lease is over. */
+  async #cleanUp(): Promise<void> {
+    if (!this.#inDoubt && !this.#hasTicket) return this.#keepLink();
+    const { key, owner, mode, upgrade, lease } = this.asked;
+    const last = now() + lease + REPLY;
+    if (this.#link && (await this.#endedWait())) return;
+    const words: Word[][] = [['RLOCK.RELEASE', key, owner, upgrade ? 'WRITE' : mode, 'DEPTH', this.depth - 1]];
+    if (this.#hasTicket) words.unshift(['RLOCK.CANCEL', key, owner]);
+    for (const each of words) {
+      for (let pause = 50; now() < last; pause = Math.min(pause * 2, 1_000)) {
+        try {
+          await send(this.shared, key, each);
+          break;
+        } catch (error) {
+          if (error instanceof Refused && !AGAIN.has(error.code)) break;
+          await sleep(pause);
+        }
+      }
+    }
+  }
+
+  /** Has the server end the wait, and hears how: whether nothing is left to be undone. */
+  async #endedWait(): Promise<boolean> {
+    const { key, owner } = this.asked;
+    try {
+      const ended = await send(this.shared, key, ['RLOCK.CANCEL', key, owner], REPLY / 4);
+      // A server that does not end blocked waits this way says 0, and so does one that granted just now.
+      const token = await inTime(this.#reply ?? Promise.resolve(0), Number(ended) > 0 ? REPLY / 4 : 50);
+      this.#keepLink();
+      return token === null;
+    } catch {
+      this.#dropLink(); // its end is the wait's end
+      return false;
+    }
+  }
+}
+
+export function renewal(asked: Asked, token: number): Word[] {
+  const { key, owner, mode, upgrade, lease, acks } = asked;
+  const words: Word[] = ['RLOCK.RENEW', key, owner, upgrade ? 'WRITE' : mode, 'LEASE', lease, 'TOKEN', token];
+  return acks ? [...words, 'ACKS', acks] : words;
+}
+
+/** One level less. Throws LockLost when there was none. */
+export async function release(shared: Shared, asked: Asked, token: number, depth: number, deadline: number, patience: number): Promise<void> {
+  const { key, owner, mode, upgrade } = asked;
+  const words = ['RLOCK.RELEASE', key, owner, upgrade ? 'WRITE' : mode, 'TOKEN', token, 'DEPTH', depth - 1];
+  const last = now() + patience;
+  let wasSent = false;
+  for (let pause = 10; ; pause = Math.min(pause * 2, 500)) {
+    let problem: string;
+    try {
+      await send(shared, key, words);
+      return;
+    } catch (error) {
+      problem = (error as Error).message;
+      if (error instanceof Refused && error.code === 'NOTHELD') {
+        if (wasSent && depth === 1 && now() < deadline) return; // the first one did it, and its reply was lost
+        throw new LockLost(problem, { cause: error });
+      }
+      if (error instanceof Refused && !AGAIN.has(error.code)) throw error;
+      wasSent ||= error instanceof Broken;
+    }
+    await sleep(Math.min(pause, last - now()));
+    if (now() >= last) throw new Unavailable(`${key}: not known to be released: ${problem}`);
+  }
+}
+
+/** Renews once, with as many tries as a third of the lease has room for. */
+export async function renew(shared: Shared, asked: Asked, token: number, isHeld: () => boolean): Promise<number | 'lost' | undefined> {
+  const third = asked.lease / 3;
+  const last = now() + third;
+  for (let pause = 20; isHeld() && now() < last; pause *= 2) {
+    const sent = now();
+    try {
+      const words = renewal(asked, token);
+      await send(shared, asked.key, words, Math.min(replyTime(words), Math.max(third / 2, 50)));
+      return sent;
+    } catch (error) {
+      if (error instanceof Refused && error.code === 'NOTHELD') return 'lost';
+    }
+    await sleep(Math.min(pause, third / 4));
+  }
+  return undefined;
+}
+
+/** Ties a hold to a new connection: that of its session has ended, and another server has it. */
+export async function tie(shared: Shared, asked: Asked, token: number, depth: number): Promise<Link | 'lost' | undefined> {
+  let link: Link | undefined;
+  try {
+    link = await shared.route.open(await shared.route.locate(asked.key));
+    const words = ['RLOCK.ACQUIRE', asked.key, asked.owner, asked.mode, 'LEASE', asked.lease, 'DEPTH', depth, 'SESSION'];
+    if (Number(await link.send(words, REPLY)) === token) return link;
+    link.close();
+    return 'lost';
+  } catch {
+    link?.close();
+    return undefined;
+  }
+}

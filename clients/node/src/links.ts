@@ -1,0 +1,319 @@
+// Connections of our own, made as those of the client that we were given, and which server has a key.
+
+import { Broken, Refused, translated } from './errors.js';
+
+/** A client of ioredis (`Redis`, `Cluster`) or node-redis (`createClient`, `createCluster`, `createSentinel`). */
+export interface Client {
+  on(event: string, listener: (...args: any[]) => void): unknown;
+}
+
+export type Word = string | number;
+
+/** So long a reply may take, in ms. */
+export const REPLY = 2_000;
+
+/** One connection. It is never made anew: what breaks is thrown away. */
+export class Link {
+  isOpen = true;
+  #onClose: (() => void)[] = [];
+  #heard: (channel: string) => void = () => {};
+
+  private constructor(
+    private readonly conn: any,
+    private readonly isIo: boolean,
+    readonly address: string,
+  ) {
+    const close = () => this.close();
+    for (const event of ['error', 'close', 'end', 'reconnecting']) conn.on(event, close);
+    if (isIo) conn.on('message', (channel: string) => this.#heard(channel));
+  }
+
+  /** Connects `conn`, a client that has not been connected yet. Bounded, also where the server is silent. */
+  static async connect(conn: any, isIo: boolean, address: string | undefined): Promise<Link> {
+    conn.on('error', () => {});
+    try {
+      await inTime(conn.connect(), REPLY);
+    } catch (error) {
+      destroy(conn, isIo);
+      throw translated(error);
+    }
+    const stream = conn.stream;
+    return new Link(conn, isIo, address ?? (stream ? `${stream.remoteAddress}:${stream.remotePort}` : ''));
+  }
+
+  async send(words: Word[], timeout: number): Promise<unknown> {
+    if (!this.isOpen) throw new Broken(`the connection to ${this.address} is closed`);
+    const [name, ...rest] = words.map(String) as [string, ...string[]];
+    try {
+      return await inTime(this.isIo ? this.conn.call(name, ...rest) : this.conn.sendCommand([name, ...rest]), timeout);
+    } catch (error) {
+      throw translated(error);
+    }
+  }
+
+  /** Who asks `heard` is told the channels of messages. */
+  onMessage(heard: (channel: string) => void): void {
+    this.#heard = heard;
+  }
+
+  async subscribe(channel: string): Promise<void> {
+    try {
+      await inTime(this.isIo ? this.conn.subscribe(channel) : this.conn.subscribe(channel, (_: string, from: string) => this.#heard(from)), REPLY);
+    } catch (error) {
+      throw translated(error);
+    }
+  }
+
+  unsubscribe(channel: string): void {
+    if (this.isOpen) this.conn.unsubscribe(channel).catch(() => {});
+  }
+
+  /** Has `call` called when the connection has ended, whoever ended it. */
+  onClose(call: () => void): void {
+    if (this.isOpen) this.#onClose.push(call);
+    else call();
+  }
+
+  close(): void {
+    if (!this.isOpen) return;
+    this.isOpen = false;
+    destroy(this.conn, this.isIo);
+    for (const call of this.#onClose) call();
+  }
+}
+
+function destroy(conn: any, isIo: boolean): void {
+  try {
+    if (isIo) {
+      conn.disconnect(false);
+      conn.stream?.destroy?.(); // also where the other end is silent
+    } else conn.destroy();
+  } catch {
+    // it was closed already
+  }
+}
+
+/** What `promise` gives, or Broken after `ms`. */
+export function inTime<T>(promise: Promise<T>, ms: number): Promise<T> {
+  if (ms === Infinity) return promise;
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(() => reject(new Broken(`no reply within ${Math.round(ms)} ms`)), Math.max(0, ms));
+    promise.then(resolve, reject).finally(() => clearTimeout(timer));
+  });
+}
+
+/** How one client library makes connections. */
+interface Maker {
+  readonly isIo: boolean;
+  readonly isCluster: boolean;
+  readonly db: number;
+  /** Equal for clients that certainly lead to the same locks. */
+  readonly identity: string;
+  /** Of a cluster: what its client knows, slots and some nodes. */
+  learn(): Promise<{ slots: Map<number, string>; seeds: string[] }>;
+  /** A client that is not connected yet: to the primary, or to a node of a cluster. And where it leads, if known. */
+  make(address?: string): Promise<[any, string?]>;
+}
+
+const IO = {
+  lazyConnect: true,
+  retryStrategy: () => null,
+  sentinelRetryStrategy: () => null,
+  reconnectOnError: null,
+  maxRetriesPerRequest: 0,
+  enableReadyCheck: false,
+  autoResubscribe: false,
+  autoResendUnfulfilledCommands: false,
+  enableAutoPipelining: false,
+  commandTimeout: undefined,
+  socketTimeout: undefined,
+  connectTimeout: REPLY,
+  keyPrefix: '',
+  readOnly: false,
+};
+
+function ioredis(client: any): Maker {
+  const isCluster = typeof client.nodes === 'function';
+  const options = client.options ?? {};
+  const where = isCluster
+    ? client.startupNodes.map((node: any) => (typeof node === 'object' ? `${node.host}:${node.port}` : String(node))).sort()
+    : [options.name, options.sentinels, options.path, options.host, options.port, options.db];
+  return {
+    isIo: true,
+    isCluster,
+    db: isCluster ? 0 : (options.db ?? 0),
+    identity: JSON.stringify(where),
+    async learn() {
+      if (client.status !== 'ready') await new Promise((resolve) => client.once('ready', resolve));
+      const slots = new Map<number, string>();
+      client.slots.forEach((nodes: string[], slot: number) => nodes[0] && slots.set(slot, nodes[0]));
+      return { slots, seeds: client.nodes('master').map((node: any) => `${node.options.host}:${node.options.port}`) };
+    },
+    async make(address) {
+      if (address === undefined) return [client.duplicate(IO)];
+      const [node] = client.nodes('all');
+      if (!node) throw new Broken('the cluster client knows no node');
+      return [node.duplicate({ ...IO, ...split(address) }), address];
+    },
+  };
+}
+
+function nodeRedis(client: any): Maker {
+  const isCluster = Array.isArray(client.masters);
+  const isSentinel = typeof client.getMasterNode === 'function';
+  const plain = (node: any, socket: object) =>
+    node.duplicate({
+      socket: { ...node.options?.socket, ...socket, reconnectStrategy: false, connectTimeout: REPLY, socketTimeout: undefined },
+      disableOfflineQueue: true,
+      commandOptions: {},
+      keyPrefix: undefined,
+      pingInterval: undefined,
+      clientSideCache: undefined,
+      maintNotifications: 'disabled',
+    });
+  const own = client._self ?? client;
+  const options = client.options ?? {};
+  return {
+    isIo: false,
+    isCluster,
+    db: isCluster || isSentinel ? 0 : (options.database ?? 0),
+    // Where a cluster or a Sentinel client leads to is not to be seen from outside: each is a space of its own.
+    identity: isCluster || isSentinel ? `node-redis ${++others}` : JSON.stringify([options.url, options.socket?.host, options.socket?.port, options.socket?.path, options.database]),
+    async learn() {
+      const slots = new Map<number, string>();
+      own.slots.forEach((shard: any, slot: number) => slots.set(slot, shard.master.address));
+      return { slots, seeds: client.masters.map((node: any) => node.address) };
+    },
+    async make(address) {
+      if (address !== undefined) {
+        const node = await inTime(Promise.resolve(client.nodeClient(client.masters[0])), REPLY);
+        return [plain(node, split(address)), address];
+      }
+      if (!isSentinel) return [plain(client, {})];
+      const node: any = await inTime(own._execute(false, async (primary: any) => primary), REPLY);
+      const { host, port } = node.options.socket;
+      return [plain(node, {}), `${host}:${port}`];
+    },
+  };
+}
+
+let others = 0;
+
+function split(address: string): { host: string; port: number } {
+  const at = address.lastIndexOf(':');
+  return { host: address.slice(0, at), port: Number(address.slice(at + 1)) };
+}
+
+/** Which server has a key, and the connections to it. */
+export class Route {
+  readonly maker: Maker;
+  #slots = new Map<number, string>();
+  #seeds: string[] = [];
+  #learnt: Promise<void> | undefined;
+  #turn = 0;
+  #shared = new Map<string, Promise<Link>>();
+  #idle = new Map<string, Link[]>();
+  #remap: (address: string) => string;
+
+  constructor(client: any) {
+    this.maker = typeof client.sendCommand === 'function' && typeof client.call !== 'function' ? nodeRedis(client) : ioredis(client);
+    const map = client.options?.natMap ?? client._self?._options?.nodeAddressMap;
+    this.#remap = (address) => {
+      const to = typeof map === 'function' ? map(address) : map?.[address];
+      return to ? `${to.host}:${to.port}` : address;
+    };
+  }
+
+  /** Where the key is; empty: the one primary there is. */
+  async locate(key: string): Promise<string> {
+    if (!this.maker.isCluster) return '';
+    this.#learnt ??= this.maker.learn().then(({ slots, seeds }) => {
+      this.#slots = slots;
+      this.#seeds = seeds;
+    });
+    await inTime(this.#learnt, REPLY);
+    return this.#slots.get(slotOf(key)) ?? this.#seeds[++this.#turn % this.#seeds.length] ?? '';
+  }
+
+  /** The connection that all requests share which are answered at once. `lane`: another such, for those that are not. */
+  async shared(at: string, lane = ''): Promise<Link> {
+    const known = this.#shared.get(at + lane);
+    if (known) return known;
+    const made = this.open(at);
+    this.#shared.set(at + lane, made);
+    const forget = () => this.#shared.get(at + lane) === made && this.#shared.delete(at + lane);
+    made.then((link) => link.onClose(forget), forget);
+    return made;
+  }
+
+  /** A connection for one request that waits. */
+  async exclusive(at: string): Promise<Link> {
+    for (let link = this.#idle.get(at)?.pop(); link; link = this.#idle.get(at)?.pop()) if (link.isOpen) return link;
+    return this.open(at);
+  }
+
+  async open(at: string): Promise<Link> {
+    try {
+      const [conn, address] = await this.maker.make(at || undefined);
+      return await Link.connect(conn, this.maker.isIo, address);
+    } catch (error) {
+      this.forget(at);
+      throw translated(error);
+    }
+  }
+
+  keep(at: string, link: Link, most: number): void {
+    const idle = this.#idle.get(at) ?? [];
+    this.#idle.set(at, idle);
+    if (link.isOpen && idle.length < most) idle.push(link);
+    else link.close();
+  }
+
+  /** Takes note of -MOVED and -ASK: where to go. Of another refusal: that somebody else may be the primary by now. */
+  redirected(refused: Refused, at: string): string | undefined {
+    if (this.maker.isCluster && (refused.code === 'MOVED' || refused.code === 'ASK')) {
+      const [, slot, place] = refused.message.split(' ') as [string, string, string];
+      const to = this.#remap(place.startsWith(':') ? split(at).host + place : place);
+      if (refused.code === 'MOVED') {
+        this.#slots.set(Number(slot), to);
+        if (!this.#seeds.includes(to)) this.#seeds.push(to);
+      }
+      return to;
+    }
+    if (['READONLY', 'UNBLOCKED', 'MASTERDOWN', 'LOADING'].includes(refused.code)) this.forget(at);
+    return undefined;
+  }
+
+  /** That server did not answer, or is not the primary: connect anew, and ask elsewhere where the key is. */
+  forget(at: string): void {
+    for (const [slot, to] of this.#slots) if (to === at) this.#slots.delete(slot);
+    for (const [name, link] of this.#shared) {
+      if (name === at || name.startsWith(`${at}#`)) {
+        this.#shared.delete(name);
+        link.then((one) => one.close(), () => {});
+      }
+    }
+    for (const link of this.#idle.get(at) ?? []) link.close();
+    this.#idle.delete(at);
+  }
+
+  close(): void {
+    for (const link of this.#shared.values()) link.then((one) => one.close(), () => {});
+    for (const links of this.#idle.values()) for (const link of links) link.close();
+    this.#shared.clear();
+    this.#idle.clear();
+  }
+}
+
+/** The key's slot in a cluster. */
+export function slotOf(key: string): number {
+  const open = key.indexOf('{');
+  const close = key.indexOf('}', open + 1);
+  const part = open >= 0 && close > open + 1 ? key.slice(open + 1, close) : key;
+  let crc = 0;
+  for (const byte of Buffer.from(part)) {
+    crc ^= byte << 8;
+    for (let i = 0; i < 8; i++) crc = ((crc << 1) ^ (crc & 0x8000 ? 0x1021 : 0)) & 0xffff;
+  }
+  return crc % 16384;
+}

@@ -1,0 +1,64 @@
+// One subscription at each server for all who wait by ticket there. Messages are hints: a broken one wakes all.
+
+import type { Link, Route } from './links.js';
+
+export interface Turn {
+  came: Promise<void>;
+  stop(): void;
+}
+
+export class Turns {
+  #ears = new Map<string, Promise<Ears>>();
+
+  constructor(private readonly route: Route) {}
+
+  async listen(key: string, owner: string): Promise<Turn> {
+    const at = await this.route.locate(key);
+    let ears = this.#ears.get(at);
+    if (ears === undefined) {
+      ears = this.route.open(at).then((link) => {
+        link.onClose(() => this.#ears.delete(at));
+        return new Ears(link);
+      });
+      ears.catch(() => this.#ears.delete(at));
+      this.#ears.set(at, ears);
+    }
+    return (await ears).listen(`__keyevent@${this.route.maker.db}__:rlock.turn:${owner}`);
+  }
+
+  close(): void {
+    for (const ears of this.#ears.values()) ears.then((one) => one.link.close(), () => {});
+  }
+}
+
+class Ears {
+  #calls = new Map<string, Set<() => void>>();
+
+  constructor(readonly link: Link) {
+    link.onMessage((channel) => this.#wake(channel));
+    link.onClose(() => {
+      for (const channel of [...this.#calls.keys()]) this.#wake(channel);
+    });
+  }
+
+  #wake(channel: string): void {
+    for (const call of this.#calls.get(channel) ?? []) call();
+  }
+
+  async listen(channel: string): Promise<Turn> {
+    let wake!: () => void;
+    const came = new Promise<void>((resolve) => (wake = resolve));
+    const calls = this.#calls.get(channel) ?? new Set();
+    this.#calls.set(channel, calls.add(wake));
+    const stop = () => {
+      calls.delete(wake);
+      if (calls.size === 0 && this.#calls.get(channel) === calls) {
+        this.#calls.delete(channel);
+        this.link.unsubscribe(channel);
+      }
+    };
+    // Who may not subscribe asks again by itself.
+    if (calls.size === 1) await this.link.subscribe(channel).catch(() => {});
+    return { came, stop };
+  }
+}

@@ -1,0 +1,33 @@
+// An acquisition that lost a Promise.race leaves nothing. `node --expose-gc race.mjs`, on the server at $PORT.
+
+import assert from 'node:assert/strict';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { Redis } from 'ioredis';
+import { Locks } from 'rlock-client';
+
+const redis = new Redis(Number(process.env.PORT));
+const locks = new Locks(redis);
+const holds = (owner) => redis.call('RLOCK.HOLDS', 'node:race', owner);
+
+async function until(what, isSo) {
+  for (const end = performance.now() + 10_000; !(await isSo()); await sleep(20)) {
+    assert.ok(performance.now() < end, what);
+    globalThis.gc();
+  }
+}
+
+const first = await locks.lock('node:race').acquire();
+await Promise.race([locks.lock('node:race', { owner: 'raced' }).acquire(), sleep(100)]);
+assert.equal(await redis.call('RLOCK.RELEASE', 'node:race', first.owner, 'TOKEN', first.token), 0);
+await until('the loser is granted', async () => (await holds('raced')) === 1);
+await until('what nobody looked at is released', async () => (await holds('raced')) === 0);
+
+// One that is relied on is not.
+const { token } = await locks.lock('node:race', { owner: 'relied on' }).acquire();
+for (let i = 0; i < 20; i++) {
+  globalThis.gc();
+  await sleep(20);
+}
+assert.equal(await redis.call('RLOCK.CHECK', 'node:race', token), 1);
+await locks.close();
+redis.disconnect();

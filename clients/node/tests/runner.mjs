@@ -1,0 +1,136 @@
+// Does with the package what clients/conformance/run.py says: `runner.mjs ioredis`, or `runner.mjs node-redis`.
+
+import { createInterface } from 'node:readline';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { Cluster, Redis } from 'ioredis';
+import { createClient, createCluster, createSentinel } from 'redis';
+import * as rlock from 'rlock-client';
+
+const isIo = process.argv[2] === 'ioredis';
+const NAMES = [
+  [rlock.Deadlock, 'Deadlock'], [rlock.TooMany, 'TooMany'], [rlock.NoAcks, 'NoAcks'], [rlock.NoPermission, 'NoPerm'],
+  [rlock.LockLost, 'Lost'], [rlock.NotHeld, 'NotHeld'], [rlock.Unavailable, 'Unavailable'],
+];
+const features = ['cancel', 'cancel-many', 'sentinel', 'cluster', 'session', 'acks', 'limit', 'maxqueue'];
+const [clients, locks, holds, lostAt, actors, aborts] = Array.from({ length: 6 }, () => new Map());
+
+const tell = (reply) => process.stdout.write(`${JSON.stringify(reply)}\n`);
+
+function connect({ kind, addresses, service, user: username, password }) {
+  const nodes = addresses.map((at) => ({ host: at.slice(0, at.lastIndexOf(':')), port: Number(at.slice(at.lastIndexOf(':') + 1)) }));
+  if (isIo) {
+    if (kind === 'sentinel') return new Redis({ sentinels: nodes, name: service });
+    if (kind === 'cluster') return new Cluster(nodes);
+    return new Redis({ ...nodes[0], ...(username && { username, password }) });
+  }
+  if (kind === 'sentinel') return createSentinel({ name: service, sentinelRootNodes: nodes });
+  if (kind === 'cluster') return createCluster({ rootNodes: nodes.map((socket) => ({ socket })) });
+  return createClient({ socket: nodes[0], ...(username && { username, password }) });
+}
+
+const does = {
+  async open(r) {
+    const client = connect(r);
+    client.on('error', () => {});
+    if (!isIo) await client.connect();
+    clients.set(r.client, { client, locks: new rlock.Locks(client, 'waiting' in r ? { waiting: r.waiting } : {}) });
+    return { ok: true };
+  },
+  async close(r) {
+    const { client, locks: mine } = clients.get(r.client);
+    await mine.close();
+    if (isIo) client.disconnect();
+    else await client.destroy();
+    return { ok: true };
+  },
+  lock(r) {
+    const { locks: mine } = clients.get(r.client);
+    const options = {};
+    for (const [name, field] of [['lease', 'lease'], ['owner', 'owner'], ['maxQueue', 'maxqueue'], ['acks', 'acks'], ['session', 'session'], ['upgrade', 'upgrade']]) {
+      if (field in r) options[name] = r[field];
+    }
+    if ('limit' in r) locks.set(r.lock, mine.permit(r.key, r.limit, options));
+    else locks.set(r.lock, r.mode === 'read' ? mine.readLock(r.key, options) : mine.lock(r.key, options));
+    locks.get(r.lock).client = clients.get(r.client).client;
+    return { ok: true };
+  },
+  async acquire(r) {
+    const abort = new AbortController();
+    aborts.set(r.id, abort);
+    const hold = await locks.get(r.lock).acquire({ wait: r.wait ?? undefined, signal: abort.signal }).catch((error) => {
+      if (abort.signal.aborted && error === abort.signal.reason) return 'cancelled';
+      throw error;
+    });
+    if (hold === 'cancelled') return { error: 'Cancelled' };
+    if (!hold) return { ok: false };
+    holds.set(r.hold, hold);
+    lostAt.set(r.hold, new Promise((resolve) => hold.signal.addEventListener('abort', () => resolve(Date.now()), { once: true })));
+    return { ok: true, token: hold.token, owner: hold.owner };
+  },
+  async release(r) {
+    await holds.get(r.hold).release();
+    return { ok: true };
+  },
+  state: (r) => ({ held: holds.get(r.hold).held, left: holds.get(r.hold).left }),
+  async lost(r) {
+    const at = await Promise.race([lostAt.get(r.hold), sleep(r.within, undefined, { ref: false })]);
+    return at === undefined ? { ok: false } : { ok: holds.get(r.hold).signal.reason instanceof rlock.LockLost, at };
+  },
+  cancel(r) {
+    aborts.get(r.of)?.abort();
+    return { ok: true };
+  },
+  async churn(r) {
+    const lock = locks.get(r.lock);
+    let [inside, most] = [0, 0];
+    const user = async () => {
+      for (let i = 0; i < r.times; i++) {
+        await lock.using({}, async () => {
+          most = Math.max(most, ++inside);
+          const count = Number(await lock.client.get(r.counter)) + 1;
+          await lock.client.set(r.counter, String(count));
+          inside--;
+        });
+      }
+    };
+    await Promise.all(Array.from({ length: r.users }, user));
+    return { ok: true, inside: most };
+  },
+  async bench(r) {
+    const { client, locks: mine } = clients.get(r.client);
+    const lock = mine.lock(r.key);
+    const bare = isIo ? (...words) => client.call(...words) : (...words) => client.sendCommand(words);
+    const counts = [0, 0];
+    for (const end = performance.now() + r.ms; performance.now() < end; ) {
+      for (const which of [0, 1]) {
+        for (const until = performance.now() + 200; performance.now() < until; counts[which]++) {
+          if (which === 0) await (await lock.acquire()).release();
+          else {
+            await bare('RLOCK.ACQUIRE', r.key, 'bare', 'DEPTH', '1');
+            await bare('RLOCK.RELEASE', r.key, 'bare', 'WRITE', 'DEPTH', '0');
+          }
+        }
+      }
+    }
+    return { package: (counts[0] / r.ms) * 2000, bare: (counts[1] / r.ms) * 2000 };
+  },
+};
+
+async function answer(request) {
+  let reply;
+  try {
+    reply = await does[request.do](request);
+  } catch (error) {
+    const name = NAMES.find(([kind]) => error instanceof kind)?.[1] ?? 'Other';
+    reply = { error: name, text: error.stack };
+  }
+  tell({ id: request.id, ...reply });
+}
+
+tell({ hello: `node-${process.argv[2]}`, features });
+for await (const line of createInterface({ input: process.stdin })) {
+  const request = JSON.parse(line);
+  if (request.as === undefined) answer(request);
+  else actors.set(request.as, (actors.get(request.as) ?? Promise.resolve()).then(() => answer(request)));
+}
+process.exit(0);

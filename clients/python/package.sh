@@ -1,0 +1,61 @@
+# shellcheck shell=bash
+# Sourced by scripts/clients.sh.
+
+venv=$home/python
+
+package_tools() { python_is_there || skip 'no Python 3.11 with venv'; }
+
+package_build() {
+    local tree
+    tree=$(copied python)
+    fetched "$venv" clients/python/requirements-test.txt fetch_python
+    rm -rf "$tree/dist" "$tree/build"
+    "$venv/bin/python" -m build --quiet "$tree" || skip "python: setuptools could not be fetched"
+    "$venv/bin/python" -m pip install --quiet --force-reinstall --no-deps "$tree"/dist/*.whl
+    say "$(ls "$tree"/dist/*.whl)"
+}
+
+fetch_python() {
+    python3 -m venv "$venv" && "$venv/bin/python" -m pip install --quiet -r clients/python/requirements-test.txt
+}
+
+package_runners() {
+    say "python-sync=$venv/bin/python -B clients/python/tests/runner.py sync"
+    say "python-asyncio=$venv/bin/python -B clients/python/tests/runner.py asyncio"
+}
+
+package_test() {
+    check 'python types' "$venv/bin/python" -m mypy --config-file clients/python/pyproject.toml --no-incremental clients/python/src
+    check 'python README' "$venv/bin/python" -B clients/python/tests/readme.py
+    load sync
+    load asyncio
+    foreign_suite
+}
+
+# Fifteen seconds of load while the server is killed, stopped and cut off.
+load() {
+    check "python-$1 under load" "$venv/bin/python" -B clients/python/tests/load.py "$1" \
+        "$tools/servers/default/redis-server" "$RLOCK_MODULE" 15
+}
+
+# redis-py's own lock tests, from its source distribution, with this package's lock in the place of its own.
+foreign_suite() {
+    local version folder sum
+    version=$(sed -n 's/^redis==//p' clients/python/requirements-test.txt)
+    folder=$venv/redis-$version
+    if [ ! -d "$folder" ]; then
+        "$venv/bin/python" -m pip download --quiet --no-deps --no-binary redis --dest "$venv" "redis==$version" &&
+            tar xzf "$folder.tar.gz" -C "$venv" || {
+            say "SKIPPED redis-py's lock tests: its source distribution could not be fetched"
+            return
+        }
+    fi
+    sum=$(PYTHONPATH=$root/clients/python/tests/foreign run "$venv/bin/python" -B -m pytest -p no:cacheprovider -q \
+        -W ignore -p redis_py_lock --rootdir "$folder" --redis-url "redis://127.0.0.1:$PORT/9" \
+        "$folder/tests/test_lock.py" "$folder/tests/test_asyncio/test_lock.py" 2>&1 | tee "$venv/foreign.log" | tail -n 1) || true
+    case $sum in
+        *[0-9]' failed'* | *[0-9]' error'*) say "FAILED redis-py's lock tests: $sum"; sed 's/^/    /' "$venv/foreign.log" ;;
+        *passed*) say "ok redis-py's lock tests: $sum (what differs, and why: tests/foreign/redis_py_lock.py)" ;;
+        *) say "FAILED redis-py's lock tests: $sum"; sed 's/^/    /' "$venv/foreign.log" ;;
+    esac
+}

@@ -1,0 +1,16 @@
+"""Locks of a Redis or Valkey server with the RLOCK module, over redis-py. For asyncio: `rlock.asyncio`.
+
+    import redis, rlock
+
+    client = redis.Redis()
+    with rlock.Lock(client, "order:42", wait=10) as hold:
+        store(..., hold.token)
+"""
+
+from ._core import Deadlock, LockError, LockLost, NoAcks, NoPermission, NotAcquired, NotHeld, Refused, TooMany, Unavailable
+from ._sync import Hold, Lock, Locks, Permit, ReadLock
+
+__all__ = [
+    "Deadlock", "Hold", "Lock", "LockError", "LockLost", "Locks", "NoAcks", "NoPermission", "NotAcquired", "NotHeld",
+    "Permit", "ReadLock", "Refused", "TooMany", "Unavailable",
+]

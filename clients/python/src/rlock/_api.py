@@ -1,0 +1,99 @@
+"""What the synchronous and the asyncio package have in common, as their users see it."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional, Union
+
+from ._core import LockLost, NotHeld, Options, Tenure, now
+
+UNSET: Any = object()
+
+
+class HoldBase:
+    """What one acquisition got: one level of a lock."""
+
+    __slots__ = ("_tenure", "_locks", "_is_released")
+
+    def __init__(self, locks: Any, tenure: Tenure):
+        self._locks, self._tenure, self._is_released = locks, tenure, False
+
+    @property
+    def token(self) -> int:
+        """The fencing token: greater than that of every hold before."""
+        return self._tenure.token
+
+    @property
+    def key(self) -> str:
+        return self._tenure.seat.key
+
+    @property
+    def owner(self) -> str:
+        return self._tenure.seat.owner
+
+    @property
+    def held(self) -> bool:
+        """Whether the hold is sure: not released, not known to be lost, and before its deadline."""
+        return not self._is_released and self._tenure.held
+
+    @property
+    def left(self) -> float:
+        """Seconds until the deadline, counted from when the last request was sent; 0 when it is not held."""
+        return max(0.0, self._tenure.deadline - now()) if self.held else 0.0
+
+    def on_lost(self, call: Callable[[], Any]) -> None:
+        """Has `call` called when the hold is lost, by the package's thread or the loop; at once if it is. It must not block."""
+        self._tenure.calls.append(call)
+        if self._tenure.state == "lost":
+            call()
+
+    def check(self) -> None:
+        """Raises LockLost unless the hold is sure. For the step that cannot be undone, use the token."""
+        if not self.held:
+            raise LockLost(f"{self.key} is no longer held by {self.owner}")
+
+    def _once(self) -> None:
+        if self._is_released or self._tenure.state == "released":
+            raise NotHeld(f"{self.key} was released before, or before this process was forked")
+        self._is_released = True
+
+
+class LockBase:
+    mode = "WRITE"
+
+    def __init__(
+        self,
+        locks: Any,
+        key: Union[str, bytes],
+        wait: Optional[float] = None,
+        lease: float = 30.0,
+        owner: Optional[str] = None,
+        maxqueue: Optional[int] = None,
+        acks: Optional[int] = None,
+        session: bool = False,
+        upgrade: bool = False,
+        renew: bool = True,
+        limit: Optional[int] = None,
+    ):
+        self._locks = locks
+        self.key = key.decode() if isinstance(key, bytes) else key
+        self.wait = wait
+        mode = "READ" if limit is not None else self.mode
+        self._options = Options(mode, lease, owner, limit, maxqueue, acks, session, upgrade, renew)
+
+    @property
+    def _tenure(self) -> Optional[Tenure]:
+        owner = self._options.owner or self._locks.owner()
+        seat = self._locks.space.seats.get((self.key, owner, self._options.kind))
+        return seat.tenure if seat else None
+
+    @property
+    def held(self) -> bool:
+        """Whether this thread or task (or `owner`) holds it, for sure."""
+        tenure = self._tenure
+        return tenure is not None and tenure.held
+
+    def _own_tenure(self) -> Tenure:
+        tenure = self._tenure
+        if tenure is None:
+            raise NotHeld(f"{self.key} is not held by {self._options.owner or self._locks.owner()}")
+        return tenure

@@ -1,0 +1,517 @@
+"""What a lock does, without I/O: the synchronous and the asyncio package both run these steps.
+
+A step is a generator. It yields what a call of `io` returned: a value where `io` is synchronous, an awaitable where it
+is not; and gets the value back. So there is one text of the rules for both.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any, Callable, Generator, Optional
+
+log = logging.getLogger("rlock")
+Steps = Generator[Any, Any, Any]
+
+#: How long a ticket keeps its place in the queue, and how often it is asked for again at the latest.
+TICKET_MS, TICKET_ASKS = 3000, 1.0
+#: A blocked wait looks so often whether its server is still the one that decides.
+LOOKS = 5.0
+#: So long a reply may take; and so much later than its time that of a wait may come.
+REPLY, LATE = 2.0, 1.0
+#: The server, or the way to it, cannot decide now: it is asked again while the patience lasts.
+AGAIN = {"UNBLOCKED", "READONLY", "LOADING", "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "NOREPLICAS", "MASTERDOWN"}
+
+
+class LockError(Exception):
+    """Every error of this package."""
+
+
+class NotAcquired(LockError, TimeoutError):
+    """The lock was not free in time (`with`, and the decorator; `acquire` returns None)."""
+
+
+class NotHeld(LockError):
+    """There is nothing to release here: it was released before, or belongs to another thread, task or process."""
+
+
+class LockLost(LockError):
+    """The hold was over before it was released: others may have worked at the same time."""
+
+
+class Unavailable(LockError, ConnectionError):
+    """No server was reached, or none was able to decide, until the patience was over."""
+
+
+class Refused(LockError):
+    """The server said no. `code` is the first word of what it said."""
+
+    def __init__(self, code: str, text: str):
+        super().__init__(text)
+        self.code = code
+
+
+class Deadlock(Refused):
+    """The wait would never end: release what you hold, then begin again."""
+
+
+class TooMany(Refused):
+    """A limit of the server is reached: waiters, tickets, sessions or depth."""
+
+
+class NoAcks(Refused):
+    """Too few replicas acknowledged in time; the lock was given back."""
+
+
+class NoPermission(Refused):
+    """The user of this client may not do that."""
+
+
+KINDS: dict[str, type[Refused]] = {"DEADLOCK": Deadlock, "TOOMANY": TooMany, "NOACKS": NoAcks, "NOPERM": NoPermission}
+
+
+class Broken(Exception):
+    """A connection broke, or gave no reply in time: what was asked may have been done or not."""
+
+
+# A clock that goes on while the machine is suspended, where there is one: leases do so too.
+if hasattr(time, "CLOCK_BOOTTIME"):
+
+    def now() -> float:
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+else:
+    now = time.monotonic
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a lock object asks for. Times in seconds."""
+
+    mode: str = "WRITE"
+    lease: float = 30.0
+    owner: Optional[str] = None
+    limit: Optional[int] = None
+    maxqueue: Optional[int] = None
+    acks: Optional[int] = None
+    session: bool = False
+    upgrade: bool = False
+    renew: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0.001 <= self.lease <= 7 * 86400:
+            raise ValueError(f"lease must be from 0.001 to 604800 seconds, not {self.lease}")
+        if self.session and self.lease < 1:
+            raise ValueError("the lease of a session is at least one second")
+
+    @property
+    def kind(self) -> str:
+        return "WRITE" if self.upgrade else self.mode
+
+    def words(self, key: str, owner: str, depth: int) -> list[Any]:
+        words: list[Any] = ["RLOCK.ACQUIRE", key, owner, "UPGRADE" if self.upgrade else self.mode]
+        words += ["LEASE", int(self.lease * 1000), "DEPTH", depth]
+        for name, value in (("LIMIT", self.limit), ("ACKS", self.acks)):
+            if value is not None:
+                words += [name, value]
+        return words
+
+
+class Names:
+    """Who we are: `host/pid/…`, and for each thread or task a name of its own. New after a fork."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        # The pid says it to people. In containers it is always 1: the rest makes the name unique.
+        self.process = f"{socket.gethostname()[:128]}/{os.getpid()}/{secrets.token_hex(4)}"
+        self.count = 0
+
+    def new(self) -> str:
+        self.count += 1
+        return f"{self.process}-{self.count}"
+
+
+NAMES = Names()
+
+
+class Seat:
+    """One owner at one key in one mode: one acquisition or release of it at a time, wherever in the process."""
+
+    __slots__ = ("key", "owner", "mode", "mutex", "users", "tenure")
+
+    def __init__(self, key: str, owner: str, mode: str, mutex: Any):
+        self.key, self.owner, self.mode, self.mutex = key, owner, mode, mutex
+        self.users = 0
+        self.tenure: Optional[Tenure] = None
+
+
+class Tenure:
+    """A hold from its first level to its last: what all handles of it share."""
+
+    __slots__ = ("seat", "options", "token", "depth", "deadline", "renews_at", "state", "signal", "calls", "link", "io", "timer")
+
+    def __init__(self, seat: Seat, options: Options, token: int, sent: float, signal: Any, io: Any):
+        self.seat, self.options, self.token, self.signal, self.io = seat, options, token, signal, io
+        self.depth = 0
+        self.state = "held"  # then "releasing", and "released" or "lost"
+        self.calls: list[Callable[[], Any]] = []
+        self.link: Any = None  # of a session
+        self.timer: Any = None  # of asyncio
+        self.deadline = 0.0
+        self.renewed(sent)
+
+    def renewed(self, sent: float) -> None:
+        # The server counts from when it read this, which was later than when it was sent.
+        self.deadline = max(self.deadline, sent + self.options.lease)
+        self.renews_at = sent + self.options.lease / 3 if self.options.renew else float("inf")
+
+    @property
+    def held(self) -> bool:
+        return self.state == "held" and now() < self.deadline
+
+    def lose(self) -> list[Callable[[], Any]]:
+        """Sets the signal; returns what is to be called."""
+        if self.state != "held":
+            return []
+        self.state = "lost"
+        self.signal.set()
+        return self.calls
+
+
+class Space:
+    """All that this process holds at one server or cluster, whichever client object it was asked by."""
+
+    def __init__(self, number: int):
+        # Names differ between spaces: two addresses may lead to one server, where equal names would be one owner.
+        self.suffix = f"@{number}" if number else ""
+        self.forked()
+
+    def forked(self) -> None:
+        """Nothing is held here: at the start, and in a child, whatever its parent holds."""
+        for seat in getattr(self, "seats", {}).values():
+            if seat.tenure is not None:
+                seat.tenure.state = "released"
+        self.seats: dict[tuple[str, str, str], Seat] = {}
+        self.lock = threading.Lock()
+
+    def seat(self, key: str, owner: str, mode: str, mutex: Callable[[], Any]) -> Seat:
+        with self.lock:
+            seat = self.seats.get((key, owner, mode))
+            if seat is None:
+                seat = self.seats[key, owner, mode] = Seat(key, owner, mode, mutex())
+            seat.users += 1
+            return seat
+
+    def leave(self, seat: Seat, uses: int = 1) -> None:
+        with self.lock:
+            seat.users -= uses
+            if seat.users == 0 and seat.tenure is None:
+                self.seats.pop((seat.key, seat.owner, seat.mode), None)
+
+
+class Attempt:
+    """One acquisition, by one owner whose seat it has, until it is granted, refused or out of patience."""
+
+    def __init__(self, io: Any, seat: Seat, options: Options, depth: int, wait: Optional[float], patience: float):
+        self.io, self.seat, self.options, self.depth = io, seat, options, depth
+        self.words = options.words(seat.key, seat.owner, depth)
+        self.waits = wait is None or wait > 0
+        start = now()
+        self.end = start + wait if self.waits and wait is not None else float("inf")
+        self.patience = self.end if self.waits else start + patience
+        self.warns_at = start + patience
+        self.has_slot = False
+        self.link: Any = None  # that a blocked wait is on
+        self.in_doubt = False  # something was sent, and no reply says what came of it
+        self.has_ticket = False
+        self.asks_at: Any = None  # where -MOVED or -ASK sent us
+        self.cleans_up = False  # the seat is not free until that is done
+
+    def steps(self) -> Steps:
+        """(token, sent, link) or None. On an error, or when it is abandoned: nothing is left."""
+        pause, hops, problem = 0.01, 0, "nothing was tried"
+        try:
+            while True:
+                left = self.end - now()
+                try:
+                    if not self.waits or (left <= 0 and self.has_ticket):
+                        answer = yield from self.once()
+                    elif self.may_block():
+                        answer = yield from self.blocked(max(left, 0.001))
+                    else:
+                        answer = yield from self.by_ticket()
+                    if answer is not None:
+                        return answer if answer[0] is not None else None
+                    pause = 0.01
+                    continue
+                except Broken as broken:
+                    problem = str(broken) or "no reply in time"
+                except Refused as refused:
+                    problem = str(refused)
+                    if refused.code == "NOTHELD":
+                        raise LockLost(problem) from None
+                    if refused.code not in AGAIN:
+                        raise
+                    if self.asks_at and hops < 5:
+                        hops += 1
+                        continue
+                yield self.io.sleep(max(0.0, min(pause, self.patience - now())))
+                if now() >= self.patience:
+                    raise Unavailable(f"{self.seat.key}: {problem}")
+                if now() >= self.warns_at:
+                    self.warns_at = float("inf")
+                    log.warning("%s: still asking for it, though %s", self.seat.key, problem)
+                pause = min(pause * 2, 0.5)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            yield self.io.clean_up(self)
+            raise
+        finally:
+            if self.has_slot:
+                self.io.give_slot()
+
+    def may_block(self) -> bool:
+        # With SESSION the connection that waits is the one that holds.
+        if not self.has_slot and not self.has_ticket:
+            self.has_slot = self.io.take_slot()
+        return self.has_slot
+
+    def once(self) -> Steps:
+        """Asks without waiting: the reply is the answer. (A ticket ends with it.)"""
+        answer = yield from self.ask([])
+        if answer is None and self.has_ticket:
+            yield self.io.send(self.seat.key, ["RLOCK.CANCEL", self.seat.key, self.seat.owner], REPLY)
+            self.has_ticket = False
+        return answer or (None,)
+
+    def ask(self, more: list[Any]) -> Steps:
+        """One request on a shared connection: (token, sent, link), or None for nil."""
+        words = self.words + more
+        if self.options.session and not more:
+            return (yield from self.on_own_link(words + ["SESSION"], reply_time(self.options)))
+        sent, doubt = now(), self.in_doubt
+        self.in_doubt = True
+        try:
+            token = yield self.io.send(self.seat.key, words, reply_time(self.options))
+        except Refused:
+            self.in_doubt = doubt
+            raise
+        self.in_doubt = False
+        return None if token is None else (token, sent, None)
+
+    def by_ticket(self) -> Steps:
+        """Keeps a place in the queue, and listens for the turn. None: ask again."""
+        key, owner = self.seat.key, self.seat.owner
+        turn = yield self.io.listen(key, owner)
+        try:
+            more = ["QUEUE", TICKET_MS]
+            if self.options.maxqueue is not None:
+                more += ["MAXQUEUE", self.options.maxqueue]
+            had_ticket, self.has_ticket = self.has_ticket, True
+            answer = yield from self.ask(more)
+            if answer is not None:
+                self.has_ticket = False
+                # The hold goes over to a connection of its own: the same request again, tied to it.
+                return (yield from self.ask([])) if self.options.session else answer
+            if self.options.maxqueue is not None and not had_ticket:
+                # nil may also say that the queue was full: then there is no place.
+                if (yield self.io.send(key, ["RLOCK.PLACE", key, owner], REPLY)) is None:
+                    self.has_ticket = False
+                    return (None,)
+            yield self.io.await_turn(turn, min(TICKET_ASKS, max(0.0, self.end - now())))
+        finally:
+            self.io.unlisten(turn)
+        return None
+
+    def blocked(self, left: float) -> Steps:
+        """Waits on a connection of its own, until the server says something."""
+        block = ["BLOCK", 0 if left == float("inf") else max(1, int(left * 1000 + 0.999))]
+        if self.options.maxqueue is not None:
+            block += ["MAXQUEUE", self.options.maxqueue]
+        if self.options.session:
+            block.append("SESSION")
+        return (yield from self.on_own_link(self.words + block, left + LATE))
+
+    def on_own_link(self, words: list[Any], patience: float) -> Steps:
+        where, self.asks_at = self.asks_at, None
+        doubt, self.link = self.in_doubt, (yield self.io.open(self.seat.key, where))
+        sent = now()
+        self.in_doubt = True
+        try:
+            yield self.io.write(self.link, words)
+        except Broken:
+            self.drop_link()
+            raise
+        while True:
+            try:
+                reply = yield self.io.read(self.link, min(LOOKS, sent + patience - now()))
+            except Broken:
+                # Silence. If another server decides by now, or granted what we did not hear of, the wait is over.
+                if self.link.is_open and now() < sent + patience and (yield from self.still_waits()):
+                    continue
+                self.drop_link()
+                raise
+            except Refused as refused:
+                self.in_doubt = doubt
+                self.asks_at = self.io.redirected(refused, self.link.address)
+                self.keep_link()
+                raise
+            return (yield from self.end_of_wait(sent, reply))
+
+    def still_waits(self) -> Steps:
+        key, owner = self.seat.key, self.seat.owner
+        try:
+            held = yield self.io.send(key, ["RLOCK.HOLDS", key, owner, self.options.kind], REPLY)
+        except (Broken, Refused):
+            return True  # nobody decides at the moment: keep the place
+        return held < self.depth and (yield self.io.is_at_home(self.link, key))
+
+    def end_of_wait(self, sent: float, reply: Any) -> Steps:
+        """The reply to a request on a connection of its own."""
+        self.in_doubt = False
+        if reply is None:
+            self.keep_link()
+            return (None,)
+        if now() - sent > self.options.lease / 3:
+            # The grant may be as old as the request: what it is worth, a renewal says.
+            self.in_doubt, sent = True, now()
+            words = renewal(self.seat, self.options, reply)
+            try:
+                yield self.io.send(self.seat.key, words, reply_time(self.options))
+            except Refused as refused:
+                self.drop_link()
+                raise Broken(str(refused)) from None  # it was ours, and is over: ask again
+            self.in_doubt = False
+        link, self.link = self.link, None
+        if not self.options.session:
+            self.io.keep(link)
+            link = None
+        return (reply, sent, link)
+
+    def keep_link(self) -> None:
+        self.io.keep(self.link)
+        self.link = None
+
+    def drop_link(self) -> None:
+        self.io.drop(self.link)
+        self.link = None
+
+    def clean_up(self) -> Steps:
+        """Takes back whatever became of what was sent. It ends when the server has said so, or the lease is over."""
+        if not self.in_doubt and not self.has_ticket:
+            if self.link is not None:
+                self.keep_link()
+            return
+        key, owner, last = self.seat.key, self.seat.owner, now() + self.options.lease + REPLY
+        if self.link is not None and (yield from self.ended_wait()):
+            return
+        release = ["RLOCK.RELEASE", key, owner, self.options.kind, "DEPTH", self.depth - 1]
+        for words in (["RLOCK.CANCEL", key, owner] if self.has_ticket else None, release):
+            pause = 0.05
+            while words and now() < last:
+                try:
+                    yield self.io.send(key, words, REPLY)
+                    break
+                except Refused as refused:
+                    if refused.code not in AGAIN:
+                        break
+                except Broken:
+                    pass
+                yield self.io.sleep(pause)
+                pause = min(pause * 2, 1.0)
+
+    def ended_wait(self) -> Steps:
+        """Has the server end the wait, and hears how: whether nothing is left to be undone."""
+        key, owner = self.seat.key, self.seat.owner
+        try:
+            ended = yield self.io.send(key, ["RLOCK.CANCEL", key, owner], REPLY / 4)
+            # A server that does not end blocked waits this way says 0, and so does one that granted just now.
+            reply = yield self.io.read(self.link, REPLY / 4 if ended else 0.05)
+        except (Broken, Refused):
+            self.drop_link()  # its end is the wait's end
+            return False
+        self.keep_link()
+        return reply is None
+
+
+def reply_time(options: Options) -> float:
+    """Acknowledgements are waited for before the reply comes."""
+    return 3 * REPLY if options.acks else REPLY
+
+
+def renewal(seat: Seat, options: Options, token: int) -> list[Any]:
+    words: list[Any] = ["RLOCK.RENEW", seat.key, seat.owner, options.kind, "LEASE", int(options.lease * 1000), "TOKEN", token]
+    return words + (["ACKS", options.acks] if options.acks else [])
+
+
+def renew(io: Any, tenure: Tenure) -> Steps:
+    """Renews once, with as many tries as a third of the lease has room for. True: it is lost."""
+    words = renewal(tenure.seat, tenure.options, tenure.token)
+    third = tenure.options.lease / 3
+    last, pause = min(now() + third, tenure.deadline), 0.02
+    while tenure.state == "held" and now() < last and not io.is_closed:
+        sent = now()
+        try:
+            yield io.send(tenure.seat.key, words, min(reply_time(tenure.options), max(third / 2, 0.05)))
+            tenure.renewed(sent)
+            return False
+        except Refused as refused:
+            if refused.code == "NOTHELD":
+                return True
+        except Broken:
+            pass
+        yield io.sleep(min(pause, third / 4))
+        pause *= 2
+    return False
+
+
+def tie(io: Any, tenure: Tenure) -> Steps:
+    """The connection of a session has ended: the hold with it, unless another server has it. True: it is lost."""
+    if (yield from renew(io, tenure)) or not tenure.held:
+        return True
+    seat = tenure.seat
+    try:
+        link = yield io.open(seat.key, None)
+        yield io.write(link, tenure.options.words(seat.key, seat.owner, tenure.depth) + ["SESSION"])
+        token = yield io.read(link, REPLY)
+    except (Broken, Refused):
+        return False  # it is renewed as a lease until the next try
+    tenure.link = link
+    return bool(token != tenure.token)
+
+
+def release(io: Any, seat: Seat, tenure: Tenure, patience: float) -> Steps:
+    """One level less, for one that has the seat. Raises LockLost when there was none."""
+    if not tenure.held:
+        raise LockLost(f"{seat.key} was lost before {seat.owner} released it")
+    words = ["RLOCK.RELEASE", seat.key, seat.owner, seat.mode, "TOKEN", tenure.token, "DEPTH", tenure.depth - 1]
+    if tenure.depth == 1:
+        tenure.state = "releasing"  # a renewal that comes second is told NOTHELD, and that is no loss
+    last, pause, resent, problem = now() + patience, 0.01, False, ""
+    while True:
+        try:
+            yield io.send(seat.key, words, REPLY)
+            return
+        except Refused as refused:
+            if refused.code == "NOTHELD":
+                if resent and tenure.depth == 1 and now() < tenure.deadline:
+                    return  # the first one did it, and its reply was lost
+                tenure.state = "held"
+                raise LockLost(str(refused)) from None
+            if refused.code not in AGAIN:
+                raise
+            problem = str(refused)
+        except Broken as broken:
+            problem, resent = str(broken) or "no reply in time", True
+        yield io.sleep(max(0.0, min(pause, last - now())))
+        if now() >= last:
+            raise Unavailable(f"{seat.key}: not known to be released: {problem}")
+        pause = min(pause * 2, 0.5)

@@ -1,0 +1,173 @@
+"""Where a client of redis-py leads to: how its connections are made, and which server has a key."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Optional
+
+from redis import exceptions
+from redis.crc import key_slot
+
+from ._core import KINDS, REPLY, Broken, Refused
+
+Address = tuple[str, int]
+
+#: What redis-py makes of the first word of an error, for versions that do not keep it.
+CODES: list[tuple[type[Exception], str]] = [
+    (exceptions.BusyLoadingError, "LOADING"),
+    (exceptions.ReadOnlyError, "READONLY"),
+    (exceptions.NoPermissionError, "NOPERM"),
+    (exceptions.TryAgainError, "TRYAGAIN"),
+    (exceptions.MovedError, "MOVED"),
+    (exceptions.AskError, "ASK"),
+    (exceptions.ClusterDownError, "CLUSTERDOWN"),
+    (exceptions.MasterDownError, "MASTERDOWN"),
+    (exceptions.AuthenticationError, "NOAUTH"),
+]
+
+
+def translated(error: Exception, place: Any = None) -> Exception:
+    """An exception of redis-py as one of ours."""
+    if isinstance(error, (exceptions.BusyLoadingError, exceptions.AuthenticationError)):
+        return refused(error)
+    if isinstance(error, (exceptions.ConnectionError, exceptions.TimeoutError, OSError)):
+        return Broken(f"{type(error).__name__}: {error}" + (f" ({place[0]}:{place[1]})" if place else ""))
+    return refused(error) if isinstance(error, exceptions.ResponseError) else error
+
+
+def refused(error: Exception) -> Refused:
+    """An error reply of the server as one of ours."""
+    text = str(error)
+    code = next((code for kind, code in CODES if isinstance(error, kind)), None) or getattr(error, "status_code", None)
+    if code is None or code == "ERR":
+        code = text.split(" ", 1)[0] if text[:1].isupper() else "ERR"
+    else:
+        text = f"{code} {text}"
+    return KINDS.get(code, Refused)(code, text)
+
+
+class Route:
+    """Which server has a key. Knows what it was told; a cluster tells by -MOVED."""
+
+    def __init__(self, client: Any, is_async: bool):
+        self.is_cluster = hasattr(client, "get_primaries") or type(client).__name__ == "RedisCluster"
+        self.client, self.is_async = client, is_async
+        self.master: Optional[Address] = None
+        self.slots: dict[int, Address] = {}
+        self.seeds: list[Address] = []
+        self.next_seed = 0
+        pool = None if self.is_cluster else client.connection_pool
+        self.sentinel = pool if hasattr(pool, "get_master_address") else None
+        if self.is_cluster:
+            self.db = 0
+        else:
+            self.take_pool(pool)
+            self.db = int(self.kwargs.get("db") or 0)
+        self.identity = self._identity()
+
+    def _identity(self) -> tuple[Any, ...]:
+        """Equal for clients that certainly lead to the same locks."""
+        if self.is_cluster:
+            return ("cluster", tuple(sorted(str(node) for node in self._startup())))
+        if self.sentinel is not None:
+            sentinels = self.sentinel.sentinel_manager.sentinels
+            places = sorted(str(s.connection_pool.connection_kwargs.get(k)) for s in sentinels for k in ("host", "port"))
+            return ("sentinel", self.sentinel.service_name, tuple(places), self.db)
+        return ("one", *(str(self.kwargs.get(k)) for k in ("host", "port", "path")), self.db)
+
+    def _startup(self) -> list[str]:
+        nodes = self.client.nodes_manager.startup_nodes.values()
+        return [f"{node.host}:{node.port}" for node in nodes]
+
+    def take_pool(self, pool: Any) -> None:
+        """Connections as the client's own, but for time-outs and retries, which are the package's business here."""
+        kind = pool.connection_class
+        if self.sentinel is not None:  # the plain connection below the one that asks Sentinel
+            kind = next(k for k in kind.__mro__ if k.__name__ in ("SSLConnection", "Connection"))
+        self._take(kind, pool.connection_kwargs)
+
+    def _take(self, kind: Any, kwargs: dict[str, Any]) -> None:
+        dropped = ("connection_pool", "redis_connect_func", "host", "port", "retry_on_error", "parser_class", "himport_registry")
+        keep = {k: v for k, v in kwargs.items() if k not in dropped and not k.startswith(("maint_", "orig_", "_"))}
+        if "path" not in keep:
+            keep["host"], keep["port"] = kwargs.get("host", "localhost"), kwargs.get("port", 6379)
+        keep.update(decode_responses=True, encoding="utf-8", encoding_errors="backslashreplace", protocol=2)
+        keep.update(health_check_interval=0, retry_on_timeout=False, retry=self._no_retry())
+        if not self.is_async or "path" not in keep:
+            keep.update(socket_keepalive=keep.get("socket_keepalive", True))
+        if self.is_async and "path" in keep:
+            keep.pop("socket_keepalive", None)
+        # The handshake is bounded; what a reply may take, each read says.
+        keep.update(socket_timeout=None if self.is_async else REPLY)
+        keep.update(socket_connect_timeout=keep.get("socket_connect_timeout") or REPLY)
+        if _knows(kind, "maint_notifications_config"):
+            from redis.maint_notifications import MaintNotificationsConfig
+
+            keep["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
+        self.kind, self.kwargs = kind, keep
+
+    def _no_retry(self) -> Any:
+        from redis.backoff import NoBackoff
+
+        if self.is_async:
+            from redis.asyncio.retry import Retry as AsyncRetry
+
+            return AsyncRetry(NoBackoff(), 0)
+        from redis.retry import Retry
+
+        return Retry(NoBackoff(), 0)
+
+    def take_cluster(self) -> None:
+        """The seeds of a cluster, when its client knows them."""
+        primaries = self.client.get_primaries()
+        cache = self.client.nodes_manager.slots_cache
+        self.slots = {slot: (nodes[0].host, int(nodes[0].port)) for slot, nodes in cache.items() if nodes}
+        node = primaries[0]
+        if self.is_async:
+            self._take(node.connection_class, node.connection_kwargs)
+        else:
+            self.take_pool(self.client.get_redis_connection(node).connection_pool)
+        self.seeds = [(node.host, int(node.port)) for node in primaries]  # last: it says that the rest is there
+
+    def connection(self, address: Optional[Address]) -> Any:
+        return self.kind(**(self.kwargs if address is None else {**self.kwargs, "host": address[0], "port": address[1]}))
+
+    def of(self, key: str) -> Optional[Address]:
+        """None: the one address that the client was given."""
+        if not self.is_cluster:
+            return self.master
+        if address := self.slots.get(key_slot(key.encode())):
+            return address
+        self.next_seed += 1
+        return self.seeds[self.next_seed % len(self.seeds)]
+
+    def moved(self, text: str, asked: Optional[Address]) -> Address:
+        """Takes note of `… slot host:port`, and returns the address."""
+        slot, place = text.split()[-2:]
+        host, port = place.rsplit(":", 1)
+        address = (host or (asked or ("", 0))[0], int(port))
+        remap = getattr(self.client, "address_remap", None) or getattr(getattr(self.client, "nodes_manager", None), "address_remap", None)
+        if remap:
+            address = remap(address)
+        if not text.startswith("ASK"):
+            self.slots[int(slot)] = address
+            if address not in self.seeds:
+                self.seeds.append(address)
+        return address
+
+    def redirected(self, refused: Refused, asked: Optional[Address]) -> Optional[Address]:
+        """Where -MOVED and -ASK send us; otherwise None, and whoever said no is not asked first next time."""
+        if self.is_cluster and refused.code in ("MOVED", "ASK"):
+            return self.moved(str(refused), asked)
+        if refused.code in ("READONLY", "UNBLOCKED", "MASTERDOWN", "LOADING"):
+            self.forget(asked)
+        return None
+
+    def forget(self, address: Optional[Address]) -> None:
+        """That server did not answer: ask elsewhere where it is."""
+        self.master = None
+        self.slots = {slot: at for slot, at in self.slots.items() if at != address}
+
+
+def _knows(kind: Any, name: str) -> bool:
+    return any(name in inspect.signature(k.__init__).parameters for k in kind.__mro__ if "__init__" in vars(k))

@@ -1,0 +1,317 @@
+"""Locks of a Redis or Valkey server with the RLOCK module, for the asyncio client of redis-py.
+
+    import redis.asyncio, rlock.asyncio
+
+    client = redis.asyncio.Redis()
+    async with rlock.asyncio.Lock(client, "order:42", wait=10) as hold:
+        await store(..., hold.token)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import weakref
+from typing import Any, Callable, Optional, TypeVar, Union
+
+from . import _core as core
+from ._aio import IO, Link, run
+from ._api import UNSET, HoldBase, LockBase
+from ._core import (
+    Attempt, Broken, Deadlock, LockError, LockLost, NoAcks, NoPermission, NotAcquired, NotHeld, Options, Refused, Seat,
+    Space, Tenure, TooMany, Unavailable, now,
+)
+from ._links import Route
+
+__all__ = [
+    "Deadlock", "Hold", "Lock", "LockError", "LockLost", "Locks", "NoAcks", "NoPermission", "NotAcquired", "NotHeld",
+    "Permit", "ReadLock", "Refused", "TooMany", "Unavailable",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+_spaces: dict[Any, Space] = {}
+_locks_of: "weakref.WeakKeyDictionary[Any, Locks]" = weakref.WeakKeyDictionary()
+_names: "weakref.WeakKeyDictionary[Any, str]" = weakref.WeakKeyDictionary()
+
+
+def _after_fork() -> None:
+    """A child is somebody else: it holds nothing, and its tasks have other names. It needs a loop of its own anyway."""
+    _names.clear()
+    _locks_of.clear()
+    for space in _spaces.values():
+        space.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+class Hold(HoldBase):
+    """What one acquisition got: one level of a lock. Any task may release it, once."""
+
+    __slots__ = ()
+
+    @property
+    def lost(self) -> asyncio.Event:
+        """Set when the hold is lost, at its deadline at the latest."""
+        return self._tenure.signal  # type: ignore[no-any-return]
+
+    async def release(self) -> None:
+        """One level less. Raises LockLost when the hold was over before."""
+        self._once()
+        await self._locks._release(self._tenure.seat, self._tenure)
+
+    async def __aenter__(self) -> "Hold":
+        return self
+
+    async def __aexit__(self, *_: Any) -> None:
+        await self.release()
+
+
+class Locks:
+    """The locks of one client in one loop: its settings, and a set of `waiting` connections for those who wait.
+
+    A client has one `Locks`, made when the first `Lock(client, …)` is; make it yourself, first, to choose `waiting`
+    and `patience` (seconds for which a request that does not wait is repeated while connections break or a failover
+    is under way).
+    """
+
+    def __init__(self, client: Any, *, waiting: int = 8, patience: float = 3.0):
+        self.patience = patience
+        self.io = IO(Route(client, is_async=True), waiting)
+        self.space = _spaces.setdefault(self.io.route.identity, Space(len(_spaces)))
+        _locks_of[client] = self
+
+    @classmethod
+    def of(cls, client: Any) -> "Locks":
+        if isinstance(client, Locks):
+            return client
+        return _locks_of.get(client) or cls(client)
+
+    def owner(self) -> str:
+        """The name of this task, the same for all of its locks."""
+        task = asyncio.current_task()
+        name = _names.get(task)
+        if name is None:
+            name = _names[task] = core.NAMES.new()
+        return name + self.space.suffix
+
+    async def aclose(self) -> None:
+        """Closes the connections. What is held ends with its lease."""
+        await self.io.close()
+
+    async def _acquire(self, key: str, options: Options, wait: Optional[float]) -> Optional[Hold]:
+        owner = options.owner or self.owner()
+        seat = self.space.seat(key, owner, options.kind, asyncio.Lock)
+        attempt = None
+        try:
+            start = now()
+            # Taken only by another who says the same owner, or while an abandoned wait is being undone.
+            try:
+                async with asyncio.timeout(None if wait is None else max(wait, 0.25)):
+                    await seat.mutex.acquire()
+            except TimeoutError:
+                return None
+            try:
+                tenure = seat.tenure
+                if tenure is not None and not tenure.held:
+                    self._lose(tenure)
+                    raise LockLost(f"{key} was lost by {owner}: release it first")
+                if wait is not None and wait > 0:
+                    wait = max(0.001, wait - (now() - start))
+                attempt = Attempt(self.io, seat, options, tenure.depth + 1 if tenure else 1, wait, self.patience)
+                try:
+                    answer = await run(attempt.steps())
+                except LockLost:
+                    if tenure is not None:
+                        self._lose(tenure)
+                    raise
+                return self._granted(seat, options, *answer) if answer is not None else None
+            finally:
+                if attempt is None or not attempt.cleans_up:
+                    seat.mutex.release()
+        finally:
+            self.space.leave(seat)
+
+    def _granted(self, seat: Seat, options: Options, token: int, sent: float, link: Optional[Link]) -> Hold:
+        tenure = seat.tenure
+        if tenure is None:
+            tenure = Tenure(seat, options, token, sent, asyncio.Event(), self.io)
+            seat.tenure = tenure
+            self._watch(tenure, link)
+            self._tick(tenure)
+        else:
+            tenure.deadline = max(tenure.deadline, sent + options.lease)
+        tenure.depth += 1
+        return Hold(self, tenure)
+
+    def _tick(self, tenure: Tenure) -> None:
+        """Looks after a hold: at its deadline, and when it is to be renewed."""
+        if tenure.state != "held":
+            return
+        if now() >= tenure.deadline:
+            return self._lose(tenure)
+        if now() >= tenure.renews_at:
+            tenure.renews_at = now() + tenure.options.lease / 3
+            self.io.background(self._renew(tenure, core.renew))
+        pause = min(tenure.renews_at, tenure.deadline) - now()
+        tenure.timer = asyncio.get_running_loop().call_later(pause, self._tick, tenure)
+
+    async def _renew(self, tenure: Tenure, how: Callable[..., core.Steps]) -> None:
+        if await run(how(self.io, tenure)):
+            self._lose(tenure)
+        elif how is core.tie and tenure.link is not None:
+            self._watch(tenure, tenure.link)
+
+    def _watch(self, tenure: Tenure, link: Optional[Link]) -> None:
+        """A session: the end of its connection is heard of at once."""
+
+        async def watch(link: Link) -> None:
+            while link.is_open:
+                try:
+                    await self.io.read(link, 3600.0)
+                except (Broken, Refused):
+                    continue
+            if tenure.state == "held" and tenure.link is link:
+                tenure.link = None
+                self.io.background(self._renew(tenure, core.tie))
+
+        tenure.link = link
+        if link is not None:
+            link.watcher = asyncio.ensure_future(watch(link))
+
+    def _lose(self, tenure: Tenure) -> None:
+        for call in tenure.lose():
+            try:
+                call()
+            except Exception as error:
+                asyncio.get_running_loop().call_exception_handler({"message": "on_lost", "exception": error})
+        self._forget(tenure)
+
+    def _forget(self, tenure: Tenure) -> None:
+        if tenure.timer is not None:
+            tenure.timer.cancel()
+        if tenure.link is not None:
+            self.io.drop(tenure.link)
+            tenure.link = None
+
+    async def _release(self, seat: Seat, tenure: Tenure) -> None:
+        # A task that is cancelled while it releases has released all the same.
+        await asyncio.shield(self.io.background(self._released(seat, tenure)))
+
+    async def _released(self, seat: Seat, tenure: Tenure) -> None:
+        async with seat.mutex:
+            try:
+                await run(core.release(self.io, seat, tenure, self.patience))
+            except LockLost:
+                self._lose(tenure)
+                raise
+            finally:
+                tenure.depth -= 1
+                if tenure.depth == 0:
+                    if seat.tenure is tenure:
+                        seat.tenure = None
+                    if tenure.state != "lost":
+                        tenure.state = "released"
+                    self._forget(tenure)
+        self.space.leave(seat, 0)
+
+
+class Lock(LockBase):
+    """A write lock: one holder at a time. May be shared by tasks.
+
+    `client` is a `redis.asyncio.Redis` (also one of Sentinel's `master_for`), a `RedisCluster`, or a `Locks`.
+
+    Options, all by name:
+
+    - `wait`: seconds, None = for ever, 0 = do not wait
+    - `lease`: seconds that the lock outlives a process that dies; it is renewed every third of it, with `renew=False` not
+    - `owner`: who holds; else the task. An owner that holds may acquire again, and releases as often
+    - `maxqueue`: with so many waiting already, do not wait
+    - `acks`: so many replicas must have acknowledged the grant
+    - `session`: the hold ends with a connection of its own, and so with the process
+    - `upgrade`: WRITE beside one's own READ
+    - `cancel`: `async with` cancels its task when the hold is lost, and makes a LockLost of that
+    """
+
+    def __init__(self, client: Any, key: Union[str, bytes], *, cancel: bool = False, **options: Any):
+        super().__init__(Locks.of(client), key, **options)
+        self.cancel = cancel
+        self._entered: dict[Any, list[_Entry]] = {}
+
+    async def acquire(self, wait: Optional[float] = UNSET) -> Optional[Hold]:
+        """A hold, or None: not free in time. Cancelled, it leaves nothing behind."""
+        hold: Optional[Hold] = await self._locks._acquire(self.key, self._options, self.wait if wait is UNSET else wait)
+        return hold
+
+    async def release(self) -> None:
+        """One level less, of what this task (or `owner`) holds."""
+        tenure = self._own_tenure()
+        await self._locks._release(tenure.seat, tenure)
+
+    async def __aenter__(self) -> Hold:
+        hold = await self.acquire()
+        if hold is None:
+            raise NotAcquired(f"{self.key} was not free within {self.wait} s")
+        self._entered.setdefault(asyncio.current_task(), []).append(_Entry(hold, self.cancel))
+        return hold
+
+    async def __aexit__(self, _kind: Any, error: Any, _trace: Any) -> None:
+        entries = self._entered[asyncio.current_task()]
+        entry = entries.pop()
+        if not entries:
+            del self._entered[asyncio.current_task()]
+        await entry.leave(error)
+
+    def __call__(self, function: F) -> F:
+        """As a decorator of an `async def`: it runs while the lock is held."""
+
+        @functools.wraps(function)
+        async def guarded(*args: Any, **kwargs: Any) -> Any:
+            async with self:
+                return await function(*args, **kwargs)
+
+        return guarded  # type: ignore[return-value]
+
+
+class _Entry:
+    """One `async with`."""
+
+    def __init__(self, hold: Hold, cancel: bool):
+        self.hold, self.has_cancelled = hold, False
+        task: Any = asyncio.current_task()
+        self.task, self.cancels = task, task.cancelling()
+        self.is_inside = True
+        if cancel:
+            hold.on_lost(self.cancel)
+
+    def cancel(self) -> None:
+        if self.is_inside:
+            self.has_cancelled = True
+            self.task.cancel()
+
+    async def leave(self, error: Any) -> None:
+        self.is_inside = False
+        try:
+            await self.hold.release()
+        except LockLost:
+            # Only our own cancellation becomes a LockLost; one from outside stays what it is.
+            if self.has_cancelled and self.task.uncancel() > self.cancels:
+                return
+            raise
+
+
+class ReadLock(Lock):
+    """A read lock: any number of readers at a time, and no writer."""
+
+    mode = "READ"
+
+
+class Permit(ReadLock):
+    """One of `limit` permits: at most so many holders at a time."""
+
+    def __init__(self, client: Any, key: Union[str, bytes], limit: int, **options: Any):
+        super().__init__(client, key, limit=limit, **options)

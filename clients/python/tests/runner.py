@@ -1,0 +1,222 @@
+"""Does with the package what clients/conformance/run.py says: `runner.py sync`, or `runner.py asyncio`."""
+
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+
+import redis
+import redis.sentinel
+
+import rlock
+
+NAMES = [
+    (rlock.Deadlock, "Deadlock"), (rlock.TooMany, "TooMany"), (rlock.NoAcks, "NoAcks"), (rlock.NoPermission, "NoPerm"),
+    (rlock.LockLost, "Lost"), (rlock.NotHeld, "NotHeld"), (rlock.Unavailable, "Unavailable"),
+]
+FEATURES = ["cancel", "actors", "sentinel", "cluster", "session", "acks", "limit", "maxqueue"]
+
+
+def tell(reply):
+    # One write per line: threads answer at the same time.
+    sys.stdout.write(json.dumps(reply) + "\n")
+    sys.stdout.flush()
+
+
+def failure(error):
+    name = next((name for kind, name in NAMES if isinstance(error, kind)), "Other")
+    return {"error": name, "text": f"{type(error).__name__}: {error}"}
+
+
+def seconds(ms):
+    return None if ms is None else ms / 1000
+
+
+def lock_options(request):
+    options = {k: request[k] for k in ("owner", "maxqueue", "acks", "session", "upgrade", "limit") if k in request}
+    return options | {"lease": request["lease"] / 1000} if "lease" in request else options
+
+
+def state(hold):
+    return {"held": hold.held, "left": int(hold.left * 1000)}
+
+
+def bare_words(key):
+    return ("RLOCK.ACQUIRE", key, "bare", "DEPTH", 1), ("RLOCK.RELEASE", key, "bare", "WRITE", "DEPTH", 0)
+
+
+class Runner:
+    def __init__(self):
+        self.clients, self.locks, self.holds, self.lost_at, self.actors = {}, {}, {}, {}, {}
+        self.main, self.acquiring = queue.Queue(), None
+
+    def read(self):
+        for line in sys.stdin:
+            request = json.loads(line)
+            if "as" in request:
+                self.actor(request["as"]).put(request)
+            else:
+                self.do(request)
+        os._exit(0)
+
+    def actor(self, name):
+        if name == "main":
+            return self.main
+        if name not in self.actors:
+            self.actors[name] = queue.Queue()
+            threading.Thread(target=self.act, args=(self.actors[name],), daemon=True).start()
+        return self.actors[name]
+
+    def act(self, requests):
+        while True:
+            try:
+                self.do(requests.get())
+            except KeyboardInterrupt:
+                pass  # came too late: the acquisition was over
+
+    def do(self, request):
+        try:
+            reply = getattr(self, request["do"])(request)
+        except KeyboardInterrupt:
+            reply = {"error": "Cancelled"}
+        except Exception as error:
+            reply = failure(error)
+        if reply is not None:
+            tell({"id": request["id"], **reply})
+
+    def open(self, r):
+        kwargs = {k: r[w] for k, w in (("username", "user"), ("password", "password"), ("max_connections", "pool")) if w in r}
+        places = [place.rsplit(":", 1) for place in r["addresses"]]
+        if r["kind"] == "sentinel":
+            client = redis.sentinel.Sentinel(places, socket_timeout=2).master_for(r["service"], **kwargs)
+        elif r["kind"] == "cluster":
+            nodes = [redis.cluster.ClusterNode(host, int(port)) for host, port in places]
+            client = redis.RedisCluster(startup_nodes=nodes, **kwargs)
+        else:
+            pool = redis.BlockingConnectionPool if "pool" in r else redis.ConnectionPool
+            client = redis.Redis.from_pool(pool(host=places[0][0], port=int(places[0][1]), **kwargs))
+        self.clients[r["client"]] = client, rlock.Locks(client, **{k: r[k] for k in ("waiting",) if k in r})
+        return {"ok": True}
+
+    def close(self, r):
+        client, locks = self.clients.pop(r["client"])
+        locks.close()
+        client.close()
+        return {"ok": True}
+
+    def lock(self, r):
+        kind = rlock.ReadLock if r.get("mode") == "read" else rlock.Lock
+        self.locks[r["lock"]] = kind(self.clients[r["client"]][0], r["key"], **lock_options(r))
+        return {"ok": True}
+
+    def acquire(self, r):
+        self.acquiring = r["id"]
+        try:
+            hold = self.locks[r["lock"]].acquire(wait=seconds(r["wait"]))
+        finally:
+            self.acquiring = None
+        if hold is None:
+            return {"ok": False}
+        self.holds[r["hold"]], signalled = hold, queue.Queue()
+        self.lost_at[r["hold"]] = signalled
+        hold.on_lost(lambda: signalled.put(time.time() * 1000))
+        return {"ok": True, "token": hold.token, "owner": hold.owner}
+
+    def release(self, r):
+        self.holds[r["hold"]].release()
+        return {"ok": True}
+
+    def state(self, r):
+        return state(self.holds[r["hold"]])
+
+    def lost(self, r):
+        def wait():
+            try:
+                at = self.lost_at[r["hold"]].get(timeout=r["within"] / 1000)
+                tell({"id": r["id"], "ok": self.holds[r["hold"]].lost.is_set(), "at": at})
+            except queue.Empty:
+                tell({"id": r["id"], "ok": False})
+
+        threading.Thread(target=wait, daemon=True).start()
+
+    def cancel(self, r):
+        if self.acquiring == r["of"]:  # only the main thread can be interrupted
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        return {"ok": True}
+
+    def churn(self, r):
+        lock, inside, most = self.locks[r["lock"]], [], [0]
+        client = next(iter(self.clients.values()))[0]
+
+        def user():
+            for _ in range(r["times"]):
+                with lock:
+                    inside.append(1)
+                    most[0] = max(most[0], len(inside))
+                    client.set(r["counter"], int(client.get(r["counter"]) or 0) + 1)
+                    inside.pop()
+
+        def work():
+            try:
+                threads = [threading.Thread(target=user, daemon=True) for _ in range(r["users"])]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+                tell({"id": r["id"], "ok": True, "inside": most[0]})
+            except Exception as error:
+                tell({"id": r["id"], **failure(error)})
+
+        threading.Thread(target=work, daemon=True).start()
+
+    def fork(self, r):
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                lock = self.locks[r["lock"]]
+                hold = lock.acquire(wait=seconds(r["wait"]))
+                said = {"ok": hold is not None, "owner": lock._locks.owner()}
+                if hold:
+                    hold.release()
+            except BaseException as error:
+                said = failure(error)
+            os.write(writer, json.dumps(said).encode())
+            os._exit(0)
+        os.close(writer)
+        os.waitpid(child, 0)
+        with os.fdopen(reader) as pipe:
+            return json.loads(pipe.read())
+
+    def bench(self, r):
+        client = self.clients[r["client"]][0]
+        lock, (acquire, release) = rlock.Lock(client, r["key"]), bare_words(r["key"])
+        counts, end = [0, 0], time.monotonic() + r["ms"] / 1000
+        while time.monotonic() < end:
+            for which in (0, 1):
+                until = time.monotonic() + 0.2
+                while time.monotonic() < until:
+                    if which == 0:
+                        lock.acquire()
+                        lock.release()
+                    else:
+                        client.execute_command(*acquire)
+                        client.execute_command(*release)
+                    counts[which] += 1
+        return {"package": counts[0] / r["ms"] * 2000, "bare": counts[1] / r["ms"] * 2000}
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "asyncio":
+        import asyncio
+
+        import runner_asyncio
+
+        asyncio.run(runner_asyncio.main())
+    runner = Runner()
+    tell({"hello": "python-sync", "features": [*FEATURES, "fork"]})
+    threading.Thread(target=runner.read, daemon=True).start()
+    runner.act(runner.main)

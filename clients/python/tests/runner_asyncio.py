@@ -1,0 +1,146 @@
+"""The runner's asyncio half: an actor is a task."""
+
+import asyncio
+import json
+import os
+import sys
+import time
+
+import redis.asyncio
+import redis.asyncio.sentinel
+
+import rlock.asyncio as rlock
+from runner import FEATURES, bare_words, failure, lock_options, seconds, state, tell
+
+
+class Runner:
+    def __init__(self):
+        self.clients, self.locks, self.holds, self.lost_at = {}, {}, {}, {}
+        self.actors, self.acquiring, self.tasks = {}, {}, set()
+
+    async def read(self):
+        reader = asyncio.StreamReader()
+        await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+        async for line in reader:
+            request = json.loads(line)
+            if "as" not in request:
+                self.spawn(self.do(request))
+                continue
+            if request["as"] not in self.actors:
+                self.actors[request["as"]] = asyncio.Queue()
+                self.spawn(self.act(self.actors[request["as"]]))
+            self.actors[request["as"]].put_nowait(request)
+        os._exit(0)
+
+    def spawn(self, work):
+        task = asyncio.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def act(self, requests):
+        while True:
+            await self.do(await requests.get())
+
+    async def do(self, request):
+        try:
+            reply = await getattr(self, request["do"])(request)
+        except asyncio.CancelledError:
+            asyncio.current_task().uncancel()
+            reply = {"error": "Cancelled"}
+        except Exception as error:
+            reply = failure(error)
+        tell({"id": request["id"], **reply})
+
+    async def open(self, r):
+        kwargs = {k: r[w] for k, w in (("username", "user"), ("password", "password"), ("max_connections", "pool")) if w in r}
+        places = [place.rsplit(":", 1) for place in r["addresses"]]
+        if r["kind"] == "sentinel":
+            client = redis.asyncio.Sentinel(places, socket_timeout=2).master_for(r["service"], **kwargs)
+        elif r["kind"] == "cluster":
+            nodes = [redis.asyncio.cluster.ClusterNode(host, int(port)) for host, port in places]
+            client = redis.asyncio.RedisCluster(startup_nodes=nodes, **kwargs)
+        else:
+            pool = redis.asyncio.BlockingConnectionPool if "pool" in r else redis.asyncio.ConnectionPool
+            client = redis.asyncio.Redis.from_pool(pool(host=places[0][0], port=int(places[0][1]), **kwargs))
+        self.clients[r["client"]] = client, rlock.Locks(client, **{k: r[k] for k in ("waiting",) if k in r})
+        return {"ok": True}
+
+    async def close(self, r):
+        client, locks = self.clients.pop(r["client"])
+        await locks.aclose()
+        await client.aclose()
+        return {"ok": True}
+
+    async def lock(self, r):
+        kind = rlock.ReadLock if r.get("mode") == "read" else rlock.Lock
+        self.locks[r["lock"]] = kind(self.clients[r["client"]][0], r["key"], **lock_options(r))
+        return {"ok": True}
+
+    async def acquire(self, r):
+        self.acquiring[r["id"]] = asyncio.current_task()
+        try:
+            hold = await self.locks[r["lock"]].acquire(wait=seconds(r["wait"]))
+        finally:
+            del self.acquiring[r["id"]]
+        if hold is None:
+            return {"ok": False}
+        self.holds[r["hold"]] = hold
+        signalled = self.lost_at[r["hold"]] = asyncio.Queue()
+        hold.on_lost(lambda: signalled.put_nowait(time.time() * 1000))
+        return {"ok": True, "token": hold.token, "owner": hold.owner}
+
+    async def release(self, r):
+        await self.holds[r["hold"]].release()
+        return {"ok": True}
+
+    async def state(self, r):
+        return state(self.holds[r["hold"]])
+
+    async def lost(self, r):
+        try:
+            at = await asyncio.wait_for(self.lost_at[r["hold"]].get(), r["within"] / 1000)
+        except TimeoutError:
+            return {"ok": False}
+        return {"ok": self.holds[r["hold"]].lost.is_set(), "at": at}
+
+    async def cancel(self, r):
+        if task := self.acquiring.get(r["of"]):
+            task.cancel()
+        return {"ok": True}
+
+    async def churn(self, r):
+        lock, inside, most = self.locks[r["lock"]], [], [0]
+        client = next(iter(self.clients.values()))[0]
+
+        async def user():
+            for _ in range(r["times"]):
+                async with lock:
+                    inside.append(1)
+                    most[0] = max(most[0], len(inside))
+                    await client.set(r["counter"], int(await client.get(r["counter"]) or 0) + 1)
+                    inside.pop()
+
+        await asyncio.gather(*(user() for _ in range(r["users"])))
+        return {"ok": True, "inside": most[0]}
+
+    async def bench(self, r):
+        client = self.clients[r["client"]][0]
+        lock, (acquire, release) = rlock.Lock(client, r["key"]), bare_words(r["key"])
+        counts, end = [0, 0], time.monotonic() + r["ms"] / 1000
+        while time.monotonic() < end:
+            for which in (0, 1):
+                until = time.monotonic() + 0.2
+                while time.monotonic() < until:
+                    if which == 0:
+                        await lock.acquire()
+                        await lock.release()
+                    else:
+                        await client.execute_command(*acquire)
+                        await client.execute_command(*release)
+                    counts[which] += 1
+        return {"package": counts[0] / r["ms"] * 2000, "bare": counts[1] / r["ms"] * 2000}
+
+
+async def main():
+    tell({"hello": "python-asyncio", "features": [*FEATURES, "cancel-many"]})
+    await Runner().read()

@@ -1,0 +1,229 @@
+//! The runner of this crate for the script that all client packages are tried by: `conformance async` or
+//! `conformance sync`. It does what it is told on standard input, a JSON object per line, and decides nothing.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "it ends, and the driver says so"
+)]
+
+mod bench;
+mod locks;
+
+use std::collections::HashMap;
+use std::io::{BufRead, Write};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use rlock_client::Error;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+
+use locks::{Client, Held, Lock};
+
+/// One line of the driver's.
+#[derive(Deserialize, Default, Clone)]
+#[serde(default)]
+struct Order {
+    id: u64,
+    r#as: Option<String>,
+    r#do: String,
+    client: String,
+    kind: String,
+    addresses: Vec<String>,
+    service: String,
+    user: Option<String>,
+    password: Option<String>,
+    waiting: Option<usize>,
+    lock: String,
+    key: String,
+    mode: String,
+    lease: Option<u64>,
+    limit: Option<u32>,
+    maxqueue: Option<u32>,
+    acks: Option<u32>,
+    session: bool,
+    upgrade: bool,
+    owner: Option<String>,
+    hold: String,
+    wait: Option<f64>,
+    within: u64,
+    of: u64,
+    users: usize,
+    times: usize,
+    counter: String,
+    ms: u64,
+}
+
+/// What the script names.
+#[derive(Default)]
+struct Names {
+    clients: HashMap<String, Client>,
+    locks: HashMap<String, Lock>,
+    holds: HashMap<String, Arc<Held>>,
+    cancels: HashMap<u64, AbortHandle>,
+}
+
+struct Runner {
+    is_sync: bool,
+    names: Mutex<Names>,
+}
+
+#[tokio::main]
+async fn main() {
+    let is_sync = std::env::args().nth(1).as_deref() == Some("sync");
+    let mut features = vec!["sentinel", "cluster", "session", "acks", "limit", "maxqueue"];
+    if !is_sync {
+        features.extend(["cancel", "cancel-many"]);
+    }
+    say(&json!({"hello": if is_sync { "rust-sync" } else { "rust" }, "features": features}));
+    let runner = Arc::new(Runner { is_sync, names: Mutex::default() });
+    let (read, mut lines) = mpsc::unbounded_channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines() {
+            if read.send(serde_json::from_str::<Order>(&line.unwrap()).unwrap()).is_err() {
+                return;
+            }
+        }
+    });
+    let mut actors: HashMap<String, mpsc::UnboundedSender<Order>> = HashMap::new();
+    while let Some(order) = lines.recv().await {
+        match &order.r#as {
+            None if matches!(order.r#do.as_str(), "lost" | "churn" | "bench" | "close") => {
+                tokio::spawn(runner.clone().answer(order));
+            }
+            None => runner.clone().answer(order).await,
+            Some(name) => {
+                let actor = actors.entry(name.clone()).or_insert_with(|| {
+                    let (give, mut work) = mpsc::unbounded_channel::<Order>();
+                    let runner = runner.clone();
+                    tokio::spawn(async move {
+                        while let Some(order) = work.recv().await {
+                            runner.clone().answer(order).await;
+                        }
+                    });
+                    give
+                });
+                actor.send(order).unwrap();
+            }
+        }
+    }
+    std::process::exit(0);
+}
+
+fn say(line: &Value) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}").unwrap();
+    out.flush().unwrap();
+}
+
+fn name(error: &Error) -> &'static str {
+    match error {
+        Error::Deadlock(_) => "Deadlock",
+        Error::TooMany(_) => "TooMany",
+        Error::NoAcks(_) => "NoAcks",
+        Error::NoPerm(_) => "NoPerm",
+        Error::Lost => "Lost",
+        Error::Unavailable(_) => "Unavailable",
+        _ => "Other",
+    }
+}
+
+impl Runner {
+    async fn answer(self: Arc<Runner>, order: Order) {
+        let id = order.id;
+        let mut reply = match self.clone().act(order).await {
+            Ok(reply) => reply,
+            Err(error) => json!({"error": name(&error), "text": error.to_string()}),
+        };
+        reply["id"] = id.into();
+        say(&reply);
+    }
+
+    fn held(&self, order: &Order) -> Arc<Held> {
+        self.names.lock().unwrap().holds[&order.hold].clone()
+    }
+
+    async fn act(self: Arc<Runner>, order: Order) -> Result<Value, Error> {
+        let ok = Ok(json!({"ok": true}));
+        match order.r#do.as_str() {
+            "open" => {
+                let client = Client::open(self.is_sync, &order)?;
+                self.names.lock().unwrap().clients.insert(order.client, client);
+                ok
+            }
+            "close" => {
+                self.names.lock().unwrap().clients.remove(&order.client);
+                ok
+            }
+            "lock" => {
+                let mut names = self.names.lock().unwrap();
+                let client = names.clients[&order.client].clone();
+                names.locks.insert(order.lock.clone(), Lock { client, order });
+                ok
+            }
+            "acquire" => self.acquire(order).await,
+            "release" => match self.held(&order).take() {
+                None => Ok(json!({"error": "NotHeld", "text": "released before"})),
+                Some(hold) => {
+                    hold.release().await?;
+                    ok
+                }
+            },
+            "state" => {
+                let left = self.held(&order).left();
+                Ok(
+                    json!({"held": left > Duration::ZERO, "left": u64::try_from(left.as_millis()).unwrap()}),
+                )
+            }
+            "lost" => {
+                let lost = self.held(&order);
+                match tokio::time::timeout(Duration::from_millis(order.within), lost.lost_at())
+                    .await
+                {
+                    Ok(at) => Ok(json!({"ok": true, "at": at})),
+                    Err(_) => Ok(json!({"ok": false})),
+                }
+            }
+            "cancel" => {
+                if let Some(task) = self.names.lock().unwrap().cancels.get(&order.of) {
+                    task.abort();
+                }
+                ok
+            }
+            "churn" => {
+                let lock = self.names.lock().unwrap().locks[&order.lock].clone();
+                bench::churn(lock, order).await
+            }
+            "bench" => {
+                let client = self.names.lock().unwrap().clients[&order.client].clone();
+                bench::bench(client, order).await
+            }
+            other => Ok(json!({"error": "Other", "text": format!("{other} is not known")})),
+        }
+    }
+
+    async fn acquire(self: Arc<Runner>, order: Order) -> Result<Value, Error> {
+        let lock = self.names.lock().unwrap().locks[&order.lock].clone();
+        let wait = order.wait;
+        let task = tokio::spawn(async move { lock.acquire(wait).await });
+        self.names.lock().unwrap().cancels.insert(order.id, task.abort_handle());
+        match task.await {
+            Err(_) => Ok(json!({"error": "Cancelled", "text": "its future was dropped"})),
+            Ok(Err(Error::NotAcquired)) => Ok(json!({"ok": false})),
+            Ok(Err(error)) => Err(error),
+            Ok(Ok(hold)) => {
+                let reply = json!({"ok": true, "token": hold.token(), "owner": hold.owner()});
+                self.names.lock().unwrap().holds.insert(order.hold, Held::new(hold));
+                Ok(reply)
+            }
+        }
+    }
+}
+
+fn unix_ms() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    u64::try_from(now.as_millis()).unwrap()
+}

@@ -1,0 +1,349 @@
+//! One acquisition: by the way in, by a blocked wait on a connection of its own, or by ticket.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{Cmd, RedisError, RedisResult, Value};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use crate::entry::Entry;
+use crate::error::{Error, is_broken, is_not_held, is_passing};
+use crate::servers::{Line, Node, PATIENCE};
+use crate::{Inner, Options};
+
+/// How long a ticket is kept for a process that no longer asks, and how often we ask.
+const TICKET_WINDOW: Duration = Duration::from_secs(3);
+const TICKET_POLL: Duration = Duration::from_millis(950);
+/// How long a caller that gave up is kept, so that nothing of its wait is left when it goes on.
+pub(crate) const TIDYING: Duration = Duration::from_millis(500);
+
+pub(crate) struct Ask {
+    pub(crate) inner: Arc<Inner>,
+    pub(crate) entry: Arc<Entry>,
+    pub(crate) options: Options,
+    /// Where to be afterwards.
+    pub(crate) depth: u32,
+    /// The end of the patience.
+    pub(crate) end: Option<Instant>,
+    /// When what is granted was asked for: its lease is no older.
+    pub(crate) sent: Instant,
+    /// An answer is missing, so perhaps it was granted.
+    pub(crate) is_unsure: bool,
+    /// A ticket may stand.
+    pub(crate) is_placed: bool,
+    pub(crate) session: Option<Line>,
+    /// Whether a session is to be begun.
+    pub(crate) ties: bool,
+    /// Turns true when the caller has gone.
+    pub(crate) gone: watch::Receiver<bool>,
+}
+
+enum Answer {
+    Token(u64),
+    Refused,
+}
+
+fn answer(reply: RedisResult<Value>) -> RedisResult<Answer> {
+    Ok(match redis::from_redis_value::<Option<u64>>(reply?)? {
+        Some(token) => Answer::Token(token),
+        None => Answer::Refused,
+    })
+}
+
+impl Ask {
+    /// Asks until there is a grant, a refusal, or no more patience. The caller's end is `NotAcquired`.
+    pub(crate) async fn run(&mut self) -> Result<u64, Error> {
+        let mut pause = Duration::from_millis(10);
+        loop {
+            let mut outcome = self.once().await;
+            if let Ok(Answer::Token(token)) = outcome
+                && self.sent.elapsed() > self.options.lease / 3
+                && let Err(error) = self.confirm(token).await
+            {
+                self.session = None;
+                outcome = Err(error);
+            }
+            if *self.gone.borrow() {
+                self.is_unsure |= matches!(outcome, Ok(Answer::Token(_)));
+                return Err(Error::NotAcquired);
+            }
+            let trouble = match outcome {
+                Ok(Answer::Token(token)) => return Ok(token),
+                Ok(Answer::Refused) => return Err(Error::NotAcquired),
+                Err(error) if is_passing(&error) => error,
+                // Granted after a long wait, and lost before it was noticed: ask again.
+                Err(error) if is_not_held(&error) && self.depth == 1 => error,
+                Err(error) => return Err(error.into()),
+            };
+            let left = self.left();
+            if left.is_zero() {
+                return Err(Error::Unavailable(trouble));
+            }
+            tokio::select! {
+                () = sleep(left.min(pause / 2 + jitter(pause))) => {}
+                () = is_true(&mut self.gone) => {}
+            }
+            pause = (pause * 2).min(TIDYING);
+        }
+    }
+
+    async fn once(&mut self) -> RedisResult<Answer> {
+        if self.ties {
+            return self.blocked().await;
+        }
+        let way_in = self.options.words(&self.entry.key, self.depth);
+        let first = self.plain(&way_in).await?;
+        if matches!(first, Answer::Token(_)) || self.options.wait == Some(Duration::ZERO) {
+            return Ok(first);
+        }
+        match self.inner.slots.clone().try_acquire_owned() {
+            Ok(_slot) => self.blocked().await,
+            Err(_) => self.ticket().await,
+        }
+    }
+
+    /// Not cut short when the caller goes: an answer that nobody reads is a hold that nobody knows of.
+    async fn plain(&mut self, words: &Cmd) -> RedisResult<Answer> {
+        self.sent = Instant::now();
+        let patience = if self.options.acks.is_some() { PATIENCE * 2 } else { PATIENCE };
+        let reply = answer(self.inner.servers.ask(&self.entry.key, words, patience).await);
+        self.is_unsure |= reply.as_ref().is_err_and(is_broken);
+        reply
+    }
+
+    fn left(&self) -> Duration {
+        self.end
+            .map_or(Duration::from_secs(3600), |end| end.saturating_duration_since(Instant::now()))
+    }
+
+    fn waiting(&self, words: &mut Cmd, way: &str, wait: Duration) {
+        words.arg(way).arg(millis(wait));
+        if let Some(most) = self.options.max_queue {
+            words.arg("MAXQUEUE").arg(most);
+        }
+    }
+
+    /// Asks on a connection of its own, which a session keeps.
+    async fn blocked(&mut self) -> RedisResult<Answer> {
+        let mut words = self.options.words(&self.entry.key, self.depth);
+        if self.ties {
+            words.arg("SESSION");
+        }
+        if self.options.wait != Some(Duration::ZERO) {
+            // BLOCK 0 is for ever, so the shortest wait is 1 ms.
+            let wait =
+                self.end.map_or(Duration::ZERO, |_| self.left().max(Duration::from_millis(1)));
+            self.waiting(&mut words, "BLOCK", wait);
+        }
+        let (mut node, mut asking) = (self.inner.servers.locate(&self.entry.key).await?, false);
+        for _ in 0..4 {
+            let line = match node.line().await {
+                Ok(line) => line,
+                Err(error) => {
+                    self.inner.servers.forget();
+                    return Err(error);
+                }
+            };
+            let reply = self.on(line, &words, asking).await;
+            match &reply {
+                Err(error) if is_broken(error) => self.inner.servers.forget(),
+                Err(error) => {
+                    if let Some(next) = self.inner.servers.redirection(&node, error) {
+                        (node, asking) = next;
+                        continue;
+                    }
+                }
+                Ok(_) => {}
+            }
+            return reply;
+        }
+        Err(RedisError::from((redis::ErrorKind::Io, "sent to and fro between servers")))
+    }
+
+    /// Asks on `line`. When the caller goes, the place is given back, and then it shows whether the grant came first.
+    async fn on(&mut self, line: Line, words: &Cmd, asking: bool) -> RedisResult<Answer> {
+        self.sent = Instant::now();
+        let late = self.end.map(|end| end.max(self.sent) + TIDYING);
+        let mut gone = self.gone.clone();
+        let mut pending = Box::pin(line.ask(words, asking));
+        let reply = tokio::select! {
+            reply = &mut pending => answer(reply),
+            () = sleep_until(late.unwrap_or(self.sent)), if late.is_some() => Err(crate::error::timed_out()),
+            () = self.unknown(&line.node), if self.options.wait != Some(Duration::ZERO) => Err(crate::error::timed_out()),
+            () = is_true(&mut gone) => self.withdraw(&mut pending).await,
+        };
+        drop(pending);
+        match &reply {
+            Err(error) if is_broken(error) => self.is_unsure = true, // and the connection is closed
+            Ok(Answer::Token(_)) if self.ties => self.session = Some(line),
+            _ => line.put(self.inner.most),
+        }
+        reply
+    }
+
+    /// Ends the wait. More than once: the caller may go just before it begins.
+    async fn withdraw(
+        &self,
+        pending: &mut (impl Future<Output = RedisResult<Value>> + Unpin),
+    ) -> RedisResult<Answer> {
+        let end = Instant::now() + 2 * TIDYING;
+        while Instant::now() < end {
+            let words = self.cancel();
+            let cancel = self.inner.servers.ask(&self.entry.key, &words, TIDYING);
+            let (_, reply) =
+                tokio::join!(cancel, timeout(Duration::from_millis(20), &mut *pending));
+            if let Ok(reply) = reply {
+                return answer(reply);
+            }
+        }
+        Err(crate::error::timed_out())
+    }
+
+    fn cancel(&self) -> Cmd {
+        let mut words = redis::cmd("RLOCK.CANCEL");
+        words.arg(&self.entry.key).arg(&self.options.owner);
+        words
+    }
+
+    async fn has_place(&self) -> RedisResult<bool> {
+        let mut words = redis::cmd("RLOCK.PLACE");
+        words.arg(&self.entry.key).arg(&self.options.owner);
+        Ok(self.inner.servers.ask(&self.entry.key, &words, Duration::from_secs(1)).await?
+            != Value::Nil)
+    }
+
+    /// Ends when the server that is primary now does not know of the wait at `node`, which has been stopped or cut off,
+    /// and may stay silent for ever.
+    async fn unknown(&self, node: &Node) {
+        let mut misses = 0;
+        while misses < 2 {
+            sleep(Duration::from_secs(1)).await;
+            let is_miss = match self.has_place().await {
+                Ok(has_place) => !has_place,
+                // Nothing is known of the place. Is that still the primary?
+                Err(_) => match timeout(PATIENCE, self.inner.servers.locate(&self.entry.key)).await
+                {
+                    Ok(Ok(primary)) => primary.name != node.name,
+                    _ => false,
+                },
+            };
+            misses = if is_miss { misses + 1 } else { 0 };
+        }
+    }
+
+    /// Keeps a place by asking again and again, at once when its turn is announced.
+    async fn ticket(&mut self) -> RedisResult<Answer> {
+        let channel = format!(
+            "__keyevent@{}__:rlock.turn:{}",
+            self.inner.servers.database(),
+            self.options.owner
+        );
+        let turn = self.inner.turns.listen(&channel);
+        let outcome = self.take_turns(&channel, &turn).await;
+        self.inner.turns.hush(&channel).await;
+        outcome
+    }
+
+    async fn take_turns(
+        &mut self,
+        channel: &str,
+        turn: &tokio::sync::Notify,
+    ) -> RedisResult<Answer> {
+        let mut words = self.options.words(&self.entry.key, self.depth);
+        self.waiting(&mut words, "QUEUE", TICKET_WINDOW);
+        loop {
+            let inner = self.inner.clone();
+            inner.turns.subscribe(&inner.servers, &self.entry.key, channel).await;
+            let was_placed = std::mem::replace(&mut self.is_placed, true);
+            let reply = self.plain(&words).await;
+            match reply {
+                Ok(Answer::Token(_)) => self.is_placed = false,
+                Ok(Answer::Refused) => {}
+                Err(_) => return reply,
+            }
+            if !matches!(reply, Ok(Answer::Refused)) {
+                return reply;
+            }
+            let is_full = self.options.max_queue.is_some() && !was_placed;
+            if is_full && matches!(self.has_place().await, Ok(false)) {
+                return reply;
+            }
+            let left = self.left();
+            if left.is_zero() {
+                return reply;
+            }
+            let mut gone = self.gone.clone();
+            tokio::select! {
+                () = turn.notified() => {}
+                () = sleep(left.min(TICKET_POLL + jitter(TICKET_POLL / 10))) => {}
+                () = is_true(&mut gone) => return Ok(Answer::Refused),
+            }
+        }
+    }
+
+    /// Renews what was granted after a long wait: the grant may have lain here unread.
+    async fn confirm(&mut self, token: u64) -> RedisResult<()> {
+        let until = Instant::now() + self.options.lease;
+        loop {
+            let sent = Instant::now();
+            match self.entry.renew(&self.inner, &self.options, token, PATIENCE).await {
+                Ok(()) => {
+                    self.sent = sent;
+                    return Ok(());
+                }
+                Err(error) if is_passing(&error) && Instant::now() < until => {
+                    sleep(Duration::from_millis(20)).await
+                }
+                Err(error) => {
+                    self.is_unsure = true;
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Gives back what the acquisition may have left: a place, and a grant whose answer was lost.
+    pub(crate) async fn undo(&self) {
+        let end = Instant::now() + self.options.lease + PATIENCE;
+        let mut again = self.is_unsure;
+        let mut release = redis::cmd("RLOCK.RELEASE");
+        release.arg(&self.entry.key).arg(&self.options.owner).arg(self.options.mode());
+        release.arg("DEPTH").arg(self.depth.saturating_sub(1));
+        loop {
+            let mut done = self.inner.servers.ask(&self.entry.key, &self.cancel(), PATIENCE).await;
+            if done.is_ok() && self.is_unsure {
+                done = self.inner.servers.ask(&self.entry.key, &release, PATIENCE).await;
+            }
+            let is_passing = done.as_ref().is_err_and(is_passing);
+            if is_passing && Instant::now() < end {
+                sleep(Duration::from_millis(20)).await;
+            } else if again && !is_passing {
+                // Once more: what was still unread in a closed connection is executed now.
+                again = false;
+                sleep(TIDYING).await;
+            } else {
+                return;
+            }
+        }
+    }
+}
+
+/// Waits until it is; for ever, if nobody is left to say so.
+pub(crate) async fn is_true(signal: &mut watch::Receiver<bool>) {
+    if signal.wait_for(|is_so| *is_so).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Whole milliseconds, at least 1 of what is more than none.
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)
+}
+
+/// Some time below `most`, so that many do not come back at once.
+fn jitter(most: Duration) -> Duration {
+    let some = RandomState::new().build_hasher().finish() % 1000;
+    most * u32::try_from(some).unwrap_or(0) / 1000
+}

@@ -1,0 +1,252 @@
+//! The same for threads: what takes time blocks the thread. A thread of the crate's own renews.
+
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use redis::{Client, IntoConnectionInfo, RedisResult};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::Error;
+
+/// As [`crate::Locker`].
+#[derive(Clone)]
+pub struct Locker {
+    locker: crate::Locker,
+    runtime: Arc<Background>,
+}
+
+/// The crate's own thread.
+#[derive(Debug)]
+struct Background(Option<Runtime>);
+
+impl Background {
+    /// Does it there, while this thread waits.
+    fn run<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Option<T> {
+        let (tell, told) = mpsc::sync_channel(1);
+        self.0.as_ref()?.spawn(async move { tell.send(work.await) });
+        told.recv().ok()
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background(); // wherever the last one is dropped, nothing waits for it
+        }
+    }
+}
+
+/// As [`crate::Request`].
+#[derive(Clone)]
+#[must_use = "nothing is asked before `acquire`"]
+pub struct Request {
+    request: crate::Request,
+    runtime: Arc<Background>,
+}
+
+/// As [`crate::Hold`]: dropping it releases the level.
+#[derive(Debug)]
+#[must_use = "a hold that is dropped is released"]
+pub struct Hold {
+    hold: Option<crate::Hold>,
+    loss: crate::Loss,
+    runtime: Arc<Background>,
+}
+
+impl Locker {
+    /// For the one server of `client`.
+    ///
+    /// # Errors
+    /// When there is no thread to be had.
+    pub fn new(client: Client) -> RedisResult<Locker> {
+        Locker::with(crate::Locker::new(client))
+    }
+
+    /// As [`crate::Locker::sentinel`].
+    ///
+    /// # Errors
+    /// When an address is none, or there is no thread to be had.
+    pub fn sentinel<T: IntoConnectionInfo>(
+        sentinels: impl IntoIterator<Item = T>,
+        master: &str,
+        node: impl IntoConnectionInfo,
+    ) -> RedisResult<Locker> {
+        Locker::with(crate::Locker::sentinel(sentinels, master, node)?)
+    }
+
+    /// As [`crate::Locker::cluster`].
+    ///
+    /// # Errors
+    /// When an address is none, or there is no thread to be had.
+    pub fn cluster<T: IntoConnectionInfo>(
+        seeds: impl IntoIterator<Item = T>,
+    ) -> RedisResult<Locker> {
+        Locker::with(crate::Locker::cluster(seeds)?)
+    }
+
+    fn with(locker: crate::Locker) -> RedisResult<Locker> {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("rlock")
+            .enable_all()
+            .build()?;
+        Ok(Locker { locker, runtime: Arc::new(Background(Some(runtime))) })
+    }
+
+    /// As [`crate::Locker::max_blocked`].
+    #[must_use]
+    pub fn max_blocked(mut self, count: usize) -> Locker {
+        self.locker = self.locker.max_blocked(count);
+        self
+    }
+
+    /// As [`crate::Locker::lock`].
+    pub fn lock(&self, key: impl AsRef<[u8]>) -> Request {
+        Request { request: self.locker.lock(key), runtime: self.runtime.clone() }
+    }
+}
+
+impl Request {
+    fn with(self, change: impl FnOnce(crate::Request) -> crate::Request) -> Request {
+        Request { request: change(self.request), runtime: self.runtime }
+    }
+
+    /// As [`crate::Request::read`].
+    pub fn read(self) -> Request {
+        self.with(crate::Request::read)
+    }
+
+    /// As [`crate::Request::wait`].
+    pub fn wait(self, wait: Duration) -> Request {
+        self.with(|request| request.wait(wait))
+    }
+
+    /// As [`crate::Request::lease`].
+    pub fn lease(self, lease: Duration) -> Request {
+        self.with(|request| request.lease(lease))
+    }
+
+    /// As [`crate::Request::limit`].
+    pub fn limit(self, count: u32) -> Request {
+        self.with(|request| request.limit(count))
+    }
+
+    /// As [`crate::Request::max_queue`].
+    pub fn max_queue(self, count: u32) -> Request {
+        self.with(|request| request.max_queue(count))
+    }
+
+    /// As [`crate::Request::acks`].
+    pub fn acks(self, replicas: u32) -> Request {
+        self.with(|request| request.acks(replicas))
+    }
+
+    /// As [`crate::Request::session`].
+    pub fn session(self) -> Request {
+        self.with(crate::Request::session)
+    }
+
+    /// As [`crate::Request::upgrade`].
+    pub fn upgrade(self) -> Request {
+        self.with(crate::Request::upgrade)
+    }
+
+    /// As [`crate::Request::owner`].
+    pub fn owner(self, name: impl Into<String>) -> Request {
+        self.with(|request| request.owner(name))
+    }
+
+    /// Acquires the lock; blocks the thread meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::NotAcquired`] when the wait is over; the others as they say.
+    pub fn acquire(self) -> Result<Hold, Error> {
+        let mut request = self.request;
+        let quick = self.runtime.0.as_ref().and_then(|runtime| {
+            let _within = runtime.enter(); // where renewing will begin
+            request.quickly()
+        });
+        let hold = match quick {
+            Some(hold) => hold,
+            None => self.runtime.run(request.acquire()).unwrap_or(Err(Error::NotAcquired))?,
+        };
+        Ok(Hold { loss: hold.loss(), hold: Some(hold), runtime: self.runtime })
+    }
+
+    /// Acquires the lock if it is free.
+    ///
+    /// # Errors
+    /// [`Error::NotAcquired`] when it is not.
+    pub fn try_acquire(self) -> Result<Hold, Error> {
+        self.wait(Duration::ZERO).acquire()
+    }
+}
+
+impl Hold {
+    /// As [`crate::Hold::token`].
+    #[must_use]
+    pub fn token(&self) -> u64 {
+        self.loss.held().token
+    }
+
+    /// As [`crate::Hold::owner`].
+    #[must_use]
+    pub fn owner(&self) -> &str {
+        self.loss.held().owner()
+    }
+
+    /// As [`crate::Hold::deadline`].
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        self.loss.held().deadline.borrow().into_std()
+    }
+
+    /// Whether it is held: to be asked before each step that must not be done twice.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.loss.held().is_held()
+    }
+
+    /// Waits for the loss, so long at most, and says whether it came.
+    #[must_use]
+    pub fn lost_within(&self, time: Duration) -> bool {
+        let loss = self.loss.clone();
+        let waiting = async move { tokio::time::timeout(time, loss.lost()).await.is_ok() };
+        self.runtime.run(waiting).unwrap_or(true)
+    }
+
+    /// Calls `tell` on the crate's own thread when the hold is lost. It is to be short.
+    pub fn on_loss(&self, tell: impl FnOnce() + Send + 'static) {
+        let loss = self.loss.clone();
+        if let Some(runtime) = &self.runtime.0 {
+            runtime.spawn(async move {
+                loss.lost().await;
+                tell();
+            });
+        }
+    }
+
+    /// Leaves the level.
+    ///
+    /// # Errors
+    /// As [`crate::Hold::release`].
+    pub fn release(mut self) -> Result<(), Error> {
+        self.let_go()
+    }
+
+    fn let_go(&mut self) -> Result<(), Error> {
+        match self.hold.take() {
+            Some(mut hold) => match hold.release_quickly() {
+                Some(outcome) => outcome,
+                None => self.runtime.run(hold.release()).unwrap_or(Err(Error::Lost)),
+            },
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let _ = self.let_go(); // the thread ends with the last of its users, so this waits
+    }
+}

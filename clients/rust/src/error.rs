@@ -1,0 +1,96 @@
+//! What can go wrong, and what passes by itself.
+
+use std::fmt;
+
+use redis::RedisError;
+
+/// Why a lock is not held, or no longer. What the server said goes along.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Error {
+    /// Somebody else held the lock until the wait was over, or nobody was to wait.
+    NotAcquired,
+    /// The hold ended, or may have ended, before it was released. Others may have worked at the same time.
+    Lost,
+    /// The wait would never end: release what you hold, then begin again.
+    Deadlock(RedisError),
+    /// A limit of the server is reached (`rlock.max-depth`, `-waiters`, `-tickets`, `-sessions`).
+    TooMany(RedisError),
+    /// Too few replicas acknowledged the grant in time, and it was taken back.
+    NoAcks(RedisError),
+    /// This user may not do that.
+    NoPerm(RedisError),
+    /// No server was reached, or none could decide, until the patience was over.
+    Unavailable(RedisError),
+    /// Everything else that the server or the client says.
+    Redis(RedisError),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::NotAcquired => {
+                f.write_str("somebody else held the lock until the wait was over")
+            }
+            Error::Lost => f.write_str("the hold ended before it was released"),
+            Error::Unavailable(error) => write!(f, "the server is unavailable: {error}"),
+            Error::Deadlock(error)
+            | Error::TooMany(error)
+            | Error::NoAcks(error)
+            | Error::NoPerm(error)
+            | Error::Redis(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::NotAcquired | Error::Lost => None,
+            Error::Deadlock(error)
+            | Error::TooMany(error)
+            | Error::NoAcks(error)
+            | Error::NoPerm(error)
+            | Error::Unavailable(error)
+            | Error::Redis(error) => Some(error),
+        }
+    }
+}
+
+impl From<RedisError> for Error {
+    fn from(error: RedisError) -> Error {
+        match error.code() {
+            Some("DEADLOCK") => Error::Deadlock(error),
+            Some("TOOMANY") => Error::TooMany(error),
+            Some("NOACKS") => Error::NoAcks(error),
+            Some("NOPERM") => Error::NoPerm(error),
+            Some("NOTHELD") => Error::Lost,
+            _ => Error::Redis(error),
+        }
+    }
+}
+
+/// Whether this came without an answer: what was asked for may have been done.
+pub(crate) fn is_broken(error: &RedisError) -> bool {
+    error.code().is_none()
+}
+
+/// Whether asking again can help: there was no answer, or it is what a failover, a resharding or a start says.
+pub(crate) fn is_passing(error: &RedisError) -> bool {
+    match error.code() {
+        None => error.kind() != redis::ErrorKind::InvalidClientConfig,
+        Some(
+            "UNBLOCKED" | "READONLY" | "LOADING" | "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN"
+            | "NOREPLICAS" | "MASTERDOWN",
+        ) => true,
+        Some(_) => error.detail().is_some_and(|text| text.contains("max number of clients")),
+    }
+}
+
+pub(crate) fn is_not_held(error: &RedisError) -> bool {
+    error.code() == Some("NOTHELD")
+}
+
+pub(crate) fn timed_out() -> RedisError {
+    std::io::Error::from(std::io::ErrorKind::TimedOut).into()
+}

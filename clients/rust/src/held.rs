@@ -1,0 +1,162 @@
+//! A hold as it lasts: its deadline, its loss, and who looks after it.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::entry::Entry;
+use crate::servers::{Line, lock};
+use crate::{Inner, Options};
+
+/// What became of a hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    Held,
+    Lost,
+    Released,
+}
+
+/// From a first level to the last one's release, or to the loss.
+pub(crate) struct Held {
+    pub(crate) token: u64,
+    pub(crate) options: Options,
+    pub(crate) state: watch::Sender<State>,
+    pub(crate) deadline: watch::Sender<Instant>,
+    pub(crate) line: Mutex<Option<Line>>,
+    pub(crate) stop: watch::Sender<bool>,
+    pub(crate) kept: tokio::sync::Mutex<()>,
+    /// Whether tasks look after it: not yet, yes, no longer to begin.
+    pub(crate) care: AtomicU8,
+    /// What waits until there is something to renew.
+    pub(crate) sleeper: Mutex<Option<AbortHandle>>,
+    /// A release was sent, and its answer is missing.
+    pub(crate) is_left: AtomicBool,
+}
+
+pub(crate) const NOT_YET: u8 = 0;
+const CARED_FOR: u8 = 1;
+const ASLEEP: u8 = 3;
+const NEVER: u8 = 2;
+
+/// How soon a hold is looked after, and the shortest lease for which that is soon enough.
+const NURSING: Duration = Duration::from_millis(50);
+pub(crate) const SHORT: Duration = Duration::from_secs(1);
+
+/// A hold that was just granted to a thread. Most locks are released before there is anything to renew, and two tasks for each would
+/// cost more than the lock.
+pub(crate) type Newborn = (Arc<Entry>, Arc<Held>, Instant);
+
+impl Held {
+    pub(crate) fn owner(&self) -> &str {
+        &self.options.owner
+    }
+
+    /// Also right after this process slept, when nobody has told yet.
+    pub(crate) fn is_held(&self) -> bool {
+        *self.state.borrow() == State::Held && Instant::now() < *self.deadline.borrow()
+    }
+
+    pub(crate) fn lose(&self) {
+        self.state.send_if_modified(|state| {
+            let is_news = *state == State::Held;
+            if is_news {
+                *state = State::Lost;
+            }
+            is_news
+        });
+    }
+
+    fn turn(&self, from: u8, to: u8) -> bool {
+        self.care.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Says that no task renews it, and sees to it that none ever will.
+    pub(crate) fn needs_no_care(&self) -> bool {
+        if self.turn(ASLEEP, NEVER) {
+            if let Some(task) = lock(&self.sleeper).take() {
+                task.abort();
+            }
+            return true;
+        }
+        self.turn(NOT_YET, NEVER) || self.care.load(Ordering::Acquire) == NEVER
+    }
+
+    /// One whose release was under way is to be looked after again.
+    pub(crate) fn revive(&self) {
+        self.turn(NEVER, NOT_YET);
+    }
+
+    pub(crate) fn extend(&self, deadline: Instant) {
+        self.deadline.send_if_modified(|now| {
+            let is_later = deadline > *now;
+            *now = deadline.max(*now);
+            is_later
+        });
+    }
+
+    /// A signal takes time to be heard, so a hold is given up so long before its deadline.
+    fn margin(&self) -> Duration {
+        (self.options.lease / 20).clamp(Duration::from_millis(5), Duration::from_secs(1))
+    }
+}
+
+/// Renews and watches from now on. Most locks are released before there is anything to renew: until then one task sleeps,
+/// which the release ends.
+pub(crate) fn look_after(inner: &Arc<Inner>, (entry, held, sent): Newborn) {
+    let is_urgent = held.options.lease < SHORT || lock(&held.line).is_some();
+    if !held.turn(NOT_YET, if is_urgent { CARED_FOR } else { ASLEEP }) {
+        return;
+    }
+    let (inner, asleep) = (inner.clone(), held.clone());
+    let task = tokio::spawn(async move {
+        if !is_urgent {
+            sleep_until(sent + held.options.lease / 3).await;
+        }
+        if is_urgent || held.turn(ASLEEP, CARED_FOR) {
+            tokio::spawn(watch_deadline(held.clone()));
+            entry.keep(inner, held, sent).await;
+        }
+    });
+    if !is_urgent {
+        *lock(&asleep.sleeper) = Some(task.abort_handle());
+    }
+}
+
+/// Looks after what was granted lately, until for a second nothing was.
+pub(crate) async fn nurse(inner: Arc<Inner>) {
+    let mut idle = 0;
+    while idle < 20 {
+        sleep(NURSING).await;
+        let newborn = std::mem::take(&mut *lock(&inner.newborn));
+        idle = if newborn.is_empty() { idle + 1 } else { 0 };
+        for one in newborn {
+            look_after(&inner, one);
+        }
+    }
+    inner.is_nursed.store(false, Ordering::Release);
+    // What came between the last look and that.
+    for one in std::mem::take(&mut *lock(&inner.newborn)) {
+        look_after(&inner, one);
+    }
+}
+
+pub(crate) async fn is_over(state: &mut watch::Receiver<State>) {
+    let _ = state.wait_for(|state| *state != State::Held).await;
+}
+
+/// Tells of the loss shortly before the deadline, whatever else is under way.
+async fn watch_deadline(held: Arc<Held>) {
+    let (mut deadline, mut state) = (held.deadline.subscribe(), held.state.subscribe());
+    loop {
+        let at = *deadline.borrow_and_update() - held.margin();
+        tokio::select! {
+            () = is_over(&mut state) => return,
+            _ = deadline.changed() => {}
+            () = sleep_until(at) => return held.lose(),
+        }
+    }
+}

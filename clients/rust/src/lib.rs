@@ -1,0 +1,303 @@
+//! Locks for redis-rs, of Redis and Valkey servers that have the RLOCK module: reentrant, fair, read-write, fenced.
+//!
+//! ```no_run
+//! # async fn work(token: u64) {}
+//! # async fn example() -> Result<(), rlock_client::Error> {
+//! let locker = rlock_client::Locker::new(redis::Client::open("redis://127.0.0.1:6380")?);
+//! let hold = locker.lock("order:42").wait(std::time::Duration::from_secs(10)).acquire().await?;
+//! tokio::select! {
+//!     () = work(hold.token()) => hold.release().await,
+//!     () = hold.lost() => hold.release().await, // stop at once; the release says that the hold was lost
+//! }
+//! # }
+//! ```
+//!
+//! A [`Locker`] is for the whole program; it may be cloned and shared. Each acquisition is an owner of its own, unless
+//! [`Request::owner`] names one: then whoever says the same name re-enters, by another `Locker` of this process too.
+//! Dropping the future of [`Request::acquire`] leaves nothing behind, dropping a [`Hold`] releases it.
+//! [`blocking`] has the same for threads.
+
+mod ask;
+pub mod blocking;
+mod entry;
+mod error;
+mod held;
+mod hold;
+mod servers;
+mod turns;
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use redis::{Client, Cmd, ConnectionInfo, IntoConnectionInfo, RedisResult};
+use tokio::sync::{Semaphore, oneshot, watch};
+
+pub use error::Error;
+pub use hold::{Hold, Loss};
+
+use entry::Entry;
+use servers::{How, Servers};
+
+/// Takes locks.
+#[derive(Clone)]
+pub struct Locker {
+    inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    servers: Servers,
+    turns: turns::Turns,
+    slots: Arc<Semaphore>,
+    most: usize,
+    identity: String,
+    name: String,
+    count: AtomicU64,
+    /// Holds that nobody watches yet, and whether somebody will look after them.
+    newborn: Mutex<Vec<held::Newborn>>,
+    is_nursed: AtomicBool,
+}
+
+impl Locker {
+    /// For the one server of `client`. The crate makes connections of its own, as that client would.
+    #[must_use]
+    pub fn new(client: Client) -> Locker {
+        Locker::with(How::One, client.get_connection_info().clone())
+    }
+
+    /// For the primary that Sentinel names `master`. `node` says how to connect to it: user, password, database and TLS
+    /// count, the address does not.
+    ///
+    /// # Errors
+    /// When an address is none.
+    pub fn sentinel<T: IntoConnectionInfo>(
+        sentinels: impl IntoIterator<Item = T>,
+        master: &str,
+        node: impl IntoConnectionInfo,
+    ) -> RedisResult<Locker> {
+        let sentinels =
+            sentinels.into_iter().map(T::into_connection_info).collect::<RedisResult<_>>()?;
+        Ok(Locker::with(
+            How::Sentinel { sentinels, master: master.to_owned() },
+            node.into_connection_info()?,
+        ))
+    }
+
+    /// For a Cluster some of whose nodes are `seeds`.
+    ///
+    /// # Errors
+    /// When an address is none, or there is none.
+    pub fn cluster<T: IntoConnectionInfo>(
+        seeds: impl IntoIterator<Item = T>,
+    ) -> RedisResult<Locker> {
+        let seeds =
+            seeds.into_iter().map(T::into_connection_info).collect::<RedisResult<Vec<_>>>()?;
+        let Some(template) = seeds.first().cloned() else {
+            return Err((
+                redis::ErrorKind::InvalidClientConfig,
+                "a cluster needs a node to begin with",
+            )
+                .into());
+        };
+        Ok(Locker::with(How::Cluster { seeds }, template))
+    }
+
+    fn with(how: How, template: ConnectionInfo) -> Locker {
+        let servers = Servers::new(how, template);
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname")
+            .or_else(|_| std::env::var("HOSTNAME"));
+        let host: String = host.unwrap_or_else(|_| "host".into()).trim().chars().take(64).collect();
+        let short = RandomState::new().build_hasher().finish() & 0xff_ffff;
+        let inner = Inner {
+            identity: servers.identity(),
+            servers,
+            turns: turns::Turns::default(),
+            slots: Arc::new(Semaphore::new(16)),
+            most: 16,
+            name: format!("{host}/{}/{short:06x}", std::process::id()),
+            count: AtomicU64::new(0),
+            newborn: Mutex::default(),
+            is_nursed: AtomicBool::new(false),
+        };
+        Locker { inner: Arc::new(inner) }
+    }
+
+    /// How many waits may each take a connection of their own at once, 16 unless said. Further waits keep their places
+    /// by tickets, over one subscription. Such a place is as good, but no deadlock is found through it.
+    ///
+    /// To be said first: it makes another `Locker` of this one, which is to have no clones yet.
+    #[must_use]
+    pub fn max_blocked(mut self, count: usize) -> Locker {
+        if let Some(inner) = Arc::get_mut(&mut self.inner) {
+            inner.slots = Arc::new(Semaphore::new(count.min(Semaphore::MAX_PERMITS)));
+            inner.most = count;
+        }
+        self
+    }
+
+    /// A request for the lock of `key`: the write lock, waited for as long as it takes, until the request says
+    /// otherwise. Nothing is sent before [`Request::acquire`].
+    pub fn lock(&self, key: impl AsRef<[u8]>) -> Request {
+        let owner =
+            format!("{}-{}", self.inner.name, self.inner.count.fetch_add(1, Ordering::Relaxed));
+        let options = Options {
+            owner,
+            lease: Duration::from_secs(30),
+            wait: None,
+            is_read: false,
+            limit: None,
+            max_queue: None,
+            acks: None,
+            session: false,
+            upgrade: false,
+        };
+        Request { inner: self.inner.clone(), key: key.as_ref().to_vec(), options, is_unsure: false }
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct Options {
+    owner: String,
+    lease: Duration,
+    wait: Option<Duration>,
+    is_read: bool,
+    limit: Option<u32>,
+    max_queue: Option<u32>,
+    acks: Option<u32>,
+    session: bool,
+    upgrade: bool,
+}
+
+impl Options {
+    fn mode(&self) -> &'static str {
+        if self.is_read { "READ" } else { "WRITE" }
+    }
+
+    /// A request without a way to wait.
+    fn words(&self, key: &[u8], depth: u32) -> Cmd {
+        let mut words = redis::cmd("RLOCK.ACQUIRE");
+        words.arg(key).arg(&self.owner).arg(self.mode());
+        if let Some(limit) = self.limit {
+            words.arg("LIMIT").arg(limit);
+        }
+        words.arg("LEASE").arg(ask::millis(self.lease)).arg("DEPTH").arg(depth);
+        if self.upgrade {
+            words.arg("UPGRADE");
+        }
+        if let Some(acks) = self.acks {
+            words.arg("ACKS").arg(acks);
+        }
+        words
+    }
+}
+
+/// What is asked for.
+#[derive(Clone)]
+#[must_use = "nothing is asked before `acquire`"]
+pub struct Request {
+    inner: Arc<Inner>,
+    key: Vec<u8>,
+    options: Options,
+    /// It was asked for before, and the answer is missing.
+    is_unsure: bool,
+}
+
+impl Request {
+    /// For a lock that is free: one request, by the thread that calls. Nothing: ask by [`Request::acquire`].
+    pub(crate) fn quickly(&mut self) -> Option<Hold> {
+        let (hold, is_unsure) =
+            Entry::of(&self.inner, &self.key, &self.options).quickly(&self.inner, &self.options);
+        self.is_unsure |= is_unsure;
+        hold
+    }
+
+    /// The read lock, which is shared.
+    pub fn read(mut self) -> Request {
+        self.options.is_read = true;
+        self
+    }
+
+    /// How long to wait at most; zero is not at all. Unless said: as long as it takes.
+    pub fn wait(mut self, wait: Duration) -> Request {
+        self.options.wait = Some(wait);
+        self
+    }
+
+    /// How long the hold outlives a holder that is not heard of: 30 seconds unless said. It is renewed.
+    pub fn lease(mut self, lease: Duration) -> Request {
+        self.options.lease = lease;
+        self
+    }
+
+    /// One of `count` permits: a read lock that at most so many owners hold at once.
+    pub fn limit(mut self, count: u32) -> Request {
+        (self.options.is_read, self.options.limit) = (true, Some(count));
+        self
+    }
+
+    /// Refused where so many wait already.
+    pub fn max_queue(mut self, count: u32) -> Request {
+        self.options.max_queue = Some(count);
+        self
+    }
+
+    /// Every grant and renewal is to be acknowledged by so many replicas.
+    pub fn acks(mut self, replicas: u32) -> Request {
+        self.options.acks = Some(replicas);
+        self
+    }
+
+    /// Ties the hold to a connection of its own: when this process dies, the next in line has the lock at once.
+    pub fn session(mut self) -> Request {
+        self.options.session = true;
+        self
+    }
+
+    /// The write lock beside the owner's own read lock. It needs [`Request::owner`].
+    pub fn upgrade(mut self) -> Request {
+        self.options.upgrade = true;
+        self
+    }
+
+    /// Who holds. An owner that holds already re-enters. By convention an owner does one thing at a time.
+    pub fn owner(mut self, name: impl Into<String>) -> Request {
+        self.options.owner = name.into();
+        self
+    }
+
+    /// Acquires the lock. A future that is dropped leaves nothing: the place is given back, and so is a grant that was
+    /// on its way.
+    ///
+    /// # Errors
+    /// [`Error::NotAcquired`] when the wait is over; the others as they say.
+    pub async fn acquire(self) -> Result<Hold, Error> {
+        let entry = Entry::of(&self.inner, &self.key, &self.options);
+        let (leave, gone) = watch::channel(false);
+        let (tell, told) = oneshot::channel();
+        // In a task of its own, which goes to its end whatever becomes of this future.
+        tokio::spawn(async move {
+            let outcome = entry.acquire(self.inner, self.options, self.is_unsure, gone).await;
+            drop(tell.send(outcome)); // a hold that nobody takes is released when it is dropped
+        });
+        let _leaving = Leaving(leave);
+        told.await.unwrap_or(Err(Error::NotAcquired))
+    }
+
+    /// Acquires the lock if it is free.
+    ///
+    /// # Errors
+    /// [`Error::NotAcquired`] when it is not.
+    pub async fn try_acquire(self) -> Result<Hold, Error> {
+        self.wait(Duration::ZERO).acquire().await
+    }
+}
+
+/// Tells the task of an acquisition that its caller has gone.
+struct Leaving(watch::Sender<bool>);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.send_replace(true);
+    }
+}

@@ -1,0 +1,446 @@
+//! Finds the primary of a key: of one server, by Sentinel, or in a Cluster. All connections are the crate's own.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ConnectionLike, ErrorKind,
+    ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, Value,
+};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::error::{is_broken, timed_out};
+
+/// How long one request may take, and how long one that does not wait rides out a broken connection.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long a thread asks by itself before it leaves that to the crate's own.
+const QUICK: Duration = Duration::from_millis(300);
+
+/// A mutex of ours is held for a moment, and what it guards is whole at any time.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) enum How {
+    One,
+    Sentinel { sentinels: Vec<ConnectionInfo>, master: String },
+    Cluster { seeds: Vec<ConnectionInfo> },
+}
+
+pub(crate) struct Servers {
+    how: How,
+    /// What all nodes have in common: user, password, database, TLS.
+    template: ConnectionInfo,
+    nodes: Mutex<HashMap<String, Arc<Node>>>,
+    known: Mutex<Known>,
+    /// One looks where the primaries are; the others wait for what it finds.
+    looking: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct Known {
+    primary: Option<Arc<Node>>,
+    /// First and last slot, and who serves them.
+    slots: Vec<(u16, u16, Arc<Node>)>,
+}
+
+/// One server.
+pub(crate) struct Node {
+    pub(crate) name: String,
+    info: ConnectionInfo,
+    control: Mutex<(u64, Option<MultiplexedConnection>)>,
+    connecting: tokio::sync::Mutex<()>,
+    idle: Mutex<Vec<Line>>,
+    /// For threads that ask quickly.
+    plain: Mutex<Vec<redis::Connection>>,
+}
+
+/// A connection of its own: for one blocked wait, or for one session as long as it lives. Dropping it closes it.
+pub(crate) struct Line {
+    pub(crate) node: Arc<Node>,
+    pub(crate) connection: MultiplexedConnection,
+    ended: watch::Receiver<bool>,
+}
+
+impl Servers {
+    pub(crate) fn new(how: How, template: ConnectionInfo) -> Servers {
+        let redis = template.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        Servers {
+            how,
+            template: template.set_redis_settings(redis),
+            nodes: Mutex::default(),
+            known: Mutex::default(),
+            looking: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Tells servers apart where owners are counted.
+    pub(crate) fn identity(&self) -> String {
+        let mut all = match &self.how {
+            How::One => vec![self.template.addr().to_string()],
+            How::Sentinel { sentinels, master } => {
+                sentinels.iter().map(|s| s.addr().to_string()).chain([master.clone()]).collect()
+            }
+            How::Cluster { seeds } => seeds.iter().map(|s| s.addr().to_string()).collect(),
+        };
+        all.push(self.database().to_string());
+        all.join(",")
+    }
+
+    pub(crate) fn database(&self) -> i64 {
+        self.template.redis_settings().db()
+    }
+
+    fn at(&self, host: &str, port: u16) -> Arc<Node> {
+        let addr = match self.template.addr().clone() {
+            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+                ConnectionAddr::TcpTls { host: host.to_owned(), port, insecure, tls_params }
+            }
+            _ => ConnectionAddr::Tcp(host.to_owned(), port),
+        };
+        self.node(addr)
+    }
+
+    fn node(&self, addr: ConnectionAddr) -> Arc<Node> {
+        let name = addr.to_string();
+        let fresh = || {
+            Arc::new(Node {
+                name: name.clone(),
+                info: self.template.clone().set_addr(addr),
+                control: Mutex::default(),
+                connecting: tokio::sync::Mutex::default(),
+                idle: Mutex::default(),
+                plain: Mutex::default(),
+            })
+        };
+        lock(&self.nodes).entry(name.clone()).or_insert_with(fresh).clone()
+    }
+
+    fn remembered(&self, key: &[u8]) -> Option<Arc<Node>> {
+        let known = lock(&self.known);
+        match &self.how {
+            How::Cluster { .. } => {
+                let slot = slot(key);
+                let found =
+                    known.slots.iter().find(|(first, last, _)| (*first..=*last).contains(&slot));
+                found.map(|(_, _, node)| node.clone())
+            }
+            _ => known.primary.clone(),
+        }
+    }
+
+    /// The primary of `key`.
+    pub(crate) async fn locate(&self, key: &[u8]) -> RedisResult<Arc<Node>> {
+        if let Some(node) = self.remembered(key) {
+            return Ok(node);
+        }
+        let _one = self.looking.lock().await;
+        if let Some(node) = self.remembered(key) {
+            return Ok(node);
+        }
+        match &self.how {
+            How::One => lock(&self.known).primary = Some(self.node(self.template.addr().clone())),
+            How::Sentinel { sentinels, master } => self.ask_sentinels(sentinels, master).await?,
+            How::Cluster { seeds } => self.ask_cluster(seeds).await?,
+        }
+        self.remembered(key).ok_or_else(|| {
+            RedisError::from((ErrorKind::Io, "no server serves the slot of this key"))
+        })
+    }
+
+    async fn ask_sentinels(&self, sentinels: &[ConnectionInfo], master: &str) -> RedisResult<()> {
+        let mut trouble = RedisError::from((ErrorKind::Io, "no Sentinel knows the primary"));
+        for sentinel in sentinels {
+            let mut ask = redis::cmd("SENTINEL");
+            ask.arg("GET-MASTER-ADDR-BY-NAME").arg(master);
+            match once::<Option<(String, u16)>>(sentinel, &ask).await {
+                Ok(Some((host, port))) => {
+                    lock(&self.known).primary = Some(self.at(&host, port));
+                    return Ok(());
+                }
+                Ok(None) => {}
+                Err(error) => trouble = error,
+            }
+        }
+        Err(trouble)
+    }
+
+    async fn ask_cluster(&self, seeds: &[ConnectionInfo]) -> RedisResult<()> {
+        let met: Vec<_> = lock(&self.nodes).values().map(|node| node.info.clone()).collect();
+        let mut trouble = RedisError::from((ErrorKind::Io, "no node of the cluster answers"));
+        for info in met.iter().chain(seeds) {
+            // Each range: first, last, the primary (host, port, id, …), its replicas.
+            let asked =
+                match once::<Vec<Vec<Value>>>(info, redis::cmd("CLUSTER").arg("SLOTS")).await {
+                    Ok(asked) => asked,
+                    Err(error) => {
+                        trouble = error;
+                        continue;
+                    }
+                };
+            let ranges: Vec<_> = asked.iter().filter_map(|range| self.range(range, info)).collect();
+            if !ranges.is_empty() {
+                lock(&self.known).slots = ranges;
+                return Ok(());
+            }
+        }
+        Err(trouble)
+    }
+
+    fn range(&self, range: &[Value], asked: &ConnectionInfo) -> Option<(u16, u16, Arc<Node>)> {
+        let [first, last, Value::Array(primary), ..] = range else { return None };
+        let number = |value: &Value| redis::from_redis_value_ref::<u16>(value).ok();
+        let host: String = redis::from_redis_value_ref(primary.first()?).ok()?;
+        let port = number(primary.get(1)?)?;
+        let node = self.beside(asked, &host, port);
+        Some((number(first)?, number(last)?, node))
+    }
+
+    /// Look anew next time.
+    pub(crate) fn forget(&self) {
+        *lock(&self.known) = Known::default();
+    }
+
+    /// Where an error of `node` sends us. What has moved is looked for anew next time.
+    pub(crate) fn redirection(&self, node: &Node, error: &RedisError) -> Option<(Arc<Node>, bool)> {
+        let code = error.code().filter(|code| matches!(*code, "MOVED" | "ASK"))?;
+        let (addr, _slot) = error.redirect_node()?;
+        let (host, port) = addr.rsplit_once(':')?;
+        if code == "MOVED" {
+            self.forget();
+        }
+        Some((self.beside(&node.info, host, port.parse().ok()?), code == "ASK"))
+    }
+
+    /// The node at that address. One that does not know where others are names only a port.
+    fn beside(&self, asked: &ConnectionInfo, host: &str, port: u16) -> Arc<Node> {
+        match asked.addr() {
+            ConnectionAddr::Tcp(own, _) | ConnectionAddr::TcpTls { host: own, .. }
+                if host.is_empty() =>
+            {
+                self.at(own, port)
+            }
+            _ => self.at(host, port),
+        }
+    }
+
+    /// Asks on the thread that calls, if the primary is known. Who gets no good answer asks again by [`Servers::ask`].
+    pub(crate) fn ask_quickly(&self, key: &[u8], command: &Cmd) -> Option<RedisResult<Value>> {
+        self.remembered(key).map(|node| node.ask_quickly(command))
+    }
+
+    /// Asks the primary of `key`, follows it elsewhere, and gives up after `patience`.
+    pub(crate) async fn ask(
+        &self,
+        key: &[u8],
+        command: &Cmd,
+        patience: Duration,
+    ) -> RedisResult<Value> {
+        let end = Instant::now() + patience;
+        let mut node =
+            timeout_at(end, self.locate(key)).await.unwrap_or_else(|_| Err(timed_out()))?;
+        let mut asking = false;
+        let mut hops = 0;
+        loop {
+            let (generation, reply) = node.send(command, asking, end).await;
+            let Err(error) = reply else { return reply };
+            match self.redirection(&node, &error) {
+                Some((next, is_ask)) if hops < 4 => (node, asking, hops) = (next, is_ask, hops + 1),
+                _ => {
+                    if is_broken(&error) || error.code() == Some("READONLY") {
+                        node.hang_up(generation);
+                        self.forget();
+                    }
+                    return Err(error);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        for node in lock(&self.nodes).values() {
+            lock(&node.idle).clear(); // each of them keeps its node
+        }
+    }
+}
+
+/// Asks on a connection for just that, within a second.
+async fn once<T: redis::FromRedisValue>(info: &ConnectionInfo, command: &Cmd) -> RedisResult<T> {
+    let ask = async {
+        let mut connection = Client::open(info.clone())?.get_multiplexed_async_connection().await?;
+        command.query_async(&mut connection).await
+    };
+    timeout(Duration::from_secs(1), ask).await.unwrap_or_else(|_| Err(timed_out()))
+}
+
+impl Node {
+    /// Asks on the connection that all share.
+    async fn send(
+        self: &Arc<Node>,
+        command: &Cmd,
+        asking: bool,
+        end: Instant,
+    ) -> (u64, RedisResult<Value>) {
+        if asking {
+            let ask = async { self.line().await?.ask(command, true).await };
+            return (0, timeout_at(end, ask).await.unwrap_or_else(|_| Err(timed_out())));
+        }
+        let (generation, connection) = match timeout_at(end, self.shared()).await {
+            Ok(Ok(shared)) => shared,
+            Ok(Err(error)) => return (0, Err(error)),
+            Err(_) => return (0, Err(timed_out())),
+        };
+        let mut connection = connection;
+        let reply = timeout_at(end, connection.send_packed_command(command)).await;
+        (generation, reply.unwrap_or_else(|_| Err(timed_out())).and_then(Value::extract_error))
+    }
+
+    async fn shared(&self) -> RedisResult<(u64, MultiplexedConnection)> {
+        let ready = || {
+            let control = lock(&self.control);
+            control.1.clone().map(|connection| (control.0, connection))
+        };
+        if let Some(ready) = ready() {
+            return Ok(ready);
+        }
+        let _one = self.connecting.lock().await;
+        if let Some(ready) = ready() {
+            return Ok(ready);
+        }
+        let connection = self.connect(|_| {}).await?;
+        let mut control = lock(&self.control);
+        control.0 += 1;
+        control.1 = Some(connection.clone());
+        Ok((control.0, connection))
+    }
+
+    fn hang_up(&self, generation: u64) {
+        let mut control = lock(&self.control);
+        if control.0 == generation {
+            control.1 = None;
+        }
+    }
+
+    /// A new connection, whose pushed messages and whose end are told.
+    pub(crate) async fn connect(
+        &self,
+        tell: impl Fn(PushInfo) + Send + Sync + 'static,
+    ) -> RedisResult<MultiplexedConnection> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(PATIENCE))
+            .set_response_timeout(None)
+            .set_push_sender(move |info: PushInfo| {
+                tell(info);
+                Ok::<(), ()>(())
+            });
+        let client = Client::open(self.info.clone())?;
+        let connecting = client.get_multiplexed_async_connection_with_config(&config);
+        timeout(PATIENCE, connecting).await.unwrap_or_else(|_| Err(timed_out()))
+    }
+
+    fn ask_quickly(&self, command: &Cmd) -> RedisResult<Value> {
+        let idle = lock(&self.plain).pop();
+        let mut connection = match idle {
+            Some(connection) => connection,
+            None => {
+                let connection =
+                    Client::open(self.info.clone())?.get_connection_with_timeout(QUICK)?;
+                connection.set_read_timeout(Some(QUICK))?;
+                connection
+            }
+        };
+        let reply = connection.req_command(command);
+        if !reply.as_ref().is_err_and(is_broken) {
+            lock(&self.plain).push(connection);
+        }
+        reply.and_then(Value::extract_error)
+    }
+
+    /// An idle connection, or a new one.
+    pub(crate) async fn line(self: &Arc<Node>) -> RedisResult<Line> {
+        loop {
+            let idle = lock(&self.idle).pop();
+            match idle {
+                Some(line) if line.is_ended() => {}
+                Some(line) => return Ok(line),
+                None => break,
+            }
+        }
+        let (tell, ended) = watch::channel(false);
+        let connection = self
+            .connect(move |info| {
+                if info.kind == PushKind::Disconnection {
+                    tell.send_replace(true);
+                }
+            })
+            .await?;
+        Ok(Line { node: self.clone(), connection, ended })
+    }
+}
+
+impl Line {
+    pub(crate) fn is_ended(&self) -> bool {
+        *self.ended.borrow()
+    }
+
+    /// Told when the connection ends.
+    pub(crate) fn ended(&self) -> watch::Receiver<bool> {
+        self.ended.clone()
+    }
+
+    /// Asks, for as long as it takes.
+    pub(crate) async fn ask(&self, command: &Cmd, asking: bool) -> RedisResult<Value> {
+        let mut connection = self.connection.clone();
+        if asking {
+            connection.send_packed_command(&redis::cmd("ASKING")).await?;
+        }
+        connection.send_packed_command(command).await.and_then(Value::extract_error)
+    }
+
+    /// Keeps the connection for the next wait, if it is good and fewer than `most` are kept.
+    pub(crate) fn put(self, most: usize) {
+        let node = self.node.clone();
+        let mut idle = lock(&node.idle);
+        if idle.len() < most && !self.is_ended() {
+            idle.push(self);
+        }
+    }
+}
+
+/// The slot of a key in a Cluster: CRC16 (XMODEM) of its hash tag, modulo 16384.
+fn slot(key: &[u8]) -> u16 {
+    let tag = key.iter().position(|&byte| byte == b'{').and_then(|open| {
+        let rest = key.get(open + 1..)?;
+        let close = rest.iter().position(|&byte| byte == b'}').filter(|&close| close > 0)?;
+        rest.get(..close)
+    });
+    let mut crc: u16 = 0;
+    for &byte in tag.unwrap_or(key) {
+        crc ^= u16::from(byte) << 8;
+        for _ in 0..8 {
+            crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
+        }
+    }
+    crc % 16384
+}
+
+#[cfg(test)]
+mod tests {
+    use super::slot;
+
+    #[test]
+    fn slots_are_those_of_the_server() {
+        // As `CLUSTER KEYSLOT` says.
+        assert_eq!(slot(b"123456789"), 12739);
+        assert_eq!(slot(b"foo"), 12182);
+        assert_eq!(slot(b"a{foo}b"), 12182);
+        assert_eq!(slot(b"{}foo"), slot(b"{}foo"));
+        assert_ne!(slot(b"{}foo"), slot(b""));
+    }
+}

@@ -1,0 +1,134 @@
+//! A real server with the module, of one test only.
+#![allow(dead_code, reason = "each test takes what it needs")]
+
+use std::env;
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use redis::{Cmd, Connection};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Killed, and its folder removed, when it is dropped.
+pub struct Server {
+    process: Child,
+    folder: PathBuf,
+    words: Vec<String>,
+    pub port: u16,
+}
+
+impl Server {
+    /// With the module, and these words.
+    pub fn start(words: &[&str]) -> Server {
+        let module = env::var("RLOCK_MODULE").expect("RLOCK_MODULE says which module");
+        Server::bare(&[words, &["--loadmodule", &module]].concat())
+    }
+
+    /// Without the module.
+    pub fn bare(words: &[&str]) -> Server {
+        let port = free_port();
+        let folder = env::temp_dir().join(format!("rlock-test-{}-{port}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+        let process = run(port, &folder, &words);
+        let server = Server { process, folder, words, port };
+        until("the server is up", || server.try_connect().is_some());
+        server
+    }
+
+    pub fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Starts what was killed.
+    pub fn again(&mut self) {
+        self.process = run(self.port, &self.folder, &self.words);
+        until("the server is up", || {
+            self.try_connect().is_some_and(|mut connection| {
+                redis::cmd("PING").query::<String>(&mut connection).is_ok()
+            })
+        });
+    }
+
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.process)
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    fn try_connect(&self) -> Option<Connection> {
+        redis::Client::open(self.url()).unwrap().get_connection().ok()
+    }
+
+    pub fn connect(&self) -> Connection {
+        self.try_connect().unwrap()
+    }
+
+    pub fn ask<T: redis::FromRedisValue>(&self, line: &str) -> T {
+        command(line).query(&mut self.connect()).unwrap()
+    }
+
+    /// Sends a command and does not wait for its reply.
+    pub fn send(&self, line: &str) -> Connection {
+        let mut connection = self.connect();
+        connection.send_packed_command(&command(line).get_packed_command()).unwrap();
+        connection
+    }
+}
+
+fn run(port: u16, folder: &Path, words: &[String]) -> Child {
+    let program = env::var("RLOCK_SERVER").expect("RLOCK_SERVER says which server");
+    Command::new(program)
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
+        .args(["--logfile", "log", "--notify-keyspace-events", "KEd", "--dir"])
+        .arg(folder)
+        .args(words)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = kill_process(self.pid(), Signal::CONT);
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+pub fn command(line: &str) -> Cmd {
+    let mut command = Cmd::new();
+    command.arg(line.split(' ').collect::<Vec<_>>());
+    command
+}
+
+pub fn free_port() -> u16 {
+    loop {
+        // Below those that clients get, and with room for the port of a Cluster's bus.
+        let port = 20000 + u16::try_from(std::process::id() % 100).unwrap() * 100 + fresh();
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+fn fresh() -> u16 {
+    use std::sync::atomic::{AtomicU16, Ordering};
+    static COUNT: AtomicU16 = AtomicU16::new(0);
+    COUNT.fetch_add(1, Ordering::Relaxed) % 100
+}
+
+pub fn until(what: &str, is_so: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        assert!(Instant::now() < end, "not within 20 seconds: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,52 @@
+"""Locks with redis-py: `pip install ./clients/python`, then `PORT=6380 python lock.py`."""
+
+import os
+import threading
+
+import redis
+
+import rlock
+
+client = redis.Redis(port=int(os.environ.get("PORT", 6380)), decode_responses=True)
+
+# Refused by the server itself when the hold is over. In a cluster both keys need one {hash tag}.
+fenced_set = client.register_script("""
+    if redis.call('RLOCK.CHECK', KEYS[1], ARGV[1]) == 0 then return 0 end
+    redis.call('SET', KEYS[2], ARGV[2])
+    return 1""")
+
+
+@rlock.Lock(client, "py:counter")
+def count():
+    client.set("py:count", int(client.get("py:count") or 0) + 1)
+
+
+def main():
+    # One object, many threads: each of them is an owner.
+    client.delete("py:count")
+    threads = [threading.Thread(target=lambda: [count() for _ in range(25)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    print("four threads counted to", client.get("py:count"))
+
+    with rlock.ReadLock(client, "py:report"), rlock.ReadLock(client, "py:report", owner="another"):
+        print("readers share, a writer gets", rlock.Lock(client, "py:report", owner="a third").acquire(wait=0.1))
+
+    try:
+        with rlock.Lock(client, "py:stock", wait=10) as hold:
+            print("stored with the token:", bool(fenced_set(keys=["py:stock", "py:value"], args=[hold.token, "mine"])))
+            client.execute_command("RLOCK.FORCE", "py:stock")  # an operator ends it
+            print("stored after it was lost:", bool(fenced_set(keys=["py:stock", "py:value"], args=[hold.token, "late"])))
+    except rlock.LockLost as lost:
+        print("told of it:", type(lost).__name__)
+
+    lock = rlock.Lock(client, "py:again")
+    with lock, lock as hold:  # an owner may enter again
+        print("depth:", client.execute_command("RLOCK.HOLDS", "py:again", hold.owner))
+    print("free again:", not client.exists("py:again"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+#!/usr/bin/env bash
+# The client packages in clients/: a line for each step, and the sum. A language whose tool chain is missing or cannot
+# fetch says SKIPPED and why.
+#
+#   clients.sh build [LANGUAGE...]   builds the packages
+#   clients.sh test [LANGUAGE...]    builds them, their own tests and foreign suites, the conformance script on all topologies
+#   clients.sh short [LANGUAGE...]   builds them, the short form of the conformance script: part of `make test`
+#   clients.sh bench [LANGUAGE...]   what a free acquire and release cost beside the bare commands
+#
+# SERVERS="default valkey-9.1" chooses the servers of `test`, JOBS how many runners are played at a time (2; 4 in the short
+# form). A language is a folder clients/LANGUAGE with a package.sh, which defines what is done in it:
+#   package_tools     skips (below) where a tool is missing; may be left out
+#   package_build     builds the package; the last line that it prints names the file
+#   package_runners   prints a line NAME=COMMAND for each of its conformance runners
+#   package_test      its own tests and foreign suites, on the server at $PORT; prints lines `ok …`, `FAILED …`, `SKIPPED …`
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+cd "$root"
+home=$tools/clients
+
+main() {
+    local what=${1-build} name
+    shift || true
+    [ $# -gt 0 ] || set -- $(cd clients && ls -d */package.sh | sed 's,/.*,,')
+    scripts/setup.sh
+    . "$tools/env"
+    mkdir -p "$home"
+    [ "$what" = build ] || module_is_there
+    runners=()
+    for name in "$@"; do
+        build "$name" || continue
+        case $what in
+            test) own_tests "$name" ;;
+        esac
+        [ "$what" = build ] || add_runners "$name"
+    done
+    case $what in
+        build) ;;
+        test) for name in ${SERVERS:-default}; do conformance "$name" --jobs "${JOBS:-2}"; done ;;
+        # Most of it is waiting for a lease or a wait to end.
+        short) conformance default --short --on standalone --jobs "${JOBS:-4}" ;;
+        bench) conformance default --bench 10000 ;;
+        *) die "usage: $0 build|test|short|bench [LANGUAGE...]" ;;
+    esac
+    sum_up with-skipped
+}
+
+# The version of the module, which is that of all packages.
+rlock_version() { sed -n 's/^version = "\(.*\)"$/\1/p' "$root/Cargo.toml" | sed -n 1p; }
+
+module_is_there() {
+    [ -n "${RLOCK_MODULE-}" ] || cargo build --quiet --release --locked
+    RLOCK_MODULE=${RLOCK_MODULE:-$(module)}
+}
+
+# in_package NAME FUNCTION: a function of clients/NAME/package.sh, with -e, in a shell of its own.
+in_package() {
+    (
+        set -e
+        . "clients/$1/package.sh"
+        "$2"
+    )
+}
+
+# One line for the step `NAME WHAT`, which is the rest of the arguments.
+count() {
+    local title=$1 log=$home/${1// /-}.log code=0 start=$SECONDS
+    shift
+    # With an `if` around it, -e would mean nothing inside.
+    set +e
+    "$@" >"$log" 2>&1
+    code=$?
+    set -e
+    case $code in
+        0)
+            passed=$((passed + 1))
+            say "ok $title ($((SECONDS - start)) s): $(tail -n 1 "$log")"
+            ;;
+        77)
+            skipped=$((skipped + 1))
+            say "SKIPPED $title: $(tail -n 1 "$log")"
+            return 1
+            ;;
+        *)
+            failed=$((failed + 1))
+            say "FAILED $title:"
+            tail -n 60 "$log"
+            return 1
+            ;;
+    esac
+}
+
+# Builds the package, unless it is there and was built of the very same files.
+build() {
+    local stamp=$home/$1.built files said
+    said=$(in_package "$1" package_tools 2>&1) || {
+        skipped=$((skipped + 1))
+        say "SKIPPED $1 package: ${said##*$'\n'}"
+        return 1
+    }
+    files=$(find "clients/$1" Cargo.toml -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum)
+    if [ "$(sed -n 1p "$stamp" 2>/dev/null)" = "$files" ] && [ -f "$(sed -n 2p "$stamp")" ]; then
+        passed=$((passed + 1))
+        say "ok $1 package (as it was): $(sed -n 2p "$stamp")"
+        return
+    fi
+    count "$1 package" in_package "$1" package_build || return 1
+    {
+        say "$files"
+        tail -n 1 "$home/$1-package.log"
+    } >"$stamp"
+}
+
+own_tests() {
+    local lines p f s
+    lines=$(mktemp "$tools/clients.XXXXXX")
+    (
+        private_server "$home/server"
+        in_package "$1" package_test
+    ) 2>&1 | tee "$lines" | grep -E '^(ok|FAILED|SKIPPED|    ) ?' || true
+    read -r p f s < <(awk '/^ok / { p++ } /^FAILED / { f++ } /^SKIPPED / { s++ } END { print p + 0, f + 0, s + 0 }' "$lines")
+    # Tests that ended before they said anything have failed as well.
+    if [ $((p + f + s)) = 0 ]; then
+        f=1
+        say "FAILED $1 tests:"
+        tail -n 60 "$lines"
+    fi
+    rm -f "$lines"
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+}
+
+add_runners() {
+    local line
+    while read -r line; do
+        runners+=(--runner "$line")
+    done < <(in_package "$1" package_runners)
+}
+
+# conformance SERVER OPTION...: the one script, with all runners.
+conformance() {
+    local server=$1 log=$home/conformance-$1.log code=0 p='' f='' s=''
+    shift
+    [ ${#runners[@]} -gt 0 ] || return 0
+    if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+        skipped=$((skipped + 1))
+        say 'SKIPPED conformance: no Python 3.11'
+        return
+    fi
+    if [ "$server" != default ] && [ ! -x "$tools/servers/$server/redis-server" ] && ! scripts/server.sh "$server"; then
+        skipped=$((skipped + 1))
+        return
+    fi
+    say "== conformance on $("$tools/servers/$server/redis-server" --version | sed 's/ sha.*//')"
+    python3 -B clients/conformance/run.py --server "$tools/servers/$server/redis-server" --module "$RLOCK_MODULE" \
+        "$@" "${runners[@]}" 2>&1 | tee "$log" | if [ -t 1 ]; then cat; else grep -v '^ok \|^n/a ' || true; fi ||
+        code=${PIPESTATUS[0]}
+    read -r p f s < <(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped.*/\1 \2 \3/p' "$log") || true
+    case " $* " in *' --bench '*) return 0 ;; esac
+    # A run that ended before its sum, or in another way than it says, has failed.
+    [ "$code" = 0 ] || [ "${f:-0}" != 0 ] || f=1
+    passed=$((passed + ${p:-0})) failed=$((failed + ${f:-1})) skipped=$((skipped + ${s:-0}))
+}
+
+# --- what the package.sh of each language uses ---------------------------------------------------
+
+skip() {
+    say "$*"
+    exit 77
+}
+
+# check TITLE COMMAND...: one line for a test of a package, with what it said when it failed.
+check() {
+    local title=$1 said
+    shift
+    if said=$(run "$@" 2>&1); then
+        say "ok $title"
+    else
+        say "FAILED $title"
+        sed 's/^/    /' <<<"$said"
+    fi
+}
+
+# What hangs has failed.
+run() { timeout 600 "$@"; }
+
+# A copy of clients/$1 where its tools may leave what they make, with what packages take from the root beside it: the
+# version and the licences. Its path is the last line.
+copied() {
+    mkdir -p "$home/tree/clients"
+    cp -p Cargo.toml LICENSE-MIT LICENSE-APACHE "$home/tree/"
+    mkdir -p "$home/tree/clients/$1"
+    # What is no longer there shall not be packed; what was fetched or compiled stays.
+    find "$home/tree/clients/$1" -mindepth 1 -maxdepth 1 ! -name node_modules ! -name target -exec rm -rf {} +
+    (cd "clients/$1" && find . -type f -print0 | tar cf - --null -T -) | tar xf - -C "$home/tree/clients/$1"
+    say "$home/tree/clients/$1"
+}
+
+# fetched FOLDER FILE COMMAND...: runs COMMAND unless it did for this very FILE.
+fetched() {
+    local folder=$1 file=$2
+    shift 2
+    mkdir -p "$folder"
+    cmp -s "$file" "$folder/fetched" && return
+    "$@" || skip "${folder##*/}: what it depends on could not be fetched"
+    cp "$file" "$folder/fetched"
+}
+
+python_is_there() { python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' && python3 -c 'import venv, ensurepip'; }
+
+package_tools() { :; }
+
+main "$@"
