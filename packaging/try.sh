@@ -27,14 +27,14 @@ answers() {
     wrong 'the server does not answer'
 }
 restart() {
-    systemctl reset-failed "$unit"
+    systemctl reset-failed "$unit" 2>/dev/null || true
     systemctl restart "$unit" || wrong "systemctl restart $unit"
     answers
 }
 # The server must refuse to start. (Its unit would try again and again.)
 fails_to_start() {
     systemctl stop "$unit"
-    systemctl reset-failed "$unit"
+    systemctl reset-failed "$unit" 2>/dev/null || true
     systemctl start "$unit" >/dev/null 2>&1 || true
     local tries
     for tries in {1..50}; do
@@ -120,6 +120,6 @@ restart
 [ "$(cli get other)" = data ] || wrong 'the data are gone'
 [[ $(cli rlock.help 2>&1) == *'unknown command'* ]] || wrong 'the module is still there'
 apt purge rlock >/tmp/log || wrong "$(cat /tmp/log)"
-! find / -xdev -path /proc -prune -o -path '*rlock*' -print | grep -v '^/try\|rlock-try' | grep . || wrong 'something stayed'
+stayed'
 say 'with the steps: the server starts, the other data are there, nothing of rlock is left'
 systemctl stop "$unit"

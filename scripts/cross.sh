@@ -94,42 +94,65 @@ END
 # FILE.part becomes FILE; where they are the same, FILE keeps its time, by which cargo goes.
 replace_changed() { if cmp -s "$1.part" "$1"; then rm "$1.part"; else mv "$1.part" "$1"; fi; }
 
-# cross_build PLATFORM PACKAGE: built for PLATFORM, in target/TRIPLE/dist. Why not is said on stderr.
+# cross_build PLATFORM PACKAGE: built for PLATFORM, in target/TRIPLE/shipped. Why not is said on stderr.
 cross_build() {
-    local upper lower headers
+    local here
+    get_zig || return 1
+    here=$(rustc -vV | sed -n 's/^host: //p')
+    # Build scripts and macros are for this machine, by the same linker whatever they are built beside: else cargo would
+    # build them anew for each platform.
+    case $here in
+        x86_64-unknown-linux-gnu | aarch64-unknown-linux-gnu) platform "linux-${here%%-*}" ;;
+        x86_64-unknown-linux-musl | aarch64-unknown-linux-musl) platform "linux-musl-${here%%-*}" ;;
+        *) die "a release is built on Linux, not on $here" ;;
+    esac
+    write_tools
+    local host_linker=$tools/cross/$platform/cc
+    here=${here//-/_}
     platform "$1"
-    get_zig && get_rust_target || return 1
+    get_rust_target || return 1
     write_tools
     write_wrapper
-    lower=${triple//-/_} upper=${triple//-/_}
-    upper=${upper^^}
-    headers=$tools/zig/$zig_version/ziglang/lib/libc/include
     (
+        export "CARGO_TARGET_${here^^}_LINKER=$host_linker"
         cd "$root"
-        export "CC_$lower=$tools/cross/$platform/cc" "AR_$lower=$tools/cross/$platform/ar"
-        export "CARGO_TARGET_${upper}_LINKER=$tools/cross/$platform/cc" RUSTC_WRAPPER="$tools/cross/rustc"
-        export "CFLAGS_$lower=-g0"
+        cross_environment
         # musl's linkage is static for Rust unless told otherwise, and a module is a shared library.
-        [ "$libc" = gnu ] || export "CARGO_TARGET_${upper}_RUSTFLAGS=-Ctarget-feature=-crt-static"
-        # bindgen reads the C library's headers of the platform, not of this machine.
-        export "BINDGEN_EXTRA_CLANG_ARGS_$lower=$BINDGEN_EXTRA_CLANG_ARGS -nostdlibinc \
-            -isystem '$headers/$arch-linux-$libc' -isystem '$headers/${arch/x86_64/x86}-linux-$libc' \
-            -isystem '$headers/generic-${libc/gnu/glibc}' \
-            -isystem '$headers/${arch/x86_64/x86}-linux-any' -isystem '$headers/any-linux-any'"
-        cargo build --profile dist --locked --target "$triple" --package "$2"
+        [ "$libc" = gnu ] || [ -n "${is_static-}" ] ||
+            export "CARGO_TARGET_${upper}_RUSTFLAGS=-Ctarget-feature=-crt-static"
+        cargo build --profile shipped --locked --target "$triple" --package "$2"
     )
 }
 
-# Where cross_build leaves things for $platform.
-built() {
+# The same for a program that needs no C library, for the machine of PLATFORM; $platform stays what it was.
+cross_build_static() {
+    local before=$platform
+    is_static=yes cross_build "linux-musl-$arch" "$2" || return 1
+    platform "$before"
+}
+
+# What cargo, rustc and the crates' build scripts go by for $platform.
+cross_environment() {
+    local headers=$tools/zig/$zig_version/ziglang/lib/libc/include lower=${triple//-/_}
+    upper=${lower^^}
+    export "CC_$lower=$tools/cross/$platform/cc" "AR_$lower=$tools/cross/$platform/ar" "CFLAGS_$lower=-g0"
+    export "CARGO_TARGET_${upper}_LINKER=$tools/cross/$platform/cc" RUSTC_WRAPPER="$tools/cross/rustc"
+    # bindgen reads the C library's headers of the platform, not of this machine.
+    export "BINDGEN_EXTRA_CLANG_ARGS_$lower=$BINDGEN_EXTRA_CLANG_ARGS -nostdlibinc \
+        -isystem '$headers/$arch-linux-$libc' -isystem '$headers/${arch/x86_64/x86}-linux-$libc' \
+        -isystem '$headers/generic-${libc/gnu/glibc}' \
+        -isystem '$headers/${arch/x86_64/x86}-linux-any' -isystem '$headers/any-linux-any'"
+}
+
+# Where cross_build leaves things for $platform, and where cross_build_static does.
+built() { say "$(target_folder)/$triple/shipped/$1"; }
+built_static() { say "$(target_folder)/$arch-unknown-linux-musl/shipped/$1"; }
+
+target_folder() {
     local folder=${CARGO_TARGET_DIR:-target}
     case $folder in /*) ;; *) folder=$root/$folder ;; esac
-    say "$folder/$triple/dist/$1"
+    say "$folder"
 }
 
 # The folder of all that is handed out.
-dist_folder() {
-    local folder=${CARGO_TARGET_DIR:-target}
-    case $folder in /*) ;; *) folder=$root/$folder ;; esac
-    say "$folder/dist"
-}
+dist_folder() { say "$(target_folder)/dist"; }

@@ -79,6 +79,11 @@ try() {
 
 inside() { DEBIAN_FRONTEND=noninteractive LC_ALL=C chroot "$system" "$@"; }
 
+# As far as a program in a chroot may not go.
+contained() {
+    systemd-nspawn --quiet --keep-unit --register=no --private-network --pipe --directory "$system" "$@" >>"$log" 2>&1
+}
+
 # boot SERVER: the system, which tries and switches itself off.
 boot() {
     cat >"$system/etc/systemd/system/rlock-try.service" <<END
@@ -116,10 +121,10 @@ rpm_in() {
     fi
     cp "$dist/$file" "$system/rlock.rpm"
     say "rpm wants: $(inside rpm -qp --requires /rlock.rpm | grep -v '^rpmlib\|^config\|/bin/sh' | paste -sd' ')"
-    if inside rpm -i --nodeps /rlock.rpm >>"$log" 2>&1 && inside test -e /usr/lib/rlock/librlock.so &&
-        inside rpm -V --nodeps rlock >>"$log" && inside rpm -e rlock >>"$log" 2>&1 && ! inside test -e /usr/lib/rlock; then
+    if contained rpm -i --nodeps /rlock.rpm && contained rpm -V --nodeps rlock && inside test -x /usr/lib/rlock/librlock.so &&
+        contained rpm -U --force --nodeps /rlock.rpm && contained rpm -e rlock && ! inside test -e /usr/lib/rlock; then
         passed=$((passed + 1))
-        say "rpm: $file installed, verified and removed by rpm $(inside rpm --version | grep -o '[0-9.]*$')"
+        say "rpm: $file installed, verified and removed again by rpm $(inside rpm --version | grep -o '[0-9.]*$')"
     else
         failed=$((failed + 1))
         say "FAILED rpm, see $log"

@@ -40,6 +40,8 @@ tree() {
     } >"$doc/copyright"
     find "$1" -type d -exec chmod 755 {} +
     find "$1" -type f -exec chmod 644 {} +
+    # Servers refuse a module that may not be executed.
+    chmod 755 "$1/usr/lib/rlock/librlock.so"
     find "$1" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
 }
 
