@@ -21,7 +21,11 @@ main() {
     for name in "$@"; do
         archive "$name"
     done
-    (cd "$dist" && sha256sum -- *.so *.tar.gz *.cdx.json $(ls | grep -E '\.(deb|rpm)$' || true) >SHA256SUMS && cat SHA256SUMS)
+    (
+        cd "$dist"
+        shopt -s nullglob # there may be no packages
+        sha256sum -- *.so *.tar.gz *.cdx.json *.deb *.rpm | tee SHA256SUMS
+    )
 }
 
 archive() {

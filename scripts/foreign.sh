@@ -78,7 +78,7 @@ get_libc() {
 }
 
 build() {
-    local work=$folder.build log=$folder.log archive loader name
+    local work=$folder.build log=$folder.log archive loader
     open_suite bookworm
     rm -rf "$work"
     mkdir -p "$work/src" "$folder"
@@ -96,9 +96,10 @@ build() {
     rm -rf "$work" "$folder/libc"
     apt_close
     mv "$tools/libc-$platform" "$folder/libc"
-    loader=$(cd "$folder" && compgen -G 'libc/lib/*/ld-*.so.[0-9]' || compgen -G 'libc/lib/*/libc.so') ||
-        (cd "$folder" && compgen -G 'libc/lib/*/ld-*.so') || skip 'its C library has no loader where it is looked for'
-    wrap "$folder/redis-server" bin/redis-server "$(cd "$folder" && library_path libc)" "${loader%%$'\n'*}" "$emulator"
+    # musl's loader is its library.
+    loader=$(cd "$folder" && { compgen -G 'libc/lib/*/ld-*.so.[0-9]' || compgen -G 'libc/lib/*/libc.so'; } | sed -n 1p)
+    [ -n "$loader" ] || skip 'its C library has no loader where it is looked for'
+    wrap "$folder/redis-server" bin/redis-server "$(cd "$folder" && library_path libc)" "$loader" "$emulator"
 }
 
 main "$@"

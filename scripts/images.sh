@@ -78,13 +78,14 @@ debian() {
         passed=$((passed + 1)) || tail -n 5 "$roots"/compose/*.log
 }
 
-# entrypoint BASE SERVER: what the official images' own does with the words that images/ gives it.
+# entrypoint BASE SERVER: what the official images' own does with the words that images/ gives it, and their server's
+# own default for protected-mode.
 entrypoint() {
     mkdir -p "$1/usr/local/bin" "$1/data"
     cat >"$1/usr/local/bin/docker-entrypoint.sh" <<END
 #!/bin/sh
 case \$1 in
-    -* | *.conf) set -- $2-server "\$@" ;;
+    -* | *.conf) set -- $2-server "\$@" --protected-mode no ;;
 esac
 umask 0077
 exec "\$@"
