@@ -120,6 +120,7 @@ restart
 [ "$(cli get other)" = data ] || wrong 'the data are gone'
 [[ $(cli rlock.help 2>&1) == *'unknown command'* ]] || wrong 'the module is still there'
 apt purge rlock >/tmp/log || wrong "$(cat /tmp/log)"
-stayed'
+stayed=$(find / -xdev -name '*rlock*' ! -path '*pcrlock*' ! -name 'rlock-try*' ! -path '/proc/*')
+[ -z "$stayed" ] || wrong "this stayed: $stayed"
 say 'with the steps: the server starts, the other data are there, nothing of rlock is left'
 systemctl stop "$unit"

@@ -101,7 +101,7 @@ like_alpine() {
     open_suite bookworm
     apt_unpack "$roots/busybox" busybox-static || skip "no busybox: $(apt_reason)"
     apt_close
-    cp "$(find "$roots/busybox" -name busybox -type f | sed -n 1p)" "$base/bin/"
+    cp "$(find "$roots/busybox" -path '*/bin/busybox' -type f | sed -n 1p)" "$base/bin/"
     chroot "$base" /bin/busybox --install -s /bin
     cp "$tools/servers/$platform_of_it"/libc/lib/*/libc.so "$base/lib/ld-musl-$(uname -m).so.1"
     cp "$tools/servers/$platform_of_it/bin/redis-server" "$base/usr/local/bin/"
@@ -128,7 +128,7 @@ execute() {
     token=$("$cli" -s "$result/data/sock" rlock.acquire order:42 worker-1 || true)
     if [[ $token =~ ^[0-9]+$ ]] && [ -z "$("$cli" -s "$result/data/sock" rlock.acquire order:42 worker-2)" ]; then
         passed=$((passed + 1))
-        say "$name-server $(server_version_in "$result" "$name"): all steps executed; it runs as $(stat -c %U "/proc/$pid" 2>/dev/null)," \
+        say "$name-server $(server_version_in "$result" "$name"): all steps executed; it runs as $(stat -c "user %u" "/proc/$pid" 2>/dev/null)," \
             "appendfsync $("$cli" -s "$result/data/sock" config get appendfsync | tail -n 1), token $token"
     else
         failed=$((failed + 1))
