@@ -62,7 +62,7 @@ Suggests: redis-server (>= 5:7.0) | valkey-server
 Enhances: redis-server, valkey-server
 Installed-Size: $(du -sk --apparent-size "$tree/usr" "$tree/etc" | awk '{ sum += $1 } END { print sum }')
 Description: locks as native commands of Redis and Valkey
- A module for redis-server 7.0 or later and valkey-server 8.1 or later: reentrant,
+ A module for redis-server 7.0 or later and valkey-server 7.2 or later: reentrant,
  fair, read-write locks with leases and fencing tokens. Installing it changes no
  server; "man 7 rlock" says which two lines do.
 END
