@@ -13,18 +13,16 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rlock_core::ClientId;
 
 use crate::ffi::{self, Caller, Closing, Ctx};
 use crate::state;
+use crate::timers::PORTION;
 
 /// Closing is on its way.
 static IS_COMING: AtomicBool = AtomicBool::new(false);
-
-/// Connections are closed so long in one callback.
-const PORTION: Duration = Duration::from_millis(2);
 
 thread_local! {
     /// On Redis 7.0: those that are closed later.
@@ -103,11 +101,16 @@ fn close(ctx: &Ctx) {
         }
         ctx.kill(client.get());
         state::with(|state| state.manager.closed(client));
-        LATER.with_borrow_mut(|later| later.remove(&client));
         if began_at.elapsed() > PORTION {
             break;
         }
     }
+    // Some ended by themselves.
+    let closing = state::with(|state| {
+        let is_closing = |client: &ClientId| state.manager.is_closing(*client);
+        LATER.with_borrow(|all| all.iter().copied().filter(is_closing).collect())
+    });
+    LATER.set(closing);
     let is_patient = !later.is_empty() && !state::with(|state| state.manager.has_to_close());
     state::with(|state| state.manager.close_later(later));
     if state::with(|state| state.manager.has_to_close()) {

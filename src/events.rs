@@ -1,11 +1,11 @@
 //! What the server tells the module outside of commands.
 
-use libc::{c_int, c_void};
-use redis_module::{ContextFlags, raw};
+use libc::c_int;
+use redis_module::ContextFlags;
 use rlock_core::manager::At;
 use rlock_core::{Lock, Token, snapshot};
 
-use crate::ffi::{self, Ctx, Upheaval, Values};
+use crate::ffi::{self, Change, Ctx, Upheaval, Values};
 use crate::{closing, parking, settings, state, timers};
 
 /// The module's values, as the server asks for them.
@@ -23,18 +23,14 @@ impl Values for Locks {
     }
 
     fn unlinked(db: c_int, key: &[u8], lock: &Lock) {
-        let at = At { db, key, now: state::now() };
-        let is_told = state::with(|state| {
-            let is_own = state.removing == std::ptr::from_ref(lock).addr();
-            if !is_own {
-                state.manager.key_left(at, lock);
-            }
-            !is_own
-        });
-        if is_told {
-            timers::settle();
-            closing::settle(closing::During::Callback);
+        // The module's own doing was told already.
+        if state::with(|state| state.removing == std::ptr::from_ref(lock).addr()) {
+            return;
         }
+        let at = At { db, key, now: state::now() };
+        state::with(|state| state.manager.key_left(at, lock));
+        timers::settle();
+        closing::settle(closing::During::Callback);
     }
 
     fn lost(db: c_int, key: &[u8], is_evicted: bool) {
@@ -62,27 +58,13 @@ pub fn register(ctx: &Ctx) {
     ctx.watch_losses::<Locks>();
     ctx.watch_connections(parking::connection_ended);
     ctx.watch_databases(on_upheaval);
-    for (id, callback) in [
-        (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, on_role as Callback),
-        (raw::REDISMODULE_EVENT_CONFIG, on_config as Callback),
-        (raw::REDISMODULE_EVENT_LOADING, on_loading as Callback),
-    ] {
-        let event = raw::RedisModuleEvent { id, dataver: 1 };
-        raw::subscribe_to_server_event(ctx.raw(), event, Some(callback));
-    }
+    ctx.watch_server(|change| match change {
+        Change::Role { is_primary } => role_is(is_primary),
+        // Not from here: the server is in the midst of CONFIG SET.
+        Change::Settings => ffi::after(0, settings::warn_of_server_settings),
+        Change::Loading { is_over } => loading_is(is_over),
+    });
     settings::warn_of_server_settings(ctx);
-}
-
-type Callback =
-    unsafe extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
-
-extern "C" fn on_role(
-    _: *mut raw::RedisModuleCtx,
-    _: raw::RedisModuleEvent,
-    role: u64,
-    _: *mut c_void,
-) {
-    role_is(role == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER);
 }
 
 fn role_is(is_primary: bool) {
@@ -102,14 +84,7 @@ fn on_upheaval(upheaval: Upheaval) {
     closing::settle(closing::During::Callback);
 }
 
-extern "C" fn on_loading(
-    _: *mut raw::RedisModuleCtx,
-    _: raw::RedisModuleEvent,
-    stage: u64,
-    _: *mut c_void,
-) {
-    let is_over = stage == raw::REDISMODULE_SUBEVENT_LOADING_ENDED
-        || stage == raw::REDISMODULE_SUBEVENT_LOADING_FAILED;
+fn loading_is(is_over: bool) {
     state::with(|state| {
         if is_over {
             state.manager.loading_ends();
@@ -118,14 +93,4 @@ extern "C" fn on_loading(
         }
     });
     timers::settle();
-}
-
-extern "C" fn on_config(
-    _: *mut raw::RedisModuleCtx,
-    _: raw::RedisModuleEvent,
-    _: u64,
-    _: *mut c_void,
-) {
-    // Not from here: the server is in the midst of CONFIG SET.
-    ffi::after(0, settings::warn_of_server_settings);
 }

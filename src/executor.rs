@@ -30,8 +30,12 @@ pub fn decide<'a>(ctx: &Ctx, name: &Name<'_>, input: Input<'a>) -> Result<Reply,
         return Err(Fault::ReadOnly);
     }
     let effects = carry_out(ctx, ctx.selected_db(), name, input)?;
-    timers::settle();
-    closing::settle(closing::During::Command(ctx));
+    let (next, is_closing) =
+        state::with(|state| (state.manager.next_call(), state.manager.has_closing()));
+    timers::set(next);
+    if is_closing {
+        closing::settle(closing::During::Command(ctx));
+    }
     Ok(effects.reply)
 }
 
@@ -159,15 +163,14 @@ pub fn replay(ctx: &Ctx, name: &Name<'_>, effect: &Effect<Vec<Change<'_>>>) -> R
         return Err(Fault::Implausible);
     }
     let db = ctx.selected_db();
-    let life_of = |lock: &Lock| state::with(|state| state.manager.life(lock, db, name.bytes()));
     let mut key = open(ctx, name);
     let (mut events, mut life) = (Vec::new(), None);
     match key.content() {
         Content::Other if effect.start == Start::GoesOn => return Err(Fault::WrongType),
         Content::Lock(lock) if effect.start == Start::GoesOn => {
-            let before = life_of(lock);
+            let before = life_of(lock, db, name);
             make(lock, &effect.changes, &mut events);
-            let after = life_of(lock);
+            let after = life_of(lock, db, name);
             set_ttl(&mut key, after.after(before, Why::Other));
             life = Some(after);
         }
@@ -176,7 +179,7 @@ pub fn replay(ctx: &Ctx, name: &Name<'_>, effect: &Effect<Vec<Change<'_>>>) -> R
             make(&mut lock, &effect.changes, &mut events);
             remove(&mut key);
             if !lock.is_free() {
-                life = Some(life_of(&lock)).filter(|_| effect.start != Start::Rewritten);
+                life = Some(life_of(&lock, db, name)).filter(|_| effect.start != Start::Rewritten);
                 key.set(lock);
                 life.into_iter().for_each(|life| set_ttl(&mut key, life.begin()));
             }
@@ -221,14 +224,18 @@ pub fn replay_release(ctx: &Ctx, name: &Name<'_>, ask: &Release<'_>) -> Result<(
     let mut event = None;
     if let Content::Lock(lock) = key.content() {
         let db = ctx.selected_db();
-        let life_of = |lock: &Lock| state::with(|state| state.manager.life(lock, db, name.bytes()));
-        let before = life_of(lock);
+        let before = life_of(lock, db, name);
         event = lock.replay_release(ask);
-        let after = life_of(lock);
+        let after = life_of(lock, db, name);
         set_ttl(&mut key, after.after(before, Why::Other));
     }
     replayed(ctx, name, key, event.as_slice());
     Ok(())
+}
+
+/// Until when the key of a lock is to live.
+fn life_of(lock: &Lock, db: c_int, name: &Name<'_>) -> Life {
+    state::with(|state| state.manager.life(lock, db, name.bytes()))
 }
 
 fn make(lock: &mut Lock, changes: &[Change<'_>], events: &mut Vec<Event>) {

@@ -2,6 +2,7 @@
 //! what `rlock_core` decides, and tells replicas, subscribers and callers.
 
 pub mod answers;
+pub mod call;
 pub mod closing;
 pub mod commands;
 pub mod events;

@@ -2,8 +2,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use libc::c_int;
-use redis_module::raw;
 use rlock_core::{Change, Effects, Event, Reply, Wake};
 
 use crate::ffi::{self, Ctx};
@@ -130,27 +128,21 @@ pub fn count(effects: &Effects<'_>) {
 
 /// Registers the section of `INFO`.
 pub fn register(ctx: &Ctx) {
-    raw::register_info_function(ctx.raw(), Some(info));
+    ctx.answer_info(fields);
 }
 
-extern "C" fn info(ctx: *mut raw::RedisModuleInfoCtx, for_crash_report: c_int) {
-    // Whatever crashed may have left our state in the midst of a change.
-    if for_crash_report != 0 {
-        return;
-    }
-    raw::add_info_section(ctx, None);
+fn fields(tell: &mut dyn FnMut(&str, u64)) {
     let totals = state::with(|state| state.manager.totals());
     for (name, now) in
         [("waiters", totals.waiters), ("tickets", totals.tickets), ("sessions", totals.sessions)]
     {
-        let now = u64::try_from(now).unwrap_or(u64::MAX);
-        raw::add_info_field_unsigned_long_long(ctx, name, now);
+        tell(name, u64::try_from(now).unwrap_or(u64::MAX));
     }
-    raw::add_info_field_unsigned_long_long(ctx, "locks", ffi::lock_count());
+    tell("locks", ffi::lock_count());
     for (name, total) in NAMES.iter().zip(&TOTALS) {
-        raw::add_info_field_unsigned_long_long(ctx, name, total.load(Relaxed));
+        tell(name, total.load(Relaxed));
     }
     for ((_, name), bucket) in BUCKETS.iter().zip(&WAITS) {
-        raw::add_info_field_unsigned_long_long(ctx, name, bucket.load(Relaxed));
+        tell(name, bucket.load(Relaxed));
     }
 }

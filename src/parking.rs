@@ -95,8 +95,7 @@ impl Waiting for Park {
         // Without a reply of ours: CLIENT UNBLOCK, or the server's own time-out.
         let told = parked.reply.clone().unwrap_or_else(|| {
             let now = state::now();
-            let see =
-                |lock: &Lock, memory: &Memory, _: &Manager| lock.known_wait_of(memory, waiter, now);
+            let see = |lock: &Lock, memory: &Memory| lock.known_wait_of(memory, waiter, now);
             let wait_ms = Hands { ctx }.lock(&parked.lock, see);
             left(waiter);
             metrics::add(Metric::TimedOut, 1);
@@ -183,14 +182,14 @@ impl World for Hands<'_> {
         state::with(|state| see(&state.manager))
     }
 
-    fn lock<T>(&mut self, id: &LockId, see: impl FnOnce(&Lock, &Memory, &Manager) -> T) -> T {
+    fn lock<T>(&mut self, id: &LockId, see: impl FnOnce(&Lock, &Memory) -> T) -> T {
         self.ctx.with_name(id.db, &id.key, |name| {
             let mut key = self.ctx.open(name, Access::Reads);
             let (free, unknown) = (Lock::default(), Memory::default());
             let held = key.lock(&free).unwrap_or(&free);
             state::with(|state| {
                 let memory = state.manager.memory(id.db, &id.key).unwrap_or(&unknown);
-                see(held, memory, &state.manager)
+                see(held, memory)
             })
         })
     }

@@ -13,7 +13,7 @@ use rlock_core::grammar::Limits;
 use rlock_core::manager::Bounds;
 use rlock_core::text::quoted;
 
-use crate::ffi::Ctx;
+use crate::ffi::{self, Ctx};
 
 /// A number that can be configured as `rlock.<name>`.
 struct Setting {
@@ -275,9 +275,5 @@ fn server_setting(ctx: &Ctx, name: &str) -> Option<String> {
     let RedisValue::Array(pair) = ctx.wrapped().call("CONFIG", &["GET", name][..]).ok()? else {
         return None;
     };
-    match pair.into_iter().nth(1)? {
-        RedisValue::SimpleString(value) | RedisValue::BulkString(value) => Some(value),
-        RedisValue::StringBuffer(value) => String::from_utf8(value).ok(),
-        _ => None,
-    }
+    ffi::text_of(pair.into_iter().nth(1)?)
 }

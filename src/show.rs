@@ -3,7 +3,7 @@
 use rlock_core::grammar::{Command, commands};
 use rlock_core::{Kind, Mode};
 
-use crate::commands::{Call, Serve};
+use crate::call::{Call, Serve};
 use crate::ffi::Ctx;
 use crate::state;
 
@@ -69,14 +69,15 @@ impl Serve for Describe {
         ctx.reply_map(5);
         ctx.reply_bytes(b"mode");
         ctx.reply_bytes(mode.as_bytes());
-        ctx.reply_bytes(b"holder-count");
-        ctx.reply_integer(i64::try_from(count).unwrap_or(i64::MAX));
         ctx.reply_bytes(b"holders");
         reply_rows(ctx, holders.into_iter().map(|(_, row)| row).collect());
         ctx.reply_bytes(b"queue-length");
         ctx.reply_integer(i64::try_from(len).unwrap_or(i64::MAX));
         ctx.reply_bytes(b"waiters");
         reply_rows(ctx, waiters);
+        // Behind what 0.1.0 had: RESP2 clients read by place.
+        ctx.reply_bytes(b"holder-count");
+        ctx.reply_integer(i64::try_from(count).unwrap_or(i64::MAX));
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use rlock_core::manager::Manager;
 use rlock_core::{Now, WaiterId};
 
-use crate::ffi::Blocked;
+use crate::ffi::{self, Blocked};
 
 /// The memory of one server process.
 #[derive(Default)]
@@ -33,6 +33,5 @@ pub fn with<T>(work: impl FnOnce(&mut State) -> T) -> T {
 
 /// The server's clock.
 pub fn now() -> Now {
-    let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-    Now::from_us(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+    Now::from_us(ffi::epoch_us())
 }

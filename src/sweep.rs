@@ -1,17 +1,14 @@
 //! What the module does by itself, in portions: the manager says what comes next.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rlock_core::grammar::Access;
 use rlock_core::manager::{At, Mark, Task};
 use rlock_core::{Input, Lock, Refusal};
 
 use crate::ffi::{Ctx, Gate, is_cluster};
+use crate::timers::PORTION;
 use crate::{answers, closing, executor, gate, publish, state};
-
-/// The module works so long in one callback; the rest is done in the next iteration of the server's
-/// loop.
-const PORTION: Duration = Duration::from_millis(2);
 
 /// Does what is due, the earliest deadline first.
 pub fn sweep(ctx: &Ctx) {

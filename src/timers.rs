@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 use rlock_core::EpochMs;
 use rlock_core::manager::Next;
@@ -16,6 +17,10 @@ use rustix::time::{
 
 use crate::ffi::{self, Ctx};
 use crate::state;
+
+/// The module works so long in one callback; the rest is done in the next iteration of the server's
+/// loop.
+pub const PORTION: Duration = Duration::from_millis(2);
 
 /// While nothing may be written, whether it may be is asked so often, in milliseconds.
 const RETRY_MS: u64 = 50;
@@ -99,7 +104,11 @@ fn ring() {
 /// Sets the timers to what the manager wants to be asked next. To be called after whatever may have
 /// changed that.
 pub fn settle() {
-    let next = state::with(|state| state.manager.next_call());
+    set(state::with(|state| state.manager.next_call()));
+}
+
+/// Sets the timers to what the manager said it wants to be asked next.
+pub fn set(next: Next) {
     if next == Next::default() {
         return;
     }

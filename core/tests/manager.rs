@@ -107,7 +107,8 @@ impl Server {
                 } else {
                     self.manager.postpone(id, at, why);
                     // What comes is said as behind a shut gate.
-                    while let Some(Task::See(id, why)) = self.manager.next_task(now) {
+                    while let Some(task) = self.manager.next_task(now) {
+                        let Task::See(id, why) = task else { panic!("{task:?} behind a gate") };
                         let free = Lock::default();
                         let key = self.key(&id);
                         let lock = self.keys.get(key).unwrap_or(&free);

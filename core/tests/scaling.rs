@@ -4,11 +4,30 @@
 #![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
 mod support;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use allocation_counter::measure;
 use rlock_core::{Acquire, Input, Mode, Parking, Patience, Release, Reply, WaiterId, snapshot};
+use rustix::time::{ClockId, clock_gettime};
 use support::{World, acquire, lease, release, renew};
+
+/// The processor's time of this thread: what other processes do meanwhile is not in it.
+struct Stopwatch(Duration);
+
+impl Stopwatch {
+    fn start() -> Self {
+        Self(Self::now())
+    }
+
+    fn elapsed(&self) -> Duration {
+        Self::now() - self.0
+    }
+
+    fn now() -> Duration {
+        let time = clock_gettime(ClockId::ThreadCPUTime);
+        Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap())
+    }
+}
 
 /// What this thread took from the heap; what it gave back is not subtracted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,7 +163,7 @@ fn a_reader_takes_about_as_long_beside_ten_as_beside_ten_thousand() {
     const LIVES: u64 = 20_000; // of ten operations each
     let time_beside = |others| {
         let mut world = readers(others);
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         (0..LIVES).for_each(|number| a_readers_life(&mut world, number));
         begun.elapsed()
     };
@@ -157,7 +176,7 @@ fn many_leases_that_end_at_once_take_as_long_as_one_by_one() {
     let time_of = |count| {
         let mut world = readers(count);
         world.advance_ms(100_000);
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         let effects = world.drive(Input::Force(None));
         assert_eq!(effects.changes.len(), usize::try_from(count).unwrap());
         begun.elapsed()
@@ -230,7 +249,7 @@ fn waiting_takes_about_as_long_beside_ten_as_beside_ten_thousand() {
     let time_beside = |others: u64| {
         let mut world = crowd(others);
         let poll = format!("waiter {:08}", (others / 2) | 1);
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         for round in 0..ROUNDS {
             let waiter = WaiterId::from(1_000_000 + round);
             let block = Acquire { patience: Patience::Block, ..acquire(b"leaver", Mode::Read, 1) };
@@ -263,7 +282,7 @@ fn many_readers_that_enter_together_take_as_long_as_one_by_one() {
             let ask = Acquire { patience: Patience::Block, ..ask };
             let _ = world.drive(Input::Park(ask, parking(number)));
         }
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         let effects = world.drive(Input::Release(release(b"first")));
         assert_eq!(effects.wakes.len() as u64, count);
         begun.elapsed()

@@ -50,11 +50,11 @@ impl Ctx {
             OK
         }
         extern "C" fn over<W: Waiting>(ctx: *mut raw::RedisModuleCtx, waiter: *mut c_void) {
-            // Valkey keeps the reply aside until now, and drops it if an error has replaced it
+            // Valkey 8 keeps the reply aside until now, and drops it if an error has replaced it
             // meanwhile; elsewhere the flag says nothing of the kind.
             // SAFETY: context of a parked connection that is being forgotten.
             let is_gone = unsafe { there(raw::RedisModule_BlockedClientDisconnected)(ctx) != 0 };
-            W::over(waiter as u64, is_gone && is_valkey());
+            W::over(waiter as u64, is_gone && keeps_replies_aside());
         }
         extern "C" fn gone<W: Waiting>(
             ctx: *mut raw::RedisModuleCtx,

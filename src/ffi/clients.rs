@@ -1,8 +1,6 @@
 //! Connections: whose command this is, which of them end, and how to close one; and databases that
 //! are emptied or swapped.
 
-use redis_module::RedisValue;
-
 use super::*;
 
 /// What happens to whole databases.
@@ -67,11 +65,7 @@ impl Ctx {
     /// The line of `CLIENT LIST` about a connection.
     pub fn describe_client(&self, client: u64) -> Option<String> {
         let id = client.to_string();
-        match self.wrapped().call("CLIENT", &["LIST", "ID", &id][..]).ok()? {
-            RedisValue::SimpleString(line) | RedisValue::BulkString(line) => Some(line),
-            RedisValue::StringBuffer(line) => String::from_utf8(line).ok(),
-            _ => None,
-        }
+        text_of(self.wrapped().call("CLIENT", &["LIST", "ID", &id][..]).ok()?)
     }
 
     /// Has the server say which connections end.

@@ -170,8 +170,8 @@ impl Ctx {
         redis_module::Context::new(self.0)
     }
 
-    /// The server's own version of the module API, as Redis counts: Valkey says 7.2.
-    pub fn api_version(&self) -> (c_int, c_int) {
+    /// The server's version, major and minor.
+    pub fn server_version(&self) -> (c_int, c_int) {
         // SAFETY: takes nothing; there since Redis 6.0.9.
         let version = unsafe { there(raw::RedisModule_GetServerVersion)() };
         (version >> 16, (version >> 8) & 0xff)

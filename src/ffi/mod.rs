@@ -16,6 +16,7 @@ mod context;
 mod filter;
 mod key;
 mod register;
+mod server;
 mod timers;
 mod users;
 mod value;
@@ -30,8 +31,9 @@ pub use context::Gate;
 pub use filter::{Caller, Closing, knows_callers, silence, unsilence};
 pub use key::{Content, Key};
 use libc::{c_char, c_int, c_void};
-use redis_module::{ContextFlags, raw};
-pub use timers::{after, when_readable};
+use redis_module::{ContextFlags, RedisValue, raw};
+pub use server::Change;
+pub use timers::{after, epoch_us, when_readable};
 pub use value::{Values, lock_count};
 
 /// Memory comes from the server, so that it counts towards `maxmemory`. Outside of a server there
@@ -50,8 +52,11 @@ static IS_VALKEY: AtomicBool = AtomicBool::new(false);
 /// The server is a node of a cluster. Set once at load.
 static IS_CLUSTER: AtomicBool = AtomicBool::new(false);
 /// A grant is told in the very call that answers a blocked connection, even while a script runs:
-/// Redis before 7.4, and Valkey, which keeps the reply aside. Set once at load.
+/// Redis before 7.4 and Valkey 7.2. Set once at load.
 static TELLS_AT_ONCE: AtomicBool = AtomicBool::new(true);
+/// The reply to a blocked connection is kept aside for a while, and may be replaced: Valkey 8 and
+/// later. Set once at load.
+static KEEPS_REPLIES_ASIDE: AtomicBool = AtomicBool::new(false);
 
 /// A command's handler.
 pub trait Handler: 'static {
@@ -116,9 +121,23 @@ pub fn is_cluster() -> bool {
     IS_CLUSTER.load(Relaxed)
 }
 
+/// The reply to a blocked connection is kept aside for a while, and may be replaced.
+fn keeps_replies_aside() -> bool {
+    KEEPS_REPLIES_ASIDE.load(Relaxed)
+}
+
 /// A grant is told in the very call that answers a blocked connection, even while a script runs.
 pub fn tells_at_once() -> bool {
     TELLS_AT_ONCE.load(Relaxed)
+}
+
+/// The text of a reply; `None` where it is none.
+pub fn text_of(reply: RedisValue) -> Option<String> {
+    match reply {
+        RedisValue::SimpleString(text) | RedisValue::BulkString(text) => Some(text),
+        RedisValue::StringBuffer(text) => String::from_utf8(text).ok(),
+        _ => None,
+    }
 }
 
 /// No text of ours has a NUL: names are escaped.
@@ -157,8 +176,9 @@ extern "C" fn RedisModule_OnLoad(
         there(raw::RedisModule_GetApi)(c"ValkeyModule_Call".as_ptr(), place)
     };
     IS_VALKEY.store(found == OK, Relaxed);
-    // Valkey says that it is 7.2.4.
-    TELLS_AT_ONCE.store(ctx.api_version() < (7, 4), Relaxed);
+    let version = ctx.server_version();
+    TELLS_AT_ONCE.store(version < (7, 4), Relaxed);
+    KEEPS_REPLIES_ASIDE.store(is_valkey() && version >= (8, 0), Relaxed);
     IS_CLUSTER.store(ctx.flags().contains(ContextFlags::CLUSTER), Relaxed);
     // SAFETY: the server gives `argc` strings that live as long as this call.
     let arguments = unsafe { slice(argv, argc) };

@@ -179,7 +179,7 @@ fn a_script_that_ends_its_callers_session_goes_on_as_its_user_and_is_answered() 
         guest.say_all(&[&format!("EVAL {script} 2 door mark:inside"), "SET mark:after 1"]);
         let words = guest.last_words();
         let Some(Ok(reply)) = words.first() else { panic!("{deed}: {words:?}") };
-        expect_only(&words, &[reply.clone()], deed);
+        expect_only(&words, std::slice::from_ref(reply), deed);
         assert_eq!(client.text("GET mark:inside"), "1", "{deed}");
         assert_eq!(client.number("EXISTS mark:after"), 0, "{deed}");
         assert_eq!(client.text("GET treasure"), "gold", "{deed}");

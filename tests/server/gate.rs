@@ -3,7 +3,8 @@
 
 use crate::support::{Client, Server, Waiter, is_connected, now_ms, until};
 
-/// Two locks that ann holds for two seconds, in which a busy machine shuts the gate, too; bob waits for one, and cid has a ticket for the other.
+/// Two locks that ann holds for two seconds, in which a busy machine shuts the gate, too; bob waits
+/// for one, and cid has a ticket for the other.
 fn waited_for(server: &Server) -> (Client, Waiter) {
     let mut client = server.client();
     client.granted("RLOCK.ACQUIRE door ann LEASE 2000");

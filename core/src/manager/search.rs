@@ -12,7 +12,7 @@ pub trait World {
     /// What is remembered of all locks.
     fn manager<T>(&mut self, see: impl FnOnce(&Manager) -> T) -> T;
     /// The lock at a key, a free one where there is none, and what is remembered of it.
-    fn lock<T>(&mut self, id: &LockId, see: impl FnOnce(&Lock, &Memory, &Manager) -> T) -> T;
+    fn lock<T>(&mut self, id: &LockId, see: impl FnOnce(&Lock, &Memory) -> T) -> T;
 }
 
 /// A wait that is about to begin, or has begun.
@@ -62,7 +62,7 @@ fn nobody_waits_for<W: World>(world: &mut W, wait: Wait<'_>, now: Now, steps: &m
     crowded.is_some_and(|locks| {
         locks.iter().all(|id| {
             steps.take()
-                && world.lock(id, |lock, memory, _| {
+                && world.lock(id, |lock, memory| {
                     lock.nobody_waits_for(memory, wait.owner.as_bytes(), now)
                 })
         })
@@ -87,7 +87,7 @@ impl<W: World> DbWaits<'_, W> {
         if is_seen || !steps.take() {
             return Vec::new();
         }
-        self.world.lock(id, |lock, memory, _| lock.blockers(memory, who, now, seen, steps))
+        self.world.lock(id, |lock, memory| lock.blockers(memory, who, now, seen, steps))
     }
 }
 

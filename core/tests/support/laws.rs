@@ -174,11 +174,11 @@ pub fn every_change_changes(before: &Lock, after: &Lock, input: &Input<'_>, effe
         let promises = is_promise && matches!(change, Change::Held { .. });
         assert!(was != lock || promises, "{change:?} changes nothing");
     }
-    let is_promised = match (input, &effects.reply) {
+    let is_promised = matches!(
+        (input, &effects.reply),
         (Input::Acquire(_) | Input::Park(..), Reply::Granted { .. })
-        | (Input::Renew(_), Reply::Count(1)) => true,
-        _ => false,
-    };
+            | (Input::Renew(_), Reply::Count(1))
+    );
     assert!(!is_promised || !effects.changes.is_empty(), "a promise without an effect: {input:?}");
     assert_eq!(&lock, after, "something changed that was not recorded");
 }

@@ -198,8 +198,9 @@ impl Cluster {
         Cluster::apart(1, &[]).nodes.remove(0)
     }
 
-    /// Nodes that do not know of each other. Where they talk to each other is said, because what the
-    /// server would take, 10 000 above its port, may be in use by anybody's outgoing connection.
+    /// Nodes that do not know of each other. Where they talk to each other is said, because what
+    /// the server would take, 10 000 above its port, may be in use by anybody's outgoing
+    /// connection.
     #[track_caller]
     fn apart(count: usize, settings: &[&str]) -> Cluster {
         let bus_ports: Vec<u16> = (0..count).map(|_| free_port()).collect();

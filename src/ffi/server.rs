@@ -1,0 +1,77 @@
+//! What the server tells of itself.
+
+use super::*;
+
+/// What changed with the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It is a primary from now on, or a replica.
+    Role {
+        /// A primary.
+        is_primary: bool,
+    },
+    /// Its settings, which are being set at this moment.
+    Settings,
+    /// It begins to read its data, or has read them or given up.
+    Loading {
+        /// It is done.
+        is_over: bool,
+    },
+}
+
+/// Tells a field of `INFO` after the other: its name, and its number.
+pub type Fields = fn(&mut dyn FnMut(&str, u64));
+
+impl Ctx {
+    /// Has the server say what changes with it.
+    pub fn watch_server(&self, changed: fn(Change)) {
+        static CHANGED: std::sync::OnceLock<fn(Change)> = std::sync::OnceLock::new();
+        extern "C" fn on_event(
+            _: *mut raw::RedisModuleCtx,
+            event: raw::RedisModuleEvent,
+            what: u64,
+            _: *mut c_void,
+        ) {
+            let change = match event.id {
+                raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED => {
+                    let is_primary = what == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER;
+                    Change::Role { is_primary }
+                }
+                raw::REDISMODULE_EVENT_CONFIG => Change::Settings,
+                _ => {
+                    let is_over = what == raw::REDISMODULE_SUBEVENT_LOADING_ENDED
+                        || what == raw::REDISMODULE_SUBEVENT_LOADING_FAILED;
+                    Change::Loading { is_over }
+                }
+            };
+            CHANGED.get().into_iter().for_each(|changed| changed(change));
+        }
+        CHANGED.get_or_init(|| changed);
+        for id in [
+            raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
+            raw::REDISMODULE_EVENT_CONFIG,
+            raw::REDISMODULE_EVENT_LOADING,
+        ] {
+            let event = raw::RedisModuleEvent { id, dataver: 1 };
+            raw::subscribe_to_server_event(self.0, event, Some(on_event));
+        }
+    }
+
+    /// Has the server ask for the fields of the module's section of `INFO`.
+    pub fn answer_info(&self, fields: Fields) {
+        static FIELDS: std::sync::OnceLock<Fields> = std::sync::OnceLock::new();
+        extern "C" fn on_info(ctx: *mut raw::RedisModuleInfoCtx, for_crash_report: c_int) {
+            // Whatever crashed may have left our state in the midst of a change.
+            if for_crash_report != 0 {
+                return;
+            }
+            raw::add_info_section(ctx, None);
+            let mut tell = |name: &str, value| {
+                raw::add_info_field_unsigned_long_long(ctx, name, value);
+            };
+            FIELDS.get().into_iter().for_each(|fields| fields(&mut tell));
+        }
+        FIELDS.get_or_init(|| fields);
+        raw::register_info_function(self.0, Some(on_info));
+    }
+}
