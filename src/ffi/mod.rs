@@ -8,6 +8,7 @@
 //! it keeps.
 #![allow(unsafe_code)]
 
+#[cfg(not(test))]
 mod allocator;
 mod blocked;
 mod clients;
