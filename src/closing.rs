@@ -11,9 +11,9 @@
 //! others by the bytes of its words until then.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rlock_core::ClientId;
 
@@ -24,7 +24,13 @@ use crate::timers::PORTION;
 /// Closing is on its way.
 static IS_COMING: AtomicBool = AtomicBool::new(false);
 
+/// The reply to a flush is waited for so long, once the flush is done: a client that does not read
+/// is closed all the same.
+const REPLY: Duration = Duration::from_millis(20);
+
 thread_local! {
+    /// Since when the reply to their flush is on its way.
+    static REPLYING: RefCell<BTreeMap<ClientId, Instant>> = const { RefCell::new(BTreeMap::new()) };
     /// On Redis 7.0: those that are closed later.
     static LATER: RefCell<BTreeSet<ClientId>> = const { RefCell::new(BTreeSet::new()) };
 }
@@ -94,8 +100,7 @@ fn close(ctx: &Ctx) {
     let mut later = Vec::new();
     while let Some(client) = state::with(|state| state.manager.next_to_close()) {
         let line = ctx.describe_client(client.get()).unwrap_or_default();
-        if is_blocked(&line) && empties(&line) {
-            // Redis 8 flushes in another thread, and has its reply to come.
+        if is_replying(client, &line) {
             later.push(client);
             continue;
         }
@@ -111,6 +116,7 @@ fn close(ctx: &Ctx) {
         LATER.with_borrow(|all| all.iter().copied().filter(is_closing).collect())
     });
     LATER.set(closing);
+    REPLYING.with_borrow_mut(|all| all.retain(|client, _| later.contains(client)));
     let is_patient = !later.is_empty() && !state::with(|state| state.manager.has_to_close());
     state::with(|state| state.manager.close_later(later));
     if state::with(|state| state.manager.has_to_close()) {
@@ -163,6 +169,21 @@ fn see_who_flushed() {
             LATER.with_borrow_mut(|later| later.insert(client));
         }
     }
+}
+
+/// It flushes in another thread, as Redis 7.4 and later do, or what it is told is not written yet.
+fn is_replying(client: ClientId, line: &str) -> bool {
+    let is_written = field(line, "obl") == Some("0") && field(line, "oll") == Some("0");
+    if !empties(line) || is_written && !is_blocked(line) {
+        return false;
+    }
+    REPLYING.with_borrow_mut(|all| {
+        if is_blocked(line) {
+            all.remove(&client);
+            return true;
+        }
+        all.entry(client).or_insert_with(Instant::now).elapsed() < REPLY
+    })
 }
 
 /// It runs no command now: it is blocked, or no word of a command has come from it. In the server's

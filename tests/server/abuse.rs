@@ -260,8 +260,8 @@ fn waiters_that_come_and_go_leave_no_memory_behind() {
     let server = Server::start();
     let mut client = server.client();
     client.granted("RLOCK.ACQUIRE door ann LEASE 600000");
-    let mut waiters: Vec<Waiter> = (0..50).map(|_| Waiter::connect(&server)).collect();
-    let mut come_and_go = |rounds: usize| {
+    let come_and_go = |rounds: usize| {
+        let mut waiters: Vec<Waiter> = (0..50).map(|_| Waiter::connect(&server)).collect();
         for round in 0..rounds {
             for (number, waiter) in waiters.iter_mut().enumerate() {
                 waiter.say(&match number % 4 {
@@ -284,6 +284,8 @@ fn waiters_that_come_and_go_leave_no_memory_behind() {
             let gauges = ["rlock_waiters", "rlock_tickets"];
             gauges.iter().all(|gauge| client.info_number("rlock", gauge) == 0)
                 && client.number("DBSIZE") == 1
+                // The server's own buffers of the others are none of ours.
+                && client.info_number("clients", "connected_clients") == 1
         });
         used(&mut client)
     };

@@ -145,6 +145,22 @@ fn who_ends_its_own_session_hears_so_and_what_it_sent_behind_it_is_not_run() {
 }
 
 #[test]
+fn who_flushes_its_own_session_is_told_so_each_time() {
+    let server = Server::start();
+    let mut client = server.client();
+    let keys = (0..3000).map(|n| format!("{n} {n}")).collect::<Vec<_>>().join(" ");
+    for round in 0..10 * ROUNDS {
+        // A flush in another thread takes a moment.
+        client.ask(&format!("MSET {keys}"));
+        let mut ann = Waiter::connect(&server);
+        ann.number(HOLD);
+        ann.say_all(&["FLUSHALL", "SET after 1"]);
+        expect_only(&ann.last_words(), &[Value::Okay], &format!("round {round}"));
+        assert_eq!(client.number("EXISTS after"), 0, "round {round}");
+    }
+}
+
+#[test]
 fn a_transaction_that_ends_its_callers_session_is_run_to_its_end_and_nothing_behind_it() {
     let (words, is_there, server) = told(&["MULTI", "DEL door", "SET inside 1", "EXEC"]);
     let done = Value::Array(vec![Value::Int(1), Value::Okay]);
