@@ -9,7 +9,7 @@ use crate::call::{Call, Serve, line};
 use crate::executor;
 use crate::ffi::Ctx;
 use crate::metrics::{self, Metric};
-use crate::show::{Describe, Queues};
+use crate::show::{Describe, Place, Queues};
 use crate::{parking, reply, state};
 
 /// Registers every command.
@@ -28,6 +28,7 @@ pub fn register(ctx: &Ctx) -> Result<(), String> {
     add::<Holds>(ctx)?;
     add::<Check>(ctx)?;
     add::<Describe>(ctx)?;
+    add::<Place>(ctx)?;
     add::<Queues>(ctx)?;
     add::<Help>(ctx)?;
     add::<Apply>(ctx)
@@ -52,14 +53,18 @@ impl Serve for AcquireLock {
             (None, Some(window)) => Patience::Ticket(window),
             (None, None) => Patience::None,
         };
+        // A limit is one of readers.
+        let mode = if said.limit.is_some() { Mode::Read } else { Mode::Write };
         let ask = Acquire {
             owner: said.owner,
-            mode: said.mode.unwrap_or(Mode::Write),
+            mode: said.mode.unwrap_or(mode),
             lease: said.lease,
             upgrade: said.upgrade,
+            limit: said.limit,
             depth: said.depth,
             session,
             patience,
+            max_queue: said.max_queue,
         };
         let key = call.key()?;
         let mut reply = executor::decide(ctx, key, Input::Acquire(ask)).map_err(line)?;

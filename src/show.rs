@@ -1,7 +1,7 @@
 //! What an operator sees: how a lock is held and who waits for it.
 
 use rlock_core::grammar::{Command, commands};
-use rlock_core::{Kind, Mode};
+use rlock_core::{ClientId, Kind, Mode};
 
 use crate::call::{Call, Serve};
 use crate::ffi::Ctx;
@@ -55,6 +55,7 @@ impl Serve for Describe {
                 let kind = if entry.kind == Kind::Ticket { "queue" } else { "block" };
                 let waited_ms = now.us().saturating_sub(entry.since.us()) / 1000;
                 let left_ms = entry.ends_at.map_or(Field::Number(-1), |at| number(at.left_at(now)));
+                let blocked = entry.client.filter(|_| entry.kind != Kind::Ticket);
                 vec![
                     ("owner", Field::Bytes(entry.owner.as_bytes().to_vec())),
                     ("mode", Field::Word(entry.mode.lower())),
@@ -62,6 +63,8 @@ impl Serve for Describe {
                     ("turn", Field::Number((has_turn && !has_void_turns).into())),
                     ("waited-ms", number(waited_ms)),
                     ("left-ms", left_ms),
+                    ("limit", number(entry.limit.map_or(0, |limit| limit.get().into()))),
+                    ("client", number(blocked.map_or(0, ClientId::get))),
                 ]
             });
             (queue.len(), rows.collect())
@@ -98,6 +101,32 @@ fn reply_rows(ctx: &Ctx, rows: Vec<Row>) {
                 Field::Number(value) => ctx.reply_integer(value),
             }
         }
+    }
+}
+
+/// `RLOCK.PLACE`
+pub struct Place;
+
+impl Serve for Place {
+    const COMMAND: &'static Command = &commands::PLACE;
+
+    fn serve(call: &Call<'_>) -> Result<(), String> {
+        if !state::with(|state| state.manager.is_primary()) {
+            return Err("ERR this server is a replica: only the primary knows who waits".into());
+        }
+        let (db, now) = (call.ctx.selected_db(), state::now());
+        let place = call.look(|lock| {
+            state::with(|state| {
+                let memory = state.manager.memory(db, call.said.key)?;
+                let (place, is_turn) = memory.queue.place(call.said.owner)?;
+                Some(if is_turn && !lock.has_void_turns(memory, now) { 0 } else { place })
+            })
+        })?;
+        match place {
+            Some(place) => call.reply_count(u64::try_from(place).unwrap_or(u64::MAX)),
+            None => call.ctx.reply_null(),
+        }
+        Ok(())
     }
 }
 

@@ -222,7 +222,8 @@ impl Town {
 
 fn acquire(owner: &[u8], mode: Mode, patience: Patience) -> Acquire<'_> {
     let lease = LEASE;
-    Acquire { owner, mode, lease, upgrade: false, depth: None, session: None, patience }
+    let (upgrade, limit, depth, session, max_queue) = (false, None, None, None, None);
+    Acquire { owner, mode, lease, upgrade, limit, depth, session, patience, max_queue }
 }
 
 fn name(number: u64) -> [u8; 8] {

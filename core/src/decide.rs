@@ -7,6 +7,7 @@ use crate::input::{
 };
 use crate::queue::{Entry, Kind, Place};
 use crate::refusal::{Instead, Refusal};
+use crate::way::{Wish, is_behind, is_reached};
 use crate::{Change, End, EpochMs, Hold, LeaseMs, Lock, Memory, Mode, Now, Token, WaiterId};
 
 impl Lock {
@@ -108,25 +109,34 @@ impl Lock {
         if is_upgrade && !ask.upgrade {
             return Err(Reply::Refused(Refusal::UpgradeWouldDeadlock));
         }
+        let wish = Wish::from(ask);
         let ticket = memory.queue.ticket_of(ask.owner);
+        let turn = ticket.filter(|place| memory.queue.has_turn(*place));
         // Without QUEUE and BLOCK a ticket counts only when it has its turn.
-        let place = match ask.patience {
-            Patience::None => ticket.filter(|place| memory.queue.has_turn(*place)),
-            _ => ticket,
-        };
-        let until = self.in_the_way(ask.owner, ask.mode, ask.upgrade);
+        let place = if ask.patience == Patience::None { turn } else { ticket };
         let owns_write = self.holders.hold(ask.owner, Mode::Write).is_some();
-        if owns_write || (until.is_none() && is_reached(memory, ask.mode, is_upgrade, place)) {
+        if owns_write
+            || self.in_the_way(wish).is_none()
+                && is_reached(memory, ask.mode, is_upgrade, place)
+                && self.has_room(memory, wish, turn)
+        {
             return Ok(());
         }
-        if is_upgrade && self.is_upgraded_by_another(ask.owner, memory) {
+        let is_second = is_upgrade && self.is_upgraded_by_another(ask.owner, memory);
+        let is_behind = is_second || is_behind(memory, is_upgrade, ticket);
+        let wait_ms = self.known_wait(memory, wish, is_behind, moment.now);
+        if ask.patience != Patience::None
+            && ticket.is_none()
+            && ask.max_queue.is_some_and(|max| memory.queue.len() >= max)
+        {
+            return Err(Reply::NotNow { wait_ms });
+        }
+        if is_second {
             return Err(match ask.patience {
-                Patience::None => Reply::NotNow { wait_ms: None },
+                Patience::None => Reply::NotNow { wait_ms },
                 _ => Reply::Refused(Refusal::SecondUpgrade),
             });
         }
-        let is_behind = is_behind(memory, is_upgrade, ticket);
-        let wait_ms = known_wait(memory, until, is_behind, moment.now);
         match ask.patience {
             Patience::None => Err(Reply::NotNow { wait_ms }),
             Patience::Block => Err(Reply::MustWait { wait_ms }),
@@ -138,18 +148,6 @@ impl Lock {
                 self.stand(memory, ticket, Entry::new(ask, Kind::Ticket, ends_at, moment.now));
                 Err(Reply::NotNow { wait_ms })
             }
-        }
-    }
-
-    /// The latest deadline of those who keep a caller out; `None` if nobody does.
-    pub(crate) fn in_the_way(&self, owner: &[u8], mode: Mode, upgrade: bool) -> Option<EpochMs> {
-        match mode {
-            Mode::Read => match self.holders.writer() {
-                Some((writer, hold)) if writer.as_bytes() != owner => Some(hold.deadline),
-                _ => None,
-            },
-            Mode::Write if upgrade => self.holders.latest_deadline_beside(owner),
-            Mode::Write => self.holders.latest_deadline(),
         }
     }
 
@@ -393,33 +391,6 @@ impl Input<'_> {
     const fn is_by_itself(&self) -> bool {
         matches!(self, Input::Tick | Input::Changed)
     }
-}
-
-/// Somebody comes before this place; before a newcomer, if `None`.
-pub(crate) fn is_behind(memory: &Memory, is_upgrade: bool, place: Option<Place>) -> bool {
-    memory.queue.has_turn_before(place) || !is_upgrade && memory.queue.has_line_before(place)
-}
-
-/// Milliseconds until the latest deadline in the way, where that says when the lock is free.
-pub(crate) fn known_wait(
-    memory: &Memory,
-    until: Option<EpochMs>,
-    is_behind: bool,
-    now: Now,
-) -> Option<u64> {
-    until.filter(|_| !is_behind && memory.sessions.is_empty()).map(|until| until.wait_from(now))
-}
-
-/// Nobody comes before this place (a newcomer's, if `None`) for this mode.
-fn is_reached(memory: &Memory, mode: Mode, is_upgrade: bool, place: Option<Place>) -> bool {
-    let queue = &memory.queue;
-    let is_blocked_by_turn = match mode {
-        Mode::Read => queue.turn_mode() == Some(Mode::Write),
-        Mode::Write => true,
-    };
-    let turn = queue.has_turn_before(place) && is_blocked_by_turn;
-    let line = queue.has_line_before(place) && !is_upgrade;
-    !turn && !line
 }
 
 pub(crate) fn wake(waiter: WaiterId, reply: Reply, entry: &Entry, now: Now) -> Wake {

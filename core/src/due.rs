@@ -1,9 +1,10 @@
 //! What comes due by itself: leases, sessions and waits that end, sessions that are renewed, and
 //! what remains to be done where nothing may be written.
 
-use crate::decide::{is_behind, known_wait, wake};
+use crate::decide::wake;
 use crate::input::{Dismissed, Effects, Moment, Reply, Wake};
 use crate::queue::{Entry, Kind, Place};
+use crate::way::is_behind;
 use crate::{ClientId, End, EpochMs, Lock, Memory, Now, Refusal, Token, WaiterId};
 
 impl Lock {
@@ -13,10 +14,7 @@ impl Lock {
         if memory.unfinished.is_some() {
             return memory.unfinished;
         }
-        let head = memory
-            .queue
-            .head()
-            .and_then(|(_, head)| self.in_the_way(head.owner.as_bytes(), head.mode, head.upgrade));
+        let head = memory.queue.head().and_then(|(_, head)| self.next_opening(memory, head.into()));
         let next = [memory.queue.next_look(), memory.sessions.next_renewal(), head];
         next.into_iter().flatten().min()
     }
@@ -57,7 +55,7 @@ impl Lock {
         effects.wakes.extend(wakes);
     }
 
-    /// Milliseconds until the latest deadline in the way of somebody who waits.
+    /// As [`Lock::known_wait`], of somebody who waits.
     pub(crate) fn known_wait_at(
         &self,
         memory: &Memory,
@@ -65,8 +63,7 @@ impl Lock {
         entry: &Entry,
         now: Now,
     ) -> Option<u64> {
-        let until = self.in_the_way(entry.owner.as_bytes(), entry.mode, entry.upgrade);
-        known_wait(memory, until, is_behind(memory, false, Some(place)), now)
+        self.known_wait(memory, entry.into(), is_behind(memory, false, Some(place)), now)
     }
 
     /// What a blocked connection is told whose wait ends now, other than by its grant: as
@@ -81,8 +78,7 @@ impl Lock {
     /// given up with the next input.
     pub fn has_void_turns(&self, memory: &Memory, now: Now) -> bool {
         memory.queue.first_turn().is_some_and(|turn| {
-            let in_the_way = self.in_the_way(turn.owner.as_bytes(), turn.mode, turn.upgrade);
-            in_the_way.is_some_and(|until| !until.is_over_at(now))
+            self.in_the_way(turn.into()).is_some_and(|until| !until.is_over_at(now))
         })
     }
 

@@ -3,6 +3,8 @@
 
 pub mod commands;
 
+use std::num::NonZeroU32;
+
 use crate::text::quoted;
 use crate::{LeaseMs, Mode, Owner, Token};
 
@@ -11,6 +13,8 @@ use crate::{LeaseMs, Mode, Owner, Token};
 pub struct Command {
     /// Its name, upper case.
     pub name: &'static str,
+    /// The version in which it came.
+    pub since: &'static str,
     /// One sentence.
     pub summary: &'static str,
     /// Its cost.
@@ -72,6 +76,8 @@ pub enum Word {
     Write,
     /// `LEASE ms`
     Lease,
+    /// `LIMIT n`
+    Limit,
     /// `TOKEN t`
     Token,
     /// `DEPTH n`, from 1
@@ -88,6 +94,8 @@ pub enum Word {
     Block,
     /// `QUEUE ms`
     Queue,
+    /// `MAXQUEUE n`
+    MaxQueue,
     /// `SESSION`
     Session,
     /// `HOLDERS n`
@@ -105,6 +113,7 @@ impl Word {
             Self::Read => "READ",
             Self::Write => "WRITE",
             Self::Lease => "LEASE",
+            Self::Limit => "LIMIT",
             Self::Token => "TOKEN",
             Self::Depth | Self::DownTo => "DEPTH",
             Self::All => "ALL",
@@ -112,6 +121,7 @@ impl Word {
             Self::WithTtl => "WITHTTL",
             Self::Block => "BLOCK",
             Self::Queue => "QUEUE",
+            Self::MaxQueue => "MAXQUEUE",
             Self::Session => "SESSION",
             Self::Holders => "HOLDERS",
             Self::Waiters => "WAITERS",
@@ -124,7 +134,21 @@ impl Word {
         match self {
             Self::Lease | Self::Block | Self::Queue => Some("ms"),
             Self::Token => Some("t"),
-            Self::Depth | Self::DownTo | Self::Holders | Self::Waiters | Self::Count => Some("n"),
+            Self::Limit
+            | Self::MaxQueue
+            | Self::Depth
+            | Self::DownTo
+            | Self::Holders
+            | Self::Waiters
+            | Self::Count => Some("n"),
+            _ => None,
+        }
+    }
+
+    /// The version in which it came, where that is not the command's.
+    pub const fn since(self) -> Option<&'static str> {
+        match self {
+            Self::Limit | Self::MaxQueue => Some("0.2.0"),
             _ => None,
         }
     }
@@ -139,6 +163,8 @@ impl Word {
                 | (Self::DownTo, Self::All)
                 | (Self::Block, Self::Queue)
                 | (Self::Queue, Self::Block)
+                | (Self::Limit, Self::Write | Self::Upgrade)
+                | (Self::Write | Self::Upgrade, Self::Limit)
         )
     }
 
@@ -176,6 +202,10 @@ pub struct Arguments<'a> {
     pub lease: LeaseMs,
     /// `TOKEN`, or the token among the required arguments.
     pub token: Option<Token>,
+    /// `LIMIT`
+    pub limit: Option<NonZeroU32>,
+    /// `MAXQUEUE`
+    pub max_queue: Option<usize>,
     /// `DEPTH`.
     pub depth: Option<u16>,
     /// `ALL`
@@ -210,6 +240,12 @@ const BLOCK_MS_MAX: u64 = LeaseMs::MAX.get();
 
 /// A client that asks less often than once a minute holds up everybody behind it for as long.
 const QUEUE_MS_MAX: u64 = 60_000;
+
+/// Permits of one lock: more holds than a server has room for in one value.
+const LIMIT_MAX: u64 = 1_000_000;
+
+/// As many tickets as `rlock.max-tickets` allows by default.
+const MAXQUEUE_MAX: u64 = 1_000_000;
 
 /// A session is renewed every third of its lease: below a second that would be traffic.
 /// Milliseconds.
@@ -270,6 +306,8 @@ impl Command {
             mode: None,
             lease: limits.default_lease.min(limits.max_lease),
             token: None,
+            limit: None,
+            max_queue: None,
             depth: None,
             all: false,
             upgrade: false,
@@ -333,6 +371,8 @@ impl Word {
             Self::Lease => (1, limits.max_lease.get(), " milliseconds"),
             Self::Block => (0, BLOCK_MS_MAX, " milliseconds"),
             Self::Queue => (1, QUEUE_MS_MAX, " milliseconds"),
+            Self::Limit => (1, LIMIT_MAX, " permits"),
+            Self::MaxQueue => (0, MAXQUEUE_MAX, " waiters"),
             Self::Holders => (0, LISTED_MAX, " holders"),
             Self::Waiters => (0, LISTED_MAX, " waiters"),
             Self::Count => (1, 1000, ""),
@@ -394,6 +434,14 @@ impl<'a> Arguments<'a> {
             Word::Session => self.session = true,
             Word::Block => self.block_ms = Some(word.number(given, limits)?),
             Word::Queue => self.queue = LeaseMs::new(word.number(given, limits)?),
+            Word::Limit => {
+                let limit = word.number(given, limits)?;
+                self.limit = u32::try_from(limit).ok().and_then(NonZeroU32::new);
+            }
+            Word::MaxQueue => {
+                let most = word.number(given, limits)?;
+                self.max_queue = Some(usize::try_from(most).unwrap_or(usize::MAX));
+            }
             Word::Holders => {
                 let holders = word.number(given, limits)?;
                 self.holders = usize::try_from(holders).unwrap_or(usize::MAX);

@@ -157,6 +157,15 @@ impl Holders {
         }
     }
 
+    /// Number of owners that hold READ.
+    pub(crate) fn reader_count(&self) -> usize {
+        match self {
+            Self::Free | Self::Sole(_, Grip::Write(_)) => 0,
+            Self::Sole(..) => 1,
+            Self::Shared(readers) => readers.len(),
+        }
+    }
+
     pub(crate) fn hold(&self, owner: &[u8], mode: Mode) -> Option<&Hold> {
         match self {
             Self::Sole(holder, grip) if holder.as_bytes() == owner => grip.get(mode),
@@ -238,6 +247,26 @@ impl Holders {
             Self::Shared(readers) => readers.latest_deadline_beside(owner),
             _ => self.latest_deadline(),
         }
+    }
+
+    /// When the first hold is over.
+    pub(crate) fn earliest_deadline(&self) -> Option<EpochMs> {
+        self.by_deadline().map(|(deadline, _)| deadline).next()
+    }
+
+    /// When each hold is over, the earliest first.
+    pub(crate) fn by_deadline(&self) -> impl Iterator<Item = (EpochMs, Token)> {
+        let (sole, shared) = match self {
+            Self::Free => ([None, None], None),
+            Self::Sole(_, grip) => {
+                let mut pair =
+                    grip.pair().map(|at| at.map(|(_, hold)| (hold.deadline, hold.token)));
+                pair.sort_unstable();
+                (pair, None)
+            }
+            Self::Shared(readers) => ([None, None], Some(readers.by_deadline())),
+        };
+        sole.into_iter().flatten().chain(shared.into_iter().flatten())
     }
 
     /// Bytes on the heap, about: what `MEMORY USAGE` tells.

@@ -1,5 +1,7 @@
 //! What can happen to a lock, and what comes of it.
 
+use std::num::NonZeroU32;
+
 use smallvec::SmallVec;
 
 use crate::{
@@ -83,12 +85,16 @@ pub struct Acquire<'a> {
     pub lease: LeaseMs,
     /// Whether WRITE may be put on top of the owner's READ.
     pub upgrade: bool,
+    /// READ only beside fewer than so many other owners' READ.
+    pub limit: Option<NonZeroU32>,
     /// The depth to be at afterwards, from 1; `None` is one more than now.
     pub depth: Option<u16>,
     /// The connection that the hold is to be tied to.
     pub session: Option<ClientId>,
     /// What to do when somebody is in the way.
     pub patience: Patience,
+    /// A new place in the queue is only taken while fewer than so many wait.
+    pub max_queue: Option<usize>,
 }
 
 /// What a caller does when somebody is in the way.

@@ -40,6 +40,7 @@ pub mod snapshot;
 pub mod text;
 mod units;
 pub mod waits_for;
+mod way;
 
 pub use change::{Change, End, Event};
 pub use holders::{Hold, Mode};
@@ -49,7 +50,8 @@ pub use input::{
 };
 pub use lock::Lock;
 pub use memory::Memory;
-pub use queue::{ClientId, Entry, Kind, Queue, WaiterId};
+pub use queue::{Entry, Kind, Queue};
 pub use refusal::{Instead, Refusal};
 pub use sessions::{Session, Sessions};
-pub use units::{EpochMs, LeaseMs, Now, Owner, Token, Tokens};
+pub use units::{ClientId, EpochMs, LeaseMs, Now, Owner, Token, Tokens, WaiterId};
+pub use way::Wish;

@@ -466,6 +466,6 @@ impl Manager {
 /// The line of an owner that asks, as [`Wait::stand`].
 impl<'a> From<&Acquire<'a>> for crate::waits_for::Stand<'a> {
     fn from(ask: &Acquire<'a>) -> Self {
-        Self::Asking(ask.owner, ask.mode, ask.upgrade)
+        Self::Asking(ask.into())
     }
 }

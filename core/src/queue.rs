@@ -6,47 +6,11 @@
 //! ends is one place, so that turns are given and given up without moving anybody. No operation's
 //! cost grows with the number of those who wait beyond O(log n).
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::num::NonZeroU64;
+use std::collections::{BTreeMap, BTreeSet, btree_map};
+use std::num::NonZeroU32;
 use std::ops::Bound::{self, Excluded, Unbounded};
 
-use crate::{Acquire, EpochMs, LeaseMs, Mode, Now, Owner};
-
-/// A blocked connection's wait, told apart from every other wait of this process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct WaiterId(NonZeroU64);
-
-impl WaiterId {
-    /// The number; never 0, so that one who has none costs no more memory.
-    pub const fn get(self) -> u64 {
-        self.0.get()
-    }
-}
-
-impl From<u64> for WaiterId {
-    /// 0 is nobody's number, and taken for 1.
-    fn from(number: u64) -> Self {
-        Self(NonZeroU64::new(number).unwrap_or(NonZeroU64::MIN))
-    }
-}
-
-/// A connection, by the server's number for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ClientId(NonZeroU64);
-
-impl ClientId {
-    /// The number; never 0, so that one who has none costs no more memory.
-    pub const fn get(self) -> u64 {
-        self.0.get()
-    }
-}
-
-impl From<u64> for ClientId {
-    /// 0 is nobody's number, and taken for 1.
-    fn from(number: u64) -> Self {
-        Self(NonZeroU64::new(number).unwrap_or(NonZeroU64::MIN))
-    }
-}
+use crate::{Acquire, ClientId, EpochMs, LeaseMs, Mode, Now, Owner, WaiterId};
 
 /// How one waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +32,8 @@ pub struct Entry {
     pub lease: LeaseMs,
     /// May put WRITE on top of the owner's READ.
     pub upgrade: bool,
+    /// READ only beside fewer than so many other owners' READ.
+    pub limit: Option<NonZeroU32>,
     /// The depth to be at, as [`Acquire::depth`].
     pub depth: Option<u16>,
     /// Parked, or asking again.
@@ -92,6 +58,7 @@ impl Entry {
             mode: ask.mode,
             lease: ask.lease,
             upgrade: ask.upgrade,
+            limit: ask.limit,
             depth: ask.depth,
             kind,
             ends_at,
@@ -121,8 +88,17 @@ impl Place {
     /// it.
     const GAP: i64 = 1 << 20;
 
+    /// So many places are counted together, but for upgraders: far fewer than wait, far fewer than
+    /// such counts.
+    const COUNTED: i64 = Self::GAP << 8;
+
     const fn after(self) -> Self {
         Self(self.0.saturating_add(Self::GAP))
+    }
+
+    /// The first of the places that are counted together with this one.
+    const fn counted_from(self) -> Self {
+        Self(self.0.saturating_sub(self.0.rem_euclid(Self::COUNTED)))
     }
 
     /// Before this one and behind `other`; `None` where there is no room.
@@ -146,6 +122,8 @@ pub struct Queue {
     by_look: BTreeSet<(EpochMs, Place)>,
     by_waiter: BTreeMap<WaiterId, Place>,
     by_client: BTreeSet<(ClientId, Place)>,
+    /// How many wait at [`Place::counted_from`] and behind; empty while few wait.
+    counts: BTreeMap<Place, usize>,
 }
 
 impl Queue {
@@ -205,6 +183,34 @@ impl Queue {
         range.take_while(move |(place, _)| !past(place)).map(|(place, entry)| (*place, entry))
     }
 
+    /// Number of those who are served before this place. Goes through a few hundred places, and one
+    /// count for each 256 others.
+    pub(crate) fn rank(&self, place: Place) -> usize {
+        if self.counts.is_empty() {
+            return self.entries.range(..place).count();
+        }
+        let from = place.counted_from();
+        let counted = self.counts.range(..from).map(|(_, count)| *count);
+        counted.fold(self.entries.range(from..place).count(), usize::saturating_add)
+    }
+
+    /// Number of tickets whose turn to READ has come.
+    pub(crate) fn read_turn_count(&self) -> usize {
+        match (self.turn_mode(), self.turns_end) {
+            (Some(Mode::Read), Some(end)) => {
+                self.rank(end).saturating_add(self.entries.contains_key(&end).into())
+            }
+            _ => 0,
+        }
+    }
+
+    /// The owner's first place in the order in which all are served, 1 is the first, and whether
+    /// its turn has come; `None` if it does not wait.
+    pub fn place(&self, owner: &[u8]) -> Option<(usize, bool)> {
+        let (place, _) = self.first_of(owner)?;
+        Some((self.rank(place).saturating_add(1), self.is_turn(place)))
+    }
+
     /// For what the turns are that were given; `None` where none was.
     pub(crate) fn turn_mode(&self) -> Option<Mode> {
         self.first_turn().map(|entry| entry.mode)
@@ -214,6 +220,16 @@ impl Queue {
     pub(crate) fn first_turn(&self) -> Option<&Entry> {
         let (place, entry) = self.entries.first_key_value()?;
         self.is_turn(*place).then_some(entry)
+    }
+
+    /// Where the owner of this ticket stands who asks for something else: a turn is given up, and
+    /// upgraders stand before it then.
+    pub(crate) fn stands_at(&self, place: Place) -> Place {
+        if !self.is_turn(place) {
+            return place;
+        }
+        let upgraders = self.line_between(None, None).take_while(|(_, entry)| entry.is_in_front);
+        upgraders.last().map_or(place, |(last, _)| Place(last.0.saturating_add(1)))
     }
 
     /// First in line.
@@ -334,6 +350,23 @@ impl Queue {
         }
     }
 
+    /// So few are counted one by one.
+    const UNCOUNTED_MAX: usize = 512;
+
+    fn count(&mut self, place: Place) {
+        let count = self.counts.entry(place.counted_from()).or_default();
+        *count = count.saturating_add(1);
+    }
+
+    fn uncount(&mut self, place: Place) {
+        if let btree_map::Entry::Occupied(mut count) = self.counts.entry(place.counted_from()) {
+            *count.get_mut() = count.get().saturating_sub(1);
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
+
     /// At this place, which is nobody's.
     fn put(&mut self, place: Place, mut entry: Entry) {
         self.by_owner.insert((Owner::hash_of(entry.owner.as_bytes()), place));
@@ -343,12 +376,21 @@ impl Queue {
         }
         Self::index_blocked(&mut self.by_waiter, &mut self.by_client, place, &entry);
         self.entries.insert(place, entry);
+        if !self.counts.is_empty() {
+            self.count(place);
+        } else if self.entries.len() > Self::UNCOUNTED_MAX {
+            let places: Vec<Place> = self.entries.keys().copied().collect();
+            places.into_iter().for_each(|place| self.count(place));
+        }
     }
 
     pub(crate) fn remove(&mut self, place: Place) -> Option<Entry> {
         let entry = self.entries.remove(&place)?;
         if self.entries.is_empty() {
             self.turns_end = None;
+            self.counts.clear();
+        } else if !self.counts.is_empty() {
+            self.uncount(place);
         }
         self.by_owner.remove(&(Owner::hash_of(entry.owner.as_bytes()), place));
         if let Some(look_at) = entry.look_at {

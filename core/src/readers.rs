@@ -53,6 +53,11 @@ impl Readers {
         self.by_token.values().map(|(owner, hold)| (owner, hold))
     }
 
+    /// The earliest deadline first.
+    pub(crate) fn by_deadline(&self) -> impl Iterator<Item = (EpochMs, Token)> {
+        self.by_deadline.iter().copied()
+    }
+
     pub(crate) fn first_over(&self, now: Now) -> Option<Token> {
         let (deadline, token) = self.by_deadline.first()?;
         deadline.is_over_at(now).then_some(*token)

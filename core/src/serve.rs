@@ -28,8 +28,7 @@ impl Lock {
                 Mode::Read => memory.queue.turn_mode() == Some(Mode::Write),
                 Mode::Write => memory.queue.turn_mode().is_some(),
             };
-            let owner = head.owner.as_bytes();
-            if waits_for_turn || self.in_the_way(owner, head.mode, head.upgrade).is_some() {
+            if waits_for_turn || self.is_shut_to(memory, head.into()) {
                 return;
             }
             if !moment.take() {

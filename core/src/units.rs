@@ -265,3 +265,39 @@ impl Clone for Owner {
         Self(SmallVec::from_slice(self.as_bytes()))
     }
 }
+
+/// A blocked connection's wait, told apart from every other wait of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WaiterId(NonZeroU64);
+
+impl WaiterId {
+    /// The number; never 0, so that one who has none costs no more memory.
+    pub const fn get(self) -> u64 {
+        self.0.get()
+    }
+}
+
+impl From<u64> for WaiterId {
+    /// 0 is nobody's number, and taken for 1.
+    fn from(number: u64) -> Self {
+        Self(NonZeroU64::new(number).unwrap_or(NonZeroU64::MIN))
+    }
+}
+
+/// A connection, by the server's number for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId(NonZeroU64);
+
+impl ClientId {
+    /// The number; never 0, so that one who has none costs no more memory.
+    pub const fn get(self) -> u64 {
+        self.0.get()
+    }
+}
+
+impl From<u64> for ClientId {
+    /// 0 is nobody's number, and taken for 1.
+    fn from(number: u64) -> Self {
+        Self(NonZeroU64::new(number).unwrap_or(NonZeroU64::MIN))
+    }
+}

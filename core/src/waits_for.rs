@@ -1,14 +1,17 @@
 //! Which owner waits for which: cycles, found before the last of them blocks.
 //!
 //! A blocked owner waits for the holders in its way and for the blocked owners ahead of it, but a
-//! reader not for readers. Tickets wait for nobody, and nobody waits for a ticket: their owners are
-//! free to act.
+//! reader not for readers, but for those of them that ask under a limit: they stop whoever stands
+//! behind them. Such a one waits for those who hold READ only where all of them must leave, because
+//! otherwise any of them will do. Tickets wait for nobody, and nobody waits for a ticket: their
+//! owners are free to act.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroU32;
 
 use crate::queue::{Kind, Place};
 use crate::text::quoted;
-use crate::{Lock, Memory, Mode, Now, Owner, WaiterId};
+use crate::{Lock, Memory, Mode, Now, Owner, WaiterId, Wish};
 
 /// Locks, holders and waiters that one search looks at before it gives up: it runs inside a
 /// command.
@@ -80,8 +83,8 @@ pub enum Search<W> {
 pub enum Stand<'a> {
     /// The parked connection with this number.
     Parked(WaiterId),
-    /// The owner of a request, with its mode and whether it may upgrade.
-    Asking(&'a [u8], Mode, bool),
+    /// Whoever asks for this.
+    Asking(Wish<'a>),
 }
 
 /// One owner of a path: by which wait it waits, for whom, and what was not looked at yet.
@@ -157,27 +160,40 @@ pub fn log_line(cycle: &[(Owner, &[u8])], unsaid: u64) -> String {
 
 /// Where somebody stands as far as others are waited for.
 struct Stance<'a> {
-    owner: &'a [u8],
-    mode: Mode,
+    wish: Wish<'a>,
     place: Option<Place>,
+}
+
+impl Wish<'_> {
+    /// As whom it waits: as a writer, who waits for everybody, where every other reader must leave
+    /// before it. Under a higher limit any of them may, so it waits for none of them in particular.
+    fn waits_as(self) -> Mode {
+        if self.limit == Some(NonZeroU32::MIN) { Mode::Write } else { self.mode }
+    }
+
+    /// As whom it stands before others: as a writer, whom everybody behind waits for, where it may
+    /// have to wait beside readers.
+    fn stands_as(self) -> Mode {
+        if self.limit.is_some() { Mode::Write } else { self.mode }
+    }
 }
 
 impl<'a> Stance<'a> {
     fn of(memory: &'a Memory, who: Stand<'a>) -> Option<Self> {
         let queue = &memory.queue;
-        let (owner, mode, place) = match who {
-            Stand::Parked(waiter) => {
-                let entry = queue.blocked(waiter)?;
-                (entry.owner.as_bytes(), entry.mode, queue.place_of(waiter))
+        let (wish, place) = match who {
+            Stand::Parked(waiter) => (queue.blocked(waiter)?.into(), queue.place_of(waiter)),
+            Stand::Asking(wish) => {
+                (wish, queue.ticket_of(wish.owner).map(|place| queue.stands_at(place)))
             }
-            Stand::Asking(owner, mode, _) => (owner, mode, queue.ticket_of(owner)),
         };
         // Behind a wait of its own that makes it a re-entry, it waits for what that one waits for.
+        let Wish { owner, mode, .. } = wish;
         let own = queue
             .blocked_of(owner)
             .find(|(other, entry)| place.is_none_or(|place| *other < place) && entry.mode >= mode);
-        let (mode, place) = own.map_or((mode, place), |(place, entry)| (entry.mode, Some(place)));
-        Some(Self { owner, mode, place })
+        let (wish, place) = own.map_or((wish, place), |(place, entry)| (entry.into(), Some(place)));
+        Some(Self { wish, place })
     }
 }
 
@@ -185,7 +201,8 @@ impl Seen {
     /// Whether everybody whom this one waits for was looked at before: then the lock need not be
     /// looked at.
     pub fn covers(&self, memory: &Memory, who: Stand<'_>) -> bool {
-        let Some(Stance { mode, place, .. }) = Stance::of(memory, who) else { return true };
+        let Some(Stance { wish, place }) = Stance::of(memory, who) else { return true };
+        let mode = wish.waits_as();
         let [by_reader, by_writer] = self.line;
         let upto = if mode == Mode::Write { by_writer } else { by_reader };
         self.selves.is_empty()
@@ -221,11 +238,17 @@ impl Lock {
         steps: &mut Steps,
     ) -> Vec<Owner> {
         let Some(stance) = Stance::of(memory, who) else { return Vec::new() };
-        let Stance { owner, mode, place } = stance;
-        let upgrades = matches!(who, Stand::Asking(_, Mode::Write, true));
-        let is_first = upgrades && self.hold_at(owner, Mode::Read, now).is_some();
+        let Stance { wish, place } = stance;
+        let owner = wish.owner;
+        let upgrades = |ask: &Wish<'_>| ask.mode == Mode::Write && ask.upgrade;
+        let upgrade = match who {
+            Stand::Asking(ask) => Some(ask).filter(upgrades),
+            Stand::Parked(_) => None,
+        };
+        let upgrade = upgrade.filter(|_| self.hold_at(owner, Mode::Read, now).is_some());
         // It will stand in front, also of a ticket and of other waits of its own.
-        let (mode, place) = if is_first { (Mode::Write, None) } else { (mode, place) };
+        let (wish, place) = upgrade.map_or((wish, place), |ask| (ask, None));
+        let (is_first, mode) = (upgrade.is_some(), wish.waits_as());
         let is_met = |at: &Option<Place>, held: Mode| match at {
             Some(at) => !is_first && place.is_none_or(|place| *at < place) && mode.meets(held),
             None => mode.meets(held),
@@ -238,7 +261,7 @@ impl Lock {
         // Those behind where it is going to stand, which is not always the end, wait for it then.
         if matches!(who, Stand::Asking(..)) && (is_first || place.is_some()) {
             let at = place.unwrap_or(Place::FIRST);
-            seen.selves.push((Some(at), mode, Owner::from(owner)));
+            seen.selves.push((Some(at), wish.stands_as(), Owner::from(owner)));
         }
         if !is_first {
             ahead(memory, owner, mode, place, seen, steps, &mut blockers);
@@ -260,8 +283,8 @@ impl Lock {
     }
 }
 
-/// The blocked owners ahead of a place, as far as nobody looked yet: everyone before a writer, but
-/// only the writers before a reader.
+/// The blocked owners ahead of a place, as far as nobody looked yet: everyone before who waits as a
+/// writer, but only those who stand as writers before a reader.
 fn ahead(
     memory: &Memory,
     owner: &[u8],
@@ -281,9 +304,10 @@ fn ahead(
         if entry.kind == Kind::Ticket {
             continue;
         }
+        let stands_as = Wish::from(entry).stands_as();
         if entry.owner.as_bytes() == owner {
-            seen.selves.push((Some(at), entry.mode, entry.owner.clone()));
-        } else if mode.meets(entry.mode) {
+            seen.selves.push((Some(at), stands_as, entry.owner.clone()));
+        } else if mode.meets(stands_as) {
             blockers.push(entry.owner.clone());
         }
     }

@@ -5,10 +5,11 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 
 use rlock_core::waits_for::{STEPS_MAX, Search, Seen, Stand, Steps, Waits, log_line, search};
 use rlock_core::{Acquire, Input, Mode, Owner, Patience, Reply, WaiterId};
-use support::{World, acquire, lease};
+use support::{World, acquire, lease, release};
 
 /// Several locks of one database.
 #[derive(Default)]
@@ -76,7 +77,7 @@ impl Locks {
         self.at(name);
         self.seen.clear();
         let mut steps = Steps::default();
-        let who = Stand::Asking(ask.owner, ask.mode, ask.upgrade);
+        let who = Stand::Asking(ask.into());
         let first = self.look(name, who, &mut steps);
         let wait = (name, WaiterId::from(u64::MAX));
         search(self, &Owner::from(ask.owner), wait, first, &mut steps)
@@ -212,6 +213,53 @@ fn tickets_wait_for_nobody_and_nobody_waits_for_a_ticket() {
     assert_eq!(locks.waits("c", Mode::Write, "2"), NOBODY);
 }
 
+fn limited(owner: &'static str, limit: u32) -> Acquire<'static> {
+    let (patience, limit) = (Patience::Block, NonZeroU32::new(limit));
+    Acquire { patience, limit, ..acquire(owner.as_bytes(), Mode::Read, 1000) }
+}
+
+/// Under a limit of one all who read must leave; under a higher one any of them may.
+#[test]
+fn the_last_permit_is_waited_for_as_a_writer_waits() {
+    let mut locks = Locks::default();
+    locks.holds("a", Mode::Read, "1");
+    locks.holds("b", Mode::Read, "2");
+    assert_eq!(locks.asks(limited("a", 1), "2"), NOBODY);
+    assert_eq!(locks.asks(limited("b", 1), "1"), ["b", "a"]);
+
+    let mut locks = Locks::default();
+    for (owner, name) in [("a", "1"), ("c", "1"), ("b", "2"), ("d", "2")] {
+        locks.holds(owner, Mode::Read, name);
+    }
+    assert_eq!(locks.asks(limited("a", 2), "2"), NOBODY);
+    assert_eq!(locks.asks(limited("b", 2), "1"), NOBODY, "c or d may leave");
+}
+
+/// Whoever stands behind one that waits under a limit waits for it; and it waits for a writer.
+#[test]
+fn one_that_waits_under_a_limit_stops_readers_behind_it() {
+    let mut locks = Locks::default();
+    locks.holds("a", Mode::Read, "1");
+    locks.holds("r", Mode::Read, "1");
+    locks.holds("l", Mode::Write, "2");
+    assert_eq!(locks.asks(limited("l", 2), "1"), NOBODY);
+    assert_eq!(locks.waits("b", Mode::Read, "1"), NOBODY);
+    assert_eq!(locks.asks(limited("a", 3), "2"), NOBODY, "a or r may leave");
+    locks.holds("b", Mode::Write, "3");
+    assert_eq!(locks.asks(limited("l", 3), "3"), ["l", "b"]);
+}
+
+/// A writer ahead waits for every reader, and a limit behind it for the writer.
+#[test]
+fn a_limit_waits_for_writers_ahead() {
+    let mut locks = Locks::default();
+    locks.holds("a", Mode::Read, "1");
+    locks.holds("b", Mode::Read, "2");
+    assert_eq!(locks.waits("w", Mode::Write, "1"), NOBODY);
+    assert_eq!(locks.asks(limited("b", 9), "1"), NOBODY);
+    assert_eq!(locks.waits("a", Mode::Write, "2"), ["a", "b", "w"]);
+}
+
 /// Behind its own WRITE, a reader waits for whom that one waits for.
 #[test]
 fn one_that_stands_behind_its_own_wait_waits_for_what_that_one_waits_for() {
@@ -220,10 +268,27 @@ fn one_that_stands_behind_its_own_wait_waits_for_what_that_one_waits_for() {
     locks.holds("a", Mode::Write, "2");
     assert_eq!(locks.waits("a", Mode::Write, "1"), NOBODY);
     assert_eq!(locks.waits("r", Mode::Write, "2"), ["r", "a"]);
-    let who = Stand::Asking(b"a", Mode::Read, false);
+    let ask = acquire(b"a", Mode::Read, 1000);
+    let who = Stand::Asking((&ask).into());
     locks.seen.clear();
     let first = locks.look("1", who, &mut Steps::default());
     assert_eq!(first, [Owner::from(&b"r"[..])], "its own WRITE waits for the reader");
+}
+
+/// Asking for something else it gives up its turn, and then upgraders stand before it.
+#[test]
+fn nobody_who_upgrades_waits_for_one_who_gives_up_its_turn() {
+    let mut locks = Locks::default();
+    locks.holds("w", Mode::Write, "1");
+    let patience = Patience::Ticket(lease(60_000));
+    let ticket = Acquire { patience, ..acquire(b"b", Mode::Read, 1000) };
+    drop(locks.at("1").step(Input::Acquire(ticket)));
+    drop(locks.at("1").step(Input::Release(release(b"w"))));
+    locks.holds("a", Mode::Read, "1");
+    let upgrade =
+        Acquire { upgrade: true, patience: Patience::Block, ..acquire(b"a", Mode::Write, 1000) };
+    assert_eq!(locks.asks(upgrade, "1"), NOBODY);
+    assert_eq!(locks.waits("b", Mode::Write, "1"), NOBODY);
 }
 
 /// The first grant makes the second a re-entry: a client that sends again is in no cycle.

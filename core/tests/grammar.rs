@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 #![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
 
+use std::num::NonZeroU32;
+
 use rlock_core::grammar::commands::{
     ACQUIRE, APPLY, CHECK, COMMANDS, FORCE, HELP, HOLDS, INFO, QUEUES, RELEASE, RENEW,
 };
@@ -226,6 +228,11 @@ fn an_option_is_given_once_and_not_beside_its_opposite() {
         (&ACQUIRE, "k a UPGRADE WITHTTL UPGRADE", "UPGRADE is given twice"),
         (&ACQUIRE, "k a withttl WITHTTL", "WITHTTL is given twice"),
         (&ACQUIRE, "k a DEPTH 1 DEPTH 2", "DEPTH is given twice"),
+        (&ACQUIRE, "k a WRITE LIMIT 5", "WRITE and LIMIT exclude each other"),
+        (&ACQUIRE, "k a LIMIT 5 WRITE", "LIMIT and WRITE exclude each other"),
+        (&ACQUIRE, "k a LIMIT 5 UPGRADE", "LIMIT and UPGRADE exclude each other"),
+        (&ACQUIRE, "k a UPGRADE READ LIMIT 5", "UPGRADE and LIMIT exclude each other"),
+        (&ACQUIRE, "k a LIMIT 5 LIMIT 6", "LIMIT is given twice"),
         (&ACQUIRE, "k a READ WRITE", "READ and WRITE exclude each other"),
         (&ACQUIRE, "k a WRITE UPGRADE READ", "WRITE and READ exclude each other"),
         (&ACQUIRE, "k a BLOCK 5 QUEUE 5", "BLOCK and QUEUE exclude each other"),
@@ -321,11 +328,29 @@ fn waits_windows_and_counts_have_their_ranges() {
             "k WAITERS 1000001",
             "WAITERS must be an integer from 0 to 10000 waiters, not '1000001'".into(),
         ),
+        (
+            &ACQUIRE,
+            "k a LIMIT 0",
+            "LIMIT must be an integer from 1 to 1000000 permits, not '0'".into(),
+        ),
+        (
+            &ACQUIRE,
+            "k a LIMIT 1000001",
+            "LIMIT must be an integer from 1 to 1000000 permits, not '1000001'".into(),
+        ),
+        (
+            &ACQUIRE,
+            "k a BLOCK 0 MAXQUEUE 1000001",
+            "MAXQUEUE must be an integer from 0 to 1000000 waiters, not '1000001'".into(),
+        ),
         (&QUEUES, "COUNT 0", "COUNT must be an integer from 1 to 1000, not '0'".into()),
         (&QUEUES, "COUNT 1001", "COUNT must be an integer from 1 to 1000, not '1001'".into()),
     ] {
         assert_eq!(refusal(command, line), format!("ERR {told}"), "{line}");
     }
+    let most = read(&ACQUIRE, "k a READ limit 1000000 maxqueue 0").unwrap();
+    assert_eq!((most.limit, most.max_queue), (NonZeroU32::new(1_000_000), Some(0)));
+    assert_eq!(read(&ACQUIRE, "k a MAXQUEUE 1000000").unwrap().max_queue, Some(1_000_000));
     assert_eq!(read(&ACQUIRE, "k a BLOCK 0").unwrap().block_ms, Some(0));
     assert_eq!(read(&ACQUIRE, "k a block 604800000").unwrap().block_ms, Some(604_800_000));
     assert_eq!(read(&ACQUIRE, "k a QUEUE 60000").unwrap().queue.map(LeaseMs::get), Some(60_000));
@@ -387,8 +412,8 @@ fn names_are_cut_to_64_bytes_and_then_escaped() {
 
 // --- the table ----------------------------------------------------------------------------------
 
-const ACQUIRE_USAGE: &str = "RLOCK.ACQUIRE key owner [READ | WRITE] [LEASE ms] [BLOCK ms | QUEUE \
-                             ms] [UPGRADE] [SESSION] [DEPTH n] [WITHTTL]";
+const ACQUIRE_USAGE: &str = "RLOCK.ACQUIRE key owner [READ | WRITE] [LEASE ms] [LIMIT n] [BLOCK ms \
+                             | QUEUE ms] [MAXQUEUE n] [UPGRADE] [SESSION] [DEPTH n] [WITHTTL]";
 const RELEASE_USAGE: &str = "RLOCK.RELEASE key owner [READ | WRITE] [TOKEN t] [DEPTH n | ALL]";
 const RENEW_USAGE: &str = "RLOCK.RENEW key owner [READ | WRITE] [LEASE ms] [TOKEN t]";
 const FORCE_USAGE: &str = "RLOCK.FORCE key [READ | WRITE]";
@@ -409,6 +434,7 @@ fn the_table_of_commands_is_as_documented() {
         (HOLDS_USAGE, -3, reads),
         (CHECK_USAGE, -3, reads),
         ("RLOCK.INFO key [HOLDERS n] [WAITERS n]", -2, reads),
+        ("RLOCK.PLACE key owner", 3, reads),
         ("RLOCK.QUEUES [COUNT n]", -1, Access::Keyless),
         ("RLOCK.HELP", 1, Access::Keyless),
         ("RLOCK.APPLY key payload", 3, writes),

@@ -8,6 +8,7 @@ mod support;
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, VecDeque};
+use std::num::NonZeroU32;
 
 use fastrand::Rng;
 use rlock_core::{
@@ -126,6 +127,9 @@ fn every_input(world: &World) -> Vec<Input<'static>> {
     let first = picture(&world.lock).first().map(|held| held.token);
     for owner in OWNERS {
         for mode in MODES {
+            for limit in [1, 2].map(NonZeroU32::new).into_iter().filter(|_| mode == Mode::Read) {
+                inputs.push(Input::Acquire(Acquire { limit, ..acquire(owner, mode, 2) }));
+            }
             for (upgrade, depth, ms) in [
                 (false, None, 1),
                 (false, None, 3),
@@ -171,8 +175,10 @@ fn random_input(rng: &mut Rng, world: &World, names: &[&'static [u8]]) -> Input<
             lease: lease(rng.u64(1..60)),
             upgrade: rng.bool(),
             depth: (rng.u8(..4) == 0).then(|| rng.u16(1..4)),
+            limit: NonZeroU32::new(rng.u32(..4)).filter(|_| mode == Mode::Read),
             session: None,
             patience: Patience::None,
+            max_queue: None,
         }),
         10..=15 => {
             let levels = match rng.u8(..4) {

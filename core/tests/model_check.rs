@@ -37,6 +37,8 @@ fn every_state_of_a_small_town_keeps_the_laws() {
         Profile::many_connections(),
         Profile::two_locks(),
         Profile::two_locks_in_any_way(),
+        Profile::permits(),
+        Profile::permits_of_two_locks(),
         Profile::one_lock(),
     ] {
         let found = explore::explore(&profile, states, &mut kinds);

@@ -4,6 +4,7 @@
 #![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
 mod support;
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use allocation_counter::measure;
@@ -290,4 +291,32 @@ fn many_readers_that_enter_together_take_as_long_as_one_by_one() {
     let (few, many) = (time_of(1000).min(time_of(1000)), time_of(10_000).min(time_of(10_000)));
     println!("1000: {few:?}, 10 000: {many:?}");
     assert!(many < few * 40 + Duration::from_millis(20), "{few:?} became {many:?}");
+}
+
+/// A permit given, asked for in vain, given back and handed over; and a place.
+#[test]
+fn a_permit_takes_about_as_long_beside_ten_as_beside_ten_thousand() {
+    const LIVES: u64 = 20_000;
+    let time_beside = |others: u64| {
+        let mut world = readers(others);
+        let limit = NonZeroU32::new(u32::try_from(others).unwrap() + 1);
+        let ticket = Patience::Ticket(lease(60_000));
+        let ask = |owner| Acquire { limit, ..acquire(owner, Mode::Read, 600_000) };
+        for number in 0..others {
+            let name = format!("waits {number}");
+            let (limit, patience) = (NonZeroU32::new(1), ticket);
+            let one = acquire(name.as_bytes(), Mode::Read, 600_000);
+            let one = Acquire { limit, patience, ..one };
+            let _ = world.drive(Input::Acquire(one));
+        }
+        let begun = Stopwatch::start();
+        for _ in 0..LIVES {
+            let _ = world.drive(Input::Acquire(Acquire { patience: ticket, ..ask(b"last") }));
+            assert!(world.memory.queue.place(b"last").is_some());
+            let _ = world.drive(Input::Acquire(ask(b"nobody")));
+            let _ = world.drive(Input::Cancel(b"last"));
+        }
+        begun.elapsed()
+    };
+    takes_as_long_beside_ten_thousand(time_beside);
 }

@@ -25,6 +25,7 @@ stories! {
     an_upgrader_waits_in_front
     a_reader_upgrades_only_alone
     force_ends_holds
+    limits_count_readers
     refusals_say_what_is_held
     release_goes_down_by_levels
     renewing_only_extends

@@ -5,6 +5,8 @@
 
 mod support;
 
+use std::num::NonZeroU32;
+
 use fastrand::Rng;
 use rlock_core::{
     Acquire, ClientId, Effects, Input, Levels, Mode, Patience, Refusal, Release, Reply, Token,
@@ -88,6 +90,8 @@ impl Crowd {
             upgrade: self.rng.u8(..3) == 0,
             depth: (self.rng.u8(..5) == 0).then(|| self.rng.u16(1..3)),
             session,
+            limit: NonZeroU32::new(self.rng.u32(..5)).filter(|_| mode == Mode::Read),
+            max_queue: (self.rng.u8(..8) == 0).then(|| self.rng.usize(..6)),
             ..acquire(owner, mode, lease_ms)
         };
         match self.rng.u8(..4) {
@@ -238,5 +242,30 @@ fn a_hundred_are_served_in_the_order_in_which_they_came() {
         assert!(last.is_none_or(|last| last < token), "in the order of tokens");
         assert_eq!(picture(&world.lock)[0].owner, *name, "in the order of arrival");
         (holder, last) = (name, Some(token));
+    }
+}
+
+/// However many wait and leave, a place is the number of those before it.
+#[test]
+fn a_place_is_the_number_of_those_before_it() {
+    let (mut rng, steps) = random(6_000);
+    let mut world = World::new();
+    let _ = world.drive(Input::Acquire(acquire(b"holder", Mode::Write, 600_000)));
+    let names: Vec<Vec<u8>> = (0..3000).map(|n| format!("w{n}").into_bytes()).collect();
+    let patience = Patience::Ticket(lease(60_000));
+    for step in 0..steps {
+        let name = rng.choice(&names).unwrap();
+        // The line grows, and shrinks to nothing.
+        let comes = rng.u64(..steps) > step;
+        let ask = acquire(name, Mode::Read, 1000);
+        let ask = Acquire { patience, limit: NonZeroU32::new(rng.u32(..9)), ..ask };
+        let _ = world.drive(if comes { Input::Acquire(ask) } else { Input::Cancel(name) });
+        if step % 500 == 250 {
+            let queue = &world.memory.queue;
+            for (before, (entry, _)) in queue.iter().enumerate() {
+                assert_eq!(queue.place(entry.owner.as_bytes()), Some((before + 1, false)));
+            }
+            assert_eq!(queue.place(b"nobody"), None);
+        }
     }
 }

@@ -9,9 +9,6 @@ use libc::c_char;
 use redis_module::raw;
 use rlock_core::grammar::{Access, Command, Positional, Word};
 
-/// The release in which the commands came.
-const SINCE: &std::ffi::CStr = c"0.1.0";
-
 /// A command's description, with everything that it points to.
 pub struct Info {
     info: raw::RedisModuleCommandInfo,
@@ -34,8 +31,8 @@ impl Info {
             arguments.push(option(alternatives, &mut texts, &mut subs));
         }
         arguments.push(END);
-        let (summary, complexity) =
-            (keep(command.summary, &mut texts), keep(command.complexity, &mut texts));
+        let [summary, complexity, since] =
+            [command.summary, command.complexity, command.since].map(|text| keep(text, &mut texts));
         let mut key_specs: Vec<KeySpec> = key_spec(command.access).into_iter().collect();
         key_specs.push(NO_KEY);
         let version = Box::new(Version {
@@ -48,7 +45,7 @@ impl Info {
             version: &raw const *version,
             summary,
             complexity,
-            since: SINCE.as_ptr(),
+            since,
             history: null_mut(),
             tips: null(),
             arity: command.arity(),
@@ -148,17 +145,20 @@ fn option(words: &[Word], texts: &mut Vec<CString>, subs: &mut Vec<Vec<Argument>
 
 fn word(word: Word, texts: &mut Vec<CString>) -> Argument {
     let token = keep(word.word(), texts);
+    let since = word.since().map_or(null(), |since| keep(since, texts));
     match word.value() {
         None => Argument {
             name: keep(&word.word().to_lowercase(), texts),
             type_: raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN,
             token,
+            since,
             ..END
         },
         Some(value) => Argument {
             name: keep(value, texts),
             type_: raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
             token,
+            since,
             ..END
         },
     }

@@ -42,6 +42,7 @@ mod metrics;
 mod notifications;
 mod other_modules;
 mod pauses_and_roles;
+mod permits;
 mod persistence;
 mod promises;
 mod queue_views;

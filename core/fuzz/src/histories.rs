@@ -1,5 +1,7 @@
 //! Bytes as the history of a lock, told to the core and to the naive model: both must say the same.
 
+use std::num::NonZeroU32;
+
 use rlock_core::{
     Acquire, ClientId, Effects, EpochMs, Input, LeaseMs, Levels, Lock, Memory, Mode, Moment, Now,
     Parking, Patience, Refusal, Release, Renew, Reply, Token, Tokens, WaiterId, Wake,
@@ -87,6 +89,8 @@ impl Pair {
             mode: if how.is_multiple_of(2) { Mode::Write } else { Mode::Read },
             lease: lease(more % 16),
             upgrade: how / 2 % 2 == 1,
+            limit: NonZeroU32::new(u32::from(how / 64)).filter(|_| !how.is_multiple_of(2)),
+            max_queue: (more % 16 == 3).then(|| usize::from(more / 64)),
             depth: (how / 16 % 4 == 3).then(|| (more / 16 % 4).max(1).into()),
             session: (how / 16 % 4 == 2).then(|| ClientId::from(u64::from(more % 3) + 1)),
             patience,

@@ -2,13 +2,17 @@
 //! from end to end. Written from the contract, not from the core; where the two differ, one of them
 //! is wrong.
 
+mod entering;
 mod leaving;
+
+use std::num::NonZeroU32;
 
 use rlock_core::{
     Acquire, ClientId, End, Event, Input, Kind, LeaseMs, Mode, Now, Patience, Refusal, WaiterId,
 };
 
 use super::told::{Said, Told, error, name};
+use entering::Wish;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hold {
@@ -34,6 +38,7 @@ pub struct Waiting {
     pub kind: Kind,
     pub ends_at: Option<u64>,
     pub is_turn: bool,
+    pub limit: Option<u32>,
     upgrade: bool,
     /// It came to the front, as an upgrader.
     is_in_front: bool,
@@ -211,7 +216,7 @@ impl Naive {
         while let Some(one) = self.queue.iter().filter(ended).min_by_key(|one| one.ends_at).cloned()
         {
             let place = self.queue.iter().position(|other| *other == one);
-            let wait_ms = self.known_wait(&one.owner, one.mode, one.upgrade, false, place);
+            let wait_ms = self.known_wait(&one.wish(), false, place);
             self.queue.remove(place.expect("it waits"));
             if let Kind::Blocked(waiter) = one.kind {
                 told.wakes.push((waiter, Said::NotNow { wait_ms }));
@@ -221,43 +226,6 @@ impl Naive {
     }
 
     // --- who may enter --------------------------------------------------------------------------
-
-    /// Until when those hold who keep this one out.
-    fn in_the_way(&self, owner: &[u8], mode: Mode, upgrade: bool) -> Option<u64> {
-        let excludes = |hold: &&Hold| match mode {
-            Mode::Read => hold.owner != owner && hold.mode == Mode::Write,
-            Mode::Write => hold.owner != owner || !upgrade,
-        };
-        self.holds.iter().filter(excludes).map(|hold| hold.deadline).max()
-    }
-
-    /// Who is served before this place, or before a newcomer: turns, and the line.
-    fn ahead(&self, place: Option<usize>) -> (Vec<&Waiting>, Vec<&Waiting>) {
-        let own = place.map(|place| &self.queue[place]);
-        let before = &self.queue[..place.unwrap_or(self.queue.len())];
-        let line = before.iter().filter(|one| !one.is_turn).collect();
-        match own {
-            Some(own) if own.is_turn => {
-                (before.iter().filter(|one| one.is_turn).collect(), Vec::new())
-            }
-            _ => (self.queue.iter().filter(|one| one.is_turn).collect(), line),
-        }
-    }
-
-    fn known_wait(
-        &self,
-        owner: &[u8],
-        mode: Mode,
-        upgrade: bool,
-        passes_line: bool,
-        place: Option<usize>,
-    ) -> Option<u64> {
-        let (turns, line) = self.ahead(place);
-        let is_behind = !turns.is_empty() || !line.is_empty() && !passes_line;
-        let is_tied = self.holds.iter().any(|hold| hold.session.is_some());
-        let until = self.in_the_way(owner, mode, upgrade)?;
-        (!is_behind && !is_tied).then(|| (until * 1000 - self.now_us).div_ceil(1000))
-    }
 
     fn acquire(&mut self, ask: &Acquire<'_>, limits: Limits, told: &mut Told) -> Said {
         let present = self.of(ask.owner, ask.mode).map_or(0, |hold| hold.depth);
@@ -291,10 +259,30 @@ impl Naive {
         let (turns, line) = self.ahead(place);
         let keeps_out = |turn: &&Waiting| ask.mode == Mode::Write || turn.mode == Mode::Write;
         let is_next = !turns.iter().any(keeps_out) && (line.is_empty() || is_upgrade);
-        let is_open = self.in_the_way(ask.owner, ask.mode, ask.upgrade).is_none();
+        let limit = ask.limit.map(NonZeroU32::get);
+        // A turn was judged when it was given, and is again under a smaller limit: then by those
+        // before it, and those behind it are put off where there is no room for both.
+        let turn = ticket.filter(|place| self.queue[*place].is_turn);
+        let is_judged = turn
+            .map(|place| self.queue[place].limit)
+            .is_none_or(|given| given.is_none_or(|given| limit.is_some_and(|limit| limit < given)));
+        let is_full = |places| {
+            let others = self.others(ask.owner, places);
+            is_judged && limit.is_some_and(|limit| others >= limit as usize)
+        };
+        let is_open = self.in_the_way(ask.owner, ask.mode, ask.upgrade).is_none()
+            && !is_full(turn.unwrap_or(usize::MAX));
         if self.has(ask.owner, Mode::Write) || is_open && is_next {
+            if is_full(usize::MAX)
+                && let Some(place) = turn
+            {
+                self.queue[place..].iter_mut().for_each(|one| one.is_turn = false);
+            }
             return Ok(());
         }
+        let wish = Wish { owner: ask.owner, mode: ask.mode, upgrade: ask.upgrade, limit };
+        let is_too_long = ask.max_queue.is_some_and(|max| self.queue.len() >= max);
+        let is_refused = waits && ticket.is_none() && is_too_long;
         let upgrades = |one: &Waiting| {
             let is_upgrade = one.upgrade && one.mode == Mode::Write;
             one.owner != ask.owner && is_upgrade && self.has(&one.owner, Mode::Read)
@@ -303,9 +291,12 @@ impl Naive {
         let first = |is_turn| self.queue.iter().find(|one| one.is_turn == is_turn);
         if is_upgrade && [first(true), first(false)].into_iter().flatten().any(upgrades) {
             let second = Said::Error("DEADLOCK".into());
-            return Err(if waits { second } else { Said::NotNow { wait_ms: None } });
+            return Err(if waits && !is_refused { second } else { Said::NotNow { wait_ms: None } });
         }
-        let wait_ms = self.known_wait(ask.owner, ask.mode, ask.upgrade, is_upgrade, ticket);
+        let wait_ms = self.known_wait(&wish, is_upgrade, ticket);
+        if is_refused {
+            return Err(Said::NotNow { wait_ms });
+        }
         Err(match ask.patience {
             Patience::None => Said::NotNow { wait_ms },
             Patience::Block => Said::MustWait { wait_ms },
@@ -377,7 +368,7 @@ impl Naive {
             let place = places.into_iter().find(|place| self.queue[*place].owner == owner);
             let place = place.expect("it waits");
             let one = self.queue[place].clone();
-            let wait_ms = self.known_wait(&one.owner, one.mode, one.upgrade, false, Some(place));
+            let wait_ms = self.known_wait(&one.wish(), false, Some(place));
             self.queue.remove(place);
             if let Kind::Blocked(waiter) = one.kind {
                 told.wakes.push((waiter, Said::NotNow { wait_ms }));
@@ -399,6 +390,7 @@ impl Naive {
             kind,
             ends_at,
             is_turn: false,
+            limit: ask.limit.map(NonZeroU32::get),
             upgrade: ask.upgrade,
             is_in_front: is_upgrade,
             lease: ask.lease,
@@ -424,7 +416,7 @@ impl Naive {
     }
 
     fn serve(&mut self, limits: Limits, told: &mut Told) {
-        let is_shut = |one: &Waiting| self.in_the_way(&one.owner, one.mode, one.upgrade).is_some();
+        let is_shut = |one: &Waiting| self.is_shut(&one.owner, one.mode, one.upgrade, None);
         if self.queue.iter().any(|one| one.is_turn && is_shut(one)) {
             self.queue.iter_mut().for_each(|one| one.is_turn = false);
         }
@@ -434,7 +426,7 @@ impl Naive {
                 turn.is_turn && (head.mode == Mode::Write || turn.mode == Mode::Write)
             };
             if self.queue.iter().any(keeps_out)
-                || self.in_the_way(&head.owner, head.mode, head.upgrade).is_some()
+                || self.is_shut(&head.owner, head.mode, head.upgrade, head.limit)
             {
                 return;
             }

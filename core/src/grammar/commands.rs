@@ -2,11 +2,15 @@
 
 use super::{Access, Command, Positional, Word};
 
+const V0_1: &str = "0.1.0";
+const V0_2: &str = "0.2.0";
+
 const LOG_N: &str = "O(log N) with N the number of those who hold the lock or wait for it";
 
 /// `RLOCK.ACQUIRE`
 pub const ACQUIRE: Command = Command {
     name: "RLOCK.ACQUIRE",
+    since: V0_1,
     summary: "Holds a lock, or enters it once more, and returns the fencing token; nil if \
               somebody is in the way.",
     complexity: LOG_N,
@@ -18,8 +22,10 @@ pub const ACQUIRE: Command = Command {
         Word::Read,
         Word::Write,
         Word::Lease,
+        Word::Limit,
         Word::Block,
         Word::Queue,
+        Word::MaxQueue,
         Word::Upgrade,
         Word::Session,
         Word::Depth,
@@ -30,6 +36,7 @@ pub const ACQUIRE: Command = Command {
 /// `RLOCK.RELEASE`
 pub const RELEASE: Command = Command {
     name: "RLOCK.RELEASE",
+    since: V0_1,
     summary: "Leaves one level of a hold, or more, and returns the depth that is left; 0 is let \
               go.",
     complexity: LOG_N,
@@ -43,6 +50,7 @@ pub const RELEASE: Command = Command {
 /// `RLOCK.RENEW`
 pub const RENEW: Command = Command {
     name: "RLOCK.RENEW",
+    since: V0_1,
     summary: "Extends an owner's deadlines to no earlier than now + lease.",
     complexity: LOG_N,
     flags: "write fast",
@@ -55,6 +63,7 @@ pub const RENEW: Command = Command {
 /// `RLOCK.CANCEL`
 pub const CANCEL: Command = Command {
     name: "RLOCK.CANCEL",
+    since: V0_1,
     summary: "Ends an owner's waits; returns how many places it gave up.",
     complexity: "O(log N) with N the number of those who wait",
     flags: "write fast",
@@ -67,6 +76,7 @@ pub const CANCEL: Command = Command {
 /// `RLOCK.FORCE`
 pub const FORCE: Command = Command {
     name: "RLOCK.FORCE",
+    since: V0_1,
     summary: "Ends everybody's holds and returns how many.",
     complexity: "O(N log N) with N the number of holds ended",
     flags: "write",
@@ -79,6 +89,7 @@ pub const FORCE: Command = Command {
 /// `RLOCK.HOLDS`
 pub const HOLDS: Command = Command {
     name: "RLOCK.HOLDS",
+    since: V0_1,
     summary: "Returns an owner's depth; 0 is not held.",
     complexity: LOG_N,
     flags: "readonly fast",
@@ -91,6 +102,7 @@ pub const HOLDS: Command = Command {
 /// `RLOCK.CHECK`
 pub const CHECK: Command = Command {
     name: "RLOCK.CHECK",
+    since: V0_1,
     summary: "Returns 1 if a live hold has this fencing token, else 0: for a fenced write in a \
               script.",
     complexity: LOG_N,
@@ -104,6 +116,7 @@ pub const CHECK: Command = Command {
 /// `RLOCK.INFO`
 pub const INFO: Command = Command {
     name: "RLOCK.INFO",
+    since: V0_1,
     summary: "Returns how a lock is held and by whom.",
     complexity: "O(N) with N the number of holders and waiters that are listed",
     flags: "readonly",
@@ -113,9 +126,24 @@ pub const INFO: Command = Command {
     options: &[Word::Holders, Word::Waiters],
 };
 
+/// `RLOCK.PLACE`
+pub const PLACE: Command = Command {
+    name: "RLOCK.PLACE",
+    since: V0_2,
+    summary: "Returns an owner's first place among those who wait, 1 is the first; 0 is its turn, \
+              nil if it does not wait.",
+    complexity: "O(log N + N/256) with N the number of those who wait",
+    flags: "readonly fast",
+    acl: "read fast",
+    access: Access::Reads,
+    positional: &[Positional::Key, Positional::Owner],
+    options: &[],
+};
+
 /// `RLOCK.QUEUES`
 pub const QUEUES: Command = Command {
     name: "RLOCK.QUEUES",
+    since: V0_1,
     summary: "Returns the longest queues of the database, longest first.",
     complexity: "O(N) with N the number of locks that somebody waits for",
     flags: "readonly",
@@ -128,6 +156,7 @@ pub const QUEUES: Command = Command {
 /// `RLOCK.HELP`
 pub const HELP: Command = Command {
     name: "RLOCK.HELP",
+    since: V0_1,
     summary: "Returns lines of help.",
     complexity: "O(1)",
     flags: "readonly fast allow-stale allow-loading",
@@ -140,6 +169,7 @@ pub const HELP: Command = Command {
 /// `RLOCK.APPLY`
 pub const APPLY: Command = Command {
     name: "RLOCK.APPLY",
+    since: V0_1,
     summary: "Carries out an effect that a primary replicated; never needed by clients.",
     complexity: "O(N log M) with N the number of changes and M the number of holds",
     flags: "write admin",
@@ -151,4 +181,4 @@ pub const APPLY: Command = Command {
 
 /// Every command, in the order of `RLOCK.HELP`.
 pub const COMMANDS: &[Command] =
-    &[ACQUIRE, RELEASE, RENEW, CANCEL, FORCE, HOLDS, CHECK, INFO, QUEUES, HELP, APPLY];
+    &[ACQUIRE, RELEASE, RENEW, CANCEL, FORCE, HOLDS, CHECK, INFO, PLACE, QUEUES, HELP, APPLY];

@@ -11,7 +11,7 @@ use super::steps::{Step, Wait};
 
 /// All that can come, in the order in which it is printed. What only the module gives is left out:
 /// `TOOMANY` of `rlock.max-waiters`, and that no token is left below 2^53.
-const ALL: [Kind; 65] = [
+const ALL: [Kind; 67] = [
     ("input", "ACQUIRE"),
     ("input", "ACQUIRE BLOCK 0"),
     ("input", "ACQUIRE BLOCK ms"),
@@ -19,6 +19,8 @@ const ALL: [Kind; 65] = [
     ("input", "… READ"),
     ("input", "… WRITE"),
     ("input", "… UPGRADE"),
+    ("input", "… LIMIT"),
+    ("input", "… MAXQUEUE"),
     ("input", "… SESSION"),
     ("input", "… DEPTH"),
     ("input", "RELEASE"),
@@ -110,6 +112,8 @@ impl Kinds {
                 self.came(if is_write { ("input", "… WRITE") } else { ("input", "… READ") });
                 let options = [
                     (ask.upgrade, ("input", "… UPGRADE")),
+                    (ask.limit.is_some(), ("input", "… LIMIT")),
+                    (ask.max_queue.is_some(), ("input", "… MAXQUEUE")),
                     (ask.client.is_some(), ("input", "… SESSION")),
                     (ask.depth.is_some(), ("input", "… DEPTH")),
                 ];

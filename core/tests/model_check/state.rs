@@ -88,6 +88,7 @@ impl Writer {
         let flags = [entry.mode == Mode::Write, entry.upgrade, is_ticket, is_turn];
         self.bytes.extend(flags.map(u8::from));
         self.small(entry.lease.get());
+        self.small(entry.limit.map_or(0, |limit| limit.get().into()));
         self.small(entry.depth.map_or(0, u64::from));
         self.client(entry.session().map(|client| client.get()));
         match entry.ends_at {

@@ -1,5 +1,7 @@
 //! What can happen, and which of it happens in which profile.
 
+use std::num::NonZeroU32;
+
 use rlock_core::{Levels, Mode};
 
 pub const OWNERS: [&[u8]; 3] = [b"a", b"b", b"c"];
@@ -72,6 +74,8 @@ pub struct Ask {
     pub mode: Mode,
     pub upgrade: bool,
     pub wait: Wait,
+    pub limit: Option<NonZeroU32>,
+    pub max_queue: Option<usize>,
     pub depth: Option<u16>,
     pub client: Option<u64>,
 }
@@ -181,6 +185,65 @@ impl Profile {
         }
     }
 
+    /// One lock, limited to one reader or to two, beside readers without a limit and writers.
+    pub fn permits() -> Self {
+        let mut steps = vec![Step::Passes { is_late: false }];
+        for (lock, owner) in pairs(1) {
+            for limit in 1..=2 {
+                for wait in [Wait::No, Wait::Block(None), Wait::Block(Some(1)), Wait::Ticket(2)] {
+                    steps.push(Step::Asks(limited(lock, owner, limit, wait)));
+                }
+            }
+            let short = Ask { max_queue: Some(1), ..limited(lock, owner, 1, Wait::Block(None)) };
+            let few = Ask { max_queue: Some(0), ..limited(lock, owner, 2, Wait::Ticket(2)) };
+            let tied = Ask {
+                client: Some(1 + owner as u64),
+                ..limited(lock, owner, 2, Wait::Block(None))
+            };
+            steps.extend([short, few, tied].map(Step::Asks));
+            for mode in MODES {
+                steps.push(plain(lock, owner, mode, Wait::Block(None)));
+            }
+            steps.push(plain(lock, owner, Mode::Write, Wait::Ticket(1)));
+            steps.push(upgrade(lock, owner, Wait::Block(None)));
+            steps.push(one_level(lock, owner));
+            steps.extend([Step::Cancels { lock, owner }, Step::Leaves { lock, owner }]);
+        }
+        steps.push(Step::Disconnects { client: 1 });
+        Self {
+            name: "one lock, permits",
+            locks: 1,
+            connections: 2,
+            one_thing_at_a_time: false,
+            is_slow: false,
+            max_depth: 2,
+            steps,
+        }
+    }
+
+    /// Two locks with a limit each, and owners that do one thing at a time.
+    pub fn permits_of_two_locks() -> Self {
+        let mut steps = vec![Step::Passes { is_late: false }];
+        for (lock, owner) in pairs(2) {
+            for limit in 1..=2 {
+                steps.push(Step::Asks(limited(lock, owner, limit, Wait::Block(None))));
+            }
+            steps.push(plain(lock, owner, Mode::Read, Wait::Block(None)));
+            steps.push(plain(lock, owner, Mode::Write, Wait::Block(None)));
+            steps.push(one_level(lock, owner));
+            steps.push(Step::Leaves { lock, owner });
+        }
+        Self {
+            name: "two locks, permits, one thing at a time",
+            locks: 2,
+            connections: 1,
+            one_thing_at_a_time: true,
+            is_slow: false,
+            max_depth: 1,
+            steps,
+        }
+    }
+
     /// One lock and everything there is.
     pub fn one_lock() -> Self {
         let mut steps = vec![Step::Passes { is_late: false }, Step::Passes { is_late: true }];
@@ -245,7 +308,8 @@ fn pairs(locks: usize) -> impl Iterator<Item = (usize, usize)> {
 }
 
 fn ask(lock: usize, owner: usize, mode: Mode, wait: Wait) -> Ask {
-    Ask { lock, owner, mode, upgrade: false, wait, depth: None, client: None }
+    let (upgrade, limit, max_queue, depth, client) = (false, None, None, None, None);
+    Ask { lock, owner, mode, upgrade, limit, max_queue, wait, depth, client }
 }
 
 fn plain(lock: usize, owner: usize, mode: Mode, wait: Wait) -> Step {
@@ -254,6 +318,10 @@ fn plain(lock: usize, owner: usize, mode: Mode, wait: Wait) -> Step {
 
 fn upgrade(lock: usize, owner: usize, wait: Wait) -> Step {
     Step::Asks(Ask { upgrade: true, ..ask(lock, owner, Mode::Write, wait) })
+}
+
+fn limited(lock: usize, owner: usize, limit: u32, wait: Wait) -> Ask {
+    Ask { limit: NonZeroU32::new(limit), ..ask(lock, owner, Mode::Read, wait) }
 }
 
 fn deep(lock: usize, owner: usize, mode: Mode, depth: u16) -> Step {

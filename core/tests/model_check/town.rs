@@ -179,6 +179,8 @@ impl<'p> Town<'p> {
         let lease_ms = if ask.client.is_some() { SESSION_LEASE_MS } else { LEASE_MS };
         let request = Acquire {
             upgrade: ask.upgrade,
+            limit: ask.limit,
+            max_queue: ask.max_queue,
             depth: ask.depth,
             session: ask.client.map(ClientId::from),
             patience,
@@ -200,7 +202,7 @@ impl<'p> Town<'p> {
         let seen = self.locks.iter().map(|_| Seen::default()).collect();
         let mut looking = Looking { locks: &self.locks, seen };
         let mut steps = Steps::default();
-        let who = Stand::Asking(ask.owner, ask.mode, ask.upgrade);
+        let who = Stand::Asking(ask.into());
         let first = looking.look(lock, who, &mut steps);
         let (owner, wait) = (Owner::from(ask.owner), (lock, WaiterId::from(u64::MAX)));
         let found = search(&mut looking, &owner, wait, first, &mut steps);

@@ -1,6 +1,7 @@
 //! Who waits for whom, as naively as it can be said.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
 
 use rlock_core::waits_for::Search;
 use rlock_core::{Acquire, Entry, Kind, Mode, Owner, WaiterId};
@@ -14,6 +15,7 @@ type Graph = BTreeMap<Owner, BTreeSet<Owner>>;
 struct Standing {
     owner: Owner,
     mode: Mode,
+    limit: u32,
     is_ticket: bool,
 }
 
@@ -21,13 +23,15 @@ fn line(world: &World) -> Vec<Standing> {
     let standing = |(entry, _): (&Entry, bool)| Standing {
         owner: entry.owner.clone(),
         mode: entry.mode,
+        limit: entry.limit.map_or(0, NonZeroU32::get),
         is_ticket: entry.kind == Kind::Ticket,
     };
     world.memory.queue.iter().map(standing).collect()
 }
 
 /// A blocked owner waits for the holders in its way and for the blocked owners ahead of it, but a
-/// reader not for readers; behind a wait of its own that makes it a re-entry, it waits for what
+/// reader not for readers, but for those ahead that have a limit. Under a limit of one it waits for
+/// everybody, as a writer. Behind a wait of its own that makes it a re-entry, it waits for what
 /// that one waits for. Nobody waits for a ticket.
 fn blockers(world: &World, line: &[Standing], place: usize) -> BTreeSet<Owner> {
     let Standing { owner, mode, .. } = &line[place];
@@ -36,9 +40,11 @@ fn blockers(world: &World, line: &[Standing], place: usize) -> BTreeSet<Owner> {
         !one.is_ticket && one.owner == *owner && makes_re_entry
     };
     let place = line[..place].iter().position(is_own).unwrap_or(place);
-    let meets = |mode| mode == Mode::Write || line[place].mode == Mode::Write;
-    let holders = world.lock.holds_at(world.now).filter(|(_, mode, _)| meets(*mode));
-    let ahead = line[..place].iter().filter(|one| !one.is_ticket && meets(one.mode));
+    let is_alone = line[place].mode == Mode::Write || line[place].limit == 1;
+    let holders =
+        world.lock.holds_at(world.now).filter(|(_, mode, _)| is_alone || *mode == Mode::Write);
+    let stops = |one: &&Standing| is_alone || one.mode == Mode::Write || one.limit > 0;
+    let ahead = line[..place].iter().filter(|one| !one.is_ticket).filter(stops);
     let all = holders.map(|(holder, _, _)| holder).chain(ahead.map(|one| &one.owner));
     all.filter(|other| *other != owner).cloned().collect()
 }

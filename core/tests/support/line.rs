@@ -1,7 +1,7 @@
 //! What is true of those who wait, after every step.
 
 use rlock_core::{
-    Change, Effects, Entry, Input, Kind, Lock, Memory, Mode, Now, Owner, Reply, WaiterId,
+    Change, Effects, Entry, Input, Kind, Lock, Memory, Mode, Now, Owner, Reply, WaiterId, Wake,
 };
 
 use super::World;
@@ -195,7 +195,11 @@ pub fn rest(world: &World) {
     }
     if let Some(head) = line.waiting().next() {
         let reads = head.mode == Mode::Read;
-        let waits = turns.iter().any(|turn| !reads || turn.mode == Mode::Write);
+        let is_full = head.limit.is_some_and(|limit| {
+            let others = readers_beside(&holds, head.owner.as_bytes()) + turns.len();
+            others >= limit.get() as usize
+        });
+        let waits = is_full || turns.iter().any(|turn| !reads || turn.mode == Mode::Write);
         assert!(waits || !is_open(&holds, head), "{head:?} could enter {holds:?}");
         assert!(world.lock.next_alarm(&world.memory).is_some(), "{head:?} may wait for ever");
     }
@@ -209,6 +213,58 @@ pub fn rest(world: &World) {
             effects.wakes.is_empty() && effects.turns.is_empty() && effects.lost.is_empty();
         assert!(is_quiet, "the alarm at {alarm:?} comes too late: {effects:?}");
     }
+}
+
+/// Nobody was let in under a limit beside as many others as it allows, or more: of those who hold
+/// READ, and of the tickets whose turn to READ has come.
+pub fn permits(before: &Line, held: &[Held], input: &Input<'_>, effects: &Effects<'_>) {
+    let mut holds = held.to_vec();
+    let mut wakes = effects.wakes.iter();
+    for change in &effects.changes {
+        match change {
+            Change::Granted { owner, mode, token, deadline } => {
+                let (owner, mode, token) = (owner.to_vec(), *mode, *token);
+                let is_it = |wake: &&Wake| match wake.reply {
+                    Reply::Granted { token: told, .. } => told == token,
+                    _ => false,
+                };
+                let limit = match (wakes.clone().find(is_it), input) {
+                    (Some(wake), _) => {
+                        wakes.by_ref().find(is_it);
+                        let is_woken = |entry: &&Entry| who(entry) == Who::Waiter(wake.waiter);
+                        before.waiting().find(is_woken).and_then(|entry| entry.limit)
+                    }
+                    (None, Input::Acquire(ask)) => ask.limit.filter(|limit| {
+                        // A turn was judged when it was given.
+                        let is_given = |turn: &Entry| {
+                            turn.owner.as_bytes() == ask.owner
+                                && turn.limit.is_some_and(|given| given <= *limit)
+                        };
+                        !before.turns().any(is_given)
+                    }),
+                    _ => None,
+                };
+                let writes =
+                    holds.iter().any(|held| held.owner == owner && held.mode == Mode::Write);
+                if let Some(limit) = limit.filter(|_| !writes) {
+                    let others = readers_beside(&holds, &owner);
+                    assert!(
+                        others < limit.get() as usize,
+                        "one of {limit} beside {others}: {effects:?}"
+                    );
+                }
+                holds.push(Held { owner, mode, token, deadline: *deadline, depth: 1 });
+            }
+            Change::Ended { token, .. } => holds.retain(|held| held.token != *token),
+            Change::Held { .. } => {}
+        }
+    }
+}
+
+/// Number of others that hold READ.
+fn readers_beside(holds: &[Held], owner: &[u8]) -> usize {
+    let reads = |held: &&Held| held.owner != owner && held.mode == Mode::Read;
+    holds.iter().filter(reads).count()
 }
 
 /// Whether one could enter beside these holds, if nobody else waited.

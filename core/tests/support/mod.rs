@@ -139,6 +139,7 @@ impl World {
         self.replicate(&input, &effects);
         line::answers(self, &line, &input, &effects);
         line::order(self, &line, &before.1, &input, &effects);
+        line::permits(&line, &before.1, &input, &effects);
         line::rest(self);
         // The naive model knows nothing of those who wait.
         if was_alone && self.memory.is_empty() && model::Model::knows(&input) {
@@ -376,8 +377,9 @@ pub fn lease(ms: u64) -> LeaseMs {
 /// A plain request to enter; the tests change what they are about.
 pub fn acquire(owner: &[u8], mode: Mode, lease_ms: u64) -> Acquire<'_> {
     let lease = lease(lease_ms);
-    let (upgrade, depth, session, patience) = (false, None, None, Patience::None);
-    Acquire { owner, mode, lease, upgrade, depth, session, patience }
+    let (upgrade, limit, depth) = (false, None, None);
+    let (session, patience, max_queue) = (None, Patience::None, None);
+    Acquire { owner, mode, lease, upgrade, limit, depth, session, patience, max_queue }
 }
 
 /// A plain request to leave one level.

@@ -114,6 +114,10 @@ impl Model {
         self.holds.iter_mut().find(|held| held.owner == owner && held.mode == mode)
     }
 
+    fn has(&self, owner: &[u8], mode: Mode) -> bool {
+        self.holds.iter().any(|held| held.owner == owner && held.mode == mode)
+    }
+
     fn acquire(
         &mut self,
         ask: &Acquire<'_>,
@@ -145,8 +149,20 @@ impl Model {
         let excludes = |held: &&Held| {
             held.owner != ask.owner && (held.mode == Mode::Write || ask.mode == Mode::Write)
         };
-        if let Some(latest) = self.holds.iter().filter(excludes).map(|held| held.deadline).max() {
-            return Said::NotNow { wait_ms: Some(wait(latest, now)) };
+        let latest = self.holds.iter().filter(excludes).map(|held| held.deadline).max();
+        let reads = |held: &&Held| held.owner != ask.owner && held.mode == Mode::Read;
+        let others = self.holds.iter().filter(reads).map(|held| held.deadline);
+        let limit = ask.limit.map_or(usize::MAX, |limit| limit.get() as usize);
+        let too_many = (others.clone().count() + 1).saturating_sub(limit);
+        let until = match (latest, too_many) {
+            _ if self.has(ask.owner, Mode::Write) => None,
+            (None, 0) => None,
+            (Some(latest), 0) => Some(Some(latest)),
+            (None, 1) => Some(others.min()),
+            _ => Some(None),
+        };
+        if let Some(until) = until {
+            return Said::NotNow { wait_ms: until.map(|until| wait(until, now)) };
         }
         let Some(token) = Token::new(now.us().max(self.last_token + 1)) else {
             return Said::Error("ERR".into());

@@ -242,6 +242,10 @@ impl Story {
         for option in options {
             match option.split_once('=') {
                 Some(("lease", ms)) => ask.lease = super::lease(number(ms)),
+                Some(("limit", limit)) => {
+                    (ask.mode, ask.limit) = (Mode::Read, Some(number(limit)));
+                }
+                Some(("maxqueue", most)) => ask.max_queue = Some(number(most)),
                 Some(("depth", depth)) => ask.depth = Some(number(depth)),
                 Some(("block", _)) => ask.patience = Patience::Block,
                 Some(("queue", ms)) => ask.patience = Patience::Ticket(super::lease(number(ms))),
@@ -308,12 +312,13 @@ impl Story {
     fn line(&self) -> String {
         let one = |(entry, turn): (&rlock_core::Entry, bool)| {
             let (owner, mode) = (escaped(entry.owner.as_bytes()), entry.mode.lower());
+            let limit = entry.limit.map_or(String::new(), |limit| format!("={limit}"));
             let kind = match entry.kind {
                 Kind::Blocked(waiter) => format!("w{}", waiter.get()),
                 Kind::Ticket => "ticket".into(),
             };
             let turn = if turn { " turn" } else { "" };
-            format!("{owner} {mode} {kind}{turn}")
+            format!("{owner} {mode}{limit} {kind}{turn}")
         };
         let line: Vec<String> = self.world.memory.queue.iter().map(one).collect();
         if line.is_empty() { "nobody".into() } else { line.join(", ") }
@@ -411,6 +416,9 @@ pub fn line(us: u64, input: &Input<'_>) -> String {
 fn patience(ask: &Acquire<'_>) -> String {
     let depth = ask.depth.map_or(String::new(), |depth| format!(" depth={depth}"));
     let session = ask.session.map_or(String::new(), |client| format!(" session={}", client.get()));
+    let limit = ask.limit.map_or(String::new(), |limit| format!(" limit={limit}"));
+    let most = ask.max_queue.map_or(String::new(), |most| format!(" maxqueue={most}"));
+    let depth = depth + &limit + &most;
     match ask.patience {
         Patience::None => depth + &session,
         Patience::Block => format!("{depth}{session} block=forever"),

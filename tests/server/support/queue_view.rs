@@ -70,7 +70,7 @@ impl WaiterView {
 fn waiter(value: &Value) -> WaiterView {
     let fields = flat_map(value);
     let names: Vec<&str> = fields.keys().map(String::as_str).collect();
-    assert_eq!(names, ["kind", "left-ms", "mode", "owner", "turn", "waited-ms"]);
+    assert_eq!(names, ["client", "kind", "left-ms", "limit", "mode", "owner", "turn", "waited-ms"]);
     let waiter = WaiterView {
         owner: text(&fields["owner"]),
         mode: text(&fields["mode"]),

@@ -1,0 +1,89 @@
+//! Who may enter.
+
+use rlock_core::Mode;
+
+use super::{Hold, Naive, Waiting};
+
+impl Waiting {
+    pub(super) fn wish(&self) -> Wish<'_> {
+        let Self { mode, upgrade, limit, .. } = *self;
+        Wish { owner: &self.owner, mode, upgrade, limit }
+    }
+}
+
+/// What somebody wants.
+pub(super) struct Wish<'a> {
+    pub owner: &'a [u8],
+    pub mode: Mode,
+    pub upgrade: bool,
+    pub limit: Option<u32>,
+}
+
+impl Naive {
+    /// Until when those hold who keep this one out.
+    pub(super) fn in_the_way(&self, owner: &[u8], mode: Mode, upgrade: bool) -> Option<u64> {
+        let excludes = |hold: &&Hold| match mode {
+            Mode::Read => hold.owner != owner && hold.mode == Mode::Write,
+            Mode::Write => hold.owner != owner || !upgrade,
+        };
+        self.holds.iter().filter(excludes).map(|hold| hold.deadline).max()
+    }
+
+    /// How many others hold READ, or have the turn to: of those in so many first places.
+    pub(super) fn others(&self, owner: &[u8], places: usize) -> usize {
+        let reads = |hold: &&Hold| hold.owner != owner && hold.mode == Mode::Read;
+        let turns = |one: &&Waiting| one.is_turn && one.owner != owner && one.mode == Mode::Read;
+        let first = self.queue.iter().take(places);
+        self.holds.iter().filter(reads).count() + first.filter(turns).count()
+    }
+
+    /// The holds that keep this one out, or as many others as its limit allows.
+    pub(super) fn is_shut(
+        &self,
+        owner: &[u8],
+        mode: Mode,
+        upgrade: bool,
+        limit: Option<u32>,
+    ) -> bool {
+        let is_full = limit.is_some_and(|limit| self.others(owner, usize::MAX) >= limit as usize);
+        is_full || self.in_the_way(owner, mode, upgrade).is_some()
+    }
+
+    /// Who is served before this place, or before a newcomer: turns, and the line.
+    pub(super) fn ahead(&self, place: Option<usize>) -> (Vec<&Waiting>, Vec<&Waiting>) {
+        let own = place.map(|place| &self.queue[place]);
+        let before = &self.queue[..place.unwrap_or(self.queue.len())];
+        let line = before.iter().filter(|one| !one.is_turn).collect();
+        match own {
+            Some(own) if own.is_turn => {
+                (before.iter().filter(|one| one.is_turn).collect(), Vec::new())
+            }
+            _ => (self.queue.iter().filter(|one| one.is_turn).collect(), line),
+        }
+    }
+
+    pub(super) fn known_wait(
+        &self,
+        wish: &Wish<'_>,
+        passes_line: bool,
+        place: Option<usize>,
+    ) -> Option<u64> {
+        let (turns, line) = self.ahead(place);
+        if !turns.is_empty() || !line.is_empty() && !passes_line {
+            return None;
+        }
+        let is_tied = self.holds.iter().any(|hold| hold.session.is_some());
+        let too_many = wish.limit.map_or(0, |limit| {
+            (self.others(wish.owner, usize::MAX) + 1).saturating_sub(limit as usize)
+        });
+        let until = match (self.in_the_way(wish.owner, wish.mode, wish.upgrade), too_many) {
+            (until, 0) => until.filter(|_| !is_tied),
+            (None, 1) => {
+                let unkept = self.holds.iter().filter(|hold| hold.session.is_none());
+                unkept.map(|hold| hold.deadline).min()
+            }
+            _ => None,
+        };
+        until.map(|until| (until * 1000 - self.now_us).div_ceil(1000))
+    }
+}

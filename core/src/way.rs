@@ -1,0 +1,153 @@
+//! Who may enter: what stands between somebody's wish and a hold.
+
+use std::num::NonZeroU32;
+
+use crate::queue::{Entry, Place};
+use crate::{Acquire, EpochMs, Lock, Memory, Mode, Now};
+
+/// What somebody wants of a lock.
+#[derive(Clone, Copy, Debug)]
+pub struct Wish<'a> {
+    /// Who.
+    pub owner: &'a [u8],
+    /// How.
+    pub mode: Mode,
+    /// Whether WRITE may be put on top of the owner's READ.
+    pub upgrade: bool,
+    /// READ only beside fewer than so many other owners' READ.
+    pub limit: Option<NonZeroU32>,
+}
+
+impl<'a> From<&Acquire<'a>> for Wish<'a> {
+    fn from(ask: &Acquire<'a>) -> Self {
+        let Acquire { owner, mode, upgrade, limit, .. } = *ask;
+        Self { owner, mode, upgrade, limit }
+    }
+}
+
+impl<'a> From<&'a Entry> for Wish<'a> {
+    fn from(entry: &'a Entry) -> Self {
+        let Entry { mode, upgrade, limit, .. } = *entry;
+        Self { owner: entry.owner.as_bytes(), mode, upgrade, limit }
+    }
+}
+
+impl Lock {
+    /// The latest deadline of the holds that keep this one out whatever its limit; `None` if no
+    /// hold does.
+    pub(crate) fn in_the_way(&self, wish: Wish<'_>) -> Option<EpochMs> {
+        let Wish { owner, mode, upgrade, .. } = wish;
+        match mode {
+            Mode::Read => match self.holders.writer() {
+                Some((writer, hold)) if writer.as_bytes() != owner => Some(hold.deadline),
+                _ => None,
+            },
+            Mode::Write if upgrade => self.holders.latest_deadline_beside(owner),
+            Mode::Write => self.holders.latest_deadline(),
+        }
+    }
+
+    /// How many others must leave before there is room under its limit: of those who hold READ, and
+    /// of so many tickets whose turn to READ has come.
+    pub(crate) fn too_many(&self, wish: Wish<'_>, turns: usize) -> usize {
+        let Some(limit) = wish.limit else { return 0 };
+        let reads = self.holders.hold(wish.owner, Mode::Read).is_some();
+        let others = self.holders.reader_count().saturating_sub(reads.into());
+        let limit = usize::try_from(limit.get()).unwrap_or(usize::MAX);
+        others.saturating_add(turns).saturating_add(1).saturating_sub(limit)
+    }
+
+    /// As [`Lock::too_many`], of somebody without a turn.
+    fn too_many_for_line(&self, memory: &Memory, wish: Wish<'_>) -> usize {
+        match wish.limit {
+            Some(_) => self.too_many(wish, memory.queue.read_turn_count()),
+            None => 0,
+        }
+    }
+
+    /// There is room under its limit. A turn was judged when it was given, and is again only under
+    /// a smaller limit; then those that were given behind it do not count, and are given up where
+    /// there is no room for both.
+    pub(crate) fn has_room(
+        &self,
+        memory: &mut Memory,
+        wish: Wish<'_>,
+        turn: Option<Place>,
+    ) -> bool {
+        let Some(place) = turn else { return self.too_many_for_line(memory, wish) == 0 };
+        let given = memory.queue.get(place).and_then(|entry| entry.limit);
+        if wish.limit.is_none_or(|limit| given.is_some_and(|given| given <= limit)) {
+            return true;
+        }
+        let has_room = self.too_many(wish, memory.queue.rank(place)) == 0;
+        if has_room && self.too_many_for_line(memory, wish) > 1 {
+            memory.queue.take_turns_from(place);
+        }
+        has_room
+    }
+
+    /// Somebody in the line, without a turn, could not enter even if nobody else waited.
+    pub(crate) fn is_shut_to(&self, memory: &Memory, wish: Wish<'_>) -> bool {
+        self.in_the_way(wish).is_some() || self.too_many_for_line(memory, wish) > 0
+    }
+
+    /// When the next hold ends that may let in somebody in the line; `None` if none is in the way.
+    pub(crate) fn next_opening(&self, memory: &Memory, wish: Wish<'_>) -> Option<EpochMs> {
+        self.in_the_way(wish).or_else(|| {
+            let is_full = self.too_many_for_line(memory, wish) > 0;
+            self.holders.earliest_deadline().filter(|_| is_full)
+        })
+    }
+
+    /// Milliseconds until this one could enter if nobody let go or renewed: the latest deadline in
+    /// the way, or with a limit the earliest, where one hold is in the way. `None` where that does
+    /// not say when it is free: somebody comes before, or a session keeps a hold.
+    pub(crate) fn known_wait(
+        &self,
+        memory: &Memory,
+        wish: Wish<'_>,
+        is_behind: bool,
+        now: Now,
+    ) -> Option<u64> {
+        if is_behind {
+            return None;
+        }
+        let until = match (self.in_the_way(wish), self.too_many_for_line(memory, wish)) {
+            (until, 0) => until.filter(|_| memory.sessions.is_empty()),
+            (None, 1) => self.earliest_unkept(memory),
+            _ => None,
+        };
+        until.map(|until| until.wait_from(now))
+    }
+
+    /// The earliest deadline of a hold that no session keeps. Goes by a few that one keeps, so that
+    /// its cost does not grow with their number.
+    fn earliest_unkept(&self, memory: &Memory) -> Option<EpochMs> {
+        const SEEN_MAX: usize = 100;
+        let first = self.holders.by_deadline().take(SEEN_MAX);
+        let mut unkept = first.filter(|(_, token)| memory.sessions.get(*token).is_none());
+        unkept.next().map(|(deadline, _)| deadline)
+    }
+}
+
+/// Somebody comes before this place; before a newcomer, if `None`.
+pub(crate) fn is_behind(memory: &Memory, is_upgrade: bool, place: Option<Place>) -> bool {
+    memory.queue.has_turn_before(place) || !is_upgrade && memory.queue.has_line_before(place)
+}
+
+/// Nobody comes before this place (a newcomer's, if `None`) for this mode.
+pub(crate) fn is_reached(
+    memory: &Memory,
+    mode: Mode,
+    is_upgrade: bool,
+    place: Option<Place>,
+) -> bool {
+    let queue = &memory.queue;
+    let is_blocked_by_turn = match mode {
+        Mode::Read => queue.turn_mode() == Some(Mode::Write),
+        Mode::Write => true,
+    };
+    let turn = queue.has_turn_before(place) && is_blocked_by_turn;
+    let line = queue.has_line_before(place) && !is_upgrade;
+    !turn && !line
+}
