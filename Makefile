@@ -1,5 +1,7 @@
 # Shortcuts only: each does one thing, in scripts/. `make` lists them.
-.PHONY: help build run test lint matrix matrix-table mutants model fuzz abuse torture chaos moves valgrind bench bench-gate examples clients clients-test clients-bench demo install dist audit clean
+.PHONY: help build run test lint matrix matrix-table mutants model fuzz abuse torture chaos moves valgrind bench bench-gate \
+        examples clients clients-test clients-bench demo install audit release packages packages-try images images-build dist \
+        reproducible msrv clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
@@ -67,11 +69,32 @@ examples: ## each language's example, by its own client, on a private server
 demo: ## ten seconds of locks in this terminal, on a private server
 	@scripts/demo.sh
 
-install: ## the module into PREFIX/lib/redis/modules (PREFIX=/usr/local, DESTDIR)
+install: ## the module into PREFIX/lib/rlock (PREFIX=/usr, DESTDIR)
 	@scripts/install.sh
 
-dist: ## a tar.gz with the module, redis.conf, README and licences in target/dist
-	@scripts/dist.sh
+release: ## the module for four platforms, each checked and run by a server of its kind (PLATFORMS)
+	@scripts/release.sh $(PLATFORMS)
+
+packages: ## .deb and .rpm for x86-64 and arm64 in target/dist
+	@scripts/packages.sh
+
+packages-try: ## the packages in clean Debians with systemd: installed, used, upgraded, removed (root)
+	@scripts/packages-try.sh
+
+images: ## the image, compose and Kubernetes files: linted; the Dockerfile's steps executed without Docker (root)
+	@scripts/images.sh
+
+images-build: ## the images of Redis 8 and Valkey 9, for Debian and Alpine, by Docker
+	@scripts/images.sh build
+
+dist: ## an archive for each platform: module, programs, settings, docs, examples, SBOM, checksums (PLATFORMS)
+	@scripts/dist.sh $(PLATFORMS)
+
+reproducible: ## packages and archives twice, in two folders: the same bytes (PLATFORMS)
+	@scripts/reproducible.sh $(PLATFORMS)
+
+msrv: ## with the oldest Rust that Cargo.toml promises
+	@scripts/msrv.sh
 
 audit: ## licences, sources, bans and known weaknesses of what we depend on
 	@scripts/audit.sh

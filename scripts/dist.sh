@@ -1,24 +1,57 @@
 #!/usr/bin/env bash
-# target/dist/rlock-VERSION-SYSTEM.tar.gz and its .sha256: the module, redis.conf, README, CHANGELOG, licences, and the
-# checksums of all. The same commit, toolchain and folder give the same bytes: names in order, owners and times fixed.
+# target/dist/rlock-VERSION-PLATFORM.tar.gz for every platform (or those named), and SHA256SUMS of all that is handed
+# out: the module, the programs, settings, the pages of README and docs with all that they link to, the exporter and its
+# dashboards, a bill of materials, checksums. The same commit and toolchain give the same bytes in any folder:
+# `make reproducible` sees to that. What is committed is packed, not what lies in the folder.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
+. "$root/scripts/cross.sh"
 cd "$root"
 
-scripts/setup.sh
-. "$tools/env"
-cargo build --release --locked
-version=$(cargo pkgid -p rlock | sed 's/.*[#@]//')
-name=rlock-$version-$(uname -s | tr '[:upper:]' '[:lower:]')-$(uname -m)
-dist=${CARGO_TARGET_DIR:-target}/dist
-rm -rf "${dist:?}/$name"
-mkdir -p "$dist/$name"
-# Without the debugger's lines, which are most of it; the names stay, for a crash report of the server.
-strip --strip-debug -o "$dist/$name/librlock.so" "$(module)"
-cp -L redis.conf README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE "$dist/$name/"
-chmod 644 "$dist/$name"/*
-chmod 755 "$dist/$name/librlock.so"
-(cd "$dist/$name" && sha256sum -- * >SHA256SUMS)
-tar --create --directory "$dist" --sort=name --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX \
-    --mtime="@$(git log -1 --format=%ct)" "$name" | gzip -9 --no-name >"$dist/$name.tar.gz"
-(cd "$dist" && sha256sum "$name.tar.gz" | tee "$name.tar.gz.sha256")
+# Programs of the workspace, where they are there.
+programs=(rlock-top rlock-cli)
+
+main() {
+    [ $# -gt 0 ] || set -- "${platforms[@]}"
+    scripts/release.sh build "$@"
+    . "$tools/env"
+    dist=$(dist_folder)
+    version=$(rlock_version)
+    local name
+    for name in "$@"; do
+        archive "$name"
+    done
+    (
+        cd "$dist"
+        shopt -s nullglob # there may be no packages
+        sha256sum -- *.so *.tar.gz *.cdx.json *.deb *.rpm | tee SHA256SUMS
+    )
+}
+
+archive() {
+    local name program
+    platform "$1"
+    name=rlock-$version-$platform
+    rm -rf "${dist:?}/$name"
+    mkdir -p "$dist/$name"
+    git archive HEAD -- $(python3 scripts/pages.py closure README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE redis.conf \
+        packaging/rlock.conf examples docs images) | tar -x -C "$dist/$name"
+    install -m 755 "$dist/librlock-$version-$platform.so" "$dist/$name/librlock.so"
+    for program in "${programs[@]}"; do
+        if cargo pkgid --locked "$program" >/dev/null 2>&1; then
+            # Linked to nothing: one build for each machine, whatever its C library.
+            cross_build_static "$platform" "$program"
+            install -m 755 "$(built_static "$program")" "$dist/$name/$program"
+        fi
+    done
+    cargo metadata --locked --format-version 1 --filter-platform "$triple" |
+        python3 scripts/sbom.py "$triple" "$(rustc --version | cut -d' ' -f2)" "$zig_version" >"$dist/$name.cdx.json"
+    cp "$dist/$name.cdx.json" "$dist/$name/sbom.cdx.json"
+    python3 scripts/pages.py check "$dist/$name"
+    (cd "$dist/$name" && find . -type f ! -name SHA256SUMS -printf '%P\n' | LC_ALL=C sort | xargs -d '\n' sha256sum -- >SHA256SUMS)
+    tar --create --directory "$dist" --sort=name --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX --format=gnu \
+        --mtime="@$(source_epoch)" "$name" | gzip -9 --no-name >"$dist/$name.tar.gz"
+    rm -rf "${dist:?}/$name"
+}
+
+main "$@"

@@ -40,6 +40,7 @@ has_apt() { command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null; }
 
 # apt_open NAME [SOURCES-FILE]: from now on apt uses the machine's sources, or only SOURCES-FILE,
 # with state in .tools/apt/NAME. Fails when they cannot be read; the reason is in $apt_log.
+# With $apt_architecture the packages are for that machine instead of this one.
 apt_open() {
     local dir=$tools/apt/$1
     apt_log=$dir/log
@@ -57,11 +58,18 @@ apt_open() {
         say '#clear APT::Update::Pre-Invoke;'
         say '#clear APT::Update::Post-Invoke;'
         say '#clear APT::Update::Post-Invoke-Success;'
+        if [ -n "${apt_architecture-}" ]; then
+            say '#clear APT::Architectures;'
+            say "APT::Architecture \"$apt_architecture\";"
+            say "APT::Architectures { \"$apt_architecture\"; };"
+        fi
         if [ -n "${2-}" ]; then
             say "Dir::Etc::SourceList \"$2\";"
             say 'Dir::Etc::SourceParts "/dev/null";'
             say 'Dir::Etc::Preferences "/dev/null";'
             say 'Dir::Etc::PreferencesParts "/dev/null";'
+            # What is installed here is no candidate: it is of another suite.
+            say 'Dir::State::Status "/dev/null";'
             # Else a mirror that is not reached is a mere warning.
             say 'APT::Update::Error-Mode "any";'
         fi
@@ -132,18 +140,19 @@ library_path() {
         sed -nE '\,(^|/)lib(/[^/]+-linux-[^/]+)?$,p' | paste -sd:
 }
 
-# wrap SCRIPT PROGRAM [LIBRARY-FOLDERS [LOADER]]: SCRIPT becomes PROGRAM, by exec, so that a signal
-# to the process that was started reaches the server itself. Paths without a leading / are taken
-# from SCRIPT's folder. With LOADER it runs on that one, which brings its own C library.
+# wrap SCRIPT PROGRAM [LIBRARY-FOLDERS [LOADER [EMULATOR]]]: SCRIPT becomes PROGRAM, by exec, so that a
+# signal to the process that was started reaches the server itself. Paths without a leading / are taken
+# from SCRIPT's folder. With LOADER it runs on that one, which brings its own C library; with EMULATOR,
+# a path with a leading /, that one runs the loader.
 wrap() {
-    local program=$2 folders=${3-} loader=${4-}
+    local program=$2 folders=${3-} loader=${4-} emulator=${5-}
     folders=${folders:+\$here/${folders//:/:\$here/}}
     case $program in /*) ;; *) program=\$here/$program ;; esac
     {
         say '#!/bin/sh'
         say 'case $0 in /*) here=${0%/*} ;; *) here=$PWD/${0%/*} ;; esac'
         if [ -n "$loader" ]; then
-            say "exec \"\$here/$loader\" --library-path \"$folders\" \"$program\" \"\$@\""
+            say "exec ${emulator:+\"$emulator\" }\"\$here/$loader\" --library-path \"$folders\" \"$program\" \"\$@\""
         else
             [ -z "$folders" ] ||
                 say "export LD_LIBRARY_PATH=\"$folders\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}\""

@@ -12,6 +12,7 @@
 # Where it cannot be had: a line `SKIPPED NAME: why`, and exit code 77.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
+. "$root/scripts/debian.sh"
 
 main() {
     name=${1-}
@@ -44,7 +45,7 @@ main() {
 }
 
 fetch() {
-    open_suite
+    open_suite "$suite"
     if [ "$name" = libc ]; then
         build_with_libc
     else
@@ -109,46 +110,6 @@ skip() {
     [ "$name" = libc ] || say "    to have it: put its redis-server and redis-cli into FOLDER/$name" \
         "(the official image $image has them in /usr/local/bin) and say RLOCK_MORE_SERVERS=FOLDER"
     exit 77
-}
-
-# Packages of another Debian suite, from the mirror that this machine uses anyway.
-open_suite() {
-    local mirror keyring sources=$tools/apt/$suite/sources.list
-    [ "$(. /etc/os-release && say "${ID-}")" = debian ] ||
-        skip "it comes from Debian $suite, and this system's mirror has other packages"
-    has_apt || skip 'it comes as a Debian package, and this system has no apt'
-    mirror=$(debian_mirror)
-    [ -n "$mirror" ] || skip "it comes as a Debian package, and this machine's apt knows no Debian mirror"
-    for keyring in /usr/share/keyrings/debian-archive-keyring.{gpg,pgp} ''; do
-        [ ! -e "$keyring" ] || break
-    done
-    mkdir -p "${sources%/*}"
-    say "deb${keyring:+ [signed-by=$keyring]} $mirror $suite main" >"$sources"
-    say "deb-src${keyring:+ [signed-by=$keyring]} $mirror $suite main" >>"$sources"
-    apt_open "$suite" "$sources" || skip "$(apt_reason)"
-}
-
-# The first address in apt's sources that serves Debian itself, not only its security updates.
-debian_mirror() {
-    # A line each: "http://… bookworm bookworm-updates main".
-    {
-        { sed -s '$G' /etc/apt/sources.list.d/*.sources 2>/dev/null || true; } | awk '
-            function flush() {
-                if (types ~ /(^| )deb( |$)/ && enabled !~ /^(no|false)/) print uri, suites, components
-                types = uri = suites = components = enabled = ""
-            }
-            /^#/ { next }
-            /^[[:space:]]*$/ { flush(); next }
-            { field = tolower($1); value = $0; sub(/^[^:]*:[[:space:]]*/, "", value) }
-            field == "types:" { types = value }
-            field == "uris:" { uri = $2 }
-            field == "suites:" { suites = value }
-            field == "components:" { components = value }
-            field == "enabled:" { enabled = tolower(value) }'
-        # (A file that is not there is no failure: most machines have one of the two formats.)
-        { cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list 2>/dev/null || true; } |
-            sed -nE 's/^deb[[:space:]]+(\[[^]]*\][[:space:]]+)?//p'
-    } | awk '$1 !~ /^cdrom:/ && / main( |$)/ && $2 !~ /-security|\/updates/ && !found++ { print $1 }'
 }
 
 fetch_with_own_libc() {

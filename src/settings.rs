@@ -42,7 +42,7 @@ const LEASE_MS_MAX: i64 = LeaseMs::MAX.get().cast_signed();
 /// The depth is kept in 16 bits.
 const DEPTH_MAX: i64 = 65_535;
 
-const SETTINGS: &[Setting] = &[
+static SETTINGS: &[Setting] = &[
     Setting {
         name: "default-lease-ms",
         value: &DEFAULT_LEASE_MS,

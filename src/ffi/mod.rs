@@ -8,6 +8,8 @@
 //! it keeps.
 #![allow(unsafe_code)]
 
+#[cfg(not(test))]
+mod allocator;
 mod blocked;
 mod clients;
 mod command_info;
@@ -39,7 +41,7 @@ pub use value::{Values, lock_count};
 /// is none.
 #[cfg(not(test))]
 #[global_allocator]
-static ALLOCATOR: redis_module::alloc::RedisAlloc = redis_module::alloc::RedisAlloc;
+static ALLOCATOR: allocator::Aligned = allocator::Aligned;
 
 /// The module's own context, for what happens outside of every command. Set once at load.
 static DETACHED: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(null_mut());

@@ -1,0 +1,162 @@
+# shellcheck shell=bash
+# What a release is built for, and the building; sourced after lib.sh, not run.
+# The C compiler and linker for all of them is zig, which has each C library's headers and knows which
+# symbol came with which glibc. It comes from the Python package index, into .tools.
+
+platforms=(linux-x86_64 linux-aarch64 linux-musl-x86_64 linux-musl-aarch64)
+# RHEL 8, Debian 11 and Ubuntu 20.04 have this one or a newer one.
+oldest_glibc=2.28
+zig_version=0.17.1
+
+# platform NAME: sets $platform, $arch, $libc, $triple and $zig_target.
+platform() {
+    platform=$1 arch=${1##*-}
+    case $1 in
+        linux-musl-x86_64 | linux-musl-aarch64) libc=musl zig_target=$arch-linux-musl ;;
+        linux-x86_64 | linux-aarch64) libc=gnu zig_target=$arch-linux-gnu.$oldest_glibc ;;
+        *) die "there is no platform $1, only ${platforms[*]}" ;;
+    esac
+    triple=$arch-unknown-linux-$libc
+}
+
+# The version that packages, names and the module itself have.
+rlock_version() { (cd "$root" && cargo pkgid --locked -p rlock | sed 's/.*[#@]//'); }
+
+# The time that packages and archives carry: of the last commit, so that it says nothing of the build.
+source_epoch() { say "${SOURCE_DATE_EPOCH:-$(git -C "$root" log -1 --format=%ct)}"; }
+
+zig() { "$tools/zig/$zig_version/ziglang/zig" "$@"; }
+
+# zig, or the line on stderr why it cannot be had.
+get_zig() {
+    local folder=$tools/zig/$zig_version log=$tools/zig.log
+    [ ! -x "$folder/ziglang/zig" ] || return 0
+    lock_tools
+    [ ! -x "$folder/ziglang/zig" ] || return 0
+    say "fetching zig $zig_version (the wheel ziglang from the Python package index, into .tools)" >&2
+    mkdir -p "$folder.part"
+    python3 -m pip install --quiet --retries 2 --no-deps --only-binary :all: --target "$folder.part" \
+        "ziglang==$zig_version" >"$log" 2>&1 ||
+        { say "zig could not be fetched: $(tail -n 1 "$log")" >&2 && return 1; }
+    mv "$folder.part" "$folder"
+}
+
+# Rust's own libraries for $triple, or the line on stderr why they cannot be had.
+get_rust_target() {
+    local log=$tools/rustup.log
+    [ ! -d "$(rustc --print target-libdir --target "$triple")" ] || return 0
+    say "fetching Rust's libraries for $triple (rustup)" >&2
+    rustup target add "$triple" >"$log" 2>&1 ||
+        { say "Rust's libraries for $triple could not be fetched: $(tail -n 1 "$log")" >&2 && return 1; }
+}
+
+# write_tools: cc and ar for $platform, in .tools/cross/$platform.
+write_tools() {
+    local folder=$tools/cross/$platform
+    mkdir -p "$folder"
+    cat >"$folder/cc.part" <<END
+#!/usr/bin/env bash
+# rustc and its cc say --target with a name that zig has not. zig's libunwind, which it links into the
+# module, takes the place of libgcc_s, which an Alpine has not.
+export ZIG_GLOBAL_CACHE_DIR='$tools/zig/cache' ZIG_LOCAL_CACHE_DIR='$tools/zig/cache'
+words=()
+for word in "\$@"; do
+    case \$word in
+        --target=*) ;;
+        -lgcc_s) words+=(-lunwind) ;;
+        *) words+=("\$word") ;;
+    esac
+done
+exec '$tools/zig/$zig_version/ziglang/zig' cc -target $zig_target "\${words[@]}"
+END
+    cat >"$folder/ar.part" <<END
+#!/bin/sh
+exec '$tools/zig/$zig_version/ziglang/zig' ar "\$@"
+END
+    chmod +x "$folder/cc.part" "$folder/ar.part"
+    replace_changed "$folder/cc"
+    replace_changed "$folder/ar"
+}
+
+# write_wrapper: rustc for all platforms, as a wrapper, because cargo makes names of symbols from RUSTFLAGS, and these hold
+# this folder's. One file for all, because cargo builds everything anew when it changes.
+write_wrapper() {
+    cat >"$tools/cross/rustc.part" <<END
+#!/bin/sh
+# Nothing of the folders here gets into what is built: other folders make the same bytes.
+exec "\$@" --remap-path-prefix='$root=rlock' --remap-path-prefix='${CARGO_HOME:-$HOME/.cargo}/registry/src=crates' \\
+    --remap-path-prefix='$(rustc --print sysroot)/lib/rustlib/src/rust=rust'
+END
+    chmod +x "$tools/cross/rustc.part"
+    replace_changed "$tools/cross/rustc"
+}
+
+# FILE.part becomes FILE; where they are the same, FILE keeps its time, by which cargo goes.
+replace_changed() { if cmp -s "$1.part" "$1"; then rm "$1.part"; else mv "$1.part" "$1"; fi; }
+
+# cross_build PLATFORM PACKAGE: built for PLATFORM, in target/TRIPLE/shipped. Why not is said on stderr.
+cross_build() {
+    local here
+    get_zig || return 1
+    here=$(rustc -vV | sed -n 's/^host: //p')
+    # Build scripts and macros are for this machine, by the same linker whatever they are built beside: else cargo would
+    # build them anew for each platform.
+    case $here in
+        x86_64-unknown-linux-gnu | aarch64-unknown-linux-gnu) platform "linux-${here%%-*}" ;;
+        x86_64-unknown-linux-musl | aarch64-unknown-linux-musl) platform "linux-musl-${here%%-*}" ;;
+        *) die "a release is built on Linux, not on $here" ;;
+    esac
+    write_tools
+    local host_linker=$tools/cross/$platform/cc
+    here=${here//-/_}
+    platform "$1"
+    get_rust_target || return 1
+    write_tools
+    write_wrapper
+    (
+        export "CARGO_TARGET_${here^^}_LINKER=$host_linker"
+        cd "$root"
+        cross_environment
+        # musl's linkage is static for Rust unless told otherwise, and a module is a shared library. A program that is
+        # static begins by zig's start files; Rust has some, too, and both is one too many.
+        if [ -n "${is_static-}" ]; then
+            export "CARGO_TARGET_${upper}_RUSTFLAGS=-Clink-self-contained=no"
+        elif [ "$libc" = musl ]; then
+            export "CARGO_TARGET_${upper}_RUSTFLAGS=-Ctarget-feature=-crt-static"
+        fi
+        cargo build --profile shipped --locked --target "$triple" --package "$2"
+    )
+}
+
+# The same for a program that needs no C library, for the machine of PLATFORM; $platform stays what it was.
+cross_build_static() {
+    local before=$platform
+    is_static=yes cross_build "linux-musl-$arch" "$2" || return 1
+    platform "$before"
+}
+
+# What cargo, rustc and the crates' build scripts go by for $platform.
+cross_environment() {
+    local headers=$tools/zig/$zig_version/ziglang/lib/libc/include lower=${triple//-/_}
+    upper=${lower^^}
+    export "CC_$lower=$tools/cross/$platform/cc" "AR_$lower=$tools/cross/$platform/ar" "CFLAGS_$lower=-g0"
+    export "CARGO_TARGET_${upper}_LINKER=$tools/cross/$platform/cc" RUSTC_WRAPPER="$tools/cross/rustc"
+    # bindgen reads the C library's headers of the platform, not of this machine.
+    export "BINDGEN_EXTRA_CLANG_ARGS_$lower=$BINDGEN_EXTRA_CLANG_ARGS -nostdlibinc \
+        -isystem '$headers/$arch-linux-$libc' -isystem '$headers/${arch/x86_64/x86}-linux-$libc' \
+        -isystem '$headers/generic-${libc/gnu/glibc}' \
+        -isystem '$headers/${arch/x86_64/x86}-linux-any' -isystem '$headers/any-linux-any'"
+}
+
+# Where cross_build leaves things for $platform, and where cross_build_static does.
+built() { say "$(target_folder)/$triple/shipped/$1"; }
+built_static() { say "$(target_folder)/$arch-unknown-linux-musl/shipped/$1"; }
+
+target_folder() {
+    local folder=${CARGO_TARGET_DIR:-target}
+    case $folder in /*) ;; *) folder=$root/$folder ;; esac
+    say "$folder"
+}
+
+# The folder of all that is handed out.
+dist_folder() { say "$(target_folder)/dist"; }

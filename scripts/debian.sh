@@ -1,0 +1,44 @@
+# shellcheck shell=bash
+# Packages of another Debian suite, or for another machine, from the mirror that this machine uses anyway; sourced after
+# lib.sh, not run. `skip` is the caller's: it says why, and ends.
+
+# open_suite SUITE [ARCHITECTURE]: from now on apt reads that suite's packages and sources.
+open_suite() {
+    local suite=$1 mirror keyring name=$1${2:+-$2}
+    local sources=$tools/apt/$name/sources.list
+    [ "$(. /etc/os-release && say "${ID-}")" = debian ] ||
+        skip "it comes from Debian $suite, and this system's mirror has other packages"
+    has_apt || skip 'it comes as a Debian package, and this system has no apt'
+    mirror=$(debian_mirror)
+    [ -n "$mirror" ] || skip "it comes as a Debian package, and this machine's apt knows no Debian mirror"
+    for keyring in /usr/share/keyrings/debian-archive-keyring.{gpg,pgp} ''; do
+        [ ! -e "$keyring" ] || break
+    done
+    mkdir -p "${sources%/*}"
+    say "deb${keyring:+ [signed-by=$keyring]} $mirror $suite main" >"$sources"
+    say "deb-src${keyring:+ [signed-by=$keyring]} $mirror $suite main" >>"$sources"
+    apt_architecture=${2-} apt_open "$name" "$sources" || skip "$(apt_reason)"
+}
+
+# The first address in apt's sources that serves Debian itself, not only its security updates.
+debian_mirror() {
+    # A line each: "http://… bookworm bookworm-updates main".
+    {
+        { sed -s '$G' /etc/apt/sources.list.d/*.sources 2>/dev/null || true; } | awk '
+            function flush() {
+                if (types ~ /(^| )deb( |$)/ && enabled !~ /^(no|false)/) print uri, suites, components
+                types = uri = suites = components = enabled = ""
+            }
+            /^#/ { next }
+            /^[[:space:]]*$/ { flush(); next }
+            { field = tolower($1); value = $0; sub(/^[^:]*:[[:space:]]*/, "", value) }
+            field == "types:" { types = value }
+            field == "uris:" { uri = $2 }
+            field == "suites:" { suites = value }
+            field == "components:" { components = value }
+            field == "enabled:" { enabled = tolower(value) }'
+        # (A file that is not there is no failure: most machines have one of the two formats.)
+        { cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list 2>/dev/null || true; } |
+            sed -nE 's/^deb[[:space:]]+(\[[^]]*\][[:space:]]+)?//p'
+    } | awk '$1 !~ /^cdrom:/ && / main( |$)/ && $2 !~ /-security|\/updates/ && !found++ { print $1 }'
+}

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Is the Rust version that Cargo.toml promises enough? The module and rlock-top are built with exactly that one (rustup
+# fetches it), and the module serves a lock. With versions as arguments, with those: `scripts/msrv.sh 1.88 1.90`.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+cd "$root"
+[ $# -gt 0 ] || set -- "$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)"
+scripts/setup.sh
+. "$tools/env"
+command -v rustup >/dev/null || { say 'SKIPPED msrv: no rustup to fetch an older toolchain' && exit 77; }
+
+# Says the token of a lock to the log.
+serves() (
+    module() { say "$CARGO_TARGET_DIR/debug/librlock.so"; }
+    private_server "$tools/msrv/server" >>"$tools/msrv-$version.log" 2>&1
+    "$tools/servers/default/redis-cli" -e -p "$PORT" rlock.acquire order:42 worker-1 >>"$tools/msrv-$version.log" 2>&1
+)
+
+for version in "$@"; do
+    rustup toolchain install "$version" --profile minimal >"$tools/rustup.log" 2>&1 ||
+        { say "SKIPPED msrv: Rust $version could not be fetched" && exit 77; }
+    export CARGO_TARGET_DIR=$tools/msrv/$version
+    if cargo "+$version" build --locked -p rlock >"$tools/msrv-$version.log" 2>&1 &&
+        cargo "+$version" build --locked -p rlock-top >>"$tools/msrv-$version.log" 2>&1 && serves; then
+        passed=$((passed + 1))
+        say "Rust $version builds the module and rlock-top, and the module serves a lock"
+    else
+        failed=$((failed + 1))
+        say "Rust $version does not: $(grep -m 1 '^error' "$tools/msrv-$version.log" || tail -n 1 "$tools/msrv-$version.log")"
+    fi
+done
+sum_up

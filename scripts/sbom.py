@@ -1,0 +1,86 @@
+"""A bill of materials (CycloneDX 1.5, JSON) of what is linked into the module of a platform, from `cargo metadata`.
+
+    sbom.py TRIPLE RUST-VERSION ZIG-VERSION < the output of cargo metadata --filter-platform TRIPLE
+
+Only what is in the module: no build scripts, no macros' own crates, no tests' crates. The same input gives the same
+bytes: no time, no random serial number.
+"""
+
+import json
+import sys
+import tomllib
+
+
+def main(triple: str, rust: str, zig: str) -> None:
+    metadata = json.load(sys.stdin)
+    packages = {package["id"]: package for package in metadata["packages"]}
+    nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
+    root = next(id for id, package in packages.items() if package["name"] == "rlock")
+    with open("Cargo.lock", "rb") as file:
+        locked = {(p["name"], p["version"]): p.get("checksum") for p in tomllib.load(file)["package"]}
+
+    needs = {}
+    open_ids = [root]
+    while open_ids:
+        id = open_ids.pop()
+        if id in needs:
+            continue
+        needs[id] = sorted({dep["pkg"] for dep in nodes[id]["deps"] if is_linked(dep, packages)})
+        open_ids.extend(needs[id])
+
+    refs = {id: purl(packages[id]) for id in needs}
+    components = [component(packages[id], locked) for id in sorted(needs, key=refs.get) if id != root]
+    main_component = component(packages[root], locked) | {"type": "library"}
+    document = {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.5",
+        "version": 1,
+        "metadata": {
+            "component": main_component,
+            "properties": [{"name": "rlock:target", "value": triple}],
+        },
+        "components": components + [came_along("rust-std", rust), came_along("libunwind-of-zig", zig)],
+        "dependencies": [
+            {"ref": refs[id], "dependsOn": sorted(refs[need] for need in needs[id])}
+            for id in sorted(needs, key=refs.get)
+        ],
+    }
+    json.dump(document, sys.stdout, indent=1)
+    print()
+
+
+def is_linked(dependency: dict, packages: dict) -> bool:
+    """A normal dependency (its kind is null) that is no macro: macros run in the compiler."""
+    is_normal = any(kind["kind"] is None for kind in dependency["dep_kinds"])
+    targets = packages[dependency["pkg"]]["targets"]
+    return is_normal and not any("proc-macro" in target["kind"] for target in targets)
+
+
+def purl(package: dict) -> str:
+    return f"pkg:cargo/{package['name']}@{package['version']}"
+
+
+def component(package: dict, locked: dict) -> dict:
+    found = {
+        "type": "library",
+        "bom-ref": purl(package),
+        "name": package["name"],
+        "version": package["version"],
+        "purl": purl(package),
+    }
+    if package["license"]:
+        # Old crates write a slash for OR.
+        expression = package["license"].replace(" / ", " OR ").replace("/", " OR ")
+        found["licenses"] = [{"expression": expression}]
+    checksum = locked.get((package["name"], package["version"]))
+    if checksum:
+        found["hashes"] = [{"alg": "SHA-256", "content": checksum}]
+    return found
+
+
+def came_along(name: str, version: str) -> dict:
+    """What the compiler and the linker put into it: no crates, so cargo does not know them."""
+    return {"type": "library", "bom-ref": f"pkg:generic/{name}@{version}", "name": name, "version": version}
+
+
+main(*sys.argv[1:])
