@@ -31,6 +31,8 @@ pub struct Hold {
     pub lasts_ns: u64,
     /// It may have been taken away then.
     cut_ns: u64,
+    /// Its owner asked to let it go then, and was not answered.
+    let_go_ns: Option<u64>,
     /// The connection that it is tied to.
     pub session: Option<i64>,
     /// What was asked for with its grant.
@@ -139,7 +141,12 @@ impl OneOwner<'_> {
                 match reply {
                     Reply::Number(0) | Reply::NotHeld => self.end(op),
                     Reply::Number(_) => {}
-                    _ => self.may_end(op),
+                    _ => {
+                        self.may_end(op);
+                        if let Some(hold) = self.holds.last_mut() {
+                            hold.let_go_ns.get_or_insert(op.sent_ns);
+                        }
+                    }
                 }
             }
             (Asked::Cancel, _) => self.polls.clear(),
@@ -186,6 +193,7 @@ impl OneOwner<'_> {
             until_ns: lasts_ns,
             lasts_ns,
             cut_ns,
+            let_go_ns: None,
             session: ask.session.then_some(op.connection),
             lease_ms: ask.lease_ms,
             over_ns: if ask.session {
@@ -209,6 +217,14 @@ impl OneOwner<'_> {
     fn extend(&mut self, op: &Op, lease_ms: u64) {
         let counts = self.history.promise.holds_at_once || op.secured_ns.is_some();
         self.extend_possibly(op, lease_ms);
+        let is_undone = self.history.promise.holds_at_once && self.ends.was_cut_before(op);
+        let Some(hold) = self.holds.last_mut() else { return };
+        // A primary that was cut off had let go of it, and its successor knows nothing of that: held
+        // again, and not all the time.
+        if hold.let_go_ns.take().is_some() && is_undone {
+            let again = Hold { from_ns: op.received_ns, ..hold.clone() };
+            self.holds.push(again);
+        }
         let Some(hold) = self.holds.last_mut() else { return };
         // It was there all the time since it was granted: what is over does not come back.
         if counts {
@@ -273,12 +289,15 @@ struct Ends {
     closed: HashMap<i64, (u64, u64)>,
     /// Sessions were forgotten.
     losses: Vec<(u64, u64)>,
+    /// When a primary was cut off first.
+    first_cut_ns: Option<u64>,
 }
 
 impl Ends {
     fn of(history: &History) -> Ends {
         let (everywhere, at_key) = (Vec::new(), HashMap::<_, Vec<_>>::new());
-        let mut ends = Ends { everywhere, at_key, closed: HashMap::new(), losses: Vec::new() };
+        let (closed, losses, first_cut_ns) = (HashMap::new(), Vec::new(), None);
+        let mut ends = Ends { everywhere, at_key, closed, losses, first_cut_ns };
         for Event { mark, from_ns, to_ns } in &history.events {
             let time = (*from_ns, *to_ns);
             match mark {
@@ -286,7 +305,11 @@ impl Ends {
                 Mark::Wiped(Some(key)) => ends.at_key.entry(key.clone()).or_default().push(time),
                 Mark::Closed(id) => drop(ends.closed.insert(*id, time)),
                 Mark::Failover | Mark::Restart | Mark::Refusal => ends.losses.push(time),
-                Mark::Outage | Mark::Cut | Mark::Shut(_) => {}
+                Mark::Cut => {
+                    let first = ends.first_cut_ns.get_or_insert(*from_ns);
+                    *first = (*first).min(*from_ns);
+                }
+                Mark::Outage | Mark::Shut(_) => {}
             }
         }
         let lists = ends.at_key.values_mut().chain([&mut ends.everywhere, &mut ends.losses]);
@@ -299,6 +322,11 @@ impl Ends {
     fn session_over_ns(&self, grant: &Op, lease_ms: u64) -> u64 {
         let closed = self.closed.get(&grant.connection);
         closed.map_or(u64::MAX, |(_, to_ns)| to_ns + ns(lease_ms) + CLOCKS_NS)
+    }
+
+    /// A primary was cut off before this was answered.
+    fn was_cut_before(&self, op: &Op) -> bool {
+        self.first_cut_ns.is_some_and(|cut_ns| cut_ns <= op.received_ns)
     }
 
     /// Until then the server renews by itself what was granted as a session.

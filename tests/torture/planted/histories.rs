@@ -240,6 +240,25 @@ fn a_second_holder_is_excused_after_a_cut_and_no_longer_than_the_old_leases_last
 }
 
 #[test]
+fn a_release_that_was_undone_with_its_primary_is_no_hold_all_the_time() {
+    let promise =
+        Promise { holds_at_once: false, may_close: true, goes_on_ms: 3000, ..FULL_PROMISE };
+    // `a` let go of it just before the cut, `b` had it then, and the new primary knows of neither.
+    let tale = |cut| {
+        Tale::under(promise)
+            .op("a", [500, 501], Asked::Acquire(short()), Reply::Token(100))
+            .op("a", [990, 995], release(100), Reply::Lost)
+            .op("b", [991, 996], Asked::Acquire(short()), Reply::Token(101))
+            .event(Mark::Failover, [cut, 9000])
+            .event(Mark::Cut, [cut, cut + 1])
+            .op("a", [1400, 1401], Asked::Acquire(short()), Reply::Token(100))
+    };
+    assert!(tale(1000).complaints().is_empty());
+    // Where no primary was cut off before that, nothing undid it.
+    assert_eq!(tale(3000).complaints(), ["split"]);
+}
+
+#[test]
 fn what_a_server_does_by_itself_while_it_lets_nobody_write_is_seen() {
     let promise = Promise { may_close: true, ..FULL_PROMISE };
     let side = u32::from(b'a') % 2;
