@@ -40,18 +40,17 @@ occurrences() {
     say $(((${#text} - ${#rest}) / ${#2}))
 }
 
-# A list that no longer fits the code proves nothing: nothing is run then.
+# An entry that no longer fits the code proves nothing, and fails; the others are tried.
 check_list() {
-    local n times
+    local n times=0
     for n in "${!titles[@]}"; do
         [ -n "${tests[n]}" ] && [ -n "${olds[n]}" ] || die "${titles[n]}: no test, or no old text"
-        [ -f "${files[n]}" ] || die "${titles[n]}: there is no ${files[n]}"
-        times=$(occurrences "${files[n]}" "${olds[n]}")
+        [ -f "${files[n]}" ] && times=$(occurrences "${files[n]}" "${olds[n]}")
         [ "$times" = 1 ] && continue
-        say "found $times times, not once, in ${files[n]}: ${olds[n]}"
+        say "STALE: ${titles[n]}: found $times times, not once, in ${files[n]}: ${olds[n]}"
         failed=$((failed + 1))
+        unset "titles[n]" "tests[n]"
     done
-    [ "$failed" = 0 ] || sum_up
 }
 
 # Builds what the test laws::name needs; says the program that runs it.
@@ -68,7 +67,7 @@ run() {
 
 # Only a test that is green without the change says something by turning red.
 check_tests() {
-    local name program
+    local name program before=$failed
     while read -r name; do
         if ! program=$(build "$name") || ! run "$program" "$name"; then
             say "$(<"$copy/log")" "$name is red without any change"
@@ -78,7 +77,7 @@ check_tests() {
             failed=$((failed + 1))
         fi
     done < <(printf '%s\n' "${tests[@]}" | sort -u)
-    [ "$failed" = 0 ] || sum_up
+    [ "$failed" = "$before" ] || sum_up
 }
 
 # Makes change $1, runs its test, and takes it back.
@@ -101,6 +100,8 @@ read_list
 check_list
 # All that the workspace names, else cargo does not read it.
 cp -R Cargo.toml Cargo.lock core src bench examples "$copy"
+mkdir "$copy/clients"
+cp -R clients/rust clients/cli "$copy/clients"
 cd "$copy"
 check_tests
 for n in "${!titles[@]}"; do

@@ -219,6 +219,16 @@ impl Holders {
         sole.chain(shared)
     }
 
+    /// Every owner that holds, once.
+    pub(crate) fn owners(&self) -> impl Iterator<Item = &Owner> {
+        let (sole, shared) = match self {
+            Self::Free => (None, None),
+            Self::Sole(owner, _) => (Some(owner), None),
+            Self::Shared(readers) => (None, Some(readers.iter().map(|(owner, _)| owner))),
+        };
+        sole.into_iter().chain(shared.into_iter().flatten())
+    }
+
     /// A hold whose deadline has come, while there is one.
     pub(crate) fn first_over(&self, now: Now) -> Option<Token> {
         match self {

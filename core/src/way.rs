@@ -92,7 +92,7 @@ impl Lock {
         self.in_the_way(wish).is_some() || self.too_many_for_line(memory, wish) > 0
     }
 
-    /// Whose holds are in the way, some of them. One who holds WRITE and READ is there twice.
+    /// Whose holds are in the way, some of them.
     pub(crate) fn owners_in_the_way<'l>(
         &'l self,
         memory: &Memory,
@@ -101,7 +101,7 @@ impl Lock {
         // A reader without a limit waits for a writer, or for nobody who holds.
         let is_in = wish.mode == Mode::Write || self.is_shut_to(memory, wish);
         let most = if is_in { NAMES_MAX } else { 0 };
-        let owners = self.holders.iter().map(|(owner, ..)| owner);
+        let owners = self.holders.owners();
         owners.filter(move |owner| owner.as_bytes() != wish.owner).take(most)
     }
 
