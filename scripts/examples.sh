@@ -66,6 +66,7 @@ fetched() {
 # copied NAME: its sources, where its tools may leave what they make.
 copied() {
     mkdir -p "$home/$1"
+    rm -rf "$home/$1/src" # an older one may have more files
     cp -Rp "examples/$1/." "$home/$1/"
 }
 

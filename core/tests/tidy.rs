@@ -82,6 +82,64 @@ fn all_that_is_unsafe_is_in_one_folder_and_says_why() {
     }
 }
 
+/// The rooms of the hands: each is built on those before it, and knows of none behind it.
+const ROOMS: [&str; 18] = [
+    "ffi", "state", "settings", "gate", "metrics", "timers", "reply", "publish", "answers",
+    "closing", "executor", "parking", "sweep", "call", "show", "events", "commands", "lib",
+];
+
+/// The rooms that a text names behind `crate::`.
+fn rooms_named(text: &str) -> Vec<String> {
+    let is_letter = |letter: char| letter.is_alphanumeric() || letter == '_';
+    let mut named = Vec::new();
+    for rest in text.split("crate::").skip(1) {
+        let Some(inside) = rest.strip_prefix('{') else {
+            named.extend(rest.split(|letter| !is_letter(letter)).next().map(str::to_owned));
+            continue;
+        };
+        // The names of one level: `{a, b::{c, d}}`.
+        let (mut depth, mut word) = (0, String::new());
+        for letter in inside.chars() {
+            match letter {
+                '{' => depth += 1,
+                '}' if depth == 0 => break,
+                '}' => depth -= 1,
+                ',' if depth == 0 => named.push(std::mem::take(&mut word)),
+                letter if depth == 0 && (is_letter(letter) || letter == ':') => word.push(letter),
+                _ => {}
+            }
+        }
+        named.push(word);
+    }
+    let firsts = named.into_iter().map(|path| path.split(':').next().unwrap().to_owned());
+    firsts.filter(|name| ROOMS.contains(&name.as_str())).collect()
+}
+
+#[test]
+fn no_room_of_the_hands_knows_of_one_that_is_built_on_it() {
+    let place = |room: &str| ROOMS.iter().position(|other| *other == room);
+    let hands = sources().into_iter().filter(|(name, _)| name.starts_with("src/"));
+    for (name, text) in hands {
+        let path = name.strip_prefix("src/").unwrap();
+        let room = path.split(['/', '.']).next().unwrap();
+        let own = place(room).unwrap_or_else(|| panic!("{name} is in no room that has a place"));
+        for other in rooms_named(&text).into_iter().filter(|other| other != room) {
+            assert!(place(&other) < Some(own), "{name} knows of {other}");
+        }
+    }
+}
+
+/// What the server gives and takes as pointers stays at the border.
+#[test]
+fn no_pointer_leaves_the_border() {
+    let hands = sources().into_iter().filter(|(name, _)| name.starts_with("src/"));
+    for (name, text) in hands.filter(|(name, _)| !name.starts_with(BORDER)) {
+        for mark in ["*mut ", "*const ", "NonNull", ".as_ptr()", "redis_module::raw;"] {
+            assert!(!text.contains(mark), "{name} contains {mark}");
+        }
+    }
+}
+
 #[test]
 fn nothing_is_left_for_later() {
     let marks =

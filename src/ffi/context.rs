@@ -160,11 +160,6 @@ impl Ctx {
         }
     }
 
-    /// The pointer itself, for what the `redis-module` crate wraps safely.
-    pub fn raw(&self) -> *mut raw::RedisModuleCtx {
-        self.0
-    }
-
     /// The context as the `redis-module` crate has it.
     pub fn wrapped(&self) -> redis_module::Context {
         redis_module::Context::new(self.0)

@@ -17,6 +17,7 @@ mod context;
 mod filter;
 mod key;
 mod register;
+mod reply;
 mod server;
 mod timers;
 mod users;

@@ -219,8 +219,8 @@ impl OneOwner<'_> {
         self.extend_possibly(op, lease_ms);
         let is_undone = self.history.promise.holds_at_once && self.ends.was_cut_before(op);
         let Some(hold) = self.holds.last_mut() else { return };
-        // A primary that was cut off had let go of it, and its successor knows nothing of that: held
-        // again, and not all the time.
+        // A primary that was cut off had let go of it, and its successor knows nothing of that:
+        // held again, and not all the time.
         if hold.let_go_ns.take().is_some() && is_undone {
             let again = Hold { from_ns: op.received_ns, ..hold.clone() };
             self.holds.push(again);

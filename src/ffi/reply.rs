@@ -1,0 +1,40 @@
+//! Replies in the server's protocol.
+
+use super::*;
+
+impl Ctx {
+    /// Replies with an integer.
+    pub fn reply_integer(&self, value: i64) {
+        raw::reply_with_long_long(self.0, value);
+    }
+
+    /// Replies with nil.
+    pub fn reply_null(&self) {
+        raw::reply_with_null(self.0);
+    }
+
+    /// Replies with `+OK`.
+    pub fn reply_ok(&self) {
+        raw::reply_with_simple_string(self.0, c"OK".as_ptr());
+    }
+
+    /// Replies with an error line that begins with its code.
+    pub fn reply_error(&self, line: &str) {
+        raw::reply_with_error(self.0, c_string(line).as_ptr());
+    }
+
+    /// Replies with a byte string.
+    pub fn reply_bytes(&self, bytes: &[u8]) {
+        raw::reply_with_string_buffer(self.0, bytes.as_ptr().cast(), bytes.len());
+    }
+
+    /// Begins an array of so many replies.
+    pub fn reply_array(&self, len: usize) {
+        raw::reply_with_array(self.0, len.cast_signed() as libc::c_long);
+    }
+
+    /// Begins a map of so many pairs of replies; an array for clients that speak RESP2.
+    pub fn reply_map(&self, len: usize) {
+        raw::reply_with_map(self.0, len.cast_signed() as libc::c_long);
+    }
+}
