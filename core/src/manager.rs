@@ -389,7 +389,11 @@ impl Manager {
     /// These connections lost a session: they are closed, and granted nothing any more.
     fn lose(&mut self, lost: Vec<ClientId>) {
         for client in lost {
-            if let Some(waiter) = self.waits.of_client(client) {
+            // What it was told it has, and hears of before it is closed; else it ends with the
+            // connection.
+            if let Some(waiter) = self.waits.of_client(client)
+                && self.waits.get(waiter).is_some_and(|parked| parked.reply.is_none())
+            {
                 self.left(waiter);
             }
             self.closing.insert(client);

@@ -27,6 +27,8 @@ struct Server {
     told: Vec<(u64, Reply)>,
     /// The locks that were swept, in order.
     swept: Vec<Key>,
+    /// The server has not forgotten yet whom it answered.
+    keeps_waits: bool,
 }
 
 impl Server {
@@ -37,7 +39,16 @@ impl Server {
         let mut manager = Manager::default();
         manager.role_is(true, Now::from_us(START_US));
         let (keys, told, swept) = (BTreeMap::new(), Vec::new(), Vec::new());
-        Self { manager, keys, bounds, us: 2_000_000, is_open: true, told, swept }
+        Self {
+            manager,
+            keys,
+            bounds,
+            us: 2_000_000,
+            is_open: true,
+            told,
+            swept,
+            keeps_waits: false,
+        }
     }
 
     fn now(&self) -> Now {
@@ -65,7 +76,9 @@ impl Server {
         for wake in wakes {
             assert!(self.manager.answer(&wake), "{wake:?} was not due");
             self.told.push((wake.waiter.get(), wake.reply));
-            self.manager.unparked(wake.waiter, false);
+            if !self.keeps_waits {
+                self.manager.unparked(wake.waiter, false);
+            }
         }
     }
 
@@ -417,4 +430,37 @@ fn the_indexes_agree_whatever_happens() {
         assert!(is_open || !server.told[now..].iter().any(granted), "granted behind a shut gate");
         assert!(told <= now);
     }
+}
+
+/// Its reply leaves before the connection is closed: two would be sure of one lock.
+#[test]
+fn what_was_told_is_not_taken_back_when_a_session_elsewhere_is_lost() {
+    let mut server = Server::new();
+    server.holds(b"k", "a", Some(7));
+    server.holds(b"l", "x", None);
+    let waiter = server.waits(b"l", "a", Mode::Write, 7);
+    server.keeps_waits = true;
+    server.ask(b"l", Input::Release(release(b"x")));
+    assert!(matches!(server.told[..], [(told, Reply::Granted { .. })] if told == waiter));
+    // In the same iteration of the server's loop.
+    server.ask(b"k", Input::Force(None));
+    server.manager.unparked(waiter.into(), false);
+    server.sweep();
+    assert_eq!(server.closed(), [7]);
+    assert!(server.keys[b"l" as Key].hold_at(b"a", Mode::Write, server.now()).is_some());
+}
+
+#[test]
+fn what_a_closed_connection_did_not_live_to_hear_is_taken_back() {
+    let mut server = Server::new();
+    server.holds(b"k", "a", Some(7));
+    server.holds(b"l", "x", None);
+    let waiter = server.waits(b"l", "a", Mode::Write, 7);
+    server.keeps_waits = true;
+    server.ask(b"l", Input::Release(release(b"x")));
+    server.ask(b"k", Input::Force(None));
+    server.manager.connection_ended(ClientId::from(7));
+    server.manager.unparked(waiter.into(), false);
+    server.sweep();
+    assert!(!server.keys.contains_key(b"l" as Key));
 }
