@@ -137,7 +137,10 @@ impl Manager {
         self.is_loading = true;
         // DEBUG RELOAD: what was flushed may come back.
         for client in std::mem::take(&mut self.flushed) {
-            self.closing.remove(&client);
+            // Unless it lost a session by something else as well.
+            if !self.to_close.contains(&client) {
+                self.closing.remove(&client);
+            }
         }
         self.upheaval(None);
     }

@@ -464,3 +464,14 @@ fn what_a_closed_connection_did_not_live_to_hear_is_taken_back() {
     server.sweep();
     assert!(!server.keys.contains_key(b"l" as Key));
 }
+
+#[test]
+fn who_is_to_be_closed_runs_nothing_though_data_is_loaded() {
+    let mut server = Server::new();
+    server.holds(b"k", "a", Some(7));
+    server.manager.flushed(None);
+    server.manager.role_is(false, server.now());
+    server.manager.loading_begins();
+    server.manager.check().unwrap();
+    assert!(server.manager.is_closing(ClientId::from(7)));
+}
