@@ -354,8 +354,9 @@ impl Server {
         self.keys.flush(db);
     }
 
-    /// It reads data in the place of its own: what a full sync brings, or a file.
-    pub fn load(&mut self, snapshot: &Snapshot) {
+    /// It reads data in the place of its own: what a full sync brings, or, as a primary whose reign
+    /// begins with it, a file.
+    pub fn load(&mut self, snapshot: &Snapshot, reign: Option<u32>) {
         if self.conditions.loads_before_flush {
             self.manager.loading_begins();
             self.settle();
@@ -365,9 +366,12 @@ impl Server {
             self.manager.loading_begins();
             self.settle();
         }
+        self.history = snapshot.history.clone();
+        reign.into_iter().for_each(|reign| self.history.begin(reign));
         for (db, key, slot) in snapshot.keys.iter() {
             // A primary does not read what has expired.
             if self.is_primary && slot.is_expired(self.now_ms()) {
+                self.note(Note::KeyLost { db, key: key.clone(), by: Loss::Expiry });
                 continue;
             }
             let value = match slot.lock() {
@@ -385,7 +389,6 @@ impl Server {
             self.keys.set(db, key, Slot { value, expires_at: slot.expires_at });
         }
         snapshot.token.into_iter().for_each(|token| self.manager.saw(token));
-        self.history = snapshot.history.clone();
         self.effect_events = snapshot.effect_events;
         self.manager.loading_ends();
         self.settle();

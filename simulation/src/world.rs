@@ -13,11 +13,12 @@ use crate::laws::{Broken, Hearing, Laws};
 use crate::seen::Kind;
 use crate::server::{Server, Snapshot};
 use crate::step::Step;
+use crate::words::{Out, Words};
 
 /// Where the time of every world begins, in microseconds since the Unix epoch.
 pub const START_US: u64 = 1_700_000_000_000_000;
 /// Each step takes so long, in microseconds.
-const STEP_US: u64 = 20;
+pub const STEP_US: u64 = 20;
 /// A replica that acknowledged longer ago does not count, in microseconds.
 const LAG_US_MAX: u64 = 1_000_000;
 /// Sent on a link that is cut, until the backlog is too short for it.
@@ -250,29 +251,45 @@ impl World {
     }
 
     fn read(&mut self, who: usize) -> Result<bool, Broken> {
-        let Some(pipe) = self.actors.get_mut(who).and_then(|actor| actor.pipe.as_mut()) else {
+        let pipe = self.actors.get(who).and_then(|actor| actor.pipe.as_ref());
+        let Some((client, node)) = pipe.map(|pipe| (pipe.client, pipe.node)) else {
             return Ok(false);
         };
-        let (client, node) = (pipe.client, pipe.node);
+        if !self.may_read(client, node) {
+            return Ok(false);
+        }
+        let pipe = self.actors[who].pipe.as_mut();
         let server = &self.machines[node].server;
-        let is_read = self.machines[node].is_up && server.reads(client);
-        let Some(words) = pipe.to.pop_front_if(|words| is_read && !server.postpones(words)) else {
-            return Ok(false);
-        };
-        self.act(node, |server| server.run(client, &words))?;
-        Ok(true)
+        let next = pipe.and_then(|pipe| pipe.to.pop_front_if(|words| !server.postpones(words)));
+        self.serve(client, node, next)
     }
 
     fn read_late(&mut self, who: usize) -> Result<bool, Broken> {
-        let Some(pipe) = self.actors.get_mut(who).and_then(|actor| actor.hung.front_mut()) else {
+        let pipe = self.actors.get(who).and_then(|actor| actor.hung.front());
+        let Some((client, node)) = pipe.map(|pipe| (pipe.client, pipe.node)) else {
             return Ok(false);
         };
-        let (client, node) = (pipe.client, pipe.node);
+        if !self.may_read(client, node) {
+            return Ok(false);
+        }
+        let pipe = self.actors[who].hung.front_mut();
         let server = &self.machines[node].server;
-        let is_read = self.machines[node].is_up && server.reads(client);
-        let Some(words) = pipe.to.pop_front_if(|words| is_read && !server.postpones(words)) else {
-            return Ok(false);
-        };
+        let next = pipe.and_then(|pipe| pipe.to.pop_front_if(|words| !server.postpones(words)));
+        self.serve(client, node, next)
+    }
+
+    fn may_read(&mut self, client: ClientId, node: usize) -> bool {
+        self.wind(node);
+        self.is_up(node) && self.machines[node].server.reads(client)
+    }
+
+    fn serve(
+        &mut self,
+        client: ClientId,
+        node: usize,
+        next: Option<Words>,
+    ) -> Result<bool, Broken> {
+        let Some(words) = next else { return Ok(false) };
         self.act(node, |server| server.run(client, &words))?;
         Ok(true)
     }
@@ -390,7 +407,7 @@ impl World {
             return Ok(false);
         };
         if let Some(snapshot) = link.sync.take() {
-            self.act(node, |server| server.load(&snapshot))?;
+            self.act(node, |server| server.load(&snapshot, None))?;
             self.laws.synced(node, &snapshot);
         } else if let Some(item) = link.queue.pop_front() {
             self.laws.delivered(node, &item);
@@ -458,7 +475,7 @@ impl World {
         machine.was_primary = machine.server.is_primary;
         machine.link = None;
         machine.server = Server::new(self.setting.fault);
-        machine.server.out = clients.into_iter().map(|c| (c, crate::words::Out::Closed)).collect();
+        machine.server.out = clients.into_iter().map(|c| (c, Out::Closed)).collect();
         self.spread(node);
         self.laws.died(node);
         Ok(true)
@@ -479,8 +496,7 @@ impl World {
         self.act(node, |server| {
             server.role_is(true, reign);
             if let Some(snapshot) = &disk {
-                server.load(snapshot);
-                server.history.begin(reign);
+                server.load(snapshot, Some(reign));
             }
         })?;
         Ok(true)

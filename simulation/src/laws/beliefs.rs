@@ -63,11 +63,15 @@ impl Beliefs {
             }
             // One that says no mode may have renewed another hold than the client thinks of.
             (Command::Renew(owner, key, ms, Some(reads)), Said::Int(1)) => {
+                // Nor is one of another primary's the client's own.
+                let Some(pipe) = &actor.pipe else { return Ok(()) };
+                let history = &machines[pipe.node].server.history;
                 for belief in self.all.iter_mut().filter(|belief| belief.who == *who) {
                     let ask = &belief.ask;
                     let is_meant = (belief.db, ask.owner, ask.key, ask.reads)
                         == (sent.db, *owner, *key, *reads);
-                    if is_meant && belief.until_us > sent.us {
+                    let is_known = history.has(belief.promise.at);
+                    if is_meant && is_known && belief.until_us > sent.us {
                         belief.until_us = belief.until_us.max(after(*ms));
                     }
                 }
@@ -127,9 +131,7 @@ impl Judge<'_> {
 
     /// The promise as it stands now: more may have become of it since.
     fn promise<'p>(&'p self, belief: &'p Belief) -> &'p Promise {
-        let Promise { token, db, key, owner, .. } = &belief.promise;
-        let known = self.promises.find(token.get(), (*db, key), owner.as_bytes());
-        known.filter(|known| known.at.reign == belief.promise.at.reign).unwrap_or(&belief.promise)
+        self.promises.again(&belief.promise).unwrap_or(&belief.promise)
     }
 
     /// Why the second was granted beside the first.

@@ -215,9 +215,7 @@ impl Laws {
             self.rest[node].holds(server, &self.promises)?;
         }
         server.manager.check().map_err(|what| Broken { law: "the indexes agree", what })?;
-        if us.is_multiple_of(64) {
-            self.promises.forget_old(machines);
-        }
+        self.promises.forget_old(machines);
         Ok(())
     }
 
@@ -253,6 +251,7 @@ impl Laws {
             }
             Note::KeyLost { db, key, by } => {
                 let how = if *by == Loss::Expiry { How::Expired } else { How::Taken };
+                self.rest[node].taken(Some(*db), Some(key));
                 self.promises.key_ends(at, history, Some((*db, key)), how, now_ms)
             }
             Note::Tampered { db, key, at_ms } => {
@@ -260,9 +259,11 @@ impl Laws {
                 Ok(())
             }
             Note::Flushed(None) | Note::Swapped(..) => {
+                self.rest[node].taken(None, None);
                 self.promises.key_ends(at, history, None, How::Taken, now_ms)
             }
             Note::Flushed(Some(db)) => {
+                self.rest[node].taken(Some(*db), None);
                 let keys = self.promises.keys_of(*db);
                 keys.iter().try_for_each(|key| {
                     self.promises.key_ends(at, history, Some((*db, key)), How::Taken, now_ms)

@@ -135,6 +135,12 @@ impl Promises {
         })
     }
 
+    /// The same promise, with what became of it since.
+    pub fn again(&self, promise: &Promise) -> Option<&Promise> {
+        let mut all = self.all.iter();
+        all.find(|one| one.at == promise.at && one.token == promise.token && one.key == promise.key)
+    }
+
     /// Whose hold this is, if it was told.
     pub fn owner_of(&self, token: Token, lock: (i32, &Key)) -> Option<&Owner> {
         let mut all = self.all.iter().rev();
@@ -234,6 +240,7 @@ impl Promises {
             let stands = promise.bound(history).is_some_and(|bound| bound.end() > now_ms);
             if is_meant && stands {
                 promise.facts.push((at, Fact::Until(until)));
+                promise.told += 1;
             }
         }
     }
@@ -344,6 +351,10 @@ impl Promises {
     /// What binds nobody any more.
     pub fn forget_old(&mut self, machines: &[Machine]) {
         const KEPT_MS: u64 = 20_000;
+        const ENOUGH: usize = 48;
+        if self.all.len() < ENOUGH {
+            return;
+        }
         let up = machines.iter().filter(|machine| machine.is_up);
         let earliest = up.map(|machine| machine.server.now_ms()).min();
         let earliest = earliest.unwrap_or(0);

@@ -33,7 +33,7 @@ pub fn same(node: usize, machines: &[Machine]) -> Result<(), Broken> {
         let is_same = other.is_some_and(|(other_db, other_key, other)| {
             let (one, two) = (expires(slot), expires(other));
             let last = slot.lock().and_then(|lock| lock.latest_deadline()).map(EpochMs::get);
-            let is_whole = last.is_some_and(|last| one.min(two) + 1 >= last);
+            let is_whole = last.is_some_and(|last| one.min(two).saturating_add(1) >= last);
             let is_alike = (db, key, &slot.value) == (other_db, other_key, &other.value);
             is_alike && (one == two || is_whole && one.abs_diff(two) <= GRACE_MS)
         });

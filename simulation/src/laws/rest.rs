@@ -26,6 +26,8 @@ pub struct Rest {
     unheard: Vec<(LockName, Token)>,
     /// Tokens that were issued, and told to nobody yet.
     untold: BTreeSet<Token>,
+    /// Holds whose key a stranger took: if it comes back, they last as long as their lease.
+    taken: BTreeSet<Token>,
 }
 
 impl Rest {
@@ -60,6 +62,16 @@ impl Rest {
         all.any(|(at, who, client)| {
             *at == name && who.as_slice() == owner.as_bytes() && is_gone(client)
         })
+    }
+
+    /// A stranger took the key of a lock from its name; all of a database, or all, if `None`.
+    pub fn taken(&mut self, db: Option<i32>, key: Option<&Key>) {
+        let is_meant = |name: &LockName| {
+            db.is_none_or(|db| db == name.0) && key.is_none_or(|key| *key == name.1)
+        };
+        let ties = self.ties.iter().filter(|((name, _, _), _)| is_meant(name));
+        self.taken.extend(ties.map(|(_, (_, token))| *token));
+        self.unheard.retain(|(name, _)| !is_meant(name));
     }
 
     /// A hold was released.
@@ -98,7 +110,8 @@ impl Rest {
             must(holds || !is_connected, "a session that is connected holds", || {
                 format!("{client:?} does not hold {name:?} as {owner:?}, {mode:?}, {token:?}")
             })?;
-            must(!holds || is_connected || !is_open, "a session ends with its connection", || {
+            let ends = holds && !is_connected && is_open && !self.taken.contains(token);
+            must(!ends, "a session ends with its connection", || {
                 format!("{name:?} is still held by {owner:?} of {client:?}, {token:?}")
             })?;
         }
@@ -159,7 +172,10 @@ pub fn order(
         let mut holds = lock.holds();
         holds.any(|(owner, _, hold)| *owner == asked.owner && hold.token != token)
     });
-    if asked.upgrade || asked.held || asked.had_ticket || is_re_entry || holds_both {
+    // Where a user may lose its rights while it waits: its owner's other waits, which entered with
+    // the one that is denied, stay.
+    let is_denied = !server.denied.is_empty();
+    if is_denied || asked.upgrade || asked.held || asked.had_ticket || is_re_entry || holds_both {
         return Ok(());
     }
     let now_ms = server.now_ms();
