@@ -326,9 +326,18 @@ impl Server {
                 let to = i32::try_from(number(words, 2)).unwrap_or(0);
                 self.rename(db, &key(1), to, &key(1), false, pass)
             }
-            b"COPY" if self.keys.get(db, &key(1)).is_some_and(|slot| slot.lock().is_some()) => {
-                Said::error("ERR not supported for this module key")
-            }
+            b"COPY" => match self.keys.get(db, &key(1)).cloned() {
+                None => Said::Int(0),
+                Some(_) if self.keys.get(db, &key(2)).is_some() => Said::Int(0),
+                Some(slot) if slot.lock().is_some() => {
+                    Said::error("ERR not supported for this module key")
+                }
+                Some(slot) => {
+                    self.keys.set(db, &key(2), slot);
+                    pass(self);
+                    Said::Int(1)
+                }
+            },
             b"PEXPIRE" => {
                 let at = self.now_ms().cast_signed().saturating_add(number(words, 2));
                 self.expire_at(db, &key(1), at)
@@ -394,7 +403,11 @@ impl Server {
             return if overwrites { Said::error("ERR no such key") } else { Said::Int(0) };
         };
         if (from_db, from) == (to_db, to) {
-            return if overwrites { Said::Ok } else { Said::error("ERR same object") };
+            return if overwrites {
+                Said::Ok
+            } else {
+                Said::error("ERR source and destination objects are the same")
+            };
         }
         self.expire_if_due(to_db, to);
         if overwrites {

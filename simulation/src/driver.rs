@@ -7,7 +7,7 @@ use crate::command::{Ask, Command, Patience};
 use crate::fault::Fault;
 use crate::step::{Node, Step, Who};
 pub use crate::world::Setting;
-use crate::world::{Link, LinkState, World};
+use crate::world::{Link, LinkState, STEP_US, World};
 
 /// Locks: few, so that clients meet.
 const KEYS: u8 = 2;
@@ -44,6 +44,7 @@ impl Course {
             clocks_ms: clocks_ms.collect(),
             replaces_replies: rng.bool(),
             loads_before_flush: rng.bool(),
+            step_us: STEP_US,
             fault,
         };
         let has_clock_steps = clocks_differ && rng.bool();

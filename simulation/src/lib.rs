@@ -24,6 +24,7 @@ pub mod keyspace;
 pub mod laws;
 pub mod notes;
 mod parking;
+mod print;
 pub mod run;
 pub mod seen;
 pub mod server;

@@ -17,7 +17,7 @@ use crate::words::{Out, Words};
 
 /// Where the time of every world begins, in microseconds since the Unix epoch.
 pub const START_US: u64 = 1_700_000_000_000_000;
-/// Each step takes so long, in microseconds.
+/// A step takes so long, in microseconds, unless all states are looked for.
 pub const STEP_US: u64 = 20;
 /// A replica that acknowledged longer ago does not count, in microseconds.
 const LAG_US_MAX: u64 = 1_000_000;
@@ -37,6 +37,8 @@ pub struct Setting {
     pub loads_before_flush: bool,
     /// How far each clock is from the first one's, in milliseconds.
     pub clocks_ms: Vec<i32>,
+    /// Each step takes so long, in microseconds.
+    pub step_us: u64,
     /// What is done wrong.
     pub fault: Fault,
 }
@@ -155,10 +157,11 @@ impl World {
     /// # Errors
     /// The law that it broke.
     pub fn step(&mut self, step: Step) -> Result<bool, Broken> {
-        self.us += STEP_US;
+        let step_us = self.setting.step_us;
+        self.us += step_us;
         let is_done = self.carry_out(step)?;
         // One that was not possible takes no time: leaving it out changes nothing.
-        self.us -= if is_done { 0 } else { STEP_US };
+        self.us -= if is_done { 0 } else { step_us };
         Ok(is_done)
     }
 

@@ -8,9 +8,10 @@ use super::{Broken, Hearing, Reign, must};
 use crate::client::Actor;
 use crate::command::{Ask, Command};
 use crate::history::History;
+use crate::print::Printer;
 use crate::seen::{Kind, Seen};
 use crate::words::Said;
-use crate::world::Machine;
+use crate::world::{Machine, START_US};
 
 /// A client is sure that it holds.
 #[derive(Clone, Debug)]
@@ -41,6 +42,14 @@ impl Beliefs {
     /// A client knows that its connection ended.
     pub fn disconnected(&mut self, client: ClientId) {
         self.all.retain(|belief| belief.client != client || !belief.ask.session);
+    }
+
+    /// What of it everything to come depends on.
+    pub(crate) fn print(&self, to: &mut Printer) {
+        for belief in &self.all {
+            to.add((belief.who, belief.client.get(), belief.ask, belief.db, belief.promise.at));
+            to.moment((START_US.saturating_add(belief.until_us) / 1000).min(u64::MAX - 1));
+        }
     }
 
     /// A client read a reply.

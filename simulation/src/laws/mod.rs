@@ -7,6 +7,7 @@ mod replicas;
 mod rest;
 mod tokens;
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use rlock_core::{Change, ClientId, End};
@@ -19,6 +20,7 @@ use tokens::TokensSeen;
 use crate::client::{Actor, Sent};
 use crate::history::{History, Item, Point};
 use crate::notes::{By, Loss, Note, Noted};
+use crate::print::Printer;
 use crate::seen::{Kind, Seen};
 use crate::server::{Server, Snapshot};
 use crate::words::Said;
@@ -315,7 +317,7 @@ impl Laws {
             End::Disconnected => How::Disconnected,
         };
         let rest = &self.rest[node];
-        let owner = self.promises.owner_of(token, (db, key)).cloned();
+        let owner = self.promises.owner_of(token, (db, key), &server.history).cloned();
         let is_asked = match (how, by) {
             (How::Released, By::Release(who)) => owner.as_ref().is_none_or(|owner| owner == who),
             (How::Released, _) => false,
@@ -344,5 +346,19 @@ impl Laws {
             replicas::same(node, machines)?;
         }
         Ok(())
+    }
+
+    /// The tokens that something was promised with.
+    pub(crate) fn tokens_of_promises(&self, to: &mut BTreeSet<u64>) {
+        to.extend(self.promises.iter().map(|promise| promise.token.get()));
+    }
+
+    /// What of it everything to come depends on.
+    pub(crate) fn print(&self, to: &mut Printer) {
+        to.add(self.reigns.len());
+        for promise in self.promises.iter() {
+            promise.print(to);
+        }
+        self.beliefs.print(to);
     }
 }

@@ -7,6 +7,7 @@ use super::{Broken, must};
 use crate::history::{History, Point};
 use crate::keyspace::{Key, Slot};
 use crate::notes::Asked;
+use crate::print::Printer;
 use crate::seen::{Kind, Seen};
 use crate::server::Server;
 use crate::world::Machine;
@@ -108,6 +109,20 @@ impl Promise {
         })
     }
 
+    /// What of it everything to come depends on.
+    pub(crate) fn print(&self, to: &mut Printer) {
+        to.add((self.db, &self.key, self.owner.as_bytes(), self.mode == Mode::Write, self.at));
+        to.token(self.token.get());
+        to.add((self.session.map(ClientId::get), self.told));
+        for (at, fact) in &self.facts {
+            to.add(at);
+            match fact {
+                Fact::Until(ms) | Fact::Tampered(ms) => to.moment(*ms),
+                Fact::Ended(how) => to.add(*how as u8),
+            }
+        }
+    }
+
     /// It is of this lock.
     pub fn is_of(&self, (db, key): (i32, &Key)) -> bool {
         self.db == db && self.key == *key
@@ -126,6 +141,11 @@ pub struct Promises {
 }
 
 impl Promises {
+    /// All of them.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Promise> {
+        self.all.iter()
+    }
+
     /// The newest promise with this token of this lock and owner.
     pub fn find(&self, token: u64, lock: (i32, &[u8]), owner: &[u8]) -> Option<&Promise> {
         self.all.iter().rev().find(|promise| {
@@ -141,10 +161,16 @@ impl Promises {
         all.find(|one| one.at == promise.at && one.token == promise.token && one.key == promise.key)
     }
 
-    /// Whose hold this is, if it was told.
-    pub fn owner_of(&self, token: Token, lock: (i32, &Key)) -> Option<&Owner> {
-        let mut all = self.all.iter().rev();
+    /// Whose hold this is on a server with these effects, if it was told. Two primaries may have
+    /// given one token twice.
+    pub fn owner_of(&self, token: Token, lock: (i32, &Key), history: &History) -> Option<&Owner> {
+        let mut all = self.all.iter().rev().filter(|promise| history.has(promise.at));
         all.find(|promise| promise.token == token && promise.is_of(lock)).map(|p| &p.owner)
+    }
+
+    /// Somebody was told this token, of whatever lock: its key may have been renamed since.
+    pub fn was_told(&self, token: Token, history: &History) -> bool {
+        self.all.iter().any(|promise| promise.token == token && history.has(promise.at))
     }
 
     /// The locks of a database that something was promised of.

@@ -120,7 +120,8 @@ impl Rest {
         });
         if is_open {
             for (name, token) in std::mem::take(&mut self.unheard) {
-                let is_told = promises.owner_of(token, (name.0, &name.1)).is_some();
+                let is_told =
+                    promises.was_told(token, &server.history);
                 must(is_told || !is_held(&name, token), "who did not hear holds nothing", || {
                     format!("{name:?} is held with {token:?}, of which nobody heard")
                 })?;
