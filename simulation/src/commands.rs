@@ -399,15 +399,15 @@ impl Server {
         overwrites: bool,
         pass: impl FnOnce(&mut Self),
     ) -> Said {
+        let is_same = (from_db, from) == (to_db, to);
+        if is_same && !overwrites {
+            return Said::error("ERR source and destination objects are the same");
+        }
         let Some(slot) = self.keys.get(from_db, from).cloned() else {
             return if overwrites { Said::error("ERR no such key") } else { Said::Int(0) };
         };
-        if (from_db, from) == (to_db, to) {
-            return if overwrites {
-                Said::Ok
-            } else {
-                Said::error("ERR source and destination objects are the same")
-            };
+        if is_same {
+            return Said::Ok;
         }
         self.expire_if_due(to_db, to);
         if overwrites {

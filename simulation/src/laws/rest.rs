@@ -120,8 +120,7 @@ impl Rest {
         });
         if is_open {
             for (name, token) in std::mem::take(&mut self.unheard) {
-                let is_told =
-                    promises.was_told(token, &server.history);
+                let is_told = promises.was_told(token, &server.history);
                 must(is_told || !is_held(&name, token), "who did not hear holds nothing", || {
                     format!("{name:?} is held with {token:?}, of which nobody heard")
                 })?;

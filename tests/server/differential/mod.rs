@@ -9,7 +9,7 @@ use choice::Choice;
 use twins::Twins;
 
 /// Commands of the short form.
-const COMMANDS: u64 = 1_000;
+const COMMANDS: u64 = 400;
 /// Commands until both begin anew.
 const EPISODE: u64 = 200;
 
@@ -23,7 +23,7 @@ fn the_simulated_server_does_what_a_real_one_does() {
     let seed = number("RLOCK_SEED").unwrap_or_else(|| fastrand::u64(..1 << 40));
     let commands = number("RLOCK_COMMANDS").unwrap_or(COMMANDS);
     println!("RLOCK_SEED={seed}");
-    let (mut done, mut compared) = (0, 0);
+    let (mut done, mut compared, mut unsure) = (0, 0, 0);
     while done < commands {
         let mut choice = Choice::new(seed.wrapping_add(done));
         let mut twins = Twins::new();
@@ -31,9 +31,14 @@ fn the_simulated_server_does_what_a_real_one_does() {
             let deed = choice.next(&twins);
             twins.carry_out(deed);
             done += 1;
+            if twins.is_unsure {
+                unsure += 1;
+                break;
+            }
         }
         compared += twins.compared;
     }
     println!("{done} commands, {compared} comparisons, 0 differences");
+    println!("{unsure} times the machine was too slow to tell");
     assert!(compared > commands, "hardly anything was compared: {compared}");
 }
