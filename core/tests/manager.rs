@@ -29,6 +29,8 @@ struct Server {
     swept: Vec<Key>,
     /// The server has not forgotten yet whom it answered.
     keeps_waits: bool,
+    /// To be at this depth.
+    asked_depth: Option<u16>,
 }
 
 impl Server {
@@ -48,6 +50,7 @@ impl Server {
             told,
             swept,
             keeps_waits: false,
+            asked_depth: None,
         }
     }
 
@@ -90,7 +93,8 @@ impl Server {
     /// A connection waits; its number.
     fn waits(&mut self, key: Key, owner: &str, mode: Mode, client: u64) -> u64 {
         let patience = Patience::Block;
-        let ask = Acquire { patience, ..acquire(owner.as_bytes(), mode, 1000) };
+        let depth = self.asked_depth;
+        let ask = Acquire { patience, depth, ..acquire(owner.as_bytes(), mode, 1000) };
         let waiter = self.manager.next_waiter();
         let client = Some(ClientId::from(client));
         let lock = LockId { db: 0, key: key.into() };
@@ -474,4 +478,29 @@ fn who_is_to_be_closed_runs_nothing_though_data_is_loaded() {
     server.manager.loading_begins();
     server.manager.check().unwrap();
     assert!(server.manager.is_closing(ClientId::from(7)));
+}
+
+/// A client whose connection broke asks again with DEPTH 1; the server notices the end of the first
+/// connection when both were granted.
+#[test]
+fn a_level_that_two_connections_were_told_of_stays_until_neither_heard() {
+    for is_heard in [true, false] {
+        let mut server = Server::new();
+        server.holds(b"k", "x", None);
+        server.asked_depth = Some(1);
+        let first = server.waits(b"k", "a", Mode::Write, 7);
+        let second = server.waits(b"k", "a", Mode::Write, 8);
+        server.keeps_waits = true;
+        server.ask(b"k", Input::Release(release(b"x")));
+        assert_eq!(server.told.len(), 2);
+        server.manager.connection_ended(ClientId::from(7));
+        server.manager.unparked(first.into(), false);
+        if !is_heard {
+            server.manager.connection_ended(ClientId::from(8));
+        }
+        server.sweep();
+        server.manager.unparked(second.into(), false);
+        server.sweep();
+        assert_eq!(server.keys.contains_key(b"k" as Key), is_heard);
+    }
 }
