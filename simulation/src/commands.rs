@@ -431,6 +431,9 @@ impl Server {
         let (at_ms, now_ms) = (at_ms.max(0).cast_unsigned(), self.now_ms());
         if at_ms <= now_ms && self.is_primary {
             self.unlink(db, key);
+            if self.conditions.expires_at_once {
+                self.manager.key_lost(db, key, false);
+            }
             self.propagate(db, &[b"DEL", key]);
             self.note(Note::KeyLost { db, key: key.clone(), by: Loss::Stranger });
             return Said::Int(1);
@@ -455,6 +458,7 @@ impl Server {
             self.denied.remove(user);
         } else {
             self.denied.insert(user.clone());
+            self.has_denied = true;
         }
     }
 }

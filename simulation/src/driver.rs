@@ -28,6 +28,8 @@ pub struct Course {
     has_clock_steps: bool,
     /// Servers refuse writes now and then.
     has_gates: bool,
+    /// Users lose their rights.
+    has_denials: bool,
 }
 
 impl Course {
@@ -48,8 +50,9 @@ impl Course {
             fault,
         };
         let has_clock_steps = clocks_differ && rng.bool();
-        let [has_strangers, has_failover, has_gates] = [5, 7, 5].map(|of| rng.u8(0..10) < of);
-        Self { rng, setting, has_strangers, has_failover, has_clock_steps, has_gates }
+        let [has_strangers, has_failover, has_gates, has_denials] =
+            [5, 7, 5, 2].map(|of| rng.u8(0..10) < of);
+        Self { rng, setting, has_strangers, has_failover, has_clock_steps, has_gates, has_denials }
     }
 
     /// What happens next.
@@ -71,7 +74,7 @@ impl Course {
             940..946 => Step::ReadLate(who),
             946..950 => Step::CutOff(who),
             950..956 => Step::Unblock(who, self.rng.bool()),
-            956..960 => Step::Allow(who, self.rng.u8(0..3) > 0),
+            956..960 if self.has_denials => Step::Allow(who, self.rng.u8(0..3) > 0),
             960..966 => Step::Expire(node),
             966..967 if self.has_strangers => Step::Evict(node, self.rng.u8(0..KEYS)),
             967..970 => Step::Save(node),

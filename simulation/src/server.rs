@@ -75,6 +75,8 @@ pub struct Conditions {
     pub replaces_replies: bool,
     /// A flush comes after the word that loading begins (Valkey 9).
     pub loads_before_flush: bool,
+    /// A time to live that is past already is an expiry, and not a deletion (Valkey).
+    pub expires_at_once: bool,
 }
 
 /// One server process.
@@ -99,6 +101,8 @@ pub struct Server {
     pub conditions: Conditions,
     /// Users that may not do what they may do.
     pub denied: BTreeSet<Rc<str>>,
+    /// Some user lost its rights once.
+    pub has_denied: bool,
     /// What it has to send to its replicas.
     pub stream: Vec<Item>,
     /// Which effects its data has.
@@ -137,6 +141,7 @@ impl Server {
             timers: Timers::default(),
             conditions: Conditions::default(),
             denied: BTreeSet::new(),
+            has_denied: false,
             stream: Vec::new(),
             history: History::default(),
             events: Vec::new(),

@@ -107,9 +107,12 @@ impl Rest {
         for ((name, owner, mode), (client, token)) in &self.ties {
             let is_connected = server.conns.contains_key(client);
             let holds = is_held(name, *token);
-            must(holds || !is_connected, "a session that is connected holds", || {
-                format!("{client:?} does not hold {name:?} as {owner:?}, {mode:?}, {token:?}")
-            })?;
+            // A wait under the same owner's name that is denied has taken the tie along.
+            must(
+                holds || !is_connected || server.has_denied,
+                "a session that is connected holds",
+                || format!("{client:?} does not hold {name:?} as {owner:?}, {mode:?}, {token:?}"),
+            )?;
             let ends = holds && !is_connected && is_open && !self.taken.contains(token);
             must(!ends, "a session ends with its connection", || {
                 format!("{name:?} is still held by {owner:?} of {client:?}, {token:?}")
@@ -174,8 +177,13 @@ pub fn order(
     });
     // Where a user may lose its rights while it waits: its owner's other waits, which entered with
     // the one that is denied, stay.
-    let is_denied = !server.denied.is_empty();
-    if is_denied || asked.upgrade || asked.held || asked.had_ticket || is_re_entry || holds_both {
+    if server.has_denied
+        || asked.upgrade
+        || asked.held
+        || asked.had_ticket
+        || is_re_entry
+        || holds_both
+    {
         return Ok(());
     }
     let now_ms = server.now_ms();
