@@ -129,7 +129,6 @@ impl Twins {
         self.settle();
         self.keep_away_from_deadlines();
         if !self.is_unsure {
-            self.take_out();
             self.compare_keys();
         }
         self.settle();
@@ -215,8 +214,11 @@ impl Twins {
             let apart = MARGIN_MS + self.blur.values().max().copied().unwrap_or(0);
             match self.next_moment(now_ms.saturating_sub(apart)) {
                 Some(next) if next <= now_ms + apart => self.pass_until(next + apart + 1),
-                _ => return,
+                _ => break,
             }
+        }
+        if !self.is_unsure {
+            self.take_out();
         }
     }
 
