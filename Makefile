@@ -1,7 +1,7 @@
 # Shortcuts only: each does one thing, in scripts/. `make` lists them.
-.PHONY: help build run test lint matrix matrix-table mutants model fuzz abuse torture chaos moves valgrind bench bench-gate \
-        examples clients clients-test clients-bench demo install audit release packages packages-try images images-build dist \
-        reproducible msrv clean
+.PHONY: help build run test lint matrix matrix-table mutants model fuzz simulate differential abuse torture chaos moves \
+        valgrind bench bench-gate examples clients clients-test clients-bench demo install audit release packages packages-try \
+        images images-build dist reproducible msrv clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
@@ -29,6 +29,12 @@ mutants: ## small wrong changes, one by one: each must turn a named test red
 
 model: ## every state of a small town of locks, more than ten million of them (STATES)
 	@scripts/model.sh
+
+simulate: ## primaries, replicas, clients and failover in one process, 10^8 steps (STEPS, SEED)
+	@STEPS="$(or $(STEPS),100000000)" SEED="$(SEED)" scripts/simulate.sh
+
+differential: ## the simulated server beside a real one, command by command (COMMANDS, SEED, SERVERS)
+	@COMMANDS="$(COMMANDS)" SEED="$(SEED)" SERVERS="$(SERVERS)" scripts/differential.sh
 
 fuzz: ## any bytes as words, locks and histories, by cargo-fuzz where it is, else on stable (RUNS, SECONDS)
 	@scripts/fuzz.sh $(or $(RUNS),10000000) $(or $(SECONDS),0)

@@ -170,7 +170,7 @@ pub fn replay(ctx: &Ctx, name: &Name<'_>, effect: &Effect<Vec<Change<'_>>>) -> R
             let before = life_of(lock, db, name);
             make(lock, &effect.changes, &mut events);
             let after = life_of(lock, db, name);
-            set_ttl(&mut key, after.after(before, Why::Other));
+            set_ttl(&mut key, after.after(before, Why::of_changes(&effect.changes)));
             life = Some(after);
         }
         _ => {

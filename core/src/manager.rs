@@ -138,7 +138,10 @@ impl Manager {
         self.is_loading = true;
         // DEBUG RELOAD: what was flushed may come back.
         for client in std::mem::take(&mut self.flushed) {
-            self.closing.remove(&client);
+            // Unless it lost a session by something else as well.
+            if !self.to_close.contains(&client) {
+                self.closing.remove(&client);
+            }
         }
         self.upheaval(None);
     }
@@ -361,7 +364,11 @@ impl Manager {
     /// These connections lost a session: they are closed, and granted nothing any more.
     fn lose(&mut self, lost: Vec<ClientId>, now: Now) {
         for client in lost {
-            if let Some(waiter) = self.waits.of_client(client) {
+            // What it was told it has, and hears of before it is closed; else it ends with the
+            // connection.
+            if let Some(waiter) = self.waits.of_client(client)
+                && self.waits.get(waiter).is_some_and(|parked| parked.reply.is_none())
+            {
                 self.left(waiter, Outcome::Disconnected, now);
             }
             self.closing.insert(client);

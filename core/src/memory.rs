@@ -26,30 +26,53 @@ pub struct Memory {
     pub(crate) unfinished: Option<EpochMs>,
 }
 
-/// Grants to parked connections whose reply has not left yet: the hold that each added a level to.
+/// Grants to parked connections whose reply has not left yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Fresh {
-    by_waiter: BTreeMap<WaiterId, Token>,
+    by_waiter: BTreeMap<WaiterId, Grant>,
     by_token: BTreeSet<(Token, WaiterId)>,
 }
 
+/// The hold that was granted, and whether a level of it is the connection's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Grant {
+    token: Token,
+    adds: bool,
+}
+
 impl Fresh {
-    fn insert(&mut self, waiter: WaiterId, token: Token) {
-        self.by_waiter.insert(waiter, token);
-        self.by_token.insert((token, waiter));
+    fn insert(&mut self, waiter: WaiterId, grant: Grant) {
+        self.by_waiter.insert(waiter, grant);
+        self.by_token.insert((grant.token, waiter));
     }
 
-    fn remove(&mut self, waiter: WaiterId) -> Option<Token> {
-        let token = self.by_waiter.remove(&waiter)?;
-        self.by_token.remove(&(token, waiter));
-        Some(token)
+    fn remove(&mut self, waiter: WaiterId) -> Option<Grant> {
+        let grant = self.by_waiter.remove(&waiter)?;
+        self.by_token.remove(&(grant.token, waiter));
+        Some(grant)
+    }
+
+    fn of_token(&self, token: Token) -> impl Iterator<Item = WaiterId> {
+        let all = (token, WaiterId::from(1))..=(token, WaiterId::from(u64::MAX));
+        self.by_token.range(all).map(|(_, waiter)| *waiter)
     }
 
     fn remove_token(&mut self, token: Token) {
-        let all = (token, WaiterId::from(1))..=(token, WaiterId::from(u64::MAX));
-        while let Some((_, waiter)) = self.by_token.range(all.clone()).next().copied() {
+        loop {
+            let next = self.of_token(token).next();
+            let Some(waiter) = next else { return };
             self.remove(waiter);
         }
+    }
+
+    /// Gives a level to another connection that entered this hold without one of its own. False if
+    /// there is none.
+    fn pass_on(&mut self, token: Token) -> bool {
+        let has_none =
+            |waiter: &WaiterId| self.by_waiter.get(waiter).is_some_and(|grant| !grant.adds);
+        let Some(heir) = self.of_token(token).find(has_none) else { return false };
+        self.insert(heir, Grant { token, adds: true });
+        true
     }
 }
 
@@ -107,14 +130,19 @@ impl Memory {
     pub fn leave(&mut self, waiter: WaiterId) -> bool {
         let waited = self.queue.remove_waiter(waiter).is_some();
         let granted = self.fresh.remove(waiter);
-        self.taken_back.extend(granted);
+        // A level that another connection of the same owner was told of as well stays.
+        if let Some(Grant { token, adds: true }) = granted
+            && !self.fresh.pass_on(token)
+        {
+            self.taken_back.push(token);
+        }
         waited || granted.is_some()
     }
 
     /// A parked connection has its reply: what it was granted is its owner's own now.
     pub fn answered(&mut self, waiter: WaiterId) {
-        if let Some(token) = self.fresh.remove(waiter) {
-            self.confirm(token);
+        if let Some(grant) = self.fresh.remove(waiter) {
+            self.confirm(grant.token);
         }
     }
 
@@ -130,8 +158,8 @@ impl Memory {
         [self.queue.next_look(), self.sessions.next_end()].into_iter().flatten().min()
     }
 
-    pub(crate) fn remember_grant(&mut self, waiter: WaiterId, token: Token) {
-        self.fresh.insert(waiter, token);
+    pub(crate) fn remember_grant(&mut self, waiter: WaiterId, token: Token, adds: bool) {
+        self.fresh.insert(waiter, Grant { token, adds });
     }
 
     /// A reply told the owner that it holds: the grant stands, whoever is gone.

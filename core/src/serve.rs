@@ -145,9 +145,8 @@ impl Lock {
         };
         if let Reply::Granted { token, .. } = reply {
             let depth = self.holders.by_token(token).map_or(0, |(_, hold)| hold.depth);
-            if depth > held.map_or(0, |before| before.depth) {
-                memory.remember_grant(waiter, token);
-            }
+            let adds = depth > held.map_or(0, |before| before.depth);
+            memory.remember_grant(waiter, token, adds);
             if let Some(client) = entry.session() {
                 memory.sessions.tie(token, client, entry.lease, moment.now);
             }

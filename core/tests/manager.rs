@@ -288,3 +288,75 @@ fn the_indexes_agree_whatever_happens() {
         assert!(told <= now);
     }
 }
+
+/// Its reply leaves before the connection is closed: two would be sure of one lock.
+#[test]
+fn what_was_told_is_not_taken_back_when_a_session_elsewhere_is_lost() {
+    let mut server = Server::new();
+    server.holds(b"k", "a", Some(7));
+    server.holds(b"l", "x", None);
+    let waiter = server.waits(b"l", "a", Mode::Write, 7);
+    server.keeps_waits = true;
+    server.ask(b"l", Input::Release(release(b"x")));
+    assert!(matches!(server.told[..], [(told, Reply::Granted { .. })] if told == waiter));
+    // In the same iteration of the server's loop.
+    server.ask(b"k", Input::Force(None));
+    server.manager.unparked(waiter.into());
+    server.sweep();
+    assert_eq!(server.closed(), [7]);
+    assert!(server.keys[b"l" as Key].hold_at(b"a", Mode::Write, server.now()).is_some());
+}
+
+#[test]
+fn what_a_closed_connection_did_not_live_to_hear_is_taken_back() {
+    let mut server = Server::new();
+    server.holds(b"k", "a", Some(7));
+    server.holds(b"l", "x", None);
+    let waiter = server.waits(b"l", "a", Mode::Write, 7);
+    server.keeps_waits = true;
+    server.ask(b"l", Input::Release(release(b"x")));
+    server.ask(b"k", Input::Force(None));
+    let now = server.now();
+    server.manager.connection_ended(ClientId::from(7), now);
+    server.manager.unparked(waiter.into());
+    server.sweep();
+    assert!(!server.keys.contains_key(b"l" as Key));
+}
+
+#[test]
+fn who_is_to_be_closed_runs_nothing_though_data_is_loaded() {
+    let mut server = Server::new();
+    server.holds(b"k", "a", Some(7));
+    server.manager.flushed(None);
+    server.manager.role_is(false, server.now());
+    server.manager.loading_begins();
+    server.manager.check().unwrap();
+    assert!(server.manager.is_closing(ClientId::from(7)));
+}
+
+/// A client whose connection broke asks again with DEPTH 1; the server notices the end of the first
+/// connection when both were granted.
+#[test]
+fn a_level_that_two_connections_were_told_of_stays_until_neither_heard() {
+    for is_heard in [true, false] {
+        let mut server = Server::new();
+        server.holds(b"k", "x", None);
+        server.asked_depth = Some(1);
+        let first = server.waits(b"k", "a", Mode::Write, 7);
+        let second = server.waits(b"k", "a", Mode::Write, 8);
+        server.keeps_waits = true;
+        server.ask(b"k", Input::Release(release(b"x")));
+        assert_eq!(server.told.len(), 2);
+        let now = server.now();
+        server.manager.connection_ended(ClientId::from(7), now);
+        server.manager.unparked(first.into());
+        if !is_heard {
+            let now = server.now();
+            server.manager.connection_ended(ClientId::from(8), now);
+        }
+        server.sweep();
+        server.manager.unparked(second.into());
+        server.sweep();
+        assert_eq!(server.keys.contains_key(b"k" as Key), is_heard);
+    }
+}

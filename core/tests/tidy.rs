@@ -14,7 +14,7 @@ fn root() -> PathBuf {
 /// Every Rust file of the project: its path from the root, and its text.
 fn sources() -> Vec<(String, String)> {
     let (mut open, mut found) = (
-        vec!["core", "src", "tests", "bench"]
+        vec!["core", "src", "simulation", "tests", "bench"]
             .into_iter()
             .map(|f| root().join(f))
             .collect::<Vec<_>>(),

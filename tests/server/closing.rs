@@ -371,3 +371,19 @@ fn a_session_that_demotes_its_own_server_is_answered_and_closed() {
         assert_eq!(server.client().gauges(), (0, 0, 0));
     }
 }
+
+/// Two would be sure of one lock: who reads its token before its connection is closed holds, and
+/// who does not read it does not.
+#[test]
+fn a_grant_that_was_told_stands_though_a_session_elsewhere_is_lost_at_once() {
+    let server = Server::start();
+    let mut client = server.client();
+    client.granted("RLOCK.ACQUIRE gate zoe LEASE 600000");
+    let mut ann = Waiter::connect(&server);
+    ann.number("RLOCK.ACQUIRE of:ann ann LEASE 600000 SESSION");
+    ann.park(&server, "RLOCK.ACQUIRE gate ann LEASE 600000 BLOCK 0");
+    client.all(&["MULTI", "RLOCK.RELEASE gate zoe", "DEL of:ann", "EXEC"]);
+    let is_told = !ann.last_words().is_empty();
+    until(5_000, || client.gauges() == (0, 0, 0));
+    assert_eq!(client.number("RLOCK.HOLDS gate ann"), i64::from(is_told));
+}

@@ -28,6 +28,7 @@ mod cluster_load;
 mod commands_and_acl;
 mod configuration;
 mod deadlock;
+mod differential;
 mod documented;
 mod errors;
 mod fates;

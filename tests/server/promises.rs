@@ -207,3 +207,19 @@ fn a_grant_is_told_when_the_script_is_over_that_gave_it() {
     script.answer();
     bob.granted();
 }
+
+/// The replica, and the file, know of the promise as well as the primary.
+#[test]
+fn what_is_promised_after_a_shorter_expiry_lasts_on_a_replica_and_after_a_restart() {
+    let mut primary = Server::primary(&["appendonly", "yes"]);
+    let replica = Server::replica_of(&primary, &[]);
+    let mut client = primary.client();
+    client.granted("RLOCK.ACQUIRE k ann LEASE 600000");
+    client.ask("PEXPIRE k 300000");
+    assert_eq!(client.number("RLOCK.RENEW k ann LEASE 1000"), 1);
+    let ends_at = client.key_ends_at("k");
+    replica.until_in_sync_with(&primary);
+    assert_eq!(replica.client().key_ends_at("k"), ends_at);
+    primary.restart();
+    assert_eq!(primary.client().key_ends_at("k"), ends_at);
+}

@@ -1,6 +1,6 @@
 //! How long a lock's key lives: as long as the latest hold in it, or as its user said since.
 
-use crate::{Effects, Input, Lock, Memory, Reply};
+use crate::{Change, Effects, Input, Lock, Memory};
 
 /// While somebody waits, the key lives so many milliseconds longer than its holds, so that the
 /// hand-over happens in place: a key that is deleted and added again has the server ask every
@@ -93,17 +93,17 @@ pub enum Why {
 impl Why {
     /// Of a transition.
     pub fn of(input: &Input<'_>, effects: &Effects<'_>) -> Self {
-        let is_granted = |reply: &Reply| matches!(reply, Reply::Granted { .. });
-        let is_renewed = matches!((input, &effects.reply), (Input::Renew(_), Reply::Count(1)));
-        if is_granted(&effects.reply)
-            || is_renewed
-            || effects.wakes.iter().any(|wake| is_granted(&wake.reply))
-        {
-            Self::Promise
-        } else if matches!(input, Input::Tick | Input::Changed) {
-            Self::Sweep
-        } else {
-            Self::Other
+        match Self::of_changes(&effects.changes) {
+            Self::Other if matches!(input, Input::Tick | Input::Changed) => Self::Sweep,
+            why => why,
         }
+    }
+
+    /// Of changes, as a replica gets them: whatever says a deadline promises it. A grant, a
+    /// re-entry and a renewal always do.
+    pub fn of_changes(changes: &[Change<'_>]) -> Self {
+        let promises =
+            |change: &Change<'_>| matches!(change, Change::Granted { .. } | Change::Held { .. });
+        if changes.iter().any(promises) { Self::Promise } else { Self::Other }
     }
 }

@@ -316,7 +316,10 @@ impl Locks {
             self.at(*number).is_some_and(|known| db.is_none_or(|db| db == known.id.db))
         };
         let tied = self.sessions.iter().filter(|(_, locks)| locks.iter().any(is_there));
-        tied.map(|(client, _)| *client).collect()
+        // In an order that is the same on every machine: those who wait are served by it.
+        let mut tied: Vec<ClientId> = tied.map(|(client, _)| *client).collect();
+        tied.sort_unstable();
+        tied
     }
 
     /// The locks of a database where connections are parked, at most `most` of them; `None` where

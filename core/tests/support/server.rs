@@ -24,6 +24,10 @@ pub struct Server {
     pub told: Vec<(u64, Reply)>,
     /// The locks that were swept, in order.
     pub swept: Vec<Key>,
+    /// The server has not forgotten yet whom it answered.
+    pub keeps_waits: bool,
+    /// To be at this depth.
+    pub asked_depth: Option<u16>,
 }
 
 impl Server {
@@ -40,7 +44,17 @@ impl Server {
         let mut manager = Manager::default();
         manager.role_is(true, Now::from_us(START_US));
         let (keys, told, swept) = (BTreeMap::new(), Vec::new(), Vec::new());
-        Self { manager, keys, bounds, us: 2_000_000, is_open: true, told, swept }
+        Self {
+            manager,
+            keys,
+            bounds,
+            us: 2_000_000,
+            is_open: true,
+            told,
+            swept,
+            keeps_waits: false,
+            asked_depth: None,
+        }
     }
 
     pub fn now(&self) -> Now {
@@ -68,7 +82,9 @@ impl Server {
         for wake in wakes {
             assert!(self.manager.answer(&wake), "{wake:?} was not due");
             self.told.push((wake.waiter.get(), wake.reply));
-            self.manager.unparked(wake.waiter);
+            if !self.keeps_waits {
+                self.manager.unparked(wake.waiter);
+            }
         }
     }
 
@@ -80,7 +96,8 @@ impl Server {
     /// A connection waits; its number.
     pub fn waits(&mut self, key: Key, owner: &str, mode: Mode, client: u64) -> u64 {
         let patience = Patience::Block;
-        let ask = Acquire { patience, ..acquire(owner.as_bytes(), mode, 1000) };
+        let depth = self.asked_depth;
+        let ask = Acquire { patience, depth, ..acquire(owner.as_bytes(), mode, 1000) };
         let waiter = self.manager.next_waiter();
         let client = Some(ClientId::from(client));
         let lock = LockId { db: 0, key: key.into() };

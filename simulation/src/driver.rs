@@ -1,0 +1,219 @@
+//! Chooses what happens next, by a seed: any step at any time, but more often one that leads
+//! somewhere.
+
+use fastrand::Rng;
+
+use crate::command::{Ask, Command, Patience};
+use crate::fault::Fault;
+use crate::step::{Node, Step, Who};
+pub use crate::world::Setting;
+use crate::world::{Link, LinkState, STEP_US, World};
+
+/// Locks: few, so that clients meet.
+const KEYS: u8 = 2;
+/// Owners' names.
+const OWNERS: u8 = 4;
+
+/// What one world is like, and how it is treated.
+#[derive(Clone, Debug)]
+pub struct Course {
+    rng: Rng,
+    /// The world.
+    pub setting: Setting,
+    /// Strangers do things to keys.
+    has_strangers: bool,
+    /// Servers die and are promoted.
+    has_failover: bool,
+    /// Clocks are stepped.
+    has_clock_steps: bool,
+    /// Servers refuse writes now and then.
+    has_gates: bool,
+    /// Users lose their rights.
+    has_denials: bool,
+}
+
+impl Course {
+    /// The course of a seed.
+    pub fn of(seed: u64, fault: Fault) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let nodes = 1 + rng.u8(0..4);
+        let clients = rng.u8(2..6);
+        let clocks_differ = rng.u8(0..10) < 4;
+        let clocks_ms = (0..nodes).map(|_| if clocks_differ { rng.i32(-2500..2500) } else { 0 });
+        let setting = Setting {
+            nodes,
+            clients,
+            clocks_ms: clocks_ms.collect(),
+            replaces_replies: rng.bool(),
+            loads_before_flush: rng.bool(),
+            step_us: STEP_US,
+            fault,
+        };
+        let has_clock_steps = clocks_differ && rng.bool();
+        let [has_strangers, has_failover, has_gates, has_denials] =
+            [5, 7, 5, 2].map(|of| rng.u8(0..10) < of);
+        Self { rng, setting, has_strangers, has_failover, has_clock_steps, has_gates, has_denials }
+    }
+
+    /// What happens next.
+    pub fn next(&mut self, world: &World) -> Step {
+        let nodes = world.machines.len() as u8;
+        let node = self.rng.u8(0..nodes);
+        let who = self.rng.u8(0..world.actors.len() as u8);
+        match self.rng.u16(0..1000) {
+            0..420 => self.by_client(world, who),
+            420..600 => {
+                Step::Turn(self.leader(world), *self.rng.choice(&[1, 2, 255, 255]).unwrap())
+            }
+            600..620 => Step::Turn(node, 255),
+            620..780 => Step::Deliver(self.waits_for_stream(world).unwrap_or(node)),
+            780..810 => Step::Ack(node),
+            810..900 => Step::Pass(self.time()),
+            900..915 => Step::HangUp(who),
+            915..940 => Step::Notice(who),
+            940..946 => Step::ReadLate(who),
+            946..950 => Step::CutOff(who),
+            950..956 => Step::Unblock(who, self.rng.bool()),
+            956..960 if self.has_denials => Step::Allow(who, self.rng.u8(0..3) > 0),
+            960..966 => Step::Expire(node),
+            966..967 if self.has_strangers => Step::Evict(node, self.rng.u8(0..KEYS)),
+            967..970 => Step::Save(node),
+            970..980 if self.has_gates => self.gate(node),
+            980..983 if self.has_clock_steps => Step::Clock(node, self.rng.i32(-1500..1500)),
+            983.. if self.has_failover => self.failover(world, node),
+            _ => Step::Turn(self.leader(world), 255),
+        }
+    }
+
+    fn time(&mut self) -> u32 {
+        match self.rng.u8(0..20) {
+            0..8 => self.rng.u32(1..2000),
+            8..15 => self.rng.u32(1000..60_000),
+            15..19 => self.rng.u32(50_000..700_000),
+            _ => self.rng.u32(500_000..4_000_000),
+        }
+    }
+
+    /// The primary that began last.
+    fn leader(&mut self, world: &World) -> Node {
+        let all = world.machines.iter().enumerate();
+        let leads = all.filter(|(_, machine)| machine.is_up && machine.server.is_primary);
+        let last = leads.max_by_key(|(_, machine)| machine.server.history.point().reign);
+        let any = self.rng.u8(0..world.machines.len() as u8);
+        let is_other = self.rng.u8(0..12) == 0;
+        last.map(|(at, _)| at as Node).filter(|_| !is_other).unwrap_or(any)
+    }
+
+    fn waits_for_stream(&mut self, world: &World) -> Option<Node> {
+        let has = |link: &Link| {
+            link.state != LinkState::Cut && (link.sync.is_some() || !link.queue.is_empty())
+        };
+        let all = world.machines.iter().enumerate();
+        let all = all.filter(|(_, machine)| machine.link.as_ref().is_some_and(has));
+        let all: Vec<Node> = all.map(|(at, _)| at as Node).collect();
+        self.rng.choice(all)
+    }
+
+    fn gate(&mut self, node: Node) -> Step {
+        match self.rng.u8(0..10) {
+            0..3 => Step::Pause(node, self.rng.u32(1..1500)),
+            3 => Step::Disk(node, true),
+            4..6 => Step::Disk(node, false),
+            6 => Step::MinReplicas(node, 1),
+            _ => Step::MinReplicas(node, 0),
+        }
+    }
+
+    fn failover(&mut self, world: &World, node: Node) -> Step {
+        let leader = self.leader(world);
+        let is_led = world.machines[usize::from(leader)].server.is_primary;
+        match self.rng.u8(0..34) {
+            0..2 => Step::Kill(leader, self.rng.u8(0..4)),
+            2 => Step::Kill(node, self.rng.u8(0..4)),
+            3..8 => Step::Start(node),
+            8..10 => Step::Promote(node),
+            10..16 if !is_led => Step::Promote(node),
+            16..20 => Step::Cut(node),
+            20..26 => Step::Heal(node),
+            26..30 => Step::Follow(node, leader),
+            _ => Step::Pass(self.time()),
+        }
+    }
+
+    fn by_client(&mut self, world: &World, who: Who) -> Step {
+        let actor = &world.actors[usize::from(who)];
+        let Some(pipe) = &actor.pipe else { return Step::Connect(who, self.leader(world)) };
+        let machine = &world.machines[pipe.node];
+        let has_words = !pipe.to.is_empty() && machine.is_up && machine.server.reads(pipe.client);
+        match self.rng.u8(0..10) {
+            0..4 if !pipe.from.is_empty() => Step::Hear(who),
+            0..8 if has_words => Step::Read(who),
+            _ if !pipe.from.is_empty() => Step::Hear(who),
+            _ if pipe.unanswered() < 2 => Step::Send(who, self.command(who)),
+            8 => Step::Send(who, self.command(who)),
+            _ => Step::Pass(self.rng.u32(1..3000)),
+        }
+    }
+
+    fn command(&mut self, who: Who) -> Command {
+        let key = self.rng.u8(0..5) / 3 % KEYS;
+        let owner = if self.rng.u8(0..10) == 0 { self.rng.u8(0..OWNERS) } else { who % OWNERS };
+        match self.rng.u16(0..1000) {
+            0..560 => Command::Acquire(self.ask(owner, key)),
+            560..760 => Command::Release(owner, key, self.rng.u8(0..4) == 0),
+            760..860 => self.renew(owner, key),
+            860..890 => Command::Cancel(owner, key),
+            890..900 => Command::Force(key),
+            _ if !self.has_strangers => Command::Acquire(self.ask(owner, key)),
+            900..915 => Command::Del(key),
+            915..920 => Command::Set(key),
+            920..935 => Command::Rename(key, (key + 1) % KEYS),
+            935..940 => Command::Move(key, self.rng.u8(0..2)),
+            940..960 => Command::Expire(key, self.lease()),
+            960..965 => Command::Persist(key),
+            965..970 => Command::FlushDb,
+            970..973 => Command::FlushAll,
+            973..976 => Command::Swap,
+            976..980 => Command::Select(1),
+            _ => Command::Select(0),
+        }
+    }
+
+    fn renew(&mut self, owner: u8, key: u8) -> Command {
+        let reads = match self.rng.u8(0..5) {
+            0 => None,
+            1 => Some(true),
+            _ => Some(false),
+        };
+        Command::Renew(owner, key, self.lease(), reads)
+    }
+
+    fn lease(&mut self) -> u32 {
+        *self.rng.choice(&[1, 5, 50, 300, 1000, 3000, 5000, 5000]).unwrap()
+    }
+
+    fn ask(&mut self, owner: u8, key: u8) -> Ask {
+        let session = self.rng.u8(0..5) == 0;
+        let patience = match self.rng.u8(0..10) {
+            0..3 => Patience::None,
+            3..8 => Patience::Block(*self.rng.choice(&[0, 2, 40, 500, 2000]).unwrap()),
+            _ => Patience::Queue(*self.rng.choice(&[5, 300, 2000]).unwrap()),
+        };
+        let depth = match self.rng.u8(0..4) {
+            0 => Some(1),
+            1 => Some(self.rng.u16(1..4)),
+            _ => None,
+        };
+        Ask {
+            owner,
+            key,
+            reads: self.rng.u8(0..5) < 2,
+            lease: if session { 1000 + self.lease() } else { self.lease() },
+            patience,
+            session,
+            depth,
+            upgrade: self.rng.u8(0..8) == 0,
+            with_ttl: self.rng.u8(0..4) == 0,
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Faults that can be planted in the simulated hands and keyspace. Each must turn a run red: what
+//! cannot fail shows nothing.
+
+/// What is done wrong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing.
+    #[default]
+    None,
+    /// The gate says that it is open, whatever the server would refuse.
+    GateLeftOpen,
+    /// The manager is not told that a connection ended.
+    SessionKept,
+    /// Every fifth effect does not go along the replication stream.
+    EffectLost,
+    /// Every fifth effect goes along the replication stream twice.
+    EffectTwice,
+    /// A replica gives a deadline a second more than its primary said.
+    RenewedOnReplica,
+    /// The alarm of the next deadline is not set.
+    AlarmForgotten,
+    /// A connection that lost its session is not closed.
+    ClosingForgotten,
+    /// A grant that its connection did not live to hear of stands.
+    UndoForgotten,
+    /// The key's time to live is not moved with its deadlines.
+    TtlForgotten,
+    /// A replica does not note the tokens that it hears of.
+    TokensUnseen,
+    /// The manager is not told that a key left its name.
+    KeyLossUntold,
+    /// A blocked connection's answer is dropped.
+    AnswerForgotten,
+}
+
+impl Fault {
+    /// All that can be planted.
+    pub const ALL: [Self; 12] = [
+        Self::GateLeftOpen,
+        Self::SessionKept,
+        Self::EffectLost,
+        Self::EffectTwice,
+        Self::RenewedOnReplica,
+        Self::AlarmForgotten,
+        Self::ClosingForgotten,
+        Self::UndoForgotten,
+        Self::TtlForgotten,
+        Self::TokensUnseen,
+        Self::KeyLossUntold,
+        Self::AnswerForgotten,
+    ];
+}

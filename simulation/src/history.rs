@@ -1,0 +1,68 @@
+//! Which effects a server's data has: the ghost of a replication history, which the laws read and
+//! no server knows.
+
+use std::rc::Rc;
+
+/// A place in the effects of one primary's reign.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Point {
+    /// Which primary's, in the order in which they began.
+    pub reign: u32,
+    /// So many effects since it began.
+    pub number: u64,
+}
+
+/// One command on its way to a replica.
+#[derive(Clone, Debug)]
+pub struct Item {
+    /// Its place.
+    pub at: Point,
+    /// The database.
+    pub db: i32,
+    /// The command.
+    pub words: Rc<[Vec<u8>]>,
+}
+
+/// The effects that a server's data has: of each reign, the first so many.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct History {
+    reigns: Vec<Point>,
+}
+
+impl History {
+    /// The last effect.
+    pub fn point(&self) -> Point {
+        self.reigns.last().copied().unwrap_or_default()
+    }
+
+    /// A primary's time begins.
+    pub fn begin(&mut self, reign: u32) {
+        self.reigns.push(Point { reign, number: 0 });
+    }
+
+    /// One more effect of this server's own reign.
+    pub fn advance(&mut self) -> Point {
+        if let Some(last) = self.reigns.last_mut() {
+            last.number += 1;
+        }
+        self.point()
+    }
+
+    /// An effect of the primary arrived.
+    pub fn arrived(&mut self, at: Point) {
+        match self.reigns.last_mut() {
+            Some(last) if last.reign == at.reign => last.number = last.number.max(at.number),
+            _ => self.reigns.push(at),
+        }
+    }
+
+    /// Whether its data has this effect.
+    pub fn has(&self, at: Point) -> bool {
+        self.reigns.iter().any(|known| known.reign == at.reign && at.number <= known.number)
+    }
+
+    /// Whether this reign is a part of it.
+    pub fn knows(&self, reign: u32) -> bool {
+        self.reigns.iter().any(|known| known.reign == reign)
+    }
+}

@@ -1,0 +1,91 @@
+//! The keys of a simulated server: values with times to live.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use rlock_core::Lock;
+
+/// A key's name.
+pub type Key = Rc<[u8]>;
+
+/// What stands at a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// A lock.
+    Lock(Lock),
+    /// Anything else.
+    Other,
+}
+
+/// A value, and until when the server keeps it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// What.
+    pub value: Value,
+    /// In milliseconds since the Unix epoch; `None` is for ever.
+    pub expires_at: Option<u64>,
+}
+
+impl Slot {
+    /// A server lets a key live through the millisecond that it expires at.
+    pub fn is_expired(&self, now_ms: u64) -> bool {
+        self.expires_at.is_some_and(|at| at < now_ms)
+    }
+
+    /// The lock, if it is one.
+    pub fn lock(&self) -> Option<&Lock> {
+        match &self.value {
+            Value::Lock(lock) => Some(lock),
+            Value::Other => None,
+        }
+    }
+}
+
+/// The databases of one server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Keyspace {
+    slots: BTreeMap<(i32, Key), Slot>,
+}
+
+impl Keyspace {
+    /// What stands there, expired or not.
+    pub fn get(&self, db: i32, key: &Key) -> Option<&Slot> {
+        self.slots.get(&(db, key.clone()))
+    }
+
+    /// The same, to change it.
+    pub fn get_mut(&mut self, db: i32, key: &Key) -> Option<&mut Slot> {
+        self.slots.get_mut(&(db, key.clone()))
+    }
+
+    /// Puts a value there, in the place of whatever stood there.
+    pub fn set(&mut self, db: i32, key: &Key, slot: Slot) {
+        self.slots.insert((db, key.clone()), slot);
+    }
+
+    /// Takes it away.
+    pub fn take(&mut self, db: i32, key: &Key) -> Option<Slot> {
+        self.slots.remove(&(db, key.clone()))
+    }
+
+    /// Every key.
+    pub fn iter(&self) -> impl Iterator<Item = (i32, &Key, &Slot)> {
+        self.slots.iter().map(|((db, key), slot)| (*db, key, slot))
+    }
+
+    /// Empties a database; all of them, if `None`.
+    pub fn flush(&mut self, only: Option<i32>) {
+        self.slots.retain(|(db, _), _| only.is_some_and(|only| only != *db));
+    }
+
+    /// Two databases change places.
+    pub fn swap(&mut self, one: i32, other: i32) {
+        let all = std::mem::take(&mut self.slots);
+        let placed = |db| match db {
+            db if db == one => other,
+            db if db == other => one,
+            db => db,
+        };
+        self.slots = all.into_iter().map(|((db, key), slot)| ((placed(db), key), slot)).collect();
+    }
+}

@@ -1,0 +1,188 @@
+//! What clients are sure of, each by its own clock: "I hold". Two that exclude each other need an
+//! excuse, which is something that cannot be promised; each excuse is counted.
+
+use rlock_core::ClientId;
+
+use super::promises::{Bound, Fact, How, Promise, Promises};
+use super::{Broken, Hearing, Reign, must};
+use crate::client::Actor;
+use crate::command::{Ask, Command};
+use crate::history::History;
+use crate::print::Printer;
+use crate::seen::{Kind, Seen};
+use crate::words::Said;
+use crate::world::{Machine, START_US};
+
+/// A client is sure that it holds.
+#[derive(Clone, Debug)]
+struct Belief {
+    who: usize,
+    client: ClientId,
+    ask: Ask,
+    db: i32,
+    /// For how long, in microseconds of the world; a session as long as it is connected.
+    until_us: u64,
+    promise: Promise,
+}
+
+/// What all clients are sure of.
+#[derive(Default)]
+pub struct Beliefs {
+    all: Vec<Belief>,
+}
+
+impl Beliefs {
+    /// A client releases what it holds.
+    pub fn gives_up(&mut self, who: usize, db: i32, owner: u8, key: u8) {
+        self.all.retain(|belief| {
+            (belief.who, belief.db, belief.ask.owner, belief.ask.key) != (who, db, owner, key)
+        });
+    }
+
+    /// A client knows that its connection ended.
+    pub fn disconnected(&mut self, client: ClientId) {
+        self.all.retain(|belief| belief.client != client || !belief.ask.session);
+    }
+
+    /// What of it everything to come depends on.
+    pub(crate) fn print(&self, to: &mut Printer) {
+        for belief in &self.all {
+            to.add((belief.who, belief.client.get(), belief.ask, belief.db, belief.promise.at));
+            to.moment((START_US.saturating_add(belief.until_us) / 1000).min(u64::MAX - 1));
+        }
+    }
+
+    /// A client read a reply.
+    #[allow(clippy::too_many_arguments, reason = "all that a judge must know")]
+    pub fn heard(
+        &mut self,
+        hearing: &Hearing<'_>,
+        actor: &Actor,
+        promises: &Promises,
+        reigns: &[Reign],
+        clocks_differ: bool,
+        machines: &[Machine],
+        seen: &mut Seen,
+    ) -> Result<(), Broken> {
+        let Hearing { who, client, sent, said, us } = hearing;
+        let after = |ms: u32| sent.us + u64::from(ms) * 1000;
+        match (&sent.command, said) {
+            (Command::Release(..), Said::Error(line)) if line.starts_with("NOTHELD") => {
+                seen.count(Kind::Overslept);
+            }
+            // One that says no mode may have renewed another hold than the client thinks of.
+            (Command::Renew(owner, key, ms, Some(reads)), Said::Int(1)) => {
+                // Nor is one of another primary's the client's own.
+                let Some(pipe) = &actor.pipe else { return Ok(()) };
+                let history = &machines[pipe.node].server.history;
+                for belief in self.all.iter_mut().filter(|belief| belief.who == *who) {
+                    let ask = &belief.ask;
+                    let is_meant = (belief.db, ask.owner, ask.key, ask.reads)
+                        == (sent.db, *owner, *key, *reads);
+                    let is_known = history.has(belief.promise.at);
+                    if is_meant && is_known && belief.until_us > sent.us {
+                        belief.until_us = belief.until_us.max(after(*ms));
+                    }
+                }
+            }
+            (Command::Acquire(ask), said) => {
+                let Some(token) = said.number().filter(|token| *token > 0) else { return Ok(()) };
+                let (key, owner) = (format!("k{}", ask.key), format!("o{}", ask.owner));
+                let lock = (sent.db, key.as_bytes());
+                let promise = promises.find(token.cast_unsigned(), lock, owner.as_bytes());
+                let Some(promise) =
+                    promise.filter(|_| !actor.is_releasing(sent.db, ask.owner, ask.key))
+                else {
+                    return Ok(());
+                };
+                let until_us = if ask.session { u64::MAX } else { after(ask.lease) };
+                let (who, client, ask, db) = (*who, *client, *ask, sent.db);
+                let promise = promise.clone();
+                let belief = Belief { who, client, ask, db, until_us, promise };
+                self.all.retain(|belief| belief.until_us > *us);
+                if until_us > *us {
+                    let judge = Judge { promises, reigns, clocks_differ, machines };
+                    judge.compare(&self.all, &belief, seen)?;
+                    self.all.push(belief);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+struct Judge<'a> {
+    promises: &'a Promises,
+    reigns: &'a [Reign],
+    clocks_differ: bool,
+    machines: &'a [Machine],
+}
+
+impl Judge<'_> {
+    fn compare(&self, all: &[Belief], new: &Belief, seen: &mut Seen) -> Result<(), Broken> {
+        let excludes = |old: &&Belief| {
+            let is_same = (old.db, old.ask.key) == (new.db, new.ask.key);
+            let writes = !old.ask.reads || !new.ask.reads;
+            is_same && writes && old.ask.owner != new.ask.owner
+        };
+        for old in all.iter().filter(excludes) {
+            let (first, second) =
+                if old.promise.us <= new.promise.us { (old, new) } else { (new, old) };
+            let excuse = self.excuse(first, second);
+            must(excuse.is_some(), "two clients are sure of one lock", || {
+                format!("{first:?} and {second:?}")
+            })?;
+            excuse.into_iter().for_each(|kind| seen.count(kind));
+        }
+        Ok(())
+    }
+
+    /// The promise as it stands now: more may have become of it since.
+    fn promise<'p>(&'p self, belief: &'p Belief) -> &'p Promise {
+        self.promises.again(&belief.promise).unwrap_or(&belief.promise)
+    }
+
+    /// Why the second was granted beside the first.
+    fn excuse(&self, first: &Belief, second: &Belief) -> Option<Kind> {
+        let (old, new) = (self.promise(first), self.promise(second));
+        let reign = &self.reigns[usize::try_from(new.at.reign).unwrap()];
+        let mut history: History = reign.before.clone();
+        history.arrived(new.at);
+        let clocks = self.clocks_differ.then_some(Kind::Clocks);
+        if first.ask.session && !self.is_connected(first) {
+            return Some(Kind::SessionCut);
+        }
+        if !history.has(old.at) {
+            return Some(match (old.us >= reign.began_us, reign.is_restart) {
+                (true, _) => Kind::Partition,
+                (_, true) => Kind::LostData,
+                (_, false) => Kind::LostGrant,
+            });
+        }
+        match old.end(&history) {
+            Some(How::Taken) => return Some(Kind::Taken),
+            Some(How::Forced) => return Some(Kind::Forced),
+            Some(How::Disconnected) => return Some(Kind::SessionCut),
+            Some(How::Released) => return Some(Kind::SharedName),
+            Some(How::Expired) | None => {}
+        }
+        // Its server stood still, or might not write, for longer than the lease: it closes the
+        // connection as soon as it knows.
+        if first.ask.session {
+            return Some(Kind::SessionCut);
+        }
+        let is_lost = |(at, fact): &(_, Fact)| matches!(fact, Fact::Until(_)) && !history.has(*at);
+        match old.bound(&history) {
+            Some(Bound { cut: Some(_), .. }) => Some(Kind::Taken),
+            _ if old.facts.iter().any(|(_, f)| matches!(f, Fact::Tampered(_))) => Some(Kind::Taken),
+            _ if old.facts.iter().any(is_lost) => Some(Kind::LostRenewal),
+            _ => clocks,
+        }
+    }
+
+    fn is_connected(&self, belief: &Belief) -> bool {
+        let mut up = self.machines.iter().filter(|machine| machine.is_up);
+        up.any(|machine| machine.server.conns.contains_key(&belief.client))
+    }
+}

@@ -1,0 +1,395 @@
+//! What clients were told, and what became of it: "you hold, until then". A promise binds every
+//! server whose data has the effect that it was told of, and does not have its end.
+
+use rlock_core::{ClientId, Mode, Owner, Token};
+
+use super::{Broken, must};
+use crate::history::{History, Point};
+use crate::keyspace::{Key, Slot};
+use crate::notes::Asked;
+use crate::print::Printer;
+use crate::seen::{Kind, Seen};
+use crate::server::Server;
+use crate::world::Machine;
+
+/// How a hold ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// Its time was over.
+    Expired,
+    /// By its owner.
+    Released,
+    /// By an operator.
+    Forced,
+    /// With its connection.
+    Disconnected,
+    /// Something else was done to its key.
+    Taken,
+}
+
+/// What became of a promise, with an effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fact {
+    /// It was told that it lasts until then.
+    Until(u64),
+    /// A user had the key live until then only.
+    Tampered(u64),
+    /// It is over.
+    Ended(How),
+}
+
+/// What a client was told.
+#[derive(Clone, Debug)]
+pub struct Promise {
+    /// The database.
+    pub db: i32,
+    /// The lock.
+    pub key: Key,
+    /// Who holds.
+    pub owner: Owner,
+    /// How.
+    pub mode: Mode,
+    /// Its token.
+    pub token: Token,
+    /// The connection that it is tied to.
+    pub session: Option<ClientId>,
+    /// With which effect.
+    pub at: Point,
+    /// When, in microseconds of the world.
+    pub us: u64,
+    /// When, by its server's clock.
+    pub now_ms: u64,
+    /// So often.
+    pub told: u32,
+    /// What became of it.
+    pub facts: Vec<(Point, Fact)>,
+}
+
+/// Until when a promise binds a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// Its deadline.
+    pub until: u64,
+    /// A user had the key live until then only.
+    pub cut: Option<u64>,
+}
+
+impl Bound {
+    /// When it binds no more.
+    pub fn end(self) -> u64 {
+        self.cut.map_or(self.until, |cut| self.until.min(cut.saturating_add(1)))
+    }
+}
+
+impl Promise {
+    /// Until when it binds a server with these effects.
+    pub fn bound(&self, history: &History) -> Option<Bound> {
+        if !history.has(self.at) {
+            return None;
+        }
+        let mut bound = Bound { until: 0, cut: None };
+        for (at, fact) in &self.facts {
+            match fact {
+                _ if !history.has(*at) => {}
+                Fact::Ended(_) => return None,
+                Fact::Until(ms) => bound = Bound { until: bound.until.max(*ms), cut: None },
+                Fact::Tampered(ms) => {
+                    bound.cut = Some(bound.cut.map_or(*ms, |cut| cut.min(*ms)));
+                }
+            }
+        }
+        Some(bound)
+    }
+
+    /// How it ended for a server with these effects.
+    pub fn end(&self, history: &History) -> Option<How> {
+        self.facts.iter().find_map(|(at, fact)| match fact {
+            Fact::Ended(how) if history.has(*at) => Some(*how),
+            _ => None,
+        })
+    }
+
+    /// What of it everything to come depends on.
+    pub(crate) fn print(&self, to: &mut Printer) {
+        to.add((self.db, &self.key, self.owner.as_bytes(), self.mode == Mode::Write, self.at));
+        to.token(self.token.get());
+        to.add((self.session.map(ClientId::get), self.told));
+        for (at, fact) in &self.facts {
+            to.add(at);
+            match fact {
+                Fact::Until(ms) | Fact::Tampered(ms) => to.moment(*ms),
+                Fact::Ended(how) => to.add(*how as u8),
+            }
+        }
+    }
+
+    /// It is of this lock.
+    pub fn is_of(&self, (db, key): (i32, &Key)) -> bool {
+        self.db == db && self.key == *key
+    }
+
+    /// Both cannot hold at once.
+    pub fn excludes(&self, owner: &Owner, mode: Mode) -> bool {
+        self.owner != *owner && (self.mode == Mode::Write || mode == Mode::Write)
+    }
+}
+
+/// All of them that may still bind somebody.
+#[derive(Default)]
+pub struct Promises {
+    all: Vec<Promise>,
+}
+
+impl Promises {
+    /// All of them.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Promise> {
+        self.all.iter()
+    }
+
+    /// The newest promise with this token of this lock and owner.
+    pub fn find(&self, token: u64, lock: (i32, &[u8]), owner: &[u8]) -> Option<&Promise> {
+        self.all.iter().rev().find(|promise| {
+            promise.token.get() == token
+                && (promise.db, &*promise.key) == lock
+                && promise.owner.as_bytes() == owner
+        })
+    }
+
+    /// The same promise, with what became of it since.
+    pub fn again(&self, promise: &Promise) -> Option<&Promise> {
+        let mut all = self.all.iter();
+        all.find(|one| one.at == promise.at && one.token == promise.token && one.key == promise.key)
+    }
+
+    /// Whose hold this is on a server with these effects, if it was told. Two primaries may have
+    /// given one token twice.
+    pub fn owner_of(&self, token: Token, lock: (i32, &Key), history: &History) -> Option<&Owner> {
+        let mut all = self.all.iter().rev().filter(|promise| history.has(promise.at));
+        all.find(|promise| promise.token == token && promise.is_of(lock)).map(|p| &p.owner)
+    }
+
+    /// Somebody was told this token, of whatever lock: its key may have been renamed since.
+    pub fn was_told(&self, token: Token, history: &History) -> bool {
+        self.all.iter().any(|promise| promise.token == token && history.has(promise.at))
+    }
+
+    /// The locks of a database that something was promised of.
+    pub fn keys_of(&self, db: i32) -> Vec<Key> {
+        let mut keys: Vec<Key> =
+            self.all.iter().filter(|one| one.db == db).map(|one| one.key.clone()).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        keys
+    }
+
+    /// A grant was told.
+    #[allow(clippy::too_many_arguments, reason = "all that a grant is")]
+    pub fn told(
+        &mut self,
+        at: Point,
+        asked: &Asked,
+        client: ClientId,
+        token: Token,
+        until: u64,
+        us: u64,
+        now_ms: u64,
+    ) {
+        let session = asked.session.then_some(client);
+        let known = self.all.iter_mut().rev().find(|promise| {
+            promise.at.reign == at.reign
+                && promise.token == token
+                && promise.is_of((asked.db, &asked.key))
+        });
+        if let Some(known) = known {
+            known.facts.push((at, Fact::Until(until)));
+            known.session = session.or(known.session);
+            known.told += 1;
+            return;
+        }
+        let (db, key, owner) = (asked.db, asked.key.clone(), asked.owner.clone());
+        let (mode, facts) = (asked.mode, vec![(at, Fact::Until(until))]);
+        let told = 1;
+        self.all.push(Promise {
+            db,
+            key,
+            owner,
+            mode,
+            token,
+            session,
+            at,
+            us,
+            now_ms,
+            told,
+            facts,
+        });
+    }
+
+    /// One who was told a grant did not live to hear of it.
+    pub fn unheard(&mut self, lock: (i32, &Key), token: Token) {
+        for promise in self.all.iter_mut().filter(|promise| promise.is_of(lock)) {
+            if promise.token == token {
+                promise.told = promise.told.saturating_sub(1);
+            }
+        }
+        self.all.retain(|promise| promise.told > 0);
+    }
+
+    /// What was just told excludes what was told before, and still binds this server.
+    pub fn excludes(&self, history: &History, asked: &Asked, now_ms: u64) -> Result<(), Broken> {
+        for promise in &self.all {
+            if !promise.is_of((asked.db, &asked.key)) || !promise.excludes(&asked.owner, asked.mode)
+            {
+                continue;
+            }
+            let end = promise.bound(history).map_or(0, Bound::end);
+            must(end <= now_ms, "one owner at a time", || {
+                format!("{asked:?} was granted beside {promise:?}, which lasts until {end}")
+            })?;
+        }
+        Ok(())
+    }
+
+    /// A renewal was told: of this mode, or of both.
+    #[allow(clippy::too_many_arguments, reason = "all that a renewal is")]
+    pub fn renewed(
+        &mut self,
+        at: Point,
+        history: &History,
+        lock: (i32, &Key),
+        owner: &Owner,
+        mode: Option<Mode>,
+        until: u64,
+        now_ms: u64,
+    ) {
+        for promise in self.all.iter_mut().filter(|promise| promise.is_of(lock)) {
+            let is_meant = promise.owner == *owner && mode.is_none_or(|mode| mode == promise.mode);
+            let stands = promise.bound(history).is_some_and(|bound| bound.end() > now_ms);
+            if is_meant && stands {
+                promise.facts.push((at, Fact::Until(until)));
+                promise.told += 1;
+            }
+        }
+    }
+
+    /// A hold ended on its primary.
+    pub fn ended(
+        &mut self,
+        at: Point,
+        history: &History,
+        lock: (i32, &Key),
+        token: Token,
+        how: How,
+        now_ms: u64,
+    ) -> Result<(), Broken> {
+        let all = self.all.iter_mut().filter(|promise| promise.is_of(lock));
+        for promise in all.filter(|promise| promise.token == token) {
+            Self::end_one(promise, at, history, how, now_ms)?;
+        }
+        Ok(())
+    }
+
+    /// A key left its name on its primary; every one of them, if `None`.
+    pub fn key_ends(
+        &mut self,
+        at: Point,
+        history: &History,
+        lock: Option<(i32, &Key)>,
+        how: How,
+        now_ms: u64,
+    ) -> Result<(), Broken> {
+        let is_meant = |promise: &&mut Promise| lock.is_none_or(|lock| promise.is_of(lock));
+        let mut all = self.all.iter_mut().filter(is_meant);
+        all.try_for_each(|promise| Self::end_one(promise, at, history, how, now_ms))
+    }
+
+    fn end_one(
+        promise: &mut Promise,
+        at: Point,
+        history: &History,
+        how: How,
+        now_ms: u64,
+    ) -> Result<(), Broken> {
+        // The fact of this very effect does not count yet.
+        let Some(bound) = promise.bound(history) else { return Ok(()) };
+        must(how != How::Expired || bound.end() <= now_ms, "a hold lasts as long as told", || {
+            format!("{promise:?} ended at {now_ms}, before {}", bound.end())
+        })?;
+        promise.facts.push((at, Fact::Ended(how)));
+        Ok(())
+    }
+
+    /// A user set the time to live of a key.
+    pub fn tampered(&mut self, at: Point, history: &History, lock: (i32, &Key), at_ms: u64) {
+        for promise in self.all.iter_mut().filter(|promise| promise.is_of(lock)) {
+            if history.has(promise.at) {
+                promise.facts.push((at, Fact::Tampered(at_ms)));
+            }
+        }
+    }
+
+    /// A replica with these effects becomes a primary.
+    pub fn taken_over(&self, history: &History, now_ms: u64, seen: &mut Seen) {
+        for promise in &self.all {
+            if promise.bound(history).is_none_or(|bound| bound.end() <= now_ms) {
+                continue;
+            }
+            seen.count(Kind::Survived);
+            let is_released =
+                promise.facts.iter().any(|(_, fact)| *fact == Fact::Ended(How::Released));
+            if is_released {
+                seen.count(Kind::ReleaseLost);
+            }
+        }
+    }
+
+    /// What was promised, and binds this server, stands in its data: so it does on a replica that
+    /// has the effect, whenever that is promoted.
+    pub fn stand(&self, server: &Server, node: usize) -> Result<(), Broken> {
+        let now_ms = server.now_ms();
+        for promise in &self.all {
+            let Some(bound) = promise.bound(&server.history) else { continue };
+            if bound.end() <= now_ms {
+                continue;
+            }
+            let slot = server.keys.get(promise.db, &promise.key);
+            let hold = slot.and_then(Slot::lock).and_then(|lock| {
+                let mut holds = lock.holds();
+                holds.find(|(owner, mode, hold)| {
+                    **owner == promise.owner && *mode == promise.mode && hold.token == promise.token
+                })
+            });
+            must(hold.is_some(), "what was told stands", || {
+                format!("server {node} at {now_ms} has {slot:?} and not {promise:?}, {bound:?}")
+            })?;
+            let is_long = hold.is_some_and(|(_, _, hold)| hold.deadline.get() >= bound.until);
+            must(is_long, "a deadline is no earlier than told", || {
+                format!("server {node} has {slot:?} and not {promise:?}, {bound:?}")
+            })?;
+            let lives =
+                slot.and_then(|slot| slot.expires_at).is_none_or(|at| at >= bound.end() - 1);
+            must(lives, "a key lives as long as what was told of it", || {
+                format!("server {node} has {slot:?} and not {promise:?}, {bound:?}")
+            })?;
+        }
+        Ok(())
+    }
+
+    /// What binds nobody any more.
+    pub fn forget_old(&mut self, machines: &[Machine]) {
+        const KEPT_MS: u64 = 20_000;
+        const ENOUGH: usize = 48;
+        if self.all.len() < ENOUGH {
+            return;
+        }
+        let up = machines.iter().filter(|machine| machine.is_up);
+        let earliest = up.map(|machine| machine.server.now_ms()).min();
+        let earliest = earliest.unwrap_or(0);
+        self.all.retain(|promise| {
+            let until = promise.facts.iter().map(|(_, fact)| match fact {
+                Fact::Until(ms) => *ms,
+                _ => 0,
+            });
+            until.max().unwrap_or(0) + KEPT_MS > earliest
+        });
+    }
+}

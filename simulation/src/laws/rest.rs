@@ -1,0 +1,203 @@
+//! What must be so when a server has nothing left to do in its loop: who waits waits for somebody,
+//! a session that is connected holds, one that is not does not, and a grant that nobody heard of
+//! is gone. And the order in which those who wait are served.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rlock_core::{ClientId, Mode, Owner, Token};
+
+use super::promises::Promises;
+use super::{Broken, must};
+use crate::keyspace::{Key, Slot};
+use crate::notes::Asked;
+use crate::seen::{Kind, Seen};
+use crate::server::{Server, Waiting};
+
+type LockName = (i32, Key);
+
+/// What is known of one server's connections.
+#[derive(Default)]
+pub struct Rest {
+    /// Which connection a hold is tied to, as far as its clients were told.
+    ties: BTreeMap<(LockName, Owner, Mode), (ClientId, Token)>,
+    /// Who asked for a session.
+    askers: BTreeSet<(LockName, Vec<u8>, ClientId)>,
+    /// Grants that nobody heard of.
+    unheard: Vec<(LockName, Token)>,
+    /// Tokens that were issued, and told to nobody yet.
+    untold: BTreeSet<Token>,
+    /// Holds whose key a stranger took: if it comes back, they last as long as their lease.
+    taken: BTreeSet<Token>,
+}
+
+impl Rest {
+    /// A token was issued.
+    pub fn granted(&mut self, token: Token) {
+        self.untold.insert(token);
+    }
+
+    /// A hold with this token was told to somebody before.
+    pub fn is_re_entry(&self, token: Token) -> bool {
+        !self.untold.contains(&token)
+    }
+
+    /// A grant was told.
+    pub fn told(&mut self, client: ClientId, asked: &Asked, token: Token) {
+        if asked.session {
+            let name = (asked.db, asked.key.clone());
+            self.ties.insert((name, asked.owner.clone(), asked.mode), (client, token));
+        }
+    }
+
+    /// A connection asked for a session, granted or not.
+    pub fn asked_session(&mut self, client: ClientId, (db, key): (i32, &Key), owner: &Owner) {
+        self.askers.insert(((db, key.clone()), owner.as_bytes().to_vec(), client));
+    }
+
+    /// A hold of this owner may have been tied to a connection that ended.
+    pub fn has_lost_session(&self, server: &Server, (db, key): (i32, &Key), owner: &Owner) -> bool {
+        let is_gone = |client: &ClientId| !server.conns.contains_key(client);
+        let name = (db, key.clone());
+        let mut all = self.askers.iter();
+        all.any(|(at, who, client)| {
+            *at == name && who.as_slice() == owner.as_bytes() && is_gone(client)
+        })
+    }
+
+    /// A stranger took the key of a lock from its name; all of a database, or all, if `None`.
+    pub fn taken(&mut self, db: Option<i32>, key: Option<&Key>) {
+        let is_meant = |name: &LockName| {
+            db.is_none_or(|db| db == name.0) && key.is_none_or(|key| *key == name.1)
+        };
+        let ties = self.ties.iter().filter(|((name, _, _), _)| is_meant(name));
+        self.taken.extend(ties.map(|(_, (_, token))| *token));
+        self.unheard.retain(|(name, _)| !is_meant(name));
+    }
+
+    /// A hold was released.
+    pub fn released(&mut self, (db, key): (i32, &Key), token: Token) {
+        let is_it = |name: &LockName, tied: Token| name.0 == db && name.1 == *key && tied == token;
+        self.ties.retain(|(name, _, _), (_, tied)| !is_it(name, *tied));
+    }
+
+    /// A grant was not heard of.
+    pub fn unheard(&mut self, asked: &Asked, token: Token) {
+        let name = (asked.db, asked.key.clone());
+        if asked.session {
+            self.ties.remove(&(name.clone(), asked.owner.clone(), asked.mode));
+        }
+        self.unheard.push((name, token));
+    }
+
+    /// A connection ended.
+    pub fn closed(&mut self, client: ClientId, seen: &mut Seen) {
+        if self.ties.values().any(|(tied, _)| *tied == client) {
+            seen.count(Kind::SessionClosed);
+        }
+    }
+
+    /// The server has nothing left to do.
+    pub fn holds(&mut self, server: &Server, promises: &Promises) -> Result<(), Broken> {
+        let now = server.now;
+        let is_held = |name: &LockName, token: Token| {
+            let lock = server.keys.get(name.0, &name.1).and_then(Slot::lock);
+            lock.is_some_and(|lock| lock.holds_at(now).any(|(_, _, hold)| hold.token == token))
+        };
+        let is_open = !server.refuses_writes() && !server.timers.is_retrying;
+        for ((name, owner, mode), (client, token)) in &self.ties {
+            let is_connected = server.conns.contains_key(client);
+            let holds = is_held(name, *token);
+            // A wait under the same owner's name that is denied has taken the tie along.
+            must(
+                holds || !is_connected || server.has_denied,
+                "a session that is connected holds",
+                || format!("{client:?} does not hold {name:?} as {owner:?}, {mode:?}, {token:?}"),
+            )?;
+            let ends = holds && !is_connected && is_open && !self.taken.contains(token);
+            must(!ends, "a session ends with its connection", || {
+                format!("{name:?} is still held by {owner:?} of {client:?}, {token:?}")
+            })?;
+        }
+        self.ties.retain(|(name, _, _), (client, token)| {
+            server.conns.contains_key(client) || is_held(name, *token)
+        });
+        if is_open {
+            for (name, token) in std::mem::take(&mut self.unheard) {
+                let is_told = promises.was_told(token, &server.history);
+                must(is_told || !is_held(&name, token), "who did not hear holds nothing", || {
+                    format!("{name:?} is held with {token:?}, of which nobody heard")
+                })?;
+            }
+        }
+        self.untold.clear();
+        waits(server, is_open)
+    }
+}
+
+/// Everybody who is blocked waits for something.
+fn waits(server: &Server, is_open: bool) -> Result<(), Broken> {
+    let now = server.now;
+    for conn in server.conns.values() {
+        let Some(waiting) = conn.waiting.as_ref().filter(|waiting| !waiting.is_answered) else {
+            continue;
+        };
+        let asked = &waiting.asked;
+        let memory = server.manager.memory(asked.db, &asked.key);
+        let stands = memory.is_some_and(|memory| memory.queue.blocked(waiting.waiter).is_some());
+        must(stands, "who is blocked is answered", || format!("nobody knows of {waiting:?}"))?;
+        let is_over = asked.ends_at.is_some_and(|at| at <= now.ms().get());
+        must(!is_over, "a wait ends in time", || format!("it is over: {waiting:?}"))?;
+        // One whose time to live a user cut is there until the server looks for it.
+        let lock = server.keys.get(asked.db, &asked.key).and_then(Slot::lock);
+        let is_free = lock.is_none_or(|lock| lock.mode_at(now).is_none());
+        let first = memory.and_then(|memory| memory.queue.iter().next());
+        let is_first = first.is_some_and(|(entry, is_turn)| {
+            !is_turn && entry.kind == rlock_core::Kind::Blocked(waiting.waiter)
+        });
+        must(!(is_open && is_free && is_first), "nobody waits for a free lock", || {
+            format!("{waiting:?} is first in line at {now:?}, and the lock is {lock:?}")
+        })?;
+    }
+    Ok(())
+}
+
+/// Whoever was just granted passed nobody.
+pub fn order(
+    server: &Server,
+    asked: &Asked,
+    token: Token,
+    waited: bool,
+    is_re_entry: bool,
+) -> Result<(), Broken> {
+    // The owner of WRITE takes READ without waiting, also where it got WRITE in this very step.
+    let lock = server.keys.get(asked.db, &asked.key).and_then(Slot::lock);
+    let holds_both = lock.is_some_and(|lock| {
+        let mut holds = lock.holds();
+        holds.any(|(owner, _, hold)| *owner == asked.owner && hold.token != token)
+    });
+    // Where a user may lose its rights while it waits: its owner's other waits, which entered with
+    // the one that is denied, stay.
+    if server.has_denied
+        || asked.upgrade
+        || asked.held
+        || asked.had_ticket
+        || is_re_entry
+        || holds_both
+    {
+        return Ok(());
+    }
+    let now_ms = server.now_ms();
+    let is_passed = |client: &ClientId, other: &Waiting| {
+        let asked_there = &other.asked;
+        !other.is_answered
+            && (asked_there.db, &asked_there.key) == (asked.db, &asked.key)
+            && asked_there.arrival < asked.arrival
+            && asked_there.ends_at.is_none_or(|at| at > now_ms)
+            && !server.manager.is_closing(*client)
+    };
+    let mut all = server.conns.iter().filter_map(|(c, conn)| Some((c, conn.waiting.as_ref()?)));
+    let passed = all.find(|(client, other)| is_passed(client, other));
+    must(passed.is_none(), "nobody who waits is passed", || {
+        format!("{asked:?}, which waited: {waited}, passed {passed:?}")
+    })
+}

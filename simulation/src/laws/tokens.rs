@@ -1,0 +1,80 @@
+//! Tokens rise: on each server beyond all that it issued, loaded or heard of; and, where all clocks
+//! agree, from one primary to the next, whatever was lost in between.
+
+use rlock_core::{Change, snapshot};
+
+use super::{Broken, must};
+use crate::history::Item;
+use crate::seen::{Kind, Seen};
+
+/// The greatest tokens.
+pub struct TokensSeen {
+    /// That each server knows of.
+    known: Vec<u64>,
+    /// That any server issued.
+    issued: u64,
+    /// That had been issued when each reign began, the first of them nobody's.
+    at_begin: Vec<u64>,
+}
+
+impl TokensSeen {
+    /// Before the first one.
+    pub fn new(nodes: usize) -> Self {
+        Self { known: vec![0; nodes], issued: 0, at_begin: vec![0] }
+    }
+
+    /// A server becomes a primary.
+    pub fn reign_begins(&mut self) {
+        self.at_begin.push(self.issued);
+    }
+
+    /// A process starts with data that has this token.
+    pub fn started(&mut self, node: usize, greatest: u64) {
+        self.known[node] = greatest;
+    }
+
+    /// A server learns of a token.
+    pub fn saw(&mut self, node: usize, token: u64) {
+        self.known[node] = self.known[node].max(token);
+    }
+
+    /// A command of the stream.
+    pub fn delivered(&mut self, node: usize, item: &Item) {
+        let [name, _, payload] = &*item.words else { return };
+        if name != b"RLOCK.APPLY" {
+            return;
+        }
+        let effect = snapshot::load_effect(payload).unwrap();
+        for change in &effect.changes {
+            if let Change::Granted { token, .. } = change {
+                self.saw(node, token.get());
+            }
+        }
+    }
+
+    /// A primary issued a token.
+    pub fn issued(
+        &mut self,
+        node: usize,
+        reign: u32,
+        token: u64,
+        clocks_differ: bool,
+        seen: &mut Seen,
+    ) -> Result<(), Broken> {
+        let known = self.known[node];
+        must(token > known, "tokens rise", || {
+            format!("server {node} issued {token}, and knew of {known}")
+        })?;
+        let before = self.at_begin[usize::try_from(reign).unwrap()];
+        if token <= before && clocks_differ {
+            seen.count(Kind::TokenNotRising);
+        } else {
+            must(token > before, "tokens rise from primary to primary", || {
+                format!("server {node} issued {token}, a primary before it {before}")
+            })?;
+        }
+        self.saw(node, token);
+        self.issued = self.issued.max(token);
+        Ok(())
+    }
+}

@@ -1,0 +1,210 @@
+//! Blocked connections of a simulated server: as `src/parking.rs` and `src/answers.rs` do it.
+
+use rlock_core::manager::{LockId, Manager, Parked, Wait, World, search};
+use rlock_core::slow::Outcome;
+use rlock_core::waits_for::Search;
+use rlock_core::{
+    Acquire, ClientId, Input, Lock, Memory, Owner, Parking, Refusal, Reply, WaiterId, Wake,
+};
+
+use crate::fault::Fault;
+use crate::keyspace::Key;
+use crate::notes::{Asked, Note};
+use crate::seen::Kind;
+use crate::server::{Server, Waiting};
+use crate::words::Said;
+
+/// The server's own time-out comes so much later than the module's, in milliseconds.
+const NET_MS: u64 = 100;
+
+impl Server {
+    /// Parks the caller. What it is told at once instead, if it cannot wait.
+    pub(crate) fn park(
+        &mut self,
+        client: ClientId,
+        asked: Asked,
+        ask: Acquire<'_>,
+        block_ms: u64,
+        words: &[Vec<u8>],
+    ) -> Option<Reply> {
+        if let Err(refusal) = self.manager.may_park(&self.bounds) {
+            return Some(Reply::Refused(refusal));
+        }
+        let (db, key) = (asked.db, asked.key.clone());
+        let lock = LockId { db, key: key.clone() };
+        let (owner, user): (Owner, _) = (ask.owner.into(), self.conns.get(&client)?.user.clone());
+        let wait = Wait { lock: &lock, owner: &owner, user: &user, stand: (&ask).into() };
+        let now = self.now;
+        match search(&mut Hands(self), wait, now) {
+            Search::Cycle(cycle) => {
+                self.note(Note::Saw(Kind::Deadlock));
+                self.manager.deadlock(&wait, &cycle, now);
+                return Some(Reply::Refused(Refusal::Cycle(cycle.len())));
+            }
+            Search::GaveUp | Search::NoCycle => {}
+        }
+        let waiter = self.manager.next_waiter();
+        let parked = Parked::new(Some(client), lock, owner, user, asked.with_ttl);
+        self.manager.park_begins(waiter, parked);
+        let ends_at = if block_ms == 0 { None } else { Some(now.after_ms(block_ms)) };
+        let net_ms = ends_at.map(|at| at.get() + NET_MS);
+        let asked = Asked { ends_at: ends_at.map(|at| at.get()), ..asked };
+        self.conns.get_mut(&client)?.waiting = Some(Waiting {
+            waiter,
+            asked: asked.clone(),
+            net_ms,
+            is_answered: false,
+            aside: None,
+            granted: None,
+            is_lost: false,
+            is_noted: false,
+        });
+        let parking = Parking { waiter, client: Some(client), ends_at };
+        let reply = match self.decide(db, &key, Input::Park(ask, parking), words) {
+            Ok(Reply::MustWait { .. }) => return None,
+            Ok(reply) => reply,
+            Err(_) => Reply::Refused(Refusal::WrongType),
+        };
+        // In between the lock became another one.
+        if let Reply::Granted { token, .. } = reply {
+            let asked = Box::new(asked);
+            self.note(Note::Told { client, asked, token, granted_at: now, waited: false });
+            self.waiting_mut(client)?.is_noted = true;
+        }
+        if self.manager.answer(&Wake { waiter, reply, waited_us: 0 }) {
+            self.timers.late.push(waiter);
+        }
+        None
+    }
+
+    /// Tells blocked connections what came of their waits.
+    pub(crate) fn tell_waiters(&mut self, wakes: Vec<Wake>) {
+        for wake in wakes {
+            if self.fault == Fault::AnswerForgotten && wake.waiter.get().is_multiple_of(5) {
+                continue;
+            }
+            if self.manager.answer(&wake) {
+                self.unpark(wake.waiter);
+            }
+        }
+    }
+
+    fn client_of(&self, waiter: WaiterId) -> Option<ClientId> {
+        let is_it = |waiting: &Waiting| waiting.waiter == waiter && !waiting.is_answered;
+        let mut all = self.conns.iter();
+        all.find(|(_, conn)| conn.waiting.as_ref().is_some_and(is_it)).map(|(client, _)| *client)
+    }
+
+    /// `RM_UnblockClient`: the reply is asked for in this very call.
+    pub(crate) fn unpark(&mut self, waiter: WaiterId) {
+        if let Some(client) = self.client_of(waiter) {
+            self.reply_to(client);
+        }
+    }
+
+    /// A blocked connection's reply is due: for its grant, or because its time is over.
+    pub(crate) fn reply_to(&mut self, client: ClientId) {
+        let Some(waiting) = self.waiting_mut(client) else { return };
+        waiting.is_answered = true;
+        let (waiter, asked, is_noted) = (waiting.waiter, waiting.asked.clone(), waiting.is_noted);
+        let told = self.manager.parked(waiter).and_then(|parked| parked.reply.clone());
+        let now = self.now;
+        let told = told.unwrap_or_else(|| {
+            let lock = LockId { db: asked.db, key: asked.key.clone() };
+            let see = |lock: &Lock, memory: &Memory| lock.known_wait_of(memory, waiter, now);
+            let wait_ms = Hands(self).lock(&lock, see);
+            self.left(waiter);
+            Reply::NotNow { wait_ms }
+        });
+        let said = to_acquire(&told, &asked);
+        let granted = match told {
+            Reply::Granted { token, .. } => Some(token),
+            _ => None,
+        };
+        if let Some(token) = granted.filter(|_| !is_noted) {
+            let asked = Box::new(asked);
+            self.note(Note::Told { client, asked, token, granted_at: now, waited: true });
+        }
+        if let Some(waiting) = self.waiting_mut(client) {
+            (waiting.aside, waiting.granted) = (Some(said), granted);
+        }
+    }
+
+    /// The server forgets the waits that were answered.
+    pub(crate) fn forget_answered(&mut self) {
+        let answered = |waiting: &mut Waiting| waiting.is_answered;
+        let mut done = Vec::new();
+        for (client, conn) in &mut self.conns {
+            done.extend(conn.waiting.take_if(answered).map(|waiting| (*client, waiting)));
+        }
+        for (client, mut waiting) in done {
+            waiting.aside.take().into_iter().for_each(|said| self.say(client, said));
+            if waiting.is_lost {
+                self.forget_wait(waiting);
+            } else {
+                self.over(waiting.waiter, false);
+            }
+        }
+    }
+
+    /// The server's own time-outs.
+    pub(crate) fn time_out_net(&mut self) {
+        let now_ms = self.now_ms();
+        let is_due = |waiting: &Waiting| {
+            !waiting.is_answered && waiting.net_ms.is_some_and(|at| at <= now_ms)
+        };
+        let due = |conn: &crate::server::Conn| conn.waiting.as_ref().is_some_and(is_due);
+        let all = self.conns.iter().filter(|(_, conn)| due(conn));
+        let late: Vec<ClientId> = all.map(|(client, _)| *client).collect();
+        for client in late {
+            self.reply_to(client);
+        }
+    }
+
+    /// A blocked connection is not there to be granted, or to hear of its grant.
+    pub(crate) fn left(&mut self, waiter: WaiterId) {
+        self.manager.left(waiter, Outcome::Disconnected, self.now);
+        self.settle();
+    }
+
+    pub(crate) fn over(&mut self, waiter: WaiterId, is_lost: bool) {
+        if is_lost && self.fault != Fault::UndoForgotten {
+            self.manager.left(waiter, Outcome::Disconnected, self.now);
+        }
+        self.manager.unparked(waiter);
+        self.settle();
+    }
+}
+
+/// The reply to `RLOCK.ACQUIRE`.
+pub(crate) fn to_acquire(reply: &Reply, asked: &Asked) -> Said {
+    let (first, ms) = match reply {
+        Reply::Refused(refusal) => {
+            return Said::Error(refusal.line(&asked.key, asked.owner.as_bytes()));
+        }
+        Reply::Granted { token, left_ms } => (Said::Int(token.get().cast_signed()), Some(*left_ms)),
+        Reply::NotNow { wait_ms } | Reply::MustWait { wait_ms } => (Said::Nil, *wait_ms),
+        Reply::Count(_) => (Said::Nil, None),
+    };
+    let ms = Said::Int(ms.map_or(-1, u64::cast_signed));
+    if asked.with_ttl { Said::Array(vec![first, ms]) } else { first }
+}
+
+/// The server's locks, for the search.
+struct Hands<'s>(&'s mut Server);
+
+impl World for Hands<'_> {
+    fn manager<T>(&mut self, see: impl FnOnce(&Manager) -> T) -> T {
+        see(&self.0.manager)
+    }
+
+    fn lock<T>(&mut self, id: &LockId, see: impl FnOnce(&Lock, &Memory) -> T) -> T {
+        let (free, unknown) = (Lock::default(), Memory::default());
+        let key: &Key = &id.key;
+        // Opened for reading, as the server does it: what expired is deleted by it.
+        self.0.expire_if_due(id.db, key);
+        let slot = self.0.visible(id.db, key);
+        let lock = slot.and_then(|slot| slot.lock()).unwrap_or(&free);
+        see(lock, self.0.manager.memory(id.db, key).unwrap_or(&unknown))
+    }
+}

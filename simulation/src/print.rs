@@ -1,0 +1,158 @@
+//! What everything to come depends on, as a number: two worlds with the same one go on alike. Times
+//! are what is left of them, tokens their rank.
+
+use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use rlock_core::{Change, Kind, Memory, Mode, snapshot};
+
+use crate::client::{Actor, Pipe};
+use crate::history::Item;
+use crate::keyspace::Slot;
+use crate::server::{Conn, Server};
+use crate::world::{Link, Machine, START_US, World};
+
+/// Writes a world down.
+pub(crate) struct Printer {
+    hasher: DefaultHasher,
+    now_ms: u64,
+    tokens: Vec<u64>,
+}
+
+impl Printer {
+    /// One thing more.
+    pub fn add(&mut self, what: impl Hash) {
+        what.hash(&mut self.hasher);
+    }
+
+    /// A moment: how far it is from now; one that is past is past.
+    pub fn moment(&mut self, ms: u64) {
+        self.add((ms + 1).saturating_sub(self.now_ms));
+    }
+
+    /// A token: its rank.
+    pub fn token(&mut self, token: u64) {
+        self.add(self.tokens.binary_search(&token).ok());
+    }
+
+    fn mode(&mut self, mode: Mode) {
+        self.add(mode == Mode::Write);
+    }
+}
+
+impl World {
+    /// 64 bits of hash of the state. All clocks are the world's.
+    pub fn fingerprint(&self) -> u64 {
+        let mut tokens: BTreeSet<u64> = BTreeSet::new();
+        for machine in &self.machines {
+            for (_, _, slot) in machine.server.keys.iter() {
+                let holds = slot.lock().into_iter().flat_map(rlock_core::Lock::holds);
+                tokens.extend(holds.map(|(_, _, hold)| hold.token.get()));
+            }
+        }
+        self.laws.tokens_of_promises(&mut tokens);
+        let mut printer = Printer {
+            hasher: DefaultHasher::new(),
+            now_ms: (START_US + self.us) / 1000,
+            tokens: tokens.into_iter().collect(),
+        };
+        for machine in &self.machines {
+            print_machine(&mut printer, machine);
+        }
+        for actor in &self.actors {
+            print_actor(&mut printer, actor);
+        }
+        self.laws.print(&mut printer);
+        printer.hasher.finish()
+    }
+}
+
+fn print_machine(to: &mut Printer, machine: &Machine) {
+    to.add((machine.is_up, machine.was_primary, machine.server.is_primary));
+    print_server(to, &machine.server);
+    to.add(machine.link.is_some());
+    machine.link.iter().for_each(|link| print_link(to, link));
+}
+
+fn print_link(to: &mut Printer, link: &Link) {
+    to.add((link.primary, link.state as u8, link.sync.is_some(), link.queue.len()));
+    link.sync.iter().for_each(|sync| to.add(sync.history()));
+    link.queue.iter().for_each(|item| print_item(to, item));
+}
+
+fn print_item(to: &mut Printer, item: &Item) {
+    to.add(item.at);
+    let payload = item.words.get(2).filter(|_| item.words[0] == b"RLOCK.APPLY");
+    let Some(payload) = payload else { return to.add(&*item.words) };
+    for change in &snapshot::load_effect(payload).unwrap().changes {
+        match change {
+            Change::Granted { owner, mode, token, deadline } => {
+                to.add(owner);
+                to.mode(*mode);
+                to.token(token.get());
+                to.moment(deadline.get());
+            }
+            Change::Held { token, depth, deadline } => {
+                to.add(depth);
+                to.token(token.get());
+                to.moment(deadline.get());
+            }
+            Change::Ended { token, by } => {
+                to.token(token.get());
+                to.add(*by as u8);
+            }
+        }
+    }
+}
+
+fn print_server(to: &mut Printer, server: &Server) {
+    to.add(&server.history);
+    for (db, key, slot) in server.keys.iter() {
+        to.add((db, key));
+        to.moment(slot.expires_at.unwrap_or(u64::MAX - 1));
+        print_slot(to, slot);
+        let memory = server.manager.memory(db, key);
+        memory.into_iter().for_each(|memory| print_memory(to, memory));
+    }
+    for (client, conn) in &server.conns {
+        print_conn(to, client.get(), conn);
+    }
+    let timers = &server.timers;
+    to.add((timers.is_coming, timers.is_retrying, timers.closing, timers.late.len()));
+    to.moment(timers.alarm.map_or(u64::MAX - 1, rlock_core::EpochMs::get));
+}
+
+fn print_slot(to: &mut Printer, slot: &Slot) {
+    for (owner, mode, hold) in slot.lock().into_iter().flat_map(rlock_core::Lock::holds) {
+        to.add((owner.as_bytes(), hold.depth));
+        to.mode(mode);
+        to.token(hold.token.get());
+        to.moment(hold.deadline.get());
+    }
+}
+
+fn print_memory(to: &mut Printer, memory: &Memory) {
+    for (entry, is_turn) in memory.queue.iter() {
+        to.add((entry.owner.as_bytes(), entry.kind == Kind::Ticket, is_turn, entry.upgrade));
+        to.add((entry.depth, entry.session().map(|client| client.get())));
+        to.mode(entry.mode);
+        to.moment(entry.ends_at.map_or(u64::MAX - 1, rlock_core::EpochMs::get));
+    }
+    to.add(memory.sessions.len());
+}
+
+fn print_conn(to: &mut Printer, client: u64, conn: &Conn) {
+    to.add((client, conn.db, conn.waiting.is_some()));
+    if let Some(waiting) = &conn.waiting {
+        to.add((&waiting.asked.key, waiting.asked.owner.as_bytes(), waiting.is_answered));
+    }
+}
+
+fn print_actor(to: &mut Printer, actor: &Actor) {
+    to.add((actor.pipe.is_some(), actor.hung.len()));
+    actor.pipe.iter().chain(&actor.hung).for_each(|pipe| print_pipe(to, pipe));
+}
+
+fn print_pipe(to: &mut Printer, pipe: &Pipe) {
+    to.add((pipe.client.get(), pipe.node, &pipe.to, pipe.from.len(), pipe.unanswered()));
+}

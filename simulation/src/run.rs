@@ -1,0 +1,146 @@
+//! Runs many worlds, each a while; and makes a short story of one that broke a law.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::driver::Course;
+use crate::fault::Fault;
+use crate::laws::Broken;
+use crate::seen::Seen;
+use crate::step::Step;
+use crate::world::{STEP_US, Setting, World};
+
+/// A world lasts so many steps: long enough for all that is in it, short enough to be told.
+pub const WORLD_STEPS: u64 = 1500;
+
+/// A law that broke, and how it came to that.
+#[derive(Clone, Debug)]
+pub struct Story {
+    /// Of which world.
+    pub seed: u64,
+    /// What it was like.
+    pub setting: Setting,
+    /// What happened.
+    pub steps: Vec<Step>,
+    /// What broke.
+    pub broken: Broken,
+}
+
+impl fmt::Display for Story {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, setting, steps, broken } = self;
+        writeln!(
+            to,
+            "# seed {seed}: {} servers, clocks {:?} ms",
+            setting.nodes, setting.clocks_ms
+        )?;
+        steps.iter().try_for_each(|step| writeln!(to, "{step}"))?;
+        writeln!(to, "=> {broken}")
+    }
+}
+
+/// One step, where a panic is a law that broke as well.
+fn step(world: &mut World, step: Step) -> Result<bool, Broken> {
+    catch_unwind(AssertUnwindSafe(|| world.step(step))).unwrap_or_else(|why| {
+        let text = why.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| why.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        Err(Broken { law: "nothing panics", what: text.unwrap_or_default() })
+    })
+}
+
+/// One world, until so many steps did something. What was seen in it, or the story of the law that
+/// broke.
+///
+/// # Errors
+/// The story, not shortened yet.
+pub fn one(seed: u64, fault: Fault, steps: u64) -> Result<Seen, Box<Story>> {
+    let mut course = Course::of(seed, fault);
+    let mut world = World::new(&course.setting);
+    let mut told = Vec::with_capacity(steps as usize);
+    let mut done = 0;
+    while done < steps {
+        let next = course.next(&world);
+        match step(&mut world, next) {
+            Ok(false) => {}
+            Ok(true) => {
+                told.push(next);
+                done += 1;
+            }
+            Err(broken) => {
+                told.push(next);
+                let setting = course.setting.clone();
+                return Err(Box::new(Story { seed, setting, steps: told, broken }));
+            }
+        }
+    }
+    Ok(world.laws.seen.clone())
+}
+
+/// World after world, so many steps in all. What was seen.
+///
+/// # Errors
+/// The story of the first law that broke, shortened.
+pub fn many(first_seed: u64, fault: Fault, steps: u64) -> Result<Seen, Box<Story>> {
+    let mut seen = Seen::default();
+    for world in 0..steps.div_ceil(WORLD_STEPS) {
+        let found = one(first_seed.wrapping_add(world), fault, WORLD_STEPS);
+        seen.add(&found.map_err(|story| Box::new(shortened(*story)))?);
+    }
+    Ok(seen)
+}
+
+/// What breaks when these steps are taken, and after how many of them.
+fn replay(setting: &Setting, steps: &[Step]) -> Option<(Broken, usize)> {
+    let mut world = World::new(setting);
+    let mut all = steps.iter().zip(1..);
+    all.find_map(|(next, count)| step(&mut world, *next).err().map(|broken| (broken, count)))
+}
+
+/// The same law broken in fewer steps: none of those that are left can be left out.
+pub fn shortened(story: Story) -> Story {
+    let Story { seed, setting, mut steps, mut broken } = story;
+    let mut chunk = steps.len().div_ceil(2);
+    loop {
+        let mut at = 0;
+        let before = steps.len();
+        while at < steps.len() {
+            let mut fewer = steps.clone();
+            fewer.drain(at..(at + chunk).min(steps.len()));
+            match replay(&setting, &fewer).filter(|(other, _)| other.law == broken.law) {
+                Some((other, count)) => {
+                    fewer.truncate(count);
+                    (steps, broken) = (fewer, other);
+                }
+                None => at += chunk,
+            }
+        }
+        let is_again = |steps: &[Step]| replay(&setting, steps).filter(|b| b.0.law == broken.law);
+        let is_last = chunk == 1 && steps.len() == before;
+        let shorter = is_last.then(|| waited(&steps, |steps| is_again(steps).is_some()));
+        match shorter.filter(|shorter| shorter.len() < before) {
+            Some(shorter) => steps = shorter,
+            None if is_last => return Story { seed, setting, steps, broken },
+            None => {}
+        }
+        chunk = (chunk / 2).max(1);
+    }
+}
+
+/// The same with time in the place of what only takes time; times that stand side by side are one.
+fn waited(steps: &[Step], is_again: impl Fn(&[Step]) -> bool) -> Vec<Step> {
+    let mut steps = steps.to_vec();
+    for at in 0..steps.len() {
+        let before = std::mem::replace(&mut steps[at], Step::Pass(0));
+        if !is_again(&steps) {
+            steps[at] = before;
+        }
+    }
+    let mut merged: Vec<Step> = Vec::new();
+    for step in &steps {
+        match (merged.last_mut(), step) {
+            (Some(Step::Pass(before)), Step::Pass(us)) => *before += us + STEP_US as u32,
+            _ => merged.push(*step),
+        }
+    }
+    if is_again(&merged) { merged } else { steps }
+}

@@ -1,0 +1,136 @@
+//! What was seen, and how often. What cannot be promised must be seen to happen: a run in which one
+//! of them never appears has shown nothing about it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Something that is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    // What cannot be promised: two clients sure of one lock, by their own clocks, …
+    /// … because the primary died before a replica had the grant.
+    LostGrant,
+    /// … because it died before a replica had the renewal.
+    LostRenewal,
+    /// … because the old primary went on granting beside the new one.
+    Partition,
+    /// … because a stranger deleted, moved or replaced the key, or cut its time to live.
+    Taken,
+    /// … because an operator ended the hold.
+    Forced,
+    /// … because the server ended a session whose connection was cut off before its client knew.
+    SessionCut,
+    /// … because somebody else released it under the same owner's name.
+    SharedName,
+    /// … because a server's clock was stepped, or is not its predecessor's.
+    Clocks,
+    /// … because it was a grant of a server that lost its data.
+    LostData,
+    /// A token is no greater than one that an earlier primary issued: clocks differ.
+    TokenNotRising,
+    /// A hold stands again: its release was lost with the primary.
+    ReleaseLost,
+    /// An owner slept past its lease, and does not hold any more what it releases.
+    Overslept,
+    // What must happen in a run for its laws to be tried.
+    /// A connection waited and was granted.
+    Waited,
+    /// A ticket's owner asked again and was granted.
+    TicketUsed,
+    /// A wait was refused because it would have closed a cycle.
+    Deadlock,
+    /// What was due waited for the gate.
+    Postponed,
+    /// A session's connection was closed by the server.
+    SessionClosed,
+    /// A grant did not reach its connection, and was taken back.
+    TakenBack,
+    /// A client's write was refused for want of replicas.
+    TooFewReplicas,
+    /// A promise outlived its primary: the promoted replica had it.
+    Survived,
+    /// A replica had all that its primary had, and was the same.
+    InSync,
+    /// A full sync.
+    FullSync,
+    /// A replica was promoted.
+    Promotion,
+    /// A primary went back to be a replica.
+    Demotion,
+}
+
+impl Kind {
+    /// What cannot be promised, and must be seen to happen.
+    pub const NOT_PROMISED: [Self; 12] = [
+        Self::LostGrant,
+        Self::LostRenewal,
+        Self::Partition,
+        Self::Taken,
+        Self::Forced,
+        Self::SessionCut,
+        Self::SharedName,
+        Self::Clocks,
+        Self::LostData,
+        Self::TokenNotRising,
+        Self::ReleaseLost,
+        Self::Overslept,
+    ];
+
+    /// What must happen for the laws to be tried.
+    pub const TRIED: [Self; 12] = [
+        Self::Waited,
+        Self::TicketUsed,
+        Self::Deadlock,
+        Self::Postponed,
+        Self::SessionClosed,
+        Self::TakenBack,
+        Self::TooFewReplicas,
+        Self::Survived,
+        Self::InSync,
+        Self::FullSync,
+        Self::Promotion,
+        Self::Demotion,
+    ];
+}
+
+/// How often each was seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    counts: BTreeMap<Kind, u64>,
+}
+
+impl Seen {
+    /// Once more.
+    pub fn count(&mut self, kind: Kind) {
+        *self.counts.entry(kind).or_default() += 1;
+    }
+
+    /// Adds what was seen elsewhere.
+    pub fn add(&mut self, other: &Self) {
+        for (kind, count) in &other.counts {
+            *self.counts.entry(*kind).or_default() += count;
+        }
+    }
+
+    /// How often this was seen.
+    pub fn of(&self, kind: Kind) -> u64 {
+        self.counts.get(&kind).copied().unwrap_or(0)
+    }
+
+    /// What was never seen.
+    pub fn missing(&self) -> Vec<Kind> {
+        let all = Kind::NOT_PROMISED.iter().chain(&Kind::TRIED);
+        all.copied().filter(|kind| self.of(*kind) == 0).collect()
+    }
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = |title: &str, kinds: &[Kind]| {
+            writeln!(to, "{title}")?;
+            kinds.iter().try_for_each(|kind| writeln!(to, "  {:>12}  {kind:?}", self.of(*kind)))
+        };
+        table("What cannot be promised, seen so often:", &Kind::NOT_PROMISED)?;
+        table("What must happen for the laws to be tried:", &Kind::TRIED)
+    }
+}

@@ -1,0 +1,445 @@
+//! A simulated server: what the real one keeps and does around the module.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use rlock_core::grammar::Limits;
+use rlock_core::manager::{At, Bounds, Manager};
+use rlock_core::slow::Slow;
+use rlock_core::{ClientId, EpochMs, LeaseMs, Now, Token, WaiterId};
+
+use crate::fault::Fault;
+use crate::history::{History, Item};
+use crate::keyspace::{Key, Keyspace, Slot, Value};
+use crate::notes::{Asked, Loss, Note, Noted};
+use crate::words::{Out, Said};
+
+/// A connection as the server has it.
+#[derive(Debug)]
+pub struct Conn {
+    /// The database that it selected.
+    pub db: i32,
+    /// Whom it is logged in as.
+    pub user: Rc<str>,
+    /// It is blocked.
+    pub waiting: Option<Waiting>,
+}
+
+/// A blocked connection, until the server has forgotten that it was.
+#[derive(Debug)]
+pub struct Waiting {
+    /// The number of its wait.
+    pub waiter: WaiterId,
+    /// What it asked.
+    pub asked: Asked,
+    /// The server's own time-out, by its clock in milliseconds.
+    pub net_ms: Option<u64>,
+    /// It has its reply; the server forgets the wait in the next iteration of its loop.
+    pub is_answered: bool,
+    /// The reply, which leaves when the server forgets the wait.
+    pub aside: Option<Said>,
+    /// The grant in it.
+    pub granted: Option<Token>,
+    /// An error took the place of the reply.
+    pub is_lost: bool,
+    /// The laws know of its grant.
+    pub is_noted: bool,
+}
+
+/// When the module is called next.
+#[derive(Debug, Default)]
+pub struct Timers {
+    /// The kernel's timer.
+    pub alarm: Option<EpochMs>,
+    /// A sweep is on its way.
+    pub is_coming: bool,
+    /// A sweep that sees whether the gate is open.
+    pub is_retrying: bool,
+    /// Iterations of the loop until connections are closed; 0 is none.
+    pub closing: u8,
+    /// To be answered in the next iteration of the loop.
+    pub late: Vec<WaiterId>,
+}
+
+/// What may keep a server from writing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Conditions {
+    /// `CLIENT PAUSE … WRITE` until then, by its clock in milliseconds.
+    pub paused_until: u64,
+    /// The disk failed.
+    pub disk_fails: bool,
+    /// `min-replicas-to-write`.
+    pub min_replicas: usize,
+    /// Replicas that are there and acknowledged a moment ago.
+    pub good_replicas: usize,
+    /// An error may take the place of a blocked connection's reply until it leaves (Valkey 8).
+    pub replaces_replies: bool,
+    /// A flush comes after the word that loading begins (Valkey 9).
+    pub loads_before_flush: bool,
+    /// A time to live that is past already is an expiry, and not a deletion (Valkey).
+    pub expires_at_once: bool,
+}
+
+/// One server process.
+pub struct Server {
+    /// The judgement: the code that runs in production.
+    pub manager: Manager,
+    /// The module's settings.
+    pub bounds: Bounds,
+    /// The module's settings.
+    pub limits: Limits,
+    /// The databases.
+    pub keys: Keyspace,
+    /// Its clock.
+    pub now: Now,
+    /// Whether it takes writes from clients.
+    pub is_primary: bool,
+    /// Its connections.
+    pub conns: BTreeMap<ClientId, Conn>,
+    /// When the module is called next.
+    pub timers: Timers,
+    /// What may keep it from writing.
+    pub conditions: Conditions,
+    /// Users that may not do what they may do.
+    pub denied: BTreeSet<Rc<str>>,
+    /// Some user lost its rights once.
+    pub has_denied: bool,
+    /// What it has to send to its replicas.
+    pub stream: Vec<Item>,
+    /// Which effects its data has.
+    pub history: History,
+    /// What it published: the database, the key, the event.
+    pub events: Vec<(i32, Key, String)>,
+    /// Published of effects, since the last full sync.
+    pub effect_events: u64,
+    /// What it sent.
+    pub out: Vec<(ClientId, Out)>,
+    /// What the laws must know.
+    pub notes: Vec<Noted>,
+    /// What is done wrong.
+    pub fault: Fault,
+    pub(crate) removing: bool,
+    pub(crate) effects: u64,
+    pub(crate) arrivals: u64,
+}
+
+impl Server {
+    /// A server with nothing in it that is neither primary nor replica yet.
+    pub fn new(fault: Fault) -> Self {
+        let bounds = Bounds {
+            max_depth: 4,
+            max_waiters: 1000,
+            max_tickets: 1000,
+            max_sessions: 1000,
+            slow: Slow { wait_ms: Some(20), hold_ms: Some(20) },
+            slowlog_max: 8,
+        };
+        let lease = |ms| LeaseMs::new(ms).unwrap();
+        let (default_lease, max_lease) = (lease(30_000), LeaseMs::MAX);
+        let limits = Limits { default_lease, max_lease, max_depth: bounds.max_depth };
+        Self {
+            manager: Manager::default(),
+            bounds,
+            limits,
+            keys: Keyspace::default(),
+            now: Now::from_us(0),
+            is_primary: false,
+            conns: BTreeMap::new(),
+            timers: Timers::default(),
+            conditions: Conditions::default(),
+            denied: BTreeSet::new(),
+            has_denied: false,
+            stream: Vec::new(),
+            history: History::default(),
+            events: Vec::new(),
+            effect_events: 0,
+            out: Vec::new(),
+            notes: Vec::new(),
+            fault,
+            removing: false,
+            effects: 0,
+            arrivals: 0,
+        }
+    }
+
+    /// Its clock in milliseconds.
+    pub fn now_ms(&self) -> u64 {
+        self.now.ms().get()
+    }
+
+    pub(crate) fn note(&mut self, note: Note) {
+        self.notes.push(Noted { at: self.history.point(), now: self.now, note });
+    }
+
+    pub(crate) fn say(&mut self, client: ClientId, said: Said) {
+        self.out.push((client, Out::Said(said)));
+    }
+
+    /// Nothing may be written now by whatever a client's write would be refused for.
+    pub fn refuses_writes(&self) -> bool {
+        let Conditions { disk_fails, min_replicas, good_replicas, .. } = self.conditions;
+        !self.manager.decides() || disk_fails || good_replicas < min_replicas || self.is_paused()
+    }
+
+    /// `CLIENT PAUSE` is in force.
+    pub fn is_paused(&self) -> bool {
+        self.conditions.paused_until > self.now_ms()
+    }
+
+    // --- connections ----------------------------------------------------------------------------
+
+    /// A connection begins.
+    pub fn connect(&mut self, client: ClientId, user: &Rc<str>) {
+        self.conns.insert(client, Conn { db: 0, user: user.clone(), waiting: None });
+    }
+
+    /// A connection ends, from whichever side: in the order in which a server frees it.
+    pub fn free(&mut self, client: ClientId) {
+        let Some(conn) = self.conns.remove(&client) else { return };
+        self.note(Note::Closed(client));
+        if let Some(waiting) = conn.waiting.as_ref().filter(|waiting| waiting.granted.is_some())
+            && self.fault == Fault::UndoForgotten
+        {
+            self.over(waiting.waiter, false);
+        }
+        if self.fault != Fault::SessionKept {
+            self.manager.connection_ended(client, self.now);
+        }
+        self.settle();
+        if let Some(waiting) = conn.waiting {
+            self.forget_wait(waiting);
+        }
+        self.out.push((client, Out::Closed));
+    }
+
+    pub(crate) fn forget_wait(&mut self, waiting: Waiting) {
+        let Waiting { waiter, asked, is_answered, granted, is_lost, .. } = waiting;
+        if !is_answered {
+            self.left(waiter);
+        }
+        if let Some(token) = granted {
+            self.note(Note::Unheard { asked: Box::new(asked), token });
+        }
+        self.over(waiter, is_lost);
+    }
+
+    /// Whether the server reads the next command of this connection now.
+    pub fn reads(&self, client: ClientId) -> bool {
+        self.conns.get(&client).is_some_and(|conn| conn.waiting.is_none())
+    }
+
+    /// `CLIENT UNBLOCK`.
+    pub fn unblock(&mut self, client: ClientId, with_error: bool) {
+        let replaces = self.conditions.replaces_replies;
+        let Some(waiting) = self.waiting_mut(client) else { return };
+        let (waiter, is_answered) = (waiting.waiter, waiting.is_answered);
+        match (is_answered, with_error) {
+            (false, false) => self.reply_to(client),
+            (false, true) => {
+                waiting.is_answered = true;
+                waiting.aside = Some(unblocked());
+                self.left(waiter);
+            }
+            (true, true) if replaces => {
+                waiting.is_lost = true;
+                waiting.aside = Some(unblocked());
+            }
+            (true, _) => {}
+        }
+    }
+
+    pub(crate) fn waiting_mut(&mut self, client: ClientId) -> Option<&mut Waiting> {
+        self.conns.get_mut(&client)?.waiting.as_mut()
+    }
+
+    // --- keys -----------------------------------------------------------------------------------
+
+    /// A key as a reader sees it.
+    pub fn visible(&self, db: i32, key: &Key) -> Option<&Slot> {
+        self.keys.get(db, key).filter(|slot| !slot.is_expired(self.now_ms()))
+    }
+
+    /// Takes a key from its name, and tells the module as the server does: in the midst of it.
+    pub(crate) fn unlink(&mut self, db: i32, key: &Key) -> Option<Slot> {
+        let lock = self.keys.get(db, key)?.lock().cloned();
+        let untold = self.removing || self.fault == Fault::KeyLossUntold;
+        if let Some(lock) = lock.filter(|_| !untold) {
+            let at = At { db, key, now: self.now };
+            self.manager.key_left(at, &lock);
+            self.settle();
+            self.settle_closing();
+        }
+        self.keys.take(db, key)
+    }
+
+    /// What a server does before anybody sees a key: on a primary, an expired one is deleted, and
+    /// its replicas are told so.
+    pub(crate) fn expire_if_due(&mut self, db: i32, key: &Key) {
+        let is_due = self.keys.get(db, key).is_some_and(|slot| slot.is_expired(self.now_ms()));
+        if !is_due || !self.is_primary || self.is_paused() {
+            return;
+        }
+        self.unlink(db, key);
+        self.manager.key_lost(db, key, false);
+        self.settle();
+        self.propagate(db, &[b"DEL", key]);
+        self.note(Note::KeyLost { db, key: key.clone(), by: Loss::Expiry });
+    }
+
+    /// The server looks for expired keys by itself.
+    pub fn expire_some(&mut self) {
+        let due: Vec<(i32, Key)> = self
+            .keys
+            .iter()
+            .filter(|(_, _, slot)| slot.is_expired(self.now_ms()))
+            .map(|(db, key, _)| (db, key.clone()))
+            .collect();
+        for (db, key) in due {
+            self.expire_if_due(db, &key);
+        }
+    }
+
+    /// The server makes room.
+    pub fn evict(&mut self, db: i32, key: &Key) {
+        if !self.is_primary || self.is_paused() || self.keys.get(db, key).is_none() {
+            return;
+        }
+        self.unlink(db, key);
+        self.manager.key_lost(db, key, true);
+        self.settle();
+        self.propagate(db, &[b"DEL", key]);
+        self.note(Note::KeyLost { db, key: key.clone(), by: Loss::Stranger });
+    }
+
+    /// Hands a command to the replicas.
+    pub(crate) fn propagate(&mut self, db: i32, words: &[&[u8]]) {
+        if !self.is_primary {
+            return;
+        }
+        self.effects += 1;
+        let at = self.history.advance();
+        let is_picked = self.effects.is_multiple_of(5);
+        if is_picked && self.fault == Fault::EffectLost {
+            return;
+        }
+        let words: Rc<[Vec<u8>]> = words.iter().map(|word| word.to_vec()).collect();
+        if is_picked && self.fault == Fault::EffectTwice {
+            self.stream.push(Item { at, db, words: words.clone() });
+        }
+        self.stream.push(Item { at, db, words });
+    }
+
+    // --- role and data --------------------------------------------------------------------------
+
+    /// It becomes a primary, or ceases to be one.
+    pub fn role_is(&mut self, is_primary: bool, reign: u32) {
+        if !is_primary && self.is_primary {
+            let blocked: Vec<ClientId> = self.blocked().collect();
+            for client in blocked {
+                self.say(client, Said::error("UNBLOCKED force unblock, instance state changed"));
+                self.free(client);
+            }
+        }
+        if is_primary && !self.is_primary {
+            self.history.begin(reign);
+        }
+        self.is_primary = is_primary;
+        self.manager.role_is(is_primary, self.now);
+        self.settle();
+        self.settle_closing();
+    }
+
+    fn blocked(&self) -> impl Iterator<Item = ClientId> {
+        let waits = |(_, conn): &(&ClientId, &Conn)| {
+            conn.waiting.as_ref().is_some_and(|waiting| !waiting.is_answered)
+        };
+        self.conns.iter().filter(waits).map(|(client, _)| *client)
+    }
+
+    /// A flush, as the server tells it to the module.
+    pub(crate) fn flush(&mut self, db: Option<i32>) {
+        if self.fault != Fault::KeyLossUntold {
+            self.manager.flushed(db);
+        }
+        self.settle();
+        self.settle_closing();
+        self.keys.flush(db);
+    }
+
+    /// It reads data in the place of its own: what a full sync brings, or, as a primary whose reign
+    /// begins with it, a file.
+    pub fn load(&mut self, snapshot: &Snapshot, reign: Option<u32>) {
+        if self.conditions.loads_before_flush {
+            self.manager.loading_begins();
+            self.settle();
+            self.flush(None);
+        } else {
+            self.flush(None);
+            self.manager.loading_begins();
+            self.settle();
+        }
+        self.history = snapshot.history.clone();
+        reign.into_iter().for_each(|reign| self.history.begin(reign));
+        for (db, key, slot) in snapshot.keys.iter() {
+            // A primary does not read what has expired.
+            if self.is_primary && slot.is_expired(self.now_ms()) {
+                self.note(Note::KeyLost { db, key: key.clone(), by: Loss::Expiry });
+                continue;
+            }
+            let value = match slot.lock() {
+                Some(lock) => {
+                    let mut bytes = Vec::new();
+                    rlock_core::snapshot::save(lock, &mut bytes);
+                    let lock = rlock_core::snapshot::load(&bytes).unwrap();
+                    if self.fault != Fault::TokensUnseen {
+                        lock.holds().for_each(|(_, _, hold)| self.manager.saw(hold.token));
+                    }
+                    Value::Lock(lock)
+                }
+                None => Value::Other,
+            };
+            self.keys.set(db, key, Slot { value, expires_at: slot.expires_at });
+        }
+        snapshot.token.into_iter().for_each(|token| self.manager.saw(token));
+        self.effect_events = snapshot.effect_events;
+        self.manager.loading_ends();
+        self.settle();
+    }
+
+    /// What a full sync, or a file, takes along.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            keys: self.keys.clone(),
+            token: self.manager.token_ahead(self.now),
+            history: self.history.clone(),
+            effect_events: self.effect_events,
+        }
+    }
+}
+
+fn unblocked() -> Said {
+    Said::error("UNBLOCKED client unblocked via CLIENT UNBLOCK")
+}
+
+/// The data of a server at one moment.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    keys: Keyspace,
+    token: Option<Token>,
+    history: History,
+    effect_events: u64,
+}
+
+impl Snapshot {
+    /// Which effects are in it.
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
+    /// The greatest token in it.
+    pub fn greatest_token(&self) -> u64 {
+        let locks = self.keys.iter().filter_map(|(_, _, slot)| slot.lock());
+        let tokens = locks.flat_map(|lock| lock.holds().map(|(_, _, hold)| hold.token));
+        tokens.chain(self.token).map(Token::get).max().unwrap_or(0)
+    }
+}

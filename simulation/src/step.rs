@@ -1,0 +1,113 @@
+//! One thing that happens in a simulated world. Each says all that there is to choose, so that the
+//! same steps lead to the same world, and any of them may be left out of a story.
+
+use std::fmt;
+
+use crate::command::Command;
+
+/// A server, by its number.
+pub type Node = u8;
+/// A client, by its number.
+pub type Who = u8;
+
+/// What happens next. One that is not possible does nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// So many microseconds pass.
+    Pass(u32),
+    /// A client connects to a server.
+    Connect(Who, Node),
+    /// A client sends a command, whether or not the last one was answered.
+    Send(Who, Command),
+    /// A server reads a client's next command.
+    Read(Who),
+    /// A client reads the next reply.
+    Hear(Who),
+    /// A client hangs up.
+    HangUp(Who),
+    /// A server reads a command of a connection that its client has left.
+    ReadLate(Who),
+    /// The server notices that a client hung up.
+    Notice(Who),
+    /// The server cuts a client off.
+    CutOff(Who),
+    /// `CLIENT UNBLOCK`, with an error or without.
+    Unblock(Who, bool),
+    /// A client's user loses its rights, or gets them back.
+    Allow(Who, bool),
+    /// An iteration of a server's loop, with at most so many tasks.
+    Turn(Node, u8),
+    /// A server looks for expired keys.
+    Expire(Node),
+    /// A server makes room by this key.
+    Evict(Node, u8),
+    /// `CLIENT PAUSE`, so many milliseconds.
+    Pause(Node, u32),
+    /// A server's disk fails, or works again.
+    Disk(Node, bool),
+    /// `min-replicas-to-write`
+    MinReplicas(Node, u8),
+    /// A server's clock is stepped by so many milliseconds.
+    Clock(Node, i32),
+    /// A replica gets the next of the stream.
+    Deliver(Node),
+    /// A replica acknowledges.
+    Ack(Node),
+    /// The link of a replica is cut.
+    Cut(Node),
+    /// The link of a replica is there again.
+    Heal(Node),
+    /// A server follows another one, from a full sync on.
+    Follow(Node, Node),
+    /// A replica becomes a primary.
+    Promote(Node),
+    /// A server saves its data.
+    Save(Node),
+    /// A server dies; so many commands that it sent to each replica arrive.
+    Kill(Node, u8),
+    /// A server starts again with what it saved.
+    Start(Node),
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pass(us) => write!(to, "{}.{:03} ms pass", us / 1000, us % 1000),
+            Self::Connect(who, node) => write!(to, "client {who} connects to server {node}"),
+            Self::Send(who, command) => write!(to, "client {who} sends {command}"),
+            Self::Read(who) => write!(to, "its server carries out the next of client {who}"),
+            Self::Hear(who) => write!(to, "client {who} reads a reply"),
+            Self::HangUp(who) => write!(to, "client {who} hangs up"),
+            Self::ReadLate(who) => {
+                write!(to, "a server reads on where client {who} has hung up")
+            }
+            Self::Notice(who) => write!(to, "the server notices that client {who} hung up"),
+            Self::CutOff(who) => write!(to, "the server cuts client {who} off"),
+            Self::Unblock(who, true) => write!(to, "CLIENT UNBLOCK client {who} ERROR"),
+            Self::Unblock(who, false) => write!(to, "CLIENT UNBLOCK client {who}"),
+            Self::Allow(who, true) => write!(to, "the user of client {who} may again"),
+            Self::Allow(who, false) => write!(to, "the user of client {who} loses its rights"),
+            Self::Turn(node, tasks) => {
+                write!(to, "server {node} goes through its loop (at most {tasks} tasks)")
+            }
+            Self::Expire(node) => write!(to, "server {node} looks for expired keys"),
+            Self::Evict(node, key) => write!(to, "server {node} evicts k{key}"),
+            Self::Pause(node, ms) => write!(to, "server {node}: CLIENT PAUSE {ms} WRITE"),
+            Self::Disk(node, true) => write!(to, "server {node}: the disk fails"),
+            Self::Disk(node, false) => write!(to, "server {node}: the disk works again"),
+            Self::MinReplicas(node, n) => write!(to, "server {node}: min-replicas-to-write {n}"),
+            Self::Clock(node, ms) => write!(to, "server {node}: its clock is stepped by {ms} ms"),
+            Self::Deliver(node) => write!(to, "replica {node} gets the next of the stream"),
+            Self::Ack(node) => write!(to, "replica {node} acknowledges"),
+            Self::Cut(node) => write!(to, "replica {node}: its link is cut"),
+            Self::Heal(node) => write!(to, "replica {node}: its link is there again"),
+            Self::Follow(node, primary) => write!(to, "server {node} follows server {primary}"),
+            Self::Promote(node) => write!(to, "server {node} is promoted"),
+            Self::Save(node) => write!(to, "server {node} saves its data"),
+            Self::Kill(node, kept) => {
+                write!(to, "server {node} dies; {kept} of what it sent to each replica arrive")
+            }
+            Self::Start(node) => write!(to, "server {node} starts again"),
+        }
+    }
+}

@@ -1,0 +1,504 @@
+//! A world of servers, clients and the network between them, in one process and one thread.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use rlock_core::{ClientId, Now};
+
+use crate::client::{Actor, Heard, Pipe};
+use crate::command::Command;
+use crate::fault::Fault;
+use crate::history::Item;
+use crate::laws::{Broken, Hearing, Laws};
+use crate::seen::Kind;
+use crate::server::{Server, Snapshot};
+use crate::step::Step;
+use crate::words::{Out, Words};
+
+/// Where the time of every world begins, in microseconds since the Unix epoch.
+pub const START_US: u64 = 1_700_000_000_000_000;
+/// A step takes so long, in microseconds, unless all states are looked for.
+pub const STEP_US: u64 = 20;
+/// A replica that acknowledged longer ago does not count, in microseconds.
+const LAG_US_MAX: u64 = 1_000_000;
+/// Sent on a link that is cut, until the backlog is too short for it.
+const BACKLOG_MAX: usize = 64;
+
+/// What a world is like from the beginning.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// Servers: the first is the primary, the others follow it.
+    pub nodes: u8,
+    /// Clients.
+    pub clients: u8,
+    /// An error may take the place of a blocked connection's reply until it leaves (Valkey 8).
+    pub replaces_replies: bool,
+    /// A flush comes after the word that loading begins (Valkey 9).
+    pub loads_before_flush: bool,
+    /// How far each clock is from the first one's, in milliseconds.
+    pub clocks_ms: Vec<i32>,
+    /// Each step takes so long, in microseconds.
+    pub step_us: u64,
+    /// What is done wrong.
+    pub fault: Fault,
+}
+
+/// How things stand between a replica and its primary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkState {
+    /// Connected.
+    Up,
+    /// Nothing arrives until it is there again.
+    Cut,
+    /// The other end is dead; what arrived is still to be read.
+    Ending,
+}
+
+/// What is on its way to a replica.
+pub struct Link {
+    /// From whom.
+    pub primary: usize,
+    /// How things stand.
+    pub state: LinkState,
+    /// A full sync comes first.
+    pub sync: Option<Rc<Snapshot>>,
+    /// The stream.
+    pub queue: VecDeque<Item>,
+    /// The last acknowledgement, in microseconds of the world.
+    pub acked_us: Option<u64>,
+}
+
+/// A machine with a server.
+pub struct Machine {
+    /// The process.
+    pub server: Server,
+    /// It runs.
+    pub is_up: bool,
+    /// What it was when it died.
+    pub was_primary: bool,
+    /// How far its clock is from the world's, in milliseconds.
+    pub clock_ms: i64,
+    /// Whom it follows.
+    pub link: Option<Link>,
+    /// What it saved.
+    pub disk: Option<Rc<Snapshot>>,
+}
+
+/// Everything.
+pub struct World {
+    /// Microseconds since the beginning.
+    pub us: u64,
+    /// The servers.
+    pub machines: Vec<Machine>,
+    /// The clients.
+    pub actors: Vec<Actor>,
+    /// What is watched.
+    pub laws: Laws,
+    setting: Setting,
+    last_client: u64,
+}
+
+impl World {
+    /// A world in its first moment.
+    pub fn new(setting: &Setting) -> Self {
+        let clock = |node: u8| setting.clocks_ms.get(usize::from(node)).copied().unwrap_or(0);
+        let machine = |node: u8| Machine {
+            server: Server::new(setting.fault),
+            is_up: true,
+            was_primary: false,
+            clock_ms: clock(node).into(),
+            link: None,
+            disk: None,
+        };
+        let actors = (0..setting.clients).map(|who| Actor::new(format!("user {who}").into()));
+        let mut world = Self {
+            us: 0,
+            machines: (0..setting.nodes).map(machine).collect(),
+            actors: actors.collect(),
+            laws: Laws::new(setting),
+            setting: setting.clone(),
+            last_client: 0,
+        };
+        for node in 0..world.machines.len() {
+            world.set_up(node);
+        }
+        let reign = world.laws.reign_begins(0, &world.machines[0].server, 0, false);
+        world.machines[0].server.role_is(true, reign);
+        for node in 1..world.machines.len() {
+            world.follow(node, 0);
+        }
+        world
+    }
+
+    fn set_up(&mut self, node: usize) {
+        let Setting { replaces_replies, loads_before_flush, .. } = self.setting;
+        let conditions = &mut self.machines[node].server.conditions;
+        conditions.replaces_replies = replaces_replies;
+        conditions.loads_before_flush = loads_before_flush;
+        self.wind(node);
+    }
+
+    /// Sets a server's clock, and what it knows of its replicas.
+    fn wind(&mut self, node: usize) {
+        let machine = &mut self.machines[node];
+        let ms = machine.clock_ms * 1000;
+        machine.server.now = Now::from_us((START_US + self.us).saturating_add_signed(ms));
+        let is_good = |link: &Link| {
+            let is_fresh = link.acked_us.is_some_and(|at| at + LAG_US_MAX > self.us);
+            link.primary == node && link.state == LinkState::Up && link.sync.is_none() && is_fresh
+        };
+        let links = self.machines.iter().filter(|machine| machine.is_up);
+        let good = links.filter(|machine| machine.link.as_ref().is_some_and(is_good)).count();
+        self.machines[node].server.conditions.good_replicas = good;
+    }
+
+    /// One step. False if it was not possible.
+    ///
+    /// # Errors
+    /// The law that it broke.
+    pub fn step(&mut self, step: Step) -> Result<bool, Broken> {
+        let step_us = self.setting.step_us;
+        self.us += step_us;
+        let is_done = self.carry_out(step)?;
+        // One that was not possible takes no time: leaving it out changes nothing.
+        self.us -= if is_done { 0 } else { step_us };
+        Ok(is_done)
+    }
+
+    fn carry_out(&mut self, step: Step) -> Result<bool, Broken> {
+        match step {
+            Step::Pass(us) => {
+                self.us += u64::from(us);
+                Ok(true)
+            }
+            Step::Connect(who, node) => Ok(self.connect(who.into(), node.into())),
+            Step::Send(who, command) => Ok(self.send(who.into(), command)),
+            Step::Hear(who) => self.hear(who.into()),
+            Step::HangUp(who) => Ok(self.hang_up(who.into())),
+            Step::Read(who) => self.read(who.into()),
+            Step::ReadLate(who) => self.read_late(who.into()),
+            Step::Notice(who) => self.notice(who.into()),
+            Step::CutOff(who) => self.at_its_server(who.into(), Server::free),
+            Step::Unblock(who, error) => {
+                self.at_its_server(who.into(), |server, client| server.unblock(client, error))
+            }
+            Step::Allow(who, may) => {
+                let Some(at) = self.actor(who) else { return Ok(false) };
+                let user = self.actors[at].user.clone();
+                self.machines.iter_mut().for_each(|machine| machine.server.may(&user, may));
+                Ok(true)
+            }
+            Step::Deliver(node) => self.deliver(node.into()),
+            Step::Ack(_) | Step::Cut(_) | Step::Heal(_) => Ok(self.link(step).is_some()),
+            Step::Follow(node, primary) => self.change_sides(node.into(), primary.into()),
+            Step::Promote(node) => self.promote(node.into()),
+            Step::Kill(node, kept) => self.kill(node.into(), kept.into()),
+            Step::Start(node) => self.start(node.into()),
+            Step::Turn(node, _)
+            | Step::Expire(node)
+            | Step::Evict(node, _)
+            | Step::Pause(node, _)
+            | Step::Disk(node, _)
+            | Step::MinReplicas(node, _)
+            | Step::Clock(node, _)
+            | Step::Save(node) => self.at_server(node.into(), step),
+        }
+    }
+
+    fn actor(&self, who: u8) -> Option<usize> {
+        Some(usize::from(who)).filter(|at| *at < self.actors.len())
+    }
+
+    fn is_up(&self, node: usize) -> bool {
+        self.machines.get(node).is_some_and(|machine| machine.is_up)
+    }
+
+    // --- clients --------------------------------------------------------------------------------
+
+    fn connect(&mut self, who: usize, node: usize) -> bool {
+        if who >= self.actors.len() || self.actors[who].pipe.is_some() || !self.is_up(node) {
+            return false;
+        }
+        self.last_client += 1;
+        let client = ClientId::from(self.last_client);
+        self.machines[node].server.connect(client, &self.actors[who].user);
+        self.actors[who].pipe = Some(Pipe::new(client, node));
+        true
+    }
+
+    fn send(&mut self, who: usize, command: Command) -> bool {
+        let sent = self.actors.get_mut(who).and_then(|actor| actor.send(command, self.us));
+        if let (Some(db), Command::Release(owner, key, _)) = (sent, command) {
+            self.laws.beliefs.gives_up(who, db, owner, key);
+        }
+        sent.is_some()
+    }
+
+    fn hang_up(&mut self, who: usize) -> bool {
+        let client = self.actors.get_mut(who).and_then(Actor::hang_up);
+        client.into_iter().for_each(|client| self.laws.beliefs.disconnected(client));
+        client.is_some()
+    }
+
+    fn hear(&mut self, who: usize) -> Result<bool, Broken> {
+        let Some(actor) = self.actors.get_mut(who) else { return Ok(false) };
+        match actor.hear() {
+            None => return Ok(false),
+            Some(Heard::Closed(client)) => self.laws.beliefs.disconnected(client),
+            Some(Heard::Reply(client, sent, said)) => {
+                let heard = Hearing { who, client, sent, said: &said, us: self.us };
+                self.laws.heard(&heard, &self.actors[who], &self.machines)?;
+            }
+        }
+        Ok(true)
+    }
+
+    fn read(&mut self, who: usize) -> Result<bool, Broken> {
+        self.read_of(who, |actor| actor.pipe.as_mut())
+    }
+
+    fn read_late(&mut self, who: usize) -> Result<bool, Broken> {
+        self.read_of(who, |actor| actor.hung.front_mut())
+    }
+
+    fn read_of(
+        &mut self,
+        who: usize,
+        pipe: impl Fn(&mut Actor) -> Option<&mut Pipe>,
+    ) -> Result<bool, Broken> {
+        let read = self.actors.get_mut(who).and_then(&pipe);
+        let Some((client, node)) = read.map(|pipe| (pipe.client, pipe.node)) else {
+            return Ok(false);
+        };
+        if !self.may_read(client, node) {
+            return Ok(false);
+        }
+        let server = &self.machines[node].server;
+        let next = pipe(&mut self.actors[who]).and_then(|pipe| pipe.pop_for(server));
+        self.serve(client, node, next)
+    }
+
+    fn may_read(&mut self, client: ClientId, node: usize) -> bool {
+        self.wind(node);
+        self.is_up(node) && self.machines[node].server.reads(client)
+    }
+
+    fn serve(
+        &mut self,
+        client: ClientId,
+        node: usize,
+        next: Option<Words>,
+    ) -> Result<bool, Broken> {
+        let Some(words) = next else { return Ok(false) };
+        self.act(node, |server| server.run(client, &words))?;
+        Ok(true)
+    }
+
+    fn notice(&mut self, who: usize) -> Result<bool, Broken> {
+        let Some(pipe) = self.actors.get_mut(who).and_then(|actor| actor.hung.pop_front()) else {
+            return Ok(false);
+        };
+        if self.machines[pipe.node].is_up {
+            self.act(pipe.node, |server| server.free(pipe.client))?;
+        }
+        Ok(true)
+    }
+
+    fn at_its_server(
+        &mut self,
+        who: usize,
+        work: impl FnOnce(&mut Server, ClientId),
+    ) -> Result<bool, Broken> {
+        let pipe = self.actors.get(who).and_then(|actor| actor.pipe.as_ref());
+        let Some((client, node)) = pipe.map(|pipe| (pipe.client, pipe.node)) else {
+            return Ok(false);
+        };
+        let is_there = self.machines[node].server.conns.contains_key(&client);
+        if is_there && self.machines[node].is_up {
+            self.act(node, |server| work(server, client))?;
+        }
+        Ok(is_there)
+    }
+
+    // --- servers --------------------------------------------------------------------------------
+
+    /// A server does something; what comes of it goes its ways, and is held to the laws.
+    fn act(&mut self, node: usize, work: impl FnOnce(&mut Server)) -> Result<(), Broken> {
+        self.wind(node);
+        let server = &mut self.machines[node].server;
+        let was_shut = server.refuses_writes();
+        work(server);
+        self.spread(node);
+        self.laws.after(node, was_shut, self.us, &mut self.machines)
+    }
+
+    fn spread(&mut self, node: usize) {
+        let server = &mut self.machines[node].server;
+        server.events.clear();
+        for (client, out) in std::mem::take(&mut server.out) {
+            let pipes = self.actors.iter_mut().filter_map(|actor| actor.pipe.as_mut());
+            let pipe = pipes.into_iter().find(|pipe| pipe.client == client);
+            pipe.into_iter().for_each(|pipe| pipe.from.push_back(out.clone()));
+        }
+        let items = std::mem::take(&mut self.machines[node].server.stream);
+        if items.is_empty() {
+            return;
+        }
+        for link in self.machines.iter_mut().filter_map(|machine| machine.link.as_mut()) {
+            if link.primary == node && link.state != LinkState::Ending {
+                link.queue.extend(items.iter().cloned());
+                if link.state == LinkState::Cut && link.queue.len() > BACKLOG_MAX {
+                    link.queue.clear();
+                    link.state = LinkState::Ending;
+                }
+            }
+        }
+    }
+
+    fn at_server(&mut self, node: usize, step: Step) -> Result<bool, Broken> {
+        if !self.is_up(node) {
+            return Ok(false);
+        }
+        match step {
+            Step::Clock(_, ms) => {
+                self.machines[node].clock_ms += i64::from(ms);
+                self.laws.clocks_are_touched();
+            }
+            Step::Save(_) => {
+                self.wind(node);
+                self.machines[node].disk = Some(Rc::new(self.machines[node].server.snapshot()));
+            }
+            _ => self.act(node, |server| match step {
+                Step::Turn(_, portion) => server.turn(portion.into()),
+                Step::Expire(_) => server.expire_some(),
+                Step::Evict(_, key) => server.evict(0, &format!("k{key}").into_bytes().into()),
+                Step::Pause(_, ms) => {
+                    server.conditions.paused_until = server.now_ms() + u64::from(ms);
+                }
+                Step::Disk(_, fails) => server.conditions.disk_fails = fails,
+                Step::MinReplicas(_, n) => server.conditions.min_replicas = n.into(),
+                _ => {}
+            })?,
+        }
+        Ok(true)
+    }
+
+    // --- replication ----------------------------------------------------------------------------
+
+    fn link(&mut self, step: Step) -> Option<()> {
+        let (Step::Ack(node) | Step::Cut(node) | Step::Heal(node)) = step else { return None };
+        let us = self.us;
+        let machine = self.machines.get_mut(usize::from(node)).filter(|machine| machine.is_up)?;
+        let link = machine.link.as_mut()?;
+        match (step, link.state) {
+            (Step::Ack(_), LinkState::Up) => link.acked_us = Some(us),
+            (Step::Cut(_), LinkState::Up) => link.state = LinkState::Cut,
+            (Step::Heal(_), LinkState::Cut) => link.state = LinkState::Up,
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn deliver(&mut self, node: usize) -> Result<bool, Broken> {
+        let Some(machine) = self.machines.get_mut(node).filter(|machine| machine.is_up) else {
+            return Ok(false);
+        };
+        let Some(link) = machine.link.as_mut().filter(|link| link.state != LinkState::Cut) else {
+            return Ok(false);
+        };
+        if let Some(snapshot) = link.sync.take() {
+            self.act(node, |server| server.load(&snapshot, None))?;
+            self.laws.synced(node, &snapshot);
+        } else if let Some(item) = link.queue.pop_front() {
+            self.laws.delivered(node, &item);
+            self.act(node, |server| server.apply(&item))?;
+        } else {
+            return Ok(false);
+        }
+        self.laws.in_sync(node, &self.machines)?;
+        Ok(true)
+    }
+
+    fn follow(&mut self, node: usize, primary: usize) {
+        self.wind(primary);
+        let sync = Some(Rc::new(self.machines[primary].server.snapshot()));
+        let queue = VecDeque::new();
+        self.machines[node].link =
+            Some(Link { primary, state: LinkState::Up, sync, queue, acked_us: None });
+    }
+
+    fn change_sides(&mut self, node: usize, primary: usize) -> Result<bool, Broken> {
+        let leads = |at: usize| self.is_up(at) && self.machines[at].server.is_primary;
+        if node == primary || !self.is_up(node) || !leads(primary) {
+            return Ok(false);
+        }
+        if self.machines[node].server.is_primary {
+            self.laws.seen.count(Kind::Demotion);
+            self.act(node, |server| server.role_is(false, 0))?;
+        }
+        self.part(node, 0);
+        self.follow(node, primary);
+        Ok(true)
+    }
+
+    /// Nobody follows this server any more: so much of what it sent arrives.
+    fn part(&mut self, node: usize, kept: usize) {
+        for link in self.machines.iter_mut().filter_map(|machine| machine.link.as_mut()) {
+            if link.primary == node {
+                let is_cut = link.state == LinkState::Cut;
+                link.queue.truncate(if is_cut { 0 } else { kept });
+                link.state = LinkState::Ending;
+            }
+        }
+    }
+
+    fn promote(&mut self, node: usize) -> Result<bool, Broken> {
+        if !self.is_up(node) || self.machines[node].server.is_primary {
+            return Ok(false);
+        }
+        self.machines[node].link = None;
+        self.wind(node);
+        self.laws.seen.count(Kind::Promotion);
+        let reign = self.laws.reign_begins(node, &self.machines[node].server, self.us, false);
+        self.act(node, |server| server.role_is(true, reign))?;
+        Ok(true)
+    }
+
+    fn kill(&mut self, node: usize, kept: usize) -> Result<bool, Broken> {
+        if !self.is_up(node) {
+            return Ok(false);
+        }
+        self.part(node, kept);
+        let clients: Vec<ClientId> = self.machines[node].server.conns.keys().copied().collect();
+        let machine = &mut self.machines[node];
+        machine.is_up = false;
+        machine.was_primary = machine.server.is_primary;
+        machine.link = None;
+        machine.server = Server::new(self.setting.fault);
+        machine.server.out = clients.into_iter().map(|c| (c, Out::Closed)).collect();
+        self.spread(node);
+        self.laws.died(node);
+        Ok(true)
+    }
+
+    fn start(&mut self, node: usize) -> Result<bool, Broken> {
+        if self.machines.get(node).is_none_or(|machine| machine.is_up) {
+            return Ok(false);
+        }
+        self.machines[node].is_up = true;
+        self.set_up(node);
+        if !self.machines[node].was_primary {
+            return Ok(true);
+        }
+        let disk = self.machines[node].disk.clone();
+        let history = disk.as_ref().map(|disk| disk.history().clone()).unwrap_or_default();
+        let reign = self.laws.restart(node, disk.as_deref(), history, self.us);
+        self.act(node, |server| {
+            server.role_is(true, reign);
+            if let Some(snapshot) = &disk {
+                server.load(snapshot, Some(reign));
+            }
+        })?;
+        Ok(true)
+    }
+}

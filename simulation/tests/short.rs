@@ -1,0 +1,21 @@
+//! The short form of `make simulate`.
+#![allow(clippy::panic, clippy::unwrap_used, missing_docs, reason = "a test fails by panic")]
+
+use rlock_simulation::fault::Fault;
+use rlock_simulation::run::many;
+
+/// Steps of the short form: some seconds.
+const STEPS: u64 = 2_000_000;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap())
+}
+
+#[test]
+fn the_laws_hold_and_what_cannot_be_promised_is_seen() {
+    let seed = number("RLOCK_SEED").unwrap_or_else(|| fastrand::u64(..1 << 40));
+    println!("RLOCK_SEED={seed}");
+    let seen = many(seed, Fault::None, STEPS).unwrap_or_else(|story| panic!("{story}"));
+    println!("{seen}");
+    assert_eq!(seen.missing(), [], "never seen, so nothing was shown about it");
+}

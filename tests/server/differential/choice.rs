@@ -1,0 +1,133 @@
+//! What is done to both: any command that the simulated server knows, and what else happens to
+//! connections and servers.
+
+use fastrand::Rng;
+use rlock_simulation::command::{Ask, Command, Patience};
+
+use super::twins::Twins;
+
+/// Connections.
+pub const CONNECTIONS: usize = 5;
+const KEYS: u8 = 2;
+const OWNERS: u8 = 4;
+
+/// What is done.
+#[derive(Clone, Debug)]
+pub enum Deed {
+    /// A connection sends a command.
+    Send(usize, String),
+    /// A connection is closed by its client, and another one takes its place.
+    HangUp(usize),
+    /// `CLIENT UNBLOCK`, with an error or without.
+    Unblock(usize, bool),
+    /// So many milliseconds pass.
+    Pass(u64),
+    /// Writes are paused so many milliseconds, which pass.
+    Pause(u64),
+    /// There are too few replicas for so many milliseconds.
+    TooFewReplicas(u64),
+}
+
+/// Chooses, by a seed.
+pub struct Choice(Rng);
+
+impl Choice {
+    /// The choice of a seed.
+    pub fn new(seed: u64) -> Choice {
+        Choice(Rng::with_seed(seed))
+    }
+
+    /// What is done next.
+    pub fn next(&mut self, twins: &Twins) -> Deed {
+        let at = self.0.usize(0..CONNECTIONS);
+        if twins.is_blocked(at) {
+            return match self.0.u8(0..10) {
+                0 => Deed::HangUp(at),
+                1 => Deed::Unblock(at, false),
+                2 => Deed::Unblock(at, true),
+                _ => self.next_free(twins),
+            };
+        }
+        match self.0.u8(0..200) {
+            0..3 => Deed::HangUp(at),
+            3..6 => Deed::Pass(self.0.u64(1..400)),
+            6 => Deed::Pause(self.0.u64(1..300)),
+            7 => Deed::TooFewReplicas(self.0.u64(1..300)),
+            _ => Deed::Send(at, self.line(at)),
+        }
+    }
+
+    fn next_free(&mut self, twins: &Twins) -> Deed {
+        let free: Vec<usize> = (0..CONNECTIONS).filter(|at| !twins.is_blocked(*at)).collect();
+        match self.0.choice(free) {
+            Some(at) => Deed::Send(at, self.line(at)),
+            None => Deed::Unblock(self.0.usize(0..CONNECTIONS), self.0.bool()),
+        }
+    }
+
+    /// Leases and times to live: seldom ones that end before the next commands.
+    fn ms(&mut self) -> u32 {
+        match self.0.u8(0..40) {
+            0 => self.0.u32(1..200),
+            1 => self.0.u32(200..1500),
+            _ => self.0.u32(20_000..90_000),
+        }
+    }
+
+    fn line(&mut self, at: usize) -> String {
+        let key = self.0.u8(0..5) / 4 % KEYS;
+        let own = at as u8 % OWNERS;
+        let owner = if self.0.u8(0..6) == 0 { self.0.u8(0..OWNERS) } else { own };
+        let other = (key + 1) % KEYS;
+        match self.0.u8(0..100) {
+            0..48 => Command::Acquire(self.ask(owner, key)).to_string(),
+            48..66 => self.release(owner, key),
+            66..70 => {
+                let reads = *self.0.choice(&[None, Some(true), Some(false)]).unwrap();
+                Command::Renew(owner, key, self.ms(), reads).to_string()
+            }
+            70..73 => Command::Cancel(owner, key).to_string(),
+            73..75 => Command::Force(key).to_string(),
+            75..78 => format!("RLOCK.HOLDS k{key} o{owner}"),
+            78..80 => Command::Del(key).to_string(),
+            80 => Command::Set(key).to_string(),
+            81..84 => Command::Rename(key, other).to_string(),
+            84 => Command::Move(key, self.0.u8(0..2)).to_string(),
+            85..88 => Command::Expire(key, self.ms()).to_string(),
+            88 => Command::Persist(key).to_string(),
+            89 => Command::FlushDb.to_string(),
+            90 => Command::FlushAll.to_string(),
+            91 => Command::Swap.to_string(),
+            92 => Command::Select(1).to_string(),
+            93..96 => Command::Select(0).to_string(),
+            96 => format!("PEXPIREAT k{key} 1000"),
+            97 => format!("COPY k{key} k{other}"),
+            _ => format!("EXISTS k{key}"),
+        }
+    }
+
+    fn release(&mut self, owner: u8, key: u8) -> String {
+        let more = *self.0.choice(&["", "", "", " ALL", " DEPTH 1", " READ", " WRITE"]).unwrap();
+        format!("RLOCK.RELEASE k{key} o{owner}{more}")
+    }
+
+    fn ask(&mut self, owner: u8, key: u8) -> Ask {
+        let session = self.0.u8(0..5) == 0;
+        let lease = self.ms();
+        let patience = match self.0.u8(0..10) {
+            0..3 => Patience::None,
+            3..8 => Patience::Block(*self.0.choice(&[0, 0, 250, 30_000]).unwrap()),
+            _ => Patience::Queue(*self.0.choice(&[250, 30_000]).unwrap()),
+        };
+        let depth = match self.0.u8(0..4) {
+            0 => Some(1),
+            1 => Some(self.0.u16(1..5)),
+            _ => None,
+        };
+        let (reads, upgrade) = (self.0.u8(0..5) < 2, self.0.u8(0..6) == 0);
+        let with_ttl = self.0.u8(0..4) == 0;
+        // The grammar: a session's lease is a second at least, and UPGRADE is for WRITE.
+        let lease = if session { lease.max(1000) } else { lease };
+        Ask { owner, key, reads, lease, patience, session, depth, upgrade, with_ttl }
+    }
+}

@@ -1,0 +1,44 @@
+//! The simulated server of `simulation/` beside this real one: the same random commands on both
+//! have the same replies, events, keys and times to live. What the simulation shows is worth as
+//! much as this holds.
+
+mod choice;
+mod twins;
+
+use choice::Choice;
+use twins::Twins;
+
+/// Commands of the short form.
+const COMMANDS: u64 = 400;
+/// Commands until both begin anew.
+const EPISODE: u64 = 200;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap())
+}
+
+/// `RLOCK_SEED` runs the same commands again, `RLOCK_COMMANDS` more of them.
+#[test]
+fn the_simulated_server_does_what_a_real_one_does() {
+    let seed = number("RLOCK_SEED").unwrap_or_else(|| fastrand::u64(..1 << 40));
+    let commands = number("RLOCK_COMMANDS").unwrap_or(COMMANDS);
+    println!("RLOCK_SEED={seed}");
+    let (mut done, mut compared, mut unsure) = (0, 0, 0);
+    while done < commands {
+        let mut choice = Choice::new(seed.wrapping_add(done));
+        let mut twins = Twins::new();
+        for _ in 0..EPISODE.min(commands - done) {
+            let deed = choice.next(&twins);
+            twins.carry_out(deed);
+            done += 1;
+            if twins.is_unsure {
+                unsure += 1;
+                break;
+            }
+        }
+        compared += twins.compared;
+    }
+    println!("{done} commands, {compared} comparisons, 0 differences");
+    println!("{unsure} times the machine was too slow to tell");
+    assert!(compared > commands, "hardly anything was compared: {compared}");
+}
