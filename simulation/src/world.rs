@@ -266,10 +266,8 @@ impl World {
         who: usize,
         pipe: impl Fn(&mut Actor) -> Option<&mut Pipe>,
     ) -> Result<bool, Broken> {
-        let read = self.actors.get_mut(who).and_then(&pipe);
-        let Some((client, node)) = read.map(|pipe| (pipe.client, pipe.node)) else {
-            return Ok(false);
-        };
+        let Some(read) = self.actors.get_mut(who).and_then(&pipe) else { return Ok(false) };
+        let (client, node) = (read.client, read.node);
         if !self.may_read(client, node) {
             return Ok(false);
         }
@@ -310,9 +308,7 @@ impl World {
         work: impl FnOnce(&mut Server, ClientId),
     ) -> Result<bool, Broken> {
         let pipe = self.actors.get(who).and_then(|actor| actor.pipe.as_ref());
-        let Some((client, node)) = pipe.map(|pipe| (pipe.client, pipe.node)) else {
-            return Ok(false);
-        };
+        let Some(&Pipe { client, node, .. }) = pipe else { return Ok(false) };
         let is_there = self.machines[node].server.conns.contains_key(&client);
         if is_there && self.machines[node].is_up {
             self.act(node, |server| work(server, client))?;
