@@ -166,6 +166,7 @@ try_prometheus() {
     python_is_there || skip 'no Python 3.11 with venv'
     fetched prometheus examples/prometheus/check-requirements.txt \
         fetch_python "$PWD/examples/prometheus/check-requirements.txt"
+    export RLOCK_SERVER=${RLOCK_SERVER:-$tools/servers/default/redis-server}
     run "$home/prometheus/bin/python" -B examples/prometheus/check.py
 }
 
@@ -181,6 +182,10 @@ try_alerts() {
     fi
     cd examples/prometheus
     "$promtool" check rules alerts.yml
+    # The queries of the dashboard, as rules.
+    python_is_there || skip 'no Python 3.11 with venv'
+    python3 -B dashboard_rules.py >"$home/dashboard.yml"
+    "$promtool" check rules "$home/dashboard.yml"
     "$promtool" test rules alerts-test.yml
     "$promtool" check config --syntax-only prometheus.yml
 }

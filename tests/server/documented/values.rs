@@ -1,17 +1,24 @@
-//! Printed numbers and real ones. Tokens and times are others in each run; all else is the same.
+//! Printed numbers and real ones. Tokens, connections and times are others in each run; all else is
+//! the same.
 
 use std::collections::BTreeMap;
 
-/// Printed token by real token, for one session.
+/// The real one of what is printed, for one session.
 #[derive(Default)]
-pub struct Values(BTreeMap<u64, u64>);
+pub struct Values {
+    tokens: BTreeMap<u64, u64>,
+    connections: BTreeMap<u64, u64>,
+}
 
 impl Values {
-    /// A line of the page with the tokens of this run in it.
+    /// A line of the page with the tokens and connections of this run in it.
     pub fn real(&self, printed: &str) -> String {
         let parts = parts(printed).into_iter();
         let real = parts.map(|part| match part.parse::<u64>() {
-            Ok(number) => self.0.get(&number).map_or_else(|| part.to_owned(), u64::to_string),
+            Ok(number) => {
+                let real = self.tokens.get(&number).or_else(|| self.connections.get(&number));
+                real.map_or_else(|| part.to_owned(), u64::to_string)
+            }
             Err(_) => part.to_owned(),
         });
         real.collect()
@@ -26,7 +33,7 @@ impl Values {
             let before = at.checked_sub(1).map_or("", |before| printed[before]);
             let is_wait = context.contains("RLOCK.QUEUES") && printed[at].contains("3) ");
             if let Some(start) = printed[at].strip_suffix('…') {
-                assert!(replied[at].starts_with(start), "{context}: {replied:#?}");
+                assert!(replied[at].starts_with(&self.real(start)), "{context}: {replied:#?}");
                 continue;
             }
             let (left, right) = (parts(printed[at]), parts(&replied[at]));
@@ -39,17 +46,19 @@ impl Values {
                 assert!(is_same, "{context}: {left:?} is {right:?} in {replied:#?}");
             }
         }
-        let tokens: Vec<u64> = self.0.values().copied().collect();
+        let tokens: Vec<u64> = self.tokens.values().copied().collect();
         assert!(tokens.is_sorted(), "{context}: tokens do not rise as printed");
     }
 
     fn is_same(&mut self, printed: u64, replied: u64, before: &str) -> bool {
-        let is_time = before.ends_with("-ms\"") || is_left_of_a_lease(printed);
+        let is_time =
+            before.ends_with("-ms\"") || before.ends_with("\"ms\"") || is_left_of_a_lease(printed);
         if is_token(printed) {
-            is_token(replied) && *self.0.entry(printed).or_insert(replied) == replied
-        } else if before.ends_with("\"session\"") {
-            // The number of a connection, or 0.
-            (printed == 0) == (replied == 0)
+            is_token(replied) && *self.tokens.entry(printed).or_insert(replied) == replied
+        } else if before.ends_with("\"session\"") || before.ends_with("\"client\"") {
+            // The number of a connection, or 0: none.
+            *self.connections.entry(printed).or_insert(if printed == 0 { 0 } else { replied })
+                == replied
         } else {
             printed == replied || (is_time && !is_token(replied))
         }
@@ -101,4 +110,11 @@ fn a_page_that_prints_something_else_is_noticed() {
     assert!(!differs(&["(error) NOPERM …"], &["(error) NOPERM x"]));
     assert!(differs(&["\"ttl-ms\"", "(integer) 29990"], &["\"ttl-ms\"", "(integer) -1"]));
     assert!(!differs(&["\"ttl-ms\"", "(integer) 29990"], &["\"ttl-ms\"", "(integer) 7"]));
+    let client = |number| ["\"client\"", number, "\"client\"", number];
+    assert!(!differs(&client("(integer) 1042"), &client("(integer) 7")));
+    assert!(differs(&client("(integer) 0"), &client("(integer) 7")));
+    assert!(differs(
+        &client("(integer) 1042"),
+        &["\"client\"", "(integer) 7", "\"client\"", "(integer) 8"]
+    ));
 }
