@@ -103,7 +103,7 @@ impl Actor {
     pub fn ask(&self) -> Ask {
         let lease_ms = self.site.lease_ms;
         let (mode, wait) = (Mode::Write, Wait::No);
-        Ask { mode, lease_ms, wait, upgrade: false, session: false, depth: None }
+        Ask { mode, lease_ms, wait, upgrade: false, session: false, depth: None, limit: None }
     }
 
     /// The token of its hold, as far as it knows.

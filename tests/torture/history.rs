@@ -39,6 +39,8 @@ pub struct Ask {
     pub upgrade: bool,
     pub session: bool,
     pub depth: Option<i64>,
+    /// READ beside fewer than so many others; who asks says the same number at a lock.
+    pub limit: Option<u32>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

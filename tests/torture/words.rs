@@ -39,6 +39,7 @@ fn acquire(ask: &Ask) -> String {
     for (is_asked, word) in [(ask.upgrade, " UPGRADE"), (ask.session, " SESSION")] {
         line += if is_asked { word } else { "" };
     }
+    ask.limit.iter().for_each(|limit| line += &format!(" LIMIT {limit}"));
     ask.depth.iter().for_each(|depth| line += &format!(" DEPTH {depth}"));
     line
 }

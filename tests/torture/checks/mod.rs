@@ -7,6 +7,7 @@ mod gate;
 mod holds;
 mod kept;
 mod order;
+mod permits;
 mod progress;
 mod replies;
 mod split;
@@ -36,6 +37,7 @@ pub fn check(history: &History, holds: &[Hold]) -> Vec<Violation> {
         tokens::check,
         kept::check,
         order::check,
+        permits::check,
         progress::check,
         replies::check,
         counter::check,

@@ -10,7 +10,7 @@ const LEASE_MS: u64 = 30_000;
 
 fn ask() -> Ask {
     let (mode, wait) = (Mode::Write, Wait::No);
-    Ask { mode, lease_ms: LEASE_MS, wait, upgrade: false, session: false, depth: None }
+    Ask { mode, lease_ms: LEASE_MS, wait, upgrade: false, session: false, depth: None, limit: None }
 }
 
 fn blocking() -> Asked {
@@ -195,6 +195,25 @@ fn holds_that_were_wiped_are_not_missed_and_others_are() {
     };
     assert!(tale("window:1").complaints().is_empty());
     assert_eq!(tale("window:2").complaints(), ["exclusion"]);
+}
+
+#[test]
+fn more_than_the_limit_are_seen() {
+    let permit = || Asked::Acquire(Ask { mode: Mode::Read, limit: Some(2), ..ask() });
+    let tale = |third| {
+        Tale::new()
+            .op("a", [10, 11], permit(), Reply::Token(100))
+            .op("b", [12, 13], permit(), Reply::Token(101))
+            .op(
+                "a",
+                [20, 21],
+                Asked::Release { mode: Mode::Read, down_to: None, token: Some(100) },
+                Reply::Number(0),
+            )
+            .op("c", [third, third + 1], permit(), Reply::Token(102))
+    };
+    assert!(tale(22).complaints().is_empty());
+    assert_eq!(tale(15).complaints(), ["permits"]);
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod leases;
 mod mutex;
 mod nested;
 mod orders;
+mod permits;
 mod readers;
 mod resend;
 mod sessions;
@@ -28,6 +29,7 @@ pub const ALL: &[Workload] = &[
     Workload { name: "mutex", actors: 8, step: mutex::step },
     Workload { name: "nested", actors: 6, step: nested::step },
     Workload { name: "readers", actors: 8, step: readers::step },
+    Workload { name: "permits", actors: 12, step: permits::step },
     Workload { name: "fifo", actors: 8, step: fifo::step },
     Workload { name: "tickets", actors: 8, step: tickets::step },
     Workload { name: "sessions", actors: 8, step: sessions::step },
