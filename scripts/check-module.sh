@@ -63,6 +63,6 @@ else
     [ -z "$missing" ] || wrong "needs symbols that musl lacks: ${missing//$'\n'/ }"
     needs='musl'
 fi
-! strings "$file" | grep -qF "$root" || wrong "names the folder where it was built"
+! grep -qaF "$root" "$file" || wrong "names the folder where it was built"
 say "$platform: $(stat -c %s "$file") bytes, needs $needs;" \
     "$(wc -l <<<"$needed") symbols of ${libraries//$'\n'/, }; offers $offered"

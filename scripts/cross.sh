@@ -29,17 +29,21 @@ zig() { "$tools/zig/$zig_version/ziglang/zig" "$@"; }
 
 # zig, or the line on stderr why it cannot be had.
 get_zig() {
-    local folder=$tools/zig/$zig_version log=$tools/zig.log
-    [ ! -x "$folder/ziglang/zig" ] || return 0
+    [ -x "$tools/zig/$zig_version/ziglang/zig" ] || fetch_zig
+}
+
+# A subshell, so that the lock ends with it: scripts that the caller starts later take the lock themselves.
+fetch_zig() (
+    folder=$tools/zig/$zig_version log=$tools/zig.log
     lock_tools
-    [ ! -x "$folder/ziglang/zig" ] || return 0
+    [ ! -x "$folder/ziglang/zig" ] || exit 0
     say "fetching zig $zig_version (the wheel ziglang from the Python package index, into .tools)" >&2
     mkdir -p "$folder.part"
     python3 -m pip install --quiet --retries 2 --no-deps --only-binary :all: --target "$folder.part" \
         "ziglang==$zig_version" >"$log" 2>&1 ||
-        { say "zig could not be fetched: $(tail -n 1 "$log")" >&2 && return 1; }
+        { say "zig could not be fetched: $(tail -n 1 "$log")" >&2 && exit 1; }
     mv "$folder.part" "$folder"
-}
+)
 
 # Rust's own libraries for $triple, or the line on stderr why they cannot be had.
 get_rust_target() {

@@ -1,15 +1,12 @@
 #!/usr/bin/env bash
 # target/dist/rlock-VERSION-PLATFORM.tar.gz for every platform (or those named), and SHA256SUMS of all that is handed
-# out: the module, the programs, settings, the pages of README and docs with all that they link to, the exporter and its
-# dashboards, a bill of materials, checksums. The same commit and toolchain give the same bytes in any folder:
-# `make reproducible` sees to that. What is committed is packed, not what lies in the folder.
+# out: the module, the command line `rlock`, settings, the pages of README and docs with all that they link to, the
+# exporter and its dashboards, bills of materials, checksums. The same commit and toolchain give the same bytes in any
+# folder: `make reproducible` sees to that. What is committed is packed, not what lies in the folder.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 . "$root/scripts/cross.sh"
 cd "$root"
-
-# Programs of the workspace, where they are there.
-programs=(rlock-top rlock-cli)
 
 main() {
     [ $# -gt 0 ] || set -- "${platforms[@]}"
@@ -29,7 +26,7 @@ main() {
 }
 
 archive() {
-    local name program
+    local name
     platform "$1"
     name=rlock-$version-$platform
     rm -rf "${dist:?}/$name"
@@ -37,21 +34,32 @@ archive() {
     git archive HEAD -- $(python3 scripts/pages.py closure README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE redis.conf \
         packaging/rlock.conf examples docs images) | tar -x -C "$dist/$name"
     install -m 755 "$dist/librlock-$version-$platform.so" "$dist/$name/librlock.so"
-    for program in "${programs[@]}"; do
-        if cargo pkgid --locked "$program" >/dev/null 2>&1; then
-            # Linked to nothing: one build for each machine, whatever its C library.
-            cross_build_static "$platform" "$program"
-            install -m 755 "$(built_static "$program")" "$dist/$name/$program"
-        fi
-    done
-    cargo metadata --locked --format-version 1 --filter-platform "$triple" |
-        python3 scripts/sbom.py "$triple" "$(rustc --version | cut -d' ' -f2)" "$zig_version" >"$dist/$name.cdx.json"
+    materials rlock "$triple" >"$dist/$name.cdx.json"
     cp "$dist/$name.cdx.json" "$dist/$name/sbom.cdx.json"
+    program "$dist/$name"
     python3 scripts/pages.py check "$dist/$name"
     (cd "$dist/$name" && find . -type f ! -name SHA256SUMS -printf '%P\n' | LC_ALL=C sort | xargs -d '\n' sha256sum -- >SHA256SUMS)
     tar --create --directory "$dist" --sort=name --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX --format=gnu \
         --mtime="@$(source_epoch)" "$name" | gzip -9 --no-name >"$dist/$name.tar.gz"
     rm -rf "${dist:?}/$name"
+}
+
+# The command line, into the folder $1. It is linked to nothing: one build for each machine, whatever its C library.
+program() {
+    local headers
+    cross_build_static "$platform" rlock-cli || die "$platform: no command line"
+    install -m 755 "$(built_static rlock)" "$1/rlock"
+    headers=$(LC_ALL=C readelf --wide --program-headers --dynamic "$1/rlock")
+    ! grep -q 'INTERP\|(NEEDED)' <<<"$headers" || die "$platform: rlock needs libraries"
+    ! grep -qaF "$root" "$1/rlock" || die "$platform: rlock names the folder where it was built"
+    say "$platform: rlock, $(stat -c %s "$1/rlock") bytes, needs no library"
+    materials rlock-cli "$arch-unknown-linux-musl" musl-of-zig >"$1/sbom-rlock.cdx.json"
+}
+
+# materials PACKAGE TRIPLE [ALSO...]: what is linked into PACKAGE for TRIPLE, and what zig put into it besides.
+materials() {
+    cargo metadata --locked --format-version 1 --filter-platform "$2" |
+        python3 scripts/sbom.py "$1" "$2" "$(rustc --version | cut -d' ' -f2)" "$zig_version" "${@:3}"
 }
 
 main "$@"

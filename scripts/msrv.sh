@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Is the Rust version that Cargo.toml promises enough? The module and rlock-top are built with exactly that one (rustup
-# fetches it), and the module serves a lock. With versions as arguments, with those: `scripts/msrv.sh 1.88 1.90`.
+# Is the Rust version that Cargo.toml promises enough? The module and the command line are built with exactly that one
+# (rustup fetches it), the module serves a lock, and the command line sees who holds it.
+# With versions as arguments, with those: `scripts/msrv.sh 1.88 1.90`.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
@@ -9,11 +10,13 @@ scripts/setup.sh
 . "$tools/env"
 command -v rustup >/dev/null || { say 'SKIPPED msrv: no rustup to fetch an older toolchain' && exit 77; }
 
-# Says the token of a lock to the log.
+# Says to the log the token of a lock, and who holds it.
 serves() (
     module() { say "$CARGO_TARGET_DIR/debug/librlock.so"; }
     private_server "$tools/msrv/server" >>"$tools/msrv-$version.log" 2>&1
-    "$tools/servers/default/redis-cli" -e -p "$PORT" rlock.acquire order:42 worker-1 >>"$tools/msrv-$version.log" 2>&1
+    "$tools/servers/default/redis-cli" -e -p "$PORT" rlock.acquire order:42 worker-1 >>"$tools/msrv-$version.log" 2>&1 &&
+        "$CARGO_TARGET_DIR/debug/rlock" who order:42 --url "redis://127.0.0.1:$PORT" >>"$tools/msrv-$version.log" 2>&1 &&
+        tail -n 5 "$tools/msrv-$version.log" | grep -q worker-1
 )
 
 for version in "$@"; do
@@ -21,9 +24,9 @@ for version in "$@"; do
         { say "SKIPPED msrv: Rust $version could not be fetched" && exit 77; }
     export CARGO_TARGET_DIR=$tools/msrv/$version
     if cargo "+$version" build --locked -p rlock >"$tools/msrv-$version.log" 2>&1 &&
-        cargo "+$version" build --locked -p rlock-top >>"$tools/msrv-$version.log" 2>&1 && serves; then
+        cargo "+$version" build --locked -p rlock-cli >>"$tools/msrv-$version.log" 2>&1 && serves; then
         passed=$((passed + 1))
-        say "Rust $version builds the module and rlock-top, and the module serves a lock"
+        say "Rust $version builds the module, which serves a lock, and the command line, which sees who holds it"
     else
         failed=$((failed + 1))
         say "Rust $version does not: $(grep -m 1 '^error' "$tools/msrv-$version.log" || tail -n 1 "$tools/msrv-$version.log")"

@@ -1,8 +1,9 @@
-"""A bill of materials (CycloneDX 1.5, JSON) of what is linked into the module of a platform, from `cargo metadata`.
+"""A bill of materials (CycloneDX 1.5, JSON) of what is linked into a package of the workspace, from `cargo metadata`.
 
-    sbom.py TRIPLE RUST-VERSION ZIG-VERSION < the output of cargo metadata --filter-platform TRIPLE
+    sbom.py PACKAGE TRIPLE RUST-VERSION ZIG-VERSION [ALSO-FROM-ZIG...]
+        < the output of cargo metadata --filter-platform TRIPLE
 
-Only what is in the module: no build scripts, no macros' own crates, no tests' crates. The same input gives the same
+Only what is in the binary: no build scripts, no macros' own crates, no tests' crates. The same input gives the same
 bytes: no time, no random serial number.
 """
 
@@ -11,11 +12,11 @@ import sys
 import tomllib
 
 
-def main(triple: str, rust: str, zig: str) -> None:
+def main(package: str, triple: str, rust: str, zig: str, *also_from_zig: str) -> None:
     metadata = json.load(sys.stdin)
-    packages = {package["id"]: package for package in metadata["packages"]}
+    packages = {each["id"]: each for each in metadata["packages"]}
     nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
-    root = next(id for id, package in packages.items() if package["name"] == "rlock")
+    root = next(id for id, each in packages.items() if each["name"] == package)
     with open("Cargo.lock", "rb") as file:
         locked = {(p["name"], p["version"]): p.get("checksum") for p in tomllib.load(file)["package"]}
 
@@ -30,7 +31,9 @@ def main(triple: str, rust: str, zig: str) -> None:
 
     refs = {id: purl(packages[id]) for id in needs}
     components = [component(packages[id], locked) for id in sorted(needs, key=refs.get) if id != root]
-    main_component = component(packages[root], locked) | {"type": "library"}
+    is_program = any("bin" in target["kind"] for target in packages[root]["targets"])
+    main_component = component(packages[root], locked) | {"type": "application" if is_program else "library"}
+    compilers = [came_along("rust-std", rust), *(came_along(name, zig) for name in ("libunwind-of-zig", *also_from_zig))]
     document = {
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
@@ -39,7 +42,7 @@ def main(triple: str, rust: str, zig: str) -> None:
             "component": main_component,
             "properties": [{"name": "rlock:target", "value": triple}],
         },
-        "components": components + [came_along("rust-std", rust), came_along("libunwind-of-zig", zig)],
+        "components": components + compilers,
         "dependencies": [
             {"ref": refs[id], "dependsOn": sorted(refs[need] for need in needs[id])}
             for id in sorted(needs, key=refs.get)
