@@ -8,7 +8,7 @@ use rlock_core::grammar::commands::{
     ACQUIRE, APPLY, CHECK, COMMANDS, FORCE, HELP, HOLDS, INFO, QUEUES, RELEASE, RENEW, SLOWLOG,
 };
 use rlock_core::grammar::{Access, Arguments, Command, Limits};
-use rlock_core::text::{escaped, quoted};
+use rlock_core::text::quoted;
 use rlock_core::{LeaseMs, Mode};
 
 fn limits() -> Limits {
@@ -414,27 +414,6 @@ fn no_word_breaks_the_line_of_its_error() {
 }
 
 // --- names in error texts -----------------------------------------------------------------------
-
-#[test]
-fn names_are_cut_to_64_bytes_and_then_escaped() {
-    for (name, told) in [
-        (&b"plain name ~!"[..], "'plain name ~!'"),
-        (b"", "''"),
-        (b"a\r\n+OK", r"'a\x0d\x0a+OK'"),
-        (b"\0\x1f\x7f\x80\xff", r"'\x00\x1f\x7f\x80\xff'"),
-        (br"back\slash", r"'back\x5cslash'"),
-        (b"%s%n{}", "'%s%n{}'"),
-        ("\u{e9}".as_bytes(), r"'\xc3\xa9'"),
-    ] {
-        assert_eq!(quoted(name), told);
-    }
-    for length in [63, 64] {
-        assert_eq!(quoted(&vec![b'a'; length]), format!("'{}'", "a".repeat(length)));
-    }
-    assert_eq!(quoted(&[b'a'; 65]), format!("'{}'", "a".repeat(64)));
-    assert_eq!(quoted(&[0; 65]), format!("'{}'", r"\x00".repeat(64)));
-    assert_eq!(escaped(&[b'a'; 600]), "a".repeat(600), "only what is quoted is cut");
-}
 
 // --- the table ----------------------------------------------------------------------------------
 

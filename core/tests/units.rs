@@ -1,6 +1,7 @@
 //! Numbers at the ends of their ranges.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
+use rlock_core::text::{escaped, quoted};
 use rlock_core::{EpochMs, LeaseMs, Now, Owner, Token};
 
 const LAST: u64 = (1 << 53) - 1;
@@ -81,4 +82,25 @@ fn an_owner_is_1_to_512_bytes() {
     assert!(Owner::is_valid(&[0xff; 512]));
     assert!(!Owner::is_valid(&[0xff; 513]));
     assert_eq!(Owner::from(b"a\0b".as_slice()).as_bytes(), b"a\0b");
+}
+
+#[test]
+fn names_are_cut_to_64_bytes_and_then_escaped() {
+    for (name, told) in [
+        (&b"plain name ~!"[..], "'plain name ~!'"),
+        (b"", "''"),
+        (b"a\r\n+OK", r"'a\x0d\x0a+OK'"),
+        (b"\0\x1f\x7f\x80\xff", r"'\x00\x1f\x7f\x80\xff'"),
+        (br"back\slash", r"'back\x5cslash'"),
+        (b"%s%n{}", "'%s%n{}'"),
+        ("\u{e9}".as_bytes(), r"'\xc3\xa9'"),
+    ] {
+        assert_eq!(quoted(name), told);
+    }
+    for length in [63, 64] {
+        assert_eq!(quoted(&vec![b'a'; length]), format!("'{}'", "a".repeat(length)));
+    }
+    assert_eq!(quoted(&[b'a'; 65]), format!("'{}'", "a".repeat(64)));
+    assert_eq!(quoted(&[0; 65]), format!("'{}'", r"\x00".repeat(64)));
+    assert_eq!(escaped(&[b'a'; 600]), "a".repeat(600), "only what is quoted is cut");
 }
