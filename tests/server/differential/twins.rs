@@ -20,6 +20,8 @@ use crate::support::{Client, Listener, LockView, Server, Version, Waiter, items,
 
 /// The least distance of a command to a deadline, in milliseconds.
 const MARGIN_MS: u64 = 60;
+/// More than that is not waited for: the machine stood still for so long.
+const APART_MS_MAX: u64 = 500;
 /// Nearer to a deadline than that, it is not known what came first.
 const UNSURE_MS: u64 = 3;
 /// How long the module may take to see that the gate is open again, in milliseconds.
@@ -216,6 +218,11 @@ impl Twins {
         loop {
             let now_ms = self.now().ms().get();
             let apart = MARGIN_MS + self.blur.values().max().copied().unwrap_or(0);
+            // A machine that stood still so long is not waited for.
+            self.is_unsure |= apart > APART_MS_MAX;
+            if self.is_unsure {
+                return;
+            }
             match self.next_moment(now_ms.saturating_sub(apart)) {
                 Some(next) if next <= now_ms + apart => self.pass_until(next + apart + 1),
                 _ => break,
