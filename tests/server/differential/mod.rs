@@ -6,7 +6,11 @@ mod choice;
 mod twins;
 
 use choice::Choice;
+use redis::Value;
+use rlock_core::Now;
 use twins::Twins;
+
+use crate::support::{items, text};
 
 /// Commands of the short form.
 const COMMANDS: u64 = 400;
@@ -41,4 +45,20 @@ fn the_simulated_server_does_what_a_real_one_does() {
     println!("{done} commands, {compared} comparisons, 0 differences");
     println!("{unsure} times the machine was too slow to tell");
     assert!(compared > commands, "hardly anything was compared: {compared}");
+}
+
+/// The reply to `TIME`.
+fn time_of(value: &Value) -> Now {
+    let parts = items(value).iter().map(|part| text(part).parse::<u64>().unwrap());
+    let [seconds, micros] = parts.collect::<Vec<_>>()[..] else { panic!("{value:?} is no time") };
+    Now::from_us(seconds * 1_000_000 + micros)
+}
+
+/// Tokens in an error line stand in another place in time.
+fn without_tokens(line: &str) -> String {
+    let words = line.split_inclusive(' ').map(|word| {
+        let digits = word.chars().filter(char::is_ascii_digit).count();
+        if digits >= 15 { "#" } else { word }
+    });
+    words.collect()
 }

@@ -16,7 +16,8 @@ use rlock_simulation::server::Server as Simulated;
 use rlock_simulation::words::{Out, Said, words};
 
 use super::choice::{CONNECTIONS, Deed};
-use crate::support::{Client, Listener, LockView, Server, Version, Waiter, items, text, until};
+use super::{time_of, without_tokens};
+use crate::support::{Client, Listener, LockView, Server, Version, Waiter, until};
 
 /// The least distance of a command to a deadline, in milliseconds.
 const MARGIN_MS: u64 = 60;
@@ -488,20 +489,4 @@ impl Twins {
         self.compared += 1 + heard.len() as u64;
         assert_eq!(published, heard, "{:#?}\nleft: simulated, right: real", self.said);
     }
-}
-
-/// The reply to `TIME`.
-fn time_of(value: &Value) -> Now {
-    let parts = items(value).iter().map(|part| text(part).parse::<u64>().unwrap());
-    let [seconds, micros] = parts.collect::<Vec<_>>()[..] else { panic!("{value:?} is no time") };
-    Now::from_us(seconds * 1_000_000 + micros)
-}
-
-/// Tokens in an error line stand in another place in time.
-fn without_tokens(line: &str) -> String {
-    let words = line.split_inclusive(' ').map(|word| {
-        let digits = word.chars().filter(char::is_ascii_digit).count();
-        if digits >= 15 { "#" } else { word }
-    });
-    words.collect()
 }
