@@ -1,4 +1,4 @@
-//! What blocked connections are told.
+//! Replies to blocked connections.
 
 use std::cell::RefCell;
 
@@ -8,11 +8,11 @@ use crate::ffi::{self, Ctx};
 use crate::{metrics, state};
 
 thread_local! {
-    /// To be answered in a later iteration of the server's loop.
+    /// To be answered in a later loop iteration.
     static LATE: RefCell<Vec<WaiterId>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Tells blocked connections what came of their waits.
+/// Sends blocked connections the replies to their waits.
 pub fn tell(ctx: &Ctx, wakes: Vec<Wake>) {
     if wakes.is_empty() {
         return;
@@ -29,8 +29,8 @@ pub fn tell(ctx: &Ctx, wakes: Vec<Wake>) {
     }
 }
 
-/// Tells a connection that was blocked in this very command: the server may not be asked to answer
-/// it before the command is over (Redis 7.2 asserts it).
+/// Replies to a connection that this command blocked: the server must not be asked to do so before
+/// the command has ended (Redis 7.2 asserts that).
 pub fn tell_later(wake: &Wake) {
     fn tell_late(_: &Ctx) {
         LATE.take().into_iter().for_each(unblock);

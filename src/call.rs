@@ -1,4 +1,4 @@
-//! One command whose words were read: what every handler of a command is given.
+//! A command with parsed arguments: the input of every handler.
 
 use rlock_core::grammar::{self, Access, Command};
 use rlock_core::{Input, Lock, Refusal, Reply};
@@ -7,21 +7,21 @@ use crate::executor::{self, Fault};
 use crate::ffi::{Arguments, Ctx, Handler, Name};
 use crate::settings;
 
-/// Carries out one command whose words were read. `Err` is the error line that it replies with.
+/// Executes one command. `Err` is the error line to reply.
 pub trait Serve: 'static {
-    /// The command, as the core's table has it.
+    /// The command's entry in the core's table.
     const COMMAND: &'static Command;
-    /// Must reply exactly once, or return an error line.
+    /// Replies exactly once, or returns an error line.
     fn serve(call: &Call<'_>) -> Result<(), String>;
 }
 
-/// A command whose words were read.
+/// A command with parsed arguments.
 pub struct Call<'a> {
-    /// Where to reply to.
+    /// The context, for the reply.
     pub ctx: &'a Ctx,
-    /// There is one, but for a command without a key.
+    /// The key; only commands without a key have none.
     pub name: Option<Name<'a>>,
-    /// The words.
+    /// The arguments.
     pub said: grammar::Arguments<'a>,
 }
 
@@ -39,10 +39,10 @@ impl<S: Serve> Handler for S {
 }
 
 impl<'a> Call<'a> {
-    /// The key, which every command has that asks for it.
+    /// The key, for a command that has one.
     ///
     /// # Errors
-    /// An error line, for a command without one.
+    /// An error line, for a command without a key.
     pub fn key(&self) -> Result<&Name<'a>, String> {
         self.name.as_ref().ok_or_else(|| "ERR the command needs a key".into())
     }
@@ -74,10 +74,10 @@ impl<'a> Call<'a> {
         self.ctx.reply_integer(count.cast_signed());
     }
 
-    /// Looks at the lock; at a free one where there is none.
+    /// Inspects the lock; a free one if there is none.
     ///
     /// # Errors
-    /// The error line, where the key is something else.
+    /// The error line, if the key is not a lock.
     pub fn look<T>(&self, at: impl FnOnce(&Lock) -> T) -> Result<T, String> {
         let mut key = self.ctx.open(self.key()?, Access::Reads);
         key.lock(&Lock::default()).map(at).ok_or_else(|| line(Fault::WrongType))

@@ -1,9 +1,8 @@
-//! Connections whose session is lost: closed, and silent until then.
+//! Connections that lost their session: they are closed, and run no command until then.
 //!
-//! A connection may end its own session's hold, and is told the reply before it is closed. So
-//! connections are closed two iterations of the server's loop later, when no command of theirs is
-//! being carried out and its reply is written. Until then a filter keeps them from running any
-//! further command.
+//! A connection that ends its own session's hold gets the reply before it is closed. So connections
+//! are closed two loop iterations later, when none of their commands is running and the reply is
+//! written. Until then a filter keeps them from running any further command.
 //!
 //! Redis 7.0 does not say whose command it is about to run. There a connection that certainly runs
 //! none is closed at once, and one that may be running one is closed by the server after it; only
@@ -21,7 +20,7 @@ use crate::ffi::{self, Caller, Closing, Ctx};
 use crate::state;
 use crate::timers::PORTION;
 
-/// Closing is on its way.
+/// Closing is scheduled.
 static IS_COMING: AtomicBool = AtomicBool::new(false);
 
 /// The reply to a flush is waited for so long, once the flush is done: a client that does not read
@@ -51,19 +50,19 @@ impl Closing for Lost {
     }
 }
 
-/// In what a session was lost.
+/// During what a session was lost.
 #[derive(Clone, Copy)]
 pub enum During<'c> {
     /// A command of ours.
     Command(&'c Ctx),
-    /// A command, of which nothing else is known.
+    /// An unknown command.
     Callback,
     /// No command.
     Sweep,
 }
 
-/// Has those connections closed that lost a session, if there are any. To be called after whatever
-/// may have had that effect.
+/// Closes the connections that lost a session, if there are any. Call this after anything that may
+/// have that effect.
 pub fn settle(during: During<'_>) {
     if !state::with(|state| state.manager.has_closing()) {
         // What was flushed was loaded again.
@@ -110,7 +109,7 @@ fn close(ctx: &Ctx) {
             break;
         }
     }
-    // Some ended by themselves.
+    // Some closed by themselves.
     let closing = state::with(|state| {
         let is_closing = |client: &ClientId| state.manager.is_closing(*client);
         LATER.with_borrow(|all| all.iter().copied().filter(is_closing).collect())

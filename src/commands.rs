@@ -1,16 +1,15 @@
 //! One handler per command: words -> request -> executor -> reply.
 
 use rlock_core::grammar::{Command, commands};
-use rlock_core::{
-    Acquire, ClientId, Input, Levels, Mode, Patience, Refusal, Release, Renew, Reply, snapshot,
-};
+use rlock_core::{Acquire, ClientId, Input, Mode, Patience, Refusal, Reply, Token, snapshot};
 
 use crate::call::{Call, Serve, line};
 use crate::executor;
 use crate::ffi::Ctx;
 use crate::metrics::{self, Metric};
+use crate::parking::{self, Asks};
 use crate::show::{Describe, Place, Queues, SlowLog};
-use crate::{parking, reply, state};
+use crate::{acks, reply, state};
 
 /// Registers every command.
 ///
@@ -49,24 +48,8 @@ impl Serve for AcquireLock {
             true => Some(ClientId::from(ctx.client().ok_or(NO_SESSION)?)),
             false => None,
         };
-        let patience = match (said.block_ms, said.queue) {
-            (Some(_), _) => Patience::Block,
-            (None, Some(window)) => Patience::Ticket(window),
-            (None, None) => Patience::None,
-        };
-        // A limit is one of readers.
-        let mode = if said.limit.is_some() { Mode::Read } else { Mode::Write };
-        let ask = Acquire {
-            owner: said.owner,
-            mode: said.mode.unwrap_or(mode),
-            lease: said.lease,
-            upgrade: said.upgrade,
-            limit: said.limit,
-            depth: said.depth,
-            session,
-            patience,
-            max_queue: said.max_queue,
-        };
+        let ask = said.acquire(session);
+        acks::may_confirm(ctx, ask.acks).map_err(|why| why.line(said.key, said.owner))?;
         let key = call.key()?;
         let mut reply = executor::decide(ctx, key, Input::Acquire(ask)).map_err(line)?;
         if let (Reply::MustWait { .. } | Reply::Refused(Refusal::SecondUpgrade), Some(block_ms)) =
@@ -82,6 +65,12 @@ impl Serve for AcquireLock {
                 }
             }
         }
+        if reply == Reply::MustConfirm {
+            match parking::park_to_confirm(ctx, key, Asks::Acquire(ask), said) {
+                Some(instead) => reply = instead,
+                None => return Ok(()),
+            }
+        }
         if matches!(reply, Reply::NotNow { .. }) {
             metrics::add(Metric::Refused, 1);
         }
@@ -90,7 +79,7 @@ impl Serve for AcquireLock {
     }
 }
 
-/// The caller's connection lost a session, and this is the rest of its last command.
+/// Whether the caller's connection lost a session, and this is the rest of its last command.
 fn is_closing(ctx: &Ctx) -> bool {
     state::with(|state| state.manager.has_closing())
         && ctx.client().is_some_and(|client| {
@@ -107,14 +96,7 @@ impl Serve for ReleaseLock {
     const COMMAND: &'static Command = &commands::RELEASE;
 
     fn serve(call: &Call<'_>) -> Result<(), String> {
-        let said = &call.said;
-        let levels = match said.depth {
-            Some(depth) => Levels::DownTo(depth),
-            None if said.all => Levels::All,
-            None => Levels::One,
-        };
-        let (owner, mode, token) = (said.owner, said.mode, said.token);
-        let ask = Release { owner, mode, token, levels };
+        let ask = call.said.release();
         if executor::is_decided_here(call.ctx) {
             return call.decide_count(Input::Release(ask));
         }
@@ -130,10 +112,18 @@ impl Serve for RenewLock {
     const COMMAND: &'static Command = &commands::RENEW;
 
     fn serve(call: &Call<'_>) -> Result<(), String> {
-        let said = &call.said;
-        let (owner, mode, token, lease) = (said.owner, said.mode, said.token, said.lease);
-        call.decide_count(Input::Renew(Renew { owner, mode, token, lease }))?;
+        let (ctx, said) = (call.ctx, &call.said);
+        let ask = said.renew();
+        acks::may_confirm(ctx, ask.acks).map_err(|why| why.line(said.key, said.owner))?;
+        let mut reply = call.decide(Input::Renew(ask))?;
+        if reply == Reply::MustConfirm {
+            match parking::park_to_confirm(ctx, call.key()?, Asks::Renew(ask), said) {
+                Some(instead) => reply = instead,
+                None => return Ok(()),
+            }
+        }
         metrics::add(Metric::Renewed, 1);
+        reply::to_acquire(ctx, &reply, false, said.key, said.owner);
         Ok(())
     }
 }
@@ -170,11 +160,18 @@ impl Serve for Holds {
                 .into_iter()
                 .filter(|mode| said.mode.is_none_or(|only| only == *mode))
                 .filter_map(|mode| lock.hold_at(said.owner, mode, now))
+                .filter(|hold| !is_pending(call, hold.token))
                 .fold(0, |sum: u64, hold| sum.saturating_add(hold.depth.into()))
         })?;
         call.reply_count(depth);
         Ok(())
     }
+}
+
+/// Whether this hold is pending: nobody was told of it, and it may be taken back.
+fn is_pending(call: &Call<'_>, token: Token) -> bool {
+    let (db, key) = (call.ctx.selected_db(), call.said.key);
+    state::with(|state| state.manager.is_pending(db, key, token))
 }
 
 struct Check;
@@ -187,7 +184,8 @@ impl Serve for Check {
         let mode = said.mode.unwrap_or(Mode::Write);
         let is_held =
             call.look(|lock| said.token.is_some_and(|token| lock.has_token_at(token, mode, now)))?;
-        call.reply_count(is_held.into());
+        let is_pending = said.token.is_some_and(|token| is_pending(call, token));
+        call.reply_count((is_held && !is_pending).into());
         Ok(())
     }
 }
@@ -213,7 +211,7 @@ impl Serve for Apply {
     const COMMAND: &'static Command = &commands::APPLY;
 
     fn serve(call: &Call<'_>) -> Result<(), String> {
-        // The module asks the server so whether it would let a write through.
+        // The module's own probe whether the server would let a write through.
         if call.said.payload.is_empty() {
             call.ctx.reply_ok();
             return Ok(());

@@ -1,4 +1,4 @@
-//! What the server tells the module outside of commands.
+//! What the server reports to the module outside commands.
 
 use libc::c_int;
 use redis_module::ContextFlags;
@@ -6,9 +6,9 @@ use rlock_core::manager::At;
 use rlock_core::{Lock, Token, snapshot};
 
 use crate::ffi::{self, Change, Ctx, Upheaval, Values};
-use crate::{closing, parking, settings, state, timers};
+use crate::{acks, closing, parking, settings, state, timers};
 
-/// The module's values, as the server asks for them.
+/// The callbacks for values.
 pub struct Locks;
 
 impl Values for Locks {
@@ -52,7 +52,7 @@ impl Values for Locks {
     }
 }
 
-/// Subscribes to what the module must know, and learns what it is now.
+/// Subscribes to the server's events, and reads the current state.
 pub fn register(ctx: &Ctx) {
     role_is(ctx.wrapped().get_flags().contains(ContextFlags::MASTER));
     ctx.watch_losses::<Locks>();
@@ -60,8 +60,11 @@ pub fn register(ctx: &Ctx) {
     ctx.watch_databases(on_upheaval);
     ctx.watch_server(|change| match change {
         Change::Role { is_primary } => role_is(is_primary),
-        // Not from here: the server is in the midst of CONFIG SET.
+        // Not from here: the server is still executing CONFIG SET.
         Change::Settings => ffi::after(0, settings::warn_of_server_settings),
+        // Not from here: the server is still adding it.
+        Change::Replica { is_there: true } => ffi::after(0, acks::greet),
+        Change::Replica { is_there: false } => acks::one_left(),
         Change::Loading { is_over } => loading_is(is_over),
     });
     settings::warn_of_server_settings(ctx);
@@ -74,7 +77,7 @@ fn role_is(is_primary: bool) {
     closing::settle(closing::During::Callback);
 }
 
-/// Whole databases were emptied or swapped: any lock may be another one now.
+/// Whole databases were emptied or swapped, so any lock may have changed.
 fn on_upheaval(upheaval: Upheaval) {
     let now = state::now();
     state::with(|state| match upheaval {

@@ -1,27 +1,25 @@
-//! The one road of a change: open the key, let the manager decide, save, tell the world.
-
-use std::ffi::CString;
+//! The only path of a change: open the key, let the manager decide, save, propagate, publish.
 
 use libc::c_int;
 use rlock_core::grammar::Access;
 use rlock_core::manager::{At, Life, Ttl, Why};
 use rlock_core::snapshot::{self, Effect, Start};
-use rlock_core::{Change, Effects, Event, Input, Lock, Refusal, Release, Reply, text};
+use rlock_core::{Change, Effects, Event, Input, Lock, Refusal, Release, Reply, WaiterId, Wake};
 
 use crate::ffi::{self, Content, Ctx, Key, Name};
-use crate::{answers, closing, metrics, publish, settings, state, timers};
+use crate::{acks, answers, closing, metrics, publish, settings, state, timers};
 
-/// What stops a request before the core is asked.
+/// What refuses a request before the core decides.
 pub enum Fault {
-    /// The key is something else than a lock.
+    /// The key is not a lock.
     WrongType,
     /// This server is a replica.
     ReadOnly,
-    /// A client brought a token that no server with a right clock issued.
+    /// A client brought a token that no server with a correct clock issues.
     Implausible,
 }
 
-/// Lets the manager decide `input` about the lock at `name`, and carries out what it says.
+/// Lets the manager decide `input` for the lock at `name`, and carries out the effects.
 ///
 /// # Errors
 /// [`Fault`]; nothing changed.
@@ -39,14 +37,15 @@ pub fn decide<'a>(ctx: &Ctx, name: &Name<'_>, input: Input<'a>) -> Result<Reply,
     Ok(effects.reply)
 }
 
-/// Whether commands are requests here; else they say what was decided elsewhere, or before.
+/// Whether commands are requests here; otherwise commands being loaded or replicated are replayed,
+/// not decided.
 pub fn is_decided_here(ctx: &Ctx) -> bool {
-    // In a cluster a primary may be given a slot by another one, with its effects.
+    // In a cluster another primary may hand over a slot, with its effects.
     state::with(|state| state.manager.decides()) && !(ffi::is_cluster() && ctx.is_from_primary())
 }
 
-/// Opens a key for writing. What opening it expired is told first, with the key closed: a
-/// subscriber may be another module that does something to it.
+/// Opens a key for writing. Publishes expiries caused by opening it first, after closing it: a
+/// subscriber may be another module that changes the key.
 fn open<'c>(ctx: &'c Ctx, name: &Name<'_>) -> Key<'c> {
     let key = ctx.open(name, Access::Writes);
     if publish::is_quiet() {
@@ -57,11 +56,11 @@ fn open<'c>(ctx: &'c Ctx, name: &Name<'_>) -> Key<'c> {
     ctx.open(name, Access::Writes)
 }
 
-/// Lets the manager decide about the lock at `name`, and carries out what it says, but for what it
-/// wants to be asked next.
+/// Lets the manager decide for the lock at `name`, and carries out the effects, but does not set
+/// the timers.
 ///
 /// # Errors
-/// The key is something else than a lock; nothing changed.
+/// The key is not a lock; nothing changed.
 pub fn carry_out<'a>(
     ctx: &Ctx,
     db: c_int,
@@ -91,44 +90,67 @@ pub fn carry_out<'a>(
     deny(ctx, at, name, &mut key, &mut effects);
     tell(ctx, name, key, start, &effects);
     for owner in &effects.turns {
-        ctx.notify(&turn_event(owner.as_bytes()), name);
+        publish::turn(ctx, name, owner.as_bytes());
     }
     metrics::count(&effects, at.now);
+    if effects.awaits_acks {
+        acks::watch();
+    }
     answers::tell(ctx, std::mem::take(&mut effects.wakes));
     Ok(effects)
 }
 
-/// Takes the grant back from whoever lost the right to it while it waited, before anybody is told
-/// of it: the next in line has the lock.
+/// Takes grants back from waiters that lost the right to them, before anybody is told: the next in
+/// line gets the lock.
 fn deny(ctx: &Ctx, at: At<'_>, name: &Name<'_>, key: &mut Key<'_>, effects: &mut Effects<'_>) {
     let mut checked = 0;
     while let Some(wake) = effects.wakes.get(checked) {
         let place = checked;
         checked = checked.saturating_add(1);
-        let waiter = wake.waiter;
-        let parked = state::with(|state| {
-            let parked = state.manager.parked(waiter)?;
-            Some((parked.user.clone(), parked.owner.clone()))
-        });
-        let is_granted = matches!(wake.reply, Reply::Granted { .. });
-        let Some((user, owner)) = parked.filter(|_| is_granted) else { continue };
-        if ctx.may(&user, c"rlock.acquire", name, owner.as_bytes()) {
-            continue;
-        }
-        if let Content::Lock(lock) = key.content() {
-            let reply = effects.reply.clone();
-            let (before, after) = apply(lock, at, Input::Deny(waiter), effects);
-            effects.reply = reply;
-            effects.is_request_enough = false;
-            set_ttl(key, after.after(before, Why::Other));
-        }
-        if let Some(wake) = effects.wakes.get_mut(place) {
+        let (waiter, is_granted) = (wake.waiter, matches!(wake.reply, Reply::Granted { .. }));
+        if is_granted
+            && take_back(ctx, at, name, key, waiter, effects)
+            && let Some(wake) = effects.wakes.get_mut(place)
+        {
             wake.reply = Reply::Refused(Refusal::NotPermitted);
+        }
+    }
+    while let Some(waiter) = effects.gated.pop() {
+        if take_back(ctx, at, name, key, waiter, effects) {
+            let reply = Reply::Refused(Refusal::NotPermitted);
+            effects.wakes.push(Wake { waiter, reply, waited_us: 0, acks_us: None });
         }
     }
 }
 
-/// Lets the manager decide. Until when the key was to live, and is now.
+/// Takes the grant of this blocked connection back, if it lost the right to it.
+fn take_back(
+    ctx: &Ctx,
+    at: At<'_>,
+    name: &Name<'_>,
+    key: &mut Key<'_>,
+    waiter: WaiterId,
+    effects: &mut Effects<'_>,
+) -> bool {
+    let parked = state::with(|state| {
+        let parked = state.manager.parked(waiter)?;
+        Some((parked.user.clone(), parked.owner.clone()))
+    });
+    let Some((user, owner)) = parked else { return false };
+    if ctx.may(&user, c"rlock.acquire", name, owner.as_bytes()) {
+        return false;
+    }
+    if let Content::Lock(lock) = key.content() {
+        let reply = effects.reply.clone();
+        let (before, after) = apply(lock, at, Input::Deny(waiter), effects);
+        effects.reply = reply;
+        effects.is_request_enough = false;
+        set_ttl(key, after.after(before, Why::Other));
+    }
+    true
+}
+
+/// Lets the manager decide. Returns how long the key had to live before, and has to live now.
 fn apply<'a>(
     lock: &mut Lock,
     at: At<'_>,
@@ -139,12 +161,7 @@ fn apply<'a>(
     state::with(|state| state.manager.decide(at, &bounds, lock, input, effects))
 }
 
-/// The event of a ticket's turn names its owner, printable whatever it contains.
-fn turn_event(owner: &[u8]) -> CString {
-    CString::new(format!("rlock.turn:{}", text::escaped(owner))).unwrap_or_default()
-}
-
-/// Makes the changes of an effect: the same on a replica, from the append-only file, and by hand.
+/// Applies an effect: the same on a replica, from the append-only file, and by hand.
 ///
 /// # Errors
 /// [`Fault`]; nothing changed.
@@ -191,11 +208,11 @@ pub fn replay(ctx: &Ctx, name: &Name<'_>, effect: &Effect<Vec<Change<'_>>>) -> R
     Ok(())
 }
 
-/// Where a client sends an append-only file line by line, the line that renews a hold may still be
-/// to come: a key whose deadline is past is left alone so long, in milliseconds.
+/// If a client sends an append-only file line by line, the line that renews a hold may still
+/// follow: so a key is kept for this many milliseconds after its deadline.
 const BY_HAND_MS: u64 = 60_000;
 
-/// Propagates what was replayed, and has those swept who wait for the lock.
+/// Propagates the effect and schedules a sweep of the lock's waiters.
 fn replayed(ctx: &Ctx, name: &Name<'_>, key: Key<'_>, events: &[Event]) {
     drop(key);
     ctx.replicate_as_it_came();
@@ -210,8 +227,7 @@ fn replayed(ctx: &Ctx, name: &Name<'_>, key: Key<'_>, events: &[Event]) {
     timers::settle();
 }
 
-/// Makes the change of a release that its primary sent as it was asked for, or that stands so in
-/// the append-only file.
+/// Applies an `RLOCK.RELEASE` from the primary or from the append-only file.
 ///
 /// # Errors
 /// [`Fault`]; nothing changed.
@@ -232,7 +248,7 @@ pub fn replay_release(ctx: &Ctx, name: &Name<'_>, ask: &Release<'_>) -> Result<(
     Ok(())
 }
 
-/// Until when the key of a lock is to live.
+/// How long the key of a lock must live.
 fn life_of(lock: &Lock, db: c_int, name: &Name<'_>) -> Life {
     state::with(|state| state.manager.life(lock, db, name.bytes()))
 }
@@ -246,7 +262,7 @@ fn make(lock: &mut Lock, changes: &[Change<'_>], events: &mut Vec<Event>) {
     }
 }
 
-/// Does with a key what was decided about its life.
+/// Sets the key's expiry, or deletes it, as decided.
 fn set_ttl(key: &mut Key<'_>, ttl: Ttl) {
     let expires_at = |key: &Key<'_>| u64::try_from(key.expires_at()).ok();
     match ttl {
@@ -261,8 +277,8 @@ fn set_ttl(key: &mut Key<'_>, ttl: Ttl) {
     }
 }
 
-/// Deletes the key. The lock that leaves its name by it is the module's own doing, and was told
-/// already; another one that leaves meanwhile is somebody else's.
+/// Deletes the key. The module itself removes this lock, and has published that already; any other
+/// lock removed meanwhile is somebody else's doing.
 fn remove(key: &mut Key<'_>) {
     let address = key.address();
     state::with(|state| state.removing = address);
@@ -270,8 +286,8 @@ fn remove(key: &mut Key<'_>) {
     state::with(|state| state.removing = 0);
 }
 
-/// Hands the changes to replicas and the append-only file, then to subscribers. The key is closed
-/// before, because a subscriber may be another module that does something to it.
+/// Propagates the changes to replicas and the append-only file, then publishes the events. The key
+/// must be closed, because a subscriber may be another module that changes it.
 fn tell(ctx: &Ctx, name: &Name<'_>, key: Key<'_>, start: Start, effects: &Effects<'_>) {
     drop(key);
     if effects.changes.is_empty() {

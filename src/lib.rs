@@ -1,6 +1,7 @@
-//! RLOCK: locks as native commands of Redis and Valkey. This crate is the hands: it carries out
-//! what `rlock_core` decides, and tells replicas, subscribers and callers.
+//! RLOCK: locks as native commands of Redis and Valkey. This crate is the server module: it carries
+//! out what `rlock_core` decides, and informs replicas, subscribers and callers.
 
+pub mod acks;
 pub mod answers;
 pub mod call;
 pub mod closing;
@@ -26,20 +27,19 @@ use redis_module::{apierror, raw}; // `api!` looks for them here
 /// Shown by `MODULE LIST`: major * 10000 + minor * 100 + patch.
 const VERSION: libc::c_int = 100;
 
-/// Valkey 9 moves slots with their locks by `CLUSTER MIGRATESLOTS`: a lock is one key, its effects
-/// name no other, and what the target plays back it plays back as a replica does.
+/// Supports `CLUSTER MIGRATESLOTS` of Valkey 9: a lock is one key, its effects name no other, and
+/// the target replays them as a replica does.
 const HANDLE_ATOMIC_SLOT_MIGRATION: libc::c_int = 1 << 5;
 
-/// Everything that happens when the server loads the module.
+/// Loads the module into the server.
 fn load(ctx: &Ctx, arguments: &[&[u8]]) -> Result<(), String> {
     settings::read(arguments)?;
-    // A damaged snapshot is an error and not the end of the server; a diskless replica may keep
-    // serving while it loads; and only what changed counts as changed (WATCH, client-side
-    // caches).
+    // A damaged snapshot is an error and does not end the server; a diskless replica may serve
+    // while it loads; and only real changes count as changes (WATCH, client-side caches).
     let mut options = ModuleOptions::HANDLE_IO_ERRORS
         | ModuleOptions::HANDLE_REPL_ASYNC_LOAD
         | ModuleOptions::NO_IMPLICIT_SIGNAL_MODIFIED;
-    // The bit is Valkey's: elsewhere it may come to mean something else.
+    // Only Valkey defines this bit: elsewhere it may get another meaning.
     if ffi::is_valkey() {
         options |= ModuleOptions::from_bits_retain(HANDLE_ATOMIC_SLOT_MIGRATION);
     }

@@ -10,21 +10,21 @@ use crate::state;
 /// A total since the server started.
 #[derive(Clone, Copy)]
 pub enum Metric {
-    /// New holds, handed off ones among them.
+    /// New holds, including those handed off.
     Acquired,
-    /// Holds entered once more, or asked for again.
+    /// Re-entries, and requests for a depth that is held already.
     Reentered,
-    /// Requests to hold that somebody was in the way of.
+    /// Requests that got nil at once.
     Refused,
-    /// Waits of parked connections whose time was over.
+    /// Waits of blocked connections that timed out.
     TimedOut,
-    /// Waits of parked connections that were granted.
+    /// Waits of blocked connections that were granted.
     HandedOff,
-    /// Holds that their owner let go of.
+    /// Holds that their owner released.
     Released,
     /// `RLOCK.RENEW` commands that found a hold.
     Renewed,
-    /// Holds that their deadline ended.
+    /// Holds that expired.
     Expired,
     /// Holds that ended with their connection.
     Disconnected,
@@ -34,21 +34,27 @@ pub enum Metric {
     Evicted,
     /// Waits refused because they would have closed a cycle.
     Deadlocks,
-    /// Searches for a cycle that looked at too many holders and waiters.
+    /// Searches for a cycle that gave up after too many holders and waiters.
     DeadlockSearchesGivenUp,
     /// Microseconds that granted connections waited.
     WaitUsSum,
     /// Connections that waited and were granted.
     WaitUsCount,
-    /// Microseconds that holds lasted that ended.
+    /// Microseconds that ended holds lasted.
     HoldUsSum,
-    /// Holds that ended, of which it is known how long they lasted.
+    /// Ended holds whose duration is known.
     HoldUsCount,
+    /// Callers that got `-NOACKS`.
+    NoAcks,
+    /// Microseconds that grants waited for acknowledgements.
+    AcksUsSum,
+    /// Grants that replicas acknowledged.
+    AcksUsCount,
     /// Requests for a session that `rlock.max-sessions` refused.
     SessionsRefused,
 }
 
-const NAMES: [&str; 18] = [
+const NAMES: [&str; 21] = [
     "acquired",
     "reentered",
     "refused",
@@ -66,21 +72,43 @@ const NAMES: [&str; 18] = [
     "wait_us_count",
     "hold_us_sum",
     "hold_us_count",
+    "noacks",
+    "acks_us_sum",
+    "acks_us_count",
     "sessions_refused",
 ];
 
 static TOTALS: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];
 
-/// Upper bounds of waits and holds, in microseconds. Each bucket counts those that are above the
-/// bound before it; what is told counts the smaller ones too.
-const BOUNDS: [u64; 7] = [100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, u64::MAX];
+/// Upper bounds of waits and holds, in microseconds. Each bucket counts those above the bound
+/// before it; the reported numbers are cumulative.
+const BOUNDS: [u64; 17] = [
+    100,
+    200,
+    500,
+    1_000,
+    2_000,
+    5_000,
+    10_000,
+    20_000,
+    50_000,
+    100_000,
+    200_000,
+    500_000,
+    1_000_000,
+    2_000_000,
+    5_000_000,
+    10_000_000,
+    u64::MAX,
+];
 
 type Buckets = [AtomicU64; BOUNDS.len()];
 
 static WAITS: Buckets = [const { AtomicU64::new(0) }; BOUNDS.len()];
 static HOLDS: Buckets = [const { AtomicU64::new(0) }; BOUNDS.len()];
+static ACKS: Buckets = [const { AtomicU64::new(0) }; BOUNDS.len()];
 
-/// Counts.
+/// Adds to a counter.
 pub fn add(metric: Metric, count: usize) {
     if let Some(total) = TOTALS.get(metric as usize) {
         raise(total, u64::try_from(count).unwrap_or(u64::MAX));
@@ -106,20 +134,28 @@ pub fn count_hold(us: u64) {
     measure(&HOLDS, [Metric::HoldUsCount, Metric::HoldUsSum], us);
 }
 
-/// Counts what a parked connection was told.
+/// Counts the reply to a blocked connection.
 pub fn count_wake(wake: &Wake) {
+    if let Some(us) = wake.acks_us {
+        measure(&ACKS, [Metric::AcksUsCount, Metric::AcksUsSum], us);
+        // It was granted at once.
+        if wake.waited_us <= us {
+            return;
+        }
+    }
     match wake.reply {
         Reply::Granted { .. } => {
             add(Metric::HandedOff, 1);
             measure(&WAITS, [Metric::WaitUsCount, Metric::WaitUsSum], wake.waited_us);
         }
         Reply::NotNow { .. } => add(Metric::TimedOut, 1),
+        Reply::Refused(Refusal::NoAcks) => add(Metric::NoAcks, 1),
         Reply::Refused(Refusal::TooManySessions) => add(Metric::SessionsRefused, 1),
         _ => {}
     }
 }
 
-/// Counts what a decision of this primary did.
+/// Counts the effects of a decision of this primary.
 pub fn count(effects: &Effects<'_>, now: Now) {
     for event in &effects.events {
         match event {
@@ -128,7 +164,7 @@ pub fn count(effects: &Effects<'_>, now: Now) {
             Event::Expired => add(Metric::Expired, 1),
             Event::Forced => add(Metric::Forced, 1),
             Event::Disconnected => add(Metric::Disconnected, 1),
-            Event::Evicted | Event::Removed => {}
+            Event::Unconfirmed | Event::Evicted | Event::Removed => {}
         }
     }
     for change in &effects.changes {
@@ -155,16 +191,19 @@ pub fn register(ctx: &Ctx) {
 
 fn fields(tell: &mut dyn FnMut(&str, u64)) {
     let totals = state::with(|state| state.manager.totals());
-    for (name, now) in
-        [("waiters", totals.waiters), ("tickets", totals.tickets), ("sessions", totals.sessions)]
-    {
+    for (name, now) in [
+        ("waiters", totals.waiters),
+        ("tickets", totals.tickets),
+        ("sessions", totals.sessions),
+        ("acks_pending", totals.gated),
+    ] {
         tell(name, u64::try_from(now).unwrap_or(u64::MAX));
     }
     tell("locks", ffi::lock_count());
     for (name, total) in NAMES.iter().zip(&TOTALS) {
         tell(name, total.load(Relaxed));
     }
-    for (what, buckets) in [("wait", &WAITS), ("hold", &HOLDS)] {
+    for (what, buckets) in [("wait", &WAITS), ("hold", &HOLDS), ("acks", &ACKS)] {
         let mut sum: u64 = 0;
         for (bound, bucket) in BOUNDS.iter().zip(buckets) {
             let bound = if *bound == u64::MAX { "inf".into() } else { bound.to_string() };

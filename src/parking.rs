@@ -1,31 +1,30 @@
-//! Connections that are blocked: the server parks them for us, asks for their reply, and says when
-//! they leave.
+//! Blocked connections: the server keeps them blocked for us, asks for their reply, and reports
+//! when they depart.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use rlock_core::grammar::Access;
+use rlock_core::grammar::{Access, Arguments};
 use rlock_core::manager::{LockId, Manager, Parked, Wait, World, search};
 use rlock_core::slow::Outcome;
 use rlock_core::waits_for::{Search, Stand};
 use rlock_core::{
-    Acquire, ClientId, Input, Lock, Memory, Owner, Parking, Refusal, Reply, WaiterId, Wake,
+    Acquire, ClientId, Input, Lock, Memory, Owner, Parking, Refusal, Renew, Reply, WaiterId, Wake,
 };
 
 use crate::ffi::{self, Ctx, Name, Waiting};
 use crate::metrics::{self, Metric};
 use crate::{answers, executor, reply, settings, state, timers};
 
-/// The server's own time-out comes so much later than ours, in milliseconds: a net, should ours
-/// fail.
+/// How many milliseconds after ours the server's own timeout fires: a safety net, should ours fail.
 const NET_MS: u64 = 100;
 
 thread_local! {
-    /// Blocked connections that may have closed a cycle of waits, which nobody has looked for yet.
+    /// Blocked connections for which the search for a cycle is still to be done.
     static UNSEARCHED: RefCell<Vec<WaiterId>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Parks the caller, whom [`Reply::MustWait`] was told. What it is told at once instead, if it
+/// Blocks the caller after [`Reply::MustWait`]. Returns the reply to send at once instead, if it
 /// cannot wait.
 pub fn park<'a>(
     ctx: &Ctx,
@@ -42,45 +41,97 @@ pub fn park<'a>(
     let lock = LockId { db: ctx.selected_db(), key: name.bytes().into() };
     let (owner, user): (Owner, Rc<str>) = (ask.owner.into(), ctx.user_name().into());
     let wait = Wait { lock: &lock, owner: &owner, user: &user, stand: (&ask).into() };
-    // In a cluster a command is shown the keys of its own slot only: the search waits until it is
-    // over.
+    // In a cluster a command can open only keys of its own slot, so the search runs after it.
     if !ffi::is_cluster()
         && let Some(refusal) = deadlock(ctx, wait)
     {
         return Some(Reply::Refused(refusal));
     }
-    let waiter = state::with(|state| state.manager.next_waiter());
     let net_ms = if block_ms == 0 { 0 } else { block_ms.saturating_add(NET_MS) };
-    let Some(blocked) = ctx.block::<Park>(name, waiter.get(), net_ms) else {
+    let parked = Parked::new(ctx.client().map(ClientId::from), lock, owner, user, with_ttl);
+    let Some(parking) = block(ctx, name, parked, (block_ms > 0).then_some(block_ms), net_ms) else {
         return Some(Reply::NotNow { wait_ms });
     };
-    let client = ctx.client().map(ClientId::from);
-    let parked = Parked::new(client, lock, owner, user, with_ttl);
+    let stays = decide(ctx, name, Input::Park(ask, parking));
+    if matches!(stays, Some(Reply::MustWait { .. }))
+        && ffi::is_cluster()
+        && settings::detects_deadlocks()
+    {
+        search_soon(parking.waiter);
+    }
+    None
+}
+
+/// A request whose reply waits for acknowledgements.
+#[derive(Clone, Copy)]
+pub enum Asks<'a> {
+    /// `RLOCK.ACQUIRE`
+    Acquire(Acquire<'a>),
+    /// `RLOCK.RENEW`
+    Renew(Renew<'a>),
+}
+
+/// Blocks the caller after [`Reply::MustConfirm`]. Returns the reply to send at once instead, if it
+/// cannot be blocked.
+pub fn park_to_confirm(
+    ctx: &Ctx,
+    name: &Name<'_>,
+    asks: Asks<'_>,
+    said: &Arguments<'_>,
+) -> Option<Reply> {
+    if ctx.denies_blocking() {
+        return Some(Reply::Refused(Refusal::CannotConfirm));
+    }
+    let lock = LockId { db: ctx.selected_db(), key: name.bytes().into() };
+    let (owner, user): (Owner, Rc<str>) = (said.owner.into(), ctx.user_name().into());
+    let parked = Parked::new(ctx.client().map(ClientId::from), lock, owner, user, said.with_ttl);
+    let net_ms = settings::bounds().confirm_ms.saturating_add(NET_MS);
+    let ends_in = said.block_ms.filter(|ms| *ms > 0);
+    let Some(parking) = block(ctx, name, parked, ends_in, net_ms) else {
+        return Some(Reply::Refused(Refusal::CannotConfirm));
+    };
+    let input = match asks {
+        Asks::Acquire(ask) => Input::Park(ask, parking),
+        Asks::Renew(ask) => Input::ParkRenew(ask, parking),
+    };
+    decide(ctx, name, input);
+    None
+}
+
+/// Asks the server to block the caller.
+fn block(
+    ctx: &Ctx,
+    name: &Name<'_>,
+    parked: Parked,
+    ends_in_ms: Option<u64>,
+    net_ms: u64,
+) -> Option<Parking> {
+    let waiter = state::with(|state| state.manager.next_waiter());
+    let blocked = ctx.block::<Park>(name, waiter.get(), net_ms)?;
+    let client = parked.client;
     state::with(|state| {
         state.manager.park_begins(waiter, parked);
         state.blocked.insert(waiter, blocked);
     });
-    let ends_at = match block_ms {
-        0 => None,
-        ms => Some(state::now().after_ms(ms)),
-    };
-    let parking = Parking { waiter, client, ends_at };
-    let reply = match executor::decide(ctx, name, Input::Park(ask, parking)) {
-        Ok(Reply::MustWait { .. }) => {
-            if ffi::is_cluster() && settings::detects_deadlocks() {
-                search_soon(waiter);
-            }
-            return None;
-        }
+    Some(Parking { waiter, client, ends_at: ends_in_ms.map(|ms| state::now().after_ms(ms)) })
+}
+
+/// Lets the manager decide for a caller that is now blocked. Returns `MustWait` or `Pending` if it
+/// stays blocked; any other reply is sent later.
+fn decide(ctx: &Ctx, name: &Name<'_>, input: Input<'_>) -> Option<Reply> {
+    let (Input::Park(_, parking) | Input::ParkRenew(_, parking)) = input else { return None };
+    let reply = match executor::decide(ctx, name, input) {
+        Ok(reply @ (Reply::MustWait { .. } | Reply::Pending)) => return Some(reply),
         Ok(reply) => reply,
         Err(_) => Reply::Refused(Refusal::WrongType),
     };
-    // In between the lock became another one.
-    answers::tell_later(&Wake { waiter, reply, waited_us: 0 });
+    // The lock changed in between.
+    let waiter = parking.waiter;
+    answers::tell_later(&Wake { waiter, reply, waited_us: 0, acks_us: None });
     None
 }
 
-/// A connection ended. Its sessions, its wait, and a grant that it did not hear of, end with it.
+/// A connection closed. Its sessions, its wait, and a grant that it did not hear of, end with it.
 pub fn connection_ended(client: u64) {
     let now = state::now();
     state::with(|state| state.manager.connection_ended(ClientId::from(client), now));
@@ -94,9 +145,14 @@ impl Waiting for Park {
         let waiter = WaiterId::from(waiter);
         let parked = state::with(|state| state.manager.parked(waiter).cloned());
         let Some(parked) = parked else { return ctx.reply_null() };
-        // Without a reply of ours: CLIENT UNBLOCK, or the server's own time-out.
+        // Without a reply of ours: CLIENT UNBLOCK, or the server's own timeout.
         let told = parked.reply.clone().unwrap_or_else(|| {
             let now = state::now();
+            if state::with(|state| state.manager.is_gated(waiter)) {
+                left(waiter, Outcome::Unblocked);
+                metrics::add(Metric::NoAcks, 1);
+                return Reply::Refused(Refusal::NoAcks);
+            }
             let see = |lock: &Lock, memory: &Memory| lock.known_wait_of(memory, waiter, now);
             let wait_ms = Hands { ctx }.lock(&parked.lock, see);
             left(waiter, Outcome::Unblocked);
@@ -124,7 +180,7 @@ impl Waiting for Park {
     }
 }
 
-/// A blocked connection is not there to be granted, or to hear of its grant.
+/// The connection can no longer be granted the lock, or hear of its grant.
 fn left(waiter: WaiterId, by: Outcome) {
     let now = state::now();
     state::with(|state| {
@@ -134,7 +190,7 @@ fn left(waiter: WaiterId, by: Outcome) {
     timers::settle();
 }
 
-/// Refuses this wait in the next iteration of the server's loop, if it has closed a cycle.
+/// Refuses this wait in the next loop iteration, if it has closed a cycle.
 fn search_soon(waiter: WaiterId) {
     fn search(ctx: &Ctx) {
         for waiter in UNSEARCHED.take() {
@@ -149,7 +205,7 @@ fn search_soon(waiter: WaiterId) {
                 let now = state::now();
                 state::with(|state| state.manager.refuse(waiter, now));
                 let reply = Reply::Refused(refusal);
-                answers::tell(ctx, vec![Wake { waiter, reply, waited_us: 0 }]);
+                answers::tell(ctx, vec![Wake { waiter, reply, waited_us: 0, acks_us: None }]);
             }
         }
         timers::settle();

@@ -1,10 +1,11 @@
-//! Unlock messages for what happens to a lock outside of RLOCK's own commands: something takes its
-//! key from its name. Told in the next iteration of the server's loop, or before the next word
-//! about any lock.
+//! Events for keys that something other than RLOCK's own commands removed. They are published in
+//! the next loop iteration, or before the next event of any lock.
 
-use rlock_core::Event;
+use std::ffi::CString;
 
-use crate::ffi::{Ctx, Gate};
+use rlock_core::{Event, text};
+
+use crate::ffi::{Ctx, Gate, Name};
 use crate::gate;
 use crate::metrics::{self, Metric};
 use crate::state;
@@ -14,7 +15,7 @@ pub fn is_quiet() -> bool {
     state::with(|state| state.manager.is_quiet())
 }
 
-/// Publishes what left its name; not where its slot moves, and the lock with it.
+/// Publishes removed locks, except those that move with their slot.
 pub fn removed(ctx: &Ctx) {
     if is_quiet() {
         return;
@@ -37,4 +38,10 @@ pub fn removed(ctx: &Ctx) {
             _ => {}
         }
     }
+}
+
+/// Publishes that a ticket has its turn: the event has its owner's name, escaped.
+pub fn turn(ctx: &Ctx, name: &Name<'_>, owner: &[u8]) {
+    let event = format!("rlock.turn:{}", text::escaped(owner));
+    ctx.notify(&CString::new(event).unwrap_or_default(), name);
 }

@@ -1,10 +1,10 @@
-//! What the caller of `RLOCK.ACQUIRE` is told.
+//! The reply to `RLOCK.ACQUIRE`.
 
 use rlock_core::Reply;
 
 use crate::ffi::Ctx;
 
-/// Replies to `RLOCK.ACQUIRE`, at once or when a parked connection's wait is over.
+/// Replies to `RLOCK.ACQUIRE`, at once or when a blocked connection's wait ends.
 pub fn to_acquire(ctx: &Ctx, reply: &Reply, with_ttl: bool, key: &[u8], owner: &[u8]) {
     if let Reply::Refused(refusal) = reply {
         return ctx.reply_error(&refusal.line(key, owner));
@@ -21,7 +21,12 @@ pub fn to_acquire(ctx: &Ctx, reply: &Reply, with_ttl: bool, key: &[u8], owner: &
             ctx.reply_null();
             *wait_ms
         }
-        Reply::Count(_) | Reply::Refused(_) => {
+        // A renewal that was blocked.
+        Reply::Count(count) => {
+            ctx.reply_integer(count.cast_signed());
+            None
+        }
+        Reply::Refused(_) | Reply::MustConfirm | Reply::Pending => {
             ctx.reply_null();
             None
         }

@@ -1,5 +1,5 @@
-//! The module's settings: `CONFIG SET`, `redis.conf`, module arguments; and the server's own
-//! settings that a user of locks is warned of.
+//! The module's settings (`CONFIG SET`, `redis.conf`, module arguments), and warnings about
+//! settings of the server that endanger locks.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
@@ -9,7 +9,7 @@ use redis_module::configuration::{
     ConfigurationFlags, register_bool_configuration, register_i64_configuration,
 };
 use rlock_core::LeaseMs;
-use rlock_core::grammar::Limits;
+use rlock_core::grammar::{self, Limits};
 use rlock_core::manager::Bounds;
 use rlock_core::slow::Slow;
 use rlock_core::text::quoted;
@@ -33,6 +33,9 @@ static MAX_WAITERS: AtomicI64 = AtomicI64::new(0);
 static MAX_TICKETS: AtomicI64 = AtomicI64::new(0);
 static MAX_SESSIONS: AtomicI64 = AtomicI64::new(0);
 static DETECTS_DEADLOCKS: AtomicBool = AtomicBool::new(true);
+static ACKS: AtomicI64 = AtomicI64::new(0);
+static ACKS_TIMEOUT_MS: AtomicI64 = AtomicI64::new(0);
+static GRACE_MS: AtomicI64 = AtomicI64::new(0);
 static SLOW_WAIT_MS: AtomicI64 = AtomicI64::new(0);
 static SLOW_HOLD_MS: AtomicI64 = AtomicI64::new(0);
 static SLOWLOG_MAX_LEN: AtomicI64 = AtomicI64::new(0);
@@ -67,7 +70,7 @@ static SETTINGS: &[Setting] = &[
         max: DEPTH_MAX,
         unit: " levels",
     },
-    // A blocked client of a module costs the server about 35 KB.
+    // The server needs about 35 KB for each client that a module blocks.
     Setting {
         name: "max-waiters",
         value: &MAX_WAITERS,
@@ -84,7 +87,7 @@ static SETTINGS: &[Setting] = &[
         max: 100_000_000,
         unit: " tickets",
     },
-    // Each is renewed every third of its lease.
+    // The server renews each of them every third of its lease.
     Setting {
         name: "max-sessions",
         value: &MAX_SESSIONS,
@@ -93,7 +96,33 @@ static SETTINGS: &[Setting] = &[
         max: 1_000_000,
         unit: " holds",
     },
-    // Negative: no wait, or no hold, is noted.
+    // Replicas that must acknowledge each grant and renewal, even if the request asks for fewer.
+    Setting {
+        name: "acks",
+        value: &ACKS,
+        default: 0,
+        min: 0,
+        max: grammar::ACKS_MAX.cast_signed(),
+        unit: " replicas",
+    },
+    Setting {
+        name: "acks-timeout-ms",
+        value: &ACKS_TIMEOUT_MS,
+        default: 2000,
+        min: 1,
+        max: LEASE_MS_MAX,
+        unit: " milliseconds",
+    },
+    // After a start or a promotion, nothing is granted for this long.
+    Setting {
+        name: "grace-ms",
+        value: &GRACE_MS,
+        default: 0,
+        min: 0,
+        max: LEASE_MS_MAX,
+        unit: " milliseconds",
+    },
+    // Negative: waits, or holds, are not logged.
     Setting {
         name: "slow-wait-ms",
         value: &SLOW_WAIT_MS,
@@ -121,11 +150,11 @@ static SETTINGS: &[Setting] = &[
     },
 ];
 
-/// Reads module arguments, pairs of name and value in any order. Must come before anything is
-/// registered, because a load that fails later leaves the server with dangling callbacks.
+/// Reads the module's arguments: pairs of name and value, in any order. Must run before anything is
+/// registered, because a load that fails later leaves dangling callbacks in the server.
 ///
 /// # Errors
-/// The argument, and what it should be.
+/// Names the argument and its valid values.
 pub fn read(arguments: &[&[u8]]) -> Result<(), String> {
     for setting in SETTINGS {
         setting.value.store(setting.default, Relaxed);
@@ -177,7 +206,7 @@ fn read_detection(value: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes the settings known to the server, with what [`read`] read as their defaults.
+/// Registers the settings with the server. The values that [`read`] found are their defaults.
 ///
 /// # Errors
 /// A setting in the configuration file is out of its range.
@@ -205,7 +234,7 @@ pub fn register(ctx: &Ctx) -> Result<(), String> {
     ctx.load_settings()
 }
 
-/// The bounds of what this server keeps, as configured now.
+/// The configured bounds of what this server keeps.
 pub fn bounds() -> Bounds {
     let count = |setting: &AtomicI64| usize::try_from(setting.load(Relaxed)).unwrap_or(0);
     Bounds {
@@ -213,6 +242,8 @@ pub fn bounds() -> Bounds {
         max_waiters: count(&MAX_WAITERS),
         max_tickets: count(&MAX_TICKETS),
         max_sessions: count(&MAX_SESSIONS),
+        confirm_ms: u64::try_from(ACKS_TIMEOUT_MS.load(Relaxed)).unwrap_or(0),
+        grace_ms: u64::try_from(GRACE_MS.load(Relaxed)).unwrap_or(0),
         slow: Slow {
             wait_ms: u64::try_from(SLOW_WAIT_MS.load(Relaxed)).ok(),
             hold_ms: u64::try_from(SLOW_HOLD_MS.load(Relaxed)).ok(),
@@ -226,7 +257,7 @@ pub fn detects_deadlocks() -> bool {
     DETECTS_DEADLOCKS.load(Relaxed)
 }
 
-/// The bounds of arguments, as configured now.
+/// The configured bounds of arguments.
 pub fn limits() -> Limits {
     let lease = |setting: &AtomicI64| {
         u64::try_from(setting.load(Relaxed)).ok().and_then(LeaseMs::new).unwrap_or(LeaseMs::MAX)
@@ -235,6 +266,7 @@ pub fn limits() -> Limits {
         default_lease: lease(&DEFAULT_LEASE_MS),
         max_lease: lease(&MAX_LEASE_MS),
         max_depth: max_depth(),
+        acks: u8::try_from(ACKS.load(Relaxed)).unwrap_or(0),
     }
 }
 
@@ -242,11 +274,11 @@ fn max_depth() -> u16 {
     u16::try_from(MAX_DEPTH.load(Relaxed)).unwrap_or(u16::MAX)
 }
 
-/// The servers that every test of this version was run on.
+/// The servers on which every test of this version was run.
 const TESTED: [(&str, &[&str]); 2] =
     [("Redis", &["7.0", "7.2", "7.4", "8.0"]), ("Valkey", &["7.2", "8.0", "8.1", "9.1"])];
 
-/// Says so in the log where the server is one that nobody has tried the module on.
+/// Logs a warning if the module was not tested on this server.
 pub fn warn_of_unknown_server(ctx: &Ctx) {
     let valkey = ctx.server_field(c"valkey_version");
     let is_valkey = valkey.is_some();
@@ -259,19 +291,19 @@ pub fn warn_of_unknown_server(ctx: &Ctx) {
     if !is_known {
         let known = known.join(", ");
         ctx.warn(&format!(
-            "rlock: {name} {version} is not one of the servers that this version was tested on: \
-             {name} {known}"
+            "rlock: this version was not tested on {name} {version}; it was tested on {name} \
+             {known}"
         ));
     }
 }
 
 thread_local! {
-    /// What was warned of when the server's settings were looked at last.
+    /// The warnings found by the previous check of the server's settings.
     static BEFORE: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Warns of settings of the server under which locks are lost: at load, and when one of them
-/// changed.
+/// Logs a warning for each setting of the server that can lose locks: at load, and when one of
+/// them changes.
 pub fn warn_of_server_settings(ctx: &Ctx) {
     let warnings = warnings(ctx);
     let before = BEFORE.replace(warnings.clone());
@@ -282,25 +314,26 @@ pub fn warn_of_server_settings(ctx: &Ctx) {
 
 fn warnings(ctx: &Ctx) -> Vec<String> {
     let mut warnings = Vec::new();
-    // Where an administrator has renamed CONFIG, nothing is known and nothing is said.
+    // If CONFIG is renamed, the settings are unknown and there is no warning.
     let policy = server_setting(ctx, "maxmemory-policy");
     if let Some(policy) = policy.filter(|policy| policy != "noeviction") {
         warnings.push(format!(
-            "rlock: maxmemory-policy is {policy}: an evicted lock is a lost lock, use noeviction"
+            "rlock: maxmemory-policy is {policy}: evicting a lock breaks its promise; use \
+             noeviction"
         ));
     }
     if let Some(timeout) = server_setting(ctx, "timeout").filter(|timeout| timeout != "0") {
         warnings.push(format!(
-            "rlock: timeout is {timeout} s: the server closes idle connections, and with them \
-             their sessions, use 0"
+            "rlock: timeout is {timeout} s: the server closes idle connections, which ends their \
+             sessions; use 0"
         ));
     }
     let max_clients = server_setting(ctx, "maxclients").and_then(|max| max.parse::<usize>().ok());
     let max_waiters = bounds().max_waiters;
     if let Some(max_clients) = max_clients.filter(|max_clients| max_waiters > max_clients / 2) {
         warnings.push(format!(
-            "rlock: rlock.max-waiters is {max_waiters} connections, more than half of maxclients, \
-             which is {max_clients}: waiters may leave no connection for those who hold"
+            "rlock: rlock.max-waiters is {max_waiters}, more than half of maxclients, which is \
+             {max_clients}: waiters may use up the connections that holders need"
         ));
     }
     warnings

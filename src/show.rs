@@ -1,8 +1,8 @@
-//! What an operator sees: how a lock is held and who waits for it.
+//! What an operator sees: holders, waiters, queues and the slow log.
 
 use rlock_core::grammar::{self, Command, commands};
 use rlock_core::manager::SlowEntry;
-use rlock_core::{ClientId, Kind, Mode};
+use rlock_core::{ClientId, Confirmation, Kind, Mode};
 
 use crate::call::{Call, Serve};
 use crate::ffi::Ctx;
@@ -50,6 +50,8 @@ impl Serve for Describe {
             for (token, row) in &mut holders {
                 let session = memory.and_then(|memory| memory.sessions.get(*token));
                 row.push(("session", number(session.map_or(0, |session| session.client.get()))));
+                let acks = memory.map_or(Confirmation::None, |memory| memory.confirmation(*token));
+                row.push(("acks", Field::Word(acks.word())));
             }
             let Some(queue) = memory.map(|memory| &memory.queue) else { return (0, Vec::new()) };
             let rows = queue.iter().take(call.said.count).map(|(entry, has_turn)| {
@@ -79,7 +81,7 @@ impl Serve for Describe {
         ctx.reply_integer(i64::try_from(len).unwrap_or(i64::MAX));
         ctx.reply_bytes(b"waiters");
         reply_rows(ctx, waiters);
-        // Behind what 0.1.0 had: RESP2 clients read by place.
+        // After the fields of 0.1.0: RESP2 clients read by position.
         ctx.reply_bytes(b"holder-count");
         ctx.reply_integer(i64::try_from(count).unwrap_or(i64::MAX));
         Ok(())

@@ -1,4 +1,4 @@
-//! What this server remembers outside of keys. Used from the server's main thread only.
+//! What this server remembers outside keys. Only the server's main thread uses it.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -11,9 +11,9 @@ use crate::ffi::{self, Blocked};
 /// The memory of one server process.
 #[derive(Default)]
 pub struct State {
-    /// Who waits, whose hold is tied to a connection, what comes due: the judgement.
+    /// The lock manager.
     pub manager: Manager,
-    /// The server's handles of blocked connections that were not answered yet.
+    /// The server's handles of blocked connections without a reply.
     pub blocked: HashMap<WaiterId, Blocked, foldhash::fast::RandomState>,
     /// The lock that the module itself removes from its name, by [`crate::ffi::Key::address`]; 0
     /// for none.
@@ -26,7 +26,7 @@ thread_local! {
     static STATE: RefCell<State> = RefCell::default();
 }
 
-/// Sees the state, or changes it. `work` may not call the server, which could call back to here.
+/// Accesses the state. `work` must not call the server, which could call back.
 pub fn with<T>(work: impl FnOnce(&mut State) -> T) -> T {
     STATE.with_borrow_mut(work)
 }

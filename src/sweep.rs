@@ -1,4 +1,4 @@
-//! What the module does by itself, in portions: the manager says what comes next.
+//! What the module does by itself, in portions: the manager chooses the next task.
 
 use std::time::Instant;
 

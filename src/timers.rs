@@ -1,5 +1,5 @@
-//! When the module acts by itself: one timer of the kernel's for the next deadline, and one of the
-//! server's, which has a context that may write.
+//! When the module acts by itself: a kernel timer for the next deadline, and a timer of the server,
+//! whose context may write.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -18,26 +18,25 @@ use rustix::time::{
 use crate::ffi::{self, Ctx};
 use crate::state;
 
-/// The module works so long in one callback; the rest is done in the next iteration of the server's
-/// loop.
+/// How long the module works in one callback; the rest is done in the next loop iteration.
 pub const PORTION: Duration = Duration::from_millis(2);
 
-/// While nothing may be written, whether it may be is asked so often, in milliseconds.
+/// While nothing may be written, how often to check the gate, in milliseconds.
 const RETRY_MS: u64 = 50;
 
 /// What is called when something is due: the sweep.
 static SWEEP: OnceLock<fn(&Ctx)> = OnceLock::new();
-/// A sweep is on its way.
+/// A sweep is scheduled.
 static IS_COMING: AtomicBool = AtomicBool::new(false);
-/// A later sweep is, that sees whether the gate is open.
+/// A later sweep is scheduled, which checks the gate.
 static IS_RETRYING: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     static ALARM: RefCell<Option<Alarm>> = const { RefCell::new(None) };
 }
 
-/// The kernel's timer, on the clock that deadlines are of. The server's own timers sleep in whole
-/// milliseconds from now: a grant came 0.8 ms after its deadline, and comes 0.3 ms after it now.
+/// The kernel's timer, on the clock of the deadlines. The server's own timers sleep in whole
+/// milliseconds from now: with them a grant came 0.8 ms after its deadline, now 0.3 ms.
 struct Alarm {
     timer: File,
     set_to: Option<EpochMs>,
@@ -50,8 +49,8 @@ impl Alarm {
         Ok(Self { timer, set_to: None })
     }
 
-    /// Rings at this moment, or earlier: one that is set to an earlier moment already is left, and
-    /// set anew when it rings. A hand-over would set it twice otherwise, each a system call.
+    /// Fires at this moment, or earlier: if it is already set to an earlier moment, that stays, and
+    /// it is re-armed when it fires. A hand-over would otherwise cost two system calls.
     fn set(&mut self, at: EpochMs) {
         if self.set_to.is_some_and(|set_to| set_to <= at) {
             return;
@@ -61,7 +60,7 @@ impl Alarm {
         let at_time =
             Timespec { tv_sec: ms / 1000, tv_nsec: (ms % 1000).saturating_mul(1_000_000) };
         let once = Itimerspec { it_interval: Timespec::default(), it_value: at_time };
-        // Setting a valid timer to a valid moment cannot fail.
+        // Re-arming a valid timer cannot fail.
         if timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &once).is_ok() {
             self.set_to = Some(at);
         }
@@ -86,7 +85,7 @@ pub fn begin(sweep: fn(&Ctx)) -> Result<(), String> {
     })
 }
 
-/// It is time. Only a server's timer has a context that may write.
+/// The alarm fired. Only a timer of the server has a context that may write.
 fn ring() {
     let is_due = ALARM.with_borrow_mut(|alarm| {
         let mut times = [0; 8];
@@ -101,13 +100,12 @@ fn ring() {
     }
 }
 
-/// Sets the timers to what the manager wants to be asked next. To be called after whatever may have
-/// changed that.
+/// Sets the timers for the manager's next task. Call this after anything that may change it.
 pub fn settle() {
     set(state::with(|state| state.manager.next_call()));
 }
 
-/// Sets the timers to what the manager said it wants to be asked next.
+/// Sets the timers for the manager's next task.
 pub fn set(next: Next) {
     if next == Next::default() {
         return;
@@ -122,8 +120,8 @@ pub fn set(next: Next) {
     }
 }
 
-/// Sweeps in this iteration of the server's loop or the next: where this is called, nothing may be
-/// written.
+/// Schedules a sweep in this loop iteration or the next: nothing may be written where this is
+/// called.
 fn soon() {
     fn fire(ctx: &Ctx) {
         IS_COMING.store(false, Relaxed);

@@ -1,4 +1,4 @@
-//! What changed in a lock, and what the world is told about it.
+//! What changed in a lock, and the events that report it.
 
 use std::borrow::Cow;
 
@@ -9,38 +9,38 @@ use crate::{EpochMs, Mode, Token};
 /// One change of a lock. Absolute and complete: replaying it reads no clock and decides nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change<'a> {
-    /// A new hold at depth 1. Whatever cannot stand beside it is gone.
+    /// A new hold at depth 1. Holds that conflict with it are removed.
     Granted {
-        /// Who holds.
+        /// The owner.
         #[serde(borrow, serialize_with = "as_bytes")]
         owner: Cow<'a, [u8]>,
-        /// How.
+        /// The mode.
         mode: Mode,
         /// Its fencing token.
         token: Token,
-        /// When it is over.
+        /// When it expires.
         deadline: EpochMs,
     },
-    /// The hold with this token has this depth and this deadline from here on.
+    /// The hold with this token now has this depth and this deadline.
     Held {
         /// Which hold.
         token: Token,
-        /// Levels entered, from 1.
+        /// Its depth, from 1.
         depth: u16,
-        /// When it is over.
+        /// When it expires.
         deadline: EpochMs,
     },
-    /// The hold with this token is over.
+    /// The hold with this token ended.
     Ended {
         /// Which hold.
         token: Token,
-        /// By what.
+        /// The cause.
         by: End,
     },
 }
 
-/// As one run of bytes, which is written at once; serde knows a slice as a sequence of numbers. In
-/// the format both look the same.
+/// Serializes as one run of bytes, which is faster than serde's sequence of numbers. In the format
+/// both look the same.
 pub(crate) fn as_bytes<S: Serializer>(owner: &[u8], to: S) -> Result<S::Ok, S::Error> {
     to.serialize_bytes(owner)
 }
@@ -48,36 +48,40 @@ pub(crate) fn as_bytes<S: Serializer>(owner: &[u8], to: S) -> Result<S::Ok, S::E
 /// What ended a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum End {
-    /// Its owner let go of the last level.
+    /// Its owner released the last level.
     Released,
-    /// Its deadline came.
+    /// Its deadline passed.
     Expired,
     /// An operator's `RLOCK.FORCE`.
     Forced,
-    /// The connection that it was tied to ended, or did not live to hear of its grant.
+    /// The connection to which it was tied closed, or closed before it heard of the grant.
     Disconnected,
+    /// Too few replicas acknowledged it, so nobody was told of it.
+    Unconfirmed,
 }
 
-/// What subscribers to keyspace notifications are told.
+/// A keyspace notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A new hold.
     Acquired,
-    /// An owner's READ got WRITE on top.
+    /// An owner's READ was upgraded.
     Upgraded,
-    /// The owner let go.
+    /// The owner released it.
     Released,
-    /// The owner let go of WRITE and keeps READ.
+    /// The owner released WRITE and keeps READ.
     Downgraded,
-    /// The deadline came.
+    /// It expired.
     Expired,
     /// Ended by an operator.
     Forced,
-    /// Its connection ended.
+    /// Its connection closed.
     Disconnected,
+    /// Too few replicas acknowledged it, so nobody was told of it.
+    Unconfirmed,
     /// The server evicted the key.
     Evicted,
-    /// Something else took the key from its name.
+    /// Something else removed the key from its name.
     Removed,
 }
 
@@ -92,6 +96,7 @@ impl Event {
             Self::Expired => c"rlock.expired",
             Self::Forced => c"rlock.forced",
             Self::Disconnected => c"rlock.disconnected",
+            Self::Unconfirmed => c"rlock.unconfirmed",
             Self::Evicted => c"rlock.evicted",
             Self::Removed => c"rlock.removed",
         }

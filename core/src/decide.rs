@@ -2,6 +2,9 @@
 
 use std::borrow::Cow;
 
+use smallvec::SmallVec;
+
+use crate::gated::Told;
 use crate::input::{
     Acquire, Effects, Input, Levels, Moment, Parking, Patience, Release, Renew, Reply, Wake,
 };
@@ -12,9 +15,9 @@ use crate::way::{Wish, is_behind, is_reached};
 use crate::{Change, End, EpochMs, Hold, LeaseMs, Lock, Memory, Mode, Now, Token, WaiterId};
 
 impl Lock {
-    /// Decides what `input` does at this moment and does it; what the world must be told is noted
-    /// in `effects`, where nothing is yet. What is over ends first, so that nothing is decided by
-    /// it; and whoever can enter afterwards has entered when this returns.
+    /// Decides what `input` does now, and does it. What others must be told goes to `effects`,
+    /// which must be empty. What has expired ends first, so that it decides nothing; and whoever
+    /// can enter afterwards has entered when this returns.
     pub fn apply<'a>(
         &mut self,
         memory: &mut Memory,
@@ -23,15 +26,21 @@ impl Lock {
         effects: &mut Effects<'a>,
     ) {
         memory.unfinished = None;
+        let grace_is_over = memory.grace.is_some() && moment.grace.is_none();
+        memory.grace = moment.grace;
         if let Input::Deny(waiter) = input {
             memory.leave(waiter);
         }
         self.catch_up(memory, moment, input.is_by_itself(), effects);
+        if grace_is_over {
+            self.reenter_parked(memory, moment, effects);
+        }
         let has_caught_up = !effects.changes.is_empty();
         effects.reply = match input {
-            Input::Acquire(ask) => self.acquire(ask, memory, moment, effects),
-            Input::Park(ask, Parking { waiter, client, ends_at }) => {
-                let reply = self.acquire(ask, memory, moment, effects);
+            Input::Acquire(ask) => self.acquire(ask, None, memory, moment, effects),
+            Input::Park(ask, parking) => {
+                let reply = self.acquire(ask, Some(parking), memory, moment, effects);
+                let Parking { waiter, client, ends_at } = parking;
                 if let Reply::MustWait { .. } = reply {
                     let ticket = memory.queue.ticket_of(ask.owner);
                     let mut entry = Entry::new(&ask, Kind::Blocked(waiter), ends_at, moment.now);
@@ -41,7 +50,10 @@ impl Lock {
                 reply
             }
             Input::Release(ask) => self.release(ask, memory, moment, effects),
-            Input::Renew(ask) => self.renew(ask, memory, moment.now, effects),
+            Input::Renew(ask) => self.renew(ask, None, memory, moment, effects),
+            Input::ParkRenew(ask, parking) => {
+                self.renew(ask, Some(parking), memory, moment, effects)
+            }
             Input::Cancel(owner) => self.cancel(owner, memory, moment, effects),
             Input::Force(mode) => self.force(mode, memory, moment, effects),
             Input::Changed => {
@@ -60,6 +72,7 @@ impl Lock {
     fn acquire<'a>(
         &mut self,
         ask: Acquire<'a>,
+        parking: Option<Parking>,
         memory: &mut Memory,
         moment: &mut Moment<'_>,
         effects: &mut Effects<'a>,
@@ -74,7 +87,7 @@ impl Lock {
                 None => self.not_held(ask.owner, Some(ask.mode), None),
             };
         }
-        if held.is_none()
+        if (held.is_none() || memory.grace.is_some())
             && let Err(reply) = self.may_begin(&ask, memory, moment)
         {
             return reply;
@@ -82,23 +95,44 @@ impl Lock {
         if ask.session.is_some() && !memory.may_tie(held, moment) {
             return Reply::Refused(Refusal::TooManySessions);
         }
+        let acks = memory.acks_for(ask.acks, held);
+        if acks > 0 {
+            let told = Told { acks, held, parking };
+            return self.acquire_gated(ask, told, memory, moment, effects);
+        }
         let (owner, session) = (Cow::Borrowed(ask.owner), ask.session);
         let reply = match held {
             Some(hold) => self.enter_again(ask.depth, ask.lease, hold, moment, effects),
             None => self.enter(owner, ask.mode, ask.lease, moment, effects),
         };
-        if let Reply::Granted { token, .. } = reply {
-            memory.confirm(token);
+        let Reply::Granted { token, .. } = reply else { return reply };
+        if let Some(Parking { waiter, .. }) = parking {
+            // The lock became another one since it was told to wait. It is parked, and hears later.
+            let (depth, _) = self.levels(token, moment.now);
+            memory.remember_grant(waiter, token, depth > present);
             if let Some(client) = session {
-                memory.sessions.tie(token, client, ask.lease, moment.now);
+                memory.sessions.tie_untold(token, waiter, client, ask.lease, moment.now);
             }
             self.granted(ask.owner, memory, moment, effects);
+            return reply;
+        }
+        memory.confirm(token);
+        if let Some(client) = session {
+            memory.sessions.tie(token, client, ask.lease, moment.now);
+        }
+        let tied = memory.sessions.get(token).copied();
+        self.granted(ask.owner, memory, moment, effects);
+        // Those that entered with it asked before: it has the tie all the same.
+        if let Some(client) = session
+            && memory.sessions.get(token).copied() != tied
+        {
+            memory.sessions.tie(token, client, ask.lease, moment.now);
         }
         reply
     }
 
-    /// A new hold may begin; else the answer to the one who asked for it, which has its place by
-    /// then.
+    /// Whether a new hold may begin. Otherwise the reply to the caller, which has its place in the
+    /// queue by then.
     fn may_begin(
         &self,
         ask: &Acquire<'_>,
@@ -113,19 +147,22 @@ impl Lock {
         let wish = Wish::from(ask);
         let ticket = memory.queue.ticket_of(ask.owner);
         let turn = ticket.filter(|place| memory.queue.has_turn(*place));
-        // Without QUEUE and BLOCK a ticket counts only when it has its turn.
+        // Without QUEUE and BLOCK a ticket counts only if it has its turn.
         let place = if ask.patience == Patience::None { turn } else { ticket };
         let owns_write = self.holders.hold(ask.owner, Mode::Write).is_some();
-        if owns_write
+        let may_enter = owns_write
             || self.in_the_way(wish).is_none()
                 && is_reached(memory, ask.mode, is_upgrade, place)
-                && self.has_room(memory, wish, turn)
-        {
+                && self.has_room(memory, wish, turn);
+        if may_enter && memory.grace.is_none() {
             return Ok(());
         }
         let is_second = is_upgrade && self.is_upgraded_by_another(ask.owner, memory);
         let is_behind = is_second || is_behind(memory, is_upgrade, ticket);
-        let wait_ms = self.known_wait(memory, wish, is_behind, moment.now);
+        let wait_ms = match memory.grace {
+            Some(grace) if may_enter => Some(grace.wait_from(moment.now)),
+            _ => self.known_wait(memory, wish, is_behind, moment.now),
+        };
         if ask.patience != Patience::None
             && ticket.is_none()
             && ask.max_queue.is_some_and(|max| memory.queue.len() >= max)
@@ -153,7 +190,7 @@ impl Lock {
         }
     }
 
-    /// Another reader already waits for everybody else to leave: it stands in front.
+    /// Whether another reader already waits in front to upgrade.
     fn is_upgraded_by_another(&self, owner: &[u8], memory: &Memory) -> bool {
         memory.queue.foremost().any(|entry| {
             let other = entry.owner.as_bytes();
@@ -162,7 +199,8 @@ impl Lock {
         })
     }
 
-    /// Takes a place: that of the owner's ticket, or the front for an upgrade, or the end.
+    /// Takes a place in the queue: that of the owner's ticket, the front for an upgrade, or the
+    /// end.
     fn stand(
         &self,
         memory: &mut Memory,
@@ -195,7 +233,7 @@ impl Lock {
         }
     }
 
-    /// A new hold.
+    /// Begins a new hold.
     pub(crate) fn enter<'a>(
         &mut self,
         owner: Cow<'a, [u8]>,
@@ -212,7 +250,7 @@ impl Lock {
         Reply::Granted { token, left_ms: deadline.left_at(moment.now) }
     }
 
-    /// One level more, or the depth that was asked for; the deadline is only ever extended.
+    /// Adds a level, or goes to the requested depth; the deadline is only ever extended.
     pub(crate) fn enter_again(
         &mut self,
         asked: Option<u16>,
@@ -249,15 +287,17 @@ impl Lock {
                 _ => self.not_held(ask.owner, ask.mode, ask.token),
             };
         };
-        if left == 0 {
+        // Nobody was told of it, so releasing it ends all levels.
+        if left == 0 || memory.untold(hold.token).is_some() {
             self.end(hold.token, End::Released, memory, moment, effects);
         } else {
             self.hold_on(hold, left, hold.deadline, effects);
         }
+        let left = self.holders.by_token(hold.token).map_or(0, |(_, hold)| hold.depth);
         Reply::Count(left.into())
     }
 
-    /// The hold that is meant, and the depth that a release leaves of it.
+    /// The hold that a release means, and its remaining depth.
     pub(crate) fn left_by(&self, ask: &Release<'_>) -> Option<(Hold, u16)> {
         let asked = |mode: &Mode| ask.mode.is_none_or(|only| only == *mode);
         let hold = [Mode::Write, Mode::Read]
@@ -276,31 +316,46 @@ impl Lock {
     fn renew(
         &mut self,
         ask: Renew<'_>,
+        parking: Option<Parking>,
         memory: &mut Memory,
-        now: Now,
+        moment: &Moment<'_>,
         effects: &mut Effects<'_>,
     ) -> Reply {
         let asked = |mode: &Mode| ask.mode.is_none_or(|only| only == *mode);
-        let mut is_held = false;
-        for mode in [Mode::Write, Mode::Read].into_iter().filter(asked) {
-            let hold = self.holders.hold(ask.owner, mode).copied();
-            if let Some(hold) = hold
-                && ask.token.is_none_or(|token| token == hold.token)
-            {
-                is_held = true;
-                memory.confirm(hold.token);
-                let (token, depth) = (hold.token, hold.depth);
-                let deadline = hold.deadline.max(now.after(ask.lease));
-                self.record(Change::Held { token, depth, deadline }, effects);
+        let holds: SmallVec<[Hold; 2]> = [Mode::Write, Mode::Read]
+            .into_iter()
+            .filter(asked)
+            .filter_map(|mode| self.holders.hold(ask.owner, mode).copied())
+            .filter(|hold| ask.token.is_none_or(|token| token == hold.token))
+            .collect();
+        let Some(first) = holds.first().copied() else {
+            return self.not_held(ask.owner, ask.mode, ask.token);
+        };
+        let acks = holds.iter().map(|hold| memory.acks_for(ask.acks, Some(*hold))).max();
+        let acks = acks.unwrap_or(0);
+        if acks > 0 && parking.is_none() {
+            return Reply::MustConfirm;
+        }
+        for hold in holds {
+            let Hold { token, depth, .. } = hold;
+            let deadline = hold.deadline.max(moment.now.after(ask.lease));
+            self.record(Change::Held { token, depth, deadline }, effects);
+            if acks == 0 {
+                memory.confirm(token);
             }
         }
-        if is_held { Reply::Count(1) } else { self.not_held(ask.owner, ask.mode, ask.token) }
+        if let (Some(Parking { waiter, .. }), 1..) = (parking, acks) {
+            let deadline = first.deadline.max(moment.now.after(ask.lease));
+            memory.gate_renewal(waiter, first.token, acks, deadline, moment);
+            return Reply::Pending;
+        }
+        Reply::Count(1)
     }
 
-    /// Gives up whatever this owner waits for: its ticket, and the waits of its blocked
-    /// connections, which are told so.
+    /// Ends all waits of this owner: its ticket, and those of its blocked connections, which get a
+    /// reply.
     fn cancel(
-        &self,
+        &mut self,
         owner: &[u8],
         memory: &mut Memory,
         moment: &Moment<'_>,
@@ -317,6 +372,13 @@ impl Lock {
             }
             count = count.saturating_add(1);
         }
+        for mode in [Mode::Write, Mode::Read] {
+            let token = self.holders.hold(owner, mode).map(|hold| hold.token);
+            if token.is_some_and(|token| memory.give_up_turn(token)) {
+                count = count.saturating_add(1);
+            }
+        }
+        self.take_back(memory, moment, effects);
         Reply::Count(count)
     }
 
@@ -365,14 +427,15 @@ impl Lock {
             memory.note(moment.slow.hold(owner, mode, token.age_ms(until), by.into()));
         }
         self.record(Change::Ended { token, by }, effects);
-        if by == End::Released {
+        effects.wakes.extend(memory.end_acks(token, by, moment.now));
+        if matches!(by, End::Released | End::Unconfirmed) {
             memory.sessions.untie(token);
         } else {
             effects.lost.extend(memory.lose(token));
         }
     }
 
-    /// Nothing is recorded that changes nothing.
+    /// A change that changes nothing is not recorded.
     pub(crate) fn hold_on(
         &mut self,
         hold: Hold,
@@ -386,7 +449,7 @@ impl Lock {
     }
 
     fn not_held(&self, owner: &[u8], mode: Option<Mode>, token: Option<Token>) -> Reply {
-        // The one that was meant: with the same token, else of the same mode, else WRITE.
+        // The hold to name: the one with this token, else of this mode, else WRITE.
         let own = [Mode::Write, Mode::Read]
             .into_iter()
             .filter_map(|held| self.holders.hold(owner, held).map(|hold| (held, hold.token)))
@@ -405,20 +468,21 @@ impl Lock {
 }
 
 impl Memory {
-    /// One more hold may be tied to a connection; one that is tied may be tied anew.
+    /// Whether another hold may be tied to a connection; a tied one may be tied again.
     pub(crate) fn may_tie(&self, held: Option<Hold>, moment: &Moment<'_>) -> bool {
-        self.sessions.len() < moment.sessions_max
+        self.session_count() < moment.sessions_max
             || held.is_some_and(|hold| self.sessions.get(hold.token).is_some())
     }
 }
 
 impl Input<'_> {
-    /// No request: something that the server does by itself.
+    /// Whether it is no request, but something that the server does by itself.
     const fn is_by_itself(&self) -> bool {
         matches!(self, Input::Tick | Input::Changed)
     }
 }
 
 pub(crate) fn wake(waiter: WaiterId, reply: Reply, entry: &Entry, now: Now) -> Wake {
-    Wake { waiter, reply, waited_us: now.us().saturating_sub(entry.since.us()) }
+    let waited_us = now.us().saturating_sub(entry.since.us());
+    Wake { waiter, reply, waited_us, acks_us: None }
 }

@@ -1,5 +1,5 @@
-//! What comes due by itself: leases, sessions and waits that end, sessions that are renewed, and
-//! what remains to be done where nothing may be written.
+//! What comes due by itself: leases, sessions and waits that end, sessions to renew, and what can
+//! be done while nothing may be written.
 
 use crate::decide::wake;
 use crate::input::{Dismissed, Effects, Moment, Reply, Wake};
@@ -16,8 +16,7 @@ impl Lock {
             return memory.unfinished;
         }
         let head = memory.queue.head().and_then(|(_, head)| self.next_opening(memory, head.into()));
-        let next = [memory.queue.next_look(), memory.sessions.next_renewal(), head];
-        next.into_iter().flatten().min()
+        [memory.next_alarm(), head].into_iter().flatten().min()
     }
 
     /// What came due, before anything new: who left is not granted, what is over has ended.
@@ -29,7 +28,8 @@ impl Lock {
         effects: &mut Effects<'a>,
     ) {
         while let Some(token) = self.holders.first_over(moment.now) {
-            // A request is decided by those who hold, however many leases have ended before it.
+            // A request is decided by the current holders, however many leases have expired before
+            // it.
             if is_by_itself && !moment.take() {
                 memory.unfinished = Some(moment.now.ms());
                 return;
@@ -39,11 +39,15 @@ impl Lock {
         if memory.is_empty() {
             return;
         }
+        if !self.be_late(memory, moment, effects) {
+            return;
+        }
         self.take_back(memory, moment, effects);
         for token in memory.sessions.take_gone() {
             self.end(token, End::Disconnected, memory, moment, effects);
         }
         self.renew_sessions(memory, moment, effects);
+        self.end_unacknowledged(memory, moment, effects);
         self.time_out(memory, moment, effects);
         self.serve(memory, moment, effects);
     }
@@ -56,7 +60,7 @@ impl Lock {
         effects.wakes.extend(wakes);
     }
 
-    /// As [`Lock::known_wait`], of somebody who waits.
+    /// Like [`Lock::known_wait`], for a waiter.
     pub(crate) fn known_wait_at(
         &self,
         memory: &Memory,
@@ -67,7 +71,7 @@ impl Lock {
         self.known_wait(memory, entry.into(), is_behind(memory, false, Some(place)), now)
     }
 
-    /// What a blocked connection is told whose wait ends now, other than by its grant: as
+    /// The reply to a blocked connection whose wait ends now without a grant, like
     /// [`Reply::NotNow`].
     pub fn known_wait_of(&self, memory: &Memory, waiter: WaiterId, now: Now) -> Option<u64> {
         let place = memory.queue.place_of(waiter)?;
@@ -83,7 +87,7 @@ impl Lock {
         })
     }
 
-    /// Sessions whose renewal is due. One whose hold left the key without a word is lost.
+    /// Renews the sessions that are due. One whose hold was removed without notice is lost.
     fn renew_sessions(
         &mut self,
         memory: &mut Memory,
@@ -101,9 +105,29 @@ impl Lock {
                 Some(hold) if !hold.deadline.is_over_at(now) => {
                     let deadline = hold.deadline.max(now.after(lease));
                     self.hold_on(hold, hold.depth, deadline, effects);
-                    memory.sessions.lasts_until(token, deadline);
+                    memory.renewed(token, deadline);
                 }
                 Some(_) => {}
+                None => effects.lost.extend(memory.lose(token)),
+            }
+        }
+    }
+
+    /// Sessions whose last deadline that replicas acknowledged is over: they are lost, and their
+    /// holds end with them.
+    fn end_unacknowledged(
+        &mut self,
+        memory: &mut Memory,
+        moment: &Moment<'_>,
+        effects: &mut Effects<'_>,
+    ) {
+        while memory.sessions.next_end_by_acks().is_some_and(|at| at.is_over_at(moment.now)) {
+            let Some(token) = memory.sessions.first_ended(moment.now) else { return };
+            match self.holders.by_token(token).map(|(_, hold)| hold.deadline) {
+                Some(deadline) if memory.sessions.acks_of(token) == 0 => {
+                    memory.sessions.lasts_until(token, deadline);
+                }
+                Some(_) => self.end(token, End::Disconnected, memory, moment, effects),
                 None => effects.lost.extend(memory.lose(token)),
             }
         }
@@ -120,15 +144,22 @@ impl Lock {
         gone.into_iter().filter_map(|token| memory.lose(token)).collect()
     }
 
-    /// Nothing may be written, so no session is renewed: one whose lease has ended is lost. The
+    /// Nothing may be written, so no session is renewed: one whose lease has expired is lost. The
     /// others last until their deadlines.
     pub fn ended_sessions(&self, memory: &mut Memory, now: Now) -> Vec<ClientId> {
         let mut lost = Vec::new();
         while let Some(token) = memory.sessions.first_ended(now) {
             let deadline = self.holders.by_token(token).map(|(_, hold)| hold.deadline);
-            match deadline.filter(|deadline| !deadline.is_over_at(now)) {
+            let is_acked = memory.sessions.acks_of(token) == 0;
+            match deadline.filter(|deadline| is_acked && !deadline.is_over_at(now)) {
                 Some(deadline) => memory.sessions.lasts_until(token, deadline),
-                None => lost.extend(memory.lose(token)),
+                None => {
+                    lost.extend(memory.lose(token));
+                    // One that was not acknowledged may still be there when the gate opens.
+                    if deadline.is_some_and(|deadline| !deadline.is_over_at(now)) {
+                        memory.sessions.end_later(token);
+                    }
+                }
             }
         }
         lost
@@ -136,8 +167,8 @@ impl Lock {
 }
 
 impl Memory {
-    /// Nobody can be granted here any more: those parked are told `why`, unless their time is over,
-    /// and tickets and sessions end. Without a look at the lock: there is none, or it is not
+    /// Nobody can be granted here any more: blocked connections get `why`, unless their time has
+    /// passed, and tickets and sessions end. Does not read the lock: there is none, or it is not
     /// ours to change.
     pub fn dismiss(&mut self, why: &Refusal, slow: Slow, now: Now) -> Dismissed {
         let tokens = self.sessions.tokens();
@@ -153,15 +184,22 @@ impl Memory {
                 }
             }
         }
+        for (waiter, since) in self.forget_gated() {
+            let waited_us = now.us().saturating_sub(since.us());
+            let reply = Reply::Refused(why.clone());
+            wakes.push(Wake { waiter, reply, waited_us, acks_us: None });
+        }
         self.forget_taken_back();
         self.unfinished = None;
         Dismissed { wakes, lost }
     }
 
-    /// Ends at most `portion` waits that are over, without a look at the lock: what may be done
-    /// while nothing may be written. Whoever could enter because of it enters with the next input.
+    /// Ends at most `portion` waits whose time has passed, without reading the lock: allowed even
+    /// while nothing may be written. Whoever can enter because of it enters with the next input.
     pub fn time_out_alone(&mut self, now: Now, slow: Slow, mut portion: usize) -> Vec<Wake> {
-        self.time_out(now, slow, &mut portion, |_, _, _| None)
+        let mut wakes = self.late_alone(now, &mut portion);
+        wakes.extend(self.time_out(now, slow, &mut portion, |_, _, _| None));
+        wakes
     }
 
     fn time_out(

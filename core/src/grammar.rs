@@ -1,7 +1,8 @@
-//! What a command may say: one table of words, from which requests are read, errors are told and
-//! `COMMAND DOCS` is written.
+//! The syntax of the commands: one table, which drives the parser, the error texts and `COMMAND
+//! DOCS`.
 
 pub mod commands;
+mod requests;
 mod words;
 
 use std::num::NonZeroU32;
@@ -11,35 +12,35 @@ pub use words::Word;
 use crate::text::quoted;
 use crate::{LeaseMs, Mode, Owner, Token};
 
-/// A command, as clients, the server and its documentation see it.
+/// A command, as clients, the server and the documentation see it.
 #[derive(Debug)]
 pub struct Command {
     /// Its name, upper case.
     pub name: &'static str,
-    /// The version in which it came.
+    /// The version that introduced it.
     pub since: &'static str,
     /// One sentence.
     pub summary: &'static str,
     /// Its cost.
     pub complexity: &'static str,
-    /// What the server must know of it.
+    /// Its flags for the server.
     pub flags: &'static str,
-    /// ACL categories, where the server has them for modules.
+    /// Its ACL categories, for servers that have them for modules.
     pub acl: &'static str,
     /// What it does to its key.
     pub access: Access,
     /// Required, in this order, after the command's name.
     pub positional: &'static [Positional],
-    /// In any order, each at most once; all of them may be left out, unless one is needed.
+    /// In any order, each at most once, and all optional unless `needs_one`.
     pub options: &'static [Word],
-    /// One of the options must be given.
+    /// Whether one of the options must be given.
     pub needs_one: bool,
 }
 
 /// What a command does to its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// It has none.
+    /// It has no key.
     Keyless,
     /// Reads it.
     Reads,
@@ -52,7 +53,7 @@ pub enum Access {
 pub enum Positional {
     /// The lock.
     Key,
-    /// Who holds.
+    /// The owner.
     Owner,
     /// A fencing token.
     Token,
@@ -61,7 +62,7 @@ pub enum Positional {
 }
 
 impl Positional {
-    /// As documentation calls it.
+    /// Its name in the documentation.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Key => "key",
@@ -81,6 +82,8 @@ pub struct Limits {
     pub max_lease: LeaseMs,
     /// `rlock.max-depth`.
     pub max_depth: u16,
+    /// `rlock.acks`: how many replicas must acknowledge each request, even if it asks for fewer.
+    pub acks: u8,
 }
 
 /// The arguments of a command, read and checked.
@@ -88,7 +91,7 @@ pub struct Limits {
 pub struct Arguments<'a> {
     /// The lock; empty for a command without a key.
     pub key: &'a [u8],
-    /// Who; empty for a command without an owner.
+    /// The owner; empty for a command without one.
     pub owner: &'a [u8],
     /// The bytes of an effect; empty for every other command.
     pub payload: &'a [u8],
@@ -102,6 +105,8 @@ pub struct Arguments<'a> {
     pub limit: Option<NonZeroU32>,
     /// `MAXQUEUE`
     pub max_queue: Option<usize>,
+    /// `ACKS`, or `rlock.acks` if that is more.
+    pub acks: u8,
     /// `DEPTH`.
     pub depth: Option<u16>,
     /// `ALL`
@@ -116,71 +121,73 @@ pub struct Arguments<'a> {
     pub queue: Option<LeaseMs>,
     /// `SESSION`
     pub session: bool,
-    /// `HOLDERS`, or [`HOLDERS_DEFAULT`].
+    /// `HOLDERS`, or 100.
     pub holders: usize,
-    /// `WAITERS` or `COUNT`, or [`COUNT_DEFAULT`].
+    /// `WAITERS` or `COUNT`, or 10.
     pub count: usize,
-    /// `GET`, `LEN` or `RESET`; `GET` if none is known.
+    /// `GET`, `LEN` or `RESET`; `GET` if none is given.
     pub slowlog: SlowLog,
 }
 
-/// What is asked of the slow log.
+/// A request to the slow log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlowLog {
-    /// The newest entries, so many at most.
+    /// Return at most this many of the newest entries.
     Get(usize),
-    /// How many there are.
+    /// Return the number of entries.
     Len,
-    /// To be emptied.
+    /// Clear it.
     Reset,
 }
 
-/// Waiters or queues that are listed unless a count is given.
+/// How many waiters or queues are listed by default.
 const COUNT_DEFAULT: usize = 10;
 
-/// Holders that are listed unless a count is given.
+/// How many holders are listed by default.
 const HOLDERS_DEFAULT: usize = 100;
 
-/// Holders and waiters that one reply lists at most: some ten milliseconds of the server's time.
+/// How many holders or waiters one reply lists at most: some ten milliseconds of the server's time.
 const LISTED_MAX: u64 = 10_000;
 
-/// A longer wait is a wait for ever. Milliseconds: seven days.
+/// The longest wait in milliseconds: seven days. Waiting longer is waiting forever.
 const BLOCK_MS_MAX: u64 = LeaseMs::MAX.get();
 
-/// A client that asks less often than once a minute holds up everybody behind it for as long.
+/// The longest ticket: a client that dies holds up everybody behind it for this long.
 const QUEUE_MS_MAX: u64 = 60_000;
 
-/// Permits of one lock: more holds than a server has room for in one value.
+/// The most permits of one lock: more holds than fit into one value.
 const LIMIT_MAX: u64 = 1_000_000;
+
+/// The most replicas that one request may wait for.
+pub const ACKS_MAX: u64 = 16;
 
 /// As many tickets as `rlock.max-tickets` allows by default.
 const MAXQUEUE_MAX: u64 = 1_000_000;
 
-/// A session is renewed every third of its lease: below a second that would be traffic.
-/// Milliseconds.
+/// The shortest lease of a session in milliseconds: the server renews it every third of the lease.
 const SESSION_LEASE_MS_MIN: u64 = 1000;
 
-/// Why the words of a command were refused. Nothing changed.
+/// Why the arguments of a command were refused. Nothing changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadWord(String);
 
 impl BadWord {
-    /// One printable line that begins with `ERR`.
+    /// One printable line that starts with `ERR`.
     pub fn line(&self) -> &str {
         &self.0
     }
 }
 
 impl Command {
-    /// The fewest arguments, the command's name among them; negative because options may follow, as
-    /// the server wants it.
+    /// The minimum number of arguments with the command's name, negative if options may follow: the
+    /// server's convention.
     pub fn arity(&self) -> i32 {
         let least = self.positional.len().saturating_add(self.needs_one.into());
         let least = i32::try_from(least).unwrap_or(i32::MAX).saturating_add(1);
         if self.options.is_empty() { least } else { least.saturating_neg() }
     }
 
-    /// Name and arguments on one line.
+    /// The syntax on one line.
     pub fn usage(&self) -> String {
         let mut usage = self.name.to_string();
         for positional in self.positional {
@@ -199,16 +206,15 @@ impl Command {
         usage
     }
 
-    /// The options, those that exclude each other together. They stand beside each other in the
-    /// table.
+    /// The options, grouped with those that they exclude. These are adjacent in the table.
     pub fn alternatives(&self) -> impl Iterator<Item = &'static [Word]> {
         self.options.chunk_by(|a, b| a.excludes(*b))
     }
 
-    /// Reads the arguments that follow the command's name.
+    /// Parses the arguments that follow the command's name.
     ///
     /// # Errors
-    /// [`BadWord`] names the word, the range and the unit.
+    /// [`BadWord`] names the argument, its range and its unit.
     pub fn read<'a>(
         &self,
         mut words: impl Iterator<Item = &'a [u8]>,
@@ -223,6 +229,7 @@ impl Command {
             token: None,
             limit: None,
             max_queue: None,
+            acks: limits.acks,
             depth: None,
             all: false,
             upgrade: false,
@@ -238,7 +245,7 @@ impl Command {
             let given = words.next().ok_or_else(|| self.wrong_count())?;
             arguments.set_positional(*positional, given)?;
         }
-        // Who is said what: no command has more words than bits here.
+        // Options seen so far, one bit each.
         let mut said: u32 = 0;
         while let Some(given) = words.next() {
             let found = self.options.iter().enumerate().find(|(_, word)| word.is(given));
@@ -285,7 +292,7 @@ impl Word {
         self.word().as_bytes().eq_ignore_ascii_case(given)
     }
 
-    /// Least and greatest value, and the unit of both.
+    /// Minimum, maximum and unit.
     const fn range(self, limits: &Limits) -> (u64, u64, &'static str) {
         match self {
             Self::Lease => (1, limits.max_lease.get(), " milliseconds"),
@@ -293,6 +300,7 @@ impl Word {
             Self::Queue => (1, QUEUE_MS_MAX, " milliseconds"),
             Self::Limit => (1, LIMIT_MAX, " permits"),
             Self::MaxQueue => (0, MAXQUEUE_MAX, " waiters"),
+            Self::Acks => (0, ACKS_MAX, " replicas"),
             Self::Holders => (0, LISTED_MAX, " holders"),
             Self::Waiters => (0, LISTED_MAX, " waiters"),
             Self::Count => (1, 1000, ""),
@@ -309,6 +317,10 @@ impl Word {
             let (word, given) = (self.word(), quoted(given));
             BadWord(format!("ERR {word} must be an integer from {min} to {max}{unit}, not {given}"))
         })
+    }
+
+    fn count(self, given: &[u8], limits: &Limits) -> Result<usize, BadWord> {
+        Ok(usize::try_from(self.number(given, limits)?).unwrap_or(usize::MAX))
     }
 
     fn without_value(self, limits: &Limits) -> BadWord {
@@ -365,24 +377,16 @@ impl<'a> Arguments<'a> {
                 let limit = word.number(given, limits)?;
                 self.limit = u32::try_from(limit).ok().and_then(NonZeroU32::new);
             }
-            Word::MaxQueue => {
-                let most = word.number(given, limits)?;
-                self.max_queue = Some(usize::try_from(most).unwrap_or(usize::MAX));
+            Word::Acks => {
+                let asked = word.number(given, limits)?;
+                self.acks = self.acks.max(u8::try_from(asked).unwrap_or(u8::MAX));
             }
-            Word::Holders => {
-                let holders = word.number(given, limits)?;
-                self.holders = usize::try_from(holders).unwrap_or(usize::MAX);
-            }
-            Word::Waiters | Word::Count => {
-                let count = word.number(given, limits)?;
-                self.count = usize::try_from(count).unwrap_or(usize::MAX);
-            }
+            Word::MaxQueue => self.max_queue = Some(word.count(given, limits)?),
+            Word::Holders => self.holders = word.count(given, limits)?,
+            Word::Waiters | Word::Count => self.count = word.count(given, limits)?,
             Word::Get if value.is_none() => self.slowlog = SlowLog::Get(COUNT_DEFAULT),
             Word::Get if given == b"-1" => self.slowlog = SlowLog::Get(usize::MAX),
-            Word::Get => {
-                let count = word.number(given, limits)?;
-                self.slowlog = SlowLog::Get(usize::try_from(count).unwrap_or(usize::MAX));
-            }
+            Word::Get => self.slowlog = SlowLog::Get(word.count(given, limits)?),
             Word::Len => self.slowlog = SlowLog::Len,
             Word::Reset => self.slowlog = SlowLog::Reset,
         }
@@ -418,7 +422,7 @@ fn said_already(word: Word, other: Word) -> BadWord {
     })
 }
 
-/// Digits as the server reads them: no sign, no space, no leading zero.
+/// Parses digits as the server does: no sign, no space, no leading zero.
 fn integer(given: &[u8]) -> Option<u64> {
     if given.is_empty() || (given.len() > 1 && given.first() == Some(&b'0')) {
         return None;

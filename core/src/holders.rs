@@ -1,21 +1,21 @@
-//! Who holds now. Two writers, or a writer beside a stranger, cannot be written down.
+//! Who holds now. The types cannot express two writers, or a writer beside a stranger.
 
 use serde::{Deserialize, Serialize};
 
 use crate::readers::Readers;
 use crate::{EpochMs, Now, Owner, Token};
 
-/// How a lock is held.
+/// The mode in which a lock is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Mode {
-    /// Beside other readers.
+    /// Shared with other readers.
     Read,
-    /// Alone.
+    /// Exclusive.
     Write,
 }
 
 impl Mode {
-    /// The word of the commands.
+    /// As in commands.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Read => "READ",
@@ -23,7 +23,7 @@ impl Mode {
         }
     }
 
-    /// The word of `RLOCK.INFO`.
+    /// As in `RLOCK.INFO`.
     pub const fn lower(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -37,13 +37,13 @@ impl Mode {
 pub struct Hold {
     /// Its fencing token: the same from the first level to the last.
     pub token: Token,
-    /// When it is over, whatever its depth.
+    /// When it expires, whatever its depth.
     pub deadline: EpochMs,
-    /// Levels entered and not left, from 1.
+    /// Levels acquired and not released, from 1.
     pub depth: u16,
 }
 
-/// Who holds a lock. One owner, the common case, costs one allocation beside the lock's own.
+/// Who holds a lock. The common case, one owner, needs one allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Holders {
     #[default]
@@ -229,7 +229,7 @@ impl Holders {
         sole.into_iter().chain(shared.into_iter().flatten())
     }
 
-    /// A hold whose deadline has come, while there is one.
+    /// An expired hold, if there is one.
     pub(crate) fn first_over(&self, now: Now) -> Option<Token> {
         match self {
             Self::Free => None,
@@ -241,7 +241,7 @@ impl Holders {
         }
     }
 
-    /// Number of holds whose deadline has come.
+    /// Number of expired holds.
     pub(crate) fn count_over(&self, now: Now) -> usize {
         match self {
             Self::Free => 0,
@@ -253,7 +253,7 @@ impl Holders {
         }
     }
 
-    /// When the last hold is over.
+    /// When the last hold expires.
     pub(crate) fn latest_deadline(&self) -> Option<EpochMs> {
         match self {
             Self::Free => None,
@@ -262,7 +262,7 @@ impl Holders {
         }
     }
 
-    /// When the last hold of anybody else is over.
+    /// When the last hold of anybody else expires.
     pub(crate) fn latest_deadline_beside(&self, owner: &[u8]) -> Option<EpochMs> {
         match self {
             Self::Sole(holder, _) if holder.as_bytes() == owner => None,
@@ -271,12 +271,12 @@ impl Holders {
         }
     }
 
-    /// When the first hold is over.
+    /// When the first hold expires.
     pub(crate) fn earliest_deadline(&self) -> Option<EpochMs> {
         self.by_deadline().map(|(deadline, _)| deadline).next()
     }
 
-    /// When each hold is over, the earliest first.
+    /// When each hold expires, the earliest first.
     pub(crate) fn by_deadline(&self) -> impl Iterator<Item = (EpochMs, Token)> {
         let (sole, shared) = match self {
             Self::Free => ([None, None], None),
@@ -291,7 +291,7 @@ impl Holders {
         sole.into_iter().flatten().chain(shared.into_iter().flatten())
     }
 
-    /// Bytes on the heap, about: what `MEMORY USAGE` tells.
+    /// Approximate number of bytes on the heap, for `MEMORY USAGE`.
     pub(crate) fn heap_bytes(&self) -> usize {
         match self {
             Self::Free => 0,
@@ -303,8 +303,8 @@ impl Holders {
         }
     }
 
-    /// Adds a hold. What cannot stand beside it gives way: on a primary nothing ever does, because
-    /// it was asked first; where changes are replayed the newest word holds.
+    /// Adds a hold, and removes those that conflict with it. A primary checks for conflicts first,
+    /// so there it removes none; in a replay the latest change wins.
     pub(crate) fn insert(&mut self, owner: Owner, mode: Mode, hold: Hold) {
         self.remove(hold.token);
         *self = match (std::mem::take(self), mode) {
@@ -346,7 +346,7 @@ impl Holders {
         }
     }
 
-    /// Takes the hold with this token away; says whose it was, and in which mode.
+    /// Removes the hold with this token; returns its owner and mode.
     pub(crate) fn remove(&mut self, token: Token) -> Option<(Owner, Mode)> {
         match std::mem::take(self) {
             Self::Free => None,

@@ -10,7 +10,7 @@ use crate::{
     Change, ClientId, EpochMs, Event, LeaseMs, Mode, Now, Owner, Refusal, Token, Tokens, WaiterId,
 };
 
-/// What a decision needs to know beside the lock and the request.
+/// What a decision depends on besides the lock and the request.
 #[derive(Debug)]
 pub struct Moment<'t> {
     /// The server's clock.
@@ -24,21 +24,24 @@ pub struct Moment<'t> {
     /// Holds of this lock that may be tied to connections, before `rlock.max-sessions` of this
     /// server is reached.
     pub sessions_max: usize,
-    /// From which length on a wait or a hold that ends is noted ([`crate::Memory`]).
+    /// How long a wait or a hold must last to be logged when it ends ([`crate::Memory`]).
     pub slow: Slow,
-    /// Who was in the way of the wait that began last on this server.
+    /// The holders in the way of the wait that began last on this server.
     pub names: &'t mut Rc<Names>,
-    /// How many of those who wait, and what else comes due by itself, may still be dealt with in
-    /// this transition. The rest is due at once ([`crate::Lock::next_alarm`]).
+    /// `rlock.acks-timeout-ms`: how long to wait for acknowledgements.
+    pub confirm_ms: u64,
+    /// Nobody is granted before this, while a new primary is in its grace time.
+    pub grace: Option<EpochMs>,
+    /// How many waiters and other due items this transition may still serve. The rest is due at
+    /// once ([`crate::Lock::next_alarm`]).
     pub portion: usize,
 }
 
 impl Moment<'_> {
-    /// How many a transition deals with, unless its caller must be quicker: some hundred
-    /// microseconds.
+    /// How many items a transition serves by default: some hundred microseconds' work.
     pub const PORTION: usize = 256;
 
-    /// One more; false when the portion is used up.
+    /// Takes one; false if the portion is used up.
     pub(crate) fn take(&mut self) -> bool {
         let left = self.portion.checked_sub(1);
         self.portion = left.unwrap_or(0);
@@ -51,107 +54,114 @@ impl Moment<'_> {
 pub enum Input<'a> {
     /// `RLOCK.ACQUIRE`.
     Acquire(Acquire<'a>),
-    /// The caller of an `RLOCK.ACQUIRE` that was told [`Reply::MustWait`] is parked from now on.
+    /// The caller of an `RLOCK.ACQUIRE` that got [`Reply::MustWait`] or [`Reply::MustConfirm`] is
+    /// blocked from now on.
     Park(Acquire<'a>, Parking),
     /// `RLOCK.RELEASE`.
     Release(Release<'a>),
     /// `RLOCK.RENEW`.
     Renew(Renew<'a>),
-    /// `RLOCK.CANCEL` of whatever this owner waits for.
+    /// The caller of an `RLOCK.RENEW` that got [`Reply::MustConfirm`] is blocked from now on.
+    ParkRenew(Renew<'a>, Parking),
+    /// `RLOCK.CANCEL`, for all waits of this owner.
     Cancel(&'a [u8]),
     /// `RLOCK.FORCE`: of this mode, or of both.
     Force(Option<Mode>),
-    /// Time has passed, or somebody who waited left.
+    /// Time has passed, or a waiter departed.
     Tick,
-    /// Something outside of RLOCK may have put another value at the key.
+    /// Something other than RLOCK may have put another value at the key.
     Changed,
-    /// A parked connection was granted in this step, and may not be told: its level is taken back.
+    /// A blocked connection was granted in this step, but may not be told: its level is taken back.
     Deny(WaiterId),
 }
 
-/// How a connection is parked.
+/// How a connection is blocked.
 #[derive(Clone, Copy, Debug)]
 pub struct Parking {
     /// The number of its wait.
     pub waiter: WaiterId,
     /// The connection.
     pub client: Option<ClientId>,
-    /// When the wait is over; `None` is never.
+    /// When the wait ends; `None` is never.
     pub ends_at: Option<EpochMs>,
 }
 
-/// Asks to hold.
+/// A request to acquire a lock.
 #[derive(Clone, Copy, Debug)]
 pub struct Acquire<'a> {
-    /// Who, 1 to [`Owner::MAX_BYTES`] bytes.
+    /// The owner, 1 to [`Owner::MAX_BYTES`] bytes.
     pub owner: &'a [u8],
-    /// How.
+    /// The mode.
     pub mode: Mode,
-    /// For how long from the grant on.
+    /// The lease, counted from the grant.
     pub lease: LeaseMs,
-    /// Whether WRITE may be put on top of the owner's READ.
+    /// Whether WRITE may be added to the owner's READ.
     pub upgrade: bool,
-    /// READ only beside fewer than so many other owners' READ.
+    /// Acquire READ only while fewer than this many other owners hold READ.
     pub limit: Option<NonZeroU32>,
-    /// The depth to be at afterwards, from 1; `None` is one more than now.
+    /// The depth to reach, from 1; `None` is one more than now.
     pub depth: Option<u16>,
-    /// The connection that the hold is to be tied to.
+    /// The connection to which to tie the hold.
     pub session: Option<ClientId>,
-    /// What to do when somebody is in the way.
+    /// What to do if the lock is unavailable.
     pub patience: Patience,
-    /// A new place in the queue is only taken while fewer than so many wait.
+    /// Take a new place in the queue only while fewer than this many wait.
     pub max_queue: Option<usize>,
+    /// How many replicas must acknowledge the hold before the reply.
+    pub acks: u8,
 }
 
-/// What a caller does when somebody is in the way.
+/// What a caller does if the lock is unavailable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
-    /// It goes away.
+    /// It gives up at once.
     None,
-    /// It waits, parked.
+    /// It waits, blocked.
     Block,
-    /// It keeps a place in the queue for so long, and asks again before that.
+    /// It keeps a place in the queue for this long, and asks again before that.
     Ticket(LeaseMs),
 }
 
-/// Asks to let go.
+/// A request to release a hold.
 #[derive(Clone, Copy, Debug)]
 pub struct Release<'a> {
-    /// Who.
+    /// The owner.
     pub owner: &'a [u8],
-    /// Of which mode; `None` is WRITE if held, else READ.
+    /// The mode; `None` is WRITE if held, else READ.
     pub mode: Option<Mode>,
     /// Only the hold with this token.
     pub token: Option<Token>,
-    /// How far.
+    /// How many levels.
     pub levels: Levels,
 }
 
-/// How far a release goes.
+/// How many levels a release ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Levels {
-    /// One level down.
+    /// One level.
     One,
     /// The whole hold.
     All,
-    /// Down to this depth; 0 lets go. Being there already is no error.
+    /// Down to this depth; 0 ends the hold. Being there already is no error.
     DownTo(u16),
 }
 
-/// Asks for a later deadline.
+/// A request for a later deadline.
 #[derive(Clone, Copy, Debug)]
 pub struct Renew<'a> {
-    /// Who.
+    /// The owner.
     pub owner: &'a [u8],
-    /// Of which mode; `None` is all the owner's holds.
+    /// The mode; `None` is all of the owner's holds.
     pub mode: Option<Mode>,
     /// Only the hold with this token.
     pub token: Option<Token>,
-    /// For how long from now, at least.
+    /// The least remaining time, counted from now.
     pub lease: LeaseMs,
+    /// How many replicas must acknowledge it before the reply.
+    pub acks: u8,
 }
 
-/// What a caller is told.
+/// The reply to a caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// The owner holds, with this token, for `left_ms` milliseconds.
@@ -161,45 +171,52 @@ pub enum Reply {
         /// Milliseconds to its deadline.
         left_ms: u64,
     },
-    /// Somebody is in the way.
+    /// The lock is unavailable.
     NotNow {
-        /// Milliseconds to the latest deadline in the way; `None` where that does not say when it
-        /// is free.
+        /// Milliseconds to the latest deadline in the way; `None` if that does not tell when the
+        /// lock is free.
         wait_ms: Option<u64>,
     },
-    /// Somebody is in the way, and the caller would rather be parked than told so.
+    /// The lock is unavailable, and the caller wants to block.
     MustWait {
-        /// As in [`Reply::NotNow`], for a caller that cannot be parked.
+        /// As in [`Reply::NotNow`], for a caller that cannot be blocked.
         wait_ms: Option<u64>,
     },
-    /// Depth left, holds ended, tickets withdrawn, or 1 for renewed.
+    /// The caller may enter, or renew, but must block until replicas have acknowledged it. Nothing
+    /// changed.
+    MustConfirm,
+    /// The caller stays blocked until replicas have acknowledged its grant.
+    Pending,
+    /// The remaining depth, the number of holds ended or of waits cancelled, or 1 for renewed.
     Count(u64),
     /// An error; nothing changed.
     Refused(Refusal),
 }
 
-/// The answer to a parked connection.
+/// The reply to a blocked connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wake {
-    /// Whom.
+    /// The wait.
     pub waiter: WaiterId,
-    /// What.
+    /// The reply.
     pub reply: Reply,
     /// How long it waited, in microseconds.
     pub waited_us: u64,
+    /// How much of that was for acknowledgements, in microseconds, if it needed any.
+    pub acks_us: Option<u64>,
 }
 
-/// What comes of it where nobody can be granted any more.
+/// What to do where nobody can be granted any more.
 #[must_use = "those parked wait for their answer"]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dismissed {
-    /// For parked connections, in order.
+    /// Replies to blocked connections, in order.
     pub wakes: Vec<Wake>,
-    /// Connections whose session has lost its hold.
+    /// Connections of lost sessions.
     pub lost: Vec<ClientId>,
 }
 
-/// What a transition did. The lock has changed already; this is what the world must be told.
+/// What a transition did. The lock has changed already; this is what others must be told.
 #[must_use = "an effect that is not carried out is a lost grant"]
 #[derive(Clone, Debug)]
 pub struct Effects<'a> {
@@ -209,15 +226,20 @@ pub struct Effects<'a> {
     pub changes: SmallVec<[Change<'a>; 2]>,
     /// For subscribers, in order.
     pub events: SmallVec<[Event; 4]>,
-    /// For parked connections, in order.
+    /// Replies to blocked connections, in order.
     pub wakes: Vec<Wake>,
-    /// Owners of tickets whose turn has come, for subscribers.
+    /// Blocked connections that were granted, and get their reply when replicas have acknowledged
+    /// it.
+    pub gated: Vec<WaiterId>,
+    /// Replicas must acknowledge some of it.
+    pub awaits_acks: bool,
+    /// Owners of tickets that now have their turn, for subscribers.
     pub turns: Vec<Owner>,
-    /// Connections whose session's hold ended other than by their own release.
+    /// Connections of lost sessions: the hold ended other than by its release.
     pub lost: Vec<ClientId>,
-    /// The one change is the end of a hold, and [`crate::Lock::replay_release`] makes it of the
-    /// request on an equal lock; made twice it changes nothing more. Replicas and the append-only
-    /// file may get the request in the change's place, which costs the server less.
+    /// The only change is the end of a hold, and [`crate::Lock::replay_release`] derives it from
+    /// the request on an equal lock; a second time it changes nothing. So replicas and the
+    /// append-only file may get the request instead of the change, which costs the server less.
     pub is_request_enough: bool,
 }
 
@@ -228,6 +250,8 @@ impl Default for Effects<'_> {
             changes: SmallVec::new(),
             events: SmallVec::new(),
             wakes: Vec::new(),
+            gated: Vec::new(),
+            awaits_acks: false,
             turns: Vec::new(),
             lost: Vec::new(),
             is_request_enough: false,

@@ -1,30 +1,77 @@
-//! The law of RLOCK: what a lock is and who may hold it. No Redis, no clock, no I/O, no randomness:
-//! the time is an argument, and the same inputs give the same lock on every machine.
+//! The core of RLOCK: what a lock is and who may hold it. It has no Redis, no clock, no I/O and no
+//! randomness: the time is an argument, and the same inputs give the same lock on every machine.
 //!
-//! A [`Lock`] has holds. A hold is an owner's, for reading or for writing, with a fencing token, a
-//! depth and a deadline. The laws:
+//! A [`Lock`] has holds. A hold belongs to one owner, for reading or for writing, and has a fencing
+//! token, a depth and a deadline. The laws:
 //!
 //! 1. While an owner holds WRITE, no other owner holds anything.
-//! 2. A hold is over at its deadline, for every reader of the lock at once, swept or not.
-//! 3. A new hold has a token greater than every token before it; entering again keeps the token.
-//! 4. A deadline is only ever extended, by entering again or by renewing.
-//! 5. What changes a lock is a [`Change`], and a replica that replays the changes has the same
-//!    lock.
-//! 6. Nobody who is first in line could enter: whoever can has entered when a transition is done.
-//! 7. A newcomer never passes anyone who waits; readers that stand together enter together.
-//! 8. Everyone parked is answered exactly once, and nobody who left is granted.
+//! 2. A hold expires at its deadline, for every reader of the lock at once, swept or not.
+//! 3. A new hold has a token greater than every token before it; re-entry keeps the token.
+//! 4. A deadline is only ever extended, by re-entry or by renewal.
+//! 5. Only a [`Change`] changes a lock, and a replica that replays the changes has the same lock.
+//! 6. When a transition is done, the first in line cannot enter: otherwise it would have.
+//! 7. A newcomer never passes a waiter; adjacent readers enter together.
+//! 8. Every blocked connection gets exactly one reply, and no departed one is granted.
 //!
-//! A [`Memory`] is what the primary alone knows beside the lock: its [`Queue`] and its
-//! [`Sessions`]. [`Lock::apply`] is the one transition, [`Lock::replay`] the one mutator. What a
-//! command may say is in [`grammar`], what is stored and replicated in [`snapshot`].
+//! A [`Memory`] is what only the primary knows of a lock: its [`Queue`] and its [`Sessions`].
+//! [`Lock::apply`] is the only transition, [`Lock::replay`] the only mutator. [`grammar`] has the
+//! syntax of commands, [`snapshot`] the format in which locks are stored and replicated.
+//!
+//! A [`Manager`](manager::Manager) decides for all locks of one server. Its caller keeps the locks,
+//! and carries out the effects:
+//!
+//! ```
+//! use rlock_core::manager::{At, Bounds, Manager};
+//! use rlock_core::{Acquire, Effects, Input, LeaseMs, Lock, Mode, Now, Patience, Reply};
+//!
+//! let mut now = Now::from_ms(1_000_000);
+//! let mut manager = Manager::default();
+//! manager.role_is(true, now);
+//! let bounds = Bounds {
+//!     max_depth: 65_535,
+//!     max_waiters: 5_000,
+//!     max_tickets: 1_000_000,
+//!     max_sessions: 10_000,
+//!     confirm_ms: 2_000,
+//!     grace_ms: 0,
+//!     slow: Default::default(),
+//!     slowlog_max: 0,
+//! };
+//! let mut lock = Lock::default(); // the value at the key `order:42`
+//!
+//! let mut acquire = |owner: &[u8], now| {
+//!     let ask = Acquire {
+//!         owner,
+//!         mode: Mode::Write,
+//!         lease: LeaseMs::new(30_000).unwrap(),
+//!         upgrade: false,
+//!         limit: None,
+//!         depth: Some(1),
+//!         session: None,
+//!         patience: Patience::None,
+//!         max_queue: None,
+//!         acks: 0,
+//!     };
+//!     let (at, mut effects) = (At { db: 0, key: b"order:42", now }, Effects::default());
+//!     manager.decide(at, &bounds, &mut lock, Input::Acquire(ask), &mut effects);
+//!     effects.reply
+//! };
+//! assert!(matches!(acquire(b"ann", now), Reply::Granted { .. }));
+//! assert!(matches!(acquire(b"bob", now), Reply::NotNow { .. }));
+//! now = Now::from_ms(1_030_000); // ann's lease has expired
+//! assert!(matches!(acquire(b"bob", now), Reply::Granted { .. }));
+//! ```
 #![cfg_attr(
     test,
     allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)
 )]
 
+mod acks;
 mod change;
 mod decide;
 mod due;
+mod fresh;
+mod gated;
 pub mod grammar;
 mod holders;
 mod input;
@@ -43,7 +90,9 @@ mod units;
 pub mod waits_for;
 mod way;
 
+pub use acks::{Ack, Confirmation};
 pub use change::{Change, End, Event};
+pub use gated::Acked;
 pub use holders::{Hold, Mode};
 pub use input::{
     Acquire, Dismissed, Effects, Input, Levels, Moment, Parking, Patience, Release, Renew, Reply,

@@ -1,9 +1,29 @@
-//! One lock: who holds it, and the one function that changes it.
+//! One lock: who holds it, and the only function that changes it.
 
 use crate::holders::Holders;
 use crate::{Change, End, EpochMs, Event, Hold, Mode, Now, Owner, Release, Token};
 
-/// Who holds a lock. The value at a key: saved, replicated, compared.
+/// Who holds a lock: the value at a key, which is saved, replicated and compared.
+///
+/// A [`Change`] says everything, so a replica that replays the changes has the same lock:
+///
+/// ```
+/// use rlock_core::{Change, EpochMs, Event, Lock, Mode, Now, Token};
+///
+/// let granted = Change::Granted {
+///     owner: b"ann".into(),
+///     mode: Mode::Write,
+///     token: Token::new(7).unwrap(),
+///     deadline: EpochMs::new(5_000).unwrap(),
+/// };
+/// let (mut lock, mut replica) = (Lock::default(), Lock::default());
+/// assert_eq!(lock.replay(&granted), Some(Event::Acquired));
+/// replica.replay(&granted);
+/// assert_eq!(lock, replica);
+///
+/// assert_eq!(lock.mode_at(Now::from_ms(4_999)), Some(Mode::Write));
+/// assert_eq!(lock.mode_at(Now::from_ms(5_000)), None, "expired, though nobody removed it yet");
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lock {
     pub(crate) holders: Holders,
@@ -16,8 +36,8 @@ impl From<Holders> for Lock {
 }
 
 impl Lock {
-    /// Makes one change: the only way in which a lock changes, here and on every replica. Says what
-    /// subscribers are to be told. A change of a hold that is not there changes nothing.
+    /// Makes one change, and returns the event to publish. This is the only way in which a lock
+    /// changes, here and on every replica. A change to a hold that does not exist changes nothing.
     pub fn replay(&mut self, change: &Change<'_>) -> Option<Event> {
         match change {
             Change::Granted { owner, mode, token, deadline } => {
@@ -40,68 +60,69 @@ impl Lock {
                     End::Released => Event::Released,
                     End::Expired => Event::Expired,
                     End::Disconnected => Event::Disconnected,
+                    End::Unconfirmed => Event::Unconfirmed,
                     End::Forced => Event::Forced,
                 })
             }
         }
     }
 
-    /// Ends the hold whose release went along the replication stream as it was asked for
-    /// ([`crate::Effects::is_request_enough`]). Reads no clock: what the primary released it had.
-    /// Once more changes nothing.
+    /// Ends the hold that a replicated `RLOCK.RELEASE` names
+    /// ([`crate::Effects::is_request_enough`]). Reads no clock: the primary held what it released.
+    /// Calling it again changes nothing.
     pub fn replay_release(&mut self, ask: &Release<'_>) -> Option<Event> {
         let (Hold { token, .. }, _) = self.left_by(ask)?;
         self.replay(&Change::Ended { token, by: End::Released })
     }
 
-    /// Nobody holds it: there is nothing to keep.
+    /// Nobody holds it, so there is nothing to keep.
     pub fn is_free(&self) -> bool {
         self.holders.is_free()
     }
 
-    /// Number of holds, over or not; an owner that holds both modes counts twice.
+    /// Number of holds, expired or not; an owner that holds both modes counts twice.
     pub fn hold_count(&self) -> usize {
         self.holders.len()
     }
 
-    /// Number of holds that are not over.
+    /// Number of holds that have not expired.
     pub fn hold_count_at(&self, now: Now) -> usize {
         self.holders.len().saturating_sub(self.holders.count_over(now))
     }
 
-    /// Bytes on the heap beside the lock's own, about.
+    /// Approximate number of bytes on the heap, without the `Lock` itself.
     pub fn heap_bytes(&self) -> usize {
         self.holders.heap_bytes()
     }
 
-    /// When the last hold is over.
+    /// When the last hold expires.
     pub fn latest_deadline(&self) -> Option<EpochMs> {
         self.holders.latest_deadline()
     }
 
-    /// Every hold, over or not, in the order of their tokens.
+    /// Every hold, expired or not, in the order of their tokens.
     pub fn holds(&self) -> impl Iterator<Item = (&Owner, Mode, &Hold)> {
         self.holders.iter()
     }
 
-    /// The holds that are not over, in the order of their tokens.
+    /// The holds that have not expired, in the order of their tokens.
     pub fn holds_at(&self, now: Now) -> impl Iterator<Item = (&Owner, Mode, &Hold)> {
         self.holders.iter().filter(move |(_, _, hold)| !hold.deadline.is_over_at(now))
     }
 
-    /// One owner's hold that is not over.
+    /// One owner's hold, unless it has expired.
     pub fn hold_at(&self, owner: &[u8], mode: Mode, now: Now) -> Option<&Hold> {
         self.holders.hold(owner, mode).filter(|hold| !hold.deadline.is_over_at(now))
     }
 
-    /// Whether a hold of this mode that is not over has this token.
+    /// Whether a hold of this mode has this token and has not expired.
     pub fn has_token_at(&self, token: Token, mode: Mode, now: Now) -> bool {
         self.holders
             .by_token(token)
             .is_some_and(|(held, hold)| held == mode && !hold.deadline.is_over_at(now))
     }
 
-    /// How the lock is held at this moment; `None` is free.
+    /// The mode in which the lock is held now; `None` if it is free.
     pub fn mode_at(&self, now: Now) -> Option<Mode> {
         match self.holders.writer() {
             Some((_, write)) if !write.deadline.is_over_at(now) => Some(Mode::Write),

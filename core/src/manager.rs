@@ -1,11 +1,12 @@
-//! The lock manager of one server: every lock's waiters and sessions, and what ties them together.
-//! Without I/O: the module tells it what happens, and carries out what it says.
+//! The lock manager of one server: the waiters and sessions of every lock, and what concerns
+//! several locks. It does no I/O: the module reports what happens, and carries out the effects.
 //!
-//! A lock's value stands at a key of the server; whoever calls opens the key and brings the lock.
-//! What the manager does by itself (leases, tickets and waits that end, sessions that are renewed,
-//! keys that changed) it says as [`Task`]s, one at a time and in the order of their deadlines, so
-//! that the caller can stop after a while and go on later.
+//! The value of a lock is at a key of the server; the caller opens the key and passes the lock.
+//! Work outside commands (leases, tickets and waits that end, sessions to renew, keys that changed)
+//! comes as [`Task`]s, one at a time and in the order of deadlines, so that the caller can stop
+//! after a while and go on later.
 
+mod acks;
 mod keys;
 mod life;
 mod locks;
@@ -18,6 +19,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::num::NonZeroU32;
 use std::rc::Rc;
 
+use acks::Acks;
 pub use keys::Removed;
 pub use life::{Life, Ttl, Why};
 use locks::Locks;
@@ -36,7 +38,7 @@ use crate::{
     Token, Tokens, WaiterId, Wake,
 };
 
-/// Seeded, and fast: the names in it come from anybody.
+/// Seeded, because anybody can choose the names in it, and fast.
 type HashMap<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
 
 /// The bounds that the server's configuration sets.
@@ -50,7 +52,11 @@ pub struct Bounds {
     pub max_tickets: usize,
     /// `rlock.max-sessions`: holds tied to connections.
     pub max_sessions: usize,
-    /// `rlock.slow-wait-ms`, `rlock.slow-hold-ms`: what the slow log notes.
+    /// `rlock.acks-timeout-ms`: how long to wait for acknowledgements.
+    pub confirm_ms: u64,
+    /// `rlock.grace-ms`: how long a new primary grants nothing.
+    pub grace_ms: u64,
+    /// `rlock.slow-wait-ms`, `rlock.slow-hold-ms`: what the slow log records.
     pub slow: Slow,
     /// `rlock.slowlog-max-len`: entries of the slow log.
     pub slowlog_max: usize,
@@ -67,7 +73,8 @@ pub struct At<'k> {
     pub now: Now,
 }
 
-/// The memory and the judgement of one server.
+/// Decides for all locks of one server, and remembers their waiters and sessions. The documentation
+/// of this crate has an example.
 #[derive(Default)]
 pub struct Manager {
     tokens: Tokens,
@@ -76,29 +83,32 @@ pub struct Manager {
     locks: Locks,
     waits: Waits,
     removed: Vec<Removed>,
-    /// Connections whose session is lost: none of their commands may run any more.
+    /// Connections of lost sessions: none of their commands may run any more.
     closing: BTreeSet<ClientId>,
-    /// Those of them that nobody was told of yet.
+    /// Those of them that the caller has not taken yet.
     to_close: BTreeSet<ClientId>,
-    /// Connections whose session's key was flushed a moment ago, perhaps only to be loaded again.
+    /// Connections whose session's key was just flushed, perhaps only to be loaded again.
     flushed: Vec<ClientId>,
-    /// Since when nothing may be written outside of commands.
+    /// Since when nothing may be written outside commands.
     shut_since: Option<EpochMs>,
     is_presumed_open: bool,
     /// What came due while nothing may be written.
     postponed: Postponed,
     upheavals: VecDeque<Upheaval>,
-    /// What was remembered before this server became a replica, to be freed in portions.
+    /// What this server remembered before it became a replica, to be freed in portions.
     forgotten: Vec<Locks>,
-    /// Answers that came due outside of a transition.
+    /// Replies that came due outside a transition.
     outbox: Vec<Wake>,
     slowlog: SlowLog,
+    acks: Acks,
+    /// When this server became a primary.
+    began_at: Option<EpochMs>,
     /// As in [`Moment::names`].
     names: Rc<Names>,
-    /// The bounds that were configured when something was decided last.
+    /// The bounds as configured at the last decision.
     slow: Slow,
     slowlog_max: usize,
-    /// When a deadlock was written to the log last, and how many were not since.
+    /// When a deadlock was last written to the log, and how many were left out since.
     logged_at: Option<Now>,
     unlogged: u64,
 }
@@ -111,34 +121,37 @@ impl Manager {
         self.is_primary
     }
 
-    /// Commands are requests here; else they say what was decided elsewhere, or before.
+    /// Commands are requests here; otherwise they replay earlier decisions of this or another
+    /// server.
     pub fn decides(&self) -> bool {
         self.is_primary && !self.is_loading
     }
 
-    /// This server is a primary from now on, or is none. A new primary issues no token that the old
-    /// one, with another clock, may have issued. Sessions and waits are a primary's own: the
-    /// connections are closed where it is one no more.
+    /// This server is now a primary, or no longer one. A new primary issues no token that the old
+    /// one, with another clock, may have issued. Sessions and waits belong to a primary: when it is
+    /// one no longer, their connections are closed.
     pub fn role_is(&mut self, is_primary: bool, now: Now) {
         if is_primary && !self.is_primary {
             self.tokens.begin(now);
+            self.began_at = Some(now.ms());
         }
         if !is_primary && self.is_primary {
             let tied = self.locks.tied_in(None);
             self.forgotten.push(std::mem::take(&mut self.locks));
             self.postponed.clear();
             self.upheavals.clear();
+            self.acks.clear();
             self.lose(tied, now);
         }
         self.is_primary = is_primary;
     }
 
-    /// The server reads its data.
+    /// The server begins to load its data.
     pub fn loading_begins(&mut self) {
         self.is_loading = true;
         // DEBUG RELOAD: what was flushed may come back.
         for client in std::mem::take(&mut self.flushed) {
-            // Unless it lost a session by something else as well.
+            // Unless it lost another session, too.
             if !self.to_close.contains(&client) {
                 self.closing.remove(&client);
             }
@@ -146,49 +159,50 @@ impl Manager {
         self.upheaval(None);
     }
 
-    /// The server has read its data, or given up.
+    /// The server has loaded its data, or given up.
     pub fn loading_ends(&mut self) {
         self.is_loading = false;
         self.upheaval(None);
     }
 
-    /// A token was found in data, or in the replication stream: it is not issued again.
+    /// A token was found in data or in the replication stream: never issue it again.
     pub fn saw(&mut self, token: Token) {
         self.tokens.saw(token);
     }
 
-    /// The highest token that this server issued or saw, if it is ahead of the clock: a server that
-    /// starts with this data must know it, and needs to be told of no other.
+    /// The highest token that this server issued or saw, if it is ahead of the clock: only then
+    /// must a server that starts with this data be told of it.
     pub fn token_ahead(&self, now: Now) -> Option<Token> {
         self.tokens.highest().filter(|token| token.get() > now.us())
     }
 
     // --- what is remembered --------------------------------------------------------------------
 
-    /// How many wait on this server, and how.
+    /// The numbers of waiters and sessions on this server.
     pub fn totals(&self) -> Totals {
         self.locks.totals()
     }
 
-    /// What is remembered of a lock.
+    /// The memory of a lock, if there is any.
     pub fn memory(&self, db: i32, key: &[u8]) -> Option<&Memory> {
         self.locks.get(db, key)
     }
 
-    /// The locks of a database that something is remembered of.
+    /// The locks of a database with a memory.
     pub fn of_db(&self, db: i32) -> impl Iterator<Item = (&std::rc::Rc<[u8]>, &Memory)> {
         self.locks.of_db(db)
     }
 
-    /// Until when a key is to live.
+    /// How long a key must live.
     pub fn life(&self, lock: &Lock, db: i32, key: &[u8]) -> Life {
         Life::of(lock, self.locks.get(db, key))
     }
 
     // --- decisions ------------------------------------------------------------------------------
 
-    /// Decides what `input` does to the lock at a key, and does it. Until when the key was to live,
-    /// and is to live now. Who lost a session by it is closed, and not granted anything any more.
+    /// Decides what `input` does to the lock at a key, and does it. Returns how long the key had to
+    /// live before, and has to live now. A connection that lost its session is closed, and not
+    /// granted anything any more.
     pub fn decide<'a>(
         &mut self,
         at: At<'_>,
@@ -199,19 +213,19 @@ impl Manager {
     ) -> (Life, Life) {
         let At { db, key, now } = at;
         let totals = self.locks.totals();
-        let is_suspect = matches!(input, Input::Changed)
-            || !self.upheavals.is_empty()
-            || self.locks.is_changed(db, key);
+        let is_suspect = matches!(input, Input::Changed) || self.is_suspect(db, key);
         (self.slow, self.slowlog_max) = (bounds.slow, bounds.slowlog_max);
         if let Input::Deny(waiter) = input {
             self.slowlog.was_denied(waiter);
         }
+        let grace = self.grace(bounds, now);
         let (tokens, locks, names) = (&mut self.tokens, &mut self.locks, &mut self.names);
-        let (lives, over) = locks.change(db, key, |memory| {
-            if is_suspect && !memory.sessions.is_empty() {
+        let (lives, over, asked) = locks.change(db, key, |memory| {
+            if is_suspect && !memory.is_empty() {
                 effects.lost.extend(lock.lost_sessions(memory, now));
+                effects.wakes.extend(lock.lost_grants(memory, now));
             }
-            let beside = totals.sessions.saturating_sub(memory.sessions.len());
+            let beside = totals.sessions.saturating_sub(memory.session_count());
             let mut moment = Moment {
                 now,
                 tokens,
@@ -220,22 +234,36 @@ impl Manager {
                 sessions_max: bounds.max_sessions.saturating_sub(beside),
                 slow: bounds.slow,
                 names,
+                confirm_ms: bounds.confirm_ms,
+                grace,
                 portion: Moment::PORTION,
             };
             let before = Life::of(lock, Some(memory));
             lock.apply(memory, &mut moment, input, effects);
             let after = Life::of(lock, Some(memory));
             let over = memory.take_over(bounds.slow, now);
-            (((before, after), over), lock.next_alarm(memory))
+            if memory.is_empty() {
+                return (((before, after), over, Vec::new()), None);
+            }
+            (((before, after), over, memory.take_asked()), lock.next_alarm(memory))
         });
         self.note(at, over);
+        if !asked.is_empty() {
+            effects.awaits_acks = true;
+            self.acks.ask(LockId { db, key: key.into() }, asked);
+        }
         if !effects.lost.is_empty() {
             self.lose(std::mem::take(&mut effects.lost), now);
         }
         lives
     }
 
-    /// Nobody can be granted at this key any more: those parked are told `why`.
+    /// Something other than RLOCK may have changed this key, and no sweep has seen it since.
+    fn is_suspect(&self, db: i32, key: &[u8]) -> bool {
+        !self.upheavals.is_empty() || self.locks.is_changed(db, key)
+    }
+
+    /// Nobody can be granted at this key any more: blocked connections get `why`.
     pub fn dismiss(&mut self, at: At<'_>, why: &Refusal) {
         let At { db, key, now } = at;
         let slow = self.slow;
@@ -250,7 +278,7 @@ impl Manager {
 
     /// A database is flushed; all of them, if `None`.
     pub fn flushed(&mut self, db: Option<i32>) {
-        // Valkey 9 empties its databases when it has begun to load.
+        // Valkey 9 empties its databases after it has begun to load.
         if !self.is_loading {
             let tied = self.locks.tied_in(db);
             self.closing.extend(&tied);
@@ -259,12 +287,12 @@ impl Manager {
         self.upheaval(db);
     }
 
-    /// The connections whose session was flushed, and that were not dealt with yet.
+    /// The connections whose session was flushed and that were not handled yet.
     pub fn just_flushed(&self) -> &[ClientId] {
         &self.flushed
     }
 
-    /// Two databases change places.
+    /// Two databases are swapped.
     pub fn swapped(&mut self, one: i32, other: i32, now: Now) {
         for db in [one, other] {
             let tied = self.locks.tied_in(Some(db));
@@ -275,7 +303,7 @@ impl Manager {
 
     // --- parked connections ---------------------------------------------------------------------
 
-    /// One more connection may be parked.
+    /// Another connection may be blocked.
     ///
     /// # Errors
     /// `rlock.max-waiters` is reached.
@@ -288,39 +316,46 @@ impl Manager {
         }
     }
 
-    /// A number for a connection that is going to be parked.
+    /// A number for a connection that is about to be blocked.
     pub fn next_waiter(&mut self) -> WaiterId {
         self.waits.next_id()
     }
 
-    /// A connection is parked.
+    /// A connection is now blocked.
     pub fn park_begins(&mut self, waiter: WaiterId, parked: Parked) {
         self.waits.begin(waiter, parked);
     }
 
-    /// A parked connection.
+    /// A blocked connection.
     pub fn parked(&self, waiter: WaiterId) -> Option<&Parked> {
         self.waits.get(waiter)
     }
 
-    /// A parked connection is to be told this. False if it was told something, or is gone.
+    /// Gives a blocked connection its reply. False if it has one already, or has departed.
     pub fn answer(&mut self, wake: &Wake) -> bool {
         self.waits.answer(wake.waiter, wake.reply.clone())
     }
 
-    /// Answers that came due outside of a transition, and were not taken yet.
+    /// Takes the replies that came due outside a transition.
     pub fn take_answers(&mut self) -> Vec<Wake> {
         std::mem::take(&mut self.outbox)
     }
 
-    /// A parked connection is not there to be granted, or to hear of its grant: by this.
+    /// A blocked connection can no longer be granted, or hear of its grant, for this reason.
     pub fn left(&mut self, waiter: WaiterId, by: Outcome, now: Now) {
         if let Some(id) = self.waits.leave(waiter) {
             self.give_up(&id, waiter, by, now);
         }
     }
 
-    /// Withdraws a wait whose connection is told something else.
+    /// A blocked connection was granted, but replicas have not acknowledged that yet.
+    pub fn is_gated(&self, waiter: WaiterId) -> bool {
+        let lock = self.waits.get(waiter).map(|parked| &parked.lock);
+        lock.and_then(|id| self.memory(id.db, &id.key))
+            .is_some_and(|memory| memory.is_gated(waiter))
+    }
+
+    /// Withdraws a wait whose connection gets another reply.
     pub fn refuse(&mut self, waiter: WaiterId, now: Now) {
         if let Some(id) = self.waits.get(waiter).map(|parked| parked.lock.clone()) {
             self.give_up(&id, waiter, Outcome::Refused, now);
@@ -338,18 +373,23 @@ impl Manager {
         }
     }
 
-    /// The server has forgotten a parked connection. One whose reply did not reach its output has
-    /// [`Manager::left`] before.
+    /// The server has forgotten a blocked connection. If its reply was not sent, [`Manager::left`]
+    /// was called before.
     pub fn unparked(&mut self, waiter: WaiterId) {
         if let Some(parked) = self.waits.end(waiter) {
             let id = &parked.lock;
-            if self.memory(id.db, &id.key).is_some_and(|memory| memory.knows(waiter)) {
+            let memory = self.memory(id.db, &id.key);
+            if memory.is_some_and(|memory| memory.is_gated(waiter)) {
+                // Somebody else sent it a reply.
+                self.locks.mark(id.db, &id.key, Mark::Due);
+                self.locks.change_beside(id, |memory| memory.leave(waiter));
+            } else if self.memory(id.db, &id.key).is_some_and(|memory| memory.knows(waiter)) {
                 self.locks.change_beside(id, |memory| memory.answered(waiter));
             }
         }
     }
 
-    /// A connection ended. Its sessions, its wait, and a grant that it did not hear of, end with
+    /// A connection closed. Its sessions, its wait, and a grant that it did not hear of, end with
     /// it.
     pub fn connection_ended(&mut self, client: ClientId, now: Now) {
         self.closed(client);
@@ -361,11 +401,10 @@ impl Manager {
 
     // --- connections to be closed ---------------------------------------------------------------
 
-    /// These connections lost a session: they are closed, and granted nothing any more.
+    /// These connections lost a session: they will be closed, and are granted nothing any more.
     fn lose(&mut self, lost: Vec<ClientId>, now: Now) {
         for client in lost {
-            // What it was told it has, and hears of before it is closed; else it ends with the
-            // connection.
+            // It keeps a grant whose reply is sent before it is closed; any other ends with it.
             if let Some(waiter) = self.waits.of_client(client)
                 && self.waits.get(waiter).is_some_and(|parked| parked.reply.is_none())
             {
@@ -376,7 +415,7 @@ impl Manager {
         }
     }
 
-    /// This connection lost a session: it runs no further command.
+    /// This connection lost a session: it may run no further command.
     pub fn is_closing(&self, client: ClientId) -> bool {
         self.closing.contains(&client)
     }
@@ -386,23 +425,23 @@ impl Manager {
         !self.closing.is_empty()
     }
 
-    /// Those that were not closed yet are to be closed all the same.
+    /// Connections that were not closed yet must still be closed.
     pub fn close_later(&mut self, clients: Vec<ClientId>) {
         self.closing.extend(&clients);
         self.to_close.extend(clients);
     }
 
-    /// The next connection to be closed, and is not yet.
+    /// The next connection to close.
     pub fn next_to_close(&mut self) -> Option<ClientId> {
         self.to_close.pop_first()
     }
 
-    /// Some connection is to be closed.
+    /// Some connection must be closed.
     pub fn has_to_close(&self) -> bool {
         !self.to_close.is_empty()
     }
 
-    /// The server has closed this connection, or knows of none.
+    /// The server has closed this connection, or does not know it.
     pub fn closed(&mut self, client: ClientId) {
         if self.closing.remove(&client) {
             self.to_close.remove(&client);
@@ -411,8 +450,8 @@ impl Manager {
 
     // --- deadlocks ------------------------------------------------------------------------------
 
-    /// This wait was refused because it would have closed a cycle: the line for the server's log,
-    /// one a second at most.
+    /// A wait was refused because it would have closed a cycle. Returns the line for the server's
+    /// log, at most one a second.
     pub fn deadlock(
         &mut self,
         wait: &Wait<'_>,
@@ -437,10 +476,10 @@ impl Manager {
         Some(crate::waits_for::log_line(&cycle, std::mem::take(&mut self.unlogged)))
     }
 
-    /// Says what must agree with what.
+    /// Checks the invariants.
     ///
     /// # Errors
-    /// What does not, for tests.
+    /// The one that does not hold, for tests.
     pub fn check(&self) -> Result<(), String> {
         self.locks.check()?;
         self.waits.check()?;
@@ -451,7 +490,7 @@ impl Manager {
     }
 }
 
-/// The line of an owner that asks, as [`Wait::stand`].
+/// A caller that is not blocked yet, as [`Wait::stand`].
 impl<'a> From<&Acquire<'a>> for crate::waits_for::Stand<'a> {
     fn from(ask: &Acquire<'a>) -> Self {
         Self::Asking(ask.into())

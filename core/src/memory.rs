@@ -1,24 +1,27 @@
-//! What the primary remembers of a lock beside its value: who waits, whose hold is tied to a
-//! connection, and which grants may still be taken back. It is lost with the process, and that
-//! harms nobody's hold.
+//! What the primary remembers of a lock beside its value: waiters, sessions, and grants that may
+//! still be taken back. It is lost with the process, and that harms nobody's hold.
 
-use std::collections::{BTreeMap, BTreeSet};
-
+use crate::acks::Acks;
+use crate::fresh::{Fresh, Grant};
 use crate::queue::Entry;
 use crate::slow::{Outcome, Over, Slow};
-use crate::{ClientId, EpochMs, Now, Queue, Sessions, Token, WaiterId};
+use crate::{ClientId, End, EpochMs, Now, Queue, Sessions, Token, WaiterId};
 
 /// The primary's memory of one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// Who waits.
+    /// The waiters.
     pub queue: Queue,
-    /// Whose hold is tied to a connection.
+    /// The sessions.
     pub sessions: Sessions,
-    fresh: Fresh,
-    /// Levels that were granted to connections that were gone before the reply left.
-    taken_back: Vec<Token>,
-    /// Waits and holds that ended and are to be noted.
+    pub(crate) fresh: Fresh,
+    /// Levels of which nobody is going to hear, and by what they end.
+    taken_back: Vec<(Token, End)>,
+    /// What replicas are to acknowledge; `None` while nothing is.
+    pub(crate) acks: Option<Box<Acks>>,
+    /// Nobody is granted before this, while a new primary is in its grace time.
+    pub(crate) grace: Option<EpochMs>,
+    /// Waits and holds that ended, for the slow log.
     over: Vec<Over>,
     /// Waits that ended other than in a transition, if they lasted long enough to be noted.
     ended: Vec<(Entry, Outcome)>,
@@ -26,63 +29,14 @@ pub struct Memory {
     pub(crate) unfinished: Option<EpochMs>,
 }
 
-/// Grants to parked connections whose reply has not left yet.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Fresh {
-    by_waiter: BTreeMap<WaiterId, Grant>,
-    by_token: BTreeSet<(Token, WaiterId)>,
-}
-
-/// The hold that was granted, and whether a level of it is the connection's own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Grant {
-    token: Token,
-    adds: bool,
-}
-
-impl Fresh {
-    fn insert(&mut self, waiter: WaiterId, grant: Grant) {
-        self.by_waiter.insert(waiter, grant);
-        self.by_token.insert((grant.token, waiter));
-    }
-
-    fn remove(&mut self, waiter: WaiterId) -> Option<Grant> {
-        let grant = self.by_waiter.remove(&waiter)?;
-        self.by_token.remove(&(grant.token, waiter));
-        Some(grant)
-    }
-
-    fn of_token(&self, token: Token) -> impl Iterator<Item = WaiterId> {
-        let all = (token, WaiterId::from(1))..=(token, WaiterId::from(u64::MAX));
-        self.by_token.range(all).map(|(_, waiter)| *waiter)
-    }
-
-    fn remove_token(&mut self, token: Token) {
-        loop {
-            let next = self.of_token(token).next();
-            let Some(waiter) = next else { return };
-            self.remove(waiter);
-        }
-    }
-
-    /// Gives a level to another connection that entered this hold without one of its own. False if
-    /// there is none.
-    fn pass_on(&mut self, token: Token) -> bool {
-        let has_none =
-            |waiter: &WaiterId| self.by_waiter.get(waiter).is_some_and(|grant| !grant.adds);
-        let Some(heir) = self.of_token(token).find(has_none) else { return false };
-        self.insert(heir, Grant { token, adds: true });
-        true
-    }
-}
-
 impl Memory {
     /// There is nothing to remember.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
             && self.sessions.is_empty()
-            && self.fresh.by_waiter.is_empty()
+            && self.fresh.is_empty()
             && self.taken_back.is_empty()
+            && self.acks.as_deref().is_none_or(Acks::is_empty)
             && self.unfinished.is_none()
     }
 
@@ -119,9 +73,11 @@ impl Memory {
         std::mem::take(&mut self.over)
     }
 
-    /// A parked connection waits here, or has not heard of its grant yet.
+    /// A blocked connection waits here, or has not heard of its grant yet.
     pub fn knows(&self, waiter: WaiterId) -> bool {
-        self.queue.blocked(waiter).is_some() || self.fresh.by_waiter.contains_key(&waiter)
+        self.queue.blocked(waiter).is_some()
+            || self.fresh.knows(waiter)
+            || self.sessions.is_untold(waiter)
     }
 
     /// A parked connection is gone, by whatever cause: it is not granted any more, and a level that
@@ -130,20 +86,23 @@ impl Memory {
     pub fn leave(&mut self, waiter: WaiterId) -> bool {
         let waited = self.queue.remove_waiter(waiter).is_some();
         let granted = self.fresh.remove(waiter);
+        let tied = self.sessions.withdraw(waiter);
         // A level that another connection of the same owner was told of as well stays.
-        if let Some(Grant { token, adds: true }) = granted
-            && !self.fresh.pass_on(token)
+        if let Some((Grant { token, adds: true }, gate)) = &granted
+            && !self.fresh.pass_on(*token)
         {
-            self.taken_back.push(token);
+            let by = if gate.is_some() { End::Unconfirmed } else { End::Disconnected };
+            self.taken_back.push((*token, by));
         }
-        waited || granted.is_some()
+        waited || granted.is_some() || tied
     }
 
     /// A parked connection has its reply: what it was granted is its owner's own now.
     pub fn answered(&mut self, waiter: WaiterId) {
-        if let Some(grant) = self.fresh.remove(waiter) {
+        if let Some((grant, _)) = self.fresh.remove(waiter) {
             self.confirm(grant.token);
         }
+        self.sessions.told(waiter);
     }
 
     /// A connection ended: its sessions end with the next input. True if it has any.
@@ -155,7 +114,8 @@ impl Memory {
     /// When something happens here next that needs nothing written: a wait is over, or a session
     /// may be lost.
     pub fn next_end(&self) -> Option<EpochMs> {
-        [self.queue.next_look(), self.sessions.next_end()].into_iter().flatten().min()
+        let ends = [self.queue.next_look(), self.sessions.next_end(), self.next_late()];
+        ends.into_iter().flatten().min()
     }
 
     pub(crate) fn remember_grant(&mut self, waiter: WaiterId, token: Token, adds: bool) {
@@ -167,8 +127,13 @@ impl Memory {
         self.fresh.remove_token(token);
     }
 
-    pub(crate) fn take_back_next(&mut self) -> Option<Token> {
+    pub(crate) fn take_back_next(&mut self) -> Option<(Token, End)> {
         self.taken_back.pop()
+    }
+
+    /// With the next input.
+    pub(crate) fn take_back_later(&mut self, token: Token, by: End) {
+        self.taken_back.push((token, by));
     }
 
     pub(crate) fn forget_taken_back(&mut self) {

@@ -1,10 +1,10 @@
-//! Who waits for a lock, in order of arrival. Known to this server only: never saved, never
+//! Who waits for a lock, in order of arrival. Only this server knows: it is never saved or
 //! replicated.
 //!
-//! Blocked connections and tickets stand in one line. Its first part are tickets whose turn has
-//! come: the lock is kept for them until their owners ask again or the tickets end. Where that part
-//! ends is one place, so that turns are given and given up without moving anybody. No operation's
-//! cost grows with the number of those who wait beyond O(log n).
+//! Blocked connections and tickets share one queue. It begins with the tickets that have their
+//! turn: the lock is reserved for them until their owners ask again or the tickets end. One
+//! position marks where they end, so that giving a turn, or giving one up, moves nobody. No
+//! operation costs more than O(log n) in the number of waiters.
 
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::num::NonZeroU32;
@@ -14,12 +14,12 @@ use std::rc::Rc;
 use crate::slow::Names;
 use crate::{Acquire, ClientId, EpochMs, LeaseMs, Mode, Now, Owner, WaiterId};
 
-/// How one waits.
+/// The kind of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A connection is parked and will be answered.
+    /// A connection is blocked and will get a reply.
     Blocked(WaiterId),
-    /// Nobody is parked: the owner asks again.
+    /// Nobody is blocked: the owner asks again.
     Ticket,
 }
 
@@ -33,33 +33,35 @@ impl Kind {
     }
 }
 
-/// One who waits.
+/// A waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Who.
+    /// The owner.
     pub owner: Owner,
-    /// What for.
+    /// The mode it wants.
     pub mode: Mode,
-    /// For how long from the grant on.
+    /// The lease, counted from the grant.
     pub lease: LeaseMs,
-    /// May put WRITE on top of the owner's READ.
+    /// Whether WRITE may be added to the owner's READ.
     pub upgrade: bool,
-    /// READ only beside fewer than so many other owners' READ.
+    /// READ only while fewer than this many other owners hold READ.
     pub limit: Option<NonZeroU32>,
-    /// The depth to be at, as [`Acquire::depth`].
+    /// The depth to reach, as [`Acquire::depth`].
     pub depth: Option<u16>,
-    /// Parked, or asking again.
+    /// As [`Acquire::acks`].
+    pub acks: u8,
+    /// A blocked connection or a ticket.
     pub kind: Kind,
-    /// When the wait is over; `None` is never.
+    /// When the wait ends; `None` is never.
     pub ends_at: Option<EpochMs>,
     /// When the wait began.
     pub since: Now,
-    /// The connection that is parked, or that the hold is to be tied to: it is the same one.
+    /// The blocked connection, and the one to which to tie the hold: they are the same.
     pub client: Option<ClientId>,
     is_session: bool,
-    /// Whose holds were in the way when the wait began, where that is noted.
+    /// The holders in the way when the wait began, if waits are logged.
     pub(crate) in_the_way: Option<Rc<Names>>,
-    /// An upgrader's place: before everybody who came to the end.
+    /// Whether it is an upgrade, which stands before everybody who joined at the end.
     pub(crate) is_in_front: bool,
     /// As in [`Queue::by_look`].
     look_at: Option<EpochMs>,
@@ -74,6 +76,7 @@ impl Entry {
             upgrade: ask.upgrade,
             limit: ask.limit,
             depth: ask.depth,
+            acks: ask.acks,
             kind,
             ends_at,
             since,
@@ -85,13 +88,13 @@ impl Entry {
         }
     }
 
-    /// The connection that the hold is to be tied to.
+    /// The connection to which to tie the hold.
     pub fn session(&self) -> Option<ClientId> {
         self.client.filter(|_| self.is_session)
     }
 }
 
-/// Where in the queue one stands: kept as long as one waits, but for an upgrader's ticket.
+/// A position in the queue. A waiter keeps it, except when a ticket becomes an upgrade.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place(i64);
 
@@ -99,8 +102,7 @@ impl Place {
     /// Before every other one.
     pub(crate) const FIRST: Self = Self(i64::MIN);
 
-    /// Between two who came one after the other there is room for upgraders, each of which halves
-    /// it.
+    /// The gap between two successive waiters leaves room for upgrades, each of which halves it.
     const GAP: i64 = 1 << 20;
 
     /// So many places are counted together, but for upgraders: far fewer than wait, far fewer than
@@ -124,16 +126,16 @@ impl Place {
     }
 }
 
-/// Everyone who waits for one lock.
+/// All waiters of one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Queue {
     entries: BTreeMap<Place, Entry>,
     /// Tickets up to this place have their turn: one for WRITE, or any number for READ.
     turns_end: Option<Place>,
-    /// By a hash of the owner: half the memory of a second copy of the name.
+    /// By a hash of the owner, which takes half the memory of another copy of the name.
     by_owner: BTreeSet<(u64, Place)>,
-    /// When to look whether a wait is over: at its end, or earlier where the end was put off since.
-    /// A ticket that asks again and again is moved once in its window, not with each question.
+    /// When to check for the end of a wait: at its end, or earlier if the end was put off since. A
+    /// ticket that asks again is moved at most once per window, not with each request.
     by_look: BTreeSet<(EpochMs, Place)>,
     by_waiter: BTreeMap<WaiterId, Place>,
     by_client: BTreeSet<(ClientId, Place)>,
@@ -142,27 +144,27 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Number of those who wait, tickets among them.
+    /// Number of waiters, including tickets.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Nobody waits.
+    /// Whether nobody waits.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Number of tickets among those who wait.
+    /// Number of tickets.
     pub fn ticket_count(&self) -> usize {
         self.len().saturating_sub(self.by_waiter.len())
     }
 
-    /// Number of blocked connections among those who wait.
+    /// Number of blocked connections.
     pub fn blocked_count(&self) -> usize {
         self.by_waiter.len()
     }
 
-    /// Everyone in the order in which they are served, and whether it is their turn.
+    /// All waiters in the order in which they are served, and whether each has its turn.
     pub fn iter(&self) -> impl Iterator<Item = (&Entry, bool)> {
         self.entries.iter().map(|(place, entry)| (entry, self.is_turn(*place)))
     }
@@ -185,8 +187,8 @@ impl Queue {
         (self.turns_end.map_or(Unbounded, Excluded), Unbounded)
     }
 
-    /// The line behind one place (from its head, if `None`) and before another (to its end, if
-    /// `None`).
+    /// The waiters without a turn behind one place (from the head if `None`) and before another (to
+    /// the end if `None`).
     pub(crate) fn line_between(
         &self,
         behind: Option<Place>,
@@ -198,8 +200,8 @@ impl Queue {
         range.take_while(move |(place, _)| !past(place)).map(|(place, entry)| (*place, entry))
     }
 
-    /// Number of those who are served before this place. Goes through a few hundred places, and one
-    /// count for each 256 others.
+    /// Number of waiters before this place. Visits a few hundred places, and one count for each 256
+    /// others.
     pub(crate) fn rank(&self, place: Place) -> usize {
         if self.counts.is_empty() {
             return self.entries.range(..place).count();
@@ -209,7 +211,7 @@ impl Queue {
         counted.fold(self.entries.range(from..place).count(), usize::saturating_add)
     }
 
-    /// Number of tickets whose turn to READ has come.
+    /// Number of tickets that have their turn to READ.
     pub(crate) fn read_turn_count(&self) -> usize {
         match (self.turn_mode(), self.turns_end) {
             (Some(Mode::Read), Some(end)) => {
@@ -219,14 +221,14 @@ impl Queue {
         }
     }
 
-    /// The owner's first place in the order in which all are served, 1 is the first, and whether
-    /// its turn has come; `None` if it does not wait.
+    /// The owner's first place in the queue, counted from 1, and whether it has its turn; `None` if
+    /// it does not wait.
     pub fn place(&self, owner: &[u8]) -> Option<(usize, bool)> {
         let (place, _) = self.first_of(owner)?;
         Some((self.rank(place).saturating_add(1), self.is_turn(place)))
     }
 
-    /// For what the turns are that were given; `None` where none was.
+    /// The mode of the turns that were given; `None` if there are none.
     pub(crate) fn turn_mode(&self) -> Option<Mode> {
         self.first_turn().map(|entry| entry.mode)
     }
@@ -237,8 +239,8 @@ impl Queue {
         self.is_turn(*place).then_some(entry)
     }
 
-    /// Where the owner of this ticket stands who asks for something else: a turn is given up, and
-    /// upgraders stand before it then.
+    /// The place of this ticket when its owner asks for something else: it gives up a turn, and
+    /// upgrades then stand before it.
     pub(crate) fn stands_at(&self, place: Place) -> Place {
         if !self.is_turn(place) {
             return place;
@@ -247,24 +249,24 @@ impl Queue {
         upgraders.last().map_or(place, |(last, _)| Place(last.0.saturating_add(1)))
     }
 
-    /// First in line.
+    /// The first waiter without a turn.
     pub(crate) fn head(&self) -> Option<(Place, &Entry)> {
         self.entries.range(self.behind_turns()).next().map(|(place, entry)| (*place, entry))
     }
 
-    /// The first turn and the first in line: the only places where an upgrader stands that still
-    /// reads.
+    /// The first turn and the first in line: the only places where an upgrade can be that still
+    /// holds READ.
     pub(crate) fn foremost(&self) -> impl Iterator<Item = &Entry> {
         self.first_turn().into_iter().chain(self.head().map(|(_, entry)| entry))
     }
 
-    /// A turn was given to somebody who comes before this place; before a newcomer, if `None`.
+    /// Whether somebody before this place has a turn, or before a newcomer if `None`.
     pub(crate) fn has_turn_before(&self, own: Option<Place>) -> bool {
         let Some((first, _)) = self.entries.first_key_value() else { return false };
         self.is_turn(*first) && own.is_none_or(|own| !self.is_turn(own) || own != *first)
     }
 
-    /// Somebody in the line comes before this place; before a newcomer, if `None`.
+    /// Whether a waiter without a turn is before this place, or before a newcomer if `None`.
     pub(crate) fn has_line_before(&self, own: Option<Place>) -> bool {
         match own {
             Some(own) if self.is_turn(own) => false,
@@ -284,17 +286,17 @@ impl Queue {
         self.places_of(owner).find(|(_, entry)| entry.kind == Kind::Ticket).map(|(place, _)| place)
     }
 
-    /// The first of the places of this owner.
+    /// The first place of this owner.
     pub(crate) fn first_of(&self, owner: &[u8]) -> Option<(Place, &Entry)> {
         self.places_of(owner).next()
     }
 
-    /// This owner waits here, in whatever way.
+    /// Whether this owner waits here, in any way.
     pub(crate) fn has_place(&self, owner: &[u8]) -> bool {
         self.places_of(owner).next().is_some()
     }
 
-    /// A blocked connection of this owner waits here.
+    /// Whether a blocked connection of this owner waits here.
     pub(crate) fn is_blocked(&self, owner: &[u8]) -> bool {
         self.blocked_of(owner).next().is_some()
     }
@@ -306,7 +308,7 @@ impl Queue {
 
     fn places_of(&self, owner: &[u8]) -> impl Iterator<Item = (Place, &Entry)> {
         let hash = Owner::hash_of(owner);
-        // Where the range ends is compared with what is found, not searched for.
+        // Compares each entry with the end of the range instead of searching for it.
         self.by_owner
             .range((hash, Place::FIRST)..)
             .take_while(move |(other, _)| *other == hash)
@@ -323,13 +325,13 @@ impl Queue {
         self.put(last.map_or(Place(0), Place::after), entry);
     }
 
-    /// Before everybody in line, behind the turns that were given.
+    /// A place before everybody in line, behind the turns.
     pub(crate) fn push_front(&mut self, mut entry: Entry) {
         entry.is_in_front = true;
         let Some((head, _)) = self.head() else { return self.push_back(entry) };
         match head.between(self.turns_end) {
             Some(place) => self.put(place, entry),
-            // There is room for millions of upgraders before one place, and two at most wait there.
+            // There is room for millions of upgrades before one place, and at most two wait there.
             None => self.push_back(entry),
         }
     }
@@ -366,7 +368,7 @@ impl Queue {
         }
     }
 
-    /// So few are counted one by one.
+    /// Up to this many are counted one by one.
     const UNCOUNTED_MAX: usize = 512;
 
     fn count(&mut self, place: Place) {
@@ -383,7 +385,7 @@ impl Queue {
         }
     }
 
-    /// At this place, which is nobody's.
+    /// Inserts at this place, which is free.
     fn put(&mut self, place: Place, mut entry: Entry) {
         self.by_owner.insert((Owner::hash_of(entry.owner.as_bytes()), place));
         entry.look_at = entry.ends_at;
@@ -431,13 +433,13 @@ impl Queue {
         self.remove(place)
     }
 
-    /// It is the turn of this ticket, the first in line.
+    /// Gives the turn to this ticket, the first in line.
     pub(crate) fn give_turn(&mut self, place: Place) {
         self.turns_end = Some(place);
     }
 
-    /// The turns from this place on are given up; the places are kept, behind upgraders, who stand
-    /// in front of everybody but turns.
+    /// Gives up the turns from this place on. Their places are kept, behind upgrades, which stand
+    /// before everybody without a turn.
     pub(crate) fn take_turns_from(&mut self, place: Place) {
         let Some((first, _)) = self.entries.range(place..).next() else { return };
         let mut first = *first;
@@ -460,12 +462,12 @@ impl Queue {
         }
     }
 
-    /// Every turn is given up; the places are kept.
+    /// Gives up every turn; the places are kept.
     pub(crate) fn take_turns(&mut self) {
         self.take_turns_from(Place::FIRST);
     }
 
-    /// One whose wait is over.
+    /// A waiter whose time has passed.
     pub(crate) fn first_ended(&mut self, now: Now) -> Option<Place> {
         while let Some((look_at, place)) = self.by_look.first().copied()
             && look_at.is_over_at(now)
@@ -473,7 +475,7 @@ impl Queue {
             let Self { entries, by_look, .. } = self;
             let entry = entries.get_mut(&place)?;
             let ends_at = entry.ends_at?;
-            // None is looked at later than it ends, so they come in the order of their ends.
+            // None is checked later than it ends, so they come in the order of their ends.
             if ends_at == look_at {
                 return Some(place);
             }
@@ -484,7 +486,7 @@ impl Queue {
         None
     }
 
-    /// When to look next whether a wait is over: never later than the next end.
+    /// When to check for the end of a wait next: never later than the next end.
     pub(crate) fn next_look(&self) -> Option<EpochMs> {
         self.by_look.first().map(|(look_at, _)| *look_at)
     }

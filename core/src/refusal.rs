@@ -1,23 +1,22 @@
-//! Why a request was refused: a value with a stable code, and one sentence for the person who reads
-//! it.
+//! Why a request was refused: a value with a stable code, and one sentence for people.
 
 use crate::text::quoted;
 use crate::{Mode, Owner, Token};
 
-/// An error that the state of the lock causes. What the words of a command cause is
+/// An error caused by the state of the lock. An error in the words of a command is a
 /// [`crate::grammar::BadWord`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The caller holds nothing that fits its words.
+    /// The caller has no hold of that mode and token.
     NotHeld {
         /// The mode that was asked for.
         mode: Option<Mode>,
         /// The token that was asked for.
         token: Option<Token>,
-        /// What is there.
+        /// What is held instead.
         instead: Instead,
     },
-    /// A READ holder asked for WRITE: two such callers would wait for each other for ever.
+    /// A READ holder asked for WRITE without `UPGRADE`: two such callers would deadlock.
     UpgradeWouldDeadlock,
     /// `DEPTH` asked for more than one level beyond the present depth.
     DepthSkipped {
@@ -26,39 +25,50 @@ pub enum Refusal {
         /// The depth now.
         present: u16,
     },
-    /// Another reader already waits for all readers but itself to leave, and so would this one.
+    /// Another reader already waits to upgrade; the two would wait for each other.
     SecondUpgrade,
-    /// The owners wait for each other, so many of them.
+    /// The wait would close a cycle of this many owners.
     Cycle(usize),
-    /// `rlock.max-waiters` connections are parked.
+    /// `rlock.max-waiters` connections are blocked.
     TooManyWaiters {
         /// `rlock.max-waiters`.
         max: usize,
     },
-    /// `rlock.max-tickets` tickets are out.
+    /// `rlock.max-tickets` tickets are in use.
     TooManyTickets,
-    /// `rlock.max-sessions` holds are tied to connections.
+    /// `rlock.max-sessions` sessions exist.
     TooManySessions,
+    /// Fewer replicas are connected than must acknowledge.
+    NoReplicas {
+        /// How many must acknowledge.
+        asked: u8,
+        /// How many are connected.
+        online: usize,
+    },
+    /// Too few replicas acknowledged in time, or the hold ended before they did.
+    NoAcks,
+    /// Replicas must acknowledge first, and the caller cannot be blocked until then.
+    CannotConfirm,
     /// The caller's user lost the right to the command or the key while it waited.
     NotPermitted,
-    /// The caller's connection is about to be closed: a session of it is lost.
+    /// The caller's connection lost a session and is about to be closed.
     Closing,
-    /// The key holds something else now.
+    /// The key holds a value of another type now.
     WrongType,
     /// The key's slot is moving, or has moved.
     TryAgain,
-    /// The hold has `rlock.max-depth` levels.
+    /// The hold already has `rlock.max-depth` levels.
     TooDeep {
-        /// The depth now; more than `max` where that was lowered meanwhile.
+        /// The depth now; more than `max` if `max` was lowered since.
         present: u16,
         /// `rlock.max-depth`.
         max: u16,
     },
-    /// The greatest token, 2^53 - 1, was seen: only a hostile snapshot brings a server there.
+    /// The greatest token, 2^53 - 1, was reached: only a hostile snapshot can do that.
     NoTokenLeft,
 }
 
-/// What is held where the caller's hold is not.
+/// Who holds the lock instead of the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Instead {
     /// Nothing.
@@ -69,50 +79,58 @@ pub enum Instead {
     WriteBy(Owner),
     /// READ, by one other owner.
     ReadBy(Owner),
-    /// READ, by so many others.
+    /// READ, by this many other owners.
     ReadByMany(usize),
 }
 
 impl Refusal {
-    /// One printable line that begins with the error's code, whatever bytes the names contain.
+    /// One printable line that starts with the error's code, whatever bytes the names contain.
     pub fn line(&self, key: &[u8], owner: &[u8]) -> String {
         let (key, owner) = (quoted(key), quoted(owner));
         match self {
             Self::NotHeld { mode, token, instead } => {
-                let what = match (mode, token) {
-                    (None, None) => "nothing".into(),
-                    (Some(mode), None) => format!("no {}", mode.word()),
-                    (None, Some(token)) => format!("nothing with token {}", token.get()),
-                    (Some(mode), Some(token)) => {
-                        format!("no {} with token {}", mode.word(), token.get())
-                    }
-                };
-                format!("NOTHELD owner {owner} holds {what} of {key}: {}", instead.clause())
+                let mode = mode.map_or(String::new(), |mode| format!("{} of ", mode.word()));
+                let token = token.map_or(String::new(), |t| format!(" with token {}", t.get()));
+                let instead = instead.clause();
+                format!("NOTHELD owner {owner} does not hold {mode}{key}{token}: {instead}")
             }
             Self::UpgradeWouldDeadlock => format!(
                 "DEADLOCK owner {owner} holds READ of {key} and would wait for itself: release \
-                 READ first, or ask with UPGRADE"
+                 READ first, or use UPGRADE"
             ),
             Self::SecondUpgrade => format!(
-                "DEADLOCK owner {owner} would wait with READ of {key} for another reader that \
-                 waits for WRITE: release READ first"
+                "DEADLOCK another reader of {key} waits to upgrade, and owner {owner} would wait \
+                 for it: release READ first"
             ),
             Self::Cycle(owners) => format!(
-                "DEADLOCK owner {owner} would wait at {key} in a cycle of {owners} owners that \
-                 wait for each other: release what it holds first"
+                "DEADLOCK owner {owner} would close a cycle of {owners} owners by waiting for \
+                 {key}: release what it holds first"
             ),
             Self::TooManyWaiters { max } => format!(
-                "TOOMANY connections wait on this server, the most that rlock.max-waiters allows \
-                 is {max}: owner {owner} is not queued for {key}"
+                "TOOMANY blocked connections, rlock.max-waiters is {max}: owner {owner} is not \
+                 queued for {key}"
             ),
             Self::TooManyTickets => format!(
-                "TOOMANY tickets wait on this server, as many as rlock.max-tickets allows: owner \
-                 {owner} is not queued for {key}"
+                "TOOMANY tickets, rlock.max-tickets is reached: owner {owner} is not queued for \
+                 {key}"
             ),
             Self::TooManySessions => format!(
-                "TOOMANY holds are tied to connections, as many as rlock.max-sessions allows: \
-                 owner {owner} does not get {key} with SESSION"
+                "TOOMANY sessions, rlock.max-sessions is reached: owner {owner} cannot acquire \
+                 {key} with SESSION"
             ),
+            Self::NoReplicas { asked, online } => format!(
+                "NOREPLICAS {asked} replicas must acknowledge {key} for owner {owner}, and \
+                 {online} are connected: nothing changed"
+            ),
+            Self::NoAcks => format!(
+                "NOACKS too few replicas acknowledged {key} for owner {owner} in time: the grant \
+                 is taken back, a deadline from an earlier reply stands"
+            ),
+            Self::CannotConfirm => {
+                "ERR ACKS needs a connection of its own that can block: not in a \
+                                    transaction, a script or another module's call"
+                    .into()
+            }
             Self::NotPermitted => format!(
                 "NOPERM the user lost the right to RLOCK.ACQUIRE or to the key {key} while it \
                  waited"
@@ -124,7 +142,7 @@ impl Refusal {
             Self::TryAgain => "TRYAGAIN the slot of the key is moving or has moved".into(),
             Self::DepthSkipped { asked, present } => format!(
                 "ERR DEPTH must be at most the present depth + 1: owner {owner} is at depth \
-                 {present} of {key}, not one below {asked}"
+                 {present} of {key} and asked for {asked}"
             ),
             Self::TooDeep { present, max } => format!(
                 "TOOMANY owner {owner} is at depth {present} of {key}, and rlock.max-depth is \

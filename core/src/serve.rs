@@ -1,24 +1,25 @@
-//! Hand-off: whoever is first in line enters in the very step that lets it.
+//! Hand-off: the first in line enters in the same step that makes room for it.
 
 use std::borrow::Cow;
 
 use crate::decide::wake;
+use crate::fresh::{Gate, Grant};
+use crate::gated::late_at;
 use crate::input::{Effects, Moment, Reply};
 use crate::queue::{Entry, Kind};
 use crate::slow::Outcome;
-use crate::{End, Lock, Memory, Mode, Owner, Refusal, WaiterId};
+use crate::{Lock, Memory, Mode, Owner, Refusal, WaiterId};
 
 impl Lock {
-    /// Lets in from the head of the line whoever can enter: blocked connections are granted,
-    /// tickets get their turn. Readers that stand together enter together; nobody passes
-    /// anybody.
+    /// Lets in whoever can enter, from the head of the queue: blocked connections are granted,
+    /// tickets get their turn. Adjacent readers enter together; nobody passes anybody.
     pub(crate) fn serve<'a>(
         &mut self,
         memory: &mut Memory,
         moment: &mut Moment<'_>,
         effects: &mut Effects<'a>,
     ) {
-        if memory.queue.is_empty() {
+        if memory.queue.is_empty() || memory.grace.is_some() {
             return;
         }
         if self.has_void_turns(memory, moment.now) {
@@ -36,7 +37,7 @@ impl Lock {
                 memory.unfinished = Some(moment.now.ms());
                 return;
             }
-            // Its time is over, and a portion ended before it was told.
+            // Its time has passed, but the portion ended before its reply.
             if head.ends_at.is_some_and(|ends_at| ends_at.is_over_at(moment.now)) {
                 if let Some(entry) = memory.queue.remove(place) {
                     memory.note(moment.slow.wait(&entry, Outcome::TimedOut, moment.now));
@@ -70,6 +71,9 @@ impl Lock {
         moment: &mut Moment<'_>,
         effects: &mut Effects<'_>,
     ) {
+        if memory.grace.is_some() {
+            return;
+        }
         let queue = &memory.queue;
         let holds = |owner: &Owner| {
             let holds = |mode| self.holders.hold(owner.as_bytes(), mode).is_some();
@@ -90,8 +94,8 @@ impl Lock {
         }
     }
 
-    /// The owner holds, or holds once more: its ticket is withdrawn, and its own parked requests
-    /// that are re-entries now are granted, wherever they stand.
+    /// The owner holds or has re-entered: its ticket is withdrawn, and those of its blocked
+    /// requests that are re-entries now are granted, wherever they stand.
     pub(crate) fn granted<'a>(
         &mut self,
         owner: &[u8],
@@ -144,11 +148,27 @@ impl Lock {
             }
         };
         if let Reply::Granted { token, .. } = reply {
-            let depth = self.holders.by_token(token).map_or(0, |(_, hold)| hold.depth);
+            let (depth, deadline) = self.levels(token, moment.now);
             let adds = depth > held.map_or(0, |before| before.depth);
+            let acks = memory.acks_for(entry.acks, held);
+            if acks > 0 {
+                let gate = Gate {
+                    acks,
+                    until: late_at(moment, entry.ends_at, deadline),
+                    deadline,
+                    since: entry.since,
+                    granted_at: moment.now,
+                    session: entry.session().map(|client| (client, entry.lease)),
+                    is_renewal: false,
+                };
+                memory.gate(waiter, Grant { token, adds }, gate, held.is_none());
+                memory.note(moment.slow.wait(entry, Outcome::Granted, moment.now));
+                effects.gated.push(waiter);
+                return;
+            }
             memory.remember_grant(waiter, token, adds);
             if let Some(client) = entry.session() {
-                memory.sessions.tie(token, client, entry.lease, moment.now);
+                memory.sessions.tie_untold(token, waiter, client, entry.lease, moment.now);
             }
         }
         let is_granted = matches!(reply, Reply::Granted { .. });
@@ -157,19 +177,19 @@ impl Lock {
         effects.wakes.push(wake(waiter, reply, entry, moment.now));
     }
 
-    /// Levels whose connection was gone before it could hear of its grant.
+    /// Levels whose connection departed before it could hear of its grant.
     pub(crate) fn take_back(
         &mut self,
         memory: &mut Memory,
         moment: &Moment<'_>,
         effects: &mut Effects<'_>,
     ) {
-        while let Some(token) = memory.take_back_next() {
+        while let Some((token, by)) = memory.take_back_next() {
             match self.holders.by_token(token).map(|(_, hold)| *hold) {
                 Some(hold) if hold.depth > 1 => {
                     self.hold_on(hold, hold.depth.saturating_sub(1), hold.deadline, effects);
                 }
-                _ => self.end(token, End::Disconnected, memory, moment, effects),
+                _ => self.end(token, by, memory, moment, effects),
             }
         }
     }

@@ -1,8 +1,12 @@
-//! Which holds are tied to a connection. Known to this server only: never saved, never replicated.
+//! Which holds are tied to a connection. Only this server knows: it is never saved or replicated.
+
+mod untold;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{ClientId, EpochMs, LeaseMs, Now, Token};
+use untold::Untold;
+
+use crate::{ClientId, EpochMs, LeaseMs, Now, Token, WaiterId};
 
 /// A hold that lasts as long as a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,9 +17,20 @@ pub struct Session {
     pub lease: LeaseMs,
     /// When the server renews it next.
     pub renew_at: EpochMs,
+    /// So many replicas are to acknowledge each renewal.
+    pub acks: u8,
     /// No later than the hold's deadline: when to see whether it is lost, while nothing may be
     /// renewed.
     pub ends_at: EpochMs,
+    /// The wait that it came of, until its connection was told.
+    untold: Option<WaiterId>,
+}
+
+impl Session {
+    fn new(client: ClientId, lease: LeaseMs, now: Now) -> Self {
+        let (renew_at, ends_at) = (now.after(third(lease)), now.after(lease));
+        Self { client, lease, renew_at, acks: 0, ends_at, untold: None }
+    }
 }
 
 /// The sessions of one lock, by their hold's token.
@@ -25,6 +40,9 @@ pub struct Sessions {
     by_client: BTreeSet<(ClientId, Token)>,
     by_renewal: BTreeSet<(EpochMs, Token)>,
     by_end: BTreeSet<(EpochMs, Token)>,
+    /// Number of those that last by acknowledged deadlines.
+    by_acks: usize,
+    untold: Untold,
     /// Their connections ended; the holds end with the next input.
     gone: Vec<Token>,
     /// Connections that were tied or untied since this was taken last.
@@ -74,12 +92,61 @@ impl Sessions {
     /// Ties a hold; whichever connection asks last has it.
     pub(crate) fn tie(&mut self, token: Token, client: ClientId, lease: LeaseMs, now: Now) {
         self.untie(token);
-        let (renew_at, ends_at) = (now.after(third(lease)), now.after(lease));
+        self.seat(token, Session::new(client, lease, now));
+        self.index(token, client);
+    }
+
+    /// This is the tie of a hold that has none.
+    fn seat(&mut self, token: Token, session: Session) {
+        self.by_renewal.insert((session.renew_at, token));
+        self.by_end.insert((session.ends_at, token));
+        self.by_acks = self.by_acks.saturating_add((session.acks > 0).into());
+        self.by_token.insert(token, session);
+    }
+
+    fn unseat(&mut self, token: Token) -> Option<Session> {
+        let session = self.by_token.remove(&token)?;
+        self.by_renewal.remove(&(session.renew_at, token));
+        self.by_end.remove(&(session.ends_at, token));
+        self.by_acks = self.by_acks.saturating_sub((session.acks > 0).into());
+        Some(session)
+    }
+
+    fn index(&mut self, token: Token, client: ClientId) {
         self.touched.push(client);
         self.by_client.insert((client, token));
-        self.by_renewal.insert((renew_at, token));
-        self.by_end.insert((ends_at, token));
-        self.by_token.insert(token, Session { client, lease, renew_at, ends_at });
+    }
+
+    fn unindex(&mut self, token: Token, client: ClientId) {
+        if !self.is_tied_to(token, client) && self.by_client.remove(&(client, token)) {
+            self.touched.push(client);
+        }
+    }
+
+    /// It lasts as long as replicas have acknowledged, so many of them; until then, so far.
+    pub(crate) fn last_by_acks(&mut self, token: Token, acks: u8, ends_at: EpochMs) {
+        if let Some(session) = self.by_token.get_mut(&token) {
+            self.by_acks = self.by_acks.saturating_add((session.acks == 0).into());
+            session.acks = acks;
+        }
+        self.lasts_until(token, ends_at);
+    }
+
+    /// How many replicas are to acknowledge its renewals; 0 where it lasts without.
+    pub(crate) fn acks_of(&self, token: Token) -> u8 {
+        self.by_token.get(&token).map_or(0, |session| session.acks)
+    }
+
+    /// It lasts until then, or longer.
+    pub(crate) fn lasts_at_least(&mut self, token: Token, ends_at: EpochMs) {
+        if self.get(token).is_some_and(|session| session.ends_at < ends_at) {
+            self.lasts_until(token, ends_at);
+        }
+    }
+
+    /// When to see whether one is lost that lasts by acknowledged deadlines.
+    pub(crate) fn next_end_by_acks(&self) -> Option<EpochMs> {
+        self.next_end().filter(|_| self.by_acks > 0)
     }
 
     /// The hold's deadline is this one now.
@@ -102,11 +169,9 @@ impl Sessions {
     }
 
     pub(crate) fn untie(&mut self, token: Token) -> Option<ClientId> {
-        let session = self.by_token.remove(&token)?;
-        self.by_client.remove(&(session.client, token));
-        self.by_renewal.remove(&(session.renew_at, token));
-        self.by_end.remove(&(session.ends_at, token));
-        self.touched.push(session.client);
+        let session = self.unseat(token)?;
+        self.forget_replaced(token);
+        self.drop_tie(token, &session);
         Some(session.client)
     }
 
@@ -119,9 +184,18 @@ impl Sessions {
             .copied()
             .filter(|(other, _)| *other == client)
         {
-            self.untie(token);
-            self.gone.push(token);
+            if self.get(token).is_some_and(|session| session.client == client) {
+                self.untie(token);
+                self.gone.push(token);
+            } else {
+                self.end_replaced(token, client);
+            }
         }
+    }
+
+    /// A hold that is tied no more ends with the next input.
+    pub(crate) fn end_later(&mut self, token: Token) {
+        self.gone.push(token);
     }
 
     /// No connection's end is to be carried out any more.

@@ -1,4 +1,4 @@
-//! Waits and holds that lasted long: noted where they end, for the slow log.
+//! Waits and holds that lasted long: recorded when they end, for the slow log.
 
 use std::num::NonZeroU32;
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use crate::queue::Entry;
 use crate::text::NAME_BYTES_MAX;
 use crate::{End, Mode, Now, Owner, WaiterId};
 
-/// From which length on a wait or a hold is noted, in milliseconds; `None`: none is.
+/// How many milliseconds a wait or a hold must last to be logged; `None`: none is logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slow {
     /// Waits.
@@ -18,7 +18,7 @@ pub struct Slow {
     pub hold_ms: Option<u64>,
 }
 
-/// The owners whose holds were in the way when a wait began: so many of them at most.
+/// How many holders in the way of a wait are recorded at most.
 pub const NAMES_MAX: usize = 100;
 
 /// Names of owners, each cut to [`NAME_BYTES_MAX`] bytes; one that is short, the common case, costs
@@ -76,19 +76,21 @@ impl Names {
 pub enum Outcome {
     /// A wait: by its grant.
     Granted,
-    /// A wait: its time was over.
+    /// A wait: its time passed.
     TimedOut,
     /// A wait: by `RLOCK.CANCEL`.
     Cancelled,
     /// A wait: by `CLIENT UNBLOCK`.
     Unblocked,
-    /// Its connection ended.
+    /// Its connection closed.
     Disconnected,
+    /// Too few replicas acknowledged it.
+    Unconfirmed,
     /// A wait: by an error.
     Refused,
-    /// A hold: by its owner.
+    /// A hold: released by its owner.
     Released,
-    /// A hold: its deadline came.
+    /// A hold: it expired.
     Expired,
     /// A hold: by `RLOCK.FORCE`.
     Forced,
@@ -97,7 +99,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// The word of `RLOCK.SLOWLOG`.
+    /// As in `RLOCK.SLOWLOG`.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Granted => "granted",
@@ -105,6 +107,7 @@ impl Outcome {
             Self::Cancelled => "cancelled",
             Self::Unblocked => "unblocked",
             Self::Disconnected => "disconnected",
+            Self::Unconfirmed => "unconfirmed",
             Self::Refused => "refused",
             Self::Released => "released",
             Self::Expired => "expired",
@@ -121,22 +124,23 @@ impl From<End> for Outcome {
             End::Expired => Self::Expired,
             End::Forced => Self::Forced,
             End::Disconnected => Self::Disconnected,
+            End::Unconfirmed => Self::Unconfirmed,
         }
     }
 }
 
-/// What ended, after so long.
+/// A wait or a hold that ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Over {
-    /// Whose.
+    /// The owner.
     pub owner: Owner,
-    /// How.
+    /// The mode.
     pub mode: Mode,
     /// `LIMIT` of a wait.
     pub limit: Option<NonZeroU32>,
     /// Milliseconds.
     pub ms: u64,
-    /// By what.
+    /// The cause.
     pub outcome: Outcome,
     /// What it was.
     pub what: What,
@@ -152,7 +156,7 @@ pub enum What {
 }
 
 impl Slow {
-    /// The end of a wait, if it is to be noted.
+    /// The end of a wait, if it lasted long enough.
     pub(crate) fn wait(self, entry: &Entry, outcome: Outcome, now: Now) -> Option<Over> {
         let us = now.us().saturating_sub(entry.since.us());
         if self.wait_ms.is_none_or(|least| us < least.saturating_mul(1000)) {
@@ -164,7 +168,7 @@ impl Slow {
         Some(Over { owner, mode, limit, ms, outcome, what })
     }
 
-    /// The end of a hold after so many milliseconds, if it is to be noted.
+    /// The end of a hold, if it lasted long enough.
     pub(crate) fn hold(self, owner: &Owner, mode: Mode, ms: u64, outcome: Outcome) -> Option<Over> {
         let owner = self.hold_ms.is_some_and(|least| ms >= least).then(|| owner.clone())?;
         Some(Over { owner, mode, limit: None, ms, outcome, what: What::Hold })

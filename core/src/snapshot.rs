@@ -1,10 +1,9 @@
-//! A lock and its changes as bytes: what stands in RDB files, in `DUMP` payloads and in the
-//! replication stream.
+//! A lock and its changes as bytes, for RDB files, `DUMP` payloads and the replication stream.
 //!
 //! The first byte is the version of the format; the rest is postcard's wire format (numbers as
-//! varints, byte strings with their length), which is documented and stable. Golden bytes of every
-//! released version are in the tests. Whatever cannot be a lock is refused: the bytes may come from
-//! anywhere.
+//! varints, byte strings with their length), which is documented and stable. The tests have golden
+//! bytes of every released version. The bytes may come from anybody, so everything that cannot be a
+//! lock is refused.
 
 use std::borrow::Cow;
 
@@ -14,17 +13,17 @@ use crate::change::as_bytes;
 use crate::holders::Holders;
 use crate::{Change, EpochMs, Hold, Lock, Mode, Owner, Token};
 
-/// The version that is written. Older ones stay readable.
+/// The version that is written. Older ones remain readable.
 pub const VERSION: u8 = 1;
 
-/// Why bytes are no lock, or no change of one.
+/// Why bytes are not a lock, or not an effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// A version that this module does not know: perhaps a newer module's.
+    /// An unknown version, perhaps of a newer module.
     Version(u8),
-    /// Not the format: cut off, out of range, or followed by more.
+    /// Not this format: cut off, out of range, or followed by more bytes.
     Format,
-    /// Well formed, but no lock can be like that.
+    /// Well formed, but no lock can have this state.
     Contradiction,
 }
 
@@ -53,12 +52,12 @@ struct Record<'a> {
 /// What an effect is applied to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Start {
-    /// The lock that stands at the key.
+    /// The lock at the key.
     GoesOn,
-    /// The lock begins with it: it replaces whatever stands at the key.
+    /// A new lock, which replaces whatever is at the key.
     Begins,
-    /// As [`Start::Begins`], in a rewritten append-only file: the key's time to live follows by
-    /// itself, and may be another one than the latest deadline's, or none.
+    /// Like [`Start::Begins`], in a rewritten append-only file: the key's time to live follows
+    /// separately, and may differ from the latest deadline, or be missing.
     Rewritten,
 }
 
@@ -86,11 +85,11 @@ pub fn save(lock: &Lock, to: &mut Vec<u8>) {
     write(&records, to);
 }
 
-/// A lock that [`save`] wrote. Never a free one: a lock without a hold is not kept. Numbers that
-/// are written longer than need be are read, too.
+/// Reads a lock that [`save`] wrote. It is never free, because a lock without a hold is not kept.
+/// Numbers in a longer encoding than necessary are accepted.
 ///
 /// # Errors
-/// [`Malformed`], for whatever is no lock.
+/// [`Malformed`] if the bytes are not a lock.
 pub fn load(bytes: &[u8]) -> Result<Lock, Malformed> {
     let records: Vec<Record<'_>> = read(bytes)?;
     let mut holders = Holders::default();
@@ -116,10 +115,10 @@ pub fn save_effect(start: Start, changes: &[Change<'_>], to: &mut Vec<u8>) {
     write(&Effect { start, changes }, to);
 }
 
-/// An effect that [`save_effect`] wrote: never one without a change.
+/// Reads an effect that [`save_effect`] wrote. It always has a change.
 ///
 /// # Errors
-/// [`Malformed`], for every other byte string.
+/// [`Malformed`] if the bytes are not an effect.
 pub fn load_effect(bytes: &[u8]) -> Result<Effect<Vec<Change<'_>>>, Malformed> {
     let effect: Effect<Vec<Change<'_>>> = read(bytes)?;
     let is_sound = |change: &Change<'_>| match change {
@@ -140,7 +139,7 @@ pub fn load_effect(bytes: &[u8]) -> Result<Effect<Vec<Change<'_>>>, Malformed> {
     }
 }
 
-/// The changes that make this lock out of a free one: what an append-only file is rewritten to.
+/// The changes that turn a free lock into this one, for rewriting the append-only file.
 pub fn as_changes(lock: &Lock) -> Vec<Change<'_>> {
     let mut changes = Vec::new();
     for (owner, mode, hold) in lock.holds() {

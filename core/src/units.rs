@@ -1,5 +1,4 @@
-//! Numbers with their unit and bounds in the type. Checked once, at the edge; inside, nothing is
-//! checked again.
+//! Numbers with their unit and bounds in the type. They are checked once, where they enter.
 
 use std::hash::BuildHasher;
 use std::num::NonZeroU64;
@@ -38,8 +37,8 @@ impl Now {
         self.after_ms(lease.get())
     }
 
-    /// The first whole millisecond at which no less than `ms` have passed: a promise of
-    /// milliseconds is never cut short by the part of one that the clock was in.
+    /// The first whole millisecond at which no less than `ms` have passed: rounding never shortens
+    /// a promised time.
     pub const fn after_ms(self, ms: u64) -> EpochMs {
         EpochMs::clamped(self.0.div_ceil(1000).saturating_add(ms))
     }
@@ -59,7 +58,7 @@ impl EpochMs {
         if ms <= Self::MAX.get() { Some(Self::clamped(ms)) } else { None }
     }
 
-    /// Kept as one more than it is, so that a moment that there is not costs no more memory.
+    /// Stored plus one, so that `Option<EpochMs>` is no larger.
     const fn clamped(ms: u64) -> Self {
         const LAST: u64 = (1 << 53) - 1;
         let ms = if ms < LAST { ms } else { LAST };
@@ -74,7 +73,7 @@ impl EpochMs {
         self.0.get().saturating_sub(1)
     }
 
-    /// Whole milliseconds that are left at `now`, rounded down, but 0 only when it is past.
+    /// Whole milliseconds that remain at `now`, rounded down, but 0 only if the moment is past.
     pub const fn left_at(self, now: Now) -> u64 {
         match self.get().saturating_mul(1000).saturating_sub(now.0) {
             1..1000 => 1,
@@ -82,13 +81,12 @@ impl EpochMs {
         }
     }
 
-    /// Milliseconds to wait from `now` on until this moment has come, rounded up; 0 when it is
-    /// past.
+    /// Milliseconds to wait from `now` until this moment, rounded up; 0 if it is past.
     pub const fn wait_from(self, now: Now) -> u64 {
         self.get().saturating_mul(1000).saturating_sub(now.0).div_ceil(1000)
     }
 
-    /// A deadline is over from its own millisecond on.
+    /// Whether this deadline has passed: it has from its own millisecond on.
     pub const fn is_over_at(self, now: Now) -> bool {
         self.get() <= now.ms().get()
     }
@@ -107,7 +105,7 @@ impl From<EpochMs> for u64 {
     }
 }
 
-/// How long a hold lasts unless it is renewed, in milliseconds: from 1 to [`LeaseMs::MAX`].
+/// How long a hold lasts unless it is renewed, in milliseconds, from 1 to [`LeaseMs::MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LeaseMs(u32);
 
@@ -153,13 +151,13 @@ impl Token {
         self.0.get()
     }
 
-    /// Milliseconds from the token's own time to `now`, 0 where the token is ahead of the clock.
+    /// Milliseconds from the token's own time to `now`; 0 if the token is ahead of the clock.
     pub const fn age_ms(self, now: Now) -> u64 {
         now.us().saturating_sub(self.get()) / 1000
     }
 
-    /// Farther ahead of the clock than a server with a right clock issues: more than a minute. A
-    /// client that brings such a token would have every later token run ahead of the time.
+    /// More than a minute ahead of the clock, which no server with a correct clock issues. After
+    /// such a token, every later one would run ahead of the time.
     pub const fn is_implausible_at(self, now: Now) -> bool {
         const MINUTE_US: u64 = 60 * 1_000_000;
         self.get() > now.us().saturating_add(MINUTE_US)
@@ -179,20 +177,20 @@ impl From<Token> for u64 {
     }
 }
 
-/// Where tokens come from: remembers the greatest one that this process issued or saw.
+/// Issues tokens: remembers the greatest one that this process issued or saw.
 #[derive(Debug, Default)]
 pub struct Tokens {
     /// No token up to this one is issued.
     last: u64,
-    /// The greatest that was issued or seen.
+    /// The greatest token that was issued or seen.
     highest: u64,
 }
 
 impl Tokens {
-    /// Clocks of servers that follow each other may differ by this much, in microseconds.
+    /// How much the clocks of successive primaries may differ, in microseconds.
     pub const CLOCK_SKEW_US: u64 = 1_000_000;
 
-    /// Starts the process, or its time as primary: every token to come is beyond now +
+    /// The process, or its time as primary, starts: every later token exceeds now +
     /// [`Tokens::CLOCK_SKEW_US`].
     pub fn begin(&mut self, now: Now) {
         self.last = self.last.max(now.us().saturating_add(Self::CLOCK_SKEW_US));
@@ -203,13 +201,13 @@ impl Tokens {
         Token::new(self.highest)
     }
 
-    /// A token found in data or in the replication stream is not issued again.
+    /// A token was found in data or in the replication stream: never issue it again.
     pub fn saw(&mut self, token: Token) {
         self.last = self.last.max(token.get());
         self.highest = self.highest.max(token.get());
     }
 
-    /// `max(last + 1, now in µs)`, or `None` when 2^53 - 1 was reached.
+    /// `max(last + 1, now in µs)`, or `None` if 2^53 - 1 was reached.
     pub fn issue(&mut self, now: Now) -> Option<Token> {
         let token = Token::new(self.last.saturating_add(1).max(now.us()))?;
         self.last = token.get();
@@ -218,16 +216,15 @@ impl Tokens {
     }
 }
 
-/// Who holds: the caller's own name, 1 to [`Owner::MAX_BYTES`] arbitrary bytes.
+/// The name for which a caller holds: 1 to [`Owner::MAX_BYTES`] arbitrary bytes.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Owner(SmallVec<[u8; Owner::INLINE_BYTES]>);
 
 impl Owner {
-    /// Enough for a host, a process, a thread and a UUID together; each waiter and hold keeps its
-    /// own copy.
+    /// Enough for a host, a process, a thread and a UUID together. Each waiter and hold has a copy.
     pub const MAX_BYTES: usize = 512;
 
-    /// Names up to here cost no allocation of their own: a UUID, a colon and a thread's number.
+    /// Names up to this length need no allocation: a UUID, a colon and a thread's number.
     const INLINE_BYTES: usize = 40;
 
     /// Whether these bytes can name an owner.
@@ -239,9 +236,8 @@ impl Owner {
         if self.0.spilled() { self.0.len() } else { 0 }
     }
 
-    /// The same for the life of the process, seeded anew with each: nobody can choose names that
-    /// have one hash. What is found by it is compared with the name itself, and nothing that can be
-    /// seen depends on it.
+    /// A hash with a random seed for each process, so that nobody can choose names that collide.
+    /// Matches are compared by name, and nothing visible depends on the hash.
     pub fn hash_of(name: &[u8]) -> u64 {
         let seed = foldhash::SharedSeed::global_random();
         foldhash::fast::SeedableRandomState::with_seed(0, seed).hash_one(name)
@@ -266,37 +262,37 @@ impl Clone for Owner {
     }
 }
 
-/// A blocked connection's wait, told apart from every other wait of this process.
+/// Identifies a blocked connection's wait within this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WaiterId(NonZeroU64);
 
 impl WaiterId {
-    /// The number; never 0, so that one who has none costs no more memory.
+    /// The number; never 0, so that an `Option` of it is no larger.
     pub const fn get(self) -> u64 {
         self.0.get()
     }
 }
 
 impl From<u64> for WaiterId {
-    /// 0 is nobody's number, and taken for 1.
+    /// 0 is nobody's number, and treated as 1.
     fn from(number: u64) -> Self {
         Self(NonZeroU64::new(number).unwrap_or(NonZeroU64::MIN))
     }
 }
 
-/// A connection, by the server's number for it.
+/// A connection, by the server's ID for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(NonZeroU64);
 
 impl ClientId {
-    /// The number; never 0, so that one who has none costs no more memory.
+    /// The number; never 0, so that an `Option` of it is no larger.
     pub const fn get(self) -> u64 {
         self.0.get()
     }
 }
 
 impl From<u64> for ClientId {
-    /// 0 is nobody's number, and taken for 1.
+    /// 0 is nobody's number, and treated as 1.
     fn from(number: u64) -> Self {
         Self(NonZeroU64::new(number).unwrap_or(NonZeroU64::MIN))
     }

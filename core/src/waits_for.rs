@@ -1,9 +1,9 @@
-//! Which owner waits for which: cycles, found before the last of them blocks.
+//! Which owner waits for which: finds cycles before the last owner blocks.
 //!
-//! A blocked owner waits for the holders in its way and for the blocked owners ahead of it, but a
-//! reader not for readers, but for those of them that ask under a limit: they stop whoever stands
-//! behind them. Such a one waits for those who hold READ only where all of them must leave, because
-//! otherwise any of them will do. Tickets wait for nobody, and nobody waits for a ticket: their
+//! A blocked owner waits for the holders in its way and for the blocked owners ahead of it. A
+//! reader does not wait for readers, except for waiters under a limit, which stop everybody behind
+//! them. A waiter under a limit waits for the READ holders only if all of them must release,
+//! because otherwise any one will do. Tickets wait for nobody, and nobody waits for a ticket: their
 //! owners are free to act.
 
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use crate::queue::{Kind, Place};
 use crate::text::quoted;
 use crate::{Lock, Memory, Mode, Now, Owner, WaiterId, Wish};
 
-/// Locks, holders and waiters that one search looks at before it gives up: it runs inside a
+/// How many locks, holders and waiters one search visits before it gives up: it runs inside a
 /// command.
 pub const STEPS_MAX: usize = 1000;
 
@@ -28,7 +28,7 @@ pub trait Waits {
     fn blockers(&mut self, wait: &Self::Wait, steps: &mut Steps) -> Vec<Owner>;
 }
 
-/// How many more locks, holders and waiters a search looks at.
+/// How many more locks, holders and waiters a search may visit.
 #[derive(Debug)]
 pub struct Steps(usize);
 
@@ -54,7 +54,7 @@ impl Steps {
     }
 }
 
-/// What a search has seen of one lock already: nobody there is looked at twice.
+/// What a search has visited of one lock: it visits nobody twice.
 #[derive(Debug, Default)]
 pub struct Seen {
     /// The holders were seen as a reader or as a writer meets them.
@@ -78,12 +78,12 @@ pub enum Search<W> {
     GaveUp,
 }
 
-/// Who stands where: a parked connection, or somebody who is about to be parked.
+/// A blocked connection, or a caller that is about to be blocked.
 #[derive(Clone, Copy, Debug)]
 pub enum Stand<'a> {
-    /// The parked connection with this number.
+    /// The blocked connection with this number.
     Parked(WaiterId),
-    /// Whoever asks for this.
+    /// A caller with this request.
     Asking(Wish<'a>),
 }
 
@@ -107,7 +107,7 @@ struct Step<W> {
     others: Vec<W>,
 }
 
-/// Looks for a way from `owner`, who would wait for `first` by `wait`, back to `owner`.
+/// Searches for a path from `owner`, which would wait for `first` by `wait`, back to `owner`.
 pub fn search<W: Waits>(
     waits: &mut W,
     owner: &Owner,

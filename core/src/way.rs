@@ -1,4 +1,4 @@
-//! Who may enter: what stands between somebody's wish and a hold.
+//! Who may enter: what is in the way of a request.
 
 use std::num::NonZeroU32;
 
@@ -6,16 +6,16 @@ use crate::queue::{Entry, Place};
 use crate::slow::NAMES_MAX;
 use crate::{Acquire, EpochMs, Lock, Memory, Mode, Now, Owner};
 
-/// What somebody wants of a lock.
+/// What a request wants of a lock.
 #[derive(Clone, Copy, Debug)]
 pub struct Wish<'a> {
-    /// Who.
+    /// The owner.
     pub owner: &'a [u8],
-    /// How.
+    /// The mode.
     pub mode: Mode,
-    /// Whether WRITE may be put on top of the owner's READ.
+    /// Whether WRITE may be added to the owner's READ.
     pub upgrade: bool,
-    /// READ only beside fewer than so many other owners' READ.
+    /// READ only while fewer than this many other owners hold READ.
     pub limit: Option<NonZeroU32>,
 }
 
@@ -34,8 +34,8 @@ impl<'a> From<&'a Entry> for Wish<'a> {
 }
 
 impl Lock {
-    /// The latest deadline of the holds that keep this one out whatever its limit; `None` if no
-    /// hold does.
+    /// The latest deadline of the holds that exclude this request whatever its limit; `None` if
+    /// there is none.
     pub(crate) fn in_the_way(&self, wish: Wish<'_>) -> Option<EpochMs> {
         let Wish { owner, mode, upgrade, .. } = wish;
         match mode {
@@ -48,8 +48,8 @@ impl Lock {
         }
     }
 
-    /// How many others must leave before there is room under its limit: of those who hold READ, and
-    /// of so many tickets whose turn to READ has come.
+    /// How many others must release before there is room under its limit: of the READ holders, and
+    /// of this many tickets that have their turn to READ.
     pub(crate) fn too_many(&self, wish: Wish<'_>, turns: usize) -> usize {
         let Some(limit) = wish.limit else { return 0 };
         let reads = self.holders.hold(wish.owner, Mode::Read).is_some();
@@ -58,7 +58,7 @@ impl Lock {
         others.saturating_add(turns).saturating_add(1).saturating_sub(limit)
     }
 
-    /// As [`Lock::too_many`], of somebody without a turn.
+    /// Like [`Lock::too_many`], for a request without a turn.
     fn too_many_for_line(&self, memory: &Memory, wish: Wish<'_>) -> usize {
         match wish.limit {
             Some(_) => self.too_many(wish, memory.queue.read_turn_count()),
@@ -66,9 +66,9 @@ impl Lock {
         }
     }
 
-    /// There is room under its limit. A turn was judged when it was given, and is again only under
-    /// a smaller limit; then those that were given behind it do not count, and are given up where
-    /// there is no room for both.
+    /// There is room under its limit. A turn is judged when it is given, and again only under a
+    /// smaller limit; then turns given behind it do not count, and are given up if there is no room
+    /// for both.
     pub(crate) fn has_room(
         &self,
         memory: &mut Memory,
@@ -87,25 +87,25 @@ impl Lock {
         has_room
     }
 
-    /// Somebody in the line, without a turn, could not enter even if nobody else waited.
+    /// A waiter without a turn could not enter even if nobody else waited.
     pub(crate) fn is_shut_to(&self, memory: &Memory, wish: Wish<'_>) -> bool {
         self.in_the_way(wish).is_some() || self.too_many_for_line(memory, wish) > 0
     }
 
-    /// Whose holds are in the way, some of them.
+    /// The owners of some of the holds in the way.
     pub(crate) fn owners_in_the_way<'l>(
         &'l self,
         memory: &Memory,
         wish: Wish<'l>,
     ) -> impl Iterator<Item = &'l Owner> {
-        // A reader without a limit waits for a writer, or for nobody who holds.
+        // A reader without a limit waits for a writer, or for no holder.
         let is_in = wish.mode == Mode::Write || self.is_shut_to(memory, wish);
         let most = if is_in { NAMES_MAX } else { 0 };
         let owners = self.holders.owners();
         owners.filter(move |owner| owner.as_bytes() != wish.owner).take(most)
     }
 
-    /// When the next hold ends that may let in somebody in the line; `None` if none is in the way.
+    /// When the next hold expires that may let a waiter in; `None` if none is in the way.
     pub(crate) fn next_opening(&self, memory: &Memory, wish: Wish<'_>) -> Option<EpochMs> {
         self.in_the_way(wish).or_else(|| {
             let is_full = self.too_many_for_line(memory, wish) > 0;
@@ -113,9 +113,9 @@ impl Lock {
         })
     }
 
-    /// Milliseconds until this one could enter if nobody let go or renewed: the latest deadline in
-    /// the way, or with a limit the earliest, where one hold is in the way. `None` where that does
-    /// not say when it is free: somebody comes before, or a session keeps a hold.
+    /// Milliseconds until this request could enter if nobody released or renewed: the latest
+    /// deadline in the way, or with a limit the earliest, if one hold is in the way. `None` if that
+    /// does not tell when the lock is free: somebody comes before, or a session keeps a hold.
     pub(crate) fn known_wait(
         &self,
         memory: &Memory,
@@ -127,15 +127,16 @@ impl Lock {
             return None;
         }
         let until = match (self.in_the_way(wish), self.too_many_for_line(memory, wish)) {
+            (None, 0) => memory.grace,
             (until, 0) => until.filter(|_| memory.sessions.is_empty()),
             (None, 1) => self.earliest_unkept(memory),
             _ => None,
         };
-        until.map(|until| until.wait_from(now))
+        until.max(until.and(memory.grace)).map(|until| until.wait_from(now))
     }
 
-    /// The earliest deadline of a hold that no session keeps. Goes by a few that one keeps, so that
-    /// its cost does not grow with their number.
+    /// The earliest deadline of a hold without a session. Skips only a few with one, so that its
+    /// cost does not grow with their number.
     fn earliest_unkept(&self, memory: &Memory) -> Option<EpochMs> {
         const SEEN_MAX: usize = 100;
         let first = self.holders.by_deadline().take(SEEN_MAX);
@@ -144,12 +145,12 @@ impl Lock {
     }
 }
 
-/// Somebody comes before this place; before a newcomer, if `None`.
+/// Whether somebody comes before this place, or before a newcomer if `None`.
 pub(crate) fn is_behind(memory: &Memory, is_upgrade: bool, place: Option<Place>) -> bool {
     memory.queue.has_turn_before(place) || !is_upgrade && memory.queue.has_line_before(place)
 }
 
-/// Nobody comes before this place (a newcomer's, if `None`) for this mode.
+/// Whether nobody comes before this place (a newcomer's if `None`) for this mode.
 pub(crate) fn is_reached(
     memory: &Memory,
     mode: Mode,

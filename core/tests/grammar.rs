@@ -16,6 +16,7 @@ fn limits() -> Limits {
         default_lease: LeaseMs::new(30_000).unwrap(),
         max_lease: LeaseMs::MAX,
         max_depth: u16::MAX,
+        acks: 0,
     }
 }
 
@@ -115,7 +116,8 @@ fn numbers_are_taken_from_the_first_to_the_last_of_their_range() {
 #[test]
 fn ranges_and_defaults_are_the_configured_ones() {
     let lease = |ms| LeaseMs::new(ms).unwrap();
-    let limits = Limits { default_lease: lease(500), max_lease: lease(1000), max_depth: 3 };
+    let limits =
+        Limits { default_lease: lease(500), max_lease: lease(1000), max_depth: 3, acks: 0 };
     let ask = |line: &'static str| {
         ACQUIRE
             .read(line.split(' ').map(str::as_bytes), &limits)
@@ -418,9 +420,10 @@ fn no_word_breaks_the_line_of_its_error() {
 // --- the table ----------------------------------------------------------------------------------
 
 const ACQUIRE_USAGE: &str = "RLOCK.ACQUIRE key owner [READ | WRITE] [LEASE ms] [LIMIT n] [BLOCK ms \
-                             | QUEUE ms] [MAXQUEUE n] [UPGRADE] [SESSION] [DEPTH n] [WITHTTL]";
+                             | QUEUE ms] [MAXQUEUE n] [UPGRADE] [SESSION] [DEPTH n] [ACKS n] \
+                             [WITHTTL]";
 const RELEASE_USAGE: &str = "RLOCK.RELEASE key owner [READ | WRITE] [TOKEN t] [DEPTH n | ALL]";
-const RENEW_USAGE: &str = "RLOCK.RENEW key owner [READ | WRITE] [LEASE ms] [TOKEN t]";
+const RENEW_USAGE: &str = "RLOCK.RENEW key owner [READ | WRITE] [LEASE ms] [TOKEN t] [ACKS n]";
 const FORCE_USAGE: &str = "RLOCK.FORCE key [READ | WRITE]";
 const HOLDS_USAGE: &str = "RLOCK.HOLDS key owner [READ | WRITE]";
 const CHECK_USAGE: &str = "RLOCK.CHECK key token [READ | WRITE]";
@@ -461,9 +464,10 @@ fn only_what_changes_a_lock_is_a_write() {
         assert_eq!(has(flags, "write"), command.access == Access::Writes, "{name}");
         assert_eq!(has(acl, "write"), command.access == Access::Writes, "{name}");
         let reads = command.access == Access::Reads || name == "RLOCK.QUEUES";
+        let blocks = ["RLOCK.ACQUIRE", "RLOCK.RENEW"].contains(&name);
         assert_eq!(has(acl, "read"), reads, "{name}");
-        assert_eq!(has(flags, "blocking"), name == "RLOCK.ACQUIRE", "{name}");
-        assert_eq!(has(acl, "blocking"), name == "RLOCK.ACQUIRE", "{name}");
+        assert_eq!(has(flags, "blocking"), blocks, "{name}");
+        assert_eq!(has(acl, "blocking"), blocks, "{name}");
         assert_eq!(
             has(acl, "dangerous"),
             ["RLOCK.FORCE", "RLOCK.SLOWLOG", "RLOCK.APPLY"].contains(&name),

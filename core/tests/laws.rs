@@ -179,6 +179,7 @@ fn random_input(rng: &mut Rng, world: &World, names: &[&'static [u8]]) -> Input<
             session: None,
             patience: Patience::None,
             max_queue: None,
+            acks: 0,
         }),
         10..=15 => {
             let levels = match rng.u8(..4) {
@@ -190,7 +191,7 @@ fn random_input(rng: &mut Rng, world: &World, names: &[&'static [u8]]) -> Input<
         }
         16..=18 => {
             let lease = lease(rng.u64(1..60));
-            Input::Renew(Renew { owner, mode: maybe_mode, token, lease })
+            Input::Renew(Renew { owner, mode: maybe_mode, token, lease, acks: 0 })
         }
         _ => Input::Force(maybe_mode),
     }

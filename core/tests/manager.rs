@@ -5,9 +5,10 @@
 
 mod support;
 
-use rlock_core::manager::{At, LockId};
+use rlock_core::manager::{At, LockId, Parked};
 use rlock_core::{
-    Acquire, ClientId, Effects, Input, Mode, Moment, Patience, Refusal, Reply, WaiterId,
+    Acquire, ClientId, Effects, Input, Lock, Mode, Moment, Parking, Patience, Refusal, Reply,
+    WaiterId,
 };
 use support::server::{Key, Server};
 use support::{acquire, lease, random, release};
@@ -187,6 +188,34 @@ fn a_grant_that_may_not_be_told_goes_to_the_next_in_one_step() {
     assert_eq!(told, [first, second]);
     assert!(lock.hold_at(b"c", Mode::Write, now).is_some());
     assert!(lock.hold_at(b"b", Mode::Write, now).is_none());
+}
+
+/// It was told to wait, and when it is parked nobody is in the way any more.
+#[test]
+fn a_grant_while_it_is_parked_is_taken_back_from_one_that_does_not_hear() {
+    for session in [None, Some(ClientId::from(7))] {
+        let mut server = Server::new();
+        let (mut lock, now) = (Lock::default(), server.now());
+        let at = At { db: 0, key: b"k", now };
+        let waiter = server.manager.next_waiter();
+        let client = Some(ClientId::from(7));
+        let id = LockId { db: 0, key: b"k".as_slice().into() };
+        let parked = Parked::new(client, id, b"a".as_slice().into(), "".into(), false);
+        server.manager.park_begins(waiter, parked);
+        let ask =
+            Acquire { session, patience: Patience::Block, ..acquire(b"a", Mode::Write, 1000) };
+        let parking = Parking { waiter, client, ends_at: None };
+        let mut effects = Effects::default();
+        let park = Input::Park(ask, parking);
+        server.manager.decide(at, &server.bounds, &mut lock, park, &mut effects);
+        assert!(matches!(effects.reply, Reply::Granted { .. }), "{effects:?}");
+        server.manager.connection_ended(ClientId::from(7), now);
+        server.manager.unparked(waiter);
+        server.manager.check().unwrap();
+        server.keys.insert(b"k", lock);
+        server.sweep();
+        assert!(server.keys.get(b"k" as Key).is_none_or(Lock::is_free), "{session:?}");
+    }
 }
 
 #[test]

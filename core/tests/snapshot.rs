@@ -136,6 +136,7 @@ fn golden_effects() -> Vec<(Start, Vec<Change<'static>>, Vec<u8>)> {
             bytes("01 02 02  00 01 62 00 07 64  01 07 03 64"),
         ),
         (Start::GoesOn, vec![ended(5, End::Disconnected)], bytes("01 00 01  02 05 03")),
+        (Start::GoesOn, vec![ended(5, End::Unconfirmed)], bytes("01 00 01  02 05 04")),
         (Start::GoesOn, vec![ended(5, End::Released)], bytes("01 00 01  02 05 00")),
         (
             Start::GoesOn,
@@ -342,7 +343,7 @@ fn bytes_that_are_no_effect_are_refused() {
         ("a beginning with no change", bytes("01 01 00")),
         ("a beginning that grants nothing", bytes("01 01 01  02 05 00")),
         ("a kind of change that is not known", bytes("01 00 01  03 05 00")),
-        ("an end that is not known", bytes("01 00 01  02 05 04")),
+        ("an end that is not known", bytes("01 00 01  02 05 05")),
         ("owner of 0 bytes", owner_of("00", 0)),
         ("owner of 513 bytes", owner_of("8104", 513)),
         ("mode 2", bytes("01 00 01  00 01 61 02 01 64")),

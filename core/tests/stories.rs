@@ -32,6 +32,7 @@ stories! {
     sending_again_is_safe
     sessions_last_as_connections
     tickets_keep_a_place
+    ties_are_of_grants_that_stand
     tokens_only_rise
     waiting_in_line
     who_may_enter

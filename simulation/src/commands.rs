@@ -5,8 +5,7 @@ use std::rc::Rc;
 
 use rlock_core::grammar::{self, Access, Command, commands};
 use rlock_core::{
-    Acquire, ClientId, Input, Kind as Standing, Levels, Mode, Now, Patience, Refusal, Release,
-    Renew, Reply, snapshot,
+    Acquire, ClientId, Input, Kind as Standing, Mode, Now, Refusal, Renew, Reply, snapshot,
 };
 
 use crate::hands::Stop;
@@ -153,22 +152,7 @@ impl Server {
         words: &[Vec<u8>],
     ) -> Option<Said> {
         let (client, db) = (caller.client?, caller.db);
-        let patience = match (said.block_ms, said.queue) {
-            (Some(_), _) => Patience::Block,
-            (None, Some(window)) => Patience::Ticket(window),
-            (None, None) => Patience::None,
-        };
-        let ask = Acquire {
-            owner: said.owner,
-            mode: said.mode.unwrap_or(if said.limit.is_some() { Mode::Read } else { Mode::Write }),
-            lease: said.lease,
-            upgrade: said.upgrade,
-            limit: said.limit,
-            depth: said.depth,
-            session: said.session.then_some(client),
-            patience,
-            max_queue: said.max_queue,
-        };
+        let ask = said.acquire(said.session.then_some(client));
         self.expire_if_due(db, key);
         self.arrivals += 1;
         let asked = self.asked(db, key, &ask, said);
@@ -223,15 +207,9 @@ impl Server {
         said: &grammar::Arguments<'_>,
         words: &[Vec<u8>],
     ) -> Said {
-        let levels = match said.depth {
-            Some(depth) => Levels::DownTo(depth),
-            None if said.all => Levels::All,
-            None => Levels::One,
-        };
-        let (owner, mode, token) = (said.owner, said.mode, said.token);
-        let ask = Release { owner, mode, token, levels };
+        let ask = said.release();
         if self.manager.decides() {
-            return self.count(caller.db, key, Input::Release(ask), words, owner);
+            return self.count(caller.db, key, Input::Release(ask), words, said.owner);
         }
         self.replay_release(caller.db, key, &ask);
         Said::Ok
@@ -244,8 +222,8 @@ impl Server {
         said: &grammar::Arguments<'_>,
         words: &[Vec<u8>],
     ) -> Said {
-        let (owner, mode, token, lease) = (said.owner, said.mode, said.token, said.lease);
-        let ask = Renew { owner, mode, token, lease };
+        let ask = said.renew();
+        let Renew { owner, mode, lease, .. } = ask;
         let told = self.count(caller.db, key, Input::Renew(ask), words, owner);
         if told == Said::Int(1) {
             let (db, key, owner) = (caller.db, key.clone(), owner.into());

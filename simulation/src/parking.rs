@@ -69,9 +69,10 @@ impl Server {
         if let Reply::Granted { token, .. } = reply {
             let asked = Box::new(asked);
             self.note(Note::Told { client, asked, token, granted_at: now, waited: false });
-            self.waiting_mut(client)?.is_noted = true;
+            let waiting = self.waiting_mut(client)?;
+            (waiting.is_noted, waiting.granted) = (true, Some(token));
         }
-        if self.manager.answer(&Wake { waiter, reply, waited_us: 0 }) {
+        if self.manager.answer(&Wake { waiter, reply, waited_us: 0, acks_us: None }) {
             self.timers.late.push(waiter);
         }
         None
@@ -184,7 +185,7 @@ pub(crate) fn to_acquire(reply: &Reply, asked: &Asked) -> Said {
         }
         Reply::Granted { token, left_ms } => (Said::Int(token.get().cast_signed()), Some(*left_ms)),
         Reply::NotNow { wait_ms } | Reply::MustWait { wait_ms } => (Said::Nil, *wait_ms),
-        Reply::Count(_) => (Said::Nil, None),
+        Reply::Count(_) | Reply::MustConfirm | Reply::Pending => (Said::Nil, None),
     };
     let ms = Said::Int(ms.map_or(-1, u64::cast_signed));
     if asked.with_ttl { Said::Array(vec![first, ms]) } else { first }

@@ -131,12 +131,14 @@ impl Server {
             max_waiters: 1000,
             max_tickets: 1000,
             max_sessions: 1000,
+            confirm_ms: 2000,
+            grace_ms: 0,
             slow: Slow { wait_ms: Some(20), hold_ms: Some(20) },
             slowlog_max: 8,
         };
         let lease = |ms| LeaseMs::new(ms).unwrap();
         let (default_lease, max_lease) = (lease(30_000), LeaseMs::MAX);
-        let limits = Limits { default_lease, max_lease, max_depth: bounds.max_depth };
+        let limits = Limits { default_lease, max_lease, max_depth: bounds.max_depth, acks: 0 };
         Self {
             manager: Manager::default(),
             bounds,
@@ -238,6 +240,11 @@ impl Server {
             (false, true) => {
                 waiting.is_answered = true;
                 waiting.aside = Some(unblocked());
+                // It was granted while it was parked, and hears this instead.
+                let (asked, granted) = (waiting.asked.clone(), waiting.granted.take());
+                if let Some(token) = granted {
+                    self.note(Note::Unheard { asked: Box::new(asked), token });
+                }
                 self.left(waiter);
             }
             (true, true) if replaces => {

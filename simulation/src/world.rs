@@ -358,7 +358,7 @@ impl World {
         match step {
             Step::Clock(_, ms) => {
                 self.machines[node].clock_ms += i64::from(ms);
-                self.laws.clocks_are_touched();
+                self.laws.clock_steps(node, &self.machines[node].server);
             }
             Step::Save(_) => {
                 self.wind(node);

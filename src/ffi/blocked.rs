@@ -2,23 +2,23 @@
 
 use super::*;
 
-/// What the server asks of the module about parked connections, each known by the number that
-/// [`Ctx::block`] was given.
+/// The server's callbacks for blocked connections, identified by the number passed to
+/// [`Ctx::block`].
 pub trait Waiting: 'static {
-    /// Its reply is due: for the grant, or because its time is over. Must reply exactly once.
+    /// Its reply is due: it was granted, or its time passed. Must reply exactly once.
     fn reply(ctx: &Ctx, waiter: u64);
-    /// It is gone, or was given an error in the place of its reply. May only remember it.
+    /// It departed, or got an error instead of its reply. Must not do more than remember it.
     fn gone(waiter: u64);
     /// The server has forgotten it. `is_lost`: the reply that it was given did not reach its
     /// output.
     fn over(waiter: u64, is_lost: bool);
 }
 
-/// A parked connection, until [`Blocked::answer`] or until the server says that it is gone.
+/// A blocked connection, until [`Blocked::answer`] or until the server reports that it departed.
 pub struct Blocked(*mut raw::RedisModuleBlockedClient);
 
 impl Blocked {
-    /// Has the server ask for the connection's reply: in this call, or in this turn of its loop.
+    /// Makes the server ask for the connection's reply, in this call or in this loop iteration.
     pub fn answer(self) {
         // SAFETY: the handle is given away here, and dropped when the server says that the
         // connection is gone. Never called from `Waiting::reply` or `Waiting::gone`, where
@@ -28,9 +28,9 @@ impl Blocked {
 }
 
 impl Ctx {
-    /// Parks the caller at a key for `timeout_ms` milliseconds, for ever if 0. `None` where the
-    /// server does not allow it. The server never grants by itself: its question whether the
-    /// key is ready gets a no.
+    /// Blocks the caller on a key for `timeout_ms` milliseconds, forever if 0. `None` if the server
+    /// does not allow it. The server never grants by itself: the callback that asks whether the key
+    /// is ready says no.
     pub fn block<W: Waiting>(
         &self,
         name: &Name<'_>,

@@ -1,4 +1,4 @@
-//! What the server does in the context of a callback.
+//! What the server can do in the context of a callback.
 
 use std::ffi::CStr;
 use std::io::Error;
@@ -8,7 +8,7 @@ use rlock_core::grammar::Access;
 
 use super::*;
 
-/// Whether a write outside of a command may be done now.
+/// Whether a write outside a command is allowed now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
     /// The server would let a client's write through.
@@ -34,7 +34,7 @@ impl Ctx {
         Key { key: key.cast(), of: PhantomData }
     }
 
-    /// Hands `RLOCK.APPLY key payload` to replicas and the append-only file.
+    /// Propagates `RLOCK.APPLY key payload` to replicas and the append-only file.
     pub fn replicate(&self, name: &Name<'_>, payload: &[u8]) {
         // SAFETY: context; the format says a server's string, then bytes with their length, as
         // given.
@@ -45,7 +45,7 @@ impl Ctx {
         };
     }
 
-    /// Hands the command that is being carried out to replicas and the append-only file as it came.
+    /// Propagates the running command unchanged to replicas and the append-only file.
     pub fn replicate_as_it_came(&self) {
         raw::replicate_verbatim(self.0);
     }
@@ -102,7 +102,7 @@ impl Ctx {
         Self(DETACHED.load(Relaxed))
     }
 
-    /// The server reads its data.
+    /// Whether the server is loading its data.
     pub fn is_loading(&self) -> bool {
         self.flags().contains(ContextFlags::LOADING)
     }

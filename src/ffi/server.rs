@@ -12,6 +12,11 @@ pub enum Change {
     },
     /// Its settings, which are being set at this moment.
     Settings,
+    /// A replica is connected, and has all data or is about to read it; or it is not any more.
+    Replica {
+        /// It is connected.
+        is_there: bool,
+    },
     /// It begins to read its data, or has read them or given up.
     Loading {
         /// It is done.
@@ -38,6 +43,10 @@ impl Ctx {
                     Change::Role { is_primary }
                 }
                 raw::REDISMODULE_EVENT_CONFIG => Change::Settings,
+                raw::REDISMODULE_EVENT_REPLICA_CHANGE => {
+                    let is_there = what == raw::REDISMODULE_SUBEVENT_REPLICA_CHANGE_ONLINE;
+                    Change::Replica { is_there }
+                }
                 _ => {
                     let is_over = what == raw::REDISMODULE_SUBEVENT_LOADING_ENDED
                         || what == raw::REDISMODULE_SUBEVENT_LOADING_FAILED;
@@ -50,6 +59,7 @@ impl Ctx {
         for id in [
             raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
             raw::REDISMODULE_EVENT_CONFIG,
+            raw::REDISMODULE_EVENT_REPLICA_CHANGE,
             raw::REDISMODULE_EVENT_LOADING,
         ] {
             let event = raw::RedisModuleEvent { id, dataver: 1 };

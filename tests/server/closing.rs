@@ -2,13 +2,11 @@
 //! step in which the hold was lost, neither as its own user nor as another one.
 
 use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use redis::Value;
 
-use crate::support::{Client, Server, Waiter, integer, is_connected, text, until};
+use crate::support::{Client, Link, Server, Waiter, integer, is_connected, text, until};
 
 const HOLD: &str = "RLOCK.ACQUIRE door ann LEASE 600000 SESSION";
 const ROUNDS: usize = 12;
@@ -21,8 +19,7 @@ struct Flood {
 
 impl Flood {
     fn start(server: &Server) -> Flood {
-        let mut socket = UnixStream::connect(server.socket()).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let mut socket = Link::to(&server.socket()).unwrap();
         let mut number = |line: &str| {
             socket.write_all(format!("{line}\r\n").as_bytes()).unwrap();
             let mut reply = Vec::new();

@@ -12,7 +12,7 @@ type Description = (&'static str, &'static [&'static str], &'static [&'static st
 const COMMANDS: [Description; 13] = [
     ("rlock.acquire", &["write", "denyoom", "fast", "blocking"], &["readonly", "admin"], -3, true),
     ("rlock.release", &["write", "fast"], &["readonly", "denyoom"], -3, true),
-    ("rlock.renew", &["write", "fast"], &["readonly", "denyoom"], -3, true),
+    ("rlock.renew", &["write", "fast", "blocking"], &["readonly", "denyoom"], -3, true),
     ("rlock.cancel", &["write", "fast"], &["readonly", "denyoom"], 3, true),
     ("rlock.force", &["write"], &["readonly", "denyoom"], -2, true),
     ("rlock.holds", &["readonly", "fast"], &["write"], -3, true),
@@ -37,7 +37,7 @@ const CATEGORIES: [(&str, &[&str]); 8] = [
     ("write", &["acquire", "release", "renew", "cancel", "force", "apply"]),
     ("read", &["holds", "check", "info", "place", "queues"]),
     ("fast", &["acquire", "release", "renew", "cancel", "holds", "check", "place"]),
-    ("blocking", &["acquire"]),
+    ("blocking", &["acquire", "renew"]),
     ("admin", &["apply", "slowlog"]),
     ("slow", &["slowlog"]),
     ("dangerous", &["apply", "slowlog"]),

@@ -17,6 +17,7 @@
 mod support;
 
 mod abuse;
+mod acks;
 mod acquire;
 mod binary_and_limits;
 mod blocking;

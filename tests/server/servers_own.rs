@@ -1,7 +1,7 @@
 //! What is not ours to mend: it befalls other commands and other modules in the same way, and
 //! docs/servers.md says so. Each test shows that first, and then what holds for us.
 
-use crate::support::{Client, Compiled, Server, Waiter, module, say_not_seen};
+use crate::support::{Client, Compiled, Server, Waiter, module, say_not_seen, until};
 
 /// Says this in the server, which is done with after that. Whether it has survived it.
 fn survives(server: Server, by: &mut Waiter, line: &str) -> Option<Server> {
@@ -127,4 +127,26 @@ fn queued(client: &mut Client, line: &str) -> bool {
         }
     }
     true
+}
+
+/// A connection that a pause holds back waits for no lock: an operator who ends waits one by one
+/// may still meet one.
+#[test]
+fn one_who_is_held_back_by_a_pause_is_not_to_be_unblocked() {
+    let server = Server::start();
+    let version = server.version();
+    let mut client = server.client();
+    let mut held_back = Waiter::connect(&server);
+    let id = held_back.id();
+    client.ask("CLIENT PAUSE 60000 WRITE");
+    held_back.say("SET key value");
+    until(5_000, || client.info_number("clients", "blocked_clients") == 1);
+    let mut operator = Waiter::connect(&server);
+    let Some(server) = survives(server, &mut operator, &format!("CLIENT UNBLOCK {id}")) else {
+        say_not_seen(&format!("CLIENT UNBLOCK in a pause: {version:?} dies of it"));
+        return;
+    };
+    let mut client = server.client();
+    client.ask("CLIENT UNPAUSE");
+    client.granted("RLOCK.ACQUIRE door ann");
 }

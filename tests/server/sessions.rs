@@ -271,6 +271,32 @@ fn the_connection_that_asked_last_has_the_tie() {
 }
 
 #[test]
+fn a_wait_that_is_denied_leaves_the_tie_to_the_other_connection() {
+    const TIED: &str = "RLOCK.ACQUIRE door bob LEASE 600000 BLOCK 0 SESSION";
+    let server = Server::start();
+    let mut client = server.client();
+    client.ask("ACL SETUSER guest on >secret ~* +@all");
+    client.granted("RLOCK.ACQUIRE door ann LEASE 600000");
+    let mut first = Waiter::parked(&server, TIED);
+    let mut denied = Waiter::connect_as(&server, "guest");
+    denied.park(&server, TIED);
+    let mut carl = Waiter::parked(&server, "RLOCK.ACQUIRE door carl LEASE 600000 BLOCK 0");
+    client.ask("ACL SETUSER guest -rlock.acquire");
+    client.ask("RLOCK.RELEASE door ann");
+    first.granted();
+    // It is told so, and is not closed: it lost nothing that it had.
+    assert!(denied.error().starts_with("NOPERM "));
+    assert_eq!(client.session_of("door", "bob"), first.id());
+    let id = denied.id();
+    drop(denied);
+    until(5_000, || !is_connected(&mut client, id));
+    assert_eq!(client.shows("door"), "write: bob write 1");
+    carl.still_waits(&mut client);
+    drop(first);
+    carl.granted();
+}
+
+#[test]
 fn a_hold_without_a_session_can_be_tied_later() {
     let server = Server::start();
     let mut client = server.client();

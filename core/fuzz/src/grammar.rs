@@ -23,7 +23,7 @@ pub fn grammar(data: &[u8]) {
 
 fn limits_of(default_ms: u64, max_ms: u64, max_depth: u16) -> Limits {
     let lease = |ms| LeaseMs::new(ms).expect("a lease");
-    Limits { default_lease: lease(default_ms), max_lease: lease(max_ms), max_depth }
+    Limits { default_lease: lease(default_ms), max_lease: lease(max_ms), max_depth, acks: 0 }
 }
 
 fn is_one_printable_line(bad: &BadWord, command: &Command) {

@@ -70,7 +70,7 @@ impl Pair {
                 };
                 Input::Release(Release { owner, mode, token, levels })
             }
-            9 => Input::Renew(Renew { owner, mode, token, lease: lease(more % 16) }),
+            9 => Input::Renew(Renew { owner, mode, token, lease: lease(more % 16), acks: 0 }),
             10 => Input::Cancel(owner),
             11 => Input::Force(mode),
             12 => return self.now = Now::from_us(self.now.us() + u64::from(how) * 100),
@@ -97,6 +97,7 @@ impl Pair {
             depth: (how / 16 % 4 == 3).then(|| (more / 16 % 4).max(1).into()),
             session: (how / 16 % 4 == 2).then(|| ClientId::from(u64::from(more % 3) + 1)),
             patience,
+            acks: 0,
         };
         let reply = self.ask(Input::Acquire(ask));
         if let Reply::MustWait { .. } = reply {
@@ -175,8 +176,19 @@ impl Pair {
         let (now, tokens) = (self.now, &mut self.tokens);
         let (sessions_max, portion) = (usize::MAX, Moment::PORTION);
         let (slow, names) = (Slow::default(), &mut Rc::default());
-        let mut moment =
-            Moment { now, tokens, max_depth, tickets_left, sessions_max, slow, names, portion };
+        let (confirm_ms, grace) = (2000, None);
+        let mut moment = Moment {
+            now,
+            tokens,
+            max_depth,
+            tickets_left,
+            sessions_max,
+            slow,
+            names,
+            confirm_ms,
+            grace,
+            portion,
+        };
         let mut effects = Effects::default();
         self.lock.apply(&mut self.memory, &mut moment, input, &mut effects);
         self.memory.sessions.take_touched();
@@ -248,6 +260,7 @@ fn said(reply: &Reply) -> Said {
         }
         Reply::NotNow { wait_ms } => Said::NotNow { wait_ms: *wait_ms },
         Reply::MustWait { wait_ms } => Said::MustWait { wait_ms: *wait_ms },
+        Reply::MustConfirm | Reply::Pending => Said::Error("acks".into()),
         Reply::Count(count) => Said::Count(*count),
         Reply::Refused(refusal) => error(refusal),
     }

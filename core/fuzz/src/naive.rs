@@ -4,6 +4,7 @@
 
 mod entering;
 mod leaving;
+mod ties;
 
 use std::num::NonZeroU32;
 
@@ -13,6 +14,7 @@ use rlock_core::{
 
 use super::told::{Said, Told, error, name};
 use entering::Wish;
+use ties::Claim;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hold {
@@ -49,6 +51,15 @@ pub struct Waiting {
     client: Option<ClientId>,
 }
 
+/// A grant of this hold.
+#[derive(Clone, Copy, Debug)]
+struct Unheard {
+    waiter: WaiterId,
+    token: u64,
+    /// A level of the hold is this connection's own.
+    adds: bool,
+}
+
 /// What the server's configuration and its other locks set.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -65,9 +76,11 @@ pub struct Naive {
     now_us: u64,
     last_token: u64,
     /// Granted to connections that have not heard of it yet.
-    unheard: Vec<(WaiterId, u64)>,
+    unheard: Vec<Unheard>,
     /// Granted to connections that left without hearing of it.
     taken_back: Vec<u64>,
+    /// Of the holds that are tied, in no order.
+    claims: Vec<Claim>,
     /// Tied to connections that ended.
     orphans: Vec<u64>,
 }
@@ -88,7 +101,7 @@ impl Naive {
                 reply
             }
             Input::Release(ask) => self.release(ask, &mut told),
-            Input::Renew(ask) => self.renew(ask),
+            Input::Renew(ask) | Input::ParkRenew(ask, _) => self.renew(ask),
             Input::Cancel(owner) => {
                 let before = self.queue.len();
                 self.give_up(owner, &mut told);
@@ -106,28 +119,8 @@ impl Naive {
         told.sorted()
     }
 
-    pub fn leave(&mut self, waiter: WaiterId) {
-        self.queue.retain(|one| one.kind != Kind::Blocked(waiter));
-        let granted = self.unheard.iter().filter(|(other, _)| *other == waiter);
-        self.taken_back.extend(granted.map(|(_, token)| *token));
-        self.unheard.retain(|(other, _)| *other != waiter);
-    }
-
-    /// The reply arrived: every grant of that hold stands.
-    pub fn answered(&mut self, waiter: WaiterId) {
-        let hold = self.unheard.iter().find(|(other, _)| *other == waiter);
-        if let Some((_, token)) = hold.copied() {
-            self.confirm(token);
-        }
-    }
-
     pub fn disconnect(&mut self, client: ClientId) {
-        for hold in &mut self.holds {
-            if hold.session.is_some_and(|tie| tie.client == client) {
-                hold.session = None;
-                self.orphans.push(hold.token);
-            }
-        }
+        self.end_ties(client);
     }
 
     /// A token of another lock.
@@ -149,6 +142,7 @@ impl Naive {
         let ties = self.holds.iter_mut().filter_map(|hold| hold.session.take());
         told.lost = ties.map(|tie| tie.client).collect();
         told.lost.clone().into_iter().for_each(|client| self.close(client));
+        self.claims.clear();
         for one in std::mem::take(&mut self.queue) {
             let is_over = one.ends_at.is_some_and(|at| at <= now.ms().get());
             let said = if is_over { Said::NotNow { wait_ms: None } } else { error(why) };
@@ -180,7 +174,7 @@ impl Naive {
                 End::Released => Event::Released,
                 End::Expired => Event::Expired,
                 End::Forced => Event::Forced,
-                End::Disconnected => Event::Disconnected,
+                End::Disconnected | End::Unconfirmed => Event::Disconnected,
             }));
             if let Some(tie) = hold.session.filter(|_| by != End::Released) {
                 told.lost.push(tie.client);
@@ -195,7 +189,7 @@ impl Naive {
     }
 
     fn come_due(&mut self, limits: Limits, told: &mut Told) {
-        let (now, now_us) = (self.now, self.now_us);
+        let now = self.now;
         self.end(|hold| hold.deadline <= now, End::Expired, told);
         while let Some(token) = self.taken_back.pop() {
             match self.holds.iter_mut().find(|hold| hold.token == token) {
@@ -206,15 +200,10 @@ impl Naive {
         for token in std::mem::take(&mut self.orphans) {
             self.end(|hold| hold.token == token, End::Disconnected, told);
         }
-        for hold in &mut self.holds {
-            if let Some(tie) = hold.session.as_mut().filter(|tie| tie.renew_at <= now) {
-                hold.deadline = hold.deadline.max(after(now_us, tie.lease.get()));
-                tie.renew_at = after(now_us, third(tie.lease));
-            }
-        }
+        self.renew_ties();
         let ended = |one: &&Waiting| one.ends_at.is_some_and(|at| at <= now);
-        while let Some(one) = self.queue.iter().filter(ended).min_by_key(|one| one.ends_at).cloned()
-        {
+        let when = |one: &&Waiting| (one.ends_at, !one.is_turn);
+        while let Some(one) = self.queue.iter().filter(ended).min_by_key(when).cloned() {
             let place = self.queue.iter().position(|other| *other == one);
             let wait_ms = self.known_wait(&one.wish(), false, place);
             self.queue.remove(place.expect("it waits"));
@@ -241,8 +230,8 @@ impl Naive {
         let said = self.enter(ask.owner, ask.mode, ask.lease, ask.depth, limits, told);
         if let Said::Granted { token, .. } = said {
             self.confirm(token);
-            self.tie(token, ask.session, ask.lease);
             self.holds_now(ask.owner, limits, told);
+            self.tie(token, None, ask.session, ask.lease);
         }
         said
     }
@@ -340,17 +329,8 @@ impl Naive {
         Said::Granted { token, left_ms: lease.get() }
     }
 
-    fn tie(&mut self, token: u64, client: Option<ClientId>, lease: LeaseMs) {
-        let renew_at = after(self.now_us, third(lease));
-        if let Some(hold) = self.holds.iter_mut().find(|hold| hold.token == token)
-            && let Some(client) = client
-        {
-            hold.session = Some(Tie { client, lease, renew_at });
-        }
-    }
-
     fn confirm(&mut self, token: u64) {
-        self.unheard.retain(|(_, other)| *other != token);
+        self.unheard.retain(|grant| grant.token != token);
     }
 
     // --- who waits ------------------------------------------------------------------------------
@@ -462,10 +442,9 @@ impl Naive {
         let said = self.enter(&one.owner, one.mode, one.lease, one.depth, limits, told);
         let Kind::Blocked(waiter) = one.kind else { return };
         if let Said::Granted { token, .. } = said {
-            if self.of(&one.owner, one.mode).is_some_and(|hold| hold.depth > before) {
-                self.unheard.push((waiter, token));
-            }
-            self.tie(token, one.session, one.lease);
+            let adds = self.of(&one.owner, one.mode).is_some_and(|hold| hold.depth > before);
+            self.unheard.push(Unheard { waiter, token, adds });
+            self.tie(token, Some(waiter), one.session, one.lease);
         }
         told.wakes.push((waiter, said));
     }

@@ -5,14 +5,14 @@ use super::{Access, Command, Positional, Word};
 const V0_1: &str = "0.1.0";
 const V0_2: &str = "0.2.0";
 
-const LOG_N: &str = "O(log N) with N the number of those who hold the lock or wait for it";
+const LOG_N: &str = "O(log N) with N the number of holders and waiters of the lock";
 
 /// `RLOCK.ACQUIRE`
 pub const ACQUIRE: Command = Command {
     name: "RLOCK.ACQUIRE",
     since: V0_1,
-    summary: "Holds a lock, or enters it once more, and returns the fencing token; nil if \
-              somebody is in the way.",
+    summary: "Acquires or re-enters a lock; returns the fencing token, or nil if it is \
+              unavailable.",
     complexity: LOG_N,
     flags: "write deny-oom fast blocking",
     acl: "write fast blocking",
@@ -29,6 +29,7 @@ pub const ACQUIRE: Command = Command {
         Word::Upgrade,
         Word::Session,
         Word::Depth,
+        Word::Acks,
         Word::WithTtl,
     ],
     needs_one: false,
@@ -38,8 +39,7 @@ pub const ACQUIRE: Command = Command {
 pub const RELEASE: Command = Command {
     name: "RLOCK.RELEASE",
     since: V0_1,
-    summary: "Leaves one level of a hold, or more, and returns the depth that is left; 0 is let \
-              go.",
+    summary: "Releases one or more levels of a hold; returns the remaining depth (0 = released).",
     complexity: LOG_N,
     flags: "write fast",
     acl: "write fast",
@@ -53,13 +53,13 @@ pub const RELEASE: Command = Command {
 pub const RENEW: Command = Command {
     name: "RLOCK.RENEW",
     since: V0_1,
-    summary: "Extends an owner's deadlines to no earlier than now + lease.",
+    summary: "Extends the deadlines of an owner's holds to no earlier than now + lease.",
     complexity: LOG_N,
-    flags: "write fast",
-    acl: "write fast",
+    flags: "write fast blocking",
+    acl: "write fast blocking",
     access: Access::Writes,
     positional: &[Positional::Key, Positional::Owner],
-    options: &[Word::Read, Word::Write, Word::Lease, Word::Token],
+    options: &[Word::Read, Word::Write, Word::Lease, Word::Token, Word::Acks],
     needs_one: false,
 };
 
@@ -67,8 +67,8 @@ pub const RENEW: Command = Command {
 pub const CANCEL: Command = Command {
     name: "RLOCK.CANCEL",
     since: V0_1,
-    summary: "Ends an owner's waits; returns how many places it gave up.",
-    complexity: "O(log N) with N the number of those who wait",
+    summary: "Cancels an owner's waits; returns how many places in the queue it gave up.",
+    complexity: "O(log N) with N the number of waiters",
     flags: "write fast",
     acl: "write fast",
     access: Access::Writes,
@@ -81,7 +81,7 @@ pub const CANCEL: Command = Command {
 pub const FORCE: Command = Command {
     name: "RLOCK.FORCE",
     since: V0_1,
-    summary: "Ends everybody's holds and returns how many.",
+    summary: "Ends the holds of all owners; returns how many there were.",
     complexity: "O(N log N) with N the number of holds ended",
     flags: "write",
     acl: "write dangerous",
@@ -95,7 +95,7 @@ pub const FORCE: Command = Command {
 pub const HOLDS: Command = Command {
     name: "RLOCK.HOLDS",
     since: V0_1,
-    summary: "Returns an owner's depth; 0 is not held.",
+    summary: "Returns an owner's depth, or 0 if it holds nothing.",
     complexity: LOG_N,
     flags: "readonly fast",
     acl: "read fast",
@@ -109,8 +109,8 @@ pub const HOLDS: Command = Command {
 pub const CHECK: Command = Command {
     name: "RLOCK.CHECK",
     since: V0_1,
-    summary: "Returns 1 if a live hold has this fencing token, else 0: for a fenced write in a \
-              script.",
+    summary: "Returns 1 if a live hold has this fencing token, else 0; for fenced writes in \
+              scripts.",
     complexity: LOG_N,
     flags: "readonly fast",
     acl: "read fast",
@@ -124,8 +124,8 @@ pub const CHECK: Command = Command {
 pub const INFO: Command = Command {
     name: "RLOCK.INFO",
     since: V0_1,
-    summary: "Returns how a lock is held and by whom.",
-    complexity: "O(N) with N the number of holders and waiters that are listed",
+    summary: "Returns who holds a lock and who waits for it.",
+    complexity: "O(N) with N the number of holders and waiters returned",
     flags: "readonly",
     acl: "read",
     access: Access::Reads,
@@ -138,9 +138,9 @@ pub const INFO: Command = Command {
 pub const PLACE: Command = Command {
     name: "RLOCK.PLACE",
     since: V0_2,
-    summary: "Returns an owner's first place among those who wait, 1 is the first; 0 is its turn, \
+    summary: "Returns an owner's first place in the queue, counted from 1; 0 if it has the turn, \
               nil if it does not wait.",
-    complexity: "O(log N + N/256) with N the number of those who wait",
+    complexity: "O(log N + N/256) with N the number of waiters",
     flags: "readonly fast",
     acl: "read fast",
     access: Access::Reads,
@@ -154,7 +154,7 @@ pub const QUEUES: Command = Command {
     name: "RLOCK.QUEUES",
     since: V0_1,
     summary: "Returns the longest queues of the database, longest first.",
-    complexity: "O(N) with N the number of locks that somebody waits for",
+    complexity: "O(N) with N the number of locks that have waiters",
     flags: "readonly",
     acl: "read",
     access: Access::Keyless,
@@ -167,8 +167,8 @@ pub const QUEUES: Command = Command {
 pub const SLOWLOG: Command = Command {
     name: "RLOCK.SLOWLOG",
     since: V0_2,
-    summary: "Returns the last waits and holds that lasted long and the deadlocks that were \
-              refused, the newest first; or their number; or forgets them.",
+    summary: "Returns long waits, long holds and refused deadlocks, newest first; or counts or \
+              clears them.",
     complexity: "O(N) with N the number of entries returned",
     flags: "admin allow-stale allow-loading",
     acl: "admin slow dangerous",
@@ -182,7 +182,7 @@ pub const SLOWLOG: Command = Command {
 pub const HELP: Command = Command {
     name: "RLOCK.HELP",
     since: V0_1,
-    summary: "Returns lines of help.",
+    summary: "Returns the syntax of each command and what it does.",
     complexity: "O(1)",
     flags: "readonly fast allow-stale allow-loading",
     acl: "fast",
@@ -196,7 +196,7 @@ pub const HELP: Command = Command {
 pub const APPLY: Command = Command {
     name: "RLOCK.APPLY",
     since: V0_1,
-    summary: "Carries out an effect that a primary replicated; never needed by clients.",
+    summary: "Applies an effect that a primary replicated; not for clients.",
     complexity: "O(N log M) with N the number of changes and M the number of holds",
     flags: "write admin",
     acl: "write admin dangerous",

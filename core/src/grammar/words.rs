@@ -1,4 +1,4 @@
-//! The options of commands, as clients say them.
+//! The options of commands.
 
 /// An option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub enum Word {
     Queue,
     /// `MAXQUEUE n`
     MaxQueue,
+    /// `ACKS n`
+    Acks,
     /// `SESSION`
     Session,
     /// `HOLDERS n`
@@ -46,7 +48,7 @@ pub enum Word {
 }
 
 impl Word {
-    /// As clients say it.
+    /// As in a command.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Read => "READ",
@@ -61,6 +63,7 @@ impl Word {
             Self::Block => "BLOCK",
             Self::Queue => "QUEUE",
             Self::MaxQueue => "MAXQUEUE",
+            Self::Acks => "ACKS",
             Self::Session => "SESSION",
             Self::Holders => "HOLDERS",
             Self::Waiters => "WAITERS",
@@ -78,6 +81,7 @@ impl Word {
             Self::Token => Some("t"),
             Self::Limit
             | Self::MaxQueue
+            | Self::Acks
             | Self::Depth
             | Self::DownTo
             | Self::Holders
@@ -88,15 +92,15 @@ impl Word {
         }
     }
 
-    /// The version in which it came, where that is not the command's.
+    /// The version that introduced it, unless that is the command's.
     pub const fn since(self) -> Option<&'static str> {
         match self {
-            Self::Limit | Self::MaxQueue => Some("0.2.0"),
+            Self::Limit | Self::MaxQueue | Self::Acks => Some("0.2.0"),
             _ => None,
         }
     }
 
-    /// The other words that say something else about the same thing.
+    /// Whether the two cannot be combined.
     pub(super) const fn excludes(self, other: Self) -> bool {
         matches!(
             (self, other),
@@ -114,7 +118,7 @@ impl Word {
         )
     }
 
-    /// Its value may be left out.
+    /// Whether its value may be left out.
     pub const fn is_value_optional(self) -> bool {
         matches!(self, Self::Get)
     }

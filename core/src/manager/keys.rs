@@ -1,4 +1,4 @@
-//! Keys that were changed, or left their names, other than by a request.
+//! Keys that something other than a request changed or removed.
 
 use smallvec::SmallVec;
 
@@ -6,16 +6,16 @@ use super::{At, LockId, Manager, Mark};
 use crate::slow::{Outcome, Over};
 use crate::{Event, Lock, Now};
 
-/// A lock that left its name, and what is to be published of it.
+/// A removed lock, and what to publish about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Removed {
-    /// From where.
+    /// Its database or key.
     pub db: i32,
-    /// From where.
+    /// Its database or key.
     pub key: Box<[u8]>,
-    /// What subscribers are told.
+    /// The event to publish.
     pub event: Event,
-    /// Number of its holds.
+    /// The number of its holds.
     pub holds: usize,
     /// How long they lasted, in microseconds: of so many of them as are told at most.
     pub held_us: SmallVec<[u64; 1]>,
@@ -60,7 +60,10 @@ impl Manager {
         if self.locks.mark(at.db, at.key, Mark::Changed) {
             let free = Lock::default();
             let id = LockId { db: at.db, key: at.key.into() };
-            let lost = self.locks.change_beside(&id, |memory| free.lost_sessions(memory, at.now));
+            let (lost, wakes) = self.locks.change_beside(&id, |memory| {
+                (free.lost_sessions(memory, at.now), free.lost_grants(memory, at.now))
+            });
+            self.outbox.extend(wakes);
             self.lose(lost, at.now);
         }
     }

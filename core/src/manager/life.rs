@@ -1,13 +1,13 @@
-//! How long a lock's key lives: as long as the latest hold in it, or as its user said since.
+//! How long a lock's key lives: as long as its latest hold, unless its user changed that since.
 
 use crate::{Change, Effects, Input, Lock, Memory};
 
-/// While somebody waits, the key lives so many milliseconds longer than its holds, so that the
-/// hand-over happens in place: a key that is deleted and added again has the server ask every
-/// blocked connection.
+/// While somebody waits, the key lives this many milliseconds longer than its holds, so that the
+/// hand-over happens in place. If a key is deleted and added again, the server asks every blocked
+/// connection.
 const GRACE_MS: u64 = 1000;
 
-/// Until when a key is to live.
+/// How long a key must live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
     /// When the latest hold ends, in milliseconds since the Unix epoch; `None` without a hold.
@@ -15,28 +15,28 @@ pub struct Life {
     is_waited_for: bool,
 }
 
-/// What is to be done with a key. Times are milliseconds since the Unix epoch.
+/// What to do with a key. Times are milliseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ttl {
     /// Nothing.
     Keep,
     /// Nobody holds the lock: delete the key.
     Delete,
-    /// Expire it then.
+    /// Set this expiry.
     Set(u64),
-    /// Expire it at `to`, if it expires at `from` now: else its user said something else.
+    /// Set the expiry to `to` if it is `from` now; otherwise its user changed it.
     Move {
-        /// What the module had said.
+        /// The expiry that the module set.
         from: u64,
-        /// What it says now.
+        /// The new expiry.
         to: u64,
     },
-    /// Expire it no earlier than then; a key that does not expire is left alone.
+    /// Set no earlier expiry than this; leave a key without expiry alone.
     AtLeast(u64),
 }
 
 impl Life {
-    /// Of a lock, and of what is remembered of it.
+    /// For a lock and its memory.
     pub fn of(lock: &Lock, memory: Option<&Memory>) -> Self {
         let deadline_ms = lock.latest_deadline().map(|deadline| deadline.get());
         let is_waited_for = memory.is_some_and(|memory| !memory.queue.is_empty());
@@ -48,13 +48,13 @@ impl Life {
         self.deadline_ms.is_some_and(|deadline_ms| deadline_ms <= now_ms)
     }
 
-    /// When the key expires, where nobody but the module says so. The server lets a key live
-    /// through the millisecond that it expires at: the last one before the deadline.
+    /// When the key expires if only the module decides. The server lets a key live through the
+    /// millisecond of its expiry: the last one before the deadline.
     fn expires_at(deadline_ms: u64, is_waited_for: bool) -> u64 {
         deadline_ms.saturating_sub(1).saturating_add(if is_waited_for { GRACE_MS } else { 0 })
     }
 
-    /// For a key where a lock begins.
+    /// What to do with the key of a new lock.
     pub fn begin(self) -> Ttl {
         match self.deadline_ms {
             Some(deadline_ms) => Ttl::Set(Self::expires_at(deadline_ms, self.is_waited_for)),
@@ -62,8 +62,9 @@ impl Life {
         }
     }
 
-    /// For a key whose lock went from `before` to this. PERSIST and EXPIRE stay while no deadline
-    /// moves, but whoever is promised a deadline has the key live so long.
+    /// What to do with a key whose lock changed from `before` to this. PERSIST and EXPIRE stay in
+    /// effect while no deadline moves, but a promised deadline makes the key live at least that
+    /// long.
     pub fn after(self, before: Self, why: Why) -> Ttl {
         let Some(deadline_ms) = self.deadline_ms else { return Ttl::Delete };
         let until_ms = Self::expires_at(deadline_ms, self.is_waited_for);
@@ -79,19 +80,19 @@ impl Life {
     }
 }
 
-/// What a transition was, as far as the key's life goes.
+/// What a transition means for the key's expiry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// Somebody was told a deadline.
+    /// It promised a deadline.
     Promise,
-    /// Those who waited may have left since the key's life was set last.
+    /// Waiters may have departed since the expiry was last set.
     Sweep,
     /// Anything else.
     Other,
 }
 
 impl Why {
-    /// Of a transition.
+    /// For a transition.
     pub fn of(input: &Input<'_>, effects: &Effects<'_>) -> Self {
         match Self::of_changes(&effects.changes) {
             Self::Other if matches!(input, Input::Tick | Input::Changed) => Self::Sweep,
@@ -99,8 +100,8 @@ impl Why {
         }
     }
 
-    /// Of changes, as a replica gets them: whatever says a deadline promises it. A grant, a
-    /// re-entry and a renewal always do.
+    /// For changes, as a replica receives them: every deadline in them is a promise. A grant, a
+    /// re-entry and a renewal always have one.
     pub fn of_changes(changes: &[Change<'_>]) -> Self {
         let promises =
             |change: &Change<'_>| matches!(change, Change::Granted { .. } | Change::Held { .. });

@@ -1,5 +1,5 @@
-//! What this server remembers of locks beside their values, lock by lock, with the indexes that
-//! make finding the next alarm, a connection's sessions and crowded locks cheap.
+//! The memories of all locks, with indexes to find the next alarm, a connection's sessions and the
+//! longest queues cheaply.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -16,15 +16,15 @@ pub struct LockId {
     pub key: Rc<[u8]>,
 }
 
-/// A lock that is remembered, by its place in [`Locks`]: good while it is remembered.
+/// A lock's place in [`Locks`], valid while the lock has a memory.
 type Number = usize;
 
-/// Why a lock is to be swept.
+/// Why to sweep a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mark {
-    /// Somebody who waited left, or a deadline came.
+    /// A waiter departed, or a deadline passed.
     Due,
-    /// Something outside of RLOCK may have happened to the key.
+    /// Something other than RLOCK may have changed the key.
     Changed,
 }
 
@@ -36,7 +36,7 @@ struct Known {
     mark: Option<Mark>,
 }
 
-/// The memories of all locks that there is something to remember of.
+/// The memories of all locks that have one.
 #[derive(Default)]
 pub struct Locks {
     known: Vec<Option<Known>>,
@@ -44,25 +44,27 @@ pub struct Locks {
     free: Vec<Number>,
     dbs: BTreeMap<i32, HashMap<Rc<[u8]>, Number>>,
     alarms: BTreeSet<(EpochMs, Number)>,
-    /// To be swept soon, in the order in which it was said.
+    /// Locks to sweep soon, in the order in which they were marked.
     marked: VecDeque<Number>,
     sessions: HashMap<ClientId, BTreeSet<Number>>,
-    /// Where connections are parked.
+    /// The locks with blocked connections.
     crowded: BTreeSet<(i32, Number)>,
     totals: Totals,
-    /// For a lock that there is nothing to remember of; empty in between.
+    /// Scratch space for a lock without a memory; empty between uses.
     spare: Memory,
 }
 
-/// How many wait, and how.
+/// The numbers of waiters and sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Blocked connections.
     pub waiters: usize,
     /// Tickets.
     pub tickets: usize,
-    /// Holds tied to a connection.
+    /// Sessions, including those that begin when they are confirmed.
     pub sessions: usize,
+    /// Callers whose grant waits for acknowledgements.
+    pub gated: usize,
 }
 
 impl Totals {
@@ -70,7 +72,8 @@ impl Totals {
         Self {
             waiters: memory.queue.blocked_count(),
             tickets: memory.queue.ticket_count(),
-            sessions: memory.sessions.len(),
+            sessions: memory.session_count(),
+            gated: memory.gated_count(),
         }
     }
 
@@ -82,12 +85,13 @@ impl Totals {
             waiters: moved(self.waiters, before.waiters, after.waiters),
             tickets: moved(self.tickets, before.tickets, after.tickets),
             sessions: moved(self.sessions, before.sessions, after.sessions),
+            gated: moved(self.gated, before.gated, after.gated),
         }
     }
 }
 
 impl Locks {
-    /// How many wait on this server, and how.
+    /// The numbers of waiters and sessions on this server.
     pub fn totals(&self) -> Totals {
         self.totals
     }
@@ -104,18 +108,17 @@ impl Locks {
         self.known.get_mut(number)?.as_mut()
     }
 
-    /// What is remembered of a lock.
+    /// The memory of a lock, if there is any.
     pub fn get(&self, db: i32, key: &[u8]) -> Option<&Memory> {
         self.number(db, key).and_then(|number| self.at(number)).map(|known| &known.memory)
     }
 
-    /// When something happens to this lock by itself next.
+    /// When this lock is due next.
     pub fn alarm_of(&self, db: i32, key: &[u8]) -> Option<EpochMs> {
         self.number(db, key).and_then(|number| self.at(number)).and_then(|known| known.alarm)
     }
 
-    /// Changes what is remembered of a lock. `work` also says when something happens to it by
-    /// itself next.
+    /// Changes the memory of a lock. `work` also returns when the lock is due next.
     pub fn change<T>(
         &mut self,
         db: i32,
@@ -171,7 +174,7 @@ impl Locks {
         self.set_alarm(number, None, alarm);
     }
 
-    /// A lock that is marked is kept until it is swept.
+    /// A marked lock is kept until it is swept.
     fn forget_if_empty(&mut self, number: Number) {
         let Some(place) = self.known.get_mut(number) else { return };
         let Some(known) = place.take_if(|known| known.memory.is_empty() && known.mark.is_none())
@@ -224,19 +227,19 @@ impl Locks {
         }
     }
 
-    /// When something happens by itself next.
+    /// When the next lock is due.
     pub fn next_alarm(&self) -> Option<EpochMs> {
         self.alarms.first().map(|(at, _)| *at)
     }
 
-    /// The lock that came due first.
+    /// The lock that is due first.
     pub fn first_due(&self, now: Now) -> Option<(EpochMs, LockId)> {
         let (at, number) = self.alarms.first()?;
         let known = self.at(*number).filter(|_| at.is_over_at(now))?;
         Some((*at, known.id.clone()))
     }
 
-    /// A lock that is remembered is to be swept soon. True if it is remembered.
+    /// Marks a lock to be swept soon. True if it has a memory.
     pub fn mark(&mut self, db: i32, key: &[u8], why: Mark) -> bool {
         let Some(number) = self.number(db, key) else { return false };
         self.mark_number(number, why)
@@ -253,7 +256,7 @@ impl Locks {
         true
     }
 
-    /// Something outside of RLOCK may have happened to this key, and it was not swept since.
+    /// Whether something other than RLOCK may have changed this key since the last sweep.
     pub fn is_changed(&self, db: i32, key: &[u8]) -> bool {
         if self.marked.is_empty() {
             return false;
@@ -262,13 +265,12 @@ impl Locks {
         known.is_some_and(|known| known.mark == Some(Mark::Changed))
     }
 
-    /// Some lock is to be swept soon.
+    /// Whether some lock is marked.
     pub fn has_marked(&self) -> bool {
         !self.marked.is_empty()
     }
 
-    /// The next of the locks that were marked, and why. It is forgotten if there is nothing to
-    /// remember of it any more.
+    /// Takes the next marked lock and the reason. Its memory is dropped if it is empty.
     pub fn take_marked(&mut self) -> Option<(LockId, Mark)> {
         loop {
             let number = self.marked.pop_front()?;
@@ -282,8 +284,7 @@ impl Locks {
         }
     }
 
-    /// How many places there are: with [`Locks::in_place`], a way through all locks that may be
-    /// left and taken up again.
+    /// The number of places: with [`Locks::in_place`], an iteration over all locks that can pause.
     pub fn places(&self) -> usize {
         self.known.len()
     }
@@ -293,7 +294,8 @@ impl Locks {
         self.at(place).map(|known| known.id.clone())
     }
 
-    /// A connection ended: its sessions end when their locks are swept next. True if it has any.
+    /// A connection closed: its sessions end with the next sweep of their locks. True if it has
+    /// any.
     pub fn disconnect(&mut self, client: ClientId) -> bool {
         let Some(locks) = self.sessions.remove(&client) else { return false };
         for number in locks {
@@ -304,13 +306,24 @@ impl Locks {
         true
     }
 
-    /// Changes what is remembered of a lock, where its alarm stays.
+    /// Changes the memory of a lock without changing its alarm.
     pub fn change_beside<T>(&mut self, id: &LockId, work: impl FnOnce(&mut Memory) -> T) -> T {
         let alarm = self.alarm_of(id.db, &id.key);
         self.change(id.db, &id.key, |memory| (work(memory), alarm))
     }
 
-    /// The connections that holds of this database are tied to; of every one, if `None`.
+    /// Changes the memory of a lock after acknowledgements, without opening the lock.
+    pub fn change_acks<T>(&mut self, id: &LockId, work: impl FnOnce(&mut Memory) -> T) -> T {
+        let before = self.alarm_of(id.db, &id.key);
+        self.change(id.db, &id.key, |memory| {
+            let result = work(memory);
+            // Only for the head of the line the lock itself says when to look.
+            let before = before.filter(|_| !memory.queue.is_empty());
+            (result, [before, memory.next_alarm()].into_iter().flatten().min())
+        })
+    }
+
+    /// The connections with sessions in this database, or in all if `None`.
     pub fn tied_in(&self, db: Option<i32>) -> Vec<ClientId> {
         let is_there = |number: &Number| {
             self.at(*number).is_some_and(|known| db.is_none_or(|db| db == known.id.db))
@@ -322,8 +335,7 @@ impl Locks {
         tied
     }
 
-    /// The locks of a database where connections are parked, at most `most` of them; `None` where
-    /// there are more.
+    /// The locks of a database with blocked connections; `None` if there are more than `most`.
     pub fn crowded(&self, db: i32, most: usize) -> Option<Vec<LockId>> {
         let all = self.crowded.range((db, 0)..=(db, Number::MAX));
         let some: Vec<LockId> = all
@@ -333,22 +345,21 @@ impl Locks {
         (some.len() <= most).then_some(some)
     }
 
-    /// The locks of a database that are remembered.
+    /// The locks of a database with a memory.
     pub fn of_db(&self, db: i32) -> impl Iterator<Item = (&Rc<[u8]>, &Memory)> {
         let known = self.dbs.get(&db).into_iter().flatten();
         known.filter_map(|(key, number)| self.at(*number).map(|known| (key, &known.memory)))
     }
 
-    /// Takes one lock out of what is remembered, so that much can be forgotten in portions. False
-    /// when there is none.
+    /// Drops one memory, so that many can be dropped in portions. False if there is none.
     pub fn drop_one(&mut self) -> bool {
         self.known.pop().is_some()
     }
 
-    /// Says what must agree with what.
+    /// Checks the invariants.
     ///
     /// # Errors
-    /// What does not, for tests.
+    /// The one that does not hold, for tests.
     pub fn check(&self) -> Result<(), String> {
         let mut totals = Totals::default();
         let (mut alarms, mut crowded) = (BTreeSet::new(), BTreeSet::new());

@@ -1,4 +1,4 @@
-//! Which owner of this server waits for which: looked for before a connection is parked.
+//! Searches which owner waits for which, before a connection is blocked.
 
 use std::collections::BTreeMap;
 
@@ -9,21 +9,21 @@ use crate::{Lock, Memory, Now, Owner, WaiterId};
 /// The server's locks, as the search sees them. Between two calls nothing of them is borrowed: to
 /// open a key, the server may call the module.
 pub trait World {
-    /// What is remembered of all locks.
+    /// The manager.
     fn manager<T>(&mut self, see: impl FnOnce(&Manager) -> T) -> T;
-    /// The lock at a key, a free one where there is none, and what is remembered of it.
+    /// The lock at a key (a free one if there is none) and its memory.
     fn lock<T>(&mut self, id: &LockId, see: impl FnOnce(&Lock, &Memory) -> T) -> T;
 }
 
 /// A wait that is about to begin, or has begun.
 #[derive(Clone, Copy, Debug)]
 pub struct Wait<'a> {
-    /// What for.
+    /// The lock.
     pub lock: &'a LockId,
-    /// For whom.
+    /// The owner.
     pub owner: &'a Owner,
-    /// The user of the server who parks it. Only waits that this user parked are followed: nobody
-    /// can have a stranger refused by using the stranger's owner names.
+    /// The server's user who begins it. The search follows only waits of this user, so nobody can
+    /// have a stranger refused by using the stranger's owner names.
     pub user: &'a str,
     /// Where it stands.
     pub stand: Stand<'a>,
@@ -32,8 +32,7 @@ pub struct Wait<'a> {
 /// So many locks are opened before a search that may turn out to be needed all the same.
 const LOCKS_MAX: usize = 64;
 
-/// Looks for a cycle of owners that this wait closes, or would close. It costs the server 2 ms at
-/// most.
+/// Searches for a cycle of owners that this wait closes, or would close. It takes at most 2 ms.
 pub fn search<W: World>(world: &mut W, wait: Wait<'_>, now: Now) -> Search<LockId> {
     let steps = &mut Steps::default();
     if matches!(wait.stand, Stand::Asking(..)) && nobody_waits_for(world, wait, now, steps) {

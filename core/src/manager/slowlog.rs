@@ -1,4 +1,4 @@
-//! The slow log: the last waits and holds that lasted long, and the cycles that were refused.
+//! The slow log: the latest long waits, long holds and refused cycles.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use super::{At, LockId, Manager};
 /// One entry of `RLOCK.SLOWLOG`. Names are cut and escaped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Goes on counting when the log is emptied.
+    /// A number that keeps rising when the log is cleared.
     pub id: u64,
     /// When it ended, in milliseconds since the Unix epoch.
     pub unix_ms: u64,
@@ -22,7 +22,7 @@ pub struct Entry {
     pub db: i32,
     /// The lock's key.
     pub key: String,
-    /// Whose wait or hold it was.
+    /// The owner.
     pub owner: String,
     /// `read` or `write`.
     pub mode: &'static str,
@@ -32,20 +32,20 @@ pub struct Entry {
     pub ms: u64,
     /// How it ended.
     pub outcome: &'static str,
-    /// Who was in the way when the wait began; of a deadlock each owner of the cycle, with the key
-    /// where it waits.
+    /// Who was in the way when the wait began; for a deadlock each owner of the cycle, with the key
+    /// for which it waits.
     pub holders: Vec<(String, Option<String>)>,
     waiter: Option<WaiterId>,
 }
 
-/// The newest first.
+/// The newest entry first.
 #[derive(Default)]
 pub(super) struct SlowLog {
     entries: VecDeque<Entry>,
     last: u64,
 }
 
-/// A grant that is taken back was noted no more than so many entries before.
+/// A grant that is taken back was logged at most this many entries ago.
 const DENIED_MAX: usize = 16;
 
 fn cut(name: &[u8]) -> String {
@@ -60,7 +60,7 @@ impl SlowLog {
         self.entries.truncate(len_max);
     }
 
-    /// A wait or a hold of the lock at this key ended.
+    /// Logs that a wait or a hold of the lock at this key ended.
     pub(super) fn add(&mut self, db: i32, key: &[u8], over: Over, now: Now, len_max: usize) {
         let (kind, waiter, names) = match over.what {
             What::Wait(waiter, names) => ("wait", waiter, names),
@@ -83,7 +83,8 @@ impl SlowLog {
         self.push(entry, len_max);
     }
 
-    /// A wait was refused because it would have closed this cycle, of which it is the first.
+    /// Logs a wait that was refused because it would have closed this cycle, of which it is the
+    /// first.
     pub(super) fn add_cycle(
         &mut self,
         mode: &'static str,
@@ -111,7 +112,7 @@ impl SlowLog {
         self.push(entry, len_max);
     }
 
-    /// The grant that ended this wait is taken back, before anybody was told of it.
+    /// The grant that ended this wait was taken back before anybody was told of it.
     pub(super) fn was_denied(&mut self, waiter: WaiterId) {
         let newest = self.entries.iter_mut().take(DENIED_MAX);
         for entry in newest.filter(|entry| entry.waiter == Some(waiter)) {
@@ -133,7 +134,7 @@ impl SlowLog {
 }
 
 impl Manager {
-    /// What ended at this key goes to the slow log.
+    /// Logs what ended at this key.
     pub(super) fn note(&mut self, At { db, key, now }: At<'_>, over: Vec<Over>) {
         for over in over {
             self.slowlog.add(db, key, over, now, self.slowlog_max);

@@ -1,13 +1,13 @@
-//! What is done outside of commands, one lock at a time and in the order of deadlines; and the
-//! gate, behind which it waits while nothing may be written.
+//! Work outside commands, one lock at a time and in the order of deadlines; and the gate, behind
+//! which it waits while nothing may be written.
 
 use std::collections::BTreeMap;
 
 use super::{At, LockId, Manager, Mark};
 use crate::{EpochMs, Lock, Moment, Now};
 
-/// Whole databases were emptied, swapped or read anew: any lock may be another one now. The way
-/// through them may be left and taken up again.
+/// Whole databases were emptied, swapped or reloaded, so any lock may have changed. The iteration
+/// over them can pause.
 #[derive(Debug)]
 pub(super) struct Upheaval {
     db: Option<i32>,
@@ -15,23 +15,22 @@ pub(super) struct Upheaval {
     end: usize,
 }
 
-/// What is to be done next with one lock.
+/// The next step for one lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// Its key is to be opened for writing, and [`Manager::decide`] to be called with
-    /// [`crate::Input::Tick`], or [`crate::Input::Changed`].
+    /// Open its key for writing, and call [`Manager::decide`] with [`crate::Input::Tick`] or
+    /// [`crate::Input::Changed`].
     Sweep(LockId, EpochMs, Mark),
-    /// Nothing may be written: its key is to be opened for reading, and [`Manager::see`] to be
-    /// called.
+    /// Nothing may be written: open its key for reading, and call [`Manager::see`].
     See(LockId, Mark),
 }
 
-/// When the manager wants to be asked again.
+/// When to ask the manager for tasks again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Next {
-    /// In this iteration of the server's loop or the next.
+    /// In this loop iteration or the next.
     pub soon: bool,
-    /// As soon as the gate may be open.
+    /// As soon as the gate may have opened.
     pub when_open: bool,
     /// At this moment.
     pub at: Option<EpochMs>,
@@ -45,33 +44,42 @@ impl Manager {
         }
     }
 
+    /// Something outside of RLOCK may have happened to this lock, and it was not swept since: it is
+    /// marked, or is to be, or waits for the gate.
+    pub(super) fn is_unseen(&self, id: &LockId) -> bool {
+        let upheaves = |upheaval: &Upheaval| upheaval.db.is_none_or(|db| db == id.db);
+        self.locks.is_changed(id.db, &id.key)
+            || self.upheavals.iter().any(upheaves)
+            || self.postponed.is_changed(id)
+    }
+
     /// Whether the server would let a client's write through now. While it would not, nobody is
     /// granted, no session is renewed, and nothing is written: waits end at their time, sessions
-    /// with their lease, and the rest is done when the gate is open again.
+    /// with their lease, and the rest is done when the gate opens again.
     pub fn gate_is(&mut self, is_open: bool, now: Now) {
         self.shut_since = if is_open { None } else { self.shut_since.or(Some(now.ms())) };
         self.is_presumed_open = false;
     }
 
-    /// The next task is said as if the gate were open: it is going to be asked for that task.
+    /// Assumes an open gate for the next task: the caller asks the gate for that task.
     pub fn presume_open(&mut self) {
         self.is_presumed_open = true;
     }
 
-    /// Tasks are going to be asked for.
+    /// The caller is about to ask for tasks.
     pub fn sweep_begins(&mut self, now: Now) {
-        // Nothing was loaded in the place of what was flushed.
+        // Nothing was loaded instead of what was flushed.
         let flushed = std::mem::take(&mut self.flushed);
         self.lose(flushed, now);
         self.free_some();
     }
 
-    /// Since when nothing may be written outside of commands, as far as that was asked.
+    /// Since when the gate is known to be shut.
     pub fn shut_since(&self) -> Option<EpochMs> {
         self.shut_since
     }
 
-    /// The next thing to be done, the one that came due first. `None` when all is done for now.
+    /// The next task, the one that came due first. `None` if nothing is due.
     pub fn next_task(&mut self, now: Now) -> Option<Task> {
         if !self.is_primary || self.is_loading {
             return None;
@@ -115,7 +123,7 @@ impl Manager {
         None
     }
 
-    /// What needs nothing written is done at once, the rest is postponed.
+    /// Does at once what needs no write, and postpones the rest.
     fn next_of_shut(&mut self, now: Now) -> Option<Task> {
         if let Some((at, id)) = self.locks.first_due(now) {
             let slow = self.slow;
@@ -141,17 +149,18 @@ impl Manager {
 
     /// Nothing may be written: sessions of this lock that are lost are found.
     pub fn see(&mut self, id: &LockId, why: Mark, lock: &Lock, now: Now) {
-        let lost = self.locks.change(id.db, &id.key, |memory| {
-            let lost = match why {
-                Mark::Changed => lock.lost_sessions(memory, now),
-                Mark::Due => lock.ended_sessions(memory, now),
+        let (lost, wakes) = self.locks.change(id.db, &id.key, |memory| {
+            let told = match why {
+                Mark::Changed => (lock.lost_sessions(memory, now), lock.lost_grants(memory, now)),
+                Mark::Due => (lock.ended_sessions(memory, now), Vec::new()),
             };
-            (lost, memory.next_end())
+            (told, memory.next_end())
         });
+        self.outbox.extend(wakes);
         self.lose(lost, now);
     }
 
-    /// Frees a portion of what was remembered before this server became a replica.
+    /// Frees a portion of what this server remembered before it became a replica.
     fn free_some(&mut self) {
         const PORTION: usize = 1000;
         let Some(locks) = self.forgotten.last_mut() else { return };
@@ -178,7 +187,7 @@ impl Manager {
     }
 }
 
-/// What came due while nothing may be written, each lock once.
+/// What came due while the gate was shut, each lock once.
 #[derive(Default)]
 pub(super) struct Postponed {
     by_time: BTreeMap<(EpochMs, LockId), Mark>,
@@ -191,6 +200,12 @@ impl Postponed {
         let at = *self.by_lock.entry(id.clone()).or_insert(at);
         let known = self.by_time.entry((at, id)).or_insert(why);
         *known = why.max(*known);
+    }
+
+    fn is_changed(&self, id: &LockId) -> bool {
+        let at = self.by_lock.get(id);
+        let why = at.and_then(|at| self.by_time.get(&(*at, id.clone())));
+        why == Some(&Mark::Changed)
     }
 
     fn first(&self) -> Option<EpochMs> {

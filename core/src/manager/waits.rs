@@ -1,5 +1,5 @@
-//! The connections that the server keeps parked for us: who waits where, what each is told, and
-//! which owner waits for which locks.
+//! The connections that the server keeps blocked for us: who waits where, each reply, and which
+//! owner waits for which locks.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -7,22 +7,22 @@ use std::rc::Rc;
 use super::{HashMap, LockId};
 use crate::{ClientId, Owner, Reply, WaiterId};
 
-/// A parked connection.
+/// A blocked connection.
 #[derive(Clone, Debug)]
 pub struct Parked {
-    /// Whose it is.
+    /// Its ID.
     pub client: Option<ClientId>,
-    /// What it waits for.
+    /// The lock for which it waits.
     pub lock: LockId,
-    /// For whom.
+    /// The owner.
     pub owner: Owner,
-    /// The user of the server that it is logged in as.
+    /// The server's user as which it is authenticated.
     pub user: Rc<str>,
-    /// It asked for two numbers.
+    /// Whether it asked `WITHTTL`.
     pub with_ttl: bool,
-    /// What it is told; `None` while it waits.
+    /// Its reply; `None` while it waits.
     pub reply: Option<Reply>,
-    /// It is not there any more to be told.
+    /// It has departed.
     pub is_gone: bool,
     /// Of owner and user, as in [`Waits::by_owner`].
     hash: u64,
@@ -41,7 +41,7 @@ impl Parked {
         Self { client, lock, owner, user, with_ttl, reply: None, is_gone: false, hash }
     }
 
-    fn waits(&self) -> bool {
+    pub(super) fn waits(&self) -> bool {
         self.reply.is_none() && !self.is_gone
     }
 }
@@ -50,12 +50,12 @@ fn hash_of(owner: &Owner, user: &str) -> u64 {
     Owner::hash_of(owner.as_bytes()).rotate_left(1) ^ Owner::hash_of(user.as_bytes())
 }
 
-/// All parked connections, until the server has forgotten them.
+/// All blocked connections, until the server has forgotten them.
 #[derive(Default)]
 pub struct Waits {
     parked: HashMap<WaiterId, Parked>,
     by_client: HashMap<ClientId, WaiterId>,
-    /// The waits that go on, by a hash of their owner and user.
+    /// The waits that are not over, by a hash of their owner and user.
     by_owner: BTreeSet<(i32, u64, WaiterId)>,
     last: u64,
 }
@@ -71,7 +71,7 @@ impl Waits {
         WaiterId::from(self.last)
     }
 
-    /// A connection is parked.
+    /// A connection is now blocked.
     pub fn begin(&mut self, id: WaiterId, parked: Parked) {
         self.by_owner.insert(Self::key(id, &parked));
         if let Some(client) = parked.client {
@@ -80,7 +80,7 @@ impl Waits {
         self.parked.insert(id, parked);
     }
 
-    /// One parked connection.
+    /// One blocked connection.
     pub fn get(&self, id: WaiterId) -> Option<&Parked> {
         self.parked.get(&id)
     }
@@ -90,7 +90,7 @@ impl Waits {
         self.by_client.get(&client).copied()
     }
 
-    /// What it is to be told. False if it was told something, or is not there any more.
+    /// Sets its reply. False if it has one already, or has departed.
     pub fn answer(&mut self, id: WaiterId, reply: Reply) -> bool {
         let Some(parked) = self.parked.get_mut(&id).filter(|parked| parked.waits()) else {
             return false;
@@ -100,7 +100,7 @@ impl Waits {
         true
     }
 
-    /// It is not there any more to be told. What it waited for, if it is known.
+    /// It has departed. Returns the lock for which it waited, if it is known.
     pub fn leave(&mut self, id: WaiterId) -> Option<LockId> {
         let parked = self.parked.get_mut(&id)?;
         self.by_owner.remove(&Self::key(id, parked));
@@ -120,7 +120,7 @@ impl Waits {
         Some(parked)
     }
 
-    /// The waits of this owner's parked connections in a database, as far as `user` parked them.
+    /// The waits of this owner's blocked connections in a database that `user` began.
     pub fn of_owner<'a>(
         &'a self,
         db: i32,
@@ -135,10 +135,10 @@ impl Waits {
             .map(|(id, parked)| (id, &parked.lock))
     }
 
-    /// Says what must agree with what.
+    /// Checks the invariants.
     ///
     /// # Errors
-    /// What does not, for tests.
+    /// The one that does not hold, for tests.
     pub fn check(&self) -> Result<(), String> {
         for (id, parked) in &self.parked {
             if self.by_owner.contains(&Self::key(*id, parked)) != parked.waits() {

@@ -194,6 +194,7 @@ impl Kinds {
             Reply::NotNow { wait_ms: None } => "nil",
             Reply::MustWait { wait_ms: Some(_) } => "must wait, and until when",
             Reply::MustWait { wait_ms: None } => "must wait",
+            Reply::MustConfirm | Reply::Pending => "of replicas",
             Reply::Count(0) => "0",
             Reply::Count(1) => "1",
             Reply::Count(_) => "2 or more",
@@ -205,13 +206,13 @@ impl Kinds {
 
 fn refused(refusal: &Refusal) -> &'static str {
     match refusal {
-        Refusal::NotHeld { instead: Instead::Free, .. } => "NOTHELD, it is free",
-        Refusal::NotHeld { instead: Instead::Own(..), .. } => {
-            "NOTHELD, but another hold of its own"
-        }
-        Refusal::NotHeld { instead: Instead::WriteBy(_), .. } => "NOTHELD, a writer holds",
-        Refusal::NotHeld { instead: Instead::ReadBy(_), .. } => "NOTHELD, a reader holds",
-        Refusal::NotHeld { instead: Instead::ReadByMany(_), .. } => "NOTHELD, readers hold",
+        Refusal::NotHeld { instead, .. } => match instead {
+            Instead::Free => "NOTHELD, it is free",
+            Instead::Own(..) => "NOTHELD, but another hold of its own",
+            Instead::WriteBy(_) => "NOTHELD, a writer holds",
+            Instead::ReadBy(_) => "NOTHELD, a reader holds",
+            Instead::ReadByMany(_) => "NOTHELD, readers hold",
+        },
         Refusal::UpgradeWouldDeadlock => "DEADLOCK with its own READ",
         Refusal::SecondUpgrade => "DEADLOCK with another upgrade",
         Refusal::Cycle(_) => "DEADLOCK in a cycle",
@@ -221,6 +222,9 @@ fn refused(refusal: &Refusal) -> &'static str {
         Refusal::WrongType => "WRONGTYPE",
         Refusal::TryAgain => "TRYAGAIN",
         Refusal::TooManyWaiters { .. }
+        | Refusal::NoReplicas { .. }
+        | Refusal::NoAcks
+        | Refusal::CannotConfirm
         | Refusal::TooManySessions
         | Refusal::NotPermitted
         | Refusal::Closing
@@ -237,7 +241,7 @@ fn event_kind(event: Event) -> Kind {
         Event::Expired => ("event", "rlock.expired"),
         Event::Forced => ("event", "rlock.forced"),
         Event::Disconnected => ("event", "rlock.disconnected"),
-        Event::Evicted | Event::Removed => ("event", "of the module"),
+        Event::Unconfirmed | Event::Evicted | Event::Removed => ("event", "of the module"),
     }
 }
 

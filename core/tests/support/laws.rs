@@ -145,6 +145,7 @@ fn ending(was: &Held, by: End, after: &[Held]) -> Event {
         End::Expired => Event::Expired,
         End::Forced => Event::Forced,
         End::Disconnected => Event::Disconnected,
+        End::Unconfirmed => Event::Unconfirmed,
         End::Released if was.mode == Mode::Write && after.iter().any(keeps_read) => {
             Event::Downgraded
         }

@@ -3,6 +3,7 @@
 //! every test is held to the laws.
 #![allow(dead_code, reason = "each test crate uses its part of the world")]
 
+pub mod acks;
 pub mod laws;
 pub mod line;
 pub mod model;
@@ -122,6 +123,8 @@ impl World {
             sessions_max: self.sessions_max,
             slow: Slow::default(),
             names: &mut self.names,
+            confirm_ms: 2000,
+            grace: None,
             portion: self.portion,
         };
         let mut effects = Effects::default();
@@ -387,7 +390,7 @@ pub fn acquire(owner: &[u8], mode: Mode, lease_ms: u64) -> Acquire<'_> {
     let lease = lease(lease_ms);
     let (upgrade, limit, depth) = (false, None, None);
     let (session, patience, max_queue) = (None, Patience::None, None);
-    Acquire { owner, mode, lease, upgrade, limit, depth, session, patience, max_queue }
+    Acquire { owner, mode, lease, upgrade, limit, depth, session, patience, max_queue, acks: 0 }
 }
 
 /// A plain request to leave one level.
@@ -397,5 +400,5 @@ pub fn release(owner: &[u8]) -> Release<'_> {
 
 /// A plain request to extend all the owner's deadlines.
 pub fn renew(owner: &[u8], lease_ms: u64) -> Renew<'_> {
-    Renew { owner, mode: None, token: None, lease: lease(lease_ms) }
+    Renew { owner, mode: None, token: None, lease: lease(lease_ms), acks: 0 }
 }

@@ -40,6 +40,7 @@ impl Expected {
             Reply::NotNow { wait_ms } | Reply::MustWait { wait_ms } => {
                 Said::NotNow { wait_ms: *wait_ms }
             }
+            Reply::MustConfirm | Reply::Pending => panic!("nobody asked for acknowledgements"),
             Reply::Count(count) => Said::Count(*count),
             Reply::Refused(refusal) => {
                 let line = refusal.line(b"k", b"o");

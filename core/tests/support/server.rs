@@ -38,6 +38,8 @@ impl Server {
             max_waiters: most,
             max_tickets: most,
             max_sessions: most,
+            confirm_ms: 2000,
+            grace_ms: 0,
             slow: Slow::default(),
             slowlog_max: 9,
         };
@@ -106,7 +108,7 @@ impl Server {
         let parking = Parking { waiter, client, ends_at: None };
         let reply = self.ask(key, Input::Park(ask, parking));
         if !matches!(reply, Reply::MustWait { .. }) {
-            self.tell(vec![Wake { waiter, reply, waited_us: 0 }]);
+            self.tell(vec![Wake { waiter, reply, waited_us: 0, acks_us: None }]);
         }
         waiter.get()
     }

@@ -231,6 +231,7 @@ impl Story {
             }
             ["cancel", owner] => Input::Cancel(unescaped(owner).leak()),
             ["tick"] => Input::Tick,
+            ["deny", waiter] => Input::Deny(waiter_of(waiter)),
             ["force"] => Input::Force(None),
             ["force", mode] => Input::Force(Some(mode_of(mode).expect("a mode"))),
             _ => panic!("nobody can {words:?}"),
@@ -273,6 +274,8 @@ impl Story {
             Reply::NotNow { wait_ms: Some(wait_ms) } => format!("not now, wait {wait_ms}"),
             Reply::NotNow { wait_ms: None } => "not now".into(),
             Reply::MustWait { .. } => "must wait".into(),
+            Reply::MustConfirm => "must confirm".into(),
+            Reply::Pending => "pending".into(),
             Reply::Count(count) => count.to_string(),
             Reply::Refused(refusal) => {
                 let line = refusal.line(&self.key, owner);

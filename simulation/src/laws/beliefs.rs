@@ -89,7 +89,7 @@ impl Beliefs {
                 let Some(token) = said.number().filter(|token| *token > 0) else { return Ok(()) };
                 let (key, owner) = (format!("k{}", ask.key), format!("o{}", ask.owner));
                 let lock = (sent.db, key.as_bytes());
-                let promise = promises.find(token.cast_unsigned(), lock, owner.as_bytes());
+                let promise = promises.find(*client, token.cast_unsigned(), lock, owner.as_bytes());
                 let Some(promise) =
                     promise.filter(|_| !actor.is_releasing(sent.db, ask.owner, ask.key))
                 else {

@@ -99,9 +99,10 @@ impl Laws {
         }
     }
 
-    /// A clock was stepped.
-    pub fn clocks_are_touched(&mut self) {
+    /// The clock of a server is stepped, which it does not know yet.
+    pub fn clock_steps(&mut self, node: usize, server: &Server) {
         self.clocks_differ = true;
+        self.rest[node].clock_steps(server);
     }
 
     /// A server becomes primary. Its number.
@@ -314,7 +315,7 @@ impl Laws {
             End::Expired => How::Expired,
             End::Released => How::Released,
             End::Forced => How::Forced,
-            End::Disconnected => How::Disconnected,
+            End::Disconnected | End::Unconfirmed => How::Disconnected,
         };
         let rest = &self.rest[node];
         let owner = self.promises.owner_of(token, (db, key), &server.history).cloned();

@@ -61,6 +61,8 @@ pub struct Promise {
     pub now_ms: u64,
     /// So often.
     pub told: u32,
+    /// To these connections.
+    pub clients: Vec<ClientId>,
     /// What became of it.
     pub facts: Vec<(Point, Fact)>,
 }
@@ -114,6 +116,7 @@ impl Promise {
         to.add((self.db, &self.key, self.owner.as_bytes(), self.mode == Mode::Write, self.at));
         to.token(self.token.get());
         to.add((self.session.map(ClientId::get), self.told));
+        self.clients.iter().for_each(|client| to.add(client.get()));
         for (at, fact) in &self.facts {
             to.add(at);
             match fact {
@@ -146,12 +149,20 @@ impl Promises {
         self.all.iter()
     }
 
-    /// The newest promise with this token of this lock and owner.
-    pub fn find(&self, token: u64, lock: (i32, &[u8]), owner: &[u8]) -> Option<&Promise> {
+    /// The newest promise with this token of this lock and owner that this connection was told: two
+    /// primaries may each have made one.
+    pub fn find(
+        &self,
+        client: ClientId,
+        token: u64,
+        lock: (i32, &[u8]),
+        owner: &[u8],
+    ) -> Option<&Promise> {
         self.all.iter().rev().find(|promise| {
             promise.token.get() == token
                 && (promise.db, &*promise.key) == lock
                 && promise.owner.as_bytes() == owner
+                && promise.clients.contains(&client)
         })
     }
 
@@ -204,11 +215,14 @@ impl Promises {
             known.facts.push((at, Fact::Until(until)));
             known.session = session.or(known.session);
             known.told += 1;
+            if !known.clients.contains(&client) {
+                known.clients.push(client);
+            }
             return;
         }
         let (db, key, owner) = (asked.db, asked.key.clone(), asked.owner.clone());
         let (mode, facts) = (asked.mode, vec![(at, Fact::Until(until))]);
-        let told = 1;
+        let (told, clients) = (1, vec![client]);
         self.all.push(Promise {
             db,
             key,
@@ -220,6 +234,7 @@ impl Promises {
             us,
             now_ms,
             told,
+            clients,
             facts,
         });
     }

@@ -15,18 +15,32 @@ use crate::server::{Server, Waiting};
 
 type LockName = (i32, Key);
 
+/// A hold with SESSION, as a connection was told of it.
+struct Tie {
+    /// When it asked, by a count of the server's.
+    arrival: u64,
+    client: ClientId,
+    token: Token,
+}
+
+/// The one that asked last.
+fn last(ties: &[Tie]) -> Option<&Tie> {
+    ties.iter().max_by_key(|tie| tie.arrival)
+}
+
 /// What is known of one server's connections.
 #[derive(Default)]
 pub struct Rest {
-    /// Which connection a hold is tied to, as far as its clients were told.
-    ties: BTreeMap<(LockName, Owner, Mode), (ClientId, Token)>,
+    /// Which connections were told of a hold with SESSION. It is tied to the one that asked last.
+    ties: BTreeMap<(LockName, Owner, Mode), Vec<Tie>>,
     /// Who asked for a session.
     askers: BTreeSet<(LockName, Vec<u8>, ClientId)>,
     /// Grants that nobody heard of.
     unheard: Vec<(LockName, Token)>,
     /// Tokens that were issued, and told to nobody yet.
     untold: BTreeSet<Token>,
-    /// Holds whose key a stranger took: if it comes back, they last as long as their lease.
+    /// Holds whose key a stranger took, or that were over when the clock was stepped: if they come
+    /// back, they last as long as their lease.
     taken: BTreeSet<Token>,
 }
 
@@ -45,7 +59,9 @@ impl Rest {
     pub fn told(&mut self, client: ClientId, asked: &Asked, token: Token) {
         if asked.session {
             let name = (asked.db, asked.key.clone());
-            self.ties.insert((name, asked.owner.clone(), asked.mode), (client, token));
+            let ties = self.ties.entry((name, asked.owner.clone(), asked.mode)).or_default();
+            ties.retain(|tie| tie.token == token);
+            ties.push(Tie { arrival: asked.arrival, client, token });
         }
     }
 
@@ -70,68 +86,83 @@ impl Rest {
             db.is_none_or(|db| db == name.0) && key.is_none_or(|key| *key == name.1)
         };
         let ties = self.ties.iter().filter(|((name, _, _), _)| is_meant(name));
-        self.taken.extend(ties.map(|(_, (_, token))| *token));
+        self.taken.extend(ties.flat_map(|(_, ties)| ties).map(|tie| tie.token));
         self.unheard.retain(|(name, _)| !is_meant(name));
+    }
+
+    /// The clock is stepped. A session that was lost because its lease had ended may hold again by
+    /// it.
+    pub fn clock_steps(&mut self, server: &Server) {
+        let all =
+            self.ties.iter().flat_map(|((name, _, _), ties)| ties.iter().map(move |t| (name, t)));
+        let over = all.filter(|(name, tie)| !is_held(server, name, tie.token));
+        self.taken.extend(over.map(|(_, tie)| tie.token));
     }
 
     /// A hold was released.
     pub fn released(&mut self, (db, key): (i32, &Key), token: Token) {
-        let is_it = |name: &LockName, tied: Token| name.0 == db && name.1 == *key && tied == token;
-        self.ties.retain(|(name, _, _), (_, tied)| !is_it(name, *tied));
+        let is_here = |name: &LockName| name.0 == db && name.1 == *key;
+        self.ties.retain(|(name, _, _), ties| {
+            !is_here(name) || last(ties).is_some_and(|tie| tie.token != token)
+        });
     }
 
     /// A grant was not heard of.
     pub fn unheard(&mut self, asked: &Asked, token: Token) {
         let name = (asked.db, asked.key.clone());
-        if asked.session {
-            self.ties.remove(&(name.clone(), asked.owner.clone(), asked.mode));
+        let lock = (name.clone(), asked.owner.clone(), asked.mode);
+        if let Some(ties) = self.ties.get_mut(&lock) {
+            ties.retain(|tie| tie.arrival != asked.arrival);
         }
         self.unheard.push((name, token));
     }
 
     /// A connection ended.
     pub fn closed(&mut self, client: ClientId, seen: &mut Seen) {
-        if self.ties.values().any(|(tied, _)| *tied == client) {
+        if self.ties.values().filter_map(|ties| last(ties)).any(|tie| tie.client == client) {
             seen.count(Kind::SessionClosed);
         }
     }
 
     /// The server has nothing left to do.
     pub fn holds(&mut self, server: &Server, promises: &Promises) -> Result<(), Broken> {
-        let now = server.now;
-        let is_held = |name: &LockName, token: Token| {
-            let lock = server.keys.get(name.0, &name.1).and_then(Slot::lock);
-            lock.is_some_and(|lock| lock.holds_at(now).any(|(_, _, hold)| hold.token == token))
-        };
         let is_open = !server.refuses_writes() && !server.timers.is_retrying;
-        for ((name, owner, mode), (client, token)) in &self.ties {
+        for ((name, owner, mode), ties) in &self.ties {
+            let Some(Tie { client, token, .. }) = last(ties) else { continue };
             let is_connected = server.conns.contains_key(client);
-            let holds = is_held(name, *token);
-            // A wait under the same owner's name that is denied has taken the tie along.
-            must(
-                holds || !is_connected || server.has_denied,
-                "a session that is connected holds",
-                || format!("{client:?} does not hold {name:?} as {owner:?}, {mode:?}, {token:?}"),
-            )?;
+            let holds = is_held(server, name, *token);
+            must(holds || !is_connected, "a session that is connected holds", || {
+                format!("{client:?} does not hold {name:?} as {owner:?}, {mode:?}, {token:?}")
+            })?;
             let ends = holds && !is_connected && is_open && !self.taken.contains(token);
             must(!ends, "a session ends with its connection", || {
                 format!("{name:?} is still held by {owner:?} of {client:?}, {token:?}")
             })?;
         }
-        self.ties.retain(|(name, _, _), (client, token)| {
-            server.conns.contains_key(client) || is_held(name, *token)
+        self.ties.retain(|(name, _, _), ties| {
+            last(ties).is_some_and(|Tie { client, token, .. }| {
+                server.conns.contains_key(client) || is_held(server, name, *token)
+            })
         });
         if is_open {
             for (name, token) in std::mem::take(&mut self.unheard) {
                 let is_told = promises.was_told(token, &server.history);
-                must(is_told || !is_held(&name, token), "who did not hear holds nothing", || {
-                    format!("{name:?} is held with {token:?}, of which nobody heard")
-                })?;
+                must(
+                    is_told || !is_held(server, &name, token),
+                    "who did not hear holds nothing",
+                    || format!("{name:?} is held with {token:?}, of which nobody heard"),
+                )?;
             }
         }
         self.untold.clear();
         waits(server, is_open)
     }
+}
+
+/// The lock has a hold with this token, which is not over.
+fn is_held(server: &Server, (db, key): &LockName, token: Token) -> bool {
+    let lock = server.keys.get(*db, key).and_then(Slot::lock);
+    lock.is_some_and(|lock| lock.holds_at(server.now).any(|(_, _, hold)| hold.token == token))
 }
 
 /// Everybody who is blocked waits for something.

@@ -353,7 +353,8 @@ impl Twins {
                 // The time goes on in between.
                 let Value::Int(other) = &theirs[1] else { panic!("{theirs:?}") };
                 let blur = self.blur.values().max().copied().unwrap_or(0);
-                first && self.is_same_number(*ms, *other, blur + 1)
+                let late = self.now().ms().get().saturating_sub(self.simulated.now_ms());
+                first && self.is_same_number(*ms, *other, blur + late + 1)
             }
             _ => false,
         };

@@ -4,11 +4,18 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::pages::{Block, Page, pages};
+use super::pages::{Block, Page, page_named, pages};
+
+/// What is written for those who work on the project, beside the pages for those who use it.
+const PAPERS: [&str; 3] = ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"];
+
+fn pages_and_papers() -> Vec<Page> {
+    pages().into_iter().chain(PAPERS.map(page_named)).collect()
+}
 
 #[test]
 fn every_link_leads_to_a_file_and_a_heading() {
-    let pages = pages();
+    let pages = pages_and_papers();
     let links: Vec<(&Page, &str)> =
         pages.iter().flat_map(|page| page.links().map(move |link| (page, link))).collect();
     let broken: Vec<String> = links
@@ -44,7 +51,7 @@ fn anchor(heading: &str) -> String {
 #[test]
 fn every_make_target_in_backticks_is_one() {
     let makefile = include_str!("../../../Makefile");
-    for page in pages() {
+    for page in pages_and_papers() {
         let shown = page.text.lines().filter_map(|line| line.strip_prefix("    make "));
         let spans = page.spans();
         let said = spans.iter().filter_map(|span| span.strip_prefix("make "));

@@ -1,26 +1,51 @@
-//! A client as Rust users have it (redis-rs), and replies taken apart.
+//! A client that says and reads what redis-rs does, on a socket of our own; replies taken apart.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::io::Write;
 
-use redis::{RedisError, Value};
+use redis::{ConnectionAddr, ProtocolVersion, RedisError, Value};
 
 use super::LockView;
-
-/// A reply that takes longer is a server that hangs.
-pub const REPLY_MS_MAX: u64 = 20_000;
+use super::link::Link;
 
 /// One connection. A command is written as in `redis-cli`: words between spaces.
 pub struct Client {
-    connection: redis::Connection,
+    // Not redis-rs' connection: when a read is interrupted, it drops the reply.
+    link: Link,
+    parser: redis::Parser,
 }
 
 impl Client {
-    /// Connects to a server by its URL.
+    /// Connects to a server by the URL of its unix socket.
     pub fn connect(url: &str) -> Result<Client, RedisError> {
-        let connection = redis::Client::open(url)?.get_connection()?;
-        connection.set_read_timeout(Some(Duration::from_millis(REPLY_MS_MAX)))?;
-        Ok(Client { connection })
+        let client = redis::Client::open(url)?;
+        let info = client.get_connection_info();
+        let ConnectionAddr::Unix(socket) = info.addr() else { panic!("{url}: no unix socket") };
+        let mut client = Client { link: Link::to(socket)?, parser: redis::Parser::new() };
+        let settings = info.redis_settings();
+        if let Some(password) = settings.password() {
+            let user = settings.username().unwrap_or("default");
+            client.query(&[b"AUTH", user.as_bytes(), password.as_bytes()])?;
+        }
+        if settings.protocol() == ProtocolVersion::RESP3 {
+            client.query(&[b"HELLO", b"3"])?;
+        }
+        Ok(client)
+    }
+
+    fn query(&mut self, words: &[&[u8]]) -> Result<Value, RedisError> {
+        let mut command = redis::Cmd::new();
+        for word in words {
+            command.arg(*word);
+        }
+        self.link.write_all(&command.get_packed_command())?;
+        loop {
+            match self.parser.parse_value(&mut self.link)? {
+                // No reply, but a message that came in between.
+                Value::Push { .. } => {}
+                reply => return reply.extract_error(),
+            }
+        }
     }
 
     /// The reply to `line`, which must not be an error.
@@ -46,14 +71,7 @@ impl Client {
     /// The reply to words that may hold any bytes, or the text of its error.
     #[track_caller]
     pub fn attempt_bytes(&mut self, words: &[&[u8]]) -> Result<Value, String> {
-        let mut command = redis::Cmd::new();
-        for word in words {
-            command.arg(*word);
-        }
-        match command.query::<Value>(&mut self.connection) {
-            Ok(reply) => Ok(reply),
-            Err(error) => Err(error_line(&error, words[0])),
-        }
+        self.query(words).map_err(|error| error_line(&error, words[0]))
     }
 
     /// The replies to all of these, which reach the server in one piece: it carries them out one
@@ -66,7 +84,7 @@ impl Client {
             command.arg(line.split_whitespace().collect::<Vec<_>>());
             packed.extend(command.get_packed_command());
         }
-        self.connection.send_packed_command(&packed).unwrap();
+        self.link.write_all(&packed).unwrap();
         lines.iter().map(|_| self.receive()).collect()
     }
 
@@ -179,12 +197,11 @@ impl Client {
         for word in words {
             command.arg(*word);
         }
-        let packed = command.get_packed_command();
-        self.connection.send_packed_command(&packed).unwrap();
+        self.link.write_all(&command.get_packed_command()).unwrap();
     }
 
     pub fn receive(&mut self) -> Value {
-        self.connection.recv_response().unwrap()
+        self.parser.parse_value(&mut self.link).unwrap()
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use super::Server;
-use super::client::REPLY_MS_MAX;
+use super::link::REPLY_MS_MAX;
 
 /// `redis-cli`, or a client like it, which says line by line what it is told to.
 pub struct Program {

@@ -1,17 +1,16 @@
 //! Somebody who says something on a connection of its own and need not stand still until the reply.
 
-use std::io::{ErrorKind, Read, Write};
-use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::Path;
 
 use redis::Value;
 
-use super::client::REPLY_MS_MAX;
+use super::link::{Link, REPLY_MS_MAX};
 use super::{Client, Server, TOKEN_END, integer, items, until};
 
 /// A connection whose replies are taken one by one, when the test wants them.
 pub struct Waiter {
-    socket: UnixStream,
+    link: Link,
     received: Vec<u8>,
     id: i64,
 }
@@ -30,14 +29,18 @@ impl Waiter {
     }
 
     fn of(server: &Server, user: &str) -> Waiter {
-        let socket = UnixStream::connect(server.socket()).unwrap();
-        socket.set_read_timeout(Some(Duration::from_millis(REPLY_MS_MAX))).unwrap();
-        let mut waiter = Waiter { socket, received: Vec::new(), id: 0 };
+        let link = Link::to(&server.socket()).unwrap();
+        let mut waiter = Waiter { link, received: Vec::new(), id: 0 };
         if !user.is_empty() {
             waiter.ask(&format!("AUTH {user} secret"));
         }
         waiter.id = waiter.number("CLIENT ID");
         waiter
+    }
+
+    /// A new connection to a server that may be dead, by its unix socket.
+    pub fn may_connect(socket: &Path) -> io::Result<Waiter> {
+        Ok(Waiter { link: Link::to(socket)?, received: Vec::new(), id: 0 })
     }
 
     /// A new connection that has said `line` and is parked by it.
@@ -87,7 +90,7 @@ impl Waiter {
                 bytes.extend_from_slice(format!("${}\r\n{word}\r\n", word.len()).as_bytes());
             }
         }
-        self.socket.write_all(&bytes).is_ok()
+        self.link.write_all(&bytes).is_ok()
     }
 
     /// The next reply, or the text of the next error.
@@ -102,6 +105,24 @@ impl Waiter {
                 Ok(0) => panic!("closed without a reply"),
                 Ok(_) => {}
                 Err(error) => panic!("no reply after {REPLY_MS_MAX} ms: {error}"),
+            }
+        }
+    }
+
+    /// The next reply, or the text of the next error, if one comes within so many milliseconds. An
+    /// error of its own is the end of the connection.
+    pub fn may_reply(&mut self, ms: u64) -> io::Result<Option<Result<Value, String>>> {
+        loop {
+            if let Some((reply, len)) = parsed(&self.received) {
+                self.received.drain(..len);
+                return Ok(Some(reply));
+            }
+            self.link.set_patience(ms)?;
+            match self.read_some() {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(_) => {}
+                Err(ErrorKind::WouldBlock) => return Ok(None),
+                Err(kind) => return Err(kind.into()),
             }
         }
     }
@@ -179,9 +200,9 @@ impl Waiter {
 
     /// A reply, or a part of one, has come.
     pub fn has_reply(&mut self) -> bool {
-        self.socket.set_nonblocking(true).unwrap();
+        self.link.set_nonblocking(true).unwrap();
         while self.received.is_empty() && self.read_some().is_ok_and(|count| count > 0) {}
-        self.socket.set_nonblocking(false).unwrap();
+        self.link.set_nonblocking(false).unwrap();
         !self.received.is_empty()
     }
 
@@ -221,10 +242,8 @@ impl Waiter {
     /// Reads what there is: 0 bytes are the end of the connection.
     fn read_some(&mut self) -> Result<usize, ErrorKind> {
         let mut chunk = [0; 4096];
-        let count = match self.socket.read(&mut chunk) {
+        let count = match self.link.read(&mut chunk) {
             Ok(count) => count,
-            // A machine that was stopped and goes on wakes who reads with a time limit.
-            Err(error) if error.kind() == ErrorKind::Interrupted => return self.read_some(),
             Err(error) if error.kind() == ErrorKind::ConnectionReset => 0,
             Err(error) => return Err(error.kind()),
         };
@@ -283,4 +302,17 @@ fn parsed_array(
         at += len;
     }
     Some((Ok(Value::Array(items)), at))
+}
+
+#[test]
+fn the_end_of_a_server_is_the_end_of_a_connection() {
+    let mut server = Server::start();
+    let mut waiter = Waiter::may_connect(&server.socket()).unwrap();
+    assert_eq!(waiter.may_reply(1).unwrap(), None);
+    waiter.say("PING");
+    let pong = Value::SimpleString("PONG".to_owned());
+    assert_eq!(waiter.may_reply(REPLY_MS_MAX).unwrap(), Some(Ok(pong)));
+    server.kill_9();
+    assert!(waiter.may_reply(REPLY_MS_MAX).is_err());
+    assert!(Waiter::may_connect(&server.socket()).is_err());
 }

@@ -1,23 +1,19 @@
 //! A raw socket: what the server sends, byte for byte.
 
-use std::io::{ErrorKind, Read, Write};
-use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::io::{Read, Write};
 
 use super::Server;
+use super::link::Link;
 
 /// A connection that understands nothing.
 pub struct Wire {
-    socket: UnixStream,
+    link: Link,
 }
 
 impl Wire {
     /// Connects to the server's unix socket.
     pub fn to(server: &Server) -> Wire {
-        let socket = UnixStream::connect(server.socket()).unwrap();
-        let patience = Duration::from_millis(super::client::REPLY_MS_MAX);
-        socket.set_read_timeout(Some(patience)).unwrap();
-        Wire { socket }
+        Wire { link: Link::to(&server.socket()).unwrap() }
     }
 
     /// Sends one command and gives back everything that comes before the reply of a `PING` behind
@@ -25,16 +21,13 @@ impl Wire {
     #[track_caller]
     pub fn exchange(&mut self, words: &[&[u8]]) -> Vec<u8> {
         const END: &[u8] = b"$15\r\nthe-end-of-that\r\n";
-        self.socket.write_all(&packed(words)).unwrap();
+        self.link.write_all(&packed(words)).unwrap();
         let ping = packed(&[b"PING", b"the-end-of-that"]);
-        self.socket.write_all(&ping).unwrap();
+        self.link.write_all(&ping).unwrap();
         let mut received = Vec::new();
         let mut chunk = [0; 4096];
         while !received.ends_with(END) {
-            let count = match self.socket.read(&mut chunk) {
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                read => read.unwrap(),
-            };
+            let count = self.link.read(&mut chunk).unwrap();
             assert_ne!(count, 0, "closed after {:?}", received.escape_ascii().to_string());
             received.extend_from_slice(&chunk[..count]);
         }

@@ -1,11 +1,38 @@
-//! Letting go, and staying.
+//! Letting go, and staying; leaving before a grant was heard of.
 
-use rlock_core::{End, Levels, Release, Renew};
+use rlock_core::{End, Kind, Levels, Release, Renew, WaiterId};
 
 use super::super::told::{Said, Told};
-use super::{Hold, Naive, after};
+use super::{Hold, Naive, Unheard, after};
 
 impl Naive {
+    pub fn leave(&mut self, waiter: WaiterId) {
+        self.queue.retain(|one| one.kind != Kind::Blocked(waiter));
+        self.take_back_tie(waiter);
+        let Some(place) = self.unheard.iter().position(|grant| grant.waiter == waiter) else {
+            return;
+        };
+        let Unheard { token, adds, .. } = self.unheard.remove(place);
+        if !adds {
+            return;
+        }
+        // Another one who found the hold as deep as it asked for has the level now.
+        let is_heir = |grant: &&mut Unheard| grant.token == token && !grant.adds;
+        match self.unheard.iter_mut().find(is_heir) {
+            Some(heir) => heir.adds = true,
+            None => self.taken_back.push(token),
+        }
+    }
+
+    /// The reply arrived: every grant of that hold stands.
+    pub fn answered(&mut self, waiter: WaiterId) {
+        let grant = self.unheard.iter().find(|grant| grant.waiter == waiter);
+        if let Some(Unheard { token, .. }) = grant.copied() {
+            self.confirm(token);
+        }
+        self.hears_of_tie(waiter);
+    }
+
     pub(super) fn release(&mut self, ask: &Release<'_>, told: &mut Told) -> Said {
         let fits = |hold: &&Hold| {
             hold.owner == ask.owner

@@ -1,0 +1,179 @@
+//! Grants to blocked connections that have not heard of them yet: the reply is on its way, or waits
+//! for acknowledgements.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{ClientId, EpochMs, LeaseMs, Now, Token, WaiterId};
+
+/// The hold that was granted, and whether a level of it is the connection's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Grant {
+    pub(crate) token: Token,
+    pub(crate) adds: bool,
+}
+
+/// What stands between a grant and its reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gate {
+    /// How many replicas must acknowledge it.
+    pub(crate) acks: u8,
+    /// No later than this.
+    pub(crate) until: EpochMs,
+    /// The deadline in the reply.
+    pub(crate) deadline: EpochMs,
+    /// When the caller began to wait, for the lock or for acknowledgements.
+    pub(crate) since: Now,
+    /// When it was granted.
+    pub(crate) granted_at: Now,
+    /// The connection to which to tie the hold once it is confirmed.
+    pub(crate) session: Option<(ClientId, LeaseMs)>,
+    /// Whether it is a renewal rather than a grant.
+    pub(crate) is_renewal: bool,
+}
+
+/// A caller that has not heard of its grant yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Untold {
+    grant: Grant,
+    /// `None`: the reply is on its way.
+    gate: Option<Box<Gate>>,
+}
+
+/// The grants of one lock whose callers have not heard of them yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Fresh {
+    by_waiter: BTreeMap<WaiterId, Untold>,
+    by_token: BTreeSet<(Token, WaiterId)>,
+    by_until: BTreeSet<(EpochMs, WaiterId)>,
+    /// Sessions that begin when their grants are told.
+    sessions: usize,
+}
+
+impl Fresh {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_waiter.is_empty()
+    }
+
+    pub(crate) fn knows(&self, waiter: WaiterId) -> bool {
+        self.by_waiter.contains_key(&waiter)
+    }
+
+    /// Number of sessions that begin when their grants are told.
+    pub(crate) fn sessions(&self) -> usize {
+        self.sessions
+    }
+
+    /// Number of grants that wait for acknowledgements.
+    pub(crate) fn gated(&self) -> usize {
+        self.by_until.len()
+    }
+
+    pub(crate) fn insert(&mut self, waiter: WaiterId, grant: Grant) {
+        self.by_waiter.insert(waiter, Untold { grant, gate: None });
+        self.by_token.insert((grant.token, waiter));
+    }
+
+    pub(crate) fn insert_gated(&mut self, waiter: WaiterId, grant: Grant, gate: Gate) {
+        self.insert(waiter, grant);
+        self.by_until.insert((gate.until, waiter));
+        self.sessions = self.sessions.saturating_add(gate.session.is_some().into());
+        if let Some(untold) = self.by_waiter.get_mut(&waiter) {
+            untold.gate = Some(Box::new(gate));
+        }
+    }
+
+    /// Its reply may be given: what it was granted, and what stood before it.
+    pub(crate) fn open(&mut self, waiter: WaiterId) -> Option<(Grant, Gate)> {
+        let untold = self.by_waiter.get_mut(&waiter)?;
+        let gate = *untold.gate.take()?;
+        let grant = untold.grant;
+        self.forget_gate(waiter, &gate);
+        Some((grant, gate))
+    }
+
+    fn forget_gate(&mut self, waiter: WaiterId, gate: &Gate) {
+        self.by_until.remove(&(gate.until, waiter));
+        self.sessions = self.sessions.saturating_sub(gate.session.is_some().into());
+    }
+
+    pub(crate) fn gate(&self, waiter: WaiterId) -> Option<&Gate> {
+        self.by_waiter.get(&waiter)?.gate.as_deref()
+    }
+
+    /// It is not there any more. What it was granted, and what stood before its reply.
+    pub(crate) fn remove(&mut self, waiter: WaiterId) -> Option<(Grant, Option<Gate>)> {
+        let Untold { grant, gate } = self.by_waiter.remove(&waiter)?;
+        self.by_token.remove(&(grant.token, waiter));
+        if let Some(gate) = &gate {
+            self.forget_gate(waiter, gate);
+        }
+        Some((grant, gate.map(|gate| *gate)))
+    }
+
+    fn of_token(&self, token: Token) -> impl Iterator<Item = WaiterId> {
+        let all = (token, WaiterId::from(1))..=(token, WaiterId::from(u64::MAX));
+        self.by_token.range(all).map(|(_, waiter)| *waiter)
+    }
+
+    /// The replies that are on their way do not matter any more: the owner was told otherwise.
+    pub(crate) fn remove_token(&mut self, token: Token) {
+        let on_the_way = |waiter: &WaiterId| self.gate(*waiter).is_none();
+        let told: Vec<WaiterId> = self.of_token(token).filter(on_the_way).collect();
+        for waiter in told {
+            self.remove(waiter);
+        }
+    }
+
+    /// The hold has ended: those who were to hear of it, and since when they wait.
+    pub(crate) fn remove_gated(&mut self, token: Token) -> Vec<(WaiterId, Now)> {
+        let gated = |waiter: WaiterId| Some((waiter, self.gate(waiter)?.since));
+        let gated: Vec<(WaiterId, Now)> = self.of_token(token).filter_map(gated).collect();
+        for (waiter, _) in &gated {
+            self.remove(*waiter);
+        }
+        gated
+    }
+
+    /// The holds that somebody is to hear of when they are acknowledged.
+    pub(crate) fn gated_tokens(&self) -> BTreeSet<Token> {
+        let gated = self.by_until.iter().filter_map(|(_, waiter)| self.by_waiter.get(waiter));
+        gated.map(|untold| untold.grant.token).collect()
+    }
+
+    /// One whose acknowledgements did not come in time, and since when it waits.
+    pub(crate) fn first_over(&self, now: Now) -> Option<(WaiterId, Now)> {
+        let (until, waiter) = self.by_until.first()?;
+        let since = self.gate(*waiter)?.since;
+        until.is_over_at(now).then_some((*waiter, since))
+    }
+
+    /// When the acknowledgements for somebody are too late.
+    pub(crate) fn next_over(&self) -> Option<EpochMs> {
+        self.by_until.first().map(|(until, _)| *until)
+    }
+
+    /// Gives this connection the level of another one that has not heard. False if there is none.
+    pub(crate) fn take_level(&mut self, token: Token, heir: WaiterId) -> bool {
+        let has_one =
+            |waiter: &WaiterId| self.by_waiter.get(waiter).is_some_and(|untold| untold.grant.adds);
+        let Some(other) = self.of_token(token).find(has_one) else { return false };
+        for (waiter, adds) in [(other, false), (heir, true)] {
+            if let Some(untold) = self.by_waiter.get_mut(&waiter) {
+                untold.grant.adds = adds;
+            }
+        }
+        true
+    }
+
+    /// Gives a level to another connection that entered this hold without one of its own. False if
+    /// there is none.
+    pub(crate) fn pass_on(&mut self, token: Token) -> bool {
+        let has_none =
+            |waiter: &WaiterId| self.by_waiter.get(waiter).is_some_and(|untold| !untold.grant.adds);
+        let Some(heir) = self.of_token(token).find(has_none) else { return false };
+        if let Some(untold) = self.by_waiter.get_mut(&heir) {
+            untold.grant.adds = true;
+        }
+        true
+    }
+}

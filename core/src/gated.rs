@@ -1,0 +1,443 @@
+//! Grants whose reply waits for acknowledgements, and which are taken back without them. The hold
+//! stands from its grant on, but nobody is told of it before.
+
+use std::borrow::Cow;
+
+use crate::acks::{Ack, Acks, Confirmation, Turn};
+use crate::fresh::{Gate, Grant};
+use crate::input::{Acquire, Effects, Moment, Parking, Patience, Reply, Wake};
+use crate::queue::{Entry, Kind};
+use crate::{
+    Change, End, EpochMs, Hold, LeaseMs, Lock, Memory, Now, Owner, Refusal, Token, WaiterId,
+};
+
+/// The result of an acknowledgement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Acked {
+    /// A blocked connection gets its reply.
+    Tells(Wake),
+    /// The ticket of this owner has its turn.
+    Turn(Owner),
+    /// Nobody is told of anything.
+    Nothing,
+}
+
+/// A grant that is told when so many replicas have it.
+#[derive(Clone, Copy)]
+pub(crate) struct Told {
+    pub(crate) acks: u8,
+    /// What the owner held before.
+    pub(crate) held: Option<Hold>,
+    /// How the caller is blocked; `None` if it is not.
+    pub(crate) parking: Option<Parking>,
+}
+
+impl Lock {
+    /// An `RLOCK.ACQUIRE` that may enter, and is told so when replicas have acknowledged it.
+    pub(crate) fn acquire_gated<'a>(
+        &mut self,
+        ask: Acquire<'a>,
+        told: Told,
+        memory: &mut Memory,
+        moment: &mut Moment<'_>,
+        effects: &mut Effects<'a>,
+    ) -> Reply {
+        let now = moment.now;
+        let turn = told.held.and_then(|hold| Some((hold, memory.turn(hold.token)?)));
+        if let Some((hold, Turn { is_acked: true, acks, deadline, .. })) = turn
+            && *acks >= told.acks
+            && (matches!(ask.patience, Patience::Ticket(_)) || *deadline >= now.after(ask.lease))
+        {
+            let deadline = *deadline;
+            return self.tell_turn(ask, told.acks, (hold, deadline), memory, now, effects);
+        }
+        if let Patience::Ticket(window) = ask.patience {
+            if let Some((hold, Turn { deadline, .. })) = turn {
+                let late_at = late_at(moment, None, *deadline);
+                let acks = memory.acks_mut();
+                acks.keep_turn(hold.token, now.after(window));
+                acks.raise_turn(hold.token, told.acks, late_at);
+                return Reply::NotNow { wait_ms: None };
+            }
+            // Its own blocked connection gets its reply first.
+            if told.held.is_some_and(|hold| memory.untold(hold.token).is_some()) {
+                return Reply::NotNow { wait_ms: None };
+            }
+            return self.take_turn(ask, told, window, memory, moment, effects);
+        }
+        let Some(Parking { waiter, ends_at, .. }) = told.parking else {
+            return Reply::MustConfirm;
+        };
+        let adds = turn.map(|(_, turn)| turn.adds);
+        let depth = match told.held {
+            Some(hold) if adds.is_some() => Some(hold.depth),
+            _ => ask.depth,
+        };
+        let reply = match told.held {
+            Some(hold) => self.enter_again(depth, ask.lease, hold, moment, effects),
+            None => self.enter(Cow::Borrowed(ask.owner), ask.mode, ask.lease, moment, effects),
+        };
+        let Reply::Granted { token, .. } = reply else { return reply };
+        if adds.is_some() {
+            memory.acks_mut().take_turn(token);
+        }
+        let (after, deadline) = self.levels(token, now);
+        let gate = Gate {
+            acks: told.acks,
+            until: late_at(moment, ends_at, deadline),
+            deadline,
+            since: now,
+            granted_at: now,
+            session: ask.session.map(|client| (client, ask.lease)),
+            is_renewal: false,
+        };
+        let adds = adds.unwrap_or(after > told.held.map_or(0, |before| before.depth));
+        memory.gate(waiter, Grant { token, adds }, gate, told.held.is_none());
+        self.granted(ask.owner, memory, moment, effects);
+        Reply::Pending
+    }
+
+    /// The depth of a hold, and its deadline; nothing, and `now`, where it is not there.
+    pub(crate) fn levels(&self, token: Token, now: Now) -> (u16, EpochMs) {
+        let hold = self.holders.by_token(token);
+        hold.map_or((0, now.ms()), |(_, hold)| (hold.depth, hold.deadline))
+    }
+
+    /// A ticket's owner asks again for what it was given: it is told, and no level is added.
+    fn tell_turn<'a>(
+        &mut self,
+        ask: Acquire<'a>,
+        acks: u8,
+        (hold, deadline): (Hold, EpochMs),
+        memory: &mut Memory,
+        now: Now,
+        effects: &mut Effects<'a>,
+    ) -> Reply {
+        let Hold { token, depth, .. } = hold;
+        self.record(Change::Held { token, depth, deadline: hold.deadline }, effects);
+        memory.acks_mut().take_turn(token);
+        memory.acks_mut().tell(token);
+        memory.acks_mut().take_turn(token);
+        if let Some(client) = ask.session {
+            memory.sessions.tie(token, client, ask.lease, now);
+            memory.sessions.last_by_acks(token, acks, deadline);
+        }
+        Reply::Granted { token, left_ms: deadline.left_at(now) }
+    }
+
+    /// It is the turn of a ticket whose owner asks: the hold begins, and its owner is told when it
+    /// asks again.
+    fn take_turn<'a>(
+        &mut self,
+        ask: Acquire<'a>,
+        told: Told,
+        window: LeaseMs,
+        memory: &mut Memory,
+        moment: &mut Moment<'_>,
+        effects: &mut Effects<'a>,
+    ) -> Reply {
+        // Its owner counts the lease from when it asks again.
+        let lease = LeaseMs::new(ask.lease.get().saturating_add(window.get()));
+        let lease = lease.unwrap_or(LeaseMs::MAX);
+        let reply = match told.held {
+            Some(hold) => self.enter_again(ask.depth, lease, hold, moment, effects),
+            None => self.enter(Cow::Borrowed(ask.owner), ask.mode, lease, moment, effects),
+        };
+        let Reply::Granted { token, .. } = reply else { return reply };
+        let (depth, deadline) = self.levels(token, moment.now);
+        let ends_at = moment.now.after(window);
+        let turn = Turn {
+            ticket: Entry::new(&ask, Kind::Ticket, Some(ends_at), moment.now),
+            adds: depth > told.held.map_or(0, |before| before.depth),
+            begins: told.held.is_none(),
+            acks: told.acks,
+            is_acked: false,
+            late_at: late_at(moment, None, deadline),
+            told_by: ends_at,
+            deadline,
+            look_at: deadline,
+        };
+        let acks = memory.acks_mut();
+        if turn.begins {
+            acks.begin(token, told.acks);
+        }
+        acks.give_turn(token, turn);
+        acks.ask(told.acks, Ack::Ticket(token, told.acks));
+        self.granted(ask.owner, memory, moment, effects);
+        Reply::NotNow { wait_ms: None }
+    }
+
+    /// Those who are too late to be told: acknowledgements did not come, or a ticket's owner did
+    /// not. Their levels are taken back. False when the portion is used up.
+    pub(crate) fn be_late(
+        &self,
+        memory: &mut Memory,
+        moment: &mut Moment<'_>,
+        effects: &mut Effects<'_>,
+    ) -> bool {
+        while memory.next_late().is_some_and(|at| at.is_over_at(moment.now)) {
+            if !moment.take() {
+                memory.unfinished = Some(moment.now.ms());
+                return false;
+            }
+            match memory.fresh.first_over(moment.now) {
+                Some((waiter, since)) => {
+                    memory.leave(waiter);
+                    effects.wakes.push(no_acks(waiter, since, moment.now));
+                }
+                None if memory.turn_is_over(moment.now) => {}
+                None => return true,
+            }
+        }
+        true
+    }
+
+    /// Something outside of RLOCK happened to the key: those whose hold is not there any more are
+    /// told that it is not.
+    pub fn lost_grants(&self, memory: &mut Memory, now: Now) -> Vec<Wake> {
+        let is_there = |token: Token| {
+            let hold = self.holders.by_token(token);
+            hold.is_some_and(|(_, hold)| !hold.deadline.is_over_at(now))
+        };
+        let mut wakes = Vec::new();
+        for token in memory.fresh.gated_tokens().into_iter().filter(|token| !is_there(*token)) {
+            let gated = memory.fresh.remove_gated(token);
+            wakes.extend(gated.into_iter().map(|(waiter, since)| no_acks(waiter, since, now)));
+        }
+        memory.forget_acks(is_there);
+        wakes
+    }
+}
+
+/// When it is too late to be told, by the caller's patience, the setting and the hold's own end.
+pub(crate) fn late_at(moment: &Moment<'_>, ends_at: Option<EpochMs>, deadline: EpochMs) -> EpochMs {
+    let late_at = moment.now.after_ms(moment.confirm_ms).min(deadline);
+    ends_at.map_or(late_at, |ends_at| ends_at.min(late_at))
+}
+
+pub(crate) fn no_acks(waiter: WaiterId, since: Now, now: Now) -> Wake {
+    let waited_us = now.us().saturating_sub(since.us());
+    Wake { waiter, reply: Reply::Refused(Refusal::NoAcks), waited_us, acks_us: None }
+}
+
+impl Memory {
+    /// Number of holds that are tied to a connection, or are when they are told.
+    pub fn session_count(&self) -> usize {
+        self.sessions.len().saturating_add(self.fresh.sessions())
+    }
+
+    pub(crate) fn acks_mut(&mut self) -> &mut Acks {
+        self.acks.get_or_insert_default()
+    }
+
+    fn turn(&self, token: Token) -> Option<&Turn> {
+        self.acks.as_deref()?.turn(token)
+    }
+
+    /// How many acknowledgements a hold needs that nobody was told of.
+    pub(crate) fn untold(&self, token: Token) -> Option<u8> {
+        self.acks.as_deref()?.untold(token)
+    }
+
+    /// How many acknowledgements a request needs, of an owner that holds this: its own number, or
+    /// that of the hold that nobody was told of yet.
+    pub(crate) fn acks_for(&self, asked: u8, held: Option<Hold>) -> u8 {
+        let untold = held.and_then(|hold| self.untold(hold.token));
+        asked.max(untold.unwrap_or(0))
+    }
+
+    /// How far the hold with this token is known to replicas.
+    pub fn confirmation(&self, token: Token) -> Confirmation {
+        self.acks.as_deref().map_or(Confirmation::None, |acks| acks.of(token))
+    }
+
+    /// A blocked connection was granted, but replicas have not acknowledged that yet.
+    pub fn is_gated(&self, waiter: WaiterId) -> bool {
+        self.fresh.gate(waiter).is_some()
+    }
+
+    /// Number of callers that are told when replicas have acknowledged their grants.
+    pub fn gated_count(&self) -> usize {
+        self.fresh.gated()
+    }
+
+    /// A grant is told when replicas have acknowledged it.
+    pub(crate) fn gate(&mut self, waiter: WaiterId, grant: Grant, gate: Gate, begins: bool) {
+        let acks = self.acks_mut();
+        if begins {
+            acks.begin(grant.token, gate.acks);
+        }
+        acks.ask(gate.acks, Ack::Wait(waiter));
+        self.fresh.insert_gated(waiter, grant, gate);
+    }
+
+    /// A renewal is told when replicas have acknowledged it.
+    pub(crate) fn gate_renewal(
+        &mut self,
+        waiter: WaiterId,
+        token: Token,
+        acks: u8,
+        deadline: EpochMs,
+        moment: &Moment<'_>,
+    ) {
+        let (until, now) = (late_at(moment, None, deadline), moment.now);
+        let (since, granted_at, session) = (now, now, None);
+        let gate = Gate { acks, until, deadline, since, granted_at, session, is_renewal: true };
+        self.gate(waiter, Grant { token, adds: false }, gate, false);
+    }
+
+    /// What replicas are to acknowledge, since this was asked last.
+    pub fn take_asked(&mut self) -> Vec<(u8, Ack)> {
+        self.acks.as_deref_mut().map_or_else(Vec::new, Acks::take_asked)
+    }
+
+    /// Enough replicas have acknowledged this.
+    pub fn acked(&mut self, ack: Ack, now: Now) -> Acked {
+        match ack {
+            Ack::Wait(waiter) => self.tell(waiter, now).map_or(Acked::Nothing, Acked::Tells),
+            Ack::Ticket(token, by) => {
+                let turn = self.acks.as_deref_mut().and_then(|acks| acks.acked(token, by));
+                turn.map_or(Acked::Nothing, |turn| Acked::Turn(turn.ticket.owner.clone()))
+            }
+            Ack::Deadline(token, until) => {
+                self.sessions.lasts_until(token, until);
+                Acked::Nothing
+            }
+        }
+    }
+
+    fn tell(&mut self, waiter: WaiterId, now: Now) -> Option<Wake> {
+        // Else its hold is over, and is about to be ended.
+        self.fresh.gate(waiter).filter(|gate| !gate.deadline.is_over_at(now))?;
+        let (Grant { token, adds }, gate) = self.fresh.open(waiter)?;
+        let is_first = self.acks_mut().tell(token);
+        // What is told stays: the level that the hold began with is not taken back with another.
+        if is_first && !adds && !self.fresh.take_level(token, waiter) {
+            self.acks_mut().take_turn(token);
+        }
+        if let Some((client, lease)) = gate.session {
+            self.sessions.tie_untold(token, waiter, client, lease, now);
+            if self.sessions.get(token).is_some_and(|session| session.client == client) {
+                self.sessions.last_by_acks(token, gate.acks, gate.deadline);
+            }
+        } else if gate.acks >= self.sessions.acks_of(token) {
+            self.sessions.lasts_at_least(token, gate.deadline);
+        }
+        let reply = match gate.is_renewal {
+            true => Reply::Count(1),
+            false => Reply::Granted { token, left_ms: gate.deadline.left_at(now) },
+        };
+        let since = |at: Now| now.us().saturating_sub(at.us());
+        let (waited_us, acks_us) = (since(gate.since), Some(since(gate.granted_at)));
+        Some(Wake { waiter, reply, waited_us, acks_us })
+    }
+
+    /// It makes a difference whether replicas acknowledge this, which is no parked connection's.
+    pub(crate) fn awaits(&self, what: Ack) -> bool {
+        match what {
+            Ack::Wait(waiter) => self.is_gated(waiter),
+            Ack::Ticket(token, by) => self.turn(token).is_some_and(|turn| turn.acks <= by),
+            Ack::Deadline(token, _) => self.sessions.acks_of(token) > 0,
+        }
+    }
+
+    /// When to look next for what happens by itself, as far as the lock does not say so.
+    pub(crate) fn next_alarm(&self) -> Option<EpochMs> {
+        let next = [
+            self.queue.next_look(),
+            self.sessions.next_renewal(),
+            self.sessions.next_end_by_acks(),
+            self.next_late(),
+            self.grace.filter(|_| !self.queue.is_empty()),
+        ];
+        next.into_iter().flatten().min()
+    }
+
+    /// When somebody is too late to be told.
+    pub(crate) fn next_late(&self) -> Option<EpochMs> {
+        let turn = self.acks.as_deref().and_then(Acks::next_look);
+        [self.fresh.next_over(), turn].into_iter().flatten().min()
+    }
+
+    /// A session was renewed: it lasts so long once as many replicas know it as it needs.
+    pub(crate) fn renewed(&mut self, token: Token, deadline: EpochMs) {
+        match self.sessions.acks_of(token) {
+            0 => self.sessions.lasts_until(token, deadline),
+            acks => self.acks_mut().ask(acks, Ack::Deadline(token, deadline)),
+        }
+    }
+
+    /// Tells those who are too late to be told, without a look at the lock: what they were granted
+    /// is taken back with the next input.
+    pub(crate) fn late_alone(&mut self, now: Now, portion: &mut usize) -> Vec<Wake> {
+        let mut wakes = Vec::new();
+        while let Some((waiter, since)) = self.fresh.first_over(now) {
+            let Some(left) = portion.checked_sub(1) else {
+                self.unfinished = Some(now.ms());
+                break;
+            };
+            *portion = left;
+            self.leave(waiter);
+            wakes.push(no_acks(waiter, since, now));
+        }
+        wakes
+    }
+
+    /// Nothing is waited for here any more: those who were to hear of a grant.
+    pub(crate) fn forget_gated(&mut self) -> Vec<(WaiterId, Now)> {
+        self.acks = None;
+        let tokens = self.fresh.gated_tokens().into_iter();
+        tokens.flat_map(|token| self.fresh.remove_gated(token)).collect()
+    }
+
+    /// Ends one ticket's turn that is over; its level is taken back. False if there is none.
+    fn turn_is_over(&mut self, now: Now) -> bool {
+        let Some(acks) = self.acks.as_deref_mut() else { return false };
+        let Some(token) = acks.first_over(now) else { return false };
+        if let Some(turn) = acks.take_turn(token) {
+            if turn.adds && !self.fresh.pass_on(token) {
+                self.take_back_later(token, End::Unconfirmed);
+            }
+            self.stand_again(turn, now);
+        }
+        true
+    }
+
+    /// A ticket whose hold ended before its owner was told keeps its place for the rest of its
+    /// window: the first.
+    pub(crate) fn stand_again(&mut self, turn: Turn, now: Now) {
+        let lasts = turn.ticket.ends_at.is_some_and(|ends_at| !ends_at.is_over_at(now));
+        if turn.begins && lasts {
+            self.queue.push_front(turn.ticket);
+        }
+    }
+
+    /// A hold has ended: those who were to hear of it are told so, and a ticket may stand again.
+    pub(crate) fn end_acks(&mut self, token: Token, by: End, now: Now) -> Vec<Wake> {
+        let Some(acks) = self.acks.as_deref_mut() else { return Vec::new() };
+        if let Some(turn) = acks.end(token)
+            && by == End::Expired
+        {
+            self.stand_again(turn, now);
+        }
+        let gated = self.fresh.remove_gated(token).into_iter();
+        gated.map(|(waiter, since)| no_acks(waiter, since, now)).collect()
+    }
+
+    /// Gives up a ticket's turn that was not told; its level is taken back. False if there is
+    /// none.
+    pub(crate) fn give_up_turn(&mut self, token: Token) -> bool {
+        let turn = self.acks.as_deref_mut().and_then(|acks| acks.take_turn(token));
+        if turn.as_ref().is_some_and(|turn| turn.adds) && !self.fresh.pass_on(token) {
+            self.take_back_later(token, End::Unconfirmed);
+        }
+        turn.is_some()
+    }
+
+    /// Forgets confirmations of holds that are not there.
+    pub(crate) fn forget_acks(&mut self, is_there: impl Fn(Token) -> bool) {
+        if let Some(acks) = self.acks.as_deref_mut() {
+            acks.retain(is_there);
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! What the words of a command ask of a lock.
+
+use super::Arguments;
+use crate::{Acquire, ClientId, Levels, Mode, Patience, Release, Renew};
+
+impl<'a> Arguments<'a> {
+    /// What `RLOCK.ACQUIRE` asks for; `session` is the connection that the hold is to be tied to.
+    pub fn acquire(&self, session: Option<ClientId>) -> Acquire<'a> {
+        // A limit is one of readers.
+        let mode = if self.limit.is_some() { Mode::Read } else { Mode::Write };
+        let patience = match (self.block_ms, self.queue) {
+            (Some(_), _) => Patience::Block,
+            (None, Some(window)) => Patience::Ticket(window),
+            (None, None) => Patience::None,
+        };
+        Acquire {
+            owner: self.owner,
+            mode: self.mode.unwrap_or(mode),
+            lease: self.lease,
+            upgrade: self.upgrade,
+            limit: self.limit,
+            depth: self.depth,
+            session,
+            patience,
+            max_queue: self.max_queue,
+            acks: self.acks,
+        }
+    }
+
+    /// What `RLOCK.RELEASE` asks for.
+    pub fn release(&self) -> Release<'a> {
+        let Self { owner, mode, token, .. } = *self;
+        let levels = match self.depth {
+            Some(depth) => Levels::DownTo(depth),
+            None if self.all => Levels::All,
+            None => Levels::One,
+        };
+        Release { owner, mode, token, levels }
+    }
+
+    /// What `RLOCK.RENEW` asks for.
+    pub fn renew(&self) -> Renew<'a> {
+        let Self { owner, mode, token, lease, acks, .. } = *self;
+        Renew { owner, mode, token, lease, acks }
+    }
+}

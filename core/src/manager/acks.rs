@@ -1,0 +1,128 @@
+//! What replicas must acknowledge: the order in which it was written, and who gets a reply then.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::{Bounds, LockId, Manager};
+use crate::{Ack, Acked, Confirmation, EpochMs, Now, Owner, Refusal, Token};
+
+/// What waits for replicas. Items that need the same number of replicas are acknowledged in the
+/// order in which they were written.
+#[derive(Default)]
+pub(super) struct Acks {
+    /// Written in this loop iteration: the offset is not known yet.
+    unnoted: Vec<(LockId, u8, Ack)>,
+    /// By the number of replicas that must have it; each with an offset of the replication stream
+    /// behind it.
+    noted: BTreeMap<u8, VecDeque<(u64, LockId, Ack)>>,
+    /// Acknowledged, while something happened to the key that was not looked at.
+    again: Vec<(LockId, Ack)>,
+}
+
+impl Acks {
+    pub(super) fn ask(&mut self, id: LockId, asked: Vec<(u8, Ack)>) {
+        self.unnoted.extend(asked.into_iter().map(|(acks, what)| (id.clone(), acks, what)));
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// What this many replicas have, as far as they acknowledged; the first is the farthest.
+    fn take_reached(&mut self, replicas: &[u64]) -> Vec<(LockId, Ack)> {
+        let mut reached = std::mem::take(&mut self.again);
+        for (acks, queue) in &mut self.noted {
+            let farthest = usize::from(*acks).checked_sub(1).and_then(|place| replicas.get(place));
+            let Some(farthest) = farthest else { continue };
+            while queue.front().is_some_and(|(offset, _, _)| offset <= farthest) {
+                reached.extend(queue.pop_front().map(|(_, id, what)| (id, what)));
+            }
+        }
+        self.noted.retain(|_, queue| !queue.is_empty());
+        reached
+    }
+}
+
+impl Manager {
+    /// Checks that this many replicas are connected and have acknowledged anything.
+    ///
+    /// # Errors
+    /// There are fewer.
+    pub fn may_confirm(asked: u8, online: usize) -> Result<(), Refusal> {
+        if online >= usize::from(asked) {
+            Ok(())
+        } else {
+            Err(Refusal::NoReplicas { asked, online })
+        }
+    }
+
+    /// Whether the hold with this token is pending.
+    pub fn is_pending(&self, db: i32, key: &[u8], token: Token) -> bool {
+        let memory = self.locks.get(db, key);
+        memory.is_some_and(|memory| memory.confirmation(token) == Confirmation::Pending)
+    }
+
+    /// Somebody is told, or a session lasts, when replicas acknowledge something: what they have
+    /// is to be said before the server's loop sleeps ([`Manager::acked`]).
+    pub fn awaits_acks(&self) -> bool {
+        let Acks { unnoted, noted, again } = &self.acks;
+        !unnoted.is_empty() || !noted.is_empty() || !again.is_empty()
+    }
+
+    /// Everything that was decided until now stands in the replication stream before this offset.
+    /// True if replicas are to be asked how far they are.
+    pub fn stream_is(&mut self, offset: u64) -> bool {
+        let unnoted = std::mem::take(&mut self.acks.unnoted);
+        let is_new = !unnoted.is_empty();
+        for (id, acks, what) in unnoted {
+            self.acks.noted.entry(acks).or_default().push_back((offset, id, what));
+        }
+        self.forget_late();
+        is_new
+    }
+
+    /// What nobody waits for any more is not kept until a replica that is silent has gone.
+    fn forget_late(&mut self) {
+        let (waits, locks) = (&self.waits, &self.locks);
+        let is_over = |(_, id, what): &(u64, LockId, Ack)| match what {
+            Ack::Wait(waiter) => waits.get(*waiter).is_none_or(|parked| !parked.waits()),
+            what => locks.get(id.db, &id.key).is_none_or(|memory| !memory.awaits(*what)),
+        };
+        for queue in self.acks.noted.values_mut() {
+            while queue.front().is_some_and(is_over) {
+                queue.pop_front();
+            }
+        }
+        self.acks.noted.retain(|_, queue| !queue.is_empty());
+    }
+
+    /// How far each replica has acknowledged the replication stream, in any order. Those who are
+    /// told are in [`Manager::take_answers`]; returned are the owners of tickets whose turn it is.
+    pub fn acked(&mut self, replicas: &mut [u64], now: Now) -> Vec<(LockId, Owner)> {
+        replicas.sort_unstable_by(|one, other| other.cmp(one));
+        let mut turns = Vec::new();
+        for (id, what) in self.acks.take_reached(replicas) {
+            if self.is_unseen(&id) {
+                self.acks.again.push((id, what));
+                continue;
+            }
+            if self.locks.get(id.db, &id.key).is_none() {
+                continue;
+            }
+            match self.locks.change_acks(&id, |memory| memory.acked(what, now)) {
+                Acked::Tells(wake) => self.outbox.push(wake),
+                Acked::Turn(owner) => turns.push((id, owner)),
+                Acked::Nothing => {}
+            }
+        }
+        turns
+    }
+
+    /// When the grace time of this server ends, if it is in it.
+    pub(super) fn grace(&self, bounds: &Bounds, now: Now) -> Option<EpochMs> {
+        if bounds.grace_ms == 0 {
+            return None;
+        }
+        let until = Now::from_ms(self.began_at?.get()).after_ms(bounds.grace_ms);
+        Some(until).filter(|until| !until.is_over_at(now))
+    }
+}

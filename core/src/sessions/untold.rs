@@ -1,0 +1,127 @@
+//! Ties of grants whose reply has not left yet. A grant that is taken back leaves the hold tied as
+//! if it had never been made: to the connection that had it before, or to none.
+
+use std::collections::BTreeMap;
+
+use super::{Session, Sessions};
+use crate::{ClientId, LeaseMs, Now, Token, WaiterId};
+
+/// What is remembered of ties until their connections are told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Untold {
+    by_waiter: BTreeMap<WaiterId, Token>,
+    /// What would be put back, the last one first.
+    replaced: BTreeMap<Token, Vec<Replaced>>,
+}
+
+/// A tie that another one took the place of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Replaced {
+    session: Session,
+    /// Its connection ended meanwhile.
+    is_gone: bool,
+}
+
+impl Sessions {
+    /// Ties a hold to a blocked connection that is yet to be told; whichever asked last has it.
+    pub(crate) fn tie_untold(
+        &mut self,
+        token: Token,
+        waiter: WaiterId,
+        client: ClientId,
+        lease: LeaseMs,
+        now: Now,
+    ) {
+        let new = Session { untold: Some(waiter), ..Session::new(client, lease, now) };
+        let (tied, replaced) = match self.unseat(token) {
+            // It entered by a wait that began later.
+            Some(other) if other.untold > new.untold => (other, Some(new)),
+            other => (new, other),
+        };
+        if let Some(session) = replaced {
+            let all = self.untold.replaced.entry(token).or_default();
+            all.push(Replaced { session, is_gone: false });
+        }
+        self.seat(token, tied);
+        self.index(token, client);
+        self.untold.by_waiter.insert(waiter, token);
+    }
+
+    /// A blocked connection that a hold is tied to, or would be, has not been told yet.
+    pub(crate) fn is_untold(&self, waiter: WaiterId) -> bool {
+        self.untold.by_waiter.contains_key(&waiter)
+    }
+
+    /// This connection was told: what its tie took the place of is not put back any more.
+    pub(crate) fn told(&mut self, waiter: WaiterId) {
+        let Some(token) = self.untold.by_waiter.remove(&waiter) else { return };
+        let mut before = self.untold.replaced.remove(&token).unwrap_or_default();
+        let is_it = |session: &Session| session.untold == Some(waiter);
+        if let Some(session) = self.by_token.get_mut(&token).filter(|session| is_it(session)) {
+            session.untold = None;
+        } else if let Some(place) = before.iter().position(|other| is_it(&other.session)) {
+            let mut kept = before.split_off(place);
+            kept.first_mut().into_iter().for_each(|told| told.session.untold = None);
+            self.untold.replaced.insert(token, kept);
+        }
+        before.into_iter().for_each(|other| self.drop_tie(token, &other.session));
+    }
+
+    /// The grant of this wait is taken back. True if it tied something.
+    pub(crate) fn withdraw(&mut self, waiter: WaiterId) -> bool {
+        let Some(token) = self.untold.by_waiter.remove(&waiter) else { return false };
+        let is_it = |session: &Session| session.untold == Some(waiter);
+        let mut before = self.untold.replaced.remove(&token).unwrap_or_default();
+        let withdrawn = if self.by_token.get(&token).is_some_and(is_it) {
+            let withdrawn = self.unseat(token);
+            match before.pop() {
+                // The hold would have ended with it.
+                Some(Replaced { is_gone: true, .. }) => {
+                    self.gone.push(token);
+                    before.drain(..).for_each(|other| self.drop_tie(token, &other.session));
+                }
+                Some(Replaced { session, .. }) => self.seat(token, session),
+                None => {}
+            }
+            withdrawn
+        } else {
+            let place = before.iter().position(|other| is_it(&other.session));
+            place.map(|place| before.remove(place).session)
+        };
+        if !before.is_empty() {
+            self.untold.replaced.insert(token, before);
+        }
+        withdrawn.into_iter().for_each(|session| self.drop_tie(token, &session));
+        true
+    }
+
+    /// Nothing is put back any more that this hold was tied to.
+    pub(super) fn forget_replaced(&mut self, token: Token) {
+        if !self.untold.replaced.is_empty()
+            && let Some(all) = self.untold.replaced.remove(&token)
+        {
+            all.into_iter().for_each(|other| self.drop_tie(token, &other.session));
+        }
+    }
+
+    /// A connection ended that this hold is not tied to any more, but would be again.
+    pub(super) fn end_replaced(&mut self, token: Token, client: ClientId) {
+        let all = self.untold.replaced.get_mut(&token).into_iter().flatten();
+        all.filter(|other| other.session.client == client).for_each(|other| other.is_gone = true);
+        self.unindex(token, client);
+    }
+
+    /// A tie that is not there any more, and is not put back.
+    pub(super) fn drop_tie(&mut self, token: Token, session: &Session) {
+        session.untold.map(|waiter| self.untold.by_waiter.remove(&waiter));
+        self.unindex(token, session.client);
+    }
+
+    /// This hold is tied to this connection, or would be again.
+    pub(super) fn is_tied_to(&self, token: Token, client: ClientId) -> bool {
+        let is_it = |session: &Session| session.client == client;
+        let mut replaced = self.untold.replaced.get(&token).into_iter().flatten();
+        self.by_token.get(&token).is_some_and(is_it)
+            || replaced.any(|other| !other.is_gone && is_it(&other.session))
+    }
+}

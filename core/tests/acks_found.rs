@@ -1,0 +1,174 @@
+//! What the simulation found in grants that are told when replicas have acknowledged them.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
+
+mod support;
+
+use rlock_core::{Acquire, ClientId, Confirmation, Input, Mode, Patience, Refusal, Reply};
+use support::acks::{confirmed, ticket};
+use support::server::{Key, Server};
+use support::{acquire, lease};
+
+const K: Key = b"k";
+const NIL: Reply = Reply::NotNow { wait_ms: None };
+
+fn write(server: &Server, owner: &str) -> Option<(u16, Confirmation)> {
+    server.hold(K, owner, Mode::Write)
+}
+
+/// Two databases changed places, and the sweep is still on its way through the locks.
+#[test]
+fn nobody_is_told_of_a_hold_that_a_database_took_along() {
+    let mut server = Server::new();
+    let a = server.confirms(K, confirmed("a", 1), 1);
+    server.keys.remove(K);
+    let now = server.now();
+    server.manager.swapped(0, 1, now);
+    server.replicas(100, &[100]);
+    assert_eq!(server.token_of(a), None, "the hold is gone");
+    server.sweep();
+    assert!(server.told_to(a).is_some() && server.token_of(a).is_none());
+}
+
+/// Nothing may be written when that is noticed.
+#[test]
+fn nobody_is_told_of_a_hold_that_was_flushed_behind_the_gate() {
+    let mut server = Server::new();
+    let a = server.confirms(K, confirmed("a", 1), 1);
+    server.keys.remove(K);
+    server.manager.flushed(None);
+    server.is_open = false;
+    server.sweep();
+    server.replicas(100, &[100]);
+    assert_eq!(server.token_of(a), None, "the hold is gone");
+    server.is_open = true;
+    server.sweep();
+    assert!(server.told_to(a).is_some() && server.token_of(a).is_none());
+}
+
+/// More replicas are to have what the first asked for, and they do not.
+#[test]
+fn what_a_renewal_was_told_is_not_taken_back_with_a_grant_that_was_not() {
+    let mut server = Server::new();
+    assert_eq!(server.ask(K, Input::Acquire(ticket("a", 1))), NIL);
+    let a = server.confirms(K, Acquire { depth: Some(1), ..confirmed("a", 3) }, 1);
+    server.pass_ms(100);
+    let b = server.renews(K, "a", 10_000, 1);
+    server.replicas(100, &[100, 0, 0]);
+    assert_eq!((server.told_to(a), server.told_to(b)), (None, Some(Reply::Count(1))));
+    server.pass_ms(2000);
+    server.sweep();
+    assert_eq!(server.told_to(a), Some(Reply::Refused(Refusal::NoAcks)));
+    assert_eq!(write(&server, "a"), Some((1, Confirmation::Done)), "it was told that it holds");
+}
+
+/// Another connection of its owner is told something of the hold meanwhile.
+#[test]
+fn a_tickets_level_is_taken_back_whatever_else_is_told() {
+    let mut server = Server::new();
+    server.holds(K, "a", None);
+    let b = server.renews(K, "a", 10_000, 1);
+    assert_eq!(server.ask(K, Input::Acquire(ticket("a", 2))), NIL);
+    assert_eq!(server.replicas(100, &[100, 0]), [""; 0]);
+    assert_eq!(server.told_to(b), Some(Reply::Count(1)));
+    assert_eq!(write(&server, "a").unwrap().0, 2);
+    server.pass_ms(600);
+    server.sweep();
+    assert_eq!(write(&server, "a").unwrap().0, 1);
+}
+
+/// Nothing else is to be remembered of the lock: its hold was told long before.
+#[test]
+fn a_tickets_level_of_a_hold_that_was_told_is_told_or_taken_back() {
+    for is_acked in [true, false] {
+        let mut server = Server::new();
+        server.holds(K, "a", None);
+        assert_eq!(server.ask(K, Input::Acquire(ticket("a", 1))), NIL);
+        assert_eq!(server.ask(K, Input::Acquire(ticket("a", 1))), NIL);
+        assert_eq!(write(&server, "a").unwrap().0, 2, "asking again adds no level");
+        if is_acked {
+            assert_eq!(server.replicas(100, &[100]), ["a"]);
+            let told = server.ask(K, Input::Acquire(ticket("a", 1)));
+            assert!(matches!(told, Reply::Granted { .. }), "{told:?}");
+            assert_eq!(write(&server, "a").unwrap().0, 2);
+        } else {
+            server.pass_ms(600);
+            server.sweep();
+            assert_eq!(write(&server, "a").unwrap().0, 1, "it was taken back");
+        }
+    }
+}
+
+#[test]
+fn a_turn_that_fewer_acknowledged_than_are_asked_for_now_is_not_told() {
+    let mut server = Server::new();
+    assert_eq!(server.ask(K, Input::Acquire(ticket("a", 1))), NIL);
+    assert_eq!(server.replicas(100, &[100, 90]), ["a"]);
+    assert_eq!(server.ask(K, Input::Acquire(ticket("a", 2))), NIL);
+    assert_eq!(server.replicas(110, &[110, 100]), [""; 0], "one of two has it");
+    assert_eq!(server.replicas(110, &[110, 110]), ["a"]);
+    let told = server.ask(K, Input::Acquire(ticket("a", 2)));
+    assert!(matches!(told, Reply::Granted { .. }), "{told:?}");
+    assert_eq!(write(&server, "a"), Some((1, Confirmation::Done)));
+}
+
+/// Its lease began with the turn; a caller that asks for a longer one must not take it for that.
+#[test]
+fn a_turn_is_not_told_to_a_request_for_a_longer_lease() {
+    let mut server = Server::new();
+    let short = Acquire { lease: lease(400), ..ticket("a", 1) };
+    assert_eq!(server.ask(K, Input::Acquire(short)), NIL);
+    server.replicas(100, &[100]);
+    let long = Acquire { patience: Patience::Block, ..acquire(b"a", Mode::Write, 5000) };
+    assert_eq!(server.ask(K, Input::Acquire(long)), Reply::MustConfirm);
+    let a = server.confirms(K, long, 1);
+    server.replicas(200, &[100]);
+    assert_eq!(server.told_to(a), None);
+    server.replicas(200, &[200]);
+    assert!(
+        server
+            .told_to(a)
+            .is_some_and(|told| matches!(told, Reply::Granted { left_ms, .. } if left_ms > 4900))
+    );
+    assert_eq!(write(&server, "a"), Some((1, Confirmation::Done)), "no level was added");
+}
+
+/// Another connection of its owner asks for fewer.
+#[test]
+fn a_session_lasts_by_as_many_acknowledgements_as_it_was_asked_for_with() {
+    let mut server = Server::new();
+    let session = Acquire { session: Some(ClientId::from(1)), ..confirmed("a", 2) };
+    let a = server.confirms(K, Acquire { lease: lease(1500), ..session }, 1);
+    server.replicas(100, &[100, 100]);
+    assert!(server.token_of(a).is_some());
+    let b = server.confirms(K, Acquire { depth: Some(1), ..confirmed("a", 1) }, 2);
+    server.replicas(200, &[200, 100]);
+    assert!(server.token_of(b).is_some());
+    server.pass_ms(1600);
+    server.sweep();
+    assert_eq!(server.closed(), [1], "one replica of two knows that it lasts longer");
+}
+
+/// Nothing may be written when its last acknowledged deadline comes, and the hold lasts longer.
+#[test]
+fn a_hold_whose_session_was_lost_behind_the_gate_ends_when_it_opens() {
+    let mut server = Server::new();
+    let session = Acquire { session: Some(ClientId::from(1)), ..confirmed("a", 1) };
+    let session = Acquire { lease: lease(1500), ..session };
+    let a = server.confirms(K, session, 1);
+    server.replicas(100, &[100]);
+    assert!(server.token_of(a).is_some());
+    server.manager.unparked(a.into());
+    // Renewed, and not acknowledged.
+    server.pass_ms(600);
+    server.sweep();
+    server.replicas(200, &[100]);
+    server.is_open = false;
+    server.pass_ms(1000);
+    server.sweep();
+    assert_eq!(server.closed(), [1]);
+    assert!(write(&server, "a").is_some(), "nothing may be written");
+    server.is_open = true;
+    server.sweep();
+    assert_eq!(write(&server, "a"), None);
+}

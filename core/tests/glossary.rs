@@ -1,0 +1,89 @@
+//! The glossary's forbidden doubles stay out of what users read.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The tables of the first are written by `bench/`; the others are about the words of others.
+const EXEMPT: [&str; 2] = ["docs/benchmarks.md", "docs/coming-from/"];
+
+/// Texts of commands and errors, with the comments around them.
+const TEXTS: [&str; 6] = [
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "core/src/grammar/commands.rs",
+    "core/src/refusal.rs",
+];
+
+const GLOSSARY: &str = "docs/glossary.md";
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
+}
+
+fn text(name: &str) -> String {
+    fs::read_to_string(root().join(name)).unwrap_or_else(|why| panic!("{name}: {why}"))
+}
+
+/// The words in italics in the last column.
+fn doubles() -> Vec<String> {
+    let glossary = text(GLOSSARY);
+    let rows = glossary.lines().filter_map(|line| line.strip_suffix(" |"));
+    let last_cells = rows.filter_map(|row| row.rsplit('|').next());
+    last_cells.flat_map(|cell| cell.split('*').skip(1).step_by(2)).map(str::to_owned).collect()
+}
+
+fn pages_below(folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in folder.read_dir().unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(pages_below(&path));
+        } else if path.extension().is_some_and(|ext| ext == "md") {
+            found.push(path.strip_prefix(root()).unwrap().display().to_string());
+        }
+    }
+    found
+}
+
+/// In lower case, with one space for the end of a line and the mark of a comment.
+fn flat(text: &str) -> String {
+    let words = text.split_whitespace().filter(|word| !["///", "//!", "//", "\\"].contains(word));
+    words.collect::<Vec<_>>().join(" ").to_lowercase()
+}
+
+/// As a whole word: `parks` is not in `sparks`.
+fn has_word(text: &str, word: &str) -> bool {
+    let is_apart = |letter: Option<char>| !letter.is_some_and(char::is_alphanumeric);
+    text.match_indices(word).any(|(at, _)| {
+        let (before, after) = (text.get(..at), text.get(at..).and_then(|t| t.get(word.len()..)));
+        is_apart(before.and_then(|t| t.chars().next_back()))
+            && is_apart(after.and_then(|t| t.chars().next()))
+    })
+}
+
+#[test]
+fn what_users_read_keeps_to_the_glossary() {
+    let doubles = doubles();
+    assert!(doubles.len() > 5, "{doubles:?}");
+    let pages = pages_below(&root().join("docs")).into_iter().chain(TEXTS.map(str::to_owned));
+    let mut wrong = Vec::new();
+    for name in pages.filter(|name| name != GLOSSARY) {
+        if EXEMPT.iter().any(|exempt| name.starts_with(exempt)) {
+            continue;
+        }
+        let text = flat(&text(&name));
+        let found = doubles.iter().filter(|double| has_word(&text, double));
+        wrong.extend(found.map(|double| format!("{name}: {double}")));
+    }
+    assert_eq!(wrong, [""; 0], "see {GLOSSARY}");
+}
+
+#[test]
+fn a_double_is_found_across_lines_and_only_as_a_word() {
+    assert!(has_word(&flat("is\n/// Parked."), "parked"));
+    assert!(has_word(&flat("so it enters\nagain"), "enters again"));
+    assert!(!has_word(&flat("sparked"), "parked"));
+}

@@ -1,0 +1,90 @@
+//! A server whose replicas are numbers: how far each has acknowledged.
+#![allow(dead_code, reason = "not every test uses all of it")]
+
+use rlock_core::manager::{LockId, Parked};
+use rlock_core::{
+    Acquire, ClientId, Confirmation, Input, Mode, Parking, Patience, Renew, Reply, Token, Wake,
+};
+
+use super::server::{Key, Server};
+use super::{acquire, lease, renew};
+
+/// What a parked caller was told; `None`: nothing yet.
+pub type Told = Option<Reply>;
+
+impl Server {
+    /// A caller that is told when `acks` replicas have acknowledged; the number of its wait.
+    pub fn confirms(&mut self, key: Key, ask: Acquire<'_>, client: u64) -> u64 {
+        self.parks(key, ask.owner, client, |parking| Input::Park(ask, parking))
+    }
+
+    /// A renewal that is told when replicas have acknowledged it.
+    pub fn renews(&mut self, key: Key, owner: &str, lease_ms: u64, acks: u8) -> u64 {
+        let ask = Renew { acks, ..renew(owner.as_bytes(), lease_ms) };
+        self.parks(key, ask.owner, 0, |parking| Input::ParkRenew(ask, parking))
+    }
+
+    fn parks<'a>(
+        &mut self,
+        key: Key,
+        owner: &[u8],
+        client: u64,
+        input: impl FnOnce(Parking) -> Input<'a>,
+    ) -> u64 {
+        let waiter = self.manager.next_waiter();
+        let client = (client > 0).then(|| ClientId::from(client));
+        let lock = LockId { db: 0, key: key.into() };
+        let parked = Parked::new(client, lock, owner.into(), "default".into(), false);
+        self.manager.park_begins(waiter, parked);
+        let reply = self.ask(key, input(Parking { waiter, client, ends_at: None }));
+        if !matches!(reply, Reply::Pending | Reply::MustWait { .. }) {
+            self.tell(vec![Wake { waiter, reply, waited_us: 0, acks_us: None }]);
+        }
+        waiter.get()
+    }
+
+    /// The stream is so long, and each replica has acknowledged so much of it. Turns that came.
+    pub fn replicas(&mut self, stream: u64, acknowledged: &[u64]) -> Vec<String> {
+        let now = self.now();
+        self.manager.stream_is(stream);
+        let turns = self.manager.acked(&mut acknowledged.to_vec(), now);
+        let answers = self.manager.take_answers();
+        self.tell(answers);
+        self.manager.check().unwrap();
+        let name = |owner: &[u8]| String::from_utf8_lossy(owner).into_owned();
+        turns.iter().map(|(_, owner)| name(owner.as_bytes())).collect()
+    }
+
+    /// What this caller was told.
+    pub fn told_to(&self, waiter: u64) -> Told {
+        let told = self.told.iter().find(|(other, _)| *other == waiter);
+        told.map(|(_, reply)| reply.clone())
+    }
+
+    /// It was told a token.
+    pub fn token_of(&self, waiter: u64) -> Option<Token> {
+        match self.told_to(waiter) {
+            Some(Reply::Granted { token, .. }) => Some(token),
+            _ => None,
+        }
+    }
+
+    /// Depth and confirmation of an owner's hold.
+    pub fn hold(&self, key: Key, owner: &str, mode: Mode) -> Option<(u16, Confirmation)> {
+        let hold = self.keys.get(key)?.hold_at(owner.as_bytes(), mode, self.now())?;
+        let memory = self.manager.memory(0, key);
+        let told = memory.map_or(Confirmation::None, |memory| memory.confirmation(hold.token));
+        Some((hold.depth, told))
+    }
+}
+
+/// WRITE for a second and a half, when so many replicas have it.
+pub fn confirmed(owner: &str, acks: u8) -> Acquire<'_> {
+    let patience = Patience::Block;
+    Acquire { acks, patience, ..acquire(owner.as_bytes(), Mode::Write, 10_000) }
+}
+
+/// By a ticket for 500 ms.
+pub fn ticket(owner: &str, acks: u8) -> Acquire<'_> {
+    Acquire { patience: Patience::Ticket(lease(500)), ..confirmed(owner, acks) }
+}

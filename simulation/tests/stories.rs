@@ -1,0 +1,208 @@
+//! Stories that broke a law once, each by a mistake that is mended: in the core, or in the law.
+#![allow(clippy::panic, clippy::unwrap_used, missing_docs, reason = "a test fails by panic")]
+
+use rlock_simulation::command::{Ask, Command, Patience};
+use rlock_simulation::fault::Fault;
+use rlock_simulation::step::Step;
+use rlock_simulation::world::{STEP_US, Setting, World};
+
+/// A client asks for `k0`.
+fn asks(who: u8, ask: Ask) -> Step {
+    Step::Send(who, Command::Acquire(ask))
+}
+
+/// For WRITE at once, for six seconds.
+fn plain(owner: u8) -> Ask {
+    Ask {
+        owner,
+        key: 0,
+        reads: false,
+        lease: 6000,
+        patience: Patience::None,
+        session: false,
+        depth: None,
+        upgrade: false,
+        with_ttl: false,
+    }
+}
+
+fn session(owner: u8) -> Ask {
+    Ask { session: true, ..plain(owner) }
+}
+
+fn blocks(ask: Ask) -> Ask {
+    Ask { patience: Patience::Block(0), ..ask }
+}
+
+#[track_caller]
+fn keeps_the_laws(nodes: u8, steps: &[Step]) {
+    let setting = Setting {
+        nodes,
+        clients: 3,
+        replaces_replies: false,
+        loads_before_flush: false,
+        clocks_ms: vec![0; nodes.into()],
+        step_us: STEP_US,
+        fault: Fault::None,
+    };
+    let mut world = World::new(&setting);
+    for step in steps {
+        match world.step(*step) {
+            Ok(happened) => assert!(happened, "{step}: it did not happen"),
+            Err(broken) => panic!("{step}\n=> {broken}"),
+        }
+    }
+}
+
+const TURN: Step = Step::Turn(0, 255);
+
+#[test]
+fn a_session_is_that_of_the_connection_that_asked_last() {
+    let reads = Ask { reads: true, ..blocks(plain(0)) };
+    let upgrade = Ask { upgrade: true, ..session(0) };
+    let steps = [
+        Step::Connect(0, 0),
+        Step::Connect(1, 0),
+        Step::Connect(2, 0),
+        asks(0, plain(1)),
+        Step::Read(0),
+        asks(1, reads),
+        Step::Read(1),
+        asks(2, blocks(session(0))),
+        Step::Read(2),
+        Step::Send(0, Command::Release(1, 0, true)),
+        Step::Read(0),
+        TURN,
+        // It enters by its UPGRADE, and with it client 2, which waited without.
+        asks(1, upgrade),
+        Step::Read(1),
+        TURN,
+        Step::CutOff(1),
+        TURN,
+        TURN,
+    ];
+    keeps_the_laws(1, &steps);
+}
+
+/// Two connections of one owner are blocked, and granted together; the second one never hears.
+fn granted_together(then: &[Step]) {
+    let mut steps = vec![
+        Step::Connect(0, 0),
+        Step::Connect(1, 0),
+        Step::Connect(2, 0),
+        asks(0, plain(1)),
+        Step::Read(0),
+        asks(1, blocks(session(0))),
+        Step::Read(1),
+        asks(2, blocks(session(0))),
+        Step::Read(2),
+    ];
+    steps.extend(then);
+    keeps_the_laws(1, &steps);
+}
+
+#[test]
+fn a_wait_that_is_denied_leaves_the_session_to_the_other_connection() {
+    granted_together(&[
+        Step::Allow(2, false),
+        Step::Send(0, Command::Release(1, 0, true)),
+        Step::Read(0),
+        TURN,
+        Step::CutOff(2),
+        TURN,
+        Step::CutOff(1),
+        TURN,
+    ]);
+}
+
+#[test]
+fn a_grant_that_went_unheard_leaves_the_session_to_the_other_connection() {
+    granted_together(&[
+        Step::Send(0, Command::Release(1, 0, true)),
+        Step::Read(0),
+        Step::CutOff(2),
+        TURN,
+        TURN,
+        Step::CutOff(1),
+        TURN,
+    ]);
+}
+
+/// A token says nothing of which server it is from: two may have granted one hold again.
+#[test]
+fn what_a_client_is_sure_of_was_told_by_its_own_server() {
+    let short = |owner| Ask { lease: 3000, ..plain(owner) };
+    let steps = [
+        Step::Connect(0, 0),
+        asks(0, short(0)),
+        // What the replica begins with, and the grant.
+        Step::Deliver(1),
+        Step::Read(0),
+        Step::Deliver(1),
+        Step::Promote(1),
+        Step::Connect(1, 1),
+        asks(1, short(0)),
+        Step::Read(1),
+        Step::Hear(0),
+        Step::Pass(1_000_000),
+        // On the old primary the hold lasts longer than on the new one.
+        asks(0, plain(0)),
+        Step::Read(0),
+        Step::Hear(0),
+        Step::Pass(2_500_000),
+        Step::Connect(2, 1),
+        asks(2, plain(2)),
+        Step::Read(2),
+        Step::Hear(2),
+    ];
+    keeps_the_laws(2, &steps);
+}
+
+#[test]
+fn a_session_that_its_server_ended_lasts_as_long_as_its_lease_when_the_clock_goes_back() {
+    let steps = [
+        Step::Connect(0, 0),
+        asks(0, Ask { lease: 4000, ..session(0) }),
+        Step::Read(0),
+        // While somebody waits, the key outlives its deadline.
+        Step::Connect(1, 0),
+        asks(1, Ask { patience: Patience::Queue(5), ..plain(1) }),
+        Step::Read(1),
+        Step::MinReplicas(0, 1),
+        Step::Pass(4_001_000),
+        // Its lease has ended, and nothing may be written.
+        TURN,
+        Step::Clock(0, -1000),
+        TURN,
+        Step::MinReplicas(0, 0),
+        TURN,
+    ];
+    keeps_the_laws(1, &steps);
+}
+
+/// One is granted while it is parked, and does not hear of it.
+fn granted_while_parked(then: &[Step]) {
+    let mut steps = vec![
+        Step::Allow(1, false),
+        Step::Connect(0, 0),
+        Step::Connect(1, 0),
+        asks(0, Ask { lease: 5, ..plain(0) }),
+        Step::Read(0),
+        asks(1, blocks(plain(1))),
+        Step::Read(1),
+        Step::Pass(10_000),
+        // The lease has ended: client 1 is next, which makes this one wait; but it is denied.
+        asks(0, blocks(session(0))),
+        Step::Read(0),
+    ];
+    steps.extend(then);
+    steps.extend([TURN, TURN]);
+    keeps_the_laws(1, &steps);
+}
+
+#[test]
+fn who_is_granted_while_it_is_parked_and_does_not_hear_holds_nothing() {
+    granted_while_parked(&[TURN, Step::HangUp(0), Step::Notice(0)]);
+    granted_while_parked(&[Step::HangUp(0), Step::Notice(0)]);
+    granted_while_parked(&[Step::Unblock(0, true)]);
+}

@@ -1,0 +1,159 @@
+//! The replication stream: how far it is, and how far replicas have acknowledged it.
+
+use std::ffi::CStr;
+
+use super::*;
+
+/// The replication stream of this server.
+#[derive(Debug, Default)]
+pub struct Replication {
+    /// Its length in bytes, everything that was written until now.
+    pub offset: u64,
+    /// How much of it each replica has acknowledged that is connected, fully loaded, and has
+    /// acknowledged anything.
+    pub acknowledged: Vec<u64>,
+}
+
+impl Ctx {
+    /// How far the replication stream is, and the replicas in it: a few microseconds.
+    pub fn replication(&self) -> Replication {
+        // An administrator may have renamed ROLE.
+        self.role().unwrap_or_else(|| self.replication_section())
+    }
+
+    /// As `ROLE` says it, which lists the replicas that are connected and fully loaded.
+    fn role(&self) -> Option<Replication> {
+        // SAFETY: context; the format says no words. The reply is ours to free, after all that is
+        // kept of it was copied; its elements live as long as it does, and one that is not there is
+        // null, which the server takes for a reply of no kind.
+        unsafe {
+            let call = there(raw::RedisModule_Call);
+            let reply = call(self.0, c"ROLE".as_ptr(), c"".as_ptr());
+            if reply.is_null() {
+                return None;
+            }
+            let element = there(raw::RedisModule_CallReplyArrayElement);
+            let offset = integer_of(element(reply, 1));
+            let replicas = element(reply, 2);
+            let listed = if replicas.is_null() { 0 } else { length_of(replicas) };
+            let acknowledged = (0..listed)
+                .filter_map(|place| number_of(element(element(replicas, place), 2)))
+                .filter(|offset| *offset > 0);
+            let replication =
+                offset.map(|offset| Replication { offset, acknowledged: acknowledged.collect() });
+            there(raw::RedisModule_FreeCallReply)(reply);
+            replication
+        }
+    }
+
+    /// As the section `replication` of `INFO` says it.
+    fn replication_section(&self) -> Replication {
+        // SAFETY: context; the data is ours to free, after all that is kept of it was copied. A
+        // field that is not there is null, or 0.
+        unsafe {
+            let data = there(raw::RedisModule_GetServerInfo)(self.0, c"replication".as_ptr());
+            let number = there(raw::RedisModule_ServerInfoGetFieldUnsigned);
+            let offset = number(data, c"master_repl_offset".as_ptr(), null_mut());
+            let text = there(raw::RedisModule_ServerInfoGetFieldC);
+            let mut acknowledged = Vec::new();
+            for place in 0.. {
+                let name = c_string(&format!("slave{place}"));
+                let line = text(data, name.as_ptr());
+                if line.is_null() {
+                    break;
+                }
+                acknowledged.extend(acknowledged_in(&CStr::from_ptr(line).to_string_lossy()));
+            }
+            there(raw::RedisModule_FreeServerInfo)(self.0, data);
+            Replication { offset, acknowledged }
+        }
+    }
+
+    /// Asks the replicas to acknowledge what they have, which they do by themselves once a second.
+    /// It goes along the replication stream, and not into the append-only file.
+    pub fn ask_replicas(&self) {
+        // SAFETY: context; the format says two strings, and not the append-only file.
+        unsafe {
+            let replicate = there(raw::RedisModule_Replicate);
+            let (ask, all) = (c"GETACK".as_ptr(), c"*".as_ptr());
+            replicate(self.0, c"REPLCONF".as_ptr(), c"Acc".as_ptr(), ask, all);
+        }
+    }
+}
+
+/// # Safety
+/// A live reply of the server's, or null.
+unsafe fn kind_of(reply: *mut raw::RedisModuleCallReply) -> Option<isize> {
+    // SAFETY: as the caller says.
+    let kind = unsafe { there(raw::RedisModule_CallReplyType)(reply) };
+    if reply.is_null() { None } else { isize::try_from(kind).ok() }
+}
+
+/// # Safety
+/// A live reply of the server's.
+unsafe fn length_of(reply: *mut raw::RedisModuleCallReply) -> usize {
+    // SAFETY: as the caller says.
+    unsafe { there(raw::RedisModule_CallReplyLength)(reply) }
+}
+
+/// The number of an integer reply.
+///
+/// # Safety
+/// A live reply of the server's, or null.
+unsafe fn integer_of(reply: *mut raw::RedisModuleCallReply) -> Option<u64> {
+    // SAFETY: as the caller says.
+    unsafe {
+        let is_integer = kind_of(reply) == Some(raw::REDISMODULE_REPLY_INTEGER);
+        let number = is_integer.then(|| there(raw::RedisModule_CallReplyInteger)(reply))?;
+        u64::try_from(number).ok()
+    }
+}
+
+/// The number that a string reply says.
+///
+/// # Safety
+/// A live reply of the server's, or null.
+unsafe fn number_of(reply: *mut raw::RedisModuleCallReply) -> Option<u64> {
+    // SAFETY: as the caller says; the bytes live as long as the reply.
+    unsafe {
+        if kind_of(reply) != Some(raw::REDISMODULE_REPLY_STRING) {
+            return None;
+        }
+        let mut len = 0;
+        let start = there(raw::RedisModule_CallReplyStringPtr)(reply, &raw mut len);
+        let bytes = (!start.is_null()).then(|| std::slice::from_raw_parts(start.cast(), len))?;
+        std::str::from_utf8(bytes).ok()?.parse().ok()
+    }
+}
+
+/// `ip=…,port=…,state=online,offset=…,lag=…`
+fn acknowledged_in(line: &str) -> Option<u64> {
+    let field = |name: &str| line.split(',').find_map(|field| field.strip_prefix(name));
+    let offset = field("offset=")?.parse().ok()?;
+    (field("state=") == Some("online") && offset > 0).then_some(offset)
+}
+
+/// Has the server call `work` before each sleep of its loop, after all that was done in it and
+/// before anything of it is written; no more, if `None`. Never from within that call.
+pub fn before_sleep(work: Option<fn(&Ctx)>) {
+    static WORK: std::sync::OnceLock<fn(&Ctx)> = std::sync::OnceLock::new();
+    extern "C" fn on_event(
+        ctx: *mut raw::RedisModuleCtx,
+        _: raw::RedisModuleEvent,
+        what: u64,
+        _: *mut c_void,
+    ) {
+        if what == raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP {
+            WORK.get().into_iter().for_each(|work| work(&Ctx(ctx)));
+        }
+    }
+    let event = raw::RedisModuleEvent { id: raw::REDISMODULE_EVENT_EVENTLOOP, dataver: 1 };
+    let callback: raw::RedisModuleEventCallback = match work {
+        Some(work) => {
+            WORK.get_or_init(|| work);
+            Some(on_event)
+        }
+        None => None,
+    };
+    raw::subscribe_to_server_event(DETACHED.load(Relaxed), event, callback);
+}

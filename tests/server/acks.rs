@@ -1,0 +1,305 @@
+//! Grants that are told when replicas have acknowledged them; and the grace of a new primary.
+
+use crate::support::{
+    Client, Listener, Server, Waiter, aof_commands, flat_map, items, text, until,
+};
+
+const NOTIFY: &str = "notify-keyspace-events";
+
+/// A primary, and a replica that has acknowledged.
+fn pair(settings: &[&str]) -> (Server, Server) {
+    let primary = Server::primary(settings);
+    let replica = Server::replica_of(&primary, settings);
+    acknowledges(&primary, 1);
+    (primary, replica)
+}
+
+fn acknowledges(primary: &Server, replicas: usize) {
+    let mut client = primary.client();
+    let ask = format!("RLOCK.ACQUIRE probe p ACKS {replicas}");
+    until(10_000, || client.attempt(&ask).is_ok());
+    client.number("RLOCK.RELEASE probe p");
+}
+
+/// The word of an owner's hold in `RLOCK.INFO`.
+fn confirmation(client: &mut Client, key: &str, owner: &str) -> String {
+    let info = flat_map(&client.ask(&format!("RLOCK.INFO {key}")));
+    let holders = items(&info["holders"]).iter().map(flat_map);
+    let mut own = holders.filter(|row| text(&row["owner"]) == owner);
+    own.next().map_or(String::new(), |row| text(&row["acks"]))
+}
+
+/// A caller whose grant stands, and is not acknowledged.
+#[track_caller]
+fn pending(server: &Server, line: &str) -> Waiter {
+    let mut client = server.client();
+    let before = client.info_number("rlock", "rlock_acks_pending");
+    let mut waiter = Waiter::connect(server);
+    waiter.say(line);
+    until(5000, || client.info_number("rlock", "rlock_acks_pending") > before);
+    waiter
+}
+
+#[test]
+fn a_confirmed_grant_is_on_the_replica_when_it_is_told() {
+    let (primary, replica) = pair(&[]);
+    let (mut here, mut there) = (primary.client(), replica.client());
+    for round in 0..50 {
+        let key = format!("door:{round}");
+        let token = here.granted(&format!("RLOCK.ACQUIRE {key} ann LEASE 60000 ACKS 1"));
+        let lock = there.lock(&key);
+        assert_eq!(lock.hold("ann", "write").token, token);
+        assert_eq!(confirmation(&mut here, &key, "ann"), "done");
+        assert_eq!(here.number(&format!("RLOCK.RENEW {key} ann LEASE 90000 ACKS 1")), 1);
+        assert_eq!(here.deadline(&key), there.deadline(&key));
+    }
+    here.granted("RLOCK.ACQUIRE plain ann");
+    assert_eq!(confirmation(&mut here, "plain", "ann"), "none");
+    assert_eq!(here.info_number("rlock", "rlock_acks_pending"), 0);
+    assert!(here.info_number("rlock", "rlock_acks_us_count") >= 100);
+}
+
+#[test]
+fn replicas_are_known_where_an_administrator_has_renamed_role() {
+    let (primary, _replica) = pair(&["rename-command", "ROLE \"\""]);
+    let mut client = primary.client();
+    assert!(client.error("ROLE").contains("unknown command"));
+    client.granted("RLOCK.ACQUIRE door ann ACKS 1");
+    assert!(client.error("RLOCK.ACQUIRE gate ann ACKS 2").contains("and 1 are connected"));
+}
+
+#[test]
+fn too_few_replicas_are_said_at_once_and_nothing_changes() {
+    let (primary, _replica) = pair(&[]);
+    let mut client = primary.client();
+    for line in ["RLOCK.ACQUIRE door ann ACKS 2", "RLOCK.ACQUIRE door ann QUEUE 1000 ACKS 2"] {
+        let error = client.error(line);
+        assert!(error.starts_with("NOREPLICAS 2 replicas must acknowledge 'door'"), "{error}");
+    }
+    assert_eq!((client.shows("door"), client.queue("door")), ("free:".into(), String::new()));
+    let deadline = {
+        client.granted("RLOCK.ACQUIRE door ann LEASE 60000");
+        client.deadline("door")
+    };
+    assert!(client.error("RLOCK.RENEW door ann LEASE 90000 ACKS 2").starts_with("NOREPLICAS "));
+    assert_eq!(client.deadline("door"), deadline);
+}
+
+#[test]
+fn whoever_cannot_be_parked_is_told_so() {
+    let (primary, _replica) = pair(&[]);
+    let mut client = primary.client();
+    for words in ["RLOCK.ACQUIRE door ann ACKS 1", "RLOCK.ACQUIRE door ann QUEUE 9 ACKS 1"] {
+        let replies = client.all(&["MULTI", words, "EXEC"]);
+        let error = format!("{:?}", replies[2]);
+        assert!(error.contains("ACKS needs a connection of its own"), "{error}");
+    }
+    let script = "return redis.pcall('RLOCK.ACQUIRE', KEYS[1], 'ann', 'ACKS', '1')";
+    let error = client.attempt_bytes(&[b"EVAL", script.as_bytes(), b"1", b"door"]);
+    assert!(error.unwrap_err().contains("ACKS needs a connection"));
+    assert_eq!(client.shows("door"), "free:");
+}
+
+#[test]
+fn a_pending_hold_is_nobodys_until_it_is_acknowledged() {
+    let (primary, replica) = pair(&["rlock.acks-timeout-ms", "60000"]);
+    let mut client = primary.client();
+    replica.freeze();
+    let mut ann = pending(&primary, "RLOCK.ACQUIRE door ann LEASE 60000 ACKS 1 WITHTTL");
+    assert_eq!(confirmation(&mut client, "door", "ann"), "pending");
+    let token = client.lock("door").hold("ann", "write").token;
+    client.refused("RLOCK.ACQUIRE door bob");
+    assert_eq!(client.number("RLOCK.HOLDS door ann"), 0);
+    assert_eq!(client.number(&format!("RLOCK.CHECK door {token}")), 0);
+    // Its owner waits for the same, with ACKS and without.
+    let mut again = pending(&primary, "RLOCK.ACQUIRE door ann DEPTH 1");
+    let mut renewal = pending(&primary, "RLOCK.RENEW door ann LEASE 50000");
+    replica.thaw();
+    let (told, left_ms) = ann.granted_with_ttl();
+    assert_eq!((told, again.granted()), (token, token));
+    assert!((1..60_000).contains(&left_ms), "{left_ms}");
+    assert_eq!(format!("{:?}", renewal.answer()), "int(1)");
+    assert_eq!(client.number("RLOCK.HOLDS door ann"), 1);
+    assert_eq!(client.number(&format!("RLOCK.CHECK door {token}")), 1);
+}
+
+#[test]
+fn what_is_not_acknowledged_in_time_is_taken_back_and_the_next_has_it() {
+    let (primary, replica) = pair(&["rlock.acks-timeout-ms", "300", NOTIFY, "Ed"]);
+    let mut client = primary.client();
+    let mut listener = Listener::to(&primary);
+    replica.freeze();
+    let mut ann = pending(&primary, "RLOCK.ACQUIRE door ann ACKS 1");
+    let mut bob = Waiter::parked(&primary, "RLOCK.ACQUIRE door bob BLOCK 0");
+    assert!(ann.error().starts_with("NOACKS too few replicas acknowledged 'door'"));
+    bob.granted();
+    let heard = listener.heard(&mut client);
+    assert!(heard.iter().any(|event| event.contains("rlock.unconfirmed")), "{heard:?}");
+    assert_eq!(client.info_number("rlock", "rlock_noacks"), 1);
+    // A renewal that is not acknowledged takes nothing back.
+    assert!(client.error("RLOCK.RENEW door bob LEASE 90000 ACKS 1").starts_with("NOACKS "));
+    assert_eq!(client.number("RLOCK.HOLDS door bob"), 1);
+    replica.thaw();
+    replica.until_in_sync_with(&primary);
+    assert_eq!(client.shows("door"), replica.client().shows("door"));
+}
+
+#[test]
+fn whoever_lets_go_of_a_pending_hold_ends_it() {
+    let (primary, replica) = pair(&["rlock.acks-timeout-ms", "60000"]);
+    let mut client = primary.client();
+    replica.freeze();
+    for (line, reply) in [("RLOCK.RELEASE door ann", 0), ("RLOCK.FORCE door", 1), ("DEL door", 1)] {
+        let mut ann = pending(&primary, "RLOCK.ACQUIRE door ann ACKS 1");
+        assert_eq!(client.number(line), reply);
+        assert!(ann.error().starts_with("NOACKS "), "{line}");
+        client.granted("RLOCK.ACQUIRE door bob");
+        client.number("RLOCK.RELEASE door bob");
+    }
+}
+
+#[test]
+fn a_caller_that_leaves_while_pending_leaves_nothing() {
+    let (primary, replica) = pair(&["rlock.acks-timeout-ms", "60000"]);
+    let mut client = primary.client();
+    replica.freeze();
+    let mut ann = pending(&primary, "RLOCK.ACQUIRE door ann ACKS 1");
+    client.ask(&format!("CLIENT UNBLOCK {}", ann.id()));
+    assert!(ann.error().starts_with("NOACKS "));
+    until(5000, || client.shows("door") == "free:");
+    let mut ann = pending(&primary, "RLOCK.ACQUIRE door ann ACKS 1");
+    client.ask(&format!("CLIENT UNBLOCK {} ERROR", ann.id()));
+    assert!(ann.error().starts_with("UNBLOCKED "));
+    until(5000, || client.shows("door") == "free:");
+    let mut ann = pending(&primary, "RLOCK.ACQUIRE door ann SESSION LEASE 5000 ACKS 1");
+    client.ask(&format!("CLIENT KILL ID {}", ann.id()));
+    ann.expect_close();
+    until(5000, || client.shows("door") == "free:");
+    assert_eq!(client.info_number("rlock", "rlock_acks_pending"), 0);
+    assert_eq!(client.gauges(), (0, 0, 0));
+}
+
+#[test]
+fn a_ticket_hears_of_its_turn_when_it_is_acknowledged() {
+    let (primary, replica) = pair(&["rlock.acks-timeout-ms", "60000", NOTIFY, "Ed"]);
+    let mut client = primary.client();
+    let mut listener = Listener::to(&primary);
+    replica.freeze();
+    let ask = "RLOCK.ACQUIRE door ann QUEUE 30000 ACKS 1";
+    client.refused(ask);
+    client.refused(ask);
+    assert_eq!(confirmation(&mut client, "door", "ann"), "pending");
+    assert!(listener.heard(&mut client).iter().all(|event| !event.contains("rlock.turn")));
+    replica.thaw();
+    until(5000, || listener.heard(&mut client).iter().any(|e| e.contains("rlock.turn:ann")));
+    let token = client.granted(ask);
+    assert_eq!(client.granted("RLOCK.ACQUIRE door ann DEPTH 1"), token);
+    assert_eq!(client.number("RLOCK.HOLDS door ann"), 1, "asking again adds no level");
+}
+
+#[test]
+fn a_session_is_kept_by_acknowledged_deadlines() {
+    let (primary, replica) = pair(&[]);
+    let mut client = primary.client();
+    let mut ann = Waiter::connect(&primary);
+    ann.number("RLOCK.ACQUIRE door ann SESSION LEASE 1000 ACKS 1");
+    let began_ms = crate::support::now_ms();
+    // Several leases long.
+    until(5000, || crate::support::now_ms() > began_ms + 2500);
+    assert_eq!(client.number("RLOCK.HOLDS door ann"), 1);
+    replica.freeze();
+    ann.expect_close();
+    until(5000, || client.shows("door") == "free:");
+}
+
+#[test]
+fn the_floor_is_for_every_request() {
+    let (primary, replica) = pair(&["rlock.acks-timeout-ms", "200"]);
+    let mut client = primary.client();
+    client.ask("CONFIG SET rlock.acks 1");
+    let token = client.granted("RLOCK.ACQUIRE door ann");
+    assert_eq!(replica.client().lock("door").hold("ann", "write").token, token);
+    assert_eq!(client.number("RLOCK.RENEW door ann"), 1);
+    replica.freeze();
+    assert!(client.error("RLOCK.ACQUIRE gate ann").starts_with("NOACKS "));
+    assert!(client.error("RLOCK.RENEW door ann").starts_with("NOACKS "));
+    assert_eq!(client.number("RLOCK.RELEASE door ann"), 0, "letting go needs nobody");
+}
+
+#[test]
+fn a_promoted_replica_has_what_was_confirmed() {
+    let (mut primary, replica) = pair(&[]);
+    let mut client = primary.client();
+    let token = client.granted("RLOCK.ACQUIRE door ann LEASE 60000 ACKS 1");
+    client.granted("RLOCK.ACQUIRE gate bob READ LEASE 60000 ACKS 1");
+    primary.kill_9();
+    let mut there = replica.client();
+    there.ask("REPLICAOF NO ONE");
+    there.refused("RLOCK.ACQUIRE door cid");
+    there.refused("RLOCK.ACQUIRE gate cid");
+    assert_eq!(there.lock("door").hold("ann", "write").token, token);
+    assert_eq!(there.granted("RLOCK.ACQUIRE door ann DEPTH 1"), token);
+}
+
+#[test]
+fn a_pause_delays_what_is_pending_and_loses_nothing() {
+    let (primary, replica) = pair(&["rlock.acks-timeout-ms", "60000"]);
+    let mut client = primary.client();
+    replica.freeze();
+    let mut ann = pending(&primary, "RLOCK.ACQUIRE door ann ACKS 1");
+    client.ask("CLIENT PAUSE 60000 WRITE");
+    replica.thaw();
+    // Replicas acknowledge by themselves once a second.
+    ann.granted();
+    client.ask("CLIENT UNPAUSE");
+    client.refused("RLOCK.ACQUIRE door bob");
+}
+
+#[test]
+fn asking_replicas_leaves_nothing_in_the_append_only_file() {
+    let (primary, _replica) = pair(&["appendonly", "yes"]);
+    let mut client = primary.client();
+    for round in 0..20 {
+        client.granted(&format!("RLOCK.ACQUIRE door:{round} ann ACKS 1"));
+    }
+    let commands = aof_commands(primary.folder());
+    assert!(commands.iter().all(|words| !words[0].eq_ignore_ascii_case(b"REPLCONF")));
+    assert!(commands.len() >= 20);
+}
+
+#[test]
+fn whoever_lost_the_right_while_it_waited_is_not_granted() {
+    let (primary, replica) = pair(&["rlock.acks-timeout-ms", "60000"]);
+    let mut client = primary.client();
+    client.ask("ACL SETUSER eve on nopass ~* +@all");
+    client.granted("RLOCK.ACQUIRE door ann");
+    let mut eve = Waiter::connect_as(&primary, "eve");
+    eve.park(&primary, "RLOCK.ACQUIRE door eve BLOCK 0 ACKS 1");
+    client.ask("ACL SETUSER eve -rlock.acquire");
+    replica.freeze();
+    client.number("RLOCK.RELEASE door ann");
+    assert!(eve.error().starts_with("NOPERM "));
+    client.granted("RLOCK.ACQUIRE door bob");
+}
+
+#[test]
+fn in_its_grace_a_new_primary_grants_nothing() {
+    let (mut primary, replica) = pair(&[]);
+    replica.client().ask("CONFIG SET rlock.grace-ms 1500");
+    let mut client = primary.client();
+    client.granted("RLOCK.ACQUIRE door ann LEASE 60000");
+    replica.until_in_sync_with(&primary);
+    primary.kill_9();
+    let mut there = replica.client();
+    there.ask("REPLICAOF NO ONE");
+    let mut bob = Waiter::parked(&replica, "RLOCK.ACQUIRE gate bob BLOCK 0");
+    let wait = items(&there.ask("RLOCK.ACQUIRE door ann WITHTTL"))[1].clone();
+    let wait_ms = crate::support::integer(&wait);
+    assert!((1..=1500).contains(&wait_ms), "{wait_ms}");
+    assert_eq!(there.number("RLOCK.RENEW door ann LEASE 60000"), 1);
+    assert_eq!(there.number("RLOCK.HOLDS door ann"), 1);
+    bob.still_waits(&mut there);
+    bob.granted();
+    there.granted("RLOCK.ACQUIRE door ann");
+    assert_eq!(there.number("RLOCK.RELEASE door ann ALL"), 0);
+}
