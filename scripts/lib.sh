@@ -222,7 +222,7 @@ run_tests() {
 }
 
 # The short profile of `make torture`: every workload with a few faults, some with a primary that is cut off and with
-# a disk that fails, and a moment of chaos; about a minute. A line without violations is a test that passed. A run that
+# a disk that fails, some failovers, and a moment of chaos; about a minute. A line without violations is a test that passed. A run that
 # failed with no such line to show for it counts as one failed test.
 run_torture() {
     local output status=0 p f
@@ -231,10 +231,11 @@ run_torture() {
     (
         RLOCK_SECONDS=1 FAULT=calm,kill,disconnect,promotion WORKLOAD='' torture_once || status=1
         RLOCK_SECONDS=1 FAULT=split,disk WORKLOAD=stays torture_once || status=1
+        RLOCK_FAILOVERS=8 VARIANT=one,two,stop,command torture_once failovers || status=1
         RLOCK_SECONDS=2 torture_once chaos || status=1
         exit $status
     ) 2>&1 | tee "$output" || status=1
-    read -r p f < <(awk '/^[a-z]+ +x [a-z-]+ +[0-9]+ operations/ { if (/ 0 violations/) p++; else f++ }
+    read -r p f < <(awk '/^[a-z]+ +x [a-z-]+ +[0-9]+ operations|^[a-z-]+ +[0-9]+ failovers/ { if (/ 0 violations/) p++; else f++ }
         END { print p + 0, f + 0 }' "$output")
     rm -f "$output"
     [ "$f" -gt 0 ] || f=$status

@@ -25,6 +25,7 @@ mod chaos;
 mod checks;
 mod clock;
 mod crowd;
+mod failovers;
 mod faults;
 mod history;
 mod run;
@@ -36,6 +37,9 @@ use std::env;
 use std::process::ExitCode;
 
 use clock::{ms, now_ns, ns};
+use failovers::claims::Sort;
+use failovers::variants::{self, Variant};
+use failovers::{Promise, Tally, grace};
 use faults::Kind;
 use run::Outcome;
 use workloads::Workload;
@@ -66,6 +70,8 @@ fn main() -> ExitCode {
     match words[..] {
         [] => torture(),
         ["chaos"] => chaos(),
+        ["failovers"] => fail_over(),
+        ["grace"] => grace(),
         ["act", ref words @ ..] => {
             crowd::act(words);
             ExitCode::SUCCESS
@@ -85,6 +91,48 @@ fn chaos() -> ExitCode {
     let tally = chaos::run(seconds * 1000, seed);
     println!("{tally}");
     if tally.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Failovers of all kinds, each with its share of them, or of those named.
+fn fail_over() -> ExitCode {
+    let failovers = number("RLOCK_FAILOVERS").unwrap_or(100) as u32;
+    let (_, seed) = wishes();
+    let wanted = env::var("VARIANT").unwrap_or_default();
+    let is_wanted = |name: &str| wanted.is_empty() || wanted.split(',').any(|word| word == name);
+    let variants: Vec<&Variant> = variants::ALL.iter().filter(|v| is_wanted(v.name)).collect();
+    assert!(!variants.is_empty(), "no such VARIANT");
+    let shares: u32 = variants.iter().map(|variant| variant.share).sum();
+    println!("{failovers} failovers, SEED={seed}");
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut sum = Tally::of("in all");
+    for variant in variants {
+        let times = (failovers * variant.share).div_ceil(shares);
+        let tally = failovers::run(variant, times, Promise::ToThoseWhoMakeSure, &mut rng);
+        println!("{tally}");
+        sum.add(tally);
+    }
+    println!("{}\n{sum}, SEED={seed}", sum.kinds());
+    // `floor` has no control.
+    let is_shown = sum.claimed(Sort::Plain) == 0 || sum.lost(Sort::Plain) > 0;
+    if !is_shown {
+        println!("the control has lost nothing: nothing is shown by this");
+    }
+    if is_shown && sum.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Failovers with a grace, and some with one that is too short, where overlaps must be seen.
+fn grace() -> ExitCode {
+    let failovers = number("RLOCK_FAILOVERS").unwrap_or(100) as u32;
+    let (_, seed) = wishes();
+    println!("{failovers} failovers with a grace, SEED={seed}");
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let long = grace::run(&grace::LONG, failovers, &mut rng);
+    println!("{long}");
+    let short = grace::run(&grace::SHORT, failovers.div_ceil(5), &mut rng);
+    println!("{short}");
+    let is_kept = long.overlaps.is_empty() && !short.overlaps.is_empty();
+    let is_well = is_kept && long.wrong.is_empty() && short.wrong.is_empty();
+    if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn torture() -> ExitCode {

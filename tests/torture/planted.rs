@@ -24,6 +24,8 @@ mod clock;
 #[allow(dead_code)]
 mod crowd;
 #[allow(dead_code)]
+mod failovers;
+#[allow(dead_code)]
 mod faults;
 #[allow(dead_code)]
 mod history;
@@ -38,6 +40,8 @@ mod words;
 #[allow(dead_code)]
 mod workloads;
 
+#[path = "planted/failovers.rs"]
+mod false_grants;
 #[path = "planted/histories.rs"]
 mod histories;
 #[path = "planted/leftovers.rs"]

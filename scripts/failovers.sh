@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Real failovers, one after the other: the primary loses its replicas, dies, and one of them takes over. What was told
+# with ACKS must be there; beside it, in the same rounds, clients without ACKS lose some. On each of SERVERS:
+#
+#   FAILOVERS=200                        so many (100)
+#   SERVERS="redis-8.0 valkey-9.1"       on those, and not on the default server
+#   VARIANT=two,sentinel                 only of these kinds
+#   SEED=n                               the same choices again
+#   RLOCK_MODULE=file                    that module, instead of building one
+#
+# `failovers.sh grace`: without ACKS, with a grace as long as the longest lease, where no two owners may hold at once, and
+# some with a shorter one, where they must.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+cd "$root"
+
+read -ra names <<<"${SERVERS:-default}"
+if [ -n "${SEED-}" ]; then export RLOCK_SEED=$SEED; fi
+scripts/setup.sh
+. "$tools/env"
+if [ -z "${RLOCK_MODULE-}" ]; then
+    cargo build --release --locked
+    RLOCK_MODULE=$(module)
+fi
+export RLOCK_MODULE RLOCK_FAILOVERS=${FAILOVERS:-100}
+
+code=0
+for name in "${names[@]}"; do
+    [ "$name" = default ] || scripts/server.sh "$name" || {
+        [ $? = 77 ] || code=1
+        continue
+    }
+    export RLOCK_SERVER=$tools/servers/$name/redis-server RLOCK_CLI=$tools/servers/$name/redis-cli
+    say "== $name ($(server_version "$RLOCK_SERVER"))"
+    cargo bench --quiet --locked --bench torture -- "${1:-failovers}" || code=1
+done
+exit $code

@@ -1,0 +1,301 @@
+//! A client that asks for many locks in a short life, and notes what it was told until its server
+//! dies.
+
+use std::collections::BTreeMap;
+use std::io::{Error, ErrorKind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use redis::Value;
+
+use super::claims::{Claim, Kind, Sort, Stay};
+use crate::clock::{Stop, ms, now_ns};
+use crate::history::Mode;
+use crate::support::{Waiter, integer, now_ms};
+
+/// Who is not answered by then never is.
+const REPLY_MS_MAX: u64 = 10_000;
+/// How long a ticket keeps its place, in milliseconds: as [`super::roles`] asks for it.
+const WINDOW_MS: i64 = 5000;
+/// So many wait for acknowledgements at once.
+const LINKS: usize = 6;
+/// What `WAIT` waits for at most.
+const WAIT_MS: u64 = 100;
+/// What a server says that others are to be asked instead of, and what is then said to waits.
+const FAREWELLS: [&str; 6] =
+    ["READONLY", "UNBLOCKED", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "MOVED"];
+
+/// The last words to a connection that is about to be closed because its session is lost.
+const LOST_SESSION: &str = "rlock.session-was-lost";
+
+/// Where clients ask in a round, and how.
+pub struct Site {
+    pub socket: PathBuf,
+    /// What all keys of the round begin with.
+    pub prefix: String,
+    pub acks: u32,
+    /// `rlock.acks` says it: nobody has to.
+    pub is_floor: bool,
+    pub stop: Stop,
+    /// Keys so far, of all clients.
+    pub keys: AtomicU64,
+}
+
+/// What a command asks for.
+#[derive(Clone)]
+pub struct Ask {
+    pub kind: Kind,
+    pub key: String,
+    pub owner: String,
+    pub mode: Mode,
+    pub lease_ms: i64,
+    /// As it is to be afterwards.
+    pub depth: i64,
+    /// More words of an ACQUIRE.
+    pub words: &'static str,
+    /// Of a hold that is to be renewed.
+    pub token: Option<i64>,
+    /// It is enough that it is done: nobody relies on it.
+    pub is_loose: bool,
+}
+
+impl Ask {
+    /// Fresh, and without waiting.
+    pub fn new(key: &str, owner: &str, mode: Mode, lease_ms: i64) -> Ask {
+        let (key, owner) = (key.to_owned(), owner.to_owned());
+        let (kind, depth, words, token, is_loose) = (Kind::Grant, 1, "", None, false);
+        Ask { kind, key, owner, mode, lease_ms, depth, words, token, is_loose }
+    }
+
+    fn line(&self) -> String {
+        let Ask { key, owner, mode, lease_ms, words, .. } = self;
+        let mode = mode.word();
+        match self.token {
+            Some(token) => {
+                format!("RLOCK.RENEW {key} {owner} {mode} LEASE {lease_ms} TOKEN {token}")
+            }
+            None => format!("RLOCK.ACQUIRE {key} {owner} {mode} LEASE {lease_ms} {words}"),
+        }
+    }
+}
+
+/// What one client brings home.
+#[derive(Default)]
+pub struct Notes {
+    claims: BTreeMap<(String, String, Mode), Claim>,
+    pub stays: Vec<Stay>,
+    pub told: u64,
+    pub no_acks: u64,
+    pub no_replicas: u64,
+    pub wrong: Vec<String>,
+    /// When its connections ended, and with them its sessions.
+    closed_ms: Vec<i64>,
+}
+
+impl Notes {
+    /// What it believed in at that moment.
+    pub fn claims_at(self, at_ms: i64) -> impl Iterator<Item = Claim> {
+        let closed_ms = self.closed_ms.into_iter().filter(|closed_ms| *closed_ms < at_ms).max();
+        let has_ended = move |claim: &Claim| {
+            claim.kind == Kind::Session && closed_ms.is_some_and(|ms| claim.told_ms <= ms)
+        };
+        self.claims.into_values().filter(move |claim| !has_ended(claim))
+    }
+}
+
+pub struct Asker {
+    pub sort: Sort,
+    pub name: String,
+    pub rng: fastrand::Rng,
+    pub site: Arc<Site>,
+    pub notes: Notes,
+}
+
+impl Asker {
+    pub fn new(sort: Sort, name: String, seed: u64, site: Arc<Site>) -> Asker {
+        let rng = fastrand::Rng::with_seed(seed);
+        Asker { sort, name, rng, site, notes: Notes::default() }
+    }
+
+    /// Does this again and again, with a new connection when the old one has ended.
+    pub fn live(mut self, role: fn(&mut Asker) -> Result<(), Error>) -> Notes {
+        while !self.is_over() {
+            if role(&mut self).is_err() {
+                self.notes.closed_ms.push(now_ms());
+                self.site.stop.within(2);
+            }
+        }
+        self.notes
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.site.stop.is_set()
+    }
+
+    pub fn link(&self) -> Result<Waiter, Error> {
+        Waiter::may_connect(&self.site.socket)
+    }
+
+    /// Connections enough for what parks them.
+    pub fn links(&self) -> Result<Vec<Waiter>, Error> {
+        let count = if self.sort == Sort::Plain { 1 } else { LINKS };
+        (0..count).map(|_| self.link()).collect()
+    }
+
+    /// Another one each time.
+    pub fn new_key(&self) -> String {
+        let number = self.site.keys.fetch_add(1, Ordering::Relaxed);
+        format!("{}:{number}", self.site.prefix)
+    }
+
+    /// Long, mostly: it tells where a deadline is of an earlier reply.
+    pub fn any_lease_ms(&mut self) -> i64 {
+        match self.rng.u8(..8) {
+            0 => self.rng.i64(400..1200),
+            _ => self.rng.i64(10_000..60_000),
+        }
+    }
+
+    pub fn any_mode(&mut self) -> Mode {
+        if self.rng.u8(..4) == 0 { Mode::Read } else { Mode::Write }
+    }
+
+    /// Some time without a command, so that the machine has room for all.
+    pub fn rest(&mut self, ms_max: u64) {
+        let ms = self.rng.u64(..=ms_max);
+        self.site.stop.within(ms);
+    }
+
+    /// Shares these out among connections, each of which is said its own in one piece, and notes
+    /// each reply as it comes. Which were told what they hold.
+    pub fn ask_all(&mut self, links: &mut [Waiter], asks: &[Ask]) -> Result<Vec<bool>, Error> {
+        let (sent_ms, count) = (now_ms(), links.len());
+        for (number, link) in links.iter_mut().enumerate() {
+            let own: Vec<Ask> = asks.iter().skip(number).step_by(count).cloned().collect();
+            self.say(link, &own)?;
+        }
+        let numbered = asks.iter().enumerate();
+        numbered.map(|(number, ask)| self.hear(&mut links[number % count], ask, sent_ms)).collect()
+    }
+
+    /// Says these and goes on.
+    pub fn say(&self, link: &mut Waiter, asks: &[Ask]) -> Result<(), Error> {
+        let mut lines = Vec::new();
+        for ask in asks {
+            let mut line = ask.line();
+            if self.sort == Sort::Acked && !ask.is_loose && !self.site.is_floor {
+                line += &format!(" ACKS {}", self.site.acks);
+            }
+            lines.push(line);
+            if self.sort == Sort::Waited && !ask.is_loose {
+                lines.push(format!("WAIT {} {WAIT_MS}", self.site.acks));
+            }
+        }
+        self.say_lines(link, &lines)
+    }
+
+    pub fn say_lines(&self, link: &mut Waiter, lines: &[String]) -> Result<(), Error> {
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        if link.may_say_all(&lines) { Ok(()) } else { Err(ErrorKind::BrokenPipe.into()) }
+    }
+
+    /// The reply to what `say` has said; `sent_ms`: the lease counts from then at the earliest.
+    pub fn hear(&mut self, link: &mut Waiter, ask: &Ask, sent_ms: i64) -> Result<bool, Error> {
+        let reply = self.next(link)?;
+        let told_ms = now_ms();
+        let is_sure = self.sort != Sort::Waited || ask.is_loose || {
+            // Too few: whoever asked must not rely on it.
+            matches!(self.next(link)?, Ok(Value::Int(count)) if count >= i64::from(self.site.acks))
+        };
+        let (number, left_ms) = match &reply {
+            Ok(Value::Int(number)) => (Some(*number), None),
+            Ok(Value::Array(parts)) if parts[0] != Value::Nil => {
+                (Some(integer(&parts[0])), Some(integer(&parts[1])))
+            }
+            Ok(_) => (None, None),
+            Err(error) => {
+                self.take_error(ask, error, told_ms);
+                (None, None)
+            }
+        };
+        // A ticket's hold lasts its lease and the ticket's window from the turn on.
+        let most_ms = ask.lease_ms + if ask.kind == Kind::Turn { WINDOW_MS } else { 0 };
+        if left_ms.is_some_and(|left_ms| left_ms > most_ms) {
+            self.notes.wrong.push(format!("{}: more than its lease: {reply:?}", ask.line()));
+        }
+        let Some(number) = number.filter(|_| is_sure) else { return Ok(false) };
+        let until_ms = sent_ms + left_ms.filter(|_| ask.kind == Kind::Turn).unwrap_or(ask.lease_ms);
+        let is_counted = !ask.is_loose || self.sort == Sort::Plain;
+        if is_counted {
+            self.claim(ask, ask.token.unwrap_or(number), [sent_ms, told_ms, until_ms]);
+        }
+        Ok(true)
+    }
+
+    pub fn next(&mut self, link: &mut Waiter) -> Result<Result<Value, String>, Error> {
+        let reply = link.may_reply(REPLY_MS_MAX)?;
+        if reply.is_none() {
+            self.notes.wrong.push(format!("{}: no reply at all", self.name));
+        }
+        reply.ok_or(ErrorKind::TimedOut.into())
+    }
+
+    fn take_error(&mut self, ask: &Ask, error: &str, told_ms: i64) {
+        let code = error.split(' ').next().unwrap_or_default();
+        let is_held = self.claim_of(ask).is_some_and(|claim| claim.until_ms > told_ms);
+        match code {
+            "NOACKS" => self.notes.no_acks += 1,
+            "NOREPLICAS" => self.notes.no_replicas += 1,
+            "NOTHELD" if !is_held => {}
+            _ if FAREWELLS.contains(&code) || error.contains(LOST_SESSION) => {}
+            _ => self.notes.wrong.push(format!("{}: {error}; held: {is_held}", ask.line())),
+        }
+    }
+
+    fn claim_of(&self, ask: &Ask) -> Option<&Claim> {
+        self.notes.claims.get(&(ask.key.clone(), ask.owner.clone(), ask.mode))
+    }
+
+    fn claim(&mut self, ask: &Ask, token: i64, [sent_ms, told_ms, until_ms]: [i64; 3]) {
+        self.notes.told += 1;
+        let mut claim = Claim {
+            sort: self.sort,
+            kind: ask.kind,
+            key: ask.key.clone(),
+            owner: ask.owner.clone(),
+            mode: ask.mode,
+            token,
+            depth: ask.depth,
+            until_ms,
+            sent_ms,
+            told_ms,
+        };
+        if let Some(before) = self.claim_of(ask) {
+            claim.until_ms = claim.until_ms.max(before.until_ms);
+            claim.depth = claim.depth.max(before.depth);
+            if before.token != token && before.until_ms > told_ms {
+                self.notes.wrong.push(format!("another token: {before}; {claim}"));
+            }
+        }
+        self.notes.claims.insert((ask.key.clone(), ask.owner.clone(), ask.mode), claim);
+    }
+
+    /// Gives a hold back, from the moment on that it says so.
+    pub fn give_back(&mut self, link: &mut Waiter, ask: &Ask) -> Result<(), Error> {
+        let Ask { key, owner, mode, .. } = ask;
+        self.notes.claims.remove(&(key.clone(), owner.clone(), *mode));
+        self.say_lines(link, &[release(key, owner, *mode)])?;
+        self.next(link).map(drop)
+    }
+
+    /// A hold that it had alone from then until now.
+    pub fn stayed(&mut self, ask: &Ask, from_ms: f64) {
+        let (key, owner) = (ask.key.clone(), ask.owner.clone());
+        self.notes.stays.push(Stay { key, owner, from_ms, to_ms: ms(now_ns()) });
+    }
+}
+
+pub fn release(key: &str, owner: &str, mode: Mode) -> String {
+    format!("RLOCK.RELEASE {key} {owner} {} DEPTH 0", mode.word())
+}

@@ -1,0 +1,142 @@
+//! What clients were told that they hold when the primary died, and what the server that took over
+//! must therefore show.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::history::Mode;
+use crate::support::LockView;
+
+/// How a client makes sure of what it was told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Sort {
+    /// The reply comes after so many acknowledgements: `ACKS`.
+    Acked,
+    /// It asks itself, with a `WAIT` behind each command.
+    Waited,
+    /// Not at all: the control.
+    Plain,
+}
+
+pub const SORTS: [Sort; 3] = [Sort::Acked, Sort::Waited, Sort::Plain];
+
+/// The kind of the last reply about a hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    Grant,
+    HandOver,
+    ReEntry,
+    Renewal,
+    Session,
+    /// The turn of a ticket, and then the token.
+    Turn,
+    Upgrade,
+}
+
+pub const KINDS: [Kind; 7] = [
+    Kind::Grant,
+    Kind::HandOver,
+    Kind::ReEntry,
+    Kind::Renewal,
+    Kind::Session,
+    Kind::Turn,
+    Kind::Upgrade,
+];
+
+/// A hold as its owner was told of it. Times are unix milliseconds of the machine's only clock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    pub sort: Sort,
+    pub kind: Kind,
+    pub key: String,
+    pub owner: String,
+    pub mode: Mode,
+    pub token: i64,
+    pub depth: i64,
+    /// The deadline is no earlier.
+    pub until_ms: i64,
+    pub sent_ms: i64,
+    pub told_ms: i64,
+}
+
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Claim { sort, kind, key, owner, mode, token, depth, until_ms, sent_ms, told_ms } = self;
+        let mode = mode.word();
+        write!(
+            f,
+            "{sort:?} {kind:?}: {owner} holds {mode} of {key}, token {token}, depth {depth}, \
+             until {until_ms} (asked {sent_ms}, told {told_ms})"
+        )
+    }
+}
+
+/// What is missing of a hold in what a server showed, no later than then; `None` if all of it is
+/// there, or its time is over.
+pub fn loss(claim: &Claim, lock: &LockView, seen_ms: i64) -> Option<String> {
+    if claim.until_ms <= seen_ms {
+        return None;
+    }
+    let mode = claim.mode.word().to_ascii_lowercase();
+    let is_it = |owner: &[u8], of: &str| owner == claim.owner.as_bytes() && of == mode;
+    let Some(hold) = lock.holds.iter().find(|hold| is_it(&hold.owner, &hold.mode)) else {
+        return Some(format!("the hold is gone; there is {}", lock.line()));
+    };
+    if hold.token != claim.token {
+        return Some(format!("the token is {}", hold.token));
+    }
+    if hold.depth < claim.depth {
+        return Some(format!("the depth is {}", hold.depth));
+    }
+    // What is shown is rounded down.
+    let deadline_ms = seen_ms + hold.ttl_ms + 1;
+    let early_ms = claim.until_ms - deadline_ms;
+    (early_ms > 0).then(|| format!("the deadline is {early_ms} ms too early"))
+}
+
+/// Two who hold at once and may not: the first such pair of each key.
+pub fn conflicts(claims: &[Claim], at_ms: i64) -> Vec<String> {
+    let mut by_key: BTreeMap<&str, Vec<&Claim>> = BTreeMap::new();
+    for claim in claims.iter().filter(|claim| claim.until_ms > at_ms) {
+        by_key.entry(&claim.key).or_default().push(claim);
+    }
+    let pair = |claims: Vec<&Claim>| {
+        let writer = claims.iter().find(|claim| claim.mode == Mode::Write)?;
+        let other = claims.iter().find(|claim| claim.owner != writer.owner)?;
+        Some(format!("both were told that they hold: {writer}; {other}"))
+    };
+    by_key.into_values().filter_map(pair).collect()
+}
+
+/// A time in which an owner was sure to hold a lock alone.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stay {
+    pub key: String,
+    pub owner: String,
+    pub from_ms: f64,
+    pub to_ms: f64,
+}
+
+/// Stays of different owners at one key that overlap.
+pub fn overlaps(stays: &[Stay]) -> Vec<String> {
+    let mut sorted: Vec<&Stay> = stays.iter().filter(|stay| stay.from_ms < stay.to_ms).collect();
+    sorted.sort_by(|a, b| a.key.cmp(&b.key).then(a.from_ms.total_cmp(&b.from_ms)));
+    let mut wrong = Vec::new();
+    let mut latest: Option<&Stay> = None;
+    for stay in sorted {
+        if let Some(before) = latest.filter(|before| before.key == stay.key) {
+            let ms = before.to_ms - stay.from_ms;
+            if ms > 0.0 && before.owner != stay.owner {
+                let (key, one, other) = (&stay.key, &before.owner, &stay.owner);
+                wrong.push(format!(
+                    "{one} and {other} hold {key} at once, for {ms:.2} ms: {before:?}, {stay:?}"
+                ));
+            }
+            if before.to_ms > stay.to_ms {
+                continue;
+            }
+        }
+        latest = Some(stay);
+    }
+    wrong
+}

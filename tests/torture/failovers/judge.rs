@@ -1,0 +1,87 @@
+//! Whether the server that took over has what was told, and lets in nobody else before its time.
+
+use std::collections::BTreeSet;
+
+use redis::Value;
+
+use super::claims::{Claim, loss};
+use crate::clock::Stop;
+use crate::support::{LockView, Server, Waiter, now_ms};
+
+const REPLY_MS_MAX: u64 = 10_000;
+/// Locks asked for in one piece.
+const BATCH: usize = 64;
+/// What a claim ends within, for a stranger to wait for its end.
+const SOON_MS: i64 = 600;
+/// So many of those are enough.
+const SOON_MAX: usize = 40;
+const KNOCK_MS: u64 = 2;
+
+/// What is wrong with a claim.
+pub struct Loss {
+    /// Its place in the list.
+    pub claim: usize,
+    pub why: String,
+}
+
+/// What the server lacks of these claims, and whether it lets in a stranger.
+pub fn losses(server: &Server, claims: &[Claim]) -> Vec<Loss> {
+    let mut link = Waiter::may_connect(&server.socket()).unwrap();
+    let mut losses = Vec::new();
+    for (number, batch) in claims.chunks(BATCH).enumerate() {
+        let lines = batch.iter().map(|claim| format!("RLOCK.INFO {}", claim.key));
+        let replies = ask_all(&mut link, lines.collect());
+        let seen_ms = now_ms();
+        for (place, (claim, reply)) in batch.iter().zip(replies).enumerate() {
+            let why = loss(claim, &LockView::read(&reply.unwrap()), seen_ms);
+            losses.extend(why.map(|why| Loss { claim: number * BATCH + place, why }));
+        }
+    }
+    let lost: BTreeSet<usize> = losses.iter().map(|loss| loss.claim).collect();
+    let kept: Vec<usize> = (0..claims.len()).filter(|place| !lost.contains(place)).collect();
+    let mut refused = Vec::new();
+    for batch in kept.chunks(BATCH) {
+        refused.extend(knock(&mut link, claims, batch, &mut losses));
+    }
+    // At some doors until they open.
+    refused.retain(|place| claims[*place].until_ms < now_ms() + SOON_MS);
+    refused.truncate(SOON_MAX);
+    let last_ms = refused.iter().map(|place| claims[*place].until_ms).max();
+    while !refused.is_empty() && Some(now_ms()) <= last_ms {
+        refused = knock(&mut link, claims, &refused, &mut losses);
+        Stop::default().within(KNOCK_MS);
+    }
+    losses
+}
+
+/// A stranger asks for the locks of these claims. Those where it was refused.
+fn knock(
+    link: &mut Waiter,
+    claims: &[Claim],
+    places: &[usize],
+    losses: &mut Vec<Loss>,
+) -> Vec<usize> {
+    let line = |place: &usize| format!("RLOCK.ACQUIRE {} stranger LEASE 1", claims[*place].key);
+    let replies = ask_all(link, places.iter().map(line).collect());
+    let told_ms = now_ms();
+    let mut refused = Vec::new();
+    for (&claim, reply) in places.iter().zip(replies) {
+        let early_ms = claims[claim].until_ms - told_ms;
+        match reply {
+            Ok(Value::Nil) => refused.push(claim),
+            Ok(Value::Int(_)) if early_ms <= 0 => {}
+            other => {
+                let why = format!("a stranger is told {other:?}, {early_ms} ms too early");
+                losses.push(Loss { claim, why });
+            }
+        }
+    }
+    refused
+}
+
+fn ask_all(link: &mut Waiter, lines: Vec<String>) -> Vec<Result<Value, String>> {
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    link.say_all(&lines);
+    let reply = |_| link.may_reply(REPLY_MS_MAX).unwrap().unwrap();
+    lines.iter().map(reply).collect()
+}

@@ -1,0 +1,137 @@
+//! Failovers, one after the other and as fast as they go. Clients ask for as many locks as they
+//! can; the primary loses its replicas, goes on for up to 100 ms, and dies; another server takes
+//! over. What was told with `ACKS` must be there: the same owner, mode, token and level, a deadline
+//! that is no earlier, and no stranger gets in before it. Beside them, in the same rounds, clients
+//! that `WAIT` themselves, and the control: clients that do nothing of the kind, and lose some.
+
+mod asker;
+pub mod claims;
+pub mod grace;
+mod judge;
+mod roles;
+mod shards;
+mod stage;
+mod tally;
+pub mod variants;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::thread::JoinHandle;
+
+use fastrand::Rng;
+
+use asker::{Asker, Notes, Site};
+use claims::{Claim, Sort, conflicts, overlaps};
+use judge::Loss;
+use shards::Shards;
+use stage::{Servers, Stage};
+pub use tally::Tally;
+use variants::{Variant, Way};
+
+use crate::clock::{Stop, ms, now_ns};
+use crate::support::now_ms;
+
+/// How long there is load before the trouble begins.
+const LOAD_MS: std::ops::Range<u64> = 120..350;
+/// What the primary waits for acknowledgements.
+const PATIENCE_MS: [u32; 4] = [30, 100, 2000, 2000];
+
+/// Whose claims must be kept. Where it is all, the check is to be seen failing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Promise {
+    ToThoseWhoMakeSure,
+    ToAll,
+}
+
+/// So many failovers of one kind, on servers of its own.
+pub fn run(variant: &'static Variant, failovers: u32, promise: Promise, rng: &mut Rng) -> Tally {
+    let mut tally = Tally::of(variant.name);
+    let begun_ns = now_ns();
+    let mut servers: Box<dyn Servers> = match variant.way {
+        Way::Cluster => Box::new(Shards::of_six()),
+        _ => Box::new(Stage::of(variant)),
+    };
+    for number in 0..failovers {
+        servers.make_whole();
+        Round { variant, number, promise }.run(&mut *servers, rng, &mut tally);
+    }
+    tally.took_ms = ms(now_ns() - begun_ns);
+    tally
+}
+
+struct Round {
+    variant: &'static Variant,
+    number: u32,
+    promise: Promise,
+}
+
+impl Round {
+    fn run(&self, servers: &mut dyn Servers, rng: &mut Rng, tally: &mut Tally) {
+        let site = Arc::new(self.site(servers, rng));
+        let clients = self.clients(&site, rng);
+        let stop = Stop::default();
+        stop.within(rng.u64(LOAD_MS));
+        servers.trouble(self.variant.trouble, rng);
+        let fall = servers.fall(rng);
+        site.stop.set();
+        let fallen_ms = now_ms() - (ms(now_ns() - fall.at_ns) as i64);
+        let notes = clients.into_iter().map(|client| client.join().unwrap()).collect();
+        tally.failovers += 1;
+        let claims = self.claims(notes, fallen_ms, tally);
+        let story = format!("{} round {}: {fall}, at {fallen_ms}", self.variant.name, self.number);
+        self.judge(servers, &claims, &story, tally);
+    }
+}
+
+impl Round {
+    fn site(&self, servers: &dyn Servers, rng: &mut Rng) -> Site {
+        let Variant { acks, is_floor, .. } = *self.variant;
+        let primary = servers.primary();
+        let mut client = primary.client();
+        let (ms, floor) = (rng.choice(PATIENCE_MS).unwrap(), if is_floor { acks } else { 0 });
+        client.ask(&format!("CONFIG SET rlock.acks-timeout-ms {ms} rlock.acks {floor}"));
+        let (socket, stop, keys) = (primary.socket(), Stop::default(), AtomicU64::new(0));
+        let prefix = format!("{}:{}", servers.tag(), self.number);
+        Site { socket, prefix, acks, is_floor, stop, keys }
+    }
+
+    fn clients(&self, site: &Arc<Site>, rng: &mut Rng) -> Vec<JoinHandle<Notes>> {
+        let mut clients = Vec::new();
+        for (number, (sort, role)) in roles::all(!site.is_floor).into_iter().enumerate() {
+            let name = format!("c{number}");
+            let asker = Asker::new(sort, name, rng.u64(..), site.clone());
+            clients.push(std::thread::spawn(move || asker.live(role)));
+        }
+        clients
+    }
+
+    /// What they were told, and what was wrong with it by itself.
+    fn claims(&self, notes: Vec<Notes>, fallen_ms: i64, tally: &mut Tally) -> Vec<Claim> {
+        let (mut claims, mut stays) = (Vec::new(), Vec::new());
+        for mut note in notes {
+            tally.told += note.told;
+            tally.no_acks += note.no_acks;
+            tally.no_replicas += note.no_replicas;
+            tally.complain(note.wrong.drain(..));
+            stays.append(&mut note.stays);
+            claims.extend(note.claims_at(fallen_ms));
+        }
+        tally.complain(overlaps(&stays).into_iter());
+        tally.complain(conflicts(&claims, fallen_ms).into_iter());
+        claims
+    }
+
+    fn judge(&self, servers: &dyn Servers, claims: &[Claim], story: &str, tally: &mut Tally) {
+        // What is over by now nobody claims any more.
+        let now_ms = now_ms();
+        claims.iter().filter(|claim| claim.until_ms > now_ms).for_each(|claim| tally.count(claim));
+        for Loss { claim, why } in judge::losses(servers.primary(), claims) {
+            let claim = &claims[claim];
+            tally.lose(claim);
+            let is_promised = claim.sort != Sort::Plain || self.promise == Promise::ToAll;
+            if is_promised {
+                tally.complain(std::iter::once(format!("{claim}: {why}; {story}")));
+            }
+        }
+    }
+}

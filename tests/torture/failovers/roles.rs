@@ -1,0 +1,232 @@
+//! What clients do all the time: one role for each kind of reply that can be the last one.
+
+use std::io::Error;
+
+use super::asker::{Ask, Asker, release};
+use super::claims::{Kind, Sort};
+use crate::clock::{ms, now_ns};
+use crate::history::Mode;
+use crate::support::{Waiter, now_ms};
+
+pub type Role = fn(&mut Asker) -> Result<(), Error>;
+
+/// Commands in one piece.
+const BATCH: usize = 18;
+/// Locks that are handed over, or queued for, at the same time.
+const PAIRS: usize = 6;
+/// Who has not got its turn by then has lost its ticket, or its acknowledgements.
+const TURN_MS: f64 = 300.0;
+
+/// The clients of a round.
+pub fn all(has_ungated: bool) -> Vec<(Sort, Role)> {
+    use Sort::{Acked, Plain, Waited};
+    let mut all: Vec<(Sort, Role)> = vec![
+        (Acked, fresh),
+        (Acked, lives),
+        (Acked, lives),
+        (Acked, hand_over),
+        (Acked, turns),
+        (Acked, sessions),
+        (Acked, ring),
+        (Acked, ring),
+        (Acked, ring),
+    ];
+    if has_ungated {
+        let others: [(Sort, Role); 8] = [
+            (Plain, fresh),
+            (Plain, lives),
+            (Plain, hand_over),
+            (Plain, turns),
+            (Plain, sessions),
+            (Waited, fresh),
+            (Waited, lives),
+            (Waited, hand_over),
+        ];
+        all.extend(others);
+    }
+    all
+}
+
+/// New locks, of one writer or two readers.
+fn fresh(me: &mut Asker) -> Result<(), Error> {
+    let mut links = me.links()?;
+    while !me.is_over() {
+        let mut asks = Vec::new();
+        while asks.len() < BATCH {
+            let (key, mode, lease_ms) = (me.new_key(), me.any_mode(), me.any_lease_ms());
+            let owners = if mode == Mode::Read { 2 } else { 1 };
+            for owner in 0..owners {
+                let owner = format!("{}.{owner}", me.name);
+                let words = *me.rng.choice(&["", "DEPTH 1", "WITHTTL"]).unwrap();
+                asks.push(Ask { words, ..Ask::new(&key, &owner, mode, lease_ms) });
+            }
+        }
+        me.ask_all(&mut links, &asks)?;
+        me.rest(4);
+    }
+    Ok(())
+}
+
+/// Some locks, each of them from the first grant to the last renewal, with a longer lease each
+/// time.
+fn lives(me: &mut Asker) -> Result<(), Error> {
+    let mut links = me.links()?;
+    while !me.is_over() {
+        let mut asks = Vec::new();
+        for _ in 0..BATCH {
+            let (key, mode) = (me.new_key(), me.any_mode());
+            // Some rely on their first grant only when they ask once more, and change nothing.
+            let is_loose = me.rng.u8(..3) == 0;
+            asks.push(Ask { is_loose, ..Ask::new(&key, &me.name, mode, 20_000) });
+        }
+        for step in 0..6 {
+            let told = me.ask_all(&mut links, &asks)?;
+            let mut is_told = told.into_iter();
+            asks.retain(|_| is_told.next().unwrap());
+            asks.iter_mut().for_each(|ask| advance(ask, step));
+            me.rest(3);
+        }
+    }
+    Ok(())
+}
+
+/// What comes next in the life of a hold.
+fn advance(ask: &mut Ask, step: i64) {
+    let was_loose = std::mem::take(&mut ask.is_loose);
+    (ask.kind, ask.words, ask.token) = (Kind::ReEntry, "DEPTH 1", None);
+    if was_loose {
+        // It changes nothing, not even the deadline.
+        ask.lease_ms = 10_000;
+        return;
+    }
+    ask.lease_ms += 5000;
+    match step {
+        0 => ask.kind = Kind::Renewal,
+        1 => (ask.words, ask.depth) = ("DEPTH 2", 2),
+        2 => ask.kind = Kind::Renewal,
+        3 if ask.mode == Mode::Read => {
+            (ask.kind, ask.mode, ask.words) = (Kind::Upgrade, Mode::Write, "UPGRADE");
+            ask.depth = 1;
+        }
+        3 => ask.words = if ask.depth == 2 { "DEPTH 2" } else { "DEPTH 1" },
+        _ => {
+            // The same.
+            ask.words = if ask.depth == 2 { "DEPTH 2" } else { "DEPTH 1" };
+            ask.lease_ms = 1000;
+        }
+    }
+}
+
+/// One holds some locks, others are blocked behind it, and it gives back all of them.
+fn hand_over(me: &mut Asker) -> Result<(), Error> {
+    let mut holder = me.link()?;
+    let mut heirs = Vec::new();
+    for _ in 0..PAIRS {
+        heirs.push(me.link()?);
+    }
+    while !me.is_over() {
+        let mut asks = Vec::new();
+        for _ in 0..PAIRS {
+            let (key, mode, lease_ms) = (me.new_key(), me.any_mode(), me.any_lease_ms());
+            let (kind, words) = (Kind::HandOver, "BLOCK 5000 DEPTH 1");
+            asks.push(Ask { kind, words, ..Ask::new(&key, &me.name, mode, lease_ms) });
+        }
+        let holds = asks.iter().map(|ask| format!("RLOCK.ACQUIRE {} before", ask.key));
+        tell(me, &mut holder, &holds.collect::<Vec<_>>())?;
+        for (heir, ask) in heirs.iter_mut().zip(&asks) {
+            me.say(heir, std::slice::from_ref(ask))?;
+        }
+        // When this is answered, all that was said before has been read.
+        tell(me, &mut holder, &["PING".to_owned()])?;
+        let sent_ms = now_ms();
+        let releases = asks.iter().map(|ask| release(&ask.key, "before", Mode::Write));
+        tell(me, &mut holder, &releases.collect::<Vec<_>>())?;
+        for (heir, ask) in heirs.iter_mut().zip(&asks) {
+            me.hear(heir, ask, sent_ms)?;
+        }
+        me.rest(4);
+    }
+    Ok(())
+}
+
+/// The same with tickets: who queued asks again when it is told of its turn.
+fn turns(me: &mut Asker) -> Result<(), Error> {
+    let (mut holder, mut link, mut ears) = (me.link()?, me.link()?, me.link()?);
+    me.say_lines(&mut ears, &[format!("SUBSCRIBE __keyevent@0__:rlock.turn:{}", me.name)])?;
+    me.next(&mut ears)?.ok();
+    while !me.is_over() {
+        let mut asks = Vec::new();
+        for _ in 0..PAIRS {
+            let key = me.new_key();
+            let (kind, words) = (Kind::Turn, "QUEUE 5000 DEPTH 1 WITHTTL");
+            asks.push(Ask { kind, words, ..Ask::new(&key, &me.name, Mode::Write, 30_000) });
+        }
+        let holds = asks.iter().map(|ask| format!("RLOCK.ACQUIRE {} before", ask.key));
+        tell(me, &mut holder, &holds.collect::<Vec<_>>())?;
+        // All of them are refused, and have a place.
+        me.ask_all(std::slice::from_mut(&mut link), &asks)?;
+        let releases = asks.iter().map(|ask| release(&ask.key, "before", Mode::Write));
+        tell(me, &mut holder, &releases.collect::<Vec<_>>())?;
+        let begun_ms = ms(now_ns());
+        while !asks.is_empty() && ms(now_ns()) - begun_ms < TURN_MS && !me.is_over() {
+            ears.may_reply(10)?;
+            let told = me.ask_all(std::slice::from_mut(&mut link), &asks)?;
+            let mut is_told = told.into_iter();
+            asks.retain(|_| !is_told.next().unwrap());
+        }
+        me.rest(4);
+    }
+    Ok(())
+}
+
+/// Holds that end with the connection. (With less of a lease the server would close it where
+/// acknowledgements take a second.)
+fn sessions(me: &mut Asker) -> Result<(), Error> {
+    let mut links = me.links()?;
+    for link in &mut links {
+        tell(me, link, &["CLIENT SETNAME session".to_owned()])?;
+    }
+    while !me.is_over() {
+        let mut asks = Vec::new();
+        for _ in 0..BATCH {
+            let key = me.new_key();
+            let lease_ms = me.rng.i64(3000..10_000);
+            let (kind, words) = (Kind::Session, "SESSION");
+            asks.push(Ask { kind, words, ..Ask::new(&key, &me.name, Mode::Write, lease_ms) });
+        }
+        me.ask_all(&mut links, &asks)?;
+        me.rest(12);
+    }
+    Ok(())
+}
+
+/// All of this role want one lock, and keep it for a moment: of those who are told that they hold
+/// it, one holds it.
+fn ring(me: &mut Asker) -> Result<(), Error> {
+    let mut link = me.link()?;
+    let key = format!("{}:ring", me.site.prefix);
+    let words = "BLOCK 5000 DEPTH 1";
+    let ask = Ask { kind: Kind::HandOver, words, ..Ask::new(&key, &me.name, Mode::Write, 20_000) };
+    while !me.is_over() {
+        // It may have waited for long: of its lease it knows only that it is not over.
+        let is_told = me.ask_all(std::slice::from_mut(&mut link), std::slice::from_ref(&ask))?[0];
+        let from_ms = ms(now_ns());
+        if is_told {
+            me.rest(1);
+            me.stayed(&ask, from_ms);
+            me.give_back(&mut link, &ask)?;
+        } else {
+            me.rest(2);
+        }
+    }
+    Ok(())
+}
+
+/// Says these, whose replies tell nothing new.
+fn tell(me: &mut Asker, link: &mut Waiter, lines: &[String]) -> Result<(), Error> {
+    me.say_lines(link, lines)?;
+    for _ in lines {
+        me.next(link)?.ok();
+    }
+    Ok(())
+}

@@ -1,0 +1,80 @@
+//! In which ways a server takes over. To add one: a line in `ALL`.
+
+/// What happens while there is load, before the primary dies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trouble {
+    Calm,
+    /// A replica is stopped (SIGSTOP) for a while.
+    Stop,
+    /// A replica takes all data anew.
+    Resync,
+    /// `CLIENT PAUSE`, of writes or of all.
+    Pause,
+    /// `CLIENT KILL` and `CLIENT UNBLOCK` of those who wait.
+    Clients,
+}
+
+/// Who takes over, and who decides that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// `REPLICAOF NO ONE` at the replica with the greatest offset.
+    Greatest,
+    /// At the one with the smallest: each of them has acknowledged.
+    Smallest,
+    /// The replica dies with the primary, and starts as a primary from its append-only file.
+    Disk,
+    /// Sentinel finds out, and decides.
+    Sentinel,
+    /// The command `FAILOVER`, which sometimes does not wait for the replica.
+    Command,
+    /// The nodes of a cluster find out, and decide.
+    Cluster,
+}
+
+#[derive(Debug)]
+pub struct Variant {
+    pub name: &'static str,
+    /// Of a hundred failovers, so many are of this kind.
+    pub share: u32,
+    pub replicas: usize,
+    pub acks: u32,
+    /// `rlock.acks` says it instead of each request.
+    pub is_floor: bool,
+    pub trouble: Trouble,
+    pub way: Way,
+    /// Settings of all servers.
+    pub settings: &'static [&'static str],
+}
+
+const ONE: Variant = Variant {
+    name: "one",
+    share: 25,
+    replicas: 1,
+    acks: 1,
+    is_floor: false,
+    trouble: Trouble::Calm,
+    way: Way::Greatest,
+    settings: &[],
+};
+
+const TWO: Variant = Variant { name: "two", replicas: 2, ..ONE };
+
+const ON_DISK: &[&str] = &["appendonly", "yes", "appendfsync", "always"];
+
+const DISKLESS: &[&str] = &["repl-diskless-sync", "yes"];
+
+pub const ALL: &[Variant] = &[
+    ONE,
+    TWO,
+    Variant { name: "all", share: 8, acks: 2, way: Way::Smallest, ..TWO },
+    Variant { name: "floor", share: 4, is_floor: true, ..TWO },
+    Variant { name: "stop", share: 10, trouble: Trouble::Stop, ..TWO },
+    Variant { name: "resync", share: 5, trouble: Trouble::Resync, settings: DISKLESS, ..TWO },
+    Variant { name: "resync-one", share: 4, trouble: Trouble::Resync, settings: DISKLESS, ..ONE },
+    Variant { name: "pause", share: 4, trouble: Trouble::Pause, ..ONE },
+    Variant { name: "clients", share: 4, trouble: Trouble::Clients, ..ONE },
+    Variant { name: "command", share: 4, way: Way::Command, ..ONE },
+    Variant { name: "disk", share: 3, way: Way::Disk, settings: ON_DISK, ..ONE },
+    Variant { name: "sentinel", share: 2, way: Way::Sentinel, ..TWO },
+    Variant { name: "cluster", share: 2, way: Way::Cluster, ..ONE },
+];

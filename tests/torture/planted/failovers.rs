@@ -1,0 +1,88 @@
+//! The checks of `make failovers`, shown what is wrong.
+
+use redis::Value;
+
+use crate::failovers::claims::{Claim, Kind, Sort, Stay, conflicts, loss, overlaps};
+use crate::failovers::{Promise, run, variants};
+use crate::history::Mode;
+use crate::support::LockView;
+
+fn text(text: &str) -> Value {
+    Value::BulkString(text.into())
+}
+
+/// A lock as a server shows it: one writer, whose lease ends 5000 ms later.
+fn shown(owner: &str, token: i64, depth: i64) -> LockView {
+    let numbers = [("depth", depth), ("token", token), ("ttl-ms", 5000), ("held-ms", 1)];
+    let mut hold = vec![text("owner"), text(owner), text("mode"), text("write")];
+    hold.extend(numbers.iter().flat_map(|(name, number)| [text(name), Value::Int(*number)]));
+    let holders = Value::Array(vec![Value::Array(hold)]);
+    LockView::read(&Value::Array(vec![text("mode"), text("write"), text("holders"), holders]))
+}
+
+fn free() -> LockView {
+    let holders = Value::Array(Vec::new());
+    LockView::read(&Value::Array(vec![text("mode"), text("free"), text("holders"), holders]))
+}
+
+fn claim() -> Claim {
+    let (key, owner) = ("door".to_owned(), "ann".to_owned());
+    let (sort, kind, mode) = (Sort::Acked, Kind::Grant, Mode::Write);
+    let (token, depth, until_ms, sent_ms, told_ms) = (7, 2, 15_001, 1, 2);
+    Claim { sort, kind, key, owner, mode, token, depth, until_ms, sent_ms, told_ms }
+}
+
+#[test]
+fn whatever_is_missing_of_a_hold_is_a_loss() {
+    let kept = shown("ann", 7, 2);
+    assert_eq!(loss(&claim(), &kept, 10_000), None);
+    assert_eq!(loss(&claim(), &free(), 15_001), None, "its time is over");
+    let cases = [
+        (free(), 15_000, "is gone"),
+        (shown("bob", 7, 2), 10_000, "is gone; there is write: bob write 2"),
+        (shown("ann", 8, 2), 10_000, "the token is 8"),
+        (shown("ann", 7, 1), 10_000, "the depth is 1"),
+        (kept, 9_999, "1 ms too early"),
+    ];
+    for (lock, seen_ms, why) in cases {
+        let said = loss(&claim(), &lock, seen_ms).unwrap_or_default();
+        assert!(said.contains(why), "{why}: {said:?}");
+    }
+    let reads = Claim { mode: Mode::Read, ..claim() };
+    assert!(loss(&reads, &shown("ann", 7, 2), 10_000).is_some(), "another mode");
+}
+
+#[test]
+fn two_who_were_both_told_that_they_hold_are_seen() {
+    let bob = Claim { owner: "bob".to_owned(), mode: Mode::Read, ..claim() };
+    assert_eq!(conflicts(&[claim(), bob.clone()], 3).len(), 1);
+    assert_eq!(conflicts(&[claim(), bob.clone()], 15_001), [""; 0], "it is over");
+    let elsewhere = Claim { key: "gate".to_owned(), ..bob.clone() };
+    assert_eq!(conflicts(&[claim(), elsewhere], 3), [""; 0]);
+    let cid = Claim { owner: "cid".to_owned(), ..bob.clone() };
+    assert_eq!(conflicts(&[bob, cid], 3), [""; 0], "two readers");
+}
+
+#[test]
+fn stays_that_overlap_are_seen() {
+    let stay = |key: &str, owner: &str, from_ms: f64, to_ms: f64| {
+        let (key, owner) = (key.to_owned(), owner.to_owned());
+        Stay { key, owner, from_ms, to_ms }
+    };
+    let ann = stay("door", "ann", 1.0, 9.0);
+    let fine = [ann.clone(), stay("door", "bob", 9.0, 10.0), stay("gate", "bob", 2.0, 3.0)];
+    assert_eq!(overlaps(&fine), [""; 0]);
+    assert_eq!(overlaps(&[ann.clone(), stay("door", "ann", 2.0, 12.0)]), [""; 0], "its own");
+    // Also where another one ended in between.
+    let within = [ann, stay("door", "ann", 2.0, 3.0), stay("door", "bob", 8.5, 10.0)];
+    assert_eq!(overlaps(&within).len(), 1);
+}
+
+/// On real servers: if the grants of those who make sure of nothing counted, they would be missed.
+#[test]
+fn grants_that_nobody_has_acknowledged_are_found_lost() {
+    let one = variants::ALL.iter().find(|variant| variant.name == "one").unwrap();
+    let tally = run(one, 3, Promise::ToAll, &mut fastrand::Rng::with_seed(1));
+    let is_seen = tally.wrong.iter().any(|wrong| wrong.contains("is gone"));
+    assert!(is_seen, "{tally}");
+}
