@@ -13,6 +13,7 @@ main() {
     need_valgrind
     cargo build --release --locked
     cargo build --profile measure --locked --package rlock-bench
+    build_floor
     RLOCK_MODULE=$(module)
     bench=${RLOCK_MODULE%/release/*}/measure/rlock-bench
     export RLOCK_MODULE
@@ -24,6 +25,18 @@ main() {
         '') compare ;;
         *) die "usage: $0 [gate]" ;;
     esac
+}
+
+# What a server asks of any module: bench/floor, with the header that our own module is built with.
+build_floor() {
+    local headers
+    headers=$(cargo metadata --locked --format-version 1 |
+        grep -o '"manifest_path":"[^"]*/redis-module-[0-9][^"]*/Cargo.toml"' | sed 's/.*:"//; s,/Cargo.toml"$,,' | sed -n 1p)
+    [ -r "$headers/src/include/redismodule.h" ] || die 'redismodule.h is not where the crate redis-module had it'
+    RLOCK_FLOOR=$root/target/floor/libfloor.so
+    mkdir -p "${RLOCK_FLOOR%/*}"
+    cc -O2 -g -shared -fPIC -Wall -I "$headers/src/include" -o "$RLOCK_FLOOR" bench/floor/floor.c
+    export RLOCK_FLOOR
 }
 
 compare() {

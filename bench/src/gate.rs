@@ -23,6 +23,8 @@ struct Gate {
     allocations: BTreeMap<String, f64>,
     /// Beside `SET NX PX` + `DEL` in the same run.
     instructions: BTreeMap<String, f64>,
+    /// The pairs, beside that of a module that does nothing else.
+    above_the_floor: BTreeMap<String, f64>,
 }
 
 /// Compares; whether all is as recorded. With `is_to_record` it is recorded instead.
@@ -47,9 +49,14 @@ pub fn run(is_to_record: bool) -> bool {
         );
         return is_passed;
     }
-    println!("{:<46} {:>9} {:>9}", "instructions beside SET NX PX + DEL", "recorded", "now");
-    for (name, was, is) in beside(&recorded.instructions, &now.instructions) {
-        is_passed &= verdict(name, was, is, (is / was - 1.0).abs() <= TOLERANCE);
+    for (title, recorded, now) in [
+        ("instructions beside SET NX PX + DEL", &recorded.instructions, &now.instructions),
+        ("instructions beside the floor's", &recorded.above_the_floor, &now.above_the_floor),
+    ] {
+        println!("{title:<46} {:>9} {:>9}", "recorded", "now");
+        for (name, was, is) in beside(recorded, now) {
+            is_passed &= verdict(name, was, is, (is / was - 1.0).abs() <= TOLERANCE);
+        }
     }
     if !is_passed {
         println!("changed for the better, or for a reason: make bench-gate RECORD=1, and commit");
@@ -83,10 +90,20 @@ fn count() -> Gate {
         instructions::pair(&mut counted, rival)
     };
     let base = pair(rivals::SET_DEL).instructions;
-    let counts =
-        [(rivals::RLOCK, pair(rivals::RLOCK)), (rivals::RLOCK_READ, pair(rivals::RLOCK_READ))];
-    let mut counts = Vec::from(counts);
-    counts.push((instructions::HAND_OFF, instructions::hand_off(&mut counted)));
+    let floor = pair(rivals::FLOOR).instructions;
+    let mut counts = [rivals::RLOCK, rivals::RLOCK_READ, rivals::RLOCK_LIMIT]
+        .map(|name| (name, pair(name)))
+        .to_vec();
+    let above_the_floor = counts
+        .iter()
+        .map(|(name, count)| ((*name).to_owned(), thousandths(count.instructions / floor)))
+        .chain([(rivals::SET_DEL.to_owned(), thousandths(base / floor))])
+        .collect();
+    for (name, words) in
+        [(instructions::HAND_OFF, ""), (instructions::HAND_OFF_LIMIT, instructions::LIMIT_1)]
+    {
+        counts.push((name, instructions::hand_off(&mut counted, words)));
+    }
     let beside_base = counts
         .iter()
         .map(|(name, count)| ((*name).to_owned(), thousandths(count.instructions / base)));
@@ -98,7 +115,7 @@ fn count() -> Gate {
         .map(|(name, count)| {
             ((*name).to_owned(), (count.module_allocations * 10.0).round() / 10.0)
         });
-    Gate { server: name(version), allocations: ours.collect(), instructions }
+    Gate { server: name(version), allocations: ours.collect(), instructions, above_the_floor }
 }
 
 fn thousandths(value: f64) -> f64 {

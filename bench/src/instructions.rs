@@ -13,6 +13,9 @@ pub const REPLICATE: &str = "of these in RM_Replicate";
 const ALLOCATIONS: &str = "allocations";
 const OURS: &str = "of these the module's";
 pub const HAND_OFF: &str = "hand-off, RLOCK: RELEASE, ACQUIRE BLOCK";
+/// Beside the other hand-off: each lets one in.
+pub const HAND_OFF_LIMIT: &str = "the same hand-off, LIMIT 1";
+pub const LIMIT_1: &str = "LIMIT 1 ";
 pub const PUBLISH_AND_RETRY: &str = "hand-off, DEL + PUBLISH, SET NX PX twice";
 
 const PAIRS: usize = 2048;
@@ -23,6 +26,7 @@ const LOCKS: usize = 512;
 const HAND_OFFS: usize = 1000;
 
 /// One thing that was counted, each of it by itself.
+#[derive(Clone)]
 pub struct Count {
     pub instructions: f64,
     pub module_allocations: f64,
@@ -59,7 +63,8 @@ pub fn measure(book: &mut Book) {
     for rival in rivals::all(&mut admin, version) {
         note(rival.name, &pair(&mut counted, &rival));
     }
-    note(HAND_OFF, &hand_off(&mut counted));
+    note(HAND_OFF, &hand_off(&mut counted, ""));
+    note(HAND_OFF_LIMIT, &hand_off(&mut counted, LIMIT_1));
     note(PUBLISH_AND_RETRY, &publish_and_retry(&mut counted));
 }
 
@@ -95,16 +100,18 @@ fn expect(line: &str, reply: &str, value: &Value) {
     assert!(is_it, "{line}: {value:?} instead of {reply}");
 }
 
-/// Holder and waiter by turns: the holder releases and queues again, in one write.
-pub fn hand_off(counted: &mut Counted) -> Count {
+/// Holder and waiter by turns: the holder releases and queues again, in one write. They ask with
+/// these further words.
+pub fn hand_off(counted: &mut Counted, words: &str) -> Count {
     let mut line = ["ann", "bob"].map(|owner| (Waiter::connect(&counted.server), owner));
-    let block = |owner: &str| format!("RLOCK.ACQUIRE handed {owner} BLOCK 0");
+    let lock = format!("handed{}", words.trim().replace(' ', "-"));
+    let block = |owner: &str| format!("RLOCK.ACQUIRE {lock} {owner} {words}BLOCK 0");
     line[0].0.ask(&block("ann"));
     line[1].0.park(&counted.server, &block("bob"));
     let mut go = |times: usize| {
         for _ in 0..times {
             let [(holder, owner), (waiter, _)] = &mut line;
-            holder.say_all(&[&format!("RLOCK.RELEASE handed {owner}"), &block(owner)]);
+            holder.say_all(&[&format!("RLOCK.RELEASE {lock} {owner}"), &block(owner)]);
             assert_eq!(holder.answer(), Value::Int(0));
             waiter.answer();
             line.swap(0, 1);

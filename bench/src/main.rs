@@ -21,6 +21,7 @@
 #[path = "../../tests/server/support/mod.rs"]
 mod support;
 
+mod acks;
 mod book;
 mod callgrind;
 mod contended;
@@ -89,6 +90,11 @@ fn main() -> ExitCode {
             steps::run(operation, others);
             true
         }
+        ["acks"] => {
+            stage::take_own_core();
+            acks::measure(&mut Book::default(), Profile::Quick);
+            true
+        }
         ["report"] => {
             report::write();
             true
@@ -111,6 +117,7 @@ fn run(profile: Profile, is_with_peers: bool) -> bool {
     book.measure("lease end", |book| lateness::measure(book, profile));
     book.measure("session's end", |book| sessions::measure(book, profile));
     book.measure("memory", memory::held);
+    book.measure("acknowledged", |book| acks::measure(book, profile));
     book.measure("limits", |book| limits::measure(book, profile));
     book.measure("many", |book| memory::many(book, profile));
     book.measure("append-only file", memory::append_only_file);

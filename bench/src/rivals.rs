@@ -38,6 +38,9 @@ impl Rival {
 pub const PING: &str = "PING + PING";
 pub const RLOCK: &str = "RLOCK.ACQUIRE + RLOCK.RELEASE";
 pub const RLOCK_READ: &str = "the same, READ";
+pub const RLOCK_LIMIT: &str = "the same, READ LIMIT 10";
+/// What a server asks of any module that does this: `bench/floor/floor.c`.
+pub const FLOOR: &str = "the floor: a C module that does only this";
 pub const SET_DEL: &str = "SET NX PX + DEL";
 pub const SET_SCRIPT: &str = "SET NX PX + compare-and-delete script";
 pub const SET_DELIFEQ: &str = "SET NX PX + DELIFEQ";
@@ -46,6 +49,22 @@ pub const REDISSON_NOW: &str = "Redisson's scripts, today's";
 
 const DELETE_IF_EQUAL: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then \
                                return redis.call('del', KEYS[1]) else return 0 end";
+
+/// The floor, loaded into the server of `client` if it is not.
+fn floor(client: &mut Client) -> Option<Rival> {
+    let module = std::env::var("RLOCK_FLOOR").ok()?;
+    let loaded = format!("{:?}", client.ask("MODULE LIST"));
+    if !loaded.contains("floor") {
+        client.ask(&format!("MODULE LOAD {module}"));
+    }
+    Some(Rival::of(
+        FLOOR,
+        &[
+            (&format!("FLOOR.ACQUIRE $K {OWNER} LEASE {LEASE_MS}"), ":"),
+            (&format!("FLOOR.RELEASE $K {OWNER}"), ":0"),
+        ],
+    ))
+}
 
 /// All of them, with their scripts loaded into the server of `client`.
 pub fn all(client: &mut Client, version: Version) -> Vec<Rival> {
@@ -66,7 +85,15 @@ pub fn all(client: &mut Client, version: Version) -> Vec<Rival> {
                 (&format!("RLOCK.RELEASE $K {OWNER} READ"), ":0"),
             ],
         ),
+        Rival::of(
+            RLOCK_LIMIT,
+            &[
+                (&format!("RLOCK.ACQUIRE $K {OWNER} LIMIT 10 LEASE {LEASE_MS}"), ":"),
+                (&format!("RLOCK.RELEASE $K {OWNER} READ"), ":0"),
+            ],
+        ),
     ];
+    rivals.extend(floor(client));
     let sha = load(client, DELETE_IF_EQUAL);
     let compare = format!("EVALSHA {sha} 1 $K {OWNER}");
     rivals.push(Rival::of(SET_SCRIPT, &[(&set(), "+OK"), (&compare, ":1")]));

@@ -2,6 +2,7 @@
 //! instructions, counted by callgrind, without a server.
 
 use std::hint::black_box;
+use std::num::NonZeroU32;
 use std::process::Command;
 use std::rc::Rc;
 
@@ -29,7 +30,10 @@ type Operation = (&'static str, fn(u64) -> Town, fn(&mut Town, u64) -> Told, Tol
 /// Changes of the lock, and parked connections that were answered.
 type Told = [usize; 2];
 
-const OPERATIONS: [Operation; 7] = [
+/// The slow log names so many holders that a wait is behind: beside fewer it has less to do.
+const NAMED: u64 = 100;
+
+const OPERATIONS: [Operation; 10] = [
     (
         "hand-off and queueing again, waiters",
         Town::blocked,
@@ -78,7 +82,13 @@ const OPERATIONS: [Operation; 7] = [
         Town::readers,
         |town, round| {
             let owner = name(round * 7 % town.others);
-            town.ask(Input::Renew(Renew { owner: &owner, mode: None, token: None, lease: LEASE }))
+            town.ask(Input::Renew(Renew {
+                owner: &owner,
+                mode: None,
+                token: None,
+                lease: LEASE,
+                acks: 0,
+            }))
         },
         [1, 0],
     ),
@@ -94,7 +104,53 @@ const OPERATIONS: [Operation; 7] = [
         },
         [2, 0],
     ),
+    (
+        "a permit and its release, permits",
+        Town::readers,
+        |town, _| {
+            let limit = permits(town.others + 1);
+            let ask = acquire(b"newcomer", Mode::Read, Patience::None);
+            let [changes, _] = town.ask(Input::Acquire(Acquire { limit, ..ask }));
+            let [more, woken] = town.release(b"newcomer");
+            [changes + more, woken]
+        },
+        [2, 0],
+    ),
+    (
+        "hand-off of a permit, waiters",
+        |others| {
+            let mut town = Town { others, ..Town::readers(1) };
+            (1..=others).for_each(|number| town.waits_for(&name(number), 1));
+            town
+        },
+        |town, round| {
+            let owner = name(round % (town.others + 1));
+            let told = town.release(&owner);
+            town.waits_for(&owner, 1);
+            told
+        },
+        [2, 1],
+    ),
+    (
+        "hand-off of a permit, permits",
+        |others| {
+            let mut town = Town::readers(others + NAMED);
+            town.waits_for(&name(town.others), town.others);
+            town
+        },
+        |town, round| {
+            let owner = name(round % (town.others + 1));
+            let told = town.release(&owner);
+            town.waits_for(&owner, town.others);
+            told
+        },
+        [2, 1],
+    ),
 ];
+
+fn permits(limit: u64) -> Option<NonZeroU32> {
+    NonZeroU32::new(u32::try_from(limit).unwrap())
+}
 
 /// Asks callgrind for each operation; whether none grows.
 pub fn gate() -> bool {
@@ -205,8 +261,19 @@ impl Town {
         // As the module is configured by default.
         let slow = Slow { wait_ms: Some(1000), hold_ms: None };
         let names = &mut self.names;
-        let mut moment =
-            Moment { now, tokens, max_depth, tickets_left, sessions_max, slow, names, portion };
+        let (confirm_ms, grace) = (2000, None);
+        let mut moment = Moment {
+            now,
+            tokens,
+            max_depth,
+            tickets_left,
+            sessions_max,
+            slow,
+            names,
+            confirm_ms,
+            grace,
+            portion,
+        };
         let mut effects = Effects::default();
         self.lock.apply(&mut self.memory, &mut moment, input, &mut effects);
         black_box(self.lock.next_alarm(&self.memory));
@@ -221,9 +288,18 @@ impl Town {
     }
 
     fn park(&mut self, owner: &[u8]) -> WaiterId {
+        self.park_as(acquire(owner, Mode::Write, Patience::Block))
+    }
+
+    /// Waits for a permit, one of so many.
+    fn waits_for(&mut self, owner: &[u8], limit: u64) {
+        let limit = permits(limit);
+        self.park_as(Acquire { limit, ..acquire(owner, Mode::Read, Patience::Block) });
+    }
+
+    fn park_as(&mut self, ask: Acquire<'_>) -> WaiterId {
         self.last_waiter += 1;
         let waiter = WaiterId::from(self.last_waiter);
-        let ask = acquire(owner, Mode::Write, Patience::Block);
         let ends_at = Some(self.now().after(LEASE));
         self.ask(Input::Park(ask, Parking { waiter, client: None, ends_at }));
         waiter
@@ -238,7 +314,7 @@ impl Town {
 fn acquire(owner: &[u8], mode: Mode, patience: Patience) -> Acquire<'_> {
     let lease = LEASE;
     let (upgrade, limit, depth, session, max_queue) = (false, None, None, None, None);
-    Acquire { owner, mode, lease, upgrade, limit, depth, session, patience, max_queue }
+    Acquire { owner, mode, lease, upgrade, limit, depth, session, patience, max_queue, acks: 0 }
 }
 
 fn name(number: u64) -> [u8; 8] {

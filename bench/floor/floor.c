@@ -1,0 +1,157 @@
+/* The floor: what a server asks of any module that keeps locks as keys. It does this and nothing
+ * else: one owner, one mode, no queue, no depth, no checks beyond the number of words. The
+ * benchmarks run it beside RLOCK, so that what is RLOCK's own can be told from what is not.
+ *
+ *   FLOOR.ACQUIRE key owner LEASE ms   the token, or nil
+ *   FLOOR.RELEASE key owner            0
+ *   FLOOR.APPLY key payload            what replicas and the append-only file are sent */
+
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+
+#include "redismodule.h"
+
+typedef struct {
+    long long token;    /* microseconds since the Unix epoch, at least */
+    long long deadline; /* milliseconds since the Unix epoch */
+    size_t len;
+    char owner[];
+} Hold;
+
+static RedisModuleType *type;
+static long long last_token;
+/* The module's own deletion is no news to it. */
+static Hold *removing;
+
+static long long epoch_us(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return now.tv_sec * 1000000LL + now.tv_nsec / 1000;
+}
+
+static Hold *hold_of(const char *owner, size_t len, long long token, long long deadline) {
+    Hold *hold = RedisModule_Alloc(sizeof(Hold) + len);
+    hold->token = token;
+    hold->deadline = deadline;
+    hold->len = len;
+    memcpy(hold->owner, owner, len);
+    return hold;
+}
+
+static int acquire(RedisModuleCtx *ctx, RedisModuleString **argv, int argc) {
+    long long lease;
+    if (argc != 5) return RedisModule_WrongArity(ctx);
+    if (strcasecmp(RedisModule_StringPtrLen(argv[3], NULL), "LEASE") != 0 ||
+        RedisModule_StringToLongLong(argv[4], &lease) != REDISMODULE_OK || lease < 1)
+        return RedisModule_ReplyWithError(ctx, "ERR LEASE must be a number of milliseconds");
+    RedisModuleKey *key = RedisModule_OpenKey(ctx, argv[1], REDISMODULE_READ | REDISMODULE_WRITE);
+    if (RedisModule_KeyType(key) != REDISMODULE_KEYTYPE_EMPTY) {
+        RedisModule_CloseKey(key);
+        return RedisModule_ReplyWithNull(ctx);
+    }
+    size_t len;
+    const char *owner = RedisModule_StringPtrLen(argv[2], &len);
+    long long now = epoch_us();
+    last_token = last_token + 1 > now ? last_token + 1 : now;
+    Hold *hold = hold_of(owner, len, last_token, now / 1000 + lease);
+    RedisModule_ModuleTypeSetValue(key, type, hold);
+    RedisModule_SetAbsExpire(key, hold->deadline);
+    RedisModule_CloseKey(key);
+    RedisModule_Replicate(ctx, "FLOOR.APPLY", "sb", argv[1], (char *)hold, sizeof(Hold) + len);
+    RedisModule_SignalModifiedKey(ctx, argv[1]);
+    RedisModule_NotifyKeyspaceEvent(ctx, REDISMODULE_NOTIFY_MODULE, "floor.acquired", argv[1]);
+    return RedisModule_ReplyWithLongLong(ctx, last_token);
+}
+
+static int release(RedisModuleCtx *ctx, RedisModuleString **argv, int argc) {
+    if (argc != 3) return RedisModule_WrongArity(ctx);
+    RedisModuleKey *key = RedisModule_OpenKey(ctx, argv[1], REDISMODULE_READ | REDISMODULE_WRITE);
+    size_t len;
+    const char *owner = RedisModule_StringPtrLen(argv[2], &len);
+    Hold *hold =
+        RedisModule_ModuleTypeGetType(key) == type ? RedisModule_ModuleTypeGetValue(key) : NULL;
+    if (hold == NULL || hold->len != len || memcmp(hold->owner, owner, len) != 0) {
+        RedisModule_CloseKey(key);
+        return RedisModule_ReplyWithError(ctx, "NOTHELD");
+    }
+    removing = hold;
+    RedisModule_DeleteKey(key);
+    removing = NULL;
+    RedisModule_CloseKey(key);
+    RedisModule_ReplicateVerbatim(ctx);
+    RedisModule_SignalModifiedKey(ctx, argv[1]);
+    RedisModule_NotifyKeyspaceEvent(ctx, REDISMODULE_NOTIFY_MODULE, "floor.released", argv[1]);
+    return RedisModule_ReplyWithLongLong(ctx, 0);
+}
+
+static int apply(RedisModuleCtx *ctx, RedisModuleString **argv, int argc) {
+    if (argc != 3) return RedisModule_WrongArity(ctx);
+    size_t len;
+    const char *bytes = RedisModule_StringPtrLen(argv[2], &len);
+    Hold head;
+    if (len < sizeof(Hold)) return RedisModule_ReplyWithError(ctx, "ERR malformed payload");
+    memcpy(&head, bytes, sizeof(Hold));
+    if (head.len != len - sizeof(Hold)) return RedisModule_ReplyWithError(ctx, "ERR malformed payload");
+    RedisModuleKey *key = RedisModule_OpenKey(ctx, argv[1], REDISMODULE_READ | REDISMODULE_WRITE);
+    RedisModule_ModuleTypeSetValue(
+        key, type, hold_of(bytes + sizeof(Hold), head.len, head.token, head.deadline));
+    RedisModule_SetAbsExpire(key, head.deadline);
+    RedisModule_CloseKey(key);
+    RedisModule_ReplicateVerbatim(ctx);
+    return RedisModule_ReplyWithSimpleString(ctx, "OK");
+}
+
+static void unlinked(RedisModuleString *key, const void *value) {
+    (void)key;
+    /* A module must know of what others remove; this one has nobody to tell. */
+    if (value != removing) last_token++;
+}
+
+static void save(RedisModuleIO *io, void *value) {
+    Hold *hold = value;
+    RedisModule_SaveSigned(io, hold->token);
+    RedisModule_SaveSigned(io, hold->deadline);
+    RedisModule_SaveStringBuffer(io, hold->owner, hold->len);
+}
+
+static void *load(RedisModuleIO *io, int version) {
+    (void)version;
+    long long token = RedisModule_LoadSigned(io), deadline = RedisModule_LoadSigned(io);
+    size_t len;
+    char *owner = RedisModule_LoadStringBuffer(io, &len);
+    Hold *hold = hold_of(owner, len, token, deadline);
+    RedisModule_Free(owner);
+    return hold;
+}
+
+static void free_hold(void *value) { RedisModule_Free(value); }
+
+int RedisModule_OnLoad(RedisModuleCtx *ctx, RedisModuleString **argv, int argc) {
+    (void)argv;
+    (void)argc;
+    if (RedisModule_Init(ctx, "floor", 1, REDISMODULE_APIVER_1) != REDISMODULE_OK)
+        return REDISMODULE_ERR;
+    RedisModule_SetModuleOptions(ctx, REDISMODULE_OPTIONS_HANDLE_IO_ERRORS |
+                                          REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED);
+    RedisModuleTypeMethods methods = {
+        .version = REDISMODULE_TYPE_METHOD_VERSION,
+        .rdb_load = load,
+        .rdb_save = save,
+        .free = free_hold,
+        .unlink = unlinked,
+    };
+    type = RedisModule_CreateDataType(ctx, "floor-key", 0, &methods);
+    if (type == NULL) return REDISMODULE_ERR;
+    struct {
+        const char *name;
+        RedisModuleCmdFunc run;
+    } commands[] = {
+        {"floor.acquire", acquire}, {"floor.release", release}, {"floor.apply", apply}};
+    for (size_t i = 0; i < sizeof(commands) / sizeof(*commands); i++)
+        if (RedisModule_CreateCommand(ctx, commands[i].name, commands[i].run, "write fast", 1, 1,
+                                      1) != REDISMODULE_OK)
+            return REDISMODULE_ERR;
+    return REDISMODULE_OK;
+}

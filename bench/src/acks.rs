@@ -1,0 +1,123 @@
+//! A grant that is told when a replica has it, beside the same work without that and with a `WAIT`
+//! behind it in the same write: how many a second, how long each takes, and how often the replica
+//! is asked how far it is.
+
+use std::time::{Duration, Instant};
+
+use crate::book::Book;
+use crate::flatness::column;
+use crate::play::{Game, Room, Table};
+use crate::sample::Sample;
+use crate::stage::{may_open, server, us_since};
+use crate::support::{Client, Server, until};
+use crate::{Profile, wire};
+
+/// A column for each number of connections; each has a lock of its own.
+pub const GRANTS: &str = "acknowledged: grants and releases per second, one replica";
+pub const P50: &str = "acknowledged: ACQUIRE to its reply, p50 us";
+pub const P99: &str = "acknowledged: ACQUIRE to its reply, p99 us";
+pub const ASKED: &str = "acknowledged: GETACKs per grant";
+
+const READY_MS_MAX: u64 = 20_000;
+
+const CONNECTIONS: [usize; 3] = [1, 50, 500];
+
+/// How a grant is made sure of: the row, what is added to the command, and to the write.
+const WAYS: [(&str, &str, &str); 3] =
+    [("not at all", "", ""), ("a WAIT 1 behind it", "", "WAIT 1 1000"), ("ACKS 1", "ACKS 1", "")];
+
+/// Notes all of it.
+pub fn measure(book: &mut Book, profile: Profile) {
+    let ms = if profile == Profile::Quick { 1000 } else { 4000 };
+    for connections in CONNECTIONS {
+        if !may_open(connections) {
+            book.miss(format!("acknowledged, {connections}: `ulimit -n` is too low"));
+            continue;
+        }
+        for (row, word, behind) in WAYS {
+            let primary = server(&["repl-diskless-sync", "no"]);
+            let replica = Server::replica_of(&primary, &[]);
+            // It counts from its first acknowledgement on.
+            let mut first = primary.client();
+            until(READY_MS_MAX, || first.attempt("RLOCK.ACQUIRE first owner ACKS 1").is_ok());
+            let mut room = Room::open(primary.tcp_port(), connections);
+            let mut game = Grants::new(connections, word, behind);
+            for number in 0..connections {
+                game.ask(number, false, &mut room.table);
+            }
+            room.play(&mut game, Duration::from_millis(ms / 4));
+            let mut told = replica.client();
+            let asked_before = asked(&mut told);
+            (game.grants, game.taken_us) = (0, Sample::default());
+            let begin = Instant::now();
+            room.play(&mut game, Duration::from_millis(ms));
+            let seconds = begin.elapsed().as_secs_f64();
+            let (grants, asked) = (game.grants as f64, asked(&mut told) - asked_before);
+            let column = column(connections);
+            println!("  grants a second, p50 and p99 in us, GETACKs per grant:");
+            book.put_value(GRANTS, row, &column, grants / seconds);
+            book.put_value(P50, row, &column, game.taken_us.median());
+            book.put_value(P99, row, &column, game.taken_us.percentile(99));
+            book.put_value(ASKED, row, &column, asked / grants);
+        }
+    }
+}
+
+/// How often the replica was asked how far it is: of all REPLCONFs it is sent only those.
+fn asked(replica: &mut Client) -> f64 {
+    let calls = replica.info("commandstats", "cmdstat_replconf").unwrap_or_default();
+    let calls = calls.strip_prefix("calls=").and_then(|rest| rest.split(',').next());
+    calls.map_or(0.0, |calls| calls.parse().unwrap())
+}
+
+/// Each asks for its own lock, and gives it back in the write in which it asks again.
+struct Grants {
+    /// What each says to ask, and to give back.
+    words: Vec<[Vec<u8>; 2]>,
+    /// Replies to one write: of the release, of what is asked, of what is behind it.
+    replies: usize,
+    heard: Vec<usize>,
+    said: Vec<Instant>,
+    grants: u64,
+    taken_us: Sample,
+}
+
+impl Grants {
+    fn new(connections: usize, word: &str, behind: &str) -> Grants {
+        let words = (0..connections).map(|number| {
+            let key = format!("lock:{number}");
+            let mut ask = wire::line(format!("RLOCK.ACQUIRE {key} owner {word}").trim_end());
+            if !behind.is_empty() {
+                ask.extend(wire::line(behind));
+            }
+            [ask, wire::line(&format!("RLOCK.RELEASE {key} owner"))]
+        });
+        let replies = if behind.is_empty() { 2 } else { 3 };
+        let (heard, said) = (vec![0; connections], vec![Instant::now(); connections]);
+        let (grants, taken_us) = (0, Sample::default());
+        Grants { words: words.collect(), replies, heard, said, grants, taken_us }
+    }
+
+    fn ask(&mut self, seat: usize, has_lock: bool, table: &mut Table) {
+        let [ask, release] = &self.words[seat];
+        if has_lock {
+            table.say(seat, release);
+        }
+        table.say(seat, ask);
+        self.heard[seat] = usize::from(!has_lock);
+        self.said[seat] = Instant::now();
+    }
+}
+
+impl Game for Grants {
+    fn hear(&mut self, seat: usize, reply: &[u8], table: &mut Table) {
+        self.heard[seat] += 1;
+        let is_release = self.heard[seat] == 1;
+        assert!(reply[0] == b':' && (is_release || reply != b":0\r\n"), "{}", reply.escape_ascii());
+        if self.heard[seat] == self.replies {
+            self.grants += 1;
+            self.taken_us.add(us_since(self.said[seat]));
+            self.ask(seat, true, table);
+        }
+    }
+}
