@@ -38,7 +38,7 @@ main() {
         build) ;;
         test) for name in ${SERVERS:-default}; do conformance "$name" --jobs "${JOBS:-2}"; done ;;
         # Most of it is waiting for a lease or a wait to end.
-        short) conformance default --short --on standalone --jobs "${JOBS:-4}" ;;
+        short) conformance default --short --on standalone,replicated --jobs "${JOBS:-4}" ;;
         bench) conformance default --bench 10000 ;;
         *) die "usage: $0 build|test|short|bench [LANGUAGE...]" ;;
     esac

@@ -41,7 +41,7 @@ class Runner:
         self.hello = Future()
         threading.Thread(target=self._read, daemon=True).start()
         try:
-            self.features = set(self.hello.result(60)["features"]) | {"standalone"}
+            self.features = set(self.hello.result(60)["features"]) | {"standalone", "replicated"}
         except (concurrent.futures.TimeoutError, ConnectionError):
             raise SystemExit(f"the runner {name} does not start: {self.said()}") from None
 
@@ -392,7 +392,7 @@ def main():
     parser.add_argument("--server", required=True, help="redis-server or valkey-server")
     parser.add_argument("--module", required=True, help="librlock.so")
     parser.add_argument("--runner", action="append", required=True, help="NAME=COMMAND; may be said several times")
-    parser.add_argument("--on", default="standalone,sentinel,cluster")
+    parser.add_argument("--on", default="standalone,replicated,sentinel,cluster")
     parser.add_argument("--short", action="store_true", help="only the scenarios for `make test`")
     parser.add_argument("--only", default="", help="only scenarios whose name contains this")
     parser.add_argument("--bench", type=int, default=0, metavar="MS", help="no scenarios: what a free pair costs")

@@ -1,4 +1,4 @@
-"""The servers that the script is played on: standalone, with Sentinel, Cluster; and their faults."""
+"""The servers that the script is played on: standalone, with a replica, with Sentinel, Cluster; and their faults."""
 
 import os
 import shutil
@@ -155,9 +155,10 @@ class Standalone(Topology):
 
     def __init__(self, *args):
         super().__init__(*args)
-        self.one = self.server("standalone")
+        self.one = self.server(self.kind)
         self.proxy = Proxy(self.one.address)
-        self.opening = {"kind": self.kind, "addresses": [self.proxy.address]}
+        # To a client it is one server, also where that has a replica.
+        self.opening = {"kind": "standalone", "addresses": [self.proxy.address]}
 
     def primary(self, _key):
         return self.one.address
@@ -167,6 +168,41 @@ class Standalone(Topology):
         self.start_dead()
         self.proxy.fault({"proxy": "heal"})
         ask(self.one.address, "CONFIG", "SET", "min-replicas-to-write", "0", "rlock.max-waiters", "5000")
+
+
+class Replicated(Standalone):
+    """A primary with one replica."""
+
+    kind = "replicated"
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        ask(self.one.address, "CONFIG", "SET", "repl-diskless-sync-delay", "0")
+        self.replica = self.server("replica", "--replicaof", "127.0.0.1", str(self.one.port))
+        self.heal()
+
+    def stop_replica(self, _key):
+        self.replica.signal(signal.SIGSTOP)
+
+    def kill_replica(self, _key):
+        self.replica.kill()
+        gone = lambda: section(self.one.address, "replication")["connected_slaves"] == "0"
+        until("the primary has noticed that its replica is gone", gone)
+
+    def heal(self):
+        super().heal()
+        if "rlock.acks-timeout-ms" in ask(self.one.address, "CONFIG", "GET", "rlock.acks-timeout-ms"):
+            ask(self.one.address, "CONFIG", "SET", "rlock.acks-timeout-ms", "2000")
+        until("the replica acknowledges", self._acknowledges)
+
+    def _acknowledges(self):
+        try:
+            ask(self.one.address, "RLOCK.ACQUIRE", "conf:heal", "driver", "DEPTH", "1", "ACKS", "1")
+        except Refused as refused:
+            if str(refused).startswith("ERR"):
+                return True  # a module without ACKS, which nothing will be asked of
+            raise
+        return ask(self.one.address, "RLOCK.RELEASE", "conf:heal", "driver") == 0
 
 
 class Sentinel(Topology):
@@ -312,4 +348,4 @@ def _table(nodes):
     return tuple(sorted((row[0], tuple(row[8:]), "fail" in row[2]) for row in rows))
 
 
-KINDS = {kind.kind: kind for kind in (Standalone, Sentinel, Cluster)}
+KINDS = {kind.kind: kind for kind in (Standalone, Replicated, Sentinel, Cluster)}

@@ -275,7 +275,7 @@ func (e *entry) renew(o *options, token int64, most time.Duration) error {
 	if o.acksSet {
 		words = append(words, "ACKS", o.acks)
 	}
-	return e.l.servers.do(context.Background(), most, e.key, words).Err()
+	return e.l.serversFor(o).do(context.Background(), most, e.key, words).Err()
 }
 
 // keep renews every third of the lease until it is stopped or the hold is lost.

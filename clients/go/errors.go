@@ -14,6 +14,8 @@ var (
 	ErrNotAcquired = errors.New("rlock: not acquired")
 	// ErrUnavailable: no server was reached, or none could decide, until the patience was over.
 	ErrUnavailable = errors.New("rlock: the server is unavailable")
+	// ErrNoReplicas: too few replicas were connected, until the patience was over. It is an ErrUnavailable too.
+	ErrNoReplicas = errors.New("rlock: too few replicas")
 	// ErrLost: the hold ended, or may have ended, before it was released. Others may have worked at the same time.
 	ErrLost = errors.New("rlock: the hold was lost")
 	// ErrReleased is why the context of a released hold ended. Releasing twice gives it too.
@@ -30,6 +32,7 @@ var (
 
 var codes = map[string]error{
 	"DEADLOCK": ErrDeadlock, "TOOMANY": ErrTooMany, "NOACKS": ErrNoAcks, "NOPERM": ErrNoPerm, "NOTHELD": ErrLost,
+	"NOREPLICAS": ErrNoReplicas,
 }
 
 // What a failover, a resharding or a start says, and what is over when it is over.

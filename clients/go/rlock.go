@@ -39,6 +39,7 @@ const (
 // Locker takes locks. It belongs to the whole program.
 type Locker struct {
 	servers *servers
+	acked   *servers // the same, by connections for what replicas are to acknowledge first
 	turns   *turns
 	slots   chan struct{}
 	name    string
@@ -61,9 +62,14 @@ func New(client redis.UniversalClient, settings ...Setting) (*Locker, error) {
 	if err != nil {
 		return nil, err
 	}
+	acked, err := newServers(client)
+	if err != nil {
+		return nil, err
+	}
 	host, _ := os.Hostname()
 	l := &Locker{
 		servers: servers,
+		acked:   acked,
 		turns:   &turns{servers: servers, perNode: map[*node]*listener{}},
 		slots:   make(chan struct{}, 16),
 		name:    fmt.Sprintf("%.64s/%d/%.6s", host, os.Getpid(), strings.ToLower(rand.Text())),
@@ -79,7 +85,16 @@ func (l *Locker) Close() error {
 	l.closed.Store(true)
 	l.turns.close()
 	l.servers.close()
+	l.acked.close()
 	return nil
+}
+
+// serversFor a request with these options: no other one waits for a connection that waits for replicas.
+func (l *Locker) serversFor(o *options) *servers {
+	if o.acks > 0 {
+		return l.acked
+	}
+	return l.servers
 }
 
 type options struct {
@@ -111,7 +126,7 @@ func Limit(n int) Option {
 // MaxQueue refuses to wait where n already do.
 func MaxQueue(n int) Option { return func(o *options) { o.maxQueue, o.maxQueueIs = n, true } }
 
-// Acks wants every grant and renewal acknowledged by n replicas.
+// Acks has a grant, and each renewal, count when n replicas have acknowledged it.
 func Acks(n int) Option { return func(o *options) { o.acks, o.acksSet = n, true } }
 
 // Session ties the hold to a connection of its own: when this process dies, the next in line has the lock at once.

@@ -47,7 +47,7 @@ func (a *ask) run(ctx context.Context) (int64, error) {
 		}
 		left := a.left()
 		if left <= 0 {
-			return 0, fmt.Errorf("%w: %w", ErrUnavailable, err)
+			return 0, fmt.Errorf("%w: %w", ErrUnavailable, typed(err))
 		}
 		select {
 		case <-ctx.Done():
@@ -81,7 +81,7 @@ func (a *ask) once(ctx context.Context) (int64, error) {
 func (a *ask) plain(ctx context.Context, words []any) (int64, error) {
 	a.sent = time.Now()
 	// Not cut off by ctx: an answer that nobody reads is a hold that nobody knows of.
-	token, err := a.l.servers.do(context.WithoutCancel(ctx), a.patience(), a.key, words).Int64()
+	token, err := a.l.serversFor(a.o).do(context.WithoutCancel(ctx), a.patience(), a.key, words).Int64()
 	a.isUnsure = a.isUnsure || isBroken(err)
 	return token, err
 }
@@ -213,6 +213,9 @@ func (a *ask) watch(ctx context.Context, l *line) {
 		case <-every.C:
 		}
 		err := a.l.servers.do(ctx, time.Second, a.key, []any{"RLOCK.PLACE", a.key, a.o.owner}).Err()
+		if errors.Is(err, redis.Nil) && a.isPending(ctx) {
+			err = nil
+		}
 		// When nothing is known of the place: is that still the primary?
 		if errors.Is(err, redis.Nil) || err != nil && a.l.servers.isElsewhere(ctx, a.key, l) {
 			misses++
@@ -223,6 +226,33 @@ func (a *ask) watch(ctx context.Context, l *line) {
 	if ctx.Err() == nil {
 		l.kill()
 	}
+}
+
+// isPending says that there was a grant, which is to be told when replicas have acknowledged it.
+func (a *ask) isPending(ctx context.Context) bool {
+	info := a.l.servers.do(ctx, time.Second, a.key, []any{"RLOCK.INFO", a.key}).Val()
+	holders, _ := field(info, "holders").([]any)
+	for _, holder := range holders {
+		if field(holder, "owner") == a.o.owner && field(holder, "acks") == "pending" {
+			return true
+		}
+	}
+	return false
+}
+
+// field is what a map has under name, or a list of names and values.
+func field(reply any, name string) any {
+	switch reply := reply.(type) {
+	case map[any]any:
+		return reply[name]
+	case []any:
+		for at := 0; at+1 < len(reply); at += 2 {
+			if reply[at] == name {
+				return reply[at+1]
+			}
+		}
+	}
+	return nil
 }
 
 // ticket keeps a place by asking again and again, at once when its turn is announced.

@@ -136,7 +136,7 @@ def all_of_info_is_served(url):
 def histogram_is_served(family, before, prefix):
     assert family.type == "histogram"
     buckets = [(float(s.labels["le"]), s.value) for s in family.samples if s.name.endswith("_bucket")]
-    assert buckets == sorted(buckets) and len(buckets) == 7, buckets
+    assert buckets == sorted(buckets) and len(buckets) == 17, buckets
     assert [count for _, count in buckets] == sorted(count for _, count in buckets), buckets
     values = {s.name: s.value for s in family.samples}
     assert buckets[-1] == (float("inf"), values[family.name + "_count"])

@@ -163,7 +163,7 @@ fn spans(before: Option<&Snapshot>, now: &Snapshot, kind: &str, title: &str) -> 
     Line::from(format!("{title}: {count}   mean {mean}   {}", each.join("   ")))
 }
 
-/// The time that `share` of `count` did not exceed. Within a bucket, which spans a decade, they are taken to lie evenly
+/// The time that `share` of `count` did not exceed. Within a bucket they are taken to lie evenly
 /// by the logarithm of their time.
 fn percentile(buckets: &[(u64, u64)], count: u64, share: f64) -> String {
     #[expect(clippy::cast_precision_loss, reason = "a count is shown in two digits")]

@@ -103,6 +103,24 @@ fn a_server_that_is_silent_ends_the_command_before_the_lease_is_over() {
 }
 
 #[test]
+fn with_acks_a_replica_has_the_lock_or_the_command_does_not_run() {
+    let server = Server::start(&["--repl-diskless-sync-delay", "0"]);
+    let acked = ["run", "--acks", "1", "-w", "300ms", "job", "echo", "ran"];
+    let (code, out, complaint) = server.run(&acked);
+    assert!(code == 125 && out.is_empty() && complaint.contains("NOREPLICAS"), "{complaint}");
+    let replica = Server::start(&["--replicaof", "127.0.0.1", &server.port.to_string()]);
+    let (code, out, complaint) = server.run(&["run", "--acks", "1", "job", "echo", "ran"]);
+    assert_eq!((code, out.as_str()), (0, "ran\n"), "{complaint}");
+    let long = ["run", "--acks", "1", "--lease", "2", "long", "sleep", "60"];
+    let child = server.rlock(&long).spawn().unwrap();
+    until("it is held", || is_held(&replica, "long"));
+    kill_process(replica.pid(), Signal::STOP).unwrap();
+    let (code, out, complaint) = server.run(&acked);
+    assert!(code == 125 && out.is_empty() && complaint.contains("NOACKS"), "{complaint}");
+    assert_eq!(said(child.wait_with_output().unwrap()).0, 124, "no renewal is acknowledged");
+}
+
+#[test]
 fn the_command_does_not_outlive_rlock_itself() {
     let server = Server::start(&[]);
     let mut child =

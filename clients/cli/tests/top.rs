@@ -87,6 +87,9 @@ fn shows_the_longest_queue_first_its_holder_and_what_happens() {
     assert_eq!((tied[1].as_str(), tied[4].as_str(), tied[6].as_str()), ("1", "sue", "session"));
     assert!(first.contains("blocked 4   tickets 0   sessions 1"), "{first}");
 
+    let (_, page, _) = server.run(&["queues"]);
+    assert!(page.starts_with("top:long: 2 ") && page.contains("held by rita and 1 more"), "{page}");
+
     // One lock closely: who holds, who waits, the first on top.
     let lock = look(&mut server.connect(), b"top:long").unwrap();
     let close = drawn_lock("top:long", &lock);
@@ -102,8 +105,6 @@ fn shows_the_longest_queue_first_its_holder_and_what_happens() {
         page.contains("rita holds read") && page.contains("will waits to write since"),
         "{page}"
     );
-    let (_, page, _) = server.run(&["queues"]);
-    assert!(page.starts_with("top:long: ") && page.contains("held by rita and 1 more"), "{page}");
 
     // What happens between two looks is shown per second.
     server.ask::<u64>("RLOCK.RELEASE top:short ann");

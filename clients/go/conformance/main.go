@@ -139,7 +139,7 @@ func (r *runner) say(answer reply) {
 func name(err error) string {
 	for kind, name := range map[error]string{
 		rlock.ErrDeadlock: "Deadlock", rlock.ErrTooMany: "TooMany", rlock.ErrNoAcks: "NoAcks", rlock.ErrNoPerm: "NoPerm",
-		rlock.ErrLost: "Lost", rlock.ErrReleased: "NotHeld", context.Canceled: "Cancelled",
+		rlock.ErrNoReplicas: "NoReplicas", rlock.ErrLost: "Lost", rlock.ErrReleased: "NotHeld", context.Canceled: "Cancelled",
 	} {
 		if errors.Is(err, kind) {
 			return name

@@ -1,6 +1,6 @@
 // One acquisition: asked for until it is granted, refused, abandoned or out of patience. Then nothing is left of it.
 
-import { Broken, LockLost, Refused, Unavailable } from './errors.js';
+import { Broken, LockLost, Refused, unavailable } from './errors.js';
 import { inTime, REPLY, type Link, type Route, type Word } from './links.js';
 import type { Turns } from './turns.js';
 
@@ -133,7 +133,7 @@ export class Attempt {
     let hops = 0;
     try {
       for (;;) {
-        let problem: string;
+        let problem: unknown;
         try {
           const left = this.#end - now();
           let answer: Answer;
@@ -144,15 +144,15 @@ export class Attempt {
           pause = 10;
           continue;
         } catch (error) {
-          problem = (error as Error).message;
+          problem = error;
           if (error instanceof Refused) {
-            if (error.code === 'NOTHELD') throw new LockLost(problem, { cause: error });
+            if (error.code === 'NOTHELD') throw new LockLost(error.message, { cause: error });
             if (!AGAIN.has(error.code)) throw error;
             if (this.#askAt !== undefined && hops++ < 5) continue;
           } else if (!(error instanceof Broken)) throw error;
         }
         await this.#or(sleep(Math.min(pause, this.#patience - now())));
-        if (now() >= this.#patience) throw new Unavailable(`${this.asked.key}: ${problem}`);
+        if (now() >= this.#patience) throw unavailable(this.asked.key, problem);
         pause = Math.min(pause * 2, 500);
       }
     } catch (error) {
@@ -377,21 +377,21 @@ export async function release(shared: Shared, asked: Asked, token: number, depth
   const last = now() + patience;
   let wasSent = false;
   for (let pause = 10; ; pause = Math.min(pause * 2, 500)) {
-    let problem: string;
+    let problem: unknown;
     try {
       await send(shared, key, words);
       return;
     } catch (error) {
-      problem = (error as Error).message;
+      problem = error;
       if (error instanceof Refused && error.code === 'NOTHELD') {
         if (wasSent && depth === 1 && now() < deadline) return; // the first one did it, and its reply was lost
-        throw new LockLost(problem, { cause: error });
+        throw new LockLost(error.message, { cause: error });
       }
       if (error instanceof Refused && !AGAIN.has(error.code)) throw error;
       wasSent ||= error instanceof Broken;
     }
     await sleep(Math.min(pause, last - now()));
-    if (now() >= last) throw new Unavailable(`${key}: not known to be released: ${problem}`);
+    if (now() >= last) throw unavailable(`${key}: not known to be released`, problem);
   }
 }
 
@@ -418,8 +418,9 @@ export async function tie(shared: Shared, asked: Asked, token: number, depth: nu
   let link: Link | undefined;
   try {
     link = await shared.route.open(await shared.route.locate(asked.key));
-    const words = ['RLOCK.ACQUIRE', asked.key, asked.owner, asked.mode, 'LEASE', asked.lease, 'DEPTH', depth, 'SESSION'];
-    if (Number(await link.send(words, REPLY)) === token) return link;
+    const words: Word[] = ['RLOCK.ACQUIRE', asked.key, asked.owner, asked.mode, 'LEASE', asked.lease, 'DEPTH', depth, 'SESSION'];
+    if (asked.acks) words.push('ACKS', asked.acks);
+    if (Number(await link.send(words, replyTime(words))) === token) return link;
     link.close();
     return 'lost';
   } catch {

@@ -15,6 +15,9 @@ export class LockLost extends LockError {}
 /** No server was reached, or none was able to decide, until the patience was over. */
 export class Unavailable extends LockError {}
 
+/** Too few replicas were connected, until the patience was over. */
+export class NoReplicas extends Unavailable {}
+
 /** The server said no. `code` is the first word of what it said. */
 export class Refused extends LockError {
   constructor(
@@ -39,6 +42,12 @@ export class NoPermission extends Refused {}
 
 /** A connection broke, or gave no reply in time: what was asked may have been done or not. */
 export class Broken extends Error {}
+
+/** Why it was given up, where asking again was of no use. */
+export function unavailable(key: string, cause: unknown): Unavailable {
+  const kind = cause instanceof Refused && cause.code === 'NOREPLICAS' ? NoReplicas : Unavailable;
+  return new kind(`${key}: ${(cause as Error).message}`, { cause });
+}
 
 const KINDS: Record<string, typeof Refused> = {
   DEADLOCK: Deadlock,

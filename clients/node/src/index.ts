@@ -18,7 +18,7 @@ import { LockLost, NotAcquired, NotHeld, Unavailable } from './errors.js';
 import { type Client, inTime, Link, Route } from './links.js';
 import { Turns } from './turns.js';
 
-export { Deadlock, LockError, LockLost, NoAcks, NoPermission, NotAcquired, NotHeld, Refused, TooMany, Unavailable } from './errors.js';
+export { Deadlock, LockError, LockLost, NoAcks, NoPermission, NoReplicas, NotAcquired, NotHeld, Refused, TooMany, Unavailable } from './errors.js';
 export type { Client } from './links.js';
 
 /** What a lock asks for. Times in milliseconds. */
@@ -29,7 +29,7 @@ export interface LockOptions {
   owner?: string;
   /** With so many waiting already, do not wait. */
   maxQueue?: number;
-  /** So many replicas must have acknowledged the grant. */
+  /** A grant, and each renewal, counts when so many replicas have acknowledged it. */
   acks?: number;
   /** The hold ends with a connection of its own, and so with this process. */
   session?: boolean;

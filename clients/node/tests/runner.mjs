@@ -9,7 +9,8 @@ import * as rlock from 'rlock-client';
 const isIo = process.argv[2] === 'ioredis';
 const NAMES = [
   [rlock.Deadlock, 'Deadlock'], [rlock.TooMany, 'TooMany'], [rlock.NoAcks, 'NoAcks'], [rlock.NoPermission, 'NoPerm'],
-  [rlock.LockLost, 'Lost'], [rlock.NotHeld, 'NotHeld'], [rlock.Unavailable, 'Unavailable'],
+  [rlock.LockLost, 'Lost'], [rlock.NotHeld, 'NotHeld'], [rlock.NoReplicas, 'NoReplicas'],
+  [rlock.Unavailable, 'Unavailable'],
 ];
 const features = ['cancel', 'cancel-many', 'sentinel', 'cluster', 'session', 'acks', 'limit', 'maxqueue'];
 const [clients, locks, holds, lostAt, actors, aborts] = Array.from({ length: 6 }, () => new Map());

@@ -15,7 +15,8 @@ import rlock
 
 NAMES = [
     (rlock.Deadlock, "Deadlock"), (rlock.TooMany, "TooMany"), (rlock.NoAcks, "NoAcks"), (rlock.NoPermission, "NoPerm"),
-    (rlock.LockLost, "Lost"), (rlock.NotHeld, "NotHeld"), (rlock.Unavailable, "Unavailable"),
+    (rlock.LockLost, "Lost"), (rlock.NotHeld, "NotHeld"), (rlock.NoReplicas, "NoReplicas"),
+    (rlock.Unavailable, "Unavailable"),
 ]
 FEATURES = ["cancel", "actors", "sentinel", "cluster", "session", "acks", "limit", "maxqueue"]
 

@@ -124,6 +124,7 @@ fn name(error: &Error) -> &'static str {
         Error::Deadlock(_) => "Deadlock",
         Error::TooMany(_) => "TooMany",
         Error::NoAcks(_) => "NoAcks",
+        Error::NoReplicas(_) => "NoReplicas",
         Error::NoPerm(_) => "NoPerm",
         Error::Lost => "Lost",
         Error::Unavailable(_) => "Unavailable",

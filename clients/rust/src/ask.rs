@@ -79,7 +79,7 @@ impl Ask {
             };
             let left = self.left();
             if left.is_zero() {
-                return Err(Error::Unavailable(trouble));
+                return Err(Error::out_of_patience(trouble));
             }
             tokio::select! {
                 () = sleep(left.min(pause / 2 + jitter(pause))) => {}
@@ -93,10 +93,14 @@ impl Ask {
         if self.ties {
             return self.blocked().await;
         }
-        let way_in = self.options.words(&self.entry.key, self.depth);
-        let first = self.plain(&way_in).await?;
-        if matches!(first, Answer::Token(_)) || self.options.wait == Some(Duration::ZERO) {
-            return Ok(first);
+        let waits = self.options.wait != Some(Duration::ZERO);
+        // A reply that waits for replicas holds up those behind it: on a connection of its own.
+        if !waits || !self.options.has_acks() {
+            let way_in = self.options.words(&self.entry.key, self.depth);
+            let first = self.plain(&way_in).await?;
+            if matches!(first, Answer::Token(_)) || !waits {
+                return Ok(first);
+            }
         }
         match self.inner.slots.clone().try_acquire_owned() {
             Ok(_slot) => self.blocked().await,
@@ -107,8 +111,9 @@ impl Ask {
     /// Not cut short when the caller goes: an answer that nobody reads is a hold that nobody knows of.
     async fn plain(&mut self, words: &Cmd) -> RedisResult<Answer> {
         self.sent = Instant::now();
-        let patience = if self.options.acks.is_some() { PATIENCE * 2 } else { PATIENCE };
-        let reply = answer(self.inner.servers.ask(&self.entry.key, words, patience).await);
+        let (lane, servers) = (self.options.lane(), &self.inner.servers);
+        let patience = if self.options.has_acks() { PATIENCE * 2 } else { PATIENCE };
+        let reply = answer(servers.ask_on(lane, &self.entry.key, words, patience).await);
         self.is_unsure |= reply.as_ref().is_err_and(is_broken);
         reply
     }
@@ -210,8 +215,14 @@ impl Ask {
     async fn has_place(&self) -> RedisResult<bool> {
         let mut words = redis::cmd("RLOCK.PLACE");
         words.arg(&self.entry.key).arg(&self.options.owner);
-        Ok(self.inner.servers.ask(&self.entry.key, &words, Duration::from_secs(1)).await?
-            != Value::Nil)
+        let ask = |words| self.inner.servers.ask(&self.entry.key, words, Duration::from_secs(1));
+        if ask(&words).await? != Value::Nil {
+            return Ok(true);
+        }
+        Ok(is_pending(
+            &ask(redis::cmd("RLOCK.INFO").arg(&self.entry.key)).await?,
+            &self.options.owner,
+        ))
     }
 
     /// Ends when the server that is primary now does not know of the wait at `node`, which has been stopped or cut off,
@@ -328,6 +339,26 @@ impl Ask {
             }
         }
     }
+}
+
+/// Whether that owner was granted what it is told when replicas have acknowledged it.
+fn is_pending(info: &Value, owner: &str) -> bool {
+    let is = |value: Option<&Value>, word: &str| {
+        value.is_some_and(|value| {
+            redis::from_redis_value_ref(value).is_ok_and(|text: String| text == word)
+        })
+    };
+    let Some(Value::Array(holders)) = field(info, "holders") else { return false };
+    holders
+        .iter()
+        .any(|holder| is(field(holder, "owner"), owner) && is(field(holder, "acks"), "pending"))
+}
+
+fn field<'a>(map: &'a Value, name: &str) -> Option<&'a Value> {
+    let fields = map.as_map_iter()?;
+    let mut found = fields
+        .filter(|(key, _)| redis::from_redis_value_ref(key).is_ok_and(|text: String| text == name));
+    found.next().map(|(_, value)| value)
 }
 
 /// Waits until it is; for ever, if nobody is left to say so.

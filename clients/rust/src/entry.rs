@@ -150,7 +150,7 @@ impl Entry {
     ) -> (Option<Hold>, bool) {
         let Ok(mut level) = self.level.try_lock() else { return (None, false) };
         let is_lost = level.held.as_ref().is_some_and(|held| !held.is_held());
-        if options.session || options.acks.is_some() || is_lost {
+        if options.session || options.has_acks() || is_lost {
             return (None, false);
         }
         let (sent, depth) = (Instant::now(), level.depth + 1);
@@ -225,7 +225,7 @@ impl Entry {
         if let Some(acks) = options.acks {
             words.arg("ACKS").arg(acks);
         }
-        inner.servers.ask(&self.key, &words, patience).await.map(drop)
+        inner.servers.ask_on(options.lane(), &self.key, &words, patience).await.map(drop)
     }
 
     /// Renews every third of the lease until it is stopped or the hold is lost.
@@ -388,7 +388,7 @@ impl Entry {
             if !is_passing(&error) {
                 return Err(error.into());
             } else if Instant::now() + pause > *held.deadline.borrow() {
-                return Err(Error::Unavailable(error));
+                return Err(Error::out_of_patience(error));
             }
             sleep(pause).await;
             pause = (pause * 2).min(TIDYING);

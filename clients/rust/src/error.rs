@@ -18,6 +18,8 @@ pub enum Error {
     TooMany(RedisError),
     /// Too few replicas acknowledged the grant in time, and it was taken back.
     NoAcks(RedisError),
+    /// Too few replicas were connected until the patience was over.
+    NoReplicas(RedisError),
     /// This user may not do that.
     NoPerm(RedisError),
     /// No server was reached, or none could decide, until the patience was over.
@@ -33,6 +35,7 @@ impl fmt::Display for Error {
                 f.write_str("somebody else held the lock until the wait was over")
             }
             Error::Lost => f.write_str("the hold ended before it was released"),
+            Error::NoReplicas(error) => write!(f, "too few replicas: {error}"),
             Error::Unavailable(error) => write!(f, "the server is unavailable: {error}"),
             Error::Deadlock(error)
             | Error::TooMany(error)
@@ -50,6 +53,7 @@ impl std::error::Error for Error {
             Error::Deadlock(error)
             | Error::TooMany(error)
             | Error::NoAcks(error)
+            | Error::NoReplicas(error)
             | Error::NoPerm(error)
             | Error::Unavailable(error)
             | Error::Redis(error) => Some(error),
@@ -66,6 +70,16 @@ impl From<RedisError> for Error {
             Some("NOPERM") => Error::NoPerm(error),
             Some("NOTHELD") => Error::Lost,
             _ => Error::Redis(error),
+        }
+    }
+}
+
+impl Error {
+    /// What would pass by itself did not in time.
+    pub(crate) fn out_of_patience(error: RedisError) -> Error {
+        match error.code() {
+            Some("NOREPLICAS") => Error::NoReplicas(error),
+            _ => Error::Unavailable(error),
         }
     }
 }

@@ -38,7 +38,7 @@ pub use error::Error;
 pub use hold::{Hold, Loss};
 
 use entry::Entry;
-use servers::{How, Servers};
+use servers::{How, Lane, Servers};
 
 /// Takes locks.
 #[derive(Clone)]
@@ -174,6 +174,15 @@ impl Options {
         if self.is_read { "READ" } else { "WRITE" }
     }
 
+    /// Replies come only when replicas have acknowledged what they tell.
+    fn has_acks(&self) -> bool {
+        self.acks.is_some_and(|acks| acks > 0)
+    }
+
+    fn lane(&self) -> Lane {
+        if self.has_acks() { Lane::Acked } else { Lane::Prompt }
+    }
+
     /// A request without a way to wait.
     fn words(&self, key: &[u8], depth: u32) -> Cmd {
         let mut words = redis::cmd("RLOCK.ACQUIRE");
@@ -242,7 +251,7 @@ impl Request {
         self
     }
 
-    /// Every grant and renewal is to be acknowledged by so many replicas.
+    /// A grant, and each renewal, counts when so many replicas have acknowledged it.
     pub fn acks(mut self, replicas: u32) -> Request {
         self.options.acks = Some(replicas);
         self

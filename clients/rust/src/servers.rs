@@ -48,12 +48,37 @@ struct Known {
     slots: Vec<(u16, u16, Arc<Node>)>,
 }
 
+/// Which of the connections that all share.
+#[derive(Clone, Copy)]
+pub(crate) enum Lane {
+    /// What is answered at once.
+    Prompt,
+    /// What is answered when replicas have acknowledged it: a reply holds up those behind it.
+    Acked,
+}
+
+/// A connection that all share.
+#[derive(Default)]
+struct Shared {
+    control: Mutex<(u64, Option<MultiplexedConnection>)>,
+    connecting: tokio::sync::Mutex<()>,
+}
+
+impl Shared {
+    fn hang_up(&self, generation: u64) {
+        let mut control = lock(&self.control);
+        if control.0 == generation {
+            control.1 = None;
+        }
+    }
+}
+
 /// One server.
 pub(crate) struct Node {
     pub(crate) name: String,
     info: ConnectionInfo,
-    control: Mutex<(u64, Option<MultiplexedConnection>)>,
-    connecting: tokio::sync::Mutex<()>,
+    prompt: Shared,
+    acked: Shared,
     idle: Mutex<Vec<Line>>,
     /// For threads that ask quickly.
     plain: Mutex<Vec<redis::Connection>>,
@@ -111,8 +136,8 @@ impl Servers {
             Arc::new(Node {
                 name: name.clone(),
                 info: self.template.clone().set_addr(addr),
-                control: Mutex::default(),
-                connecting: tokio::sync::Mutex::default(),
+                prompt: Shared::default(),
+                acked: Shared::default(),
                 idle: Mutex::default(),
                 plain: Mutex::default(),
             })
@@ -240,19 +265,29 @@ impl Servers {
         command: &Cmd,
         patience: Duration,
     ) -> RedisResult<Value> {
+        self.ask_on(Lane::Prompt, key, command, patience).await
+    }
+
+    pub(crate) async fn ask_on(
+        &self,
+        lane: Lane,
+        key: &[u8],
+        command: &Cmd,
+        patience: Duration,
+    ) -> RedisResult<Value> {
         let end = Instant::now() + patience;
         let mut node =
             timeout_at(end, self.locate(key)).await.unwrap_or_else(|_| Err(timed_out()))?;
         let mut asking = false;
         let mut hops = 0;
         loop {
-            let (generation, reply) = node.send(command, asking, end).await;
+            let (generation, reply) = node.send(lane, command, asking, end).await;
             let Err(error) = reply else { return reply };
             match self.redirection(&node, &error) {
                 Some((next, is_ask)) if hops < 4 => (node, asking, hops) = (next, is_ask, hops + 1),
                 _ => {
                     if is_broken(&error) || error.code() == Some("READONLY") {
-                        node.hang_up(generation);
+                        node.lane(lane).hang_up(generation);
                         self.forget();
                     }
                     return Err(error);
@@ -283,6 +318,7 @@ impl Node {
     /// Asks on the connection that all share.
     async fn send(
         self: &Arc<Node>,
+        lane: Lane,
         command: &Cmd,
         asking: bool,
         end: Instant,
@@ -291,7 +327,7 @@ impl Node {
             let ask = async { self.line().await?.ask(command, true).await };
             return (0, timeout_at(end, ask).await.unwrap_or_else(|_| Err(timed_out())));
         }
-        let (generation, connection) = match timeout_at(end, self.shared()).await {
+        let (generation, connection) = match timeout_at(end, self.shared(lane)).await {
             Ok(Ok(shared)) => shared,
             Ok(Err(error)) => return (0, Err(error)),
             Err(_) => return (0, Err(timed_out())),
@@ -301,30 +337,31 @@ impl Node {
         (generation, reply.unwrap_or_else(|_| Err(timed_out())).and_then(Value::extract_error))
     }
 
-    async fn shared(&self) -> RedisResult<(u64, MultiplexedConnection)> {
+    fn lane(&self, lane: Lane) -> &Shared {
+        match lane {
+            Lane::Prompt => &self.prompt,
+            Lane::Acked => &self.acked,
+        }
+    }
+
+    async fn shared(&self, lane: Lane) -> RedisResult<(u64, MultiplexedConnection)> {
+        let shared = self.lane(lane);
         let ready = || {
-            let control = lock(&self.control);
+            let control = lock(&shared.control);
             control.1.clone().map(|connection| (control.0, connection))
         };
         if let Some(ready) = ready() {
             return Ok(ready);
         }
-        let _one = self.connecting.lock().await;
+        let _one = shared.connecting.lock().await;
         if let Some(ready) = ready() {
             return Ok(ready);
         }
         let connection = self.connect(|_| {}).await?;
-        let mut control = lock(&self.control);
+        let mut control = lock(&shared.control);
         control.0 += 1;
         control.1 = Some(connection.clone());
         Ok((control.0, connection))
-    }
-
-    fn hang_up(&self, generation: u64) {
-        let mut control = lock(&self.control);
-        if control.0 == generation {
-            control.1 = None;
-        }
     }
 
     /// A new connection, whose pushed messages and whose end are told.

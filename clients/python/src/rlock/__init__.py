@@ -7,10 +7,11 @@
         store(..., hold.token)
 """
 
-from ._core import Deadlock, LockError, LockLost, NoAcks, NoPermission, NotAcquired, NotHeld, Refused, TooMany, Unavailable
+from ._core import Deadlock, LockError, LockLost, NoAcks, NoPermission, NoReplicas, NotAcquired, NotHeld, Refused, TooMany
+from ._core import Unavailable
 from ._sync import Hold, Lock, Locks, Permit, ReadLock
 
 __all__ = [
-    "Deadlock", "Hold", "Lock", "LockError", "LockLost", "Locks", "NoAcks", "NoPermission", "NotAcquired", "NotHeld",
-    "Permit", "ReadLock", "Refused", "TooMany", "Unavailable",
+    "Deadlock", "Hold", "Lock", "LockError", "LockLost", "Locks", "NoAcks", "NoPermission", "NoReplicas", "NotAcquired",
+    "NotHeld", "Permit", "ReadLock", "Refused", "TooMany", "Unavailable",
 ]

@@ -16,6 +16,8 @@ from . import _core as core
 from ._core import Tenure, now
 from ._io import Link, run
 
+Queue = queue.SimpleQueue[Callable[[], Any]]
+
 
 class Clock:
     """One thread for the deadlines of all holds, and for the connections of sessions; a few others that renew."""
@@ -29,9 +31,21 @@ class Clock:
         hearer.setblocking(False)
         self.selector.register(hearer, selectors.EVENT_READ, None)
         self.hearer = hearer
-        self.work: "queue.SimpleQueue[Callable[[], Any]]" = queue.SimpleQueue()
-        for target in (self._watch, *[self._work] * 4):
-            threading.Thread(target=target, name="rlock-clock", daemon=True).start()
+        # Renewals that replicas are to acknowledge have threads of their own: no other one waits behind them.
+        self.work: dict[bool, Queue] = {}
+        self._start(self._watch)
+        self._do(False)
+
+    def _start(self, target: Callable[..., Any], *args: Any) -> None:
+        threading.Thread(target=target, args=args, name="rlock-clock", daemon=True).start()
+
+    def _do(self, has_acks: bool, *work: Callable[[], Any]) -> None:
+        if has_acks not in self.work:
+            self.work[has_acks] = queue.SimpleQueue()
+            for _ in range(4):
+                self._start(self._work, self.work[has_acks])
+        for one in work:
+            self.work[has_acks].put(one)
 
     def add(self, tenure: Tenure) -> None:
         when = min(tenure.renews_at, tenure.deadline)
@@ -95,7 +109,7 @@ class Clock:
                 if not is_lost:
                     if now() >= tenure.renews_at:
                         tenure.renews_at = now() + tenure.options.lease / 3
-                        self.work.put(functools.partial(self._renew, tenure, core.renew))
+                        self._do(bool(tenure.options.acks), functools.partial(self._renew, tenure, core.renew))
                     when = min(tenure.renews_at, tenure.deadline)
                     heapq.heappush(self.heap, (when, next(self.number), tenure))
             if is_lost:
@@ -108,11 +122,11 @@ class Clock:
         tenure.link = None
         tenure.io.drop(link)
         if tenure.state == "held":
-            self.work.put(functools.partial(self._renew, tenure, core.tie))
+            self._do(bool(tenure.options.acks), functools.partial(self._renew, tenure, core.tie))
 
-    def _work(self) -> None:
+    def _work(self, work: Queue) -> None:
         while True:
-            self.work.get()()
+            work.get()()
 
     def _renew(self, tenure: Tenure, how: Callable[..., core.Steps]) -> None:
         try:

@@ -48,6 +48,10 @@ class Unavailable(LockError, ConnectionError):
     """No server was reached, or none was able to decide, until the patience was over."""
 
 
+class NoReplicas(Unavailable):
+    """Too few replicas were connected, until the patience was over."""
+
+
 class Refused(LockError):
     """The server said no. `code` is the first word of what it said."""
 
@@ -237,6 +241,7 @@ class Attempt:
     def steps(self) -> Steps:
         """(token, sent, link) or None. On an error, or when it is abandoned: nothing is left."""
         pause, hops, problem = 0.01, 0, "nothing was tried"
+        kind: type[Unavailable] = Unavailable
         try:
             while True:
                 left = self.end - now()
@@ -252,9 +257,9 @@ class Attempt:
                     pause = 0.01
                     continue
                 except Broken as broken:
-                    problem = str(broken) or "no reply in time"
+                    problem, kind = str(broken) or "no reply in time", Unavailable
                 except Refused as refused:
-                    problem = str(refused)
+                    problem, kind = str(refused), unavailable(refused)
                     if refused.code == "NOTHELD":
                         raise LockLost(problem) from None
                     if refused.code not in AGAIN:
@@ -264,7 +269,7 @@ class Attempt:
                         continue
                 yield self.io.sleep(max(0.0, min(pause, self.patience - now())))
                 if now() >= self.patience:
-                    raise Unavailable(f"{self.seat.key}: {problem}")
+                    raise kind(f"{self.seat.key}: {problem}")
                 if now() >= self.warns_at:
                     self.warns_at = float("inf")
                     log.warning("%s: still asking for it, though %s", self.seat.key, problem)
@@ -442,6 +447,10 @@ class Attempt:
         return reply is None
 
 
+def unavailable(refused: Refused) -> type[Unavailable]:
+    return NoReplicas if refused.code == "NOREPLICAS" else Unavailable
+
+
 def reply_time(options: Options) -> float:
     """Acknowledgements are waited for before the reply comes."""
     return 3 * REPLY if options.acks else REPLY
@@ -477,12 +486,14 @@ def tie(io: Any, tenure: Tenure) -> Steps:
     """The connection of a session has ended: the hold with it, unless another server has it. True: it is lost."""
     if (yield from renew(io, tenure)) or not tenure.held:
         return True
-    seat = tenure.seat
+    seat, link = tenure.seat, None
     try:
         link = yield io.open(seat.key, None)
         yield io.write(link, tenure.options.words(seat.key, seat.owner, tenure.depth) + ["SESSION"])
-        token = yield io.read(link, REPLY)
+        token = yield io.read(link, reply_time(tenure.options))
     except (Broken, Refused):
+        if link is not None:
+            io.drop(link)
         return False  # it is renewed as a lease until the next try
     tenure.link = link
     return bool(token != tenure.token)
@@ -496,6 +507,7 @@ def release(io: Any, seat: Seat, tenure: Tenure, patience: float) -> Steps:
     if tenure.depth == 1:
         tenure.state = "releasing"  # a renewal that comes second is told NOTHELD, and that is no loss
     last, pause, resent, problem = now() + patience, 0.01, False, ""
+    kind: type[Unavailable] = Unavailable
     while True:
         try:
             yield io.send(seat.key, words, REPLY)
@@ -508,10 +520,10 @@ def release(io: Any, seat: Seat, tenure: Tenure, patience: float) -> Steps:
                 raise LockLost(str(refused)) from None
             if refused.code not in AGAIN:
                 raise
-            problem = str(refused)
+            problem, kind = str(refused), unavailable(refused)
         except Broken as broken:
-            problem, resent = str(broken) or "no reply in time", True
+            problem, kind, resent = str(broken) or "no reply in time", Unavailable, True
         yield io.sleep(max(0.0, min(pause, last - now())))
         if now() >= last:
-            raise Unavailable(f"{seat.key}: not known to be released: {problem}")
+            raise kind(f"{seat.key}: not known to be released: {problem}")
         pause = min(pause * 2, 0.5)

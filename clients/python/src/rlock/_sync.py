@@ -178,7 +178,7 @@ class Lock(LockBase):
     - `lease`: seconds that the lock outlives a process that dies; it is renewed every third of it, with `renew=False` not
     - `owner`: who holds; else the thread. An owner that holds may acquire again, and releases as often
     - `maxqueue`: with so many waiting already, do not wait
-    - `acks`: so many replicas must have acknowledged the grant
+    - `acks`: a grant, and each renewal, counts when so many replicas have acknowledged it
     - `session`: the hold ends with a connection of its own, and so with the process
     - `upgrade`: WRITE beside one's own READ
     """

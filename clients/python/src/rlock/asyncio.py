@@ -19,14 +19,14 @@ from . import _core as core
 from ._aio import IO, Link, run
 from ._api import UNSET, HoldBase, LockBase
 from ._core import (
-    Attempt, Broken, Deadlock, LockError, LockLost, NoAcks, NoPermission, NotAcquired, NotHeld, Options, Refused, Seat,
-    Space, Tenure, TooMany, Unavailable, now,
+    Attempt, Broken, Deadlock, LockError, LockLost, NoAcks, NoPermission, NoReplicas, NotAcquired, NotHeld, Options,
+    Refused, Seat, Space, Tenure, TooMany, Unavailable, now,
 )
 from ._links import Route
 
 __all__ = [
-    "Deadlock", "Hold", "Lock", "LockError", "LockLost", "Locks", "NoAcks", "NoPermission", "NotAcquired", "NotHeld",
-    "Permit", "ReadLock", "Refused", "TooMany", "Unavailable",
+    "Deadlock", "Hold", "Lock", "LockError", "LockLost", "Locks", "NoAcks", "NoPermission", "NoReplicas", "NotAcquired",
+    "NotHeld", "Permit", "ReadLock", "Refused", "TooMany", "Unavailable",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -231,7 +231,7 @@ class Lock(LockBase):
     - `lease`: seconds that the lock outlives a process that dies; it is renewed every third of it, with `renew=False` not
     - `owner`: who holds; else the task. An owner that holds may acquire again, and releases as often
     - `maxqueue`: with so many waiting already, do not wait
-    - `acks`: so many replicas must have acknowledged the grant
+    - `acks`: a grant, and each renewal, counts when so many replicas have acknowledged it
     - `session`: the hold ends with a connection of its own, and so with the process
     - `upgrade`: WRITE beside one's own READ
     - `cancel`: `async with` cancels its task when the hold is lost, and makes a LockLost of that

@@ -126,7 +126,7 @@ final class Acquisition {
             boolean silent = failure instanceof LinkException broken && Links.isSilent(broken);
             if (waits ? left() <= 0 : silent || tries == TRIES_WITHOUT_WAITING) {
                 if (failure == null) return null;
-                throw new LockException.Unavailable(key + " was not acquired: " + failure.getMessage(), failure);
+                throw LockException.Unavailable.because(key + " was not acquired: " + failure.getMessage(), failure);
             }
             // At once, but servers that point at each other are not asked without end.
             if (failure instanceof ServerException error && isElsewhere(error) && tries < 5) continue;

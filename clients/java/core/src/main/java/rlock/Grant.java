@@ -14,7 +14,6 @@ import rlock.Driver.ServerException;
  * itself every third of the lease, and says that it may be lost no later than its deadline.
  */
 final class Grant {
-    private static final long ACKS_MILLIS = 3_000;
     private final Locks locks;
     private final Holding holding;
     final Options options;
@@ -193,7 +192,8 @@ final class Grant {
         long nanos = System.nanoTime();
         long wall = System.currentTimeMillis();
         try {
-            locks.links.call(Links.Use.RENEWAL, holding.name.key(), patience(millis),
+            Links.Use use = options.acks() > 0 ? Links.Use.ACKED_RENEWAL : Links.Use.RENEWAL;
+            locks.links.call(use, holding.name.key(), patience(millis),
                     options.renew(holding.name.key(), holding.name.owner(), token, millis));
         } catch (ServerException error) {
             if (!error.code().equals("NOTHELD")) throw LockException.of(error);
@@ -210,10 +210,9 @@ final class Grant {
         }
     }
 
-    // One connection that hangs must not take the whole lease; acknowledgements take their own time.
+    // One connection that hangs must not take the whole lease.
     private long patience(long millis) {
-        if (options.acks() > 0) return locks.links.timeoutMillis + ACKS_MILLIS;
-        return Math.max(50, Math.min(locks.links.timeoutMillis, millis / 3));
+        return Math.max(50, Math.min(options.patience(locks.links.timeoutMillis), millis / 3));
     }
 
     /** The hold is tied to this connection; when it ends, the hold has ended or is tied to a new one. */

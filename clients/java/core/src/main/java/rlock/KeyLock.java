@@ -60,7 +60,7 @@ public final class KeyLock implements Lock {
         return new KeyLock(locks, key, options.withMaxQueue(waiters));
     }
 
-    /** Granted only when so many replicas have confirmed it. */
+    /** A grant, and each renewal, counts when so many replicas have acknowledged it. */
     public KeyLock acks(int replicas) {
         return new KeyLock(locks, key, options.withAcks(replicas));
     }

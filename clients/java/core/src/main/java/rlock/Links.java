@@ -1,5 +1,6 @@
 package rlock;
 
+import java.util.Arrays;
 import java.util.Deque;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
@@ -17,7 +18,7 @@ import rlock.Driver.ServerException;
 
 /**
  * The package's own connections. Commands, releases, renewals and waits never stand behind each other: a few connections
- * for each of the first three per server, a bounded set for waits, and one for each session.
+ * for each {@link Use} per server, a bounded set for waits, and one for each session.
  */
 final class Links implements AutoCloseable {
     /** What a connection is used for. */
@@ -25,7 +26,9 @@ final class Links implements AutoCloseable {
         COMMAND,
         /** Never sent twice unnoticed: the second time {@code -NOTHELD} is no news. */
         RELEASE,
-        RENEWAL
+        RENEWAL,
+        /** Replicas are to acknowledge it first: no other renewal waits behind it. */
+        ACKED_RENEWAL
     }
 
     private static final int PER_USE = 8;
@@ -47,10 +50,14 @@ final class Links implements AutoCloseable {
     private static final class Server {
         final Deque<Link> idle = new ConcurrentLinkedDeque<>();
         final AtomicInteger size = new AtomicInteger();
-        final Semaphore[] places = {new Semaphore(PER_USE, true), new Semaphore(PER_USE, true), new Semaphore(PER_USE, true)};
+        final Semaphore[] places = new Semaphore[Use.values().length];
         final AtomicBoolean looking = new AtomicBoolean();
         volatile long looked = System.nanoTime();
         volatile long heard = System.nanoTime();
+
+        Server() {
+            Arrays.setAll(places, use -> new Semaphore(PER_USE, true));
+        }
     }
 
     Links(Driver driver, Topology topology, int waiting, long timeoutMillis, Executor background) {

@@ -46,10 +46,24 @@ public class LockException extends RuntimeException {
     }
 
     /** No primary answered while there was patience: whether the lock was free is not known. Nothing is held. */
-    public static final class Unavailable extends LockException {
+    public static sealed class Unavailable extends LockException permits NoReplicas {
         private static final long serialVersionUID = 1;
 
         Unavailable(String message, Throwable cause) {
+            super(message, cause);
+        }
+
+        static Unavailable because(String message, Throwable cause) {
+            boolean fewReplicas = cause instanceof Driver.ServerException error && error.code().equals("NOREPLICAS");
+            return fewReplicas ? new NoReplicas(message, cause) : new Unavailable(message, cause);
+        }
+    }
+
+    /** {@code -NOREPLICAS}: too few replicas were connected while there was patience. */
+    public static final class NoReplicas extends Unavailable {
+        private static final long serialVersionUID = 1;
+
+        NoReplicas(String message, Throwable cause) {
             super(message, cause);
         }
     }
@@ -60,6 +74,7 @@ public class LockException extends RuntimeException {
             case "DEADLOCK" -> new Deadlock(line, error);
             case "TOOMANY" -> new TooMany(line, error);
             case "NOACKS" -> new NoAcks(line, error);
+            case "NOREPLICAS" -> new NoReplicas(line, error);
             case "NOPERM" -> new NoPermission(line, error);
             default -> new LockException(line, error);
         };

@@ -209,7 +209,7 @@ public final class Locks implements AutoCloseable {
         Link link = links.open(topology.primary(name.key()));
         try {
             String[] words = options.acquire(name.key(), name.owner(), depth, "SESSION");
-            Object reply = link.call(links.timeoutMillis, words);
+            Object reply = link.call(options.patience(links.timeoutMillis), words);
             if (reply instanceof Long same && same == token) return link;
             if (reply != null)
                 link.call(links.timeoutMillis, "RLOCK.RELEASE", name.key(), name.owner(), name.mode().name(),
@@ -272,7 +272,7 @@ public final class Locks implements AutoCloseable {
             }
             if (System.nanoTime() - end > 0) {
                 if (!closed) background(() -> untilItsEnd(name.key(), grant, words));
-                throw new LockException.Unavailable(
+                throw LockException.Unavailable.because(
                         name.key() + " is not known to be released: " + failure.getMessage(), failure);
             }
             refresh();

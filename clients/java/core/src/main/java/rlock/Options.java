@@ -18,9 +18,15 @@ record Options(
         boolean detached) {
 
     static final int UNSET = -1;
+    private static final long ACKS_MILLIS = 3_000;
 
     static Options of(Mode mode, long leaseMillis) {
         return new Options(mode, leaseMillis, true, false, false, UNSET, UNSET, UNSET, null, false);
+    }
+
+    /** How long a reply may take: acknowledgements take their own time. */
+    long patience(long millis) {
+        return acks > 0 ? millis + ACKS_MILLIS : millis;
     }
 
     /** {@code RLOCK.ACQUIRE} with these options, to be at this depth afterwards; {@code wait} is what it says of waiting. */

@@ -111,6 +111,7 @@ public final class Runner {
         if (failed instanceof LockException.TooMany) return "TooMany";
         if (failed instanceof LockException.NoAcks) return "NoAcks";
         if (failed instanceof LockException.NoPermission) return "NoPerm";
+        if (failed instanceof LockException.NoReplicas) return "NoReplicas";
         if (failed instanceof LockException.Unavailable) return "Unavailable";
         if (failed instanceof LockLostException) return "Lost";
         if (failed instanceof IllegalMonitorStateException) return "NotHeld";
