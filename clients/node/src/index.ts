@@ -69,11 +69,17 @@ interface Tenure {
 
 /** One owner at one key in one mode, where an owner was given: one request at a time, in the whole process. */
 interface Seat {
+  name: string;
+  /** Who has a turn, waits for one, or is still undoing what came of it. */
   users: number;
   last: Promise<void>;
+  /** Done when nothing is left of the attempt that failed last. */
+  cleaned: Promise<void>;
   tenure?: Tenure | undefined;
 }
 
+/** How long one that does not wait, in ms, stays for another of the same owner: to release, or to undo what it abandoned. */
+const UNDOING = 500;
 const PROCESS = `${hostname().slice(0, 128)}/${process.pid}/${randomBytes(4).toString('hex')}`;
 let names = 0;
 /** Names of owners, by where a client leads to: equal names at one server are one owner. */
@@ -126,27 +132,22 @@ export class Locks {
     options.signal?.throwIfAborted();
     if (!isGiven) return this.#try(asked, undefined, wait, options.signal);
     const name = JSON.stringify([asked.key, asked.owner, asked.upgrade ? 'WRITE' : asked.mode]);
-    const seat = this.#seats.get(name) ?? { users: 0, last: Promise.resolve() };
+    const seat = this.#seats.get(name) ?? { name, users: 0, last: Promise.resolve(), cleaned: Promise.resolve() };
     this.#seats.set(name, seat);
-    seat.users++;
-    try {
-      const start = now();
-      return await this.#inTurn(seat, Math.max(wait, 250), options.signal, () => {
-        if (seat.tenure && !isSure(seat.tenure)) {
-          this.#lose(seat.tenure);
-          throw new LockLost(`${asked.key} was lost by ${asked.owner}: release it first`);
-        }
-        return this.#try(asked, seat, wait > 0 ? Math.max(1, wait - (now() - start)) : wait, options.signal);
-      });
-    } finally {
-      seat.users--;
-      if (seat.users === 0 && !seat.tenure) this.#seats.delete(name);
-    }
+    const start = now();
+    return this.#inTurn(seat, Math.max(wait, UNDOING), options.signal, () => {
+      if (seat.tenure && !isSure(seat.tenure)) {
+        this.#lose(seat.tenure);
+        throw new LockLost(`${asked.key} was lost by ${asked.owner}: release it first`);
+      }
+      return this.#try(asked, seat, wait > 0 ? Math.max(1, wait - (now() - start)) : wait, options.signal);
+    });
   }
 
   /** Does `work` when those before it at this seat are done, and nothing is left of what they abandoned. */
   async #inTurn<T>(seat: Seat, wait: number, signal: AbortSignal | undefined, work: () => Promise<T>): Promise<T | null> {
     const before = seat.last;
+    seat.users++;
     let done!: () => void;
     const mine = new Promise<void>((resolve) => (done = resolve));
     seat.last = before.then(() => mine);
@@ -158,7 +159,10 @@ export class Locks {
       return isTurn ? await work() : null;
     } finally {
       signal?.removeEventListener('abort', abort);
-      Promise.all(this.#cleaning).finally(done);
+      void seat.cleaned.finally(() => {
+        done();
+        if (--seat.users === 0 && !seat.tenure) this.#seats.delete(seat.name);
+      });
     }
   }
 
@@ -171,6 +175,7 @@ export class Locks {
     } catch (error) {
       const cleaning = attempt.cleaned.finally(() => this.#cleaning.delete(cleaning));
       this.#cleaning.add(cleaning);
+      if (seat) seat.cleaned = cleaning;
       if (held && error instanceof LockLost) this.#lose(held);
       throw error;
     }
