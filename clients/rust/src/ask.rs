@@ -31,6 +31,8 @@ pub(crate) struct Ask {
     pub(crate) sent: Instant,
     /// An answer is missing, so perhaps it was granted.
     pub(crate) is_unsure: bool,
+    /// It was granted, and nobody takes it.
+    pub(crate) is_unwanted: bool,
     /// A ticket may stand.
     pub(crate) is_placed: bool,
     pub(crate) session: Option<Line>,
@@ -66,7 +68,7 @@ impl Ask {
                 outcome = Err(error);
             }
             if *self.gone.borrow() {
-                self.is_unsure |= matches!(outcome, Ok(Answer::Token(_)));
+                self.is_unwanted |= matches!(outcome, Ok(Answer::Token(_)));
                 return Err(Error::NotAcquired);
             }
             let trouble = match outcome {
@@ -324,7 +326,7 @@ impl Ask {
         release.arg("DEPTH").arg(self.depth.saturating_sub(1));
         loop {
             let mut done = self.inner.servers.ask(&self.entry.key, &self.cancel(), PATIENCE).await;
-            if done.is_ok() && self.is_unsure {
+            if done.is_ok() && (self.is_unsure || self.is_unwanted) {
                 done = self.inner.servers.ask(&self.entry.key, &release, PATIENCE).await;
             }
             let is_passing = done.as_ref().is_err_and(is_passing);

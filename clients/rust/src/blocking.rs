@@ -161,14 +161,18 @@ impl Request {
     /// # Errors
     /// [`Error::NotAcquired`] when the wait is over; the others as they say.
     pub fn acquire(self) -> Result<Hold, Error> {
-        let mut request = self.request;
-        let quick = self.runtime.0.as_ref().and_then(|runtime| {
+        let request = self.request;
+        let quick = self.runtime.0.as_ref().map(|runtime| {
             let _within = runtime.enter(); // where renewing will begin
             request.quickly()
         });
+        let (quick, unsure) = quick.unwrap_or_default();
         let hold = match quick {
             Some(hold) => hold,
-            None => self.runtime.run(request.acquire()).unwrap_or(Err(Error::NotAcquired))?,
+            None => {
+                let asked = self.runtime.run(request.patiently(unsure));
+                asked.unwrap_or(Err(Error::NotAcquired))?
+            }
         };
         Ok(Hold { loss: hold.loss(), hold: Some(hold), runtime: self.runtime })
     }

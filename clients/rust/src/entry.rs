@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use redis::{Cmd, RedisResult};
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{OwnedMutexGuard, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::ask::{Ask, TIDYING, is_true, millis};
@@ -29,8 +29,11 @@ pub(crate) struct Entry {
     identity: Identity,
     pub(crate) key: Vec<u8>,
     /// Taken by whoever changes the depth.
-    pub(crate) level: tokio::sync::Mutex<Level>,
+    pub(crate) level: Arc<tokio::sync::Mutex<Level>>,
 }
+
+/// The right to change the depth.
+pub(crate) type Turn = OwnedMutexGuard<Level>;
 
 #[derive(Default)]
 pub(crate) struct Level {
@@ -58,7 +61,7 @@ impl Entry {
         let entry = Arc::new(Entry {
             identity: identity.clone(),
             key: key.to_vec(),
-            level: tokio::sync::Mutex::default(),
+            level: Arc::default(),
         });
         entries.insert(identity, Arc::downgrade(&entry));
         entry
@@ -69,15 +72,21 @@ impl Entry {
         self: Arc<Entry>,
         inner: Arc<Inner>,
         options: Options,
-        is_unsure: bool,
+        unsure: Option<Turn>,
         mut gone: watch::Receiver<bool>,
     ) -> Result<Hold, Error> {
         let end = options.wait.map(|wait| Instant::now() + wait);
-        let entry = self.clone();
-        let mut level = tokio::select! {
-            level = entry.level.lock() => level,
-            () = sleep_until(end.unwrap_or_else(Instant::now)), if end.is_some() => return Err(Error::NotAcquired),
-            () = is_true(&mut gone) => return Err(Error::NotAcquired),
+        // Taken by another who says the same owner, or while an abandoned wait is being undone: that passes.
+        let turn = Instant::now() + options.wait.unwrap_or_default().max(TIDYING);
+        let is_unsure = unsure.is_some();
+        let mut level = match unsure {
+            Some(level) => level,
+            None => tokio::select! {
+                biased; // whoever does not wait is not too late for what is free
+                level = self.level.clone().lock_owned() => level,
+                () = sleep_until(turn), if end.is_some() => return Err(Error::NotAcquired),
+                () = is_true(&mut gone) => return Err(Error::NotAcquired),
+            },
         };
         if level.held.as_ref().is_some_and(|held| !held.is_held()) {
             *level = Level::default(); // what was held is lost; its holds will say so
@@ -99,6 +108,7 @@ impl Entry {
             end,
             sent: Instant::now(),
             is_unsure,
+            is_unwanted: false,
             is_placed: false,
             session: None,
             gone,
@@ -108,7 +118,7 @@ impl Entry {
             && *token != held.token
         {
             held.lose(); // the level below is gone, and this one is not what it was thought to be
-            (ask.is_unsure, ask.depth, outcome) = (true, 1, Err(Error::Lost));
+            (ask.is_unwanted, ask.depth, outcome) = (true, 1, Err(Error::Lost));
         }
         match outcome {
             Ok(token) => {
@@ -122,41 +132,28 @@ impl Entry {
                 if let (Error::Lost, Some(held)) = (&error, &level.held) {
                     held.lose();
                 }
-                drop(level);
-                self.clone().give_up(ask).await;
+                give_up(ask, level).await;
                 Err(error)
             }
         }
     }
 
-    /// Leaves nothing behind, if need be after the caller has gone on. Nobody else begins before that.
-    async fn give_up(self: Arc<Entry>, mut ask: Ask) {
-        ask.is_unsure |= ask.session.is_some();
-        if !ask.is_unsure && !ask.is_placed {
-            return;
-        }
-        let tidying = tokio::spawn(async move {
-            let _level = self.level.lock().await;
-            ask.undo().await;
-        });
-        let _ = tokio::time::timeout(TIDYING, tidying).await;
-    }
-
-    /// Asks once, on the thread that calls. Says also whether the answer is missing.
+    /// Asks once, on the thread that calls. When the answer is missing, the turn is kept: nobody else of this owner asks
+    /// before it is made up for.
     pub(crate) fn quickly(
         self: &Arc<Entry>,
         inner: &Arc<Inner>,
         options: &Options,
-    ) -> (Option<Hold>, bool) {
-        let Ok(mut level) = self.level.try_lock() else { return (None, false) };
+    ) -> (Option<Hold>, Option<Turn>) {
+        let Ok(mut level) = self.level.clone().try_lock_owned() else { return (None, None) };
         let is_lost = level.held.as_ref().is_some_and(|held| !held.is_held());
         if options.session || options.has_acks() || is_lost {
-            return (None, false);
+            return (None, None);
         }
         let (sent, depth) = (Instant::now(), level.depth + 1);
         let words = options.words(&self.key, depth);
         let Some(reply) = inner.servers.ask_quickly(&self.key, &words) else {
-            return (None, false);
+            return (None, None);
         };
         let is_unsure = reply.as_ref().is_err_and(is_broken);
         match reply.and_then(|reply| Ok(redis::from_redis_value::<Option<u64>>(reply)?)) {
@@ -172,10 +169,10 @@ impl Entry {
                         tokio::spawn(nurse(inner.clone()));
                     }
                 }
-                (Some(Hold::new(inner.clone(), self.clone(), held)), false)
+                (Some(Hold::new(inner.clone(), self.clone(), held)), None)
             }
-            Ok(Some(_)) => (None, true),
-            _ => (None, is_unsure),
+            Ok(Some(_)) => (None, Some(level)),
+            _ => (None, is_unsure.then_some(level)),
         }
     }
 
@@ -275,6 +272,7 @@ impl Entry {
             end: Some(Instant::now() + PATIENCE.min(held.options.lease / 3)),
             sent: Instant::now(),
             is_unsure: false,
+            is_unwanted: false,
             is_placed: false,
             session: None,
             ties: true,
@@ -395,6 +393,20 @@ impl Entry {
         }
         if is_lost { Err(Error::Lost) } else { Ok(()) }
     }
+}
+
+/// Leaves nothing behind, if need be after the caller was answered. Nobody else of this owner begins before that:
+/// what is undone by owner and depth would be theirs.
+async fn give_up(mut ask: Ask, level: Turn) {
+    ask.is_unwanted |= ask.session.is_some();
+    if !ask.is_unsure && !ask.is_unwanted && !ask.is_placed {
+        return;
+    }
+    let undoing = tokio::spawn(async move {
+        ask.undo().await;
+        drop(level);
+    });
+    let _ = tokio::time::timeout(TIDYING, undoing).await;
 }
 
 async fn end_of(ended: Option<&mut watch::Receiver<bool>>) {

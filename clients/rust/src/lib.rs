@@ -37,7 +37,7 @@ use tokio::sync::{Semaphore, oneshot, watch};
 pub use error::Error;
 pub use hold::{Hold, Loss};
 
-use entry::Entry;
+use entry::{Entry, Turn};
 use servers::{How, Lane, Servers};
 
 /// Takes locks.
@@ -152,7 +152,7 @@ impl Locker {
             session: false,
             upgrade: false,
         };
-        Request { inner: self.inner.clone(), key: key.as_ref().to_vec(), options, is_unsure: false }
+        Request { inner: self.inner.clone(), key: key.as_ref().to_vec(), options }
     }
 }
 
@@ -208,17 +208,12 @@ pub struct Request {
     inner: Arc<Inner>,
     key: Vec<u8>,
     options: Options,
-    /// It was asked for before, and the answer is missing.
-    is_unsure: bool,
 }
 
 impl Request {
-    /// For a lock that is free: one request, by the thread that calls. Nothing: ask by [`Request::acquire`].
-    pub(crate) fn quickly(&mut self) -> Option<Hold> {
-        let (hold, is_unsure) =
-            Entry::of(&self.inner, &self.key, &self.options).quickly(&self.inner, &self.options);
-        self.is_unsure |= is_unsure;
-        hold
+    /// For a lock that is free: one request, by the thread that calls. Nothing: ask by [`Request::patiently`].
+    pub(crate) fn quickly(&self) -> (Option<Hold>, Option<Turn>) {
+        Entry::of(&self.inner, &self.key, &self.options).quickly(&self.inner, &self.options)
     }
 
     /// The read lock, which is shared.
@@ -281,12 +276,17 @@ impl Request {
     /// # Errors
     /// [`Error::NotAcquired`] when the wait is over; the others as they say.
     pub async fn acquire(self) -> Result<Hold, Error> {
+        self.patiently(None).await
+    }
+
+    /// `unsure`: it was asked for before, and the answer is missing.
+    pub(crate) async fn patiently(self, unsure: Option<Turn>) -> Result<Hold, Error> {
         let entry = Entry::of(&self.inner, &self.key, &self.options);
         let (leave, gone) = watch::channel(false);
         let (tell, told) = oneshot::channel();
         // In a task of its own, which goes to its end whatever becomes of this future.
         tokio::spawn(async move {
-            let outcome = entry.acquire(self.inner, self.options, self.is_unsure, gone).await;
+            let outcome = entry.acquire(self.inner, self.options, unsure, gone).await;
             drop(tell.send(outcome)); // a hold that nobody takes is released when it is dropped
         });
         let _leaving = Leaving(leave);
