@@ -11,6 +11,7 @@
 # form). A language is a folder clients/LANGUAGE with a package.sh, which defines what is done in it:
 #   package_tools     skips (below) where a tool is missing; may be left out
 #   package_build     builds the package; the last line that it prints names the file
+#   package_sources   prints what it is built of; clients/LANGUAGE if left out
 #   package_runners   prints a line NAME=COMMAND for each of its conformance runners
 #   package_test      its own tests and foreign suites, on the server at $PORT; prints lines `ok …`, `FAILED …`, `SKIPPED …`
 set -euo pipefail
@@ -57,8 +58,9 @@ module_is_there() {
 in_package() {
     (
         set -e
+        package_sources() { say "clients/$1"; } # unless it says otherwise
         . "clients/$1/package.sh"
-        "$2"
+        "$2" "$1"
     )
 }
 
@@ -98,7 +100,7 @@ build() {
         say "SKIPPED $1 package: ${said##*$'\n'}"
         return 1
     }
-    files=$(find "clients/$1" Cargo.toml -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum)
+    files=$(find $(in_package "$1" package_sources) Cargo.toml -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum)
     if [ "$(sed -n 1p "$stamp" 2>/dev/null)" = "$files" ] && [ -f "$(sed -n 2p "$stamp")" ]; then
         passed=$((passed + 1))
         say "ok $1 package (as it was): $(sed -n 2p "$stamp")"

@@ -7,6 +7,8 @@ package_build() {
     say "$(tools_folder)/rlock"
 }
 
+package_sources() { say clients/cli clients/rust; }
+
 package_runners() { :; }
 
 package_test() {
