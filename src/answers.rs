@@ -1,16 +1,12 @@
 //! Replies to blocked connections.
 
-use std::cell::RefCell;
-
 use rlock_core::{WaiterId, Wake};
 
-use crate::ffi::{self, Ctx};
+use crate::ffi::{self, Ctx, Exclusive};
 use crate::{metrics, state};
 
-thread_local! {
-    /// To be answered in a later loop iteration.
-    static LATE: RefCell<Vec<WaiterId>> = const { RefCell::new(Vec::new()) };
-}
+/// To be answered in a later loop iteration.
+static LATE: Exclusive<Vec<WaiterId>> = Exclusive::empty();
 
 /// Sends blocked connections the replies to their waits.
 pub fn tell(ctx: &Ctx, wakes: Vec<Wake>) {
@@ -33,10 +29,10 @@ pub fn tell(ctx: &Ctx, wakes: Vec<Wake>) {
 /// the command has ended (Redis 7.2 asserts that).
 pub fn tell_later(wake: &Wake) {
     fn tell_late(_: &Ctx) {
-        LATE.take().into_iter().for_each(unblock);
+        LATE.with(std::mem::take).into_iter().for_each(unblock);
     }
     if note(wake) {
-        let is_first = LATE.with_borrow_mut(|late| {
+        let is_first = LATE.with(|late| {
             late.push(wake.waiter);
             late.len() == 1
         });

@@ -9,14 +9,13 @@
 //! who ended its own session by what runs several commands is closed later, and told from the
 //! others by the bytes of its words until then.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use rlock_core::ClientId;
 
-use crate::ffi::{self, Caller, Closing, Ctx};
+use crate::ffi::{self, Caller, Closing, Ctx, Exclusive};
 use crate::state;
 use crate::timers::PORTION;
 
@@ -27,12 +26,10 @@ static IS_COMING: AtomicBool = AtomicBool::new(false);
 /// is closed all the same.
 const REPLY: Duration = Duration::from_millis(20);
 
-thread_local! {
-    /// Since when the reply to their flush is on its way.
-    static REPLYING: RefCell<BTreeMap<ClientId, Instant>> = const { RefCell::new(BTreeMap::new()) };
-    /// On Redis 7.0: those that are closed later.
-    static LATER: RefCell<BTreeSet<ClientId>> = const { RefCell::new(BTreeSet::new()) };
-}
+/// Since when the reply to their flush is on its way.
+static REPLYING: Exclusive<BTreeMap<ClientId, Instant>> = Exclusive::empty();
+/// On Redis 7.0: those that are closed later.
+static LATER: Exclusive<BTreeSet<ClientId>> = Exclusive::empty();
 
 struct Lost;
 
@@ -40,12 +37,10 @@ impl Closing for Lost {
     fn is_closing(caller: Caller) -> bool {
         match caller {
             Caller::Client(id) => state::with(|state| state.manager.is_closing(ClientId::from(id))),
-            Caller::Unknown(bytes) => {
-                LATER.with_borrow(BTreeSet::clone).into_iter().any(|client| {
-                    let line = Ctx::detached().describe_client(client.get());
-                    line.is_some_and(|line| field(&line, "argv-mem") == Some(&bytes.to_string()))
-                })
-            }
+            Caller::Unknown(bytes) => LATER.with(|later| later.clone()).into_iter().any(|client| {
+                let line = Ctx::detached().describe_client(client.get());
+                line.is_some_and(|line| field(&line, "argv-mem") == Some(&bytes.to_string()))
+            }),
         }
     }
 }
@@ -75,7 +70,7 @@ pub fn settle(during: During<'_>) {
         close_at_once(during);
         see_who_flushed();
     }
-    if ffi::knows_callers() || LATER.with_borrow(|later| !later.is_empty()) {
+    if ffi::knows_callers() || LATER.with(|later| !later.is_empty()) {
         ffi::silence::<Lost>();
     }
     if state::with(|state| state.manager.has_to_close()) {
@@ -112,10 +107,10 @@ fn close(ctx: &Ctx) {
     // Some closed by themselves.
     let closing = state::with(|state| {
         let is_closing = |client: &ClientId| state.manager.is_closing(*client);
-        LATER.with_borrow(|all| all.iter().copied().filter(is_closing).collect())
+        LATER.with(|all| all.iter().copied().filter(is_closing).collect())
     });
-    LATER.set(closing);
-    REPLYING.with_borrow_mut(|all| all.retain(|client, _| later.contains(client)));
+    LATER.with(|later| *later = closing);
+    REPLYING.with(|all| all.retain(|client, _| later.contains(client)));
     let is_patient = !later.is_empty() && !state::with(|state| state.manager.has_to_close());
     state::with(|state| state.manager.close_later(later));
     if state::with(|state| state.manager.has_to_close()) {
@@ -138,7 +133,7 @@ fn close_at_once(during: During<'_>) {
     while let Some(client) = state::with(|state| state.manager.next_to_close()) {
         let line = detached.describe_client(client.get()).unwrap_or_default();
         let is_caller = caller == Some(client.get());
-        let is_later = LATER.with_borrow(|later| later.contains(&client));
+        let is_later = LATER.with(|later| later.contains(&client));
         if is_later || runs_more(&line) || is_sweep && empties(&line) {
             later.push(client);
             continue;
@@ -150,7 +145,7 @@ fn close_at_once(during: During<'_>) {
         }
         state::with(|state| state.manager.closed(client));
     }
-    LATER.with_borrow_mut(|all| all.extend(&later));
+    LATER.with(|all| all.extend(&later));
     state::with(|state| state.manager.close_later(later));
 }
 
@@ -165,7 +160,7 @@ fn see_who_flushed() {
     for client in flushed {
         let line = Ctx::detached().describe_client(client.get()).unwrap_or_default();
         if !is_idle(&line) {
-            LATER.with_borrow_mut(|later| later.insert(client));
+            LATER.with(|later| later.insert(client));
         }
     }
 }
@@ -176,7 +171,7 @@ fn is_replying(client: ClientId, line: &str) -> bool {
     if !empties(line) || is_written && !is_blocked(line) {
         return false;
     }
-    REPLYING.with_borrow_mut(|all| {
+    REPLYING.with(|all| {
         if is_blocked(line) {
             all.remove(&client);
             return true;

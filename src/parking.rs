@@ -1,7 +1,6 @@
 //! Blocked connections: the server keeps them blocked for us, asks for their reply, and reports
 //! when they depart.
 
-use std::cell::RefCell;
 use std::rc::Rc;
 
 use rlock_core::grammar::{Access, Arguments};
@@ -12,17 +11,15 @@ use rlock_core::{
     Acquire, ClientId, Input, Lock, Memory, Owner, Parking, Refusal, Renew, Reply, WaiterId, Wake,
 };
 
-use crate::ffi::{self, Ctx, Name, Waiting};
+use crate::ffi::{self, Ctx, Exclusive, Name, Waiting};
 use crate::metrics::{self, Metric};
 use crate::{answers, executor, reply, settings, state, timers};
 
 /// How many milliseconds after ours the server's own timeout fires: a safety net, should ours fail.
 const NET_MS: u64 = 100;
 
-thread_local! {
-    /// Blocked connections for which the search for a cycle is still to be done.
-    static UNSEARCHED: RefCell<Vec<WaiterId>> = const { RefCell::new(Vec::new()) };
-}
+/// Blocked connections for which the search for a cycle is still to be done.
+static UNSEARCHED: Exclusive<Vec<WaiterId>> = Exclusive::empty();
 
 /// Blocks the caller after [`Reply::MustWait`]. Returns the reply to send at once instead, if it
 /// cannot wait.
@@ -193,7 +190,7 @@ fn left(waiter: WaiterId, by: Outcome) {
 /// Refuses this wait in the next loop iteration, if it has closed a cycle.
 fn search_soon(waiter: WaiterId) {
     fn search(ctx: &Ctx) {
-        for waiter in UNSEARCHED.take() {
+        for waiter in UNSEARCHED.with(std::mem::take) {
             let parked = state::with(|state| state.manager.parked(waiter).cloned());
             let Some(parked) = parked.filter(|parked| parked.reply.is_none() && !parked.is_gone)
             else {
@@ -210,7 +207,7 @@ fn search_soon(waiter: WaiterId) {
         }
         timers::settle();
     }
-    UNSEARCHED.with_borrow_mut(|unsearched| unsearched.push(waiter));
+    UNSEARCHED.with(|unsearched| unsearched.push(waiter));
     ffi::after(0, search);
 }
 

@@ -1,7 +1,6 @@
 //! The module's settings (`CONFIG SET`, `redis.conf`, module arguments), and warnings about
 //! settings of the server that endanger locks.
 
-use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 
 use redis_module::RedisValue;
@@ -14,7 +13,7 @@ use rlock_core::manager::Bounds;
 use rlock_core::slow::Slow;
 use rlock_core::text::quoted;
 
-use crate::ffi::{self, Ctx};
+use crate::ffi::{self, Ctx, Exclusive};
 
 /// A number that can be configured as `rlock.<name>`.
 struct Setting {
@@ -236,14 +235,14 @@ pub fn register(ctx: &Ctx) -> Result<(), String> {
 
 /// The configured bounds of what this server keeps.
 pub fn bounds() -> Bounds {
-    let count = |setting: &AtomicI64| usize::try_from(setting.load(Relaxed)).unwrap_or(0);
+    let count = |setting: &AtomicI64| usize::try_from(number(setting)).unwrap_or(usize::MAX);
     Bounds {
         max_depth: max_depth(),
         max_waiters: count(&MAX_WAITERS),
         max_tickets: count(&MAX_TICKETS),
         max_sessions: count(&MAX_SESSIONS),
-        confirm_ms: u64::try_from(ACKS_TIMEOUT_MS.load(Relaxed)).unwrap_or(0),
-        grace_ms: u64::try_from(GRACE_MS.load(Relaxed)).unwrap_or(0),
+        confirm_ms: number(&ACKS_TIMEOUT_MS),
+        grace_ms: number(&GRACE_MS),
         slow: Slow {
             wait_ms: u64::try_from(SLOW_WAIT_MS.load(Relaxed)).ok(),
             hold_ms: u64::try_from(SLOW_HOLD_MS.load(Relaxed)).ok(),
@@ -259,15 +258,18 @@ pub fn detects_deadlocks() -> bool {
 
 /// The configured bounds of arguments.
 pub fn limits() -> Limits {
-    let lease = |setting: &AtomicI64| {
-        u64::try_from(setting.load(Relaxed)).ok().and_then(LeaseMs::new).unwrap_or(LeaseMs::MAX)
-    };
+    let lease = |setting: &AtomicI64| LeaseMs::new(number(setting)).unwrap_or(LeaseMs::MAX);
     Limits {
         default_lease: lease(&DEFAULT_LEASE_MS),
         max_lease: lease(&MAX_LEASE_MS),
         max_depth: max_depth(),
         acks: u8::try_from(ACKS.load(Relaxed)).unwrap_or(0),
     }
+}
+
+/// A setting whose least value is not negative; the server checks that.
+fn number(setting: &AtomicI64) -> u64 {
+    setting.load(Relaxed).cast_unsigned()
 }
 
 fn max_depth() -> u16 {
@@ -297,16 +299,14 @@ pub fn warn_of_unknown_server(ctx: &Ctx) {
     }
 }
 
-thread_local! {
-    /// The warnings found by the previous check of the server's settings.
-    static BEFORE: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
-}
+/// The warnings found by the previous check of the server's settings.
+static BEFORE: Exclusive<Vec<String>> = Exclusive::empty();
 
 /// Logs a warning for each setting of the server that can lose locks: at load, and when one of
 /// them changes.
 pub fn warn_of_server_settings(ctx: &Ctx) {
     let warnings = warnings(ctx);
-    let before = BEFORE.replace(warnings.clone());
+    let before = BEFORE.with(|before| std::mem::replace(before, warnings.clone()));
     for warning in warnings.iter().filter(|warning| !before.contains(warning)) {
         ctx.warn(warning);
     }

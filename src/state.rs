@@ -1,12 +1,11 @@
-//! What this server remembers outside keys. Only the server's main thread uses it.
+//! What this server remembers outside keys.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 
 use rlock_core::manager::Manager;
 use rlock_core::{Now, WaiterId};
 
-use crate::ffi::{self, Blocked};
+use crate::ffi::{self, Blocked, Exclusive};
 
 /// The memory of one server process.
 #[derive(Default)]
@@ -22,13 +21,11 @@ pub struct State {
     pub effect: Vec<u8>,
 }
 
-thread_local! {
-    static STATE: RefCell<State> = RefCell::default();
-}
+static STATE: Exclusive<State> = Exclusive::empty();
 
 /// Accesses the state. `work` must not call the server, which could call back.
 pub fn with<T>(work: impl FnOnce(&mut State) -> T) -> T {
-    STATE.with_borrow_mut(work)
+    STATE.with(work)
 }
 
 /// The server's clock.

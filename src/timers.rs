@@ -1,7 +1,6 @@
 //! When the module acts by itself: a kernel timer for the next deadline, and a timer of the server,
 //! whose context may write.
 
-use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Read};
 use std::sync::OnceLock;
@@ -15,7 +14,7 @@ use rustix::time::{
     timerfd_settime,
 };
 
-use crate::ffi::{self, Ctx};
+use crate::ffi::{self, Ctx, Exclusive};
 use crate::state;
 
 /// How long the module works in one callback; the rest is done in the next loop iteration.
@@ -31,9 +30,7 @@ static IS_COMING: AtomicBool = AtomicBool::new(false);
 /// A later sweep is scheduled, which checks the gate.
 static IS_RETRYING: AtomicBool = AtomicBool::new(false);
 
-thread_local! {
-    static ALARM: RefCell<Option<Alarm>> = const { RefCell::new(None) };
-}
+static ALARM: Exclusive<Option<Alarm>> = Exclusive::empty();
 
 /// The kernel's timer, on the clock of the deadlines. The server's own timers sleep in whole
 /// milliseconds from now: with them a grant came 0.8 ms after its deadline, now 0.3 ms.
@@ -74,7 +71,7 @@ impl Alarm {
 /// The kernel has no such timer for us.
 pub fn begin(sweep: fn(&Ctx)) -> Result<(), String> {
     SWEEP.get_or_init(|| sweep);
-    ALARM.with_borrow_mut(|place| {
+    ALARM.with(|place| {
         if place.is_some() {
             return Ok(());
         }
@@ -87,7 +84,7 @@ pub fn begin(sweep: fn(&Ctx)) -> Result<(), String> {
 
 /// The alarm fired. Only a timer of the server has a context that may write.
 fn ring() {
-    let is_due = ALARM.with_borrow_mut(|alarm| {
+    let is_due = ALARM.with(|alarm| {
         let mut times = [0; 8];
         alarm.as_mut().is_some_and(|alarm| {
             let is_due = alarm.timer.read(&mut times).is_ok();
@@ -111,7 +108,7 @@ pub fn set(next: Next) {
         return;
     }
     if let Some(at) = next.at {
-        ALARM.with_borrow_mut(|alarm| alarm.as_mut().map(|alarm| alarm.set(at)));
+        ALARM.with(|alarm| alarm.as_mut().map(|alarm| alarm.set(at)));
     }
     if next.soon {
         soon();

@@ -14,6 +14,7 @@ mod blocked;
 mod clients;
 mod command_info;
 mod context;
+mod exclusive;
 mod filter;
 mod key;
 mod register;
@@ -31,6 +32,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
 pub use blocked::{Blocked, Waiting};
 pub use clients::Upheaval;
 pub use context::Gate;
+pub use exclusive::Exclusive;
 pub use filter::{Caller, Closing, knows_callers, silence, unsilence};
 pub use key::{Content, Key};
 use libc::{c_char, c_int, c_void};
@@ -95,7 +97,8 @@ pub struct Arguments<'a>(&'a [*mut raw::RedisModuleString]);
 impl<'a> Arguments<'a> {
     /// What follows the command's name.
     pub fn words(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        self.0.iter().skip(1).map(|string| bytes_of(*string))
+        let words = self.0.split_first().map_or(&[][..], |(_, words)| words);
+        words.iter().map(|string| bytes_of(*string))
     }
 
     /// The first argument as a key's name.

@@ -1,6 +1,9 @@
-/* Another module, which calls RLOCK.ACQUIRE: `CALLER.ACQUIRE key owner [words …]`, and deletes the key `door` when a
+/* Another module, which calls RLOCK.ACQUIRE: `CALLER.ACQUIRE key owner [words …]`, in a thread of its own by
+ * `CALLER.THREAD key owner [words …]`, and deletes the key `door` when a
  * key `trap` comes into being. Knows nothing of Redis but what the server hands to every module. */
+#include <pthread.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef int (*get_api)(const char *name, void *to);
@@ -9,6 +12,14 @@ static void *(*call)(void *ctx, const char *command, const char *format, ...);
 static int (*reply_with)(void *ctx, void *reply);
 static int (*reply_with_error)(void *ctx, const char *line);
 static void (*free_reply)(void *reply);
+static void *(*block)(void *ctx, void *replied, void *late, void *freed, long long ms);
+static int (*unblock)(void *blocked, void *data);
+static void *(*begin)(void *blocked);
+static void (*end)(void *ctx);
+static void (*lock)(void *ctx);
+static void (*unlock)(void *ctx);
+static void *(*copy)(void *ctx, const void *string);
+static void (*free_string)(void *ctx, void *string);
 static const char *(*string)(const void *string, size_t *len);
 
 /* REDISMODULE_NOTIFY_NEW: a key that was not there. */
@@ -20,6 +31,38 @@ static int acquire(void *ctx, void **argv, int argc) {
         return reply_with_error(ctx, "ERR the server refused the call");
     reply_with(ctx, reply);
     free_reply(reply);
+    return 0;
+}
+
+struct work {
+    void *blocked;
+    int argc;
+    void *argv[16];
+};
+
+static void *in_thread(void *given) {
+    struct work *work = given;
+    void *ctx = begin(work->blocked);
+    lock(ctx);
+    acquire(ctx, work->argv, work->argc);
+    for (int i = 0; i < work->argc; i++)
+        free_string(ctx, work->argv[i]);
+    unlock(ctx);
+    end(ctx);
+    unblock(work->blocked, NULL);
+    free(work);
+    return NULL;
+}
+
+static int thread(void *ctx, void **argv, int argc) {
+    struct work *work = calloc(1, sizeof *work);
+    work->argc = argc < 16 ? argc : 16;
+    for (int i = 0; i < work->argc; i++)
+        work->argv[i] = copy(NULL, argv[i]);
+    work->blocked = block(ctx, NULL, NULL, NULL, 0);
+    pthread_t id;
+    pthread_create(&id, NULL, in_thread, work);
+    pthread_detach(id);
     return 0;
 }
 
@@ -48,7 +91,16 @@ int RedisModule_OnLoad(void *ctx, void **argv, int argc) {
     get("RedisModule_ReplyWithCallReply", &reply_with);
     get("RedisModule_ReplyWithError", &reply_with_error);
     get("RedisModule_FreeCallReply", &free_reply);
+    get("RedisModule_BlockClient", &block);
+    get("RedisModule_UnblockClient", &unblock);
+    get("RedisModule_GetThreadSafeContext", &begin);
+    get("RedisModule_FreeThreadSafeContext", &end);
+    get("RedisModule_ThreadSafeContextLock", &lock);
+    get("RedisModule_ThreadSafeContextUnlock", &unlock);
+    get("RedisModule_CreateStringFromString", &copy);
+    get("RedisModule_FreeString", &free_string);
     introduce(ctx, "caller", 1, 1);
     subscribe(ctx, APPEARED, appeared);
+    create(ctx, "caller.thread", thread, "write", 1, 1, 1);
     return create(ctx, "caller.acquire", acquire, "write", 1, 1, 1);
 }

@@ -24,6 +24,24 @@ fn another_module_that_would_have_to_wait_is_told_so_at_once() {
 }
 
 #[test]
+fn another_modules_thread_meets_the_same_locks() {
+    let Some(server) = with_caller() else { return };
+    let mut client = server.client();
+    let mut bob = {
+        client.granted("RLOCK.ACQUIRE door ann");
+        Waiter::parked(&server, "RLOCK.ACQUIRE door bob BLOCK 0")
+    };
+    client.refused("CALLER.THREAD door cid QUEUE 60000");
+    assert_eq!(client.gauges(), (1, 1, 0));
+    client.ask("RLOCK.RELEASE door ann");
+    let before = bob.granted();
+    // In a thread of its own each time: a later token, and a lock that others wait for.
+    let token = client.granted("CALLER.THREAD other dan LEASE 200");
+    assert!(token > before, "{token} is not above {before}");
+    Waiter::parked(&server, "RLOCK.ACQUIRE other eve BLOCK 0").granted();
+}
+
+#[test]
 fn another_module_gets_no_session() {
     let Some(server) = with_caller() else { return };
     let mut client = server.client();
