@@ -250,11 +250,13 @@ impl Command {
         while let Some(given) = words.next() {
             let found = self.options.iter().enumerate().find(|(_, word)| word.is(given));
             let Some((place, word)) = found else { return Err(self.unknown(given)) };
-            let other = self.options.iter().enumerate().find(|(at, other)| {
-                said & (1_u32 << (at % 32)) != 0 && (*other == word || word.excludes(**other))
-            });
-            if let Some((_, other)) = other {
-                return Err(said_already(*word, *other));
+            if said != 0 {
+                let other = self.options.iter().enumerate().find(|(at, other)| {
+                    said & (1_u32 << (at % 32)) != 0 && (*other == word || word.excludes(**other))
+                });
+                if let Some((_, other)) = other {
+                    return Err(said_already(*word, *other));
+                }
             }
             said |= 1 << (place % 32);
             let value = match word.value() {
@@ -424,11 +426,19 @@ fn said_already(word: Word, other: Word) -> BadWord {
 
 /// Parses digits as the server does: no sign, no space, no leading zero.
 fn integer(given: &[u8]) -> Option<u64> {
-    if given.is_empty() || (given.len() > 1 && given.first() == Some(&b'0')) {
+    /// So many digits always fit, and every number that is asked for has fewer.
+    const DIGITS_MAX: usize = 19;
+    let has_leading_zero = given.len() > 1 && given.first() == Some(&b'0');
+    if given.is_empty() || given.len() > DIGITS_MAX || has_leading_zero {
         return None;
     }
-    given.iter().try_fold(0_u64, |number, byte| {
-        let digit = char::from(*byte).to_digit(10)?;
-        number.checked_mul(10)?.checked_add(digit.into())
-    })
+    let mut number: u64 = 0;
+    for byte in given {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        number = number.wrapping_mul(10).wrapping_add(digit.into());
+    }
+    Some(number)
 }
