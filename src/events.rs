@@ -23,8 +23,8 @@ impl Values for Locks {
     }
 
     fn unlinked(db: c_int, key: &[u8], lock: &Lock) {
-        // The module's own doing was told already.
-        if state::with(|state| state.removing == std::ptr::from_ref(lock).addr()) {
+        // The module's own doing: `executor::remove`.
+        if lock.is_free() {
             return;
         }
         let at = At { db, key, now: state::now() };

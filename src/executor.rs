@@ -1,10 +1,14 @@
 //! The only path of a change: open the key, let the manager decide, save, propagate, publish.
 
+use std::slice;
+
 use libc::c_int;
 use rlock_core::grammar::Access;
 use rlock_core::manager::{At, Life, Ttl, Why};
 use rlock_core::snapshot::{self, Effect, Start};
-use rlock_core::{Change, Effects, Event, Input, Lock, Refusal, Release, Reply, WaiterId, Wake};
+use rlock_core::{
+    Change, Effects, Event, Input, Lock, Plain, Refusal, Release, Reply, WaiterId, Wake,
+};
 
 use crate::ffi::{self, Content, Ctx, Key, Name};
 use crate::{acks, answers, closing, metrics, publish, settings, state, timers};
@@ -27,7 +31,16 @@ pub fn decide<'a>(ctx: &Ctx, name: &Name<'_>, input: Input<'a>) -> Result<Reply,
     if !state::with(|state| state.manager.is_primary()) {
         return Err(Fault::ReadOnly);
     }
-    let effects = carry_out(ctx, ctx.selected_db(), name, input)?;
+    let at = At { db: ctx.selected_db(), key: name.bytes(), now: state::now() };
+    let mut key = open(ctx, name);
+    if let Some((start, plain)) = plainly(at, &mut key, &input) {
+        let Plain { change, event, reply, is_request_enough } = plain;
+        let changes = slice::from_ref(&change);
+        tell(ctx, name, key, (start, changes, is_request_enough), event.as_slice());
+        metrics::count(changes, event.as_slice(), &reply, at.now);
+        return Ok(reply);
+    }
+    let effects = carry_out(ctx, at, name, key, input)?;
     let (next, is_closing) =
         state::with(|state| (state.manager.next_call(), state.manager.has_closing()));
     timers::set(next);
@@ -56,19 +69,46 @@ fn open<'c>(ctx: &'c Ctx, name: &Name<'_>) -> Key<'c> {
     ctx.open(name, Access::Writes)
 }
 
-/// Lets the manager decide for the lock at `name`, and carries out the effects, but does not set
-/// the timers.
+/// Lets the manager decide what the server does by itself to the lock at `name`, and carries out
+/// the effects, but does not set the timers.
 ///
 /// # Errors
 /// The key is not a lock; nothing changed.
-pub fn carry_out<'a>(
+pub fn sweep(ctx: &Ctx, db: c_int, name: &Name<'_>, input: Input<'_>) -> Result<(), Fault> {
+    let at = At { db, key: name.bytes(), now: state::now() };
+    carry_out(ctx, at, name, open(ctx, name), input).map(drop)
+}
+
+/// Does what a plain request asks for. The timers stay as they are: nothing is remembered of it.
+fn plainly<'a>(at: At<'_>, key: &mut Key<'_>, input: &Input<'a>) -> Option<(Start, Plain<'a>)> {
+    let bounds = settings::bounds();
+    let decide =
+        |lock: &mut Lock| state::with(|state| state.manager.plainly(at, &bounds, lock, input));
+    match key.content() {
+        Content::Other => None,
+        Content::Missing => {
+            let mut lock = Lock::default();
+            let plain = decide(&mut lock)?;
+            let life = Life::of(&lock, None);
+            key.set(lock);
+            set_ttl(key, life.begin());
+            Some((Start::Begins, plain))
+        }
+        Content::Lock(lock) => {
+            let plain = decide(lock)?;
+            remove(key);
+            Some((Start::GoesOn, plain))
+        }
+    }
+}
+
+fn carry_out<'a>(
     ctx: &Ctx,
-    db: c_int,
+    at: At<'_>,
     name: &Name<'_>,
+    mut key: Key<'_>,
     input: Input<'a>,
 ) -> Result<Effects<'a>, Fault> {
-    let mut key = open(ctx, name);
-    let at = At { db, key: name.bytes(), now: state::now() };
     let mut effects = Effects::default();
     let start = match key.content() {
         Content::Other => return Err(Fault::WrongType),
@@ -88,11 +128,12 @@ pub fn carry_out<'a>(
         }
     };
     deny(ctx, at, name, &mut key, &mut effects);
-    tell(ctx, name, key, start, &effects);
+    let said = (start, effects.changes.as_slice(), effects.is_request_enough);
+    tell(ctx, name, key, said, &effects.events);
     for owner in &effects.turns {
         publish::turn(ctx, name, owner.as_bytes());
     }
-    metrics::count(&effects, at.now);
+    metrics::count(&effects.changes, &effects.events, &effects.reply, at.now);
     if effects.awaits_acks {
         acks::watch();
     }
@@ -277,32 +318,38 @@ fn set_ttl(key: &mut Key<'_>, ttl: Ttl) {
     }
 }
 
-/// Deletes the key. The module itself removes this lock, and has published that already; any other
-/// lock removed meanwhile is somebody else's doing.
+/// Deletes the key. A lock that the module itself removes leaves its name free: that was told, or
+/// is.
 fn remove(key: &mut Key<'_>) {
-    let address = key.address();
-    state::with(|state| state.removing = address);
+    if let Content::Lock(lock) = key.content() {
+        *lock = Lock::default();
+    }
     key.delete();
-    state::with(|state| state.removing = 0);
 }
 
 /// Propagates the changes to replicas and the append-only file, then publishes the events. The key
 /// must be closed, because a subscriber may be another module that changes it.
-fn tell(ctx: &Ctx, name: &Name<'_>, key: Key<'_>, start: Start, effects: &Effects<'_>) {
+fn tell(
+    ctx: &Ctx,
+    name: &Name<'_>,
+    key: Key<'_>,
+    (start, changes, is_request_enough): (Start, &[Change<'_>], bool),
+    events: &[Event],
+) {
     drop(key);
-    if effects.changes.is_empty() {
+    if changes.is_empty() {
         return;
     }
-    if effects.is_request_enough {
+    if is_request_enough {
         ctx.replicate_as_it_came();
     } else {
         let mut bytes = state::with(|state| std::mem::take(&mut state.effect));
         bytes.clear();
-        snapshot::save_effect(start, &effects.changes, &mut bytes);
+        snapshot::save_effect(start, changes, &mut bytes);
         ctx.replicate(name, &bytes);
         state::with(|state| state.effect = bytes);
     }
-    announce(ctx, name, &effects.events);
+    announce(ctx, name, events);
 }
 
 fn announce(ctx: &Ctx, name: &Name<'_>, events: &[Event]) {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use rlock_core::{Change, Effects, EpochMs, Event, Now, Refusal, Reply, Wake};
+use rlock_core::{Change, EpochMs, Event, Now, Refusal, Reply, Wake};
 
 use crate::ffi::{self, Ctx};
 use crate::state;
@@ -155,9 +155,9 @@ pub fn count_wake(wake: &Wake) {
     }
 }
 
-/// Counts the effects of a decision of this primary.
-pub fn count(effects: &Effects<'_>, now: Now) {
-    for event in &effects.events {
+/// Counts what a decision of this primary did.
+pub fn count(changes: &[Change<'_>], events: &[Event], reply: &Reply, now: Now) {
+    for event in events {
         match event {
             Event::Acquired | Event::Upgraded => add(Metric::Acquired, 1),
             Event::Released | Event::Downgraded => add(Metric::Released, 1),
@@ -167,18 +167,18 @@ pub fn count(effects: &Effects<'_>, now: Now) {
             Event::Unconfirmed | Event::Evicted | Event::Removed => {}
         }
     }
-    for change in &effects.changes {
+    for change in changes {
         if let Change::Ended { token, .. } = change {
             count_hold(now.us().saturating_sub(token.get()));
         }
     }
-    if let Reply::Refused(Refusal::TooManySessions) = effects.reply {
+    if let Reply::Refused(Refusal::TooManySessions) = reply {
         add(Metric::SessionsRefused, 1);
     }
-    if let Reply::Granted { token: held, .. } = effects.reply {
+    if let Reply::Granted { token: held, .. } = reply {
         let is_new =
-            |change: &Change<'_>| matches!(change, Change::Granted { token, .. } if *token == held);
-        if !effects.changes.iter().any(is_new) {
+            |change: &Change<'_>| matches!(change, Change::Granted { token, .. } if token == held);
+        if !changes.iter().any(is_new) {
             add(Metric::Reentered, 1);
         }
     }

@@ -14,9 +14,6 @@ pub struct State {
     pub manager: Manager,
     /// The server's handles of blocked connections without a reply.
     pub blocked: HashMap<WaiterId, Blocked, foldhash::fast::RandomState>,
-    /// The lock that the module itself removes from its name, by [`crate::ffi::Key::address`]; 0
-    /// for none.
-    pub removing: usize,
     /// Kept from one effect to the next, so that writing one allocates nothing.
     pub effect: Vec<u8>,
 }

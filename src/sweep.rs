@@ -45,7 +45,7 @@ fn carry_out(ctx: &Ctx, task: Task, is_open: bool) -> bool {
             match gate {
                 Gate::Open => {
                     let input = if why == Mark::Changed { Input::Changed } else { Input::Tick };
-                    if executor::carry_out(ctx, id.db, name, input).is_err() {
+                    if executor::sweep(ctx, id.db, name, input).is_err() {
                         state::with(|state| state.manager.dismiss(at, &Refusal::WrongType));
                     }
                 }

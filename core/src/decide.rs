@@ -242,12 +242,12 @@ impl Lock {
         moment: &mut Moment<'_>,
         effects: &mut Effects<'a>,
     ) -> Reply {
-        let Some(token) = moment.tokens.issue(moment.now) else {
+        let Some(begun) = self.begin(owner, mode, lease, moment.now, moment.tokens) else {
             return Reply::Refused(Refusal::NoTokenLeft);
         };
-        let deadline = moment.now.after(lease);
-        self.record(Change::Granted { owner, mode, token, deadline }, effects);
-        Reply::Granted { token, left_ms: deadline.left_at(moment.now) }
+        effects.events.extend(begun.event);
+        effects.changes.push(begun.change);
+        begun.reply
     }
 
     /// Adds a level, or goes to the requested depth; the deadline is only ever extended.

@@ -78,6 +78,7 @@ mod input;
 mod lock;
 pub mod manager;
 mod memory;
+mod plain;
 mod queue;
 mod readers;
 mod refusal;
@@ -100,6 +101,7 @@ pub use input::{
 };
 pub use lock::Lock;
 pub use memory::Memory;
+pub use plain::Plain;
 pub use queue::{Entry, Kind, Queue};
 pub use refusal::{Instead, Refusal};
 pub use sessions::{Session, Sessions};

@@ -178,7 +178,7 @@ impl From<Token> for u64 {
 }
 
 /// Issues tokens: remembers the greatest one that this process issued or saw.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Tokens {
     /// No token up to this one is issued.
     last: u64,

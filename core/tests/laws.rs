@@ -214,6 +214,7 @@ fn a_long_random_history_keeps_the_laws() {
         let input = random_input(&mut rng, &world, &NAMES);
         trail.step(&mut world, input);
     }
+    assert!(world.plain_steps > steps / 20, "only {} plain steps", world.plain_steps);
 }
 
 /// The clock goes forth and back by minutes, processes restart from their data, replicas take over.

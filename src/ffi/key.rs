@@ -74,12 +74,6 @@ impl Key<'_> {
         }
     }
 
-    /// Where the lock at the key is in memory, as nothing else is; 0 where there is none.
-    pub fn address(&self) -> usize {
-        // SAFETY: the key is open, or null, which the server answers with null.
-        unsafe { there(raw::RedisModule_ModuleTypeGetValue)(self.key).addr() }
-    }
-
     /// Deletes the key.
     pub fn delete(&mut self) {
         // SAFETY: the key is open for writing; a missing one is left alone by the server.

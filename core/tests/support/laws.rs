@@ -1,7 +1,7 @@
 //! What is true of every lock, and of every step from one lock to the next.
 
 use rlock_core::{
-    Change, Effects, End, EpochMs, Event, Input, Lock, Mode, Now, Reply, Token, snapshot,
+    Change, Effects, End, EpochMs, Event, Input, Lock, Mode, Now, Plain, Reply, Token, snapshot,
 };
 
 /// One hold, as anybody can see it from outside.
@@ -31,6 +31,18 @@ pub fn picture(lock: &Lock) -> Vec<Held> {
             depth: hold.depth,
         })
         .collect()
+}
+
+/// A plain request does what the transition does.
+pub fn plain_is_the_same(lock: &Lock, plain: Plain<'_>, after: &Lock, effects: &Effects<'_>) {
+    let Plain { change, event, reply, is_request_enough } = plain;
+    assert_eq!(lock, after, "{change:?} leads elsewhere");
+    assert_eq!(effects.changes.as_slice(), [change]);
+    assert_eq!(effects.events.as_slice(), event.as_slice());
+    assert_eq!((&effects.reply, effects.is_request_enough), (&reply, is_request_enough));
+    let others = (&effects.wakes, &effects.gated, &effects.turns, &effects.lost);
+    assert_eq!(others, (&vec![], &vec![], &vec![], &vec![]));
+    assert!(!effects.awaits_acks);
 }
 
 /// True of every lock, wherever it came from.

@@ -15,7 +15,7 @@ use std::rc::Rc;
 
 use rlock_core::{
     Acquire, Change, Dismissed, Effects, Input, Kind, LeaseMs, Levels, Lock, Memory, Mode, Moment,
-    Now, Parking, Patience, Refusal, Release, Renew, Reply, Token, Tokens, WaiterId,
+    Now, Parking, Patience, Plain, Refusal, Release, Renew, Reply, Token, Tokens, WaiterId,
     slow::{Names, Slow},
     snapshot::{self, Start},
 };
@@ -40,6 +40,8 @@ pub struct World {
     /// Only every so many steps are held to every law; what is cheap is checked always.
     pub check_every: u64,
     steps: u64,
+    /// Those of them that were plain requests.
+    pub plain_steps: u64,
     /// Every token that was issued, in order.
     pub issued: Vec<Token>,
     /// A new token must be greater than this one: the greatest that this process issued, saw, or
@@ -68,6 +70,7 @@ impl World {
             last_waiter: 0,
             check_every: 1,
             steps: 0,
+            plain_steps: 0,
             issued: Vec::new(),
             floor: 0,
             replicated: 0,
@@ -93,6 +96,7 @@ impl World {
             last_waiter: self.last_waiter,
             check_every: self.check_every,
             steps: self.steps,
+            plain_steps: self.plain_steps,
             issued: self.issued.clone(),
             floor: self.floor,
             replicated: self.replicated,
@@ -141,8 +145,13 @@ impl World {
         }
         let before = (self.lock.clone(), laws::picture(&self.lock));
         let (line, was_alone) = (line::Line::of(&self.memory), self.memory.is_empty());
+        let plain = was_alone.then(|| self.plainly(&input)).flatten();
         let effects = self.drive(input);
         let after = laws::picture(&self.lock);
+        if let Some((lock, plain)) = plain {
+            laws::plain_is_the_same(&lock, plain, &self.lock, &effects);
+            self.plain_steps += 1;
+        }
         laws::well_formed(&self.lock);
         laws::readers_agree(&self.lock, &after, self.now);
         laws::transition(&before.1, &after, &effects, self.now, self.floor);
@@ -161,6 +170,16 @@ impl World {
             self.model.learn(&after, self.floor);
         }
         effects
+    }
+
+    /// The lock after a plain request, and what that did.
+    fn plainly<'a>(&self, input: &Input<'a>) -> Option<(Lock, Plain<'a>)> {
+        let mut lock = self.lock.clone();
+        let plain = lock.plainly(input, self.now, &mut self.tokens.clone(), Slow::default());
+        if plain.is_none() {
+            assert_eq!(lock, self.lock, "another request changed the lock");
+        }
+        plain.map(|plain| (lock, plain))
     }
 
     fn light_step<'a>(&mut self, input: Input<'a>) -> Effects<'a> {

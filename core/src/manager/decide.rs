@@ -1,0 +1,103 @@
+//! Decisions about one lock, with what the manager remembers of it.
+
+use super::{At, Bounds, Life, LockId, Manager};
+use crate::{Effects, Input, Lock, Moment, Plain, Refusal};
+
+impl Manager {
+    /// Does what a plain request asks for ([`Lock::plainly`]). `None` if it is another one: then
+    /// nothing changed, and [`Manager::decide`] decides.
+    pub fn plainly<'a>(
+        &mut self,
+        at: At<'_>,
+        bounds: &Bounds,
+        lock: &mut Lock,
+        input: &Input<'a>,
+    ) -> Option<Plain<'a>> {
+        if self.locks.get(at.db, at.key).is_some() || self.grace(bounds, at.now).is_some() {
+            return None;
+        }
+        (self.slow, self.slowlog_max) = (bounds.slow, bounds.slowlog_max);
+        lock.plainly(input, at.now, &mut self.tokens, bounds.slow)
+    }
+
+    /// Decides what `input` does to the lock at a key, and does it. Returns how long the key had to
+    /// live before, and has to live now. A connection that lost its session is closed, and not
+    /// granted anything any more.
+    pub fn decide<'a>(
+        &mut self,
+        at: At<'_>,
+        bounds: &Bounds,
+        lock: &mut Lock,
+        input: Input<'a>,
+        effects: &mut Effects<'a>,
+    ) -> (Life, Life) {
+        let before = Life::of(lock, None);
+        if let Some(plain) = self.plainly(at, bounds, lock, &input) {
+            plain.tell(effects);
+            return (before, Life::of(lock, None));
+        }
+        let At { db, key, now } = at;
+        let totals = self.locks.totals();
+        let is_suspect = matches!(input, Input::Changed) || self.is_suspect(db, key);
+        (self.slow, self.slowlog_max) = (bounds.slow, bounds.slowlog_max);
+        if let Input::Deny(waiter) = input {
+            self.slowlog.was_denied(waiter);
+        }
+        let grace = self.grace(bounds, now);
+        let (tokens, locks, names) = (&mut self.tokens, &mut self.locks, &mut self.names);
+        let (lives, over, asked) = locks.change(db, key, |memory| {
+            if is_suspect && !memory.is_empty() {
+                effects.lost.extend(lock.lost_sessions(memory, now));
+                effects.wakes.extend(lock.lost_grants(memory, now));
+            }
+            let beside = totals.sessions.saturating_sub(memory.session_count());
+            let mut moment = Moment {
+                now,
+                tokens,
+                max_depth: bounds.max_depth,
+                tickets_left: bounds.max_tickets.saturating_sub(totals.tickets),
+                sessions_max: bounds.max_sessions.saturating_sub(beside),
+                slow: bounds.slow,
+                names,
+                confirm_ms: bounds.confirm_ms,
+                grace,
+                portion: Moment::PORTION,
+            };
+            let before = Life::of(lock, Some(memory));
+            lock.apply(memory, &mut moment, input, effects);
+            let after = Life::of(lock, Some(memory));
+            let over = memory.take_over(bounds.slow, now);
+            if memory.is_empty() {
+                return (((before, after), over, Vec::new()), None);
+            }
+            (((before, after), over, memory.take_asked()), lock.next_alarm(memory))
+        });
+        self.note(at, over);
+        if !asked.is_empty() {
+            effects.awaits_acks = true;
+            self.acks.ask(LockId { db, key: key.into() }, asked);
+        }
+        if !effects.lost.is_empty() {
+            self.lose(std::mem::take(&mut effects.lost), now);
+        }
+        lives
+    }
+
+    /// Something other than RLOCK may have changed this key, and no sweep has seen it since.
+    fn is_suspect(&self, db: i32, key: &[u8]) -> bool {
+        !self.upheavals.is_empty() || self.locks.is_changed(db, key)
+    }
+
+    /// Nobody can be granted at this key any more: blocked connections get `why`.
+    pub fn dismiss(&mut self, at: At<'_>, why: &Refusal) {
+        let At { db, key, now } = at;
+        let slow = self.slow;
+        let (dismissed, over) = self.locks.change(db, key, |memory| {
+            let dismissed = memory.dismiss(why, slow, now);
+            ((dismissed, memory.take_over(slow, now)), None)
+        });
+        self.note(at, over);
+        self.outbox.extend(dismissed.wakes);
+        self.lose(dismissed.lost, now);
+    }
+}

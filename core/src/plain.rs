@@ -1,0 +1,101 @@
+//! The everyday pair: a free lock is acquired, and its only hold released, while nothing else is
+//! remembered of that lock.
+//!
+//! Most requests are these. They need nothing of what [`Lock::apply`] prepares for the others, and
+//! do the same: tokens come from [`Lock::begin`] and every change is made by [`Lock::replay`], here
+//! and there, and `core/tests/laws.rs` compares the two.
+
+use std::borrow::Cow;
+
+use crate::input::{Acquire, Effects, Input, Release, Reply};
+use crate::slow::Slow;
+use crate::{Change, End, Event, LeaseMs, Lock, Mode, Now, Tokens};
+
+/// What a plain request did.
+#[must_use = "a change that is not carried out is a lost grant"]
+#[derive(Clone, Debug)]
+pub struct Plain<'a> {
+    /// For replicas and the append-only file.
+    pub change: Change<'a>,
+    /// For subscribers.
+    pub event: Option<Event>,
+    /// For the caller.
+    pub reply: Reply,
+    /// As [`Effects::is_request_enough`].
+    pub is_request_enough: bool,
+}
+
+impl<'a> Plain<'a> {
+    /// The same as what a transition did.
+    pub(crate) fn tell(self, effects: &mut Effects<'a>) {
+        effects.changes.push(self.change);
+        effects.events.extend(self.event);
+        effects.reply = self.reply;
+        effects.is_request_enough = self.is_request_enough;
+    }
+}
+
+impl Lock {
+    /// Does what a plain request asks for. `None` if it is another one; then nothing changed.
+    /// Nothing may be remembered of this lock.
+    pub fn plainly<'a>(
+        &mut self,
+        input: &Input<'a>,
+        now: Now,
+        tokens: &mut Tokens,
+        slow: Slow,
+    ) -> Option<Plain<'a>> {
+        match input {
+            Input::Acquire(ask) => self.acquire_plainly(ask, now, tokens),
+            Input::Release(ask) => self.release_plainly(ask, now, slow),
+            _ => None,
+        }
+    }
+
+    fn acquire_plainly<'a>(
+        &mut self,
+        ask: &Acquire<'a>,
+        now: Now,
+        tokens: &mut Tokens,
+    ) -> Option<Plain<'a>> {
+        let is_first_level = ask.depth.is_none_or(|depth| depth == 1);
+        if !self.is_free() || !is_first_level || ask.session.is_some() || ask.acks > 0 {
+            return None;
+        }
+        self.begin(Cow::Borrowed(ask.owner), ask.mode, ask.lease, now, tokens)
+    }
+
+    fn release_plainly<'a>(
+        &mut self,
+        ask: &Release<'_>,
+        now: Now,
+        slow: Slow,
+    ) -> Option<Plain<'a>> {
+        let (hold, left) = self.left_by(ask)?;
+        let is_only = left == 0 && self.hold_count() == 1;
+        let is_slow = slow.hold_ms.is_some_and(|least| hold.token.age_ms(now) >= least);
+        if !is_only || is_slow || hold.deadline.is_over_at(now) {
+            return None;
+        }
+        let change = Change::Ended { token: hold.token, by: End::Released };
+        let event = self.replay(&change);
+        Some(Plain { change, event, reply: Reply::Count(0), is_request_enough: true })
+    }
+
+    /// Begins a new hold; `None` if there is no token left.
+    pub(crate) fn begin<'a>(
+        &mut self,
+        owner: Cow<'a, [u8]>,
+        mode: Mode,
+        lease: LeaseMs,
+        now: Now,
+        tokens: &mut Tokens,
+    ) -> Option<Plain<'a>> {
+        let token = tokens.issue(now)?;
+        let deadline = now.after(lease);
+        let change = Change::Granted { owner, mode, token, deadline };
+        let event = self.replay(&change);
+        let reply = Reply::Granted { token, left_ms: deadline.left_at(now) };
+        Some(Plain { change, event, reply, is_request_enough: false })
+    }
+}
