@@ -185,7 +185,7 @@ pub const ALL: &[Goal] = &[
     flat("server CPU of a READ pair, 1 to 10 000 readers", |book| {
         flatness::spread(book, flatness::READ)
     }),
-    flat("server CPU of entering again, 1 to 10 000 levels", |book| {
+    flat("server CPU of re-entry, 1 to 10 000 levels", |book| {
         flatness::spread(book, flatness::REENTRY)
     }),
     flat("server CPU of RENEW, 1 to 10 000 held locks", |book| {
@@ -205,7 +205,7 @@ pub const ALL: &[Goal] = &[
     },
     Goal {
         work: "the holder's process is killed (SESSION) to the next grant, p99",
-        rival: "one turn of the server's loop",
+        rival: "one loop iteration of the server",
         limit: Limit::AtMost(1000.0, "us"),
         figure: |book| book.value(sessions::SECTION, sessions::KILLED, "p99"),
     },

@@ -35,7 +35,7 @@ const NAMED: u64 = 100;
 
 const OPERATIONS: [Operation; 10] = [
     (
-        "hand-off and queueing again, waiters",
+        "hand-off, and back into the queue, waiters",
         Town::blocked,
         |town, round| {
             let owner = name(round % (town.others + 1));
@@ -46,7 +46,7 @@ const OPERATIONS: [Operation; 10] = [
         [2, 1],
     ),
     (
-        "a ticket asks again in the midst, tickets",
+        "a poll of a ticket in the middle, tickets",
         Town::tickets,
         |town, _| town.acquire(&name(town.others / 2 + 1), Mode::Write, TICKET),
         [0, 0],
@@ -58,7 +58,7 @@ const OPERATIONS: [Operation; 10] = [
         [0, 0],
     ),
     (
-        "one parks and leaves, waiters",
+        "one is blocked and departs, waiters",
         Town::blocked,
         |town, _| {
             let waiter = town.park(b"leaver");
