@@ -63,7 +63,7 @@ pub fn who(at: &Where, key: &str) -> Result<String, Trouble> {
         };
         let limit = if wait.limit > 0 { format!(" of {}", wait.limit) } else { String::new() };
         let still =
-            wait.left.map_or("for ever".to_owned(), |left| format!("for {} more", short(left)));
+            wait.left.map_or("forever".to_owned(), |left| format!("for {} more", short(left)));
         let _ = writeln!(
             page,
             "{} waits to {}{limit} since {}, {still}, {how}",

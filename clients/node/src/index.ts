@@ -21,33 +21,33 @@ import { Turns } from './turns.js';
 export { Deadlock, LockError, LockLost, NoAcks, NoPermission, NoReplicas, NotAcquired, NotHeld, Refused, TooMany, Unavailable } from './errors.js';
 export type { Client } from './links.js';
 
-/** What a lock asks for. Times in milliseconds. */
+/** The options of a lock. Times in milliseconds. */
 export interface LockOptions {
-  /** How long the lock outlives a process that dies; it is renewed every third of it. 30 000. */
+  /** How long the lock outlives a process that died; renewed every third of it. Default: 30 000. */
   lease?: number;
-  /** Who holds. Without it each acquisition is an owner of its own; with it, that owner re-enters. */
+  /** The owner's name. Without it each acquisition is its own owner; with it, that owner re-enters. */
   owner?: string;
-  /** With so many waiting already, do not wait. */
+  /** Do not wait if this many others already wait. */
   maxQueue?: number;
-  /** A grant, and each renewal, counts when so many replicas have acknowledged it. */
+  /** A grant, and each renewal, counts only when this many replicas have acknowledged it. */
   acks?: number;
-  /** The hold ends with a connection of its own, and so with this process. */
+  /** Ties the hold to its own connection, so that it ends with this process. */
   session?: boolean;
-  /** WRITE beside one's own READ (the same `owner`). */
+  /** WRITE on top of one's own READ (the same `owner`). */
   upgrade?: boolean;
 }
 
 export interface AcquireOptions {
-  /** How long to wait; nothing, or Infinity: for ever; 0: do not wait. */
+  /** How long to wait. Default: forever (Infinity); 0 does not wait. */
   wait?: number | undefined;
   /** Abandons the wait: `acquire` rejects with its reason, and nothing is left behind. It does not end the hold. */
   signal?: AbortSignal | undefined;
 }
 
 export interface LocksOptions {
-  /** How many connections of their own those have who wait; further ones wait by ticket, in the same queue. 8. */
+  /** How many connections are for waits; further ones wait by ticket, in the same queue. Default: 8. */
   waiting?: number;
-  /** For how long a request that does not wait is repeated while connections break or a failover is under way. 3000. */
+  /** How long to retry a request that does not wait while connections break or a failover is under way. Default: 3000. */
   patience?: number;
 }
 
@@ -87,7 +87,7 @@ export class Locks {
   readonly #cleaning = new Set<Promise<void>>();
   #isClosed = false;
 
-  /** `client` is connected, or connects by itself; its own connection is not used, only its settings. */
+  /** `client` is connected, or connects by itself. Only its settings are used, not its connection. */
   constructor(client: Client, options: LocksOptions = {}) {
     const route = new Route(client);
     const waiting = options.waiting ?? 8;
@@ -107,12 +107,12 @@ export class Locks {
     return new Lock(this, key, 'READ', options);
   }
 
-  /** One of `limit` permits: at most so many holders at a time. */
+  /** One of `limit` permits: at most `limit` holders at a time. */
   permit(key: string, limit: number, options: LockOptions = {}): Lock {
     return new Lock(this, key, 'READ', options, limit);
   }
 
-  /** Closes the connections of this package. What is held ends with its lease. */
+  /** Closes the connections of this package. Holds end with their leases. */
   async close(): Promise<void> {
     this.#isClosed = true;
     await inTime(Promise.all(this.#cleaning), 1_000).catch(() => {});
@@ -328,7 +328,7 @@ interface Dropped {
 const dropped = new FinalizationRegistry<Dropped>(({ wasSeen, tenure, release }) => {
   if (tenure.state !== 'held') return;
   const { key } = tenure.asked;
-  if (wasSeen) process.emitWarning(`a hold of ${key} is renewed for ever: nobody can release it any more`, 'RlockWarning');
+  if (wasSeen) process.emitWarning(`a hold of ${key} is renewed forever: nobody can release it any more`, 'RlockWarning');
   else release().catch(() => {});
 });
 

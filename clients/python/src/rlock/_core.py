@@ -18,13 +18,13 @@ from typing import Any, Callable, Generator, Optional
 log = logging.getLogger("rlock")
 Steps = Generator[Any, Any, Any]
 
-#: How long a ticket keeps its place in the queue, and how often it is asked for again at the latest.
+#: How long a ticket keeps its place in the queue, and the longest pause between its requests.
 TICKET_MS, TICKET_ASKS = 3000, 1.0
-#: A blocked wait looks so often whether its server is still the one that decides.
+#: How often a blocked wait checks whether its server is still the primary.
 LOOKS = 5.0
-#: So long a reply may take; and so much later than its time that of a wait may come.
+#: How long a reply may take, and how late the reply to a wait may come.
 REPLY, LATE = 2.0, 1.0
-#: The server, or the way to it, cannot decide now: it is asked again while the patience lasts.
+#: Errors that end by themselves, when a server cannot decide for now: retried while the patience lasts.
 AGAIN = {"UNBLOCKED", "READONLY", "LOADING", "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "NOREPLICAS", "MASTERDOWN"}
 
 
@@ -37,23 +37,23 @@ class NotAcquired(LockError, TimeoutError):
 
 
 class NotHeld(LockError):
-    """There is nothing to release here: it was released before, or belongs to another thread, task or process."""
+    """There is nothing to release: it was released before, or belongs to another thread, task or process."""
 
 
 class LockLost(LockError):
-    """The hold was over before it was released: others may have worked at the same time."""
+    """The hold ended before it was released: others may have worked at the same time."""
 
 
 class Unavailable(LockError, ConnectionError):
-    """No server was reached, or none was able to decide, until the patience was over."""
+    """No server was reached, or none could decide, in time."""
 
 
 class NoReplicas(Unavailable):
-    """Too few replicas were connected, until the patience was over."""
+    """Too few replicas were connected for all that time."""
 
 
 class Refused(LockError):
-    """The server said no. `code` is the first word of what it said."""
+    """The server refused. `code` is the first word of its error."""
 
     def __init__(self, code: str, text: str):
         super().__init__(text)
@@ -61,7 +61,7 @@ class Refused(LockError):
 
 
 class Deadlock(Refused):
-    """The wait would never end: release what you hold, then begin again."""
+    """The wait would never end: release what you hold, then start over."""
 
 
 class TooMany(Refused):
@@ -69,7 +69,7 @@ class TooMany(Refused):
 
 
 class NoAcks(Refused):
-    """Too few replicas acknowledged in time; the lock was given back."""
+    """Too few replicas acknowledged in time; the lock was released."""
 
 
 class NoPermission(Refused):
@@ -80,7 +80,7 @@ KINDS: dict[str, type[Refused]] = {"DEADLOCK": Deadlock, "TOOMANY": TooMany, "NO
 
 
 class Broken(Exception):
-    """A connection broke, or gave no reply in time: what was asked may have been done or not."""
+    """A connection broke, or there was no reply in time: the request may have been executed or not."""
 
 
 # A clock that goes on while the machine is suspended, where there is one: leases do so too.
@@ -95,7 +95,7 @@ else:
 
 @dataclass(frozen=True)
 class Options:
-    """What a lock object asks for. Times in seconds."""
+    """The options of a lock object. Times in seconds."""
 
     mode: str = "WRITE"
     lease: float = 30.0
@@ -111,7 +111,7 @@ class Options:
         if not 0.001 <= self.lease <= 7 * 86400:
             raise ValueError(f"lease must be from 0.001 to 604800 seconds, not {self.lease}")
         if self.session and self.lease < 1:
-            raise ValueError("the lease of a session is at least one second")
+            raise ValueError("the lease of a session must be at least one second")
 
     @property
     def kind(self) -> str:
