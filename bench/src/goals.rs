@@ -4,10 +4,10 @@ use crate::book::{Book, short};
 use crate::flatness::{self, column};
 use crate::{contended, hand_off, instructions, lateness, limits, memory, pair, rivals, sessions};
 
-/// One goal.
+/// A goal.
 pub struct Goal {
     pub work: &'static str,
-    /// What it is measured beside, or what limits it.
+    /// What it is compared with, or what limits it.
     pub rival: &'static str,
     limit: Limit,
     figure: fn(&Book) -> Option<f64>,
@@ -15,15 +15,16 @@ pub struct Goal {
 
 #[derive(Clone, Copy)]
 enum Limit {
-    /// So many times the rival's at most.
+    /// At most this many times the rival's.
     TimesAtMost(f64),
-    /// So many times the rival's at least; on Valkey 8.1, whose scripts are cheaper, the second.
+    /// At least this many times the rival's; the second number is for Valkey 8.1, whose scripts are
+    /// cheaper.
     TimesAtLeast(f64, f64),
-    /// So much at most, of this unit.
+    /// At most this much, of this unit.
     AtMost(f64, &'static str),
-    /// So many at least.
+    /// At least this many.
     AtLeast(f64),
-    /// It is shown, and not judged.
+    /// Shown, not judged.
     None,
 }
 
@@ -65,7 +66,7 @@ impl Goal {
     }
 }
 
-/// What RLOCK's pair takes, so many times a rival's.
+/// RLOCK's pair, as a multiple of a rival's.
 fn instructions_beside(book: &Book, rival: &str) -> Option<f64> {
     Some(instructions_of(book, rivals::RLOCK)? / instructions_of(book, rival)?)
 }
