@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::book::{Book, short};
 
-/// Notes what they print, and who was skipped.
+/// Records what they print, and which were skipped.
 pub fn measure(book: &mut Book) {
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../scripts/peers.sh");
     let mut peers = Command::new(script).stdout(Stdio::piped()).spawn().unwrap();
