@@ -243,7 +243,7 @@ export class Locks {
 
   async #release(tenure: Tenure, seat: Seat | undefined): Promise<void> {
     const work = () => this.#released(tenure, seat);
-    // Nobody waits for ever behind one's own request: the wait is bounded by what that request is told.
+    // The owner's previous request ends in bounded time, so this wait does too.
     if ((await (seat ? this.#inTurn(seat, Infinity, undefined, async () => (await work(), true)) : work())) === null) throw new Unavailable(tenure.asked.key);
   }
 
@@ -281,7 +281,7 @@ function isSure(tenure: Tenure): boolean {
   return tenure.state === 'held' && now() < tenure.deadline && Date.now() < tenure.wallDeadline;
 }
 
-/** A lock of one key, which may be shared: by default each acquisition is an owner of its own. */
+/** The lock of one key. It may be shared: by default each acquisition is its own owner. */
 export class Lock {
   readonly #locks: Locks;
   readonly #asked: Omit<Asked, 'owner'>;
@@ -298,13 +298,13 @@ export class Lock {
     this.#asked = { ...others, key, mode, lease, limit };
   }
 
-  /** A hold, or null: not free in time. */
+  /** Resolves to a hold, or null if the lock was not free in time. */
   acquire(options: AcquireOptions = {}): Promise<Hold | null> {
     const owner = this.#owner ?? `${PROCESS}-${++names}`;
     return this.#locks.acquire({ ...this.#asked, owner }, this.#owner !== undefined, options);
   }
 
-  /** Calls `work` while the lock is held, and gives what it gives. Throws NotAcquired when it was not free in time. */
+  /** Calls `work` while the lock is held, and returns its result. Throws NotAcquired if the lock was not free in time. */
   async using<T>(options: AcquireOptions, work: (hold: Hold) => Promise<T> | T): Promise<T> {
     const hold = await this.acquire(options);
     if (!hold) throw new NotAcquired(`${this.#asked.key} was not free within ${options.wait} ms`);
@@ -333,8 +333,8 @@ const dropped = new FinalizationRegistry<Dropped>(({ wasSeen, tenure, release })
 });
 
 /**
- * What one acquisition got: one level of a lock, to be released once. `await using` releases it. Keep it: a hold that
- * nobody has looked at and nobody refers to is released when it is collected.
+ * The result of one acquisition: one level of a lock, to release once, also by `await using`. Keep a reference: a hold
+ * that was never used and that nothing refers to is released when it is garbage-collected.
  */
 export class Hold implements AsyncDisposable {
   readonly #known: Dropped;
@@ -351,7 +351,7 @@ export class Hold implements AsyncDisposable {
     return this.#known.tenure;
   }
 
-  /** The fencing token: greater than that of every hold before. */
+  /** The fencing token: greater than that of every earlier hold. */
   get token(): number {
     return this.#tenure.token;
   }
@@ -364,12 +364,12 @@ export class Hold implements AsyncDisposable {
     return this.#tenure.asked.owner;
   }
 
-  /** Whether the hold is sure: not released, not known to be lost, and before its deadline. */
+  /** Whether the hold is certain: not released, not known to be lost, and before its deadline. */
   get held(): boolean {
     return !this.#isReleased && isSure(this.#tenure);
   }
 
-  /** Milliseconds until the deadline, counted from when the last request was sent; 0 when it is not held. */
+  /** Milliseconds until the deadline, counted from when the last request was sent; 0 if it is not held. */
   get left(): number {
     return this.held ? Math.max(0, Math.floor(this.#tenure.deadline - now())) : 0;
   }
@@ -384,12 +384,12 @@ export class Hold implements AsyncDisposable {
     return tenure.lost.signal;
   }
 
-  /** Throws LockLost unless the hold is sure. For the step that cannot be undone, use the token. */
+  /** Throws LockLost unless the hold is certain. For a step that cannot be undone, use the token. */
   check(): void {
     if (!this.held) throw isLost(this.#tenure);
   }
 
-  /** One level less. Throws LockLost when the hold was over before. */
+  /** Releases one level. Throws LockLost if the hold ended before. */
   async release(): Promise<void> {
     if (this.#isReleased) throw new NotHeld(`${this.key} was released before`);
     this.#isReleased = true;

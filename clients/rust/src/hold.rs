@@ -105,7 +105,7 @@ impl Hold {
     /// [`Error::Lost`] if the hold ended before: others may have worked at the same time. [`Error::Unavailable`] if the
     /// release did not reach the server before the lease expired.
     pub async fn release(mut self) -> Result<(), Error> {
-        // Dropped on its way, this is done once more by the drop of the hold, which changes nothing if it was done.
+        // If this is dropped midway, dropping the hold releases again, which changes nothing if it was done.
         let outcome = self.entry.release(&self.inner, &self.held).await;
         self.is_released = true;
         outcome
@@ -113,7 +113,7 @@ impl Hold {
 }
 
 impl Hold {
-    /// On the thread that calls. Nothing: release by [`Hold::release`].
+    /// On the calling thread. `None`: release by [`Hold::release`].
     pub(crate) fn release_quickly(&mut self) -> Option<Result<(), Error>> {
         let outcome = self.entry.release_quickly(&self.inner, &self.held)?;
         self.is_released = true;

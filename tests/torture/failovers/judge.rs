@@ -55,7 +55,7 @@ pub fn losses(server: &Server, claims: &[Claim]) -> Vec<Loss> {
     losses
 }
 
-/// A stranger asks for the locks of these claims. Returns those where it was refused.
+/// A stranger asks for the locks of these claims. Those where it was refused.
 fn knock(
     link: &mut Waiter,
     claims: &[Claim],
