@@ -27,7 +27,7 @@ matrix-table: ## what the last `make matrix` found on each server, as rows for d
 mutants: ## small wrong changes, one by one: each must turn a named test red
 	@scripts/mutants.sh
 
-model: ## every state of a small town of locks, more than ten million of them (STATES)
+model: ## every state of a few locks and owners, more than ten million of them (STATES)
 	@scripts/model.sh
 
 simulate: ## primaries, replicas, clients and failover in one process, 10^8 steps (STEPS, SEED)
@@ -36,7 +36,7 @@ simulate: ## primaries, replicas, clients and failover in one process, 10^8 step
 differential: ## the simulated server beside a real one, command by command (COMMANDS, SEED, SERVERS)
 	@COMMANDS="$(COMMANDS)" SEED="$(SEED)" SERVERS="$(SERVERS)" scripts/differential.sh
 
-fuzz: ## any bytes as words, locks and histories, by cargo-fuzz where it is, else on stable (RUNS, SECONDS)
+fuzz: ## random bytes as commands, locks and histories, by cargo-fuzz or on stable Rust (RUNS, SECONDS)
 	@scripts/fuzz.sh $(or $(RUNS),10000000) $(or $(SECONDS),0)
 
 abuse: ## a million of everything, on a server with the C library's malloc: what is left behind (TIMES)
@@ -58,7 +58,7 @@ moves: ## a slot of a cluster moves 50 times (MOVES) while clients wait for its 
 valgrind: ## the server tests under valgrind: memory errors and leaks
 	@scripts/valgrind.sh
 
-bench: ## beside what would be used instead: docs/benchmarks.md (QUICK=1; SERVERS="default valkey-9.1")
+bench: ## RLOCK beside its alternatives: docs/benchmarks.md (QUICK=1; SERVERS="default valkey-9.1")
 	@scripts/bench.sh
 
 bench-gate: ## allocations and instructions as recorded (RECORD=1), the core's steps beside 10 000 others
@@ -70,7 +70,7 @@ clients: ## the client packages of each language, into .tools/clients
 clients-test: ## their own tests, foreign suites and one conformance script for all (SERVERS="default valkey-9.1")
 	@scripts/clients.sh test
 
-clients-bench: ## what a free acquire and release by each package cost beside the bare commands
+clients-bench: ## what a free acquire and release costs in each package, beside the bare commands
 	@scripts/clients.sh bench
 
 examples: ## each language's example, by its own client, on a private server
@@ -85,7 +85,7 @@ install: ## the module into PREFIX/lib/rlock (PREFIX=/usr, DESTDIR)
 release: ## the module for four platforms, each checked and run by a server of its kind (PLATFORMS)
 	@scripts/release.sh $(PLATFORMS)
 
-packages: ## .deb and .rpm for x86-64 and arm64 in target/dist
+packages: ## .deb and .rpm for x86-64 and arm64, in target/dist
 	@scripts/packages.sh
 
 packages-try: ## the packages in clean Debians with systemd: installed, used, upgraded, removed (root)
@@ -103,11 +103,11 @@ dist: ## an archive for each platform: module, programs, settings, docs, example
 reproducible: ## packages and archives twice, in two folders: the same bytes (PLATFORMS)
 	@scripts/reproducible.sh $(PLATFORMS)
 
-msrv: ## with the oldest Rust that Cargo.toml promises
+msrv: ## build with the oldest Rust that Cargo.toml promises
 	@scripts/msrv.sh
 
 audit: ## licences, sources, bans and known weaknesses of what we depend on
 	@scripts/audit.sh
 
-clean: ## remove what was built and what was fetched, and the data of `make run`
+clean: ## remove everything built and fetched, and the data of `make run`
 	@rm -rf target .tools

@@ -18,15 +18,28 @@ longest() {
     esac
 }
 
+# The corpus is a line of hexadecimal digits for each input; libFuzzer wants a file for each: corpus_of TARGET.
+corpus_of() {
+    local folder=$root/target/fuzz/corpus/$1 number=0 line
+    rm -rf "$folder"
+    mkdir -p "$folder"
+    while IFS= read -r line; do
+        # shellcheck disable=SC2059
+        printf "$(sed 's/../\\x&/g' <<<"$line")" >"$folder/$((number += 1))"
+    done <"$root/core/fuzz/corpus/$1.txt"
+    say "$folder"
+}
+
 with_cargo_fuzz() {
-    local target found
+    local target found corpus
     for target in "${targets[@]}"; do
         found=$root/target/fuzz/found/$target
         mkdir -p "$found"
+        corpus=$(corpus_of "$target")
         say "== cargo-fuzz: $target, $runs executions, at most $seconds seconds (0: any)"
         # The core has no unsafe code: nothing for a sanitizer to find.
         (cd core && cargo +nightly fuzz run --sanitizer none --target-dir "$root/target/fuzz" "$target" \
-            "$found" "fuzz/corpus/$target" -- -runs="$runs" -max_total_time="$seconds" -max_len="$(longest "$target")" \
+            "$found" "$corpus" -- -runs="$runs" -max_total_time="$seconds" -max_len="$(longest "$target")" \
             -artifact_prefix="$root/target/fuzz/" -print_final_stats=1) 2>&1 |
             tee "$root/target/fuzz/$target.log" |
             grep -E --line-buffered '^(error|SUMMARY|stat::|Done|thread|assertion|  left| right)|pulse|DONE|Base64' ||

@@ -18,14 +18,14 @@ static IS_ASKING: AtomicBool = AtomicBool::new(false);
 /// was last asked, until one disconnects.
 static ONLINE: AtomicUsize = AtomicUsize::new(0);
 
-/// So long after the last acknowledgement that somebody waited for the server goes on telling, in
+/// How long the subscription outlives the last acknowledgement that somebody waited for, in
 /// milliseconds.
 const LINGER_MS: u64 = 1000;
 
 /// Checks that the caller can wait until this many replicas have acknowledged its request.
 ///
 /// # Errors
-/// It cannot be blocked, or there are too few replicas.
+/// The caller cannot be blocked, or there are too few replicas.
 pub fn may_confirm(ctx: &Ctx, acks: u8) -> Result<(), Refusal> {
     if acks == 0 {
         return Ok(());
@@ -59,8 +59,8 @@ pub fn greet(ctx: &Ctx) {
     }
 }
 
-/// Has the server tell before each sleep of its loop. To be called when something was decided that
-/// is told when replicas have acknowledged it.
+/// Subscribes to the sleeps of the server's loop. Call this when a decision must wait for
+/// acknowledgements.
 pub fn watch() {
     if !IS_WATCHING.swap(true, Relaxed) {
         ffi::before_sleep(Some(look));
@@ -68,7 +68,7 @@ pub fn watch() {
     }
 }
 
-/// Not from within that callback: the server goes on using what it would free.
+/// Must not run within that callback: the server would go on using what this frees.
 fn rest(_: &Ctx) {
     if state::with(|state| state.manager.awaits_acks()) {
         ffi::after(LINGER_MS, rest);

@@ -5,7 +5,7 @@ use rlock_core::{WaiterId, Wake};
 use crate::ffi::{self, Ctx, Exclusive};
 use crate::{metrics, state};
 
-/// To be answered in a later loop iteration.
+/// Connections to answer in a later loop iteration.
 static LATE: Exclusive<Vec<WaiterId>> = Exclusive::empty();
 
 /// Sends blocked connections the replies to their waits.
@@ -13,8 +13,7 @@ pub fn tell(ctx: &Ctx, wakes: Vec<Wake>) {
     if wakes.is_empty() {
         return;
     }
-    // A script is answered in the midst of it, and what it wrote is not in the append-only file
-    // before it ends: then nobody may have heard of it.
+    // During a script a reply would leave before the script's writes are in the append-only file.
     let is_late = ffi::tells_at_once() && ctx.is_nested();
     for wake in wakes {
         if is_late {
@@ -25,8 +24,8 @@ pub fn tell(ctx: &Ctx, wakes: Vec<Wake>) {
     }
 }
 
-/// Replies to a connection that this command blocked: the server must not be asked to do so before
-/// the command has ended (Redis 7.2 asserts that).
+/// Replies to a connection that this command blocked. This must not happen before the command has
+/// ended (Redis 7.2 asserts that).
 pub fn tell_later(wake: &Wake) {
     fn tell_late(_: &Ctx) {
         LATE.with(std::mem::take).into_iter().for_each(unblock);

@@ -5,9 +5,9 @@
 //! written. Until then a filter keeps them from running any further command.
 //!
 //! Redis 7.0 does not say whose command it is about to run. There a connection that certainly runs
-//! none is closed at once, and one that may be running one is closed by the server after it; only
-//! who ended its own session by what runs several commands is closed later, and told from the
-//! others by the bytes of its words until then.
+//! none is closed at once, and the server closes one that may be running a command after that
+//! command. Only a connection that ended its own session by something that runs several commands is
+//! closed later; until then the filter recognises it by the size of its arguments.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -22,13 +22,13 @@ use crate::timers::PORTION;
 /// Closing is scheduled.
 static IS_COMING: AtomicBool = AtomicBool::new(false);
 
-/// The reply to a flush is waited for so long, once the flush is done: a client that does not read
-/// is closed all the same.
+/// How long to wait after a flush until its reply is written: a client that does not read is closed
+/// all the same.
 const REPLY: Duration = Duration::from_millis(20);
 
-/// Since when the reply to their flush is on its way.
+/// Since when the reply to their flush is under way.
 static REPLYING: Exclusive<BTreeMap<ClientId, Instant>> = Exclusive::empty();
-/// On Redis 7.0: those that are closed later.
+/// On Redis 7.0: connections to close later.
 static LATER: Exclusive<BTreeSet<ClientId>> = Exclusive::empty();
 
 struct Lost;
@@ -45,7 +45,7 @@ impl Closing for Lost {
     }
 }
 
-/// During what a session was lost.
+/// What was running when a session was lost.
 #[derive(Clone, Copy)]
 pub enum During<'c> {
     /// A command of ours.
@@ -60,7 +60,7 @@ pub enum During<'c> {
 /// have that effect.
 pub fn settle(during: During<'_>) {
     if !state::with(|state| state.manager.has_closing()) {
-        // What was flushed was loaded again.
+        // The flushed locks were loaded again.
         if matches!(during, During::Sweep) {
             ffi::unsilence();
         }
@@ -80,7 +80,7 @@ pub fn settle(during: During<'_>) {
 
 fn close_soon() {
     fn turn(_: &Ctx) {
-        // At 0 ms it could still fire in this iteration, if the clock stands.
+        // At 0 ms it could still fire in this iteration if the clock does not advance.
         ffi::after(1, close);
     }
     if !IS_COMING.swap(true, Relaxed) {
@@ -104,7 +104,7 @@ fn close(ctx: &Ctx) {
             break;
         }
     }
-    // Some closed by themselves.
+    // Some have closed on their own.
     let closing = state::with(|state| {
         let is_closing = |client: &ClientId| state.manager.is_closing(*client);
         LATER.with(|all| all.iter().copied().filter(is_closing).collect())
@@ -121,7 +121,7 @@ fn close(ctx: &Ctx) {
     }
 }
 
-/// Redis 7.0: closes who may be closed now.
+/// Redis 7.0: closes the connections that may be closed now.
 fn close_at_once(during: During<'_>) {
     let detached = Ctx::detached();
     let caller = match during {
@@ -149,9 +149,10 @@ fn close_at_once(during: During<'_>) {
     state::with(|state| state.manager.close_later(later));
 }
 
-/// Redis 7.0: whoever flushed its own session may have sent more behind it, before that is known.
+/// Redis 7.0: a connection that flushed its own session may have sent further commands before the
+/// loss is known.
 fn see_who_flushed() {
-    /// More of them are not seen: a word of the server's about each takes microseconds.
+    /// The most connections to check, because asking the server about each takes microseconds.
     const SEEN_MAX: usize = 64;
     let flushed = state::with(|state| {
         let flushed = state.manager.just_flushed();
@@ -165,7 +166,8 @@ fn see_who_flushed() {
     }
 }
 
-/// It flushes in another thread, as Redis 7.4 and later do, or what it is told is not written yet.
+/// Whether its flush still runs in another thread, as on Redis 7.4 and later, or its reply is not
+/// written yet.
 fn is_replying(client: ClientId, line: &str) -> bool {
     let is_written = field(line, "obl") == Some("0") && field(line, "oll") == Some("0");
     if !empties(line) || is_written && !is_blocked(line) {
@@ -180,8 +182,8 @@ fn is_replying(client: ClientId, line: &str) -> bool {
     })
 }
 
-/// It runs no command now: it is blocked, or no word of a command has come from it. In the server's
-/// words of it, `argv-mem` are the bytes of such words.
+/// Whether it runs no command now: it is blocked, or none of its arguments have arrived (`argv-mem`
+/// is their size).
 fn is_idle(line: &str) -> bool {
     field(line, "argv-mem") == Some("0") || is_blocked(line)
 }
@@ -190,13 +192,13 @@ fn is_blocked(line: &str) -> bool {
     field(line, "flags").is_some_and(|flags| flags.contains('b'))
 }
 
-/// Its last command runs others.
+/// Whether its last command runs others.
 fn runs_more(line: &str) -> bool {
     let command = field(line, "cmd").unwrap_or_default();
     ["exec", "eval", "evalsha", "fcall"].contains(&command)
 }
 
-/// Its last command may have taken the session away, and its reply may be on its way.
+/// Whether its last command may have ended the session, with its reply still under way.
 fn empties(line: &str) -> bool {
     let command = field(line, "cmd").unwrap_or_default();
     ["flushall", "flushdb", "swapdb"].contains(&command)

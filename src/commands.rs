@@ -79,7 +79,7 @@ impl Serve for AcquireLock {
     }
 }
 
-/// Whether the caller's connection lost a session, and this is the rest of its last command.
+/// Whether the caller's connection lost a session and is running the rest of its last command.
 fn is_closing(ctx: &Ctx) -> bool {
     state::with(|state| state.manager.has_closing())
         && ctx.client().is_some_and(|client| {
@@ -168,7 +168,7 @@ impl Serve for Holds {
     }
 }
 
-/// Whether this hold is pending: nobody was told of it, and it may be taken back.
+/// Whether this hold is pending: nobody has been told of it, and it may be taken back.
 fn is_pending(call: &Call<'_>, token: Token) -> bool {
     let (db, key) = (call.ctx.selected_db(), call.said.key);
     state::with(|state| state.manager.is_pending(db, key, token))
@@ -211,7 +211,7 @@ impl Serve for Apply {
     const COMMAND: &'static Command = &commands::APPLY;
 
     fn serve(call: &Call<'_>) -> Result<(), String> {
-        // The module's own probe whether the server would let a write through.
+        // The module's own probe of whether the server would accept a write.
         if call.said.payload.is_empty() {
             call.ctx.reply_ok();
             return Ok(());

@@ -23,7 +23,7 @@ impl Values for Locks {
     }
 
     fn unlinked(db: c_int, key: &[u8], lock: &Lock) {
-        // The module's own doing: `executor::remove`.
+        // The module has already published its own removals: `executor::remove`.
         if lock.is_free() {
             return;
         }
@@ -60,9 +60,9 @@ pub fn register(ctx: &Ctx) {
     ctx.watch_databases(on_upheaval);
     ctx.watch_server(|change| match change {
         Change::Role { is_primary } => role_is(is_primary),
-        // Not from here: the server is still executing CONFIG SET.
+        // Later: the server is still executing CONFIG SET.
         Change::Settings => ffi::after(0, settings::warn_of_server_settings),
-        // Not from here: the server is still adding it.
+        // Later: the server is still adding the replica.
         Change::Replica { is_there: true } => ffi::after(0, acks::greet),
         Change::Replica { is_there: false } => acks::one_left(),
         Change::Loading { is_over } => loading_is(is_over),

@@ -141,8 +141,8 @@ fn carry_out<'a>(
     Ok(effects)
 }
 
-/// Takes grants back from waiters that lost the right to them, before anybody is told: the next in
-/// line gets the lock.
+/// Takes grants back from waiters that lost the right to them, before anybody is told. The next
+/// waiter gets the lock.
 fn deny(ctx: &Ctx, at: At<'_>, name: &Name<'_>, key: &mut Key<'_>, effects: &mut Effects<'_>) {
     let mut checked = 0;
     while let Some(wake) = effects.wakes.get(checked) {
@@ -257,9 +257,9 @@ const BY_HAND_MS: u64 = 60_000;
 fn replayed(ctx: &Ctx, name: &Name<'_>, key: Key<'_>, events: &[Event]) {
     drop(key);
     ctx.replicate_as_it_came();
-    // A server tells what happens now: not what it reads from its own file, nor, as a primary, what
-    // is given to it with a slot by another node, which tells its own subscribers until it is all
-    // there.
+    // A server publishes what happens now. It does not publish what it reads from its own file,
+    // nor, as a primary, what another node sends with a slot: that node publishes until the slot
+    // has moved.
     let (is_primary, decides) =
         state::with(|state| (state.manager.is_primary(), state.manager.decides()));
     let was_told = ctx.is_loading() || is_primary && (!decides || ctx.is_from_primary());

@@ -15,7 +15,7 @@ use crate::ffi::{self, Ctx, Exclusive, Name, Waiting};
 use crate::metrics::{self, Metric};
 use crate::{answers, executor, reply, settings, state, timers};
 
-/// How many milliseconds after ours the server's own timeout fires: a safety net, should ours fail.
+/// How many milliseconds after ours the server's own timeout fires, in case ours fails.
 const NET_MS: u64 = 100;
 
 /// Blocked connections for which the search for a cycle is still to be done.
@@ -128,7 +128,8 @@ fn decide(ctx: &Ctx, name: &Name<'_>, input: Input<'_>) -> Option<Reply> {
     None
 }
 
-/// A connection closed. Its sessions, its wait, and a grant that it did not hear of, end with it.
+/// A connection closed. Its sessions, its wait, and a grant whose reply it did not get, end with
+/// it.
 pub fn connection_ended(client: u64) {
     let now = state::now();
     state::with(|state| state.manager.connection_ended(ClientId::from(client), now));
@@ -177,7 +178,7 @@ impl Waiting for Park {
     }
 }
 
-/// The connection can no longer be granted the lock, or hear of its grant.
+/// The connection can no longer be granted the lock, or get the reply to its grant.
 fn left(waiter: WaiterId, by: Outcome) {
     let now = state::now();
     state::with(|state| {

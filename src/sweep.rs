@@ -1,4 +1,4 @@
-//! What the module does by itself, in portions: the manager chooses the next task.
+//! The module's work outside commands, in portions. The manager chooses the next task.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use crate::ffi::{Ctx, Gate, is_cluster};
 use crate::timers::PORTION;
 use crate::{answers, closing, executor, gate, publish, state};
 
-/// Does what is due, the earliest deadline first.
+/// Does what is due, earliest deadline first.
 pub fn sweep(ctx: &Ctx) {
     publish::removed(ctx);
     let now = state::now();
@@ -34,8 +34,8 @@ pub fn sweep(ctx: &Ctx) {
     closing::settle(closing::During::Sweep);
 }
 
-/// True where the gate need not be asked again in this portion: but for a cluster, where each key
-/// has its own, it is one gate.
+/// Whether the gate need not be checked again in this portion: there is one gate for all keys,
+/// except in a cluster, where each key has its own.
 fn carry_out(ctx: &Ctx, task: Task, is_open: bool) -> bool {
     match task {
         Task::Sweep(id, due_at, why) => ctx.with_name(id.db, &id.key, |name| {

@@ -1,4 +1,4 @@
-//! When the module acts by itself: a kernel timer for the next deadline, and a timer of the server,
+//! When the module acts outside commands: a kernel timer for the next deadline, and a server timer,
 //! whose context may write.
 
 use std::fs::File;
@@ -32,8 +32,8 @@ static IS_RETRYING: AtomicBool = AtomicBool::new(false);
 
 static ALARM: Exclusive<Option<Alarm>> = Exclusive::empty();
 
-/// The kernel's timer, on the clock of the deadlines. The server's own timers sleep in whole
-/// milliseconds from now: with them a grant came 0.8 ms after its deadline, now 0.3 ms.
+/// The kernel's timer, on the clock of the deadlines. The server's own timers count whole
+/// milliseconds: with them a grant came 0.8 ms after its deadline, now 0.3 ms.
 struct Alarm {
     timer: File,
     set_to: Option<EpochMs>,
@@ -46,13 +46,13 @@ impl Alarm {
         Ok(Self { timer, set_to: None })
     }
 
-    /// Fires at this moment, or earlier: if it is already set to an earlier moment, that stays, and
-    /// it is re-armed when it fires. A hand-over would otherwise cost two system calls.
+    /// Fires at this moment or earlier: an earlier setting stays, and is re-armed when it fires.
+    /// Otherwise a hand-over would cost two system calls.
     fn set(&mut self, at: EpochMs) {
         if self.set_to.is_some_and(|set_to| set_to <= at) {
             return;
         }
-        // The kernel takes 0 for never; a moment that is past already comes at once.
+        // For the kernel 0 means never; a moment in the past fires at once.
         let ms = at.get().max(1).cast_signed();
         let at_time =
             Timespec { tv_sec: ms / 1000, tv_nsec: (ms % 1000).saturating_mul(1_000_000) };
@@ -64,11 +64,11 @@ impl Alarm {
     }
 }
 
-/// Has the server's loop listen to the alarm. It does already where Redis 8 refused what the module
-/// was loaded with, once the module was there: the server forgets it then, but not the event.
+/// Adds the alarm to the server's loop. If Redis 8 refused the load after this point, the alarm is
+/// still there from the first load: the server forgets the module, but not the event.
 ///
 /// # Errors
-/// The kernel has no such timer for us.
+/// The kernel provides no such timer.
 pub fn begin(sweep: fn(&Ctx)) -> Result<(), String> {
     SWEEP.get_or_init(|| sweep);
     ALARM.with(|place| {
@@ -82,7 +82,7 @@ pub fn begin(sweep: fn(&Ctx)) -> Result<(), String> {
     })
 }
 
-/// The alarm fired. Only a timer of the server has a context that may write.
+/// The alarm fired. Only a server timer has a context that may write.
 fn ring() {
     let is_due = ALARM.with(|alarm| {
         let mut times = [0; 8];
@@ -117,8 +117,7 @@ pub fn set(next: Next) {
     }
 }
 
-/// Schedules a sweep in this loop iteration or the next: nothing may be written where this is
-/// called.
+/// Schedules a sweep in this loop iteration or the next, because the caller may not write.
 fn soon() {
     fn fire(ctx: &Ctx) {
         IS_COMING.store(false, Relaxed);

@@ -1,6 +1,6 @@
-//! A grant that is told when a replica has it, beside the same work without that and with a `WAIT`
-//! behind it in the same write: how many a second, how long each takes, and how often the replica
-//! is asked how far it is.
+//! A grant that a replica confirms, beside the same work without confirmation and with a `WAIT`
+//! after it in the same write: grants per second, how long each takes, and how often the replica is
+//! asked for acknowledgements.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::stage::{may_open, server, us_since};
 use crate::support::{Client, Server, until};
 use crate::{Profile, wire};
 
-/// A column for each number of connections; each has a lock of its own.
+/// A column for each number of connections; each has its own lock.
 pub const GRANTS: &str = "acknowledged: grants and releases per second, one replica";
 pub const P50: &str = "acknowledged: ACQUIRE to its reply, p50 us";
 pub const P99: &str = "acknowledged: ACQUIRE to its reply, p99 us";
@@ -22,11 +22,11 @@ const READY_MS_MAX: u64 = 20_000;
 
 const CONNECTIONS: [usize; 3] = [1, 50, 500];
 
-/// How a grant is made sure of: the row, what is added to the command, and to the write.
+/// How a grant is confirmed: the row, what is added to the command, and to the write.
 const WAYS: [(&str, &str, &str); 3] =
     [("not at all", "", ""), ("a WAIT 1 behind it", "", "WAIT 1 1000"), ("ACKS 1", "ACKS 1", "")];
 
-/// Notes all of it.
+/// Measures all of it.
 pub fn measure(book: &mut Book, profile: Profile) {
     let ms = if profile == Profile::Quick { 1000 } else { 4000 };
     for connections in CONNECTIONS {
@@ -37,7 +37,7 @@ pub fn measure(book: &mut Book, profile: Profile) {
         for (row, word, behind) in WAYS {
             let primary = server(&["repl-diskless-sync", "no"]);
             let replica = Server::replica_of(&primary, &[]);
-            // It counts from its first acknowledgement on.
+            // The replica counts from its first acknowledgement on.
             let mut first = primary.client();
             until(READY_MS_MAX, || first.attempt("RLOCK.ACQUIRE first owner ACKS 1").is_ok());
             let mut room = Room::open(primary.tcp_port(), connections);
@@ -63,18 +63,18 @@ pub fn measure(book: &mut Book, profile: Profile) {
     }
 }
 
-/// How often the replica was asked how far it is: of all REPLCONFs it is sent only those.
+/// How often the replica was asked for acknowledgements: it receives no other REPLCONFs.
 fn asked(replica: &mut Client) -> f64 {
     let calls = replica.info("commandstats", "cmdstat_replconf").unwrap_or_default();
     let calls = calls.strip_prefix("calls=").and_then(|rest| rest.split(',').next());
     calls.map_or(0.0, |calls| calls.parse().unwrap())
 }
 
-/// Each asks for its own lock, and gives it back in the write in which it asks again.
+/// Each acquires its own lock, and releases it in the same write as the next request.
 struct Grants {
-    /// What each says to ask, and to give back.
+    /// The bytes that acquire and release, of each.
     words: Vec<[Vec<u8>; 2]>,
-    /// Replies to one write: of the release, of what is asked, of what is behind it.
+    /// Replies to one write: of the release, of the request, of what follows it.
     replies: usize,
     heard: Vec<usize>,
     said: Vec<Instant>,

@@ -1,4 +1,4 @@
-//! What was measured, as it is kept in `bench/results`.
+//! Measurements, as they are stored in `bench/results`.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::sample::Sample;
 
-/// The median of what was measured, and the least and the most of it.
+/// A median, with the least and the greatest value.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Figure {
     pub section: String,
@@ -23,30 +23,30 @@ pub struct Figure {
 /// One run on one server.
 #[derive(Default, Serialize, Deserialize)]
 pub struct Book {
-    /// Server, machine, date, how long it was measured: what to know before one reads a figure.
+    /// Server, machine, date, duration: what to know before reading a figure.
     pub about: BTreeMap<String, String>,
     pub figures: Vec<Figure>,
     /// What other clients measured, as they printed it.
     pub peers: Vec<serde_json::Value>,
-    /// What is not there, and why.
+    /// What was not measured, and why.
     pub missing: Vec<String>,
 }
 
 impl Book {
-    /// Notes what was measured.
+    /// Records a measurement.
     pub fn put(&mut self, section: &str, row: &str, column: &str, measured: &Sample) {
         let (value, least, most) = (measured.median(), measured.min(), measured.max());
         self.put_figure(section, row, column, value, least, most);
     }
 
-    /// Notes the median, the 99th percentile and the most of what was measured.
+    /// Records the median, the 99th percentile and the greatest value.
     pub fn put_percentiles(&mut self, section: &str, row: &str, measured: &Sample) {
         self.put_value(section, row, "p50", measured.median());
         self.put_value(section, row, "p99", measured.percentile(99));
         self.put_value(section, row, "max", measured.max());
     }
 
-    /// Notes what was counted, or measured once.
+    /// Records what was counted, or measured once.
     pub fn put_value(&mut self, section: &str, row: &str, column: &str, value: f64) {
         self.put_figure(section, row, column, value, value, value);
     }
@@ -70,13 +70,13 @@ impl Book {
         self.figures.push(Figure { section, row, column, value, least, most });
     }
 
-    /// Notes what could not be measured here.
+    /// Records what could not be measured here.
     pub fn miss(&mut self, what: String) {
         println!("  NOT MEASURED: {what}");
         self.missing.push(what);
     }
 
-    /// Measures one thing. If that ends in a panic, this is noted, and the rest goes on.
+    /// Measures one thing. A panic is recorded, and the rest goes on.
     pub fn measure(&mut self, name: &str, work: impl FnOnce(&mut Book)) {
         println!("{name}");
         let begin = Instant::now();
@@ -94,12 +94,12 @@ impl Book {
         self.figures.iter().find(is_it).map(|figure| figure.value)
     }
 
-    /// In this column, how many times the second row's figure the first row's is.
+    /// In this column, the first row's figure divided by the second row's.
     pub fn ratio(&self, section: &str, column: &str, row: &str, beside: &str) -> Option<f64> {
         Some(self.value(section, row, column)? / self.value(section, beside, column)?)
     }
 
-    /// What is known of the run under this name.
+    /// A property of the run.
     pub fn about(&self, name: &str) -> &str {
         self.about.get(name).map_or("", String::as_str)
     }
@@ -133,7 +133,7 @@ fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("results")
 }
 
-/// Three digits that mean something.
+/// Three significant digits.
 pub fn short(value: f64) -> String {
     let size = value.abs();
     if size >= 1e6 {

@@ -1,4 +1,4 @@
-//! A server whose instructions and calls are counted, by callgrind: the same on every machine.
+//! A server under callgrind, which counts instructions and calls: the same on every machine.
 
 use std::collections::HashMap;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use crate::support::{Server, Waiter};
 
-/// Before each call of this function callgrind writes down what happened since the last one.
+/// Before each call of this function callgrind writes the counts since the previous call.
 const MARK: (&str, &str) = ("TIME", "timeCommand");
 
 /// A server under callgrind.
@@ -17,9 +17,9 @@ pub struct Counted {
     marks: usize,
 }
 
-/// What the server did between two marks.
+/// The counts between two marks.
 pub struct Profile {
-    /// In user space, without what the server does once a second by itself.
+    /// In user space, without the server's regular work once a second.
     pub instructions: u64,
     /// By function: how often it was called, and the instructions in it and in what it called.
     calls: HashMap<String, (u64, u64)>,
@@ -33,7 +33,7 @@ impl Counted {
         fs::create_dir_all(&folder).unwrap();
         let output = format!("--callgrind-out-file={}", folder.join("out").display());
         let marks = format!("--dump-before={}", MARK.1);
-        // The server may be a script that becomes it: it is followed into what it becomes.
+        // The server may be a script that executes it, so callgrind follows that.
         let under = ["valgrind", "--tool=callgrind", "--trace-children=yes", &output, &marks]
             .map(str::to_owned);
         let under: Vec<&str> = under.iter().map(String::as_str).collect();
@@ -43,14 +43,14 @@ impl Counted {
         Counted { server, marker, folder, marks: 0 }
     }
 
-    /// What the server does for this.
+    /// The counts for this work.
     pub fn count(&mut self, work: impl FnOnce()) -> Profile {
         self.mark();
         work();
         Profile::parse(&self.mark())
     }
 
-    /// Sets a mark; what happened since the last one.
+    /// Sets a mark; returns the counts since the last one.
     fn mark(&mut self) -> String {
         self.marker.ask(MARK.0);
         self.marks += 1;
@@ -95,19 +95,20 @@ impl Profile {
         Profile { instructions: instructions - regular, calls }
     }
 
-    /// What the module took from the heap: every function of the module API that allocates for the
-    /// module itself.
+    /// The module's allocations: every function of the module API that allocates for the module
+    /// itself.
     pub fn module_allocations(&self) -> u64 {
         let ours = ["Alloc", "TryAlloc", "Calloc", "TryCalloc", "Realloc", "TryRealloc"];
         ours.map(|name| self.api(name).0).iter().sum()
     }
 
-    /// What the whole server took from the heap.
+    /// The allocations of the whole server.
     pub fn allocations(&self) -> u64 {
         ["malloc", "calloc", "realloc"].map(|name| self.calls_of(name)).iter().sum()
     }
 
-    /// Instructions of handing effects to replicas and the append-only file, by the module's call.
+    /// Instructions of propagating effects to replicas and the append-only file, by the module's
+    /// call.
     pub fn replicate_instructions(&self) -> u64 {
         self.api("Replicate").1
     }

@@ -1,5 +1,5 @@
-//! Many clients, one lock, no time to think: how often it changes hands, how long that takes, what
-//! it costs the server, and whether everybody gets a share.
+//! Many clients, one lock, no pause: how often it changes hands, how long that takes, what it costs
+//! the server, and whether everybody gets a share.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ pub const GRANTS: &str = "contended: grants per second, one lock, so many client
 pub const P50: &str = "contended: release to the next grant, p50 us";
 pub const P99: &str = "contended: release to the next grant, p99 us";
 const CPU: &str = "contended: server CPU per grant, us";
-/// In the same time.
+/// Over the same time.
 pub const SHARE: &str = "contended: grants of the best served client beside the worst served";
 pub const DIFFERENCE: &str = "contended: grants of the best served client, more than the worst";
 pub const RLOCK: &str = "RLOCK, deadlock detection off";
@@ -27,7 +27,7 @@ pub const REDISSON: &str = "Redisson's way (all subscribed, scripts)";
 
 const CLIENTS: [usize; 5] = [1, 10, 100, 1000, 10_000];
 
-/// Notes all of it.
+/// Measures all of it.
 pub fn measure(book: &mut Book, profile: Profile) {
     let at_most = |most: usize| CLIENTS.into_iter().filter(move |clients| *clients <= most);
     let is_quick = profile == Profile::Quick;
@@ -45,7 +45,7 @@ pub fn measure(book: &mut Book, profile: Profile) {
     }
 }
 
-/// What a game has seen since `begin`.
+/// What was seen since `begin`.
 #[derive(Default)]
 struct Tally {
     grants: Vec<u64>,
@@ -71,10 +71,10 @@ impl Tally {
 }
 
 trait Contest: Game {
-    /// Everybody says what they begin with.
+    /// Everybody sends the first command.
     fn begin(&mut self, table: &mut Table);
     fn tally(&mut self) -> &mut Tally;
-    /// Everybody is in the game.
+    /// Everybody takes part.
     fn is_gathered(&self) -> bool;
 }
 
@@ -113,7 +113,7 @@ fn one<C: Contest>(
     }
     let (least, most) = (tally.grants.iter().min().unwrap(), tally.grants.iter().max().unwrap());
     book.put_value(DIFFERENCE, row, &column, (most - least) as f64);
-    // Fewer grants than clients say nothing of shares.
+    // With fewer grants than clients, shares mean nothing.
     if grants >= clients as f64 {
         book.put_value(SHARE, row, &column, *most as f64 / (*least).max(1) as f64);
     }
@@ -121,7 +121,7 @@ fn one<C: Contest>(
     println!("  {row}, {clients}: {unserved} got nothing in {seconds:.1} s");
 }
 
-/// RLOCK: one connection each; a holder releases, hears of it, and queues again.
+/// RLOCK: one connection each; a holder releases, gets the reply, and queues again.
 struct Handed {
     tally: Tally,
     holders: HashSet<usize>,
@@ -171,8 +171,8 @@ impl Game for Handed {
     }
 }
 
-/// Redisson's way: a connection for commands and one that listens, each. Who is refused waits for
-/// the message that somebody has released, which all get, and tries again.
+/// Redisson's way: each has a connection for commands and one for messages. A refused client waits
+/// for the message of a release, which all get, and retries.
 struct Raced {
     tally: Tally,
     racers: Vec<Racer>,
@@ -183,7 +183,7 @@ struct Racer {
     acquire: Vec<u8>,
     release: Vec<u8>,
     doing: Doing,
-    /// Messages that came while it was doing something else: a reason to try once more.
+    /// Messages that came while it was doing something else: a reason to retry.
     heard: bool,
 }
 

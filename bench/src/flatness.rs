@@ -1,4 +1,4 @@
-//! What one step costs the server when few wait or hold and when many do: it is to be the same.
+//! What one step costs the server when few wait or hold, and when many do. It should be the same.
 
 use crate::Profile;
 use crate::book::Book;
@@ -9,7 +9,7 @@ use crate::sample::Sample;
 use crate::stage::{CpuClock, may_open, server_for};
 use crate::support::Server;
 
-/// Server CPU in microseconds; a column for each number of those who stand there.
+/// Server CPU in microseconds; a column for each number of waiters or holders.
 pub const SECTION: &str = "waiting: server CPU per step, us, beside how many";
 pub const HAND_OFF: &str = "hand-off to a blocked connection";
 pub const SEARCH: &str = "the same, looking for deadlocks";
@@ -21,25 +21,25 @@ pub const READ_BY_SCRIPTS: &str = "beside it: the pair by Redisson's read script
 pub const REENTRY: &str = "ACQUIRE again + RELEASE, beside levels";
 pub const RENEW: &str = "RENEW, beside held locks";
 
-/// How many stand there: nobody has more connections than the fourth.
+/// How many there are; those with a connection each go up to the fourth number.
 const SIZES: [usize; 5] = [1, 100, 1000, 10_000, 100_000];
 
-/// People who stand in the way of each other, always the same number of them.
+/// A constant number of clients that contend with each other.
 pub trait Crowd: Sized {
     /// Steps in one measurement: all passes together take a second or more of the server's time.
     const STEPS: usize;
-    /// The most that there may be.
+    /// The greatest number.
     const SIZE_MAX: usize;
-    /// Whether each of them has a connection of its own.
+    /// Whether each has its own connection.
     const IS_CONNECTED_EACH: bool = false;
 
-    /// They arrive, and each of them has its turn once: the server's caches have met them all.
+    /// They arrive, and each has one turn, so that all are in the server's caches.
     fn gather(server: &Server, size: usize) -> Self;
-    /// So many steps, after which they stand as before.
+    /// This many steps, after which everything is as before.
     fn go(&mut self, steps: usize);
 }
 
-/// Notes all of it.
+/// Measures all of it.
 pub fn measure(book: &mut Book, profile: Profile) {
     flat::<Line<false>>(book, profile, HAND_OFF);
     flat::<Line<true>>(book, profile, SEARCH);
@@ -53,7 +53,7 @@ pub fn measure(book: &mut Book, profile: Profile) {
     flat::<PExpires>(book, profile, "beside it: PEXPIRE, beside keys");
 }
 
-/// The column for so many.
+/// The column for this number.
 pub fn column(size: usize) -> String {
     match size {
         0..1000 => size.to_string(),
@@ -79,7 +79,7 @@ fn flat<C: Crowd>(book: &mut Book, profile: Profile, row: &str) {
         book.miss(format!("{row}, {too_many:?}: `ulimit -n` is too low"));
     }
     let mut costs = vec![Sample::default(); sizes.len()];
-    // In turn, so that a busy moment of the machine hits all alike.
+    // In turn, so that a busy moment of the machine affects all alike.
     for _ in 0..passes {
         for (size, cost) in sizes.iter().zip(&mut costs) {
             cost.add(step_us::<C>(*size, C::STEPS / part));

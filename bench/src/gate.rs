@@ -11,23 +11,23 @@ use crate::instructions;
 use crate::rivals;
 use crate::support::Version;
 
-/// How far a ratio may be from the recorded one.
+/// How far a ratio may differ from the recorded one.
 const TOLERANCE: f64 = 0.03;
 
-/// What is recorded in `bench/gate.json`.
+/// The contents of `bench/gate.json`.
 #[derive(Serialize, Deserialize)]
 struct Gate {
-    /// The server that the instructions were counted on.
+    /// The server on which the instructions were counted.
     server: String,
     /// Of the module, per command; a pair or a hand-off is two.
     allocations: BTreeMap<String, f64>,
     /// Beside `SET NX PX` + `DEL` in the same run.
     instructions: BTreeMap<String, f64>,
-    /// The pairs, beside that of a module that does nothing else.
+    /// The pairs, beside that of a module that does only this.
     above_the_floor: BTreeMap<String, f64>,
 }
 
-/// Compares; whether all is as recorded. With `is_to_record` it is recorded instead.
+/// Compares, and returns whether all is as recorded. With `is_to_record` it records instead.
 pub fn run(is_to_record: bool) -> bool {
     let now = count();
     if is_to_record {
@@ -64,7 +64,7 @@ pub fn run(is_to_record: bool) -> bool {
     is_passed
 }
 
-/// A name that one of the two lacks has NaN there, which is never right.
+/// A name that one of the two lacks is NaN there, which never matches.
 fn beside<'a>(
     recorded: &'a BTreeMap<String, f64>,
     now: &'a BTreeMap<String, f64>,
@@ -111,7 +111,7 @@ fn count() -> Gate {
     counts.extend(instructions::single_commands(&mut counted));
     let ours = counts
         .iter()
-        // Now and then the server has the module do something else meanwhile: tenths, no less.
+        // Now and then the server makes the module do other work meanwhile: tenths at least.
         .map(|(name, count)| {
             ((*name).to_owned(), (count.module_allocations * 10.0).round() / 10.0)
         });

@@ -4,10 +4,10 @@ use crate::book::{Book, short};
 use crate::flatness::{self, column};
 use crate::{contended, hand_off, instructions, lateness, limits, memory, pair, rivals, sessions};
 
-/// One goal.
+/// A goal.
 pub struct Goal {
     pub work: &'static str,
-    /// What it is measured beside, or what limits it.
+    /// What it is compared with, or what limits it.
     pub rival: &'static str,
     limit: Limit,
     figure: fn(&Book) -> Option<f64>,
@@ -15,15 +15,16 @@ pub struct Goal {
 
 #[derive(Clone, Copy)]
 enum Limit {
-    /// So many times the rival's at most.
+    /// At most this many times the rival's.
     TimesAtMost(f64),
-    /// So many times the rival's at least; on Valkey 8.1, whose scripts are cheaper, the second.
+    /// At least this many times the rival's; the second number is for Valkey 8.1, whose scripts are
+    /// cheaper.
     TimesAtLeast(f64, f64),
-    /// So much at most, of this unit.
+    /// At most this much, of this unit.
     AtMost(f64, &'static str),
-    /// So many at least.
+    /// At least this many.
     AtLeast(f64),
-    /// It is shown, and not judged.
+    /// Shown, not judged.
     None,
 }
 
@@ -65,7 +66,7 @@ impl Goal {
     }
 }
 
-/// What RLOCK's pair takes, so many times a rival's.
+/// RLOCK's pair, as a multiple of a rival's.
 fn instructions_beside(book: &Book, rival: &str) -> Option<f64> {
     Some(instructions_of(book, rivals::RLOCK)? / instructions_of(book, rival)?)
 }
@@ -185,7 +186,7 @@ pub const ALL: &[Goal] = &[
     flat("server CPU of a READ pair, 1 to 10 000 readers", |book| {
         flatness::spread(book, flatness::READ)
     }),
-    flat("server CPU of entering again, 1 to 10 000 levels", |book| {
+    flat("server CPU of re-entry, 1 to 10 000 levels", |book| {
         flatness::spread(book, flatness::REENTRY)
     }),
     flat("server CPU of RENEW, 1 to 10 000 held locks", |book| {
@@ -205,7 +206,7 @@ pub const ALL: &[Goal] = &[
     },
     Goal {
         work: "the holder's process is killed (SESSION) to the next grant, p99",
-        rival: "one turn of the server's loop",
+        rival: "one loop iteration of the server",
         limit: Limit::AtMost(1000.0, "us"),
         figure: |book| book.value(sessions::SECTION, sessions::KILLED, "p99"),
     },

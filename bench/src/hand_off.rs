@@ -1,5 +1,5 @@
 //! Two clients and one lock: from the release to the other one's grant. In the same rounds a PING,
-//! and what is done without this module: publish the release, and the other one tries again.
+//! and the way without this module: publish the release, and the other one retries.
 
 use std::time::Instant;
 
@@ -16,10 +16,10 @@ pub const HAND_OFF: &str = "RLOCK.RELEASE to the next one's grant";
 pub const PING: &str = "PING to its reply";
 pub const RETRY: &str = "DEL + PUBLISH to the next one's SET NX PX";
 
-/// Not counted: caches and buffers get warm.
+/// Not counted, to warm caches and buffers.
 const ROUNDS_BEFORE: usize = 200;
 
-/// Notes the three of them.
+/// Measures the three of them.
 pub fn measure(book: &mut Book, profile: Profile) {
     let rounds = if profile == Profile::Quick { 1000 } else { 5000 };
     let server = server(&[]);
@@ -52,7 +52,7 @@ impl HandOff {
         HandOff(pair)
     }
 
-    /// The other one queues.
+    /// The other one waits.
     fn prepare(&mut self) {
         let [_, (waiter, owner)] = &mut self.0;
         waiter.say(&format!("RLOCK.ACQUIRE handed {owner} BLOCK 10000"));
@@ -71,7 +71,7 @@ impl HandOff {
     }
 }
 
-/// The least that this way can cost: no script, no check whose lock it is, nobody else who tries.
+/// The least that this way can cost: no script, no check of the owner, no other contender.
 struct PublishAndRetry {
     holder: Waiter,
     waiter: Waiter,

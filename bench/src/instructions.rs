@@ -13,7 +13,7 @@ pub const REPLICATE: &str = "of these in RM_Replicate";
 const ALLOCATIONS: &str = "allocations";
 const OURS: &str = "of these the module's";
 pub const HAND_OFF: &str = "hand-off, RLOCK: RELEASE, ACQUIRE BLOCK";
-/// Beside the other hand-off: each lets one in.
+/// Beside the other hand-off; each grants one.
 pub const HAND_OFF_LIMIT: &str = "the same hand-off, LIMIT 1";
 pub const LIMIT_1: &str = "LIMIT 1 ";
 pub const PUBLISH_AND_RETRY: &str = "hand-off, DEL + PUBLISH, SET NX PX twice";
@@ -21,11 +21,11 @@ pub const PUBLISH_AND_RETRY: &str = "hand-off, DEL + PUBLISH, SET NX PX twice";
 const PAIRS: usize = 2048;
 /// Commands that are sent at once.
 const PIPELINED: usize = 16;
-/// The locks are the same again and again: the server's tables have their size.
+/// The locks stay the same, so that the server's tables do not grow.
 const LOCKS: usize = 512;
 const HAND_OFFS: usize = 1000;
 
-/// One thing that was counted, each of it by itself.
+/// One counted command.
 #[derive(Clone)]
 pub struct Count {
     pub instructions: f64,
@@ -46,7 +46,7 @@ impl Count {
     }
 }
 
-/// Notes the instructions of every rival's pair, and of hand-offs.
+/// Counts the instructions of every rival's pair, and of hand-offs.
 pub fn measure(book: &mut Book) {
     let mut counted = Counted::start();
     let mut note = |row: &str, count: &Count| {
@@ -68,7 +68,7 @@ pub fn measure(book: &mut Book) {
     note(PUBLISH_AND_RETRY, &publish_and_retry(&mut counted));
 }
 
-/// A rival's pair at a free lock.
+/// A rival's pair on a free lock.
 pub fn pair(counted: &mut Counted, rival: &Rival) -> Count {
     let mut connection = Waiter::connect(&counted.server);
     let locks: Vec<_> =
@@ -100,8 +100,8 @@ fn expect(line: &str, reply: &str, value: &Value) {
     assert!(is_it, "{line}: {value:?} instead of {reply}");
 }
 
-/// Holder and waiter by turns: the holder releases and queues again, in one write. They ask with
-/// these further words.
+/// Holder and waiter take turns: the holder releases and queues again, in one write. `words` are
+/// further options of their requests.
 pub fn hand_off(counted: &mut Counted, words: &str) -> Count {
     let mut line = ["ann", "bob"].map(|owner| (Waiter::connect(&counted.server), owner));
     let lock = format!("handed{}", words.trim().replace(' ', "-"));
@@ -141,8 +141,7 @@ fn publish_and_retry(counted: &mut Counted) -> Count {
     Count::of(&counted.count(|| go(HAND_OFFS)), HAND_OFFS)
 }
 
-/// What each of these commands takes, said as often as there are locks, each on another one: its
-/// name, the count.
+/// What each of these commands takes, sent once for each lock: its name, the count.
 pub fn single_commands(counted: &mut Counted) -> Vec<(&'static str, Count)> {
     let commands = [
         ("ACQUIRE of a free lock", format!("RLOCK.ACQUIRE $K {OWNER} LEASE {LEASE_MS}")),

@@ -1,4 +1,4 @@
-//! A lease ends while somebody waits: how long after the deadline that one is told.
+//! A lease expires while a client waits: how long after the deadline it gets the reply.
 
 use std::time::UNIX_EPOCH;
 
@@ -16,7 +16,7 @@ const FULL: &str = "beside 100 000 volatile keys";
 
 const VOLATILE_KEYS: usize = 100_000;
 
-/// Notes it for a server that has nothing else, and for one full of keys that expire.
+/// Measures it on an otherwise empty server, and on one full of keys that expire.
 pub fn measure(book: &mut Book, profile: Profile) {
     let expiries = if profile == Profile::Quick { 200 } else { 1000 };
     lateness(book, &server(&[]), QUIET, expiries);
@@ -25,7 +25,7 @@ pub fn measure(book: &mut Book, profile: Profile) {
     lateness(book, &full, FULL, expiries);
 }
 
-/// Keys that expire evenly over ten minutes: some at any moment.
+/// Keys that expire evenly over ten minutes, so that some do at any moment.
 fn fill(server: &Server) {
     let mut connection = Waiter::connect(server);
     for first in (0..VOLATILE_KEYS).step_by(100) {
@@ -35,7 +35,7 @@ fn fill(server: &Server) {
     }
 }
 
-/// One lease after the other, each of 20 to 39 ms.
+/// One lease after another, each of 20 to 39 ms.
 fn lateness(book: &mut Book, server: &Server, row: &str, expiries: i64) {
     let mut holder = server.client();
     let (mut waiter, mut watcher) = (Waiter::connect(server), Waiter::connect(server));
@@ -53,8 +53,8 @@ fn lateness(book: &mut Book, server: &Server, row: &str, expiries: i64) {
     stage::say_kept_off(&mut holder);
 }
 
-/// Holds the lock; the deadline in unix milliseconds. While nobody waits the key expires at the
-/// last one before it, which the server lets it live through.
+/// Acquires the lock; returns the deadline in unix milliseconds. While nobody waits, the key
+/// expires in the last millisecond before it, which the server lets it live through.
 #[track_caller]
 fn hold(holder: &mut Client, lease_ms: i64) -> i64 {
     holder.granted(&format!("RLOCK.ACQUIRE hot holder LEASE {lease_ms}"));
@@ -63,7 +63,7 @@ fn hold(holder: &mut Client, lease_ms: i64) -> i64 {
     last_ms + 1
 }
 
-/// This machine's clock, which is the server's too, in unix milliseconds and parts of one.
+/// This machine's clock, which is also the server's, in fractional unix milliseconds.
 fn now_ms() -> f64 {
     UNIX_EPOCH.elapsed().unwrap().as_secs_f64() * 1e3
 }

@@ -1,4 +1,4 @@
-//! As many as there may be: what each of them takes, and that the lock still changes hands.
+//! As many waiters as allowed: what each of them takes, and that the lock still changes hands.
 
 use std::time::{Duration, Instant};
 
@@ -20,11 +20,11 @@ pub const BLOCKED: &str = "blocked connections";
 pub const TICKETS: &str = "tickets of one lock";
 pub const SESSIONS: &str = "sessions";
 
-/// By then the server has cut the buffers of all who say nothing: it looks at each once a second,
-/// and waits for 2 seconds of silence.
+/// By then the server has trimmed the buffers of idle clients: it checks each once a second, and
+/// waits for 2 idle seconds.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// Notes the memory of each, after making sure that the crowd is served.
+/// Measures the memory of each, after making sure that all are served.
 pub fn measure(book: &mut Book, profile: Profile) {
     let connections = if profile == Profile::Quick { 1000 } else { 10_000 };
     if may_open(connections) {
@@ -62,7 +62,8 @@ fn blocked_on_a_list(connections: usize) -> f64 {
     block_all(&server_for(connections), connections, |_| "BLPOP nothing 0".to_owned()).1
 }
 
-/// All of them blocked, and the bytes of each, once the server has cut the buffers of the idle.
+/// Blocks all of them; returns the bytes of each, once the server has trimmed the buffers of idle
+/// clients.
 fn block_all(
     server: &Server,
     connections: usize,
@@ -104,7 +105,7 @@ fn tickets(book: &mut Book, count: usize) {
     book.put_value(SECTION, TICKETS, SERVED, count as f64);
 }
 
-/// A session on each connection, which live past their leases; then all connections end at once.
+/// A session on each connection, which outlive their leases; then all connections close at once.
 fn sessions(book: &mut Book, connections: usize) {
     let server = server_for(connections);
     let mut admin = server.client();

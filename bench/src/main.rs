@@ -1,7 +1,7 @@
-//! RLOCK beside what would be used instead, measured from outside on a real server. What was
-//! measured is kept in `bench/results`, and shown in `docs/benchmarks.md`. A missed goal fails
-//! nothing here; what must never happen (a grant before its time, a place lost, a hold left
-//! behind) ends the measurement it happens in.
+//! RLOCK beside its alternatives, measured from outside on a real server. The results are stored in
+//! `bench/results`, and `docs/benchmarks.md` shows them. A missed goal is no failure here. What
+//! must never happen (an early grant, a lost place, a hold left behind) ends the measurement in
+//! which it happens.
 
 // What must never happen panics here, and the numbers of a run are small.
 #![allow(
@@ -52,12 +52,12 @@ use std::process::ExitCode;
 
 use book::Book;
 
-/// How long it may take.
+/// How long a run takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Profile {
-    /// Three minutes: printed, and not kept.
+    /// Three minutes: printed, not stored.
     Quick,
-    /// Twenty minutes: kept in `bench/results`.
+    /// Twenty minutes: stored in `bench/results`.
     Full,
 }
 
@@ -75,17 +75,17 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let is_well = match words[..] {
-        // Both, whatever the first one says.
+        // Run both, even if the first one fails.
         ["gate"] => gate::run(false) & steps::gate(),
         ["gate", "record"] => gate::run(true),
         ["run", profile] => run(Profile::named(profile), false),
         ["run", profile, "with-peers"] => run(Profile::named(profile), true),
-        // Another process of this program, which is to be killed.
+        // Another process of this program, to be killed.
         ["hold-until-killed", socket, key] => {
             sessions::hold_until_killed(socket, key);
             true
         }
-        // Another process of this program, which is counted.
+        // Another process of this program, to be counted.
         ["steps", operation, others] => {
             steps::run(operation, others);
             true
@@ -104,7 +104,7 @@ fn main() -> ExitCode {
     if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Measures all of it on one server; whether nothing is missing.
+/// Measures everything on one server; returns whether nothing is missing.
 fn run(profile: Profile, is_with_peers: bool) -> bool {
     stage::take_own_core();
     let mut book = Book { about: stage::about(profile), ..Book::default() };

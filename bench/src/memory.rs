@@ -1,5 +1,5 @@
-//! What is kept takes: bytes of memory, of an RDB file, of the append-only file; and a keyspace
-//! that grows and is not in the processor's caches.
+//! What locks take: bytes of memory, of an RDB file, of the append-only file; and a keyspace that
+//! grows and is not in the processor's caches.
 
 use std::fs;
 use std::time::Instant;
@@ -22,7 +22,7 @@ pub const EACH: &str = "each";
 pub const MANY: &str = "memory: many held, saved and loaded";
 pub const HOW_MANY: &str = "how many";
 const AOF: &str = "memory: bytes of the append-only file per pair";
-/// Server CPU in microseconds of each command on a key that is not there yet.
+/// Server CPU in microseconds of each command on a new key.
 pub const COLD: &str = "memory: acquire on a growing, cold keyspace, CPU us";
 pub const COLD_ALL: &str = "in all";
 
@@ -30,7 +30,7 @@ const ACQUIRE: &str = "RLOCK.ACQUIRE $K $O LEASE 3600000";
 const SET_NX: &str = "SET $K $O NX PX 3600000";
 const PIPELINED: usize = 200;
 
-/// Says `line` for each of these numbers: `$K` is a key, `$O` an owner of 39 bytes, `$N` the
+/// Sends `line` for each of these numbers: `$K` is a key, `$O` an owner of 39 bytes, `$N` the
 /// number.
 fn say_for_each(server: &Server, line: &str, numbers: std::ops::Range<usize>) {
     let mut fill = Fill { line, numbers, owed: 0 };
@@ -66,7 +66,7 @@ impl Game for Fill<'_> {
     }
 }
 
-/// As long as usual names, and each as long as the others.
+/// As long as usual names, and all of the same length.
 fn key(number: usize) -> String {
     format!("lock:{number:09}")
 }
@@ -76,7 +76,7 @@ pub fn used_memory(admin: &mut Client) -> i64 {
     admin.info_number("memory", "used_memory")
 }
 
-/// Notes bytes per lock, reader and level.
+/// Measures bytes per lock, reader and level.
 pub fn held(book: &mut Book) {
     const COUNT: usize = 100_000;
     let bytes = |line: &str| {
@@ -96,7 +96,7 @@ pub fn held(book: &mut Book) {
     book.put_value(HELD, "a hash as Redisson has it, without its expiry", EACH, bytes(hash));
 }
 
-/// Notes the time to take, save and load a million.
+/// Measures the time to acquire, save and load a million.
 pub fn many(book: &mut Book, profile: Profile) {
     let count = if profile == Profile::Quick { 100_000 } else { 1_000_000 };
     for (row, line) in [(LOCK, ACQUIRE), (SET, SET_NX)] {
@@ -118,7 +118,7 @@ pub fn many(book: &mut Book, profile: Profile) {
     }
 }
 
-/// Notes what each rival's pair writes.
+/// Measures what each rival's pair writes.
 pub fn append_only_file(book: &mut Book) {
     const PAIRS: i64 = 1000;
     let server = stage::server(&["appendonly", "yes", "auto-aof-rewrite-percentage", "0"]);
@@ -136,7 +136,7 @@ pub fn append_only_file(book: &mut Book) {
     }
 }
 
-/// Notes what an acquire costs while keys become many, in turn with `SET NX PX` on another server.
+/// Measures an acquire while the keyspace grows, alternating with `SET NX PX` on another server.
 pub fn cold(book: &mut Book, profile: Profile) {
     let (chunks, keys) = if profile == Profile::Quick { (3, 100_000) } else { (6, 500_000) };
     let servers = [(LOCK, ACQUIRE), (SET, SET_NX)].map(|(row, line)| {

@@ -1,4 +1,4 @@
-//! The pair at a free lock in time: what it costs the server, and how many there are in a second.
+//! Time of the pair on a free lock: what it costs the server, and how many there are in a second.
 
 use std::time::{Duration, Instant};
 
@@ -10,9 +10,9 @@ use crate::stage::{self, CpuClock};
 use crate::support::Server;
 use crate::{Profile, wire};
 
-/// Commands on the way of each connection, and how many connections.
+/// Commands under way on each connection, and how many connections.
 const SHAPES: [(usize, usize); 3] = [(1, 50), (16, 10), (50, 10)];
-/// Of each connection: what it takes is free by then.
+/// Locks of each connection; each is free again when its turn comes.
 const LOCKS: usize = 500;
 
 /// How the server is set up.
@@ -47,7 +47,7 @@ const SET_UPS: [SetUp; 6] = [
     },
 ];
 
-/// What is noted: server CPU in microseconds, pairs in a second.
+/// The figures: server CPU in microseconds, pairs in a second.
 pub fn cpu(depth: usize) -> String {
     format!("CPU us, P{depth}")
 }
@@ -94,16 +94,16 @@ fn one_set_up(book: &mut Book, set_up: &SetUp, profile: Profile) {
     }
 }
 
-/// Each connection works on locks of its own, with so many commands on their way.
+/// Each connection works on its own locks, with this many commands under way.
 struct Pairs {
     seats: Vec<Seat>,
     depth: usize,
     commands_each: usize,
-    /// Replies, of all.
+    /// Replies of all.
     heard: u64,
 }
 
-/// What one connection says, again and again from the beginning.
+/// What one connection sends, over and over.
 struct Seat {
     commands: Vec<(Vec<u8>, &'static str)>,
     said: usize,
@@ -151,7 +151,7 @@ impl Game for Pairs {
 }
 
 impl Profile {
-    /// How often each is measured, in turn with the others.
+    /// How often each is measured, alternating with the others.
     fn rounds(self) -> usize {
         match self {
             Profile::Quick => 3,
@@ -159,7 +159,7 @@ impl Profile {
         }
     }
 
-    /// How long each time.
+    /// How long each measurement lasts.
     fn slice(self) -> Duration {
         match self {
             Profile::Quick => Duration::from_millis(60),

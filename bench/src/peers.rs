@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::book::{Book, short};
 
-/// Notes what they print, and who was skipped.
+/// Records what they print, and which were skipped.
 pub fn measure(book: &mut Book) {
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../scripts/peers.sh");
     let mut peers = Command::new(script).stdout(Stdio::piped()).spawn().unwrap();
@@ -38,6 +38,34 @@ pub const COLUMNS: [&str; 8] = [
     "most beside least served",
     "",
 ];
+
+/// The columns of the table with one line for each peer.
+pub const SUMMARY_COLUMNS: [&str; 6] = [
+    "lock and client",
+    "free lock, pairs per second",
+    "contended by 4 processes, grants per second",
+    "most beside least served",
+    "hand-off p50, us",
+    "p99, us",
+];
+
+/// The lines of that table: those peers that were measured with contended locks.
+pub fn summary(figures: &[Value]) -> Vec<[String; 6]> {
+    let of = |peer: &Value, work: &str, processes: u64| {
+        let is_it = |f: &&Value| {
+            f["peer"] == *peer && f["work"] == work && f["processes"].as_u64() == Some(processes)
+        };
+        figures.iter().find(is_it).map_or_else(Default::default, cells)
+    };
+    let firsts = figures.iter().filter(|figures| figures["work"] == "free pair");
+    let line = |first: &Value| {
+        let [peer, _, _, free, ..] = cells(first);
+        let [_, _, _, grants, _, _, share, _] = of(&first["peer"], "contended", 4);
+        let [_, _, _, _, p50, p99, ..] = of(&first["peer"], "hand-off", 1);
+        [peer, free, grants, share, p50, p99]
+    };
+    firsts.map(line).collect()
+}
 
 /// One line of their table.
 pub fn cells(figures: &Value) -> [String; 8] {

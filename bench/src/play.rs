@@ -1,5 +1,5 @@
-//! Many connections in one thread: whoever gets a reply says at once what comes next. The game
-//! decides what that is.
+//! Many connections in one thread: whoever gets a reply sends the next command at once. The game
+//! decides which.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -10,16 +10,16 @@ use mio::{Events, Interest, Poll, Token};
 
 use crate::wire;
 
-/// A server that says nothing for so long hangs.
+/// A server that is silent for this long hangs.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
 
-/// What the connections say.
+/// What the connections send.
 pub trait Game {
-    /// The connection `seat` has got `reply`.
+    /// The connection `seat` received `reply`.
     fn hear(&mut self, seat: usize, reply: &[u8], table: &mut Table);
 }
 
-/// What is said, and to be sent when everybody has been heard.
+/// Bytes to send once all replies have been read.
 #[derive(Default)]
 pub struct Table {
     outboxes: Vec<Vec<u8>>,
@@ -27,7 +27,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Says `bytes` on the connection `seat`.
+    /// Queues `bytes` for the connection `seat`.
     pub fn say(&mut self, seat: usize, bytes: &[u8]) {
         if self.outboxes[seat].is_empty() {
             self.speakers.push(seat);
@@ -45,12 +45,12 @@ struct Seat {
 pub struct Room {
     poll: Poll,
     seats: Vec<Seat>,
-    /// What the game says before it has heard anything.
+    /// What the game sends first.
     pub table: Table,
 }
 
 impl Room {
-    /// So many connections to the server at this port.
+    /// This many connections to the server at this port.
     pub fn open(port: u16, seats: usize) -> Room {
         let poll = Poll::new().unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], port));
@@ -67,13 +67,13 @@ impl Room {
         Room { poll, seats, table: Table { outboxes, speakers: Vec::new() } }
     }
 
-    /// Plays for so long.
+    /// Plays for this long.
     pub fn play(&mut self, game: &mut impl Game, time: Duration) {
         let end = Instant::now() + time;
         self.play_until(game, |_| Instant::now() >= end);
     }
 
-    /// Plays until `is_over`, which is asked after each round of replies.
+    /// Plays until `is_over`, which is checked after each round of replies.
     pub fn play_until<G: Game>(&mut self, game: &mut G, is_over: impl Fn(&G) -> bool) {
         let mut events = Events::with_capacity(self.seats.len().max(16));
         self.send();
@@ -118,7 +118,7 @@ impl Seat {
         }
     }
 
-    /// What is said is shorter than the socket's buffer, except when the server is slow to read.
+    /// What is sent fits the socket's buffer, except when the server is slow to read.
     fn send(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             match self.stream.write(bytes) {

@@ -1,5 +1,5 @@
-//! Curves where a table says less: how costs grow with those who wait. Each is an SVG file in
-//! `docs/benchmarks`.
+//! Curves that show more than a table: how costs grow with the number of waiters. Each is an SVG
+//! file in `docs/benchmarks`.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -89,7 +89,7 @@ impl Plot {
         let all = || lines.iter().flat_map(|(_, points)| points);
         let (x_max, y_max) = all().fold((10.0_f64, 1.0_f64), |m, p| (m.0.max(p.0), m.1.max(p.1)));
         let y_min = all().fold(y_max, |least, point| least.min(point.1)) / 2.0;
-        // The names of the lines stand above all of them.
+        // The legend is above all lines.
         let names = (lines.len() as f64 * 18.0 + 16.0) / 400.0;
         let y_end = y_max * 1.3 * (y_max / y_min).powf(names / (1.0 - names));
         let area = SVGBackend::new(path, (860, 480)).into_drawing_area();

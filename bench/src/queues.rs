@@ -1,17 +1,17 @@
-//! The crowds: blocked connections, tickets and readers of one lock, and, beside them, connections
-//! that want nothing.
+//! Many blocked connections, tickets and readers of one lock, and, for comparison, connections
+//! without locks.
 
 use crate::flatness::Crowd;
 use crate::stage::until_all_is_read;
 use crate::support::{Server, Waiter};
 
-/// Commands that are sent at once by those who do not block.
+/// Commands under way at once, of clients that do not block.
 pub const PIPELINED: usize = 100;
 
-/// One holds, the others are blocked. The holder releases and queues again, in one write.
+/// One holds, the others are blocked. The holder releases and queues again in one write.
 pub struct Line<const LOOKS_FOR_DEADLOCKS: bool> {
     people: Vec<Waiter>,
-    /// Replies that each has not taken yet, the grant to come included.
+    /// Replies that each has yet to read, including the coming grant.
     owed: Vec<usize>,
     holder: usize,
 }
@@ -51,7 +51,7 @@ impl<const LOOKS_FOR_DEADLOCKS: bool> Crowd for Line<LOOKS_FOR_DEADLOCKS> {
 }
 
 impl<const LOOKS_FOR_DEADLOCKS: bool> Line<LOOKS_FOR_DEADLOCKS> {
-    /// Who is next is known, and hears of it, or this stands still: the order is checked as well.
+    /// The next one is known, and must get the lock, or this hangs: so the order is checked too.
     fn hear_of_the_grant(&mut self) {
         for _ in 0..self.owed[self.holder] {
             self.people[self.holder].answer();
@@ -67,7 +67,7 @@ fn connected(server: &Server, count: usize) -> Vec<Waiter> {
     (0..count).map(|_| Waiter::connect(server)).collect()
 }
 
-/// As many connections, which say PING one after the other: what many of them cost by themselves.
+/// As many connections, which send PING in turn: what many connections cost by themselves.
 pub struct Pings {
     people: Vec<Waiter>,
     next: usize,
@@ -92,7 +92,7 @@ impl Crowd for Pings {
     }
 }
 
-/// The lock is held for long; behind the first ticket, the others ask again, one after the other.
+/// The lock stays held; behind the first ticket, the others ask again in turn.
 pub struct Tickets {
     connection: Waiter,
     size: usize,
@@ -128,7 +128,7 @@ impl Tickets {
     }
 }
 
-/// They hold for long; one more comes and goes.
+/// All keep their holds; one more comes and goes.
 pub struct Readers {
     connection: Waiter,
 }
@@ -157,7 +157,7 @@ impl Crowd for Readers {
     }
 }
 
-/// Says all of it at once; none of the replies may be an error.
+/// Sends all of it at once; no reply may be an error.
 #[track_caller]
 pub fn exchange(connection: &mut Waiter, lines: &[String]) -> Vec<redis::Value> {
     let lines: Vec<&str> = lines.iter().map(String::as_str).collect();

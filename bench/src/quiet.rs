@@ -1,4 +1,4 @@
-//! Crowds without contention: levels of one hold, and many held locks, whose leases are extended.
+//! Many without contention: levels of one hold, and held locks whose leases are extended.
 
 use redis::Value;
 
@@ -6,7 +6,7 @@ use crate::flatness::Crowd;
 use crate::queues::{PIPELINED, exchange};
 use crate::support::{Server, Waiter};
 
-/// One owner, so many levels deep; one level more comes and goes.
+/// One owner, this many levels deep; one more level comes and goes.
 pub struct Reentries {
     connection: Waiter,
 }
@@ -34,7 +34,7 @@ impl Crowd for Reentries {
     }
 }
 
-/// So many locks are held, and their leases are extended one after the other.
+/// This many locks are held, and their leases are extended in turn.
 pub struct Renewals(Keys);
 /// The same with keys that only have a time to live.
 pub struct PExpires(Keys);

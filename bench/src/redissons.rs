@@ -1,4 +1,4 @@
-//! The same crowds by Redisson's scripts: owners in a fair queue, owners that read.
+//! The same by Redisson's scripts: owners in a fair queue, and readers.
 
 use redis::Value;
 
@@ -9,8 +9,8 @@ use crate::support::{Server, Waiter, now_ms};
 
 const LEASE_MS: &str = "600000";
 
-/// One holds, the others are in the queue: the holder releases, the head takes the lock, and the
-/// one who held queues again.
+/// One holds, the others are in the queue: the holder releases, the head acquires the lock, and the
+/// previous holder queues again.
 pub struct FairLine {
     connection: Waiter,
     acquire: String,
@@ -62,7 +62,7 @@ impl FairLine {
     }
 }
 
-/// So many read for long; one more comes and goes.
+/// This many keep their read locks; one more comes and goes.
 pub struct ReadHolders {
     connection: Waiter,
     pair: [String; 2],

@@ -1,4 +1,5 @@
-//! `docs/benchmarks.md`: the tables between its marks are written anew, the prose is left alone.
+//! The tables between the marks of `docs/benchmarks.md`, which has the essential ones, and of
+//! `bench/results/README.md`, which has them all. The text around them is left alone.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,13 +10,17 @@ use crate::{goals, peers, plots};
 /// Runs by the name of their server.
 type Books = BTreeMap<String, Book>;
 
-/// Writes the tables of all runs in `bench/results` into the page.
+const PAGES: [&str; 2] = ["docs/benchmarks.md", "bench/results/README.md"];
+
+/// Writes the tables of all runs in `bench/results` into the pages.
 pub fn write() {
     let books = Book::load_all();
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/benchmarks.md");
-    let page = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    std::fs::write(&path, with_tables(&page, &books)).unwrap();
-    println!("written into docs/benchmarks.md");
+    for name in PAGES {
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").join(name);
+        let page = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{name}: {e}"));
+        std::fs::write(&path, with_tables(name, &page, &books)).unwrap();
+        println!("written into {name}");
+    }
 }
 
 /// The table of goals of one run, as it is printed.
@@ -28,7 +33,7 @@ pub fn goals_of(book: &Book) -> String {
 }
 
 /// The page with what stands between `<!-- NAME -->` and `<!-- / -->` written anew.
-fn with_tables(page: &str, books: &Books) -> String {
+fn with_tables(page_name: &str, page: &str, books: &Books) -> String {
     let mut out = String::new();
     let mut lines = page.lines();
     while let Some(line) = lines.next() {
@@ -38,21 +43,25 @@ fn with_tables(page: &str, books: &Books) -> String {
             continue;
         };
         let end = lines.by_ref().find(|line| *line == "<!-- / -->");
-        assert!(end.is_some(), "docs/benchmarks.md: {line} has no end");
-        out += &format!("{}\n<!-- / -->\n", region(name, books));
+        assert!(end.is_some(), "{page_name}: {line} has no end");
+        let region = region(name, books);
+        let region = region.unwrap_or_else(|| panic!("{page_name}: there are no tables {name:?}"));
+        out += &format!("{region}\n<!-- / -->\n");
     }
     out
 }
 
-fn region(name: &str, books: &Books) -> String {
-    match name.split_once(' ') {
+fn region(name: &str, books: &Books) -> Option<String> {
+    Some(match name.split_once(' ') {
         None if name == "machine" => about(books),
         None if name == "goals" => goal_table(books),
         None if name == "plots" => plots::draw(first(books)).trim_end().to_owned() + "\n",
         None if name == "peers" => peer_table(books),
+        Some(("peers", "summary")) => peer_summary(books),
+        Some(("table", section)) => section_table(first(books), section),
         Some(("figures", sections)) => figures(sections, books),
-        _ => panic!("docs/benchmarks.md: there are no tables {name:?}"),
-    }
+        _ => return None,
+    })
 }
 
 fn about(books: &Books) -> String {
@@ -101,6 +110,24 @@ fn peer_table(books: &Books) -> String {
     out
 }
 
+/// One line for each peer.
+fn peer_summary(books: &Books) -> String {
+    let mut out = row(peers::SUMMARY_COLUMNS);
+    out += &row(["---"; 6]);
+    for book in books.values() {
+        for cells in peers::summary(&book.peers) {
+            out += &row(cells.iter().map(String::as_str));
+        }
+    }
+    out
+}
+
+fn section_table(book: &Book, section: &str) -> String {
+    let figures: Vec<&Figure> = book.figures.iter().filter(|f| f.section == section).collect();
+    assert!(!figures.is_empty(), "{} has no section {section:?}", book.about("server"));
+    table(book.about("server"), &figures)
+}
+
 /// The tables of all sections whose names begin like this, each for every server.
 fn figures(begin: &str, books: &Books) -> String {
     let all = || books.values().flat_map(|book| &book.figures);
@@ -109,10 +136,8 @@ fn figures(begin: &str, books: &Books) -> String {
     for section in sections {
         out += &format!("### {}{}\n\n", section[..1].to_uppercase(), &section[1..]);
         for book in books.values() {
-            let figures: Vec<&Figure> =
-                book.figures.iter().filter(|figure| figure.section == *section).collect();
-            if !figures.is_empty() {
-                out += &table(book.about("server"), &figures);
+            if book.figures.iter().any(|figure| figure.section == *section) {
+                out += &section_table(book, section);
                 out += "\n";
             }
         }

@@ -1,8 +1,8 @@
-//! What takes a lock and lets it go: RLOCK, and everything that would be used instead.
+//! What acquires and releases a lock: RLOCK and its alternatives.
 
 use crate::support::{Client, Version, text};
 
-/// As clients name theirs: a uuid and the number of a thread.
+/// An owner's name as clients build it: a UUID and the number of a thread.
 pub const OWNER: &str = "0f9a7c3e-5d0b-4c57-9c51-2f6c4c1f7a10:17";
 /// The same of many clients.
 pub fn owner(number: usize) -> String {
@@ -10,15 +10,15 @@ pub fn owner(number: usize) -> String {
 }
 
 pub const LEASE_MS: &str = "30000";
-/// How long today's unlock result stays, in milliseconds, by the defaults of that client.
+/// How long today's unlock result is kept, in milliseconds, by that client's defaults.
 const LATCH_MS: &str = "20000";
-/// How long a fair waiter may take, in milliseconds, by the defaults of that client.
+/// How long a fair waiter may take, in milliseconds, by that client's defaults.
 const FAIR_WAIT_MS: &str = "300000";
 
-/// Takes a free lock and lets it go.
+/// Acquires and releases a free lock.
 pub struct Rival {
     pub name: &'static str,
-    /// The commands in their order, and how each reply must begin. `$K` is the lock.
+    /// The commands in order, and how each reply must begin. `$K` is the lock.
     commands: Vec<(String, &'static str)>,
 }
 
@@ -140,7 +140,7 @@ fn redisson(client: &mut Client) -> Vec<Rival> {
             script(include_str!("../redisson/fair_release.lua")),
         );
         let (queue, ends) = ("redisson_lock_queue:{$K}", "redisson_lock_timeout:{$K}");
-        // The clock is the client's; it stands, because nobody waits here.
+        // The clock is the client's; it is constant, because nobody waits here.
         let clock = crate::support::now_ms();
         pair(
             ["Redisson's fair lock, classic", "Redisson's fair lock, today's"],

@@ -1,5 +1,5 @@
-//! A process holds with SESSION and is killed while somebody waits: how long until that one is
-//! told.
+//! A process that holds with SESSION is killed while a client waits: how long until that one gets
+//! the lock.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;
@@ -16,7 +16,7 @@ use crate::support::{Server, Waiter};
 pub const SECTION: &str = "waiting: a session's process is killed, to grant, us";
 pub const KILLED: &str = "SIGKILL to the next one's grant";
 
-/// Notes the time from the signal to the grant.
+/// Measures the time from the signal to the grant.
 pub fn measure(book: &mut Book, profile: Profile) {
     let kills = if profile == Profile::Quick { 50 } else { 200 };
     let server = server(&[]);
@@ -42,7 +42,7 @@ pub fn measure(book: &mut Book, profile: Profile) {
     stage::say_kept_off(&mut admin);
 }
 
-/// This program once more, as the one that holds the lock with SESSION.
+/// Starts this program again, to hold the lock with SESSION.
 #[track_caller]
 fn holder(server: &Server) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -54,7 +54,7 @@ fn holder(server: &Server) -> Child {
     holder
 }
 
-/// What that one does: acquires, passes the reply on, and stays until its end or the server's.
+/// What it does: it acquires, passes the reply on, and stays until its end or the server's.
 pub fn hold_until_killed(socket: &str, key: &str) {
     use std::io::Write;
     let mut connection = UnixStream::connect(socket).unwrap();

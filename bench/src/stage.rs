@@ -1,4 +1,4 @@
-//! Where it is measured: who runs on which core, and what is read off the server.
+//! The setting: which program runs on which core, and what is read from the server.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,10 +9,10 @@ use std::time::Instant;
 use crate::Profile;
 use crate::support::{Client, Server, Version, Waiter};
 
-/// The server's core and that of its clients; none where they cannot be told apart.
+/// The server's core and that of its clients; none if there is only one.
 static CORES: OnceLock<Option<(u32, u32)>> = OnceLock::new();
 
-/// Puts this program on the last core that it may use, and servers to come on the first.
+/// Moves this program to the last core that it may use, and later servers to the first.
 pub fn take_own_core() -> Option<(u32, u32)> {
     *CORES.get_or_init(|| {
         let (first, last) = allowed_cores()?;
@@ -51,7 +51,7 @@ pub fn on_its_core(server: Server) -> Server {
     server
 }
 
-/// A server for `connections` that wait at once.
+/// A server for this many waiting connections.
 #[track_caller]
 pub fn server_for(connections: usize) -> Server {
     let clients_max = (connections + SPARE_FILES).to_string();
@@ -59,7 +59,7 @@ pub fn server_for(connections: usize) -> Server {
     server(&["maxclients", &clients_max, "rlock.max-waiters", &waiters_max])
 }
 
-/// What server and program open besides the connections that wait.
+/// What server and program open beside the waiting connections.
 const SPARE_FILES: usize = 100;
 
 /// Whether this program may open that many connections, which is the shell's `ulimit -n`.
@@ -89,7 +89,7 @@ impl CpuClock {
     }
 
     /// How long it was ready to run while others had its core, in nanoseconds since its start:
-    /// on a machine that does nothing else, next to nothing.
+    /// almost zero on an idle machine.
     #[track_caller]
     pub fn kept_off_ns(&self) -> u64 {
         self.field(1)
@@ -103,14 +103,14 @@ impl CpuClock {
     }
 }
 
-/// Prints what tells whether delays are the server's own.
+/// Prints whether delays are the server's own.
 pub fn say_kept_off(client: &mut Client) {
     let ms = CpuClock::of(client).kept_off_ns() as f64 / 1e6;
     println!("  (other processes had the server's core for {ms:.0} ms in all)");
 }
 
-/// The server has dealt with all that was sent to it before: it answers after the turn of its loop
-/// in which it reads, and what was sent before is read in that turn at the latest.
+/// Waits until the server has processed everything sent before: it answers after the loop iteration
+/// in which it reads the request, and by then has read what was sent earlier.
 #[track_caller]
 pub fn until_all_is_read(anyone: &mut Waiter) {
     anyone.ask("PING");
@@ -121,7 +121,7 @@ pub fn us_since(begin: Instant) -> f64 {
     begin.elapsed().as_secs_f64() * 1e6
 }
 
-/// What to know before one reads a figure: server, machine, day, the module's commit.
+/// What to know before reading a figure: server, machine, day, the module's commit.
 pub fn about(profile: Profile) -> BTreeMap<String, String> {
     let server = server(&[]);
     let mut client = server.client();

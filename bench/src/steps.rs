@@ -14,28 +14,28 @@ use rlock_core::{
 
 const MANY: u64 = 10_000;
 const ROUNDS: u64 = 1000;
-/// Longer than anything here takes.
+/// Longer than any run here.
 const LEASE: LeaseMs = LeaseMs::MAX;
 const TICKET: Patience = Patience::Ticket(LEASE);
 const A_MOMENT: LeaseMs = match LeaseMs::new(1) {
     Some(lease) => lease,
     None => LEASE,
 };
-/// Where callgrind counts.
+/// The functions that callgrind counts.
 const COUNTED: &str = "*steps*counted_rounds*";
 
-/// Its name; how the others got there; what is counted; what comes of it each time.
+/// Its name; how the others are set up; what is counted; the result each time.
 type Operation = (&'static str, fn(u64) -> Town, fn(&mut Town, u64) -> Told, Told);
 
-/// Changes of the lock, and parked connections that were answered.
+/// Changes of the lock, and blocked connections that got replies.
 type Told = [usize; 2];
 
-/// The slow log names so many holders that a wait is behind: beside fewer it has less to do.
+/// How many holders the slow log names for a wait; with fewer it has less to do.
 const NAMED: u64 = 100;
 
 const OPERATIONS: [Operation; 10] = [
     (
-        "hand-off and queueing again, waiters",
+        "hand-off, and back into the queue, waiters",
         Town::blocked,
         |town, round| {
             let owner = name(round % (town.others + 1));
@@ -46,7 +46,7 @@ const OPERATIONS: [Operation; 10] = [
         [2, 1],
     ),
     (
-        "a ticket asks again in the midst, tickets",
+        "a poll of a ticket in the middle, tickets",
         Town::tickets,
         |town, _| town.acquire(&name(town.others / 2 + 1), Mode::Write, TICKET),
         [0, 0],
@@ -58,7 +58,7 @@ const OPERATIONS: [Operation; 10] = [
         [0, 0],
     ),
     (
-        "one parks and leaves, waiters",
+        "one is blocked and departs, waiters",
         Town::blocked,
         |town, _| {
             let waiter = town.park(b"leaver");
@@ -152,13 +152,13 @@ fn permits(limit: u64) -> Option<NonZeroU32> {
     NonZeroU32::new(u32::try_from(limit).unwrap())
 }
 
-/// Asks callgrind for each operation; whether none grows.
+/// Counts each operation; returns whether none grows.
 pub fn gate() -> bool {
     let mut is_passed = true;
     println!("{:<46} {:>9} {:>9}", "instructions of the core, beside", 1, MANY);
     for (number, (name, ..)) in OPERATIONS.iter().enumerate() {
         let [one, many] = [1, MANY].map(|others| count(number, others));
-        // The trees have four levels instead of one. A look at each takes more than this.
+        // The trees have four levels instead of one. Visiting each takes more than this.
         let is_flat = many < one + MANY as f64;
         is_passed &= is_flat;
         println!("  {name:<44} {one:>9.0} {many:>9.0} {}", if is_flat { "" } else { "RED" });
@@ -166,7 +166,7 @@ pub fn gate() -> bool {
     is_passed
 }
 
-/// What this very program takes for the operation, under callgrind, a round.
+/// The instructions of one round of this operation, in this program under callgrind.
 fn count(operation: usize, others: u64) -> f64 {
     let mut command = Command::new("valgrind");
     command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
@@ -182,7 +182,7 @@ fn count(operation: usize, others: u64) -> f64 {
     each
 }
 
-/// Does what is to be counted, by the operation's number.
+/// Does the operation with this number, to be counted.
 pub fn run(operation: &str, others: &str) {
     let (_, prepare, round, expected) = OPERATIONS[operation.parse::<usize>().unwrap()];
     let mut town = prepare(others.parse().unwrap());
@@ -197,7 +197,7 @@ fn counted_rounds(town: &mut Town, round: fn(&mut Town, u64) -> Told, expected: 
     }
 }
 
-/// One lock, and so many others at it.
+/// One lock, with this many others.
 struct Town {
     lock: Lock,
     memory: Memory,
@@ -222,7 +222,7 @@ impl Town {
         }
     }
 
-    /// All but the first wait, parked.
+    /// All but the first are blocked.
     fn blocked(others: u64) -> Town {
         let mut town = Town::new(others);
         town.acquire(&name(0), Mode::Write, Patience::None);
@@ -254,7 +254,7 @@ impl Town {
         Now::from_ms(self.now_ms)
     }
 
-    /// As the module does it, but that who is let in hears of it at once.
+    /// Like the module, except that a granted waiter gets its reply at once.
     fn ask(&mut self, input: Input<'_>) -> Told {
         let (now, max_depth, tickets_left) = (self.now(), u16::MAX, usize::MAX);
         let (tokens, sessions_max, portion) = (&mut self.tokens, usize::MAX, Moment::PORTION);
@@ -291,7 +291,7 @@ impl Town {
         self.park_as(acquire(owner, Mode::Write, Patience::Block))
     }
 
-    /// Waits for a permit, one of so many.
+    /// Waits for a permit, one of this many.
     fn waits_for(&mut self, owner: &[u8], limit: u64) {
         let limit = permits(limit);
         self.park_as(Acquire { limit, ..acquire(owner, Mode::Read, Patience::Block) });

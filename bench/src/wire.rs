@@ -1,4 +1,4 @@
-//! Commands and replies as bytes: what costs the client least, so that the server is what limits.
+//! Commands and replies as bytes: the cheapest for the client, so that the server is the limit.
 
 /// A command in the server's protocol.
 pub fn command<W: AsRef<[u8]>>(words: &[W]) -> Vec<u8> {
@@ -11,12 +11,12 @@ pub fn command<W: AsRef<[u8]>>(words: &[W]) -> Vec<u8> {
     bytes
 }
 
-/// The same of a line whose words are between spaces.
+/// The same, from a line with spaces between the arguments.
 pub fn line(line: &str) -> Vec<u8> {
     command(&line.split(' ').collect::<Vec<_>>())
 }
 
-/// The length of the first reply in `bytes`, if it is there to its end.
+/// The length of the first reply in `bytes`, if it is complete.
 pub fn reply_len(bytes: &[u8]) -> Option<usize> {
     let end = bytes.iter().position(|byte| *byte == b'\n')? + 1;
     let number = || std::str::from_utf8(&bytes[1..end - 2]).unwrap().parse::<i64>().unwrap();

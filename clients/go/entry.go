@@ -12,8 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// entry is what an owner holds of a key in one mode, or tries to. Its depth is counted in the whole process: two
-// Lockers that name one owner must not both think that they are at depth 1.
+// entry is what an owner holds of a key in one mode, or tries to. The depth counts for the whole process: two Lockers
+// that name one owner must not both believe that they are at depth 1.
 type entry struct {
 	l     *Locker
 	id    identity
@@ -42,7 +42,7 @@ var registry = struct {
 	entries map[identity]*entry
 }{entries: map[identity]*entry{}}
 
-// identity of the servers for the registry. What Sentinel stands for is known to one client only.
+// identity of the servers in the registry. The servers behind Sentinel are known to one client only.
 func (s *servers) identity() string {
 	if s.cluster != nil {
 		return strings.Join(s.cluster.Options().Addrs, ",")
@@ -53,7 +53,7 @@ func (s *servers) identity() string {
 	return fmt.Sprintf("%p", s)
 }
 
-// enter is the entry to change, once nobody else of this process changes it.
+// enter returns the entry to change, once nobody else in this process changes it.
 func (l *Locker) enter(ctx context.Context, key string, o *options) (*entry, error) {
 	id := identity{l.servers.identity(), key, o.owner, o.mode}
 	registry.Lock()
@@ -90,7 +90,7 @@ func (e *entry) leave() {
 	e.unuse()
 }
 
-// unuse forgets an entry that nobody holds and nobody is at.
+// unuse forgets an entry that nobody holds or uses.
 func (e *entry) unuse() {
 	registry.Lock()
 	defer registry.Unlock()
@@ -118,7 +118,7 @@ func (e *entry) asks(ctx context.Context, o *options) *ask {
 	return a
 }
 
-// quickly is for a lock that is free: one request, by the caller itself. Whatever else it finds, patiently asks again.
+// quickly is for a lock that is free: one request, by the caller itself. In all other cases patiently asks again.
 func (a *ask) quickly(ctx context.Context) *Hold {
 	if a.o.session && a.line == nil || a.o.acksSet || ctx.Err() != nil {
 		return nil
@@ -137,7 +137,7 @@ func (a *ask) quickly(ctx context.Context) *Hold {
 	return hold
 }
 
-// patiently asks and waits, in a goroutine of its own: that one sees to it that nothing is left when ctx ends.
+// patiently asks and waits in its own goroutine, which makes sure that nothing remains when ctx ends.
 func (a *ask) patiently(ctx context.Context) (*Hold, error) {
 	type result struct {
 		hold *Hold
@@ -192,7 +192,7 @@ func (a *ask) acquire(ctx context.Context) (*Hold, error) {
 	return nil, a.giveUp(ctx, err)
 }
 
-// giveUp leaves nothing behind, if need be after the caller has gone on.
+// giveUp leaves nothing behind, if necessary after the caller has returned.
 func (a *ask) giveUp(ctx context.Context, err error) error {
 	if end, has := ctx.Deadline(); has && !a.end.Before(end) && time.Until(end) < tidying &&
 		(errors.Is(err, ErrNotAcquired) || errors.Is(err, ErrUnavailable)) {
@@ -224,12 +224,12 @@ func (a *ask) giveUp(ctx context.Context, err error) error {
 	return err
 }
 
-// margin is how long before its deadline a hold is given up: a signal takes time to be heard.
+// margin is how long before its deadline a hold is given up, because a signal takes time to arrive.
 func margin(lease time.Duration) time.Duration {
 	return min(time.Second, max(lease/20, 5*time.Millisecond))
 }
 
-// begin notes what was granted, and renews it from the first level on.
+// begin records the grant, and renews it from the first level on.
 func (e *entry) begin(a *ask, token int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -269,7 +269,7 @@ func (e *entry) lose() {
 	}
 }
 
-// renew asks for another lease, for as long as most.
+// renew renews the hold, with retries for as long as most.
 func (e *entry) renew(o *options, token int64, most time.Duration) error {
 	words := []any{"RLOCK.RENEW", e.key, o.owner, o.mode, "LEASE", o.lease.Milliseconds(), "TOKEN", token}
 	if o.acksSet {
@@ -353,7 +353,7 @@ func (e *entry) tie(o *options, token int64) *line {
 	return e.line
 }
 
-// release leaves a level of what held tells apart from what this owner may have held before and after.
+// release releases a level of the hold held, and of no earlier or later hold of this owner.
 func (e *entry) release(held context.Context) error {
 	e.busy <- struct{}{}
 	defer e.leave()
@@ -398,7 +398,7 @@ func (e *entry) release(held context.Context) error {
 	return nil
 }
 
-// over ends what the last level leaves, or the loss of all.
+// over cleans up after the last level, or after the loss.
 func (e *entry) over() {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -10,17 +10,17 @@ import (
 
 // What can go wrong, for errors.Is. The text of an error is the server's.
 var (
-	// ErrNotAcquired: the wait is over, or nobody was to wait, and the lock is somebody else's.
+	// ErrNotAcquired: another owner held the lock until the wait had passed.
 	ErrNotAcquired = errors.New("rlock: not acquired")
-	// ErrUnavailable: no server was reached, or none could decide, until the patience was over.
+	// ErrUnavailable: no server was reached, or none could decide, in time.
 	ErrUnavailable = errors.New("rlock: the server is unavailable")
-	// ErrNoReplicas: too few replicas were connected, until the patience was over. It is an ErrUnavailable too.
+	// ErrNoReplicas: too few replicas were connected for all that time. It is also an ErrUnavailable.
 	ErrNoReplicas = errors.New("rlock: too few replicas")
 	// ErrLost: the hold ended, or may have ended, before it was released. Others may have worked at the same time.
 	ErrLost = errors.New("rlock: the hold was lost")
-	// ErrReleased is why the context of a released hold ended. Releasing twice gives it too.
+	// ErrReleased is the cause with which the context of a released hold ends. Releasing twice returns it too.
 	ErrReleased = errors.New("rlock: the hold was released")
-	// ErrDeadlock: the wait would never end. Release what you hold, then begin again.
+	// ErrDeadlock: the wait would never end. Release what you hold, then start over.
 	ErrDeadlock = errors.New("rlock: deadlock")
 	// ErrTooMany: a limit of the server is reached (rlock.max-depth, -waiters, -tickets, -sessions).
 	ErrTooMany = errors.New("rlock: too many")
@@ -35,13 +35,13 @@ var codes = map[string]error{
 	"NOREPLICAS": ErrNoReplicas,
 }
 
-// What a failover, a resharding or a start says, and what is over when it is over.
+// Errors during a failover, a resharding or a start, which end with it.
 var passing = map[string]bool{
 	"UNBLOCKED": true, "READONLY": true, "LOADING": true, "MOVED": true, "ASK": true, "TRYAGAIN": true,
 	"CLUSTERDOWN": true, "NOREPLICAS": true, "MASTERDOWN": true,
 }
 
-// code is the first word of what the server answered; "" when it did not answer.
+// code is the first word of the server's error; "" if it did not answer.
 func code(err error) string {
 	var answer redis.Error
 	if !errors.As(err, &answer) {
@@ -59,7 +59,7 @@ func typed(err error) error {
 	return err
 }
 
-// isPassing says whether asking again can help: the server did not answer, or is not ready.
+// isPassing says whether a retry can help: the server did not answer, or is not ready.
 func isPassing(err error) bool {
 	if err == nil {
 		return false
@@ -68,5 +68,5 @@ func isPassing(err error) bool {
 	return word == "" || passing[word] || strings.HasPrefix(err.Error(), "ERR max number of clients")
 }
 
-// isBroken says that there was no answer: what was asked for may have been done.
+// isBroken says that there was no answer: the request may have been executed.
 func isBroken(err error) bool { return err != nil && code(err) == "" }

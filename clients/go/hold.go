@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Hold is one level of a lock that is held. It is renewed every third of its lease until it is released.
+// Hold is one level of a held lock. It is renewed every third of its lease until it is released.
 type Hold struct {
 	entry   *entry
 	token   int64
@@ -26,34 +26,34 @@ func newHold(ctx context.Context, e *entry) *Hold {
 	return h
 }
 
-// Token is the fencing token: greater than all before it. What is written to should refuse a smaller one.
+// Token is the fencing token: greater than all before it. The resource that is written to should refuse smaller ones.
 func (h *Hold) Token() int64 { return h.token }
 
-// Key is what is locked.
+// Key is the lock's key.
 func (h *Hold) Key() string { return h.entry.key }
 
-// Owner is the name that holds.
+// Owner is the owner's name.
 func (h *Hold) Owner() string { return h.entry.id.owner }
 
-// Context ends when the hold is lost, by [ErrLost] as its cause, or released, by [ErrReleased]. It is lost at once when
-// the server says so, and shortly before its deadline when no renewal gets through: the deadline is counted from the
-// moment at which the last renewal that was answered had been sent.
+// Context ends when the hold is lost, with [ErrLost] as its cause, or released, with [ErrReleased]. A hold is lost at
+// once when the server reports so, and shortly before its deadline when no renewal succeeds. The deadline counts from
+// when the last answered renewal was sent.
 func (h *Hold) Context() context.Context { return h.context }
 
-// Deadline is until when the hold is sure if nothing more is heard of the server.
+// Deadline is until when the hold is certain if the server does not answer again.
 func (h *Hold) Deadline() time.Time {
 	h.entry.mu.Lock()
 	defer h.entry.mu.Unlock()
 	return h.entry.deadline
 }
 
-// IsHeld looks at the clock as well: also right after this process slept.
+// IsHeld also reads the clock, so it is correct even right after this process slept.
 func (h *Hold) IsHeld() bool {
 	return h.context.Err() == nil && !h.isOver.Load() && time.Now().Before(h.Deadline())
 }
 
-// Release leaves the level. An error that is [ErrLost] says that the hold ended before: others may have worked at the
-// same time. Any other one says that the server could not be told before the lease was over.
+// Release releases the level. [ErrLost] means that the hold ended before: others may have worked at the same time. Any
+// other error means that the release did not reach the server before the lease expired.
 func (h *Hold) Release() error {
 	if h.isOver.Swap(true) {
 		return ErrReleased

@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// Mutex is the lock of a key as a [sync.Locker], and [RWMutex.RLocker] likewise. It has no way to give an error back,
-// so it panics: when the server refuses, and when Unlock finds that the lock was lost.
+// Mutex is the lock of a key as a [sync.Locker], and so is [RWMutex.RLocker]. It cannot return an error, so it panics
+// when the server refuses, and when Unlock finds that the lock was lost.
 type Mutex struct {
 	l       *Locker
 	key     string
@@ -17,12 +17,12 @@ type Mutex struct {
 	holds   []*Hold
 }
 
-// Mutex is the lock of key. Choices are as for [Locker.Lock].
+// Mutex is the lock of key. It takes the options of [Locker.Lock].
 func (l *Locker) Mutex(key string, choices ...Option) *Mutex {
 	return &Mutex{l: l, key: key, choices: choices}
 }
 
-// Lock waits for the lock. A panic says why it cannot be had.
+// Lock waits for the lock. It panics if the lock cannot be acquired.
 func (m *Mutex) Lock() {
 	hold, err := m.l.Lock(context.Background(), m.key, m.choices...)
 	if err != nil {
@@ -43,7 +43,7 @@ func (m *Mutex) TryLock() bool {
 	return true
 }
 
-// Unlock releases the lock. A panic says that it was not held, or no longer.
+// Unlock releases the lock. It panics if the lock is not held, or no longer.
 func (m *Mutex) Unlock() {
 	m.mu.Lock()
 	if len(m.holds) == 0 {
@@ -58,7 +58,7 @@ func (m *Mutex) Unlock() {
 	}
 }
 
-// Hold is what Lock acquired last, nil when nothing is held: its token, and its context that tells of a loss.
+// Hold is the current hold, nil if there is none: it has the token, and the context that ends with a loss.
 func (m *Mutex) Hold() *Hold {
 	m.mu.Lock()
 	defer m.mu.Unlock()

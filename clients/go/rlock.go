@@ -8,8 +8,8 @@
 //	err = work(hold.Context(), hold.Token()) // the context ends when the hold is lost
 //	return errors.Join(err, hold.Release())
 //
-// A Locker and what it makes may be used by any number of goroutines. Each acquisition is an owner of its own, unless
-// [Owner] names one: then whoever says the same name re-enters, also by another Locker of this process.
+// Any number of goroutines may use a Locker and what it returns. Each acquisition is its own owner, unless [Owner]
+// names one: then every acquisition under that name re-enters, also by another Locker of this process.
 package rlock
 
 import (
@@ -26,17 +26,17 @@ import (
 )
 
 const (
-	// How long one request may take, and how long a request that does not wait rides out a broken connection.
+	// How long one request may take, and how long to retry a request that does not wait when connections break.
 	patience = 3 * time.Second
-	// How long the first try may take, during which the end of a context is not noticed.
+	// How long the first try may take; the end of a context is not noticed during it.
 	quick = 300 * time.Millisecond
 	// How long a ticket is kept for a process that no longer asks, and how often we ask.
 	ticketWindow, ticketPoll = 3 * time.Second, time.Second
-	// How long a caller that gave up is kept, so that nothing of its wait is left when it goes on.
+	// How long to hold up a caller that gave up, so that nothing of its wait is left when it continues.
 	tidying = 500 * time.Millisecond
 )
 
-// Locker takes locks. It belongs to the whole program.
+// Locker acquires locks. Create one for the whole program.
 type Locker struct {
 	servers *servers
 	acked   *servers // the same, by connections for what replicas are to acknowledge first
@@ -50,13 +50,13 @@ type Locker struct {
 // Setting is a setting of a Locker.
 type Setting func(*Locker)
 
-// MaxBlocked is how many waits may each take a connection of their own at once, 16 unless said. Further waits keep
-// their places by tickets, over one subscription. Such a place is as good, but no deadlock is found through it.
+// MaxBlocked is how many waits may each use a connection of their own at once; the default is 16. Further waits keep
+// their places by tickets, over one subscription. Such a place is as fair, but the server finds no deadlock through it.
 func MaxBlocked(count int) Setting {
 	return func(l *Locker) { l.slots = make(chan struct{}, max(0, count)) }
 }
 
-// New makes a Locker for the servers of client, with connections of its own: client's pool is not used.
+// New makes a Locker for the servers of client. It opens its own connections and does not use client's pool.
 func New(client redis.UniversalClient, settings ...Setting) (*Locker, error) {
 	servers, err := newServers(client)
 	if err != nil {
@@ -80,7 +80,7 @@ func New(client redis.UniversalClient, settings ...Setting) (*Locker, error) {
 	return l, nil
 }
 
-// Close ends the connections. Holds are no longer renewed: those by [Session] end now, others with their leases.
+// Close closes the connections. Holds are no longer renewed: those by [Session] end now, others with their leases.
 func (l *Locker) Close() error {
 	l.closed.Store(true)
 	l.turns.close()
@@ -106,36 +106,37 @@ type options struct {
 	limitIsSet, acksSet, maxQueueIs bool
 }
 
-// Option says how a lock is acquired. Without any it is the write lock, waited for until the context ends.
+// Option says how to acquire a lock. Without options it is the write lock, and the wait ends with the context.
 type Option func(*options)
 
-// Read asks for the read lock, which is shared.
+// Read requests the read lock, which is shared.
 func Read() Option { return func(o *options) { o.mode = "READ" } }
 
-// Wait is how long to wait at most; 0 is not at all. Without it the wait ends with the context only.
+// Wait is the longest wait; 0 does not wait. Without it only the context ends the wait.
 func Wait(wait time.Duration) Option { return func(o *options) { o.wait = max(0, wait) } }
 
-// Lease is how long the hold outlives a holder that is not heard of; 30 seconds unless said. It is renewed.
+// Lease is how long the hold outlives a process that died or is cut off; the default is 30 seconds. It is renewed.
 func Lease(lease time.Duration) Option { return func(o *options) { o.lease = lease } }
 
-// Limit asks for one of n permits: a read lock that at most n owners hold at once.
+// Limit requests one of n permits: a read lock that at most n owners hold at once.
 func Limit(n int) Option {
 	return func(o *options) { o.mode, o.limit, o.limitIsSet = "READ", n, true }
 }
 
-// MaxQueue refuses to wait where n already do.
+// MaxQueue refuses to wait if n others already wait.
 func MaxQueue(n int) Option { return func(o *options) { o.maxQueue, o.maxQueueIs = n, true } }
 
-// Acks has a grant, and each renewal, count when n replicas have acknowledged it.
+// Acks makes a grant, and each renewal, count only when n replicas have acknowledged it.
 func Acks(n int) Option { return func(o *options) { o.acks, o.acksSet = n, true } }
 
-// Session ties the hold to a connection of its own: when this process dies, the next in line has the lock at once.
+// Session ties the hold to its own connection: when this process dies, the next waiter gets the lock at once.
 func Session() Option { return func(o *options) { o.session = true } }
 
-// Upgrade asks for the write lock beside the owner's own read lock. It needs [Owner].
+// Upgrade requests the write lock on top of the owner's own read lock. It needs [Owner].
 func Upgrade() Option { return func(o *options) { o.upgrade = true } }
 
-// Owner is who holds. An owner that holds already re-enters. By convention an owner does one thing at a time.
+// Owner names the owner. An owner that holds the lock already re-enters it. By convention an owner does one thing at a
+// time.
 func Owner(name string) Option { return func(o *options) { o.owner = name } }
 
 func (l *Locker) options(choices []Option) *options {
@@ -165,12 +166,12 @@ func (o *options) words(key string, depth int) []any {
 	return words
 }
 
-// TryLock acquires the lock of key if it is free, and gives [ErrNotAcquired] if not.
+// TryLock acquires the lock of key if it is free, and returns [ErrNotAcquired] if not.
 func (l *Locker) TryLock(ctx context.Context, key string, choices ...Option) (*Hold, error) {
 	return l.Lock(ctx, key, append(append([]Option{}, choices...), Wait(0))...)
 }
 
-// Lock waits until the lock of key is acquired, the wait is over, or ctx ends. The hold does not end with ctx.
+// Lock waits until it has acquired the lock of key, the wait has passed, or ctx ends. The hold does not end with ctx.
 func (l *Locker) Lock(ctx context.Context, key string, choices ...Option) (*Hold, error) {
 	if l.closed.Load() {
 		return nil, redis.ErrClosed
@@ -187,7 +188,7 @@ func (l *Locker) Lock(ctx context.Context, key string, choices ...Option) (*Hold
 	return a.patiently(ctx)
 }
 
-// Do acquires the lock, does the work with a context that ends when the hold is lost, and releases the lock.
+// Do acquires the lock, calls work with a context that ends when the hold is lost, and releases the lock.
 func (l *Locker) Do(ctx context.Context, key string, work func(context.Context, *Hold) error, choices ...Option) error {
 	hold, err := l.Lock(ctx, key, choices...)
 	if err != nil {

@@ -14,18 +14,18 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// servers finds the primary of a key. All connections are the package's own: no retries behind its back, no wait
-// for a connection that the program's other work has taken.
+// servers finds the primary of a key. All connections are the package's own: no hidden retries, no wait for a
+// connection that other work of the program has taken.
 type servers struct {
 	cluster *redis.ClusterClient // nil: one primary
 	mu      sync.Mutex
 	nodes   map[string]*node
 }
 
-// failover is what go-redis writes instead of an address where Sentinel knows it.
+// failover is what go-redis shows instead of an address with Sentinel.
 const failover = "FailoverClient"
 
-// node is one primary, or with Sentinel whichever is primary now.
+// node is one primary; with Sentinel, the current one.
 type node struct {
 	name    string // for the names of owners, which are known per server
 	options redis.Options
@@ -60,7 +60,7 @@ func (s *servers) close() {
 	}
 }
 
-// at is the node at addr, made of options when it is new.
+// at returns the node at addr, and creates it from options if it is new.
 func (s *servers) at(addr string, options *redis.Options) *node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,7 +91,7 @@ func (s *servers) at(addr string, options *redis.Options) *node {
 	return n
 }
 
-// locate is the primary of key.
+// locate returns the primary of key.
 func (s *servers) locate(ctx context.Context, key string) (*node, error) {
 	if s.cluster == nil {
 		return s.at("", nil), nil
@@ -103,7 +103,7 @@ func (s *servers) locate(ctx context.Context, key string) (*node, error) {
 	return s.at(master.Options().Addr, master.Options()), nil
 }
 
-// redirection is where an answer of n sends us: an address, and whether only for this once.
+// redirection returns where a reply of n redirects us: an address, and whether only this once.
 func (n *node) redirection(err error) (addr string, isAsk bool) {
 	words := strings.Fields(fmt.Sprint(err))
 	if word := code(err); (word == "MOVED" || word == "ASK") && len(words) == 3 {
@@ -116,7 +116,7 @@ func (n *node) redirection(err error) (addr string, isAsk bool) {
 	return "", false
 }
 
-// isElsewhere says that the primary of key is not, or no longer, where l leads.
+// isElsewhere says whether the primary of key is not, or no longer, where l leads.
 func (s *servers) isElsewhere(ctx context.Context, key string, l *line) bool {
 	n, err := s.locate(ctx, key)
 	if err != nil || n != l.node {
@@ -126,7 +126,7 @@ func (s *servers) isElsewhere(ctx context.Context, key string, l *line) bool {
 	return found != nil && w != nil && w.RemoteAddr().String() != *found
 }
 
-// do asks the primary of key, follows it elsewhere, and gives up after patience.
+// do asks the primary of key, follows redirections, and gives up after patience.
 func (s *servers) do(ctx context.Context, patience time.Duration, key string, words []any) *redis.Cmd {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -167,19 +167,19 @@ func (s *servers) reload(ctx context.Context) {
 	}
 }
 
-// anew gives up all idle connections of was: after a failover each of them would have to time out by itself.
+// anew drops all idle connections of was: after a failover each of them would have to time out.
 func (n *node) anew(was *redis.Client) {
 	last, now := n.renewed.Load(), time.Now().UnixNano()
 	if now-last < int64(50*time.Millisecond) || !n.renewed.CompareAndSwap(last, now) {
 		return
 	}
 	if n.client.CompareAndSwap(was, redis.NewClient(&n.options)) {
-		// Those who are still asking may finish.
+		// Requests under way may finish.
 		time.AfterFunc(2*patience, func() { was.Close() })
 	}
 }
 
-// line is one connection of our own: for one blocked wait, or for one session as long as it lives.
+// line is a dedicated connection, for one blocked wait or for one session.
 type line struct {
 	node   *node
 	client *redis.Client
@@ -190,7 +190,7 @@ type line struct {
 	asking sync.Mutex // go-redis must not close what it is asking on
 }
 
-// line is an idle connection to n, or a new one.
+// line returns an idle connection to n, or a new one.
 func (n *node) line() *line {
 	for l := n.pop(); l != nil; l = n.pop() {
 		if !l.isEnded() {
@@ -254,7 +254,7 @@ func (l *line) isEnded() bool {
 	}
 }
 
-// endedOrNever is for a hold that may have no line.
+// endedOrNever also works for a hold without a line.
 func (l *line) endedOrNever() chan struct{} {
 	if l == nil {
 		return nil
@@ -262,7 +262,7 @@ func (l *line) endedOrNever() chan struct{} {
 	return l.ended
 }
 
-// send asks on this connection; the answer comes when it comes, also as an error when the connection ends.
+// send asks on this connection. The reply has no time limit; if the connection closes, it is an error.
 func (l *line) send(words []any, asking bool) <-chan *redis.Cmd {
 	answer := make(chan *redis.Cmd, 1)
 	go func() {
@@ -277,7 +277,7 @@ func (l *line) send(words []any, asking bool) <-chan *redis.Cmd {
 	return answer
 }
 
-// kill ends the connection, whatever it waits for.
+// kill closes the connection, whatever it waits for.
 func (l *line) kill() {
 	l.end()
 	if w := l.wire.Load(); w != nil {
@@ -293,7 +293,7 @@ func (l *line) kill() {
 
 func (l *line) end() { l.once.Do(func() { close(l.ended) }) }
 
-// wire reads ahead, so that the end of a session is noticed while nobody asks anything.
+// wire reads ahead, so that the end of a session is noticed without a request.
 type wire struct {
 	net.Conn
 	in     chan []byte

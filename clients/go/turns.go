@@ -8,7 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// turns hears, over one subscription per server, whose ticket has its turn. It is a hint: asking again is the rule.
+// turns receives, over one subscription per server, whose ticket has its turn. That is a hint; polling goes on.
 type turns struct {
 	servers *servers
 	mu      sync.Mutex
@@ -21,7 +21,7 @@ type listener struct {
 	who    map[string]map[chan struct{}]bool
 }
 
-// listen is told of the turns of owner at the primary of key, until the function is called.
+// listen reports the turns of owner at the primary of key, until the returned function is called.
 func (t *turns) listen(ctx context.Context, key, owner string) (<-chan struct{}, func()) {
 	turn := make(chan struct{}, 1)
 	n, err := t.servers.locate(ctx, key)

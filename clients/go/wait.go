@@ -21,11 +21,11 @@ type ask struct {
 	isUnsure bool      // an answer is missing, so perhaps it was granted
 	isPlaced bool      // a ticket may stand
 	session  *line
-	// The lock was in use a moment ago, when it was asked for quickly.
+	// The lock was in use a moment ago, when quickly asked.
 	wasRefused bool
 }
 
-// run asks until there is a grant, a refusal, or no more patience.
+// run asks until there is a grant, a refusal, or no time left.
 func (a *ask) run(ctx context.Context) (int64, error) {
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
 		token, err := a.once(ctx)
@@ -56,7 +56,7 @@ func (a *ask) run(ctx context.Context) (int64, error) {
 	}
 }
 
-// once asks in the best way there is now: by the way in, with a connection of its own, with a ticket.
+// once asks in the best way available: without waiting, by a blocked connection, or by a ticket.
 func (a *ask) once(ctx context.Context) (int64, error) {
 	if a.o.session && a.line == nil {
 		return a.blocked(ctx, true)
@@ -80,7 +80,7 @@ func (a *ask) once(ctx context.Context) (int64, error) {
 
 func (a *ask) plain(ctx context.Context, words []any) (int64, error) {
 	a.sent = time.Now()
-	// Not cut off by ctx: an answer that nobody reads is a hold that nobody knows of.
+	// ctx does not cut this off: an unread reply would be a hold that nobody knows of.
 	token, err := a.l.serversFor(a.o).do(context.WithoutCancel(ctx), a.patience(), a.key, words).Int64()
 	a.isUnsure = a.isUnsure || isBroken(err)
 	return token, err
@@ -100,7 +100,7 @@ func (a *ask) endSession() {
 	}
 }
 
-// left is what is left of the patience.
+// left is the remaining time.
 func (a *ask) left() time.Duration {
 	if a.end.IsZero() {
 		return time.Hour
@@ -108,7 +108,7 @@ func (a *ask) left() time.Duration {
 	return time.Until(a.end)
 }
 
-// waiting adds how long to wait, and with how many others.
+// waiting adds how long to wait, and beside how many others.
 func (a *ask) waiting(words []any, way string, wait time.Duration) []any {
 	words = append(append([]any{}, words...), way, wait.Milliseconds())
 	if a.o.maxQueueIs {
@@ -117,7 +117,7 @@ func (a *ask) waiting(words []any, way string, wait time.Duration) []any {
 	return words
 }
 
-// blocked asks on a connection of its own, which the session keeps.
+// blocked asks on its own connection, which the session keeps.
 func (a *ask) blocked(ctx context.Context, isSession bool) (int64, error) {
 	words := a.words
 	if isSession {
@@ -152,7 +152,7 @@ func (a *ask) blocked(ctx context.Context, isSession bool) (int64, error) {
 	return token, err
 }
 
-// on asks on l. The end of ctx gives the place back and then looks whether the grant came first.
+// on asks on l. When ctx ends, it gives up the place and then checks whether the grant came first.
 func (a *ask) on(ctx context.Context, l *line, words []any, isAsk, isSession bool) (int64, error) {
 	a.sent = time.Now()
 	answer := l.send(words, isAsk)
@@ -187,7 +187,7 @@ func (a *ask) on(ctx context.Context, l *line, words []any, isAsk, isSession boo
 	return token, err
 }
 
-// withdraw ends the wait on l. More than once: ctx may end just before the wait begins.
+// withdraw ends the wait on l. It repeats that, because ctx may end just before the wait begins.
 func (a *ask) withdraw(l *line, answer <-chan *redis.Cmd) *redis.Cmd {
 	for end := time.Now().Add(2 * tidying); time.Now().Before(end); {
 		_ = a.l.servers.do(context.Background(), tidying, a.key, []any{"RLOCK.CANCEL", a.key, a.o.owner}).Err()
@@ -201,8 +201,8 @@ func (a *ask) withdraw(l *line, answer <-chan *redis.Cmd) *redis.Cmd {
 	return <-answer
 }
 
-// watch kills l when the server that is primary now does not know of the wait: the one that it is parked at has been
-// stopped or cut off, and may stay silent for ever.
+// watch kills l when the current primary does not know of the wait: the server at which l is blocked was stopped or cut
+// off, and may stay silent forever.
 func (a *ask) watch(ctx context.Context, l *line) {
 	every := time.NewTicker(time.Second)
 	defer every.Stop()
@@ -216,7 +216,7 @@ func (a *ask) watch(ctx context.Context, l *line) {
 		if errors.Is(err, redis.Nil) && a.isPending(ctx) {
 			err = nil
 		}
-		// When nothing is known of the place: is that still the primary?
+		// The place is unknown: is that server still the primary?
 		if errors.Is(err, redis.Nil) || err != nil && a.l.servers.isElsewhere(ctx, a.key, l) {
 			misses++
 		} else {
@@ -228,7 +228,7 @@ func (a *ask) watch(ctx context.Context, l *line) {
 	}
 }
 
-// isPending says that there was a grant, which is to be told when replicas have acknowledged it.
+// isPending says whether the owner has a pending grant.
 func (a *ask) isPending(ctx context.Context) bool {
 	info := a.l.servers.do(ctx, time.Second, a.key, []any{"RLOCK.INFO", a.key}).Val()
 	holders, _ := field(info, "holders").([]any)
@@ -240,7 +240,7 @@ func (a *ask) isPending(ctx context.Context) bool {
 	return false
 }
 
-// field is what a map has under name, or a list of names and values.
+// field returns the value under name, of a map or of a list of names and values.
 func field(reply any, name string) any {
 	switch reply := reply.(type) {
 	case map[any]any:
@@ -255,7 +255,7 @@ func field(reply any, name string) any {
 	return nil
 }
 
-// ticket keeps a place by asking again and again, at once when its turn is announced.
+// ticket keeps a place by asking repeatedly, and at once when its turn is announced.
 func (a *ask) ticket(ctx context.Context) (int64, error) {
 	turn, hush := a.l.turns.listen(ctx, a.key, a.o.owner)
 	defer hush()
@@ -289,7 +289,7 @@ func (a *ask) ticket(ctx context.Context) (int64, error) {
 
 var errGone = errors.New("rlock: granted, and lost before it was noticed")
 
-// confirm renews what was granted after a long wait: the grant may have lain here unread.
+// confirm renews a hold that was granted after a long wait, because the reply may have been unread for some time.
 func (a *ask) confirm(token int64) error {
 	until := time.Now().Add(a.o.lease)
 	for {
@@ -309,7 +309,7 @@ func (a *ask) confirm(token int64) error {
 	}
 }
 
-// undo gives back what the acquisition may have left: a place, and a grant whose answer was lost.
+// undo undoes what the acquisition may have left: a place, and a grant whose reply was lost.
 func (a *ask) undo() {
 	again := a.isUnsure
 	for end := time.Now().Add(a.o.lease + patience); ; {
@@ -323,7 +323,7 @@ func (a *ask) undo() {
 		case isPassing(err) && time.Now().Before(end) && !a.l.closed.Load():
 			time.Sleep(20 * time.Millisecond)
 		case again && !isPassing(err):
-			// Once more: what was still unread in a closed connection is executed now.
+			// Once more: the server may only now execute what it had yet to read from a closed connection.
 			again = false
 			time.Sleep(tidying)
 		default:

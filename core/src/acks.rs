@@ -10,7 +10,7 @@ use crate::{EpochMs, Now, Token, WaiterId};
 pub enum Ack {
     /// The grant or renewal of a blocked connection.
     Wait(WaiterId),
-    /// A hold that was granted to a ticket, by so many replicas.
+    /// A hold that was granted to a ticket, by this many replicas.
     Ticket(Token, u8),
     /// A session's deadline.
     Deadline(Token, EpochMs),
@@ -19,11 +19,11 @@ pub enum Ack {
 /// Whether replicas have acknowledged a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Confirmation {
-    /// Nobody asked for acknowledgements.
+    /// The hold needs no acknowledgements.
     None,
-    /// They have not, so nobody was told of the hold yet.
+    /// Not yet, so nobody has been told of the hold.
     Pending,
-    /// They have.
+    /// Enough of them have.
     Done,
 }
 
@@ -38,31 +38,31 @@ impl Confirmation {
     }
 }
 
-/// A hold of a ticket's owner, who has not asked again since.
+/// A hold that was granted to a ticket whose owner has not asked again since.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Turn {
-    /// As the ticket stands in the queue, should it have to stand there again.
+    /// The ticket's entry, in case it must go back into the queue.
     pub(crate) ticket: Entry,
-    /// A level of the hold is the ticket's own.
+    /// The ticket added a level to the hold.
     pub(crate) adds: bool,
-    /// The hold began with it.
+    /// The hold began with this grant.
     pub(crate) begins: bool,
-    /// So many replicas are to have it.
+    /// How many replicas must acknowledge it.
     pub(crate) acks: u8,
-    /// The owner may be told.
+    /// Enough replicas have acknowledged it, so the owner may be told.
     pub(crate) is_acked: bool,
     /// When the acknowledgements are too late.
     pub(crate) late_at: EpochMs,
-    /// The owner is told no later than this: a whole lease is left of the hold then.
+    /// The owner must ask by then: a whole lease of the hold remains at that moment.
     pub(crate) told_by: EpochMs,
-    /// The deadline that is told.
+    /// The deadline in the reply.
     pub(crate) deadline: EpochMs,
     /// As in [`Acks::by_look`].
     pub(crate) look_at: EpochMs,
 }
 
 impl Turn {
-    /// When it is over: the acknowledgements are too late, or its owner is.
+    /// When the turn ends, because the acknowledgements or the owner came too late.
     pub(crate) fn ends_at(&self) -> EpochMs {
         let asks = self.told_by.min(self.deadline);
         if self.is_acked { asks } else { asks.min(self.late_at) }
@@ -72,13 +72,14 @@ impl Turn {
 /// Confirmations of the holds of one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Acks {
-    /// How many acknowledgements each hold needs that nobody was told of.
+    /// How many acknowledgements each pending hold needs.
     untold: BTreeMap<Token, u8>,
     told: BTreeSet<Token>,
     turns: BTreeMap<Token, Turn>,
-    /// When to look whether a turn is over: at its end, or earlier where that was put off since.
+    /// When to check whether a turn has ended: at its end, or earlier if the end was postponed
+    /// since.
     by_look: BTreeSet<(EpochMs, Token)>,
-    /// What was not asked of replicas yet.
+    /// What the replicas have not been asked for yet.
     asked: Vec<(u8, Ack)>,
 }
 
@@ -88,7 +89,7 @@ impl Acks {
         untold.is_empty() && told.is_empty() && turns.is_empty() && asked.is_empty()
     }
 
-    /// So many replicas are to have this.
+    /// Asks for this many acknowledgements.
     pub(crate) fn ask(&mut self, acks: u8, what: Ack) {
         self.asked.push((acks, what));
     }
@@ -97,12 +98,12 @@ impl Acks {
         std::mem::take(&mut self.asked)
     }
 
-    /// A hold began that is told when so many replicas have it.
+    /// A hold began that needs this many acknowledgements.
     pub(crate) fn begin(&mut self, token: Token, acks: u8) {
         self.untold.insert(token, acks);
     }
 
-    /// How many acknowledgements a hold needs that nobody was told of.
+    /// How many acknowledgements a pending hold needs.
     pub(crate) fn untold(&self, token: Token) -> Option<u8> {
         self.untold.get(&token).copied()
     }
@@ -117,7 +118,7 @@ impl Acks {
         }
     }
 
-    /// The owner is told that it holds. True if nobody was told before.
+    /// The owner is told of its hold. True if nobody was told before.
     pub(crate) fn tell(&mut self, token: Token) -> bool {
         let is_first = self.untold.remove(&token).is_some();
         if is_first {
@@ -126,14 +127,15 @@ impl Acks {
         is_first
     }
 
-    /// The hold has ended. The ticket that it was given, if its owner had not asked again.
+    /// The hold has ended. Returns the ticket that it was granted to, if the owner had not asked
+    /// again.
     pub(crate) fn end(&mut self, token: Token) -> Option<Turn> {
         self.untold.remove(&token);
         self.told.remove(&token);
         self.take_turn(token)
     }
 
-    /// Forgets the holds that are not there any more.
+    /// Forgets the holds that no longer exist.
     pub(crate) fn retain(&mut self, is_there: impl Fn(Token) -> bool) {
         let all = self.untold.keys().chain(&self.told).copied();
         let gone: Vec<Token> = all.filter(|token| !is_there(*token)).collect();
@@ -152,7 +154,7 @@ impl Acks {
         self.turns.get(&token)
     }
 
-    /// The ticket's owner asked again, and keeps its place until then.
+    /// The ticket's owner asked again, so the ticket lasts until then.
     pub(crate) fn keep_turn(&mut self, token: Token, ends_at: EpochMs) {
         if let Some(turn) = self.turns.get_mut(&token) {
             turn.ticket.ends_at = turn.ticket.ends_at.max(Some(ends_at));
@@ -167,8 +169,7 @@ impl Acks {
         }
     }
 
-    /// The owner of this turn may be told, as far as so many replicas go; `None` if there is no
-    /// such turn.
+    /// This many replicas have acknowledged the turn. Returns it if its owner may now be told.
     pub(crate) fn acked(&mut self, token: Token, acks: u8) -> Option<&Turn> {
         let is_it = |turn: &&mut Turn| !turn.is_acked && turn.acks <= acks;
         let turn = self.turns.get_mut(&token).filter(is_it)?;
@@ -182,7 +183,7 @@ impl Acks {
         Some(turn)
     }
 
-    /// A turn that is over.
+    /// A turn that has ended.
     pub(crate) fn first_over(&mut self, now: Now) -> Option<Token> {
         while let Some((look_at, token)) = self.by_look.first().copied()
             && look_at.is_over_at(now)

@@ -1,18 +1,17 @@
-//! Grants to blocked connections that have not heard of them yet: the reply is on its way, or waits
-//! for acknowledgements.
+//! Grants whose caller has no reply yet: the reply is under way, or waits for acknowledgements.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{ClientId, EpochMs, LeaseMs, Now, Token, WaiterId};
 
-/// The hold that was granted, and whether a level of it is the connection's own.
+/// The hold that was granted, and whether the grant added a level to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Grant {
     pub(crate) token: Token,
     pub(crate) adds: bool,
 }
 
-/// What stands between a grant and its reply.
+/// What holds back the reply to a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gate {
     /// How many replicas must acknowledge it.
@@ -31,21 +30,21 @@ pub(crate) struct Gate {
     pub(crate) is_renewal: bool,
 }
 
-/// A caller that has not heard of its grant yet.
+/// A caller without the reply to its grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Untold {
     grant: Grant,
-    /// `None`: the reply is on its way.
+    /// `None`: the reply is under way.
     gate: Option<Box<Gate>>,
 }
 
-/// The grants of one lock whose callers have not heard of them yet.
+/// The grants of one lock whose callers have no reply yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fresh {
     by_waiter: BTreeMap<WaiterId, Untold>,
     by_token: BTreeSet<(Token, WaiterId)>,
     by_until: BTreeSet<(EpochMs, WaiterId)>,
-    /// Sessions that begin when their grants are told.
+    /// Sessions that begin when their grants are confirmed.
     sessions: usize,
 }
 
@@ -58,7 +57,7 @@ impl Fresh {
         self.by_waiter.contains_key(&waiter)
     }
 
-    /// Number of sessions that begin when their grants are told.
+    /// Number of sessions that begin when their grants are confirmed.
     pub(crate) fn sessions(&self) -> usize {
         self.sessions
     }
@@ -82,7 +81,7 @@ impl Fresh {
         }
     }
 
-    /// Its reply may be given: what it was granted, and what stood before it.
+    /// The reply may be sent. Returns the grant, and what held the reply back.
     pub(crate) fn open(&mut self, waiter: WaiterId) -> Option<(Grant, Gate)> {
         let untold = self.by_waiter.get_mut(&waiter)?;
         let gate = *untold.gate.take()?;
@@ -100,7 +99,7 @@ impl Fresh {
         self.by_waiter.get(&waiter)?.gate.as_deref()
     }
 
-    /// It is not there any more. What it was granted, and what stood before its reply.
+    /// Forgets a caller. Returns its grant, and what held the reply back.
     pub(crate) fn remove(&mut self, waiter: WaiterId) -> Option<(Grant, Option<Gate>)> {
         let Untold { grant, gate } = self.by_waiter.remove(&waiter)?;
         self.by_token.remove(&(grant.token, waiter));
@@ -115,7 +114,7 @@ impl Fresh {
         self.by_token.range(all).map(|(_, waiter)| *waiter)
     }
 
-    /// The replies that are on their way do not matter any more: the owner was told otherwise.
+    /// The replies under way no longer matter: the owner was told otherwise.
     pub(crate) fn remove_token(&mut self, token: Token) {
         let on_the_way = |waiter: &WaiterId| self.gate(*waiter).is_none();
         let told: Vec<WaiterId> = self.of_token(token).filter(on_the_way).collect();
@@ -124,7 +123,7 @@ impl Fresh {
         }
     }
 
-    /// The hold has ended: those who were to hear of it, and since when they wait.
+    /// The hold has ended. Returns its pending callers, and since when they wait.
     pub(crate) fn remove_gated(&mut self, token: Token) -> Vec<(WaiterId, Now)> {
         let gated = |waiter: WaiterId| Some((waiter, self.gate(waiter)?.since));
         let gated: Vec<(WaiterId, Now)> = self.of_token(token).filter_map(gated).collect();
@@ -134,25 +133,25 @@ impl Fresh {
         gated
     }
 
-    /// The holds that somebody is to hear of when they are acknowledged.
+    /// The holds for which callers wait for acknowledgements.
     pub(crate) fn gated_tokens(&self) -> BTreeSet<Token> {
         let gated = self.by_until.iter().filter_map(|(_, waiter)| self.by_waiter.get(waiter));
         gated.map(|untold| untold.grant.token).collect()
     }
 
-    /// One whose acknowledgements did not come in time, and since when it waits.
+    /// A caller whose acknowledgements did not come in time, and since when it waits.
     pub(crate) fn first_over(&self, now: Now) -> Option<(WaiterId, Now)> {
         let (until, waiter) = self.by_until.first()?;
         let since = self.gate(*waiter)?.since;
         until.is_over_at(now).then_some((*waiter, since))
     }
 
-    /// When the acknowledgements for somebody are too late.
+    /// When the next acknowledgements are too late.
     pub(crate) fn next_over(&self) -> Option<EpochMs> {
         self.by_until.first().map(|(until, _)| *until)
     }
 
-    /// Gives this connection the level of another one that has not heard. False if there is none.
+    /// Gives this caller the level of another one that has no reply yet. False if there is none.
     pub(crate) fn take_level(&mut self, token: Token, heir: WaiterId) -> bool {
         let has_one =
             |waiter: &WaiterId| self.by_waiter.get(waiter).is_some_and(|untold| untold.grant.adds);
@@ -165,7 +164,7 @@ impl Fresh {
         true
     }
 
-    /// Gives a level to another connection that entered this hold without one of its own. False if
+    /// Passes a level on to another caller that re-entered this hold without adding one. False if
     /// there is none.
     pub(crate) fn pass_on(&mut self, token: Token) -> bool {
         let has_none =

@@ -1,5 +1,5 @@
-//! Grants whose reply waits for acknowledgements, and which are taken back without them. The hold
-//! stands from its grant on, but nobody is told of it before.
+//! Grants whose reply waits for acknowledgements, and which are taken back if those do not come.
+//! The hold exists from its grant on, but nobody is told of it before.
 
 use std::borrow::Cow;
 
@@ -18,11 +18,11 @@ pub enum Acked {
     Tells(Wake),
     /// The ticket of this owner has its turn.
     Turn(Owner),
-    /// Nobody is told of anything.
+    /// Nothing to report.
     Nothing,
 }
 
-/// A grant that is told when so many replicas have it.
+/// A grant whose reply waits for this many replicas.
 #[derive(Clone, Copy)]
 pub(crate) struct Told {
     pub(crate) acks: u8,
@@ -33,7 +33,7 @@ pub(crate) struct Told {
 }
 
 impl Lock {
-    /// An `RLOCK.ACQUIRE` that may enter, and is told so when replicas have acknowledged it.
+    /// Grants an `RLOCK.ACQUIRE`, and replies when replicas have acknowledged the grant.
     pub(crate) fn acquire_gated<'a>(
         &mut self,
         ask: Acquire<'a>,
@@ -97,13 +97,14 @@ impl Lock {
         Reply::Pending
     }
 
-    /// The depth of a hold, and its deadline; nothing, and `now`, where it is not there.
+    /// The depth and the deadline of a hold; 0 and `now` if there is none.
     pub(crate) fn levels(&self, token: Token, now: Now) -> (u16, EpochMs) {
         let hold = self.holders.by_token(token);
         hold.map_or((0, now.ms()), |(_, hold)| (hold.depth, hold.deadline))
     }
 
-    /// A ticket's owner asks again for what it was given: it is told, and no level is added.
+    /// A ticket's owner asks again for the hold that it was granted: it gets the token, and no
+    /// level is added.
     fn tell_turn<'a>(
         &mut self,
         ask: Acquire<'a>,
@@ -125,8 +126,8 @@ impl Lock {
         Reply::Granted { token, left_ms: deadline.left_at(now) }
     }
 
-    /// It is the turn of a ticket whose owner asks: the hold begins, and its owner is told when it
-    /// asks again.
+    /// Grants a ticket whose owner asks in its turn: the hold begins, and the owner gets the token
+    /// when it asks again.
     fn take_turn<'a>(
         &mut self,
         ask: Acquire<'a>,
@@ -136,7 +137,7 @@ impl Lock {
         moment: &mut Moment<'_>,
         effects: &mut Effects<'a>,
     ) -> Reply {
-        // Its owner counts the lease from when it asks again.
+        // The owner counts the lease from when it asks again.
         let lease = LeaseMs::new(ask.lease.get().saturating_add(window.get()));
         let lease = lease.unwrap_or(LeaseMs::MAX);
         let reply = match told.held {
@@ -167,8 +168,8 @@ impl Lock {
         Reply::NotNow { wait_ms: None }
     }
 
-    /// Those who are too late to be told: acknowledgements did not come, or a ticket's owner did
-    /// not. Their levels are taken back. False when the portion is used up.
+    /// Takes back the levels of grants that can no longer be confirmed: the acknowledgements did
+    /// not come in time, or the ticket's owner did not ask. False when the portion is used up.
     pub(crate) fn be_late(
         &self,
         memory: &mut Memory,
@@ -192,8 +193,8 @@ impl Lock {
         true
     }
 
-    /// Something outside of RLOCK happened to the key: those whose hold is not there any more are
-    /// told that it is not.
+    /// Something other than RLOCK changed the key: refuses the pending callers whose hold no longer
+    /// exists.
     pub fn lost_grants(&self, memory: &mut Memory, now: Now) -> Vec<Wake> {
         let is_there = |token: Token| {
             let hold = self.holders.by_token(token);
@@ -209,7 +210,8 @@ impl Lock {
     }
 }
 
-/// When it is too late to be told, by the caller's patience, the setting and the hold's own end.
+/// When a confirmation is too late: the earliest of the caller's patience, the setting, and the
+/// hold's deadline.
 pub(crate) fn late_at(moment: &Moment<'_>, ends_at: Option<EpochMs>, deadline: EpochMs) -> EpochMs {
     let late_at = moment.now.after_ms(moment.confirm_ms).min(deadline);
     ends_at.map_or(late_at, |ends_at| ends_at.min(late_at))
@@ -221,7 +223,7 @@ pub(crate) fn no_acks(waiter: WaiterId, since: Now, now: Now) -> Wake {
 }
 
 impl Memory {
-    /// Number of holds that are tied to a connection, or are when they are told.
+    /// Number of holds that are tied to a connection, or will be once they are confirmed.
     pub fn session_count(&self) -> usize {
         self.sessions.len().saturating_add(self.fresh.sessions())
     }
@@ -234,19 +236,19 @@ impl Memory {
         self.acks.as_deref()?.turn(token)
     }
 
-    /// How many acknowledgements a hold needs that nobody was told of.
+    /// How many acknowledgements a pending hold needs.
     pub(crate) fn untold(&self, token: Token) -> Option<u8> {
         self.acks.as_deref()?.untold(token)
     }
 
-    /// How many acknowledgements a request needs, of an owner that holds this: its own number, or
-    /// that of the hold that nobody was told of yet.
+    /// How many acknowledgements a request of the owner of `held` needs: as many as it asks for,
+    /// and at least as many as the hold if that is pending.
     pub(crate) fn acks_for(&self, asked: u8, held: Option<Hold>) -> u8 {
         let untold = held.and_then(|hold| self.untold(hold.token));
         asked.max(untold.unwrap_or(0))
     }
 
-    /// How far the hold with this token is known to replicas.
+    /// Whether replicas have acknowledged the hold with this token.
     pub fn confirmation(&self, token: Token) -> Confirmation {
         self.acks.as_deref().map_or(Confirmation::None, |acks| acks.of(token))
     }
@@ -256,12 +258,12 @@ impl Memory {
         self.fresh.gate(waiter).is_some()
     }
 
-    /// Number of callers that are told when replicas have acknowledged their grants.
+    /// Number of callers whose reply waits for acknowledgements.
     pub fn gated_count(&self) -> usize {
         self.fresh.gated()
     }
 
-    /// A grant is told when replicas have acknowledged it.
+    /// Holds back the reply to a grant until replicas have acknowledged it.
     pub(crate) fn gate(&mut self, waiter: WaiterId, grant: Grant, gate: Gate, begins: bool) {
         let acks = self.acks_mut();
         if begins {
@@ -271,7 +273,7 @@ impl Memory {
         self.fresh.insert_gated(waiter, grant, gate);
     }
 
-    /// A renewal is told when replicas have acknowledged it.
+    /// Holds back the reply to a renewal until replicas have acknowledged it.
     pub(crate) fn gate_renewal(
         &mut self,
         waiter: WaiterId,
@@ -286,7 +288,7 @@ impl Memory {
         self.gate(waiter, Grant { token, adds: false }, gate, false);
     }
 
-    /// What replicas are to acknowledge, since this was asked last.
+    /// What replicas are to acknowledge, since the last call.
     pub fn take_asked(&mut self) -> Vec<(u8, Ack)> {
         self.acks.as_deref_mut().map_or_else(Vec::new, Acks::take_asked)
     }
@@ -307,11 +309,11 @@ impl Memory {
     }
 
     fn tell(&mut self, waiter: WaiterId, now: Now) -> Option<Wake> {
-        // Else its hold is over, and is about to be ended.
+        // Otherwise the hold has expired and is about to be ended.
         self.fresh.gate(waiter).filter(|gate| !gate.deadline.is_over_at(now))?;
         let (Grant { token, adds }, gate) = self.fresh.open(waiter)?;
         let is_first = self.acks_mut().tell(token);
-        // What is told stays: the level that the hold began with is not taken back with another.
+        // What was confirmed stays: if another grant is taken back, the hold keeps its first level.
         if is_first && !adds && !self.fresh.take_level(token, waiter) {
             self.acks_mut().take_turn(token);
         }
@@ -332,7 +334,7 @@ impl Memory {
         Some(Wake { waiter, reply, waited_us, acks_us })
     }
 
-    /// It makes a difference whether replicas acknowledge this, which is no parked connection's.
+    /// Whether an acknowledgement of this still matters.
     pub(crate) fn awaits(&self, what: Ack) -> bool {
         match what {
             Ack::Wait(waiter) => self.is_gated(waiter),
@@ -341,7 +343,7 @@ impl Memory {
         }
     }
 
-    /// When to look next for what happens by itself, as far as the lock does not say so.
+    /// When to sweep next, as far as the lock itself does not say so.
     pub(crate) fn next_alarm(&self) -> Option<EpochMs> {
         let next = [
             self.queue.next_look(),
@@ -353,13 +355,13 @@ impl Memory {
         next.into_iter().flatten().min()
     }
 
-    /// When somebody is too late to be told.
+    /// When the next confirmation is too late.
     pub(crate) fn next_late(&self) -> Option<EpochMs> {
         let turn = self.acks.as_deref().and_then(Acks::next_look);
         [self.fresh.next_over(), turn].into_iter().flatten().min()
     }
 
-    /// A session was renewed: it lasts so long once as many replicas know it as it needs.
+    /// A session was renewed: the new deadline counts once enough replicas have acknowledged it.
     pub(crate) fn renewed(&mut self, token: Token, deadline: EpochMs) {
         match self.sessions.acks_of(token) {
             0 => self.sessions.lasts_until(token, deadline),
@@ -367,8 +369,8 @@ impl Memory {
         }
     }
 
-    /// Tells those who are too late to be told, without a look at the lock: what they were granted
-    /// is taken back with the next input.
+    /// Refuses pending callers whose time is up, without opening the lock: their grants are taken
+    /// back with the next input.
     pub(crate) fn late_alone(&mut self, now: Now, portion: &mut usize) -> Vec<Wake> {
         let mut wakes = Vec::new();
         while let Some((waiter, since)) = self.fresh.first_over(now) {
@@ -383,14 +385,14 @@ impl Memory {
         wakes
     }
 
-    /// Nothing is waited for here any more: those who were to hear of a grant.
+    /// Forgets all acknowledgements; returns the callers that waited for them.
     pub(crate) fn forget_gated(&mut self) -> Vec<(WaiterId, Now)> {
         self.acks = None;
         let tokens = self.fresh.gated_tokens().into_iter();
         tokens.flat_map(|token| self.fresh.remove_gated(token)).collect()
     }
 
-    /// Ends one ticket's turn that is over; its level is taken back. False if there is none.
+    /// Ends one ticket's turn whose time is up, and takes its level back. False if there is none.
     fn turn_is_over(&mut self, now: Now) -> bool {
         let Some(acks) = self.acks.as_deref_mut() else { return false };
         let Some(token) = acks.first_over(now) else { return false };
@@ -403,8 +405,8 @@ impl Memory {
         true
     }
 
-    /// A ticket whose hold ended before its owner was told keeps its place for the rest of its
-    /// window: the first.
+    /// Puts a ticket whose hold ended before its owner was told back in front of the queue, for the
+    /// rest of its window.
     pub(crate) fn stand_again(&mut self, turn: Turn, now: Now) {
         let lasts = turn.ticket.ends_at.is_some_and(|ends_at| !ends_at.is_over_at(now));
         if turn.begins && lasts {
@@ -412,7 +414,7 @@ impl Memory {
         }
     }
 
-    /// A hold has ended: those who were to hear of it are told so, and a ticket may stand again.
+    /// A hold has ended: refuses the pending callers, and may put a ticket back into the queue.
     pub(crate) fn end_acks(&mut self, token: Token, by: End, now: Now) -> Vec<Wake> {
         let Some(acks) = self.acks.as_deref_mut() else { return Vec::new() };
         if let Some(turn) = acks.end(token)
@@ -424,8 +426,8 @@ impl Memory {
         gated.map(|(waiter, since)| no_acks(waiter, since, now)).collect()
     }
 
-    /// Gives up a ticket's turn that was not told; its level is taken back. False if there is
-    /// none.
+    /// Gives up a ticket's turn that its owner has not been told of, and takes its level back.
+    /// False if there is none.
     pub(crate) fn give_up_turn(&mut self, token: Token) -> bool {
         let turn = self.acks.as_deref_mut().and_then(|acks| acks.take_turn(token));
         if turn.as_ref().is_some_and(|turn| turn.adds) && !self.fresh.pass_on(token) {
@@ -434,7 +436,7 @@ impl Memory {
         turn.is_some()
     }
 
-    /// Forgets confirmations of holds that are not there.
+    /// Forgets confirmations of holds that no longer exist.
     pub(crate) fn forget_acks(&mut self, is_there: impl Fn(Token) -> bool) {
         if let Some(acks) = self.acks.as_deref_mut() {
             acks.retain(is_there);

@@ -213,6 +213,21 @@ impl Command {
 
     /// Parses the arguments that follow the command's name.
     ///
+    /// ```
+    /// use rlock_core::grammar::{Limits, commands::ACQUIRE};
+    /// use rlock_core::{LeaseMs, Mode};
+    ///
+    /// let (default_lease, max_lease) = (LeaseMs::new(30_000).unwrap(), LeaseMs::MAX);
+    /// let limits = Limits { default_lease, max_lease, max_depth: 65_535, acks: 0 };
+    /// let read = |line: &'static str| ACQUIRE.read(line.split(' ').map(str::as_bytes), &limits);
+    ///
+    /// let arguments = read("order:42 ann READ LEASE 5000").unwrap();
+    /// assert_eq!((arguments.key, arguments.owner), (&b"order:42"[..], &b"ann"[..]));
+    /// assert_eq!((arguments.mode, arguments.lease.get()), (Some(Mode::Read), 5_000));
+    /// let refused = read("order:42 ann LEASE soon").unwrap_err();
+    /// assert!(refused.line().starts_with("ERR LEASE must be an integer from 1"));
+    /// ```
+    ///
     /// # Errors
     /// [`BadWord`] names the argument, its range and its unit.
     pub fn read<'a>(

@@ -86,7 +86,7 @@ pub struct Manager {
     removed: Vec<Removed>,
     /// Connections of lost sessions: none of their commands may run any more.
     closing: BTreeSet<ClientId>,
-    /// Those of them that the caller has not taken yet.
+    /// Those of them that the caller has yet to close.
     to_close: BTreeSet<ClientId>,
     /// Connections whose session's key was just flushed, perhaps only to be loaded again.
     flushed: Vec<ClientId>,
@@ -150,7 +150,7 @@ impl Manager {
     /// The server begins to load its data.
     pub fn loading_begins(&mut self) {
         self.is_loading = true;
-        // DEBUG RELOAD: what was flushed may come back.
+        // DEBUG RELOAD: flushed locks may come back.
         for client in std::mem::take(&mut self.flushed) {
             // Unless it lost another session, too.
             if !self.to_close.contains(&client) {
@@ -172,7 +172,7 @@ impl Manager {
     }
 
     /// The highest token that this server issued or saw, if it is ahead of the clock: only then
-    /// must a server that starts with this data be told of it.
+    /// must it be saved for a server that starts with this data.
     pub fn token_ahead(&self, now: Now) -> Option<Token> {
         self.tokens.highest().filter(|token| token.get() > now.us())
     }
@@ -266,7 +266,8 @@ impl Manager {
         std::mem::take(&mut self.outbox)
     }
 
-    /// A blocked connection can no longer be granted, or hear of its grant, for this reason.
+    /// A blocked connection can no longer be granted the lock, or get the reply to its grant, for
+    /// this reason.
     pub fn left(&mut self, waiter: WaiterId, by: Outcome, now: Now) {
         if let Some(id) = self.waits.leave(waiter) {
             self.give_up(&id, waiter, by, now);
@@ -292,14 +293,14 @@ impl Manager {
         let over = entry.and_then(|entry| self.slow.wait(entry, by, now));
         self.note(At { db: id.db, key: &id.key, now }, over.into_iter().collect());
         if self.memory(id.db, &id.key).is_some_and(|memory| memory.knows(waiter)) {
-            // Those behind may enter now, and a grant may have to be taken back.
+            // The waiters behind it may enter now, and a grant may have to be taken back.
             self.locks.mark(id.db, &id.key, Mark::Due);
             self.locks.change_beside(id, |memory| memory.leave(waiter));
         }
     }
 
     /// The server has forgotten a blocked connection. If its reply was not sent, [`Manager::left`]
-    /// was called before.
+    /// was called first.
     pub fn unparked(&mut self, waiter: WaiterId) {
         if let Some(parked) = self.waits.end(waiter) {
             let id = &parked.lock;
@@ -314,8 +315,8 @@ impl Manager {
         }
     }
 
-    /// A connection closed. Its sessions, its wait, and a grant that it did not hear of, end with
-    /// it.
+    /// A connection closed. Its sessions, its wait, and a grant whose reply it did not get, end
+    /// with it.
     pub fn connection_ended(&mut self, client: ClientId, now: Now) {
         self.closed(client);
         if let Some(waiter) = self.waits.of_client(client) {
@@ -329,7 +330,7 @@ impl Manager {
     /// These connections lost a session: they will be closed, and are granted nothing any more.
     fn lose(&mut self, lost: Vec<ClientId>, now: Now) {
         for client in lost {
-            // It keeps a grant whose reply is sent before it is closed; any other ends with it.
+            // It keeps a grant whose reply is sent before the close; any other grant ends with it.
             if let Some(waiter) = self.waits.of_client(client)
                 && self.waits.get(waiter).is_some_and(|parked| parked.reply.is_none())
             {
@@ -404,7 +405,7 @@ impl Manager {
     /// Checks the invariants.
     ///
     /// # Errors
-    /// The one that does not hold, for tests.
+    /// The invariant that does not hold, for tests.
     pub fn check(&self) -> Result<(), String> {
         self.locks.check()?;
         self.waits.check()?;

@@ -9,7 +9,7 @@ use crate::{EpochMs, Hold, Now, Owner, Token};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Readers {
     by_token: BTreeMap<Token, (Owner, Hold)>,
-    /// By a hash of the owner: numbers are compared faster than names.
+    /// By a hash of the owner, because numbers compare faster than names.
     by_owner: BTreeSet<(u64, Token)>,
     by_deadline: BTreeSet<(EpochMs, Token)>,
 }
@@ -19,8 +19,8 @@ impl Readers {
         self.by_token.len()
     }
 
-    /// Bytes on the heap, about: a B-tree's node has room for 11 entries, and two thirds of it are
-    /// used.
+    /// Approximate bytes on the heap: a node of a B-tree has room for 11 entries and is two thirds
+    /// full.
     pub(crate) fn heap_bytes(&self) -> usize {
         const ENTRIES: usize = size_of::<(Token, (Owner, Hold))>()
             + size_of::<(u64, Token)>()
@@ -67,7 +67,7 @@ impl Readers {
         deadline.is_over_at(now).then_some(*token)
     }
 
-    /// Goes through those alone.
+    /// Visits only the expired holds.
     pub(crate) fn count_over(&self, now: Now) -> usize {
         self.by_deadline.iter().take_while(|(deadline, _)| deadline.is_over_at(now)).count()
     }
@@ -76,7 +76,7 @@ impl Readers {
         self.by_deadline.last().map(|(deadline, _)| *deadline)
     }
 
-    /// The latest deadline among the holds of everybody else.
+    /// The latest deadline among the holds of all others.
     pub(crate) fn latest_deadline_beside(&self, owner: &[u8]) -> Option<EpochMs> {
         let own = self.hold(owner).map(|hold| hold.token);
         self.by_deadline
@@ -86,7 +86,7 @@ impl Readers {
             .map(|(deadline, _)| *deadline)
     }
 
-    /// Adds a hold whose token nobody else here has.
+    /// Adds a hold with a token that no other reader has.
     pub(crate) fn insert(&mut self, owner: Owner, hold: Hold) {
         if let Some(token) = self.hold(owner.as_bytes()).map(|hold| hold.token) {
             self.remove(token);
@@ -112,7 +112,7 @@ impl Readers {
         Some(owner)
     }
 
-    /// Takes the only reader that is left, or none while there are more.
+    /// Takes the last remaining reader; `None` while there are more.
     pub(crate) fn take_last_one(&mut self) -> Option<(Owner, Hold)> {
         if self.len() != 1 {
             return None;

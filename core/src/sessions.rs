@@ -17,12 +17,12 @@ pub struct Session {
     pub lease: LeaseMs,
     /// When the server renews it next.
     pub renew_at: EpochMs,
-    /// So many replicas are to acknowledge each renewal.
+    /// How many replicas must acknowledge each renewal.
     pub acks: u8,
-    /// No later than the hold's deadline: when to see whether it is lost, while nothing may be
-    /// renewed.
+    /// When to check whether the hold is lost while nothing may be renewed; no later than its
+    /// deadline.
     pub ends_at: EpochMs,
-    /// The wait that it came of, until its connection was told.
+    /// The wait that it came from, until its connection has the reply.
     untold: Option<WaiterId>,
 }
 
@@ -40,12 +40,12 @@ pub struct Sessions {
     by_client: BTreeSet<(ClientId, Token)>,
     by_renewal: BTreeSet<(EpochMs, Token)>,
     by_end: BTreeSet<(EpochMs, Token)>,
-    /// Number of those that last by acknowledged deadlines.
+    /// Number of sessions that last until an acknowledged deadline.
     by_acks: usize,
     untold: Untold,
-    /// Their connections ended; the holds end with the next input.
+    /// Holds whose connections closed; they end with the next input.
     gone: Vec<Token>,
-    /// Connections that were tied or untied since this was taken last.
+    /// Connections that were tied or untied since the last call.
     touched: Vec<ClientId>,
 }
 
@@ -53,7 +53,7 @@ impl Sessions {
     /// Renewed every third of the lease: one renewal may fail, and the next is still in time.
     const RENEWALS_PER_LEASE: u64 = 3;
 
-    /// No hold is tied.
+    /// Whether no hold is tied.
     pub fn is_empty(&self) -> bool {
         self.by_token.is_empty() && self.gone.is_empty()
     }
@@ -68,7 +68,7 @@ impl Sessions {
         self.by_token.get(&token)
     }
 
-    /// Some hold is tied to this connection.
+    /// Whether a hold is tied to this connection.
     pub fn has_client(&self, client: ClientId) -> bool {
         let next = self.by_client.range((client, Token::MIN)..).next();
         next.is_some_and(|(other, _)| *other == client)
@@ -79,7 +79,7 @@ impl Sessions {
         self.by_client.iter().map(|(client, _)| *client)
     }
 
-    /// Connections that were tied or untied since this was asked last.
+    /// Connections that were tied or untied since the last call.
     pub fn take_touched(&mut self) -> Vec<ClientId> {
         std::mem::take(&mut self.touched)
     }
@@ -89,14 +89,14 @@ impl Sessions {
         self.by_token.keys().copied().collect()
     }
 
-    /// Ties a hold; whichever connection asks last has it.
+    /// Ties a hold. It belongs to the connection that asked last.
     pub(crate) fn tie(&mut self, token: Token, client: ClientId, lease: LeaseMs, now: Now) {
         self.untie(token);
         self.seat(token, Session::new(client, lease, now));
         self.index(token, client);
     }
 
-    /// This is the tie of a hold that has none.
+    /// Adds the session of a hold that has none.
     fn seat(&mut self, token: Token, session: Session) {
         self.by_renewal.insert((session.renew_at, token));
         self.by_end.insert((session.ends_at, token));
@@ -123,7 +123,8 @@ impl Sessions {
         }
     }
 
-    /// It lasts as long as replicas have acknowledged, so many of them; until then, so far.
+    /// The session now lasts until a deadline that this many replicas have acknowledged; so far,
+    /// `ends_at`.
     pub(crate) fn last_by_acks(&mut self, token: Token, acks: u8, ends_at: EpochMs) {
         if let Some(session) = self.by_token.get_mut(&token) {
             self.by_acks = self.by_acks.saturating_add((session.acks == 0).into());
@@ -132,24 +133,24 @@ impl Sessions {
         self.lasts_until(token, ends_at);
     }
 
-    /// How many replicas are to acknowledge its renewals; 0 where it lasts without.
+    /// How many replicas must acknowledge its renewals; 0 if it needs none.
     pub(crate) fn acks_of(&self, token: Token) -> u8 {
         self.by_token.get(&token).map_or(0, |session| session.acks)
     }
 
-    /// It lasts until then, or longer.
+    /// Extends the session to this moment, if it ends earlier.
     pub(crate) fn lasts_at_least(&mut self, token: Token, ends_at: EpochMs) {
         if self.get(token).is_some_and(|session| session.ends_at < ends_at) {
             self.lasts_until(token, ends_at);
         }
     }
 
-    /// When to see whether one is lost that lasts by acknowledged deadlines.
+    /// When to check whether a session that needs acknowledgements is lost.
     pub(crate) fn next_end_by_acks(&self) -> Option<EpochMs> {
         self.next_end().filter(|_| self.by_acks > 0)
     }
 
-    /// The hold's deadline is this one now.
+    /// Sets the moment until which the session lasts.
     pub(crate) fn lasts_until(&mut self, token: Token, ends_at: EpochMs) {
         if let Some(session) = self.by_token.get_mut(&token) {
             self.by_end.remove(&(session.ends_at, token));
@@ -158,7 +159,7 @@ impl Sessions {
         }
     }
 
-    /// A hold that may be lost by now, because its deadline as it was noted is past.
+    /// A hold that may be lost by now, because its recorded deadline has passed.
     pub(crate) fn first_ended(&self, now: Now) -> Option<Token> {
         self.by_end.first().filter(|(ends_at, _)| ends_at.is_over_at(now)).map(|(_, token)| *token)
     }
@@ -175,7 +176,7 @@ impl Sessions {
         Some(session.client)
     }
 
-    /// A connection ended: its holds end with the next input, because ending them is a change.
+    /// A connection closed: its holds end with the next input, because ending them is a change.
     pub(crate) fn end_client(&mut self, client: ClientId) {
         while let Some((_, token)) = self
             .by_client
@@ -193,12 +194,12 @@ impl Sessions {
         }
     }
 
-    /// A hold that is tied no more ends with the next input.
+    /// Ends a hold that is no longer tied, with the next input.
     pub(crate) fn end_later(&mut self, token: Token) {
         self.gone.push(token);
     }
 
-    /// No connection's end is to be carried out any more.
+    /// Forgets the holds that were to end with the next input.
     pub(crate) fn forget_gone(&mut self) {
         self.gone.clear();
     }
@@ -211,8 +212,8 @@ impl Sessions {
         !self.gone.is_empty()
     }
 
-    /// A hold whose renewal is due: its token and lease. The next renewal is a third of the lease
-    /// away.
+    /// Takes a hold whose renewal is due, and schedules the next one a third of the lease later.
+    /// Returns its token and lease.
     pub(crate) fn renew_next(&mut self, now: Now) -> Option<(Token, LeaseMs)> {
         let (renew_at, token) = *self.by_renewal.first()?;
         if !renew_at.is_over_at(now) {

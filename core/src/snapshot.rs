@@ -71,6 +71,22 @@ pub struct Effect<C> {
 }
 
 /// The lock, appended to `to`. Equal locks give equal bytes.
+///
+/// ```
+/// use rlock_core::{Change, EpochMs, Lock, Mode, Token, snapshot};
+///
+/// let mut lock = Lock::default();
+/// lock.replay(&Change::Granted {
+///     owner: b"ann".into(),
+///     mode: Mode::Write,
+///     token: Token::new(7).unwrap(),
+///     deadline: EpochMs::new(5_000).unwrap(),
+/// });
+/// let mut bytes = Vec::new();
+/// snapshot::save(&lock, &mut bytes);
+/// assert_eq!(snapshot::load(&bytes), Ok(lock));
+/// assert!(snapshot::load(b"something else").is_err());
+/// ```
 pub fn save(lock: &Lock, to: &mut Vec<u8>) {
     let records: Vec<Record<'_>> = lock
         .holds()

@@ -8,6 +8,17 @@ use smallvec::SmallVec;
 use serde::{Deserialize, Serialize};
 
 /// The server's clock at one moment, in microseconds since the Unix epoch.
+///
+/// ```
+/// use rlock_core::{LeaseMs, Now};
+///
+/// let lease = LeaseMs::new(30_000).unwrap();
+/// let deadline = Now::from_us(1_000_001).after(lease); // rounded up, never shorter
+/// assert_eq!(deadline.get(), 31_001);
+/// assert!(!deadline.is_over_at(Now::from_us(31_000_999)));
+/// assert!(deadline.is_over_at(Now::from_us(31_001_000)));
+/// assert_eq!(deadline.left_at(Now::from_ms(31_000)), 1);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Now(u64);
 
@@ -178,6 +189,16 @@ impl From<Token> for u64 {
 }
 
 /// Issues tokens: remembers the greatest one that this process issued or saw.
+///
+/// ```
+/// use rlock_core::{Now, Token, Tokens};
+///
+/// let (mut tokens, now) = (Tokens::default(), Now::from_us(5_000));
+/// let first = tokens.issue(now).unwrap();
+/// assert_eq!(first.get(), 5_000, "the time, if that is greater than every token so far");
+/// tokens.saw(Token::new(9_000).unwrap()); // in data or in the replication stream
+/// assert_eq!(tokens.issue(now).unwrap().get(), 9_001);
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Tokens {
     /// No token up to this one is issued.
@@ -217,6 +238,13 @@ impl Tokens {
 }
 
 /// The name for which a caller holds: 1 to [`Owner::MAX_BYTES`] arbitrary bytes.
+///
+/// ```
+/// use rlock_core::Owner;
+///
+/// assert!(!Owner::is_valid(b""));
+/// assert_eq!(Owner::from(b"host:pid:1".as_slice()).as_bytes(), b"host:pid:1");
+/// ```
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Owner(SmallVec<[u8; Owner::INLINE_BYTES]>);
 

@@ -1,6 +1,7 @@
 //! The fuzz targets of `core/fuzz` on stable Rust: over their corpus, and over what is near it.
 //! `make fuzz` runs them longer, and with cargo-fuzz where there is a nightly compiler.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+#![allow(clippy::string_slice, reason = "hexadecimal digits are ASCII")]
 #![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
 #![allow(clippy::duplicate_mod, reason = "the targets are a crate, too, and bring the laws along")]
 
@@ -52,12 +53,18 @@ fn run(name: &str, target: fn(&[u8])) {
     println!("{name}: {} inputs of the corpus, {count} near them", corpus.len());
 }
 
+/// One input per line, in hexadecimal.
 fn corpus(name: &str) -> Vec<Vec<u8>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(name);
-    let mut files: Vec<_> = folder.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
-    files.sort();
-    assert!(files.len() > 10, "{} has only {} files", folder.display(), files.len());
-    files.iter().map(|file| std::fs::read(file).unwrap()).collect()
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
+    let text = std::fs::read_to_string(folder.join(name).with_extension("txt")).unwrap();
+    let inputs: Vec<Vec<u8>> = text.lines().map(bytes).collect();
+    assert!(inputs.len() > 10, "{name} has only {} inputs", inputs.len());
+    inputs
+}
+
+fn bytes(hex: &str) -> Vec<u8> {
+    let pairs = (0..hex.len()).step_by(2).map(|at| &hex[at..at + 2]);
+    pairs.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
 }
 
 #[test]

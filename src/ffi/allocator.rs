@@ -1,20 +1,20 @@
-//! Memory comes from the server, so that it counts towards `maxmemory`. Outside of a server there
-//! is none.
+//! Memory comes from the server, so that it counts towards `maxmemory`. Outside a server there is
+//! none.
 
 use std::alloc::{GlobalAlloc, Layout};
 
 use redis_module::alloc::RedisAlloc;
 
-/// The server's memory, aligned as it is asked for. A server that is built for musl without
-/// jemalloc keeps the size of a block in the 8 bytes before it, so its blocks are aligned to 8
-/// bytes and no more; a hash map, which reads 16 bytes at once, would crash there.
+/// The server's memory with the requested alignment. A server built for musl without jemalloc keeps
+/// the size of a block in the 8 bytes before it, so its blocks are aligned to only 8 bytes; a hash
+/// map, which reads 16 bytes at once, would crash there.
 pub struct Aligned;
 
-/// What every server's blocks are aligned to.
+/// The alignment of every server's blocks.
 const SERVERS: usize = 8;
 
-// SAFETY: blocks of the server's allocator, whole or from an aligned byte on, and given back as
-// they came: `start` undoes what `alloc` did, because both see the same alignment.
+// SAFETY: blocks of the server's allocator, whole or from an aligned byte on, are freed as they
+// were allocated: `start` undoes what `alloc` did, because both see the same alignment.
 unsafe impl GlobalAlloc for Aligned {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.align() <= SERVERS {
@@ -32,10 +32,12 @@ unsafe impl GlobalAlloc for Aligned {
         if start.is_null() {
             return start;
         }
-        // At least 8, because both are multiples of 8: room to note it. At most the alignment.
+        // At least 8, because both are multiples of 8, so there is room to note it; at most the
+        // alignment.
         let past = start.addr() & layout.align().wrapping_sub(1);
         let distance = layout.align().wrapping_sub(past);
-        // SAFETY: `distance` is within the block, and its last 8 bytes are before what is returned.
+        // SAFETY: `distance` is within the block, and its last 8 bytes are before the returned
+        // address.
         unsafe {
             let block = start.add(distance);
             block.cast::<usize>().sub(1).write(distance);
@@ -48,8 +50,8 @@ unsafe impl GlobalAlloc for Aligned {
             // SAFETY: the caller's promises are the same.
             return unsafe { RedisAlloc.dealloc(block, layout) };
         }
-        // SAFETY: `alloc` noted before the block how far it is from the start, which the server
-        // gave.
+        // SAFETY: `alloc` noted before the block its distance from the start, which came from the
+        // server.
         unsafe {
             let distance = block.cast::<usize>().sub(1).read();
             RedisAlloc.dealloc(block.sub(distance), layout);

@@ -7,10 +7,9 @@ use super::*;
 pub trait Waiting: 'static {
     /// Its reply is due: it was granted, or its time passed. Must reply exactly once.
     fn reply(ctx: &Ctx, waiter: u64);
-    /// It departed, or got an error instead of its reply. Must not do more than remember it.
+    /// It departed, or got an error instead of its reply. Must only remember that.
     fn gone(waiter: u64);
-    /// The server has forgotten it. `is_lost`: the reply that it was given did not reach its
-    /// output.
+    /// The server has forgotten it. `is_lost`: its reply did not reach its output.
     fn over(waiter: u64, is_lost: bool);
 }
 
@@ -20,9 +19,9 @@ pub struct Blocked(*mut raw::RedisModuleBlockedClient);
 impl Blocked {
     /// Makes the server ask for the connection's reply, in this call or in this loop iteration.
     pub fn answer(self) {
-        // SAFETY: the handle is given away here, and dropped when the server says that the
-        // connection is gone. Never called from `Waiting::reply` or `Waiting::gone`, where
-        // it would recurse.
+        // SAFETY: the handle is passed on here, and dropped when the server reports that the
+        // connection departed. Never called from `Waiting::reply` or `Waiting::gone`, where it
+        // would recurse.
         unsafe { there(raw::RedisModule_UnblockClient)(self.0, null_mut()) };
     }
 }
@@ -51,8 +50,8 @@ impl Ctx {
         }
         extern "C" fn over<W: Waiting>(ctx: *mut raw::RedisModuleCtx, waiter: *mut c_void) {
             // Valkey 8 keeps the reply aside until now, and drops it if an error has replaced it
-            // meanwhile; elsewhere the flag says nothing of the kind.
-            // SAFETY: context of a parked connection that is being forgotten.
+            // meanwhile; elsewhere the flag has another meaning.
+            // SAFETY: context of a blocked connection that is being forgotten.
             let is_gone = unsafe { there(raw::RedisModule_BlockedClientDisconnected)(ctx) != 0 };
             W::over(waiter as u64, is_gone && keeps_replies_aside());
         }
@@ -63,7 +62,8 @@ impl Ctx {
             W::gone(waiter_of(ctx));
         }
         fn waiter_of(ctx: *mut raw::RedisModuleCtx) -> u64 {
-            // SAFETY: context of a parked connection, whose private data is the number given below.
+            // SAFETY: context of a blocked connection, whose private data is the number given
+            // below.
             unsafe { there(raw::RedisModule_GetBlockedClientPrivateData)(ctx) as u64 }
         }
         let (ms, mut keys) = (timeout_ms.cast_signed(), [name.string]);

@@ -1,5 +1,5 @@
-//! Connections: whose command this is, which of them end, and how to close one; and databases that
-//! are emptied or swapped.
+//! Connections: whose command is running, which ones close, and how to close one; and databases
+//! that are emptied or swapped.
 
 use super::*;
 
@@ -8,7 +8,7 @@ use super::*;
 pub enum Upheaval {
     /// This one is emptied; all of them, if `None`.
     Flushed(Option<c_int>),
-    /// These two change places.
+    /// These two are swapped.
     Swapped(c_int, c_int),
 }
 
@@ -21,27 +21,27 @@ impl Ctx {
         if is_called || flags.contains(ContextFlags::LUA) {
             return None;
         }
-        // SAFETY: context; without a place for the answer the server only says whether it knows the
-        // number.
+        // SAFETY: context; without a buffer for the answer the server only says whether it knows
+        // the number.
         let id = unsafe {
             let id = there(raw::RedisModule_GetClientId)(self.0);
             let known = there(raw::RedisModule_GetClientInfoById)(null_mut(), id);
             (known == OK).then_some(id)?
         };
-        // Valkey 9 knows the client, too, as whom it calls what another module calls in a
-        // transaction; it is in no list.
+        // Valkey 9 also knows its internal client for another module's calls in a transaction; no
+        // list has it.
         let is_listed = || self.describe_client(id).is_some_and(|line| !line.trim().is_empty());
         let is_sure = !is_valkey() || !flags.contains(ContextFlags::MULTI);
         (is_sure || is_listed()).then_some(id)
     }
 
-    /// Closes a connection at once. Never the one whose command is being carried out: the server
-    /// would go on with what it has freed.
+    /// Closes a connection at once. Never the one whose command is running: the server would go on
+    /// using freed memory.
     pub fn kill(&self, client: u64) {
         let id = c_string(&client.to_string());
         let words = c"ccc".as_ptr();
-        // SAFETY: context; the format says three strings. An unknown connection is refused by the
-        // server with an error, which is ours to free.
+        // SAFETY: context; the format names three strings. The server refuses an unknown connection
+        // with an error, which we free.
         unsafe {
             let call = there(raw::RedisModule_Call);
             let (kill, by) = (c"KILL".as_ptr(), c"ID".as_ptr());
@@ -55,10 +55,10 @@ impl Ctx {
         self.close(client);
     }
 
-    /// Closes a connection; the one whose command is being carried out after its reply, and until
-    /// then it acts as the default user.
+    /// Closes a connection. One whose command is running is closed after its reply; until then it
+    /// acts as the default user.
     pub fn close(&self, client: u64) {
-        // SAFETY: context; an unknown connection is refused by the server.
+        // SAFETY: context; the server refuses an unknown connection.
         unsafe { there(raw::RedisModule_DeauthenticateAndCloseClient)(self.0, client) };
     }
 
@@ -68,7 +68,7 @@ impl Ctx {
         text_of(self.wrapped().call("CLIENT", &["LIST", "ID", &id][..]).ok()?)
     }
 
-    /// Has the server say which connections end.
+    /// Subscribes to the connections that close.
     pub fn watch_connections(&self, ended: fn(u64)) {
         static ENDED: std::sync::OnceLock<fn(u64)> = std::sync::OnceLock::new();
         extern "C" fn on_change(
@@ -77,8 +77,8 @@ impl Ctx {
             what: u64,
             data: *mut c_void,
         ) {
-            // SAFETY: with this event the server gives its description of the connection, alive for
-            // the call.
+            // SAFETY: with this event the server passes its description of the connection, alive
+            // for the call.
             let client = unsafe { data.cast::<raw::RedisModuleClientInfo>().as_ref() };
             if what == raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED
                 && let (Some(client), Some(ended)) = (client, ENDED.get())
@@ -91,7 +91,7 @@ impl Ctx {
         raw::subscribe_to_server_event(self.0, event, Some(on_change));
     }
 
-    /// Has the server say when whole databases are emptied or change places.
+    /// Subscribes to whole databases being emptied or swapped.
     pub fn watch_databases(&self, upheaval: fn(Upheaval)) {
         static UPHEAVAL: std::sync::OnceLock<fn(Upheaval)> = std::sync::OnceLock::new();
         extern "C" fn on_flush(
@@ -100,7 +100,7 @@ impl Ctx {
             stage: u64,
             data: *mut c_void,
         ) {
-            // SAFETY: with this event the server gives what it flushes, alive for the call.
+            // SAFETY: with this event the server passes what it flushes, alive for the call.
             let info = unsafe { data.cast::<raw::RedisModuleFlushInfo>().as_ref() };
             if stage == raw::REDISMODULE_SUBEVENT_FLUSHDB_START
                 && let (Some(info), Some(upheaval)) = (info, UPHEAVAL.get())
@@ -114,7 +114,7 @@ impl Ctx {
             _: u64,
             data: *mut c_void,
         ) {
-            // SAFETY: with this event the server gives what it swaps, alive for the call.
+            // SAFETY: with this event the server passes what it swaps, alive for the call.
             let info = unsafe { data.cast::<raw::RedisModuleSwapDbInfo>().as_ref() };
             if let (Some(info), Some(upheaval)) = (info, UPHEAVAL.get()) {
                 upheaval(Upheaval::Swapped(info.dbnum_first, info.dbnum_second));

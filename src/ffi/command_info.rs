@@ -1,5 +1,5 @@
-//! What the server and its clients are told of a command (`COMMAND DOCS`, `COMMAND INFO`,
-//! completion in `redis-cli`): the core's table of words in the server's terms.
+//! What the server and its clients know of a command (`COMMAND DOCS`, `COMMAND INFO`, completion in
+//! `redis-cli`): the core's table of commands in the server's terms.
 
 use std::ffi::CString;
 use std::mem::size_of;
@@ -12,7 +12,7 @@ use rlock_core::grammar::{Access, Command, Positional, Word};
 /// A command's description, with everything that it points to.
 pub struct Info {
     info: raw::RedisModuleCommandInfo,
-    /// Pointed to by `info`; boxed and never touched again, so that nothing moves.
+    /// What `info` points to; boxed and never changed, so that nothing moves.
     _kept: (Box<Version>, Vec<CString>, Vec<Vec<Argument>>, Vec<KeySpec>),
 }
 
@@ -57,7 +57,7 @@ impl Info {
         Self { info, _kept: (version, texts, subs, key_specs) }
     }
 
-    /// For the server, while `self` lives.
+    /// The description for the server, valid while `self` lives.
     pub fn as_ptr(&self) -> *const raw::RedisModuleCommandInfo {
         &raw const self.info
     }

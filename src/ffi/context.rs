@@ -13,16 +13,15 @@ use super::*;
 pub enum Gate {
     /// The server would let a client's write through.
     Open,
-    /// The key's slot is served by another server, or this one would send a client there for this
-    /// very key.
+    /// Another server serves the key's slot, or this one would send a client there for this very
+    /// key.
     Elsewhere,
-    /// The server would refuse it: too few replicas, a disk that cannot be written, a cluster that
-    /// is down.
+    /// The server would refuse it: too few replicas, a disk error, a cluster that is down.
     Shut,
 }
 
 impl Ctx {
-    /// Opens a key; for reading only, it stays null where there is none.
+    /// Opens a key. For reading only, a missing key stays null.
     pub fn open(&self, name: &Name<'_>, access: Access) -> Key<'_> {
         let mode = match access {
             Access::Writes => raw::REDISMODULE_READ | raw::REDISMODULE_WRITE,
@@ -36,7 +35,7 @@ impl Ctx {
 
     /// Propagates `RLOCK.APPLY key payload` to replicas and the append-only file.
     pub fn replicate(&self, name: &Name<'_>, payload: &[u8]) {
-        // SAFETY: context; the format says a server's string, then bytes with their length, as
+        // SAFETY: context; the format names a server's string, then bytes with their length, as
         // given.
         unsafe {
             let replicate = there(raw::RedisModule_Replicate);
@@ -65,7 +64,7 @@ impl Ctx {
         };
     }
 
-    /// Does `work` in database `db` with the name of a key that no command gave.
+    /// Does `work` in database `db` with a key's name that came from no command.
     pub fn with_name<T>(&self, db: c_int, key: &[u8], work: impl FnOnce(&Name<'_>) -> T) -> T {
         // SAFETY: context; bytes. The string is ours and freed here, after the last use.
         unsafe {
@@ -86,18 +85,18 @@ impl Ctx {
         unsafe { there(raw::RedisModule_GetSelectedDb)(self.0) }
     }
 
-    /// What the server says of this context: costs it some work, so only where it is needed.
+    /// The server's flags of this context. They cost it some work, so ask only where needed.
     pub fn flags(&self) -> ContextFlags {
         self.wrapped().get_flags()
     }
 
-    /// Nothing may be written now: the server asserts it.
+    /// Whether nothing may be written now: the server asserts that.
     pub fn is_paused(&self) -> bool {
         // SAFETY: takes nothing.
         unsafe { there(raw::RedisModule_AvoidReplicaTraffic)() != 0 }
     }
 
-    /// The module's own context, for what happens outside of every command.
+    /// The module's own context, for work outside commands.
     pub fn detached() -> Self {
         Self(DETACHED.load(Relaxed))
     }
@@ -107,28 +106,27 @@ impl Ctx {
         self.flags().contains(ContextFlags::LOADING)
     }
 
-    /// This runs inside of something that goes on: a script, or another module's command.
+    /// Whether this runs inside something longer: a script, or another module's command.
     pub fn is_nested(&self) -> bool {
         let flags = self.flags();
         flags.contains(ContextFlags::LUA)
             || flags.contains(ContextFlags::DENY_BLOCKING) && !flags.contains(ContextFlags::MULTI)
     }
 
-    /// The caller cannot be parked: it is a script, a transaction, another module, or no client at
-    /// all.
+    /// Whether the caller cannot be blocked: it is a script, a transaction, another module, or no
+    /// client at all.
     pub fn denies_blocking(&self) -> bool {
         let denied = ContextFlags::DENY_BLOCKING | ContextFlags::REPLICATED | ContextFlags::LOADING;
         self.flags().intersects(denied)
     }
 
-    /// Whether the server would let a client's write of this key through now. Asked by a write of
-    /// ours that changes nothing, which nobody can rename, in script mode, where the server asks of
-    /// it what it asks of a client: enough replicas, a disk that can be written, a slot that is
-    /// served.
+    /// Whether the server would accept a client's write of this key now. The probe is a write
+    /// command of ours that changes nothing and that nobody can rename. In script mode the server
+    /// checks it like a client's write: enough replicas, a writable disk, a slot that it serves.
     pub fn gate_of(&self, name: &Name<'_>) -> Gate {
-        // SAFETY: context; the format says a string of the server's, an empty one of ours, and how:
-        // in script mode, and with an error for a reply (Valkey 9.1 fails where it has none to
-        // give). The reply is ours to free, after `errno` was read, which says why it is an error.
+        // SAFETY: context; the format names a string of the server, an empty one of ours, and the
+        // mode: script mode, with errors as replies (Valkey 9.1 fails without that). We free the
+        // reply, after reading `errno`, which holds the reason of an error.
         unsafe {
             let call = there(raw::RedisModule_Call);
             let (command, nothing) = (c"RLOCK.APPLY".as_ptr(), c"".as_ptr());
@@ -144,8 +142,8 @@ impl Ctx {
         }
     }
 
-    /// The command came from this server's primary, from the node that a slot is coming from, or
-    /// from its own file, and not from a client.
+    /// Whether the command came from this server's primary, from the node that hands over a slot,
+    /// or from the server's own file, and not from a client.
     pub fn is_from_primary(&self) -> bool {
         self.flags().intersects(ContextFlags::REPLICATED | ContextFlags::LOADING)
     }
@@ -174,7 +172,7 @@ impl Ctx {
 
     /// A field of `INFO server`.
     pub fn server_field(&self, field: &CStr) -> Option<String> {
-        // SAFETY: context; the data is ours to free, after the text in it was copied.
+        // SAFETY: context; we free the data, after copying the text in it.
         unsafe {
             let data = there(raw::RedisModule_GetServerInfo)(self.0, c"server".as_ptr());
             let text = there(raw::RedisModule_ServerInfoGetFieldC)(data, field.as_ptr());

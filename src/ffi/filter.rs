@@ -5,33 +5,33 @@ use super::*;
 /// The server's handle of the filter; null while there is none.
 static FILTER: AtomicPtr<raw::RedisModuleCommandFilter> = AtomicPtr::new(null_mut());
 
-/// Whose command the server is about to run.
+/// The caller whose command the server is about to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caller {
-    /// This connection's.
+    /// This connection.
     Client(u64),
-    /// Redis 7.0 does not say, but how many bytes the words of the command have.
+    /// Redis 7.0 does not say; this is the size of the command's arguments in bytes.
     Unknown(usize),
 }
 
-/// Who is to be silenced.
+/// Decides whose commands to stop.
 pub trait Closing: 'static {
-    /// No further command of this caller may run.
+    /// Whether no further command of this caller may run.
     fn is_closing(caller: Caller) -> bool;
 }
 
-/// The server says whose command it is about to run.
+/// Whether the server says whose command it is about to run.
 pub fn knows_callers() -> bool {
     // SAFETY: reading what initialisation has set.
     let client_of = unsafe { raw::RedisModule_CommandFilterGetClientId };
     client_of.is_some()
 }
 
-/// From now on no command of a connection that `is_closing` runs: the server finds a command that
-/// there is not in its place. Costs every command a little, so it is to be ended soon.
+/// From now on no command of a connection that `is_closing` runs: the filter replaces it by an
+/// unknown command. It costs every command a little, so end it soon with [`unsilence`].
 pub fn silence<C: Closing>() {
     extern "C" fn on_command<C: Closing>(command: *mut raw::RedisModuleCommandFilterCtx) {
-        // SAFETY: the server's own handle of this callback. The name is ours, and given away.
+        // SAFETY: the server's own handle of this callback. The name is ours, and passed on.
         unsafe {
             let count = there(raw::RedisModule_CommandFilterArgsCount)(command);
             let caller = match raw::RedisModule_CommandFilterGetClientId {
@@ -54,7 +54,7 @@ pub fn silence<C: Closing>() {
         }
     }
     if FILTER.load(Relaxed).is_null() {
-        // SAFETY: the detached context lives for ever; the flag says nothing of our own calls.
+        // SAFETY: the detached context lives forever; the flag exempts our own calls.
         let filter = unsafe {
             let register = there(raw::RedisModule_RegisterCommandFilter);
             let flags = raw::REDISMODULE_CMDFILTER_NOSELF.cast_signed();
@@ -64,7 +64,8 @@ pub fn silence<C: Closing>() {
     }
 }
 
-/// Whoever asked for [`silence`] has closed what was to be closed. Not from a command's handler.
+/// Ends [`silence`] when all lost connections are closed. Must not be called by a command's
+/// handler.
 pub fn unsilence() {
     let filter = FILTER.swap(null_mut(), Relaxed);
     if !filter.is_null() {
@@ -73,5 +74,5 @@ pub fn unsilence() {
     }
 }
 
-/// Told to the connection that goes on, as the name of a command that there is not.
+/// The unknown command's name, which the connection sees in the error.
 const NO_COMMAND: &str = "rlock.session-was-lost";

@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 /// `REDISMODULE_KEYTYPE_EMPTY`
 const NO_KEY: c_int = 0;
 
-/// What stands at a key.
+/// What is at a key.
 pub enum Content<'k> {
     /// Nothing.
     Missing,
@@ -32,14 +32,14 @@ impl Drop for Key<'_> {
 }
 
 impl Key<'_> {
-    /// What stands at the key. The borrow must end before anything else is asked of the server.
+    /// What is at the key. The borrow must end before the next call to the server.
     pub fn content(&mut self) -> Content<'_> {
         if self.key.is_null() {
             return Content::Missing;
         }
         // SAFETY: the key is open. A value of our type is a `Box<Lock>` that `set` or `rdb_load`
-        // gave away; nothing else refers to it while this key is borrowed, because the
-        // server runs one command at a time.
+        // passed on; nothing else refers to it while this key is borrowed, because the server runs
+        // one command at a time.
         unsafe {
             if there(raw::RedisModule_KeyType)(self.key) == NO_KEY {
                 return Content::Missing;
@@ -52,7 +52,7 @@ impl Key<'_> {
         }
     }
 
-    /// The lock at the key, `free` where nothing stands; `None` where something else does.
+    /// The lock at the key, or `free` if there is no key; `None` if it is something else.
     pub fn lock<'k>(&'k mut self, free: &'k Lock) -> Option<&'k Lock> {
         match self.content() {
             Content::Missing => Some(free),
@@ -61,7 +61,7 @@ impl Key<'_> {
         }
     }
 
-    /// Puts a lock at the key, in the place of whatever stands there.
+    /// Puts a lock at the key, replacing whatever is there.
     pub fn set(&mut self, lock: Lock) {
         let value = give(lock);
         // SAFETY: the key is open for writing and the value is a `Box<Lock>`, as `TYPE` promises.
@@ -76,11 +76,11 @@ impl Key<'_> {
 
     /// Deletes the key.
     pub fn delete(&mut self) {
-        // SAFETY: the key is open for writing; a missing one is left alone by the server.
+        // SAFETY: the key is open for writing; the server ignores a missing one.
         unsafe { there(raw::RedisModule_DeleteKey)(self.key) };
     }
 
-    /// When the key expires, in milliseconds since the Unix epoch; negative where it does not.
+    /// When the key expires, in milliseconds since the Unix epoch; negative if it does not.
     pub fn expires_at(&self) -> i64 {
         // SAFETY: the key is open and holds a value.
         unsafe { there(raw::RedisModule_GetAbsExpire)(self.key) }

@@ -1,11 +1,11 @@
 //! The border to the server: the only folder with `unsafe`, one API call per function with the
 //! argument for its soundness. Nothing is decided here, and no raw pointer leaves it.
 //!
-//! Three arguments recur. *Context*: a [`Ctx`] wraps the pointer that the server gave to a callback
-//! and lives no longer than that callback, or it is the module's own detached context, which lives
-//! for ever. *Thread*: the server calls all of this from its main thread, but for `free`. *Bytes*:
-//! pointer and length come from one Rust slice that outlives the call, and the server copies what
-//! it keeps.
+//! Three arguments recur. *Context*: a [`Ctx`] wraps the pointer that the server passed to a
+//! callback and lives no longer than that callback, or it is the module's own detached context,
+//! which lives forever. *Thread*: the server calls all of this from its main thread, except `free`.
+//! *Bytes*: pointer and length come from one Rust slice that outlives the call, and the server
+//! copies what it keeps.
 #![allow(unsafe_code)]
 
 #[cfg(not(test))]
@@ -42,26 +42,26 @@ pub use server::Change;
 pub use timers::{after, epoch_us, when_readable};
 pub use value::{Values, lock_count};
 
-/// Memory comes from the server, so that it counts towards `maxmemory`. Outside of a server there
-/// is none.
+/// Memory comes from the server, so that it counts towards `maxmemory`. Outside a server there is
+/// none.
 #[cfg(not(test))]
 #[global_allocator]
 static ALLOCATOR: allocator::Aligned = allocator::Aligned;
 
-/// The module's own context, for what happens outside of every command. Set once at load.
+/// The module's own context, for work outside commands. Set once at load.
 static DETACHED: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(null_mut());
 const OK: c_int = 0;
 const ERR: c_int = 1;
 
-/// The server is Valkey and not Redis. Set once at load.
+/// Whether the server is Valkey and not Redis. Set once at load.
 static IS_VALKEY: AtomicBool = AtomicBool::new(false);
-/// The server is a node of a cluster. Set once at load.
+/// Whether the server is a node of a cluster. Set once at load.
 static IS_CLUSTER: AtomicBool = AtomicBool::new(false);
-/// A grant is told in the very call that answers a blocked connection, even while a script runs:
-/// Redis before 7.4 and Valkey 7.2. Set once at load.
+/// Whether the server sends the reply within the call that unblocks a connection, even while a
+/// script runs: Redis before 7.4 and Valkey 7.2. Set once at load.
 static TELLS_AT_ONCE: AtomicBool = AtomicBool::new(true);
-/// The reply to a blocked connection is kept aside for a while, and may be replaced: Valkey 8 and
-/// later. Set once at load.
+/// Whether the server keeps the reply to a blocked connection aside for a while, and may replace
+/// it: Valkey 8 and later. Set once at load.
 static KEEPS_REPLIES_ASIDE: AtomicBool = AtomicBool::new(false);
 
 /// A command's handler.
@@ -70,7 +70,8 @@ pub trait Handler: 'static {
     fn run(ctx: &Ctx, arguments: &Arguments<'_>);
 }
 
-/// Every function used here without asking exists since Redis 7.0, which loading checks first.
+/// Every function used here without a check exists since Redis 7.0; loading checks that version
+/// first.
 fn there<F>(function: Option<F>) -> F {
     function.unwrap_or_else(|| std::process::abort())
 }
@@ -95,7 +96,7 @@ impl<'a> Name<'a> {
 pub struct Arguments<'a>(&'a [*mut raw::RedisModuleString]);
 
 impl<'a> Arguments<'a> {
-    /// What follows the command's name.
+    /// The arguments after the command's name.
     pub fn words(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let words = self.0.split_first().map_or(&[][..], |(_, words)| words);
         words.iter().map(|string| bytes_of(*string))
@@ -107,7 +108,7 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// The bytes of a string that the server keeps for the length of the callback that it was given to.
+/// The bytes of a string that the server keeps while the callback runs that received it.
 fn bytes_of<'a>(string: *const raw::RedisModuleString) -> &'a [u8] {
     let mut len = 0;
     // SAFETY: the server's string is alive while the callback runs, and its bytes do not move; the
@@ -118,27 +119,29 @@ fn bytes_of<'a>(string: *const raw::RedisModuleString) -> &'a [u8] {
     }
 }
 
-/// The server is Valkey and not Redis.
+/// Whether the server is Valkey and not Redis.
 pub fn is_valkey() -> bool {
     IS_VALKEY.load(Relaxed)
 }
 
-/// The server is a node of a cluster.
+/// Whether the server is a node of a cluster.
 pub fn is_cluster() -> bool {
     IS_CLUSTER.load(Relaxed)
 }
 
-/// The reply to a blocked connection is kept aside for a while, and may be replaced.
+/// Whether the server keeps the reply to a blocked connection aside for a while, and may replace
+/// it.
 fn keeps_replies_aside() -> bool {
     KEEPS_REPLIES_ASIDE.load(Relaxed)
 }
 
-/// A grant is told in the very call that answers a blocked connection, even while a script runs.
+/// Whether the server sends the reply within the call that unblocks a connection, even while a
+/// script runs.
 pub fn tells_at_once() -> bool {
     TELLS_AT_ONCE.load(Relaxed)
 }
 
-/// The text of a reply; `None` where it is none.
+/// The text of a reply; `None` if it is not text.
 pub fn text_of(reply: RedisValue) -> Option<String> {
     match reply {
         RedisValue::SimpleString(text) | RedisValue::BulkString(text) => Some(text),
@@ -177,7 +180,7 @@ extern "C" fn RedisModule_OnLoad(
     }
     let mut valkeys: *mut c_void = null_mut();
     // SAFETY: the server looks the name up and writes a function's address, or nothing, to the
-    // place given.
+    // given place.
     let found = unsafe {
         let place = (&raw mut valkeys).cast();
         there(raw::RedisModule_GetApi)(c"ValkeyModule_Call".as_ptr(), place)
@@ -187,7 +190,7 @@ extern "C" fn RedisModule_OnLoad(
     TELLS_AT_ONCE.store(version < (7, 4), Relaxed);
     KEEPS_REPLIES_ASIDE.store(is_valkey() && version >= (8, 0), Relaxed);
     IS_CLUSTER.store(ctx.flags().contains(ContextFlags::CLUSTER), Relaxed);
-    // SAFETY: the server gives `argc` strings that live as long as this call.
+    // SAFETY: the server passes `argc` strings that live as long as this call.
     let arguments = unsafe { slice(argv, argc) };
     let arguments: Vec<&[u8]> = arguments.iter().map(|string| bytes_of(*string)).collect();
     match crate::load(&ctx, &arguments) {

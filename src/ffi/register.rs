@@ -1,4 +1,4 @@
-//! Settings and commands, as the server registers them.
+//! Registration of settings and commands.
 
 use std::ffi::CStr;
 
@@ -9,7 +9,7 @@ use super::command_info::Info;
 use super::*;
 
 impl Ctx {
-    /// Reads the module's settings from the server's configuration, after all were registered.
+    /// Reads the module's settings from the server's configuration, once all are registered.
     pub fn load_settings(&self) -> Result<(), String> {
         // SAFETY: context, at load.
         match unsafe { there(raw::RedisModule_LoadConfigs)(self.0) } {
@@ -25,12 +25,12 @@ impl Ctx {
             argv: *mut *mut raw::RedisModuleString,
             argc: c_int,
         ) -> c_int {
-            // SAFETY: the server gives `argc` strings that live as long as this call.
+            // SAFETY: the server passes `argc` strings that live as long as this call.
             H::run(&Ctx(ctx), &Arguments(unsafe { slice(argv, argc) }));
             OK
         }
         let info = Info::new(command);
-        // In lower case, as the server's own commands stand in its statistics.
+        // In lower case, like the server's own commands in its statistics.
         let name = c_string(&command.name.to_ascii_lowercase());
         let flags = c_string(command.flags);
         let at = c_int::from(command.access != Access::Keyless);
@@ -57,8 +57,7 @@ impl Ctx {
     api!(
         [RedisModule_AddACLCategory],
         fn add_category(&self, name: &CStr) {
-            // SAFETY: context, at load; the server copies the name. The category may be there
-            // already.
+            // SAFETY: context, at load; the server copies the name. The category may exist already.
             unsafe { RedisModule_AddACLCategory(self.0, name.as_ptr()) };
         }
     );

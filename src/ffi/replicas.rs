@@ -1,4 +1,4 @@
-//! The replication stream: how far it is, and how far replicas have acknowledged it.
+//! The replication stream: its length, and how far replicas have acknowledged it.
 
 use std::ffi::CStr;
 
@@ -7,25 +7,25 @@ use super::*;
 /// The replication stream of this server.
 #[derive(Debug, Default)]
 pub struct Replication {
-    /// Its length in bytes, everything that was written until now.
+    /// Its length in bytes, with everything written so far.
     pub offset: u64,
-    /// How much of it each replica has acknowledged that is connected, fully loaded, and has
-    /// acknowledged anything.
+    /// How much of it each replica has acknowledged; only those that are connected, fully loaded,
+    /// and have acknowledged anything.
     pub acknowledged: Vec<u64>,
 }
 
 impl Ctx {
-    /// How far the replication stream is, and the replicas in it: a few microseconds.
+    /// The replication stream and its replicas. Takes a few microseconds.
     pub fn replication(&self) -> Replication {
         // An administrator may have renamed ROLE.
         self.role().unwrap_or_else(|| self.replication_section())
     }
 
-    /// As `ROLE` says it, which lists the replicas that are connected and fully loaded.
+    /// From `ROLE`, which lists the replicas that are connected and fully loaded.
     fn role(&self) -> Option<Replication> {
-        // SAFETY: context; the format says no words. The reply is ours to free, after all that is
-        // kept of it was copied; its elements live as long as it does, and one that is not there is
-        // null, which the server takes for a reply of no kind.
+        // SAFETY: context; the format names no arguments. We free the reply, after copying what we
+        // keep; its elements live as long as it does, and a missing one is null, which the server
+        // accepts as a reply of no type.
         unsafe {
             let call = there(raw::RedisModule_Call);
             let reply = call(self.0, c"ROLE".as_ptr(), c"".as_ptr());
@@ -46,10 +46,10 @@ impl Ctx {
         }
     }
 
-    /// As the section `replication` of `INFO` says it.
+    /// From the section `replication` of `INFO`.
     fn replication_section(&self) -> Replication {
-        // SAFETY: context; the data is ours to free, after all that is kept of it was copied. A
-        // field that is not there is null, or 0.
+        // SAFETY: context; we free the data, after copying what we keep. A missing field is null,
+        // or 0.
         unsafe {
             let data = there(raw::RedisModule_GetServerInfo)(self.0, c"replication".as_ptr());
             let number = there(raw::RedisModule_ServerInfoGetFieldUnsigned);
@@ -69,10 +69,10 @@ impl Ctx {
         }
     }
 
-    /// Asks the replicas to acknowledge what they have, which they do by themselves once a second.
-    /// It goes along the replication stream, and not into the append-only file.
+    /// Asks the replicas for acknowledgements, which they otherwise send once a second. The request
+    /// goes into the replication stream but not into the append-only file.
     pub fn ask_replicas(&self) {
-        // SAFETY: context; the format says two strings, and not the append-only file.
+        // SAFETY: context; the format names two strings, and excludes the append-only file.
         unsafe {
             let replicate = there(raw::RedisModule_Replicate);
             let (ask, all) = (c"GETACK".as_ptr(), c"*".as_ptr());
@@ -82,26 +82,26 @@ impl Ctx {
 }
 
 /// # Safety
-/// A live reply of the server's, or null.
+/// A live reply of the server, or null.
 unsafe fn kind_of(reply: *mut raw::RedisModuleCallReply) -> Option<isize> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's promise.
     let kind = unsafe { there(raw::RedisModule_CallReplyType)(reply) };
     if reply.is_null() { None } else { isize::try_from(kind).ok() }
 }
 
 /// # Safety
-/// A live reply of the server's.
+/// A live reply of the server.
 unsafe fn length_of(reply: *mut raw::RedisModuleCallReply) -> usize {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's promise.
     unsafe { there(raw::RedisModule_CallReplyLength)(reply) }
 }
 
 /// The number of an integer reply.
 ///
 /// # Safety
-/// A live reply of the server's, or null.
+/// A live reply of the server, or null.
 unsafe fn integer_of(reply: *mut raw::RedisModuleCallReply) -> Option<u64> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's promise.
     unsafe {
         let is_integer = kind_of(reply) == Some(raw::REDISMODULE_REPLY_INTEGER);
         let number = is_integer.then(|| there(raw::RedisModule_CallReplyInteger)(reply))?;
@@ -109,12 +109,12 @@ unsafe fn integer_of(reply: *mut raw::RedisModuleCallReply) -> Option<u64> {
     }
 }
 
-/// The number that a string reply says.
+/// The number in a string reply.
 ///
 /// # Safety
-/// A live reply of the server's, or null.
+/// A live reply of the server, or null.
 unsafe fn number_of(reply: *mut raw::RedisModuleCallReply) -> Option<u64> {
-    // SAFETY: as the caller says; the bytes live as long as the reply.
+    // SAFETY: the caller's promise; the bytes live as long as the reply.
     unsafe {
         if kind_of(reply) != Some(raw::REDISMODULE_REPLY_STRING) {
             return None;
@@ -133,8 +133,8 @@ fn acknowledged_in(line: &str) -> Option<u64> {
     (field("state=") == Some("online") && offset > 0).then_some(offset)
 }
 
-/// Has the server call `work` before each sleep of its loop, after all that was done in it and
-/// before anything of it is written; no more, if `None`. Never from within that call.
+/// Makes the server call `work` before each sleep of its loop: after everything done in the
+/// iteration, and before any of it is written. `None` ends that; never within that call.
 pub fn before_sleep(work: Option<fn(&Ctx)>) {
     static WORK: std::sync::OnceLock<fn(&Ctx)> = std::sync::OnceLock::new();
     extern "C" fn on_event(

@@ -28,12 +28,12 @@ impl Ctx {
         raw::reply_with_string_buffer(self.0, bytes.as_ptr().cast(), bytes.len());
     }
 
-    /// Begins an array of so many replies.
+    /// Begins an array of this many replies.
     pub fn reply_array(&self, len: usize) {
         raw::reply_with_array(self.0, len.cast_signed() as libc::c_long);
     }
 
-    /// Begins a map of so many pairs of replies; an array for clients that speak RESP2.
+    /// Begins a map of this many pairs of replies; an array for RESP2 clients.
     pub fn reply_map(&self, len: usize) {
         raw::reply_with_map(self.0, len.cast_signed() as libc::c_long);
     }

@@ -1,34 +1,34 @@
-//! What the server tells of itself.
+//! What the server reports about itself.
 
 use super::*;
 
-/// What changed with the server.
+/// A change of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It is a primary from now on, or a replica.
+    /// It became a primary or a replica.
     Role {
         /// A primary.
         is_primary: bool,
     },
-    /// Its settings, which are being set at this moment.
+    /// Its settings, which are being changed at this moment.
     Settings,
-    /// A replica is connected, and has all data or is about to read it; or it is not any more.
+    /// A replica connected, and has all data or is about to read it; or it disconnected.
     Replica {
-        /// It is connected.
+        /// Whether it is connected.
         is_there: bool,
     },
-    /// It begins to read its data, or has read them or given up.
+    /// It begins to load its data, or has loaded them or given up.
     Loading {
-        /// It is done.
+        /// Whether it is done.
         is_over: bool,
     },
 }
 
-/// Tells a field of `INFO` after the other: its name, and its number.
+/// Reports the fields of `INFO` one by one: name and number.
 pub type Fields = fn(&mut dyn FnMut(&str, u64));
 
 impl Ctx {
-    /// Has the server say what changes with it.
+    /// Subscribes to changes of the server.
     pub fn watch_server(&self, changed: fn(Change)) {
         static CHANGED: std::sync::OnceLock<fn(Change)> = std::sync::OnceLock::new();
         extern "C" fn on_event(
@@ -67,11 +67,11 @@ impl Ctx {
         }
     }
 
-    /// Has the server ask for the fields of the module's section of `INFO`.
+    /// Makes the server ask for the fields of the module's section of `INFO`.
     pub fn answer_info(&self, fields: Fields) {
         static FIELDS: std::sync::OnceLock<Fields> = std::sync::OnceLock::new();
         extern "C" fn on_info(ctx: *mut raw::RedisModuleInfoCtx, for_crash_report: c_int) {
-            // Whatever crashed may have left our state in the midst of a change.
+            // A crash may have left our state in the middle of a change.
             if for_crash_report != 0 {
                 return;
             }

@@ -1,13 +1,13 @@
-//! The users of the server and what they may.
+//! The server's users and their rights.
 
 use std::ffi::CStr;
 
 use super::*;
 
 impl Ctx {
-    /// The user as whom the caller is logged in.
+    /// The user as which the caller is logged in.
     pub fn user_name(&self) -> String {
-        // SAFETY: context; the string is ours to free, after its bytes were copied.
+        // SAFETY: context; we free the string, after copying its bytes.
         unsafe {
             let name = there(raw::RedisModule_GetCurrentUserName)(self.0);
             if name.is_null() {
@@ -19,10 +19,10 @@ impl Ctx {
         }
     }
 
-    /// Whether a user may send this command about this key now. A user that is no more may nothing.
+    /// Whether a user may send this command for this key now. A deleted user may send none.
     pub fn may(&self, user: &str, command: &CStr, name: &Name<'_>, owner: &[u8]) -> bool {
         // SAFETY: context; bytes. All strings and the user are ours and freed here, after the last
-        // use, but for the key's name, which is the server's.
+        // use, except the key's name, which is the server's.
         unsafe {
             let create = there(raw::RedisModule_CreateString);
             let free = there(raw::RedisModule_FreeString);

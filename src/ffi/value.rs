@@ -1,4 +1,4 @@
-//! The values at keys: the server's type and what it calls for them.
+//! The values at keys: their type, and the callbacks that the server calls for them.
 
 use std::mem::size_of;
 use std::sync::atomic::AtomicI64;
@@ -19,33 +19,33 @@ pub fn lock_count() -> u64 {
     u64::try_from(LOCKS.load(Relaxed)).unwrap_or(0)
 }
 
-/// What the server asks of the module about its values.
+/// What the server asks the module about its values.
 pub trait Values: 'static {
-    /// A lock read from a snapshot; `None` refuses it. `is_restore`: a client brought it to a
-    /// primary.
+    /// A lock read from a snapshot; `None` refuses it. `is_restore`: a client sent it to a primary.
     fn decode(bytes: &[u8], is_restore: bool) -> Option<Lock>;
-    /// A lock leaves its name. Called in the midst of anything: may only remember it.
+    /// A lock is removed from its key. Called in the middle of anything: may only remember it.
     fn unlinked(db: c_int, key: &[u8], lock: &Lock);
     /// The server expired or evicted a key, of whatever type. May only remember it.
     fn lost(db: c_int, key: &[u8], is_evicted: bool);
-    /// What is saved beside the keys; `None` is nothing, and a file that does not need the module.
+    /// What to save beside the keys. `None` saves nothing, and the file then does not need the
+    /// module.
     fn save_aux() -> Option<Vec<u8>>;
-    /// What was saved beside the keys. False where it is nothing that was.
+    /// Loads what was saved beside the keys. False if it is not valid.
     fn load_aux(bytes: &[u8]) -> bool;
 }
 
-/// Gives a lock to the server.
+/// Passes a lock to the server.
 pub(super) fn give(lock: Lock) -> *mut c_void {
     LOCKS.fetch_add(1, Relaxed);
     Box::into_raw(Box::new(lock)).cast()
 }
 
-/// Takes a lock back. May run in another thread of the server, for a lock that nobody can reach any
-/// more.
+/// Takes a lock back. May run in another thread of the server, for a lock that is no longer
+/// reachable.
 pub(super) fn take(value: *mut c_void) {
     LOCKS.fetch_sub(1, Relaxed);
-    // SAFETY: `value` came from `give`, and the server gives it back once. A lock holds no server
-    // memory but what the allocator gave, so the thread does not matter.
+    // SAFETY: `value` came from `give`, and the server returns it once. A lock holds no server
+    // memory except what the allocator provided, so the thread does not matter.
     drop(unsafe { Box::from_raw(value.cast::<Lock>()) });
 }
 
@@ -61,7 +61,7 @@ mod callbacks {
             return null_mut();
         }
         let Ok(bytes) = raw::load_string_buffer(io) else { return null_mut() };
-        // SAFETY: the server's own handle of this load; the context that it gives lives as long.
+        // SAFETY: the server's own handle of this load; its context lives as long.
         let flags = unsafe { Ctx(there(raw::RedisModule_GetContextFromIO)(io)) }.flags();
         let is_restore =
             flags.contains(ContextFlags::MASTER) && !flags.contains(ContextFlags::LOADING);
@@ -100,7 +100,7 @@ mod callbacks {
         let mut bytes = Vec::new();
         let changes = snapshot::as_changes(lock(value));
         snapshot::save_effect(snapshot::Start::Rewritten, &changes, &mut bytes);
-        // SAFETY: handle and key are the server's own; the format says a string, then bytes with
+        // SAFETY: handle and key are the server's own; the format names a string, then bytes with
         // their length.
         unsafe {
             let emit = there(raw::RedisModule_EmitAOF);
@@ -150,18 +150,18 @@ mod callbacks {
     }
 
     fn lock<'a>(value: *const c_void) -> &'a Lock {
-        // SAFETY: a value of our type is what `give` gave; the server calls back only while it is
-        // alive, and nothing of ours holds it mutably across a call into the server.
+        // SAFETY: a value of our type came from `give`; the server calls back only while it is
+        // alive, and we never hold it mutably across a call into the server.
         unsafe { &*value.cast::<Lock>() }
     }
 }
 
-/// The version of [`callbacks::rdb_save`]'s format that the server notes beside each value. What
-/// changes with a release is the first byte of the value itself.
+/// The version of [`callbacks::rdb_save`]'s format, which the server stores beside each value.
+/// Releases change the first byte of the value itself instead.
 const ENCODING: c_int = 0;
 
 impl Ctx {
-    /// Registers the type of a lock's key, named `rlock-key`, and whom to ask about its values.
+    /// Registers the type of a lock's key, `rlock-key`, with the callbacks for its values.
     pub fn register_type<V: Values>(&self) -> Result<(), String> {
         // SAFETY: a callback that is all zeros is `None`.
         let none: raw::RedisModuleTypeMethods = unsafe { std::mem::zeroed() };
@@ -176,7 +176,7 @@ impl Ctx {
             free_effort2: Some(callbacks::free_effort),
             unlink2: Some(callbacks::unlink::<V>),
             aux_load: Some(callbacks::aux_load::<V>),
-            // Since Redis 7.2; before that, what is not saved leaves a file that needs the module.
+            // Since Redis 7.2; before that, a file needs the module even if nothing is saved.
             aux_save2: Some(callbacks::aux_save::<V>),
             aux_save_triggers: BEFORE_THE_KEYS,
             ..none

@@ -1,5 +1,5 @@
-//! When the load is over: what is held must outlive every way in which a server can lose its
-//! memory, and when it is let go, nothing may be left of anybody.
+//! After the load: holds must survive every way in which a server can lose its memory, and when
+//! they are released, nothing may remain.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use crate::faults::Shard;
 use crate::support::{Client, Server, until};
 
-/// Holds that end earlier than that may end while they are compared.
+/// Holds that end earlier than this may end while they are compared.
 const TTL_MS_MIN: i64 = 20_000;
 const PATIENCE_MS: u64 = 10_000;
-/// Who hangs up and leaves a hold behind takes no longer lease.
+/// The longest lease of a client that disconnects without releasing.
 const LEASE_MS_MAX: u64 = 2_000;
 
-/// What is wrong, in words; nothing if nothing is.
+/// The violations, in words.
 pub fn look(shard: &mut Shard<'_>, has_ghosts: bool) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut client = shard.primary.client();
@@ -38,7 +38,7 @@ pub fn look(shard: &mut Shard<'_>, has_ghosts: bool) -> Vec<String> {
     wrong
 }
 
-/// Mode, holds and digest by key, of locks that are held for long enough.
+/// Mode, holds and digest by key, of locks that are held long enough.
 type Picture = BTreeMap<String, (String, String)>;
 
 fn picture(client: &mut Client) -> Picture {
@@ -86,8 +86,8 @@ fn not_zero(client: &mut Client, gauges: &[&str]) -> Vec<String> {
     }
 }
 
-/// Everybody has let go of everything but of what was left on purpose, or its lease is over soon;
-/// unless its owner died.
+/// Everybody has released everything, except what was left on purpose and expires soon; unless its
+/// owner died.
 fn unexpected_keys(client: &mut Client, has_ghosts: bool) -> Vec<String> {
     if has_ghosts {
         return Vec::new();
@@ -111,7 +111,8 @@ fn restart_from_aof(server: &mut Server) {
     server.start_again();
 }
 
-/// No rewrite of the AOF is to come or under way. In that order: what is to come may begin.
+/// No rewrite of the AOF is scheduled or running. Checked in that order, because a scheduled one
+/// may begin.
 pub fn is_rewritten(client: &mut Client) -> bool {
     let fields = ["aof_rewrite_scheduled", "aof_rewrite_in_progress"];
     fields.iter().all(|field| client.info_number("persistence", field) == 0)

@@ -1,7 +1,7 @@
-//! Sessions that are busy, on a server with I/O threads, while others take their locks away, kill
-//! their connections and end their waits. Two things must hold: the server lives, and no command of
-//! a session runs once its hold is lost. Each session writes numbers into a key that only the
-//! present holder may write to; whoever holds next would see it.
+//! Busy sessions on a server with I/O threads, while others remove their locks, kill their
+//! connections and end their waits. Two things must hold: the server survives, and no command of a
+//! session runs after its hold is lost. Each session writes numbers to a key that only the current
+//! holder may write to, so the next holder would see a violation.
 
 use std::fmt;
 use std::ops::Range;
@@ -17,27 +17,28 @@ use crate::clock::{Stop, ms, now_ns, ns};
 use crate::support::{Server, text};
 use crate::words::packed;
 
-/// So many sessions have a lock of their own, and some want one of those.
+/// How many sessions have their own lock; some others want one of those.
 const LOCKS: u32 = 8;
 const SESSIONS: u32 = LOCKS + 4;
 const TAKERS: u32 = 2;
-/// Sessions that only PING, and one who takes their locks away.
+/// Sessions that only send PING, and a client that removes their locks.
 const CHOIR: Range<u32> = SESSIONS + TAKERS..SESSIONS + TAKERS + 12;
 const LAST: u32 = CHOIR.end;
-/// Who is not answered by then never is: no session stays as long.
+/// A reply that has not come by then never comes: no session holds for so long.
 const REPLY_MS_MAX: u64 = 20_000;
-/// So many commands at once, and so many times that before the first reply is read.
+/// How many commands to send at once, and how often before reading the first reply.
 const CHUNK: u64 = 30;
 const AHEAD: usize = 5;
-/// The choir and all others take turns, each so long: with all of them the threads have no time.
+/// How long the PING sessions and all others run in turn: with all of them at once the threads have
+/// no time.
 const TURN_MS: f64 = 1000.0;
 const REST_MS: u64 = 20;
 const STAY_MS_MAX: u64 = 60;
 const LOOK_MS: u64 = 20;
-/// The first ones tell enough.
+/// The first violations are enough.
 const SAID_MAX: usize = 5;
 
-/// What it came to.
+/// The result.
 #[derive(Default)]
 pub struct Tally {
     operations: AtomicU64,
@@ -78,9 +79,9 @@ impl fmt::Display for Tally {
 pub fn run(lasts_ms: u64, seed: u64) -> Arc<Tally> {
     let mut server = Server::primary(&["io-threads", "4", "io-threads-do-reads", "yes"]);
     let (tally, stop) = (Arc::new(Tally::default()), Arc::new(Stop::default()));
-    // Valkey would leave its threads alone with a load like this one, by default.
+    // By default Valkey would not use its threads under such a load.
     server.client().attempt("CONFIG SET events-per-io-thread 0").ok();
-    // By both kinds of sockets.
+    // Over both kinds of sockets.
     let urls = [server.url(""), format!("redis://127.0.0.1:{}", server.tcp_port())];
     let actors = (0..=LAST).map(|number| {
         let rng = fastrand::Rng::with_seed(seed.wrapping_add(u64::from(number)));
@@ -161,7 +162,7 @@ impl Actor {
         Ok(())
     }
 
-    /// Its own, or one of all.
+    /// Its own lock, or any of them.
     fn any_lock(&mut self) -> String {
         let is_own = self.number < LOCKS && self.rng.u8(..16) > 0;
         format!("chaos:{}", if is_own { self.number } else { self.rng.u32(..LOCKS) })
@@ -183,10 +184,10 @@ impl Actor {
         Ok(Some(token))
     }
 
-    /// Uses it, for as long as the connection is answered, and not for long.
+    /// Uses the lock for a short time, while the connection is answered.
     fn hold(&mut self, link: &mut Connection, key: &str, token: i64) -> RedisResult<()> {
         let count = format!("n:{key}");
-        // Who held before writes no more.
+        // The previous holder writes no more.
         let mut last = self.read(link, &count)?;
         for _ in 0..self.rng.u8(..12) {
             self.expect(link, &count, &last)?;
@@ -212,8 +213,8 @@ impl Actor {
         Ok(())
     }
 
-    /// Says `line:1`, `line:2` and so on, so fast that the server always has something to read.
-    /// The last number.
+    /// Sends `line:1`, `line:2` and so on, so fast that the server always has something to read.
+    /// Returns the last number.
     fn flood(&mut self, link: &mut Connection, line: &str, mut number: u64) -> RedisResult<u64> {
         let chunks = self.rng.usize(1..AHEAD * 4);
         self.tally.operations.fetch_add(chunks as u64 * CHUNK, Ordering::Relaxed);
@@ -233,7 +234,7 @@ impl Actor {
         Ok(number)
     }
 
-    /// A session that waits for another lock as well, for a moment.
+    /// A session that also waits for another lock, for a moment.
     fn wait_elsewhere(&mut self, link: &mut Connection) -> RedisResult<()> {
         let (key, owner) = (self.any_lock(), self.owner());
         let line = format!("RLOCK.ACQUIRE {key} {owner} LEASE 1000 SESSION BLOCK 10 DEPTH 1");
@@ -246,7 +247,7 @@ impl Actor {
         Ok(value.filter(|value| *value != Value::Nil).map(|value| text(&value)))
     }
 
-    /// Nobody but itself has written there. (All keys may have been flushed.)
+    /// Checks that nobody else has written there. (All keys may have been flushed.)
     fn expect(
         &mut self,
         link: &mut Connection,
@@ -263,7 +264,7 @@ impl Actor {
         Ok(())
     }
 
-    /// Takes away what others hold, by every way there is.
+    /// Removes the locks of others in all possible ways.
     fn take(mut self) {
         while !self.stop.is_set() {
             let Ok(mut link) = connected(&self.url) else { continue };
@@ -277,7 +278,7 @@ impl Actor {
         }
     }
 
-    /// A session that does nothing but PING: mostly the server waits for what it says next.
+    /// A session that only sends PING, so the server mostly waits for it.
     fn sing(mut self) {
         while !self.stop.is_set() {
             if is_for_the_choir() {
@@ -301,7 +302,7 @@ impl Actor {
         Ok(())
     }
 
-    /// Takes away what they hold, one after the other.
+    /// Removes their locks, one after the other.
     fn hush(mut self) {
         let mut voices = CHOIR.cycle();
         while !self.stop.is_set() {
@@ -353,7 +354,7 @@ impl Actor {
         Ok(())
     }
 
-    /// The reply, or nothing if it is an error, of which there are many: refused, unblocked, gone.
+    /// The reply; `None` for an error, of which there are many: refused, unblocked, closed.
     fn ask(&mut self, link: &mut Connection, line: &str) -> RedisResult<Option<Value>> {
         self.tally.operations.fetch_add(1, Ordering::Relaxed);
         told(packed(line).query(link))
@@ -372,13 +373,13 @@ impl Actor {
     }
 }
 
-/// Whether it has the server now.
+/// Whether this group may use the server now.
 fn is_for_the_choir() -> bool {
     ms(now_ns()) / TURN_MS % 2.0 < 1.0
 }
 
-/// It says nothing of itself: a server treats connections in another way that have once sent two
-/// commands at a time, and here are some of both kinds.
+/// It does not name itself: a server treats connections differently once they have sent two
+/// commands at a time, and both kinds should occur here.
 fn connected(url: &str) -> RedisResult<Connection> {
     let info = url.into_connection_info()?;
     let silent = info.redis_settings().clone().set_skip_set_lib_name();

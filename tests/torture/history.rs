@@ -1,4 +1,4 @@
-//! What was done and when, as its doers saw it: the only thing that the checkers look at.
+//! What was done and when, as the clients and faults saw it: all that the checkers read.
 
 use std::fmt;
 
@@ -21,16 +21,16 @@ impl Mode {
     }
 }
 
-/// What an ACQUIRE does if it cannot have the lock at once, with its milliseconds.
+/// What an ACQUIRE does if the lock is not free, with its milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Wait {
     No,
-    /// 0 = for ever.
+    /// 0 = forever.
     Block(u64),
     Queue(u64),
 }
 
-/// The words of an ACQUIRE.
+/// The options of an ACQUIRE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ask {
     pub mode: Mode,
@@ -39,14 +39,14 @@ pub struct Ask {
     pub upgrade: bool,
     pub session: bool,
     pub depth: Option<i64>,
-    /// READ beside fewer than so many others; who asks says the same number at a lock.
+    /// READ beside fewer than this many others; all who use a lock send the same number.
     pub limit: Option<u32>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Asked {
     Acquire(Ask),
-    /// `down_to`: DEPTH, else one level. `token`: the hold that is meant.
+    /// `down_to`: DEPTH, or else one level. `token`: of which hold.
     Release {
         mode: Mode,
         down_to: Option<i64>,
@@ -69,7 +69,7 @@ pub enum Asked {
     Count {
         token: i64,
     },
-    /// ECHO of a mark: whether every question before had one reply.
+    /// ECHO of a mark: shows whether every earlier request had one reply.
     Echo,
     /// The client closed its connection.
     HangUp,
@@ -82,16 +82,16 @@ pub enum Reply {
     Number(i64),
     NotHeld,
     Deadlock,
-    /// The owners who wait, first one first.
+    /// The waiters, in order.
     Waiters(Vec<String>),
     Error(String),
-    /// The connection ended first: it was done or it was not.
+    /// The connection closed first: the request was executed or not.
     Lost,
-    /// No reply came in time, and the connection did not end.
+    /// No reply came in time, and the connection stayed open.
     Never,
 }
 
-/// Errors that are answered by asking again later.
+/// Errors after which a client asks again later.
 const REFUSALS: [&str; 2] = ["NOREPLICAS", "MISCONF"];
 
 impl Reply {
@@ -104,13 +104,13 @@ impl Reply {
     }
 }
 
-/// One question to a server and what came of it.
+/// One request to a server, and its outcome.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Op {
     pub actor: u32,
-    /// The server's number for the connection.
+    /// The server's id of the connection.
     pub connection: i64,
-    /// Which of the actor's connections it was, since servers number their own.
+    /// Which of the actor's connections it was, since each server counts its own.
     pub link: u32,
     pub key: String,
     pub owner: String,
@@ -122,35 +122,35 @@ pub struct Op {
     pub secured_ns: Option<u64>,
 }
 
-/// Something that was done to the servers or clients.
+/// A fault: what it did to the servers or clients.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Mark {
     /// The holds of this key, or of all, were ended.
     Wiped(Option<String>),
-    /// This connection was ended.
+    /// This connection was closed.
     Closed(i64),
-    /// Nobody was served; queues live on.
+    /// Nobody was served; queues survive.
     Outage,
-    /// The server was killed and came back: queues and sessions are gone, holds are not.
+    /// The server was killed and came back: queues and sessions are lost, holds are not.
     Restart,
     /// Another server took over, with what had reached it.
     Failover,
     /// The primary was cut off from its replicas, and went on.
     Cut,
-    /// The server refused writes; queues live on, sessions are not renewed.
+    /// The server refused writes; queues survive, sessions are not renewed.
     Refusal,
-    /// For certain, the server of these actors let nobody write: of the even ones, the odd ones
-    /// (their number's remainder by two), or of all.
+    /// The server of these actors certainly let nobody write: of the even or odd ones (their number
+    /// modulo two), or of all.
     Shut(Option<u32>),
 }
 
 impl Mark {
-    /// Whether holds may be gone by it.
+    /// Whether holds may be lost by it.
     pub fn ends_holds(&self) -> bool {
         matches!(self, Mark::Wiped(_) | Mark::Failover)
     }
 
-    /// Whether queues are gone by it.
+    /// Whether queues are lost by it.
     fn ends_queues(&self) -> bool {
         matches!(self, Mark::Restart | Mark::Failover)
     }
@@ -169,15 +169,15 @@ pub struct Event {
     pub to_ns: u64,
 }
 
-/// What is promised while one kind of fault is at work.
+/// What is promised under one kind of fault.
 #[derive(Debug, Clone, Copy)]
 pub struct Promise {
-    /// A hold outlives the fault as soon as it is granted; else as soon as a replica is known to
-    /// have it (WAIT), and others are not counted.
+    /// A hold survives the fault from its grant on; otherwise only once a replica is known to have
+    /// it (WAIT), and others are not counted.
     pub holds_at_once: bool,
-    /// Tokens rise over all keys; else (several primaries) over each key.
+    /// Tokens rise over all keys; otherwise (several primaries) for each key.
     pub one_primary: bool,
-    /// Connections may end without their owner's doing.
+    /// Connections may close without their owner's doing.
     pub may_close: bool,
     /// Waits may end early with nil.
     pub may_unblock: bool,
@@ -186,8 +186,8 @@ pub struct Promise {
     /// A primary that was cut off grants and renews for so long. What it granted may be granted by
     /// its successor as well until the leases end, and never afterwards.
     pub goes_on_ms: u64,
-    /// A free lock goes to one who waits within this time, outages not counted. The server does
-    /// it within 2 ms; this bound leaves room for a machine that is busy with other work.
+    /// A free lock goes to a waiter within this time, not counting outages. The server does it
+    /// within 2 ms; this bound leaves room for a busy machine.
     pub granted_within_ms: u64,
 }
 
@@ -209,7 +209,7 @@ pub struct History {
 }
 
 impl History {
-    /// How much of `from_ns..to_ns` nobody was served in.
+    /// For how much of `from_ns..to_ns` nobody was served.
     pub fn outage_ns(&self, from_ns: u64, to_ns: u64) -> u64 {
         let outages = self.events.iter().filter(|event| event.mark.is_outage());
         let mut times: Vec<(u64, u64)> =
@@ -229,12 +229,12 @@ impl History {
         losses.any(|event| event.from_ns < to_ns && event.to_ns > from_ns)
     }
 
-    /// The operations on `key` in that time, and what was done meanwhile: at most 40 lines.
+    /// The operations on `key` in that time, and the faults: at most 40 lines.
     pub fn excerpt(&self, key: &str, from_ns: u64, to_ns: u64) -> Vec<String> {
         let overlaps = |from: u64, to: u64| from <= to_ns && to >= from_ns;
         let ops = self.ops.iter().filter(|op| op.key == key);
         let ops = ops.filter(|op| op.asked != Asked::Echo && overlaps(op.sent_ns, op.received_ns));
-        // Those who are told to ask again later do so all the time.
+        // Clients that must ask again later do so all the time.
         let ops = ops.filter(|op| !op.reply.is_refusal());
         let mut lines: Vec<(u64, String)> = ops.map(|op| (op.sent_ns, op.to_string())).collect();
         let events = self.events.iter().filter(|event| overlaps(event.from_ns, event.to_ns));

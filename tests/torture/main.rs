@@ -1,7 +1,7 @@
-//! Real servers under load, with faults; everything that clients ask and are told is written down
-//! and checked. One line for each workload and fault, then the sum. By `make torture`; the
-//! environment says how long (RLOCK_SECONDS), with which choices (RLOCK_SEED), and which of them
-//! (FAULT and WORKLOAD, names with commas between them; all).
+//! Real servers under load, with faults. Every request and reply is recorded and checked. Prints
+//! one line for each workload and fault, then the sum. `make torture` runs it; the environment sets
+//! how long (RLOCK_SECONDS), the seed of the choices (RLOCK_SEED), and which faults and workloads
+//! (FAULT and WORKLOAD, names separated by commas; default: all).
 
 // What must not happen panics here, and the numbers of a run are small.
 #![allow(
@@ -14,7 +14,7 @@
     clippy::unwrap_used
 )]
 
-// The stories use all of it, torture a part.
+// The stories use all of it, this program a part.
 #[allow(dead_code, unused_imports)]
 #[path = "../server/support/mod.rs"]
 mod support;
@@ -44,18 +44,18 @@ use faults::Kind;
 use run::Outcome;
 use workloads::Workload;
 
-/// No pair is given less.
+/// The least time for a pair.
 const LOAD_MS_MIN: u64 = 300;
 
-/// What is left of the time, shared out.
+/// Shares out the remaining time.
 struct Shares {
     ends_ns: u64,
-    /// What the last pair took besides its load: servers to start, the checks.
+    /// What the last pair took beside its load: starting servers, the checks.
     besides_ms: u64,
 }
 
 impl Shares {
-    /// How long the load of the next one of so many pairs may last.
+    /// How long the load of the next of this many pairs may last.
     fn next_ms(&self, pairs_left: usize) -> u64 {
         let left_ms = ms(self.ends_ns.saturating_sub(now_ns())) as u64;
         let share_ms = left_ms / pairs_left as u64;
@@ -80,7 +80,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// How long, and with which choices.
+/// How long, and with which seed.
 fn wishes() -> (u64, u64) {
     let seconds = number("RLOCK_SECONDS").unwrap_or(60);
     (seconds, number("RLOCK_SEED").unwrap_or_else(|| fastrand::u64(..1_000_000_000)))
@@ -93,7 +93,7 @@ fn chaos() -> ExitCode {
     if tally.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Failovers of all kinds, each with its share of them, or of those named.
+/// Failovers of all kinds, or of those named, each with its share.
 fn fail_over() -> ExitCode {
     let failovers = number("RLOCK_FAILOVERS").unwrap_or(100) as u32;
     let (_, seed) = wishes();
@@ -120,7 +120,7 @@ fn fail_over() -> ExitCode {
     if is_shown && sum.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Failovers with a grace, and some with one that is too short, where overlaps must be seen.
+/// Failovers with a grace, and some with a grace that is too short, where overlaps must be seen.
 fn grace() -> ExitCode {
     let failovers = number("RLOCK_FAILOVERS").unwrap_or(100) as u32;
     let (_, seed) = wishes();

@@ -1,4 +1,4 @@
-//! One workload and one fault together: load, blows, and then the checkers.
+//! One workload and one fault together: load, faults, and then the checkers.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -13,21 +13,21 @@ use crate::history::History;
 use crate::witness::Witness;
 use crate::workloads::Workload;
 
-/// What came of it.
+/// The result.
 #[derive(Default)]
 pub struct Outcome {
     pub operations: usize,
-    /// Holds that were certain for a while, and so compared with others.
+    /// Holds that were certain for some time, and so compared with others.
     pub holds: usize,
     pub windows: usize,
     pub blows: u32,
     /// In milliseconds.
     pub hand_offs: Vec<f64>,
-    /// Each with the smallest history around it.
+    /// Each with a short history around it.
     pub violations: Vec<String>,
 }
 
-/// Runs it for that long. What panics is a violation like any other.
+/// Runs it for that long. A panic counts as a violation.
 pub fn run(workload: &'static Workload, kind: &Kind, lasts_ms: u64, seed: u64) -> Outcome {
     catch_unwind(AssertUnwindSafe(|| attempt(workload, kind, lasts_ms, seed))).unwrap_or_else(
         |why| {
@@ -72,7 +72,7 @@ fn crowd(workload: &'static Workload, kind: &Kind, site: Arc<Site>, seed: u64) -
     }
 }
 
-/// What the checkers say.
+/// The checkers' results.
 pub fn judged(history: &History) -> Outcome {
     let holds = checks::holds(history);
     let mut violations = checks::check(history, &holds);

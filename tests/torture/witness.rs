@@ -1,6 +1,6 @@
-//! One who only says PING, all the time. Where even that is not answered, nobody was served: the
-//! server was away, or other work had the machine. A wake-up that is lost does not keep the server
-//! from answering, and so is not taken for that.
+//! A witness that sends PING all the time. When even that is not answered, nobody was served: the
+//! server was down, or other work had the machine. A lost wake-up does not keep the server from
+//! answering, so it is not mistaken for that.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -10,7 +10,7 @@ use crate::clock::{Stop, now_ns, ns};
 use crate::history::{Event, Mark};
 
 const EVERY_MS: u64 = 5;
-/// What is no more than one of many round trips that others were served between.
+/// The longest gap that counts as an ordinary round trip.
 const LATE_MS: u64 = 40;
 
 pub struct Witness {

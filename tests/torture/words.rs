@@ -1,10 +1,10 @@
-//! How a question is put to a server.
+//! Commands, as they are sent to a server.
 
 use redis::Cmd;
 
 use crate::history::{Ask, Asked, Wait};
 
-/// What turns a question about a key, by an owner, into a command.
+/// Turns a request of an owner for a key into a command.
 pub type Words = fn(&str, &str, &Asked) -> Cmd;
 
 /// The commands of this module.

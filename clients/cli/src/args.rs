@@ -1,4 +1,4 @@
-//! The words of the command line.
+//! The command line.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,35 +13,35 @@ rlock who KEY [options]                  who holds KEY, and who waits for it
 rlock queues [options]                   the longest queues
 
 The server, for all of them:
-  -u, --url URL       redis://[[user]:password@]host[:port][/db], rediss:// for TLS; again for more nodes.
-                      Else $RLOCK_URL, else redis://127.0.0.1:6379. $REDISCLI_AUTH is a password that is in no URL
+  -u, --url URL       redis://[[user]:password@]host[:port][/db], rediss:// for TLS; repeat it for more nodes.
+                      Default: $RLOCK_URL, else redis://127.0.0.1:6379. $REDISCLI_AUTH is the password if no URL has one
   --cluster           the URLs are nodes of a Cluster
   --sentinel NAME     the URLs are Sentinels, which know the primary by NAME
-  --cacert FILE       trust this authority instead of the system's; --cert FILE, --key FILE: who we are
+  --cacert FILE       trust this authority instead of the system's; --cert FILE, --key FILE: our own certificate
 
 run:
-  -w, --wait TIME     wait so long at most; 0 or -n is not at all. Unless said: as long as it takes
+  -w, --wait TIME     the longest wait; 0 or -n does not wait. Default: no limit
   --read              the read lock, which is shared
   --limit N           one of N permits
   --lease TIME        how long the lock outlives a machine that vanishes (30)
-  --acks N            granted only once N replicas have acknowledged it
-  --max-queue N       refused where so many wait already
-  --owner NAME        who holds; unless said host/process/number
+  --acks N            the lock counts only once N replicas have acknowledged it
+  --max-queue N       do not wait if N others already wait
+  --owner NAME        the owner's name. Default: host/process/number
   -E, --conflict-exit-code N   the exit code when the lock is not acquired (1)
-  -k, --kill-after TIME        a command that outlives the loss of the lock by so long is killed (5)
-  --foreground        leave the command in this process group: it may read from the terminal, and only it is ended
+  -k, --kill-after TIME        kill a command that outlives the loss of the lock by this long (5)
+  --foreground        leave the command in this process group: it can read from the terminal, and only it is ended
 top:
-  --once              one look, printed
-  -n, --count N       so many locks (100)
+  --once              print one snapshot
+  -n, --count N       how many locks to show (100)
 queues:
-  -n, --count N       so many locks (20)
+  -n, --count N       how many locks to show (20)
 
 TIME is in seconds, or with a unit: 500ms, 10s, 2m, 1h.
 The command has RLOCK_KEY, RLOCK_TOKEN and RLOCK_OWNER in its environment. When the lock is lost it gets TERM, then KILL.
-Exit codes: the command's; 128 + n when signal n ended it; 1 not acquired; 124 the lock was lost (137: and KILL was
+Exit codes: the command's; 128 + n if signal n ended it; 1 not acquired; 124 the lock was lost (137: KILL was
 needed); 125 rlock itself failed; 126 the command cannot be run; 127 it is not found.";
 
-/// A command line that was understood.
+/// A parsed command line.
 #[derive(Debug)]
 pub enum Job {
     /// `rlock run`
@@ -50,9 +50,9 @@ pub enum Job {
     Top {
         /// Which servers.
         at: Where,
-        /// One look, printed.
+        /// Print one snapshot.
         is_once: bool,
-        /// How many locks.
+        /// How many locks to show.
         count: usize,
     },
     /// `rlock who`
@@ -66,7 +66,7 @@ pub enum Job {
     Queues {
         /// Which servers.
         at: Where,
-        /// How many locks.
+        /// How many locks to show.
         count: usize,
     },
     /// `--help`
@@ -80,21 +80,21 @@ pub struct Run {
     pub at: Where,
     /// What is locked.
     pub key: String,
-    /// The command and its words.
+    /// The command and its arguments.
     pub command: Vec<String>,
-    /// How long to wait; none is as long as it takes.
+    /// The longest wait; `None` is no limit.
     pub wait: Option<Duration>,
     /// The read lock.
     pub is_read: bool,
-    /// One of so many permits.
+    /// One of this many permits.
     pub limit: Option<u32>,
     /// How long the lock outlives a machine that vanishes.
     pub lease: Option<Duration>,
-    /// Acknowledged by so many replicas.
+    /// How many replicas must acknowledge it.
     pub acks: Option<u32>,
-    /// Refused where so many wait.
+    /// Do not wait if this many others already wait.
     pub max_queue: Option<u32>,
-    /// Who holds.
+    /// The owner.
     pub owner: Option<String>,
     /// The exit code when the lock is not acquired.
     pub conflict: Option<u8>,
@@ -104,7 +104,7 @@ pub struct Run {
     pub is_foreground: bool,
 }
 
-/// Understands the words after the program's name.
+/// Parses the arguments after the program's name.
 ///
 /// # Errors
 /// A line that says what is wrong.

@@ -1,4 +1,4 @@
-//! `rlock who` and `rlock queues`: one look, as text.
+//! `rlock who` and `rlock queues`: one snapshot, as text.
 
 use std::fmt::Write;
 
@@ -11,15 +11,15 @@ use crate::view::short;
 /// Connections to all primaries.
 ///
 /// # Errors
-/// When there is one without.
+/// If one cannot be reached.
 pub fn connect(servers: &[Server]) -> Result<Vec<Connection>, Trouble> {
     servers.iter().map(Server::connect).collect()
 }
 
-/// Looks at `key` where it is; in a Cluster the server of its slot says so.
+/// Inspects `key` on its server; in a Cluster that is the one of its slot.
 ///
 /// # Errors
-/// What the servers say.
+/// The servers' error.
 pub fn look(connections: &mut [Connection], key: &[u8]) -> Result<Lock, Trouble> {
     let mut trouble = "no server has it".to_owned();
     for connection in connections {
@@ -35,7 +35,7 @@ pub fn look(connections: &mut [Connection], key: &[u8]) -> Result<Lock, Trouble>
 /// Who holds `key`, and who waits for it.
 ///
 /// # Errors
-/// What the servers say.
+/// The servers' error.
 pub fn who(at: &Where, key: &str) -> Result<String, Trouble> {
     let lock = look(&mut connect(&at.primaries()?)?, key.as_bytes())?;
     let mut page = if lock.holders.is_empty() { format!("{key} is free\n") } else { String::new() };
@@ -63,7 +63,7 @@ pub fn who(at: &Where, key: &str) -> Result<String, Trouble> {
         };
         let limit = if wait.limit > 0 { format!(" of {}", wait.limit) } else { String::new() };
         let still =
-            wait.left.map_or("for ever".to_owned(), |left| format!("for {} more", short(left)));
+            wait.left.map_or("forever".to_owned(), |left| format!("for {} more", short(left)));
         let _ = writeln!(
             page,
             "{} waits to {}{limit} since {}, {still}, {how}",
@@ -82,7 +82,7 @@ pub fn who(at: &Where, key: &str) -> Result<String, Trouble> {
 /// The longest queues.
 ///
 /// # Errors
-/// What the servers say.
+/// The servers' error.
 pub fn queues(at: &Where, count: usize) -> Result<String, Trouble> {
     let now =
         Snapshot::take(&mut connect(&at.primaries()?)?, count).map_err(|error| explain(&error))?;

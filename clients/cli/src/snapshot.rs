@@ -1,15 +1,15 @@
-//! One look at the servers: their counters, their longest queues, and who holds and waits.
+//! A snapshot of the servers: their counters, their longest queues, and who holds and waits.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, Connection, FromRedisValue, Pipeline, RedisResult, Value, from_redis_value_ref};
 
-/// What the servers said at one moment.
+/// The servers' state at one moment.
 pub struct Snapshot {
     /// When they were asked, by this machine's clock.
     pub at: Instant,
-    /// `INFO rlock`, without the prefix `rlock_`, summed: totals since the servers' start, and what is so now.
+    /// `INFO rlock`, without the prefix `rlock_`, summed: totals since the servers' start, and current numbers.
     pub numbers: BTreeMap<String, u64>,
     /// The longest queues, longest first.
     pub queues: Vec<Queue>,
@@ -29,13 +29,13 @@ pub struct Queue {
     pub holders: Vec<Holder>,
 }
 
-/// One lock, looked at closely.
+/// The details of one lock.
 pub struct Lock {
     /// `free`, `read` or `write`.
     pub mode: String,
     /// Who holds it.
     pub holders: Vec<Holder>,
-    /// How many hold it, though the first of them only are told.
+    /// How many hold it; only the first are listed.
     pub holder_count: u64,
     /// The first of those who wait.
     pub waiters: Vec<Waiter>,
@@ -49,13 +49,13 @@ pub struct Holder {
     pub owner: String,
     /// `read` or `write`.
     pub mode: String,
-    /// How often it was entered.
+    /// Its levels.
     pub depth: u64,
     /// The fencing token.
     pub token: u64,
-    /// How long it is held.
+    /// For how long it has been held.
     pub held: Duration,
-    /// What is left of its lease.
+    /// The remaining lease.
     pub left: Duration,
     /// The connection that it is tied to, which renews its lease, as in `CLIENT LIST`; 0 is none.
     pub session: u64,
@@ -71,13 +71,13 @@ pub struct Waiter {
     pub kind: String,
     /// Whether it is a ticket that has its turn.
     pub has_turn: bool,
-    /// How long it waits.
+    /// For how long it has waited.
     pub waited: Duration,
-    /// How long it will wait; none is for ever.
+    /// How long it will still wait; `None` is forever.
     pub left: Option<Duration>,
     /// The blocked connection, as in `CLIENT LIST`; 0 is none, for a ticket or a server that does not say.
     pub client: u64,
-    /// So many may hold at once; 0 is no such limit.
+    /// How many may hold at once; 0 is no limit.
     pub limit: u64,
 }
 
@@ -87,7 +87,7 @@ impl Snapshot {
     /// Asks all `servers`, which must have the module, for their `count` longest queues.
     ///
     /// # Errors
-    /// When one does not answer, or not as the module would.
+    /// If one does not answer, or not like the module.
     pub fn take(servers: &mut [Connection], count: usize) -> RedisResult<Snapshot> {
         let mut now = Snapshot { at: Instant::now(), numbers: BTreeMap::new(), queues: Vec::new() };
         for (at, connection) in servers.iter_mut().enumerate() {

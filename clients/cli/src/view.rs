@@ -220,7 +220,7 @@ fn waiter_row(wait: &Waiter) -> Row<'static> {
         wait.mode.clone(),
         kind,
         short(wait.waited),
-        wait.left.map_or("for ever".to_owned(), short),
+        wait.left.map_or("forever".to_owned(), short),
         some(wait.client),
         some(wait.limit),
     ])

@@ -93,7 +93,7 @@ fn shows_the_longest_queue_first_its_holder_and_what_happens() {
     // One lock closely: who holds, who waits, the first on top.
     let lock = look(&mut server.connect(), b"top:long").unwrap();
     let close = drawn_lock("top:long", &lock);
-    assert!(line(&close, "will") < line(&close, "zoe") && close.contains("for ever"), "{close}");
+    assert!(line(&close, "will") < line(&close, "zoe") && close.contains("forever"), "{close}");
     assert!(close.contains("held by 2   waited for by 2") && close.contains("rita"), "{close}");
     if lock.waiters[1].client != 0 {
         // The module says which connection waits: it can be ended.

@@ -1,17 +1,17 @@
-// One acquisition: asked for until it is granted, refused, abandoned or out of patience. Then nothing is left of it.
+// One acquisition, until it is granted, refused, abandoned or out of time. Then nothing of it remains.
 
 import { Broken, LockLost, Refused, unavailable } from './errors.js';
 import { inTime, REPLY, type Link, type Route, type Word } from './links.js';
 import type { Turns } from './turns.js';
 
-/** How long a ticket keeps its place in the queue, and how often it is asked for again at the latest, in ms. */
+/** How long a ticket keeps its place in the queue, and the longest pause between its requests, in ms. */
 const TICKET = 3_000;
 const TICKET_ASKS = 1_000;
-/** A blocked wait looks so often whether its server is still the one that decides. */
+/** How often a blocked wait checks whether its server is still the primary. */
 const LOOKS = 5_000;
-/** So much later than its time the reply of a wait may come. */
+/** How late the reply to a wait may come. */
 const LATE = 1_000;
-/** The server, or the way to it, cannot decide now: it is asked again while the patience lasts. */
+/** Errors that end by themselves, when a server cannot decide for now: retried while the patience lasts. */
 const AGAIN = new Set(['UNBLOCKED', 'READONLY', 'LOADING', 'MOVED', 'ASK', 'TRYAGAIN', 'CLUSTERDOWN', 'NOREPLICAS', 'MASTERDOWN']);
 
 export interface Asked {
@@ -48,7 +48,7 @@ const sleep = (ms: number) => new Promise<void>((resolve) => setTimeout(resolve,
 const nothing = Symbol('not acquired');
 type Answer = Granted | typeof nothing | undefined;
 
-/** Acknowledgements are waited for before the reply comes. */
+/** Whether the reply waits for acknowledgements. */
 const replyTime = (words: Word[]) => (words.includes('ACKS') ? 3 * REPLY : REPLY);
 
 /** A request that is answered at once, on the shared connection. Follows redirections. */
@@ -84,9 +84,9 @@ export class Attempt {
   #at = '';
   #askAt: string | undefined;
   #isAsk = false;
-  /** The reply to what was sent on #link, which may still come. */
+  /** The reply to the request on #link, which may still come. */
   #reply: Promise<unknown> | undefined;
-  /** Something was sent, and no reply says what came of it. */
+  /** Something was sent, and its outcome is unknown. */
   #inDoubt = false;
   #hasTicket = false;
   #abort: Promise<never> | undefined;
@@ -118,10 +118,10 @@ export class Attempt {
 
   #onAbort: (() => void) | undefined;
   #signal: AbortSignal | undefined;
-  /** Done when nothing is left of an attempt that failed; it goes on after the failure was told. */
+  /** Resolves when nothing remains of a failed attempt, possibly after the failure was reported. */
   cleaned: Promise<void> = Promise.resolve();
 
-  /** What `promise` gives, unless the attempt is abandoned before. */
+  /** The result of `promise`, unless the attempt is abandoned first. */
   #or<T>(promise: Promise<T>): Promise<T> {
     if (!this.#abort) return promise;
     promise.catch(() => {});
@@ -177,7 +177,7 @@ export class Attempt {
     return this.#hasSlot;
   }
 
-  /** Asks without waiting: the reply is the answer. (A ticket ends with it.) */
+  /** Asks without waiting; the reply is final. (A ticket ends with it.) */
   async #once(): Promise<Answer> {
     const answer = await this.#ask([]);
     if (answer === undefined && this.#hasTicket) {
@@ -202,7 +202,7 @@ export class Attempt {
     }
   }
 
-  /** Keeps a place in the queue, and listens for the turn. Undefined: ask again. */
+  /** Keeps a place in the queue, and listens for the turn. Undefined means: ask again. */
   async #byTicket(): Promise<Answer> {
     const { key, owner, maxQueue, session } = this.asked;
     const turn = await this.#or(this.shared.turns.listen(key, owner));
@@ -212,10 +212,10 @@ export class Attempt {
       const answer = await this.#ask(['QUEUE', TICKET, ...(maxQueue === undefined ? [] : ['MAXQUEUE', maxQueue])]);
       if (answer !== undefined) {
         this.#hasTicket = false;
-        // The hold goes over to a connection of its own: the same request again, tied to it.
+        // Move the hold to its own connection: send the same request again, tied to that.
         return session ? await this.#ask([]) : answer;
       }
-      // nil may also say that the queue was full: then there is no place.
+      // nil may also mean that the queue was full: then there is no place.
       if (maxQueue !== undefined && !hadTicket && (await this.#or(send(this.shared, key, ['RLOCK.PLACE', key, owner]))) === null) {
         this.#hasTicket = false;
         return nothing;
@@ -227,7 +227,7 @@ export class Attempt {
     }
   }
 
-  /** Waits on a connection of its own, until the server says something. */
+  /** Waits on its own connection until the server replies. */
   #blocked(left: number): Promise<Answer> {
     const more: Word[] = ['BLOCK', left === Infinity ? 0 : Math.max(1, Math.ceil(left))];
     if (this.asked.maxQueue !== undefined) more.push('MAXQUEUE', this.asked.maxQueue);
@@ -265,7 +265,7 @@ export class Attempt {
           this.#isAsk = error.code === 'ASK';
           this.#keepLink();
         } else if (error instanceof Broken && this.#link) {
-          // Silence. If another server decides by now, or granted what we did not hear of, the wait is over.
+          // Silence. If another server decides by now, or the reply to a grant was lost, end the wait.
           if (this.#link.isOpen && now() < sent + patience && (await this.#or(this.#stillWaits()))) continue;
           this.#dropLink();
           route.forget(this.#at);
@@ -286,11 +286,11 @@ export class Attempt {
       const shared = await this.shared.route.shared('');
       return (before ?? shared).address === shared.address && shared.address === this.#link?.address;
     } catch {
-      return true; // nobody decides at the moment: keep the place
+      return true; // no server decides at the moment: keep the place
     }
   }
 
-  /** The reply to a request on a connection of its own. */
+  /** The reply to a request on its own connection. */
   async #endOfWait(sent: number, token: unknown): Promise<Answer> {
     this.#reply = undefined;
     this.#inDoubt = false;
@@ -299,14 +299,14 @@ export class Attempt {
       return nothing;
     }
     if (now() - sent > this.asked.lease / 3) {
-      // The grant may be as old as the request: what it is worth, a renewal says.
+      // The grant may be as old as the request: a renewal shows whether it is still valid.
       this.#inDoubt = true;
       sent = now();
       try {
         await this.#or(send(this.shared, this.asked.key, renewal(this.asked, Number(token))));
       } catch (error) {
         this.#dropLink();
-        throw error instanceof Refused ? new Broken(error.message) : error; // it was ours, and is over: ask again
+        throw error instanceof Refused ? new Broken(error.message) : error; // it was ours, and has ended: ask again
       }
       this.#inDoubt = false;
     }
@@ -327,7 +327,7 @@ export class Attempt {
     this.#link = this.#reply = undefined;
   }
 
-  /** Takes back whatever became of what was sent. It ends when the server has said so, or the lease is over. */
+  /** Undoes whatever was sent, until the server has confirmed that or the lease has expired. */
   async #cleanUp(): Promise<void> {
     if (!this.#inDoubt && !this.#hasTicket) return this.#keepLink();
     const { key, owner, mode, upgrade, lease } = this.asked;
@@ -348,17 +348,17 @@ export class Attempt {
     }
   }
 
-  /** Has the server end the wait, and hears how: whether nothing is left to be undone. */
+  /** Makes the server end the wait; returns whether nothing remains to undo. */
   async #endedWait(): Promise<boolean> {
     const { key, owner } = this.asked;
     try {
       const ended = await send(this.shared, key, ['RLOCK.CANCEL', key, owner], REPLY / 4);
-      // A server that does not end blocked waits this way says 0, and so does one that granted just now.
+      // 0 means that the server does not end blocked waits this way, or that it has just granted the lock.
       const token = await inTime(this.#reply ?? Promise.resolve(0), Number(ended) > 0 ? REPLY / 4 : 50);
       this.#keepLink();
       return token === null;
     } catch {
-      this.#dropLink(); // its end is the wait's end
+      this.#dropLink(); // closing it ends the wait
       return false;
     }
   }
@@ -370,7 +370,7 @@ export function renewal(asked: Asked, token: number): Word[] {
   return acks ? [...words, 'ACKS', acks] : words;
 }
 
-/** One level less. Throws LockLost when there was none. */
+/** Releases one level. Throws LockLost if there was none. */
 export async function release(shared: Shared, asked: Asked, token: number, depth: number, deadline: number, patience: number): Promise<void> {
   const { key, owner, mode, upgrade } = asked;
   const words = ['RLOCK.RELEASE', key, owner, upgrade ? 'WRITE' : mode, 'TOKEN', token, 'DEPTH', depth - 1];
@@ -384,7 +384,7 @@ export async function release(shared: Shared, asked: Asked, token: number, depth
     } catch (error) {
       problem = error;
       if (error instanceof Refused && error.code === 'NOTHELD') {
-        if (wasSent && depth === 1 && now() < deadline) return; // the first one did it, and its reply was lost
+        if (wasSent && depth === 1 && now() < deadline) return; // the first one released it, and its reply was lost
         throw new LockLost(error.message, { cause: error });
       }
       if (error instanceof Refused && !AGAIN.has(error.code)) throw error;
@@ -395,7 +395,7 @@ export async function release(shared: Shared, asked: Asked, token: number, depth
   }
 }
 
-/** Renews once, with as many tries as a third of the lease has room for. */
+/** Renews once, with retries for a third of the lease. */
 export async function renew(shared: Shared, asked: Asked, token: number, isHeld: () => boolean): Promise<number | 'lost' | undefined> {
   const third = asked.lease / 3;
   const last = now() + third;
@@ -413,7 +413,7 @@ export async function renew(shared: Shared, asked: Asked, token: number, isHeld:
   return undefined;
 }
 
-/** Ties a hold to a new connection: that of its session has ended, and another server has it. */
+/** Ties a hold to a new connection, after its session's connection closed and another server has the hold. */
 export async function tie(shared: Shared, asked: Asked, token: number, depth: number): Promise<Link | 'lost' | undefined> {
   let link: Link | undefined;
   try {

@@ -3,22 +3,22 @@ export class LockError extends Error {
   override name = this.constructor.name;
 }
 
-/** The lock was not free in time (`using`; `acquire` gives null). */
+/** The lock was not free in time (`using`; `acquire` resolves to null). */
 export class NotAcquired extends LockError {}
 
 /** There is nothing to release here: it was released before. */
 export class NotHeld extends LockError {}
 
-/** The hold was over before it was released: others may have worked at the same time. */
+/** The hold ended before it was released: others may have worked at the same time. */
 export class LockLost extends LockError {}
 
-/** No server was reached, or none was able to decide, until the patience was over. */
+/** No server was reached, or none could decide, in time. */
 export class Unavailable extends LockError {}
 
-/** Too few replicas were connected, until the patience was over. */
+/** Too few replicas were connected for all that time. */
 export class NoReplicas extends Unavailable {}
 
-/** The server said no. `code` is the first word of what it said. */
+/** The server refused. `code` is the first word of its error. */
 export class Refused extends LockError {
   constructor(
     readonly code: string,
@@ -28,22 +28,22 @@ export class Refused extends LockError {
   }
 }
 
-/** The wait would never end: release what you hold, then begin again. */
+/** The wait would never end: release what you hold, then start over. */
 export class Deadlock extends Refused {}
 
 /** A limit of the server is reached: waiters, tickets, sessions or depth. */
 export class TooMany extends Refused {}
 
-/** Too few replicas acknowledged in time; the lock was given back. */
+/** Too few replicas acknowledged in time; the lock was released. */
 export class NoAcks extends Refused {}
 
 /** The user of this client may not do that. */
 export class NoPermission extends Refused {}
 
-/** A connection broke, or gave no reply in time: what was asked may have been done or not. */
+/** A connection broke, or there was no reply in time: the request may have been executed or not. */
 export class Broken extends Error {}
 
-/** Why it was given up, where asking again was of no use. */
+/** The error after the last retry. */
 export function unavailable(key: string, cause: unknown): Unavailable {
   const kind = cause instanceof Refused && cause.code === 'NOREPLICAS' ? NoReplicas : Unavailable;
   return new kind(`${key}: ${(cause as Error).message}`, { cause });
@@ -56,7 +56,7 @@ const KINDS: Record<string, typeof Refused> = {
   NOPERM: NoPermission,
 };
 
-/** What a client library threw, as one of ours. */
+/** Converts an error of a client library. */
 export function translated(error: unknown): Error {
   if (error instanceof Refused || error instanceof Broken) return error;
   const text = error instanceof Error ? error.message : String(error);
@@ -65,7 +65,7 @@ export function translated(error: unknown): Error {
   return new (KINDS[code] ?? Refused)(code, text);
 }
 
-/** Is it an error that the server sent? Both libraries have a class for those, under different names. */
+/** Whether the server sent this error. Both libraries have a class for those, under different names. */
 function isReply(error: unknown): boolean {
   for (let kind = error; kind !== null && kind !== undefined; kind = Object.getPrototypeOf(kind)) {
     const name = (kind as object).constructor?.name;

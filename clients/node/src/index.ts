@@ -21,33 +21,33 @@ import { Turns } from './turns.js';
 export { Deadlock, LockError, LockLost, NoAcks, NoPermission, NoReplicas, NotAcquired, NotHeld, Refused, TooMany, Unavailable } from './errors.js';
 export type { Client } from './links.js';
 
-/** What a lock asks for. Times in milliseconds. */
+/** The options of a lock. Times in milliseconds. */
 export interface LockOptions {
-  /** How long the lock outlives a process that dies; it is renewed every third of it. 30 000. */
+  /** How long the lock outlives a process that died; renewed every third of it. Default: 30 000. */
   lease?: number;
-  /** Who holds. Without it each acquisition is an owner of its own; with it, that owner re-enters. */
+  /** The owner's name. Without it each acquisition is its own owner; with it, that owner re-enters. */
   owner?: string;
-  /** With so many waiting already, do not wait. */
+  /** Do not wait if this many others already wait. */
   maxQueue?: number;
-  /** A grant, and each renewal, counts when so many replicas have acknowledged it. */
+  /** A grant, and each renewal, counts only when this many replicas have acknowledged it. */
   acks?: number;
-  /** The hold ends with a connection of its own, and so with this process. */
+  /** Ties the hold to its own connection, so that it ends with this process. */
   session?: boolean;
-  /** WRITE beside one's own READ (the same `owner`). */
+  /** WRITE on top of one's own READ (the same `owner`). */
   upgrade?: boolean;
 }
 
 export interface AcquireOptions {
-  /** How long to wait; nothing, or Infinity: for ever; 0: do not wait. */
+  /** How long to wait. Default: forever (Infinity); 0 does not wait. */
   wait?: number | undefined;
   /** Abandons the wait: `acquire` rejects with its reason, and nothing is left behind. It does not end the hold. */
   signal?: AbortSignal | undefined;
 }
 
 export interface LocksOptions {
-  /** How many connections of their own those have who wait; further ones wait by ticket, in the same queue. 8. */
+  /** How many connections are for waits; further ones wait by ticket, in the same queue. Default: 8. */
   waiting?: number;
-  /** For how long a request that does not wait is repeated while connections break or a failover is under way. 3000. */
+  /** How long to retry a request that does not wait while connections break or a failover is under way. Default: 3000. */
   patience?: number;
 }
 
@@ -93,7 +93,7 @@ export class Locks {
   readonly #cleaning = new Set<Promise<void>>();
   #isClosed = false;
 
-  /** `client` is connected, or connects by itself; its own connection is not used, only its settings. */
+  /** `client` is connected, or connects by itself. Only its settings are used, not its connection. */
   constructor(client: Client, options: LocksOptions = {}) {
     const route = new Route(client);
     const waiting = options.waiting ?? 8;
@@ -113,12 +113,12 @@ export class Locks {
     return new Lock(this, key, 'READ', options);
   }
 
-  /** One of `limit` permits: at most so many holders at a time. */
+  /** One of `limit` permits: at most `limit` holders at a time. */
   permit(key: string, limit: number, options: LockOptions = {}): Lock {
     return new Lock(this, key, 'READ', options, limit);
   }
 
-  /** Closes the connections of this package. What is held ends with its lease. */
+  /** Closes the connections of this package. Holds end with their leases. */
   async close(): Promise<void> {
     this.#isClosed = true;
     await inTime(Promise.all(this.#cleaning), 1_000).catch(() => {});
@@ -248,7 +248,7 @@ export class Locks {
 
   async #release(tenure: Tenure, seat: Seat | undefined): Promise<void> {
     const work = () => this.#released(tenure, seat);
-    // Nobody waits for ever behind one's own request: the wait is bounded by what that request is told.
+    // The owner's previous request ends in bounded time, so this wait does too.
     if ((await (seat ? this.#inTurn(seat, Infinity, undefined, async () => (await work(), true)) : work())) === null) throw new Unavailable(tenure.asked.key);
   }
 
@@ -286,7 +286,7 @@ function isSure(tenure: Tenure): boolean {
   return tenure.state === 'held' && now() < tenure.deadline && Date.now() < tenure.wallDeadline;
 }
 
-/** A lock of one key, which may be shared: by default each acquisition is an owner of its own. */
+/** The lock of one key. It may be shared: by default each acquisition is its own owner. */
 export class Lock {
   readonly #locks: Locks;
   readonly #asked: Omit<Asked, 'owner'>;
@@ -303,13 +303,13 @@ export class Lock {
     this.#asked = { ...others, key, mode, lease, limit };
   }
 
-  /** A hold, or null: not free in time. */
+  /** Resolves to a hold, or null if the lock was not free in time. */
   acquire(options: AcquireOptions = {}): Promise<Hold | null> {
     const owner = this.#owner ?? `${PROCESS}-${++names}`;
     return this.#locks.acquire({ ...this.#asked, owner }, this.#owner !== undefined, options);
   }
 
-  /** Calls `work` while the lock is held, and gives what it gives. Throws NotAcquired when it was not free in time. */
+  /** Calls `work` while the lock is held, and returns its result. Throws NotAcquired if the lock was not free in time. */
   async using<T>(options: AcquireOptions, work: (hold: Hold) => Promise<T> | T): Promise<T> {
     const hold = await this.acquire(options);
     if (!hold) throw new NotAcquired(`${this.#asked.key} was not free within ${options.wait} ms`);
@@ -333,13 +333,13 @@ interface Dropped {
 const dropped = new FinalizationRegistry<Dropped>(({ wasSeen, tenure, release }) => {
   if (tenure.state !== 'held') return;
   const { key } = tenure.asked;
-  if (wasSeen) process.emitWarning(`a hold of ${key} is renewed for ever: nobody can release it any more`, 'RlockWarning');
+  if (wasSeen) process.emitWarning(`a hold of ${key} is renewed forever: nobody can release it any more`, 'RlockWarning');
   else release().catch(() => {});
 });
 
 /**
- * What one acquisition got: one level of a lock, to be released once. `await using` releases it. Keep it: a hold that
- * nobody has looked at and nobody refers to is released when it is collected.
+ * The result of one acquisition: one level of a lock, to release once, also by `await using`. Keep a reference: a hold
+ * that was never used and that nothing refers to is released when it is garbage-collected.
  */
 export class Hold implements AsyncDisposable {
   readonly #known: Dropped;
@@ -356,7 +356,7 @@ export class Hold implements AsyncDisposable {
     return this.#known.tenure;
   }
 
-  /** The fencing token: greater than that of every hold before. */
+  /** The fencing token: greater than that of every earlier hold. */
   get token(): number {
     return this.#tenure.token;
   }
@@ -369,12 +369,12 @@ export class Hold implements AsyncDisposable {
     return this.#tenure.asked.owner;
   }
 
-  /** Whether the hold is sure: not released, not known to be lost, and before its deadline. */
+  /** Whether the hold is certain: not released, not known to be lost, and before its deadline. */
   get held(): boolean {
     return !this.#isReleased && isSure(this.#tenure);
   }
 
-  /** Milliseconds until the deadline, counted from when the last request was sent; 0 when it is not held. */
+  /** Milliseconds until the deadline, counted from when the last request was sent; 0 if it is not held. */
   get left(): number {
     return this.held ? Math.max(0, Math.floor(this.#tenure.deadline - now())) : 0;
   }
@@ -389,12 +389,12 @@ export class Hold implements AsyncDisposable {
     return tenure.lost.signal;
   }
 
-  /** Throws LockLost unless the hold is sure. For the step that cannot be undone, use the token. */
+  /** Throws LockLost unless the hold is certain. For a step that cannot be undone, use the token. */
   check(): void {
     if (!this.held) throw isLost(this.#tenure);
   }
 
-  /** One level less. Throws LockLost when the hold was over before. */
+  /** Releases one level. Throws LockLost if the hold ended before. */
   async release(): Promise<void> {
     if (this.#isReleased) throw new NotHeld(`${this.key} was released before`);
     this.#isReleased = true;

@@ -1,4 +1,4 @@
-// Connections of our own, made as those of the client that we were given, and which server has a key.
+// The package's own connections, with the settings of the user's client; and which server has a key.
 
 import { Broken, Refused, translated } from './errors.js';
 
@@ -9,10 +9,10 @@ export interface Client {
 
 export type Word = string | number;
 
-/** So long a reply may take, in ms. */
+/** How long a reply may take, in ms. */
 export const REPLY = 2_000;
 
-/** One connection. It is never made anew: what breaks is thrown away. */
+/** One connection. It never reconnects: a broken one is discarded. */
 export class Link {
   isOpen = true;
   #onClose: (() => void)[] = [];
@@ -28,7 +28,7 @@ export class Link {
     if (isIo) conn.on('message', (channel: string) => this.#heard(channel));
   }
 
-  /** Connects `conn`, a client that has not been connected yet. Bounded, also where the server is silent. */
+  /** Connects `conn`, a client that is not connected yet. Bounded in time, even if the server is silent. */
   static async connect(conn: any, isIo: boolean, address: string | undefined): Promise<Link> {
     conn.on('error', () => {});
     try {
@@ -51,7 +51,7 @@ export class Link {
     }
   }
 
-  /** Who asks `heard` is told the channels of messages. */
+  /** Reports the channels of messages to `heard`. */
   onMessage(heard: (channel: string) => void): void {
     this.#heard = heard;
   }
@@ -68,7 +68,7 @@ export class Link {
     if (this.isOpen) this.conn.unsubscribe(channel).catch(() => {});
   }
 
-  /** Has `call` called when the connection has ended, whoever ended it. */
+  /** Calls `call` when the connection has closed, whoever closed it. */
   onClose(call: () => void): void {
     if (this.isOpen) this.#onClose.push(call);
     else call();
@@ -93,7 +93,7 @@ function destroy(conn: any, isIo: boolean): void {
   }
 }
 
-/** What `promise` gives, or Broken after `ms`. */
+/** The result of `promise`, or Broken after `ms`. */
 export function inTime<T>(promise: Promise<T>, ms: number): Promise<T> {
   if (ms === Infinity) return promise;
   return new Promise((resolve, reject) => {
@@ -102,14 +102,14 @@ export function inTime<T>(promise: Promise<T>, ms: number): Promise<T> {
   });
 }
 
-/** How one client library makes connections. */
+/** How one client library opens connections. */
 interface Maker {
   readonly isIo: boolean;
   readonly isCluster: boolean;
   readonly db: number;
   /** Equal for clients that certainly lead to the same locks. */
   readonly identity: string;
-  /** Of a cluster: what its client knows, slots and some nodes. */
+  /** For a cluster: the slots and nodes that its client knows. */
   learn(): Promise<{ slots: Map<number, string>; seeds: string[] }>;
   /** A client that is not connected yet: to the primary, or to a node of a cluster. And where it leads, if known. */
   make(address?: string): Promise<[any, string?]>;
@@ -224,7 +224,7 @@ export class Route {
     };
   }
 
-  /** Where the key is; empty: the one primary there is. */
+  /** The address of the key's server; empty for the only primary. */
   async locate(key: string): Promise<string> {
     if (!this.maker.isCluster) return '';
     this.#learnt ??= this.maker.learn().then(({ slots, seeds }) => {
@@ -235,7 +235,7 @@ export class Route {
     return this.#slots.get(slotOf(key)) ?? this.#seeds[++this.#turn % this.#seeds.length] ?? '';
   }
 
-  /** The connection that all requests share which are answered at once. `lane`: another such, for those that are not. */
+  /** The connection shared by all requests that are answered at once. `lane`: a second one, for those that are not. */
   async shared(at: string, lane = ''): Promise<Link> {
     const known = this.#shared.get(at + lane);
     if (known) return known;
@@ -246,7 +246,7 @@ export class Route {
     return made;
   }
 
-  /** A connection for one request that waits. */
+  /** A connection for one waiting request. */
   async exclusive(at: string): Promise<Link> {
     for (let link = this.#idle.get(at)?.pop(); link; link = this.#idle.get(at)?.pop()) if (link.isOpen) return link;
     return this.open(at);
@@ -269,7 +269,7 @@ export class Route {
     else link.close();
   }
 
-  /** Takes note of -MOVED and -ASK: where to go. Of another refusal: that somebody else may be the primary by now. */
+  /** Records where -MOVED and -ASK point to, or, for another refusal, that another server may be the primary by now. */
   redirected(refused: Refused, at: string): string | undefined {
     if (this.maker.isCluster && (refused.code === 'MOVED' || refused.code === 'ASK')) {
       const [, slot, place] = refused.message.split(' ') as [string, string, string];
@@ -284,7 +284,7 @@ export class Route {
     return undefined;
   }
 
-  /** That server did not answer, or is not the primary: connect anew, and ask elsewhere where the key is. */
+  /** That server did not answer, or is not the primary: reconnect, and ask another one where the key is. */
   forget(at: string): void {
     for (const [slot, to] of this.#slots) if (to === at) this.#slots.delete(slot);
     for (const [name, link] of this.#shared) {

@@ -1,4 +1,4 @@
-// One subscription at each server for all who wait by ticket there. Messages are hints: a broken one wakes all.
+// One subscription at each server for all waits by ticket there. Messages are hints; if it breaks, all are woken.
 
 import type { Link, Route } from './links.js';
 
@@ -57,7 +57,7 @@ class Ears {
         this.link.unsubscribe(channel);
       }
     };
-    // Who may not subscribe asks again by itself.
+    // Without the right to subscribe, tickets poll.
     if (calls.size === 1) await this.link.subscribe(channel).catch(() => {});
     return { came, stop };
   }

@@ -1,4 +1,4 @@
-//! One acquisition: by the way in, by a blocked wait on a connection of its own, or by ticket.
+//! One acquisition: at once if the lock is free, by a blocked wait on its own connection, or by ticket.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
@@ -13,32 +13,32 @@ use crate::error::{Error, is_broken, is_not_held, is_passing};
 use crate::servers::{Line, Node, PATIENCE};
 use crate::{Inner, Options};
 
-/// How long a ticket is kept for a process that no longer asks, and how often we ask.
+/// How long a ticket outlives a process that no longer asks, and how often we ask.
 const TICKET_WINDOW: Duration = Duration::from_secs(3);
 const TICKET_POLL: Duration = Duration::from_millis(950);
-/// How long a caller that gave up is kept, so that nothing of its wait is left when it goes on.
+/// How long to hold up a caller that gave up, so that nothing of its wait remains when it continues.
 pub(crate) const TIDYING: Duration = Duration::from_millis(500);
 
 pub(crate) struct Ask {
     pub(crate) inner: Arc<Inner>,
     pub(crate) entry: Arc<Entry>,
     pub(crate) options: Options,
-    /// Where to be afterwards.
+    /// The depth to reach.
     pub(crate) depth: u32,
-    /// The end of the patience.
+    /// When to give up.
     pub(crate) end: Option<Instant>,
-    /// When what is granted was asked for: its lease is no older.
+    /// When the granted request was sent; the lease did not begin earlier.
     pub(crate) sent: Instant,
-    /// An answer is missing, so perhaps it was granted.
+    /// A reply is missing, so the lock may have been granted.
     pub(crate) is_unsure: bool,
     /// It was granted, and nobody takes it.
     pub(crate) is_unwanted: bool,
     /// A ticket may stand.
     pub(crate) is_placed: bool,
     pub(crate) session: Option<Line>,
-    /// Whether a session is to be begun.
+    /// Whether to begin a session.
     pub(crate) ties: bool,
-    /// Turns true when the caller has gone.
+    /// Turns true when the caller has given up.
     pub(crate) gone: watch::Receiver<bool>,
 }
 
@@ -55,7 +55,7 @@ fn answer(reply: RedisResult<Value>) -> RedisResult<Answer> {
 }
 
 impl Ask {
-    /// Asks until there is a grant, a refusal, or no more patience. The caller's end is `NotAcquired`.
+    /// Asks until there is a grant, a refusal, or no time left. If the caller gives up, the result is `NotAcquired`.
     pub(crate) async fn run(&mut self) -> Result<u64, Error> {
         let mut pause = Duration::from_millis(10);
         loop {
@@ -75,7 +75,7 @@ impl Ask {
                 Ok(Answer::Token(token)) => return Ok(token),
                 Ok(Answer::Refused) => return Err(Error::NotAcquired),
                 Err(error) if is_passing(&error) => error,
-                // Granted after a long wait, and lost before it was noticed: ask again.
+                // Granted after a long wait, and lost before we noticed: ask again.
                 Err(error) if is_not_held(&error) && self.depth == 1 => error,
                 Err(error) => return Err(error.into()),
             };
@@ -96,7 +96,7 @@ impl Ask {
             return self.blocked().await;
         }
         let waits = self.options.wait != Some(Duration::ZERO);
-        // A reply that waits for replicas holds up those behind it: on a connection of its own.
+        // A reply that waits for replicas delays those behind it, so this uses its own connection.
         if !waits || !self.options.has_acks() {
             let way_in = self.options.words(&self.entry.key, self.depth);
             let first = self.plain(&way_in).await?;
@@ -110,7 +110,7 @@ impl Ask {
         }
     }
 
-    /// Not cut short when the caller goes: an answer that nobody reads is a hold that nobody knows of.
+    /// Not cut short when the caller gives up: an unread reply would be a hold that nobody knows of.
     async fn plain(&mut self, words: &Cmd) -> RedisResult<Answer> {
         self.sent = Instant::now();
         let (lane, servers) = (self.options.lane(), &self.inner.servers);
@@ -132,14 +132,14 @@ impl Ask {
         }
     }
 
-    /// Asks on a connection of its own, which a session keeps.
+    /// Asks on its own connection, which a session keeps.
     async fn blocked(&mut self) -> RedisResult<Answer> {
         let mut words = self.options.words(&self.entry.key, self.depth);
         if self.ties {
             words.arg("SESSION");
         }
         if self.options.wait != Some(Duration::ZERO) {
-            // BLOCK 0 is for ever, so the shortest wait is 1 ms.
+            // BLOCK 0 waits forever, so the shortest wait is 1 ms.
             let wait =
                 self.end.map_or(Duration::ZERO, |_| self.left().max(Duration::from_millis(1)));
             self.waiting(&mut words, "BLOCK", wait);
@@ -169,7 +169,7 @@ impl Ask {
         Err(RedisError::from((redis::ErrorKind::Io, "sent to and fro between servers")))
     }
 
-    /// Asks on `line`. When the caller goes, the place is given back, and then it shows whether the grant came first.
+    /// Asks on `line`. When the caller gives up, gives up the place, and then checks whether the grant came first.
     async fn on(&mut self, line: Line, words: &Cmd, asking: bool) -> RedisResult<Answer> {
         self.sent = Instant::now();
         let late = self.end.map(|end| end.max(self.sent) + TIDYING);
@@ -190,7 +190,7 @@ impl Ask {
         reply
     }
 
-    /// Ends the wait. More than once: the caller may go just before it begins.
+    /// Ends the wait. Repeats that, because the caller may give up just before the wait begins.
     async fn withdraw(
         &self,
         pending: &mut (impl Future<Output = RedisResult<Value>> + Unpin),
@@ -227,15 +227,15 @@ impl Ask {
         ))
     }
 
-    /// Ends when the server that is primary now does not know of the wait at `node`, which has been stopped or cut off,
-    /// and may stay silent for ever.
+    /// Resolves when the current primary does not know of the wait at `node`, which was stopped or cut off and may stay
+    /// silent forever.
     async fn unknown(&self, node: &Node) {
         let mut misses = 0;
         while misses < 2 {
             sleep(Duration::from_secs(1)).await;
             let is_miss = match self.has_place().await {
                 Ok(has_place) => !has_place,
-                // Nothing is known of the place. Is that still the primary?
+                // The place is unknown. Is that server still the primary?
                 Err(_) => match timeout(PATIENCE, self.inner.servers.locate(&self.entry.key)).await
                 {
                     Ok(Ok(primary)) => primary.name != node.name,
@@ -246,7 +246,7 @@ impl Ask {
         }
     }
 
-    /// Keeps a place by asking again and again, at once when its turn is announced.
+    /// Keeps a place by asking repeatedly, and at once when its turn is announced.
     async fn ticket(&mut self) -> RedisResult<Answer> {
         let channel = format!(
             "__keyevent@{}__:rlock.turn:{}",
@@ -296,7 +296,7 @@ impl Ask {
         }
     }
 
-    /// Renews what was granted after a long wait: the grant may have lain here unread.
+    /// Renews a hold that was granted after a long wait, because the reply may have been unread for some time.
     async fn confirm(&mut self, token: u64) -> RedisResult<()> {
         let until = Instant::now() + self.options.lease;
         loop {
@@ -317,7 +317,7 @@ impl Ask {
         }
     }
 
-    /// Gives back what the acquisition may have left: a place, and a grant whose answer was lost.
+    /// Undoes what the acquisition may have left: a place, and a grant whose reply was lost.
     pub(crate) async fn undo(&self) {
         let end = Instant::now() + self.options.lease + PATIENCE;
         let mut again = self.is_unsure;
@@ -333,7 +333,7 @@ impl Ask {
             if is_passing && Instant::now() < end {
                 sleep(Duration::from_millis(20)).await;
             } else if again && !is_passing {
-                // Once more: what was still unread in a closed connection is executed now.
+                // Once more: the server may only now execute what it had yet to read from a closed connection.
                 again = false;
                 sleep(TIDYING).await;
             } else {
@@ -343,7 +343,7 @@ impl Ask {
     }
 }
 
-/// Whether that owner was granted what it is told when replicas have acknowledged it.
+/// Whether that owner has a pending grant.
 fn is_pending(info: &Value, owner: &str) -> bool {
     let is = |value: Option<&Value>, word: &str| {
         value.is_some_and(|value| {
@@ -363,19 +363,19 @@ fn field<'a>(map: &'a Value, name: &str) -> Option<&'a Value> {
     found.next().map(|(_, value)| value)
 }
 
-/// Waits until it is; for ever, if nobody is left to say so.
+/// Waits until it is true; forever if the sender is dropped.
 pub(crate) async fn is_true(signal: &mut watch::Receiver<bool>) {
     if signal.wait_for(|is_so| *is_so).await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
-/// Whole milliseconds, at least 1 of what is more than none.
+/// Whole milliseconds; at least 1 if the duration is not zero.
 pub(crate) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)
 }
 
-/// Some time below `most`, so that many do not come back at once.
+/// A random time below `most`, so that many do not come back at once.
 fn jitter(most: Duration) -> Duration {
     let some = RandomState::new().build_hasher().finish() % 1000;
     most * u32::try_from(some).unwrap_or(0) / 1000

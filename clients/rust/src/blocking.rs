@@ -1,4 +1,4 @@
-//! The same for threads: what takes time blocks the thread. A thread of the crate's own renews.
+//! The same for threads: calls block the thread. A thread of the crate renews.
 
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ pub struct Locker {
     runtime: Arc<Background>,
 }
 
-/// The crate's own thread.
+/// The crate's thread.
 #[derive(Debug)]
 struct Background(Option<Runtime>);
 
@@ -57,7 +57,7 @@ impl Locker {
     /// For the one server of `client`.
     ///
     /// # Errors
-    /// When there is no thread to be had.
+    /// When no thread can be started.
     pub fn new(client: Client) -> RedisResult<Locker> {
         Locker::with(crate::Locker::new(client))
     }
@@ -65,7 +65,7 @@ impl Locker {
     /// As [`crate::Locker::sentinel`].
     ///
     /// # Errors
-    /// When an address is none, or there is no thread to be had.
+    /// When an address is invalid, or no thread can be started.
     pub fn sentinel<T: IntoConnectionInfo>(
         sentinels: impl IntoIterator<Item = T>,
         master: &str,
@@ -77,7 +77,7 @@ impl Locker {
     /// As [`crate::Locker::cluster`].
     ///
     /// # Errors
-    /// When an address is none, or there is no thread to be had.
+    /// When an address is invalid, or no thread can be started.
     pub fn cluster<T: IntoConnectionInfo>(
         seeds: impl IntoIterator<Item = T>,
     ) -> RedisResult<Locker> {
@@ -156,10 +156,10 @@ impl Request {
         self.with(|request| request.owner(name))
     }
 
-    /// Acquires the lock; blocks the thread meanwhile.
+    /// Acquires the lock, and blocks the thread until then.
     ///
     /// # Errors
-    /// [`Error::NotAcquired`] when the wait is over; the others as they say.
+    /// [`Error::NotAcquired`] when the wait has passed; the others as documented there.
     pub fn acquire(self) -> Result<Hold, Error> {
         let request = self.request;
         let quick = self.runtime.0.as_ref().map(|runtime| {
@@ -180,7 +180,7 @@ impl Request {
     /// Acquires the lock if it is free.
     ///
     /// # Errors
-    /// [`Error::NotAcquired`] when it is not.
+    /// [`Error::NotAcquired`] if it is not free.
     pub fn try_acquire(self) -> Result<Hold, Error> {
         self.wait(Duration::ZERO).acquire()
     }
@@ -205,13 +205,13 @@ impl Hold {
         self.loss.held().deadline.borrow().into_std()
     }
 
-    /// Whether it is held: to be asked before each step that must not be done twice.
+    /// Whether it is held. Check this before each step that must not be done twice.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.loss.held().is_held()
     }
 
-    /// Waits for the loss, so long at most, and says whether it came.
+    /// Waits for the loss, at most this long, and returns whether it came.
     #[must_use]
     pub fn lost_within(&self, time: Duration) -> bool {
         let loss = self.loss.clone();
@@ -219,7 +219,7 @@ impl Hold {
         self.runtime.run(waiting).unwrap_or(true)
     }
 
-    /// Calls `tell` on the crate's own thread when the hold is lost. It is to be short.
+    /// Calls `tell` on the crate's thread when the hold is lost. It should return quickly.
     pub fn on_loss(&self, tell: impl FnOnce() + Send + 'static) {
         let loss = self.loss.clone();
         if let Some(runtime) = &self.runtime.0 {
@@ -230,7 +230,7 @@ impl Hold {
         }
     }
 
-    /// Leaves the level.
+    /// Releases the level.
     ///
     /// # Errors
     /// As [`crate::Hold::release`].

@@ -1,4 +1,4 @@
-//! What an owner holds of a key in one mode. Its depth is counted in the whole process.
+//! What an owner holds of a key in one mode. The depth counts for the whole process.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -67,7 +67,7 @@ impl Entry {
         entry
     }
 
-    /// Adds a level. Runs to its end whether or not anybody waits for it; `gone` says that nobody does.
+    /// Adds a level. Runs to its end even if the caller gives up; `gone` tells it so.
     pub(crate) async fn acquire(
         self: Arc<Entry>,
         inner: Arc<Inner>,
@@ -92,7 +92,7 @@ impl Entry {
             *level = Level::default(); // what was held is lost; its holds will say so
         }
         let depth = level.depth + 1;
-        // One that does not wait rides out a broken connection.
+        // A request that does not wait is retried if connections break.
         let end = if options.wait == Some(Duration::ZERO) {
             Some(Instant::now() + PATIENCE)
         } else {
@@ -208,7 +208,7 @@ impl Entry {
         held
     }
 
-    /// Asks for another lease, for as long as `patience`.
+    /// Renews, with retries for as long as `patience`.
     pub(crate) async fn renew(
         &self,
         inner: &Inner,
@@ -291,7 +291,7 @@ impl Entry {
         }
     }
 
-    /// Leaves a level of `held`.
+    /// Releases a level of `held`.
     pub(crate) async fn release(&self, inner: &Inner, held: &Arc<Held>) -> Result<(), Error> {
         let mut level = self.level.lock().await;
         if level.depth == 0 || !level.held.as_ref().is_some_and(|now| Arc::ptr_eq(now, held)) {
@@ -308,7 +308,7 @@ impl Entry {
         outcome
     }
 
-    /// Asks once, on the thread that calls. Nothing: release by [`Entry::release`].
+    /// Asks once, on the calling thread. `None`: release by [`Entry::release`].
     pub(crate) fn release_quickly(
         &self,
         inner: &Inner,
@@ -333,7 +333,7 @@ impl Entry {
         Some(outcome)
     }
 
-    /// Notes that a level has ended.
+    /// Records that a level has ended.
     fn end(level: &mut Level, inner: &Inner, held: &Arc<Held>, outcome: &Result<(), Error>) {
         level.depth -= 1;
         if level.depth == 0 {
@@ -379,7 +379,7 @@ impl Entry {
             if is_lost {
                 break;
             } else if is_not_held(&error) {
-                // By the release whose answer was lost?
+                // Was it the release whose reply was lost?
                 return if was_sent && held.is_held() { Ok(()) } else { Err(Error::Lost) };
             }
             was_sent |= is_broken(&error);
@@ -415,7 +415,7 @@ async fn end_of(ended: Option<&mut watch::Receiver<bool>>) {
     }
 }
 
-/// Releases what nobody waits to hear of.
+/// Releases in the background.
 pub(crate) fn release_later(
     runtime: &Handle,
     inner: Arc<Inner>,

@@ -1,30 +1,30 @@
-//! What can go wrong, and what passes by itself.
+//! Errors, and which of them are temporary.
 
 use std::fmt;
 
 use redis::RedisError;
 
-/// Why a lock is not held, or no longer. What the server said goes along.
+/// Why a lock is not held, or no longer, with the server's error.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Error {
-    /// Somebody else held the lock until the wait was over, or nobody was to wait.
+    /// Another owner held the lock until the wait had passed.
     NotAcquired,
     /// The hold ended, or may have ended, before it was released. Others may have worked at the same time.
     Lost,
-    /// The wait would never end: release what you hold, then begin again.
+    /// The wait would never end: release what you hold, then start over.
     Deadlock(RedisError),
     /// A limit of the server is reached (`rlock.max-depth`, `-waiters`, `-tickets`, `-sessions`).
     TooMany(RedisError),
     /// Too few replicas acknowledged the grant in time, and it was taken back.
     NoAcks(RedisError),
-    /// Too few replicas were connected until the patience was over.
+    /// Too few replicas were connected for all that time.
     NoReplicas(RedisError),
     /// This user may not do that.
     NoPerm(RedisError),
-    /// No server was reached, or none could decide, until the patience was over.
+    /// No server was reached, or none could decide, in time.
     Unavailable(RedisError),
-    /// Everything else that the server or the client says.
+    /// Any other error of the server or the client.
     Redis(RedisError),
 }
 
@@ -75,7 +75,7 @@ impl From<RedisError> for Error {
 }
 
 impl Error {
-    /// What would pass by itself did not in time.
+    /// A temporary error lasted too long.
     pub(crate) fn out_of_patience(error: RedisError) -> Error {
         match error.code() {
             Some("NOREPLICAS") => Error::NoReplicas(error),
@@ -84,12 +84,12 @@ impl Error {
     }
 }
 
-/// Whether this came without an answer: what was asked for may have been done.
+/// Whether there was no answer: the request may have been executed.
 pub(crate) fn is_broken(error: &RedisError) -> bool {
     error.code().is_none()
 }
 
-/// Whether asking again can help: there was no answer, or it is what a failover, a resharding or a start says.
+/// Whether a retry can help: there was no answer, or the error belongs to a failover, a resharding or a start.
 pub(crate) fn is_passing(error: &RedisError) -> bool {
     match error.code() {
         None => error.kind() != redis::ErrorKind::InvalidClientConfig,

@@ -1,4 +1,4 @@
-//! A hold as it lasts: its deadline, its loss, and who looks after it.
+//! A hold: its deadline, its loss, and the tasks that renew and watch it.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use crate::entry::Entry;
 use crate::servers::{Line, lock};
 use crate::{Inner, Options};
 
-/// What became of a hold.
+/// The state of a hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
     Held,
@@ -20,7 +20,7 @@ pub(crate) enum State {
     Released,
 }
 
-/// From a first level to the last one's release, or to the loss.
+/// A hold from its first level to the last one's release, or to the loss.
 pub(crate) struct Held {
     pub(crate) token: u64,
     pub(crate) options: Options,
@@ -29,11 +29,11 @@ pub(crate) struct Held {
     pub(crate) line: Mutex<Option<Line>>,
     pub(crate) stop: watch::Sender<bool>,
     pub(crate) kept: tokio::sync::Mutex<()>,
-    /// Whether tasks look after it: not yet, yes, no longer to begin.
+    /// Whether tasks renew and watch it: not yet, yes, or never again.
     pub(crate) care: AtomicU8,
-    /// What waits until there is something to renew.
+    /// The task that sleeps until there is something to renew.
     pub(crate) sleeper: Mutex<Option<AbortHandle>>,
-    /// A release was sent, and its answer is missing.
+    /// A release was sent, and its reply is missing.
     pub(crate) is_left: AtomicBool,
 }
 
@@ -42,7 +42,7 @@ const CARED_FOR: u8 = 1;
 const ASLEEP: u8 = 3;
 const NEVER: u8 = 2;
 
-/// How soon a hold is looked after, and the shortest lease for which that is soon enough.
+/// How soon to watch a hold, and the shortest lease for which that is soon enough.
 const NURSING: Duration = Duration::from_millis(50);
 pub(crate) const SHORT: Duration = Duration::from_secs(1);
 
@@ -55,7 +55,7 @@ impl Held {
         &self.options.owner
     }
 
-    /// Also right after this process slept, when nobody has told yet.
+    /// Correct even right after this process slept, before any task has noticed.
     pub(crate) fn is_held(&self) -> bool {
         *self.state.borrow() == State::Held && Instant::now() < *self.deadline.borrow()
     }
@@ -74,7 +74,7 @@ impl Held {
         self.care.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Says that no task renews it, and sees to it that none ever will.
+    /// Whether no task renews it; if so, none ever will.
     pub(crate) fn needs_no_care(&self) -> bool {
         if self.turn(ASLEEP, NEVER) {
             if let Some(task) = lock(&self.sleeper).take() {
@@ -85,7 +85,7 @@ impl Held {
         self.turn(NOT_YET, NEVER) || self.care.load(Ordering::Acquire) == NEVER
     }
 
-    /// One whose release was under way is to be looked after again.
+    /// Makes a hold whose release failed be watched again.
     pub(crate) fn revive(&self) {
         self.turn(NEVER, NOT_YET);
     }
@@ -98,7 +98,7 @@ impl Held {
         });
     }
 
-    /// A signal takes time to be heard, so a hold is given up so long before its deadline.
+    /// How long before its deadline a hold is given up, because a signal takes time to arrive.
     fn margin(&self) -> Duration {
         (self.options.lease / 20).clamp(Duration::from_millis(5), Duration::from_secs(1))
     }
@@ -126,7 +126,7 @@ pub(crate) fn look_after(inner: &Arc<Inner>, (entry, held, sent): Newborn) {
     }
 }
 
-/// Looks after what was granted lately, until for a second nothing was.
+/// Watches recent grants, until there was none for a second.
 pub(crate) async fn nurse(inner: Arc<Inner>) {
     let mut idle = 0;
     while idle < 20 {
@@ -138,7 +138,7 @@ pub(crate) async fn nurse(inner: Arc<Inner>) {
         }
     }
     inner.is_nursed.store(false, Ordering::Release);
-    // What came between the last look and that.
+    // What was granted between the last check and that.
     for one in std::mem::take(&mut *lock(&inner.newborn)) {
         look_after(&inner, one);
     }
@@ -148,7 +148,7 @@ pub(crate) async fn is_over(state: &mut watch::Receiver<State>) {
     let _ = state.wait_for(|state| *state != State::Held).await;
 }
 
-/// Tells of the loss shortly before the deadline, whatever else is under way.
+/// Reports the loss shortly before the deadline, whatever else is under way.
 async fn watch_deadline(held: Arc<Held>) {
     let (mut deadline, mut state) = (held.deadline.subscribe(), held.state.subscribe());
     loop {

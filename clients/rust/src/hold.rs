@@ -1,4 +1,4 @@
-//! One level of a lock that is held.
+//! One level of a held lock.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::entry::{Entry, release_later};
 use crate::held::{Held, State};
 use crate::{Error, Inner};
 
-/// One level of a lock that is held, renewed every third of its lease until it is released or dropped.
+/// One level of a held lock, renewed every third of its lease until it is released or dropped.
 #[must_use = "a hold that is dropped is released"]
 pub struct Hold {
     inner: Arc<Inner>,
@@ -20,7 +20,7 @@ pub struct Hold {
     is_released: bool,
 }
 
-/// Tells of the loss of a hold, wherever it is sent to.
+/// The signal that a hold is lost, to pass on.
 #[derive(Clone)]
 pub struct Loss(Arc<Held>);
 
@@ -35,15 +35,15 @@ impl Loss {
         &self.0
     }
 
-    /// Whether the hold is lost, or may be: looks at the clock too.
+    /// Whether the hold is lost, or may be. Also reads the clock.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         let state = *self.0.state.borrow();
         state == State::Lost || (state == State::Held && !self.0.is_held())
     }
 
-    /// Ends when the hold is lost: at once when the server says so, and shortly before the deadline when no renewal gets
-    /// through. Never ends for a hold that was released.
+    /// Resolves when the hold is lost: at once when the server reports so, and shortly before the deadline when no
+    /// renewal succeeds. Never resolves for a hold that was released.
     pub async fn lost(&self) {
         let mut state = self.0.state.subscribe();
         if state.wait_for(|state| *state == State::Lost).await.is_err() {
@@ -57,32 +57,32 @@ impl Hold {
         Hold { inner, entry, held, runtime: Handle::current(), is_released: false }
     }
 
-    /// The fencing token: greater than all before it. What is written to should refuse a smaller one.
+    /// The fencing token: greater than all before it. The resource that is written to should refuse smaller ones.
     #[must_use]
     pub fn token(&self) -> u64 {
         self.held.token
     }
 
-    /// What is locked.
+    /// The lock's key.
     #[must_use]
     pub fn key(&self) -> &[u8] {
         &self.entry.key
     }
 
-    /// The name that holds.
+    /// The owner's name.
     #[must_use]
     pub fn owner(&self) -> &str {
         self.held.owner()
     }
 
-    /// Until when the hold is sure if nothing more is heard of the server, counted from the moment at which the last
-    /// request that was answered had been sent.
+    /// Until when the hold is certain if the server does not answer again. Counts from when the last answered request
+    /// was sent.
     #[must_use]
     pub fn deadline(&self) -> Instant {
         self.held.deadline.borrow().into_std()
     }
 
-    /// Looks at the clock as well: also right after this process slept.
+    /// Whether it is held. Also reads the clock, so it is correct even right after this process slept.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.held.is_held()
@@ -93,19 +93,19 @@ impl Hold {
         self.loss().lost().await;
     }
 
-    /// The signal, to be given to the work.
+    /// The signal, to pass to the work.
     #[must_use]
     pub fn loss(&self) -> Loss {
         Loss(self.held.clone())
     }
 
-    /// Leaves the level. It goes to its end even if this future is dropped.
+    /// Releases the level. The release completes even if this future is dropped.
     ///
     /// # Errors
-    /// [`Error::Lost`] when the hold ended before: others may have worked at the same time.
-    /// [`Error::Unavailable`] when the server could not be told before the lease was over.
+    /// [`Error::Lost`] if the hold ended before: others may have worked at the same time. [`Error::Unavailable`] if the
+    /// release did not reach the server before the lease expired.
     pub async fn release(mut self) -> Result<(), Error> {
-        // Dropped on its way, this is done once more by the drop of the hold, which changes nothing if it was done.
+        // If this is dropped midway, dropping the hold releases again, which changes nothing if it was done.
         let outcome = self.entry.release(&self.inner, &self.held).await;
         self.is_released = true;
         outcome
@@ -113,7 +113,7 @@ impl Hold {
 }
 
 impl Hold {
-    /// On the thread that calls. Nothing: release by [`Hold::release`].
+    /// On the calling thread. `None`: release by [`Hold::release`].
     pub(crate) fn release_quickly(&mut self) -> Option<Result<(), Error>> {
         let outcome = self.entry.release_quickly(&self.inner, &self.held)?;
         self.is_released = true;

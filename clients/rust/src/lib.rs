@@ -1,4 +1,4 @@
-//! Locks for redis-rs, of Redis and Valkey servers that have the RLOCK module: reentrant, fair, read-write, fenced.
+//! Locks for redis-rs on Redis and Valkey servers with the RLOCK module: reentrant, fair, read-write, fenced.
 //!
 //! ```no_run
 //! # async fn work(token: u64) {}
@@ -12,9 +12,9 @@
 //! # }
 //! ```
 //!
-//! A [`Locker`] is for the whole program; it may be cloned and shared. Each acquisition is an owner of its own, unless
-//! [`Request::owner`] names one: then whoever says the same name re-enters, by another `Locker` of this process too.
-//! Dropping the future of [`Request::acquire`] leaves nothing behind, dropping a [`Hold`] releases it.
+//! Create one [`Locker`] for the whole program; it may be cloned and shared. Each acquisition is its own owner, unless
+//! [`Request::owner`] names one: then every acquisition under that name re-enters, also by another `Locker` of this
+//! process. Dropping the future of [`Request::acquire`] leaves nothing behind, and dropping a [`Hold`] releases it.
 //! [`blocking`] has the same for threads.
 
 mod ask;
@@ -40,7 +40,7 @@ pub use hold::{Hold, Loss};
 use entry::{Entry, Turn};
 use servers::{How, Lane, Servers};
 
-/// Takes locks.
+/// Acquires locks.
 #[derive(Clone)]
 pub struct Locker {
     inner: Arc<Inner>,
@@ -60,17 +60,17 @@ pub(crate) struct Inner {
 }
 
 impl Locker {
-    /// For the one server of `client`. The crate makes connections of its own, as that client would.
+    /// For the one server of `client`. The crate opens its own connections with that client's settings.
     #[must_use]
     pub fn new(client: Client) -> Locker {
         Locker::with(How::One, client.get_connection_info().clone())
     }
 
-    /// For the primary that Sentinel names `master`. `node` says how to connect to it: user, password, database and TLS
-    /// count, the address does not.
+    /// For the primary that Sentinel names `master`. `node` says how to connect to it: its user, password, database and
+    /// TLS are used, its address is not.
     ///
     /// # Errors
-    /// When an address is none.
+    /// When an address is invalid.
     pub fn sentinel<T: IntoConnectionInfo>(
         sentinels: impl IntoIterator<Item = T>,
         master: &str,
@@ -87,7 +87,7 @@ impl Locker {
     /// For a Cluster some of whose nodes are `seeds`.
     ///
     /// # Errors
-    /// When an address is none, or there is none.
+    /// When an address is invalid, or none is given.
     pub fn cluster<T: IntoConnectionInfo>(
         seeds: impl IntoIterator<Item = T>,
     ) -> RedisResult<Locker> {
@@ -123,10 +123,10 @@ impl Locker {
         Locker { inner: Arc::new(inner) }
     }
 
-    /// How many waits may each take a connection of their own at once, 16 unless said. Further waits keep their places
-    /// by tickets, over one subscription. Such a place is as good, but no deadlock is found through it.
+    /// How many waits may each use a connection of their own at once; the default is 16. Further waits keep their
+    /// places by tickets, over one subscription. Such a place is as fair, but the server finds no deadlock through it.
     ///
-    /// To be said first: it makes another `Locker` of this one, which is to have no clones yet.
+    /// Call this first: it makes a new `Locker` from this one, which must not have clones yet.
     #[must_use]
     pub fn max_blocked(mut self, count: usize) -> Locker {
         if let Some(inner) = Arc::get_mut(&mut self.inner) {
@@ -136,8 +136,8 @@ impl Locker {
         self
     }
 
-    /// A request for the lock of `key`: the write lock, waited for as long as it takes, until the request says
-    /// otherwise. Nothing is sent before [`Request::acquire`].
+    /// A request for the lock of `key`. By default it is the write lock, and the wait has no limit. Nothing is sent
+    /// before [`Request::acquire`].
     pub fn lock(&self, key: impl AsRef<[u8]>) -> Request {
         let owner =
             format!("{}-{}", self.inner.name, self.inner.count.fetch_add(1, Ordering::Relaxed));
@@ -216,65 +216,66 @@ impl Request {
         Entry::of(&self.inner, &self.key, &self.options).quickly(&self.inner, &self.options)
     }
 
-    /// The read lock, which is shared.
+    /// Requests the read lock, which is shared.
     pub fn read(mut self) -> Request {
         self.options.is_read = true;
         self
     }
 
-    /// How long to wait at most; zero is not at all. Unless said: as long as it takes.
+    /// The longest wait; zero does not wait. The default is no limit.
     pub fn wait(mut self, wait: Duration) -> Request {
         self.options.wait = Some(wait);
         self
     }
 
-    /// How long the hold outlives a holder that is not heard of: 30 seconds unless said. It is renewed.
+    /// How long the hold outlives a process that died or is cut off; the default is 30 seconds. It is renewed.
     pub fn lease(mut self, lease: Duration) -> Request {
         self.options.lease = lease;
         self
     }
 
-    /// One of `count` permits: a read lock that at most so many owners hold at once.
+    /// Requests one of `count` permits: a read lock that at most `count` owners hold at once.
     pub fn limit(mut self, count: u32) -> Request {
         (self.options.is_read, self.options.limit) = (true, Some(count));
         self
     }
 
-    /// Refused where so many wait already.
+    /// Refuses to wait if this many others already wait.
     pub fn max_queue(mut self, count: u32) -> Request {
         self.options.max_queue = Some(count);
         self
     }
 
-    /// A grant, and each renewal, counts when so many replicas have acknowledged it.
+    /// A grant, and each renewal, counts only when this many replicas have acknowledged it.
     pub fn acks(mut self, replicas: u32) -> Request {
         self.options.acks = Some(replicas);
         self
     }
 
-    /// Ties the hold to a connection of its own: when this process dies, the next in line has the lock at once.
+    /// Ties the hold to its own connection: when this process dies, the next waiter gets the lock at once.
     pub fn session(mut self) -> Request {
         self.options.session = true;
         self
     }
 
-    /// The write lock beside the owner's own read lock. It needs [`Request::owner`].
+    /// Requests the write lock on top of the owner's own read lock. It needs [`Request::owner`].
     pub fn upgrade(mut self) -> Request {
         self.options.upgrade = true;
         self
     }
 
-    /// Who holds. An owner that holds already re-enters. By convention an owner does one thing at a time.
+    /// Names the owner. An owner that holds the lock already re-enters it. By convention an owner does one thing at a
+    /// time.
     pub fn owner(mut self, name: impl Into<String>) -> Request {
         self.options.owner = name.into();
         self
     }
 
-    /// Acquires the lock. A future that is dropped leaves nothing: the place is given back, and so is a grant that was
-    /// on its way.
+    /// Acquires the lock. Dropping the future leaves nothing behind: it gives up the place in the queue, or the grant
+    /// that was on its way.
     ///
     /// # Errors
-    /// [`Error::NotAcquired`] when the wait is over; the others as they say.
+    /// [`Error::NotAcquired`] when the wait has passed; the others as documented there.
     pub async fn acquire(self) -> Result<Hold, Error> {
         self.patiently(None).await
     }
@@ -284,7 +285,7 @@ impl Request {
         let entry = Entry::of(&self.inner, &self.key, &self.options);
         let (leave, gone) = watch::channel(false);
         let (tell, told) = oneshot::channel();
-        // In a task of its own, which goes to its end whatever becomes of this future.
+        // In its own task, which runs to its end whatever happens to this future.
         tokio::spawn(async move {
             let outcome = entry.acquire(self.inner, self.options, unsure, gone).await;
             drop(tell.send(outcome)); // a hold that nobody takes is released when it is dropped
@@ -296,7 +297,7 @@ impl Request {
     /// Acquires the lock if it is free.
     ///
     /// # Errors
-    /// [`Error::NotAcquired`] when it is not.
+    /// [`Error::NotAcquired`] if it is not free.
     pub async fn try_acquire(self) -> Result<Hold, Error> {
         self.wait(Duration::ZERO).acquire().await
     }

@@ -1,4 +1,4 @@
-//! Finds the primary of a key: of one server, by Sentinel, or in a Cluster. All connections are the crate's own.
+//! Finds the primary of a key: the one server, by Sentinel, or in a Cluster. All connections are the crate's own.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,13 +14,13 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::error::{is_broken, timed_out};
 
-/// How long one request may take, and how long one that does not wait rides out a broken connection.
+/// How long one request may take, and how long to retry one that does not wait when connections break.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 
-/// How long a thread asks by itself before it leaves that to the crate's own.
+/// How long a thread asks by itself before it leaves that to the crate's thread.
 const QUICK: Duration = Duration::from_millis(300);
 
-/// A mutex of ours is held for a moment, and what it guards is whole at any time.
+/// Our mutexes are held briefly, and what they guard is consistent at any time.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -37,27 +37,27 @@ pub(crate) struct Servers {
     template: ConnectionInfo,
     nodes: Mutex<HashMap<String, Arc<Node>>>,
     known: Mutex<Known>,
-    /// One looks where the primaries are; the others wait for what it finds.
+    /// One task finds the primaries; the others wait for its result.
     looking: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
 struct Known {
     primary: Option<Arc<Node>>,
-    /// First and last slot, and who serves them.
+    /// First and last slot, and the server that serves them.
     slots: Vec<(u16, u16, Arc<Node>)>,
 }
 
-/// Which of the connections that all share.
+/// Which of the shared connections.
 #[derive(Clone, Copy)]
 pub(crate) enum Lane {
-    /// What is answered at once.
+    /// For requests that are answered at once.
     Prompt,
-    /// What is answered when replicas have acknowledged it: a reply holds up those behind it.
+    /// For requests that wait for acknowledgements: such a reply delays those behind it.
     Acked,
 }
 
-/// A connection that all share.
+/// A shared connection.
 #[derive(Default)]
 struct Shared {
     control: Mutex<(u64, Option<MultiplexedConnection>)>,
@@ -84,7 +84,7 @@ pub(crate) struct Node {
     plain: Mutex<Vec<redis::Connection>>,
 }
 
-/// A connection of its own: for one blocked wait, or for one session as long as it lives. Dropping it closes it.
+/// A dedicated connection, for one blocked wait or for one session. Dropping it closes it.
 pub(crate) struct Line {
     pub(crate) node: Arc<Node>,
     pub(crate) connection: MultiplexedConnection,
@@ -103,7 +103,7 @@ impl Servers {
         }
     }
 
-    /// Tells servers apart where owners are counted.
+    /// Distinguishes servers where owners are counted.
     pub(crate) fn identity(&self) -> String {
         let mut all = match &self.how {
             How::One => vec![self.template.addr().to_string()],
@@ -225,12 +225,12 @@ impl Servers {
         Some((number(first)?, number(last)?, node))
     }
 
-    /// Look anew next time.
+    /// Forgets the primaries, to find them again next time.
     pub(crate) fn forget(&self) {
         *lock(&self.known) = Known::default();
     }
 
-    /// Where an error of `node` sends us. What has moved is looked for anew next time.
+    /// Where an error of `node` redirects us. A moved slot is looked up again next time.
     pub(crate) fn redirection(&self, node: &Node, error: &RedisError) -> Option<(Arc<Node>, bool)> {
         let code = error.code().filter(|code| matches!(*code, "MOVED" | "ASK"))?;
         let (addr, _slot) = error.redirect_node()?;
@@ -241,7 +241,7 @@ impl Servers {
         Some((self.beside(&node.info, host, port.parse().ok()?), code == "ASK"))
     }
 
-    /// The node at that address. One that does not know where others are names only a port.
+    /// The node at that address. A node that does not know the other's host names only a port.
     fn beside(&self, asked: &ConnectionInfo, host: &str, port: u16) -> Arc<Node> {
         match asked.addr() {
             ConnectionAddr::Tcp(own, _) | ConnectionAddr::TcpTls { host: own, .. }
@@ -253,12 +253,12 @@ impl Servers {
         }
     }
 
-    /// Asks on the thread that calls, if the primary is known. Who gets no good answer asks again by [`Servers::ask`].
+    /// Asks on the calling thread, if the primary is known. Without a good answer, ask again by [`Servers::ask`].
     pub(crate) fn ask_quickly(&self, key: &[u8], command: &Cmd) -> Option<RedisResult<Value>> {
         self.remembered(key).map(|node| node.ask_quickly(command))
     }
 
-    /// Asks the primary of `key`, follows it elsewhere, and gives up after `patience`.
+    /// Asks the primary of `key`, follows redirections, and gives up after `patience`.
     pub(crate) async fn ask(
         &self,
         key: &[u8],
@@ -305,7 +305,7 @@ impl Drop for Servers {
     }
 }
 
-/// Asks on a connection for just that, within a second.
+/// Asks on a separate connection, within a second.
 async fn once<T: redis::FromRedisValue>(info: &ConnectionInfo, command: &Cmd) -> RedisResult<T> {
     let ask = async {
         let mut connection = Client::open(info.clone())?.get_multiplexed_async_connection().await?;
@@ -315,7 +315,7 @@ async fn once<T: redis::FromRedisValue>(info: &ConnectionInfo, command: &Cmd) ->
 }
 
 impl Node {
-    /// Asks on the connection that all share.
+    /// Asks on the shared connection.
     async fn send(
         self: &Arc<Node>,
         lane: Lane,
@@ -364,7 +364,7 @@ impl Node {
         Ok((control.0, connection))
     }
 
-    /// A new connection, whose pushed messages and whose end are told.
+    /// A new connection that reports pushed messages and its end.
     pub(crate) async fn connect(
         &self,
         tell: impl Fn(PushInfo) + Send + Sync + 'static,
@@ -426,12 +426,12 @@ impl Line {
         *self.ended.borrow()
     }
 
-    /// Told when the connection ends.
+    /// Reports the end of the connection.
     pub(crate) fn ended(&self) -> watch::Receiver<bool> {
         self.ended.clone()
     }
 
-    /// Asks, for as long as it takes.
+    /// Asks without a time limit.
     pub(crate) async fn ask(&self, command: &Cmd, asking: bool) -> RedisResult<Value> {
         let mut connection = self.connection.clone();
         if asking {

@@ -1,4 +1,4 @@
-//! Hears, over one subscription per server, whose ticket has its turn. It is a hint: asking again is the rule.
+//! Receives, over one subscription per server, whose ticket has its turn. That is a hint; polling goes on.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,12 +25,12 @@ struct Subscription {
 }
 
 impl Turns {
-    /// From now on the turns of `owner` are told.
+    /// From now on reports the turns of `owner`.
     pub(crate) fn listen(&self, channel: &str) -> Arc<Notify> {
         lock(&self.who).entry(channel.as_bytes().to_vec()).or_default().clone()
     }
 
-    /// Makes sure that the primary of `key` is listened to. What goes wrong is left to the polling.
+    /// Subscribes at the primary of `key`. If that fails, polling has to do.
     pub(crate) async fn subscribe(&self, servers: &Servers, key: &[u8], channel: &str) {
         let Ok(node) = servers.locate(key).await else { return };
         let mut all = self.subscriptions.lock().await;

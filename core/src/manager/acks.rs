@@ -1,4 +1,4 @@
-//! What replicas must acknowledge: the order in which it was written, and who gets a reply then.
+//! What replicas must acknowledge, in the order in which it was written, and who gets a reply then.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,10 +11,10 @@ use crate::{Ack, Acked, Confirmation, EpochMs, Now, Owner, Refusal, Token};
 pub(super) struct Acks {
     /// Written in this loop iteration: the offset is not known yet.
     unnoted: Vec<(LockId, u8, Ack)>,
-    /// By the number of replicas that must have it; each with an offset of the replication stream
-    /// behind it.
+    /// By the number of replicas that must have it; each with the offset of the replication stream
+    /// after it.
     noted: BTreeMap<u8, VecDeque<(u64, LockId, Ack)>>,
-    /// Acknowledged, while something happened to the key that was not looked at.
+    /// Acknowledged while a change of the key awaits its sweep.
     again: Vec<(LockId, Ack)>,
 }
 
@@ -27,7 +27,7 @@ impl Acks {
         *self = Self::default();
     }
 
-    /// What this many replicas have, as far as they acknowledged; the first is the farthest.
+    /// Takes what enough replicas have acknowledged; `replicas` are their offsets, highest first.
     fn take_reached(&mut self, replicas: &[u64]) -> Vec<(LockId, Ack)> {
         let mut reached = std::mem::take(&mut self.again);
         for (acks, queue) in &mut self.noted {
@@ -46,7 +46,7 @@ impl Manager {
     /// Checks that this many replicas are connected and have acknowledged anything.
     ///
     /// # Errors
-    /// There are fewer.
+    /// There are fewer replicas.
     pub fn may_confirm(asked: u8, online: usize) -> Result<(), Refusal> {
         if online >= usize::from(asked) {
             Ok(())
@@ -61,15 +61,15 @@ impl Manager {
         memory.is_some_and(|memory| memory.confirmation(token) == Confirmation::Pending)
     }
 
-    /// Somebody is told, or a session lasts, when replicas acknowledge something: what they have
-    /// is to be said before the server's loop sleeps ([`Manager::acked`]).
+    /// Whether a reply or a session waits for acknowledgements. If so, report them before each
+    /// sleep of the server's loop ([`Manager::acked`]).
     pub fn awaits_acks(&self) -> bool {
         let Acks { unnoted, noted, again } = &self.acks;
         !unnoted.is_empty() || !noted.is_empty() || !again.is_empty()
     }
 
-    /// Everything that was decided until now stands in the replication stream before this offset.
-    /// True if replicas are to be asked how far they are.
+    /// Everything decided so far is in the replication stream before this offset. True if the
+    /// replicas must be asked for acknowledgements.
     pub fn stream_is(&mut self, offset: u64) -> bool {
         let unnoted = std::mem::take(&mut self.acks.unnoted);
         let is_new = !unnoted.is_empty();
@@ -80,7 +80,8 @@ impl Manager {
         is_new
     }
 
-    /// What nobody waits for any more is not kept until a replica that is silent has gone.
+    /// Drops what nobody waits for any more, instead of keeping it until a silent replica
+    /// disconnects.
     fn forget_late(&mut self) {
         let (waits, locks) = (&self.waits, &self.locks);
         let is_over = |(_, id, what): &(u64, LockId, Ack)| match what {
@@ -95,8 +96,8 @@ impl Manager {
         self.acks.noted.retain(|_, queue| !queue.is_empty());
     }
 
-    /// How far each replica has acknowledged the replication stream, in any order. Those who are
-    /// told are in [`Manager::take_answers`]; returned are the owners of tickets whose turn it is.
+    /// Takes how far each replica has acknowledged the replication stream, in any order. Returns
+    /// the owners of tickets whose turn it is; the replies are in [`Manager::take_answers`].
     pub fn acked(&mut self, replicas: &mut [u64], now: Now) -> Vec<(LockId, Owner)> {
         replicas.sort_unstable_by(|one, other| other.cmp(one));
         let mut turns = Vec::new();
@@ -117,7 +118,7 @@ impl Manager {
         turns
     }
 
-    /// When the grace time of this server ends, if it is in it.
+    /// When this server's grace time ends, if it has one.
     pub(super) fn grace(&self, bounds: &Bounds, now: Now) -> Option<EpochMs> {
         if bounds.grace_ms == 0 {
             return None;

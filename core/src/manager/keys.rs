@@ -17,28 +17,28 @@ pub struct Removed {
     pub event: Event,
     /// The number of its holds.
     pub holds: usize,
-    /// How long they lasted, in microseconds: of so many of them as are told at most.
+    /// How long they lasted, in microseconds, for a limited number of them.
     pub held_us: SmallVec<[u64; 1]>,
-    /// Those of them that the slow log is to note, and how long they lasted until their deadlines.
+    /// Those that belong in the slow log, and how long they lasted until their deadlines.
     slow: Vec<(Over, u64)>,
 }
 
-/// Holds of a lock that left its name whose length is told: more would take the server's time.
+/// Of how many holds of a removed lock the duration is recorded: more would take too much time.
 const TOLD_MAX: usize = 256;
 
-/// How far a replica's clock may be behind its primary's, less the way of a deletion, to call a
-/// lock expired that is: in microseconds.
+/// How far a replica's clock may be behind its primary's, minus the time a deletion travels, so
+/// that it still recognises an expired lock: in microseconds.
 const BEHIND_US: u64 = 1000;
 
 impl Manager {
-    /// Something outside of a request changed the lock at a key: by an effect that was replayed.
+    /// A replayed effect changed the lock at a key.
     pub fn was_replayed(&mut self, db: i32, key: &[u8]) {
         self.locks.mark(db, key, Mark::Changed);
     }
 
-    /// A lock leaves its name; by what, the server says afterwards or not at all. On a replica the
-    /// primary's clock decided, and all that arrives is a deletion: a lock whose leases are over
-    /// has expired. Its own clock may be a little behind.
+    /// A lock is removed from its key; the server reports the reason afterwards, or not at all. On
+    /// a replica the primary's clock has decided, and only a deletion arrives: there a lock whose
+    /// leases have expired counts as expired. The replica's clock may be a little behind.
     pub fn key_left(&mut self, at: At<'_>, lock: &Lock) {
         if self.is_loading {
             return;
@@ -68,7 +68,7 @@ impl Manager {
         }
     }
 
-    /// The server says why a key, of whatever type, left its name just now.
+    /// The server reports why it just removed a key, of whatever type.
     pub fn key_lost(&mut self, db: i32, key: &[u8], is_evicted: bool) {
         let newest = self.removed.last_mut().filter(|gone| gone.db == db && *gone.key == *key);
         if let Some(gone) = newest {
@@ -76,12 +76,12 @@ impl Manager {
         }
     }
 
-    /// Nothing is to be published of locks that left their names.
+    /// Forgets removed locks without publishing them.
     pub fn is_quiet(&self) -> bool {
         self.removed.is_empty()
     }
 
-    /// The locks that left their names since this was asked last.
+    /// The locks removed since the last call.
     pub fn take_removed(&mut self, now: Now) -> Vec<Removed> {
         let mut removed = std::mem::take(&mut self.removed);
         for gone in &mut removed {

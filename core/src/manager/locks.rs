@@ -317,7 +317,7 @@ impl Locks {
         let before = self.alarm_of(id.db, &id.key);
         self.change(id.db, &id.key, |memory| {
             let result = work(memory);
-            // Only for the head of the line the lock itself says when to look.
+            // Only for the head of the queue does the lock itself say when to sweep.
             let before = before.filter(|_| !memory.queue.is_empty());
             (result, [before, memory.next_alarm()].into_iter().flatten().min())
         })
@@ -329,7 +329,7 @@ impl Locks {
             self.at(*number).is_some_and(|known| db.is_none_or(|db| db == known.id.db))
         };
         let tied = self.sessions.iter().filter(|(_, locks)| locks.iter().any(is_there));
-        // In an order that is the same on every machine: those who wait are served by it.
+        // In an order that is the same on every machine, because waiters are served in it.
         let mut tied: Vec<ClientId> = tied.map(|(client, _)| *client).collect();
         tied.sort_unstable();
         tied
@@ -359,7 +359,7 @@ impl Locks {
     /// Checks the invariants.
     ///
     /// # Errors
-    /// The one that does not hold, for tests.
+    /// The invariant that does not hold, for tests.
     pub fn check(&self) -> Result<(), String> {
         let mut totals = Totals::default();
         let (mut alarms, mut crowded) = (BTreeSet::new(), BTreeSet::new());

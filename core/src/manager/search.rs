@@ -6,8 +6,8 @@ use super::{LockId, Manager};
 use crate::waits_for::{self, Search, Seen, Stand, Steps, Waits};
 use crate::{Lock, Memory, Now, Owner, WaiterId};
 
-/// The server's locks, as the search sees them. Between two calls nothing of them is borrowed: to
-/// open a key, the server may call the module.
+/// The server's locks, as the search sees them. No borrow lasts across calls, because the server
+/// may call the module while it opens a key.
 pub trait World {
     /// The manager.
     fn manager<T>(&mut self, see: impl FnOnce(&Manager) -> T) -> T;
@@ -22,14 +22,14 @@ pub struct Wait<'a> {
     pub lock: &'a LockId,
     /// The owner.
     pub owner: &'a Owner,
-    /// The server's user who begins it. The search follows only waits of this user, so nobody can
-    /// have a stranger refused by using the stranger's owner names.
+    /// The server's user who begins the wait. The search follows only waits of this user, so nobody
+    /// can get another user refused by using that user's owner names.
     pub user: &'a str,
-    /// Where it stands.
+    /// Its place in the queue.
     pub stand: Stand<'a>,
 }
 
-/// So many locks are opened before a search that may turn out to be needed all the same.
+/// How many locks to open in the check that may save the search.
 const LOCKS_MAX: usize = 64;
 
 /// Searches for a cycle of owners that this wait closes, or would close. It takes at most 2 ms.
@@ -51,8 +51,8 @@ pub fn search<W: World>(world: &mut W, wait: Wait<'_>, now: Now) -> Search<LockI
     }
 }
 
-/// Nobody of this database waits for the owner, who is not parked yet: seen where that is the
-/// shorter way, in no more locks than connections are parked before it.
+/// Whether nobody in this database waits for the owner, who is not blocked yet. Checked only where
+/// that is cheaper than the search: in no more locks than there are blocked connections ahead.
 fn nobody_waits_for<W: World>(world: &mut W, wait: Wait<'_>, now: Now, steps: &mut Steps) -> bool {
     let crowded = world.manager(|manager| {
         let memory = manager.locks.get(wait.lock.db, &wait.lock.key)?;

@@ -83,8 +83,8 @@ impl SlowLog {
         self.push(entry, len_max);
     }
 
-    /// Logs a wait that was refused because it would have closed this cycle, of which it is the
-    /// first.
+    /// Logs a wait that was refused because it would have closed this cycle; the wait comes first
+    /// in it.
     pub(super) fn add_cycle(
         &mut self,
         mode: &'static str,
@@ -112,7 +112,7 @@ impl SlowLog {
         self.push(entry, len_max);
     }
 
-    /// The grant that ended this wait was taken back before anybody was told of it.
+    /// The grant that ended this wait was taken back before its reply was sent.
     pub(super) fn was_denied(&mut self, waiter: WaiterId) {
         let newest = self.entries.iter_mut().take(DENIED_MAX);
         for entry in newest.filter(|entry| entry.waiter == Some(waiter)) {

@@ -44,8 +44,8 @@ impl Manager {
         }
     }
 
-    /// Something outside of RLOCK may have happened to this lock, and it was not swept since: it is
-    /// marked, or is to be, or waits for the gate.
+    /// Whether something other than RLOCK may have changed this lock since its last sweep: it is
+    /// marked, or will be, or waits for the gate.
     pub(super) fn is_unseen(&self, id: &LockId) -> bool {
         let upheaves = |upheaval: &Upheaval| upheaval.db.is_none_or(|db| db == id.db);
         self.locks.is_changed(id.db, &id.key)
@@ -68,7 +68,7 @@ impl Manager {
 
     /// The caller is about to ask for tasks.
     pub fn sweep_begins(&mut self, now: Now) {
-        // Nothing was loaded instead of what was flushed.
+        // Nothing was loaded in place of the flushed locks.
         let flushed = std::mem::take(&mut self.flushed);
         self.lose(flushed, now);
         self.free_some();
@@ -141,13 +141,13 @@ impl Manager {
         Some(Task::See(id, why))
     }
 
-    /// This lock may not be written now, though the gate is open: it is one of a cluster's slot
-    /// that is served nowhere. It is tried again with whatever waits for the gate.
+    /// This lock may not be written now although the gate is open: its cluster slot is not served.
+    /// It is retried with whatever waits for the gate.
     pub fn postpone(&mut self, id: LockId, at: EpochMs, why: Mark) {
         self.postponed.add(id, at, why);
     }
 
-    /// Nothing may be written: sessions of this lock that are lost are found.
+    /// Finds lost sessions of this lock while nothing may be written.
     pub fn see(&mut self, id: &LockId, why: Mark, lock: &Lock, now: Now) {
         let (lost, wakes) = self.locks.change(id.db, &id.key, |memory| {
             let told = match why {
@@ -195,7 +195,7 @@ pub(super) struct Postponed {
 }
 
 impl Postponed {
-    /// A lock that is postponed already stays where it is.
+    /// A lock that is already postponed keeps its place.
     fn add(&mut self, id: LockId, at: EpochMs, why: Mark) {
         let at = *self.by_lock.entry(id.clone()).or_insert(at);
         let known = self.by_time.entry((at, id)).or_insert(why);

@@ -55,7 +55,7 @@ fn hash_of(owner: &Owner, user: &str) -> u64 {
 pub struct Waits {
     parked: HashMap<WaiterId, Parked>,
     by_client: HashMap<ClientId, WaiterId>,
-    /// The waits that are not over, by a hash of their owner and user.
+    /// The current waits, by a hash of their owner and user.
     by_owner: BTreeSet<(i32, u64, WaiterId)>,
     last: u64,
 }
@@ -138,7 +138,7 @@ impl Waits {
     /// Checks the invariants.
     ///
     /// # Errors
-    /// The one that does not hold, for tests.
+    /// The invariant that does not hold, for tests.
     pub fn check(&self) -> Result<(), String> {
         for (id, parked) in &self.parked {
             if self.by_owner.contains(&Self::key(*id, parked)) != parked.waits() {

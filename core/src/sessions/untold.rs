@@ -1,29 +1,30 @@
-//! Ties of grants whose reply has not left yet. A grant that is taken back leaves the hold tied as
-//! if it had never been made: to the connection that had it before, or to none.
+//! Sessions of grants whose caller has no reply yet. If such a grant is taken back, the hold is
+//! tied as if the grant had never been made: to the previous connection, or to none.
 
 use std::collections::BTreeMap;
 
 use super::{Session, Sessions};
 use crate::{ClientId, LeaseMs, Now, Token, WaiterId};
 
-/// What is remembered of ties until their connections are told.
+/// What is kept of sessions until their connections have their replies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Untold {
     by_waiter: BTreeMap<WaiterId, Token>,
-    /// What would be put back, the last one first.
+    /// Earlier sessions that may be restored, the latest at the end.
     replaced: BTreeMap<Token, Vec<Replaced>>,
 }
 
-/// A tie that another one took the place of.
+/// A session that another one replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Replaced {
     session: Session,
-    /// Its connection ended meanwhile.
+    /// Its connection closed meanwhile.
     is_gone: bool,
 }
 
 impl Sessions {
-    /// Ties a hold to a blocked connection that is yet to be told; whichever asked last has it.
+    /// Ties a hold to a blocked connection without a reply. It belongs to the connection that asked
+    /// last.
     pub(crate) fn tie_untold(
         &mut self,
         token: Token,
@@ -34,7 +35,7 @@ impl Sessions {
     ) {
         let new = Session { untold: Some(waiter), ..Session::new(client, lease, now) };
         let (tied, replaced) = match self.unseat(token) {
-            // It entered by a wait that began later.
+            // The other session came from a wait that began later.
             Some(other) if other.untold > new.untold => (other, Some(new)),
             other => (new, other),
         };
@@ -47,12 +48,12 @@ impl Sessions {
         self.untold.by_waiter.insert(waiter, token);
     }
 
-    /// A blocked connection that a hold is tied to, or would be, has not been told yet.
+    /// Whether this blocked connection has, or may get back, a session and has no reply yet.
     pub(crate) fn is_untold(&self, waiter: WaiterId) -> bool {
         self.untold.by_waiter.contains_key(&waiter)
     }
 
-    /// This connection was told: what its tie took the place of is not put back any more.
+    /// This connection has its reply: the sessions that its own replaced will not be restored.
     pub(crate) fn told(&mut self, waiter: WaiterId) {
         let Some(token) = self.untold.by_waiter.remove(&waiter) else { return };
         let mut before = self.untold.replaced.remove(&token).unwrap_or_default();
@@ -67,7 +68,7 @@ impl Sessions {
         before.into_iter().for_each(|other| self.drop_tie(token, &other.session));
     }
 
-    /// The grant of this wait is taken back. True if it tied something.
+    /// The grant of this wait is taken back. True if it had tied a hold.
     pub(crate) fn withdraw(&mut self, waiter: WaiterId) -> bool {
         let Some(token) = self.untold.by_waiter.remove(&waiter) else { return false };
         let is_it = |session: &Session| session.untold == Some(waiter);
@@ -75,7 +76,7 @@ impl Sessions {
         let withdrawn = if self.by_token.get(&token).is_some_and(is_it) {
             let withdrawn = self.unseat(token);
             match before.pop() {
-                // The hold would have ended with it.
+                // The hold would have ended with that connection.
                 Some(Replaced { is_gone: true, .. }) => {
                     self.gone.push(token);
                     before.drain(..).for_each(|other| self.drop_tie(token, &other.session));
@@ -95,7 +96,7 @@ impl Sessions {
         true
     }
 
-    /// Nothing is put back any more that this hold was tied to.
+    /// Forgets the earlier sessions of this hold.
     pub(super) fn forget_replaced(&mut self, token: Token) {
         if !self.untold.replaced.is_empty()
             && let Some(all) = self.untold.replaced.remove(&token)
@@ -104,20 +105,20 @@ impl Sessions {
         }
     }
 
-    /// A connection ended that this hold is not tied to any more, but would be again.
+    /// A connection closed to which this hold could have been tied again.
     pub(super) fn end_replaced(&mut self, token: Token, client: ClientId) {
         let all = self.untold.replaced.get_mut(&token).into_iter().flatten();
         all.filter(|other| other.session.client == client).for_each(|other| other.is_gone = true);
         self.unindex(token, client);
     }
 
-    /// A tie that is not there any more, and is not put back.
+    /// Drops a session that was removed and will not be restored.
     pub(super) fn drop_tie(&mut self, token: Token, session: &Session) {
         session.untold.map(|waiter| self.untold.by_waiter.remove(&waiter));
         self.unindex(token, session.client);
     }
 
-    /// This hold is tied to this connection, or would be again.
+    /// Whether this hold is tied to this connection, or may be tied to it again.
     pub(super) fn is_tied_to(&self, token: Token, client: ClientId) -> bool {
         let is_it = |session: &Session| session.client == client;
         let mut replaced = self.untold.replaced.get(&token).into_iter().flatten();

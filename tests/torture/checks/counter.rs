@@ -1,5 +1,5 @@
-//! The counter behind RLOCK.CHECK: every count is the next number of its key, and whoever counts
-//! later does it with a token that is not smaller.
+//! The counter behind RLOCK.CHECK: every count is the next number of its key, and no later count
+//! has a smaller token.
 
 use std::collections::HashMap;
 

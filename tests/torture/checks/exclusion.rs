@@ -9,8 +9,8 @@ pub fn check(_: &History, holds: &[Hold]) -> Vec<Violation> {
     overlaps(holds).into_iter().map(|(first, second)| both(first, second)).collect()
 }
 
-/// Each hold beside one that was certain before it and is not over: of these, the one that lasts
-/// longest.
+/// Compares each hold with the current one that lasts longest, among those that were certain before
+/// it.
 pub fn overlaps(holds: &[Hold]) -> Vec<(&Hold, &Hold)> {
     let mut by_key: HashMap<&str, Vec<&Hold>> = HashMap::new();
     for hold in holds.iter().filter(|hold| hold.until_ns > hold.from_ns) {
@@ -45,7 +45,7 @@ pub fn both(first: &Hold, second: &Hold) -> Violation {
     Violation { checker: "exclusion", text, key: second.key.clone(), from_ns, to_ns }
 }
 
-/// The hold that lasts longest, and the one that does so of all other owners.
+/// The hold that lasts longest, and the longest one of all other owners.
 #[derive(Default)]
 struct Latest<'a> {
     first: Option<&'a Hold>,

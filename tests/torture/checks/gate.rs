@@ -1,6 +1,6 @@
-//! Nothing that a server does by itself is weaker than a command: for as long as it lets nobody
-//! write (too few replicas, or its disk fails), nobody who waits is granted, nothing is renewed,
-//! and a session's connection is closed when its lease is over.
+//! A server's work outside commands obeys the rules of commands: while it lets nobody write (too
+//! few replicas, or its disk fails), no waiter is granted, nothing is renewed, and a session's
+//! connection is closed when its lease expires.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use super::{Hold, Violation};
 use crate::clock::{ms, ns};
 use crate::history::{Asked, History, Mark, Op, Reply};
 
-/// By then a reply has been heard of and a connection has been closed, on a machine that is busy.
+/// Time for a reply to arrive or a connection to close, on a busy machine.
 const LATE_NS: u64 = ns(500);
 
 /// A time in which a server let nobody write, and whose server it was.
@@ -23,7 +23,7 @@ impl Shut {
         self.side.is_none_or(|side| op.actor % 2 == side)
     }
 
-    /// It lies within.
+    /// Whether that time contains this one.
     fn covers(&self, from_ns: u64, to_ns: u64) -> bool {
         self.from_ns < from_ns && to_ns < self.to_ns
     }
@@ -62,7 +62,7 @@ impl Shut {
     }
 }
 
-/// What was answered on each connection, in order.
+/// The replies on each connection, in order.
 type Answered<'a> = HashMap<(u32, u32), Vec<&'a Op>>;
 
 fn answered(history: &History) -> Answered<'_> {
@@ -75,7 +75,7 @@ fn answered(history: &History) -> Answered<'_> {
     answered
 }
 
-/// The last renewal was before it was shut, so that a lease is over one lease later at the latest.
+/// The last renewal was before the gate was shut, so a lease expires at most one lease later.
 fn outlasts(
     history: &History,
     answered: &Answered<'_>,

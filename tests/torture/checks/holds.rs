@@ -1,16 +1,16 @@
-//! Which holds there were, and from when to when each one is certain: from the reply that granted
-//! it until its release was sent, its lease over (counted from when it was asked for, so that the
-//! server's count ends later), or something done that ends it.
+//! Which holds there were, and when each one is certain: from the reply that granted it until its
+//! release was sent, its lease expired (counted from the request, so the server's count ends
+//! later), or something ended it.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::clock::ns;
 use crate::history::{Ask, Asked, Event, History, Mark, Mode, Op, Reply, Wait};
 
-/// The server counts in whole milliseconds, and its clock is not ours.
+/// The server counts whole milliseconds, and its clock is not ours.
 const CLOCKS_NS: u64 = ns(3);
 
-/// A connection that lost its session is closed by then, on a machine that is busy too.
+/// By then a connection that lost its session is closed, on a busy machine too.
 const CLOSED_WITHIN_NS: u64 = ns(2000);
 
 #[derive(Debug, Clone)]
@@ -19,35 +19,35 @@ pub struct Hold {
     pub owner: String,
     pub mode: Mode,
     pub token: i64,
-    /// It was not there before.
+    /// The hold did not exist before.
     pub asked_ns: u64,
-    /// Told to its owner.
+    /// When its owner had the reply.
     pub granted_ns: u64,
     /// It is certain from here,
     pub from_ns: u64,
     /// to here (not beyond `from_ns` where it never was).
     pub until_ns: u64,
-    /// The same, had its owner not asked to let it go.
+    /// The same, if its owner had not asked to release it.
     pub lasts_ns: u64,
-    /// It may have been taken away then.
+    /// When it may have been taken away.
     cut_ns: u64,
-    /// Its owner asked to let it go then, and was not answered.
+    /// When its owner asked to release it, without an answer.
     let_go_ns: Option<u64>,
     /// The connection that it is tied to.
     pub session: Option<i64>,
-    /// What was asked for with its grant.
+    /// The options of its request.
     pub lease_ms: u64,
-    /// It can not be there any more.
+    /// When it can no longer exist.
     pub over_ns: u64,
-    /// A replica had it when its owner went on, or it needs none.
+    /// Whether a replica had it when its owner went on, or it needs none.
     pub counts: bool,
-    /// The questions about it, by their place in the history: first the one that was granted.
+    /// The operations on it, by their place in the history; the first is the granted one.
     pub ops: Vec<usize>,
-    /// Where it was a ticket's: its questions before that.
+    /// For a ticket: its earlier requests.
     pub polls: Vec<usize>,
 }
 
-/// All holds that anybody was told of, each with the questions about it.
+/// All holds that anybody was told of, each with the operations on it.
 pub fn holds(history: &History) -> Vec<Hold> {
     let ends = Ends::of(history);
     let mut groups: BTreeMap<(&str, &str), Vec<usize>> = BTreeMap::new();
@@ -68,8 +68,8 @@ pub fn holds(history: &History) -> Vec<Hold> {
     found
 }
 
-/// The server closes the connection of a session whose hold was taken away, in a moment: what the
-/// same connection is granted meanwhile, with SESSION, ends with it.
+/// The server soon closes the connection of a session whose hold was taken away: what that
+/// connection is granted meanwhile, with SESSION, ends with it.
 fn doom(holds: &mut [Hold]) {
     let mut doomed: HashMap<i64, Vec<u64>> = HashMap::new();
     for hold in holds.iter().filter(|hold| hold.cut_ns < hold.over_ns) {
@@ -91,9 +91,9 @@ struct OneOwner<'a> {
     history: &'a History,
     ends: &'a Ends,
     holds: Vec<Hold>,
-    /// Since when there may be a hold of which it was not told.
+    /// Since when the owner may have a hold that it was not told of.
     unknown_ns: Option<u64>,
-    /// Its ticket's questions so far.
+    /// The ticket's requests so far.
     polls: Vec<usize>,
 }
 
@@ -152,7 +152,7 @@ impl OneOwner<'_> {
             (Asked::Cancel, _) => self.polls.clear(),
             _ => {}
         }
-        // Whoever is told an error closes the connection.
+        // A client that gets an error closes the connection.
         let is_trouble = matches!(op.reply, Reply::Lost | Reply::Error(_));
         if is_trouble || op.asked == Asked::HangUp {
             self.may_end_with(op.connection, op.sent_ns);
@@ -167,7 +167,7 @@ impl OneOwner<'_> {
             self.extend(op, ask.lease_ms);
             return;
         }
-        // The one before ended at some time that nobody saw.
+        // The previous one ended at an unknown time.
         self.may_end(op);
         if let Some(before) = self.holds.last_mut() {
             before.ops.push(place);
@@ -213,20 +213,20 @@ impl OneOwner<'_> {
         }
     }
 
-    /// It was entered again or renewed, and so it was there.
+    /// It was re-entered or renewed, so it existed.
     fn extend(&mut self, op: &Op, lease_ms: u64) {
         let counts = self.history.promise.holds_at_once || op.secured_ns.is_some();
         self.extend_possibly(op, lease_ms);
         let is_undone = self.history.promise.holds_at_once && self.ends.was_cut_before(op);
         let Some(hold) = self.holds.last_mut() else { return };
-        // A primary that was cut off had let go of it, and its successor knows nothing of that:
-        // held again, and not all the time.
+        // A primary that was cut off had released it, which its successor does not know: the hold
+        // exists again, but not without a gap.
         if hold.let_go_ns.take().is_some() && is_undone {
             let again = Hold { from_ns: op.received_ns, ..hold.clone() };
             self.holds.push(again);
         }
         let Some(hold) = self.holds.last_mut() else { return };
-        // It was there all the time since it was granted: what is over does not come back.
+        // It existed all the time since its grant, because an ended hold does not come back.
         if counts {
             let lease_ns = lease_end_ns(op, lease_ms);
             hold.lasts_ns = hold.lasts_ns.max(lease_ns.min(hold.cut_ns));
@@ -253,7 +253,7 @@ impl OneOwner<'_> {
         }
     }
 
-    /// A session's hold goes with its connection, and so does what is known of it.
+    /// A session's hold ends with its connection, and so does what is known of it.
     fn may_end_with(&mut self, connection: i64, at_ns: u64) {
         let Some(hold) = self.holds.last_mut() else { return };
         let grant = &self.history.ops[hold.ops[0]];
@@ -266,12 +266,12 @@ impl OneOwner<'_> {
     }
 }
 
-/// Before that the server does not count the lease as over.
+/// Before this moment the lease has not expired for the server.
 fn lease_end_ns(op: &Op, lease_ms: u64) -> u64 {
     (op.sent_ns + ns(lease_ms)).saturating_sub(CLOCKS_NS)
 }
 
-/// After that it does.
+/// After this moment it has.
 fn possible_end_ns(op: &Op, lease_ms: u64) -> u64 {
     let wait_ms = match (&op.asked, &op.reply) {
         (Asked::Acquire(Ask { wait: Wait::Block(0), .. }), Reply::Lost) => lease_ms,
@@ -281,15 +281,15 @@ fn possible_end_ns(op: &Op, lease_ms: u64) -> u64 {
     op.received_ns + ns(lease_ms + wait_ms) + CLOCKS_NS
 }
 
-/// What ended holds without their owners' doing.
+/// What ended holds other than their owners.
 struct Ends {
-    /// Of all keys, and of each: when it was begun and done, in order.
+    /// For all keys, and for each: when it began and ended, in order.
     everywhere: Vec<(u64, u64)>,
     at_key: HashMap<String, Vec<(u64, u64)>>,
     closed: HashMap<i64, (u64, u64)>,
-    /// Sessions were forgotten.
+    /// When sessions were forgotten.
     losses: Vec<(u64, u64)>,
-    /// When a primary was cut off first.
+    /// When a primary was first cut off.
     first_cut_ns: Option<u64>,
 }
 
@@ -317,24 +317,24 @@ impl Ends {
         ends
     }
 
-    /// A session's hold ends with its connection, which the server may see late, but then the lease
-    /// is not renewed any more.
+    /// A session's hold ends with its connection. The server may notice that late, but renews the
+    /// lease no more.
     fn session_over_ns(&self, grant: &Op, lease_ms: u64) -> u64 {
         let closed = self.closed.get(&grant.connection);
         closed.map_or(u64::MAX, |(_, to_ns)| to_ns + ns(lease_ms) + CLOCKS_NS)
     }
 
-    /// A primary was cut off before this was answered.
+    /// Whether a primary was cut off before this reply.
     fn was_cut_before(&self, op: &Op) -> bool {
         self.first_cut_ns.is_some_and(|cut_ns| cut_ns <= op.received_ns)
     }
 
-    /// Until then the server renews by itself what was granted as a session.
+    /// Until when the server renews a session's hold.
     fn session_loss_ns(&self, grant: &Op) -> u64 {
         first_after(&self.losses, grant)
     }
 
-    /// When the hold that `grant` gave may have been ended first.
+    /// The earliest moment at which the hold of `grant` may have ended.
     fn cut_ns(&self, grant: &Op, is_session: bool) -> u64 {
         let here = self.at_key.get(&grant.key).map_or(u64::MAX, |list| first_after(list, grant));
         let mut cut_ns = here.min(first_after(&self.everywhere, grant));
@@ -346,7 +346,7 @@ impl Ends {
     }
 }
 
-/// When the first of these began that was not over when `grant` was asked for.
+/// When the first of these began that had not ended when `grant` was requested.
 fn first_after(times: &[(u64, u64)], grant: &Op) -> u64 {
     let at = times.partition_point(|(_, to_ns)| *to_ns < grant.sent_ns);
     times.get(at).map_or(u64::MAX, |(from_ns, _)| *from_ns)

@@ -1,10 +1,10 @@
-//! What was granted stays: as long as a hold is certain, its owner is not told otherwise, entering
-//! again keeps the token, and the depth is what was entered and not left.
+//! A granted hold stays: while it is certain, its owner is not told otherwise, re-entry keeps the
+//! token, and the depth is the number of levels acquired and not released.
 
 use super::{Hold, Violation};
 use crate::history::{Asked, History, Op, Reply};
 
-/// What is said to DEPTH n by one who is not at n - 1: its hold is over.
+/// The error for `DEPTH n` of an owner that is not at n - 1: its hold has ended.
 pub const TOO_DEEP: &str = "ERR DEPTH must be at most the present depth + 1";
 
 pub fn check(history: &History, holds: &[Hold]) -> Vec<Violation> {
@@ -15,10 +15,10 @@ fn check_hold(history: &History, hold: &Hold) -> Vec<Violation> {
     let mut found = Vec::new();
     let is_first = |op: &Op| op.sent_ns == hold.asked_ns;
     let mut depth = is_first(&history.ops[hold.ops[0]]).then_some(0);
-    // By its owner: known, or perhaps, if the reply was lost.
+    // By its owner, for certain or, if the reply was lost, perhaps.
     let (mut is_let_go, mut may_be_let_go) = (false, false);
     for op in hold.ops.iter().map(|place| &history.ops[*place]) {
-        // With failover, what was let go may come back, and a level may be lost.
+        // With failover a released hold may come back, and a level may be lost.
         let is_exact = history.promise.holds_at_once;
         let is_certain =
             hold.from_ns <= op.sent_ns && op.received_ns < hold.lasts_ns && !may_be_let_go;

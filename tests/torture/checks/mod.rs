@@ -1,5 +1,5 @@
-//! What a history must be like, whoever wrote it. Each checker takes one look at the whole of it,
-//! in about linear time; none knows which fault was at work, but for what it promises.
+//! The checkers of histories. Each reads the whole history once, in about linear time. None knows
+//! which fault was at work, only what is promised under it.
 
 mod counter;
 mod exclusion;
@@ -20,7 +20,7 @@ pub use windows::windows;
 
 use crate::history::History;
 
-/// Something that must not be, and the time around it.
+/// A violation, and the time around it.
 #[derive(Debug, Clone)]
 pub struct Violation {
     pub checker: &'static str,
@@ -30,7 +30,7 @@ pub struct Violation {
     pub to_ns: u64,
 }
 
-/// All that is wrong with a history whose holds are these.
+/// All violations in a history with these holds.
 pub fn check(history: &History, holds: &[Hold]) -> Vec<Violation> {
     let checkers = [
         exclusion::check,

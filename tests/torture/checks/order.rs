@@ -1,6 +1,6 @@
-//! First come, first served: whoever was seen in the queue before another one asked is granted
-//! before that one. Left out are those for whom the contract says otherwise: upgrades, which go to
-//! the front, and a reader's ticket, behind which readers enter while it has its turn.
+//! First come, first served: a waiter that was seen in the queue before another one asked is
+//! granted first. The contract has two exceptions, which are left out: upgrades, which go to the
+//! front, and a reader's ticket, behind which readers enter during its turn.
 
 use std::collections::HashMap;
 
@@ -60,10 +60,10 @@ impl<'a> Granted<'a> {
     }
 }
 
-/// A wait that may be several questions long: a ticket's.
+/// A wait. That of a ticket may have several requests.
 struct Stay {
     came_ns: u64,
-    /// It asked again before its ticket could end, every time.
+    /// Whether it always asked again before its ticket could end.
     is_unbroken: bool,
 }
 
@@ -85,7 +85,7 @@ impl Stay {
 
 fn check_key(mut granted: Vec<Granted<'_>>) -> Vec<Violation> {
     let mut found = Vec::new();
-    // From the last one granted to the first one: who of those after it had queued before it came?
+    // From the last grant to the first: which later ones had queued before this one asked?
     granted.sort_by_key(|granted| std::cmp::Reverse(granted.hold.token));
     let mut passed: Option<(u64, &Hold)> = None;
     for Granted { hold, came_ns, queued_ns } in granted {

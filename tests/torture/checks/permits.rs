@@ -1,4 +1,4 @@
-//! At most so many at once: of those who hold READ under a limit, no more are certain at a time.
+//! Limits: never are more READ holds certain at once than their limit allows.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -16,7 +16,7 @@ pub fn check(history: &History, holds: &[Hold]) -> Vec<Violation> {
     by_key.into_iter().filter_map(|(key, (limit, holds))| too_many(key, limit, holds)).collect()
 }
 
-/// The first moment at which more than so many hold.
+/// The first moment at which more hold than allowed.
 fn too_many(key: &str, limit: usize, mut holds: Vec<&Hold>) -> Option<Violation> {
     holds.sort_by_key(|hold| hold.from_ns);
     let mut inside: BTreeSet<(u64, i64)> = BTreeSet::new();

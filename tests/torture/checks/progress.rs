@@ -1,5 +1,5 @@
-//! No lost wake-up: while somebody waits, a lock is not free for longer than the promise says.
-//! It is free from when all that was granted before is over until the next grant is told.
+//! No lost wake-up: while somebody waits, a lock is not free for longer than promised. It is free
+//! from the end of all earlier holds until the reply to the next grant.
 
 use std::collections::HashMap;
 
@@ -23,8 +23,8 @@ pub fn check(history: &History, holds: &[Hold]) -> Vec<Violation> {
     found
 }
 
-/// From the end of what was held to the grant that followed it: how long each hand-over to
-/// somebody who waited took, in nanoseconds, as both saw it. Only those that followed a release.
+/// How long each hand-over to a waiter took, from the release to the reply to the grant, in
+/// nanoseconds, as both saw it.
 pub fn hand_offs_ns(history: &History, holds: &[Hold]) -> Vec<u64> {
     let mut found = Vec::new();
     for holds in grouped(holds).into_values() {
@@ -60,7 +60,7 @@ fn grouped(holds: &[Hold]) -> HashMap<&str, Vec<&Hold>> {
     by_key
 }
 
-/// The times longer than the bound in which nobody can have held the lock of `key`.
+/// The times longer than the bound in which nobody can have held `key`.
 fn gaps(history: &History, key: &str, holds: &[&Hold]) -> Vec<(u64, u64)> {
     let bound_ns = ns(history.promise.granted_within_ms);
     let mut taken: Vec<(u64, u64)> = kept_for_the_absent(history, key);
@@ -77,7 +77,7 @@ fn gaps(history: &History, key: &str, holds: &[&Hold]) -> Vec<(u64, u64)> {
     gaps
 }
 
-/// A lost ACQUIRE may hold, and a ticket whose owner stayed away may have had its turn.
+/// An ACQUIRE without a reply may hold, and a ticket whose owner stayed away may have had its turn.
 fn kept_for_the_absent(history: &History, key: &str) -> Vec<(u64, u64)> {
     let ops = history.ops.iter().filter(|op| op.key == key);
     let kept = ops.filter_map(|op| match (&op.asked, &op.reply) {

@@ -1,6 +1,6 @@
-//! Everybody is answered, once, and with something that can be: no reply that never came, none too
-//! many, no error and no end of a connection without a cause, no nil before its time, no deadlock
-//! of one who holds nothing.
+//! Every request gets exactly one valid reply: none is missing, none is extra, no error and no
+//! closed connection is without a cause, no nil comes early, and no owner without a hold gets a
+//! deadlock.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use super::{Hold, Violation};
 use crate::clock::{ms, ns};
 use crate::history::{Asked, History, Op, Reply, Wait};
 
-/// The server counts a wait by the wall clock, which may be set right a little beside ours.
+/// The server measures a wait by the wall clock, which may be adjusted against ours.
 const EARLY_NS: u64 = ns(2);
 
 pub fn check(history: &History, holds: &[Hold]) -> Vec<Violation> {
@@ -74,7 +74,7 @@ fn fault_of(history: &History, op: &Op, holds_of_owner: &[&Hold]) -> Option<Stri
     }
 }
 
-/// Whether its client closed the connection itself.
+/// Whether the client closed the connection itself.
 fn hung_up(history: &History, op: &Op) -> bool {
     let at = history.ops.partition_point(|other| other.sent_ns < op.received_ns);
     let mut next = history.ops[at..].iter().filter(|other| other.actor == op.actor);

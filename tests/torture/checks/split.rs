@@ -1,6 +1,6 @@
 //! While a primary that was cut off has a successor, both may grant the same lock, until the leases
-//! of what the old one granted are over: as long as it goes on, and one lease more. After that no
-//! two owners hold, however little `WAIT` had confirmed; and before the cut neither.
+//! that the old one granted have expired: as long as it goes on, and one lease more. After that,
+//! and before the cut, no two owners hold at once, whatever `WAIT` had confirmed.
 
 use std::collections::HashMap;
 
@@ -41,8 +41,8 @@ fn longest_leases(history: &History) -> HashMap<&str, u64> {
     leases
 }
 
-/// What each owner has to believe that does not send `WAIT`: it holds until its lease is over, and
-/// by a session for as long as the connection was answered.
+/// What each owner that does not send `WAIT` must believe: it holds until its lease expires, and
+/// with a session as long as its connection is answered.
 fn claims(history: &History) -> Vec<Hold> {
     let promise = Promise { holds_at_once: true, ..history.promise };
     let events = history.events.iter().filter(|event| event.mark != Mark::Failover).cloned();

@@ -1,5 +1,5 @@
-//! Short histories that begin with a free lock, against a lock written down in forty lines: is
-//! there an order of the operations, true to real time, in which every reply is right?
+//! Short histories that begin with a free lock, checked against a model of forty lines: is there an
+//! order of the operations, consistent with real time, in which every reply is right?
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,13 @@ use stateright::semantics::{ConsistencyTester, LinearizabilityTester, Sequential
 use super::Violation;
 use crate::history::{Asked, History, Mode, Op, Reply};
 
-/// More operations than that are not asked for: the search is exponential.
+/// The most operations in a window, because the search is exponential.
 const OPS_MAX: usize = 30;
 const PREFIX: &str = "window:";
-/// No lease is shorter, and less the clocks' difference: what takes less time sees none end.
+/// The shortest lease, less the difference of the clocks: no lease expires within a shorter window.
 const LEASE_NS_MIN: u64 = 990_000_000;
 
-/// How many windows were looked at, and those that are wrong.
+/// The number of windows, and the wrong ones.
 pub fn windows(history: &History) -> (usize, Vec<Violation>) {
     let mut by_key: BTreeMap<&str, Vec<&Op>> = BTreeMap::new();
     for op in history.ops.iter().filter(|op| op.key.starts_with(PREFIX)) {
@@ -28,7 +28,7 @@ pub fn windows(history: &History) -> (usize, Vec<Violation>) {
         let mut ends = history.events.iter().filter(|event| event.mark.ends_holds());
         ends.any(|event| event.from_ns <= to_ns && event.to_ns >= from_ns)
     };
-    // Of a client that was stopped meanwhile, the lease may be over.
+    // A client that was stopped meanwhile may have lost its lease.
     let is_short = |ops: &Vec<&Op>| {
         ops.iter().all(|op| op.received_ns.saturating_sub(ops[0].sent_ns) < LEASE_NS_MIN)
     };
@@ -58,7 +58,7 @@ fn is_linearizable(ops: &[&Op]) -> bool {
         moments.push((op.sent_ns, false, op));
         moments.push((op.received_ns, true, op));
     }
-    // At one and the same time the question comes first: nothing is known to be in order.
+    // At equal times the request comes first, since their order is unknown.
     moments.sort_by_key(|(at_ns, is_reply, _)| (*at_ns, *is_reply));
     let mut tester = LinearizabilityTester::new(PlainLock::default());
     for (_, is_reply, op) in moments {
@@ -72,8 +72,8 @@ fn is_linearizable(ops: &[&Op]) -> bool {
     tester.is_consistent()
 }
 
-/// Who holds, and the last token. It does not know who waits, so it lets a READ be refused whenever
-/// another owner reads.
+/// The model: who holds, and the last token. It does not know who waits, so it allows a refused
+/// READ whenever another owner reads.
 #[derive(Clone, Debug, Default)]
 struct PlainLock {
     holds: BTreeMap<(String, Mode), (i64, i64)>,
@@ -143,7 +143,7 @@ impl SequentialSpec for PlainLock {
     type Op = (String, Asked);
     type Ret = Reply;
 
-    /// Only asked for operations without a reply, of which a window has none.
+    /// Only needed for operations without a reply, of which a window has none.
     fn invoke(&mut self, _: &Self::Op) -> Reply {
         Reply::Lost
     }

@@ -1,6 +1,6 @@
-//! Failovers without acknowledgements, with `rlock.grace-ms` instead: grants, renewals and releases
-//! are lost, and still no two owners hold at once, each by the deadline that it was told. With a
-//! grace that is too short they do.
+//! Failovers with `rlock.grace-ms` instead of acknowledgements: grants, renewals and releases are
+//! lost, and still no two owners hold at once, by the deadlines that they were told. With a grace
+//! that is too short they do.
 
 use std::fmt;
 use std::io::{Error, ErrorKind};
@@ -22,9 +22,9 @@ const REPLY_MS_MAX: u64 = 10_000;
 const KEYS: u32 = 256;
 const CLIENTS: u32 = 16;
 const LOAD_MS: std::ops::Range<u64> = 150..400;
-/// The first ones tell enough.
+/// The first violations are enough.
 const SAID_MAX: usize = 5;
-/// After the promotion, beside the grace.
+/// How long to go on after the promotion, beside the grace.
 const AFTER_MS: u64 = 250;
 
 /// As long as a lease, and a little more.
@@ -45,19 +45,19 @@ pub const SHORT: Variant = Variant {
     ..LONG
 };
 
-/// What came of it.
+/// The result.
 #[derive(Default)]
 pub struct Tally {
     name: &'static str,
     failovers: u32,
     took_ms: f64,
     told: u64,
-    /// Holds that were believed in when another server had taken over, and those begun there.
+    /// Holds that lasted beyond the promotion, and those that began after it.
     across: usize,
     after: usize,
-    /// Two who hold at once: what a grace is for.
+    /// Overlapping holds: what a grace is to prevent.
     pub overlaps: Vec<String>,
-    /// Whatever is wrong with any grace.
+    /// Violations that no grace excuses.
     pub wrong: Vec<String>,
 }
 
@@ -77,7 +77,7 @@ impl fmt::Display for Tally {
     }
 }
 
-/// So many failovers; the grace is as the variant says.
+/// This many failovers, with the grace of the variant.
 pub fn run(variant: &'static Variant, failovers: u32, rng: &mut Rng) -> Tally {
     let mut tally = Tally { name: variant.name, ..Tally::default() };
     let begun_ns = now_ns();
@@ -110,7 +110,7 @@ fn one(stage: &mut Stage, round: u32, grace_ms: u64, rng: &mut Rng, tally: &mut 
         std::thread::spawn(move || client.live())
     });
     let clients: Vec<_> = clients.collect();
-    // A server that has just been promoted grants nobody for as long.
+    // A newly promoted server grants nobody for that long.
     Stop::default().within(grace_ms + rng.u64(LOAD_MS));
     let fall = stage.fall(rng);
     *site.socket.write().unwrap() = stage.primary().socket();
@@ -153,7 +153,7 @@ struct Notes {
 
 struct Client {
     name: String,
-    /// Part of the owner's name: who stays away comes back as another one.
+    /// Part of the owner's name: a client that stayed away comes back under another name.
     life: u32,
     /// Of its last hold.
     token: i64,
@@ -175,7 +175,7 @@ impl Client {
     }
 
     fn hold_some(&mut self, link: &mut Waiter) -> Result<(), Error> {
-        // What it held where the connection ended, it holds still, and asks for more time.
+        // It still holds what it held when the connection closed, and renews it.
         if let Some(stay) = self.notes.stays.last().cloned()
             && stay.to_ms > ms(now_ns())
         {
@@ -202,7 +202,7 @@ impl Client {
                 self.renew(link, &key, &owner, token)?;
             }
             if self.rng.u8(..3) == 0 {
-                // It stays away, and comes back as somebody else.
+                // It stays away, and comes back under another name.
                 self.life += 1;
                 continue;
             }
@@ -213,7 +213,7 @@ impl Client {
         Ok(())
     }
 
-    /// The last of its stays becomes longer, if the server says so.
+    /// Extends its last hold, if the server confirms that.
     fn renew(
         &mut self,
         link: &mut Waiter,

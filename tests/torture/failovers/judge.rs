@@ -1,4 +1,5 @@
-//! Whether the server that took over has what was told, and lets in nobody else before its time.
+//! Checks that the server that took over has every confirmed claim, and grants to nobody else too
+//! early.
 
 use std::collections::BTreeSet;
 
@@ -9,22 +10,22 @@ use crate::clock::Stop;
 use crate::support::{LockView, Server, Waiter, now_ms};
 
 const REPLY_MS_MAX: u64 = 10_000;
-/// Locks asked for in one piece.
+/// Locks per pipeline.
 const BATCH: usize = 64;
-/// What a claim ends within, for a stranger to wait for its end.
+/// How soon a claim must end for a stranger to wait for that.
 const SOON_MS: i64 = 600;
-/// So many of those are enough.
+/// How many of those to try.
 const SOON_MAX: usize = 40;
 const KNOCK_MS: u64 = 2;
 
-/// What is wrong with a claim.
+/// A violated claim.
 pub struct Loss {
-    /// Its place in the list.
+    /// Its index in the list.
     pub claim: usize,
     pub why: String,
 }
 
-/// What the server lacks of these claims, and whether it lets in a stranger.
+/// What the server lacks of these claims, and whether it grants them to a stranger.
 pub fn losses(server: &Server, claims: &[Claim]) -> Vec<Loss> {
     let mut link = Waiter::may_connect(&server.socket()).unwrap();
     let mut losses = Vec::new();
@@ -43,7 +44,7 @@ pub fn losses(server: &Server, claims: &[Claim]) -> Vec<Loss> {
     for batch in kept.chunks(BATCH) {
         refused.extend(knock(&mut link, claims, batch, &mut losses));
     }
-    // At some doors until they open.
+    // For some, wait until the lock is free.
     refused.retain(|place| claims[*place].until_ms < now_ms() + SOON_MS);
     refused.truncate(SOON_MAX);
     let last_ms = refused.iter().map(|place| claims[*place].until_ms).max();

@@ -1,8 +1,8 @@
-//! Failovers, one after the other and as fast as they go. Clients ask for as many locks as they
-//! can; the primary loses its replicas, goes on for up to 100 ms, and dies; another server takes
-//! over. What was told with `ACKS` must be there: the same owner, mode, token and level, a deadline
-//! that is no earlier, and no stranger gets in before it. Beside them, in the same rounds, clients
-//! that `WAIT` themselves, and the control: clients that do nothing of the kind, and lose some.
+//! Failovers, one after the other, as fast as possible. Clients acquire as many locks as they can;
+//! the primary loses its replicas, goes on for up to 100 ms, and dies; another server takes over.
+//! It must have everything confirmed by `ACKS`: the same owner, mode, token and level, and a
+//! deadline that is no earlier; no stranger gets the lock before that. In the same rounds there are
+//! clients that send `WAIT`, and the control: clients that confirm nothing, and lose some.
 
 mod asker;
 pub mod claims;
@@ -31,19 +31,19 @@ use variants::{Variant, Way};
 use crate::clock::{Stop, ms, now_ns};
 use crate::support::now_ms;
 
-/// How long there is load before the trouble begins.
+/// How long there is load before the faults begin.
 const LOAD_MS: std::ops::Range<u64> = 120..350;
-/// What the primary waits for acknowledgements.
+/// How long the primary waits for acknowledgements.
 const PATIENCE_MS: [u32; 4] = [30, 100, 2000, 2000];
 
-/// Whose claims must be kept. Where it is all, the check is to be seen failing.
+/// Whose claims must be kept. With all of them the check must fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Promise {
     ToThoseWhoMakeSure,
     ToAll,
 }
 
-/// So many failovers of one kind, on servers of its own.
+/// This many failovers of one kind, on servers of its own.
 pub fn run(variant: &'static Variant, failovers: u32, promise: Promise, rng: &mut Rng) -> Tally {
     let mut tally = Tally::of(variant.name);
     let begun_ns = now_ns();
@@ -105,7 +105,7 @@ impl Round {
         clients
     }
 
-    /// What they were told, and what was wrong with it by itself.
+    /// Their claims, and the contradictions among them.
     fn claims(&self, notes: Vec<Notes>, fallen_ms: i64, tally: &mut Tally) -> Vec<Claim> {
         let (mut claims, mut stays) = (Vec::new(), Vec::new());
         for mut note in notes {
@@ -122,7 +122,7 @@ impl Round {
     }
 
     fn judge(&self, servers: &dyn Servers, claims: &[Claim], story: &str, tally: &mut Tally) {
-        // What is over by now nobody claims any more.
+        // Nobody claims what has expired by now.
         let now_ms = now_ms();
         claims.iter().filter(|claim| claim.until_ms > now_ms).for_each(|claim| tally.count(claim));
         for Loss { claim, why } in judge::losses(servers.primary(), claims) {

@@ -1,5 +1,5 @@
-//! A cluster of three primaries with a replica each: one primary is killed, and its replica is
-//! voted into its place.
+//! A cluster of three primaries with a replica each: one primary is killed, and the cluster elects
+//! its replica.
 
 use fastrand::Rng;
 
@@ -9,7 +9,7 @@ use crate::clock::{Stop, ms, now_ns};
 use crate::support::{Cluster, Server, until};
 
 const PATIENCE_MS: u64 = 30_000;
-/// Less, and other work on this machine would look like a death.
+/// With less, other work on this machine would look like a death.
 const DOWN_AFTER_MS: u32 = 1000;
 const CUT_MS_MAX: u64 = 100;
 /// The slot of this tag is in the first third, as `redis-cli --cluster create` shares them out.

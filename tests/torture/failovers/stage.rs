@@ -1,5 +1,4 @@
-//! A primary and its replicas, with a cable to each of them; the primary's death, and who takes
-//! over then.
+//! A primary and its replicas, with a proxy to each of them; the primary's death, and the failover.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -12,7 +11,7 @@ use crate::support::{Client, Server, until};
 use fastrand::Rng;
 
 const PATIENCE_MS: u64 = 30_000;
-/// From the cut to the primary's death, at most.
+/// The longest time from the cut to the primary's death.
 const CUT_MS_MAX: u64 = 100;
 /// How long a replica loads a key during a resync, in microseconds.
 const LOAD_US: u32 = 20;
@@ -22,33 +21,33 @@ const LOAD_US: u32 = 20;
 pub enum Cut {
     /// Only with its death.
     No,
-    /// Nothing goes through any more, and nobody is told.
+    /// Nothing passes any more, and nobody is told.
     Cables,
     /// The replicas are stopped, and their connections closed at the primary.
     Stopped,
 }
 
-/// Servers of which one falls and another one takes over.
+/// Servers of which one dies and another one takes over.
 pub trait Servers {
     fn primary(&self) -> &Server;
-    /// What keys begin with whose locks the primary has.
+    /// The prefix of the keys that this primary serves.
     fn tag(&self) -> &str;
-    /// Everybody is back, and has everything; there is no lock.
+    /// All servers are back and in sync, without locks.
     fn make_whole(&mut self);
-    /// Makes life hard for those who wait for acknowledgements, for a moment.
+    /// Disturbs those that wait for acknowledgements, for a moment.
     fn trouble(&mut self, trouble: Trouble, rng: &mut Rng);
-    /// The primary goes, and a replica has come in its place when this returns.
+    /// Takes the primary down; when this returns, a replica has taken over.
     fn fall(&mut self, rng: &mut Rng) -> Fall;
 }
 
-/// How the primary went.
+/// How the primary went down.
 pub struct Fall {
     pub cut: Cut,
     /// From the cut to its death.
     pub cut_ms: u64,
-    /// When it was told, or killed.
+    /// When it was told to hand over, or killed.
     pub at_ns: u64,
-    /// What each of the replicas had.
+    /// The offset of each replica.
     pub offsets: Vec<i64>,
 }
 
@@ -60,9 +59,9 @@ impl fmt::Display for Fall {
 }
 
 pub struct Stage {
-    /// First the primary.
+    /// The first is the primary.
     pub nodes: Vec<Server>,
-    /// To the primary, of each replica.
+    /// Each replica's link to the primary.
     cables: Vec<Proxy>,
     sentinel: Option<Server>,
     way: Way,
@@ -70,16 +69,16 @@ pub struct Stage {
 
 impl Stage {
     pub fn of(variant: &Variant) -> Stage {
-        // Who wants the turn of a ticket listens.
+        // Clients with tickets listen for their turns.
         let basic = ["notify-keyspace-events", "KEd", "repl-backlog-size", "16mb"];
-        // With it, the stream begins up to a second after the resync.
+        // With a delay, the stream would begin up to a second after the resync.
         let soon = ["repl-diskless-sync", "no"];
         let settings = [&basic, &soon[..], variant.settings].concat();
         let nodes = (0..=variant.replicas).map(|_| Server::primary(&settings)).collect();
         Stage { nodes, cables: Vec::new(), sentinel: None, way: variant.way }
     }
 
-    /// One of the replicas forgets whose it was, and so has to be given everything.
+    /// Makes one replica forget its primary, so that it needs a full resync.
     fn resync(&self, rng: &mut Rng) {
         let last = self.nodes.len() - 1;
         let (replica, port) = (&self.nodes[last], self.cables[last - 1].port());
@@ -88,14 +87,15 @@ impl Stage {
         client.ask("REPLICAOF NO ONE");
         client.ask(&format!("REPLICAOF 127.0.0.1 {port}"));
         if last == 1 {
-            // An empty one is no successor.
+            // An empty replica cannot take over.
             until(PATIENCE_MS, || has_link(&mut client));
         }
         Stop::default().within(rng.u64(20..150));
         client.attempt("CONFIG SET key-load-delay 0").ok();
     }
 
-    /// The replicas lose the primary, at once or one after the other, which goes on for a while.
+    /// Cuts the replicas off, at once or one after the other, while the primary goes on for a
+    /// while.
     fn cut(&self, rng: &mut Rng) -> (Cut, u64) {
         let cut = match rng.u8(..6) {
             0 => Cut::No,
@@ -103,7 +103,7 @@ impl Stage {
             _ if self.cables.is_empty() => Cut::Stopped,
             _ => Cut::Cables,
         };
-        // A stopped one cannot be asked to take over, and what it is sent is lost.
+        // A stopped replica cannot take over, and what is sent to it is lost.
         let cut = if self.way == Way::Command && cut == Cut::Stopped { Cut::Cables } else { cut };
         let begun_ns = now_ns();
         let stop = Stop::default();
@@ -163,12 +163,12 @@ impl Stage {
             let is_done = |state: Option<String>| state.as_deref() == Some("no-failover");
             until(PATIENCE_MS, || is_done(old.info("replication", "master_failover_state")));
         }
-        // It would take the rest of the round for a failure.
+        // Sentinel would take the rest of the round for a failure.
         self.sentinel = None;
         self.nodes.swap(0, next);
     }
 
-    /// The place of the node to which Sentinel sends clients.
+    /// The index of the node to which Sentinel sends clients.
     fn choice_of(&self, sentinel: &Server) -> usize {
         let mut client = sentinel.client();
         let mut place = 0;
@@ -199,7 +199,7 @@ impl Servers for Stage {
         client.ask("FLUSHALL");
         let mut cables = Vec::new();
         for replica in replicas {
-            // Sentinel would mend what does not lead straight to the primary.
+            // Sentinel would repair links that do not lead straight to the primary.
             let mut port = primary[0].tcp_port();
             if self.way != Way::Sentinel {
                 cables.push(Proxy::of(port));
@@ -268,7 +268,7 @@ impl Servers for Stage {
     }
 }
 
-/// Ends the wait of any connection but a session's.
+/// Ends the wait of any connection except a session's.
 fn end_a_wait(client: &mut Client, rng: &mut Rng) {
     let page = client.text("CLIENT LIST TYPE normal");
     let is_blocked = |line: &&str| {
@@ -279,15 +279,15 @@ fn end_a_wait(client: &mut Client, rng: &mut Rng) {
     let ids = blocked.filter_map(|line| line.split(' ').find_map(|f| f.strip_prefix("id=")));
     let Some(id) = rng.choice(ids.collect::<Vec<_>>()) else { return };
     let how = if rng.bool() { "KILL ID" } else { "UNBLOCK" };
-    // It may be gone by now.
+    // It may have closed by now.
     client.attempt(&format!("CLIENT {how} {id}")).ok();
 }
 
-/// So many replicas have acknowledged a write at this key, and all before it.
+/// Waits until this many replicas have acknowledged a write at this key, and everything before it.
 pub fn until_acked(client: &mut Client, replicas: usize, key: &str) {
     until(PATIENCE_MS, || {
         client.ask(&format!("SET {key} 1"));
-        // What was written before there was any replica has no offset.
+        // What was written before the first replica has no offset.
         if client.info_number("replication", "master_repl_offset") == 0 {
             return false;
         }
@@ -303,8 +303,7 @@ pub fn offset(replica: &Server) -> i64 {
     replica.client().info_number("replication", "slave_repl_offset")
 }
 
-/// After a resync the append-only file is written anew, and until that is done it lacks what came
-/// since.
+/// After a resync the append-only file is rewritten; until that is done it lacks the later changes.
 fn until_file_is_whole(replica: &Server) {
     let mut client = replica.client();
     until(PATIENCE_MS, || {

@@ -1,4 +1,4 @@
-//! In which ways a server takes over. To add one: a line in `ALL`.
+//! The kinds of failovers. To add one, add a line to `ALL`.
 
 /// What happens while there is load, before the primary dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -6,11 +6,11 @@ pub enum Trouble {
     Calm,
     /// A replica is stopped (SIGSTOP) for a while.
     Stop,
-    /// A replica takes all data anew.
+    /// A replica does a full resync.
     Resync,
-    /// `CLIENT PAUSE`, of writes or of all.
+    /// `CLIENT PAUSE` of writes or of all.
     Pause,
-    /// `CLIENT KILL` and `CLIENT UNBLOCK` of those who wait.
+    /// `CLIENT KILL` and `CLIENT UNBLOCK` of waiters.
     Clients,
 }
 
@@ -19,26 +19,26 @@ pub enum Trouble {
 pub enum Way {
     /// `REPLICAOF NO ONE` at the replica with the greatest offset.
     Greatest,
-    /// At the one with the smallest: each of them has acknowledged.
+    /// The same at the one with the smallest: all of them have acknowledged.
     Smallest,
     /// The replica dies with the primary, and starts as a primary from its append-only file.
     Disk,
-    /// Sentinel finds out, and decides.
+    /// Sentinel notices, and decides.
     Sentinel,
     /// The command `FAILOVER`, which sometimes does not wait for the replica.
     Command,
-    /// The nodes of a cluster find out, and decide.
+    /// The nodes of a cluster notice, and decide.
     Cluster,
 }
 
 #[derive(Debug)]
 pub struct Variant {
     pub name: &'static str,
-    /// Of a hundred failovers, so many are of this kind.
+    /// How many of a hundred failovers are of this kind.
     pub share: u32,
     pub replicas: usize,
     pub acks: u32,
-    /// `rlock.acks` says it instead of each request.
+    /// `rlock.acks` is set, instead of each request.
     pub is_floor: bool,
     pub trouble: Trouble,
     pub way: Way,

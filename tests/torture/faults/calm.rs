@@ -1,4 +1,4 @@
-//! Nothing happens: what the checkers say of a history without faults.
+//! No fault: what the checkers find in a history without any.
 
 use super::{Alone, Blow, Fault, Kind, Shard};
 use crate::actor::Site;

@@ -1,6 +1,6 @@
-//! Clients are processes, and one of the processes is stopped in its tracks for longer than its
-//! leases, or killed. Who is stopped believes that it still holds, and is told otherwise when it
-//! asks. Of who is killed, holds last until their leases end, and sessions end at once.
+//! Clients are processes, and one of them is stopped for longer than its leases, or killed. A
+//! stopped client believes that it still holds, and is told otherwise when it asks. A killed
+//! client's holds last until their leases expire, its sessions end at once.
 
 use super::{Alone, Blow, Fault, Kind, Shard};
 use crate::actor::Site;
@@ -9,7 +9,7 @@ use crate::history::{FULL_PROMISE, Promise};
 const STOPS: Kind = Kind {
     name: "client-stop",
     start: || Box::new(Clients { alone: Alone::with(&[]), kills: false }),
-    // A waiter may be granted while it is stopped, and keeps others waiting until it goes on.
+    // A waiter may be granted while it is stopped, and keeps others waiting until it continues.
     promise: Promise { granted_within_ms: 2000, ..FULL_PROMISE },
     every_ms: 150,
     in_processes: true,
@@ -32,7 +32,7 @@ struct Clients {
 
 impl Fault for Clients {
     fn site(&self) -> Site {
-        // Sessions ask for a second at least.
+        // Sessions need a lease of at least a second.
         Site { lease_ms: 1000, ..self.alone.site() }
     }
 

@@ -1,6 +1,6 @@
-//! A cluster: a slot that is in use moves to another primary and back, or a primary dies and its
-//! replica takes over. Clients ask where a lock is as cluster clients do, by the map that the nodes
-//! give them, and are told when the map is old.
+//! A cluster: a slot in use moves to another primary and back, or a primary dies and its replica
+//! takes over. Clients find locks as cluster clients do, by the nodes' slot map, and get
+//! redirections when the map is old.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -12,12 +12,12 @@ use crate::history::{FULL_PROMISE, Mark, Promise};
 use crate::support::{Client, Cluster, Server, integer, items, until};
 
 const PATIENCE_MS: u64 = 30_000;
-/// How long clients believe their map.
+/// How long clients use their map.
 const MAP_NS: u64 = ns(20);
-/// A primary that is away for as long is replaced; less, and other work on this machine would look
-/// like its death.
+/// A primary that is silent for this long is replaced; with less, other work on this machine would
+/// look like its death.
 const DOWN_AFTER_MS: u32 = 1500;
-/// One key in each third of the slots, held in the end on every primary.
+/// One key in each third of the slots, held at the end on every primary.
 const LEFT: [&str; 3] = ["left:{hall}", "left:{lock}", "left:{order:1}"];
 
 const PROMISE: Promise = Promise {
@@ -75,18 +75,18 @@ impl Nodes {
         Nodes { cluster, map: Arc::new(Mutex::new(map)), has_replicas }
     }
 
-    /// The primary of this slot, as a node that runs sees it.
+    /// The primary of this slot, as a running node sees it.
     fn owner_of(&self, slot: u16) -> Option<usize> {
         let asked = self.cluster.nodes.iter().position(Server::is_running);
         self.cluster.owner_of(slot, asked.unwrap())
     }
 
-    /// Moves one of the slots that somebody has asked for.
+    /// Moves one of the slots in use.
     fn move_a_slot(&mut self, blow: &mut Blow<'_>) {
         let used: Vec<u16> = self.map.lock().unwrap().used.iter().copied().collect();
         let Some(slot) = blow.rng.choice(used) else { return };
         let from = self.owner_of(slot).unwrap();
-        // Who waits is told, and takes its place anew; holds stay.
+        // Waiters get an error and take a new place; holds stay.
         blow.marked(Mark::Restart, |_| self.cluster.move_slot(slot, from, 1 - from));
     }
 
@@ -126,7 +126,7 @@ impl Fault for Nodes {
         }
     }
 
-    /// The last checks restart each primary by itself: from then on it is in no cluster.
+    /// The last checks restart each primary alone, so it is then in no cluster.
     fn heal(&mut self) {
         for key in LEFT {
             let owner = self.owner_of(slot_of(key)).unwrap();
@@ -139,8 +139,8 @@ impl Fault for Nodes {
     }
 
     fn shards(&mut self) -> Vec<Shard<'_>> {
-        // A node that replicates answers for its primary's slots with -MOVED: the other faults with
-        // replicas compare them.
+        // A replica answers for its primary's slots with -MOVED, so it is not compared here; the
+        // other faults with replicas do that.
         let is_primary = |node: &&mut Server| {
             node.client().info("replication", "role").as_deref() == Some("master")
         };
@@ -149,20 +149,20 @@ impl Fault for Nodes {
     }
 }
 
-/// Who serves what, as a client of a cluster remembers it.
+/// The slot map, as a cluster client remembers it.
 struct Map {
     urls: Vec<(u16, String)>,
     read_ns: u64,
     /// First slot, last slot, port.
     ranges: Vec<(i64, i64, i64)>,
-    /// The slots that somebody has asked for.
+    /// The slots in use.
     used: BTreeSet<u16>,
 }
 
 impl Map {
     fn url_of(&mut self, key: &str) -> String {
         let slot = slot_of(key);
-        // Who asks for no key asks for no slot.
+        // A command without a key has no slot.
         if !key.is_empty() {
             self.used.insert(slot);
         }
@@ -173,7 +173,7 @@ impl Map {
         let range = self.ranges.iter().find(|(first, last, _)| (*first..=*last).contains(&slot));
         let port = range.map_or(0, |(_, _, port)| *port);
         let found = self.urls.iter().find(|(known, _)| i64::from(*known) == port);
-        // Nobody serves it: any node says so.
+        // Nobody serves it; any node will answer so.
         found.unwrap_or(&self.urls[0]).1.clone()
     }
 

@@ -1,5 +1,5 @@
-//! CLIENT KILL and CLIENT UNBLOCK of whoever it may be. Not while clients are postponed by CLIENT
-//! PAUSE, and not of one that FLUSHALL blocks: there the servers themselves fall.
+//! CLIENT KILL and CLIENT UNBLOCK of random connections. Not while CLIENT PAUSE postpones clients,
+//! and not of one that FLUSHALL blocks: that crashes the servers themselves.
 
 use super::{Alone, Blow, Fault, Kind, Shard};
 use crate::actor::Site;
@@ -18,7 +18,7 @@ pub const KIND: Kind = Kind {
 struct Connections {
     alone: Alone,
     client: Client,
-    /// Redis 7 sends both replies for `CLIENT UNBLOCK … ERROR` in the turn of a grant.
+    /// Redis 7 sends both replies for `CLIENT UNBLOCK … ERROR` in the loop iteration of a grant.
     may_unblock_with_error: bool,
 }
 

@@ -1,6 +1,6 @@
-//! The disk fails: a snapshot cannot be put in its place, or the append-only file cannot grow. The
-//! server refuses all writes meanwhile (`MISCONF`), and so nobody is granted and nothing renewed by
-//! a timer either; when the disk is well again, all that is due is done.
+//! The disk fails: a snapshot cannot be stored, or the append-only file cannot grow. Meanwhile the
+//! server refuses all writes (`MISCONF`), so timers grant and renew nothing either. When the disk
+//! works again, everything due is done.
 
 use std::fs;
 
@@ -13,9 +13,9 @@ use crate::history::{Event, FULL_PROMISE, Mark, Promise};
 use crate::support::{Client, Server, until};
 
 const PATIENCE_MS: u64 = 30_000;
-/// A session's least.
+/// A session's shortest lease.
 const LEASE_MS: u64 = 1000;
-/// Longer than a lease, so that what is not renewed is over.
+/// Longer than a lease, so that what is not renewed expires.
 const LASTS_MS: u64 = 2500;
 
 pub const KIND: Kind = Kind {
@@ -36,13 +36,13 @@ impl Disk {
     fn start() -> Disk {
         let settings = [
             ["stop-writes-on-bgsave-error", "yes"],
-            // A point in time that never comes: without one no snapshot counts.
+            // A time that never comes: without one no snapshot counts.
             ["save", "1000000 1000000000"],
             ["appendonly", "yes"],
             ["appendfsync", "everysec"],
             ["auto-aof-rewrite-percentage", "0"],
         ];
-        // A file that is too large is an error then, not a signal.
+        // Makes a file that is too large an error, not a signal.
         let deaf = ["sh", "-c", "trap '' XFSZ; exec \"$@\"", "sh"];
         let server = Server::under(&deaf, &[&SETTINGS[..], settings.as_flattened()].concat());
         Disk { client: server.client(), alone: Alone(server) }
@@ -54,7 +54,7 @@ impl Disk {
         until(PATIENCE_MS, || client.info_number("persistence", "rdb_bgsave_in_progress") == 0);
     }
 
-    /// A folder is where the snapshot should be put.
+    /// Puts a folder where the snapshot should be.
     fn break_snapshots(&mut self) {
         let place = self.alone.0.folder().join("dump.rdb");
         fs::remove_file(&place).ok();
@@ -67,14 +67,14 @@ impl Disk {
         self.snapshot();
     }
 
-    /// No file of the server may grow beyond what its append-only file has by now.
+    /// Limits all files of the server to the present size of its append-only file.
     fn limit_files(&self, bytes: Option<u64>) {
         let id = i32::try_from(self.alone.0.process_id()).unwrap();
         let limit = Rlimit { current: bytes, maximum: None };
         prlimit(Pid::from_raw(id), Resource::Fsize, limit).unwrap();
     }
 
-    /// What a client is told that wants to write.
+    /// The reply to a client's write.
     fn is_refused(&mut self) -> bool {
         let reply = self.client.attempt("SET probe 1");
         reply.is_err_and(|error| error.starts_with("MISCONF"))

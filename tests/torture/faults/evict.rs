@@ -1,6 +1,6 @@
-//! Memory is short, and the server evicts what its policy says: an evicted lock is a lost lock, and
-//! the one promise is that it is told and counted: `rlock.evicted` for each of them. Those holds
-//! are counted as ended, and no others. Under `noeviction` nobody enters, and nobody loses.
+//! Memory is short, and the server evicts by its policy. An evicted lock is lost; the only promise
+//! is one `rlock.evicted` for each of them, and the count. Those holds count as ended, and no
+//! others. Under `noeviction` nobody acquires, and nobody loses a lock.
 
 use super::{Alone, Blow, Fault, Kind, Shard};
 use crate::actor::Site;
@@ -31,7 +31,7 @@ const POLICIES: [&str; 8] = [
 /// Keys beside the locks, so that there is something else to evict.
 const FILLERS: u32 = 20;
 const FILLER_BYTES: usize = 4096;
-/// How much is too much: more than all locks, less than all fillers.
+/// The memory limit: more than all locks, less than all fillers.
 const EXCESS_BYTES: i64 = 30_000;
 
 const EVICTED: &str = "__keyevent@0__:rlock.evicted";
@@ -41,7 +41,7 @@ struct Evict {
     alone: Alone,
     client: Client,
     ears: redis::Connection,
-    /// Evictions that were told of.
+    /// The published evictions.
     told: i64,
     blows: usize,
 }
@@ -79,7 +79,7 @@ impl Fault for Evict {
         self.client.ask(&format!("CONFIG SET maxmemory {}", used - EXCESS_BYTES));
         blow.rest(5);
         self.client.ask("CONFIG SET maxmemory 0");
-        // It is said a turn of the server's loop after its cause, and each of these takes one.
+        // The event comes one loop iteration after its cause, and each of these commands takes one.
         (0..20).for_each(|_| drop(self.client.ask("PING")));
         self.client.ask(&format!("PUBLISH {MARKS} end"));
         let to_ns = now_ns();

@@ -1,7 +1,7 @@
-//! The primary dies and its replica takes over: by our own REPLICAOF NO ONE, or by Sentinel's. Its
-//! clients send WAIT after every grant, and only what a replica had confirmed is counted: the
-//! contract claims nothing for the rest. In a part of Sentinel's cases the primary is only frozen,
-//! and goes on for a moment as a second primary: what it grants then, nobody confirms.
+//! The primary dies and its replica takes over, by our REPLICAOF NO ONE or by Sentinel. Clients
+//! send WAIT after every grant, and only confirmed holds count, because the contract claims nothing
+//! for the rest. In some of Sentinel's cases the primary is only frozen, and goes on for a moment
+//! as a second primary: nobody confirms what it grants then.
 
 use std::sync::{Arc, RwLock};
 
@@ -13,7 +13,7 @@ use crate::history::{FULL_PROMISE, Mark, Promise};
 use crate::support::{Client, Server, flat_map, items, text, until};
 
 const PATIENCE_MS: u64 = 30_000;
-/// Less, and a server that other work keeps from answering would be taken for dead.
+/// With less, a server that other work delays would be taken for dead.
 const DOWN_AFTER_MS: u32 = 1500;
 
 pub const PROMOTION: Kind = Kind {
@@ -54,7 +54,7 @@ impl Failover {
         failover
     }
 
-    /// The sentinel knows the replica, and would promote it.
+    /// Whether the sentinel knows the replica and would promote it.
     fn until_known(&self) {
         self.sentinel.iter().for_each(|sentinel| until_known_to(sentinel, 1));
     }
@@ -106,7 +106,7 @@ impl Fault for Failover {
 
     fn heal(&mut self) {
         self.primary.configure("replicaof", "no one");
-        // It would take the restarts of the last checks for a failure.
+        // The sentinel would take the restarts of the last checks for a failure.
         self.sentinel = None;
     }
 
@@ -115,7 +115,7 @@ impl Fault for Failover {
     }
 }
 
-/// Waits until the sentinel knows of so many replicas that it would promote.
+/// Waits until the sentinel knows this many replicas that it would promote.
 pub fn until_known_to(sentinel: &Server, replicas: usize) {
     let mut client = sentinel.client();
     until(PATIENCE_MS, || {
@@ -134,7 +134,7 @@ pub fn primary_by(sentinel: &mut Client) -> String {
     text(&items(&address)[1])
 }
 
-/// One that decides alone, and finds the primary at that port.
+/// A sentinel that decides alone, with the primary at that port.
 pub fn sentinel_of(port: u16) -> Server {
     let monitor = format!("monitor rlock 127.0.0.1 {port} 1");
     let settings = [

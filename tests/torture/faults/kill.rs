@@ -1,6 +1,6 @@
-//! The server is killed with SIGKILL and started again, and writes every change to disk before it
-//! replies: no hold that was acknowledged is lost, no token is given again. Queues and sessions
-//! are the server's memory and go.
+//! The server is killed with SIGKILL and restarted. It writes every change to disk before it
+//! replies, so no acknowledged hold is lost and no token is issued again. Queues and sessions are
+//! only in memory, and are lost.
 
 use super::{Alone, Blow, Fault, Kind, ON_DISK, Shard};
 use crate::actor::Site;

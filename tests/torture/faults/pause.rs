@@ -1,4 +1,4 @@
-//! CLIENT PAUSE, of writes or of everything: nothing is granted meanwhile, and what was due is done
+//! CLIENT PAUSE of writes or of everything: nothing is granted meanwhile, and what is due is done
 //! afterwards.
 
 use super::{Alone, Blow, Fault, Kind, Shard};
@@ -40,7 +40,7 @@ impl Fault for Pause {
         let line = format!("CLIENT PAUSE {pause_ms} {}", self.what);
         blow.marked(Mark::Outage, |_| {
             self.client.ask(&line);
-            // Which is postponed itself until the pause is over.
+            // This command itself is postponed until the pause ends.
             self.client.ask("DEL nothing");
         });
     }

@@ -1,6 +1,6 @@
-//! A network between two sides: connections that are passed on to a server, until nothing goes
-//! through any more. Then each end believes for a while that the other one is silent, as it is when
-//! a cable is cut, or is told that it is gone.
+//! A network between two sides: connections pass to a server until nothing goes through any more.
+//! Then either both ends only see silence for a while, as when a cable is cut, or they are told
+//! that the connection closed.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -11,7 +11,7 @@ pub struct Proxy {
     cable: Arc<Cable>,
 }
 
-/// What goes through it, and whether anything does.
+/// The connections through it, and whether anything passes.
 struct Cable {
     target: u16,
     state: Mutex<State>,
@@ -28,7 +28,7 @@ struct State {
 }
 
 impl Proxy {
-    /// In front of the server at that port.
+    /// A proxy in front of the server at that port.
     pub fn of(target: u16) -> Proxy {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -43,7 +43,7 @@ impl Proxy {
         self.port
     }
 
-    /// From now on nothing goes through, and neither end is told.
+    /// From now on nothing passes, and neither end is told.
     pub fn cut(&self) {
         self.cable.state.lock().unwrap().is_cut = true;
     }
@@ -60,7 +60,7 @@ impl Proxy {
         close(&mut state.backs);
     }
 
-    /// New connections are passed on again. Those from before are gone.
+    /// New connections pass again. Earlier ones stay closed.
     pub fn mend(&self) {
         self.drop_all();
         self.cable.state.lock().unwrap().is_cut = false;
@@ -72,7 +72,7 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.cable.state.lock().unwrap().is_gone = true;
         self.mend();
-        // It is waiting for this.
+        // The thread waits for this.
         TcpStream::connect(("127.0.0.1", self.port)).ok();
     }
 }
@@ -84,7 +84,7 @@ impl Cable {
             if state.is_gone {
                 return;
             }
-            // Who comes while it is cut meets a closed door.
+            // Connections during the cut are closed.
             if state.is_cut {
                 continue;
             }

@@ -1,5 +1,5 @@
-//! The data is written and read anew under load: DEBUG RELOAD (saved as RDB and loaded, in one go)
-//! and BGREWRITEAOF in both formats, with a kill after it, so that what was written is what counts.
+//! The data is saved and loaded under load: DEBUG RELOAD (RDB, saved and loaded in one step) and
+//! BGREWRITEAOF in both formats, followed by a kill, so that the file counts.
 
 use super::{Alone, Blow, Fault, Kind, ON_DISK, Shard};
 use crate::actor::Site;

@@ -1,5 +1,5 @@
-//! A replica whose link is cut and comes back, with what it missed or with everything anew, by disk
-//! or without. The primary's clients notice nothing, and in the end both hold the same.
+//! A replica whose link is cut and comes back, by a partial or a full resync, with a disk or
+//! without. The primary's clients notice nothing, and in the end both have the same locks.
 
 use super::{Blow, Fault, Kind, SETTINGS, Shard};
 use crate::actor::Site;
@@ -67,7 +67,7 @@ impl Fault for Replicas {
             self.primary.client().ask("CLIENT KILL TYPE replica");
             blow.rest(50);
         } else {
-            // As a primary it takes another history's name, and so has to be given everything.
+            // As a primary it gets a new replication id, so it needs a full resync.
             let mut client = self.replica.client();
             client.ask("REPLICAOF NO ONE");
             blow.rest(50);

@@ -1,4 +1,4 @@
-//! The server is stopped in its tracks and goes on later: leases end meanwhile, nothing is lost.
+//! The server is stopped and continues later: leases expire meanwhile, nothing is lost.
 
 use super::{Alone, Blow, Fault, Kind, Shard};
 use crate::actor::Site;

@@ -1,5 +1,5 @@
-//! Keys are taken away under their holders by what is no lock command. Their holds end; whoever
-//! waits is served at the same name.
+//! Commands other than lock commands remove held locks. The holds end; waiters at the same key are
+//! served.
 
 use super::{Alone, Blow, Fault, Kind, Shard};
 use crate::actor::Site;
@@ -67,7 +67,7 @@ impl Fault for Wipes {
                 blow.marked(Mark::Wiped(None), |_| self.client.ask(&line));
             }
             Way::Swap => {
-                // What was held must not come back with the next swap.
+                // A removed hold must not come back with the next swap.
                 blow.marked(Mark::Wiped(None), |_| {
                     self.client.ask("SWAPDB 0 1");
                     self.client.ask("SELECT 1");
@@ -82,7 +82,7 @@ impl Fault for Wipes {
                     _ if blow.rng.bool() => format!("DEL {key}"),
                     _ => format!("UNLINK {key}"),
                 };
-                // A lock that is gone by now cannot be renamed.
+                // A lock that no longer exists cannot be renamed.
                 blow.marked(Mark::Wiped(Some(key)), |_| self.client.attempt(&line).ok());
                 self.client.ask("DEL elsewhere");
             }

@@ -1,5 +1,5 @@
-//! A counter that is changed by a script, which asks RLOCK.CHECK first; also by one whose lease
-//! may be over by then.
+//! A script changes a counter after asking RLOCK.CHECK; some callers' leases may have expired by
+//! then.
 
 use crate::actor::Actor;
 use crate::history::{Ask, Mode, Reply, Wait};
@@ -16,7 +16,7 @@ pub fn step(actor: &mut Actor) {
     actor.count(KEY, token);
     if !actor.is_unsure() {
         actor.release(KEY, Mode::Write);
-        // From one who believes that it still holds.
+        // From an owner that believes that it still holds.
         actor.count(KEY, token);
     }
 }

@@ -1,5 +1,5 @@
-//! One lock, seven who wait for it for ever, and one who looks at the queue all the time: who was
-//! seen there must come before whoever asks afterwards.
+//! One lock, seven clients that wait for it forever, and one that reads the queue all the time: a
+//! waiter seen there must be granted before those that ask afterwards.
 
 use crate::actor::Actor;
 use crate::history::{Ask, Mode, Reply, Wait};

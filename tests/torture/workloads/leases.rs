@@ -1,5 +1,5 @@
-//! Short leases: some let go in time, some renew, some stay too long or vanish, and the lock goes
-//! on without them.
+//! Short leases: some owners release in time, some renew, some stay too long or vanish, and the
+//! lock passes on without them.
 
 use crate::actor::Actor;
 use crate::history::{Ask, Mode, Reply, Wait};
@@ -13,7 +13,7 @@ pub fn step(actor: &mut Actor) {
         return;
     }
     if actor.rng.bool() {
-        // However long it waited, from here on it is clear how long it holds.
+        // However long it waited, from here on its deadline is known.
         actor.renew_for(&key, mode, lease_ms);
     }
     match actor.rng.u8(..8) {

@@ -1,4 +1,5 @@
-//! Two locks, eight who want them: wait, enter, do something for a moment or not at all, leave.
+//! Two locks and eight clients: each waits, acquires, works for a moment or not at all, and
+//! releases.
 
 use crate::actor::Actor;
 use crate::history::{Ask, Reply, Wait};

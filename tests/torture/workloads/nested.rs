@@ -1,4 +1,4 @@
-//! Entering again, up to four levels deep, and out of it level by level or at once.
+//! Re-entry up to four levels deep; release level by level or all at once.
 
 use crate::actor::Actor;
 use crate::history::{Ask, Mode, Reply, Wait};

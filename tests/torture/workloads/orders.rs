@@ -1,5 +1,5 @@
-//! Three locks out of four, in any order, waiting for ever: somebody is told that the circle would
-//! close and lets go, and so all of them go on.
+//! Three locks out of four, in any order, waiting forever: the client that would close a cycle gets
+//! an error and releases, so that all others continue.
 
 use crate::actor::Actor;
 use crate::history::{Ask, Mode, Reply, Wait};

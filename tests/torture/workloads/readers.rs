@@ -1,5 +1,5 @@
-//! Readers and writers of one lock; writers that go on reading (downgrade), readers that come to
-//! write (upgrade), and those who are told that they would wait for themselves.
+//! Readers and writers of one lock; writers that keep reading (downgrade), readers that become
+//! writers (upgrade), and those that would wait for themselves.
 
 use crate::actor::Actor;
 use crate::history::{Ask, Mode, Reply, Wait};

@@ -1,5 +1,5 @@
-//! Every command twice, as client libraries send them that missed a reply: with DEPTH that is the
-//! same as once.
+//! Every command is sent twice, as client libraries do after a missed reply: with DEPTH it counts
+//! once.
 
 use crate::actor::Actor;
 use crate::history::{Ask, Mode, Reply, Wait};

@@ -1,5 +1,5 @@
-//! Holds that are tied to a connection: let go in order, or the client hangs up, while it holds or
-//! while it waits. The next one is told at once, long before the lease is over.
+//! Holds that are tied to a connection. The client releases, or closes the connection while it
+//! holds or waits. The next waiter gets the lock at once, long before the lease expires.
 
 use crate::actor::Actor;
 use crate::history::{Ask, Mode, Reply, Wait};

@@ -1,18 +1,18 @@
-//! Those who stay: by a session, for as long as the connection is answered, or until a lease is
-//! over that nobody renews. Whoever waits behind them is granted when a lease ends, or not at all.
+//! Long holds: by a session, as long as the connection is answered, or until a lease that nobody
+//! renews expires. A waiter behind them is granted when a lease expires, or not at all.
 
 use crate::actor::Actor;
 use crate::clock::{ms, now_ns};
 use crate::history::{Ask, Mode, Reply, Wait};
 
-/// The least that a session may ask for.
+/// The shortest lease of a session.
 const LEASE_MS: u64 = 1000;
 const WAIT_MS: u64 = 10_000;
-/// Longer than anything that is done to the servers.
+/// Longer than every fault.
 const STAY_MS: u64 = 15_000;
 
 pub fn step(actor: &mut Actor) {
-    // Of each two neighbours one is even: where the odd and the even ones see two servers, they
+    // One of each two neighbours is even, so where odd and even ones see different servers, both
     // want the same lock.
     match actor.number / 2 % 8 {
         pair @ 0..4 => stays_connected(actor, &format!("stays:{pair}")),
@@ -45,7 +45,7 @@ fn stays_to_the_end(actor: &mut Actor, key: &str) {
         return;
     }
     let leaves = actor.rng.u8(..3) == 0;
-    // However long it waited, this says how long it holds.
+    // However long it waited, this shows its remaining lease.
     while let Reply::Number(_) = actor.look(key, Mode::Write) {
         actor.stop.within(LEASE_MS / 5);
         if leaves || actor.stop.is_set() {

@@ -1,6 +1,6 @@
-//! Those who do not block: a ticket, asked for again and again until it is its turn, or until the
-//! message comes that it is; some lose patience and cancel, some just stay away. Blocked ones stand
-//! in the same queue, and one looks at it.
+//! Clients that do not block: each polls its ticket until it has its turn, or until the message of
+//! the turn comes. Some cancel, some just stay away. Blocked clients are in the same queue, and one
+//! client reads it.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ fn blocks(actor: &mut Actor) {
     }
 }
 
-/// With `listens`, it asks again when it is told of its turn, or after a while all the same.
+/// With `listens`, it asks again when the message of its turn comes, or after a while anyway.
 fn polls(actor: &mut Actor, listens: bool) {
     let mut ears = if listens { actor.ears(KEY) } else { None };
     let mut turns = ears.as_mut().map(|connection| connection.as_pubsub());
@@ -51,7 +51,7 @@ fn polls(actor: &mut Actor, listens: bool) {
             }
             (Reply::Nil, _) if actor.rng.u8(..40) == 0 => break,
             (Reply::Nil, _) if actor.rng.u8(..60) == 0 => {
-                // Its ticket ends by itself, and nobody of this name asks again.
+                // Its ticket ends, and nobody asks again under this name.
                 actor.hang_up(KEY);
                 return;
             }

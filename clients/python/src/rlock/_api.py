@@ -1,4 +1,4 @@
-"""What the synchronous and the asyncio package have in common, as their users see it."""
+"""The public interface that the synchronous and the asyncio package share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ UNSET: Any = object()
 
 
 class HoldBase:
-    """What one acquisition got: one level of a lock."""
+    """The result of one acquisition: one level of a lock."""
 
     __slots__ = ("_tenure", "_locks", "_is_released")
 
@@ -19,7 +19,7 @@ class HoldBase:
 
     @property
     def token(self) -> int:
-        """The fencing token: greater than that of every hold before."""
+        """The fencing token: greater than that of every earlier hold."""
         return self._tenure.token
 
     @property
@@ -32,22 +32,22 @@ class HoldBase:
 
     @property
     def held(self) -> bool:
-        """Whether the hold is sure: not released, not known to be lost, and before its deadline."""
+        """Whether the hold is certain: not released, not known to be lost, and before its deadline."""
         return not self._is_released and self._tenure.held
 
     @property
     def left(self) -> float:
-        """Seconds until the deadline, counted from when the last request was sent; 0 when it is not held."""
+        """Seconds until the deadline, counted from when the last request was sent; 0 if it is not held."""
         return max(0.0, self._tenure.deadline - now()) if self.held else 0.0
 
     def on_lost(self, call: Callable[[], Any]) -> None:
-        """Has `call` called when the hold is lost, by the package's thread or the loop; at once if it is. It must not block."""
+        """Calls `call` when the hold is lost, on the package's thread or in the loop; at once if it is lost already. It must not block."""
         self._tenure.calls.append(call)
         if self._tenure.state == "lost":
             call()
 
     def check(self) -> None:
-        """Raises LockLost unless the hold is sure. For the step that cannot be undone, use the token."""
+        """Raises LockLost unless the hold is certain. For a step that cannot be undone, use the token."""
         if not self.held:
             raise LockLost(f"{self.key} is no longer held by {self.owner}")
 
@@ -88,7 +88,7 @@ class LockBase:
 
     @property
     def held(self) -> bool:
-        """Whether this thread or task (or `owner`) holds it, for sure."""
+        """Whether this thread or task (or `owner`) holds it for certain."""
         tenure = self._tenure
         return tenure is not None and tenure.held
 

@@ -18,13 +18,13 @@ from typing import Any, Callable, Generator, Optional
 log = logging.getLogger("rlock")
 Steps = Generator[Any, Any, Any]
 
-#: How long a ticket keeps its place in the queue, and how often it is asked for again at the latest.
+#: How long a ticket keeps its place in the queue, and the longest pause between its requests.
 TICKET_MS, TICKET_ASKS = 3000, 1.0
-#: A blocked wait looks so often whether its server is still the one that decides.
+#: How often a blocked wait checks whether its server is still the primary.
 LOOKS = 5.0
-#: So long a reply may take; and so much later than its time that of a wait may come.
+#: How long a reply may take, and how late the reply to a wait may come.
 REPLY, LATE = 2.0, 1.0
-#: The server, or the way to it, cannot decide now: it is asked again while the patience lasts.
+#: Errors that end by themselves, when a server cannot decide for now: retried while the patience lasts.
 AGAIN = {"UNBLOCKED", "READONLY", "LOADING", "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "NOREPLICAS", "MASTERDOWN"}
 
 
@@ -37,23 +37,23 @@ class NotAcquired(LockError, TimeoutError):
 
 
 class NotHeld(LockError):
-    """There is nothing to release here: it was released before, or belongs to another thread, task or process."""
+    """There is nothing to release: it was released before, or belongs to another thread, task or process."""
 
 
 class LockLost(LockError):
-    """The hold was over before it was released: others may have worked at the same time."""
+    """The hold ended before it was released: others may have worked at the same time."""
 
 
 class Unavailable(LockError, ConnectionError):
-    """No server was reached, or none was able to decide, until the patience was over."""
+    """No server was reached, or none could decide, in time."""
 
 
 class NoReplicas(Unavailable):
-    """Too few replicas were connected, until the patience was over."""
+    """Too few replicas were connected for all that time."""
 
 
 class Refused(LockError):
-    """The server said no. `code` is the first word of what it said."""
+    """The server refused. `code` is the first word of its error."""
 
     def __init__(self, code: str, text: str):
         super().__init__(text)
@@ -61,7 +61,7 @@ class Refused(LockError):
 
 
 class Deadlock(Refused):
-    """The wait would never end: release what you hold, then begin again."""
+    """The wait would never end: release what you hold, then start over."""
 
 
 class TooMany(Refused):
@@ -69,7 +69,7 @@ class TooMany(Refused):
 
 
 class NoAcks(Refused):
-    """Too few replicas acknowledged in time; the lock was given back."""
+    """Too few replicas acknowledged in time; the lock was released."""
 
 
 class NoPermission(Refused):
@@ -80,7 +80,7 @@ KINDS: dict[str, type[Refused]] = {"DEADLOCK": Deadlock, "TOOMANY": TooMany, "NO
 
 
 class Broken(Exception):
-    """A connection broke, or gave no reply in time: what was asked may have been done or not."""
+    """A connection broke, or there was no reply in time: the request may have been executed or not."""
 
 
 # A clock that goes on while the machine is suspended, where there is one: leases do so too.
@@ -95,7 +95,7 @@ else:
 
 @dataclass(frozen=True)
 class Options:
-    """What a lock object asks for. Times in seconds."""
+    """The options of a lock object. Times in seconds."""
 
     mode: str = "WRITE"
     lease: float = 30.0
@@ -111,7 +111,7 @@ class Options:
         if not 0.001 <= self.lease <= 7 * 86400:
             raise ValueError(f"lease must be from 0.001 to 604800 seconds, not {self.lease}")
         if self.session and self.lease < 1:
-            raise ValueError("the lease of a session is at least one second")
+            raise ValueError("the lease of a session must be at least one second")
 
     @property
     def kind(self) -> str:
@@ -127,13 +127,13 @@ class Options:
 
 
 class Names:
-    """Who we are: `host/pid/…`, and for each thread or task a name of its own. New after a fork."""
+    """The names of owners: `host/pid/…`, with a unique one for each thread or task. New after a fork."""
 
     def __init__(self) -> None:
         self.renew()
 
     def renew(self) -> None:
-        # The pid says it to people. In containers it is always 1: the rest makes the name unique.
+        # The pid is for humans. In containers it is always 1: the rest makes the name unique.
         self.process = f"{socket.gethostname()[:128]}/{os.getpid()}/{secrets.token_hex(4)}"
         self.count = 0
 
@@ -146,7 +146,7 @@ NAMES = Names()
 
 
 class Seat:
-    """One owner at one key in one mode: one acquisition or release of it at a time, wherever in the process."""
+    """One owner at one key in one mode. Allows one acquisition or release at a time in the whole process."""
 
     __slots__ = ("key", "owner", "mode", "mutex", "users", "tenure")
 
@@ -157,7 +157,7 @@ class Seat:
 
 
 class Tenure:
-    """A hold from its first level to its last: what all handles of it share."""
+    """A hold from its first level to its last, shared by all its handles."""
 
     __slots__ = ("seat", "options", "token", "depth", "deadline", "renews_at", "state", "signal", "calls", "link", "io", "timer")
 
@@ -172,7 +172,7 @@ class Tenure:
         self.renewed(sent)
 
     def renewed(self, sent: float) -> None:
-        # The server counts from when it read this, which was later than when it was sent.
+        # The server counts from when it read this, which was after it was sent.
         self.deadline = max(self.deadline, sent + self.options.lease)
         self.renews_at = sent + self.options.lease / 3 if self.options.renew else float("inf")
 
@@ -181,7 +181,7 @@ class Tenure:
         return self.state == "held" and now() < self.deadline
 
     def lose(self) -> list[Callable[[], Any]]:
-        """Sets the signal; returns what is to be called."""
+        """Sets the signal; returns the functions to call."""
         if self.state != "held":
             return []
         self.state = "lost"
@@ -190,15 +190,15 @@ class Tenure:
 
 
 class Space:
-    """All that this process holds at one server or cluster, whichever client object it was asked by."""
+    """All holds of this process at one server or cluster, through any client object."""
 
     def __init__(self, number: int):
-        # Names differ between spaces: two addresses may lead to one server, where equal names would be one owner.
+        # Names differ between spaces, because two addresses may lead to one server, where equal names are one owner.
         self.suffix = f"@{number}" if number else ""
         self.forked()
 
     def forked(self) -> None:
-        """Nothing is held here: at the start, and in a child, whatever its parent holds."""
+        """Starts without holds; so does a child, whatever its parent holds."""
         for seat in getattr(self, "seats", {}).values():
             if seat.tenure is not None:
                 seat.tenure.state = "released"
@@ -221,7 +221,7 @@ class Space:
 
 
 class Attempt:
-    """One acquisition, by one owner whose seat it has, until it is granted, refused or out of patience."""
+    """One acquisition of the owner whose seat it has, until it is granted, refused or out of time."""
 
     def __init__(self, io: Any, seat: Seat, options: Options, depth: int, wait: Optional[float], patience: float):
         self.io, self.seat, self.options, self.depth = io, seat, options, depth
@@ -233,13 +233,13 @@ class Attempt:
         self.warns_at = start + patience
         self.has_slot = False
         self.link: Any = None  # that a blocked wait is on
-        self.in_doubt = False  # something was sent, and no reply says what came of it
+        self.in_doubt = False  # something was sent, and its outcome is unknown
         self.has_ticket = False
-        self.asks_at: Any = None  # where -MOVED or -ASK sent us
-        self.cleans_up = False  # the seat is not free until that is done
+        self.asks_at: Any = None  # where -MOVED or -ASK redirected us
+        self.cleans_up = False  # the seat is not free before the cleaning up is done
 
     def steps(self) -> Steps:
-        """(token, sent, link) or None. On an error, or when it is abandoned: nothing is left."""
+        """Returns (token, sent, link) or None. An error, or abandoning it, leaves nothing behind."""
         pause, hops, problem = 0.01, 0, "nothing was tried"
         kind: type[Unavailable] = Unavailable
         try:
@@ -290,7 +290,7 @@ class Attempt:
         return self.has_slot
 
     def once(self) -> Steps:
-        """Asks without waiting: the reply is the answer. (A ticket ends with it.)"""
+        """Asks without waiting; the reply is final. (A ticket ends with it.)"""
         answer = yield from self.ask([])
         if answer is None and self.has_ticket:
             yield self.io.send(self.seat.key, ["RLOCK.CANCEL", self.seat.key, self.seat.owner], REPLY)
@@ -313,7 +313,7 @@ class Attempt:
         return None if token is None else (token, sent, None)
 
     def by_ticket(self) -> Steps:
-        """Keeps a place in the queue, and listens for the turn. None: ask again."""
+        """Keeps a place in the queue, and listens for the turn. None means: ask again."""
         key, owner = self.seat.key, self.seat.owner
         turn = yield self.io.listen(key, owner)
         try:
@@ -324,10 +324,10 @@ class Attempt:
             answer = yield from self.ask(more)
             if answer is not None:
                 self.has_ticket = False
-                # The hold goes over to a connection of its own: the same request again, tied to it.
+                # Move the hold to its own connection: send the same request again, tied to that.
                 return (yield from self.ask([])) if self.options.session else answer
             if self.options.maxqueue is not None and not had_ticket:
-                # nil may also say that the queue was full: then there is no place.
+                # nil may also mean that the queue was full: then there is no place.
                 if (yield self.io.send(key, ["RLOCK.PLACE", key, owner], REPLY)) is None:
                     self.has_ticket = False
                     return (None,)
@@ -337,7 +337,7 @@ class Attempt:
         return None
 
     def blocked(self, left: float) -> Steps:
-        """Waits on a connection of its own, until the server says something."""
+        """Waits on its own connection until the server replies."""
         block = ["BLOCK", 0 if left == float("inf") else max(1, int(left * 1000 + 0.999))]
         if self.options.maxqueue is not None:
             block += ["MAXQUEUE", self.options.maxqueue]
@@ -359,7 +359,7 @@ class Attempt:
             try:
                 reply = yield self.io.read(self.link, min(LOOKS, sent + patience - now()))
             except Broken:
-                # Silence. If another server decides by now, or granted what we did not hear of, the wait is over.
+                # Silence. If another server decides by now, or the reply to a grant was lost, end the wait.
                 if self.link.is_open and now() < sent + patience and (yield from self.still_waits()):
                     continue
                 self.drop_link()
@@ -376,24 +376,24 @@ class Attempt:
         try:
             held = yield self.io.send(key, ["RLOCK.HOLDS", key, owner, self.options.kind], REPLY)
         except (Broken, Refused):
-            return True  # nobody decides at the moment: keep the place
+            return True  # no server decides at the moment: keep the place
         return held < self.depth and (yield self.io.is_at_home(self.link, key))
 
     def end_of_wait(self, sent: float, reply: Any) -> Steps:
-        """The reply to a request on a connection of its own."""
+        """The reply to a request on its own connection."""
         self.in_doubt = False
         if reply is None:
             self.keep_link()
             return (None,)
         if now() - sent > self.options.lease / 3:
-            # The grant may be as old as the request: what it is worth, a renewal says.
+            # The grant may be as old as the request: a renewal shows whether it is still valid.
             self.in_doubt, sent = True, now()
             words = renewal(self.seat, self.options, reply)
             try:
                 yield self.io.send(self.seat.key, words, reply_time(self.options))
             except Refused as refused:
                 self.drop_link()
-                raise Broken(str(refused)) from None  # it was ours, and is over: ask again
+                raise Broken(str(refused)) from None  # it was ours, and has ended: ask again
             self.in_doubt = False
         link, self.link = self.link, None
         if not self.options.session:
@@ -410,7 +410,7 @@ class Attempt:
         self.link = None
 
     def clean_up(self) -> Steps:
-        """Takes back whatever became of what was sent. It ends when the server has said so, or the lease is over."""
+        """Undoes whatever was sent, until the server has confirmed that or the lease has expired."""
         if not self.in_doubt and not self.has_ticket:
             if self.link is not None:
                 self.keep_link()
@@ -434,14 +434,14 @@ class Attempt:
                 pause = min(pause * 2, 1.0)
 
     def ended_wait(self) -> Steps:
-        """Has the server end the wait, and hears how: whether nothing is left to be undone."""
+        """Makes the server end the wait; returns whether nothing remains to undo."""
         key, owner = self.seat.key, self.seat.owner
         try:
             ended = yield self.io.send(key, ["RLOCK.CANCEL", key, owner], REPLY / 4)
-            # A server that does not end blocked waits this way says 0, and so does one that granted just now.
+            # 0 means that the server does not end blocked waits this way, or that it has just granted the lock.
             reply = yield self.io.read(self.link, REPLY / 4 if ended else 0.05)
         except (Broken, Refused):
-            self.drop_link()  # its end is the wait's end
+            self.drop_link()  # closing it ends the wait
             return False
         self.keep_link()
         return reply is None
@@ -452,7 +452,7 @@ def unavailable(refused: Refused) -> type[Unavailable]:
 
 
 def reply_time(options: Options) -> float:
-    """Acknowledgements are waited for before the reply comes."""
+    """Whether the reply waits for acknowledgements."""
     return 3 * REPLY if options.acks else REPLY
 
 
@@ -462,7 +462,7 @@ def renewal(seat: Seat, options: Options, token: int) -> list[Any]:
 
 
 def renew(io: Any, tenure: Tenure) -> Steps:
-    """Renews once, with as many tries as a third of the lease has room for. True: it is lost."""
+    """Renews once, with retries for a third of the lease. Returns True if the hold is lost."""
     words = renewal(tenure.seat, tenure.options, tenure.token)
     third = tenure.options.lease / 3
     last, pause = min(now() + third, tenure.deadline), 0.02
@@ -483,7 +483,7 @@ def renew(io: Any, tenure: Tenure) -> Steps:
 
 
 def tie(io: Any, tenure: Tenure) -> Steps:
-    """The connection of a session has ended: the hold with it, unless another server has it. True: it is lost."""
+    """A session's connection closed: the hold is lost unless another server has it. Returns True if it is lost."""
     if (yield from renew(io, tenure)) or not tenure.held:
         return True
     seat, link = tenure.seat, None
@@ -494,18 +494,18 @@ def tie(io: Any, tenure: Tenure) -> Steps:
     except (Broken, Refused):
         if link is not None:
             io.drop(link)
-        return False  # it is renewed as a lease until the next try
+        return False  # renewed as a lease until the next try
     tenure.link = link
     return bool(token != tenure.token)
 
 
 def release(io: Any, seat: Seat, tenure: Tenure, patience: float) -> Steps:
-    """One level less, for one that has the seat. Raises LockLost when there was none."""
+    """Releases one level, for an owner that has the seat. Raises LockLost if there was none."""
     if not tenure.held:
         raise LockLost(f"{seat.key} was lost before {seat.owner} released it")
     words = ["RLOCK.RELEASE", seat.key, seat.owner, seat.mode, "TOKEN", tenure.token, "DEPTH", tenure.depth - 1]
     if tenure.depth == 1:
-        tenure.state = "releasing"  # a renewal that comes second is told NOTHELD, and that is no loss
+        tenure.state = "releasing"  # a renewal that comes second gets NOTHELD, which is no loss then
     last, pause, resent, problem = now() + patience, 0.01, False, ""
     kind: type[Unavailable] = Unavailable
     while True:
@@ -515,7 +515,7 @@ def release(io: Any, seat: Seat, tenure: Tenure, patience: float) -> Steps:
         except Refused as refused:
             if refused.code == "NOTHELD":
                 if resent and tenure.depth == 1 and now() < tenure.deadline:
-                    return  # the first one did it, and its reply was lost
+                    return  # the first one released it, and its reply was lost
                 tenure.state = "held"
                 raise LockLost(str(refused)) from None
             if refused.code not in AGAIN:

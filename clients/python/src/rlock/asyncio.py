@@ -50,7 +50,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Hold(HoldBase):
-    """What one acquisition got: one level of a lock. Any task may release it, once."""
+    """The result of one acquisition: one level of a lock. Any task may release it, once."""
 
     __slots__ = ()
 
@@ -60,7 +60,7 @@ class Hold(HoldBase):
         return self._tenure.signal  # type: ignore[no-any-return]
 
     async def release(self) -> None:
-        """One level less. Raises LockLost when the hold was over before."""
+        """Releases one level. Raises LockLost if the hold ended before."""
         self._once()
         await self._locks._release(self._tenure.seat, self._tenure)
 
@@ -100,7 +100,7 @@ class Locks:
         return name + self.space.suffix
 
     async def aclose(self) -> None:
-        """Closes the connections. What is held ends with its lease."""
+        """Closes the connections. Holds end with their leases."""
         await self.io.close()
 
     async def _acquire(self, key: str, options: Options, wait: Optional[float]) -> Optional[Hold]:
@@ -227,7 +227,7 @@ class Lock(LockBase):
 
     Options, all by name:
 
-    - `wait`: seconds, None = for ever, 0 = do not wait
+    - `wait`: seconds, None = forever, 0 = do not wait
     - `lease`: seconds that the lock outlives a process that dies; it is renewed every third of it, with `renew=False` not
     - `owner`: who holds; else the task. An owner that holds may acquire again, and releases as often
     - `maxqueue`: with so many waiting already, do not wait
@@ -243,12 +243,12 @@ class Lock(LockBase):
         self._entered: dict[Any, list[_Entry]] = {}
 
     async def acquire(self, wait: Optional[float] = UNSET) -> Optional[Hold]:
-        """A hold, or None: not free in time. Cancelled, it leaves nothing behind."""
+        """Returns a hold, or None if the lock was not free in time. If cancelled, it leaves nothing behind."""
         hold: Optional[Hold] = await self._locks._acquire(self.key, self._options, self.wait if wait is UNSET else wait)
         return hold
 
     async def release(self) -> None:
-        """One level less, of what this task (or `owner`) holds."""
+        """Releases one level of what this task (or `owner`) holds."""
         tenure = self._own_tenure()
         await self._locks._release(tenure.seat, tenure)
 
@@ -311,7 +311,7 @@ class ReadLock(Lock):
 
 
 class Permit(ReadLock):
-    """One of `limit` permits: at most so many holders at a time."""
+    """One of `limit` permits: at most `limit` holders at a time."""
 
     def __init__(self, client: Any, key: Union[str, bytes], limit: int, **options: Any):
         super().__init__(client, key, limit=limit, **options)

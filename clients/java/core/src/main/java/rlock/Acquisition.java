@@ -17,10 +17,10 @@ import rlock.Grant.Deadline;
 
 /** One acquisition, from the first request until it is granted, refused, or leaves nothing behind. */
 final class Acquisition {
-    /** Wait for ever. */
+    /** Wait forever. */
     static final long FOREVER = Long.MAX_VALUE;
 
-    /** Whoever is told this asks again: the lock is served elsewhere, or soon. */
+    /** Errors after which to ask again: the lock is served elsewhere, or soon. */
     private static final Set<String> PASSING = Set.of("UNBLOCKED", "READONLY", "LOADING", "MOVED", "ASK", "TRYAGAIN",
             "CLUSTERDOWN", "NOREPLICAS", "MASTERDOWN", "BUSY");
 
@@ -61,7 +61,7 @@ final class Acquisition {
         this.end = patienceNanos == FOREVER ? FOREVER : System.nanoTime() + Math.min(Math.max(0, patienceNanos), FOREVER / 4);
     }
 
-    /** A level of the hold, or null: not acquired. */
+    /** A level of the hold, or null if not acquired. */
     Hold run() throws InterruptedException {
         boolean mine = false;
         try {
@@ -248,7 +248,7 @@ final class Acquisition {
         return Math.max(1, (nanos + 999_999) / 1_000_000);
     }
 
-    /** By a place in the queue that needs no connection: asked for again every third of its life, and when its turn comes. */
+    /** Waits by ticket: asks again every third of its time, and when its turn comes. */
     private Object byTicket() throws InterruptedException {
         String[] words = options.acquire(key, owner, depth, "QUEUE", String.valueOf(TICKET_MILLIS));
         asked = null; // who asks without waiting follows by itself
@@ -368,7 +368,7 @@ final class Acquisition {
         }
     }
 
-    /** The rest happens without the caller, and no other operation of this owner begins before it is done. */
+    /** The rest happens in the background, and no other operation of this owner begins before it is done. */
     private boolean inBackground(Runnable work) {
         if (handedOver) return false;
         handedOver = true;

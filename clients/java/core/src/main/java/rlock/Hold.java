@@ -4,7 +4,7 @@ import java.time.Duration;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.atomic.AtomicBoolean;
 
-/** One level of a hold: what an acquisition returns. {@link #close} releases it, from any thread. */
+/** One level of a hold, the result of an acquisition. {@link #close} releases it, from any thread. */
 public final class Hold implements AutoCloseable {
     private final Locks locks;
     private final Holding holding;
@@ -17,12 +17,12 @@ public final class Hold implements AutoCloseable {
         this.grant = grant;
     }
 
-    /** What is locked. */
+    /** The lock's key. */
     public String key() {
         return holding.name.key();
     }
 
-    /** Under which name, as {@code RLOCK.INFO} shows it. */
+    /** The owner's name, as {@code RLOCK.INFO} shows it. */
     public String owner() {
         return holding.name.owner();
     }
@@ -32,37 +32,37 @@ public final class Hold implements AutoCloseable {
         return holding.name.mode();
     }
 
-    /** The fencing token: whatever is written to should refuse a smaller one. */
+    /** The fencing token: the resource that is written to should refuse smaller ones. */
     public long token() {
         return grant.token;
     }
 
-    /** Whether the hold is sure now: neither released nor lost, and its deadline not reached. Asks nobody. */
+    /** Whether the hold is certain now: neither released nor lost, and before its deadline. Sends nothing. */
     public boolean isHeld() {
         return !released.get() && holding.grant == grant && !grant.isLost();
     }
 
-    /** The time until the deadline that is sure; renewals move it. */
+    /** The time until the deadline; renewals move it. */
     public Duration remaining() {
         return isHeld() ? grant.left() : Duration.ZERO;
     }
 
     /**
-     * Is completed, with null, when the hold is lost or may be: no later than its deadline. Never completed when it is
-     * released. Whoever works under the lock stops then.
+     * Completes, with null, when the hold is lost or may be, at its deadline at the latest. Never completes if the hold
+     * is released. Stop the work under the lock then.
      */
     public CompletableFuture<Void> lost() {
         return grant.lost.copy();
     }
 
-    /** Runs this when the hold is lost, in a thread of the package's. */
+    /** Runs this when the hold is lost, in a thread of the package. */
     public Hold onLost(Runnable action) {
         grant.lost.thenRun(action);
         return this;
     }
 
     /**
-     * Moves the deadline to no earlier than now and so long.
+     * Moves the deadline to no earlier than {@code lease} from now.
      *
      * @throws LockLostException if the hold was lost
      */
@@ -74,7 +74,7 @@ public final class Hold implements AutoCloseable {
      * Releases this level.
      *
      * @throws IllegalMonitorStateException if it was released before
-     * @throws LockLostException if the hold was lost before: what was done under it may collide with others' work
+     * @throws LockLostException if the hold was lost before: others may have worked at the same time
      * @throws LockException.Unavailable if no server answered; the hold ends with its lease at the latest
      */
     public void release() {

@@ -13,11 +13,11 @@ import java.util.concurrent.locks.Lock;
 import java.util.function.Supplier;
 
 /**
- * A lock of a key, in one mode: immutable, for all threads. As a {@link Lock} it belongs to the thread, which enters it
- * again as often as it likes, by whatever object. {@link #acquire} returns a {@link Hold}, with its token and its signal.
+ * The lock of a key, in one mode; immutable and thread-safe. As a {@link Lock} it belongs to the thread, which may
+ * re-enter it by any object. {@link #acquire} returns a {@link Hold}, with its token and its signal.
  */
 public final class KeyLock implements Lock {
-    /** A wait without an end. */
+    /** A wait without a limit. */
     public static final Duration FOREVER = ChronoUnit.FOREVER.getDuration();
 
     private final Locks locks;
@@ -30,64 +30,64 @@ public final class KeyLock implements Lock {
         this.options = options;
     }
 
-    // --- what to ask for
+    // --- options
 
-    /** With a lease of its own, renewed every third of it until the release. */
+    /** With this lease, renewed every third of it until the release. */
     public KeyLock lease(Duration lease) {
         return new KeyLock(locks, key, options.lease(lease.toMillis(), true));
     }
 
-    /** With a lease that nobody renews: lost when it ends, whatever happens. */
+    /** With a lease that nobody renews: the hold is lost when it expires. */
     public KeyLock fixedLease(Duration lease) {
         return new KeyLock(locks, key, options.lease(lease.toMillis(), false));
     }
 
-    /** Tied to a connection of its own: ends at once when this process does. The lease is at least a second. */
+    /** Tied to its own connection, so that it ends at once when this process dies. The lease is at least a second. */
     public KeyLock session() {
         return new KeyLock(locks, key, options.withSession());
     }
 
-    /** Allowed beside one's own READ, when no other reader is left. */
+    /** Allowed on top of one's own READ, once no other reader remains. */
     public KeyLock upgrading() {
         return new KeyLock(locks, key, options.withUpgrade());
     }
 
     /**
-     * Does not wait where so many wait already: it is then not acquired. Where that cannot be said, by {@link #lock} and
-     * its like, it is {@link LockException.TooMany}.
+     * Does not wait if this many others already wait: the lock is then not acquired. Methods that cannot return that,
+     * such as {@link #lock}, throw {@link LockException.TooMany}.
      */
     public KeyLock maxQueue(int waiters) {
         return new KeyLock(locks, key, options.withMaxQueue(waiters));
     }
 
-    /** A grant, and each renewal, counts when so many replicas have acknowledged it. */
+    /** A grant, and each renewal, counts only when this many replicas have acknowledged it. */
     public KeyLock acks(int replicas) {
         return new KeyLock(locks, key, options.withAcks(replicas));
     }
 
-    /** Under this name instead of the thread's: whoever uses this object is the same owner, in every thread. */
+    /** With this owner's name instead of the thread's: all threads that use this object are the same owner. */
     public KeyLock owner(String name) {
         return owner(() -> name);
     }
 
-    /** Under the name that this says each time. */
+    /** With the owner's name that this returns each time. */
     public KeyLock owner(Supplier<String> names) {
         return new KeyLock(locks, key, options.withOwner(names));
     }
 
-    /** Each acquisition is an owner of its own, which nobody re-enters; only its {@link Hold} releases it. */
+    /** Each acquisition is its own owner, which nobody re-enters; only its {@link Hold} releases it. */
     public KeyLock detached() {
         return new KeyLock(locks, key, options.withOwner(null).withDetached());
     }
 
-    /** What is locked. */
+    /** The lock's key. */
     public String key() {
         return key;
     }
 
     // --- holds
 
-    /** Waits for ever, and does not hear of interrupts, as {@link #lock} does. */
+    /** Waits forever and ignores interrupts, like {@link #lock}. */
     public Hold acquire() {
         try {
             return orTooMany(acquire(Acquisition.FOREVER, false));
@@ -96,7 +96,7 @@ public final class KeyLock implements Lock {
         }
     }
 
-    /** Waits so long at most, or until it is interrupted; zero: not at all. Empty: not acquired. */
+    /** Waits at most this long, or until interrupted; zero does not wait. Empty if not acquired. */
     public Optional<Hold> acquire(Duration wait) throws InterruptedException {
         return Optional.ofNullable(acquire(nanos(wait), true));
     }
@@ -107,8 +107,8 @@ public final class KeyLock implements Lock {
     }
 
     /**
-     * Waits elsewhere than in this thread. The hold is its own owner, unless a name is given. A future
-     * that ends otherwise first ({@code cancel}, {@code orTimeout}) ends the wait; nothing stays behind.
+     * Waits in another thread. The hold is its own owner, unless a name is given. Completing the future
+     * first ({@code cancel}, {@code orTimeout}) ends the wait and leaves nothing behind.
      */
     public CompletableFuture<Optional<Hold>> acquireAsync(Duration wait) {
         var result = new CompletableFuture<Optional<Hold>>();
@@ -163,10 +163,10 @@ public final class KeyLock implements Lock {
     }
 
     /**
-     * One level down.
+     * Releases one level.
      *
      * @throws IllegalMonitorStateException if this thread does not hold it
-     * @throws LockLostException if it was lost before: what was done under it may collide with others' work
+     * @throws LockLostException if it was lost before: others may have worked at the same time
      */
     @Override
     public void unlock() {
@@ -176,22 +176,22 @@ public final class KeyLock implements Lock {
         locks.release(holding, grant);
     }
 
-    /** There is none: a condition would need a queue of its own on the server. */
+    /** Not supported: a condition would need a queue of its own on the server. */
     @Override
     public Condition newCondition() {
-        throw new UnsupportedOperationException("locks of a server have no conditions");
+        throw new UnsupportedOperationException("server-side locks have no conditions");
     }
 
-    // --- what is known here, without asking
+    // --- what is known without asking the server
 
-    /** Whether this thread holds it, and is sure of that. */
+    /** Whether this thread holds it for certain. */
     public boolean isHeldByCurrentThread() {
         Holding holding = holding();
         Grant grant = holding == null ? null : holding.grant;
         return grant != null && !grant.isLost();
     }
 
-    /** How often this thread has entered it and not left it. */
+    /** How many levels this thread holds. */
     public int getHoldCount() {
         Holding holding = holding();
         return holding == null ? 0 : holding.depth;
@@ -202,13 +202,13 @@ public final class KeyLock implements Lock {
         return held().token;
     }
 
-    /** The signal of this thread's hold, as {@link Hold#lost}. */
+    /** The signal of this thread's hold, like {@link Hold#lost}. */
     public CompletableFuture<Void> lost() {
         return held().lost.copy();
     }
 
     /**
-     * Moves the deadline of this thread's hold to no earlier than now and so long.
+     * Moves the deadline of this thread's hold to no earlier than {@code lease} from now.
      *
      * @throws LockLostException if it was lost
      */
@@ -240,7 +240,7 @@ public final class KeyLock implements Lock {
 
     // Only with maxQueue a wait for ever ends without the lock.
     private Hold orTooMany(Hold hold) {
-        if (hold == null) throw new LockException.TooMany(key + ": as many wait as maxQueue allows", null);
+        if (hold == null) throw new LockException.TooMany(key + ": maxQueue waiters already wait", null);
         return hold;
     }
 

@@ -1,15 +1,15 @@
 package rlock;
 
-/** The lock was not acquired, renewed or released, for a reason other than that somebody else holds it. */
+/** The lock was not acquired, renewed or released, for a reason other than another holder. */
 public class LockException extends RuntimeException {
     private static final long serialVersionUID = 1;
 
-    /** Makes one with the server's words. */
+    /** With the server's error text. */
     public LockException(String message, Throwable cause) {
         super(message, cause);
     }
 
-    /** {@code -DEADLOCK}: the wait would never end. Release what you hold, then begin again. */
+    /** {@code -DEADLOCK}: the wait would never end. Release what you hold, then start over. */
     public static final class Deadlock extends LockException {
         private static final long serialVersionUID = 1;
 
@@ -45,7 +45,7 @@ public class LockException extends RuntimeException {
         }
     }
 
-    /** No primary answered while there was patience: whether the lock was free is not known. Nothing is held. */
+    /** No primary answered in time, so it is unknown whether the lock was free. Nothing is held. */
     public static sealed class Unavailable extends LockException permits NoReplicas {
         private static final long serialVersionUID = 1;
 
@@ -59,7 +59,7 @@ public class LockException extends RuntimeException {
         }
     }
 
-    /** {@code -NOREPLICAS}: too few replicas were connected while there was patience. */
+    /** {@code -NOREPLICAS}: too few replicas were connected for all that time. */
     public static final class NoReplicas extends Unavailable {
         private static final long serialVersionUID = 1;
 

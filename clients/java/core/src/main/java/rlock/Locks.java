@@ -22,8 +22,8 @@ import rlock.Driver.LinkException;
 import rlock.Driver.ServerException;
 
 /**
- * The locks of one server, of one primary behind Sentinels, or of one Cluster. Make one for the process, by
- * {@code JedisLocks} or {@code LettuceLocks}; it is safe for all threads.
+ * The locks of one server, of one primary behind Sentinels, or of one Cluster. Create one per process, by
+ * {@code JedisLocks} or {@code LettuceLocks}; it is thread-safe.
  */
 public final class Locks implements AutoCloseable {
     private static final long HEARTBEAT_MILLIS = 250;
@@ -81,13 +81,13 @@ public final class Locks implements AutoCloseable {
         return new KeyReadWriteLock(readLock(key), lock(key));
     }
 
-    /** A permit of a key: at most {@code limit} owners hold one at a time. All who share a key say the same limit. */
+    /** A permit of a key: at most {@code limit} owners hold one at a time. All users of a key pass the same limit. */
     public KeyLock permits(String key, int limit) {
         if (limit < 1) throw new IllegalArgumentException("a limit is at least 1, not " + limit);
         return new KeyLock(this, key, Options.of(Mode.READ, leaseMillis).withLimit(limit));
     }
 
-    /** The name under which this thread locks, {@code host/pid/thread-…}: the same for all its locks. */
+    /** This thread's name as an owner, {@code host/pid/thread-…}: the same for all its locks. */
     public String threadOwner() {
         return prefix + Owners.ofThread();
     }
@@ -99,7 +99,7 @@ public final class Locks implements AutoCloseable {
 
     /**
      * Sends any command to the primary of a key, on the package's own connections: {@code RLOCK.INFO}, a fenced write by
-     * {@code EVAL}. It may be sent twice where a connection breaks.
+     * {@code EVAL}. It may be sent twice if a connection breaks.
      *
      * @return a Long, a String or byte[], a List of these, or null; a map is a List of its keys and values in turn
      */
@@ -221,7 +221,7 @@ public final class Locks implements AutoCloseable {
         }
     }
 
-    /** One level down. */
+    /** Releases one level. */
     void release(Holding holding, Grant grant) {
         holding.turn.acquireUninterruptibly();
         try {
@@ -320,7 +320,7 @@ public final class Locks implements AutoCloseable {
             this.topology = topology.apply(driver);
         }
 
-        /** For a single server. Used by the modules of the clients. */
+        /** For a single server. Used by the client modules. */
         public static Builder standalone(Driver driver, Address server) {
             return new Builder(driver, same -> new Topology.Standalone(server));
         }
@@ -330,39 +330,39 @@ public final class Locks implements AutoCloseable {
             return new Builder(driver, same -> new Topology.Sentinels(same, service, sentinels));
         }
 
-        /** For a Cluster, of which some servers are known. */
+        /** For a Cluster, with some of its servers. */
         public static Builder cluster(Driver driver, List<Address> seeds) {
             return new Builder(driver, same -> new Topology.Cluster(same, seeds));
         }
 
         /**
-         * How many connections may wait at a time; 16 unless set. Who finds none waits by ticket: a little later served,
-         * in the same queue. 0: all wait by ticket.
+         * How many connections may wait at a time; the default is 16. Further waits are by ticket: in the same queue,
+         * but served a little later. With 0 all waits are by ticket.
          */
         public Builder waiting(int connections) {
             waiting = connections;
             return this;
         }
 
-        /** How long a reply may take that is not waited for; 2 s unless set. */
+        /** How long a reply may take, beside the wait; the default is 2 s. */
         public Builder timeout(Duration limit) {
             timeoutMillis = limit.toMillis();
             return this;
         }
 
-        /** The lease of locks that do not say one; 30 s unless set. */
+        /** The lease of locks without one; the default is 30 s. */
         public Builder lease(Duration lease) {
             leaseMillis = lease.toMillis();
             return this;
         }
 
-        /** What the names of all owners begin with, for rules of ACLs. */
+        /** The prefix of all owners' names, for ACL rules. */
         public Builder ownerPrefix(String text) {
             prefix = text;
             return this;
         }
 
-        /** Begins; nothing is sent yet. */
+        /** Creates the {@code Locks}; nothing is sent yet. */
         public Locks open() {
             return new Locks(this);
         }

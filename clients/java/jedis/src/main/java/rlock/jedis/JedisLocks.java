@@ -31,7 +31,7 @@ public final class JedisLocks {
         return Locks.Builder.sentinel(new JedisDriver(config, ofSentinels), service, addresses(sentinels));
     }
 
-    /** A Cluster, of which some servers are known. */
+    /** A Cluster, with some of its servers. */
     public static Locks.Builder cluster(Collection<HostAndPort> servers, JedisClientConfig config) {
         return Locks.Builder.cluster(new JedisDriver(config, config), addresses(servers));
     }

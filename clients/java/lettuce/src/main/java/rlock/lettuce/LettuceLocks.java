@@ -23,7 +23,7 @@ public final class LettuceLocks {
         return Locks.Builder.sentinel(driver, uri.getSentinelMasterId(), addresses(uri.getSentinels()));
     }
 
-    /** A Cluster, of which some servers are known: the URIs that its client was made of. */
+    /** A Cluster, with the URIs that its client was created with. */
     public static Locks.Builder cluster(RedisClusterClient client, Collection<RedisURI> servers) {
         ClientOptions options = client.getOptions();
         var driver = new LettuceDriver(client.getResources(), options, servers.iterator().next());

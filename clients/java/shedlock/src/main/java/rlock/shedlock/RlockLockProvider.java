@@ -15,8 +15,8 @@ import rlock.LockLostException;
 import rlock.Locks;
 
 /**
- * ShedLock's locks: {@code lockAtMostFor} is the lease. Until {@code lockAtLeastFor} is over, what is unlocked stays as a
- * shared hold that keeps all other tasks out. Extending moves the end later, never earlier.
+ * ShedLock's locks: {@code lockAtMostFor} is the lease. Until {@code lockAtLeastFor} has passed, an unlocked lock stays as
+ * a shared hold that keeps all other tasks out. Extending moves the deadline later, never earlier.
  */
 public final class RlockLockProvider implements ExtensibleLockProvider {
     private static final Logger LOG = System.getLogger(RlockLockProvider.class.getName());
@@ -28,7 +28,7 @@ public final class RlockLockProvider implements ExtensibleLockProvider {
         this(locks, "shedlock:");
     }
 
-    /** With keys of {@code prefix} and the name of the task. */
+    /** With {@code prefix} and the name of the task as the key. */
     public RlockLockProvider(Locks locks, String prefix) {
         this.locks = locks;
         this.prefix = prefix;

@@ -13,8 +13,8 @@ import rlock.LockLostException;
 import rlock.Locks;
 
 /**
- * Spring Integration's registry of locks. As with its other registries, each registry is a client of its own: two of them
- * exclude each other, in one thread too. Nothing is cached here, so nothing has to be expired.
+ * Spring Integration's registry of locks. As with its other registries, each registry is its own owner: two of them
+ * exclude each other, also within one thread. Nothing is cached, so nothing needs to be expired.
  */
 public final class RlockRegistry implements ExpirableLockRegistry<DistributedLock>, RenewableLockRegistry<DistributedLock> {
     private static final AtomicInteger COUNT = new AtomicInteger();
@@ -45,7 +45,7 @@ public final class RlockRegistry implements ExpirableLockRegistry<DistributedLoc
         return locks.lock(prefix + key).owner(() -> locks.threadOwner() + client).lease(expireAfter);
     }
 
-    /** Does nothing: what is not held is not kept. */
+    /** Does nothing: locks that are not held are not kept. */
     @Override
     public void expireUnusedOlderThan(long age) {}
 
@@ -63,7 +63,7 @@ public final class RlockRegistry implements ExpirableLockRegistry<DistributedLoc
         }
     }
 
-    /** A lock; with a time to live of its own it is not renewed. Those of one registry and key are equal. */
+    /** A lock; with its own time to live it is not renewed. Locks of the same registry and key are equal. */
     private record RegistryLock(RlockRegistry registry, String key) implements DistributedLock {
         private KeyLock inner() {
             return registry.lock(key);
