@@ -103,7 +103,8 @@ impl Actor {
     pub fn ask(&self) -> Ask {
         let lease_ms = self.site.lease_ms;
         let (mode, wait) = (Mode::Write, Wait::No);
-        Ask { mode, lease_ms, wait, upgrade: false, session: false, depth: None, limit: None }
+        let (upgrade, session, depth, limit, acks) = (false, false, None, None, 0);
+        Ask { mode, lease_ms, wait, upgrade, session, depth, limit, acks }
     }
 
     /// The token of its hold, as far as it knows.
@@ -142,7 +143,13 @@ impl Actor {
     /// Extends what it holds; with its token, so that a lost hold is noticed.
     pub fn renew_for(&mut self, key: &str, mode: Mode, lease_ms: u64) -> Reply {
         let Some(token) = self.token(key, mode) else { return Reply::NotHeld };
-        self.tell(key, Asked::Renew { mode, lease_ms, token })
+        self.tell(key, Asked::Renew { mode, lease_ms, token, acks: 0 })
+    }
+
+    /// Extends what it holds by the usual lease, and is told when so many replicas have that.
+    pub fn renew_acked(&mut self, key: &str, mode: Mode, acks: u32) -> Reply {
+        let Some(token) = self.token(key, mode) else { return Reply::NotHeld };
+        self.tell(key, Asked::Renew { mode, lease_ms: self.site.lease_ms, token, acks })
     }
 
     pub fn cancel(&mut self, key: &str) -> Reply {
@@ -299,6 +306,9 @@ impl Actor {
         let is_change = is_release || matches!(reply, Reply::Token(_) | Reply::Number(1));
         if !is_change || !self.site.waits_for_replica {
             return None;
+        }
+        if asked.is_acked() {
+            return Some(now_ns());
         }
         let link = self.link.as_mut()?;
         let replicas = packed("WAIT 1 500").query::<i64>(&mut link.connection);

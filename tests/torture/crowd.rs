@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
+use std::ops::Range;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -89,7 +90,9 @@ fn perform(workload: &Workload, mut actor: Actor) {
     while actor.is_unsure() {
         actor.mend();
     }
-    leave_something(&mut actor);
+    if workload.actors < MANY {
+        leave_something(&mut actor);
+    }
 }
 
 /// A hold that stays, for the checks on what outlives the run.
@@ -116,7 +119,12 @@ pub struct Processes {
     ops: Vec<Op>,
 }
 
+fn processes_of(workload: &Workload) -> u32 {
+    if workload.actors < MANY { PROCESSES } else { PROCESSES_OF_MANY }
+}
+
 struct Process {
+    actors: Range<u32>,
     child: Child,
     input: ChildStdin,
     ops: JoinHandle<Vec<Op>>,
@@ -127,13 +135,26 @@ const END_MS_MAX: u64 = 40_000;
 
 /// How many processes there are: while one is stopped or gone, others go on.
 const PROCESSES: u32 = 2;
+/// So many actors share more of them, a twentieth in each.
+const MANY: u32 = 100;
+const PROCESSES_OF_MANY: u32 = 20;
 
 impl Processes {
     pub fn start(workload: &'static Workload, seed: u64, url: String, lease_ms: u64) -> Processes {
         let (next_number, running, ops) = (0, Vec::new(), Vec::new());
         let mut processes = Processes { workload, url, lease_ms, seed, next_number, running, ops };
-        (0..PROCESSES).for_each(|_| processes.spawn());
+        (0..processes_of(workload)).for_each(|_| processes.spawn());
         processes
+    }
+
+    /// The place of the process in which this actor lives.
+    pub fn place_of(&self, actor: u32) -> Option<usize> {
+        self.running.iter().position(|process| process.actors.contains(&actor))
+    }
+
+    /// The actors of one of them.
+    pub fn actors_of(&self, place: usize) -> Range<u32> {
+        self.running[place].actors.clone()
     }
 
     /// Stops one of them in its tracks, until `go_on`.
@@ -148,9 +169,15 @@ impl Processes {
     /// Kills one with SIGKILL and starts another one, with other actors. What happened to the
     /// connections of those who died.
     pub fn kill_9(&mut self, number: usize) -> Vec<Event> {
+        self.kill_9_and(number, || ())
+    }
+
+    /// The same; `meanwhile` is done right after the signal, before there is another process.
+    pub fn kill_9_and(&mut self, number: usize, meanwhile: impl FnOnce()) -> Vec<Event> {
         let mut process = self.running.remove(number);
         let from_ns = now_ns();
         process.child.kill().unwrap();
+        meanwhile();
         process.child.wait().unwrap();
         let to_ns = now_ns();
         let ops = process.ops.join().unwrap();
@@ -169,7 +196,7 @@ impl Processes {
     }
 
     fn spawn(&mut self) {
-        let count = self.workload.actors / PROCESSES;
+        let count = self.workload.actors / processes_of(self.workload);
         let program = std::env::current_exe().unwrap();
         let mut command = Command::new(program);
         let numbers = [self.seed, self.lease_ms, u64::from(self.next_number), u64::from(count)];
@@ -179,7 +206,8 @@ impl Processes {
         let mut child = command.spawn().unwrap();
         let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         let ops = std::thread::spawn(|| heard(BufReader::new(output)));
-        self.running.push(Process { child, input, ops });
+        let actors = self.next_number..self.next_number + count;
+        self.running.push(Process { actors, child, input, ops });
         self.next_number += count;
     }
 
@@ -189,8 +217,11 @@ impl Processes {
     }
 
     fn end(mut self) -> Vec<Op> {
-        for Process { mut child, input, ops } in self.running {
+        let told = self.running.into_iter().map(|Process { child, input, ops, .. }| {
             drop(input); // which tells it to stop
+            (child, ops)
+        });
+        for (mut child, ops) in told.collect::<Vec<_>>() {
             if waited_for(|| child.try_wait().unwrap().is_some()) {
                 assert!(child.wait().unwrap().success(), "a client process failed");
             } else {
@@ -233,7 +264,7 @@ fn cut_off(op: Op, at_ns: u64) -> Op {
 /// The whole of a client process: `act WORKLOAD URL SEED LEASE-MS FIRST COUNT`.
 pub fn act(words: &[&str]) {
     let [workload, url, seed, lease_ms, first, count] = words else { panic!("{words:?}") };
-    let workload = workloads::ALL.iter().find(|known| known.name == *workload).unwrap();
+    let workload = workloads::named(workload);
     let (first, count): (u32, u32) = (first.parse().unwrap(), count.parse().unwrap());
     let site = Site { lease_ms: lease_ms.parse().unwrap(), ..Site::fixed((*url).to_owned()) };
     let (site, stop, seed) = (Arc::new(site), Arc::new(Stop::default()), seed.parse().unwrap());

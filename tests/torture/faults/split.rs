@@ -12,6 +12,7 @@ use crate::actor::Site;
 use crate::clock::{Stop, ms, now_ns, ns};
 use crate::history::{Event, FULL_PROMISE, Mark, Promise};
 use crate::support::{Server, until};
+use crate::words::{self, Words};
 
 /// Sentinel takes its time to make the old primary a replica: up to 20 s.
 const PATIENCE_MS: u64 = 60_000;
@@ -62,6 +63,15 @@ pub const UNBOUNDED: Kind = Kind {
     name: "unbounded",
     start: || Box::new(Split::start("0", 0, false)),
     promise: Promise { goes_on_ms: 0, ..KIND.promise },
+    ..KIND
+};
+
+/// Clients believe that they ask for acknowledgements, and nobody waits for any.
+pub const UNCONFIRMED: Kind = Kind {
+    name: "unconfirmed",
+    start: || {
+        Box::new(Split { words: words::without_acks, ..Split::start("1", GOES_ON_MS, false) })
+    },
     ..KIND
 };
 
@@ -119,6 +129,7 @@ struct Split {
     map: Arc<RwLock<Map>>,
     goes_on_ms: u64,
     sentinel: Option<Server>,
+    words: Words,
 }
 
 impl Split {
@@ -130,7 +141,8 @@ impl Split {
         let near_url = nodes[0].server.url("");
         let map = Map { near: 0, near_url, far_url: nodes[0].far_url() };
         let sentinel = has_sentinel.then(|| sentinel_of(nodes[0].for_servers.port()));
-        let split = Split { nodes, map: Arc::new(RwLock::new(map)), goes_on_ms, sentinel };
+        let (map, words) = (Arc::new(RwLock::new(map)), words::rlock as Words);
+        let split = Split { nodes, map, goes_on_ms, sentinel, words };
         split.nodes[1..].iter().for_each(|node| node.follow(&split.nodes[0]));
         split.until_whole();
         split
@@ -204,8 +216,7 @@ impl Fault for Split {
             let is_near = actor % 2 == map.near;
             if is_near { map.near_url.clone() } else { map.far_url.clone() }
         });
-        let (waits_for_replica, lease_ms) = (true, LEASE_MS);
-        Site { url_of, waits_for_replica, lease_ms, ..Site::fixed(String::new()) }
+        Site { url_of, waits_for_replica: true, lease_ms: LEASE_MS, words: self.words }
     }
 
     fn strike(&mut self, blow: &mut Blow<'_>) {
