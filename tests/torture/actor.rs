@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
 use redis::{RedisError, Value};
@@ -33,19 +34,22 @@ pub struct Site {
     pub lease_ms: u64,
     /// Which lock it is.
     pub words: Words,
+    /// While there are two primaries: who holds long then, is seen to hold beside another one.
+    pub is_cut: Arc<AtomicBool>,
 }
 
 impl Site {
     /// One server that stays where it is.
     pub fn fixed(url: String) -> Site {
         let url_of = Box::new(move |_: &str, _| url.clone());
-        Site { url_of, waits_for_replica: false, lease_ms: 30_000, words: words::rlock }
+        let (words, is_cut) = (words::rlock, Arc::default());
+        Site { url_of, waits_for_replica: false, lease_ms: 30_000, words, is_cut }
     }
 
     /// One server at a time, which may become another one.
     pub fn moving(url: Arc<RwLock<String>>) -> Site {
         let url_of = Box::new(move |_: &str, _| url.read().unwrap().clone());
-        Site { url_of, waits_for_replica: true, lease_ms: 3000, words: words::rlock }
+        Site { url_of, waits_for_replica: true, lease_ms: 3000, ..Site::fixed(String::new()) }
     }
 }
 
@@ -105,6 +109,11 @@ impl Actor {
         let (mode, wait) = (Mode::Write, Wait::No);
         let (upgrade, session, depth, limit, acks) = (false, false, None, None, 0);
         Ask { mode, lease_ms, wait, upgrade, session, depth, limit, acks }
+    }
+
+    /// Whether there are two primaries.
+    pub fn is_cut(&self) -> bool {
+        self.site.is_cut.load(Ordering::Relaxed)
     }
 
     /// The token of its hold, as far as it knows.
@@ -180,6 +189,13 @@ impl Actor {
         self.life += 1;
         self.held.clear();
         self.unsure.clear();
+    }
+
+    /// Where no replica has a release for now, to mend takes until one is back: it goes on as
+    /// another owner, and what it held ends with its lease.
+    pub fn start_anew(&mut self) {
+        let key = self.unsure[0].clone();
+        self.hang_up(&key);
     }
 
     /// Says that it will wait, and hangs up instead, some time before it is answered.

@@ -81,7 +81,9 @@ fn waited_for(mut is_so: impl FnMut() -> bool) -> bool {
 /// One actor's working day: the workload over and over; then everything it may hold is let go.
 fn perform(workload: &Workload, mut actor: Actor) {
     while !actor.stop.is_set() {
-        if actor.is_unsure() {
+        if actor.is_unsure() && workload.is_acked && actor.is_cut() {
+            actor.start_anew();
+        } else if actor.is_unsure() {
             actor.mend();
         } else {
             (workload.step)(&mut actor);

@@ -16,18 +16,22 @@ pub fn permit(actor: &mut Actor) {
 }
 
 fn hold(key: &str, mode: Mode, limit: Option<u32>, actor: &mut Actor) {
+    // What is certain of a lease is counted from the asking: most of it after a short wait.
     let wait = match actor.rng.u8(..8) {
         0 => Wait::No,
-        1 => Wait::Block(actor.rng.u64(1..20)),
+        1..7 => Wait::Block(actor.rng.u64(1..80)),
         _ => Wait::Block(10_000),
     };
     let session = actor.rng.u8(..4) == 0;
     let ask = Ask { mode, wait, session, limit, acks: ACKS, ..actor.ask() };
     if let Reply::Token(_) = actor.acquire(key, ask) {
-        if actor.rng.u8(..4) == 0 {
-            let ms = actor.rng.u64(..3);
-            actor.stop.within(ms);
-        }
+        let ms = match actor.rng.u8(..16) {
+            // So long that two who hold at once are seen.
+            _ if actor.is_cut() => actor.rng.u64(100..700),
+            0..4 => actor.rng.u64(1..4),
+            _ => 0,
+        };
+        actor.stop.within(ms);
         if actor.rng.u8(..4) == 0 {
             actor.renew_acked(key, mode, ACKS);
         }
