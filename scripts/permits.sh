@@ -6,6 +6,7 @@
 #   SERVERS="redis-8.0 valkey-9.1"   on those, and not on the default server
 #   SEED=n                           the same choices again
 #   RLOCK_MODULE=file                that module, instead of building one
+# `permits.sh redisson`: the same work with Redisson's RPermitExpirableSemaphore by its own client, in ten JVMs.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
@@ -21,6 +22,11 @@ fi
 export RLOCK_MODULE RLOCK_SECONDS=${RLOCK_SECONDS:-120}
 # A connection for each of them, at the server.
 ulimit -n 4096 2>/dev/null || true
+words=(permits)
+if [ "${1-}" = redisson ]; then
+    bench/peers/java/setup.sh
+    words+=(redisson "$root/bench/peers/java/permits.sh")
+fi
 
 code=0
 for name in "${names[@]}"; do
@@ -30,6 +36,6 @@ for name in "${names[@]}"; do
     }
     server=$tools/servers/$name/redis-server
     say "== $name ($(server_version "$server"))"
-    RLOCK_SERVER=$server cargo bench --quiet --locked --bench torture -- permits || code=1
+    RLOCK_SERVER=$server cargo bench --quiet --locked --bench torture -- "${words[@]}" || code=1
 done
 exit $code

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::ops::Range;
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -92,7 +93,7 @@ fn perform(workload: &Workload, mut actor: Actor) {
     while actor.is_unsure() {
         actor.mend();
     }
-    if workload.actors < MANY {
+    if workloads::ALL.iter().any(|usual| usual.name == workload.name) {
         leave_something(&mut actor);
     }
 }
@@ -111,6 +112,7 @@ fn leave_something(actor: &mut Actor) {
 
 /// Some processes with a share of the actors each.
 pub struct Processes {
+    program: PathBuf,
     workload: &'static Workload,
     url: String,
     lease_ms: u64,
@@ -119,10 +121,6 @@ pub struct Processes {
     running: Vec<Process>,
     /// What those said that are gone.
     ops: Vec<Op>,
-}
-
-fn processes_of(workload: &Workload) -> u32 {
-    if workload.actors < MANY { PROCESSES } else { PROCESSES_OF_MANY }
 }
 
 struct Process {
@@ -135,17 +133,24 @@ struct Process {
 /// Who is not ready so long after the end of the load waits in vain: every wait and lease is over.
 const END_MS_MAX: u64 = 40_000;
 
-/// How many processes there are: while one is stopped or gone, others go on.
-const PROCESSES: u32 = 2;
-/// So many actors share more of them, a twentieth in each.
-const MANY: u32 = 100;
-const PROCESSES_OF_MANY: u32 = 20;
-
 impl Processes {
     pub fn start(workload: &'static Workload, seed: u64, url: String, lease_ms: u64) -> Processes {
+        let program = std::env::current_exe().unwrap();
+        Processes::of(program, workload, seed, url, lease_ms)
+    }
+
+    /// Each is that program, which is told what this one would be told, and tells the same.
+    pub fn of(
+        program: PathBuf,
+        workload: &'static Workload,
+        seed: u64,
+        url: String,
+        lease_ms: u64,
+    ) -> Processes {
         let (next_number, running, ops) = (0, Vec::new(), Vec::new());
-        let mut processes = Processes { workload, url, lease_ms, seed, next_number, running, ops };
-        (0..processes_of(workload)).for_each(|_| processes.spawn());
+        let mut processes =
+            Processes { program, workload, url, lease_ms, seed, next_number, running, ops };
+        (0..workload.processes).for_each(|_| processes.spawn());
         processes
     }
 
@@ -198,9 +203,8 @@ impl Processes {
     }
 
     fn spawn(&mut self) {
-        let count = self.workload.actors / processes_of(self.workload);
-        let program = std::env::current_exe().unwrap();
-        let mut command = Command::new(program);
+        let count = self.workload.actors / self.workload.processes;
+        let mut command = Command::new(&self.program);
         let numbers = [self.seed, self.lease_ms, u64::from(self.next_number), u64::from(count)];
         command.args(["act", self.workload.name, &self.url]);
         command.args(numbers.map(|number| number.to_string()));

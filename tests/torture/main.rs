@@ -74,6 +74,7 @@ fn main() -> ExitCode {
         ["failovers"] => fail_over(),
         ["grace"] => grace(),
         ["permits"] => permits(),
+        ["permits", "redisson", program] => redisson(program),
         ["act", ref words @ ..] => {
             crowd::act(words);
             ExitCode::SUCCESS
@@ -148,6 +149,14 @@ fn permits() -> ExitCode {
     });
     let clean = tallies.filter(|is_clean| *is_clean).count();
     if clean == workloads::THOUSAND.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The same work with Redisson's semaphore, by processes of that program.
+fn redisson(program: &str) -> ExitCode {
+    let (seconds, seed) = wishes();
+    let tally = thousand::redisson::run(program.into(), seconds * 1000, seed);
+    println!("{tally}, SEED={seed}");
+    if tally.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn torture() -> ExitCode {

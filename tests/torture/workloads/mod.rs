@@ -24,6 +24,8 @@ pub struct Workload {
     pub name: &'static str,
     /// How many clients; an even number.
     pub actors: u32,
+    /// How many processes share them, where they are not threads of this one.
+    pub processes: u32,
     /// They ask for acknowledgements, so that there has to be a replica.
     pub is_acked: bool,
     pub step: fn(&mut Actor),
@@ -31,11 +33,15 @@ pub struct Workload {
 
 impl Workload {
     const fn of(name: &'static str, actors: u32, step: fn(&mut Actor)) -> Workload {
-        Workload { name, actors, is_acked: false, step }
+        Workload { name, actors, processes: 2, is_acked: false, step }
     }
 
     const fn acked(name: &'static str, actors: u32, step: fn(&mut Actor)) -> Workload {
         Workload { is_acked: true, ..Workload::of(name, actors, step) }
+    }
+
+    const fn thousand(name: &'static str, processes: u32, step: fn(&mut Actor)) -> Workload {
+        Workload { processes, ..Workload::of(name, thousand::WORKERS, step) }
     }
 }
 
@@ -60,9 +66,12 @@ pub const ALL: &[Workload] = &[
 /// For `super::thousand`, not for the faults: permits with a lease, and for as long as a connection
 /// lasts.
 pub const THOUSAND: [Workload; 2] = [
-    Workload::of("thousand-lease", thousand::WORKERS, thousand::lease),
-    Workload::of("thousand-session", thousand::WORKERS, thousand::session),
+    Workload::thousand("thousand-lease", 20, thousand::lease),
+    Workload::thousand("thousand-session", 20, thousand::session),
 ];
+
+/// The same work with another semaphore, by programs of their own. A JVM needs more room.
+pub const REDISSON: Workload = Workload::thousand("thousand-redisson", 10, |_| ());
 
 pub use thousand::{KEY as POOL, PERMITS as POOL_PERMITS};
 

@@ -2,6 +2,8 @@
 //! the time `kill -9` of a process of which a worker holds one. Of the permits that went down with
 //! their holders it is measured how long it takes until they are given again.
 
+pub mod redisson;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
@@ -12,7 +14,7 @@ use crate::checks;
 use crate::clock::{Stop, ms, now_ns, ns};
 use crate::crowd::{Crowd, Processes};
 use crate::faults;
-use crate::history::{Asked, History, Promise, Reply};
+use crate::history::{Asked, History, Op, Promise, Reply};
 use crate::run::judged;
 use crate::support::{Client, Server, flat_map, integer, items, text, until};
 use crate::workloads::{POOL, POOL_PERMITS, Workload};
@@ -109,18 +111,21 @@ pub fn run(workload: &'static Workload, lasts_ms: u64, seed: u64) -> Tally {
 
 /// What the history says, and what was seen at the server.
 fn judge(history: &History, watch: Watch) -> Tally {
-    let (most, certain) = checks::most_at_once(&checks::holds(history));
-    let granted = history
-        .ops
-        .iter()
-        .filter(|op| matches!((&op.asked, &op.reply), (Asked::Acquire(_), Reply::Token(_))));
-    let waits = granted.map(|op| ms(op.received_ns - op.sent_ns));
-    let (mut waits, mut ends): (Vec<f64>, _) = (waits.collect(), watch.ends);
-    waits.sort_by(f64::total_cmp);
-    ends.sort_by(f64::total_cmp);
     let mut violations = judged(history).violations;
     violations.extend(watch.wrong);
-    Tally { grants: waits.len(), certain, most, waits, ends, violations, ..Tally::default() }
+    Tally { violations, ..counted(history, watch.ends) }
+}
+
+/// Whatever is wrong, this is what happened.
+fn counted(history: &History, mut ends: Vec<f64>) -> Tally {
+    let (most, certain) = checks::most_at_once(&checks::holds(history));
+    let is_grant =
+        |op: &&Op| matches!((&op.asked, &op.reply), (Asked::Acquire(_), Reply::Token(_)));
+    let granted = history.ops.iter().filter(is_grant);
+    let mut waits: Vec<f64> = granted.map(|op| ms(op.received_ns - op.sent_ns)).collect();
+    waits.sort_by(f64::total_cmp);
+    ends.sort_by(f64::total_cmp);
+    Tally { grants: waits.len(), certain, most, waits, ends, ..Tally::default() }
 }
 
 /// One who looks at the lock from outside.
