@@ -25,6 +25,8 @@ const LEASE_MS: u64 = 4000;
 const READY_MS_MAX: u64 = 60_000;
 /// From the end of one blow to the next one, at most.
 const REST_MS: u64 = 250;
+/// So many in vain are enough.
+const KILLS_MAX: usize = 20;
 /// In the loop iteration of a grant a permit may be seen free; a lost one is free for longer.
 const FREE_MS_MAX: u64 = 300;
 /// Right after a blow it is looked as often as it can be, then once a millisecond.
@@ -80,15 +82,17 @@ fn at(sorted: &[f64], percent: usize) -> String {
 
 /// Lets them work and die for that long.
 pub fn run(workload: &'static Workload, lasts_ms: u64, seed: u64) -> Tally {
-    let server = Server::start();
-    let mut processes = Processes::start(workload, seed, server.url(""), LEASE_MS);
+    let server = Server::primary(&[]);
+    let mut processes = Processes::start(workload, seed, tcp(&server), LEASE_MS);
     let mut watch = Watch::of(&server, POOL, POOL_PERMITS as usize);
     let few = (POOL_PERMITS + 10) as usize;
     until(READY_MS_MAX, || watch.look().waiting + few > workload.actors as usize);
     let mut rng = fastrand::Rng::with_seed(seed);
     let (mut events, mut kills) = (Vec::new(), 0);
     let begun_ns = now_ns();
-    while kills == 0 || now_ns() < begun_ns + ns(lasts_ms) {
+    // Somebody has to die with a permit, however short it is.
+    let is_shown = |watch: &Watch, kills| kills >= KILLS_MAX || !watch.ends.is_empty();
+    while !is_shown(&watch, kills) || now_ns() < begun_ns + ns(lasts_ms) {
         Stop::default().within(rng.u64(1..=REST_MS));
         let holders = watch.look().holders;
         let Some(place) = rng.choice(holders).and_then(|holder| processes.place_of(holder)) else {
@@ -107,6 +111,11 @@ pub fn run(workload: &'static Workload, lasts_ms: u64, seed: u64) -> Tally {
     (tally.name, tally.seconds, tally.kills) = (workload.name, seconds, kills);
     tally.workers = workload.actors;
     tally
+}
+
+/// As clients on other machines find it.
+fn tcp(server: &Server) -> String {
+    format!("redis://127.0.0.1:{}", server.tcp_port())
 }
 
 /// What the history says, and what was seen at the server.

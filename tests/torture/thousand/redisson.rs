@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use redis::Value;
 
-use super::{FREE_MS_MAX, LEASE_MS, READY_MS_MAX, Tally, counted};
+use super::{FREE_MS_MAX, LEASE_MS, READY_MS_MAX, Tally, counted, tcp};
 use crate::checks;
 use crate::clock::{Stop, ms, now_ns, ns};
 use crate::crowd::{Crowd, Processes};
@@ -22,9 +22,9 @@ const PATIENCE_MS: u64 = 10_000;
 
 /// Lets them work and die for that long.
 pub fn run(program: PathBuf, lasts_ms: u64, seed: u64) -> Tally {
-    let server = Server::without_module();
+    let server = Server::primary(&[]);
     let mut client = server.client();
-    let mut processes = Processes::of(program, &REDISSON, seed, server.url(""), LEASE_MS);
+    let mut processes = Processes::of(program, &REDISSON, seed, tcp(&server), LEASE_MS);
     until(READY_MS_MAX, || permits(&mut client).len() == POOL_PERMITS as usize);
     // All JVMs have started by then.
     Stop::default().within(2 * PATIENCE_MS);
