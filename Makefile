@@ -1,5 +1,5 @@
 # Shortcuts only: each does one thing, in scripts/. `make` lists them.
-.PHONY: help build run test lint matrix matrix-table mutants model fuzz simulate differential abuse torture failovers chaos moves \
+.PHONY: help build run test lint matrix matrix-table mutants model fuzz simulate differential abuse torture permits failovers chaos moves \
         valgrind bench bench-gate examples clients clients-test clients-bench demo install audit release packages packages-try \
         images images-build dist reproducible msrv clean
 
@@ -44,6 +44,9 @@ abuse: ## a million of everything, on a server with the C library's malloc: what
 
 torture: ## real servers under load and faults, every history checked (SECONDS, SEED, FAULT, WORKLOAD)
 	@RLOCK_SECONDS="$(SECONDS)" scripts/torture.sh
+
+permits: ## 1000 workers at ten permits, holders killed all the time (SECONDS on each of SERVERS, SEED; RIVAL=1)
+	@RLOCK_SECONDS="$(SECONDS)" SERVERS="$(SERVERS)" SEED="$(SEED)" scripts/permits.sh $(if $(RIVAL),redisson)
 
 failovers: ## the primary killed again and again: what ACKS had confirmed is there (FAILOVERS, SERVERS, VARIANT; GRACE=1)
 	@FAILOVERS="$(FAILOVERS)" SERVERS="$(SERVERS)" VARIANT="$(VARIANT)" SEED="$(SEED)" \

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # RLOCK beside what would be used instead, on the default server or on those in SERVERS ("default redis-8.0
 # valkey-8.1 valkey-9.1"): prints the table of goals, writes bench/results and docs/benchmarks.md. Some twenty
-# minutes each. QUICK=1: three, and nothing is written. With `gate`, only what continuous integration looks at:
+# minutes each. QUICK=1: three, and nothing is written. With `acks`, only what acknowledgements cost, into the results of
+# earlier runs. With `gate`, only what continuous integration looks at:
 # allocations and instructions as recorded in bench/gate.json (RECORD=1 records them anew), the steps of the core.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
@@ -22,8 +23,9 @@ main() {
             use_server default
             "$bench" gate ${RECORD:+record}
             ;;
-        '') compare ;;
-        *) die "usage: $0 [gate]" ;;
+        '') compare run ;;
+        acks) compare acks keep ;;
+        *) die "usage: $0 [gate|acks]" ;;
     esac
 }
 
@@ -52,10 +54,14 @@ compare() {
             *) code=1 && continue ;;
         esac
         use_server "$name"
-        words=(run full)
-        # Their clients talk to the default server.
-        [ "$name" != default ] || words+=(with-peers)
-        [ -z "${QUICK-}" ] || words=(run quick)
+        words=("$@")
+        if [ "$1" = run ] && [ -n "${QUICK-}" ]; then
+            words+=(quick)
+        elif [ "$1" = run ]; then
+            words+=(full)
+            # Their clients talk to the default server.
+            [ "$name" != default ] || words+=(with-peers)
+        fi
         "$bench" "${words[@]}" || code=1
     done
     [ -n "${QUICK-}" ] || "$bench" report

@@ -230,12 +230,13 @@ run_torture() {
     say "== torture, the short profile"
     (
         RLOCK_SECONDS=1 FAULT=calm,kill,disconnect,promotion WORKLOAD='' torture_once || status=1
-        RLOCK_SECONDS=1 FAULT=split,disk WORKLOAD=stays torture_once || status=1
+        RLOCK_SECONDS=1 FAULT=split,disk WORKLOAD=stays,quota torture_once || status=1
         RLOCK_FAILOVERS=8 VARIANT=one,two,stop,command torture_once failovers || status=1
         RLOCK_SECONDS=2 torture_once chaos || status=1
+        RLOCK_SECONDS=4 torture_once permits || status=1
         exit $status
     ) 2>&1 | tee "$output" || status=1
-    read -r p f < <(awk '/^[a-z]+ +x [a-z-]+ +[0-9]+ operations|^[a-z-]+ +[0-9]+ failovers/ { if (/ 0 violations/) p++; else f++ }
+    read -r p f < <(awk '/^[a-z]+ +x [a-z-]+ +[0-9]+ operations|^[a-z-]+ +[0-9]+ (failovers|grants)/ { if (/ 0 violations/) p++; else f++ }
         END { print p + 0, f + 0 }' "$output")
     rm -f "$output"
     [ "$f" -gt 0 ] || f=$status

@@ -114,6 +114,19 @@ impl Book {
         std::fs::write(&path, text + "\n").unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     }
 
+    /// Writes the sections that begin like this into the file of this server, in place of those
+    /// that are there.
+    pub fn save_part(&self, begin: &str) {
+        let servers = Book::load_all();
+        let same = servers.into_values().find(|book| book.about("server") == self.about("server"));
+        let mut all = same.unwrap_or_else(|| panic!("no earlier run on {}", self.about("server")));
+        all.figures.retain(|figure| !figure.section.starts_with(begin));
+        all.figures.extend(self.figures.iter().cloned());
+        let when = format!("{}, module at {}", self.about("date"), self.about("commit"));
+        all.about.insert(begin.to_owned(), when);
+        all.save();
+    }
+
     /// All that are there, by name.
     pub fn load_all() -> BTreeMap<String, Book> {
         let files = std::fs::read_dir(folder()).into_iter().flatten().flatten();

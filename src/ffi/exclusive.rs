@@ -8,10 +8,10 @@ use std::cell::{OnceCell, RefCell};
 /// would get a value of its own, and a pair of requests takes 200 instructions more.
 pub struct Exclusive<T>(OnceCell<RefCell<T>>);
 
-// SAFETY: one thread at a time is in here. The server calls the module from its main thread, or lets
-// another module's thread call a command while that one has the server's lock, which the main thread
-// waits for. Only a value's `free` runs beside that, and uses nothing of this. The module starts no
-// thread.
+// SAFETY: one thread at a time is in here. The server calls the module from its main thread, or
+// lets another module's thread call a command while that one has the server's lock, for which the
+// main thread waits. Only a value's `free` runs beside that, and uses nothing of this. The module
+// starts no thread.
 unsafe impl<T> Sync for Exclusive<T> {}
 
 impl<T: Default> Exclusive<T> {

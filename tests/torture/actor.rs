@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
 use redis::{RedisError, Value};
@@ -33,19 +34,22 @@ pub struct Site {
     pub lease_ms: u64,
     /// Which lock it is.
     pub words: Words,
+    /// While there are two primaries: who holds long then, is seen to hold beside another one.
+    pub is_cut: Arc<AtomicBool>,
 }
 
 impl Site {
     /// One server that stays where it is.
     pub fn fixed(url: String) -> Site {
         let url_of = Box::new(move |_: &str, _| url.clone());
-        Site { url_of, waits_for_replica: false, lease_ms: 30_000, words: words::rlock }
+        let (words, is_cut) = (words::rlock, Arc::default());
+        Site { url_of, waits_for_replica: false, lease_ms: 30_000, words, is_cut }
     }
 
     /// One server at a time, which may become another one.
     pub fn moving(url: Arc<RwLock<String>>) -> Site {
         let url_of = Box::new(move |_: &str, _| url.read().unwrap().clone());
-        Site { url_of, waits_for_replica: true, lease_ms: 3000, words: words::rlock }
+        Site { url_of, waits_for_replica: true, lease_ms: 3000, ..Site::fixed(String::new()) }
     }
 }
 
@@ -103,7 +107,13 @@ impl Actor {
     pub fn ask(&self) -> Ask {
         let lease_ms = self.site.lease_ms;
         let (mode, wait) = (Mode::Write, Wait::No);
-        Ask { mode, lease_ms, wait, upgrade: false, session: false, depth: None, limit: None }
+        let (upgrade, session, depth, limit, acks) = (false, false, None, None, 0);
+        Ask { mode, lease_ms, wait, upgrade, session, depth, limit, acks }
+    }
+
+    /// Whether there are two primaries.
+    pub fn is_cut(&self) -> bool {
+        self.site.is_cut.load(Ordering::Relaxed)
     }
 
     /// The token of its hold, as far as it knows.
@@ -142,7 +152,13 @@ impl Actor {
     /// Extends what it holds; with its token, so that a lost hold is noticed.
     pub fn renew_for(&mut self, key: &str, mode: Mode, lease_ms: u64) -> Reply {
         let Some(token) = self.token(key, mode) else { return Reply::NotHeld };
-        self.tell(key, Asked::Renew { mode, lease_ms, token })
+        self.tell(key, Asked::Renew { mode, lease_ms, token, acks: 0 })
+    }
+
+    /// Extends what it holds by the usual lease, and is told when so many replicas have that.
+    pub fn renew_acked(&mut self, key: &str, mode: Mode, acks: u32) -> Reply {
+        let Some(token) = self.token(key, mode) else { return Reply::NotHeld };
+        self.tell(key, Asked::Renew { mode, lease_ms: self.site.lease_ms, token, acks })
     }
 
     pub fn cancel(&mut self, key: &str) -> Reply {
@@ -173,6 +189,13 @@ impl Actor {
         self.life += 1;
         self.held.clear();
         self.unsure.clear();
+    }
+
+    /// Where no replica has a release for now, to mend takes until one is back: it goes on as
+    /// another owner, and what it held ends with its lease.
+    pub fn start_anew(&mut self) {
+        let key = self.unsure[0].clone();
+        self.hang_up(&key);
     }
 
     /// Says that it will wait, and hangs up instead, some time before it is answered.
@@ -299,6 +322,9 @@ impl Actor {
         let is_change = is_release || matches!(reply, Reply::Token(_) | Reply::Number(1));
         if !is_change || !self.site.waits_for_replica {
             return None;
+        }
+        if asked.is_acked() {
+            return Some(now_ns());
         }
         let link = self.link.as_mut()?;
         let replicas = packed("WAIT 1 500").query::<i64>(&mut link.connection);

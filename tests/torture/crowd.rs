@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
+use std::ops::Range;
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -80,7 +82,9 @@ fn waited_for(mut is_so: impl FnMut() -> bool) -> bool {
 /// One actor's working day: the workload over and over; then everything it may hold is let go.
 fn perform(workload: &Workload, mut actor: Actor) {
     while !actor.stop.is_set() {
-        if actor.is_unsure() {
+        if actor.is_unsure() && workload.is_acked && actor.is_cut() {
+            actor.start_anew();
+        } else if actor.is_unsure() {
             actor.mend();
         } else {
             (workload.step)(&mut actor);
@@ -89,7 +93,9 @@ fn perform(workload: &Workload, mut actor: Actor) {
     while actor.is_unsure() {
         actor.mend();
     }
-    leave_something(&mut actor);
+    if workloads::ALL.iter().any(|usual| usual.name == workload.name) {
+        leave_something(&mut actor);
+    }
 }
 
 /// A hold that stays, for the checks on what outlives the run.
@@ -106,6 +112,7 @@ fn leave_something(actor: &mut Actor) {
 
 /// Some processes with a share of the actors each.
 pub struct Processes {
+    program: PathBuf,
     workload: &'static Workload,
     url: String,
     lease_ms: u64,
@@ -117,6 +124,7 @@ pub struct Processes {
 }
 
 struct Process {
+    actors: Range<u32>,
     child: Child,
     input: ChildStdin,
     ops: JoinHandle<Vec<Op>>,
@@ -125,15 +133,35 @@ struct Process {
 /// Who is not ready so long after the end of the load waits in vain: every wait and lease is over.
 const END_MS_MAX: u64 = 40_000;
 
-/// How many processes there are: while one is stopped or gone, others go on.
-const PROCESSES: u32 = 2;
-
 impl Processes {
     pub fn start(workload: &'static Workload, seed: u64, url: String, lease_ms: u64) -> Processes {
+        let program = std::env::current_exe().unwrap();
+        Processes::of(program, workload, seed, url, lease_ms)
+    }
+
+    /// Each is that program, which is told what this one would be told, and tells the same.
+    pub fn of(
+        program: PathBuf,
+        workload: &'static Workload,
+        seed: u64,
+        url: String,
+        lease_ms: u64,
+    ) -> Processes {
         let (next_number, running, ops) = (0, Vec::new(), Vec::new());
-        let mut processes = Processes { workload, url, lease_ms, seed, next_number, running, ops };
-        (0..PROCESSES).for_each(|_| processes.spawn());
+        let mut processes =
+            Processes { program, workload, url, lease_ms, seed, next_number, running, ops };
+        (0..workload.processes).for_each(|_| processes.spawn());
         processes
+    }
+
+    /// The place of the process in which this actor lives.
+    pub fn place_of(&self, actor: u32) -> Option<usize> {
+        self.running.iter().position(|process| process.actors.contains(&actor))
+    }
+
+    /// The actors of one of them.
+    pub fn actors_of(&self, place: usize) -> Range<u32> {
+        self.running[place].actors.clone()
     }
 
     /// Stops one of them in its tracks, until `go_on`.
@@ -148,9 +176,15 @@ impl Processes {
     /// Kills one with SIGKILL and starts another one, with other actors. What happened to the
     /// connections of those who died.
     pub fn kill_9(&mut self, number: usize) -> Vec<Event> {
+        self.kill_9_and(number, || ())
+    }
+
+    /// The same; `meanwhile` is done right after the signal, before there is another process.
+    pub fn kill_9_and(&mut self, number: usize, meanwhile: impl FnOnce()) -> Vec<Event> {
         let mut process = self.running.remove(number);
         let from_ns = now_ns();
         process.child.kill().unwrap();
+        meanwhile();
         process.child.wait().unwrap();
         let to_ns = now_ns();
         let ops = process.ops.join().unwrap();
@@ -169,9 +203,8 @@ impl Processes {
     }
 
     fn spawn(&mut self) {
-        let count = self.workload.actors / PROCESSES;
-        let program = std::env::current_exe().unwrap();
-        let mut command = Command::new(program);
+        let count = self.workload.actors / self.workload.processes;
+        let mut command = Command::new(&self.program);
         let numbers = [self.seed, self.lease_ms, u64::from(self.next_number), u64::from(count)];
         command.args(["act", self.workload.name, &self.url]);
         command.args(numbers.map(|number| number.to_string()));
@@ -179,7 +212,8 @@ impl Processes {
         let mut child = command.spawn().unwrap();
         let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         let ops = std::thread::spawn(|| heard(BufReader::new(output)));
-        self.running.push(Process { child, input, ops });
+        let actors = self.next_number..self.next_number + count;
+        self.running.push(Process { actors, child, input, ops });
         self.next_number += count;
     }
 
@@ -189,8 +223,11 @@ impl Processes {
     }
 
     fn end(mut self) -> Vec<Op> {
-        for Process { mut child, input, ops } in self.running {
+        let told = self.running.into_iter().map(|Process { child, input, ops, .. }| {
             drop(input); // which tells it to stop
+            (child, ops)
+        });
+        for (mut child, ops) in told.collect::<Vec<_>>() {
             if waited_for(|| child.try_wait().unwrap().is_some()) {
                 assert!(child.wait().unwrap().success(), "a client process failed");
             } else {
@@ -233,7 +270,7 @@ fn cut_off(op: Op, at_ns: u64) -> Op {
 /// The whole of a client process: `act WORKLOAD URL SEED LEASE-MS FIRST COUNT`.
 pub fn act(words: &[&str]) {
     let [workload, url, seed, lease_ms, first, count] = words else { panic!("{words:?}") };
-    let workload = workloads::ALL.iter().find(|known| known.name == *workload).unwrap();
+    let workload = workloads::named(workload);
     let (first, count): (u32, u32) = (first.parse().unwrap(), count.parse().unwrap());
     let site = Site { lease_ms: lease_ms.parse().unwrap(), ..Site::fixed((*url).to_owned()) };
     let (site, stop, seed) = (Arc::new(site), Arc::new(Stop::default()), seed.parse().unwrap());

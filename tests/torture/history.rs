@@ -41,6 +41,8 @@ pub struct Ask {
     pub depth: Option<i64>,
     /// READ beside fewer than this many others; all who use a lock send the same number.
     pub limit: Option<u32>,
+    /// So many replicas acknowledge it before it is told; 0: none is asked.
+    pub acks: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -56,6 +58,7 @@ pub enum Asked {
         mode: Mode,
         lease_ms: u64,
         token: i64,
+        acks: u32,
     },
     Cancel,
     /// RLOCK.INFO with all waiters.
@@ -73,6 +76,17 @@ pub enum Asked {
     Echo,
     /// The client closed its connection.
     HangUp,
+}
+
+impl Asked {
+    /// Whether a replica has what was asked for as soon as its caller is told so.
+    pub fn is_acked(&self) -> bool {
+        match self {
+            Asked::Acquire(ask) => ask.acks > 0,
+            Asked::Renew { acks, .. } => *acks > 0,
+            _ => false,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -183,6 +197,8 @@ pub struct Promise {
     pub may_unblock: bool,
     /// How other errors may begin.
     pub errors: &'static [&'static str],
+    /// Callers ask for acknowledgements, and hear errors where there are none in time.
+    pub is_acked: bool,
     /// A primary that was cut off grants and renews for so long. What it granted may be granted by
     /// its successor as well until the leases end, and never afterwards.
     pub goes_on_ms: u64,
@@ -191,6 +207,17 @@ pub struct Promise {
     pub granted_within_ms: u64,
 }
 
+impl Promise {
+    /// Whether this error needs no other cause.
+    pub fn excuses(&self, error: &str) -> bool {
+        let unconfirmed = if self.is_acked { &UNCONFIRMED[..] } else { &[] };
+        self.errors.iter().chain(unconfirmed).any(|begin| error.starts_with(begin))
+    }
+}
+
+/// Too few replicas, or too late.
+const UNCONFIRMED: [&str; 2] = ["NOREPLICAS", "NOACKS"];
+
 /// What holds as long as nothing but clients is at work.
 pub const FULL_PROMISE: Promise = Promise {
     holds_at_once: true,
@@ -198,6 +225,7 @@ pub const FULL_PROMISE: Promise = Promise {
     may_close: false,
     may_unblock: false,
     errors: &[],
+    is_acked: false,
     goes_on_ms: 0,
     granted_within_ms: 1500,
 };

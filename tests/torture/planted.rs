@@ -34,6 +34,8 @@ mod run;
 #[allow(dead_code, unused_imports)]
 #[path = "../server/support/mod.rs"]
 mod support;
+#[allow(dead_code)]
+mod thousand;
 mod witness;
 #[allow(dead_code)]
 mod words;
@@ -46,6 +48,8 @@ mod false_grants;
 mod histories;
 #[path = "planted/leftovers.rs"]
 mod leftovers;
+#[path = "planted/limits.rs"]
+mod limits;
 #[path = "planted/unbounded.rs"]
 mod unbounded;
 #[path = "planted/wrong_lock.rs"]

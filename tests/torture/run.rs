@@ -9,7 +9,7 @@ use crate::checks;
 use crate::clock::{Stop, ms, now_ns, ns};
 use crate::crowd::{Crowd, Processes};
 use crate::faults::{Blow, Fault, Kind};
-use crate::history::History;
+use crate::history::{History, Promise};
 use crate::witness::Witness;
 use crate::workloads::Workload;
 
@@ -56,7 +56,8 @@ fn attempt(workload: &'static Workload, kind: &Kind, lasts_ms: u64, seed: u64) -
     let ops = crowd.end();
     events.extend(witness.end());
     fault.heal();
-    let history = History { ops, events, promise: kind.promise };
+    let promise = Promise { is_acked: workload.is_acked, ..kind.promise };
+    let history = History { ops, events, promise };
     let mut outcome = judged(&history);
     outcome.blows = blows;
     outcome.violations.extend(afterwards(&mut *fault, kind));

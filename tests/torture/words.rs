@@ -17,8 +17,10 @@ pub fn rlock(key: &str, owner: &str, asked: &Asked) -> Cmd {
             down_to.iter().for_each(|depth| line += &format!(" DEPTH {depth}"));
             line
         }
-        Asked::Renew { mode, lease_ms, token } => {
-            format!("RLOCK.RENEW {key} {owner} {} LEASE {lease_ms} TOKEN {token}", mode.word())
+        Asked::Renew { mode, lease_ms, token, acks } => {
+            let mode = mode.word();
+            let line = format!("RLOCK.RENEW {key} {owner} {mode} LEASE {lease_ms} TOKEN {token}");
+            line + &acknowledged(*acks)
         }
         Asked::Cancel => format!("RLOCK.CANCEL {key} {owner}"),
         Asked::Info => format!("RLOCK.INFO {key} WAITERS 1000"),
@@ -41,7 +43,23 @@ fn acquire(ask: &Ask) -> String {
     }
     ask.limit.iter().for_each(|limit| line += &format!(" LIMIT {limit}"));
     ask.depth.iter().for_each(|depth| line += &format!(" DEPTH {depth}"));
-    line
+    line + &acknowledged(ask.acks)
+}
+
+fn acknowledged(acks: u32) -> String {
+    if acks > 0 { format!(" ACKS {acks}") } else { String::new() }
+}
+
+/// The same, and nobody acknowledges anything.
+pub fn without_acks(key: &str, owner: &str, asked: &Asked) -> Cmd {
+    let asked = match asked.clone() {
+        Asked::Acquire(ask) => Asked::Acquire(Ask { acks: 0, ..ask }),
+        Asked::Renew { mode, lease_ms, token, .. } => {
+            Asked::Renew { mode, lease_ms, token, acks: 0 }
+        }
+        other => other,
+    };
+    rlock(key, owner, &asked)
 }
 
 /// Adds one to the counter that the lock guards, if the token is still good.

@@ -6,3 +6,4 @@ set -euo pipefail
 
 need python3
 build_java_worker
+javac --release 17 -d "$fetched/classes" -cp "$fetched/libraries/*" "$here/Permits.java"

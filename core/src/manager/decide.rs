@@ -20,8 +20,8 @@ impl Manager {
         lock.plainly(input, at.now, &mut self.tokens, bounds.slow)
     }
 
-    /// Decides what `input` does to the lock at a key, and applies it. Returns how long the key had to
-    /// live before, and has to live now. A connection that lost its session is closed, and not
+    /// Decides what `input` does to the lock at a key, and applies it. Returns how long the key had
+    /// to live before, and has to live now. A connection that lost its session is closed, and not
     /// granted anything any more.
     pub fn decide<'a>(
         &mut self,

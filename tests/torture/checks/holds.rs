@@ -117,12 +117,13 @@ impl OneOwner<'_> {
                     self.extend_possibly(op, ask.lease_ms);
                 }
             }
-            (Asked::Renew { mode: renewed, lease_ms, token }, reply) if *renewed == mode => {
+            (Asked::Renew { mode: renewed, lease_ms, token, .. }, reply) if *renewed == mode => {
                 self.mention(place);
                 let is_last = self.holds.last().is_some_and(|hold| hold.token == *token);
                 match reply {
                     Reply::Number(1) if is_last => self.extend(op, *lease_ms),
-                    Reply::Lost => self.extend_possibly(op, *lease_ms),
+                    // An error may be that of the acknowledgements, and the deadline stays.
+                    Reply::Lost | Reply::Error(_) => self.extend_possibly(op, *lease_ms),
                     Reply::NotHeld if is_last => self.end(op),
                     _ => {}
                 }

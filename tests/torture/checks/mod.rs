@@ -15,6 +15,7 @@ mod tokens;
 mod windows;
 
 pub use holds::{Hold, holds};
+pub use permits::most_at_once;
 pub use progress::hand_offs_ns;
 pub use windows::windows;
 

@@ -38,8 +38,7 @@ fn fault_of(history: &History, op: &Op, holds_of_owner: &[&Hold]) -> Option<Stri
             None // `kept` knows whether it was
         }
         (_, Reply::Error(error)) => {
-            let is_allowed = promise.errors.iter().any(|begin| error.starts_with(begin));
-            (!is_allowed).then(|| "an error without a cause".to_owned())
+            (!promise.excuses(error)).then(|| "an error without a cause".to_owned())
         }
         (asked, Reply::Lost) => {
             let is_own_doing = matches!(asked, Asked::Acquire(_)) && hung_up(history, op);

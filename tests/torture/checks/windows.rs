@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use stateright::semantics::{ConsistencyTester, LinearizabilityTester, SequentialSpec};
 
 use super::Violation;
-use crate::history::{Asked, History, Mode, Op, Reply};
+use crate::history::{Ask, Asked, History, Mode, Op, Reply};
 
 /// The most operations in a window, because the search is exponential.
 const OPS_MAX: usize = 30;
@@ -86,6 +86,13 @@ impl PlainLock {
         others.into_iter().any(|(_, held)| mode == Mode::Write || *held == Mode::Write)
     }
 
+    /// All permits are taken, by others, and this owner has none.
+    fn is_full(&self, owner: &str, limit: u32) -> bool {
+        let is_in = self.holds.keys().any(|(holder, _)| holder == owner);
+        let readers = self.holds.keys().filter(|(_, mode)| *mode == Mode::Read);
+        !is_in && readers.count() >= limit as usize
+    }
+
     fn others_hold(&self, owner: &str) -> bool {
         self.holds.keys().any(|(other, _)| other != owner)
     }
@@ -94,7 +101,8 @@ impl PlainLock {
         self.holds.get(&(owner.to_owned(), mode))
     }
 
-    fn acquires(&mut self, owner: &str, mode: Mode, reply: &Reply) -> bool {
+    fn acquires(&mut self, owner: &str, ask: &Ask, reply: &Reply) -> bool {
+        let mode = ask.mode;
         let own = self.holds(owner, mode).copied();
         let waits_for_itself =
             mode == Mode::Write && own.is_none() && self.holds(owner, Mode::Read).is_some();
@@ -108,7 +116,8 @@ impl PlainLock {
             (Reply::Token(token), None) if *token > self.last_token => (*token, 1),
             _ => return false,
         };
-        if waits_for_itself || self.is_in_the_way(owner, mode) {
+        let is_full = ask.limit.is_some_and(|limit| self.is_full(owner, limit));
+        if waits_for_itself || self.is_in_the_way(owner, mode) || is_full {
             return false;
         }
         self.last_token = self.last_token.max(next.0);
@@ -150,7 +159,7 @@ impl SequentialSpec for PlainLock {
 
     fn is_valid_step(&mut self, (owner, asked): &Self::Op, reply: &Reply) -> bool {
         match asked {
-            Asked::Acquire(ask) => self.acquires(owner, ask.mode, reply),
+            Asked::Acquire(ask) => self.acquires(owner, ask, reply),
             Asked::Release { mode, down_to, token } => {
                 self.releases(owner, *mode, *token, *down_to, reply)
             }

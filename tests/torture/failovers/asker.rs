@@ -26,6 +26,10 @@ const WAIT_MS: u64 = 100;
 const FAREWELLS: [&str; 6] =
     ["READONLY", "UNBLOCKED", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "MOVED"];
 
+/// Without a space, because lines are taken apart at spaces.
+const COMPARE_AND_DELETE: &str =
+    "return(redis.call('GET',KEYS[1])==ARGV[1]and(redis.call('DEL',KEYS[1]))or(0))";
+
 /// The last words to a connection that is about to be closed because its session is lost.
 const LOST_SESSION: &str = "rlock.session-was-lost";
 
@@ -139,7 +143,7 @@ impl Asker {
 
     /// Connections enough for what parks them.
     pub fn links(&self) -> Result<Vec<Waiter>, Error> {
-        let count = if self.sort == Sort::Plain { 1 } else { LINKS };
+        let count = if self.sort.makes_sure() { LINKS } else { 1 };
         (0..count).map(|_| self.link()).collect()
     }
 
@@ -200,6 +204,33 @@ impl Asker {
         if link.may_say_all(&lines) { Ok(()) } else { Err(ErrorKind::BrokenPipe.into()) }
     }
 
+    /// Strings that are set if they are not there, and then held. Which were.
+    pub fn set_all(&mut self, link: &mut Waiter, asks: &[Ask]) -> Result<Vec<bool>, Error> {
+        let sent_ms = now_ms();
+        let line = |ask: &Ask| format!("SET {} {} NX PX {}", ask.key, ask.owner, ask.lease_ms);
+        self.say_lines(link, &asks.iter().map(line).collect::<Vec<_>>())?;
+        let mut are_set = Vec::new();
+        for ask in asks {
+            let reply = self.next(link)?;
+            let told_ms = now_ms();
+            match &reply {
+                Ok(Value::Okay) => self.claim(ask, 0, [sent_ms, told_ms, sent_ms + ask.lease_ms]),
+                Err(error) => self.take_error(ask, error, told_ms),
+                Ok(_) => {}
+            }
+            are_set.push(reply == Ok(Value::Okay));
+        }
+        Ok(are_set)
+    }
+
+    /// Gives a string back, from the moment on that it says so.
+    pub fn delete(&mut self, link: &mut Waiter, ask: &Ask) -> Result<(), Error> {
+        let Ask { key, owner, mode, .. } = ask;
+        self.notes.claims.remove(&(key.clone(), owner.clone(), *mode));
+        self.say_lines(link, &[format!("EVAL {COMPARE_AND_DELETE} 1 {key} {owner}")])?;
+        self.next(link).map(drop)
+    }
+
     /// The reply to what `say` has said; `sent_ms`: the lease counts from then at the earliest.
     pub fn hear(&mut self, link: &mut Waiter, ask: &Ask, sent_ms: i64) -> Result<bool, Error> {
         let reply = self.next(link)?;
@@ -226,7 +257,7 @@ impl Asker {
         }
         let Some(number) = number.filter(|_| is_sure) else { return Ok(false) };
         let until_ms = sent_ms + left_ms.filter(|_| ask.kind == Kind::Turn).unwrap_or(ask.lease_ms);
-        let is_counted = !ask.is_loose || self.sort == Sort::Plain;
+        let is_counted = !ask.is_loose || !self.sort.makes_sure();
         if is_counted {
             self.claim(ask, ask.token.unwrap_or(number), [sent_ms, told_ms, until_ms]);
         }

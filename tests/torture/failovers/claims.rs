@@ -16,9 +16,18 @@ pub enum Sort {
     Waited,
     /// Not at all: the control.
     Plain,
+    /// The same with a string for a lock: `SET NX PX`, and a script that compares and deletes.
+    SetNx,
 }
 
-pub const SORTS: [Sort; 3] = [Sort::Acked, Sort::Waited, Sort::Plain];
+pub const SORTS: [Sort; 4] = [Sort::Acked, Sort::Waited, Sort::Plain, Sort::SetNx];
+
+impl Sort {
+    /// Whether it makes sure, and so is promised something.
+    pub fn makes_sure(self) -> bool {
+        matches!(self, Sort::Acked | Sort::Waited)
+    }
+}
 
 /// The kind of the last reply about a hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -91,6 +100,18 @@ pub fn loss(claim: &Claim, lock: &LockView, seen_ms: i64) -> Option<String> {
     // What is shown is rounded down.
     let deadline_ms = seen_ms + hold.ttl_ms + 1;
     let early_ms = claim.until_ms - deadline_ms;
+    (early_ms > 0).then(|| format!("the deadline is {early_ms} ms too early"))
+}
+
+/// The same of a string: whose it is and for how long, in milliseconds.
+pub fn loss_of_string(claim: &Claim, owner: &str, ttl_ms: i64, seen_ms: i64) -> Option<String> {
+    if claim.until_ms <= seen_ms {
+        return None;
+    }
+    if owner != claim.owner {
+        return Some(format!("the string is gone; there is '{owner}'"));
+    }
+    let early_ms = claim.until_ms - (seen_ms + ttl_ms + 1);
     (early_ms > 0).then(|| format!("the deadline is {early_ms} ms too early"))
 }
 

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 
 use redis::Value;
 
-use super::claims::{Claim, loss};
+use super::claims::{Claim, Sort, loss, loss_of_string};
 use crate::clock::Stop;
-use crate::support::{LockView, Server, Waiter, now_ms};
+use crate::support::{LockView, Server, Waiter, now_ms, text};
 
 const REPLY_MS_MAX: u64 = 10_000;
 /// Locks per pipeline.
@@ -28,18 +28,25 @@ pub struct Loss {
 /// What the server lacks of these claims, and whether it grants them to a stranger.
 pub fn losses(server: &Server, claims: &[Claim]) -> Vec<Loss> {
     let mut link = Waiter::may_connect(&server.socket()).unwrap();
-    let mut losses = Vec::new();
+    let mut losses = losses_of_strings(&mut link, claims);
+    let is_string = |place: usize| claims[place].sort == Sort::SetNx;
     for (number, batch) in claims.chunks(BATCH).enumerate() {
         let lines = batch.iter().map(|claim| format!("RLOCK.INFO {}", claim.key));
         let replies = ask_all(&mut link, lines.collect());
         let seen_ms = now_ms();
         for (place, (claim, reply)) in batch.iter().zip(replies).enumerate() {
+            let place = number * BATCH + place;
+            if is_string(place) {
+                continue;
+            }
             let why = loss(claim, &LockView::read(&reply.unwrap()), seen_ms);
-            losses.extend(why.map(|why| Loss { claim: number * BATCH + place, why }));
+            losses.extend(why.map(|why| Loss { claim: place, why }));
         }
     }
     let lost: BTreeSet<usize> = losses.iter().map(|loss| loss.claim).collect();
-    let kept: Vec<usize> = (0..claims.len()).filter(|place| !lost.contains(place)).collect();
+    let places = 0..claims.len();
+    let kept: Vec<usize> =
+        places.filter(|place| !lost.contains(place) && !is_string(*place)).collect();
     let mut refused = Vec::new();
     for batch in kept.chunks(BATCH) {
         refused.extend(knock(&mut link, claims, batch, &mut losses));
@@ -51,6 +58,28 @@ pub fn losses(server: &Server, claims: &[Claim]) -> Vec<Loss> {
     while !refused.is_empty() && Some(now_ms()) <= last_ms {
         refused = knock(&mut link, claims, &refused, &mut losses);
         Stop::default().within(KNOCK_MS);
+    }
+    losses
+}
+
+/// The same of those that are strings.
+fn losses_of_strings(link: &mut Waiter, claims: &[Claim]) -> Vec<Loss> {
+    let places = (0..claims.len()).filter(|place| claims[*place].sort == Sort::SetNx);
+    let places: Vec<usize> = places.collect();
+    let mut losses = Vec::new();
+    for batch in places.chunks(BATCH) {
+        let lines = batch.iter().flat_map(|place| {
+            let key = &claims[*place].key;
+            [format!("GET {key}"), format!("PTTL {key}")]
+        });
+        let replies = ask_all(link, lines.collect());
+        let seen_ms = now_ms();
+        for (&claim, replies) in batch.iter().zip(replies.chunks(2)) {
+            let [Ok(owner), Ok(Value::Int(ttl_ms))] = replies else { panic!("{replies:?}") };
+            let owner = if *owner == Value::Nil { String::new() } else { text(owner) };
+            let why = loss_of_string(&claims[claim], &owner, *ttl_ms, seen_ms);
+            losses.extend(why.map(|why| Loss { claim, why }));
+        }
     }
     losses
 }

@@ -21,7 +21,7 @@ use std::thread::JoinHandle;
 use fastrand::Rng;
 
 use asker::{Asker, Notes, Site};
-use claims::{Claim, Sort, conflicts, overlaps};
+use claims::{Claim, conflicts, overlaps};
 use judge::Loss;
 use shards::Shards;
 use stage::{Servers, Stage};
@@ -128,7 +128,7 @@ impl Round {
         for Loss { claim, why } in judge::losses(servers.primary(), claims) {
             let claim = &claims[claim];
             tally.lose(claim);
-            let is_promised = claim.sort != Sort::Plain || self.promise == Promise::ToAll;
+            let is_promised = claim.sort.makes_sure() || self.promise == Promise::ToAll;
             if is_promised {
                 tally.complain(std::iter::once(format!("{claim}: {why}; {story}")));
             }

@@ -19,7 +19,7 @@ const TURN_MS: f64 = 300.0;
 
 /// The clients of a round.
 pub fn all(has_ungated: bool) -> Vec<(Sort, Role)> {
-    use Sort::{Acked, Plain, Waited};
+    use Sort::{Acked, Plain, SetNx, Waited};
     let mut all: Vec<(Sort, Role)> = vec![
         (Acked, fresh),
         (Acked, lives),
@@ -32,7 +32,8 @@ pub fn all(has_ungated: bool) -> Vec<(Sort, Role)> {
         (Acked, ring),
     ];
     if has_ungated {
-        let others: [(Sort, Role); 8] = [
+        let others: [(Sort, Role); 9] = [
+            (SetNx, strings),
             (Plain, fresh),
             (Plain, lives),
             (Plain, hand_over),
@@ -62,6 +63,26 @@ fn fresh(me: &mut Asker) -> Result<(), Error> {
             }
         }
         me.ask_all(&mut links, &asks)?;
+        me.rest(4);
+    }
+    Ok(())
+}
+
+/// What many use for a lock: a string that is set if it is not there. Some are given back.
+fn strings(me: &mut Asker) -> Result<(), Error> {
+    let mut link = me.link()?;
+    while !me.is_over() {
+        let mut asks = Vec::new();
+        while asks.len() < BATCH {
+            let (key, lease_ms) = (me.new_key(), me.any_lease_ms());
+            asks.push(Ask::new(&key, &me.name, Mode::Write, lease_ms));
+        }
+        let are_set = me.set_all(&mut link, &asks)?;
+        for (ask, is_set) in asks.iter().zip(are_set) {
+            if is_set && me.rng.u8(..4) == 0 {
+                me.delete(&mut link, ask)?;
+            }
+        }
         me.rest(4);
     }
     Ok(())

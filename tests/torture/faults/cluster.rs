@@ -5,11 +5,14 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
+use redis::Value;
+
 use super::{Blow, Fault, Kind, SETTINGS, Shard};
 use crate::actor::Site;
 use crate::clock::{now_ns, ns};
 use crate::history::{FULL_PROMISE, Mark, Promise};
-use crate::support::{Client, Cluster, Server, integer, items, until};
+use crate::support::{Cluster, Server, integer, items, until};
+use crate::words::packed;
 
 const PATIENCE_MS: u64 = 30_000;
 /// How long clients use their map.
@@ -179,10 +182,12 @@ impl Map {
 
     /// From the first node that answers.
     fn read(&mut self) {
-        let mut nodes = self.urls.iter().filter_map(|(_, url)| Client::connect(url).ok());
-        let Some(ranges) = nodes.find_map(|mut node| node.attempt("CLUSTER SLOTS").ok()) else {
-            return;
+        // One may die between any two of these.
+        let slots = |url: &String| {
+            let mut node = redis::Client::open(url.as_str()).ok()?.get_connection().ok()?;
+            packed("CLUSTER SLOTS").query::<Value>(&mut node).ok()
         };
+        let Some(ranges) = self.urls.iter().find_map(|(_, url)| slots(url)) else { return };
         let range = |range| {
             let range = items(range);
             let port = integer(&items(&range[2])[1]);

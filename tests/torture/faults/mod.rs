@@ -18,6 +18,8 @@ mod split;
 mod stop;
 mod wipes;
 
+pub use clients::KILL as CLIENT_KILL;
+
 use fastrand::Rng;
 
 use crate::actor::Site;
@@ -86,8 +88,27 @@ pub const ALL: &[Kind] = &[
     disk::KIND,
 ];
 
+/// Those with a replica beside the primary. (`slots` has none, others have one server.)
+const WITH_REPLICAS: [&Kind; 8] = [
+    &replicas::PARTIAL,
+    &replicas::DISK,
+    &replicas::DISKLESS,
+    &failover::PROMOTION,
+    &failover::SENTINEL,
+    &split::KIND,
+    &split::UNCONFIRMED,
+    &cluster::FAILOVER,
+];
+
+impl Kind {
+    /// Whether there is somebody to acknowledge.
+    pub fn has_replicas(&self) -> bool {
+        WITH_REPLICAS.iter().any(|kind| kind.name == self.name)
+    }
+}
+
 /// What must be found out: only where its name is said.
-pub const PLANTED: &[Kind] = &[split::UNBOUNDED];
+pub const PLANTED: &[Kind] = &[split::UNBOUNDED, split::UNCONFIRMED];
 
 /// What a blow is struck with.
 pub struct Blow<'a> {

@@ -3,6 +3,7 @@
 //! replica. With `min-replicas-to-write 1` it stops granting and renewing by itself, too; and so
 //! two owners hold a lock only as long as the server counts the lost replicas, and one lease more.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 
 use super::failover::{primary_by, sentinel_of, until_known_to};
@@ -12,6 +13,7 @@ use crate::actor::Site;
 use crate::clock::{Stop, ms, now_ns, ns};
 use crate::history::{Event, FULL_PROMISE, Mark, Promise};
 use crate::support::{Server, until};
+use crate::words::{self, Words};
 
 /// Sentinel takes its time to make the old primary a replica: up to 20 s.
 const PATIENCE_MS: u64 = 60_000;
@@ -62,6 +64,16 @@ pub const UNBOUNDED: Kind = Kind {
     name: "unbounded",
     start: || Box::new(Split::start("0", 0, false)),
     promise: Promise { goes_on_ms: 0, ..KIND.promise },
+    ..KIND
+};
+
+/// Clients believe that they ask for acknowledgements, and nobody waits for any. Unbounded too, so
+/// that both sides grant long enough to be seen.
+pub const UNCONFIRMED: Kind = Kind {
+    name: "unconfirmed",
+    start: || {
+        Box::new(Split { words: words::without_acks, ..Split::start("0", GOES_ON_MS, false) })
+    },
     ..KIND
 };
 
@@ -119,6 +131,8 @@ struct Split {
     map: Arc<RwLock<Map>>,
     goes_on_ms: u64,
     sentinel: Option<Server>,
+    words: Words,
+    is_cut: Arc<AtomicBool>,
 }
 
 impl Split {
@@ -130,7 +144,8 @@ impl Split {
         let near_url = nodes[0].server.url("");
         let map = Map { near: 0, near_url, far_url: nodes[0].far_url() };
         let sentinel = has_sentinel.then(|| sentinel_of(nodes[0].for_servers.port()));
-        let split = Split { nodes, map: Arc::new(RwLock::new(map)), goes_on_ms, sentinel };
+        let (map, words) = (Arc::new(RwLock::new(map)), words::rlock as Words);
+        let split = Split { nodes, map, goes_on_ms, sentinel, words, is_cut: Arc::default() };
         split.nodes[1..].iter().for_each(|node| node.follow(&split.nodes[0]));
         split.until_whole();
         split
@@ -146,6 +161,7 @@ impl Split {
     /// Those of the other side are without a server for now.
     fn cut(&self, is_told: bool) {
         let primary = &self.nodes[0];
+        self.is_cut.store(true, Ordering::Relaxed);
         self.map.write().unwrap().far_url = "redis://127.0.0.1:1".to_owned();
         primary.for_servers.cut();
         primary.for_clients.cut();
@@ -179,6 +195,7 @@ impl Split {
 
     /// The old primary is told of its successor. Its clients go there by the network now.
     fn mend(&self) {
+        self.is_cut.store(false, Ordering::Relaxed);
         let [new, _, old] = &self.nodes[..] else { panic!("three nodes") };
         old.for_servers.mend();
         old.for_clients.mend();
@@ -204,8 +221,8 @@ impl Fault for Split {
             let is_near = actor % 2 == map.near;
             if is_near { map.near_url.clone() } else { map.far_url.clone() }
         });
-        let (waits_for_replica, lease_ms) = (true, LEASE_MS);
-        Site { url_of, waits_for_replica, lease_ms, ..Site::fixed(String::new()) }
+        let (words, is_cut) = (self.words, self.is_cut.clone());
+        Site { url_of, waits_for_replica: true, lease_ms: LEASE_MS, words, is_cut }
     }
 
     fn strike(&mut self, blow: &mut Blow<'_>) {

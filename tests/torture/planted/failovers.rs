@@ -2,7 +2,9 @@
 
 use redis::Value;
 
-use crate::failovers::claims::{Claim, Kind, Sort, Stay, conflicts, loss, overlaps};
+use crate::failovers::claims::{
+    Claim, Kind, Sort, Stay, conflicts, loss, loss_of_string, overlaps,
+};
 use crate::failovers::{Promise, run, variants};
 use crate::history::Mode;
 use crate::support::LockView;
@@ -50,6 +52,18 @@ fn whatever_is_missing_of_a_hold_is_a_loss() {
     }
     let reads = Claim { mode: Mode::Read, ..claim() };
     assert!(loss(&reads, &shown("ann", 7, 2), 10_000).is_some(), "another mode");
+}
+
+#[test]
+fn whatever_is_missing_of_a_string_is_a_loss() {
+    let string = Claim { sort: Sort::SetNx, ..claim() };
+    assert_eq!(loss_of_string(&string, "ann", 5000, 10_000), None);
+    assert_eq!(loss_of_string(&string, "", -2, 15_001), None, "its time is over");
+    let cases = [("", -2, "is gone"), ("bob", 5000, "there is 'bob'"), ("ann", 4999, "1 ms too")];
+    for (owner, ttl_ms, why) in cases {
+        let said = loss_of_string(&string, owner, ttl_ms, 10_000).unwrap_or_default();
+        assert!(said.contains(why), "{why}: {said:?}");
+    }
 }
 
 #[test]

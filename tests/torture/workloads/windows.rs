@@ -13,11 +13,13 @@ const OPS: u32 = 5;
 pub fn step(actor: &mut Actor) {
     let slice = (ms(now_ns()) / SLICE_MS) as u64;
     let key = format!("window:{slice}");
+    // In two of three windows some readers say how many may read at once, all the same number.
+    let limit = Some((slice % 3) as u32).filter(|limit| *limit > 0);
     for _ in 0..OPS {
         if actor.is_unsure() {
             return;
         }
-        any(actor, &key);
+        any(actor, &key, limit);
     }
     for mode in [Mode::Write, Mode::Read] {
         if actor.token(&key, mode).is_some() {
@@ -29,13 +31,16 @@ pub fn step(actor: &mut Actor) {
     actor.stop.within(next_ms.max(0.0).ceil() as u64);
 }
 
-fn any(actor: &mut Actor, key: &str) {
-    let mode = if actor.rng.bool() { Mode::Write } else { Mode::Read };
+fn any(actor: &mut Actor, key: &str, limit: Option<u32>) {
+    // With a limit there is more to see where many read.
+    let writers = if limit.is_some() { 1 } else { 2 };
+    let mode = if actor.rng.u8(..4) < writers { Mode::Write } else { Mode::Read };
     match actor.token(key, mode) {
         Some(_) if actor.rng.u8(..3) > 0 => drop(actor.release(key, mode)),
         _ => {
             let wait = if actor.rng.bool() { Wait::Block(3) } else { Wait::No };
-            let ask = Ask { mode, wait, ..actor.ask() };
+            let limit = limit.filter(|_| mode == Mode::Read && actor.rng.u8(..4) > 0);
+            let ask = Ask { mode, wait, limit, ..actor.ask() };
             if actor.acquire(key, ask) == Reply::Deadlock {
                 actor.release(key, Mode::Read);
             }

@@ -1,0 +1,122 @@
+//! Histories made up by hand about a number of permits; and on a real server, one permit too many,
+//! and one that nobody gives back.
+
+use std::sync::Arc;
+
+use redis::Cmd;
+
+use crate::actor::Site;
+use crate::checks;
+use crate::clock::Stop;
+use crate::crowd::Crowd;
+use crate::histories::{Tale, acquire, ask};
+use crate::history::{Ask, Asked, FULL_PROMISE, History, Mode, Reply};
+use crate::support::Server;
+use crate::thousand::Watch;
+use crate::words;
+use crate::workloads;
+
+const LOAD_MS: u64 = 1000;
+
+fn permit(limit: u32) -> Asked {
+    Asked::Acquire(Ask { mode: Mode::Read, limit: Some(limit), ..ask() })
+}
+
+fn release(token: i64) -> Asked {
+    Asked::Release { mode: Mode::Read, down_to: None, token: Some(token) }
+}
+
+#[test]
+fn more_than_the_limit_are_seen() {
+    let tale = |third| {
+        Tale::new()
+            .op("a", [10, 11], permit(2), Reply::Token(100))
+            .op("b", [12, 13], permit(2), Reply::Token(101))
+            .op("a", [20, 21], release(100), Reply::Number(0))
+            .op("c", [third, third + 1], permit(2), Reply::Token(102))
+    };
+    assert!(tale(22).complaints().is_empty());
+    assert_eq!(tale(15).complaints(), ["permits"]);
+}
+
+#[test]
+fn a_window_needs_an_order_that_is_true_to_real_time() {
+    // At once, each may be the first one; one after the other, not.
+    let tale = |sent| {
+        Tale::new().op("a", [10, 20], acquire(), Reply::Nil).op(
+            "b",
+            [sent, 30],
+            acquire(),
+            Reply::Token(100),
+        )
+    };
+    assert_eq!(tale(15).windows(), (1, 0));
+    assert_eq!(tale(25).windows(), (1, 1));
+}
+
+#[test]
+fn in_a_window_nobody_enters_beyond_the_limit_and_the_owners_of_permits_always_do() {
+    let tale = |limit| {
+        Tale::new()
+            .op("a", [10, 11], permit(2), Reply::Token(100))
+            .op("b", [12, 13], permit(limit), Reply::Token(101))
+            // One level more is no permit more, whatever number its owner says.
+            .op("a", [14, 15], permit(1), Reply::Token(100))
+            .op("c", [16, 17], permit(2), Reply::Nil)
+    };
+    assert_eq!(tale(2).windows(), (1, 0));
+    assert_eq!(tale(1).windows(), (1, 1), "one beside another");
+    // At the same time as a release, and later than it asked.
+    let tale = |sent| {
+        Tale::new()
+            .op("a", [10, 11], permit(1), Reply::Token(100))
+            .op("b", [sent, 40], permit(1), Reply::Token(101))
+            .op("a", [30, 35], release(100), Reply::Number(0))
+            .op("b", [sent + 41, 90], release(101), Reply::Number(0))
+    };
+    assert_eq!(tale(20).windows(), (1, 0));
+    let early = Tale::new()
+        .op("a", [10, 11], permit(1), Reply::Token(100))
+        .op("b", [20, 25], permit(1), Reply::Token(101))
+        .op("a", [30, 35], release(100), Reply::Number(0));
+    assert_eq!(early.windows(), (1, 1));
+}
+
+/// Who says 3 asks for one of 4.
+fn one_too_many(key: &str, owner: &str, asked: &Asked) -> Cmd {
+    match asked {
+        Asked::Acquire(ask) => {
+            let limit = ask.limit.map(|limit| limit + 1);
+            words::rlock(key, owner, &Asked::Acquire(Ask { limit, ..*ask }))
+        }
+        _ => words::rlock(key, owner, asked),
+    }
+}
+
+#[test]
+fn one_permit_too_many_is_found_out() {
+    for (workload, checker) in [("permits", "permits"), ("windows", "windows")] {
+        let server = Server::start();
+        let workload = workloads::named(workload);
+        let site = Site { words: one_too_many, ..Site::fixed(server.url("")) };
+        let crowd = Crowd::threads(workload, 1, Arc::new(site));
+        Stop::default().within(LOAD_MS);
+        let history = History { ops: crowd.end(), events: Vec::new(), promise: FULL_PROMISE };
+        let mut complaints = checks::check(&history, &checks::holds(&history));
+        complaints.extend(checks::windows(&history).1);
+        let is_seen = complaints.iter().any(|wrong| wrong.checker == checker);
+        assert!(is_seen, "{checker} saw nothing in {} operations", history.ops.len());
+    }
+}
+
+#[test]
+fn a_permit_that_nobody_gives_back_is_found_out() {
+    let server = Server::start();
+    let mut client = server.client();
+    client.granted("RLOCK.ACQUIRE pool stranger READ LEASE 600000");
+    let mut watch = Watch::of(&server, "pool", 2);
+    watch.look();
+    watch.until_all_is_free(100);
+    let wrong = watch.wrong.join("; ");
+    assert!(wrong.contains("1 permits are held by nobody who lives"), "{wrong}");
+}
