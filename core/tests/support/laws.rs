@@ -36,6 +36,7 @@ pub fn picture(lock: &Lock) -> Vec<Held> {
 /// A plain request does what the transition does.
 pub fn plain_is_the_same(lock: &Lock, plain: Plain<'_>, after: &Lock, effects: &Effects<'_>) {
     let Plain { change, event, reply, is_request_enough } = plain;
+    assert_ne!(is_request_enough, !lock.is_free(), "a plain request ends the only hold");
     assert_eq!(lock, after, "{change:?} leads elsewhere");
     assert_eq!(effects.changes.as_slice(), [change]);
     assert_eq!(effects.events.as_slice(), event.as_slice());
