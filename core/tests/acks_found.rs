@@ -4,6 +4,7 @@
 
 mod support;
 
+use rlock_core::manager::At;
 use rlock_core::{Acquire, ClientId, Confirmation, Input, Mode, Patience, Refusal, Reply};
 use support::acks::{confirmed, ticket};
 use support::server::{Key, Server};
@@ -97,6 +98,20 @@ fn a_tickets_level_of_a_hold_that_was_told_is_told_or_taken_back() {
             assert_eq!(write(&server, "a").unwrap().0, 1, "it was taken back");
         }
     }
+}
+
+/// The hold was told long before, and only the ticket's level is pending.
+#[test]
+fn a_turn_does_not_come_for_a_hold_whose_key_is_gone() {
+    let mut server = Server::new();
+    server.holds(K, "a", None);
+    assert_eq!(server.ask(K, Input::Acquire(ticket("a", 1))), NIL);
+    let lock = server.keys.remove(K).unwrap();
+    let at = At { db: 0, key: K, now: server.now() };
+    server.manager.key_left(at, &lock);
+    server.sweep();
+    assert_eq!(server.replicas(100, &[100]), [""; 0], "the hold is gone");
+    assert!(server.manager.memory(0, K).is_none(), "there is nothing to remember");
 }
 
 #[test]
