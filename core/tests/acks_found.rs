@@ -148,6 +148,24 @@ fn a_turn_is_not_told_to_a_request_for_a_longer_lease() {
     assert_eq!(write(&server, "a"), Some((1, Confirmation::Done)), "no level was added");
 }
 
+/// A client counts the lease that it asked for.
+#[test]
+fn a_ticket_that_asks_for_a_longer_lease_gets_its_turn_anew() {
+    let mut server = Server::new();
+    let ask = |ms| Input::Acquire(Acquire { lease: lease(ms), ..ticket("a", 1) });
+    assert_eq!(server.ask(K, ask(400)), NIL);
+    assert_eq!(server.replicas(100, &[100]), ["a"]);
+    server.pass_ms(100);
+    assert_eq!(server.ask(K, ask(5000)), NIL, "less than a second of it is left");
+    server.pass_ms(400);
+    server.sweep();
+    assert_eq!(server.ask(K, ask(5000)), NIL);
+    assert_eq!(server.replicas(200, &[200]), ["a"]);
+    let told = server.ask(K, ask(5000));
+    assert!(matches!(told, Reply::Granted { left_ms: 5000.., .. }), "{told:?}");
+    assert_eq!(write(&server, "a"), Some((1, Confirmation::Done)));
+}
+
 /// Another connection of its owner asks for fewer.
 #[test]
 fn a_session_lasts_by_as_many_acknowledgements_as_it_was_asked_for_with() {
