@@ -193,7 +193,7 @@ impl Laws {
             }
             Change::Held { token, .. } => {
                 if matches!(by, By::Release(_)) {
-                    self.promises.released(*token, (db, key));
+                    self.promises.released(*token);
                 }
                 return Ok(());
             }

@@ -289,10 +289,10 @@ impl Promises {
         all.find(|one| one.at.reign == at.reign && one.token == token && one.is_of(lock))
     }
 
-    /// A level of this hold was released.
-    pub fn released(&mut self, token: Token, lock: (i32, &Key)) {
-        let all = self.all.iter_mut().filter(|promise| promise.is_of(lock));
-        all.filter(|promise| promise.token == token).for_each(|promise| promise.is_released = true);
+    /// A level of the hold with this token was released, at whatever key it stands now.
+    pub fn released(&mut self, token: Token) {
+        let all = self.all.iter_mut().filter(|promise| promise.token == token);
+        all.for_each(|promise| promise.is_released = true);
     }
 
     /// Somebody was told of this hold in this reign, and released no level of it.
@@ -300,8 +300,9 @@ impl Promises {
         let is_it = |promise: &&Promise| {
             promise.at.reign == reign && promise.token == token && promise.is_of(lock)
         };
+        let is_released = |one: &Promise| one.token == token && one.is_released;
         let mut all = self.all.iter().filter(is_it);
-        all.any(|promise| promise.told > promise.pending && !promise.is_released)
+        all.any(|one| one.told > one.pending) && !self.all.iter().any(is_released)
     }
 
     /// One who was told a grant did not live to hear of it.
