@@ -205,7 +205,10 @@ impl Server {
                     pending,
                 });
             }
-            (Reply::Count(_), Some(pending)) => self.note(Note::RenewalTold { asked, pending }),
+            (Reply::Count(_), Some(pending)) => {
+                granted = Some(pending.token);
+                self.note(Note::RenewalTold { asked, pending });
+            }
             (_, Some(pending)) => self.note(Note::Unconfirmed { asked, pending, waiter }),
             _ => {}
         }
