@@ -145,18 +145,20 @@ fn carry_out<'a>(
 /// waiter gets the lock.
 fn deny(ctx: &Ctx, at: At<'_>, name: &Name<'_>, key: &mut Key<'_>, effects: &mut Effects<'_>) {
     let mut checked = 0;
-    while let Some(wake) = effects.wakes.get(checked) {
-        let place = checked;
-        checked = checked.saturating_add(1);
-        let (waiter, is_granted) = (wake.waiter, matches!(wake.reply, Reply::Granted { .. }));
-        if is_granted
-            && take_back(ctx, at, name, key, waiter, effects)
-            && let Some(wake) = effects.wakes.get_mut(place)
-        {
-            wake.reply = Reply::Refused(Refusal::NotPermitted);
+    loop {
+        while let Some(wake) = effects.wakes.get(checked) {
+            let place = checked;
+            checked = checked.saturating_add(1);
+            let (waiter, is_granted) = (wake.waiter, matches!(wake.reply, Reply::Granted { .. }));
+            if is_granted
+                && take_back(ctx, at, name, key, waiter, effects)
+                && let Some(wake) = effects.wakes.get_mut(place)
+            {
+                wake.reply = Reply::Refused(Refusal::NotPermitted);
+            }
         }
-    }
-    while let Some(waiter) = effects.gated.pop() {
+        // Taking one of these back may grant to somebody whose right is yet to be checked.
+        let Some(waiter) = effects.gated.pop() else { return };
         if take_back(ctx, at, name, key, waiter, effects) {
             let reply = Reply::Refused(Refusal::NotPermitted);
             effects.wakes.push(Wake { waiter, reply, waited_us: 0, acks_us: None });

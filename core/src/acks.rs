@@ -137,7 +137,7 @@ impl Acks {
 
     /// Forgets the holds that no longer exist.
     pub(crate) fn retain(&mut self, is_there: impl Fn(Token) -> bool) {
-        let all = self.untold.keys().chain(&self.told).copied();
+        let all = self.untold.keys().chain(&self.told).chain(self.turns.keys()).copied();
         let gone: Vec<Token> = all.filter(|token| !is_there(*token)).collect();
         for token in gone {
             self.end(token);

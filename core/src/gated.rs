@@ -46,7 +46,7 @@ impl Lock {
         let turn = told.held.and_then(|hold| Some((hold, memory.turn(hold.token)?)));
         if let Some((hold, Turn { is_acked: true, acks, deadline, .. })) = turn
             && *acks >= told.acks
-            && (matches!(ask.patience, Patience::Ticket(_)) || *deadline >= now.after(ask.lease))
+            && *deadline >= now.after(ask.lease)
         {
             let deadline = *deadline;
             return self.tell_turn(ask, told.acks, (hold, deadline), memory, now, effects);

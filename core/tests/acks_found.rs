@@ -4,6 +4,7 @@
 
 mod support;
 
+use rlock_core::manager::At;
 use rlock_core::{Acquire, ClientId, Confirmation, Input, Mode, Patience, Refusal, Reply};
 use support::acks::{confirmed, ticket};
 use support::server::{Key, Server};
@@ -99,6 +100,20 @@ fn a_tickets_level_of_a_hold_that_was_told_is_told_or_taken_back() {
     }
 }
 
+/// The hold was told long before, and only the ticket's level is pending.
+#[test]
+fn a_turn_does_not_come_for_a_hold_whose_key_is_gone() {
+    let mut server = Server::new();
+    server.holds(K, "a", None);
+    assert_eq!(server.ask(K, Input::Acquire(ticket("a", 1))), NIL);
+    let lock = server.keys.remove(K).unwrap();
+    let at = At { db: 0, key: K, now: server.now() };
+    server.manager.key_left(at, &lock);
+    server.sweep();
+    assert_eq!(server.replicas(100, &[100]), [""; 0], "the hold is gone");
+    assert!(server.manager.memory(0, K).is_none(), "there is nothing to remember");
+}
+
 #[test]
 fn a_turn_that_fewer_acknowledged_than_are_asked_for_now_is_not_told() {
     let mut server = Server::new();
@@ -131,6 +146,24 @@ fn a_turn_is_not_told_to_a_request_for_a_longer_lease() {
             .is_some_and(|told| matches!(told, Reply::Granted { left_ms, .. } if left_ms > 4900))
     );
     assert_eq!(write(&server, "a"), Some((1, Confirmation::Done)), "no level was added");
+}
+
+/// A client counts the lease that it asked for.
+#[test]
+fn a_ticket_that_asks_for_a_longer_lease_gets_its_turn_anew() {
+    let mut server = Server::new();
+    let ask = |ms| Input::Acquire(Acquire { lease: lease(ms), ..ticket("a", 1) });
+    assert_eq!(server.ask(K, ask(400)), NIL);
+    assert_eq!(server.replicas(100, &[100]), ["a"]);
+    server.pass_ms(100);
+    assert_eq!(server.ask(K, ask(5000)), NIL, "less than a second of it is left");
+    server.pass_ms(400);
+    server.sweep();
+    assert_eq!(server.ask(K, ask(5000)), NIL);
+    assert_eq!(server.replicas(200, &[200]), ["a"]);
+    let told = server.ask(K, ask(5000));
+    assert!(matches!(told, Reply::Granted { left_ms: 5000.., .. }), "{told:?}");
+    assert_eq!(write(&server, "a"), Some((1, Confirmation::Done)));
 }
 
 /// Another connection of its owner asks for fewer.

@@ -36,6 +36,10 @@ pub struct Ask {
     pub upgrade: bool,
     /// Two numbers.
     pub with_ttl: bool,
+    /// While fewer others read than this.
+    pub limit: Option<u8>,
+    /// Told when so many replicas have it.
+    pub acks: u8,
 }
 
 /// A command.
@@ -45,8 +49,9 @@ pub enum Command {
     Acquire(Ask),
     /// `RLOCK.RELEASE`: the owner, the key, all of it
     Release(u8, u8, bool),
-    /// `RLOCK.RENEW`: the owner, the key, the lease, and of what: READ, WRITE, or whatever it holds
-    Renew(u8, u8, u32, Option<bool>),
+    /// `RLOCK.RENEW`: the owner, the key, the lease, of what (READ, WRITE, or whatever it holds),
+    /// and how many replicas are to acknowledge it
+    Renew(u8, u8, u32, Option<bool>, u8),
     /// `RLOCK.CANCEL`: the owner, the key
     Cancel(u8, u8),
     /// `RLOCK.FORCE`
@@ -93,6 +98,10 @@ impl fmt::Display for Command {
                     Patience::Queue(ms) => write!(to, " QUEUE {ms}")?,
                 }
                 ask.depth.map_or(Ok(()), |depth| write!(to, " DEPTH {depth}"))?;
+                ask.limit.map_or(Ok(()), |limit| write!(to, " LIMIT {limit}"))?;
+                if ask.acks > 0 {
+                    write!(to, " ACKS {}", ask.acks)?;
+                }
                 to.write_str(if ask.upgrade { " UPGRADE" } else { "" })?;
                 to.write_str(if ask.session { " SESSION" } else { "" })?;
                 to.write_str(if ask.with_ttl { " WITHTTL" } else { "" })
@@ -100,9 +109,10 @@ impl fmt::Display for Command {
             Self::Release(owner, key, all) => {
                 write!(to, "RLOCK.RELEASE k{key} o{owner}{}", if *all { " ALL" } else { "" })
             }
-            Self::Renew(owner, key, ms, reads) => {
+            Self::Renew(owner, key, ms, reads, acks) => {
                 let mode = reads.map_or("", |reads| if reads { " READ" } else { " WRITE" });
-                write!(to, "RLOCK.RENEW k{key} o{owner}{mode} LEASE {ms}")
+                write!(to, "RLOCK.RENEW k{key} o{owner}{mode} LEASE {ms}")?;
+                if *acks > 0 { write!(to, " ACKS {acks}") } else { Ok(()) }
             }
             Self::Cancel(owner, key) => write!(to, "RLOCK.CANCEL k{key} o{owner}"),
             Self::Force(key) => write!(to, "RLOCK.FORCE k{key}"),

@@ -1,27 +1,27 @@
-//! The commands of a simulated server: RLOCK's, as `src/commands.rs` has them, and those of the
-//! server's own that do something to a key.
+//! RLOCK's commands on a simulated server, as `src/commands.rs` has them.
 
 use std::rc::Rc;
 
 use rlock_core::grammar::{self, Access, Command, commands};
 use rlock_core::{
-    Acquire, ClientId, Input, Kind as Standing, Mode, Now, Refusal, Renew, Reply, snapshot,
+    Acquire, ClientId, Input, Kind as Standing, Mode, Now, Patience, Refusal, Renew, Reply,
+    snapshot,
 };
 
 use crate::hands::Stop;
 use crate::history::Item;
 use crate::keyspace::{Key, Slot, Value};
-use crate::notes::{Asked, Loss, Note};
-use crate::parking::to_acquire;
+use crate::notes::{Asked, Note};
+use crate::parking::{Asks, to_acquire};
 use crate::seen::Kind;
 use crate::server::Server;
 use crate::words::{Said, Words};
 
 /// Whose command it is.
 #[derive(Clone, Copy)]
-struct Caller {
-    client: Option<ClientId>,
-    db: i32,
+pub(crate) struct Caller {
+    pub(crate) client: Option<ClientId>,
+    pub(crate) db: i32,
 }
 
 const WRITES: [&[u8]; 11] = [
@@ -51,7 +51,7 @@ pub fn is_write(words: &[Vec<u8>]) -> bool {
     )
 }
 
-fn number(words: &[Vec<u8>], at: usize) -> i64 {
+pub(crate) fn number(words: &[Vec<u8>], at: usize) -> i64 {
     let text = words.get(at).and_then(|word| std::str::from_utf8(word).ok());
     text.and_then(|text| text.parse().ok()).unwrap_or(0)
 }
@@ -103,6 +103,7 @@ impl Server {
     /// Carries out what came along the replication stream.
     pub fn apply(&mut self, item: &Item) {
         self.history.arrived(item.at);
+        self.offset += 1;
         self.serve(Caller { client: None, db: item.db }, &item.words);
     }
 
@@ -118,7 +119,7 @@ impl Server {
         Some(match command.name {
             "RLOCK.ACQUIRE" => return self.acquire(caller, &key, &said, words),
             "RLOCK.RELEASE" => self.release(caller, &key, &said, words),
-            "RLOCK.RENEW" => self.renew(caller, &key, &said, words),
+            "RLOCK.RENEW" => return self.renew(caller, &key, &said, words),
             "RLOCK.CANCEL" => self.count(db, &key, Input::Cancel(said.owner), words, said.owner),
             "RLOCK.FORCE" => self.count(db, &key, Input::Force(said.mode), words, &[]),
             "RLOCK.APPLY" => self.apply_effect(caller, &key, said.payload),
@@ -153,12 +154,18 @@ impl Server {
     ) -> Option<Said> {
         let (client, db) = (caller.client?, caller.db);
         let ask = said.acquire(said.session.then_some(client));
+        if let Err(refusal) = self.may_confirm(ask.acks) {
+            return Some(Said::Error(refusal.line(key, said.owner)));
+        }
         self.expire_if_due(db, key);
         self.arrivals += 1;
         let asked = self.asked(db, key, &ask, said);
         if said.session {
             let (key, owner) = (key.clone(), asked.owner.clone());
             self.note(Note::AskedSession { client, db, key, owner });
+        }
+        if asked.ticket_until.is_some() {
+            self.note(Note::AskedTicket { asked: Box::new(asked.clone()) });
         }
         let mut reply = match self.decide(db, key, Input::Acquire(ask), words) {
             Ok(reply) => reply,
@@ -167,9 +174,15 @@ impl Server {
         if let (Reply::MustWait { .. }, Some(block_ms)) = (&reply, said.block_ms) {
             reply = self.park(client, asked.clone(), ask, block_ms, words)?;
         }
-        if let Reply::Granted { token, .. } = reply {
+        if reply == Reply::MustConfirm {
+            let block_ms = said.block_ms;
+            reply =
+                self.park_to_confirm(client, asked.clone(), Asks::Acquire(ask), block_ms, words)?;
+        }
+        if let Reply::Granted { token, left_ms } = reply {
             let (asked, granted_at) = (Box::new(asked.clone()), self.now);
-            self.note(Note::Told { client, asked, token, granted_at, waited: false });
+            let (waited, pending) = (false, None);
+            self.note(Note::Told { client, asked, token, granted_at, left_ms, waited, pending });
         }
         Some(to_acquire(&reply, &asked))
     }
@@ -191,6 +204,12 @@ impl Server {
             mode: ask.mode,
             lease: ask.lease,
             session: ask.session.is_some(),
+            acks: ask.acks,
+            limit: ask.limit.map(std::num::NonZeroU32::get),
+            ticket_until: match ask.patience {
+                Patience::Ticket(window) => Some(self.now.after(window).get()),
+                _ => None,
+            },
             upgrade: ask.upgrade,
             with_ttl: said.with_ttl,
             had_ticket,
@@ -221,15 +240,26 @@ impl Server {
         key: &Key,
         said: &grammar::Arguments<'_>,
         words: &[Vec<u8>],
-    ) -> Said {
+    ) -> Option<Said> {
         let ask = said.renew();
-        let Renew { owner, mode, lease, .. } = ask;
-        let told = self.count(caller.db, key, Input::Renew(ask), words, owner);
-        if told == Said::Int(1) {
-            let (db, key, owner) = (caller.db, key.clone(), owner.into());
+        let Renew { owner, mode, lease, acks, .. } = ask;
+        if let Err(refusal) = self.may_confirm(acks) {
+            return Some(Said::Error(refusal.line(key, owner)));
+        }
+        let db = caller.db;
+        let mut reply = match self.decide(db, key, Input::Renew(ask), words) {
+            Ok(reply) => reply,
+            Err(stop) => return Some(line(stop)),
+        };
+        let asked = || Asked::to_renew(db, key, &ask);
+        if let (Reply::MustConfirm, Some(client)) = (&reply, caller.client) {
+            reply = self.park_to_confirm(client, asked(), Asks::Renew(ask), None, words)?;
+        }
+        if reply == Reply::Count(1) {
+            let (key, owner) = (key.clone(), owner.into());
             self.note(Note::Renewed { db, key, owner, mode, lease });
         }
-        told
+        Some(to_acquire(&reply, &asked()))
     }
 
     fn apply_effect(&mut self, caller: Caller, key: &Key, payload: &[u8]) -> Said {
@@ -253,6 +283,7 @@ impl Server {
         let modes = [Mode::Write, Mode::Read].into_iter();
         let asked = modes.filter(|mode| said.mode.is_none_or(|only| only == *mode));
         let held = asked.filter_map(|mode| lock.hold_at(said.owner, mode, now));
+        let held = held.filter(|hold| !self.manager.is_pending(db, key, hold.token));
         Said::Int(held.map(|hold| i64::from(hold.depth)).sum())
     }
 
@@ -263,168 +294,10 @@ impl Server {
             Some(Value::Lock(lock)) => lock,
         };
         let mode = said.mode.unwrap_or(Mode::Write);
-        let is_held = said.token.is_some_and(|token| lock.has_token_at(token, mode, now));
+        let is_told = |token| !self.manager.is_pending(db, key, token);
+        let is_held =
+            said.token.is_some_and(|token| lock.has_token_at(token, mode, now) && is_told(token));
         Said::Int(i64::from(is_held))
-    }
-
-    // --- the server's own -----------------------------------------------------------------------
-
-    fn serve_own(&mut self, caller: Caller, words: &[Vec<u8>]) -> Said {
-        let db = caller.db;
-        let key = |at: usize| -> Key { words.get(at).map_or(&[][..], Vec::as_slice).into() };
-        let pass = |server: &mut Self| {
-            let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
-            server.propagate(db, &words);
-        };
-        if caller.client.is_some() {
-            // Whatever it does to a key, it opens it first.
-            words.iter().skip(1).for_each(|word| {
-                let key: Key = word.as_slice().into();
-                self.expire_if_due(db, &key);
-            });
-        }
-        match words.first().map_or(&[][..], Vec::as_slice) {
-            b"DEL" => {
-                let key = key(1);
-                if self.unlink(db, &key).is_none() {
-                    return Said::Int(0);
-                }
-                pass(self);
-                self.note(Note::KeyLost { db, key, by: Loss::Stranger });
-                Said::Int(1)
-            }
-            b"SET" => {
-                let key = key(1);
-                self.unlink(db, &key);
-                self.keys.set(db, &key, Slot { value: Value::Other, expires_at: None });
-                pass(self);
-                self.note(Note::KeyLost { db, key, by: Loss::Stranger });
-                Said::Ok
-            }
-            b"RENAME" => self.rename(db, &key(1), db, &key(2), true, pass),
-            b"MOVE" => {
-                let to = i32::try_from(number(words, 2)).unwrap_or(0);
-                self.rename(db, &key(1), to, &key(1), false, pass)
-            }
-            b"COPY" => match self.keys.get(db, &key(1)).cloned() {
-                None => Said::Int(0),
-                Some(_) if self.keys.get(db, &key(2)).is_some() => Said::Int(0),
-                Some(slot) if slot.lock().is_some() => {
-                    Said::error("ERR not supported for this module key")
-                }
-                Some(slot) => {
-                    self.keys.set(db, &key(2), slot);
-                    pass(self);
-                    Said::Int(1)
-                }
-            },
-            b"PEXPIRE" => {
-                let at = self.now_ms().cast_signed().saturating_add(number(words, 2));
-                self.expire_at(db, &key(1), at)
-            }
-            b"PEXPIREAT" => self.expire_at(db, &key(1), number(words, 2)),
-            b"PERSIST" => match self.keys.get_mut(db, &key(1)) {
-                Some(slot) if slot.expires_at.is_some() => {
-                    slot.expires_at = None;
-                    pass(self);
-                    Said::Int(1)
-                }
-                _ => Said::Int(0),
-            },
-            b"PEXPIRETIME" => match self.visible(db, &key(1)) {
-                None => Said::Int(-2),
-                Some(slot) => Said::Int(slot.expires_at.map_or(-1, u64::cast_signed)),
-            },
-            b"EXISTS" => Said::Int(i64::from(self.visible(db, &key(1)).is_some())),
-            b"FLUSHDB" => {
-                self.flush(Some(db));
-                pass(self);
-                self.note(Note::Flushed(Some(db)));
-                Said::Ok
-            }
-            b"FLUSHALL" => {
-                self.flush(None);
-                pass(self);
-                self.note(Note::Flushed(None));
-                Said::Ok
-            }
-            b"SWAPDB" => {
-                let place = |at| i32::try_from(number(words, at)).unwrap_or(0);
-                let (one, other) = (place(1), place(2));
-                self.keys.swap(one, other);
-                self.manager.swapped(one, other, self.now);
-                self.settle();
-                self.settle_closing();
-                pass(self);
-                self.note(Note::Swapped(one, other));
-                Said::Ok
-            }
-            b"SELECT" => {
-                let db = i32::try_from(number(words, 1)).unwrap_or(0);
-                if let Some(conn) = caller.client.and_then(|client| self.conns.get_mut(&client)) {
-                    conn.db = db;
-                }
-                Said::Ok
-            }
-            _ => Said::error("ERR unknown command"),
-        }
-    }
-
-    fn rename(
-        &mut self,
-        from_db: i32,
-        from: &Key,
-        to_db: i32,
-        to: &Key,
-        overwrites: bool,
-        pass: impl FnOnce(&mut Self),
-    ) -> Said {
-        let is_same = (from_db, from) == (to_db, to);
-        if is_same && !overwrites {
-            return Said::error("ERR source and destination objects are the same");
-        }
-        let Some(slot) = self.keys.get(from_db, from).cloned() else {
-            return if overwrites { Said::error("ERR no such key") } else { Said::Int(0) };
-        };
-        if is_same {
-            return Said::Ok;
-        }
-        self.expire_if_due(to_db, to);
-        if overwrites {
-            self.unlink(to_db, to);
-        } else if self.keys.get(to_db, to).is_some() {
-            return Said::Int(0);
-        }
-        self.keys.set(to_db, to, slot);
-        self.unlink(from_db, from);
-        pass(self);
-        let by = Loss::Stranger;
-        self.note(Note::KeyLost { db: to_db, key: to.clone(), by });
-        self.note(Note::KeyLost { db: from_db, key: from.clone(), by });
-        if overwrites { Said::Ok } else { Said::Int(1) }
-    }
-
-    fn expire_at(&mut self, db: i32, key: &Key, at_ms: i64) -> Said {
-        if self.keys.get(db, key).is_none() {
-            return Said::Int(0);
-        }
-        let (at_ms, now_ms) = (at_ms.max(0).cast_unsigned(), self.now_ms());
-        if at_ms <= now_ms && self.is_primary {
-            self.unlink(db, key);
-            if self.conditions.expires_at_once {
-                self.manager.key_lost(db, key, false);
-            }
-            self.propagate(db, &[b"DEL", key]);
-            self.note(Note::KeyLost { db, key: key.clone(), by: Loss::Stranger });
-            return Said::Int(1);
-        }
-        if let Some(slot) = self.keys.get_mut(db, key) {
-            slot.expires_at = Some(at_ms);
-        }
-        let at = at_ms.to_string().into_bytes();
-        self.propagate(db, &[b"PEXPIREAT", key, &at]);
-        self.note(Note::Tampered { db, key: key.clone(), at_ms });
-        Said::Int(1)
     }
 
     /// Whether the server reads this command now: while it is paused it reads no write.

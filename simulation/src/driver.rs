@@ -5,12 +5,15 @@ use fastrand::Rng;
 
 use crate::command::{Ask, Command, Patience};
 use crate::fault::Fault;
+use crate::network::LinkState;
 use crate::step::{Node, Step, Who};
 pub use crate::world::Setting;
-use crate::world::{Link, LinkState, STEP_US, World};
+use crate::world::{STEP_US, World};
 
 /// Locks: few, so that clients meet.
 const KEYS: u8 = 2;
+/// Longer than any lease where it is set.
+const GRACE_MS: u32 = 3000;
 /// Owners' names.
 const OWNERS: u8 = 4;
 
@@ -30,13 +33,15 @@ pub struct Course {
     has_gates: bool,
     /// Users lose their rights.
     has_denials: bool,
+    /// How many requests in ten are told when replicas have acknowledged them.
+    acks: u8,
 }
 
 impl Course {
     /// The course of a seed.
     pub fn of(seed: u64, fault: Fault) -> Self {
         let mut rng = Rng::with_seed(seed);
-        let nodes = 1 + rng.u8(0..4);
+        let nodes = *rng.choice(&[1, 2, 2, 3, 3, 3, 4, 4]).unwrap();
         let clients = rng.u8(2..6);
         let clocks_differ = rng.u8(0..10) < 4;
         let clocks_ms = (0..nodes).map(|_| if clocks_differ { rng.i32(-2500..2500) } else { 0 });
@@ -46,29 +51,54 @@ impl Course {
             clocks_ms: clocks_ms.collect(),
             replaces_replies: rng.bool(),
             loads_before_flush: rng.bool(),
+            grace_ms: 0,
             step_us: STEP_US,
             fault,
         };
+        let acks = *rng.choice(&[0, 1, 4, 7, 10]).unwrap();
+        let grace_ms = if rng.u8(0..6) == 0 { GRACE_MS } else { 0 };
+        let setting = Setting { grace_ms, ..setting };
         let has_clock_steps = clocks_differ && rng.bool();
         let [has_strangers, has_failover, has_gates, has_denials] =
             [5, 7, 5, 2].map(|of| rng.u8(0..10) < of);
-        Self { rng, setting, has_strangers, has_failover, has_clock_steps, has_gates, has_denials }
+        Self {
+            rng,
+            setting,
+            has_strangers,
+            has_failover,
+            has_clock_steps,
+            has_gates,
+            has_denials,
+            acks,
+        }
     }
 
     /// What happens next.
     pub fn next(&mut self, world: &World) -> Step {
         let nodes = world.machines.len() as u8;
         let node = self.rng.u8(0..nodes);
-        let who = self.rng.u8(0..world.actors.len() as u8);
+        let who = self.somebody(world);
+        // A round trip to a replica takes many steps.
+        if self.acks > 0 && self.rng.u8(0..5) < 2 {
+            let next = match self.rng.u8(0..96) {
+                0..2 => self.mends(world, node),
+                2 if self.has_failover => Some(Step::Cut(node)),
+                3..30 => Some(Step::Turn(self.leader(world), 255)),
+                _ => self.network(world),
+            };
+            return next.unwrap_or_else(|| self.by_client(world, who));
+        }
         match self.rng.u16(0..1000) {
             0..420 => self.by_client(world, who),
             420..600 => {
                 Step::Turn(self.leader(world), *self.rng.choice(&[1, 2, 255, 255]).unwrap())
             }
             600..620 => Step::Turn(node, 255),
-            620..780 => Step::Deliver(self.waits_for_stream(world).unwrap_or(node)),
-            780..810 => Step::Ack(node),
-            810..900 => Step::Pass(self.time()),
+            620..780 => self.network(world).unwrap_or(Step::Deliver(node)),
+            780..790 => Step::Ack(node),
+            790..850 => self.network(world).unwrap_or(Step::HearAck(node)),
+            850..870 => Step::Pass(self.time()),
+            870..900 if self.acks < 4 => Step::Pass(self.time()),
             900..915 => Step::HangUp(who),
             915..940 => Step::Notice(who),
             940..946 => Step::ReadLate(who),
@@ -94,6 +124,20 @@ impl Course {
         }
     }
 
+    /// A client; one that waits for a reply does not come as often.
+    fn somebody(&mut self, world: &World) -> Who {
+        let all = world.actors.len() as u8;
+        let is_stuck = |who: Who| {
+            let pipe = world.actors[usize::from(who)].pipe.as_ref();
+            pipe.is_some_and(|pipe| {
+                let server = &world.machines[pipe.node].server;
+                pipe.from.is_empty() && pipe.unanswered() > 1 && !server.reads(pipe.client)
+            })
+        };
+        let mut some = (0..3).map(|_| self.rng.u8(0..all)).collect::<Vec<_>>().into_iter();
+        some.find(|who| !is_stuck(*who)).unwrap_or_else(|| self.rng.u8(0..all))
+    }
+
     /// The primary that began last.
     fn leader(&mut self, world: &World) -> Node {
         let all = world.machines.iter().enumerate();
@@ -104,13 +148,36 @@ impl Course {
         last.map(|(at, _)| at as Node).filter(|_| !is_other).unwrap_or(any)
     }
 
-    fn waits_for_stream(&mut self, world: &World) -> Option<Node> {
-        let has = |link: &Link| {
-            link.state != LinkState::Cut && (link.sync.is_some() || !link.queue.is_empty())
-        };
-        let all = world.machines.iter().enumerate();
-        let all = all.filter(|(_, machine)| machine.link.as_ref().is_some_and(has));
-        let all: Vec<Node> = all.map(|(at, _)| at as Node).collect();
+    /// A server that replicates nothing does so again.
+    fn mends(&mut self, world: &World, node: Node) -> Option<Step> {
+        let machine = &world.machines[usize::from(node)];
+        let leader = self.leader(world);
+        match &machine.link {
+            _ if !self.has_failover => None,
+            _ if !machine.is_up => Some(Step::Start(node)),
+            _ if machine.server.is_primary => None,
+            Some(link) => match link.state {
+                LinkState::Up => None,
+                LinkState::Cut | LinkState::Offline => Some(Step::Heal(node)),
+                LinkState::Ending => Some(Step::Follow(node, leader)),
+            },
+            None => Some(Step::Follow(node, leader)),
+        }
+    }
+
+    /// Something arrives: of the stream, or an acknowledgement.
+    fn network(&mut self, world: &World) -> Option<Step> {
+        let mut all: Vec<Step> = Vec::new();
+        for (at, machine) in world.machines.iter().enumerate() {
+            let Some(link) = &machine.link else { continue };
+            let arrives = matches!(link.state, LinkState::Up | LinkState::Ending);
+            if arrives && (link.sync.is_some() || !link.queue.is_empty()) {
+                all.push(Step::Deliver(at as Node));
+            }
+            if link.state == LinkState::Up && !link.acks.is_empty() {
+                all.push(Step::HearAck(at as Node));
+            }
+        }
         self.rng.choice(all)
     }
 
@@ -133,8 +200,9 @@ impl Course {
             3..8 => Step::Start(node),
             8..10 => Step::Promote(node),
             10..16 if !is_led => Step::Promote(node),
-            16..20 => Step::Cut(node),
-            20..26 => Step::Heal(node),
+            16..19 => Step::Cut(node),
+            19..21 => Step::Offline(node),
+            21..26 => Step::Heal(node),
             26..30 => Step::Follow(node, leader),
             _ => Step::Pass(self.time()),
         }
@@ -149,22 +217,23 @@ impl Course {
             0..4 if !pipe.from.is_empty() => Step::Hear(who),
             0..8 if has_words => Step::Read(who),
             _ if !pipe.from.is_empty() => Step::Hear(who),
-            _ if pipe.unanswered() < 2 => Step::Send(who, self.command(who)),
-            8 => Step::Send(who, self.command(who)),
+            _ if pipe.unanswered() < 2 => Step::Send(who, self.command(world, who)),
+            8 => Step::Send(who, self.command(world, who)),
             _ => Step::Pass(self.rng.u32(1..3000)),
         }
     }
 
-    fn command(&mut self, who: Who) -> Command {
+    fn command(&mut self, world: &World, who: Who) -> Command {
         let key = self.rng.u8(0..5) / 3 % KEYS;
+        let acks = self.acks(world, who);
         let owner = if self.rng.u8(0..10) == 0 { self.rng.u8(0..OWNERS) } else { who % OWNERS };
         match self.rng.u16(0..1000) {
-            0..560 => Command::Acquire(self.ask(owner, key)),
+            0..560 => Command::Acquire(self.ask(owner, key, acks)),
             560..760 => Command::Release(owner, key, self.rng.u8(0..4) == 0),
-            760..860 => self.renew(owner, key),
+            760..860 => self.renew(owner, key, acks),
             860..890 => Command::Cancel(owner, key),
             890..900 => Command::Force(key),
-            _ if !self.has_strangers => Command::Acquire(self.ask(owner, key)),
+            _ if !self.has_strangers => Command::Acquire(self.ask(owner, key, acks)),
             900..915 => Command::Del(key),
             915..920 => Command::Set(key),
             920..935 => Command::Rename(key, (key + 1) % KEYS),
@@ -179,26 +248,45 @@ impl Course {
         }
     }
 
-    fn renew(&mut self, owner: u8, key: u8) -> Command {
+    fn renew(&mut self, owner: u8, key: u8, acks: u8) -> Command {
         let reads = match self.rng.u8(0..5) {
             0 => None,
             1 => Some(true),
             _ => Some(false),
         };
-        Command::Renew(owner, key, self.lease(), reads)
+        Command::Renew(owner, key, self.lease(), reads, acks)
+    }
+
+    /// How many replicas are to acknowledge: hardly ever more than can.
+    fn acks(&mut self, world: &World, who: Who) -> u8 {
+        let pipe = world.actors[usize::from(who)].pipe.as_ref();
+        let replicas = pipe.map_or(0, |pipe| world.machines[pipe.node].server.replicas.len());
+        let may = match self.rng.u8(0..10) {
+            0 => 2,
+            _ => replicas.min(2) as u8,
+        };
+        if self.rng.u8(0..10) < self.acks { self.rng.u8(may.min(1)..=may) } else { 0 }
     }
 
     fn lease(&mut self) -> u32 {
+        if self.setting.grace_ms > 0 {
+            return *self.rng.choice(&[50, 300, 700, 1000]).unwrap();
+        }
         *self.rng.choice(&[1, 5, 50, 300, 1000, 3000, 5000, 5000]).unwrap()
     }
 
-    fn ask(&mut self, owner: u8, key: u8) -> Ask {
+    fn ask(&mut self, owner: u8, key: u8, acks: u8) -> Ask {
         let session = self.rng.u8(0..5) == 0;
         let patience = match self.rng.u8(0..10) {
             0..3 => Patience::None,
+            3..8 if acks > 0 => Patience::Block(*self.rng.choice(&[0, 40, 500, 2000]).unwrap()),
             3..8 => Patience::Block(*self.rng.choice(&[0, 2, 40, 500, 2000]).unwrap()),
+            _ if self.setting.grace_ms > 0 => Patience::Queue(300),
             _ => Patience::Queue(*self.rng.choice(&[5, 300, 2000]).unwrap()),
         };
+        let reads = self.rng.u8(0..5) < 2;
+        let upgrade = self.rng.u8(0..8) == 0;
+        let may_limit = reads && !upgrade && self.rng.u8(0..4) == 0;
         let depth = match self.rng.u8(0..4) {
             0 => Some(1),
             1 => Some(self.rng.u16(1..4)),
@@ -207,13 +295,15 @@ impl Course {
         Ask {
             owner,
             key,
-            reads: self.rng.u8(0..5) < 2,
-            lease: if session { 1000 + self.lease() } else { self.lease() },
+            reads,
+            lease: if session || acks > 0 { 1000 + self.lease() } else { self.lease() },
             patience,
             session,
             depth,
-            upgrade: self.rng.u8(0..8) == 0,
+            upgrade,
             with_ttl: self.rng.u8(0..4) == 0,
+            limit: may_limit.then(|| self.rng.u8(1..4)),
+            acks,
         }
     }
 }

@@ -31,11 +31,23 @@ pub enum Fault {
     KeyLossUntold,
     /// A blocked connection's answer is dropped.
     AnswerForgotten,
+    /// The offset that replicas must acknowledge is that before the effect was written.
+    OffsetNotedEarly,
+    /// A replica counts that is still to get all the data.
+    OfflineCounted,
+    /// The end of a hold that replicas did not acknowledge is forgotten.
+    TakeBackForgotten,
+    /// Nobody waits for acknowledgements.
+    ToldAtOnce,
+    /// A session's deadline needs no acknowledgement.
+    SessionUnacknowledged,
+    /// A new primary grants at once.
+    GraceIgnored,
 }
 
 impl Fault {
     /// All that can be planted.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 18] = [
         Self::GateLeftOpen,
         Self::SessionKept,
         Self::EffectLost,
@@ -48,5 +60,11 @@ impl Fault {
         Self::TokensUnseen,
         Self::KeyLossUntold,
         Self::AnswerForgotten,
+        Self::OffsetNotedEarly,
+        Self::OfflineCounted,
+        Self::TakeBackForgotten,
+        Self::ToldAtOnce,
+        Self::SessionUnacknowledged,
+        Self::GraceIgnored,
     ];
 }

@@ -5,7 +5,10 @@ use std::borrow::Cow;
 
 use rlock_core::manager::{At, Life, Ttl, Why};
 use rlock_core::snapshot::{self, Effect, Start};
-use rlock_core::{Change, Effects, EpochMs, Event, Input, Lock, Refusal, Release, Reply, text};
+use rlock_core::{
+    Change, Effects, End, EpochMs, Event, Input, Lock, Refusal, Release, Reply, WaiterId, Wake,
+    text,
+};
 
 use crate::fault::Fault;
 use crate::keyspace::{Key, Slot, Value};
@@ -35,6 +38,12 @@ fn kept(change: &Change<'_>) -> Change<'static> {
         }
         Change::Ended { token, by } => Change::Ended { token: *token, by: *by },
     }
+}
+
+/// Nothing happened but that holds end which replicas did not acknowledge.
+fn is_taken_back(effects: &Effects<'_>) -> bool {
+    let is_it = |change: &Change<'_>| matches!(change, Change::Ended { by: End::Unconfirmed, .. });
+    !effects.changes.is_empty() && effects.changes.iter().all(is_it)
 }
 
 impl Server {
@@ -88,7 +97,14 @@ impl Server {
         let (start, ttl) = match self.keys.get_mut(db, key) {
             Some(Slot { value: Value::Other, .. }) => return Err(Stop::WrongType),
             Some(Slot { value: Value::Lock(lock), .. }) => {
+                let standing = lock.clone();
                 let (before, after) = self.manager.decide(at, &bounds, lock, input, &mut effects);
+                if self.fault == Fault::TakeBackForgotten && is_taken_back(&effects) {
+                    *lock = standing;
+                    effects.changes.clear();
+                    self.tell_waiters(std::mem::take(&mut effects.wakes));
+                    return Ok(effects);
+                }
                 (Start::GoesOn, after.after(before, Why::of(&input, &effects)))
             }
             None => {
@@ -101,37 +117,60 @@ impl Server {
             }
         };
         self.set_ttl(db, key, ttl);
-        self.deny(db, key, &mut effects);
+        let gated = self.deny(db, key, &mut effects);
         self.tell(db, key, start, &effects, words, by);
         for owner in &effects.turns {
             let event = format!("rlock.turn:{}", text::escaped(owner.as_bytes()));
             self.events.push((db, key.clone(), event));
         }
         self.tell_waiters(std::mem::take(&mut effects.wakes));
+        gated.into_iter().rev().for_each(|waiter| self.pend(waiter));
         Ok(effects)
     }
 
-    /// Takes the grant back from whoever lost the right to it while it waited.
-    fn deny(&mut self, db: i32, key: &Key, effects: &mut Effects<'_>) {
-        let mut at = 0;
-        while let Some(wake) = effects.wakes.get(at) {
-            let (waiter, is_granted) = (wake.waiter, matches!(wake.reply, Reply::Granted { .. }));
-            let user = self.manager.parked(waiter).map(|parked| parked.user.clone());
-            let is_denied = user.is_some_and(|user| self.denied.contains(&user));
-            if is_granted && is_denied {
-                let (here, bounds) = (self.at(db, key), self.bounds);
-                if let Some(Slot { value: Value::Lock(lock), .. }) = self.keys.get_mut(db, key) {
-                    let reply = effects.reply.clone();
-                    let deny = Input::Deny(waiter);
-                    let (before, after) = self.manager.decide(here, &bounds, lock, deny, effects);
-                    effects.reply = reply;
-                    effects.is_request_enough = false;
-                    self.set_ttl(db, key, after.after(before, Why::Other));
+    /// Takes the grant back from whoever lost the right to it while it waited. Those whose grants
+    /// stand, and wait for acknowledgements.
+    fn deny(&mut self, db: i32, key: &Key, effects: &mut Effects<'_>) -> Vec<WaiterId> {
+        let (mut at, mut gated) = (0, Vec::new());
+        loop {
+            while let Some(wake) = effects.wakes.get(at) {
+                let is_granted = matches!(wake.reply, Reply::Granted { .. });
+                if is_granted && self.take_back(db, key, wake.waiter, effects) {
+                    effects.wakes[at].reply = Reply::Refused(Refusal::NotPermitted);
                 }
-                effects.wakes[at].reply = Reply::Refused(Refusal::NotPermitted);
+                at += 1;
             }
-            at += 1;
+            let Some(waiter) = effects.gated.pop() else { return gated };
+            if self.take_back(db, key, waiter, effects) {
+                let reply = Reply::Refused(Refusal::NotPermitted);
+                effects.wakes.push(Wake { waiter, reply, waited_us: 0, acks_us: None });
+            } else {
+                gated.push(waiter);
+            }
         }
+    }
+
+    /// Takes the grant of a blocked connection back, if it lost the right to it.
+    fn take_back(
+        &mut self,
+        db: i32,
+        key: &Key,
+        waiter: WaiterId,
+        effects: &mut Effects<'_>,
+    ) -> bool {
+        let user = self.manager.parked(waiter).map(|parked| parked.user.clone());
+        let is_denied = user.is_some_and(|user| self.denied.contains(&user));
+        let (here, bounds) = (self.at(db, key), self.bounds);
+        if is_denied && let Some(Slot { value: Value::Lock(lock), .. }) = self.keys.get_mut(db, key)
+        {
+            let reply = effects.reply.clone();
+            let deny = Input::Deny(waiter);
+            let (before, after) = self.manager.decide(here, &bounds, lock, deny, effects);
+            effects.reply = reply;
+            effects.is_request_enough = false;
+            self.set_ttl(db, key, after.after(before, Why::Other));
+        }
+        is_denied
     }
 
     /// Hands the changes to replicas, then to subscribers.

@@ -23,6 +23,19 @@ pub struct Item {
     pub words: Rc<[Vec<u8>]>,
 }
 
+impl Item {
+    /// `REPLCONF GETACK *`, behind this effect.
+    pub fn getack(at: Point) -> Self {
+        let words = [&b"REPLCONF"[..], b"GETACK", b"*"].map(<[u8]>::to_vec);
+        Self { at, db: 0, words: words.into() }
+    }
+
+    /// A replica acknowledges what it has when it gets this.
+    pub fn asks_for_ack(&self) -> bool {
+        self.words.first().is_some_and(|name| name == b"REPLCONF")
+    }
+}
+
 /// The effects that a server's data has: of each reign, the first so many.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct History {

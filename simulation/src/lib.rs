@@ -13,6 +13,7 @@
     reason = "a test fails by panic"
 )]
 
+mod acks;
 pub mod client;
 pub mod command;
 mod commands;
@@ -22,7 +23,9 @@ mod hands;
 pub mod history;
 pub mod keyspace;
 pub mod laws;
+pub mod network;
 pub mod notes;
+mod own;
 mod parking;
 mod print;
 pub mod run;

@@ -1,7 +1,7 @@
 //! What a simulated server tells the laws: what its clients asked and were told, and what happened
 //! to its keys. The laws judge by this, and not by what the manager says of itself.
 
-use rlock_core::{Change, ClientId, LeaseMs, Mode, Now, Owner, Token};
+use rlock_core::{Change, ClientId, LeaseMs, Mode, Now, Owner, Renew, Token, WaiterId};
 
 use crate::history::Point;
 use crate::keyspace::Key;
@@ -32,6 +32,12 @@ pub struct Asked {
     pub lease: LeaseMs,
     /// Tied to the connection.
     pub session: bool,
+    /// So many replicas are to acknowledge it.
+    pub acks: u8,
+    /// READ while fewer others read than this.
+    pub limit: Option<u32>,
+    /// With a ticket until then, by the server's clock in milliseconds.
+    pub ticket_until: Option<u64>,
     /// May go in front.
     pub upgrade: bool,
     /// It asked for two numbers.
@@ -44,6 +50,48 @@ pub struct Asked {
     pub arrival: u64,
     /// When its time is over, by the server's clock in milliseconds.
     pub ends_at: Option<u64>,
+}
+
+impl Asked {
+    /// An `RLOCK.RENEW`, as far as it is one.
+    pub fn to_renew(db: i32, key: &Key, ask: &Renew<'_>) -> Self {
+        Self {
+            db,
+            key: key.clone(),
+            owner: ask.owner.into(),
+            mode: ask.mode.unwrap_or(Mode::Write),
+            lease: ask.lease,
+            session: false,
+            acks: ask.acks,
+            limit: None,
+            ticket_until: None,
+            upgrade: false,
+            with_ttl: false,
+            had_ticket: false,
+            held: true,
+            arrival: u64::MAX,
+            ends_at: None,
+        }
+    }
+}
+
+/// A hold, or its new deadline, that stands and is told when replicas have acknowledged it.
+#[derive(Clone, Copy, Debug)]
+pub struct Pending {
+    /// Which hold.
+    pub token: Token,
+    /// A replica that has this effect has all of it.
+    pub at: Point,
+    /// Since when, by the server's clock.
+    pub granted_at: Now,
+    /// Until when, by the server's clock in milliseconds.
+    pub deadline: u64,
+    /// It is a renewal.
+    pub renews: bool,
+    /// The mode of the hold.
+    pub held: Mode,
+    /// As which it was asked for: this mode, or all.
+    pub mode: Option<Mode>,
 }
 
 /// By what a key left its name.
@@ -81,8 +129,56 @@ pub enum Note {
         token: Token,
         /// When it was granted.
         granted_at: Now,
+        /// It is told to hold for so long.
+        left_ms: u64,
         /// It waited for it.
         waited: bool,
+        /// What replicas had to acknowledge.
+        pending: Option<Pending>,
+    },
+    /// A hold stands that is told when replicas have acknowledged it.
+    Pending {
+        /// What was asked.
+        asked: Box<Asked>,
+        /// Which.
+        pending: Pending,
+    },
+    /// A pending hold, or renewal, is not told any more.
+    Unconfirmed {
+        /// What was asked.
+        asked: Box<Asked>,
+        /// Which.
+        pending: Pending,
+        /// The number of the wait.
+        waiter: WaiterId,
+    },
+    /// A renewal was told that replicas had to acknowledge.
+    RenewalTold {
+        /// What was asked.
+        asked: Box<Asked>,
+        /// Which.
+        pending: Pending,
+    },
+    /// It is the turn of this owner's ticket: replicas have acknowledged its hold.
+    TurnAcked {
+        /// Where.
+        db: i32,
+        /// Of what.
+        key: Key,
+        /// Whose.
+        owner: Owner,
+    },
+    /// Replicas are to acknowledge a request.
+    AskedAcks {
+        /// So many.
+        acks: u8,
+        /// There are as many: it was not refused.
+        is_let_in: bool,
+    },
+    /// An owner asked with a ticket, for a hold that is told when replicas have acknowledged it.
+    AskedTicket {
+        /// What.
+        asked: Box<Asked>,
     },
     /// A renewal was told.
     Renewed {

@@ -4,7 +4,8 @@ use rlock_core::manager::{LockId, Manager, Parked, Wait, World, search};
 use rlock_core::slow::Outcome;
 use rlock_core::waits_for::Search;
 use rlock_core::{
-    Acquire, ClientId, Input, Lock, Memory, Owner, Parking, Refusal, Reply, WaiterId, Wake,
+    Acquire, ClientId, Input, Lock, Memory, Mode, Owner, Parking, Refusal, Renew, Reply, WaiterId,
+    Wake,
 };
 
 use crate::fault::Fault;
@@ -13,6 +14,15 @@ use crate::notes::{Asked, Note};
 use crate::seen::Kind;
 use crate::server::{Server, Waiting};
 use crate::words::Said;
+
+/// A request whose reply waits for acknowledgements.
+#[derive(Clone, Copy)]
+pub(crate) enum Asks<'a> {
+    /// `RLOCK.ACQUIRE`
+    Acquire(Acquire<'a>),
+    /// `RLOCK.RENEW`
+    Renew(Renew<'a>),
+}
 
 /// The server's own time-out comes so much later than the module's, in milliseconds.
 const NET_MS: u64 = 100;
@@ -43,45 +53,98 @@ impl Server {
             }
             Search::GaveUp | Search::NoCycle => {}
         }
+        let ends_in = Some(block_ms).filter(|ms| *ms > 0);
+        let net_ms = ends_in.map(|ms| ms + NET_MS);
+        let parking = self.block(client, asked, None, ends_in, net_ms)?;
+        self.decide_parked(Input::Park(ask, parking), words);
+        None
+    }
+
+    /// Parks the caller until replicas have acknowledged what it asks for.
+    pub(crate) fn park_to_confirm(
+        &mut self,
+        client: ClientId,
+        asked: Asked,
+        asks: Asks<'_>,
+        block_ms: Option<u64>,
+        words: &[Vec<u8>],
+    ) -> Option<Reply> {
+        let net_ms = Some(self.bounds.confirm_ms + NET_MS);
+        let ends_in = block_ms.filter(|ms| *ms > 0);
+        let renewal = match asks {
+            Asks::Acquire(_) => None,
+            Asks::Renew(ask) => Some(ask.mode),
+        };
+        let parking = self.block(client, asked, renewal, ends_in, net_ms)?;
+        let input = match asks {
+            Asks::Acquire(ask) => Input::Park(ask, parking),
+            Asks::Renew(ask) => Input::ParkRenew(ask, parking),
+        };
+        self.decide_parked(input, words);
+        None
+    }
+
+    /// `RM_BlockClient`
+    fn block(
+        &mut self,
+        client: ClientId,
+        asked: Asked,
+        renewal: Option<Option<Mode>>,
+        ends_in_ms: Option<u64>,
+        net_ms: Option<u64>,
+    ) -> Option<Parking> {
         let waiter = self.manager.next_waiter();
-        let parked = Parked::new(Some(client), lock, owner, user, asked.with_ttl);
+        let conn = self.conns.get_mut(&client)?;
+        let lock = LockId { db: asked.db, key: asked.key.clone() };
+        let user = conn.user.clone();
+        let parked = Parked::new(Some(client), lock, asked.owner.clone(), user, asked.with_ttl);
         self.manager.park_begins(waiter, parked);
-        let ends_at = if block_ms == 0 { None } else { Some(now.after_ms(block_ms)) };
-        let net_ms = ends_at.map(|at| at.get() + NET_MS);
-        let asked = Asked { ends_at: ends_at.map(|at| at.get()), ..asked };
-        self.conns.get_mut(&client)?.waiting = Some(Waiting {
+        let ends_at = ends_in_ms.map(|ms| self.now.after_ms(ms));
+        let net_ms = net_ms.map(|ms| self.now.after_ms(ms).get());
+        conn.waiting = Some(Waiting {
             waiter,
-            asked: asked.clone(),
+            asked: Asked { ends_at: ends_at.map(|at| at.get()), ..asked },
             net_ms,
             is_answered: false,
             aside: None,
+            renewal,
+            pending: None,
             granted: None,
             is_lost: false,
             is_noted: false,
         });
-        let parking = Parking { waiter, client: Some(client), ends_at };
-        let reply = match self.decide(db, &key, Input::Park(ask, parking), words) {
-            Ok(Reply::MustWait { .. }) => return None,
+        Some(Parking { waiter, client: Some(client), ends_at })
+    }
+
+    /// Lets the manager decide for a caller that is parked.
+    fn decide_parked(&mut self, input: Input<'_>, words: &[Vec<u8>]) {
+        let (Input::Park(_, parking) | Input::ParkRenew(_, parking)) = input else { return };
+        let Parking { waiter, client: Some(client), .. } = parking else { return };
+        let Some(waiting) = self.waiting_mut(client) else { return };
+        let asked = waiting.asked.clone();
+        let reply = match self.decide(asked.db, &asked.key, input, words) {
+            Ok(Reply::MustWait { .. }) => return,
+            Ok(Reply::Pending) => return self.pend(waiter),
             Ok(reply) => reply,
             Err(_) => Reply::Refused(Refusal::WrongType),
         };
         // In between the lock became another one.
-        if let Reply::Granted { token, .. } = reply {
-            let asked = Box::new(asked);
-            self.note(Note::Told { client, asked, token, granted_at: now, waited: false });
-            let waiting = self.waiting_mut(client)?;
+        if let Reply::Granted { token, left_ms } = reply {
+            let (asked, granted_at) = (Box::new(asked), self.now);
+            let (waited, pending) = (false, None);
+            self.note(Note::Told { client, asked, token, granted_at, left_ms, waited, pending });
+            let Some(waiting) = self.waiting_mut(client) else { return };
             (waiting.is_noted, waiting.granted) = (true, Some(token));
         }
         if self.manager.answer(&Wake { waiter, reply, waited_us: 0, acks_us: None }) {
             self.timers.late.push(waiter);
         }
-        None
     }
 
     /// Tells blocked connections what came of their waits.
     pub(crate) fn tell_waiters(&mut self, wakes: Vec<Wake>) {
         for wake in wakes {
-            if self.fault == Fault::AnswerForgotten && wake.waiter.get().is_multiple_of(5) {
+            if self.fault == Fault::AnswerForgotten && wake.waiter.get().is_multiple_of(3) {
                 continue;
             }
             if self.manager.answer(&wake) {
@@ -90,7 +153,7 @@ impl Server {
         }
     }
 
-    fn client_of(&self, waiter: WaiterId) -> Option<ClientId> {
+    pub(crate) fn client_of(&self, waiter: WaiterId) -> Option<ClientId> {
         let is_it = |waiting: &Waiting| waiting.waiter == waiter && !waiting.is_answered;
         let mut all = self.conns.iter();
         all.find(|(_, conn)| conn.waiting.as_ref().is_some_and(is_it)).map(|(client, _)| *client)
@@ -111,6 +174,10 @@ impl Server {
         let told = self.manager.parked(waiter).and_then(|parked| parked.reply.clone());
         let now = self.now;
         let told = told.unwrap_or_else(|| {
+            if self.manager.is_gated(waiter) {
+                self.left(waiter);
+                return Reply::Refused(Refusal::NoAcks);
+            }
             let lock = LockId { db: asked.db, key: asked.key.clone() };
             let see = |lock: &Lock, memory: &Memory| lock.known_wait_of(memory, waiter, now);
             let wait_ms = Hands(self).lock(&lock, see);
@@ -118,16 +185,35 @@ impl Server {
             Reply::NotNow { wait_ms }
         });
         let said = to_acquire(&told, &asked);
-        let granted = match told {
-            Reply::Granted { token, .. } => Some(token),
-            _ => None,
-        };
-        if let Some(token) = granted.filter(|_| !is_noted) {
-            let asked = Box::new(asked);
-            self.note(Note::Told { client, asked, token, granted_at: now, waited: true });
+        let Some(waiting) = self.waiting_mut(client) else { return };
+        let (pending, mut granted) = (waiting.pending.take(), None);
+        waiting.aside = Some(said);
+        let asked = Box::new(asked);
+        match (told, pending) {
+            (Reply::Granted { token, .. }, _) if is_noted => granted = Some(token),
+            (Reply::Granted { token, left_ms }, pending) => {
+                granted = Some(token);
+                let granted_at = pending.map_or(now, |pending| pending.granted_at);
+                let waited = true;
+                self.note(Note::Told {
+                    client,
+                    asked,
+                    token,
+                    granted_at,
+                    left_ms,
+                    waited,
+                    pending,
+                });
+            }
+            (Reply::Count(_), Some(pending)) => {
+                granted = Some(pending.token);
+                self.note(Note::RenewalTold { asked, pending });
+            }
+            (_, Some(pending)) => self.note(Note::Unconfirmed { asked, pending, waiter }),
+            _ => {}
         }
         if let Some(waiting) = self.waiting_mut(client) {
-            (waiting.aside, waiting.granted) = (Some(said), granted);
+            waiting.granted = granted;
         }
     }
 
@@ -185,7 +271,8 @@ pub(crate) fn to_acquire(reply: &Reply, asked: &Asked) -> Said {
         }
         Reply::Granted { token, left_ms } => (Said::Int(token.get().cast_signed()), Some(*left_ms)),
         Reply::NotNow { wait_ms } | Reply::MustWait { wait_ms } => (Said::Nil, *wait_ms),
-        Reply::Count(_) | Reply::MustConfirm | Reply::Pending => (Said::Nil, None),
+        Reply::Count(count) => return Said::Int(count.cast_signed()),
+        Reply::MustConfirm | Reply::Pending => (Said::Nil, None),
     };
     let ms = Said::Int(ms.map_or(-1, u64::cast_signed));
     if asked.with_ttl { Said::Array(vec![first, ms]) } else { first }

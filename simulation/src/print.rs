@@ -9,8 +9,9 @@ use rlock_core::{Change, Kind, Memory, Mode, snapshot};
 use crate::client::{Actor, Pipe};
 use crate::history::Item;
 use crate::keyspace::Slot;
+use crate::network::Link;
 use crate::server::{Conn, Server};
-use crate::world::{Link, Machine, START_US, World};
+use crate::world::{Machine, START_US, World};
 
 /// Writes a world down.
 pub(crate) struct Printer {
@@ -76,6 +77,7 @@ fn print_machine(to: &mut Printer, machine: &Machine) {
 
 fn print_link(to: &mut Printer, link: &Link) {
     to.add((link.primary, link.state as u8, link.sync.is_some(), link.queue.len()));
+    to.add((&link.acks, link.heard));
     link.sync.iter().for_each(|sync| to.add(sync.history()));
     link.queue.iter().for_each(|item| print_item(to, item));
 }
@@ -145,6 +147,7 @@ fn print_conn(to: &mut Printer, client: u64, conn: &Conn) {
     to.add((client, conn.db, conn.waiting.is_some()));
     if let Some(waiting) = &conn.waiting {
         to.add((&waiting.asked.key, waiting.asked.owner.as_bytes(), waiting.is_answered));
+        to.add(waiting.pending.is_some());
     }
 }
 

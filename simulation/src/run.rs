@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::driver::Course;
 use crate::fault::Fault;
 use crate::laws::Broken;
-use crate::seen::Seen;
+use crate::seen::{Kind, Seen};
 use crate::step::Step;
 use crate::world::{STEP_US, Setting, World};
 
@@ -24,11 +24,13 @@ pub struct Story {
     pub steps: Vec<Step>,
     /// What broke.
     pub broken: Broken,
+    /// Nothing did: this was to be seen.
+    pub wanted: Option<Kind>,
 }
 
 impl fmt::Display for Story {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, setting, steps, broken } = self;
+        let Self { seed, setting, steps, broken, .. } = self;
         writeln!(
             to,
             "# seed {seed}: {} servers, clocks {:?} ms",
@@ -39,13 +41,17 @@ impl fmt::Display for Story {
     }
 }
 
-/// One step, where a panic is a law that broke as well.
-fn step(world: &mut World, step: Step) -> Result<bool, Broken> {
-    catch_unwind(AssertUnwindSafe(|| world.step(step))).unwrap_or_else(|why| {
+/// One step, where a panic is a law that broke as well, and so is what is wanted and seen.
+fn step(world: &mut World, step: Step, wanted: Option<Kind>) -> Result<bool, Broken> {
+    let done = catch_unwind(AssertUnwindSafe(|| world.step(step))).unwrap_or_else(|why| {
         let text = why.downcast_ref::<String>().cloned();
         let text = text.or_else(|| why.downcast_ref::<&str>().map(|text| (*text).to_owned()));
         Err(Broken { law: "nothing panics", what: text.unwrap_or_default() })
-    })
+    });
+    match wanted.filter(|kind| world.laws.seen.of(*kind) > 0) {
+        Some(kind) => Err(Broken { law: "it is seen", what: format!("{kind:?}") }),
+        None => done,
+    }
 }
 
 /// One world, until so many steps did something. What was seen in it, or the story of the law that
@@ -53,14 +59,14 @@ fn step(world: &mut World, step: Step) -> Result<bool, Broken> {
 ///
 /// # Errors
 /// The story, not shortened yet.
-pub fn one(seed: u64, fault: Fault, steps: u64) -> Result<Seen, Box<Story>> {
+pub fn one(seed: u64, fault: Fault, steps: u64, wanted: Option<Kind>) -> Result<Seen, Box<Story>> {
     let mut course = Course::of(seed, fault);
     let mut world = World::new(&course.setting);
     let mut told = Vec::with_capacity(steps as usize);
     let mut done = 0;
     while done < steps {
         let next = course.next(&world);
-        match step(&mut world, next) {
+        match step(&mut world, next, wanted) {
             Ok(false) => {}
             Ok(true) => {
                 told.push(next);
@@ -69,7 +75,7 @@ pub fn one(seed: u64, fault: Fault, steps: u64) -> Result<Seen, Box<Story>> {
             Err(broken) => {
                 told.push(next);
                 let setting = course.setting.clone();
-                return Err(Box::new(Story { seed, setting, steps: told, broken }));
+                return Err(Box::new(Story { seed, setting, steps: told, broken, wanted }));
             }
         }
     }
@@ -83,22 +89,30 @@ pub fn one(seed: u64, fault: Fault, steps: u64) -> Result<Seen, Box<Story>> {
 pub fn many(first_seed: u64, fault: Fault, steps: u64) -> Result<Seen, Box<Story>> {
     let mut seen = Seen::default();
     for world in 0..steps.div_ceil(WORLD_STEPS) {
-        let found = one(first_seed.wrapping_add(world), fault, WORLD_STEPS);
+        let found = one(first_seed.wrapping_add(world), fault, WORLD_STEPS, None);
         seen.add(&found.map_err(|story| Box::new(shortened(*story)))?);
     }
     Ok(seen)
 }
 
+/// A short story of how this comes to be seen, in one of so many worlds.
+pub fn seen(kind: Kind, first_seed: u64, worlds: u64) -> Option<Story> {
+    let mut all = (0..worlds).map(|world| first_seed.wrapping_add(world));
+    let story = all.find_map(|seed| one(seed, Fault::None, WORLD_STEPS, Some(kind)).err())?;
+    Some(shortened(*story))
+}
+
 /// What breaks when these steps are taken, and after how many of them.
-fn replay(setting: &Setting, steps: &[Step]) -> Option<(Broken, usize)> {
+fn replay(setting: &Setting, steps: &[Step], wanted: Option<Kind>) -> Option<(Broken, usize)> {
     let mut world = World::new(setting);
     let mut all = steps.iter().zip(1..);
-    all.find_map(|(next, count)| step(&mut world, *next).err().map(|broken| (broken, count)))
+    all.find_map(|(next, count)| Some((step(&mut world, *next, wanted).err()?, count)))
 }
 
 /// The same law broken in fewer steps: none of those that are left can be left out.
 pub fn shortened(story: Story) -> Story {
-    let Story { seed, setting, mut steps, mut broken } = story;
+    let Story { seed, setting, mut steps, mut broken, wanted } = story;
+    let replay = |steps: &[Step]| replay(&setting, steps, wanted);
     let mut chunk = steps.len().div_ceil(2);
     loop {
         let mut at = 0;
@@ -106,7 +120,7 @@ pub fn shortened(story: Story) -> Story {
         while at < steps.len() {
             let mut fewer = steps.clone();
             fewer.drain(at..(at + chunk).min(steps.len()));
-            match replay(&setting, &fewer).filter(|(other, _)| other.law == broken.law) {
+            match replay(&fewer).filter(|(other, _)| other.law == broken.law) {
                 Some((other, count)) => {
                     fewer.truncate(count);
                     (steps, broken) = (fewer, other);
@@ -114,16 +128,17 @@ pub fn shortened(story: Story) -> Story {
                 None => at += chunk,
             }
         }
-        let is_again = |steps: &[Step]| replay(&setting, steps).filter(|b| b.0.law == broken.law);
+        let is_again = |steps: &[Step]| replay(steps).filter(|b| b.0.law == broken.law);
         let is_last = chunk == 1 && steps.len() == before;
         let shorter = is_last.then(|| waited(&steps, |steps| is_again(steps).is_some()));
         match shorter.filter(|shorter| shorter.len() < before) {
             Some(shorter) => steps = shorter,
-            None if is_last => return Story { seed, setting, steps, broken },
+            None if is_last => break,
             None => {}
         }
         chunk = (chunk / 2).max(1);
     }
+    Story { seed, setting, steps, broken, wanted }
 }
 
 /// The same with time in the place of what only takes time; times that stand side by side are one.

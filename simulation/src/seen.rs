@@ -32,7 +32,34 @@ pub enum Kind {
     ReleaseLost,
     /// An owner slept past its lease, and does not hold any more what it releases.
     Overslept,
+    // What cannot be promised of a grant that replicas acknowledged.
+    /// A hold whose connection broke before it was told stands on the next primary.
+    PendingStands,
+    /// A hold that was taken back stands on the next primary: it had not heard of that.
+    TakenBackStands,
+    /// A replica was promoted that lacks what another one acknowledged.
+    LaggardPromoted,
+    /// All replicas that acknowledged are on the side of the old primary.
+    AckedPartition,
+    /// The primary died, and with it all that acknowledged.
+    AcknowledgersLost,
+    /// A deadline that was acknowledged came earlier by another server's clock.
+    AckedClocks,
     // What must happen in a run for its laws to be tried.
+    /// A grant or renewal was told when replicas had acknowledged it.
+    Acknowledged,
+    /// A ticket's turn came when replicas had acknowledged it.
+    TurnAcknowledged,
+    /// A grant or renewal was not acknowledged, and the caller was told that.
+    NotAcknowledged,
+    /// A request was refused: too few replicas are connected to acknowledge it.
+    TooFewToAcknowledge,
+    /// What replicas had acknowledged outlived its primary.
+    AckedSurvived,
+    /// A session's connection was to be closed though its hold lasts, for want of acknowledgements.
+    SessionUnacknowledged,
+    /// A lease of an earlier primary ended in the grace of the next, which does not know of it.
+    Graced,
     /// A connection waited and was granted.
     Waited,
     /// A ticket's owner asked again and was granted.
@@ -61,7 +88,7 @@ pub enum Kind {
 
 impl Kind {
     /// What cannot be promised, and must be seen to happen.
-    pub const NOT_PROMISED: [Self; 12] = [
+    pub const NOT_PROMISED: [Self; 18] = [
         Self::LostGrant,
         Self::LostRenewal,
         Self::Partition,
@@ -74,10 +101,16 @@ impl Kind {
         Self::TokenNotRising,
         Self::ReleaseLost,
         Self::Overslept,
+        Self::PendingStands,
+        Self::TakenBackStands,
+        Self::LaggardPromoted,
+        Self::AckedPartition,
+        Self::AcknowledgersLost,
+        Self::AckedClocks,
     ];
 
     /// What must happen for the laws to be tried.
-    pub const TRIED: [Self; 12] = [
+    pub const TRIED: [Self; 19] = [
         Self::Waited,
         Self::TicketUsed,
         Self::Deadlock,
@@ -90,6 +123,13 @@ impl Kind {
         Self::FullSync,
         Self::Promotion,
         Self::Demotion,
+        Self::Acknowledged,
+        Self::TurnAcknowledged,
+        Self::NotAcknowledged,
+        Self::TooFewToAcknowledge,
+        Self::AckedSurvived,
+        Self::SessionUnacknowledged,
+        Self::Graced,
     ];
 }
 

@@ -6,12 +6,12 @@ use std::rc::Rc;
 use rlock_core::grammar::Limits;
 use rlock_core::manager::{At, Bounds, Manager};
 use rlock_core::slow::Slow;
-use rlock_core::{ClientId, EpochMs, LeaseMs, Now, Token, WaiterId};
+use rlock_core::{ClientId, EpochMs, LeaseMs, Mode, Now, Token, WaiterId};
 
 use crate::fault::Fault;
 use crate::history::{History, Item};
 use crate::keyspace::{Key, Keyspace, Slot, Value};
-use crate::notes::{Asked, Loss, Note, Noted};
+use crate::notes::{Asked, Loss, Note, Noted, Pending};
 use crate::words::{Out, Said};
 
 /// A connection as the server has it.
@@ -38,6 +38,10 @@ pub struct Waiting {
     pub is_answered: bool,
     /// The reply, which leaves when the server forgets the wait.
     pub aside: Option<Said>,
+    /// It asked to renew, this mode or all.
+    pub renewal: Option<Option<Mode>>,
+    /// What it is told of when replicas have acknowledged it.
+    pub pending: Option<Pending>,
     /// The grant in it.
     pub granted: Option<Token>,
     /// An error took the place of the reply.
@@ -57,6 +61,10 @@ pub struct Timers {
     pub is_retrying: bool,
     /// Iterations of the loop until connections are closed; 0 is none.
     pub closing: u8,
+    /// A replica connected, and is to be asked how far it is.
+    pub greets: bool,
+    /// Replicas are to be asked how far they are as soon as anything may be written.
+    pub is_asking: bool,
     /// To be answered in the next iteration of the loop.
     pub late: Vec<WaiterId>,
 }
@@ -94,6 +102,8 @@ pub struct Server {
     pub now: Now,
     /// Whether it takes writes from clients.
     pub is_primary: bool,
+    /// Since when, by its clock.
+    pub began: Now,
     /// Its connections.
     pub conns: BTreeMap<ClientId, Conn>,
     /// When the module is called next.
@@ -106,6 +116,10 @@ pub struct Server {
     pub has_denied: bool,
     /// What it has to send to its replicas.
     pub stream: Vec<Item>,
+    /// How long the stream is; on a replica, how much of it arrived.
+    pub offset: u64,
+    /// How far the replicas are that are connected and have acknowledged anything.
+    pub replicas: Vec<u64>,
     /// Which effects its data has.
     pub history: History,
     /// What it published: the database, the key, the event.
@@ -121,6 +135,8 @@ pub struct Server {
     pub(crate) removing: bool,
     pub(crate) effects: u64,
     pub(crate) arrivals: u64,
+    /// How long the stream was when the loop slept last.
+    pub(crate) slept_at: u64,
 }
 
 impl Server {
@@ -146,12 +162,15 @@ impl Server {
             keys: Keyspace::default(),
             now: Now::from_us(0),
             is_primary: false,
+            began: Now::from_us(0),
             conns: BTreeMap::new(),
             timers: Timers::default(),
             conditions: Conditions::default(),
             denied: BTreeSet::new(),
             has_denied: false,
             stream: Vec::new(),
+            offset: 0,
+            replicas: Vec::new(),
             history: History::default(),
             events: Vec::new(),
             effect_events: 0,
@@ -161,6 +180,7 @@ impl Server {
             removing: false,
             effects: 0,
             arrivals: 0,
+            slept_at: 0,
         }
     }
 
@@ -181,6 +201,11 @@ impl Server {
     pub fn refuses_writes(&self) -> bool {
         let Conditions { disk_fails, min_replicas, good_replicas, .. } = self.conditions;
         !self.manager.decides() || disk_fails || good_replicas < min_replicas || self.is_paused()
+    }
+
+    /// `rlock.grace-ms`: nothing is granted.
+    pub fn is_in_grace(&self) -> bool {
+        self.now_ms() < self.began.after_ms(self.bounds.grace_ms).get()
     }
 
     /// `CLIENT PAUSE` is in force.
@@ -214,7 +239,8 @@ impl Server {
         self.out.push((client, Out::Closed));
     }
 
-    pub(crate) fn forget_wait(&mut self, waiting: Waiting) {
+    pub(crate) fn forget_wait(&mut self, mut waiting: Waiting) {
+        self.unconfirmed(&mut waiting);
         let Waiting { waiter, asked, is_answered, granted, is_lost, .. } = waiting;
         if !is_answered {
             self.left(waiter);
@@ -242,6 +268,11 @@ impl Server {
                 waiting.aside = Some(unblocked());
                 // It was granted while it was parked, and hears this instead.
                 let (asked, granted) = (waiting.asked.clone(), waiting.granted.take());
+                let pending = waiting.pending.take();
+                if let Some(pending) = pending {
+                    let asked = Box::new(asked.clone());
+                    self.note(Note::Unconfirmed { asked, pending, waiter });
+                }
                 if let Some(token) = granted {
                     self.note(Note::Unheard { asked: Box::new(asked), token });
                 }
@@ -331,9 +362,9 @@ impl Server {
         }
         let words: Rc<[Vec<u8>]> = words.iter().map(|word| word.to_vec()).collect();
         if is_picked && self.fault == Fault::EffectTwice {
-            self.stream.push(Item { at, db, words: words.clone() });
+            self.send(Item { at, db, words: words.clone() });
         }
-        self.stream.push(Item { at, db, words });
+        self.send(Item { at, db, words });
     }
 
     // --- role and data --------------------------------------------------------------------------
@@ -349,6 +380,7 @@ impl Server {
         }
         if is_primary && !self.is_primary {
             self.history.begin(reign);
+            self.began = self.now;
         }
         self.is_primary = is_primary;
         self.manager.role_is(is_primary, self.now);
@@ -386,6 +418,7 @@ impl Server {
             self.settle();
         }
         self.history = snapshot.history.clone();
+        self.offset = snapshot.offset;
         reign.into_iter().for_each(|reign| self.history.begin(reign));
         for (db, key, slot) in snapshot.keys.iter() {
             // A primary does not read what has expired.
@@ -419,6 +452,7 @@ impl Server {
             keys: self.keys.clone(),
             token: self.manager.token_ahead(self.now),
             history: self.history.clone(),
+            offset: self.offset,
             effect_events: self.effect_events,
         }
     }
@@ -434,10 +468,16 @@ pub struct Snapshot {
     keys: Keyspace,
     token: Option<Token>,
     history: History,
+    offset: u64,
     effect_events: u64,
 }
 
 impl Snapshot {
+    /// How long the stream was.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
     /// Which effects are in it.
     pub fn history(&self) -> &History {
         &self.history

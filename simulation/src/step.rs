@@ -53,8 +53,12 @@ pub enum Step {
     Deliver(Node),
     /// A replica acknowledges.
     Ack(Node),
+    /// A primary reads a replica's next acknowledgement.
+    HearAck(Node),
     /// The link of a replica is cut.
     Cut(Node),
+    /// A primary closes the link of a replica.
+    Offline(Node),
     /// The link of a replica is there again.
     Heal(Node),
     /// A server follows another one, from a full sync on.
@@ -99,6 +103,8 @@ impl fmt::Display for Step {
             Self::Clock(node, ms) => write!(to, "server {node}: its clock is stepped by {ms} ms"),
             Self::Deliver(node) => write!(to, "replica {node} gets the next of the stream"),
             Self::Ack(node) => write!(to, "replica {node} acknowledges"),
+            Self::HearAck(node) => write!(to, "the primary reads what replica {node} acknowledged"),
+            Self::Offline(node) => write!(to, "replica {node}: its primary closes the link"),
             Self::Cut(node) => write!(to, "replica {node}: its link is cut"),
             Self::Heal(node) => write!(to, "replica {node}: its link is there again"),
             Self::Follow(node, primary) => write!(to, "server {node} follows server {primary}"),

@@ -62,6 +62,7 @@ impl Server {
         if std::mem::take(&mut self.timers.is_coming) || retries {
             self.sweep(portion);
         }
+        self.look();
         self.settle();
     }
 

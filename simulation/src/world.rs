@@ -1,6 +1,5 @@
 //! A world of servers, clients and the network between them, in one process and one thread.
 
-use std::collections::VecDeque;
 use std::rc::Rc;
 
 use rlock_core::{ClientId, Now};
@@ -8,8 +7,8 @@ use rlock_core::{ClientId, Now};
 use crate::client::{Actor, Heard, Pipe};
 use crate::command::Command;
 use crate::fault::Fault;
-use crate::history::Item;
-use crate::laws::{Broken, Hearing, Laws};
+use crate::laws::{Broken, Hearing, Laws, must};
+use crate::network::Link;
 use crate::seen::Kind;
 use crate::server::{Server, Snapshot};
 use crate::step::Step;
@@ -19,11 +18,6 @@ use crate::words::{Out, Words};
 pub const START_US: u64 = 1_700_000_000_000_000;
 /// A step takes so long, in microseconds, unless all states are looked for.
 pub const STEP_US: u64 = 20;
-/// A replica that acknowledged longer ago does not count, in microseconds.
-const LAG_US_MAX: u64 = 1_000_000;
-/// Sent on a link that is cut, until the backlog is too short for it.
-const BACKLOG_MAX: usize = 64;
-
 /// What a world is like from the beginning.
 #[derive(Clone, Debug)]
 pub struct Setting {
@@ -37,35 +31,12 @@ pub struct Setting {
     pub loads_before_flush: bool,
     /// How far each clock is from the first one's, in milliseconds.
     pub clocks_ms: Vec<i32>,
+    /// `rlock.grace-ms`
+    pub grace_ms: u32,
     /// Each step takes so long, in microseconds.
     pub step_us: u64,
     /// What is done wrong.
     pub fault: Fault,
-}
-
-/// How things stand between a replica and its primary.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LinkState {
-    /// Connected.
-    Up,
-    /// Nothing arrives until it is there again.
-    Cut,
-    /// The other end is dead; what arrived is still to be read.
-    Ending,
-}
-
-/// What is on its way to a replica.
-pub struct Link {
-    /// From whom.
-    pub primary: usize,
-    /// How things stand.
-    pub state: LinkState,
-    /// A full sync comes first.
-    pub sync: Option<Rc<Snapshot>>,
-    /// The stream.
-    pub queue: VecDeque<Item>,
-    /// The last acknowledgement, in microseconds of the world.
-    pub acked_us: Option<u64>,
 }
 
 /// A machine with a server.
@@ -122,7 +93,7 @@ impl World {
         for node in 0..world.machines.len() {
             world.set_up(node);
         }
-        let reign = world.laws.reign_begins(0, &world.machines[0].server, 0, false);
+        let reign = world.laws.reign_begins(0, &world.machines[0].server, 0, true);
         world.machines[0].server.role_is(true, reign);
         for node in 1..world.machines.len() {
             world.follow(node, 0);
@@ -131,25 +102,21 @@ impl World {
     }
 
     fn set_up(&mut self, node: usize) {
-        let Setting { replaces_replies, loads_before_flush, .. } = self.setting;
-        let conditions = &mut self.machines[node].server.conditions;
+        let Setting { replaces_replies, loads_before_flush, grace_ms, fault, .. } = self.setting;
+        let server = &mut self.machines[node].server;
+        server.bounds.grace_ms = if fault == Fault::GraceIgnored { 0 } else { grace_ms.into() };
+        let conditions = &mut server.conditions;
         conditions.replaces_replies = replaces_replies;
         conditions.loads_before_flush = loads_before_flush;
         self.wind(node);
     }
 
     /// Sets a server's clock, and what it knows of its replicas.
-    fn wind(&mut self, node: usize) {
+    pub(crate) fn wind(&mut self, node: usize) {
         let machine = &mut self.machines[node];
         let ms = machine.clock_ms * 1000;
         machine.server.now = Now::from_us((START_US + self.us).saturating_add_signed(ms));
-        let is_good = |link: &Link| {
-            let is_fresh = link.acked_us.is_some_and(|at| at + LAG_US_MAX > self.us);
-            link.primary == node && link.state == LinkState::Up && link.sync.is_none() && is_fresh
-        };
-        let links = self.machines.iter().filter(|machine| machine.is_up);
-        let good = links.filter(|machine| machine.link.as_ref().is_some_and(is_good)).count();
-        self.machines[node].server.conditions.good_replicas = good;
+        self.count_replicas(node);
     }
 
     /// One step. False if it was not possible.
@@ -189,7 +156,9 @@ impl World {
                 Ok(true)
             }
             Step::Deliver(node) => self.deliver(node.into()),
-            Step::Ack(_) | Step::Cut(_) | Step::Heal(_) => Ok(self.link(step).is_some()),
+            Step::Ack(_) | Step::HearAck(_) | Step::Cut(_) | Step::Offline(_) | Step::Heal(_) => {
+                Ok(self.link(step).is_some())
+            }
             Step::Follow(node, primary) => self.change_sides(node.into(), primary.into()),
             Step::Promote(node) => self.promote(node.into()),
             Step::Kill(node, kept) => self.kill(node.into(), kept.into()),
@@ -288,7 +257,12 @@ impl World {
         next: Option<Words>,
     ) -> Result<bool, Broken> {
         let Some(words) = next else { return Ok(false) };
+        let before = self.machines[node].server.keys.clone();
+        let refused = self.laws.seen.of(Kind::TooFewToAcknowledge);
         self.act(node, |server| server.run(client, &words))?;
+        let is_refused = self.laws.seen.of(Kind::TooFewToAcknowledge) > refused;
+        let is_same = !is_refused || self.machines[node].server.keys == before;
+        must(is_same, "what is refused changes nothing", || format!("{before:?}"))?;
         Ok(true)
     }
 
@@ -319,13 +293,19 @@ impl World {
     // --- servers --------------------------------------------------------------------------------
 
     /// A server does something; what comes of it goes its ways, and is held to the laws.
-    fn act(&mut self, node: usize, work: impl FnOnce(&mut Server)) -> Result<(), Broken> {
+    pub(crate) fn act(
+        &mut self,
+        node: usize,
+        work: impl FnOnce(&mut Server),
+    ) -> Result<(), Broken> {
         self.wind(node);
         let server = &mut self.machines[node].server;
         let was_shut = server.refuses_writes();
         work(server);
+        // Before what it wrote may be too much for the backlog of a replica.
+        self.laws.after(node, was_shut, self.us, &mut self.machines)?;
         self.spread(node);
-        self.laws.after(node, was_shut, self.us, &mut self.machines)
+        Ok(())
     }
 
     fn spread(&mut self, node: usize) {
@@ -336,19 +316,7 @@ impl World {
             let pipe = pipes.into_iter().find(|pipe| pipe.client == client);
             pipe.into_iter().for_each(|pipe| pipe.from.push_back(out.clone()));
         }
-        let items = std::mem::take(&mut self.machines[node].server.stream);
-        if items.is_empty() {
-            return;
-        }
-        for link in self.machines.iter_mut().filter_map(|machine| machine.link.as_mut()) {
-            if link.primary == node && link.state != LinkState::Ending {
-                link.queue.extend(items.iter().cloned());
-                if link.state == LinkState::Cut && link.queue.len() > BACKLOG_MAX {
-                    link.queue.clear();
-                    link.state = LinkState::Ending;
-                }
-            }
-        }
+        self.send_stream(node);
     }
 
     fn at_server(&mut self, node: usize, step: Step) -> Result<bool, Broken> {
@@ -381,48 +349,6 @@ impl World {
 
     // --- replication ----------------------------------------------------------------------------
 
-    fn link(&mut self, step: Step) -> Option<()> {
-        let (Step::Ack(node) | Step::Cut(node) | Step::Heal(node)) = step else { return None };
-        let us = self.us;
-        let machine = self.machines.get_mut(usize::from(node)).filter(|machine| machine.is_up)?;
-        let link = machine.link.as_mut()?;
-        match (step, link.state) {
-            (Step::Ack(_), LinkState::Up) => link.acked_us = Some(us),
-            (Step::Cut(_), LinkState::Up) => link.state = LinkState::Cut,
-            (Step::Heal(_), LinkState::Cut) => link.state = LinkState::Up,
-            _ => return None,
-        }
-        Some(())
-    }
-
-    fn deliver(&mut self, node: usize) -> Result<bool, Broken> {
-        let Some(machine) = self.machines.get_mut(node).filter(|machine| machine.is_up) else {
-            return Ok(false);
-        };
-        let Some(link) = machine.link.as_mut().filter(|link| link.state != LinkState::Cut) else {
-            return Ok(false);
-        };
-        if let Some(snapshot) = link.sync.take() {
-            self.act(node, |server| server.load(&snapshot, None))?;
-            self.laws.synced(node, &snapshot);
-        } else if let Some(item) = link.queue.pop_front() {
-            self.laws.delivered(node, &item);
-            self.act(node, |server| server.apply(&item))?;
-        } else {
-            return Ok(false);
-        }
-        self.laws.in_sync(node, &self.machines)?;
-        Ok(true)
-    }
-
-    fn follow(&mut self, node: usize, primary: usize) {
-        self.wind(primary);
-        let sync = Some(Rc::new(self.machines[primary].server.snapshot()));
-        let queue = VecDeque::new();
-        self.machines[node].link =
-            Some(Link { primary, state: LinkState::Up, sync, queue, acked_us: None });
-    }
-
     fn change_sides(&mut self, node: usize, primary: usize) -> Result<bool, Broken> {
         let leads = |at: usize| self.is_up(at) && self.machines[at].server.is_primary;
         if node == primary || !self.is_up(node) || !leads(primary) {
@@ -437,25 +363,22 @@ impl World {
         Ok(true)
     }
 
-    /// Nobody follows this server any more: so much of what it sent arrives.
-    fn part(&mut self, node: usize, kept: usize) {
-        for link in self.machines.iter_mut().filter_map(|machine| machine.link.as_mut()) {
-            if link.primary == node {
-                let is_cut = link.state == LinkState::Cut;
-                link.queue.truncate(if is_cut { 0 } else { kept });
-                link.state = LinkState::Ending;
-            }
-        }
+    /// No other server takes writes.
+    fn is_alone(&self, node: usize) -> bool {
+        let leads = |machine: &Machine| machine.is_up && machine.server.is_primary;
+        !self.machines.iter().enumerate().any(|(at, machine)| at != node && leads(machine))
     }
 
     fn promote(&mut self, node: usize) -> Result<bool, Broken> {
         if !self.is_up(node) || self.machines[node].server.is_primary {
             return Ok(false);
         }
-        self.machines[node].link = None;
         self.wind(node);
         self.laws.seen.count(Kind::Promotion);
-        let reign = self.laws.reign_begins(node, &self.machines[node].server, self.us, false);
+        self.laws.promoted(node, &self.machines)?;
+        self.machines[node].link = None;
+        let is_alone = self.is_alone(node);
+        let reign = self.laws.reign_begins(node, &self.machines[node].server, self.us, is_alone);
         self.act(node, |server| server.role_is(true, reign))?;
         Ok(true)
     }
@@ -488,7 +411,8 @@ impl World {
         }
         let disk = self.machines[node].disk.clone();
         let history = disk.as_ref().map(|disk| disk.history().clone()).unwrap_or_default();
-        let reign = self.laws.restart(node, disk.as_deref(), history, self.us);
+        let is_alone = self.is_alone(node);
+        let reign = self.laws.restart(node, disk.as_deref(), history, self.us, is_alone);
         self.act(node, |server| {
             server.role_is(true, reign);
             if let Some(snapshot) = &disk {

@@ -67,8 +67,20 @@ struct Small {
 fn command(owner: u8, key: u8, reads: bool, waits: bool) -> Command {
     let patience = if waits { Patience::Block(0) } else { Patience::None };
     let (lease, depth, with_ttl) = (2000, Some(1), false);
-    let (session, upgrade) = (false, false);
-    Command::Acquire(Ask { owner, key, reads, lease, patience, session, depth, upgrade, with_ttl })
+    let (session, upgrade, limit, acks) = (false, false, None, 0);
+    Command::Acquire(Ask {
+        owner,
+        key,
+        reads,
+        lease,
+        patience,
+        session,
+        depth,
+        upgrade,
+        with_ttl,
+        limit,
+        acks,
+    })
 }
 
 impl Small {
@@ -78,6 +90,7 @@ impl Small {
             clients: CLIENTS,
             replaces_replies: false,
             loads_before_flush: false,
+            grace_ms: 0,
             clocks_ms: vec![0; usize::from(NODES)],
             // Else states that differ in nothing but the time of day were many.
             step_us: 0,

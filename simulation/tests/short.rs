@@ -4,8 +4,8 @@
 use rlock_simulation::fault::Fault;
 use rlock_simulation::run::many;
 
-/// Steps of the short form: some seconds.
-const STEPS: u64 = 2_000_000;
+/// Steps of the short form, some seconds: enough for what is seen least.
+const STEPS: u64 = 4_000_000;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap())

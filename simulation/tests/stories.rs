@@ -23,6 +23,8 @@ fn plain(owner: u8) -> Ask {
         depth: None,
         upgrade: false,
         with_ttl: false,
+        limit: None,
+        acks: 0,
     }
 }
 
@@ -41,6 +43,7 @@ fn keeps_the_laws(nodes: u8, steps: &[Step]) {
         clients: 3,
         replaces_replies: false,
         loads_before_flush: false,
+        grace_ms: 0,
         clocks_ms: vec![0; nodes.into()],
         step_us: STEP_US,
         fault: Fault::None,

@@ -71,7 +71,7 @@ impl Beliefs {
                 seen.count(Kind::Overslept);
             }
             // One that says no mode may have renewed another hold than the client thinks of.
-            (Command::Renew(owner, key, ms, Some(reads)), Said::Int(1)) => {
+            (Command::Renew(owner, key, ms, Some(reads), _), Said::Int(1)) => {
                 // Nor is one of another primary's the client's own.
                 let Some(pipe) = &actor.pipe else { return Ok(()) };
                 let history = &machines[pipe.node].server.history;
@@ -150,13 +150,23 @@ impl Judge<'_> {
         let mut history: History = reign.before.clone();
         history.arrived(new.at);
         let clocks = self.clocks_differ.then_some(Kind::Clocks);
+        let acked_clocks = self.clocks_differ.then_some(Kind::AckedClocks);
         if first.ask.session && !self.is_connected(first) {
             return Some(Kind::SessionCut);
         }
         if !history.has(old.at) {
+            let is_ended = old.facts.iter().any(|(_, fact)| matches!(fact, Fact::Ended(_)));
+            let is_acked = old.acked.iter().any(|(at, _)| *at == old.at);
             return Some(match (old.us >= reign.began_us, reign.is_restart) {
+                (true, _) if is_acked => Kind::AckedPartition,
                 (true, _) => Kind::Partition,
                 (_, true) => Kind::LostData,
+                // What was acknowledged is not lost, unless for a cause that was seen.
+                // Its server stood still since the last deadline that was told.
+                _ if is_acked && first.ask.session && old.acked_until() <= new.now_ms => {
+                    Kind::SessionCut
+                }
+                _ if is_acked && !is_ended => return old.lost,
                 (_, false) => Kind::LostGrant,
             });
         }
@@ -177,6 +187,7 @@ impl Judge<'_> {
             Some(Bound { cut: Some(_), .. }) => Some(Kind::Taken),
             _ if old.facts.iter().any(|(_, f)| matches!(f, Fact::Tampered(_))) => Some(Kind::Taken),
             _ if old.facts.iter().any(is_lost) => Some(Kind::LostRenewal),
+            _ if !old.acked.is_empty() => acked_clocks,
             _ => clocks,
         }
     }

@@ -1,7 +1,9 @@
 //! What must hold after every step, judged by what clients asked and were told, and by nothing that
 //! the manager says of itself but its `check()`.
 
+mod acks;
 mod beliefs;
+mod learn;
 mod promises;
 mod replicas;
 mod rest;
@@ -10,16 +12,17 @@ mod tokens;
 use std::collections::BTreeSet;
 use std::fmt;
 
-use rlock_core::{Change, ClientId, End};
+use rlock_core::{Change, ClientId, Token};
 
+use acks::{Acks, TakenBack};
 pub use beliefs::Beliefs;
-use promises::{How, Promises};
+use promises::Promises;
 use rest::Rest;
 use tokens::TokensSeen;
 
 use crate::client::{Actor, Sent};
-use crate::history::{History, Item, Point};
-use crate::notes::{By, Loss, Note, Noted};
+use crate::history::{History, Item};
+use crate::notes::{Asked, Note, Noted};
 use crate::print::Printer;
 use crate::seen::{Kind, Seen};
 use crate::server::{Server, Snapshot};
@@ -42,8 +45,21 @@ impl fmt::Display for Broken {
 }
 
 /// `Err`, where this is not so.
-fn must<T: FnOnce() -> String>(is_so: bool, law: &'static str, what: T) -> Result<(), Broken> {
+pub(crate) fn must<T: FnOnce() -> String>(
+    is_so: bool,
+    law: &'static str,
+    what: T,
+) -> Result<(), Broken> {
     if is_so { Ok(()) } else { Err(Broken { law, what: what() }) }
+}
+
+/// Who begins to hold with this: what it asked, its token, and whether it waited.
+fn begun(note: &Note) -> Option<(&Asked, Token, bool)> {
+    match note {
+        Note::Told { asked, token, waited, pending: None, .. } => Some((asked, *token, *waited)),
+        Note::Pending { asked, pending } if !pending.renews => Some((asked, pending.token, true)),
+        _ => None,
+    }
 }
 
 /// The time of one server as primary.
@@ -52,6 +68,8 @@ pub struct Reign {
     pub before: History,
     /// It began by a start with what had been saved, and not by a promotion.
     pub is_restart: bool,
+    /// No lease of an earlier primary outlasts its grace.
+    pub is_graced: bool,
     /// When, in microseconds of the world.
     pub began_us: u64,
 }
@@ -80,6 +98,9 @@ pub struct Laws {
     reigns: Vec<Reign>,
     tokens: TokensSeen,
     rest: Vec<Rest>,
+    acks: Vec<Acks>,
+    taken_back: TakenBack,
+    has_grace: bool,
     clocks_differ: bool,
 }
 
@@ -92,9 +113,17 @@ impl Laws {
             beliefs: Beliefs::default(),
             promises: Promises::default(),
             // Nobody's.
-            reigns: vec![Reign { before: History::default(), is_restart: false, began_us: 0 }],
+            reigns: vec![Reign {
+                before: History::default(),
+                is_restart: false,
+                is_graced: false,
+                began_us: 0,
+            }],
             tokens: TokensSeen::new(nodes),
             rest: (0..nodes).map(|_| Rest::default()).collect(),
+            acks: (0..nodes).map(|_| Acks::default()).collect(),
+            taken_back: TakenBack::default(),
+            has_grace: setting.grace_ms > 0,
             clocks_differ: setting.clocks_ms.iter().any(|ms| *ms != 0),
         }
     }
@@ -105,25 +134,35 @@ impl Laws {
         self.rest[node].clock_steps(server);
     }
 
-    /// A server becomes primary. Its number.
-    pub fn reign_begins(&mut self, node: usize, server: &Server, us: u64, is_restart: bool) -> u32 {
-        self.begin(node, server.history.clone(), server.now_ms(), us, is_restart)
+    /// A replica is about to become a primary.
+    ///
+    /// # Errors
+    /// It lacks what must be there.
+    pub fn promoted(&mut self, node: usize, machines: &[Machine]) -> Result<(), Broken> {
+        let Self { promises, taken_back, seen, .. } = self;
+        acks::promoted(node, machines, promises, taken_back, seen)
+    }
+
+    /// A server becomes primary, beside another one or alone. Its number.
+    pub fn reign_begins(&mut self, node: usize, server: &Server, us: u64, is_alone: bool) -> u32 {
+        let before = server.history.clone();
+        self.promises.taken_over(&before, server.now_ms(), &mut self.seen);
+        self.begin(node, before, us, false, is_alone)
     }
 
     fn begin(
         &mut self,
         node: usize,
         before: History,
-        now_ms: u64,
         us: u64,
         is_restart: bool,
+        is_alone: bool,
     ) -> u32 {
-        if !is_restart {
-            self.promises.taken_over(&before, now_ms, &mut self.seen);
-        }
         self.tokens.reign_begins();
         self.rest[node] = Rest::default();
-        self.reigns.push(Reign { before, is_restart, began_us: us });
+        self.acks[node] = Acks::default();
+        let is_graced = self.has_grace && is_alone;
+        self.reigns.push(Reign { before, is_restart, is_graced, began_us: us });
         u32::try_from(self.reigns.len() - 1).unwrap()
     }
 
@@ -134,9 +173,10 @@ impl Laws {
         disk: Option<&Snapshot>,
         history: History,
         us: u64,
+        is_alone: bool,
     ) -> u32 {
         self.tokens.started(node, disk.map_or(0, Snapshot::greatest_token));
-        self.begin(node, history, 0, us, true)
+        self.begin(node, history, us, true, is_alone)
     }
 
     /// A server is dead.
@@ -192,149 +232,42 @@ impl Laws {
             // FORCE, or a release under the same name, may end what this very step granted.
             let is_over = |other: &Noted| match (&noted.note, &other.note) {
                 (
-                    Note::Told { token: told, .. },
+                    Note::Told { token: told, pending: None, .. },
                     Note::Changed { change: Change::Ended { token, .. }, .. },
                 ) => told == token,
                 _ => false,
             };
             if !notes.iter().any(is_over) {
-                self.learn(node, noted, us, server)?;
+                self.learn(node, noted, us, machines)?;
             }
         }
-        for noted in &notes {
-            if let Note::Told { asked, waited, token, .. } = &noted.note {
-                let first = notes.iter().find_map(|other| match &other.note {
-                    Note::Told { token: same, asked, .. } if same == token => Some(asked.arrival),
-                    _ => None,
-                });
-                if first == Some(asked.arrival) {
-                    let is_re_entry = self.rest[node].is_re_entry(*token);
-                    rest::order(server, asked, *token, *waited, is_re_entry)?;
-                }
+        let begun = || notes.iter().filter_map(|noted| begun(&noted.note));
+        for (asked, token, waited) in begun() {
+            let first = begun().find(|(_, same, _)| *same == token);
+            if first.is_some_and(|(first, ..)| first.arrival == asked.arrival) {
+                // Where it got WRITE in this very step, which may have ended since.
+                let is_other = |noted: &Noted| match &noted.note {
+                    Note::Changed {
+                        key, change: Change::Granted { owner, token: t, .. }, ..
+                    } => *key == asked.key && **owner == *asked.owner.as_bytes() && *t != token,
+                    _ => false,
+                };
+                let rest = &self.rest[node];
+                let enters = rest.is_re_entry(token)
+                    || rest.has_ticket(asked, server)
+                    || notes.iter().any(is_other);
+                rest::order(server, asked, token, waited, enters)?;
             }
         }
         self.promises.stand(server, node)?;
+        self.acks[node].heard(&self.rest[node], node, machines);
         if server.is_primary && server.manager.decides() && server.is_at_rest() {
             self.rest[node].holds(server, &self.promises)?;
+            self.acks[node].sessions_last(&self.rest[node], server)?;
         }
         server.manager.check().map_err(|what| Broken { law: "the indexes agree", what })?;
         self.promises.forget_old(machines);
         Ok(())
-    }
-
-    fn learn(
-        &mut self,
-        node: usize,
-        Noted { at, now, note }: &Noted,
-        us: u64,
-        server: &Server,
-    ) -> Result<(), Broken> {
-        let (at, history) = (*at, &server.history);
-        let now_ms = now.ms().get();
-        match note {
-            Note::Told { client, asked, token, granted_at, waited } => {
-                if *waited {
-                    self.seen.count(Kind::Waited);
-                }
-                if asked.had_ticket {
-                    self.seen.count(Kind::TicketUsed);
-                }
-                self.rest[node].told(*client, asked, *token);
-                let until = granted_at.after(asked.lease).get();
-                self.promises.told(at, asked, *client, *token, until, us, granted_at.ms().get());
-                self.promises.excludes(history, asked, now_ms.min(granted_at.ms().get()))
-            }
-            Note::Renewed { db, key, owner, mode, lease } => {
-                let until = now.after(*lease).get();
-                self.promises.renewed(at, history, (*db, key), owner, *mode, until, now_ms);
-                Ok(())
-            }
-            Note::Changed { db, key, change, by } => {
-                self.changed(node, at, server, (*db, key), change, by)
-            }
-            Note::KeyLost { db, key, by } => {
-                let how = if *by == Loss::Expiry { How::Expired } else { How::Taken };
-                self.rest[node].taken(Some(*db), Some(key));
-                self.promises.key_ends(at, history, Some((*db, key)), how, now_ms)
-            }
-            Note::Tampered { db, key, at_ms } => {
-                self.promises.tampered(at, history, (*db, key), *at_ms);
-                Ok(())
-            }
-            Note::Flushed(None) | Note::Swapped(..) => {
-                self.rest[node].taken(None, None);
-                self.promises.key_ends(at, history, None, How::Taken, now_ms)
-            }
-            Note::Flushed(Some(db)) => {
-                self.rest[node].taken(Some(*db), None);
-                let keys = self.promises.keys_of(*db);
-                keys.iter().try_for_each(|key| {
-                    self.promises.key_ends(at, history, Some((*db, key)), How::Taken, now_ms)
-                })
-            }
-            Note::Closed(client) => {
-                self.rest[node].closed(*client, &mut self.seen);
-                Ok(())
-            }
-            Note::Unheard { asked, token } => {
-                self.seen.count(Kind::TakenBack);
-                self.promises.unheard((asked.db, &asked.key), *token);
-                self.rest[node].unheard(asked, *token);
-                Ok(())
-            }
-            Note::AskedSession { client, db, key, owner } => {
-                self.rest[node].asked_session(*client, (*db, key), owner);
-                Ok(())
-            }
-            Note::Saw(kind) => {
-                self.seen.count(*kind);
-                Ok(())
-            }
-        }
-    }
-
-    fn changed(
-        &mut self,
-        node: usize,
-        at: Point,
-        server: &Server,
-        (db, key): (i32, &crate::keyspace::Key),
-        change: &Change<'_>,
-        by: &By,
-    ) -> Result<(), Broken> {
-        let (token, end) = match change {
-            Change::Granted { token, .. } => {
-                let clocks = self.clocks_differ;
-                self.rest[node].granted(*token);
-                return self.tokens.issued(node, at.reign, token.get(), clocks, &mut self.seen);
-            }
-            Change::Held { .. } => return Ok(()),
-            Change::Ended { token, by } => (*token, *by),
-        };
-        let how = match end {
-            End::Expired => How::Expired,
-            End::Released => How::Released,
-            End::Forced => How::Forced,
-            End::Disconnected | End::Unconfirmed => How::Disconnected,
-        };
-        let rest = &self.rest[node];
-        let owner = self.promises.owner_of(token, (db, key), &server.history).cloned();
-        let is_asked = match (how, by) {
-            (How::Released, By::Release(who)) => owner.as_ref().is_none_or(|owner| owner == who),
-            (How::Released, _) => false,
-            (How::Forced, by) => *by == By::Force,
-            (How::Disconnected, _) => {
-                owner.as_ref().is_none_or(|owner| rest.has_lost_session(server, (db, key), owner))
-            }
-            _ => true,
-        };
-        must(is_asked, "a hold ends by its owner, its lease, its session or an operator", || {
-            format!("server {node}: {how:?} of token {token:?} of {owner:?}, in {by:?}")
-        })?;
-        if how == How::Released {
-            self.rest[node].released((db, key), token);
-        }
-        self.promises.ended(at, &server.history, (db, key), token, how, server.now_ms())
     }
 
     /// A replica did something: if it has all that its primary had, it is the same.

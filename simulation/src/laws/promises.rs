@@ -6,7 +6,7 @@ use rlock_core::{ClientId, Mode, Owner, Token};
 use super::{Broken, must};
 use crate::history::{History, Point};
 use crate::keyspace::{Key, Slot};
-use crate::notes::Asked;
+use crate::notes::{Asked, Pending};
 use crate::print::Printer;
 use crate::seen::{Kind, Seen};
 use crate::server::Server;
@@ -59,8 +59,16 @@ pub struct Promise {
     pub us: u64,
     /// When, by its server's clock.
     pub now_ms: u64,
-    /// So often.
+    /// So often, or to be told when replicas have acknowledged it.
     pub told: u32,
+    /// So many of them are still to be told.
+    pub pending: u32,
+    /// What was told when replicas had acknowledged it: with which effect, and until when.
+    pub acked: Vec<(Point, u64)>,
+    /// Why the next primary lacks it, though replicas acknowledged it.
+    pub lost: Option<Kind>,
+    /// A level of it was released.
+    pub is_released: bool,
     /// To these connections.
     pub clients: Vec<ClientId>,
     /// What became of it.
@@ -115,7 +123,7 @@ impl Promise {
     pub(crate) fn print(&self, to: &mut Printer) {
         to.add((self.db, &self.key, self.owner.as_bytes(), self.mode == Mode::Write, self.at));
         to.token(self.token.get());
-        to.add((self.session.map(ClientId::get), self.told));
+        to.add((self.session.map(ClientId::get), self.told, self.pending));
         self.clients.iter().for_each(|client| to.add(client.get()));
         for (at, fact) in &self.facts {
             to.add(at);
@@ -124,6 +132,26 @@ impl Promise {
                 Fact::Ended(how) => to.add(*how as u8),
             }
         }
+    }
+
+    /// A blocked connection is told of it, or that it is renewed.
+    pub fn is_told_to(
+        &mut self,
+        client: Option<ClientId>,
+        asked: &Asked,
+        pending: &Pending,
+        us: u64,
+    ) {
+        self.us = if self.told == self.pending { us } else { self.us };
+        self.pending = self.pending.saturating_sub(1);
+        self.session = client.filter(|_| asked.session).or(self.session);
+        self.clients.extend(client);
+        self.acked.push((pending.at, pending.granted_at.after(asked.lease).get()));
+    }
+
+    /// The last deadline that was told when replicas had acknowledged it.
+    pub fn acked_until(&self) -> u64 {
+        self.acked.iter().map(|(_, until)| *until).max().unwrap_or(0)
     }
 
     /// It is of this lock.
@@ -137,6 +165,21 @@ impl Promise {
     }
 }
 
+/// A grant: what became the promise.
+#[derive(Clone, Copy)]
+pub struct Grant {
+    /// With which effect.
+    pub at: Point,
+    /// Its token.
+    pub token: Token,
+    /// Until when, by its server's clock in milliseconds.
+    pub until: u64,
+    /// When, in microseconds of the world.
+    pub us: u64,
+    /// When, by its server's clock.
+    pub now_ms: u64,
+}
+
 /// All of them that may still bind somebody.
 #[derive(Default)]
 pub struct Promises {
@@ -144,6 +187,11 @@ pub struct Promises {
 }
 
 impl Promises {
+    /// All of them.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Promise> {
+        self.all.iter_mut()
+    }
+
     /// All of them.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Promise> {
         self.all.iter()
@@ -193,19 +241,11 @@ impl Promises {
         keys
     }
 
-    /// A grant was told.
-    #[allow(clippy::too_many_arguments, reason = "all that a grant is")]
-    pub fn told(
-        &mut self,
-        at: Point,
-        asked: &Asked,
-        client: ClientId,
-        token: Token,
-        until: u64,
-        us: u64,
-        now_ms: u64,
-    ) {
-        let session = asked.session.then_some(client);
+    /// A grant was told, or is told to nobody yet.
+    pub fn told(&mut self, asked: &Asked, client: Option<ClientId>, grant: Grant) {
+        let Grant { at, token, until, us, now_ms } = grant;
+        let session = client.filter(|_| asked.session);
+        let pending = u32::from(client.is_none());
         let known = self.all.iter_mut().rev().find(|promise| {
             promise.at.reign == at.reign
                 && promise.token == token
@@ -215,14 +255,13 @@ impl Promises {
             known.facts.push((at, Fact::Until(until)));
             known.session = session.or(known.session);
             known.told += 1;
-            if !known.clients.contains(&client) {
-                known.clients.push(client);
-            }
+            known.pending += pending;
+            known.clients.extend(client);
             return;
         }
         let (db, key, owner) = (asked.db, asked.key.clone(), asked.owner.clone());
         let (mode, facts) = (asked.mode, vec![(at, Fact::Until(until))]);
-        let (told, clients) = (1, vec![client]);
+        let clients: Vec<ClientId> = client.into_iter().collect();
         self.all.push(Promise {
             db,
             key,
@@ -233,18 +272,44 @@ impl Promises {
             at,
             us,
             now_ms,
-            told,
+            told: 1,
+            pending,
+            acked: Vec::new(),
+            lost: None,
+            is_released: false,
             clients,
             facts,
         });
     }
 
+    /// What this hold was told as, or is to be, in the reign of this effect.
+    pub fn of_reign(&mut self, asked: &Asked, token: Token, at: Point) -> Option<&mut Promise> {
+        let lock = (asked.db, &asked.key);
+        let mut all = self.all.iter_mut().rev();
+        all.find(|one| one.at.reign == at.reign && one.token == token && one.is_of(lock))
+    }
+
+    /// A level of the hold with this token was released, at whatever key it stands now.
+    pub fn released(&mut self, token: Token) {
+        let all = self.all.iter_mut().filter(|promise| promise.token == token);
+        all.for_each(|promise| promise.is_released = true);
+    }
+
+    /// Somebody was told of this hold in this reign, and released no level of it.
+    pub fn is_heard(&self, token: Token, lock: (i32, &Key), reign: u32) -> bool {
+        let is_it = |promise: &&Promise| {
+            promise.at.reign == reign && promise.token == token && promise.is_of(lock)
+        };
+        let is_released = |one: &Promise| one.token == token && one.is_released;
+        let mut all = self.all.iter().filter(is_it);
+        all.any(|one| one.told > one.pending) && !self.all.iter().any(is_released)
+    }
+
     /// One who was told a grant did not live to hear of it.
-    pub fn unheard(&mut self, lock: (i32, &Key), token: Token) {
-        for promise in self.all.iter_mut().filter(|promise| promise.is_of(lock)) {
-            if promise.token == token {
-                promise.told = promise.told.saturating_sub(1);
-            }
+    pub fn unheard(&mut self, asked: &Asked, token: Token, at: Point, was_pending: bool) {
+        if let Some(promise) = self.of_reign(asked, token, at) {
+            promise.told = promise.told.saturating_sub(1);
+            promise.pending = promise.pending.saturating_sub(was_pending.into());
         }
         self.all.retain(|promise| promise.told > 0);
     }
@@ -275,13 +340,15 @@ impl Promises {
         mode: Option<Mode>,
         until: u64,
         now_ms: u64,
+        is_told: bool,
     ) {
         for promise in self.all.iter_mut().filter(|promise| promise.is_of(lock)) {
             let is_meant = promise.owner == *owner && mode.is_none_or(|mode| mode == promise.mode);
             let stands = promise.bound(history).is_some_and(|bound| bound.end() > now_ms);
             if is_meant && stands {
                 promise.facts.push((at, Fact::Until(until)));
-                promise.told += 1;
+                // Another primary may take back what nobody heard of there.
+                promise.told += u32::from(is_told && promise.at.reign == at.reign);
             }
         }
     }
@@ -346,6 +413,9 @@ impl Promises {
     pub fn taken_over(&self, history: &History, now_ms: u64, seen: &mut Seen) {
         for promise in &self.all {
             if promise.bound(history).is_none_or(|bound| bound.end() <= now_ms) {
+                continue;
+            }
+            if promise.told == promise.pending {
                 continue;
             }
             seen.count(Kind::Survived);

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rlock_core::{ClientId, Mode, Owner, Token};
+use rlock_core::{ClientId, Mode, Owner, Token, WaiterId};
 
 use super::promises::Promises;
 use super::{Broken, must};
@@ -17,26 +17,42 @@ type LockName = (i32, Key);
 
 /// A hold with SESSION, as a connection was told of it.
 struct Tie {
+    /// When it was told, in microseconds of the world.
+    us: u64,
     /// When it asked, by a count of the server's.
     arrival: u64,
     client: ClientId,
     token: Token,
+    /// So many replicas are to acknowledge its deadlines.
+    acks: u8,
 }
 
-/// The one that asked last.
+/// The one that was told last, and of those that were told in one step asked last.
 fn last(ties: &[Tie]) -> Option<&Tie> {
-    ties.iter().max_by_key(|tie| tie.arrival)
+    ties.iter().max_by_key(|tie| (tie.us, tie.arrival))
+}
+
+/// A grant that nobody heard of.
+struct Unheard {
+    name: LockName,
+    token: Token,
+    /// Of a blocked connection that was told otherwise.
+    waiter: Option<WaiterId>,
 }
 
 /// What is known of one server's connections.
 #[derive(Default)]
 pub struct Rest {
-    /// Which connections were told of a hold with SESSION. It is tied to the one that asked last.
+    /// Which connections were told of a hold with SESSION. It is tied to the [`last`] one.
     ties: BTreeMap<(LockName, Owner, Mode), Vec<Tie>>,
     /// Who asked for a session.
     askers: BTreeSet<(LockName, Vec<u8>, ClientId)>,
     /// Grants that nobody heard of.
-    unheard: Vec<(LockName, Token)>,
+    unheard: Vec<Unheard>,
+    /// Tokens that were issued here, and where.
+    issued: BTreeMap<Token, LockName>,
+    /// Until when those who asked with a ticket may hear of a hold.
+    tickets: BTreeMap<(LockName, Owner), u64>,
     /// Tokens that were issued, and told to nobody yet.
     untold: BTreeSet<Token>,
     /// Holds whose key a stranger took, or that were over when the clock was stepped: if they come
@@ -46,8 +62,38 @@ pub struct Rest {
 
 impl Rest {
     /// A token was issued.
-    pub fn granted(&mut self, token: Token) {
+    pub fn granted(&mut self, (db, key): (i32, &Key), token: Token) {
         self.untold.insert(token);
+        self.issued.insert(token, (db, key.clone()));
+    }
+
+    /// A renewal told this owner that it holds.
+    pub fn renewed(&mut self, server: &Server, (db, key): (i32, &Key), owner: &Owner) {
+        let lock = server.keys.get(db, key).and_then(Slot::lock);
+        let holds = lock.into_iter().flat_map(|lock| lock.holds());
+        for (_, _, hold) in holds.filter(|(who, ..)| *who == owner) {
+            self.issued.remove(&hold.token);
+        }
+    }
+
+    /// An owner asked with a ticket.
+    pub fn asked_ticket(&mut self, asked: &Asked) {
+        let name = ((asked.db, asked.key.clone()), asked.owner.clone());
+        let until = self.tickets.entry(name).or_default();
+        *until = asked.ticket_until.unwrap_or(0).max(*until);
+    }
+
+    /// Its owner asked with a ticket before, which may stand again where its turn was taken back.
+    pub fn has_ticket(&self, asked: &Asked, server: &Server) -> bool {
+        let name = ((asked.db, asked.key.clone()), asked.owner.clone());
+        let until = self.tickets.get(&name).copied().unwrap_or(0);
+        asked.ticket_until.is_none() && until > server.now_ms()
+    }
+
+    /// By how many acknowledgements the session of this hold lasts.
+    pub fn sessions_by_acks(&self) -> impl Iterator<Item = (ClientId, Token, u8)> {
+        let last = self.ties.values().filter_map(|ties| last(ties));
+        last.filter(|tie| tie.acks > 0).map(|tie| (tie.client, tie.token, tie.acks))
     }
 
     /// A hold with this token was told to somebody before.
@@ -56,12 +102,12 @@ impl Rest {
     }
 
     /// A grant was told.
-    pub fn told(&mut self, client: ClientId, asked: &Asked, token: Token) {
+    pub fn told(&mut self, client: ClientId, asked: &Asked, token: Token, acks: u8, us: u64) {
         if asked.session {
             let name = (asked.db, asked.key.clone());
             let ties = self.ties.entry((name, asked.owner.clone(), asked.mode)).or_default();
             ties.retain(|tie| tie.token == token);
-            ties.push(Tie { arrival: asked.arrival, client, token });
+            ties.push(Tie { us, arrival: asked.arrival, client, token, acks });
         }
     }
 
@@ -72,7 +118,9 @@ impl Rest {
 
     /// A hold of this owner may have been tied to a connection that ended.
     pub fn has_lost_session(&self, server: &Server, (db, key): (i32, &Key), owner: &Owner) -> bool {
-        let is_gone = |client: &ClientId| !server.conns.contains_key(client);
+        let is_gone = |client: &ClientId| {
+            !server.conns.contains_key(client) || server.manager.is_closing(*client)
+        };
         let name = (db, key.clone());
         let mut all = self.askers.iter();
         all.any(|(at, who, client)| {
@@ -87,7 +135,8 @@ impl Rest {
         };
         let ties = self.ties.iter().filter(|((name, _, _), _)| is_meant(name));
         self.taken.extend(ties.flat_map(|(_, ties)| ties).map(|tie| tie.token));
-        self.unheard.retain(|(name, _)| !is_meant(name));
+        self.unheard.retain(|unheard| !is_meant(&unheard.name));
+        self.issued.retain(|_, name| !is_meant(name));
     }
 
     /// The clock is stepped. A session that was lost because its lease had ended may hold again by
@@ -108,13 +157,24 @@ impl Rest {
     }
 
     /// A grant was not heard of.
-    pub fn unheard(&mut self, asked: &Asked, token: Token) {
+    pub fn unheard(&mut self, asked: &Asked, token: Token, waiter: Option<WaiterId>) {
         let name = (asked.db, asked.key.clone());
         let lock = (name.clone(), asked.owner.clone(), asked.mode);
         if let Some(ties) = self.ties.get_mut(&lock) {
             ties.retain(|tie| tie.arrival != asked.arrival);
         }
-        self.unheard.push((name, token));
+        // One that a stranger put there, untold, lasts as long as its lease.
+        if self.issued.get(&token) == Some(&name) {
+            self.unheard.push(Unheard { name, token, waiter });
+        }
+    }
+
+    /// Somebody did not hear that it holds with this token, so a level is taken back.
+    pub fn is_unheard(&self, (db, key): (i32, &Key), token: Token) -> bool {
+        let is_it = |unheard: &Unheard| {
+            unheard.token == token && unheard.name.0 == db && unheard.name.1 == *key
+        };
+        self.unheard.iter().any(is_it)
     }
 
     /// A connection ended.
@@ -122,6 +182,39 @@ impl Rest {
         if self.ties.values().filter_map(|ties| last(ties)).any(|tie| tie.client == client) {
             seen.count(Kind::SessionClosed);
         }
+    }
+
+    /// A hold that nobody was told of, and nobody may still hear of, is taken back.
+    fn somebody_hears(&mut self, server: &Server, promises: &Promises) -> Result<(), Broken> {
+        let now_ms = server.now_ms();
+        self.tickets.retain(|_, until| *until > now_ms);
+        for unheard in std::mem::take(&mut self.unheard) {
+            let Unheard { name, token, .. } = &unheard;
+            unheard.is_undone(server, self.may_hear(server, promises, name, *token))?;
+        }
+        self.issued.retain(|token, name| is_held(server, name, *token));
+        for (token, name) in &self.issued {
+            let may_hear = self.may_hear(server, promises, name, *token);
+            must(may_hear, "who did not hear holds nothing", || {
+                format!("{name:?} is held with {token:?}, and nobody hears of it")
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Somebody was told of this hold, or is to be, or may ask again with a ticket.
+    fn may_hear(
+        &self,
+        server: &Server,
+        promises: &Promises,
+        name: &LockName,
+        token: Token,
+    ) -> bool {
+        let lock = server.keys.get(name.0, &name.1).and_then(Slot::lock);
+        let mut holds = lock.into_iter().flat_map(|lock| lock.holds());
+        let owner = holds.find(|(.., hold)| hold.token == token).map(|(owner, ..)| owner);
+        let asks = |owner: &Owner| self.tickets.contains_key(&(name.clone(), owner.clone()));
+        promises.was_told(token, &server.history) || owner.is_some_and(asks)
     }
 
     /// The server has nothing left to do.
@@ -145,17 +238,27 @@ impl Rest {
             })
         });
         if is_open {
-            for (name, token) in std::mem::take(&mut self.unheard) {
-                let is_told = promises.was_told(token, &server.history);
-                must(
-                    is_told || !is_held(server, &name, token),
-                    "who did not hear holds nothing",
-                    || format!("{name:?} is held with {token:?}, of which nobody heard"),
-                )?;
-            }
+            self.somebody_hears(server, promises)?;
         }
         self.untold.clear();
         waits(server, is_open)
+    }
+}
+
+impl Unheard {
+    /// It left no hold, no session and no place.
+    fn is_undone(&self, server: &Server, may_hear: bool) -> Result<(), Broken> {
+        let Self { name, token, waiter } = self;
+        let memory = server.manager.memory(name.0, &name.1);
+        let is_tied = memory.is_some_and(|memory| memory.sessions.get(*token).is_some());
+        let stands = is_tied || is_held(server, name, *token);
+        must(may_hear || !stands, "who did not hear holds nothing", || {
+            format!("{name:?} is held with {token:?}, of which nobody heard; tied: {is_tied}")
+        })?;
+        let waits = |waiter| memory.is_some_and(|memory| memory.queue.blocked(waiter).is_some());
+        must(!waiter.is_some_and(waits), "who did not hear has no place", || {
+            format!("{waiter:?} waits for {name:?}, and was told that it does not hold")
+        })
     }
 }
 
@@ -174,13 +277,19 @@ fn waits(server: &Server, is_open: bool) -> Result<(), Broken> {
         };
         let asked = &waiting.asked;
         let memory = server.manager.memory(asked.db, &asked.key);
-        let stands = memory.is_some_and(|memory| memory.queue.blocked(waiting.waiter).is_some());
-        must(stands, "who is blocked is answered", || format!("nobody knows of {waiting:?}"))?;
+        let stands = memory.is_some_and(|memory| memory.knows(waiting.waiter));
+        let is_pending = waiting.pending.is_some() && server.manager.is_gated(waiting.waiter);
+        must(
+            stands && (is_pending || waiting.pending.is_none()),
+            "who is blocked is answered",
+            || format!("nobody knows of {waiting:?}"),
+        )?;
         let is_over = asked.ends_at.is_some_and(|at| at <= now.ms().get());
         must(!is_over, "a wait ends in time", || format!("it is over: {waiting:?}"))?;
         // One whose time to live a user cut is there until the server looks for it.
         let lock = server.keys.get(asked.db, &asked.key).and_then(Slot::lock);
-        let is_free = lock.is_none_or(|lock| lock.mode_at(now).is_none());
+        let is_held = lock.is_some_and(|lock| lock.mode_at(now).is_some());
+        let is_free = !is_held && !server.is_in_grace();
         let first = memory.and_then(|memory| memory.queue.iter().next());
         let is_first = first.is_some_and(|(entry, is_turn)| {
             !is_turn && entry.kind == rlock_core::Kind::Blocked(waiting.waiter)
@@ -200,7 +309,7 @@ pub fn order(
     waited: bool,
     is_re_entry: bool,
 ) -> Result<(), Broken> {
-    // The owner of WRITE takes READ without waiting, also where it got WRITE in this very step.
+    // The owner of WRITE takes READ without waiting.
     let lock = server.keys.get(asked.db, &asked.key).and_then(Slot::lock);
     let holds_both = lock.is_some_and(|lock| {
         let mut holds = lock.holds();
@@ -221,6 +330,8 @@ pub fn order(
     let is_passed = |client: &ClientId, other: &Waiting| {
         let asked_there = &other.asked;
         !other.is_answered
+            && other.pending.is_none()
+            && !server.timers.late.contains(&other.waiter)
             && (asked_there.db, &asked_there.key) == (asked.db, &asked.key)
             && asked_there.arrival < asked.arrival
             && asked_there.ends_at.is_none_or(|at| at > now_ms)

@@ -84,7 +84,7 @@ impl Choice {
             48..66 => self.release(owner, key),
             66..70 => {
                 let reads = *self.0.choice(&[None, Some(true), Some(false)]).unwrap();
-                Command::Renew(owner, key, self.ms(), reads).to_string()
+                Command::Renew(owner, key, self.ms(), reads, 0).to_string()
             }
             70..73 => Command::Cancel(owner, key).to_string(),
             73..75 => Command::Force(key).to_string(),
@@ -128,6 +128,8 @@ impl Choice {
         let with_ttl = self.0.u8(0..4) == 0;
         // The grammar: a session's lease is a second at least, and UPGRADE is for WRITE.
         let lease = if session { lease.max(1000) } else { lease };
-        Ask { owner, key, reads, lease, patience, session, depth, upgrade, with_ttl }
+        // One server has no replica to acknowledge anything.
+        let (limit, acks) = (None, 0);
+        Ask { owner, key, reads, lease, patience, session, depth, upgrade, with_ttl, limit, acks }
     }
 }

@@ -1,0 +1,292 @@
+//! What is told when replicas have acknowledged it: it is on as many copies then, it outlives its
+//! primary, and a session lasts by it. And the grace of a new primary.
+
+use std::collections::BTreeMap;
+
+use rlock_core::{Change, ClientId, Owner, Token};
+
+use super::promises::{Fact, How, Promises};
+use super::rest::Rest;
+use super::{Broken, Reign, must};
+use crate::history::Point;
+use crate::keyspace::{Key, Slot};
+use crate::network::Ack;
+use crate::notes::{Asked, Pending};
+use crate::seen::{Kind, Seen};
+use crate::server::Server;
+use crate::world::Machine;
+
+const OUTLIVES: &str = "what was acknowledged outlives its primary";
+
+/// What is known of one primary's acknowledgements.
+#[derive(Default)]
+pub struct Acks {
+    /// Holds of tickets whose turn replicas acknowledged, and on how many copies they were.
+    turns: BTreeMap<Token, usize>,
+    /// Deadlines as they were written.
+    deadlines: BTreeMap<Token, Vec<(Point, u64)>>,
+    /// How long sessions last, by what replicas acknowledged.
+    sessions: BTreeMap<(ClientId, Token), u64>,
+}
+
+/// Holds that were taken back, and until when they would have lasted.
+#[derive(Default)]
+pub struct TakenBack(Vec<(i32, Key, Token, u64)>);
+
+/// What the replicas of a server that count acknowledged.
+fn heard(node: usize, machines: &[Machine]) -> impl Iterator<Item = Ack> {
+    let links = machines.iter().filter(|machine| machine.is_up);
+    links.filter_map(move |machine| machine.link.as_ref()?.counts(node))
+}
+
+/// A server has this hold, until then or longer.
+fn has(server: &Server, (db, key): (i32, &Key), token: Token, until: u64) -> bool {
+    let lock = server.keys.get(db, key).and_then(Slot::lock);
+    let mut holds = lock.into_iter().flat_map(|lock| lock.holds());
+    holds.any(|(.., hold)| hold.token == token && hold.deadline.get() >= until)
+}
+
+/// How many other servers have it.
+fn copies(node: usize, machines: &[Machine], lock: (i32, &Key), token: Token, until: u64) -> usize {
+    let others = machines.iter().enumerate().filter(|(at, machine)| *at != node && machine.is_up);
+    others.filter(|(_, machine)| has(&machine.server, lock, token, until)).count()
+}
+
+/// A request with `ACKS` is refused if and only if too few replicas count.
+pub fn enough(acks: u8, node: usize, machines: &[Machine], is_let_in: bool) -> Result<(), Broken> {
+    let online = heard(node, machines).count();
+    must(is_let_in == (online >= usize::from(acks)), "too few replicas are said at once", || {
+        format!("{acks} of {online} are to acknowledge; it was let in: {is_let_in}")
+    })
+}
+
+/// A blocked caller is told of its grant, or of its renewal.
+pub fn told(
+    asked: &Asked,
+    pending: &Pending,
+    node: usize,
+    machines: &[Machine],
+) -> Result<(), Broken> {
+    let needed = usize::from(asked.acks.max(1));
+    let count = heard(node, machines).filter(|ack| ack.has >= pending.at).count();
+    must(count >= needed, "nobody is told before replicas acknowledged", || {
+        format!("{count} of {needed} acknowledged {pending:?} of {asked:?}")
+    })?;
+    let lock = (asked.db, &asked.key);
+    let count = copies(node, machines, lock, pending.token, pending.deadline);
+    must(count >= needed, "what is told is on as many copies", || {
+        format!("{count} of {needed} have {pending:?} of {asked:?}")
+    })?;
+    let stands = has(&machines[node].server, lock, pending.token, pending.deadline);
+    must(stands, "what is told stands", || format!("{pending:?} of {asked:?} is over"))
+}
+
+impl Acks {
+    /// It is the turn of an owner's ticket.
+    pub fn turn(
+        &mut self,
+        (db, key): (i32, &Key),
+        owner: &Owner,
+        node: usize,
+        machines: &[Machine],
+    ) -> Result<(), Broken> {
+        let lock = machines[node].server.keys.get(db, key).and_then(Slot::lock);
+        let holds = lock.into_iter().flat_map(|lock| lock.holds());
+        let mut best = 0;
+        for (_, _, hold) in holds.filter(|(who, ..)| *who == owner) {
+            let count = copies(node, machines, (db, key), hold.token, 0);
+            let known = self.turns.entry(hold.token).or_default();
+            *known = count.max(*known);
+            best = best.max(count);
+        }
+        must(best > 0, "a turn comes when replicas acknowledged", || {
+            format!("no other server has {lock:?} of {owner:?}")
+        })
+    }
+
+    /// A ticket's owner asked again and was told.
+    pub fn told_turn(&self, asked: &Asked, token: Token, left_ms: u64) -> Result<(), Broken> {
+        let count = self.turns.get(&token).copied().unwrap_or(0);
+        must(count >= asked.acks.into(), "nobody is told before replicas acknowledged", || {
+            format!("{count} had {token:?} when its turn came, and {asked:?} was told")
+        })?;
+        must(left_ms >= asked.lease.get(), "a ticket's owner has a whole lease", || {
+            format!("{asked:?} was told that {left_ms} ms are left")
+        })
+    }
+
+    /// A hold changed on its primary.
+    pub fn changed(&mut self, at: Point, change: &Change<'_>, server: &Server, seen: &mut Seen) {
+        match change {
+            Change::Granted { token, deadline, .. } | Change::Held { token, deadline, .. } => {
+                self.deadlines.entry(*token).or_default().push((at, deadline.get()));
+            }
+            Change::Ended { token, .. } => {
+                let written = self.deadlines.remove(token).unwrap_or_default();
+                let lasts = written.iter().any(|(_, until)| *until > server.now_ms());
+                let is_unacked = |((client, of), until): (&(ClientId, Token), &u64)| {
+                    let is_there = server.conns.contains_key(client);
+                    of == token && is_there && *until <= server.now_ms()
+                };
+                if lasts && self.sessions.iter().any(is_unacked) {
+                    seen.count(Kind::SessionUnacknowledged);
+                }
+                self.turns.remove(token);
+            }
+        }
+    }
+
+    /// The last deadline that was written of a hold.
+    pub fn until(&self, token: Token) -> u64 {
+        let written = self.deadlines.get(&token).into_iter().flatten();
+        written.map(|(_, until)| *until).max().unwrap_or(0)
+    }
+
+    /// A session was told, which lasts until then.
+    pub fn session(&mut self, client: ClientId, token: Token, until: u64) {
+        let lasts = self.sessions.entry((client, token)).or_default();
+        *lasts = until.max(*lasts);
+    }
+
+    /// The server did something: what replicas acknowledged makes sessions last.
+    pub fn heard(&mut self, rest: &Rest, node: usize, machines: &[Machine]) {
+        for (client, token, acks) in rest.sessions_by_acks() {
+            let Some(written) = self.deadlines.get(&token) else { continue };
+            let is_acked = |at: &Point| {
+                heard(node, machines).filter(|ack| ack.has >= *at).count() >= acks.into()
+            };
+            let acked = written.iter().filter(|(at, _)| is_acked(at)).map(|(_, until)| *until);
+            let latest = acked.max().unwrap_or(0);
+            let lasts = self.sessions.entry((client, token)).or_default();
+            *lasts = latest.max(*lasts);
+        }
+    }
+
+    /// The server has nothing left to do: no connection is kept by a deadline that replicas did not
+    /// acknowledge.
+    pub fn sessions_last(&mut self, rest: &Rest, server: &Server) -> Result<(), Broken> {
+        for (client, token, acks) in rest.sessions_by_acks() {
+            let until = self.sessions.get(&(client, token)).copied().unwrap_or(0);
+            if until > server.now_ms() || !server.conns.contains_key(&client) {
+                continue;
+            }
+            must(server.manager.is_closing(client), "a session lasts as acknowledged", || {
+                format!("{client:?} holds {token:?}, by {acks} replicas until {until} only")
+            })?;
+        }
+        let ties: Vec<_> =
+            rest.sessions_by_acks().map(|(client, token, _)| (client, token)).collect();
+        self.sessions.retain(|tie, _| ties.contains(tie));
+        Ok(())
+    }
+}
+
+impl TakenBack {
+    /// A hold ended because replicas did not acknowledge it, or its caller did not wait for them.
+    pub fn add(&mut self, (db, key): (i32, &Key), token: Token, until: u64, now_ms: u64) {
+        self.0.retain(|(.., until)| *until > now_ms);
+        self.0.push((db, key.clone(), token, until));
+    }
+
+    /// A replica is promoted: which of these stand there.
+    fn stand(&self, server: &Server, promises: &Promises, seen: &mut Seen) {
+        for (db, key, token, until) in &self.0 {
+            let is_told = promises.iter().any(|promise| promise.token == *token);
+            if has(server, (*db, key), *token, 0) && !is_told && *until > server.now_ms() {
+                seen.count(Kind::TakenBackStands);
+            }
+        }
+    }
+}
+
+/// A replica is promoted: what replicas acknowledged stands there, unless it lags behind another,
+/// or all that acknowledged are lost or on the other side.
+pub fn promoted(
+    node: usize,
+    machines: &[Machine],
+    promises: &mut Promises,
+    taken_back: &TakenBack,
+    seen: &mut Seen,
+) -> Result<(), Broken> {
+    let server = &machines[node].server;
+    let now_ms = server.now_ms();
+    taken_back.stand(server, promises, seen);
+    let others = machines.iter().enumerate().filter(|(at, other)| *at != node && other.is_up);
+    let others: Vec<&Server> = others.map(|(_, other)| &other.server).collect();
+    for promise in promises.iter_mut() {
+        if promise.facts.iter().any(|(_, fact)| matches!(fact, Fact::Ended(_))) {
+            continue;
+        }
+        let lasts = promise.bound(&server.history).is_some_and(|bound| bound.end() > now_ms);
+        let goes_on = |other: &&Server| other.is_primary && other.history.has(promise.at);
+        if lasts && promise.pending == promise.told && !others.iter().any(goes_on) {
+            seen.count(Kind::PendingStands);
+        }
+        for (at, until) in &promise.acked {
+            let lasts = *until > now_ms;
+            let is_lost = !server.history.has(*at);
+            must(!is_lost || !lasts || !is_best(server, *at, &others), OUTLIVES, || {
+                format!("server {node} lacks {promise:?}, until {until}, and none had more")
+            })?;
+            let kind = if is_lost { why_lost(*at, &others) } else { Kind::AckedSurvived };
+            lasts.then(|| seen.count(kind));
+            promise.lost = Some(kind).filter(|_| is_lost).or(promise.lost);
+        }
+    }
+    Ok(())
+}
+
+/// A server that lacks this effect is as far in the stream as another one that has it.
+fn is_best(server: &Server, at: Point, others: &[&Server]) -> bool {
+    // Offsets of two primaries' streams say nothing of each other.
+    let is_in_stream = |one: &Server| one.history.point().reign == at.reign;
+    let has_less = |other: &&Server| {
+        is_in_stream(other) && other.history.has(at) && other.offset <= server.offset
+    };
+    is_in_stream(server) && others.iter().any(has_less)
+}
+
+/// Why a server that is promoted lacks an effect that replicas acknowledged.
+fn why_lost(at: Point, others: &[&Server]) -> Kind {
+    let have_it = others.iter().filter(|other| other.history.has(at));
+    match have_it.map(|other| other.is_primary).max() {
+        Some(true) => Kind::AckedPartition,
+        Some(false) => Kind::LaggardPromoted,
+        None => Kind::AcknowledgersLost,
+    }
+}
+
+/// A primary that kept its grace grants: nothing that an earlier one granted still lasts, whatever
+/// was lost with it.
+pub fn grace(
+    asked: &Asked,
+    promises: &Promises,
+    reign: &Reign,
+    now_ms: u64,
+    seen: &mut Seen,
+) -> Result<(), Broken> {
+    for promise in promises.iter() {
+        let is_known = reign.before.has(promise.at);
+        let ended = |fact: &Fact| matches!(fact, Fact::Ended(how) if *how != How::Expired);
+        let is_told = promise.told > promise.pending && promise.us < reign.began_us;
+        if !is_told
+            || !promise.is_of((asked.db, &asked.key))
+            || !promise.excludes(&asked.owner, asked.mode)
+            || promise.facts.iter().any(|(_, f)| ended(f) || matches!(f, Fact::Tampered(_)))
+        {
+            continue;
+        }
+        let untils = promise.facts.iter().filter_map(|(_, fact)| match fact {
+            Fact::Until(until) => Some(*until),
+            _ => None,
+        });
+        let until = untils.max().unwrap_or(0);
+        must(until <= now_ms, "the grace outlasts every lease", || {
+            format!("{asked:?} was granted beside {promise:?}, which lasts until {until}")
+        })?;
+        if !is_known && until * 1000 > crate::world::START_US + reign.began_us {
+            seen.count(Kind::Graced);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,237 @@
+//! What the laws learn of what a server noted.
+
+use rlock_core::{Change, ClientId, End};
+
+use super::promises::{Grant, How};
+use super::{Broken, Laws, acks, must};
+use crate::history::{History, Point};
+use crate::notes::{Asked, By, Loss, Note, Noted, Pending};
+use crate::seen::Kind;
+use crate::server::Server;
+use crate::world::Machine;
+
+impl Laws {
+    pub(super) fn learn(
+        &mut self,
+        node: usize,
+        Noted { at, now, note }: &Noted,
+        us: u64,
+        machines: &[Machine],
+    ) -> Result<(), Broken> {
+        let server = &machines[node].server;
+        let (at, history) = (*at, &server.history);
+        let now_ms = now.ms().get();
+        match note {
+            Note::Told { pending: Some(pending), client, asked, .. } => {
+                self.told_acked(node, *client, asked, pending, us, machines)
+            }
+            Note::Told { client, asked, token, granted_at, left_ms, waited, pending: None } => {
+                if *waited {
+                    self.seen.count(Kind::Waited);
+                }
+                if asked.had_ticket {
+                    self.seen.count(Kind::TicketUsed);
+                }
+                if asked.acks > 0 {
+                    self.acks[node].told_turn(asked, *token, *left_ms)?;
+                    self.acks[node].session(*client, *token, now_ms + left_ms);
+                }
+                self.rest[node].told(*client, asked, *token, asked.acks, us);
+                let (until, granted_ms) =
+                    (granted_at.after(asked.lease).get(), granted_at.ms().get());
+                let grant = Grant { at, token: *token, until, us, now_ms: granted_ms };
+                self.granted(asked, Some(*client), grant, history, now_ms.min(granted_ms))
+            }
+            Note::Pending { asked, pending } => {
+                let Pending { token, granted_at, renews, mode, .. } = *pending;
+                let until = granted_at.after(asked.lease).get();
+                if renews {
+                    let (lock, owner) = ((asked.db, &asked.key), &asked.owner);
+                    self.promises.renewed(at, history, lock, owner, mode, until, now_ms, false);
+                    let asked = Asked { mode: pending.held, ..Asked::clone(asked) };
+                    self.promises.told(&asked, None, Grant { at, token, until, us, now_ms });
+                    return Ok(());
+                }
+                let grant = Grant { at, token, until, us, now_ms };
+                self.granted(asked, None, grant, history, now_ms)
+            }
+            Note::RenewalTold { asked, pending } => {
+                acks::told(asked, pending, node, machines)?;
+                self.seen.count(Kind::Acknowledged);
+                if let Some(promise) = self.promises.of_reign(asked, pending.token, pending.at) {
+                    promise.is_told_to(None, asked, pending, us);
+                }
+                Ok(())
+            }
+            Note::Unconfirmed { asked, pending, waiter } => {
+                self.seen.count(Kind::NotAcknowledged);
+                self.promises.unheard(asked, pending.token, at, true);
+                if !pending.renews {
+                    self.rest[node].unheard(asked, pending.token, Some(*waiter));
+                }
+                Ok(())
+            }
+            Note::TurnAcked { db, key, owner } => {
+                self.seen.count(Kind::TurnAcknowledged);
+                self.acks[node].turn((*db, key), owner, node, machines)
+            }
+            Note::AskedTicket { asked } => {
+                self.rest[node].asked_ticket(asked);
+                Ok(())
+            }
+            Note::AskedAcks { acks, is_let_in } => {
+                if !is_let_in {
+                    self.seen.count(Kind::TooFewToAcknowledge);
+                }
+                acks::enough(*acks, node, machines, *is_let_in)
+            }
+            Note::Renewed { db, key, owner, mode, lease } => {
+                let until = now.after(*lease).get();
+                self.promises.renewed(at, history, (*db, key), owner, *mode, until, now_ms, true);
+                self.rest[node].renewed(server, (*db, key), owner);
+                Ok(())
+            }
+            Note::Changed { db, key, change, by } => {
+                self.changed(node, at, server, (*db, key), change, by)?;
+                self.acks[node].changed(at, change, server, &mut self.seen);
+                Ok(())
+            }
+            Note::KeyLost { db, key, by } => {
+                let how = if *by == Loss::Expiry { How::Expired } else { How::Taken };
+                self.rest[node].taken(Some(*db), Some(key));
+                self.promises.key_ends(at, history, Some((*db, key)), how, now_ms)
+            }
+            Note::Tampered { db, key, at_ms } => {
+                self.promises.tampered(at, history, (*db, key), *at_ms);
+                Ok(())
+            }
+            Note::Flushed(None) | Note::Swapped(..) => {
+                self.rest[node].taken(None, None);
+                self.promises.key_ends(at, history, None, How::Taken, now_ms)
+            }
+            Note::Flushed(Some(db)) => {
+                self.rest[node].taken(Some(*db), None);
+                let keys = self.promises.keys_of(*db);
+                keys.iter().try_for_each(|key| {
+                    self.promises.key_ends(at, history, Some((*db, key)), How::Taken, now_ms)
+                })
+            }
+            Note::Closed(client) => {
+                self.rest[node].closed(*client, &mut self.seen);
+                Ok(())
+            }
+            Note::Unheard { asked, token } => {
+                self.seen.count(Kind::TakenBack);
+                self.promises.unheard(asked, *token, at, false);
+                self.rest[node].unheard(asked, *token, None);
+                Ok(())
+            }
+            Note::AskedSession { client, db, key, owner } => {
+                self.rest[node].asked_session(*client, (*db, key), owner);
+                Ok(())
+            }
+            Note::Saw(kind) => {
+                self.seen.count(*kind);
+                Ok(())
+            }
+        }
+    }
+
+    /// A hold stands, whether or not its owner was told of it.
+    fn granted(
+        &mut self,
+        asked: &Asked,
+        client: Option<ClientId>,
+        grant: Grant,
+        history: &History,
+        now_ms: u64,
+    ) -> Result<(), Broken> {
+        let reign = &self.reigns[usize::try_from(grant.at.reign).unwrap()];
+        if reign.is_graced && !self.clocks_differ {
+            acks::grace(asked, &self.promises, reign, now_ms, &mut self.seen)?;
+        }
+        self.promises.told(asked, client, grant);
+        self.promises.excludes(history, asked, now_ms)
+    }
+
+    /// A blocked caller is told of its grant, which replicas acknowledged.
+    fn told_acked(
+        &mut self,
+        node: usize,
+        client: ClientId,
+        asked: &Asked,
+        pending: &Pending,
+        us: u64,
+        machines: &[Machine],
+    ) -> Result<(), Broken> {
+        self.seen.count(Kind::Acknowledged);
+        let token = pending.token;
+        acks::told(asked, pending, node, machines)?;
+        if let Some(promise) = self.promises.of_reign(asked, token, pending.at) {
+            promise.is_told_to(Some(client), asked, pending, us);
+        }
+        let needed = asked.acks.max(1);
+        self.rest[node].told(client, asked, token, needed, us);
+        self.acks[node].session(client, token, pending.deadline);
+        Ok(())
+    }
+
+    fn changed(
+        &mut self,
+        node: usize,
+        at: Point,
+        server: &Server,
+        (db, key): (i32, &crate::keyspace::Key),
+        change: &Change<'_>,
+        by: &By,
+    ) -> Result<(), Broken> {
+        let (token, end) = match change {
+            Change::Granted { token, .. } => {
+                let clocks = self.clocks_differ;
+                self.rest[node].granted((db, key), *token);
+                return self.tokens.issued(node, at.reign, token.get(), clocks, &mut self.seen);
+            }
+            Change::Held { token, .. } => {
+                if matches!(by, By::Release(_)) {
+                    self.promises.released(*token);
+                }
+                return Ok(());
+            }
+            Change::Ended { token, by } => (*token, *by),
+        };
+        if end == End::Unconfirmed {
+            let until = self.acks[node].until(token);
+            self.taken_back.add((db, key), token, until, server.now_ms());
+        }
+        let how = match end {
+            End::Expired => How::Expired,
+            End::Released => How::Released,
+            End::Forced => How::Forced,
+            End::Disconnected | End::Unconfirmed => How::Disconnected,
+        };
+        let is_told = end == End::Unconfirmed && self.promises.is_heard(token, (db, key), at.reign);
+        must(!is_told, "what was told is not taken back", || {
+            format!("server {node}: {token:?} of {key:?}, in {by:?}")
+        })?;
+        let rest = &self.rest[node];
+        let owner = self.promises.owner_of(token, (db, key), &server.history).cloned();
+        let is_asked = match (how, by) {
+            (How::Released, By::Release(who)) => owner.as_ref().is_none_or(|owner| owner == who),
+            (How::Released, _) => false,
+            (How::Forced, by) => *by == By::Force,
+            (How::Disconnected, _) if end == End::Disconnected => {
+                let is_lost = |owner| rest.has_lost_session(server, (db, key), owner);
+                rest.is_unheard((db, key), token) || owner.as_ref().is_none_or(is_lost)
+            }
+            _ => true,
+        };
+        must(is_asked, "a hold ends by its owner, its lease, its session or an operator", || {
+            format!("server {node}: {how:?} of token {token:?} of {owner:?}, in {by:?}")
+        })?;
+        // The level that was told may be released, and the other one taken back.
+        if how == How::Released || end == End::Unconfirmed {
+            self.rest[node].released((db, key), token);
+        }
+        self.promises.ended(at, &server.history, (db, key), token, how, server.now_ms())
+    }
+}

@@ -1,0 +1,203 @@
+//! The network between a primary and its replicas: the stream, and the acknowledgements that come
+//! back.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use crate::fault::Fault;
+use crate::history::{Item, Point};
+use crate::laws::Broken;
+use crate::server::Snapshot;
+use crate::step::Step;
+use crate::world::{Machine, World};
+
+/// A replica that acknowledged longer ago is no good one, in microseconds.
+const LAG_US_MAX: u64 = 1_000_000;
+/// Sent to a replica that nothing reaches, until the backlog is too short for it.
+const BACKLOG_MAX: usize = 64;
+
+/// How things stand between a replica and its primary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkState {
+    /// Connected.
+    Up,
+    /// Nothing arrives until it is there again; the primary does not know.
+    Cut,
+    /// The primary knows. When it is there again, the replica gets what it lacks.
+    Offline,
+    /// The other end is dead; what arrived is still to be read.
+    Ending,
+}
+
+/// An acknowledgement of a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ack {
+    /// It has so much of the stream.
+    pub offset: u64,
+    /// With it this effect, and all before: the ghost, which no server knows.
+    pub has: Point,
+}
+
+/// What is on its way between a replica and its primary.
+pub struct Link {
+    /// From whom.
+    pub primary: usize,
+    /// How things stand.
+    pub state: LinkState,
+    /// A full sync comes first.
+    pub sync: Option<Rc<Snapshot>>,
+    /// The stream.
+    pub queue: VecDeque<Item>,
+    /// Acknowledgements on their way to the primary.
+    pub acks: VecDeque<Ack>,
+    /// The last one that the primary heard, since the replica connected.
+    pub heard: Option<Ack>,
+    /// When it heard that, in microseconds of the world.
+    pub heard_us: u64,
+}
+
+impl Link {
+    /// The primary takes the replica for connected and fully loaded.
+    fn is_online(&self, primary: usize) -> bool {
+        let is_there = matches!(self.state, LinkState::Up | LinkState::Cut);
+        self.primary == primary && is_there && self.sync.is_none()
+    }
+
+    /// What the primary heard of this replica, which counts from its first acknowledgement on.
+    pub fn counts(&self, primary: usize) -> Option<Ack> {
+        self.heard.filter(|ack| self.is_online(primary) && ack.offset > 0)
+    }
+}
+
+impl World {
+    /// What a server knows of its replicas.
+    pub(crate) fn count_replicas(&mut self, node: usize) {
+        let up = self.machines.iter().filter(|machine| machine.is_up);
+        let links: Vec<&Link> = up.filter_map(|machine| machine.link.as_ref()).collect();
+        let is_good = |link: &&&Link| {
+            let is_fresh = link.heard.is_some() && link.heard_us + LAG_US_MAX > self.us;
+            link.is_online(node) && link.state == LinkState::Up && is_fresh
+        };
+        let good = links.iter().filter(is_good).count();
+        let mut replicas: Vec<u64> =
+            links.iter().filter_map(|link| link.counts(node)).map(|ack| ack.offset).collect();
+        if self.machines[node].server.fault == Fault::OfflineCounted {
+            let syncs = links.iter().filter(|link| link.primary == node);
+            replicas.extend(syncs.filter_map(|link| link.sync.as_ref()).map(|sync| sync.offset()));
+        }
+        let server = &mut self.machines[node].server;
+        server.conditions.good_replicas = good;
+        server.replicas = replicas;
+    }
+
+    /// What was written goes its ways to the replicas.
+    pub(crate) fn send_stream(&mut self, node: usize) {
+        let items = std::mem::take(&mut self.machines[node].server.stream);
+        if items.is_empty() {
+            return;
+        }
+        for link in self.machines.iter_mut().filter_map(|machine| machine.link.as_mut()) {
+            if link.primary == node && link.state != LinkState::Ending {
+                link.queue.extend(items.iter().cloned());
+                if link.state != LinkState::Up && link.queue.len() > BACKLOG_MAX {
+                    link.queue.clear();
+                    link.state = LinkState::Ending;
+                }
+            }
+        }
+    }
+
+    pub(crate) fn link(&mut self, step: Step) -> Option<()> {
+        let (Step::Ack(node)
+        | Step::HearAck(node)
+        | Step::Cut(node)
+        | Step::Offline(node)
+        | Step::Heal(node)) = step
+        else {
+            return None;
+        };
+        let us = self.us;
+        let machine = self.machines.get_mut(usize::from(node)).filter(|machine| machine.is_up)?;
+        let ack = acknowledgement(machine);
+        let link = machine.link.as_mut()?;
+        let mut greets = None;
+        match (step, link.state) {
+            (Step::Ack(_), LinkState::Up) if link.sync.is_none() => link.acks.push_back(ack),
+            (Step::HearAck(_), LinkState::Up) => {
+                link.heard = Some(link.acks.pop_front()?);
+                link.heard_us = us;
+            }
+            (Step::Cut(_), LinkState::Up) => link.state = LinkState::Cut,
+            (Step::Offline(_), LinkState::Up | LinkState::Cut) => {
+                link.state = LinkState::Offline;
+                link.acks.clear();
+                link.heard = None;
+            }
+            (Step::Heal(_), LinkState::Cut) => link.state = LinkState::Up,
+            (Step::Heal(_), LinkState::Offline) => {
+                link.state = LinkState::Up;
+                greets = Some(link.primary).filter(|_| link.sync.is_none());
+            }
+            _ => return None,
+        }
+        greets.into_iter().for_each(|primary| self.machines[primary].server.timers.greets = true);
+        Some(())
+    }
+
+    pub(crate) fn deliver(&mut self, node: usize) -> Result<bool, Broken> {
+        let Some(machine) = self.machines.get_mut(node).filter(|machine| machine.is_up) else {
+            return Ok(false);
+        };
+        let arrives = |link: &&mut Link| matches!(link.state, LinkState::Up | LinkState::Ending);
+        let Some(link) = machine.link.as_mut().filter(arrives) else { return Ok(false) };
+        let (primary, state) = (link.primary, link.state);
+        if let Some(snapshot) = link.sync.take() {
+            self.act(node, |server| server.load(&snapshot, None))?;
+            self.laws.synced(node, &snapshot);
+            if state == LinkState::Up {
+                self.machines[primary].server.timers.greets = true;
+            }
+        } else if let Some(item) = link.queue.pop_front() {
+            self.laws.delivered(node, &item);
+            self.act(node, |server| server.apply(&item))?;
+            if item.asks_for_ack() && state == LinkState::Up {
+                let ack = acknowledgement(&self.machines[node]);
+                let link = self.machines[node].link.as_mut();
+                link.into_iter().for_each(|link| link.acks.push_back(ack));
+            }
+        } else {
+            return Ok(false);
+        }
+        self.laws.in_sync(node, &self.machines)?;
+        Ok(true)
+    }
+
+    pub(crate) fn follow(&mut self, node: usize, primary: usize) {
+        self.wind(primary);
+        let sync = Some(Rc::new(self.machines[primary].server.snapshot()));
+        self.machines[node].link = Some(Link {
+            primary,
+            state: LinkState::Up,
+            sync,
+            queue: VecDeque::new(),
+            acks: VecDeque::new(),
+            heard: None,
+            heard_us: 0,
+        });
+    }
+
+    /// Nobody follows this server any more: so much of what it sent arrives.
+    pub(crate) fn part(&mut self, node: usize, kept: usize) {
+        for link in self.machines.iter_mut().filter_map(|machine| machine.link.as_mut()) {
+            if link.primary == node {
+                let arrives = matches!(link.state, LinkState::Up | LinkState::Ending);
+                link.queue.truncate(if arrives { kept } else { 0 });
+                link.state = LinkState::Ending;
+            }
+        }
+    }
+}
+
+fn acknowledgement(machine: &Machine) -> Ack {
+    Ack { offset: machine.server.offset, has: machine.server.history.point() }
+}

@@ -1,0 +1,47 @@
+//! What cannot be promised of a grant that replicas acknowledged is seen, each in a short story.
+#![allow(clippy::panic, clippy::unwrap_used, missing_docs, reason = "a test fails by panic")]
+
+use rlock_simulation::run::seen;
+use rlock_simulation::seen::Kind;
+
+/// What is not seen in so many worlds is not seen.
+const WORLDS: u64 = 4000;
+/// A story that is longer is not read.
+const STORY_MAX: usize = 40;
+
+#[track_caller]
+fn told(kind: Kind) {
+    let story = seen(kind, 1, WORLDS).unwrap_or_else(|| panic!("{kind:?} was not seen"));
+    println!("## {kind:?}\n{story}");
+    assert!(story.steps.len() <= STORY_MAX, "{kind:?}: {} steps\n{story}", story.steps.len());
+}
+
+#[test]
+fn a_hold_whose_connection_broke_stands_on_the_next_primary() {
+    told(Kind::PendingStands);
+}
+
+#[test]
+fn a_hold_that_was_taken_back_stands_on_the_next_primary() {
+    told(Kind::TakenBackStands);
+}
+
+#[test]
+fn a_laggard_is_promoted() {
+    told(Kind::LaggardPromoted);
+}
+
+#[test]
+fn all_that_acknowledged_are_with_the_old_primary() {
+    told(Kind::AckedPartition);
+}
+
+#[test]
+fn all_that_acknowledged_died() {
+    told(Kind::AcknowledgersLost);
+}
+
+#[test]
+fn a_clock_is_ahead() {
+    told(Kind::AckedClocks);
+}

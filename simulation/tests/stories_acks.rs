@@ -1,0 +1,133 @@
+//! Stories of acknowledged grants that broke a law once, each by a mistake that is mended: in the
+//! core, or in the law.
+#![allow(clippy::panic, clippy::unwrap_used, missing_docs, reason = "a test fails by panic")]
+
+use rlock_simulation::command::{Ask, Command, Patience};
+use rlock_simulation::fault::Fault;
+use rlock_simulation::step::Step;
+use rlock_simulation::world::{STEP_US, Setting, World};
+
+/// A client asks, and its server reads that.
+fn asks(who: u8, ask: Ask) -> [Step; 2] {
+    [Step::Send(who, Command::Acquire(ask)), Step::Read(who)]
+}
+
+fn says(who: u8, command: Command) -> [Step; 2] {
+    [Step::Send(who, command), Step::Read(who)]
+}
+
+/// For WRITE of `k0`, for six seconds, when a replica has it.
+fn acked(owner: u8) -> Ask {
+    Ask {
+        owner,
+        key: 0,
+        reads: false,
+        lease: 6000,
+        patience: Patience::None,
+        session: false,
+        depth: None,
+        upgrade: false,
+        with_ttl: false,
+        limit: None,
+        acks: 1,
+    }
+}
+
+fn plain(owner: u8) -> Ask {
+    Ask { acks: 0, ..acked(owner) }
+}
+
+fn ticket(owner: u8, ms: u32) -> Ask {
+    Ask { patience: Patience::Queue(ms), ..acked(owner) }
+}
+
+const TURN: Step = Step::Turn(0, 255);
+/// The replica gets the next, which asks how far it is; its primary hears that, and looks.
+const ACKNOWLEDGES: [Step; 3] = [Step::Deliver(1), Step::HearAck(1), TURN];
+
+/// A primary with one replica, which counts, and three clients.
+#[track_caller]
+fn keeps_the_laws(steps: &[&[Step]]) {
+    let setting = Setting {
+        nodes: 2,
+        clients: 3,
+        replaces_replies: false,
+        loads_before_flush: false,
+        grace_ms: 0,
+        clocks_ms: vec![0; 2],
+        step_us: STEP_US,
+        fault: Fault::None,
+    };
+    let connect = [Step::Connect(0, 0), Step::Connect(1, 0), Step::Connect(2, 0)];
+    let mut world = World::new(&setting);
+    let begin: [&[Step]; 3] = [&connect, &[Step::Deliver(1), TURN], &ACKNOWLEDGES];
+    for step in begin.into_iter().chain(steps.iter().copied()).flatten() {
+        match world.step(*step) {
+            Ok(happened) => assert!(happened, "{step}: it did not happen"),
+            Err(broken) => panic!("{step}\n=> {broken}"),
+        }
+    }
+}
+
+/// Of the core: the turn came all the same.
+#[test]
+fn a_ticket_whose_hold_a_stranger_moved_has_no_turn() {
+    keeps_the_laws(&[
+        &asks(0, plain(0)),
+        &asks(0, ticket(0, 2000)),
+        &[TURN],
+        &says(1, Command::Rename(0, 1)),
+        &[TURN, Step::Deliver(1), Step::Deliver(1)],
+        &ACKNOWLEDGES,
+    ]);
+}
+
+/// Of the core: it was told the turn of the shorter lease.
+#[test]
+fn a_ticket_that_asks_for_a_longer_lease_has_it_when_it_is_told() {
+    keeps_the_laws(&[
+        &asks(0, Ask { lease: 1000, ..ticket(0, 2000) }),
+        &[TURN, Step::Deliver(1)],
+        &ACKNOWLEDGES,
+        &asks(0, ticket(0, 2000)),
+        &[Step::Hear(0), Step::Hear(0)],
+        &[Step::Pass(2_000_000), TURN],
+    ]);
+}
+
+/// Of the law: the first one gave up its own level.
+#[test]
+fn a_level_that_was_told_is_released_and_the_other_one_taken_back() {
+    let again = Ask { session: true, ..plain(0) };
+    keeps_the_laws(&[
+        &asks(0, again),
+        &asks(1, acked(0)),
+        &says(0, Command::Release(0, 0, false)),
+        &[Step::CutOff(1), TURN, TURN],
+    ]);
+}
+
+/// Of the law: the level that remains is the ticket's.
+#[test]
+fn a_grant_went_unheard_while_a_ticket_entered_with_it() {
+    keeps_the_laws(&[
+        &asks(0, acked(0)),
+        &[TURN, Step::Deliver(1)],
+        &ACKNOWLEDGES,
+        &asks(1, ticket(0, 2000)),
+        &[Step::CutOff(0), TURN, TURN],
+        &[Step::Pass(2_000_000), TURN, TURN],
+    ]);
+}
+
+/// Of the law: it asked before the one that it passes.
+#[test]
+fn a_ticket_whose_turn_was_taken_back_stands_in_front() {
+    keeps_the_laws(&[
+        &asks(0, ticket(0, 5)),
+        &asks(1, Ask { patience: Patience::Block(0), ..plain(1) }),
+        &asks(0, ticket(0, 5000)),
+        &[Step::Pass(3_000_000)],
+        &asks(0, Ask { patience: Patience::Block(40), ..acked(0) }),
+    ]);
+}
