@@ -114,6 +114,12 @@ impl Fresh {
         self.by_token.range(all).map(|(_, waiter)| *waiter)
     }
 
+    /// How many acknowledgements each level of this hold needs that waits for them.
+    pub(crate) fn gated_levels(&self, token: Token) -> impl Iterator<Item = u8> {
+        let untold = self.of_token(token).filter_map(|waiter| self.by_waiter.get(&waiter));
+        untold.filter(|untold| untold.grant.adds).filter_map(|it| Some(it.gate.as_ref()?.acks))
+    }
+
     /// The replies under way no longer matter: the owner was told otherwise.
     pub(crate) fn remove_token(&mut self, token: Token) {
         let on_the_way = |waiter: &WaiterId| self.gate(*waiter).is_none();
@@ -162,6 +168,13 @@ impl Fresh {
             }
         }
         true
+    }
+
+    /// This caller answers for a level that nobody else is told of.
+    pub(crate) fn add_level(&mut self, waiter: WaiterId) {
+        if let Some(untold) = self.by_waiter.get_mut(&waiter) {
+            untold.grant.adds = true;
+        }
     }
 
     /// Passes a level on to another caller that re-entered this hold without adding one. False if

@@ -241,6 +241,22 @@ impl Memory {
         self.acks.as_deref()?.untold(token)
     }
 
+    /// The owner released down to this depth. If it was told of none of the levels that are left,
+    /// the hold is pending again.
+    pub(crate) fn released_to(&mut self, token: Token, left: u16) {
+        if self.acks.is_none() {
+            return;
+        }
+        let turn = self.turn(token).filter(|turn| turn.adds).map(|turn| turn.acks);
+        let (mut unheard, mut most): (u16, u8) = (0, 0);
+        for acks in self.fresh.gated_levels(token).chain(turn) {
+            (unheard, most) = (unheard.saturating_add(1), most.max(acks));
+        }
+        if unheard >= left {
+            self.acks_mut().begin(token, most);
+        }
+    }
+
     /// How many acknowledgements a request of the owner of `held` needs: as many as it asks for,
     /// and at least as many as the hold if that is pending.
     pub(crate) fn acks_for(&self, asked: u8, held: Option<Hold>) -> u8 {
@@ -314,8 +330,12 @@ impl Memory {
         let (Grant { token, adds }, gate) = self.fresh.open(waiter)?;
         let is_first = self.acks_mut().tell(token);
         // What was confirmed stays: if another grant is taken back, the hold keeps its first level.
-        if is_first && !adds && !self.fresh.take_level(token, waiter) {
-            self.acks_mut().take_turn(token);
+        if is_first
+            && !adds
+            && !self.fresh.take_level(token, waiter)
+            && self.acks_mut().take_turn(token).is_some_and(|turn| turn.adds)
+        {
+            self.fresh.add_level(waiter);
         }
         if let Some((client, lease)) = gate.session {
             self.sessions.tie_untold(token, waiter, client, lease, now);

@@ -5,10 +5,13 @@
 mod support;
 
 use rlock_core::manager::At;
-use rlock_core::{Acquire, ClientId, Confirmation, Input, Mode, Patience, Refusal, Reply};
+use rlock_core::slow::Outcome;
+use rlock_core::{
+    Acquire, ClientId, Confirmation, Input, Mode, Patience, Refusal, Reply, WaiterId,
+};
 use support::acks::{confirmed, ticket};
 use support::server::{Key, Server};
-use support::{acquire, lease};
+use support::{acquire, lease, release};
 
 const K: Key = b"k";
 const NIL: Reply = Reply::NotNow { wait_ms: None };
@@ -204,4 +207,43 @@ fn a_hold_whose_session_was_lost_behind_the_gate_ends_when_it_opens() {
     server.is_open = true;
     server.sweep();
     assert_eq!(write(&server, "a"), None);
+}
+
+/// A renewal promised a hold of which only a level was left that nobody had been told of.
+#[test]
+fn what_is_left_when_all_that_was_told_is_released_is_pending_again() {
+    for by_ticket in [true, false] {
+        let mut server = Server::new();
+        server.holds(K, "a", None);
+        if by_ticket {
+            assert_eq!(server.ask(K, Input::Acquire(ticket("a", 1))), NIL);
+        } else {
+            server.confirms(K, confirmed("a", 1), 1);
+        }
+        assert_eq!(server.ask(K, Input::Release(release(b"a"))), Reply::Count(1));
+        assert_eq!(write(&server, "a"), Some((1, Confirmation::Pending)));
+        let renewal = server.renews(K, "a", 20_000, 1);
+        assert_eq!(server.told_to(renewal), None, "a promise needs acknowledgements now");
+        server.replicas(100, &[100]);
+        assert_eq!(server.told_to(renewal), Some(Reply::Count(1)));
+        server.pass_ms(3000);
+        server.sweep();
+        assert_eq!(write(&server, "a"), Some((1, Confirmation::Done)), "the renewal was told");
+    }
+}
+
+/// The renewal was the only thing that its owner was to hear of the hold.
+#[test]
+fn a_tickets_hold_ends_with_a_renewal_that_nobody_heard_of() {
+    let mut server = Server::new();
+    assert_eq!(server.ask(K, Input::Acquire(ticket("a", 1))), NIL);
+    let renewal = server.renews(K, "a", 20_000, 1);
+    server.keeps_waits = true;
+    server.replicas(100, &[100]);
+    assert_eq!(server.told_to(renewal), Some(Reply::Count(1)));
+    let now = server.now();
+    server.manager.left(WaiterId::from(renewal), Outcome::Disconnected, now);
+    server.sweep();
+    assert_eq!(write(&server, "a"), None);
+    assert!(server.manager.memory(0, K).is_none());
 }
