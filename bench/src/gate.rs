@@ -1,5 +1,6 @@
 //! The gate: allocations per command exactly as recorded, instructions beside `SET NX PX` + `DEL`
-//! within 3 % of what is recorded. Both are the same on every machine with the same server.
+//! within 3 % of what is recorded, a hand-off's within 5 %. Both are the same on every machine with
+//! the same server.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,6 +14,9 @@ use crate::support::Version;
 
 /// How far a ratio may differ from the recorded one.
 const TOLERANCE: f64 = 0.03;
+/// The same for a hand-off: how often the server's loop turns for one depends on when the kernel
+/// runs the two clients. The same module gave 3.39 and 3.50 on a busy and on a quiet machine.
+const TOLERANCE_HAND_OFF: f64 = 0.05;
 
 /// The contents of `bench/gate.json`.
 #[derive(Serialize, Deserialize)]
@@ -55,7 +59,9 @@ pub fn run(is_to_record: bool) -> bool {
     ] {
         println!("{title:<46} {:>9} {:>9}", "recorded", "now");
         for (name, was, is) in beside(recorded, now) {
-            is_passed &= verdict(name, was, is, (is / was - 1.0).abs() <= TOLERANCE);
+            let is_hand_off = name.contains("hand-off");
+            let tolerance = if is_hand_off { TOLERANCE_HAND_OFF } else { TOLERANCE };
+            is_passed &= verdict(name, was, is, (is / was - 1.0).abs() <= tolerance);
         }
     }
     if !is_passed {
