@@ -12,8 +12,8 @@ pub enum Ack {
     Wait(WaiterId),
     /// A hold that was granted to a ticket, by this many replicas.
     Ticket(Token, u8),
-    /// A session's deadline.
-    Deadline(Token, EpochMs),
+    /// A session's deadline, by this many replicas.
+    Deadline(Token, EpochMs, u8),
 }
 
 /// Whether replicas have acknowledged a hold.

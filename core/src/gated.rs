@@ -317,8 +317,12 @@ impl Memory {
                 let turn = self.acks.as_deref_mut().and_then(|acks| acks.acked(token, by));
                 turn.map_or(Acked::Nothing, |turn| Acked::Turn(turn.ticket.owner.clone()))
             }
-            Ack::Deadline(token, until) => {
-                self.sessions.lasts_until(token, until);
+            // Its owner asked for more meanwhile: they are asked for once more.
+            Ack::Deadline(token, until, by) => {
+                match self.sessions.acks_of(token) {
+                    acks if acks > by => self.ask_deadline(token, until, acks),
+                    _ => self.sessions.lasts_until(token, until),
+                }
                 Acked::Nothing
             }
         }
@@ -359,7 +363,7 @@ impl Memory {
         match what {
             Ack::Wait(waiter) => self.is_gated(waiter),
             Ack::Ticket(token, by) => self.turn(token).is_some_and(|turn| turn.acks <= by),
-            Ack::Deadline(token, _) => self.sessions.acks_of(token) > 0,
+            Ack::Deadline(token, ..) => self.sessions.acks_of(token) > 0,
         }
     }
 
@@ -385,8 +389,12 @@ impl Memory {
     pub(crate) fn renewed(&mut self, token: Token, deadline: EpochMs) {
         match self.sessions.acks_of(token) {
             0 => self.sessions.lasts_until(token, deadline),
-            acks => self.acks_mut().ask(acks, Ack::Deadline(token, deadline)),
+            acks => self.ask_deadline(token, deadline, acks),
         }
+    }
+
+    fn ask_deadline(&mut self, token: Token, deadline: EpochMs, acks: u8) {
+        self.acks_mut().ask(acks, Ack::Deadline(token, deadline, acks));
     }
 
     /// Refuses pending callers whose time is up, without opening the lock: their grants are taken

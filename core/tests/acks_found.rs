@@ -247,3 +247,26 @@ fn a_tickets_hold_ends_with_a_renewal_that_nobody_heard_of() {
     assert_eq!(write(&server, "a"), None);
     assert!(server.manager.memory(0, K).is_none());
 }
+
+/// The renewal was on its way when more acknowledgements were asked for.
+#[test]
+fn a_session_is_not_kept_by_fewer_acknowledgements_than_were_told_last() {
+    let mut server = Server::new();
+    let session = |acks| Acquire {
+        session: Some(ClientId::from(7)),
+        lease: lease(1000),
+        ..confirmed("a", acks)
+    };
+    server.confirms(K, session(1), 7);
+    server.replicas(100, &[100, 0]);
+    let more = server.confirms(K, session(2), 7);
+    server.replicas(150, &[100, 0]);
+    server.pass_ms(400);
+    server.sweep(); // renews, for one replica
+    server.replicas(200, &[150, 150]);
+    assert!(server.token_of(more).is_some());
+    server.replicas(200, &[200, 150]);
+    server.pass_ms(700);
+    server.sweep();
+    assert_eq!((server.closed(), write(&server, "a")), (vec![7], None));
+}

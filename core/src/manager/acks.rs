@@ -109,7 +109,13 @@ impl Manager {
             if self.locks.get(id.db, &id.key).is_none() {
                 continue;
             }
-            match self.locks.change_acks(&id, |memory| memory.acked(what, now)) {
+            let (acked, asked) = self
+                .locks
+                .change_acks(&id, |memory| (memory.acked(what, now), memory.take_asked()));
+            if !asked.is_empty() {
+                self.acks.ask(id.clone(), asked);
+            }
+            match acked {
                 Acked::Tells(wake) => self.outbox.push(wake),
                 Acked::Turn(owner) => turns.push((id, owner)),
                 Acked::Nothing => {}
