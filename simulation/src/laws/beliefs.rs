@@ -79,7 +79,9 @@ impl Beliefs {
                     let ask = &belief.ask;
                     let is_meant = (belief.db, ask.owner, ask.key, ask.reads)
                         == (sent.db, *owner, *key, *reads);
-                    let is_known = history.has(belief.promise.at);
+                    // Nor one of a hold that was taken from its name, and came back.
+                    let promise = promises.again(&belief.promise).unwrap_or(&belief.promise);
+                    let is_known = history.has(promise.at) && promise.end(history).is_none();
                     if is_meant && is_known && belief.until_us > sent.us {
                         belief.until_us = belief.until_us.max(after(*ms));
                     }
