@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # RLOCK beside what would be used instead, on the default server or on those in SERVERS ("default redis-8.0
 # valkey-8.1 valkey-9.1"): prints the table of goals, writes bench/results and docs/benchmarks.md. Some twenty
-# minutes each. QUICK=1: three, and nothing is written. With `acks`, only what acknowledgements cost, into the results of
+# minutes each. QUICK=1: three, and nothing is written. With `acks` or `instructions`, only these, into the results of
 # earlier runs. With `gate`, only what continuous integration looks at:
 # allocations and instructions as recorded in bench/gate.json (RECORD=1 records them anew), the steps of the core.
 set -euo pipefail
@@ -24,8 +24,9 @@ main() {
             "$bench" gate ${RECORD:+record}
             ;;
         '') compare run ;;
-        acks) compare acks keep ;;
-        *) die "usage: $0 [gate|acks]" ;;
+        acks) compare part acknowledged ;;
+        instructions) compare part instructions ;;
+        *) die "usage: $0 [gate|acks|instructions]" ;;
     esac
 }
 

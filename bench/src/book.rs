@@ -119,12 +119,21 @@ impl Book {
     pub fn save_part(&self, begin: &str) {
         let servers = Book::load_all();
         let same = servers.into_values().find(|book| book.about("server") == self.about("server"));
-        let mut all = same.unwrap_or_else(|| panic!("no earlier run on {}", self.about("server")));
+        let mut all = same.unwrap_or_else(|| {
+            let mut about = self.about.clone();
+            about.insert("profile".to_owned(), PARTS.to_owned());
+            Book { about, ..Book::default() }
+        });
         all.figures.retain(|figure| !figure.section.starts_with(begin));
         all.figures.extend(self.figures.iter().cloned());
         let when = format!("{}, module at {}", self.about("date"), self.about("commit"));
         all.about.insert(begin.to_owned(), when);
         all.save();
+    }
+
+    /// Everything was measured, not parts only.
+    pub fn is_whole(&self) -> bool {
+        self.about("profile") != PARTS
     }
 
     /// All that are there, by name.
@@ -141,6 +150,9 @@ impl Book {
         read.collect()
     }
 }
+
+/// The profile of a server on which only some sections were measured.
+const PARTS: &str = "partial";
 
 fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("results")

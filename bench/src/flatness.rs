@@ -20,6 +20,7 @@ pub const FAIR: &str = "beside it: hand-off by Redisson's fair scripts";
 pub const READ_BY_SCRIPTS: &str = "beside it: the pair by Redisson's read scripts";
 pub const REENTRY: &str = "ACQUIRE again + RELEASE, beside levels";
 pub const RENEW: &str = "RENEW, beside held locks";
+pub const PEXPIRE: &str = "beside it: PEXPIRE, beside keys";
 
 /// How many there are; those with a connection each go up to the fourth number.
 const SIZES: [usize; 5] = [1, 100, 1000, 10_000, 100_000];
@@ -50,7 +51,7 @@ pub fn measure(book: &mut Book, profile: Profile) {
     flat::<ReadHolders>(book, profile, READ_BY_SCRIPTS);
     flat::<Reentries>(book, profile, REENTRY);
     flat::<Renewals>(book, profile, RENEW);
-    flat::<PExpires>(book, profile, "beside it: PEXPIRE, beside keys");
+    flat::<PExpires>(book, profile, PEXPIRE);
 }
 
 /// The column for this number.

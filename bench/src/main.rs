@@ -95,12 +95,16 @@ fn main() -> ExitCode {
             acks::measure(&mut Book::default(), Profile::Quick);
             true
         }
-        // Only these, into the results of earlier runs.
-        ["acks", "keep"] => {
+        // Only these sections, into the results of earlier runs.
+        ["part", name] => {
             stage::take_own_core();
             let mut book = Book { about: stage::about(Profile::Full), ..Book::default() };
-            acks::measure(&mut book, Profile::Full);
-            book.save_part("acknowledged");
+            match name {
+                "acknowledged" => acks::measure(&mut book, Profile::Full),
+                "instructions" => instructions::measure(&mut book),
+                _ => panic!("{name}: acknowledged or instructions"),
+            }
+            book.save_part(name);
             book.missing.is_empty()
         }
         ["report"] => {

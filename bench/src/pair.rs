@@ -52,7 +52,8 @@ pub fn cpu(depth: usize) -> String {
     format!("CPU us, P{depth}")
 }
 
-/// Every second: the setting that the goal is about.
+/// The settings that goals are about.
+pub const NO_PERSISTENCE: &str = SET_UPS[0].section;
 pub const EVERY_SECOND: &str = SET_UPS[1].section;
 
 /// All rivals, in turn, round by round, on the same server, with every set-up.

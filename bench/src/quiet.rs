@@ -43,6 +43,9 @@ struct Keys {
     connection: Waiter,
     size: usize,
     next: usize,
+    /// How often one was touched: each time its deadline is a millisecond later, so that each
+    /// changes something.
+    said: usize,
 }
 
 impl Keys {
@@ -52,14 +55,15 @@ impl Keys {
             let makes: Vec<_> = (first..size.min(first + PIPELINED)).map(&make).collect();
             exchange(&mut connection, &makes);
         }
-        Keys { connection, size, next: 0 }
+        Keys { connection, size, next: 0, said: 0 }
     }
 
-    fn touch(&mut self, steps: usize, touch: impl Fn(usize) -> String) {
+    fn touch(&mut self, steps: usize, touch: impl Fn(usize, usize) -> String) {
         for _ in 0..steps.div_ceil(PIPELINED) {
             let batch = (0..PIPELINED).map(|_| {
                 self.next = (self.next + 1) % self.size;
-                touch(self.next)
+                self.said += 1;
+                touch(self.next, self.said)
             });
             let batch: Vec<_> = batch.collect();
             let replies = exchange(&mut self.connection, &batch);
@@ -77,7 +81,8 @@ impl Crowd for Renewals {
     }
 
     fn go(&mut self, steps: usize) {
-        self.0.touch(steps, |n| format!("RLOCK.RENEW lock:{n} owner LEASE 600000"));
+        let lease = |said: usize| 600_000 + said;
+        self.0.touch(steps, |n, said| format!("RLOCK.RENEW lock:{n} owner LEASE {}", lease(said)));
     }
 }
 
@@ -90,6 +95,6 @@ impl Crowd for PExpires {
     }
 
     fn go(&mut self, steps: usize) {
-        self.0.touch(steps, |n| format!("PEXPIRE lock:{n} 600000"));
+        self.0.touch(steps, |n, said| format!("PEXPIRE lock:{n} {}", 600_000 + said));
     }
 }

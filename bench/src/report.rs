@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::book::{Book, Figure, short};
-use crate::{goals, peers, plots};
+use crate::{goals, instructions, peers, plots, rivals};
 
 /// Runs by the name of their server.
 type Books = BTreeMap<String, Book>;
@@ -14,11 +14,12 @@ const PAGES: [&str; 2] = ["docs/benchmarks.md", "bench/results/README.md"];
 
 /// Writes the tables of all runs in `bench/results` into the pages.
 pub fn write() {
-    let books = Book::load_all();
+    let (books, parts): (Books, Books) =
+        Book::load_all().into_iter().partition(|(_, book)| book.is_whole());
     for name in PAGES {
         let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").join(name);
         let page = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{name}: {e}"));
-        std::fs::write(&path, with_tables(name, &page, &books)).unwrap();
+        std::fs::write(&path, with_tables(name, &page, &books, &parts)).unwrap();
         println!("written into {name}");
     }
 }
@@ -33,7 +34,7 @@ pub fn goals_of(book: &Book) -> String {
 }
 
 /// The page with what stands between `<!-- NAME -->` and `<!-- / -->` written anew.
-fn with_tables(page_name: &str, page: &str, books: &Books) -> String {
+fn with_tables(page_name: &str, page: &str, books: &Books, parts: &Books) -> String {
     let mut out = String::new();
     let mut lines = page.lines();
     while let Some(line) = lines.next() {
@@ -44,7 +45,10 @@ fn with_tables(page_name: &str, page: &str, books: &Books) -> String {
         };
         let end = lines.by_ref().find(|line| *line == "<!-- / -->");
         assert!(end.is_some(), "{page_name}: {line} has no end");
-        let region = region(name, books);
+        let region = match name {
+            "servers" => Some(servers(books.values().chain(parts.values()))),
+            name => region(name, books),
+        };
         let region = region.unwrap_or_else(|| panic!("{page_name}: there are no tables {name:?}"));
         out += &format!("{region}\n<!-- / -->\n");
     }
@@ -93,6 +97,31 @@ fn goal_table(books: &Books) -> String {
         let figures: Vec<String> = books.values().map(|book| goal.figure(book)).collect();
         let cells = [goal.work, goal.rival, &limits].into_iter();
         out += &row(cells.chain(figures.iter().map(String::as_str)));
+    }
+    out
+}
+
+/// The everyday work on every server, in instructions.
+fn servers<'b>(books: impl Iterator<Item = &'b Book>) -> String {
+    let pairs = [
+        ("the pair beside SET NX PX + DEL", rivals::RLOCK, rivals::SET_DEL),
+        ("beside the floor", rivals::RLOCK, rivals::FLOOR),
+        ("READ beside the floor", rivals::RLOCK_READ, rivals::FLOOR),
+        ("beside compare-and-delete", rivals::RLOCK, rivals::SET_SCRIPT),
+        ("beside Redisson's scripts", rivals::RLOCK, rivals::REDISSON),
+        (
+            "hand-off beside publish and retry",
+            instructions::HAND_OFF,
+            instructions::PUBLISH_AND_RETRY,
+        ),
+    ];
+    let mut out = row(["server"].into_iter().chain(pairs.map(|(title, ..)| title)));
+    out += &row(["---"; 7]);
+    let (section, column) = (instructions::SECTION, instructions::INSTRUCTIONS);
+    for book in books {
+        let ratios = pairs.map(|(_, ours, rival)| book.ratio(section, column, ours, rival));
+        let cells = ratios.map(|it| it.map_or_else(String::new, |ratio| format!("{ratio:.2}")));
+        out += &row([book.about("server")].into_iter().chain(cells.iter().map(String::as_str)));
     }
     out
 }
