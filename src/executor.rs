@@ -40,7 +40,8 @@ pub fn decide<'a>(ctx: &Ctx, name: &Name<'_>, input: Input<'a>) -> Result<Reply,
         metrics::count(changes, event.as_slice(), &reply, at.now);
         return Ok(reply);
     }
-    let effects = carry_out(ctx, at, name, key, input)?;
+    let mut effects = Effects::default();
+    carry_out(ctx, at, name, key, input, &mut effects)?;
     let (next, is_closing) =
         state::with(|state| (state.manager.next_call(), state.manager.has_closing()));
     timers::set(next);
@@ -76,7 +77,7 @@ fn open<'c>(ctx: &'c Ctx, name: &Name<'_>) -> Key<'c> {
 /// The key is not a lock; nothing changed.
 pub fn sweep(ctx: &Ctx, db: c_int, name: &Name<'_>, input: Input<'_>) -> Result<(), Fault> {
     let at = At { db, key: name.bytes(), now: state::now() };
-    carry_out(ctx, at, name, open(ctx, name), input).map(drop)
+    carry_out(ctx, at, name, open(ctx, name), input, &mut Effects::default())
 }
 
 /// Does what a plain request asks for. The timers stay as they are: nothing is remembered of it.
@@ -108,13 +109,13 @@ fn carry_out<'a>(
     name: &Name<'_>,
     mut key: Key<'_>,
     input: Input<'a>,
-) -> Result<Effects<'a>, Fault> {
-    let mut effects = Effects::default();
+    effects: &mut Effects<'a>,
+) -> Result<(), Fault> {
     let start = match key.content() {
         Content::Other => return Err(Fault::WrongType),
         Content::Missing => {
             let mut lock = Lock::default();
-            let (_, life) = apply(&mut lock, at, input, &mut effects);
+            let (_, life) = apply(&mut lock, at, input, effects);
             if !lock.is_free() {
                 key.set(lock);
                 set_ttl(&mut key, life.begin());
@@ -122,12 +123,12 @@ fn carry_out<'a>(
             Start::Begins
         }
         Content::Lock(lock) => {
-            let (before, after) = apply(lock, at, input, &mut effects);
-            set_ttl(&mut key, after.after(before, Why::of(&input, &effects)));
+            let (before, after) = apply(lock, at, input, effects);
+            set_ttl(&mut key, after.after(before, Why::of(&input, effects)));
             Start::GoesOn
         }
     };
-    deny(ctx, at, name, &mut key, &mut effects);
+    deny(ctx, at, name, &mut key, effects);
     let said = (start, effects.changes.as_slice(), effects.is_request_enough);
     tell(ctx, name, key, said, &effects.events);
     for owner in &effects.turns {
@@ -138,7 +139,7 @@ fn carry_out<'a>(
         acks::watch();
     }
     answers::tell(ctx, std::mem::take(&mut effects.wakes));
-    Ok(effects)
+    Ok(())
 }
 
 /// Takes grants back from waiters that lost the right to them, before anybody is told. The next

@@ -13,7 +13,9 @@ impl Manager {
         lock: &mut Lock,
         input: &Input<'a>,
     ) -> Option<Plain<'a>> {
-        if self.locks.get(at.db, at.key).is_some() || self.grace(bounds, at.now).is_some() {
+        let is_held = matches!(input, Input::Acquire(_)) && !lock.is_free();
+        let is_known = || self.locks.get(at.db, at.key).is_some();
+        if is_held || is_known() || self.grace(bounds, at.now).is_some() {
             return None;
         }
         (self.slow, self.slowlog_max) = (bounds.slow, bounds.slowlog_max);

@@ -1,6 +1,7 @@
 //! The memories of all locks, with indexes to find the next alarm, a connection's sessions and the
 //! longest queues cheaply.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
@@ -40,6 +41,8 @@ struct Known {
 #[derive(Default)]
 pub struct Locks {
     known: Vec<Option<Known>>,
+    /// The lock that was asked for last.
+    last: Cell<Number>,
     /// Unused places in `known`.
     free: Vec<Number>,
     dbs: BTreeMap<i32, HashMap<Rc<[u8]>, Number>>,
@@ -96,8 +99,15 @@ impl Locks {
         self.totals
     }
 
+    /// A hand-off asks for the same lock a dozen times.
     fn number(&self, db: i32, key: &[u8]) -> Option<Number> {
-        self.dbs.get(&db)?.get(key).copied()
+        let is_it = |known: &Known| known.id.db == db && *known.id.key == *key;
+        if self.at(self.last.get()).is_some_and(is_it) {
+            return Some(self.last.get());
+        }
+        let number = self.dbs.get(&db)?.get(key).copied()?;
+        self.last.set(number);
+        Some(number)
     }
 
     fn at(&self, number: Number) -> Option<&Known> {
