@@ -94,13 +94,14 @@ count() {
 
 # Builds the package, unless it is there and was built of the very same files.
 build() {
-    local stamp=$home/$1.built files said
+    local stamp=$home/$1.built files sources said
     said=$(in_package "$1" package_tools 2>&1) || {
         skipped=$((skipped + 1))
         say "SKIPPED $1 package: ${said##*$'\n'}"
         return 1
     }
-    files=$(find $(in_package "$1" package_sources) Cargo.toml -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum)
+    sources=$(in_package "$1" package_sources)
+    files=$(find $sources Cargo.toml -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum)
     if [ "$(sed -n 1p "$stamp" 2>/dev/null)" = "$files" ] && [ -f "$(sed -n 2p "$stamp")" ]; then
         passed=$((passed + 1))
         say "ok $1 package (as it was): $(sed -n 2p "$stamp")"

@@ -8,7 +8,7 @@ use std::time::Duration;
 use redis::{Cmd, RedisResult};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedMutexGuard, watch};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::ask::{Ask, TIDYING, is_true, millis};
 use crate::error::{Error, is_broken, is_not_held, is_passing};
@@ -34,6 +34,13 @@ pub(crate) struct Entry {
 
 /// The right to change the depth.
 pub(crate) type Turn = OwnedMutexGuard<Level>;
+
+/// An answer is missing: nobody else of this owner asks before that is made up for.
+pub(crate) struct Unsure {
+    /// Goes first: without the entry nobody else would find this level.
+    pub(crate) level: Turn,
+    pub(crate) entry: Arc<Entry>,
+}
 
 #[derive(Default)]
 pub(crate) struct Level {
@@ -144,7 +151,7 @@ impl Entry {
         self: &Arc<Entry>,
         inner: &Arc<Inner>,
         options: &Options,
-    ) -> (Option<Hold>, Option<Turn>) {
+    ) -> (Option<Hold>, Option<Unsure>) {
         let Ok(mut level) = self.level.clone().try_lock_owned() else { return (None, None) };
         let is_lost = level.held.as_ref().is_some_and(|held| !held.is_held());
         if options.session || options.has_acks() || is_lost {
@@ -171,8 +178,9 @@ impl Entry {
                 }
                 (Some(Hold::new(inner.clone(), self.clone(), held)), None)
             }
-            Ok(Some(_)) => (None, Some(level)),
-            _ => (None, is_unsure.then_some(level)),
+            Err(_) if !is_unsure => (None, None),
+            Ok(None) => (None, None),
+            _ => (None, Some(Unsure { level, entry: self.clone() })),
         }
     }
 
@@ -293,7 +301,15 @@ impl Entry {
 
     /// Releases a level of `held`.
     pub(crate) async fn release(&self, inner: &Inner, held: &Arc<Held>) -> Result<(), Error> {
-        let mut level = self.level.lock().await;
+        // Another request of this owner may be under way, for longer than this hold lasts.
+        let mut level = loop {
+            let deadline = *held.deadline.borrow();
+            match timeout_at(deadline, self.level.lock()).await {
+                Ok(level) => break level,
+                Err(_) if held.is_held() => {} // renewed
+                Err(_) => return Err(Error::Lost),
+            }
+        };
         if level.depth == 0 || !level.held.as_ref().is_some_and(|now| Arc::ptr_eq(now, held)) {
             return Err(Error::Lost);
         }

@@ -37,7 +37,7 @@ use tokio::sync::{Semaphore, oneshot, watch};
 pub use error::Error;
 pub use hold::{Hold, Loss};
 
-use entry::{Entry, Turn};
+use entry::{Entry, Unsure};
 use servers::{How, Lane, Servers};
 
 /// Acquires locks.
@@ -212,7 +212,7 @@ pub struct Request {
 
 impl Request {
     /// For a lock that is free: one request, by the thread that calls. Nothing: ask by [`Request::patiently`].
-    pub(crate) fn quickly(&self) -> (Option<Hold>, Option<Turn>) {
+    pub(crate) fn quickly(&self) -> (Option<Hold>, Option<Unsure>) {
         Entry::of(&self.inner, &self.key, &self.options).quickly(&self.inner, &self.options)
     }
 
@@ -222,7 +222,8 @@ impl Request {
         self
     }
 
-    /// The longest wait; zero does not wait. The default is no limit.
+    /// The longest wait; zero does not wait. The default is no limit. Another request of the same owner is waited for up
+    /// to 500 ms all the same: its undoing, for example.
     pub fn wait(mut self, wait: Duration) -> Request {
         self.options.wait = Some(wait);
         self
@@ -281,13 +282,16 @@ impl Request {
     }
 
     /// `unsure`: it was asked for before, and the answer is missing.
-    pub(crate) async fn patiently(self, unsure: Option<Turn>) -> Result<Hold, Error> {
-        let entry = Entry::of(&self.inner, &self.key, &self.options);
+    pub(crate) async fn patiently(self, unsure: Option<Unsure>) -> Result<Hold, Error> {
+        let (level, entry) = match unsure {
+            Some(Unsure { level, entry }) => (Some(level), entry),
+            None => (None, Entry::of(&self.inner, &self.key, &self.options)),
+        };
         let (leave, gone) = watch::channel(false);
         let (tell, told) = oneshot::channel();
         // In its own task, which runs to its end whatever happens to this future.
         tokio::spawn(async move {
-            let outcome = entry.acquire(self.inner, self.options, unsure, gone).await;
+            let outcome = entry.acquire(self.inner, self.options, level, gone).await;
             drop(tell.send(outcome)); // a hold that nobody takes is released when it is dropped
         });
         let _leaving = Leaving(leave);
