@@ -31,8 +31,8 @@ pub fn decide<'a>(ctx: &Ctx, name: &Name<'_>, input: Input<'a>) -> Result<Reply,
     if !state::with(|state| state.manager.is_primary()) {
         return Err(Fault::ReadOnly);
     }
-    let at = At { db: ctx.selected_db(), key: name.bytes(), now: state::now() };
     let mut key = open(ctx, name);
+    let at = At { db: ctx.selected_db(), key: name.bytes(), now: state::now() };
     if let Some((start, plain)) = plainly(at, &mut key, &input) {
         let Plain { change, event, reply, is_request_enough } = plain;
         let changes = slice::from_ref(&change);
@@ -76,8 +76,9 @@ fn open<'c>(ctx: &'c Ctx, name: &Name<'_>) -> Key<'c> {
 /// # Errors
 /// The key is not a lock; nothing changed.
 pub fn sweep(ctx: &Ctx, db: c_int, name: &Name<'_>, input: Input<'_>) -> Result<(), Fault> {
+    let key = open(ctx, name);
     let at = At { db, key: name.bytes(), now: state::now() };
-    carry_out(ctx, at, name, open(ctx, name), input, &mut Effects::default())
+    carry_out(ctx, at, name, key, input, &mut Effects::default())
 }
 
 /// Does what a plain request asks for. The timers stay as they are: nothing is remembered of it.

@@ -150,6 +150,11 @@ impl Acks {
         self.turns.insert(token, turn);
     }
 
+    /// The level that a ticket added is no longer there. False if there was none.
+    pub(crate) fn end_level(&mut self, token: Token) -> bool {
+        self.turns.get_mut(&token).is_some_and(|turn| std::mem::take(&mut turn.adds))
+    }
+
     pub(crate) fn turn(&self, token: Token) -> Option<&Turn> {
         self.turns.get(&token)
     }

@@ -292,6 +292,9 @@ impl Lock {
             self.end(hold.token, End::Released, memory, moment, effects);
         } else {
             self.hold_on(hold, left, hold.deadline, effects);
+            if let Levels::DownTo(_) = ask.levels {
+                memory.end_unheard(hold.token, hold.depth.saturating_sub(left));
+            }
             memory.released_to(hold.token, left);
         }
         let left = self.holders.by_token(hold.token).map_or(0, |(_, hold)| hold.depth);

@@ -120,6 +120,20 @@ impl Fresh {
         untold.filter(|untold| untold.grant.adds).filter_map(|it| Some(it.gate.as_ref()?.acks))
     }
 
+    /// A level of this hold that waits for acknowledgements is no longer there. False if there is
+    /// none.
+    pub(crate) fn end_gated_level(&mut self, token: Token) -> bool {
+        let waits = |waiter: &WaiterId| {
+            let untold = self.by_waiter.get(waiter);
+            untold.is_some_and(|untold| untold.grant.adds && untold.gate.is_some())
+        };
+        let Some(waiter) = self.of_token(token).find(waits) else { return false };
+        if let Some(untold) = self.by_waiter.get_mut(&waiter) {
+            untold.grant.adds = false;
+        }
+        true
+    }
+
     /// The replies under way no longer matter: the owner was told otherwise.
     pub(crate) fn remove_token(&mut self, token: Token) {
         let on_the_way = |waiter: &WaiterId| self.gate(*waiter).is_none();

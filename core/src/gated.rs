@@ -241,6 +241,19 @@ impl Memory {
         self.acks.as_deref()?.untold(token)
     }
 
+    /// The owner says that it is at a lower depth, by so many levels: those of which nobody was
+    /// told end first.
+    pub(crate) fn end_unheard(&mut self, token: Token, levels: u16) {
+        for _ in 0..levels {
+            let acks = self.acks.as_deref_mut();
+            let is_one =
+                self.fresh.end_gated_level(token) || acks.is_some_and(|acks| acks.end_level(token));
+            if !is_one {
+                return;
+            }
+        }
+    }
+
     /// The owner released down to this depth. If it was told of none of the levels that are left,
     /// the hold is pending again.
     pub(crate) fn released_to(&mut self, token: Token, left: u16) {
@@ -321,7 +334,8 @@ impl Memory {
             Ack::Deadline(token, until, by) => {
                 match self.sessions.acks_of(token) {
                     acks if acks > by => self.ask_deadline(token, until, acks),
-                    _ => self.sessions.lasts_until(token, until),
+                    // An old one that comes late takes nothing back.
+                    _ => self.sessions.lasts_at_least(token, until),
                 }
                 Acked::Nothing
             }

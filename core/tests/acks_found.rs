@@ -7,7 +7,8 @@ mod support;
 use rlock_core::manager::At;
 use rlock_core::slow::Outcome;
 use rlock_core::{
-    Acquire, ClientId, Confirmation, Input, Mode, Patience, Refusal, Reply, WaiterId,
+    Acquire, ClientId, Confirmation, Input, Levels, Mode, Patience, Refusal, Release, Reply,
+    WaiterId,
 };
 use support::acks::{confirmed, ticket};
 use support::server::{Key, Server};
@@ -269,4 +270,58 @@ fn a_session_is_not_kept_by_fewer_acknowledgements_than_were_told_last() {
     server.pass_ms(700);
     server.sweep();
     assert_eq!((server.closed(), write(&server, "a")), (vec![7], None));
+}
+
+/// A client that gave up says the depth at which it is, before the server sees that it hung up.
+#[test]
+fn a_release_to_a_depth_ends_what_nobody_was_told_of_first() {
+    for by_ticket in [true, false] {
+        let mut server = Server::new();
+        server.holds(K, "a", None);
+        let gave_up = if by_ticket {
+            assert_eq!(server.ask(K, Input::Acquire(ticket("a", 1))), NIL);
+            None
+        } else {
+            Some(server.confirms(K, confirmed("a", 1), 1))
+        };
+        let down = Release { levels: Levels::DownTo(1), ..release(b"a") };
+        assert_eq!(server.ask(K, Input::Release(down)), Reply::Count(1));
+        assert_eq!(write(&server, "a"), Some((1, Confirmation::None)));
+        let now = server.now();
+        for waiter in gave_up {
+            server.manager.left(WaiterId::from(waiter), Outcome::Disconnected, now);
+        }
+        server.pass_ms(600);
+        server.sweep();
+        assert_eq!(write(&server, "a"), Some((1, Confirmation::None)), "it was told of this one");
+    }
+}
+
+/// By a replica that was far behind.
+#[test]
+fn a_late_acknowledgement_shortens_no_session() {
+    let mut server = Server::new();
+    let session = |acks| Acquire {
+        session: Some(ClientId::from(7)),
+        lease: lease(3000),
+        depth: Some(1),
+        ..confirmed("a", acks)
+    };
+    server.confirms(K, session(2), 7);
+    server.replicas(100, &[100, 100]);
+    let token = server.keys[K].holds().next().unwrap().2.token;
+    let end =
+        |server: &Server| server.manager.memory(0, K).unwrap().sessions.get(token).unwrap().ends_at;
+    server.pass_ms(1000);
+    server.sweep();
+    server.replicas(200, &[200, 100]);
+    server.pass_ms(100);
+    server.confirms(K, session(1), 7);
+    server.replicas(300, &[300, 100]);
+    server.pass_ms(1000);
+    server.sweep();
+    server.replicas(400, &[400, 100]);
+    let before = end(&server);
+    server.replicas(400, &[400, 200]);
+    assert_eq!(end(&server), before);
 }
