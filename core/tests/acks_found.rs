@@ -288,7 +288,7 @@ fn a_release_to_a_depth_ends_what_nobody_was_told_of_first() {
         assert_eq!(server.ask(K, Input::Release(down)), Reply::Count(1));
         assert_eq!(write(&server, "a"), Some((1, Confirmation::None)));
         let now = server.now();
-        for waiter in gave_up {
+        if let Some(waiter) = gave_up {
             server.manager.left(WaiterId::from(waiter), Outcome::Disconnected, now);
         }
         server.pass_ms(600);
