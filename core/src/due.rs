@@ -141,7 +141,7 @@ impl Lock {
             hold.is_none_or(|(_, hold)| hold.deadline.is_over_at(now))
         };
         let gone: Vec<Token> = memory.sessions.tokens().into_iter().filter(gone).collect();
-        gone.into_iter().filter_map(|token| memory.lose(token)).collect()
+        gone.into_iter().flat_map(|token| memory.lose(token)).collect()
     }
 
     /// Nothing may be written, so no session is renewed: one whose lease has expired is lost. The
@@ -172,7 +172,7 @@ impl Memory {
     /// ours to change.
     pub fn dismiss(&mut self, why: &Refusal, slow: Slow, now: Now) -> Dismissed {
         let tokens = self.sessions.tokens();
-        let lost = tokens.into_iter().filter_map(|token| self.lose(token)).collect();
+        let lost = tokens.into_iter().flat_map(|token| self.lose(token)).collect();
         self.sessions.forget_gone();
         let mut wakes = self.time_out_alone(now, slow, usize::MAX);
         self.queue.take_turns();

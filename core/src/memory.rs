@@ -40,14 +40,16 @@ impl Memory {
             && self.unfinished.is_none()
     }
 
-    /// The hold with this token is lost to its session: the connection that it was tied to, which
-    /// is to be closed, and which is not granted here what it waits for.
-    pub(crate) fn lose(&mut self, token: Token) -> Option<ClientId> {
-        let client = self.sessions.untie(token)?;
-        while let Some(entry) = self.queue.remove_client(client) {
-            self.ended(entry, Outcome::Disconnected);
+    /// The hold with this token is lost to its session. Returns the connections that it was tied
+    /// to: they are to be closed, and are not granted here what they wait for.
+    pub(crate) fn lose(&mut self, token: Token) -> Vec<ClientId> {
+        let clients = self.sessions.lose(token);
+        for client in &clients {
+            while let Some(entry) = self.queue.remove_client(*client) {
+                self.ended(entry, Outcome::Disconnected);
+            }
         }
-        Some(client)
+        clients
     }
 
     /// A wait or a hold ended that is to be noted.

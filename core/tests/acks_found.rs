@@ -325,3 +325,26 @@ fn a_late_acknowledgement_shortens_no_session() {
     server.replicas(400, &[400, 200]);
     assert_eq!(end(&server), before);
 }
+
+/// Of one owner; the lock left its name before either heard of its grant.
+#[test]
+fn two_connections_that_were_granted_one_session_both_lose_it() {
+    let mut server = Server::new();
+    server.holds(K, "x", None);
+    for client in [7, 8] {
+        let session = Some(ClientId::from(client));
+        server.confirms(K, Acquire { session, ..confirmed("a", 0) }, client);
+    }
+    server.keeps_waits = true;
+    server.ask(K, Input::Release(release(b"x")));
+    assert_eq!(server.told.len(), 2);
+    let lock = server.keys.remove(K).unwrap();
+    let at = At { db: 0, key: K, now: server.now() };
+    server.manager.key_left(at, &lock);
+    for client in [7, 8] {
+        assert!(
+            server.manager.is_closing(ClientId::from(client)),
+            "{client} was told that it holds"
+        );
+    }
+}

@@ -130,17 +130,17 @@ impl Naive {
 
     /// The key went from its name.
     pub fn forget_holds(&mut self) -> Vec<ClientId> {
-        let ties = std::mem::take(&mut self.holds).into_iter().filter_map(|hold| hold.session);
-        let lost: Vec<ClientId> = ties.map(|tie| tie.client).collect();
+        let lost: Vec<ClientId> = self.holds.iter().flat_map(|hold| self.losers(hold)).collect();
+        self.holds.clear();
         lost.iter().for_each(|client| self.close(*client));
         lost
     }
 
     /// Everybody goes home.
     pub fn dismiss(&mut self, now: Now, why: &Refusal) -> Told {
-        let mut told = Told::default();
-        let ties = self.holds.iter_mut().filter_map(|hold| hold.session.take());
-        told.lost = ties.map(|tie| tie.client).collect();
+        let lost = self.holds.iter().flat_map(|hold| self.losers(hold)).collect();
+        let mut told = Told { lost, ..Told::default() };
+        self.holds.iter_mut().for_each(|hold| hold.session = None);
         told.lost.clone().into_iter().for_each(|client| self.close(client));
         self.claims.clear();
         for one in std::mem::take(&mut self.queue) {
@@ -176,9 +176,11 @@ impl Naive {
                 End::Forced => Event::Forced,
                 End::Disconnected | End::Unconfirmed => Event::Disconnected,
             }));
-            if let Some(tie) = hold.session.filter(|_| by != End::Released) {
-                told.lost.push(tie.client);
-                self.close(tie.client);
+            if by != End::Released {
+                for client in self.losers(&hold) {
+                    told.lost.push(client);
+                    self.close(client);
+                }
             }
         }
     }

@@ -96,6 +96,21 @@ impl Sessions {
         true
     }
 
+    /// The hold is lost to its session. Returns the connections that were told, or are about to
+    /// be, that it is tied to them: the last one, and those before it while that one has not heard.
+    pub(crate) fn lose(&mut self, token: Token) -> Vec<ClientId> {
+        let replaced = self.untold.replaced.get(&token).into_iter().flatten();
+        let there = replaced.filter(|other| !other.is_gone);
+        let mut clients: Vec<ClientId> = there.map(|other| other.session.client).collect();
+        match self.untie(token) {
+            Some(last) => clients.push(last),
+            None => clients.clear(),
+        }
+        clients.sort_unstable();
+        clients.dedup();
+        clients
+    }
+
     /// Forgets the earlier sessions of this hold.
     pub(super) fn forget_replaced(&mut self, token: Token) {
         if !self.untold.replaced.is_empty()

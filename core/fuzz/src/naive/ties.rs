@@ -1,5 +1,7 @@
 //! Whose session a hold is: that of the connection that asked last, of those whose grant stands.
 
+use std::collections::BTreeSet;
+
 use rlock_core::{ClientId, LeaseMs, WaiterId};
 
 use super::{Hold, Naive, Tie, after, third};
@@ -70,6 +72,14 @@ impl Naive {
             }
         }
         self.count_claims();
+    }
+
+    /// Whom to close when this hold is lost: all who were told, or are about to be, that it is tied
+    /// to them.
+    pub(super) fn losers(&self, hold: &Hold) -> Vec<ClientId> {
+        let its = self.claims.iter().filter(|claim| claim.token == hold.token && !claim.is_gone);
+        let clients: BTreeSet<ClientId> = its.map(|claim| claim.tie.client).collect();
+        clients.into_iter().filter(|_| hold.session.is_some()).collect()
     }
 
     /// Each hold is tied by the last one of its claims; if the connection of that one ended, it has
