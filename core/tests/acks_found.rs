@@ -270,3 +270,23 @@ fn a_session_is_not_kept_by_fewer_acknowledgements_than_were_told_last() {
     server.sweep();
     assert_eq!((server.closed(), write(&server, "a")), (vec![7], None));
 }
+
+/// The replica that acknowledged follows another primary by the time that the sweep has seen it.
+#[test]
+fn nobody_is_told_by_a_replica_that_is_gone() {
+    let mut server = Server::new();
+    let a = server.confirms(K, confirmed("a", 1), 1);
+    // The key is loaded again, and nothing may be written.
+    server.manager.flushed(None);
+    server.is_open = false;
+    server.replicas(100, &[100]);
+    assert_eq!(server.told_to(a), None, "a change of the key awaits its sweep");
+    server.is_open = true;
+    server.sweep();
+    server.replicas(100, &[]);
+    server.replicas(100, &[99]);
+    assert_eq!(server.told_to(a), None);
+    assert!(server.manager.awaits_acks());
+    server.replicas(100, &[100]);
+    assert!(server.token_of(a).is_some());
+}
