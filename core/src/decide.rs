@@ -292,7 +292,7 @@ impl Lock {
             self.end(hold.token, End::Released, memory, moment, effects);
         } else {
             self.hold_on(hold, left, hold.deadline, effects);
-            memory.released_to(hold.token, left);
+            memory.left_with(hold.token, left);
         }
         let left = self.holders.by_token(hold.token).map_or(0, |(_, hold)| hold.depth);
         Reply::Count(left.into())

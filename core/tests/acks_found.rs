@@ -290,3 +290,24 @@ fn nobody_is_told_by_a_replica_that_is_gone() {
     server.replicas(100, &[100]);
     assert!(server.token_of(a).is_some());
 }
+
+/// One more of its owner's connections was told at once, by a level that was taken back then.
+#[test]
+fn what_is_left_when_all_that_was_under_way_is_taken_back_is_pending_again() {
+    let mut server = Server::new();
+    server.holds(K, "b", None);
+    server.keeps_waits = true;
+    let gone = server.waits(K, "a", Mode::Write, 1);
+    let waits = server.confirms(K, confirmed("a", 1), 2);
+    assert_eq!(server.ask(K, Input::Release(release(b"b"))), Reply::Count(0));
+    assert_eq!(write(&server, "a"), Some((2, Confirmation::None)));
+    let now = server.now();
+    server.manager.left(gone.into(), Outcome::Disconnected, now);
+    server.sweep();
+    assert_eq!(write(&server, "a"), Some((1, Confirmation::Pending)));
+    let again = acquire(b"a", Mode::Write, 1000);
+    let again = Acquire { depth: Some(1), ..again };
+    assert_eq!(server.ask(K, Input::Acquire(again)), Reply::MustConfirm);
+    server.replicas(100, &[100]);
+    assert!(server.token_of(waits).is_some());
+}
