@@ -168,3 +168,18 @@ fn nobody_is_told_by_a_replica_that_follows_another_primary_since() {
     let world = World::new(&setting(3));
     plays(world, &[&steps.concat(), &then, &[Step::Pass(623_634), PROMOTED]]);
 }
+
+/// Of the core: the last one was told at once, and its owner's pending level was all that was left.
+#[test]
+fn nobody_is_told_at_once_of_a_level_that_nobody_heard_of() {
+    let blocks = |ask| Ask { patience: Patience::Block(500), ..ask };
+    keeps_the_laws(&[
+        &asks(1, plain(1)),
+        &asks(0, blocks(plain(0))),
+        &[Step::Allow(0, false)],
+        &asks(2, blocks(acked(0))),
+        &says(1, Command::Release(1, 0, true)),
+        &asks(1, blocks(Ask { depth: Some(1), ..plain(0) })),
+        &[Step::CutOff(2), TURN, TURN],
+    ]);
+}
