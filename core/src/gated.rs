@@ -321,7 +321,7 @@ impl Memory {
             Ack::Deadline(token, until, by) => {
                 match self.sessions.acks_of(token) {
                     acks if acks > by => self.ask_deadline(token, until, acks),
-                    _ => self.sessions.lasts_until(token, until),
+                    _ => self.sessions.lasts_at_least(token, until),
                 }
                 Acked::Nothing
             }

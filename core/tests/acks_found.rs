@@ -311,3 +311,32 @@ fn what_is_left_when_all_that_was_under_way_is_taken_back_is_pending_again() {
     server.replicas(100, &[100]);
     assert!(server.token_of(waits).is_some());
 }
+
+/// Its last deadline was acknowledged, and then an earlier one, which more replicas were asked for
+/// once more.
+#[test]
+fn a_session_lasts_until_the_latest_of_its_acknowledged_deadlines() {
+    let mut server = Server::new();
+    let session = |acks| Acquire {
+        session: Some(ClientId::from(7)),
+        lease: lease(3000),
+        ..confirmed("a", acks)
+    };
+    server.confirms(K, session(1), 7);
+    server.replicas(100, &[100, 0]);
+    server.confirms(K, session(2), 7);
+    server.replicas(150, &[100, 0]);
+    server.pass_ms(1000);
+    server.sweep(); // renews, for one replica
+    server.replicas(200, &[150, 150]);
+    server.pass_ms(1000);
+    server.sweep(); // renews, for two
+    server.replicas(300, &[200, 150]);
+    server.replicas(400, &[400, 400]);
+    server.pass_ms(2500);
+    server.sweep();
+    assert_eq!(server.closed(), [], "it was acknowledged until five seconds");
+    server.pass_ms(600);
+    server.sweep();
+    assert_eq!(server.closed(), [7]);
+}
