@@ -295,7 +295,7 @@ impl Lock {
             if let Levels::DownTo(_) = ask.levels {
                 memory.end_unheard(hold.token, hold.depth.saturating_sub(left));
             }
-            memory.released_to(hold.token, left);
+            memory.left_with(hold.token, left);
         }
         let left = self.holders.by_token(hold.token).map_or(0, |(_, hold)| hold.depth);
         Reply::Count(left.into())

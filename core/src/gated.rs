@@ -254,9 +254,9 @@ impl Memory {
         }
     }
 
-    /// The owner released down to this depth. If it was told of none of the levels that are left,
-    /// the hold is pending again.
-    pub(crate) fn released_to(&mut self, token: Token, left: u16) {
+    /// Levels were released or taken back, and so many are left. If the owner was told of none of
+    /// them, the hold is pending again.
+    pub(crate) fn left_with(&mut self, token: Token, left: u16) {
         if self.acks.is_none() {
             return;
         }

@@ -187,7 +187,9 @@ impl Lock {
         while let Some((token, by)) = memory.take_back_next() {
             match self.holders.by_token(token).map(|(_, hold)| *hold) {
                 Some(hold) if hold.depth > 1 => {
-                    self.hold_on(hold, hold.depth.saturating_sub(1), hold.deadline, effects);
+                    let left = hold.depth.saturating_sub(1);
+                    self.hold_on(hold, left, hold.deadline, effects);
+                    memory.left_with(token, left);
                 }
                 _ => self.end(token, by, memory, moment, effects),
             }

@@ -348,3 +348,73 @@ fn two_connections_that_were_granted_one_session_both_lose_it() {
         );
     }
 }
+
+/// The replica that acknowledged follows another primary by the time that the sweep has seen it.
+#[test]
+fn nobody_is_told_by_a_replica_that_is_gone() {
+    let mut server = Server::new();
+    let a = server.confirms(K, confirmed("a", 1), 1);
+    // The key is loaded again, and nothing may be written.
+    server.manager.flushed(None);
+    server.is_open = false;
+    server.replicas(100, &[100]);
+    assert_eq!(server.told_to(a), None, "a change of the key awaits its sweep");
+    server.is_open = true;
+    server.sweep();
+    server.replicas(100, &[]);
+    server.replicas(100, &[99]);
+    assert_eq!(server.told_to(a), None);
+    assert!(server.manager.awaits_acks());
+    server.replicas(100, &[100]);
+    assert!(server.token_of(a).is_some());
+}
+
+/// One more of its owner's connections was told at once, by a level that was taken back then.
+#[test]
+fn what_is_left_when_all_that_was_under_way_is_taken_back_is_pending_again() {
+    let mut server = Server::new();
+    server.holds(K, "b", None);
+    server.keeps_waits = true;
+    let gone = server.waits(K, "a", Mode::Write, 1);
+    let waits = server.confirms(K, confirmed("a", 1), 2);
+    assert_eq!(server.ask(K, Input::Release(release(b"b"))), Reply::Count(0));
+    assert_eq!(write(&server, "a"), Some((2, Confirmation::None)));
+    let now = server.now();
+    server.manager.left(gone.into(), Outcome::Disconnected, now);
+    server.sweep();
+    assert_eq!(write(&server, "a"), Some((1, Confirmation::Pending)));
+    let again = acquire(b"a", Mode::Write, 1000);
+    let again = Acquire { depth: Some(1), ..again };
+    assert_eq!(server.ask(K, Input::Acquire(again)), Reply::MustConfirm);
+    server.replicas(100, &[100]);
+    assert!(server.token_of(waits).is_some());
+}
+
+/// Its last deadline was acknowledged, and then an earlier one, which more replicas were asked for
+/// once more.
+#[test]
+fn a_session_lasts_until_the_latest_of_its_acknowledged_deadlines() {
+    let mut server = Server::new();
+    let session = |acks| Acquire {
+        session: Some(ClientId::from(7)),
+        lease: lease(3000),
+        ..confirmed("a", acks)
+    };
+    server.confirms(K, session(1), 7);
+    server.replicas(100, &[100, 0]);
+    server.confirms(K, session(2), 7);
+    server.replicas(150, &[100, 0]);
+    server.pass_ms(1000);
+    server.sweep(); // renews, for one replica
+    server.replicas(200, &[150, 150]);
+    server.pass_ms(1000);
+    server.sweep(); // renews, for two
+    server.replicas(300, &[200, 150]);
+    server.replicas(400, &[400, 400]);
+    server.pass_ms(2500);
+    server.sweep();
+    assert_eq!(server.closed(), [], "it was acknowledged until five seconds");
+    server.pass_ms(600);
+    server.sweep();
+    assert_eq!(server.closed(), [7]);
+}

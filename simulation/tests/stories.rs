@@ -209,3 +209,30 @@ fn who_is_granted_while_it_is_parked_and_does_not_hear_holds_nothing() {
     granted_while_parked(&[Step::HangUp(0), Step::Notice(0)]);
     granted_while_parked(&[Step::Unblock(0, true)]);
 }
+
+/// Of the law: it enters again with what it was granted under another name.
+#[test]
+fn who_waits_for_a_lock_that_becomes_its_own_passes_whoever_waits() {
+    let reads = |owner| Ask { reads: true, ..plain(owner) };
+    let other = |ask| Ask { key: 1, ..ask };
+    let steps = [
+        Step::Connect(0, 0),
+        Step::Connect(1, 0),
+        Step::Connect(2, 0),
+        asks(0, reads(3)),
+        Step::Read(0),
+        asks(0, Ask { lease: 5, ..other(reads(0)) }),
+        Step::Read(0),
+        Step::Pass(27_000),
+        asks(0, blocks(plain(0))),
+        Step::Read(0),
+        asks(1, blocks(reads(1))),
+        Step::Read(1),
+        asks(2, other(reads(1))),
+        Step::Read(2),
+        Step::Send(2, Command::Rename(1, 0)),
+        Step::Read(2),
+        TURN,
+    ];
+    keeps_the_laws(1, &steps);
+}

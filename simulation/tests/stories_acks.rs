@@ -45,28 +45,35 @@ const TURN: Step = Step::Turn(0, 255);
 /// The replica gets the next, which asks how far it is; its primary hears that, and looks.
 const ACKNOWLEDGES: [Step; 3] = [Step::Deliver(1), Step::HearAck(1), TURN];
 
-/// A primary with one replica, which counts, and three clients.
-#[track_caller]
-fn keeps_the_laws(steps: &[&[Step]]) {
-    let setting = Setting {
-        nodes: 2,
+fn setting(nodes: u8) -> Setting {
+    Setting {
+        nodes,
         clients: 3,
         replaces_replies: false,
         loads_before_flush: false,
         grace_ms: 0,
-        clocks_ms: vec![0; 2],
+        clocks_ms: vec![0; nodes.into()],
         step_us: STEP_US,
         fault: Fault::None,
-    };
-    let connect = [Step::Connect(0, 0), Step::Connect(1, 0), Step::Connect(2, 0)];
-    let mut world = World::new(&setting);
-    let begin: [&[Step]; 3] = [&connect, &[Step::Deliver(1), TURN], &ACKNOWLEDGES];
-    for step in begin.into_iter().chain(steps.iter().copied()).flatten() {
+    }
+}
+
+#[track_caller]
+fn plays(mut world: World, steps: &[&[Step]]) {
+    for step in steps.iter().copied().flatten() {
         match world.step(*step) {
             Ok(happened) => assert!(happened, "{step}: it did not happen"),
             Err(broken) => panic!("{step}\n=> {broken}"),
         }
     }
+}
+
+/// A primary with one replica, which counts, and three clients.
+#[track_caller]
+fn keeps_the_laws(steps: &[&[Step]]) {
+    let connect = [Step::Connect(0, 0), Step::Connect(1, 0), Step::Connect(2, 0)];
+    let begin: [&[Step]; 3] = [&connect, &[Step::Deliver(1), TURN], &ACKNOWLEDGES];
+    plays(World::new(&setting(2)), &[&begin, steps].concat());
 }
 
 /// Of the core: the turn came all the same.
@@ -129,5 +136,50 @@ fn a_ticket_whose_turn_was_taken_back_stands_in_front() {
         &asks(0, ticket(0, 5000)),
         &[Step::Pass(3_000_000)],
         &asks(0, Ask { patience: Patience::Block(40), ..acked(0) }),
+    ]);
+}
+
+/// Of the core: it was told all the same, when the sweep had seen what happened to its key.
+#[test]
+fn nobody_is_told_by_a_replica_that_follows_another_primary_since() {
+    const PROMOTED: Step = Step::Turn(2, 255);
+    let k1 = |ask| Ask { key: 1, ..ask };
+    let blocks = |ms, ask| Ask { patience: Patience::Block(ms), ..k1(ask) };
+    let session = Ask { lease: 1050, reads: true, session: true, ..plain(0) };
+    let waits = Ask { lease: 5000, depth: Some(1), ..plain(3) };
+    let upgrades = Ask { lease: 300, depth: Some(3), upgrade: true, ..plain(0) };
+    let asks_acks = Ask { lease: 2000, depth: Some(1), ..ticket(0, 300) };
+    let sends = |ask| Step::Send(1, Command::Acquire(k1(ask)));
+    let steps: [&[Step]; 11] = [
+        &[Step::Connect(0, 0)],
+        &asks(0, blocks(0, session)),
+        &[Step::Deliver(2), Step::Deliver(2), Step::Connect(1, 0)],
+        &says(1, Command::Renew(0, 1, 5000, Some(true), 0)),
+        &[Step::Deliver(2), Step::Pass(3_788_476), Step::Connect(2, 2), Step::Promote(2)],
+        &[Step::HangUp(1), Step::Connect(1, 2)],
+        &asks(2, blocks(2000, waits)),
+        &[Step::Follow(1, 2), Step::Deliver(1), PROMOTED, Step::Deliver(1), Step::HearAck(1)],
+        &[sends(blocks(40, upgrades)), Step::Pass(2_273_889), Step::Read(1), Step::Deliver(1)],
+        &[sends(asks_acks), sends(Ask { lease: 1000, ..plain(0) }), Step::Read(1), Step::Read(1)],
+        &[Step::Deliver(1), Step::Deliver(1), Step::Ack(1), Step::HearAck(1)],
+    ];
+    // The key had expired, and nothing may be written.
+    let then = [Step::Pause(2, 638), Step::Pass(127_662), PROMOTED, Step::Follow(1, 0)];
+    let world = World::new(&setting(3));
+    plays(world, &[&steps.concat(), &then, &[Step::Pass(623_634), PROMOTED]]);
+}
+
+/// Of the core: the last one was told at once, and its owner's pending level was all that was left.
+#[test]
+fn nobody_is_told_at_once_of_a_level_that_nobody_heard_of() {
+    let blocks = |ask| Ask { patience: Patience::Block(500), ..ask };
+    keeps_the_laws(&[
+        &asks(1, plain(1)),
+        &asks(0, blocks(plain(0))),
+        &[Step::Allow(0, false)],
+        &asks(2, blocks(acked(0))),
+        &says(1, Command::Release(1, 0, true)),
+        &asks(1, blocks(Ask { depth: Some(1), ..plain(0) })),
+        &[Step::CutOff(2), TURN, TURN],
     ]);
 }

@@ -13,10 +13,10 @@ pub(super) struct Acks {
     unnoted: Vec<(LockId, u8, Ack)>,
     /// By the number of replicas that must have it; each with the offset of the replication stream
     /// after it.
-    noted: BTreeMap<u8, VecDeque<(u64, LockId, Ack)>>,
-    /// Acknowledged while a change of the key awaits its sweep.
-    again: Vec<(LockId, Ack)>,
+    noted: BTreeMap<u8, VecDeque<Noted>>,
 }
+
+type Noted = (u64, LockId, Ack);
 
 impl Acks {
     pub(super) fn ask(&mut self, id: LockId, asked: Vec<(u8, Ack)>) {
@@ -28,17 +28,25 @@ impl Acks {
     }
 
     /// Takes what enough replicas have acknowledged; `replicas` are their offsets, highest first.
-    fn take_reached(&mut self, replicas: &[u64]) -> Vec<(LockId, Ack)> {
-        let mut reached = std::mem::take(&mut self.again);
+    /// Each comes with their number.
+    fn take_reached(&mut self, replicas: &[u64]) -> Vec<(u8, Noted)> {
+        let mut reached = Vec::new();
         for (acks, queue) in &mut self.noted {
             let farthest = usize::from(*acks).checked_sub(1).and_then(|place| replicas.get(place));
             let Some(farthest) = farthest else { continue };
             while queue.front().is_some_and(|(offset, _, _)| offset <= farthest) {
-                reached.extend(queue.pop_front().map(|(_, id, what)| (id, what)));
+                reached.extend(queue.pop_front().map(|noted| (*acks, noted)));
             }
         }
         self.noted.retain(|_, queue| !queue.is_empty());
         reached
+    }
+
+    /// These could not be told yet, so they are taken again if those replicas are still there.
+    fn put_back(&mut self, reached: Vec<(u8, Noted)>) {
+        for (acks, noted) in reached.into_iter().rev() {
+            self.noted.entry(acks).or_default().push_front(noted);
+        }
     }
 }
 
@@ -64,8 +72,8 @@ impl Manager {
     /// Whether a reply or a session waits for acknowledgements. If so, report them before each
     /// sleep of the server's loop ([`Manager::acked`]).
     pub fn awaits_acks(&self) -> bool {
-        let Acks { unnoted, noted, again } = &self.acks;
-        !unnoted.is_empty() || !noted.is_empty() || !again.is_empty()
+        let Acks { unnoted, noted } = &self.acks;
+        !unnoted.is_empty() || !noted.is_empty()
     }
 
     /// Everything decided so far is in the replication stream before this offset. True if the
@@ -100,10 +108,11 @@ impl Manager {
     /// the owners of tickets whose turn it is; the replies are in [`Manager::take_answers`].
     pub fn acked(&mut self, replicas: &mut [u64], now: Now) -> Vec<(LockId, Owner)> {
         replicas.sort_unstable_by(|one, other| other.cmp(one));
-        let mut turns = Vec::new();
-        for (id, what) in self.acks.take_reached(replicas) {
+        let (mut turns, mut unseen) = (Vec::new(), Vec::new());
+        for (acks, (offset, id, what)) in self.acks.take_reached(replicas) {
+            // A change of the key awaits its sweep.
             if self.is_unseen(&id) {
-                self.acks.again.push((id, what));
+                unseen.push((acks, (offset, id, what)));
                 continue;
             }
             if self.locks.get(id.db, &id.key).is_none() {
@@ -121,6 +130,7 @@ impl Manager {
                 Acked::Nothing => {}
             }
         }
+        self.acks.put_back(unseen);
         turns
     }
 

@@ -114,8 +114,11 @@ pub fn order(
         // once are two.
         let is_over = entry.ends_at.is_some_and(|at| at.is_over_at(world.now));
         let is_withdrawn = entry.kind == Kind::Ticket && is_granted(&entry.owner);
+        // Its turn came in this very step, and its owner, the step's caller, could not use it.
+        let asks = matches!(input, Input::Acquire(ask) if ask.owner == entry.owner.as_bytes());
+        let gave_up = entry.kind == Kind::Ticket && asks && effects.turns.contains(&entry.owner);
         let same = |other: &&Entry| who(other) == who(entry) && other.mode == entry.mode;
-        !is_over && !is_withdrawn && after.waiting().any(|other| same(&other))
+        !is_over && !is_withdrawn && !gave_up && after.waiting().any(|other| same(&other))
     };
     let served = |entry: &Entry| {
         let woken = effects.wakes.iter().find(|wake| Who::Waiter(wake.waiter) == who(entry));
@@ -235,12 +238,13 @@ pub fn permits(before: &Line, held: &[Held], input: &Input<'_>, effects: &Effect
                         before.waiting().find(is_woken).and_then(|entry| entry.limit)
                     }
                     (None, Input::Acquire(ask)) => ask.limit.filter(|limit| {
-                        // A turn was judged when it was given.
+                        // A turn was judged when it was given, perhaps in this very step.
                         let is_given = |turn: &Entry| {
                             turn.owner.as_bytes() == ask.owner
                                 && turn.limit.is_some_and(|given| given <= *limit)
                         };
-                        !before.turns().any(is_given)
+                        let is_new = |entry: &&Entry| effects.turns.contains(&entry.owner);
+                        !before.turns().chain(before.waiting().filter(is_new)).any(is_given)
                     }),
                     _ => None,
                 };

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use rlock_core::{Change, ClientId, Owner, Token};
 
-use super::promises::{Fact, How, Promises};
+use super::facts::{Fact, How};
+use super::promises::Promises;
 use super::rest::Rest;
 use super::{Broken, Reign, must};
 use crate::history::Point;

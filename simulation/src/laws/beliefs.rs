@@ -3,7 +3,8 @@
 
 use rlock_core::ClientId;
 
-use super::promises::{Bound, Fact, How, Promise, Promises};
+use super::facts::{Bound, Fact, How};
+use super::promises::{Promise, Promises};
 use super::{Broken, Hearing, Reign, must};
 use crate::client::Actor;
 use crate::command::{Ask, Command};

@@ -2,7 +2,8 @@
 
 use rlock_core::{Change, ClientId, End};
 
-use super::promises::{Grant, How};
+use super::facts::How;
+use super::promises::Grant;
 use super::{Broken, Laws, acks, must};
 use crate::history::{History, Point};
 use crate::notes::{Asked, By, Loss, Note, Noted, Pending};
@@ -58,9 +59,7 @@ impl Laws {
             Note::RenewalTold { asked, pending } => {
                 acks::told(asked, pending, node, machines)?;
                 self.seen.count(Kind::Acknowledged);
-                if let Some(promise) = self.promises.of_reign(asked, pending.token, pending.at) {
-                    promise.is_told_to(None, asked, pending, us);
-                }
+                self.promises.is_told_to(None, asked, pending, us);
                 Ok(())
             }
             Note::Unconfirmed { asked, pending, waiter } => {
@@ -167,9 +166,7 @@ impl Laws {
         self.seen.count(Kind::Acknowledged);
         let token = pending.token;
         acks::told(asked, pending, node, machines)?;
-        if let Some(promise) = self.promises.of_reign(asked, token, pending.at) {
-            promise.is_told_to(Some(client), asked, pending, us);
-        }
+        self.promises.is_told_to(Some(client), asked, pending, us);
         let needed = asked.acks.max(1);
         self.rest[node].told(client, asked, token, needed, us);
         self.acks[node].session(client, token, pending.deadline);
@@ -193,7 +190,7 @@ impl Laws {
             }
             Change::Held { token, .. } => {
                 if matches!(by, By::Release(_)) {
-                    self.promises.released(*token);
+                    self.promises.released(*token, at.reign);
                 }
                 return Ok(());
             }

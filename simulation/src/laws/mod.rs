@@ -3,6 +3,7 @@
 
 mod acks;
 mod beliefs;
+mod facts;
 mod learn;
 mod promises;
 mod replicas;
@@ -259,6 +260,8 @@ impl Laws {
                 rest::order(server, asked, token, waited, enters)?;
             }
         }
+        let begun: Vec<Token> = begun().map(|(_, token, _)| token).collect();
+        self.rest[node].begun(&begun);
         self.promises.stand(server, node)?;
         self.acks[node].heard(&self.rest[node], node, machines);
         if server.is_primary && server.manager.decides() && server.is_at_rest() {
@@ -290,9 +293,7 @@ impl Laws {
     /// What of it everything to come depends on.
     pub(crate) fn print(&self, to: &mut Printer) {
         to.add(self.reigns.len());
-        for promise in self.promises.iter() {
-            promise.print(to);
-        }
+        self.promises.print(to);
         self.beliefs.print(to);
     }
 }

@@ -1,8 +1,11 @@
 //! What clients were told, and what became of it: "you hold, until then". A promise binds every
 //! server whose data has the effect that it was told of, and does not have its end.
 
+use std::collections::BTreeSet;
+
 use rlock_core::{ClientId, Mode, Owner, Token};
 
+use super::facts::{Bound, Fact, How};
 use super::{Broken, must};
 use crate::history::{History, Point};
 use crate::keyspace::{Key, Slot};
@@ -11,32 +14,6 @@ use crate::print::Printer;
 use crate::seen::{Kind, Seen};
 use crate::server::Server;
 use crate::world::Machine;
-
-/// How a hold ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
-    /// Its time was over.
-    Expired,
-    /// By its owner.
-    Released,
-    /// By an operator.
-    Forced,
-    /// With its connection.
-    Disconnected,
-    /// Something else was done to its key.
-    Taken,
-}
-
-/// What became of a promise, with an effect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fact {
-    /// It was told that it lasts until then.
-    Until(u64),
-    /// A user had the key live until then only.
-    Tampered(u64),
-    /// It is over.
-    Ended(How),
-}
 
 /// What a client was told.
 #[derive(Clone, Debug)]
@@ -67,28 +44,10 @@ pub struct Promise {
     pub acked: Vec<(Point, u64)>,
     /// Why the next primary lacks it, though replicas acknowledged it.
     pub lost: Option<Kind>,
-    /// A level of it was released.
-    pub is_released: bool,
     /// To these connections.
     pub clients: Vec<ClientId>,
     /// What became of it.
     pub facts: Vec<(Point, Fact)>,
-}
-
-/// Until when a promise binds a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bound {
-    /// Its deadline.
-    pub until: u64,
-    /// A user had the key live until then only.
-    pub cut: Option<u64>,
-}
-
-impl Bound {
-    /// When it binds no more.
-    pub fn end(self) -> u64 {
-        self.cut.map_or(self.until, |cut| self.until.min(cut.saturating_add(1)))
-    }
 }
 
 impl Promise {
@@ -184,6 +143,9 @@ pub struct Grant {
 #[derive(Default)]
 pub struct Promises {
     all: Vec<Promise>,
+    /// Holds of which a level was released in this reign, at whatever key they stand now, and of
+    /// which nobody was told since: the levels that are left may be those that nobody heard of.
+    released: BTreeSet<(Token, u32)>,
 }
 
 impl Promises {
@@ -232,6 +194,15 @@ impl Promises {
         self.all.iter().any(|promise| promise.token == token && history.has(promise.at))
     }
 
+    /// What of them everything to come depends on.
+    pub(crate) fn print(&self, to: &mut Printer) {
+        self.all.iter().for_each(|promise| promise.print(to));
+        for (token, reign) in &self.released {
+            to.token(token.get());
+            to.add(reign);
+        }
+    }
+
     /// The locks of a database that something was promised of.
     pub fn keys_of(&self, db: i32) -> Vec<Key> {
         let mut keys: Vec<Key> =
@@ -246,6 +217,9 @@ impl Promises {
         let Grant { at, token, until, us, now_ms } = grant;
         let session = client.filter(|_| asked.session);
         let pending = u32::from(client.is_none());
+        if client.is_some() {
+            self.released.remove(&(token, at.reign));
+        }
         let known = self.all.iter_mut().rev().find(|promise| {
             promise.at.reign == at.reign
                 && promise.token == token
@@ -276,33 +250,44 @@ impl Promises {
             pending,
             acked: Vec::new(),
             lost: None,
-            is_released: false,
             clients,
             facts,
         });
     }
 
     /// What this hold was told as, or is to be, in the reign of this effect.
-    pub fn of_reign(&mut self, asked: &Asked, token: Token, at: Point) -> Option<&mut Promise> {
+    fn of_reign(&mut self, asked: &Asked, token: Token, at: Point) -> Option<&mut Promise> {
         let lock = (asked.db, &asked.key);
         let mut all = self.all.iter_mut().rev();
         all.find(|one| one.at.reign == at.reign && one.token == token && one.is_of(lock))
     }
 
-    /// A level of the hold with this token was released, at whatever key it stands now.
-    pub fn released(&mut self, token: Token) {
-        let all = self.all.iter_mut().filter(|promise| promise.token == token);
-        all.for_each(|promise| promise.is_released = true);
+    /// A level of the hold with this token was released in this reign.
+    pub fn released(&mut self, token: Token, reign: u32) {
+        self.released.insert((token, reign));
     }
 
-    /// Somebody was told of this hold in this reign, and released no level of it.
+    /// A blocked connection is told of a hold, or that it is renewed.
+    pub fn is_told_to(
+        &mut self,
+        client: Option<ClientId>,
+        asked: &Asked,
+        pending: &Pending,
+        us: u64,
+    ) {
+        self.released.remove(&(pending.token, pending.at.reign));
+        if let Some(promise) = self.of_reign(asked, pending.token, pending.at) {
+            promise.is_told_to(client, asked, pending, us);
+        }
+    }
+
+    /// Somebody was told of this hold in this reign, and since a level of it was released.
     pub fn is_heard(&self, token: Token, lock: (i32, &Key), reign: u32) -> bool {
         let is_it = |promise: &&Promise| {
             promise.at.reign == reign && promise.token == token && promise.is_of(lock)
         };
-        let is_released = |one: &Promise| one.token == token && one.is_released;
         let mut all = self.all.iter().filter(is_it);
-        all.any(|one| one.told > one.pending) && !self.all.iter().any(is_released)
+        all.any(|one| one.told > one.pending) && !self.released.contains(&(token, reign))
     }
 
     /// One who was told a grant did not live to hear of it.
@@ -348,7 +333,10 @@ impl Promises {
             if is_meant && stands {
                 promise.facts.push((at, Fact::Until(until)));
                 // Another primary may take back what nobody heard of there.
-                promise.told += u32::from(is_told && promise.at.reign == at.reign);
+                if is_told && promise.at.reign == at.reign {
+                    promise.told += 1;
+                    self.released.remove(&(promise.token, at.reign));
+                }
             }
         }
     }
@@ -476,5 +464,7 @@ impl Promises {
             });
             until.max().unwrap_or(0) + KEPT_MS > earliest
         });
+        let all = &self.all;
+        self.released.retain(|(token, _)| all.iter().any(|promise| promise.token == *token));
     }
 }

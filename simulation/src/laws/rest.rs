@@ -53,7 +53,7 @@ pub struct Rest {
     issued: BTreeMap<Token, LockName>,
     /// Until when those who asked with a ticket may hear of a hold.
     tickets: BTreeMap<(LockName, Owner), u64>,
-    /// Tokens that were issued, and told to nobody yet.
+    /// Tokens that were issued, and told to nobody before this step.
     untold: BTreeSet<Token>,
     /// Holds whose key a stranger took, or that were over when the clock was stepped: if they come
     /// back, they last as long as their lease.
@@ -94,6 +94,11 @@ impl Rest {
     pub fn sessions_by_acks(&self) -> impl Iterator<Item = (ClientId, Token, u8)> {
         let last = self.ties.values().filter_map(|ties| last(ties));
         last.filter(|tie| tie.acks > 0).map(|tie| (tie.client, tie.token, tie.acks))
+    }
+
+    /// These were told, or are to be: who holds enters again from now on.
+    pub fn begun(&mut self, tokens: &[Token]) {
+        self.untold.retain(|token| !tokens.contains(token));
     }
 
     /// A hold with this token was told to somebody before.
