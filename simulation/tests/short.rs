@@ -13,8 +13,8 @@ fn number(name: &str) -> Option<u64> {
 
 #[test]
 fn the_laws_hold_and_what_cannot_be_promised_is_seen() {
-    let seed = number("RLOCK_SEED").unwrap_or_else(|| fastrand::u64(..1 << 40));
-    println!("RLOCK_SEED={seed}");
+    // The same worlds each time: no test is red by chance. `make simulate` takes others.
+    let seed = number("RLOCK_SEED").unwrap_or(2026);
     let seen = many(seed, Fault::None, STEPS).unwrap_or_else(|story| panic!("{story}"));
     println!("{seen}");
     assert_eq!(seen.missing(), [], "never seen, so nothing was shown about it");

@@ -13,10 +13,8 @@ pub(super) struct Acks {
     unnoted: Vec<(LockId, u8, Ack)>,
     /// By the number of replicas that must have it; each with the offset of the replication stream
     /// after it.
-    noted: BTreeMap<u8, VecDeque<Noted>>,
+    noted: BTreeMap<u8, VecDeque<(u64, LockId, Ack)>>,
 }
-
-type Noted = (u64, LockId, Ack);
 
 impl Acks {
     pub(super) fn ask(&mut self, id: LockId, asked: Vec<(u8, Ack)>) {
@@ -29,24 +27,17 @@ impl Acks {
 
     /// Takes what enough replicas have acknowledged; `replicas` are their offsets, highest first.
     /// Each comes with their number.
-    fn take_reached(&mut self, replicas: &[u64]) -> Vec<(u8, Noted)> {
+    fn take_reached(&mut self, replicas: &[u64]) -> Vec<(u8, LockId, Ack)> {
         let mut reached = Vec::new();
         for (acks, queue) in &mut self.noted {
             let farthest = usize::from(*acks).checked_sub(1).and_then(|place| replicas.get(place));
             let Some(farthest) = farthest else { continue };
             while queue.front().is_some_and(|(offset, _, _)| offset <= farthest) {
-                reached.extend(queue.pop_front().map(|noted| (*acks, noted)));
+                reached.extend(queue.pop_front().map(|(_, id, what)| (*acks, id, what)));
             }
         }
         self.noted.retain(|_, queue| !queue.is_empty());
         reached
-    }
-
-    /// These could not be told yet, so they are taken again if those replicas are still there.
-    fn put_back(&mut self, reached: Vec<(u8, Noted)>) {
-        for (acks, noted) in reached.into_iter().rev() {
-            self.noted.entry(acks).or_default().push_front(noted);
-        }
     }
 }
 
@@ -108,11 +99,11 @@ impl Manager {
     /// the owners of tickets whose turn it is; the replies are in [`Manager::take_answers`].
     pub fn acked(&mut self, replicas: &mut [u64], now: Now) -> Vec<(LockId, Owner)> {
         replicas.sort_unstable_by(|one, other| other.cmp(one));
-        let (mut turns, mut unseen) = (Vec::new(), Vec::new());
-        for (acks, (offset, id, what)) in self.acks.take_reached(replicas) {
-            // A change of the key awaits its sweep.
+        let mut turns = Vec::new();
+        for (acks, id, what) in self.acks.take_reached(replicas) {
+            // A change of the key awaits its sweep. Replicas must have that change, too.
             if self.is_unseen(&id) {
-                unseen.push((acks, (offset, id, what)));
+                self.acks.ask(id, vec![(acks, what)]);
                 continue;
             }
             if self.locks.get(id.db, &id.key).is_none() {
@@ -130,7 +121,6 @@ impl Manager {
                 Acked::Nothing => {}
             }
         }
-        self.acks.put_back(unseen);
         turns
     }
 
