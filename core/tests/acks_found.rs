@@ -418,3 +418,19 @@ fn a_session_lasts_until_the_latest_of_its_acknowledged_deadlines() {
     server.sweep();
     assert_eq!(server.closed(), [7]);
 }
+
+/// Its database was swapped away and back, and the replica had only the first of it.
+#[test]
+fn nobody_is_told_by_a_replica_that_lacks_a_swap() {
+    let mut server = Server::new();
+    let a = server.confirms(K, confirmed("a", 1), 1);
+    server.replicas(100, &[0]);
+    let now = server.now();
+    server.manager.swapped(0, 1, now);
+    server.manager.swapped(0, 1, now);
+    server.sweep();
+    server.replicas(200, &[150]);
+    assert_eq!(server.told_to(a), None);
+    server.replicas(200, &[200]);
+    assert!(server.token_of(a).is_some());
+}

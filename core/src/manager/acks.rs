@@ -21,6 +21,13 @@ impl Acks {
         self.unnoted.extend(asked.into_iter().map(|(acks, what)| (id.clone(), acks, what)));
     }
 
+    /// Whole databases changed: replicas must have that, too.
+    pub(super) fn ask_again(&mut self) {
+        for (acks, queue) in std::mem::take(&mut self.noted) {
+            self.unnoted.extend(queue.into_iter().map(|(_, id, what)| (id, acks, what)));
+        }
+    }
+
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }

@@ -41,6 +41,7 @@ impl Manager {
         let end = self.locks.places();
         if end > 0 {
             self.upheavals.push_back(Upheaval { db, next: 0, end });
+            self.acks.ask_again();
         }
     }
 
