@@ -190,7 +190,7 @@ impl Laws {
             }
             Change::Held { token, .. } => {
                 if matches!(by, By::Release(_)) {
-                    self.promises.released(*token, at.reign);
+                    self.promises.released(*token, at);
                 }
                 return Ok(());
             }

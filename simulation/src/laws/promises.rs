@@ -1,7 +1,7 @@
 //! What clients were told, and what became of it: "you hold, until then". A promise binds every
 //! server whose data has the effect that it was told of, and does not have its end.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use rlock_core::{ClientId, Mode, Owner, Token};
 
@@ -145,7 +145,8 @@ pub struct Promises {
     all: Vec<Promise>,
     /// Holds of which a level was released in this reign, at whatever key they stand now, and of
     /// which nobody was told since: the levels that are left may be those that nobody heard of.
-    released: BTreeSet<(Token, u32)>,
+    /// With the number of the effect.
+    released: BTreeMap<(Token, u32), u64>,
 }
 
 impl Promises {
@@ -197,7 +198,7 @@ impl Promises {
     /// What of them everything to come depends on.
     pub(crate) fn print(&self, to: &mut Printer) {
         self.all.iter().for_each(|promise| promise.print(to));
-        for (token, reign) in &self.released {
+        for (token, reign) in self.released.keys() {
             to.token(token.get());
             to.add(reign);
         }
@@ -217,7 +218,9 @@ impl Promises {
         let Grant { at, token, until, us, now_ms } = grant;
         let session = client.filter(|_| asked.session);
         let pending = u32::from(client.is_none());
-        if client.is_some() {
+        // A grant that a release crossed, as one of the same step, is what was released.
+        let is_later = |number: &u64| at.number > *number;
+        if client.is_some() && self.released.get(&(token, at.reign)).is_some_and(is_later) {
             self.released.remove(&(token, at.reign));
         }
         let known = self.all.iter_mut().rev().find(|promise| {
@@ -263,8 +266,8 @@ impl Promises {
     }
 
     /// A level of the hold with this token was released in this reign.
-    pub fn released(&mut self, token: Token, reign: u32) {
-        self.released.insert((token, reign));
+    pub fn released(&mut self, token: Token, at: Point) {
+        self.released.insert((token, at.reign), at.number);
     }
 
     /// A blocked connection is told of a hold, or that it is renewed.
@@ -287,7 +290,7 @@ impl Promises {
             promise.at.reign == reign && promise.token == token && promise.is_of(lock)
         };
         let mut all = self.all.iter().filter(is_it);
-        all.any(|one| one.told > one.pending) && !self.released.contains(&(token, reign))
+        all.any(|one| one.told > one.pending) && !self.released.contains_key(&(token, reign))
     }
 
     /// One who was told a grant did not live to hear of it.
@@ -465,6 +468,6 @@ impl Promises {
             until.max().unwrap_or(0) + KEPT_MS > earliest
         });
         let all = &self.all;
-        self.released.retain(|(token, _)| all.iter().any(|promise| promise.token == *token));
+        self.released.retain(|(token, _), _| all.iter().any(|promise| promise.token == *token));
     }
 }
