@@ -10,24 +10,7 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
 
-read -ra names <<<"${SERVERS:-redis-8.0 valkey-8.0 valkey-8.1 valkey-9.1}"
-if [ -n "${SEED-}" ]; then export RLOCK_SEED=$SEED; fi
-scripts/setup.sh
-. "$tools/env"
-if [ -z "${RLOCK_MODULE-}" ]; then
-    cargo build --release --locked
-    RLOCK_MODULE=$(module)
-fi
-export RLOCK_MODULE RLOCK_SECONDS=${RLOCK_SECONDS:-600}
-
-code=0
-for name in "${names[@]}"; do
-    [ "$name" = default ] || scripts/server.sh "$name" || {
-        [ $? = 77 ] || code=1
-        continue
-    }
-    server=$tools/servers/$name/redis-server
-    say "== $name ($(server_version "$server")), $RLOCK_SECONDS s"
-    RLOCK_SERVER=$server cargo test --quiet --locked --bench torture -- chaos || code=1
-done
-exit $code
+prepare_runs
+export RLOCK_SECONDS=${RLOCK_SECONDS:-600}
+on_servers "${SERVERS:-redis-8.0 valkey-8.0 valkey-8.1 valkey-9.1}" \
+    cargo test --quiet --locked --bench torture -- chaos

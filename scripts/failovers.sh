@@ -14,24 +14,6 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
 
-read -ra names <<<"${SERVERS:-default}"
-if [ -n "${SEED-}" ]; then export RLOCK_SEED=$SEED; fi
-scripts/setup.sh
-. "$tools/env"
-if [ -z "${RLOCK_MODULE-}" ]; then
-    cargo build --release --locked
-    RLOCK_MODULE=$(module)
-fi
-export RLOCK_MODULE RLOCK_FAILOVERS=${FAILOVERS:-100}
-
-code=0
-for name in "${names[@]}"; do
-    [ "$name" = default ] || scripts/server.sh "$name" || {
-        [ $? = 77 ] || code=1
-        continue
-    }
-    export RLOCK_SERVER=$tools/servers/$name/redis-server RLOCK_CLI=$tools/servers/$name/redis-cli
-    say "== $name ($(server_version "$RLOCK_SERVER"))"
-    cargo bench --quiet --locked --bench torture -- "${1:-failovers}" || code=1
-done
-exit $code
+prepare_runs
+export RLOCK_FAILOVERS=${FAILOVERS:-100}
+on_servers "${SERVERS:-default}" cargo bench --quiet --locked --bench torture -- "${1:-failovers}"

@@ -25,6 +25,38 @@ at_least() {
     [ -n "$major" ] && [ "$major" -ge "$2" ]
 }
 
+# --- long runs on several servers ----------------------------------------------------------------
+
+# Sets up, says $SEED to the tests, and builds the module unless $RLOCK_MODULE names one.
+prepare_runs() {
+    if [ -n "${SEED-}" ]; then export RLOCK_SEED=$SEED; fi
+    scripts/setup.sh
+    . "$tools/env"
+    if [ -z "${RLOCK_MODULE-}" ]; then
+        cargo build --release --locked
+        RLOCK_MODULE=$(module)
+    fi
+    export RLOCK_MODULE
+}
+
+# on_servers NAMES COMMAND...: COMMAND with $RLOCK_SERVER and $RLOCK_CLI, for each of these servers that is there. Fails
+# if it failed for one; one that cannot be had here (77) says so.
+on_servers() {
+    local name code=0 names
+    read -ra names <<<"$1"
+    shift
+    for name in "${names[@]}"; do
+        [ "$name" = default ] || scripts/server.sh "$name" || {
+            [ $? = 77 ] || code=1
+            continue
+        }
+        export RLOCK_SERVER=$tools/servers/$name/redis-server RLOCK_CLI=$tools/servers/$name/redis-cli
+        say "== $name ($(server_version "$RLOCK_SERVER"))"
+        "$@" || code=1
+    done
+    return $code
+}
+
 # One setup at a time: two would write the same files. The lock goes with the process.
 lock_tools() {
     mkdir -p "$tools"

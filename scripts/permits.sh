@@ -11,15 +11,8 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
 
-read -ra names <<<"${SERVERS:-default}"
-if [ -n "${SEED-}" ]; then export RLOCK_SEED=$SEED; fi
-scripts/setup.sh
-. "$tools/env"
-if [ -z "${RLOCK_MODULE-}" ]; then
-    cargo build --release --locked
-    RLOCK_MODULE=$(module)
-fi
-export RLOCK_MODULE RLOCK_SECONDS=${RLOCK_SECONDS:-120}
+prepare_runs
+export RLOCK_SECONDS=${RLOCK_SECONDS:-120}
 # A connection for each of them, at the server.
 ulimit -n 4096 2>/dev/null || true
 words=(permits)
@@ -27,15 +20,4 @@ if [ "${1-}" = redisson ]; then
     bench/peers/java/setup.sh
     words+=(redisson "$root/bench/peers/java/permits.sh")
 fi
-
-code=0
-for name in "${names[@]}"; do
-    [ "$name" = default ] || scripts/server.sh "$name" || {
-        [ $? = 77 ] || code=1
-        continue
-    }
-    server=$tools/servers/$name/redis-server
-    say "== $name ($(server_version "$server"))"
-    RLOCK_SERVER=$server cargo bench --quiet --locked --bench torture -- "${words[@]}" || code=1
-done
-exit $code
+on_servers "${SERVERS:-default}" cargo bench --quiet --locked --bench torture -- "${words[@]}"

@@ -7,25 +7,11 @@
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
-[ $# -gt 0 ] || set -- default
-if [ -n "${SEED-}" ]; then export RLOCK_SEED=$SEED; fi
-
-scripts/setup.sh
-. "$tools/env"
+unset RLOCK_MODULE # always that of this checkout
+prepare_runs
 if [ -z "${FAULT-}${WORKLOAD-}" ]; then
     RLOCK_STEPS=${STEPS:-10000000} \
         cargo test --release --locked -p rlock-core --test waiting a_simulated_day -- --nocapture
 fi
-cargo build --release --locked
-RLOCK_MODULE=$(module)
-export RLOCK_MODULE RLOCK_SECONDS=${RLOCK_SECONDS:-600}
-
-code=0
-for name in "$@"; do
-    [ "$name" = default ] || scripts/server.sh "$name" || {
-        [ $? = 77 ] || code=1
-        continue
-    }
-    RLOCK_SERVER=$tools/servers/$name/redis-server cargo bench --quiet --locked --bench torture || code=1
-done
-exit $code
+export RLOCK_SECONDS=${RLOCK_SECONDS:-600}
+on_servers "${*:-default}" cargo bench --quiet --locked --bench torture
