@@ -1,31 +1,15 @@
 //! Stories that broke a law once, each by a mistake that is mended: in the core, or in the law.
 #![allow(clippy::panic, clippy::unwrap_used, missing_docs, reason = "a test fails by panic")]
 
+mod support;
+
 use rlock_simulation::command::{Ask, Command, Patience};
-use rlock_simulation::fault::Fault;
 use rlock_simulation::step::Step;
-use rlock_simulation::world::{STEP_US, Setting, World};
+use support::{TURN, plain, plays};
 
 /// A client asks for `k0`.
 fn asks(who: u8, ask: Ask) -> Step {
     Step::Send(who, Command::Acquire(ask))
-}
-
-/// For WRITE at once, for six seconds.
-fn plain(owner: u8) -> Ask {
-    Ask {
-        owner,
-        key: 0,
-        reads: false,
-        lease: 6000,
-        patience: Patience::None,
-        session: false,
-        depth: None,
-        upgrade: false,
-        with_ttl: false,
-        limit: None,
-        acks: 0,
-    }
 }
 
 fn session(owner: u8) -> Ask {
@@ -35,29 +19,6 @@ fn session(owner: u8) -> Ask {
 fn blocks(ask: Ask) -> Ask {
     Ask { patience: Patience::Block(0), ..ask }
 }
-
-#[track_caller]
-fn keeps_the_laws(nodes: u8, steps: &[Step]) {
-    let setting = Setting {
-        nodes,
-        clients: 3,
-        replaces_replies: false,
-        loads_before_flush: false,
-        grace_ms: 0,
-        clocks_ms: vec![0; nodes.into()],
-        step_us: STEP_US,
-        fault: Fault::None,
-    };
-    let mut world = World::new(&setting);
-    for step in steps {
-        match world.step(*step) {
-            Ok(happened) => assert!(happened, "{step}: it did not happen"),
-            Err(broken) => panic!("{step}\n=> {broken}"),
-        }
-    }
-}
-
-const TURN: Step = Step::Turn(0, 255);
 
 #[test]
 fn a_session_is_that_of_the_connection_that_asked_last() {
@@ -84,7 +45,7 @@ fn a_session_is_that_of_the_connection_that_asked_last() {
         TURN,
         TURN,
     ];
-    keeps_the_laws(1, &steps);
+    plays(1, &steps);
 }
 
 /// Two connections of one owner are blocked, and granted together; the second one never hears.
@@ -101,7 +62,7 @@ fn granted_together(then: &[Step]) {
         Step::Read(2),
     ];
     steps.extend(then);
-    keeps_the_laws(1, &steps);
+    plays(1, &steps);
 }
 
 #[test]
@@ -158,7 +119,7 @@ fn what_a_client_is_sure_of_was_told_by_its_own_server() {
         Step::Read(2),
         Step::Hear(2),
     ];
-    keeps_the_laws(2, &steps);
+    plays(2, &steps);
 }
 
 #[test]
@@ -180,7 +141,7 @@ fn a_session_that_its_server_ended_lasts_as_long_as_its_lease_when_the_clock_goe
         Step::MinReplicas(0, 0),
         TURN,
     ];
-    keeps_the_laws(1, &steps);
+    plays(1, &steps);
 }
 
 /// One is granted while it is parked, and does not hear of it.
@@ -200,7 +161,7 @@ fn granted_while_parked(then: &[Step]) {
     ];
     steps.extend(then);
     steps.extend([TURN, TURN]);
-    keeps_the_laws(1, &steps);
+    plays(1, &steps);
 }
 
 #[test]
@@ -234,5 +195,5 @@ fn who_waits_for_a_lock_that_becomes_its_own_passes_whoever_waits() {
         Step::Read(2),
         TURN,
     ];
-    keeps_the_laws(1, &steps);
+    plays(1, &steps);
 }

@@ -2,10 +2,11 @@
 //! core, or in the law.
 #![allow(clippy::panic, clippy::unwrap_used, missing_docs, reason = "a test fails by panic")]
 
+mod support;
+
 use rlock_simulation::command::{Ask, Command, Patience};
-use rlock_simulation::fault::Fault;
 use rlock_simulation::step::Step;
-use rlock_simulation::world::{STEP_US, Setting, World};
+use support::{TURN, plain, plays};
 
 /// A client asks, and its server reads that.
 fn asks(who: u8, ask: Ask) -> [Step; 2] {
@@ -16,64 +17,24 @@ fn says(who: u8, command: Command) -> [Step; 2] {
     [Step::Send(who, command), Step::Read(who)]
 }
 
-/// For WRITE of `k0`, for six seconds, when a replica has it.
+/// The same, when a replica has it.
 fn acked(owner: u8) -> Ask {
-    Ask {
-        owner,
-        key: 0,
-        reads: false,
-        lease: 6000,
-        patience: Patience::None,
-        session: false,
-        depth: None,
-        upgrade: false,
-        with_ttl: false,
-        limit: None,
-        acks: 1,
-    }
-}
-
-fn plain(owner: u8) -> Ask {
-    Ask { acks: 0, ..acked(owner) }
+    Ask { acks: 1, ..plain(owner) }
 }
 
 fn ticket(owner: u8, ms: u32) -> Ask {
     Ask { patience: Patience::Queue(ms), ..acked(owner) }
 }
 
-const TURN: Step = Step::Turn(0, 255);
 /// The replica gets the next, which asks how far it is; its primary hears that, and looks.
 const ACKNOWLEDGES: [Step; 3] = [Step::Deliver(1), Step::HearAck(1), TURN];
-
-fn setting(nodes: u8) -> Setting {
-    Setting {
-        nodes,
-        clients: 3,
-        replaces_replies: false,
-        loads_before_flush: false,
-        grace_ms: 0,
-        clocks_ms: vec![0; nodes.into()],
-        step_us: STEP_US,
-        fault: Fault::None,
-    }
-}
-
-#[track_caller]
-fn plays(mut world: World, steps: &[&[Step]]) {
-    for step in steps.iter().copied().flatten() {
-        match world.step(*step) {
-            Ok(happened) => assert!(happened, "{step}: it did not happen"),
-            Err(broken) => panic!("{step}\n=> {broken}"),
-        }
-    }
-}
 
 /// A primary with one replica, which counts, and three clients.
 #[track_caller]
 fn keeps_the_laws(steps: &[&[Step]]) {
     let connect = [Step::Connect(0, 0), Step::Connect(1, 0), Step::Connect(2, 0)];
     let begin: [&[Step]; 3] = [&connect, &[Step::Deliver(1), TURN], &ACKNOWLEDGES];
-    plays(World::new(&setting(2)), &[&begin, steps].concat());
+    plays(2, &[&begin, steps].concat().concat());
 }
 
 /// Of the core: the turn came all the same.
@@ -165,8 +126,7 @@ fn nobody_is_told_by_a_replica_that_follows_another_primary_since() {
     ];
     // The key had expired, and nothing may be written.
     let then = [Step::Pause(2, 638), Step::Pass(127_662), PROMOTED, Step::Follow(1, 0)];
-    let world = World::new(&setting(3));
-    plays(world, &[&steps.concat(), &then, &[Step::Pass(623_634), PROMOTED]]);
+    plays(3, &[&steps.concat()[..], &then, &[Step::Pass(623_634), PROMOTED]].concat());
 }
 
 /// Of the core: the last one was told at once, and its owner's pending level was all that was left.

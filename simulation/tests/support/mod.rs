@@ -1,0 +1,49 @@
+//! What the stories share.
+
+use rlock_simulation::command::{Ask, Patience};
+use rlock_simulation::fault::Fault;
+use rlock_simulation::step::Step;
+use rlock_simulation::world::{STEP_US, Setting, World};
+
+/// The first server goes through its loop, with everything that is due.
+pub const TURN: Step = Step::Turn(0, 255);
+
+/// A request for WRITE of `k0` at once, for six seconds.
+pub fn plain(owner: u8) -> Ask {
+    Ask {
+        owner,
+        key: 0,
+        reads: false,
+        lease: 6000,
+        patience: Patience::None,
+        session: false,
+        depth: None,
+        upgrade: false,
+        with_ttl: false,
+        limit: None,
+        acks: 0,
+    }
+}
+
+/// So many servers, the first of them a primary, and three clients: the steps happen, and no law
+/// breaks.
+#[track_caller]
+pub fn plays(nodes: u8, steps: &[Step]) {
+    let setting = Setting {
+        nodes,
+        clients: 3,
+        replaces_replies: false,
+        loads_before_flush: false,
+        grace_ms: 0,
+        clocks_ms: vec![0; nodes.into()],
+        step_us: STEP_US,
+        fault: Fault::None,
+    };
+    let mut world = World::new(&setting);
+    for step in steps {
+        match world.step(*step) {
+            Ok(happened) => assert!(happened, "{step}: it did not happen"),
+            Err(broken) => panic!("{step}\n=> {broken}"),
+        }
+    }
+}
