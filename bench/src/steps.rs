@@ -256,24 +256,10 @@ impl Town {
 
     /// Like the module, except that a granted waiter gets its reply at once.
     fn ask(&mut self, input: Input<'_>) -> Told {
-        let (now, max_depth, tickets_left) = (self.now(), u16::MAX, usize::MAX);
-        let (tokens, sessions_max, portion) = (&mut self.tokens, usize::MAX, Moment::PORTION);
         // As the module is configured by default.
         let slow = Slow { wait_ms: Some(1000), hold_ms: None };
-        let names = &mut self.names;
-        let (confirm_ms, grace) = (2000, None);
-        let mut moment = Moment {
-            now,
-            tokens,
-            max_depth,
-            tickets_left,
-            sessions_max,
-            slow,
-            names,
-            confirm_ms,
-            grace,
-            portion,
-        };
+        let moment = Moment::unlimited(self.now(), &mut self.tokens, &mut self.names);
+        let mut moment = Moment { slow, ..moment };
         let mut effects = Effects::default();
         self.lock.apply(&mut self.memory, &mut moment, input, &mut effects);
         black_box(self.lock.next_alarm(&self.memory));

@@ -123,15 +123,20 @@ impl Fresh {
     /// A level of this hold that waits for acknowledgements is no longer there. False if there is
     /// none.
     pub(crate) fn end_gated_level(&mut self, token: Token) -> bool {
-        let waits = |waiter: &WaiterId| {
-            let untold = self.by_waiter.get(waiter);
-            untold.is_some_and(|untold| untold.grant.adds && untold.gate.is_some())
-        };
-        let Some(waiter) = self.of_token(token).find(waits) else { return false };
-        if let Some(untold) = self.by_waiter.get_mut(&waiter) {
-            untold.grant.adds = false;
-        }
-        true
+        let waits = |untold: &Untold| untold.grant.adds && untold.gate.is_some();
+        let waiter = self.find(token, waits);
+        waiter.is_some_and(|waiter| self.set_adds(waiter, false))
+    }
+
+    /// A caller of this hold of which that is so.
+    fn find(&self, token: Token, is_it: impl Fn(&Untold) -> bool) -> Option<WaiterId> {
+        self.of_token(token).find(|waiter| self.by_waiter.get(waiter).is_some_and(&is_it))
+    }
+
+    /// Whether this caller answers for a level from now on. False if it is not known.
+    fn set_adds(&mut self, waiter: WaiterId, adds: bool) -> bool {
+        let untold = self.by_waiter.get_mut(&waiter);
+        untold.map(|untold| untold.grant.adds = adds).is_some()
     }
 
     /// The replies under way no longer matter: the owner was told otherwise.
@@ -173,33 +178,21 @@ impl Fresh {
 
     /// Gives this caller the level of another one that has no reply yet. False if there is none.
     pub(crate) fn take_level(&mut self, token: Token, heir: WaiterId) -> bool {
-        let has_one =
-            |waiter: &WaiterId| self.by_waiter.get(waiter).is_some_and(|untold| untold.grant.adds);
-        let Some(other) = self.of_token(token).find(has_one) else { return false };
-        for (waiter, adds) in [(other, false), (heir, true)] {
-            if let Some(untold) = self.by_waiter.get_mut(&waiter) {
-                untold.grant.adds = adds;
-            }
-        }
+        let Some(other) = self.find(token, |untold| untold.grant.adds) else { return false };
+        self.set_adds(other, false);
+        self.set_adds(heir, true);
         true
     }
 
     /// This caller answers for a level that nobody else is told of.
     pub(crate) fn add_level(&mut self, waiter: WaiterId) {
-        if let Some(untold) = self.by_waiter.get_mut(&waiter) {
-            untold.grant.adds = true;
-        }
+        self.set_adds(waiter, true);
     }
 
     /// Passes a level on to another caller that re-entered this hold without adding one. False if
     /// there is none.
     pub(crate) fn pass_on(&mut self, token: Token) -> bool {
-        let has_none =
-            |waiter: &WaiterId| self.by_waiter.get(waiter).is_some_and(|untold| !untold.grant.adds);
-        let Some(heir) = self.of_token(token).find(has_none) else { return false };
-        if let Some(untold) = self.by_waiter.get_mut(&heir) {
-            untold.grant.adds = true;
-        }
-        true
+        let heir = self.find(token, |untold| !untold.grant.adds);
+        heir.is_some_and(|heir| self.set_adds(heir, true))
     }
 }

@@ -37,7 +37,23 @@ pub struct Moment<'t> {
     pub portion: usize,
 }
 
-impl Moment<'_> {
+impl<'t> Moment<'t> {
+    /// Without limits, and nothing configured: for tests and measurements.
+    pub fn unlimited(now: Now, tokens: &'t mut Tokens, names: &'t mut Rc<Names>) -> Self {
+        Self {
+            now,
+            tokens,
+            max_depth: u16::MAX,
+            tickets_left: usize::MAX,
+            sessions_max: usize::MAX,
+            slow: Slow::default(),
+            names,
+            confirm_ms: 2000,
+            grace: None,
+            portion: Self::PORTION,
+        }
+    }
+
     /// How many items a transition serves by default: some hundred microseconds' work.
     pub const PORTION: usize = 256;
 

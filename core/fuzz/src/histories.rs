@@ -173,22 +173,9 @@ impl Pair {
     fn ask(&mut self, input: Input<'_>) -> Reply {
         let expected = self.naive.ask(self.now, self.limits, &input);
         let Limits { max_depth, tickets_left } = self.limits;
-        let (now, tokens) = (self.now, &mut self.tokens);
-        let (sessions_max, portion) = (usize::MAX, Moment::PORTION);
-        let (slow, names) = (Slow::default(), &mut Rc::default());
-        let (confirm_ms, grace) = (2000, None);
-        let mut moment = Moment {
-            now,
-            tokens,
-            max_depth,
-            tickets_left,
-            sessions_max,
-            slow,
-            names,
-            confirm_ms,
-            grace,
-            portion,
-        };
+        let names = &mut Rc::default();
+        let moment = Moment::unlimited(self.now, &mut self.tokens, names);
+        let mut moment = Moment { max_depth, tickets_left, ..moment };
         let mut effects = Effects::default();
         self.lock.apply(&mut self.memory, &mut moment, input, &mut effects);
         self.memory.sessions.take_touched();

@@ -120,16 +120,11 @@ impl World {
     /// The one place that calls the core. Nothing is checked: for tests that measure.
     pub fn drive<'a>(&mut self, input: Input<'a>) -> Effects<'a> {
         let mut moment = Moment {
-            now: self.now,
-            tokens: &mut self.tokens,
             max_depth: self.max_depth,
             tickets_left: self.tickets_left,
             sessions_max: self.sessions_max,
-            slow: Slow::default(),
-            names: &mut self.names,
-            confirm_ms: 2000,
-            grace: None,
             portion: self.portion,
+            ..Moment::unlimited(self.now, &mut self.tokens, &mut self.names)
         };
         let mut effects = Effects::default();
         self.lock.apply(&mut self.memory, &mut moment, input, &mut effects);
