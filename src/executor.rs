@@ -203,7 +203,7 @@ fn apply<'a>(
     effects: &mut Effects<'a>,
 ) -> (Life, Life) {
     let bounds = settings::bounds();
-    state::with(|state| state.manager.decide(at, &bounds, lock, input, effects))
+    state::with(|state| state.manager.decide_other(at, &bounds, lock, input, effects))
 }
 
 /// Applies an effect: the same on a replica, from the append-only file, and by hand.

@@ -5,7 +5,7 @@ use crate::{Effects, Input, Lock, Moment, Plain, Refusal};
 
 impl Manager {
     /// Does what a plain request asks for ([`Lock::plainly`]). `None` if it is another one: then
-    /// nothing changed, and [`Manager::decide`] decides.
+    /// nothing changed, and [`Manager::decide_other`] decides.
     pub fn plainly<'a>(
         &mut self,
         at: At<'_>,
@@ -22,9 +22,8 @@ impl Manager {
         lock.plainly(input, at.now, &mut self.tokens, bounds.slow)
     }
 
-    /// Decides what `input` does to the lock at a key, and applies it. Returns how long the key had
-    /// to live before, and has to live now. A connection that lost its session is closed, and not
-    /// granted anything any more.
+    /// Decides what `input` does to the lock at a key, plain or not, and applies it. Returns how
+    /// long the key had to live before, and has to live now.
     pub fn decide<'a>(
         &mut self,
         at: At<'_>,
@@ -38,6 +37,19 @@ impl Manager {
             plain.tell(effects);
             return (before, Life::of(lock, None));
         }
+        self.decide_other(at, bounds, lock, input, effects)
+    }
+
+    /// The same for an input that [`Manager::plainly`] left alone. A connection that lost its
+    /// session is closed, and not granted anything any more.
+    pub fn decide_other<'a>(
+        &mut self,
+        at: At<'_>,
+        bounds: &Bounds,
+        lock: &mut Lock,
+        input: Input<'a>,
+        effects: &mut Effects<'a>,
+    ) -> (Life, Life) {
         let At { db, key, now } = at;
         let totals = self.locks.totals();
         let is_suspect = matches!(input, Input::Changed) || self.is_suspect(db, key);
