@@ -309,16 +309,11 @@ fn make(lock: &mut Lock, changes: &[Change<'_>], events: &mut Vec<Event>) {
 
 /// Sets the key's expiry, or deletes it, as decided.
 fn set_ttl(key: &mut Key<'_>, ttl: Ttl) {
-    let expires_at = |key: &Key<'_>| u64::try_from(key.expires_at()).ok();
-    match ttl {
-        Ttl::Keep => {}
-        Ttl::Delete => remove(key),
-        Ttl::Set(at_ms) => key.expire_at(at_ms),
-        Ttl::Move { from, to } if expires_at(key) == Some(from) => key.expire_at(to),
-        Ttl::AtLeast(at_ms) if expires_at(key).is_some_and(|now| now < at_ms) => {
-            key.expire_at(at_ms);
-        }
-        Ttl::Move { .. } | Ttl::AtLeast(_) => {}
+    if ttl == Ttl::Delete {
+        return remove(key);
+    }
+    if let Some(at_ms) = ttl.expiry(|| u64::try_from(key.expires_at()).ok()) {
+        key.expire_at(at_ms);
     }
 }
 

@@ -306,15 +306,11 @@ impl Server {
         }
         let is_forgotten = self.fault == Fault::TtlForgotten;
         let Some(slot) = self.keys.get_mut(db, key) else { return };
-        match ttl {
-            Ttl::Set(at_ms) if !is_forgotten || slot.expires_at.is_none() => {
-                slot.expires_at = Some(at_ms);
-            }
-            Ttl::Move { from, to } if slot.expires_at == Some(from) => slot.expires_at = Some(to),
-            Ttl::AtLeast(at_ms) if slot.expires_at.is_some_and(|now| now < at_ms) => {
-                slot.expires_at = Some(at_ms);
-            }
-            _ => {}
+        if matches!(ttl, Ttl::Set(_)) && is_forgotten && slot.expires_at.is_some() {
+            return;
+        }
+        if let Some(at_ms) = ttl.expiry(|| slot.expires_at) {
+            slot.expires_at = Some(at_ms);
         }
     }
 

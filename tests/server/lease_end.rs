@@ -169,6 +169,21 @@ fn each_hold_that_ends_while_somebody_waits_says_so_exactly_once() {
 }
 
 #[test]
+fn the_key_ends_with_its_lock_when_the_last_who_waited_upgrades() {
+    let server = Server::start();
+    let mut client = server.client();
+    client.granted("RLOCK.ACQUIRE door ann READ LEASE 60000");
+    let ends_ms = client.key_ends_at("door");
+    let mut ann = Waiter::connect(&server);
+    client.granted("RLOCK.ACQUIRE door bob READ LEASE 1000");
+    ann.park(&server, "RLOCK.ACQUIRE door ann LEASE 2000 UPGRADE BLOCK 0");
+    assert_eq!(client.key_ends_at("door"), ends_ms + 1000);
+    client.ask("RLOCK.RELEASE door bob");
+    ann.granted();
+    assert_eq!(client.key_ends_at("door"), ends_ms);
+}
+
+#[test]
 fn while_somebody_waits_the_key_lives_at_most_a_second_beyond_its_deadline() {
     let server = Server::start();
     let mut client = server.client();

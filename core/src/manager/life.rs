@@ -31,8 +31,28 @@ pub enum Ttl {
         /// The new expiry.
         to: u64,
     },
-    /// Set no earlier expiry than this; leave a key without expiry alone.
-    AtLeast(u64),
+    /// Set no earlier expiry than `to`, and `to` if it is `own` now; leave a key without expiry
+    /// alone.
+    AtLeast {
+        /// An expiry that the module set, and that need not be kept.
+        own: u64,
+        /// The earliest expiry.
+        to: u64,
+    },
+}
+
+impl Ttl {
+    /// The expiry to set, for a key whose `present` one is this (`None`: it has none, or there is
+    /// no key). `None`: leave it alone, or delete the key.
+    pub fn expiry(self, present: impl FnOnce() -> Option<u64>) -> Option<u64> {
+        let is = |fits: &dyn Fn(u64) -> bool| present().is_some_and(fits);
+        match self {
+            Self::Keep | Self::Delete => None,
+            Self::Set(at) => Some(at),
+            Self::Move { from, to } => is(&|now| now == from).then_some(to),
+            Self::AtLeast { own, to } => is(&|now| now == own || now < to).then_some(to),
+        }
+    }
 }
 
 impl Life {
@@ -68,12 +88,13 @@ impl Life {
     pub fn after(self, before: Self, why: Why) -> Ttl {
         let Some(deadline_ms) = self.deadline_ms else { return Ttl::Delete };
         let until_ms = Self::expires_at(deadline_ms, self.is_waited_for);
+        let other_ms = Self::expires_at(deadline_ms, !self.is_waited_for);
         if before.deadline_ms != self.deadline_ms {
             Ttl::Set(until_ms)
         } else if why == Why::Promise {
-            Ttl::AtLeast(until_ms)
+            Ttl::AtLeast { own: other_ms, to: until_ms }
         } else if before.is_waited_for != self.is_waited_for || why == Why::Sweep {
-            Ttl::Move { from: Self::expires_at(deadline_ms, !self.is_waited_for), to: until_ms }
+            Ttl::Move { from: other_ms, to: until_ms }
         } else {
             Ttl::Keep
         }
