@@ -122,6 +122,38 @@ fn what_a_client_is_sure_of_was_told_by_its_own_server() {
     plays(2, &steps);
 }
 
+/// Who was told again by the next primary holds by that one's word, and so does what it renews.
+#[test]
+fn a_renewal_is_of_what_its_own_server_told() {
+    let short = |lease| Ask { lease, ..plain(0) };
+    let steps = [
+        Step::Connect(0, 0),
+        asks(0, short(5000)),
+        Step::Read(0),
+        // What the replica begins with, and the grant.
+        Step::Deliver(1),
+        Step::Deliver(1),
+        Step::Hear(0),
+        Step::Promote(1),
+        Step::Connect(1, 0),
+        Step::Pass(4_600_000),
+        Step::HangUp(0),
+        Step::Connect(0, 1),
+        asks(0, short(3000)),
+        Step::Read(0),
+        Step::Hear(0),
+        Step::Send(0, Command::Renew(0, 0, 3000, Some(false), 0)),
+        Step::Pass(500_000),
+        Step::Read(0),
+        Step::Hear(0),
+        // On the old primary the hold is over.
+        asks(1, Ask { reads: true, ..plain(1) }),
+        Step::Read(1),
+        Step::Hear(1),
+    ];
+    plays(2, &steps);
+}
+
 #[test]
 fn a_session_that_its_server_ended_lasts_as_long_as_its_lease_when_the_clock_goes_back() {
     let steps = [

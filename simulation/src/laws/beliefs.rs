@@ -75,15 +75,17 @@ impl Beliefs {
             (Command::Renew(owner, key, ms, Some(reads), _), Said::Int(1)) => {
                 // Nor is one of another primary's the client's own.
                 let Some(pipe) = &actor.pipe else { return Ok(()) };
-                let history = &machines[pipe.node].server.history;
+                let server = &machines[pipe.node].server;
                 for belief in self.all.iter_mut().filter(|belief| belief.who == *who) {
                     let ask = &belief.ask;
                     let is_meant = (belief.db, ask.owner, ask.key, ask.reads)
                         == (sent.db, *owner, *key, *reads);
-                    // Nor one of a hold that was taken from its name, and came back.
+                    // Nor one of a hold that was taken from its name, and came back. What this server
+                    // told again is a promise, and a belief, of its own.
                     let promise = promises.again(&belief.promise).unwrap_or(&belief.promise);
-                    let is_known = history.has(promise.at) && promise.end(history).is_none();
-                    if is_meant && is_known && belief.until_us > sent.us {
+                    let bound = promise.bound(&server.history);
+                    let is_renewed = bound.is_some_and(|bound| bound.until > server.now_ms());
+                    if is_meant && is_renewed && belief.until_us > sent.us {
                         belief.until_us = belief.until_us.max(after(*ms));
                     }
                 }
