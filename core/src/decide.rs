@@ -10,6 +10,7 @@ use crate::input::{
 };
 use crate::queue::{Entry, Kind, Place};
 use crate::refusal::{Instead, Refusal};
+use crate::sessions::Session;
 use crate::slow::{Names, Outcome};
 use crate::way::{Wish, is_behind, is_reached};
 use crate::{Change, End, EpochMs, Hold, LeaseMs, Lock, Memory, Mode, Now, Token, WaiterId};
@@ -100,7 +101,8 @@ impl Lock {
             let told = Told { acks, held, parking };
             return self.acquire_gated(ask, told, memory, moment, effects);
         }
-        let (owner, session) = (Cow::Borrowed(ask.owner), ask.session);
+        let session = ask.session.map(|client| Session::new(client, ask.lease, moment.now));
+        let owner = Cow::Borrowed(ask.owner);
         let reply = match held {
             Some(hold) => self.enter_again(ask.depth, ask.lease, hold, moment, effects),
             None => self.enter(owner, ask.mode, ask.lease, moment, effects),
@@ -110,23 +112,23 @@ impl Lock {
             // The lock became another one since it was told to wait. It is parked, and hears later.
             let (depth, _) = self.levels(token, moment.now);
             memory.remember_grant(waiter, token, depth > present);
-            if let Some(client) = session {
-                memory.sessions.tie_untold(token, waiter, client, ask.lease, moment.now);
+            if let Some(session) = session {
+                memory.sessions.tie_untold(token, waiter, session);
             }
             self.granted(ask.owner, memory, moment, effects);
             return reply;
         }
         memory.confirm(token);
-        if let Some(client) = session {
-            memory.sessions.tie(token, client, ask.lease, moment.now);
+        if let Some(session) = session {
+            memory.sessions.tie(token, session);
         }
         let tied = memory.sessions.get(token).copied();
         self.granted(ask.owner, memory, moment, effects);
         // Those that entered with it asked before: it has the tie all the same.
-        if let Some(client) = session
+        if let Some(session) = session
             && memory.sessions.get(token).copied() != tied
         {
-            memory.sessions.tie(token, client, ask.lease, moment.now);
+            memory.sessions.tie(token, session);
         }
         reply
     }

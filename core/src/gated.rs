@@ -7,6 +7,7 @@ use crate::acks::{Ack, Acks, Confirmation, Turn};
 use crate::fresh::{Gate, Grant};
 use crate::input::{Acquire, Effects, Moment, Parking, Patience, Reply, Wake};
 use crate::queue::{Entry, Kind};
+use crate::sessions::Session;
 use crate::{
     Change, End, EpochMs, Hold, LeaseMs, Lock, Memory, Now, Owner, Refusal, Token, WaiterId,
 };
@@ -120,8 +121,8 @@ impl Lock {
         memory.acks_mut().tell(token);
         memory.acks_mut().take_turn(token);
         if let Some(client) = ask.session {
-            memory.sessions.tie(token, client, ask.lease, now);
-            memory.sessions.last_by_acks(token, acks, deadline);
+            let session = Session::new(client, ask.lease, now).by_acks(acks, deadline);
+            memory.sessions.tie(token, session);
         }
         Reply::Granted { token, left_ms: deadline.left_at(now) }
     }
@@ -356,10 +357,8 @@ impl Memory {
             self.fresh.add_level(waiter);
         }
         if let Some((client, lease)) = gate.session {
-            self.sessions.tie_untold(token, waiter, client, lease, now);
-            if self.sessions.get(token).is_some_and(|session| session.client == client) {
-                self.sessions.last_by_acks(token, gate.acks, gate.deadline);
-            }
+            let session = Session::new(client, lease, now).by_acks(gate.acks, gate.deadline);
+            self.sessions.tie_untold(token, waiter, session);
         } else if gate.acks >= self.sessions.acks_of(token) {
             self.sessions.lasts_at_least(token, gate.deadline);
         }

@@ -7,6 +7,7 @@ use crate::fresh::{Gate, Grant};
 use crate::gated::late_at;
 use crate::input::{Effects, Moment, Reply};
 use crate::queue::{Entry, Kind};
+use crate::sessions::Session;
 use crate::slow::Outcome;
 use crate::{Lock, Memory, Mode, Owner, Refusal, WaiterId};
 
@@ -168,7 +169,8 @@ impl Lock {
             }
             memory.remember_grant(waiter, token, adds);
             if let Some(client) = entry.session() {
-                memory.sessions.tie_untold(token, waiter, client, entry.lease, moment.now);
+                let session = Session::new(client, entry.lease, moment.now);
+                memory.sessions.tie_untold(token, waiter, session);
             }
         }
         let is_granted = matches!(reply, Reply::Granted { .. });

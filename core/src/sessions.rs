@@ -27,9 +27,15 @@ pub struct Session {
 }
 
 impl Session {
-    fn new(client: ClientId, lease: LeaseMs, now: Now) -> Self {
+    /// Of a connection that asked for it with this lease, from now on.
+    pub(crate) fn new(client: ClientId, lease: LeaseMs, now: Now) -> Self {
         let (renew_at, ends_at) = (now.after(third(lease)), now.after(lease));
         Self { client, lease, renew_at, acks: 0, ends_at, untold: None }
+    }
+
+    /// The same, until a deadline that this many replicas have acknowledged; so far, `ends_at`.
+    pub(crate) fn by_acks(self, acks: u8, ends_at: EpochMs) -> Self {
+        Self { acks, ends_at, ..self }
     }
 }
 
@@ -90,10 +96,10 @@ impl Sessions {
     }
 
     /// Ties a hold. It belongs to the connection that asked last.
-    pub(crate) fn tie(&mut self, token: Token, client: ClientId, lease: LeaseMs, now: Now) {
+    pub(crate) fn tie(&mut self, token: Token, session: Session) {
         self.untie(token);
-        self.seat(token, Session::new(client, lease, now));
-        self.index(token, client);
+        self.seat(token, session);
+        self.index(token, session.client);
     }
 
     /// Adds the session of a hold that has none.
@@ -121,16 +127,6 @@ impl Sessions {
         if !self.is_tied_to(token, client) && self.by_client.remove(&(client, token)) {
             self.touched.push(client);
         }
-    }
-
-    /// The session now lasts until a deadline that this many replicas have acknowledged; so far,
-    /// `ends_at`.
-    pub(crate) fn last_by_acks(&mut self, token: Token, acks: u8, ends_at: EpochMs) {
-        if let Some(session) = self.by_token.get_mut(&token) {
-            self.by_acks = self.by_acks.saturating_add((session.acks == 0).into());
-            session.acks = acks;
-        }
-        self.lasts_until(token, ends_at);
     }
 
     /// How many replicas must acknowledge its renewals; 0 if it needs none.

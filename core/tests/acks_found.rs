@@ -249,6 +249,37 @@ fn a_tickets_hold_ends_with_a_renewal_that_nobody_heard_of() {
     assert!(server.manager.memory(0, K).is_none());
 }
 
+/// Two connections of one owner; the one that asked last was told first, and did not hear of it.
+#[test]
+fn a_session_that_is_tied_again_still_needs_its_acknowledgements() {
+    let mut server = Server::new();
+    server.keeps_waits = true;
+    let asks = |client, acks| Acquire {
+        session: Some(ClientId::from(client)),
+        lease: lease(3000),
+        depth: Some(1),
+        ..confirmed("a", acks)
+    };
+    let plain = acquire(b"a", Mode::Write, 3000);
+    assert!(matches!(server.ask(K, Input::Acquire(plain)), Reply::Granted { .. }));
+    let first = server.confirms(K, asks(1, 2), 1);
+    let last = server.confirms(K, asks(2, 1), 2);
+    server.replicas(100, &[100, 0]);
+    assert!(server.token_of(last).is_some() && server.token_of(first).is_none());
+    server.replicas(100, &[100, 100]);
+    assert!(server.token_of(first).is_some());
+    server.manager.unparked(first.into());
+    server.manager.left(WaiterId::from(last), Outcome::Disconnected, server.now());
+    server.sweep();
+    // Renewed, and one replica of two knows it.
+    server.pass_ms(1500);
+    server.sweep();
+    server.replicas(200, &[200, 100]);
+    server.pass_ms(1600);
+    server.sweep();
+    assert_eq!((server.closed(), write(&server, "a")), (vec![1], None));
+}
+
 /// The renewal was on its way when more acknowledgements were asked for.
 #[test]
 fn a_session_is_not_kept_by_fewer_acknowledgements_than_were_told_last() {

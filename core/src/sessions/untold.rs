@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::{Session, Sessions};
-use crate::{ClientId, LeaseMs, Now, Token, WaiterId};
+use crate::{ClientId, Token, WaiterId};
 
 /// What is kept of sessions until their connections have their replies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,15 +25,9 @@ struct Replaced {
 impl Sessions {
     /// Ties a hold to a blocked connection without a reply. It belongs to the connection that asked
     /// last.
-    pub(crate) fn tie_untold(
-        &mut self,
-        token: Token,
-        waiter: WaiterId,
-        client: ClientId,
-        lease: LeaseMs,
-        now: Now,
-    ) {
-        let new = Session { untold: Some(waiter), ..Session::new(client, lease, now) };
+    pub(crate) fn tie_untold(&mut self, token: Token, waiter: WaiterId, session: Session) {
+        let client = session.client;
+        let new = Session { untold: Some(waiter), ..session };
         let (tied, replaced) = match self.unseat(token) {
             // The other session came from a wait that began later.
             Some(other) if other.untold > new.untold => (other, Some(new)),
