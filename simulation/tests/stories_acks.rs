@@ -143,3 +143,16 @@ fn nobody_is_told_at_once_of_a_level_that_nobody_heard_of() {
         &[Step::CutOff(2), TURN, TURN],
     ]);
 }
+
+/// Of the law: the renewal told of a hold, and not of the level that is left of it.
+#[test]
+fn a_level_that_nobody_heard_of_is_taken_back_after_a_renewal_too() {
+    keeps_the_laws(&[
+        &asks(0, plain(0)),
+        &asks(1, Ask { patience: Patience::Block(40), ..acked(0) }),
+        &[TURN, Step::Deliver(1), Step::Deliver(1), Step::Deliver(1), Step::HearAck(1)],
+        &says(0, Command::Renew(0, 0, 300, Some(false), 0)),
+        &says(0, Command::Release(0, 0, false)),
+        &[TURN, Step::HangUp(1), Step::Notice(1), TURN],
+    ]);
+}

@@ -80,8 +80,8 @@ impl Beliefs {
                     let ask = &belief.ask;
                     let is_meant = (belief.db, ask.owner, ask.key, ask.reads)
                         == (sent.db, *owner, *key, *reads);
-                    // Nor one of a hold that was taken from its name, and came back. What this server
-                    // told again is a promise, and a belief, of its own.
+                    // Nor one of a hold that was taken from its name, and came back. What this
+                    // server told again is a promise, and a belief, of its own.
                     let promise = promises.again(&belief.promise).unwrap_or(&belief.promise);
                     let bound = promise.bound(&server.history);
                     let is_renewed = bound.is_some_and(|bound| bound.until > server.now_ms());

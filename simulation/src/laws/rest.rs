@@ -51,6 +51,8 @@ pub struct Rest {
     unheard: Vec<Unheard>,
     /// Tokens that were issued here, and where.
     issued: BTreeMap<Token, LockName>,
+    /// Those of them that a renewal told their owner of.
+    renewed: BTreeSet<Token>,
     /// Until when those who asked with a ticket may hear of a hold.
     tickets: BTreeMap<(LockName, Owner), u64>,
     /// Tokens that were issued, and told to nobody before this step.
@@ -71,9 +73,8 @@ impl Rest {
     pub fn renewed(&mut self, server: &Server, (db, key): (i32, &Key), owner: &Owner) {
         let lock = server.keys.get(db, key).and_then(Slot::lock);
         let holds = lock.into_iter().flat_map(|lock| lock.holds());
-        for (_, _, hold) in holds.filter(|(who, ..)| *who == owner) {
-            self.issued.remove(&hold.token);
-        }
+        let own = holds.filter(|(who, ..)| *who == owner).map(|(_, _, hold)| hold.token);
+        self.renewed.extend(own.filter(|token| self.issued.contains_key(token)));
     }
 
     /// An owner asked with a ticket.
@@ -198,6 +199,7 @@ impl Rest {
             unheard.is_undone(server, self.may_hear(server, promises, name, *token))?;
         }
         self.issued.retain(|token, name| is_held(server, name, *token));
+        self.renewed.retain(|token| self.issued.contains_key(token));
         for (token, name) in &self.issued {
             let may_hear = self.may_hear(server, promises, name, *token);
             must(may_hear, "who did not hear holds nothing", || {
@@ -207,7 +209,8 @@ impl Rest {
         Ok(())
     }
 
-    /// Somebody was told of this hold, or is to be, or may ask again with a ticket.
+    /// Somebody was told of this hold, or that it is renewed, or is to be, or may ask again with a
+    /// ticket.
     fn may_hear(
         &self,
         server: &Server,
@@ -219,7 +222,8 @@ impl Rest {
         let mut holds = lock.into_iter().flat_map(|lock| lock.holds());
         let owner = holds.find(|(.., hold)| hold.token == token).map(|(owner, ..)| owner);
         let asks = |owner: &Owner| self.tickets.contains_key(&(name.clone(), owner.clone()));
-        promises.was_told(token, &server.history) || owner.is_some_and(asks)
+        let is_told = promises.was_told(token, &server.history) || self.renewed.contains(&token);
+        is_told || owner.is_some_and(asks)
     }
 
     /// The server has nothing left to do.
