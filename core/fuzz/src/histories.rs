@@ -5,13 +5,13 @@ use std::rc::Rc;
 
 use rlock_core::{
     Acquire, ClientId, Effects, EpochMs, Input, LeaseMs, Levels, Lock, Memory, Mode, Moment, Now,
-    Parking, Patience, Refusal, Release, Renew, Reply, Token, Tokens, WaiterId, Wake,
+    Parking, Patience, Refusal, Release, Renew, Reply, Token, Tokens, WaiterId,
 };
 
 use rlock_core::slow::Slow;
 
+use super::naive::told::{Told, wakes};
 use super::naive::{Hold, Limits, Naive};
-use super::told::{Said, Told, error, name};
 
 const START_MS: u64 = 1_700_000_000_000;
 const OWNERS: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];
@@ -149,7 +149,7 @@ impl Pair {
                 let why =
                     if how.is_multiple_of(2) { Refusal::TryAgain } else { Refusal::WrongType };
                 let dismissed = self.memory.dismiss(&why, Slow::default(), self.now);
-                let (wakes, lost) = (told_wakes(&dismissed.wakes), dismissed.lost);
+                let (wakes, lost) = (wakes(&dismissed.wakes), dismissed.lost);
                 let told = Told { wakes, lost, ..Told::default() }.sorted();
                 assert_eq!(told, self.naive.dismiss(self.now, &why), "everybody goes home");
             }
@@ -179,7 +179,7 @@ impl Pair {
         let mut effects = Effects::default();
         self.lock.apply(&mut self.memory, &mut moment, input, &mut effects);
         self.memory.sessions.take_touched();
-        assert_eq!(told(&effects), expected, "what the core says, and the contract: {input:?}");
+        assert_eq!(Told::of(&effects), expected, "what the core says, and the contract: {input:?}");
         effects.reply
     }
 
@@ -223,32 +223,4 @@ impl Pair {
 
 fn lease(ms: u8) -> LeaseMs {
     LeaseMs::new(u64::from(ms) + 1).expect("a lease")
-}
-
-fn told(effects: &Effects<'_>) -> Told {
-    Told {
-        reply: Some(said(&effects.reply)),
-        wakes: told_wakes(&effects.wakes),
-        events: effects.events.iter().map(|event| name(*event)).collect(),
-        turns: effects.turns.iter().map(|owner| owner.as_bytes().to_vec()).collect(),
-        lost: effects.lost.clone(),
-    }
-    .sorted()
-}
-
-fn told_wakes(wakes: &[Wake]) -> Vec<(WaiterId, Said)> {
-    wakes.iter().map(|wake| (wake.waiter, said(&wake.reply))).collect()
-}
-
-fn said(reply: &Reply) -> Said {
-    match reply {
-        Reply::Granted { token, left_ms } => {
-            Said::Granted { token: token.get(), left_ms: *left_ms }
-        }
-        Reply::NotNow { wait_ms } => Said::NotNow { wait_ms: *wait_ms },
-        Reply::MustWait { wait_ms } => Said::MustWait { wait_ms: *wait_ms },
-        Reply::MustConfirm | Reply::Pending => Said::Error("acks".into()),
-        Reply::Count(count) => Said::Count(*count),
-        Reply::Refused(refusal) => error(refusal),
-    }
 }

@@ -8,9 +8,10 @@ mod histories;
 #[allow(dead_code, reason = "these are about steps, too")]
 #[path = "../../tests/support/laws.rs"]
 mod laws;
+#[allow(dead_code, reason = "the other tests use more of it")]
+#[path = "../../tests/support/naive/mod.rs"]
 mod naive;
 mod snapshot;
-mod told;
 
 pub use grammar::grammar;
 pub use histories::histories;

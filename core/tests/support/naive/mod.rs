@@ -1,20 +1,25 @@
 //! One lock and those who wait for it, as naively as it can be written down: two lists, searched
 //! from end to end. Written from the contract, not from the core; where the two differ, one of them
-//! is wrong.
+//! is wrong. It knows nothing of acknowledgements and portions, nor of how many sessions there may
+//! be.
 
 mod entering;
 mod leaving;
 mod ties;
+pub mod told;
+mod waiting;
 
 use std::num::NonZeroU32;
 
 use rlock_core::{
-    Acquire, ClientId, End, Event, Input, Kind, LeaseMs, Mode, Now, Patience, Refusal, WaiterId,
+    Acquire, ClientId, End, EpochMs, Event, Input, Kind, LeaseMs, Mode, Now, Patience, Refusal,
+    Token, WaiterId,
 };
 
-use super::told::{Said, Told, error, name};
+use super::laws::Held;
 use entering::Wish;
 use ties::Claim;
+use told::{Said, Told, error, name};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hold {
@@ -67,7 +72,7 @@ pub struct Limits {
     pub tickets_left: usize,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Naive {
     pub holds: Vec<Hold>,
     /// In order of arrival; those who have their turn are served before the others.
@@ -126,6 +131,39 @@ impl Naive {
     /// A token of another lock.
     pub fn saw(&mut self, token: u64) {
         self.last_token = self.last_token.max(token);
+    }
+
+    /// Another process goes on, which knows of tokens up to this one.
+    pub fn knows_tokens_to(&mut self, token: u64) {
+        self.last_token = token;
+    }
+
+    /// What it could not follow: these hold, and nobody waits.
+    pub fn learn(&mut self, holds: &[Held], last_token: u64) {
+        let hold = |held: &Held| Hold {
+            owner: held.owner.clone(),
+            mode: held.mode,
+            token: held.token.get(),
+            depth: held.depth,
+            deadline: held.deadline.get(),
+            session: None,
+        };
+        let last_token = self.last_token.max(last_token);
+        *self = Self { holds: holds.iter().map(hold).collect(), last_token, ..Self::default() };
+    }
+
+    /// Who holds, by their tokens.
+    pub fn picture(&self) -> Vec<Held> {
+        let held = |hold: &Hold| Held {
+            owner: hold.owner.clone(),
+            mode: hold.mode,
+            token: Token::new(hold.token).expect("it was issued"),
+            deadline: EpochMs::new(hold.deadline).expect("a deadline of this millennium"),
+            depth: hold.depth,
+        };
+        let mut all: Vec<Held> = self.holds.iter().map(held).collect();
+        all.sort_by_key(|held| held.token);
+        all
     }
 
     /// The key went from its name.
@@ -324,131 +362,19 @@ impl Naive {
             return Said::Granted { token: hold.token, left_ms: left(hold.deadline, now_us) };
         }
         let is_upgrade = mode == Mode::Write && self.has(owner, Mode::Read);
+        let token = self.now_us.max(self.last_token + 1);
+        if Token::new(token).is_none() {
+            return Said::Error("ERR".into());
+        }
         told.events.push(name(if is_upgrade { Event::Upgraded } else { Event::Acquired }));
-        self.last_token = self.now_us.max(self.last_token + 1);
-        let (owner, token) = (owner.to_vec(), self.last_token);
+        self.last_token = token;
+        let owner = owner.to_vec();
         self.holds.push(Hold { owner, mode, token, depth: 1, deadline, session: None });
         Said::Granted { token, left_ms: lease.get() }
     }
 
     fn confirm(&mut self, token: u64) {
         self.unheard.retain(|grant| grant.token != token);
-    }
-
-    // --- who waits ------------------------------------------------------------------------------
-
-    fn withdraw_ticket(&mut self, owner: &[u8]) {
-        self.queue.retain(|one| one.kind != Kind::Ticket || one.owner != owner);
-    }
-
-    /// Whatever it waits for, the first place first.
-    fn give_up(&mut self, owner: &[u8], told: &mut Told) {
-        let served = |one: &Waiting| (!one.is_turn, one.owner != owner);
-        while self.queue.iter().any(|one| one.owner == owner) {
-            let mut places: Vec<usize> = (0..self.queue.len()).collect();
-            places.sort_by_key(|place| (served(&self.queue[*place]).0, *place));
-            let place = places.into_iter().find(|place| self.queue[*place].owner == owner);
-            let place = place.expect("it waits");
-            let one = self.queue[place].clone();
-            let wait_ms = self.known_wait(&one.wish(), false, Some(place));
-            self.queue.remove(place);
-            if let Kind::Blocked(waiter) = one.kind {
-                told.wakes.push((waiter, Said::NotNow { wait_ms }));
-            }
-        }
-    }
-
-    fn stand(
-        &mut self,
-        ask: &Acquire<'_>,
-        kind: Kind,
-        client: Option<ClientId>,
-        ends_at: Option<u64>,
-    ) {
-        let is_upgrade = ask.upgrade && ask.mode == Mode::Write && self.has(ask.owner, Mode::Read);
-        let mut new = Waiting {
-            owner: ask.owner.to_vec(),
-            mode: ask.mode,
-            kind,
-            ends_at,
-            is_turn: false,
-            limit: ask.limit.map(NonZeroU32::get),
-            upgrade: ask.upgrade,
-            is_in_front: is_upgrade,
-            lease: ask.lease,
-            depth: ask.depth,
-            session: ask.session,
-            client,
-        };
-        let is_own = |one: &Waiting| one.kind == Kind::Ticket && one.owner == ask.owner;
-        if let Some(place) = self.queue.iter().position(is_own) {
-            // A turn that is given up puts those behind it off, too.
-            if self.queue[place].is_turn {
-                self.queue[place..].iter_mut().for_each(|one| one.is_turn = false);
-            }
-            if !is_upgrade || self.queue[place].is_in_front {
-                new.is_in_front = self.queue[place].is_in_front;
-                self.queue[place] = new;
-                return;
-            }
-            self.queue.remove(place);
-        }
-        let place = if is_upgrade { 0 } else { self.queue.len() };
-        self.queue.insert(place, new);
-    }
-
-    fn serve(&mut self, limits: Limits, told: &mut Told) {
-        let is_shut = |one: &Waiting| self.is_shut(&one.owner, one.mode, one.upgrade, None);
-        if self.queue.iter().any(|one| one.is_turn && is_shut(one)) {
-            self.queue.iter_mut().for_each(|one| one.is_turn = false);
-        }
-        while let Some(place) = self.queue.iter().position(|one| !one.is_turn) {
-            let head = self.queue[place].clone();
-            let keeps_out = |turn: &Waiting| {
-                turn.is_turn && (head.mode == Mode::Write || turn.mode == Mode::Write)
-            };
-            if self.queue.iter().any(keeps_out)
-                || self.is_shut(&head.owner, head.mode, head.upgrade, head.limit)
-            {
-                return;
-            }
-            match head.kind {
-                Kind::Ticket => {
-                    self.queue[place].is_turn = true;
-                    told.turns.push(head.owner);
-                }
-                Kind::Blocked(_) => {
-                    let one = self.queue.remove(place);
-                    self.hand_over(&one, limits, told);
-                    self.holds_now(&one.owner, limits, told);
-                }
-            }
-        }
-    }
-
-    /// The owner holds: what it waits for elsewhere is a re-entry now, or needless.
-    fn holds_now(&mut self, owner: &[u8], limits: Limits, told: &mut Told) {
-        self.withdraw_ticket(owner);
-        loop {
-            let enters = |one: &Waiting| {
-                one.owner == owner && (self.has(owner, Mode::Write) || self.has(owner, one.mode))
-            };
-            let Some(place) = self.queue.iter().position(enters) else { return };
-            let one = self.queue.remove(place);
-            self.hand_over(&one, limits, told);
-        }
-    }
-
-    fn hand_over(&mut self, one: &Waiting, limits: Limits, told: &mut Told) {
-        let before = self.of(&one.owner, one.mode).map_or(0, |hold| hold.depth);
-        let said = self.enter(&one.owner, one.mode, one.lease, one.depth, limits, told);
-        let Kind::Blocked(waiter) = one.kind else { return };
-        if let Said::Granted { token, .. } = said {
-            let adds = self.of(&one.owner, one.mode).is_some_and(|hold| hold.depth > before);
-            self.unheard.push(Unheard { waiter, token, adds });
-            self.tie(token, Some(waiter), one.session, one.lease);
-        }
-        told.wakes.push((waiter, said));
     }
 }
 

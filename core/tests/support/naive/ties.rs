@@ -7,7 +7,7 @@ use rlock_core::{ClientId, LeaseMs, WaiterId};
 use super::{Hold, Naive, Tie, after, third};
 
 /// A grant of a hold with SESSION.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Claim {
     token: u64,
     /// The wait that is yet to be told of it; `None`, as one whose caller knows, counts less.

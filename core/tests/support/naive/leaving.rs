@@ -2,7 +2,7 @@
 
 use rlock_core::{End, Kind, Levels, Release, Renew, WaiterId};
 
-use super::super::told::{Said, Told};
+use super::told::{Said, Told};
 use super::{Hold, Naive, Unheard, after};
 
 impl Naive {

@@ -1,0 +1,124 @@
+//! Who waits, and who is served.
+
+use std::num::NonZeroU32;
+
+use rlock_core::{Acquire, ClientId, Kind, Mode};
+
+use super::told::{Said, Told};
+use super::{Limits, Naive, Unheard, Waiting};
+
+impl Naive {
+    pub(super) fn withdraw_ticket(&mut self, owner: &[u8]) {
+        self.queue.retain(|one| one.kind != Kind::Ticket || one.owner != owner);
+    }
+
+    /// Whatever it waits for, the first place first.
+    pub(super) fn give_up(&mut self, owner: &[u8], told: &mut Told) {
+        let served = |one: &Waiting| (!one.is_turn, one.owner != owner);
+        while self.queue.iter().any(|one| one.owner == owner) {
+            let mut places: Vec<usize> = (0..self.queue.len()).collect();
+            places.sort_by_key(|place| (served(&self.queue[*place]).0, *place));
+            let place = places.into_iter().find(|place| self.queue[*place].owner == owner);
+            let place = place.expect("it waits");
+            let one = self.queue[place].clone();
+            let wait_ms = self.known_wait(&one.wish(), false, Some(place));
+            self.queue.remove(place);
+            if let Kind::Blocked(waiter) = one.kind {
+                told.wakes.push((waiter, Said::NotNow { wait_ms }));
+            }
+        }
+    }
+
+    pub(super) fn stand(
+        &mut self,
+        ask: &Acquire<'_>,
+        kind: Kind,
+        client: Option<ClientId>,
+        ends_at: Option<u64>,
+    ) {
+        let is_upgrade = ask.upgrade && ask.mode == Mode::Write && self.has(ask.owner, Mode::Read);
+        let mut new = Waiting {
+            owner: ask.owner.to_vec(),
+            mode: ask.mode,
+            kind,
+            ends_at,
+            is_turn: false,
+            limit: ask.limit.map(NonZeroU32::get),
+            upgrade: ask.upgrade,
+            is_in_front: is_upgrade,
+            lease: ask.lease,
+            depth: ask.depth,
+            session: ask.session,
+            client,
+        };
+        let is_own = |one: &Waiting| one.kind == Kind::Ticket && one.owner == ask.owner;
+        if let Some(place) = self.queue.iter().position(is_own) {
+            // A turn that is given up puts those behind it off, too.
+            if self.queue[place].is_turn {
+                self.queue[place..].iter_mut().for_each(|one| one.is_turn = false);
+            }
+            if !is_upgrade || self.queue[place].is_in_front {
+                new.is_in_front = self.queue[place].is_in_front;
+                self.queue[place] = new;
+                return;
+            }
+            self.queue.remove(place);
+        }
+        let place = if is_upgrade { 0 } else { self.queue.len() };
+        self.queue.insert(place, new);
+    }
+
+    pub(super) fn serve(&mut self, limits: Limits, told: &mut Told) {
+        let is_shut = |one: &Waiting| self.is_shut(&one.owner, one.mode, one.upgrade, None);
+        if self.queue.iter().any(|one| one.is_turn && is_shut(one)) {
+            self.queue.iter_mut().for_each(|one| one.is_turn = false);
+        }
+        while let Some(place) = self.queue.iter().position(|one| !one.is_turn) {
+            let head = self.queue[place].clone();
+            let keeps_out = |turn: &Waiting| {
+                turn.is_turn && (head.mode == Mode::Write || turn.mode == Mode::Write)
+            };
+            if self.queue.iter().any(keeps_out)
+                || self.is_shut(&head.owner, head.mode, head.upgrade, head.limit)
+            {
+                return;
+            }
+            match head.kind {
+                Kind::Ticket => {
+                    self.queue[place].is_turn = true;
+                    told.turns.push(head.owner);
+                }
+                Kind::Blocked(_) => {
+                    let one = self.queue.remove(place);
+                    self.hand_over(&one, limits, told);
+                    self.holds_now(&one.owner, limits, told);
+                }
+            }
+        }
+    }
+
+    /// The owner holds: what it waits for elsewhere is a re-entry now, or needless.
+    pub(super) fn holds_now(&mut self, owner: &[u8], limits: Limits, told: &mut Told) {
+        self.withdraw_ticket(owner);
+        loop {
+            let enters = |one: &Waiting| {
+                one.owner == owner && (self.has(owner, Mode::Write) || self.has(owner, one.mode))
+            };
+            let Some(place) = self.queue.iter().position(enters) else { return };
+            let one = self.queue.remove(place);
+            self.hand_over(&one, limits, told);
+        }
+    }
+
+    pub(super) fn hand_over(&mut self, one: &Waiting, limits: Limits, told: &mut Told) {
+        let before = self.of(&one.owner, one.mode).map_or(0, |hold| hold.depth);
+        let said = self.enter(&one.owner, one.mode, one.lease, one.depth, limits, told);
+        let Kind::Blocked(waiter) = one.kind else { return };
+        if let Said::Granted { token, .. } = said {
+            let adds = self.of(&one.owner, one.mode).is_some_and(|hold| hold.depth > before);
+            self.unheard.push(Unheard { waiter, token, adds });
+            self.tie(token, Some(waiter), one.session, one.lease);
+        }
+        told.wakes.push((waiter, said));
+    }
+}
