@@ -23,6 +23,7 @@ RLOCK_MODULE=$(module)
 export RLOCK_MODULE
 export RLOCK_SERVER=${RLOCK_SERVER:-$tools/servers/default/redis-server}
 export RLOCK_CLI=${RLOCK_CLI:-$tools/servers/default/redis-cli}
+run_tests -p rlock-testkit
 run_tests -p rlock
 run_torture
 # Each language's example and package counts as one test, and so does each scenario of the clients' conformance script;

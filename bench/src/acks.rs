@@ -4,13 +4,12 @@
 
 use std::time::{Duration, Instant};
 
-use crate::book::Book;
-use crate::flatness::column;
+use crate::book::{Book, column};
 use crate::play::{Game, Room, Table};
 use crate::sample::Sample;
 use crate::stage::{may_open, server, us_since};
-use crate::support::{Client, Server, until};
 use crate::{Profile, wire};
+use rlock_testkit::{Client, Server, until};
 
 /// A column for each number of connections; each has its own lock.
 pub const GRANTS: &str = "acknowledged: grants and releases per second, one replica";

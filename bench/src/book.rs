@@ -171,3 +171,11 @@ pub fn short(value: f64) -> String {
         format!("{value:.2}")
     }
 }
+
+/// The column for this number.
+pub fn column(size: usize) -> String {
+    match size {
+        0..1000 => size.to_string(),
+        _ => format!("{} 000", size / 1000),
+    }
+}

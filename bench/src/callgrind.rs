@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::PathBuf;
 
-use crate::support::{Server, Waiter};
+use rlock_testkit::{Server, Waiter};
 
 /// Before each call of this function callgrind writes the counts since the previous call.
 const MARK: (&str, &str) = ("TIME", "timeCommand");

@@ -4,14 +4,13 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use crate::book::Book;
-use crate::flatness;
+use crate::book::{Book, column};
 use crate::play::{Game, Room, Table};
 use crate::rivals::{self, LEASE_MS, todays_or_classic};
 use crate::sample::Sample;
 use crate::stage::{self, CpuClock, may_open};
-use crate::support::Client;
 use crate::{Profile, wire};
+use rlock_testkit::Client;
 
 /// A column for each number of clients.
 pub const GRANTS: &str = "contended: grants per second, one lock, so many clients";
@@ -86,7 +85,7 @@ fn one<C: Contest>(
     connections: usize,
     contest: impl FnOnce(&mut Client) -> C,
 ) {
-    let column = flatness::column(clients);
+    let column = column(clients);
     if !may_open(connections) {
         return book.miss(format!("{row}, {column} clients: `ulimit -n` is too low"));
     }

@@ -1,13 +1,13 @@
 //! What one step costs the server when few wait or hold, and when many do. It should be the same.
 
 use crate::Profile;
-use crate::book::Book;
+use crate::book::{Book, column};
+use crate::crowd::Crowd;
 use crate::queues::{Line, Pings, Readers, Tickets};
 use crate::quiet::{PExpires, Reentries, Renewals};
 use crate::redissons::{FairLine, ReadHolders};
 use crate::sample::Sample;
 use crate::stage::{CpuClock, may_open, server_for};
-use crate::support::Server;
 
 /// Server CPU in microseconds; a column for each number of waiters or holders.
 pub const SECTION: &str = "waiting: server CPU per step, us, beside how many";
@@ -25,21 +25,6 @@ pub const PEXPIRE: &str = "beside it: PEXPIRE, beside keys";
 /// How many there are; those with a connection each go up to the fourth number.
 const SIZES: [usize; 5] = [1, 100, 1000, 10_000, 100_000];
 
-/// A constant number of clients that contend with each other.
-pub trait Crowd: Sized {
-    /// Steps in one measurement: all passes together take a second or more of the server's time.
-    const STEPS: usize;
-    /// The greatest number.
-    const SIZE_MAX: usize;
-    /// Whether each has its own connection.
-    const IS_CONNECTED_EACH: bool = false;
-
-    /// They arrive, and each has one turn, so that all are in the server's caches.
-    fn gather(server: &Server, size: usize) -> Self;
-    /// This many steps, after which everything is as before.
-    fn go(&mut self, steps: usize);
-}
-
 /// Measures all of it.
 pub fn measure(book: &mut Book, profile: Profile) {
     flat::<Line<false>>(book, profile, HAND_OFF);
@@ -52,14 +37,6 @@ pub fn measure(book: &mut Book, profile: Profile) {
     flat::<Reentries>(book, profile, REENTRY);
     flat::<Renewals>(book, profile, RENEW);
     flat::<PExpires>(book, profile, PEXPIRE);
-}
-
-/// The column for this number.
-pub fn column(size: usize) -> String {
-    match size {
-        0..1000 => size.to_string(),
-        _ => format!("{} 000", size / 1000),
-    }
 }
 
 /// The largest of one row's figures beside the least, for 1 to 10 000.

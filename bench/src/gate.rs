@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::callgrind::Counted;
 use crate::instructions;
 use crate::rivals;
-use crate::support::Version;
+use rlock_testkit::Version;
 
 /// How far a ratio may differ from the recorded one.
 const TOLERANCE: f64 = 0.03;

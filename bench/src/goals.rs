@@ -1,7 +1,7 @@
 //! The goals, each a figure of the run beside its limit.
 
-use crate::book::{Book, short};
-use crate::flatness::{self, column};
+use crate::book::{Book, column, short};
+use crate::flatness;
 use crate::{contended, hand_off, instructions, lateness, limits, memory, pair, rivals, sessions};
 
 /// A goal.

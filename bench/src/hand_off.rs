@@ -9,7 +9,7 @@ use crate::Profile;
 use crate::book::Book;
 use crate::sample::Sample;
 use crate::stage::{self, server, until_all_is_read, us_since};
-use crate::support::{Server, Waiter};
+use rlock_testkit::{Server, Waiter};
 
 pub const SECTION: &str = "waiting: hand-off between two clients, us";
 pub const HAND_OFF: &str = "RLOCK.RELEASE to the next one's grant";

@@ -5,7 +5,7 @@ use redis::Value;
 use crate::book::Book;
 use crate::callgrind::{Counted, Profile};
 use crate::rivals::{self, LEASE_MS, OWNER, Rival};
-use crate::support::{Server, Waiter};
+use rlock_testkit::{Server, Waiter};
 
 pub const SECTION: &str = "instructions";
 pub const INSTRUCTIONS: &str = "instructions";

@@ -4,10 +4,10 @@ use std::time::UNIX_EPOCH;
 
 use crate::Profile;
 use crate::book::Book;
-use crate::queues::exchange;
+use crate::crowd::exchange;
 use crate::sample::Sample;
 use crate::stage::{self, server, until_all_is_read};
-use crate::support::{Client, Server, Waiter};
+use rlock_testkit::{Client, Server, Waiter};
 
 /// From the deadline to the grant, in microseconds.
 pub const SECTION: &str = "waiting: lease end to grant, us";

@@ -6,11 +6,11 @@ use redis::Value;
 
 use crate::Profile;
 use crate::book::Book;
+use crate::crowd::exchange;
 use crate::memory::{EACH, HELD, used_memory};
-use crate::queues::exchange;
 use crate::rivals::owner;
 use crate::stage::{may_open, server, server_for, until_all_is_read};
-use crate::support::{Client, Server, Waiter, until};
+use rlock_testkit::{Client, Server, Waiter, until};
 
 pub const TICKET: &str = "a ticket, owner of 39 bytes";
 pub const SECTION: &str = "memory: as many as there may be";

@@ -16,15 +16,11 @@
     clippy::unwrap_used
 )]
 
-// The tests use all of it, this program a part.
-#[allow(dead_code, unused_imports)]
-#[path = "../../tests/server/support/mod.rs"]
-mod support;
-
 mod acks;
 mod book;
 mod callgrind;
 mod contended;
+mod crowd;
 mod flatness;
 mod gate;
 mod goals;

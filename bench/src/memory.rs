@@ -7,12 +7,12 @@ use std::time::Instant;
 use redis::Value;
 
 use crate::Profile;
-use crate::book::Book;
+use crate::book::{self, Book};
 use crate::play::{Game, Room, Table};
 use crate::rivals::{self, OWNER};
 use crate::stage::{self, CpuClock};
-use crate::support::{Client, Server, Waiter};
 use crate::wire;
+use rlock_testkit::{Client, Server, Waiter};
 
 /// Bytes of each.
 pub const HELD: &str = "memory: bytes of used_memory";
@@ -151,7 +151,7 @@ pub fn cold(book: &mut Book, profile: Profile) {
             say_for_each(server, line, chunk * keys..(chunk + 1) * keys);
             let us = (cpu.now_ns() - begin_ns) as f64 / 1e3 / keys as f64;
             *sum += us / chunks as f64;
-            let column = format!("up to {}", crate::flatness::column((chunk + 1) * keys));
+            let column = format!("up to {}", book::column((chunk + 1) * keys));
             book.put_value(COLD, row, &column, us);
         }
     }

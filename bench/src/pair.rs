@@ -7,8 +7,8 @@ use crate::play::{Game, Room, Table};
 use crate::rivals::{self, Rival};
 use crate::sample::Sample;
 use crate::stage::{self, CpuClock};
-use crate::support::Server;
 use crate::{Profile, wire};
+use rlock_testkit::Server;
 
 /// Commands under way on each connection, and how many connections.
 const SHAPES: [(usize, usize); 3] = [(1, 50), (16, 10), (50, 10)];

@@ -1,12 +1,9 @@
 //! Many blocked connections, tickets and readers of one lock, and, for comparison, connections
 //! without locks.
 
-use crate::flatness::Crowd;
+use crate::crowd::{Crowd, PIPELINED, exchange};
 use crate::stage::until_all_is_read;
-use crate::support::{Server, Waiter};
-
-/// Commands under way at once, of clients that do not block.
-pub const PIPELINED: usize = 100;
+use rlock_testkit::{Server, Waiter};
 
 /// One holds, the others are blocked. The holder releases and queues again in one write.
 pub struct Line<const LOOKS_FOR_DEADLOCKS: bool> {
@@ -155,12 +152,4 @@ impl Crowd for Readers {
             exchange(&mut self.connection, &batch);
         }
     }
-}
-
-/// Sends all of it at once; no reply may be an error.
-#[track_caller]
-pub fn exchange(connection: &mut Waiter, lines: &[String]) -> Vec<redis::Value> {
-    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
-    connection.say_all(&lines);
-    lines.iter().map(|_| connection.answer()).collect()
 }

@@ -2,9 +2,8 @@
 
 use redis::Value;
 
-use crate::flatness::Crowd;
-use crate::queues::{PIPELINED, exchange};
-use crate::support::{Server, Waiter};
+use crate::crowd::{Crowd, PIPELINED, exchange};
+use rlock_testkit::{Server, Waiter};
 
 /// One owner, this many levels deep; one more level comes and goes.
 pub struct Reentries {

@@ -2,10 +2,9 @@
 
 use redis::Value;
 
-use crate::flatness::Crowd;
-use crate::queues::{PIPELINED, exchange};
+use crate::crowd::{Crowd, PIPELINED, exchange};
 use crate::rivals;
-use crate::support::{Server, Waiter, now_ms};
+use rlock_testkit::{Server, Waiter, now_ms};
 
 const LEASE_MS: &str = "600000";
 

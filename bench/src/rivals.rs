@@ -1,6 +1,6 @@
 //! What acquires and releases a lock: RLOCK and its alternatives.
 
-use crate::support::{Client, Version, text};
+use rlock_testkit::{Client, Version, text};
 
 /// An owner's name as clients build it: a UUID and the number of a thread.
 pub const OWNER: &str = "0f9a7c3e-5d0b-4c57-9c51-2f6c4c1f7a10:17";
@@ -141,7 +141,7 @@ fn redisson(client: &mut Client) -> Vec<Rival> {
         );
         let (queue, ends) = ("redisson_lock_queue:{$K}", "redisson_lock_timeout:{$K}");
         // The clock is the client's; it is constant, because nobody waits here.
-        let clock = crate::support::now_ms();
+        let clock = rlock_testkit::now_ms();
         pair(
             ["Redisson's fair lock, classic", "Redisson's fair lock, today's"],
             &format!(

@@ -10,7 +10,7 @@ use crate::Profile;
 use crate::book::Book;
 use crate::sample::Sample;
 use crate::stage::{self, server, until_all_is_read, us_since};
-use crate::support::{Server, Waiter};
+use rlock_testkit::{Server, Waiter};
 
 /// From the signal to the grant, in microseconds.
 pub const SECTION: &str = "waiting: a session's process is killed, to grant, us";

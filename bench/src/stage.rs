@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::time::Instant;
 
 use crate::Profile;
-use crate::support::{Client, Server, Version, Waiter};
+use rlock_testkit::{Client, Server, Version, Waiter};
 
 /// The server's core and that of its clients; none if there is only one.
 static CORES: OnceLock<Option<(u32, u32)>> = OnceLock::new();

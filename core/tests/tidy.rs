@@ -14,7 +14,7 @@ fn root() -> PathBuf {
 /// Every Rust file of the project: its path from the root, and its text.
 fn sources() -> Vec<(String, String)> {
     let (mut open, mut found) = (
-        vec!["core", "src", "simulation", "tests", "bench"]
+        vec!["core", "src", "simulation", "testkit", "tests", "bench"]
             .into_iter()
             .map(|f| root().join(f))
             .collect::<Vec<_>>(),
@@ -160,7 +160,9 @@ fn tests_do_not_sleep() {
         .map(|(name, _)| name)
         .collect();
     assert!(
-        sleeping.iter().all(|name| name.contains("/support/") || name.starts_with("bench/")),
+        sleeping
+            .iter()
+            .all(|name| ["testkit/", "bench/"].iter().any(|place| name.starts_with(place))),
         "{sleeping:?}"
     );
 }

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::ops::Range;
 use std::os::unix::net::UnixStream;
 
-use crate::support::{Client, LockView, Noise, Server, Waiter, until};
+use rlock_testkit::{Client, LockView, Noise, Server, Waiter, until};
 
 /// How often, in a short run and in a long one (`RLOCK_ABUSE` says so many times as often).
 fn times(short: usize) -> usize {

@@ -1,8 +1,6 @@
 //! Grants that are told when replicas have acknowledged them; and the grace of a new primary.
 
-use crate::support::{
-    Client, Listener, Server, Waiter, aof_commands, flat_map, items, text, until,
-};
+use rlock_testkit::{Client, Listener, Server, Waiter, aof_commands, flat_map, items, text, until};
 
 const NOTIFY: &str = "notify-keyspace-events";
 
@@ -203,9 +201,9 @@ fn a_session_is_kept_by_acknowledged_deadlines() {
     let mut client = primary.client();
     let mut ann = Waiter::connect(&primary);
     ann.number("RLOCK.ACQUIRE door ann SESSION LEASE 1000 ACKS 1");
-    let began_ms = crate::support::now_ms();
+    let began_ms = rlock_testkit::now_ms();
     // Several leases long.
-    until(5000, || crate::support::now_ms() > began_ms + 2500);
+    until(5000, || rlock_testkit::now_ms() > began_ms + 2500);
     assert_eq!(client.number("RLOCK.HOLDS door ann"), 1);
     replica.freeze();
     ann.expect_close();
@@ -294,7 +292,7 @@ fn in_its_grace_a_new_primary_grants_nothing() {
     there.ask("REPLICAOF NO ONE");
     let mut bob = Waiter::parked(&replica, "RLOCK.ACQUIRE gate bob BLOCK 0");
     let wait = items(&there.ask("RLOCK.ACQUIRE door ann WITHTTL"))[1].clone();
-    let wait_ms = crate::support::integer(&wait);
+    let wait_ms = rlock_testkit::integer(&wait);
     assert!((1..=1500).contains(&wait_ms), "{wait_ms}");
     assert_eq!(there.number("RLOCK.RENEW door ann LEASE 60000"), 1);
     assert_eq!(there.number("RLOCK.HOLDS door ann"), 1);

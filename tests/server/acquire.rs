@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use crate::support::{Client, LEASE_MS_MAX, Server, TOKEN_END, integer, items, spin_for, until};
+use rlock_testkit::{Client, LEASE_MS_MAX, Server, TOKEN_END, integer, items, spin_for, until};
 
 #[test]
 fn a_free_lock_is_granted_with_a_token_near_the_unix_time_in_microseconds() {

@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use crate::support::{DEPTH_MAX, LockView, Server};
+use rlock_testkit::{DEPTH_MAX, LockView, Server};
 
 #[test]
 fn every_byte_may_stand_in_an_owner_and_in_a_key() {

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use redis::Value;
 
-use crate::support::{Client, Lateness, Server, Waiter, integer, items, until};
+use rlock_testkit::{Client, Lateness, Server, Waiter, integer, items, until};
 
 fn parked<const N: usize>(server: &Server, lines: [&str; N]) -> [Waiter; N] {
     lines.map(|line| Waiter::parked(server, &format!("RLOCK.ACQUIRE door {line}")))

@@ -1,6 +1,6 @@
 //! Bounds: of what one user can have the server keep, do and write.
 
-use crate::support::{Server, Waiter, until};
+use rlock_testkit::{Server, Waiter, until};
 
 #[test]
 fn holds_tied_to_connections_have_a_limit() {

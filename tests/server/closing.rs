@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use redis::Value;
 
-use crate::support::{Client, Link, Server, Waiter, integer, is_connected, text, until};
+use rlock_testkit::{Client, Link, Server, Waiter, integer, is_connected, text, until};
 
 const HOLD: &str = "RLOCK.ACQUIRE door ann LEASE 600000 SESSION";
 const ROUNDS: usize = 12;

@@ -1,7 +1,7 @@
 //! A lock whose slot moves between two primaries: who waits is sent after it, nobody is granted
 //! twice, and the hold goes along. `hall` is in the lower half of the slots, so with node 0.
 
-use crate::support::{
+use rlock_testkit::{
     Cluster, Listener, Version, Waiter, aof_commands, items, now_ms, say_not_seen, until,
 };
 

@@ -1,6 +1,6 @@
 //! A primary of a cluster is replaced by its replica: the holds stay, the queue does not.
 
-use crate::support::{Cluster, LockView, Server, Waiter, now_ms, time_ms, until};
+use rlock_testkit::{Cluster, LockView, Server, Waiter, now_ms, time_ms, until};
 
 const HALL: u16 = 4903;
 

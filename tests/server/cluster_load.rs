@@ -7,7 +7,7 @@ use std::thread;
 
 use redis::Value;
 
-use crate::support::{Cluster, Version, Waiter, integer, now_ms, until};
+use rlock_testkit::{Cluster, Version, Waiter, integer, now_ms, until};
 
 const HALL: u16 = 4903;
 const ACTORS: u64 = 8;

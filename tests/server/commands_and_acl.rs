@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use redis::Value;
 
-use crate::support::{Client, Server, flat_map, integer, items, say_not_seen, text};
+use rlock_testkit::{Client, Server, flat_map, integer, items, say_not_seen, text};
 
 /// Command, flags that it has, flags that it must not have, arity, whether its first word is a key.
 type Description = (&'static str, &'static [&'static str], &'static [&'static str], i64, bool);

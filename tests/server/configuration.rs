@@ -1,6 +1,6 @@
 //! The settings: how they are given, their bounds, and what the log warns of.
 
-use crate::support::{Client, DEPTH_MAX, LEASE_MS_MAX, Server, flat_map, text, until};
+use rlock_testkit::{Client, DEPTH_MAX, LEASE_MS_MAX, Server, flat_map, text, until};
 
 const SETTINGS: [(&str, i64, i64); 3] = [
     ("rlock.default-lease-ms", 30_000, LEASE_MS_MAX),
@@ -147,7 +147,7 @@ fn other_settings_are_nobodys_business() {
 fn a_module_loaded_while_the_server_runs_takes_settings_and_arguments() {
     let server = Server::without_module();
     let mut client = server.client();
-    let module = crate::support::module();
+    let module = rlock_testkit::module();
     let module = module.to_str().unwrap();
     // A failed load leaves nothing behind that could hurt the server.
     for bad in ["CONFIG rlock.max-depth 0", "ARGS max-depth 0", "ARGS max-depth"] {

@@ -1,7 +1,7 @@
 //! Owners that wait for each other: the last of them, who would close the cycle, is told so and
 //! nobody else notices. Nothing is reported that is not a cycle.
 
-use crate::support::{Client, Server, Waiter, until};
+use rlock_testkit::{Client, Server, Waiter, until};
 
 /// Each owner holds a lock of its own name.
 fn each_holds(owners: &[&str]) -> (Server, Client) {

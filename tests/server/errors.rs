@@ -1,6 +1,6 @@
 //! Every refusal: its prefix, what its text names, and that it is one printable line.
 
-use crate::support::{Client, DEPTH_MAX, LEASE_MS_MAX, Server, TOKEN_END, Wire, until};
+use rlock_testkit::{Client, DEPTH_MAX, LEASE_MS_MAX, Server, TOKEN_END, Wire, until};
 
 /// What someone would call himself to forge a reply, cut one short, or be formatted.
 const HOSTILE: &[u8] = b"a\r\n+OK\r\n$5\0%s%n%x\\\x7f\xff\x1b[2J";

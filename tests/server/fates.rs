@@ -3,7 +3,7 @@
 
 use redis::Value;
 
-use crate::support::{Client, Listener, Server, Waiter, is_connected, text, until};
+use rlock_testkit::{Client, Listener, Server, Waiter, is_connected, text, until};
 
 /// `ann` holds `door` for long, and these wait for it in this order.
 fn held_and_waited_for<const N: usize>(lines: [&str; N]) -> (Server, Client, [Waiter; N]) {

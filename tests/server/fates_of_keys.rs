@@ -3,7 +3,7 @@
 
 use redis::Value;
 
-use crate::support::{Client, Cluster, Listener, Server, Waiter, aof_commands, integer, until};
+use rlock_testkit::{Client, Cluster, Listener, Server, Waiter, aof_commands, integer, until};
 
 /// `ann` holds `door`; `bob` waits parked, `cid` with a ticket, `dan` parked.
 struct Scene {
@@ -192,7 +192,7 @@ fn neither_a_longer_expiry_nor_none_keeps_a_lock_beyond_its_lease() {
         until(5_000, || bob.has_reply() || !client.queue("door").is_empty());
         client.ask(line);
         bob.granted();
-        assert!(crate::support::now_ms() > integer(&replies[1]));
+        assert!(rlock_testkit::now_ms() > integer(&replies[1]));
         // The hold that follows has its own end again.
         until(10_000, || client.number("EXISTS door") == 0);
     }

@@ -3,7 +3,7 @@
 
 use redis::Value;
 
-use crate::support::{LockView, Server, flat_map, integer, items, text, until};
+use rlock_testkit::{LockView, Server, flat_map, integer, items, text, until};
 
 #[test]
 fn force_ends_every_hold_however_deep_and_says_how_many() {

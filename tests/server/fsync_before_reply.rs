@@ -5,7 +5,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::support::{Client, Server, say_not_seen, until};
+use rlock_testkit::{Client, Server, say_not_seen, until};
 
 /// What strace writes of a server's life, and the server.
 struct Traced {

@@ -1,7 +1,7 @@
 //! What the module does by itself is held to what the server asks of a command: too few replicas,
 //! a disk that cannot be written.
 
-use crate::support::{Client, Server, Waiter, is_connected, now_ms, until};
+use rlock_testkit::{Client, Server, Waiter, is_connected, now_ms, until};
 
 /// Two locks that ann holds for two seconds, in which a busy machine shuts the gate, too; bob waits
 /// for one, and cid has a ticket for the other.

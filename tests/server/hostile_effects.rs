@@ -1,7 +1,7 @@
 //! `RLOCK.APPLY` sent by hand: an effect as servers write it is taken, anything else is refused
 //! and changes nothing.
 
-use crate::support::{Client, LockView, Noise, Server, aof_commands, now_ms, until};
+use rlock_testkit::{Client, LockView, Noise, Server, aof_commands, now_ms, until};
 
 type Words = Vec<Vec<u8>>;
 

@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use crate::support::{Client, LockView, Payload, Server};
+use rlock_testkit::{Client, LockView, Payload, Server};
 
 /// The first byte says which of the server's own types follows. Another one is not for us to read.
 const TYPE_LEN: usize = 1;

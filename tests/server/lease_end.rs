@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use crate::support::{
+use rlock_testkit::{
     Client, Lateness, Listener, LockView, Server, Waiter, integer, items, now_ms, spin_for,
     time_ms, until,
 };

@@ -1,5 +1,5 @@
 //! RLOCK as its users meet it: a real server with the built module, seen only from outside.
-//! One program for all subjects, so that it links once; `support/` starts the servers.
+//! One program for all subjects, so that it links once; `testkit/` starts the servers.
 
 // A test fails by panicking, and its numbers are small.
 #![allow(
@@ -13,8 +13,6 @@
     clippy::string_slice,
     clippy::unwrap_used
 )]
-
-mod support;
 
 mod abuse;
 mod acks;

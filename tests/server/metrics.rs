@@ -1,6 +1,6 @@
 //! `INFO rlock`: what is there now, and what has been.
 
-use crate::support::{Client, Server, until};
+use rlock_testkit::{Client, Server, until};
 
 const TOTALS: [&str; 8] = [
     "rlock_acquired",

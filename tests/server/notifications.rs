@@ -1,6 +1,6 @@
 //! Unlock messages: what is said, once, by whom, and what is not said.
 
-use crate::support::{Client, Listener, Server, integer, now_ms, until};
+use rlock_testkit::{Client, Listener, Server, integer, now_ms, until};
 
 /// A server that says everything of this module, someone who listens, and a client.
 fn speaking_server() -> (Server, Listener, Client) {

@@ -1,6 +1,6 @@
 //! Lock commands called by another module: as without BLOCK, and never with a session.
 
-use crate::support::{Compiled, Listener, Server, Waiter};
+use rlock_testkit::{Compiled, Listener, Server, Waiter};
 
 /// A server that has the other module, too; none where no C compiler is.
 fn with_caller() -> Option<Server> {

@@ -1,6 +1,6 @@
 //! Waiting while the server may not write: paused, demoted, shutting down, saving.
 
-use crate::support::{Client, Server, Waiter, now_ms, until};
+use rlock_testkit::{Client, Server, Waiter, now_ms, until};
 
 fn paused(client: &mut Client, what: &str) {
     client.ask(&format!("CLIENT PAUSE 600000 {what}"));
@@ -100,7 +100,7 @@ fn a_session_that_ends_in_a_pause_ends_its_hold_after_it() {
     paused(&mut client, "WRITE");
     let id = ann.id();
     drop(ann);
-    until(5_000, || !crate::support::is_connected(&mut client, id));
+    until(5_000, || !rlock_testkit::is_connected(&mut client, id));
     let ended_ms = now_ms();
     until(5_000, || now_ms() > ended_ms + 120);
     bob.still_waits(&mut client);

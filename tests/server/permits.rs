@@ -3,7 +3,7 @@
 
 use redis::Value;
 
-use crate::support::{Client, Listener, Server, Waiter, flat_map, integer, items, until};
+use rlock_testkit::{Client, Listener, Server, Waiter, flat_map, integer, items, until};
 
 const WORK: &str = "LIMIT 2 LEASE 600000";
 

@@ -1,6 +1,6 @@
 //! What outlives the process: holds, depths, tokens and deadlines to the millisecond.
 
-use crate::support::{Client, Server, aof_commands, integer, items, now_ms, text, until};
+use rlock_testkit::{Client, Server, aof_commands, integer, items, now_ms, text, until};
 
 /// Everything that must be the same afterwards, of every lock in the scene.
 type Picture = Vec<(String, String, Vec<u8>, i64)>;

@@ -1,6 +1,6 @@
 //! What a reply promises is kept, and what cannot be kept is not promised.
 
-use crate::support::{Listener, Server, Waiter, flat_map, integer, items, text, until};
+use rlock_testkit::{Listener, Server, Waiter, flat_map, integer, items, text, until};
 
 const LINE: &str = "RLOCK.ACQUIRE door bob BLOCK 0";
 

@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use crate::support::{Client, Server, Waiter, flat_map, integer, items, text, until};
+use rlock_testkit::{Client, Server, Waiter, flat_map, integer, items, text, until};
 
 fn held() -> (Server, Client) {
     let server = Server::start();

@@ -1,6 +1,6 @@
 //! Readers and writers, step by step, with what is left after each step.
 
-use crate::support::{Client, Server, flat_map, integer, items, until};
+use rlock_testkit::{Client, Server, flat_map, integer, items, until};
 
 /// One step: what is asked, what is replied (`t` = a token, `-` = nil, `!X` = error X, else the
 /// number), and what `RLOCK.INFO` shows then.

@@ -1,6 +1,6 @@
 //! `RLOCK.RELEASE`: a level, a part, the whole; and what is nobody's to release.
 
-use crate::support::{Client, Server, until};
+use rlock_testkit::{Client, Server, until};
 
 /// A client whose `door` ann holds for WRITE at `depth`.
 fn ann_holds(server: &Server, depth: usize) -> (Client, i64) {

@@ -1,6 +1,6 @@
 //! `RLOCK.RENEW`: deadlines move later, never earlier, and nothing begins by it.
 
-use crate::support::{LEASE_MS_MAX, Server, until};
+use rlock_testkit::{LEASE_MS_MAX, Server, until};
 
 #[test]
 fn a_renewal_extends_the_deadline_and_the_life_of_the_key() {

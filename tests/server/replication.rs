@@ -1,6 +1,6 @@
 //! A replica has the same locks as its primary, by whatever way they came, and decides nothing.
 
-use crate::support::{Client, Server, Waiter, aof_commands, now_ms, say_not_seen, until};
+use rlock_testkit::{Client, Server, Waiter, aof_commands, now_ms, say_not_seen, until};
 
 /// What must be the same on both sides.
 type Picture = (String, String, Vec<u8>, i64);

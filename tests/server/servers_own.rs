@@ -1,7 +1,7 @@
 //! What is not ours to mend: it befalls other commands and other modules in the same way, and
 //! docs/servers.md says so. Each test shows that first, and then what holds for us.
 
-use crate::support::{Client, Compiled, Server, Waiter, module, say_not_seen, until};
+use rlock_testkit::{Client, Compiled, Server, Waiter, module, say_not_seen, until};
 
 /// Says this in the server, which is done with after that. Whether it has survived it.
 fn survives(server: Server, by: &mut Waiter, line: &str) -> Option<Server> {

@@ -3,7 +3,7 @@
 
 use redis::Value;
 
-use crate::support::{
+use rlock_testkit::{
     Client, Listener, Program, Server, Waiter, integer, is_connected, items, now_ms, until,
 };
 

@@ -3,7 +3,7 @@
 
 use redis::Value;
 
-use crate::support::{Client, Listener, Server, Waiter, items, now_ms, until};
+use rlock_testkit::{Client, Listener, Server, Waiter, items, now_ms, until};
 
 /// A server that says everything, with `door` held by `ann`.
 fn held() -> (Server, Client) {

@@ -1,6 +1,6 @@
 //! Fencing tokens: each greater than every one before, whatever happened to the data.
 
-use crate::support::{Payload, Server, TOKEN_END, Version, with_token};
+use rlock_testkit::{Payload, Server, TOKEN_END, Version, with_token};
 
 /// As far ahead of the clock as a client may bring a token, about.
 const AHEAD_US: i64 = 50_000_000;

@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use crate::support::{Client, Server, integer, items, text, until};
+use rlock_testkit::{Client, Server, integer, items, text, until};
 
 #[test]
 fn a_transaction_takes_and_gives_back_locks() {

@@ -1,6 +1,6 @@
 //! `UPGRADE`: a reader that asks for WRITE too, and those who wait beside it.
 
-use crate::support::{Server, Waiter};
+use rlock_testkit::{Server, Waiter};
 
 fn parked<const N: usize>(server: &Server, lines: [&str; N]) -> [Waiter; N] {
     lines.map(|line| Waiter::parked(server, &format!("RLOCK.ACQUIRE door {line}")))

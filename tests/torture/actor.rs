@@ -9,8 +9,8 @@ use redis::{RedisError, Value};
 
 use crate::clock::{Stop, now_ns};
 use crate::history::{Ask, Asked, Mode, Op, Reply, Wait};
-use crate::support::{flat_map, integer, items, text, until};
 use crate::words::{self, Words, packed};
+use rlock_testkit::{flat_map, integer, items, text, until};
 
 /// No server of a run is away for as long.
 const AWAY_MS_MAX: u64 = 20_000;

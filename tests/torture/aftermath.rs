@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::faults::Shard;
-use crate::support::{Client, Server, until};
+use rlock_testkit::{Client, Server, until};
 
 /// Holds that end earlier than this may end while they are compared.
 const TTL_MS_MIN: i64 = 20_000;
@@ -69,7 +69,7 @@ fn differs(held: &Picture, client: &mut Client, place: &str) -> Option<String> {
 
 fn locks(client: &mut Client) -> Vec<String> {
     let keys = client.ask("KEYS *");
-    let keys: Vec<String> = crate::support::items(&keys).iter().map(crate::support::text).collect();
+    let keys: Vec<String> = rlock_testkit::items(&keys).iter().map(rlock_testkit::text).collect();
     keys.into_iter().filter(|key| client.text(&format!("TYPE {key}")) == "rlock-key").collect()
 }
 

@@ -14,8 +14,8 @@ use std::time::Duration;
 use redis::{Connection, IntoConnectionInfo, RedisError, RedisResult, Value};
 
 use crate::clock::{Stop, ms, now_ns, ns};
-use crate::support::{Server, text};
 use crate::words::packed;
+use rlock_testkit::{Server, text};
 
 /// How many sessions have their own lock; some others want one of those.
 const LOCKS: u32 = 8;

@@ -14,11 +14,6 @@
     clippy::unwrap_used
 )]
 
-// The stories use all of it, this program a part.
-#[allow(dead_code, unused_imports)]
-#[path = "../server/support/mod.rs"]
-mod support;
-
 mod actor;
 mod aftermath;
 mod chaos;

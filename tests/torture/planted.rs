@@ -31,9 +31,6 @@ mod faults;
 mod history;
 #[allow(dead_code)]
 mod run;
-#[allow(dead_code, unused_imports)]
-#[path = "../server/support/mod.rs"]
-mod support;
 #[allow(dead_code)]
 mod thousand;
 mod witness;

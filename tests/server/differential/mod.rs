@@ -10,7 +10,7 @@ use redis::Value;
 use rlock_core::Now;
 use twins::Twins;
 
-use crate::support::{items, text};
+use rlock_testkit::{items, text};
 
 /// Commands of the short form.
 const COMMANDS: u64 = 400;

@@ -17,7 +17,7 @@ use rlock_simulation::words::{Out, Said, words};
 
 use super::choice::{CONNECTIONS, Deed};
 use super::{time_of, without_tokens};
-use crate::support::{Client, Listener, LockView, Server, Version, Waiter, until};
+use rlock_testkit::{Client, Listener, LockView, Server, Version, Waiter, until};
 
 /// The least distance of a command to a deadline, in milliseconds.
 const MARGIN_MS: u64 = 60;
@@ -167,7 +167,7 @@ impl Twins {
         let (real, client) = std::mem::replace(&mut self.connections[at], new);
         let id = real.id();
         drop(real);
-        until(5_000, || !crate::support::is_connected(&mut self.control, id));
+        until(5_000, || !rlock_testkit::is_connected(&mut self.control, id));
         self.simulated.free(client);
     }
 

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 
-use crate::support::{Server, cli_program, say_not_seen, until};
+use rlock_testkit::{Server, cli_program, say_not_seen, until};
 
 #[test]
 fn redis_cli_hints_the_arguments() {

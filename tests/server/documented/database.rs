@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::support::{Program, say_not_seen, until};
+use rlock_testkit::{Program, say_not_seen, until};
 
 /// Where a session's `sql>` lines go: one connection.
 pub struct Database {

@@ -14,9 +14,9 @@ mod values;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::support::Server;
 use database::Database;
 use pages::{Block, pages};
+use rlock_testkit::Server;
 
 /// What a session finds unless its section has a `conf` block: as `make run` has it.
 const CONF: &str = "notify-keyspace-events KEd\n";

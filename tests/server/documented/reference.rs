@@ -3,7 +3,7 @@
 use redis::Value;
 
 use super::pages::{Block, page_named, pages};
-use crate::support::{Client, Server, flat_map, items, text};
+use rlock_testkit::{Client, Server, flat_map, items, text};
 
 #[test]
 fn the_commands_page_says_what_command_docs_says() {

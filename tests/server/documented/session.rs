@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use super::database::Database;
 use super::values::Values;
-use crate::support::{Program, Server, module, until};
+use rlock_testkit::{Program, Server, module, until};
 
 /// Plays it, and insists on the printed replies.
 pub fn play(session: &str, conf: &str, database: Option<Database>, place: &str) {

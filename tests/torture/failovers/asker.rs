@@ -12,7 +12,7 @@ use redis::Value;
 use super::claims::{Claim, Kind, Sort, Stay};
 use crate::clock::{Stop, ms, now_ns};
 use crate::history::Mode;
-use crate::support::{Waiter, integer, now_ms};
+use rlock_testkit::{Waiter, integer, now_ms};
 
 /// Who is not answered by then never is.
 const REPLY_MS_MAX: u64 = 10_000;

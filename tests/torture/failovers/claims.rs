@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::history::Mode;
-use crate::support::LockView;
+use rlock_testkit::LockView;
 
 /// How a client makes sure of what it was told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -14,7 +14,7 @@ use super::claims::{Stay, overlaps};
 use super::stage::{Servers, Stage};
 use super::variants::{Trouble, Variant, Way};
 use crate::clock::{Stop, ms, now_ns};
-use crate::support::Waiter;
+use rlock_testkit::Waiter;
 
 /// The longest lease.
 const LEASE_MS: u64 = 600;

@@ -7,7 +7,7 @@ use redis::Value;
 
 use super::claims::{Claim, Sort, loss, loss_of_string};
 use crate::clock::Stop;
-use crate::support::{LockView, Server, Waiter, now_ms, text};
+use rlock_testkit::{LockView, Server, Waiter, now_ms, text};
 
 const REPLY_MS_MAX: u64 = 10_000;
 /// Locks per pipeline.

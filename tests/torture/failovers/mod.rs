@@ -29,7 +29,7 @@ pub use tally::Tally;
 use variants::{Variant, Way};
 
 use crate::clock::{Stop, ms, now_ns};
-use crate::support::now_ms;
+use rlock_testkit::now_ms;
 
 /// How long there is load before the faults begin.
 const LOAD_MS: std::ops::Range<u64> = 120..350;

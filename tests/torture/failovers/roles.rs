@@ -6,7 +6,7 @@ use super::asker::{Ask, Asker, release};
 use super::claims::{Kind, Sort};
 use crate::clock::{ms, now_ns};
 use crate::history::Mode;
-use crate::support::{Waiter, now_ms};
+use rlock_testkit::{Waiter, now_ms};
 
 pub type Role = fn(&mut Asker) -> Result<(), Error>;
 

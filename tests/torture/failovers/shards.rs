@@ -6,7 +6,7 @@ use fastrand::Rng;
 use super::stage::{Cut, Fall, Servers, has_link, offset, until_acked};
 use super::variants::Trouble;
 use crate::clock::{Stop, ms, now_ns};
-use crate::support::{Cluster, Server, until};
+use rlock_testkit::{Cluster, Server, until};
 
 const PATIENCE_MS: u64 = 30_000;
 /// With less, other work on this machine would look like a death.

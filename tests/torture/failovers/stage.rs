@@ -7,8 +7,8 @@ use super::variants::{Trouble, Variant, Way};
 use crate::clock::{Stop, ms, now_ns};
 use crate::faults::failover::{primary_by, sentinel_of, until_known_to};
 use crate::faults::proxy::Proxy;
-use crate::support::{Client, Server, until};
 use fastrand::Rng;
+use rlock_testkit::{Client, Server, until};
 
 const PATIENCE_MS: u64 = 30_000;
 /// The longest time from the cut to the primary's death.

@@ -11,8 +11,8 @@ use super::{Blow, Fault, Kind, SETTINGS, Shard};
 use crate::actor::Site;
 use crate::clock::{now_ns, ns};
 use crate::history::{FULL_PROMISE, Mark, Promise};
-use crate::support::{Cluster, Server, integer, items, until};
 use crate::words::packed;
+use rlock_testkit::{Cluster, Server, integer, items, until};
 
 const PATIENCE_MS: u64 = 30_000;
 /// How long clients use their map.

@@ -4,7 +4,7 @@
 use super::{Alone, Blow, Fault, Kind, Shard};
 use crate::actor::Site;
 use crate::history::{FULL_PROMISE, Mark, Promise};
-use crate::support::{Client, Version};
+use rlock_testkit::{Client, Version};
 
 pub const KIND: Kind = Kind {
     name: "disconnect",

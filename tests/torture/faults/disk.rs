@@ -10,7 +10,7 @@ use super::{Alone, Blow, Fault, Kind, SETTINGS, Shard};
 use crate::actor::Site;
 use crate::clock::now_ns;
 use crate::history::{Event, FULL_PROMISE, Mark, Promise};
-use crate::support::{Client, Server, until};
+use rlock_testkit::{Client, Server, until};
 
 const PATIENCE_MS: u64 = 30_000;
 /// A session's shortest lease.

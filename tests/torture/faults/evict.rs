@@ -6,7 +6,7 @@ use super::{Alone, Blow, Fault, Kind, Shard};
 use crate::actor::Site;
 use crate::clock::now_ns;
 use crate::history::{Event, FULL_PROMISE, Mark, Promise};
-use crate::support::Client;
+use rlock_testkit::Client;
 
 pub const KIND: Kind = Kind {
     name: "evict",

@@ -10,7 +10,7 @@ use redis::Value;
 use super::{Blow, Fault, Kind, SETTINGS, Shard};
 use crate::actor::Site;
 use crate::history::{FULL_PROMISE, Mark, Promise};
-use crate::support::{Client, Server, flat_map, items, text, until};
+use rlock_testkit::{Client, Server, flat_map, items, text, until};
 
 const PATIENCE_MS: u64 = 30_000;
 /// With less, a server that other work delays would be taken for dead.

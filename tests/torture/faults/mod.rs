@@ -26,7 +26,7 @@ use crate::actor::Site;
 use crate::clock::{Stop, now_ns};
 use crate::crowd::Crowd;
 use crate::history::{Event, Mark, Promise};
-use crate::support::Server;
+use rlock_testkit::Server;
 
 /// Servers, and the trouble that they get into.
 pub trait Fault {

@@ -4,7 +4,7 @@
 use super::{Alone, Blow, Fault, Kind, Shard};
 use crate::actor::Site;
 use crate::history::{FULL_PROMISE, Mark};
-use crate::support::Client;
+use rlock_testkit::Client;
 
 pub const WRITES: Kind = Kind {
     name: "pause-write",

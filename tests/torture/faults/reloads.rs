@@ -5,7 +5,7 @@ use super::{Alone, Blow, Fault, Kind, ON_DISK, Shard};
 use crate::actor::Site;
 use crate::aftermath::is_rewritten;
 use crate::history::{FULL_PROMISE, Mark, Promise};
-use crate::support::until;
+use rlock_testkit::until;
 
 pub const RELOAD: Kind = Kind {
     name: "reload",

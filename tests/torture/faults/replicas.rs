@@ -4,7 +4,7 @@
 use super::{Blow, Fault, Kind, SETTINGS, Shard};
 use crate::actor::Site;
 use crate::history::FULL_PROMISE;
-use crate::support::{Server, until};
+use rlock_testkit::{Server, until};
 
 pub const PARTIAL: Kind = Kind {
     name: "link-cut",

@@ -12,8 +12,8 @@ use super::{Blow, Fault, Kind, SETTINGS, Shard};
 use crate::actor::Site;
 use crate::clock::{Stop, ms, now_ns, ns};
 use crate::history::{Event, FULL_PROMISE, Mark, Promise};
-use crate::support::{Server, until};
 use crate::words::{self, Words};
+use rlock_testkit::{Server, until};
 
 /// Sentinel takes its time to make the old primary a replica: up to 20 s.
 const PATIENCE_MS: u64 = 60_000;

@@ -4,7 +4,7 @@
 use super::{Alone, Blow, Fault, Kind, Shard};
 use crate::actor::Site;
 use crate::history::{FULL_PROMISE, Mark, Promise};
-use crate::support::{Client, items, text};
+use rlock_testkit::{Client, items, text};
 
 const COUNTED: &[(&str, &str)] = &[("counter", "the count goes with the keys")];
 

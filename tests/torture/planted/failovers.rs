@@ -7,7 +7,7 @@ use crate::failovers::claims::{
 };
 use crate::failovers::{Promise, run, variants};
 use crate::history::Mode;
-use crate::support::LockView;
+use rlock_testkit::LockView;
 
 fn text(text: &str) -> Value {
     Value::BulkString(text.into())

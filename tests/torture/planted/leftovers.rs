@@ -2,7 +2,7 @@
 
 use crate::aftermath;
 use crate::faults::Shard;
-use crate::support::{Server, Waiter};
+use rlock_testkit::{Server, Waiter};
 
 fn primary() -> Server {
     Server::primary(&["appendonly", "yes", "enable-debug-command", "yes"])

@@ -11,10 +11,10 @@ use crate::clock::Stop;
 use crate::crowd::Crowd;
 use crate::histories::{Tale, acquire, ask};
 use crate::history::{Ask, Asked, FULL_PROMISE, History, Mode, Reply};
-use crate::support::Server;
 use crate::thousand::Watch;
 use crate::words;
 use crate::workloads;
+use rlock_testkit::Server;
 
 const LOAD_MS: u64 = 1000;
 

@@ -10,9 +10,9 @@ use crate::checks;
 use crate::clock::Stop;
 use crate::crowd::Crowd;
 use crate::history::{Asked, FULL_PROMISE, History};
-use crate::support::Server;
 use crate::words::packed;
 use crate::workloads;
+use rlock_testkit::Server;
 
 /// Its holders believe in 30 seconds, and take up to 2 ms.
 const ACQUIRE: &str = "if redis.call('SET',KEYS[1],ARGV[1],'NX','PX',1) \

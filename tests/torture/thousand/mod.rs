@@ -16,8 +16,8 @@ use crate::crowd::{Crowd, Processes};
 use crate::faults;
 use crate::history::{Asked, History, Op, Promise, Reply};
 use crate::run::judged;
-use crate::support::{Client, Server, flat_map, integer, items, text, until};
 use crate::workloads::{POOL, POOL_PERMITS, Workload};
+use rlock_testkit::{Client, Server, flat_map, integer, items, text, until};
 
 /// Longer than anybody waits, mostly: what is certain is counted from the asking.
 const LEASE_MS: u64 = 4000;

@@ -12,8 +12,8 @@ use crate::clock::{Stop, ms, now_ns, ns};
 use crate::crowd::{Crowd, Processes};
 use crate::faults;
 use crate::history::History;
-use crate::support::{Client, Server, items, text, until};
 use crate::workloads::{POOL, POOL_PERMITS, REDISSON};
+use rlock_testkit::{Client, Server, items, text, until};
 
 /// A JVM takes its time to start, and to give others a chance.
 const REST_MS: u64 = 2000;

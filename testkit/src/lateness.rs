@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::Client;
+use crate::Client;
 
 /// How late something was, time after time, and in between a wait that the server ends by itself.
 #[derive(Default)]

@@ -1,5 +1,18 @@
 //! What the stories are told with: servers, clients, a lock as `RLOCK.INFO` shows it, payloads.
 
+// A test fails by panicking, and its numbers are small.
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::string_slice,
+    clippy::unwrap_used
+)]
+
 mod client;
 mod cluster;
 mod compiled;

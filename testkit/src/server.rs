@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{Client, until};
+use crate::{Client, until};
 
 /// A server that is not there by then is not coming; under valgrind one takes seconds.
 const START_MS_MAX: u64 = 60_000;
@@ -17,7 +17,9 @@ const CRASH_MARKS: [&str; 4] =
 /// Which server this is. Valkey calls itself Redis 7.2.4 as well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
+    /// Redis, major and minor version.
     Redis(u32, u32),
+    /// Valkey, major and minor version.
     Valkey(u32, u32),
 }
 
@@ -406,7 +408,7 @@ impl Drop for Server {
 
 /// A port that nobody listens on: below those that the system gives to outgoing connections, and
 /// another one for each server of this program.
-pub(super) fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let spread = std::process::id().wrapping_mul(211);
     loop {
@@ -440,6 +442,7 @@ pub fn module() -> PathBuf {
     module
 }
 
-fn repository() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+/// The folder of this repository.
+pub(crate) fn repository() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }

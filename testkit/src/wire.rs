@@ -2,8 +2,8 @@
 
 use std::io::{Read, Write};
 
-use super::Server;
-use super::link::Link;
+use crate::Server;
+use crate::link::Link;
 
 /// A connection that understands nothing.
 pub struct Wire {

@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use super::{DEPTH_MAX, TOKEN_END, flat_map, integer, items, text};
+use crate::{DEPTH_MAX, TOKEN_END, flat_map, integer, items, text};
 
 /// One hold of the lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,7 +18,9 @@ pub struct HoldView {
 /// The whole reply; holds sorted by owner, WRITE before READ.
 #[derive(Debug, Clone)]
 pub struct LockView {
+    /// `free`, `read` or `write`.
     pub mode: String,
+    /// Who holds.
     pub holds: Vec<HoldView>,
 }
 

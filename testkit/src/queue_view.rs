@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use super::{Client, flat_map, integer, items, text};
+use crate::{Client, flat_map, integer, items, text};
 
 /// One who waits.
 #[derive(Debug, Clone, PartialEq, Eq)]

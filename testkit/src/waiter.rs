@@ -5,8 +5,8 @@ use std::path::Path;
 
 use redis::Value;
 
-use super::link::{Link, REPLY_MS_MAX};
-use super::{Client, Server, TOKEN_END, integer, items, until};
+use crate::link::{Link, REPLY_MS_MAX};
+use crate::{Client, Server, TOKEN_END, integer, items, until};
 
 /// A connection whose replies are taken one by one, when the test wants them.
 pub struct Waiter {

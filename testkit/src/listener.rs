@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use redis::Value;
 
-use super::{Client, Server, items, text};
+use crate::{Client, Server, items, text};
 
 /// What ends that which is to be heard: messages of one server keep their order.
 const MARKS: &str = "marks";

@@ -5,9 +5,9 @@ use std::process::Command;
 
 use redis::Value;
 
-use super::program::cli_program;
-use super::server::free_port;
-use super::{Client, Server, integer, items, text, until};
+use crate::program::cli_program;
+use crate::server::free_port;
+use crate::{Client, Server, integer, items, text, until};
 
 /// A node waits two seconds before it first says that the cluster is well; under load it takes its
 /// time.

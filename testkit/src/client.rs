@@ -5,8 +5,8 @@ use std::io::Write;
 
 use redis::{ConnectionAddr, ProtocolVersion, RedisError, Value};
 
-use super::LockView;
-use super::link::Link;
+use crate::LockView;
+use crate::link::Link;
 
 /// One connection. A command is written as in `redis-cli`: words between spaces.
 pub struct Client {
@@ -119,7 +119,7 @@ impl Client {
     #[track_caller]
     pub fn granted(&mut self, line: &str) -> i64 {
         let token = self.number(line);
-        assert!((1..super::TOKEN_END).contains(&token), "{line}: token {token}");
+        assert!((1..crate::TOKEN_END).contains(&token), "{line}: token {token}");
         token
     }
 
@@ -192,6 +192,7 @@ impl Client {
         }
     }
 
+    /// Sends a command, and does not wait for the reply.
     pub fn send(&mut self, words: &[&str]) {
         let mut command = redis::Cmd::new();
         for word in words {
@@ -200,6 +201,7 @@ impl Client {
         self.link.write_all(&command.get_packed_command()).unwrap();
     }
 
+    /// The next reply.
     pub fn receive(&mut self) -> Value {
         self.parser.parse_value(&mut self.link).unwrap()
     }

@@ -6,8 +6,9 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use super::Server;
-use super::link::REPLY_MS_MAX;
+use crate::Server;
+use crate::link::REPLY_MS_MAX;
+use crate::server::repository;
 
 /// `redis-cli`, or a client like it, which says line by line what it is told to.
 pub struct Program {
@@ -111,7 +112,6 @@ impl Drop for Program {
 
 /// `RLOCK_CLI`, else the one that `make` has fetched.
 pub fn cli_program() -> PathBuf {
-    let fetched =
-        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".tools/servers/default/redis-cli");
+    let fetched = repository().join(".tools/servers/default/redis-cli");
     std::env::var_os("RLOCK_CLI").map_or(fetched, PathBuf::from)
 }

@@ -65,32 +65,37 @@ fn again_if_interrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Resul
     }
 }
 
-/// Fails with this kind of error first.
-struct Tired(Option<ErrorKind>);
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Read for Tired {
-    fn read(&mut self, chunk: &mut [u8]) -> io::Result<usize> {
-        self.0.take().map_or(Ok(chunk.len()), |kind| Err(kind.into()))
+    /// Fails with this kind of error first.
+    struct Tired(Option<ErrorKind>);
+
+    impl Read for Tired {
+        fn read(&mut self, chunk: &mut [u8]) -> io::Result<usize> {
+            self.0.take().map_or(Ok(chunk.len()), |kind| Err(kind.into()))
+        }
     }
-}
 
-impl Write for Tired {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.take().map_or(Ok(bytes.len()), |kind| Err(kind.into()))
+    impl Write for Tired {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.take().map_or(Ok(bytes.len()), |kind| Err(kind.into()))
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
     }
 
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+    #[test]
+    fn a_call_that_was_interrupted_is_made_again() {
+        let tired = || Untiring(Tired(Some(ErrorKind::Interrupted)));
+        assert_eq!(tired().read(&mut [0; 3]).unwrap(), 3);
+        assert_eq!(tired().write(b"word").unwrap(), 4);
+        // Any other failure is one.
+        let late = || Untiring(Tired(Some(ErrorKind::WouldBlock)));
+        assert_eq!(late().read(&mut [0; 3]).unwrap_err().kind(), ErrorKind::WouldBlock);
+        assert_eq!(late().write(b"word").unwrap_err().kind(), ErrorKind::WouldBlock);
     }
-}
-
-#[test]
-fn a_call_that_was_interrupted_is_made_again() {
-    let tired = || Untiring(Tired(Some(ErrorKind::Interrupted)));
-    assert_eq!(tired().read(&mut [0; 3]).unwrap(), 3);
-    assert_eq!(tired().write(b"word").unwrap(), 4);
-    // Any other failure is one.
-    let late = || Untiring(Tired(Some(ErrorKind::WouldBlock)));
-    assert_eq!(late().read(&mut [0; 3]).unwrap_err().kind(), ErrorKind::WouldBlock);
-    assert_eq!(late().write(b"word").unwrap_err().kind(), ErrorKind::WouldBlock);
 }
