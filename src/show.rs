@@ -1,7 +1,7 @@
 //! What an operator sees: holders, waiters, queues and the slow log.
 
 use rlock_core::grammar::{self, Command, commands};
-use rlock_core::manager::SlowEntry;
+use rlock_core::manager::{LongQueue, SlowEntry};
 use rlock_core::{ClientId, Confirmation, Kind, Mode};
 
 use crate::call::{Call, Serve};
@@ -143,18 +143,10 @@ impl Serve for Queues {
 
     fn serve(call: &Call<'_>) -> Result<(), String> {
         let (ctx, now) = (call.ctx, state::now());
-        let db = ctx.selected_db();
-        let mut queues = state::with(|state| {
-            let waited_for = state.manager.of_db(db).filter_map(|(key, memory)| {
-                let (head, _) = memory.queue.iter().next()?;
-                Some((memory.queue.len(), head.since, key.clone()))
-            });
-            waited_for.collect::<Vec<_>>()
-        });
-        queues.sort_unstable_by(|a, b| b.0.cmp(&a.0).then_with(|| a.2.cmp(&b.2)));
-        queues.truncate(call.said.count);
+        let (db, most) = (ctx.selected_db(), call.said.count);
+        let queues = state::with(|state| state.manager.longest_queues(db, most));
         ctx.reply_array(queues.len());
-        for (len, since, key) in queues {
+        for LongQueue { key, len, since } in queues {
             ctx.reply_array(3);
             ctx.reply_bytes(&key);
             ctx.reply_integer(i64::try_from(len).unwrap_or(i64::MAX));

@@ -24,7 +24,7 @@ use acks::Acks;
 pub use keys::Removed;
 pub use life::{Life, Ttl, Why};
 use locks::Locks;
-pub use locks::{LockId, Mark, Totals};
+pub use locks::{LockId, LongQueue, Mark, Totals};
 pub use search::{Wait, World, search};
 pub use slowlog::Entry as SlowEntry;
 use slowlog::SlowLog;
@@ -189,9 +189,9 @@ impl Manager {
         self.locks.get(db, key)
     }
 
-    /// The locks of a database with a memory.
-    pub fn of_db(&self, db: i32) -> impl Iterator<Item = (&std::rc::Rc<[u8]>, &Memory)> {
-        self.locks.of_db(db)
+    /// So many of the longest queues of a database, longest first.
+    pub fn longest_queues(&self, db: i32, most: usize) -> Vec<LongQueue> {
+        self.locks.longest(db, most)
     }
 
     /// How long a key must live.

@@ -232,6 +232,30 @@ fn a_token_is_saved_only_while_it_is_ahead_of_the_clock() {
 }
 
 #[test]
+fn the_longest_queues_are_shown_first() {
+    let mut server = Server::new();
+    let keys: [Key; 5] = [b"e", b"d", b"c", b"b", b"a"];
+    for (key, waiters) in keys.into_iter().zip([2, 3, 1, 3, 0]) {
+        server.holds(key, "holder", None);
+        for number in 0..waiters {
+            server.waits(key, &format!("{key:?} {number}"), Mode::Write, 1);
+        }
+    }
+    let shown = |most| {
+        let queues = server.manager.longest_queues(0, most);
+        queues.iter().map(|queue| (queue.key.to_vec(), queue.len)).collect::<Vec<_>>()
+    };
+    let all = [(b"b", 3), (b"d", 3), (b"e", 2), (b"c", 1)].map(|(key, len)| (key.to_vec(), len));
+    for most in [1, 2, 3, 4, 10] {
+        let lens: Vec<usize> = shown(most).iter().map(|(_, len)| *len).collect();
+        assert_eq!(lens, [3, 3, 2, 1][..most.min(4)]);
+    }
+    assert_eq!(shown(2), all[..2]);
+    assert_eq!(shown(10), all);
+    assert!(server.manager.longest_queues(1, 10).is_empty());
+}
+
+#[test]
 fn one_deadlock_a_second_is_written_to_the_log() {
     let mut server = Server::new();
     let lock = LockId { db: 0, key: b"k".as_slice().into() };

@@ -1,8 +1,9 @@
-//! The memories of all locks, with indexes to find the next alarm, a connection's sessions and the
-//! longest queues cheaply.
+//! The memories of all locks, with indexes to find the next alarm, a connection's sessions and
+//! those whom others wait for cheaply.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::rc::Rc;
 
 use super::HashMap;
@@ -35,6 +36,17 @@ struct Known {
     alarm: Option<EpochMs>,
     /// It is in [`Locks::marked`].
     mark: Option<Mark>,
+}
+
+/// A queue, as [`Locks::longest`] shows it.
+#[derive(Clone, Debug)]
+pub struct LongQueue {
+    /// Its lock.
+    pub key: Rc<[u8]>,
+    /// How many wait.
+    pub len: usize,
+    /// Since when the first of them waits.
+    pub since: Now,
 }
 
 /// The memories of all locks that have one.
@@ -355,10 +367,30 @@ impl Locks {
         (some.len() <= most).then_some(some)
     }
 
-    /// The locks of a database with a memory.
-    pub fn of_db(&self, db: i32) -> impl Iterator<Item = (&Rc<[u8]>, &Memory)> {
-        let known = self.dbs.get(&db).into_iter().flatten();
-        known.filter_map(|(key, number)| self.at(*number).map(|known| (key, &known.memory)))
+    /// So many of the longest queues of a database, longest first; of equally long ones any, by
+    /// their keys. Looks at the length of each queue, and at nothing else of most.
+    pub fn longest(&self, db: i32, most: usize) -> Vec<LongQueue> {
+        let mut longest = BinaryHeap::new();
+        for (number, known) in self.known.iter().enumerate() {
+            let Some(known) = known.as_ref().filter(|known| known.id.db == db) else { continue };
+            let len = known.memory.queue.len();
+            let least = longest.peek().map_or(0, |Reverse((least, _))| *least);
+            let is_one = if longest.len() < most { len > 0 } else { len > least };
+            if is_one {
+                longest.push(Reverse((len, number)));
+                if longest.len() > most {
+                    longest.pop();
+                }
+            }
+        }
+        let shown = longest.into_iter().filter_map(|Reverse((len, number))| {
+            let known = self.at(number)?;
+            let (head, _) = known.memory.queue.iter().next()?;
+            Some(LongQueue { key: known.id.key.clone(), len, since: head.since })
+        });
+        let mut shown: Vec<LongQueue> = shown.collect();
+        shown.sort_unstable_by(|a, b| b.len.cmp(&a.len).then_with(|| a.key.cmp(&b.key)));
+        shown
     }
 
     /// Drops one memory, so that many can be dropped in portions. False if there is none.
