@@ -28,6 +28,7 @@ mod hand_off;
 mod instructions;
 mod lateness;
 mod limits;
+mod long_steps;
 mod memory;
 mod pair;
 mod peers;
@@ -98,7 +99,8 @@ fn main() -> ExitCode {
             match name {
                 "acknowledged" => acks::measure(&mut book, Profile::Full),
                 "instructions" => instructions::measure(&mut book),
-                _ => panic!("{name}: acknowledged or instructions"),
+                "long steps" => long_steps::measure(&mut book, Profile::Full),
+                _ => panic!("{name}: acknowledged, instructions or long steps"),
             }
             book.save_part(name);
             book.missing.is_empty()
@@ -127,6 +129,7 @@ fn run(profile: Profile, is_with_peers: bool) -> bool {
     book.measure("memory", memory::held);
     book.measure("acknowledged", |book| acks::measure(book, profile));
     book.measure("limits", |book| limits::measure(book, profile));
+    book.measure("long steps", |book| long_steps::measure(book, profile));
     book.measure("many", |book| memory::many(book, profile));
     book.measure("append-only file", memory::append_only_file);
     book.measure("cold keyspace", |book| memory::cold(book, profile));

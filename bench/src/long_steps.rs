@@ -1,0 +1,241 @@
+//! How long the server's loop stands still: the slowest PING while very much happens at once,
+//! beside the same amount of what the server itself knows.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::Profile;
+use crate::book::Book;
+use crate::crowd::{PIPELINED, exchange};
+use crate::stage::{may_open, server, server_for, until_all_is_read, us_since};
+use rlock_testkit::{Client, Server, Waiter, now_ms, until};
+
+const SECTION: &str = "long steps: the slowest PING meanwhile, ms";
+const RLOCK: &str = "RLOCK";
+const CORE: &str = "the server alone";
+
+const IDLE: &str = "nothing happens";
+const LEASES: &str = "locks with a ticket each end at once, beside keys that expire";
+const DEMOTION: &str = "it becomes a replica, with blocked connections, beside BLPOP's";
+const PROMOTION: &str = "a replica with held locks becomes the primary, beside keys with a TTL";
+const FLUSH: &str = "FLUSHALL of locks with a ticket each, beside lists";
+const SESSIONS: &str = "sessions are renewed, beside connections";
+const CLOSING: &str = "all of these connections close";
+const INFO: &str = "INFO rlock with so many queues, beside INFO with so many keys";
+const QUEUES: &str = "RLOCK.QUEUES with so many queues, beside KEYS with one match";
+
+/// How many of each.
+struct Sizes {
+    locks: usize,
+    queues: usize,
+    held: usize,
+    connections: usize,
+}
+
+/// Measures all of them.
+pub fn measure(book: &mut Book, profile: Profile) {
+    let part = if profile == Profile::Quick { 10 } else { 1 };
+    let sizes = Sizes {
+        locks: 1_000_000 / part,
+        queues: 250_000 / part,
+        held: 100_000 / part,
+        connections: 10_000 / part,
+    };
+    idle(book);
+    leases(book, sizes.locks);
+    if may_open(sizes.connections) {
+        demotion(book, sizes.connections);
+        sessions(book, sizes.connections);
+    } else {
+        book.miss(format!("{} connections: `ulimit -n` is too low", sizes.connections));
+    }
+    promotion(book, sizes.held);
+    queues(book, sizes.queues);
+}
+
+/// Tells another thread to end, also when this one panics.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// The slowest of the PINGs that one connection sends, one after another, while `work` goes on; in
+/// milliseconds.
+fn slowest_ping(server: &Server, work: impl FnOnce()) -> f64 {
+    let is_over = AtomicBool::new(false);
+    let mut connection = Waiter::connect(server);
+    thread::scope(|scope| {
+        let pings = scope.spawn(|| {
+            let mut slowest_us = 0_f64;
+            while !is_over.load(Relaxed) {
+                let begin = Instant::now();
+                connection.ask("PING");
+                slowest_us = slowest_us.max(us_since(begin));
+            }
+            slowest_us / 1e3
+        });
+        let over = Over(&is_over);
+        work();
+        drop(over);
+        pings.join().unwrap()
+    })
+}
+
+fn for_s(seconds: u64) {
+    thread::sleep(Duration::from_secs(seconds));
+}
+
+/// Many commands, of which this makes one for each number.
+fn all(server: &Server, count: usize, make: impl Fn(usize) -> String) {
+    let mut connection = Waiter::connect(server);
+    for first in (0..count).step_by(PIPELINED) {
+        let lines = (first..count.min(first + PIPELINED)).map(&make);
+        exchange(&mut connection, &lines.collect::<Vec<_>>());
+    }
+}
+
+fn idle(book: &mut Book) {
+    let server = server(&[]);
+    let slowest = slowest_ping(&server, || for_s(5));
+    book.put_value(SECTION, IDLE, RLOCK, slowest);
+    let alone = crate::stage::on_its_core(Server::without_module());
+    let slowest = slowest_ping(&alone, || for_s(5));
+    book.put_value(SECTION, IDLE, CORE, slowest);
+}
+
+/// All of them end in the same few milliseconds, when all are there.
+fn leases(book: &mut Book, count: usize) {
+    // Within the 60 seconds that a ticket stands.
+    let fill_ms = i64::try_from(count).unwrap() / 20;
+    let server = server(&["rlock.max-tickets", &count.to_string()]);
+    let ends_ms = now_ms() + fill_ms;
+    all(&server, count, |n| {
+        format!("RLOCK.ACQUIRE lock:{n} holder LEASE {}", (ends_ms - now_ms()).max(1))
+    });
+    all(&server, count, |n| format!("RLOCK.ACQUIRE lock:{n} next QUEUE 60000"));
+    assert!(now_ms() < ends_ms, "the machine was too slow to hold them all at once");
+    let mut admin = server.client();
+    until(600_000, || now_ms() > ends_ms - 1000);
+    let slowest = slowest_ping(&server, || {
+        until(600_000, || {
+            for_s(1);
+            admin.counted("expired") == count as i64
+        });
+    });
+    book.put_value(SECTION, LEASES, RLOCK, slowest);
+    drop(server);
+    let alone = self::server(&[]);
+    let ends_ms = now_ms() + fill_ms / 2;
+    all(&alone, count, |n| format!("SET lock:{n} holder PXAT {ends_ms}"));
+    assert!(now_ms() < ends_ms, "the machine was too slow to have them all at once");
+    let mut admin = alone.client();
+    until(600_000, || now_ms() > ends_ms - 1000);
+    let slowest = slowest_ping(&alone, || {
+        until(600_000, || {
+            for_s(1);
+            admin.number("DBSIZE") == 0
+        });
+    });
+    book.put_value(SECTION, LEASES, CORE, slowest);
+}
+
+fn blocked(server: &Server, count: usize, line: impl Fn(usize) -> String) -> Vec<Waiter> {
+    let mut watcher = Waiter::connect(server);
+    let mut waiters: Vec<Waiter> = (0..count).map(|_| Waiter::connect(server)).collect();
+    for (number, waiter) in waiters.iter_mut().enumerate() {
+        waiter.say(&line(number));
+        until_all_is_read(&mut watcher);
+    }
+    waiters
+}
+
+/// Whoever is blocked is told that this is no place to wait any more.
+fn demotion(book: &mut Book, count: usize) {
+    let demote = |server: &Server| {
+        let mut admin = server.client();
+        slowest_ping(server, || {
+            admin.ask("REPLICAOF 127.0.0.1 1");
+            until(60_000, || admin.info_number("clients", "blocked_clients") == 0);
+            for_s(1);
+        })
+    };
+    let server = server_for(count);
+    server.client().granted("RLOCK.ACQUIRE hot holder LEASE 600000");
+    let waiters = blocked(&server, count, |n| format!("RLOCK.ACQUIRE hot waiter:{n} BLOCK 0"));
+    book.put_value(SECTION, DEMOTION, RLOCK, demote(&server));
+    drop(waiters);
+    let alone = server_for(count);
+    let waiters = blocked(&alone, count, |_| "BLPOP nothing 0".to_owned());
+    book.put_value(SECTION, DEMOTION, CORE, demote(&alone));
+    drop(waiters);
+}
+
+fn promotion(book: &mut Book, count: usize) {
+    let promote = |line: &dyn Fn(usize) -> String| {
+        let primary = server(&[]);
+        all(&primary, count, line);
+        let replica = crate::stage::on_its_core(Server::replica_of(&primary, &[]));
+        replica.until_in_sync_with(&primary);
+        let mut admin = replica.client();
+        slowest_ping(&replica, || {
+            admin.ask("REPLICAOF NO ONE");
+            for_s(2);
+        })
+    };
+    let slowest = promote(&|n| format!("RLOCK.ACQUIRE lock:{n} holder LEASE 600000"));
+    book.put_value(SECTION, PROMOTION, RLOCK, slowest);
+    let slowest = promote(&|n| format!("SET lock:{n} holder PX 600000"));
+    book.put_value(SECTION, PROMOTION, CORE, slowest);
+}
+
+/// Renewed twice or more; then all end at once.
+fn sessions(book: &mut Book, count: usize) {
+    let renew_and_close = |book: &mut Book, column: &str, line: &dyn Fn(usize) -> String| {
+        let server = server_for(count);
+        let mut waiters: Vec<Waiter> = (0..count).map(|_| Waiter::connect(&server)).collect();
+        for (number, waiter) in waiters.iter_mut().enumerate() {
+            waiter.ask(&line(number));
+        }
+        book.put_value(SECTION, SESSIONS, column, slowest_ping(&server, || for_s(5)));
+        let mut admin = server.client();
+        let slowest = slowest_ping(&server, || {
+            drop(waiters);
+            until(60_000, || admin.info_number("clients", "connected_clients") <= 2);
+            for_s(1);
+        });
+        book.put_value(SECTION, CLOSING, column, slowest);
+    };
+    renew_and_close(book, RLOCK, &|n| format!("RLOCK.ACQUIRE lock:{n} o{n} LEASE 6000 SESSION"));
+    renew_and_close(book, CORE, &|n| format!("SET lock:{n} o{n} PX 600000"));
+}
+
+/// So many locks that somebody queues for: what tells of them, and their end.
+fn queues(book: &mut Book, count: usize) {
+    let often = |server: &Server, line: &str| {
+        let mut admin = server.client();
+        let ask = |admin: &mut Client| (0..20).for_each(|_| drop(admin.ask(line)));
+        slowest_ping(server, || ask(&mut admin))
+    };
+    let flush = |server: &Server| {
+        let mut admin = server.client();
+        slowest_ping(server, || {
+            admin.ask("FLUSHALL SYNC");
+            for_s(3);
+        })
+    };
+    let ours = server(&["rlock.max-tickets", &count.to_string()]);
+    all(&ours, count, |n| format!("RLOCK.ACQUIRE lock:{n} holder LEASE 600000"));
+    all(&ours, count, |n| format!("RLOCK.ACQUIRE lock:{n} next QUEUE 60000"));
+    let alone = server(&[]);
+    all(&alone, count, |n| format!("RPUSH lock:{n} next"));
+    book.put_value(SECTION, INFO, RLOCK, often(&ours, "INFO rlock"));
+    book.put_value(SECTION, INFO, CORE, often(&alone, "INFO"));
+    book.put_value(SECTION, QUEUES, RLOCK, often(&ours, "RLOCK.QUEUES"));
+    book.put_value(SECTION, QUEUES, CORE, often(&alone, "KEYS lock:1"));
+    book.put_value(SECTION, FLUSH, RLOCK, flush(&ours));
+    book.put_value(SECTION, FLUSH, CORE, flush(&alone));
+}
