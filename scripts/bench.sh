@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # RLOCK beside what would be used instead, on the default server or on those in SERVERS ("default redis-8.0
 # valkey-8.1 valkey-9.1"): prints the table of goals, writes bench/results and docs/benchmarks.md. Some twenty
-# minutes each. QUICK=1: three, and nothing is written. With `acks`, `instructions` or `long-steps`, only these, into the
-# results of earlier runs. With `gate`, only what continuous integration looks at:
+# minutes each. QUICK=1: three, and nothing is written. With `acks`, `capacity`, `instructions` or
+# `long-steps`, only these, into the results of earlier runs. With `gate`, only what continuous integration looks at:
 # allocations and instructions as recorded in bench/gate.json (RECORD=1 records them anew), the steps of the core.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
@@ -26,8 +26,9 @@ main() {
         '') compare run ;;
         acks) compare part acknowledged ;;
         instructions) compare part instructions ;;
+        capacity) compare part capacity ;;
         long-steps) compare part "long steps" ;;
-        *) die "usage: $0 [gate|acks|instructions|long-steps]" ;;
+        *) die "usage: $0 [gate|acks|capacity|instructions|long-steps]" ;;
     esac
 }
 

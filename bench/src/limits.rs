@@ -22,7 +22,7 @@ pub const SESSIONS: &str = "sessions";
 
 /// By then the server has trimmed the buffers of idle clients: it checks each once a second, and
 /// waits for 2 idle seconds.
-const IDLE: Duration = Duration::from_secs(5);
+pub const IDLE: Duration = Duration::from_secs(5);
 
 /// Measures the memory of each, after making sure that all are served.
 pub fn measure(book: &mut Book, profile: Profile) {

@@ -19,6 +19,7 @@
 mod acks;
 mod book;
 mod callgrind;
+mod capacity;
 mod contended;
 mod crowd;
 mod flatness;
@@ -98,9 +99,10 @@ fn main() -> ExitCode {
             let mut book = Book { about: stage::about(Profile::Full), ..Book::default() };
             match name {
                 "acknowledged" => acks::measure(&mut book, Profile::Full),
+                "capacity" => capacity::measure(&mut book, Profile::Full),
                 "instructions" => instructions::measure(&mut book),
                 "long steps" => long_steps::measure(&mut book, Profile::Full),
-                _ => panic!("{name}: acknowledged, instructions or long steps"),
+                _ => panic!("{name}: acknowledged, capacity, instructions or long steps"),
             }
             book.save_part(name);
             book.missing.is_empty()
@@ -130,6 +132,7 @@ fn run(profile: Profile, is_with_peers: bool) -> bool {
     book.measure("acknowledged", |book| acks::measure(book, profile));
     book.measure("limits", |book| limits::measure(book, profile));
     book.measure("long steps", |book| long_steps::measure(book, profile));
+    book.measure("capacity", |book| capacity::measure(book, profile));
     book.measure("many", |book| memory::many(book, profile));
     book.measure("append-only file", memory::append_only_file);
     book.measure("cold keyspace", |book| memory::cold(book, profile));

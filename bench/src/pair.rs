@@ -75,13 +75,13 @@ fn one_set_up(book: &mut Book, set_up: &SetUp, profile: Profile) {
         let mut costs = vec![(Sample::default(), Sample::default()); rivals.len()];
         for _ in 0..profile.rounds() {
             for (rival, (cpu, rate)) in rivals.iter().zip(&mut costs) {
-                let mut pairs = Pairs::of(rival, depth, connections);
+                let mut pairs = Pairs::of(rival, "lock", depth, connections);
                 let mut room = Room::open(server.tcp_port(), connections);
                 pairs.begin(&mut room.table);
                 room.play(&mut pairs, profile.slice() / 5);
-                let (begin, begin_ns, before) = (Instant::now(), cpu_clock.now_ns(), pairs.heard);
+                let (begin, begin_ns, before) = (Instant::now(), cpu_clock.now_ns(), pairs.done());
                 room.play(&mut pairs, profile.slice());
-                let done = (pairs.heard - before) as f64 / pairs.commands_each as f64;
+                let done = pairs.done() - before;
                 cpu.add((cpu_clock.now_ns() - begin_ns) as f64 / 1e3 / done);
                 rate.add(done / begin.elapsed().as_secs_f64());
                 drop(room);
@@ -96,7 +96,7 @@ fn one_set_up(book: &mut Book, set_up: &SetUp, profile: Profile) {
 }
 
 /// Each connection works on its own locks, with this many commands under way.
-struct Pairs {
+pub struct Pairs {
     seats: Vec<Seat>,
     depth: usize,
     commands_each: usize,
@@ -112,9 +112,11 @@ struct Seat {
 }
 
 impl Pairs {
-    fn of(rival: &Rival, depth: usize, connections: usize) -> Pairs {
+    /// On locks whose names begin like this.
+    pub fn of(rival: &Rival, begin: &str, depth: usize, connections: usize) -> Pairs {
+        let name = |seat, lock| format!("{begin}:{seat}:{lock}");
         let seats = (0..connections).map(|seat| {
-            let locks = (0..LOCKS).flat_map(|lock| rival.lines_on(&format!("lock:{seat}:{lock}")));
+            let locks = (0..LOCKS).flat_map(|lock| rival.lines_on(&name(seat, lock)));
             let commands = locks.map(|(line, reply)| (wire::line(&line), reply)).collect();
             Seat { commands, said: 0, heard: 0 }
         });
@@ -122,7 +124,13 @@ impl Pairs {
         Pairs { seats: seats.collect(), depth, commands_each, heard: 0 }
     }
 
-    fn begin(&mut self, table: &mut Table) {
+    /// How many are done.
+    pub fn done(&self) -> f64 {
+        self.heard as f64 / self.commands_each as f64
+    }
+
+    /// What each connection sends first.
+    pub fn begin(&mut self, table: &mut Table) {
         for number in 0..self.seats.len() {
             self.say_some(number, table);
         }

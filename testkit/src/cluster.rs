@@ -50,16 +50,28 @@ impl Cluster {
         let mut all = vec!["cluster-node-timeout", &timeout_ms];
         all.extend(["cluster-replica-validity-factor", "0"]);
         all.extend(settings);
-        let cluster = Cluster::apart(6, &all);
-        let ports = cluster.nodes.iter().zip(&cluster.bus_ports);
-        let addresses = ports.map(|(node, bus)| format!("127.0.0.1:{}@{bus}", node.tcp_port()));
-        let addresses: Vec<String> = addresses.collect();
-        cluster.cli(&format!("create {} --cluster-replicas 1 --cluster-yes", addresses.join(" ")));
-        cluster.until_all_agree();
+        let cluster = Cluster::created(6, 1, &all);
         until(FORM_MS_MAX, || {
             let link = |node| cluster.client(node).info("replication", "master_link_status");
             (3..6).all(|node| link(node).as_deref() == Some("up"))
         });
+        cluster
+    }
+
+    /// Three primaries without replicas, each with a third of the slots.
+    #[track_caller]
+    pub fn of_three() -> Cluster {
+        Cluster::created(3, 0, &[])
+    }
+
+    #[track_caller]
+    fn created(nodes: usize, replicas: usize, settings: &[&str]) -> Cluster {
+        let cluster = Cluster::apart(nodes, settings);
+        let ports = cluster.nodes.iter().zip(&cluster.bus_ports);
+        let addresses = ports.map(|(node, bus)| format!("127.0.0.1:{}@{bus}", node.tcp_port()));
+        let addresses = addresses.collect::<Vec<String>>().join(" ");
+        cluster.cli(&format!("create {addresses} --cluster-replicas {replicas} --cluster-yes"));
+        cluster.until_all_agree();
         cluster
     }
 

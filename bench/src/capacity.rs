@@ -1,0 +1,147 @@
+//! What `docs/capacity.md` reckons with, as far as nothing else measures it: sessions, the network,
+//! a Cluster whose nodes are all busy.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::Profile;
+use crate::book::Book;
+use crate::limits::IDLE;
+use crate::memory::used_memory;
+use crate::pair::Pairs;
+use crate::play::Room;
+use crate::rivals::{self, Rival, owner};
+use crate::stage::{CpuClock, may_open, server, server_for};
+use rlock_testkit::{Client, Cluster, Server, Waiter};
+
+const SESSIONS: &str = "capacity: sessions";
+const NETWORK: &str = "capacity: bytes on the network per pair, replies and requests";
+const CLUSTER: &str = "capacity: a Cluster of three, 50 in the pipeline of 10 connections each";
+const PAIRS: u64 = 10_000;
+const BUSY: Duration = Duration::from_secs(3);
+
+/// Measures all of it.
+pub fn measure(book: &mut Book, profile: Profile) {
+    let connections = if profile == Profile::Quick { 1000 } else { 10_000 };
+    if may_open(connections) {
+        sessions(book, connections);
+    } else {
+        book.miss(format!("{connections} sessions: `ulimit -n` is too low"));
+    }
+    network(book);
+    cluster(book);
+}
+
+/// The memory of each, and what its renewals cost: every third of a lease of six seconds.
+fn sessions(book: &mut Book, count: usize) {
+    let server = server_for(count);
+    let mut admin = server.client();
+    let before = used_memory(&mut admin);
+    let mut line: Vec<Waiter> = (0..count).map(|_| Waiter::connect(&server)).collect();
+    for holder in &mut line {
+        holder.ask("PING");
+    }
+    thread::sleep(IDLE);
+    let connected = used_memory(&mut admin);
+    for (number, holder) in line.iter_mut().enumerate() {
+        let owner = owner(number);
+        holder.ask(&format!("RLOCK.ACQUIRE lock:{number:09} {owner} LEASE 6000 SESSION"));
+    }
+    thread::sleep(IDLE);
+    let each = |bytes: i64| bytes as f64 / count as f64;
+    book.put_value(SESSIONS, "a connection", "bytes", each(connected - before));
+    let held = used_memory(&mut admin) - connected;
+    book.put_value(SESSIONS, "its session and lock", "bytes", each(held));
+    let cpu = CpuClock::of(&mut admin);
+    let begin_ns = cpu.now_ns();
+    thread::sleep(Duration::from_secs(6));
+    let us = (cpu.now_ns() - begin_ns) as f64 / 1e3 / (3 * count) as f64;
+    book.put_value(SESSIONS, "server CPU per renewal, with the server's own work", "us", us);
+}
+
+fn network(book: &mut Book) {
+    let server = server(&[]);
+    let replica = Server::replica_of(&server, &[]);
+    let mut admin = server.client();
+    let rivals = rivals::all(&mut admin, server.version());
+    let mut worker = server.client();
+    let asked = [rivals::RLOCK, rivals::SET_DEL];
+    for rival in rivals.iter().filter(|rival| asked.contains(&rival.name)) {
+        let lines = rival.lines_on("lock:000000001");
+        let read = |admin: &mut Client| {
+            let fields = ["total_net_input_bytes", "total_net_output_bytes", "repl"];
+            fields.map(|field| match field {
+                "repl" => admin.info_number("replication", "master_repl_offset"),
+                field => admin.info_number("stats", field),
+            })
+        };
+        replica.until_in_sync_with(&server);
+        // What asking costs is known from asking twice.
+        let (first, second) = (read(&mut admin), read(&mut admin));
+        for _ in 0..PAIRS {
+            lines.iter().for_each(|(line, _)| drop(worker.ask(line)));
+        }
+        replica.until_in_sync_with(&server);
+        let third = read(&mut admin);
+        let names = ["from the client", "to the client", "to each replica"];
+        let bytes = |number: usize| {
+            let own = second[number] - first[number];
+            ((third[number] - second[number] - own) as f64 / PAIRS as f64).round()
+        };
+        // What goes to replicas is output, too.
+        let figures = [bytes(0), bytes(1) - bytes(2), bytes(2)];
+        for (name, figure) in names.into_iter().zip(figures) {
+            book.put_value(NETWORK, rival.name, name, figure);
+        }
+    }
+}
+
+/// All nodes are busy at once; beside them one node that knows of no other, alone.
+fn cluster(book: &mut Book) {
+    let alone = server(&[]);
+    let mut admin = alone.client();
+    let rivals = rivals::all(&mut admin, alone.version());
+    let pair = rivals.iter().find(|rival| rival.name == rivals::RLOCK).unwrap();
+    let (us, rate) = busy(&alone, pair, "lock");
+    book.put_value(CLUSTER, "one server alone", "CPU us per pair", us);
+    book.put_value(CLUSTER, "one server alone", "pairs/s", rate);
+    drop(alone);
+    let cluster = Cluster::of_three();
+    let tags: Vec<String> = (0..3).map(|node| tag_of(&cluster, node)).collect();
+    let all: Vec<(f64, f64)> = thread::scope(|scope| {
+        let nodes = cluster.nodes.iter().zip(&tags);
+        let workers = nodes.map(|(node, tag)| scope.spawn(move || busy(node, pair, tag)));
+        let workers: Vec<_> = workers.collect();
+        workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+    });
+    for (number, (us, rate)) in all.iter().enumerate() {
+        let row = format!("node {}", number + 1);
+        book.put_value(CLUSTER, &row, "CPU us per pair", *us);
+        book.put_value(CLUSTER, &row, "pairs/s", *rate);
+    }
+}
+
+/// Server CPU of each pair in microseconds, and pairs in a second.
+fn busy(server: &Server, pair: &Rival, begin: &str) -> (f64, f64) {
+    let cpu = CpuClock::of(&mut server.client());
+    let mut pairs = Pairs::of(pair, begin, 50, 10);
+    let mut room = Room::open(server.tcp_port(), 10);
+    pairs.begin(&mut room.table);
+    room.play(&mut pairs, BUSY / 5);
+    let (began_at, begin_ns, before) = (Instant::now(), cpu.now_ns(), pairs.done());
+    room.play(&mut pairs, BUSY);
+    let done = pairs.done() - before;
+    let us = (cpu.now_ns() - begin_ns) as f64 / 1e3 / done;
+    (us, done / began_at.elapsed().as_secs_f64())
+}
+
+/// Locks whose names begin with this are this node's.
+fn tag_of(cluster: &Cluster, node: usize) -> String {
+    let mut client = cluster.client(0);
+    let mut tags = (0..).map(|number| format!("{{{number}}}"));
+    let is_there = |tag: &String| {
+        let slot = u16::try_from(client.number(&format!("CLUSTER KEYSLOT {tag}"))).unwrap();
+        cluster.owner_of(slot, 0) == Some(node)
+    };
+    tags.find(is_there).unwrap()
+}
