@@ -156,3 +156,23 @@ fn a_level_that_nobody_heard_of_is_taken_back_after_a_renewal_too() {
         &[TURN, Step::HangUp(1), Step::Notice(1), TURN],
     ]);
 }
+
+/// Of the law: another connection of its owner had been told before, without acknowledgements.
+#[test]
+fn what_an_old_primary_has_acknowledged_after_a_promotion_is_not_promised() {
+    let reads = |ask| Ask { reads: true, patience: Patience::Block(500), ..ask };
+    let begin = [Step::Connect(0, 0), Step::Connect(1, 0), Step::Connect(2, 0)];
+    let steps: [&[Step]; 10] = [
+        &begin,
+        &[Step::Deliver(1), TURN],
+        &ACKNOWLEDGES,
+        &asks(2, plain(2)),
+        &asks(0, reads(plain(0))),
+        &asks(1, reads(acked(0))),
+        &says(2, Command::Release(2, 0, false)),
+        &[TURN, Step::Deliver(1), Step::Deliver(1), Step::Deliver(1), Step::Promote(2)],
+        &[Step::HearAck(1), Step::HangUp(2), Step::Connect(2, 2), TURN, TURN],
+        &[Step::Send(2, Command::Acquire(plain(1))), Step::Read(2), Step::Hear(2), Step::Hear(1)],
+    ];
+    plays(3, &steps.concat());
+}

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use rlock_core::{Change, ClientId, Owner, Token};
 
 use super::facts::{Fact, How};
-use super::promises::Promises;
+use super::promises::{Acked, Promises};
 use super::rest::Rest;
 use super::{Broken, Reign, must};
 use crate::history::Point;
@@ -223,7 +223,7 @@ pub fn promoted(
         if lasts && promise.pending == promise.told && !others.iter().any(goes_on) {
             seen.count(Kind::PendingStands);
         }
-        for (at, until) in &promise.acked {
+        for Acked { at, until, .. } in &promise.acked {
             let lasts = *until > now_ms;
             let is_lost = !server.history.has(*at);
             must(!is_lost || !lasts || !is_best(server, *at, &others), OUTLIVES, || {

@@ -161,8 +161,11 @@ impl Judge<'_> {
         }
         if !history.has(old.at) {
             let is_ended = old.facts.iter().any(|(_, fact)| matches!(fact, Fact::Ended(_)));
-            let is_acked = old.acked.iter().any(|(at, _)| *at == old.at);
-            return Some(match (old.us >= reign.began_us, reign.is_restart) {
+            let mut acked = old.acked.iter().filter(|acked| acked.at == old.at);
+            let is_acked = acked.clone().next().is_some();
+            // By then another one was the primary.
+            let is_late = is_acked && acked.all(|acked| acked.us >= reign.began_us);
+            return Some(match (old.us >= reign.began_us || is_late, reign.is_restart) {
                 (true, _) if is_acked => Kind::AckedPartition,
                 (true, _) => Kind::Partition,
                 (_, true) => Kind::LostData,

@@ -40,14 +40,25 @@ pub struct Promise {
     pub told: u32,
     /// So many of them are still to be told.
     pub pending: u32,
-    /// What was told when replicas had acknowledged it: with which effect, and until when.
-    pub acked: Vec<(Point, u64)>,
+    /// What was told when replicas had acknowledged it.
+    pub acked: Vec<Acked>,
     /// Why the next primary lacks it, though replicas acknowledged it.
     pub lost: Option<Kind>,
     /// To these connections.
     pub clients: Vec<ClientId>,
     /// What became of it.
     pub facts: Vec<(Point, Fact)>,
+}
+
+/// What was told when replicas had acknowledged it.
+#[derive(Clone, Copy, Debug)]
+pub struct Acked {
+    /// With which effect.
+    pub at: Point,
+    /// Until when, by its server's clock in milliseconds.
+    pub until: u64,
+    /// When it was told, in microseconds of the world.
+    pub us: u64,
 }
 
 impl Promise {
@@ -105,12 +116,13 @@ impl Promise {
         self.pending = self.pending.saturating_sub(1);
         self.session = client.filter(|_| asked.session).or(self.session);
         self.clients.extend(client);
-        self.acked.push((pending.at, pending.granted_at.after(asked.lease).get()));
+        let until = pending.granted_at.after(asked.lease).get();
+        self.acked.push(Acked { at: pending.at, until, us });
     }
 
     /// The last deadline that was told when replicas had acknowledged it.
     pub fn acked_until(&self) -> u64 {
-        self.acked.iter().map(|(_, until)| *until).max().unwrap_or(0)
+        self.acked.iter().map(|acked| acked.until).max().unwrap_or(0)
     }
 
     /// It is of this lock.
