@@ -99,7 +99,7 @@ try() {
 read_list
 check_list
 # All that the workspace names, else cargo does not read it.
-cp -R Cargo.toml Cargo.lock core simulation src bench examples "$copy"
+cp -R Cargo.toml Cargo.lock core simulation src testkit bench examples "$copy"
 mkdir "$copy/clients"
 cp -R clients/rust clients/cli "$copy/clients"
 cd "$copy"
