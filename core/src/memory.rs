@@ -15,8 +15,9 @@ pub struct Memory {
     /// The sessions.
     pub sessions: Sessions,
     pub(crate) fresh: Fresh,
-    /// Levels of which nobody is going to hear, and by what they end.
-    taken_back: Vec<(Token, End)>,
+    /// Levels of which nobody is going to hear, and by what they end; `None` if somebody who waits
+    /// for acknowledgements has it now.
+    taken_back: Vec<(Token, Option<End>)>,
     /// What replicas are to acknowledge; `None` while nothing is.
     pub(crate) acks: Option<Box<Acks>>,
     /// Nobody is granted before this, while a new primary is in its grace time.
@@ -89,12 +90,17 @@ impl Memory {
         let waited = self.queue.remove_waiter(waiter).is_some();
         let granted = self.fresh.remove(waiter);
         let tied = self.sessions.withdraw(waiter);
-        // A level that another connection of the same owner was told of as well stays.
-        if let Some((Grant { token, adds: true }, gate)) = &granted
-            && !self.fresh.pass_on(*token)
-        {
-            let by = if gate.is_some() { End::Unconfirmed } else { End::Disconnected };
-            self.taken_back.push((*token, by));
+        if let Some((Grant { token, adds: true }, gate)) = &granted {
+            // A level that another connection of the same owner was told of as well stays; that one
+            // may still wait for acknowledgements.
+            let by = match self.fresh.pass_on(*token) {
+                true => None,
+                false if gate.is_some() => Some(End::Unconfirmed),
+                false => Some(End::Disconnected),
+            };
+            if by.is_some() || self.acks.is_some() {
+                self.taken_back.push((*token, by));
+            }
         }
         waited || granted.is_some() || tied
     }
@@ -129,13 +135,13 @@ impl Memory {
         self.fresh.remove_token(token);
     }
 
-    pub(crate) fn take_back_next(&mut self) -> Option<(Token, End)> {
+    pub(crate) fn take_back_next(&mut self) -> Option<(Token, Option<End>)> {
         self.taken_back.pop()
     }
 
     /// With the next input.
     pub(crate) fn take_back_later(&mut self, token: Token, by: End) {
-        self.taken_back.push((token, by));
+        self.taken_back.push((token, Some(by)));
     }
 
     pub(crate) fn forget_taken_back(&mut self) {

@@ -187,13 +187,16 @@ impl Lock {
         effects: &mut Effects<'_>,
     ) {
         while let Some((token, by)) = memory.take_back_next() {
-            match self.holders.by_token(token).map(|(_, hold)| *hold) {
-                Some(hold) if hold.depth > 1 => {
+            let hold = self.holders.by_token(token).map(|(_, hold)| *hold);
+            match (hold, by) {
+                (Some(hold), None) => memory.left_with(token, hold.depth),
+                (None, None) => {}
+                (Some(hold), Some(_)) if hold.depth > 1 => {
                     let left = hold.depth.saturating_sub(1);
                     self.hold_on(hold, left, hold.deadline, effects);
                     memory.left_with(token, left);
                 }
-                _ => self.end(token, by, memory, moment, effects),
+                (_, Some(by)) => self.end(token, by, memory, moment, effects),
             }
         }
     }

@@ -421,6 +421,25 @@ fn what_is_left_when_all_that_was_under_way_is_taken_back_is_pending_again() {
     assert!(server.token_of(waits).is_some());
 }
 
+/// The same, where the other one did not add a level, but has the one that was taken back.
+#[test]
+fn a_level_that_is_passed_on_to_who_waits_for_acknowledgements_is_pending_again() {
+    let mut server = Server::new();
+    server.holds(K, "b", None);
+    (server.keeps_waits, server.asked_depth) = (true, Some(1));
+    let gone = server.waits(K, "a", Mode::Write, 1);
+    let waits = server.confirms(K, Acquire { depth: Some(1), ..confirmed("a", 1) }, 2);
+    assert_eq!(server.ask(K, Input::Release(release(b"b"))), Reply::Count(0));
+    assert_eq!(write(&server, "a"), Some((1, Confirmation::None)));
+    server.manager.left(gone.into(), Outcome::Disconnected, server.now());
+    let renewal = server.renews(K, "a", 20_000, 0);
+    assert_eq!(server.told_to(renewal), None, "nobody was told of what it renews");
+    assert_eq!(write(&server, "a"), Some((1, Confirmation::Pending)));
+    server.pass_ms(3000);
+    server.sweep();
+    assert_eq!((write(&server, "a"), server.token_of(waits)), (None, None));
+}
+
 /// Its last deadline was acknowledged, and then an earlier one, which more replicas were asked for
 /// once more.
 #[test]
