@@ -6,6 +6,7 @@
 mod support;
 
 use rlock_core::manager::{At, LockId, Parked};
+use rlock_core::slow::Outcome;
 use rlock_core::{
     Acquire, ClientId, Effects, Input, Lock, Mode, Moment, Parking, Patience, Refusal, Reply,
     WaiterId,
@@ -60,6 +61,55 @@ fn an_open_gate_renews_a_session() {
     }
     assert_eq!(server.closed(), [0; 0]);
     assert!(server.keys[b"k" as Key].hold_at(b"a", Mode::Write, server.now()).is_some());
+}
+
+/// Its lease ended, and then somebody who waited gave up.
+#[test]
+fn what_comes_due_twice_behind_a_shut_gate_is_swept_once() {
+    let mut server = Server::new();
+    server.holds(b"k", "a", None);
+    server.waits(b"k", "b", Mode::Write, 1);
+    let gone = server.waits(b"k", "c", Mode::Write, 2);
+    server.is_open = false;
+    server.pass_ms(1100);
+    server.sweep();
+    server.pass_ms(100);
+    server.manager.left(gone.into(), Outcome::Disconnected, server.now());
+    server.sweep();
+    assert!(server.swept.is_empty());
+    server.is_open = true;
+    server.sweep();
+    assert_eq!(server.swept, [b"k" as Key]);
+}
+
+/// The key lives a second longer while somebody waits.
+#[test]
+fn a_lock_is_swept_when_the_last_who_waited_gave_up() {
+    let mut server = Server::new();
+    server.holds(b"k", "a", None);
+    let gone = server.waits(b"k", "b", Mode::Write, 1);
+    server.manager.left(gone.into(), Outcome::Disconnected, server.now());
+    server.manager.unparked(gone.into());
+    server.sweep();
+    assert_eq!(server.swept, [b"k" as Key]);
+}
+
+/// Somebody gave up, and before the sweep a stranger put another lock there.
+#[test]
+fn a_lock_that_is_due_and_changed_is_swept_as_changed() {
+    let mut server = Server::new();
+    server.holds(b"l", "b", None);
+    server.holds(b"k", "a", None);
+    server.waits(b"k", "d", Mode::Write, 1);
+    let again = server.waits(b"k", "b", Mode::Write, 2);
+    let gone = server.waits(b"k", "c", Mode::Write, 3);
+    server.manager.left(gone.into(), Outcome::Disconnected, server.now());
+    let lock = server.keys[b"l" as Key].clone();
+    server.keys.insert(b"k", lock);
+    server.manager.was_replayed(0, b"k");
+    server.sweep();
+    let told: Vec<u64> = server.told.iter().map(|(waiter, _)| *waiter).collect();
+    assert_eq!(told, [again], "its owner holds by now");
 }
 
 #[test]
