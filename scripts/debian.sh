@@ -20,6 +20,20 @@ open_suite() {
     apt_architecture=${2-} apt_open "$name" "$sources" || skip "$(apt_reason)"
 }
 
+# debootstrap: the system's, or Debian's own in .tools.
+need_debootstrap() {
+    local own=$tools/debootstrap
+    ! command -v debootstrap >/dev/null || return 0
+    if [ ! -x "$own/usr/sbin/debootstrap" ]; then
+        open_suite bookworm
+        say 'fetching debootstrap (Debian bookworm, into .tools)'
+        apt_unpack "$own" debootstrap || skip "$(apt_reason)"
+        apt_close
+    fi
+    PATH=$own/usr/sbin:$PATH
+    export PATH DEBOOTSTRAP_DIR=$own/usr/share/debootstrap
+}
+
 # The first address in apt's sources that serves Debian itself, not only its security updates.
 debian_mirror() {
     # A line each: "http://… bookworm bookworm-updates main".

@@ -54,7 +54,7 @@ need_linters() {
 
 debian() {
     local base=$roots/debian
-    command -v debootstrap >/dev/null || skip 'no debootstrap: apt install debootstrap'
+    need_debootstrap
     say '== Debian 13'
     debootstrap --variant=minbase trixie "$base" "$(debian_mirror)" >"$tools/images.log" 2>&1 ||
         skip "debootstrap failed: $(tail -n 1 "$tools/images.log")"

@@ -21,7 +21,8 @@ main() {
         aarch64) deb_arch=arm64 ;;
         *) skip "there are no packages for $(uname -m)" ;;
     esac
-    need_programs
+    need_debootstrap
+    need_nspawn
     dist=$(dist_folder)
     version=$(rlock_version)
     # The same module with a greater version: what is upgraded is the package.
@@ -36,21 +37,20 @@ main() {
     sum_up
 }
 
-need_programs() {
+need_nspawn() {
     local own=$tools/nspawn
-    command -v debootstrap >/dev/null && command -v systemd-nspawn >/dev/null && return
+    ! command -v systemd-nspawn >/dev/null || return 0
     if [ ! -x "$own/usr/bin/systemd-nspawn" ]; then
         open_suite bookworm
-        say 'fetching debootstrap and systemd-container (Debian bookworm, into .tools)'
+        say 'fetching systemd-container (Debian bookworm, into .tools)'
         # shellcheck disable=SC2046 # package names
-        apt_unpack "$own" debootstrap systemd-container libsystemd-shared \
+        apt_unpack "$own" systemd-container libsystemd-shared \
             $(apt_libraries systemd-container | not_installed) || skip "$(apt_reason)"
         apt_close
     fi
-    PATH=$own/usr/bin:$own/usr/sbin:$PATH
-    export PATH DEBOOTSTRAP_DIR=$own/usr/share/debootstrap
-    LD_LIBRARY_PATH=$(library_path "$own/usr"):$own/usr/lib/x86_64-linux-gnu/systemd
-    export LD_LIBRARY_PATH
+    PATH=$own/usr/bin:$PATH
+    LD_LIBRARY_PATH=$(library_path "$own/usr"):$own/usr/lib/$(uname -m)-linux-gnu/systemd
+    export PATH LD_LIBRARY_PATH
 }
 
 # try SUITE SERVER...: in a new system of that suite.
