@@ -176,3 +176,15 @@ fn what_an_old_primary_has_acknowledged_after_a_promotion_is_not_promised() {
     ];
     plays(3, &steps.concat());
 }
+
+/// Of the law: it forgot until when the connection was told that has the session again.
+#[test]
+fn a_session_that_is_tied_again_lasts_as_it_was_told() {
+    let session = |ms| Ask { session: true, patience: Patience::Block(ms), ..acked(0) };
+    keeps_the_laws(&[
+        &asks(0, session(500)),
+        &asks(1, session(500)),
+        &[TURN, Step::Deliver(1), Step::Deliver(1), Step::Deliver(1), Step::HearAck(1)],
+        &[TURN, Step::Promote(1), Step::CutOff(1), TURN],
+    ]);
+}

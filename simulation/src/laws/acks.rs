@@ -175,9 +175,7 @@ impl Acks {
                 format!("{client:?} holds {token:?}, by {acks} replicas until {until} only")
             })?;
         }
-        let ties: Vec<_> =
-            rest.sessions_by_acks().map(|(client, token, _)| (client, token)).collect();
-        self.sessions.retain(|tie, _| ties.contains(tie));
+        self.sessions.retain(|(client, token), _| rest.is_tied(*client, *token));
         Ok(())
     }
 }

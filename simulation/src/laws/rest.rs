@@ -97,6 +97,12 @@ impl Rest {
         last.filter(|tie| tie.acks > 0).map(|tie| (tie.client, tie.token, tie.acks))
     }
 
+    /// The connections that were told of a session, also those that another one replaced: what is
+    /// not heard of is taken back.
+    pub fn is_tied(&self, client: ClientId, token: Token) -> bool {
+        self.ties.values().flatten().any(|tie| (tie.client, tie.token) == (client, token))
+    }
+
     /// These were told, or are to be: who holds enters again from now on.
     pub fn begun(&mut self, tokens: &[Token]) {
         self.untold.retain(|token| !tokens.contains(token));
