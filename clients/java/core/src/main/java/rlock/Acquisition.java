@@ -329,6 +329,8 @@ final class Acquisition {
             } catch (LinkException | ServerException silent) {
                 if (silent instanceof ServerException) cancelled++;
                 if (expired()) return false;
+            } catch (IllegalStateException closed) {
+                return false;
             }
             try {
                 reply.get(pause, MILLISECONDS);
@@ -363,6 +365,8 @@ final class Acquisition {
                 locks.refresh();
             } catch (LinkException silent) {
                 locks.refresh();
+            } catch (IllegalStateException closed) {
+                return; // the leases end what is left
             }
             if ((queued || todo > 0) && !locks.pause(100)) return;
         }

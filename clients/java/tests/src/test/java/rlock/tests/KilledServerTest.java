@@ -6,6 +6,7 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -13,6 +14,7 @@ import java.util.concurrent.atomic.AtomicLong;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.EnumSource;
 import rlock.Hold;
 import rlock.KeyLock;
 import rlock.LockException;
@@ -61,6 +63,27 @@ class KilledServerTest {
             Server.until(() -> server.isFree("load") && server.waiters("load") == 0);
             session.locks().lock("load").lock();
             session.locks().lock("load").unlock();
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void whatAWaitLeftUndoneEndsQuietlyWithItsLocks(Over client) {
+        var complaints = new CopyOnWriteArrayList<Throwable>();
+        var before = Thread.getDefaultUncaughtExceptionHandler();
+        Thread.setDefaultUncaughtExceptionHandler((thread, complaint) -> complaints.add(complaint));
+        try (var server = new Server(); var session = client.open(server.port)) {
+            session.locks().lock("gone").acquire().release();
+            server.kill();
+            for (int i = 0; i < 5; i++) {
+                KeyLock lock = session.locks().lock("gone:" + i).detached();
+                assertThrows(LockException.Unavailable.class, () -> lock.acquire(Duration.ofMillis(20)));
+            }
+            session.locks().close();
+            Server.until(() -> Thread.getAllStackTraces().keySet().stream().noneMatch(thread -> thread.getName().startsWith("rlock-")));
+            assertEquals(List.of(), complaints);
+        } finally {
+            Thread.setDefaultUncaughtExceptionHandler(before);
         }
     }
 
