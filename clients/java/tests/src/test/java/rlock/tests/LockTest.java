@@ -189,6 +189,19 @@ class LockTest {
         }
     }
 
+    @ParameterizedTest
+    @EnumSource
+    void whatOnlyAHoldReleasesIsNotAcquiredWithoutOne(Over over) {
+        try (var session = over.open(server.port)) {
+            KeyLock lock = session.locks().lock(key(over, "detached")).detached();
+            assertThrows(UnsupportedOperationException.class, lock::lock);
+            assertThrows(UnsupportedOperationException.class, lock::lockInterruptibly);
+            assertThrows(UnsupportedOperationException.class, lock::tryLock);
+            assertThrows(UnsupportedOperationException.class, () -> lock.tryLock(1, TimeUnit.SECONDS));
+            assertTrue(server.isFree(lock.key()));
+        }
+    }
+
     private static byte[] flat(Object reply) {
         var all = new ByteArrayOutputStream();
         for (Object line : (List<?>) reply) all.writeBytes((byte[]) line);
