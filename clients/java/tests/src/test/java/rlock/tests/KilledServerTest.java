@@ -11,6 +11,9 @@ import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.logging.Handler;
+import java.util.logging.LogRecord;
+import java.util.logging.Logger;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
@@ -84,6 +87,37 @@ class KilledServerTest {
             assertEquals(List.of(), complaints);
         } finally {
             Thread.setDefaultUncaughtExceptionHandler(before);
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void aWaitForAServerThatIsNotThereIsLoggedOnce(Over client) {
+        var said = new CopyOnWriteArrayList<String>();
+        Logger logger = Logger.getLogger("rlock");
+        var handler = new Handler() {
+            @Override
+            public void publish(LogRecord line) {
+                said.add(line.getMessage());
+            }
+
+            @Override
+            public void flush() {}
+
+            @Override
+            public void close() {}
+        };
+        logger.addHandler(handler);
+        try (var server = new Server(); var session = client.open(server.port)) {
+            server.kill();
+            var waiting = CompletableFuture.supplyAsync(() -> session.locks().lock("logged").acquire(), task -> new Thread(task).start());
+            Server.until(() -> !said.isEmpty());
+            server.start();
+            assertTrue(waiting.join().isHeld());
+            assertEquals(1, said.size(), said.toString());
+            assertTrue(said.get(0).startsWith("logged: still asking for it, though "), said.get(0));
+        } finally {
+            logger.removeHandler(handler);
         }
     }
 
