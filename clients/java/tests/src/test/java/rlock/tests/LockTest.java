@@ -210,6 +210,15 @@ class LockTest {
 
     @ParameterizedTest
     @EnumSource
+    void aServerWithoutTheModuleIsSaidToBeOne(Over over) {
+        try (var bare = new Server(false); var session = over.open(bare.port)) {
+            var refused = assertThrows(LockException.class, session.locks().lock("order")::lock);
+            assertTrue(refused.getMessage().startsWith("the server has not loaded the RLOCK module: ERR unknown"), refused.getMessage());
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
     void aSessionEndsWithItsLocks(Over over) throws Exception {
         String key = key(over, "session");
         try (var session = over.open(server.port)) {
