@@ -56,7 +56,14 @@ func typed(err error) error {
 	if kind := codes[code(err)]; kind != nil {
 		return fmt.Errorf("%w: %w", kind, err)
 	}
+	if err != nil && code(err) == "ERR" && isUnknown(err.Error()) {
+		return fmt.Errorf("rlock: the server has not loaded the RLOCK module: %w", err)
+	}
 	return err
+}
+
+func isUnknown(text string) bool {
+	return strings.HasPrefix(text, "ERR unknown command") && strings.Contains(text, "RLOCK.ACQUIRE")
 }
 
 // isPassing says whether a retry can help: the server did not answer, or is not ready.

@@ -3,6 +3,7 @@ package rlock
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -37,6 +38,14 @@ func TestOneAtATimeByManyGoroutines(t *testing.T) {
 	workers.Wait()
 	if count.Load() != 200 || s.mode("counter") != "free" || s.waiters("counter") != 0 {
 		t.Fatal(count.Load(), s.mode("counter"), s.waiters("counter"))
+	}
+}
+
+func TestAServerWithoutTheModuleIsSaidToBeOne(t *testing.T) {
+	s := begin(t, &server{t: t, port: freePort(t), isBare: true})
+	_, err := s.locker().Lock(ctx, "order")
+	if err == nil || !strings.HasPrefix(err.Error(), "rlock: the server has not loaded the RLOCK module: ERR unknown command") {
+		t.Fatal(err)
 	}
 }
 

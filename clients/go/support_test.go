@@ -24,11 +24,16 @@ type server struct {
 	process *exec.Cmd
 	client  *redis.Client // for the test's own questions
 	words   []string
+	isBare  bool // without the module
 }
 
 func start(t testing.TB, words ...string) *server {
 	t.Helper()
-	s := &server{t: t, port: freePort(t), words: words}
+	return begin(t, &server{t: t, port: freePort(t), words: words})
+}
+
+func begin(t testing.TB, s *server) *server {
+	t.Helper()
 	s.client = redis.NewClient(&redis.Options{Addr: s.addr()})
 	s.again()
 	t.Cleanup(func() {
@@ -54,11 +59,14 @@ func (s *server) again() {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() { os.RemoveAll(dir) })
-	words := append([]string{
+	words := []string{
 		"--port", fmt.Sprint(s.port), "--bind", "127.0.0.1", "--dir", dir, "--save", "", "--logfile", "log",
-		"--notify-keyspace-events", "KEd", "--loadmodule", module,
-	}, s.words...)
-	s.run(program, words)
+		"--notify-keyspace-events", "KEd",
+	}
+	if !s.isBare {
+		words = append(words, "--loadmodule", module)
+	}
+	s.run(program, append(words, s.words...))
 }
 
 func (s *server) run(program string, words []string) {

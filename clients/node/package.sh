@@ -27,6 +27,7 @@ package_test() {
     cd "$home/tree/clients/node"
     check 'node types' node_modules/.bin/tsc "${options[@]}" tests/types.mts
     check 'node: an acquisition that lost a Promise.race leaves nothing' node --expose-gc tests/race.mjs
+    check 'node: a server that is not there is named, and warned of once' node tests/down.mjs
     check 'node README' node tests/readme.mjs
     check 'node: require' node -e 'process.exit(typeof require("rlock-client").Locks === "function" ? 0 : 1)'
 }

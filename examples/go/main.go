@@ -1,7 +1,8 @@
-// Locks in Go: exclusive, shared, permits, and a lock that is lost. The server is at 127.0.0.1:$PORT.
+// Locks in Go: exclusive, shared, permits, and a lock that is lost. The server is at 127.0.0.1:$PORT, or 6380.
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,7 +17,7 @@ import (
 
 func main() {
 	ctx := context.Background()
-	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + os.Getenv("PORT")})
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + cmp.Or(os.Getenv("PORT"), "6380")})
 	locker, err := rlock.New(client)
 	check(err)
 	client.Del(ctx, "go:count")

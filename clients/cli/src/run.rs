@@ -5,6 +5,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use redis::RedisError;
 use rlock_client::{Error, Hold};
 use rustix::process::{
     Pid, Signal, getppid, kill_process, kill_process_group, set_parent_process_death_signal,
@@ -97,7 +98,13 @@ async fn acquire(job: &Run) -> Result<Result<Hold, Error>, Trouble> {
     if let Some(owner) = &job.owner {
         request = request.owner(owner);
     }
-    Ok(request.acquire().await)
+    let key = job.key.clone();
+    let at: Vec<_> =
+        job.at.nodes()?.iter().map(|node| node.get_connection_info().addr().to_string()).collect();
+    let tell = move |trouble: &RedisError| {
+        eprintln!("rlock: still waiting for {key}: {}: {trouble}", at.join(", "));
+    };
+    Ok(request.on_trouble(tell).acquire().await)
 }
 
 fn start(job: &Run, hold: &Hold) -> Result<Child, Trouble> {

@@ -143,6 +143,8 @@ fn what_cannot_be_done_is_said() {
     let (code, _, complaint) =
         server.run(&["run", "-u", "redis://127.0.0.1:1", "-w", "200ms", "job", "true"]);
     assert!(code == 125 && complaint.contains("the server is unavailable"), "{complaint}");
+    let first = "rlock: still waiting for job: 127.0.0.1:1: Connection refused";
+    assert!(complaint.starts_with(first) && complaint.matches(first).count() == 1, "{complaint}");
     let (code, _, complaint) = server.run(&["run", "-u", "http://:secret@here", "job", "true"]);
     assert!(
         code == 125 && complaint.contains("a URL is redis://") && !complaint.contains("secret"),

@@ -78,6 +78,7 @@ export class Attempt {
   readonly #words: Word[];
   readonly #end: number;
   readonly #patience: number;
+  #warnsAt: number;
   readonly #waits: boolean;
   #hasSlot = false;
   #link: Link | undefined;
@@ -106,6 +107,7 @@ export class Attempt {
     this.#waits = wait > 0;
     this.#end = this.#waits ? now() + wait : Infinity;
     this.#patience = this.#waits ? this.#end : now() + patience;
+    this.#warnsAt = now() + patience;
     if (!signal) return;
     this.#abort = new Promise((_, reject) => {
       this.#onAbort = () => reject(signal.reason);
@@ -153,6 +155,10 @@ export class Attempt {
         }
         await this.#or(sleep(Math.min(pause, this.#patience - now())));
         if (now() >= this.#patience) throw unavailable(this.asked.key, problem);
+        if (now() >= this.#warnsAt) {
+          this.#warnsAt = Infinity;
+          process.emitWarning(`${this.asked.key}: still asking for it, though ${(problem as Error).message}`, 'RlockWarning');
+        }
         pause = Math.min(pause * 2, 500);
       }
     } catch (error) {

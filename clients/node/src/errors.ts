@@ -62,7 +62,8 @@ export function translated(error: unknown): Error {
   const text = error instanceof Error ? error.message : String(error);
   if (!isReply(error)) return new Broken(text || String(error), { cause: error });
   const code = /^[A-Z]+/.exec(text)?.[0] ?? 'ERR';
-  return new (KINDS[code] ?? Refused)(code, text);
+  const isWithoutModule = /^ERR unknown command/.test(text) && text.includes('RLOCK.ACQUIRE');
+  return new (KINDS[code] ?? Refused)(code, isWithoutModule ? `the server has not loaded the RLOCK module: ${text}` : text);
 }
 
 /** Whether the server sent this error. Both libraries have a class for those, under different names. */

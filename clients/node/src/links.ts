@@ -30,12 +30,14 @@ export class Link {
 
   /** Connects `conn`, a client that is not connected yet. Bounded in time, even if the server is silent. */
   static async connect(conn: any, isIo: boolean, address: string | undefined): Promise<Link> {
-    conn.on('error', () => {});
+    let heard: any;
+    conn.on('error', (error: unknown) => (heard ??= error));
     try {
       await inTime(conn.connect(), REPLY);
     } catch (error) {
       destroy(conn, isIo);
-      throw translated(error);
+      const problem = translated(error);
+      throw problem instanceof Broken ? new Broken(why(heard, problem.message, address ?? addressOf(conn)), { cause: error }) : problem;
     }
     const stream = conn.stream;
     return new Link(conn, isIo, address ?? (stream ? `${stream.remoteAddress}:${stream.remotePort}` : ''));
@@ -80,6 +82,20 @@ export class Link {
     destroy(this.conn, this.isIo);
     for (const call of this.#onClose) call();
   }
+}
+
+/** What broke, and where. ioredis says only in an event what it was; for a name with two addresses there are two errors. */
+function why(heard: any, otherwise: string, address: string | undefined): string {
+  const texts = [heard, ...(heard?.errors ?? [])].map((error) => error?.message).filter(Boolean);
+  const text = texts.join(', ') || otherwise;
+  return address === undefined || /:\d+\b/.test(text) ? text : `${address}: ${text}`;
+}
+
+/** Of a client for one server. */
+function addressOf(conn: any): string | undefined {
+  const { host, port, socket, sentinels } = conn.options ?? {};
+  const at = socket ?? { host, port };
+  return at.port === undefined || sentinels ? undefined : `${at.host ?? 'localhost'}:${at.port}`;
 }
 
 function destroy(conn: any, isIo: boolean): void {

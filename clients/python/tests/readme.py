@@ -5,8 +5,9 @@ import pathlib
 import re
 
 readme = pathlib.Path(__file__).parent.parent / "README.md"
-blocks = re.findall(r"^```python\n(.*?)^```", readme.read_text(), re.M | re.S)
-names = {"PORT": int(os.environ["PORT"])}
+text = readme.read_text().replace("6380", os.environ["PORT"])
+blocks = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+names = {}
 for number, block in enumerate(blocks, 1):
     exec(compile(block, f"README.md, block {number}", "exec"), names)
 assert len(blocks) > 5, "the blocks were not found"

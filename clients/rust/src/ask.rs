@@ -74,7 +74,10 @@ impl Ask {
             let trouble = match outcome {
                 Ok(Answer::Token(token)) => return Ok(token),
                 Ok(Answer::Refused) => return Err(Error::NotAcquired),
-                Err(error) if is_passing(&error) => error,
+                Err(error) if is_passing(&error) => {
+                    self.tell_once(&error);
+                    error
+                }
                 // Granted after a long wait, and lost before we noticed: ask again.
                 Err(error) if is_not_held(&error) && self.depth == 1 => error,
                 Err(error) => return Err(error.into()),
@@ -88,6 +91,14 @@ impl Ask {
                 () = is_true(&mut self.gone) => {}
             }
             pause = (pause * 2).min(TIDYING);
+        }
+    }
+
+    fn tell_once(&mut self, trouble: &RedisError) {
+        if self.options.wait != Some(Duration::ZERO)
+            && let Some(tell) = self.options.on_trouble.take()
+        {
+            tell(trouble);
         }
     }
 

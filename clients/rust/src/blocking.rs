@@ -3,7 +3,7 @@
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use redis::{Client, IntoConnectionInfo, RedisResult};
+use redis::{Client, IntoConnectionInfo, RedisError, RedisResult};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::Error;
@@ -154,6 +154,11 @@ impl Request {
     /// As [`crate::Request::owner`].
     pub fn owner(self, name: impl Into<String>) -> Request {
         self.with(|request| request.owner(name))
+    }
+
+    /// As [`crate::Request::on_trouble`].
+    pub fn on_trouble(self, tell: impl Fn(&RedisError) + Send + Sync + 'static) -> Request {
+        self.with(|request| request.on_trouble(tell))
     }
 
     /// Acquires the lock, and blocks the thread until then.

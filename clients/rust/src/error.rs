@@ -37,6 +37,9 @@ impl fmt::Display for Error {
             Error::Lost => f.write_str("the hold ended before it was released"),
             Error::NoReplicas(error) => write!(f, "too few replicas: {error}"),
             Error::Unavailable(error) => write!(f, "the server is unavailable: {error}"),
+            Error::Redis(error) if is_without_module(error) => {
+                write!(f, "the server has not loaded the RLOCK module: {error}")
+            }
             Error::Deadlock(error)
             | Error::TooMany(error)
             | Error::NoAcks(error)
@@ -82,6 +85,13 @@ impl Error {
             _ => Error::Unavailable(error),
         }
     }
+}
+
+fn is_without_module(error: &RedisError) -> bool {
+    error.code() == Some("ERR")
+        && error.detail().is_some_and(|text| {
+            text.starts_with("unknown command") && text.contains("RLOCK.ACQUIRE")
+        })
 }
 
 /// Whether there was no answer: the request may have been executed.

@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redis::{Client, Cmd, ConnectionInfo, IntoConnectionInfo, RedisResult};
+use redis::{Client, Cmd, ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult};
 use tokio::sync::{Semaphore, oneshot, watch};
 
 pub use error::Error;
@@ -151,10 +151,14 @@ impl Locker {
             acks: None,
             session: false,
             upgrade: false,
+            on_trouble: None,
         };
         Request { inner: self.inner.clone(), key: key.as_ref().to_vec(), options }
     }
 }
+
+/// Tells why a wait has to ask again.
+type Tell = dyn Fn(&RedisError) + Send + Sync;
 
 #[derive(Clone)]
 pub(crate) struct Options {
@@ -167,6 +171,7 @@ pub(crate) struct Options {
     acks: Option<u32>,
     session: bool,
     upgrade: bool,
+    on_trouble: Option<Arc<Tell>>,
 }
 
 impl Options {
@@ -269,6 +274,13 @@ impl Request {
     /// time.
     pub fn owner(mut self, name: impl Into<String>) -> Request {
         self.options.owner = name.into();
+        self
+    }
+
+    /// Calls `tell` when the first try fails and the wait goes on: no server is reached, or none can decide for now. At
+    /// most once for each acquisition; `tell` should return quickly.
+    pub fn on_trouble(mut self, tell: impl Fn(&RedisError) + Send + Sync + 'static) -> Request {
+        self.options.on_trouble = Some(Arc::new(tell));
         self
     }
 

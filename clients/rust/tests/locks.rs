@@ -36,6 +36,20 @@ fn is_free(server: &Server, key: &str) -> bool {
     info(server, key) == ("free".to_owned(), 0)
 }
 
+#[test]
+fn the_readme_shows_a_program_that_compiles() {
+    let block = format!("```rust\n{}```", include_str!("readme/program.rs"));
+    let readme = include_str!("../README.md");
+    assert_eq!(readme.find(&block), readme.find("```rust"));
+}
+
+#[tokio::test]
+async fn a_server_without_the_module_is_said_to_be_one() {
+    let server = Server::bare(&[]);
+    let text = locker(&server).lock("order").acquire().await.unwrap_err().to_string();
+    assert!(text.starts_with("the server has not loaded the RLOCK module: "), "{text}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dropped_future_leaves_nothing_and_a_dropped_hold_is_released() {
     let server = Server::start(&[]);

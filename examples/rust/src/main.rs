@@ -1,4 +1,4 @@
-//! Locks in Rust: exclusive, shared, and a lock that is lost. The server is at `127.0.0.1:$PORT`.
+//! Locks in Rust: exclusive, shared, and a lock that is lost. The server is at `127.0.0.1:$PORT`, or 6380.
 
 use std::error::Error;
 use std::time::Duration;
@@ -10,7 +10,8 @@ const WAIT: Duration = Duration::from_secs(10);
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
-    let client = redis::Client::open(format!("redis://127.0.0.1:{}", std::env::var("PORT")?))?;
+    let port = std::env::var("PORT").unwrap_or_else(|_| "6380".to_owned());
+    let client = redis::Client::open(format!("redis://127.0.0.1:{port}"))?;
     let mut connection = client.get_multiplexed_async_connection().await?;
     let locker = Locker::new(client);
 

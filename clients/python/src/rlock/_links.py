@@ -41,6 +41,8 @@ def refused(error: Exception) -> Refused:
     code = next((code for kind, code in CODES if isinstance(error, kind)), None) or getattr(error, "status_code", None)
     if code is None or code == "ERR":
         code = text.split(" ", 1)[0] if text[:1].isupper() else "ERR"
+        if "unknown command" in text and "RLOCK.ACQUIRE" in text:
+            text = f"the server has not loaded the RLOCK module: {text}"
     else:
         text = f"{code} {text}"
     return KINDS.get(code, Refused)(code, text)

@@ -7,13 +7,13 @@ import rlock.LockLostException;
 import rlock.Locks;
 import rlock.jedis.JedisLocks;
 
-/** A lock, a read-write lock, a fenced write and a hold that is lost, on the server at 127.0.0.1:$PORT. */
+/** A lock, a read-write lock, a fenced write and a hold that is lost, on the server at 127.0.0.1:$PORT, or 6380. */
 public final class Example {
     private static final String FENCED_SET = "if redis.call('RLOCK.CHECK', KEYS[1], ARGV[1]) == 0 then return 0 end "
             + "redis.call('SET', KEYS[2], ARGV[2]) return 1";
 
     public static void main(String[] arguments) throws Exception {
-        int port = Integer.parseInt(System.getenv().getOrDefault("PORT", "6379"));
+        int port = Integer.parseInt(System.getenv().getOrDefault("PORT", "6380"));
         try (Locks locks = JedisLocks.standalone("127.0.0.1", port).open()) {
             KeyLock stock = locks.lock("{java}:stock");
             var sold = new int[1]; // by two threads, and guarded by nothing but the lock

@@ -30,6 +30,8 @@ final class Acquisition {
     private static final long LONGEST_BLOCK_MILLIS = TimeUnit.DAYS.toMillis(7);
     private static final long GRACE_NANOS = MILLISECONDS.toNanos(500);
     private static final int TRIES_WITHOUT_WAITING = 4;
+    private static final long SILENT_NANOS = TimeUnit.SECONDS.toNanos(3);
+    private static final System.Logger LOG = System.getLogger("rlock");
 
     private final Locks locks;
     private final Links links;
@@ -107,6 +109,8 @@ final class Acquisition {
     private Object acquire() throws InterruptedException {
         RuntimeException failure = null;
         long pause = 10;
+        long start = System.nanoTime();
+        boolean warned = false;
         for (int tries = 1; ; tries++) {
             try {
                 Object token = tries == 1 && options.acks() <= 0 || !waits ? ask() : null;
@@ -127,6 +131,10 @@ final class Acquisition {
             if (waits ? left() <= 0 : silent || tries == TRIES_WITHOUT_WAITING) {
                 if (failure == null) return null;
                 throw LockException.Unavailable.because(key + " was not acquired: " + failure.getMessage(), failure);
+            }
+            if (failure != null && !warned && System.nanoTime() - start > SILENT_NANOS) {
+                LOG.log(System.Logger.Level.WARNING, key + ": still asking for it, though " + failure.getMessage());
+                warned = true;
             }
             // At once, but servers that point at each other are not asked without end.
             if (failure instanceof ServerException error && isElsewhere(error) && tries < 5) continue;
@@ -329,6 +337,8 @@ final class Acquisition {
             } catch (LinkException | ServerException silent) {
                 if (silent instanceof ServerException) cancelled++;
                 if (expired()) return false;
+            } catch (IllegalStateException closed) {
+                return false;
             }
             try {
                 reply.get(pause, MILLISECONDS);
@@ -363,6 +373,8 @@ final class Acquisition {
                 locks.refresh();
             } catch (LinkException silent) {
                 locks.refresh();
+            } catch (IllegalStateException closed) {
+                return; // the leases end what is left
             }
             if ((queued || todo > 0) && !locks.pause(100)) return;
         }

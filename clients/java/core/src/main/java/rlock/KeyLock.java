@@ -75,7 +75,10 @@ public final class KeyLock implements Lock {
         return new KeyLock(locks, key, options.withOwner(names));
     }
 
-    /** Each acquisition is its own owner, which nobody re-enters; only its {@link Hold} releases it. */
+    /**
+     * Each acquisition is its own owner, which nobody re-enters. Only its {@link Hold} releases it, so {@link #lock} and
+     * {@code tryLock}, which return none, refuse.
+     */
     public KeyLock detached() {
         return new KeyLock(locks, key, options.withOwner(null).withDetached());
     }
@@ -144,21 +147,25 @@ public final class KeyLock implements Lock {
 
     @Override
     public void lock() {
+        refuseDetached();
         acquire();
     }
 
     @Override
     public void lockInterruptibly() throws InterruptedException {
+        refuseDetached();
         orTooMany(acquire(Acquisition.FOREVER, true));
     }
 
     @Override
     public boolean tryLock() {
+        refuseDetached();
         return acquireNow() != null;
     }
 
     @Override
     public boolean tryLock(long time, TimeUnit unit) throws InterruptedException {
+        refuseDetached();
         return acquire(Math.max(0, unit.toNanos(time)), true) != null;
     }
 
@@ -236,6 +243,12 @@ public final class KeyLock implements Lock {
                 ? Holding.alone(locks.name(key, locks.newOwner(), options.mode()))
                 : Holding.enter(locks.name(key, owner(), options.mode()));
         return new Acquisition(locks, holding, options, patienceNanos, interruptible).run();
+    }
+
+    // Its level would be nobody's to release.
+    private void refuseDetached() {
+        if (options.detached())
+            throw new UnsupportedOperationException("only the Hold of a detached acquisition releases it: use acquire or tryAcquire");
     }
 
     // Only with maxQueue a wait for ever ends without the lock.

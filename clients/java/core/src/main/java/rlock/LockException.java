@@ -1,5 +1,7 @@
 package rlock;
 
+import java.util.Locale;
+
 /** The lock was not acquired, renewed or released, for a reason other than another holder. */
 public class LockException extends RuntimeException {
     private static final long serialVersionUID = 1;
@@ -68,6 +70,10 @@ public class LockException extends RuntimeException {
         }
     }
 
+    private static boolean isWithoutModule(String line) {
+        return line.startsWith("ERR unknown command") && line.toUpperCase(Locale.ROOT).contains("RLOCK.ACQUIRE");
+    }
+
     static LockException of(Driver.ServerException error) {
         String line = error.getMessage();
         return switch (error.code()) {
@@ -76,7 +82,7 @@ public class LockException extends RuntimeException {
             case "NOACKS" -> new NoAcks(line, error);
             case "NOREPLICAS" -> new NoReplicas(line, error);
             case "NOPERM" -> new NoPermission(line, error);
-            default -> new LockException(line, error);
+            default -> new LockException(isWithoutModule(line) ? "the server has not loaded the RLOCK module: " + line : line, error);
         };
     }
 }

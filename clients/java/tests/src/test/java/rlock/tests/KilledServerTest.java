@@ -6,13 +6,18 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.logging.Handler;
+import java.util.logging.LogRecord;
+import java.util.logging.Logger;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.EnumSource;
 import rlock.Hold;
 import rlock.KeyLock;
 import rlock.LockException;
@@ -61,6 +66,58 @@ class KilledServerTest {
             Server.until(() -> server.isFree("load") && server.waiters("load") == 0);
             session.locks().lock("load").lock();
             session.locks().lock("load").unlock();
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void whatAWaitLeftUndoneEndsQuietlyWithItsLocks(Over client) {
+        var complaints = new CopyOnWriteArrayList<Throwable>();
+        var before = Thread.getDefaultUncaughtExceptionHandler();
+        Thread.setDefaultUncaughtExceptionHandler((thread, complaint) -> complaints.add(complaint));
+        try (var server = new Server(); var session = client.open(server.port)) {
+            session.locks().lock("gone").acquire().release();
+            server.kill();
+            for (int i = 0; i < 5; i++) {
+                KeyLock lock = session.locks().lock("gone:" + i).detached();
+                assertThrows(LockException.Unavailable.class, () -> lock.acquire(Duration.ofMillis(20)));
+            }
+            session.locks().close();
+            Server.until(() -> Thread.getAllStackTraces().keySet().stream().noneMatch(thread -> thread.getName().startsWith("rlock-")));
+            assertEquals(List.of(), complaints);
+        } finally {
+            Thread.setDefaultUncaughtExceptionHandler(before);
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void aWaitForAServerThatIsNotThereIsLoggedOnce(Over client) {
+        var said = new CopyOnWriteArrayList<String>();
+        Logger logger = Logger.getLogger("rlock");
+        var handler = new Handler() {
+            @Override
+            public void publish(LogRecord line) {
+                said.add(line.getMessage());
+            }
+
+            @Override
+            public void flush() {}
+
+            @Override
+            public void close() {}
+        };
+        logger.addHandler(handler);
+        try (var server = new Server(); var session = client.open(server.port)) {
+            server.kill();
+            var waiting = CompletableFuture.supplyAsync(() -> session.locks().lock("logged").acquire(), task -> new Thread(task).start());
+            Server.until(() -> !said.isEmpty());
+            server.start();
+            assertTrue(waiting.join().isHeld());
+            assertEquals(1, said.size(), said.toString());
+            assertTrue(said.get(0).startsWith("logged: still asking for it, though "), said.get(0));
+        } finally {
+            logger.removeHandler(handler);
         }
     }
 

@@ -189,10 +189,32 @@ class LockTest {
         }
     }
 
+    @ParameterizedTest
+    @EnumSource
+    void whatOnlyAHoldReleasesIsNotAcquiredWithoutOne(Over over) {
+        try (var session = over.open(server.port)) {
+            KeyLock lock = session.locks().lock(key(over, "detached")).detached();
+            assertThrows(UnsupportedOperationException.class, lock::lock);
+            assertThrows(UnsupportedOperationException.class, lock::lockInterruptibly);
+            assertThrows(UnsupportedOperationException.class, lock::tryLock);
+            assertThrows(UnsupportedOperationException.class, () -> lock.tryLock(1, TimeUnit.SECONDS));
+            assertTrue(server.isFree(lock.key()));
+        }
+    }
+
     private static byte[] flat(Object reply) {
         var all = new ByteArrayOutputStream();
         for (Object line : (List<?>) reply) all.writeBytes((byte[]) line);
         return all.toByteArray();
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void aServerWithoutTheModuleIsSaidToBeOne(Over over) {
+        try (var bare = new Server(false); var session = over.open(bare.port)) {
+            var refused = assertThrows(LockException.class, session.locks().lock("order")::lock);
+            assertTrue(refused.getMessage().startsWith("the server has not loaded the RLOCK module: ERR unknown"), refused.getMessage());
+        }
     }
 
     @ParameterizedTest

@@ -22,6 +22,10 @@ final class Server implements AutoCloseable {
     private Process process;
 
     Server(String... settings) {
+        this(true, settings);
+    }
+
+    Server(boolean hasModule, String... settings) {
         String program = System.getenv("RLOCK_SERVER");
         String module = System.getenv("RLOCK_MODULE");
         assumeTrue(program != null && module != null, "needs RLOCK_SERVER and RLOCK_MODULE: paths of a server and of the module");
@@ -32,7 +36,8 @@ final class Server implements AutoCloseable {
             throw new UncheckedIOException(broken);
         }
         command = new ArrayList<>(List.of(program, "--port", "" + port, "--bind", "127.0.0.1", "--dir", folder.toString(),
-                "--save", "", "--notify-keyspace-events", "KEd", "--loadmodule", module));
+                "--save", "", "--notify-keyspace-events", "KEd"));
+        if (hasModule) command.addAll(List.of("--loadmodule", module));
         command.addAll(List.of(settings));
         start();
     }

@@ -1,0 +1,18 @@
+// A server that is not there: the error names its address, and a wait for it is warned of once.
+
+import { Redis } from 'ioredis';
+import { createClient } from 'redis';
+import { Locks, Unavailable } from 'rlock-client';
+
+const nobody = 1; // the port of a service that nobody runs
+const warnings = [];
+process.on('warning', ({ name, message }) => name === 'RlockWarning' && warnings.push(message));
+for (const client of [new Redis({ port: nobody, lazyConnect: true }), createClient({ socket: { host: '127.0.0.1', port: nobody } })]) {
+  const locks = new Locks(client, { patience: 100 });
+  const error = await locks.lock('order').acquire({ wait: 1_000 }).catch((refused) => refused);
+  if (!(error instanceof Unavailable) || !error.message.includes(`:${nobody}`)) throw error;
+  await locks.close();
+  const said = warnings.splice(0);
+  if (said.length !== 1 || !said[0].startsWith('order: still asking for it, though ')) throw new Error(said.join('\n'));
+}
+process.exit();
