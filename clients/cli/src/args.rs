@@ -11,6 +11,7 @@ rlock run KEY [options] [--] COMMAND...  run a command while holding the lock of
 rlock top [options] [URL]                a live view: queues, holders, waiters, rates
 rlock who KEY [options]                  who holds KEY, and who waits for it
 rlock queues [options]                   the longest queues
+rlock --version
 
 The server, for all of them:
   -u, --url URL       redis://[[user]:password@]host[:port][/db], rediss:// for TLS; repeat it for more nodes.
@@ -71,6 +72,8 @@ pub enum Job {
     },
     /// `--help`
     Help,
+    /// `--version`
+    Version,
 }
 
 /// What `rlock run` is to do.
@@ -115,6 +118,9 @@ pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Job, String> {
     };
     if matches!(job.as_str(), "-h" | "--help" | "help") {
         return Ok(Job::Help);
+    }
+    if matches!(job.as_str(), "-V" | "--version") {
+        return Ok(Job::Version);
     }
     if !matches!(job.as_str(), "run" | "top" | "who" | "queues") {
         return Err(format!("'{job}' is none of run, top, who, queues"));

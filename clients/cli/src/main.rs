@@ -16,6 +16,7 @@ fn main() -> ExitCode {
     }
     let outcome = match parse(words) {
         Ok(Job::Help) => print(USAGE),
+        Ok(Job::Version) => print(concat!("rlock ", env!("CARGO_PKG_VERSION"))),
         Ok(Job::Run(job)) => run::run(&job),
         Ok(Job::Top { at, is_once: true, count }) => {
             top::once(&at, count).and_then(|page| print(&page))

@@ -136,6 +136,13 @@ fn the_command_does_not_outlive_rlock_itself() {
 }
 
 #[test]
+fn its_version_is_that_of_the_module() {
+    let server = Server::start(&[]);
+    let (code, said, _) = server.run(&["--version"]);
+    assert_eq!((code, said.trim()), (0, concat!("rlock ", env!("CARGO_PKG_VERSION"))));
+}
+
+#[test]
 fn what_cannot_be_done_is_said() {
     let server = Server::start(&[]);
     let (code, _, complaint) = server.run(&["run", "job"]);
