@@ -111,9 +111,11 @@ pub fn command(line: &str) -> Cmd {
 
 pub fn free_port() -> u16 {
     loop {
-        // Below those that clients get, and with room for the port of a Cluster's bus.
-        let port = 20000 + u16::try_from(std::process::id() % 100).unwrap() * 100 + fresh();
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+        // A Cluster's bus is 10 000 above: both below 32 768, from where the system gives ports to
+        // outgoing connections.
+        let port = 10_000 + u16::try_from(std::process::id() % 120).unwrap() * 100 + fresh();
+        let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
+        if is_free(port) && is_free(port + 10_000) {
             return port;
         }
     }
