@@ -204,8 +204,10 @@ impl Twins {
     fn next_moment(&self, after: u64) -> Option<u64> {
         let Simulated { timers, keys, .. } = &self.simulated;
         let alarm = timers.alarm.map(|at| at.get().max(after));
-        let is_open = !self.simulated.refuses_writes();
-        let retry = (timers.is_retrying && is_open).then_some(after + RETRY_MS);
+        let conditions = &self.simulated.conditions;
+        let opens_at = after.max(conditions.paused_until);
+        let retries = timers.is_retrying && conditions.min_replicas == 0;
+        let retry = retries.then_some(opens_at + RETRY_MS);
         let expiries = keys.iter().filter_map(|(_, _, slot)| slot.expires_at);
         let expiry = expiries.filter(|at| *at >= after).min();
         // One of several holds is over for whoever looks, though nothing is due.
@@ -247,12 +249,15 @@ impl Twins {
     fn go_on_to(&mut self, now: Now) {
         let mut at = self.simulated.now_ms();
         while let Some(next) = self.next_moment(at).filter(|next| *next < now.ms().get()) {
-            let before = self.simulated.keys.clone();
+            let (before, retries) =
+                (self.simulated.keys.clone(), self.simulated.timers.is_retrying);
             self.simulated.now = Now::from_ms(next.max(at));
             self.turn_simulated();
             at = next.max(at) + 1;
             let late = now.ms().get() - next;
             self.is_unsure |= late < UNSURE_MS;
+            // Where in its interval the real server retries, nobody knows, nor when its pause ends.
+            let late = if retries { late.max(2 * RETRY_MS) } else { late };
             let after = self.simulated.keys.clone();
             let is_touched = |key: &Key| (0..2).any(|db| before.get(db, key) != after.get(db, key));
             self.blur_keys(late, is_touched);
