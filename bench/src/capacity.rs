@@ -2,17 +2,17 @@
 //! a Cluster whose nodes are all busy.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::Profile;
 use crate::book::Book;
+use crate::crowd::connected;
 use crate::limits::IDLE;
 use crate::memory::used_memory;
 use crate::pair::Pairs;
-use crate::play::Room;
 use crate::rivals::{self, Rival, owner};
 use crate::stage::{CpuClock, may_open, server, server_for};
-use rlock_testkit::{Client, Cluster, Server, Waiter};
+use rlock_testkit::{Client, Cluster, Server};
 
 const SESSIONS: &str = "capacity: sessions";
 const NETWORK: &str = "capacity: bytes on the network per pair, replies and requests";
@@ -37,7 +37,7 @@ fn sessions(book: &mut Book, count: usize) {
     let server = server_for(count);
     let mut admin = server.client();
     let before = used_memory(&mut admin);
-    let mut line: Vec<Waiter> = (0..count).map(|_| Waiter::connect(&server)).collect();
+    let mut line = connected(&server, count);
     for holder in &mut line {
         holder.ask("PING");
     }
@@ -124,15 +124,7 @@ fn cluster(book: &mut Book) {
 /// Server CPU of each pair in microseconds, and pairs in a second.
 fn busy(server: &Server, pair: &Rival, begin: &str) -> (f64, f64) {
     let cpu = CpuClock::of(&mut server.client());
-    let mut pairs = Pairs::of(pair, begin, 50, 10);
-    let mut room = Room::open(server.tcp_port(), 10);
-    pairs.begin(&mut room.table);
-    room.play(&mut pairs, BUSY / 5);
-    let (began_at, begin_ns, before) = (Instant::now(), cpu.now_ns(), pairs.done());
-    room.play(&mut pairs, BUSY);
-    let done = pairs.done() - before;
-    let us = (cpu.now_ns() - begin_ns) as f64 / 1e3 / done;
-    (us, done / began_at.elapsed().as_secs_f64())
+    Pairs::of(pair, begin, 50, 10).measure(server.tcp_port(), &cpu, BUSY)
 }
 
 /// Locks whose names begin with this are this node's.

@@ -4,7 +4,7 @@ use std::time::UNIX_EPOCH;
 
 use crate::Profile;
 use crate::book::Book;
-use crate::crowd::exchange;
+use crate::crowd::exchange_all;
 use crate::sample::Sample;
 use crate::stage::{self, server, until_all_is_read};
 use rlock_testkit::{Client, Server, Waiter};
@@ -28,11 +28,9 @@ pub fn measure(book: &mut Book, profile: Profile) {
 /// Keys that expire evenly over ten minutes, so that some do at any moment.
 fn fill(server: &Server) {
     let mut connection = Waiter::connect(server);
-    for first in (0..VOLATILE_KEYS).step_by(100) {
-        let keys = first..first + 100;
-        let sets = keys.map(|number| format!("SET volatile:{number} x PX {}", 1 + number * 6));
-        exchange(&mut connection, &sets.collect::<Vec<_>>());
-    }
+    exchange_all(&mut connection, VOLATILE_KEYS, |number| {
+        format!("SET volatile:{number} x PX {}", 1 + number * 6)
+    });
 }
 
 /// One lease after another, each of 20 to 39 ms.

@@ -6,10 +6,10 @@ use redis::Value;
 
 use crate::Profile;
 use crate::book::Book;
-use crate::crowd::exchange;
+use crate::crowd::{blocked, connected, exchange_all};
 use crate::memory::{EACH, HELD, used_memory};
 use crate::rivals::owner;
-use crate::stage::{may_open, server, server_for, until_all_is_read};
+use crate::stage::{may_open, server, server_for};
 use rlock_testkit::{Client, Server, Waiter, until};
 
 pub const TICKET: &str = "a ticket, owner of 39 bytes";
@@ -70,13 +70,8 @@ fn block_all(
     asks: impl Fn(usize) -> String,
 ) -> (Vec<Waiter>, f64) {
     let mut admin = server.client();
-    let mut watcher = Waiter::connect(server);
     let before = used_memory(&mut admin);
-    let mut line: Vec<Waiter> = (0..connections).map(|_| Waiter::connect(server)).collect();
-    for (number, waiter) in line.iter_mut().enumerate() {
-        waiter.say(&asks(number));
-        until_all_is_read(&mut watcher);
-    }
+    let line = blocked(server, connections, asks);
     std::thread::sleep(IDLE);
     (line, (used_memory(&mut admin) - before) as f64 / connections as f64)
 }
@@ -87,10 +82,7 @@ fn tickets(book: &mut Book, count: usize) {
     let mut connection = Waiter::connect(&server);
     connection.ask("RLOCK.ACQUIRE hot holder LEASE 600000");
     let before = used_memory(&mut admin);
-    for first in (0..count).step_by(100) {
-        let asks = (first..first + 100).map(queues);
-        exchange(&mut connection, &asks.collect::<Vec<_>>());
-    }
+    exchange_all(&mut connection, count, queues);
     assert_eq!(admin.info_number("rlock", "rlock_tickets"), count as i64);
     let bytes = used_memory(&mut admin) - before;
     expect_too_many(&mut admin, "RLOCK.ACQUIRE hot one-too-many QUEUE 60000");
@@ -109,7 +101,7 @@ fn tickets(book: &mut Book, count: usize) {
 fn sessions(book: &mut Book, connections: usize) {
     let server = server_for(connections);
     let mut admin = server.client();
-    let mut line: Vec<Waiter> = (0..connections).map(|_| Waiter::connect(&server)).collect();
+    let mut line = connected(&server, connections);
     let begin = Instant::now();
     for (number, holder) in line.iter_mut().enumerate() {
         let owner = owner(number);

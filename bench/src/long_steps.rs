@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::Profile;
 use crate::book::Book;
-use crate::crowd::{PIPELINED, exchange};
-use crate::stage::{may_open, server, server_for, until_all_is_read, us_since};
+use crate::crowd::{blocked, connected, exchange_all};
+use crate::stage::{may_open, on_its_core, server, server_for, us_since};
 use rlock_testkit::{Client, Server, Waiter, now_ms, until};
 
 const SECTION: &str = "long steps: the slowest PING meanwhile, ms";
@@ -89,20 +89,16 @@ fn for_s(seconds: u64) {
     thread::sleep(Duration::from_secs(seconds));
 }
 
-/// Many commands, of which this makes one for each number.
+/// What this says for each number.
 fn all(server: &Server, count: usize, make: impl Fn(usize) -> String) {
-    let mut connection = Waiter::connect(server);
-    for first in (0..count).step_by(PIPELINED) {
-        let lines = (first..count.min(first + PIPELINED)).map(&make);
-        exchange(&mut connection, &lines.collect::<Vec<_>>());
-    }
+    exchange_all(&mut Waiter::connect(server), count, make);
 }
 
 fn idle(book: &mut Book) {
     let server = server(&[]);
     let slowest = slowest_ping(&server, || for_s(5));
     book.put_value(SECTION, IDLE, RLOCK, slowest);
-    let alone = crate::stage::on_its_core(Server::without_module());
+    let alone = on_its_core(Server::without_module());
     let slowest = slowest_ping(&alone, || for_s(5));
     book.put_value(SECTION, IDLE, CORE, slowest);
 }
@@ -143,16 +139,6 @@ fn leases(book: &mut Book, count: usize) {
     book.put_value(SECTION, LEASES, CORE, slowest);
 }
 
-fn blocked(server: &Server, count: usize, line: impl Fn(usize) -> String) -> Vec<Waiter> {
-    let mut watcher = Waiter::connect(server);
-    let mut waiters: Vec<Waiter> = (0..count).map(|_| Waiter::connect(server)).collect();
-    for (number, waiter) in waiters.iter_mut().enumerate() {
-        waiter.say(&line(number));
-        until_all_is_read(&mut watcher);
-    }
-    waiters
-}
-
 /// Whoever is blocked is told that this is no place to wait any more.
 fn demotion(book: &mut Book, count: usize) {
     let demote = |server: &Server| {
@@ -178,7 +164,7 @@ fn promotion(book: &mut Book, count: usize) {
     let promote = |line: &dyn Fn(usize) -> String| {
         let primary = server(&[]);
         all(&primary, count, line);
-        let replica = crate::stage::on_its_core(Server::replica_of(&primary, &[]));
+        let replica = on_its_core(Server::replica_of(&primary, &[]));
         replica.until_in_sync_with(&primary);
         let mut admin = replica.client();
         slowest_ping(&replica, || {
@@ -196,7 +182,7 @@ fn promotion(book: &mut Book, count: usize) {
 fn sessions(book: &mut Book, count: usize) {
     let renew_and_close = |book: &mut Book, column: &str, line: &dyn Fn(usize) -> String| {
         let server = server_for(count);
-        let mut waiters: Vec<Waiter> = (0..count).map(|_| Waiter::connect(&server)).collect();
+        let mut waiters = connected(&server, count);
         for (number, waiter) in waiters.iter_mut().enumerate() {
             waiter.ask(&line(number));
         }

@@ -75,16 +75,11 @@ fn one_set_up(book: &mut Book, set_up: &SetUp, profile: Profile) {
         let mut costs = vec![(Sample::default(), Sample::default()); rivals.len()];
         for _ in 0..profile.rounds() {
             for (rival, (cpu, rate)) in rivals.iter().zip(&mut costs) {
-                let mut pairs = Pairs::of(rival, "lock", depth, connections);
-                let mut room = Room::open(server.tcp_port(), connections);
-                pairs.begin(&mut room.table);
-                room.play(&mut pairs, profile.slice() / 5);
-                let (begin, begin_ns, before) = (Instant::now(), cpu_clock.now_ns(), pairs.done());
-                room.play(&mut pairs, profile.slice());
-                let done = pairs.done() - before;
-                cpu.add((cpu_clock.now_ns() - begin_ns) as f64 / 1e3 / done);
-                rate.add(done / begin.elapsed().as_secs_f64());
-                drop(room);
+                let pairs = Pairs::of(rival, "lock", depth, connections);
+                let port = server.tcp_port();
+                let (cpu_us, per_s) = pairs.measure(port, &cpu_clock, profile.slice());
+                cpu.add(cpu_us);
+                rate.add(per_s);
                 admin.ask("FLUSHALL");
             }
         }
@@ -124,13 +119,24 @@ impl Pairs {
         Pairs { seats: seats.collect(), depth, commands_each, heard: 0 }
     }
 
-    /// How many are done.
-    pub fn done(&self) -> f64 {
+    /// Server CPU of each pair in microseconds, and pairs in a second, on the server at this port
+    /// for so long, after a fifth of that to warm up.
+    pub fn measure(mut self, port: u16, cpu: &CpuClock, time: Duration) -> (f64, f64) {
+        let mut room = Room::open(port, self.seats.len());
+        self.begin(&mut room.table);
+        room.play(&mut self, time / 5);
+        let (began_at, begin_ns, before) = (Instant::now(), cpu.now_ns(), self.done());
+        room.play(&mut self, time);
+        let done = self.done() - before;
+        let us = (cpu.now_ns() - begin_ns) as f64 / 1e3 / done;
+        (us, done / began_at.elapsed().as_secs_f64())
+    }
+
+    fn done(&self) -> f64 {
         self.heard as f64 / self.commands_each as f64
     }
 
-    /// What each connection sends first.
-    pub fn begin(&mut self, table: &mut Table) {
+    fn begin(&mut self, table: &mut Table) {
         for number in 0..self.seats.len() {
             self.say_some(number, table);
         }

@@ -1,7 +1,7 @@
 //! Many blocked connections, tickets and readers of one lock, and, for comparison, connections
 //! without locks.
 
-use crate::crowd::{Crowd, PIPELINED, exchange};
+use crate::crowd::{Crowd, PIPELINED, connected, exchange, exchange_all};
 use crate::stage::until_all_is_read;
 use rlock_testkit::{Server, Waiter};
 
@@ -58,10 +58,6 @@ impl<const LOOKS_FOR_DEADLOCKS: bool> Line<LOOKS_FOR_DEADLOCKS> {
 
 fn blocked_acquire(place: usize) -> String {
     format!("RLOCK.ACQUIRE hot owner-{place:06} BLOCK 0")
-}
-
-fn connected(server: &Server, count: usize) -> Vec<Waiter> {
-    (0..count).map(|_| Waiter::connect(server)).collect()
 }
 
 /// As many connections, which send PING in turn: what many connections cost by themselves.
@@ -136,12 +132,9 @@ impl Crowd for Readers {
 
     fn gather(server: &Server, size: usize) -> Self {
         let mut connection = Waiter::connect(server);
-        for first in (0..size).step_by(PIPELINED) {
-            let readers = first..size.min(first + PIPELINED);
-            let asks = readers
-                .map(|number| format!("RLOCK.ACQUIRE hot reader-{number:06} READ LEASE 600000"));
-            exchange(&mut connection, &asks.collect::<Vec<_>>());
-        }
+        exchange_all(&mut connection, size, |number| {
+            format!("RLOCK.ACQUIRE hot reader-{number:06} READ LEASE 600000")
+        });
         Readers { connection }
     }
 

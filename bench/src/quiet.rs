@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use crate::crowd::{Crowd, PIPELINED, exchange};
+use crate::crowd::{Crowd, PIPELINED, exchange, exchange_all};
 use rlock_testkit::{Server, Waiter};
 
 /// One owner, this many levels deep; one more level comes and goes.
@@ -16,11 +16,7 @@ impl Crowd for Reentries {
 
     fn gather(server: &Server, size: usize) -> Self {
         let mut connection = Waiter::connect(server);
-        for first in (0..size).step_by(PIPELINED) {
-            let levels = first..size.min(first + PIPELINED);
-            let asks = levels.map(|_| "RLOCK.ACQUIRE hot owner LEASE 600000".to_owned());
-            exchange(&mut connection, &asks.collect::<Vec<_>>());
-        }
+        exchange_all(&mut connection, size, |_| "RLOCK.ACQUIRE hot owner LEASE 600000".to_owned());
         Reentries { connection }
     }
 
@@ -50,10 +46,7 @@ struct Keys {
 impl Keys {
     fn made(server: &Server, size: usize, make: impl Fn(usize) -> String) -> Keys {
         let mut connection = Waiter::connect(server);
-        for first in (0..size).step_by(PIPELINED) {
-            let makes: Vec<_> = (first..size.min(first + PIPELINED)).map(&make).collect();
-            exchange(&mut connection, &makes);
-        }
+        exchange_all(&mut connection, size, make);
         Keys { connection, size, next: 0, said: 0 }
     }
 

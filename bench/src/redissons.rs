@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use crate::crowd::{Crowd, PIPELINED, exchange};
+use crate::crowd::{Crowd, exchange, exchange_all};
 use crate::rivals;
 use rlock_testkit::{Server, Waiter, now_ms};
 
@@ -80,10 +80,7 @@ impl Crowd for ReadHolders {
             format!("EVALSHA {acquire} 2 hot {{hot}}:{owner}:rwlock_timeout {LEASE_MS} {owner}")
         };
         let mut connection = Waiter::connect(server);
-        for first in (0..size).step_by(PIPELINED) {
-            let readers = (first..size.min(first + PIPELINED)).map(enters);
-            exchange(&mut connection, &readers.collect::<Vec<_>>());
-        }
+        exchange_all(&mut connection, size, enters);
         let visitor = rivals::owner(size);
         let leaves = format!(
             "EVALSHA {release} 5 hot channel {{hot}}:{visitor}:rwlock_timeout {{hot}} latch \
