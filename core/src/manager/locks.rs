@@ -374,9 +374,8 @@ impl Locks {
         for (number, known) in self.known.iter().enumerate() {
             let Some(known) = known.as_ref().filter(|known| known.id.db == db) else { continue };
             let len = known.memory.queue.len();
-            let least = longest.peek().map_or(0, |Reverse((least, _))| *least);
-            let is_one = if longest.len() < most { len > 0 } else { len > least };
-            if is_one {
+            let least = longest.peek().filter(|_| longest.len() >= most);
+            if len > least.map_or(0, |Reverse((least, _))| *least) {
                 longest.push(Reverse((len, number)));
                 if longest.len() > most {
                     longest.pop();
