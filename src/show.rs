@@ -29,7 +29,7 @@ impl Serve for Describe {
         let (mode, count, mut holders, has_void_turns) = call.look(|lock| {
             let holders = lock.holds_at(now).take(call.said.holders).map(|(owner, mode, hold)| {
                 let row: Row = vec![
-                    ("owner", Field::Bytes(owner.as_bytes().to_vec())),
+                    ("owner", Field::Bytes(owner.to_vec())),
                     ("mode", Field::Word(mode.lower())),
                     ("depth", Field::Number(hold.depth.into())),
                     ("token", number(hold.token.get())),

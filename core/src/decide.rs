@@ -78,7 +78,7 @@ impl Lock {
         moment: &mut Moment<'_>,
         effects: &mut Effects<'a>,
     ) -> Reply {
-        let held = self.holders.hold(ask.owner, ask.mode).copied();
+        let held = self.holders.hold(ask.owner, ask.mode);
         let present = held.map_or(0, |hold| hold.depth);
         if let Some(asked) = ask.depth
             && asked > present.saturating_add(1)
@@ -309,7 +309,7 @@ impl Lock {
         let hold = [Mode::Write, Mode::Read]
             .into_iter()
             .filter(asked)
-            .filter_map(|mode| self.holders.hold(ask.owner, mode).copied())
+            .filter_map(|mode| self.holders.hold(ask.owner, mode))
             .find(|hold| ask.token.is_none_or(|token| token == hold.token))?;
         let left = match ask.levels {
             Levels::One => hold.depth.saturating_sub(1),
@@ -331,7 +331,7 @@ impl Lock {
         let holds: SmallVec<[Hold; 2]> = [Mode::Write, Mode::Read]
             .into_iter()
             .filter(asked)
-            .filter_map(|mode| self.holders.hold(ask.owner, mode).copied())
+            .filter_map(|mode| self.holders.hold(ask.owner, mode))
             .filter(|hold| ask.token.is_none_or(|token| token == hold.token))
             .collect();
         let Some(first) = holds.first().copied() else {
@@ -421,10 +421,7 @@ impl Lock {
         moment: &Moment<'_>,
         effects: &mut Effects<'_>,
     ) {
-        let Some((mode, hold)) = self.holders.by_token(token).map(|(mode, hold)| (mode, *hold))
-        else {
-            return;
-        };
+        let Some((mode, hold)) = self.holders.by_token(token) else { return };
         if moment.slow.hold_ms.is_some()
             && let Some(owner) = self.holders.owner(token)
         {
@@ -464,8 +461,8 @@ impl Lock {
         let instead = own.unwrap_or_else(|| match self.holders.iter().next() {
             None => Instead::Free,
             Some((other, _, _)) => match self.holders.writer() {
-                Some((writer, _)) => Instead::WriteBy(writer.clone()),
-                None if self.holders.len() == 1 => Instead::ReadBy(other.clone()),
+                Some((writer, _)) => Instead::WriteBy(writer.into()),
+                None if self.holders.len() == 1 => Instead::ReadBy(other.into()),
                 None => Instead::ReadByMany(self.holders.len()),
             },
         });

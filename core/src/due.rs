@@ -101,7 +101,7 @@ impl Lock {
                 return;
             }
             let Some((token, lease)) = memory.sessions.renew_next(now) else { return };
-            match self.holders.by_token(token).map(|(_, hold)| *hold) {
+            match self.holders.by_token(token).map(|(_, hold)| hold) {
                 Some(hold) if !hold.deadline.is_over_at(now) => {
                     let deadline = hold.deadline.max(now.after(lease));
                     self.hold_on(hold, hold.depth, deadline, effects);

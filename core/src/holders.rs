@@ -1,5 +1,6 @@
 //! Who holds now. The types cannot express two writers, or a writer beside a stranger.
 
+use arrayvec::ArrayVec;
 use serde::{Deserialize, Serialize};
 
 use crate::readers::Readers;
@@ -43,29 +44,57 @@ pub struct Hold {
     pub depth: u16,
 }
 
-/// Who holds a lock. The common case, one owner, needs one allocation.
+/// Who holds a lock. The most common case needs no allocation of its own: one owner with a short
+/// name and one hold. It is 64 bytes, which is what allocators have a class for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Holders {
     #[default]
     Free,
-    Sole(Owner, Grip),
+    /// One owner with one hold.
+    Short(Only<ArrayVec<u8, { Owner::INLINE_BYTES }>>),
+    /// The same, with a longer name.
+    Long(Only<Box<[u8]>>),
+    /// One owner with both modes.
+    Both(Box<(Owner, Grip)>),
     /// Two owners or more, all of them readers.
     Shared(Box<Readers>),
 }
 
-/// What the only owner holds.
+const _: () = assert!(size_of::<Holders>() == 64);
+
+/// The only hold of a lock. A [`Hold`] in it would take more room.
 #[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Only<N> {
+    owner: N,
+    mode: Mode,
+    depth: u16,
+    token: Token,
+    deadline: EpochMs,
+}
+
+impl<N: AsRef<[u8]>> Only<N> {
+    fn new(owner: N, mode: Mode, Hold { token, deadline, depth }: Hold) -> Self {
+        Self { owner, mode, depth, token, deadline }
+    }
+
+    fn shown(&self) -> (&[u8], Grip) {
+        let Self { token, deadline, depth, .. } = *self;
+        (self.owner.as_ref(), Grip::new(self.mode, Hold { token, deadline, depth }))
+    }
+
+    fn set(&mut self, token: Token, depth: u16, deadline: EpochMs) {
+        if self.token == token {
+            (self.depth, self.deadline) = (depth, deadline);
+        }
+    }
+}
+
+/// What the only owner holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Grip {
     Read(Hold),
     Write(Hold),
-    /// Both, boxed because it is rare.
-    Both(Box<Both>),
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Both {
-    read: Hold,
-    write: Hold,
+    Both { read: Hold, write: Hold },
 }
 
 impl Grip {
@@ -76,51 +105,34 @@ impl Grip {
         }
     }
 
-    fn get(&self, mode: Mode) -> Option<&Hold> {
+    fn get(self, mode: Mode) -> Option<Hold> {
         match (self, mode) {
-            (Self::Read(hold), Mode::Read) | (Self::Write(hold), Mode::Write) => Some(hold),
-            (Self::Both(both), Mode::Read) => Some(&both.read),
-            (Self::Both(both), Mode::Write) => Some(&both.write),
+            (Self::Read(hold) | Self::Both { read: hold, .. }, Mode::Read)
+            | (Self::Write(hold) | Self::Both { write: hold, .. }, Mode::Write) => Some(hold),
             _ => None,
         }
     }
 
     /// The holds in the order of their tokens.
-    fn pair(&self) -> [Option<(Mode, &Hold)>; 2] {
+    fn pair(self) -> [Option<(Mode, Hold)>; 2] {
         match self {
             Self::Read(hold) => [Some((Mode::Read, hold)), None],
             Self::Write(hold) => [Some((Mode::Write, hold)), None],
-            Self::Both(both) => {
-                let (read, write) = ((Mode::Read, &both.read), (Mode::Write, &both.write));
-                if both.read.token < both.write.token {
-                    [Some(read), Some(write)]
-                } else {
-                    [Some(write), Some(read)]
-                }
+            Self::Both { read, write } if read.token < write.token => {
+                [Some((Mode::Read, read)), Some((Mode::Write, write))]
             }
+            Self::Both { read, write } => [Some((Mode::Write, write)), Some((Mode::Read, read))],
         }
     }
 
-    fn by_token_mut(&mut self, token: Token) -> Option<(Mode, &mut Hold)> {
-        let (mode, hold) = match self {
-            Self::Read(hold) => (Mode::Read, hold),
-            Self::Write(hold) => (Mode::Write, hold),
-            Self::Both(both) => {
-                let Both { read, write } = both.as_mut();
-                if read.token == token { (Mode::Read, read) } else { (Mode::Write, write) }
-            }
-        };
-        (hold.token == token).then_some((mode, hold))
+    fn by_token(self, token: Token) -> Option<(Mode, Hold)> {
+        self.pair().into_iter().flatten().find(|(_, hold)| hold.token == token)
     }
 
     fn with(self, mode: Mode, hold: Hold) -> Self {
         match (self.without(mode), mode) {
-            (Some(Self::Read(read)), Mode::Write) => {
-                Self::Both(Box::new(Both { read, write: hold }))
-            }
-            (Some(Self::Write(write)), Mode::Read) => {
-                Self::Both(Box::new(Both { read: hold, write }))
-            }
+            (Some(Self::Read(read)), Mode::Write) => Self::Both { read, write: hold },
+            (Some(Self::Write(write)), Mode::Read) => Self::Both { read: hold, write },
             _ => Self::new(mode, hold),
         }
     }
@@ -128,21 +140,50 @@ impl Grip {
     fn without(self, mode: Mode) -> Option<Self> {
         match (self, mode) {
             (Self::Read(_), Mode::Read) | (Self::Write(_), Mode::Write) => None,
-            (Self::Both(both), Mode::Read) => Some(Self::Write(both.write)),
-            (Self::Both(both), Mode::Write) => Some(Self::Read(both.read)),
+            (Self::Both { write, .. }, Mode::Read) => Some(Self::Write(write)),
+            (Self::Both { read, .. }, Mode::Write) => Some(Self::Read(read)),
             (other, _) => Some(other),
         }
     }
 
-    fn latest_deadline(&self) -> EpochMs {
+    fn latest_deadline(self) -> EpochMs {
         match self {
             Self::Read(hold) | Self::Write(hold) => hold.deadline,
-            Self::Both(both) => both.read.deadline.max(both.write.deadline),
+            Self::Both { read, write } => read.deadline.max(write.deadline),
         }
     }
 }
 
 impl Holders {
+    fn alone(owner: &[u8], grip: Grip) -> Self {
+        let (mode, hold) = match grip {
+            Grip::Read(hold) => (Mode::Read, hold),
+            Grip::Write(hold) => (Mode::Write, hold),
+            Grip::Both { .. } => return Self::Both(Box::new((owner.into(), grip))),
+        };
+        match ArrayVec::try_from(owner) {
+            Ok(short) => Self::Short(Only::new(short, mode, hold)),
+            Err(_) => Self::Long(Only::new(owner.into(), mode, hold)),
+        }
+    }
+
+    /// The only owner, and what it holds.
+    fn sole(&self) -> Option<(&[u8], Grip)> {
+        match self {
+            Self::Short(only) => Some(only.shown()),
+            Self::Long(only) => Some(only.shown()),
+            Self::Both(both) => Some((both.0.as_bytes(), both.1)),
+            Self::Free | Self::Shared(_) => None,
+        }
+    }
+
+    fn shared(&self) -> Option<&Readers> {
+        match self {
+            Self::Shared(readers) => Some(readers),
+            _ => None,
+        }
+    }
+
     pub(crate) fn is_free(&self) -> bool {
         matches!(self, Self::Free)
     }
@@ -151,123 +192,101 @@ impl Holders {
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Free => 0,
-            Self::Sole(_, Grip::Both(_)) => 2,
-            Self::Sole(..) => 1,
+            Self::Short(_) | Self::Long(_) => 1,
+            Self::Both(_) => 2,
             Self::Shared(readers) => readers.len(),
         }
     }
 
     /// Number of owners that hold READ.
     pub(crate) fn reader_count(&self) -> usize {
-        match self {
-            Self::Free | Self::Sole(_, Grip::Write(_)) => 0,
-            Self::Sole(..) => 1,
-            Self::Shared(readers) => readers.len(),
+        match self.sole() {
+            Some((_, grip)) => grip.get(Mode::Read).map_or(0, |_| 1),
+            None => self.shared().map_or(0, Readers::len),
         }
     }
 
-    pub(crate) fn hold(&self, owner: &[u8], mode: Mode) -> Option<&Hold> {
-        match self {
-            Self::Sole(holder, grip) if holder.as_bytes() == owner => grip.get(mode),
-            Self::Shared(readers) if mode == Mode::Read => readers.hold(owner),
-            _ => None,
+    pub(crate) fn hold(&self, owner: &[u8], mode: Mode) -> Option<Hold> {
+        match self.sole() {
+            Some((holder, grip)) => grip.get(mode).filter(|_| holder == owner),
+            None if mode == Mode::Read => self.shared()?.hold(owner).copied(),
+            None => None,
         }
     }
 
     /// The hold with this token.
-    pub(crate) fn by_token(&self, token: Token) -> Option<(Mode, &Hold)> {
-        match self {
-            Self::Free => None,
-            Self::Sole(_, grip) => {
-                grip.pair().into_iter().flatten().find(|(_, hold)| hold.token == token)
-            }
-            Self::Shared(readers) => readers.by_token(token).map(|hold| (Mode::Read, hold)),
+    pub(crate) fn by_token(&self, token: Token) -> Option<(Mode, Hold)> {
+        match self.sole() {
+            Some((_, grip)) => grip.by_token(token),
+            None => self.shared()?.by_token(token).map(|hold| (Mode::Read, *hold)),
         }
     }
 
     /// Whose hold has this token.
-    pub(crate) fn owner(&self, token: Token) -> Option<&Owner> {
-        match self {
-            Self::Free => None,
-            Self::Sole(owner, grip) => {
-                let mut held = grip.pair().into_iter().flatten();
-                held.any(|(_, hold)| hold.token == token).then_some(owner)
-            }
-            Self::Shared(readers) => readers.owner(token),
+    pub(crate) fn owner(&self, token: Token) -> Option<&[u8]> {
+        match self.sole() {
+            Some((owner, grip)) => grip.by_token(token).map(|_| owner),
+            None => self.shared()?.owner(token).map(Owner::as_bytes),
         }
     }
 
     /// The hold that excludes everybody but its owner.
-    pub(crate) fn writer(&self) -> Option<(&Owner, &Hold)> {
-        match self {
-            Self::Sole(owner, grip) => grip.get(Mode::Write).map(|hold| (owner, hold)),
-            _ => None,
-        }
+    pub(crate) fn writer(&self) -> Option<(&[u8], Hold)> {
+        let (owner, grip) = self.sole()?;
+        grip.get(Mode::Write).map(|hold| (owner, hold))
     }
 
     /// Every hold, in the order of their tokens.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Owner, Mode, &Hold)> {
-        let (sole, shared) = match self {
-            Self::Free => (None, None),
-            Self::Sole(owner, grip) => (Some((owner, grip.pair())), None),
-            Self::Shared(readers) => (None, Some(readers.iter())),
-        };
-        let sole = sole.into_iter().flat_map(|(owner, pair)| {
-            pair.into_iter().flatten().map(move |(mode, hold)| (owner, mode, hold))
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], Mode, Hold)> {
+        let sole = self.sole().into_iter().flat_map(|(owner, grip)| {
+            grip.pair().into_iter().flatten().map(move |(mode, hold)| (owner, mode, hold))
         });
-        let shared = shared.into_iter().flatten().map(|(owner, hold)| (owner, Mode::Read, hold));
-        sole.chain(shared)
+        let shared = self.shared().into_iter().flat_map(Readers::iter);
+        sole.chain(shared.map(|(owner, hold)| (owner.as_bytes(), Mode::Read, *hold)))
     }
 
     /// Every owner that holds, once.
-    pub(crate) fn owners(&self) -> impl Iterator<Item = &Owner> {
-        let (sole, shared) = match self {
-            Self::Free => (None, None),
-            Self::Sole(owner, _) => (Some(owner), None),
-            Self::Shared(readers) => (None, Some(readers.iter().map(|(owner, _)| owner))),
-        };
-        sole.into_iter().chain(shared.into_iter().flatten())
+    pub(crate) fn owners(&self) -> impl Iterator<Item = &[u8]> {
+        let shared = self.shared().into_iter().flat_map(Readers::iter);
+        let sole = self.sole().map(|(owner, _)| owner);
+        sole.into_iter().chain(shared.map(|(owner, _)| owner.as_bytes()))
     }
 
     /// An expired hold, if there is one.
     pub(crate) fn first_over(&self, now: Now) -> Option<Token> {
-        match self {
-            Self::Free => None,
-            Self::Sole(_, grip) => {
-                let over = |(_, hold): &(Mode, &Hold)| hold.deadline.is_over_at(now);
-                grip.pair().into_iter().flatten().find(over).map(|(_, hold)| hold.token)
+        match self.sole() {
+            Some((_, grip)) => {
+                let mut holds = grip.pair().into_iter().flatten().map(|(_, hold)| hold);
+                holds.find(|hold| hold.deadline.is_over_at(now)).map(|hold| hold.token)
             }
-            Self::Shared(readers) => readers.first_over(now),
+            None => self.shared()?.first_over(now),
         }
     }
 
     /// Number of expired holds.
     pub(crate) fn count_over(&self, now: Now) -> usize {
-        match self {
-            Self::Free => 0,
-            Self::Sole(_, grip) => {
-                let over = |(_, hold): &(Mode, &Hold)| hold.deadline.is_over_at(now);
-                grip.pair().into_iter().flatten().filter(over).count()
+        match self.sole() {
+            Some((_, grip)) => {
+                let holds = grip.pair().into_iter().flatten();
+                holds.filter(|(_, hold)| hold.deadline.is_over_at(now)).count()
             }
-            Self::Shared(readers) => readers.count_over(now),
+            None => self.shared().map_or(0, |readers| readers.count_over(now)),
         }
     }
 
     /// When the last hold expires.
     pub(crate) fn latest_deadline(&self) -> Option<EpochMs> {
-        match self {
-            Self::Free => None,
-            Self::Sole(_, grip) => Some(grip.latest_deadline()),
-            Self::Shared(readers) => readers.latest_deadline(),
+        match self.sole() {
+            Some((_, grip)) => Some(grip.latest_deadline()),
+            None => self.shared()?.latest_deadline(),
         }
     }
 
     /// When the last hold of anybody else expires.
     pub(crate) fn latest_deadline_beside(&self, owner: &[u8]) -> Option<EpochMs> {
-        match self {
-            Self::Sole(holder, _) if holder.as_bytes() == owner => None,
-            Self::Shared(readers) => readers.latest_deadline_beside(owner),
-            _ => self.latest_deadline(),
+        match self.sole() {
+            Some((holder, grip)) => (holder != owner).then(|| grip.latest_deadline()),
+            None => self.shared()?.latest_deadline_beside(owner),
         }
     }
 
@@ -278,57 +297,52 @@ impl Holders {
 
     /// When each hold expires, the earliest first.
     pub(crate) fn by_deadline(&self) -> impl Iterator<Item = (EpochMs, Token)> {
-        let (sole, shared) = match self {
-            Self::Free => ([None, None], None),
-            Self::Sole(_, grip) => {
-                let mut pair =
-                    grip.pair().map(|at| at.map(|(_, hold)| (hold.deadline, hold.token)));
-                pair.sort_unstable();
-                (pair, None)
-            }
-            Self::Shared(readers) => ([None, None], Some(readers.by_deadline())),
-        };
-        sole.into_iter().flatten().chain(shared.into_iter().flatten())
+        let mut pair = self.sole().map_or([None, None], |(_, grip)| {
+            grip.pair().map(|at| at.map(|(_, hold)| (hold.deadline, hold.token)))
+        });
+        pair.sort_unstable();
+        let shared = self.shared().into_iter().flat_map(Readers::by_deadline);
+        pair.into_iter().flatten().chain(shared)
     }
 
     /// Approximate number of bytes on the heap, for `MEMORY USAGE`.
     pub(crate) fn heap_bytes(&self) -> usize {
         match self {
-            Self::Free => 0,
-            Self::Sole(owner, Grip::Both(_)) => {
-                owner.heap_bytes().saturating_add(size_of::<Both>())
-            }
-            Self::Sole(owner, _) => owner.heap_bytes(),
+            Self::Free | Self::Short(_) => 0,
+            Self::Long(only) => only.owner.len(),
+            Self::Both(both) => both.0.heap_bytes().saturating_add(size_of::<(Owner, Grip)>()),
             Self::Shared(readers) => readers.heap_bytes().saturating_add(size_of::<Readers>()),
         }
     }
 
     /// Adds a hold, and removes those that conflict with it. A primary checks for conflicts first,
     /// so there it removes none; in a replay the latest change wins.
-    pub(crate) fn insert(&mut self, owner: Owner, mode: Mode, hold: Hold) {
+    pub(crate) fn insert(&mut self, owner: &[u8], mode: Mode, hold: Hold) {
+        if self.is_free() {
+            *self = Self::alone(owner, Grip::new(mode, hold));
+            return;
+        }
         self.remove(hold.token);
-        *self = match (std::mem::take(self), mode) {
-            (Self::Sole(holder, grip), _) if holder == owner => {
-                Self::Sole(holder, grip.with(mode, hold))
-            }
-            (Self::Sole(holder, Grip::Read(other)), Mode::Read) => {
+        if let Self::Shared(readers) = self
+            && mode == Mode::Read
+        {
+            return readers.insert(owner.into(), hold);
+        }
+        let own = match self.sole() {
+            Some((holder, grip)) => Some(grip).filter(|_| holder == owner),
+            None => self.hold(owner, Mode::Read).map(Grip::Read),
+        };
+        *self = match (own, self.sole()) {
+            (None, Some((holder, Grip::Read(other)))) if mode == Mode::Read => {
                 let mut readers = Readers::default();
-                readers.insert(holder, other);
-                readers.insert(owner, hold);
+                readers.insert(holder.into(), other);
+                readers.insert(owner.into(), hold);
                 Self::Shared(Box::new(readers))
             }
-            (Self::Shared(mut readers), Mode::Read) => {
-                readers.insert(owner, hold);
-                Self::Shared(readers)
+            (own, _) => {
+                let grip = own.map_or(Grip::new(mode, hold), |own| own.with(mode, hold));
+                Self::alone(owner, grip)
             }
-            (Self::Shared(readers), Mode::Write) => {
-                let grip = match readers.hold(owner.as_bytes()) {
-                    Some(read) => Grip::Read(*read).with(Mode::Write, hold),
-                    None => Grip::Write(hold),
-                };
-                Self::Sole(owner, grip)
-            }
-            _ => Self::Sole(owner, Grip::new(mode, hold)),
         };
     }
 
@@ -336,38 +350,40 @@ impl Holders {
     pub(crate) fn set(&mut self, token: Token, depth: u16, deadline: EpochMs) {
         match self {
             Self::Free => {}
-            Self::Sole(_, grip) => {
-                if let Some((_, hold)) = grip.by_token_mut(token) {
-                    hold.depth = depth;
-                    hold.deadline = deadline;
+            Self::Short(only) => only.set(token, depth, deadline),
+            Self::Long(only) => only.set(token, depth, deadline),
+            Self::Both(both) => {
+                if let Some((mode, _)) = both.1.by_token(token) {
+                    both.1 = both.1.with(mode, Hold { token, deadline, depth });
                 }
             }
             Self::Shared(readers) => readers.set(token, depth, deadline),
         }
     }
 
-    /// Removes the hold with this token; returns its owner and mode.
-    pub(crate) fn remove(&mut self, token: Token) -> Option<(Owner, Mode)> {
-        match std::mem::take(self) {
-            Self::Free => None,
-            Self::Sole(owner, mut grip) => {
-                let Some((mode, _)) = grip.by_token_mut(token) else {
-                    *self = Self::Sole(owner, grip);
-                    return None;
-                };
-                if let Some(rest) = grip.without(mode) {
-                    *self = Self::Sole(owner.clone(), rest);
+    /// Removes the hold with this token, if there is one. Returns whether its owner keeps READ.
+    pub(crate) fn remove(&mut self, token: Token) -> Option<bool> {
+        match self {
+            Self::Short(Only { token: only, .. }) | Self::Long(Only { token: only, .. })
+                if *only == token =>
+            {
+                *self = Self::Free;
+                Some(false)
+            }
+            Self::Both(both) => {
+                let (mode, _) = both.1.by_token(token)?;
+                let rest = both.1.without(mode)?;
+                *self = Self::alone(both.0.as_bytes(), rest);
+                Some(mode == Mode::Write)
+            }
+            Self::Shared(readers) => {
+                readers.remove(token)?;
+                if let Some((last, hold)) = readers.take_last_one() {
+                    *self = Self::alone(last.as_bytes(), Grip::Read(hold));
                 }
-                Some((owner, mode))
+                Some(false)
             }
-            Self::Shared(mut readers) => {
-                let owner = readers.remove(token);
-                *self = match readers.take_last_one() {
-                    Some((last, hold)) => Self::Sole(last, Grip::Read(hold)),
-                    None => Self::Shared(readers),
-                };
-                owner.map(|owner| (owner, Mode::Read))
-            }
+            Self::Free | Self::Short(_) | Self::Long(_) => None,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! One lock: who holds it, and the only function that changes it.
 
 use crate::holders::Holders;
-use crate::{Change, End, EpochMs, Event, Hold, Mode, Now, Owner, Release, Token};
+use crate::{Change, End, EpochMs, Event, Hold, Mode, Now, Release, Token};
 
 /// Who holds a lock: the value at a key, which is saved, replicated and compared.
 ///
@@ -44,7 +44,7 @@ impl Lock {
                 let reads = || self.holders.hold(owner, Mode::Read).is_some();
                 let is_upgrade = *mode == Mode::Write && reads();
                 let hold = Hold { token: *token, deadline: *deadline, depth: 1 };
-                self.holders.insert(Owner::from(owner.as_ref()), *mode, hold);
+                self.holders.insert(owner, *mode, hold);
                 Some(if is_upgrade { Event::Upgraded } else { Event::Acquired })
             }
             Change::Held { token, depth, deadline } => {
@@ -52,11 +52,9 @@ impl Lock {
                 None
             }
             Change::Ended { token, by } => {
-                let (owner, mode) = self.holders.remove(*token)?;
-                let stays = mode == Mode::Write
-                    && self.holders.hold(owner.as_bytes(), Mode::Read).is_some();
+                let keeps_read = self.holders.remove(*token)?;
                 Some(match by {
-                    End::Released if stays => Event::Downgraded,
+                    End::Released if keeps_read => Event::Downgraded,
                     End::Released => Event::Released,
                     End::Expired => Event::Expired,
                     End::Disconnected => Event::Disconnected,
@@ -101,17 +99,17 @@ impl Lock {
     }
 
     /// Every hold, expired or not, in the order of their tokens.
-    pub fn holds(&self) -> impl Iterator<Item = (&Owner, Mode, &Hold)> {
+    pub fn holds(&self) -> impl Iterator<Item = (&[u8], Mode, Hold)> {
         self.holders.iter()
     }
 
     /// The holds that have not expired, in the order of their tokens.
-    pub fn holds_at(&self, now: Now) -> impl Iterator<Item = (&Owner, Mode, &Hold)> {
+    pub fn holds_at(&self, now: Now) -> impl Iterator<Item = (&[u8], Mode, Hold)> {
         self.holders.iter().filter(move |(_, _, hold)| !hold.deadline.is_over_at(now))
     }
 
     /// One owner's hold, unless it has expired.
-    pub fn hold_at(&self, owner: &[u8], mode: Mode, now: Now) -> Option<&Hold> {
+    pub fn hold_at(&self, owner: &[u8], mode: Mode, now: Now) -> Option<Hold> {
         self.holders.hold(owner, mode).filter(|hold| !hold.deadline.is_over_at(now))
     }
 

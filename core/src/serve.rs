@@ -82,7 +82,7 @@ impl Lock {
         };
         let owners: Vec<Owner> = if self.holders.len() < queue.len() {
             let owners = self.holders.iter().map(|(owner, _, _)| owner);
-            owners.filter(|owner| queue.is_blocked(owner.as_bytes())).cloned().collect()
+            owners.filter(|owner| queue.is_blocked(owner)).map(Owner::from).collect()
         } else {
             let owners = queue.iter().map(|(entry, _)| &entry.owner);
             owners
@@ -137,7 +137,7 @@ impl Lock {
         effects: &mut Effects<'a>,
     ) {
         let owner = entry.owner.as_bytes();
-        let held = self.holders.hold(owner, entry.mode).copied();
+        let held = self.holders.hold(owner, entry.mode);
         let reply = match held {
             _ if entry.session().is_some() && !memory.may_tie(held, moment) => {
                 Reply::Refused(Refusal::TooManySessions)
@@ -187,7 +187,7 @@ impl Lock {
         effects: &mut Effects<'_>,
     ) {
         while let Some((token, by)) = memory.take_back_next() {
-            let hold = self.holders.by_token(token).map(|(_, hold)| *hold);
+            let hold = self.holders.by_token(token).map(|(_, hold)| hold);
             match (hold, by) {
                 (Some(hold), None) => memory.left_with(token, hold.depth),
                 (None, None) => {}

@@ -42,11 +42,10 @@ impl Names {
 
     /// These names, where `last` are the ones that were asked for last: shared by all waits that
     /// began behind the same holders, and written over where nobody has them any more.
-    pub(crate) fn shared<'o, I: Iterator<Item = &'o Owner>>(
+    pub(crate) fn shared<'o, I: Iterator<Item = &'o [u8]>>(
         last: &mut Rc<Self>,
         owners: impl Fn() -> I,
     ) -> Rc<Self> {
-        let cut = |owner: &'o Owner| cut(owner.as_bytes());
         if !last.iter().eq(owners().map(cut)) {
             if Rc::get_mut(last).is_none() {
                 *last = Rc::default();
@@ -169,8 +168,8 @@ impl Slow {
     }
 
     /// The end of a hold, if it lasted long enough.
-    pub(crate) fn hold(self, owner: &Owner, mode: Mode, ms: u64, outcome: Outcome) -> Option<Over> {
-        let owner = self.hold_ms.is_some_and(|least| ms >= least).then(|| owner.clone())?;
+    pub(crate) fn hold(self, owner: &[u8], mode: Mode, ms: u64, outcome: Outcome) -> Option<Over> {
+        let owner = self.hold_ms.is_some_and(|least| ms >= least).then(|| owner.into())?;
         Some(Over { owner, mode, limit: None, ms, outcome, what: What::Hold })
     }
 }

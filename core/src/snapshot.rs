@@ -91,7 +91,7 @@ pub fn save(lock: &Lock, to: &mut Vec<u8>) {
     let records: Vec<Record<'_>> = lock
         .holds()
         .map(|(owner, mode, hold)| Record {
-            owner: Cow::Borrowed(owner.as_bytes()),
+            owner: Cow::Borrowed(owner),
             mode,
             token: hold.token,
             deadline: hold.deadline,
@@ -118,7 +118,7 @@ pub fn load(bytes: &[u8]) -> Result<Lock, Malformed> {
         last = Some(record.token);
         let hold = Hold { token: record.token, deadline: record.deadline, depth: record.depth };
         let before = holders.len();
-        holders.insert(Owner::from(record.owner.as_ref()), record.mode, hold);
+        holders.insert(&record.owner, record.mode, hold);
         if holders.len() != before.saturating_add(1) {
             return Err(Malformed::Contradiction);
         }
@@ -160,7 +160,7 @@ pub fn as_changes(lock: &Lock) -> Vec<Change<'_>> {
     let mut changes = Vec::new();
     for (owner, mode, hold) in lock.holds() {
         let (token, deadline, depth) = (hold.token, hold.deadline, hold.depth);
-        let owner = Cow::Borrowed(owner.as_bytes());
+        let owner = Cow::Borrowed(owner);
         changes.push(Change::Granted { owner, mode, token, deadline });
         if depth > 1 {
             changes.push(Change::Held { token, depth, deadline });

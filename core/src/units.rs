@@ -253,7 +253,7 @@ impl Owner {
     pub const MAX_BYTES: usize = 512;
 
     /// Names up to this length need no allocation: a UUID, a colon and a thread's number.
-    const INLINE_BYTES: usize = 40;
+    pub(crate) const INLINE_BYTES: usize = 40;
 
     /// Whether these bytes can name an owner.
     pub const fn is_valid(name: &[u8]) -> bool {

@@ -284,10 +284,10 @@ impl Lock {
                 if !steps.take() {
                     break;
                 }
-                if holder.as_bytes() == owner {
-                    seen.selves.push((None, held, holder.clone()));
+                if holder == owner {
+                    seen.selves.push((None, held, holder.into()));
                 } else if mode.meets(held) {
-                    blockers.push(holder.clone());
+                    blockers.push(holder.into());
                 }
             }
         }

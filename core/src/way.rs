@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use crate::queue::{Entry, Place};
 use crate::slow::NAMES_MAX;
-use crate::{Acquire, EpochMs, Lock, Memory, Mode, Now, Owner};
+use crate::{Acquire, EpochMs, Lock, Memory, Mode, Now};
 
 /// What a request wants of a lock.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +40,7 @@ impl Lock {
         let Wish { owner, mode, upgrade, .. } = wish;
         match mode {
             Mode::Read => match self.holders.writer() {
-                Some((writer, hold)) if writer.as_bytes() != owner => Some(hold.deadline),
+                Some((writer, hold)) if writer != owner => Some(hold.deadline),
                 _ => None,
             },
             Mode::Write if upgrade => self.holders.latest_deadline_beside(owner),
@@ -97,12 +97,12 @@ impl Lock {
         &'l self,
         memory: &Memory,
         wish: Wish<'l>,
-    ) -> impl Iterator<Item = &'l Owner> {
+    ) -> impl Iterator<Item = &'l [u8]> {
         // A reader without a limit waits for a writer, or for no holder.
         let is_in = wish.mode == Mode::Write || self.is_shut_to(memory, wish);
         let most = if is_in { NAMES_MAX } else { 0 };
         let owners = self.holders.owners();
-        owners.filter(move |owner| owner.as_bytes() != wish.owner).take(most)
+        owners.filter(move |owner| *owner != wish.owner).take(most)
     }
 
     /// When the next hold expires that may let a waiter in; `None` if none is in the way.

@@ -103,9 +103,10 @@ impl Server {
         // It may have ended in the step in which it began.
         let lock = self.keys.get(asked.db, &asked.key).and_then(Slot::lock);
         let holds = |held: Mode| {
-            let mut holds =
-                lock?.holds().filter(|(owner, is, _)| **owner == asked.owner && *is == held);
-            holds.next().map(|(.., hold)| (held, *hold))
+            let mut holds = lock?
+                .holds()
+                .filter(|(owner, is, _)| *owner == asked.owner.as_bytes() && *is == held);
+            holds.next().map(|(.., hold)| (held, hold))
         };
         let modes = [Mode::Write, Mode::Read].into_iter();
         let mut modes = modes.filter(|held| mode.is_none_or(|only| only == *held));

@@ -126,7 +126,7 @@ fn print_server(to: &mut Printer, server: &Server) {
 
 fn print_slot(to: &mut Printer, slot: &Slot) {
     for (owner, mode, hold) in slot.lock().into_iter().flat_map(rlock_core::Lock::holds) {
-        to.add((owner.as_bytes(), hold.depth));
+        to.add((owner, hold.depth));
         to.mode(mode);
         to.token(hold.token.get());
         to.moment(hold.deadline.get());

@@ -185,10 +185,10 @@ impl Pair {
 
     /// They are in the same state, as far as anybody can see.
     fn agree(&self) {
-        let held = |(owner, mode, hold): (&rlock_core::Owner, Mode, &rlock_core::Hold)| {
+        let held = |(owner, mode, hold): (&[u8], Mode, rlock_core::Hold)| {
             let session = self.memory.sessions.get(hold.token);
             Hold {
-                owner: owner.as_bytes().to_vec(),
+                owner: owner.to_vec(),
                 mode,
                 token: hold.token.get(),
                 depth: hold.depth,

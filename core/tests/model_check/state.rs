@@ -68,7 +68,7 @@ impl Writer {
     /// In the order of their tokens.
     fn holds(&mut self, world: &World) {
         for (owner, mode, hold) in world.lock.holds() {
-            self.owner(owner.as_bytes());
+            self.owner(owner);
             self.bytes.push(u8::from(mode == Mode::Write));
             self.small(hold.depth.into());
             self.moment(world, hold.deadline);

@@ -45,8 +45,8 @@ fn blockers(world: &World, line: &[Standing], place: usize) -> BTreeSet<Owner> {
         world.lock.holds_at(world.now).filter(|(_, mode, _)| is_alone || *mode == Mode::Write);
     let stops = |one: &&Standing| is_alone || one.mode == Mode::Write || one.limit > 0;
     let ahead = line[..place].iter().filter(|one| !one.is_ticket).filter(stops);
-    let all = holders.map(|(holder, _, _)| holder).chain(ahead.map(|one| &one.owner));
-    all.filter(|other| *other != owner).cloned().collect()
+    let all = holders.map(|(holder, _, _)| holder).chain(ahead.map(|one| one.owner.as_bytes()));
+    all.filter(|other| *other != owner.as_bytes()).map(Owner::from).collect()
 }
 
 /// Whom everybody waits for who is parked.

@@ -24,7 +24,7 @@ impl Held {
 pub fn picture(lock: &Lock) -> Vec<Held> {
     lock.holds()
         .map(|(owner, mode, hold)| Held {
-            owner: owner.as_bytes().to_vec(),
+            owner: owner.to_vec(),
             mode,
             token: hold.token,
             deadline: hold.deadline,

@@ -292,7 +292,7 @@ impl Story {
     fn show(&self) -> String {
         let now = self.world.now;
         let holds = self.world.lock.holds_at(now).map(|(owner, mode, hold)| {
-            let (owner, mode) = (escaped(owner.as_bytes()), mode.lower());
+            let (owner, mode) = (escaped(owner), mode.lower());
             let (token, depth) = (self.name(hold.token), hold.depth);
             format!("{owner} {mode} {token} depth={depth} until={}", hold.deadline.get() - START_MS)
         });

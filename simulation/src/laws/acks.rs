@@ -94,7 +94,7 @@ impl Acks {
         let lock = machines[node].server.keys.get(db, key).and_then(Slot::lock);
         let holds = lock.into_iter().flat_map(|lock| lock.holds());
         let mut best = 0;
-        for (_, _, hold) in holds.filter(|(who, ..)| *who == owner) {
+        for (_, _, hold) in holds.filter(|(who, ..)| *who == owner.as_bytes()) {
             let count = copies(node, machines, (db, key), hold.token, 0);
             let known = self.turns.entry(hold.token).or_default();
             *known = count.max(*known);

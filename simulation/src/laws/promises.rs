@@ -443,7 +443,9 @@ impl Promises {
             let hold = slot.and_then(Slot::lock).and_then(|lock| {
                 let mut holds = lock.holds();
                 holds.find(|(owner, mode, hold)| {
-                    **owner == promise.owner && *mode == promise.mode && hold.token == promise.token
+                    *owner == promise.owner.as_bytes()
+                        && *mode == promise.mode
+                        && hold.token == promise.token
                 })
             });
             must(hold.is_some(), "what was told stands", || {

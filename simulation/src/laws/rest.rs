@@ -73,7 +73,7 @@ impl Rest {
     pub fn renewed(&mut self, server: &Server, (db, key): (i32, &Key), owner: &Owner) {
         let lock = server.keys.get(db, key).and_then(Slot::lock);
         let holds = lock.into_iter().flat_map(|lock| lock.holds());
-        let own = holds.filter(|(who, ..)| *who == owner).map(|(_, _, hold)| hold.token);
+        let own = holds.filter(|(who, ..)| *who == owner.as_bytes()).map(|(_, _, hold)| hold.token);
         self.renewed.extend(own.filter(|token| self.issued.contains_key(token)));
     }
 
@@ -227,7 +227,7 @@ impl Rest {
         let lock = server.keys.get(name.0, &name.1).and_then(Slot::lock);
         let mut holds = lock.into_iter().flat_map(|lock| lock.holds());
         let owner = holds.find(|(.., hold)| hold.token == token).map(|(owner, ..)| owner);
-        let asks = |owner: &Owner| self.tickets.contains_key(&(name.clone(), owner.clone()));
+        let asks = |owner: &[u8]| self.tickets.contains_key(&(name.clone(), owner.into()));
         let is_told = promises.was_told(token, &server.history) || self.renewed.contains(&token);
         is_told || owner.is_some_and(asks)
     }
@@ -328,7 +328,7 @@ pub fn order(
     let lock = server.keys.get(asked.db, &asked.key).and_then(Slot::lock);
     let holds_both = lock.is_some_and(|lock| {
         let mut holds = lock.holds();
-        holds.any(|(owner, _, hold)| *owner == asked.owner && hold.token != token)
+        holds.any(|(owner, _, hold)| owner == asked.owner.as_bytes() && hold.token != token)
     });
     // Where a user may lose its rights while it waits: its owner's other waits, which entered with
     // the one that is denied, stay.

@@ -460,9 +460,7 @@ impl Twins {
         holds.sort_by(|a, b| (a.0, word(b.1)).cmp(&(b.0, word(a.1))));
         let lines: Vec<String> = holds
             .iter()
-            .map(|(owner, mode, depth)| {
-                format!("{} {} {depth}", owner.as_bytes().escape_ascii(), word(*mode))
-            })
+            .map(|(owner, mode, depth)| format!("{} {} {depth}", owner.escape_ascii(), word(*mode)))
             .collect();
         let mode = lock.mode_at(now).map_or("free", word);
         format!("{mode}: {}", lines.join(", ")).trim_end().to_owned()
