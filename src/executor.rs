@@ -40,6 +40,9 @@ pub fn decide<'a>(ctx: &Ctx, name: &Name<'_>, input: Input<'a>) -> Result<Reply,
         metrics::count(changes, event.as_slice(), &reply, at.now);
         return Ok(reply);
     }
+    if let Some(reply) = must_wait(at, &mut key, &input) {
+        return Ok(reply);
+    }
     let mut effects = Effects::default();
     carry_out(ctx, at, name, key, input, &mut effects)?;
     let (next, is_closing) =
@@ -102,6 +105,13 @@ fn plainly<'a>(at: At<'_>, key: &mut Key<'_>, input: &Input<'a>) -> Option<(Star
             Some((Start::GoesOn, plain))
         }
     }
+}
+
+/// The reply to a request that changes nothing before it is parked.
+fn must_wait(at: At<'_>, key: &mut Key<'_>, input: &Input<'_>) -> Option<Reply> {
+    let Content::Lock(lock) = key.content() else { return None };
+    let bounds = settings::bounds();
+    state::with(|state| state.manager.must_wait(at, &bounds, lock, input))
 }
 
 fn carry_out<'a>(

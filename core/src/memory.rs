@@ -41,6 +41,15 @@ impl Memory {
             && self.unfinished.is_none()
     }
 
+    /// The next input finds nothing to do but what comes due, and no turn is given.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.taken_back.is_empty()
+            && !self.sessions.has_gone()
+            && self.unfinished.is_none()
+            && self.grace.is_none()
+            && self.queue.first_turn().is_none()
+    }
+
     /// The hold with this token is lost to its session. Returns the connections that it was tied
     /// to: they are to be closed, and are not granted here what they wait for.
     pub(crate) fn lose(&mut self, token: Token) -> Vec<ClientId> {

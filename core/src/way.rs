@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use crate::queue::{Entry, Place};
 use crate::slow::NAMES_MAX;
-use crate::{Acquire, EpochMs, Lock, Memory, Mode, Now};
+use crate::{Acquire, EpochMs, Lock, Memory, Mode, Now, Patience, Reply};
 
 /// What a request wants of a lock.
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +85,32 @@ impl Lock {
             memory.queue.take_turns_from(place);
         }
         has_room
+    }
+
+    /// The reply to a request that would be told to wait and change nothing, seen without deciding
+    /// it: a stranger's hold is in its way, and nothing is due here. `None` where that is not sure.
+    ///
+    /// Whoever blocks on a held lock is decided when it is parked; this saves deciding it twice.
+    pub fn must_wait(&self, memory: &Memory, ask: &Acquire<'_>, now: Now) -> Option<Reply> {
+        let wish = Wish::from(ask);
+        self.in_the_way(wish)?;
+        let holds = |mode| self.holders.hold(ask.owner, mode).is_some();
+        let is_plain = ask.patience == Patience::Block
+            && ask.max_queue.is_none()
+            && ask.depth.is_none_or(|depth| depth == 1);
+        let is_due = |at: EpochMs| at.is_over_at(now);
+        if !is_plain
+            || holds(Mode::Write)
+            || holds(Mode::Read)
+            || !memory.is_at_rest()
+            || memory.next_alarm().is_some_and(is_due)
+            || self.holders.first_over(now).is_some()
+            || memory.queue.head().is_some_and(|(_, head)| !self.is_shut_to(memory, head.into()))
+        {
+            return None;
+        }
+        let is_behind = is_behind(memory, false, memory.queue.ticket_of(ask.owner));
+        Some(Reply::MustWait { wait_ms: self.known_wait(memory, wish, is_behind, now) })
     }
 
     /// A waiter without a turn could not enter even if nobody else waited.

@@ -9,8 +9,8 @@ use std::num::NonZeroU32;
 
 use fastrand::Rng;
 use rlock_core::{
-    Acquire, ClientId, Effects, Input, Levels, Mode, Patience, Refusal, Release, Reply, Token,
-    WaiterId,
+    Acquire, Change, ClientId, Effects, Input, Levels, Mode, Patience, Refusal, Release, Reply,
+    Token, WaiterId,
 };
 use support::laws::picture;
 use support::{World, acquire, lease, line, random, release, renew};
@@ -192,6 +192,8 @@ fn a_crowd_of_any_kind_keeps_the_laws() {
     );
     let least = [handed_off, turns, timed_out, taken_back].into_iter().min().unwrap();
     assert!(least > steps / 1000, "too little happened");
+    let waits = crowd.world.waits_seen;
+    assert!(waits > steps / 1000, "only {waits} waits were seen without a decision");
 }
 
 /// Many clients, a clock that only the test turns. `make torture` runs ten million steps of it.
@@ -243,6 +245,64 @@ fn a_hundred_are_served_in_the_order_in_which_they_came() {
         assert_eq!(picture(&world.lock)[0].owner, *name, "in the order of arrival");
         (holder, last) = (name, Some(token));
     }
+}
+
+// --- what is due before the next one waits ------------------------------------------------------
+
+/// Somebody holds; what this does is seen only with the next input, which asks to block.
+fn next_after(happens: impl FnOnce(&mut World)) -> Effects<'static> {
+    let mut world = World::new();
+    let session = Some(ClientId::from(1));
+    let _ = world.step(Input::Acquire(Acquire { session, ..acquire(b"first", Mode::Read, 1000) }));
+    happens(&mut world);
+    let patience = Patience::Block;
+    world.step(Input::Acquire(Acquire { patience, ..acquire(b"next", Mode::Write, 1000) }))
+}
+
+#[test]
+fn whoever_may_enter_by_now_enters_before_the_next_one_waits() {
+    let effects = next_after(|world| {
+        let (_, writer) = world.block(acquire(b"writer", Mode::Write, 1000), None);
+        let _ = world.block(acquire(b"behind it", Mode::Read, 1000), None);
+        world.leave(writer.unwrap());
+    });
+    assert!(matches!(effects.reply, Reply::MustWait { .. }), "{effects:?}");
+    assert_eq!(effects.wakes.len(), 1, "{effects:?}");
+}
+
+#[test]
+fn a_session_that_has_gone_is_in_nobodys_way() {
+    let effects = next_after(|world| {
+        world.memory.disconnect(ClientId::from(1));
+    });
+    assert!(matches!(effects.reply, Reply::Granted { .. }), "{effects:?}");
+}
+
+#[test]
+fn a_grant_that_nobody_heard_of_is_in_nobodys_way() {
+    let effects = next_after(|world| {
+        let (_, writer) = world.block(acquire(b"writer", Mode::Write, 1000), None);
+        let _ = world.step(Input::Release(release(b"first")));
+        world.leave(writer.unwrap());
+    });
+    assert!(matches!(effects.reply, Reply::Granted { .. }), "{effects:?}");
+}
+
+/// Something puts a hold in the way of a turn: it is given up, which is to be decided.
+#[test]
+fn a_void_turn_is_given_up_before_the_next_one_waits() {
+    let mut world = World::new();
+    let _ = world.step(Input::Acquire(acquire(b"first", Mode::Write, 1000)));
+    let patience = Patience::Ticket(lease(1000));
+    let ticket = Acquire { patience, ..acquire(b"ticket", Mode::Write, 1000) };
+    let _ = world.step(Input::Acquire(ticket));
+    let _ = world.step(Input::Release(release(b"first")));
+    let (mode, deadline) = (Mode::Write, world.now.after(lease(1000)));
+    let token = Token::new(7).unwrap();
+    world.lock.replay(&Change::Granted { owner: b"other".into(), mode, token, deadline });
+    assert!(world.lock.has_void_turns(&world.memory, world.now));
+    let next = Acquire { patience: Patience::Block, ..acquire(b"next", Mode::Write, 1000) };
+    assert_eq!(world.lock.must_wait(&world.memory, &next, world.now), None);
 }
 
 /// However many wait and leave, a place is the number of those before it.

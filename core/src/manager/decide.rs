@@ -1,11 +1,11 @@
 //! Decisions about one lock, with what the manager remembers of it.
 
 use super::{At, Bounds, Life, LockId, Manager};
-use crate::{Effects, Input, Lock, Moment, Plain, Refusal};
+use crate::{Effects, Input, Lock, Moment, Plain, Refusal, Reply};
 
 impl Manager {
     /// Does what a plain request asks for ([`Lock::plainly`]). `None` if it is another one: then
-    /// nothing changed, and [`Manager::decide_other`] decides.
+    /// nothing changed, and [`Manager::must_wait`] or [`Manager::decide_other`] decides.
     pub fn plainly<'a>(
         &mut self,
         at: At<'_>,
@@ -20,6 +20,22 @@ impl Manager {
         }
         (self.slow, self.slowlog_max) = (bounds.slow, bounds.slowlog_max);
         lock.plainly(input, at.now, &mut self.tokens, bounds.slow)
+    }
+
+    /// The reply to a request that certainly has to wait ([`Lock::must_wait`]): then nothing is to
+    /// be decided before it is parked.
+    pub fn must_wait(
+        &self,
+        at: At<'_>,
+        bounds: &Bounds,
+        lock: &Lock,
+        input: &Input<'_>,
+    ) -> Option<Reply> {
+        let Input::Acquire(ask) = input else { return None };
+        if self.grace(bounds, at.now).is_some() || self.is_suspect(at.db, at.key) {
+            return None;
+        }
+        lock.must_wait(self.locks.get_or_empty(at.db, at.key), ask, at.now)
     }
 
     /// Decides what `input` does to the lock at a key, plain or not, and applies it. Returns how
@@ -37,11 +53,16 @@ impl Manager {
             plain.tell(effects);
             return (before, Life::of(lock, None));
         }
+        if let Some(reply) = self.must_wait(at, bounds, lock, &input) {
+            effects.reply = reply;
+            let life = self.life(lock, at.db, at.key);
+            return (life, life);
+        }
         self.decide_other(at, bounds, lock, input, effects)
     }
 
-    /// The same for an input that [`Manager::plainly`] left alone. A connection that lost its
-    /// session is closed, and not granted anything any more.
+    /// The same for an input that [`Manager::plainly`] and [`Manager::must_wait`] left alone. A
+    /// connection that lost its session is closed, and not granted anything any more.
     pub fn decide_other<'a>(
         &mut self,
         at: At<'_>,

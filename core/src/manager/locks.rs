@@ -135,6 +135,11 @@ impl Locks {
         self.number(db, key).and_then(|number| self.at(number)).map(|known| &known.memory)
     }
 
+    /// The memory of a lock; an empty one if there is none.
+    pub fn get_or_empty(&self, db: i32, key: &[u8]) -> &Memory {
+        self.get(db, key).unwrap_or(&self.spare)
+    }
+
     /// When this lock is due next.
     pub fn alarm_of(&self, db: i32, key: &[u8]) -> Option<EpochMs> {
         self.number(db, key).and_then(|number| self.at(number)).and_then(|known| known.alarm)

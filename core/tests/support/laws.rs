@@ -46,6 +46,15 @@ pub fn plain_is_the_same(lock: &Lock, plain: Plain<'_>, after: &Lock, effects: &
     assert!(!effects.awaits_acks);
 }
 
+/// A request that must wait is told so, and nothing else happens.
+pub fn a_wait_changes_nothing(reply: &Reply, effects: &Effects<'_>) {
+    assert_eq!(reply, &effects.reply);
+    assert!(effects.changes.is_empty() && effects.events.is_empty(), "{effects:?}");
+    let others = (&effects.wakes, &effects.gated, &effects.turns, &effects.lost);
+    assert_eq!(others, (&vec![], &vec![], &vec![], &vec![]));
+    assert!(!effects.awaits_acks);
+}
+
 /// True of every lock, wherever it came from.
 pub fn well_formed(lock: &Lock) {
     let holds = picture(lock);

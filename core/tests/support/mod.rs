@@ -43,6 +43,8 @@ pub struct World {
     steps: u64,
     /// Those of them that were plain requests.
     pub plain_steps: u64,
+    /// Waits that were seen without a decision.
+    pub waits_seen: u64,
     /// Every token that was issued, in order.
     pub issued: Vec<Token>,
     /// A new token must be greater than this one: the greatest that this process issued, saw, or
@@ -72,6 +74,7 @@ impl World {
             check_every: 1,
             steps: 0,
             plain_steps: 0,
+            waits_seen: 0,
             issued: Vec::new(),
             floor: 0,
             replicated: 0,
@@ -98,6 +101,7 @@ impl World {
             check_every: self.check_every,
             steps: self.steps,
             plain_steps: self.plain_steps,
+            waits_seen: self.waits_seen,
             issued: self.issued.clone(),
             floor: self.floor,
             replicated: self.replicated,
@@ -142,11 +146,22 @@ impl World {
         let before = (self.lock.clone(), laws::picture(&self.lock));
         let (line, was_alone) = (line::Line::of(&self.memory), self.memory.is_empty());
         let plain = was_alone.then(|| self.plainly(&input)).flatten();
+        let waits = match &input {
+            Input::Acquire(ask) => self.lock.must_wait(&self.memory, ask, self.now),
+            _ => None,
+        };
+        let memory = waits.as_ref().map(|_| self.memory.clone());
         let effects = self.drive(input);
         let after = laws::picture(&self.lock);
         if let Some((lock, plain)) = plain {
             laws::plain_is_the_same(&lock, plain, &self.lock, &effects);
             self.plain_steps += 1;
+        }
+        if let (Some(reply), Some(mut memory)) = (waits, memory) {
+            memory.sessions.take_touched();
+            laws::a_wait_changes_nothing(&reply, &effects);
+            assert_eq!((&before.0, &memory), (&self.lock, &self.memory), "{input:?}");
+            self.waits_seen += 1;
         }
         laws::well_formed(&self.lock);
         laws::readers_agree(&self.lock, &after, self.now);
