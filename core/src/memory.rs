@@ -41,11 +41,11 @@ impl Memory {
             && self.unfinished.is_none()
     }
 
-    /// The next input finds nothing to do but what comes due, and no turn is given.
+    /// The next input finds nothing to do but what comes due, and no turn is given. (What a
+    /// portion left undone is due.)
     pub(crate) fn is_at_rest(&self) -> bool {
         self.taken_back.is_empty()
             && !self.sessions.has_gone()
-            && self.unfinished.is_none()
             && self.grace.is_none()
             && self.queue.first_turn().is_none()
     }
