@@ -1,9 +1,11 @@
 package rlock
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"strings"
@@ -79,6 +81,23 @@ func TestTheEndOfThePatienceIsKeptWithoutAServer(t *testing.T) {
 	}
 	s.again()
 	release(t, must(t)(l.Lock(ctx, "gone")))
+}
+
+func TestAWaitWithoutAServerWarnsOnce(t *testing.T) {
+	s := start(t)
+	l := s.locker()
+	s.kill()
+	var said bytes.Buffer
+	before := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&said, nil)))
+	defer slog.SetDefault(before)
+	_, err := l.Lock(ctx, "order", Wait(2*patience))
+	if !errors.Is(err, ErrUnavailable) {
+		t.Fatal(err)
+	}
+	if lines := strings.Split(strings.TrimSpace(said.String()), "\n"); len(lines) != 1 || !strings.Contains(lines[0], "order: still asking for it, though ") {
+		t.Fatal(lines)
+	}
 }
 
 // Twenty goroutines and three kills: whoever is sure to hold is alone, and all get on.

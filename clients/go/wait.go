@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"time"
 
@@ -27,6 +28,7 @@ type ask struct {
 
 // run asks until there is a grant, a refusal, or no time left.
 func (a *ask) run(ctx context.Context) (int64, error) {
+	warnsAt := time.Now().Add(a.patience())
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
 		token, err := a.once(ctx)
 		if err == nil && time.Since(a.sent) > a.o.lease/3 {
@@ -48,6 +50,10 @@ func (a *ask) run(ctx context.Context) (int64, error) {
 		left := a.left()
 		if left <= 0 {
 			return 0, fmt.Errorf("%w: %w", ErrUnavailable, typed(err))
+		}
+		if !warnsAt.IsZero() && time.Now().After(warnsAt) {
+			warnsAt = time.Time{}
+			slog.Warn(fmt.Sprintf("%s: still asking for it, though %v", a.key, typed(err)))
 		}
 		select {
 		case <-ctx.Done():
