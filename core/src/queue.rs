@@ -129,7 +129,8 @@ impl Place {
 /// All waiters of one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Queue {
-    entries: BTreeMap<Place, Entry>,
+    /// Boxed: a tree's node is about half full, and has room for eleven of them.
+    entries: BTreeMap<Place, Box<Entry>>,
     /// Tickets up to this place have their turn: one for WRITE, or any number for READ.
     turns_end: Option<Place>,
     /// By a hash of the owner, which takes half the memory of another copy of the name.
@@ -166,12 +167,12 @@ impl Queue {
 
     /// All waiters in the order in which they are served, and whether each has its turn.
     pub fn iter(&self) -> impl Iterator<Item = (&Entry, bool)> {
-        self.entries.iter().map(|(place, entry)| (entry, self.is_turn(*place)))
+        self.entries.iter().map(|(place, entry)| (&**entry, self.is_turn(*place)))
     }
 
     /// One blocked connection's wait.
     pub fn blocked(&self, waiter: WaiterId) -> Option<&Entry> {
-        self.by_waiter.get(&waiter).and_then(|place| self.entries.get(place))
+        self.by_waiter.get(&waiter).and_then(|place| self.get(*place))
     }
 
     /// A blocked connection's place.
@@ -197,7 +198,7 @@ impl Queue {
         let from = behind.max(self.turns_end).map_or(Unbounded, Excluded);
         let past = move |place: &Place| before.is_some_and(|before| *place >= before);
         let range = self.entries.range((from, Unbounded));
-        range.take_while(move |(place, _)| !past(place)).map(|(place, entry)| (*place, entry))
+        range.take_while(move |(place, _)| !past(place)).map(|(place, entry)| (*place, &**entry))
     }
 
     /// Number of waiters before this place. Visits a few hundred places, and one count for each 256
@@ -251,7 +252,7 @@ impl Queue {
 
     /// The first waiter without a turn.
     pub(crate) fn head(&self) -> Option<(Place, &Entry)> {
-        self.entries.range(self.behind_turns()).next().map(|(place, entry)| (*place, entry))
+        self.entries.range(self.behind_turns()).next().map(|(place, entry)| (*place, &**entry))
     }
 
     /// The first turn and the first in line: the only places where an upgrade can be that still
@@ -317,7 +318,7 @@ impl Queue {
     }
 
     pub(crate) fn get(&self, place: Place) -> Option<&Entry> {
-        self.entries.get(&place)
+        self.entries.get(&place).map(Box::as_ref)
     }
 
     pub(crate) fn push_back(&mut self, entry: Entry) {
@@ -351,7 +352,7 @@ impl Queue {
             }
         };
         Self::index_blocked(&mut self.by_waiter, &mut self.by_client, place, &entry);
-        *old = entry;
+        **old = entry;
     }
 
     fn index_blocked(
@@ -393,7 +394,7 @@ impl Queue {
             self.by_look.insert((look_at, place));
         }
         Self::index_blocked(&mut self.by_waiter, &mut self.by_client, place, &entry);
-        self.entries.insert(place, entry);
+        self.entries.insert(place, Box::new(entry));
         if !self.counts.is_empty() {
             self.count(place);
         } else if self.entries.len() > Self::UNCOUNTED_MAX {
@@ -403,7 +404,7 @@ impl Queue {
     }
 
     pub(crate) fn remove(&mut self, place: Place) -> Option<Entry> {
-        let entry = self.entries.remove(&place)?;
+        let entry = *self.entries.remove(&place)?;
         if self.entries.is_empty() {
             self.turns_end = None;
             self.counts.clear();
