@@ -7,7 +7,8 @@ use rlock_core::grammar::Access;
 use rlock_core::manager::{At, Life, Ttl, Why};
 use rlock_core::snapshot::{self, Effect, Start};
 use rlock_core::{
-    Change, Effects, Event, Input, Lock, Plain, Refusal, Release, Reply, WaiterId, Wake,
+    Acquire, Change, Effects, Event, Input, Lock, Patience, Plain, Refusal, Release, Reply,
+    WaiterId, Wake,
 };
 
 use crate::ffi::{self, Content, Ctx, Key, Name};
@@ -109,6 +110,7 @@ fn plainly<'a>(at: At<'_>, key: &mut Key<'_>, input: &Input<'a>) -> Option<(Star
 
 /// The reply to a request that changes nothing before it is parked.
 fn must_wait(at: At<'_>, key: &mut Key<'_>, input: &Input<'_>) -> Option<Reply> {
+    let Input::Acquire(Acquire { patience: Patience::Block, .. }) = input else { return None };
     let Content::Lock(lock) = key.content() else { return None };
     let bounds = settings::bounds();
     state::with(|state| state.manager.must_wait(at, &bounds, lock, input))

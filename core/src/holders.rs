@@ -77,9 +77,10 @@ impl<N: AsRef<[u8]>> Only<N> {
         Self { owner, mode, depth, token, deadline }
     }
 
-    fn shown(&self) -> (&[u8], Grip) {
+    #[inline]
+    fn shown(&self) -> (&[u8], Hold) {
         let Self { token, deadline, depth, .. } = *self;
-        (self.owner.as_ref(), Grip::new(self.mode, Hold { token, deadline, depth }))
+        (self.owner.as_ref(), Hold { token, deadline, depth })
     }
 
     fn set(&mut self, token: Token, depth: u16, deadline: EpochMs) {
@@ -169,11 +170,23 @@ impl Holders {
 
     /// The only owner, and what it holds.
     fn sole(&self) -> Option<(&[u8], Grip)> {
+        let (mode, (owner, hold)) = match self {
+            Self::Short(only) => (only.mode, only.shown()),
+            Self::Long(only) => (only.mode, only.shown()),
+            Self::Both(both) => return Some((both.0.as_bytes(), both.1)),
+            Self::Free | Self::Shared(_) => return None,
+        };
+        Some((owner, Grip::new(mode, hold)))
+    }
+
+    /// The only owner, if it holds in this mode.
+    #[inline]
+    fn sole_in(&self, mode: Mode) -> Option<(&[u8], Hold)> {
         match self {
-            Self::Short(only) => Some(only.shown()),
-            Self::Long(only) => Some(only.shown()),
-            Self::Both(both) => Some((both.0.as_bytes(), both.1)),
-            Self::Free | Self::Shared(_) => None,
+            Self::Short(only) if only.mode == mode => Some(only.shown()),
+            Self::Long(only) if only.mode == mode => Some(only.shown()),
+            Self::Both(both) => both.1.get(mode).map(|hold| (both.0.as_bytes(), hold)),
+            _ => None,
         }
     }
 
@@ -200,17 +213,17 @@ impl Holders {
 
     /// Number of owners that hold READ.
     pub(crate) fn reader_count(&self) -> usize {
-        match self.sole() {
-            Some((_, grip)) => grip.get(Mode::Read).map_or(0, |_| 1),
-            None => self.shared().map_or(0, Readers::len),
+        match self {
+            Self::Shared(readers) => readers.len(),
+            _ => self.sole_in(Mode::Read).map_or(0, |_| 1),
         }
     }
 
+    #[inline]
     pub(crate) fn hold(&self, owner: &[u8], mode: Mode) -> Option<Hold> {
-        match self.sole() {
-            Some((holder, grip)) => grip.get(mode).filter(|_| holder == owner),
-            None if mode == Mode::Read => self.shared()?.hold(owner).copied(),
-            None => None,
+        match self {
+            Self::Shared(readers) if mode == Mode::Read => readers.hold(owner).copied(),
+            _ => self.sole_in(mode).filter(|(holder, _)| *holder == owner).map(|(_, hold)| hold),
         }
     }
 
@@ -232,8 +245,7 @@ impl Holders {
 
     /// The hold that excludes everybody but its owner.
     pub(crate) fn writer(&self) -> Option<(&[u8], Hold)> {
-        let (owner, grip) = self.sole()?;
-        grip.get(Mode::Write).map(|hold| (owner, hold))
+        self.sole_in(Mode::Write)
     }
 
     /// Every hold, in the order of their tokens.
