@@ -100,9 +100,11 @@ fn main() -> ExitCode {
             match name {
                 "acknowledged" => acks::measure(&mut book, Profile::Full),
                 "capacity" => capacity::measure(&mut book, Profile::Full),
+                "contended" => contended::measure(&mut book, Profile::Full),
                 "instructions" => instructions::measure(&mut book),
                 "long steps" => long_steps::measure(&mut book, Profile::Full),
-                _ => panic!("{name}: acknowledged, capacity, instructions or long steps"),
+                "waiting: hand-off" => hand_off::measure(&mut book, Profile::Full),
+                _ => panic!("{name}: see scripts/bench.sh"),
             }
             book.save_part(name);
             book.missing.is_empty()
