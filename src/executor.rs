@@ -110,10 +110,13 @@ fn plainly<'a>(at: At<'_>, key: &mut Key<'_>, input: &Input<'a>) -> Option<(Star
 
 /// The reply to a request that changes nothing before it is parked.
 fn must_wait(at: At<'_>, key: &mut Key<'_>, input: &Input<'_>) -> Option<Reply> {
-    let Input::Acquire(Acquire { patience: Patience::Block, .. }) = input else { return None };
+    // Before the key is looked at, which the server charges for.
+    let Input::Acquire(ask @ Acquire { patience: Patience::Block, .. }) = input else {
+        return None;
+    };
     let Content::Lock(lock) = key.content() else { return None };
     let bounds = settings::bounds();
-    state::with(|state| state.manager.must_wait(at, &bounds, lock, input))
+    state::with(|state| state.manager.must_wait(at, &bounds, lock, ask))
 }
 
 fn carry_out<'a>(

@@ -1,7 +1,7 @@
 //! Decisions about one lock, with what the manager remembers of it.
 
 use super::{At, Bounds, Life, LockId, Manager};
-use crate::{Effects, Input, Lock, Moment, Plain, Refusal, Reply};
+use crate::{Acquire, Effects, Input, Lock, Moment, Plain, Refusal, Reply};
 
 impl Manager {
     /// Does what a plain request asks for ([`Lock::plainly`]). `None` if it is another one: then
@@ -29,9 +29,8 @@ impl Manager {
         at: At<'_>,
         bounds: &Bounds,
         lock: &Lock,
-        input: &Input<'_>,
+        ask: &Acquire<'_>,
     ) -> Option<Reply> {
-        let Input::Acquire(ask) = input else { return None };
         if self.grace(bounds, at.now).is_some() || self.is_suspect(at.db, at.key) {
             return None;
         }
@@ -53,7 +52,9 @@ impl Manager {
             plain.tell(effects);
             return (before, Life::of(lock, None));
         }
-        if let Some(reply) = self.must_wait(at, bounds, lock, &input) {
+        if let Input::Acquire(ask) = &input
+            && let Some(reply) = self.must_wait(at, bounds, lock, ask)
+        {
             effects.reply = reply;
             let life = self.life(lock, at.db, at.key);
             return (life, life);
