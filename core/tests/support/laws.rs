@@ -41,15 +41,17 @@ pub fn plain_is_the_same(lock: &Lock, plain: Plain<'_>, after: &Lock, effects: &
     assert_eq!(effects.changes.as_slice(), [change]);
     assert_eq!(effects.events.as_slice(), event.as_slice());
     assert_eq!((&effects.reply, effects.is_request_enough), (&reply, is_request_enough));
-    let others = (&effects.wakes, &effects.gated, &effects.turns, &effects.lost);
-    assert_eq!(others, (&vec![], &vec![], &vec![], &vec![]));
-    assert!(!effects.awaits_acks);
+    nobody_else_is_told(effects);
 }
 
 /// A request that must wait is told so, and nothing else happens.
 pub fn a_wait_changes_nothing(reply: &Reply, effects: &Effects<'_>) {
     assert_eq!(reply, &effects.reply);
     assert!(effects.changes.is_empty() && effects.events.is_empty(), "{effects:?}");
+    nobody_else_is_told(effects);
+}
+
+fn nobody_else_is_told(effects: &Effects<'_>) {
     let others = (&effects.wakes, &effects.gated, &effects.turns, &effects.lost);
     assert_eq!(others, (&vec![], &vec![], &vec![], &vec![]));
     assert!(!effects.awaits_acks);

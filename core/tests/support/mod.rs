@@ -150,14 +150,14 @@ impl World {
             Input::Acquire(ask) => self.lock.must_wait(&self.memory, ask, self.now),
             _ => None,
         };
-        let memory = waits.as_ref().map(|_| self.memory.clone());
+        let waits = waits.map(|reply| (reply, self.memory.clone()));
         let effects = self.drive(input);
         let after = laws::picture(&self.lock);
         if let Some((lock, plain)) = plain {
             laws::plain_is_the_same(&lock, plain, &self.lock, &effects);
             self.plain_steps += 1;
         }
-        if let (Some(reply), Some(mut memory)) = (waits, memory) {
+        if let Some((reply, mut memory)) = waits {
             memory.sessions.take_touched();
             laws::a_wait_changes_nothing(&reply, &effects);
             assert_eq!((&before.0, &memory), (&self.lock, &self.memory), "{input:?}");
