@@ -12,12 +12,13 @@ use crate::{answers, closing, executor, gate, publish, state};
 
 /// Does what is due, earliest deadline first.
 pub fn sweep(ctx: &Ctx) {
-    publish::removed(ctx);
+    let began_at = Instant::now();
+    let goes_on = || began_at.elapsed() < PORTION;
+    publish::removed(ctx, goes_on);
     let now = state::now();
     state::with(|state| state.manager.sweep_begins(now));
-    let began_at = Instant::now();
     let mut is_asked = false;
-    while began_at.elapsed() < PORTION {
+    while goes_on() {
         let now = state::now();
         let Some(task) = state::with(|state| {
             if !is_asked {

@@ -11,6 +11,7 @@ mod decide;
 mod keys;
 mod life;
 mod locks;
+mod names;
 mod search;
 mod slowlog;
 mod sweep;
@@ -83,7 +84,9 @@ pub struct Manager {
     is_loading: bool,
     locks: Locks,
     waits: Waits,
-    removed: Vec<Removed>,
+    /// Closed connections with sessions, to be ended one at a time.
+    ended: VecDeque<ClientId>,
+    removed: VecDeque<Removed>,
     /// Connections of lost sessions: none of their commands may run any more.
     closing: BTreeSet<ClientId>,
     /// Those of them that the caller has yet to close.
@@ -141,6 +144,7 @@ impl Manager {
             self.forgotten.push(std::mem::take(&mut self.locks));
             self.postponed.clear();
             self.upheavals.clear();
+            self.ended.clear();
             self.acks.clear();
             self.lose(tied, now);
         }
@@ -315,14 +319,16 @@ impl Manager {
         }
     }
 
-    /// A connection closed. Its sessions, its wait, and a grant whose reply it did not get, end
-    /// with it.
+    /// A connection closed. Its wait, and a grant whose reply it did not get, end with it; its
+    /// sessions, as soon as tasks are asked for: thousands may close at once.
     pub fn connection_ended(&mut self, client: ClientId, now: Now) {
         self.closed(client);
         if let Some(waiter) = self.waits.of_client(client) {
             self.left(waiter, Outcome::Disconnected, now);
         }
-        self.locks.disconnect(client);
+        if self.locks.is_tied(client) {
+            self.ended.push_back(client);
+        }
     }
 
     // --- connections to be closed ---------------------------------------------------------------

@@ -5,7 +5,7 @@
 
 mod support;
 
-use rlock_core::manager::{At, LockId, Parked};
+use rlock_core::manager::{At, LockId, Next, Parked};
 use rlock_core::slow::Outcome;
 use rlock_core::{
     Acquire, ClientId, Effects, Input, Lock, Mode, Moment, Parking, Patience, Refusal, Reply,
@@ -169,6 +169,26 @@ fn who_lost_a_session_is_granted_nothing_elsewhere() {
 }
 
 #[test]
+fn sessions_of_connections_that_close_at_once_end_one_task_at_a_time() {
+    let mut server = Server::new();
+    let keys = [b"k", b"l", b"m" as Key];
+    for (client, key) in (1..).zip(keys) {
+        server.holds(key, "a", Some(client));
+    }
+    for client in 1..4 {
+        server.manager.connection_ended(ClientId::from(client), server.now());
+    }
+    for left in [3, 2, 1] {
+        assert_eq!(server.manager.totals().sessions, left);
+        assert!(server.manager.next_call().soon);
+        assert!(server.sweep_one());
+        server.manager.check().unwrap();
+    }
+    assert!(server.keys.is_empty(), "{:?}", server.keys);
+    assert_eq!(server.manager.next_call(), Next::default());
+}
+
+#[test]
 fn a_key_that_left_its_name_loses_its_sessions_at_once() {
     let mut server = Server::new();
     server.holds(b"k", "a", Some(7));
@@ -176,7 +196,8 @@ fn a_key_that_left_its_name_loses_its_sessions_at_once() {
     let at = At { db: 0, key: b"k", now: server.now() };
     server.manager.key_left(at, &lock);
     assert!(server.manager.is_closing(ClientId::from(7)));
-    assert_eq!(server.manager.take_removed(server.now()).len(), 1);
+    assert!(server.manager.next_removed(at.now).is_some());
+    assert!(server.manager.next_removed(at.now).is_none());
 }
 
 #[test]

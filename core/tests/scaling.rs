@@ -8,8 +8,12 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use allocation_counter::measure;
-use rlock_core::{Acquire, Input, Mode, Parking, Patience, Release, Reply, WaiterId, snapshot};
+use rlock_core::manager::At;
+use rlock_core::{
+    Acquire, Effects, Input, Lock, Mode, Parking, Patience, Release, Reply, WaiterId, snapshot,
+};
 use rustix::time::{ClockId, clock_gettime};
+use support::server::Server;
 use support::{World, acquire, lease, release, renew};
 
 /// The processor's time of this thread: what other processes do meanwhile is not in it.
@@ -172,6 +176,30 @@ fn a_reader_takes_about_as_long_beside_ten_as_beside_ten_thousand() {
 }
 
 /// Ten thousand leases that end at once cost ten thousand times one, not the square.
+#[test]
+fn the_first_waiter_of_one_more_lock_moves_little_of_a_hundred_thousand_others() {
+    const LOCKS: u32 = 100_000;
+    let mut server = Server::new();
+    let most = (0..LOCKS).map(|number| {
+        let (key, mut lock) = (number.to_be_bytes(), Lock::default());
+        let at = At { db: 0, key: &key, now: server.now() };
+        let holds = acquire(b"holder", Mode::Write, 1000);
+        let waits = Acquire { owner: b"next", patience: Patience::Ticket(lease(1000)), ..holds };
+        let info = measure(|| {
+            for ask in [holds, waits] {
+                let mut effects = Effects::default();
+                let (manager, bounds) = (&mut server.manager, &server.bounds);
+                manager.decide(at, bounds, &mut lock, Input::Acquire(ask), &mut effects);
+            }
+        });
+        assert_eq!(server.manager.totals().tickets, number as usize + 1);
+        info.bytes_total
+    });
+    let most = most.max().unwrap();
+    // A few numbers for each lock, when what holds them grows.
+    assert!(most < u64::from(LOCKS) * 20, "{most} bytes");
+}
+
 #[test]
 fn many_leases_that_end_at_once_take_as_long_as_one_by_one() {
     let time_of = |count| {

@@ -3,10 +3,11 @@
 
 use std::cell::Cell;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 use std::rc::Rc;
 
 use super::HashMap;
+use super::names::Names;
 use crate::{ClientId, EpochMs, Memory, Now};
 
 /// A lock's name on this server.
@@ -19,7 +20,10 @@ pub struct LockId {
 }
 
 /// A lock's place in [`Locks`], valid while the lock has a memory.
-type Number = usize;
+pub(super) type Number = usize;
+
+/// So many places are kept while no lock has a memory, because the next one is at hand.
+const KEPT: usize = 1000;
 
 /// Why to sweep a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,12 +56,13 @@ pub struct LongQueue {
 /// The memories of all locks that have one.
 #[derive(Default)]
 pub struct Locks {
-    known: Vec<Option<Known>>,
+    /// In boxes, so that little moves when this grows.
+    known: Vec<Option<Box<Known>>>,
     /// The lock that was asked for last.
     last: Cell<Number>,
     /// Unused places in `known`.
     free: Vec<Number>,
-    dbs: BTreeMap<i32, HashMap<Rc<[u8]>, Number>>,
+    names: Names,
     alarms: BTreeSet<(EpochMs, Number)>,
     /// Locks to sweep soon, in the order in which they were marked.
     marked: VecDeque<Number>,
@@ -113,21 +118,23 @@ impl Locks {
 
     /// A hand-off asks for the same lock a dozen times.
     fn number(&self, db: i32, key: &[u8]) -> Option<Number> {
-        let is_it = |known: &Known| known.id.db == db && *known.id.key == *key;
-        if self.at(self.last.get()).is_some_and(is_it) {
+        let is_it = |number| {
+            self.at(number).is_some_and(|known| known.id.db == db && *known.id.key == *key)
+        };
+        if is_it(self.last.get()) {
             return Some(self.last.get());
         }
-        let number = self.dbs.get(&db)?.get(key).copied()?;
+        let number = self.names.find(db, key, is_it)?;
         self.last.set(number);
         Some(number)
     }
 
     fn at(&self, number: Number) -> Option<&Known> {
-        self.known.get(number)?.as_ref()
+        self.known.get(number)?.as_deref()
     }
 
     fn at_mut(&mut self, number: Number) -> Option<&mut Known> {
-        self.known.get_mut(number)?.as_mut()
+        self.known.get_mut(number)?.as_deref_mut()
     }
 
     /// The memory of a lock, if there is any.
@@ -163,7 +170,7 @@ impl Locks {
         };
         let (before, previous);
         let (result, after, alarm, tied);
-        match self.known.get_mut(number).and_then(Option::as_mut) {
+        match self.known.get_mut(number).and_then(Option::as_deref_mut) {
             None => return work(&mut self.spare).0,
             Some(known) => {
                 (before, previous) = (Totals::of(&known.memory), known.alarm);
@@ -192,10 +199,10 @@ impl Locks {
         if number == self.known.len() {
             self.known.push(None);
         }
-        self.dbs.entry(id.db).or_default().insert(id.key.clone(), number);
+        self.names.insert(id.db, &id.key, number);
         self.index_crowd(id.db, number, totals.waiters > 0);
         if let Some(place) = self.known.get_mut(number) {
-            *place = Some(Known { id, memory, alarm, mark: None });
+            *place = Some(Box::new(Known { id, memory, alarm, mark: None }));
         }
         self.index_sessions(number, tied);
         self.set_alarm(number, None, alarm);
@@ -210,15 +217,11 @@ impl Locks {
         };
         self.free.push(number);
         self.set_alarm(number, known.alarm, None);
-        if let Some(locks) = self.dbs.get_mut(&known.id.db) {
-            locks.remove(&known.id.key);
-            if locks.is_empty() {
-                self.dbs.remove(&known.id.db);
-            }
-        }
-        if self.free.len() == self.known.len() {
+        self.names.remove(known.id.db, &known.id.key, number);
+        if self.free.len() == self.known.len() && self.known.len() > KEPT {
             self.known = Vec::new();
             self.free = Vec::new();
+            self.names.shrink();
         }
     }
 
@@ -321,16 +324,18 @@ impl Locks {
         self.at(place).map(|known| known.id.clone())
     }
 
-    /// A connection closed: its sessions end with the next sweep of their locks. True if it has
-    /// any.
-    pub fn disconnect(&mut self, client: ClientId) -> bool {
-        let Some(locks) = self.sessions.remove(&client) else { return false };
-        for number in locks {
+    /// Whether this connection has sessions.
+    pub fn is_tied(&self, client: ClientId) -> bool {
+        self.sessions.contains_key(&client)
+    }
+
+    /// A connection closed: its sessions end with the next sweep of their locks.
+    pub fn disconnect(&mut self, client: ClientId) {
+        for number in self.sessions.remove(&client).into_iter().flatten() {
             let Some(id) = self.in_place(number) else { continue };
             self.change_beside(&id, |memory| memory.disconnect(client));
             self.mark_number(number, Mark::Due);
         }
-        true
     }
 
     /// Changes the memory of a lock without changing its alarm.
@@ -399,6 +404,7 @@ impl Locks {
 
     /// Drops one memory, so that many can be dropped in portions. False if there is none.
     pub fn drop_one(&mut self) -> bool {
+        self.alarms.pop_first();
         self.known.pop().is_some()
     }
 
@@ -412,7 +418,7 @@ impl Locks {
         let mut marked = BTreeSet::new();
         let mut sessions: HashMap<ClientId, BTreeSet<Number>> = HashMap::default();
         for (number, known) in self.known.iter().enumerate() {
-            let Some(Known { id, memory, alarm, mark }) = known else {
+            let Some(Known { id, memory, alarm, mark }) = known.as_deref() else {
                 if !self.free.contains(&number) {
                     return Err(format!("place {number} is neither used nor free"));
                 }
@@ -438,6 +444,7 @@ impl Locks {
             ("crowded", crowded == self.crowded),
             ("sessions", sessions == self.sessions),
             ("marked", marked.iter().all(|number| self.marked.contains(number))),
+            ("names", self.names.len() == self.known.iter().flatten().count()),
             ("spare", self.spare.is_empty()),
         ];
         match agree.into_iter().find(|(_, agrees)| !agrees) {

@@ -1,0 +1,76 @@
+//! The numbers of locks by their names.
+
+use std::array;
+use std::hash::BuildHasher;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+
+use super::locks::Number;
+
+/// How many tables there are. With a million names a table that grows moves some 10 000 of them,
+/// which takes less than a millisecond.
+const TABLES: usize = 64;
+
+/// A hash table of numbers that keeps no names: whoever asks compares them. It consists of several
+/// tables, because one table of a million took some 200 ms to grow.
+pub(super) struct Names {
+    tables: [HashTable<(u64, Number)>; TABLES],
+    /// Seeded, because anybody can choose the names.
+    state: RandomState,
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Self { tables: array::from_fn(|_| HashTable::new()), state: RandomState::default() }
+    }
+}
+
+impl Names {
+    fn hash(&self, db: i32, key: &[u8]) -> u64 {
+        self.state.hash_one((db, key))
+    }
+
+    /// A table takes the lowest and the highest bits of a hash for a place in it.
+    const fn table_of(hash: u64) -> usize {
+        (hash >> 32) as usize % TABLES
+    }
+
+    /// The number of a name that is the one `is_it` says.
+    pub fn find(&self, db: i32, key: &[u8], is_it: impl Fn(Number) -> bool) -> Option<Number> {
+        let hash = self.hash(db, key);
+        let table = self.tables.get(Self::table_of(hash))?;
+        let found = table.find(hash, |(other, number)| *other == hash && is_it(*number));
+        found.map(|(_, number)| *number)
+    }
+
+    /// Gives a name its number.
+    pub fn insert(&mut self, db: i32, key: &[u8], number: Number) {
+        let hash = self.hash(db, key);
+        if let Some(table) = self.tables.get_mut(Self::table_of(hash)) {
+            table.insert_unique(hash, (hash, number), |(hash, _)| *hash);
+        }
+    }
+
+    /// Forgets the name with this number.
+    pub fn remove(&mut self, db: i32, key: &[u8], number: Number) {
+        let hash = self.hash(db, key);
+        if let Some(table) = self.tables.get_mut(Self::table_of(hash))
+            && let Ok(entry) = table.find_entry(hash, |(_, other)| *other == number)
+        {
+            entry.remove();
+        }
+    }
+
+    /// How many names have a number.
+    pub fn len(&self) -> usize {
+        self.tables.iter().map(HashTable::len).sum()
+    }
+
+    /// Gives back the memory of tables without a name in them.
+    pub fn shrink(&mut self) {
+        self.tables.iter_mut().filter(|table| table.is_empty()).for_each(|table| {
+            *table = HashTable::new();
+        });
+    }
+}
