@@ -121,6 +121,9 @@ impl Locks {
         let is_it = |number| {
             self.at(number).is_some_and(|known| known.id.db == db && *known.id.key == *key)
         };
+        if self.free.len() == self.known.len() {
+            return None;
+        }
         if is_it(self.last.get()) {
             return Some(self.last.get());
         }
