@@ -70,7 +70,7 @@ fn open<'c>(ctx: &'c Ctx, name: &Name<'_>) -> Key<'c> {
         return key;
     }
     drop(key);
-    publish::removed(ctx, || true);
+    publish::removed(ctx);
     ctx.open(name, Access::Writes)
 }
 

@@ -1,5 +1,5 @@
 //! Events for keys that something other than RLOCK's own commands removed. They are published in
-//! the next loop iterations, or before the next event of any lock.
+//! the next loop iteration, or before the next event of any lock.
 
 use std::ffi::CString;
 
@@ -15,17 +15,15 @@ pub fn is_quiet() -> bool {
     state::with(|state| state.manager.is_quiet())
 }
 
-/// Publishes removed locks, except those that move with their slot: all of them, or as many as
-/// `goes_on` lets it.
-pub fn removed(ctx: &Ctx, goes_on: impl Fn() -> bool) {
+/// Publishes removed locks, except those that move with their slot.
+pub fn removed(ctx: &Ctx) {
     if is_quiet() {
         return;
     }
     let now = state::now();
-    let is_primary = state::with(|state| state.manager.is_primary());
-    while goes_on()
-        && let Some(lock) = state::with(|state| state.manager.next_removed(now))
-    {
+    let (removed, is_primary) =
+        state::with(|state| (state.manager.take_removed(now), state.manager.is_primary()));
+    for lock in removed {
         ctx.with_name(lock.db, &lock.key, |name| {
             if !crate::ffi::is_cluster() || !is_primary || gate::of(ctx, name) != Gate::Elsewhere {
                 ctx.notify(lock.event.name(), name);

@@ -13,12 +13,12 @@ use crate::{answers, closing, executor, gate, publish, state};
 /// Does what is due, earliest deadline first.
 pub fn sweep(ctx: &Ctx) {
     let began_at = Instant::now();
-    let goes_on = || began_at.elapsed() < PORTION;
-    publish::removed(ctx, goes_on);
+    publish::removed(ctx);
     let now = state::now();
     state::with(|state| state.manager.sweep_begins(now));
     let mut is_asked = false;
-    while goes_on() {
+    // One task at least: there may be much to publish every time.
+    loop {
         let now = state::now();
         let Some(task) = state::with(|state| {
             if !is_asked {
@@ -30,6 +30,9 @@ pub fn sweep(ctx: &Ctx) {
         };
         is_asked |= carry_out(ctx, task, is_asked);
         answers::tell(ctx, state::with(|state| state.manager.take_answers()));
+        if began_at.elapsed() > PORTION {
+            break;
+        }
     }
     answers::tell(ctx, state::with(|state| state.manager.take_answers()));
     closing::settle(closing::During::Sweep);

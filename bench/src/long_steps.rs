@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use crate::Profile;
 use crate::book::Book;
 use crate::crowd::{blocked, connected, exchange_all};
+use crate::sample::Sample;
 use crate::stage::{may_open, on_its_core, server, server_for, us_since};
 use rlock_testkit::{Client, Server, Waiter, now_ms, until};
 
@@ -26,6 +27,24 @@ const CLOSING: &str = "all of these connections close";
 const INFO: &str = "INFO rlock with so many queues, beside INFO with so many keys";
 const QUEUES: &str = "RLOCK.QUEUES with so many queues, beside KEYS with one match";
 
+/// How often a step is repeated that takes seconds: its slowest PING varies by half.
+const ROUNDS: usize = 3;
+
+/// The slowest PING of each step, in milliseconds, once for each round.
+#[derive(Default)]
+struct Slowest(Vec<(&'static str, &'static str, Sample)>);
+
+impl Slowest {
+    fn note(&mut self, step: &'static str, column: &'static str, ms: f64) {
+        let place = self.0.iter().position(|(known, at, _)| (*known, *at) == (step, column));
+        let place = place.unwrap_or_else(|| {
+            self.0.push((step, column, Sample::default()));
+            self.0.len() - 1
+        });
+        self.0[place].2.add(ms);
+    }
+}
+
 /// How many of each.
 struct Sizes {
     locks: usize,
@@ -43,16 +62,24 @@ pub fn measure(book: &mut Book, profile: Profile) {
         held: 100_000 / part,
         connections: 10_000 / part,
     };
-    idle(book);
-    leases(book, sizes.locks);
-    if may_open(sizes.connections) {
-        demotion(book, sizes.connections);
-        sessions(book, sizes.connections);
-    } else {
+    let is_open = may_open(sizes.connections);
+    if !is_open {
         book.miss(format!("{} connections: `ulimit -n` is too low", sizes.connections));
     }
-    promotion(book, sizes.held);
-    queues(book, sizes.queues);
+    let mut slowest = Slowest::default();
+    idle(&mut slowest);
+    leases(&mut slowest, sizes.locks);
+    for _ in 0..if profile == Profile::Quick { 1 } else { ROUNDS } {
+        if is_open {
+            demotion(&mut slowest, sizes.connections);
+            sessions(&mut slowest, sizes.connections);
+        }
+        promotion(&mut slowest, sizes.held);
+        queues(&mut slowest, sizes.queues);
+    }
+    for (step, column, sample) in &slowest.0 {
+        book.put(SECTION, step, column, sample);
+    }
 }
 
 /// Tells another thread to end, also when this one panics.
@@ -95,17 +122,17 @@ fn all(server: &Server, count: usize, make: impl Fn(usize) -> String) {
     exchange_all(&mut Waiter::connect(server), count, make);
 }
 
-fn idle(book: &mut Book) {
+fn idle(slowest: &mut Slowest) {
     let server = server(&[]);
-    let slowest = slowest_ping(&server, || for_s(5));
-    book.put_value(SECTION, IDLE, RLOCK, slowest);
+    let ms = slowest_ping(&server, || for_s(5));
+    slowest.note(IDLE, RLOCK, ms);
     let alone = on_its_core(Server::without_module());
-    let slowest = slowest_ping(&alone, || for_s(5));
-    book.put_value(SECTION, IDLE, CORE, slowest);
+    let ms = slowest_ping(&alone, || for_s(5));
+    slowest.note(IDLE, CORE, ms);
 }
 
 /// All of them end in the same few milliseconds, when all are there.
-fn leases(book: &mut Book, count: usize) {
+fn leases(slowest: &mut Slowest, count: usize) {
     // Within the 60 seconds that a ticket stands.
     let fill_ms = i64::try_from(count).unwrap() / 20;
     let server = server(&["rlock.max-tickets", &count.to_string()]);
@@ -113,41 +140,41 @@ fn leases(book: &mut Book, count: usize) {
     all(&server, count, |n| {
         format!("RLOCK.ACQUIRE lock:{n} holder LEASE {}", (ends_ms - now_ms()).max(1))
     });
-    let slowest = slowest_ping(&server, || {
+    let ms = slowest_ping(&server, || {
         all(&server, count, |n| format!("RLOCK.ACQUIRE lock:{n} next QUEUE 60000"));
     });
-    book.put_value(SECTION, GROWTH, RLOCK, slowest);
+    slowest.note(GROWTH, RLOCK, ms);
     assert!(now_ms() < ends_ms, "the machine was too slow to hold them all at once");
     let mut admin = server.client();
     until(600_000, || now_ms() > ends_ms - 1000);
-    let slowest = slowest_ping(&server, || {
+    let ms = slowest_ping(&server, || {
         until(600_000, || {
             for_s(1);
             admin.counted("expired") == count as i64
         });
     });
-    book.put_value(SECTION, LEASES, RLOCK, slowest);
+    slowest.note(LEASES, RLOCK, ms);
     drop(server);
     let alone = self::server(&[]);
     let ends_ms = now_ms() + fill_ms / 2;
-    let slowest = slowest_ping(&alone, || {
+    let ms = slowest_ping(&alone, || {
         all(&alone, count, |n| format!("SET lock:{n} holder PXAT {ends_ms}"));
     });
-    book.put_value(SECTION, GROWTH, CORE, slowest);
+    slowest.note(GROWTH, CORE, ms);
     assert!(now_ms() < ends_ms, "the machine was too slow to have them all at once");
     let mut admin = alone.client();
     until(600_000, || now_ms() > ends_ms - 1000);
-    let slowest = slowest_ping(&alone, || {
+    let ms = slowest_ping(&alone, || {
         until(600_000, || {
             for_s(1);
             admin.number("DBSIZE") == 0
         });
     });
-    book.put_value(SECTION, LEASES, CORE, slowest);
+    slowest.note(LEASES, CORE, ms);
 }
 
 /// Whoever is blocked is told that this is no place to wait any more.
-fn demotion(book: &mut Book, count: usize) {
+fn demotion(slowest: &mut Slowest, count: usize) {
     let demote = |server: &Server| {
         let mut admin = server.client();
         slowest_ping(server, || {
@@ -159,15 +186,15 @@ fn demotion(book: &mut Book, count: usize) {
     let server = server_for(count);
     server.client().granted("RLOCK.ACQUIRE hot holder LEASE 600000");
     let waiters = blocked(&server, count, |n| format!("RLOCK.ACQUIRE hot waiter:{n} BLOCK 0"));
-    book.put_value(SECTION, DEMOTION, RLOCK, demote(&server));
+    slowest.note(DEMOTION, RLOCK, demote(&server));
     drop(waiters);
     let alone = server_for(count);
     let waiters = blocked(&alone, count, |_| "BLPOP nothing 0".to_owned());
-    book.put_value(SECTION, DEMOTION, CORE, demote(&alone));
+    slowest.note(DEMOTION, CORE, demote(&alone));
     drop(waiters);
 }
 
-fn promotion(book: &mut Book, count: usize) {
+fn promotion(slowest: &mut Slowest, count: usize) {
     let promote = |line: &dyn Fn(usize) -> String| {
         let primary = server(&[]);
         all(&primary, count, line);
@@ -179,35 +206,35 @@ fn promotion(book: &mut Book, count: usize) {
             for_s(2);
         })
     };
-    let slowest = promote(&|n| format!("RLOCK.ACQUIRE lock:{n} holder LEASE 600000"));
-    book.put_value(SECTION, PROMOTION, RLOCK, slowest);
-    let slowest = promote(&|n| format!("SET lock:{n} holder PX 600000"));
-    book.put_value(SECTION, PROMOTION, CORE, slowest);
+    let ms = promote(&|n| format!("RLOCK.ACQUIRE lock:{n} holder LEASE 600000"));
+    slowest.note(PROMOTION, RLOCK, ms);
+    let ms = promote(&|n| format!("SET lock:{n} holder PX 600000"));
+    slowest.note(PROMOTION, CORE, ms);
 }
 
 /// Renewed twice or more; then all end at once.
-fn sessions(book: &mut Book, count: usize) {
-    let renew_and_close = |book: &mut Book, column: &str, line: &dyn Fn(usize) -> String| {
+fn sessions(slowest: &mut Slowest, count: usize) {
+    let renew_and_close = |slowest: &mut Slowest, column, line: &dyn Fn(usize) -> String| {
         let server = server_for(count);
         let mut waiters = connected(&server, count);
         for (number, waiter) in waiters.iter_mut().enumerate() {
             waiter.ask(&line(number));
         }
-        book.put_value(SECTION, SESSIONS, column, slowest_ping(&server, || for_s(5)));
+        slowest.note(SESSIONS, column, slowest_ping(&server, || for_s(5)));
         let mut admin = server.client();
-        let slowest = slowest_ping(&server, || {
+        let ms = slowest_ping(&server, || {
             drop(waiters);
             until(60_000, || admin.info_number("clients", "connected_clients") <= 2);
             for_s(1);
         });
-        book.put_value(SECTION, CLOSING, column, slowest);
+        slowest.note(CLOSING, column, ms);
     };
-    renew_and_close(book, RLOCK, &|n| format!("RLOCK.ACQUIRE lock:{n} o{n} LEASE 6000 SESSION"));
-    renew_and_close(book, CORE, &|n| format!("SET lock:{n} o{n} PX 600000"));
+    renew_and_close(slowest, RLOCK, &|n| format!("RLOCK.ACQUIRE lock:{n} o{n} LEASE 6000 SESSION"));
+    renew_and_close(slowest, CORE, &|n| format!("SET lock:{n} o{n} PX 600000"));
 }
 
 /// So many locks that somebody queues for: what tells of them, and their end.
-fn queues(book: &mut Book, count: usize) {
+fn queues(slowest: &mut Slowest, count: usize) {
     let often = |server: &Server, line: &str| {
         let mut admin = server.client();
         let ask = |admin: &mut Client| (0..20).for_each(|_| drop(admin.ask(line)));
@@ -226,10 +253,10 @@ fn queues(book: &mut Book, count: usize) {
     let alone = server(&[]);
     all(&alone, count, |n| format!("RPUSH lock:{n} next"));
     all(&alone, count, |n| format!("PEXPIRE lock:{n} 600000"));
-    book.put_value(SECTION, INFO, RLOCK, often(&ours, "INFO rlock"));
-    book.put_value(SECTION, INFO, CORE, often(&alone, "INFO"));
-    book.put_value(SECTION, QUEUES, RLOCK, often(&ours, "RLOCK.QUEUES"));
-    book.put_value(SECTION, QUEUES, CORE, often(&alone, "KEYS lock:1"));
-    book.put_value(SECTION, FLUSH, RLOCK, flush(&ours));
-    book.put_value(SECTION, FLUSH, CORE, flush(&alone));
+    slowest.note(INFO, RLOCK, often(&ours, "INFO rlock"));
+    slowest.note(INFO, CORE, often(&alone, "INFO"));
+    slowest.note(QUEUES, RLOCK, often(&ours, "RLOCK.QUEUES"));
+    slowest.note(QUEUES, CORE, often(&alone, "KEYS lock:1"));
+    slowest.note(FLUSH, RLOCK, flush(&ours));
+    slowest.note(FLUSH, CORE, flush(&alone));
 }

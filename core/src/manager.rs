@@ -84,9 +84,7 @@ pub struct Manager {
     is_loading: bool,
     locks: Locks,
     waits: Waits,
-    /// Closed connections with sessions, to be ended one at a time.
-    ended: VecDeque<ClientId>,
-    removed: VecDeque<Removed>,
+    removed: Vec<Removed>,
     /// Connections of lost sessions: none of their commands may run any more.
     closing: BTreeSet<ClientId>,
     /// Those of them that the caller has yet to close.
@@ -144,7 +142,6 @@ impl Manager {
             self.forgotten.push(std::mem::take(&mut self.locks));
             self.postponed.clear();
             self.upheavals.clear();
-            self.ended.clear();
             self.acks.clear();
             self.lose(tied, now);
         }
@@ -319,16 +316,14 @@ impl Manager {
         }
     }
 
-    /// A connection closed. Its wait, and a grant whose reply it did not get, end with it; its
-    /// sessions, as soon as tasks are asked for: thousands may close at once.
+    /// A connection closed. Its sessions, its wait, and a grant whose reply it did not get, end
+    /// with it.
     pub fn connection_ended(&mut self, client: ClientId, now: Now) {
         self.closed(client);
         if let Some(waiter) = self.waits.of_client(client) {
             self.left(waiter, Outcome::Disconnected, now);
         }
-        if self.locks.is_tied(client) {
-            self.ended.push_back(client);
-        }
+        self.locks.disconnect(client);
     }
 
     // --- connections to be closed ---------------------------------------------------------------

@@ -122,10 +122,9 @@ impl Memory {
         self.sessions.told(waiter);
     }
 
-    /// A connection ended: its sessions end with the next input. True if it has any.
-    pub fn disconnect(&mut self, client: ClientId) -> bool {
+    /// A connection ended: its sessions end with the next input.
+    pub fn disconnect(&mut self, client: ClientId) {
         self.sessions.end_client(client);
-        self.sessions.has_gone()
     }
 
     /// When something happens here next that needs nothing written: a wait is over, or a session

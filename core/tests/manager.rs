@@ -5,14 +5,14 @@
 
 mod support;
 
-use rlock_core::manager::{At, LockId, Next, Parked};
+use rlock_core::manager::{At, LockId, Parked};
 use rlock_core::slow::Outcome;
 use rlock_core::{
     Acquire, ClientId, Effects, Input, Lock, Mode, Moment, Parking, Patience, Refusal, Reply,
-    WaiterId,
+    Token, WaiterId,
 };
 use support::server::{Key, Server};
-use support::{acquire, lease, random, release};
+use support::{acquire, lease, random, release, renew};
 
 #[test]
 fn behind_a_shut_gate_nobody_is_granted_and_then_all_in_order() {
@@ -168,24 +168,39 @@ fn who_lost_a_session_is_granted_nothing_elsewhere() {
     assert!(!server.manager.has_closing());
 }
 
+/// Nothing of it is left to the sweep: whoever asks first is not told of a hold that is about to
+/// end.
 #[test]
-fn sessions_of_connections_that_close_at_once_end_one_task_at_a_time() {
-    let mut server = Server::new();
-    let keys = [b"k", b"l", b"m" as Key];
-    for (client, key) in (1..).zip(keys) {
-        server.holds(key, "a", Some(client));
-    }
-    for client in 1..4 {
-        server.manager.connection_ended(ClientId::from(client), server.now());
-    }
-    for left in [3, 2, 1] {
-        assert_eq!(server.manager.totals().sessions, left);
-        assert!(server.manager.next_call().soon);
-        assert!(server.sweep_one());
+fn a_connection_that_closed_has_no_session_from_then_on() {
+    let closed = || {
+        let mut server = Server::new();
+        server.bounds.max_sessions = 1;
+        let reply = server.holds(b"k", "a", Some(7));
+        server.manager.connection_ended(ClientId::from(7), server.now());
         server.manager.check().unwrap();
+        assert!(server.manager.next_call().soon);
+        assert_eq!(server.manager.totals().sessions, 0);
+        (server, token_of(&reply))
+    };
+    let (mut server, _) = closed();
+    let renewed = server.ask(b"k", Input::Renew(renew(b"a", 5000)));
+    assert!(matches!(renewed, Reply::Refused(Refusal::NotHeld { .. })), "{renewed:?}");
+    for owner in ["a", "b"] {
+        let (mut server, first) = closed();
+        let second = token_of(&server.holds(b"k", owner, None));
+        assert!(second > first, "{owner}");
+        server.sweep();
+        let held = server.keys[b"k" as Key].hold_at(owner.as_bytes(), Mode::Write, server.now());
+        assert_eq!(held.map(|hold| hold.token), Some(second), "{owner}");
     }
-    assert!(server.keys.is_empty(), "{:?}", server.keys);
-    assert_eq!(server.manager.next_call(), Next::default());
+    token_of(&closed().0.holds(b"l", "a", Some(8)));
+}
+
+fn token_of(reply: &Reply) -> Token {
+    match reply {
+        Reply::Granted { token, .. } => *token,
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
@@ -196,8 +211,7 @@ fn a_key_that_left_its_name_loses_its_sessions_at_once() {
     let at = At { db: 0, key: b"k", now: server.now() };
     server.manager.key_left(at, &lock);
     assert!(server.manager.is_closing(ClientId::from(7)));
-    assert!(server.manager.next_removed(at.now).is_some());
-    assert!(server.manager.next_removed(at.now).is_none());
+    assert_eq!(server.manager.take_removed(server.now()).len(), 1);
 }
 
 #[test]

@@ -175,7 +175,6 @@ fn a_reader_takes_about_as_long_beside_ten_as_beside_ten_thousand() {
     takes_as_long_beside_ten_thousand(time_beside);
 }
 
-/// Ten thousand leases that end at once cost ten thousand times one, not the square.
 #[test]
 fn the_first_waiter_of_one_more_lock_moves_little_of_a_hundred_thousand_others() {
     const LOCKS: u32 = 100_000;
@@ -200,6 +199,7 @@ fn the_first_waiter_of_one_more_lock_moves_little_of_a_hundred_thousand_others()
     assert!(most < u64::from(LOCKS) * 20, "{most} bytes");
 }
 
+/// Ten thousand leases that end at once cost ten thousand times one, not the square.
 #[test]
 fn many_leases_that_end_at_once_take_as_long_as_one_by_one() {
     let time_of = |count| {

@@ -96,8 +96,8 @@ fn holds_of_a_lock_that_leaves_its_name_are_noted() {
         let (now, lock) = (server.now(), server.keys.remove(&b"k"[..]).unwrap());
         server.manager.key_left(At { db: 0, key: b"k", now }, &lock);
         by.into_iter().for_each(|is_evicted| server.manager.key_lost(0, b"k", is_evicted));
-        let removed = server.manager.next_removed(now).unwrap();
-        assert_eq!(removed.held_us.as_slice(), [1_100_000]);
+        let removed = server.manager.take_removed(now);
+        assert_eq!(removed[0].held_us.as_slice(), [1_100_000]);
         let ms = if word == "expired" { 1000 } else { 1100 };
         assert!(server.slowlog()[0].ends_with(&format!("write=0 {ms} {word} []")), "{word}");
     }

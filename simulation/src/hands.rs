@@ -76,7 +76,7 @@ impl Server {
     }
 
     pub(crate) fn publish_removed(&mut self) {
-        while let Some(lock) = self.manager.next_removed(self.now) {
+        for lock in self.manager.take_removed(self.now) {
             let event = lock.event.name().to_string_lossy().into_owned();
             self.events.push((lock.db, lock.key.into(), event));
         }

@@ -56,7 +56,7 @@ impl Manager {
                 self.slow.hold(owner, mode, ms, Outcome::Removed).filter(|_| self.is_primary);
             slow.extend(over.map(|over| (over, until_deadline_ms)));
         }
-        self.removed.push_back(Removed { db, key, event, holds: lock.hold_count(), held_us, slow });
+        self.removed.push(Removed { db, key, event, holds: lock.hold_count(), held_us, slow });
         if self.locks.mark(at.db, at.key, Mark::Changed) {
             let free = Lock::default();
             let id = LockId { db: at.db, key: at.key.into() };
@@ -70,25 +70,27 @@ impl Manager {
 
     /// The server reports why it just removed a key, of whatever type.
     pub fn key_lost(&mut self, db: i32, key: &[u8], is_evicted: bool) {
-        let newest = self.removed.back_mut().filter(|gone| gone.db == db && *gone.key == *key);
+        let newest = self.removed.last_mut().filter(|gone| gone.db == db && *gone.key == *key);
         if let Some(gone) = newest {
             gone.event = if is_evicted { Event::Evicted } else { Event::Expired };
         }
     }
 
-    /// Forgets removed locks without publishing them.
+    /// No lock was removed since the last call of [`Manager::take_removed`].
     pub fn is_quiet(&self) -> bool {
         self.removed.is_empty()
     }
 
-    /// The lock that was removed first, of those not taken yet.
-    pub fn next_removed(&mut self, now: Now) -> Option<Removed> {
-        let mut gone = self.removed.pop_front()?;
-        let is_expired = gone.event == Event::Expired;
-        let over = std::mem::take(&mut gone.slow).into_iter().map(|(over, ms)| {
-            if is_expired { Over { outcome: Outcome::Expired, ms, ..over } } else { over }
-        });
-        self.note(At { db: gone.db, key: &gone.key, now }, over.collect());
-        Some(gone)
+    /// The locks removed since the last call.
+    pub fn take_removed(&mut self, now: Now) -> Vec<Removed> {
+        let mut removed = std::mem::take(&mut self.removed);
+        for gone in &mut removed {
+            let is_expired = gone.event == Event::Expired;
+            let over = std::mem::take(&mut gone.slow).into_iter().map(|(over, ms)| {
+                if is_expired { Over { outcome: Outcome::Expired, ms, ..over } } else { over }
+            });
+            self.note(At { db: gone.db, key: &gone.key, now }, over.collect());
+        }
+        removed
     }
 }

@@ -327,16 +327,18 @@ impl Locks {
         self.at(place).map(|known| known.id.clone())
     }
 
-    /// Whether this connection has sessions.
-    pub fn is_tied(&self, client: ClientId) -> bool {
-        self.sessions.contains_key(&client)
-    }
-
-    /// A connection closed: its sessions end with the next sweep of their locks.
+    /// A connection closed: its sessions end with the next sweep of their locks. Thousands may
+    /// close at once, so nothing is looked for by name, and no alarm is set.
     pub fn disconnect(&mut self, client: ClientId) {
         for number in self.sessions.remove(&client).into_iter().flatten() {
-            let Some(id) = self.in_place(number) else { continue };
-            self.change_beside(&id, |memory| memory.disconnect(client));
+            let Some(known) = self.at_mut(number) else { continue };
+            let before = Totals::of(&known.memory);
+            known.memory.disconnect(client);
+            let after = Totals::of(&known.memory);
+            let mut touched = known.memory.sessions.take_touched();
+            touched.retain(|other| *other != client);
+            self.totals = self.totals.moved(before, after);
+            self.index_sessions(number, touched);
             self.mark_number(number, Mark::Due);
         }
     }

@@ -85,9 +85,6 @@ impl Manager {
         if !self.is_primary || self.is_loading {
             return None;
         }
-        if let Some(client) = self.ended.pop_front() {
-            self.locks.disconnect(client);
-        }
         match self.shut_since {
             Some(_) if !self.is_presumed_open => self.next_of_shut(now),
             _ => self.next_of_open(now),
@@ -178,8 +175,7 @@ impl Manager {
         let works = self.is_primary && !self.is_loading;
         let is_open = self.shut_since.is_none();
         let has_postponed = works && !self.postponed.is_empty();
-        let has_more =
-            self.locks.has_marked() || !self.upheavals.is_empty() || !self.ended.is_empty();
+        let has_more = self.locks.has_marked() || !self.upheavals.is_empty();
         let tells = !self.removed.is_empty() || !self.flushed.is_empty();
         Next {
             soon: works && has_more
