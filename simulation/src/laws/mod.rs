@@ -262,6 +262,7 @@ impl Laws {
         }
         let begun: Vec<Token> = begun().map(|(_, token, _)| token).collect();
         self.rest[node].begun(&begun);
+        rest::ties(server)?;
         self.promises.stand(server, node)?;
         self.acks[node].heard(&self.rest[node], node, machines);
         if server.is_primary && server.manager.decides() && server.is_at_rest() {

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rlock_core::{ClientId, Mode, Owner, Token, WaiterId};
+use rlock_core::{ClientId, Lock, Mode, Owner, Token, WaiterId};
 
 use super::promises::Promises;
 use super::{Broken, must};
@@ -275,6 +275,22 @@ impl Unheard {
             format!("{waiter:?} waits for {name:?}, and was told that it does not hold")
         })
     }
+}
+
+/// No hold is tied to a connection that has closed, not even until the next sweep: who asks in
+/// between would be told of a hold that is about to end.
+pub fn ties(server: &Server) -> Result<(), Broken> {
+    for (db, key, slot) in server.keys.iter() {
+        let Some(memory) = server.manager.memory(db, key) else { continue };
+        for (owner, _, hold) in slot.lock().into_iter().flat_map(Lock::holds) {
+            let tied = memory.sessions.get(hold.token);
+            let lasts = tied.is_none_or(|tied| server.conns.contains_key(&tied.client));
+            must(lasts, "a session ends with its connection", || {
+                format!("{key:?} is held by {owner:?}, {tied:?}")
+            })?;
+        }
+    }
+    Ok(())
 }
 
 /// The lock has a hold with this token, which is not over.
