@@ -81,7 +81,7 @@ impl Manager {
         }
         let grace = self.grace(bounds, now);
         let (tokens, locks, names) = (&mut self.tokens, &mut self.locks, &mut self.names);
-        let (lives, over, asked) = locks.change(db, key, |memory| {
+        let (lives, over, asked) = locks.change(db, key, |memory, _| {
             if is_suspect && !memory.is_empty() {
                 effects.lost.extend(lock.lost_sessions(memory, now));
                 effects.wakes.extend(lock.lost_grants(memory, now));
@@ -128,7 +128,7 @@ impl Manager {
     pub fn dismiss(&mut self, at: At<'_>, why: &Refusal) {
         let At { db, key, now } = at;
         let slow = self.slow;
-        let (dismissed, over) = self.locks.change(db, key, |memory| {
+        let (dismissed, over) = self.locks.change(db, key, |memory, _| {
             let dismissed = memory.dismiss(why, slow, now);
             ((dismissed, memory.take_over(slow, now)), None)
         });

@@ -150,40 +150,38 @@ impl Locks {
         self.get(db, key).unwrap_or(&self.spare)
     }
 
-    /// When this lock is due next.
-    pub fn alarm_of(&self, db: i32, key: &[u8]) -> Option<EpochMs> {
-        self.number(db, key).and_then(|number| self.at(number)).and_then(|known| known.alarm)
-    }
-
-    /// Changes the memory of a lock. `work` also returns when the lock is due next.
+    /// Changes the memory of a lock. `work` gets when the lock was due next, and also returns when
+    /// it is due now.
     pub fn change<T>(
         &mut self,
         db: i32,
         key: &[u8],
-        work: impl FnOnce(&mut Memory) -> (T, Option<EpochMs>),
+        work: impl FnOnce(&mut Memory, Option<EpochMs>) -> (T, Option<EpochMs>),
     ) -> T {
-        let number = self.number(db, key);
-        let Some(number) = number.filter(|number| self.at(*number).is_some()) else {
-            let (result, alarm) = work(&mut self.spare);
-            if !self.spare.is_empty() {
-                let memory = std::mem::take(&mut self.spare);
-                self.keep(LockId { db, key: key.into() }, memory, alarm);
-            }
-            return result;
-        };
-        let (before, previous);
-        let (result, after, alarm, tied);
-        match self.known.get_mut(number).and_then(Option::as_deref_mut) {
-            None => return work(&mut self.spare).0,
-            Some(known) => {
-                (before, previous) = (Totals::of(&known.memory), known.alarm);
-                let (done, next) = work(&mut known.memory);
-                let is_over = known.memory.is_empty();
-                known.alarm = next.filter(|_| !is_over);
-                (result, after, alarm) = (done, Totals::of(&known.memory), known.alarm);
-                tied = known.memory.sessions.take_touched();
-            }
+        if let Some(number) = self.number(db, key) {
+            return self.change_at(number, work);
         }
+        let (result, alarm) = work(&mut self.spare, None);
+        if !self.spare.is_empty() {
+            let memory = std::mem::take(&mut self.spare);
+            self.keep(LockId { db, key: key.into() }, memory, alarm);
+        }
+        result
+    }
+
+    /// The same for a known lock, without looking for its name.
+    fn change_at<T>(
+        &mut self,
+        number: Number,
+        work: impl FnOnce(&mut Memory, Option<EpochMs>) -> (T, Option<EpochMs>),
+    ) -> T {
+        let Some(known) = self.at_mut(number) else { return work(&mut self.spare, None).0 };
+        let (db, before, previous) = (known.id.db, Totals::of(&known.memory), known.alarm);
+        let (result, next) = work(&mut known.memory, previous);
+        let is_over = known.memory.is_empty();
+        known.alarm = next.filter(|_| !is_over);
+        let (after, alarm) = (Totals::of(&known.memory), known.alarm);
+        let tied = known.memory.sessions.take_touched();
         self.totals = self.totals.moved(before, after);
         self.set_alarm(number, previous, alarm);
         if (before.waiters > 0) != (after.waiters > 0) {
@@ -224,7 +222,7 @@ impl Locks {
         if self.free.len() == self.known.len() && self.known.len() > KEPT {
             self.known = Vec::new();
             self.free = Vec::new();
-            self.names.shrink();
+            self.names = Names::default();
         }
     }
 
@@ -327,32 +325,23 @@ impl Locks {
         self.at(place).map(|known| known.id.clone())
     }
 
-    /// A connection closed: its sessions end with the next sweep of their locks. Thousands may
-    /// close at once, so nothing is looked for by name, and no alarm is set.
+    /// A connection closed: its sessions end with the next sweep of their locks.
     pub fn disconnect(&mut self, client: ClientId) {
         for number in self.sessions.remove(&client).into_iter().flatten() {
-            let Some(known) = self.at_mut(number) else { continue };
-            let before = Totals::of(&known.memory);
-            known.memory.disconnect(client);
-            let after = Totals::of(&known.memory);
-            let mut touched = known.memory.sessions.take_touched();
-            touched.retain(|other| *other != client);
-            self.totals = self.totals.moved(before, after);
-            self.index_sessions(number, touched);
+            // Marked first, so that it is kept until it is swept.
             self.mark_number(number, Mark::Due);
+            self.change_at(number, |memory, alarm| (memory.disconnect(client), alarm));
         }
     }
 
     /// Changes the memory of a lock without changing its alarm.
     pub fn change_beside<T>(&mut self, id: &LockId, work: impl FnOnce(&mut Memory) -> T) -> T {
-        let alarm = self.alarm_of(id.db, &id.key);
-        self.change(id.db, &id.key, |memory| (work(memory), alarm))
+        self.change(id.db, &id.key, |memory, alarm| (work(memory), alarm))
     }
 
     /// Changes the memory of a lock after acknowledgements, without opening the lock.
     pub fn change_acks<T>(&mut self, id: &LockId, work: impl FnOnce(&mut Memory) -> T) -> T {
-        let before = self.alarm_of(id.db, &id.key);
-        self.change(id.db, &id.key, |memory| {
+        self.change(id.db, &id.key, |memory, before| {
             let result = work(memory);
             // Only for the head of the queue does the lock itself say when to sweep.
             let before = before.filter(|_| !memory.queue.is_empty());

@@ -66,11 +66,4 @@ impl Names {
     pub fn len(&self) -> usize {
         self.tables.iter().map(HashTable::len).sum()
     }
-
-    /// Gives back the memory of tables without a name in them.
-    pub fn shrink(&mut self) {
-        self.tables.iter_mut().filter(|table| table.is_empty()).for_each(|table| {
-            *table = HashTable::new();
-        });
-    }
 }

@@ -128,7 +128,7 @@ impl Manager {
     fn next_of_shut(&mut self, now: Now) -> Option<Task> {
         if let Some((at, id)) = self.locks.first_due(now) {
             let slow = self.slow;
-            let (wakes, over) = self.locks.change(id.db, &id.key, |memory| {
+            let (wakes, over) = self.locks.change(id.db, &id.key, |memory, _| {
                 let wakes = memory.time_out_alone(now, slow, Moment::PORTION);
                 ((wakes, memory.take_over(slow, now)), memory.next_end())
             });
@@ -150,7 +150,7 @@ impl Manager {
 
     /// Finds lost sessions of this lock while nothing may be written.
     pub fn see(&mut self, id: &LockId, why: Mark, lock: &Lock, now: Now) {
-        let (lost, wakes) = self.locks.change(id.db, &id.key, |memory| {
+        let (lost, wakes) = self.locks.change(id.db, &id.key, |memory, _| {
             let told = match why {
                 Mark::Changed => (lock.lost_sessions(memory, now), lock.lost_grants(memory, now)),
                 Mark::Due => (lock.ended_sessions(memory, now), Vec::new()),
