@@ -55,7 +55,7 @@ struct Sizes {
 
 /// Measures all of them.
 pub fn measure(book: &mut Book, profile: Profile) {
-    let part = if profile == Profile::Quick { 10 } else { 1 };
+    let (part, rounds) = if profile == Profile::Quick { (10, 1) } else { (1, ROUNDS) };
     let sizes = Sizes {
         locks: 1_000_000 / part,
         queues: 250_000 / part,
@@ -69,7 +69,7 @@ pub fn measure(book: &mut Book, profile: Profile) {
     let mut slowest = Slowest::default();
     idle(&mut slowest);
     leases(&mut slowest, sizes.locks);
-    for _ in 0..if profile == Profile::Quick { 1 } else { ROUNDS } {
+    for _ in 0..rounds {
         if is_open {
             demotion(&mut slowest, sizes.connections);
             sessions(&mut slowest, sizes.connections);

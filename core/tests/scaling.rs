@@ -184,7 +184,7 @@ fn the_first_waiter_of_one_more_lock_moves_little_of_a_hundred_thousand_others()
         let at = At { db: 0, key: &key, now: server.now() };
         let holds = acquire(b"holder", Mode::Write, 1000);
         let waits = Acquire { owner: b"next", patience: Patience::Ticket(lease(1000)), ..holds };
-        let info = measure(|| {
+        let step = taken(|| {
             for ask in [holds, waits] {
                 let mut effects = Effects::default();
                 let (manager, bounds) = (&mut server.manager, &server.bounds);
@@ -192,7 +192,7 @@ fn the_first_waiter_of_one_more_lock_moves_little_of_a_hundred_thousand_others()
             }
         });
         assert_eq!(server.manager.totals().tickets, number as usize + 1);
-        info.bytes_total
+        step.bytes
     });
     let most = most.max().unwrap();
     // A few numbers for each lock, when what holds them grows.
