@@ -18,7 +18,7 @@ use crate::ffi::{self, Ctx, Exclusive};
 use crate::state;
 
 /// How long the module works in one callback; the rest is done in the next loop iteration.
-pub const PORTION: Duration = Duration::from_millis(1);
+pub const PORTION: Duration = Duration::from_micros(500);
 
 /// While nothing may be written, how often to check the gate, in milliseconds.
 const RETRY_MS: u64 = 50;

@@ -50,6 +50,11 @@ impl Memory {
             && self.queue.first_turn().is_none()
     }
 
+    /// Somebody was promised that a hold lasts: as long as a connection, or on so many replicas.
+    pub(crate) fn has_promised(&self) -> bool {
+        self.session_count() > 0 || self.acks.is_some()
+    }
+
     /// The hold with this token is lost to its session. Returns the connections that it was tied
     /// to: they are to be closed, and are not granted here what they wait for.
     pub(crate) fn lose(&mut self, token: Token) -> Vec<ClientId> {

@@ -78,7 +78,7 @@ impl Server {
     pub(crate) fn publish_removed(&mut self) {
         for lock in self.manager.take_removed(self.now) {
             let event = lock.event.name().to_string_lossy().into_owned();
-            self.events.push((lock.db, lock.key.into(), event));
+            self.events.push((lock.db, lock.key.as_slice().into(), event));
         }
     }
 

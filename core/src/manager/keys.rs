@@ -2,9 +2,9 @@
 
 use smallvec::SmallVec;
 
-use super::{At, LockId, Manager, Mark};
+use super::{At, Manager, Mark};
 use crate::slow::{Outcome, Over};
-use crate::{Event, Lock, Now};
+use crate::{Event, Lock, Memory, Now};
 
 /// A removed lock, and what to publish about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub struct Removed {
     /// Its database or key.
     pub db: i32,
     /// Its database or key.
-    pub key: Box<[u8]>,
+    pub key: SmallVec<[u8; NAME_BYTES]>,
     /// The event to publish.
     pub event: Event,
     /// The number of its holds.
@@ -22,6 +22,9 @@ pub struct Removed {
     /// Those that belong in the slow log, and how long they lasted until their deadlines.
     slow: Vec<(Over, u64)>,
 }
+
+/// The length of a name that needs no allocation of its own: a million locks may end at once.
+const NAME_BYTES: usize = 40;
 
 /// Of how many holds of a removed lock the duration is recorded: more would take too much time.
 const TOLD_MAX: usize = 256;
@@ -57,11 +60,12 @@ impl Manager {
             slow.extend(over.map(|over| (over, until_deadline_ms)));
         }
         self.removed.push(Removed { db, key, event, holds: lock.hold_count(), held_us, slow });
-        if self.locks.mark(at.db, at.key, Mark::Changed) {
+        self.locks.mark(at.db, at.key, Mark::Changed);
+        if self.locks.get(at.db, at.key).is_some_and(Memory::has_promised) {
             let free = Lock::default();
-            let id = LockId { db: at.db, key: at.key.into() };
-            let (lost, wakes) = self.locks.change_beside(&id, |memory| {
-                (free.lost_sessions(memory, at.now), free.lost_grants(memory, at.now))
+            let (lost, wakes) = self.locks.change(at.db, at.key, |memory, alarm| {
+                let lost = free.lost_sessions(memory, at.now);
+                ((lost, free.lost_grants(memory, at.now)), alarm)
             });
             self.outbox.extend(wakes);
             self.lose(lost, at.now);
@@ -70,7 +74,8 @@ impl Manager {
 
     /// The server reports why it just removed a key, of whatever type.
     pub fn key_lost(&mut self, db: i32, key: &[u8], is_evicted: bool) {
-        let newest = self.removed.last_mut().filter(|gone| gone.db == db && *gone.key == *key);
+        let newest =
+            self.removed.last_mut().filter(|gone| gone.db == db && gone.key.as_slice() == key);
         if let Some(gone) = newest {
             gone.event = if is_evicted { Event::Evicted } else { Event::Expired };
         }
