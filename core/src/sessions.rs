@@ -2,10 +2,10 @@
 
 mod untold;
 
-use std::collections::{BTreeMap, BTreeSet};
-
+use smallvec::SmallVec;
 use untold::Untold;
 
+use crate::few::Few;
 use crate::{ClientId, EpochMs, LeaseMs, Now, Token, WaiterId};
 
 /// A hold that lasts as long as a connection.
@@ -42,17 +42,17 @@ impl Session {
 /// The sessions of one lock, by their hold's token.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sessions {
-    by_token: BTreeMap<Token, Session>,
-    by_client: BTreeSet<(ClientId, Token)>,
-    by_renewal: BTreeSet<(EpochMs, Token)>,
-    by_end: BTreeSet<(EpochMs, Token)>,
+    by_token: Few<Token, Session>,
+    by_client: Few<(ClientId, Token)>,
+    by_renewal: Few<(EpochMs, Token)>,
+    by_end: Few<(EpochMs, Token)>,
     /// Number of sessions that last until an acknowledged deadline.
     by_acks: usize,
     untold: Untold,
     /// Holds whose connections closed; they end with the next input.
-    gone: Vec<Token>,
+    gone: SmallVec<[Token; 1]>,
     /// Connections that were tied or untied since the last call.
-    touched: Vec<ClientId>,
+    touched: SmallVec<[ClientId; 1]>,
 }
 
 impl Sessions {
@@ -71,28 +71,33 @@ impl Sessions {
 
     /// The session of the hold with this token.
     pub fn get(&self, token: Token) -> Option<&Session> {
-        self.by_token.get(&token)
+        self.by_token.get(token)
     }
 
     /// Whether a hold is tied to this connection.
     pub fn has_client(&self, client: ClientId) -> bool {
-        let next = self.by_client.range((client, Token::MIN)..).next();
-        next.is_some_and(|(other, _)| *other == client)
+        self.first_of(client).is_some()
+    }
+
+    /// A hold that is tied to this connection, or may be tied to it again.
+    fn first_of(&self, client: ClientId) -> Option<Token> {
+        let next = self.by_client.first_from((client, Token::MIN));
+        next.filter(|(other, _)| *other == client).map(|(_, token)| token)
     }
 
     /// The connections that holds are tied to, some of them more than once.
     pub(crate) fn clients(&self) -> impl Iterator<Item = ClientId> {
-        self.by_client.iter().map(|(client, _)| *client)
+        self.by_client.keys().map(|(client, _)| client)
     }
 
     /// Connections that were tied or untied since the last call.
-    pub fn take_touched(&mut self) -> Vec<ClientId> {
+    pub fn take_touched(&mut self) -> SmallVec<[ClientId; 1]> {
         std::mem::take(&mut self.touched)
     }
 
     /// The tokens of the holds that are tied.
     pub(crate) fn tokens(&self) -> Vec<Token> {
-        self.by_token.keys().copied().collect()
+        self.by_token.keys().collect()
     }
 
     /// Ties a hold. It belongs to the connection that asked last.
@@ -104,34 +109,34 @@ impl Sessions {
 
     /// Adds the session of a hold that has none.
     fn seat(&mut self, token: Token, session: Session) {
-        self.by_renewal.insert((session.renew_at, token));
-        self.by_end.insert((session.ends_at, token));
+        self.by_renewal.insert((session.renew_at, token), ());
+        self.by_end.insert((session.ends_at, token), ());
         self.by_acks = self.by_acks.saturating_add((session.acks > 0).into());
         self.by_token.insert(token, session);
     }
 
     fn unseat(&mut self, token: Token) -> Option<Session> {
-        let session = self.by_token.remove(&token)?;
-        self.by_renewal.remove(&(session.renew_at, token));
-        self.by_end.remove(&(session.ends_at, token));
+        let session = self.by_token.remove(token)?;
+        self.by_renewal.remove((session.renew_at, token));
+        self.by_end.remove((session.ends_at, token));
         self.by_acks = self.by_acks.saturating_sub((session.acks > 0).into());
         Some(session)
     }
 
     fn index(&mut self, token: Token, client: ClientId) {
         self.touched.push(client);
-        self.by_client.insert((client, token));
+        self.by_client.insert((client, token), ());
     }
 
     fn unindex(&mut self, token: Token, client: ClientId) {
-        if !self.is_tied_to(token, client) && self.by_client.remove(&(client, token)) {
+        if !self.is_tied_to(token, client) && self.by_client.remove((client, token)).is_some() {
             self.touched.push(client);
         }
     }
 
     /// How many replicas must acknowledge its renewals; 0 if it needs none.
     pub(crate) fn acks_of(&self, token: Token) -> u8 {
-        self.by_token.get(&token).map_or(0, |session| session.acks)
+        self.by_token.get(token).map_or(0, |session| session.acks)
     }
 
     /// Extends the session to this moment, if it ends earlier.
@@ -148,21 +153,21 @@ impl Sessions {
 
     /// Sets the moment until which the session lasts.
     pub(crate) fn lasts_until(&mut self, token: Token, ends_at: EpochMs) {
-        if let Some(session) = self.by_token.get_mut(&token) {
-            self.by_end.remove(&(session.ends_at, token));
-            self.by_end.insert((ends_at, token));
+        if let Some(session) = self.by_token.get_mut(token) {
+            self.by_end.remove((session.ends_at, token));
+            self.by_end.insert((ends_at, token), ());
             session.ends_at = ends_at;
         }
     }
 
     /// A hold that may be lost by now, because its recorded deadline has passed.
     pub(crate) fn first_ended(&self, now: Now) -> Option<Token> {
-        self.by_end.first().filter(|(ends_at, _)| ends_at.is_over_at(now)).map(|(_, token)| *token)
+        self.by_end.first().filter(|(ends_at, _)| ends_at.is_over_at(now)).map(|(_, token)| token)
     }
 
     /// When the next hold may be lost.
     pub(crate) fn next_end(&self) -> Option<EpochMs> {
-        self.by_end.first().map(|(ends_at, _)| *ends_at)
+        self.by_end.first().map(|(ends_at, _)| ends_at)
     }
 
     pub(crate) fn untie(&mut self, token: Token) -> Option<ClientId> {
@@ -174,13 +179,7 @@ impl Sessions {
 
     /// A connection closed: its holds end with the next input, because ending them is a change.
     pub(crate) fn end_client(&mut self, client: ClientId) {
-        while let Some((_, token)) = self
-            .by_client
-            .range((client, Token::MIN)..)
-            .next()
-            .copied()
-            .filter(|(other, _)| *other == client)
-        {
+        while let Some(token) = self.first_of(client) {
             if self.get(token).is_some_and(|session| session.client == client) {
                 self.untie(token);
                 self.gone.push(token);
@@ -200,7 +199,7 @@ impl Sessions {
         self.gone.clear();
     }
 
-    pub(crate) fn take_gone(&mut self) -> Vec<Token> {
+    pub(crate) fn take_gone(&mut self) -> SmallVec<[Token; 1]> {
         std::mem::take(&mut self.gone)
     }
 
@@ -211,19 +210,19 @@ impl Sessions {
     /// Takes a hold whose renewal is due, and schedules the next one a third of the lease later.
     /// Returns its token and lease.
     pub(crate) fn renew_next(&mut self, now: Now) -> Option<(Token, LeaseMs)> {
-        let (renew_at, token) = *self.by_renewal.first()?;
+        let (renew_at, token) = self.by_renewal.first()?;
         if !renew_at.is_over_at(now) {
             return None;
         }
-        self.by_renewal.remove(&(renew_at, token));
-        let session = self.by_token.get_mut(&token)?;
+        self.by_renewal.remove((renew_at, token));
+        let session = self.by_token.get_mut(token)?;
         session.renew_at = now.after(third(session.lease));
-        self.by_renewal.insert((session.renew_at, token));
+        self.by_renewal.insert((session.renew_at, token), ());
         Some((token, session.lease))
     }
 
     pub(crate) fn next_renewal(&self) -> Option<EpochMs> {
-        self.by_renewal.first().map(|(at, _)| *at)
+        self.by_renewal.first().map(|(at, _)| at)
     }
 }
 

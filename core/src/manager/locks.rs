@@ -3,11 +3,13 @@
 
 use std::cell::Cell;
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::rc::Rc;
 
-use super::HashMap;
+use smallvec::SmallVec;
+
 use super::names::Names;
+use crate::few::Few;
 use crate::{ClientId, EpochMs, Memory, Now};
 
 /// A lock's name on this server.
@@ -66,7 +68,9 @@ pub struct Locks {
     alarms: BTreeSet<(EpochMs, Number)>,
     /// Locks to sweep soon, in the order in which they were marked.
     marked: VecDeque<Number>,
-    sessions: HashMap<ClientId, BTreeSet<Number>>,
+    /// A tree, because connections that open one after another often close so, too: then most of
+    /// them are next to the one before. In a hash table each would be a cache miss.
+    sessions: BTreeMap<ClientId, Few<Number>>,
     /// The locks with blocked connections.
     crowded: BTreeSet<(i32, Number)>,
     totals: Totals,
@@ -242,18 +246,17 @@ impl Locks {
         }
     }
 
-    fn index_sessions(&mut self, number: Number, touched: Vec<ClientId>) {
+    fn index_sessions(&mut self, number: Number, touched: SmallVec<[ClientId; 1]>) {
         for client in touched {
             let is_tied =
                 self.at(number).is_some_and(|known| known.memory.sessions.has_client(client));
-            let locks = self.sessions.entry(client).or_default();
             if is_tied {
-                locks.insert(number);
-            } else {
-                locks.remove(&number);
-            }
-            if locks.is_empty() {
-                self.sessions.remove(&client);
+                self.sessions.entry(client).or_default().insert(number, ());
+            } else if let Some(locks) = self.sessions.get_mut(&client) {
+                locks.remove(number);
+                if locks.is_empty() {
+                    self.sessions.remove(&client);
+                }
             }
         }
     }
@@ -327,7 +330,8 @@ impl Locks {
 
     /// A connection closed: its sessions end with the next sweep of their locks.
     pub fn disconnect(&mut self, client: ClientId) {
-        for number in self.sessions.remove(&client).into_iter().flatten() {
+        let locks = self.sessions.remove(&client).unwrap_or_default();
+        for number in locks.keys() {
             // Marked first, so that it is kept until it is swept.
             self.mark_number(number, Mark::Due);
             self.change_at(number, |memory, alarm| (memory.disconnect(client), alarm));
@@ -349,16 +353,14 @@ impl Locks {
         })
     }
 
-    /// The connections with sessions in this database, or in all if `None`.
+    /// The connections with sessions in this database, or in all if `None`, in an order that is the
+    /// same on every machine, because waiters are served in it.
     pub fn tied_in(&self, db: Option<i32>) -> Vec<ClientId> {
-        let is_there = |number: &Number| {
-            self.at(*number).is_some_and(|known| db.is_none_or(|db| db == known.id.db))
+        let is_there = |number: Number| {
+            self.at(number).is_some_and(|known| db.is_none_or(|db| db == known.id.db))
         };
-        let tied = self.sessions.iter().filter(|(_, locks)| locks.iter().any(is_there));
-        // In an order that is the same on every machine, because waiters are served in it.
-        let mut tied: Vec<ClientId> = tied.map(|(client, _)| *client).collect();
-        tied.sort_unstable();
-        tied
+        let tied = self.sessions.iter().filter(|(_, locks)| locks.keys().any(is_there));
+        tied.map(|(client, _)| *client).collect()
     }
 
     /// The locks of a database with blocked connections; `None` if there are more than `most`.
@@ -410,7 +412,7 @@ impl Locks {
         let mut totals = Totals::default();
         let (mut alarms, mut crowded) = (BTreeSet::new(), BTreeSet::new());
         let mut marked = BTreeSet::new();
-        let mut sessions: HashMap<ClientId, BTreeSet<Number>> = HashMap::default();
+        let mut sessions: BTreeMap<ClientId, Few<Number>> = BTreeMap::new();
         for (number, known) in self.known.iter().enumerate() {
             let Some(Known { id, memory, alarm, mark }) = known.as_deref() else {
                 if !self.free.contains(&number) {
@@ -429,7 +431,7 @@ impl Locks {
             marked.extend(mark.map(|_| number));
             crowded.extend((memory.queue.blocked_count() > 0).then_some((id.db, number)));
             for client in memory.sessions.clients() {
-                sessions.entry(client).or_default().insert(number);
+                sessions.entry(client).or_default().insert(number, ());
             }
         }
         let agree = [

@@ -52,7 +52,7 @@ impl Sessions {
         let Some(token) = self.untold.by_waiter.remove(&waiter) else { return };
         let mut before = self.untold.replaced.remove(&token).unwrap_or_default();
         let is_it = |session: &Session| session.untold == Some(waiter);
-        if let Some(session) = self.by_token.get_mut(&token).filter(|session| is_it(session)) {
+        if let Some(session) = self.by_token.get_mut(token).filter(|session| is_it(session)) {
             session.untold = None;
         } else if let Some(place) = before.iter().position(|other| is_it(&other.session)) {
             let mut kept = before.split_off(place);
@@ -67,7 +67,7 @@ impl Sessions {
         let Some(token) = self.untold.by_waiter.remove(&waiter) else { return false };
         let is_it = |session: &Session| session.untold == Some(waiter);
         let mut before = self.untold.replaced.remove(&token).unwrap_or_default();
-        let withdrawn = if self.by_token.get(&token).is_some_and(is_it) {
+        let withdrawn = if self.by_token.get(token).is_some_and(is_it) {
             let withdrawn = self.unseat(token);
             match before.pop() {
                 // The hold would have ended with that connection.
@@ -131,7 +131,7 @@ impl Sessions {
     pub(super) fn is_tied_to(&self, token: Token, client: ClientId) -> bool {
         let is_it = |session: &Session| session.client == client;
         let mut replaced = self.untold.replaced.get(&token).into_iter().flatten();
-        self.by_token.get(&token).is_some_and(is_it)
+        self.by_token.get(token).is_some_and(is_it)
             || replaced.any(|other| !other.is_gone && is_it(&other.session))
     }
 }
