@@ -54,6 +54,17 @@ fn time_of(value: &Value) -> Now {
     Now::from_us(seconds * 1_000_000 + micros)
 }
 
+/// The events of one deed, those of each lock in their order. The order of all of them counts, too,
+/// but after a command on whole databases: then locks are swept by their places in the manager,
+/// which depend on the order in which connections closed.
+fn in_order(mut events: Vec<String>, said: &[String]) -> Vec<String> {
+    let is_of_all = |deed: &String| deed.contains("FLUSH") || deed.contains("SWAPDB");
+    if said.last().is_some_and(is_of_all) {
+        events.sort_by_key(|event| event.split_once(' ').map(|(_, lock)| lock.to_owned()));
+    }
+    events
+}
+
 /// Tokens in an error line stand in another place in time.
 fn without_tokens(line: &str) -> String {
     let words = line.split_inclusive(' ').map(|word| {

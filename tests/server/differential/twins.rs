@@ -16,7 +16,7 @@ use rlock_simulation::server::Server as Simulated;
 use rlock_simulation::words::{Out, Said, words};
 
 use super::choice::{CONNECTIONS, Deed};
-use super::{time_of, without_tokens};
+use super::{in_order, time_of, without_tokens};
 use rlock_testkit::{Client, Listener, LockView, Server, Version, Waiter, until};
 
 /// The least distance of a command to a deadline, in milliseconds.
@@ -491,6 +491,7 @@ impl Twins {
             })
             .collect();
         self.compared += 1 + heard.len() as u64;
+        let [published, heard] = [published, heard].map(|events| in_order(events, &self.said));
         assert_eq!(published, heard, "{:#?}\nleft: simulated, right: real", self.said);
     }
 }
