@@ -1,6 +1,6 @@
 //! The module's work outside commands, in portions. The manager chooses the next task.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rlock_core::grammar::Access;
 use rlock_core::manager::{At, Mark, Task};
@@ -10,14 +10,17 @@ use crate::ffi::{Ctx, Gate, is_cluster};
 use crate::timers::PORTION;
 use crate::{answers, closing, executor, gate, publish, state};
 
+/// How long the module works on tasks at least: there may be much to publish every time.
+const FOR_TASKS: Duration = Duration::from_micros(125);
+
 /// Does what is due, earliest deadline first.
 pub fn sweep(ctx: &Ctx) {
     let began_at = Instant::now();
     publish::removed(ctx);
+    let published_at = Instant::now();
     let now = state::now();
     state::with(|state| state.manager.sweep_begins(now));
     let mut is_asked = false;
-    // One task at least: there may be much to publish every time.
     loop {
         let now = state::now();
         let Some(task) = state::with(|state| {
@@ -30,7 +33,7 @@ pub fn sweep(ctx: &Ctx) {
         };
         is_asked |= carry_out(ctx, task, is_asked);
         answers::tell(ctx, state::with(|state| state.manager.take_answers()));
-        if began_at.elapsed() > PORTION {
+        if began_at.elapsed() > PORTION && published_at.elapsed() > FOR_TASKS {
             break;
         }
     }

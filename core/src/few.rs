@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::mem;
 
-/// A sorted map that has its only entry inline. A tree has room for eleven in its first node: four
-/// of these for one session were most of what it took.
+/// A sorted map that has its only entry inline. A tree of one entry allocates room for eleven: four
+/// such trees were most of what one session took.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Few<K, V = ()> {
     /// No entry.
@@ -75,6 +75,19 @@ impl<K: Ord + Copy, V> Few<K, V> {
         }
     }
 
+    /// Gives the value of one key to another one, which has none.
+    pub fn rename(&mut self, from: K, to: K) {
+        match self {
+            Self::One(only, _) if *only == from => *only = to,
+            Self::Many(tree) => {
+                if let Some(value) = tree.remove(&from) {
+                    tree.insert(to, value);
+                }
+            }
+            _ => {}
+        }
+    }
+
     fn of_last(mut tree: BTreeMap<K, V>) -> Self {
         tree.pop_first().map_or(Self::None, |(key, value)| Self::One(key, value))
     }
@@ -111,8 +124,10 @@ mod tests {
     /// Whatever is done, it agrees with a tree, and equal maps are equal however they came about.
     #[test]
     fn it_is_a_sorted_map() {
+        /// Keys that are looked for: one before and one behind those that are inserted.
         const KEYS: u32 = 4;
-        // Each digit of `way` is one of six steps: insert or remove one of three keys.
+        // Each digit of `way` is one of six steps: insert or remove one of three keys; then one is
+        // renamed if that is possible, and back.
         for way in 0..6_u32.pow(6) {
             let (mut few, mut tree) = (Few::None, BTreeMap::new());
             for step in 0..6 {
@@ -133,6 +148,11 @@ mod tests {
                     let next = tree.range(key..).next().map(|(key, _)| *key);
                     assert_eq!(few.first_from(key), next);
                 }
+                let free = KEYS;
+                few.rename(key, free);
+                assert_eq!(few.get(free), tree.get(&key));
+                assert_eq!((few.len(), few.get(key)), (tree.len(), None));
+                few.rename(free, key);
                 let mut anew = Few::None;
                 tree.iter().for_each(|(key, value)| anew.insert(*key, *value));
                 assert_eq!(few, anew);

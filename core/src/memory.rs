@@ -50,8 +50,9 @@ impl Memory {
             && self.queue.first_turn().is_none()
     }
 
-    /// Somebody was promised that a hold lasts: as long as a connection, or on so many replicas.
-    pub(crate) fn has_promised(&self) -> bool {
+    /// Somebody may have to be told when a hold ends with its key: a connection with a session, or
+    /// a caller whose grant replicas are to acknowledge.
+    pub(crate) fn has_to_tell(&self) -> bool {
         self.session_count() > 0 || self.acks.is_some()
     }
 

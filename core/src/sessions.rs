@@ -154,8 +154,7 @@ impl Sessions {
     /// Sets the moment until which the session lasts.
     pub(crate) fn lasts_until(&mut self, token: Token, ends_at: EpochMs) {
         if let Some(session) = self.by_token.get_mut(token) {
-            self.by_end.remove((session.ends_at, token));
-            self.by_end.insert((ends_at, token), ());
+            self.by_end.rename((session.ends_at, token), (ends_at, token));
             session.ends_at = ends_at;
         }
     }
@@ -214,10 +213,9 @@ impl Sessions {
         if !renew_at.is_over_at(now) {
             return None;
         }
-        self.by_renewal.remove((renew_at, token));
         let session = self.by_token.get_mut(token)?;
         session.renew_at = now.after(third(session.lease));
-        self.by_renewal.insert((session.renew_at, token), ());
+        self.by_renewal.rename((renew_at, token), (session.renew_at, token));
         Some((token, session.lease))
     }
 

@@ -9,9 +9,9 @@ use crate::{Event, Lock, Memory, Now};
 /// A removed lock, and what to publish about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Removed {
-    /// Its database or key.
+    /// Its database.
     pub db: i32,
-    /// Its database or key.
+    /// Its key.
     pub key: SmallVec<[u8; NAME_BYTES]>,
     /// The event to publish.
     pub event: Event,
@@ -61,7 +61,7 @@ impl Manager {
         }
         self.removed.push(Removed { db, key, event, holds: lock.hold_count(), held_us, slow });
         self.locks.mark(at.db, at.key, Mark::Changed);
-        if self.locks.get(at.db, at.key).is_some_and(Memory::has_promised) {
+        if self.locks.get(at.db, at.key).is_some_and(Memory::has_to_tell) {
             let free = Lock::default();
             let (lost, wakes) = self.locks.change(at.db, at.key, |memory, alarm| {
                 let lost = free.lost_sessions(memory, at.now);

@@ -273,21 +273,21 @@ impl Locks {
         Some((*at, known.id.clone()))
     }
 
-    /// Marks a lock to be swept soon. True if it has a memory.
-    pub fn mark(&mut self, db: i32, key: &[u8], why: Mark) -> bool {
-        let Some(number) = self.number(db, key) else { return false };
-        self.mark_number(number, why)
+    /// Marks a lock to be swept soon, if it has a memory.
+    pub fn mark(&mut self, db: i32, key: &[u8], why: Mark) {
+        if let Some(number) = self.number(db, key) {
+            self.mark_number(number, why);
+        }
     }
 
-    fn mark_number(&mut self, number: Number, why: Mark) -> bool {
-        let Some(known) = self.at_mut(number) else { return false };
+    fn mark_number(&mut self, number: Number, why: Mark) {
+        let Some(known) = self.at_mut(number) else { return };
         if known.mark.is_none() {
             known.mark = Some(why);
             self.marked.push_back(number);
         } else {
             known.mark = known.mark.max(Some(why));
         }
-        true
     }
 
     /// Whether something other than RLOCK may have changed this key since the last sweep.
