@@ -296,7 +296,7 @@ impl Manager {
         if self.memory(id.db, &id.key).is_some_and(|memory| memory.knows(waiter)) {
             // The waiters behind it may enter now, and a grant may have to be taken back.
             self.locks.mark(id.db, &id.key, Mark::Due);
-            self.locks.change_beside(id, |memory| memory.leave(waiter));
+            self.locks.change_beside(id.db, &id.key, |memory| memory.leave(waiter));
         }
     }
 
@@ -309,9 +309,9 @@ impl Manager {
             if memory.is_some_and(|memory| memory.is_gated(waiter)) {
                 // Somebody else sent it a reply.
                 self.locks.mark(id.db, &id.key, Mark::Due);
-                self.locks.change_beside(id, |memory| memory.leave(waiter));
+                self.locks.change_beside(id.db, &id.key, |memory| memory.leave(waiter));
             } else if self.memory(id.db, &id.key).is_some_and(|memory| memory.knows(waiter)) {
-                self.locks.change_beside(id, |memory| memory.answered(waiter));
+                self.locks.change_beside(id.db, &id.key, |memory| memory.answered(waiter));
             }
         }
     }

@@ -63,9 +63,8 @@ impl Manager {
         self.locks.mark(at.db, at.key, Mark::Changed);
         if self.locks.get(at.db, at.key).is_some_and(Memory::has_to_tell) {
             let free = Lock::default();
-            let (lost, wakes) = self.locks.change(at.db, at.key, |memory, alarm| {
-                let lost = free.lost_sessions(memory, at.now);
-                ((lost, free.lost_grants(memory, at.now)), alarm)
+            let (lost, wakes) = self.locks.change_beside(at.db, at.key, |memory| {
+                (free.lost_sessions(memory, at.now), free.lost_grants(memory, at.now))
             });
             self.outbox.extend(wakes);
             self.lose(lost, at.now);

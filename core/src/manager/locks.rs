@@ -339,8 +339,13 @@ impl Locks {
     }
 
     /// Changes the memory of a lock without changing its alarm.
-    pub fn change_beside<T>(&mut self, id: &LockId, work: impl FnOnce(&mut Memory) -> T) -> T {
-        self.change(id.db, &id.key, |memory, alarm| (work(memory), alarm))
+    pub fn change_beside<T>(
+        &mut self,
+        db: i32,
+        key: &[u8],
+        work: impl FnOnce(&mut Memory) -> T,
+    ) -> T {
+        self.change(db, key, |memory, alarm| (work(memory), alarm))
     }
 
     /// Changes the memory of a lock after acknowledgements, without opening the lock.
