@@ -185,14 +185,14 @@ impl Serve for SlowLog {
 }
 
 fn reply_slow(ctx: &Ctx, entry: &SlowEntry) {
-    let text = |text: &str| Field::Bytes(text.as_bytes().to_vec());
+    let text = |text: String| Field::Bytes(text.into_bytes());
     let fields = [
         ("id", number(entry.id)),
         ("unix-ms", number(entry.unix_ms)),
         ("kind", Field::Word(entry.kind)),
         ("db", Field::Number(entry.db.into())),
-        ("key", text(&entry.key)),
-        ("owner", text(&entry.owner)),
+        ("key", text(entry.key())),
+        ("owner", text(entry.owner())),
         ("mode", Field::Word(entry.mode)),
         ("limit", number(entry.limit.into())),
         ("ms", number(entry.ms)),
@@ -201,8 +201,9 @@ fn reply_slow(ctx: &Ctx, entry: &SlowEntry) {
     ctx.reply_map(fields.len().saturating_add(1));
     fields.into_iter().for_each(|(name, field)| reply_field(ctx, name, field));
     ctx.reply_bytes(b"holders");
-    ctx.reply_array(entry.holders.len());
-    for (owner, key) in &entry.holders {
+    let holders = entry.holders();
+    ctx.reply_array(holders.len());
+    for (owner, key) in holders {
         if let Some(key) = key {
             ctx.reply_array(2);
             ctx.reply_bytes(owner.as_bytes());

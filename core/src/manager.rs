@@ -292,7 +292,7 @@ impl Manager {
     fn give_up(&mut self, id: &LockId, waiter: WaiterId, by: Outcome, now: Now) {
         let entry = self.memory(id.db, &id.key).and_then(|memory| memory.queue.blocked(waiter));
         let over = entry.and_then(|entry| self.slow.wait(entry, by, now));
-        self.note(At { db: id.db, key: &id.key, now }, over.into_iter().collect());
+        self.note(At { db: id.db, key: &id.key, now }, over);
         if self.memory(id.db, &id.key).is_some_and(|memory| memory.knows(waiter)) {
             // The waiters behind it may enter now, and a grant may have to be taken back.
             self.locks.mark(id.db, &id.key, Mark::Due);

@@ -93,7 +93,7 @@ impl Manager {
             let over = std::mem::take(&mut gone.slow).into_iter().map(|(over, ms)| {
                 if is_expired { Over { outcome: Outcome::Expired, ms, ..over } } else { over }
             });
-            self.note(At { db: gone.db, key: &gone.key, now }, over.collect());
+            self.note(At { db: gone.db, key: &gone.key, now }, over);
         }
         removed
     }

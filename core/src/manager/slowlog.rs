@@ -3,13 +3,19 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use smallvec::SmallVec;
+
 use crate::slow::{NAMES_MAX, Names, Outcome, Over, What};
 use crate::text::{NAME_BYTES_MAX, escaped};
 use crate::{Now, Owner, WaiterId};
 
 use super::{At, LockId, Manager};
 
-/// One entry of `RLOCK.SLOWLOG`. Names are cut and escaped.
+/// A name, cut, and escaped when it is asked for: of 10 000 waits that end at once most are never
+/// shown.
+type Name = SmallVec<[u8; NAME_BYTES_MAX]>;
+
+/// One entry of `RLOCK.SLOWLOG`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// A number that keeps rising when the log is cleared.
@@ -20,10 +26,8 @@ pub struct Entry {
     pub kind: &'static str,
     /// The lock's database.
     pub db: i32,
-    /// The lock's key.
-    pub key: String,
-    /// The owner.
-    pub owner: String,
+    key: Name,
+    owner: Name,
     /// `read` or `write`.
     pub mode: &'static str,
     /// `LIMIT`; 0 is none.
@@ -32,10 +36,40 @@ pub struct Entry {
     pub ms: u64,
     /// How it ended.
     pub outcome: &'static str,
-    /// Who was in the way when the wait began; for a deadlock each owner of the cycle, with the key
-    /// for which it waits.
-    pub holders: Vec<(String, Option<String>)>,
+    others: Others,
     waiter: Option<WaiterId>,
+}
+
+/// Which other owners had a part in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Others {
+    /// In the way when the wait began.
+    Held(Rc<Names>),
+    /// Each of a cycle, and the key for which it waits.
+    Cycle(Vec<(Name, Name)>),
+}
+
+impl Entry {
+    /// The lock's key, cut and escaped.
+    pub fn key(&self) -> String {
+        escaped(&self.key)
+    }
+
+    /// The owner, cut and escaped.
+    pub fn owner(&self) -> String {
+        escaped(&self.owner)
+    }
+
+    /// Who was in the way when the wait began; for a deadlock each owner of the cycle, with the key
+    /// for which it waits. Cut and escaped.
+    pub fn holders(&self) -> Vec<(String, Option<String>)> {
+        match &self.others {
+            Others::Held(names) => names.iter().map(|owner| (escaped(owner), None)).collect(),
+            Others::Cycle(all) => {
+                all.iter().map(|(owner, key)| (escaped(owner), Some(escaped(key)))).collect()
+            }
+        }
+    }
 }
 
 /// The newest entry first.
@@ -48,8 +82,8 @@ pub(super) struct SlowLog {
 /// A grant that is taken back was logged at most this many entries ago.
 const DENIED_MAX: usize = 16;
 
-fn cut(name: &[u8]) -> String {
-    escaped(name.get(..NAME_BYTES_MAX).unwrap_or(name))
+fn cut(name: &[u8]) -> Name {
+    Name::from_slice(name.get(..NAME_BYTES_MAX).unwrap_or(name))
 }
 
 impl SlowLog {
@@ -77,7 +111,7 @@ impl SlowLog {
             limit: over.limit.map_or(0, |limit| limit.get()),
             ms: over.ms,
             outcome: over.outcome.word(),
-            holders: names.iter().map(|owner| (escaped(owner), None)).collect(),
+            others: Others::Held(names),
             waiter,
         };
         self.push(entry, len_max);
@@ -95,6 +129,7 @@ impl SlowLog {
     ) {
         let Some((owner, lock)) = cycle.first() else { return };
         let each = cycle.iter().take(NAMES_MAX);
+        let others = each.map(|(owner, at)| (cut(owner.as_bytes()), cut(&at.key)));
         let entry = Entry {
             id: 0,
             unix_ms: now.ms().get(),
@@ -106,7 +141,7 @@ impl SlowLog {
             limit,
             ms: 0,
             outcome: Outcome::Refused.word(),
-            holders: each.map(|(owner, at)| (cut(owner.as_bytes()), Some(cut(&at.key)))).collect(),
+            others: Others::Cycle(others.collect()),
             waiter: None,
         };
         self.push(entry, len_max);
@@ -135,7 +170,11 @@ impl SlowLog {
 
 impl Manager {
     /// Logs what ended at this key.
-    pub(super) fn note(&mut self, At { db, key, now }: At<'_>, over: Vec<Over>) {
+    pub(super) fn note(
+        &mut self,
+        At { db, key, now }: At<'_>,
+        over: impl IntoIterator<Item = Over>,
+    ) {
         for over in over {
             self.slowlog.add(db, key, over, now, self.slowlog_max);
         }

@@ -126,12 +126,11 @@ impl Server {
     /// Its entries in one line each, the newest first.
     pub fn slowlog(&self) -> Vec<String> {
         let line = |entry: &SlowEntry| {
-            let holders: Vec<String> = entry
-                .holders
-                .iter()
-                .map(|(owner, at)| at.as_ref().map_or(owner.clone(), |at| format!("{owner}@{at}")))
+            let holders: Vec<String> = (entry.holders().into_iter())
+                .map(|(owner, at)| at.map_or(owner.clone(), |at| format!("{owner}@{at}")))
                 .collect();
-            let SlowEntry { id, kind, key, owner, mode, limit, ms, outcome, .. } = entry;
+            let (key, owner) = (entry.key(), entry.owner());
+            let SlowEntry { id, kind, mode, limit, ms, outcome, .. } = entry;
             let holders = holders.join(",");
             format!("{id} {kind} {key} {owner} {mode}={limit} {ms} {outcome} [{holders}]")
         };
