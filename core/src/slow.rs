@@ -6,7 +6,7 @@ use std::rc::Rc;
 use smallvec::SmallVec;
 
 use crate::queue::Entry;
-use crate::text::NAME_BYTES_MAX;
+use crate::text::cut;
 use crate::{End, Mode, Now, Owner, WaiterId};
 
 /// How many milliseconds a wait or a hold must last to be logged; `None`: none is logged.
@@ -21,14 +21,10 @@ pub struct Slow {
 /// How many holders in the way of a wait are recorded at most.
 pub const NAMES_MAX: usize = 100;
 
-/// Names of owners, each cut to [`NAME_BYTES_MAX`] bytes; one that is short, the common case, costs
-/// no allocation. Each stands behind its length.
+/// Names of owners, each [cut]; one that is short, the common case, costs no
+/// allocation. Each stands behind its length.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names(SmallVec<[u8; 24]>);
-
-fn cut(name: &[u8]) -> &[u8] {
-    name.get(..NAME_BYTES_MAX).unwrap_or(name)
-}
 
 impl Names {
     fn push(&mut self, cut: &[u8]) {
@@ -41,7 +37,8 @@ impl Names {
     }
 
     /// These names, where `last` are the ones that were asked for last: shared by all waits that
-    /// began behind the same holders, and written over where nobody has them any more.
+    /// began behind the same holders, also when they are logged, and written over where nobody has
+    /// them any more.
     pub(crate) fn shared<'o, I: Iterator<Item = &'o [u8]>>(
         last: &mut Rc<Self>,
         owners: impl Fn() -> I,

@@ -7,8 +7,12 @@ pub const NAME_BYTES_MAX: usize = 64;
 
 /// A name between quotes for an error text: cut to [`NAME_BYTES_MAX`] bytes, then escaped.
 pub fn quoted(name: &[u8]) -> String {
-    let cut = name.get(..NAME_BYTES_MAX).unwrap_or(name);
-    format!("'{}'", escaped(cut))
+    format!("'{}'", escaped(cut(name)))
+}
+
+/// Its first [`NAME_BYTES_MAX`] bytes.
+pub fn cut(name: &[u8]) -> &[u8] {
+    name.get(..NAME_BYTES_MAX).unwrap_or(name)
 }
 
 /// Printable ASCII as it is, a backslash as `\x5c`, every other byte as `\xhh`.

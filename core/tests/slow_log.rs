@@ -52,6 +52,27 @@ fn what_lasted_as_long_as_its_threshold_is_noted_with_how_it_ended() {
 }
 
 #[test]
+fn each_wait_keeps_who_was_in_its_way_in_printable_names() {
+    let mut server = noting(0, 1_000_000);
+    const LONG: &str = "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\nand more";
+    for (holder, waiter) in [("a\\", "b\r"), (LONG, "d")] {
+        server.holds(b"k", holder, None);
+        server.waits(b"k", waiter, Mode::Write, 2);
+        for owner in [holder, waiter] {
+            server.ask(b"k", Input::Release(release(owner.as_bytes())));
+        }
+    }
+    let cut = "x".repeat(63);
+    assert_eq!(
+        server.slowlog(),
+        [
+            format!("2 wait k d write=0 0 granted [{cut}\\x0a]"),
+            "1 wait k b\\x0d write=0 0 granted [a\\x5c]".to_owned(),
+        ]
+    );
+}
+
+#[test]
 fn the_slow_log_has_a_bound_and_goes_on_counting() {
     let mut server = noting(1_000_000, 0);
     for _ in 0..12 {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use smallvec::SmallVec;
 
 use crate::slow::{NAMES_MAX, Names, Outcome, Over, What};
-use crate::text::{NAME_BYTES_MAX, escaped};
+use crate::text::{NAME_BYTES_MAX, cut, escaped};
 use crate::{Now, Owner, WaiterId};
 
 use super::{At, LockId, Manager};
@@ -43,6 +43,8 @@ pub struct Entry {
 /// Which other owners had a part in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Others {
+    /// None in a hold.
+    None,
     /// In the way when the wait began.
     Held(Rc<Names>),
     /// Each of a cycle, and the key for which it waits.
@@ -64,6 +66,7 @@ impl Entry {
     /// for which it waits. Cut and escaped.
     pub fn holders(&self) -> Vec<(String, Option<String>)> {
         match &self.others {
+            Others::None => Vec::new(),
             Others::Held(names) => names.iter().map(|owner| (escaped(owner), None)).collect(),
             Others::Cycle(all) => {
                 all.iter().map(|(owner, key)| (escaped(owner), Some(escaped(key)))).collect()
@@ -82,8 +85,8 @@ pub(super) struct SlowLog {
 /// A grant that is taken back was logged at most this many entries ago.
 const DENIED_MAX: usize = 16;
 
-fn cut(name: &[u8]) -> Name {
-    Name::from_slice(name.get(..NAME_BYTES_MAX).unwrap_or(name))
+fn name(bytes: &[u8]) -> Name {
+    Name::from_slice(cut(bytes))
 }
 
 impl SlowLog {
@@ -96,22 +99,22 @@ impl SlowLog {
 
     /// Logs that a wait or a hold of the lock at this key ended.
     pub(super) fn add(&mut self, db: i32, key: &[u8], over: Over, now: Now, len_max: usize) {
-        let (kind, waiter, names) = match over.what {
-            What::Wait(waiter, names) => ("wait", waiter, names),
-            What::Hold => ("hold", None, Rc::<Names>::default()),
+        let (kind, waiter, others) = match over.what {
+            What::Wait(waiter, names) => ("wait", waiter, Others::Held(names)),
+            What::Hold => ("hold", None, Others::None),
         };
         let entry = Entry {
             id: 0,
             unix_ms: now.ms().get(),
             kind,
             db,
-            key: cut(key),
-            owner: cut(over.owner.as_bytes()),
+            key: name(key),
+            owner: name(over.owner.as_bytes()),
             mode: over.mode.lower(),
             limit: over.limit.map_or(0, |limit| limit.get()),
             ms: over.ms,
             outcome: over.outcome.word(),
-            others: Others::Held(names),
+            others,
             waiter,
         };
         self.push(entry, len_max);
@@ -129,14 +132,14 @@ impl SlowLog {
     ) {
         let Some((owner, lock)) = cycle.first() else { return };
         let each = cycle.iter().take(NAMES_MAX);
-        let others = each.map(|(owner, at)| (cut(owner.as_bytes()), cut(&at.key)));
+        let others = each.map(|(owner, at)| (name(owner.as_bytes()), name(&at.key)));
         let entry = Entry {
             id: 0,
             unix_ms: now.ms().get(),
             kind: "deadlock",
             db: lock.db,
-            key: cut(&lock.key),
-            owner: cut(owner.as_bytes()),
+            key: name(&lock.key),
+            owner: name(owner.as_bytes()),
             mode,
             limit,
             ms: 0,
