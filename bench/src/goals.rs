@@ -19,9 +19,8 @@ enum Limit {
     TimesAtMost(f64),
     /// At most this many times the rival's; the second number is for Valkey 9.
     TimesAtMostOn(f64, f64),
-    /// At least this many times the rival's; the second number is for Valkey 8.1, whose scripts are
-    /// cheaper.
-    TimesAtLeast(f64, f64),
+    /// At least this many times the rival's.
+    TimesAtLeast(f64),
     /// At most this much, of this unit.
     AtMost(f64, &'static str),
     /// At least this many.
@@ -36,28 +35,27 @@ impl Goal {
         match self.limit {
             Limit::TimesAtMost(limit) => format!("<= {limit:.2}x"),
             Limit::TimesAtMostOn(..) => format!("<= {:.2}x", self.most(book)),
-            Limit::TimesAtLeast(..) => format!(">= {}x", self.least(book)),
+            Limit::TimesAtLeast(limit) => format!(">= {limit}x"),
             Limit::AtMost(limit, unit) => format!("<= {limit} {unit}"),
             Limit::AtLeast(limit) => format!(">= {}", short(limit)),
             Limit::None => "shown".to_owned(),
         }
     }
 
-    /// The figure of this run, and whether the goal is reached.
-    pub fn figure(&self, book: &Book) -> String {
-        let Some(figure) = (self.figure)(book) else { return "not measured".to_owned() };
-        let (shown, is_reached) = match self.limit {
+    /// The figure of this run, and whether the goal is reached; `None` if it was not measured.
+    pub fn figure(&self, book: &Book) -> Option<(String, bool)> {
+        let figure = (self.figure)(book)?;
+        Some(match self.limit {
             Limit::TimesAtMost(limit) => (format!("{figure:.2}x"), figure <= limit),
             Limit::TimesAtMostOn(..) => (format!("{figure:.2}x"), figure <= self.most(book)),
-            Limit::TimesAtLeast(..) => (format!("{figure:.1}x"), figure >= self.least(book)),
+            Limit::TimesAtLeast(limit) => (format!("{figure:.1}x"), figure >= limit),
             Limit::AtMost(limit, unit) => (format!("{} {unit}", short(figure)), figure <= limit),
             Limit::AtLeast(limit) if figure < limit && book.about("profile") == "quick" => {
-                return format!("{} (quick profile)", short(figure));
+                (format!("{} (quick profile)", short(figure)), true)
             }
             Limit::AtLeast(limit) => (short(figure), figure >= limit),
-            Limit::None => return format!("{figure:.2}x"),
-        };
-        format!("{shown}, {}", if is_reached { "reached" } else { "**missed**" })
+            Limit::None => (format!("{figure:.2}x"), true),
+        })
     }
 
     fn most(&self, book: &Book) -> f64 {
@@ -65,15 +63,6 @@ impl Goal {
         match self.limit {
             Limit::TimesAtMostOn(_, on_valkey_9) if is_valkey_9 => on_valkey_9,
             Limit::TimesAtMostOn(limit, _) => limit,
-            _ => 0.0,
-        }
-    }
-
-    fn least(&self, book: &Book) -> f64 {
-        let is_valkey_8 = book.about("server").starts_with("Valkey 8");
-        match self.limit {
-            Limit::TimesAtLeast(_, on_valkey_8) if is_valkey_8 => on_valkey_8,
-            Limit::TimesAtLeast(limit, _) => limit,
             _ => 0.0,
         }
     }
@@ -105,19 +94,19 @@ pub const ALL: &[Goal] = &[
     Goal {
         work: "the same, fewer instructions by",
         rival: rivals::SET_SCRIPT,
-        limit: Limit::TimesAtLeast(1.8, 1.8),
+        limit: Limit::TimesAtLeast(1.8),
         figure: |book| Some(1.0 / instructions_beside(book, rivals::SET_SCRIPT)?),
     },
     Goal {
         work: "the same, fewer instructions by",
         rival: rivals::REDISSON,
-        limit: Limit::TimesAtLeast(4.3, 4.3),
+        limit: Limit::TimesAtLeast(4.3),
         figure: |book| Some(1.0 / instructions_beside(book, rivals::REDISSON)?),
     },
     Goal {
         work: "the same, fewer instructions by",
         rival: rivals::REDISSON_NOW,
-        limit: Limit::TimesAtLeast(6.0, 6.0),
+        limit: Limit::TimesAtLeast(6.0),
         figure: |book| Some(1.0 / instructions_beside(book, rivals::REDISSON_NOW)?),
     },
     Goal {
@@ -135,7 +124,7 @@ pub const ALL: &[Goal] = &[
     Goal {
         work: "the same, less server CPU by",
         rival: rivals::SET_SCRIPT,
-        limit: Limit::TimesAtLeast(1.6, 1.6),
+        limit: Limit::TimesAtLeast(1.6),
         figure: |book| Some(1.0 / cpu_beside(book, pair::NO_PERSISTENCE, rivals::SET_SCRIPT)?),
     },
     Goal {

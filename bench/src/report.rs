@@ -27,7 +27,10 @@ pub fn write() {
 /// The table of goals of one run, as it is printed.
 pub fn goals_of(book: &Book) -> String {
     let rows = goals::ALL.iter().map(|goal| {
-        let verdict = goal.figure(book).replace("**missed**", "MISSED");
+        let verdict = match goal.figure(book) {
+            None => "not measured".to_owned(),
+            Some((figure, is_reached)) => figure + if is_reached { "" } else { ", MISSED" },
+        };
         format!("{:<70} {:<12} {:<24} {}\n", goal.work, goal.limit(book), verdict, goal.rival)
     });
     rows.collect()
@@ -94,7 +97,12 @@ fn goal_table(books: &Books) -> String {
         let mut limits: Vec<String> = books.values().map(|book| goal.limit(book)).collect();
         limits.dedup();
         let limits = limits.join(" / ");
-        let figures: Vec<String> = books.values().map(|book| goal.figure(book)).collect();
+        let figure = |book| match goal.figure(book) {
+            None => String::new(),
+            Some((figure, true)) => figure,
+            Some((figure, false)) => format!("**{figure}**"),
+        };
+        let figures: Vec<String> = books.values().map(figure).collect();
         let cells = [goal.work, goal.rival, &limits].into_iter();
         out += &row(cells.chain(figures.iter().map(String::as_str)));
     }
