@@ -103,6 +103,7 @@ fn main() -> ExitCode {
                 "contended" => contended::measure(&mut book, Profile::Full),
                 "instructions" => instructions::measure(&mut book),
                 "long steps" => long_steps::measure(&mut book, Profile::Full),
+                "pair" => pair::measure(&mut book, Profile::Full),
                 "waiting: hand-off" => hand_off::measure(&mut book, Profile::Full),
                 _ => panic!("{name}: see scripts/bench.sh"),
             }

@@ -44,7 +44,7 @@ struct Known {
     mark: Option<Mark>,
 }
 
-/// A queue, as [`Locks::longest`] shows it.
+/// One of [`Manager::longest_queues`](super::Manager::longest_queues).
 #[derive(Clone, Debug)]
 pub struct LongQueue {
     /// Its lock.
