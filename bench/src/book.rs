@@ -131,6 +131,13 @@ impl Book {
         all.save();
     }
 
+    /// The parts that were measured anew, and when.
+    pub fn parts(&self) -> impl Iterator<Item = (&str, &str)> {
+        let whole = ["commit", "date", "machine", "profile", "server"];
+        let all = self.about.iter().map(|(name, said)| (name.as_str(), said.as_str()));
+        all.filter(move |(name, _)| !whole.contains(name))
+    }
+
     /// Everything was measured, not parts only.
     pub fn is_whole(&self) -> bool {
         self.about("profile") != PARTS

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::Profile;
-use crate::book::Book;
+use crate::book::{Book, short};
 use crate::crowd::{blocked, connected, exchange_all};
 use crate::sample::Sample;
 use crate::stage::{may_open, on_its_core, server, server_for, us_since};
@@ -26,6 +26,25 @@ const SESSIONS: &str = "sessions are renewed, beside connections";
 const CLOSING: &str = "all of these connections close";
 const INFO: &str = "INFO rlock with so many queues, beside INFO with so many keys";
 const QUEUES: &str = "RLOCK.QUEUES with so many queues, beside KEYS with one match";
+
+/// All of them.
+pub const STEPS: [&str; 10] =
+    [IDLE, GROWTH, LEASES, DEMOTION, SESSIONS, CLOSING, PROMOTION, INFO, QUEUES, FLUSH];
+
+/// So many milliseconds more than the server alone takes may a step take.
+const MORE_MS: f64 = 5.0;
+
+/// Ours and the server's own in one cell of a table; ours is bold if it takes too long.
+pub fn cell(book: &Book, step: &str) -> String {
+    let ms = |step, column| book.value(SECTION, step, column);
+    let (Some(ours), Some(alone), Some(idle)) = (ms(step, RLOCK), ms(step, CORE), ms(IDLE, CORE))
+    else {
+        return String::new();
+    };
+    let is_too_long = step != IDLE && ours > alone.max(idle) + MORE_MS;
+    let mark = if is_too_long { "**" } else { "" };
+    format!("{mark}{}{mark} / {}", short(ours), short(alone))
+}
 
 /// How often a step is repeated that takes seconds: its slowest PING varies by half.
 const ROUNDS: usize = 3;

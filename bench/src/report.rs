@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::book::{Book, Figure, short};
-use crate::{goals, instructions, peers, plots, rivals};
+use crate::{goals, instructions, long_steps, peers, plots, rivals};
 
 /// Runs by the name of their server.
 type Books = BTreeMap<String, Book>;
@@ -64,6 +64,7 @@ fn region(name: &str, books: &Books) -> Option<String> {
         None if name == "goals" => goal_table(books),
         None if name == "plots" => plots::draw(first(books)).trim_end().to_owned() + "\n",
         None if name == "peers" => peer_table(books),
+        None if name == "steps" => steps(books),
         Some(("peers", "summary")) => peer_summary(books),
         Some(("table", section)) => section_table(first(books), section),
         Some(("figures", sections)) => figures(sections, books),
@@ -76,12 +77,15 @@ fn about(books: &Books) -> String {
     out += &row(["---"; 3]);
     for book in books.values() {
         let machine = book.about("machine");
-        let run = format!(
+        let mut run = format!(
             "{} profile, {}, module at {}",
             book.about("profile"),
             book.about("date"),
             book.about("commit")
         );
+        for (part, when) in book.parts() {
+            run += &format!("; {part}: {when}");
+        }
         out += &row([book.about("server"), machine, &run]);
         let missing = book.missing.iter().map(|what| row(["", "not measured", what]));
         out.extend(missing);
@@ -130,6 +134,18 @@ fn servers<'b>(books: impl Iterator<Item = &'b Book>) -> String {
         let ratios = pairs.map(|(_, ours, rival)| book.ratio(section, column, ours, rival));
         let cells = ratios.map(|it| it.map_or_else(String::new, |ratio| format!("{ratio:.2}")));
         out += &row([book.about("server")].into_iter().chain(cells.iter().map(String::as_str)));
+    }
+    out
+}
+
+/// The slowest `PING` of each long step on every server: ours, and the server's alone.
+fn steps(books: &Books) -> String {
+    let servers = books.values().map(|book| book.about("server"));
+    let mut out = row(["RLOCK / the server alone"].into_iter().chain(servers));
+    out += &row(vec!["---"; books.len() + 1]);
+    for step in long_steps::STEPS {
+        let cells: Vec<String> = books.values().map(|book| long_steps::cell(book, step)).collect();
+        out += &row([step].into_iter().chain(cells.iter().map(String::as_str)));
     }
     out
 }
