@@ -126,9 +126,13 @@ impl Book {
         });
         all.figures.retain(|figure| !figure.section.starts_with(begin));
         all.figures.extend(self.figures.iter().cloned());
-        let when = format!("{}, module at {}", self.about("date"), self.about("commit"));
-        all.about.insert(begin.to_owned(), when);
+        all.about.insert(begin.to_owned(), self.when());
         all.save();
+    }
+
+    /// When it was measured, and with which module.
+    pub fn when(&self) -> String {
+        format!("{}, module at {}", self.about("date"), self.about("commit"))
     }
 
     /// The parts that were measured anew, and when.

@@ -6,13 +6,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::Profile;
-use crate::book::{Book, short};
+use crate::book::Book;
 use crate::crowd::{blocked, connected, exchange_all};
 use crate::sample::Sample;
 use crate::stage::{may_open, on_its_core, server, server_for, us_since};
 use rlock_testkit::{Client, Server, Waiter, now_ms, until};
 
-const SECTION: &str = "long steps: the slowest PING meanwhile, ms";
+/// The section of all of them.
+pub const SECTION: &str = "long steps: the slowest PING meanwhile, ms";
 const RLOCK: &str = "RLOCK";
 const CORE: &str = "the server alone";
 
@@ -27,23 +28,15 @@ const CLOSING: &str = "all of these connections close";
 const INFO: &str = "INFO rlock with so many queues, beside INFO with so many keys";
 const QUEUES: &str = "RLOCK.QUEUES with so many queues, beside KEYS with one match";
 
-/// All of them.
-pub const STEPS: [&str; 10] =
-    [IDLE, GROWTH, LEASES, DEMOTION, SESSIONS, CLOSING, PROMOTION, INFO, QUEUES, FLUSH];
-
 /// So many milliseconds more than the server alone takes may a step take.
 const MORE_MS: f64 = 5.0;
 
-/// Ours and the server's own in one cell of a table; ours is bold if it takes too long.
-pub fn cell(book: &Book, step: &str) -> String {
+/// The slowest PING of a step in milliseconds, ours and the server's alone, and whether ours is
+/// short enough; `None` if it was not measured.
+pub fn figure(book: &Book, step: &str) -> Option<(f64, f64, bool)> {
     let ms = |step, column| book.value(SECTION, step, column);
-    let (Some(ours), Some(alone), Some(idle)) = (ms(step, RLOCK), ms(step, CORE), ms(IDLE, CORE))
-    else {
-        return String::new();
-    };
-    let is_too_long = step != IDLE && ours > alone.max(idle) + MORE_MS;
-    let mark = if is_too_long { "**" } else { "" };
-    format!("{mark}{}{mark} / {}", short(ours), short(alone))
+    let (ours, alone, idle) = (ms(step, RLOCK)?, ms(step, CORE)?, ms(IDLE, CORE)?);
+    Some((ours, alone, step == IDLE || ours <= alone.max(idle) + MORE_MS))
 }
 
 /// How often a step is repeated that takes seconds: its slowest PING varies by half.

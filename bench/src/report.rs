@@ -77,12 +77,7 @@ fn about(books: &Books) -> String {
     out += &row(["---"; 3]);
     for book in books.values() {
         let machine = book.about("machine");
-        let mut run = format!(
-            "{} profile, {}, module at {}",
-            book.about("profile"),
-            book.about("date"),
-            book.about("commit")
-        );
+        let mut run = format!("{} profile, {}", book.about("profile"), book.when());
         for (part, when) in book.parts() {
             run += &format!("; {part}: {when}");
         }
@@ -101,12 +96,11 @@ fn goal_table(books: &Books) -> String {
         let mut limits: Vec<String> = books.values().map(|book| goal.limit(book)).collect();
         limits.dedup();
         let limits = limits.join(" / ");
-        let figure = |book| match goal.figure(book) {
-            None => String::new(),
-            Some((figure, true)) => figure,
-            Some((figure, false)) => format!("**{figure}**"),
-        };
-        let figures: Vec<String> = books.values().map(figure).collect();
+        let figures = books.values().map(|book| {
+            goal.figure(book)
+                .map_or_else(String::new, |(figure, is_reached)| marked(figure, is_reached))
+        });
+        let figures: Vec<String> = figures.collect();
         let cells = [goal.work, goal.rival, &limits].into_iter();
         out += &row(cells.chain(figures.iter().map(String::as_str)));
     }
@@ -143,11 +137,22 @@ fn steps(books: &Books) -> String {
     let servers = books.values().map(|book| book.about("server"));
     let mut out = row(["RLOCK / the server alone"].into_iter().chain(servers));
     out += &row(vec!["---"; books.len() + 1]);
-    for step in long_steps::STEPS {
-        let cells: Vec<String> = books.values().map(|book| long_steps::cell(book, step)).collect();
-        out += &row([step].into_iter().chain(cells.iter().map(String::as_str)));
+    let figures = books.values().flat_map(|book| &book.figures);
+    for step in distinct(figures.filter(|f| f.section == long_steps::SECTION).map(|f| &f.row)) {
+        let cells = books.values().map(|book| {
+            long_steps::figure(book, step).map_or_else(String::new, |(ours, alone, is_short)| {
+                format!("{} / {}", marked(short(ours), is_short), short(alone))
+            })
+        });
+        let cells: Vec<String> = cells.collect();
+        out += &row([step.as_str()].into_iter().chain(cells.iter().map(String::as_str)));
     }
     out
+}
+
+/// Bold if it misses its goal.
+fn marked(figure: String, is_reached: bool) -> String {
+    if is_reached { figure } else { format!("**{figure}**") }
 }
 
 fn first(books: &Books) -> &Book {
