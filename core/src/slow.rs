@@ -21,8 +21,8 @@ pub struct Slow {
 /// How many holders in the way of a wait are recorded at most.
 pub const NAMES_MAX: usize = 100;
 
-/// Names of owners, each cut to 64 bytes; one that is short, the common case, costs no
-/// allocation. Each stands behind its length.
+/// Names of owners, each cut to [`crate::text::NAME_BYTES_MAX`] bytes; one that is short, the
+/// common case, costs no allocation. Each stands behind its length.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names(SmallVec<[u8; 24]>);
 

@@ -53,8 +53,8 @@ fn what_lasted_as_long_as_its_threshold_is_noted_with_how_it_ended() {
 
 #[test]
 fn each_wait_keeps_who_was_in_its_way_in_printable_names() {
-    let mut server = noting(0, 1_000_000);
     const LONG: &str = "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\nand more";
+    let mut server = noting(0, 1_000_000);
     for (holder, waiter) in [("a\\", "b\r"), (LONG, "d")] {
         server.holds(b"k", holder, None);
         server.waits(b"k", waiter, Mode::Write, 2);
