@@ -159,6 +159,8 @@ impl Lock {
         if may_enter && memory.grace.is_none() {
             return Ok(());
         }
+        // Turns behind its own may have been given up, which may move others.
+        let ticket = if turn.is_some() { memory.queue.ticket_of(ask.owner) } else { ticket };
         let is_second = is_upgrade && self.is_upgraded_by_another(ask.owner, memory);
         let is_behind = is_second || is_behind(memory, is_upgrade, ticket);
         let wait_ms = match memory.grace {
@@ -217,13 +219,14 @@ impl Lock {
         let queue = &mut memory.queue;
         let reads = || self.holders.hold(entry.owner.as_bytes(), Mode::Read).is_some();
         let is_upgrade = entry.upgrade && entry.mode == Mode::Write && reads();
-        let Some(place) = ticket else {
+        let Some(mut place) = ticket else {
             return if is_upgrade { queue.push_front(entry) } else { queue.push_back(entry) };
         };
         // It asked and could not enter: a turn that it had is given up, and those behind are
         // decided anew.
         if queue.has_turn(place) {
             queue.take_turns_from(place);
+            place = queue.ticket_of(entry.owner.as_bytes()).unwrap_or(place);
         }
         if is_upgrade && queue.get(place).is_some_and(|ticket| !ticket.is_in_front) {
             if let Some(ticket) = queue.remove(place) {

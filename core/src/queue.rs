@@ -3,13 +3,18 @@
 //!
 //! Blocked connections and tickets share one queue. It begins with the tickets that have their
 //! turn: the lock is reserved for them until their owners ask again or the tickets end. One
-//! position marks where they end, so that giving a turn, or giving one up, moves nobody. No
-//! operation costs more than O(log n) in the number of waiters.
+//! position marks where they end, so that giving a turn, or giving one up, moves nobody but the
+//! upgrades before it. On average no operation costs more than O(log n) in the number of waiters.
+
+mod check;
+mod places;
 
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::num::NonZeroU32;
 use std::ops::Bound::{self, Excluded, Unbounded};
 use std::rc::Rc;
+
+pub(crate) use places::Place;
 
 use crate::slow::Names;
 use crate::{Acquire, ClientId, EpochMs, LeaseMs, Mode, Now, Owner, WaiterId};
@@ -94,38 +99,6 @@ impl Entry {
     }
 }
 
-/// A position in the queue. A waiter keeps it, except when a ticket becomes an upgrade.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place(i64);
-
-impl Place {
-    /// Before every other one.
-    pub(crate) const FIRST: Self = Self(i64::MIN);
-
-    /// The gap between two successive waiters leaves room for upgrades, each of which halves it.
-    const GAP: i64 = 1 << 20;
-
-    /// So many places are counted together, but for upgraders: far fewer than wait, far fewer than
-    /// such counts.
-    const COUNTED: i64 = Self::GAP << 8;
-
-    const fn after(self) -> Self {
-        Self(self.0.saturating_add(Self::GAP))
-    }
-
-    /// The first of the places that are counted together with this one.
-    const fn counted_from(self) -> Self {
-        Self(self.0.saturating_sub(self.0.rem_euclid(Self::COUNTED)))
-    }
-
-    /// Before this one and behind `other`; `None` where there is no room.
-    fn between(self, other: Option<Self>) -> Option<Self> {
-        let far = self.0.saturating_sub(Self::GAP);
-        let place = other.map_or(far, |other| other.0.midpoint(self.0).max(far));
-        (place < self.0 && other.is_none_or(|other| other.0 < place)).then_some(Self(place))
-    }
-}
-
 /// All waiters of one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Queue {
@@ -201,8 +174,8 @@ impl Queue {
         range.take_while(move |(place, _)| !past(place)).map(|(place, entry)| (*place, &**entry))
     }
 
-    /// Number of waiters before this place. Visits a few hundred places, and one count for each 256
-    /// others.
+    /// Number of waiters before this place. Visits a few hundred places, or more where upgrades are
+    /// stacked, and one count for each 256 others.
     pub(crate) fn rank(&self, place: Place) -> usize {
         if self.counts.is_empty() {
             return self.entries.range(..place).count();
@@ -247,7 +220,7 @@ impl Queue {
             return place;
         }
         let upgraders = self.line_between(None, None).take_while(|(_, entry)| entry.is_in_front);
-        upgraders.last().map_or(place, |(last, _)| Place(last.0.saturating_add(1)))
+        upgraders.last().map_or(place, |(last, _)| last.next())
     }
 
     /// The first waiter without a turn.
@@ -319,22 +292,6 @@ impl Queue {
 
     pub(crate) fn get(&self, place: Place) -> Option<&Entry> {
         self.entries.get(&place).map(Box::as_ref)
-    }
-
-    pub(crate) fn push_back(&mut self, entry: Entry) {
-        let last = self.entries.last_key_value().map(|(place, _)| *place).max(self.turns_end);
-        self.put(last.map_or(Place(0), Place::after), entry);
-    }
-
-    /// A place before everybody in line, behind the turns.
-    pub(crate) fn push_front(&mut self, mut entry: Entry) {
-        entry.is_in_front = true;
-        let Some((head, _)) = self.head() else { return self.push_back(entry) };
-        match head.between(self.turns_end) {
-            Some(place) => self.put(place, entry),
-            // There is room for millions of upgrades before one place, and at most two wait there.
-            None => self.push_back(entry),
-        }
     }
 
     /// The same owner waits on at the same place of the line, in another way.
@@ -437,30 +394,6 @@ impl Queue {
     /// Gives the turn to this ticket, the first in line.
     pub(crate) fn give_turn(&mut self, place: Place) {
         self.turns_end = Some(place);
-    }
-
-    /// Gives up the turns from this place on. Their places are kept, behind upgrades, which stand
-    /// before everybody without a turn.
-    pub(crate) fn take_turns_from(&mut self, place: Place) {
-        let Some((first, _)) = self.entries.range(place..).next() else { return };
-        let mut first = *first;
-        if !self.is_turn(first) {
-            return;
-        }
-        let upgraders: Vec<Place> = self
-            .line_between(None, None)
-            .take_while(|(_, entry)| entry.is_in_front)
-            .map(|(place, _)| place)
-            .collect();
-        self.turns_end = self.entries.range(..first).next_back().map(|(last, _)| *last);
-        for upgrader in upgraders.into_iter().rev() {
-            if let Some(place) = first.between(self.turns_end)
-                && let Some(entry) = self.remove(upgrader)
-            {
-                self.put(place, entry);
-                first = place;
-            }
-        }
     }
 
     /// Gives up every turn; the places are kept.

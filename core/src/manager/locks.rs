@@ -431,6 +431,7 @@ impl Locks {
             if memory.is_empty() && mark.is_none() {
                 return Err(format!("nothing is remembered of {id:?}"));
             }
+            memory.queue.check().map_err(|what| format!("{what}, at {id:?}"))?;
             totals = totals.moved(Totals::default(), Totals::of(memory));
             alarms.extend(alarm.map(|alarm| (alarm, number)));
             marked.extend(mark.map(|_| number));

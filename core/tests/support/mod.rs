@@ -164,6 +164,7 @@ impl World {
             self.waits_seen += 1;
         }
         laws::well_formed(&self.lock);
+        self.memory.queue.check().unwrap();
         laws::readers_agree(&self.lock, &after, self.now);
         laws::transition(&before.1, &after, &effects, self.now, self.floor);
         laws::every_change_changes(&before.0, &self.lock, &input, &effects);

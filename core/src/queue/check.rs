@@ -1,0 +1,69 @@
+//! What must be true of a queue.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Kind, Queue};
+use crate::{Mode, Owner};
+
+impl Queue {
+    /// Checks that every index says what the entries say.
+    ///
+    /// # Errors
+    /// The invariant that does not hold, for tests.
+    pub fn check(&self) -> Result<(), String> {
+        let mut derived = Self::default();
+        let mut counts: BTreeMap<_, usize> = BTreeMap::new();
+        let mut tickets = BTreeSet::new();
+        let (mut read_turns, mut write_turns, mut has_others) = (0_usize, 0_usize, false);
+        for (place, entry) in &self.entries {
+            let place = *place;
+            derived.by_owner.insert((Owner::hash_of(entry.owner.as_bytes()), place));
+            derived.by_look.extend(entry.look_at.map(|look_at| (look_at, place)));
+            let count = counts.entry(place.counted_from()).or_default();
+            *count = count.saturating_add(1);
+            if entry.look_at.is_none() != entry.ends_at.is_none() || entry.look_at > entry.ends_at {
+                return Err(format!("the end of a wait is not looked for in time: {entry:?}"));
+            }
+            match entry.kind {
+                Kind::Blocked(waiter) => {
+                    derived.by_waiter.insert(waiter, place);
+                    derived.by_client.extend(entry.client.map(|client| (client, place)));
+                }
+                Kind::Ticket if !tickets.insert(entry.owner.as_bytes()) => {
+                    return Err(format!("two tickets of one owner: {entry:?}"));
+                }
+                Kind::Ticket => {}
+            }
+            match (self.is_turn(place), entry.kind, entry.mode) {
+                (true, Kind::Blocked(_), _) => {
+                    return Err(format!("a blocked connection has a turn: {entry:?}"));
+                }
+                (true, Kind::Ticket, Mode::Read) => read_turns = read_turns.saturating_add(1),
+                (true, Kind::Ticket, Mode::Write) => write_turns = write_turns.saturating_add(1),
+                (false, ..) if entry.is_in_front && has_others => {
+                    return Err(format!("an upgrade does not stand in front: {entry:?}"));
+                }
+                (false, ..) => has_others |= !entry.is_in_front,
+            }
+        }
+        let agree = [
+            ("by_owner", derived.by_owner == self.by_owner),
+            ("by_look", derived.by_look == self.by_look),
+            ("by_waiter", derived.by_waiter == self.by_waiter),
+            ("by_client", derived.by_client == self.by_client),
+            (
+                "counts",
+                match self.counts.is_empty() {
+                    true => self.entries.len() <= Self::UNCOUNTED_MAX,
+                    false => counts == self.counts,
+                },
+            ),
+            ("turns_end", !self.entries.is_empty() || self.turns_end.is_none()),
+            ("turns", write_turns == 0 || write_turns == 1 && read_turns == 0),
+        ];
+        match agree.into_iter().find(|(_, agrees)| !agrees) {
+            Some((what, _)) => Err(format!("{what} disagrees with who waits")),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Positions in the queue: the end, the front behind the turns, and what makes room there.
+
+use super::{Entry, Queue};
+
+/// A position in the queue. A waiter keeps it, except when a ticket becomes an upgrade, and when
+/// [`Queue::make_room`] moves it: so none is used after another waiter was put before the line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place(i64);
+
+impl Place {
+    /// Before every other one.
+    pub(crate) const FIRST: Self = Self(i64::MIN);
+
+    /// The first one of a queue.
+    pub(super) const START: Self = Self(0);
+
+    /// The gap between two successive waiters leaves room for upgrades. It is at most this wide.
+    const GAP: i64 = 1 << 20;
+
+    /// An upgrade takes this part of the gap: the next one stands before it.
+    const PART: u64 = 64;
+
+    /// So many places are counted together, but for upgraders: far fewer than wait, far fewer than
+    /// such counts.
+    const COUNTED: i64 = Self::GAP << 8;
+
+    /// How far from a place [`Queue::make_room`] looks at most, in doublings of [`Self::GAP`].
+    const DOUBLINGS: u32 = 41;
+
+    /// The first of the places that are counted together with this one.
+    pub(super) const fn counted_from(self) -> Self {
+        Self(self.0.saturating_sub(self.0.rem_euclid(Self::COUNTED)))
+    }
+
+    /// The place next to this one.
+    pub(super) const fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+
+    fn after(self) -> Option<Self> {
+        self.0.checked_add(Self::GAP).map(Self)
+    }
+
+    /// Before this one and behind `other`; `None` where there is no room.
+    fn between(self, other: Option<Self>) -> Option<Self> {
+        let part = other.map(|other| self.0.abs_diff(other.0) / Self::PART);
+        let part = part.and_then(|part| i64::try_from(part).ok()).unwrap_or(Self::GAP);
+        let place = self.0.checked_sub(part.clamp(1, Self::GAP)).map(Self);
+        place.filter(|place| other.is_none_or(|other| other < *place))
+    }
+}
+
+impl Queue {
+    pub(crate) fn push_back(&mut self, entry: Entry) {
+        let last = |queue: &Self| {
+            queue.entries.last_key_value().map(|(place, _)| *place).max(queue.turns_end)
+        };
+        let place = last(self).map_or(Some(Place::START), Place::after).or_else(|| {
+            // Trillions have waited here, and never nobody.
+            self.make_room(Place(i64::MAX));
+            last(self).map(Place::next)
+        });
+        self.put(place.unwrap_or(Place::START), entry);
+    }
+
+    /// A place before everybody in line, behind the turns.
+    pub(crate) fn push_front(&mut self, mut entry: Entry) {
+        entry.is_in_front = true;
+        let Some((head, _)) = self.head() else { return self.push_back(entry) };
+        let place = head.between(self.turns_end).or_else(|| {
+            self.make_room(head);
+            let (head, _) = self.head()?;
+            head.between(self.turns_end)
+        });
+        // There is always room now: more than fit into memory would have to wait.
+        match place {
+            Some(place) => self.put(place, entry),
+            None => self.push_back(entry),
+        }
+    }
+
+    /// Gives up the turns from this place on. They keep their order, behind upgrades, which stand
+    /// before everybody without a turn.
+    pub(crate) fn take_turns_from(&mut self, place: Place) {
+        let Some((first, _)) = self.entries.range(place..).next() else { return };
+        let first = *first;
+        if !self.is_turn(first) {
+            return;
+        }
+        let upgraders: Vec<Place> = self
+            .line_between(None, None)
+            .take_while(|(_, entry)| entry.is_in_front)
+            .map(|(place, _)| place)
+            .collect();
+        let upgraders: Vec<Entry> =
+            upgraders.into_iter().filter_map(|place| self.remove(place)).collect();
+        self.turns_end = self.entries.range(..first).next_back().map(|(last, _)| *last);
+        upgraders.into_iter().rev().for_each(|upgrader| self.push_front(upgrader));
+    }
+
+    /// Spreads the waiters around a place evenly, so that there is room on both sides of each. They
+    /// keep their order and their turns.
+    ///
+    /// It looks farther and farther, until they would stand apart there. The farther, the closer
+    /// they may stand: so a spread is repeated only after a part of them has joined, and on average
+    /// a waiter that joins moves O(log n) others.
+    fn make_room(&mut self, around: Place) {
+        // A turn that is over marks its place no longer.
+        self.turns_end = self
+            .turns_end
+            .and_then(|end| self.entries.range(..=end).next_back())
+            .map(|(last, _)| *last);
+        for doublings in 0..Place::DOUBLINGS {
+            let far = Place::GAP << doublings;
+            let (from, to) = (around.0.saturating_sub(far), around.0.saturating_add(far));
+            let width = to.saturating_sub(from);
+            let apart = Place::GAP >> 6_u32.saturating_add(doublings / 4);
+            let most = width.checked_div(apart).and_then(|most| usize::try_from(most).ok());
+            let most = most.unwrap_or(usize::MAX);
+            let places = self.entries.range(Place(from)..=Place(to)).map(|(place, _)| *place);
+            let places: Vec<Place> = places.take(most).collect();
+            if places.len() < most {
+                return self.spread(&places, from, width);
+            }
+        }
+    }
+
+    /// Moves the waiters at these places, all that are in this stretch, to places that divide it
+    /// evenly.
+    fn spread(&mut self, places: &[Place], from: i64, width: i64) {
+        let turns = places.iter().filter(|place| self.is_turn(**place)).count();
+        let turns_end = self.turns_end;
+        let parts = i64::try_from(places.len()).unwrap_or(i64::MAX).saturating_add(1);
+        let gap = width.checked_div(parts).unwrap_or(1);
+        let moved: Vec<Entry> = places.iter().filter_map(|place| self.remove(*place)).collect();
+        let mut place = from;
+        self.turns_end = turns_end;
+        for (number, entry) in moved.into_iter().enumerate() {
+            place = place.saturating_add(gap);
+            self.put(Place(place), entry);
+            if number < turns {
+                self.turns_end = Some(Place(place));
+            }
+        }
+    }
+}
