@@ -165,7 +165,7 @@ impl Lock {
         let is_behind = is_second || is_behind(memory, is_upgrade, ticket);
         let wait_ms = match memory.grace {
             Some(grace) if may_enter => Some(grace.wait_from(moment.now)),
-            _ => self.known_wait(memory, wish, is_behind, moment.now),
+            _ => self.known_wait(memory, wish, ticket, is_behind, moment.now),
         };
         if ask.patience != Patience::None
             && ticket.is_none()

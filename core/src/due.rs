@@ -68,7 +68,8 @@ impl Lock {
         entry: &Entry,
         now: Now,
     ) -> Option<u64> {
-        self.known_wait(memory, entry.into(), is_behind(memory, false, Some(place)), now)
+        let is_behind = is_behind(memory, false, Some(place));
+        self.known_wait(memory, entry.into(), Some(place), is_behind, now)
     }
 
     /// The reply to a blocked connection whose wait ends now without a grant, like

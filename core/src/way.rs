@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use crate::queue::{Entry, Place};
 use crate::slow::NAMES_MAX;
-use crate::{Acquire, EpochMs, Lock, Memory, Mode, Now, Patience, Reply};
+use crate::{Acquire, EpochMs, Hold, Lock, Memory, Mode, Now, Patience, Reply};
 
 /// What a request wants of a lock.
 #[derive(Clone, Copy, Debug)]
@@ -109,8 +109,9 @@ impl Lock {
         {
             return None;
         }
-        let is_behind = is_behind(memory, false, memory.queue.ticket_of(ask.owner));
-        Some(Reply::MustWait { wait_ms: self.known_wait(memory, wish, is_behind, now) })
+        let ticket = memory.queue.ticket_of(ask.owner);
+        let is_behind = is_behind(memory, false, ticket);
+        Some(Reply::MustWait { wait_ms: self.known_wait(memory, wish, ticket, is_behind, now) })
     }
 
     /// A waiter without a turn could not enter even if nobody else waited.
@@ -146,19 +147,40 @@ impl Lock {
         &self,
         memory: &Memory,
         wish: Wish<'_>,
+        place: Option<Place>,
         is_behind: bool,
         now: Now,
     ) -> Option<u64> {
         if is_behind {
             return None;
         }
-        let until = match (self.in_the_way(wish), self.too_many_for_line(memory, wish)) {
+        let too_many = match place {
+            // Its turn is the first, and those behind it give way.
+            Some(place) if memory.queue.has_turn(place) => self.too_many(wish, 0),
+            _ => self.too_many_for_line(memory, wish),
+        };
+        let until = match (self.in_the_way(wish), too_many) {
             (None, 0) => memory.grace,
-            (until, 0) => until.filter(|_| memory.sessions.is_empty()),
+            (until, 0) => until.filter(|_| !self.is_kept(memory, wish)),
             (None, 1) => self.earliest_unkept(memory),
             _ => None,
         };
         until.max(until.and(memory.grace)).map(|until| until.wait_from(now))
+    }
+
+    /// Whether a session keeps a hold that excludes this request whatever its limit.
+    fn is_kept(&self, memory: &Memory, wish: Wish<'_>) -> bool {
+        let is_tied = |hold: Hold| memory.sessions.get(hold.token).is_some();
+        if wish.mode == Mode::Read {
+            return self.holders.writer().is_some_and(|(_, hold)| is_tied(hold));
+        }
+        let own = |mode| self.holders.hold(wish.owner, mode).is_some_and(is_tied);
+        let own = if wish.upgrade {
+            [Mode::Read, Mode::Write].into_iter().filter(|m| own(*m)).count()
+        } else {
+            0
+        };
+        memory.sessions.len() > own
     }
 
     /// The earliest deadline of a hold without a session. Skips only a few with one, so that its

@@ -22,11 +22,15 @@ pub(super) struct Wish<'a> {
 impl Naive {
     /// Until when those hold who keep this one out.
     pub(super) fn in_the_way(&self, owner: &[u8], mode: Mode, upgrade: bool) -> Option<u64> {
-        let excludes = |hold: &&Hold| match mode {
+        let excludes = |hold: &&Hold| Self::excludes(hold, owner, mode, upgrade);
+        self.holds.iter().filter(excludes).map(|hold| hold.deadline).max()
+    }
+
+    fn excludes(hold: &Hold, owner: &[u8], mode: Mode, upgrade: bool) -> bool {
+        match mode {
             Mode::Read => hold.owner != owner && hold.mode == Mode::Write,
             Mode::Write => hold.owner != owner || !upgrade,
-        };
-        self.holds.iter().filter(excludes).map(|hold| hold.deadline).max()
+        }
     }
 
     /// How many others hold READ, or have the turn to: of those in so many first places.
@@ -72,9 +76,13 @@ impl Naive {
         if !turns.is_empty() || !line.is_empty() && !passes_line {
             return None;
         }
-        let is_tied = self.holds.iter().any(|hold| hold.session.is_some());
+        let is_tied = self.holds.iter().any(|hold| {
+            hold.session.is_some() && Self::excludes(hold, wish.owner, wish.mode, wish.upgrade)
+        });
+        // Turns behind its own give way.
+        let places = place.filter(|place| self.queue[*place].is_turn).unwrap_or(usize::MAX);
         let too_many = wish.limit.map_or(0, |limit| {
-            (self.others(wish.owner, usize::MAX) + 1).saturating_sub(limit as usize)
+            (self.others(wish.owner, places) + 1).saturating_sub(limit as usize)
         });
         let until = match (self.in_the_way(wish.owner, wish.mode, wish.upgrade), too_many) {
             (until, 0) => until.filter(|_| !is_tied),
