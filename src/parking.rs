@@ -146,10 +146,12 @@ impl Waiting for Park {
         // Without a reply of ours: CLIENT UNBLOCK, or the server's own timeout.
         let told = parked.reply.clone().unwrap_or_else(|| {
             let now = state::now();
-            if state::with(|state| state.manager.is_gated(waiter)) {
+            if let Some(refusal) = &parked.refusal {
                 left(waiter, Outcome::Unblocked);
-                metrics::add(Metric::NoAcks, 1);
-                return Reply::Refused(Refusal::NoAcks);
+                let reply = Reply::Refused(refusal.clone());
+                let wake = Wake { waiter, reply, waited_us: 0, acks_us: None };
+                metrics::count_wake(&wake);
+                return wake.reply;
             }
             let see = |lock: &Lock, memory: &Memory| lock.known_wait_of(memory, waiter, now);
             let wait_ms = Hands { ctx }.lock(&parked.lock, see);

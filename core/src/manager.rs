@@ -36,8 +36,8 @@ use waits::Waits;
 
 use crate::slow::{Names, Outcome, Slow};
 use crate::{
-    Acquire, ClientId, EpochMs, Lock, Memory, Mode, Now, Owner, Refusal, Token, Tokens, WaiterId,
-    Wake,
+    Acquire, ClientId, EpochMs, Lock, Memory, Mode, Now, Owner, Refusal, Reply, Token, Tokens,
+    WaiterId, Wake,
 };
 
 /// Seeded, because anybody can choose the names in it, and fast.
@@ -275,11 +275,14 @@ impl Manager {
         }
     }
 
-    /// A blocked connection was granted, but replicas have not acknowledged that yet.
-    pub fn is_gated(&self, waiter: WaiterId) -> bool {
-        let lock = self.waits.get(waiter).map(|parked| &parked.lock);
-        lock.and_then(|id| self.memory(id.db, &id.key))
-            .is_some_and(|memory| memory.is_gated(waiter))
+    /// Keeps replies that came due outside a transition, until they are taken.
+    fn post(&mut self, wakes: Vec<Wake>) {
+        for wake in &wakes {
+            if let Reply::Refused(refusal) = &wake.reply {
+                self.waits.expect(wake.waiter, refusal.clone());
+            }
+        }
+        self.outbox.extend(wakes);
     }
 
     /// Withdraws a wait whose connection gets another reply.

@@ -174,9 +174,10 @@ impl Server {
         let told = self.manager.parked(waiter).and_then(|parked| parked.reply.clone());
         let now = self.now;
         let told = told.unwrap_or_else(|| {
-            if self.manager.is_gated(waiter) {
+            let refusal = self.manager.parked(waiter).and_then(|parked| parked.refusal.clone());
+            if let Some(refusal) = refusal {
                 self.left(waiter);
-                return Reply::Refused(Refusal::NoAcks);
+                return Reply::Refused(refusal);
             }
             let lock = LockId { db: asked.db, key: asked.key.clone() };
             let see = |lock: &Lock, memory: &Memory| lock.known_wait_of(memory, waiter, now);

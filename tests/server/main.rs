@@ -42,6 +42,7 @@ mod metrics;
 mod notifications;
 mod other_modules;
 mod pauses_and_roles;
+mod pending_ends;
 mod permits;
 mod persistence;
 mod promises;

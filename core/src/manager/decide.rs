@@ -109,6 +109,12 @@ impl Manager {
             (((before, after), over, memory.take_asked()), lock.next_alarm(memory))
         });
         self.note(at, over);
+        if let (Input::Park(_, parking) | Input::ParkRenew(_, parking), Reply::Pending) =
+            (&input, &effects.reply)
+        {
+            self.waits.expect(parking.waiter, Refusal::NoAcks);
+        }
+        effects.gated.iter().for_each(|waiter| self.waits.expect(*waiter, Refusal::NoAcks));
         if !asked.is_empty() {
             effects.awaits_acks = true;
             self.acks.ask(LockId { db, key: key.into() }, asked);
@@ -133,7 +139,7 @@ impl Manager {
             ((dismissed, memory.take_over(slow, now)), None)
         });
         self.note(at, over);
-        self.outbox.extend(dismissed.wakes);
+        self.post(dismissed.wakes);
         self.lose(dismissed.lost, now);
     }
 }

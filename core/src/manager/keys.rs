@@ -66,7 +66,7 @@ impl Manager {
             let (lost, wakes) = self.locks.change_beside(at.db, at.key, |memory| {
                 (free.lost_sessions(memory, at.now), free.lost_grants(memory, at.now))
             });
-            self.outbox.extend(wakes);
+            self.post(wakes);
             self.lose(lost, at.now);
         }
     }

@@ -133,7 +133,7 @@ impl Manager {
                 ((wakes, memory.take_over(slow, now)), memory.next_end())
             });
             self.note(At { db: id.db, key: &id.key, now }, over);
-            self.outbox.extend(wakes);
+            self.post(wakes);
             self.postpone(id.clone(), at, Mark::Due);
             return Some(Task::See(id, Mark::Due));
         }
@@ -157,7 +157,7 @@ impl Manager {
             };
             (told, memory.next_end())
         });
-        self.outbox.extend(wakes);
+        self.post(wakes);
         self.lose(lost, now);
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use super::{HashMap, LockId};
-use crate::{ClientId, Owner, Reply, WaiterId};
+use crate::{ClientId, Owner, Refusal, Reply, WaiterId};
 
 /// A blocked connection.
 #[derive(Clone, Debug)]
@@ -24,6 +24,9 @@ pub struct Parked {
     pub reply: Option<Reply>,
     /// It has departed.
     pub is_gone: bool,
+    /// What to reply if the server asks before the module replies: replicas have not acknowledged
+    /// its grant, or the refusal is on its way.
+    pub refusal: Option<Refusal>,
     /// Of owner and user, as in [`Waits::by_owner`].
     hash: u64,
 }
@@ -38,7 +41,8 @@ impl Parked {
         with_ttl: bool,
     ) -> Self {
         let hash = hash_of(&owner, &user);
-        Self { client, lock, owner, user, with_ttl, reply: None, is_gone: false, hash }
+        let (reply, is_gone, refusal) = (None, false, None);
+        Self { client, lock, owner, user, with_ttl, reply, is_gone, refusal, hash }
     }
 
     pub(super) fn waits(&self) -> bool {
@@ -88,6 +92,13 @@ impl Waits {
     /// The wait of this connection, if it waits.
     pub fn of_client(&self, client: ClientId) -> Option<WaiterId> {
         self.by_client.get(&client).copied()
+    }
+
+    /// What to reply if the server asks before the module replies.
+    pub fn expect(&mut self, id: WaiterId, refusal: Refusal) {
+        if let Some(parked) = self.parked.get_mut(&id) {
+            parked.refusal = Some(refusal);
+        }
     }
 
     /// Sets its reply. False if it has one already, or has departed.

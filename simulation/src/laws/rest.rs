@@ -309,7 +309,8 @@ fn waits(server: &Server, is_open: bool) -> Result<(), Broken> {
         let asked = &waiting.asked;
         let memory = server.manager.memory(asked.db, &asked.key);
         let stands = memory.is_some_and(|memory| memory.knows(waiting.waiter));
-        let is_pending = waiting.pending.is_some() && server.manager.is_gated(waiting.waiter);
+        let is_gated = memory.is_some_and(|memory| memory.is_gated(waiting.waiter));
+        let is_pending = waiting.pending.is_some() && is_gated;
         must(
             stands && (is_pending || waiting.pending.is_none()),
             "who is blocked is answered",

@@ -1,0 +1,57 @@
+//! How the wait for acknowledgements ends without them.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
+
+mod support;
+
+use rlock_core::manager::At;
+use rlock_core::{Acquire, Input, Refusal, Reply};
+use support::acks::confirmed;
+use support::server::{Key, Server};
+use support::{lease, release};
+
+const K: Key = b"k";
+
+/// What the server gets if it asks for the reply before the module has sent one.
+fn asked(server: &Server, waiter: u64) -> Option<Refusal> {
+    let parked = server.manager.parked(waiter.into()).unwrap();
+    assert_eq!(parked.reply, None, "it has its reply");
+    parked.refusal.clone()
+}
+
+/// Something else than RLOCK takes the key away.
+fn vanishes(server: &mut Server) {
+    let lock = server.keys.remove(K).unwrap();
+    let at = At { db: 0, key: K, now: server.now() };
+    server.manager.key_left(at, &lock);
+}
+
+/// After a stall the server expires the key first, then it asks for the replies that are too late.
+#[test]
+fn whoever_is_pending_gets_no_nil_after_a_stall() {
+    let mut server = Server::new();
+    let short = |owner| Acquire { lease: lease(1000), ..confirmed(owner, 1) };
+    let a = server.confirms(K, short("a"), 1);
+    assert_eq!(asked(&server, a), Some(Refusal::NoAcks));
+    let renewal = server.renews(K, "a", 1000, 1);
+    server.pass_ms(5000);
+    vanishes(&mut server);
+    for waiter in [a, renewal] {
+        assert_eq!(asked(&server, waiter), Some(Refusal::NoAcks));
+    }
+    server.sweep();
+    for waiter in [a, renewal] {
+        assert_eq!(server.told_to(waiter), Some(Reply::Refused(Refusal::NoAcks)));
+    }
+}
+
+/// It waits for the lock first.
+#[test]
+fn whoever_waits_for_the_lock_gets_nil_until_it_is_granted() {
+    let mut server = Server::new();
+    server.holds(K, "b", None);
+    let a = server.confirms(K, confirmed("a", 1), 1);
+    assert_eq!(asked(&server, a), None);
+    server.ask(K, Input::Release(release(b"b")));
+    assert_eq!(asked(&server, a), Some(Refusal::NoAcks));
+}

@@ -1,0 +1,44 @@
+//! How the wait for acknowledgements ends where they do not come.
+
+use rlock_testkit::{Client, Server, Waiter, until};
+
+/// A primary whose replica has acknowledged, and is frozen.
+fn without_acks(settings: &[&str]) -> (Server, Server) {
+    let primary = Server::primary(settings);
+    let replica = Server::replica_of(&primary, &[]);
+    let mut client = primary.client();
+    until(10_000, || client.attempt("RLOCK.ACQUIRE probe p ACKS 1").is_ok());
+    client.number("RLOCK.RELEASE probe p");
+    (primary, replica)
+}
+
+/// So many callers wait for acknowledgements.
+fn until_pending(client: &mut Client, count: i64) {
+    until(5000, || client.info_number("rlock", "rlock_acks_pending") == count);
+}
+
+#[test]
+fn after_a_stall_beyond_every_limit_they_hear_that_it_is_not_acknowledged() {
+    let (primary, replica) = without_acks(&["rlock.acks-timeout-ms", "1000"]);
+    let mut client = primary.client();
+    for round in 0..3 {
+        client.granted("RLOCK.ACQUIRE gate ann LEASE 1000");
+        replica.freeze();
+        let mut pending: Vec<Waiter> = (0..3).map(|_| Waiter::connect(&primary)).collect();
+        pending[0].say("RLOCK.ACQUIRE door ann LEASE 1000 ACKS 1");
+        pending[1].say("RLOCK.RENEW gate ann LEASE 1000 ACKS 1");
+        pending[2].say("RLOCK.ACQUIRE hall ann LEASE 1000 BLOCK 900 ACKS 1 WITHTTL");
+        until_pending(&mut client, 3);
+        let before = client.info_number("rlock", "rlock_noacks");
+        client.ask("DEBUG SLEEP 1.5");
+        for (number, caller) in pending.iter_mut().enumerate() {
+            let told = caller.reply();
+            let error = told.expect_err(&format!("round {round}, caller {number}"));
+            assert!(error.starts_with("NOACKS "), "round {round}, caller {number}: {error}");
+        }
+        assert_eq!(client.info_number("rlock", "rlock_noacks"), before + 3);
+        until(5000, || ["door", "gate", "hall"].iter().all(|key| client.shows(key) == "free:"));
+        assert_eq!(client.info_number("rlock", "rlock_acks_pending"), 0);
+        replica.thaw();
+    }
+}
