@@ -218,8 +218,12 @@ impl Manager {
         &self.flushed
     }
 
-    /// Two databases are swapped.
+    /// Two databases are swapped. The server reports also that one is swapped with itself, which
+    /// changes nothing.
     pub fn swapped(&mut self, one: i32, other: i32, now: Now) {
+        if one == other {
+            return;
+        }
         for db in [one, other] {
             let tied = self.locks.tied_in(Some(db));
             self.lose(tied, now);

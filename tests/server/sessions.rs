@@ -179,6 +179,18 @@ fn a_hold_that_is_ended_otherwise_closes_the_connection() {
 }
 
 #[test]
+fn a_database_swapped_with_itself_keeps_its_sessions_and_its_waiters() {
+    let (_server, mut client, mut ann, mut bob) = scene();
+    for line in ["SWAPDB 0 0", "SWAPDB 5 5", "MULTI", "SWAPDB 0 0", "EXEC"] {
+        client.ask(line);
+    }
+    assert_eq!(client.gauges(), (1, 0, 1));
+    bob.still_waits(&mut client);
+    assert_eq!(ann.number("RLOCK.RELEASE door ann"), 0);
+    bob_enters(&mut client, &mut bob);
+}
+
+#[test]
 fn a_hold_that_was_moved_away_lives_on_with_its_lease() {
     let (_server, mut client, mut ann, mut bob) = scene();
     client.ask("RENAME door elsewhere");
