@@ -19,6 +19,7 @@ pub mod show;
 pub mod state;
 pub mod sweep;
 pub mod timers;
+pub mod tokens;
 
 use ffi::Ctx;
 use redis_module::raw::ModuleOptions;
@@ -50,6 +51,7 @@ fn load(ctx: &Ctx, arguments: &[&[u8]]) -> Result<(), String> {
     metrics::register(ctx);
     timers::begin(sweep::sweep)?;
     events::register(ctx);
+    tokens::register(ctx);
     settings::warn_of_unknown_server(ctx);
     Ok(())
 }

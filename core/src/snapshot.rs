@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::change::as_bytes;
 use crate::holders::Holders;
-use crate::{Change, EpochMs, Hold, Lock, Mode, Owner, Token};
+use crate::{Change, End, EpochMs, Hold, Lock, Mode, Now, Owner, Token};
 
 /// The version that is written. Older ones remain readable.
 pub const VERSION: u8 = 1;
@@ -167,6 +167,15 @@ pub fn as_changes(lock: &Lock) -> Vec<Change<'_>> {
         }
     }
     changes
+}
+
+/// Changes that leave nothing behind but this token, which their reader never issues again: a hold
+/// that began and ended. They belong to a key without a value.
+pub fn as_token(token: Token) -> [Change<'static>; 2] {
+    let owner = Cow::Borrowed(b"rlock".as_slice());
+    let deadline = Now::from_us(token.get()).ms();
+    let granted = Change::Granted { owner, mode: Mode::Write, token, deadline };
+    [granted, Change::Ended { token, by: End::Released }]
 }
 
 fn write<T: Serialize>(value: &T, to: &mut Vec<u8>) {

@@ -7,7 +7,9 @@ mod support;
 
 use std::borrow::Cow;
 
-use rlock_core::snapshot::{Effect, Malformed, Start, load, load_effect, save, save_effect};
+use rlock_core::snapshot::{
+    Effect, Malformed, Start, as_token, load, load_effect, save, save_effect,
+};
 use rlock_core::{Change, End, EpochMs, Lock, Mode, Token};
 use support::laws::well_formed;
 
@@ -328,6 +330,16 @@ fn holds_that_exclude_each_other_are_refused() {
     ] {
         assert_eq!(load(&bytes(wrong)), Err(Malformed::Contradiction), "{why}");
     }
+}
+
+#[test]
+fn a_token_without_a_lock_leaves_nothing_else() {
+    let changes = as_token(token(300));
+    let mut written = Vec::new();
+    save_effect(Start::GoesOn, &changes, &mut written);
+    assert_eq!(written, bytes("01 00 02  00 05 726c6f636b 01 ac02 00  02 ac02 00"));
+    assert_eq!(load_effect(&written).unwrap().changes, changes);
+    assert!(lock(&changes).is_free());
 }
 
 #[test]

@@ -44,6 +44,17 @@ impl Ctx {
         };
     }
 
+    /// Writes `RLOCK.APPLY key payload` to the append-only file, and not to replicas.
+    pub fn append(&self, name: &Name<'_>, payload: &[u8]) {
+        // SAFETY: context; the format excludes replicas, and names a server's string, then bytes
+        // with their length, as given.
+        unsafe {
+            let replicate = there(raw::RedisModule_Replicate);
+            let (start, len) = (payload.as_ptr(), payload.len());
+            replicate(self.0, c"RLOCK.APPLY".as_ptr(), c"Rsb".as_ptr(), name.string, start, len)
+        };
+    }
+
     /// Propagates the running command unchanged to replicas and the append-only file.
     pub fn replicate_as_it_came(&self) {
         raw::replicate_verbatim(self.0);

@@ -67,6 +67,26 @@ impl Ctx {
         }
     }
 
+    /// Calls `forked` when the server has forked a child that saves the data as they are now.
+    /// What the server writes to the append-only file from then on counts beside what that child
+    /// saves.
+    pub fn watch_forks(&self, forked: fn(&Ctx)) {
+        static FORKED: std::sync::OnceLock<fn(&Ctx)> = std::sync::OnceLock::new();
+        extern "C" fn on_event(
+            ctx: *mut raw::RedisModuleCtx,
+            _: raw::RedisModuleEvent,
+            what: u64,
+            _: *mut c_void,
+        ) {
+            if what == raw::REDISMODULE_SUBEVENT_FORK_CHILD_BORN {
+                FORKED.get().into_iter().for_each(|forked| forked(&Ctx(ctx)));
+            }
+        }
+        FORKED.get_or_init(|| forked);
+        let event = raw::RedisModuleEvent { id: raw::REDISMODULE_EVENT_FORK_CHILD, dataver: 1 };
+        raw::subscribe_to_server_event(self.0, event, Some(on_event));
+    }
+
     /// Makes the server ask for the fields of the module's section of `INFO`.
     pub fn answer_info(&self, fields: Fields) {
         static FIELDS: std::sync::OnceLock<Fields> = std::sync::OnceLock::new();

@@ -1,9 +1,39 @@
 //! Fencing tokens: each greater than every one before, whatever happened to the data.
 
-use rlock_testkit::{Payload, Server, TOKEN_END, Version, with_token};
+use rlock_testkit::{Client, Payload, Server, TOKEN_END, Version, now_ms, until, with_token};
 
 /// As far ahead of the clock as a client may bring a token, about.
 const AHEAD_US: i64 = 50_000_000;
+
+/// Settings of a server that has a file of commands, as far ahead on the disk as in memory.
+fn aof(preamble: &'static str) -> [&'static str; 6] {
+    ["appendonly", "yes", "appendfsync", "always", "aof-use-rdb-preamble", preamble]
+}
+
+/// Rewrites the append-only file, and waits until it counts.
+fn rewrite(client: &mut Client) {
+    // The server may be rewriting it already, from an earlier state.
+    until(20_000, || client.attempt("BGREWRITEAOF").is_ok());
+    until_rewritten(client);
+}
+
+fn until_rewritten(client: &mut Client) {
+    until(20_000, || {
+        let is_rewriting = client.info_number("persistence", "aof_rewrite_in_progress");
+        let is_due = client.info_number("persistence", "aof_rewrite_scheduled");
+        is_rewriting + is_due == 0
+    });
+    let status = client.info("persistence", "aof_last_bgrewrite_status");
+    assert_eq!(status.as_deref(), Some("ok"));
+}
+
+/// Whether a file that counts has a command of the module.
+fn is_in_the_aof(server: &Server, word: &str) -> bool {
+    let files = std::fs::read_dir(server.folder().join("appendonlydir")).unwrap();
+    files
+        .map(|file| std::fs::read(file.unwrap().path()).unwrap_or_default())
+        .any(|bytes| bytes.windows(word.len()).any(|part| part == word.as_bytes()))
+}
 
 /// Puts a lock on `key` whose token was issued by a clock that is `ahead_us` ahead of ours, the way
 /// it would come from another server: as a payload. Gives back its token.
@@ -222,4 +252,95 @@ fn a_token_ahead_is_passed_over_after_a_restart_though_no_lock_is_left() {
     server.restart();
     let token = server.client().granted("RLOCK.ACQUIRE door bob");
     assert!(token > last, "{token} after {last}");
+}
+
+#[test]
+fn a_token_ahead_outlives_rewritten_files_though_no_lock_is_left() {
+    for preamble in ["no", "yes"] {
+        let mut server = Server::with(&aof(preamble));
+        let mut last = plant_a_token_ahead(&server, "door", AHEAD_US);
+        let mut client = server.client();
+        client.ask("DEL door");
+        for _ in 0..2 {
+            rewrite(&mut client);
+            server.kill_9();
+            server.start_again();
+            client = server.client();
+            assert_eq!(client.number("DBSIZE"), 0);
+            // Not a grant: that would be in the file itself.
+            rewrite(&mut client);
+            server.kill_9();
+            server.start_again();
+            client = server.client();
+            let token = client.granted("RLOCK.ACQUIRE door bob");
+            assert!(token > last, "preamble {preamble}: {token} after {last}");
+            last = token;
+            client.ask("RLOCK.RELEASE door bob");
+        }
+    }
+}
+
+#[test]
+fn a_token_ahead_is_in_a_file_that_is_turned_on_later() {
+    let mut server = Server::with(&["aof-use-rdb-preamble", "no"]);
+    let last = plant_a_token_ahead(&server, "door", AHEAD_US);
+    let mut client = server.client();
+    client.all(&["DEL door", "CONFIG SET appendonly yes"]);
+    until_rewritten(&mut client);
+    server.kill_9();
+    server.configure("appendonly", "yes");
+    server.start_again();
+    let token = server.client().granted("RLOCK.ACQUIRE door bob");
+    assert!(token > last, "{token} after {last}");
+}
+
+/// The server asserts that nothing is written in a pause.
+#[test]
+fn a_token_ahead_is_written_after_a_pause() {
+    let mut server = Server::with(&aof("no"));
+    let last = plant_a_token_ahead(&server, "door", AHEAD_US);
+    let mut client = server.client();
+    client.all(&["DEL door", "CLIENT PAUSE 600000 WRITE"]);
+    rewrite(&mut client);
+    assert!(!is_in_the_aof(&server, "RLOCK.APPLY"));
+    client.ask("CLIENT UNPAUSE");
+    until(10_000, || is_in_the_aof(&server, "RLOCK.APPLY"));
+    server.kill_9();
+    server.start_again();
+    let token = server.client().granted("RLOCK.ACQUIRE door bob");
+    assert!(token > last, "{token} after {last}");
+}
+
+#[test]
+fn a_token_ahead_outlives_a_rewritten_file_of_a_replica() {
+    let primary = Server::primary(&[]);
+    let mut replica = Server::replica_of(&primary, &aof("no"));
+    let last = plant_a_token_ahead(&primary, "door", AHEAD_US);
+    primary.client().ask("DEL door");
+    replica.until_in_sync_with(&primary);
+    let mut client = replica.client();
+    rewrite(&mut client);
+    // What the replica writes to its own file is not in the stream.
+    replica.until_in_sync_with(&primary);
+    drop(primary);
+    replica.kill_9();
+    replica.start_again();
+    let mut promoted = replica.client();
+    promoted.ask("REPLICAOF NO ONE");
+    let token = promoted.granted("RLOCK.ACQUIRE door bob");
+    assert!(token > last, "{token} after {last}");
+}
+
+/// A file without locks can be loaded without the module.
+#[test]
+fn no_token_is_written_that_the_clock_has_passed() {
+    let server = Server::with(&aof("no"));
+    let mut client = server.client();
+    // In its first second the server issues tokens ahead of the clock.
+    let token = client.granted("RLOCK.ACQUIRE door ann");
+    client.ask("RLOCK.RELEASE door ann");
+    until(10_000, || now_ms() * 1000 > token);
+    assert!(is_in_the_aof(&server, "RLOCK.ACQUIRE") || is_in_the_aof(&server, "RLOCK.APPLY"));
+    rewrite(&mut client);
+    assert!(!is_in_the_aof(&server, "RLOCK"));
 }

@@ -1,0 +1,58 @@
+//! The highest token outlives a rewrite of the append-only file.
+//!
+//! A file that begins with an RDB file has that token beside the keys, except on Redis 7.0. A file
+//! of commands only has keys, and perhaps no lock is left among them.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use rlock_core::grammar::Access;
+use rlock_core::snapshot::{self, Start};
+
+use crate::ffi::{self, Content, Ctx};
+use crate::state;
+
+/// While nothing may be written, how often to try again, in milliseconds.
+const RETRY_MS: u64 = 50;
+/// A later attempt is scheduled.
+static IS_RETRYING: AtomicBool = AtomicBool::new(false);
+
+/// Subscribes to the children that rewrite the file.
+pub fn register(ctx: &Ctx) {
+    ctx.watch_forks(save);
+}
+
+/// Appends the highest token to the file that goes on behind the rewritten one, if that token is
+/// ahead of the clock. Writing in the callback itself is safe: nothing goes to replicas, nor must
+/// anything come before it. A timer would be too late if the server died in between.
+fn save(ctx: &Ctx) {
+    let now = state::now();
+    let Some(token) = state::with(|state| state.manager.token_ahead(now)) else { return };
+    // The server asserts that nothing is written while it is paused, not even to its own file.
+    if ctx.is_paused() || ctx.is_loading() {
+        if !IS_RETRYING.swap(true, Relaxed) {
+            ffi::after(RETRY_MS, retry);
+        }
+        return;
+    }
+    let mut payload = Vec::new();
+    snapshot::save_effect(Start::GoesOn, &snapshot::as_token(token), &mut payload);
+    // Of the names that nobody guesses, the first without a value.
+    for number in 0..10 {
+        let key = format!("rlock.token:{}:{number}", token.get());
+        let is_done = ctx.with_name(0, key.as_bytes(), |name| {
+            let is_free = matches!(ctx.open(name, Access::Reads).content(), Content::Missing);
+            if is_free {
+                ctx.append(name, &payload);
+            }
+            is_free
+        });
+        if is_done {
+            return;
+        }
+    }
+}
+
+fn retry(ctx: &Ctx) {
+    IS_RETRYING.store(false, Relaxed);
+    save(ctx);
+}
