@@ -197,7 +197,7 @@ fn take_back(
         Some((parked.user.clone(), parked.owner.clone()))
     });
     let Some((user, owner)) = parked else { return false };
-    if ctx.may(&user, c"rlock.acquire", name, owner.as_bytes()) {
+    if ctx.may(&user, c"rlock.acquire", at.db, name, owner.as_bytes()) {
         return false;
     }
     if let Content::Lock(lock) = key.content() {

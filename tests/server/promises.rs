@@ -1,6 +1,8 @@
 //! What a reply promises is kept, and what cannot be kept is not promised.
 
-use rlock_testkit::{Listener, Server, Waiter, flat_map, integer, items, text, until};
+use rlock_testkit::{
+    Listener, Server, Waiter, flat_map, integer, items, say_not_seen, text, until,
+};
 
 const LINE: &str = "RLOCK.ACQUIRE door bob BLOCK 0";
 
@@ -135,6 +137,52 @@ fn who_lost_the_right_while_it_waited_is_not_granted() {
         let error = bob.error();
         assert!(error.starts_with("NOPERM "), "{change}: {error}");
         assert_eq!(client.shows("door"), "write: cid write 1", "{change}");
+    }
+}
+
+/// Since Valkey 9.1 a user can be limited to databases.
+#[test]
+fn who_may_use_only_the_locks_database_is_granted_there_until_it_loses_that() {
+    let server = Server::start();
+    if !server.version().is_since((u32::MAX, 0), (9, 1)) {
+        return say_not_seen("a user that is limited to a database");
+    }
+    for (change, is_granted) in [
+        ("PING", true),
+        ("ACL SETUSER bob db=5,3", true),
+        ("ACL SETUSER bob alldbs", true),
+        ("ACL SETUSER bob db=0", false),
+        ("ACL SETUSER bob resetdbs", false),
+    ] {
+        let mut client = server.client();
+        client.ask("ACL SETUSER bob reset on nopass +@all ~* db=3");
+        client.ask("SELECT 3");
+        client.granted("RLOCK.ACQUIRE door ann");
+        let mut bob = Waiter::connect_as(&server, "bob");
+        bob.ask("SELECT 3");
+        bob.park(&server, LINE);
+        let mut cid = Waiter::connect(&server);
+        cid.ask("SELECT 3");
+        cid.park(&server, "RLOCK.ACQUIRE door cid BLOCK 0");
+        client.ask(change);
+        client.ask("RLOCK.RELEASE door ann");
+        if is_granted {
+            bob.granted();
+            client.ask("RLOCK.RELEASE door bob");
+        } else {
+            let error = bob.error();
+            assert!(error.starts_with("NOPERM "), "{change}: {error}");
+        }
+        cid.granted();
+        client.ask("RLOCK.RELEASE door cid");
+        // A sweep has no caller: its own database is another one.
+        client.granted("RLOCK.ACQUIRE door ann LEASE 50");
+        client.ask("ACL SETUSER bob db=3");
+        let mut bob = Waiter::connect_as(&server, "bob");
+        bob.ask("SELECT 3");
+        bob.say(LINE);
+        bob.granted();
+        client.ask("RLOCK.RELEASE door bob");
     }
 }
 
