@@ -172,11 +172,13 @@ impl Waiting for Park {
         if is_lost {
             left(waiter, Outcome::Disconnected);
         }
-        state::with(|state| {
+        let is_news = state::with(|state| {
             state.blocked.remove(&waiter);
-            state.manager.unparked(waiter);
+            state.manager.unparked(waiter)
         });
-        timers::settle();
+        if is_news {
+            timers::settle();
+        }
     }
 }
 

@@ -307,20 +307,22 @@ impl Manager {
         }
     }
 
-    /// The server has forgotten a blocked connection. If its reply was not sent, [`Manager::left`]
-    /// was called first.
-    pub fn unparked(&mut self, waiter: WaiterId) {
-        if let Some(parked) = self.waits.end(waiter) {
-            let id = &parked.lock;
-            let memory = self.memory(id.db, &id.key);
-            if memory.is_some_and(|memory| memory.is_gated(waiter)) {
-                // Somebody else sent it a reply.
-                self.locks.mark(id.db, &id.key, Mark::Due);
-                self.locks.change_beside(id.db, &id.key, |memory| memory.leave(waiter));
-            } else if self.memory(id.db, &id.key).is_some_and(|memory| memory.knows(waiter)) {
-                self.locks.change_beside(id.db, &id.key, |memory| memory.answered(waiter));
-            }
+    /// A blocked connection may have read its reply, or the server has forgotten it. From now on a
+    /// grant in that reply stands, however soon the connection closes: its lease ends it. If the
+    /// reply cannot reach the connection, [`Manager::left`] was called first. False if the
+    /// connection is not known, or no longer.
+    pub fn unparked(&mut self, waiter: WaiterId) -> bool {
+        let Some(parked) = self.waits.end(waiter) else { return false };
+        let id = &parked.lock;
+        let memory = self.memory(id.db, &id.key);
+        if memory.is_some_and(|memory| memory.is_gated(waiter)) {
+            // Somebody else sent it a reply.
+            self.locks.mark(id.db, &id.key, Mark::Due);
+            self.locks.change_beside(id.db, &id.key, |memory| memory.leave(waiter));
+        } else if self.memory(id.db, &id.key).is_some_and(|memory| memory.knows(waiter)) {
+            self.locks.change_beside(id.db, &id.key, |memory| memory.answered(waiter));
         }
+        true
     }
 
     /// A connection closed. Its sessions, its wait, and a grant whose reply it did not get, end

@@ -45,11 +45,15 @@ impl Course {
         let clients = rng.u8(2..6);
         let clocks_differ = rng.u8(0..10) < 4;
         let clocks_ms = (0..nodes).map(|_| if clocks_differ { rng.i32(-2500..2500) } else { 0 });
+        let clocks_ms = clocks_ms.collect();
+        let replies = [(true, false), (false, true), (false, false)];
+        let (replaces_replies, replies_at_once) = *rng.choice(&replies).unwrap();
         let setting = Setting {
             nodes,
             clients,
-            clocks_ms: clocks_ms.collect(),
-            replaces_replies: rng.bool(),
+            clocks_ms,
+            replaces_replies,
+            replies_at_once,
             loads_before_flush: rng.bool(),
             grace_ms: 0,
             step_us: STEP_US,

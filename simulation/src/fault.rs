@@ -23,6 +23,8 @@ pub enum Fault {
     ClosingForgotten,
     /// A grant that its connection did not live to hear of stands.
     UndoForgotten,
+    /// A grant counts as unheard until the server forgets the wait, though its reply has left.
+    HeardForgotten,
     /// The key's time to live is not moved with its deadlines.
     TtlForgotten,
     /// A replica does not note the tokens that it hears of.
@@ -47,7 +49,7 @@ pub enum Fault {
 
 impl Fault {
     /// All that can be planted.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::GateLeftOpen,
         Self::SessionKept,
         Self::EffectLost,
@@ -56,6 +58,7 @@ impl Fault {
         Self::AlarmForgotten,
         Self::ClosingForgotten,
         Self::UndoForgotten,
+        Self::HeardForgotten,
         Self::TtlForgotten,
         Self::TokensUnseen,
         Self::KeyLossUntold,

@@ -216,6 +216,20 @@ impl Server {
         if let Some(waiting) = self.waiting_mut(client) {
             waiting.granted = granted;
         }
+        if self.conditions.replies_at_once {
+            self.sent(client, waiter);
+        }
+    }
+
+    /// The reply has left: what it tells stands.
+    fn sent(&mut self, client: ClientId, waiter: WaiterId) {
+        let Some(waiting) = self.waiting_mut(client) else { return };
+        waiting.granted = None;
+        let said = waiting.aside.take();
+        said.into_iter().for_each(|said| self.say(client, said));
+        if self.fault != Fault::HeardForgotten {
+            self.over(waiter, false);
+        }
     }
 
     /// The server forgets the waits that were answered.

@@ -82,6 +82,8 @@ pub struct Conditions {
     pub good_replicas: usize,
     /// An error may take the place of a blocked connection's reply until it leaves (Valkey 8).
     pub replaces_replies: bool,
+    /// A blocked connection's reply leaves when it is asked for (Redis 7.0 and 7.2, Valkey 7.2).
+    pub replies_at_once: bool,
     /// A flush comes after the word that loading begins (Valkey 9).
     pub loads_before_flush: bool,
     /// A time to live that is past already is an expiry, and not a deletion (Valkey).

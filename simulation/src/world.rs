@@ -27,6 +27,8 @@ pub struct Setting {
     pub clients: u8,
     /// An error may take the place of a blocked connection's reply until it leaves (Valkey 8).
     pub replaces_replies: bool,
+    /// A blocked connection's reply leaves when it is asked for (Redis 7.0 and 7.2, Valkey 7.2).
+    pub replies_at_once: bool,
     /// A flush comes after the word that loading begins (Valkey 9).
     pub loads_before_flush: bool,
     /// How far each clock is from the first one's, in milliseconds.
@@ -102,11 +104,13 @@ impl World {
     }
 
     fn set_up(&mut self, node: usize) {
-        let Setting { replaces_replies, loads_before_flush, grace_ms, fault, .. } = self.setting;
+        let Setting { replaces_replies, replies_at_once, loads_before_flush, .. } = self.setting;
+        let Setting { grace_ms, fault, .. } = self.setting;
         let server = &mut self.machines[node].server;
         server.bounds.grace_ms = if fault == Fault::GraceIgnored { 0 } else { grace_ms.into() };
         let conditions = &mut server.conditions;
         conditions.replaces_replies = replaces_replies;
+        conditions.replies_at_once = replies_at_once;
         conditions.loads_before_flush = loads_before_flush;
         self.wind(node);
     }

@@ -89,6 +89,7 @@ impl Small {
             nodes: NODES,
             clients: CLIENTS,
             replaces_replies: false,
+            replies_at_once: false,
             loads_before_flush: false,
             grace_ms: 0,
             clocks_ms: vec![0; usize::from(NODES)],

@@ -81,6 +81,14 @@ fn an_undo_is_forgotten() {
     found(Fault::UndoForgotten, &["who did not hear holds nothing"]);
 }
 
+/// A caller that reads its token and closes at once relied on it all the same.
+#[test]
+fn a_grant_that_was_heard_is_forgotten() {
+    let laws =
+        ["what was told stands", "a hold ends by its owner, its lease, its session or an operator"];
+    found(Fault::HeardForgotten, &laws);
+}
+
 #[test]
 fn a_time_to_live_is_forgotten() {
     let laws = [SAME, "a key lives as long as what was told of it", "a hold lasts as long as told"];

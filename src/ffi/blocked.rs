@@ -9,7 +9,8 @@ pub trait Waiting: 'static {
     fn reply(ctx: &Ctx, waiter: u64);
     /// It departed, or got an error instead of its reply. Must only remember that.
     fn gone(waiter: u64);
-    /// The server has forgotten it. `is_lost`: its reply did not reach its output.
+    /// From now on it may have read its reply, or `is_lost`: it never will. Called at the latest
+    /// when the server forgets it, and then perhaps once more.
     fn over(waiter: u64, is_lost: bool);
 }
 
@@ -45,7 +46,13 @@ impl Ctx {
             _: Words,
             _: c_int,
         ) -> c_int {
-            W::reply(&Ctx(ctx), waiter_of(ctx));
+            let waiter = waiter_of(ctx);
+            W::reply(&Ctx(ctx), waiter);
+            // It is in the connection's output, which the server may send before it forgets that
+            // the connection was blocked.
+            if !keeps_replies_aside() {
+                W::over(waiter, false);
+            }
             OK
         }
         extern "C" fn over<W: Waiting>(ctx: *mut raw::RedisModuleCtx, waiter: *mut c_void) {

@@ -35,6 +35,7 @@ mod fates_of_keys;
 mod force_and_queries;
 mod fsync_before_reply;
 mod gate;
+mod heard;
 mod hostile_effects;
 mod hostile_payloads;
 mod lease_end;

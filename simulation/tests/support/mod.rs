@@ -33,6 +33,7 @@ pub fn plays(nodes: u8, steps: &[Step]) {
         nodes,
         clients: 3,
         replaces_replies: false,
+        replies_at_once: false,
         loads_before_flush: false,
         grace_ms: 0,
         clocks_ms: vec![0; nodes.into()],
