@@ -5,6 +5,20 @@ import threading
 import time
 
 
+class Held:
+    """A request that is on its way."""
+
+    def __init__(self):
+        self.may_pass, self.is_executed = asyncio.Event(), asyncio.Event()
+
+
+class State:
+    """Of a connection."""
+
+    is_doomed = False  # the next reply is lost
+    held = None
+
+
 class Proxy:
     def __init__(self, target):
         self.host, self.port = target.rsplit(":", 1)
@@ -16,6 +30,8 @@ class Proxy:
 
     def _reset(self):
         self.cuts = []  # [name of a command, how often]
+        self.holds = []  # the same
+        self.held = []  # what the server has not got yet
         self.delay = 0.0
         self.deaf = False
 
@@ -31,6 +47,12 @@ class Proxy:
             match step["proxy"]:
                 case "cut":
                     self.cuts.append([step["of"].lower().encode(), step.get("times", 1)])
+                case "hold":
+                    self.holds.append([step["of"].lower().encode(), step.get("times", 1)])
+                case "pass":
+                    await self._pass_held()
+                case "uncut":
+                    self.cuts = []
                 case "deaf":
                     self.deaf = True
                 case "late":
@@ -40,6 +62,7 @@ class Proxy:
                 case "heal":
                     if self.deaf:
                         self._close_all()
+                    await self._pass_held()
                     self._reset()
                 case other:
                     raise ValueError(f"the proxy knows no fault {other!r}")
@@ -57,11 +80,18 @@ class Proxy:
             writer.transport.abort()
         self.connections.clear()
 
-    def _is_cut(self, name, chunk):
-        for cut in self.cuts:
-            if cut[0] == name or (name is None and cut[0] in chunk.lower()):
-                cut[1] -= 1
-                self.cuts = [cut for cut in self.cuts if cut[1] > 0]
+    async def _pass_held(self):
+        held, self.held, self.holds = self.held, [], []
+        for one in held:
+            one.may_pass.set()
+            await one.is_executed.wait()
+
+    def _is_one(self, faults, name, chunk):
+        for fault in faults:
+            if fault[0] == name or (name is None and fault[0] in chunk.lower()):
+                fault[1] -= 1
+                if fault[1] <= 0:
+                    faults.remove(fault)
                 return True
         return False
 
@@ -73,10 +103,10 @@ class Proxy:
                 await self._silence()
             there, back = await asyncio.open_connection(self.host, self.port)
             self.connections.add(back)
-            doomed = [False]  # the next reply on this connection is lost
+            state = State()
             tasks = [
-                asyncio.ensure_future(self._pass(reader, back, doomed, True)),
-                asyncio.ensure_future(self._pass(there, writer, doomed, False)),
+                asyncio.ensure_future(self._pass(reader, back, state, True)),
+                asyncio.ensure_future(self._pass(there, writer, state, False)),
             ]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         except (OSError, asyncio.CancelledError):
@@ -84,11 +114,13 @@ class Proxy:
         finally:
             for task in tasks:
                 task.cancel()
+            if tasks and state.held:
+                state.held.is_executed.set()  # or it never will be
             for end in (writer, *([back] if tasks else [])):
                 self.connections.discard(end)
                 end.transport.abort()
 
-    async def _pass(self, source, sink, doomed, is_request):
+    async def _pass(self, source, sink, state, is_request):
         queue = asyncio.Queue()
         sender = asyncio.ensure_future(self._send(queue, sink))
         try:
@@ -96,9 +128,19 @@ class Proxy:
                 if self.deaf:
                     await self._silence()
                 if is_request:
-                    doomed[0] = doomed[0] or self._is_cut(None, chunk)
-                elif doomed[0] or self._is_cut(b"a reply", chunk):
+                    if self._is_one(self.holds, None, chunk):
+                        state.held = Held()
+                        self.held.append(state.held)
+                        await state.held.may_pass.wait()  # also when the client has closed the connection meanwhile
+                        queue.put_nowait((0, chunk))
+                        await state.held.is_executed.wait()
+                        continue
+                    state.is_doomed = state.is_doomed or self._is_one(self.cuts, None, chunk)
+                elif state.is_doomed or self._is_one(self.cuts, b"a reply", chunk):
                     return
+                elif state.held:
+                    state.held.is_executed.set()
+                    state.held = None
                 queue.put_nowait((time.monotonic() + (0 if is_request else self.delay), chunk))
             queue.put_nowait(None)
             await sender

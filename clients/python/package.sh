@@ -27,6 +27,9 @@ package_runners() {
 package_test() {
     check 'python types' "$venv/bin/python" -m mypy --config-file clients/python/pyproject.toml --no-incremental clients/python/src
     check 'python README' "$venv/bin/python" -B clients/python/tests/readme.py
+    check 'python tests' env RLOCK_SERVER="$tools/servers/default/redis-server" RLOCK_MODULE="$RLOCK_MODULE" \
+        "$venv/bin/python" -B -m pytest -p no:cacheprovider -q -o asyncio_mode=auto --rootdir clients/python/tests \
+        clients/python/tests
     load sync
     load asyncio
     foreign_suite

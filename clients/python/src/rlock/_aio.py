@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, Optional
 
 from . import _core as core
-from ._core import Attempt, Broken, Refused, now
+from ._core import Attempt, Broken, Refused, Silent, now
 from ._links import Address, Route, translated
 
 
@@ -106,7 +106,7 @@ class IO:
             async with asyncio.timeout(max(timeout, 0.0)):
                 reply = await link.conn.read_response(disconnect_on_error=False)
         except TimeoutError:
-            raise Broken(f"no reply within {timeout:.1f} s") from None
+            raise Silent(f"no reply within {timeout:.1f} s") from None
         except Exception as error:
             problem = translated(error, link.address)
             if isinstance(problem, Broken):
@@ -168,15 +168,15 @@ class IO:
 
     async def clean_up(self, attempt: Attempt) -> None:
         """Goes on in the background when the task is cancelled again, or a server does not answer."""
-        attempt.cleans_up = True
+        attempt.cleans_up = attempt.seat.is_undone = True
 
         async def work() -> None:
             try:
                 await run(attempt.clean_up())
             finally:
-                attempt.seat.mutex.release()
+                attempt.leave()
 
-        await asyncio.wait({self.background(work())}, timeout=1.0)
+        await asyncio.wait({self.background(work())}, timeout=core.SOON)
 
     # --- turns -----------------------------------------------------------------------------------
 

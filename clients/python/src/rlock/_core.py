@@ -24,6 +24,8 @@ TICKET_MS, TICKET_ASKS = 3000, 1.0
 LOOKS = 5.0
 #: How long a reply may take, and how late the reply to a wait may come.
 REPLY, LATE = 2.0, 1.0
+#: How long who does not wait stays for another request of the same owner, and who gave up for what is undone behind it.
+SOON = 0.1
 #: Errors that end by themselves, when a server cannot decide for now: retried while the patience lasts.
 AGAIN = {"UNBLOCKED", "READONLY", "LOADING", "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "NOREPLICAS", "MASTERDOWN"}
 
@@ -81,6 +83,10 @@ KINDS: dict[str, type[Refused]] = {"DEADLOCK": Deadlock, "TOOMANY": TooMany, "NO
 
 class Broken(Exception):
     """A connection broke, or there was no reply in time: the request may have been executed or not."""
+
+
+class Silent(Broken):
+    """There was no reply in time, on a connection that is open."""
 
 
 # A clock that goes on while the machine is suspended, where there is one: leases do so too.
@@ -148,12 +154,22 @@ NAMES = Names()
 class Seat:
     """One owner at one key in one mode. Allows one acquisition or release at a time in the whole process."""
 
-    __slots__ = ("key", "owner", "mode", "mutex", "users", "tenure")
+    __slots__ = ("key", "owner", "mode", "mutex", "users", "tenure", "is_undone")
 
     def __init__(self, key: str, owner: str, mode: str, mutex: Any):
         self.key, self.owner, self.mode, self.mutex = key, owner, mode, mutex
         self.users = 0
         self.tenure: Optional[Tenure] = None
+        self.is_undone = False  # whoever has it undoes what an attempt left
+
+    def patience(self, wait: Optional[float], patience: float) -> Optional[float]:
+        """How long to wait for whoever has it: another who says the same owner, or an attempt that is being undone."""
+        return wait if wait is None or wait > SOON else patience if self.is_undone else SOON
+
+    def is_taken(self) -> None:
+        """It was taken for all that time."""
+        if self.is_undone:
+            raise Unavailable(f"{self.key}: an earlier request of {self.owner} is not yet undone")
 
 
 class Tenure:
@@ -216,8 +232,15 @@ class Space:
     def leave(self, seat: Seat, uses: int = 1) -> None:
         with self.lock:
             seat.users -= uses
-            if seat.users == 0 and seat.tenure is None:
-                self.seats.pop((seat.key, seat.owner, seat.mode), None)
+            where = seat.key, seat.owner, seat.mode
+            if seat.users == 0 and seat.tenure is None and self.seats.get(where) is seat:
+                del self.seats[where]
+
+    def vacate(self, seat: Seat) -> None:
+        """Whoever has the mutex of the seat is done: nothing of its request is executed any more."""
+        seat.is_undone = False
+        seat.mutex.release()
+        self.leave(seat)
 
 
 class Attempt:
@@ -234,9 +257,12 @@ class Attempt:
         self.has_slot = False
         self.link: Any = None  # that a blocked wait is on
         self.in_doubt = False  # something was sent, and its outcome is unknown
+        self.was_silent = False  # and may even be executed later
+        self.token: Optional[int] = None  # of a grant that nobody takes
         self.has_ticket = False
         self.asks_at: Any = None  # where -MOVED or -ASK redirected us
         self.cleans_up = False  # the seat is not free before the cleaning up is done
+        self.leave: Callable[[], None] = lambda: None  # frees it then
 
     def steps(self) -> Steps:
         """Returns (token, sent, link) or None. An error, or abandoning it, leaves nothing behind."""
@@ -257,6 +283,7 @@ class Attempt:
                     pause = 0.01
                     continue
                 except Broken as broken:
+                    self.was_silent = self.was_silent or isinstance(broken, Silent)
                     problem, kind = str(broken) or "no reply in time", Unavailable
                 except Refused as refused:
                     problem, kind = str(refused), unavailable(refused)
@@ -276,7 +303,9 @@ class Attempt:
                 pause = min(pause * 2, 0.5)
         except GeneratorExit:
             raise
-        except BaseException:
+        except BaseException as error:
+            # What was abandoned halfway is still on its way.
+            self.was_silent = self.was_silent or not isinstance(error, LockError)
             yield self.io.clean_up(self)
             raise
         finally:
@@ -415,23 +444,35 @@ class Attempt:
             if self.link is not None:
                 self.keep_link()
             return
-        key, owner, last = self.seat.key, self.seat.owner, now() + self.options.lease + REPLY
         if self.link is not None and (yield from self.ended_wait()):
             return
-        release = ["RLOCK.RELEASE", key, owner, self.options.kind, "DEPTH", self.depth - 1]
-        for words in (["RLOCK.CANCEL", key, owner] if self.has_ticket else None, release):
-            pause = 0.05
-            while words and now() < last:
-                try:
-                    yield self.io.send(key, words, REPLY)
-                    break
-                except Refused as refused:
-                    if refused.code not in AGAIN:
-                        break
-                except Broken:
-                    pass
-                yield self.io.sleep(pause)
-                pause = min(pause * 2, 1.0)
+        last, pause = now() + self.options.lease + REPLY, 0.05
+        while now() < last:
+            try:
+                if self.has_ticket:
+                    yield self.io.send(self.seat.key, ["RLOCK.CANCEL", self.seat.key, self.seat.owner], REPLY)
+                    self.has_ticket = False
+                if self.in_doubt:
+                    yield from self.let_go()
+                if not self.was_silent:
+                    return
+                # Once more: the server may only now execute what it had yet to read from a closed connection.
+                self.was_silent, pause = False, 0.5
+            except Refused as refused:
+                if refused.code not in AGAIN:
+                    return
+            except Broken:
+                pass
+            yield self.io.sleep(pause)
+            pause = min(pause * 2, 1.0)
+
+    def let_go(self) -> Steps:
+        """Releases what may have been granted, by its token: should this arrive late, it ends no later hold."""
+        seat, info = self.seat, ["RLOCK.INFO", self.seat.key, "HOLDERS", 10000, "WAITERS", 0]
+        token = self.token or token_of((yield self.io.send(seat.key, info, REPLY)), seat.owner, self.options.kind)
+        if token is not None:
+            words = ["RLOCK.RELEASE", seat.key, seat.owner, self.options.kind, "TOKEN", token, "DEPTH", self.depth - 1]
+            yield self.io.send(seat.key, words, REPLY)
 
     def ended_wait(self) -> Steps:
         """Makes the server end the wait; returns whether nothing remains to undo."""
@@ -439,12 +480,26 @@ class Attempt:
         try:
             ended = yield self.io.send(key, ["RLOCK.CANCEL", key, owner], REPLY / 4)
             # 0 means that the server does not end blocked waits this way, or that it has just granted the lock.
-            reply = yield self.io.read(self.link, REPLY / 4 if ended else 0.05)
-        except (Broken, Refused):
+            self.token = yield self.io.read(self.link, REPLY / 4 if ended else 0.05)
+        except (Broken, Refused) as error:
+            self.was_silent = isinstance(error, Silent)
             self.drop_link()  # closing it ends the wait
             return False
         self.keep_link()
-        return reply is None
+        return self.token is None
+
+
+def token_of(info: Any, owner: str, mode: str) -> Optional[int]:
+    """The token of that hold in a reply of RLOCK.INFO."""
+    for row in pairs(info)["holders"]:
+        holder = pairs(row)
+        if holder["owner"] == owner and holder["mode"] == mode.lower():
+            return int(holder["token"])
+    return None
+
+
+def pairs(flat: list[Any]) -> dict[str, Any]:
+    return dict(zip(flat[::2], flat[1::2]))
 
 
 def unavailable(refused: Refused) -> type[Unavailable]:

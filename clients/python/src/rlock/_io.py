@@ -7,7 +7,7 @@ import time
 from typing import Any, Optional
 
 from . import _core as core
-from ._core import Attempt, Broken, Refused, now
+from ._core import Attempt, Broken, Refused, Silent, now
 from ._links import Address, Route, translated
 
 
@@ -108,7 +108,7 @@ class IO:
         """Broken when nothing comes in time; then the link is still open."""
         try:
             if not link.conn.can_read(max(timeout, 0.0)):
-                raise Broken(f"no reply within {timeout:.1f} s")
+                raise Silent(f"no reply within {timeout:.1f} s")
             reply = link.conn.read_response()
         except Broken:
             raise
@@ -166,19 +166,19 @@ class IO:
             pass
 
     def clean_up(self, attempt: Attempt) -> None:
-        attempt.cleans_up = True
+        attempt.cleans_up = attempt.seat.is_undone = True
         done = threading.Event()
 
         def work() -> None:
             try:
                 run(attempt.clean_up())
             finally:
-                attempt.seat.mutex.release()
+                attempt.leave()
                 done.set()
 
         if attempt.in_doubt or attempt.has_ticket:
             threading.Thread(target=work, name="rlock-cleanup", daemon=True).start()
-            done.wait(1.0)
+            done.wait(core.SOON)
         else:
             work()
 

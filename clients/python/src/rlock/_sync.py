@@ -106,33 +106,36 @@ class Locks:
 
     def _acquire(self, key: str, options: Options, wait: Optional[float]) -> Optional[Hold]:
         owner = options.owner or self.owner()
-        seat = self.space.seat(key, owner, options.kind, threading.Lock)
-        attempt = None
+        seat, start, attempt = self.space.seat(key, owner, options.kind, threading.Lock), now(), None
+        patience = seat.patience(wait, self.patience)
         try:
-            start = now()
-            # Taken only by another who says the same owner, or while an abandoned wait is being undone.
-            if not seat.mutex.acquire(timeout=-1 if wait is None else min(max(wait, 0.25), threading.TIMEOUT_MAX)):
-                return None
-            tenure, is_mine = seat.tenure, True
-            try:
-                if tenure is not None and not tenure.held:
-                    clock().lose(tenure)
-                    raise LockLost(f"{key} was lost by {owner}: release it first")
-                if wait is not None and wait > 0:
-                    wait = max(0.001, wait - (now() - start))
-                attempt = Attempt(self.io, seat, options, tenure.depth + 1 if tenure else 1, wait, self.patience)
-                try:
-                    answer = run(attempt.steps())
-                except LockLost:
-                    if tenure is not None:
-                        clock().lose(tenure)
-                    raise
-                return self._granted(seat, options, *answer) if answer is not None else None
-            finally:
-                if attempt is None or not attempt.cleans_up:
-                    seat.mutex.release()
-        finally:
+            is_mine = seat.mutex.acquire(timeout=-1 if patience is None else min(patience, threading.TIMEOUT_MAX))
+        except BaseException:
             self.space.leave(seat)
+            raise
+        if not is_mine:
+            self.space.leave(seat)
+            seat.is_taken()
+            return None
+        try:
+            tenure = seat.tenure
+            if tenure is not None and not tenure.held:
+                clock().lose(tenure)
+                raise LockLost(f"{key} was lost by {owner}: release it first")
+            if wait is not None and wait > 0:
+                wait = max(0.001, wait - (now() - start))
+            attempt = Attempt(self.io, seat, options, tenure.depth + 1 if tenure else 1, wait, self.patience)
+            attempt.leave = functools.partial(self.space.vacate, seat)
+            try:
+                answer = run(attempt.steps())
+            except LockLost:
+                if tenure is not None:
+                    clock().lose(tenure)
+                raise
+            return self._granted(seat, options, *answer) if answer is not None else None
+        finally:
+            if attempt is None or not attempt.cleans_up:
+                self.space.vacate(seat)
 
     def _granted(self, seat: Seat, options: Options, token: int, sent: float, link: Optional[Link]) -> Hold:
         tenure = seat.tenure

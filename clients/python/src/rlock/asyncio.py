@@ -105,36 +105,36 @@ class Locks:
 
     async def _acquire(self, key: str, options: Options, wait: Optional[float]) -> Optional[Hold]:
         owner = options.owner or self.owner()
-        seat = self.space.seat(key, owner, options.kind, asyncio.Lock)
-        attempt = None
+        seat, start, attempt = self.space.seat(key, owner, options.kind, asyncio.Lock), now(), None
         try:
-            start = now()
-            # Taken only by another who says the same owner, or while an abandoned wait is being undone.
-            try:
-                async with asyncio.timeout(None if wait is None else max(wait, 0.25)):
-                    await seat.mutex.acquire()
-            except TimeoutError:
-                return None
-            try:
-                tenure = seat.tenure
-                if tenure is not None and not tenure.held:
-                    self._lose(tenure)
-                    raise LockLost(f"{key} was lost by {owner}: release it first")
-                if wait is not None and wait > 0:
-                    wait = max(0.001, wait - (now() - start))
-                attempt = Attempt(self.io, seat, options, tenure.depth + 1 if tenure else 1, wait, self.patience)
-                try:
-                    answer = await run(attempt.steps())
-                except LockLost:
-                    if tenure is not None:
-                        self._lose(tenure)
-                    raise
-                return self._granted(seat, options, *answer) if answer is not None else None
-            finally:
-                if attempt is None or not attempt.cleans_up:
-                    seat.mutex.release()
-        finally:
+            async with asyncio.timeout(seat.patience(wait, self.patience)):
+                await seat.mutex.acquire()
+        except TimeoutError:
             self.space.leave(seat)
+            seat.is_taken()
+            return None
+        except BaseException:
+            self.space.leave(seat)
+            raise
+        try:
+            tenure = seat.tenure
+            if tenure is not None and not tenure.held:
+                self._lose(tenure)
+                raise LockLost(f"{key} was lost by {owner}: release it first")
+            if wait is not None and wait > 0:
+                wait = max(0.001, wait - (now() - start))
+            attempt = Attempt(self.io, seat, options, tenure.depth + 1 if tenure else 1, wait, self.patience)
+            attempt.leave = functools.partial(self.space.vacate, seat)
+            try:
+                answer = await run(attempt.steps())
+            except LockLost:
+                if tenure is not None:
+                    self._lose(tenure)
+                raise
+            return self._granted(seat, options, *answer) if answer is not None else None
+        finally:
+            if attempt is None or not attempt.cleans_up:
+                self.space.vacate(seat)
 
     def _granted(self, seat: Seat, options: Options, token: int, sent: float, link: Optional[Link]) -> Hold:
         tenure = seat.tenure

@@ -1,0 +1,62 @@
+"""What an attempt left is undone, and that ends nothing that its owner is granted later."""
+
+import asyncio
+import threading
+
+import pytest
+import redis
+import redis.asyncio
+from support import one_server
+
+import rlock
+import rlock.asyncio
+
+pytestmark = pytest.mark.usefixtures("server")
+server = one_server
+
+
+def fails_and_is_undone_late(server):
+    """The grant's reply is lost, and what undoes it stays on its way."""
+    server.proxy.fault({"proxy": "cut", "of": "RLOCK.ACQUIRE", "times": 99})
+    server.proxy.fault({"proxy": "hold", "of": "RLOCK.RELEASE", "times": 1})
+
+
+def test_an_undo_that_arrives_late_does_not_end_the_retry(server):
+    lock = rlock.Lock(server.client(), "k", lease=30)
+    fails_and_is_undone_late(server)
+    with pytest.raises(rlock.Unavailable):
+        lock.acquire(wait=0.2)
+    server.proxy.cuts.clear()
+    hold = lock.acquire(wait=10)
+    server.proxy.fault({"proxy": "pass"})
+    assert hold.held and server.holders("k") == [(hold.owner, hold.token)]
+    hold.release()
+
+
+async def test_an_undo_that_arrives_late_does_not_end_the_retry_of_a_task(server):
+    client = server.client(redis.asyncio.Redis)
+    lock = rlock.asyncio.Lock(client, "k", lease=30)
+    fails_and_is_undone_late(server)
+    with pytest.raises(rlock.Unavailable):
+        await lock.acquire(wait=0.2)
+    server.proxy.cuts.clear()
+    hold = await lock.acquire(wait=10)
+    await asyncio.to_thread(server.proxy.fault, {"proxy": "pass"})
+    assert hold.held and server.holders("k") == [(hold.owner, hold.token)]
+    await hold.release()
+    await lock._locks.aclose()
+
+
+def test_who_does_not_wait_is_told_that_its_name_is_not_free_yet(server):
+    lock = rlock.Lock(rlock.Locks(server.client(), patience=0.3), "k", lease=30)
+    server.proxy.fault({"proxy": "cut", "of": "RLOCK.ACQUIRE", "times": 99})
+    server.proxy.fault({"proxy": "hold", "of": "RLOCK.INFO", "times": 99})
+    with pytest.raises(rlock.Unavailable):
+        lock.acquire(wait=0.2)
+    server.proxy.cuts.clear()
+    with pytest.raises(rlock.Unavailable, match="not yet undone"):
+        lock.acquire(wait=0)
+    server.proxy.fault({"proxy": "pass"})
+    hold = lock.acquire(wait=5)
+    assert server.holders("k") == [(hold.owner, hold.token)]
+    hold.release()
