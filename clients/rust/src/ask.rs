@@ -332,13 +332,10 @@ impl Ask {
     pub(crate) async fn undo(&self) {
         let end = Instant::now() + self.options.lease + PATIENCE;
         let mut again = self.is_unsure;
-        let mut release = redis::cmd("RLOCK.RELEASE");
-        release.arg(&self.entry.key).arg(&self.options.owner).arg(self.options.mode());
-        release.arg("DEPTH").arg(self.depth.saturating_sub(1));
         loop {
-            let mut done = self.inner.servers.ask(&self.entry.key, &self.cancel(), PATIENCE).await;
+            let mut done = self.tell(&self.cancel()).await.map(drop);
             if done.is_ok() && (self.is_unsure || self.is_unwanted) {
-                done = self.inner.servers.ask(&self.entry.key, &release, PATIENCE).await;
+                done = self.let_go().await;
             }
             let is_passing = done.as_ref().is_err_and(is_passing);
             if is_passing && Instant::now() < end {
@@ -352,19 +349,46 @@ impl Ask {
             }
         }
     }
+
+    /// Releases what may have been granted, by its token: should this arrive late, it ends no later hold.
+    async fn let_go(&self) -> RedisResult<()> {
+        let Ask { entry, options, .. } = self;
+        let mut info = redis::cmd("RLOCK.INFO");
+        info.arg(&entry.key).arg("HOLDERS").arg(10_000).arg("WAITERS").arg(0);
+        let Some(token) = token_of(&self.tell(&info).await?, options) else { return Ok(()) };
+        let mut release = redis::cmd("RLOCK.RELEASE");
+        release.arg(&entry.key).arg(&options.owner).arg(options.mode());
+        release.arg("TOKEN").arg(token).arg("DEPTH").arg(self.depth.saturating_sub(1));
+        self.tell(&release).await.map(drop)
+    }
+
+    async fn tell(&self, words: &Cmd) -> RedisResult<Value> {
+        self.inner.servers.ask(&self.entry.key, words, PATIENCE).await
+    }
+}
+
+/// The token of what that owner holds in that mode.
+fn token_of(info: &Value, options: &Options) -> Option<u64> {
+    let mode = options.mode().to_lowercase();
+    let Value::Array(holders) = field(info, "holders")? else { return None };
+    let mut own = holders.iter().filter(|holder| {
+        is_text(field(holder, "owner"), &options.owner) && is_text(field(holder, "mode"), &mode)
+    });
+    redis::from_redis_value_ref(field(own.next()?, "token")?).ok()
+}
+
+fn is_text(value: Option<&Value>, text: &str) -> bool {
+    value.is_some_and(|value| {
+        redis::from_redis_value_ref(value).is_ok_and(|said: String| said == text)
+    })
 }
 
 /// Whether that owner has a pending grant.
 fn is_pending(info: &Value, owner: &str) -> bool {
-    let is = |value: Option<&Value>, word: &str| {
-        value.is_some_and(|value| {
-            redis::from_redis_value_ref(value).is_ok_and(|text: String| text == word)
-        })
-    };
     let Some(Value::Array(holders)) = field(info, "holders") else { return false };
-    holders
-        .iter()
-        .any(|holder| is(field(holder, "owner"), owner) && is(field(holder, "acks"), "pending"))
+    holders.iter().any(|holder| {
+        is_text(field(holder, "owner"), owner) && is_text(field(holder, "acks"), "pending")
+    })
 }
 
 fn field<'a>(map: &'a Value, name: &str) -> Option<&'a Value> {
