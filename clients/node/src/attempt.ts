@@ -1,6 +1,6 @@
 // One acquisition, until it is granted, refused, abandoned or out of time. Then nothing of it remains.
 
-import { Broken, LockLost, Refused, unavailable } from './errors.js';
+import { Broken, LockError, LockLost, Refused, Silent, unavailable } from './errors.js';
 import { inTime, REPLY, type Link, type Route, type Word } from './links.js';
 import type { Turns } from './turns.js';
 
@@ -90,6 +90,10 @@ export class Attempt {
   /** Something was sent, and its outcome is unknown. */
   #inDoubt = false;
   #hasTicket = false;
+  /** Something was sent that may even be executed later. */
+  #wasSilent = false;
+  /** Of a grant that nobody takes. */
+  #token: number | undefined;
   #abort: Promise<never> | undefined;
 
   constructor(
@@ -152,6 +156,7 @@ export class Attempt {
             if (!AGAIN.has(error.code)) throw error;
             if (this.#askAt !== undefined && hops++ < 5) continue;
           } else if (!(error instanceof Broken)) throw error;
+          else if (error instanceof Silent) this.#wasSilent = true;
         }
         await this.#or(sleep(Math.min(pause, this.#patience - now())));
         if (now() >= this.#patience) throw unavailable(this.asked.key, problem);
@@ -162,6 +167,8 @@ export class Attempt {
         pause = Math.min(pause * 2, 500);
       }
     } catch (error) {
+      // What was abandoned halfway is still on its way.
+      if (!(error instanceof LockError)) this.#wasSilent = true;
       this.cleaned = this.#cleanUp().finally(() => this.#giveSlot());
       throw error;
     } finally {
@@ -339,19 +346,27 @@ export class Attempt {
     const { key, owner, mode, upgrade, lease } = this.asked;
     const last = now() + lease + REPLY;
     if (this.#link && (await this.#endedWait())) return;
-    const words: Word[][] = [['RLOCK.RELEASE', key, owner, upgrade ? 'WRITE' : mode, 'DEPTH', this.depth - 1]];
-    if (this.#hasTicket) words.unshift(['RLOCK.CANCEL', key, owner]);
-    for (const each of words) {
-      for (let pause = 50; now() < last; pause = Math.min(pause * 2, 1_000)) {
-        try {
-          await send(this.shared, key, each);
-          break;
-        } catch (error) {
-          if (error instanceof Refused && !AGAIN.has(error.code)) break;
-          await sleep(pause);
-        }
+    // What was not answered may be executed only now: then look once more.
+    for (let pause = 50, isAgain = !this.#wasSilent; now() < last; pause = Math.min(pause * 2, 1_000)) {
+      try {
+        if (this.#hasTicket) await send(this.shared, key, ['RLOCK.CANCEL', key, owner]);
+        this.#hasTicket = false;
+        if (this.#inDoubt) await this.#letGo(upgrade ? 'WRITE' : mode);
+        if (isAgain) return;
+        isAgain = true;
+        pause = 500;
+      } catch (error) {
+        if (error instanceof Refused && !AGAIN.has(error.code)) return;
       }
+      await sleep(pause);
     }
+  }
+
+  /** Releases what may have been granted, by its token: should this arrive late, it ends no later hold. */
+  async #letGo(mode: 'READ' | 'WRITE'): Promise<void> {
+    const { key, owner } = this.asked;
+    const token = this.#token ?? tokenOf(await send(this.shared, key, ['RLOCK.INFO', key, 'HOLDERS', 10_000, 'WAITERS', 0]), owner, mode);
+    if (token !== undefined) await send(this.shared, key, ['RLOCK.RELEASE', key, owner, mode, 'TOKEN', token, 'DEPTH', this.depth - 1]);
   }
 
   /** Makes the server end the wait; returns whether nothing remains to undo. */
@@ -362,12 +377,25 @@ export class Attempt {
       // 0 means that the server does not end blocked waits this way, or that it has just granted the lock.
       const token = await inTime(this.#reply ?? Promise.resolve(0), Number(ended) > 0 ? REPLY / 4 : 50);
       this.#keepLink();
+      if (Number(token) > 0) this.#token = Number(token);
       return token === null;
     } catch {
+      this.#wasSilent = true;
       this.#dropLink(); // closing it ends the wait
       return false;
     }
   }
+}
+
+/** The token of that hold in a reply of RLOCK.INFO, which is a map, or a list of names and values. */
+function tokenOf(info: unknown, owner: string, mode: string): number | undefined {
+  const rows = (field(info, 'holders') as unknown[]).filter((row) => field(row, 'owner') === owner && field(row, 'mode') === mode.toLowerCase());
+  return rows.length > 0 ? Number(field(rows[0], 'token')) : undefined;
+}
+
+function field(map: unknown, name: string): unknown {
+  if (Array.isArray(map)) return map.find((_, at) => at % 2 === 1 && map[at - 1] === name);
+  return map instanceof Map ? map.get(name) : (map as Record<string, unknown>)[name];
 }
 
 export function renewal(asked: Asked, token: number): Word[] {

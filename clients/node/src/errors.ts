@@ -43,6 +43,9 @@ export class NoPermission extends Refused {}
 /** A connection broke, or there was no reply in time: the request may have been executed or not. */
 export class Broken extends Error {}
 
+/** There was no reply in time. */
+export class Silent extends Broken {}
+
 /** The error after the last retry. */
 export function unavailable(key: string, cause: unknown): Unavailable {
   const kind = cause instanceof Refused && cause.code === 'NOREPLICAS' ? NoReplicas : Unavailable;

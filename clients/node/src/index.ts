@@ -75,11 +75,13 @@ interface Seat {
   last: Promise<void>;
   /** Done when nothing is left of the attempt that failed last. */
   cleaned: Promise<void>;
+  /** Whether that is not done yet. */
+  isUndone: boolean;
   tenure?: Tenure | undefined;
 }
 
-/** How long one that does not wait, in ms, stays for another of the same owner: to release, or to undo what it abandoned. */
-const UNDOING = 500;
+/** How long one that does not wait, in ms, stays for another request of the same owner. */
+const SOON = 100;
 const PROCESS = `${hostname().slice(0, 128)}/${process.pid}/${randomBytes(4).toString('hex')}`;
 let names = 0;
 /** Names of owners, by where a client leads to: equal names at one server are one owner. */
@@ -132,10 +134,11 @@ export class Locks {
     options.signal?.throwIfAborted();
     if (!isGiven) return this.#try(asked, undefined, wait, options.signal);
     const name = JSON.stringify([asked.key, asked.owner, asked.upgrade ? 'WRITE' : asked.mode]);
-    const seat = this.#seats.get(name) ?? { name, users: 0, last: Promise.resolve(), cleaned: Promise.resolve() };
+    const seat = this.#seats.get(name) ?? { name, users: 0, last: Promise.resolve(), cleaned: Promise.resolve(), isUndone: false };
     this.#seats.set(name, seat);
     const start = now();
-    return this.#inTurn(seat, Math.max(wait, UNDOING), options.signal, () => {
+    const longest = wait > 0 ? Math.max(wait, SOON) : seat.isUndone ? this.#patience : SOON;
+    return this.#inTurn(seat, longest, options.signal, () => {
       if (seat.tenure && !isSure(seat.tenure)) {
         this.#lose(seat.tenure);
         throw new LockLost(`${asked.key} was lost by ${asked.owner}: release it first`);
@@ -156,6 +159,7 @@ export class Locks {
       const aborted = new Promise<never>((_, reject) => (abort = () => reject(signal?.reason)));
       signal?.addEventListener('abort', abort);
       const isTurn = await Promise.race([inTime(before, wait).then(() => true, () => false), aborted]);
+      if (!isTurn && seat.isUndone) throw new Unavailable('an earlier request of this owner is not yet undone');
       return isTurn ? await work() : null;
     } finally {
       signal?.removeEventListener('abort', abort);
@@ -175,7 +179,10 @@ export class Locks {
     } catch (error) {
       const cleaning = attempt.cleaned.finally(() => this.#cleaning.delete(cleaning));
       this.#cleaning.add(cleaning);
-      if (seat) seat.cleaned = cleaning;
+      if (seat) {
+        seat.isUndone = true;
+        seat.cleaned = cleaning.finally(() => (seat.isUndone = false));
+      }
       if (held && error instanceof LockLost) this.#lose(held);
       throw error;
     }

@@ -1,6 +1,6 @@
 // The package's own connections, with the settings of the user's client; and which server has a key.
 
-import { Broken, Refused, translated } from './errors.js';
+import { Broken, Refused, Silent, translated } from './errors.js';
 
 /** A client of ioredis (`Redis`, `Cluster`) or node-redis (`createClient`, `createCluster`, `createSentinel`). */
 export interface Client {
@@ -113,7 +113,7 @@ function destroy(conn: any, isIo: boolean): void {
 export function inTime<T>(promise: Promise<T>, ms: number): Promise<T> {
   if (ms === Infinity) return promise;
   return new Promise((resolve, reject) => {
-    const timer = setTimeout(() => reject(new Broken(`no reply within ${Math.round(ms)} ms`)), Math.max(0, ms));
+    const timer = setTimeout(() => reject(new Silent(`no reply within ${Math.round(ms)} ms`)), Math.max(0, ms));
     promise.then(resolve, reject).finally(() => clearTimeout(timer));
   });
 }
