@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,27 +34,27 @@ type entry struct {
 	line     *line       // of a session
 }
 
-type identity struct{ server, key, owner, mode string }
+// identity says who holds what, where. The owner of a single acquisition is known to nobody else, so that it does not
+// matter where.
+type identity struct {
+	service          *service
+	key, owner, mode string
+}
 
 var registry = struct {
 	sync.Mutex
 	entries map[identity]*entry
 }{entries: map[identity]*entry{}}
 
-// identity of the servers in the registry. The servers behind Sentinel are known to one client only.
-func (s *servers) identity() string {
-	if s.cluster != nil {
-		return strings.Join(s.cluster.Options().Addrs, ",")
-	}
-	if n := s.at("", nil); n.options.Addr != failover {
-		return n.name
-	}
-	return fmt.Sprintf("%p", s)
-}
-
 // enter returns the entry to change, once nobody else in this process changes it.
-func (l *Locker) enter(ctx context.Context, key string, o *options) (*entry, error) {
-	id := identity{l.servers.identity(), key, o.owner, o.mode}
+func (l *Locker) enter(ctx context.Context, key string, o *options, end time.Time) (*entry, error) {
+	id := identity{nil, key, o.owner, o.mode}
+	if o.isNamed {
+		var err error
+		if id.service, err = l.service(ctx, end); err != nil {
+			return nil, err
+		}
+	}
 	registry.Lock()
 	e := registry.entries[id]
 	if e == nil {
@@ -70,8 +69,10 @@ func (l *Locker) enter(ctx context.Context, key string, o *options) (*entry, err
 	default:
 	}
 	over := make(<-chan time.Time)
-	if o.wait >= 0 {
-		over = time.After(o.wait)
+	if o.wait == 0 {
+		over = time.After(0)
+	} else if !end.IsZero() {
+		over = time.After(time.Until(end))
 	}
 	select {
 	case e.busy <- struct{}{}:
@@ -100,22 +101,26 @@ func (e *entry) unuse() {
 }
 
 // asks is a request for another level. A hold stays a user of the entry.
-func (e *entry) asks(ctx context.Context, o *options) *ask {
+func (e *entry) asks(o *options, end time.Time) *ask {
 	if e.depth > 0 && e.context.Err() != nil {
 		e.over() // what was held is lost; its holds will say so
 	}
 	depth := e.depth + 1
-	a := &ask{entry: e, o: o, words: o.words(e.key, depth), depth: depth}
+	return &ask{entry: e, o: o, words: o.words(e.key, depth), depth: depth, end: end}
+}
+
+// end of the patience; zero is never.
+func (o *options) end(ctx context.Context) (end time.Time) {
 	switch {
 	case o.wait == 0:
-		a.end = time.Now().Add(patience) // for a broken connection; nobody waits for the lock
+		end = time.Now().Add(patience) // for a broken connection; nobody waits for the lock
 	case o.wait > 0:
-		a.end = time.Now().Add(o.wait)
+		end = time.Now().Add(o.wait)
 	}
-	if end, has := ctx.Deadline(); has && (a.end.IsZero() || end.Before(a.end)) {
-		a.end = end
+	if its, has := ctx.Deadline(); has && (end.IsZero() || its.Before(end)) {
+		end = its
 	}
-	return a
+	return end
 }
 
 // quickly is for a lock that is free: one request, by the caller itself. In all other cases patiently asks again.

@@ -152,6 +152,40 @@ func TestUnderLoadWhileTheServerIsKilledAndStopped(t *testing.T) {
 	t.Log(rounds.Load(), "rounds")
 }
 
+// Two lockers of one server: what one of them releases is not what the other one holds.
+func countTogether(t *testing.T, client redis.UniversalClient, key string, one, two *Locker) {
+	t.Helper()
+	outer := must(t)(one.Lock(ctx, key, Owner("ann")))
+	inner := must(t)(two.Lock(ctx, key, Owner("ann")))
+	if outer.Token() != inner.Token() {
+		t.Fatal("another hold")
+	}
+	release(t, inner)
+	if depth := client.Do(ctx, "RLOCK.HOLDS", key, "ann").Val(); depth != int64(1) || !outer.IsHeld() {
+		t.Fatal("the outer hold: ", depth)
+	}
+	release(t, outer)
+	if mode := info(t, client, key, "mode"); mode != "free" {
+		t.Fatal(mode)
+	}
+}
+
+func TestTwoNamesOfOneServerAreOneServer(t *testing.T) {
+	s := start(t)
+	other := newLocker(t, redis.NewClient(&redis.Options{Addr: fmt.Sprint("localhost:", s.port)}))
+	countTogether(t, s.client, "order", s.locker(), other)
+}
+
+func TestTwoLockersBehindSentinelsAreOfOneServer(t *testing.T) {
+	s := start(t)
+	sentinel := &server{t: t, port: freePort(t), isSentinelOf: s}
+	begin(t, sentinel)
+	behind := func() *Locker {
+		return newLocker(t, redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{sentinel.addr()}}))
+	}
+	countTogether(t, s.client, "order", behind(), behind())
+}
+
 func TestOfACluster(t *testing.T) {
 	words := []string{"--cluster-enabled", "yes", "--cluster-require-full-coverage", "no"}
 	servers := []*server{start(t, words...), start(t, words...), start(t, words...)}
@@ -170,6 +204,11 @@ func TestOfACluster(t *testing.T) {
 	}
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{servers[0].addr()}})
 	l := newLocker(t, cluster, MaxBlocked(2))
+	seeds := []string{servers[2].addr(), servers[1].addr()}
+	other := newLocker(t, redis.NewClusterClient(&redis.ClusterOptions{Addrs: seeds}))
+	for i := range 6 {
+		countTogether(t, cluster, fmt.Sprint("key-", i), l, other)
+	}
 	var users sync.WaitGroup
 	for i := range 24 {
 		users.Go(func() {

@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -42,7 +43,7 @@ type Locker struct {
 	acked   *servers // the same, by connections for what replicas are to acknowledge first
 	turns   *turns
 	slots   chan struct{}
-	name    string
+	name    func() string
 	count   atomic.Uint64
 	closed  atomic.Bool
 }
@@ -66,13 +67,16 @@ func New(client redis.UniversalClient, settings ...Setting) (*Locker, error) {
 	if err != nil {
 		return nil, err
 	}
-	host, _ := os.Hostname()
 	l := &Locker{
 		servers: servers,
 		acked:   acked,
 		turns:   &turns{servers: servers, perNode: map[*node]*listener{}},
 		slots:   make(chan struct{}, 16),
-		name:    fmt.Sprintf("%.64s/%d/%.6s", host, os.Getpid(), strings.ToLower(rand.Text())),
+		// Drawn when it is first used, so that a snapshot of a program that has only begun does not have it.
+		name: sync.OnceValue(func() string {
+			host, _ := os.Hostname()
+			return fmt.Sprintf("%.64s/%d/%.10s", host, os.Getpid(), strings.ToLower(rand.Text()))
+		}),
 	}
 	for _, set := range settings {
 		set(l)
@@ -101,6 +105,7 @@ type options struct {
 	wait                            time.Duration // negative: for ever
 	lease                           time.Duration
 	mode, owner                     string
+	isNamed                         bool // by the user
 	upgrade, session                bool
 	limit, acks, maxQueue           int
 	limitIsSet, acksSet, maxQueueIs bool
@@ -144,8 +149,8 @@ func (l *Locker) options(choices []Option) *options {
 	for _, choose := range choices {
 		choose(o)
 	}
-	if o.owner == "" {
-		o.owner = fmt.Sprintf("%s-%d", l.name, l.count.Add(1))
+	if o.isNamed = o.owner != ""; !o.isNamed {
+		o.owner = fmt.Sprintf("%s-%d", l.name(), l.count.Add(1))
 	}
 	return o
 }
@@ -177,11 +182,12 @@ func (l *Locker) Lock(ctx context.Context, key string, choices ...Option) (*Hold
 		return nil, redis.ErrClosed
 	}
 	o := l.options(choices)
-	e, err := l.enter(ctx, key, o)
+	end := o.end(ctx)
+	e, err := l.enter(ctx, key, o, end)
 	if err != nil {
 		return nil, err
 	}
-	a := e.asks(ctx, o)
+	a := e.asks(o, end)
 	if hold := a.quickly(ctx); hold != nil {
 		return hold, nil
 	}

@@ -17,7 +17,8 @@ import (
 // servers finds the primary of a key. All connections are the package's own: no hidden retries, no wait for a
 // connection that other work of the program has taken.
 type servers struct {
-	cluster *redis.ClusterClient // nil: one primary
+	cluster *redis.ClusterClient    // nil: one primary
+	service atomic.Pointer[service] // nil: not asked yet
 	mu      sync.Mutex
 	nodes   map[string]*node
 }
@@ -27,7 +28,7 @@ const failover = "FailoverClient"
 
 // node is one primary; with Sentinel, the current one.
 type node struct {
-	name    string // for the names of owners, which are known per server
+	name    string // address and database
 	options redis.Options
 	client  atomic.Pointer[redis.Client]
 	renewed atomic.Int64
@@ -75,6 +76,16 @@ func (s *servers) at(addr string, options *redis.Options) *node {
 		n.options.ContextTimeoutEnabled = true
 		n.options.PushNotificationProcessor, n.options.Limiter = nil, nil
 		n.options.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+		if begin := n.options.OnConnect; s.cluster == nil {
+			n.options.OnConnect = func(ctx context.Context, conn *redis.Conn) error {
+				if begin != nil {
+					if err := begin(ctx, conn); err != nil {
+						return err
+					}
+				}
+				return s.meet(ctx, n, conn)
+			}
+		}
 		if dial := n.options.Dialer; n.options.Addr == failover {
 			n.options.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
 				conn, err := dial(ctx, network, addr)

@@ -25,6 +25,8 @@ type server struct {
 	client  *redis.Client // for the test's own questions
 	words   []string
 	isBare  bool // without the module
+
+	isSentinelOf *server // it serves no data
 }
 
 func start(t testing.TB, words ...string) *server {
@@ -59,6 +61,15 @@ func (s *server) again() {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() { os.RemoveAll(dir) })
+	if s.isSentinelOf != nil {
+		conf := filepath.Join(dir, "sentinel.conf")
+		text := fmt.Sprintf("port %d\nbind 127.0.0.1\nsentinel monitor m 127.0.0.1 %d 1\n", s.port, s.isSentinelOf.port)
+		if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
+			s.t.Fatal(err)
+		}
+		s.run(program, []string{conf, "--sentinel"})
+		return
+	}
 	words := []string{
 		"--port", fmt.Sprint(s.port), "--bind", "127.0.0.1", "--dir", dir, "--save", "", "--logfile", "log",
 		"--notify-keyspace-events", "KEd",

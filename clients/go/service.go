@@ -1,0 +1,104 @@
+package rlock
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// service is one server, one primary with its replicas, or one Cluster, by whatever addresses: known by what the servers
+// say of themselves. All Lockers of it in this process count the levels of an owner together.
+type service struct{ _ byte } // two of them have two addresses
+
+var known = struct {
+	sync.Mutex
+	services map[string]*service
+}{services: map[string]*service{}}
+
+// met notes ids of the servers. They belong to the service that one of them is known to belong to.
+func (s *servers) met(ids ...string) {
+	known.Lock()
+	defer known.Unlock()
+	same := s.service.Load()
+	for _, id := range ids {
+		if same == nil {
+			same = known.services[id]
+		}
+	}
+	if same == nil {
+		same = &service{}
+	}
+	for _, id := range ids {
+		if known.services[id] == nil {
+			known.services[id] = same
+		}
+	}
+	s.service.Store(same)
+}
+
+var runID = regexp.MustCompile(`run_id:(\w+)`)
+
+// meet asks a server who it is, on a new connection and before anything else. Who may not ask knows it by its address.
+func (s *servers) meet(ctx context.Context, n *node, conn *redis.Conn) error {
+	about, err := conn.Info(ctx, "server").Result()
+	if isBroken(err) {
+		return err
+	}
+	ids := []string{n.name}
+	if n.options.Addr == failover {
+		ids[0] = fmt.Sprintf("%p", s)
+	}
+	if id := runID.FindStringSubmatch(about); id != nil {
+		ids = append(ids, fmt.Sprint(id[1], "/", n.options.DB))
+	}
+	s.met(ids...)
+	return nil
+}
+
+// identify asks who the servers are. Those of a Cluster have ids that outlive restarts and failovers.
+func (s *servers) identify(ctx context.Context) error {
+	if s.cluster == nil {
+		return s.at("", nil).client.Load().Ping(ctx).Err()
+	}
+	slots, err := s.cluster.ClusterSlots(ctx).Result()
+	var ids []string
+	for _, slot := range slots {
+		for _, node := range slot.Nodes {
+			ids = append(ids, node.ID)
+		}
+	}
+	if err == nil {
+		s.met(ids...)
+	}
+	return err
+}
+
+// service asks who the servers are if that is not known, within the patience of an acquisition.
+func (l *Locker) service(ctx context.Context, end time.Time) (*service, error) {
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
+		if known := l.servers.service.Load(); known != nil {
+			return known, nil
+		}
+		asking, cancel := context.WithTimeout(ctx, patience)
+		err := l.servers.identify(asking)
+		cancel()
+		switch {
+		case err == nil:
+			continue
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case !isPassing(err) || l.closed.Load():
+			return nil, typed(err)
+		case !end.IsZero() && time.Until(end) < pause:
+			return nil, fmt.Errorf("%w: %w", ErrUnavailable, typed(err))
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+}
