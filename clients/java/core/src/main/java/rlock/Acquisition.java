@@ -9,6 +9,7 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.function.Supplier;
 import rlock.Driver.Address;
 import rlock.Driver.Link;
 import rlock.Driver.LinkException;
@@ -36,12 +37,16 @@ final class Acquisition {
     private final Locks locks;
     private final Links links;
     private final Options options;
-    private final Holding holding;
     private final String key;
-    private final String owner;
+    private Holding holding; // null until the server is known
+    private String owner;
     private final boolean interruptible;
     private final boolean waits;
     private final long end; // nanoTime, or FOREVER
+    private final long start = System.nanoTime();
+    private int tries;
+    private long pause = 10;
+    private boolean warned;
     private int depth;
     private Address asked; // where -ASK pointed
     private long sentNanos;
@@ -51,23 +56,24 @@ final class Acquisition {
     private boolean handedOver; // what is left to do happens in the background, with the turn
     private boolean interrupted;
 
-    Acquisition(Locks locks, Holding holding, Options options, long patienceNanos, boolean interruptible) {
+    Acquisition(Locks locks, String key, Options options, long patienceNanos, boolean interruptible) {
         this.locks = locks;
         this.links = locks.links;
         this.options = options;
-        this.holding = holding;
-        this.key = holding.name.key();
-        this.owner = holding.name.owner();
+        this.key = key;
         this.interruptible = interruptible;
         this.waits = patienceNanos > 0;
         this.end = patienceNanos == FOREVER ? FOREVER : System.nanoTime() + Math.min(Math.max(0, patienceNanos), FOREVER / 4);
     }
 
     /** A level of the hold, or null if not acquired. */
-    Hold run() throws InterruptedException {
+    Hold run(Supplier<Holding> entered) throws InterruptedException {
         boolean mine = false;
         try {
             if (interruptible && Thread.interrupted()) throw new InterruptedException();
+            identify();
+            holding = entered.get();
+            owner = holding.name.owner();
             mine = takeTurn();
             if (!mine && holding.tidying)
                 throw new LockException.Unavailable(key + ": no server confirms the end of this owner's last attempt", null);
@@ -83,8 +89,22 @@ final class Acquisition {
         } finally {
             if (mine && !handedOver && (unknown || queued)) inBackground(this::undo);
             if (mine && !handedOver) holding.turn.release();
-            holding.leave();
+            if (holding != null) holding.leave();
             if (interrupted) Thread.currentThread().interrupt();
+        }
+    }
+
+    // Which locks it would be, and under which name, only a server can say.
+    private void identify() throws InterruptedException {
+        while (!locks.isIdentified()) {
+            try {
+                locks.service(key);
+            } catch (ServerException error) {
+                if (!isPassing(error.code())) throw LockException.of(error);
+                again(error);
+            } catch (LinkException nobody) {
+                again(nobody);
+            }
         }
     }
 
@@ -108,12 +128,9 @@ final class Acquisition {
 
     private Object acquire() throws InterruptedException {
         RuntimeException failure = null;
-        long pause = 10;
-        long start = System.nanoTime();
-        boolean warned = false;
-        for (int tries = 1; ; tries++) {
+        for (boolean first = true; ; first = false) {
             try {
-                Object token = tries == 1 && options.acks() <= 0 || !waits ? ask() : null;
+                Object token = first && options.acks() <= 0 || !waits ? ask() : null;
                 if (token != null || !waits) return token;
                 token = await();
                 failure = null;
@@ -127,21 +144,29 @@ final class Acquisition {
                 unknown = true;
                 failure = broken;
             }
-            boolean silent = failure instanceof LinkException broken && Links.isSilent(broken);
-            if (waits ? left() <= 0 : silent || tries == TRIES_WITHOUT_WAITING) {
-                if (failure == null) return null;
-                throw LockException.Unavailable.because(key + " was not acquired: " + failure.getMessage(), failure);
-            }
-            if (failure != null && !warned && System.nanoTime() - start > SILENT_NANOS) {
-                LOG.log(System.Logger.Level.WARNING, key + ": still asking for it, though " + failure.getMessage());
-                warned = true;
-            }
-            // At once, but servers that point at each other are not asked without end.
-            if (failure instanceof ServerException error && isElsewhere(error) && tries < 5) continue;
-            if (failure != null) refresh();
-            if (waits || tries > 1) sleep(Math.min(MILLISECONDS.toNanos(pause), left()));
-            pause = Math.min(2 * pause, 250);
+            if (failure == null && left() <= 0) return null;
+            again(failure);
         }
+    }
+
+    /** Pauses before the next try, after a failure or an early end; throws when there shall be none. */
+    private void again(RuntimeException failure) throws InterruptedException {
+        tries++;
+        if (failure != null && (waits ? left() <= 0 : isSilent(failure) || tries == TRIES_WITHOUT_WAITING))
+            throw LockException.Unavailable.because(key + " was not acquired: " + failure.getMessage(), failure);
+        if (failure != null && !warned && System.nanoTime() - start > SILENT_NANOS) {
+            LOG.log(System.Logger.Level.WARNING, key + ": still asking for it, though " + failure.getMessage());
+            warned = true;
+        }
+        // At once, but servers that point at each other are not asked without end.
+        if (failure instanceof ServerException error && isElsewhere(error) && tries < 5) return;
+        if (failure != null) refresh();
+        if (waits || tries > 1) sleep(Math.min(MILLISECONDS.toNanos(pause), left()));
+        pause = Math.min(2 * pause, 250);
+    }
+
+    private static boolean isSilent(RuntimeException failure) {
+        return failure instanceof LinkException broken && Links.isSilent(broken);
     }
 
     static boolean isPassing(String code) {

@@ -9,8 +9,8 @@ import java.util.concurrent.Semaphore;
  * server is told depths, never "one more", so that a command that arrives twice counts once.
  */
 final class Holding {
-    /** Who holds what, where. {@code service}: the server or cluster; the same key elsewhere is another lock. */
-    record Name(String service, String key, String owner, Mode mode) {}
+    /** Who holds what, where: the same key at another service is another lock. */
+    record Name(Service service, String key, String owner, Mode mode) {}
 
     private static final Map<Name, Holding> ALL = new ConcurrentHashMap<>();
 

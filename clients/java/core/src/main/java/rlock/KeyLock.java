@@ -179,7 +179,7 @@ public final class KeyLock implements Lock {
     public void unlock() {
         Holding holding = holding();
         Grant grant = holding == null ? null : holding.grant;
-        if (grant == null) throw new IllegalMonitorStateException(key + " is not held by " + owner());
+        if (grant == null) throw new IllegalMonitorStateException(key + " is not held by this owner");
         locks.release(holding, grant);
     }
 
@@ -226,12 +226,18 @@ public final class KeyLock implements Lock {
     private Grant held() {
         Holding holding = holding();
         Grant grant = holding == null ? null : holding.grant;
-        if (grant == null) throw new IllegalMonitorStateException(key + " is not held by " + owner());
+        if (grant == null) throw new IllegalMonitorStateException(key + " is not held by this owner");
         return grant;
     }
 
     private Holding holding() {
-        return options.detached() ? null : Holding.find(locks.name(key, owner(), options.mode()));
+        return options.detached() || !locks.isIdentified() ? null : Holding.find(locks.name(key, owner(), options.mode()));
+    }
+
+    private Holding entered() {
+        return options.detached()
+                ? Holding.alone(locks.name(key, locks.newOwner(), options.mode()))
+                : Holding.enter(locks.name(key, owner(), options.mode()));
     }
 
     private String owner() {
@@ -239,10 +245,7 @@ public final class KeyLock implements Lock {
     }
 
     private Hold acquire(long patienceNanos, boolean interruptible) throws InterruptedException {
-        Holding holding = options.detached()
-                ? Holding.alone(locks.name(key, locks.newOwner(), options.mode()))
-                : Holding.enter(locks.name(key, owner(), options.mode()));
-        return new Acquisition(locks, holding, options, patienceNanos, interruptible).run();
+        return new Acquisition(locks, key, options, patienceNanos, interruptible).run(this::entered);
     }
 
     // Its level would be nobody's to release.

@@ -11,6 +11,7 @@ import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.Consumer;
 import rlock.Driver.Address;
 import rlock.Driver.Link;
 import rlock.Driver.LinkException;
@@ -43,6 +44,7 @@ final class Links implements AutoCloseable {
     final long timeoutMillis;
     private final Driver driver;
     private final Executor background;
+    private final Consumer<String> met;
     private final Map<Address, Server> servers = new ConcurrentHashMap<>();
     private volatile long located = System.nanoTime();
     private volatile boolean closed;
@@ -54,18 +56,21 @@ final class Links implements AutoCloseable {
         final AtomicBoolean looking = new AtomicBoolean();
         volatile long looked = System.nanoTime();
         volatile long heard = System.nanoTime();
+        volatile boolean isKnown; // which server it is has been asked, and no connection broke since
 
         Server() {
             Arrays.setAll(places, use -> new Semaphore(PER_USE, true));
         }
     }
 
-    Links(Driver driver, Topology topology, int waiting, long timeoutMillis, Executor background) {
+    /** {@code met} is told what each server says of itself, before anything else is sent there. */
+    Links(Driver driver, Topology topology, int waiting, long timeoutMillis, Executor background, Consumer<String> met) {
         this.driver = driver;
         this.topology = topology;
         this.waits = new Semaphore(waiting, true);
         this.timeoutMillis = timeoutMillis;
         this.background = background;
+        this.met = met;
     }
 
     /** Sends a command to the primary of the key, and once more where the connection was an old one. */
@@ -155,7 +160,32 @@ final class Links implements AutoCloseable {
 
     Link open(Address at) {
         if (closed) throw new IllegalStateException("this Locks is closed");
-        return driver.connect(at);
+        Link link = driver.connect(at);
+        Server server = server(at);
+        if (server.isKnown) return link;
+        try {
+            met.accept(runId(link));
+            server.isKnown = true;
+            return link;
+        } catch (RuntimeException failed) {
+            link.close();
+            throw failed;
+        }
+    }
+
+    // Without the right to INFO a server is known by its address alone.
+    private String runId(Link link) {
+        try {
+            return Topology.text(link.call(timeoutMillis, "INFO", "server")).replaceAll("(?s).*run_id:(\\w+).*", "$1");
+        } catch (ServerException forbidden) {
+            return "";
+        }
+    }
+
+    /** Makes sure that the primary of the key has said who it is. */
+    void meet(String key) {
+        Address at = topology.primary(key);
+        give(at, take(at));
     }
 
     private Link idle(Address at) {
@@ -180,6 +210,7 @@ final class Links implements AutoCloseable {
 
     /** Closes the idle connections to a server: one of them was broken. */
     void drop(Address at) {
+        server(at).isKnown = false;
         for (Link link; (link = idle(at)) != null; ) link.close();
     }
 

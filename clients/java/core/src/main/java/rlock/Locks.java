@@ -3,6 +3,7 @@ package rlock;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.Callable;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
@@ -16,6 +17,8 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Function;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
 import rlock.Driver.Address;
 import rlock.Driver.Link;
 import rlock.Driver.LinkException;
@@ -33,19 +36,18 @@ public final class Locks implements AutoCloseable {
     final Turns turns;
     private final Driver driver;
     private final Topology topology;
-    private final String service;
     private final String prefix;
     private final long leaseMillis;
     private final ScheduledThreadPoolExecutor timer;
     private final ExecutorService threads;
     private final Map<Grant, Boolean> grants = new ConcurrentHashMap<>();
     private final AtomicLong refreshed = new AtomicLong(System.nanoTime());
+    private volatile Service service; // null until a server has said who it is
     private volatile boolean closed;
 
     private Locks(Builder builder) {
         driver = builder.driver;
         topology = builder.topology;
-        service = topology.identity() + "/" + driver.database();
         prefix = builder.prefix;
         leaseMillis = builder.leaseMillis;
         timer = new ScheduledThreadPoolExecutor(1, daemons("rlock-timer"));
@@ -53,7 +55,7 @@ public final class Locks implements AutoCloseable {
         // Always due soon, so that a new hold is not the timer's first task and wakes no thread.
         timer.scheduleAtFixedRate(() -> {}, HEARTBEAT_MILLIS, HEARTBEAT_MILLIS, TimeUnit.MILLISECONDS);
         threads = new ThreadPoolExecutor(0, Integer.MAX_VALUE, 10, TimeUnit.SECONDS, new SynchronousQueue<>(), daemons("rlock"));
-        links = new Links(driver, topology, builder.waiting, builder.timeoutMillis, threads);
+        links = new Links(driver, topology, builder.waiting, builder.timeoutMillis, threads, this::met);
         turns = new Turns(driver, prefix + Owners.PROCESS);
     }
 
@@ -87,9 +89,16 @@ public final class Locks implements AutoCloseable {
         return new KeyLock(this, key, Options.of(Mode.READ, leaseMillis).withLimit(limit));
     }
 
-    /** This thread's name as an owner, {@code host/pid/thread-…}: the same for all its locks. */
+    /**
+     * This thread's name as an owner, {@code host/pid/thread-…}: the same for all its locks at this server or cluster. The
+     * first time, a server is asked who it is.
+     */
     public String threadOwner() {
-        return prefix + Owners.ofThread();
+        try {
+            return prefix + Owners.ofThread(service(""));
+        } catch (LinkException broken) {
+            throw new LockException.Unavailable(broken.getMessage(), broken);
+        }
     }
 
     /** A name that nobody else has. */
@@ -116,7 +125,11 @@ public final class Locks implements AutoCloseable {
     /** Stops renewing, and closes all connections: sessions end at once, other holds with their leases. */
     @Override
     public void close() {
-        closed = true;
+        synchronized (this) {
+            if (closed) return;
+            closed = true;
+        }
+        Service.leave(service);
         grants.keySet().forEach(Grant::lose);
         turns.close();
         links.close();
@@ -135,9 +148,25 @@ public final class Locks implements AutoCloseable {
     // --- for the rest of the package
 
     Holding.Name name(String key, String owner, Mode mode) {
-        return new Holding.Name(service, key, owner, mode);
+        return new Holding.Name(service(key), key, owner, mode);
     }
 
+    /** Asks who the servers are, if that is not known. */
+    Service service(String key) {
+        if (service == null) links.meet(key);
+        return service;
+    }
+
+    boolean isIdentified() {
+        return service != null;
+    }
+
+    private synchronized void met(String runId) {
+        if (closed) throw new IllegalStateException("this Locks is closed");
+        Set<String> ids = Stream.concat(topology.ids().stream(), Stream.of(runId))
+                .filter(id -> !id.isEmpty()).map(id -> id + "/" + driver.database()).collect(Collectors.toSet());
+        service = Service.of(ids, service);
+    }
 
     Future<?> after(long nanos, Runnable work) {
         try {

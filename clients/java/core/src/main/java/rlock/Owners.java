@@ -8,30 +8,42 @@ import java.nio.file.Path;
 import java.security.SecureRandom;
 import java.util.concurrent.atomic.AtomicLong;
 
-/** The names under which this process locks: {@code host/pid/thread-…}, so that {@code RLOCK.INFO} says who holds. */
+/**
+ * The names under which this process locks: {@code host/pid/thread-…}, so that {@code RLOCK.INFO} says who holds. Containers
+ * share host names and process ids, and snapshots all that was drawn before: the random part tells them apart.
+ */
 final class Owners {
-    // Containers share host names and process ids: the random part tells them apart.
-    private static final String RANDOM = Long.toHexString(new SecureRandom().nextLong() | Long.MIN_VALUE).substring(8);
     static final String PROCESS = clean(host()) + "/" + ProcessHandle.current().pid() + "/";
     private static final AtomicLong COUNT = new AtomicLong();
+    private static final SecureRandom DRAWN = new SecureRandom();
     private static final ThreadLocal<String> OF_THREAD = ThreadLocal.withInitial(() -> name(Thread.currentThread()));
 
     private Owners() {}
 
-    /** The name of this thread, the same as long as it lives. */
-    static String ofThread() {
-        return OF_THREAD.get();
+    /** The name of this thread at this service, the same as long as both live. */
+    static String ofThread(Service service) {
+        return OF_THREAD.get() + service.random;
+    }
+
+    /** What nobody else draws. */
+    static String random() {
+        return Long.toHexString(DRAWN.nextLong() | Long.MIN_VALUE).substring(6);
+    }
+
+    /** When the process began: after a restore that is another moment, though all it remembers is the same. */
+    static String image() {
+        return ProcessHandle.current().info().startInstant().map(Object::toString).orElse("");
     }
 
     /** A name that nobody else has. */
     static String fresh() {
-        return PROCESS + "hold-" + COUNT.incrementAndGet() + "-" + RANDOM;
+        return PROCESS + "hold-" + COUNT.incrementAndGet() + "-" + random();
     }
 
     private static String name(Thread thread) {
         // Ids are not used again while the process lives, names are.
         String name = clean(thread.getName());
-        return PROCESS + (name.isEmpty() ? "thread" : name) + "-" + thread.getId() + "-" + RANDOM;
+        return PROCESS + (name.isEmpty() ? "thread" : name) + "-" + thread.getId() + "-";
     }
 
     private static String host() {

@@ -3,6 +3,7 @@ package rlock;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Collections;
+import java.util.HashSet;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Set;
@@ -26,8 +27,8 @@ abstract sealed class Topology {
     /** A server said that the key's slot is now at another one. */
     void moved(String key, Address to) {}
 
-    /** The same text for the same service, so that all who use it in this process count together. */
-    abstract String identity();
+    /** By what this service is known, beside what its servers say: equal texts are of one service. */
+    abstract Set<String> ids();
 
     static final class Standalone extends Topology {
         private final Address address;
@@ -45,8 +46,8 @@ abstract sealed class Topology {
         void refresh() {}
 
         @Override
-        String identity() {
-            return address.toString();
+        Set<String> ids() {
+            return Set.of(address.toString());
         }
     }
 
@@ -54,14 +55,14 @@ abstract sealed class Topology {
         private final Driver driver;
         private final String service;
         private final List<Address> sentinels;
-        private final String identity;
+        private final Set<String> ids;
         private volatile Address primary;
 
         Sentinels(Driver driver, String service, List<Address> sentinels) {
             this.driver = driver;
             this.service = service;
             this.sentinels = new ArrayList<>(sentinels);
-            this.identity = service + "@" + sorted(sentinels);
+            this.ids = Set.of(service + "@" + sorted(sentinels));
         }
 
         @Override
@@ -92,8 +93,8 @@ abstract sealed class Topology {
         }
 
         @Override
-        String identity() {
-            return identity;
+        Set<String> ids() {
+            return ids;
         }
     }
 
@@ -102,6 +103,7 @@ abstract sealed class Topology {
         private final List<Address> seeds;
         private volatile TreeMap<Integer, Address> slots = new TreeMap<>(); // first slot of each range
         private volatile Set<Address> nodes = Set.of();
+        private volatile Set<String> ids = Set.of();
 
         Cluster(Driver driver, List<Address> seeds) {
             this.driver = driver;
@@ -138,6 +140,7 @@ abstract sealed class Topology {
         private void read(List<?> ranges, Address told) {
             var found = new TreeMap<Integer, Address>();
             var servers = new LinkedHashSet<Address>();
+            var names = new HashSet<String>();
             for (Object each : ranges) {
                 List<?> range = (List<?>) each;
                 for (int i = 2; i < range.size(); i++) {
@@ -145,12 +148,14 @@ abstract sealed class Topology {
                     String host = server.get(0) == null ? "" : text(server.get(0));
                     Address address = new Address(host.isEmpty() ? told.host() : host, ((Long) server.get(1)).intValue());
                     servers.add(address);
+                    names.add(text(server.get(2)));
                     if (i == 2) found.put(((Long) range.get(0)).intValue(), address);
                 }
             }
             if (found.isEmpty()) throw new LinkException(told + " serves no slots", null);
             slots = found;
             nodes = servers;
+            ids = names;
         }
 
         @Override
@@ -164,9 +169,10 @@ abstract sealed class Topology {
             slots = changed;
         }
 
+        /** The servers' own ids, which outlive restarts and failovers. */
         @Override
-        String identity() {
-            return "cluster " + sorted(seeds);
+        Set<String> ids() {
+            return ids;
         }
 
         /** CRC16 of the key, or of what stands between its first braces, modulo 16384. */

@@ -14,6 +14,7 @@ import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.EnumSource;
+import redis.clients.jedis.exceptions.JedisMovedDataException;
 import rlock.Hold;
 import rlock.KeyLock;
 
@@ -33,6 +34,43 @@ class BreakagesTest {
             there.unlock();
             assertTrue(server.isFree("order"));
         }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void twoNamesOfOneServerAreOneServer(Over over) {
+        try (var server = new Server();
+                var session = over.open(server.port);
+                var other = over.open("localhost", server.port, same -> same)) {
+            countTogether(server, session.locks().lock("order"), other.locks().lock("order"));
+            countTogether(server, session.locks().lock("named").owner("ann"), other.locks().lock("named").owner("ann"));
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void namesAreDrawnWhenAServerIsFirstUsedSoThatNoSnapshotHasThem(Over over) {
+        try (var server = new Server()) {
+            String before;
+            try (var session = over.open(server.port)) {
+                before = session.locks().threadOwner();
+            }
+            try (var session = over.open(server.port)) {
+                assertNotEquals(before, session.locks().threadOwner());
+            }
+        }
+    }
+
+    private static void countTogether(Server server, KeyLock one, KeyLock two) {
+        Hold outer = one.acquire();
+        Hold inner = two.acquire(); // this thread would wait for ever if it were somebody else here
+        assertEquals(outer.owner(), inner.owner());
+        assertEquals(outer.token(), inner.token());
+        inner.release();
+        assertTrue(outer.isHeld());
+        assertEquals(1, server.holds(one.key(), outer.owner()), "the outer hold");
+        outer.release();
+        assertTrue(server.isFree(one.key()));
     }
 
     @ParameterizedTest
@@ -93,7 +131,12 @@ class BreakagesTest {
                 var two = new Server("--cluster-enabled", "yes");
                 var three = new Server("--cluster-enabled", "yes")) {
             form(one, two, three);
-            try (var session = over.cluster(one.port)) {
+            try (var session = over.cluster(one.port);
+                    var sameWithOtherSeeds = over.cluster(three.port, two.port)) {
+                for (var each : List.of(one, two, three)) {
+                    String key = keyOf(each);
+                    countTogether(each, session.locks().lock(key), sameWithOtherSeeds.locks().lock(key));
+                }
                 for (int i = 0; i < 50; i++) {
                     KeyLock lock = session.locks().lock("key:" + i);
                     assertTrue(lock.tryLock(1, TimeUnit.SECONDS));
@@ -102,6 +145,17 @@ class BreakagesTest {
                     lock.unlock();
                     waiting.get().orElseThrow().release();
                 }
+            }
+        }
+    }
+
+    private static String keyOf(Server server) {
+        for (int i = 0; ; i++) {
+            try {
+                server.say("RLOCK.HOLDS", "key:" + i, "nobody");
+                return "key:" + i;
+            } catch (JedisMovedDataException elsewhere) {
+                // The next one, then.
             }
         }
     }

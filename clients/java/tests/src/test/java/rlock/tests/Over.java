@@ -4,8 +4,8 @@ import io.lettuce.core.RedisClient;
 import io.lettuce.core.RedisURI;
 import io.lettuce.core.cluster.RedisClusterClient;
 import java.util.List;
-import java.util.Set;
 import java.util.function.UnaryOperator;
+import java.util.stream.Stream;
 import redis.clients.jedis.DefaultJedisClientConfig;
 import redis.clients.jedis.HostAndPort;
 import rlock.Locks;
@@ -16,13 +16,13 @@ import rlock.lettuce.LettuceLocks;
 enum Over {
     JEDIS {
         @Override
-        Session open(int port, UnaryOperator<Locks.Builder> set) {
-            return new Session(set.apply(JedisLocks.standalone("127.0.0.1", port)).open(), () -> {});
+        Session open(String host, int port, UnaryOperator<Locks.Builder> set) {
+            return new Session(set.apply(JedisLocks.standalone(host, port)).open(), () -> {});
         }
 
         @Override
-        Session cluster(int port) {
-            var servers = Set.of(new HostAndPort("127.0.0.1", port));
+        Session cluster(Integer... ports) {
+            var servers = Stream.of(ports).map(port -> new HostAndPort("127.0.0.1", port)).toList();
             return new Session(JedisLocks.cluster(servers, DefaultJedisClientConfig.builder().build()).open(), () -> {});
         }
 
@@ -34,8 +34,8 @@ enum Over {
     },
     LETTUCE {
         @Override
-        Session open(int port, UnaryOperator<Locks.Builder> set) {
-            return open(RedisURI.create("127.0.0.1", port), set);
+        Session open(String host, int port, UnaryOperator<Locks.Builder> set) {
+            return open(RedisURI.create(host, port), set);
         }
 
         private Session open(RedisURI uri, UnaryOperator<Locks.Builder> set) {
@@ -44,8 +44,8 @@ enum Over {
         }
 
         @Override
-        Session cluster(int port) {
-            List<RedisURI> servers = List.of(RedisURI.create("127.0.0.1", port));
+        Session cluster(Integer... ports) {
+            List<RedisURI> servers = Stream.of(ports).map(port -> RedisURI.create("127.0.0.1", port)).toList();
             RedisClusterClient client = RedisClusterClient.create(servers);
             return new Session(LettuceLocks.cluster(client, servers).open(), client::shutdown);
         }
@@ -70,9 +70,13 @@ enum Over {
         return open(port, same -> same);
     }
 
-    abstract Session open(int port, UnaryOperator<Locks.Builder> set);
+    Session open(int port, UnaryOperator<Locks.Builder> set) {
+        return open("127.0.0.1", port, set);
+    }
 
-    abstract Session cluster(int port);
+    abstract Session open(String host, int port, UnaryOperator<Locks.Builder> set);
+
+    abstract Session cluster(Integer... ports);
 
     /** As a user of an ACL, without connections that wait. */
     abstract Session as(int port, String user, String password, String prefix);
