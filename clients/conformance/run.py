@@ -130,6 +130,9 @@ class Play:
         request = {k: self.put(v) for k, v in step.items() if k not in ours}
         if request["do"] == "open":
             request = {**self.topology.opening, **request}
+            if request.pop("other-names", False):
+                others = [address.replace("127.0.0.1", "localhost") for address in request["addresses"]]
+                request["addresses"] = others[:0:-1] or others
         future = self.runner.ask(request)
         if "start" in step:
             self.started[step["start"]] = future
