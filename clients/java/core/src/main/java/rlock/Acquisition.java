@@ -3,6 +3,7 @@ package rlock;
 import static java.util.concurrent.TimeUnit.MILLISECONDS;
 import static java.util.concurrent.TimeUnit.NANOSECONDS;
 
+import java.util.List;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
@@ -382,19 +383,25 @@ final class Acquisition {
         return System.nanoTime() - sentNanos > MILLISECONDS.toNanos(options.leaseMillis()) + GRACE_NANOS;
     }
 
-    /** Down to the depth of before, whatever was granted. Tried until the server says so, or the lease is over anyway. */
+    /**
+     * Down to the depth of before, whatever was granted. Tried until the server says so, or the lease is over anyway. By
+     * its token, because a release can arrive long after nobody waits for its reply, and must not end a later hold.
+     */
     private void undo() {
-        String[] release = {"RLOCK.RELEASE", key, owner, options.mode().name(), "DEPTH", String.valueOf(depth - 1)};
         // Twice: what was sent on a connection that broke may be carried out after the first one.
         int todo = unknown ? 2 : 0;
         while ((queued || todo > 0) && !expired()) {
             try {
                 if (queued) links.call(Links.Use.COMMAND, key, "RLOCK.CANCEL", key, owner);
                 queued = false;
-                if (todo > 0) links.call(Links.Use.COMMAND, key, release);
+                Object token = todo == 0 ? null : depth > 1 ? Long.valueOf(holding.grant.token) : tokenOfGrant();
+                if (token != null)
+                    links.call(Links.Use.COMMAND, key, "RLOCK.RELEASE", key, owner, options.mode().name(),
+                            "TOKEN", token.toString(), "DEPTH", String.valueOf(depth - 1));
                 todo--;
             } catch (ServerException error) {
-                if (!isPassing(error.code())) return;
+                if (error.code().equals("NOTHELD")) todo--;
+                else if (!isPassing(error.code())) return;
                 locks.refresh();
             } catch (LinkException silent) {
                 locks.refresh();
@@ -403,6 +410,20 @@ final class Acquisition {
             }
             if ((queued || todo > 0) && !locks.pause(100)) return;
         }
+    }
+
+    private Object tokenOfGrant() {
+        Object info = links.call(Links.Use.COMMAND, key, "RLOCK.INFO", key, "HOLDERS", "10000");
+        for (Object holder : (List<?>) field(info, "holders"))
+            if (Topology.text(field(holder, "owner")).equals(owner)
+                    && Topology.text(field(holder, "mode")).equalsIgnoreCase(options.mode().name())) return field(holder, "token");
+        return null;
+    }
+
+    private static Object field(Object reply, String name) {
+        List<?> words = (List<?>) reply;
+        for (int i = 0; i < words.size(); i += 2) if (Topology.text(words.get(i)).equals(name)) return words.get(i + 1);
+        return List.of();
     }
 
     /** The rest happens in the background, and no other operation of this owner begins before it is done. */

@@ -93,6 +93,13 @@ final class Server implements AutoCloseable {
         return (Long) say("RLOCK.HOLDS", key, owner);
     }
 
+    /** How often a command has been executed. */
+    long calls(String command) {
+        String all = new String((byte[]) say("INFO", "commandstats"));
+        int at = all.indexOf("cmdstat_" + command + ":calls=");
+        return at < 0 ? 0 : Long.parseLong(all.substring(all.indexOf('=', at) + 1, all.indexOf(',', at)));
+    }
+
     boolean isFree(String key) {
         return info(key, 1).equals("free");
     }

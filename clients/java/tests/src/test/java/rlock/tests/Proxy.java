@@ -1,0 +1,168 @@
+package rlock.tests;
+
+import java.io.IOException;
+import java.io.InputStream;
+import java.io.OutputStream;
+import java.io.UncheckedIOException;
+import java.net.InetAddress;
+import java.net.ServerSocket;
+import java.net.Socket;
+import java.nio.charset.StandardCharsets;
+import java.util.List;
+import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.Predicate;
+
+/** Passes bytes on to a server, and can do what a network does: lose them, keep them, say nothing. */
+final class Proxy implements AutoCloseable {
+    final int port;
+    /** How many connections there have been. */
+    final AtomicInteger accepted = new AtomicInteger();
+
+    private final ServerSocket listening;
+    private final int to;
+    private final List<Connection> connections = new CopyOnWriteArrayList<>();
+    /** Requests that are not passed on, and whose connection is silent from then on. */
+    private volatile Predicate<String> kept = request -> false;
+    /** Requests that are passed on, and whose connection is silent from then on. */
+    private volatile Predicate<String> unanswered = request -> false;
+
+    Proxy(int to) {
+        this.to = to;
+        try {
+            listening = new ServerSocket(0, 1024, InetAddress.getLoopbackAddress());
+        } catch (IOException broken) {
+            throw new UncheckedIOException(broken);
+        }
+        port = listening.getLocalPort();
+        start(() -> {
+            while (true) {
+                var connection = new Connection(listening.accept());
+                accepted.incrementAndGet();
+                connections.add(connection);
+                start(connection::requests);
+            }
+        });
+    }
+
+    /** From now on, and for each connection for good. */
+    void keep(Predicate<String> requests) {
+        kept = requests;
+    }
+
+    void leaveUnanswered(Predicate<String> requests) {
+        unanswered = requests;
+    }
+
+    /** Connections that were silent stay so; others and new ones work. */
+    void heal() {
+        kept = unanswered = request -> false;
+    }
+
+    /** The server receives what was kept, also from connections that their clients have closed since. */
+    void deliver() {
+        for (Connection each : connections) each.deliver();
+    }
+
+    /** How many connections are silent. */
+    long silent() {
+        return connections.stream().filter(each -> each.isSilent).count();
+    }
+
+    /** How many connections are open. */
+    long open() {
+        return connections.stream().filter(each -> !each.isOver).count();
+    }
+
+    private interface Work {
+        void run() throws IOException;
+    }
+
+    private static void start(Work work) {
+        Thread thread = new Thread(() -> {
+            try {
+                work.run();
+            } catch (IOException over) {
+                // Whoever closed it.
+            }
+        }, "proxy");
+        thread.setDaemon(true);
+        thread.start();
+    }
+
+    private final class Connection {
+        private final Socket near;
+        private Socket far; // null until something is passed on
+        private byte[] late = {};
+        volatile boolean isSilent;
+        volatile boolean isOver;
+
+        Connection(Socket near) {
+            this.near = near;
+        }
+
+        void requests() throws IOException {
+            try {
+                InputStream in = near.getInputStream();
+                byte[] some = new byte[8192];
+                for (int count; (count = in.read(some)) > 0; ) {
+                    String text = new String(some, 0, count, StandardCharsets.ISO_8859_1);
+                    isSilent |= unanswered.test(text);
+                    if (kept.test(text)) {
+                        isSilent = true;
+                        late = java.util.Arrays.copyOf(some, count);
+                    } else {
+                        far().getOutputStream().write(some, 0, count);
+                    }
+                }
+            } finally {
+                isOver = true;
+                near.close();
+                if (far != null && late.length == 0) far.close();
+            }
+        }
+
+        private synchronized Socket far() throws IOException {
+            if (far == null) {
+                far = new Socket(InetAddress.getLoopbackAddress(), to);
+                start(this::replies);
+            }
+            return far;
+        }
+
+        private void replies() throws IOException {
+            try {
+                InputStream in = far.getInputStream();
+                OutputStream out = near.getOutputStream();
+                byte[] some = new byte[8192];
+                for (int count; (count = in.read(some)) > 0; ) if (!isSilent) out.write(some, 0, count);
+            } finally {
+                if (!isSilent) near.close();
+            }
+        }
+
+        void deliver() {
+            try {
+                if (late.length > 0) far().getOutputStream().write(late);
+                late = new byte[0];
+            } catch (IOException broken) {
+                throw new UncheckedIOException(broken);
+            }
+        }
+
+        void close() throws IOException {
+            near.close();
+            if (far != null) far.close();
+        }
+    }
+
+    @Override
+    public void close() {
+        try {
+            listening.close();
+            for (Connection each : connections) each.close();
+        } catch (IOException broken) {
+            throw new UncheckedIOException(broken);
+        }
+    }
+}
