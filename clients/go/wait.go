@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -236,14 +237,21 @@ func (a *ask) watch(ctx context.Context, l *line) {
 
 // isPending says whether the owner has a pending grant.
 func (a *ask) isPending(ctx context.Context) bool {
-	info := a.l.servers.do(ctx, time.Second, a.key, []any{"RLOCK.INFO", a.key}).Val()
-	holders, _ := field(info, "holders").([]any)
+	found, _ := a.found(ctx, time.Second)
+	return field(found, "acks") == "pending"
+}
+
+// found is what the server says of the owner's hold, nil if there is none.
+func (a *ask) found(ctx context.Context, patience time.Duration) (any, error) {
+	about, err := a.l.servers.do(ctx, patience, a.key, []any{"RLOCK.INFO", a.key, "HOLDERS", 10000}).Result()
+	holders, _ := field(about, "holders").([]any)
 	for _, holder := range holders {
-		if field(holder, "owner") == a.o.owner && field(holder, "acks") == "pending" {
-			return true
+		mode, _ := field(holder, "mode").(string)
+		if field(holder, "owner") == a.o.owner && strings.EqualFold(mode, a.o.mode) {
+			return holder, nil
 		}
 	}
-	return false
+	return nil, err
 }
 
 // field returns the value under name, of a map or of a list of names and values.
@@ -315,6 +323,24 @@ func (a *ask) confirm(token int64) error {
 	}
 }
 
+// reduce goes down to the depth of before, whatever was granted. By its token, because a release can arrive long after
+// nobody waits for its reply, and must not end a later hold of this owner.
+func (a *ask) reduce(ctx context.Context) error {
+	held := any(a.token)
+	if a.depth == 1 {
+		found, err := a.found(ctx, patience)
+		if held = field(found, "token"); held == nil {
+			return err
+		}
+	}
+	words := []any{"RLOCK.RELEASE", a.key, a.o.owner, a.o.mode, "TOKEN", held, "DEPTH", a.depth - 1}
+	err := a.l.servers.do(ctx, patience, a.key, words).Err()
+	if code(err) == "NOTHELD" {
+		return nil
+	}
+	return err
+}
+
 // undo undoes what the acquisition may have left: a place, and a grant whose reply was lost.
 func (a *ask) undo() {
 	again := a.isUnsure
@@ -322,8 +348,7 @@ func (a *ask) undo() {
 		ctx := context.Background()
 		err := a.l.servers.do(ctx, patience, a.key, []any{"RLOCK.CANCEL", a.key, a.o.owner}).Err()
 		if err == nil && a.isUnsure {
-			err = a.l.servers.do(ctx, patience, a.key,
-				[]any{"RLOCK.RELEASE", a.key, a.o.owner, a.o.mode, "DEPTH", a.depth - 1}).Err()
+			err = a.reduce(ctx)
 		}
 		switch {
 		case isPassing(err) && time.Now().Before(end) && !a.l.closed.Load():
