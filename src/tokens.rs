@@ -18,12 +18,13 @@ static IS_RETRYING: AtomicBool = AtomicBool::new(false);
 
 /// Subscribes to the children that rewrite the file.
 pub fn register(ctx: &Ctx) {
-    ctx.watch_forks(save);
+    // Later: the command that forked, `PSYNC` for one, would count as a write and be replicated.
+    // The server uses the rewritten file only when the child has ended and its own timers have run.
+    ctx.watch_forks(|_| ffi::after(0, save));
 }
 
 /// Appends the highest token to the file that goes on behind the rewritten one, if that token is
-/// ahead of the clock. Writing in the callback itself is safe: nothing goes to replicas, nor must
-/// anything come before it. A timer would be too late if the server died in between.
+/// ahead of the clock.
 fn save(ctx: &Ctx) {
     let now = state::now();
     let Some(token) = state::with(|state| state.manager.token_ahead(now)) else { return };
