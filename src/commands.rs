@@ -45,6 +45,9 @@ impl Serve for AcquireLock {
             return Err(Refusal::Closing.line(said.key, said.owner));
         }
         let session = match said.session {
+            true if !ctx.can_close() => {
+                return Err(Refusal::CannotClose.line(said.key, said.owner));
+            }
             true => Some(ClientId::from(ctx.client().ok_or(NO_SESSION)?)),
             false => None,
         };
@@ -113,6 +116,9 @@ impl Serve for RenewLock {
 
     fn serve(call: &Call<'_>) -> Result<(), String> {
         let (ctx, said) = (call.ctx, &call.said);
+        if is_closing(ctx) {
+            return Err(Refusal::Closing.line(said.key, said.owner));
+        }
         let ask = said.renew();
         acks::may_confirm(ctx, ask.acks).map_err(|why| why.line(said.key, said.owner))?;
         let mut reply = call.decide(Input::Renew(ask))?;

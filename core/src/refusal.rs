@@ -49,6 +49,9 @@ pub enum Refusal {
     NoAcks,
     /// Replicas must acknowledge first, and the caller cannot be blocked until then.
     CannotConfirm,
+    /// The server's command that closes connections is renamed or disabled, so no connection can
+    /// have a session.
+    CannotClose,
     /// The caller's user lost the right to the command or the key while it waited.
     NotPermitted,
     /// The caller's connection lost a session and is about to be closed.
@@ -131,6 +134,10 @@ impl Refusal {
                                     transaction, a script or another module's call"
                     .into()
             }
+            Self::CannotClose => "ERR SESSION needs the server's command CLIENT, which is renamed \
+                                  or disabled here: without it RLOCK cannot close a connection \
+                                  that lost its session"
+                .into(),
             Self::NotPermitted => format!(
                 "NOPERM the user lost the right to RLOCK.ACQUIRE or to the key {key} while it \
                  waited"

@@ -31,8 +31,35 @@ impl Ctx {
         // Valkey 9 also knows its internal client for another module's calls in a transaction; no
         // list has it.
         let is_listed = || self.describe_client(id).is_some_and(|line| !line.trim().is_empty());
-        let is_sure = !is_valkey() || !flags.contains(ContextFlags::MULTI);
+        let is_sure = !IS_VALKEY_9.load(Relaxed) || !flags.contains(ContextFlags::MULTI);
         (is_sure || is_listed()).then_some(id)
+    }
+
+    /// Whether a connection can be closed without harm. Where I/O threads may be at work on it,
+    /// only `CLIENT KILL` waits for them, and an administrator can take `CLIENT` away.
+    pub fn can_close(&self) -> bool {
+        /// It can be taken away only by a restart.
+        static IS_THERE: AtomicBool = AtomicBool::new(false);
+        if !THREADS_RUN_BESIDE.load(Relaxed) || IS_THERE.load(Relaxed) {
+            return true;
+        }
+        let is_there = self.describe_client(1).is_some();
+        IS_THERE.store(is_there, Relaxed);
+        is_there
+    }
+
+    /// Whether this connection is blocked.
+    pub fn is_blocked(&self, client: u64) -> bool {
+        let version = raw::REDISMODULE_CLIENTINFO_VERSION.into();
+        let (flags, id, addr, port, db) = (0, 0, [0; 46], 0, 0);
+        let mut info = raw::RedisModuleClientInfo { version, flags, id, addr, port, db };
+        // SAFETY: the structure is of the version that it says, and the server fills it.
+        let known = unsafe {
+            let place = (&raw mut info).cast();
+            there(raw::RedisModule_GetClientInfoById)(place, client)
+        };
+        let blocked = u64::from(raw::REDISMODULE_CLIENTINFO_FLAG_BLOCKED);
+        known == OK && info.flags & blocked != 0
     }
 
     /// Closes a connection at once. Never the one whose command is running: the server would go on
@@ -51,12 +78,16 @@ impl Ctx {
                 return;
             }
         }
-        // An administrator has renamed CLIENT.
-        self.close(client);
+        // An administrator has renamed CLIENT. Where I/O threads may be at work there is no session
+        // without it.
+        if !THREADS_RUN_BESIDE.load(Relaxed) {
+            self.close(client);
+        }
     }
 
     /// Closes a connection. One whose command is running is closed after its reply; until then it
-    /// acts as the default user.
+    /// acts as the default user. Only where I/O threads never run beside the main thread: elsewhere
+    /// this breaks a connection that one of them works on.
     pub fn close(&self, client: u64) {
         // SAFETY: context; the server refuses an unknown connection.
         unsafe { there(raw::RedisModule_DeauthenticateAndCloseClient)(self.0, client) };

@@ -63,6 +63,11 @@ static TELLS_AT_ONCE: AtomicBool = AtomicBool::new(true);
 /// Whether the server keeps the reply to a blocked connection aside for a while, and may replace
 /// it: Valkey 8 and later. Set once at load.
 static KEEPS_REPLIES_ASIDE: AtomicBool = AtomicBool::new(false);
+/// Whether the server's I/O threads may run beside its main thread: Redis and Valkey 8 and later.
+/// Set once at load.
+static THREADS_RUN_BESIDE: AtomicBool = AtomicBool::new(true);
+/// Whether the module is served by Valkey 9 or later. Set once at load.
+static IS_VALKEY_9: AtomicBool = AtomicBool::new(false);
 
 /// A command's handler.
 pub trait Handler: 'static {
@@ -189,6 +194,8 @@ extern "C" fn RedisModule_OnLoad(
     let version = ctx.server_version();
     TELLS_AT_ONCE.store(version < (7, 4), Relaxed);
     KEEPS_REPLIES_ASIDE.store(is_valkey() && version >= (8, 0), Relaxed);
+    THREADS_RUN_BESIDE.store(version >= (8, 0), Relaxed);
+    IS_VALKEY_9.store(is_valkey() && version >= (9, 0), Relaxed);
     IS_CLUSTER.store(ctx.flags().contains(ContextFlags::CLUSTER), Relaxed);
     // SAFETY: the server passes `argc` strings that live as long as this call.
     let arguments = unsafe { slice(argv, argc) };

@@ -97,17 +97,6 @@ fn the_gate_needs_no_command_that_may_be_renamed() {
     bob.granted();
 }
 
-#[test]
-fn a_lost_session_is_closed_where_client_is_renamed() {
-    let server = without(&["CLIENT"]);
-    let (mut client, mut ann) = (server.client(), server.client());
-    ann.granted("RLOCK.ACQUIRE door ann SESSION");
-    assert_eq!(client.number("RLOCK.FORCE door"), 1);
-    until(5_000, || client.info_number("clients", "connected_clients") == 1);
-    assert_eq!(client.gauges(), (0, 0, 0));
-    drop(ann);
-}
-
 /// Where the server does not say what it is set to, nobody is warned of what it may not be.
 #[test]
 fn nobody_is_warned_of_settings_that_are_not_known() {

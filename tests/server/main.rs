@@ -50,6 +50,7 @@ mod promises;
 mod queue_views;
 mod read_write;
 mod release;
+mod renamed_client;
 mod renew;
 mod replication;
 mod servers_own;

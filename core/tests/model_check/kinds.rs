@@ -225,6 +225,7 @@ fn refused(refusal: &Refusal) -> &'static str {
         | Refusal::NoReplicas { .. }
         | Refusal::NoAcks
         | Refusal::CannotConfirm
+        | Refusal::CannotClose
         | Refusal::TooManySessions
         | Refusal::NotPermitted
         | Refusal::Closing
