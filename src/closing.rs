@@ -26,6 +26,9 @@ static IS_COMING: AtomicBool = AtomicBool::new(false);
 /// all the same.
 const REPLY: Duration = Duration::from_millis(20);
 
+/// Of so many connections the server is asked for their lines at once: each takes microseconds.
+const SEEN_MAX: usize = 64;
+
 /// Since when the reply to their flush is under way.
 static REPLYING: Exclusive<BTreeMap<ClientId, Instant>> = Exclusive::empty();
 /// On Redis 7.0: connections to close later.
@@ -39,7 +42,9 @@ impl Closing for Lost {
             Caller::Client(id) => state::with(|state| state.manager.is_closing(ClientId::from(id))),
             Caller::Unknown(bytes) => LATER.with(|later| later.clone()).into_iter().any(|client| {
                 let line = Ctx::detached().describe_client(client.get());
-                line.is_some_and(|line| field(&line, "argv-mem") == Some(&bytes.to_string()))
+                line.is_some_and(|line| {
+                    !is_blocked(&line) && field(&line, "argv-mem") == Some(&bytes.to_string())
+                })
             }),
         }
     }
@@ -70,11 +75,37 @@ pub fn settle(during: During<'_>) {
         close_at_once(during);
         see_who_flushed();
     }
+    close_waiting();
     if ffi::knows_callers() || LATER.with(|later| !later.is_empty()) {
         ffi::silence::<Lost>();
     }
     if state::with(|state| state.manager.has_to_close()) {
         close_soon();
+    }
+}
+
+/// Closes those whose command waits in the server, past the filter: it would run when a key is
+/// filled or a pause ends.
+fn close_waiting() {
+    /// So many are closed in one step, and more if that takes no longer than the time; the others
+    /// follow in the next loop iterations.
+    const IN_ONE_STEP: (usize, Duration) = (100, Duration::from_millis(10));
+    let detached = Ctx::detached();
+    let began_at = Instant::now();
+    let is_few = state::with(|state| state.manager.lost_count()) <= SEEN_MAX;
+    let mut closed: usize = 0;
+    while closed < IN_ONE_STEP.0 || began_at.elapsed() < IN_ONE_STEP.1 {
+        let Some(client) = state::with(|state| state.manager.next_lost()) else { return };
+        // The flags cost less than the line, but say nothing of a pause.
+        if !is_few && !detached.is_blocked(client.get()) {
+            continue;
+        }
+        let line = detached.describe_client(client.get()).unwrap_or_default();
+        if waits(&line) && !empties(&line) {
+            detached.kill(client.get());
+            state::with(|state| state.manager.closed(client));
+            closed = closed.saturating_add(1);
+        }
     }
 }
 
@@ -134,7 +165,11 @@ fn close_at_once(during: During<'_>) {
         let line = detached.describe_client(client.get()).unwrap_or_default();
         let is_caller = caller == Some(client.get());
         let is_later = LATER.with(|later| later.contains(&client));
-        if is_later || runs_more(&line) || is_sweep && empties(&line) {
+        // It was granted in this loop iteration: the reply must reach it.
+        let is_granted = is_blocked(&line)
+            && is_ours(&line)
+            && !state::with(|state| state.manager.is_parked(client));
+        if is_later || is_granted || runs_more(&line) || is_sweep && empties(&line) {
             later.push(client);
             continue;
         }
@@ -152,8 +187,6 @@ fn close_at_once(during: During<'_>) {
 /// Redis 7.0: a connection that flushed its own session may have sent further commands before the
 /// loss is known.
 fn see_who_flushed() {
-    /// The most connections to check, because asking the server about each takes microseconds.
-    const SEEN_MAX: usize = 64;
     let flushed = state::with(|state| {
         let flushed = state.manager.just_flushed();
         flushed.iter().take(SEEN_MAX).copied().collect::<Vec<_>>()
@@ -196,6 +229,21 @@ fn is_blocked(line: &str) -> bool {
 fn runs_more(line: &str) -> bool {
     let command = field(line, "cmd").unwrap_or_default();
     ["exec", "eval", "evalsha", "fcall"].contains(&command)
+}
+
+/// Whether a command of it waits in the server: for a key, or since a pause. Our own that block are
+/// not meant: they were granted nothing, or are about to get their reply, and see that they may not
+/// run.
+fn waits(line: &str) -> bool {
+    let has_flag = |flag| field(line, "flags").is_some_and(|flags| flags.contains(flag));
+    // Held back in a pause that is over, it keeps its arguments until it runs.
+    let is_next = has_flag('u') && field(line, "argv-mem") != Some("0");
+    (has_flag('b') || is_next) && !is_ours(line)
+}
+
+/// Whether its last command is one of ours that block.
+fn is_ours(line: &str) -> bool {
+    matches!(field(line, "cmd"), Some("rlock.acquire" | "rlock.renew"))
 }
 
 /// Whether its last command may have ended the session, with its reply still under way.

@@ -87,6 +87,8 @@ pub struct Manager {
     removed: Vec<Removed>,
     /// Connections of lost sessions: none of their commands may run any more.
     closing: BTreeSet<ClientId>,
+    /// Those of them that [`Manager::next_lost`] has not returned yet.
+    lost: Vec<ClientId>,
     /// Those of them that the caller has yet to close.
     to_close: BTreeSet<ClientId>,
     /// Connections whose session's key was just flushed, perhaps only to be loaded again.
@@ -151,6 +153,7 @@ impl Manager {
     /// The server begins to load its data.
     pub fn loading_begins(&mut self) {
         self.is_loading = true;
+        self.lost.clear();
         // DEBUG RELOAD: flushed locks may come back.
         for client in std::mem::take(&mut self.flushed) {
             // Unless it lost another session, too.
@@ -208,6 +211,7 @@ impl Manager {
         if !self.is_loading {
             let tied = self.locks.tied_in(db);
             self.closing.extend(&tied);
+            self.lost.extend(&tied);
             self.flushed.extend(tied);
         }
         self.upheaval(db);
@@ -259,6 +263,11 @@ impl Manager {
     /// A blocked connection.
     pub fn parked(&self, waiter: WaiterId) -> Option<&Parked> {
         self.waits.get(waiter)
+    }
+
+    /// Whether this connection is blocked by the module. One that may have read its reply is not.
+    pub fn is_parked(&self, client: ClientId) -> bool {
+        self.waits.of_client(client).is_some()
     }
 
     /// Gives a blocked connection its reply. False if it has one already, or has departed.
@@ -348,7 +357,24 @@ impl Manager {
             }
             self.closing.insert(client);
             self.to_close.insert(client);
+            self.lost.push(client);
         }
+    }
+
+    /// How many connections [`Manager::next_lost`] may return.
+    pub fn lost_count(&self) -> usize {
+        self.lost.len()
+    }
+
+    /// A connection that lost a session since this was last called. If the server has it blocked,
+    /// close it in this step: nothing else keeps its command from running when a key is filled.
+    pub fn next_lost(&mut self) -> Option<ClientId> {
+        while let Some(client) = self.lost.pop() {
+            if self.closing.contains(&client) {
+                return Some(client);
+            }
+        }
+        None
     }
 
     /// This connection lost a session: it may run no further command.

@@ -27,6 +27,8 @@ impl Server {
     }
 
     pub(crate) fn settle_closing(&mut self) {
+        // No command of the simulated server's waits for a key.
+        while self.manager.next_lost().is_some() {}
         if self.manager.has_to_close() && self.timers.closing == 0 {
             self.timers.closing = CLOSING_TURNS;
         }

@@ -18,6 +18,7 @@ mod abuse;
 mod acks;
 mod acquire;
 mod binary_and_limits;
+mod blocked_sessions;
 mod blocking;
 mod budgets;
 mod closing;
