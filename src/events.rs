@@ -61,13 +61,20 @@ pub fn register(ctx: &Ctx) {
     ctx.watch_server(|change| match change {
         Change::Role { is_primary } => role_is(is_primary),
         // Later: the server is still executing CONFIG SET.
-        Change::Settings => ffi::after(0, settings::warn_of_server_settings),
+        Change::Settings => ffi::after(0, settings_are),
         // Later: the server is still adding the replica.
         Change::Replica { is_there: true } => ffi::after(0, acks::greet),
         Change::Replica { is_there: false } => acks::one_left(),
         Change::Loading { is_over } => loading_is(is_over),
     });
+    settings_are(ctx);
+}
+
+fn settings_are(ctx: &Ctx) {
     settings::warn_of_server_settings(ctx);
+    let (now, grace_ms) = (state::now(), settings::bounds().grace_ms);
+    state::with(|state| state.manager.grace_is(grace_ms, now));
+    timers::settle();
 }
 
 fn role_is(is_primary: bool) {

@@ -107,6 +107,8 @@ pub struct Manager {
     acks: Acks,
     /// When this server became a primary.
     began_at: Option<EpochMs>,
+    /// `rlock.grace-ms` as last reported.
+    grace_ms: u64,
     /// As in [`Moment::names`].
     names: Rc<Names>,
     /// The bounds as configured at the last decision.

@@ -460,6 +460,27 @@ fn who_holds_and_asks_again_in_the_grace_enters_at_its_end() {
 }
 
 #[test]
+fn a_shorter_grace_counts_for_those_who_wait_already() {
+    for shorter in [0, 50, 100, 2000] {
+        let mut server = with_grace();
+        server.manager.grace_is(5000, server.now());
+        let b = server.waits(K, "b", Mode::Write, 1);
+        let l = server.waits(b"l", "c", Mode::Write, 2);
+        server.pass_ms(100);
+        server.bounds.grace_ms = shorter;
+        server.manager.grace_is(shorter, server.now());
+        assert!(server.manager.next_call().soon);
+        server.sweep();
+        if shorter > 100 {
+            assert_eq!(server.told, [], "{shorter}");
+            server.pass_ms(1900);
+            server.sweep();
+        }
+        assert!(server.token_of(b).is_some() && server.token_of(l).is_some(), "{shorter}");
+    }
+}
+
+#[test]
 fn too_few_replicas_are_said_before_anything_else() {
     assert_eq!(Manager::may_confirm(0, 0), Ok(()));
     assert_eq!(Manager::may_confirm(2, 2), Ok(()));

@@ -301,3 +301,23 @@ fn in_its_grace_a_new_primary_grants_nothing() {
     there.granted("RLOCK.ACQUIRE door ann");
     assert_eq!(there.number("RLOCK.RELEASE door ann ALL"), 0);
 }
+
+#[test]
+fn a_shorter_grace_counts_for_those_who_wait_already() {
+    for shorter in [0, 1] {
+        let server = Server::with(&["rlock.grace-ms", "600000", NOTIFY, "KEd"]);
+        let mut client = server.client();
+        let mut bob = Waiter::parked(&server, "RLOCK.ACQUIRE door bob BLOCK 0");
+        let mut cid = Waiter::parked(&server, "RLOCK.ACQUIRE gate cid BLOCK 0");
+        client.refused("RLOCK.ACQUIRE hall dan QUEUE 60000");
+        let mut listener = Listener::to(&server);
+        // Another setting changes nothing, nor does a longer grace.
+        client.ask("CONFIG SET maxclients 500");
+        client.ask("CONFIG SET rlock.grace-ms 700000");
+        bob.still_waits(&mut client);
+        client.ask(&format!("CONFIG SET rlock.grace-ms {shorter}"));
+        bob.granted();
+        cid.granted();
+        until(5000, || listener.heard(&mut client).iter().any(|e| e == "rlock.turn:dan hall"));
+    }
+}

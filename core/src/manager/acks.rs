@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::{Bounds, LockId, Manager};
+use super::{LockId, Manager};
 use crate::{Ack, Acked, Confirmation, EpochMs, Now, Owner, Refusal, Token};
 
 /// What waits for replicas. Items that need the same number of replicas are acknowledged in the
@@ -131,12 +131,12 @@ impl Manager {
         turns
     }
 
-    /// When this server's grace time ends, if it has one.
-    pub(super) fn grace(&self, bounds: &Bounds, now: Now) -> Option<EpochMs> {
-        if bounds.grace_ms == 0 {
+    /// When a grace of so many milliseconds ends; `None` if it has ended.
+    pub(super) fn grace_of(&self, grace_ms: u64, now: Now) -> Option<EpochMs> {
+        if grace_ms == 0 {
             return None;
         }
-        let until = Now::from_ms(self.began_at?.get()).after_ms(bounds.grace_ms);
+        let until = Now::from_ms(self.began_at?.get()).after_ms(grace_ms);
         Some(until).filter(|until| !until.is_over_at(now))
     }
 }

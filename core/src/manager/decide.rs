@@ -1,6 +1,6 @@
 //! Decisions about one lock, with what the manager remembers of it.
 
-use super::{At, Bounds, Life, LockId, Manager};
+use super::{At, Bounds, Life, LockId, Manager, Upheaval};
 use crate::{Acquire, Effects, Input, Lock, Moment, Plain, Refusal, Reply};
 
 impl Manager {
@@ -15,7 +15,7 @@ impl Manager {
     ) -> Option<Plain<'a>> {
         let is_held = matches!(input, Input::Acquire(_)) && !lock.is_free();
         let is_known = || self.locks.get(at.db, at.key).is_some();
-        if is_held || is_known() || self.grace(bounds, at.now).is_some() {
+        if is_held || is_known() || self.grace_of(bounds.grace_ms, at.now).is_some() {
             return None;
         }
         (self.slow, self.slowlog_max) = (bounds.slow, bounds.slowlog_max);
@@ -31,7 +31,7 @@ impl Manager {
         lock: &Lock,
         ask: &Acquire<'_>,
     ) -> Option<Reply> {
-        if self.grace(bounds, at.now).is_some() || self.is_suspect(at.db, at.key) {
+        if self.grace_of(bounds.grace_ms, at.now).is_some() || self.is_suspect(at.db, at.key) {
             return None;
         }
         lock.must_wait(self.locks.get_or_empty(at.db, at.key), ask, at.now)
@@ -79,7 +79,7 @@ impl Manager {
         if let Input::Deny(waiter) = input {
             self.slowlog.was_denied(waiter);
         }
-        let grace = self.grace(bounds, now);
+        let grace = self.grace_of(bounds.grace_ms, now);
         let (tokens, locks, names) = (&mut self.tokens, &mut self.locks, &mut self.names);
         let (lives, over, asked) = locks.change(db, key, |memory, _| {
             if is_suspect && !memory.is_empty() {
@@ -127,7 +127,9 @@ impl Manager {
 
     /// Something other than RLOCK may have changed this key, and no sweep has seen it since.
     fn is_suspect(&self, db: i32, key: &[u8]) -> bool {
-        !self.upheavals.is_empty() || self.locks.is_changed(db, key)
+        let is_upheaved =
+            !self.upheavals.is_empty() && self.upheavals.iter().any(Upheaval::changes);
+        is_upheaved || self.locks.is_changed(db, key)
     }
 
     /// Nobody can be granted at this key any more: blocked connections get `why`.

@@ -6,13 +6,21 @@ use std::collections::BTreeMap;
 use super::{At, LockId, Manager, Mark};
 use crate::{EpochMs, Lock, Moment, Now};
 
-/// Whole databases were emptied, swapped or reloaded, so any lock may have changed. The iteration
-/// over them can pause.
+/// Whole databases were emptied, swapped or reloaded, so any lock may have changed; or any lock may
+/// be due, because the grace ends earlier. The iteration over them can pause.
 #[derive(Debug)]
 pub(super) struct Upheaval {
     db: Option<i32>,
+    why: Mark,
     next: usize,
     end: usize,
+}
+
+impl Upheaval {
+    /// Whether it may have changed the keys.
+    pub(super) fn changes(&self) -> bool {
+        self.why == Mark::Changed
+    }
 }
 
 /// The next step for one lock.
@@ -38,10 +46,26 @@ pub struct Next {
 
 impl Manager {
     pub(super) fn upheaval(&mut self, db: Option<i32>) {
+        if self.go_through(db, Mark::Changed) {
+            self.acks.ask_again();
+        }
+    }
+
+    /// False if there are no locks to go through.
+    fn go_through(&mut self, db: Option<i32>, why: Mark) -> bool {
         let end = self.locks.places();
         if end > 0 {
-            self.upheavals.push_back(Upheaval { db, next: 0, end });
-            self.acks.ask_again();
+            self.upheavals.push_back(Upheaval { db, why, next: 0, end });
+        }
+        end > 0
+    }
+
+    /// `rlock.grace-ms` is this now. If that ends the grace earlier, or at once, those who wait for
+    /// its end are served then.
+    pub fn grace_is(&mut self, grace_ms: u64, now: Now) {
+        let before = std::mem::replace(&mut self.grace_ms, grace_ms);
+        if grace_ms < before && self.grace_of(before, now).is_some() {
+            self.go_through(None, Mark::Due);
         }
     }
 
@@ -50,7 +74,7 @@ impl Manager {
     pub(super) fn is_unseen(&self, id: &LockId) -> bool {
         let upheaves = |upheaval: &Upheaval| upheaval.db.is_none_or(|db| db == id.db);
         self.locks.is_changed(id.db, &id.key)
-            || self.upheavals.iter().any(upheaves)
+            || self.upheavals.iter().filter(|upheaval| upheaval.changes()).any(upheaves)
             || self.postponed.is_changed(id)
     }
 
@@ -106,17 +130,17 @@ impl Manager {
     }
 
     fn next_marked(&mut self) -> Option<(LockId, Mark)> {
-        self.locks.take_marked().or_else(|| self.next_of_upheaval().map(|id| (id, Mark::Changed)))
+        self.locks.take_marked().or_else(|| self.next_of_upheaval())
     }
 
-    fn next_of_upheaval(&mut self) -> Option<LockId> {
+    fn next_of_upheaval(&mut self) -> Option<(LockId, Mark)> {
         while let Some(upheaval) = self.upheavals.front_mut() {
             while upheaval.next < upheaval.end {
                 let place = upheaval.next;
                 upheaval.next = place.saturating_add(1);
                 let id = self.locks.in_place(place);
                 if let Some(id) = id.filter(|id| upheaval.db.is_none_or(|db| db == id.db)) {
-                    return Some(id);
+                    return Some((id, upheaval.why));
                 }
             }
             self.upheavals.pop_front();
