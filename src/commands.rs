@@ -128,7 +128,9 @@ impl Serve for RenewLock {
                 None => return Ok(()),
             }
         }
-        metrics::add(Metric::Renewed, 1);
+        if let Reply::Count(_) = reply {
+            metrics::add(Metric::Renewed, 1);
+        }
         reply::to_acquire(ctx, &reply, false, said.key, said.owner);
         Ok(())
     }

@@ -38,7 +38,7 @@ pub fn decide<'a>(ctx: &Ctx, name: &Name<'_>, input: Input<'a>) -> Result<Reply,
         let Plain { change, event, reply, is_request_enough } = plain;
         let changes = slice::from_ref(&change);
         tell(ctx, name, key, (start, changes, is_request_enough), event.as_slice());
-        metrics::count(changes, event.as_slice(), &reply, at.now);
+        metrics::count(changes, event.as_slice(), &reply, None, at.now);
         return Ok(reply);
     }
     if let Some(reply) = must_wait(at, &mut key, &input) {
@@ -127,6 +127,10 @@ fn carry_out<'a>(
     input: Input<'a>,
     effects: &mut Effects<'a>,
 ) -> Result<(), Fault> {
+    let asks = match &input {
+        Input::Acquire(ask) | Input::Park(ask, _) => Some(ask.owner),
+        _ => None,
+    };
     let start = match key.content() {
         Content::Other => return Err(Fault::WrongType),
         Content::Missing => {
@@ -150,7 +154,7 @@ fn carry_out<'a>(
     for owner in &effects.turns {
         publish::turn(ctx, name, owner.as_bytes());
     }
-    metrics::count(&effects.changes, &effects.events, &effects.reply, at.now);
+    metrics::count(&effects.changes, &effects.events, &effects.reply, asks, at.now);
     if effects.awaits_acks {
         acks::watch();
     }

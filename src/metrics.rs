@@ -22,7 +22,7 @@ pub enum Metric {
     HandedOff,
     /// Holds that their owner released.
     Released,
-    /// `RLOCK.RENEW` commands that found a hold.
+    /// `RLOCK.RENEW` commands that got 1.
     Renewed,
     /// Holds that expired.
     Expired,
@@ -136,6 +136,10 @@ pub fn count_hold(us: u64) {
 
 /// Counts the reply to a blocked connection.
 pub fn count_wake(wake: &Wake) {
+    // Only a renewal gets a number.
+    if let Reply::Count(_) = wake.reply {
+        add(Metric::Renewed, 1);
+    }
     if let Some(us) = wake.acks_us {
         measure(&ACKS, [Metric::AcksUsCount, Metric::AcksUsSum], us);
         // It was granted at once.
@@ -155,8 +159,14 @@ pub fn count_wake(wake: &Wake) {
     }
 }
 
-/// Counts what a decision of this primary did.
-pub fn count(changes: &[Change<'_>], events: &[Event], reply: &Reply, now: Now) {
+/// Counts what a decision of this primary did. `asks` is the owner that asked for the lock.
+pub fn count(
+    changes: &[Change<'_>],
+    events: &[Event],
+    reply: &Reply,
+    asks: Option<&[u8]>,
+    now: Now,
+) {
     for event in events {
         match event {
             Event::Acquired | Event::Upgraded => add(Metric::Acquired, 1),
@@ -175,12 +185,19 @@ pub fn count(changes: &[Change<'_>], events: &[Event], reply: &Reply, now: Now) 
     if let Reply::Refused(Refusal::TooManySessions) = reply {
         add(Metric::SessionsRefused, 1);
     }
-    if let Reply::Granted { token: held, .. } = reply {
-        let is_new =
-            |change: &Change<'_>| matches!(change, Change::Granted { token, .. } if token == held);
-        if !changes.iter().any(is_new) {
-            add(Metric::Reentered, 1);
-        }
+    let is_new = |change: &Change<'_>| match (change, reply) {
+        (Change::Granted { token, .. }, Reply::Granted { token: held, .. }) => token == held,
+        (Change::Granted { owner, .. }, _) => Some(&**owner) == asks,
+        _ => false,
+    };
+    let is_granted = match reply {
+        Reply::Granted { .. } => true,
+        // It waits for acknowledgements, or it is a renewal that does.
+        Reply::Pending => asks.is_some(),
+        _ => false,
+    };
+    if is_granted && !changes.iter().any(is_new) {
+        add(Metric::Reentered, 1);
     }
 }
 

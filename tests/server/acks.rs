@@ -321,3 +321,31 @@ fn a_shorter_grace_counts_for_those_who_wait_already() {
         until(5000, || listener.heard(&mut client).iter().any(|e| e == "rlock.turn:dan hall"));
     }
 }
+
+#[test]
+fn renewals_and_re_entries_that_replicas_acknowledge_are_counted() {
+    for floor in [0, 1] {
+        let (primary, _replica) = pair(&[]);
+        let mut client = primary.client();
+        client.ask(&format!("CONFIG SET rlock.acks {floor}"));
+        let acks = if floor == 0 { "ACKS 1" } else { "" };
+        let names = ["acquired", "reentered", "renewed", "handed_off"];
+        let before = names.map(|name| client.counted(name));
+        let mut counted = |line: &str| {
+            client.attempt(line).ok();
+            let after = names.map(|name| client.counted(name));
+            [0, 1, 2, 3].map(|at| after[at] - before[at])
+        };
+        assert_eq!(counted(&format!("RLOCK.ACQUIRE door ann {acks}")), [1, 0, 0, 0]);
+        assert_eq!(counted(&format!("RLOCK.ACQUIRE door ann {acks}")), [1, 1, 0, 0]);
+        assert_eq!(counted(&format!("RLOCK.ACQUIRE door ann DEPTH 1 {acks}")), [1, 2, 0, 0]);
+        assert_eq!(counted(&format!("RLOCK.RENEW door ann {acks}")), [1, 2, 1, 0]);
+        assert_eq!(counted(&format!("RLOCK.RENEW door bob {acks}")), [1, 2, 1, 0]);
+        // Nobody renews who cannot be blocked.
+        client.ask("MULTI");
+        client.ask(&format!("RLOCK.RENEW door ann {acks}"));
+        let replies = client.attempt("EXEC");
+        assert!(format!("{replies:?}").contains("ACKS needs a connection"), "{replies:?}");
+        assert_eq!(client.counted("renewed"), before[2] + 1);
+    }
+}
