@@ -153,7 +153,7 @@ pub fn count_wake(wake: &Wake) {
             measure(&WAITS, [Metric::WaitUsCount, Metric::WaitUsSum], wake.waited_us);
         }
         Reply::NotNow { .. } => add(Metric::TimedOut, 1),
-        Reply::Refused(Refusal::NoAcks) => add(Metric::NoAcks, 1),
+        Reply::Refused(Refusal::NoAcks | Refusal::NoAcksMoved) => add(Metric::NoAcks, 1),
         Reply::Refused(Refusal::TooManySessions) => add(Metric::SessionsRefused, 1),
         _ => {}
     }

@@ -158,6 +158,12 @@ impl Fresh {
         gated
     }
 
+    /// Whether the deadline of this hold, as its pending callers asked for it, is still to come.
+    pub(crate) fn lasts(&self, token: Token, now: Now) -> bool {
+        let mut gates = self.of_token(token).filter_map(|waiter| self.gate(waiter));
+        gates.any(|gate| !gate.deadline.is_over_at(now))
+    }
+
     /// The holds for which callers wait for acknowledgements.
     pub(crate) fn gated_tokens(&self) -> BTreeSet<Token> {
         let gated = self.by_until.iter().filter_map(|(_, waiter)| self.by_waiter.get(waiter));

@@ -185,7 +185,7 @@ impl Lock {
             match memory.fresh.first_over(moment.now) {
                 Some((waiter, since)) => {
                     memory.leave(waiter);
-                    effects.wakes.push(no_acks(waiter, since, moment.now));
+                    effects.wakes.push(no_acks(waiter, since, Refusal::NoAcks, moment.now));
                 }
                 None if memory.turn_is_over(moment.now) => {}
                 None => return true,
@@ -203,8 +203,12 @@ impl Lock {
         };
         let mut wakes = Vec::new();
         for token in memory.fresh.gated_tokens().into_iter().filter(|token| !is_there(*token)) {
-            let gated = memory.fresh.remove_gated(token);
-            wakes.extend(gated.into_iter().map(|(waiter, since)| no_acks(waiter, since, now)));
+            let why = match memory.fresh.lasts(token, now) {
+                true => Refusal::NoAcksMoved,
+                false => Refusal::NoAcks,
+            };
+            let gated = memory.fresh.remove_gated(token).into_iter();
+            wakes.extend(gated.map(|(waiter, since)| no_acks(waiter, since, why.clone(), now)));
         }
         memory.forget_acks(is_there);
         wakes
@@ -218,9 +222,9 @@ pub(crate) fn late_at(moment: &Moment<'_>, ends_at: Option<EpochMs>, deadline: E
     ends_at.map_or(late_at, |ends_at| ends_at.min(late_at))
 }
 
-pub(crate) fn no_acks(waiter: WaiterId, since: Now, now: Now) -> Wake {
+fn no_acks(waiter: WaiterId, since: Now, why: Refusal, now: Now) -> Wake {
     let waited_us = now.us().saturating_sub(since.us());
-    Wake { waiter, reply: Reply::Refused(Refusal::NoAcks), waited_us, acks_us: None }
+    Wake { waiter, reply: Reply::Refused(why), waited_us, acks_us: None }
 }
 
 impl Memory {
@@ -421,7 +425,7 @@ impl Memory {
             };
             *portion = left;
             self.leave(waiter);
-            wakes.push(no_acks(waiter, since, now));
+            wakes.push(no_acks(waiter, since, Refusal::NoAcks, now));
         }
         wakes
     }
@@ -464,7 +468,7 @@ impl Memory {
             self.stand_again(turn, now);
         }
         let gated = self.fresh.remove_gated(token).into_iter();
-        gated.map(|(waiter, since)| no_acks(waiter, since, now)).collect()
+        gated.map(|(waiter, since)| no_acks(waiter, since, Refusal::NoAcks, now)).collect()
     }
 
     /// Gives up a ticket's turn that its owner has not been told of, and takes its level back.

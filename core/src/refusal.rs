@@ -47,6 +47,9 @@ pub enum Refusal {
     },
     /// Too few replicas acknowledged in time, or the hold ended before they did.
     NoAcks,
+    /// The key left its name before enough replicas acknowledged its hold. If it has another name
+    /// now, the hold goes on there.
+    NoAcksMoved,
     /// Replicas must acknowledge first, and the caller cannot be blocked until then.
     CannotConfirm,
     /// The server's command that closes connections is renamed or disabled, so no connection can
@@ -128,6 +131,10 @@ impl Refusal {
             Self::NoAcks => format!(
                 "NOACKS too few replicas acknowledged {key} for owner {owner} in time: the grant \
                  is taken back, a deadline from an earlier reply stands"
+            ),
+            Self::NoAcksMoved => format!(
+                "NOACKS {key} was deleted or renamed before enough replicas acknowledged it for \
+                 owner {owner}: under a new name the hold goes on until its deadline"
             ),
             Self::CannotConfirm => {
                 "ERR ACKS needs a connection of its own that can block: not in a \

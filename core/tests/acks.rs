@@ -16,6 +16,7 @@ use support::{acquire, lease, release, renew};
 
 const K: Key = b"k";
 const NO_ACKS: Option<Reply> = Some(Reply::Refused(Refusal::NoAcks));
+const MOVED: Option<Reply> = Some(Reply::Refused(Refusal::NoAcksMoved));
 const NIL: Reply = Reply::NotNow { wait_ms: None };
 const PENDING: Option<(u16, Confirmation)> = Some((1, Confirmation::Pending));
 const DONE: Option<(u16, Confirmation)> = Some((1, Confirmation::Done));
@@ -208,7 +209,7 @@ fn a_key_that_is_gone_is_told_to_those_who_were_to_hear_of_it() {
     server.manager.key_left(at, &lock);
     // Before it was looked at, nobody is told of it.
     server.replicas(100, &[100]);
-    assert_eq!(server.told_to(a), NO_ACKS);
+    assert_eq!(server.told_to(a), MOVED);
     server.sweep();
     assert!(server.manager.memory(0, K).is_none(), "there is nothing to remember");
     server.replicas(100, &[100]);
@@ -224,7 +225,7 @@ fn what_was_flushed_is_told_to_nobody() {
     server.replicas(100, &[100]);
     assert_eq!(server.told_to(a), None);
     server.sweep();
-    assert_eq!(server.told_to(a), NO_ACKS);
+    assert_eq!(server.told_to(a), MOVED);
 }
 
 #[test]

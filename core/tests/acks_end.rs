@@ -55,3 +55,17 @@ fn whoever_waits_for_the_lock_gets_nil_until_it_is_granted() {
     server.ask(K, Input::Release(release(b"b")));
     assert_eq!(asked(&server, a), Some(Refusal::NoAcks));
 }
+
+/// The key has another name now, or is in another database or on another server.
+#[test]
+fn whoever_is_pending_hears_that_the_hold_may_go_on_under_a_new_name() {
+    let mut server = Server::new();
+    let a = server.confirms(K, confirmed("a", 1), 1);
+    let renewal = server.renews(K, "a", 1000, 1);
+    vanishes(&mut server);
+    assert_eq!(asked(&server, a), Some(Refusal::NoAcksMoved));
+    server.sweep();
+    for waiter in [a, renewal] {
+        assert_eq!(server.told_to(waiter), Some(Reply::Refused(Refusal::NoAcksMoved)));
+    }
+}

@@ -42,3 +42,34 @@ fn after_a_stall_beyond_every_limit_they_hear_that_it_is_not_acknowledged() {
         replica.thaw();
     }
 }
+
+#[test]
+fn where_the_key_was_renamed_or_moved_they_hear_that_the_hold_goes_on() {
+    let (primary, replica) = without_acks(&["rlock.acks-timeout-ms", "60000"]);
+    let (mut client, mut other) = (primary.client(), primary.client());
+    other.ask("SELECT 1");
+    for (line, key, is_elsewhere) in
+        [("RENAME door hall", "hall", false), ("MOVE door 1", "door", true)]
+    {
+        let bob = client.granted("RLOCK.ACQUIRE door bob READ LEASE 60000");
+        replica.freeze();
+        let mut pending: Vec<Waiter> = (0..2).map(|_| Waiter::connect(&primary)).collect();
+        pending[0].say("RLOCK.ACQUIRE door ann READ LEASE 60000 ACKS 1");
+        pending[1].say("RLOCK.RENEW door bob LEASE 90000 ACKS 1");
+        until_pending(&mut client, 2);
+        client.ask(line);
+        for caller in &mut pending {
+            let error = caller.error();
+            let expected = "NOACKS 'door' was deleted or renamed before enough replicas";
+            assert!(error.starts_with(expected), "{line}: {error}");
+        }
+        let there = if is_elsewhere { &mut other } else { &mut client };
+        let lock = there.lock(key);
+        assert_eq!(lock.hold("bob", "read").token, bob);
+        assert_eq!(lock.hold("ann", "read").depth, 1, "{line}: nobody was told of it");
+        there.number(&format!("RLOCK.FORCE {key}"));
+        replica.thaw();
+    }
+    assert_eq!(client.info_number("rlock", "rlock_noacks"), 4);
+    assert_eq!(client.info_number("rlock", "rlock_acks_pending"), 0);
+}

@@ -224,6 +224,7 @@ fn refused(refusal: &Refusal) -> &'static str {
         Refusal::TooManyWaiters { .. }
         | Refusal::NoReplicas { .. }
         | Refusal::NoAcks
+        | Refusal::NoAcksMoved
         | Refusal::CannotConfirm
         | Refusal::CannotClose
         | Refusal::TooManySessions
