@@ -382,5 +382,7 @@ fn a_grant_that_was_told_stands_though_a_session_elsewhere_is_lost_at_once() {
     client.all(&["MULTI", "RLOCK.RELEASE gate zoe", "DEL of:ann", "EXEC"]);
     let is_told = !ann.last_words().is_empty();
     until(5_000, || client.gauges() == (0, 0, 0));
-    assert_eq!(client.number("RLOCK.HOLDS gate ann"), i64::from(is_told));
+    // Where the reply is handed over in the step that grants, nobody knows whether it was read.
+    let stands = is_told || !server.version().is_since((7, 4), (8, 0));
+    assert_eq!(client.number("RLOCK.HOLDS gate ann"), i64::from(stands));
 }
