@@ -320,6 +320,18 @@ impl Asker {
         self.next(link).map(drop)
     }
 
+    /// The same with these words.
+    pub fn give_back_late(
+        &mut self,
+        link: &mut Waiter,
+        ask: &Ask,
+        lines: &[String],
+    ) -> Result<(), Error> {
+        self.notes.claims.remove(&(ask.key.clone(), ask.owner.clone(), ask.mode));
+        self.say_lines(link, lines)?;
+        lines.iter().try_for_each(|_| self.next(link).map(drop))
+    }
+
     /// A hold that it had alone from then until now.
     pub fn stayed(&mut self, ask: &Ask, from_ms: f64) {
         let (key, owner) = (ask.key.clone(), ask.owner.clone());

@@ -34,6 +34,8 @@ impl Sort {
 pub enum Kind {
     Grant,
     HandOver,
+    /// One of these to a caller that closed its connection as soon as it had read the token.
+    Closed,
     ReEntry,
     Renewal,
     Session,
@@ -42,9 +44,10 @@ pub enum Kind {
     Upgrade,
 }
 
-pub const KINDS: [Kind; 7] = [
+pub const KINDS: [Kind; 8] = [
     Kind::Grant,
     Kind::HandOver,
+    Kind::Closed,
     Kind::ReEntry,
     Kind::Renewal,
     Kind::Session,

@@ -30,15 +30,22 @@ pub fn all(has_ungated: bool) -> Vec<(Sort, Role)> {
         (Acked, ring),
         (Acked, ring),
         (Acked, ring),
+        (Acked, closes),
+        (Acked, closes_as_heir),
+        (Acked, closing_ring),
+        (Acked, closing_ring),
     ];
     if has_ungated {
-        let others: [(Sort, Role); 9] = [
+        let others: [(Sort, Role); 12] = [
             (SetNx, strings),
             (Plain, fresh),
             (Plain, lives),
             (Plain, hand_over),
             (Plain, turns),
             (Plain, sessions),
+            (Plain, closes),
+            (Plain, closes_as_heir),
+            (Plain, closing_ring),
             (Waited, fresh),
             (Waited, lives),
             (Waited, hand_over),
@@ -236,6 +243,71 @@ fn ring(me: &mut Asker) -> Result<(), Error> {
             me.rest(1);
             me.stayed(&ask, from_ms);
             me.give_back(&mut link, &ask)?;
+        } else {
+            me.rest(2);
+        }
+    }
+    Ok(())
+}
+
+/// New locks, each asked for on a connection that is closed as soon as the token is there: a program
+/// of one line.
+fn closes(me: &mut Asker) -> Result<(), Error> {
+    while !me.is_over() {
+        for _ in 0..BATCH {
+            let (key, lease_ms) = (me.new_key(), me.any_lease_ms());
+            let ask = Ask { kind: Kind::Closed, ..Ask::new(&key, &me.name, Mode::Write, lease_ms) };
+            let mut link = me.link()?;
+            me.ask_all(std::slice::from_mut(&mut link), std::slice::from_ref(&ask))?;
+        }
+        me.rest(4);
+    }
+    Ok(())
+}
+
+/// Of these the release runs late in an iteration of the server's loop, right before the replies
+/// are written.
+fn late_release(key: &str, owner: &str) -> [String; 2] {
+    ["WAIT 9 1".to_owned(), release(key, owner, Mode::Write)]
+}
+
+/// Hand-overs to callers that close as soon as they have read the token.
+fn closes_as_heir(me: &mut Asker) -> Result<(), Error> {
+    let mut holder = me.link()?;
+    while !me.is_over() {
+        let (key, lease_ms) = (me.new_key(), me.any_lease_ms());
+        let (kind, words) = (Kind::Closed, "BLOCK 5000 DEPTH 1");
+        let ask = Ask { kind, words, ..Ask::new(&key, &me.name, Mode::Write, lease_ms) };
+        tell(me, &mut holder, &[format!("RLOCK.ACQUIRE {key} before")])?;
+        let mut heir = me.link()?;
+        me.say(&mut heir, std::slice::from_ref(&ask))?;
+        tell(me, &mut holder, &["PING".to_owned()])?;
+        let sent_ms = now_ms();
+        let lines = late_release(&key, "before");
+        me.say_lines(&mut holder, &lines)?;
+        me.hear(&mut heir, &ask, sent_ms)?;
+        drop(heir);
+        lines.iter().try_for_each(|_| me.next(&mut holder).map(drop))?;
+    }
+    Ok(())
+}
+
+/// As [`ring`], but everybody closes its connection as soon as it has read the token, and gives the
+/// lock back on another one.
+fn closing_ring(me: &mut Asker) -> Result<(), Error> {
+    let key = format!("{}:door", me.site.prefix);
+    let (kind, words) = (Kind::Closed, "BLOCK 5000 DEPTH 1");
+    let ask = Ask { kind, words, ..Ask::new(&key, &me.name, Mode::Write, 20_000) };
+    while !me.is_over() {
+        let mut link = me.link()?;
+        let is_told = me.ask_all(std::slice::from_mut(&mut link), std::slice::from_ref(&ask))?[0];
+        drop(link);
+        let from_ms = ms(now_ns());
+        if is_told {
+            me.rest(1);
+            let mut other = me.link()?;
+            me.stayed(&ask, from_ms);
+            me.give_back_late(&mut other, &ask, &late_release(&key, &me.name))?;
         } else {
             me.rest(2);
         }
