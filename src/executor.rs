@@ -149,6 +149,9 @@ fn carry_out<'a>(
         }
     };
     deny(ctx, at, name, &mut key, effects);
+    if state::with(|state| state.manager.expects_keys()) {
+        ctx.watch_new_keys(key_came);
+    }
     let said = (start, effects.changes.as_slice(), effects.is_request_enough);
     tell(ctx, name, key, said, &effects.events);
     for owner in &effects.turns {
@@ -160,6 +163,13 @@ fn carry_out<'a>(
     }
     answers::tell(ctx, std::mem::take(&mut effects.wakes));
     Ok(())
+}
+
+/// A new key: the connections that are blocked at its name may be granted or refused now.
+fn key_came(db: c_int, key: &[u8]) {
+    if state::with(|state| state.manager.key_came(db, key)) {
+        timers::settle();
+    }
 }
 
 /// Takes grants back from waiters that lost the right to them, before anybody is told. The next

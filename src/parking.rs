@@ -139,6 +139,16 @@ pub fn connection_ended(client: u64) {
 struct Park;
 
 impl Waiting for Park {
+    fn key_came(waiter: u64) {
+        let is_awaited = state::with(|state| {
+            let lock = state.manager.parked(WaiterId::from(waiter))?.lock.clone();
+            Some(state.manager.key_came(lock.db, &lock.key))
+        });
+        if is_awaited == Some(true) {
+            timers::settle();
+        }
+    }
+
     fn reply(ctx: &Ctx, waiter: u64) {
         let waiter = WaiterId::from(waiter);
         let parked = state::with(|state| state.manager.parked(waiter).cloned());

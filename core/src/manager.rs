@@ -105,6 +105,8 @@ pub struct Manager {
     outbox: Vec<Wake>,
     slowlog: SlowLog,
     acks: Acks,
+    /// As in [`Manager::expects_keys`].
+    expects_keys: bool,
     /// When this server became a primary.
     began_at: Option<EpochMs>,
     /// `rlock.grace-ms` as last reported.

@@ -31,6 +31,8 @@ pub enum Fault {
     TokensUnseen,
     /// The manager is not told that a key left its name.
     KeyLossUntold,
+    /// The manager is not told that a value arrived at a free name.
+    ArrivalUntold,
     /// A blocked connection's answer is dropped.
     AnswerForgotten,
     /// The offset that replicas must acknowledge is that before the effect was written.
@@ -62,6 +64,7 @@ impl Fault {
         Self::TtlForgotten,
         Self::TokensUnseen,
         Self::KeyLossUntold,
+        Self::ArrivalUntold,
         Self::AnswerForgotten,
         Self::OffsetNotedEarly,
         Self::OfflineCounted,

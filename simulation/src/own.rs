@@ -1,6 +1,7 @@
 //! The commands of a simulated server that are its own, and do something to a key.
 
 use crate::commands::{Caller, number};
+use crate::fault::Fault;
 use crate::keyspace::{Key, Slot, Value};
 use crate::notes::{Loss, Note};
 use crate::server::Server;
@@ -34,7 +35,7 @@ impl Server {
             b"SET" => {
                 let key = key(1);
                 self.unlink(db, &key);
-                self.keys.set(db, &key, Slot { value: Value::Other, expires_at: None });
+                self.arrive(db, &key, Slot { value: Value::Other, expires_at: None });
                 pass(self);
                 self.note(Note::KeyLost { db, key, by: Loss::Stranger });
                 Said::Ok
@@ -51,7 +52,7 @@ impl Server {
                     Said::error("ERR not supported for this module key")
                 }
                 Some(slot) => {
-                    self.keys.set(db, &key(2), slot);
+                    self.arrive(db, &key(2), slot);
                     pass(self);
                     Said::Int(1)
                 }
@@ -108,6 +109,15 @@ impl Server {
         }
     }
 
+    /// Puts a value at a free name, and tells the module as the server does.
+    fn arrive(&mut self, db: i32, key: &Key, slot: Slot) {
+        self.keys.set(db, key, slot);
+        let is_told = self.manager.expects_keys() && self.fault != Fault::ArrivalUntold;
+        if is_told && self.manager.key_came(db, key) {
+            self.settle();
+        }
+    }
+
     fn rename(
         &mut self,
         from_db: i32,
@@ -133,7 +143,7 @@ impl Server {
         } else if self.keys.get(to_db, to).is_some() {
             return Said::Int(0);
         }
-        self.keys.set(to_db, to, slot);
+        self.arrive(to_db, to, slot);
         self.unlink(from_db, from);
         pass(self);
         let by = Loss::Stranger;

@@ -107,6 +107,12 @@ fn a_lost_key_is_not_told() {
 }
 
 #[test]
+fn a_value_that_arrives_is_not_told() {
+    let laws = ["nobody waits where another type stands", "nobody waits for what it holds"];
+    found(Fault::ArrivalUntold, &laws);
+}
+
+#[test]
 fn an_answer_is_forgotten() {
     found(
         Fault::AnswerForgotten,

@@ -5,6 +5,9 @@ use super::*;
 /// The server's callbacks for blocked connections, identified by the number passed to
 /// [`Ctx::block`].
 pub trait Waiting: 'static {
+    /// A value may have come to its key. May only remember that: the server reports it to everybody
+    /// who is blocked there.
+    fn key_came(waiter: u64);
     /// Its reply is due: it was granted, or its time passed. Must reply exactly once.
     fn reply(ctx: &Ctx, waiter: u64);
     /// It departed, or got an error instead of its reply. Must only remember that.
@@ -38,7 +41,12 @@ impl Ctx {
         timeout_ms: u64,
     ) -> Option<Blocked> {
         type Words = *mut *mut raw::RedisModuleString;
-        extern "C" fn not_yet(_: *mut raw::RedisModuleCtx, _: Words, _: c_int) -> c_int {
+        extern "C" fn not_yet<W: Waiting>(
+            ctx: *mut raw::RedisModuleCtx,
+            _: Words,
+            _: c_int,
+        ) -> c_int {
+            W::key_came(waiter_of(ctx));
             ERR
         }
         extern "C" fn reply<W: Waiting>(
@@ -80,7 +88,7 @@ impl Ctx {
             let block = there(raw::RedisModule_BlockClientOnKeys);
             let (keys, data) = (keys.as_mut_ptr(), waiter as *mut c_void);
             let (not_yet, reply, over) =
-                (Some(not_yet as _), Some(reply::<W> as _), Some(over::<W> as _));
+                (Some(not_yet::<W> as _), Some(reply::<W> as _), Some(over::<W> as _));
             let client = block(self.0, not_yet, reply, over, ms, keys, 1, data);
             if client.is_null() {
                 return None;

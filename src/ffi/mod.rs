@@ -68,6 +68,10 @@ static KEEPS_REPLIES_ASIDE: AtomicBool = AtomicBool::new(false);
 static THREADS_RUN_BESIDE: AtomicBool = AtomicBool::new(true);
 /// Whether the module is served by Valkey 9 or later. Set once at load.
 static IS_VALKEY_9: AtomicBool = AtomicBool::new(false);
+/// Whether an event of another database than the client's leaves the client there, so that `MOVE`
+/// changes the database of whoever sends it: Valkey from 8.1 on, and some 9.1 still. Set once at
+/// load.
+static EVENTS_SELECT: AtomicBool = AtomicBool::new(false);
 
 /// A command's handler.
 pub trait Handler: 'static {
@@ -196,6 +200,7 @@ extern "C" fn RedisModule_OnLoad(
     KEEPS_REPLIES_ASIDE.store(is_valkey() && version >= (8, 0), Relaxed);
     THREADS_RUN_BESIDE.store(version >= (8, 0), Relaxed);
     IS_VALKEY_9.store(is_valkey() && version >= (9, 0), Relaxed);
+    EVENTS_SELECT.store(is_valkey() && ((8, 1)..(9, 2)).contains(&version), Relaxed);
     IS_CLUSTER.store(ctx.flags().contains(ContextFlags::CLUSTER), Relaxed);
     // SAFETY: the server passes `argc` strings that live as long as this call.
     let arguments = unsafe { slice(argv, argc) };

@@ -1,6 +1,7 @@
 //! The values at keys: their type, and the callbacks that the server calls for them.
 
 use std::mem::size_of;
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicI64;
 
 use rlock_core::{Lock, snapshot};
@@ -209,6 +210,40 @@ impl Ctx {
         // SAFETY: context, at load.
         unsafe {
             there(raw::RedisModule_SubscribeToKeyspaceEvents)(self.0, kinds, Some(on_event::<V>));
+        }
+    }
+
+    /// Subscribes to new keys of the types that the server does not report to those who are blocked
+    /// (strings, hashes and sets), once and for good: `came` may only remember them. This costs the
+    /// server a context for each event.
+    pub fn watch_new_keys(&self, came: fn(c_int, &[u8])) {
+        static CAME: OnceLock<fn(c_int, &[u8])> = OnceLock::new();
+        extern "C" fn on_event(
+            ctx: *mut raw::RedisModuleCtx,
+            _: c_int,
+            _: *const c_char,
+            key: *mut raw::RedisModuleString,
+        ) -> c_int {
+            if let Some(came) = CAME.get() {
+                came(Ctx(ctx).selected_db(), bytes_of(key));
+            }
+            OK
+        }
+        if CAME.set(came).is_err() {
+            return;
+        }
+        let kinds = match EVENTS_SELECT.load(Relaxed) {
+            // Events of these classes are of the client's own database.
+            true => {
+                raw::REDISMODULE_NOTIFY_STRING
+                    | raw::REDISMODULE_NOTIFY_HASH
+                    | raw::REDISMODULE_NOTIFY_SET
+            }
+            false => raw::REDISMODULE_NOTIFY_NEW,
+        };
+        // SAFETY: context of a command or a timer; the function is static.
+        unsafe {
+            there(raw::RedisModule_SubscribeToKeyspaceEvents)(self.0, kinds, Some(on_event));
         }
     }
 }

@@ -17,6 +17,7 @@
 mod abuse;
 mod acks;
 mod acquire;
+mod arrivals;
 mod binary_and_limits;
 mod blocked_sessions;
 mod blocking;

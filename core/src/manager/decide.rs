@@ -80,7 +80,7 @@ impl Manager {
             self.slowlog.was_denied(waiter);
         }
         let grace = self.grace_of(bounds.grace_ms, now);
-        let (tokens, locks, names) = (&mut self.tokens, &mut self.locks, &mut self.names);
+        let Self { tokens, locks, names, expects_keys, .. } = self;
         let (lives, over, asked) = locks.change(db, key, |memory, _| {
             if is_suspect && !memory.is_empty() {
                 effects.lost.extend(lock.lost_sessions(memory, now));
@@ -101,6 +101,7 @@ impl Manager {
             };
             let before = Life::of(lock, Some(memory));
             lock.apply(memory, &mut moment, input, effects);
+            *expects_keys |= lock.is_free() && memory.queue.blocked_count() > 0;
             let after = Life::of(lock, Some(memory));
             let over = memory.take_over(bounds.slow, now);
             if memory.is_empty() {

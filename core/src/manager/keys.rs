@@ -39,6 +39,23 @@ impl Manager {
         self.locks.mark(db, key, Mark::Changed);
     }
 
+    /// A connection has been blocked at a free name, where a value may arrive. From now on the
+    /// caller must report new keys ([`Manager::key_came`]); before, it need not.
+    pub fn expects_keys(&self) -> bool {
+        self.expects_keys
+    }
+
+    /// A new key, of whatever type. True if somebody is blocked there. A ticket's owner asks again,
+    /// so nothing has to be noticed for it.
+    pub fn key_came(&mut self, db: i32, key: &[u8]) -> bool {
+        let is_awaited = self.locks.totals().waiters > 0
+            && self.memory(db, key).is_some_and(|memory| memory.queue.blocked_count() > 0);
+        if is_awaited {
+            self.locks.mark(db, key, Mark::Changed);
+        }
+        is_awaited
+    }
+
     /// A lock is removed from its key; the server reports the reason afterwards, or not at all. On
     /// a replica the primary's clock has decided, and only a deletion arrives: there a lock whose
     /// leases have expired counts as expired. The replica's clock may be a little behind.

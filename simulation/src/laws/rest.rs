@@ -326,6 +326,20 @@ fn waits(server: &Server, is_open: bool) -> Result<(), Broken> {
         let is_first = first.is_some_and(|(entry, is_turn)| {
             !is_turn && entry.kind == rlock_core::Kind::Blocked(waiting.waiter)
         });
+        let is_other =
+            server.visible(asked.db, &asked.key).is_some_and(|slot| slot.lock().is_none());
+        must(!(is_open && is_other), "nobody waits where another type stands", || {
+            format!("{waiting:?} waits for another type")
+        })?;
+        let entry = memory.and_then(|memory| memory.queue.blocked(waiting.waiter));
+        let is_re_entry = lock.zip(entry).is_some_and(|(lock, entry)| {
+            let holds = |mode| lock.hold_at(entry.owner.as_bytes(), mode, now).is_some();
+            holds(Mode::Write) || entry.mode == Mode::Read && holds(Mode::Read)
+        });
+        let waits_for_itself = is_open && is_re_entry && !server.is_in_grace();
+        must(!waits_for_itself, "nobody waits for what it holds", || {
+            format!("{waiting:?} holds it at {now:?}: {lock:?}")
+        })?;
         must(!(is_open && is_free && is_first), "nobody waits for a free lock", || {
             format!("{waiting:?} is first in line at {now:?}, and the lock is {lock:?}")
         })?;
