@@ -51,7 +51,7 @@ pub enum Fault {
 
 impl Fault {
     /// All that can be planted.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::GateLeftOpen,
         Self::SessionKept,
         Self::EffectLost,
