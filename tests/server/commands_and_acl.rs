@@ -309,7 +309,8 @@ fn a_recommended_application_locks_and_hears_what_is_its_own() {
         "DEL app:door",
         "CONFIG SET rlock.max-waiters 1",
         "CLIENT KILL TYPE normal",
-        "INFO",
+        "CLIENT LIST",
+        "SHUTDOWN NOSAVE",
     ] {
         assert!(app.error(line).starts_with("NOPERM "), "{line}");
     }
@@ -326,6 +327,8 @@ fn a_recommended_application_may_do_what_the_clients_do() {
     for line in ["PING", "CLIENT ID", "CLIENT SETNAME worker", "COMMAND COUNT", "WAIT 0 100"] {
         app.ask(line);
     }
+    // The run ID tells them which server this is.
+    assert!(app.info("server", "run_id").is_some());
     if server.version().puts_modules_into_categories() {
         app.ask("CLIENT SETINFO LIB-NAME worker");
     }
