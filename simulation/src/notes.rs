@@ -152,6 +152,11 @@ pub enum Note {
         /// The number of the wait.
         waiter: WaiterId,
     },
+    /// A caller that waited for acknowledgements got nil.
+    NilWhilePending {
+        /// What was asked.
+        asked: Box<Asked>,
+    },
     /// A renewal was told that replicas had to acknowledge.
     RenewalTold {
         /// What was asked.

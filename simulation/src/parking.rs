@@ -210,6 +210,7 @@ impl Server {
                 granted = Some(pending.token);
                 self.note(Note::RenewalTold { asked, pending });
             }
+            (Reply::NotNow { .. }, Some(_)) => self.note(Note::NilWhilePending { asked }),
             (_, Some(pending)) => self.note(Note::Unconfirmed { asked, pending, waiter }),
             _ => {}
         }

@@ -70,6 +70,9 @@ impl Laws {
                 }
                 Ok(())
             }
+            Note::NilWhilePending { asked } => {
+                must(false, "who is pending gets no nil", || format!("nil to {asked:?}"))
+            }
             Note::TurnAcked { db, key, owner } => {
                 self.seen.count(Kind::TurnAcknowledged);
                 self.acks[node].turn((*db, key), owner, node, machines)
