@@ -82,34 +82,48 @@ def field(lines: list[str], name: str) -> str:
 
 
 def play(services: dict[str, Service]) -> None:
-    primary, replica = services["primary"], services["replica"]
+    primary = services["primary"]
+    replicas = [service for name, service in services.items() if name.startswith("replica")]
     sentinels = [service for name, service in services.items() if name.startswith("sentinel")]
     for service in services.values():
         service.start()
-    until("the replica follows", lambda: primary.ask("wait", "1", "1000") == ["1"])
+    until("the replicas follow", lambda: primary.ask("wait", "2", "1000") == ["2"])
 
     def all_is_known(sentinel: Service) -> bool:
         known = sentinel.ask("sentinel", "master", NETWORK, port=26379)
-        return (field(known, "num-slaves"), field(known, "num-other-sentinels")) == ("1", "2")
+        return (field(known, "num-slaves"), field(known, "num-other-sentinels")) == (str(len(replicas)), "2")
 
     for sentinel in sentinels:
         until(f"{sentinel.name} knows the others", lambda: all_is_known(sentinel))
+    # No wait: the reply says that a replica has it.
     (token,) = primary.ask("rlock.acquire", "order:42", "worker-1", "lease", "600000")
-    until("the replica has the lock", lambda: replica.ask("rlock.holds", "order:42", "worker-1") == ["1"])
     primary.kill()
     where = ["sentinel", "get-master-addr-by-name", NETWORK]
-    took = until("another primary", lambda: sentinels[0].ask(*where, port=26379) == [replica.address, "6379"])
-    until("it is one", lambda: "role:master" in "\n".join(replica.ask("info", "replication")).replace("\r", ""))
-    if replica.ask("rlock.holds", "order:42", "worker-1") != ["1"]:
+
+    def another() -> Service | None:
+        address = sentinels[0].ask(*where, port=26379)
+        return next((replica for replica in replicas if address == [replica.address, "6379"]), None)
+
+    took = until("another primary", another)
+    promoted = another()
+    until("it is one", lambda: "role:master" in "\n".join(promoted.ask("info", "replication")).replace("\r", ""))
+    if promoted.ask("rlock.holds", "order:42", "worker-1") != ["1"]:
         sys.exit("the lock is lost")
+    # The other replica is enough: work goes on while the old primary is down.
+    again = until("the next grant", lambda: promoted.ask("rlock.acquire", "order:43", "worker-3")[0].isdigit())
+    if promoted.ask("rlock.release", "order:43", "worker-3", "depth", "0") != ["0"]:
+        sys.exit("not released")
     primary.start()
     until("the old primary follows", lambda: "role:slave" in "\n".join(primary.ask("info", "replication")))
-    until("and may be waited for", lambda: replica.ask("wait", "1", "1000") == ["1"])
-    if replica.ask("rlock.acquire", "order:42", "worker-1", "depth", "1") != [token]:
+    until("and may be waited for", lambda: promoted.ask("wait", "2", "1000") == ["2"])
+    if promoted.ask("rlock.acquire", "order:42", "worker-1", "depth", "1") != [token]:
         sys.exit("another token")
-    if replica.ask("rlock.acquire", "order:42", "worker-2") != [""]:
+    if promoted.ask("rlock.acquire", "order:42", "worker-2") != [""]:
         sys.exit("two hold one lock")
-    print(f"compose: five services; the primary died, another one {took:.1f} s later, with the lock and its token; the old one follows")
+    print(
+        f"compose: six services; the primary died, another one {took:.1f} s later, with the lock and its token, and the next"
+        f" grant {again:.1f} s after that; the old one follows"
+    )
 
 
 def main(image: str, compose: str, work: str) -> None:

@@ -7,6 +7,7 @@ use rlock_core::Refusal;
 use rlock_core::manager::Manager;
 
 use crate::ffi::{self, Ctx, Replication};
+use crate::metrics::{self, Metric};
 use crate::{answers, publish, state, timers};
 
 /// The server calls us before each sleep of its event loop.
@@ -33,10 +34,14 @@ pub fn may_confirm(ctx: &Ctx, acks: u8) -> Result<(), Refusal> {
     if ctx.denies_blocking() {
         return Err(Refusal::CannotConfirm);
     }
-    match Manager::may_confirm(acks, ONLINE.load(Relaxed)) {
-        Ok(()) => Ok(()),
-        Err(_) => Manager::may_confirm(acks, see(ctx).acknowledged.len()),
+    if Manager::may_confirm(acks, ONLINE.load(Relaxed)).is_ok() {
+        return Ok(());
     }
+    let answer = Manager::may_confirm(acks, see(ctx).acknowledged.len());
+    if answer.is_err() {
+        metrics::add(Metric::NoReplicas, 1);
+    }
+    answer
 }
 
 /// The current state of the replication stream.

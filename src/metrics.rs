@@ -52,9 +52,11 @@ pub enum Metric {
     AcksUsCount,
     /// Requests for a session that `rlock.max-sessions` refused.
     SessionsRefused,
+    /// Requests that the module refused for lack of replicas.
+    NoReplicas,
 }
 
-const NAMES: [&str; 21] = [
+const NAMES: [&str; 22] = [
     "acquired",
     "reentered",
     "refused",
@@ -76,6 +78,7 @@ const NAMES: [&str; 21] = [
     "acks_us_sum",
     "acks_us_count",
     "sessions_refused",
+    "noreplicas",
 ];
 
 static TOTALS: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];

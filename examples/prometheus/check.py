@@ -105,6 +105,25 @@ def a_shut_gate_is_shown(url):
     ask("RLOCK.CANCEL", "prom:gate", "bob")
 
 
+def refusals_for_lack_of_replicas_are_shown(url):
+    """By the module, for a request with ACKS; and by the server, for any write, which the module never sees."""
+    families = scrape(url)
+    before = only(families, "rlock_noreplicas"), only(families, "rlock_noreplicas_errors")
+
+    def is_refused(*words):
+        with contextlib.suppress(Down):
+            ask(*words)
+            raise AssertionError(f"{words} was not refused")
+        families = scrape(url)
+        after = only(families, "rlock_noreplicas"), only(families, "rlock_noreplicas_errors")
+        return after[0] - before[0], after[1] - before[1]
+
+    assert is_refused("RLOCK.ACQUIRE", "prom:acks", "ann", "ACKS", "1") == (1, 1)
+    ask("CONFIG", "SET", "min-replicas-to-write", "1")
+    assert is_refused("RLOCK.ACQUIRE", "prom:acks", "ann") == (1, 2)
+    ask("CONFIG", "SET", "min-replicas-to-write", "0")
+
+
 def a_refused_session_is_counted():
     most = ask("CONFIG", "GET", "rlock.max-sessions")[1]
     ask("CONFIG", "SET", "rlock.max-sessions", "0")
@@ -228,6 +247,7 @@ def main():
     with exporter(SERVER[1]) as (url, _):
         a_wait_is_shown_and_counted(url)
         a_shut_gate_is_shown(url)
+        refusals_for_lack_of_replicas_are_shown(url)
         a_refused_session_is_counted()
         all_of_info_is_served(url)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What `INFO rlock` and `RLOCK.QUEUES` say, for Prometheus. Python's standard library only.
+"""What `INFO rlock`, `RLOCK.QUEUES` and `INFO errorstats` say, for Prometheus. Python's standard library only.
 
     rlock_exporter.py [--redis HOST:PORT] [--listen HOST:PORT] [--db N]...
                       [--tls [--cacert FILE] [--cert FILE --key FILE]]     REDISCLI_AUTH, REDIS_USER: if it needs them
@@ -42,6 +42,8 @@ HELP = {
     "rlock_deadlock_searches_given_up": "Searches for a deadlock that looked at too many.",
     "rlock_noacks": "Callers that were told that too few replicas acknowledged in time.",
     "rlock_sessions_refused": "Requests for SESSION that rlock.max-sessions refused.",
+    "rlock_noreplicas": "Requests that the module refused for lack of replicas.",
+    "rlock_noreplicas_errors": "Commands of any kind that got -NOREPLICAS, from the module or by min-replicas-to-write.",
     "rlock_gate_shut": "1: something is due that the module may not do now.",
     "rlock_gate_shut_since_seconds": "Since when, as Unix time; 0 while it may.",
     "rlock_wait_seconds": "How long connections waited that were granted.",
@@ -52,6 +54,7 @@ HELP = {
 }
 REASONS = ("unreachable", "timeout", "tls", "password", "permission", "loading", "no_module", "error")
 BY_ERROR = {"NOAUTH": "password", "WRONGPASS": "password", "NOPERM": "permission", "LOADING": "loading"}
+NOREPLICAS = re.compile(r"errorstat_NOREPLICAS:count=(\d+)")
 HISTOGRAM = re.compile(r"(rlock_\w+)_us_(sum|count|le_\w+)")
 
 
@@ -113,8 +116,8 @@ def sample(lines, name, kind, value, labels=""):
     lines.append(f"{name}{labels} {value}")
 
 
-def metrics(info, queues):
-    """The text of `INFO rlock`, and the queues of each database, as Prometheus reads them."""
+def metrics(info, errors, queues):
+    """The text of `INFO rlock` and `INFO errorstats`, and the queues of each database, as Prometheus reads them."""
     fields = dict(line.split(":", 1) for line in info.split("\r\n") if ":" in line)
     lines, histograms = [], {}
     for name, value in fields.items():
@@ -126,6 +129,8 @@ def metrics(info, queues):
             sample(lines, name, "gauge", value)
         else:
             sample(lines, name + "_total", "counter", value)
+    refused = NOREPLICAS.search(errors)
+    sample(lines, "rlock_noreplicas_errors_total", "counter", refused[1] if refused else 0)
     for name, parts in histograms.items():
         histogram(lines, name + "_seconds", parts)
     for name, of in (("rlock_head_wait_seconds", lambda q: q[2] / 1000), ("rlock_longest_queue", lambda q: q[1])):
@@ -151,12 +156,14 @@ def look(options):
             info = server.ask("INFO", "rlock")
             if "rlock_locks:" not in info:
                 raise Down("no_module", "the server runs without the module")
+            # What min-replicas-to-write refuses never reaches the module.
+            errors = server.ask("INFO", "errorstats")
             queues = {}
             for database in options.db or [0]:
                 if database:
                     server.ask("SELECT", str(database))
                 queues[database] = server.ask("RLOCK.QUEUES", "COUNT", "1000")
-            return metrics(info, queues)
+            return metrics(info, errors, queues)
     except TimeoutError as error:
         raise Down("timeout", "no answer within 5 seconds") from error
     except OSError as error:

@@ -349,3 +349,71 @@ fn renewals_and_re_entries_that_replicas_acknowledge_are_counted() {
         assert_eq!(client.counted("renewed"), before[2] + 1);
     }
 }
+
+#[test]
+fn refusals_for_lack_of_replicas_are_counted() {
+    let (primary, replica) = pair(&[]);
+    let mut client = primary.client();
+    // Until its replica was there, it refused already.
+    client.ask("CONFIG RESETSTAT");
+    let before = client.counted("noreplicas");
+    for line in ["RLOCK.ACQUIRE door ann ACKS 2", "RLOCK.RENEW door ann ACKS 3"] {
+        assert!(client.error(line).starts_with("NOREPLICAS "), "{line}");
+    }
+    assert_eq!(client.counted("noreplicas"), before + 2);
+    client.granted("RLOCK.ACQUIRE door ann ACKS 1");
+    drop(replica);
+    until(10_000, || client.info_number("replication", "connected_slaves") == 0);
+    client.ask("CONFIG SET rlock.acks 1");
+    for line in ["RLOCK.ACQUIRE gate ann", "RLOCK.RENEW door ann"] {
+        assert!(client.error(line).starts_with("NOREPLICAS "), "{line}");
+    }
+    assert_eq!(client.counted("noreplicas"), before + 4);
+    // What the server itself refuses never reaches the module: the server counts both.
+    client.ask("CONFIG SET min-replicas-to-write 1");
+    assert!(client.error("RLOCK.RELEASE door ann").starts_with("NOREPLICAS "));
+    assert_eq!(client.counted("noreplicas"), before + 4);
+    let errors = client.info("errorstats", "errorstat_NOREPLICAS");
+    assert_eq!(errors.as_deref(), Some("count=5"));
+}
+
+/// As docs/cluster.md says what keeps working, and docs/runbook.md how to go on.
+#[test]
+fn after_a_failover_the_settings_count_the_replicas_that_are_left() {
+    for (replicas, acks) in [(1, 1), (2, 1), (2, 2)] {
+        let settings = ["min-replicas-to-write", "1", "rlock.acks", &acks.to_string()];
+        let primary = Server::primary(&settings);
+        let promoted = Server::replica_of(&primary, &settings);
+        let other = (replicas == 2).then(|| Server::replica_of(&primary, &settings));
+        let mut client = primary.client();
+        until(10_000, || client.attempt("RLOCK.ACQUIRE door ann LEASE 600000").is_ok());
+        let token = client.lock("door").hold("ann", "write").token;
+        promoted.until_in_sync_with(&primary);
+        drop(primary);
+        let mut client = promoted.client();
+        client.ask("REPLICAOF NO ONE");
+        if let Some(other) = &other {
+            other.follow(&promoted);
+        }
+        assert_eq!(client.number(&format!("RLOCK.CHECK door {token}")), 1);
+        if replicas > acks {
+            until(10_000, || client.attempt("RLOCK.ACQUIRE gate bob").is_ok());
+            assert_eq!(client.number("RLOCK.RENEW door ann"), 1);
+            assert_eq!(client.number("RLOCK.RELEASE door ann"), 0);
+            continue;
+        }
+        for line in ["RLOCK.ACQUIRE gate bob", "RLOCK.RENEW door ann"] {
+            assert!(client.error(line).starts_with("NOREPLICAS "), "{line}");
+        }
+        let is_released = || promoted.client().attempt("RLOCK.RELEASE gate bob DEPTH 0").is_ok();
+        if replicas == 1 {
+            assert!(!is_released());
+            client.ask("CONFIG SET min-replicas-to-write 0");
+            assert!(client.error("RLOCK.ACQUIRE gate bob").starts_with("NOREPLICAS 1 "));
+        }
+        until(10_000, is_released);
+        client.ask("CONFIG SET rlock.acks 0");
+        client.granted("RLOCK.ACQUIRE gate bob");
+        assert_eq!(client.number("RLOCK.RELEASE door ann"), 0);
+    }
+}
