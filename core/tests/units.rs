@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use rlock_core::text::{escaped, quoted};
-use rlock_core::{EpochMs, LeaseMs, Now, Owner, Token};
+use rlock_core::{EpochMs, LeaseMs, Now, Owner, Token, Tokens};
 
 const LAST: u64 = (1 << 53) - 1;
 
@@ -103,4 +103,29 @@ fn names_are_cut_to_64_bytes_and_then_escaped() {
     assert_eq!(quoted(&[b'a'; 65]), format!("'{}'", "a".repeat(64)));
     assert_eq!(quoted(&[0; 65]), format!("'{}'", r"\x00".repeat(64)));
     assert_eq!(escaped(&[b'a'; 600]), "a".repeat(600), "only what is quoted is cut");
+}
+
+/// docs/cluster.md: a promoted server that lacks the last token issues a greater one if the old
+/// primary's clock is less than a second ahead; in that one's first second, if it is ahead by less
+/// than the time since its start.
+#[test]
+fn the_next_token_is_greater_within_a_second_of_clock_difference() {
+    let issued = |began_us: u64, now_us: u64| {
+        let mut tokens = Tokens::default();
+        tokens.begin(Now::from_us(began_us));
+        tokens.issue(Now::from_us(now_us)).unwrap()
+    };
+    let start_us = 1_700_000_000_000_000;
+    for (for_us, ahead_us, is_greater) in [
+        (60_000_000, 0, true),
+        (60_000_000, 999_999, true),
+        (60_000_000, 1_000_002, false),
+        (60_000_000, 2_000_000, false),
+        (300_000, 299_999, true),
+        (300_000, 300_001, false),
+    ] {
+        let old = issued(start_us + ahead_us, start_us + ahead_us + for_us);
+        let next = issued(start_us + for_us, start_us + for_us);
+        assert_eq!(next > old, is_greater, "after {for_us} us, {ahead_us} us ahead");
+    }
 }

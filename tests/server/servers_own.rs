@@ -1,7 +1,7 @@
 //! What is not ours to mend: it befalls other commands and other modules in the same way, and
 //! docs/servers.md says so. Each test shows that first, and then what holds for us.
 
-use rlock_testkit::{Client, Compiled, Server, Waiter, module, say_not_seen, until};
+use rlock_testkit::{Client, Compiled, Server, Version, Waiter, module, say_not_seen, until};
 
 /// Says this in the server, which is done with after that. Whether it has survived it.
 fn survives(server: Server, by: &mut Waiter, line: &str) -> Option<Server> {
@@ -142,7 +142,13 @@ fn one_who_is_held_back_by_a_pause_is_not_to_be_unblocked() {
     held_back.say("SET key value");
     until(5_000, || client.info_number("clients", "blocked_clients") == 1);
     let mut operator = Waiter::connect(&server);
+    let mut other = Waiter::connect(&server);
+    other.say("SET key value");
+    until(5_000, || client.info_number("clients", "blocked_clients") == 2);
+    let other = operator.number(&format!("CLIENT UNBLOCK {} ERROR", other.id()));
+    assert_eq!(other, (version < Version::Valkey(9, 1)).into());
     let Some(server) = survives(server, &mut operator, &format!("CLIENT UNBLOCK {id}")) else {
+        assert!(version < Version::Valkey(9, 1), "docs/servers.md says who dies of it");
         say_not_seen(&format!("CLIENT UNBLOCK in a pause: {version:?} dies of it"));
         return;
     };
