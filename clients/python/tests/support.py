@@ -9,7 +9,7 @@ import redis
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "conformance"))
 
-from resp import ask, lock_info  # noqa: E402
+from resp import ask, lock_info, section  # noqa: E402
 from servers import Standalone, until  # noqa: E402
 
 
@@ -23,6 +23,14 @@ class Server(Standalone):
 
     def holders(self, key):
         return [(holder["owner"], holder["token"]) for holder in lock_info(self.one.address, key)["holders"]]
+
+    def waiting(self, key):
+        return lock_info(self.one.address, key)["queue-length"]
+
+    def connections(self):
+        """How many were ever accepted, but for the one that asks."""
+        self.asked = getattr(self, "asked", 0) + 1
+        return int(section(self.one.address, "stats")["total_connections_received"]) - self.asked
 
 
 @pytest.fixture

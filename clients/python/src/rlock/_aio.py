@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Optional
+import os
+import random
+from typing import Any, Callable, Optional
 
 from . import _core as core
-from ._core import Attempt, Broken, Refused, Silent, now
+from ._core import Attempt, Broken, Refused, Silent, Space, Spaces, Unsent, now
 from ._links import Address, Route, translated
 
 
@@ -36,14 +38,64 @@ class Link:
         self.watcher: Optional[asyncio.Task[None]] = None  # that hears of the end of a session
 
 
+class Once:
+    """What may take long and is done once for all who need it, by a task of its own."""
+
+    def __init__(self) -> None:
+        self.running: dict[Any, asyncio.Task[Any]] = {}
+        self.failed: dict[Any, tuple[float, str]] = {}
+
+    async def do(self, name: Any, work: Callable[[], Any], until: float) -> None:
+        """Unsent if it failed, for others a moment ago, or is not done in time; then it goes on."""
+        task = self.running.get(name)
+        if task is None:
+            again_at, error = self.failed.get(name, (0.0, ""))
+            if now() < again_at:
+                raise Unsent(error)
+            task = self.running[name] = asyncio.ensure_future(self._work(name, work))
+        done, _ = await asyncio.wait({task}, timeout=None if until == float("inf") else max(until - now(), 0.0))
+        if not done:
+            raise Unsent("not connected in time")
+        if (problem := task.result()) is not None:
+            raise problem
+
+    async def _work(self, name: Any, work: Callable[[], Any]) -> Optional[Exception]:
+        try:
+            await work()
+            self.failed.pop(name, None)
+            return None
+        except Exception as error:
+            problem = translated(error)
+            if not isinstance(problem, Broken):
+                return problem
+            self.failed[name] = (now() + core.DIALS * (0.5 + random.random()), str(problem))
+            return Unsent(str(problem))
+        finally:
+            del self.running[name]
+
+
 class IO:
     """What the steps are told of the outside, for any number of tasks of one loop."""
 
-    def __init__(self, route: Route, waiting: int):
-        self.route, self.waiting, self.slots, self.is_closed = route, waiting, waiting, False
+    def __init__(self, route: Route, waiting: int, spaces: Spaces):
+        self.route, self.waiting, self.slots, self.spaces, self.rtt = route, waiting, waiting, spaces, 0.0
+        self.is_closing = self.is_closed = False
+        self.space: Optional[Space] = None
         self.idle: dict[Any, list[Link]] = {}
+        self.links: set[Link] = set()
+        self.once = Once()
         self.ears: dict[Any, Ears] = {}
         self.tasks: set[asyncio.Task[Any]] = set()
+
+    def forked(self) -> None:
+        """The connections are the parent's alone: what it holds by them ends with it."""
+        null = os.open(os.devnull, os.O_RDWR)
+        for link in self.links:
+            try:
+                os.dup2(null, link.conn._writer.get_extra_info("socket").fileno(), inheritable=False)
+            except (AttributeError, OSError, ValueError):
+                pass
+        os.close(null)
 
     sleep = staticmethod(asyncio.sleep)
 
@@ -56,40 +108,73 @@ class IO:
     def give_slot(self) -> None:
         self.slots += 1
 
-    async def locate(self, key: str) -> Optional[Address]:
-        try:
-            if self.route.is_cluster and not self.route.seeds:
-                await self.route.client.initialize()
-                self.route.take_cluster()
-            if self.route.sentinel is not None and self.route.master is None:
-                self.route.master = await self.route.sentinel.get_master_address()
-        except Exception as error:
-            raise translated(error) from error
+    async def locate(self, key: str, until: float) -> Optional[Address]:
+        if self.route.is_cluster and not self.route.seeds:
+            await self.once.do("cluster", self._learn_cluster, until)
+        if self.route.sentinel is not None and self.route.master is None:
+            await self.once.do("sentinel", self._ask_sentinel, until)
         return self.route.of(key)
 
-    async def open(self, key: str, where: Optional[Address] = None) -> Link:
-        address = where or await self.locate(key)
-        while idle := self.idle.get(address):
-            link = idle.pop()
-            if not link.conn._reader.at_eof():  # the server has closed it
-                return await self._asking(link, where)
-            self.drop(link)
-        conn = self.route.connection(address)
+    async def _learn_cluster(self) -> None:
+        await self.route.client.initialize()
+        self.route.take_cluster()
+
+    async def _ask_sentinel(self) -> None:
+        sentinel: Any = self.route.sentinel
+        self.route.master = await sentinel.get_master_address()
+
+    async def open(self, key: str, until: float, where: Optional[Address] = None) -> Link:
+        address = where or await self.locate(key, until)
+        while True:
+            while idle := self.idle.get(address):
+                link = idle.pop()
+                if not link.conn._reader.at_eof():  # the server has closed it
+                    return await self._asking(link, where, until)
+                self.drop(link)
+            try:
+                await self.once.do(address, lambda: self._dial(address), until)
+            except Broken:
+                self.route.forget(address)
+                raise
+
+    async def _dial(self, address: Optional[Address]) -> None:
+        if self.is_closed:
+            raise Broken("the connections are closed")
+        link = Link(self.route.connection(address), address)
+        self.links.add(link)
         try:
             async with asyncio.timeout(core.REPLY):
-                await conn.connect()
+                await link.conn.connect()
+            if address not in self.route.told:
+                await self._ask_what_it_is(link)
         except BaseException as error:
-            self.drop(Link(conn, address))
+            self.drop(link)
             if not isinstance(error, Exception):
                 raise
-            self.route.forget(address)
             raise translated(error, address) from error
-        return await self._asking(Link(conn, address), where)
+        self.keep(link)
 
-    async def _asking(self, link: Link, where: Optional[Address]) -> Link:
+    async def _ask_what_it_is(self, link: Link) -> None:
+        said, sent = None, now()
+        try:
+            await self.write(link, self.route.question)
+            said = await self.read(link, core.REPLY)
+        except Refused:
+            pass
+        self.rtt = now() - sent
+        self.route.told[link.address] = identities = self.route.identities(said)
+        if self.space is not None:
+            self.spaces.join(identities, self.space)
+
+    async def identify(self, key: str, until: float) -> list[str]:
+        link = await self.open(key, until)
+        self.keep(link)
+        return self.route.told.get(link.address, [])
+
+    async def _asking(self, link: Link, where: Optional[Address], until: float) -> Link:
         if where is not None:
             await self.write(link, ["ASKING"])
-            await self.read(link, core.REPLY)
+            await self.read(link, until - now())
         return link
 
     async def write(self, link: Link, words: list[Any]) -> None:
@@ -101,14 +186,19 @@ class IO:
             raise translated(error, link.address) from error
 
     async def read(self, link: Link, timeout: float) -> Any:
-        """Broken when nothing comes in time; then the link is still open."""
+        """Silent when nothing comes in time; then the link is still open."""
         try:
             async with asyncio.timeout(max(timeout, 0.0)):
                 reply = await link.conn.read_response(disconnect_on_error=False)
         except TimeoutError:
+            reader = link.conn._reader
+            if reader is not None and reader._buffer:
+                return await self.read(link, core.REPLY)  # it came while the loop was blocked
             raise Silent(f"no reply within {timeout:.1f} s") from None
         except Exception as error:
             problem = translated(error, link.address)
+            if isinstance(error, AttributeError):
+                problem = Broken("the connection was closed")  # by another task meanwhile
             if isinstance(problem, Broken):
                 self.drop(link)
                 self.route.forget(link.address)
@@ -116,13 +206,14 @@ class IO:
         link.used = now()
         return reply
 
-    async def send(self, key: str, words: list[Any], timeout: float) -> Any:
+    async def send(self, key: str, words: list[Any], until: float) -> Any:
         where, hops = None, 0
         while True:
-            link = await self.open(key, where)
+            link = await self.open(key, until, where)
+            sent = now()
             try:
                 await self.write(link, words)
-                reply = await self.read(link, timeout)
+                reply = await self.read(link, until - now())
             except Refused as refused:
                 self.keep(link)
                 where = self.route.redirected(refused, link.address)
@@ -134,25 +225,37 @@ class IO:
                 self.drop(link)
                 if isinstance(error, Broken):
                     self.route.forget(link.address)
+                if isinstance(error, Silent):
+                    self._distrust(link.address, sent)
                 raise
             self.keep(link)
+            self.rtt += (min(now() - sent, core.REPLY) - self.rtt) / 8
             return reply
+
+    def _distrust(self, address: Optional[Address], since: float) -> None:
+        """One connection was silent: those that have said nothing since may be so as well."""
+        idle = self.idle.get(address, [])
+        silent = [link for link in idle if link.used < since]
+        idle[:] = [link for link in idle if link.used >= since]
+        for link in silent:
+            self.drop(link)
 
     def redirected(self, refused: Refused, address: Optional[Address]) -> Optional[Address]:
         return self.route.redirected(refused, address)
 
-    async def is_at_home(self, link: Link, key: str) -> bool:
-        return await self.locate(key) == link.address
+    async def is_at_home(self, link: Link, key: str, until: float) -> bool:
+        return await self.locate(key, until) == link.address
 
     def keep(self, link: Link) -> None:
         idle = self.idle.setdefault(link.address, [])
-        if link.is_open and len(idle) < 16 + self.waiting:
+        if link.is_open and not self.is_closed and len(idle) < 16 + self.waiting:
             idle.append(link)
         else:
             self.drop(link)
 
     def drop(self, link: Link) -> None:
         link.is_open = False
+        self.links.discard(link)
         if link.watcher is not None:
             link.watcher.cancel()
         writer = getattr(link.conn, "_writer", None)
@@ -176,16 +279,20 @@ class IO:
             finally:
                 attempt.leave()
 
-        await asyncio.wait({self.background(work())}, timeout=core.SOON)
+        await asyncio.wait({self.background(work())}, timeout=core.SOON / 2)
 
     # --- turns -----------------------------------------------------------------------------------
 
-    async def listen(self, key: str, owner: str) -> "Turn":
-        address = await self.locate(key)
+    async def listen(self, key: str, owner: str, until: float) -> "Turn":
+        address = await self.locate(key, until)
         ears = self.ears.get(address)
         if ears is None or ears.is_over:
-            link = await self.open(key)
-            ears = self.ears[link.address] = Ears(self, link)
+            link = await self.open(key, until)
+            ears = self.ears.get(link.address)
+            if ears is None or ears.is_over:
+                ears = self.ears[link.address] = Ears(self, link)
+            else:
+                self.keep(link)
         return await ears.add(f"__keyevent@{self.route.db}__:rlock.turn:{owner}")
 
     async def await_turn(self, turn: "Turn", timeout: float) -> None:
@@ -199,14 +306,20 @@ class IO:
         turn.ears.remove(turn)
 
     async def close(self) -> None:
-        self.is_closed = True
-        for ears in self.ears.values():
-            ears.task.cancel()
-        for idle in self.idle.values():
-            while idle:
-                self.drop(idle.pop())
+        """Waits end; what they left is undone for a moment still. Then nothing is connected any more."""
+        self.is_closing = True
+        for link in list(self.links):
+            if link not in self.idle.get(link.address, []):
+                self.drop(link)
+        await asyncio.sleep(0)
         if self.tasks:
-            await asyncio.wait(self.tasks, timeout=1.0)
+            await asyncio.wait(set(self.tasks), timeout=1.0)
+        self.is_closed = True
+        for task in [*self.tasks, *self.once.running.values(), *(ears.task for ears in self.ears.values())]:
+            task.cancel()
+        for link in list(self.links):
+            self.drop(link)
+        self.idle.clear()
 
 
 class Turn:

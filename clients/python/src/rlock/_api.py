@@ -12,7 +12,7 @@ UNSET: Any = object()
 class HoldBase:
     """The result of one acquisition: one level of a lock."""
 
-    __slots__ = ("_tenure", "_locks", "_is_released")
+    __slots__ = ("_tenure", "_locks", "_is_released", "__weakref__")
 
     def __init__(self, locks: Any, tenure: Tenure):
         self._locks, self._tenure, self._is_released = locks, tenure, False
@@ -57,6 +57,12 @@ class HoldBase:
         self._is_released = True
 
 
+def seconds(wait: Any) -> Optional[float]:
+    if wait is None or (isinstance(wait, (int, float)) and not isinstance(wait, bool) and wait >= 0):
+        return wait
+    raise TypeError(f"wait must be a number of seconds, or None for ever, not {wait!r}")
+
+
 class LockBase:
     mode = "WRITE"
 
@@ -76,14 +82,15 @@ class LockBase:
     ):
         self._locks = locks
         self.key = key.decode() if isinstance(key, bytes) else key
-        self.wait = wait
+        self.wait = seconds(wait)
         mode = "READ" if limit is not None else self.mode
         self._options = Options(mode, lease, owner, limit, maxqueue, acks, session, upgrade, renew)
 
     @property
     def _tenure(self) -> Optional[Tenure]:
         owner = self._options.owner or self._locks.owner()
-        seat = self._locks.space.seats.get((self.key, owner, self._options.kind))
+        space = self._locks.space
+        seat = space and space.seats.get((self.key, owner, self._options.kind))
         return seat.tenure if seat else None
 
     @property

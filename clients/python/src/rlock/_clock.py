@@ -1,4 +1,4 @@
-"""What looks after the holds of a process: one thread for deadlines and sessions, a few others that renew."""
+"""What looks after the holds of a process: one thread for deadlines and sessions, others that renew."""
 
 from __future__ import annotations
 
@@ -19,8 +19,46 @@ from ._io import Link, run
 Queue = queue.SimpleQueue[Callable[[], Any]]
 
 
+class Workers:
+    """Threads for each of what may be slow: a silent server delays the work for no other one. They end when idle."""
+
+    MOST, IDLE = 2, 10.0
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.queues: dict[Any, tuple[Queue, list[int]]] = {}
+
+    def do(self, name: Any, work: Callable[[], Any]) -> None:
+        with self.lock:
+            todo, counts = self.queues.setdefault(name, (queue.SimpleQueue(), [0, 0]))  # threads, and work for them
+            counts[1] += 1
+            todo.put(work)
+            if counts[0] < min(self.MOST, counts[1]):
+                threading.Thread(target=self._work, args=(name, todo, counts), name="rlock-worker", daemon=True).start()
+                counts[0] += 1
+
+    def _work(self, name: Any, todo: Queue, counts: list[int]) -> None:
+        while True:
+            try:
+                work = todo.get(timeout=self.IDLE)
+            except queue.Empty:
+                with self.lock:
+                    if not todo.empty():
+                        continue
+                    counts[0] -= 1
+                    if counts[0] == 0:
+                        del self.queues[name]
+                    return
+            try:
+                work()
+            except BaseException:  # SystemExit too ends nothing here
+                threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
+            with self.lock:
+                counts[1] -= 1
+
+
 class Clock:
-    """One thread for the deadlines of all holds, and for the connections of sessions; a few others that renew."""
+    """One thread for the deadlines of all holds, and for the connections of sessions."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -31,21 +69,8 @@ class Clock:
         hearer.setblocking(False)
         self.selector.register(hearer, selectors.EVENT_READ, None)
         self.hearer = hearer
-        # Renewals that replicas are to acknowledge have threads of their own: no other one waits behind them.
-        self.work: dict[bool, Queue] = {}
-        self._start(self._watch)
-        self._do(False)
-
-    def _start(self, target: Callable[..., Any], *args: Any) -> None:
-        threading.Thread(target=target, args=args, name="rlock-clock", daemon=True).start()
-
-    def _do(self, has_acks: bool, *work: Callable[[], Any]) -> None:
-        if has_acks not in self.work:
-            self.work[has_acks] = queue.SimpleQueue()
-            for _ in range(4):
-                self._start(self._work, self.work[has_acks])
-        for one in work:
-            self.work[has_acks].put(one)
+        self.workers = Workers()
+        threading.Thread(target=self._watch, name="rlock-clock", daemon=True).start()
 
     def add(self, tenure: Tenure) -> None:
         when = min(tenure.renews_at, tenure.deadline)
@@ -73,6 +98,13 @@ class Clock:
                 self.heap = [entry for entry in self.heap if entry[2].state == "held"]
                 heapq.heapify(self.heap)
                 self.stale = 0
+
+    def forget_all(self, io: Any) -> None:
+        """Its holds are renewed no more; those of sessions end now."""
+        with self.lock:
+            tenures = [tenure for _, _, tenure in self.heap if tenure.io is io and tenure.link is not None]
+        for tenure in tenures:
+            self.lose(tenure)
 
     def untie(self, link: Optional[Link]) -> None:
         if link is not None and link.watched is not None:
@@ -108,12 +140,20 @@ class Clock:
                 is_lost = now() >= tenure.deadline
                 if not is_lost:
                     if now() >= tenure.renews_at:
-                        tenure.renews_at = now() + tenure.options.lease / 3
-                        self._do(bool(tenure.options.acks), functools.partial(self._renew, tenure, core.renew))
+                        third = tenure.options.lease / 3
+                        tenure.renews_at = now() + (third / 10 if tenure.is_queued else third)
+                        self._renew_soon(tenure, core.renew)
                     when = min(tenure.renews_at, tenure.deadline)
                     heapq.heappush(self.heap, (when, next(self.number), tenure))
             if is_lost:
                 self.lose(tenure)
+
+    def _renew_soon(self, tenure: Tenure, how: Callable[..., core.Steps]) -> None:
+        if not tenure.is_queued:
+            tenure.is_queued = True
+            # Renewals that replicas are to acknowledge take their time: no other one waits behind them.
+            name = tenure.io, tenure.io.route.of(tenure.seat.key), bool(tenure.options.acks)
+            self.workers.do(name, functools.partial(self._renew, tenure, how))
 
     def _session_spoke(self, tenure: Tenure, link: Link) -> None:
         if tenure.state == "held" and tenure.io._is_quiet(link):
@@ -122,27 +162,26 @@ class Clock:
         tenure.link = None
         tenure.io.drop(link)
         if tenure.state == "held":
-            self._do(bool(tenure.options.acks), functools.partial(self._renew, tenure, core.tie))
-
-    def _work(self, work: Queue) -> None:
-        while True:
-            work.get()()
+            tenure.is_queued = False  # sooner than a renewal that may be under way
+            self._renew_soon(tenure, core.tie)
 
     def _renew(self, tenure: Tenure, how: Callable[..., core.Steps]) -> None:
         try:
-            if run(how(tenure.io, tenure)):
+            if tenure.is_orphaned:
+                core.log.warning("%s: nobody can release it any more, because %s has ended", tenure.seat.key, tenure.seat.owner)
+                self.lose(tenure)
+            elif run(how(tenure.io, tenure)):
                 self.lose(tenure)
             elif how is core.tie and tenure.link is not None:
                 self.watch(tenure)
         except Exception:
             pass  # the next renewal tries again, and the clock runs
+        finally:
+            tenure.is_queued = False
 
     def lose(self, tenure: Tenure) -> None:
         for call in tenure.lose():
-            try:
-                call()
-            except Exception:
-                threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
+            self.workers.do("calls", call)
         if tenure.link is not None:
             self.untie(tenure.link)
             tenure.io.drop(tenure.link)

@@ -6,12 +6,14 @@ is not; and gets the value back. So there is one text of the rules for both.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import secrets
 import socket
 import threading
 import time
+import weakref
 from dataclasses import dataclass
 from typing import Any, Callable, Generator, Optional
 
@@ -20,12 +22,14 @@ Steps = Generator[Any, Any, Any]
 
 #: How long a ticket keeps its place in the queue, and the longest pause between its requests.
 TICKET_MS, TICKET_ASKS = 3000, 1.0
-#: How often a blocked wait checks whether its server is still the primary.
-LOOKS = 5.0
-#: How long a reply may take, and how late the reply to a wait may come.
-REPLY, LATE = 2.0, 1.0
-#: How long who does not wait stays for another request of the same owner, and who gave up for what is undone behind it.
+#: How often a blocked wait asks, on another connection, whether it still has its place.
+LOOKS = 1.0
+#: How long a reply may take.
+REPLY = 2.0
+#: How late a call may return. So long does who does not wait stay for another request of the same owner.
 SOON = 0.1
+#: The pause, more or less, before a server that was not reached is connected to again.
+DIALS = 0.2
 #: Errors that end by themselves, when a server cannot decide for now: retried while the patience lasts.
 AGAIN = {"UNBLOCKED", "READONLY", "LOADING", "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "NOREPLICAS", "MASTERDOWN"}
 
@@ -83,6 +87,10 @@ KINDS: dict[str, type[Refused]] = {"DEADLOCK": Deadlock, "TOOMANY": TooMany, "NO
 
 class Broken(Exception):
     """A connection broke, or there was no reply in time: the request may have been executed or not."""
+
+
+class Unsent(Broken):
+    """There is no connection: nothing was executed."""
 
 
 class Silent(Broken):
@@ -175,7 +183,7 @@ class Seat:
 class Tenure:
     """A hold from its first level to its last, shared by all its handles."""
 
-    __slots__ = ("seat", "options", "token", "depth", "deadline", "renews_at", "state", "signal", "calls", "link", "io", "timer")
+    __slots__ = ("seat", "options", "token", "depth", "deadline", "renews_at", "state", "signal", "calls", "link", "io", "timer", "is_queued", "holds", "keeper")
 
     def __init__(self, seat: Seat, options: Options, token: int, sent: float, signal: Any, io: Any):
         self.seat, self.options, self.token, self.signal, self.io = seat, options, token, signal, io
@@ -184,6 +192,9 @@ class Tenure:
         self.calls: list[Callable[[], Any]] = []
         self.link: Any = None  # of a session
         self.timer: Any = None  # of asyncio
+        self.is_queued = False  # to be renewed
+        self.holds: list[Any] = []  # weak references to its handles
+        self.keeper: Any = None  # a weak reference to the thread or task whose name it has
         self.deadline = 0.0
         self.renewed(sent)
 
@@ -195,6 +206,23 @@ class Tenure:
     @property
     def held(self) -> bool:
         return self.state == "held" and now() < self.deadline
+
+    def handed(self, hold: Any, keeper: Any) -> None:
+        """Another level, of that handle; by that thread or task if the owner is named after it."""
+        self.depth += 1
+        if len(self.holds) > 2 * self.depth + 8:
+            self.holds = [each for each in self.holds if each() is not None]
+        self.holds.append(weakref.ref(hold))
+        if keeper is not None and self.keeper is None:
+            self.keeper = weakref.ref(keeper)
+
+    @property
+    def is_orphaned(self) -> bool:
+        """Nobody can release it: its thread or task has ended, and nobody refers to its handles."""
+        if self.keeper is None or any(each() is not None for each in self.holds):
+            return False
+        keeper = self.keeper()
+        return keeper is None or (keeper.done() if hasattr(keeper, "done") else not keeper.is_alive())
 
     def lose(self) -> list[Callable[[], Any]]:
         """Sets the signal; returns the functions to call."""
@@ -209,7 +237,7 @@ class Space:
     """All holds of this process at one server or cluster, through any client object."""
 
     def __init__(self, number: int):
-        # Names differ between spaces, because two addresses may lead to one server, where equal names are one owner.
+        # Names differ between spaces: a server that does not say what it is may have two addresses.
         self.suffix = f"@{number}" if number else ""
         self.forked()
 
@@ -229,9 +257,13 @@ class Space:
             seat.users += 1
             return seat
 
-    def leave(self, seat: Seat, uses: int = 1) -> None:
+    def use(self, seat: Seat) -> None:
         with self.lock:
-            seat.users -= uses
+            seat.users += 1
+
+    def leave(self, seat: Seat) -> None:
+        with self.lock:
+            seat.users -= 1
             where = seat.key, seat.owner, seat.mode
             if seat.users == 0 and seat.tenure is None and self.seats.get(where) is seat:
                 del self.seats[where]
@@ -241,6 +273,34 @@ class Space:
         seat.is_undone = False
         seat.mutex.release()
         self.leave(seat)
+
+
+class Spaces:
+    """The spaces of this process, by what servers say of themselves."""
+
+    def __init__(self) -> None:
+        self.lock, self.all, self.known = threading.Lock(), list[Space](), dict[str, Space]()
+
+    def of(self, identities: list[str]) -> Space:
+        """The one of a server that is known, or a new one."""
+        with self.lock:
+            space = next((self.known[each] for each in identities if each in self.known), None)
+            if space is None:
+                space = Space(len(self.all))
+                self.all.append(space)
+        self.join(identities, space)
+        return space
+
+    def join(self, identities: list[str], space: Space) -> None:
+        """Another server of the space: a replica that took over, or one that was started again."""
+        with self.lock:
+            for each in identities:
+                self.known.setdefault(each, space)
+
+    def forked(self) -> None:
+        self.lock = threading.Lock()
+        for space in self.all:
+            space.forked()
 
 
 class Attempt:
@@ -256,13 +316,22 @@ class Attempt:
         self.warns_at = start + patience
         self.has_slot = False
         self.link: Any = None  # that a blocked wait is on
-        self.in_doubt = False  # something was sent, and its outcome is unknown
+        self.misses = 0  # how often it had no place there
+        self.in_doubt = False  # something was sent, and its outcome is unknown or nobody has taken it
         self.was_silent = False  # and may even be executed later
         self.token: Optional[int] = None  # of a grant that nobody takes
         self.has_ticket = False
         self.asks_at: Any = None  # where -MOVED or -ASK redirected us
         self.cleans_up = False  # the seat is not free before the cleaning up is done
         self.leave: Callable[[], None] = lambda: None  # frees it then
+
+    @staticmethod
+    def to_release(io: Any, seat: Seat, tenure: Tenure, space: Space) -> Attempt:
+        """For a level whose release is not known to be executed: until it is, nobody asks in this name."""
+        attempt = Attempt(io, seat, tenure.options, tenure.depth, 0, 0)
+        attempt.token, attempt.in_doubt = tenure.token, True
+        attempt.leave = functools.partial(space.vacate, seat)
+        return attempt
 
     def steps(self) -> Steps:
         """Returns (token, sent, link) or None. An error, or abandoning it, leaves nothing behind."""
@@ -272,14 +341,17 @@ class Attempt:
             while True:
                 left = self.end - now()
                 try:
-                    if not self.waits or (left <= 0 and self.has_ticket):
+                    if left <= 0 and self.has_ticket:
+                        yield self.io.clean_up(self)
+                        return None
+                    if not self.waits:
                         answer = yield from self.once()
                     elif self.may_block():
                         answer = yield from self.blocked(max(left, 0.001))
                     else:
                         answer = yield from self.by_ticket()
                     if answer is not None:
-                        return answer if answer[0] is not None else None
+                        return self.answered(answer)
                     pause = 0.01
                     continue
                 except Broken as broken:
@@ -294,8 +366,11 @@ class Attempt:
                     if self.asks_at and hops < 5:
                         hops += 1
                         continue
-                yield self.io.sleep(max(0.0, min(pause, self.patience - now())))
-                if now() >= self.patience:
+                if not self.io.is_closing:
+                    yield self.io.sleep(max(0.0, min(pause, self.patience - now())))
+                if self.io.is_closing:
+                    problem = "closed"
+                if now() >= self.patience or self.io.is_closing:
                     raise kind(f"{self.seat.key}: {problem}")
                 if now() >= self.warns_at:
                     self.warns_at = float("inf")
@@ -312,6 +387,18 @@ class Attempt:
             if self.has_slot:
                 self.io.give_slot()
 
+    def answered(self, answer: Any) -> Any:
+        if answer[0] is None:
+            return None
+        self.link = answer[2]
+        if self.io.is_closing:
+            raise Unavailable(f"{self.seat.key}: closed")
+        return answer
+
+    def by(self, seconds: float) -> float:
+        """When a request that may take so long is given up: at the end of the patience at the latest."""
+        return max(now(), min(now() + seconds, self.patience + SOON / 2))
+
     def may_block(self) -> bool:
         # With SESSION the connection that waits is the one that holds.
         if not self.has_slot and not self.has_ticket:
@@ -319,11 +406,8 @@ class Attempt:
         return self.has_slot
 
     def once(self) -> Steps:
-        """Asks without waiting; the reply is final. (A ticket ends with it.)"""
+        """Asks without waiting; the reply is final."""
         answer = yield from self.ask([])
-        if answer is None and self.has_ticket:
-            yield self.io.send(self.seat.key, ["RLOCK.CANCEL", self.seat.key, self.seat.owner], REPLY)
-            self.has_ticket = False
         return answer or (None,)
 
     def ask(self, more: list[Any]) -> Steps:
@@ -334,30 +418,34 @@ class Attempt:
         sent, doubt = now(), self.in_doubt
         self.in_doubt = True
         try:
-            token = yield self.io.send(self.seat.key, words, reply_time(self.options))
-        except Refused:
+            token = yield self.io.send(self.seat.key, words, self.by(reply_time(self.options)))
+        except (Refused, Unsent):
             self.in_doubt = doubt
             raise
-        self.in_doubt = False
+        self.token, self.in_doubt = token, token is not None
         return None if token is None else (token, sent, None)
 
     def by_ticket(self) -> Steps:
         """Keeps a place in the queue, and listens for the turn. None means: ask again."""
         key, owner = self.seat.key, self.seat.owner
-        turn = yield self.io.listen(key, owner)
+        turn = yield self.io.listen(key, owner, self.by(REPLY))
         try:
             more = ["QUEUE", TICKET_MS]
             if self.options.maxqueue is not None:
                 more += ["MAXQUEUE", self.options.maxqueue]
             had_ticket, self.has_ticket = self.has_ticket, True
-            answer = yield from self.ask(more)
+            try:
+                answer = yield from self.ask(more)
+            except Unsent:
+                self.has_ticket = had_ticket
+                raise
             if answer is not None:
                 self.has_ticket = False
                 # Move the hold to its own connection: send the same request again, tied to that.
                 return (yield from self.ask([])) if self.options.session else answer
             if self.options.maxqueue is not None and not had_ticket:
                 # nil may also mean that the queue was full: then there is no place.
-                if (yield self.io.send(key, ["RLOCK.PLACE", key, owner], REPLY)) is None:
+                if (yield self.io.send(key, ["RLOCK.PLACE", key, owner], self.by(REPLY))) is None:
                     self.has_ticket = False
                     return (None,)
             yield self.io.await_turn(turn, min(TICKET_ASKS, max(0.0, self.end - now())))
@@ -367,18 +455,19 @@ class Attempt:
 
     def blocked(self, left: float) -> Steps:
         """Waits on its own connection until the server replies."""
-        block = ["BLOCK", 0 if left == float("inf") else max(1, int(left * 1000 + 0.999))]
+        # The reply comes in time, however far the server is.
+        block = ["BLOCK", 0 if left == float("inf") else max(1, int((left - self.io.rtt) * 1000 + 0.999))]
         if self.options.maxqueue is not None:
             block += ["MAXQUEUE", self.options.maxqueue]
         if self.options.session:
             block.append("SESSION")
-        return (yield from self.on_own_link(self.words + block, left + LATE))
+        return (yield from self.on_own_link(self.words + block, left + SOON / 2))
 
     def on_own_link(self, words: list[Any], patience: float) -> Steps:
         where, self.asks_at = self.asks_at, None
-        doubt, self.link = self.in_doubt, (yield self.io.open(self.seat.key, where))
+        doubt, self.link = self.in_doubt, (yield self.io.open(self.seat.key, self.by(REPLY), where))
         sent = now()
-        self.in_doubt = True
+        self.in_doubt, self.misses = True, 0
         try:
             yield self.io.write(self.link, words)
         except Broken:
@@ -401,29 +490,32 @@ class Attempt:
             return (yield from self.end_of_wait(sent, reply))
 
     def still_waits(self) -> Steps:
+        """Whether whoever decides now knows of the wait. A reply may be on its way, so it is asked twice."""
         key, owner = self.seat.key, self.seat.owner
         try:
-            held = yield self.io.send(key, ["RLOCK.HOLDS", key, owner, self.options.kind], REPLY)
+            if self.options.acks:  # what is not acknowledged yet has neither a place nor a hold
+                return (yield self.io.is_at_home(self.link, key, self.by(REPLY)))
+            place = yield self.io.send(key, ["RLOCK.PLACE", key, owner], self.by(REPLY))
         except (Broken, Refused):
             return True  # no server decides at the moment: keep the place
-        return held < self.depth and (yield self.io.is_at_home(self.link, key))
+        self.misses = self.misses + 1 if place is None else 0
+        return self.misses < 2
 
     def end_of_wait(self, sent: float, reply: Any) -> Steps:
-        """The reply to a request on its own connection."""
-        self.in_doubt = False
+        """The reply to a request on its own connection. A grant is in doubt until somebody has it."""
+        self.token, self.in_doubt = reply, reply is not None
         if reply is None:
             self.keep_link()
             return (None,)
         if now() - sent > self.options.lease / 3:
             # The grant may be as old as the request: a renewal shows whether it is still valid.
-            self.in_doubt, sent = True, now()
-            words = renewal(self.seat, self.options, reply)
+            sent, words = now(), renewal(self.seat, self.options, reply)
             try:
-                yield self.io.send(self.seat.key, words, reply_time(self.options))
+                yield self.io.send(self.seat.key, words, now() + reply_time(self.options))
             except Refused as refused:
+                self.token = None
                 self.drop_link()
                 raise Broken(str(refused)) from None  # it was ours, and has ended: ask again
-            self.in_doubt = False
         link, self.link = self.link, None
         if not self.options.session:
             self.io.keep(link)
@@ -444,13 +536,15 @@ class Attempt:
             if self.link is not None:
                 self.keep_link()
             return
-        if self.link is not None and (yield from self.ended_wait()):
+        if self.link is not None and self.token is not None:
+            self.drop_link()  # a session that nobody takes
+        elif self.link is not None and (yield from self.ended_wait()):
             return
         last, pause = now() + self.options.lease + REPLY, 0.05
-        while now() < last:
+        while now() < last and not self.io.is_closed:
             try:
                 if self.has_ticket:
-                    yield self.io.send(self.seat.key, ["RLOCK.CANCEL", self.seat.key, self.seat.owner], REPLY)
+                    yield self.io.send(self.seat.key, ["RLOCK.CANCEL", self.seat.key, self.seat.owner], now() + REPLY)
                     self.has_ticket = False
                 if self.in_doubt:
                     yield from self.let_go()
@@ -469,16 +563,16 @@ class Attempt:
     def let_go(self) -> Steps:
         """Releases what may have been granted, by its token: should this arrive late, it ends no later hold."""
         seat, info = self.seat, ["RLOCK.INFO", self.seat.key, "HOLDERS", 10000, "WAITERS", 0]
-        token = self.token or token_of((yield self.io.send(seat.key, info, REPLY)), seat.owner, self.options.kind)
+        token = self.token or token_of((yield self.io.send(seat.key, info, now() + REPLY)), seat.owner, self.options.kind)
         if token is not None:
             words = ["RLOCK.RELEASE", seat.key, seat.owner, self.options.kind, "TOKEN", token, "DEPTH", self.depth - 1]
-            yield self.io.send(seat.key, words, REPLY)
+            yield self.io.send(seat.key, words, now() + REPLY)
 
     def ended_wait(self) -> Steps:
         """Makes the server end the wait; returns whether nothing remains to undo."""
         key, owner = self.seat.key, self.seat.owner
         try:
-            ended = yield self.io.send(key, ["RLOCK.CANCEL", key, owner], REPLY / 4)
+            ended = yield self.io.send(key, ["RLOCK.CANCEL", key, owner], now() + REPLY / 4)
             # 0 means that the server does not end blocked waits this way, or that it has just granted the lock.
             self.token = yield self.io.read(self.link, REPLY / 4 if ended else 0.05)
         except (Broken, Refused) as error:
@@ -516,15 +610,37 @@ def renewal(seat: Seat, options: Options, token: int) -> list[Any]:
     return words + (["ACKS", options.acks] if options.acks else [])
 
 
+def settle(io: Any, key: str, start: float, wait: Optional[float], patience: float) -> Steps:
+    """What the server of that key says that it is."""
+    pause, warns_at = 0.01, start + patience
+    until = float("inf") if wait is None else start + (wait or patience)
+    while True:
+        try:
+            return (yield io.identify(key, max(now(), until) + SOON / 2))
+        except Broken as broken:
+            problem = str(broken)
+        except Refused as refused:
+            if refused.code not in AGAIN:
+                raise
+            problem = str(refused)
+        yield io.sleep(max(0.0, min(pause, until - now())))
+        if now() >= until or io.is_closing:
+            raise Unavailable(f"{key}: {problem}")
+        if now() >= warns_at:
+            warns_at = float("inf")
+            log.warning("%s: still asking for it, though %s", key, problem)
+        pause = min(pause * 2, 0.5)
+
+
 def renew(io: Any, tenure: Tenure) -> Steps:
     """Renews once, with retries for a third of the lease. Returns True if the hold is lost."""
     words = renewal(tenure.seat, tenure.options, tenure.token)
     third = tenure.options.lease / 3
     last, pause = min(now() + third, tenure.deadline), 0.02
-    while tenure.state == "held" and now() < last and not io.is_closed:
+    while tenure.state == "held" and now() < last and not io.is_closing:
         sent = now()
         try:
-            yield io.send(tenure.seat.key, words, min(reply_time(tenure.options), max(third / 2, 0.05)))
+            yield io.send(tenure.seat.key, words, sent + min(reply_time(tenure.options), max(third / 2, 0.05)))
             tenure.renewed(sent)
             return False
         except Refused as refused:
@@ -543,7 +659,7 @@ def tie(io: Any, tenure: Tenure) -> Steps:
         return True
     seat, link = tenure.seat, None
     try:
-        link = yield io.open(seat.key, None)
+        link = yield io.open(seat.key, now() + REPLY)
         yield io.write(link, tenure.options.words(seat.key, seat.owner, tenure.depth) + ["SESSION"])
         token = yield io.read(link, reply_time(tenure.options))
     except (Broken, Refused):
@@ -565,7 +681,7 @@ def release(io: Any, seat: Seat, tenure: Tenure, patience: float) -> Steps:
     kind: type[Unavailable] = Unavailable
     while True:
         try:
-            yield io.send(seat.key, words, REPLY)
+            yield io.send(seat.key, words, min(now() + REPLY, last + SOON / 2))
             return
         except Refused as refused:
             if refused.code == "NOTHELD":
@@ -576,9 +692,12 @@ def release(io: Any, seat: Seat, tenure: Tenure, patience: float) -> Steps:
             if refused.code not in AGAIN:
                 raise
             problem, kind = str(refused), unavailable(refused)
+        except Unsent as unsent:
+            problem, kind = str(unsent), Unavailable
         except Broken as broken:
             problem, kind, resent = str(broken) or "no reply in time", Unavailable, True
-        yield io.sleep(max(0.0, min(pause, last - now())))
-        if now() >= last:
+        if not io.is_closing:
+            yield io.sleep(max(0.0, min(pause, last - now())))
+        if now() >= last or io.is_closing:
             raise kind(f"{seat.key}: not known to be released: {problem}")
         pause = min(pause * 2, 0.5)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import random
 import threading
 import time
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from . import _core as core
-from ._core import Attempt, Broken, Refused, Silent, now
+from ._core import Attempt, Broken, Refused, Silent, Space, Spaces, Unsent, now
 from ._links import Address, Route, translated
 
 
@@ -19,6 +21,11 @@ def run(steps: core.Steps) -> Any:
             value = steps.send(value)
     except StopIteration as stop:
         return stop.value
+    except BaseException as error:
+        # A signal may raise here as well as in a step: those clean up after themselves.
+        if getattr(steps, "gi_frame", None) is not None:
+            steps.throw(error)
+        raise
 
 
 class Link:
@@ -31,18 +38,80 @@ class Link:
         self.watched: Any = None  # its socket, while it is a session's
 
 
+class Once:
+    """What may take long and is done once for all who need it, by a thread of its own."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.running: dict[Any, Once.Run] = {}
+        self.failed: dict[Any, tuple[float, str]] = {}
+
+    class Run:
+        def __init__(self) -> None:
+            self.is_over = threading.Event()
+            self.error: Optional[Exception] = None
+
+    def do(self, name: Any, work: Callable[[], Any], until: float) -> None:
+        """Broken if it failed, for others a moment ago, or is not done in time; then it goes on."""
+        with self.lock:
+            run = self.running.get(name)
+            if run is None:
+                again_at, error = self.failed.get(name, (0.0, ""))
+                if now() < again_at:
+                    raise Unsent(error)
+                run = Once.Run()
+                # Started first: an interrupt must not leave a name that nobody works for.
+                threading.Thread(target=self._work, args=(name, work, run), name="rlock-dial", daemon=True).start()
+                self.running[name] = run
+        if not run.is_over.wait(min(max(until - now(), 0.0), threading.TIMEOUT_MAX)):
+            raise Unsent("not connected in time")
+        if isinstance(run.error, Broken):
+            raise Unsent(str(run.error))
+        if run.error is not None:
+            raise run.error.with_traceback(None)
+
+    def _work(self, name: Any, work: Callable[[], Any], run: "Once.Run") -> None:
+        try:
+            work()
+            self.failed.pop(name, None)
+        except Exception as error:
+            run.error = translated(error)
+            if isinstance(run.error, Broken):
+                self.failed[name] = (now() + core.DIALS * (0.5 + random.random()), str(run.error))
+        finally:
+            with self.lock:
+                self.running.pop(name, None)
+            run.is_over.set()
+
+
 class IO:
     """What the steps are told of the outside. Blocking, for any number of threads."""
 
-    def __init__(self, route: Route, waiting: int):
-        self.route, self.waiting, self.is_closed = route, waiting, False
+    def __init__(self, route: Route, waiting: int, spaces: Spaces):
+        self.route, self.waiting, self.spaces, self.rtt = route, waiting, spaces, 0.0
+        self.space: Optional[Space] = None
+        self.is_closing = self.is_closed = False
         self.reset()
 
     def reset(self) -> None:
         self.idle: dict[Any, list[Link]] = {}
+        self.links: set[Link] = set()
+        self.once = Once()
+        self.cleaning: set[threading.Thread] = set()
         self.slots = threading.Semaphore(self.waiting) if self.waiting else None
         self.ears: dict[Any, Ears] = {}
         self.lock = threading.Lock()
+
+    def forked(self) -> None:
+        """The connections are the parent's alone: what it holds by them ends with it."""
+        null = os.open(os.devnull, os.O_RDWR)
+        for link in self.links:
+            try:
+                os.dup2(null, link.conn._sock.fileno(), inheritable=False)
+            except (AttributeError, OSError, ValueError):
+                pass
+        os.close(null)
+        self.reset()
 
     sleep = staticmethod(time.sleep)
 
@@ -53,42 +122,75 @@ class IO:
         if self.slots is not None:
             self.slots.release()
 
-    def locate(self, key: str) -> Optional[Address]:
-        try:
-            if self.route.is_cluster and not self.route.seeds:
-                with self.lock:
-                    if not self.route.seeds:
-                        self.route.take_cluster()
-            if self.route.sentinel is not None and self.route.master is None:
-                self.route.master = self.route.sentinel.get_master_address()
-        except Exception as error:
-            raise translated(error) from error
+    def locate(self, key: str, until: float) -> Optional[Address]:
+        if self.route.is_cluster and not self.route.seeds:
+            self.once.do("cluster", self.route.take_cluster, until)
+        if self.route.sentinel is not None and self.route.master is None:
+            self.once.do("sentinel", self._ask_sentinel, until)
         return self.route.of(key)
 
-    def open(self, key: str, where: Optional[Address] = None) -> Link:
-        address = where or self.locate(key)
-        while idle := self.idle.get(address):
+    def _ask_sentinel(self) -> None:
+        sentinel: Any = self.route.sentinel
+        self.route.master = sentinel.get_master_address()
+
+    def open(self, key: str, until: float, where: Optional[Address] = None) -> Link:
+        address = where or self.locate(key, until)
+        while True:
+            while idle := self.idle.get(address):
+                try:
+                    link = idle.pop()
+                except IndexError:
+                    break
+                # One that has not been used for a moment may have been closed by the server meanwhile.
+                if now() - link.used < 0.5 or self._is_quiet(link):
+                    return self._asking(link, where, until)
+                self.drop(link)
             try:
-                link = idle.pop()
-            except IndexError:
-                break
-            # One that has not been used for a moment may have been closed by the server meanwhile.
-            if now() - link.used < 0.5 or self._is_quiet(link):
-                return self._asking(link, where)
-            self.drop(link)
+                self.once.do(address, lambda: self._dial(address), until)
+            except Broken:
+                self.route.forget(address)
+                raise
+
+    def _dial(self, address: Optional[Address]) -> None:
+        if self.is_closed:
+            raise Broken("the connections are closed")
         conn = self.route.connection(address)
         try:
             conn.connect()
         except Exception as error:
-            self.route.forget(address)
             raise translated(error, address) from error
-        return self._asking(Link(conn, address), where)
+        link = Link(conn, address)
+        self.links.add(link)
+        try:
+            if address not in self.route.told:
+                self._ask_what_it_is(link)
+        except Broken:
+            self.drop(link)
+            raise
+        self.keep(link)
 
-    def _asking(self, link: Link, where: Optional[Address]) -> Link:
+    def _ask_what_it_is(self, link: Link) -> None:
+        said, sent = None, now()
+        try:
+            self.write(link, self.route.question)
+            said = self.read(link, core.REPLY)
+        except Refused:
+            pass
+        self.rtt = now() - sent
+        self.route.told[link.address] = identities = self.route.identities(said)
+        if self.space is not None:
+            self.spaces.join(identities, self.space)
+
+    def _asking(self, link: Link, where: Optional[Address], until: float) -> Link:
         if where is not None:
             self.write(link, ["ASKING"])
-            self.read(link, core.REPLY)
+            self.read(link, until - now())
         return link
+
+    def identify(self, key: str, until: float) -> list[str]:
+        link = self.open(key, until)
+        self.keep(link)
+        return self.route.told.get(link.address, [])
 
     def _is_quiet(self, link: Link) -> bool:
         try:
@@ -105,7 +207,7 @@ class IO:
             raise translated(error, link.address) from error
 
     def read(self, link: Link, timeout: float) -> Any:
-        """Broken when nothing comes in time; then the link is still open."""
+        """Silent when nothing comes in time; then the link is still open."""
         try:
             if not link.conn.can_read(max(timeout, 0.0)):
                 raise Silent(f"no reply within {timeout:.1f} s")
@@ -124,13 +226,14 @@ class IO:
         link.used = now()
         return reply
 
-    def send(self, key: str, words: list[Any], timeout: float) -> Any:
+    def send(self, key: str, words: list[Any], until: float) -> Any:
         where, hops = None, 0
         while True:
-            link = self.open(key, where)
+            link = self.open(key, until, where)
+            sent = now()
             try:
                 self.write(link, words)
-                reply = self.read(link, timeout)
+                reply = self.read(link, until - now())
             except Refused as refused:
                 self.keep(link)
                 where = self.route.redirected(refused, link.address)
@@ -138,28 +241,45 @@ class IO:
                 if where is None or hops > 5:
                     raise
                 continue
-            except BaseException:
+            except BaseException as error:
                 self.drop(link)
                 self.route.forget(link.address)
+                if isinstance(error, Silent):
+                    self._distrust(link.address, sent)
                 raise
             self.keep(link)
+            self.rtt += (min(now() - sent, core.REPLY) - self.rtt) / 8
             return reply
+
+    def _distrust(self, address: Optional[Address], since: float) -> None:
+        """One connection was silent: those that have said nothing since may be so as well."""
+        idle = self.idle.get(address, [])
+        for _ in range(len(idle)):
+            try:
+                link = idle.pop(0)
+            except IndexError:
+                return
+            if link.used < since:
+                self.drop(link)
+            else:
+                idle.append(link)
 
     def redirected(self, refused: Refused, address: Optional[Address]) -> Optional[Address]:
         return self.route.redirected(refused, address)
 
-    def is_at_home(self, link: Link, key: str) -> bool:
-        return self.locate(key) == link.address
+    def is_at_home(self, link: Link, key: str, until: float) -> bool:
+        return self.locate(key, until) == link.address
 
     def keep(self, link: Link) -> None:
         idle = self.idle.setdefault(link.address, [])
-        if link.is_open and len(idle) < 16 + self.waiting:
+        if link.is_open and not self.is_closed and len(idle) < 16 + self.waiting:
             idle.append(link)
         else:
             self.drop(link)
 
     def drop(self, link: Link) -> None:
         link.is_open = False
+        self.links.discard(link)
         try:
             link.conn.disconnect()
         except Exception:
@@ -175,21 +295,29 @@ class IO:
             finally:
                 attempt.leave()
                 done.set()
+                self.cleaning.discard(threading.current_thread())
 
         if attempt.in_doubt or attempt.has_ticket:
-            threading.Thread(target=work, name="rlock-cleanup", daemon=True).start()
-            done.wait(core.SOON)
+            thread = threading.Thread(target=work, name="rlock-cleanup", daemon=True)
+            self.cleaning.add(thread)
+            thread.start()
+            done.wait(core.SOON / 2)
         else:
             work()
 
     # --- turns -----------------------------------------------------------------------------------
 
-    def listen(self, key: str, owner: str) -> "Turn":
-        address = self.locate(key)
-        with self.lock:
-            ears = self.ears.get(address)
-            if ears is None or ears.is_over:
-                ears = self.ears[address] = Ears(self, key, address)
+    def listen(self, key: str, owner: str, until: float) -> "Turn":
+        address = self.locate(key, until)
+        ears = self.ears.get(address)
+        if ears is None or ears.is_over:
+            link = self.open(key, until)
+            with self.lock:
+                ears = self.ears.get(link.address)
+                if ears is None or ears.is_over:
+                    ears = self.ears[link.address] = Ears(self, link)
+                else:
+                    self.keep(link)
         return ears.add(f"__keyevent@{self.route.db}__:rlock.turn:{owner}")
 
     def await_turn(self, turn: "Turn", timeout: float) -> None:
@@ -199,12 +327,18 @@ class IO:
         turn.ears.remove(turn)
 
     def close(self) -> None:
+        """Waits end; what they left is undone for a moment still. Then nothing is connected any more."""
+        self.is_closing = True
+        for link in list(self.links):
+            if link not in self.idle.get(link.address, []):
+                self.drop(link)
+        end = now() + 1.0
+        for thread in list(self.cleaning):
+            thread.join(max(0.0, end - now()))
         self.is_closed = True
-        for ears in self.ears.values():
-            ears.is_over = True
-        for idle in self.idle.values():
-            while idle:
-                self.drop(idle.pop())
+        for link in list(self.links):
+            self.drop(link)
+        self.idle.clear()
 
 
 class Turn:
@@ -217,11 +351,10 @@ class Turn:
 class Ears:
     """One subscription at one server for all who wait by ticket there. Messages are hints: a broken one wakes all."""
 
-    def __init__(self, io: IO, key: str, address: Optional[Address]):
-        self.io, self.link = io, io.open(key)
+    def __init__(self, io: IO, link: Link):
+        self.io, self.link, self.is_over = io, link, False
         self.turns: dict[str, set[Turn]] = {}
         self.lock = threading.Lock()
-        self.is_over = self.link.address != address
         threading.Thread(target=self._hear, name="rlock-turns", daemon=True).start()
 
     def add(self, channel: str) -> Turn:

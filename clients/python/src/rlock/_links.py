@@ -58,6 +58,7 @@ class Route:
         self.slots: dict[int, Address] = {}
         self.seeds: list[Address] = []
         self.next_seed = 0
+        self.told: dict[Optional[Address], list[str]] = {}  # what each server says that it is
         pool = None if self.is_cluster else client.connection_pool
         self.sentinel = pool if hasattr(pool, "get_master_address") else None
         if self.is_cluster:
@@ -65,21 +66,23 @@ class Route:
         else:
             self.take_pool(pool)
             self.db = int(self.kwargs.get("db") or 0)
-        self.identity = self._identity()
 
-    def _identity(self) -> tuple[Any, ...]:
-        """Equal for clients that certainly lead to the same locks."""
+    @property
+    def question(self) -> list[str]:
+        """Asks a server what it is."""
+        return ["CLUSTER", "SLOTS"] if self.is_cluster else ["INFO", "server"]
+
+    def identities(self, said: Any) -> list[str]:
+        """From its answer; where that is refused, from what the client was given."""
+        if self.is_cluster and said:
+            return [f"node {row[2][2]}" for row in said]
+        if said:
+            return [f"run {line[7:]} {self.db}" for line in said.splitlines() if line.startswith("run_id:")]
         if self.is_cluster:
-            return ("cluster", tuple(sorted(str(node) for node in self._startup())))
+            return [f"at {host}:{port}" for host, port in self.seeds]
         if self.sentinel is not None:
-            sentinels = self.sentinel.sentinel_manager.sentinels
-            places = sorted(str(s.connection_pool.connection_kwargs.get(k)) for s in sentinels for k in ("host", "port"))
-            return ("sentinel", self.sentinel.service_name, tuple(places), self.db)
-        return ("one", *(str(self.kwargs.get(k)) for k in ("host", "port", "path")), self.db)
-
-    def _startup(self) -> list[str]:
-        nodes = self.client.nodes_manager.startup_nodes.values()
-        return [f"{node.host}:{node.port}" for node in nodes]
+            return [f"sentinel {self.sentinel.service_name} {self.db}"]
+        return ["at " + ":".join(str(self.kwargs.get(k)) for k in ("host", "port", "path", "db"))]
 
     def take_pool(self, pool: Any) -> None:
         """Connections as the client's own, but for time-outs and retries, which are the package's business here."""
@@ -166,7 +169,8 @@ class Route:
         return None
 
     def forget(self, address: Optional[Address]) -> None:
-        """That server did not answer: ask elsewhere where it is."""
+        """That server did not answer: ask elsewhere where it is, and what it is."""
+        self.told.pop(address, None)
         self.master = None
         self.slots = {slot: at for slot, at in self.slots.items() if at != address}
 

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import threading
 import weakref
 from typing import Any, Callable, Optional, TypeVar, Union
 
+import redis
+
 from . import _core as core
-from ._api import UNSET, HoldBase, LockBase
+from ._api import UNSET, HoldBase, LockBase, seconds
 from ._clock import Clock
-from ._core import Attempt, LockLost, NotAcquired, Options, Seat, Space, Tenure, now
+from ._core import Attempt, LockLost, NotAcquired, Options, Seat, Space, Spaces, Tenure, now
 from ._io import IO, Link, run
 from ._links import Route
 
 F = TypeVar("F", bound=Callable[..., Any])
+Client = Union[redis.Redis, redis.RedisCluster, "Locks"]
+#: Functions whose calls only begin something.
+LATER = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 _state = threading.Lock()
 _clock: Optional[Clock] = None
-_spaces: dict[Any, Space] = {}
+_spaces = Spaces()
 _locks_of: "weakref.WeakKeyDictionary[Any, Locks]" = weakref.WeakKeyDictionary()
 _all: "weakref.WeakSet[Locks]" = weakref.WeakSet()
 _me = threading.local()
@@ -38,10 +44,9 @@ def _after_fork() -> None:
     global _clock, _state, _me
     _clock, _state, _me = None, threading.Lock(), threading.local()
     core.NAMES.renew()
-    for space in _spaces.values():
-        space.forked()
+    _spaces.forked()
     for locks in list(_all):
-        locks.io.reset()
+        locks.io.forked()
 
 
 if hasattr(os, "register_at_fork"):
@@ -78,19 +83,24 @@ class Locks:
     is under way). Thread-safe; usable in forked children.
     """
 
-    def __init__(self, client: Any, *, waiting: int = 8, patience: float = 3.0):
+    def __init__(self, client: Client, *, waiting: int = 8, patience: float = 3.0):
         self.patience = patience
-        self.io = IO(Route(client, is_async=False), waiting)
+        self.io = IO(Route(client, is_async=False), waiting, _spaces)
         with _state:
-            self.space = _spaces.setdefault(self.io.route.identity, Space(len(_spaces)))
             _locks_of[client] = self
             _all.add(self)
 
     @classmethod
-    def of(cls, client: Any) -> "Locks":
+    def of(cls, client: Client) -> "Locks":
         if isinstance(client, Locks):
             return client
+        if any(kind.__module__.startswith("redis.asyncio") for kind in type(client).__mro__):
+            raise TypeError("that is a client for asyncio: use rlock.asyncio")
         return _locks_of.get(client) or cls(client)
+
+    @property
+    def space(self) -> Optional[Space]:
+        return self.io.space
 
     def owner(self) -> str:
         """The name of this thread, the same for all of its locks."""
@@ -98,26 +108,30 @@ class Locks:
             name: str = _me.name
         except AttributeError:
             name = _me.name = core.NAMES.new()
-        return name + self.space.suffix
+        return name + (self.io.space.suffix if self.io.space else "")
 
     def close(self) -> None:
-        """Closes the connections. Holds end with their leases."""
+        """Ends what waits, with Unavailable, and the connections. Holds are renewed no more; those of sessions end now."""
         self.io.close()
+        clock().forget_all(self.io)
+
+    def _settled(self, key: str, start: float, wait: Optional[float]) -> Space:
+        if self.io.space is None:
+            self.io.space = _spaces.of(run(core.settle(self.io, key, start, wait, self.patience)))
+        return self.io.space
 
     def _acquire(self, key: str, options: Options, wait: Optional[float]) -> Optional[Hold]:
+        start = now()
+        space = self._settled(key, start, wait)
         owner = options.owner or self.owner()
-        seat, start, attempt = self.space.seat(key, owner, options.kind, threading.Lock), now(), None
+        seat = space.seat(key, owner, options.kind, threading.Lock)
         patience = seat.patience(wait, self.patience)
+        is_mine, attempt = False, None
         try:
             is_mine = seat.mutex.acquire(timeout=-1 if patience is None else min(patience, threading.TIMEOUT_MAX))
-        except BaseException:
-            self.space.leave(seat)
-            raise
-        if not is_mine:
-            self.space.leave(seat)
-            seat.is_taken()
-            return None
-        try:
+            if not is_mine:
+                seat.is_taken()
+                return None
             tenure = seat.tenure
             if tenure is not None and not tenure.held:
                 clock().lose(tenure)
@@ -125,17 +139,23 @@ class Locks:
             if wait is not None and wait > 0:
                 wait = max(0.001, wait - (now() - start))
             attempt = Attempt(self.io, seat, options, tenure.depth + 1 if tenure else 1, wait, self.patience)
-            attempt.leave = functools.partial(self.space.vacate, seat)
-            try:
-                answer = run(attempt.steps())
-            except LockLost:
-                if tenure is not None:
-                    clock().lose(tenure)
-                raise
-            return self._granted(seat, options, *answer) if answer is not None else None
+            attempt.leave = functools.partial(space.vacate, seat)
+            answer = run(attempt.steps())
+            return None if answer is None else self._granted(seat, options, *answer)
+        except BaseException as error:
+            if isinstance(error, LockLost) and seat.tenure is not None:
+                clock().lose(seat.tenure)
+            elif attempt is not None and attempt.in_doubt and not attempt.cleans_up:  # interrupted just after the grant
+                if seat.tenure is not None:
+                    seat.tenure.depth = attempt.depth - 1
+                self._ended(seat, seat.tenure)
+                self.io.clean_up(attempt)
+            raise
         finally:
-            if attempt is None or not attempt.cleans_up:
-                self.space.vacate(seat)
+            if not is_mine:
+                space.leave(seat)
+            elif attempt is None or not attempt.cleans_up:
+                space.vacate(seat)
 
     def _granted(self, seat: Seat, options: Options, token: int, sent: float, link: Optional[Link]) -> Hold:
         tenure = seat.tenure
@@ -146,28 +166,47 @@ class Locks:
             clock().add(tenure)
         else:
             tenure.deadline = max(tenure.deadline, sent + options.lease)
-        tenure.depth += 1
-        return Hold(self, tenure)
+        hold = Hold(self, tenure)
+        tenure.handed(hold, None if options.owner else threading.current_thread())
+        return hold
 
     def _release(self, seat: Seat, tenure: Tenure) -> None:
-        with seat.mutex:
-            try:
-                run(core.release(self.io, seat, tenure, self.patience))
-            except LockLost:
-                clock().lose(tenure)
-                raise
-            finally:
-                tenure.depth -= 1
-                if tenure.depth == 0:
-                    if seat.tenure is tenure:
-                        seat.tenure = None
-                    if tenure.state != "lost":
-                        tenure.state = "released"
-                    clock().forget(tenure)
-                    if tenure.link is not None:
-                        self.io.keep(tenure.link)
-                        tenure.link = None
-        self.space.leave(seat, 0)
+        space, undoing = self.io.space, None
+        assert space is not None
+        space.use(seat)
+        seat.mutex.acquire()
+        try:
+            run(core.release(self.io, seat, tenure, self.patience))
+        except LockLost:
+            clock().lose(tenure)
+            raise
+        except BaseException:
+            undoing = Attempt.to_release(self.io, seat, tenure, space)
+            raise
+        finally:
+            tenure.depth -= 1
+            if tenure.depth == 0:
+                self._ended(seat, tenure, undoing is None)
+            if undoing is not None:
+                self.io.clean_up(undoing)
+            else:
+                space.vacate(seat)
+
+    def _ended(self, seat: Seat, tenure: Optional[Tenure], is_released: bool = False) -> None:
+        """A session's connection is kept only if nothing is tied to it any more."""
+        if tenure is None or (tenure.depth > 0 and tenure.state == "held"):
+            return
+        if seat.tenure is tenure:
+            seat.tenure = None
+        if tenure.state != "lost":
+            tenure.state = "released"
+        clock().forget(tenure)
+        if tenure.link is not None:
+            link, tenure.link = tenure.link, None
+            if is_released:
+                self.io.keep(link)
+            else:
+                self.io.drop(link)
 
 
 class Lock(LockBase):
@@ -186,13 +225,26 @@ class Lock(LockBase):
     - `upgrade`: WRITE beside one's own READ
     """
 
-    def __init__(self, client: Any, key: Union[str, bytes], **options: Any):
-        super().__init__(Locks.of(client), key, **options)
+    def __init__(
+        self,
+        client: Client,
+        key: Union[str, bytes],
+        *,
+        wait: Optional[float] = None,
+        lease: float = 30.0,
+        owner: Optional[str] = None,
+        maxqueue: Optional[int] = None,
+        acks: Optional[int] = None,
+        session: bool = False,
+        upgrade: bool = False,
+        renew: bool = True,
+        limit: Optional[int] = None,
+    ):
+        super().__init__(Locks.of(client), key, wait, lease, owner, maxqueue, acks, session, upgrade, renew, limit)
 
     def acquire(self, wait: Optional[float] = UNSET) -> Optional[Hold]:
         """Returns a hold, or None if the lock was not free in time."""
-        hold: Optional[Hold] = self._locks._acquire(self.key, self._options, self.wait if wait is UNSET else wait)
-        return hold
+        return self._locks._acquire(self.key, self._options, self.wait if wait is UNSET else seconds(wait))  # type: ignore[no-any-return]
 
     def release(self) -> None:
         """Releases one level of what this thread (or `owner`) holds."""
@@ -211,6 +263,9 @@ class Lock(LockBase):
     def __call__(self, function: F) -> F:
         """As a decorator: the function runs while the lock is held."""
 
+        if any(is_so(function) for is_so in LATER):
+            raise TypeError(f"{function} does its work when it is awaited or iterated: lock there (rlock.asyncio, or `with`)")
+
         @functools.wraps(function)
         def guarded(*args: Any, **kwargs: Any) -> Any:
             with self:
@@ -228,5 +283,21 @@ class ReadLock(Lock):
 class Permit(ReadLock):
     """One of `limit` permits: at most `limit` holders at a time."""
 
-    def __init__(self, client: Any, key: Union[str, bytes], limit: int, **options: Any):
-        super().__init__(client, key, limit=limit, **options)
+    def __init__(
+        self,
+        client: Client,
+        key: Union[str, bytes],
+        limit: int,
+        *,
+        wait: Optional[float] = None,
+        lease: float = 30.0,
+        owner: Optional[str] = None,
+        maxqueue: Optional[int] = None,
+        acks: Optional[int] = None,
+        session: bool = False,
+        renew: bool = True,
+    ):
+        super().__init__(
+            client, key, wait=wait, lease=lease, owner=owner, maxqueue=maxqueue, acks=acks, session=session,
+            renew=renew, limit=limit,
+        )

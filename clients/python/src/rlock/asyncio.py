@@ -11,16 +11,19 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import os
 import weakref
-from typing import Any, Callable, Optional, TypeVar, Union
+from typing import Any, Callable, Coroutine, Optional, TypeVar, Union
+
+import redis.asyncio
 
 from . import _core as core
 from ._aio import IO, Link, run
-from ._api import UNSET, HoldBase, LockBase
+from ._api import UNSET, HoldBase, LockBase, seconds
 from ._core import (
     Attempt, Broken, Deadlock, LockError, LockLost, NoAcks, NoPermission, NoReplicas, NotAcquired, NotHeld, Options,
-    Refused, Seat, Space, Tenure, TooMany, Unavailable, now,
+    Refused, Seat, Space, Spaces, Tenure, TooMany, Unavailable, now,
 )
 from ._links import Route
 
@@ -30,10 +33,11 @@ __all__ = [
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
+Client = Union[redis.asyncio.Redis, redis.asyncio.RedisCluster, "Locks"]
 
-
-_spaces: dict[Any, Space] = {}
+_spaces = Spaces()
 _locks_of: "weakref.WeakKeyDictionary[Any, Locks]" = weakref.WeakKeyDictionary()
+_all: "weakref.WeakSet[Locks]" = weakref.WeakSet()
 _names: "weakref.WeakKeyDictionary[Any, str]" = weakref.WeakKeyDictionary()
 
 
@@ -41,8 +45,9 @@ def _after_fork() -> None:
     """A child is somebody else: it holds nothing, and its tasks have other names. It needs a loop of its own anyway."""
     _names.clear()
     _locks_of.clear()
-    for space in _spaces.values():
-        space.forked()
+    _spaces.forked()
+    for locks in list(_all):
+        locks.io.forked()
 
 
 if hasattr(os, "register_at_fork"):
@@ -79,44 +84,58 @@ class Locks:
     is under way).
     """
 
-    def __init__(self, client: Any, *, waiting: int = 8, patience: float = 3.0):
+    def __init__(self, client: Client, *, waiting: int = 8, patience: float = 3.0):
         self.patience = patience
-        self.io = IO(Route(client, is_async=True), waiting)
-        self.space = _spaces.setdefault(self.io.route.identity, Space(len(_spaces)))
+        self.io = IO(Route(client, is_async=True), waiting, _spaces)
+        _all.add(self)
         _locks_of[client] = self
 
     @classmethod
-    def of(cls, client: Any) -> "Locks":
+    def of(cls, client: Client) -> "Locks":
         if isinstance(client, Locks):
             return client
+        if not any(kind.__module__.startswith("redis.asyncio") for kind in type(client).__mro__):
+            raise TypeError("that is a blocking client: use rlock, without asyncio")
         return _locks_of.get(client) or cls(client)
 
-    def owner(self) -> str:
+    def owner(self, task: Any = None) -> str:
         """The name of this task, the same for all of its locks."""
-        task = asyncio.current_task()
+        task = task or asyncio.current_task()
         name = _names.get(task)
         if name is None:
             name = _names[task] = core.NAMES.new()
-        return name + self.space.suffix
+        return name + (self.io.space.suffix if self.io.space else "")
+
+    @property
+    def space(self) -> Optional[Space]:
+        return self.io.space
 
     async def aclose(self) -> None:
-        """Closes the connections. Holds end with their leases."""
+        """Ends what waits, with Unavailable, and the connections. Holds are renewed no more; those of sessions end now."""
         await self.io.close()
+        for seat in list(self.io.space.seats.values()) if self.io.space else ():
+            if seat.tenure is not None and seat.tenure.io is self.io and seat.tenure.link is not None:
+                self._lose(seat.tenure)
 
-    async def _acquire(self, key: str, options: Options, wait: Optional[float]) -> Optional[Hold]:
-        owner = options.owner or self.owner()
-        seat, start, attempt = self.space.seat(key, owner, options.kind, asyncio.Lock), now(), None
+    async def _settled(self, key: str, start: float, wait: Optional[float]) -> Space:
+        if self.io.space is None:
+            space = _spaces.of(await run(core.settle(self.io, key, start, wait, self.patience)))
+            self.io.space = self.io.space or space
+        return self.io.space
+
+    async def _acquire(self, key: str, options: Options, wait: Optional[float], task: Any) -> Optional[Hold]:
+        start = now()
+        space = await self._settled(key, start, wait)
+        owner = options.owner or self.owner(task)
+        seat = space.seat(key, owner, options.kind, asyncio.Lock)
+        is_mine, attempt = False, None
         try:
-            async with asyncio.timeout(seat.patience(wait, self.patience)):
-                await seat.mutex.acquire()
-        except TimeoutError:
-            self.space.leave(seat)
-            seat.is_taken()
-            return None
-        except BaseException:
-            self.space.leave(seat)
-            raise
-        try:
+            try:
+                async with asyncio.timeout(seat.patience(wait, self.patience)):
+                    is_mine = await seat.mutex.acquire()
+            except TimeoutError:
+                seat.is_taken()
+                return None
             tenure = seat.tenure
             if tenure is not None and not tenure.held:
                 self._lose(tenure)
@@ -124,19 +143,22 @@ class Locks:
             if wait is not None and wait > 0:
                 wait = max(0.001, wait - (now() - start))
             attempt = Attempt(self.io, seat, options, tenure.depth + 1 if tenure else 1, wait, self.patience)
-            attempt.leave = functools.partial(self.space.vacate, seat)
-            try:
-                answer = await run(attempt.steps())
-            except LockLost:
-                if tenure is not None:
-                    self._lose(tenure)
-                raise
-            return self._granted(seat, options, *answer) if answer is not None else None
+            attempt.leave = functools.partial(space.vacate, seat)
+            answer = await run(attempt.steps())
+            hold = None if answer is None else self._granted(seat, options, task, *answer)
+            attempt.in_doubt = False
+            return hold
+        except LockLost:
+            if seat.tenure is not None:
+                self._lose(seat.tenure)
+            raise
         finally:
-            if attempt is None or not attempt.cleans_up:
-                self.space.vacate(seat)
+            if not is_mine:
+                space.leave(seat)
+            elif attempt is None or not attempt.cleans_up:
+                space.vacate(seat)
 
-    def _granted(self, seat: Seat, options: Options, token: int, sent: float, link: Optional[Link]) -> Hold:
+    def _granted(self, seat: Seat, options: Options, task: Any, token: int, sent: float, link: Optional[Link]) -> Hold:
         tenure = seat.tenure
         if tenure is None:
             tenure = Tenure(seat, options, token, sent, asyncio.Event(), self.io)
@@ -145,23 +167,39 @@ class Locks:
             self._tick(tenure)
         else:
             tenure.deadline = max(tenure.deadline, sent + options.lease)
-        tenure.depth += 1
-        return Hold(self, tenure)
+        hold = Hold(self, tenure)
+        tenure.handed(hold, None if options.owner else task)
+        return hold
 
     def _tick(self, tenure: Tenure) -> None:
         """Looks after a hold: at its deadline, and when it is to be renewed."""
         if tenure.state != "held":
             return
         if now() >= tenure.deadline:
+            if tenure.is_queued:
+                # What answers its renewal may lie in the socket: the loop was blocked, or the machine slept.
+                tenure.is_queued = False
+                tenure.timer = asyncio.get_running_loop().call_later(0.01, self._tick, tenure)
+                return
+            return self._lose(tenure)
+        if now() >= tenure.renews_at and tenure.is_orphaned:
+            core.log.warning("%s: nobody can release it any more, because %s has ended", tenure.seat.key, tenure.seat.owner)
             return self._lose(tenure)
         if now() >= tenure.renews_at:
-            tenure.renews_at = now() + tenure.options.lease / 3
-            self.io.background(self._renew(tenure, core.renew))
+            third = tenure.options.lease / 3
+            tenure.renews_at = now() + (third / 10 if tenure.is_queued else third)
+            if not tenure.is_queued:
+                tenure.is_queued = True
+                self.io.background(self._renew(tenure, core.renew))
         pause = min(tenure.renews_at, tenure.deadline) - now()
         tenure.timer = asyncio.get_running_loop().call_later(pause, self._tick, tenure)
 
     async def _renew(self, tenure: Tenure, how: Callable[..., core.Steps]) -> None:
-        if await run(how(self.io, tenure)):
+        try:
+            is_lost = await run(how(self.io, tenure))
+        finally:
+            tenure.is_queued = False
+        if is_lost:
             self._lose(tenure)
         elif how is core.tie and tenure.link is not None:
             self._watch(tenure, tenure.link)
@@ -187,7 +225,7 @@ class Locks:
         for call in tenure.lose():
             try:
                 call()
-            except Exception as error:
+            except BaseException as error:  # SystemExit too ends nothing here
                 asyncio.get_running_loop().call_exception_handler({"message": "on_lost", "exception": error})
         self._forget(tenure)
 
@@ -203,21 +241,30 @@ class Locks:
         await asyncio.shield(self.io.background(self._released(seat, tenure)))
 
     async def _released(self, seat: Seat, tenure: Tenure) -> None:
-        async with seat.mutex:
-            try:
-                await run(core.release(self.io, seat, tenure, self.patience))
-            except LockLost:
-                self._lose(tenure)
-                raise
-            finally:
-                tenure.depth -= 1
-                if tenure.depth == 0:
-                    if seat.tenure is tenure:
-                        seat.tenure = None
-                    if tenure.state != "lost":
-                        tenure.state = "released"
-                    self._forget(tenure)
-        self.space.leave(seat, 0)
+        space, undoing = self.io.space, None
+        assert space is not None
+        space.use(seat)
+        await seat.mutex.acquire()
+        try:
+            await run(core.release(self.io, seat, tenure, self.patience))
+        except LockLost:
+            self._lose(tenure)
+            raise
+        except BaseException:
+            undoing = Attempt.to_release(self.io, seat, tenure, space)
+            raise
+        finally:
+            tenure.depth -= 1
+            if tenure.depth == 0:
+                if seat.tenure is tenure:
+                    seat.tenure = None
+                if tenure.state != "lost":
+                    tenure.state = "released"
+                self._forget(tenure)
+            if undoing is not None:
+                await self.io.clean_up(undoing)
+            else:
+                space.vacate(seat)
 
 
 class Lock(LockBase):
@@ -237,15 +284,35 @@ class Lock(LockBase):
     - `cancel`: `async with` cancels its task when the hold is lost, and makes a LockLost of that
     """
 
-    def __init__(self, client: Any, key: Union[str, bytes], *, cancel: bool = False, **options: Any):
-        super().__init__(Locks.of(client), key, **options)
+    def __init__(
+        self,
+        client: Client,
+        key: Union[str, bytes],
+        *,
+        wait: Optional[float] = None,
+        lease: float = 30.0,
+        owner: Optional[str] = None,
+        maxqueue: Optional[int] = None,
+        acks: Optional[int] = None,
+        session: bool = False,
+        upgrade: bool = False,
+        renew: bool = True,
+        limit: Optional[int] = None,
+        cancel: bool = False,
+    ):
+        super().__init__(Locks.of(client), key, wait, lease, owner, maxqueue, acks, session, upgrade, renew, limit)
         self.cancel = cancel
         self._entered: dict[Any, list[_Entry]] = {}
 
-    async def acquire(self, wait: Optional[float] = UNSET) -> Optional[Hold]:
-        """Returns a hold, or None if the lock was not free in time. If cancelled, it leaves nothing behind."""
-        hold: Optional[Hold] = await self._locks._acquire(self.key, self._options, self.wait if wait is UNSET else wait)
-        return hold
+    def acquire(self, wait: Optional[float] = UNSET) -> Coroutine[Any, Any, Optional[Hold]]:
+        """Returns a hold, or None if the lock was not free in time. If cancelled, it leaves nothing behind.
+
+        The owner is the task that calls this, whichever awaits it: `asyncio.wait_for` may do that in another one.
+        """
+        task = None if self._options.owner else asyncio.current_task()
+        acquiring: Coroutine[Any, Any, Optional[Hold]]
+        acquiring = self._locks._acquire(self.key, self._options, self.wait if wait is UNSET else seconds(wait), task)
+        return acquiring
 
     async def release(self) -> None:
         """Releases one level of what this task (or `owner`) holds."""
@@ -268,6 +335,9 @@ class Lock(LockBase):
 
     def __call__(self, function: F) -> F:
         """As a decorator of an `async def`: it runs while the lock is held."""
+
+        if not inspect.iscoroutinefunction(function):
+            raise TypeError(f"{function} is no `async def` that can be awaited while the lock is held")
 
         @functools.wraps(function)
         async def guarded(*args: Any, **kwargs: Any) -> Any:
@@ -313,5 +383,22 @@ class ReadLock(Lock):
 class Permit(ReadLock):
     """One of `limit` permits: at most `limit` holders at a time."""
 
-    def __init__(self, client: Any, key: Union[str, bytes], limit: int, **options: Any):
-        super().__init__(client, key, limit=limit, **options)
+    def __init__(
+        self,
+        client: Client,
+        key: Union[str, bytes],
+        limit: int,
+        *,
+        wait: Optional[float] = None,
+        lease: float = 30.0,
+        owner: Optional[str] = None,
+        maxqueue: Optional[int] = None,
+        acks: Optional[int] = None,
+        session: bool = False,
+        renew: bool = True,
+        cancel: bool = False,
+    ):
+        super().__init__(
+            client, key, wait=wait, lease=lease, owner=owner, maxqueue=maxqueue, acks=acks, session=session,
+            renew=renew, limit=limit, cancel=cancel,
+        )

@@ -1,0 +1,218 @@
+"""Who dies holds nothing; what a user's function does ends nothing; a release that is not known stays the owner's."""
+
+import asyncio
+import linecache
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import redis
+import redis.asyncio
+from support import one_server, until
+
+import rlock
+import rlock.asyncio
+
+server = one_server
+
+
+def test_a_release_that_is_not_known_ends_no_later_hold(server):
+    locks = rlock.Locks(server.client(), patience=0.5)
+    hold = rlock.Lock(locks, "k").acquire()
+    server.proxy.fault({"proxy": "hold", "of": "RLOCK.RELEASE", "times": 99})
+    with pytest.raises(rlock.Unavailable):
+        hold.release()
+    with pytest.raises(rlock.Unavailable, match="not yet undone"):
+        rlock.Lock(locks, "k").acquire(wait=0.3)
+    server.proxy.fault({"proxy": "pass"})
+    again = rlock.Lock(locks, "k").acquire(wait=10)
+    assert again.held and server.holders("k") == [(again.owner, again.token)] and again.token > hold.token
+    again.release()
+
+
+def test_a_session_whose_release_failed_ends(server):
+    locks = rlock.Locks(server.client(), patience=0.3)
+    hold = rlock.Lock(locks, "k", session=True).acquire()
+    server.proxy.fault({"proxy": "hold", "of": "RLOCK.RELEASE", "times": 99})
+    with pytest.raises(rlock.Unavailable):
+        hold.release()
+    until("its connection is closed", lambda: server.holders("k") == [])
+
+
+def test_a_session_ends_with_its_process_whatever_it_has_forked(server):
+    program = """if True:
+        import os, signal, sys, redis, rlock
+        hold = rlock.Lock(redis.Redis(port=int(sys.argv[1])), "k", session=True).acquire()
+        if os.fork() == 0:
+            print("forked", flush=True)
+        signal.pause()
+    """
+    words = [sys.executable, "-c", program, str(server.one.port)]
+    parent = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        assert parent.stdout.readline() == "forked\n" and len(server.holders("k")) == 1
+        os.kill(parent.pid, signal.SIGKILL)
+        until("the session has ended", lambda: server.holders("k") == [], 5)
+    finally:
+        os.killpg(parent.pid, signal.SIGKILL)
+        parent.wait()
+
+
+def test_what_on_lost_does_ends_nothing(server):
+    client, forced = server.client(), threading.Event()
+    lost = rlock.Lock(client, "lost", lease=1.5, owner="a").acquire()
+    kept = rlock.Lock(client, "kept", lease=1.5, owner="a").acquire()
+    stuck = rlock.Lock(client, "stuck", lease=1.5, owner="a").acquire()
+    lost.on_lost(sys.exit)
+    lost.on_lost(forced.set)
+    stuck.on_lost(threading.Event().wait)
+    server.ask("RLOCK.FORCE", "stuck")
+    assert stuck.lost.wait(5)
+    server.ask("RLOCK.FORCE", "lost")
+    assert forced.wait(5)
+    end = time.monotonic() + 2.5
+    until("a lease has passed", lambda: time.monotonic() > end)
+    assert kept.held and len(server.holders("kept")) == 1
+    kept.release()
+
+
+def test_a_thread_that_ended_holds_no_longer_than_its_lease(server, caplog):
+    client = server.client()
+
+    def work():
+        rlock.Lock(client, "k", lease=1.5).acquire()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    until("it is not renewed", lambda: server.holders("k") == [])
+    assert "nobody can release it any more" in caplog.text
+
+
+def test_a_hold_that_was_handed_over_outlives_its_thread(server):
+    client, holds = server.client(), []
+    thread = threading.Thread(target=lambda: holds.append(rlock.Lock(client, "k", lease=1.5).acquire()))
+    thread.start()
+    thread.join()
+    end = time.monotonic() + 2.5
+    until("a lease has passed", lambda: time.monotonic() > end)
+    assert holds[0].held
+    holds[0].release()
+
+
+LEAVING = ("with ", "if not is_mine:", "space.leave(", "elif attempt is None or", "space.vacate(")
+
+
+class Interrupt(BaseException):
+    pass
+
+
+def test_an_interrupt_anywhere_in_acquire_leaves_nothing(server):
+    """As a signal's handler would, raises at each line of the package in turn, until none is left."""
+    client = server.client()
+    folder = os.path.dirname(rlock.__file__)
+    rlock.Lock(client, "first").acquire().release()
+    places = [""]
+    for at in range(1, 2000):
+        lock, count = rlock.Lock(client, f"k{at}"), 0
+
+        def each(frame, event, _):
+            nonlocal count
+            if not frame.f_code.co_filename.startswith(folder):
+                return None
+            line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+            # No signal is looked at where a `with` is left, which is a line to a tracer. And the seat is left last:
+            # a signal in those few instructions comes when the hold is as good as returned.
+            is_leaving = frame.f_code.co_name in ("vacate", "leave") or line.startswith(LEAVING)
+            if event == "line" and not is_leaving:
+                count += 1
+                if count == at:
+                    sys.settrace(None)
+                    places.append(f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}")
+                    raise Interrupt
+            return each
+
+        sys.settrace(each)
+        try:
+            hold = lock.acquire(wait=5)
+        except Interrupt:
+            hold = None
+        finally:
+            sys.settrace(None)
+        if hold is not None:
+            break
+    assert at > 50
+    hold.release()
+    for line in range(1, at):
+        until(f"nothing is left of the interrupt at {places[line]}", lambda: server.holders(f"k{line}") == [])
+        # Nor does anything keep the owner from the next one.
+        rlock.Lock(client, f"k{line}").acquire(wait=5).release()
+
+
+def test_a_decorator_refuses_what_would_run_without_the_lock(server):
+    lock = rlock.Lock(server.client(), "k")
+    for later in (coroutine, generator):
+        with pytest.raises(TypeError):
+            lock(later)
+    with pytest.raises(TypeError):
+        rlock.asyncio.Lock(server.client(redis.asyncio.Redis), "k")(lambda: None)
+
+
+async def coroutine():
+    pass
+
+
+def generator():
+    yield
+
+
+def test_mistakes_are_refused(server):
+    for wrong in ({"timeout": 10}, {"wait": "ten"}, {"wait": True}):
+        with pytest.raises(TypeError):
+            rlock.Lock(server.client(), "k", **wrong)
+    with pytest.raises(TypeError):
+        rlock.Lock(server.client(redis.asyncio.Redis), "k")
+    with pytest.raises(TypeError):
+        rlock.asyncio.Lock(server.client(), "k")
+
+
+async def test_the_owner_is_the_task_that_calls_acquire(server):
+    locks = rlock.asyncio.Locks(server.client(redis.asyncio.Redis))
+    lock = rlock.asyncio.Lock(locks, "k")
+    outer = await asyncio.wait_for(lock.acquire(), 5)
+    inner = await asyncio.create_task(lock.acquire(wait=0))
+    assert inner.owner == outer.owner == locks.owner()
+    await lock.release()
+    await lock.release()
+    assert server.holders("k") == []
+    await locks.aclose()
+
+
+def test_two_names_of_one_server_have_one_owner(server):
+    one = rlock.Lock(server.client(), "k", owner="me")
+    other = redis.Redis(host="localhost", port=int(server.proxy.address.split(":")[1]))
+    outer, inner = one.acquire(), rlock.Lock(other, "k", owner="me").acquire(wait=0)
+    assert inner.token == outer.token
+    inner.release()
+    assert server.holders("k") == [("me", outer.token)] and outer.held
+    outer.release()
+    assert rlock.Lock(server.client(), "a").acquire().owner == rlock.Lock(other, "b").acquire().owner
+
+
+def test_what_was_never_sent_is_not_undone(server):
+    locks = rlock.Locks(server.client(), patience=0.3)
+    rlock.Lock(locks, "k").acquire().release()
+    server.one.kill()
+    server.proxy.fault({"proxy": "drop"})
+    tries = rlock.Lock(locks, "k", owner="first")  # by a connection that seems to be there
+    with pytest.raises(rlock.Unavailable):
+        tries.acquire(wait=0)
+    before = set(threading.enumerate())
+    for _ in range(3):
+        with pytest.raises(rlock.Unavailable):
+            rlock.Lock(locks, "k").acquire(wait=0)
+    assert not [one for one in set(threading.enumerate()) - before if one.name == "rlock-cleanup"]

@@ -1,0 +1,128 @@
+"""Silence of one server or connection, the end of patience, and of the package."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+import redis
+import redis.asyncio
+from support import Server, one_server, until
+
+import rlock
+import rlock.asyncio
+
+server = one_server
+
+
+@pytest.fixture
+def silent_one(server, tmp_path):
+    other = Server(server.program, server.module, str(tmp_path / "other"))
+    yield other
+    other.close()
+
+
+def test_a_silent_server_ends_no_hold_of_another(server, silent_one):
+    lease = 1.5
+    stopped = [rlock.Lock(silent_one.client(), f"s{n}", lease=lease, owner=f"o{n}").acquire() for n in range(12)]
+    well = [rlock.Lock(server.client(), f"w{n}", lease=lease, owner=f"o{n}").acquire() for n in range(12)]
+    silent_one.stop("")
+    until("the holds of the silent server are lost", lambda: all(hold.lost.is_set() for hold in stopped))
+    end = time.monotonic() + 2 * lease
+    until("two leases are over", lambda: time.monotonic() > end)
+    assert all(hold.held for hold in well)
+    for hold in well:
+        hold.release()
+
+
+def acquire(server, wait):
+    rlock.Lock(rlock.Locks(server.client(), patience=1), f"k{wait}").acquire(wait=wait)
+
+
+def acquire_in_a_loop(server, wait):
+    async def work():
+        locks = rlock.asyncio.Locks(server.client(redis.asyncio.Redis), patience=1)
+        try:
+            await rlock.asyncio.Lock(locks, f"k{wait}").acquire(wait=wait)
+        finally:
+            await locks.aclose()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("kind", [acquire, acquire_in_a_loop])
+@pytest.mark.parametrize("wait", [0, 0.4, 1.5, 2.5])
+def test_a_call_returns_in_time_whatever_is_silent(server, kind, wait):
+    server.proxy.fault({"proxy": "deaf"})
+    took = []
+
+    def call():
+        start = time.monotonic()
+        with pytest.raises(rlock.Unavailable):
+            kind(server, wait)
+        took.append(time.monotonic() - start)
+
+    call()
+    slack = 1.0 if kind is acquire_in_a_loop else 0.25  # closing takes its second
+    assert (wait or 1) - 0.05 <= took[0] <= (wait or 1) + slack, took
+
+
+def test_a_call_returns_in_time_when_a_known_server_is_silent(server):
+    locks = rlock.Locks(server.client(), patience=0.5)
+    rlock.Lock(locks, "k").acquire()
+    server.stop("")
+    for wait, most in ((0, 0.5), (0.3, 0.3), (1.2, 1.2)):
+        start = time.monotonic()
+        with pytest.raises(rlock.Unavailable):
+            rlock.Lock(locks, f"other {wait}").acquire(wait=wait)
+        assert time.monotonic() - start < most + 0.25
+
+
+def test_closed_is_closed(server):
+    client = server.client()
+    locks = rlock.Locks(client)
+    held = rlock.Lock(locks, "held", lease=1.5).acquire()
+    session = rlock.Lock(locks, "session", session=True, owner="s").acquire()
+    server.ask("RLOCK.ACQUIRE", "busy", "somebody")
+    ended = []
+
+    def wait():
+        try:
+            ended.append(rlock.Lock(locks, "busy", owner="waiter").acquire())
+        except rlock.Unavailable as error:
+            ended.append(error)
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    until("it waits", lambda: server.waiting("busy") == 1)
+    locks.close()
+    waiter.join(5)
+    assert isinstance(ended[0], rlock.Unavailable) and server.waiting("busy") == 0
+    assert server.holders("session") == [] and session.lost.is_set()
+    until("what was held is not renewed", lambda: held.lost.wait(0.1) and server.holders("held") == [])
+    server.ask("RLOCK.RELEASE", "busy", "somebody")
+    before = server.connections()
+    with pytest.raises(rlock.Unavailable):
+        rlock.Lock(locks, "new").acquire(wait=None)
+    assert server.connections() == before
+    assert server.holders("busy") == []
+
+
+async def test_closed_is_closed_in_a_loop(server):
+    locks = rlock.asyncio.Locks(server.client(redis.asyncio.Redis))
+    held = await rlock.asyncio.Lock(locks, "held", lease=1.5).acquire()
+    session = await rlock.asyncio.Lock(locks, "session", session=True, owner="s").acquire()
+    server.ask("RLOCK.ACQUIRE", "busy", "somebody")
+    waiter = asyncio.ensure_future(rlock.asyncio.Lock(locks, "busy", owner="waiter").acquire())
+    while server.waiting("busy") == 0:
+        await asyncio.sleep(0.01)
+    await locks.aclose()
+    with pytest.raises(rlock.Unavailable):
+        await asyncio.wait_for(waiter, 5)
+    assert server.waiting("busy") == 0 and server.holders("session") == [] and session.lost.is_set()
+    await asyncio.wait_for(held.lost.wait(), 5)
+    assert server.holders("held") == []
+    before = server.connections()
+    with pytest.raises(rlock.Unavailable):
+        await rlock.asyncio.Lock(locks, "new").acquire()
+    assert server.connections() == before
