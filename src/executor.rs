@@ -372,10 +372,9 @@ fn tell(
         ctx.replicate_as_it_came();
     } else {
         let mut bytes = state::with(|state| std::mem::take(&mut state.effect));
-        bytes.clear();
         snapshot::save_effect(start, changes, &mut bytes);
         ctx.replicate(name, &bytes);
-        state::with(|state| state.effect = bytes);
+        state::with(|state| state.keep_effect(bytes));
     }
     announce(ctx, name, events);
 }

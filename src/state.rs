@@ -18,6 +18,19 @@ pub struct State {
     pub effect: Vec<u8>,
 }
 
+impl State {
+    /// The buffer for effects keeps so many bytes: one of a hundred thousand holds that are ended
+    /// together had megabytes.
+    const EFFECT_KEPT: usize = 64 << 10;
+
+    /// Takes the buffer for effects back.
+    pub fn keep_effect(&mut self, mut bytes: Vec<u8>) {
+        bytes.clear();
+        bytes.shrink_to(Self::EFFECT_KEPT);
+        self.effect = bytes;
+    }
+}
+
 static STATE: Exclusive<State> = Exclusive::empty();
 
 /// Accesses the state. `work` must not call the server, which could call back.

@@ -1,6 +1,6 @@
 //! Bounds: of what one user can have the server keep, do and write.
 
-use rlock_testkit::{Server, Waiter, until};
+use rlock_testkit::{Client, Server, Waiter, until};
 
 #[test]
 fn holds_tied_to_connections_have_a_limit() {
@@ -82,4 +82,33 @@ fn refusals_write_one_line_a_second_into_the_log() {
         lines(&server) > said
     });
     assert!(server.log().contains(" more refused since the last such line"));
+}
+
+/// Asks this again and again, some hundred at a time.
+fn ask_often(client: &mut Client, count: usize, words: impl Fn(usize) -> String) {
+    for first in (0..count).step_by(500) {
+        let all: Vec<String> = (first..count.min(first + 500)).map(&words).collect();
+        let lines: Vec<&str> = all.iter().map(String::as_str).collect();
+        client.all(&lines);
+    }
+}
+
+#[test]
+fn a_buffer_that_was_needed_once_is_given_back() {
+    const READERS: usize = 100_000;
+    let server = Server::start();
+    let mut client = server.client();
+    let fill = |client: &mut Client| {
+        ask_often(client, READERS, |number| format!("RLOCK.ACQUIRE door r{number} READ"));
+    };
+    let used = |client: &mut Client| client.info_number("memory", "used_memory");
+    let before = used(&mut client);
+    fill(&mut client);
+    assert_eq!(client.number("RLOCK.FORCE door"), READERS as i64);
+    let mut kept = 0;
+    until(10_000, || {
+        kept = used(&mut client) - before;
+        kept < 500_000
+    });
+    println!("{kept} bytes are kept");
 }
