@@ -123,7 +123,11 @@ impl Lock {
             memory.sessions.tie(token, session);
         }
         let tied = memory.sessions.get(token).copied();
+        // All of them, where the order of the ties matters.
+        let left = moment.portion;
+        moment.portion = if session.is_some() { usize::MAX } else { left };
         self.granted(ask.owner, memory, moment, effects);
+        moment.portion = left.min(moment.portion);
         // Those that entered with it asked before: it has the tie all the same.
         if let Some(session) = session
             && memory.sessions.get(token).copied() != tied

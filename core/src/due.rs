@@ -49,6 +49,7 @@ impl Lock {
         self.renew_sessions(memory, moment, effects);
         self.end_unacknowledged(memory, moment, effects);
         self.time_out(memory, moment, effects);
+        self.go_on_entering(memory, moment, effects);
         self.serve(memory, moment, effects);
     }
 
@@ -191,6 +192,7 @@ impl Memory {
             wakes.push(Wake { waiter, reply, waited_us, acks_us: None });
         }
         self.forget_taken_back();
+        self.entering.clear();
         self.unfinished = None;
         Dismissed { wakes, lost }
     }

@@ -5,7 +5,7 @@ use crate::acks::Acks;
 use crate::fresh::{Fresh, Grant};
 use crate::queue::Entry;
 use crate::slow::{Outcome, Over, Slow};
-use crate::{ClientId, End, EpochMs, Now, Queue, Sessions, Token, WaiterId};
+use crate::{ClientId, End, EpochMs, Now, Owner, Queue, Sessions, Token, WaiterId};
 
 /// The primary's memory of one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,6 +26,8 @@ pub struct Memory {
     over: Vec<Over>,
     /// Waits that ended other than in a transition, if they lasted long enough to be noted.
     ended: Vec<(Entry, Outcome)>,
+    /// Owners of blocked requests that are re-entries, and that the last portion did not grant.
+    pub(crate) entering: Vec<Owner>,
     /// When the last transition stopped at the end of its portion: the next one is due at once.
     pub(crate) unfinished: Option<EpochMs>,
 }

@@ -9,6 +9,8 @@
 mod check;
 mod places;
 
+mod owners;
+
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::num::NonZeroU32;
 use std::ops::Bound::{self, Excluded, Unbounded};
@@ -250,44 +252,6 @@ impl Queue {
 
     pub(crate) fn has_turn(&self, place: Place) -> bool {
         self.is_turn(place) && self.entries.contains_key(&place)
-    }
-
-    /// The owner's ticket: there is at most one.
-    pub(crate) fn ticket_of(&self, owner: &[u8]) -> Option<Place> {
-        if self.is_empty() {
-            return None;
-        }
-        self.places_of(owner).find(|(_, entry)| entry.kind == Kind::Ticket).map(|(place, _)| place)
-    }
-
-    /// The first place of this owner.
-    pub(crate) fn first_of(&self, owner: &[u8]) -> Option<(Place, &Entry)> {
-        self.places_of(owner).next()
-    }
-
-    /// Whether this owner waits here, in any way.
-    pub(crate) fn has_place(&self, owner: &[u8]) -> bool {
-        self.places_of(owner).next().is_some()
-    }
-
-    /// Whether a blocked connection of this owner waits here.
-    pub(crate) fn is_blocked(&self, owner: &[u8]) -> bool {
-        self.blocked_of(owner).next().is_some()
-    }
-
-    /// The blocked connections of this owner, in order.
-    pub(crate) fn blocked_of(&self, owner: &[u8]) -> impl Iterator<Item = (Place, &Entry)> {
-        self.places_of(owner).filter(|(_, entry)| entry.kind != Kind::Ticket)
-    }
-
-    fn places_of(&self, owner: &[u8]) -> impl Iterator<Item = (Place, &Entry)> {
-        let hash = Owner::hash_of(owner);
-        // Compares each entry with the end of the range instead of searching for it.
-        self.by_owner
-            .range((hash, Place::FIRST)..)
-            .take_while(move |(other, _)| *other == hash)
-            .filter_map(|(_, place)| self.get(*place).map(|entry| (*place, entry)))
-            .filter(move |(_, entry)| entry.owner.as_bytes() == owner)
     }
 
     pub(crate) fn get(&self, place: Place) -> Option<&Entry> {

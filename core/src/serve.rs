@@ -6,7 +6,7 @@ use crate::decide::wake;
 use crate::fresh::{Gate, Grant};
 use crate::gated::late_at;
 use crate::input::{Effects, Moment, Reply};
-use crate::queue::{Entry, Kind};
+use crate::queue::{Entry, Kind, Place};
 use crate::sessions::Session;
 use crate::slow::Outcome;
 use crate::{Lock, Memory, Mode, Owner, Refusal, WaiterId};
@@ -95,6 +95,18 @@ impl Lock {
         }
     }
 
+    /// Grants what is left of the requests that were re-entries at the end of a portion.
+    pub(crate) fn go_on_entering(
+        &mut self,
+        memory: &mut Memory,
+        moment: &mut Moment<'_>,
+        effects: &mut Effects<'_>,
+    ) {
+        for owner in std::mem::take(&mut memory.entering) {
+            self.granted(owner.as_bytes(), memory, moment, effects);
+        }
+    }
+
     /// The owner holds or has re-entered: its ticket is withdrawn, and those of its blocked
     /// requests that are re-entries now are granted, wherever they stand.
     pub(crate) fn granted<'a>(
@@ -112,15 +124,22 @@ impl Lock {
         {
             memory.note(moment.slow.wait(&ticket, Outcome::Granted, moment.now));
         }
+        let mut from = Place::FIRST;
         loop {
             let writes = self.holders.hold(owner, Mode::Write).is_some();
             let reads = self.holders.hold(owner, Mode::Read).is_some();
             let enters = |mode: Mode| writes || reads && mode == Mode::Read;
-            let place = memory.queue.blocked_of(owner).find(|(_, entry)| enters(entry.mode));
-            let Some(entry) = place.map(|(place, _)| place).and_then(|p| memory.queue.remove(p))
-            else {
+            // Those before stay what they were: a re-entry adds no mode.
+            let mut waits = memory.queue.blocked_of(owner, from);
+            let Some((place, _)) = waits.find(|(_, entry)| enters(entry.mode)) else { return };
+            drop(waits);
+            if !moment.take() {
+                memory.unfinished = Some(moment.now.ms());
+                memory.entering.push(owner.into());
                 return;
-            };
+            }
+            let Some(entry) = memory.queue.remove(place) else { return };
+            from = place;
             if let Kind::Blocked(waiter) = entry.kind {
                 self.hand_over(waiter, &entry, memory, moment, effects);
             }

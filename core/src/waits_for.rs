@@ -202,7 +202,7 @@ impl<'a> Stance<'a> {
         // Behind a wait of its own that makes it a re-entry, it waits for what that one waits for.
         let Wish { owner, mode, .. } = wish;
         let own = queue
-            .blocked_of(owner)
+            .blocked_of(owner, Place::FIRST)
             .find(|(other, entry)| place.is_none_or(|place| *other < place) && entry.mode >= mode);
         let (wish, place) = own.map_or((wish, place), |(place, entry)| (entry.into(), Some(place)));
         Some(Self { wish, place })
