@@ -6,10 +6,10 @@
 //! because otherwise any one will do. Tickets wait for nobody, and nobody waits for a ticket: their
 //! owners are free to act.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
-use crate::queue::{Kind, Place};
+use crate::queue::{Entry, Kind, Place};
 use crate::text::quoted;
 use crate::{Lock, Memory, Mode, Now, Owner, WaiterId, Wish};
 
@@ -61,9 +61,18 @@ pub struct Seen {
     holders: Option<Mode>,
     /// The line up to these places was seen as a reader or as a writer meets it.
     line: [Option<Place>; 2],
-    /// Left out because they met themselves, or because they are not parked yet: holders (no place)
-    /// and waiters, with their mode.
-    selves: Vec<(Option<Place>, Mode, Owner)>,
+    /// Left out because they met themselves, or because they are not parked yet: holders and
+    /// waiters, with their mode, and where the first such wait stands.
+    selves: BTreeMap<(Owner, Met, Mode), Place>,
+    /// Where the first wait for WRITE stands of the owner that was looked for last.
+    first_write: Option<(Owner, Option<Place>)>,
+}
+
+/// As what an owner met itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Met {
+    Holder,
+    Waiter,
 }
 
 /// What a search found.
@@ -122,7 +131,7 @@ pub fn search<W: Waits>(
     while let Some(step) = path.last_mut() {
         let Some(blocker) = step.blockers.pop() else {
             match step.others.pop() {
-                Some(_) if steps.remaining() == 0 => return Search::GaveUp,
+                Some(_) if !steps.take() => return Search::GaveUp,
                 Some(other) => {
                     step.blockers = waits.blockers(&other, steps);
                     step.wait = Some(other);
@@ -191,7 +200,7 @@ impl Wish<'_> {
 }
 
 impl<'a> Stance<'a> {
-    fn of(memory: &'a Memory, who: Stand<'a>) -> Option<Self> {
+    fn of(memory: &'a Memory, who: Stand<'a>, seen: &mut Seen, steps: &mut Steps) -> Option<Self> {
         let queue = &memory.queue;
         let (wish, place) = match who {
             Stand::Parked(waiter) => (queue.blocked(waiter)?.into(), queue.place_of(waiter)),
@@ -200,11 +209,10 @@ impl<'a> Stance<'a> {
             }
         };
         // Behind a wait of its own that makes it a re-entry, it waits for what that one waits for.
-        let Wish { owner, mode, .. } = wish;
-        let own = queue
-            .blocked_of(owner, Place::FIRST)
-            .find(|(other, entry)| place.is_none_or(|place| *other < place) && entry.mode >= mode);
-        let (wish, place) = own.map_or((wish, place), |(place, entry)| (entry.into(), Some(place)));
+        let own = seen.first_wait(memory, wish, steps);
+        let own = own.filter(|own| place.is_none_or(|place| *own < place));
+        let entry = own.and_then(|own| queue.get(own));
+        let (wish, place) = entry.map_or((wish, place), |entry| (entry.into(), own));
         Some(Self { wish, place })
     }
 }
@@ -212,14 +220,46 @@ impl<'a> Stance<'a> {
 impl Seen {
     /// Whether everybody whom this one waits for was looked at before: then the lock need not be
     /// looked at.
-    pub fn covers(&self, memory: &Memory, who: Stand<'_>) -> bool {
-        let Some(Stance { wish, place }) = Stance::of(memory, who) else { return true };
+    pub fn covers(&mut self, memory: &Memory, who: Stand<'_>, steps: &mut Steps) -> bool {
+        let Some(Stance { wish, place }) = Stance::of(memory, who, self, steps) else {
+            return true;
+        };
         let mode = wish.waits_as();
         let [by_reader, by_writer] = self.line;
         let upto = if mode == Mode::Write { by_writer } else { by_reader };
-        self.selves.is_empty()
+        // An owner is in there as a holder and as a waiter, in two modes each.
+        let is_alone = self.selves.len() <= 4
+            && self.selves.keys().all(|(other, _, _)| other.as_bytes() == wish.owner);
+        is_alone
             && self.holders >= Some(mode)
             && memory.queue.line_between(upto, place).next().is_none()
+    }
+
+    /// Where the first wait stands by which this one would enter again. Each wait for less that is
+    /// passed over is a step, but only once for an owner.
+    fn first_wait(&mut self, memory: &Memory, wish: Wish<'_>, steps: &mut Steps) -> Option<Place> {
+        let mut waits = memory.queue.blocked_of(wish.owner, Place::FIRST);
+        if wish.mode == Mode::Read {
+            return waits.next().map(|(place, _)| place);
+        }
+        if let Some((owner, place)) = &self.first_write
+            && owner.as_bytes() == wish.owner
+        {
+            return *place;
+        }
+        let is_it = |(_, entry): &(Place, &Entry)| entry.mode == Mode::Write || !steps.take();
+        let found = waits.find(is_it).filter(|(_, entry)| entry.mode == Mode::Write);
+        let place = found.map(|(place, _)| place);
+        self.first_write = Some((Owner::from(wish.owner), place));
+        place
+    }
+
+    /// An owner is not its own blocker, but others' behind it.
+    fn leave_out(&mut self, owner: &[u8], at: Option<Place>, mode: Mode) {
+        let met = if at.is_some() { Met::Waiter } else { Met::Holder };
+        let at = at.unwrap_or(Place::FIRST);
+        let first = self.selves.entry((Owner::from(owner), met, mode)).or_insert(at);
+        *first = at.min(*first);
     }
 }
 
@@ -249,7 +289,7 @@ impl Lock {
         seen: &mut Seen,
         steps: &mut Steps,
     ) -> Vec<Owner> {
-        let Some(stance) = Stance::of(memory, who) else { return Vec::new() };
+        let Some(stance) = Stance::of(memory, who, seen, steps) else { return Vec::new() };
         let Stance { wish, place } = stance;
         let owner = wish.owner;
         let upgrades = |ask: &Wish<'_>| ask.mode == Mode::Write && ask.upgrade;
@@ -261,19 +301,23 @@ impl Lock {
         // It will stand in front, also of a ticket and of other waits of its own.
         let (wish, place) = upgrade.map_or((wish, place), |ask| (ask, None));
         let (is_first, mode) = (upgrade.is_some(), wish.waits_as());
-        let is_met = |at: &Option<Place>, held: Mode| match at {
-            Some(at) => !is_first && place.is_none_or(|place| *at < place) && mode.meets(held),
-            None => mode.meets(held),
-        };
-        let others = seen
-            .selves
-            .iter()
-            .filter(|(at, held, other)| other.as_bytes() != owner && is_met(at, *held));
-        let mut blockers: Vec<Owner> = others.map(|(_, _, other)| other.clone()).collect();
+        let is_before = |at: &Place| !is_first && place.is_none_or(|place| *at < place);
+        let mut blockers = Vec::new();
+        for ((other, met, held), at) in &seen.selves {
+            if other.as_bytes() == owner {
+                continue;
+            }
+            if !steps.take() {
+                return blockers;
+            }
+            if mode.meets(*held) && (*met == Met::Holder || is_before(at)) {
+                blockers.push(other.clone());
+            }
+        }
         // Those behind where it is going to stand, which is not always the end, wait for it then.
         if matches!(who, Stand::Asking(..)) && (is_first || place.is_some()) {
             let at = place.unwrap_or(Place::FIRST);
-            seen.selves.push((Some(at), wish.stands_as(), Owner::from(owner)));
+            seen.leave_out(owner, Some(at), wish.stands_as());
         }
         if !is_first {
             ahead(memory, owner, mode, place, seen, steps, &mut blockers);
@@ -285,7 +329,7 @@ impl Lock {
                     break;
                 }
                 if holder == owner {
-                    seen.selves.push((None, held, holder.into()));
+                    seen.leave_out(owner, None, held);
                 } else if mode.meets(held) {
                     blockers.push(holder.into());
                 }
@@ -306,19 +350,19 @@ fn ahead(
     steps: &mut Steps,
     blockers: &mut Vec<Owner>,
 ) {
-    let [by_reader, by_writer] = &mut seen.line;
-    let upto = if mode == Mode::Write { by_writer } else { by_reader };
-    for (at, entry) in memory.queue.line_between(*upto, place) {
+    let by = usize::from(mode == Mode::Write);
+    let upto = seen.line.get(by).copied().flatten();
+    for (at, entry) in memory.queue.line_between(upto, place) {
         if !steps.take() {
             return;
         }
-        *upto = Some(at);
+        seen.line.get_mut(by).into_iter().for_each(|upto| *upto = Some(at));
         if entry.kind == Kind::Ticket {
             continue;
         }
         let stands_as = Wish::from(entry).stands_as();
         if entry.owner.as_bytes() == owner {
-            seen.selves.push((Some(at), stands_as, entry.owner.clone()));
+            seen.leave_out(owner, Some(at), stands_as);
         } else if mode.meets(stands_as) {
             blockers.push(entry.owner.clone());
         }

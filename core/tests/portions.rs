@@ -6,8 +6,13 @@ mod support;
 
 use std::time::Duration;
 
-use rlock_core::{Acquire, Input, Mode, Moment, Parking, Patience, Reply, WaiterId};
+use rlock_core::manager::{At, LockId, Manager, Wait, World as Locks, search};
+use rlock_core::waits_for::Search;
+use rlock_core::{
+    Acquire, Effects, Input, Lock, Memory, Mode, Moment, Parking, Patience, Reply, WaiterId,
+};
 use rustix::time::{ClockId, clock_gettime};
+use support::server::{Key, Server};
 use support::{World, acquire, release};
 
 /// The processor's time of this thread that some work takes: the best of a few.
@@ -22,6 +27,14 @@ fn takes(mut work: impl FnMut()) -> Duration {
         now() - began_at
     };
     (0..5).map(|_| once()).min().unwrap()
+}
+
+/// One decision of a server about the lock at a key.
+fn decide<'a>(server: &mut Server, lock: &mut Lock, key: Key, input: Input<'a>) -> Effects<'a> {
+    let mut effects = Effects::default();
+    let at = At { db: 0, key, now: server.now() };
+    server.manager.decide(at, &server.bounds, lock, input, &mut effects);
+    effects
 }
 
 // --- one owner's waits --------------------------------------------------------------------------
@@ -82,4 +95,60 @@ fn one_owners_waits_are_granted_in_portions_in_order() {
     let held = world.lock.hold_at(b"own", Mode::Read, world.now).map(|hold| hold.depth);
     assert_eq!(held, u16::try_from(COUNT + 1).ok());
     assert_eq!(world.memory.queue.blocked_count() as u64, COUNT);
+}
+
+// --- the search for a cycle ---------------------------------------------------------------------
+
+/// The server's locks, without the server.
+struct Hands<'s>(&'s Manager, Vec<(Key, Lock)>);
+
+impl Locks for Hands<'_> {
+    fn manager<T>(&mut self, see: impl FnOnce(&Manager) -> T) -> T {
+        see(self.0)
+    }
+
+    fn lock<T>(&mut self, id: &LockId, see: impl FnOnce(&Lock, &Memory) -> T) -> T {
+        let (free, unknown) = (Lock::default(), Memory::default());
+        let lock = self.1.iter().find(|(key, _)| **key == *id.key).map_or(&free, |(_, lock)| lock);
+        see(lock, self.0.memory(id.db, &id.key).unwrap_or(&unknown))
+    }
+}
+
+/// An owner that holds the lock for which the caller asks waits for another one so many times.
+fn search_past(reads: usize, writes: usize) -> (Search<LockId>, Duration) {
+    let mut server = Server::new();
+    let (mut k, mut l) = (Lock::default(), Lock::default());
+    let now = server.now();
+    for (lock, key, owner) in [(&mut k, b"k" as Key, b"own" as Key), (&mut l, b"l", b"first")] {
+        let ask = acquire(owner, Mode::Write, 600_000);
+        let _ = decide(&mut server, lock, key, Input::Acquire(ask));
+    }
+    for number in 0..reads + writes {
+        let mode = if number < reads { Mode::Read } else { Mode::Write };
+        park(&mut server, &mut l, b"l", acquire(b"own", mode, 600_000));
+    }
+    let mut hands = Hands(&server.manager, vec![(b"k", k), (b"l", l)]);
+    // It has a place somewhere: nothing but the search tells that no cycle is closed.
+    let ask = acquire(b"first", Mode::Write, 1000);
+    let lock = LockId { db: 0, key: b"k".as_slice().into() };
+    let owner = b"stranger".as_slice().into();
+    let user = "default";
+    let wait = Wait { lock: &lock, owner: &owner, user, stand: (&ask).into() };
+    let mut found = None;
+    let took = takes(|| found = Some(search(&mut hands, wait, now)));
+    (found.unwrap(), took)
+}
+
+#[test]
+fn the_search_takes_no_longer_past_many_waits_of_one_owner() {
+    let (found, _) = search_past(200, 150);
+    assert_eq!(found, Search::NoCycle, "some of them were seen more than once");
+    let (_, took) = search_past(500, 480);
+    println!("past 500 READ and 480 WRITE: {took:?}");
+    assert!(took < Duration::from_millis(2), "{took:?}");
+    // The limit counts them, too.
+    let (found, took) = search_past(5000, 4900);
+    println!("past 5000 READ and 4900 WRITE: {took:?}");
+    assert_eq!(found, Search::GaveUp);
+    assert!(took < Duration::from_millis(2), "{took:?}");
 }

@@ -81,7 +81,8 @@ impl<W: World> DbWaits<'_, W> {
     fn at(&mut self, id: &LockId, who: Stand<'_>, steps: &mut Steps) -> Vec<Owner> {
         let (now, seen) = (self.now, self.seen.entry(id.clone()).or_default());
         let is_seen = self.world.manager(|manager| {
-            manager.locks.get(id.db, &id.key).is_some_and(|memory| seen.covers(memory, who))
+            let memory = manager.locks.get(id.db, &id.key);
+            memory.is_some_and(|memory| seen.covers(memory, who, steps))
         });
         if is_seen || !steps.take() {
             return Vec::new();
