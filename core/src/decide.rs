@@ -218,7 +218,9 @@ impl Lock {
     ) {
         if moment.slow.wait_ms.is_some() && ticket.is_none() {
             let owners = || self.owners_in_the_way(memory, (&entry).into());
-            entry.in_the_way = Some(Names::shared(moment.names, owners));
+            let before = memory.queue.last().and_then(|last| last.in_the_way.as_ref());
+            let names = Names::shared(before, moment.names, moment.names_max, owners);
+            entry.in_the_way = Some(names);
         }
         let queue = &mut memory.queue;
         let reads = || self.holders.hold(entry.owner.as_bytes(), Mode::Read).is_some();

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use smallvec::SmallVec;
 
-use crate::slow::{Names, Slow};
+use crate::slow::{NAMES_MAX, Names, Slow};
 use crate::{
     Change, ClientId, EpochMs, Event, LeaseMs, Mode, Now, Owner, Refusal, Token, Tokens, WaiterId,
 };
@@ -28,6 +28,8 @@ pub struct Moment<'t> {
     pub slow: Slow,
     /// The holders in the way of the wait that began last on this server.
     pub names: &'t mut Rc<Names>,
+    /// How many of them to record where they are others than before.
+    pub names_max: usize,
     /// `rlock.acks-timeout-ms`: how long to wait for acknowledgements.
     pub confirm_ms: u64,
     /// Nobody is granted before this, while a new primary is in its grace time.
@@ -48,6 +50,7 @@ impl<'t> Moment<'t> {
             sessions_max: usize::MAX,
             slow: Slow::default(),
             names,
+            names_max: NAMES_MAX,
             confirm_ms: 2000,
             grace: None,
             portion: Self::PORTION,

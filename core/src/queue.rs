@@ -258,6 +258,11 @@ impl Queue {
         self.entries.get(&place).map(Box::as_ref)
     }
 
+    /// The last in line.
+    pub(crate) fn last(&self) -> Option<&Entry> {
+        self.entries.last_key_value().map(|(_, entry)| &**entry)
+    }
+
     /// The same owner waits on at the same place of the line, in another way.
     pub(crate) fn replace(&mut self, place: Place, mut entry: Entry) {
         let Some(old) = self.entries.get_mut(&place) else { return };

@@ -13,7 +13,7 @@ use rlock_core::{
     Acquire, Effects, Input, Lock, Mode, Parking, Patience, Release, Reply, WaiterId, snapshot,
 };
 use rustix::time::{ClockId, clock_gettime};
-use support::server::Server;
+use support::server::{Key, Server};
 use support::{World, acquire, lease, release, renew};
 
 /// The processor's time of this thread: what other processes do meanwhile is not in it.
@@ -347,4 +347,69 @@ fn a_permit_takes_about_as_long_beside_ten_as_beside_ten_thousand() {
         begun.elapsed()
     };
     takes_as_long_beside_ten_thousand(time_beside);
+}
+
+/// One decision of a server about the lock at a key.
+fn decide<'a>(server: &mut Server, lock: &mut Lock, key: Key, input: Input<'a>) -> Effects<'a> {
+    let mut effects = Effects::default();
+    let at = At { db: 0, key, now: server.now() };
+    server.manager.decide(at, &server.bounds, lock, input, &mut effects);
+    effects
+}
+
+/// So many tickets at two locks by turns, each behind a hundred readers.
+#[test]
+fn a_ticket_takes_little_memory_at_whichever_lock_it_begins() {
+    const TICKETS: u64 = 4000;
+    let mut server = Server::new();
+    server.bounds.slow.wait_ms = Some(1000);
+    let mut locks = [(b"k" as Key, Lock::default()), (b"l", Lock::default())];
+    for (key, lock) in &mut locks {
+        for number in 0..100 {
+            let name = format!("{} reader with a name of some length {number:08}", key[0]);
+            let ask = acquire(name.as_bytes(), Mode::Read, 600_000);
+            let _ = decide(&mut server, lock, key, Input::Acquire(ask));
+        }
+    }
+    let ticket = Patience::Ticket(lease(60_000));
+    let took = measure(|| {
+        for number in 0..TICKETS {
+            let name = format!("waiter {number:08}");
+            let ask = Acquire { patience: ticket, ..acquire(name.as_bytes(), Mode::Write, 1000) };
+            let (key, lock) = &mut locks[usize::try_from(number % 2).unwrap()];
+            let _ = decide(&mut server, lock, key, Input::Acquire(ask));
+        }
+    });
+    let each = took.bytes_current / i64::try_from(TICKETS).unwrap();
+    println!("by turns: {each} bytes each");
+    assert!(each < 400, "{each} bytes each");
+}
+
+/// Even where no two of them wait for the same hundred.
+#[test]
+fn tickets_that_all_wait_for_others_take_little_memory() {
+    const TICKETS: u64 = 20_000;
+    let mut server = Server::new();
+    server.bounds.slow.wait_ms = Some(1000);
+    let mut lock = Lock::default();
+    let readers: Vec<String> = (0..TICKETS + 100)
+        .map(|number| format!("reader with a name of some length {number:08}"))
+        .collect();
+    for name in &readers {
+        let ask = acquire(name.as_bytes(), Mode::Read, 600_000);
+        let _ = decide(&mut server, &mut lock, b"k", Input::Acquire(ask));
+    }
+    let ticket = Patience::Ticket(lease(60_000));
+    let names: Vec<String> = (0..TICKETS).map(|number| format!("waiter {number:08}")).collect();
+    let took = measure(|| {
+        for (name, reader) in names.iter().zip(&readers) {
+            let ask = Acquire { patience: ticket, ..acquire(name.as_bytes(), Mode::Write, 1000) };
+            let _ = decide(&mut server, &mut lock, b"k", Input::Acquire(ask));
+            let gone = Input::Release(release(reader.as_bytes()));
+            let _ = decide(&mut server, &mut lock, b"k", gone);
+        }
+    });
+    let each = took.bytes_current / i64::try_from(TICKETS).unwrap();
+    println!("behind others each: {each} bytes each");
+    assert!(each < 1000, "{each} bytes each");
 }

@@ -1,6 +1,7 @@
 //! Decisions about one lock, with what the manager remembers of it.
 
 use super::{At, Bounds, Life, LockId, Manager, Upheaval};
+use crate::slow::names_max;
 use crate::{Acquire, Effects, Input, Lock, Moment, Plain, Refusal, Reply};
 
 impl Manager {
@@ -95,6 +96,7 @@ impl Manager {
                 sessions_max: bounds.max_sessions.saturating_sub(beside),
                 slow: bounds.slow,
                 names,
+                names_max: names_max(totals.waiters.saturating_add(totals.tickets)),
                 confirm_ms: bounds.confirm_ms,
                 grace,
                 portion: Moment::PORTION,
