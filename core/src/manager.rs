@@ -315,7 +315,7 @@ impl Manager {
         self.note(At { db: id.db, key: &id.key, now }, over);
         if self.memory(id.db, &id.key).is_some_and(|memory| memory.knows(waiter)) {
             // The waiters behind it may enter now, and a grant may have to be taken back.
-            self.locks.mark(id.db, &id.key, Mark::Due);
+            self.locks.mark(id.db, &id.key, Mark::Due, Some(now.ms()));
             self.locks.change_beside(id.db, &id.key, |memory| memory.leave(waiter));
         }
     }
@@ -330,7 +330,7 @@ impl Manager {
         let memory = self.memory(id.db, &id.key);
         if memory.is_some_and(|memory| memory.is_gated(waiter)) {
             // Somebody else sent it a reply.
-            self.locks.mark(id.db, &id.key, Mark::Due);
+            self.locks.mark(id.db, &id.key, Mark::Due, None);
             self.locks.change_beside(id.db, &id.key, |memory| memory.leave(waiter));
         } else if self.memory(id.db, &id.key).is_some_and(|memory| memory.knows(waiter)) {
             self.locks.change_beside(id.db, &id.key, |memory| memory.answered(waiter));
@@ -345,7 +345,7 @@ impl Manager {
         if let Some(waiter) = self.waits.of_client(client) {
             self.left(waiter, Outcome::Disconnected, now);
         }
-        self.locks.disconnect(client);
+        self.locks.disconnect(client, now);
     }
 
     // --- connections to be closed ---------------------------------------------------------------

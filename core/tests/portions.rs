@@ -9,11 +9,12 @@ use std::time::Duration;
 use rlock_core::manager::{At, LockId, Manager, Wait, World as Locks, search};
 use rlock_core::waits_for::Search;
 use rlock_core::{
-    Acquire, Effects, Input, Lock, Memory, Mode, Moment, Parking, Patience, Reply, WaiterId,
+    Acquire, ClientId, Effects, Input, Lock, Memory, Mode, Moment, Parking, Patience, Reply,
+    WaiterId,
 };
 use rustix::time::{ClockId, clock_gettime};
 use support::server::{Key, Server};
-use support::{World, acquire, release};
+use support::{World, acquire, lease, release};
 
 /// The processor's time of this thread that some work takes: the best of a few.
 fn takes(mut work: impl FnMut()) -> Duration {
@@ -151,4 +152,35 @@ fn the_search_takes_no_longer_past_many_waits_of_one_owner() {
     println!("past 5000 READ and 4900 WRITE: {took:?}");
     assert_eq!(found, Search::GaveUp);
     assert!(took < Duration::from_millis(2), "{took:?}");
+}
+
+// --- what is due first --------------------------------------------------------------------------
+
+/// What a connection that closes leaves behind comes in the order of time, like everything else
+/// that is due.
+#[test]
+fn a_closed_sessions_lock_is_swept_before_what_comes_due_later() {
+    let mut server = Server::new();
+    for (key, client, ms) in [(b"k" as Key, 7, 60_000), (b"l", 8, 1000), (b"m", 9, 1000)] {
+        let session = Some(ClientId::from(client));
+        let ask = Acquire { session, ..acquire(b"ann", Mode::Write, ms) };
+        assert!(matches!(server.ask(key, Input::Acquire(ask)), Reply::Granted { .. }));
+        server.waits(key, "bob", Mode::Write, 100 + client);
+    }
+    // Each session is renewed after a third of its lease.
+    server.pass_ms(332);
+    server.manager.connection_ended(ClientId::from(7), server.now());
+    server.pass_ms(10);
+    server.sweep();
+    assert_eq!(server.swept[0], b"k", "{:?}", server.swept);
+    assert_eq!(server.told.len(), 1, "{:?}", server.told);
+
+    let mut server = Server::new();
+    let _ = server.holds(b"l", "ann", Some(8));
+    let _ = server.holds(b"k", "ann", Some(7));
+    server.pass_ms(334);
+    // What came due before comes before it.
+    server.manager.connection_ended(ClientId::from(7), server.now());
+    server.sweep();
+    assert_eq!(server.swept[..2], [b"l" as Key, b"k"]);
 }

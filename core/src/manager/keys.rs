@@ -36,7 +36,7 @@ const BEHIND_US: u64 = 1000;
 impl Manager {
     /// A replayed effect changed the lock at a key.
     pub fn was_replayed(&mut self, db: i32, key: &[u8]) {
-        self.locks.mark(db, key, Mark::Changed);
+        self.locks.mark(db, key, Mark::Changed, None);
     }
 
     /// A connection has been blocked at a free name, where a value may arrive. From now on the
@@ -51,7 +51,7 @@ impl Manager {
         let is_awaited = self.locks.totals().waiters > 0
             && self.memory(db, key).is_some_and(|memory| memory.queue.blocked_count() > 0);
         if is_awaited {
-            self.locks.mark(db, key, Mark::Changed);
+            self.locks.mark(db, key, Mark::Changed, None);
         }
         is_awaited
     }
@@ -77,7 +77,7 @@ impl Manager {
             slow.extend(over.map(|over| (over, until_deadline_ms)));
         }
         self.removed.push(Removed { db, key, event, holds: lock.hold_count(), held_us, slow });
-        self.locks.mark(at.db, at.key, Mark::Changed);
+        self.locks.mark(at.db, at.key, Mark::Changed, Some(at.now.ms()));
         if self.locks.get(at.db, at.key).is_some_and(Memory::has_to_tell) {
             let free = Lock::default();
             let (lost, wakes) = self.locks.change_beside(at.db, at.key, |memory| {

@@ -66,8 +66,8 @@ pub struct Locks {
     free: Vec<Number>,
     names: Names,
     alarms: BTreeSet<(EpochMs, Number)>,
-    /// Locks to sweep soon, in the order in which they were marked.
-    marked: VecDeque<Number>,
+    /// Locks to sweep soon, in the order in which they were marked, and when that was.
+    marked: VecDeque<(EpochMs, Number)>,
     /// A tree, because connections that open one after another often close so, too: then most of
     /// them are next to the one before. In a hash table each would be a cache miss.
     sessions: BTreeMap<ClientId, Few<Number>>,
@@ -273,18 +273,20 @@ impl Locks {
         Some((*at, known.id.clone()))
     }
 
-    /// Marks a lock to be swept soon, if it has a memory.
-    pub fn mark(&mut self, db: i32, key: &[u8], why: Mark) {
+    /// Marks a lock to be swept soon, if it has a memory. It is due from `at` on; before everything
+    /// but those marked earlier, if `None`.
+    pub fn mark(&mut self, db: i32, key: &[u8], why: Mark, at: Option<EpochMs>) {
         if let Some(number) = self.number(db, key) {
-            self.mark_number(number, why);
+            self.mark_number(number, why, at);
         }
     }
 
-    fn mark_number(&mut self, number: Number, why: Mark) {
+    fn mark_number(&mut self, number: Number, why: Mark, at: Option<EpochMs>) {
+        let at = at.or(self.first_marked()).unwrap_or_else(|| Now::from_us(0).ms());
         let Some(known) = self.at_mut(number) else { return };
         if known.mark.is_none() {
             known.mark = Some(why);
-            self.marked.push_back(number);
+            self.marked.push_back((at, number));
         } else {
             known.mark = known.mark.max(Some(why));
         }
@@ -304,16 +306,22 @@ impl Locks {
         !self.marked.is_empty()
     }
 
-    /// Takes the next marked lock and the reason. Its memory is dropped if it is empty.
-    pub fn take_marked(&mut self) -> Option<(LockId, Mark)> {
+    /// Since when the lock is due that was marked first.
+    pub fn first_marked(&self) -> Option<EpochMs> {
+        self.marked.front().map(|(at, _)| *at)
+    }
+
+    /// Takes the next marked lock, since when it is due, and the reason. Its memory is dropped if
+    /// it is empty.
+    pub fn take_marked(&mut self) -> Option<(LockId, EpochMs, Mark)> {
         loop {
-            let number = self.marked.pop_front()?;
+            let (at, number) = self.marked.pop_front()?;
             if let Some(known) = self.at_mut(number)
                 && let Some(why) = known.mark.take()
             {
                 let id = known.id.clone();
                 self.forget_if_empty(number);
-                return Some((id, why));
+                return Some((id, at, why));
             }
         }
     }
@@ -329,11 +337,11 @@ impl Locks {
     }
 
     /// A connection closed: its sessions end with the next sweep of their locks.
-    pub fn disconnect(&mut self, client: ClientId) {
+    pub fn disconnect(&mut self, client: ClientId, now: Now) {
         let locks = self.sessions.remove(&client).unwrap_or_default();
         for number in locks.keys() {
             // Marked first, so that it is kept until it is swept.
-            self.mark_number(number, Mark::Due);
+            self.mark_number(number, Mark::Due, Some(now.ms()));
             self.change_at(number, |memory, alarm| (memory.disconnect(client), alarm));
         }
     }
@@ -440,12 +448,13 @@ impl Locks {
                 sessions.entry(client).or_default().insert(number, ());
             }
         }
+        let queued: BTreeSet<Number> = self.marked.iter().map(|(_, number)| *number).collect();
         let agree = [
             ("totals", totals == self.totals),
             ("alarms", alarms == self.alarms),
             ("crowded", crowded == self.crowded),
             ("sessions", sessions == self.sessions),
-            ("marked", marked.iter().all(|number| self.marked.contains(number))),
+            ("marked", marked.iter().all(|number| queued.contains(number))),
             ("names", self.names.len() == self.known.iter().flatten().count()),
             ("spare", self.spare.is_empty()),
         ];

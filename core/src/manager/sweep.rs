@@ -117,20 +117,30 @@ impl Manager {
 
     fn next_of_open(&mut self, now: Now) -> Option<Task> {
         let due = self.locks.first_due(now);
-        if let Some(at) = self.postponed.first()
-            && due.as_ref().is_none_or(|(other, _)| at <= *other)
+        let (postponed, marked) = (self.postponed.first(), self.locks.first_marked());
+        let is_first = |at: Option<EpochMs>, others: [Option<EpochMs>; 2]| {
+            at.is_some_and(|at| others.into_iter().flatten().all(|other| at <= other))
+        };
+        let due_at = due.as_ref().map(|(at, _)| *at);
+        if is_first(postponed, [marked, due_at])
             && let Some((at, id, why)) = self.postponed.pop()
+        {
+            return Some(Task::Sweep(id, at, why));
+        }
+        if is_first(marked, [due_at, None])
+            && let Some((id, at, why)) = self.locks.take_marked()
         {
             return Some(Task::Sweep(id, at, why));
         }
         if let Some((at, id)) = due {
             return Some(Task::Sweep(id, at, Mark::Due));
         }
-        self.next_marked().map(|(id, why)| Task::Sweep(id, now.ms(), why))
+        self.next_of_upheaval().map(|(id, why)| Task::Sweep(id, now.ms(), why))
     }
 
-    fn next_marked(&mut self) -> Option<(LockId, Mark)> {
-        self.locks.take_marked().or_else(|| self.next_of_upheaval())
+    fn next_marked(&mut self, now: Now) -> Option<(LockId, EpochMs, Mark)> {
+        let marked = self.locks.take_marked();
+        marked.or_else(|| self.next_of_upheaval().map(|(id, why)| (id, now.ms(), why)))
     }
 
     fn next_of_upheaval(&mut self) -> Option<(LockId, Mark)> {
@@ -161,8 +171,8 @@ impl Manager {
             self.postpone(id.clone(), at, Mark::Due);
             return Some(Task::See(id, Mark::Due));
         }
-        let (id, why) = self.next_marked()?;
-        self.postpone(id.clone(), now.ms(), why);
+        let (id, at, why) = self.next_marked(now)?;
+        self.postpone(id.clone(), at, why);
         Some(Task::See(id, why))
     }
 
