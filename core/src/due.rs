@@ -170,23 +170,33 @@ impl Lock {
 
 impl Memory {
     /// Nobody can be granted here any more: blocked connections get `why`, unless their time has
-    /// passed, and tickets and sessions end. Does not read the lock: there is none, or it is not
-    /// ours to change.
-    pub fn dismiss(&mut self, why: &Refusal, slow: Slow, now: Now) -> Dismissed {
+    /// passed, and tickets and sessions end. So many waits end; if that is not all of them, this is
+    /// to be called again. Does not read the lock: there is none, or it is not ours to change.
+    pub fn dismiss(
+        &mut self,
+        why: &Refusal,
+        slow: Slow,
+        now: Now,
+        mut portion: usize,
+    ) -> Dismissed {
+        // All at once: none of their connections may run another command.
         let tokens = self.sessions.tokens();
         let lost = tokens.into_iter().flat_map(|token| self.lose(token)).collect();
         self.sessions.forget_gone();
-        let mut wakes = self.time_out_alone(now, slow, usize::MAX);
+        let mut wakes = self.late_alone(now, &mut portion);
+        wakes.extend(self.time_out(now, slow, &mut portion, |_, _, _| None));
         self.queue.take_turns();
-        while let Some((place, _)) = self.queue.head() {
-            if let Some(entry) = self.queue.remove(place) {
-                self.note(slow.wait(&entry, Outcome::Refused, now));
-                if let Kind::Blocked(waiter) = entry.kind {
-                    wakes.push(wake(waiter, Reply::Refused(why.clone()), &entry, now));
-                }
+        while portion > 0
+            && let Some((place, _)) = self.queue.head()
+            && let Some(entry) = self.queue.remove(place)
+        {
+            portion = portion.saturating_sub(1);
+            self.note(slow.wait(&entry, Outcome::Refused, now));
+            if let Kind::Blocked(waiter) = entry.kind {
+                wakes.push(wake(waiter, Reply::Refused(why.clone()), &entry, now));
             }
         }
-        for (waiter, since) in self.forget_gated() {
+        for (waiter, since) in self.forget_gated(&mut portion) {
             let waited_us = now.us().saturating_sub(since.us());
             let reply = Reply::Refused(why.clone());
             wakes.push(Wake { waiter, reply, waited_us, acks_us: None });
@@ -194,7 +204,8 @@ impl Memory {
         self.forget_taken_back();
         self.entering.clear();
         self.unfinished = None;
-        Dismissed { wakes, lost }
+        let is_all = self.queue.is_empty() && self.gated_count() == 0;
+        Dismissed { wakes, lost, is_all }
     }
 
     /// Ends at most `portion` waits whose time has passed, without reading the lock: allowed even

@@ -164,6 +164,18 @@ impl Fresh {
         gates.any(|gate| !gate.deadline.is_over_at(now))
     }
 
+    /// Forgets so many pending callers, those first whose acknowledgements would be too late first.
+    /// Returns them, and since when they wait.
+    pub(crate) fn take_gated(&mut self, most: usize) -> Vec<(WaiterId, Now)> {
+        let first = self.by_until.iter().take(most);
+        let gated = first.filter_map(|(_, waiter)| Some((*waiter, self.gate(*waiter)?.since)));
+        let gated: Vec<(WaiterId, Now)> = gated.collect();
+        for (waiter, _) in &gated {
+            self.remove(*waiter);
+        }
+        gated
+    }
+
     /// The holds for which callers wait for acknowledgements.
     pub(crate) fn gated_tokens(&self) -> BTreeSet<Token> {
         let gated = self.by_until.iter().filter_map(|(_, waiter)| self.by_waiter.get(waiter));

@@ -430,11 +430,12 @@ impl Memory {
         wakes
     }
 
-    /// Forgets all acknowledgements; returns the callers that waited for them.
-    pub(crate) fn forget_gated(&mut self) -> Vec<(WaiterId, Now)> {
+    /// Forgets all acknowledgements, and so many of the callers that wait for them; returns those.
+    pub(crate) fn forget_gated(&mut self, portion: &mut usize) -> Vec<(WaiterId, Now)> {
         self.acks = None;
-        let tokens = self.fresh.gated_tokens().into_iter();
-        tokens.flat_map(|token| self.fresh.remove_gated(token)).collect()
+        let gated = self.fresh.take_gated(*portion);
+        *portion = portion.saturating_sub(gated.len());
+        gated
     }
 
     /// Ends one ticket's turn whose time is up, and takes its level back. False if there is none.

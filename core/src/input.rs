@@ -233,6 +233,8 @@ pub struct Dismissed {
     pub wakes: Vec<Wake>,
     /// Connections of lost sessions.
     pub lost: Vec<ClientId>,
+    /// Nobody waits there any more.
+    pub is_all: bool,
 }
 
 /// What a transition did. The lock has changed already; this is what others must be told.

@@ -6,11 +6,11 @@ mod support;
 
 use std::time::Duration;
 
-use rlock_core::manager::{At, LockId, Manager, Wait, World as Locks, search};
+use rlock_core::manager::{At, LockId, Manager, Mark, Parked, Task, Wait, World as Locks, search};
 use rlock_core::waits_for::Search;
 use rlock_core::{
-    Acquire, ClientId, Effects, Input, Lock, Memory, Mode, Moment, Parking, Patience, Reply,
-    WaiterId,
+    Acquire, ClientId, Effects, Input, Lock, Memory, Mode, Moment, Parking, Patience, Refusal,
+    Reply, WaiterId,
 };
 use rustix::time::{ClockId, clock_gettime};
 use support::server::{Key, Server};
@@ -36,6 +36,88 @@ fn decide<'a>(server: &mut Server, lock: &mut Lock, key: Key, input: Input<'a>) 
     let at = At { db: 0, key, now: server.now() };
     server.manager.decide(at, &server.bounds, lock, input, &mut effects);
     effects
+}
+
+// --- waits that end together --------------------------------------------------------------------
+
+fn park(server: &mut Server, lock: &mut Lock, key: Key, ask: Acquire<'_>) {
+    let waiter = server.manager.next_waiter();
+    let id = LockId { db: 0, key: key.into() };
+    let parked = Parked::new(None, id, ask.owner.into(), "default".into(), false);
+    server.manager.park_begins(waiter, parked);
+    let parking = Parking { waiter, client: None, ends_at: None };
+    let ask = Acquire { patience: Patience::Block, ..ask };
+    let _ = decide(server, lock, key, Input::Park(ask, parking));
+}
+
+/// A writer holds, and so many tickets and blocked connections wait by turns.
+fn crowd(server: &mut Server, key: Key, count: u64) -> Lock {
+    let mut lock = Lock::default();
+    let first = Input::Acquire(acquire(b"first", Mode::Write, 600_000));
+    let _ = decide(server, &mut lock, key, first);
+    for number in 0..count {
+        let name = format!("waiter {number:08}");
+        let ask = acquire(name.as_bytes(), Mode::Write, 600_000);
+        let ticket = Patience::Ticket(lease(60_000));
+        if number % 2 == 0 {
+            park(server, &mut lock, key, ask);
+        } else {
+            let ask = Acquire { patience: ticket, ..ask };
+            let _ = decide(server, &mut lock, key, Input::Acquire(ask));
+        }
+    }
+    lock
+}
+
+#[test]
+fn waits_at_a_key_that_is_no_lock_any_more_end_in_portions_in_order() {
+    const COUNT: u64 = 3000;
+    let mut server = Server::new();
+    let lock = crowd(&mut server, b"k", COUNT);
+    let at = At { db: 0, key: b"k", now: server.now() };
+    server.manager.key_left(at, &lock);
+    let (mut answered, mut steps) = (Vec::new(), 0);
+    loop {
+        server.manager.presume_open();
+        let before = server.manager.totals();
+        let Some(task) = server.manager.next_task(server.now()) else { break };
+        let Task::Sweep(id, _, Mark::Changed) = task else { panic!("{task:?} of a changed key") };
+        assert_eq!(&*id.key, b"k");
+        server.manager.dismiss(at, &Refusal::WrongType);
+        let after = server.manager.totals();
+        let ended = before.waiters + before.tickets - after.waiters - after.tickets;
+        assert!((1..=Moment::PORTION).contains(&ended), "{ended} waits ended in one step");
+        for wake in server.manager.take_answers() {
+            assert_eq!(wake.reply, Reply::Refused(Refusal::WrongType));
+            assert!(server.manager.answer(&wake), "{wake:?} twice");
+            server.manager.unparked(wake.waiter);
+            answered.push(wake.waiter);
+        }
+        server.manager.check().unwrap();
+        steps += 1;
+    }
+    assert!(steps >= 3000 / Moment::PORTION, "{steps} steps");
+    assert_eq!(answered, (1..=COUNT / 2).map(WaiterId::from).collect::<Vec<_>>());
+    assert!(server.manager.memory(0, b"k").is_none());
+}
+
+/// The key is a lock again before all waits have ended: the others are served as if nothing had
+/// happened.
+#[test]
+fn a_key_that_is_a_lock_again_serves_whom_it_has_not_turned_away() {
+    let mut server = Server::new();
+    let lock = crowd(&mut server, b"k", 1000);
+    let at = At { db: 0, key: b"k", now: server.now() };
+    server.manager.key_left(at, &lock);
+    server.manager.dismiss(at, &Refusal::WrongType);
+    let refused = server.manager.take_answers().len() as u64;
+    assert!((1..500).contains(&refused), "{refused} were turned away");
+    let newcomer = Input::Acquire(acquire(b"newcomer", Mode::Write, 1000));
+    let effects = decide(&mut server, &mut Lock::default(), b"k", newcomer);
+    assert!(matches!(effects.reply, Reply::NotNow { .. }), "{:?} passes the line", effects.reply);
+    assert_eq!(effects.wakes.len(), 1);
+    assert_eq!(effects.wakes[0].waiter, WaiterId::from(refused + 1));
+    assert!(matches!(effects.wakes[0].reply, Reply::Granted { .. }));
 }
 
 // --- one owner's waits --------------------------------------------------------------------------

@@ -93,6 +93,53 @@ fn ask_often(client: &mut Client, count: usize, words: impl Fn(usize) -> String)
     }
 }
 
+/// The server's processor time, in milliseconds, of the longest of its steps until `is_so`: of
+/// what it does between two replies.
+fn longest_step_ms(client: &mut Client, mut is_so: impl FnMut(&mut Client) -> bool) -> u64 {
+    let path = format!("/proc/{}/schedstat", client.info_number("server", "process_id"));
+    let used_ns = || -> u64 {
+        let text = std::fs::read_to_string(&path).unwrap();
+        text.split(' ').next().unwrap().parse().unwrap()
+    };
+    let (mut before, mut longest) = (used_ns(), 0);
+    until(60_000, || {
+        let done = is_so(client);
+        client.ask("PING");
+        let now = used_ns();
+        longest = longest.max(now - before);
+        before = now;
+        done
+    });
+    longest / 1_000_000
+}
+
+/// How much processor time a step may take.
+const STEP_MS: u64 = 50;
+
+#[test]
+fn a_key_that_is_no_lock_any_more_turns_its_tickets_away_in_short_steps() {
+    const TICKETS: usize = 150_000;
+    let server = Server::start();
+    let mut client = server.client();
+    client.granted("RLOCK.ACQUIRE door ann LEASE 600000");
+    let mut bob = Waiter::parked(&server, "RLOCK.ACQUIRE door bob BLOCK 0");
+    ask_often(&mut client, TICKETS, |number| format!("RLOCK.ACQUIRE door w{number} QUEUE 60000"));
+    let mut cid = Waiter::parked(&server, "RLOCK.ACQUIRE door cid BLOCK 0");
+    let mut is_set = false;
+    let longest = longest_step_ms(&mut client, |client| {
+        if !is_set {
+            client.ask("SET door open");
+            is_set = true;
+        }
+        let refused = client.error("RLOCK.ACQUIRE door eve QUEUE 1000");
+        assert!(refused.starts_with("WRONGTYPE "), "{refused}");
+        client.gauges() == (0, 0, 0)
+    });
+    assert!(bob.error().starts_with("WRONGTYPE ") && cid.error().starts_with("WRONGTYPE "));
+    println!("{TICKETS} tickets: {longest} ms");
+    assert!(longest <= STEP_MS, "{longest} ms");
+}
+
 #[test]
 fn a_buffer_that_was_needed_once_is_given_back() {
     const READERS: usize = 100_000;

@@ -148,7 +148,7 @@ impl Pair {
             6 => {
                 let why =
                     if how.is_multiple_of(2) { Refusal::TryAgain } else { Refusal::WrongType };
-                let dismissed = self.memory.dismiss(&why, Slow::default(), self.now);
+                let dismissed = self.memory.dismiss(&why, Slow::default(), self.now, usize::MAX);
                 let (wakes, lost) = (wakes(&dismissed.wakes), dismissed.lost);
                 let told = Told { wakes, lost, ..Told::default() }.sorted();
                 assert_eq!(told, self.naive.dismiss(self.now, &why), "everybody goes home");

@@ -1,6 +1,6 @@
 //! Decisions about one lock, with what the manager remembers of it.
 
-use super::{At, Bounds, Life, LockId, Manager, Upheaval};
+use super::{At, Bounds, Life, LockId, Manager, Mark, Upheaval};
 use crate::slow::names_max;
 use crate::{Acquire, Effects, Input, Lock, Moment, Plain, Refusal, Reply};
 
@@ -135,14 +135,18 @@ impl Manager {
         is_upheaved || self.locks.is_changed(db, key)
     }
 
-    /// Nobody can be granted at this key any more: blocked connections get `why`.
+    /// Nobody can be granted at this key any more: blocked connections get `why`. If more wait than
+    /// a portion, the others are told with the next sweep, unless the key is a lock again by then.
     pub fn dismiss(&mut self, at: At<'_>, why: &Refusal) {
         let At { db, key, now } = at;
         let slow = self.slow;
         let (dismissed, over) = self.locks.change(db, key, |memory, _| {
-            let dismissed = memory.dismiss(why, slow, now);
+            let dismissed = memory.dismiss(why, slow, now, Moment::PORTION);
             ((dismissed, memory.take_over(slow, now)), None)
         });
+        if !dismissed.is_all {
+            self.locks.mark(db, key, Mark::Changed, Some(now.ms()));
+        }
         self.note(at, over);
         self.post(dismissed.wakes);
         self.lose(dismissed.lost, now);

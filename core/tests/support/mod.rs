@@ -263,7 +263,7 @@ impl World {
     /// Nobody can be granted here any more: the lock is left as it is, whoever waits is told.
     pub fn dismiss(&mut self, why: &Refusal) -> Dismissed {
         let waits: Vec<_> = self.memory.queue.iter().map(|(one, _)| one.clone()).collect();
-        let dismissed = self.memory.dismiss(why, Slow::default(), self.now);
+        let dismissed = self.memory.dismiss(why, Slow::default(), self.now, usize::MAX);
         for one in
             waits.iter().filter(|one| dismissed.lost.iter().any(|lost| one.client == Some(*lost)))
         {
