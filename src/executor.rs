@@ -158,6 +158,9 @@ fn carry_out<'a>(
         publish::turn(ctx, name, owner.as_bytes());
     }
     metrics::count(&effects.changes, &effects.events, &effects.reply, asks, at.now);
+    for token in &effects.replaced {
+        metrics::count_hold(at.now.us().saturating_sub(token.get()));
+    }
     if effects.awaits_acks {
         acks::watch();
     }
@@ -366,7 +369,8 @@ fn tell(
 ) {
     drop(key);
     if changes.is_empty() {
-        return;
+        // Of holds that a writer's grant replaced: that was the change.
+        return events.iter().for_each(|event| ctx.notify(event.name(), name));
     }
     if is_request_enough {
         ctx.replicate_as_it_came();

@@ -32,7 +32,7 @@ impl Lock {
         if let Input::Deny(waiter) = input {
             memory.leave(waiter);
         }
-        self.catch_up(memory, moment, input.is_by_itself(), effects);
+        self.catch_up(memory, moment, input.owner(), effects);
         if grace_is_over {
             self.reenter_parked(memory, moment, effects);
         }
@@ -105,7 +105,7 @@ impl Lock {
         let owner = Cow::Borrowed(ask.owner);
         let reply = match held {
             Some(hold) => self.enter_again(ask.depth, ask.lease, hold, moment, effects),
-            None => self.enter(owner, ask.mode, ask.lease, moment, effects),
+            None => self.enter(owner, ask.mode, ask.lease, memory, moment, effects),
         };
         let Reply::Granted { token, .. } = reply else { return reply };
         if let Some(Parking { waiter, .. }) = parking {
@@ -250,9 +250,11 @@ impl Lock {
         owner: Cow<'a, [u8]>,
         mode: Mode,
         lease: LeaseMs,
+        memory: &mut Memory,
         moment: &mut Moment<'_>,
         effects: &mut Effects<'a>,
     ) -> Reply {
+        self.make_way(&owner, mode, memory, moment, effects);
         let Some(begun) = self.begin(owner, mode, lease, moment.now, moment.tokens) else {
             return Reply::Refused(Refusal::NoTokenLeft);
         };
@@ -406,7 +408,7 @@ impl Lock {
     ) -> Reply {
         let tokens: Vec<Token> = self
             .holders
-            .iter()
+            .standing()
             .filter(|(_, held, _)| mode.is_none_or(|only| only == *held))
             .map(|(_, _, hold)| hold.token)
             .collect();
@@ -419,32 +421,6 @@ impl Lock {
     pub(crate) fn record<'a>(&mut self, change: Change<'a>, effects: &mut Effects<'a>) {
         effects.events.extend(self.replay(&change));
         effects.changes.push(change);
-    }
-
-    /// Ends a hold, and its session with it.
-    pub(crate) fn end(
-        &mut self,
-        token: Token,
-        by: End,
-        memory: &mut Memory,
-        moment: &Moment<'_>,
-        effects: &mut Effects<'_>,
-    ) {
-        let Some((mode, hold)) = self.holders.by_token(token) else { return };
-        if moment.slow.hold_ms.is_some()
-            && let Some(owner) = self.holders.owner(token)
-        {
-            let until =
-                if by == End::Expired { Now::from_ms(hold.deadline.get()) } else { moment.now };
-            memory.note(moment.slow.hold(owner, mode, token.age_ms(until), by.into()));
-        }
-        self.record(Change::Ended { token, by }, effects);
-        effects.wakes.extend(memory.end_acks(token, by, moment.now));
-        if matches!(by, End::Released | End::Unconfirmed) {
-            memory.sessions.untie(token);
-        } else {
-            effects.lost.extend(memory.lose(token));
-        }
     }
 
     /// A change that changes nothing is not recorded.
@@ -467,12 +443,12 @@ impl Lock {
             .filter_map(|held| self.holders.hold(owner, held).map(|hold| (held, hold.token)))
             .max_by_key(|(held, own)| (Some(*own) == token, Some(*held) == mode, *held))
             .map(|(held, own)| Instead::Own(held, own));
-        let instead = own.unwrap_or_else(|| match self.holders.iter().next() {
+        let instead = own.unwrap_or_else(|| match self.holders.standing().next() {
             None => Instead::Free,
             Some((other, _, _)) => match self.holders.writer() {
                 Some((writer, _)) => Instead::WriteBy(writer.into()),
-                None if self.holders.len() == 1 => Instead::ReadBy(other.into()),
-                None => Instead::ReadByMany(self.holders.len()),
+                None if self.holders.standing_count() == 1 => Instead::ReadBy(other.into()),
+                None => Instead::ReadByMany(self.holders.standing_count()),
             },
         });
         Reply::Refused(Refusal::NotHeld { mode, token, instead })
@@ -488,9 +464,15 @@ impl Memory {
 }
 
 impl Input<'_> {
-    /// Whether it is no request, but something that the server does by itself.
-    const fn is_by_itself(&self) -> bool {
-        matches!(self, Input::Tick | Input::Changed)
+    /// Who asks; nobody, if it is something that happens by itself.
+    const fn owner(&self) -> Option<&[u8]> {
+        match self {
+            Self::Acquire(ask) | Self::Park(ask, _) => Some(ask.owner),
+            Self::Release(ask) => Some(ask.owner),
+            Self::Renew(ask) | Self::ParkRenew(ask, _) => Some(ask.owner),
+            Self::Cancel(owner) => Some(owner),
+            Self::Force(_) | Self::Tick | Self::Changed | Self::Deny(_) => None,
+        }
     }
 }
 

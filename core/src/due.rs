@@ -24,18 +24,10 @@ impl Lock {
         &mut self,
         memory: &mut Memory,
         moment: &mut Moment<'_>,
-        is_by_itself: bool,
+        owner: Option<&[u8]>,
         effects: &mut Effects<'a>,
     ) {
-        while let Some(token) = self.holders.first_over(moment.now) {
-            // A request is decided by the current holders, however many leases have expired before
-            // it.
-            if is_by_itself && !moment.take() {
-                memory.unfinished = Some(moment.now.ms());
-                return;
-            }
-            self.end(token, End::Expired, memory, moment, effects);
-        }
+        self.end_expired(memory, moment, owner, effects);
         if memory.is_empty() {
             return;
         }
@@ -125,13 +117,7 @@ impl Lock {
     ) {
         while memory.sessions.next_end_by_acks().is_some_and(|at| at.is_over_at(moment.now)) {
             let Some(token) = memory.sessions.first_ended(moment.now) else { return };
-            match self.holders.by_token(token).map(|(_, hold)| hold.deadline) {
-                Some(deadline) if memory.sessions.acks_of(token) == 0 => {
-                    memory.sessions.lasts_until(token, deadline);
-                }
-                Some(_) => self.end(token, End::Disconnected, memory, moment, effects),
-                None => effects.lost.extend(memory.lose(token)),
-            }
+            self.end_session(token, memory, moment, effects);
         }
     }
 
@@ -202,6 +188,7 @@ impl Memory {
             wakes.push(Wake { waiter, reply, waited_us, acks_us: None });
         }
         self.forget_taken_back();
+        self.replaced.clear();
         self.entering.clear();
         self.unfinished = None;
         let is_all = self.queue.is_empty() && self.gated_count() == 0;

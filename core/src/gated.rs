@@ -76,7 +76,10 @@ impl Lock {
         };
         let reply = match told.held {
             Some(hold) => self.enter_again(depth, ask.lease, hold, moment, effects),
-            None => self.enter(Cow::Borrowed(ask.owner), ask.mode, ask.lease, moment, effects),
+            None => {
+                let owner = Cow::Borrowed(ask.owner);
+                self.enter(owner, ask.mode, ask.lease, memory, moment, effects)
+            }
         };
         let Reply::Granted { token, .. } = reply else { return reply };
         if adds.is_some() {
@@ -143,7 +146,10 @@ impl Lock {
         let lease = lease.unwrap_or(LeaseMs::MAX);
         let reply = match told.held {
             Some(hold) => self.enter_again(ask.depth, lease, hold, moment, effects),
-            None => self.enter(Cow::Borrowed(ask.owner), ask.mode, lease, moment, effects),
+            None => {
+                let owner = Cow::Borrowed(ask.owner);
+                self.enter(owner, ask.mode, lease, memory, moment, effects)
+            }
         };
         let Reply::Granted { token, .. } = reply else { return reply };
         let (depth, deadline) = self.levels(token, moment.now);

@@ -1,5 +1,7 @@
 //! Who holds now. The types cannot express two writers, or a writer beside a stranger.
 
+use std::mem;
+
 use arrayvec::ArrayVec;
 use serde::{Deserialize, Serialize};
 
@@ -211,16 +213,34 @@ impl Holders {
         }
     }
 
+    /// Number of holds that do not count as ended.
+    pub(crate) fn standing_count(&self) -> usize {
+        self.shared().map_or(self.len(), Readers::standing_count)
+    }
+
     /// Number of owners that hold READ.
     pub(crate) fn reader_count(&self) -> usize {
         match self {
-            Self::Shared(readers) => readers.len(),
+            Self::Shared(readers) => readers.standing_count(),
             _ => self.sole_in(Mode::Read).map_or(0, |_| 1),
         }
     }
 
+    /// One owner's hold, unless it counts as ended.
     #[inline]
     pub(crate) fn hold(&self, owner: &[u8], mode: Mode) -> Option<Hold> {
+        match self {
+            Self::Shared(readers) => {
+                let held = self.any_hold(owner, mode);
+                held.filter(|hold| !readers.is_ended(hold.deadline))
+            }
+            _ => self.any_hold(owner, mode),
+        }
+    }
+
+    /// One owner's hold, whether it counts as ended or not.
+    #[inline]
+    pub(crate) fn any_hold(&self, owner: &[u8], mode: Mode) -> Option<Hold> {
         match self {
             Self::Shared(readers) if mode == Mode::Read => readers.hold(owner).copied(),
             _ => self.sole_in(mode).filter(|(holder, _)| *holder == owner).map(|(_, hold)| hold),
@@ -257,14 +277,30 @@ impl Holders {
         sole.chain(shared.map(|(owner, hold)| (owner.as_bytes(), Mode::Read, *hold)))
     }
 
+    /// Every hold that does not count as ended.
+    pub(crate) fn standing(&self) -> impl Iterator<Item = (&[u8], Mode, Hold)> {
+        let sole = self.shared().is_none().then(|| self.iter());
+        let shared = self.shared().into_iter().flat_map(Readers::standing);
+        let shared = shared.map(|(owner, hold)| (owner.as_bytes(), Mode::Read, *hold));
+        sole.into_iter().flatten().chain(shared)
+    }
+
+    /// Every hold that does not count as ended and has not expired. Does not visit the others.
+    pub(crate) fn standing_at(&self, now: Now) -> impl Iterator<Item = (&[u8], Mode, Hold)> {
+        let sole = self.shared().is_none().then(|| self.iter()).into_iter().flatten();
+        let sole = sole.filter(move |(_, _, hold)| !hold.deadline.is_over_at(now));
+        let shared = self.shared().into_iter().flat_map(move |readers| readers.standing_at(now));
+        sole.chain(shared.map(|(owner, hold)| (owner.as_bytes(), Mode::Read, *hold)))
+    }
+
     /// Every owner that holds, once.
     pub(crate) fn owners(&self) -> impl Iterator<Item = &[u8]> {
-        let shared = self.shared().into_iter().flat_map(Readers::iter);
+        let shared = self.shared().into_iter().flat_map(Readers::standing);
         let sole = self.sole().map(|(owner, _)| owner);
         sole.into_iter().chain(shared.map(|(owner, _)| owner.as_bytes()))
     }
 
-    /// An expired hold, if there is one.
+    /// An expired hold, if there is one; or one that counts as ended.
     pub(crate) fn first_over(&self, now: Now) -> Option<Token> {
         match self.sole() {
             Some((_, grip)) => {
@@ -294,20 +330,57 @@ impl Holders {
         }
     }
 
-    /// When the last hold of anybody else expires.
-    pub(crate) fn latest_deadline_beside(&self, owner: &[u8]) -> Option<EpochMs> {
+    /// When the last hold expires that does not count as ended.
+    pub(crate) fn latest_standing(&self) -> Option<EpochMs> {
         match self.sole() {
-            Some((holder, grip)) => (holder != owner).then(|| grip.latest_deadline()),
-            None => self.shared()?.latest_deadline_beside(owner),
+            Some((_, grip)) => Some(grip.latest_deadline()),
+            None => self.shared()?.latest_standing(),
         }
     }
 
-    /// When the first hold expires.
+    /// The same, of anybody else.
+    pub(crate) fn latest_standing_beside(&self, owner: &[u8]) -> Option<EpochMs> {
+        match self.sole() {
+            Some((holder, grip)) => (holder != owner).then(|| grip.latest_deadline()),
+            None => self.shared()?.latest_standing_beside(owner),
+        }
+    }
+
+    /// Up to which deadline holds count as ended that are still here.
+    pub(crate) fn ended_until(&self) -> Option<EpochMs> {
+        self.shared()?.ended_until()
+    }
+
+    /// What has expired counts as ended from now on. False if there are too few for that: all of
+    /// them are to be ended now.
+    pub(crate) fn end_over(&mut self, now: Now) -> bool {
+        let Self::Shared(readers) = self else { return false };
+        readers.end_over(now);
+        true
+    }
+
+    /// Takes the readers from before this owner enters to write. It keeps its own READ.
+    pub(crate) fn take_readers(&mut self, owner: &[u8]) -> Option<Readers> {
+        let own = self.hold(owner, Mode::Read);
+        let rest = own.map_or(Self::Free, |own| Self::alone(owner, Grip::Read(own)));
+        match mem::replace(self, rest) {
+            Self::Shared(mut readers) => {
+                own.map(|own| readers.remove(own.token));
+                Some(*readers)
+            }
+            same => {
+                *self = same;
+                None
+            }
+        }
+    }
+
+    /// When the first hold expires that does not count as ended.
     pub(crate) fn earliest_deadline(&self) -> Option<EpochMs> {
         self.by_deadline().map(|(deadline, _)| deadline).next()
     }
 
-    /// When each hold expires, the earliest first.
+    /// When each hold expires that does not count as ended, the earliest first.
     pub(crate) fn by_deadline(&self) -> impl Iterator<Item = (EpochMs, Token)> {
         let mut pair = self.sole().map_or([None, None], |(_, grip)| {
             grip.pair().map(|at| at.map(|(_, hold)| (hold.deadline, hold.token)))
@@ -342,7 +415,7 @@ impl Holders {
         }
         let own = match self.sole() {
             Some((holder, grip)) => Some(grip).filter(|_| holder == owner),
-            None => self.hold(owner, Mode::Read).map(Grip::Read),
+            None => self.any_hold(owner, Mode::Read).map(Grip::Read),
         };
         *self = match (own, self.sole()) {
             (None, Some((holder, Grip::Read(other)))) if mode == Mode::Read => {

@@ -245,6 +245,9 @@ pub struct Effects<'a> {
     pub reply: Reply,
     /// For replicas and the append-only file, in order.
     pub changes: SmallVec<[Change<'a>; 2]>,
+    /// Holds that had expired when a writer's grant took their place: no change ends them. Each has
+    /// its event.
+    pub replaced: Vec<Token>,
     /// For subscribers, in order.
     pub events: SmallVec<[Event; 4]>,
     /// Replies to blocked connections, in order.
@@ -269,6 +272,7 @@ impl Default for Effects<'_> {
         Self {
             reply: Reply::Count(0),
             changes: SmallVec::new(),
+            replaced: Vec::new(),
             events: SmallVec::new(),
             wakes: Vec::new(),
             gated: Vec::new(),

@@ -70,6 +70,7 @@ mod acks;
 mod change;
 mod decide;
 mod due;
+mod ended;
 mod few;
 mod fresh;
 mod gated;

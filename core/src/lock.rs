@@ -41,7 +41,7 @@ impl Lock {
     pub fn replay(&mut self, change: &Change<'_>) -> Option<Event> {
         match change {
             Change::Granted { owner, mode, token, deadline } => {
-                let reads = || self.holders.hold(owner, Mode::Read).is_some();
+                let reads = || self.holders.any_hold(owner, Mode::Read).is_some();
                 let is_upgrade = *mode == Mode::Write && reads();
                 let hold = Hold { token: *token, deadline: *deadline, depth: 1 };
                 self.holders.insert(owner, *mode, hold);

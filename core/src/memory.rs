@@ -4,6 +4,7 @@
 use crate::acks::Acks;
 use crate::fresh::{Fresh, Grant};
 use crate::queue::Entry;
+use crate::readers::Readers;
 use crate::slow::{Outcome, Over, Slow};
 use crate::{ClientId, End, EpochMs, Now, Owner, Queue, Sessions, Token, WaiterId};
 
@@ -26,6 +27,9 @@ pub struct Memory {
     over: Vec<Over>,
     /// Waits that ended other than in a transition, if they lasted long enough to be noted.
     ended: Vec<(Entry, Outcome)>,
+    /// Holds that had expired when a writer's grant took their place, and of which nobody was told
+    /// yet.
+    pub(crate) replaced: Vec<Readers>,
     /// Owners of blocked requests that are re-entries, and that the last portion did not grant.
     pub(crate) entering: Vec<Owner>,
     /// When the last transition stopped at the end of its portion: the next one is due at once.
@@ -40,6 +44,7 @@ impl Memory {
             && self.fresh.is_empty()
             && self.taken_back.is_empty()
             && self.acks.as_deref().is_none_or(Acks::is_empty)
+            && self.replaced.is_empty()
             && self.unfinished.is_none()
     }
 

@@ -1,18 +1,34 @@
 //! Two or more owners that hold READ, indexed so that no operation's cost grows with their number
 //! beyond O(log n).
+//!
+//! If many of them expire together, a step removes only some of them; the others count as ended at
+//! once: decisions see only the standing ones. Nothing of that is saved, compared or replicated.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroUsize;
+use std::ops::Bound::{Included, Unbounded};
 
 use crate::{EpochMs, Hold, Now, Owner, Token};
 
 /// The readers of a shared lock. Kept to two or more by [`crate::holders::Holders`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Readers {
     by_token: BTreeMap<Token, (Owner, Hold)>,
     /// By a hash of the owner, because numbers compare faster than names.
     by_owner: BTreeSet<(u64, Token)>,
     by_deadline: BTreeSet<(EpochMs, Token)>,
+    /// Holds with a deadline up to this one count as ended, and how many there are; `None` if there
+    /// is none.
+    ended: Option<(EpochMs, NonZeroUsize)>,
 }
+
+impl PartialEq for Readers {
+    fn eq(&self, other: &Self) -> bool {
+        self.by_token == other.by_token
+    }
+}
+
+impl Eq for Readers {}
 
 impl Readers {
     pub(crate) fn len(&self) -> usize {
@@ -57,14 +73,76 @@ impl Readers {
         self.by_token.values().map(|(owner, hold)| (owner, hold))
     }
 
-    /// The earliest deadline first.
+    /// Up to which deadline holds count as ended that are still here.
+    pub(crate) fn ended_until(&self) -> Option<EpochMs> {
+        self.ended.map(|(until, _)| until)
+    }
+
+    /// Whether a hold with this deadline counts as ended.
+    pub(crate) fn is_ended(&self, deadline: EpochMs) -> bool {
+        self.ended_until().is_some_and(|until| deadline <= until)
+    }
+
+    /// From now on, what has expired counts as ended. Visits each of these holds once, however
+    /// often it is called while they are here.
+    pub(crate) fn end_over(&mut self, now: Now) {
+        let ended = self.ended.map_or(0, |(_, count)| count.get());
+        let new = self.behind(self.ended_until()).take_while(|(at, _)| at.is_over_at(now)).count();
+        let until = self.ended_until().max(Some(now.ms()));
+        let count = NonZeroUsize::new(ended.saturating_add(new));
+        self.ended = until.zip(count);
+    }
+
+    /// One hold that counted as ended is not here any more, or does not any more.
+    fn one_less_ended(&mut self) {
+        self.ended = self.ended.and_then(|(until, count)| {
+            NonZeroUsize::new(count.get().saturating_sub(1)).map(|count| (until, count))
+        });
+    }
+
+    /// Number of the standing ones.
+    pub(crate) fn standing_count(&self) -> usize {
+        self.len().saturating_sub(self.ended.map_or(0, |(_, count)| count.get()))
+    }
+
+    /// The standing ones: in the order of their tokens, or of their deadlines while others count as
+    /// ended.
+    pub(crate) fn standing(&self) -> impl Iterator<Item = (&Owner, &Hold)> {
+        self.lasting(self.ended_until())
+    }
+
+    /// The same, of those that have not expired. Does not visit the others.
+    pub(crate) fn standing_at(&self, now: Now) -> impl Iterator<Item = (&Owner, &Hold)> {
+        let over = self.first_over(now).map(|_| now.ms());
+        self.lasting(over.max(self.ended_until()))
+    }
+
+    fn lasting(&self, until: Option<EpochMs>) -> impl Iterator<Item = (&Owner, &Hold)> {
+        let all = until.is_none().then(|| self.iter());
+        let some = until.map(|_| self.behind(until).filter_map(|(_, token)| self.at(token)));
+        all.into_iter().flatten().chain(some.into_iter().flatten())
+    }
+
+    fn at(&self, token: Token) -> Option<(&Owner, &Hold)> {
+        self.by_token.get(&token).map(|(owner, hold)| (owner, hold))
+    }
+
+    /// Those with a later deadline than this one, the earliest first.
+    fn behind(&self, until: Option<EpochMs>) -> impl Iterator<Item = (EpochMs, Token)> {
+        let from = until.map_or(Unbounded, |until| {
+            Included((Now::from_ms(until.get().saturating_add(1)).ms(), Token::MIN))
+        });
+        self.by_deadline.range((from, Unbounded)).copied()
+    }
+
+    /// The earliest deadline first, of the standing ones.
     pub(crate) fn by_deadline(&self) -> impl Iterator<Item = (EpochMs, Token)> {
-        self.by_deadline.iter().copied()
+        self.behind(self.ended_until())
     }
 
     pub(crate) fn first_over(&self, now: Now) -> Option<Token> {
         let (deadline, token) = self.by_deadline.first()?;
-        deadline.is_over_at(now).then_some(*token)
+        (deadline.is_over_at(now) || self.is_ended(*deadline)).then_some(*token)
     }
 
     /// Visits only the expired holds.
@@ -76,14 +154,16 @@ impl Readers {
         self.by_deadline.last().map(|(deadline, _)| *deadline)
     }
 
-    /// The latest deadline among the holds of all others.
-    pub(crate) fn latest_deadline_beside(&self, owner: &[u8]) -> Option<EpochMs> {
+    /// The latest deadline of a standing one.
+    pub(crate) fn latest_standing(&self) -> Option<EpochMs> {
+        self.latest_deadline().filter(|at| !self.is_ended(*at))
+    }
+
+    /// The latest deadline among the standing holds of all others.
+    pub(crate) fn latest_standing_beside(&self, owner: &[u8]) -> Option<EpochMs> {
         let own = self.hold(owner).map(|hold| hold.token);
-        self.by_deadline
-            .iter()
-            .rev()
-            .find(|(_, token)| Some(*token) != own)
-            .map(|(deadline, _)| *deadline)
+        let latest = self.by_deadline.iter().rev().find(|(_, token)| Some(*token) != own);
+        latest.map(|(deadline, _)| *deadline).filter(|at| !self.is_ended(*at))
     }
 
     /// Adds a hold with a token that no other reader has.
@@ -91,14 +171,24 @@ impl Readers {
         if let Some(token) = self.hold(owner.as_bytes()).map(|hold| hold.token) {
             self.remove(token);
         }
+        // A replica's clock may be ahead of its new primary's.
+        if self.is_ended(hold.deadline) {
+            self.ended = None;
+        }
         self.by_owner.insert((Owner::hash_of(owner.as_bytes()), hold.token));
         self.by_deadline.insert((hold.deadline, hold.token));
         self.by_token.insert(hold.token, (owner, hold));
     }
 
     pub(crate) fn set(&mut self, token: Token, depth: u16, deadline: EpochMs) {
+        let Some(before) = self.by_token(token).map(|hold| hold.deadline) else { return };
+        match (self.is_ended(before), self.is_ended(deadline)) {
+            (true, false) => self.one_less_ended(),
+            (false, true) => self.ended = None,
+            _ => {}
+        }
         if let Some((_, hold)) = self.by_token.get_mut(&token) {
-            self.by_deadline.remove(&(hold.deadline, token));
+            self.by_deadline.remove(&(before, token));
             self.by_deadline.insert((deadline, token));
             hold.depth = depth;
             hold.deadline = deadline;
@@ -106,10 +196,23 @@ impl Readers {
     }
 
     pub(crate) fn remove(&mut self, token: Token) -> Option<Owner> {
+        self.take(token).map(|(owner, _)| owner)
+    }
+
+    fn take(&mut self, token: Token) -> Option<(Owner, Hold)> {
         let (owner, hold) = self.by_token.remove(&token)?;
         self.by_owner.remove(&(Owner::hash_of(owner.as_bytes()), token));
         self.by_deadline.remove(&(hold.deadline, token));
-        Some(owner)
+        if self.is_ended(hold.deadline) {
+            self.one_less_ended();
+        }
+        Some((owner, hold))
+    }
+
+    /// Takes the one with the earliest deadline.
+    pub(crate) fn take_earliest(&mut self) -> Option<(Owner, Hold)> {
+        let (_, token) = *self.by_deadline.first()?;
+        self.take(token)
     }
 
     /// Takes the last remaining reader; `None` while there are more.

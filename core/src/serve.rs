@@ -80,8 +80,8 @@ impl Lock {
             let holds = |mode| self.holders.hold(owner.as_bytes(), mode).is_some();
             holds(Mode::Read) || holds(Mode::Write)
         };
-        let owners: Vec<Owner> = if self.holders.len() < queue.len() {
-            let owners = self.holders.iter().map(|(owner, _, _)| owner);
+        let owners: Vec<Owner> = if self.holders.standing_count() < queue.len() {
+            let owners = self.holders.standing().map(|(owner, _, _)| owner);
             owners.filter(|owner| queue.is_blocked(owner)).map(Owner::from).collect()
         } else {
             let owners = queue.iter().map(|(entry, _)| &entry.owner);
@@ -156,6 +156,7 @@ impl Lock {
         effects: &mut Effects<'a>,
     ) {
         let owner = entry.owner.as_bytes();
+        self.end_own(owner, memory, moment, effects);
         let held = self.holders.hold(owner, entry.mode);
         let reply = match held {
             _ if entry.session().is_some() && !memory.may_tie(held, moment) => {
@@ -164,7 +165,7 @@ impl Lock {
             Some(hold) => self.enter_again(entry.depth, entry.lease, hold, moment, effects),
             None => {
                 let owner = Cow::Owned(owner.to_vec());
-                self.enter(owner, entry.mode, entry.lease, moment, effects)
+                self.enter(owner, entry.mode, entry.lease, memory, moment, effects)
             }
         };
         if let Reply::Granted { token, .. } = reply {
@@ -206,7 +207,9 @@ impl Lock {
         effects: &mut Effects<'_>,
     ) {
         while let Some((token, by)) = memory.take_back_next() {
+            let until = self.holders.ended_until();
             let hold = self.holders.by_token(token).map(|(_, hold)| hold);
+            let hold = hold.filter(|hold| Some(hold.deadline) > until);
             match (hold, by) {
                 (Some(hold), None) => memory.left_with(token, hold.depth),
                 (None, None) => {}

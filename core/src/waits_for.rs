@@ -324,7 +324,7 @@ impl Lock {
         }
         if seen.holders < Some(mode) {
             seen.holders = Some(mode);
-            for (holder, held, _) in self.holds_at(now) {
+            for (holder, held, _) in self.holders.standing_at(now) {
                 if !steps.take() {
                     break;
                 }

@@ -43,8 +43,8 @@ impl Lock {
                 Some((writer, hold)) if writer != owner => Some(hold.deadline),
                 _ => None,
             },
-            Mode::Write if upgrade => self.holders.latest_deadline_beside(owner),
-            Mode::Write => self.holders.latest_deadline(),
+            Mode::Write if upgrade => self.holders.latest_standing_beside(owner),
+            Mode::Write => self.holders.latest_standing(),
         }
     }
 

@@ -4,17 +4,18 @@
 #![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
 mod support;
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use rlock_core::manager::{At, LockId, Manager, Mark, Parked, Task, Wait, World as Locks, search};
 use rlock_core::waits_for::Search;
 use rlock_core::{
-    Acquire, ClientId, Effects, Input, Lock, Memory, Mode, Moment, Parking, Patience, Refusal,
-    Reply, WaiterId,
+    Acquire, Change, ClientId, Effects, End, Event, Input, Lock, Memory, Mode, Moment, Now,
+    Parking, Patience, Refusal, Reply, WaiterId,
 };
 use rustix::time::{ClockId, clock_gettime};
 use support::server::{Key, Server};
-use support::{World, acquire, lease, release};
+use support::{World, acquire, lease, release, renew};
 
 /// The processor's time of this thread that some work takes: the best of a few.
 fn takes(mut work: impl FnMut()) -> Duration {
@@ -30,12 +31,204 @@ fn takes(mut work: impl FnMut()) -> Duration {
     (0..5).map(|_| once()).min().unwrap()
 }
 
+// --- holds that expire together -----------------------------------------------------------------
+
+const EXPIRED: u64 = 5000;
+
+/// Holds that have expired, and one that lasts.
+fn expired(count: u64) -> World {
+    let mut world = World::new();
+    let lasting = Input::Acquire(acquire(b"lasting", Mode::Read, 600_000));
+    assert!(matches!(world.drive(lasting).reply, Reply::Granted { .. }));
+    for number in 0..count {
+        let name = format!("reader {number:08}");
+        let _ = world.drive(Input::Acquire(acquire(name.as_bytes(), Mode::Read, 60_000)));
+    }
+    world.advance_ms(60_000);
+    world
+}
+
+/// The replica of a lock, and what subscribers were told.
+#[derive(Default)]
+struct Copy {
+    lock: Lock,
+    events: Vec<Event>,
+}
+
+impl Copy {
+    fn of(world: &World) -> Self {
+        Self { lock: world.lock.clone(), events: Vec::new() }
+    }
+
+    /// Makes the changes of one step, of which there are few.
+    fn follow(&mut self, world: &World, effects: &Effects<'_>) {
+        assert!(effects.changes.len() <= Moment::PORTION + 4, "{}", effects.changes.len());
+        assert!(effects.events.len() <= Moment::PORTION + 4, "{}", effects.events.len());
+        for change in &effects.changes {
+            self.lock.replay(change);
+        }
+        assert_eq!(self.lock, world.lock, "the replica differs");
+        self.events.extend(&effects.events);
+    }
+
+    /// Time passes until nothing is left to do.
+    fn settle(&mut self, world: &mut World) {
+        while world.lock.next_alarm(&world.memory).is_some_and(|at| at.is_over_at(world.now)) {
+            let effects = world.drive(Input::Tick);
+            self.follow(world, &effects);
+        }
+    }
+
+    fn count(&self, event: Event) -> u64 {
+        self.events.iter().filter(|other| **other == event).count() as u64
+    }
+}
+
 /// One decision of a server about the lock at a key.
 fn decide<'a>(server: &mut Server, lock: &mut Lock, key: Key, input: Input<'a>) -> Effects<'a> {
     let mut effects = Effects::default();
     let at = At { db: 0, key, now: server.now() };
     server.manager.decide(at, &server.bounds, lock, input, &mut effects);
     effects
+}
+
+fn told(world: &mut World, copy: &mut Copy, input: Input<'_>) -> Reply {
+    let effects = world.drive(input);
+    copy.follow(world, &effects);
+    effects.reply
+}
+
+#[test]
+fn a_request_ends_a_portion_of_the_expired_holds_and_none_of_them_counts() {
+    let mut world = expired(EXPIRED);
+    let mut copy = Copy::of(&world);
+    let one = NonZeroU32::new(1);
+    let two = NonZeroU32::new(2);
+    // The lasting one is the only reader.
+    let limited = |limit| Input::Acquire(Acquire { limit, ..acquire(b"new", Mode::Read, 60_000) });
+    assert_eq!(told(&mut world, &mut copy, limited(one)), Reply::NotNow { wait_ms: Some(540_000) });
+    assert!(matches!(told(&mut world, &mut copy, limited(two)), Reply::Granted { .. }));
+    // Those that have expired hold nothing, and may begin anew.
+    let last = format!("reader {:08}", EXPIRED - 1);
+    let last = last.as_bytes();
+    for input in [Input::Release(release(last)), Input::Renew(renew(last, 1000))] {
+        let refused = told(&mut world, &mut copy, input);
+        assert!(matches!(refused, Reply::Refused(Refusal::NotHeld { .. })), "{refused:?}");
+    }
+    let again = told(&mut world, &mut copy, Input::Acquire(acquire(last, Mode::Read, 100)));
+    let Reply::Granted { left_ms: 100, .. } = again else { panic!("{again:?}") };
+    assert_eq!(told(&mut world, &mut copy, Input::Release(release(last))), Reply::Count(0));
+    // A writer waits for those two that hold.
+    let write = Input::Acquire(acquire(b"writer", Mode::Write, 1000));
+    assert_eq!(told(&mut world, &mut copy, write), Reply::NotNow { wait_ms: Some(540_000) });
+    assert!(world.lock.hold_count() > 2000, "all of them were ended by few requests");
+    copy.settle(&mut world);
+    assert_eq!(world.lock.hold_count(), 2);
+    // Each of them told once, and the one that began anew and was released.
+    assert_eq!(copy.count(Event::Expired), EXPIRED);
+    assert_eq!((copy.count(Event::Acquired), copy.count(Event::Released)), (2, 1));
+}
+
+#[test]
+fn writers_enter_at_once_where_all_other_holds_have_expired() {
+    // As an upgrade of the only hold that is left.
+    let mut world = expired(EXPIRED);
+    let mut copy = Copy::of(&world);
+    let upgrade = Acquire { upgrade: true, ..acquire(b"lasting", Mode::Write, 1000) };
+    let granted = told(&mut world, &mut copy, Input::Acquire(upgrade));
+    assert!(matches!(granted, Reply::Granted { .. }), "{granted:?}");
+    assert_eq!(copy.events.last(), Some(&Event::Upgraded));
+    copy.settle(&mut world);
+    assert_eq!(world.lock.hold_count(), 2);
+    assert_eq!(copy.count(Event::Expired), EXPIRED);
+
+    // By a stranger, and by one whose own READ has expired with the others.
+    for owner in ["stranger", "reader 00001234"] {
+        let mut world = expired(EXPIRED);
+        let mut copy = Copy::of(&world);
+        let _ = told(&mut world, &mut copy, Input::Release(release(b"lasting")));
+        let write = Input::Acquire(acquire(owner.as_bytes(), Mode::Write, 1000));
+        let granted = told(&mut world, &mut copy, write);
+        assert!(matches!(granted, Reply::Granted { .. }), "{owner}: {granted:?}");
+        assert_eq!(copy.events.last(), Some(&Event::Acquired), "{owner}");
+        assert_eq!(world.lock.hold_count(), 1);
+        copy.settle(&mut world);
+        assert_eq!(copy.count(Event::Expired), EXPIRED, "{owner}");
+        assert!(world.memory.is_empty());
+    }
+}
+
+/// The one in line enters with the first step, whatever is left to be ended; and the last reader
+/// that leaves does not let the expired ones hold again.
+#[test]
+fn who_waits_is_not_kept_waiting_by_holds_that_have_expired() {
+    for (count, owner) in [
+        (EXPIRED, "writer"),
+        // Its own READ is one of those.
+        (EXPIRED, "reader 00004999"),
+        // One of them is left when the last one is released.
+        (Moment::PORTION as u64 + 1, "writer"),
+    ] {
+        let mut world = expired(count);
+        let after = world.now;
+        world.now = Now::from_us(after.us() - 1000);
+        let upgrade = owner != "writer";
+        let ask = Acquire { upgrade, ..acquire(owner.as_bytes(), Mode::Write, 1000) };
+        let waiter = WaiterId::from(1);
+        let parking = Parking { waiter, client: None, ends_at: None };
+        let ask = Acquire { patience: Patience::Block, ..ask };
+        let parked = world.drive(Input::Park(ask, parking)).reply;
+        assert!(matches!(parked, Reply::MustWait { .. }), "{parked:?}");
+        world.now = after;
+        let mut copy = Copy::of(&world);
+        let effects = world.drive(Input::Release(release(b"lasting")));
+        copy.follow(&world, &effects);
+        let granted = matches!(effects.wakes[0].reply, Reply::Granted { .. });
+        assert!(granted && effects.wakes[0].waiter == waiter, "{:?}", effects.wakes);
+        assert_eq!(copy.events.last(), Some(&Event::Acquired));
+        copy.settle(&mut world);
+        assert_eq!(copy.count(Event::Expired), count);
+        assert_eq!(world.lock.hold_count(), 1);
+    }
+}
+
+/// A session whose lease is over is lost in the step that knows it: its connection must run
+/// nothing beside the next owner.
+#[test]
+fn sessions_whose_holds_have_expired_are_lost_at_once() {
+    let mut world = World::new();
+    for number in 1..=1000 {
+        let name = format!("reader {number:08}");
+        let session = Some(ClientId::from(number));
+        let ask = Acquire { session, ..acquire(name.as_bytes(), Mode::Read, 60_000) };
+        let _ = world.drive(Input::Acquire(ask));
+    }
+    world.advance_ms(60_000);
+    let mut copy = Copy::of(&world);
+    let effects = world.drive(Input::Acquire(acquire(b"writer", Mode::Write, 1000)));
+    copy.follow(&world, &effects);
+    assert!(matches!(effects.reply, Reply::Granted { .. }), "{:?}", effects.reply);
+    let mut lost: Vec<u64> = effects.lost.iter().map(|client| client.get()).collect();
+    lost.sort_unstable();
+    assert_eq!(lost, (1..=1000).collect::<Vec<_>>());
+    copy.settle(&mut world);
+    assert_eq!(copy.count(Event::Expired), 1000);
+}
+
+/// What counted as ended stays so when the clock is set back before it was swept.
+#[test]
+fn a_clock_that_is_set_back_lets_no_expired_hold_hold_again() {
+    let mut world = expired(EXPIRED);
+    let mut copy = Copy::of(&world);
+    let two = NonZeroU32::new(2);
+    let ask = Acquire { limit: two, ..acquire(b"new", Mode::Read, 60_000) };
+    assert!(matches!(told(&mut world, &mut copy, Input::Acquire(ask)), Reply::Granted { .. }));
+    world.now = Now::from_us(world.now.us() - 30_000_000);
+    let effects = world.drive(Input::Release(release(b"reader 00004999")));
+    assert!(matches!(effects.reply, Reply::Refused(Refusal::NotHeld { .. })));
+    let expired = |change: &Change<'_>| matches!(change, Change::Ended { by: End::Expired, .. });
+    assert!(effects.changes.iter().all(expired));
+    assert_eq!(world.lock.hold_count(), 2);
 }
 
 // --- waits that end together --------------------------------------------------------------------

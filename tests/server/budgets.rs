@@ -1,6 +1,6 @@
 //! Bounds: of what one user can have the server keep, do and write.
 
-use rlock_testkit::{Client, Server, Waiter, until};
+use rlock_testkit::{Client, Server, Waiter, now_ms, until};
 
 #[test]
 fn holds_tied_to_connections_have_a_limit() {
@@ -138,6 +138,36 @@ fn a_key_that_is_no_lock_any_more_turns_its_tickets_away_in_short_steps() {
     assert!(bob.error().starts_with("WRONGTYPE ") && cid.error().starts_with("WRONGTYPE "));
     println!("{TICKETS} tickets: {longest} ms");
     assert!(longest <= STEP_MS, "{longest} ms");
+}
+
+#[test]
+fn leases_that_end_together_are_ended_in_short_steps() {
+    const READERS: usize = 200_000;
+    let server = Server::start();
+    let mut client = server.client();
+    let lease = 16_000;
+    let began_at = now_ms();
+    client.granted("RLOCK.ACQUIRE door ann READ LEASE 600000");
+    ask_often(&mut client, READERS, |number| {
+        let left = lease - (now_ms() - began_at).min(lease - 1);
+        format!("RLOCK.ACQUIRE door r{number} READ LEASE {left}")
+    });
+    until(60_000, || client.lock("door").holds.len() == 1);
+    let mut is_asked = false;
+    let longest = longest_step_ms(&mut client, |client| {
+        if !is_asked {
+            // Whatever is left to be ended, ann is the only reader.
+            client.refused("RLOCK.ACQUIRE door bob READ LIMIT 1");
+            client.granted("RLOCK.ACQUIRE door bob READ LIMIT 2");
+            client.ask("RLOCK.RELEASE door bob");
+            client.granted("RLOCK.ACQUIRE door ann WRITE UPGRADE");
+            is_asked = true;
+        }
+        client.counted("expired") == READERS as i64
+    });
+    println!("{READERS} leases: {longest} ms");
+    assert!(longest <= STEP_MS, "{longest} ms");
+    assert_eq!(client.lock("door").line(), "write: ann write 1, ann read 1");
 }
 
 #[test]
