@@ -4,6 +4,10 @@
 //! are closed two loop iterations later, when none of their commands is running and the reply is
 //! written. Until then a filter keeps them from running any further command.
 //!
+//! The filter is there while there are sessions: before a command runs it also checks that no
+//! session has outlived its deadline. A process that was stopped runs what it finds in its sockets
+//! before its timers.
+//!
 //! Redis 7.0 does not say whose command it is about to run. There a connection that certainly runs
 //! none is closed at once, and the server closes one that may be running a command after that
 //! command. Only a connection that ended its own session by something that runs several commands is
@@ -16,9 +20,11 @@ use std::time::{Duration, Instant};
 use rlock_core::ClientId;
 
 use crate::ffi::{self, Caller, Closing, Ctx, Exclusive};
-use crate::state;
 use crate::timers::PORTION;
+use crate::{state, timers};
 
+/// The filter is there.
+static IS_WATCHING: AtomicBool = AtomicBool::new(false);
 /// Closing is scheduled.
 static IS_COMING: AtomicBool = AtomicBool::new(false);
 
@@ -37,8 +43,18 @@ static LATER: Exclusive<BTreeSet<ClientId>> = Exclusive::empty();
 struct Lost;
 
 impl Closing for Lost {
-    fn is_closing(caller: Caller) -> bool {
-        match caller {
+    fn is_closing(caller: impl FnOnce() -> Caller) -> bool {
+        let next_end = state::with(|state| state.manager.next_session_end());
+        if next_end.is_some_and(|at| at.is_over_at(state::now())) {
+            end_overdue();
+        }
+        if !state::with(|state| state.manager.has_closing()) {
+            return false;
+        }
+        if !ffi::knows_callers() && LATER.with(|later| later.is_empty()) {
+            return false;
+        }
+        match caller() {
             Caller::Client(id) => state::with(|state| state.manager.is_closing(ClientId::from(id))),
             Caller::Unknown(bytes) => LATER.with(|later| later.clone()).into_iter().any(|client| {
                 let line = Ctx::detached().describe_client(client.get());
@@ -50,6 +66,34 @@ impl Closing for Lost {
     }
 }
 
+/// Sessions are over before the sweep has seen that: the process was stopped, or has much to do.
+/// Another server may have granted their locks, so none of their commands runs.
+fn end_overdue() {
+    let now = state::now();
+    state::with(|state| state.manager.end_overdue(now));
+    timers::settle();
+    settle(During::Reading);
+}
+
+/// Watches commands while there are sessions. Call this after anything that may begin one.
+pub fn watch() {
+    /// How long the filter outlives the last session, in milliseconds.
+    const LINGER_MS: u64 = 1000;
+    // A command's handler may not end the filter.
+    fn rest(_: &Ctx) {
+        if state::with(|state| state.manager.watches_commands()) {
+            ffi::after(LINGER_MS, rest);
+        } else {
+            IS_WATCHING.store(false, Relaxed);
+            ffi::unsilence();
+        }
+    }
+    if !IS_WATCHING.swap(true, Relaxed) {
+        ffi::silence::<Lost>();
+        ffi::after(LINGER_MS, rest);
+    }
+}
+
 /// What was running when a session was lost.
 #[derive(Clone, Copy)]
 pub enum During<'c> {
@@ -57,6 +101,8 @@ pub enum During<'c> {
     Command(&'c Ctx),
     /// An unknown command.
     Callback,
+    /// No command yet: the server has read one, and asks the filter.
+    Reading,
     /// No command.
     Sweep,
 }
@@ -65,10 +111,6 @@ pub enum During<'c> {
 /// have that effect.
 pub fn settle(during: During<'_>) {
     if !state::with(|state| state.manager.has_closing()) {
-        // The flushed locks were loaded again.
-        if matches!(during, During::Sweep) {
-            ffi::unsilence();
-        }
         return;
     }
     if !ffi::knows_callers() {
@@ -76,9 +118,7 @@ pub fn settle(during: During<'_>) {
         see_who_flushed();
     }
     close_waiting();
-    if ffi::knows_callers() || LATER.with(|later| !later.is_empty()) {
-        ffi::silence::<Lost>();
-    }
+    watch();
     if state::with(|state| state.manager.has_to_close()) {
         close_soon();
     }
@@ -147,8 +187,6 @@ fn close(ctx: &Ctx) {
     if state::with(|state| state.manager.has_to_close()) {
         IS_COMING.store(true, Relaxed);
         ffi::after(if is_patient { 1 } else { 0 }, close);
-    } else if !state::with(|state| state.manager.has_closing()) {
-        ffi::unsilence();
     }
 }
 
@@ -157,8 +195,9 @@ fn close_at_once(during: During<'_>) {
     let detached = Ctx::detached();
     let caller = match during {
         During::Command(ctx) => ctx.client(),
-        During::Callback | During::Sweep => None,
+        During::Callback | During::Reading | During::Sweep => None,
     };
+    let is_reading = matches!(during, During::Reading);
     let is_sweep = matches!(during, During::Sweep);
     let mut later = Vec::new();
     while let Some(client) = state::with(|state| state.manager.next_to_close()) {
@@ -169,7 +208,9 @@ fn close_at_once(during: During<'_>) {
         let is_granted = is_blocked(&line)
             && is_ours(&line)
             && !state::with(|state| state.manager.is_parked(client));
-        if is_later || is_granted || runs_more(&line) || is_sweep && empties(&line) {
+        // Perhaps its command is the one that was read.
+        let is_read = is_reading && !is_idle(&line);
+        if is_later || is_read || is_granted || runs_more(&line) || is_sweep && empties(&line) {
             later.push(client);
             continue;
         }

@@ -46,10 +46,11 @@ pub fn decide<'a>(ctx: &Ctx, name: &Name<'_>, input: Input<'a>) -> Result<Reply,
     }
     let mut effects = Effects::default();
     carry_out(ctx, at, name, key, input, &mut effects)?;
-    let (next, is_closing) =
-        state::with(|state| (state.manager.next_call(), state.manager.has_closing()));
+    let (next, is_watching) =
+        state::with(|state| (state.manager.next_call(), state.manager.watches_commands()));
     timers::set(next);
-    if is_closing {
+    if is_watching {
+        closing::watch();
         closing::settle(closing::During::Command(ctx));
     }
     Ok(effects.reply)

@@ -38,6 +38,9 @@ pub fn sweep(ctx: &Ctx) {
         }
     }
     answers::tell(ctx, state::with(|state| state.manager.take_answers()));
+    if state::with(|state| state.manager.watches_commands()) {
+        closing::watch();
+    }
     closing::settle(closing::During::Sweep);
 }
 

@@ -119,9 +119,11 @@ impl Lock {
             return reply;
         }
         memory.confirm(token);
+        let (_, deadline) = self.levels(token, moment.now);
         if let Some(session) = session {
             memory.sessions.tie(token, session);
         }
+        memory.promised(token, deadline);
         let tied = memory.sessions.get(token).copied();
         // All of them, where the order of the ties matters.
         let left = moment.portion;
@@ -359,6 +361,7 @@ impl Lock {
             self.record(Change::Held { token, depth, deadline }, effects);
             if acks == 0 {
                 memory.confirm(token);
+                memory.promised(token, deadline);
             }
         }
         if let (Some(Parking { waiter, .. }), 1..) = (parking, acks) {

@@ -4,6 +4,7 @@
 use crate::decide::wake;
 use crate::input::{Dismissed, Effects, Moment, Reply, Wake};
 use crate::queue::{Entry, Kind, Place};
+use crate::sessions::Session;
 use crate::slow::{Outcome, Slow};
 use crate::way::is_behind;
 use crate::{ClientId, End, EpochMs, Lock, Memory, Now, Refusal, Token, WaiterId};
@@ -139,11 +140,12 @@ impl Lock {
         while let Some(token) = memory.sessions.first_ended(now) {
             let deadline = self.holders.by_token(token).map(|(_, hold)| hold.deadline);
             let is_acked = memory.sessions.acks_of(token) == 0;
-            match deadline.filter(|deadline| is_acked && !deadline.is_over_at(now)) {
+            let lasts = |deadline: &EpochMs| !Session::closes_at(*deadline).is_over_at(now);
+            match deadline.filter(|deadline| is_acked && lasts(deadline)) {
                 Some(deadline) => memory.sessions.lasts_until(token, deadline),
                 None => {
                     lost.extend(memory.lose(token));
-                    // One that was not acknowledged may still be there when the gate opens.
+                    // It may still be there when the gate opens.
                     if deadline.is_some_and(|deadline| !deadline.is_over_at(now)) {
                         memory.sessions.end_later(token);
                     }
@@ -155,6 +157,24 @@ impl Lock {
 }
 
 impl Memory {
+    /// Loses the sessions whose last known deadline has come, without reading the lock: their holds
+    /// end with the next input. Returns their connections.
+    pub fn end_overdue(&mut self, now: Now) -> Vec<ClientId> {
+        let mut lost = Vec::new();
+        while let Some(token) = self.sessions.first_ended(now) {
+            lost.extend(self.lose(token));
+            self.sessions.end_later(token);
+        }
+        lost
+    }
+
+    /// A reply promises this deadline: a session that needs no acknowledgements lasts until then.
+    pub(crate) fn promised(&mut self, token: Token, deadline: EpochMs) {
+        if self.sessions.acks_of(token) == 0 {
+            self.sessions.lasts_at_least(token, deadline);
+        }
+    }
+
     /// Nobody can be granted here any more: blocked connections get `why`, unless their time has
     /// passed, and tickets and sessions end. So many waits end; if that is not all of them, this is
     /// to be called again. Does not read the lock: there is none, or it is not ours to change.

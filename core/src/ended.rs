@@ -2,6 +2,7 @@
 //! others count as ended at once: no decision sees them.
 
 use crate::input::{Effects, Moment};
+use crate::sessions::Session;
 use crate::slow::Outcome;
 use crate::{Change, End, Event, Lock, Memory, Mode, Now, Token};
 
@@ -70,7 +71,10 @@ impl Lock {
             Some(deadline) if deadline.is_over_at(moment.now) => {
                 effects.lost.extend(memory.lose(token));
             }
-            Some(deadline) if memory.sessions.acks_of(token) == 0 => {
+            Some(deadline)
+                if memory.sessions.acks_of(token) == 0
+                    && !Session::closes_at(deadline).is_over_at(moment.now) =>
+            {
                 memory.sessions.lasts_until(token, deadline);
             }
             Some(_) => self.end(token, End::Disconnected, memory, moment, effects),

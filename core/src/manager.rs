@@ -370,6 +370,25 @@ impl Manager {
         self.lost.len()
     }
 
+    /// When the first session is lost, unless it is renewed. From then on call
+    /// [`Manager::end_overdue`] before any connection's command runs.
+    pub fn next_session_end(&self) -> Option<EpochMs> {
+        self.locks.next_session_end()
+    }
+
+    /// Loses the sessions whose last known deadline has come, before the sweep that is due does so:
+    /// the process may have been stopped, and another server may have granted their locks.
+    pub fn end_overdue(&mut self, now: Now) {
+        let lost = self.locks.end_overdue(now);
+        self.lose(lost, now);
+    }
+
+    /// Whether to ask [`Manager::is_closing`] before each command: some connection lost a session,
+    /// or may lose one.
+    pub fn watches_commands(&self) -> bool {
+        self.has_closing() || self.locks.totals().sessions > 0
+    }
+
     /// A connection that lost a session since this was last called. If the server has it blocked,
     /// close it in this step: nothing else keeps its command from running when a key is filled.
     pub fn next_lost(&mut self) -> Option<ClientId> {

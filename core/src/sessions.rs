@@ -33,10 +33,23 @@ impl Session {
         Self { client, lease, renew_at, acks: 0, ends_at, untold: None }
     }
 
-    /// The same, until a deadline that this many replicas have acknowledged; so far, `ends_at`.
+    /// The same, until a deadline that this many replicas have acknowledged; so far, `ends_at`. The
+    /// next renewal is due a third of the lease after that deadline was written, however long the
+    /// acknowledgements took.
     pub(crate) fn by_acks(self, acks: u8, ends_at: EpochMs) -> Self {
-        Self { acks, ends_at, ..self }
+        let two_thirds = self.lease.get().saturating_sub(third(self.lease).get());
+        let renew_at = self.renew_at.min(ends_at.before_ms(two_thirds));
+        Self { acks, ends_at, renew_at, ..self }
     }
+
+    /// When the session of a hold with this deadline is lost, unless the deadline is moved.
+    pub(crate) fn closes_at(deadline: EpochMs) -> EpochMs {
+        deadline.before_ms(Self::EARLY_MS)
+    }
+
+    /// A session is lost this many milliseconds before its hold's deadline, so that its connection
+    /// is closed when another server may grant the lock.
+    const EARLY_MS: u64 = 10;
 }
 
 /// The sessions of one lock, by their hold's token.
@@ -159,14 +172,15 @@ impl Sessions {
         }
     }
 
-    /// A hold that may be lost by now, because its recorded deadline has passed.
+    /// A hold that may be lost by now, because its recorded deadline is near or has passed.
     pub(crate) fn first_ended(&self, now: Now) -> Option<Token> {
-        self.by_end.first().filter(|(ends_at, _)| ends_at.is_over_at(now)).map(|(_, token)| token)
+        let (ends_at, token) = self.by_end.first()?;
+        Session::closes_at(ends_at).is_over_at(now).then_some(token)
     }
 
     /// When the next hold may be lost.
     pub(crate) fn next_end(&self) -> Option<EpochMs> {
-        self.by_end.first().map(|(ends_at, _)| ends_at)
+        self.by_end.first().map(|(ends_at, _)| Session::closes_at(ends_at))
     }
 
     pub(crate) fn untie(&mut self, token: Token) -> Option<ClientId> {

@@ -101,6 +101,11 @@ impl EpochMs {
     pub const fn is_over_at(self, now: Now) -> bool {
         self.get() <= now.ms().get()
     }
+
+    /// This many milliseconds earlier; the epoch at the earliest.
+    pub const fn before_ms(self, ms: u64) -> Self {
+        Self::clamped(self.get().saturating_sub(ms))
+    }
 }
 
 impl TryFrom<u64> for EpochMs {

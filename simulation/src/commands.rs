@@ -8,6 +8,7 @@ use rlock_core::{
     snapshot,
 };
 
+use crate::fault::Fault;
 use crate::hands::Stop;
 use crate::history::Item;
 use crate::keyspace::{Key, Slot, Value};
@@ -70,6 +71,11 @@ impl Server {
     pub fn run(&mut self, client: ClientId, words: &[Vec<u8>]) {
         let Some(conn) = self.conns.get(&client) else { return };
         let caller = Caller { client: Some(client), db: conn.db };
+        if self.fault != Fault::OverdueRuns {
+            self.manager.end_overdue(self.now);
+            self.settle();
+            self.settle_closing();
+        }
         let refusal = if self.manager.is_closing(client) {
             Some(Refusal::Closing.line(&[], &[]))
         } else if is_write(words) {
@@ -79,7 +85,10 @@ impl Server {
         };
         let said = match refusal {
             Some(line) => Some(Said::Error(line)),
-            None => self.serve(caller, words),
+            None => {
+                self.note(Note::Ran(client));
+                self.serve(caller, words)
+            }
         };
         said.into_iter().for_each(|said| self.say(client, said));
     }

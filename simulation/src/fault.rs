@@ -45,6 +45,8 @@ pub enum Fault {
     ToldAtOnce,
     /// A session's deadline needs no acknowledgement.
     SessionUnacknowledged,
+    /// A session's deadline is not checked before its connection's commands.
+    OverdueRuns,
     /// A new primary grants at once.
     GraceIgnored,
 }
@@ -71,6 +73,7 @@ impl Fault {
         Self::TakeBackForgotten,
         Self::ToldAtOnce,
         Self::SessionUnacknowledged,
+        Self::OverdueRuns,
         Self::GraceIgnored,
     ];
 }

@@ -231,6 +231,8 @@ pub enum Note {
     Flushed(Option<i32>),
     /// Two databases changed places.
     Swapped(i32, i32),
+    /// A command of this connection runs.
+    Ran(ClientId),
     /// A connection ended.
     Closed(ClientId),
     /// A grant did not reach its connection.

@@ -152,6 +152,12 @@ fn a_session_is_kept_by_a_deadline_that_nobody_acknowledged() {
 }
 
 #[test]
+fn an_overdue_session_runs() {
+    let others = ["a turn comes when replicas acknowledged", BEFORE_ACKS[0], BEFORE_ACKS[1]];
+    found_beside(Fault::OverdueRuns, &["no session runs overdue"], &others);
+}
+
+#[test]
 fn the_grace_is_ignored() {
     found(Fault::GraceIgnored, &["the grace outlasts every lease"]);
 }

@@ -16,8 +16,9 @@ pub enum Caller {
 
 /// Decides whose commands to stop.
 pub trait Closing: 'static {
-    /// Whether no further command of this caller may run.
-    fn is_closing(caller: Caller) -> bool;
+    /// Whether the command that the server is about to run may not run. To find the caller out may
+    /// take a while.
+    fn is_closing(caller: impl FnOnce() -> Caller) -> bool;
 }
 
 /// Whether the server says whose command it is about to run.
@@ -28,13 +29,13 @@ pub fn knows_callers() -> bool {
 }
 
 /// From now on no command of a connection that `is_closing` runs: the filter replaces it by an
-/// unknown command. It costs every command a little, so end it soon with [`unsilence`].
+/// unknown command. It costs every command a little, so end it with [`unsilence`].
 pub fn silence<C: Closing>() {
     extern "C" fn on_command<C: Closing>(command: *mut raw::RedisModuleCommandFilterCtx) {
         // SAFETY: the server's own handle of this callback. The name is ours, and passed on.
         unsafe {
             let count = there(raw::RedisModule_CommandFilterArgsCount)(command);
-            let caller = match raw::RedisModule_CommandFilterGetClientId {
+            let caller = || match raw::RedisModule_CommandFilterGetClientId {
                 Some(client_of) => Caller::Client(client_of(command)),
                 None => {
                     let word = there(raw::RedisModule_CommandFilterArgGet);
@@ -64,8 +65,7 @@ pub fn silence<C: Closing>() {
     }
 }
 
-/// Ends [`silence`] when all lost connections are closed. Must not be called by a command's
-/// handler.
+/// Ends [`silence`]. Must not be called by a command's handler.
 pub fn unsilence() {
     let filter = FILTER.swap(null_mut(), Relaxed);
     if !filter.is_null() {

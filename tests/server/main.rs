@@ -44,6 +44,7 @@ mod lease_end;
 mod metrics;
 mod notifications;
 mod other_modules;
+mod overdue;
 mod pauses_and_roles;
 mod pending_ends;
 mod permits;

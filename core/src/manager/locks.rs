@@ -40,6 +40,8 @@ struct Known {
     id: LockId,
     memory: Memory,
     alarm: Option<EpochMs>,
+    /// When the first of its sessions is lost, unless it is renewed.
+    session_end: Option<EpochMs>,
     /// It is in [`Locks::marked`].
     mark: Option<Mark>,
 }
@@ -66,6 +68,8 @@ pub struct Locks {
     free: Vec<Number>,
     names: Names,
     alarms: BTreeSet<(EpochMs, Number)>,
+    /// Locks by [`Known::session_end`].
+    session_ends: BTreeSet<(EpochMs, Number)>,
     /// Locks to sweep soon, in the order in which they were marked, and when that was.
     marked: VecDeque<(EpochMs, Number)>,
     /// A tree, because connections that open one after another often close so, too: then most of
@@ -185,9 +189,12 @@ impl Locks {
         let is_over = known.memory.is_empty();
         known.alarm = next.filter(|_| !is_over);
         let (after, alarm) = (Totals::of(&known.memory), known.alarm);
+        let session_end = known.memory.sessions.next_end();
+        let previous_end = std::mem::replace(&mut known.session_end, session_end);
         let tied = known.memory.sessions.take_touched();
         self.totals = self.totals.moved(before, after);
-        self.set_alarm(number, previous, alarm);
+        reindex(&mut self.alarms, number, previous, alarm);
+        reindex(&mut self.session_ends, number, previous_end, session_end);
         if (before.waiters > 0) != (after.waiters > 0) {
             self.index_crowd(db, number, after.waiters > 0);
         }
@@ -206,11 +213,13 @@ impl Locks {
         }
         self.names.insert(id.db, &id.key, number);
         self.index_crowd(id.db, number, totals.waiters > 0);
+        let session_end = memory.sessions.next_end();
         if let Some(place) = self.known.get_mut(number) {
-            *place = Some(Box::new(Known { id, memory, alarm, mark: None }));
+            *place = Some(Box::new(Known { id, memory, alarm, session_end, mark: None }));
         }
         self.index_sessions(number, tied);
-        self.set_alarm(number, None, alarm);
+        reindex(&mut self.alarms, number, None, alarm);
+        reindex(&mut self.session_ends, number, None, session_end);
     }
 
     /// A marked lock is kept until it is swept.
@@ -221,7 +230,8 @@ impl Locks {
             return;
         };
         self.free.push(number);
-        self.set_alarm(number, known.alarm, None);
+        reindex(&mut self.alarms, number, known.alarm, None);
+        reindex(&mut self.session_ends, number, known.session_end, None);
         self.names.remove(known.id.db, &known.id.key, number);
         if self.free.len() == self.known.len() && self.known.len() > KEPT {
             self.known = Vec::new();
@@ -230,12 +240,23 @@ impl Locks {
         }
     }
 
-    fn set_alarm(&mut self, number: Number, before: Option<EpochMs>, after: Option<EpochMs>) {
-        if before == after {
-            return;
+    /// When the first session is lost, unless it is renewed.
+    pub fn next_session_end(&self) -> Option<EpochMs> {
+        self.session_ends.first().map(|(at, _)| *at)
+    }
+
+    /// Loses the sessions whose last known deadline has come. Their holds end with the next sweep
+    /// of their locks. Returns their connections.
+    pub fn end_overdue(&mut self, now: Now) -> Vec<ClientId> {
+        let mut lost = Vec::new();
+        while let Some((at, number)) = self.session_ends.first().copied()
+            && at.is_over_at(now)
+        {
+            // Marked first, so that it is kept until it is swept.
+            self.mark_number(number, Mark::Due, Some(now.ms()));
+            lost.extend(self.change_at(number, |memory, alarm| (memory.end_overdue(now), alarm)));
         }
-        before.map(|before| self.alarms.remove(&(before, number)));
-        after.map(|after| self.alarms.insert((after, number)));
+        lost
     }
 
     fn index_crowd(&mut self, db: i32, number: Number, is_crowded: bool) {
@@ -414,6 +435,7 @@ impl Locks {
     /// Drops one memory, so that many can be dropped in portions. False if there is none.
     pub fn drop_one(&mut self) -> bool {
         self.alarms.pop_first();
+        self.session_ends.pop_first();
         self.known.pop().is_some()
     }
 
@@ -423,11 +445,12 @@ impl Locks {
     /// The invariant that does not hold, for tests.
     pub fn check(&self) -> Result<(), String> {
         let mut totals = Totals::default();
-        let (mut alarms, mut crowded) = (BTreeSet::new(), BTreeSet::new());
+        let [mut alarms, mut ends] = [BTreeSet::new(), BTreeSet::new()];
+        let mut crowded = BTreeSet::new();
         let mut marked = BTreeSet::new();
         let mut sessions: BTreeMap<ClientId, Few<Number>> = BTreeMap::new();
         for (number, known) in self.known.iter().enumerate() {
-            let Some(Known { id, memory, alarm, mark }) = known.as_deref() else {
+            let Some(Known { id, memory, alarm, mark, .. }) = known.as_deref() else {
                 if !self.free.contains(&number) {
                     return Err(format!("place {number} is neither used nor free"));
                 }
@@ -442,6 +465,7 @@ impl Locks {
             memory.queue.check().map_err(|what| format!("{what}, at {id:?}"))?;
             totals = totals.moved(Totals::default(), Totals::of(memory));
             alarms.extend(alarm.map(|alarm| (alarm, number)));
+            ends.extend(memory.sessions.next_end().map(|end| (end, number)));
             marked.extend(mark.map(|_| number));
             crowded.extend((memory.queue.blocked_count() > 0).then_some((id.db, number)));
             for client in memory.sessions.clients() {
@@ -451,7 +475,7 @@ impl Locks {
         let queued: BTreeSet<Number> = self.marked.iter().map(|(_, number)| *number).collect();
         let agree = [
             ("totals", totals == self.totals),
-            ("alarms", alarms == self.alarms),
+            ("alarms", alarms == self.alarms && ends == self.session_ends),
             ("crowded", crowded == self.crowded),
             ("sessions", sessions == self.sessions),
             ("marked", marked.iter().all(|number| queued.contains(number))),
@@ -462,5 +486,18 @@ impl Locks {
             Some((what, _)) => Err(format!("{what} disagree with what is remembered")),
             None => Ok(()),
         }
+    }
+}
+
+/// Moves a lock in an index by time.
+fn reindex(
+    index: &mut BTreeSet<(EpochMs, Number)>,
+    number: Number,
+    before: Option<EpochMs>,
+    after: Option<EpochMs>,
+) {
+    if before != after {
+        before.map(|before| index.remove(&(before, number)));
+        after.map(|after| index.insert((after, number)));
     }
 }

@@ -163,6 +163,18 @@ impl Acks {
         }
     }
 
+    /// A command of this connection runs: the deadlines that replicas acknowledged are not over.
+    pub fn runs(&self, client: ClientId, rest: &Rest, now_ms: u64) -> Result<(), Broken> {
+        let own = rest.sessions_by_acks().filter(|(of, ..)| *of == client);
+        for (client, token, acks) in own {
+            let until = self.sessions.get(&(client, token)).copied();
+            must(until.is_none_or(|until| until > now_ms), "no session runs overdue", || {
+                format!("{client:?} holds {token:?}, by {acks} replicas until {until:?} only")
+            })?;
+        }
+        Ok(())
+    }
+
     /// The server has nothing left to do: no connection is kept by a deadline that replicas did not
     /// acknowledge.
     pub fn sessions_last(&mut self, rest: &Rest, server: &Server) -> Result<(), Broken> {

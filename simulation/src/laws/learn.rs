@@ -118,6 +118,7 @@ impl Laws {
                     self.promises.key_ends(at, history, Some((*db, key)), How::Taken, now_ms)
                 })
             }
+            Note::Ran(client) => self.acks[node].runs(*client, &self.rest[node], now_ms),
             Note::Closed(client) => {
                 self.rest[node].closed(*client, &mut self.seen);
                 Ok(())

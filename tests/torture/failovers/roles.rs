@@ -250,8 +250,8 @@ fn ring(me: &mut Asker) -> Result<(), Error> {
     Ok(())
 }
 
-/// New locks, each asked for on a connection that is closed as soon as the token is there: a program
-/// of one line.
+/// New locks, each asked for on a connection that is closed as soon as the token is there: as a
+/// program of one line does it.
 fn closes(me: &mut Asker) -> Result<(), Error> {
     while !me.is_over() {
         for _ in 0..BATCH {
