@@ -53,7 +53,7 @@ pub enum Fault {
 
 impl Fault {
     /// All that can be planted.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::GateLeftOpen,
         Self::SessionKept,
         Self::EffectLost,
