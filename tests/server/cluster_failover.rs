@@ -91,7 +91,8 @@ fn while_the_cluster_is_down_a_session_lasts_as_long_as_its_lease() {
     until(5_000, || now_ms() > down_ms + 1_800);
     short.expect_silence();
     assert_eq!(short.last_words(), []);
-    assert!(now_ms() >= began_ms + 5_000, "closed after {} ms", now_ms() - began_ms);
+    // Ten milliseconds early: then another node may grant the lock.
+    assert!(now_ms() >= began_ms + 4_990, "closed after {} ms", now_ms() - began_ms);
     assert!(client.error("RLOCK.HOLDS {hall}:long ann").starts_with("CLUSTERDOWN "));
     until(10_000, || now_ms() > began_ms + 7_000);
     long.expect_silence();
