@@ -28,6 +28,10 @@ package_test() {
     check 'node types' node_modules/.bin/tsc "${options[@]}" tests/types.mts
     check 'node: an acquisition that lost a Promise.race leaves nothing' node --expose-gc tests/race.mjs
     check 'node: a server that is not there is named, and warned of once' node tests/down.mjs
+    local library
+    for library in ioredis redis; do
+        check "node-$library: ends, silence, mistakes" node tests/faults.mjs "$library"
+    done
     check 'node README' node tests/readme.mjs
     check 'node: require' node -e 'process.exit(typeof require("rlock-client").Locks === "function" ? 0 : 1)'
 }

@@ -1,16 +1,16 @@
 // One acquisition, until it is granted, refused, abandoned or out of time. Then nothing of it remains.
 
-import { Broken, LockError, LockLost, Refused, Silent, unavailable } from './errors.js';
+import { Broken, LockError, LockLost, Refused, Silent, unavailable, Unsent } from './errors.js';
 import { inTime, REPLY, type Link, type Route, type Word } from './links.js';
 import type { Turns } from './turns.js';
 
 /** How long a ticket keeps its place in the queue, and the longest pause between its requests, in ms. */
 const TICKET = 3_000;
 const TICKET_ASKS = 1_000;
-/** How often a blocked wait checks whether its server is still the primary. */
-const LOOKS = 5_000;
-/** How late the reply to a wait may come. */
-const LATE = 1_000;
+/** How often a blocked wait asks, on another connection, whether it still has its place. */
+const LOOKS = 1_000;
+/** How late a call may return. */
+const LATE = 50;
 /** Errors that end by themselves, when a server cannot decide for now: retried while the patience lasts. */
 const AGAIN = new Set(['UNBLOCKED', 'READONLY', 'LOADING', 'MOVED', 'ASK', 'TRYAGAIN', 'CLUSTERDOWN', 'NOREPLICAS', 'MASTERDOWN']);
 
@@ -41,6 +41,12 @@ export interface Shared {
   /** How many waiting connections are free. */
   slots: number;
   readonly waiting: number;
+  /** About how long a reply takes. */
+  rtt: number;
+  /** Called when the locks are closed: what each attempt under way does then. */
+  readonly closers: Set<(why: unknown) => void>;
+  /** What was abandoned is undone for a moment still, and then no more. */
+  isShut: boolean;
 }
 
 export const now = () => performance.now();
@@ -52,15 +58,19 @@ type Answer = Granted | typeof nothing | undefined;
 const replyTime = (words: Word[]) => (words.includes('ACKS') ? 3 * REPLY : REPLY);
 
 /** A request that is answered at once, on the shared connection. Follows redirections. */
-export async function send(shared: Shared, key: string, words: Word[], timeout = replyTime(words)): Promise<unknown> {
+export async function send(shared: Shared, key: string, words: Word[], timeout = replyTime(words), isWanted = () => true): Promise<unknown> {
   const { route } = shared;
   const lane = words.includes('ACKS') ? '#acks' : '';
   let at = await route.locate(key);
   for (let hops = 0, asking = false; ; hops++) {
     const link = await route.shared(at, lane);
+    if (!isWanted()) throw new Unsent('abandoned');
+    const sent = now();
     try {
       if (asking) link.send(['ASKING'], timeout).catch(() => {});
-      return await link.send(words, timeout);
+      const reply = await link.send(words, timeout);
+      shared.rtt += (Math.min(now() - sent, REPLY) - shared.rtt) / 8;
+      return reply;
     } catch (error) {
       if (error instanceof Broken) {
         link.close();
@@ -94,7 +104,11 @@ export class Attempt {
   #wasSilent = false;
   /** Of a grant that nobody takes. */
   #token: number | undefined;
-  #abort: Promise<never> | undefined;
+  readonly #abort: Promise<never>;
+  #giveUp!: (why: unknown) => void;
+  #isOver = false;
+  /** How often a blocked wait had no place. */
+  #misses = 0;
 
   constructor(
     private readonly shared: Shared,
@@ -112,26 +126,29 @@ export class Attempt {
     this.#end = this.#waits ? now() + wait : Infinity;
     this.#patience = this.#waits ? this.#end : now() + patience;
     this.#warnsAt = now() + patience;
-    if (!signal) return;
-    this.#abort = new Promise((_, reject) => {
-      this.#onAbort = () => reject(signal.reason);
-      if (signal.aborted) this.#onAbort();
-      signal.addEventListener('abort', this.#onAbort, { once: true });
-    });
+    this.#abort = new Promise((_, reject) => (this.#giveUp = reject));
     this.#abort.catch(() => {});
+    shared.closers.add(this.#giveUp);
     this.#signal = signal;
+    if (signal?.aborted) this.#onAbort();
+    signal?.addEventListener('abort', this.#onAbort, { once: true });
   }
 
-  #onAbort: (() => void) | undefined;
-  #signal: AbortSignal | undefined;
+  readonly #onAbort = () => this.#giveUp(this.#signal?.reason);
+  readonly #signal: AbortSignal | undefined;
   /** Resolves when nothing remains of a failed attempt, possibly after the failure was reported. */
   cleaned: Promise<void> = Promise.resolve();
 
-  /** The result of `promise`, unless the attempt is abandoned first. */
+  /** The result of `promise`, unless the attempt is abandoned first, or its patience ends. */
   #or<T>(promise: Promise<T>): Promise<T> {
-    if (!this.#abort) return promise;
     promise.catch(() => {});
-    return Promise.race([promise, this.#abort]);
+    const bounded = inTime(promise, this.#patience + LATE - now());
+    return Promise.race([bounded, this.#abort]);
+  }
+
+  /** A request on the shared connection, which is not sent once nobody waits for it. */
+  #send(words: Word[]): Promise<unknown> {
+    return this.#or(send(this.shared, this.asked.key, words, replyTime(words), () => !this.#isOver));
   }
 
   async run(): Promise<Granted | null> {
@@ -167,12 +184,14 @@ export class Attempt {
         pause = Math.min(pause * 2, 500);
       }
     } catch (error) {
+      this.#isOver = true;
       // What was abandoned halfway is still on its way.
       if (!(error instanceof LockError)) this.#wasSilent = true;
       this.cleaned = this.#cleanUp().finally(() => this.#giveSlot());
       throw error;
     } finally {
-      if (this.#onAbort) this.#signal?.removeEventListener('abort', this.#onAbort);
+      this.shared.closers.delete(this.#giveUp);
+      this.#signal?.removeEventListener('abort', this.#onAbort);
       if (!this.#inDoubt && !this.#hasTicket) this.#giveSlot();
     }
   }
@@ -194,7 +213,7 @@ export class Attempt {
   async #once(): Promise<Answer> {
     const answer = await this.#ask([]);
     if (answer === undefined && this.#hasTicket) {
-      await this.#or(send(this.shared, this.asked.key, ['RLOCK.CANCEL', this.asked.key, this.asked.owner]));
+      await this.#send(['RLOCK.CANCEL', this.asked.key, this.asked.owner]);
       this.#hasTicket = false;
     }
     return answer ?? nothing;
@@ -206,11 +225,11 @@ export class Attempt {
     const sent = now();
     this.#inDoubt = true;
     try {
-      const token = await this.#or(send(this.shared, this.asked.key, [...this.#words, ...more]));
+      const token = await this.#send([...this.#words, ...more]);
       this.#inDoubt = false;
       return token === null ? undefined : { token: Number(token), sent };
     } catch (error) {
-      if (error instanceof Refused) this.#inDoubt = doubt;
+      if (error instanceof Refused || error instanceof Unsent) this.#inDoubt = doubt;
       throw error;
     }
   }
@@ -229,7 +248,7 @@ export class Attempt {
         return session ? await this.#ask([]) : answer;
       }
       // nil may also mean that the queue was full: then there is no place.
-      if (maxQueue !== undefined && !hadTicket && (await this.#or(send(this.shared, key, ['RLOCK.PLACE', key, owner]))) === null) {
+      if (maxQueue !== undefined && !hadTicket && (await this.#send(['RLOCK.PLACE', key, owner])) === null) {
         this.#hasTicket = false;
         return nothing;
       }
@@ -242,7 +261,7 @@ export class Attempt {
 
   /** Waits on its own connection until the server replies. */
   #blocked(left: number): Promise<Answer> {
-    const more: Word[] = ['BLOCK', left === Infinity ? 0 : Math.max(1, Math.ceil(left))];
+    const more: Word[] = ['BLOCK', left === Infinity ? 0 : Math.max(1, Math.ceil(left - this.shared.rtt))];
     if (this.asked.maxQueue !== undefined) more.push('MAXQUEUE', this.asked.maxQueue);
     if (this.asked.session) more.push('SESSION');
     return this.#onOwnLink(more, left + LATE);
@@ -250,17 +269,10 @@ export class Attempt {
 
   async #onOwnLink(more: Word[], patience: number): Promise<Answer> {
     const { route } = this.shared;
-    this.#at = this.#askAt ?? (await this.#or(route.locate(this.asked.key)));
+    this.#at = this.#askAt ?? (route.maker.isCluster ? await this.#or(route.locate(this.asked.key)) : '');
     const isAsk = this.#askAt !== undefined && this.#isAsk;
     this.#askAt = undefined;
-    const opening = route.exclusive(this.#at);
-    try {
-      this.#link = await this.#or(opening);
-    } catch (error) {
-      const at = this.#at;
-      opening.then((link) => route.keep(at, link, this.shared.waiting), () => {}); // one that came too late
-      throw error;
-    }
+    this.#link = route.idle(this.#at) ?? (await this.#dialled());
     const doubt = this.#inDoubt;
     const sent = now();
     this.#inDoubt = true;
@@ -288,18 +300,38 @@ export class Attempt {
     }
   }
 
-  async #stillWaits(): Promise<boolean> {
-    const { key, owner, mode, upgrade } = this.asked;
+  async #dialled(): Promise<Link> {
+    const { route } = this.shared;
     const at = this.#at;
-    const before = at === '' ? await this.shared.route.shared('').catch(() => undefined) : undefined;
+    const opening = route.open(at);
     try {
-      const depth = await send(this.shared, key, ['RLOCK.HOLDS', key, owner, upgrade ? 'WRITE' : mode]);
-      if (Number(depth) >= this.depth) return false;
-      if (at !== '') return (await this.shared.route.locate(key)) === at;
-      const shared = await this.shared.route.shared('');
-      return (before ?? shared).address === shared.address && shared.address === this.#link?.address;
+      return await this.#or(opening);
+    } catch (error) {
+      opening.then((link) => route.keep(at, link, this.shared.waiting), () => {}); // one that came too late
+      throw error;
+    }
+  }
+
+  /** Whether whoever decides now knows of the wait. A reply may be on its way, so it is asked twice. */
+  async #stillWaits(): Promise<boolean> {
+    const { key, owner, acks } = this.asked;
+    if (acks) return this.#isAtHome(); // what is not acknowledged yet has neither a place nor a hold
+    try {
+      const place = await send(this.shared, key, ['RLOCK.PLACE', key, owner]);
+      this.#misses = place === null ? this.#misses + 1 : 0;
     } catch {
       return true; // no server decides at the moment: keep the place
+    }
+    return this.#misses < 2;
+  }
+
+  async #isAtHome(): Promise<boolean> {
+    const { route } = this.shared;
+    try {
+      if (this.#at !== '') return (await route.locate(this.asked.key)) === this.#at;
+      return (await route.shared('')).address === this.#link?.address;
+    } catch {
+      return true;
     }
   }
 
@@ -316,7 +348,7 @@ export class Attempt {
       this.#inDoubt = true;
       sent = now();
       try {
-        await this.#or(send(this.shared, this.asked.key, renewal(this.asked, Number(token))));
+        await this.#send(renewal(this.asked, Number(token)));
       } catch (error) {
         this.#dropLink();
         throw error instanceof Refused ? new Broken(error.message) : error; // it was ours, and has ended: ask again
@@ -347,7 +379,7 @@ export class Attempt {
     const last = now() + lease + REPLY;
     if (this.#link && (await this.#endedWait())) return;
     // What was not answered may be executed only now: then look once more.
-    for (let pause = 50, isAgain = !this.#wasSilent; now() < last; pause = Math.min(pause * 2, 1_000)) {
+    for (let pause = 50, isAgain = !this.#wasSilent; now() < last && !this.shared.isShut; pause = Math.min(pause * 2, 1_000)) {
       try {
         if (this.#hasTicket) await send(this.shared, key, ['RLOCK.CANCEL', key, owner]);
         this.#hasTicket = false;
@@ -384,6 +416,23 @@ export class Attempt {
       this.#dropLink(); // closing it ends the wait
       return false;
     }
+  }
+}
+
+/** Whether it ends by itself. */
+export const isPassing = (error: unknown) => error instanceof Broken || (error instanceof Refused && AGAIN.has(error.code));
+
+/** What the server of that key says that it is; where it may not be asked, what its client was given. */
+export async function whatItIs(shared: Shared, key: string): Promise<string[]> {
+  const { isCluster, db, identity } = shared.route.maker;
+  try {
+    const said = await send(shared, key, isCluster ? ['CLUSTER', 'SLOTS'] : ['INFO', 'server']);
+    if (isCluster) return (said as any[]).map((range) => `node ${range[2][2]}`);
+    return [`run ${/^run_id:(\w+)/m.exec(String(said))?.[1] ?? identity} ${db}`];
+  } catch (error) {
+    if (isPassing(error)) throw error;
+    if (error instanceof Refused && error.code === 'NOPERM') return [identity];
+    throw error;
   }
 }
 

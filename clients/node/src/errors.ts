@@ -43,6 +43,9 @@ export class NoPermission extends Refused {}
 /** A connection broke, or there was no reply in time: the request may have been executed or not. */
 export class Broken extends Error {}
 
+/** There is no connection: nothing was executed. */
+export class Unsent extends Broken {}
+
 /** There was no reply in time. */
 export class Silent extends Broken {}
 
@@ -70,7 +73,7 @@ export function translated(error: unknown): Error {
 }
 
 /** Whether the server sent this error. Both libraries have a class for those, under different names. */
-function isReply(error: unknown): boolean {
+export function isReply(error: unknown): boolean {
   for (let kind = error; kind !== null && kind !== undefined; kind = Object.getPrototypeOf(kind)) {
     const name = (kind as object).constructor?.name;
     if (name === 'ErrorReply' || name === 'ReplyError') return true;

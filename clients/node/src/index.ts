@@ -13,8 +13,8 @@
 
 import { randomBytes } from 'node:crypto';
 import { hostname } from 'node:os';
-import { type Asked, Attempt, type Granted, now, release, renew, type Shared, tie } from './attempt.js';
-import { LockLost, NotAcquired, NotHeld, Unavailable } from './errors.js';
+import { type Asked, Attempt, type Granted, isPassing, now, release, renew, type Shared, tie, whatItIs } from './attempt.js';
+import { LockLost, NotAcquired, NotHeld, Unavailable, unavailable } from './errors.js';
 import { type Client, inTime, Link, Route } from './links.js';
 import { Turns } from './turns.js';
 
@@ -84,25 +84,24 @@ interface Seat {
 const SOON = 100;
 const PROCESS = `${hostname().slice(0, 128)}/${process.pid}/${randomBytes(4).toString('hex')}`;
 let names = 0;
-/** Names of owners, by where a client leads to: equal names at one server are one owner. */
+/** Names of owners, by what servers say of themselves: equal names at one server are one owner. */
 const spaces = new Map<string, Map<string, Seat>>();
 
 /** The locks of one client. Close it before the client. */
 export class Locks {
   readonly #shared: Shared;
   readonly #patience: number;
-  readonly #seats: Map<string, Seat>;
+  #seats: Map<string, Seat> | undefined;
   readonly #cleaning = new Set<Promise<void>>();
+  readonly #sessions = new Set<Tenure>();
   #isClosed = false;
 
   /** `client` is connected, or connects by itself. Only its settings are used, not its connection. */
   constructor(client: Client, options: LocksOptions = {}) {
     const route = new Route(client);
     const waiting = options.waiting ?? 8;
-    this.#shared = { route, turns: new Turns(route), slots: waiting, waiting };
+    this.#shared = { route, turns: new Turns(route), slots: waiting, waiting, rtt: 0, closers: new Set(), isShut: false };
     this.#patience = options.patience ?? 3_000;
-    this.#seats = spaces.get(route.maker.identity) ?? new Map();
-    spaces.set(route.maker.identity, this.#seats);
   }
 
   /** A write lock: one holder at a time. */
@@ -120,10 +119,17 @@ export class Locks {
     return new Lock(this, key, 'READ', options, limit);
   }
 
-  /** Closes the connections of this package. Holds end with their leases. */
+  /**
+   * Ends what waits, with Unavailable, and the connections of this package. Holds are renewed no more; those of sessions
+   * end now. The process can exit.
+   */
   async close(): Promise<void> {
     this.#isClosed = true;
+    for (const close of [...this.#shared.closers]) close(new Unavailable('the locks are closed'));
+    for (const tenure of this.#sessions) this.#lose(tenure);
+    await new Promise(setImmediate); // what is abandoned now begins to be undone
     await inTime(Promise.all(this.#cleaning), 1_000).catch(() => {});
+    this.#shared.isShut = true;
     this.#shared.turns.close();
     this.#shared.route.close();
   }
@@ -132,11 +138,13 @@ export class Locks {
   async acquire(asked: Asked, isGiven: boolean, options: AcquireOptions): Promise<Hold | null> {
     const wait = options.wait ?? Infinity;
     options.signal?.throwIfAborted();
+    if (this.#isClosed) throw new Unavailable('the locks are closed');
     if (!isGiven) return this.#try(asked, undefined, wait, options.signal);
-    const name = JSON.stringify([asked.key, asked.owner, asked.upgrade ? 'WRITE' : asked.mode]);
-    const seat = this.#seats.get(name) ?? { name, users: 0, last: Promise.resolve(), cleaned: Promise.resolve(), isUndone: false };
-    this.#seats.set(name, seat);
     const start = now();
+    const seats = await this.#settled(asked.key, wait > 0 ? start + wait : start + this.#patience, options.signal);
+    const name = JSON.stringify([asked.key, asked.owner, asked.upgrade ? 'WRITE' : asked.mode]);
+    const seat = seats.get(name) ?? { name, users: 0, last: Promise.resolve(), cleaned: Promise.resolve(), isUndone: false };
+    seats.set(name, seat);
     const longest = wait > 0 ? Math.max(wait, SOON) : seat.isUndone ? this.#patience : SOON;
     return this.#inTurn(seat, longest, options.signal, () => {
       if (seat.tenure && !isSure(seat.tenure)) {
@@ -145,6 +153,26 @@ export class Locks {
       }
       return this.#try(asked, seat, wait > 0 ? Math.max(1, wait - (now() - start)) : wait, options.signal);
     });
+  }
+
+  /** The seats at the server of that key, which is asked what it is: it may have two addresses. */
+  async #settled(key: string, until: number, signal: AbortSignal | undefined): Promise<Map<string, Seat>> {
+    for (let pause = 10; !this.#seats; pause = Math.min(pause * 2, 500)) {
+      let problem: unknown;
+      try {
+        const told = await inTime(whatItIs(this.#shared, key), until - now() + 50);
+        this.#seats ??= told.map((each) => spaces.get(each)).find((each) => each) ?? new Map();
+        for (const each of told) if (!spaces.has(each)) spaces.set(each, this.#seats);
+        break;
+      } catch (error) {
+        if (!isPassing(error)) throw error;
+        problem = error;
+      }
+      if (now() >= until || this.#isClosed) throw unavailable(key, problem);
+      await new Promise((resolve) => setTimeout(resolve, Math.max(0, Math.min(pause, until - now()))));
+      signal?.throwIfAborted();
+    }
+    return this.#seats;
   }
 
   /** Does `work` when those before it at this seat are done, and nothing is left of what they abandoned. */
@@ -165,7 +193,7 @@ export class Locks {
       signal?.removeEventListener('abort', abort);
       void seat.cleaned.finally(() => {
         done();
-        if (--seat.users === 0 && !seat.tenure) this.#seats.delete(seat.name);
+        if (--seat.users === 0 && !seat.tenure) this.#seats?.delete(seat.name);
       });
     }
   }
@@ -185,6 +213,11 @@ export class Locks {
       }
       if (held && error instanceof LockLost) this.#lose(held);
       throw error;
+    }
+    if (granted && this.#isClosed) {
+      granted.link?.close();
+      await release(this.#shared, asked, granted.token, (held?.depth ?? 0) + 1, now() + asked.lease, 500).catch(() => {});
+      throw new Unavailable('the locks are closed');
     }
     return granted && this.#granted(asked, seat, granted);
   }
@@ -218,7 +251,7 @@ export class Locks {
   }
 
   async #renew(tenure: Tenure, ties: boolean): Promise<void> {
-    const result = await renew(this.#shared, tenure.asked, tenure.token, () => tenure.state === 'held');
+    const result = await renew(this.#shared, tenure.asked, tenure.token, () => tenure.state === 'held' && !this.#isClosed);
     if (typeof result === 'number') renewed(tenure, result);
     if (tenure.state !== 'held') return;
     if (result === 'lost') return this.#lose(tenure);
@@ -231,6 +264,7 @@ export class Locks {
   /** A session: the end of its connection is heard of at once. */
   #watch(tenure: Tenure, link: Link | undefined): void {
     tenure.link = link;
+    if (link) this.#sessions.add(tenure);
     link?.onClose(() => {
       if (tenure.state !== 'held' || tenure.link !== link) return;
       tenure.link = undefined;
@@ -248,6 +282,7 @@ export class Locks {
 
   #end(tenure: Tenure): void {
     clearTimeout(tenure.timer);
+    this.#sessions.delete(tenure);
     const link = tenure.link;
     tenure.link = undefined;
     link?.close();
@@ -267,6 +302,13 @@ export class Locks {
       await release(this.#shared, tenure.asked, tenure.token, tenure.depth, tenure.deadline, this.#patience);
     } catch (error) {
       if (error instanceof LockLost) this.#lose(tenure);
+      else if (seat) {
+        // It may be executed later: until it is, nobody asks in this name.
+        seat.isUndone = true;
+        const { asked, token, depth, deadline } = tenure;
+        const last = deadline - now() + 2_000;
+        seat.cleaned = release(this.#shared, asked, token, depth, deadline, last).catch(() => {}).finally(() => (seat.isUndone = false));
+      }
       throw error;
     } finally {
       if (--tenure.depth === 0) {
@@ -340,8 +382,10 @@ interface Dropped {
 const dropped = new FinalizationRegistry<Dropped>(({ wasSeen, tenure, release }) => {
   if (tenure.state !== 'held') return;
   const { key } = tenure.asked;
-  if (wasSeen) process.emitWarning(`a hold of ${key} is renewed forever: nobody can release it any more`, 'RlockWarning');
-  else release().catch(() => {});
+  // Never without a word: whoever relied on it must know.
+  const what = wasSeen ? 'is renewed forever: nobody can release it any more' : 'is released: nobody refers to it any more';
+  process.emitWarning(`a hold of ${key} ${what}`, 'RlockWarning');
+  if (!wasSeen) release().catch(() => {});
 });
 
 /**

@@ -1,6 +1,6 @@
 // The package's own connections, with the settings of the user's client; and which server has a key.
 
-import { Broken, Refused, Silent, translated } from './errors.js';
+import { Broken, isReply, Refused, Silent, translated, Unsent } from './errors.js';
 
 /** A client of ioredis (`Redis`, `Cluster`) or node-redis (`createClient`, `createCluster`, `createSentinel`). */
 export interface Client {
@@ -11,6 +11,8 @@ export type Word = string | number;
 
 /** How long a reply may take, in ms. */
 export const REPLY = 2_000;
+/** The pause, more or less, before a server that was not reached is connected to again. */
+const DIALS = 200;
 
 /** One connection. It never reconnects: a broken one is discarded. */
 export class Link {
@@ -36,7 +38,8 @@ export class Link {
       await inTime(conn.connect(), REPLY);
     } catch (error) {
       destroy(conn, isIo);
-      const problem = translated(error);
+      // A password that is refused is refused again: ioredis says so only in an event.
+      const problem = translated(isReply(heard) ? heard : error);
       throw problem instanceof Broken ? new Broken(why(heard, problem.message, address ?? addressOf(conn)), { cause: error }) : problem;
     }
     const stream = conn.stream;
@@ -109,11 +112,13 @@ function destroy(conn: any, isIo: boolean): void {
   }
 }
 
-/** The result of `promise`, or Broken after `ms`. */
+/** The result of `promise`, or Silent after `ms`. */
 export function inTime<T>(promise: Promise<T>, ms: number): Promise<T> {
   if (ms === Infinity) return promise;
   return new Promise((resolve, reject) => {
-    const timer = setTimeout(() => reject(new Silent(`no reply within ${Math.round(ms)} ms`)), Math.max(0, ms));
+    // A loop that was blocked runs its timers before it reads what lies in its sockets: that goes first.
+    const end = () => setImmediate(() => reject(new Silent(`no reply within ${Math.round(ms)} ms`)));
+    const timer = setTimeout(() => setImmediate(end), Math.min(Math.max(0, ms), 2 ** 31 - 1));
     promise.then(resolve, reject).finally(() => clearTimeout(timer));
   });
 }
@@ -196,6 +201,7 @@ function nodeRedis(client: any): Maker {
     // Where a cluster or a Sentinel client leads to is not to be seen from outside: each is a space of its own.
     identity: isCluster || isSentinel ? `node-redis ${++others}` : JSON.stringify([options.url, options.socket?.host, options.socket?.port, options.socket?.path, options.database]),
     async learn() {
+      if (client.masters.length === 0) throw new Broken('the cluster client is not connected yet');
       const slots = new Map<number, string>();
       own.slots.forEach((shard: any, slot: number) => slots.set(slot, shard.master.address));
       return { slots, seeds: client.masters.map((node: any) => node.address) };
@@ -229,6 +235,8 @@ export class Route {
   #turn = 0;
   #shared = new Map<string, Promise<Link>>();
   #idle = new Map<string, Link[]>();
+  #failed = new Map<string, { until: number; why: string }>();
+  #isClosed = false;
   #remap: (address: string) => string;
 
   constructor(client: any) {
@@ -247,7 +255,13 @@ export class Route {
       this.#slots = slots;
       this.#seeds = seeds;
     });
-    await inTime(this.#learnt, REPLY);
+    const learnt = this.#learnt;
+    learnt.catch(() => this.#learnt === learnt && (this.#learnt = undefined));
+    try {
+      await inTime(learnt, REPLY);
+    } catch (error) {
+      throw new Unsent((error as Error).message);
+    }
     return this.#slots.get(slotOf(key)) ?? this.#seeds[++this.#turn % this.#seeds.length] ?? '';
   }
 
@@ -262,19 +276,31 @@ export class Route {
     return made;
   }
 
-  /** A connection for one waiting request. */
-  async exclusive(at: string): Promise<Link> {
-    for (let link = this.#idle.get(at)?.pop(); link; link = this.#idle.get(at)?.pop()) if (link.isOpen) return link;
-    return this.open(at);
+  /** A connection that nobody uses. */
+  idle(at: string): Link | undefined {
+    const links = this.#idle.get(at);
+    for (let link = links?.pop(); link; link = links?.pop()) if (link.isOpen) return link;
+    return undefined;
   }
 
   async open(at: string): Promise<Link> {
+    const failed = this.#failed.get(at);
+    if (this.#isClosed) throw new Unsent('the locks are closed');
+    if (failed && performance.now() < failed.until) throw new Unsent(failed.why);
     try {
       const [conn, address] = await this.maker.make(at || undefined);
-      return await Link.connect(conn, this.maker.isIo, address);
+      const link = await Link.connect(conn, this.maker.isIo, address);
+      this.#failed.delete(at);
+      if (!this.#isClosed) return link;
+      link.close();
+      throw new Unsent('the locks are closed');
     } catch (error) {
       this.forget(at);
-      throw translated(error);
+      const problem = translated(error);
+      if (!(problem instanceof Broken)) throw problem;
+      // However many wait, a server that is not there is connected to a few times a second.
+      this.#failed.set(at, { until: performance.now() + DIALS * (0.5 + Math.random()), why: problem.message });
+      throw new Unsent(problem.message, { cause: error });
     }
   }
 
@@ -314,6 +340,7 @@ export class Route {
   }
 
   close(): void {
+    this.#isClosed = true;
     for (const link of this.#shared.values()) link.then((one) => one.close(), () => {});
     for (const links of this.#idle.values()) for (const link of links) link.close();
     this.#shared.clear();

@@ -1,0 +1,119 @@
+// One client library (argv[2]) at the server on $PORT: ends, silence, mistakes. Each line of output is a test that passed.
+
+import assert from 'node:assert/strict';
+import net from 'node:net';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { Locks, Unavailable } from '../dist/esm/index.js';
+
+const library = process.argv[2];
+const port = Number(process.env.PORT);
+
+async function connect(at, more = {}) {
+  if (library === 'ioredis') {
+    const { default: Redis } = await import('ioredis');
+    const client = new Redis({ port: at, host: '127.0.0.1', retryStrategy: () => null, ...more });
+    client.on('error', () => {});
+    return client;
+  }
+  const { createClient } = await import('redis');
+  const client = createClient({ socket: { port: at, host: '127.0.0.1', reconnectStrategy: false }, ...more });
+  client.on('error', () => {});
+  return client;
+}
+
+const closed = (client) => (library === 'ioredis' ? client.disconnect() : client.isOpen && client.destroy());
+const say = async (client, ...words) => (library === 'ioredis' ? client.call(...words) : client.sendCommand(words));
+const holders = async (client, key) => {
+  const info = await say(client, 'RLOCK.INFO', key);
+  return Array.isArray(info) ? info[info.indexOf('holder-count') + 1] : info['holder-count'];
+};
+const waiting = async (client, key) => {
+  const info = await say(client, 'RLOCK.INFO', key);
+  return Array.isArray(info) ? info[info.indexOf('queue-length') + 1] : info['queue-length'];
+};
+async function until(what, isSo) {
+  for (const end = Date.now() + 10_000; !(await isSo()); await sleep(10)) assert(Date.now() < end, what);
+}
+
+const only = process.argv[3];
+async function test(name, work) {
+  if (only && !name.includes(only)) return;
+  await work();
+  console.log(`ok ${name}`);
+}
+
+const own = await connect(port);
+if (library !== 'ioredis') await own.connect();
+
+await test('closed is closed: waits end, sessions end, nothing is renewed', async () => {
+  const locks = new Locks(own);
+  const held = await locks.lock('close:held', { lease: 1_500 }).acquire();
+  const session = await locks.lock('close:session', { session: true }).acquire();
+  await say(own, 'RLOCK.ACQUIRE', 'close:busy', 'somebody');
+  const waiter = locks.lock('close:busy').acquire().then(() => 'granted', (error) => error);
+  await until('it waits', async () => (await waiting(own, 'close:busy')) === 1);
+  await locks.close();
+  assert((await waiter) instanceof Unavailable);
+  assert.equal(await waiting(own, 'close:busy'), 0);
+  assert(session.signal.aborted);
+  await until('the session ended', async () => (await holders(own, 'close:session')) === 0);
+  await until('it is not renewed', async () => held.signal.aborted && (await holders(own, 'close:held')) === 0);
+  await assert.rejects(locks.lock('close:new').acquire(), Unavailable);
+  await say(own, 'RLOCK.RELEASE', 'close:busy', 'somebody');
+});
+
+await test('a call returns in time whatever is silent', async () => {
+  const sockets = new Set();
+  const silent = net.createServer((socket) => sockets.add(socket.on('error', () => {})));
+  await new Promise((resolve) => silent.listen(0, '127.0.0.1', resolve));
+  const client = await connect(silent.address().port, library === 'ioredis' ? { lazyConnect: true } : {});
+  const locks = new Locks(client, { patience: 700 });
+  for (const wait of [0, 300, 1_200]) {
+    const start = performance.now();
+    await assert.rejects(locks.lock(`silent:${wait}`).acquire({ wait }), Unavailable);
+    const took = performance.now() - start;
+    assert(took < (wait || 700) + 250, `${wait}: ${took} ms`);
+  }
+  await locks.close();
+  closed(client);
+  for (const socket of sockets) socket.destroy();
+  silent.close();
+});
+
+await test('a refused password is said at once', async () => {
+  const client = await connect(port, { username: 'nobody', password: 'wrong', ...(library === 'ioredis' ? { lazyConnect: true } : {}) });
+  const locks = new Locks(client);
+  const start = performance.now();
+  await assert.rejects(locks.lock('password').acquire({ wait: 5_000 }), (error) => /WRONGPASS/.test(error.message));
+  assert(performance.now() - start < 1_000);
+  await locks.close();
+  closed(client);
+});
+
+await test('a loop that is blocked loses no lease whose renewal is answered', async () => {
+  const locks = new Locks(own);
+  const hold = await locks.lock('blocked', { lease: 3_000 }).acquire();
+  for (const end = Date.now() + 7_000; Date.now() < end; await new Promise(setImmediate)) {
+    for (const until = Date.now() + 600; Date.now() < until; );
+  }
+  assert(hold.held && !hold.signal.aborted);
+  await hold.release();
+  await locks.close();
+});
+
+await test('two names of one server have one owner', async () => {
+  const other = await connect(port, library === 'ioredis' ? { host: 'localhost' } : { socket: { port, host: 'localhost', reconnectStrategy: false } });
+  const [one, two] = [new Locks(own), new Locks(other)];
+  const outer = await one.lock('names', { owner: 'me' }).acquire();
+  const inner = await two.lock('names', { owner: 'me' }).acquire({ wait: 0 });
+  assert.equal(inner.token, outer.token);
+  await inner.release();
+  assert.equal(await holders(own, 'names'), 1);
+  await outer.release();
+  await one.close();
+  await two.close();
+  closed(other);
+});
+
+closed(own);
+// The process ends by itself, or the test fails by its time.
