@@ -10,6 +10,7 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Supplier;
 import rlock.Driver.Address;
 import rlock.Driver.Link;
@@ -240,9 +241,9 @@ final class Acquisition {
             link.close();
             throw broken;
         }
-        links.heard(at);
         // Without BLOCK it is the acknowledgements that are waited for; the server limits that.
         long patience = waits ? end : System.nanoTime() + TimeUnit.SECONDS.toNanos(10);
+        var place = new Place();
         while (true) {
             long left = patience == FOREVER ? FOREVER : patience - System.nanoTime() + GRACE_NANOS;
             try {
@@ -262,13 +263,55 @@ final class Acquisition {
                     abandon(at, link, reply);
                     throw new LinkException("no reply until the patience was over", silent);
                 }
-                if (!links.stillAt(key, at)) {
+                if (waits && !place.isThere(at)) {
                     link.close();
-                    throw new LinkException(at + " is no longer the primary, or silent", null);
+                    throw new LinkException(at + " is no longer the primary, or has forgotten that this waits", null);
                 }
             } catch (InterruptedException interrupt) {
                 if (interruptible) abandon(at, link, reply);
                 remember(interrupt);
+            }
+        }
+    }
+
+    /** Whether the server still knows of the wait: asked every second on another connection, by another thread. */
+    private final class Place {
+        private final AtomicBoolean looking = new AtomicBoolean();
+        private volatile int misses;
+
+        boolean isThere(Address at) {
+            if (looking.compareAndSet(false, true)) {
+                try {
+                    links.inTurn(Links.Use.ASIDE, key, this::look);
+                } catch (RejectedExecutionException closing) {
+                    return false;
+                }
+            }
+            return misses < 2 && isPrimary(at);
+        }
+
+        private boolean isPrimary(Address at) {
+            try {
+                return at.equals(links.topology.primary(key));
+            } catch (LinkException unknown) {
+                return true;
+            }
+        }
+
+        private void look() {
+            try {
+                links.lookAround();
+                boolean isKnown = links.call(Links.Use.ASIDE, key, "RLOCK.PLACE", key, owner) != null
+                        || Topology.text(field(found(), "acks")).equals("pending");
+                misses = isKnown ? 0 : misses + 1;
+            } catch (ServerException forbidden) {
+                misses = 0;
+            } catch (LinkException silent) {
+                locks.refresh();
+            } catch (IllegalStateException closing) {
+                misses = 2;
+            } finally {
+                looking.set(false);
             }
         }
     }
@@ -394,8 +437,8 @@ final class Acquisition {
             try {
                 if (queued) links.call(Links.Use.COMMAND, key, "RLOCK.CANCEL", key, owner);
                 queued = false;
-                Object token = todo == 0 ? null : depth > 1 ? Long.valueOf(holding.grant.token) : tokenOfGrant();
-                if (token != null)
+                Object token = todo == 0 ? null : depth > 1 ? holding.grant.token : field(found(), "token");
+                if (token instanceof Long)
                     links.call(Links.Use.COMMAND, key, "RLOCK.RELEASE", key, owner, options.mode().name(),
                             "TOKEN", token.toString(), "DEPTH", String.valueOf(depth - 1));
                 todo--;
@@ -412,12 +455,13 @@ final class Acquisition {
         }
     }
 
-    private Object tokenOfGrant() {
+    /** What the server says of this owner's hold, or nothing. */
+    private List<?> found() {
         Object info = links.call(Links.Use.COMMAND, key, "RLOCK.INFO", key, "HOLDERS", "10000");
         for (Object holder : (List<?>) field(info, "holders"))
             if (Topology.text(field(holder, "owner")).equals(owner)
-                    && Topology.text(field(holder, "mode")).equalsIgnoreCase(options.mode().name())) return field(holder, "token");
-        return null;
+                    && Topology.text(field(holder, "mode")).equalsIgnoreCase(options.mode().name())) return (List<?>) holder;
+        return List.of();
     }
 
     private static Object field(Object reply, String name) {

@@ -23,6 +23,7 @@ final class Grant {
     private Deadline deadline; // guarded by state
     private long leaseMillis; // what is renewed: the longest that was asked for; guarded by state
     private boolean renewed; // guarded by state
+    private volatile long retryMillis; // the pause after the last renewal that failed
     private boolean over; // released or lost; guarded by state
     private volatile boolean isLost;
     private Future<?> next; // guarded by state
@@ -153,7 +154,9 @@ final class Grant {
         }
     }
 
+    // In one of the few threads for the server: however many holds there are, and however late it answers.
     private void renewNow() {
+        if (isLost()) return;
         long millis;
         synchronized (state) {
             if (over) return;
@@ -162,29 +165,35 @@ final class Grant {
             millis = leaseMillis;
         }
         try {
-            locks.background(() -> tryToRenew(millis));
+            locks.links.inTurn(use(), holding.name.key(), () -> tryToRenew(millis));
         } catch (RejectedExecutionException closing) {
             // Then the deadline says the rest.
         }
     }
 
     private void tryToRenew(long millis) {
-        long pause = 20;
-        while (true) {
+        synchronized (state) {
+            if (over) return;
+        }
+        try {
+            renew(millis);
+            retryMillis = 0;
+        } catch (LockLostException gone) {
+            // Whoever wanted to know has been told.
+        } catch (LinkException | LockException | IllegalStateException later) {
+            locks.refresh();
+            retryMillis = Math.min(Math.max(20, 2 * retryMillis), Math.max(20, millis / 10));
             synchronized (state) {
                 if (over) return;
-            }
-            try {
-                renew(millis);
-                return;
-            } catch (LockLostException gone) {
-                return;
-            } catch (LinkException | LockException | IllegalStateException later) {
-                locks.refresh();
-                if (leftNanos() <= 0 || !locks.pause(pause)) return;
-                pause = Math.min(2 * pause, Math.max(20, millis / 10));
+                if (next != null) next.cancel(false);
+                long pause = Math.min(TimeUnit.MILLISECONDS.toNanos(retryMillis), deadline.leftNanos());
+                next = locks.after(Math.max(0, pause), this::renewNow);
             }
         }
+    }
+
+    private Links.Use use() {
+        return options.acks() > 0 ? Links.Use.ACKED_RENEWAL : Links.Use.RENEWAL;
     }
 
     /** Renews now, for so long from now; fails if the hold is lost, or nobody answers. */
@@ -192,8 +201,7 @@ final class Grant {
         long nanos = System.nanoTime();
         long wall = System.currentTimeMillis();
         try {
-            Links.Use use = options.acks() > 0 ? Links.Use.ACKED_RENEWAL : Links.Use.RENEWAL;
-            locks.links.call(use, holding.name.key(), patience(millis),
+            locks.links.call(use(), holding.name.key(), patience(millis),
                     options.renew(holding.name.key(), holding.name.owner(), token, millis));
         } catch (ServerException error) {
             if (!error.code().equals("NOTHELD")) throw LockException.of(error);

@@ -5,12 +5,13 @@ import java.util.Deque;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedDeque;
-import java.util.concurrent.Executor;
-import java.util.concurrent.RejectedExecutionException;
+import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.Semaphore;
+import java.util.concurrent.ThreadFactory;
+import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Consumer;
 import rlock.Driver.Address;
 import rlock.Driver.Link;
@@ -29,13 +30,15 @@ final class Links implements AutoCloseable {
         RELEASE,
         RENEWAL,
         /** Replicas are to acknowledge it first: no other renewal waits behind it. */
-        ACKED_RENEWAL
+        ACKED_RENEWAL,
+        /** What nobody waits for: whether a wait still has its place, and what abandoned attempts left to undo. */
+        ASIDE
     }
 
     private static final int PER_USE = 8;
     private static final int IDLE = 16;
     private static final int REDIRECTS = 5;
-    private static final long SILENT_MILLIS = 15_000;
+    private static final Address NOWHERE = new Address("", 0);
 
     final Topology topology;
     /** The places for blocked waits. */
@@ -43,33 +46,38 @@ final class Links implements AutoCloseable {
 
     final long timeoutMillis;
     private final Driver driver;
-    private final Executor background;
     private final Consumer<String> met;
     private final Map<Address, Server> servers = new ConcurrentHashMap<>();
-    private volatile long located = System.nanoTime();
+    private final ThreadFactory threads;
+    private final AtomicLong located = new AtomicLong(System.nanoTime());
     private volatile boolean closed;
 
-    private static final class Server {
+    private final class Server {
         final Deque<Link> idle = new ConcurrentLinkedDeque<>();
         final AtomicInteger size = new AtomicInteger();
         final Semaphore[] places = new Semaphore[Use.values().length];
-        final AtomicBoolean looking = new AtomicBoolean();
-        volatile long looked = System.nanoTime();
-        volatile long heard = System.nanoTime();
+        final ThreadPoolExecutor[] workers = new ThreadPoolExecutor[Use.values().length];
         volatile boolean isKnown; // which server it is has been asked, and no connection broke since
 
         Server() {
             Arrays.setAll(places, use -> new Semaphore(PER_USE, true));
+            Arrays.setAll(workers, use -> new ThreadPoolExecutor(
+                    PER_USE, PER_USE, 10, TimeUnit.SECONDS, new LinkedBlockingQueue<>(), threads));
+            for (ThreadPoolExecutor each : workers) each.allowCoreThreadTimeOut(true);
+        }
+
+        void close() {
+            for (ThreadPoolExecutor each : workers) each.shutdown();
         }
     }
 
     /** {@code met} is told what each server says of itself, before anything else is sent there. */
-    Links(Driver driver, Topology topology, int waiting, long timeoutMillis, Executor background, Consumer<String> met) {
+    Links(Driver driver, Topology topology, int waiting, long timeoutMillis, ThreadFactory threads, Consumer<String> met) {
         this.driver = driver;
         this.topology = topology;
         this.waits = new Semaphore(waiting, true);
         this.timeoutMillis = timeoutMillis;
-        this.background = background;
+        this.threads = threads;
         this.met = met;
     }
 
@@ -103,7 +111,7 @@ final class Links implements AutoCloseable {
 
     private Object callAt(Use use, Address at, boolean asking, long limitMillis, String... words) {
         Semaphore place = server(at).places[use.ordinal()];
-        acquire(place);
+        acquire(place, Math.min(limitMillis, 2 * timeoutMillis));
         try {
             while (true) {
                 Link old = idle(at);
@@ -134,10 +142,10 @@ final class Links implements AutoCloseable {
                 || broken.getCause() instanceof java.util.concurrent.TimeoutException;
     }
 
-    private void acquire(Semaphore place) {
+    private void acquire(Semaphore place, long limitMillis) {
         if (place.tryAcquire()) return;
         boolean interrupted = false;
-        long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(2 * timeoutMillis);
+        long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(limitMillis);
         try {
             while (true) {
                 try {
@@ -198,7 +206,6 @@ final class Links implements AutoCloseable {
     /** Gives back a connection that has answered. */
     void give(Address at, Link link) {
         Server server = server(at);
-        server.heard = System.nanoTime();
         if (closed || server.size.get() >= IDLE) {
             link.close();
             return;
@@ -226,51 +233,29 @@ final class Links implements AutoCloseable {
         return servers.computeIfAbsent(at, each -> new Server());
     }
 
-    /**
-     * Whether to go on waiting at this server for the key. Asks in the background, at most once a second for all who
-     * wait there: a primary that hangs closes no connection while another one takes its place.
-     */
-    boolean stillAt(String key, Address at) {
-        Server server = server(at);
+    /** Finds out every few seconds who is the primary: one that hangs tells nobody that another one took its place. */
+    void lookAround() {
+        long last = located.get();
         long now = System.nanoTime();
-        if (now - server.looked > TimeUnit.SECONDS.toNanos(1) && server.looking.compareAndSet(false, true)) {
-            server.looked = now;
-            try {
-                background.execute(() -> look(at, server));
-            } catch (RejectedExecutionException closing) {
-                server.looking.set(false);
-            }
-        }
-        if (now - server.heard > TimeUnit.MILLISECONDS.toNanos(SILENT_MILLIS)) return false;
-        try {
-            return at.equals(topology.primary(key));
-        } catch (LinkException unknown) {
-            return true;
-        }
+        if (now - last > TimeUnit.SECONDS.toNanos(3) && located.compareAndSet(last, now)) topology.refresh();
     }
 
-    private void look(Address at, Server server) {
+    /** In one of the few threads for this use of the key's server. */
+    void inTurn(Use use, String key, Runnable work) {
+        Address at;
         try {
-            if (System.nanoTime() - located > TimeUnit.SECONDS.toNanos(3)) {
-                located = System.nanoTime();
-                topology.refresh();
-            }
-            callAt(Use.COMMAND, at, false, timeoutMillis, "PING");
-        } catch (LinkException | ServerException | IllegalStateException silent) {
-            // Then it was not heard of, which counts.
-        } finally {
-            server.looking.set(false);
+            at = topology.primary(key);
+        } catch (LinkException nobody) {
+            at = NOWHERE;
         }
-    }
-
-    /** A wait begins: the server counts as heard of from now on, not from when it was last used. */
-    void heard(Address at) {
-        server(at).heard = System.nanoTime();
+        server(at).workers[use.ordinal()].execute(work);
+        if (closed) server(at).close();
     }
 
     @Override
     public void close() {
         closed = true;
         servers.keySet().forEach(this::drop);
+        servers.values().forEach(Server::close);
     }
 }

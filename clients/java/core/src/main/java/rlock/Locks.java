@@ -14,6 +14,7 @@ import java.util.concurrent.SynchronousQueue;
 import java.util.concurrent.ThreadFactory;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Function;
@@ -42,6 +43,7 @@ public final class Locks implements AutoCloseable {
     private final ExecutorService threads;
     private final Map<Grant, Boolean> grants = new ConcurrentHashMap<>();
     private final AtomicLong refreshed = new AtomicLong(System.nanoTime());
+    private final AtomicBoolean refreshing = new AtomicBoolean();
     private volatile Service service; // null until a server has said who it is
     private volatile boolean closed;
 
@@ -54,8 +56,9 @@ public final class Locks implements AutoCloseable {
         timer.setRemoveOnCancelPolicy(true);
         // Always due soon, so that a new hold is not the timer's first task and wakes no thread.
         timer.scheduleAtFixedRate(() -> {}, HEARTBEAT_MILLIS, HEARTBEAT_MILLIS, TimeUnit.MILLISECONDS);
-        threads = new ThreadPoolExecutor(0, Integer.MAX_VALUE, 10, TimeUnit.SECONDS, new SynchronousQueue<>(), daemons("rlock"));
-        links = new Links(driver, topology, builder.waiting, builder.timeoutMillis, threads, this::met);
+        ThreadFactory daemons = daemons("rlock");
+        threads = new ThreadPoolExecutor(0, Integer.MAX_VALUE, 10, TimeUnit.SECONDS, new SynchronousQueue<>(), daemons);
+        links = new Links(driver, topology, builder.waiting, builder.timeoutMillis, daemons, this::met);
         turns = new Turns(driver, prefix + Owners.PROCESS);
     }
 
@@ -207,11 +210,14 @@ public final class Locks implements AutoCloseable {
     void refresh() {
         long last = refreshed.get();
         long now = System.nanoTime();
-        if (now - last < TimeUnit.MILLISECONDS.toNanos(100) || !refreshed.compareAndSet(last, now)) return;
+        if (now - last < TimeUnit.MILLISECONDS.toNanos(100) || !refreshing.compareAndSet(false, true)) return;
         try {
             topology.refresh();
         } catch (LinkException | ServerException nobody) {
             // What was known stays; the next one asks again.
+        } finally {
+            refreshed.set(System.nanoTime());
+            refreshing.set(false);
         }
     }
 

@@ -64,6 +64,11 @@ final class Proxy implements AutoCloseable {
         for (Connection each : connections) each.deliver();
     }
 
+    /** The server loses the connections whose last request this was; their clients hear nothing of it. */
+    void loseSilently(Predicate<String> lastRequest) {
+        for (Connection each : connections) if (lastRequest.test(each.last)) each.loseSilently();
+    }
+
     /** How many connections are silent. */
     long silent() {
         return connections.stream().filter(each -> each.isSilent).count();
@@ -94,8 +99,10 @@ final class Proxy implements AutoCloseable {
         private final Socket near;
         private Socket far; // null until something is passed on
         private byte[] late = {};
+        volatile String last = "";
         volatile boolean isSilent;
         volatile boolean isOver;
+        volatile boolean isLost;
 
         Connection(Socket near) {
             this.near = near;
@@ -107,7 +114,9 @@ final class Proxy implements AutoCloseable {
                 byte[] some = new byte[8192];
                 for (int count; (count = in.read(some)) > 0; ) {
                     String text = new String(some, 0, count, StandardCharsets.ISO_8859_1);
+                    last = text;
                     isSilent |= unanswered.test(text);
+                    if (isLost) continue;
                     if (kept.test(text)) {
                         isSilent = true;
                         late = java.util.Arrays.copyOf(some, count);
@@ -145,6 +154,15 @@ final class Proxy implements AutoCloseable {
             try {
                 if (late.length > 0) far().getOutputStream().write(late);
                 late = new byte[0];
+            } catch (IOException broken) {
+                throw new UncheckedIOException(broken);
+            }
+        }
+
+        void loseSilently() {
+            isSilent = isLost = true;
+            try {
+                if (far != null) far.close();
             } catch (IOException broken) {
                 throw new UncheckedIOException(broken);
             }

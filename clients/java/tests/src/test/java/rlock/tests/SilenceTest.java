@@ -3,6 +3,11 @@ package rlock.tests;
 import static org.junit.jupiter.api.Assertions.*;
 
 import java.time.Duration;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Timeout;
@@ -28,6 +33,43 @@ class SilenceTest {
     void stop() {
         if (proxy != null) proxy.close();
         if (server != null) server.close();
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void aWaitWhoseConnectionDiedSilentlyAsksAgain(Over over) {
+        try (var session = over.open(proxy.port)) {
+            server.say("RLOCK.ACQUIRE", "order", "somebody");
+            var waiting = CompletableFuture.supplyAsync(() -> session.locks().lock("order").acquire(), task -> new Thread(task).start());
+            Server.until(() -> server.waiters("order") == 1);
+            proxy.loseSilently(request -> request.contains("BLOCK"));
+            Server.until(() -> server.waiters("order") == 0);
+            server.say("RLOCK.RELEASE", "order", "somebody");
+            assertTrue(waiting.orTimeout(10, TimeUnit.SECONDS).join().isHeld());
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void lateRenewalsOfManyHoldsTakeFewThreads(Over over) {
+        try (var session = over.open(server.port)) {
+            KeyLock lock = session.locks().readLock("order").detached().lease(Duration.ofSeconds(6));
+            List<Hold> holds = Stream.generate(lock::acquire).limit(300).toList();
+            server.signal("STOP");
+            var most = new AtomicInteger();
+            Server.until(() -> {
+                most.accumulateAndGet(threads(), Math::max);
+                return holds.get(0).remaining().toMillis() < 3_000;
+            });
+            server.signal("CONT");
+            Server.until(() -> holds.stream().allMatch(hold -> hold.remaining().toMillis() > 3_000));
+            holds.forEach(Hold::release);
+            assertTrue(most.get() < 50, most + " threads for 300 holds");
+        }
+    }
+
+    private static int threads() {
+        return (int) Thread.getAllStackTraces().keySet().stream().filter(thread -> thread.getName().startsWith("rlock")).count();
     }
 
     @ParameterizedTest
