@@ -14,7 +14,7 @@ import (
 // entry is what an owner holds of a key in one mode, or tries to. The depth counts for the whole process: two Lockers
 // that name one owner must not both believe that they are at depth 1.
 type entry struct {
-	l     *Locker
+	l     atomic.Pointer[Locker] // that begins the hold; the next one may begin it by another
 	id    identity
 	key   string
 	users int           // of this entry in the registry, by whose mutex
@@ -58,14 +58,14 @@ func (l *Locker) enter(ctx context.Context, key string, o *options, end time.Tim
 	registry.Lock()
 	e := registry.entries[id]
 	if e == nil {
-		e = &entry{l: l, id: id, key: key, busy: make(chan struct{}, 1)}
+		e = &entry{id: id, key: key, busy: make(chan struct{}, 1)}
 		registry.entries[id] = e
 	}
 	e.users++
 	registry.Unlock()
 	select {
 	case e.busy <- struct{}{}:
-		return e, nil
+		return l.begins(e), nil
 	default:
 	}
 	over := make(<-chan time.Time)
@@ -76,14 +76,25 @@ func (l *Locker) enter(ctx context.Context, key string, o *options, end time.Tim
 	}
 	select {
 	case e.busy <- struct{}{}:
-		return e, nil
+		return l.begins(e), nil
 	case <-ctx.Done():
 		e.unuse()
 		return nil, context.Cause(ctx)
+	case <-l.closing.Done():
+		e.unuse()
+		return nil, redis.ErrClosed
 	case <-over:
 		e.unuse()
 		return nil, fmt.Errorf("%w: %s is being acquired by this owner", ErrNotAcquired, key)
 	}
+}
+
+// begins makes l the one that asks for what this owner does not hold yet.
+func (l *Locker) begins(e *entry) *entry {
+	if e.depth == 0 {
+		e.l.Store(l)
+	}
+	return e
 }
 
 func (e *entry) leave() {
@@ -101,12 +112,12 @@ func (e *entry) unuse() {
 }
 
 // asks is a request for another level. A hold stays a user of the entry.
-func (e *entry) asks(o *options, end time.Time) *ask {
+func (e *entry) asks(l *Locker, o *options, end time.Time) *ask {
 	if e.depth > 0 && e.context.Err() != nil {
 		e.over() // what was held is lost; its holds will say so
 	}
 	depth := e.depth + 1
-	return &ask{entry: e, o: o, words: o.words(e.key, depth), depth: depth, end: end}
+	return &ask{entry: e, l: l, o: o, words: o.words(e.key, depth), depth: depth, end: end}
 }
 
 // end of the patience; zero is never.
@@ -125,12 +136,14 @@ func (o *options) end(ctx context.Context) (end time.Time) {
 
 // quickly is for a lock that is free: one request, by the caller itself. In all other cases patiently asks again.
 func (a *ask) quickly(ctx context.Context) *Hold {
-	if a.o.session && a.line == nil || a.o.acksSet || ctx.Err() != nil {
+	limit := min(quick, a.left())
+	if a.o.session && a.line == nil || a.o.acksSet || ctx.Err() != nil || limit <= 0 || a.isAsked {
 		return nil
 	}
+	a.isAsked = true
 	a.sent = time.Now()
-	token, err := a.l.servers.do(context.WithoutCancel(ctx), quick, a.key, a.words).Int64()
-	a.isUnsure = isBroken(err)
+	token, err := a.l.servers.do(context.WithoutCancel(ctx), limit, a.key, a.words).Int64()
+	a.isUnsure = isBroken(err) && !isUnsent(err)
 	a.wasRefused = errors.Is(err, redis.Nil)
 	if err != nil || a.depth > 1 && token != a.token || ctx.Err() != nil {
 		a.isUnsure = a.isUnsure || err == nil
@@ -142,12 +155,16 @@ func (a *ask) quickly(ctx context.Context) *Hold {
 	return hold
 }
 
-// patiently asks and waits in its own goroutine, which makes sure that nothing remains when ctx ends.
+// patiently asks and waits in its own goroutine, which makes sure that nothing remains when ctx ends, or when no answer
+// comes in time.
 func (a *ask) patiently(ctx context.Context) (*Hold, error) {
 	type result struct {
 		hold *Hold
 		err  error
 	}
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	defer context.AfterFunc(a.l.closing, func() { giveUp(redis.ErrClosed) })()
 	done := make(chan result, 1)
 	var isLeft atomic.Bool
 	go func() {
@@ -157,29 +174,40 @@ func (a *ask) patiently(ctx context.Context) (*Hold, error) {
 		}
 		done <- result{hold, err}
 	}()
-	var r result
+	var late <-chan time.Time
+	if !a.end.IsZero() {
+		late = time.After(a.left() + 2*grace + a.patience() - patience)
+	}
 	select {
-	case r = <-done:
+	case r := <-done:
 		return r.hold, r.err
+	case <-late:
+		giveUp(fmt.Errorf("%w: no answer in time", ErrUnavailable))
 	case <-ctx.Done():
-	}
-	select {
-	case r = <-done:
-	case <-time.After(2 * tidying):
-		if isLeft.CompareAndSwap(false, true) {
+		select {
+		case r := <-done:
+			if r.hold != nil {
+				_ = r.hold.Release()
+			}
 			return nil, context.Cause(ctx)
+		case <-time.After(2 * grace):
 		}
-		r = <-done
 	}
-	if r.hold != nil {
-		_ = r.hold.Release()
+	if isLeft.CompareAndSwap(false, true) {
 		return nil, context.Cause(ctx)
 	}
-	return nil, r.err
+	r := <-done
+	if r.hold != nil {
+		_ = r.hold.Release()
+	}
+	return nil, context.Cause(ctx)
 }
 
 func (a *ask) acquire(ctx context.Context) (*Hold, error) {
 	e := a.entry
+	if hold := a.quickly(ctx); hold != nil {
+		return hold, nil
+	}
 	token, err := a.run(ctx)
 	if err == nil && a.depth > 1 && token != e.token {
 		e.lose() // the level below is gone, and this one is not what it was thought to be
@@ -224,7 +252,7 @@ func (a *ask) giveUp(ctx context.Context, err error) error {
 	}()
 	select {
 	case <-done:
-	case <-time.After(tidying):
+	case <-time.After(grace):
 	}
 	return err
 }
@@ -280,7 +308,7 @@ func (e *entry) renew(o *options, token int64, most time.Duration) error {
 	if o.acksSet {
 		words = append(words, "ACKS", o.acks)
 	}
-	return e.l.serversFor(o).do(context.Background(), most, e.key, words).Err()
+	return e.l.Load().serversFor(o).do(context.Background(), most, e.key, words).Err()
 }
 
 // keep renews every third of the lease until it is stopped or the hold is lost.
@@ -342,7 +370,7 @@ func (e *entry) tie(o *options, token int64) *line {
 	}
 	again := *o
 	again.wait = 0
-	a := &ask{entry: e, o: &again, depth: e.depth, end: time.Now().Add(min(patience, o.lease/3))}
+	a := &ask{entry: e, l: e.l.Load(), o: &again, depth: e.depth, end: time.Now().Add(min(patience, o.lease/3))}
 	a.words = a.o.words(e.key, a.depth)
 	got, err := a.blocked(context.Background(), true)
 	if err == nil && got == token {
@@ -383,12 +411,12 @@ func (e *entry) release(held context.Context) error {
 		if isLost {
 			most = tidying
 		}
-		err = e.l.servers.do(context.Background(), most, e.key, words).Err()
+		err = e.l.Load().servers.do(context.Background(), most, e.key, words).Err()
 		if code(err) == "NOTHELD" && wasSent && !isLost && time.Now().Before(deadline) {
 			err = nil // by the release whose answer was lost
 		}
 		wasSent = wasSent || isBroken(err)
-		if !isPassing(err) || isLost || e.l.closed.Load() || time.Now().Add(pause).After(deadline) {
+		if !isPassing(err) || isLost || e.l.Load().isClosed() || time.Now().Add(pause).After(deadline) {
 			break
 		}
 		time.Sleep(pause)
@@ -419,7 +447,7 @@ func (e *entry) over() {
 	if errors.Is(context.Cause(e.context), ErrLost) {
 		go e.line.kill() // what may still be tied to it ends with it
 	} else {
-		e.line.put(cap(e.l.slots))
+		e.line.put(cap(e.l.Load().slots))
 	}
 	e.line = nil
 }

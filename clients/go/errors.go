@@ -3,6 +3,7 @@ package rlock
 import (
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -77,3 +78,9 @@ func isPassing(err error) bool {
 
 // isBroken says that there was no answer: the request may have been executed.
 func isBroken(err error) bool { return err != nil && code(err) == "" }
+
+// isUnsent says that there was no connection to send the request on.
+func isUnsent(err error) bool {
+	var failed *net.OpError
+	return errors.As(err, &failed) && failed.Op == "dial" || errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrClosed)
+}

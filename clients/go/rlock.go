@@ -33,8 +33,8 @@ const (
 	quick = 300 * time.Millisecond
 	// How long a ticket is kept for a process that no longer asks, and how often we ask.
 	ticketWindow, ticketPoll = 3 * time.Second, time.Second
-	// How long to hold up a caller that gave up, so that nothing of its wait is left when it continues.
-	tidying = 500 * time.Millisecond
+	// How long to ask on behalf of a caller that gave up, and how long to hold it up for that.
+	tidying, grace = 500 * time.Millisecond, 50 * time.Millisecond
 )
 
 // Locker acquires locks. Create one for the whole program.
@@ -45,7 +45,8 @@ type Locker struct {
 	slots   chan struct{}
 	name    func() string
 	count   atomic.Uint64
-	closed  atomic.Bool
+	closing context.Context // ends with Close
+	close   context.CancelFunc
 }
 
 // Setting is a setting of a Locker.
@@ -78,20 +79,31 @@ func New(client redis.UniversalClient, settings ...Setting) (*Locker, error) {
 			return fmt.Sprintf("%.64s/%d/%.10s", host, os.Getpid(), strings.ToLower(rand.Text()))
 		}),
 	}
+	l.closing, l.close = context.WithCancel(context.Background())
 	for _, set := range settings {
 		set(l)
 	}
 	return l, nil
 }
 
-// Close closes the connections. Holds are no longer renewed: those by [Session] end now, others with their leases.
+// Close closes the connections. Waits end with [redis.ErrClosed]. Holds are lost: those by [Session] end now, others with
+// their leases.
 func (l *Locker) Close() error {
-	l.closed.Store(true)
-	l.turns.close()
+	l.close()
 	l.servers.close()
 	l.acked.close()
+	l.turns.close()
+	registry.Lock()
+	defer registry.Unlock()
+	for _, e := range registry.entries {
+		if e.l.Load() == l {
+			go e.lose()
+		}
+	}
 	return nil
 }
+
+func (l *Locker) isClosed() bool { return l.closing.Err() != nil }
 
 // serversFor a request with these options: no other one waits for a connection that waits for replicas.
 func (l *Locker) serversFor(o *options) *servers {
@@ -178,7 +190,7 @@ func (l *Locker) TryLock(ctx context.Context, key string, choices ...Option) (*H
 
 // Lock waits until it has acquired the lock of key, the wait has passed, or ctx ends. The hold does not end with ctx.
 func (l *Locker) Lock(ctx context.Context, key string, choices ...Option) (*Hold, error) {
-	if l.closed.Load() {
+	if l.isClosed() {
 		return nil, redis.ErrClosed
 	}
 	o := l.options(choices)
@@ -187,9 +199,12 @@ func (l *Locker) Lock(ctx context.Context, key string, choices ...Option) (*Hold
 	if err != nil {
 		return nil, err
 	}
-	a := e.asks(o, end)
-	if hold := a.quickly(ctx); hold != nil {
-		return hold, nil
+	a := e.asks(l, o, end)
+	// Who may stop waiting at any time does not ask by itself.
+	if ctx.Done() == nil {
+		if hold := a.quickly(ctx); hold != nil {
+			return hold, nil
+		}
 	}
 	return a.patiently(ctx)
 }
@@ -203,11 +218,13 @@ func (l *Locker) Do(ctx context.Context, key string, work func(context.Context, 
 	working, stop := context.WithCancelCause(ctx)
 	defer context.AfterFunc(hold.Context(), func() { stop(context.Cause(hold.Context())) })()
 	defer stop(nil)
+	isOver := false
 	defer func() {
-		if trouble := recover(); trouble != nil {
+		if !isOver { // a panic, or the end of this goroutine
 			_ = hold.Release()
-			panic(trouble)
 		}
 	}()
-	return errors.Join(work(working, hold), hold.Release())
+	err = work(working, hold)
+	isOver = true
+	return errors.Join(err, hold.Release())
 }

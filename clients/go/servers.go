@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,8 +21,10 @@ import (
 type servers struct {
 	cluster *redis.ClusterClient    // nil: one primary
 	service atomic.Pointer[service] // nil: not asked yet
+	closed  atomic.Bool
 	mu      sync.Mutex
 	nodes   map[string]*node
+	lines   map[*line]bool // those that are in use
 }
 
 // failover is what go-redis shows instead of an address with Sentinel.
@@ -29,6 +33,8 @@ const failover = "FailoverClient"
 // node is one primary; with Sentinel, the current one.
 type node struct {
 	name    string // address and database
+	servers *servers
+	isKnown atomic.Bool // it has said who it is, and closed no connection since
 	options redis.Options
 	client  atomic.Pointer[redis.Client]
 	renewed atomic.Int64
@@ -38,7 +44,7 @@ type node struct {
 }
 
 func newServers(given redis.UniversalClient) (*servers, error) {
-	s := &servers{nodes: map[string]*node{}}
+	s := &servers{nodes: map[string]*node{}, lines: map[*line]bool{}}
 	switch client := given.(type) {
 	case *redis.Client:
 		s.at("", client.Options())
@@ -51,13 +57,14 @@ func newServers(given redis.UniversalClient) (*servers, error) {
 }
 
 func (s *servers) close() {
+	s.closed.Store(true)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, n := range s.nodes {
 		n.client.Load().Close()
-		for l := n.pop(); l != nil; l = n.pop() {
-			l.kill()
-		}
+	}
+	for l := range s.lines {
+		go l.kill()
 	}
 }
 
@@ -67,7 +74,7 @@ func (s *servers) at(addr string, options *redis.Options) *node {
 	defer s.mu.Unlock()
 	n := s.nodes[addr]
 	if n == nil {
-		n = &node{options: *options}
+		n = &node{options: *options, servers: s}
 		if addr != "" {
 			n.options.Addr = addr
 		}
@@ -86,20 +93,56 @@ func (s *servers) at(addr string, options *redis.Options) *node {
 				return s.meet(ctx, n, conn)
 			}
 		}
-		if dial := n.options.Dialer; n.options.Addr == failover {
-			n.options.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-				conn, err := dial(ctx, network, addr)
-				if err == nil {
-					found := conn.RemoteAddr().String()
-					n.dialled.Store(&found)
-				}
-				return conn, err
+		dial, refused := n.options.Dialer, &refusal{}
+		n.options.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if s.closed.Load() {
+				return nil, redis.ErrClosed
 			}
+			if err := refused.recent(); err != nil {
+				return nil, err
+			}
+			conn, err := dial(ctx, network, addr)
+			if refused.note(err); err == nil && n.options.Addr == failover {
+				found := conn.RemoteAddr().String()
+				if before := n.dialled.Swap(&found); before == nil || *before != found {
+					n.isKnown.Store(false)
+				}
+			}
+			return conn, err
 		}
 		n.client.Store(redis.NewClient(&n.options))
 		s.nodes[addr] = n
 	}
 	return n
+}
+
+// refusal keeps those who find no server from asking for it all at once, again and again.
+type refusal struct {
+	mu    sync.Mutex
+	err   error
+	until time.Time
+	pause time.Duration
+}
+
+// recent is why there was no connection a moment ago.
+func (r *refusal) recent() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if time.Now().After(r.until) {
+		return nil
+	}
+	return r.err
+}
+
+func (r *refusal) note(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err = err; err == nil || errors.Is(err, context.Canceled) {
+		r.pause, r.until = 0, time.Time{}
+	} else if now := time.Now(); now.After(r.until) {
+		r.pause = min(max(2*r.pause, 25*time.Millisecond), 200*time.Millisecond)
+		r.until = now.Add(r.pause/2 + rand.N(r.pause))
+	}
 }
 
 // locate returns the primary of key.
@@ -139,6 +182,9 @@ func (s *servers) isElsewhere(ctx context.Context, key string, l *line) bool {
 
 // do asks the primary of key, follows redirections, and gives up after patience.
 func (s *servers) do(ctx context.Context, patience time.Duration, key string, words []any) *redis.Cmd {
+	if s.closed.Load() {
+		return redis.NewCmdResult(nil, redis.ErrClosed)
+	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	n, err := s.locate(ctx, key)
@@ -165,6 +211,9 @@ func (s *servers) do(ctx context.Context, patience time.Duration, key string, wo
 			cmd = client.Do(ctx, words...)
 		}
 	}
+	if isBroken(cmd.Err()) && !errors.Is(cmd.Err(), os.ErrDeadlineExceeded) {
+		n.isKnown.Store(false)
+	}
 	if isBroken(cmd.Err()) || code(cmd.Err()) == "READONLY" {
 		n.anew(client)
 		s.reload(ctx)
@@ -182,6 +231,9 @@ func (s *servers) reload(ctx context.Context) {
 func (n *node) anew(was *redis.Client) {
 	last, now := n.renewed.Load(), time.Now().UnixNano()
 	if now-last < int64(50*time.Millisecond) || !n.renewed.CompareAndSwap(last, now) {
+		return
+	}
+	if n.servers.closed.Load() {
 		return
 	}
 	if n.client.CompareAndSwap(was, redis.NewClient(&n.options)) {
@@ -231,6 +283,12 @@ func (n *node) line() *line {
 	}
 	l.client = redis.NewClient(&options)
 	l.conn = l.client.Conn()
+	n.servers.mu.Lock()
+	n.servers.lines[l] = true
+	n.servers.mu.Unlock()
+	if n.servers.closed.Load() {
+		l.kill()
+	}
 	return l
 }
 
@@ -291,6 +349,9 @@ func (l *line) send(words []any, asking bool) <-chan *redis.Cmd {
 // kill closes the connection, whatever it waits for.
 func (l *line) kill() {
 	l.end()
+	l.node.servers.mu.Lock()
+	delete(l.node.servers.lines, l)
+	l.node.servers.mu.Unlock()
 	if w := l.wire.Load(); w != nil {
 		w.Close()
 	}
@@ -329,6 +390,7 @@ func (w *wire) pump() {
 		}
 		if err != nil {
 			w.err = err
+			w.line.node.isKnown.Store(false)
 			w.line.end()
 			return
 		}

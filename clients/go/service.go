@@ -44,6 +44,9 @@ var runID = regexp.MustCompile(`run_id:(\w+)`)
 
 // meet asks a server who it is, on a new connection and before anything else. Who may not ask knows it by its address.
 func (s *servers) meet(ctx context.Context, n *node, conn *redis.Conn) error {
+	if n.isKnown.Load() {
+		return nil
+	}
 	about, err := conn.Info(ctx, "server").Result()
 	if isBroken(err) {
 		return err
@@ -56,6 +59,7 @@ func (s *servers) meet(ctx context.Context, n *node, conn *redis.Conn) error {
 		ids = append(ids, fmt.Sprint(id[1], "/", n.options.DB))
 	}
 	s.met(ids...)
+	n.isKnown.Store(true)
 	return nil
 }
 
@@ -83,15 +87,30 @@ func (l *Locker) service(ctx context.Context, end time.Time) (*service, error) {
 		if known := l.servers.service.Load(); known != nil {
 			return known, nil
 		}
-		asking, cancel := context.WithTimeout(ctx, patience)
-		err := l.servers.identify(asking)
-		cancel()
+		most := patience
+		if !end.IsZero() {
+			most = min(most, time.Until(end))
+		}
+		asked := make(chan error, 1)
+		go func() { // go-redis hears only of deadlines
+			asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), most)
+			defer cancel()
+			asked <- l.servers.identify(asking)
+		}()
+		var err error
+		select {
+		case err = <-asked:
+		case <-ctx.Done():
+		case <-l.closing.Done():
+		}
 		switch {
-		case err == nil:
-			continue
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
-		case !isPassing(err) || l.closed.Load():
+		case l.isClosed():
+			return nil, redis.ErrClosed
+		case err == nil:
+			continue
+		case !isPassing(err):
 			return nil, typed(err)
 		case !end.IsZero() && time.Until(end) < pause:
 			return nil, fmt.Errorf("%w: %w", ErrUnavailable, typed(err))

@@ -30,6 +30,9 @@ func (t *turns) listen(ctx context.Context, key, owner string) (<-chan struct{},
 	}
 	channel := fmt.Sprintf("__keyevent@%d__:rlock.turn:%s", n.options.DB, owner)
 	l, isNew := t.add(n, channel, turn)
+	if l == nil {
+		return turn, func() {}
+	}
 	if isNew {
 		_ = l.pubsub.Subscribe(context.WithoutCancel(ctx), channel) // not under the mutex: it may take its time
 	}
@@ -44,6 +47,9 @@ func (t *turns) add(n *node, channel string, turn chan struct{}) (l *listener, i
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	l = t.perNode[n]
+	if l == nil && t.servers.closed.Load() {
+		return nil, false
+	}
 	if l == nil {
 		client := redis.NewClient(&n.options)
 		l = &listener{client, client.Subscribe(context.Background()), map[string]map[chan struct{}]bool{}}

@@ -15,6 +15,7 @@ import (
 // ask is one acquisition under way.
 type ask struct {
 	*entry
+	l        *Locker
 	o        *options
 	words    []any
 	depth    int       // where to be afterwards
@@ -25,6 +26,7 @@ type ask struct {
 	session  *line
 	// The lock was in use a moment ago, when quickly asked.
 	wasRefused bool
+	isAsked    bool // quickly
 }
 
 // run asks until there is a grant, a refusal, or no time left.
@@ -45,7 +47,7 @@ func (a *ask) run(ctx context.Context) (int64, error) {
 			return 0, fmt.Errorf("%w: %s is in use", ErrNotAcquired, a.key)
 		case errors.Is(err, errGone): // after a long wait: ask again
 			a.endSession()
-		case !isPassing(err) || a.l.closed.Load():
+		case !isPassing(err):
 			return 0, typed(err)
 		}
 		left := a.left()
@@ -89,7 +91,7 @@ func (a *ask) plain(ctx context.Context, words []any) (int64, error) {
 	a.sent = time.Now()
 	// ctx does not cut this off: an unread reply would be a hold that nobody knows of.
 	token, err := a.l.serversFor(a.o).do(context.WithoutCancel(ctx), a.patience(), a.key, words).Int64()
-	a.isUnsure = a.isUnsure || isBroken(err)
+	a.isUnsure = a.isUnsure || isBroken(err) && !isUnsent(err)
 	return token, err
 }
 
@@ -184,7 +186,7 @@ func (a *ask) on(ctx context.Context, l *line, words []any, isAsk, isSession boo
 	token, err := cmd.Int64()
 	switch {
 	case isBroken(err):
-		a.isUnsure = true
+		a.isUnsure = a.isUnsure || !isUnsent(err)
 		l.kill()
 	case err == nil && isSession:
 		a.session = l
@@ -196,7 +198,7 @@ func (a *ask) on(ctx context.Context, l *line, words []any, isAsk, isSession boo
 
 // withdraw ends the wait on l. It repeats that, because ctx may end just before the wait begins.
 func (a *ask) withdraw(l *line, answer <-chan *redis.Cmd) *redis.Cmd {
-	for end := time.Now().Add(2 * tidying); time.Now().Before(end); {
+	for end := time.Now().Add(2 * tidying); time.Now().Before(end) && !a.l.isClosed(); {
 		_ = a.l.servers.do(context.Background(), tidying, a.key, []any{"RLOCK.CANCEL", a.key, a.o.owner}).Err()
 		select {
 		case cmd := <-answer:
@@ -279,7 +281,7 @@ func (a *ask) ticket(ctx context.Context) (int64, error) {
 		a.isPlaced = true
 		token, err := a.plain(ctx, words)
 		if !errors.Is(err, redis.Nil) {
-			a.isPlaced = err != nil
+			a.isPlaced = err != nil && (wasPlaced || !isUnsent(err))
 			return token, err
 		}
 		if a.o.maxQueueIs && !wasPlaced {
@@ -315,7 +317,7 @@ func (a *ask) confirm(token int64) error {
 			return nil
 		case code(err) == "NOTHELD":
 			return errGone
-		case !isPassing(err) || time.Now().After(until) || a.l.closed.Load():
+		case !isPassing(err) || time.Now().After(until) || a.l.isClosed():
 			a.isUnsure = true
 			return err
 		}
@@ -344,15 +346,16 @@ func (a *ask) reduce(ctx context.Context) error {
 // undo undoes what the acquisition may have left: a place, and a grant whose reply was lost.
 func (a *ask) undo() {
 	again := a.isUnsure
-	for end := time.Now().Add(a.o.lease + patience); ; {
+	end := time.Now().Add(a.o.lease + patience)
+	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		ctx := context.Background()
 		err := a.l.servers.do(ctx, patience, a.key, []any{"RLOCK.CANCEL", a.key, a.o.owner}).Err()
 		if err == nil && a.isUnsure {
 			err = a.reduce(ctx)
 		}
 		switch {
-		case isPassing(err) && time.Now().Before(end) && !a.l.closed.Load():
-			time.Sleep(20 * time.Millisecond)
+		case isPassing(err) && time.Now().Before(end) && !a.l.isClosed():
+			time.Sleep(pause/2 + rand.N(pause))
 		case again && !isPassing(err):
 			// Once more: the server may only now execute what it had yet to read from a closed connection.
 			again = false

@@ -1,0 +1,136 @@
+package rlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// calls is how often the server has executed a command.
+func (s *server) calls(command string) (count int) {
+	_, after, _ := strings.Cut(s.client.Info(ctx, "commandstats").Val(), "cmdstat_"+command+":calls=")
+	fmt.Sscan(strings.Split(after, ",")[0], &count)
+	return count
+}
+
+func TestNothingGoesOnAfterClose(t *testing.T) {
+	s := start(t)
+	s.client.Do(ctx, "RLOCK.ACQUIRE", "busy", "somebody", "LEASE", 60000)
+	l := s.locker(MaxBlocked(1))
+	hold := must(t)(l.Lock(ctx, "plain", Lease(900*time.Millisecond)))
+	session := must(t)(l.Lock(ctx, "session", Session()))
+	waits := make(chan error, 2)
+	for waiting := range int64(2) {
+		go func() {
+			_, err := l.Lock(ctx, "busy")
+			waits <- err
+		}()
+		until(t, "it waits", func() bool { return s.waiters("busy") == waiting+1 })
+	}
+	l.Close()
+	for range 2 {
+		select {
+		case err := <-waits:
+			if !errors.Is(err, redis.ErrClosed) {
+				t.Fatal(err)
+			}
+		case <-time.After(5 * time.Second):
+			t.Fatal("a wait goes on")
+		}
+	}
+	until(t, "the session has ended", func() bool { return s.mode("session") == "free" })
+	until(t, "the wait by a connection has ended", func() bool { return s.waiters("busy") <= 1 }) // a ticket stays for a while
+	for _, each := range []*Hold{hold, session} {
+		until(t, "its holder knows", func() bool { return !each.IsHeld() && context.Cause(each.Context()) == ErrLost })
+	}
+	renewals := s.calls("rlock.renew")
+	until(t, "the lease is over", func() bool { return s.mode("plain") == "free" })
+	if again := s.calls("rlock.renew"); again != renewals {
+		t.Fatal("renewed: ", again-renewals)
+	}
+	if _, err := l.Lock(ctx, "other"); !errors.Is(err, redis.ErrClosed) {
+		t.Fatal(err)
+	}
+	s.client.Do(ctx, "RLOCK.RELEASE", "busy", "somebody")
+	until(t, "nobody is there", func() bool { return strings.Count(s.client.ClientList(ctx).Val(), "id=") == 1 })
+}
+
+func TestAWaitEndsInTimeThoughNobodyAnswers(t *testing.T) {
+	s := start(t)
+	unused, used := s.locker(), s.locker()
+	release(t, must(t)(used.Lock(ctx, "order")))
+	s.signal(syscall.SIGSTOP)
+	for _, l := range []*Locker{unused, used} {
+		for _, owner := range []string{"", "ann"} {
+			begin := time.Now()
+			_, err := l.Lock(ctx, "order", Wait(100*time.Millisecond), Owner(owner))
+			if took := time.Since(begin); !errors.Is(err, ErrUnavailable) || took > 500*time.Millisecond {
+				t.Error(err, took)
+			}
+			cancelled, cancel := context.WithCancel(ctx)
+			time.AfterFunc(100*time.Millisecond, cancel)
+			begin = time.Now()
+			_, err = l.Lock(cancelled, "order", Owner(owner))
+			if took := time.Since(begin); !errors.Is(err, context.Canceled) || took > 500*time.Millisecond {
+				t.Error(err, took)
+			}
+		}
+	}
+}
+
+func TestAnOutageIsNoStorm(t *testing.T) {
+	s := start(t)
+	var dials atomic.Int64
+	client := redis.NewClient(&redis.Options{Addr: s.addr(), Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		dials.Add(1)
+		return (&net.Dialer{}).DialContext(ctx, network, addr)
+	}})
+	l := newLocker(t, client)
+	release(t, must(t)(l.Lock(ctx, "order")))
+	s.kill()
+	dials.Store(0)
+	var users sync.WaitGroup
+	for range 50 {
+		users.Go(func() {
+			if _, err := l.Lock(ctx, "order", Wait(2*time.Second)); !errors.Is(err, ErrUnavailable) {
+				t.Error(err)
+			}
+		})
+	}
+	users.Wait()
+	if count := dials.Load(); count > 40 {
+		t.Error(count, " connects in two seconds")
+	}
+	s.again()
+	release(t, must(t)(l.Lock(ctx, "order", Wait(5*time.Second))))
+	if cancels, releases := s.calls("rlock.cancel"), s.calls("rlock.release"); cancels != 0 || releases != 1 {
+		t.Error("undone though never sent: ", cancels, releases)
+	}
+}
+
+func TestDoReleasesWhenItsGoroutineExits(t *testing.T) {
+	s := start(t)
+	l := s.locker()
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		_ = l.Do(ctx, "order", func(context.Context, *Hold) error {
+			runtime.Goexit() // as t.FailNow does
+			return nil
+		})
+	}()
+	<-over
+	if mode := s.mode("order"); mode != "free" {
+		t.Fatal(mode)
+	}
+}
