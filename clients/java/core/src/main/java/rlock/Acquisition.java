@@ -11,6 +11,8 @@ import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.BooleanSupplier;
 import java.util.function.Supplier;
 import rlock.Driver.Address;
 import rlock.Driver.Link;
@@ -31,7 +33,7 @@ final class Acquisition {
     static final long TICKET_MILLIS = 5_000;
 
     private static final long LONGEST_BLOCK_MILLIS = TimeUnit.DAYS.toMillis(7);
-    private static final long GRACE_NANOS = MILLISECONDS.toNanos(500);
+    private static final long GRACE_NANOS = MILLISECONDS.toNanos(100);
     private static final int TRIES_WITHOUT_WAITING = 4;
     private static final long SILENT_NANOS = TimeUnit.SECONDS.toNanos(3);
     private static final System.Logger LOG = System.getLogger("rlock");
@@ -55,6 +57,7 @@ final class Acquisition {
     private long sentWall;
     private boolean unknown; // something was sent whose outcome nobody told
     private boolean queued; // there may be a ticket
+    private int todo; // how many releases are still to be sent
     private boolean handedOver; // what is left to do happens in the background, with the turn
     private boolean interrupted;
 
@@ -100,7 +103,7 @@ final class Acquisition {
     private void identify() throws InterruptedException {
         while (!locks.isIdentified()) {
             try {
-                locks.service(key);
+                locks.service(key, limitMillis());
             } catch (ServerException error) {
                 if (!isPassing(error.code())) throw LockException.of(error);
                 again(error);
@@ -143,8 +146,9 @@ final class Acquisition {
                 failure = error;
                 if (!isPassing(error)) throw definite(error);
             } catch (LinkException broken) {
-                unknown = true;
-                failure = broken;
+                unknown |= !broken.isNeverSent();
+                // What a server said is a better cause than that the last try had no time.
+                if (!(failure instanceof ServerException) || left() > 0) failure = broken;
             }
             if (failure == null && left() <= 0) return null;
             again(failure);
@@ -155,16 +159,22 @@ final class Acquisition {
     private void again(RuntimeException failure) throws InterruptedException {
         tries++;
         if (failure != null && (waits ? left() <= 0 : isSilent(failure) || tries == TRIES_WITHOUT_WAITING))
-            throw LockException.Unavailable.because(key + " was not acquired: " + failure.getMessage(), failure);
+            throw unavailable(failure);
         if (failure != null && !warned && System.nanoTime() - start > SILENT_NANOS) {
             LOG.log(System.Logger.Level.WARNING, key + ": still asking for it, though " + failure.getMessage());
             warned = true;
         }
         // At once, but servers that point at each other are not asked without end.
         if (failure instanceof ServerException error && isElsewhere(error) && tries < 5) return;
-        if (failure != null) refresh();
+        if (failure != null) refresh(failure);
         if (waits || tries > 1) sleep(Math.min(MILLISECONDS.toNanos(pause), left()));
         pause = Math.min(2 * pause, 250);
+        // One more try without time for it would only hide the cause.
+        if (failure != null && waits && left() <= 0) throw unavailable(failure);
+    }
+
+    private LockException unavailable(RuntimeException failure) {
+        return LockException.Unavailable.because(key + " was not acquired: " + failure.getMessage(), failure);
     }
 
     private static boolean isSilent(RuntimeException failure) {
@@ -197,8 +207,8 @@ final class Acquisition {
         return new LockLostException(error.getMessage());
     }
 
-    private void refresh() {
-        links.dropIdle(key);
+    private void refresh(RuntimeException failure) {
+        if (failure instanceof LinkException) links.dropIdle(key);
         locks.refresh();
     }
 
@@ -215,8 +225,12 @@ final class Acquisition {
     private Object ask() throws InterruptedException {
         if (options.acks() > 0) return await();
         sent();
-        long limit = waits ? Math.max(50, Math.min(links.timeoutMillis, NANOSECONDS.toMillis(left()))) : links.timeoutMillis;
-        return links.call(Links.Use.COMMAND, key, limit, options.acquire(key, owner, depth));
+        return links.call(Links.Use.COMMAND, key, limitMillis(), options.acquire(key, owner, depth));
+    }
+
+    /** How long a reply to what does not wait may take. */
+    private long limitMillis() {
+        return waits ? Math.max(1, Math.min(links.timeoutMillis, NANOSECONDS.toMillis(left()))) : links.timeoutMillis;
     }
 
     private Object await() throws InterruptedException {
@@ -230,7 +244,7 @@ final class Acquisition {
     }
 
     private Object blocked(Address at) throws InterruptedException {
-        Link link = links.take(at);
+        Link link = links.take(at, System.nanoTime() + MILLISECONDS.toNanos(limitMillis()));
         CompletableFuture<Object> reply;
         try {
             if (asked != null) link.call(links.timeoutMillis, "ASKING");
@@ -332,9 +346,7 @@ final class Acquisition {
         Turns.Turn turn = listen();
         try {
             while (true) {
-                sent();
-                queued = true;
-                Object token = links.call(Links.Use.COMMAND, key, words);
+                Object token = queue(words);
                 if (token != null) return token;
                 if (left() <= 0 || hasNoPlace()) return giveUp();
                 long third = Math.min(left(), MILLISECONDS.toNanos(TICKET_MILLIS / 3));
@@ -351,6 +363,18 @@ final class Acquisition {
             return byTicket();
         } finally {
             if (turn != null) turn.close();
+        }
+    }
+
+    private Object queue(String[] words) {
+        sent();
+        boolean before = queued;
+        queued = true;
+        try {
+            return links.call(Links.Use.COMMAND, key, limitMillis(), words);
+        } catch (LinkException broken) {
+            queued = before || !broken.isNeverSent();
+            throw broken;
         }
     }
 
@@ -376,50 +400,45 @@ final class Acquisition {
     private Object giveUp() {
         // A turn that was taken and waits for its acknowledgements is a hold already.
         if (options.acks() > 0) unknown = true;
-        try {
-            links.call(Links.Use.COMMAND, key, "RLOCK.CANCEL", key, owner);
-            queued = false;
-        } catch (LinkException | ServerException later) {
-            // Then it is given up in the background.
-        }
-        return null;
+        return null; // the ticket is given up in the background
     }
 
     /** Ends a wait that nobody wants any more, and what it may have been granted meanwhile. */
     private void abandon(Address at, Link link, CompletableFuture<Object> reply) {
-        if (!inBackground(() -> {
-            boolean told = endWait(reply);
-            if (told) links.give(at, link);
-            else link.close();
-            if (unknown || !told || reply.isCompletedExceptionally() || reply.join() != null) unknown = true;
-            undo();
-        })) link.close();
+        var cancelled = new AtomicInteger();
+        var over = new AtomicBoolean();
+        inBackground(() -> {
+            if (!over.get() && !reply.isDone() && cancelled.get() < 6 && !expired()) {
+                cancel(reply, cancelled);
+                return false;
+            }
+            if (over.compareAndSet(false, true)) {
+                boolean told = reply.isDone() && (!reply.isCompletedExceptionally() || isAnswer(reply));
+                if (told) links.give(at, link);
+                else link.close();
+                unknown |= !told || reply.isCompletedExceptionally() || reply.join() != null;
+            }
+            return undo();
+        });
+    }
+
+    private static boolean isAnswer(CompletableFuture<Object> reply) {
+        return reply.handle((token, failed) -> failed instanceof ServerException).join();
     }
 
     // Nobody can say which of the two arrives first, so CANCEL is sent until the wait has an answer.
-    private boolean endWait(CompletableFuture<Object> reply) {
-        long pause = 5;
-        for (int cancelled = 0; !reply.isDone() && cancelled < 6; ) {
-            try {
-                links.call(Links.Use.COMMAND, key, "RLOCK.CANCEL", key, owner);
-                cancelled++;
-            } catch (LinkException | ServerException silent) {
-                if (silent instanceof ServerException) cancelled++;
-                if (expired()) return false;
-            } catch (IllegalStateException closed) {
-                return false;
-            }
-            try {
-                reply.get(pause, MILLISECONDS);
-            } catch (ExecutionException failed) {
-                return failed.getCause() instanceof ServerException;
-            } catch (TimeoutException again) {
-                pause *= 2;
-            } catch (InterruptedException closing) {
-                return false;
-            }
+    private void cancel(CompletableFuture<Object> reply, AtomicInteger cancelled) {
+        try {
+            links.call(Links.Use.ASIDE, key, "RLOCK.CANCEL", key, owner);
+            cancelled.incrementAndGet();
+            reply.get(5, MILLISECONDS);
+        } catch (ServerException refused) {
+            cancelled.incrementAndGet();
+        } catch (LinkException | ExecutionException | TimeoutException later) {
+            // Then once more, or not.
+        } catch (InterruptedException closing) {
+            Thread.currentThread().interrupt();
         }
-        return reply.isDone() && !reply.isCompletedExceptionally();
     }
 
     private boolean expired() {
@@ -429,30 +448,30 @@ final class Acquisition {
     /**
      * Down to the depth of before, whatever was granted. Tried until the server says so, or the lease is over anyway. By
      * its token, because a release can arrive long after nobody waits for its reply, and must not end a later hold.
+     *
+     * @return whether nothing is left to do
      */
-    private void undo() {
+    private boolean undo() {
         // Twice: what was sent on a connection that broke may be carried out after the first one.
-        int todo = unknown ? 2 : 0;
-        while ((queued || todo > 0) && !expired()) {
-            try {
-                if (queued) links.call(Links.Use.COMMAND, key, "RLOCK.CANCEL", key, owner);
-                queued = false;
-                Object token = todo == 0 ? null : depth > 1 ? holding.grant.token : field(found(), "token");
-                if (token instanceof Long)
-                    links.call(Links.Use.COMMAND, key, "RLOCK.RELEASE", key, owner, options.mode().name(),
-                            "TOKEN", token.toString(), "DEPTH", String.valueOf(depth - 1));
-                todo--;
-            } catch (ServerException error) {
-                if (error.code().equals("NOTHELD")) todo--;
-                else if (!isPassing(error.code())) return;
-                locks.refresh();
-            } catch (LinkException silent) {
-                locks.refresh();
-            } catch (IllegalStateException closed) {
-                return; // the leases end what is left
-            }
-            if ((queued || todo > 0) && !locks.pause(100)) return;
+        if (unknown) todo = 2;
+        unknown = false;
+        if (expired()) return true;
+        try {
+            if (queued) links.call(Links.Use.ASIDE, key, "RLOCK.CANCEL", key, owner);
+            queued = false;
+            Object token = todo == 0 ? null : depth > 1 ? (Object) holding.grant.token : field(found(), "token");
+            if (token instanceof Long)
+                links.call(Links.Use.ASIDE, key, "RLOCK.RELEASE", key, owner, options.mode().name(),
+                        "TOKEN", token.toString(), "DEPTH", String.valueOf(depth - 1));
+            return --todo <= 0;
+        } catch (ServerException error) {
+            if (error.code().equals("NOTHELD")) return --todo <= 0;
+            if (!isPassing(error.code())) return true;
+        } catch (LinkException silent) {
+            // Then later.
         }
+        locks.refresh();
+        return false;
     }
 
     /** What the server says of this owner's hold, or nothing. */
@@ -470,29 +489,40 @@ final class Acquisition {
         return List.of();
     }
 
-    /** The rest happens in the background, and no other operation of this owner begins before it is done. */
-    private boolean inBackground(Runnable work) {
-        if (handedOver) return false;
+    /**
+     * The rest happens in the background, step by step until one of them says that it was the last, and no other operation
+     * of this owner begins before that.
+     */
+    private void inBackground(BooleanSupplier step) {
+        if (handedOver) return;
         handedOver = true;
         holding.enter();
         holding.tidying = true;
+        inTurn(step, 50);
+    }
+
+    private void inTurn(BooleanSupplier step, long pauseMillis) {
         try {
-            locks.background(() -> {
+            links.inTurn(Links.Use.ASIDE, key, () -> {
+                boolean last = true;
                 try {
-                    work.run();
+                    last = step.getAsBoolean();
+                } catch (IllegalStateException closed) {
+                    // The leases end what is left.
                 } finally {
-                    holding.tidying = false;
-                    holding.turn.release();
-                    holding.leave();
+                    Runnable next = () -> inTurn(step, Math.min(2 * pauseMillis, 1_000));
+                    if (last || locks.after(MILLISECONDS.toNanos(pauseMillis), next) == null) tidied();
                 }
             });
-            return true;
         } catch (RejectedExecutionException closing) {
-            holding.tidying = false;
-            holding.leave();
-            handedOver = false;
-            return false;
+            tidied();
         }
+    }
+
+    private void tidied() {
+        holding.tidying = false;
+        holding.turn.release();
+        holding.leave();
     }
 
     private void remember(InterruptedException interrupt) throws InterruptedException {
@@ -552,7 +582,7 @@ final class Acquisition {
                 return false;
             } catch (LockException | LinkException later) {
                 if (left() <= 0) break;
-                refresh();
+                refresh(later);
                 sleep(MILLISECONDS.toNanos(pause));
                 pause = Math.min(2 * pause, 250);
             }

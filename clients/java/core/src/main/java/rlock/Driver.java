@@ -8,11 +8,14 @@ import java.util.function.BiConsumer;
  * implement it; where the primary is, what is sent again and who waits is decided above it, in one way for both.
  */
 public interface Driver extends AutoCloseable {
-    /** Opens a connection, authenticated and with the database selected. Fails with a {@link LinkException}. */
-    Link connect(Address at);
+    /**
+     * Opens a connection, authenticated and with the database selected. Fails with a {@link LinkException}, after this
+     * time at the latest.
+     */
+    Link connect(Address at, long timeoutMillis);
 
     /** Opens a connection to a Sentinel, which has credentials of its own. */
-    Link connectSentinel(Address at);
+    Link connectSentinel(Address at, long timeoutMillis);
 
     /**
      * Opens a connection that listens to {@code channel}, and to more as they are added.
@@ -20,7 +23,7 @@ public interface Driver extends AutoCloseable {
      * @param heard is told the channel and the message
      * @param ended runs once, when the connection has ended
      */
-    Feed listen(Address at, String channel, BiConsumer<String, String> heard, Runnable ended);
+    Feed listen(Address at, long timeoutMillis, String channel, BiConsumer<String, String> heard, Runnable ended);
 
     /** The number of the database, which is part of the names of event channels. */
     int database();
@@ -98,9 +101,21 @@ public interface Driver extends AutoCloseable {
     final class LinkException extends RuntimeException {
         private static final long serialVersionUID = 1;
 
+        private boolean neverSent;
+
         /** Makes one of what the client said. */
         public LinkException(String message, Throwable cause) {
             super(message, cause);
+        }
+
+        /** There was no connection to send the command on: nothing became of it. */
+        LinkException neverSent() {
+            neverSent = true;
+            return this;
+        }
+
+        boolean isNeverSent() {
+            return neverSent;
         }
     }
 }

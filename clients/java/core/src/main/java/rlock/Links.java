@@ -87,11 +87,12 @@ final class Links implements AutoCloseable {
     }
 
     Object call(Use use, String key, long limitMillis, String... words) {
+        long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(limitMillis);
         Address at = topology.primary(key);
         boolean asking = false;
         for (int i = 0; ; i++) {
             try {
-                return callAt(use, at, asking, limitMillis, words);
+                return callAt(use, at, asking, end, words);
             } catch (ServerException error) {
                 boolean moved = error.code().equals("MOVED");
                 asking = error.code().equals("ASK");
@@ -109,16 +110,18 @@ final class Links implements AutoCloseable {
         return to.host().isEmpty() ? new Address(at.host(), to.port()) : to;
     }
 
-    private Object callAt(Use use, Address at, boolean asking, long limitMillis, String... words) {
+    private Object callAt(Use use, Address at, boolean asking, long end, String... words) {
         Semaphore place = server(at).places[use.ordinal()];
-        acquire(place, Math.min(limitMillis, 2 * timeoutMillis));
+        acquire(place, end);
+        boolean mayBeSent = false;
         try {
             while (true) {
                 Link old = idle(at);
-                Link link = old == null ? open(at) : old;
+                Link link = old == null ? open(at, end) : old;
+                mayBeSent = true;
                 try {
-                    if (asking) link.call(timeoutMillis, "ASKING");
-                    Object reply = link.call(limitMillis, words);
+                    if (asking) link.call(millisUntil(end), "ASKING");
+                    Object reply = link.call(millisUntil(end), words);
                     give(at, link);
                     return reply;
                 } catch (ServerException error) {
@@ -131,9 +134,15 @@ final class Links implements AutoCloseable {
                     if (old == null || use == Use.RELEASE || isSilent(broken)) throw broken;
                 }
             }
+        } catch (LinkException broken) {
+            throw mayBeSent ? broken : broken.neverSent();
         } finally {
             place.release();
         }
+    }
+
+    private static long millisUntil(long end) {
+        return Math.max(1, TimeUnit.NANOSECONDS.toMillis(end - System.nanoTime()));
     }
 
     /** Nothing came in time: the server, or the way to it, is silent. */
@@ -142,10 +151,9 @@ final class Links implements AutoCloseable {
                 || broken.getCause() instanceof java.util.concurrent.TimeoutException;
     }
 
-    private void acquire(Semaphore place, long limitMillis) {
+    private void acquire(Semaphore place, long end) {
         if (place.tryAcquire()) return;
         boolean interrupted = false;
-        long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(limitMillis);
         try {
             while (true) {
                 try {
@@ -161,18 +169,24 @@ final class Links implements AutoCloseable {
     }
 
     /** A connection for one use alone: an idle one or a new one. It comes back by {@link #give}, or is closed. */
-    Link take(Address at) {
+    Link take(Address at, long end) {
         Link link = idle(at);
-        return link == null ? open(at) : link;
+        return link == null ? open(at, end) : link;
     }
 
-    Link open(Address at) {
+    /** A new connection, by then ({@code nanoTime}) at the latest. */
+    Link open(Address at, long end) {
         if (closed) throw new IllegalStateException("this Locks is closed");
-        Link link = driver.connect(at);
+        Link link;
+        try {
+            link = driver.connect(at, Math.min(timeoutMillis, millisUntil(end)));
+        } catch (LinkException failed) {
+            throw failed.neverSent();
+        }
         Server server = server(at);
         if (server.isKnown) return link;
         try {
-            met.accept(runId(link));
+            met.accept(runId(link, end));
             server.isKnown = true;
             return link;
         } catch (RuntimeException failed) {
@@ -182,18 +196,18 @@ final class Links implements AutoCloseable {
     }
 
     // Without the right to INFO a server is known by its address alone.
-    private String runId(Link link) {
+    private String runId(Link link, long end) {
         try {
-            return Topology.text(link.call(timeoutMillis, "INFO", "server")).replaceAll("(?s).*run_id:(\\w+).*", "$1");
+            return Topology.text(link.call(millisUntil(end), "INFO", "server")).replaceAll("(?s).*run_id:(\\w+).*", "$1");
         } catch (ServerException forbidden) {
             return "";
         }
     }
 
     /** Makes sure that the primary of the key has said who it is. */
-    void meet(String key) {
+    void meet(String key, long limitMillis) {
         Address at = topology.primary(key);
-        give(at, take(at));
+        give(at, take(at, System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(limitMillis)));
     }
 
     private Link idle(Address at) {

@@ -98,7 +98,7 @@ public final class Locks implements AutoCloseable {
      */
     public String threadOwner() {
         try {
-            return prefix + Owners.ofThread(service(""));
+            return prefix + Owners.ofThread(service("", links.timeoutMillis));
         } catch (LinkException broken) {
             throw new LockException.Unavailable(broken.getMessage(), broken);
         }
@@ -151,12 +151,12 @@ public final class Locks implements AutoCloseable {
     // --- for the rest of the package
 
     Holding.Name name(String key, String owner, Mode mode) {
-        return new Holding.Name(service(key), key, owner, mode);
+        return new Holding.Name(service(key, links.timeoutMillis), key, owner, mode);
     }
 
     /** Asks who the servers are, if that is not known. */
-    Service service(String key) {
-        if (service == null) links.meet(key);
+    Service service(String key, long limitMillis) {
+        if (service == null) links.meet(key, limitMillis);
         return service;
     }
 
@@ -241,7 +241,8 @@ public final class Locks implements AutoCloseable {
 
     /** A connection that the hold is tied to from now on. */
     Link tie(Holding.Name name, Options options, int depth, long token) {
-        Link link = links.open(topology.primary(name.key()));
+        long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(links.timeoutMillis);
+        Link link = links.open(topology.primary(name.key()), end);
         try {
             String[] words = options.acquire(name.key(), name.owner(), depth, "SESSION");
             Object reply = link.call(options.patience(links.timeoutMillis), words);

@@ -75,7 +75,7 @@ abstract sealed class Topology {
         synchronized void refresh() {
             RuntimeException last = null;
             for (Address sentinel : List.copyOf(sentinels)) {
-                try (Link link = driver.connectSentinel(sentinel)) {
+                try (Link link = driver.connectSentinel(sentinel, ASK_MILLIS)) {
                     Object reply = link.call(ASK_MILLIS, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", service);
                     if (reply instanceof List<?> address && address.size() == 2) {
                         primary = new Address(text(address.get(0)), Integer.parseInt(text(address.get(1))));
@@ -127,7 +127,7 @@ abstract sealed class Topology {
             all.addAll(seeds);
             RuntimeException last = null;
             for (Address node : all) {
-                try (Link link = driver.connect(node)) {
+                try (Link link = driver.connect(node, ASK_MILLIS)) {
                     read((List<?>) link.call(ASK_MILLIS, "CLUSTER", "SLOTS"), node);
                     return;
                 } catch (LinkException | ServerException silent) {

@@ -15,6 +15,7 @@ import rlock.Driver.ServerException;
  * is a hint; who hears nothing asks again in time.
  */
 final class Turns implements AutoCloseable {
+    private static final long LISTEN_MILLIS = 2_000;
     private final Driver driver;
     private final String prefix;
     private final String base;
@@ -97,7 +98,7 @@ final class Turns implements AutoCloseable {
         synchronized (listening) {
             if (listening.feed != null) return;
             try {
-                listening.feed = driver.listen(at, prefix + base,
+                listening.feed = driver.listen(at, LISTEN_MILLIS, prefix + base,
                         (channel, key) -> heard(listening, channel, key), () -> ended(listening));
             } catch (RuntimeException failed) {
                 listening.ended = true;

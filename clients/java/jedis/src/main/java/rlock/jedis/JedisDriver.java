@@ -1,5 +1,6 @@
 package rlock.jedis;
 
+import java.lang.reflect.Proxy;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -27,27 +28,37 @@ final class JedisDriver implements Driver {
     }
 
     @Override
-    public Link connect(Address at) {
-        return new JedisLink(connection(at, config), readers);
+    public Link connect(Address at, long timeoutMillis) {
+        return new JedisLink(connection(at, config, timeoutMillis), readers);
     }
 
     @Override
-    public Link connectSentinel(Address at) {
-        return new JedisLink(connection(at, ofSentinels), readers);
+    public Link connectSentinel(Address at, long timeoutMillis) {
+        return new JedisLink(connection(at, ofSentinels, timeoutMillis), readers);
     }
 
     @Override
-    public Feed listen(Address at, String channel, BiConsumer<String, String> heard, Runnable ended) {
-        return new JedisFeed(connection(at, config), channel, heard, ended, readers);
+    public Feed listen(Address at, long timeoutMillis, String channel, BiConsumer<String, String> heard, Runnable ended) {
+        return new JedisFeed(connection(at, config, timeoutMillis), timeoutMillis, channel, heard, ended, readers);
     }
 
-    private static Connection connection(Address at, JedisClientConfig config) {
+    private static Connection connection(Address at, JedisClientConfig config, long timeoutMillis) {
         try {
             // Connects, and says who it is.
-            return new Connection(new HostAndPort(at.host(), at.port()), config);
+            return new Connection(new HostAndPort(at.host(), at.port()), within(timeoutMillis, config));
         } catch (JedisException refused) {
             throw JedisLink.translated(refused);
         }
+    }
+
+    // The user's configuration, but for how long it may take.
+    private static JedisClientConfig within(long millis, JedisClientConfig config) {
+        Object same = Proxy.newProxyInstance(JedisClientConfig.class.getClassLoader(), new Class<?>[] {JedisClientConfig.class},
+                (proxy, method, arguments) -> switch (method.getName()) {
+                    case "getConnectionTimeoutMillis", "getSocketTimeoutMillis" -> (int) Math.max(1, millis);
+                    default -> method.invoke(config, arguments);
+                });
+        return (JedisClientConfig) same;
     }
 
     @Override

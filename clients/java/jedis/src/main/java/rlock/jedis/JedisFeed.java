@@ -15,12 +15,17 @@ import rlock.Driver;
 
 /** A connection of Jedis that listens. */
 final class JedisFeed extends JedisPubSub implements Driver.Feed {
-    private static final int PATIENCE_SECONDS = 2;
     private final Connection connection;
     private final BiConsumer<String, String> heard;
     private final Map<String, CompletableFuture<Void>> asked = new ConcurrentHashMap<>();
 
-    JedisFeed(Connection connection, String channel, BiConsumer<String, String> heard, Runnable ended, ExecutorService readers) {
+    JedisFeed(
+            Connection connection,
+            long timeoutMillis,
+            String channel,
+            BiConsumer<String, String> heard,
+            Runnable ended,
+            ExecutorService readers) {
         this.connection = connection;
         this.heard = heard;
         connection.setTimeoutInfinite();
@@ -39,7 +44,7 @@ final class JedisFeed extends JedisPubSub implements Driver.Feed {
         });
         try {
             // From the first confirmation on other threads may add channels.
-            first.orTimeout(PATIENCE_SECONDS, TimeUnit.SECONDS).join();
+            first.orTimeout(timeoutMillis, TimeUnit.MILLISECONDS).join();
         } catch (CompletionException failed) {
             close();
             if (failed.getCause() instanceof Driver.ServerException refused) throw refused;

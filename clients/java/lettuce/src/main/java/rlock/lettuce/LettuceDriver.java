@@ -13,8 +13,11 @@ import io.lettuce.core.resource.ClientResources;
 import java.time.Duration;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionStage;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.function.BiConsumer;
 import rlock.Driver;
 
@@ -36,23 +39,24 @@ final class LettuceDriver implements Driver {
     }
 
     @Override
-    public Link connect(Address at) {
-        return opened(() -> new LettuceLink(this, client.connect(StringCodec.UTF8, uri(at, base))));
+    public Link connect(Address at, long timeoutMillis) {
+        return new LettuceLink(this, opened(client.connectAsync(StringCodec.UTF8, uri(at, base)), timeoutMillis));
     }
 
     @Override
-    public Link connectSentinel(Address at) {
+    public Link connectSentinel(Address at, long timeoutMillis) {
         RedisURI sentinel = base.getSentinels().stream()
                 .filter(each -> each.getHost().equals(at.host()) && each.getPort() == at.port())
                 .findFirst().orElse(base);
         RedisURI uri = uri(at, sentinel);
         uri.setDatabase(0);
-        return opened(() -> new LettuceLink(this, client.connect(StringCodec.UTF8, uri)));
+        return new LettuceLink(this, opened(client.connectAsync(StringCodec.UTF8, uri), timeoutMillis));
     }
 
     @Override
-    public Feed listen(Address at, String channel, BiConsumer<String, String> heard, Runnable ended) {
-        return opened(() -> new LettuceFeed(this, client.connectPubSub(StringCodec.UTF8, uri(at, base)), channel, heard, ended));
+    public Feed listen(Address at, long timeoutMillis, String channel, BiConsumer<String, String> heard, Runnable ended) {
+        var connection = opened(client.connectPubSubAsync(StringCodec.UTF8, uri(at, base)), timeoutMillis);
+        return new LettuceFeed(this, connection, timeoutMillis, channel, heard, ended);
     }
 
     // The credentials, the database and TLS of the base, at another address.
@@ -63,15 +67,27 @@ final class LettuceDriver implements Driver {
         return uri.build();
     }
 
-    private interface Opening<T> {
-        T open();
-    }
-
-    private static <T> T opened(Opening<T> opening) {
+    // Lettuce itself gives up after the time-out of commands, which is a minute unless somebody changed it.
+    private <T extends StatefulConnection<?, ?>> T opened(CompletionStage<T> opening, long timeoutMillis) {
+        CompletableFuture<T> opened = opening.toCompletableFuture();
+        boolean interrupted = false;
+        long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMillis);
         try {
-            return opening.open();
-        } catch (RedisException failed) {
-            throw translated(failed);
+            while (true) {
+                try {
+                    return opened.get(end - System.nanoTime(), TimeUnit.NANOSECONDS);
+                } catch (InterruptedException later) {
+                    interrupted = true;
+                } catch (TimeoutException silent) {
+                    opened.thenAccept(this::close);
+                    opened.cancel(false);
+                    throw new Driver.LinkException("no connection in " + timeoutMillis + " ms", silent);
+                } catch (ExecutionException failed) {
+                    throw translated(failed.getCause());
+                }
+            }
+        } finally {
+            if (interrupted) Thread.currentThread().interrupt();
         }
     }
 

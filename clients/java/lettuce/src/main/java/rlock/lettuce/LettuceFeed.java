@@ -14,7 +14,6 @@ import rlock.Driver;
 
 /** A connection of Lettuce that listens. */
 final class LettuceFeed implements Driver.Feed {
-    private static final int PATIENCE_SECONDS = 2;
     private final StatefulRedisPubSubConnection<String, String> connection;
     private final AtomicBoolean closed = new AtomicBoolean();
 
@@ -23,6 +22,7 @@ final class LettuceFeed implements Driver.Feed {
     LettuceFeed(
             LettuceDriver driver,
             StatefulRedisPubSubConnection<String, String> connection,
+            long timeoutMillis,
             String channel,
             BiConsumer<String, String> heard,
             Runnable ended) {
@@ -41,7 +41,7 @@ final class LettuceFeed implements Driver.Feed {
             }
         });
         try {
-            add(channel).orTimeout(PATIENCE_SECONDS, TimeUnit.SECONDS).join();
+            add(channel).orTimeout(timeoutMillis, TimeUnit.MILLISECONDS).join();
         } catch (CompletionException failed) {
             close();
             if (failed.getCause() instanceof Driver.ServerException refused) throw refused;

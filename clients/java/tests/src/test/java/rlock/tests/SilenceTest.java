@@ -74,6 +74,39 @@ class SilenceTest {
 
     @ParameterizedTest
     @EnumSource
+    void aWaitEndsInTimeThoughNoConnectionSaysAnything(Over over) throws Exception {
+        try (var first = over.open(proxy.port); var used = over.open(proxy.port)) {
+            used.locks().lock("order").acquire().release();
+            proxy.keep(request -> true);
+            for (var session : List.of(first, used)) {
+                // The first time there is much to load.
+                assertThrows(LockException.Unavailable.class, () -> session.locks().lock("order").tryLock(1, TimeUnit.MILLISECONDS));
+                long start = System.nanoTime();
+                assertThrows(LockException.Unavailable.class, () -> session.locks().lock("order").tryLock(100, TimeUnit.MILLISECONDS));
+                long took = TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - start);
+                assertTrue(took >= 100 && took < 1_000, took + " ms");
+            }
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void whatWasNeverSentIsNotUndone(Over over) {
+        try (var session = over.open(server.port)) {
+            session.locks().lock("order").acquire().release();
+            server.kill();
+            for (int i = 0; i < 100; i++)
+                assertThrows(LockException.Unavailable.class, () -> session.locks().lock("order").detached().acquire(Duration.ofMillis(1)));
+            assertTrue(threads() < 50, threads() + " threads after 100 attempts");
+            server.start();
+            session.locks().lock("order").acquire().release();
+            assertEquals(1, server.calls("rlock.release"));
+            assertEquals(0, server.calls("rlock.cancel"));
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
     void whatUndoesAnAbandonedAttemptEndsNoLaterHold(Over over) {
         try (var session = over.open(proxy.port, builder -> builder.timeout(Duration.ofMillis(300)))) {
             KeyLock lock = session.locks().lock("order");
