@@ -250,11 +250,14 @@ final class Acquisition {
             if (asked != null) link.call(links.timeoutMillis, "ASKING");
             asked = null;
             sent();
+            links.waits(link);
             reply = link.send(options.acquire(key, owner, depth, waits ? new String[] {"BLOCK", blockMillis()} : new String[0]));
         } catch (RuntimeException broken) {
+            links.waited(link);
             link.close();
             throw broken;
         }
+        reply.whenComplete((token, failed) -> links.waited(link));
         // Without BLOCK it is the acknowledgements that are waited for; the server limits that.
         long patience = waits ? end : System.nanoTime() + TimeUnit.SECONDS.toNanos(10);
         var place = new Place();
@@ -381,8 +384,8 @@ final class Acquisition {
     // Who may not subscribe, or cannot just now, hears nothing and asks all the same.
     private Turns.Turn listen() {
         try {
-            return locks.turns.listen(links.topology.primary(key), owner, key);
-        } catch (LinkException | ServerException deaf) {
+            return locks.turns.listen(links.topology.primary(key), owner, key, limitMillis());
+        } catch (LinkException | ServerException | RejectedExecutionException deaf) {
             return null;
         }
     }

@@ -3,6 +3,7 @@ package rlock;
 import java.util.Arrays;
 import java.util.Deque;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedDeque;
 import java.util.concurrent.LinkedBlockingQueue;
@@ -50,6 +51,7 @@ final class Links implements AutoCloseable {
     private final Map<Address, Server> servers = new ConcurrentHashMap<>();
     private final ThreadFactory threads;
     private final AtomicLong located = new AtomicLong(System.nanoTime());
+    private final Set<Link> waiting = ConcurrentHashMap.newKeySet();
     private volatile boolean closed;
 
     private final class Server {
@@ -176,7 +178,7 @@ final class Links implements AutoCloseable {
 
     /** A new connection, by then ({@code nanoTime}) at the latest. */
     Link open(Address at, long end) {
-        if (closed) throw new IllegalStateException("this Locks is closed");
+        if (closed) throw Locks.closed();
         Link link;
         try {
             link = driver.connect(at, Math.min(timeoutMillis, millisUntil(end)));
@@ -254,6 +256,16 @@ final class Links implements AutoCloseable {
         if (now - last > TimeUnit.SECONDS.toNanos(3) && located.compareAndSet(last, now)) topology.refresh();
     }
 
+    /** A connection is about to wait for as long as it takes: closing ends it. {@link #waited} follows. */
+    void waits(Link link) {
+        waiting.add(link);
+        if (closed) link.close();
+    }
+
+    void waited(Link link) {
+        waiting.remove(link);
+    }
+
     /** In one of the few threads for this use of the key's server. */
     void inTurn(Use use, String key, Runnable work) {
         Address at;
@@ -269,6 +281,7 @@ final class Links implements AutoCloseable {
     @Override
     public void close() {
         closed = true;
+        waiting.forEach(Link::close);
         servers.keySet().forEach(this::drop);
         servers.values().forEach(Server::close);
     }

@@ -59,7 +59,7 @@ public final class Locks implements AutoCloseable {
         ThreadFactory daemons = daemons("rlock");
         threads = new ThreadPoolExecutor(0, Integer.MAX_VALUE, 10, TimeUnit.SECONDS, new SynchronousQueue<>(), daemons);
         links = new Links(driver, topology, builder.waiting, builder.timeoutMillis, daemons, this::met);
-        turns = new Turns(driver, prefix + Owners.PROCESS);
+        turns = new Turns(driver, prefix + Owners.PROCESS, threads);
     }
 
     private static ThreadFactory daemons(String name) {
@@ -165,7 +165,7 @@ public final class Locks implements AutoCloseable {
     }
 
     private synchronized void met(String runId) {
-        if (closed) throw new IllegalStateException("this Locks is closed");
+        if (closed) throw closed();
         Set<String> ids = Stream.concat(topology.ids().stream(), Stream.of(runId))
                 .filter(id -> !id.isEmpty()).map(id -> id + "/" + driver.database()).collect(Collectors.toSet());
         service = Service.of(ids, service);
@@ -221,9 +221,16 @@ public final class Locks implements AutoCloseable {
         }
     }
 
+    /** Fails, and it is lost, when this was closed meanwhile. */
     void remember(Grant grant) {
         grants.put(grant, true);
-        if (closed) grant.lose();
+        if (!closed) return;
+        grant.lose();
+        throw closed();
+    }
+
+    static IllegalStateException closed() {
+        return new IllegalStateException("this Locks is closed");
     }
 
     void forget(Grant grant) {

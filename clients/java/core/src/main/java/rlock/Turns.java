@@ -3,6 +3,7 @@ package rlock;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.Executor;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import rlock.Driver.Address;
@@ -19,12 +20,14 @@ final class Turns implements AutoCloseable {
     private final Driver driver;
     private final String prefix;
     private final String base;
+    private final Executor background;
     private volatile boolean forbidden;
+    private volatile boolean closed;
     private final Map<Address, Listening> feeds = new ConcurrentHashMap<>();
 
     private static final class Listening {
         final Map<String, Channel> channels = new ConcurrentHashMap<>();
-        Feed feed; // guarded by this
+        final CompletableFuture<Feed> opened = new CompletableFuture<>();
         volatile boolean ended;
     }
 
@@ -36,8 +39,9 @@ final class Turns implements AutoCloseable {
     }
 
     /** {@code base}: what all owners' names begin with; a channel of that name keeps the connection in its state. */
-    Turns(Driver driver, String base) {
+    Turns(Driver driver, String base, Executor background) {
         this.driver = driver;
+        this.background = background;
         this.base = base;
         this.prefix = "__keyevent@" + driver.database() + "__:rlock.turn:";
     }
@@ -45,14 +49,16 @@ final class Turns implements AutoCloseable {
     /** A wait for a turn; ends with {@link #close}. */
     final class Turn implements AutoCloseable {
         private final Listening listening;
+        private final Feed feed;
         private final String channel;
         private final String key;
         final Address at;
         final Semaphore called;
 
-        private Turn(Address at, Listening listening, String channel, String key, Semaphore called) {
+        private Turn(Address at, Listening listening, Feed feed, String channel, String key, Semaphore called) {
             this.at = at;
             this.listening = listening;
+            this.feed = feed;
             this.channel = channel;
             this.key = key;
             this.called = called;
@@ -68,44 +74,49 @@ final class Turns implements AutoCloseable {
             listening.channels.computeIfPresent(channel, (name, entry) -> {
                 entry.keys.remove(key);
                 if (--entry.users > 0) return entry;
-                synchronized (listening) {
-                    if (!listening.ended) listening.feed.remove(name);
-                }
+                if (!listening.ended) feed.remove(name);
                 return null;
             });
         }
     }
 
-    /** Begins to listen; fails with a {@link LinkException} when there is no connection to be had. */
-    Turn listen(Address at, String owner, String key) {
+    /** Begins to listen; fails with a {@link LinkException} when there is no connection to be had in this time. */
+    Turn listen(Address at, String owner, String key, long limitMillis) {
         if (forbidden) throw new ServerException("NOPERM this user may not listen");
-        Listening listening = feeds.compute(at, (address, old) -> old == null || old.ended ? new Listening() : old);
-        connect(at, listening);
+        Listening listening = feeds.compute(at, (address, old) -> old == null || old.ended ? connect(at) : old);
+        Feed feed = listening.opened.copy().completeOnTimeout(null, limitMillis, TimeUnit.MILLISECONDS)
+                .exceptionally(failed -> null).join();
+        if (feed == null) throw new LinkException("nothing to listen on", null);
         String name = prefix + owner;
         var called = new Semaphore(0);
         Channel channel = listening.channels.compute(name, (same, old) -> {
             Channel entry = old == null ? new Channel() : old;
-            if (entry.users++ == 0) entry.confirmed = listening.feed.add(same);
+            if (entry.users++ == 0) entry.confirmed = feed.add(same);
             entry.keys.put(key, called);
             return entry;
         });
         // Whoever asks after this hears of a turn that comes later. Unconfirmed: then by asking alone.
-        channel.confirmed.exceptionally(failed -> null).completeOnTimeout(null, 1, TimeUnit.SECONDS).join();
-        return new Turn(at, listening, name, key, called);
+        channel.confirmed.exceptionally(failed -> null)
+                .completeOnTimeout(null, Math.min(limitMillis, 1_000), TimeUnit.MILLISECONDS).join();
+        return new Turn(at, listening, feed, name, key, called);
     }
 
-    private void connect(Address at, Listening listening) {
-        synchronized (listening) {
-            if (listening.feed != null) return;
+    // In a thread of its own: those who wait for it have their own patience. Who failed is not used again.
+    private Listening connect(Address at) {
+        var listening = new Listening();
+        background.execute(() -> {
             try {
-                listening.feed = driver.listen(at, LISTEN_MILLIS, prefix + base,
+                Feed feed = driver.listen(at, LISTEN_MILLIS, prefix + base,
                         (channel, key) -> heard(listening, channel, key), () -> ended(listening));
+                listening.opened.complete(feed);
+                if (closed) feed.close();
             } catch (RuntimeException failed) {
                 listening.ended = true;
                 forbidden |= failed instanceof ServerException error && error.code().equals("NOPERM");
-                throw failed;
+                listening.opened.completeExceptionally(failed);
             }
-        }
+        });
+        return listening;
     }
 
     private void heard(Listening listening, String name, String key) {
@@ -121,11 +132,10 @@ final class Turns implements AutoCloseable {
 
     @Override
     public void close() {
+        closed = true;
         for (Listening listening : feeds.values()) {
-            synchronized (listening) {
-                listening.ended = true;
-                if (listening.feed != null) listening.feed.close();
-            }
+            ended(listening);
+            listening.opened.thenAccept(Feed::close);
         }
     }
 }

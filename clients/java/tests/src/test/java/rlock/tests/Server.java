@@ -100,6 +100,11 @@ final class Server implements AutoCloseable {
         return at < 0 ? 0 : Long.parseLong(all.substring(all.indexOf('=', at) + 1, all.indexOf(',', at)));
     }
 
+    /** How many connections have subscribed to something. */
+    long listeners() {
+        return new String((byte[]) say("CLIENT", "LIST")).lines().filter(line -> !line.contains(" sub=0 ")).count();
+    }
+
     boolean isFree(String key) {
         return info(key, 1).equals("free");
     }

@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.*;
 import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.stream.Stream;
@@ -102,6 +103,41 @@ class SilenceTest {
             session.locks().lock("order").acquire().release();
             assertEquals(1, server.calls("rlock.release"));
             assertEquals(0, server.calls("rlock.cancel"));
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void manyWaitsByTicketShareOneSubscriptionThoughTheFirstOneFailed(Over over) {
+        try (var session = over.open(proxy.port, builder -> builder.waiting(0))) {
+            KeyLock lock = session.locks().lock("order").detached();
+            server.say("RLOCK.ACQUIRE", "order", "somebody");
+            proxy.leaveUnanswered(request -> request.contains("SUBSCRIBE") && proxy.silent() < 2);
+            List<CompletableFuture<Void>> waits = Stream.generate(() -> CompletableFuture.runAsync(
+                    () -> lock.acquire().release(), task -> new Thread(task).start())).limit(100).toList();
+            Server.until(() -> proxy.silent() == 2);
+            Server.until(() -> server.waiters("order") == 100 && server.listeners() > 0);
+            server.say("RLOCK.RELEASE", "order", "somebody");
+            waits.forEach(CompletableFuture::join);
+            assertEquals(1, server.listeners());
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void whatWaitsEndsWithItsLocksAndNothingIsGrantedAfterwards(Over over) {
+        try (var session = over.open(server.port, builder -> builder.waiting(1))) {
+            server.say("RLOCK.ACQUIRE", "order", "somebody");
+            List<CompletableFuture<Hold>> waits = Stream.generate(() -> CompletableFuture.supplyAsync(
+                    () -> session.locks().lock("order").acquire(), task -> new Thread(task).start())).limit(3).toList();
+            Server.until(() -> server.waiters("order") == 3);
+            session.locks().close();
+            server.say("RLOCK.RELEASE", "order", "somebody");
+            for (var each : waits) {
+                var failed = assertThrows(CompletionException.class, () -> each.orTimeout(5, TimeUnit.SECONDS).join());
+                assertInstanceOf(IllegalStateException.class, failed.getCause());
+            }
+            assertThrows(IllegalStateException.class, session.locks().lock("other")::tryLock);
         }
     }
 
