@@ -18,10 +18,11 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use rlock_core::ClientId;
+use rlock_engine::sweep::PORTION;
+use rlock_engine::{During, events};
 
 use crate::ffi::{self, Caller, Closing, Ctx, Exclusive};
-use crate::timers::PORTION;
-use crate::{state, timers};
+use crate::state;
 
 /// The filter is there.
 static IS_WATCHING: AtomicBool = AtomicBool::new(false);
@@ -44,10 +45,7 @@ struct Lost;
 
 impl Closing for Lost {
     fn is_closing(caller: impl FnOnce() -> Caller) -> bool {
-        let next_end = state::with(|state| state.manager.next_session_end());
-        if next_end.is_some_and(|at| at.is_over_at(state::now())) {
-            end_overdue();
-        }
+        events::command_is_read(&Ctx::detached());
         if !state::with(|state| state.manager.has_closing()) {
             return false;
         }
@@ -64,15 +62,6 @@ impl Closing for Lost {
             }),
         }
     }
-}
-
-/// Sessions are over before the sweep has seen that: the process was stopped, or has much to do.
-/// Another server may have granted their locks, so none of their commands runs.
-fn end_overdue() {
-    let now = state::now();
-    state::with(|state| state.manager.end_overdue(now));
-    timers::settle();
-    settle(During::Reading);
 }
 
 /// Watches commands while there are sessions. Call this after anything that may begin one.
@@ -94,27 +83,14 @@ pub fn watch() {
     }
 }
 
-/// What was running when a session was lost.
-#[derive(Clone, Copy)]
-pub enum During<'c> {
-    /// A command of ours.
-    Command(&'c Ctx),
-    /// An unknown command.
-    Callback,
-    /// No command yet: the server has read one, and asks the filter.
-    Reading,
-    /// No command.
-    Sweep,
-}
-
 /// Closes the connections that lost a session, if there are any. Call this after anything that may
 /// have that effect.
-pub fn settle(during: During<'_>) {
+pub fn settle(ctx: &Ctx, during: During) {
     if !state::with(|state| state.manager.has_closing()) {
         return;
     }
     if !ffi::knows_callers() {
-        close_at_once(during);
+        close_at_once(ctx, during);
         see_who_flushed();
     }
     close_waiting();
@@ -191,10 +167,10 @@ fn close(ctx: &Ctx) {
 }
 
 /// Redis 7.0: closes the connections that may be closed now.
-fn close_at_once(during: During<'_>) {
+fn close_at_once(ctx: &Ctx, during: During) {
     let detached = Ctx::detached();
     let caller = match during {
-        During::Command(ctx) => ctx.client(),
+        During::Command => ctx.client(),
         During::Callback | During::Reading | During::Sweep => None,
     };
     let is_reading = matches!(during, During::Reading);

@@ -1,23 +1,16 @@
-//! RLOCK: locks as native commands of Redis and Valkey. This crate is the server module: it carries
-//! out what `rlock_core` decides, and informs replicas, subscribers and callers.
+//! RLOCK: locks as native commands of Redis and Valkey. This crate is the server module: the host
+//! on which `rlock_engine` carries out what `rlock_core` decides.
 
-pub mod acks;
-pub mod answers;
-pub mod call;
 pub mod closing;
 pub mod commands;
 pub mod events;
-pub mod executor;
 pub mod ffi;
-pub mod gate;
+pub mod host;
+pub mod invocation;
 pub mod metrics;
-pub mod parking;
-pub mod publish;
-mod reply;
 pub mod settings;
 pub mod show;
 pub mod state;
-pub mod sweep;
 pub mod timers;
 pub mod tokens;
 
@@ -49,7 +42,7 @@ fn load(ctx: &Ctx, arguments: &[&[u8]]) -> Result<(), String> {
     commands::register(ctx)?;
     settings::register(ctx)?;
     metrics::register(ctx);
-    timers::begin(sweep::sweep)?;
+    timers::begin()?;
     events::register(ctx);
     tokens::register(ctx);
     settings::warn_of_unknown_server(ctx);

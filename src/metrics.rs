@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use rlock_core::manager::Removed;
 use rlock_core::{Change, EpochMs, Event, Now, Refusal, Reply, Wake};
+use rlock_engine::Happening;
 
 use crate::ffi::{self, Ctx};
 use crate::state;
@@ -111,8 +113,45 @@ static WAITS: Buckets = [const { AtomicU64::new(0) }; BOUNDS.len()];
 static HOLDS: Buckets = [const { AtomicU64::new(0) }; BOUNDS.len()];
 static ACKS: Buckets = [const { AtomicU64::new(0) }; BOUNDS.len()];
 
+/// Counts what happened. Nothing else counts.
+pub fn observe(happening: Happening<'_>) {
+    match happening {
+        Happening::Decided { changes, events, reply, asks, replaced, now, .. } => {
+            count(changes, events, reply, asks, now);
+            for token in replaced {
+                count_hold(now.us().saturating_sub(token.get()));
+            }
+        }
+        Happening::Acquired(Reply::NotNow { .. }) => add(Metric::Refused, 1),
+        Happening::Renewed(Reply::Count(_)) => add(Metric::Renewed, 1),
+        Happening::Answered(wake) => count_wake(wake),
+        Happening::Unblocked(_, Reply::NotNow { .. }) => add(Metric::TimedOut, 1),
+        Happening::Unblocked(_, Reply::Refused(Refusal::NoAcks | Refusal::NoAcksMoved)) => {
+            add(Metric::NoAcks, 1);
+        }
+        Happening::Unblocked(..) => {}
+        Happening::TooFewReplicas => add(Metric::NoReplicas, 1),
+        Happening::Deadlock => add(Metric::Deadlocks, 1),
+        Happening::SearchGivenUp => add(Metric::DeadlockSearchesGivenUp, 1),
+        Happening::Removed(lock) => count_removed(lock),
+        Happening::Acquired(_)
+        | Happening::Renewed(_)
+        | Happening::Replayed(_)
+        | Happening::Turn { .. } => {}
+    }
+}
+
+fn count_removed(lock: &Removed) {
+    lock.held_us.iter().for_each(|us| count_hold(*us));
+    match lock.event {
+        Event::Expired => add(Metric::Expired, lock.holds),
+        Event::Evicted => add(Metric::Evicted, 1),
+        _ => {}
+    }
+}
+
 /// Adds to a counter.
-pub fn add(metric: Metric, count: usize) {
+fn add(metric: Metric, count: usize) {
     if let Some(total) = TOTALS.get(metric as usize) {
         raise(total, u64::try_from(count).unwrap_or(u64::MAX));
     }
@@ -133,12 +172,12 @@ fn measure(buckets: &Buckets, [count, sum]: [Metric; 2], us: u64) {
 }
 
 /// Counts a hold that ended after so many microseconds.
-pub fn count_hold(us: u64) {
+fn count_hold(us: u64) {
     measure(&HOLDS, [Metric::HoldUsCount, Metric::HoldUsSum], us);
 }
 
 /// Counts the reply to a blocked connection.
-pub fn count_wake(wake: &Wake) {
+fn count_wake(wake: &Wake) {
     // Only a renewal gets a number.
     if let Reply::Count(_) = wake.reply {
         add(Metric::Renewed, 1);
@@ -163,13 +202,7 @@ pub fn count_wake(wake: &Wake) {
 }
 
 /// Counts what a decision of this primary did. `asks` is the owner that asked for the lock.
-pub fn count(
-    changes: &[Change<'_>],
-    events: &[Event],
-    reply: &Reply,
-    asks: Option<&[u8]>,
-    now: Now,
-) {
+fn count(changes: &[Change<'_>], events: &[Event], reply: &Reply, asks: Option<&[u8]>, now: Now) {
     for event in events {
         match event {
             Event::Acquired | Event::Upgraded => add(Metric::Acquired, 1),

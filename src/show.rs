@@ -4,12 +4,12 @@ use rlock_core::grammar::{self, Command, commands};
 use rlock_core::manager::{LongQueue, SlowEntry};
 use rlock_core::{ClientId, Confirmation, Kind, Mode};
 
-use crate::call::{Call, Serve};
 use crate::ffi::Ctx;
+use crate::invocation::{Invocation, Serve};
 use crate::state;
 
 /// `RLOCK.INFO`
-pub struct Describe;
+pub struct ShowInfo;
 
 /// A hold or a wait, field by field.
 type Row = Vec<(&'static str, Field)>;
@@ -20,10 +20,10 @@ enum Field {
     Number(i64),
 }
 
-impl Serve for Describe {
+impl Serve for ShowInfo {
     const COMMAND: &'static Command = &commands::INFO;
 
-    fn serve(call: &Call<'_>) -> Result<(), String> {
+    fn serve(call: &Invocation<'_>) -> Result<(), String> {
         let (ctx, now) = (call.ctx, state::now());
         let db = ctx.selected_db();
         let (mode, count, mut holders, has_void_turns) = call.look(|lock| {
@@ -110,12 +110,12 @@ fn reply_field(ctx: &Ctx, name: &str, field: Field) {
 }
 
 /// `RLOCK.PLACE`
-pub struct Place;
+pub struct ShowPlace;
 
-impl Serve for Place {
+impl Serve for ShowPlace {
     const COMMAND: &'static Command = &commands::PLACE;
 
-    fn serve(call: &Call<'_>) -> Result<(), String> {
+    fn serve(call: &Invocation<'_>) -> Result<(), String> {
         if !state::with(|state| state.manager.is_primary()) {
             return Err("ERR this server is a replica: only the primary knows who waits".into());
         }
@@ -136,12 +136,12 @@ impl Serve for Place {
 }
 
 /// `RLOCK.QUEUES`
-pub struct Queues;
+pub struct ShowQueues;
 
-impl Serve for Queues {
+impl Serve for ShowQueues {
     const COMMAND: &'static Command = &commands::QUEUES;
 
-    fn serve(call: &Call<'_>) -> Result<(), String> {
+    fn serve(call: &Invocation<'_>) -> Result<(), String> {
         let (ctx, now) = (call.ctx, state::now());
         let (db, most) = (ctx.selected_db(), call.said.count);
         let queues = state::with(|state| state.manager.longest_queues(db, most));
@@ -157,12 +157,12 @@ impl Serve for Queues {
 }
 
 /// `RLOCK.SLOWLOG`
-pub struct SlowLog;
+pub struct ShowSlowLog;
 
-impl Serve for SlowLog {
+impl Serve for ShowSlowLog {
     const COMMAND: &'static Command = &commands::SLOWLOG;
 
-    fn serve(call: &Call<'_>) -> Result<(), String> {
+    fn serve(call: &Invocation<'_>) -> Result<(), String> {
         let ctx = call.ctx;
         match call.said.slowlog {
             grammar::SlowLog::Len => {

@@ -1,34 +1,15 @@
-//! When the module acts outside commands: a kernel timer for the next deadline, and a server timer,
-//! whose context may write.
+//! The kernel timer for the next deadline.
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
 
 use rlock_core::EpochMs;
-use rlock_core::manager::Next;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
 };
 
 use crate::ffi::{self, Ctx, Exclusive};
-use crate::state;
-
-/// How long the module works in one callback; the rest is done in the next loop iteration.
-pub const PORTION: Duration = Duration::from_micros(500);
-
-/// While nothing may be written, how often to check the gate, in milliseconds.
-const RETRY_MS: u64 = 50;
-
-/// What is called when something is due: the sweep.
-static SWEEP: OnceLock<fn(&Ctx)> = OnceLock::new();
-/// A sweep is scheduled.
-static IS_COMING: AtomicBool = AtomicBool::new(false);
-/// A later sweep is scheduled, which checks the gate.
-static IS_RETRYING: AtomicBool = AtomicBool::new(false);
 
 static ALARM: Exclusive<Option<Alarm>> = Exclusive::empty();
 
@@ -69,8 +50,7 @@ impl Alarm {
 ///
 /// # Errors
 /// The kernel provides no such timer.
-pub fn begin(sweep: fn(&Ctx)) -> Result<(), String> {
-    SWEEP.get_or_init(|| sweep);
+pub fn begin() -> Result<(), String> {
     ALARM.with(|place| {
         if place.is_some() {
             return Ok(());
@@ -93,49 +73,11 @@ fn ring() {
         })
     });
     if is_due {
-        soon();
+        rlock_engine::timers::soon(&Ctx::detached());
     }
 }
 
-/// Sets the timers for the manager's next task. Call this after anything that may change it.
-pub fn settle() {
-    set(state::with(|state| state.manager.next_call()));
-}
-
-/// Sets the timers for the manager's next task.
-pub fn set(next: Next) {
-    if next == Next::default() {
-        return;
-    }
-    if let Some(at) = next.at {
-        ALARM.with(|alarm| alarm.as_mut().map(|alarm| alarm.set(at)));
-    }
-    if next.soon {
-        soon();
-    } else if next.when_open && !IS_RETRYING.swap(true, Relaxed) {
-        ffi::after(RETRY_MS, retry);
-    }
-}
-
-/// Schedules a sweep in this loop iteration or the next, because the caller may not write.
-fn soon() {
-    fn fire(ctx: &Ctx) {
-        IS_COMING.store(false, Relaxed);
-        sweep(ctx);
-    }
-    if !IS_COMING.swap(true, Relaxed) {
-        ffi::after(0, fire);
-    }
-}
-
-fn retry(ctx: &Ctx) {
-    IS_RETRYING.store(false, Relaxed);
-    sweep(ctx);
-}
-
-fn sweep(ctx: &Ctx) {
-    if let Some(sweep) = SWEEP.get() {
-        sweep(ctx);
-    }
-    settle();
+/// Sets the alarm to this moment, unless it is set to an earlier one.
+pub fn set(at: EpochMs) {
+    ALARM.with(|alarm| alarm.as_mut().map(|alarm| alarm.set(at)));
 }

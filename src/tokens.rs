@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use rlock_core::grammar::Access;
 use rlock_core::snapshot::{self, Start};
 
-use crate::ffi::{self, Content, Ctx};
+use rlock_engine::{Content, OpenKey};
+
+use crate::ffi::{self, Ctx};
 use crate::state;
 
 /// While nothing may be written, how often to try again, in milliseconds.

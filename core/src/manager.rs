@@ -22,6 +22,7 @@ use std::num::NonZeroU32;
 use std::rc::Rc;
 
 use acks::Acks;
+pub use decide::Decided;
 pub use keys::Removed;
 pub use life::{Life, Ttl, Why};
 use locks::Locks;

@@ -3,17 +3,19 @@
 use std::rc::Rc;
 
 use rlock_core::grammar::{self, Access, Command, commands};
+use rlock_core::snapshot;
 use rlock_core::{
-    Acquire, ClientId, Input, Kind as Standing, Mode, Now, Patience, Refusal, Renew, Reply,
-    snapshot,
+    Acquire, Change, ClientId, EpochMs, Kind as Standing, Mode, Owner, Patience, Refusal,
 };
+use rlock_engine::commands as engine;
+use rlock_engine::events;
+use rlock_engine::reply::Replies;
 
 use crate::fault::Fault;
-use crate::hands::Stop;
 use crate::history::Item;
-use crate::keyspace::{Key, Slot, Value};
-use crate::notes::{Asked, Note};
-use crate::parking::{Asks, to_acquire};
+use crate::host::{Edge, Name, Running};
+use crate::keyspace::{Key, Slot};
+use crate::notes::{Asked, By, Note};
 use crate::seen::Kind;
 use crate::server::Server;
 use crate::words::{Said, Words};
@@ -57,13 +59,35 @@ pub(crate) fn number(words: &[Vec<u8>], at: usize) -> i64 {
     text.and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-fn line(stop: Stop) -> Said {
-    Said::error(match stop {
-        Stop::WrongType => "WRONGTYPE Operation against a key holding the wrong kind of value",
-        Stop::Implausible => {
-            "ERR malformed payload: its token is more than a minute ahead of the clock"
-        }
+type Work = fn(&Edge<'_>, &Name, &grammar::Arguments<'_>) -> Result<(), String>;
+
+/// How the engine serves this command.
+fn engine_of(command: &Command) -> Option<Work> {
+    Some(match command.name {
+        "RLOCK.ACQUIRE" => |edge, name, said| engine::acquire(edge, name, said),
+        "RLOCK.RELEASE" => |edge, name, said| engine::release(edge, name, said),
+        "RLOCK.RENEW" => |edge, name, said| engine::renew(edge, name, said),
+        "RLOCK.CANCEL" => |edge, name, said| engine::cancel(edge, name, said),
+        "RLOCK.FORCE" => |edge, name, said| engine::force(edge, name, said),
+        "RLOCK.APPLY" => |edge, name, said| engine::apply(edge, name, said),
+        "RLOCK.HOLDS" => |edge, name, said| engine::holds(edge, name, said),
+        "RLOCK.CHECK" => |edge, name, said| engine::check(edge, name, said),
+        _ => return None,
     })
+}
+
+/// An effect with deadlines a second later: [`Fault::RenewedOnReplica`].
+fn renewed(words: &Rc<[Vec<u8>]>) -> Rc<[Vec<u8>]> {
+    let [name, key, payload] = &words[..] else { return words.clone() };
+    let Ok(mut effect) = snapshot::load_effect(payload) else { return words.clone() };
+    for change in &mut effect.changes {
+        if let Change::Granted { deadline, .. } | Change::Held { deadline, .. } = change {
+            *deadline = EpochMs::new(deadline.get() + 1000).unwrap_or(*deadline);
+        }
+    }
+    let mut payload = Vec::new();
+    snapshot::save_effect(effect.start, &effect.changes, &mut payload);
+    [name.clone(), key.clone(), payload].into()
 }
 
 impl Server {
@@ -72,11 +96,9 @@ impl Server {
         let Some(conn) = self.conns.get(&client) else { return };
         let caller = Caller { client: Some(client), db: conn.db };
         if self.fault != Fault::OverdueRuns {
-            self.manager.end_overdue(self.now);
-            self.settle();
-            self.settle_closing();
+            self.engine(|edge| events::command_is_read(edge));
         }
-        let refusal = if self.manager.is_closing(client) {
+        let refusal = if self.state.manager.is_closing(client) {
             Some(Refusal::Closing.line(&[], &[]))
         } else if is_write(words) {
             self.refusal().map(str::to_owned)
@@ -113,7 +135,11 @@ impl Server {
     pub fn apply(&mut self, item: &Item) {
         self.history.arrived(item.at);
         self.offset += 1;
-        self.serve(Caller { client: None, db: item.db }, &item.words);
+        let words = match self.fault {
+            Fault::RenewedOnReplica => renewed(&item.words),
+            _ => item.words.clone(),
+        };
+        self.serve(Caller { client: None, db: item.db }, &words);
     }
 
     fn serve(&mut self, caller: Caller, words: &[Vec<u8>]) -> Option<Said> {
@@ -123,81 +149,87 @@ impl Server {
             Ok(said) => said,
             Err(bad) => return Some(Said::error(bad.line())),
         };
+        let (running, from) = (self.running(caller, command, &said, words), self.notes.len());
         let key: Key = said.key.into();
-        let (db, now) = (caller.db, self.now);
-        Some(match command.name {
-            "RLOCK.ACQUIRE" => return self.acquire(caller, &key, &said, words),
-            "RLOCK.RELEASE" => self.release(caller, &key, &said, words),
-            "RLOCK.RENEW" => return self.renew(caller, &key, &said, words),
-            "RLOCK.CANCEL" => self.count(db, &key, Input::Cancel(said.owner), words, said.owner),
-            "RLOCK.FORCE" => self.count(db, &key, Input::Force(said.mode), words, &[]),
-            "RLOCK.APPLY" => self.apply_effect(caller, &key, said.payload),
-            "RLOCK.HOLDS" => self.holds(db, &key, &said, now),
-            "RLOCK.CHECK" => self.check_token(db, &key, &said, now),
-            _ => Said::Nil,
-        })
+        let work = engine_of(command)?;
+        let reply = Edge::new(self, running).said(|edge| {
+            if let Err(line) = work(edge, &Name::new(key), &said) {
+                edge.reply_error(&line);
+            }
+        });
+        self.note_question(caller, command, &said, &reply, from);
+        reply
     }
 
-    fn count(
-        &mut self,
-        db: i32,
-        key: &Key,
-        input: Input<'_>,
-        words: &[Vec<u8>],
-        owner: &[u8],
-    ) -> Said {
-        match self.decide(db, key, input, words) {
-            Ok(Reply::Refused(refusal)) => Said::Error(refusal.line(key, owner)),
-            Ok(Reply::Count(count)) => Said::Int(count.cast_signed()),
-            Ok(_) => Said::Nil,
-            Err(stop) => line(stop),
-        }
-    }
-
-    fn acquire(
+    fn running(
         &mut self,
         caller: Caller,
-        key: &Key,
+        command: &Command,
         said: &grammar::Arguments<'_>,
         words: &[Vec<u8>],
-    ) -> Option<Said> {
-        let (client, db) = (caller.client?, caller.db);
-        let ask = said.acquire(said.session.then_some(client));
-        if let Err(refusal) = self.may_confirm(ask.acks) {
-            return Some(Said::Error(refusal.line(key, said.owner)));
-        }
-        self.expire_if_due(db, key);
-        self.arrivals += 1;
-        let asked = self.asked(db, key, &ask, said);
-        if said.session {
-            let (key, owner) = (key.clone(), asked.owner.clone());
-            self.note(Note::AskedSession { client, db, key, owner });
-        }
-        if asked.ticket_until.is_some() {
-            self.note(Note::AskedTicket { asked: Box::new(asked.clone()) });
-        }
-        let mut reply = match self.decide(db, key, Input::Acquire(ask), words) {
-            Ok(reply) => reply,
-            Err(stop) => return Some(line(stop)),
+    ) -> Running {
+        let (key, db): (Key, i32) = (said.key.into(), caller.db);
+        let (asked, renewal) = match command.name {
+            "RLOCK.ACQUIRE" => {
+                self.arrivals += 1;
+                let ask = said.acquire(caller.client.filter(|_| said.session));
+                (Some(self.asked(db, &key, &ask, said)), None)
+            }
+            "RLOCK.RENEW" => {
+                let ask = said.renew();
+                (Some(Asked::to_renew(db, &key, &ask)), Some(ask.mode))
+            }
+            _ => (None, None),
         };
-        if let (Reply::MustWait { .. }, Some(block_ms)) = (&reply, said.block_ms) {
-            reply = self.park(client, asked.clone(), ask, block_ms, words)?;
+        let by = match command.name {
+            "RLOCK.RELEASE" => By::Release(said.owner.into()),
+            "RLOCK.FORCE" => By::Force,
+            _ => By::Command,
+        };
+        Running {
+            client: caller.client,
+            db,
+            words: words.into(),
+            is_replicated: caller.client.is_none(),
+            asked,
+            renewal,
+            block_ms: said.block_ms,
+            by,
+            is_sleeping: false,
         }
-        if reply == Reply::MustConfirm {
-            let block_ms = said.block_ms;
-            reply =
-                self.park_to_confirm(client, asked.clone(), Asks::Acquire(ask), block_ms, words)?;
+    }
+
+    /// What a client asked for, noted before what came of it.
+    fn note_question(
+        &mut self,
+        caller: Caller,
+        command: &Command,
+        said: &grammar::Arguments<'_>,
+        reply: &Option<Said>,
+        from: usize,
+    ) {
+        let Some(client) = caller.client else { return };
+        let answers = self.notes.split_off(from);
+        let is_refused = matches!(reply, Some(Said::Error(line)) if line.starts_with("NOREPLICAS"));
+        if said.acks > 0 {
+            self.note(Note::AskedAcks { acks: said.acks, is_let_in: !is_refused });
         }
-        if let Reply::Granted { token, left_ms } = reply {
-            let (asked, granted_at) = (Box::new(asked.clone()), self.now);
-            let (waited, pending) = (false, None);
-            self.note(Note::Told { client, asked, token, granted_at, left_ms, waited, pending });
+        if command.name == "RLOCK.ACQUIRE" && !is_refused {
+            let (db, key, owner) = (caller.db, Key::from(said.key), Owner::from(said.owner));
+            if said.session {
+                self.note(Note::AskedSession { client, db, key: key.clone(), owner });
+            }
+            if said.queue.is_some() && said.block_ms.is_none() {
+                let ask = said.acquire(None);
+                let asked = Box::new(self.asked(db, &key, &ask, said));
+                self.note(Note::AskedTicket { asked });
+            }
         }
-        Some(to_acquire(&reply, &asked))
+        self.notes.extend(answers);
     }
 
     fn asked(&self, db: i32, key: &Key, ask: &Acquire<'_>, said: &grammar::Arguments<'_>) -> Asked {
-        let memory = self.manager.memory(db, key);
+        let memory = self.state.manager.memory(db, key);
         let is_own = |standing: &rlock_core::Entry| {
             standing.kind == Standing::Ticket && standing.owner.as_bytes() == ask.owner
         };
@@ -226,87 +258,6 @@ impl Server {
             arrival: self.arrivals,
             ends_at: None,
         }
-    }
-
-    fn release(
-        &mut self,
-        caller: Caller,
-        key: &Key,
-        said: &grammar::Arguments<'_>,
-        words: &[Vec<u8>],
-    ) -> Said {
-        let ask = said.release();
-        if self.manager.decides() {
-            return self.count(caller.db, key, Input::Release(ask), words, said.owner);
-        }
-        self.replay_release(caller.db, key, &ask);
-        Said::Ok
-    }
-
-    fn renew(
-        &mut self,
-        caller: Caller,
-        key: &Key,
-        said: &grammar::Arguments<'_>,
-        words: &[Vec<u8>],
-    ) -> Option<Said> {
-        let ask = said.renew();
-        let Renew { owner, mode, lease, acks, .. } = ask;
-        if let Err(refusal) = self.may_confirm(acks) {
-            return Some(Said::Error(refusal.line(key, owner)));
-        }
-        let db = caller.db;
-        let mut reply = match self.decide(db, key, Input::Renew(ask), words) {
-            Ok(reply) => reply,
-            Err(stop) => return Some(line(stop)),
-        };
-        let asked = || Asked::to_renew(db, key, &ask);
-        if let (Reply::MustConfirm, Some(client)) = (&reply, caller.client) {
-            reply = self.park_to_confirm(client, asked(), Asks::Renew(ask), None, words)?;
-        }
-        if reply == Reply::Count(1) {
-            let (key, owner) = (key.clone(), owner.into());
-            self.note(Note::Renewed { db, key, owner, mode, lease });
-        }
-        Some(to_acquire(&reply, &asked()))
-    }
-
-    fn apply_effect(&mut self, caller: Caller, key: &Key, payload: &[u8]) -> Said {
-        if payload.is_empty() {
-            return Said::Ok;
-        }
-        let effect = match snapshot::load_effect(payload) {
-            Ok(effect) => effect,
-            Err(why) => return Said::error(format!("ERR malformed payload: {why}")),
-        };
-        let done = self.replay(caller.db, key, &effect, caller.client.is_none());
-        done.map_or_else(line, |()| Said::Ok)
-    }
-
-    fn holds(&self, db: i32, key: &Key, said: &grammar::Arguments<'_>, now: Now) -> Said {
-        let lock = match self.visible(db, key).map(|slot| &slot.value) {
-            None => return Said::Int(0),
-            Some(Value::Other) => return line(Stop::WrongType),
-            Some(Value::Lock(lock)) => lock,
-        };
-        let modes = [Mode::Write, Mode::Read].into_iter();
-        let asked = modes.filter(|mode| said.mode.is_none_or(|only| only == *mode));
-        let held = asked.filter_map(|mode| lock.hold_at(said.owner, mode, now));
-        let held = held.filter(|hold| !self.manager.is_pending(db, key, hold.token));
-        Said::Int(held.map(|hold| i64::from(hold.depth)).sum())
-    }
-
-    fn check_token(&self, db: i32, key: &Key, said: &grammar::Arguments<'_>, now: Now) -> Said {
-        let lock = match self.visible(db, key).map(|slot| &slot.value) {
-            None => return Said::Int(0),
-            Some(Value::Other) => return line(Stop::WrongType),
-            Some(Value::Lock(lock)) => lock,
-        };
-        let mode = said.mode.unwrap_or(Mode::Write);
-        let is_told = |token| !self.manager.is_pending(db, key, token);
-        let is_held =
-            said.token.is_some_and(|token| lock.has_token_at(token, mode, now) && is_told(token));
-        Said::Int(i64::from(is_held))
     }
 
     /// Whether the server reads this command now: while it is paused it reads no write.

@@ -1,5 +1,5 @@
-//! Faults that can be planted in the simulated hands and keyspace. Each must turn a run red: what
-//! cannot fail shows nothing.
+//! Faults that can be planted in the engine, and in the simulated server around it. Each must turn
+//! a run red: what cannot fail shows nothing.
 
 /// What is done wrong.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,8 +27,6 @@ pub enum Fault {
     HeardForgotten,
     /// The key's time to live is not moved with its deadlines.
     TtlForgotten,
-    /// A replica does not note the tokens that it hears of.
-    TokensUnseen,
     /// The manager is not told that a key left its name.
     KeyLossUntold,
     /// The manager is not told that a value arrived at a free name.
@@ -39,8 +37,6 @@ pub enum Fault {
     OffsetNotedEarly,
     /// A replica counts that is still to get all the data.
     OfflineCounted,
-    /// The end of a hold that replicas did not acknowledge is forgotten.
-    TakeBackForgotten,
     /// Nobody waits for acknowledgements.
     ToldAtOnce,
     /// A session's deadline needs no acknowledgement.
@@ -49,6 +45,8 @@ pub enum Fault {
     OverdueRuns,
     /// A new primary grants at once.
     GraceIgnored,
+    /// One of the engine's own.
+    Engine(rlock_engine::PlantedFault),
 }
 
 impl Fault {
@@ -64,13 +62,13 @@ impl Fault {
         Self::UndoForgotten,
         Self::HeardForgotten,
         Self::TtlForgotten,
-        Self::TokensUnseen,
+        Self::Engine(rlock_engine::PlantedFault::TokensUnseen),
         Self::KeyLossUntold,
         Self::ArrivalUntold,
         Self::AnswerForgotten,
         Self::OffsetNotedEarly,
         Self::OfflineCounted,
-        Self::TakeBackForgotten,
+        Self::Engine(rlock_engine::PlantedFault::RevocationForgotten),
         Self::ToldAtOnce,
         Self::SessionUnacknowledged,
         Self::OverdueRuns,

@@ -1,6 +1,6 @@
-//! Whole servers in one process, one thread and one seed: around RLOCK's lock manager, the very
-//! code that runs in production, stand a simulated keyspace, connections, a network, replicas and
-//! failover. What is described here is on one page in `docs/simulation.md`.
+//! Whole servers in one process, one thread and one seed. Around RLOCK's engine, the very code that
+//! runs in production, stand a simulated keyspace, connections, a network, replicas and failover.
+//! `docs/simulation.md` describes it on one page.
 
 // A law that is broken is a value; what else fails panics. The numbers of a run are small.
 #![allow(
@@ -13,25 +13,24 @@
     reason = "a test fails by panic"
 )]
 
-mod acks;
 pub mod client;
 pub mod command;
 mod commands;
 pub mod driver;
+mod eventloop;
 pub mod fault;
-mod hands;
 pub mod history;
+mod host;
 pub mod keyspace;
 pub mod laws;
 pub mod network;
 pub mod notes;
 mod own;
-mod parking;
 mod print;
 pub mod run;
 pub mod seen;
 pub mod server;
 pub mod step;
-mod sweep;
+mod watch;
 pub mod words;
 pub mod world;

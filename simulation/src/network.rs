@@ -87,7 +87,11 @@ impl World {
         }
         let server = &mut self.machines[node].server;
         server.conditions.good_replicas = good;
+        let has_lost = replicas.len() < server.replicas.len();
         server.replicas = replicas;
+        if has_lost {
+            server.replica_left();
+        }
     }
 
     /// What was written goes its ways to the replicas.
@@ -140,7 +144,7 @@ impl World {
             }
             _ => return None,
         }
-        greets.into_iter().for_each(|primary| self.machines[primary].server.timers.greets = true);
+        greets.into_iter().for_each(|primary| self.machines[primary].server.replica_came());
         Some(())
     }
 
@@ -155,7 +159,7 @@ impl World {
             self.act(node, |server| server.load(&snapshot, None))?;
             self.laws.synced(node, &snapshot);
             if state == LinkState::Up {
-                self.machines[primary].server.timers.greets = true;
+                self.machines[primary].server.replica_came();
             }
         } else if let Some(item) = link.queue.pop_front() {
             self.laws.delivered(node, &item);

@@ -1,5 +1,7 @@
 //! The commands of a simulated server that are its own, and do something to a key.
 
+use rlock_engine::events;
+
 use crate::commands::{Caller, number};
 use crate::fault::Fault;
 use crate::keyspace::{Key, Slot, Value};
@@ -91,9 +93,7 @@ impl Server {
                 let place = |at| i32::try_from(number(words, at)).unwrap_or(0);
                 let (one, other) = (place(1), place(2));
                 self.keys.swap(one, other);
-                self.manager.swapped(one, other, self.now);
-                self.settle();
-                self.settle_closing();
+                self.engine(|edge| events::swapped(edge, one, other));
                 pass(self);
                 self.note(Note::Swapped(one, other));
                 Said::Ok
@@ -112,9 +112,8 @@ impl Server {
     /// Puts a value at a free name, and tells the module as the server does.
     fn arrive(&mut self, db: i32, key: &Key, slot: Slot) {
         self.keys.set(db, key, slot);
-        let is_told = self.manager.expects_keys() && self.fault != Fault::ArrivalUntold;
-        if is_told && self.manager.key_came(db, key) {
-            self.settle();
+        if self.watches_keys && self.fault != Fault::ArrivalUntold {
+            self.engine(|edge| events::key_came(edge, db, key));
         }
     }
 
@@ -160,7 +159,7 @@ impl Server {
         if at_ms <= now_ms && self.is_primary {
             self.unlink(db, key);
             if self.conditions.expires_at_once {
-                self.manager.key_lost(db, key, false);
+                self.engine(|edge| events::key_lost(edge, db, key, false));
             }
             self.propagate(db, &[b"DEL", key]);
             self.note(Note::KeyLost { db, key: key.clone(), by: Loss::Stranger });

@@ -113,14 +113,18 @@ fn print_server(to: &mut Printer, server: &Server) {
         to.add((db, key));
         to.moment(slot.expires_at.unwrap_or(u64::MAX - 1));
         print_slot(to, slot);
-        let memory = server.manager.memory(db, key);
+        let memory = server.state.manager.memory(db, key);
         memory.into_iter().for_each(|memory| print_memory(to, memory));
     }
     for (client, conn) in &server.conns {
         print_conn(to, client.get(), conn);
     }
     let timers = &server.timers;
-    to.add((timers.is_coming, timers.is_retrying, timers.closing, timers.late.len()));
+    to.add((timers.closing, timers.is_watching));
+    for (at_ms, call) in &timers.calls {
+        to.add(*call as u8);
+        to.moment(*at_ms);
+    }
     to.moment(timers.alarm.map_or(u64::MAX - 1, rlock_core::EpochMs::get));
 }
 

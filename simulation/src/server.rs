@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use rlock_core::grammar::Limits;
-use rlock_core::manager::{At, Bounds, Manager};
+use rlock_core::manager::Bounds;
 use rlock_core::slow::Slow;
 use rlock_core::{ClientId, EpochMs, LeaseMs, Mode, Now, Token, WaiterId};
+use rlock_engine::{Deferred, State, blocked, events};
 
 use crate::fault::Fault;
 use crate::history::{History, Item};
@@ -46,8 +47,6 @@ pub struct Waiting {
     pub granted: Option<Token>,
     /// An error took the place of the reply.
     pub is_lost: bool,
-    /// The laws know of its grant.
-    pub is_noted: bool,
 }
 
 /// When the module is called next.
@@ -55,18 +54,12 @@ pub struct Waiting {
 pub struct Timers {
     /// The kernel's timer.
     pub alarm: Option<EpochMs>,
-    /// A sweep is on its way.
-    pub is_coming: bool,
-    /// A sweep that sees whether the gate is open.
-    pub is_retrying: bool,
+    /// What the engine wants to be called for, and when, by the server's clock in milliseconds.
+    pub calls: Vec<(u64, Deferred)>,
+    /// The engine is called before each sleep of the loop.
+    pub is_watching: bool,
     /// Iterations of the loop until connections are closed; 0 is none.
     pub closing: u8,
-    /// A replica connected, and is to be asked how far it is.
-    pub greets: bool,
-    /// Replicas are to be asked how far they are as soon as anything may be written.
-    pub is_asking: bool,
-    /// To be answered in the next iteration of the loop.
-    pub late: Vec<WaiterId>,
 }
 
 /// What may keep a server from writing.
@@ -92,8 +85,8 @@ pub struct Conditions {
 
 /// One server process.
 pub struct Server {
-    /// The judgement: the code that runs in production.
-    pub manager: Manager,
+    /// The engine's: the code that runs in production.
+    pub state: State<WaiterId>,
     /// The module's settings.
     pub bounds: Bounds,
     /// The module's settings.
@@ -130,11 +123,18 @@ pub struct Server {
     pub effect_events: u64,
     /// What it sent.
     pub out: Vec<(ClientId, Out)>,
-    /// What the laws must know.
-    pub notes: Vec<Noted>,
+    /// What the laws must know: [`Server::take_notes`].
+    pub(crate) notes: Vec<Noted>,
+    /// Of it, what the last decision left pending.
+    pub(crate) pending: Vec<Noted>,
     /// What is done wrong.
     pub fault: Fault,
-    pub(crate) removing: bool,
+    /// New keys are reported to the engine.
+    pub(crate) watches_keys: bool,
+    /// How many tasks the engine may do in this iteration of the loop.
+    pub(crate) portion: usize,
+    /// How often it looked at its clock in this iteration.
+    pub(crate) ticks: u32,
     pub(crate) effects: u64,
     pub(crate) arrivals: u64,
     /// How long the stream was when the loop slept last.
@@ -158,7 +158,7 @@ impl Server {
         let (default_lease, max_lease) = (lease(30_000), LeaseMs::MAX);
         let limits = Limits { default_lease, max_lease, max_depth: bounds.max_depth, acks: 0 };
         Self {
-            manager: Manager::default(),
+            state: State::default(),
             bounds,
             limits,
             keys: Keyspace::default(),
@@ -178,8 +178,11 @@ impl Server {
             effect_events: 0,
             out: Vec::new(),
             notes: Vec::new(),
+            pending: Vec::new(),
             fault,
-            removing: false,
+            watches_keys: false,
+            portion: usize::MAX,
+            ticks: 0,
             effects: 0,
             arrivals: 0,
             slept_at: 0,
@@ -192,7 +195,11 @@ impl Server {
     }
 
     pub(crate) fn note(&mut self, note: Note) {
-        self.notes.push(Noted { at: self.history.point(), now: self.now, note });
+        self.notes.push(self.noted(note));
+    }
+
+    pub(crate) fn noted(&self, note: Note) -> Noted {
+        Noted { at: self.history.point(), now: self.now, note }
     }
 
     pub(crate) fn say(&mut self, client: ClientId, said: Said) {
@@ -202,7 +209,10 @@ impl Server {
     /// Nothing may be written now by whatever a client's write would be refused for.
     pub fn refuses_writes(&self) -> bool {
         let Conditions { disk_fails, min_replicas, good_replicas, .. } = self.conditions;
-        !self.manager.decides() || disk_fails || good_replicas < min_replicas || self.is_paused()
+        !self.state.manager.decides()
+            || disk_fails
+            || good_replicas < min_replicas
+            || self.is_paused()
     }
 
     /// `rlock.grace-ms`: nothing is granted.
@@ -232,9 +242,8 @@ impl Server {
             self.over(waiting.waiter, false);
         }
         if self.fault != Fault::SessionKept {
-            self.manager.connection_ended(client, self.now);
+            self.engine(|edge| events::connection_ended(edge, client));
         }
-        self.settle();
         if let Some(waiting) = conn.waiting {
             self.forget_wait(waiting);
         }
@@ -242,10 +251,13 @@ impl Server {
     }
 
     pub(crate) fn forget_wait(&mut self, mut waiting: Waiting) {
-        self.unconfirmed(&mut waiting);
+        if let Some(pending) = waiting.pending.take() {
+            let (asked, waiter) = (Box::new(waiting.asked.clone()), waiting.waiter);
+            self.note(Note::Unconfirmed { asked, pending, waiter });
+        }
         let Waiting { waiter, asked, is_answered, granted, is_lost, .. } = waiting;
         if !is_answered {
-            self.left(waiter);
+            self.engine(|edge| blocked::gone(edge, waiter));
         }
         if let Some(token) = granted {
             self.note(Note::Unheard { asked: Box::new(asked), token });
@@ -278,7 +290,7 @@ impl Server {
                 if let Some(token) = granted {
                     self.note(Note::Unheard { asked: Box::new(asked), token });
                 }
-                self.left(waiter);
+                self.engine(|edge| blocked::gone(edge, waiter));
             }
             (true, true) if replaces => {
                 waiting.is_lost = true;
@@ -302,12 +314,8 @@ impl Server {
     /// Takes a key from its name, and tells the module as the server does: in the midst of it.
     pub(crate) fn unlink(&mut self, db: i32, key: &Key) -> Option<Slot> {
         let lock = self.keys.get(db, key)?.lock().cloned();
-        let untold = self.removing || self.fault == Fault::KeyLossUntold;
-        if let Some(lock) = lock.filter(|_| !untold) {
-            let at = At { db, key, now: self.now };
-            self.manager.key_left(at, &lock);
-            self.settle();
-            self.settle_closing();
+        if let Some(lock) = lock.filter(|_| self.fault != Fault::KeyLossUntold) {
+            self.engine(|edge| events::key_left(edge, db, key, &lock));
         }
         self.keys.take(db, key)
     }
@@ -320,8 +328,7 @@ impl Server {
             return;
         }
         self.unlink(db, key);
-        self.manager.key_lost(db, key, false);
-        self.settle();
+        self.engine(|edge| events::key_lost(edge, db, key, false));
         self.propagate(db, &[b"DEL", key]);
         self.note(Note::KeyLost { db, key: key.clone(), by: Loss::Expiry });
     }
@@ -345,8 +352,7 @@ impl Server {
             return;
         }
         self.unlink(db, key);
-        self.manager.key_lost(db, key, true);
-        self.settle();
+        self.engine(|edge| events::key_lost(edge, db, key, true));
         self.propagate(db, &[b"DEL", key]);
         self.note(Note::KeyLost { db, key: key.clone(), by: Loss::Stranger });
     }
@@ -385,9 +391,7 @@ impl Server {
             self.began = self.now;
         }
         self.is_primary = is_primary;
-        self.manager.role_is(is_primary, self.now);
-        self.settle();
-        self.settle_closing();
+        self.engine(|edge| events::role_is(edge, is_primary));
     }
 
     fn blocked(&self) -> impl Iterator<Item = ClientId> {
@@ -400,10 +404,8 @@ impl Server {
     /// A flush, as the server tells it to the module.
     pub(crate) fn flush(&mut self, db: Option<i32>) {
         if self.fault != Fault::KeyLossUntold {
-            self.manager.flushed(db);
+            self.engine(|edge| events::flushed(edge, db));
         }
-        self.settle();
-        self.settle_closing();
         self.keys.flush(db);
     }
 
@@ -411,13 +413,11 @@ impl Server {
     /// begins with it, a file.
     pub fn load(&mut self, snapshot: &Snapshot, reign: Option<u32>) {
         if self.conditions.loads_before_flush {
-            self.manager.loading_begins();
-            self.settle();
+            self.engine(|edge| events::loading_is(edge, false));
             self.flush(None);
         } else {
             self.flush(None);
-            self.manager.loading_begins();
-            self.settle();
+            self.engine(|edge| events::loading_is(edge, false));
         }
         self.history = snapshot.history.clone();
         self.offset = snapshot.offset;
@@ -433,26 +433,23 @@ impl Server {
                     let mut bytes = Vec::new();
                     rlock_core::snapshot::save(lock, &mut bytes);
                     let lock = rlock_core::snapshot::load(&bytes).unwrap();
-                    if self.fault != Fault::TokensUnseen {
-                        lock.holds().for_each(|(_, _, hold)| self.manager.saw(hold.token));
-                    }
+                    self.engine(|edge| events::lock_loaded(edge, &lock));
                     Value::Lock(lock)
                 }
                 None => Value::Other,
             };
             self.keys.set(db, key, Slot { value, expires_at: slot.expires_at });
         }
-        snapshot.token.into_iter().for_each(|token| self.manager.saw(token));
+        snapshot.token.into_iter().for_each(|token| self.state.manager.saw(token));
         self.effect_events = snapshot.effect_events;
-        self.manager.loading_ends();
-        self.settle();
+        self.engine(|edge| events::loading_is(edge, true));
     }
 
     /// What a full sync, or a file, takes along.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             keys: self.keys.clone(),
-            token: self.manager.token_ahead(self.now),
+            token: self.state.manager.token_ahead(self.now),
             history: self.history.clone(),
             offset: self.offset,
             effect_events: self.effect_events,

@@ -24,6 +24,15 @@ impl Said {
         Self::Error(line.into())
     }
 
+    /// The reply of which a server sent these parts, the elements of an array behind it.
+    pub(crate) fn of(parts: Vec<Self>) -> Option<Self> {
+        let mut parts = parts.into_iter();
+        match parts.next() {
+            Some(Self::Array(_)) => Some(Self::Array(parts.collect())),
+            first => first,
+        }
+    }
+
     /// The first integer in it: a token, with or without a time to live behind it.
     pub fn number(&self) -> Option<i64> {
         match self {

@@ -5,7 +5,7 @@ use super::*;
 
 /// What happens to whole databases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Upheaval {
+pub enum DatabaseChange {
     /// This one is emptied; all of them, if `None`.
     Flushed(Option<c_int>),
     /// These two are swapped.
@@ -123,8 +123,8 @@ impl Ctx {
     }
 
     /// Subscribes to whole databases being emptied or swapped.
-    pub fn watch_databases(&self, upheaval: fn(Upheaval)) {
-        static UPHEAVAL: std::sync::OnceLock<fn(Upheaval)> = std::sync::OnceLock::new();
+    pub fn watch_databases(&self, upheaval: fn(DatabaseChange)) {
+        static UPHEAVAL: std::sync::OnceLock<fn(DatabaseChange)> = std::sync::OnceLock::new();
         extern "C" fn on_flush(
             _: *mut raw::RedisModuleCtx,
             _: raw::RedisModuleEvent,
@@ -136,7 +136,7 @@ impl Ctx {
             if stage == raw::REDISMODULE_SUBEVENT_FLUSHDB_START
                 && let (Some(info), Some(upheaval)) = (info, UPHEAVAL.get())
             {
-                upheaval(Upheaval::Flushed((info.dbnum >= 0).then_some(info.dbnum)));
+                upheaval(DatabaseChange::Flushed((info.dbnum >= 0).then_some(info.dbnum)));
             }
         }
         extern "C" fn on_swap(
@@ -148,7 +148,7 @@ impl Ctx {
             // SAFETY: with this event the server passes what it swaps, alive for the call.
             let info = unsafe { data.cast::<raw::RedisModuleSwapDbInfo>().as_ref() };
             if let (Some(info), Some(upheaval)) = (info, UPHEAVAL.get()) {
-                upheaval(Upheaval::Swapped(info.dbnum_first, info.dbnum_second));
+                upheaval(DatabaseChange::Swapped(info.dbnum_first, info.dbnum_second));
             }
         }
         UPHEAVAL.get_or_init(|| upheaval);

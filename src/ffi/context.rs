@@ -5,20 +5,9 @@ use std::io::Error;
 use std::marker::PhantomData;
 
 use rlock_core::grammar::Access;
+use rlock_engine::Gate;
 
 use super::*;
-
-/// Whether a write outside a command is allowed now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gate {
-    /// The server would let a client's write through.
-    Open,
-    /// Another server serves the key's slot, or this one would send a client there for this very
-    /// key.
-    Elsewhere,
-    /// The server would refuse it: too few replicas, a disk error, a cluster that is down.
-    Shut,
-}
 
 impl Ctx {
     /// Opens a key. For reading only, a missing key stays null.

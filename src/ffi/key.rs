@@ -3,20 +3,11 @@
 use super::value::{TYPE, give, take};
 use super::*;
 use rlock_core::Lock;
+use rlock_engine::Content;
 use std::marker::PhantomData;
 
 /// `REDISMODULE_KEYTYPE_EMPTY`
 const NO_KEY: c_int = 0;
-
-/// What is at a key.
-pub enum Content<'k> {
-    /// Nothing.
-    Missing,
-    /// A lock.
-    Lock(&'k mut Lock),
-    /// Something else.
-    Other,
-}
 
 /// An open key; closed when dropped.
 pub struct Key<'c> {
@@ -31,9 +22,8 @@ impl Drop for Key<'_> {
     }
 }
 
-impl Key<'_> {
-    /// What is at the key. The borrow must end before the next call to the server.
-    pub fn content(&mut self) -> Content<'_> {
+impl rlock_engine::OpenKey for Key<'_> {
+    fn content(&mut self) -> Content<'_> {
         if self.key.is_null() {
             return Content::Missing;
         }
@@ -52,17 +42,7 @@ impl Key<'_> {
         }
     }
 
-    /// The lock at the key, or `free` if there is no key; `None` if it is something else.
-    pub fn lock<'k>(&'k mut self, free: &'k Lock) -> Option<&'k Lock> {
-        match self.content() {
-            Content::Missing => Some(free),
-            Content::Lock(lock) => Some(lock),
-            Content::Other => None,
-        }
-    }
-
-    /// Puts a lock at the key, replacing whatever is there.
-    pub fn set(&mut self, lock: Lock) {
+    fn set(&mut self, lock: Lock) {
         let value = give(lock);
         // SAFETY: the key is open for writing and the value is a `Box<Lock>`, as `TYPE` promises.
         let status = unsafe {
@@ -74,20 +54,17 @@ impl Key<'_> {
         }
     }
 
-    /// Deletes the key.
-    pub fn delete(&mut self) {
+    fn delete(&mut self) {
         // SAFETY: the key is open for writing; the server ignores a missing one.
         unsafe { there(raw::RedisModule_DeleteKey)(self.key) };
     }
 
-    /// When the key expires, in milliseconds since the Unix epoch; negative if it does not.
-    pub fn expires_at(&self) -> i64 {
-        // SAFETY: the key is open and holds a value.
-        unsafe { there(raw::RedisModule_GetAbsExpire)(self.key) }
+    fn expires_at(&self) -> Option<u64> {
+        // SAFETY: the key is open and holds a value. A negative number means never.
+        u64::try_from(unsafe { there(raw::RedisModule_GetAbsExpire)(self.key) }).ok()
     }
 
-    /// Sets when the key expires, in milliseconds since the Unix epoch.
-    pub fn expire_at(&mut self, at_ms: u64) {
+    fn expire_at(&mut self, at_ms: u64) {
         // SAFETY: the key is open for writing and holds a value.
         unsafe { there(raw::RedisModule_SetAbsExpire)(self.key, at_ms.cast_signed()) };
     }

@@ -30,15 +30,14 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
 
 pub use blocked::{Blocked, Waiting};
-pub use clients::Upheaval;
-pub use context::Gate;
+pub use clients::DatabaseChange;
 pub use exclusive::Exclusive;
 pub use filter::{Caller, Closing, knows_callers, silence, unsilence};
-pub use key::{Content, Key};
+pub use key::Key;
 use libc::{c_char, c_int, c_void};
 use redis_module::{ContextFlags, RedisValue, raw};
-pub use replicas::{Replication, before_sleep};
-pub use server::Change;
+pub use replicas::before_sleep;
+pub use server::ServerChange;
 pub use timers::{after, epoch_us, when_readable};
 pub use value::{Values, lock_count};
 
@@ -76,7 +75,7 @@ static EVENTS_SELECT: AtomicBool = AtomicBool::new(false);
 /// A command's handler.
 pub trait Handler: 'static {
     /// Must reply exactly once.
-    fn run(ctx: &Ctx, arguments: &Arguments<'_>);
+    fn run(ctx: &Ctx, arguments: &Argv<'_>);
 }
 
 /// Every function used here without a check exists since Redis 7.0; loading checks that version
@@ -94,17 +93,16 @@ pub struct Name<'a> {
     bytes: &'a [u8],
 }
 
-impl<'a> Name<'a> {
-    /// The name's bytes.
-    pub fn bytes(&self) -> &'a [u8] {
+impl rlock_engine::KeyName for Name<'_> {
+    fn bytes(&self) -> &[u8] {
         self.bytes
     }
 }
 
 /// The arguments of a command, its name first.
-pub struct Arguments<'a>(&'a [*mut raw::RedisModuleString]);
+pub struct Argv<'a>(&'a [*mut raw::RedisModuleString]);
 
-impl<'a> Arguments<'a> {
+impl<'a> Argv<'a> {
     /// The arguments after the command's name.
     pub fn words(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let words = self.0.split_first().map_or(&[][..], |(_, words)| words);

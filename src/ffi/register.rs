@@ -26,7 +26,7 @@ impl Ctx {
             argc: c_int,
         ) -> c_int {
             // SAFETY: the server passes `argc` strings that live as long as this call.
-            H::run(&Ctx(ctx), &Arguments(unsafe { slice(argv, argc) }));
+            H::run(&Ctx(ctx), &Argv(unsafe { slice(argv, argc) }));
             OK
         }
         let info = Info::new(command);

@@ -2,17 +2,9 @@
 
 use std::ffi::CStr;
 
-use super::*;
+use rlock_engine::Replication;
 
-/// The replication stream of this server.
-#[derive(Debug, Default)]
-pub struct Replication {
-    /// Its length in bytes, with everything written so far.
-    pub offset: u64,
-    /// How much of it each replica has acknowledged; only those that are connected, fully loaded,
-    /// and have acknowledged anything.
-    pub acknowledged: Vec<u64>,
-}
+use super::*;
 
 impl Ctx {
     /// The replication stream and its replicas. Takes a few microseconds.

@@ -4,7 +4,7 @@ use super::*;
 
 /// A change of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum ServerChange {
     /// It became a primary or a replica.
     Role {
         /// A primary.
@@ -29,8 +29,8 @@ pub type Fields = fn(&mut dyn FnMut(&str, u64));
 
 impl Ctx {
     /// Subscribes to changes of the server.
-    pub fn watch_server(&self, changed: fn(Change)) {
-        static CHANGED: std::sync::OnceLock<fn(Change)> = std::sync::OnceLock::new();
+    pub fn watch_server(&self, changed: fn(ServerChange)) {
+        static CHANGED: std::sync::OnceLock<fn(ServerChange)> = std::sync::OnceLock::new();
         extern "C" fn on_event(
             _: *mut raw::RedisModuleCtx,
             event: raw::RedisModuleEvent,
@@ -40,17 +40,17 @@ impl Ctx {
             let change = match event.id {
                 raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED => {
                     let is_primary = what == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER;
-                    Change::Role { is_primary }
+                    ServerChange::Role { is_primary }
                 }
-                raw::REDISMODULE_EVENT_CONFIG => Change::Settings,
+                raw::REDISMODULE_EVENT_CONFIG => ServerChange::Settings,
                 raw::REDISMODULE_EVENT_REPLICA_CHANGE => {
                     let is_there = what == raw::REDISMODULE_SUBEVENT_REPLICA_CHANGE_ONLINE;
-                    Change::Replica { is_there }
+                    ServerChange::Replica { is_there }
                 }
                 _ => {
                     let is_over = what == raw::REDISMODULE_SUBEVENT_LOADING_ENDED
                         || what == raw::REDISMODULE_SUBEVENT_LOADING_FAILED;
-                    Change::Loading { is_over }
+                    ServerChange::Loading { is_over }
                 }
             };
             CHANGED.get().into_iter().for_each(|changed| changed(change));

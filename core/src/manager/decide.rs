@@ -4,10 +4,22 @@ use super::{At, Bounds, Life, LockId, Manager, Mark, Upheaval};
 use crate::slow::names_max;
 use crate::{Acquire, Effects, Input, Lock, Moment, Plain, Refusal, Reply};
 
+/// What a decision means for the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decided {
+    /// How long the key had to live before.
+    pub before: Life,
+    /// How long it has to live now.
+    pub after: Life,
+    /// Nothing is remembered of the lock, or nothing was decided: the effects have a reply, and at
+    /// most one change and one event.
+    pub is_plain: bool,
+}
+
 impl Manager {
     /// Does what a plain request asks for ([`Lock::plainly`]). `None` if it is another one: then
     /// nothing changed, and [`Manager::must_wait`] or [`Manager::decide_other`] decides.
-    pub fn plainly<'a>(
+    fn plainly<'a>(
         &mut self,
         at: At<'_>,
         bounds: &Bounds,
@@ -25,7 +37,7 @@ impl Manager {
 
     /// The reply to a request that certainly has to wait ([`Lock::must_wait`]): then nothing is to
     /// be decided before it is parked.
-    pub fn must_wait(
+    fn must_wait(
         &self,
         at: At<'_>,
         bounds: &Bounds,
@@ -38,8 +50,7 @@ impl Manager {
         lock.must_wait(self.locks.get_or_empty(at.db, at.key), ask, at.now)
     }
 
-    /// Decides what `input` does to the lock at a key, plain or not, and applies it. Returns how
-    /// long the key had to live before, and has to live now.
+    /// Decides what `input` does to the lock at a key, and applies it.
     pub fn decide<'a>(
         &mut self,
         at: At<'_>,
@@ -47,25 +58,26 @@ impl Manager {
         lock: &mut Lock,
         input: Input<'a>,
         effects: &mut Effects<'a>,
-    ) -> (Life, Life) {
+    ) -> Decided {
         let before = Life::of(lock, None);
         if let Some(plain) = self.plainly(at, bounds, lock, &input) {
             plain.tell(effects);
-            return (before, Life::of(lock, None));
+            return Decided { before, after: Life::of(lock, None), is_plain: true };
         }
         if let Input::Acquire(ask) = &input
             && let Some(reply) = self.must_wait(at, bounds, lock, ask)
         {
             effects.reply = reply;
             let life = self.life(lock, at.db, at.key);
-            return (life, life);
+            return Decided { before: life, after: life, is_plain: true };
         }
-        self.decide_other(at, bounds, lock, input, effects)
+        let (before, after) = self.decide_other(at, bounds, lock, input, effects);
+        Decided { before, after, is_plain: false }
     }
 
     /// The same for an input that [`Manager::plainly`] and [`Manager::must_wait`] left alone. A
     /// connection that lost its session is closed, and not granted anything any more.
-    pub fn decide_other<'a>(
+    fn decide_other<'a>(
         &mut self,
         at: At<'_>,
         bounds: &Bounds,

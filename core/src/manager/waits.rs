@@ -45,7 +45,8 @@ impl Parked {
         Self { client, lock, owner, user, with_ttl, reply, is_gone, refusal, hash }
     }
 
-    pub(super) fn waits(&self) -> bool {
+    /// Whether it still waits for its reply.
+    pub fn waits(&self) -> bool {
         self.reply.is_none() && !self.is_gone
     }
 }

@@ -183,9 +183,11 @@ impl Acks {
             if until > server.now_ms() || !server.conns.contains_key(&client) {
                 continue;
             }
-            must(server.manager.is_closing(client), "a session lasts as acknowledged", || {
-                format!("{client:?} holds {token:?}, by {acks} replicas until {until} only")
-            })?;
+            must(
+                server.state.manager.is_closing(client),
+                "a session lasts as acknowledged",
+                || format!("{client:?} holds {token:?}, by {acks} replicas until {until} only"),
+            )?;
         }
         self.sessions.retain(|(client, token), _| rest.is_tied(*client, *token));
         Ok(())

@@ -223,7 +223,7 @@ impl Laws {
         us: u64,
         machines: &mut [Machine],
     ) -> Result<(), Broken> {
-        let notes = std::mem::take(&mut machines[node].server.notes);
+        let notes = machines[node].server.take_notes();
         let server = &machines[node].server;
         for noted in &notes {
             let wrote = matches!(noted.note, Note::Changed { .. });
@@ -265,11 +265,11 @@ impl Laws {
         rest::ties(server)?;
         self.promises.stand(server, node)?;
         self.acks[node].heard(&self.rest[node], node, machines);
-        if server.is_primary && server.manager.decides() && server.is_at_rest() {
+        if server.is_primary && server.state.manager.decides() && server.is_at_rest() {
             self.rest[node].holds(server, &self.promises)?;
             self.acks[node].sessions_last(&self.rest[node], server)?;
         }
-        server.manager.check().map_err(|what| Broken { law: "the indexes agree", what })?;
+        server.state.manager.check().map_err(|what| Broken { law: "the indexes agree", what })?;
         self.promises.forget_old(machines);
         Ok(())
     }

@@ -131,7 +131,7 @@ impl Rest {
     /// A hold of this owner may have been tied to a connection that ended.
     pub fn has_lost_session(&self, server: &Server, (db, key): (i32, &Key), owner: &Owner) -> bool {
         let is_gone = |client: &ClientId| {
-            !server.conns.contains_key(client) || server.manager.is_closing(*client)
+            !server.conns.contains_key(client) || server.state.manager.is_closing(*client)
         };
         let name = (db, key.clone());
         let mut all = self.askers.iter();
@@ -234,7 +234,7 @@ impl Rest {
 
     /// The server has nothing left to do.
     pub fn holds(&mut self, server: &Server, promises: &Promises) -> Result<(), Broken> {
-        let is_open = !server.refuses_writes() && !server.timers.is_retrying;
+        let is_open = !server.refuses_writes() && !server.state.is_retrying();
         for ((name, owner, mode), ties) in &self.ties {
             let Some(Tie { client, token, .. }) = last(ties) else { continue };
             let is_connected = server.conns.contains_key(client);
@@ -264,7 +264,7 @@ impl Unheard {
     /// It left no hold, no session and no place.
     fn is_undone(&self, server: &Server, may_hear: bool) -> Result<(), Broken> {
         let Self { name, token, waiter } = self;
-        let memory = server.manager.memory(name.0, &name.1);
+        let memory = server.state.manager.memory(name.0, &name.1);
         let is_tied = memory.is_some_and(|memory| memory.sessions.get(*token).is_some());
         let stands = is_tied || is_held(server, name, *token);
         must(may_hear || !stands, "who did not hear holds nothing", || {
@@ -281,7 +281,7 @@ impl Unheard {
 /// between would be told of a hold that is about to end.
 pub fn ties(server: &Server) -> Result<(), Broken> {
     for (db, key, slot) in server.keys.iter() {
-        let Some(memory) = server.manager.memory(db, key) else { continue };
+        let Some(memory) = server.state.manager.memory(db, key) else { continue };
         for (owner, _, hold) in slot.lock().into_iter().flat_map(Lock::holds) {
             let tied = memory.sessions.get(hold.token);
             let lasts = tied.is_none_or(|tied| server.conns.contains_key(&tied.client));
@@ -307,7 +307,7 @@ fn waits(server: &Server, is_open: bool) -> Result<(), Broken> {
             continue;
         };
         let asked = &waiting.asked;
-        let memory = server.manager.memory(asked.db, &asked.key);
+        let memory = server.state.manager.memory(asked.db, &asked.key);
         let stands = memory.is_some_and(|memory| memory.knows(waiting.waiter));
         let is_gated = memory.is_some_and(|memory| memory.is_gated(waiting.waiter));
         let is_pending = waiting.pending.is_some() && is_gated;
@@ -377,11 +377,11 @@ pub fn order(
         let asked_there = &other.asked;
         !other.is_answered
             && other.pending.is_none()
-            && !server.timers.late.contains(&other.waiter)
+            && !server.state.is_late(other.waiter)
             && (asked_there.db, &asked_there.key) == (asked.db, &asked.key)
             && asked_there.arrival < asked.arrival
             && asked_there.ends_at.is_none_or(|at| at > now_ms)
-            && !server.manager.is_closing(*client)
+            && !server.state.manager.is_closing(*client)
     };
     let mut all = server.conns.iter().filter_map(|(c, conn)| Some((c, conn.waiting.as_ref()?)));
     let passed = all.find(|(client, other)| is_passed(client, other));

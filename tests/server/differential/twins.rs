@@ -208,7 +208,7 @@ impl Twins {
         let alarm = timers.alarm.map(|at| at.get().max(after));
         let conditions = &self.simulated.conditions;
         let opens_at = after.max(conditions.paused_until);
-        let retries = timers.is_retrying && conditions.min_replicas == 0;
+        let retries = self.simulated.state.is_retrying() && conditions.min_replicas == 0;
         let retry = retries.then_some(opens_at + RETRY_MS);
         let expiries = keys.iter().filter_map(|(_, _, slot)| slot.expires_at);
         let expiry = expiries.filter(|at| *at >= after).min();
@@ -252,7 +252,7 @@ impl Twins {
         let mut at = self.simulated.now_ms();
         while let Some(next) = self.next_moment(at).filter(|next| *next < now.ms().get()) {
             let (before, retries) =
-                (self.simulated.keys.clone(), self.simulated.timers.is_retrying);
+                (self.simulated.keys.clone(), self.simulated.state.is_retrying());
             self.simulated.now = Now::from_ms(next.max(at));
             self.turn_simulated();
             at = next.max(at) + 1;
@@ -469,7 +469,7 @@ impl Twins {
     }
 
     fn queue(&self, db: i32, key: &Key) -> String {
-        let (memory, now) = (self.simulated.manager.memory(db, key), self.simulated.now);
+        let (memory, now) = (self.simulated.state.manager.memory(db, key), self.simulated.now);
         let free = Lock::default();
         let lock = self.simulated.visible(db, key).and_then(Slot::lock).unwrap_or(&free);
         let has_void_turns = memory.is_some_and(|memory| lock.has_void_turns(memory, now));

@@ -1,0 +1,109 @@
+//! Grants whose reply waits for acknowledgements: while there are any, the engine checks the
+//! replicas before each sleep of the server's loop.
+
+use rlock_core::Refusal;
+use rlock_core::manager::Manager;
+
+use crate::happening::Happening;
+use crate::host::{Deferred, Host, Replication};
+use crate::{answers, publish, timers};
+
+/// How long the subscription outlives the last acknowledgement that somebody waited for, in
+/// milliseconds.
+const LINGER_MS: u64 = 1000;
+
+/// Checks that the caller can wait until this many replicas have acknowledged its request.
+///
+/// # Errors
+/// The caller cannot be blocked, or there are too few replicas.
+pub(crate) fn may_confirm<H: Host>(host: &H, acks: u8) -> Result<(), Refusal> {
+    if acks == 0 {
+        return Ok(());
+    }
+    if host.denies_blocking() {
+        return Err(Refusal::CannotConfirm);
+    }
+    if Manager::may_confirm(acks, host.state(|state| state.acks.online)).is_ok() {
+        return Ok(());
+    }
+    let answer = Manager::may_confirm(acks, see(host).acknowledged.len());
+    if answer.is_err() {
+        host.observe(Happening::TooFewReplicas);
+    }
+    answer
+}
+
+/// The current state of the replication stream.
+fn see<H: Host>(host: &H) -> Replication {
+    let replication = host.replication();
+    host.state(|state| state.acks.online = replication.acknowledged.len());
+    replication
+}
+
+/// A replica disconnected.
+pub fn replica_left<H: Host>(host: &H) {
+    host.state(|state| state.acks.online = 0);
+}
+
+/// A replica connected. The server is still adding it, so it is asked later.
+pub fn replica_came<H: Host>(host: &H) {
+    host.defer(0, Deferred::Greet);
+}
+
+/// [`Deferred::Greet`]: asks a newly connected replica for its offset. It counts from its first
+/// acknowledgement on, and acknowledges nothing while nothing is written.
+pub(crate) fn request_first_ack<H: Host>(host: &H) {
+    if host.state(|state| state.manager.is_primary()) && !host.is_paused() {
+        host.ask_replicas();
+    }
+}
+
+/// Subscribes to the sleeps of the server's loop, because a decision waits for acknowledgements.
+pub(crate) fn watch<H: Host>(host: &H) {
+    if !host.state(|state| std::mem::replace(&mut state.acks.is_on, true)) {
+        host.watch_sleep(true);
+        host.defer(LINGER_MS, Deferred::Unsubscribe);
+    }
+}
+
+/// [`Deferred::Unsubscribe`]. Never within [`before_sleep`]: the server would go on using what this
+/// frees.
+pub(crate) fn unsubscribe_if_idle<H: Host>(host: &H) {
+    if host.state(|state| state.manager.awaits_acks()) {
+        host.defer(LINGER_MS, Deferred::Unsubscribe);
+    } else {
+        host.state(|state| state.acks.is_on = false);
+        host.watch_sleep(false);
+    }
+}
+
+/// Confirms what enough replicas have acknowledged, and asks them for more. The server calls this
+/// before it sleeps, while [`Host::watch_sleep`] is on.
+pub fn before_sleep<H: Host>(host: &H) {
+    if !host.state(|state| state.manager.awaits_acks()) {
+        return;
+    }
+    let mut replication = see(host);
+    let is_asking = host.state(|state| {
+        state.acks.is_asking |= state.manager.stream_is(replication.offset);
+        state.acks.is_asking
+    });
+    // The server asserts that nothing is written while it is paused.
+    if is_asking && !host.is_paused() {
+        host.state(|state| state.acks.is_asking = false);
+        host.ask_replicas();
+    }
+    let now = host.now();
+    let (turns, wakes) = host.state(|state| {
+        let turns = state.manager.acked(&mut replication.acknowledged, now);
+        (turns, state.manager.take_answers())
+    });
+    let is_news = !turns.is_empty() || !wakes.is_empty();
+    answers::send(host, wakes);
+    for (id, owner) in turns {
+        host.with_name(&id, |name| publish::turn(host, name, owner.as_bytes()));
+    }
+    if is_news {
+        timers::settle(host);
+    }
+}

@@ -1,0 +1,265 @@
+//! Blocked connections: the server keeps them blocked for us, asks for their reply, and reports
+//! when they depart.
+
+use std::rc::Rc;
+
+use rlock_core::grammar::{Access, Arguments};
+use rlock_core::manager::{LockId, Manager, Parked, Wait, World, search};
+use rlock_core::slow::Outcome;
+use rlock_core::waits_for::{Search, Stand};
+use rlock_core::{
+    Acquire, Input, Lock, Memory, Owner, Parking, Refusal, Renew, Reply, WaiterId, Wake,
+};
+
+use crate::happening::Happening;
+use crate::host::{Deferred, Host, KeyName, OpenKey};
+use crate::{answers, carry_out, timers};
+
+/// How many milliseconds after ours the server's own timeout fires, in case ours fails.
+const NET_MS: u64 = 100;
+
+/// Blocks the caller after [`Reply::MustWait`]. Returns the reply to send at once instead, if it
+/// cannot wait.
+pub(crate) fn park<H: Host>(
+    host: &H,
+    name: &H::Name<'_>,
+    ask: Acquire<'_>,
+    said: &Arguments<'_>,
+    wait_ms: Option<u64>,
+) -> Option<Reply> {
+    let bounds = host.settings().bounds;
+    if let Err(refusal) = host.state(|state| state.manager.may_park(&bounds)) {
+        return Some(Reply::Refused(refusal));
+    }
+    let parked = parked(host, name, said);
+    let (lock, owner, user) = (&parked.lock, &parked.owner, &*parked.user);
+    let wait = Wait { lock, owner, user, stand: (&ask).into() };
+    // In a cluster a command can open only keys of its own slot, so the search runs after it.
+    if !host.is_cluster()
+        && let Some(refusal) = deadlock(host, wait)
+    {
+        return Some(Reply::Refused(refusal));
+    }
+    let ends_in = said.block_ms.filter(|ms| *ms > 0);
+    let net_ms = ends_in.map_or(0, |ms| ms.saturating_add(NET_MS));
+    let Some(parking) = block(host, name, parked, ends_in, net_ms) else {
+        return Some(Reply::NotNow { wait_ms });
+    };
+    let stays = decide(host, name, Input::Park(ask, parking));
+    if matches!(stays, Some(Reply::MustWait { .. }))
+        && host.is_cluster()
+        && host.settings().detects_deadlocks
+    {
+        search_soon(host, parking.waiter);
+    }
+    None
+}
+
+/// A request whose reply waits for acknowledgements.
+#[derive(Clone, Copy)]
+pub(crate) enum Confirmable<'a> {
+    /// `RLOCK.ACQUIRE`
+    Acquire(Acquire<'a>),
+    /// `RLOCK.RENEW`
+    Renew(Renew<'a>),
+}
+
+/// Blocks the caller after [`Reply::MustConfirm`]. Returns the reply to send at once instead, if it
+/// cannot be blocked.
+pub(crate) fn park_to_confirm<H: Host>(
+    host: &H,
+    name: &H::Name<'_>,
+    asks: Confirmable<'_>,
+    said: &Arguments<'_>,
+) -> Option<Reply> {
+    if host.denies_blocking() {
+        return Some(Reply::Refused(Refusal::CannotConfirm));
+    }
+    let net_ms = host.settings().bounds.confirm_ms.saturating_add(NET_MS);
+    let ends_in = said.block_ms.filter(|ms| *ms > 0);
+    let Some(parking) = block(host, name, parked(host, name, said), ends_in, net_ms) else {
+        return Some(Reply::Refused(Refusal::CannotConfirm));
+    };
+    let input = match asks {
+        Confirmable::Acquire(ask) => Input::Park(ask, parking),
+        Confirmable::Renew(ask) => Input::ParkRenew(ask, parking),
+    };
+    decide(host, name, input);
+    None
+}
+
+fn parked<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> Parked {
+    let lock = LockId { db: host.db(), key: name.bytes().into() };
+    let (owner, user): (Owner, Rc<str>) = (said.owner.into(), host.user());
+    Parked::new(host.client(), lock, owner, user, said.with_ttl)
+}
+
+/// Asks the server to block the caller.
+fn block<H: Host>(
+    host: &H,
+    name: &H::Name<'_>,
+    parked: Parked,
+    ends_in_ms: Option<u64>,
+    net_ms: u64,
+) -> Option<Parking> {
+    let waiter = host.state(|state| state.manager.next_waiter());
+    let blocked = host.block(name, waiter.get(), net_ms)?;
+    let client = parked.client;
+    host.state(|state| {
+        state.manager.park_begins(waiter, parked);
+        state.blocked.insert(waiter, blocked);
+    });
+    Some(Parking { waiter, client, ends_at: ends_in_ms.map(|ms| host.now().after_ms(ms)) })
+}
+
+/// Lets the manager decide for a caller that is now blocked. Returns `MustWait` or `Pending` if it
+/// stays blocked; any other reply is sent later.
+fn decide<H: Host>(host: &H, name: &H::Name<'_>, input: Input<'_>) -> Option<Reply> {
+    let (Input::Park(_, parking) | Input::ParkRenew(_, parking)) = input else { return None };
+    let reply = match carry_out::request(host, name, input) {
+        Ok(reply @ (Reply::MustWait { .. } | Reply::Pending)) => return Some(reply),
+        Ok(reply) => reply,
+        Err(_) => Reply::Refused(Refusal::WrongType),
+    };
+    // The lock changed in between.
+    let waiter = parking.waiter;
+    answers::send_later(host, &Wake { waiter, reply, waited_us: 0, acks_us: None });
+    None
+}
+
+/// A value may have come to the key of this blocked connection. The server reports it to everybody
+/// who is blocked there.
+pub fn key_came<H: Host>(host: &H, waiter: WaiterId) {
+    let is_awaited = host.state(|state| {
+        let lock = state.manager.parked(waiter)?.lock.clone();
+        Some(state.manager.key_came(lock.db, &lock.key))
+    });
+    if is_awaited == Some(true) {
+        timers::settle(host);
+    }
+}
+
+/// The reply to a blocked connection is due: it was granted, or its time has passed.
+pub fn reply<H: Host>(host: &H, waiter: WaiterId) {
+    let Some(parked) = host.state(|state| state.manager.parked(waiter).cloned()) else {
+        return host.reply_null();
+    };
+    let reply = parked.reply.clone().unwrap_or_else(|| unblocked(host, waiter, &parked));
+    let (key, owner) = (&parked.lock.key, parked.owner.as_bytes());
+    host.reply_acquire(&reply, parked.with_ttl, key, owner);
+}
+
+/// The reply without one of ours: `CLIENT UNBLOCK`, or the server's own timeout.
+fn unblocked<H: Host>(host: &H, waiter: WaiterId, parked: &Parked) -> Reply {
+    let now = host.now();
+    let reply = if let Some(refusal) = &parked.refusal {
+        Reply::Refused(refusal.clone())
+    } else {
+        let see = |lock: &Lock, memory: &Memory| lock.known_wait_of(memory, waiter, now);
+        Reply::NotNow { wait_ms: OpenedLocks { host }.lock(&parked.lock, see) }
+    };
+    leave(host, waiter, Outcome::Unblocked);
+    host.observe(Happening::Unblocked(waiter, &reply));
+    reply
+}
+
+/// A blocked connection departed, or got an error instead of its reply.
+pub fn gone<H: Host>(host: &H, waiter: WaiterId) {
+    leave(host, waiter, Outcome::Disconnected);
+}
+
+/// A blocked connection may have read its reply by now, or `is_lost`: it never will. A grant in a
+/// reply that may have been read stands, however soon the connection closes: its lease ends it.
+///
+/// The server calls this as soon as the reply is in the connection's output, and at the latest when
+/// it forgets that the connection was blocked; then perhaps once more.
+pub fn over<H: Host>(host: &H, waiter: WaiterId, is_lost: bool) {
+    if is_lost {
+        leave(host, waiter, Outcome::Disconnected);
+    }
+    let is_news = host.state(|state| {
+        state.blocked.remove(&waiter);
+        state.manager.unparked(waiter)
+    });
+    if is_news {
+        timers::settle(host);
+    }
+}
+
+/// The connection can no longer be granted the lock, or get the reply to its grant.
+fn leave<H: Host>(host: &H, waiter: WaiterId, by: Outcome) {
+    let now = host.now();
+    host.state(|state| {
+        state.blocked.remove(&waiter);
+        state.manager.left(waiter, by, now);
+    });
+    timers::settle(host);
+}
+
+/// Searches in a later iteration of the loop, and refuses this wait if it has closed a cycle.
+fn search_soon<H: Host>(host: &H, waiter: WaiterId) {
+    host.state(|state| state.unsearched.push(waiter));
+    host.defer(0, Deferred::Search);
+}
+
+/// [`Deferred::Search`].
+pub(crate) fn search_unsearched<H: Host>(host: &H) {
+    for waiter in host.state(|state| std::mem::take(&mut state.unsearched)) {
+        let parked = host.state(|state| state.manager.parked(waiter).cloned());
+        let Some(parked) = parked.filter(Parked::waits) else { continue };
+        let (lock, owner, user) = (&parked.lock, &parked.owner, &*parked.user);
+        let wait = Wait { lock, owner, user, stand: Stand::Parked(waiter) };
+        if let Some(refusal) = deadlock(host, wait) {
+            let now = host.now();
+            host.state(|state| state.manager.refuse(waiter, now));
+            let reply = Reply::Refused(refusal);
+            answers::send(host, vec![Wake { waiter, reply, waited_us: 0, acks_us: None }]);
+        }
+    }
+    timers::settle(host);
+}
+
+/// The refusal of a wait that closes a cycle, or would.
+fn deadlock<H: Host>(host: &H, wait: Wait<'_>) -> Option<Refusal> {
+    if !host.settings().detects_deadlocks {
+        return None;
+    }
+    let now = host.now();
+    match search(&mut OpenedLocks { host }, wait, now) {
+        Search::NoCycle => None,
+        Search::GaveUp => {
+            host.observe(Happening::SearchGivenUp);
+            None
+        }
+        Search::Cycle(cycle) => {
+            host.observe(Happening::Deadlock);
+            let line = host.state(|state| state.manager.deadlock(&wait, &cycle, now));
+            line.into_iter().for_each(|line| host.warn(&line));
+            Some(Refusal::Cycle(cycle.len()))
+        }
+    }
+}
+
+/// The server's locks, for the search.
+struct OpenedLocks<'h, H> {
+    host: &'h H,
+}
+
+impl<H: Host> World for OpenedLocks<'_, H> {
+    fn manager<T>(&mut self, see: impl FnOnce(&Manager) -> T) -> T {
+        self.host.state(|state| see(&state.manager))
+    }
+
+    fn lock<T>(&mut self, id: &LockId, see: impl FnOnce(&Lock, &Memory) -> T) -> T {
+        let host = self.host;
+        host.with_name(id, |name| {
+            let mut key = host.open(name, Access::Reads);
+            let (free, unknown) = (Lock::default(), Memory::default());
+            let held = key.lock(&free).unwrap_or(&free);
+            host.state(|state| {
+                let memory = state.manager.memory(id.db, &id.key).unwrap_or(&unknown);
+                see(held, memory)
+            })
+        })
+    }
+}

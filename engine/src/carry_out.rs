@@ -1,0 +1,320 @@
+//! The only path of a change: open the key, let the manager decide, save, replicate, publish,
+//! answer.
+
+use rlock_core::grammar::Access;
+use rlock_core::manager::{At, Life, Ttl, Why};
+use rlock_core::snapshot::{self, Start};
+use rlock_core::{Change, Effects, End, Event, Input, Lock, Refusal, Reply, WaiterId, Wake};
+
+use crate::happening::Happening;
+use crate::host::{Content, During, Host, KeyName, OpenKey};
+use crate::planted::PlantedFault;
+use crate::{acks, answers, publish, timers};
+
+/// What refuses a request before the core decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestError {
+    /// The key is not a lock.
+    WrongType,
+    /// This server is a replica.
+    ReadOnly,
+    /// A client brought a token that no server with a correct clock issues.
+    Implausible,
+}
+
+impl RequestError {
+    /// The error line, which begins with its code.
+    pub fn line(self) -> String {
+        match self {
+            Self::Implausible => {
+                "ERR malformed payload: its token is more than a minute ahead of the clock"
+            }
+            Self::ReadOnly => "READONLY You can't write against a read only replica.",
+            Self::WrongType => return Refusal::WrongType.line(&[], &[]),
+        }
+        .into()
+    }
+}
+
+/// Decides a client's request about the lock at `name`, and carries out the effects.
+///
+/// # Errors
+/// [`RequestError`]; nothing changed.
+pub fn request<'a, H: Host>(
+    host: &H,
+    name: &H::Name<'_>,
+    input: Input<'a>,
+) -> Result<Reply, RequestError> {
+    if !host.state(|state| state.manager.is_primary()) {
+        return Err(RequestError::ReadOnly);
+    }
+    let mut effects = Effects::default();
+    let is_plain = carry_out(host, name, input, &mut effects)?;
+    // Nothing is remembered of a plain request, so the timers stay as they are.
+    if !is_plain {
+        let (next, is_watching) =
+            host.state(|state| (state.manager.next_call(), state.manager.watches_commands()));
+        timers::set(host, next);
+        if is_watching {
+            host.watch_commands();
+            host.close_lost(During::Command);
+        }
+    }
+    Ok(effects.reply)
+}
+
+/// Decides what the server does by itself to the lock at `name`, and carries out the effects. Does
+/// not set the timers.
+///
+/// # Errors
+/// The key is not a lock; nothing changed.
+pub(crate) fn by_itself<H: Host>(
+    host: &H,
+    name: &H::Name<'_>,
+    input: Input<'_>,
+) -> Result<(), RequestError> {
+    carry_out(host, name, input, &mut Effects::default()).map(|_| ())
+}
+
+/// Whether commands are requests here; otherwise commands being loaded or replicated are replayed,
+/// not decided.
+pub fn is_decided_here<H: Host>(host: &H) -> bool {
+    // In a cluster another primary may hand over a slot, with its effects.
+    host.state(|state| state.manager.decides()) && !(host.is_cluster() && host.is_from_primary())
+}
+
+/// Opens a key for writing. Publishes expiries caused by opening it first, after closing it: a
+/// subscriber may be another module that changes the key.
+pub(crate) fn open<'h, H: Host>(host: &'h H, name: &H::Name<'_>) -> H::Key<'h> {
+    let key = host.open(name, Access::Writes);
+    if publish::is_quiet(host) {
+        return key;
+    }
+    drop(key);
+    publish::removed(host);
+    host.open(name, Access::Writes)
+}
+
+/// Returns whether the request was plain: it changed a lock of which nothing is remembered, or
+/// only has to wait.
+fn carry_out<'a, H: Host>(
+    host: &H,
+    name: &H::Name<'_>,
+    input: Input<'a>,
+    effects: &mut Effects<'a>,
+) -> Result<bool, RequestError> {
+    let mut key = open(host, name);
+    let at = At { db: host.db(), key: name.bytes(), now: host.now() };
+    let asks = match &input {
+        Input::Acquire(ask) | Input::Park(ask, _) => Some(ask.owner),
+        _ => None,
+    };
+    let (start, is_plain) = decide(host, at, &mut key, input, effects)?;
+    if !is_plain {
+        deny(host, at, name, &mut key, effects);
+        if host.state(|state| state.manager.expects_keys()) {
+            host.watch_new_keys();
+        }
+    }
+    tell(host, at, name, key, (start, asks), effects);
+    if !is_plain {
+        answer(host, name, effects);
+    }
+    Ok(is_plain)
+}
+
+/// Lets the manager decide about the lock at the open key, saves it, and sets the key's expiry.
+fn decide<'a, H: Host>(
+    host: &H,
+    at: At<'_>,
+    key: &mut H::Key<'_>,
+    input: Input<'a>,
+    effects: &mut Effects<'a>,
+) -> Result<(Start, bool), RequestError> {
+    let bounds = host.settings().bounds;
+    let mut ask = |lock: &mut Lock| {
+        host.state(|state| state.manager.decide(at, &bounds, lock, input, effects))
+    };
+    match key.content() {
+        Content::Other => Err(RequestError::WrongType),
+        Content::Missing => {
+            let mut lock = Lock::default();
+            let decided = ask(&mut lock);
+            if !lock.is_free() {
+                key.set(lock);
+                set_ttl(key, decided.after.begin());
+            }
+            Ok((Start::Begins, decided.is_plain))
+        }
+        Content::Lock(lock) => {
+            let saved = host.has_fault(PlantedFault::RevocationForgotten).then(|| lock.clone());
+            let decided = ask(lock);
+            if let Some(saved) = saved.filter(|_| revokes_only(effects)) {
+                *lock = saved;
+                effects.changes.clear();
+                return Ok((Start::GoesOn, decided.is_plain));
+            }
+            let why = Why::of(&input, effects);
+            set_ttl(key, decided.after.after(decided.before, why));
+            Ok((Start::GoesOn, decided.is_plain))
+        }
+    }
+}
+
+/// Whether nothing happened but that holds ended which replicas did not acknowledge.
+fn revokes_only(effects: &Effects<'_>) -> bool {
+    let is_it = |change: &Change<'_>| matches!(change, Change::Ended { by: End::Unconfirmed, .. });
+    !effects.changes.is_empty() && effects.changes.iter().all(is_it)
+}
+
+/// Revokes grants of waiters that lost the right to them, before anybody hears. The next waiter
+/// gets the lock.
+fn deny<H: Host>(
+    host: &H,
+    at: At<'_>,
+    name: &H::Name<'_>,
+    key: &mut H::Key<'_>,
+    effects: &mut Effects<'_>,
+) {
+    let mut checked = 0;
+    let mut pending = 0;
+    loop {
+        while let Some(wake) = effects.wakes.get(checked) {
+            let place = checked;
+            checked = checked.saturating_add(1);
+            let (waiter, is_granted) = (wake.waiter, matches!(wake.reply, Reply::Granted { .. }));
+            if is_granted
+                && revoke_if_denied(host, at, name, key, waiter, effects)
+                && let Some(wake) = effects.wakes.get_mut(place)
+            {
+                wake.reply = Reply::Refused(Refusal::NotPermitted);
+            }
+        }
+        // Revoking one of these may grant to somebody whose right is yet to be checked.
+        let Some(waiter) = effects.gated.get(pending).copied() else { return };
+        if revoke_if_denied(host, at, name, key, waiter, effects) {
+            let reply = Reply::Refused(Refusal::NotPermitted);
+            effects.wakes.push(Wake { waiter, reply, waited_us: 0, acks_us: None });
+            effects.gated.remove(pending);
+        } else {
+            pending = pending.saturating_add(1);
+        }
+    }
+}
+
+/// Revokes the grant of this blocked connection, if its user lost the right to it.
+fn revoke_if_denied<H: Host>(
+    host: &H,
+    at: At<'_>,
+    name: &H::Name<'_>,
+    key: &mut H::Key<'_>,
+    waiter: WaiterId,
+    effects: &mut Effects<'_>,
+) -> bool {
+    let parked = host.state(|state| {
+        let parked = state.manager.parked(waiter)?;
+        Some((parked.user.clone(), parked.owner.clone()))
+    });
+    let Some((user, owner)) = parked else { return false };
+    if host.may_acquire(&user, name, owner.as_bytes()) {
+        return false;
+    }
+    if let Content::Lock(lock) = key.content() {
+        let bounds = host.settings().bounds;
+        let reply = effects.reply.clone();
+        let decided = host
+            .state(|state| state.manager.decide(at, &bounds, lock, Input::Deny(waiter), effects));
+        effects.reply = reply;
+        effects.is_request_enough = false;
+        set_ttl(key, decided.after.after(decided.before, Why::Other));
+    }
+    true
+}
+
+/// Sets the key's expiry, or deletes it, as decided.
+pub(crate) fn set_ttl(key: &mut impl OpenKey, ttl: Ttl) {
+    if ttl == Ttl::Delete {
+        return remove(key);
+    }
+    if let Some(at_ms) = ttl.expiry(|| key.expires_at()) {
+        key.expire_at(at_ms);
+    }
+}
+
+/// Deletes the key. A lock that the engine itself removes leaves its name free: that was published,
+/// or will be with this step.
+pub(crate) fn remove(key: &mut impl OpenKey) {
+    if let Content::Lock(lock) = key.content() {
+        *lock = Lock::default();
+    }
+    key.delete();
+}
+
+/// Returns how long the key of a lock must live.
+pub(crate) fn life_of<H: Host>(host: &H, lock: &Lock, name: &H::Name<'_>) -> Life {
+    let db = host.db();
+    host.state(|state| state.manager.life(lock, db, name.bytes()))
+}
+
+/// Replicates the changes, then publishes the events. The key is closed first, because a subscriber
+/// may be another module that changes it.
+fn tell<H: Host>(
+    host: &H,
+    at: At<'_>,
+    name: &H::Name<'_>,
+    key: H::Key<'_>,
+    (start, asks): (Start, Option<&[u8]>),
+    effects: &Effects<'_>,
+) {
+    drop(key);
+    let Effects { reply, changes, events, gated, replaced, .. } = effects;
+    if !changes.is_empty() {
+        replicate(host, name, start, effects);
+    }
+    let At { db, key, now } = at;
+    host.observe(Happening::Decided {
+        db,
+        key,
+        changes,
+        events,
+        reply,
+        asks,
+        gated,
+        replaced,
+        now,
+    });
+    if changes.is_empty() {
+        // Of holds that a writer's grant replaced: that was the change.
+        events.iter().for_each(|event| host.notify(event.name(), name));
+    } else {
+        announce(host, name, events);
+    }
+}
+
+fn replicate<H: Host>(host: &H, name: &H::Name<'_>, start: Start, effects: &Effects<'_>) {
+    if effects.is_request_enough {
+        return host.replicate_as_it_came();
+    }
+    let mut bytes = host.state(|state| std::mem::take(&mut state.effect));
+    snapshot::save_effect(start, &effects.changes, &mut bytes);
+    host.replicate(name, &bytes);
+    host.state(|state| state.keep_effect(bytes));
+}
+
+pub(crate) fn announce<H: Host>(host: &H, name: &H::Name<'_>, events: &[Event]) {
+    host.signal_modified(name);
+    for event in events {
+        host.notify(event.name(), name);
+    }
+}
+
+/// Publishes turns, and answers blocked connections.
+fn answer<H: Host>(host: &H, name: &H::Name<'_>, effects: &mut Effects<'_>) {
+    for owner in &effects.turns {
+        publish::turn(host, name, owner.as_bytes());
+    }
+    if effects.awaits_acks {
+        acks::watch(host);
+    }
+    answers::send(host, std::mem::take(&mut effects.wakes));
+}

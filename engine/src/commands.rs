@@ -1,0 +1,214 @@
+//! The commands that change a lock, and those that clients ask about it: words to request,
+//! decision, reply.
+
+use rlock_core::grammar::{Access, Arguments};
+use rlock_core::{Acquire, Input, Lock, Mode, Patience, Refusal, Reply, Token, snapshot};
+
+use crate::blocked::{self, Confirmable};
+use crate::carry_out::{self, RequestError, is_decided_here};
+use crate::happening::Happening;
+use crate::host::{Host, KeyName, OpenKey};
+use crate::{acks, replay};
+
+const NO_SESSION: &str = "ERR SESSION needs a connection of its own: not in a script, a function \
+                          or another module's call";
+
+/// `RLOCK.ACQUIRE`.
+///
+/// # Errors
+/// The error line.
+pub fn acquire<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> Result<(), String> {
+    if is_closing(host) {
+        return Err(Refusal::Closing.line(said.key, said.owner));
+    }
+    let session = match said.session {
+        true if !host.can_close() => {
+            return Err(Refusal::CannotClose.line(said.key, said.owner));
+        }
+        true => Some(host.client().ok_or(NO_SESSION)?),
+        false => None,
+    };
+    let ask = said.acquire(session);
+    acks::may_confirm(host, ask.acks).map_err(|why| why.line(said.key, said.owner))?;
+    let Some(reply) = decide_acquire(host, name, ask, said)? else { return Ok(()) };
+    host.observe(Happening::Acquired(&reply));
+    host.reply_acquire(&reply, said.with_ttl, said.key, said.owner);
+    Ok(())
+}
+
+/// Decides, and blocks the caller if it must wait; then there is no reply yet.
+fn decide_acquire<H: Host>(
+    host: &H,
+    name: &H::Name<'_>,
+    ask: Acquire<'_>,
+    said: &Arguments<'_>,
+) -> Result<Option<Reply>, String> {
+    let decide =
+        |ask| carry_out::request(host, name, Input::Acquire(ask)).map_err(RequestError::line);
+    let mut reply = decide(ask)?;
+    let wants_to_wait =
+        matches!(reply, Reply::MustWait { .. } | Reply::Refused(Refusal::SecondUpgrade));
+    if wants_to_wait && said.block_ms.is_some() && host.denies_blocking() {
+        reply = decide(Acquire { patience: Patience::None, ..ask })?;
+    }
+    if let Reply::MustWait { wait_ms } = reply {
+        let Some(instead) = blocked::park(host, name, ask, said, wait_ms) else {
+            return Ok(None);
+        };
+        reply = instead;
+    }
+    if reply == Reply::MustConfirm {
+        return Ok(blocked::park_to_confirm(host, name, Confirmable::Acquire(ask), said));
+    }
+    Ok(Some(reply))
+}
+
+/// Whether the caller's connection lost a session and is running the rest of its last command.
+fn is_closing<H: Host>(host: &H) -> bool {
+    host.state(|state| state.manager.has_closing())
+        && host.client().is_some_and(|client| host.state(|state| state.manager.is_closing(client)))
+}
+
+/// `RLOCK.RELEASE`, of a client or of the primary.
+///
+/// # Errors
+/// The error line; nothing changed.
+pub fn release<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> Result<(), String> {
+    let ask = said.release();
+    if is_decided_here(host) {
+        return count(host, name, Input::Release(ask), said);
+    }
+    replay::release(host, name, &ask).map_err(RequestError::line)?;
+    host.reply_ok();
+    Ok(())
+}
+
+/// `RLOCK.RENEW`.
+///
+/// # Errors
+/// The error line; nothing changed.
+pub fn renew<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> Result<(), String> {
+    if is_closing(host) {
+        return Err(Refusal::Closing.line(said.key, said.owner));
+    }
+    let ask = said.renew();
+    acks::may_confirm(host, ask.acks).map_err(|why| why.line(said.key, said.owner))?;
+    let mut reply = decide(host, name, Input::Renew(ask), said)?;
+    if reply == Reply::MustConfirm {
+        match blocked::park_to_confirm(host, name, Confirmable::Renew(ask), said) {
+            Some(instead) => reply = instead,
+            None => return Ok(()),
+        }
+    }
+    host.observe(Happening::Renewed(&reply));
+    host.reply_acquire(&reply, false, said.key, said.owner);
+    Ok(())
+}
+
+/// `RLOCK.CANCEL`.
+///
+/// # Errors
+/// The error line; nothing changed.
+pub fn cancel<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> Result<(), String> {
+    count(host, name, Input::Cancel(said.owner), said)
+}
+
+/// `RLOCK.FORCE`.
+///
+/// # Errors
+/// The error line; nothing changed.
+pub fn force<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> Result<(), String> {
+    count(host, name, Input::Force(said.mode), said)
+}
+
+/// `RLOCK.HOLDS`.
+///
+/// # Errors
+/// The error line, if the key is not a lock.
+pub fn holds<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> Result<(), String> {
+    let now = host.now();
+    let depth = look(host, name, |lock| {
+        [Mode::Write, Mode::Read]
+            .into_iter()
+            .filter(|mode| said.mode.is_none_or(|only| only == *mode))
+            .filter_map(|mode| lock.hold_at(said.owner, mode, now))
+            .filter(|hold| !is_pending(host, name, hold.token))
+            .fold(0, |sum: i64, hold| sum.saturating_add(hold.depth.into()))
+    })?;
+    host.reply_integer(depth);
+    Ok(())
+}
+
+/// `RLOCK.CHECK`.
+///
+/// # Errors
+/// The error line, if the key is not a lock.
+pub fn check<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> Result<(), String> {
+    let (now, mode) = (host.now(), said.mode.unwrap_or(Mode::Write));
+    let is_held = look(host, name, |lock| {
+        said.token.is_some_and(|token| lock.has_token_at(token, mode, now))
+    })?;
+    let is_pending = said.token.is_some_and(|token| is_pending(host, name, token));
+    host.reply_integer((is_held && !is_pending).into());
+    Ok(())
+}
+
+/// `RLOCK.APPLY`.
+///
+/// # Errors
+/// The error line; nothing changed.
+pub fn apply<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> Result<(), String> {
+    // The engine's own probe of whether the server would accept a write.
+    if !said.payload.is_empty() {
+        let effect = snapshot::load_effect(said.payload)
+            .map_err(|why| format!("ERR malformed payload: {why}"))?;
+        replay::effect(host, name, &effect).map_err(RequestError::line)?;
+    }
+    host.reply_ok();
+    Ok(())
+}
+
+/// Inspects the lock; a free one if there is none.
+///
+/// # Errors
+/// The error line, if the key is not a lock.
+pub fn look<H: Host, T>(
+    host: &H,
+    name: &H::Name<'_>,
+    at: impl FnOnce(&Lock) -> T,
+) -> Result<T, String> {
+    let mut key = host.open(name, Access::Reads);
+    key.lock(&Lock::default()).map(at).ok_or_else(|| RequestError::WrongType.line())
+}
+
+/// Whether this hold is pending: nobody was informed of it, and it may be revoked.
+fn is_pending<H: Host>(host: &H, name: &H::Name<'_>, token: Token) -> bool {
+    let db = host.db();
+    host.state(|state| state.manager.is_pending(db, name.bytes(), token))
+}
+
+/// Lets the core decide; a refusal becomes its error line.
+fn decide<H: Host>(
+    host: &H,
+    name: &H::Name<'_>,
+    input: Input<'_>,
+    said: &Arguments<'_>,
+) -> Result<Reply, String> {
+    match carry_out::request(host, name, input).map_err(RequestError::line)? {
+        Reply::Refused(refusal) => Err(refusal.line(said.key, said.owner)),
+        reply => Ok(reply),
+    }
+}
+
+/// Replies with the count that the core decided.
+fn count<H: Host>(
+    host: &H,
+    name: &H::Name<'_>,
+    input: Input<'_>,
+    said: &Arguments<'_>,
+) -> Result<(), String> {
+    if let Reply::Count(count) = decide(host, name, input, said)? {
+        host.reply_integer(count.cast_signed());
+    }
+    Ok(())
+}

@@ -1,0 +1,104 @@
+//! What the server reports outside commands. The callbacks run in the middle of anything, so they
+//! only inform the manager and set timers.
+
+use rlock_core::manager::At;
+use rlock_core::{ClientId, Lock};
+
+use crate::host::{During, Host};
+use crate::planted::PlantedFault;
+use crate::timers;
+
+/// A lock is removed from its key. The engine's own removals leave an empty lock behind, and are
+/// published with the change that caused them.
+pub fn key_left<H: Host>(host: &H, db: i32, key: &[u8], lock: &Lock) {
+    if lock.is_free() {
+        return;
+    }
+    let at = At { db, key, now: host.now() };
+    host.state(|state| state.manager.key_left(at, lock));
+    settle(host);
+}
+
+/// The server expired or evicted a key, of whatever type.
+pub fn key_lost<H: Host>(host: &H, db: i32, key: &[u8], is_evicted: bool) {
+    host.state(|state| state.manager.key_lost(db, key, is_evicted));
+}
+
+/// A value came to a free name: those who are blocked there may be granted or refused now.
+pub fn key_came<H: Host>(host: &H, db: i32, key: &[u8]) {
+    if host.state(|state| state.manager.key_came(db, key)) {
+        timers::settle(host);
+    }
+}
+
+/// A lock was loaded: none of its tokens is ever issued again.
+pub fn lock_loaded<H: Host>(host: &H, lock: &Lock) {
+    if !host.has_fault(PlantedFault::TokensUnseen) {
+        host.state(|state| lock.holds().for_each(|(_, _, hold)| state.manager.saw(hold.token)));
+    }
+}
+
+/// This server became a primary, or a replica.
+pub fn role_is<H: Host>(host: &H, is_primary: bool) {
+    let now = host.now();
+    host.state(|state| state.manager.role_is(is_primary, now));
+    settle(host);
+}
+
+/// The settings changed, or are read for the first time.
+pub fn settings_are<H: Host>(host: &H) {
+    let (now, grace_ms) = (host.now(), host.settings().bounds.grace_ms);
+    host.state(|state| state.manager.grace_is(grace_ms, now));
+    timers::settle(host);
+}
+
+/// A database is emptied; all of them, if `None`.
+pub fn flushed<H: Host>(host: &H, db: Option<i32>) {
+    host.state(|state| state.manager.flushed(db));
+    settle(host);
+}
+
+/// Two databases are swapped.
+pub fn swapped<H: Host>(host: &H, one: i32, other: i32) {
+    let now = host.now();
+    host.state(|state| state.manager.swapped(one, other, now));
+    settle(host);
+}
+
+/// The server begins to load its data, or has loaded it or given up.
+pub fn loading_is<H: Host>(host: &H, is_over: bool) {
+    host.state(|state| {
+        if is_over {
+            state.manager.loading_ends();
+        } else {
+            state.manager.loading_begins();
+        }
+    });
+    timers::settle(host);
+}
+
+/// The server is about to run a command. Sessions may have outlived their deadlines before the
+/// sweep has seen it: the process was stopped, or has much to do. Another server may have granted
+/// their locks, so they are lost, and none of their commands runs.
+pub fn command_is_read<H: Host>(host: &H) {
+    let Some(next_end) = host.state(|state| state.manager.next_session_end()) else { return };
+    let now = host.now();
+    if next_end.is_over_at(now) {
+        host.state(|state| state.manager.end_overdue(now));
+        timers::settle(host);
+        host.close_lost(During::Reading);
+    }
+}
+
+/// A connection closed. Its sessions, its wait, and a grant whose reply it did not get, end with
+/// it.
+pub fn connection_ended<H: Host>(host: &H, client: ClientId) {
+    let now = host.now();
+    host.state(|state| state.manager.connection_ended(client, now));
+    timers::settle(host);
+}
+
+fn settle<H: Host>(host: &H) {
+    timers::settle(host);
+    host.close_lost(During::Callback);
+}

@@ -1,0 +1,270 @@
+//! What the engine asks of the server around it.
+
+use std::ffi::CStr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use rlock_core::grammar::Access;
+use rlock_core::manager::{Bounds, LockId};
+use rlock_core::{ClientId, EpochMs, Lock, Now, Reply};
+
+use crate::happening::Happening;
+use crate::planted::PlantedFault;
+use crate::reply::{self, Replies};
+use crate::state::State;
+
+/// A key's name, as the server has it.
+pub trait KeyName {
+    /// Its bytes.
+    fn bytes(&self) -> &[u8];
+}
+
+/// What is at a key.
+pub enum Content<'k> {
+    /// Nothing.
+    Missing,
+    /// A lock.
+    Lock(&'k mut Lock),
+    /// Something else.
+    Other,
+}
+
+/// An open key; dropping it closes it.
+pub trait OpenKey {
+    /// Shows what is at the key. The borrow ends before the next call of the server.
+    fn content(&mut self) -> Content<'_>;
+
+    /// Puts a lock at the key, in place of whatever is there.
+    fn set(&mut self, lock: Lock);
+
+    /// Deletes the key.
+    fn delete(&mut self);
+
+    /// Returns when the key expires, in milliseconds since the Unix epoch; `None` if it does not.
+    fn expires_at(&self) -> Option<u64>;
+
+    /// Sets when the key expires, in milliseconds since the Unix epoch.
+    fn expire_at(&mut self, at_ms: u64);
+
+    /// Returns the lock at the key, or `free` if there is no key; `None` if it is something else.
+    fn lock<'k>(&'k mut self, free: &'k Lock) -> Option<&'k Lock> {
+        match self.content() {
+            Content::Missing => Some(free),
+            Content::Lock(lock) => Some(lock),
+            Content::Other => None,
+        }
+    }
+}
+
+/// Whether a key may be written outside a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// The server would let a client's write through.
+    Open,
+    /// Another server serves the key's slot, or this one would send a client there for this very
+    /// key.
+    Elsewhere,
+    /// The server would refuse it: too few replicas, a disk error, a cluster that is down.
+    Shut,
+}
+
+/// The replication stream of a server.
+#[derive(Clone, Debug, Default)]
+pub struct Replication {
+    /// Its length in bytes, with everything written so far.
+    pub offset: u64,
+    /// How much of it each replica has acknowledged: only replicas that are connected, fully
+    /// loaded, and have acknowledged anything.
+    pub acknowledged: Vec<u64>,
+}
+
+/// Something that the engine does in a later iteration of the server's loop:
+/// [`crate::run_deferred`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Deferred {
+    /// Sweeps, because something is due.
+    Sweep,
+    /// Sweeps, because the gate may have opened.
+    Retry,
+    /// Answers connections that the last command blocked, or that a script could not answer.
+    Answer,
+    /// Searches for cycles that waits have closed.
+    Search,
+    /// Ends the subscription to the sleeps of the loop, if nothing waits for acknowledgements.
+    Unsubscribe,
+    /// Asks a newly connected replica for its first acknowledgement.
+    Greet,
+}
+
+/// The engine's settings.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// The bounds of decisions.
+    pub bounds: Bounds,
+    /// `rlock.deadlock-detection`
+    pub detects_deadlocks: bool,
+}
+
+/// A server, as the engine uses it in one callback: a command, a timer, an event.
+///
+/// The engine holds no borrow of its state across a call of these, except within
+/// [`Host::state`] itself: the server may call the engine back.
+pub trait Host: Replies {
+    /// A key's name.
+    type Name<'n>: KeyName;
+    /// An open key.
+    type Key<'h>: OpenKey
+    where
+        Self: 'h;
+    /// The server's handle of a blocked connection.
+    type Blocked: 'static;
+
+    // --- the engine's own ----------------------------------------------------------------------
+
+    /// Accesses the engine's state. `work` calls the server for nothing.
+    fn state<T>(&self, work: impl FnOnce(&mut State<Self::Blocked>) -> T) -> T;
+
+    /// Returns the settings as they are now.
+    fn settings(&self) -> Settings;
+
+    /// Returns the wall clock, on which deadlines are.
+    fn now(&self) -> Now;
+
+    /// Returns a clock that is never set back, to measure how long the engine works.
+    fn monotonic(&self) -> Duration;
+
+    /// Reports what happened: counters, and whoever watches.
+    fn observe(&self, happening: Happening<'_>);
+
+    /// Writes a warning to the server's log.
+    fn warn(&self, line: &str);
+
+    // --- keys ----------------------------------------------------------------------------------
+
+    /// Returns the selected database.
+    fn db(&self) -> i32;
+
+    /// Does `work` in the database of a lock, with the name of its key.
+    fn with_name<T>(&self, id: &LockId, work: impl FnOnce(&Self::Name<'_>) -> T) -> T;
+
+    /// Opens a key of the selected database.
+    fn open(&self, name: &Self::Name<'_>, access: Access) -> Self::Key<'_>;
+
+    /// Propagates `RLOCK.APPLY name effect` to replicas and the append-only file.
+    fn replicate(&self, name: &Self::Name<'_>, effect: &[u8]);
+
+    /// Propagates the running command unchanged to replicas and the append-only file.
+    fn replicate_as_it_came(&self);
+
+    /// Tells `WATCH` and client-side caches that the key changed.
+    fn signal_modified(&self, name: &Self::Name<'_>);
+
+    /// Publishes a keyspace notification.
+    fn notify(&self, event: &CStr, name: &Self::Name<'_>);
+
+    /// Calls [`crate::events::key_came`] for each new key from now on, at least for those of types
+    /// that the server does not report to the connections that are blocked there
+    /// ([`crate::blocked::key_came`]).
+    fn watch_new_keys(&self);
+
+    /// Asks whether the server would let a client write this key now.
+    fn gate_of(&self, name: &Self::Name<'_>) -> Gate;
+
+    /// Whether nothing may be written now, because the server asserts that.
+    fn is_paused(&self) -> bool;
+
+    /// Whether each key has a gate of its own, and another node may serve it.
+    fn is_cluster(&self) -> bool;
+
+    // --- the caller ----------------------------------------------------------------------------
+
+    /// Returns the caller's connection, if it is one of its own: no script's, no other module's.
+    fn client(&self) -> Option<ClientId>;
+
+    /// Returns the user as which the caller is logged in.
+    fn user(&self) -> Rc<str>;
+
+    /// Whether the caller cannot be blocked.
+    fn denies_blocking(&self) -> bool;
+
+    /// Whether the command came from this server's primary, from a node that hands over a slot, or
+    /// from the server's own file.
+    fn is_from_primary(&self) -> bool;
+
+    /// Whether the server is loading its data.
+    fn is_loading(&self) -> bool;
+
+    /// Whether an answer to a blocked connection would leave before the writes of the script that
+    /// is running.
+    fn must_answer_later(&self) -> bool;
+
+    // --- blocked connections -------------------------------------------------------------------
+
+    /// Blocks the caller, under this number, for at most so many milliseconds; 0 is forever.
+    /// `None` if the server does not allow it.
+    fn block(&self, name: &Self::Name<'_>, waiter: u64, ms: u64) -> Option<Self::Blocked>;
+
+    /// Makes the server ask for the connection's reply ([`crate::blocked::reply`]), in this call
+    /// or in this iteration of its loop.
+    fn unblock(&self, blocked: Self::Blocked);
+
+    /// Whether this user may acquire this lock for this owner now.
+    fn may_acquire(&self, user: &str, name: &Self::Name<'_>, owner: &[u8]) -> bool;
+
+    /// Whether a connection can be closed without harm: otherwise there are no sessions.
+    fn can_close(&self) -> bool;
+
+    /// Calls [`crate::events::command_is_read`] before each command while there are sessions
+    /// ([`rlock_core::manager::Manager::watches_commands`]).
+    fn watch_commands(&self);
+
+    /// Closes the connections that lost a session, or sees to it that they are
+    /// ([`rlock_core::manager::Manager::has_closing`]).
+    fn close_lost(&self, during: During);
+
+    // --- the server's loop ---------------------------------------------------------------------
+
+    /// Calls [`crate::run_deferred`] after so many milliseconds; 0 is in this iteration of the loop
+    /// or the next.
+    fn defer(&self, ms: u64, work: Deferred);
+
+    /// Runs [`Deferred::Sweep`] at this moment, or earlier.
+    fn set_alarm(&self, at: EpochMs);
+
+    /// Calls [`crate::acks::before_sleep`] before each sleep of the loop from now on, or no more.
+    fn watch_sleep(&self, is_on: bool);
+
+    /// Returns the replication stream, and how far the replicas are.
+    fn replication(&self) -> Replication;
+
+    /// Asks the replicas for acknowledgements, which they otherwise send once a second.
+    fn ask_replicas(&self);
+
+    // --- for tests -----------------------------------------------------------------------------
+
+    /// Whether this fault is planted in the engine. Only a test's host has one.
+    fn has_fault(&self, _: PlantedFault) -> bool {
+        false
+    }
+
+    /// Replies to `RLOCK.ACQUIRE` or to `RLOCK.RENEW`.
+    fn reply_acquire(&self, reply: &Reply, with_ttl: bool, key: &[u8], owner: &[u8])
+    where
+        Self: Sized,
+    {
+        reply::to_acquire(self, reply, with_ttl, key, owner);
+    }
+}
+
+/// What is running when a session is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum During {
+    /// A command of ours.
+    Command,
+    /// An unknown command.
+    Callback,
+    /// No command yet: the server has read one ([`crate::events::command_is_read`]).
+    Reading,
+    /// No command.
+    Sweep,
+}

@@ -1,0 +1,48 @@
+//! Carries out what `rlock_core` decides: opens keys, saves, replicates, publishes, answers blocked
+//! connections, and works through what is due.
+//!
+//! The engine is written once and is generic over a [`Host`]. The server module, the simulated
+//! server and the tests' map of keys are hosts, so the tests run the code that ships.
+//!
+//! ```text
+//! a command     commands ─▶ carry_out ─┬▶ replicate, publish
+//!                  │                   └▶ answers ─▶ the host asks for the reply: blocked::reply
+//!                  └▶ blocked (the caller waits)
+//! a timer       run_deferred ─▶ sweep ─▶ carry_out …
+//! a callback    events ─▶ the manager is told, a timer is set
+//! before sleep  acks ─▶ answers, publish
+//! ```
+
+pub mod acks;
+pub mod answers;
+pub mod blocked;
+pub mod carry_out;
+pub mod commands;
+pub mod events;
+mod gate;
+pub mod happening;
+pub mod host;
+pub mod planted;
+pub mod publish;
+pub mod replay;
+pub mod reply;
+pub mod state;
+pub mod sweep;
+pub mod timers;
+
+pub use happening::Happening;
+pub use host::{Content, Deferred, During, Gate, Host, KeyName, OpenKey, Replication, Settings};
+pub use planted::PlantedFault;
+pub use state::State;
+
+/// Does what was deferred with [`Host::defer`].
+pub fn run_deferred<H: Host>(host: &H, work: Deferred) {
+    match work {
+        Deferred::Sweep => sweep::come(host),
+        Deferred::Retry => sweep::retry(host),
+        Deferred::Answer => answers::send_late(host),
+        Deferred::Search => blocked::search_unsearched(host),
+        Deferred::Unsubscribe => acks::unsubscribe_if_idle(host),
+        Deferred::Greet => acks::request_first_ack(host),
+    }
+}

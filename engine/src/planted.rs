@@ -1,0 +1,10 @@
+//! Faults in the engine itself, to show that the tests find them.
+
+/// A fault that a test plants in the engine: [`crate::Host::has_fault`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlantedFault {
+    /// A replica does not note the tokens that it hears of.
+    TokensUnseen,
+    /// The end of a hold that replicas did not acknowledge is forgotten.
+    RevocationForgotten,
+}

@@ -1,0 +1,45 @@
+//! Keyspace notifications that follow from no change of this step: locks that something other than
+//! RLOCK removed, and turns of tickets.
+
+use std::ffi::CString;
+
+use rlock_core::manager::LockId;
+use rlock_core::text;
+
+use crate::gate;
+use crate::happening::Happening;
+use crate::host::{Gate, Host, KeyName};
+
+/// Whether nothing is to be published.
+pub(crate) fn is_quiet<H: Host>(host: &H) -> bool {
+    host.state(|state| state.manager.is_quiet())
+}
+
+/// Publishes removed locks, except those that move with their slot: in the next iteration of the
+/// loop, or before the next event of any lock.
+pub(crate) fn removed<H: Host>(host: &H) {
+    if is_quiet(host) {
+        return;
+    }
+    let now = host.now();
+    let (removed, is_primary) =
+        host.state(|state| (state.manager.take_removed(now), state.manager.is_primary()));
+    for lock in removed {
+        let id = LockId { db: lock.db, key: lock.key.as_slice().into() };
+        host.with_name(&id, |name| {
+            if !host.is_cluster() || !is_primary || gate::of(host, name) != Gate::Elsewhere {
+                host.notify(lock.event.name(), name);
+            }
+        });
+        if is_primary {
+            host.observe(Happening::Removed(&lock));
+        }
+    }
+}
+
+/// Publishes that a ticket has its turn: the event has its owner's name, escaped.
+pub(crate) fn turn<H: Host>(host: &H, name: &H::Name<'_>, owner: &[u8]) {
+    let event = format!("rlock.turn:{}", text::escaped(owner));
+    host.notify(&CString::new(event).unwrap_or_default(), name);
+    host.observe(Happening::Turn { db: host.db(), key: name.bytes(), owner });
+}

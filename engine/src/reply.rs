@@ -1,0 +1,49 @@
+//! Replies to the caller.
+
+use rlock_core::Reply;
+
+/// Replies to the caller, in the server's protocol.
+pub trait Replies {
+    /// Replies with an integer.
+    fn reply_integer(&self, value: i64);
+    /// Replies with nil.
+    fn reply_null(&self);
+    /// Replies with `+OK`.
+    fn reply_ok(&self);
+    /// Replies with an error line that begins with its code.
+    fn reply_error(&self, line: &str);
+    /// Begins an array of this many replies.
+    fn reply_array(&self, len: usize);
+}
+
+/// Replies to `RLOCK.ACQUIRE` or `RLOCK.RENEW`, at once or when a blocked connection's wait ends.
+pub fn to_acquire(host: &impl Replies, reply: &Reply, with_ttl: bool, key: &[u8], owner: &[u8]) {
+    if let Reply::Refused(refusal) = reply {
+        return host.reply_error(&refusal.line(key, owner));
+    }
+    if with_ttl {
+        host.reply_array(2);
+    }
+    let ms = match reply {
+        Reply::Granted { token, left_ms } => {
+            host.reply_integer(token.get().cast_signed());
+            Some(*left_ms)
+        }
+        Reply::NotNow { wait_ms } | Reply::MustWait { wait_ms } => {
+            host.reply_null();
+            *wait_ms
+        }
+        // A renewal that was blocked.
+        Reply::Count(count) => {
+            host.reply_integer(count.cast_signed());
+            None
+        }
+        Reply::Refused(_) | Reply::MustConfirm | Reply::Pending => {
+            host.reply_null();
+            None
+        }
+    };
+    if with_ttl {
+        host.reply_integer(ms.map_or(-1, u64::cast_signed));
+    }
+}

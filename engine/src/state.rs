@@ -1,0 +1,80 @@
+//! What the engine remembers outside keys.
+
+use std::collections::HashMap;
+
+use rlock_core::WaiterId;
+use rlock_core::manager::Manager;
+
+/// The memory of one server process. `B` is the server's handle of a blocked connection.
+pub struct State<B> {
+    /// The lock manager.
+    pub manager: Manager,
+    /// The server's handles of blocked connections without a reply.
+    pub(crate) blocked: HashMap<WaiterId, B, foldhash::fast::RandomState>,
+    /// Kept from one effect to the next, so that writing one allocates nothing.
+    pub(crate) effect: Vec<u8>,
+    /// Blocked connections for which the search for a cycle is still to be done.
+    pub(crate) unsearched: Vec<WaiterId>,
+    /// Connections to answer in a later iteration of the loop.
+    pub(crate) late: Vec<WaiterId>,
+    /// [`crate::Deferred::Sweep`] is on its way.
+    pub(crate) is_coming: bool,
+    /// [`crate::Deferred::Retry`] is on its way.
+    pub(crate) is_retrying: bool,
+    pub(crate) acks: ReplicaWatch,
+}
+
+impl<B> Default for State<B> {
+    fn default() -> Self {
+        Self {
+            manager: Manager::default(),
+            blocked: HashMap::default(),
+            effect: Vec::new(),
+            unsearched: Vec::new(),
+            late: Vec::new(),
+            is_coming: false,
+            is_retrying: false,
+            acks: ReplicaWatch::default(),
+        }
+    }
+}
+
+impl<B> State<B> {
+    /// How many bytes the buffer for effects keeps: one of a hundred thousand holds that end
+    /// together had megabytes.
+    const EFFECT_KEPT: usize = 64 << 10;
+
+    /// Takes the buffer for effects back.
+    pub(crate) fn keep_effect(&mut self, mut bytes: Vec<u8>) {
+        bytes.clear();
+        bytes.shrink_to(Self::EFFECT_KEPT);
+        self.effect = bytes;
+    }
+
+    /// Nothing is left for the next iteration of the loop.
+    pub fn is_at_rest(&self) -> bool {
+        !self.is_coming && self.late.is_empty() && self.unsearched.is_empty()
+    }
+
+    /// The gate was found shut, and is to be asked again.
+    pub fn is_retrying(&self) -> bool {
+        self.is_retrying
+    }
+
+    /// Whether this connection is to be answered in the next iteration of the loop.
+    pub fn is_late(&self, waiter: WaiterId) -> bool {
+        self.late.contains(&waiter)
+    }
+}
+
+/// How the replicas are watched.
+#[derive(Debug, Default)]
+pub(crate) struct ReplicaWatch {
+    /// The server calls us before each sleep of its loop.
+    pub(crate) is_on: bool,
+    /// Ask replicas for their offset as soon as anything may be written.
+    pub(crate) is_asking: bool,
+    /// At least this many replicas are connected and have acknowledged anything: valid since the
+    /// server was last asked, until one disconnects.
+    pub(crate) online: usize,
+}

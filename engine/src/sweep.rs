@@ -1,0 +1,97 @@
+//! The engine's work outside commands, in portions. The manager chooses the next task.
+
+use std::time::Duration;
+
+use rlock_core::grammar::Access;
+use rlock_core::manager::{At, Mark, Task};
+use rlock_core::{Input, Lock, Refusal};
+
+use crate::host::{During, Gate, Host, OpenKey};
+use crate::{answers, carry_out, gate, publish, timers};
+
+/// How long the engine works in one callback; the rest is done in the next iteration of the loop.
+pub const PORTION: Duration = Duration::from_micros(500);
+
+/// How long it works on tasks at least: there may be much to publish every time.
+const FOR_TASKS: Duration = Duration::from_micros(125);
+
+/// [`crate::Deferred::Sweep`].
+pub(crate) fn come<H: Host>(host: &H) {
+    host.state(|state| state.is_coming = false);
+    run(host);
+}
+
+/// [`crate::Deferred::Retry`].
+pub(crate) fn retry<H: Host>(host: &H) {
+    host.state(|state| state.is_retrying = false);
+    run(host);
+}
+
+/// Does a portion of what is due, earliest deadline first, and sets the timers for the rest.
+fn run<H: Host>(host: &H) {
+    let began_at = host.monotonic();
+    publish::removed(host);
+    let published_at = host.monotonic();
+    let now = host.now();
+    host.state(|state| state.manager.sweep_begins(now));
+    let mut is_asked = false;
+    loop {
+        let now = host.now();
+        let Some(task) = host.state(|state| {
+            if !is_asked {
+                state.manager.presume_open();
+            }
+            state.manager.next_task(now)
+        }) else {
+            break;
+        };
+        is_asked |= carry_out_task(host, task, is_asked);
+        answers::send_due(host);
+        let at = host.monotonic();
+        let is_over = |since: Duration, most| at.saturating_sub(since) > most;
+        if is_over(began_at, PORTION) && is_over(published_at, FOR_TASKS) {
+            break;
+        }
+    }
+    answers::send_due(host);
+    if host.state(|state| state.manager.watches_commands()) {
+        host.watch_commands();
+    }
+    host.close_lost(During::Sweep);
+    timers::settle(host);
+}
+
+/// Whether the gate need not be checked again in this portion: there is one gate for all keys,
+/// except in a cluster, where each key has its own.
+fn carry_out_task<H: Host>(host: &H, task: Task, is_open: bool) -> bool {
+    match task {
+        Task::Sweep(id, due_at, why) => host.with_name(&id, |name| {
+            let gate = if is_open { Gate::Open } else { gate::of(host, name) };
+            let at = At { db: id.db, key: &id.key, now: host.now() };
+            host.state(|state| state.manager.gate_is(gate != Gate::Shut, at.now));
+            match gate {
+                Gate::Open => {
+                    let input = if why == Mark::Changed { Input::Changed } else { Input::Tick };
+                    if carry_out::by_itself(host, name, input).is_err() {
+                        host.state(|state| state.manager.dismiss(at, &Refusal::WrongType));
+                    }
+                }
+                Gate::Elsewhere => {
+                    host.state(|state| state.manager.dismiss(at, &Refusal::TryAgain));
+                }
+                Gate::Shut => {
+                    host.state(|state| state.manager.postpone(id.clone(), due_at, why));
+                }
+            }
+            gate != Gate::Elsewhere && !host.is_cluster() || gate == Gate::Shut
+        }),
+        Task::See(id, why) => host.with_name(&id, |name| {
+            let mut key = host.open(name, Access::Reads);
+            let free = Lock::default();
+            let lock = key.lock(&free).unwrap_or(&free);
+            let now = host.now();
+            host.state(|state| state.manager.see(&id, why, lock, now));
+            true
+        }),
+    }
+}

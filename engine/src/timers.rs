@@ -1,0 +1,36 @@
+//! When the engine acts outside commands.
+
+use rlock_core::manager::Next;
+
+use crate::host::{Deferred, Host};
+
+/// While nothing may be written, how often to check the gate, in milliseconds.
+const RETRY_MS: u64 = 50;
+
+/// Sets the timers for the manager's next task. Follows anything that may change it.
+pub fn settle<H: Host>(host: &H) {
+    set(host, host.state(|state| state.manager.next_call()));
+}
+
+/// Sets the timers for the manager's next task.
+pub(crate) fn set<H: Host>(host: &H, next: Next) {
+    if next == Next::default() {
+        return;
+    }
+    if let Some(at) = next.at {
+        host.set_alarm(at);
+    }
+    if next.soon {
+        soon(host);
+    } else if next.when_open && !host.state(|state| std::mem::replace(&mut state.is_retrying, true))
+    {
+        host.defer(RETRY_MS, Deferred::Retry);
+    }
+}
+
+/// Schedules a sweep in this iteration of the loop or the next: the caller may not write.
+pub fn soon<H: Host>(host: &H) {
+    if !host.state(|state| std::mem::replace(&mut state.is_coming, true)) {
+        host.defer(0, Deferred::Sweep);
+    }
+}

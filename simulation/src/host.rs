@@ -1,0 +1,435 @@
+//! The simulated server as the engine's host. Faults are planted at this edge.
+
+use std::cell::{Cell, RefCell, RefMut};
+use std::ffi::CStr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use rlock_core::grammar::Access;
+use rlock_core::manager::LockId;
+use rlock_core::{ClientId, EpochMs, Lock, Now, WaiterId};
+use rlock_engine::reply::Replies;
+use rlock_engine::sweep::PORTION;
+use rlock_engine::{
+    Content, Deferred, During, Gate, Happening, Host, Replication, Settings, blocked,
+};
+
+use crate::fault::Fault;
+use crate::keyspace::{self, Slot, Value};
+use crate::notes::{Asked, By};
+use crate::server::{Server, Waiting};
+use crate::words::Said;
+
+/// As many replicas as nobody has.
+const ALL: usize = 16;
+
+/// What the server is doing while the engine runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Running {
+    /// The connection whose command it is.
+    pub client: Option<ClientId>,
+    /// The database.
+    pub db: i32,
+    /// The command's words.
+    pub words: Rc<[Vec<u8>]>,
+    /// It came along the replication stream.
+    pub is_replicated: bool,
+    /// What it asks, if it may have to wait.
+    pub asked: Option<Asked>,
+    /// As which it asks to renew: a mode, or all.
+    pub renewal: Option<Option<rlock_core::Mode>>,
+    /// For how long it may be blocked, in milliseconds.
+    pub block_ms: Option<u64>,
+    /// As what the laws see its changes.
+    pub by: By,
+    /// The loop is about to sleep.
+    pub is_sleeping: bool,
+}
+
+impl Default for Running {
+    fn default() -> Self {
+        Self {
+            client: None,
+            db: 0,
+            words: Rc::new([]),
+            is_replicated: false,
+            asked: None,
+            renewal: None,
+            block_ms: None,
+            by: By::Itself,
+            is_sleeping: false,
+        }
+    }
+}
+
+/// A simulated server in one callback. A borrow of the server that the engine would hold across a
+/// call panics here.
+pub(crate) struct Edge<'s> {
+    server: RefCell<&'s mut Server>,
+    running: Running,
+    db: Cell<i32>,
+    replies: RefCell<Vec<Said>>,
+}
+
+impl<'s> Edge<'s> {
+    pub(crate) fn new(server: &'s mut Server, running: Running) -> Self {
+        let db = Cell::new(running.db);
+        Self { server: RefCell::new(server), running, db, replies: RefCell::default() }
+    }
+
+    /// Does `work`, and returns what it replied.
+    pub(crate) fn said(&self, work: impl FnOnce(&Self)) -> Option<Said> {
+        let outer = self.replies.take();
+        work(self);
+        Said::of(self.replies.replace(outer))
+    }
+
+    fn server(&self) -> RefMut<'_, &'s mut Server> {
+        self.server.borrow_mut()
+    }
+
+    fn say(&self, said: Said) {
+        self.replies.borrow_mut().push(said);
+    }
+}
+
+/// A key's name.
+pub(crate) struct Name(keyspace::Key);
+
+impl Name {
+    pub(crate) fn new(key: keyspace::Key) -> Self {
+        Self(key)
+    }
+}
+
+impl rlock_engine::KeyName for Name {
+    fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// An open key: what is at it is taken out of the keyspace until it is closed.
+pub(crate) struct Key<'h, 's> {
+    edge: &'h Edge<'s>,
+    db: i32,
+    name: keyspace::Key,
+    value: Option<Value>,
+}
+
+impl Drop for Key<'_, '_> {
+    fn drop(&mut self) {
+        self.put_back();
+    }
+}
+
+impl Key<'_, '_> {
+    fn put_back(&mut self) {
+        if let Some(value) = self.value.take() {
+            self.with_slot(|slot| slot.value = value);
+        }
+    }
+
+    fn with_slot<T>(&self, work: impl FnOnce(&mut Slot) -> T) -> Option<T> {
+        self.edge.server().keys.get_mut(self.db, &self.name).map(work)
+    }
+}
+
+impl rlock_engine::OpenKey for Key<'_, '_> {
+    fn content(&mut self) -> Content<'_> {
+        match &mut self.value {
+            None => Content::Missing,
+            Some(Value::Lock(lock)) => Content::Lock(lock),
+            Some(Value::Other) => Content::Other,
+        }
+    }
+
+    fn set(&mut self, lock: Lock) {
+        let slot = Slot { value: Value::Other, expires_at: None };
+        self.edge.server().keys.set(self.db, &self.name, slot);
+        self.value = Some(Value::Lock(lock));
+    }
+
+    fn delete(&mut self) {
+        self.put_back();
+        self.edge.server().unlink(self.db, &self.name);
+    }
+
+    fn expires_at(&self) -> Option<u64> {
+        self.with_slot(|slot| slot.expires_at).flatten()
+    }
+
+    fn expire_at(&mut self, at_ms: u64) {
+        let is_forgotten = self.edge.server().fault == Fault::TtlForgotten;
+        self.with_slot(|slot| {
+            if !is_forgotten || slot.expires_at.is_none() {
+                slot.expires_at = Some(at_ms);
+            }
+        });
+    }
+}
+
+impl<'s> Host for Edge<'s> {
+    type Name<'n> = Name;
+    type Key<'h>
+        = Key<'h, 's>
+    where
+        's: 'h;
+    type Blocked = WaiterId;
+
+    fn state<T>(&self, work: impl FnOnce(&mut rlock_engine::State<WaiterId>) -> T) -> T {
+        work(&mut self.server().state)
+    }
+
+    fn settings(&self) -> Settings {
+        Settings { bounds: self.server().bounds, detects_deadlocks: true }
+    }
+
+    fn now(&self) -> Now {
+        self.server().now
+    }
+
+    /// After as many tasks as the step allows, the portion is used up.
+    fn monotonic(&self) -> Duration {
+        let mut server = self.server();
+        let tick = PORTION / u32::try_from(server.portion.max(1)).unwrap_or(u32::MAX);
+        let ticks = server.ticks.saturating_sub(1);
+        server.ticks += 1;
+        (tick + Duration::from_nanos(1)).saturating_mul(ticks)
+    }
+
+    fn observe(&self, happening: Happening<'_>) {
+        self.server().observe(&self.running, happening);
+    }
+
+    fn warn(&self, _: &str) {}
+
+    fn db(&self) -> i32 {
+        self.db.get()
+    }
+
+    fn with_name<T>(&self, id: &LockId, work: impl FnOnce(&Name) -> T) -> T {
+        let before = self.db.replace(id.db);
+        let result = work(&Name(id.key.clone()));
+        self.db.set(before);
+        result
+    }
+
+    fn open(&self, name: &Name, access: Access) -> Key<'_, 's> {
+        let (db, name) = (self.db(), name.0.clone());
+        let mut server = self.server();
+        server.expire_if_due(db, &name);
+        let is_shown = access == Access::Writes || server.visible(db, &name).is_some();
+        let slot = server.keys.get_mut(db, &name).filter(|_| is_shown);
+        let value = slot.map(|slot| std::mem::replace(&mut slot.value, Value::Other));
+        Key { edge: self, db, name, value }
+    }
+
+    fn replicate(&self, name: &Name, effect: &[u8]) {
+        self.server().propagate(self.db(), &[b"RLOCK.APPLY", &name.0, effect]);
+    }
+
+    fn replicate_as_it_came(&self) {
+        let words: Vec<&[u8]> = self.running.words.iter().map(Vec::as_slice).collect();
+        self.server().propagate(self.db(), &words);
+    }
+
+    fn signal_modified(&self, _: &Name) {}
+
+    fn notify(&self, event: &CStr, name: &Name) {
+        let event = event.to_string_lossy().into_owned();
+        self.server().events.push((self.db(), name.0.clone(), event));
+    }
+
+    fn watch_new_keys(&self) {
+        self.server().watches_keys = true;
+    }
+
+    fn gate_of(&self, _: &Name) -> Gate {
+        let server = self.server();
+        let is_open = server.fault == Fault::GateLeftOpen || !server.refuses_writes();
+        if is_open { Gate::Open } else { Gate::Shut }
+    }
+
+    fn is_paused(&self) -> bool {
+        let server = self.server();
+        server.fault != Fault::GateLeftOpen && server.is_paused()
+    }
+
+    fn is_cluster(&self) -> bool {
+        false
+    }
+
+    fn client(&self) -> Option<ClientId> {
+        self.running.client
+    }
+
+    fn user(&self) -> Rc<str> {
+        let server = self.server();
+        let conn = self.running.client.and_then(|client| server.conns.get(&client));
+        conn.map_or_else(|| "".into(), |conn| conn.user.clone())
+    }
+
+    fn denies_blocking(&self) -> bool {
+        false
+    }
+
+    fn is_from_primary(&self) -> bool {
+        self.running.is_replicated
+    }
+
+    fn is_loading(&self) -> bool {
+        false
+    }
+
+    fn must_answer_later(&self) -> bool {
+        false
+    }
+
+    fn block(&self, _: &Name, waiter: u64, ms: u64) -> Option<WaiterId> {
+        let (waiter, now) = (WaiterId::from(waiter), self.now());
+        let asked = self.running.asked.clone()?;
+        let ends_at = self.running.block_ms.filter(|ms| *ms > 0);
+        let mut server = self.server();
+        let conn = server.conns.get_mut(&self.running.client?)?;
+        conn.waiting = Some(Waiting {
+            waiter,
+            asked: Asked { ends_at: ends_at.map(|ms| now.after_ms(ms).get()), ..asked },
+            net_ms: (ms > 0).then(|| now.after_ms(ms).get()),
+            is_answered: false,
+            aside: None,
+            renewal: self.running.renewal,
+            pending: None,
+            granted: None,
+            is_lost: false,
+        });
+        Some(waiter)
+    }
+
+    /// `RM_UnblockClient`: the reply is asked for in this very call.
+    fn unblock(&self, waiter: WaiterId) {
+        let mut server = self.server();
+        if server.fault == Fault::AnswerForgotten && waiter.get().is_multiple_of(3) {
+            return;
+        }
+        if let Some(client) = server.client_of(waiter) {
+            server.reply_to(client);
+        }
+    }
+
+    fn may_acquire(&self, user: &str, _: &Name, _: &[u8]) -> bool {
+        !self.server().denied.contains(user)
+    }
+
+    fn can_close(&self) -> bool {
+        true
+    }
+
+    /// Each command of the simulated server is reported.
+    fn watch_commands(&self) {}
+
+    fn close_lost(&self, _: During) {
+        self.server().settle_closing();
+    }
+
+    fn defer(&self, ms: u64, work: Deferred) {
+        let mut server = self.server();
+        let at_ms = server.now_ms() + ms;
+        server.timers.calls.push((at_ms, work));
+    }
+
+    fn set_alarm(&self, at: EpochMs) {
+        let mut server = self.server();
+        if server.fault != Fault::AlarmForgotten {
+            server.timers.alarm = Some(server.timers.alarm.map_or(at, |set| set.min(at)));
+        }
+    }
+
+    fn watch_sleep(&self, is_on: bool) {
+        self.server().timers.is_watching = is_on;
+    }
+
+    fn replication(&self) -> Replication {
+        let server = self.server();
+        let is_early = server.fault == Fault::OffsetNotedEarly && self.running.is_sleeping;
+        let has_all = match server.fault {
+            Fault::ToldAtOnce => true,
+            Fault::SessionUnacknowledged => server.only_sessions_wait(),
+            _ => false,
+        };
+        let acknowledged = match has_all && self.running.is_sleeping {
+            true => vec![server.offset; ALL],
+            false => server.replicas.clone(),
+        };
+        let offset = if is_early { server.slept_at } else { server.offset };
+        Replication { offset, acknowledged }
+    }
+
+    fn ask_replicas(&self) {
+        self.server().ask_replicas();
+    }
+
+    fn has_fault(&self, fault: rlock_engine::PlantedFault) -> bool {
+        self.server().fault == Fault::Engine(fault)
+    }
+}
+
+impl Replies for Edge<'_> {
+    fn reply_integer(&self, value: i64) {
+        self.say(Said::Int(value));
+    }
+
+    fn reply_null(&self) {
+        self.say(Said::Nil);
+    }
+
+    fn reply_ok(&self) {
+        self.say(Said::Ok);
+    }
+
+    fn reply_error(&self, line: &str) {
+        self.say(Said::error(line));
+    }
+
+    /// The elements follow; a reply has at most one array.
+    fn reply_array(&self, _: usize) {
+        self.say(Said::Array(Vec::new()));
+    }
+}
+
+impl Server {
+    /// The engine's entry for what the server does by itself.
+    pub(crate) fn engine<T>(&mut self, work: impl FnOnce(&Edge<'_>) -> T) -> T {
+        work(&Edge::new(self, Running::default()))
+    }
+
+    /// A blocked connection's reply is due.
+    pub(crate) fn reply_to(&mut self, client: ClientId) {
+        let Some(waiting) = self.waiting_mut(client) else { return };
+        waiting.is_answered = true;
+        let waiter = waiting.waiter;
+        let said = self.engine(|edge| edge.said(|edge| blocked::reply(edge, waiter)));
+        if let Some(waiting) = self.waiting_mut(client) {
+            waiting.aside = said;
+        }
+        if self.conditions.replies_at_once {
+            self.reply_leaves(client, waiter);
+        }
+    }
+
+    /// The reply is in the connection's output: what it says stands.
+    fn reply_leaves(&mut self, client: ClientId, waiter: WaiterId) {
+        let Some(waiting) = self.waiting_mut(client) else { return };
+        waiting.granted = None;
+        let said = waiting.aside.take();
+        said.into_iter().for_each(|said| self.say(client, said));
+        if self.fault != Fault::HeardForgotten {
+            self.over(waiter, false);
+        }
+    }
+
+    pub(crate) fn client_of(&self, waiter: WaiterId) -> Option<ClientId> {
+        let is_it = |waiting: &Waiting| waiting.waiter == waiter && !waiting.is_answered;
+        let mut all = self.conns.iter();
+        all.find(|(_, conn)| conn.waiting.as_ref().is_some_and(is_it)).map(|(client, _)| *client)
+    }
+}

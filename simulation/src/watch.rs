@@ -1,0 +1,162 @@
+//! What the laws learn of what the engine does.
+
+use std::borrow::Cow;
+
+use rlock_core::{Change, Mode, Reply, WaiterId, Wake};
+use rlock_engine::Happening;
+
+use crate::host::Running;
+use crate::keyspace::{Key, Slot};
+use crate::notes::{Asked, Note, Noted, Pending};
+use crate::seen::Kind;
+use crate::server::{Server, Waiting};
+
+/// A change that outlives the request that it came of.
+pub(crate) fn kept(change: &Change<'_>) -> Change<'static> {
+    match change {
+        Change::Granted { owner, mode, token, deadline } => Change::Granted {
+            owner: Cow::Owned(owner.to_vec()),
+            mode: *mode,
+            token: *token,
+            deadline: *deadline,
+        },
+        Change::Held { token, depth, deadline } => {
+            Change::Held { token: *token, depth: *depth, deadline: *deadline }
+        }
+        Change::Ended { token, by } => Change::Ended { token: *token, by: *by },
+    }
+}
+
+impl Server {
+    pub(crate) fn observe(&mut self, running: &Running, happening: Happening<'_>) {
+        match happening {
+            Happening::Decided { db, key, changes, events, reply, gated, .. } => {
+                self.note_pending();
+                let key: Key = key.into();
+                for change in changes {
+                    let (key, change, by) = (key.clone(), kept(change), running.by.clone());
+                    self.note(Note::Changed { db, key, change, by });
+                }
+                if !changes.is_empty() {
+                    self.effect_events += events.len() as u64;
+                }
+                gated.iter().for_each(|waiter| self.pend(*waiter));
+                if *reply == Reply::Pending {
+                    let client = running.client.and_then(|client| self.waiting_mut(client));
+                    client.map(|waiting| waiting.waiter).map(|waiter| self.pend(waiter));
+                }
+            }
+            Happening::Replayed(events) => self.effect_events += events.len() as u64,
+            Happening::Acquired(reply) => self.acquired(running, reply),
+            Happening::Renewed(Reply::Count(1)) => self.renewed(running),
+            Happening::Answered(wake) => self.answered(wake),
+            Happening::Unblocked(waiter, reply) => self.unconfirmed(waiter, reply),
+            Happening::Turn { db, key, owner } if running.is_sleeping => {
+                self.note(Note::TurnAcked { db, key: key.into(), owner: owner.into() });
+            }
+            Happening::Deadlock => self.note(Note::Saw(Kind::Deadlock)),
+            Happening::Renewed(_)
+            | Happening::Turn { .. }
+            | Happening::SearchGivenUp
+            | Happening::TooFewReplicas
+            | Happening::Removed(_) => {}
+        }
+    }
+
+    fn acquired(&mut self, running: &Running, reply: &Reply) {
+        let (Reply::Granted { token, left_ms }, Some(client), Some(asked)) =
+            (reply, running.client, &running.asked)
+        else {
+            return;
+        };
+        let (asked, granted_at) = (Box::new(asked.clone()), self.now);
+        let (token, left_ms, waited, pending) = (*token, *left_ms, false, None);
+        self.note(Note::Told { client, asked, token, granted_at, left_ms, waited, pending });
+    }
+
+    fn renewed(&mut self, running: &Running) {
+        let (Some(asked), Some(mode)) = (&running.asked, running.renewal) else { return };
+        let Asked { db, key, owner, lease, .. } = asked.clone();
+        self.note(Note::Renewed { db, key, owner, mode, lease });
+    }
+
+    /// A blocked connection has its reply, which leaves at once or in the next iteration.
+    fn answered(&mut self, wake: &Wake) {
+        let now = self.now;
+        let Some(client) = self.client_of(wake.waiter) else { return };
+        let Some(waiting) = self.waiting_mut(client) else { return };
+        let (asked, pending) = (Box::new(waiting.asked.clone()), waiting.pending.take());
+        let waiter = wake.waiter;
+        let note = match (&wake.reply, pending) {
+            (Reply::Granted { token, left_ms }, pending) => {
+                waiting.granted = Some(*token);
+                let granted_at = pending.map_or(now, |pending| pending.granted_at);
+                let (token, left_ms, waited) = (*token, *left_ms, wake.waited_us > 0);
+                Note::Told { client, asked, token, granted_at, left_ms, waited, pending }
+            }
+            (Reply::Count(_), Some(pending)) => {
+                waiting.granted = Some(pending.token);
+                Note::RenewalTold { asked, pending }
+            }
+            (Reply::NotNow { .. }, Some(_)) => Note::NilWhilePending { asked },
+            (_, Some(pending)) => Note::Unconfirmed { asked, pending, waiter },
+            _ => return,
+        };
+        self.note(note);
+    }
+
+    /// What was granted to this connection does not reach it any more.
+    fn unconfirmed(&mut self, waiter: WaiterId, reply: &Reply) {
+        let mut all = self.conns.values_mut().filter_map(|conn| conn.waiting.as_mut());
+        let Some(waiting) = all.find(|waiting| waiting.waiter == waiter) else { return };
+        if let Some(pending) = waiting.pending.take() {
+            let asked = Box::new(waiting.asked.clone());
+            self.note(match reply {
+                Reply::NotNow { .. } => Note::NilWhilePending { asked },
+                _ => Note::Unconfirmed { asked, pending, waiter },
+            });
+        }
+    }
+
+    /// This blocked connection's hold stands, and it is told when replicas have acknowledged it.
+    fn pend(&mut self, waiter: WaiterId) {
+        let Some(client) = self.client_of(waiter) else { return };
+        let (at, now) = (self.history.point(), self.now);
+        let Some(Waiting { asked, renewal, pending: None, .. }) =
+            self.conns[&client].waiting.as_ref()
+        else {
+            return;
+        };
+        let asked = asked.clone();
+        let mode = renewal.map_or(Some(asked.mode), |mode| mode);
+        // It may have ended in the step in which it began.
+        let lock = self.keys.get(asked.db, &asked.key).and_then(Slot::lock);
+        let holds = |held: Mode| {
+            let mut holds = lock?
+                .holds()
+                .filter(|(owner, is, _)| *owner == asked.owner.as_bytes() && *is == held);
+            holds.next().map(|(.., hold)| (held, hold))
+        };
+        let modes = [Mode::Write, Mode::Read].into_iter();
+        let mut modes = modes.filter(|held| mode.is_none_or(|only| only == *held));
+        let Some((held, hold)) = modes.find_map(holds) else { return };
+        let (token, renews) = (hold.token, renewal.is_some());
+        let deadline = hold.deadline.get();
+        let pending = Pending { token, at, granted_at: now, deadline, renews, held, mode };
+        if let Some(waiting) = self.waiting_mut(client) {
+            waiting.pending = Some(pending);
+        }
+        self.pending.push(self.noted(Note::Pending { asked: Box::new(asked), pending }));
+    }
+
+    /// Notes what a decision left pending, behind those whom it answered.
+    fn note_pending(&mut self) {
+        self.notes.append(&mut self.pending);
+    }
+
+    /// Takes what the laws must know.
+    pub fn take_notes(&mut self) -> Vec<Noted> {
+        self.note_pending();
+        std::mem::take(&mut self.notes)
+    }
+}

@@ -1,0 +1,216 @@
+//! The server as the engine's host.
+
+use std::ffi::CStr;
+use std::rc::Rc;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use rlock_core::grammar::Access;
+use rlock_core::manager::LockId;
+use rlock_core::{ClientId, EpochMs, Now, WaiterId};
+use rlock_engine::reply::Replies;
+use rlock_engine::{
+    Deferred, During, Gate, Happening, Host, Replication, Settings, acks, blocked, events,
+};
+
+use crate::ffi::{self, Blocked, Ctx, Key, Name, Waiting};
+use crate::state::{self, State};
+use crate::{closing, metrics, settings, timers};
+
+impl Host for Ctx {
+    type Name<'n> = Name<'n>;
+    type Key<'h> = Key<'h>;
+    type Blocked = Blocked;
+
+    fn state<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+        state::with(work)
+    }
+
+    fn settings(&self) -> Settings {
+        Settings { bounds: settings::bounds(), detects_deadlocks: settings::detects_deadlocks() }
+    }
+
+    fn now(&self) -> Now {
+        state::now()
+    }
+
+    fn monotonic(&self) -> Duration {
+        static BEGAN_AT: OnceLock<Instant> = OnceLock::new();
+        BEGAN_AT.get_or_init(Instant::now).elapsed()
+    }
+
+    fn observe(&self, happening: Happening<'_>) {
+        metrics::observe(happening);
+    }
+
+    fn warn(&self, line: &str) {
+        self.warn(line);
+    }
+
+    fn db(&self) -> i32 {
+        self.selected_db()
+    }
+
+    fn with_name<T>(&self, id: &LockId, work: impl FnOnce(&Name<'_>) -> T) -> T {
+        self.with_name(id.db, &id.key, work)
+    }
+
+    fn open(&self, name: &Name<'_>, access: Access) -> Key<'_> {
+        self.open(name, access)
+    }
+
+    fn replicate(&self, name: &Name<'_>, effect: &[u8]) {
+        self.replicate(name, effect);
+    }
+
+    fn replicate_as_it_came(&self) {
+        self.replicate_as_it_came();
+    }
+
+    fn signal_modified(&self, name: &Name<'_>) {
+        self.signal_modified(name);
+    }
+
+    fn notify(&self, event: &CStr, name: &Name<'_>) {
+        self.notify(event, name);
+    }
+
+    fn watch_new_keys(&self) {
+        self.watch_new_keys(|db, key| events::key_came(&Self::detached(), db, key));
+    }
+
+    fn gate_of(&self, name: &Name<'_>) -> Gate {
+        self.gate_of(name)
+    }
+
+    fn is_paused(&self) -> bool {
+        self.is_paused()
+    }
+
+    fn is_cluster(&self) -> bool {
+        ffi::is_cluster()
+    }
+
+    fn client(&self) -> Option<ClientId> {
+        self.client().map(ClientId::from)
+    }
+
+    fn user(&self) -> Rc<str> {
+        self.user_name().into()
+    }
+
+    fn denies_blocking(&self) -> bool {
+        self.denies_blocking()
+    }
+
+    fn is_from_primary(&self) -> bool {
+        self.is_from_primary()
+    }
+
+    fn is_loading(&self) -> bool {
+        self.is_loading()
+    }
+
+    fn must_answer_later(&self) -> bool {
+        ffi::tells_at_once() && self.is_nested()
+    }
+
+    fn block(&self, name: &Name<'_>, waiter: u64, ms: u64) -> Option<Blocked> {
+        self.block::<Waits>(name, waiter, ms)
+    }
+
+    fn unblock(&self, blocked: Blocked) {
+        blocked.answer();
+    }
+
+    fn may_acquire(&self, user: &str, name: &Name<'_>, owner: &[u8]) -> bool {
+        self.may(user, c"rlock.acquire", self.selected_db(), name, owner)
+    }
+
+    fn can_close(&self) -> bool {
+        self.can_close()
+    }
+
+    fn watch_commands(&self) {
+        closing::watch();
+    }
+
+    fn close_lost(&self, during: During) {
+        closing::settle(self, during);
+    }
+
+    fn defer(&self, ms: u64, work: Deferred) {
+        ffi::after(
+            ms,
+            match work {
+                Deferred::Sweep => |ctx| rlock_engine::run_deferred(ctx, Deferred::Sweep),
+                Deferred::Retry => |ctx| rlock_engine::run_deferred(ctx, Deferred::Retry),
+                Deferred::Answer => |ctx| rlock_engine::run_deferred(ctx, Deferred::Answer),
+                Deferred::Search => |ctx| rlock_engine::run_deferred(ctx, Deferred::Search),
+                Deferred::Unsubscribe => {
+                    |ctx| rlock_engine::run_deferred(ctx, Deferred::Unsubscribe)
+                }
+                Deferred::Greet => |ctx| rlock_engine::run_deferred(ctx, Deferred::Greet),
+            },
+        );
+    }
+
+    fn set_alarm(&self, at: EpochMs) {
+        timers::set(at);
+    }
+
+    fn watch_sleep(&self, is_on: bool) {
+        ffi::before_sleep(is_on.then_some(acks::before_sleep));
+    }
+
+    fn replication(&self) -> Replication {
+        self.replication()
+    }
+
+    fn ask_replicas(&self) {
+        self.ask_replicas();
+    }
+}
+
+impl Replies for Ctx {
+    fn reply_integer(&self, value: i64) {
+        self.reply_integer(value);
+    }
+
+    fn reply_null(&self) {
+        self.reply_null();
+    }
+
+    fn reply_ok(&self) {
+        self.reply_ok();
+    }
+
+    fn reply_error(&self, line: &str) {
+        self.reply_error(line);
+    }
+
+    fn reply_array(&self, len: usize) {
+        self.reply_array(len);
+    }
+}
+
+/// The server's callbacks for blocked connections.
+struct Waits;
+
+impl Waiting for Waits {
+    fn key_came(waiter: u64) {
+        blocked::key_came(&Ctx::detached(), WaiterId::from(waiter));
+    }
+
+    fn reply(ctx: &Ctx, waiter: u64) {
+        blocked::reply(ctx, WaiterId::from(waiter));
+    }
+
+    fn gone(waiter: u64) {
+        blocked::gone(&Ctx::detached(), WaiterId::from(waiter));
+    }
+
+    fn over(waiter: u64, is_lost: bool) {
+        blocked::over(&Ctx::detached(), WaiterId::from(waiter), is_lost);
+    }
+}
