@@ -9,9 +9,9 @@ use crate::ffi::{self, Ctx, DatabaseChange, ServerChange, Values};
 use crate::{settings, state};
 
 /// The callbacks for values.
-pub struct Locks;
+pub struct LockValues;
 
-impl Values for Locks {
+impl Values for LockValues {
     fn decode(bytes: &[u8], is_restore: bool) -> Option<Lock> {
         let lock = snapshot::load(bytes).ok()?;
         let now = state::now();
@@ -49,7 +49,7 @@ impl Values for Locks {
 pub fn register(ctx: &Ctx) {
     let is_primary = ctx.wrapped().get_flags().contains(ContextFlags::MASTER);
     events::role_is(&Ctx::detached(), is_primary);
-    ctx.watch_losses::<Locks>();
+    ctx.watch_losses::<LockValues>();
     ctx.watch_connections(|client| {
         events::connection_ended(&Ctx::detached(), ClientId::from(client));
     });

@@ -38,7 +38,7 @@ fn load(ctx: &Ctx, arguments: &[&[u8]]) -> Result<(), String> {
         options |= ModuleOptions::from_bits_retain(HANDLE_ATOMIC_SLOT_MIGRATION);
     }
     ctx.wrapped().set_module_options(options);
-    ctx.register_type::<events::Locks>()?;
+    ctx.register_type::<events::LockValues>()?;
     commands::register(ctx)?;
     settings::register(ctx)?;
     metrics::register(ctx);

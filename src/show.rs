@@ -40,24 +40,28 @@ impl Serve for ShowInfo {
             });
             let mode = lock.mode_at(now).map_or("free", Mode::lower);
             let has_void_turns = state::with(|state| {
-                let memory = state.manager.memory(db, call.said.key);
-                memory.is_some_and(|memory| lock.has_void_turns(memory, now))
+                let volatile = state.manager.volatile(db, call.said.key);
+                volatile.is_some_and(|volatile| lock.has_void_turns(volatile, now))
             });
             (mode, lock.hold_count_at(now), holders.collect::<Vec<_>>(), has_void_turns)
         })?;
         let (len, waiters) = state::with(|state| {
-            let memory = state.manager.memory(db, call.said.key);
+            let volatile = state.manager.volatile(db, call.said.key);
             for (token, row) in &mut holders {
-                let session = memory.and_then(|memory| memory.sessions.get(*token));
+                let session = volatile.and_then(|volatile| volatile.sessions.get(*token));
                 row.push(("session", number(session.map_or(0, |session| session.client.get()))));
-                let acks = memory.map_or(Confirmation::None, |memory| memory.confirmation(*token));
+                let acks =
+                    volatile.map_or(Confirmation::None, |volatile| volatile.confirmation(*token));
                 row.push(("acks", Field::Word(acks.word())));
             }
-            let Some(queue) = memory.map(|memory| &memory.queue) else { return (0, Vec::new()) };
+            let Some(queue) = volatile.map(|volatile| &volatile.queue) else {
+                return (0, Vec::new());
+            };
             let rows = queue.iter().take(call.said.count).map(|(entry, has_turn)| {
                 let kind = if entry.kind == Kind::Ticket { "queue" } else { "block" };
                 let waited_ms = now.us().saturating_sub(entry.since.us()) / 1000;
-                let left_ms = entry.ends_at.map_or(Field::Number(-1), |at| number(at.left_at(now)));
+                let remaining_ms =
+                    entry.ends_at.map_or(Field::Number(-1), |at| number(at.left_at(now)));
                 let blocked = entry.client.filter(|_| entry.kind != Kind::Ticket);
                 vec![
                     ("owner", Field::Bytes(entry.owner.as_bytes().to_vec())),
@@ -65,7 +69,7 @@ impl Serve for ShowInfo {
                     ("kind", Field::Word(kind)),
                     ("turn", Field::Number((has_turn && !has_void_turns).into())),
                     ("waited-ms", number(waited_ms)),
-                    ("left-ms", left_ms),
+                    ("left-ms", remaining_ms),
                     ("limit", number(entry.limit.map_or(0, |limit| limit.get().into()))),
                     ("client", number(blocked.map_or(0, ClientId::get))),
                 ]
@@ -122,9 +126,9 @@ impl Serve for ShowPlace {
         let (db, now) = (call.ctx.selected_db(), state::now());
         let place = call.look(|lock| {
             state::with(|state| {
-                let memory = state.manager.memory(db, call.said.key)?;
-                let (place, is_turn) = memory.queue.place(call.said.owner)?;
-                Some(if is_turn && !lock.has_void_turns(memory, now) { 0 } else { place })
+                let volatile = state.manager.volatile(db, call.said.key)?;
+                let (place, is_turn) = volatile.queue.place(call.said.owner)?;
+                Some(if is_turn && !lock.has_void_turns(volatile, now) { 0 } else { place })
             })
         })?;
         match place {
@@ -165,15 +169,15 @@ impl Serve for ShowSlowLog {
     fn serve(call: &Invocation<'_>) -> Result<(), String> {
         let ctx = call.ctx;
         match call.said.slowlog {
-            grammar::SlowLog::Len => {
+            grammar::SlowLogRequest::Len => {
                 let len = state::with(|state| state.manager.slowlog_len());
                 call.reply_count(u64::try_from(len).unwrap_or(u64::MAX));
             }
-            grammar::SlowLog::Reset => {
+            grammar::SlowLogRequest::Reset => {
                 state::with(|state| state.manager.slowlog_reset());
                 ctx.reply_ok();
             }
-            grammar::SlowLog::Get(most) => {
+            grammar::SlowLogRequest::Get(most) => {
                 let entries: Vec<SlowEntry> =
                     state::with(|state| state.manager.slowlog().take(most).cloned().collect());
                 ctx.reply_array(entries.len());

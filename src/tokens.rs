@@ -38,7 +38,7 @@ fn save(ctx: &Ctx) {
         return;
     }
     let mut payload = Vec::new();
-    snapshot::save_effect(Start::GoesOn, &snapshot::as_token(token), &mut payload);
+    snapshot::save_effect(Start::Existing, &snapshot::as_token(token), &mut payload);
     // Of the names that nobody guesses, the first without a value.
     for number in 0..10 {
         let key = format!("rlock.token:{}:{number}", token.get());

@@ -6,10 +6,10 @@ use std::num::NonZeroU32;
 use std::process::Command;
 use std::rc::Rc;
 
-use rlock_core::slow::{Names, Slow};
+use rlock_core::slow::{OwnerNames, Slow};
 use rlock_core::{
-    Acquire, Effects, Input, LeaseMs, Levels, Lock, Memory, Mode, Moment, Now, Parking, Patience,
-    Release, Renew, Tokens, WaiterId,
+    Acquire, Effects, Input, LeaseMs, Levels, Lock, Mode, Now, Parking, Patience, Release, Renew,
+    StepContext, Tokens, Volatile, WaiterId,
 };
 
 const MANY: u64 = 10_000;
@@ -62,7 +62,7 @@ const OPERATIONS: [Operation; 10] = [
         Town::blocked,
         |town, _| {
             let waiter = town.park(b"leaver");
-            assert!(town.memory.leave(waiter));
+            assert!(town.volatile.leave(waiter));
             town.ask(Input::Tick)
         },
         [0, 0],
@@ -200,9 +200,9 @@ fn counted_rounds(town: &mut Town, round: fn(&mut Town, u64) -> Told, expected: 
 /// One lock, with this many others.
 struct Town {
     lock: Lock,
-    memory: Memory,
+    volatile: Volatile,
     tokens: Tokens,
-    names: Rc<Names>,
+    names: Rc<OwnerNames>,
     now_ms: u64,
     last_waiter: u64,
     others: u64,
@@ -210,10 +210,10 @@ struct Town {
 
 impl Town {
     fn new(others: u64) -> Town {
-        let (lock, memory, tokens) = (Lock::default(), Memory::default(), Tokens::default());
+        let (lock, volatile, tokens) = (Lock::default(), Volatile::default(), Tokens::default());
         Town {
             lock,
-            memory,
+            volatile,
             tokens,
             names: Rc::default(),
             now_ms: 1_700_000_000_000,
@@ -258,13 +258,13 @@ impl Town {
     fn ask(&mut self, input: Input<'_>) -> Told {
         // As the module is configured by default.
         let slow = Slow { wait_ms: Some(1000), hold_ms: None };
-        let moment = Moment::unlimited(self.now(), &mut self.tokens, &mut self.names);
-        let mut moment = Moment { slow, ..moment };
+        let moment = StepContext::unlimited(self.now(), &mut self.tokens, &mut self.names);
+        let mut moment = StepContext { slow, ..moment };
         let mut effects = Effects::default();
-        self.lock.apply(&mut self.memory, &mut moment, input, &mut effects);
-        black_box(self.lock.next_alarm(&self.memory));
+        self.lock.apply(&mut self.volatile, &mut moment, input, &mut effects);
+        black_box(self.lock.next_alarm(&self.volatile));
         for wake in &effects.wakes {
-            self.memory.answered(wake.waiter);
+            self.volatile.answered(wake.waiter);
         }
         [effects.changes.len(), effects.wakes.len()]
     }

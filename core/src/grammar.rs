@@ -126,12 +126,12 @@ pub struct Arguments<'a> {
     /// `WAITERS` or `COUNT`, or 10.
     pub count: usize,
     /// `GET`, `LEN` or `RESET`; `GET` if none is given.
-    pub slowlog: SlowLog,
+    pub slowlog: SlowLogRequest,
 }
 
 /// A request to the slow log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SlowLog {
+pub enum SlowLogRequest {
     /// Return at most this many of the newest entries.
     Get(usize),
     /// Return the number of entries.
@@ -254,7 +254,7 @@ impl Command {
             session: false,
             holders: HOLDERS_DEFAULT,
             count: COUNT_DEFAULT,
-            slowlog: SlowLog::Get(COUNT_DEFAULT),
+            slowlog: SlowLogRequest::Get(COUNT_DEFAULT),
         };
         for positional in self.positional {
             let given = words.next().ok_or_else(|| self.wrong_count())?;
@@ -401,11 +401,11 @@ impl<'a> Arguments<'a> {
             Word::MaxQueue => self.max_queue = Some(word.count(given, limits)?),
             Word::Holders => self.holders = word.count(given, limits)?,
             Word::Waiters | Word::Count => self.count = word.count(given, limits)?,
-            Word::Get if value.is_none() => self.slowlog = SlowLog::Get(COUNT_DEFAULT),
-            Word::Get if given == b"-1" => self.slowlog = SlowLog::Get(usize::MAX),
-            Word::Get => self.slowlog = SlowLog::Get(word.count(given, limits)?),
-            Word::Len => self.slowlog = SlowLog::Len,
-            Word::Reset => self.slowlog = SlowLog::Reset,
+            Word::Get if value.is_none() => self.slowlog = SlowLogRequest::Get(COUNT_DEFAULT),
+            Word::Get if given == b"-1" => self.slowlog = SlowLogRequest::Get(usize::MAX),
+            Word::Get => self.slowlog = SlowLogRequest::Get(word.count(given, limits)?),
+            Word::Len => self.slowlog = SlowLogRequest::Len,
+            Word::Reset => self.slowlog = SlowLogRequest::Reset,
         }
         Ok(())
     }

@@ -13,7 +13,7 @@
 //! 7. A newcomer never passes a waiter; adjacent readers enter together.
 //! 8. Every blocked connection gets exactly one reply, and no departed one is granted.
 //!
-//! A [`Memory`] is what only the primary knows of a lock: its [`Queue`] and its [`Sessions`].
+//! A [`Volatile`] is what only the primary knows of a lock: its [`Queue`] and its [`Sessions`].
 //! [`Lock::apply`] is the only transition, [`Lock::replay`] the only mutator. [`grammar`] has the
 //! syntax of commands, [`snapshot`] the format in which locks are stored and replicated.
 //!
@@ -66,46 +66,29 @@
     allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)
 )]
 
-mod acks;
-mod change;
-mod decide;
-mod due;
-mod ended;
-mod few;
-mod fresh;
-mod gated;
 pub mod grammar;
-mod holders;
-mod input;
-mod lock;
 pub mod manager;
-mod memory;
-mod plain;
-mod queue;
-mod readers;
-mod refusal;
-mod serve;
-mod sessions;
-pub mod slow;
-pub mod snapshot;
+mod step;
 pub mod text;
-mod units;
+mod value;
+mod volatile;
 pub mod waits_for;
-mod way;
 
-pub use acks::{Ack, Confirmation};
-pub use change::{Change, End, Event};
-pub use gated::Acked;
-pub use holders::{Hold, Mode};
-pub use input::{
-    Acquire, Dismissed, Effects, Input, Levels, Moment, Parking, Patience, Release, Renew, Reply,
-    Wake,
+pub use step::admission::Claim;
+pub use step::fast_path::FastStep;
+pub use step::input::{
+    Acquire, Dismissed, Effects, Input, Levels, Parking, Patience, Release, Renew, Reply,
+    StepContext, Wake,
 };
-pub use lock::Lock;
-pub use memory::Memory;
-pub use plain::Plain;
-pub use queue::{Entry, Kind, Queue};
-pub use refusal::{Instead, Refusal};
-pub use sessions::{Session, Sessions};
-pub use units::{ClientId, EpochMs, LeaseMs, Now, Owner, Token, Tokens, WaiterId};
-pub use way::Wish;
+pub use step::refusal::{Instead, Refusal};
+pub use value::change::{Change, End, Event};
+pub use value::holders::{Hold, Mode};
+pub use value::lock::Lock;
+pub use value::snapshot;
+pub use value::units::{ClientId, EpochMs, LeaseMs, Now, Owner, Token, Tokens, WaiterId};
+pub use volatile::Volatile;
+pub use volatile::confirm::Acked;
+pub use volatile::confirmations::{Ack, Confirmation};
+pub use volatile::queue::{Entry, Kind, Queue};
+pub use volatile::sessions::{Session, Sessions};
+pub use volatile::slow;

@@ -6,39 +6,45 @@
 //! comes as [`Task`]s, one at a time and in the order of deadlines, so that the caller can stop
 //! after a while and go on later.
 
+mod ack_queue;
 mod acks;
 mod decide;
 mod keys;
 mod life;
 mod locks;
+mod longest;
 mod names;
+mod outbox;
 mod search;
 mod slowlog;
 mod sweep;
+mod upheaval;
 mod waits;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::num::NonZeroU32;
 use std::rc::Rc;
 
-use acks::Acks;
+use ack_queue::AckQueue;
 pub use decide::Decided;
 pub use keys::Removed;
-pub use life::{Life, Ttl, Why};
+pub use life::{Cause, ExpiryAction, KeyExpiry};
 use locks::Locks;
-pub use locks::{LockId, LongQueue, Mark, Totals};
+pub use locks::{LockId, Mark, Totals};
+pub use longest::LongQueue;
 pub use search::{Wait, World, search};
-pub use slowlog::Entry as SlowEntry;
+pub use slowlog::SlowEntry;
 use slowlog::SlowLog;
+use sweep::Postponed;
 pub use sweep::{Next, Task};
-use sweep::{Postponed, Upheaval};
+use upheaval::Upheaval;
+use waits::BlockedConnections;
 pub use waits::Parked;
-use waits::Waits;
 
-use crate::slow::{Names, Outcome, Slow};
+use crate::volatile::slow::{Outcome, OwnerNames, Slow};
 use crate::{
-    Acquire, ClientId, EpochMs, Lock, Memory, Mode, Now, Owner, Refusal, Reply, Token, Tokens,
-    WaiterId, Wake,
+    Acquire, ClientId, EpochMs, Lock, Mode, Now, Owner, Refusal, Token, Tokens, Volatile, WaiterId,
+    Wake,
 };
 
 /// Seeded, because anybody can choose the names in it, and fast.
@@ -84,7 +90,7 @@ pub struct Manager {
     is_primary: bool,
     is_loading: bool,
     locks: Locks,
-    waits: Waits,
+    waits: BlockedConnections,
     removed: Vec<Removed>,
     /// Connections of lost sessions: none of their commands may run any more.
     closing: BTreeSet<ClientId>,
@@ -105,15 +111,15 @@ pub struct Manager {
     /// Replies that came due outside a transition.
     outbox: Vec<Wake>,
     slowlog: SlowLog,
-    acks: Acks,
+    acks: AckQueue,
     /// As in [`Manager::expects_keys`].
     expects_keys: bool,
     /// When this server became a primary.
     began_at: Option<EpochMs>,
     /// `rlock.grace-ms` as last reported.
     grace_ms: u64,
-    /// As in [`Moment::names`].
-    names: Rc<Names>,
+    /// As in [`StepContext::names`].
+    names: Rc<OwnerNames>,
     /// The bounds as configured at the last decision.
     slow: Slow,
     slowlog_max: usize,
@@ -194,7 +200,7 @@ impl Manager {
     }
 
     /// The memory of a lock, if there is any.
-    pub fn memory(&self, db: i32, key: &[u8]) -> Option<&Memory> {
+    pub fn volatile(&self, db: i32, key: &[u8]) -> Option<&Volatile> {
         self.locks.get(db, key)
     }
 
@@ -204,8 +210,8 @@ impl Manager {
     }
 
     /// How long a key must live.
-    pub fn life(&self, lock: &Lock, db: i32, key: &[u8]) -> Life {
-        Life::of(lock, self.locks.get(db, key))
+    pub fn life(&self, lock: &Lock, db: i32, key: &[u8]) -> KeyExpiry {
+        KeyExpiry::of(lock, self.locks.get(db, key))
     }
 
     // --- what the server did --------------------------------------------------------------------
@@ -275,32 +281,12 @@ impl Manager {
         self.waits.of_client(client).is_some()
     }
 
-    /// Gives a blocked connection its reply. False if it has one already, or has departed.
-    pub fn answer(&mut self, wake: &Wake) -> bool {
-        self.waits.answer(wake.waiter, wake.reply.clone())
-    }
-
-    /// Takes the replies that came due outside a transition.
-    pub fn take_answers(&mut self) -> Vec<Wake> {
-        std::mem::take(&mut self.outbox)
-    }
-
     /// A blocked connection can no longer be granted the lock, or get the reply to its grant, for
     /// this reason.
-    pub fn left(&mut self, waiter: WaiterId, by: Outcome, now: Now) {
+    pub fn departed(&mut self, waiter: WaiterId, by: Outcome, now: Now) {
         if let Some(id) = self.waits.leave(waiter) {
             self.give_up(&id, waiter, by, now);
         }
-    }
-
-    /// Keeps replies that came due outside a transition, until they are taken.
-    fn post(&mut self, wakes: Vec<Wake>) {
-        for wake in &wakes {
-            if let Reply::Refused(refusal) = &wake.reply {
-                self.waits.expect(wake.waiter, refusal.clone());
-            }
-        }
-        self.outbox.extend(wakes);
     }
 
     /// Withdraws a wait whose connection gets another reply.
@@ -311,30 +297,31 @@ impl Manager {
     }
 
     fn give_up(&mut self, id: &LockId, waiter: WaiterId, by: Outcome, now: Now) {
-        let entry = self.memory(id.db, &id.key).and_then(|memory| memory.queue.blocked(waiter));
+        let entry =
+            self.volatile(id.db, &id.key).and_then(|volatile| volatile.queue.blocked(waiter));
         let over = entry.and_then(|entry| self.slow.wait(entry, by, now));
-        self.note(At { db: id.db, key: &id.key, now }, over);
-        if self.memory(id.db, &id.key).is_some_and(|memory| memory.knows(waiter)) {
+        self.log_slow(At { db: id.db, key: &id.key, now }, over);
+        if self.volatile(id.db, &id.key).is_some_and(|volatile| volatile.knows(waiter)) {
             // The waiters behind it may enter now, and a grant may have to be taken back.
             self.locks.mark(id.db, &id.key, Mark::Due, Some(now.ms()));
-            self.locks.change_beside(id.db, &id.key, |memory| memory.leave(waiter));
+            self.locks.change_keeping_alarm(id.db, &id.key, |volatile| volatile.leave(waiter));
         }
     }
 
     /// A blocked connection may have read its reply, or the server has forgotten it. From now on a
     /// grant in that reply stands, however soon the connection closes: its lease ends it. If the
-    /// reply cannot reach the connection, [`Manager::left`] was called first. False if the
+    /// reply cannot reach the connection, [`Manager::departed`] was called first. False if the
     /// connection is not known, or no longer.
     pub fn unparked(&mut self, waiter: WaiterId) -> bool {
         let Some(parked) = self.waits.end(waiter) else { return false };
         let id = &parked.lock;
-        let memory = self.memory(id.db, &id.key);
-        if memory.is_some_and(|memory| memory.is_gated(waiter)) {
+        let volatile = self.volatile(id.db, &id.key);
+        if volatile.is_some_and(|volatile| volatile.is_gated(waiter)) {
             // Somebody else sent it a reply.
             self.locks.mark(id.db, &id.key, Mark::Due, None);
-            self.locks.change_beside(id.db, &id.key, |memory| memory.leave(waiter));
-        } else if self.memory(id.db, &id.key).is_some_and(|memory| memory.knows(waiter)) {
-            self.locks.change_beside(id.db, &id.key, |memory| memory.answered(waiter));
+            self.locks.change_keeping_alarm(id.db, &id.key, |volatile| volatile.leave(waiter));
+        } else if self.volatile(id.db, &id.key).is_some_and(|volatile| volatile.knows(waiter)) {
+            self.locks.change_keeping_alarm(id.db, &id.key, |volatile| volatile.answered(waiter));
         }
         true
     }
@@ -344,7 +331,7 @@ impl Manager {
     pub fn connection_ended(&mut self, client: ClientId, now: Now) {
         self.closed(client);
         if let Some(waiter) = self.waits.of_client(client) {
-            self.left(waiter, Outcome::Disconnected, now);
+            self.departed(waiter, Outcome::Disconnected, now);
         }
         self.locks.disconnect(client, now);
     }
@@ -358,7 +345,7 @@ impl Manager {
             if let Some(waiter) = self.waits.of_client(client)
                 && self.waits.get(waiter).is_some_and(|parked| parked.reply.is_none())
             {
-                self.left(waiter, Outcome::Disconnected, now);
+                self.departed(waiter, Outcome::Disconnected, now);
             }
             self.closing.insert(client);
             self.to_close.insert(client);
@@ -445,8 +432,8 @@ impl Manager {
         now: Now,
     ) -> Option<String> {
         const PAUSE_US: u64 = 1_000_000;
-        let memory = self.memory(wait.lock.db, &wait.lock.key);
-        let (mode, limit) = wait.stand.wants(memory).unwrap_or((Mode::Write, None));
+        let volatile = self.volatile(wait.lock.db, &wait.lock.key);
+        let (mode, limit) = wait.stand.wants(volatile).unwrap_or((Mode::Write, None));
         let limit = limit.map_or(0, NonZeroU32::get);
         self.slowlog.add_cycle(mode.lower(), limit, cycle, now, self.slowlog_max);
         let since = self.logged_at.map(|at| now.us().saturating_sub(at.us()));

@@ -9,16 +9,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
-use crate::queue::{Entry, Kind, Place};
 use crate::text::quoted;
-use crate::{Lock, Memory, Mode, Now, Owner, WaiterId, Wish};
+use crate::volatile::queue::{Entry, Kind, Place};
+use crate::{Claim, Lock, Mode, Now, Owner, Volatile, WaiterId};
 
 /// How many locks, holders and waiters one search visits before it gives up: it runs inside a
 /// command.
 pub const STEPS_MAX: usize = 1000;
 
 /// The waits of one database, as the search asks for them.
-pub trait Waits {
+pub trait WaitGraph {
     /// One blocked connection's wait.
     type Wait;
     /// The waits of this owner's blocked connections, `most` of them at most.
@@ -93,16 +93,16 @@ pub enum Stand<'a> {
     /// The blocked connection with this number.
     Parked(WaiterId),
     /// A caller with this request.
-    Asking(Wish<'a>),
+    Asking(Claim<'a>),
 }
 
 impl Stand<'_> {
     /// What it waits for: mode and limit.
-    pub(crate) fn wants(&self, memory: Option<&Memory>) -> Option<(Mode, Option<NonZeroU32>)> {
+    pub(crate) fn wants(&self, volatile: Option<&Volatile>) -> Option<(Mode, Option<NonZeroU32>)> {
         match self {
-            Self::Asking(wish) => Some((wish.mode, wish.limit)),
+            Self::Asking(claim) => Some((claim.mode, claim.limit)),
             Self::Parked(waiter) => {
-                memory?.queue.blocked(*waiter).map(|entry| (entry.mode, entry.limit))
+                volatile?.queue.blocked(*waiter).map(|entry| (entry.mode, entry.limit))
             }
         }
     }
@@ -117,7 +117,7 @@ struct Step<W> {
 }
 
 /// Searches for a path from `owner`, which would wait for `first` by `wait`, back to `owner`.
-pub fn search<W: Waits>(
+pub fn search<W: WaitGraph>(
     waits: &mut W,
     owner: &Owner,
     wait: W::Wait,
@@ -181,11 +181,11 @@ pub fn log_line(cycle: &[(Owner, &[u8])], unsaid: u64) -> String {
 
 /// Where somebody stands as far as others are waited for.
 struct Stance<'a> {
-    wish: Wish<'a>,
+    claim: Claim<'a>,
     place: Option<Place>,
 }
 
-impl Wish<'_> {
+impl Claim<'_> {
     /// As whom it waits: as a writer, who waits for everybody, where every other reader must leave
     /// before it. Under a higher limit any of them may, so it waits for none of them in particular.
     fn waits_as(self) -> Mode {
@@ -200,57 +200,67 @@ impl Wish<'_> {
 }
 
 impl<'a> Stance<'a> {
-    fn of(memory: &'a Memory, who: Stand<'a>, seen: &mut Seen, steps: &mut Steps) -> Option<Self> {
-        let queue = &memory.queue;
-        let (wish, place) = match who {
+    fn of(
+        volatile: &'a Volatile,
+        who: Stand<'a>,
+        seen: &mut Seen,
+        steps: &mut Steps,
+    ) -> Option<Self> {
+        let queue = &volatile.queue;
+        let (claim, place) = match who {
             Stand::Parked(waiter) => (queue.blocked(waiter)?.into(), queue.place_of(waiter)),
-            Stand::Asking(wish) => {
-                (wish, queue.ticket_of(wish.owner).map(|place| queue.stands_at(place)))
+            Stand::Asking(claim) => {
+                (claim, queue.ticket_of(claim.owner).map(|place| queue.stands_at(place)))
             }
         };
         // Behind a wait of its own that makes it a re-entry, it waits for what that one waits for.
-        let own = seen.first_wait(memory, wish, steps);
+        let own = seen.first_wait(volatile, claim, steps);
         let own = own.filter(|own| place.is_none_or(|place| *own < place));
         let entry = own.and_then(|own| queue.get(own));
-        let (wish, place) = entry.map_or((wish, place), |entry| (entry.into(), own));
-        Some(Self { wish, place })
+        let (claim, place) = entry.map_or((claim, place), |entry| (entry.into(), own));
+        Some(Self { claim, place })
     }
 }
 
 impl Seen {
     /// Whether everybody whom this one waits for was looked at before: then the lock need not be
     /// looked at.
-    pub fn covers(&mut self, memory: &Memory, who: Stand<'_>, steps: &mut Steps) -> bool {
-        let Some(Stance { wish, place }) = Stance::of(memory, who, self, steps) else {
+    pub fn covers(&mut self, volatile: &Volatile, who: Stand<'_>, steps: &mut Steps) -> bool {
+        let Some(Stance { claim, place }) = Stance::of(volatile, who, self, steps) else {
             return true;
         };
-        let mode = wish.waits_as();
+        let mode = claim.waits_as();
         let [by_reader, by_writer] = self.line;
         let upto = if mode == Mode::Write { by_writer } else { by_reader };
         // An owner is in there as a holder and as a waiter, in two modes each.
         let is_alone = self.selves.len() <= 4
-            && self.selves.keys().all(|(other, _, _)| other.as_bytes() == wish.owner);
+            && self.selves.keys().all(|(other, _, _)| other.as_bytes() == claim.owner);
         is_alone
             && self.holders >= Some(mode)
-            && memory.queue.line_between(upto, place).next().is_none()
+            && volatile.queue.line_between(upto, place).next().is_none()
     }
 
     /// Where the first wait stands by which this one would enter again. Each wait for less that is
     /// passed over is a step, but only once for an owner.
-    fn first_wait(&mut self, memory: &Memory, wish: Wish<'_>, steps: &mut Steps) -> Option<Place> {
-        let mut waits = memory.queue.blocked_of(wish.owner, Place::FIRST);
-        if wish.mode == Mode::Read {
+    fn first_wait(
+        &mut self,
+        volatile: &Volatile,
+        claim: Claim<'_>,
+        steps: &mut Steps,
+    ) -> Option<Place> {
+        let mut waits = volatile.queue.blocked_of(claim.owner, Place::FIRST);
+        if claim.mode == Mode::Read {
             return waits.next().map(|(place, _)| place);
         }
         if let Some((owner, place)) = &self.first_write
-            && owner.as_bytes() == wish.owner
+            && owner.as_bytes() == claim.owner
         {
             return *place;
         }
         let is_it = |(_, entry): &(Place, &Entry)| entry.mode == Mode::Write || !steps.take();
         let found = waits.find(is_it).filter(|(_, entry)| entry.mode == Mode::Write);
         let place = found.map(|(place, _)| place);
-        self.first_write = Some((Owner::from(wish.owner), place));
+        self.first_write = Some((Owner::from(claim.owner), place));
         place
     }
 
@@ -274,33 +284,33 @@ impl Lock {
     /// Whether nobody at this lock waits for that owner, nor will once it is parked at the end of a
     /// line: it holds nothing here and has no place. Where that is so at every lock with a line, no
     /// wait of its own can close a cycle, and there is nothing to search for.
-    pub fn nobody_waits_for(&self, memory: &Memory, owner: &[u8], now: Now) -> bool {
+    pub fn nobody_waits_for(&self, volatile: &Volatile, owner: &[u8], now: Now) -> bool {
         let holds = |mode| self.hold_at(owner, mode, now).is_some();
-        !holds(Mode::Write) && !holds(Mode::Read) && !memory.queue.has_place(owner)
+        !holds(Mode::Write) && !holds(Mode::Read) && !volatile.queue.has_place(owner)
     }
 
     /// Whom somebody waits for at this lock, never itself, and nobody whom `seen` says was looked
     /// at before.
     pub fn blockers(
         &self,
-        memory: &Memory,
+        volatile: &Volatile,
         who: Stand<'_>,
         now: Now,
         seen: &mut Seen,
         steps: &mut Steps,
     ) -> Vec<Owner> {
-        let Some(stance) = Stance::of(memory, who, seen, steps) else { return Vec::new() };
-        let Stance { wish, place } = stance;
-        let owner = wish.owner;
-        let upgrades = |ask: &Wish<'_>| ask.mode == Mode::Write && ask.upgrade;
+        let Some(stance) = Stance::of(volatile, who, seen, steps) else { return Vec::new() };
+        let Stance { claim, place } = stance;
+        let owner = claim.owner;
+        let upgrades = |ask: &Claim<'_>| ask.mode == Mode::Write && ask.upgrade;
         let upgrade = match who {
             Stand::Asking(ask) => Some(ask).filter(upgrades),
             Stand::Parked(_) => None,
         };
         let upgrade = upgrade.filter(|_| self.hold_at(owner, Mode::Read, now).is_some());
         // It will stand in front, also of a ticket and of other waits of its own.
-        let (wish, place) = upgrade.map_or((wish, place), |ask| (ask, None));
-        let (is_first, mode) = (upgrade.is_some(), wish.waits_as());
+        let (claim, place) = upgrade.map_or((claim, place), |ask| (ask, None));
+        let (is_first, mode) = (upgrade.is_some(), claim.waits_as());
         let is_before = |at: &Place| !is_first && place.is_none_or(|place| *at < place);
         let mut blockers = Vec::new();
         for ((other, met, held), at) in &seen.selves {
@@ -317,10 +327,10 @@ impl Lock {
         // Those behind where it is going to stand, which is not always the end, wait for it then.
         if matches!(who, Stand::Asking(..)) && (is_first || place.is_some()) {
             let at = place.unwrap_or(Place::FIRST);
-            seen.leave_out(owner, Some(at), wish.stands_as());
+            seen.leave_out(owner, Some(at), claim.stands_as());
         }
         if !is_first {
-            ahead(memory, owner, mode, place, seen, steps, &mut blockers);
+            ahead(volatile, owner, mode, place, seen, steps, &mut blockers);
         }
         if seen.holders < Some(mode) {
             seen.holders = Some(mode);
@@ -342,7 +352,7 @@ impl Lock {
 /// The blocked owners ahead of a place, as far as nobody looked yet: everyone before who waits as a
 /// writer, but only those who stand as writers before a reader.
 fn ahead(
-    memory: &Memory,
+    volatile: &Volatile,
     owner: &[u8],
     mode: Mode,
     place: Option<Place>,
@@ -352,7 +362,7 @@ fn ahead(
 ) {
     let by = usize::from(mode == Mode::Write);
     let upto = seen.line.get(by).copied().flatten();
-    for (at, entry) in memory.queue.line_between(upto, place) {
+    for (at, entry) in volatile.queue.line_between(upto, place) {
         if !steps.take() {
             return;
         }
@@ -360,7 +370,7 @@ fn ahead(
         if entry.kind == Kind::Ticket {
             continue;
         }
-        let stands_as = Wish::from(entry).stands_as();
+        let stands_as = Claim::from(entry).stands_as();
         if entry.owner.as_bytes() == owner {
             seen.leave_out(owner, Some(at), stands_as);
         } else if mode.meets(stands_as) {

@@ -189,7 +189,7 @@ fn a_caller_that_is_gone_is_taken_back_unless_another_asked_for_the_same() {
     let mut server = Server::new();
     let gone = |server: &mut Server, waiter| {
         let now = server.now();
-        server.manager.left(WaiterId::from(waiter), Outcome::Disconnected, now);
+        server.manager.departed(WaiterId::from(waiter), Outcome::Disconnected, now);
         server.sweep();
     };
     let first = server.confirms(K, confirmed("a", 1), 1);
@@ -211,7 +211,7 @@ fn a_key_that_is_gone_is_told_to_those_who_were_to_hear_of_it() {
     server.replicas(100, &[100]);
     assert_eq!(server.told_to(a), MOVED);
     server.sweep();
-    assert!(server.manager.memory(0, K).is_none(), "there is nothing to remember");
+    assert!(server.manager.volatile(0, K).is_none(), "there is nothing to remember");
     server.replicas(100, &[100]);
     assert!(!server.manager.awaits_acks());
 }
@@ -268,8 +268,8 @@ fn a_whole_lease_is_left_when_a_ticket_is_told() {
     assert_eq!(server.ask(K, ask), NIL);
     server.replicas(100, &[100]);
     server.pass_ms(499);
-    let Reply::Granted { left_ms, .. } = server.ask(K, ask) else { panic!("it is told") };
-    assert!(left_ms >= 10_000, "{left_ms} ms of 10 s");
+    let Reply::Granted { remaining_ms, .. } = server.ask(K, ask) else { panic!("it is told") };
+    assert!(remaining_ms >= 10_000, "{remaining_ms} ms of 10 s");
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn a_turn_that_nobody_asks_for_is_taken_back_at_the_tickets_end() {
     server.pass_ms(1);
     server.sweep();
     assert_eq!(write(&server, "a"), None);
-    assert!(server.manager.memory(0, K).is_none());
+    assert!(server.manager.volatile(0, K).is_none());
 }
 
 #[test]
@@ -295,7 +295,7 @@ fn a_ticket_that_is_not_acknowledged_keeps_its_place() {
     server.pass_ms(200);
     server.sweep();
     assert_eq!(write(&server, "a"), None);
-    assert_eq!(server.manager.memory(0, K).unwrap().queue.place(b"a"), Some((1, true)));
+    assert_eq!(server.manager.volatile(0, K).unwrap().queue.place(b"a"), Some((1, true)));
     assert_eq!(server.told_to(b), None, "nobody passes it");
     // Its owner asks again: the same once more.
     assert_eq!(server.ask(K, Input::Acquire(ticket("a", 1))), NIL);
@@ -441,7 +441,7 @@ fn who_waits_in_the_grace_is_served_at_its_end() {
     server.pass_ms(1);
     server.sweep();
     assert!(server.token_of(b).is_some() && server.told_to(c).is_none());
-    assert_eq!(server.manager.memory(0, b"l").unwrap().queue.place(b"d"), Some((1, true)));
+    assert_eq!(server.manager.volatile(0, b"l").unwrap().queue.place(b"d"), Some((1, true)));
 }
 
 #[test]

@@ -115,7 +115,7 @@ fn a_turn_does_not_come_for_a_hold_whose_key_is_gone() {
     server.manager.key_left(at, &lock);
     server.sweep();
     assert_eq!(server.replicas(100, &[100]), [""; 0], "the hold is gone");
-    assert!(server.manager.memory(0, K).is_none(), "there is nothing to remember");
+    assert!(server.manager.volatile(0, K).is_none(), "there is nothing to remember");
 }
 
 #[test]
@@ -144,11 +144,9 @@ fn a_turn_is_not_told_to_a_request_for_a_longer_lease() {
     server.replicas(200, &[100]);
     assert_eq!(server.told_to(a), None);
     server.replicas(200, &[200]);
-    assert!(
-        server
-            .told_to(a)
-            .is_some_and(|told| matches!(told, Reply::Granted { left_ms, .. } if left_ms > 4900))
-    );
+    assert!(server.told_to(a).is_some_and(
+        |told| matches!(told, Reply::Granted { remaining_ms, .. } if remaining_ms > 4900)
+    ));
     assert_eq!(write(&server, "a"), Some((1, Confirmation::Done)), "no level was added");
 }
 
@@ -166,7 +164,7 @@ fn a_ticket_that_asks_for_a_longer_lease_gets_its_turn_anew() {
     assert_eq!(server.ask(K, ask(5000)), NIL);
     assert_eq!(server.replicas(200, &[200]), ["a"]);
     let told = server.ask(K, ask(5000));
-    assert!(matches!(told, Reply::Granted { left_ms: 5000.., .. }), "{told:?}");
+    assert!(matches!(told, Reply::Granted { remaining_ms: 5000.., .. }), "{told:?}");
     assert_eq!(write(&server, "a"), Some((1, Confirmation::Done)));
 }
 
@@ -243,10 +241,10 @@ fn a_tickets_hold_ends_with_a_renewal_that_nobody_heard_of() {
     server.replicas(100, &[100]);
     assert_eq!(server.told_to(renewal), Some(Reply::Count(1)));
     let now = server.now();
-    server.manager.left(WaiterId::from(renewal), Outcome::Disconnected, now);
+    server.manager.departed(WaiterId::from(renewal), Outcome::Disconnected, now);
     server.sweep();
     assert_eq!(write(&server, "a"), None);
-    assert!(server.manager.memory(0, K).is_none());
+    assert!(server.manager.volatile(0, K).is_none());
 }
 
 /// Two connections of one owner; the one that asked last was told first, and did not hear of it.
@@ -269,7 +267,7 @@ fn a_session_that_is_tied_again_still_needs_its_acknowledgements() {
     server.replicas(100, &[100, 100]);
     assert!(server.token_of(first).is_some());
     server.manager.unparked(first.into());
-    server.manager.left(WaiterId::from(last), Outcome::Disconnected, server.now());
+    server.manager.departed(WaiterId::from(last), Outcome::Disconnected, server.now());
     server.sweep();
     // Renewed, and one replica of two knows it.
     server.pass_ms(1500);
@@ -320,7 +318,7 @@ fn a_release_to_a_depth_ends_what_nobody_was_told_of_first() {
         assert_eq!(write(&server, "a"), Some((1, Confirmation::None)));
         let now = server.now();
         if let Some(waiter) = gave_up {
-            server.manager.left(WaiterId::from(waiter), Outcome::Disconnected, now);
+            server.manager.departed(WaiterId::from(waiter), Outcome::Disconnected, now);
         }
         server.pass_ms(600);
         server.sweep();
@@ -341,8 +339,9 @@ fn a_late_acknowledgement_shortens_no_session() {
     server.confirms(K, session(2), 7);
     server.replicas(100, &[100, 100]);
     let token = server.keys[K].holds().next().unwrap().2.token;
-    let end =
-        |server: &Server| server.manager.memory(0, K).unwrap().sessions.get(token).unwrap().ends_at;
+    let end = |server: &Server| {
+        server.manager.volatile(0, K).unwrap().sessions.get(token).unwrap().ends_at
+    };
     server.pass_ms(1000);
     server.sweep();
     server.replicas(200, &[200, 100]);
@@ -411,7 +410,7 @@ fn what_is_left_when_all_that_was_under_way_is_taken_back_is_pending_again() {
     assert_eq!(server.ask(K, Input::Release(release(b"b"))), Reply::Count(0));
     assert_eq!(write(&server, "a"), Some((2, Confirmation::None)));
     let now = server.now();
-    server.manager.left(gone.into(), Outcome::Disconnected, now);
+    server.manager.departed(gone.into(), Outcome::Disconnected, now);
     server.sweep();
     assert_eq!(write(&server, "a"), Some((1, Confirmation::Pending)));
     let again = acquire(b"a", Mode::Write, 1000);
@@ -431,7 +430,7 @@ fn a_level_that_is_passed_on_to_who_waits_for_acknowledgements_is_pending_again(
     let waits = server.confirms(K, Acquire { depth: Some(1), ..confirmed("a", 1) }, 2);
     assert_eq!(server.ask(K, Input::Release(release(b"b"))), Reply::Count(0));
     assert_eq!(write(&server, "a"), Some((1, Confirmation::None)));
-    server.manager.left(gone.into(), Outcome::Disconnected, server.now());
+    server.manager.departed(gone.into(), Outcome::Disconnected, server.now());
     let renewal = server.renews(K, "a", 20_000, 0);
     assert_eq!(server.told_to(renewal), None, "nobody was told of what it renews");
     assert_eq!(write(&server, "a"), Some((1, Confirmation::Pending)));

@@ -7,7 +7,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
-use rlock_core::waits_for::{STEPS_MAX, Search, Seen, Stand, Steps, Waits, log_line, search};
+use rlock_core::waits_for::{STEPS_MAX, Search, Seen, Stand, Steps, WaitGraph, log_line, search};
 use rlock_core::{Acquire, Input, Mode, Owner, Patience, Reply, WaiterId};
 use support::{World, acquire, lease, release};
 
@@ -19,7 +19,7 @@ struct Locks {
     opened: usize,
 }
 
-impl Waits for Locks {
+impl WaitGraph for Locks {
     type Wait = (&'static str, WaiterId);
 
     fn of(&mut self, owner: &Owner, most: usize) -> Vec<Self::Wait> {
@@ -63,7 +63,7 @@ impl Locks {
             Search::Cycle(cycle) => {
                 let owners: Vec<Owner> = cycle.into_iter().map(|(owner, _)| owner).collect();
                 let nobody = |world: &World| {
-                    world.lock.nobody_waits_for(&world.memory, ask.owner, world.now)
+                    world.lock.nobody_waits_for(&world.volatile, ask.owner, world.now)
                 };
                 assert!(!self.locks.values().all(nobody), "somebody of {owners:?} waits for it");
                 let name = |owner: &Owner| String::from_utf8(owner.as_bytes().to_vec()).unwrap();
@@ -89,7 +89,7 @@ impl Locks {
         }
         self.opened += 1;
         let (world, seen) = (&self.locks[name], self.seen.entry(name).or_default());
-        world.lock.blockers(&world.memory, who, world.now, seen, steps)
+        world.lock.blockers(&world.volatile, who, world.now, seen, steps)
     }
 }
 

@@ -19,7 +19,7 @@ const TEXTS: [&str; 14] = [
     "clients/rust/README.md",
     "examples/README.md",
     "core/src/grammar/commands.rs",
-    "core/src/refusal.rs",
+    "core/src/step/refusal.rs",
 ];
 
 const GLOSSARY: &str = "docs/glossary.md";

@@ -363,7 +363,7 @@ fn waits_windows_and_counts_have_their_ranges() {
 
 #[test]
 fn the_slow_log_is_asked_for_one_thing() {
-    use rlock_core::grammar::SlowLog::{Get, Len, Reset};
+    use rlock_core::grammar::SlowLogRequest::{Get, Len, Reset};
     for (line, asked) in [
         ("GET", Get(10)),
         ("get 0", Get(0)),

@@ -307,7 +307,7 @@ fn hostile_changes() -> Vec<Change<'static>> {
                 changes.push(Change::Granted { owner, mode, token, deadline });
             }
         }
-        changes.push(Change::Held { token, depth: 7, deadline: moment(0) });
+        changes.push(Change::Updated { token, depth: 7, deadline: moment(0) });
         changes.push(Change::Ended { token, by: End::Expired });
     }
     changes
@@ -340,7 +340,7 @@ fn hostile_model(mut holds: Vec<Held>, change: &Change<'_>) -> Vec<Held> {
             holds.push(Held { owner, mode, token, deadline, depth: 1 });
             holds.sort_by_key(|held| held.token);
         }
-        Change::Held { token, depth, deadline } => {
+        Change::Updated { token, depth, deadline } => {
             for held in holds.iter_mut().filter(|held| held.token == *token) {
                 (held.depth, held.deadline) = (*depth, *deadline);
             }
@@ -383,7 +383,7 @@ fn random_hostile_changes_leave_a_lock() {
         let mode = if rng.u8(..20) == 0 { Mode::Write } else { Mode::Read };
         let change = match rng.u8(..6) {
             0 => Change::Ended { token, by: End::Released },
-            1 | 2 => Change::Held { token, depth: rng.u16(1..), deadline },
+            1 | 2 => Change::Updated { token, depth: rng.u16(1..), deadline },
             _ => Change::Granted { owner, mode, token, deadline },
         };
         lock = replay_hostile(&lock, &change);

@@ -8,7 +8,7 @@ mod support;
 use rlock_core::manager::{At, LockId, Parked};
 use rlock_core::slow::Outcome;
 use rlock_core::{
-    Acquire, ClientId, Effects, Input, Lock, Mode, Moment, Parking, Patience, Refusal, Reply,
+    Acquire, ClientId, Effects, Input, Lock, Mode, Parking, Patience, Refusal, Reply, StepContext,
     Token, WaiterId,
 };
 use support::server::{Key, Server};
@@ -74,7 +74,7 @@ fn what_comes_due_twice_behind_a_shut_gate_is_swept_once() {
     server.pass_ms(1100);
     server.sweep();
     server.pass_ms(100);
-    server.manager.left(gone.into(), Outcome::Disconnected, server.now());
+    server.manager.departed(gone.into(), Outcome::Disconnected, server.now());
     server.sweep();
     assert!(server.swept.is_empty());
     server.is_open = true;
@@ -88,7 +88,7 @@ fn a_lock_is_swept_when_the_last_who_waited_gave_up() {
     let mut server = Server::new();
     server.holds(b"k", "a", None);
     let gone = server.waits(b"k", "b", Mode::Write, 1);
-    server.manager.left(gone.into(), Outcome::Disconnected, server.now());
+    server.manager.departed(gone.into(), Outcome::Disconnected, server.now());
     server.manager.unparked(gone.into());
     server.sweep();
     assert_eq!(server.swept, [b"k" as Key]);
@@ -103,7 +103,7 @@ fn a_lock_that_is_due_and_changed_is_swept_as_changed() {
     server.waits(b"k", "d", Mode::Write, 1);
     let again = server.waits(b"k", "b", Mode::Write, 2);
     let gone = server.waits(b"k", "c", Mode::Write, 3);
-    server.manager.left(gone.into(), Outcome::Disconnected, server.now());
+    server.manager.departed(gone.into(), Outcome::Disconnected, server.now());
     let lock = server.keys[b"l" as Key].clone();
     server.keys.insert(b"k", lock);
     server.manager.was_replayed(0, b"k");
@@ -116,13 +116,13 @@ fn a_lock_that_is_due_and_changed_is_swept_as_changed() {
 fn a_crowd_of_readers_is_granted_in_portions_and_in_order() {
     let mut server = Server::new();
     server.holds(b"k", "a", None);
-    let crowd = Moment::PORTION * 2 + 10;
+    let crowd = StepContext::PORTION * 2 + 10;
     let names: Vec<String> = (0..crowd).map(|number| format!("reader {number}")).collect();
     let ids: Vec<u64> =
         (1..).zip(&names).map(|(at, n)| server.waits(b"k", n, Mode::Read, at)).collect();
     let last = server.waits(b"k", "w", Mode::Write, 9999);
     server.ask(b"k", Input::Release(release(b"a")));
-    assert_eq!(server.told.len(), Moment::PORTION);
+    assert_eq!(server.told.len(), StepContext::PORTION);
     // Nobody passes those who are still in line.
     assert!(matches!(server.holds(b"k", "late", None), Reply::NotNow { .. }));
     server.sweep();
@@ -134,7 +134,7 @@ fn a_crowd_of_readers_is_granted_in_portions_and_in_order() {
 #[test]
 fn two_locks_with_much_to_do_take_turns() {
     let mut server = Server::new();
-    let crowd = Moment::PORTION * 3;
+    let crowd = StepContext::PORTION * 3;
     let names: Vec<String> = (0..crowd).map(|number| format!("reader {number}")).collect();
     for key in [b"k", b"l" as Key] {
         server.holds(key, "a", None);
@@ -384,7 +384,7 @@ fn the_indexes_agree_whatever_happens() {
                     server.ask(key, Input::Acquire(acquire(owner.as_bytes(), Mode::Write, 900))),
                     Reply::NotNow { .. }
                 );
-                if is_held && server.manager.memory(0, key).is_none_or(|m| m.queue.len() < 5) {
+                if is_held && server.manager.volatile(0, key).is_none_or(|m| m.queue.len() < 5) {
                     server.waits(key, "blocked", Mode::Write, rng.u64(100..));
                 }
             }

@@ -49,7 +49,7 @@ fn readers(count: usize, turns: usize) -> World {
 
 fn line(world: &World) -> Vec<String> {
     let name = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-    world.memory.queue.iter().map(|(entry, _)| name(entry.owner.as_bytes())).collect()
+    world.volatile.queue.iter().map(|(entry, _)| name(entry.owner.as_bytes())).collect()
 }
 
 #[test]
@@ -59,8 +59,8 @@ fn every_upgrade_stands_in_front_behind_the_turns() {
     for number in 0..count {
         stack(&mut world, &upgrader(number));
         if number % 100 < 2 {
-            world.memory.queue.check().unwrap();
-            let place = world.memory.queue.place(upgrader(number).as_bytes());
+            world.volatile.queue.check().unwrap();
+            let place = world.volatile.queue.place(upgrader(number).as_bytes());
             assert_eq!(place, Some((turns + 1, false)), "the upgrade {number}");
         }
     }
@@ -79,12 +79,13 @@ fn turns_that_are_given_up_stand_behind_every_upgrade() {
     // Its owner asks for something else.
     let reply = ask(&mut world, "turn 1", Mode::Write, false);
     assert_eq!(reply, Reply::NotNow { wait_ms: None });
-    world.memory.queue.check().unwrap();
+    world.volatile.queue.check().unwrap();
     let upgraders = (0..count).rev().map(upgrader);
     let expected = ["turn 0".into()].into_iter().chain(upgraders);
     let expected = expected.chain(["turn 1".into(), "last".into()]);
     assert_eq!(line(&world), expected.collect::<Vec<_>>());
-    let entries = world.memory.queue.iter().map(|(entry, _)| (entry.owner.as_bytes(), entry.mode));
+    let entries =
+        world.volatile.queue.iter().map(|(entry, _)| (entry.owner.as_bytes(), entry.mode));
     assert!(entries.into_iter().any(|entry| entry == (b"turn 1", Mode::Write)));
 }
 
@@ -95,7 +96,7 @@ fn making_room_moves_few_waiters_for_each_upgrade() {
         let mut world = readers(count, turns);
         let names: Vec<String> = (0..count).map(upgrader).collect();
         let info = measure(|| names.iter().for_each(|name| stack(&mut world, name)));
-        world.memory.queue.check().unwrap();
+        world.volatile.queue.check().unwrap();
         let each = info.count_total / u64::try_from(count).unwrap();
         println!("{count} upgrades behind {turns} turns: {each} allocations each");
         assert!(each < 25, "{count} upgrades behind {turns} turns: {each} allocations each");

@@ -10,8 +10,8 @@ use std::time::Duration;
 use rlock_core::manager::{At, LockId, Manager, Mark, Parked, Task, Wait, World as Locks, search};
 use rlock_core::waits_for::Search;
 use rlock_core::{
-    Acquire, Change, ClientId, Effects, End, Event, Input, Lock, Memory, Mode, Moment, Now,
-    Parking, Patience, Refusal, Reply, WaiterId,
+    Acquire, Change, ClientId, Effects, End, Event, Input, Lock, Mode, Now, Parking, Patience,
+    Refusal, Reply, StepContext, Volatile, WaiterId,
 };
 use rustix::time::{ClockId, clock_gettime};
 use support::server::{Key, Server};
@@ -62,8 +62,8 @@ impl Copy {
 
     /// Makes the changes of one step, of which there are few.
     fn follow(&mut self, world: &World, effects: &Effects<'_>) {
-        assert!(effects.changes.len() <= Moment::PORTION + 4, "{}", effects.changes.len());
-        assert!(effects.events.len() <= Moment::PORTION + 4, "{}", effects.events.len());
+        assert!(effects.changes.len() <= StepContext::PORTION + 4, "{}", effects.changes.len());
+        assert!(effects.events.len() <= StepContext::PORTION + 4, "{}", effects.events.len());
         for change in &effects.changes {
             self.lock.replay(change);
         }
@@ -73,7 +73,7 @@ impl Copy {
 
     /// Time passes until nothing is left to do.
     fn settle(&mut self, world: &mut World) {
-        while world.lock.next_alarm(&world.memory).is_some_and(|at| at.is_over_at(world.now)) {
+        while world.lock.next_alarm(&world.volatile).is_some_and(|at| at.is_over_at(world.now)) {
             let effects = world.drive(Input::Tick);
             self.follow(world, &effects);
         }
@@ -116,7 +116,7 @@ fn a_request_ends_a_portion_of_the_expired_holds_and_none_of_them_counts() {
         assert!(matches!(refused, Reply::Refused(Refusal::NotHeld { .. })), "{refused:?}");
     }
     let again = told(&mut world, &mut copy, Input::Acquire(acquire(last, Mode::Read, 100)));
-    let Reply::Granted { left_ms: 100, .. } = again else { panic!("{again:?}") };
+    let Reply::Granted { remaining_ms: 100, .. } = again else { panic!("{again:?}") };
     assert_eq!(told(&mut world, &mut copy, Input::Release(release(last))), Reply::Count(0));
     // A writer waits for those two that hold.
     let write = Input::Acquire(acquire(b"writer", Mode::Write, 1000));
@@ -154,7 +154,7 @@ fn writers_enter_at_once_where_all_other_holds_have_expired() {
         assert_eq!(world.lock.hold_count(), 1);
         copy.settle(&mut world);
         assert_eq!(copy.count(Event::Expired), EXPIRED, "{owner}");
-        assert!(world.memory.is_empty());
+        assert!(world.volatile.is_empty());
     }
 }
 
@@ -167,7 +167,7 @@ fn who_waits_is_not_kept_waiting_by_holds_that_have_expired() {
         // Its own READ is one of those.
         (EXPIRED, "reader 00004999"),
         // One of them is left when the last one is released.
-        (Moment::PORTION as u64 + 1, "writer"),
+        (StepContext::PORTION as u64 + 1, "writer"),
     ] {
         let mut world = expired(count);
         let after = world.now;
@@ -279,7 +279,7 @@ fn waits_at_a_key_that_is_no_lock_any_more_end_in_portions_in_order() {
         server.manager.dismiss(at, &Refusal::WrongType);
         let after = server.manager.totals();
         let ended = before.waiters + before.tickets - after.waiters - after.tickets;
-        assert!((1..=Moment::PORTION).contains(&ended), "{ended} waits ended in one step");
+        assert!((1..=StepContext::PORTION).contains(&ended), "{ended} waits ended in one step");
         for wake in server.manager.take_answers() {
             assert_eq!(wake.reply, Reply::Refused(Refusal::WrongType));
             assert!(server.manager.answer(&wake), "{wake:?} twice");
@@ -289,9 +289,9 @@ fn waits_at_a_key_that_is_no_lock_any_more_end_in_portions_in_order() {
         server.manager.check().unwrap();
         steps += 1;
     }
-    assert!(steps >= 3000 / Moment::PORTION, "{steps} steps");
+    assert!(steps >= 3000 / StepContext::PORTION, "{steps} steps");
     assert_eq!(answered, (1..=COUNT / 2).map(WaiterId::from).collect::<Vec<_>>());
-    assert!(server.manager.memory(0, b"k").is_none());
+    assert!(server.manager.volatile(0, b"k").is_none());
 }
 
 /// The key is a lock again before all waits have ended: the others are served as if nothing had
@@ -349,7 +349,7 @@ fn one_owners_waits_are_granted_in_linear_time() {
 fn one_owners_waits_are_granted_in_portions_in_order() {
     const COUNT: u64 = 1000;
     let mut world = own_waits(COUNT);
-    world.portion = Moment::PORTION;
+    world.portion = StepContext::PORTION;
     let mut copy = Copy::of(&world);
     let mut granted = Vec::new();
     let mut input = Input::Release(release(b"first"));
@@ -360,7 +360,7 @@ fn one_owners_waits_are_granted_in_portions_in_order() {
             assert!(matches!(wake.reply, Reply::Granted { .. }), "{wake:?}");
             granted.push(wake.waiter.get());
         }
-        let alarm = world.lock.next_alarm(&world.memory);
+        let alarm = world.lock.next_alarm(&world.volatile);
         if !alarm.is_some_and(|at| at.is_over_at(world.now)) {
             break;
         }
@@ -370,7 +370,7 @@ fn one_owners_waits_are_granted_in_portions_in_order() {
     assert_eq!(granted, reads);
     let held = world.lock.hold_at(b"own", Mode::Read, world.now).map(|hold| hold.depth);
     assert_eq!(held, u16::try_from(COUNT + 1).ok());
-    assert_eq!(world.memory.queue.blocked_count() as u64, COUNT);
+    assert_eq!(world.volatile.queue.blocked_count() as u64, COUNT);
 }
 
 // --- the search for a cycle ---------------------------------------------------------------------
@@ -383,10 +383,10 @@ impl Locks for Hands<'_> {
         see(self.0)
     }
 
-    fn lock<T>(&mut self, id: &LockId, see: impl FnOnce(&Lock, &Memory) -> T) -> T {
-        let (free, unknown) = (Lock::default(), Memory::default());
+    fn lock<T>(&mut self, id: &LockId, see: impl FnOnce(&Lock, &Volatile) -> T) -> T {
+        let (free, unknown) = (Lock::default(), Volatile::default());
         let lock = self.1.iter().find(|(key, _)| **key == *id.key).map_or(&free, |(_, lock)| lock);
-        see(lock, self.0.memory(id.db, &id.key).unwrap_or(&unknown))
+        see(lock, self.0.volatile(id.db, &id.key).unwrap_or(&unknown))
     }
 }
 

@@ -287,7 +287,7 @@ fn waiting_takes_about_as_long_beside_ten_as_beside_ten_thousand() {
             let block = Acquire { patience: Patience::Block, ..acquire(b"leaver", Mode::Read, 1) };
             let _ =
                 world.drive(Input::Park(block, Parking { waiter, client: None, ends_at: None }));
-            world.memory.leave(waiter);
+            world.volatile.leave(waiter);
             let ticket = Acquire {
                 patience: Patience::Ticket(lease(60_000)),
                 ..acquire(poll.as_bytes(), Mode::Write, 600_000)
@@ -343,7 +343,7 @@ fn a_permit_takes_about_as_long_beside_ten_as_beside_ten_thousand() {
         let begun = Stopwatch::start();
         for _ in 0..LIVES {
             let _ = world.drive(Input::Acquire(Acquire { patience: ticket, ..ask(b"last") }));
-            assert!(world.memory.queue.place(b"last").is_some());
+            assert!(world.volatile.queue.place(b"last").is_some());
             let _ = world.drive(Input::Acquire(ask(b"nobody")));
             let _ = world.drive(Input::Cancel(b"last"));
         }

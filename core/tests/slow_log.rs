@@ -35,7 +35,7 @@ fn what_lasted_as_long_as_its_threshold_is_noted_with_how_it_ended() {
     server.pass_ms(20);
     server.sweep();
     let now = server.now();
-    server.manager.left(WaiterId::from(fourth), Outcome::Unblocked, now);
+    server.manager.departed(WaiterId::from(fourth), Outcome::Unblocked, now);
     server.sweep();
     server.pass_ms(1000);
     server.sweep();

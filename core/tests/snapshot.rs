@@ -37,7 +37,7 @@ fn granted(owner: &[u8], mode: Mode, number: u64, ms: u64) -> Change<'_> {
 }
 
 fn held(number: u64, depth: u16, ms: u64) -> Change<'static> {
-    Change::Held { token: token(number), depth, deadline: moment(ms) }
+    Change::Updated { token: token(number), depth, deadline: moment(ms) }
 }
 
 fn ended(number: u64, by: End) -> Change<'static> {
@@ -128,7 +128,7 @@ fn golden_effects() -> Vec<(Start, Vec<Change<'static>>, Vec<u8>)> {
             bytes("01 01 01  00 03 616e6e 01 8080f9c0c1c48203 b0ba97ffbc31"),
         ),
         (
-            Start::GoesOn,
+            Start::Existing,
             vec![held(NOW_US, 2, SOON_MS)],
             bytes("01 00 01  01 8080f9c0c1c48203 02 b0ba97ffbc31"),
         ),
@@ -137,21 +137,21 @@ fn golden_effects() -> Vec<(Start, Vec<Change<'static>>, Vec<u8>)> {
             vec![granted(b"b", read, 7, 100), held(7, 3, 100)],
             bytes("01 02 02  00 01 62 00 07 64  01 07 03 64"),
         ),
-        (Start::GoesOn, vec![ended(5, End::Disconnected)], bytes("01 00 01  02 05 03")),
-        (Start::GoesOn, vec![ended(5, End::Unconfirmed)], bytes("01 00 01  02 05 04")),
-        (Start::GoesOn, vec![ended(5, End::Released)], bytes("01 00 01  02 05 00")),
+        (Start::Existing, vec![ended(5, End::Disconnected)], bytes("01 00 01  02 05 03")),
+        (Start::Existing, vec![ended(5, End::Unconfirmed)], bytes("01 00 01  02 05 04")),
+        (Start::Existing, vec![ended(5, End::Released)], bytes("01 00 01  02 05 00")),
         (
-            Start::GoesOn,
+            Start::Existing,
             vec![ended(5, End::Expired), granted(b"b", read, 7, 100)],
             bytes("01 00 02  02 05 01  00 01 62 00 07 64"),
         ),
         (
-            Start::GoesOn,
+            Start::Existing,
             vec![ended(300, End::Forced), ended(301, End::Forced)],
             bytes("01 00 02  02 ac02 02  02 ad02 02"),
         ),
         (
-            Start::GoesOn,
+            Start::Existing,
             vec![granted(&[0xff; 512], read, LAST, LAST), held(LAST, u16::MAX, LAST)],
             greatest,
         ),
@@ -336,7 +336,7 @@ fn holds_that_exclude_each_other_are_refused() {
 fn a_token_without_a_lock_leaves_nothing_else() {
     let changes = as_token(token(300));
     let mut written = Vec::new();
-    save_effect(Start::GoesOn, &changes, &mut written);
+    save_effect(Start::Existing, &changes, &mut written);
     assert_eq!(written, bytes("01 00 02  00 05 726c6f636b 01 ac02 00  02 ac02 00"));
     assert_eq!(load_effect(&written).unwrap().changes, changes);
     assert!(lock(&changes).is_free());

@@ -23,7 +23,7 @@ struct Crowd {
     handed_off: u64,
     turns: u64,
     timed_out: u64,
-    taken_back: u64,
+    revoked: u64,
     dismissed: usize,
     /// Nobody goes away any more before hearing of a grant.
     is_ending: bool,
@@ -35,7 +35,7 @@ impl Crowd {
     fn new(rng: Rng, owners: usize) -> Self {
         let name = |number| &*format!("owner {number}").into_bytes().leak();
         let owners = (0..owners).map(name).collect();
-        let (handed_off, turns, timed_out, taken_back) = (0, 0, 0, 0);
+        let (handed_off, turns, timed_out, revoked) = (0, 0, 0, 0);
         let world = World::new();
         let (is_ending, heard) = (false, Vec::new());
         Self {
@@ -45,7 +45,7 @@ impl Crowd {
             handed_off,
             turns,
             timed_out,
-            taken_back,
+            revoked,
             dismissed: 0,
             is_ending,
             heard,
@@ -60,7 +60,7 @@ impl Crowd {
     fn count(&mut self, effects: &Effects<'_>) {
         // A turn of the server's loop is short: nobody is on the way for long.
         if self.heard.len() > 20 {
-            self.heard.drain(..).for_each(|waiter| self.world.memory.answered(waiter));
+            self.heard.drain(..).for_each(|waiter| self.world.volatile.answered(waiter));
         }
         self.turns += effects.turns.len() as u64;
         for wake in &effects.wakes {
@@ -71,10 +71,10 @@ impl Crowd {
             }
             // Some hear at once, some are gone before they can.
             if self.rng.u8(..8) == 0 && !self.is_ending {
-                self.world.memory.leave(wake.waiter);
-                self.taken_back += 1;
+                self.world.volatile.leave(wake.waiter);
+                self.revoked += 1;
             } else if self.rng.bool() {
-                self.world.memory.answered(wake.waiter);
+                self.world.volatile.answered(wake.waiter);
             } else {
                 self.heard.push(wake.waiter);
             }
@@ -137,7 +137,7 @@ impl Crowd {
                 self.step(Input::Cancel(owner));
             }
             90..93 => {
-                self.world.memory.disconnect(ClientId::from(self.rng.u64(1..6)));
+                self.world.volatile.disconnect(ClientId::from(self.rng.u64(1..6)));
                 self.step(Input::Tick);
             }
             93..96 => {
@@ -170,11 +170,11 @@ impl Crowd {
             self.step(Input::Cancel(owner));
         }
         (1..6).for_each(|client| {
-            self.world.memory.disconnect(ClientId::from(client));
+            self.world.volatile.disconnect(ClientId::from(client));
         });
         self.step(Input::Force(None));
-        self.heard.drain(..).for_each(|waiter| self.world.memory.answered(waiter));
-        line::nothing_is_left(&self.world.lock, &self.world.memory);
+        self.heard.drain(..).for_each(|waiter| self.world.volatile.answered(waiter));
+        line::nothing_is_left(&self.world.lock, &self.world.volatile);
     }
 }
 
@@ -186,11 +186,9 @@ fn a_crowd_of_any_kind_keeps_the_laws() {
         crowd.any();
     }
     crowd.end();
-    let Crowd { handed_off, turns, timed_out, taken_back, .. } = crowd;
-    println!(
-        "{handed_off} handed off, {turns} turns, {timed_out} timed out, {taken_back} taken back"
-    );
-    let least = [handed_off, turns, timed_out, taken_back].into_iter().min().unwrap();
+    let Crowd { handed_off, turns, timed_out, revoked, .. } = crowd;
+    println!("{handed_off} handed off, {turns} turns, {timed_out} timed out, {revoked} revoked");
+    let least = [handed_off, turns, timed_out, revoked].into_iter().min().unwrap();
     assert!(least > steps / 1000, "too little happened");
     let waits = crowd.world.waits_seen;
     assert!(waits > steps / 1000, "only {waits} waits were seen without a decision");
@@ -206,10 +204,10 @@ fn a_simulated_day_of_many_clients_keeps_the_laws() {
         crowd.any();
     }
     crowd.end();
-    let Crowd { handed_off, turns, timed_out, taken_back, .. } = crowd;
+    let Crowd { handed_off, turns, timed_out, revoked, .. } = crowd;
     println!(
         "{steps} steps: {handed_off} handed off, {turns} turns, {timed_out} timed out, \
-         {taken_back} taken back"
+         {revoked} taken back"
     );
     assert!(handed_off > steps / 500);
 }
@@ -273,7 +271,7 @@ fn whoever_may_enter_by_now_enters_before_the_next_one_waits() {
 #[test]
 fn a_session_that_has_gone_is_in_nobodys_way() {
     let effects = next_after(|world| {
-        world.memory.disconnect(ClientId::from(1));
+        world.volatile.disconnect(ClientId::from(1));
     });
     assert!(matches!(effects.reply, Reply::Granted { .. }), "{effects:?}");
 }
@@ -300,9 +298,9 @@ fn a_void_turn_is_given_up_before_the_next_one_waits() {
     let (mode, deadline) = (Mode::Write, world.now.after(lease(1000)));
     let token = Token::new(7).unwrap();
     world.lock.replay(&Change::Granted { owner: b"other".into(), mode, token, deadline });
-    assert!(world.lock.has_void_turns(&world.memory, world.now));
+    assert!(world.lock.has_void_turns(&world.volatile, world.now));
     let next = Acquire { patience: Patience::Block, ..acquire(b"next", Mode::Write, 1000) };
-    assert_eq!(world.lock.must_wait(&world.memory, &next, world.now), None);
+    assert_eq!(world.lock.must_wait(&world.volatile, &next, world.now), None);
 }
 
 /// However many wait and leave, a place is the number of those before it.
@@ -321,7 +319,7 @@ fn a_place_is_the_number_of_those_before_it() {
         let ask = Acquire { patience, limit: NonZeroU32::new(rng.u32(..9)), ..ask };
         let _ = world.drive(if comes { Input::Acquire(ask) } else { Input::Cancel(name) });
         if step % 500 == 250 {
-            let queue = &world.memory.queue;
+            let queue = &world.volatile.queue;
             for (before, (entry, _)) in queue.iter().enumerate() {
                 assert_eq!(queue.place(entry.owner.as_bytes()), Some((before + 1, false)));
             }

@@ -8,7 +8,7 @@ use rlock_core::manager::{LockId, Manager, Parked, Wait, World, search};
 use rlock_core::slow::Outcome;
 use rlock_core::waits_for::{Search, Stand};
 use rlock_core::{
-    Acquire, Input, Lock, Memory, Owner, Parking, Refusal, Renew, Reply, WaiterId, Wake,
+    Acquire, Input, Lock, Owner, Parking, Refusal, Renew, Reply, Volatile, WaiterId, Wake,
 };
 
 use crate::happening::Happening;
@@ -155,7 +155,7 @@ fn unblocked<H: Host>(host: &H, waiter: WaiterId, parked: &Parked) -> Reply {
     let reply = if let Some(refusal) = &parked.refusal {
         Reply::Refused(refusal.clone())
     } else {
-        let see = |lock: &Lock, memory: &Memory| lock.known_wait_of(memory, waiter, now);
+        let see = |lock: &Lock, volatile: &Volatile| lock.estimated_wait_of(volatile, waiter, now);
         Reply::NotNow { wait_ms: OpenedLocks { host }.lock(&parked.lock, see) }
     };
     leave(host, waiter, Outcome::Unblocked);
@@ -191,7 +191,7 @@ fn leave<H: Host>(host: &H, waiter: WaiterId, by: Outcome) {
     let now = host.now();
     host.state(|state| {
         state.blocked.remove(&waiter);
-        state.manager.left(waiter, by, now);
+        state.manager.departed(waiter, by, now);
     });
     timers::settle(host);
 }
@@ -250,15 +250,15 @@ impl<H: Host> World for OpenedLocks<'_, H> {
         self.host.state(|state| see(&state.manager))
     }
 
-    fn lock<T>(&mut self, id: &LockId, see: impl FnOnce(&Lock, &Memory) -> T) -> T {
+    fn lock<T>(&mut self, id: &LockId, see: impl FnOnce(&Lock, &Volatile) -> T) -> T {
         let host = self.host;
         host.with_name(id, |name| {
             let mut key = host.open(name, Access::Reads);
-            let (free, unknown) = (Lock::default(), Memory::default());
+            let (free, unknown) = (Lock::default(), Volatile::default());
             let held = key.lock(&free).unwrap_or(&free);
             host.state(|state| {
-                let memory = state.manager.memory(id.db, &id.key).unwrap_or(&unknown);
-                see(held, memory)
+                let volatile = state.manager.volatile(id.db, &id.key).unwrap_or(&unknown);
+                see(held, volatile)
             })
         })
     }

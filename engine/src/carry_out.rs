@@ -2,7 +2,7 @@
 //! answer.
 
 use rlock_core::grammar::Access;
-use rlock_core::manager::{At, Life, Ttl, Why};
+use rlock_core::manager::{At, Cause, ExpiryAction, KeyExpiry};
 use rlock_core::snapshot::{self, Start};
 use rlock_core::{Change, Effects, End, Event, Input, Lock, Refusal, Reply, WaiterId, Wake};
 
@@ -152,11 +152,11 @@ fn decide<'a, H: Host>(
             if let Some(saved) = saved.filter(|_| revokes_only(effects)) {
                 *lock = saved;
                 effects.changes.clear();
-                return Ok((Start::GoesOn, decided.is_plain));
+                return Ok((Start::Existing, decided.is_plain));
             }
-            let why = Why::of(&input, effects);
+            let why = Cause::of(&input, effects);
             set_ttl(key, decided.after.after(decided.before, why));
-            Ok((Start::GoesOn, decided.is_plain))
+            Ok((Start::Existing, decided.is_plain))
         }
     }
 }
@@ -226,14 +226,14 @@ fn revoke_if_denied<H: Host>(
             .state(|state| state.manager.decide(at, &bounds, lock, Input::Deny(waiter), effects));
         effects.reply = reply;
         effects.is_request_enough = false;
-        set_ttl(key, decided.after.after(decided.before, Why::Other));
+        set_ttl(key, decided.after.after(decided.before, Cause::Other));
     }
     true
 }
 
 /// Sets the key's expiry, or deletes it, as decided.
-pub(crate) fn set_ttl(key: &mut impl OpenKey, ttl: Ttl) {
-    if ttl == Ttl::Delete {
+pub(crate) fn set_ttl(key: &mut impl OpenKey, ttl: ExpiryAction) {
+    if ttl == ExpiryAction::Delete {
         return remove(key);
     }
     if let Some(at_ms) = ttl.expiry(|| key.expires_at()) {
@@ -251,7 +251,7 @@ pub(crate) fn remove(key: &mut impl OpenKey) {
 }
 
 /// Returns how long the key of a lock must live.
-pub(crate) fn life_of<H: Host>(host: &H, lock: &Lock, name: &H::Name<'_>) -> Life {
+pub(crate) fn life_of<H: Host>(host: &H, lock: &Lock, name: &H::Name<'_>) -> KeyExpiry {
     let db = host.db();
     host.state(|state| state.manager.life(lock, db, name.bytes()))
 }

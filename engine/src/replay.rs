@@ -1,6 +1,6 @@
 //! Effects of a primary: on a replica, from the append-only file, and by hand.
 
-use rlock_core::manager::{Life, Why};
+use rlock_core::manager::{Cause, KeyExpiry};
 use rlock_core::snapshot::{Effect, Start};
 use rlock_core::{Change, Event, Lock, Release};
 
@@ -39,12 +39,12 @@ pub(crate) fn effect<H: Host>(
     let mut key = open(host, name);
     let (mut events, mut life) = (Vec::new(), None);
     match key.content() {
-        Content::Other if effect.start == Start::GoesOn => return Err(RequestError::WrongType),
-        Content::Lock(lock) if effect.start == Start::GoesOn => {
+        Content::Other if effect.start == Start::Existing => return Err(RequestError::WrongType),
+        Content::Lock(lock) if effect.start == Start::Existing => {
             let before = life_of(host, lock, name);
             make(host, lock, &effect.changes, &mut events);
             let after = life_of(host, lock, name);
-            set_ttl(&mut key, after.after(before, Why::of_changes(&effect.changes)));
+            set_ttl(&mut key, after.after(before, Cause::of_changes(&effect.changes)));
             life = Some(after);
         }
         _ => {
@@ -59,7 +59,7 @@ pub(crate) fn effect<H: Host>(
             }
         }
     }
-    if life.is_some_and(|life: Life| life.has_ended(now.ms().get())) && is_decided_here(host) {
+    if life.is_some_and(|life: KeyExpiry| life.has_ended(now.ms().get())) && is_decided_here(host) {
         key.expire_at(now.ms().get().saturating_add(BY_HAND_MS));
     }
     finish(host, name, key, &events);
@@ -84,7 +84,7 @@ pub(crate) fn release<H: Host>(
         let before = life_of(host, lock, name);
         event = lock.replay_release(ask);
         let after = life_of(host, lock, name);
-        set_ttl(&mut key, after.after(before, Why::Other));
+        set_ttl(&mut key, after.after(before, Cause::Other));
     }
     finish(host, name, key, event.as_slice());
     Ok(())

@@ -25,9 +25,9 @@ pub fn to_acquire(host: &impl Replies, reply: &Reply, with_ttl: bool, key: &[u8]
         host.reply_array(2);
     }
     let ms = match reply {
-        Reply::Granted { token, left_ms } => {
+        Reply::Granted { token, remaining_ms } => {
             host.reply_integer(token.get().cast_signed());
-            Some(*left_ms)
+            Some(*remaining_ms)
         }
         Reply::NotNow { wait_ms } | Reply::MustWait { wait_ms } => {
             host.reply_null();

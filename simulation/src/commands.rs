@@ -81,7 +81,7 @@ fn renewed(words: &Rc<[Vec<u8>]>) -> Rc<[Vec<u8>]> {
     let [name, key, payload] = &words[..] else { return words.clone() };
     let Ok(mut effect) = snapshot::load_effect(payload) else { return words.clone() };
     for change in &mut effect.changes {
-        if let Change::Granted { deadline, .. } | Change::Held { deadline, .. } = change {
+        if let Change::Granted { deadline, .. } | Change::Updated { deadline, .. } = change {
             *deadline = EpochMs::new(deadline.get() + 1000).unwrap_or(*deadline);
         }
     }
@@ -229,11 +229,12 @@ impl Server {
     }
 
     fn asked(&self, db: i32, key: &Key, ask: &Acquire<'_>, said: &grammar::Arguments<'_>) -> Asked {
-        let memory = self.state.manager.memory(db, key);
+        let volatile = self.state.manager.volatile(db, key);
         let is_own = |standing: &rlock_core::Entry| {
             standing.kind == Standing::Ticket && standing.owner.as_bytes() == ask.owner
         };
-        let had_ticket = memory.is_some_and(|memory| memory.queue.iter().any(|(e, _)| is_own(e)));
+        let had_ticket =
+            volatile.is_some_and(|volatile| volatile.queue.iter().any(|(e, _)| is_own(e)));
         let holds = |mode| {
             let lock = self.visible(db, key).and_then(Slot::lock);
             lock.is_some_and(|lock| lock.hold_at(ask.owner, mode, self.now).is_some())

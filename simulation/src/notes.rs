@@ -130,7 +130,7 @@ pub enum Note {
         /// When it was granted.
         granted_at: Now,
         /// It is told to hold for so long.
-        left_ms: u64,
+        remaining_ms: u64,
         /// It waited for it.
         waited: bool,
         /// What replicas had to acknowledge.

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use rlock_core::{Change, Kind, Memory, Mode, snapshot};
+use rlock_core::{Change, Kind, Mode, Volatile, snapshot};
 
 use crate::client::{Actor, Pipe};
 use crate::history::Item;
@@ -94,7 +94,7 @@ fn print_item(to: &mut Printer, item: &Item) {
                 to.token(token.get());
                 to.moment(deadline.get());
             }
-            Change::Held { token, depth, deadline } => {
+            Change::Updated { token, depth, deadline } => {
                 to.add(depth);
                 to.token(token.get());
                 to.moment(deadline.get());
@@ -113,8 +113,8 @@ fn print_server(to: &mut Printer, server: &Server) {
         to.add((db, key));
         to.moment(slot.expires_at.unwrap_or(u64::MAX - 1));
         print_slot(to, slot);
-        let memory = server.state.manager.memory(db, key);
-        memory.into_iter().for_each(|memory| print_memory(to, memory));
+        let volatile = server.state.manager.volatile(db, key);
+        volatile.into_iter().for_each(|volatile| print_memory(to, volatile));
     }
     for (client, conn) in &server.conns {
         print_conn(to, client.get(), conn);
@@ -137,14 +137,14 @@ fn print_slot(to: &mut Printer, slot: &Slot) {
     }
 }
 
-fn print_memory(to: &mut Printer, memory: &Memory) {
-    for (entry, is_turn) in memory.queue.iter() {
+fn print_memory(to: &mut Printer, volatile: &Volatile) {
+    for (entry, is_turn) in volatile.queue.iter() {
         to.add((entry.owner.as_bytes(), entry.kind == Kind::Ticket, is_turn, entry.upgrade));
         to.add((entry.depth, entry.session().map(|client| client.get())));
         to.mode(entry.mode);
         to.moment(entry.ends_at.map_or(u64::MAX - 1, rlock_core::EpochMs::get));
     }
-    to.add(memory.sessions.len());
+    to.add(volatile.sessions.len());
 }
 
 fn print_conn(to: &mut Printer, client: u64, conn: &Conn) {

@@ -20,8 +20,8 @@ pub(crate) fn kept(change: &Change<'_>) -> Change<'static> {
             token: *token,
             deadline: *deadline,
         },
-        Change::Held { token, depth, deadline } => {
-            Change::Held { token: *token, depth: *depth, deadline: *deadline }
+        Change::Updated { token, depth, deadline } => {
+            Change::Updated { token: *token, depth: *depth, deadline: *deadline }
         }
         Change::Ended { token, by } => Change::Ended { token: *token, by: *by },
     }
@@ -64,14 +64,14 @@ impl Server {
     }
 
     fn acquired(&mut self, running: &Running, reply: &Reply) {
-        let (Reply::Granted { token, left_ms }, Some(client), Some(asked)) =
+        let (Reply::Granted { token, remaining_ms }, Some(client), Some(asked)) =
             (reply, running.client, &running.asked)
         else {
             return;
         };
         let (asked, granted_at) = (Box::new(asked.clone()), self.now);
-        let (token, left_ms, waited, pending) = (*token, *left_ms, false, None);
-        self.note(Note::Told { client, asked, token, granted_at, left_ms, waited, pending });
+        let (token, remaining_ms, waited, pending) = (*token, *remaining_ms, false, None);
+        self.note(Note::Told { client, asked, token, granted_at, remaining_ms, waited, pending });
     }
 
     fn renewed(&mut self, running: &Running) {
@@ -88,11 +88,11 @@ impl Server {
         let (asked, pending) = (Box::new(waiting.asked.clone()), waiting.pending.take());
         let waiter = wake.waiter;
         let note = match (&wake.reply, pending) {
-            (Reply::Granted { token, left_ms }, pending) => {
+            (Reply::Granted { token, remaining_ms }, pending) => {
                 waiting.granted = Some(*token);
                 let granted_at = pending.map_or(now, |pending| pending.granted_at);
-                let (token, left_ms, waited) = (*token, *left_ms, wake.waited_us > 0);
-                Note::Told { client, asked, token, granted_at, left_ms, waited, pending }
+                let (token, remaining_ms, waited) = (*token, *remaining_ms, wake.waited_us > 0);
+                Note::Told { client, asked, token, granted_at, remaining_ms, waited, pending }
             }
             (Reply::Count(_), Some(pending)) => {
                 waiting.granted = Some(pending.token);

@@ -138,9 +138,9 @@ fn carry_out(world: &mut World, deed: Deed) -> Result<bool, Broken> {
             world.step(Step::Send(who, command))? && world.step(Step::Read(who))?
         }
         Deed::CatchUp(node) => {
-            let is_behind = world.step(Step::Deliver(node))?;
+            let has_predecessor = world.step(Step::Deliver(node))?;
             while world.step(Step::Deliver(node))? {}
-            is_behind
+            has_predecessor
         }
         Deed::FailOver(node) => fail_over(world, node)?,
         Deed::Split(node, who) => {

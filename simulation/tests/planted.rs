@@ -148,7 +148,7 @@ fn grants_are_told_at_once() {
 
 #[test]
 fn a_session_is_kept_by_a_deadline_that_nobody_acknowledged() {
-    let laws = ["a session lasts as acknowledged"];
+    let laws = ["a session lasts as acknowledged", "no session runs overdue"];
     let others = ["a turn comes when replicas acknowledged", BEFORE_ACKS[0], BEFORE_ACKS[1]];
     found_beside(Fault::SessionUnacknowledged, &laws, &others);
 }

@@ -4,8 +4,8 @@ use std::num::NonZeroU32;
 use std::rc::Rc;
 
 use rlock_core::{
-    Acquire, ClientId, Effects, EpochMs, Input, LeaseMs, Levels, Lock, Memory, Mode, Moment, Now,
-    Parking, Patience, Refusal, Release, Renew, Reply, Token, Tokens, WaiterId,
+    Acquire, ClientId, Effects, EpochMs, Input, LeaseMs, Levels, Lock, Mode, Now, Parking,
+    Patience, Refusal, Release, Renew, Reply, StepContext, Token, Tokens, Volatile, WaiterId,
 };
 
 use rlock_core::slow::Slow;
@@ -32,7 +32,7 @@ pub fn histories(data: &[u8]) {
 /// The core and the naive model, side by side.
 struct Pair {
     lock: Lock,
-    memory: Memory,
+    volatile: Volatile,
     tokens: Tokens,
     naive: Naive,
     now: Now,
@@ -46,7 +46,7 @@ impl Pair {
     fn new() -> Self {
         Self {
             lock: Lock::default(),
-            memory: Memory::default(),
+            volatile: Volatile::default(),
             tokens: Tokens::default(),
             naive: Naive::default(),
             now: Now::from_ms(START_MS),
@@ -115,11 +115,11 @@ impl Pair {
             return;
         }
         let waiter = self.waiters.remove(usize::from(which) % self.waiters.len());
-        if self.memory.queue.blocked(waiter).is_none() && how.is_multiple_of(2) {
-            self.memory.answered(waiter);
+        if self.volatile.queue.blocked(waiter).is_none() && how.is_multiple_of(2) {
+            self.volatile.answered(waiter);
             self.naive.answered(waiter);
         } else {
-            self.memory.leave(waiter);
+            self.volatile.leave(waiter);
             self.naive.leave(waiter);
         }
         if (how / 2).is_multiple_of(2) {
@@ -132,14 +132,14 @@ impl Pair {
         match what % 8 {
             0..=2 => {
                 let client = ClientId::from(u64::from(how % 3) + 1);
-                self.memory.disconnect(client);
+                self.volatile.disconnect(client);
                 self.naive.disconnect(client);
             }
             3 => self.limits.max_depth = (how % 4).max(1).into(),
             4 => self.limits.tickets_left = (how % 2).into(),
             5 => {
                 self.lock = Lock::default();
-                let mut lost = self.lock.lost_sessions(&mut self.memory, self.now);
+                let mut lost = self.lock.lost_sessions(&mut self.volatile, self.now);
                 let mut expected = self.naive.forget_holds();
                 lost.sort();
                 expected.sort();
@@ -148,7 +148,7 @@ impl Pair {
             6 => {
                 let why =
                     if how.is_multiple_of(2) { Refusal::TryAgain } else { Refusal::WrongType };
-                let dismissed = self.memory.dismiss(&why, Slow::default(), self.now, usize::MAX);
+                let dismissed = self.volatile.dismiss(&why, Slow::default(), self.now, usize::MAX);
                 let (wakes, lost) = (wakes(&dismissed.wakes), dismissed.lost);
                 let told = Told { wakes, lost, ..Told::default() }.sorted();
                 assert_eq!(told, self.naive.dismiss(self.now, &why), "everybody goes home");
@@ -174,11 +174,11 @@ impl Pair {
         let expected = self.naive.ask(self.now, self.limits, &input);
         let Limits { max_depth, tickets_left } = self.limits;
         let names = &mut Rc::default();
-        let moment = Moment::unlimited(self.now, &mut self.tokens, names);
-        let mut moment = Moment { max_depth, tickets_left, ..moment };
+        let moment = StepContext::unlimited(self.now, &mut self.tokens, names);
+        let mut moment = StepContext { max_depth, tickets_left, ..moment };
         let mut effects = Effects::default();
-        self.lock.apply(&mut self.memory, &mut moment, input, &mut effects);
-        self.memory.sessions.take_touched();
+        self.lock.apply(&mut self.volatile, &mut moment, input, &mut effects);
+        self.volatile.sessions.take_touched();
         assert_eq!(Told::of(&effects), expected, "what the core says, and the contract: {input:?}");
         effects.reply
     }
@@ -186,7 +186,7 @@ impl Pair {
     /// They are in the same state, as far as anybody can see.
     fn agree(&self) {
         let held = |(owner, mode, hold): (&[u8], Mode, rlock_core::Hold)| {
-            let session = self.memory.sessions.get(hold.token);
+            let session = self.volatile.sessions.get(hold.token);
             Hold {
                 owner: owner.to_vec(),
                 mode,
@@ -203,7 +203,7 @@ impl Pair {
         let holds: Vec<Hold> = self.lock.holds().map(held).collect();
         assert_eq!(holds, self.naive.holds, "who holds");
         let waiting: Vec<_> = self
-            .memory
+            .volatile
             .queue
             .iter()
             .map(|(one, turn)| {

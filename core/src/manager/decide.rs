@@ -1,38 +1,38 @@
 //! Decisions about one lock, with what the manager remembers of it.
 
-use super::{At, Bounds, Life, LockId, Manager, Mark, Upheaval};
-use crate::slow::names_max;
-use crate::{Acquire, Effects, Input, Lock, Moment, Plain, Refusal, Reply};
+use super::{At, Bounds, KeyExpiry, LockId, Manager, Mark, Upheaval};
+use crate::volatile::slow::names_max;
+use crate::{Acquire, Effects, FastStep, Input, Lock, Refusal, Reply, StepContext};
 
 /// What a decision means for the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decided {
     /// How long the key had to live before.
-    pub before: Life,
+    pub before: KeyExpiry,
     /// How long it has to live now.
-    pub after: Life,
+    pub after: KeyExpiry,
     /// Nothing is remembered of the lock, or nothing was decided: the effects have a reply, and at
     /// most one change and one event.
     pub is_plain: bool,
 }
 
 impl Manager {
-    /// Does what a plain request asks for ([`Lock::plainly`]). `None` if it is another one: then
+    /// Does what a plain request asks for ([`Lock::try_fast`]). `None` if it is another one: then
     /// nothing changed, and [`Manager::must_wait`] or [`Manager::decide_other`] decides.
-    fn plainly<'a>(
+    fn try_fast<'a>(
         &mut self,
         at: At<'_>,
         bounds: &Bounds,
         lock: &mut Lock,
         input: &Input<'a>,
-    ) -> Option<Plain<'a>> {
+    ) -> Option<FastStep<'a>> {
         let is_held = matches!(input, Input::Acquire(_)) && !lock.is_free();
         let is_known = || self.locks.get(at.db, at.key).is_some();
         if is_held || is_known() || self.grace_of(bounds.grace_ms, at.now).is_some() {
             return None;
         }
         (self.slow, self.slowlog_max) = (bounds.slow, bounds.slowlog_max);
-        lock.plainly(input, at.now, &mut self.tokens, bounds.slow)
+        lock.try_fast(input, at.now, &mut self.tokens, bounds.slow)
     }
 
     /// The reply to a request that certainly has to wait ([`Lock::must_wait`]): then nothing is to
@@ -59,10 +59,10 @@ impl Manager {
         input: Input<'a>,
         effects: &mut Effects<'a>,
     ) -> Decided {
-        let before = Life::of(lock, None);
-        if let Some(plain) = self.plainly(at, bounds, lock, &input) {
+        let before = KeyExpiry::of(lock, None);
+        if let Some(plain) = self.try_fast(at, bounds, lock, &input) {
             plain.tell(effects);
-            return Decided { before, after: Life::of(lock, None), is_plain: true };
+            return Decided { before, after: KeyExpiry::of(lock, None), is_plain: true };
         }
         if let Input::Acquire(ask) = &input
             && let Some(reply) = self.must_wait(at, bounds, lock, ask)
@@ -75,7 +75,7 @@ impl Manager {
         Decided { before, after, is_plain: false }
     }
 
-    /// The same for an input that [`Manager::plainly`] and [`Manager::must_wait`] left alone. A
+    /// The same for an input that [`Manager::try_fast`] and [`Manager::must_wait`] left alone. A
     /// connection that lost its session is closed, and not granted anything any more.
     fn decide_other<'a>(
         &mut self,
@@ -84,7 +84,7 @@ impl Manager {
         lock: &mut Lock,
         input: Input<'a>,
         effects: &mut Effects<'a>,
-    ) -> (Life, Life) {
+    ) -> (KeyExpiry, KeyExpiry) {
         let At { db, key, now } = at;
         let totals = self.locks.totals();
         let is_suspect = matches!(input, Input::Changed) || self.is_suspect(db, key);
@@ -94,13 +94,13 @@ impl Manager {
         }
         let grace = self.grace_of(bounds.grace_ms, now);
         let Self { tokens, locks, names, expects_keys, .. } = self;
-        let (lives, over, asked) = locks.change(db, key, |memory, _| {
-            if is_suspect && !memory.is_empty() {
-                effects.lost.extend(lock.lost_sessions(memory, now));
-                effects.wakes.extend(lock.lost_grants(memory, now));
+        let (lives, over, asked) = locks.change(db, key, |volatile, _| {
+            if is_suspect && !volatile.is_empty() {
+                effects.lost.extend(lock.lost_sessions(volatile, now));
+                effects.wakes.extend(lock.lost_grants(volatile, now));
             }
-            let beside = totals.sessions.saturating_sub(memory.session_count());
-            let mut moment = Moment {
+            let beside = totals.sessions.saturating_sub(volatile.session_count());
+            let mut moment = StepContext {
                 now,
                 tokens,
                 max_depth: bounds.max_depth,
@@ -111,19 +111,19 @@ impl Manager {
                 names_max: names_max(totals.waiters.saturating_add(totals.tickets)),
                 confirm_ms: bounds.confirm_ms,
                 grace,
-                portion: Moment::PORTION,
+                portion: StepContext::PORTION,
             };
-            let before = Life::of(lock, Some(memory));
-            lock.apply(memory, &mut moment, input, effects);
-            *expects_keys |= lock.is_free() && memory.queue.blocked_count() > 0;
-            let after = Life::of(lock, Some(memory));
-            let over = memory.take_over(bounds.slow, now);
-            if memory.is_empty() {
+            let before = KeyExpiry::of(lock, Some(volatile));
+            lock.apply(volatile, &mut moment, input, effects);
+            *expects_keys |= lock.is_free() && volatile.queue.blocked_count() > 0;
+            let after = KeyExpiry::of(lock, Some(volatile));
+            let over = volatile.drain_ended(bounds.slow, now);
+            if volatile.is_empty() {
                 return (((before, after), over, Vec::new()), None);
             }
-            (((before, after), over, memory.take_asked()), lock.next_alarm(memory))
+            (((before, after), over, volatile.take_asked()), lock.next_alarm(volatile))
         });
-        self.note(at, over);
+        self.log_slow(at, over);
         if let (Input::Park(_, parking) | Input::ParkRenew(_, parking), Reply::Pending) =
             (&input, &effects.reply)
         {
@@ -152,14 +152,14 @@ impl Manager {
     pub fn dismiss(&mut self, at: At<'_>, why: &Refusal) {
         let At { db, key, now } = at;
         let slow = self.slow;
-        let (dismissed, over) = self.locks.change(db, key, |memory, _| {
-            let dismissed = memory.dismiss(why, slow, now, Moment::PORTION);
-            ((dismissed, memory.take_over(slow, now)), None)
+        let (dismissed, over) = self.locks.change(db, key, |volatile, _| {
+            let dismissed = volatile.dismiss(why, slow, now, StepContext::PORTION);
+            ((dismissed, volatile.drain_ended(slow, now)), None)
         });
         if !dismissed.is_all {
             self.locks.mark(db, key, Mark::Changed, Some(now.ms()));
         }
-        self.note(at, over);
+        self.log_slow(at, over);
         self.post(dismissed.wakes);
         self.lose(dismissed.lost, now);
     }

@@ -3,8 +3,8 @@
 use smallvec::SmallVec;
 
 use super::{At, Manager, Mark};
-use crate::slow::{Outcome, Over};
-use crate::{Event, Lock, Memory, Now};
+use crate::volatile::slow::{Ended, Outcome};
+use crate::{Event, Lock, Now, Volatile};
 
 /// A removed lock, and what to publish about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub struct Removed {
     /// How long they lasted, in microseconds, for a limited number of them.
     pub held_us: SmallVec<[u64; 1]>,
     /// Those that belong in the slow log, and how long they lasted until their deadlines.
-    slow: Vec<(Over, u64)>,
+    slow: Vec<(Ended, u64)>,
 }
 
 /// The length of a name that needs no allocation of its own: a million locks may end at once.
@@ -49,7 +49,7 @@ impl Manager {
     /// so nothing has to be noticed for it.
     pub fn key_came(&mut self, db: i32, key: &[u8]) -> bool {
         let is_awaited = self.locks.totals().waiters > 0
-            && self.memory(db, key).is_some_and(|memory| memory.queue.blocked_count() > 0);
+            && self.volatile(db, key).is_some_and(|volatile| volatile.queue.blocked_count() > 0);
         if is_awaited {
             self.locks.mark(db, key, Mark::Changed, None);
         }
@@ -78,10 +78,10 @@ impl Manager {
         }
         self.removed.push(Removed { db, key, event, holds: lock.hold_count(), held_us, slow });
         self.locks.mark(at.db, at.key, Mark::Changed, Some(at.now.ms()));
-        if self.locks.get(at.db, at.key).is_some_and(Memory::has_to_tell) {
+        if self.locks.get(at.db, at.key).is_some_and(Volatile::has_to_tell) {
             let free = Lock::default();
-            let (lost, wakes) = self.locks.change_beside(at.db, at.key, |memory| {
-                (free.lost_sessions(memory, at.now), free.lost_grants(memory, at.now))
+            let (lost, wakes) = self.locks.change_keeping_alarm(at.db, at.key, |volatile| {
+                (free.lost_sessions(volatile, at.now), free.lost_grants(volatile, at.now))
             });
             self.post(wakes);
             self.lose(lost, at.now);
@@ -108,9 +108,9 @@ impl Manager {
         for gone in &mut removed {
             let is_expired = gone.event == Event::Expired;
             let over = std::mem::take(&mut gone.slow).into_iter().map(|(over, ms)| {
-                if is_expired { Over { outcome: Outcome::Expired, ms, ..over } } else { over }
+                if is_expired { Ended { outcome: Outcome::Expired, ms, ..over } } else { over }
             });
-            self.note(At { db: gone.db, key: &gone.key, now }, over);
+            self.log_slow(At { db: gone.db, key: &gone.key, now }, over);
         }
         removed
     }

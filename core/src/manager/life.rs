@@ -1,6 +1,6 @@
 //! How long a lock's key lives: as long as its latest hold, unless its user changed that since.
 
-use crate::{Change, Effects, Input, Lock, Memory};
+use crate::{Change, Effects, Input, Lock, Volatile};
 
 /// While somebody waits, the key lives this many milliseconds longer than its holds, so that the
 /// hand-over happens in place. If a key is deleted and added again, the server asks every blocked
@@ -9,7 +9,7 @@ const GRACE_MS: u64 = 1000;
 
 /// How long a key must live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Life {
+pub struct KeyExpiry {
     /// When the latest hold ends, in milliseconds since the Unix epoch; `None` without a hold.
     deadline_ms: Option<u64>,
     is_waited_for: bool,
@@ -17,7 +17,7 @@ pub struct Life {
 
 /// What to do with a key. Times are milliseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ttl {
+pub enum ExpiryAction {
     /// Nothing.
     Keep,
     /// Nobody holds the lock: delete the key.
@@ -41,7 +41,7 @@ pub enum Ttl {
     },
 }
 
-impl Ttl {
+impl ExpiryAction {
     /// The expiry to set, for a key whose `present` one is this (`None`: it has none, or there is
     /// no key). `None`: leave it alone, or delete the key.
     pub fn expiry(self, present: impl FnOnce() -> Option<u64>) -> Option<u64> {
@@ -55,11 +55,11 @@ impl Ttl {
     }
 }
 
-impl Life {
+impl KeyExpiry {
     /// For a lock and its memory.
-    pub fn of(lock: &Lock, memory: Option<&Memory>) -> Self {
+    pub fn of(lock: &Lock, volatile: Option<&Volatile>) -> Self {
         let deadline_ms = lock.latest_deadline().map(|deadline| deadline.get());
-        let is_waited_for = memory.is_some_and(|memory| !memory.queue.is_empty());
+        let is_waited_for = volatile.is_some_and(|volatile| !volatile.queue.is_empty());
         Self { deadline_ms, is_waited_for }
     }
 
@@ -75,35 +75,37 @@ impl Life {
     }
 
     /// What to do with the key of a new lock.
-    pub fn begin(self) -> Ttl {
+    pub fn begin(self) -> ExpiryAction {
         match self.deadline_ms {
-            Some(deadline_ms) => Ttl::Set(Self::expires_at(deadline_ms, self.is_waited_for)),
-            None => Ttl::Delete,
+            Some(deadline_ms) => {
+                ExpiryAction::Set(Self::expires_at(deadline_ms, self.is_waited_for))
+            }
+            None => ExpiryAction::Delete,
         }
     }
 
     /// What to do with a key whose lock changed from `before` to this. PERSIST and EXPIRE stay in
     /// effect while no deadline moves, but a promised deadline makes the key live at least that
     /// long.
-    pub fn after(self, before: Self, why: Why) -> Ttl {
-        let Some(deadline_ms) = self.deadline_ms else { return Ttl::Delete };
+    pub fn after(self, before: Self, why: Cause) -> ExpiryAction {
+        let Some(deadline_ms) = self.deadline_ms else { return ExpiryAction::Delete };
         let until_ms = Self::expires_at(deadline_ms, self.is_waited_for);
         let other_ms = Self::expires_at(deadline_ms, !self.is_waited_for);
         if before.deadline_ms != self.deadline_ms {
-            Ttl::Set(until_ms)
-        } else if why == Why::Promise {
-            Ttl::AtLeast { own: other_ms, to: until_ms }
-        } else if before.is_waited_for != self.is_waited_for || why == Why::Sweep {
-            Ttl::Move { from: other_ms, to: until_ms }
+            ExpiryAction::Set(until_ms)
+        } else if why == Cause::Promise {
+            ExpiryAction::AtLeast { own: other_ms, to: until_ms }
+        } else if before.is_waited_for != self.is_waited_for || why == Cause::Sweep {
+            ExpiryAction::Move { from: other_ms, to: until_ms }
         } else {
-            Ttl::Keep
+            ExpiryAction::Keep
         }
     }
 }
 
 /// What a transition means for the key's expiry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum Cause {
     /// It promised a deadline.
     Promise,
     /// Waiters may have departed since the expiry was last set.
@@ -112,7 +114,7 @@ pub enum Why {
     Other,
 }
 
-impl Why {
+impl Cause {
     /// For a transition.
     pub fn of(input: &Input<'_>, effects: &Effects<'_>) -> Self {
         match Self::of_changes(&effects.changes) {
@@ -125,7 +127,7 @@ impl Why {
     /// re-entry and a renewal always have one.
     pub fn of_changes(changes: &[Change<'_>]) -> Self {
         let promises =
-            |change: &Change<'_>| matches!(change, Change::Granted { .. } | Change::Held { .. });
+            |change: &Change<'_>| matches!(change, Change::Granted { .. } | Change::Updated { .. });
         if changes.iter().any(promises) { Self::Promise } else { Self::Other }
     }
 }

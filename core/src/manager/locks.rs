@@ -2,15 +2,14 @@
 //! those whom others wait for cheaply.
 
 use std::cell::Cell;
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use smallvec::SmallVec;
 
-use super::names::Names;
-use crate::few::Few;
-use crate::{ClientId, EpochMs, Memory, Now};
+use super::names::LockIndex;
+use crate::value::small_map::SmallMap;
+use crate::{ClientId, EpochMs, Now, Volatile};
 
 /// A lock's name on this server.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,7 +21,7 @@ pub struct LockId {
 }
 
 /// A lock's place in [`Locks`], valid while the lock has a memory.
-pub(super) type Number = usize;
+pub(super) type Slot = usize;
 
 /// So many places are kept while no lock has a memory, because the next one is at hand.
 const KEPT: usize = 1000;
@@ -36,9 +35,9 @@ pub enum Mark {
     Changed,
 }
 
-struct Known {
-    id: LockId,
-    memory: Memory,
+pub(super) struct Known {
+    pub(super) id: LockId,
+    pub(super) volatile: Volatile,
     alarm: Option<EpochMs>,
     /// When the first of its sessions is lost, unless it is renewed.
     session_end: Option<EpochMs>,
@@ -46,40 +45,29 @@ struct Known {
     mark: Option<Mark>,
 }
 
-/// One of [`Manager::longest_queues`](super::Manager::longest_queues).
-#[derive(Clone, Debug)]
-pub struct LongQueue {
-    /// Its lock.
-    pub key: Rc<[u8]>,
-    /// How many wait.
-    pub len: usize,
-    /// Since when the first of them waits.
-    pub since: Now,
-}
-
 /// The memories of all locks that have one.
 #[derive(Default)]
 pub struct Locks {
     /// In boxes, so that little moves when this grows.
-    known: Vec<Option<Box<Known>>>,
+    pub(super) known: Vec<Option<Box<Known>>>,
     /// The lock that was asked for last.
-    last: Cell<Number>,
+    last: Cell<Slot>,
     /// Unused places in `known`.
-    free: Vec<Number>,
-    names: Names,
-    alarms: BTreeSet<(EpochMs, Number)>,
+    free: Vec<Slot>,
+    names: LockIndex,
+    alarms: BTreeSet<(EpochMs, Slot)>,
     /// Locks by [`Known::session_end`].
-    session_ends: BTreeSet<(EpochMs, Number)>,
+    session_ends: BTreeSet<(EpochMs, Slot)>,
     /// Locks to sweep soon, in the order in which they were marked, and when that was.
-    marked: VecDeque<(EpochMs, Number)>,
+    marked: VecDeque<(EpochMs, Slot)>,
     /// A tree, because connections that open one after another often close so, too: then most of
     /// them are next to the one before. In a hash table each would be a cache miss.
-    sessions: BTreeMap<ClientId, Few<Number>>,
+    sessions: BTreeMap<ClientId, SmallMap<Slot>>,
     /// The locks with blocked connections.
-    crowded: BTreeSet<(i32, Number)>,
+    with_waiters: BTreeSet<(i32, Slot)>,
     totals: Totals,
     /// Scratch space for a lock without a memory; empty between uses.
-    spare: Memory,
+    scratch: Volatile,
 }
 
 /// The numbers of waiters and sessions.
@@ -96,12 +84,12 @@ pub struct Totals {
 }
 
 impl Totals {
-    fn of(memory: &Memory) -> Self {
+    fn of(volatile: &Volatile) -> Self {
         Self {
-            waiters: memory.queue.blocked_count(),
-            tickets: memory.queue.ticket_count(),
-            sessions: memory.session_count(),
-            gated: memory.gated_count(),
+            waiters: volatile.queue.blocked_count(),
+            tickets: volatile.queue.ticket_count(),
+            sessions: volatile.session_count(),
+            gated: volatile.gated_count(),
         }
     }
 
@@ -125,7 +113,7 @@ impl Locks {
     }
 
     /// A hand-off asks for the same lock a dozen times.
-    fn number(&self, db: i32, key: &[u8]) -> Option<Number> {
+    fn number(&self, db: i32, key: &[u8]) -> Option<Slot> {
         let is_it = |number| {
             self.at(number).is_some_and(|known| known.id.db == db && *known.id.key == *key)
         };
@@ -140,22 +128,22 @@ impl Locks {
         Some(number)
     }
 
-    fn at(&self, number: Number) -> Option<&Known> {
+    pub(super) fn at(&self, number: Slot) -> Option<&Known> {
         self.known.get(number)?.as_deref()
     }
 
-    fn at_mut(&mut self, number: Number) -> Option<&mut Known> {
+    fn at_mut(&mut self, number: Slot) -> Option<&mut Known> {
         self.known.get_mut(number)?.as_deref_mut()
     }
 
     /// The memory of a lock, if there is any.
-    pub fn get(&self, db: i32, key: &[u8]) -> Option<&Memory> {
-        self.number(db, key).and_then(|number| self.at(number)).map(|known| &known.memory)
+    pub fn get(&self, db: i32, key: &[u8]) -> Option<&Volatile> {
+        self.number(db, key).and_then(|number| self.at(number)).map(|known| &known.volatile)
     }
 
     /// The memory of a lock; an empty one if there is none.
-    pub fn get_or_empty(&self, db: i32, key: &[u8]) -> &Memory {
-        self.get(db, key).unwrap_or(&self.spare)
+    pub fn get_or_empty(&self, db: i32, key: &[u8]) -> &Volatile {
+        self.get(db, key).unwrap_or(&self.scratch)
     }
 
     /// Changes the memory of a lock. `work` gets when the lock was due next, and also returns when
@@ -164,15 +152,15 @@ impl Locks {
         &mut self,
         db: i32,
         key: &[u8],
-        work: impl FnOnce(&mut Memory, Option<EpochMs>) -> (T, Option<EpochMs>),
+        work: impl FnOnce(&mut Volatile, Option<EpochMs>) -> (T, Option<EpochMs>),
     ) -> T {
         if let Some(number) = self.number(db, key) {
             return self.change_at(number, work);
         }
-        let (result, alarm) = work(&mut self.spare, None);
-        if !self.spare.is_empty() {
-            let memory = std::mem::take(&mut self.spare);
-            self.keep(LockId { db, key: key.into() }, memory, alarm);
+        let (result, alarm) = work(&mut self.scratch, None);
+        if !self.scratch.is_empty() {
+            let volatile = std::mem::take(&mut self.scratch);
+            self.keep(LockId { db, key: key.into() }, volatile, alarm);
         }
         result
     }
@@ -180,42 +168,42 @@ impl Locks {
     /// The same for a known lock, without looking for its name.
     fn change_at<T>(
         &mut self,
-        number: Number,
-        work: impl FnOnce(&mut Memory, Option<EpochMs>) -> (T, Option<EpochMs>),
+        number: Slot,
+        work: impl FnOnce(&mut Volatile, Option<EpochMs>) -> (T, Option<EpochMs>),
     ) -> T {
-        let Some(known) = self.at_mut(number) else { return work(&mut self.spare, None).0 };
-        let (db, before, previous) = (known.id.db, Totals::of(&known.memory), known.alarm);
-        let (result, next) = work(&mut known.memory, previous);
-        let is_over = known.memory.is_empty();
+        let Some(known) = self.at_mut(number) else { return work(&mut self.scratch, None).0 };
+        let (db, before, previous) = (known.id.db, Totals::of(&known.volatile), known.alarm);
+        let (result, next) = work(&mut known.volatile, previous);
+        let is_over = known.volatile.is_empty();
         known.alarm = next.filter(|_| !is_over);
-        let (after, alarm) = (Totals::of(&known.memory), known.alarm);
-        let session_end = known.memory.sessions.next_end();
+        let (after, alarm) = (Totals::of(&known.volatile), known.alarm);
+        let session_end = known.volatile.sessions.next_end();
         let previous_end = std::mem::replace(&mut known.session_end, session_end);
-        let tied = known.memory.sessions.take_touched();
+        let tied = known.volatile.sessions.take_touched();
         self.totals = self.totals.moved(before, after);
         reindex(&mut self.alarms, number, previous, alarm);
         reindex(&mut self.session_ends, number, previous_end, session_end);
         if (before.waiters > 0) != (after.waiters > 0) {
-            self.index_crowd(db, number, after.waiters > 0);
+            self.index_waiters(db, number, after.waiters > 0);
         }
         self.index_sessions(number, tied);
         self.forget_if_empty(number);
         result
     }
 
-    fn keep(&mut self, id: LockId, mut memory: Memory, alarm: Option<EpochMs>) {
-        let totals = Totals::of(&memory);
+    fn keep(&mut self, id: LockId, mut volatile: Volatile, alarm: Option<EpochMs>) {
+        let totals = Totals::of(&volatile);
         self.totals = self.totals.moved(Totals::default(), totals);
-        let tied = memory.sessions.take_touched();
+        let tied = volatile.sessions.take_touched();
         let number = self.free.pop().unwrap_or(self.known.len());
         if number == self.known.len() {
             self.known.push(None);
         }
         self.names.insert(id.db, &id.key, number);
-        self.index_crowd(id.db, number, totals.waiters > 0);
-        let session_end = memory.sessions.next_end();
+        self.index_waiters(id.db, number, totals.waiters > 0);
+        let session_end = volatile.sessions.next_end();
         if let Some(place) = self.known.get_mut(number) {
-            *place = Some(Box::new(Known { id, memory, alarm, session_end, mark: None }));
+            *place = Some(Box::new(Known { id, volatile, alarm, session_end, mark: None }));
         }
         self.index_sessions(number, tied);
         reindex(&mut self.alarms, number, None, alarm);
@@ -223,9 +211,9 @@ impl Locks {
     }
 
     /// A marked lock is kept until it is swept.
-    fn forget_if_empty(&mut self, number: Number) {
+    fn forget_if_empty(&mut self, number: Slot) {
         let Some(place) = self.known.get_mut(number) else { return };
-        let Some(known) = place.take_if(|known| known.memory.is_empty() && known.mark.is_none())
+        let Some(known) = place.take_if(|known| known.volatile.is_empty() && known.mark.is_none())
         else {
             return;
         };
@@ -236,7 +224,7 @@ impl Locks {
         if self.free.len() == self.known.len() && self.known.len() > KEPT {
             self.known = Vec::new();
             self.free = Vec::new();
-            self.names = Names::default();
+            self.names = LockIndex::default();
         }
     }
 
@@ -254,23 +242,25 @@ impl Locks {
         {
             // Marked first, so that it is kept until it is swept.
             self.mark_number(number, Mark::Due, Some(now.ms()));
-            lost.extend(self.change_at(number, |memory, alarm| (memory.end_overdue(now), alarm)));
+            lost.extend(
+                self.change_at(number, |volatile, alarm| (volatile.end_overdue(now), alarm)),
+            );
         }
         lost
     }
 
-    fn index_crowd(&mut self, db: i32, number: Number, is_crowded: bool) {
+    fn index_waiters(&mut self, db: i32, number: Slot, is_crowded: bool) {
         if is_crowded {
-            self.crowded.insert((db, number));
+            self.with_waiters.insert((db, number));
         } else {
-            self.crowded.remove(&(db, number));
+            self.with_waiters.remove(&(db, number));
         }
     }
 
-    fn index_sessions(&mut self, number: Number, touched: SmallVec<[ClientId; 1]>) {
+    fn index_sessions(&mut self, number: Slot, touched: SmallVec<[ClientId; 1]>) {
         for client in touched {
             let is_tied =
-                self.at(number).is_some_and(|known| known.memory.sessions.has_client(client));
+                self.at(number).is_some_and(|known| known.volatile.sessions.has_client(client));
             if is_tied {
                 self.sessions.entry(client).or_default().insert(number, ());
             } else if let Some(locks) = self.sessions.get_mut(&client) {
@@ -302,7 +292,7 @@ impl Locks {
         }
     }
 
-    fn mark_number(&mut self, number: Number, why: Mark, at: Option<EpochMs>) {
+    fn mark_number(&mut self, number: Slot, why: Mark, at: Option<EpochMs>) {
         let at = at.or(self.first_marked()).unwrap_or_else(|| Now::from_us(0).ms());
         let Some(known) = self.at_mut(number) else { return };
         if known.mark.is_none() {
@@ -363,34 +353,34 @@ impl Locks {
         for number in locks.keys() {
             // Marked first, so that it is kept until it is swept.
             self.mark_number(number, Mark::Due, Some(now.ms()));
-            self.change_at(number, |memory, alarm| (memory.disconnect(client), alarm));
+            self.change_at(number, |volatile, alarm| (volatile.disconnect(client), alarm));
         }
     }
 
     /// Changes the memory of a lock without changing its alarm.
-    pub fn change_beside<T>(
+    pub fn change_keeping_alarm<T>(
         &mut self,
         db: i32,
         key: &[u8],
-        work: impl FnOnce(&mut Memory) -> T,
+        work: impl FnOnce(&mut Volatile) -> T,
     ) -> T {
-        self.change(db, key, |memory, alarm| (work(memory), alarm))
+        self.change(db, key, |volatile, alarm| (work(volatile), alarm))
     }
 
     /// Changes the memory of a lock after acknowledgements, without opening the lock.
-    pub fn change_acks<T>(&mut self, id: &LockId, work: impl FnOnce(&mut Memory) -> T) -> T {
-        self.change(id.db, &id.key, |memory, before| {
-            let result = work(memory);
+    pub fn change_acks<T>(&mut self, id: &LockId, work: impl FnOnce(&mut Volatile) -> T) -> T {
+        self.change(id.db, &id.key, |volatile, before| {
+            let result = work(volatile);
             // Only for the head of the queue does the lock itself say when to sweep.
-            let before = before.filter(|_| !memory.queue.is_empty());
-            (result, [before, memory.next_alarm()].into_iter().flatten().min())
+            let before = before.filter(|_| !volatile.queue.is_empty());
+            (result, [before, volatile.next_alarm()].into_iter().flatten().min())
         })
     }
 
     /// The connections with sessions in this database, or in all if `None`, in an order that is the
     /// same on every machine, because waiters are served in it.
     pub fn tied_in(&self, db: Option<i32>) -> Vec<ClientId> {
-        let is_there = |number: Number| {
+        let is_there = |number: Slot| {
             self.at(number).is_some_and(|known| db.is_none_or(|db| db == known.id.db))
         };
         let tied = self.sessions.iter().filter(|(_, locks)| locks.keys().any(is_there));
@@ -398,38 +388,13 @@ impl Locks {
     }
 
     /// The locks of a database with blocked connections; `None` if there are more than `most`.
-    pub fn crowded(&self, db: i32, most: usize) -> Option<Vec<LockId>> {
-        let all = self.crowded.range((db, 0)..=(db, Number::MAX));
+    pub fn with_waiters(&self, db: i32, most: usize) -> Option<Vec<LockId>> {
+        let all = self.with_waiters.range((db, 0)..=(db, Slot::MAX));
         let some: Vec<LockId> = all
             .take(most.saturating_add(1))
             .filter_map(|(_, number)| self.in_place(*number))
             .collect();
         (some.len() <= most).then_some(some)
-    }
-
-    /// So many of the longest queues of a database, longest first; of equally long ones any, by
-    /// their keys. Looks at the length of each queue, and at nothing else of most.
-    pub fn longest(&self, db: i32, most: usize) -> Vec<LongQueue> {
-        let mut longest = BinaryHeap::new();
-        for (number, known) in self.known.iter().enumerate() {
-            let Some(known) = known.as_ref().filter(|known| known.id.db == db) else { continue };
-            let len = known.memory.queue.len();
-            let least = longest.peek().filter(|_| longest.len() >= most);
-            if len > least.map_or(0, |Reverse((least, _))| *least) {
-                longest.push(Reverse((len, number)));
-                if longest.len() > most {
-                    longest.pop();
-                }
-            }
-        }
-        let shown = longest.into_iter().filter_map(|Reverse((len, number))| {
-            let known = self.at(number)?;
-            let (head, _) = known.memory.queue.iter().next()?;
-            Some(LongQueue { key: known.id.key.clone(), len, since: head.since })
-        });
-        let mut shown: Vec<LongQueue> = shown.collect();
-        shown.sort_unstable_by(|a, b| b.len.cmp(&a.len).then_with(|| a.key.cmp(&b.key)));
-        shown
     }
 
     /// Drops one memory, so that many can be dropped in portions. False if there is none.
@@ -446,11 +411,11 @@ impl Locks {
     pub fn check(&self) -> Result<(), String> {
         let mut totals = Totals::default();
         let [mut alarms, mut ends] = [BTreeSet::new(), BTreeSet::new()];
-        let mut crowded = BTreeSet::new();
+        let mut with_waiters = BTreeSet::new();
         let mut marked = BTreeSet::new();
-        let mut sessions: BTreeMap<ClientId, Few<Number>> = BTreeMap::new();
+        let mut sessions: BTreeMap<ClientId, SmallMap<Slot>> = BTreeMap::new();
         for (number, known) in self.known.iter().enumerate() {
-            let Some(Known { id, memory, alarm, mark, .. }) = known.as_deref() else {
+            let Some(Known { id, volatile, alarm, mark, .. }) = known.as_deref() else {
                 if !self.free.contains(&number) {
                     return Err(format!("place {number} is neither used nor free"));
                 }
@@ -459,28 +424,28 @@ impl Locks {
             if self.number(id.db, &id.key) != Some(number) {
                 return Err(format!("{id:?} is not found at {number}"));
             }
-            if memory.is_empty() && mark.is_none() {
+            if volatile.is_empty() && mark.is_none() {
                 return Err(format!("nothing is remembered of {id:?}"));
             }
-            memory.queue.check().map_err(|what| format!("{what}, at {id:?}"))?;
-            totals = totals.moved(Totals::default(), Totals::of(memory));
+            volatile.queue.check().map_err(|what| format!("{what}, at {id:?}"))?;
+            totals = totals.moved(Totals::default(), Totals::of(volatile));
             alarms.extend(alarm.map(|alarm| (alarm, number)));
-            ends.extend(memory.sessions.next_end().map(|end| (end, number)));
+            ends.extend(volatile.sessions.next_end().map(|end| (end, number)));
             marked.extend(mark.map(|_| number));
-            crowded.extend((memory.queue.blocked_count() > 0).then_some((id.db, number)));
-            for client in memory.sessions.clients() {
+            with_waiters.extend((volatile.queue.blocked_count() > 0).then_some((id.db, number)));
+            for client in volatile.sessions.clients() {
                 sessions.entry(client).or_default().insert(number, ());
             }
         }
-        let queued: BTreeSet<Number> = self.marked.iter().map(|(_, number)| *number).collect();
+        let queued: BTreeSet<Slot> = self.marked.iter().map(|(_, number)| *number).collect();
         let agree = [
             ("totals", totals == self.totals),
             ("alarms", alarms == self.alarms && ends == self.session_ends),
-            ("crowded", crowded == self.crowded),
+            ("crowded", with_waiters == self.with_waiters),
             ("sessions", sessions == self.sessions),
             ("marked", marked.iter().all(|number| queued.contains(number))),
             ("names", self.names.len() == self.known.iter().flatten().count()),
-            ("spare", self.spare.is_empty()),
+            ("spare", self.scratch.is_empty()),
         ];
         match agree.into_iter().find(|(_, agrees)| !agrees) {
             Some((what, _)) => Err(format!("{what} disagree with what is remembered")),
@@ -491,8 +456,8 @@ impl Locks {
 
 /// Moves a lock in an index by time.
 fn reindex(
-    index: &mut BTreeSet<(EpochMs, Number)>,
-    number: Number,
+    index: &mut BTreeSet<(EpochMs, Slot)>,
+    number: Slot,
     before: Option<EpochMs>,
     after: Option<EpochMs>,
 ) {

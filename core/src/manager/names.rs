@@ -6,7 +6,7 @@ use std::hash::BuildHasher;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
-use super::locks::Number;
+use super::locks::Slot;
 
 /// How many tables there are. With a million names a table that grows moves some 10 000 of them,
 /// which takes less than a millisecond.
@@ -14,19 +14,19 @@ const TABLES: usize = 64;
 
 /// A hash table of numbers that keeps no names: whoever asks compares them. It consists of several
 /// tables, because one table of a million took some 200 ms to grow.
-pub(super) struct Names {
-    tables: [HashTable<(u64, Number)>; TABLES],
+pub(super) struct LockIndex {
+    tables: [HashTable<(u64, Slot)>; TABLES],
     /// Seeded, because anybody can choose the names.
     state: RandomState,
 }
 
-impl Default for Names {
+impl Default for LockIndex {
     fn default() -> Self {
         Self { tables: array::from_fn(|_| HashTable::new()), state: RandomState::default() }
     }
 }
 
-impl Names {
+impl LockIndex {
     fn hash(&self, db: i32, key: &[u8]) -> u64 {
         self.state.hash_one((db, key))
     }
@@ -37,7 +37,7 @@ impl Names {
     }
 
     /// The number of a name that is the one `is_it` says.
-    pub fn find(&self, db: i32, key: &[u8], is_it: impl Fn(Number) -> bool) -> Option<Number> {
+    pub fn find(&self, db: i32, key: &[u8], is_it: impl Fn(Slot) -> bool) -> Option<Slot> {
         let hash = self.hash(db, key);
         let table = self.tables.get(Self::table_of(hash))?;
         let found = table.find(hash, |(other, number)| *other == hash && is_it(*number));
@@ -45,7 +45,7 @@ impl Names {
     }
 
     /// Gives a name its number.
-    pub fn insert(&mut self, db: i32, key: &[u8], number: Number) {
+    pub fn insert(&mut self, db: i32, key: &[u8], number: Slot) {
         let hash = self.hash(db, key);
         if let Some(table) = self.tables.get_mut(Self::table_of(hash)) {
             table.insert_unique(hash, (hash, number), |(hash, _)| *hash);
@@ -53,7 +53,7 @@ impl Names {
     }
 
     /// Forgets the name with this number.
-    pub fn remove(&mut self, db: i32, key: &[u8], number: Number) {
+    pub fn remove(&mut self, db: i32, key: &[u8], number: Slot) {
         let hash = self.hash(db, key);
         if let Some(table) = self.tables.get_mut(Self::table_of(hash))
             && let Ok(entry) = table.find_entry(hash, |(_, other)| *other == number)

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{LockId, Manager};
-use crate::waits_for::{self, Search, Seen, Stand, Steps, Waits};
-use crate::{Lock, Memory, Now, Owner, WaiterId};
+use crate::waits_for::{self, Search, Seen, Stand, Steps, WaitGraph};
+use crate::{Lock, Now, Owner, Volatile, WaiterId};
 
 /// The server's locks, as the search sees them. No borrow lasts across calls, because the server
 /// may call the module while it opens a key.
@@ -12,7 +12,7 @@ pub trait World {
     /// The manager.
     fn manager<T>(&mut self, see: impl FnOnce(&Manager) -> T) -> T;
     /// The lock at a key (a free one if there is none) and its memory.
-    fn lock<T>(&mut self, id: &LockId, see: impl FnOnce(&Lock, &Memory) -> T) -> T;
+    fn lock<T>(&mut self, id: &LockId, see: impl FnOnce(&Lock, &Volatile) -> T) -> T;
 }
 
 /// A wait that is about to begin, or has begun.
@@ -39,7 +39,7 @@ pub fn search<W: World>(world: &mut W, wait: Wait<'_>, now: Now) -> Search<LockI
         return Search::NoCycle;
     }
     let (db, user) = (wait.lock.db, wait.user);
-    let mut waits = DbWaits { world, db, user, now, seen: BTreeMap::new() };
+    let mut waits = DbWaitGraph { world, db, user, now, seen: BTreeMap::new() };
     let first = waits.at(wait.lock, wait.stand, steps);
     let at = (None, wait.lock.clone());
     match waits_for::search(&mut waits, wait.owner, at, first, steps) {
@@ -54,22 +54,22 @@ pub fn search<W: World>(world: &mut W, wait: Wait<'_>, now: Now) -> Search<LockI
 /// Whether nobody in this database waits for the owner, who is not blocked yet. Checked only where
 /// that is cheaper than the search: in no more locks than there are blocked connections ahead.
 fn nobody_waits_for<W: World>(world: &mut W, wait: Wait<'_>, now: Now, steps: &mut Steps) -> bool {
-    let crowded = world.manager(|manager| {
-        let memory = manager.locks.get(wait.lock.db, &wait.lock.key)?;
-        manager.locks.crowded(wait.lock.db, memory.queue.blocked_count().min(LOCKS_MAX))
+    let with_waiters = world.manager(|manager| {
+        let volatile = manager.locks.get(wait.lock.db, &wait.lock.key)?;
+        manager.locks.with_waiters(wait.lock.db, volatile.queue.blocked_count().min(LOCKS_MAX))
     });
-    crowded.is_some_and(|locks| {
+    with_waiters.is_some_and(|locks| {
         locks.iter().all(|id| {
             steps.take()
-                && world.lock(id, |lock, memory| {
-                    lock.nobody_waits_for(memory, wait.owner.as_bytes(), now)
+                && world.lock(id, |lock, volatile| {
+                    lock.nobody_waits_for(volatile, wait.owner.as_bytes(), now)
                 })
         })
     })
 }
 
 /// The waits of one database.
-struct DbWaits<'w, W> {
+struct DbWaitGraph<'w, W> {
     world: &'w mut W,
     db: i32,
     user: &'w str,
@@ -77,21 +77,21 @@ struct DbWaits<'w, W> {
     seen: BTreeMap<LockId, Seen>,
 }
 
-impl<W: World> DbWaits<'_, W> {
+impl<W: World> DbWaitGraph<'_, W> {
     fn at(&mut self, id: &LockId, who: Stand<'_>, steps: &mut Steps) -> Vec<Owner> {
         let (now, seen) = (self.now, self.seen.entry(id.clone()).or_default());
         let is_seen = self.world.manager(|manager| {
-            let memory = manager.locks.get(id.db, &id.key);
-            memory.is_some_and(|memory| seen.covers(memory, who, steps))
+            let volatile = manager.locks.get(id.db, &id.key);
+            volatile.is_some_and(|volatile| seen.covers(volatile, who, steps))
         });
         if is_seen || !steps.take() {
             return Vec::new();
         }
-        self.world.lock(id, |lock, memory| lock.blockers(memory, who, now, seen, steps))
+        self.world.lock(id, |lock, volatile| lock.blockers(volatile, who, now, seen, steps))
     }
 }
 
-impl<W: World> Waits for DbWaits<'_, W> {
+impl<W: World> WaitGraph for DbWaitGraph<'_, W> {
     type Wait = (Option<WaiterId>, LockId);
 
     fn of(&mut self, owner: &Owner, most: usize) -> Vec<Self::Wait> {

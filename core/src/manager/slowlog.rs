@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use smallvec::SmallVec;
 
-use crate::slow::{NAMES_MAX, Names, Outcome, Over, What};
 use crate::text::{NAME_BYTES_MAX, cut, escaped};
+use crate::volatile::slow::{Ended, NAMES_MAX, Outcome, OwnerNames, What};
 use crate::{Now, Owner, WaiterId};
 
 use super::{At, LockId, Manager};
@@ -17,7 +17,7 @@ type Name = SmallVec<[u8; NAME_BYTES_MAX]>;
 
 /// One entry of `RLOCK.SLOWLOG`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct SlowEntry {
     /// A number that keeps rising when the log is cleared.
     pub id: u64,
     /// When it ended, in milliseconds since the Unix epoch.
@@ -46,12 +46,12 @@ enum Others {
     /// None in a hold.
     None,
     /// In the way when the wait began.
-    Held(Rc<Names>),
+    Held(Rc<OwnerNames>),
     /// Each of a cycle, and the key for which it waits.
     Cycle(Vec<(Name, Name)>),
 }
 
-impl Entry {
+impl SlowEntry {
     /// The lock's key, cut and escaped.
     pub fn key(&self) -> String {
         escaped(&self.key)
@@ -78,7 +78,7 @@ impl Entry {
 /// The newest entry first.
 #[derive(Default)]
 pub(super) struct SlowLog {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<SlowEntry>,
     last: u64,
 }
 
@@ -90,7 +90,7 @@ fn name(bytes: &[u8]) -> Name {
 }
 
 impl SlowLog {
-    fn push(&mut self, mut entry: Entry, len_max: usize) {
+    fn push(&mut self, mut entry: SlowEntry, len_max: usize) {
         self.last = self.last.saturating_add(1);
         entry.id = self.last;
         self.entries.push_front(entry);
@@ -98,12 +98,12 @@ impl SlowLog {
     }
 
     /// Logs that a wait or a hold of the lock at this key ended.
-    pub(super) fn add(&mut self, db: i32, key: &[u8], over: Over, now: Now, len_max: usize) {
+    pub(super) fn add(&mut self, db: i32, key: &[u8], over: Ended, now: Now, len_max: usize) {
         let (kind, waiter, others) = match over.what {
             What::Wait(waiter, names) => ("wait", waiter, Others::Held(names)),
             What::Hold => ("hold", None, Others::None),
         };
-        let entry = Entry {
+        let entry = SlowEntry {
             id: 0,
             unix_ms: now.ms().get(),
             kind,
@@ -133,7 +133,7 @@ impl SlowLog {
         let Some((owner, lock)) = cycle.first() else { return };
         let each = cycle.iter().take(NAMES_MAX);
         let others = each.map(|(owner, at)| (name(owner.as_bytes()), name(&at.key)));
-        let entry = Entry {
+        let entry = SlowEntry {
             id: 0,
             unix_ms: now.ms().get(),
             kind: "deadlock",
@@ -158,7 +158,7 @@ impl SlowLog {
         }
     }
 
-    pub(super) fn newest(&self) -> impl Iterator<Item = &Entry> {
+    pub(super) fn newest(&self) -> impl Iterator<Item = &SlowEntry> {
         self.entries.iter()
     }
 
@@ -173,10 +173,10 @@ impl SlowLog {
 
 impl Manager {
     /// Logs what ended at this key.
-    pub(super) fn note(
+    pub(super) fn log_slow(
         &mut self,
         At { db, key, now }: At<'_>,
-        over: impl IntoIterator<Item = Over>,
+        over: impl IntoIterator<Item = Ended>,
     ) {
         for over in over {
             self.slowlog.add(db, key, over, now, self.slowlog_max);
@@ -184,7 +184,7 @@ impl Manager {
     }
 
     /// Its entries, the newest first.
-    pub fn slowlog(&self) -> impl Iterator<Item = &Entry> {
+    pub fn slowlog(&self) -> impl Iterator<Item = &SlowEntry> {
         self.slowlog.newest()
     }
 

@@ -4,24 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::{At, LockId, Manager, Mark};
-use crate::{EpochMs, Lock, Moment, Now};
-
-/// Whole databases were emptied, swapped or reloaded, so any lock may have changed; or any lock may
-/// be due, because the grace ends earlier. The iteration over them can pause.
-#[derive(Debug)]
-pub(super) struct Upheaval {
-    db: Option<i32>,
-    why: Mark,
-    next: usize,
-    end: usize,
-}
-
-impl Upheaval {
-    /// Whether it may have changed the keys.
-    pub(super) fn changes(&self) -> bool {
-        self.why == Mark::Changed
-    }
-}
+use crate::{EpochMs, Lock, Now, StepContext};
 
 /// The next step for one lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,39 +28,6 @@ pub struct Next {
 }
 
 impl Manager {
-    pub(super) fn upheaval(&mut self, db: Option<i32>) {
-        if self.go_through(db, Mark::Changed) {
-            self.acks.ask_again();
-        }
-    }
-
-    /// False if there are no locks to go through.
-    fn go_through(&mut self, db: Option<i32>, why: Mark) -> bool {
-        let end = self.locks.places();
-        if end > 0 {
-            self.upheavals.push_back(Upheaval { db, why, next: 0, end });
-        }
-        end > 0
-    }
-
-    /// `rlock.grace-ms` is this now. If that ends the grace earlier, or at once, those who wait for
-    /// its end are served then.
-    pub fn grace_is(&mut self, grace_ms: u64, now: Now) {
-        let before = std::mem::replace(&mut self.grace_ms, grace_ms);
-        if grace_ms < before && self.grace_of(before, now).is_some() {
-            self.go_through(None, Mark::Due);
-        }
-    }
-
-    /// Whether something other than RLOCK may have changed this lock since its last sweep: it is
-    /// marked, or will be, or waits for the gate.
-    pub(super) fn is_unseen(&self, id: &LockId) -> bool {
-        let upheaves = |upheaval: &Upheaval| upheaval.db.is_none_or(|db| db == id.db);
-        self.locks.is_changed(id.db, &id.key)
-            || self.upheavals.iter().filter(|upheaval| upheaval.changes()).any(upheaves)
-            || self.postponed.is_changed(id)
-    }
-
     /// Whether the server would let a client's write through now. While it would not, nobody is
     /// granted, no session is renewed, and nothing is written: waits end at their time, sessions
     /// with their lease, and the rest is done when the gate opens again.
@@ -143,30 +93,15 @@ impl Manager {
         marked.or_else(|| self.next_of_upheaval().map(|(id, why)| (id, now.ms(), why)))
     }
 
-    fn next_of_upheaval(&mut self) -> Option<(LockId, Mark)> {
-        while let Some(upheaval) = self.upheavals.front_mut() {
-            while upheaval.next < upheaval.end {
-                let place = upheaval.next;
-                upheaval.next = place.saturating_add(1);
-                let id = self.locks.in_place(place);
-                if let Some(id) = id.filter(|id| upheaval.db.is_none_or(|db| db == id.db)) {
-                    return Some((id, upheaval.why));
-                }
-            }
-            self.upheavals.pop_front();
-        }
-        None
-    }
-
     /// Does at once what needs no write, and postpones the rest.
     fn next_of_shut(&mut self, now: Now) -> Option<Task> {
         if let Some((at, id)) = self.locks.first_due(now) {
             let slow = self.slow;
-            let (wakes, over) = self.locks.change(id.db, &id.key, |memory, _| {
-                let wakes = memory.time_out_alone(now, slow, Moment::PORTION);
-                ((wakes, memory.take_over(slow, now)), memory.next_end())
+            let (wakes, over) = self.locks.change(id.db, &id.key, |volatile, _| {
+                let wakes = volatile.time_out_alone(now, slow, StepContext::PORTION);
+                ((wakes, volatile.drain_ended(slow, now)), volatile.next_end())
             });
-            self.note(At { db: id.db, key: &id.key, now }, over);
+            self.log_slow(At { db: id.db, key: &id.key, now }, over);
             self.post(wakes);
             self.postpone(id.clone(), at, Mark::Due);
             return Some(Task::See(id, Mark::Due));
@@ -184,12 +119,14 @@ impl Manager {
 
     /// Finds lost sessions of this lock while nothing may be written.
     pub fn see(&mut self, id: &LockId, why: Mark, lock: &Lock, now: Now) {
-        let (lost, wakes) = self.locks.change(id.db, &id.key, |memory, _| {
+        let (lost, wakes) = self.locks.change(id.db, &id.key, |volatile, _| {
             let told = match why {
-                Mark::Changed => (lock.lost_sessions(memory, now), lock.lost_grants(memory, now)),
-                Mark::Due => (lock.ended_sessions(memory, now), Vec::new()),
+                Mark::Changed => {
+                    (lock.lost_sessions(volatile, now), lock.lost_grants(volatile, now))
+                }
+                Mark::Due => (lock.ended_sessions(volatile, now), Vec::new()),
             };
-            (told, memory.next_end())
+            (told, volatile.next_end())
         });
         self.post(wakes);
         self.lose(lost, now);
@@ -237,7 +174,7 @@ impl Postponed {
         *known = why.max(*known);
     }
 
-    fn is_changed(&self, id: &LockId) -> bool {
+    pub(super) fn is_changed(&self, id: &LockId) -> bool {
         let at = self.by_lock.get(id);
         let why = at.and_then(|at| self.by_time.get(&(*at, id.clone())));
         why == Some(&Mark::Changed)

@@ -27,7 +27,7 @@ pub struct Parked {
     /// What to reply if the server asks before the module replies: replicas have not acknowledged
     /// its grant, or the refusal is on its way.
     pub refusal: Option<Refusal>,
-    /// Of owner and user, as in [`Waits::by_owner`].
+    /// Of owner and user, as in [`BlockedConnections::by_owner`].
     hash: u64,
 }
 
@@ -57,7 +57,7 @@ fn hash_of(owner: &Owner, user: &str) -> u64 {
 
 /// All blocked connections, until the server has forgotten them.
 #[derive(Default)]
-pub struct Waits {
+pub struct BlockedConnections {
     parked: HashMap<WaiterId, Parked>,
     by_client: HashMap<ClientId, WaiterId>,
     /// The current waits, by a hash of their owner and user.
@@ -65,7 +65,7 @@ pub struct Waits {
     last: u64,
 }
 
-impl Waits {
+impl BlockedConnections {
     fn key(id: WaiterId, parked: &Parked) -> (i32, u64, WaiterId) {
         (parked.lock.db, parked.hash, id)
     }

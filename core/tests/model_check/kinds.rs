@@ -165,7 +165,7 @@ impl Kinds {
         effects.events.iter().for_each(|event| self.came(event_kind(*event)));
         effects.turns.iter().for_each(|_| self.came(("event", "rlock.turn")));
         self.lost(&effects.lost);
-        let goes_on = |change: &&Change<'_>| matches!(change, Change::Held { .. });
+        let goes_on = |change: &&Change<'_>| matches!(change, Change::Updated { .. });
         effects
             .changes
             .iter()

@@ -20,7 +20,11 @@ fn written(town: &Town<'_>, order: impl Iterator<Item = usize>) -> u64 {
     for lock in order {
         let world = &town.locks[lock];
         writer.holds(world);
-        world.memory.queue.iter().for_each(|(entry, is_turn)| writer.entry(world, entry, is_turn));
+        world
+            .volatile
+            .queue
+            .iter()
+            .for_each(|(entry, is_turn)| writer.entry(world, entry, is_turn));
         writer.bytes.extend([254, u8::from(world.tickets_left == 0)]);
         writer.unheard(town, lock);
     }
@@ -72,7 +76,7 @@ impl Writer {
             self.bytes.push(u8::from(mode == Mode::Write));
             self.small(hold.depth.into());
             self.moment(world, hold.deadline);
-            let session = world.memory.sessions.get(hold.token);
+            let session = world.volatile.sessions.get(hold.token);
             self.client(session.map(|session| session.client.get()));
             if let Some(session) = session {
                 self.small(session.lease.get());

@@ -1,6 +1,6 @@
 //! A few locks under one clock, and the owners who go to them: a [`World`] for each lock.
 
-use rlock_core::waits_for::{Search, Seen, Stand, Steps, Waits, search};
+use rlock_core::waits_for::{Search, Seen, Stand, Steps, WaitGraph, search};
 use rlock_core::{
     Acquire, ClientId, Effects, Input, Levels, Owner, Patience, Refusal, Release, Renew, Reply,
     Token, WaiterId,
@@ -28,7 +28,7 @@ struct Looking<'t> {
     seen: Vec<Seen>,
 }
 
-impl Waits for Looking<'_> {
+impl WaitGraph for Looking<'_> {
     type Wait = (usize, WaiterId);
 
     fn of(&mut self, owner: &Owner, most: usize) -> Vec<Self::Wait> {
@@ -47,7 +47,7 @@ impl Waits for Looking<'_> {
 impl Looking<'_> {
     fn look(&mut self, lock: usize, who: Stand<'_>, steps: &mut Steps) -> Vec<Owner> {
         let world = &self.locks[lock];
-        world.lock.blockers(&world.memory, who, world.now, &mut self.seen[lock], steps)
+        world.lock.blockers(&world.volatile, who, world.now, &mut self.seen[lock], steps)
     }
 }
 
@@ -113,7 +113,7 @@ impl<'p> Town<'p> {
             }
             Step::Hears { lock } => {
                 let (waiter, _) = self.unheard[lock].pop().expect("it was granted");
-                self.locks[lock].memory.answered(waiter);
+                self.locks[lock].volatile.answered(waiter);
             }
             Step::GoesUnheard { lock } => {
                 let (waiter, _) = self.unheard[lock].pop().expect("it was granted");
@@ -122,7 +122,7 @@ impl<'p> Town<'p> {
             Step::Passes { is_late } => self.passes(is_late, kinds),
             Step::Disconnects { client } => {
                 for lock in 0..self.locks.len() {
-                    self.locks[lock].memory.disconnect(ClientId::from(client));
+                    self.locks[lock].volatile.disconnect(ClientId::from(client));
                     self.input(lock, Input::Tick, kinds);
                 }
             }
@@ -220,7 +220,7 @@ impl<'p> Town<'p> {
         for lock in 0..self.locks.len() {
             self.locks[lock].advance_ms(1);
             let world = &self.locks[lock];
-            let alarm = world.lock.next_alarm(&world.memory);
+            let alarm = world.lock.next_alarm(&world.volatile);
             if !is_late && alarm.is_some_and(|at| at.is_over_at(world.now)) {
                 self.input(lock, Input::Tick, kinds);
             }
@@ -243,7 +243,7 @@ impl<'p> Town<'p> {
                 Reply::Granted { token, .. } if self.profile.is_slow => {
                     self.unheard[lock].push((wake.waiter, token));
                 }
-                _ => self.locks[lock].memory.answered(wake.waiter),
+                _ => self.locks[lock].volatile.answered(wake.waiter),
             }
         }
     }
@@ -251,7 +251,7 @@ impl<'p> Town<'p> {
     /// Those whose leaving would make no difference any more.
     fn forget_who_has_heard(&mut self) {
         for (world, unheard) in self.locks.iter().zip(&mut self.unheard) {
-            unheard.retain(|(waiter, _)| world.memory.clone().leave(*waiter));
+            unheard.retain(|(waiter, _)| world.volatile.clone().leave(*waiter));
         }
     }
 }

@@ -26,7 +26,7 @@ fn line(world: &World) -> Vec<Standing> {
         limit: entry.limit.map_or(0, NonZeroU32::get),
         is_ticket: entry.kind == Kind::Ticket,
     };
-    world.memory.queue.iter().map(standing).collect()
+    world.volatile.queue.iter().map(standing).collect()
 }
 
 /// A blocked owner waits for the holders in its way and for the blocked owners ahead of it, but a
@@ -82,17 +82,17 @@ pub fn is_true(town: &Town<'_>, lock: usize, ask: &Acquire<'_>, found: &Search<(
     let (_, waiter) = then.locks[lock].park(*ask, None);
     let is_it = |(entry, _): (&Entry, bool)| entry.kind == Kind::Blocked(waiter);
     let world = &then.locks[lock];
-    let place = world.memory.queue.iter().position(is_it).expect("it is parked");
+    let place = world.volatile.queue.iter().position(is_it).expect("it is parked");
     let mut graph = graph(&then);
     // It asks about this wait, not about those of its other connections.
     graph.insert(owner.clone(), blockers(world, &line(world), place));
     // Where nobody waits for the owner, the search is left out.
-    let is_crowded = |world: &&World| world.memory.queue.blocked_count() > 0;
+    let is_crowded = |world: &&World| world.volatile.queue.blocked_count() > 0;
     let is_left_out = town
         .locks
         .iter()
         .filter(is_crowded)
-        .all(|world| world.lock.nobody_waits_for(&world.memory, ask.owner, world.now));
+        .all(|world| world.lock.nobody_waits_for(&world.volatile, ask.owner, world.now));
     assert!(!is_left_out || !is_in_a_cycle(&graph, &owner), "{owner:?} closes a cycle by {ask:?}");
     match found {
         Search::Cycle(cycle) => {

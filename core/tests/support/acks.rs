@@ -72,8 +72,9 @@ impl Server {
     /// Depth and confirmation of an owner's hold.
     pub fn hold(&self, key: Key, owner: &str, mode: Mode) -> Option<(u16, Confirmation)> {
         let hold = self.keys.get(key)?.hold_at(owner.as_bytes(), mode, self.now())?;
-        let memory = self.manager.memory(0, key);
-        let told = memory.map_or(Confirmation::None, |memory| memory.confirmation(hold.token));
+        let volatile = self.manager.volatile(0, key);
+        let told =
+            volatile.map_or(Confirmation::None, |volatile| volatile.confirmation(hold.token));
         Some((hold.depth, told))
     }
 }

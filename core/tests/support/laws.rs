@@ -1,7 +1,7 @@
 //! What is true of every lock, and of every step from one lock to the next.
 
 use rlock_core::{
-    Change, Effects, End, EpochMs, Event, Input, Lock, Mode, Now, Plain, Reply, Token, snapshot,
+    Change, Effects, End, EpochMs, Event, FastStep, Input, Lock, Mode, Now, Reply, Token, snapshot,
 };
 
 /// One hold, as anybody can see it from outside.
@@ -34,8 +34,8 @@ pub fn picture(lock: &Lock) -> Vec<Held> {
 }
 
 /// A plain request does what the transition does.
-pub fn plain_is_the_same(lock: &Lock, plain: Plain<'_>, after: &Lock, effects: &Effects<'_>) {
-    let Plain { change, event, reply, is_request_enough } = plain;
+pub fn plain_is_the_same(lock: &Lock, plain: FastStep<'_>, after: &Lock, effects: &Effects<'_>) {
+    let FastStep { change, event, reply, is_request_enough } = plain;
     assert_ne!(is_request_enough, !lock.is_free(), "a plain request ends the only hold");
     assert_eq!(lock, after, "{change:?} leads elsewhere");
     assert_eq!(effects.changes.as_slice(), [change]);
@@ -145,7 +145,7 @@ pub fn transition(
                 let (owner, mode, token) = (owner.to_vec(), *mode, *token);
                 holds.push(Held { owner, mode, token, deadline: *deadline, depth: 1 });
             }
-            Change::Held { token, depth, deadline } => {
+            Change::Updated { token, depth, deadline } => {
                 let held = holds.iter_mut().find(|held| held.token == *token).expect("it is held");
                 assert!(held.deadline <= *deadline, "{held:?} was shortened to {deadline:?}");
                 (held.depth, held.deadline) = (*depth, *deadline);
@@ -196,7 +196,7 @@ pub fn every_change_changes(before: &Lock, after: &Lock, input: &Input<'_>, effe
     for change in &effects.changes {
         let was = lock.clone();
         lock.replay(change);
-        let promises = is_promise && matches!(change, Change::Held { .. });
+        let promises = is_promise && matches!(change, Change::Updated { .. });
         assert!(was != lock || promises, "{change:?} changes nothing");
     }
     let is_promised = matches!(

@@ -1,7 +1,7 @@
 //! What is true of those who wait, after every step.
 
 use rlock_core::{
-    Change, Effects, Entry, Input, Kind, Lock, Memory, Mode, Now, Owner, Reply, WaiterId, Wake,
+    Change, Effects, Entry, Input, Kind, Lock, Mode, Now, Owner, Reply, Volatile, WaiterId, Wake,
 };
 
 use super::World;
@@ -25,8 +25,8 @@ fn who(entry: &Entry) -> Who {
 }
 
 impl Line {
-    pub fn of(memory: &Memory) -> Self {
-        Self(memory.queue.iter().map(|(entry, turn)| (entry.clone(), turn)).collect())
+    pub fn of(volatile: &Volatile) -> Self {
+        Self(volatile.queue.iter().map(|(entry, turn)| (entry.clone(), turn)).collect())
     }
 
     /// Those whose turn has not come, in order.
@@ -49,7 +49,7 @@ pub fn answers(world: &mut World, before: &Line, input: &Input<'_>, effects: &Ef
         let owner = world.parked.remove(&wake.waiter);
         let owner = owner.unwrap_or_else(|| panic!("{wake:?} was not due"));
         match &wake.reply {
-            Reply::Granted { token, left_ms } => {
+            Reply::Granted { token, remaining_ms } => {
                 let holds = picture(&world.lock);
                 // What the step itself was about may have ended it again: a release, an end by
                 // force.
@@ -61,7 +61,7 @@ pub fn answers(world: &mut World, before: &Line, input: &Input<'_>, effects: &Ef
                     Some(held) => assert_eq!(held.owner, owner, "another was granted: {wake:?}"),
                     None => assert!(effects.changes.iter().any(is_over), "nobody holds: {wake:?}"),
                 }
-                assert!(*left_ms > 0, "granted for no time: {wake:?}");
+                assert!(*remaining_ms > 0, "granted for no time: {wake:?}");
             }
             Reply::NotNow { .. } => {
                 let is_it = |entry: &&Entry| who(entry) == Who::Waiter(wake.waiter);
@@ -74,7 +74,7 @@ pub fn answers(world: &mut World, before: &Line, input: &Input<'_>, effects: &Ef
             other => panic!("{other:?} is no answer to a parked connection"),
         }
     }
-    let after = Line::of(&world.memory);
+    let after = Line::of(&world.volatile);
     // A connection that is closed needs no answer, and gets no grant.
     for entry in before.waiting() {
         if let Kind::Blocked(waiter) = entry.kind
@@ -89,8 +89,8 @@ pub fn answers(world: &mut World, before: &Line, input: &Input<'_>, effects: &Ef
     }
     let parked = after.0.iter().filter(|(entry, _)| entry.kind != Kind::Ticket).count();
     assert_eq!(parked, world.parked.len(), "somebody waits who was answered");
-    assert_eq!(parked, world.memory.queue.blocked_count());
-    assert_eq!(after.0.len(), world.memory.queue.len());
+    assert_eq!(parked, world.volatile.queue.blocked_count());
+    assert_eq!(after.0.len(), world.volatile.queue.len());
 }
 
 /// First come, first served: nobody is passed by one who came later, unless that one holds already.
@@ -101,7 +101,7 @@ pub fn order(
     input: &Input<'_>,
     effects: &Effects<'_>,
 ) {
-    let after = Line::of(&world.memory);
+    let after = Line::of(&world.volatile);
     let is_granted = |owner: &Owner| {
         effects.wakes.iter().any(|wake| {
             let is_it = |entry: &&Entry| who(entry) == Who::Waiter(wake.waiter);
@@ -188,7 +188,7 @@ fn began_before(before: &Line, effects: &Effects<'_>, owner: &[u8]) -> bool {
 /// Nobody who is first in line could enter, turns agree with the lock, and the alarm is neither
 /// early nor forgotten.
 pub fn rest(world: &World) {
-    let (line, holds) = (Line::of(&world.memory), picture(&world.lock));
+    let (line, holds) = (Line::of(&world.volatile), picture(&world.lock));
     let turns: Vec<&Entry> = line.turns().collect();
     let is_alone = turns.len() == 1 || turns.iter().all(|entry| entry.mode == Mode::Read);
     assert!(is_alone, "turns that exclude each other: {turns:?}");
@@ -204,9 +204,9 @@ pub fn rest(world: &World) {
         });
         let waits = is_full || turns.iter().any(|turn| !reads || turn.mode == Mode::Write);
         assert!(waits || !is_open(&holds, head), "{head:?} could enter {holds:?}");
-        assert!(world.lock.next_alarm(&world.memory).is_some(), "{head:?} may wait for ever");
+        assert!(world.lock.next_alarm(&world.volatile).is_some(), "{head:?} may wait for ever");
     }
-    let Some(alarm) = world.lock.next_alarm(&world.memory) else { return };
+    let Some(alarm) = world.lock.next_alarm(&world.volatile) else { return };
     assert!(!alarm.is_over_at(world.now), "an alarm that is due stays: {alarm:?}");
     if alarm.get() > world.now.ms().get() + 1 {
         let mut early = world.fork();
@@ -260,7 +260,7 @@ pub fn permits(before: &Line, held: &[Held], input: &Input<'_>, effects: &Effect
                 holds.push(Held { owner, mode, token, deadline: *deadline, depth: 1 });
             }
             Change::Ended { token, .. } => holds.retain(|held| held.token != *token),
-            Change::Held { .. } => {}
+            Change::Updated { .. } => {}
         }
     }
 }
@@ -283,7 +283,7 @@ fn is_open(holds: &[Held], entry: &Entry) -> bool {
 }
 
 /// Nothing is left of anybody.
-pub fn nothing_is_left(lock: &Lock, memory: &Memory) {
+pub fn nothing_is_left(lock: &Lock, volatile: &Volatile) {
     assert!(lock.is_free(), "somebody holds: {lock:?}");
-    assert!(memory.is_empty(), "something is remembered: {memory:?}");
+    assert!(volatile.is_empty(), "something is remembered: {volatile:?}");
 }

@@ -14,9 +14,10 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use rlock_core::{
-    Acquire, Change, Dismissed, Effects, Input, Kind, LeaseMs, Levels, Lock, Memory, Mode, Moment,
-    Now, Parking, Patience, Plain, Refusal, Release, Renew, Reply, Token, Tokens, WaiterId,
-    slow::{Names, Slow},
+    Acquire, Change, Dismissed, Effects, FastStep, Input, Kind, LeaseMs, Levels, Lock, Mode, Now,
+    Parking, Patience, Refusal, Release, Renew, Reply, StepContext, Token, Tokens, Volatile,
+    WaiterId,
+    slow::{OwnerNames, Slow},
     snapshot::{self, Start},
 };
 
@@ -31,7 +32,7 @@ pub struct World {
     pub lock: Lock,
     pub now: Now,
     pub max_depth: u16,
-    pub memory: Memory,
+    pub volatile: Volatile,
     pub tickets_left: usize,
     pub sessions_max: usize,
     pub portion: usize,
@@ -53,7 +54,7 @@ pub struct World {
     /// The greatest token that ever went along the replication stream.
     replicated: u64,
     tokens: Tokens,
-    names: Rc<Names>,
+    names: Rc<OwnerNames>,
     replica: Lock,
     replica_tokens: Tokens,
     naive: Naive,
@@ -65,10 +66,10 @@ impl World {
             lock: Lock::default(),
             now: Now::from_us(START_US),
             max_depth: u16::MAX,
-            memory: Memory::default(),
+            volatile: Volatile::default(),
             tickets_left: usize::MAX,
             sessions_max: usize::MAX,
-            portion: Moment::PORTION,
+            portion: StepContext::PORTION,
             parked: BTreeMap::new(),
             last_waiter: 0,
             check_every: 1,
@@ -92,7 +93,7 @@ impl World {
             lock: self.lock.clone(),
             now: self.now,
             max_depth: self.max_depth,
-            memory: self.memory.clone(),
+            volatile: self.volatile.clone(),
             tickets_left: self.tickets_left,
             sessions_max: self.sessions_max,
             portion: self.portion,
@@ -124,16 +125,16 @@ impl World {
 
     /// The one place that calls the core. Nothing is checked: for tests that measure.
     pub fn drive<'a>(&mut self, input: Input<'a>) -> Effects<'a> {
-        let mut moment = Moment {
+        let mut moment = StepContext {
             max_depth: self.max_depth,
             tickets_left: self.tickets_left,
             sessions_max: self.sessions_max,
             portion: self.portion,
-            ..Moment::unlimited(self.now, &mut self.tokens, &mut self.names)
+            ..StepContext::unlimited(self.now, &mut self.tokens, &mut self.names)
         };
         let mut effects = Effects::default();
-        self.lock.apply(&mut self.memory, &mut moment, input, &mut effects);
-        self.memory.sessions.take_touched();
+        self.lock.apply(&mut self.volatile, &mut moment, input, &mut effects);
+        self.volatile.sessions.take_touched();
         effects
     }
 
@@ -144,27 +145,27 @@ impl World {
             return self.light_step(input);
         }
         let before = (self.lock.clone(), laws::picture(&self.lock));
-        let (line, was_alone) = (line::Line::of(&self.memory), self.memory.is_empty());
-        let plain = was_alone.then(|| self.plainly(&input)).flatten();
+        let (line, was_alone) = (line::Line::of(&self.volatile), self.volatile.is_empty());
+        let plain = was_alone.then(|| self.try_fast(&input)).flatten();
         let waits = match &input {
-            Input::Acquire(ask) => self.lock.must_wait(&self.memory, ask, self.now),
+            Input::Acquire(ask) => self.lock.must_wait(&self.volatile, ask, self.now),
             _ => None,
         };
-        let waits = waits.map(|reply| (reply, self.memory.clone()));
+        let waits = waits.map(|reply| (reply, self.volatile.clone()));
         let effects = self.drive(input);
         let after = laws::picture(&self.lock);
         if let Some((lock, plain)) = plain {
             laws::plain_is_the_same(&lock, plain, &self.lock, &effects);
             self.plain_steps += 1;
         }
-        if let Some((reply, mut memory)) = waits {
-            memory.sessions.take_touched();
+        if let Some((reply, mut volatile)) = waits {
+            volatile.sessions.take_touched();
             laws::a_wait_changes_nothing(&reply, &effects);
-            assert_eq!((&before.0, &memory), (&self.lock, &self.memory), "{input:?}");
+            assert_eq!((&before.0, &volatile), (&self.lock, &self.volatile), "{input:?}");
             self.waits_seen += 1;
         }
         laws::well_formed(&self.lock);
-        self.memory.queue.check().unwrap();
+        self.volatile.queue.check().unwrap();
         laws::readers_agree(&self.lock, &after, self.now);
         laws::transition(&before.1, &after, &effects, self.now, self.floor);
         laws::every_change_changes(&before.0, &self.lock, &input, &effects);
@@ -175,7 +176,7 @@ impl World {
         line::rest(self);
         // The fuzz target `histories` compares with those who wait, too.
         let asks_session = matches!(&input, Input::Acquire(ask) if ask.session.is_some());
-        if was_alone && self.memory.is_empty() && !asks_session {
+        if was_alone && self.volatile.is_empty() && !asks_session {
             laws::a_refusal_changes_nothing(&effects);
             let limits = Limits { max_depth: self.max_depth, tickets_left: self.tickets_left };
             let expected = self.naive.ask(self.now, limits, &input);
@@ -188,9 +189,9 @@ impl World {
     }
 
     /// The lock after a plain request, and what that did.
-    fn plainly<'a>(&self, input: &Input<'a>) -> Option<(Lock, Plain<'a>)> {
+    fn try_fast<'a>(&self, input: &Input<'a>) -> Option<(Lock, FastStep<'a>)> {
         let mut lock = self.lock.clone();
-        let plain = lock.plainly(input, self.now, &mut self.tokens.clone(), Slow::default());
+        let plain = lock.try_fast(input, self.now, &mut self.tokens.clone(), Slow::default());
         if plain.is_none() {
             assert_eq!(lock, self.lock, "another request changed the lock");
         }
@@ -206,7 +207,7 @@ impl World {
             assert!(self.parked.remove(&wake.waiter).is_some(), "{wake:?} was not due");
         }
         if !effects.lost.is_empty() {
-            let queue = &self.memory.queue;
+            let queue = &self.volatile.queue;
             self.parked.retain(|waiter, _| queue.blocked(*waiter).is_some());
         }
         effects
@@ -254,16 +255,16 @@ impl World {
     pub fn forget_holds(&mut self) {
         self.lock = Lock::default();
         self.replica = Lock::default();
-        self.lock.lost_sessions(&mut self.memory, self.now);
-        let queue = &self.memory.queue;
+        self.lock.lost_sessions(&mut self.volatile, self.now);
+        let queue = &self.volatile.queue;
         self.parked.retain(|waiter, _| queue.blocked(*waiter).is_some());
         self.naive.learn(&[], self.floor);
     }
 
     /// Nobody can be granted here any more: the lock is left as it is, whoever waits is told.
     pub fn dismiss(&mut self, why: &Refusal) -> Dismissed {
-        let waits: Vec<_> = self.memory.queue.iter().map(|(one, _)| one.clone()).collect();
-        let dismissed = self.memory.dismiss(why, Slow::default(), self.now, usize::MAX);
+        let waits: Vec<_> = self.volatile.queue.iter().map(|(one, _)| one.clone()).collect();
+        let dismissed = self.volatile.dismiss(why, Slow::default(), self.now, usize::MAX);
         for one in
             waits.iter().filter(|one| dismissed.lost.iter().any(|lost| one.client == Some(*lost)))
         {
@@ -276,14 +277,14 @@ impl World {
             assert!(self.parked.remove(&wake.waiter).is_some(), "{wake:?} was not due");
         }
         assert!(self.parked.is_empty(), "somebody is forgotten: {:?}", self.parked);
-        assert!(self.memory.queue.is_empty() && self.memory.sessions.is_empty());
+        assert!(self.volatile.queue.is_empty() && self.volatile.sessions.is_empty());
         dismissed
     }
 
     /// A parked connection goes away, as the server tells it: between two steps.
     pub fn leave(&mut self, waiter: WaiterId) {
         self.parked.remove(&waiter);
-        self.memory.leave(waiter);
+        self.volatile.leave(waiter);
     }
 
     /// Sends the changes as bytes; the replica that replays them has the same lock and tells the
@@ -302,7 +303,7 @@ impl World {
         let arrived = if effects.changes.is_empty() {
             Vec::new()
         } else {
-            snapshot::save_effect(Start::GoesOn, &effects.changes, &mut bytes);
+            snapshot::save_effect(Start::Existing, &effects.changes, &mut bytes);
             snapshot::load_effect(&bytes).expect("an effect is readable").changes
         };
         assert_eq!(arrived, effects.changes.to_vec(), "an effect came differently");
@@ -347,7 +348,7 @@ impl World {
 
     /// The primary dies, and the replica goes on in its place.
     pub fn fail_over(&mut self) {
-        self.memory = Memory::default();
+        self.volatile = Volatile::default();
         self.lock = self.replica.clone();
         self.tokens = std::mem::take(&mut self.replica_tokens);
         self.replica_tokens = tokens_after(self.replicated);
@@ -358,7 +359,7 @@ impl World {
 
     /// The process ends and starts again from its data. Only what the data holds is remembered.
     pub fn restart(&mut self) {
-        self.memory = Memory::default();
+        self.volatile = Volatile::default();
         if !self.lock.is_free() {
             let mut bytes = Vec::new();
             snapshot::save(&self.lock, &mut bytes);

@@ -114,11 +114,11 @@ impl Story {
                 String::new()
             }
             [waiter, "hears"] => {
-                self.world.memory.answered(waiter_of(waiter));
+                self.world.volatile.answered(waiter_of(waiter));
                 String::new()
             }
             ["connection", client, "ends"] => {
-                self.world.memory.disconnect(ClientId::from(number::<u64>(client)));
+                self.world.volatile.disconnect(ClientId::from(number::<u64>(client)));
                 String::new()
             }
             ["starts" | "promoted"] => {
@@ -262,12 +262,12 @@ impl Story {
 
     fn reply(&self, reply: &Reply, owner: &[u8]) -> String {
         match reply {
-            Reply::Granted { token, left_ms } => {
+            Reply::Granted { token, remaining_ms } => {
                 let mut holds = self.world.lock.holds_at(self.world.now);
                 let hold = holds.find(|(_, _, hold)| hold.token == *token);
                 let (_, _, hold) = hold.expect("who was granted holds");
                 // Another grant of the same step may have extended it since.
-                assert!(hold.deadline.left_at(self.world.now) >= *left_ms);
+                assert!(hold.deadline.left_at(self.world.now) >= *remaining_ms);
                 let until = hold.deadline.get() - START_MS;
                 format!("granted {} depth={} until={until}", self.name(*token), hold.depth)
             }
@@ -323,7 +323,7 @@ impl Story {
             let turn = if turn { " turn" } else { "" };
             format!("{owner} {mode}{limit} {kind}{turn}")
         };
-        let line: Vec<String> = self.world.memory.queue.iter().map(one).collect();
+        let line: Vec<String> = self.world.volatile.queue.iter().map(one).collect();
         if line.is_empty() { "nobody".into() } else { line.join(", ") }
     }
 

@@ -106,20 +106,20 @@ impl Acks {
     }
 
     /// A ticket's owner asked again and was told.
-    pub fn told_turn(&self, asked: &Asked, token: Token, left_ms: u64) -> Result<(), Broken> {
+    pub fn told_turn(&self, asked: &Asked, token: Token, remaining_ms: u64) -> Result<(), Broken> {
         let count = self.turns.get(&token).copied().unwrap_or(0);
         must(count >= asked.acks.into(), "nobody is told before replicas acknowledged", || {
             format!("{count} had {token:?} when its turn came, and {asked:?} was told")
         })?;
-        must(left_ms >= asked.lease.get(), "a ticket's owner has a whole lease", || {
-            format!("{asked:?} was told that {left_ms} ms are left")
+        must(remaining_ms >= asked.lease.get(), "a ticket's owner has a whole lease", || {
+            format!("{asked:?} was told that {remaining_ms} ms are left")
         })
     }
 
     /// A hold changed on its primary.
     pub fn changed(&mut self, at: Point, change: &Change<'_>, server: &Server, seen: &mut Seen) {
         match change {
-            Change::Granted { token, deadline, .. } | Change::Held { token, deadline, .. } => {
+            Change::Granted { token, deadline, .. } | Change::Updated { token, deadline, .. } => {
                 self.deadlines.entry(*token).or_default().push((at, deadline.get()));
             }
             Change::Ended { token, .. } => {
@@ -218,12 +218,12 @@ pub fn promoted(
     node: usize,
     machines: &[Machine],
     promises: &mut Promises,
-    taken_back: &TakenBack,
+    revoked: &TakenBack,
     seen: &mut Seen,
 ) -> Result<(), Broken> {
     let server = &machines[node].server;
     let now_ms = server.now_ms();
-    taken_back.stand(server, promises, seen);
+    revoked.stand(server, promises, seen);
     let others = machines.iter().enumerate().filter(|(at, other)| *at != node && other.is_up);
     let others: Vec<&Server> = others.map(|(_, other)| &other.server).collect();
     for promise in promises.iter_mut() {

@@ -26,7 +26,15 @@ impl Laws {
             Note::Told { pending: Some(pending), client, asked, .. } => {
                 self.told_acked(node, *client, asked, pending, us, machines)
             }
-            Note::Told { client, asked, token, granted_at, left_ms, waited, pending: None } => {
+            Note::Told {
+                client,
+                asked,
+                token,
+                granted_at,
+                remaining_ms,
+                waited,
+                pending: None,
+            } => {
                 if *waited {
                     self.seen.count(Kind::Waited);
                 }
@@ -34,8 +42,8 @@ impl Laws {
                     self.seen.count(Kind::TicketUsed);
                 }
                 if asked.acks > 0 {
-                    self.acks[node].told_turn(asked, *token, *left_ms)?;
-                    self.acks[node].session(*client, *token, now_ms + left_ms);
+                    self.acks[node].told_turn(asked, *token, *remaining_ms)?;
+                    self.acks[node].session(*client, *token, now_ms + remaining_ms);
                 }
                 self.rest[node].told(*client, asked, *token, asked.acks, us);
                 let (until, granted_ms) =
@@ -192,7 +200,7 @@ impl Laws {
                 self.rest[node].granted((db, key), *token);
                 return self.tokens.issued(node, at.reign, token.get(), clocks, &mut self.seen);
             }
-            Change::Held { token, .. } => {
+            Change::Updated { token, .. } => {
                 if matches!(by, By::Release(_)) {
                     self.promises.released(*token, at);
                 }
@@ -202,7 +210,7 @@ impl Laws {
         };
         if end == End::Unconfirmed {
             let until = self.acks[node].until(token);
-            self.taken_back.add((db, key), token, until, server.now_ms());
+            self.revoked.add((db, key), token, until, server.now_ms());
         }
         let how = match end {
             End::Expired => How::Expired,

@@ -100,7 +100,7 @@ pub struct Laws {
     tokens: TokensSeen,
     rest: Vec<Rest>,
     acks: Vec<Acks>,
-    taken_back: TakenBack,
+    revoked: TakenBack,
     has_grace: bool,
     clocks_differ: bool,
 }
@@ -123,7 +123,7 @@ impl Laws {
             tokens: TokensSeen::new(nodes),
             rest: (0..nodes).map(|_| Rest::default()).collect(),
             acks: (0..nodes).map(|_| Acks::default()).collect(),
-            taken_back: TakenBack::default(),
+            revoked: TakenBack::default(),
             has_grace: setting.grace_ms > 0,
             clocks_differ: setting.clocks_ms.iter().any(|ms| *ms != 0),
         }
@@ -140,8 +140,8 @@ impl Laws {
     /// # Errors
     /// It lacks what must be there.
     pub fn promoted(&mut self, node: usize, machines: &[Machine]) -> Result<(), Broken> {
-        let Self { promises, taken_back, seen, .. } = self;
-        acks::promoted(node, machines, promises, taken_back, seen)
+        let Self { promises, revoked, seen, .. } = self;
+        acks::promoted(node, machines, promises, revoked, seen)
     }
 
     /// A server becomes primary, beside another one or alone. Its number.

@@ -264,13 +264,14 @@ impl Unheard {
     /// It left no hold, no session and no place.
     fn is_undone(&self, server: &Server, may_hear: bool) -> Result<(), Broken> {
         let Self { name, token, waiter } = self;
-        let memory = server.state.manager.memory(name.0, &name.1);
-        let is_tied = memory.is_some_and(|memory| memory.sessions.get(*token).is_some());
+        let volatile = server.state.manager.volatile(name.0, &name.1);
+        let is_tied = volatile.is_some_and(|volatile| volatile.sessions.get(*token).is_some());
         let stands = is_tied || is_held(server, name, *token);
         must(may_hear || !stands, "who did not hear holds nothing", || {
             format!("{name:?} is held with {token:?}, of which nobody heard; tied: {is_tied}")
         })?;
-        let waits = |waiter| memory.is_some_and(|memory| memory.queue.blocked(waiter).is_some());
+        let waits =
+            |waiter| volatile.is_some_and(|volatile| volatile.queue.blocked(waiter).is_some());
         must(!waiter.is_some_and(waits), "who did not hear has no place", || {
             format!("{waiter:?} waits for {name:?}, and was told that it does not hold")
         })
@@ -281,9 +282,9 @@ impl Unheard {
 /// between would be told of a hold that is about to end.
 pub fn ties(server: &Server) -> Result<(), Broken> {
     for (db, key, slot) in server.keys.iter() {
-        let Some(memory) = server.state.manager.memory(db, key) else { continue };
+        let Some(volatile) = server.state.manager.volatile(db, key) else { continue };
         for (owner, _, hold) in slot.lock().into_iter().flat_map(Lock::holds) {
-            let tied = memory.sessions.get(hold.token);
+            let tied = volatile.sessions.get(hold.token);
             let lasts = tied.is_none_or(|tied| server.conns.contains_key(&tied.client));
             must(lasts, "a session ends with its connection", || {
                 format!("{key:?} is held by {owner:?}, {tied:?}")
@@ -307,9 +308,9 @@ fn waits(server: &Server, is_open: bool) -> Result<(), Broken> {
             continue;
         };
         let asked = &waiting.asked;
-        let memory = server.state.manager.memory(asked.db, &asked.key);
-        let stands = memory.is_some_and(|memory| memory.knows(waiting.waiter));
-        let is_gated = memory.is_some_and(|memory| memory.is_gated(waiting.waiter));
+        let volatile = server.state.manager.volatile(asked.db, &asked.key);
+        let stands = volatile.is_some_and(|volatile| volatile.knows(waiting.waiter));
+        let is_gated = volatile.is_some_and(|volatile| volatile.is_gated(waiting.waiter));
         let is_pending = waiting.pending.is_some() && is_gated;
         must(
             stands && (is_pending || waiting.pending.is_none()),
@@ -322,7 +323,7 @@ fn waits(server: &Server, is_open: bool) -> Result<(), Broken> {
         let lock = server.keys.get(asked.db, &asked.key).and_then(Slot::lock);
         let is_held = lock.is_some_and(|lock| lock.mode_at(now).is_some());
         let is_free = !is_held && !server.is_in_grace();
-        let first = memory.and_then(|memory| memory.queue.iter().next());
+        let first = volatile.and_then(|volatile| volatile.queue.iter().next());
         let is_first = first.is_some_and(|(entry, is_turn)| {
             !is_turn && entry.kind == rlock_core::Kind::Blocked(waiting.waiter)
         });
@@ -331,7 +332,7 @@ fn waits(server: &Server, is_open: bool) -> Result<(), Broken> {
         must(!(is_open && is_other), "nobody waits where another type stands", || {
             format!("{waiting:?} waits for another type")
         })?;
-        let entry = memory.and_then(|memory| memory.queue.blocked(waiting.waiter));
+        let entry = volatile.and_then(|volatile| volatile.queue.blocked(waiting.waiter));
         let is_re_entry = lock.zip(entry).is_some_and(|(lock, entry)| {
             let holds = |mode| lock.hold_at(entry.owner.as_bytes(), mode, now).is_some();
             holds(Mode::Write) || entry.mode == Mode::Read && holds(Mode::Read)

@@ -469,11 +469,11 @@ impl Twins {
     }
 
     fn queue(&self, db: i32, key: &Key) -> String {
-        let (memory, now) = (self.simulated.state.manager.memory(db, key), self.simulated.now);
+        let (volatile, now) = (self.simulated.state.manager.volatile(db, key), self.simulated.now);
         let free = Lock::default();
         let lock = self.simulated.visible(db, key).and_then(Slot::lock).unwrap_or(&free);
-        let has_void_turns = memory.is_some_and(|memory| lock.has_void_turns(memory, now));
-        let entries = memory.into_iter().flat_map(|memory| memory.queue.iter());
+        let has_void_turns = volatile.is_some_and(|volatile| lock.has_void_turns(volatile, now));
+        let entries = volatile.into_iter().flat_map(|volatile| volatile.queue.iter());
         let shown = entries.map(|(entry, is_turn)| {
             let mode = if entry.mode == Mode::Write { "write" } else { "read" };
             let kind = if entry.kind == Kind::Ticket { "queue" } else { "block" };

@@ -5,14 +5,14 @@ use rlock_core::Mode;
 use super::{Hold, Naive, Waiting};
 
 impl Waiting {
-    pub(super) fn wish(&self) -> Wish<'_> {
+    pub(super) fn asked(&self) -> Asked<'_> {
         let Self { mode, upgrade, limit, .. } = *self;
-        Wish { owner: &self.owner, mode, upgrade, limit }
+        Asked { owner: &self.owner, mode, upgrade, limit }
     }
 }
 
 /// What somebody wants.
-pub(super) struct Wish<'a> {
+pub(super) struct Asked<'a> {
     pub owner: &'a [u8],
     pub mode: Mode,
     pub upgrade: bool,
@@ -21,7 +21,7 @@ pub(super) struct Wish<'a> {
 
 impl Naive {
     /// Until when those hold who keep this one out.
-    pub(super) fn in_the_way(&self, owner: &[u8], mode: Mode, upgrade: bool) -> Option<u64> {
+    pub(super) fn blocked_until(&self, owner: &[u8], mode: Mode, upgrade: bool) -> Option<u64> {
         let excludes = |hold: &&Hold| Self::excludes(hold, owner, mode, upgrade);
         self.holds.iter().filter(excludes).map(|hold| hold.deadline).max()
     }
@@ -50,7 +50,7 @@ impl Naive {
         limit: Option<u32>,
     ) -> bool {
         let is_full = limit.is_some_and(|limit| self.others(owner, usize::MAX) >= limit as usize);
-        is_full || self.in_the_way(owner, mode, upgrade).is_some()
+        is_full || self.blocked_until(owner, mode, upgrade).is_some()
     }
 
     /// Who is served before this place, or before a newcomer: turns, and the line.
@@ -66,9 +66,9 @@ impl Naive {
         }
     }
 
-    pub(super) fn known_wait(
+    pub(super) fn estimated_wait_ms(
         &self,
-        wish: &Wish<'_>,
+        asked: &Asked<'_>,
         passes_line: bool,
         place: Option<usize>,
     ) -> Option<u64> {
@@ -77,14 +77,14 @@ impl Naive {
             return None;
         }
         let is_tied = self.holds.iter().any(|hold| {
-            hold.session.is_some() && Self::excludes(hold, wish.owner, wish.mode, wish.upgrade)
+            hold.session.is_some() && Self::excludes(hold, asked.owner, asked.mode, asked.upgrade)
         });
         // Turns behind its own give way.
         let places = place.filter(|place| self.queue[*place].is_turn).unwrap_or(usize::MAX);
-        let too_many = wish.limit.map_or(0, |limit| {
-            (self.others(wish.owner, places) + 1).saturating_sub(limit as usize)
+        let too_many = asked.limit.map_or(0, |limit| {
+            (self.others(asked.owner, places) + 1).saturating_sub(limit as usize)
         });
-        let until = match (self.in_the_way(wish.owner, wish.mode, wish.upgrade), too_many) {
+        let until = match (self.blocked_until(asked.owner, asked.mode, asked.upgrade), too_many) {
             (until, 0) => until.filter(|_| !is_tied),
             (None, 1) => {
                 let unkept = self.holds.iter().filter(|hold| hold.session.is_none());

@@ -20,7 +20,7 @@ impl Naive {
         let is_heir = |grant: &&mut Unheard| grant.token == token && !grant.adds;
         match self.unheard.iter_mut().find(is_heir) {
             Some(heir) => heir.adds = true,
-            None => self.taken_back.push(token),
+            None => self.revoked.push(token),
         }
     }
 

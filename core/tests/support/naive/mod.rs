@@ -17,7 +17,7 @@ use rlock_core::{
 };
 
 use super::laws::Held;
-use entering::Wish;
+use entering::Asked;
 use ties::Claim;
 use told::{Said, Told, error, name};
 
@@ -83,7 +83,7 @@ pub struct Naive {
     /// Granted to connections that have not heard of it yet.
     unheard: Vec<Unheard>,
     /// Granted to connections that left without hearing of it.
-    taken_back: Vec<u64>,
+    revoked: Vec<u64>,
     /// Of the holds that are tied, in no order.
     claims: Vec<Claim>,
     /// Tied to connections that ended.
@@ -188,7 +188,7 @@ impl Naive {
                 told.wakes.push((waiter, said));
             }
         }
-        self.taken_back.clear();
+        self.revoked.clear();
         self.orphans.clear();
         told.sorted()
     }
@@ -231,7 +231,7 @@ impl Naive {
     fn come_due(&mut self, limits: Limits, told: &mut Told) {
         let now = self.now;
         self.end(|hold| hold.deadline <= now, End::Expired, told);
-        while let Some(token) = self.taken_back.pop() {
+        while let Some(token) = self.revoked.pop() {
             match self.holds.iter_mut().find(|hold| hold.token == token) {
                 Some(hold) if hold.depth > 1 => hold.depth -= 1,
                 _ => self.end(|hold| hold.token == token, End::Disconnected, told),
@@ -245,7 +245,7 @@ impl Naive {
         let when = |one: &&Waiting| (one.ends_at, !one.is_turn);
         while let Some(one) = self.queue.iter().filter(ended).min_by_key(when).cloned() {
             let place = self.queue.iter().position(|other| *other == one);
-            let wait_ms = self.known_wait(&one.wish(), false, place);
+            let wait_ms = self.estimated_wait_ms(&one.asked(), false, place);
             self.queue.remove(place.expect("it waits"));
             if let Kind::Blocked(waiter) = one.kind {
                 told.wakes.push((waiter, Said::NotNow { wait_ms }));
@@ -299,7 +299,7 @@ impl Naive {
             let others = self.others(ask.owner, places);
             is_judged && limit.is_some_and(|limit| others >= limit as usize)
         };
-        let is_open = self.in_the_way(ask.owner, ask.mode, ask.upgrade).is_none()
+        let is_open = self.blocked_until(ask.owner, ask.mode, ask.upgrade).is_none()
             && !is_full(turn.unwrap_or(usize::MAX));
         if self.has(ask.owner, Mode::Write) || is_open && is_next {
             if is_full(usize::MAX)
@@ -309,7 +309,7 @@ impl Naive {
             }
             return Ok(());
         }
-        let wish = Wish { owner: ask.owner, mode: ask.mode, upgrade: ask.upgrade, limit };
+        let asked = Asked { owner: ask.owner, mode: ask.mode, upgrade: ask.upgrade, limit };
         let is_too_long = ask.max_queue.is_some_and(|max| self.queue.len() >= max);
         let is_refused = waits && ticket.is_none() && is_too_long;
         let upgrades = |one: &Waiting| {
@@ -322,7 +322,7 @@ impl Naive {
             let second = Said::Error("DEADLOCK".into());
             return Err(if waits && !is_refused { second } else { Said::NotNow { wait_ms: None } });
         }
-        let wait_ms = self.known_wait(&wish, is_upgrade, ticket);
+        let wait_ms = self.estimated_wait_ms(&asked, is_upgrade, ticket);
         if is_refused {
             return Err(Said::NotNow { wait_ms });
         }
@@ -359,7 +359,7 @@ impl Naive {
                 hold.depth += 1;
             }
             hold.deadline = hold.deadline.max(deadline);
-            return Said::Granted { token: hold.token, left_ms: left(hold.deadline, now_us) };
+            return Said::Granted { token: hold.token, remaining_ms: left(hold.deadline, now_us) };
         }
         let is_upgrade = mode == Mode::Write && self.has(owner, Mode::Read);
         let token = self.now_us.max(self.last_token + 1);
@@ -370,7 +370,7 @@ impl Naive {
         self.last_token = token;
         let owner = owner.to_vec();
         self.holds.push(Hold { owner, mode, token, depth: 1, deadline, session: None });
-        Said::Granted { token, left_ms: lease.get() }
+        Said::Granted { token, remaining_ms: lease.get() }
     }
 
     fn confirm(&mut self, token: u64) {

@@ -4,7 +4,7 @@ use rlock_core::{ClientId, Effects, Event, Refusal, Reply, WaiterId, Wake};
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Said {
-    Granted { token: u64, left_ms: u64 },
+    Granted { token: u64, remaining_ms: u64 },
     NotNow { wait_ms: Option<u64> },
     MustWait { wait_ms: Option<u64> },
     Count(u64),
@@ -59,8 +59,8 @@ pub fn wakes(wakes: &[Wake]) -> Vec<(WaiterId, Said)> {
 
 fn said(reply: &Reply) -> Said {
     match reply {
-        Reply::Granted { token, left_ms } => {
-            Said::Granted { token: token.get(), left_ms: *left_ms }
+        Reply::Granted { token, remaining_ms } => {
+            Said::Granted { token: token.get(), remaining_ms: *remaining_ms }
         }
         Reply::NotNow { wait_ms } => Said::NotNow { wait_ms: *wait_ms },
         Reply::MustWait { wait_ms } => Said::MustWait { wait_ms: *wait_ms },

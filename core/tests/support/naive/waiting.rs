@@ -21,7 +21,7 @@ impl Naive {
             let place = places.into_iter().find(|place| self.queue[*place].owner == owner);
             let place = place.expect("it waits");
             let one = self.queue[place].clone();
-            let wait_ms = self.known_wait(&one.wish(), false, Some(place));
+            let wait_ms = self.estimated_wait_ms(&one.asked(), false, Some(place));
             self.queue.remove(place);
             if let Kind::Blocked(waiter) = one.kind {
                 told.wakes.push((waiter, Said::NotNow { wait_ms }));

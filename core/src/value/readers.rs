@@ -10,7 +10,7 @@ use std::ops::Bound::{Included, Unbounded};
 
 use crate::{EpochMs, Hold, Now, Owner, Token};
 
-/// The readers of a shared lock. Kept to two or more by [`crate::holders::Holders`].
+/// The readers of a shared lock. Kept to two or more by [`crate::value::holders::Holders`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Readers {
     by_token: BTreeMap<Token, (Owner, Hold)>,

@@ -6,7 +6,7 @@ use std::mem;
 /// A sorted map that has its only entry inline. A tree of one entry allocates room for eleven: four
 /// such trees were most of what one session took.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Few<K, V = ()> {
+pub(crate) enum SmallMap<K, V = ()> {
     /// No entry.
     #[default]
     None,
@@ -16,7 +16,7 @@ pub(crate) enum Few<K, V = ()> {
     Many(BTreeMap<K, V>),
 }
 
-impl<K: Ord + Copy, V> Few<K, V> {
+impl<K: Ord + Copy, V> SmallMap<K, V> {
     pub fn len(&self) -> usize {
         match self {
             Self::None => 0,
@@ -129,7 +129,7 @@ mod tests {
         // Each digit of `way` is one of six steps: insert or remove one of three keys; then one is
         // renamed if that is possible, and back.
         for way in 0..6_u32.pow(6) {
-            let (mut few, mut tree) = (Few::None, BTreeMap::new());
+            let (mut few, mut tree) = (SmallMap::None, BTreeMap::new());
             for step in 0..6 {
                 let choice = way / 6_u32.pow(step) % 6;
                 let key = choice / 2 + 1;
@@ -153,7 +153,7 @@ mod tests {
                 assert_eq!(few.get(free), tree.get(&key));
                 assert_eq!((few.len(), few.get(key)), (tree.len(), None));
                 few.rename(free, key);
-                let mut anew = Few::None;
+                let mut anew = SmallMap::None;
                 tree.iter().for_each(|(key, value)| anew.insert(*key, *value));
                 assert_eq!(few, anew);
             }

@@ -13,7 +13,7 @@ pub(crate) struct Grant {
 
 /// What holds back the reply to a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Gate {
+pub(crate) struct AckWait {
     /// How many replicas must acknowledge it.
     pub(crate) acks: u8,
     /// No later than this.
@@ -32,23 +32,23 @@ pub(crate) struct Gate {
 
 /// A caller without the reply to its grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Untold {
+struct UnsentReply {
     grant: Grant,
     /// `None`: the reply is under way.
-    gate: Option<Box<Gate>>,
+    gate: Option<Box<AckWait>>,
 }
 
 /// The grants of one lock whose callers have no reply yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Fresh {
-    by_waiter: BTreeMap<WaiterId, Untold>,
+pub(crate) struct UnsentReplies {
+    by_waiter: BTreeMap<WaiterId, UnsentReply>,
     by_token: BTreeSet<(Token, WaiterId)>,
     by_until: BTreeSet<(EpochMs, WaiterId)>,
     /// Sessions that begin when their grants are confirmed.
     sessions: usize,
 }
 
-impl Fresh {
+impl UnsentReplies {
     pub(crate) fn is_empty(&self) -> bool {
         self.by_waiter.is_empty()
     }
@@ -68,11 +68,11 @@ impl Fresh {
     }
 
     pub(crate) fn insert(&mut self, waiter: WaiterId, grant: Grant) {
-        self.by_waiter.insert(waiter, Untold { grant, gate: None });
+        self.by_waiter.insert(waiter, UnsentReply { grant, gate: None });
         self.by_token.insert((grant.token, waiter));
     }
 
-    pub(crate) fn insert_gated(&mut self, waiter: WaiterId, grant: Grant, gate: Gate) {
+    pub(crate) fn insert_gated(&mut self, waiter: WaiterId, grant: Grant, gate: AckWait) {
         self.insert(waiter, grant);
         self.by_until.insert((gate.until, waiter));
         self.sessions = self.sessions.saturating_add(gate.session.is_some().into());
@@ -82,7 +82,7 @@ impl Fresh {
     }
 
     /// The reply may be sent. Returns the grant, and what held the reply back.
-    pub(crate) fn open(&mut self, waiter: WaiterId) -> Option<(Grant, Gate)> {
+    pub(crate) fn open(&mut self, waiter: WaiterId) -> Option<(Grant, AckWait)> {
         let untold = self.by_waiter.get_mut(&waiter)?;
         let gate = *untold.gate.take()?;
         let grant = untold.grant;
@@ -90,18 +90,18 @@ impl Fresh {
         Some((grant, gate))
     }
 
-    fn forget_gate(&mut self, waiter: WaiterId, gate: &Gate) {
+    fn forget_gate(&mut self, waiter: WaiterId, gate: &AckWait) {
         self.by_until.remove(&(gate.until, waiter));
         self.sessions = self.sessions.saturating_sub(gate.session.is_some().into());
     }
 
-    pub(crate) fn gate(&self, waiter: WaiterId) -> Option<&Gate> {
+    pub(crate) fn gate(&self, waiter: WaiterId) -> Option<&AckWait> {
         self.by_waiter.get(&waiter)?.gate.as_deref()
     }
 
     /// Forgets a caller. Returns its grant, and what held the reply back.
-    pub(crate) fn remove(&mut self, waiter: WaiterId) -> Option<(Grant, Option<Gate>)> {
-        let Untold { grant, gate } = self.by_waiter.remove(&waiter)?;
+    pub(crate) fn remove(&mut self, waiter: WaiterId) -> Option<(Grant, Option<AckWait>)> {
+        let UnsentReply { grant, gate } = self.by_waiter.remove(&waiter)?;
         self.by_token.remove(&(grant.token, waiter));
         if let Some(gate) = &gate {
             self.forget_gate(waiter, gate);
@@ -123,13 +123,13 @@ impl Fresh {
     /// A level of this hold that waits for acknowledgements is no longer there. False if there is
     /// none.
     pub(crate) fn end_gated_level(&mut self, token: Token) -> bool {
-        let waits = |untold: &Untold| untold.grant.adds && untold.gate.is_some();
+        let waits = |untold: &UnsentReply| untold.grant.adds && untold.gate.is_some();
         let waiter = self.find(token, waits);
         waiter.is_some_and(|waiter| self.set_adds(waiter, false))
     }
 
     /// A caller of this hold of which that is so.
-    fn find(&self, token: Token, is_it: impl Fn(&Untold) -> bool) -> Option<WaiterId> {
+    fn find(&self, token: Token, is_it: impl Fn(&UnsentReply) -> bool) -> Option<WaiterId> {
         self.of_token(token).find(|waiter| self.by_waiter.get(waiter).is_some_and(&is_it))
     }
 

@@ -1,30 +1,39 @@
-//! What the primary remembers of a lock beside its value: waiters, sessions, and grants that may
-//! still be taken back. It is lost with the process, and that harms nobody's hold.
+//! What only the primary knows of a lock. It is never saved, and losing it harms nobody's hold.
 
-use crate::acks::Acks;
-use crate::fresh::{Fresh, Grant};
-use crate::queue::Entry;
-use crate::readers::Readers;
-use crate::slow::{Outcome, Over, Slow};
-use crate::{ClientId, End, EpochMs, Now, Owner, Queue, Sessions, Token, WaiterId};
+pub mod confirm;
+pub mod confirmations;
+pub mod endings;
+pub mod queue;
+pub mod sessions;
+pub mod slow;
+pub mod unsent;
+
+use crate::value::readers::Readers;
+use crate::volatile::confirmations::Confirmations;
+use crate::volatile::queue::Entry;
+use crate::volatile::slow::{Ended, Outcome, Slow};
+use crate::volatile::unsent::{Grant, UnsentReplies};
+use crate::{
+    ClientId, End, EpochMs, Hold, Now, Owner, Queue, Sessions, StepContext, Token, WaiterId,
+};
 
 /// The primary's memory of one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Memory {
+pub struct Volatile {
     /// The waiters.
     pub queue: Queue,
     /// The sessions.
     pub sessions: Sessions,
-    pub(crate) fresh: Fresh,
+    pub(crate) unsent: UnsentReplies,
     /// Levels of which nobody is going to hear, and by what they end; `None` if somebody who waits
     /// for acknowledgements has it now.
-    taken_back: Vec<(Token, Option<End>)>,
+    revoked: Vec<(Token, Option<End>)>,
     /// What replicas are to acknowledge; `None` while nothing is.
-    pub(crate) acks: Option<Box<Acks>>,
+    pub(crate) acks: Option<Box<Confirmations>>,
     /// Nobody is granted before this, while a new primary is in its grace time.
     pub(crate) grace: Option<EpochMs>,
     /// Waits and holds that ended, for the slow log.
-    over: Vec<Over>,
+    over: Vec<Ended>,
     /// Waits that ended other than in a transition, if they lasted long enough to be noted.
     ended: Vec<(Entry, Outcome)>,
     /// Holds that had expired when a writer's grant took their place, and of which nobody was told
@@ -36,14 +45,14 @@ pub struct Memory {
     pub(crate) unfinished: Option<EpochMs>,
 }
 
-impl Memory {
+impl Volatile {
     /// There is nothing to remember.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
             && self.sessions.is_empty()
-            && self.fresh.is_empty()
-            && self.taken_back.is_empty()
-            && self.acks.as_deref().is_none_or(Acks::is_empty)
+            && self.unsent.is_empty()
+            && self.revoked.is_empty()
+            && self.acks.as_deref().is_none_or(Confirmations::is_empty)
             && self.replaced.is_empty()
             && self.unfinished.is_none()
     }
@@ -51,7 +60,7 @@ impl Memory {
     /// The next input finds nothing to do but what comes due, and no turn is given. (What a
     /// portion left undone is due.)
     pub(crate) fn is_at_rest(&self) -> bool {
-        self.taken_back.is_empty()
+        self.revoked.is_empty()
             && !self.sessions.has_gone()
             && self.grace.is_none()
             && self.queue.first_turn().is_none()
@@ -76,7 +85,7 @@ impl Memory {
     }
 
     /// A wait or a hold ended that is to be noted.
-    pub(crate) fn note(&mut self, over: Option<Over>) {
+    pub(crate) fn log_slow(&mut self, over: Option<Ended>) {
         self.over.extend(over);
     }
 
@@ -88,7 +97,7 @@ impl Memory {
     }
 
     /// The waits and holds that ended and are to be noted, since this was asked last.
-    pub fn take_over(&mut self, slow: Slow, now: Now) -> Vec<Over> {
+    pub fn drain_ended(&mut self, slow: Slow, now: Now) -> Vec<Ended> {
         if self.over.is_empty() && self.ended.is_empty() {
             return Vec::new();
         }
@@ -101,7 +110,7 @@ impl Memory {
     /// A blocked connection waits here, or has not heard of its grant yet.
     pub fn knows(&self, waiter: WaiterId) -> bool {
         self.queue.blocked(waiter).is_some()
-            || self.fresh.knows(waiter)
+            || self.unsent.knows(waiter)
             || self.sessions.is_untold(waiter)
     }
 
@@ -110,18 +119,18 @@ impl Memory {
     /// be said at any time. True if it makes a difference to somebody.
     pub fn leave(&mut self, waiter: WaiterId) -> bool {
         let waited = self.queue.remove_waiter(waiter).is_some();
-        let granted = self.fresh.remove(waiter);
+        let granted = self.unsent.remove(waiter);
         let tied = self.sessions.withdraw(waiter);
         if let Some((Grant { token, adds: true }, gate)) = &granted {
             // A level that another connection of the same owner was told of as well stays; that one
             // may still wait for acknowledgements.
-            let by = match self.fresh.pass_on(*token) {
+            let by = match self.unsent.pass_on(*token) {
                 true => None,
                 false if gate.is_some() => Some(End::Unconfirmed),
                 false => Some(End::Disconnected),
             };
             if by.is_some() || self.acks.is_some() {
-                self.taken_back.push((*token, by));
+                self.revoked.push((*token, by));
             }
         }
         waited || granted.is_some() || tied
@@ -129,7 +138,7 @@ impl Memory {
 
     /// A parked connection has its reply: what it was granted is its owner's own now.
     pub fn answered(&mut self, waiter: WaiterId) {
-        if let Some((grant, _)) = self.fresh.remove(waiter) {
+        if let Some((grant, _)) = self.unsent.remove(waiter) {
             self.confirm(grant.token);
         }
         self.sessions.told(waiter);
@@ -143,29 +152,58 @@ impl Memory {
     /// When something happens here next that needs nothing written: a wait is over, or a session
     /// may be lost.
     pub fn next_end(&self) -> Option<EpochMs> {
-        let ends = [self.queue.next_look(), self.sessions.next_end(), self.next_late()];
+        let ends = [self.queue.next_check(), self.sessions.next_end(), self.next_late()];
         ends.into_iter().flatten().min()
     }
 
     pub(crate) fn remember_grant(&mut self, waiter: WaiterId, token: Token, adds: bool) {
-        self.fresh.insert(waiter, Grant { token, adds });
+        self.unsent.insert(waiter, Grant { token, adds });
     }
 
     /// A reply told the owner that it holds: the grant stands, whoever is gone.
     pub(crate) fn confirm(&mut self, token: Token) {
-        self.fresh.remove_token(token);
+        self.unsent.remove_token(token);
     }
 
-    pub(crate) fn take_back_next(&mut self) -> Option<(Token, Option<End>)> {
-        self.taken_back.pop()
+    pub(crate) fn next_revoked(&mut self) -> Option<(Token, Option<End>)> {
+        self.revoked.pop()
     }
 
     /// With the next input.
-    pub(crate) fn take_back_later(&mut self, token: Token, by: End) {
-        self.taken_back.push((token, Some(by)));
+    pub(crate) fn revoke_later(&mut self, token: Token, by: End) {
+        self.revoked.push((token, Some(by)));
     }
 
-    pub(crate) fn forget_taken_back(&mut self) {
-        self.taken_back.clear();
+    pub(crate) fn forget_revoked(&mut self) {
+        self.revoked.clear();
+    }
+
+    /// Number of holds that are tied to a connection, or will be once they are confirmed.
+    pub fn session_count(&self) -> usize {
+        self.sessions.len().saturating_add(self.unsent.sessions())
+    }
+
+    /// When to sweep next, as far as the lock itself does not say so.
+    pub(crate) fn next_alarm(&self) -> Option<EpochMs> {
+        let next = [
+            self.queue.next_check(),
+            self.sessions.next_renewal(),
+            self.sessions.next_end_by_acks(),
+            self.next_late(),
+            self.grace.filter(|_| !self.queue.is_empty()),
+        ];
+        next.into_iter().flatten().min()
+    }
+
+    /// When the next confirmation is too late.
+    pub(crate) fn next_late(&self) -> Option<EpochMs> {
+        let turn = self.acks.as_deref().and_then(Confirmations::next_check);
+        [self.unsent.next_over(), turn].into_iter().flatten().min()
+    }
+
+    /// Whether another hold may be tied to a connection; a tied one may be tied again.
+    pub(crate) fn may_tie(&self, held: Option<Hold>, moment: &StepContext<'_>) -> bool {
+        self.session_count() < moment.sessions_max
+            || held.is_some_and(|hold| self.sessions.get(hold.token).is_some())
     }
 }

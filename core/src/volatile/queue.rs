@@ -7,6 +7,7 @@
 //! upgrades before it. On average no operation costs more than O(log n) in the number of waiters.
 
 mod check;
+mod place;
 mod places;
 
 mod owners;
@@ -16,9 +17,9 @@ use std::num::NonZeroU32;
 use std::ops::Bound::{self, Excluded, Unbounded};
 use std::rc::Rc;
 
-pub(crate) use places::Place;
+pub(crate) use place::Place;
 
-use crate::slow::Names;
+use crate::volatile::slow::OwnerNames;
 use crate::{Acquire, ClientId, EpochMs, LeaseMs, Mode, Now, Owner, WaiterId};
 
 /// The kind of a wait.
@@ -67,11 +68,11 @@ pub struct Entry {
     pub client: Option<ClientId>,
     is_session: bool,
     /// The holders in the way when the wait began, if waits are logged.
-    pub(crate) in_the_way: Option<Rc<Names>>,
+    pub(crate) in_the_way: Option<Rc<OwnerNames>>,
     /// Whether it is an upgrade, which stands before everybody who joined at the end.
     pub(crate) is_in_front: bool,
-    /// As in [`Queue::by_look`].
-    look_at: Option<EpochMs>,
+    /// As in [`Queue::by_check`].
+    check_at: Option<EpochMs>,
 }
 
 impl Entry {
@@ -91,7 +92,7 @@ impl Entry {
             is_session: ask.session.is_some(),
             in_the_way: None,
             is_in_front: false,
-            look_at: None,
+            check_at: None,
         }
     }
 
@@ -112,7 +113,7 @@ pub struct Queue {
     by_owner: BTreeSet<(u64, Place)>,
     /// When to check for the end of a wait: at its end, or earlier if the end was put off since. A
     /// ticket that asks again is moved at most once per window, not with each request.
-    by_look: BTreeSet<(EpochMs, Place)>,
+    by_check: BTreeSet<(EpochMs, Place)>,
     by_waiter: BTreeMap<WaiterId, Place>,
     by_client: BTreeSet<(ClientId, Place)>,
     /// How many wait at [`Place::counted_from`] and behind; empty while few wait.
@@ -269,11 +270,11 @@ impl Queue {
         entry.since = old.since;
         entry.in_the_way = old.in_the_way.take();
         entry.is_in_front = old.is_in_front;
-        entry.look_at = match (old.look_at, entry.ends_at) {
-            (Some(look_at), Some(ends_at)) if look_at <= ends_at => Some(look_at),
+        entry.check_at = match (old.check_at, entry.ends_at) {
+            (Some(check_at), Some(ends_at)) if check_at <= ends_at => Some(check_at),
             (before, after) => {
-                before.map(|look_at| self.by_look.remove(&(look_at, place)));
-                after.map(|ends_at| self.by_look.insert((ends_at, place)));
+                before.map(|check_at| self.by_check.remove(&(check_at, place)));
+                after.map(|ends_at| self.by_check.insert((ends_at, place)));
                 after
             }
         };
@@ -315,9 +316,9 @@ impl Queue {
     /// Inserts at this place, which is free.
     fn put(&mut self, place: Place, mut entry: Entry) {
         self.by_owner.insert((Owner::hash_of(entry.owner.as_bytes()), place));
-        entry.look_at = entry.ends_at;
-        if let Some(look_at) = entry.look_at {
-            self.by_look.insert((look_at, place));
+        entry.check_at = entry.ends_at;
+        if let Some(check_at) = entry.check_at {
+            self.by_check.insert((check_at, place));
         }
         Self::index_blocked(&mut self.by_waiter, &mut self.by_client, place, &entry);
         self.entries.insert(place, Box::new(entry));
@@ -338,8 +339,8 @@ impl Queue {
             self.uncount(place);
         }
         self.by_owner.remove(&(Owner::hash_of(entry.owner.as_bytes()), place));
-        if let Some(look_at) = entry.look_at {
-            self.by_look.remove(&(look_at, place));
+        if let Some(check_at) = entry.check_at {
+            self.by_check.remove(&(check_at, place));
         }
         if let Kind::Blocked(waiter) = entry.kind {
             self.by_waiter.remove(&waiter);
@@ -365,32 +366,27 @@ impl Queue {
         self.turns_end = Some(place);
     }
 
-    /// Gives up every turn; the places are kept.
-    pub(crate) fn take_turns(&mut self) {
-        self.take_turns_from(Place::FIRST);
-    }
-
     /// A waiter whose time has passed.
     pub(crate) fn first_ended(&mut self, now: Now) -> Option<Place> {
-        while let Some((look_at, place)) = self.by_look.first().copied()
-            && look_at.is_over_at(now)
+        while let Some((check_at, place)) = self.by_check.first().copied()
+            && check_at.is_over_at(now)
         {
-            let Self { entries, by_look, .. } = self;
+            let Self { entries, by_check, .. } = self;
             let entry = entries.get_mut(&place)?;
             let ends_at = entry.ends_at?;
             // None is checked later than it ends, so they come in the order of their ends.
-            if ends_at == look_at {
+            if ends_at == check_at {
                 return Some(place);
             }
-            by_look.remove(&(look_at, place));
-            by_look.insert((ends_at, place));
-            entry.look_at = Some(ends_at);
+            by_check.remove(&(check_at, place));
+            by_check.insert((ends_at, place));
+            entry.check_at = Some(ends_at);
         }
         None
     }
 
     /// When to check for the end of a wait next: never later than the next end.
-    pub(crate) fn next_look(&self) -> Option<EpochMs> {
-        self.by_look.first().map(|(look_at, _)| *look_at)
+    pub(crate) fn next_check(&self) -> Option<EpochMs> {
+        self.by_check.first().map(|(check_at, _)| *check_at)
     }
 }

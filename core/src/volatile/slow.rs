@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use smallvec::SmallVec;
 
-use crate::queue::Entry;
 use crate::text::cut;
+use crate::volatile::queue::Entry;
 use crate::{End, Mode, Now, Owner, WaiterId};
 
 /// How many milliseconds a wait or a hold must last to be logged; `None`: none is logged.
@@ -37,9 +37,9 @@ pub(crate) const fn names_max(waits: usize) -> usize {
 /// Names of owners, each cut to [`crate::text::NAME_BYTES_MAX`] bytes; one that is short, the
 /// common case, costs no allocation. Each stands behind its length.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Names(SmallVec<[u8; 24]>);
+pub struct OwnerNames(SmallVec<[u8; 24]>);
 
-impl Names {
+impl OwnerNames {
     fn push(&mut self, cut: &[u8]) {
         self.0.push(u8::try_from(cut.len()).unwrap_or(u8::MAX));
         self.0.extend_from_slice(cut);
@@ -150,7 +150,7 @@ impl From<End> for Outcome {
 
 /// A wait or a hold that ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Over {
+pub struct Ended {
     /// The owner.
     pub owner: Owner,
     /// The mode.
@@ -169,14 +169,14 @@ pub struct Over {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     /// Of a blocked connection, or of a ticket; and who was in its way when it began.
-    Wait(Option<WaiterId>, Rc<Names>),
+    Wait(Option<WaiterId>, Rc<OwnerNames>),
     /// A hold.
     Hold,
 }
 
 impl Slow {
     /// The end of a wait, if it lasted long enough.
-    pub(crate) fn wait(self, entry: &Entry, outcome: Outcome, now: Now) -> Option<Over> {
+    pub(crate) fn wait(self, entry: &Entry, outcome: Outcome, now: Now) -> Option<Ended> {
         let us = now.us().saturating_sub(entry.since.us());
         if self.wait_ms.is_none_or(|least| us < least.saturating_mul(1000)) {
             return None;
@@ -184,12 +184,12 @@ impl Slow {
         let (names, ms) = (entry.in_the_way.as_ref()?, us / 1000);
         let (owner, mode, limit) = (entry.owner.clone(), entry.mode, entry.limit);
         let what = What::Wait(entry.kind.waiter(), names.clone());
-        Some(Over { owner, mode, limit, ms, outcome, what })
+        Some(Ended { owner, mode, limit, ms, outcome, what })
     }
 
     /// The end of a hold, if it lasted long enough.
-    pub(crate) fn hold(self, owner: &[u8], mode: Mode, ms: u64, outcome: Outcome) -> Option<Over> {
+    pub(crate) fn hold(self, owner: &[u8], mode: Mode, ms: u64, outcome: Outcome) -> Option<Ended> {
         let owner = self.hold_ms.is_some_and(|least| ms >= least).then(|| owner.into())?;
-        Some(Over { owner, mode, limit: None, ms, outcome, what: What::Hold })
+        Some(Ended { owner, mode, limit: None, ms, outcome, what: What::Hold })
     }
 }

@@ -22,7 +22,7 @@ pub enum Change<'a> {
         deadline: EpochMs,
     },
     /// The hold with this token now has this depth and this deadline.
-    Held {
+    Updated {
         /// Which hold.
         token: Token,
         /// Its depth, from 1.

@@ -1,7 +1,7 @@
 //! One lock: who holds it, and the only function that changes it.
 
-use crate::holders::Holders;
-use crate::{Change, End, EpochMs, Event, Hold, Mode, Now, Release, Token};
+use crate::value::holders::Holders;
+use crate::{Change, End, EpochMs, Event, Hold, Levels, Mode, Now, Release, Token};
 
 /// Who holds a lock: the value at a key, which is saved, replicated and compared.
 ///
@@ -47,7 +47,7 @@ impl Lock {
                 self.holders.insert(owner, *mode, hold);
                 Some(if is_upgrade { Event::Upgraded } else { Event::Acquired })
             }
-            Change::Held { token, depth, deadline } => {
+            Change::Updated { token, depth, deadline } => {
                 self.holders.set(*token, *depth, *deadline);
                 None
             }
@@ -69,7 +69,7 @@ impl Lock {
     /// ([`crate::Effects::is_request_enough`]). Reads no clock: the primary held what it released.
     /// Calling it again changes nothing.
     pub fn replay_release(&mut self, ask: &Release<'_>) -> Option<Event> {
-        let (Hold { token, .. }, _) = self.left_by(ask)?;
+        let (Hold { token, .. }, _) = self.release_target(ask)?;
         self.replay(&Change::Ended { token, by: End::Released })
     }
 
@@ -128,5 +128,21 @@ impl Lock {
                 self.holders.latest_deadline().filter(|at| !at.is_over_at(now)).map(|_| Mode::Read)
             }
         }
+    }
+
+    /// The hold that a release means, and its remaining depth.
+    pub(crate) fn release_target(&self, ask: &Release<'_>) -> Option<(Hold, u16)> {
+        let asked = |mode: &Mode| ask.mode.is_none_or(|only| only == *mode);
+        let hold = [Mode::Write, Mode::Read]
+            .into_iter()
+            .filter(asked)
+            .filter_map(|mode| self.holders.hold(ask.owner, mode))
+            .find(|hold| ask.token.is_none_or(|token| token == hold.token))?;
+        let left = match ask.levels {
+            Levels::One => hold.depth.saturating_sub(1),
+            Levels::All => 0,
+            Levels::DownTo(depth) => depth.min(hold.depth),
+        };
+        Some((hold, left))
     }
 }

@@ -1,54 +1,7 @@
 //! Positions in the queue: the end, the front behind the turns, and what makes room there.
 
+use super::place::Place;
 use super::{Entry, Queue};
-
-/// A position in the queue. A waiter keeps it, except when a ticket becomes an upgrade, and when
-/// [`Queue::make_room`] moves it: so none is used after another waiter was put before the line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place(i64);
-
-impl Place {
-    /// Before every other one.
-    pub(crate) const FIRST: Self = Self(i64::MIN);
-
-    /// The first one of a queue.
-    pub(super) const START: Self = Self(0);
-
-    /// The gap between two successive waiters leaves room for upgrades. It is at most this wide.
-    const GAP: i64 = 1 << 20;
-
-    /// An upgrade takes this part of the gap: the next one stands before it.
-    const PART: u64 = 64;
-
-    /// So many places are counted together, but for upgraders: far fewer than wait, far fewer than
-    /// such counts.
-    const COUNTED: i64 = Self::GAP << 8;
-
-    /// How far from a place [`Queue::make_room`] looks at most, in doublings of [`Self::GAP`].
-    const DOUBLINGS: u32 = 41;
-
-    /// The first of the places that are counted together with this one.
-    pub(super) const fn counted_from(self) -> Self {
-        Self(self.0.saturating_sub(self.0.rem_euclid(Self::COUNTED)))
-    }
-
-    /// The place next to this one.
-    pub(super) const fn next(self) -> Self {
-        Self(self.0.saturating_add(1))
-    }
-
-    fn after(self) -> Option<Self> {
-        self.0.checked_add(Self::GAP).map(Self)
-    }
-
-    /// Before this one and behind `other`; `None` where there is no room.
-    fn between(self, other: Option<Self>) -> Option<Self> {
-        let part = other.map(|other| self.0.abs_diff(other.0) / Self::PART);
-        let part = part.and_then(|part| i64::try_from(part).ok()).unwrap_or(Self::GAP);
-        let place = self.0.checked_sub(part.clamp(1, Self::GAP)).map(Self);
-        place.filter(|place| other.is_none_or(|other| other < *place))
-    }
-}
 
 impl Queue {
     pub(crate) fn push_back(&mut self, entry: Entry) {
@@ -142,5 +95,10 @@ impl Queue {
                 self.turns_end = Some(Place(place));
             }
         }
+    }
+
+    /// Gives up every turn; the places are kept.
+    pub(crate) fn take_turns(&mut self) {
+        self.take_turns_from(Place::FIRST);
     }
 }

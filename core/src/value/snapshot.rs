@@ -9,8 +9,8 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use crate::change::as_bytes;
-use crate::holders::Holders;
+use crate::value::change::as_bytes;
+use crate::value::holders::Holders;
 use crate::{Change, End, EpochMs, Hold, Lock, Mode, Now, Owner, Token};
 
 /// The version that is written. Older ones remain readable.
@@ -53,7 +53,7 @@ struct Record<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Start {
     /// The lock at the key.
-    GoesOn,
+    Existing,
     /// A new lock, which replaces whatever is at the key.
     Begins,
     /// Like [`Start::Begins`], in a rewritten append-only file: the key's time to live follows
@@ -139,13 +139,13 @@ pub fn load_effect(bytes: &[u8]) -> Result<Effect<Vec<Change<'_>>>, Malformed> {
     let effect: Effect<Vec<Change<'_>>> = read(bytes)?;
     let is_sound = |change: &Change<'_>| match change {
         Change::Granted { owner, .. } => Owner::is_valid(owner),
-        Change::Held { depth, .. } => *depth > 0,
+        Change::Updated { depth, .. } => *depth > 0,
         Change::Ended { .. } => true,
     };
     // No primary sends an effect that changes nothing, nor a lock that begins without a hold.
     let is_whole = match effect.changes.first() {
         Some(Change::Granted { .. }) => true,
-        Some(_) => effect.start == Start::GoesOn,
+        Some(_) => effect.start == Start::Existing,
         None => false,
     };
     if is_whole && effect.changes.iter().all(is_sound) {
@@ -163,7 +163,7 @@ pub fn as_changes(lock: &Lock) -> Vec<Change<'_>> {
         let owner = Cow::Borrowed(owner);
         changes.push(Change::Granted { owner, mode, token, deadline });
         if depth > 1 {
-            changes.push(Change::Held { token, depth, deadline });
+            changes.push(Change::Updated { token, depth, deadline });
         }
     }
     changes

@@ -2,46 +2,46 @@
 
 use std::borrow::Cow;
 
-use crate::decide::wake;
-use crate::fresh::{Gate, Grant};
-use crate::gated::late_at;
-use crate::input::{Effects, Moment, Reply};
-use crate::queue::{Entry, Kind, Place};
-use crate::sessions::Session;
-use crate::slow::Outcome;
-use crate::{Lock, Memory, Mode, Owner, Refusal, WaiterId};
+use crate::step::input::{Effects, Reply, StepContext};
+use crate::volatile::confirm::late_at;
+use crate::volatile::endings::wake;
+use crate::volatile::queue::{Entry, Kind, Place};
+use crate::volatile::sessions::Session;
+use crate::volatile::slow::Outcome;
+use crate::volatile::unsent::{AckWait, Grant};
+use crate::{Lock, Mode, Owner, Refusal, Volatile, WaiterId};
 
 impl Lock {
     /// Lets in whoever can enter, from the head of the queue: blocked connections are granted,
     /// tickets get their turn. Adjacent readers enter together; nobody passes anybody.
     pub(crate) fn serve<'a>(
         &mut self,
-        memory: &mut Memory,
-        moment: &mut Moment<'_>,
+        volatile: &mut Volatile,
+        moment: &mut StepContext<'_>,
         effects: &mut Effects<'a>,
     ) {
-        if memory.queue.is_empty() || memory.grace.is_some() {
+        if volatile.queue.is_empty() || volatile.grace.is_some() {
             return;
         }
-        if self.has_void_turns(memory, moment.now) {
-            memory.queue.take_turns();
+        if self.has_void_turns(volatile, moment.now) {
+            volatile.queue.take_turns();
         }
-        while let Some((place, head)) = memory.queue.head() {
+        while let Some((place, head)) = volatile.queue.head() {
             let waits_for_turn = match head.mode {
-                Mode::Read => memory.queue.turn_mode() == Some(Mode::Write),
-                Mode::Write => memory.queue.turn_mode().is_some(),
+                Mode::Read => volatile.queue.turn_mode() == Some(Mode::Write),
+                Mode::Write => volatile.queue.turn_mode().is_some(),
             };
-            if waits_for_turn || self.is_shut_to(memory, head.into()) {
+            if waits_for_turn || self.is_shut_to(volatile, head.into()) {
                 return;
             }
             if !moment.take() {
-                memory.unfinished = Some(moment.now.ms());
+                volatile.unfinished = Some(moment.now.ms());
                 return;
             }
             // Its time has passed, but the portion ended before its reply.
             if head.ends_at.is_some_and(|ends_at| ends_at.is_over_at(moment.now)) {
-                if let Some(entry) = memory.queue.remove(place) {
-                    memory.note(moment.slow.wait(&entry, Outcome::TimedOut, moment.now));
+                if let Some(entry) = volatile.queue.remove(place) {
+                    volatile.log_slow(moment.slow.wait(&entry, Outcome::TimedOut, moment.now));
                     if let Kind::Blocked(waiter) = entry.kind {
                         let reply = Reply::NotNow { wait_ms: None };
                         effects.wakes.push(wake(waiter, reply, &entry, moment.now));
@@ -52,12 +52,12 @@ impl Lock {
             match head.kind {
                 Kind::Ticket => {
                     effects.turns.push(head.owner.clone());
-                    memory.queue.give_turn(place);
+                    volatile.queue.give_turn(place);
                 }
                 Kind::Blocked(waiter) => {
-                    if let Some(entry) = memory.queue.remove(place) {
-                        self.hand_over(waiter, &entry, memory, moment, effects);
-                        self.granted(entry.owner.as_bytes(), memory, moment, effects);
+                    if let Some(entry) = volatile.queue.remove(place) {
+                        self.hand_over(waiter, &entry, volatile, moment, effects);
+                        self.grant_reentries(entry.owner.as_bytes(), volatile, moment, effects);
                     }
                 }
             }
@@ -66,16 +66,16 @@ impl Lock {
 
     /// A value that came from outside may make parked requests of its owners re-entries: those are
     /// granted, wherever they stand. Goes through the fewer, holds or waits.
-    pub(crate) fn reenter_parked(
+    pub(crate) fn grant_parked_reentries(
         &mut self,
-        memory: &mut Memory,
-        moment: &mut Moment<'_>,
+        volatile: &mut Volatile,
+        moment: &mut StepContext<'_>,
         effects: &mut Effects<'_>,
     ) {
-        if memory.grace.is_some() {
+        if volatile.grace.is_some() {
             return;
         }
-        let queue = &memory.queue;
+        let queue = &volatile.queue;
         let holds = |owner: &Owner| {
             let holds = |mode| self.holders.hold(owner.as_bytes(), mode).is_some();
             holds(Mode::Read) || holds(Mode::Write)
@@ -91,38 +91,38 @@ impl Lock {
                 .collect()
         };
         for owner in owners {
-            self.granted(owner.as_bytes(), memory, moment, effects);
+            self.grant_reentries(owner.as_bytes(), volatile, moment, effects);
         }
     }
 
     /// Grants what is left of the requests that were re-entries at the end of a portion.
     pub(crate) fn go_on_entering(
         &mut self,
-        memory: &mut Memory,
-        moment: &mut Moment<'_>,
+        volatile: &mut Volatile,
+        moment: &mut StepContext<'_>,
         effects: &mut Effects<'_>,
     ) {
-        for owner in std::mem::take(&mut memory.entering) {
-            self.granted(owner.as_bytes(), memory, moment, effects);
+        for owner in std::mem::take(&mut volatile.entering) {
+            self.grant_reentries(owner.as_bytes(), volatile, moment, effects);
         }
     }
 
     /// The owner holds or has re-entered: its ticket is withdrawn, and those of its blocked
     /// requests that are re-entries now are granted, wherever they stand.
-    pub(crate) fn granted<'a>(
+    pub(crate) fn grant_reentries<'a>(
         &mut self,
         owner: &[u8],
-        memory: &mut Memory,
-        moment: &mut Moment<'_>,
+        volatile: &mut Volatile,
+        moment: &mut StepContext<'_>,
         effects: &mut Effects<'a>,
     ) {
-        if memory.queue.is_empty() {
+        if volatile.queue.is_empty() {
             return;
         }
-        if let Some(place) = memory.queue.ticket_of(owner)
-            && let Some(ticket) = memory.queue.remove(place)
+        if let Some(place) = volatile.queue.ticket_of(owner)
+            && let Some(ticket) = volatile.queue.remove(place)
         {
-            memory.note(moment.slow.wait(&ticket, Outcome::Granted, moment.now));
+            volatile.log_slow(moment.slow.wait(&ticket, Outcome::Granted, moment.now));
         }
         let mut from = Place::FIRST;
         loop {
@@ -130,18 +130,18 @@ impl Lock {
             let reads = self.holders.hold(owner, Mode::Read).is_some();
             let enters = |mode: Mode| writes || reads && mode == Mode::Read;
             // Those before stay what they were: a re-entry adds no mode.
-            let mut waits = memory.queue.blocked_of(owner, from);
+            let mut waits = volatile.queue.blocked_of(owner, from);
             let Some((place, _)) = waits.find(|(_, entry)| enters(entry.mode)) else { return };
             drop(waits);
             if !moment.take() {
-                memory.unfinished = Some(moment.now.ms());
-                memory.entering.push(owner.into());
+                volatile.unfinished = Some(moment.now.ms());
+                volatile.entering.push(owner.into());
                 return;
             }
-            let Some(entry) = memory.queue.remove(place) else { return };
+            let Some(entry) = volatile.queue.remove(place) else { return };
             from = place;
             if let Kind::Blocked(waiter) = entry.kind {
-                self.hand_over(waiter, &entry, memory, moment, effects);
+                self.hand_over(waiter, &entry, volatile, moment, effects);
             }
         }
     }
@@ -151,29 +151,29 @@ impl Lock {
         &mut self,
         waiter: WaiterId,
         entry: &Entry,
-        memory: &mut Memory,
-        moment: &mut Moment<'_>,
+        volatile: &mut Volatile,
+        moment: &mut StepContext<'_>,
         effects: &mut Effects<'a>,
     ) {
         let owner = entry.owner.as_bytes();
-        self.end_own(owner, memory, moment, effects);
+        self.end_own(owner, volatile, moment, effects);
         let held = self.holders.hold(owner, entry.mode);
         let reply = match held {
-            _ if entry.session().is_some() && !memory.may_tie(held, moment) => {
+            _ if entry.session().is_some() && !volatile.may_tie(held, moment) => {
                 Reply::Refused(Refusal::TooManySessions)
             }
-            Some(hold) => self.enter_again(entry.depth, entry.lease, hold, moment, effects),
+            Some(hold) => self.reenter(entry.depth, entry.lease, hold, moment, effects),
             None => {
                 let owner = Cow::Owned(owner.to_vec());
-                self.enter(owner, entry.mode, entry.lease, memory, moment, effects)
+                self.begin_hold(owner, entry.mode, entry.lease, volatile, moment, effects)
             }
         };
         if let Reply::Granted { token, .. } = reply {
             let (depth, deadline) = self.levels(token, moment.now);
             let adds = depth > held.map_or(0, |before| before.depth);
-            let acks = memory.acks_for(entry.acks, held);
+            let acks = volatile.acks_for(entry.acks, held);
             if acks > 0 {
-                let gate = Gate {
+                let gate = AckWait {
                     acks,
                     until: late_at(moment, entry.ends_at, deadline),
                     deadline,
@@ -182,43 +182,43 @@ impl Lock {
                     session: entry.session().map(|client| (client, entry.lease)),
                     is_renewal: false,
                 };
-                memory.gate(waiter, Grant { token, adds }, gate, held.is_none());
-                memory.note(moment.slow.wait(entry, Outcome::Granted, moment.now));
+                volatile.gate(waiter, Grant { token, adds }, gate, held.is_none());
+                volatile.log_slow(moment.slow.wait(entry, Outcome::Granted, moment.now));
                 effects.gated.push(waiter);
                 return;
             }
-            memory.remember_grant(waiter, token, adds);
+            volatile.remember_grant(waiter, token, adds);
             if let Some(client) = entry.session() {
                 let session = Session::new(client, entry.lease, moment.now);
-                memory.sessions.tie_untold(token, waiter, session);
+                volatile.sessions.tie_untold(token, waiter, session);
             }
         }
         let is_granted = matches!(reply, Reply::Granted { .. });
         let outcome = if is_granted { Outcome::Granted } else { Outcome::Refused };
-        memory.note(moment.slow.wait(entry, outcome, moment.now));
+        volatile.log_slow(moment.slow.wait(entry, outcome, moment.now));
         effects.wakes.push(wake(waiter, reply, entry, moment.now));
     }
 
     /// Levels whose connection departed before it could hear of its grant.
-    pub(crate) fn take_back(
+    pub(crate) fn revoke(
         &mut self,
-        memory: &mut Memory,
-        moment: &Moment<'_>,
+        volatile: &mut Volatile,
+        moment: &StepContext<'_>,
         effects: &mut Effects<'_>,
     ) {
-        while let Some((token, by)) = memory.take_back_next() {
+        while let Some((token, by)) = volatile.next_revoked() {
             let until = self.holders.ended_until();
             let hold = self.holders.by_token(token).map(|(_, hold)| hold);
             let hold = hold.filter(|hold| Some(hold.deadline) > until);
             match (hold, by) {
-                (Some(hold), None) => memory.left_with(token, hold.depth),
+                (Some(hold), None) => volatile.levels_remain(token, hold.depth),
                 (None, None) => {}
                 (Some(hold), Some(_)) if hold.depth > 1 => {
                     let left = hold.depth.saturating_sub(1);
-                    self.hold_on(hold, left, hold.deadline, effects);
-                    memory.left_with(token, left);
+                    self.update_hold(hold, left, hold.deadline, effects);
+                    volatile.levels_remain(token, left);
                 }
-                (_, Some(by)) => self.end(token, by, memory, moment, effects),
+                (_, Some(by)) => self.end(token, by, volatile, moment, effects),
             }
         }
     }

@@ -5,14 +5,14 @@ use std::rc::Rc;
 
 use smallvec::SmallVec;
 
-use crate::slow::{NAMES_MAX, Names, Slow};
+use crate::volatile::slow::{NAMES_MAX, OwnerNames, Slow};
 use crate::{
     Change, ClientId, EpochMs, Event, LeaseMs, Mode, Now, Owner, Refusal, Token, Tokens, WaiterId,
 };
 
 /// What a decision depends on besides the lock and the request.
 #[derive(Debug)]
-pub struct Moment<'t> {
+pub struct StepContext<'t> {
     /// The server's clock.
     pub now: Now,
     /// Where a new hold's token comes from.
@@ -24,10 +24,10 @@ pub struct Moment<'t> {
     /// Holds of this lock that may be tied to connections, before `rlock.max-sessions` of this
     /// server is reached.
     pub sessions_max: usize,
-    /// How long a wait or a hold must last to be logged when it ends ([`crate::Memory`]).
+    /// How long a wait or a hold must last to be logged when it ends ([`crate::Volatile`]).
     pub slow: Slow,
     /// The holders in the way of the wait that began last on this server.
-    pub names: &'t mut Rc<Names>,
+    pub names: &'t mut Rc<OwnerNames>,
     /// How many of them to record where they are others than before.
     pub names_max: usize,
     /// `rlock.acks-timeout-ms`: how long to wait for acknowledgements.
@@ -39,9 +39,9 @@ pub struct Moment<'t> {
     pub portion: usize,
 }
 
-impl<'t> Moment<'t> {
+impl<'t> StepContext<'t> {
     /// Without limits, and nothing configured: for tests and measurements.
-    pub fn unlimited(now: Now, tokens: &'t mut Tokens, names: &'t mut Rc<Names>) -> Self {
+    pub fn unlimited(now: Now, tokens: &'t mut Tokens, names: &'t mut Rc<OwnerNames>) -> Self {
         Self {
             now,
             tokens,
@@ -183,12 +183,12 @@ pub struct Renew<'a> {
 /// The reply to a caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// The owner holds, with this token, for `left_ms` milliseconds.
+    /// The owner holds, with this token, for `remaining_ms` milliseconds.
     Granted {
         /// The hold's fencing token.
         token: Token,
         /// Milliseconds to its deadline.
-        left_ms: u64,
+        remaining_ms: u64,
     },
     /// The lock is unavailable.
     NotNow {

@@ -7,14 +7,14 @@
 
 use std::borrow::Cow;
 
-use crate::input::{Acquire, Effects, Input, Release, Reply};
-use crate::slow::Slow;
+use crate::step::input::{Acquire, Effects, Input, Release, Reply};
+use crate::volatile::slow::Slow;
 use crate::{Change, End, Event, LeaseMs, Lock, Mode, Now, Tokens};
 
 /// What a plain request did.
 #[must_use = "a change that is not carried out is a lost grant"]
 #[derive(Clone, Debug)]
-pub struct Plain<'a> {
+pub struct FastStep<'a> {
     /// For replicas and the append-only file.
     pub change: Change<'a>,
     /// For subscribers.
@@ -25,7 +25,7 @@ pub struct Plain<'a> {
     pub is_request_enough: bool,
 }
 
-impl<'a> Plain<'a> {
+impl<'a> FastStep<'a> {
     /// The same as what a transition did.
     pub(crate) fn tell(self, effects: &mut Effects<'a>) {
         effects.changes.push(self.change);
@@ -38,26 +38,26 @@ impl<'a> Plain<'a> {
 impl Lock {
     /// Does what a plain request asks for. `None` if it is another one; then nothing changed.
     /// Nothing may be remembered of this lock.
-    pub fn plainly<'a>(
+    pub fn try_fast<'a>(
         &mut self,
         input: &Input<'a>,
         now: Now,
         tokens: &mut Tokens,
         slow: Slow,
-    ) -> Option<Plain<'a>> {
+    ) -> Option<FastStep<'a>> {
         match input {
-            Input::Acquire(ask) => self.acquire_plainly(ask, now, tokens),
-            Input::Release(ask) => self.release_plainly(ask, now, slow),
+            Input::Acquire(ask) => self.acquire_fast(ask, now, tokens),
+            Input::Release(ask) => self.release_fast(ask, now, slow),
             _ => None,
         }
     }
 
-    fn acquire_plainly<'a>(
+    fn acquire_fast<'a>(
         &mut self,
         ask: &Acquire<'a>,
         now: Now,
         tokens: &mut Tokens,
-    ) -> Option<Plain<'a>> {
+    ) -> Option<FastStep<'a>> {
         let is_first_level = ask.depth.is_none_or(|depth| depth == 1);
         if !self.is_free() || !is_first_level || ask.session.is_some() || ask.acks > 0 {
             return None;
@@ -65,13 +65,13 @@ impl Lock {
         self.begin(Cow::Borrowed(ask.owner), ask.mode, ask.lease, now, tokens)
     }
 
-    fn release_plainly<'a>(
+    fn release_fast<'a>(
         &mut self,
         ask: &Release<'_>,
         now: Now,
         slow: Slow,
-    ) -> Option<Plain<'a>> {
-        let (hold, left) = self.left_by(ask)?;
+    ) -> Option<FastStep<'a>> {
+        let (hold, left) = self.release_target(ask)?;
         let is_only = left == 0 && self.hold_count() == 1;
         let is_slow = slow.hold_ms.is_some_and(|least| hold.token.age_ms(now) >= least);
         if !is_only || is_slow || hold.deadline.is_over_at(now) {
@@ -79,7 +79,7 @@ impl Lock {
         }
         let change = Change::Ended { token: hold.token, by: End::Released };
         let event = self.replay(&change);
-        Some(Plain { change, event, reply: Reply::Count(0), is_request_enough: true })
+        Some(FastStep { change, event, reply: Reply::Count(0), is_request_enough: true })
     }
 
     /// Begins a new hold; `None` if there is no token left.
@@ -90,12 +90,12 @@ impl Lock {
         lease: LeaseMs,
         now: Now,
         tokens: &mut Tokens,
-    ) -> Option<Plain<'a>> {
+    ) -> Option<FastStep<'a>> {
         let token = tokens.issue(now)?;
         let deadline = now.after(lease);
         let change = Change::Granted { owner, mode, token, deadline };
         let event = self.replay(&change);
-        let reply = Reply::Granted { token, left_ms: deadline.left_at(now) };
-        Some(Plain { change, event, reply, is_request_enough: false })
+        let reply = Reply::Granted { token, remaining_ms: deadline.left_at(now) };
+        Some(FastStep { change, event, reply, is_request_enough: false })
     }
 }

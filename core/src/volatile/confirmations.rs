@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::queue::Entry;
+use crate::volatile::queue::Entry;
 use crate::{EpochMs, Now, Token, WaiterId};
 
 /// What waits for acknowledgements.
@@ -40,7 +40,7 @@ impl Confirmation {
 
 /// A hold that was granted to a ticket whose owner has not asked again since.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Turn {
+pub(crate) struct TicketGrant {
     /// The ticket's entry, in case it must go back into the queue.
     pub(crate) ticket: Entry,
     /// The ticket added a level to the hold.
@@ -57,11 +57,11 @@ pub(crate) struct Turn {
     pub(crate) told_by: EpochMs,
     /// The deadline in the reply.
     pub(crate) deadline: EpochMs,
-    /// As in [`Acks::by_look`].
-    pub(crate) look_at: EpochMs,
+    /// As in [`Confirmations::by_check`].
+    pub(crate) check_at: EpochMs,
 }
 
-impl Turn {
+impl TicketGrant {
     /// When the turn ends, because the acknowledgements or the owner came too late.
     pub(crate) fn ends_at(&self) -> EpochMs {
         let asks = self.told_by.min(self.deadline);
@@ -71,21 +71,21 @@ impl Turn {
 
 /// Confirmations of the holds of one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Acks {
+pub(crate) struct Confirmations {
     /// How many acknowledgements each pending hold needs.
     untold: BTreeMap<Token, u8>,
     told: BTreeSet<Token>,
-    turns: BTreeMap<Token, Turn>,
+    turns: BTreeMap<Token, TicketGrant>,
     /// When to check whether a turn has ended: at its end, or earlier if the end was postponed
     /// since.
-    by_look: BTreeSet<(EpochMs, Token)>,
+    by_check: BTreeSet<(EpochMs, Token)>,
     /// What the replicas have not been asked for yet.
     asked: Vec<(u8, Ack)>,
 }
 
-impl Acks {
+impl Confirmations {
     pub(crate) fn is_empty(&self) -> bool {
-        let Self { untold, told, turns, asked, by_look: _ } = self;
+        let Self { untold, told, turns, asked, by_check: _ } = self;
         untold.is_empty() && told.is_empty() && turns.is_empty() && asked.is_empty()
     }
 
@@ -129,7 +129,7 @@ impl Acks {
 
     /// The hold has ended. Returns the ticket that it was granted to, if the owner had not asked
     /// again.
-    pub(crate) fn end(&mut self, token: Token) -> Option<Turn> {
+    pub(crate) fn end(&mut self, token: Token) -> Option<TicketGrant> {
         self.untold.remove(&token);
         self.told.remove(&token);
         self.take_turn(token)
@@ -144,9 +144,9 @@ impl Acks {
         }
     }
 
-    pub(crate) fn give_turn(&mut self, token: Token, mut turn: Turn) {
-        turn.look_at = turn.ends_at();
-        self.by_look.insert((turn.look_at, token));
+    pub(crate) fn give_turn(&mut self, token: Token, mut turn: TicketGrant) {
+        turn.check_at = turn.ends_at();
+        self.by_check.insert((turn.check_at, token));
         self.turns.insert(token, turn);
     }
 
@@ -155,7 +155,7 @@ impl Acks {
         self.turns.get_mut(&token).is_some_and(|turn| std::mem::take(&mut turn.adds))
     }
 
-    pub(crate) fn turn(&self, token: Token) -> Option<&Turn> {
+    pub(crate) fn turn(&self, token: Token) -> Option<&TicketGrant> {
         self.turns.get(&token)
     }
 
@@ -175,37 +175,37 @@ impl Acks {
     }
 
     /// This many replicas have acknowledged the turn. Returns it if its owner may now be told.
-    pub(crate) fn acked(&mut self, token: Token, acks: u8) -> Option<&Turn> {
-        let is_it = |turn: &&mut Turn| !turn.is_acked && turn.acks <= acks;
+    pub(crate) fn acked(&mut self, token: Token, acks: u8) -> Option<&TicketGrant> {
+        let is_it = |turn: &&mut TicketGrant| !turn.is_acked && turn.acks <= acks;
         let turn = self.turns.get_mut(&token).filter(is_it)?;
         turn.is_acked = true;
         Some(turn)
     }
 
-    pub(crate) fn take_turn(&mut self, token: Token) -> Option<Turn> {
+    pub(crate) fn take_turn(&mut self, token: Token) -> Option<TicketGrant> {
         let turn = self.turns.remove(&token)?;
-        self.by_look.remove(&(turn.look_at, token));
+        self.by_check.remove(&(turn.check_at, token));
         Some(turn)
     }
 
     /// A turn that has ended.
     pub(crate) fn first_over(&mut self, now: Now) -> Option<Token> {
-        while let Some((look_at, token)) = self.by_look.first().copied()
-            && look_at.is_over_at(now)
+        while let Some((check_at, token)) = self.by_check.first().copied()
+            && check_at.is_over_at(now)
         {
             let turn = self.turns.get_mut(&token)?;
             let ends_at = turn.ends_at();
             if ends_at.is_over_at(now) {
                 return Some(token);
             }
-            self.by_look.remove(&(look_at, token));
-            self.by_look.insert((ends_at, token));
-            turn.look_at = ends_at;
+            self.by_check.remove(&(check_at, token));
+            self.by_check.insert((ends_at, token));
+            turn.check_at = ends_at;
         }
         None
     }
 
-    pub(crate) fn next_look(&self) -> Option<EpochMs> {
-        self.by_look.first().map(|(look_at, _)| *look_at)
+    pub(crate) fn next_check(&self) -> Option<EpochMs> {
+        self.by_check.first().map(|(check_at, _)| *check_at)
     }
 }

@@ -5,7 +5,7 @@ use std::mem;
 use arrayvec::ArrayVec;
 use serde::{Deserialize, Serialize};
 
-use crate::readers::Readers;
+use crate::value::readers::Readers;
 use crate::{EpochMs, Now, Owner, Token};
 
 /// The mode in which a lock is held.

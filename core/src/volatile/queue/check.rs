@@ -18,10 +18,11 @@ impl Queue {
         for (place, entry) in &self.entries {
             let place = *place;
             derived.by_owner.insert((Owner::hash_of(entry.owner.as_bytes()), place));
-            derived.by_look.extend(entry.look_at.map(|look_at| (look_at, place)));
+            derived.by_check.extend(entry.check_at.map(|check_at| (check_at, place)));
             let count = counts.entry(place.counted_from()).or_default();
             *count = count.saturating_add(1);
-            if entry.look_at.is_none() != entry.ends_at.is_none() || entry.look_at > entry.ends_at {
+            if entry.check_at.is_none() != entry.ends_at.is_none() || entry.check_at > entry.ends_at
+            {
                 return Err(format!("the end of a wait is not looked for in time: {entry:?}"));
             }
             match entry.kind {
@@ -48,7 +49,7 @@ impl Queue {
         }
         let agree = [
             ("by_owner", derived.by_owner == self.by_owner),
-            ("by_look", derived.by_look == self.by_look),
+            ("by_look", derived.by_check == self.by_check),
             ("by_waiter", derived.by_waiter == self.by_waiter),
             ("by_client", derived.by_client == self.by_client),
             (

@@ -1,0 +1,46 @@
+//! The longest queues, for operators.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::rc::Rc;
+
+use super::locks::Locks;
+use crate::Now;
+
+/// One of [`Manager::longest_queues`](super::Manager::longest_queues).
+#[derive(Clone, Debug)]
+pub struct LongQueue {
+    /// Its lock.
+    pub key: Rc<[u8]>,
+    /// How many wait.
+    pub len: usize,
+    /// Since when the first of them waits.
+    pub since: Now,
+}
+
+impl Locks {
+    /// So many of the longest queues of a database, longest first; of equally long ones any, by
+    /// their keys. Looks at the length of each queue, and at nothing else of most.
+    pub fn longest(&self, db: i32, most: usize) -> Vec<LongQueue> {
+        let mut longest = BinaryHeap::new();
+        for (number, known) in self.known.iter().enumerate() {
+            let Some(known) = known.as_ref().filter(|known| known.id.db == db) else { continue };
+            let len = known.volatile.queue.len();
+            let least = longest.peek().filter(|_| longest.len() >= most);
+            if len > least.map_or(0, |Reverse((least, _))| *least) {
+                longest.push(Reverse((len, number)));
+                if longest.len() > most {
+                    longest.pop();
+                }
+            }
+        }
+        let shown = longest.into_iter().filter_map(|Reverse((len, number))| {
+            let known = self.at(number)?;
+            let (head, _) = known.volatile.queue.iter().next()?;
+            Some(LongQueue { key: known.id.key.clone(), len, since: head.since })
+        });
+        let mut shown: Vec<LongQueue> = shown.collect();
+        shown.sort_unstable_by(|a, b| b.len.cmp(&a.len).then_with(|| a.key.cmp(&b.key)));
+        shown
+    }
+}

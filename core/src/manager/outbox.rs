@@ -1,0 +1,26 @@
+//! Replies to blocked connections.
+
+use super::Manager;
+use crate::{Reply, Wake};
+
+impl Manager {
+    /// Gives a blocked connection its reply. False if it has one already, or has departed.
+    pub fn answer(&mut self, wake: &Wake) -> bool {
+        self.waits.answer(wake.waiter, wake.reply.clone())
+    }
+
+    /// Takes the replies that came due outside a transition.
+    pub fn take_answers(&mut self) -> Vec<Wake> {
+        std::mem::take(&mut self.outbox)
+    }
+
+    /// Keeps replies that came due outside a transition, until they are taken.
+    pub(super) fn post(&mut self, wakes: Vec<Wake>) {
+        for wake in &wakes {
+            if let Reply::Refused(refusal) = &wake.reply {
+                self.waits.expect(wake.waiter, refusal.clone());
+            }
+        }
+        self.outbox.extend(wakes);
+    }
+}

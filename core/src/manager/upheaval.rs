@@ -1,0 +1,81 @@
+//! What concerns every lock of a server at once: databases that are emptied, swapped or reloaded,
+//! and a grace that ends earlier.
+
+use super::{LockId, Manager, Mark};
+use crate::{EpochMs, Now};
+
+/// Whole databases were emptied, swapped or reloaded, so any lock may have changed; or any lock may
+/// be due, because the grace ends earlier. The iteration over them can pause.
+#[derive(Debug)]
+pub(super) struct Upheaval {
+    pub(super) db: Option<i32>,
+    why: Mark,
+    next: usize,
+    end: usize,
+}
+
+impl Upheaval {
+    /// Whether it may have changed the keys.
+    pub(super) fn changes(&self) -> bool {
+        self.why == Mark::Changed
+    }
+}
+
+impl Manager {
+    pub(super) fn upheaval(&mut self, db: Option<i32>) {
+        if self.go_through(db, Mark::Changed) {
+            self.acks.ask_again();
+        }
+    }
+
+    /// False if there are no locks to go through.
+    fn go_through(&mut self, db: Option<i32>, why: Mark) -> bool {
+        let end = self.locks.places();
+        if end > 0 {
+            self.upheavals.push_back(Upheaval { db, why, next: 0, end });
+        }
+        end > 0
+    }
+
+    /// `rlock.grace-ms` is this now. If that ends the grace earlier, or at once, those who wait for
+    /// its end are served then.
+    pub fn grace_is(&mut self, grace_ms: u64, now: Now) {
+        let before = std::mem::replace(&mut self.grace_ms, grace_ms);
+        if grace_ms < before && self.grace_of(before, now).is_some() {
+            self.go_through(None, Mark::Due);
+        }
+    }
+
+    /// Whether something other than RLOCK may have changed this lock since its last sweep: it is
+    /// marked, or will be, or waits for the gate.
+    pub(super) fn is_unseen(&self, id: &LockId) -> bool {
+        let upheaves = |upheaval: &Upheaval| upheaval.db.is_none_or(|db| db == id.db);
+        self.locks.is_changed(id.db, &id.key)
+            || self.upheavals.iter().filter(|upheaval| upheaval.changes()).any(upheaves)
+            || self.postponed.is_changed(id)
+    }
+
+    pub(super) fn next_of_upheaval(&mut self) -> Option<(LockId, Mark)> {
+        while let Some(upheaval) = self.upheavals.front_mut() {
+            while upheaval.next < upheaval.end {
+                let place = upheaval.next;
+                upheaval.next = place.saturating_add(1);
+                let id = self.locks.in_place(place);
+                if let Some(id) = id.filter(|id| upheaval.db.is_none_or(|db| db == id.db)) {
+                    return Some((id, upheaval.why));
+                }
+            }
+            self.upheavals.pop_front();
+        }
+        None
+    }
+
+    /// When a grace of so many milliseconds ends; `None` if it has ended.
+    pub(super) fn grace_of(&self, grace_ms: u64, now: Now) -> Option<EpochMs> {
+        if grace_ms == 0 {
+            return None;
+        }
+        let until = Now::from_ms(self.began_at?.get()).after_ms(grace_ms);
+        Some(until).filter(|until| !until.is_over_at(now))
+    }
+}

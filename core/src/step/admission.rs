@@ -1,0 +1,265 @@
+//! Who may enter: what is in the way of a request.
+
+use std::num::NonZeroU32;
+
+use crate::volatile::queue::{Entry, Place};
+use crate::volatile::slow::NAMES_MAX;
+use crate::{Acquire, EpochMs, Hold, Lock, Mode, Now, Patience, Reply, Volatile, WaiterId};
+
+/// What a request wants of a lock.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim<'a> {
+    /// The owner.
+    pub owner: &'a [u8],
+    /// The mode.
+    pub mode: Mode,
+    /// Whether WRITE may be added to the owner's READ.
+    pub upgrade: bool,
+    /// READ only while fewer than this many other owners hold READ.
+    pub limit: Option<NonZeroU32>,
+}
+
+impl<'a> From<&Acquire<'a>> for Claim<'a> {
+    fn from(ask: &Acquire<'a>) -> Self {
+        let Acquire { owner, mode, upgrade, limit, .. } = *ask;
+        Self { owner, mode, upgrade, limit }
+    }
+}
+
+impl<'a> From<&'a Entry> for Claim<'a> {
+    fn from(entry: &'a Entry) -> Self {
+        let Entry { mode, upgrade, limit, .. } = *entry;
+        Self { owner: entry.owner.as_bytes(), mode, upgrade, limit }
+    }
+}
+
+impl Lock {
+    /// The latest deadline of the holds that exclude this request whatever its limit; `None` if
+    /// there is none.
+    pub(crate) fn blocked_until(&self, claim: Claim<'_>) -> Option<EpochMs> {
+        let Claim { owner, mode, upgrade, .. } = claim;
+        match mode {
+            Mode::Read => match self.holders.writer() {
+                Some((writer, hold)) if writer != owner => Some(hold.deadline),
+                _ => None,
+            },
+            Mode::Write if upgrade => self.holders.latest_standing_beside(owner),
+            Mode::Write => self.holders.latest_standing(),
+        }
+    }
+
+    /// How many others must release before there is room under its limit: of the READ holders, and
+    /// of this many tickets that have their turn to READ.
+    pub(crate) fn excess_holders(&self, claim: Claim<'_>, turns: usize) -> usize {
+        let Some(limit) = claim.limit else { return 0 };
+        let reads = self.holders.hold(claim.owner, Mode::Read).is_some();
+        let others = self.holders.reader_count().saturating_sub(reads.into());
+        let limit = usize::try_from(limit.get()).unwrap_or(usize::MAX);
+        others.saturating_add(turns).saturating_add(1).saturating_sub(limit)
+    }
+
+    /// Like [`Lock::too_many`], for a request without a turn.
+    fn excess_holders_for_line(&self, volatile: &Volatile, claim: Claim<'_>) -> usize {
+        match claim.limit {
+            Some(_) => self.excess_holders(claim, volatile.queue.read_turn_count()),
+            None => 0,
+        }
+    }
+
+    /// There is room under its limit. A turn is judged when it is given, and again only under a
+    /// smaller limit; then turns given behind it do not count, and are given up if there is no room
+    /// for both.
+    pub(crate) fn has_room(
+        &self,
+        volatile: &mut Volatile,
+        claim: Claim<'_>,
+        turn: Option<Place>,
+    ) -> bool {
+        let Some(place) = turn else { return self.excess_holders_for_line(volatile, claim) == 0 };
+        let given = volatile.queue.get(place).and_then(|entry| entry.limit);
+        if claim.limit.is_none_or(|limit| given.is_some_and(|given| given <= limit)) {
+            return true;
+        }
+        let has_room = self.excess_holders(claim, volatile.queue.rank(place)) == 0;
+        if has_room && self.excess_holders_for_line(volatile, claim) > 1 {
+            volatile.queue.take_turns_from(place);
+        }
+        has_room
+    }
+
+    /// The reply to a request that would be told to wait and change nothing, seen without deciding
+    /// it: a stranger's hold is in its way, and nothing is due here. `None` where that is not sure.
+    ///
+    /// Whoever blocks on a held lock is decided when it is parked; this saves deciding it twice.
+    pub fn must_wait(&self, volatile: &Volatile, ask: &Acquire<'_>, now: Now) -> Option<Reply> {
+        let claim = Claim::from(ask);
+        self.blocked_until(claim)?;
+        let holds = |mode| self.holders.hold(ask.owner, mode).is_some();
+        let is_plain = ask.patience == Patience::Block
+            && ask.max_queue.is_none()
+            && ask.depth.is_none_or(|depth| depth == 1);
+        let is_due = |at: EpochMs| at.is_over_at(now);
+        if !is_plain
+            || holds(Mode::Write)
+            || holds(Mode::Read)
+            || !volatile.is_at_rest()
+            || volatile.next_alarm().is_some_and(is_due)
+            || self.holders.first_over(now).is_some()
+            || volatile
+                .queue
+                .head()
+                .is_some_and(|(_, head)| !self.is_shut_to(volatile, head.into()))
+        {
+            return None;
+        }
+        let ticket = volatile.queue.ticket_of(ask.owner);
+        let has_predecessor = has_predecessor(volatile, false, ticket);
+        Some(Reply::MustWait {
+            wait_ms: self.estimated_wait_ms(volatile, claim, ticket, has_predecessor, now),
+        })
+    }
+
+    /// A waiter without a turn could not enter even if nobody else waited.
+    pub(crate) fn is_shut_to(&self, volatile: &Volatile, claim: Claim<'_>) -> bool {
+        self.blocked_until(claim).is_some() || self.excess_holders_for_line(volatile, claim) > 0
+    }
+
+    /// The owners of some of the holds in the way.
+    pub(crate) fn owners_in_the_way<'l>(
+        &'l self,
+        volatile: &Volatile,
+        claim: Claim<'l>,
+    ) -> impl Iterator<Item = &'l [u8]> {
+        // A reader without a limit waits for a writer, or for no holder.
+        let is_in = claim.mode == Mode::Write || self.is_shut_to(volatile, claim);
+        let most = if is_in { NAMES_MAX } else { 0 };
+        let owners = self.holders.owners();
+        owners.filter(move |owner| *owner != claim.owner).take(most)
+    }
+
+    /// When the next hold expires that may let a waiter in; `None` if none is in the way.
+    pub(crate) fn next_opening(&self, volatile: &Volatile, claim: Claim<'_>) -> Option<EpochMs> {
+        self.blocked_until(claim).or_else(|| {
+            let is_full = self.excess_holders_for_line(volatile, claim) > 0;
+            self.holders.earliest_deadline().filter(|_| is_full)
+        })
+    }
+
+    /// Milliseconds until this request could enter if nobody released or renewed: the latest
+    /// deadline in the way, or with a limit the earliest, if one hold is in the way. `None` if that
+    /// does not tell when the lock is free: somebody comes before, or a session keeps a hold.
+    pub(crate) fn estimated_wait_ms(
+        &self,
+        volatile: &Volatile,
+        claim: Claim<'_>,
+        place: Option<Place>,
+        has_predecessor: bool,
+        now: Now,
+    ) -> Option<u64> {
+        if has_predecessor {
+            return None;
+        }
+        let too_many = match place {
+            // Its turn is the first, and those behind it give way.
+            Some(place) if volatile.queue.has_turn(place) => self.excess_holders(claim, 0),
+            _ => self.excess_holders_for_line(volatile, claim),
+        };
+        let until = match (self.blocked_until(claim), too_many) {
+            (None, 0) => volatile.grace,
+            (until, 0) => until.filter(|_| !self.is_kept(volatile, claim)),
+            (None, 1) => self.earliest_unkept(volatile),
+            _ => None,
+        };
+        until.max(until.and(volatile.grace)).map(|until| until.wait_from(now))
+    }
+
+    /// Whether a session keeps a hold that excludes this request whatever its limit.
+    fn is_kept(&self, volatile: &Volatile, claim: Claim<'_>) -> bool {
+        let is_tied = |hold: Hold| volatile.sessions.get(hold.token).is_some();
+        if claim.mode == Mode::Read {
+            return self.holders.writer().is_some_and(|(_, hold)| is_tied(hold));
+        }
+        let own = |mode| self.holders.hold(claim.owner, mode).is_some_and(is_tied);
+        let own = if claim.upgrade {
+            [Mode::Read, Mode::Write].into_iter().filter(|m| own(*m)).count()
+        } else {
+            0
+        };
+        volatile.sessions.len() > own
+    }
+
+    /// The earliest deadline of a hold without a session. Skips only a few with one, so that its
+    /// cost does not grow with their number.
+    fn earliest_unkept(&self, volatile: &Volatile) -> Option<EpochMs> {
+        const SEEN_MAX: usize = 100;
+        let first = self.holders.by_deadline().take(SEEN_MAX);
+        let mut unkept = first.filter(|(_, token)| volatile.sessions.get(*token).is_none());
+        unkept.next().map(|(deadline, _)| deadline)
+    }
+
+    /// Like [`Lock::estimated_wait_ms`], for a waiter.
+    pub(crate) fn estimated_wait_at(
+        &self,
+        volatile: &Volatile,
+        place: Place,
+        entry: &Entry,
+        now: Now,
+    ) -> Option<u64> {
+        let has_predecessor = has_predecessor(volatile, false, Some(place));
+        self.estimated_wait_ms(volatile, entry.into(), Some(place), has_predecessor, now)
+    }
+
+    /// The reply to a blocked connection whose wait ends now without a grant, like
+    /// [`Reply::NotNow`].
+    pub fn estimated_wait_of(
+        &self,
+        volatile: &Volatile,
+        waiter: WaiterId,
+        now: Now,
+    ) -> Option<u64> {
+        let place = volatile.queue.place_of(waiter)?;
+        let entry = volatile.queue.get(place)?;
+        self.estimated_wait_at(volatile, place, entry, now).filter(|ms| *ms > 0)
+    }
+
+    /// The turns that were given are void: something put another hold in their way, and they are
+    /// given up with the next input.
+    pub fn has_void_turns(&self, volatile: &Volatile, now: Now) -> bool {
+        volatile.queue.first_turn().is_some_and(|turn| {
+            self.blocked_until(turn.into()).is_some_and(|until| !until.is_over_at(now))
+        })
+    }
+
+    /// When to look next for what happens by itself, never too late: a wait or a ticket ends, a
+    /// session is renewed, or a hold ends that the head of the line waits for.
+    pub fn next_alarm(&self, volatile: &Volatile) -> Option<EpochMs> {
+        if volatile.unfinished.is_some() {
+            return volatile.unfinished;
+        }
+        let head =
+            volatile.queue.head().and_then(|(_, head)| self.next_opening(volatile, head.into()));
+        [volatile.next_alarm(), head].into_iter().flatten().min()
+    }
+}
+
+/// Whether somebody comes before this place, or before a newcomer if `None`.
+pub(crate) fn has_predecessor(volatile: &Volatile, is_upgrade: bool, place: Option<Place>) -> bool {
+    volatile.queue.has_turn_before(place) || !is_upgrade && volatile.queue.has_line_before(place)
+}
+
+/// Whether nobody comes before this place (a newcomer's if `None`) for this mode.
+pub(crate) fn is_at_head(
+    volatile: &Volatile,
+    mode: Mode,
+    is_upgrade: bool,
+    place: Option<Place>,
+) -> bool {
+    let queue = &volatile.queue;
+    let is_blocked_by_turn = match mode {
+        Mode::Read => queue.turn_mode() == Some(Mode::Write),
+        Mode::Write => true,
+    };
+    let turn = queue.has_turn_before(place) && is_blocked_by_turn;
+    let line = queue.has_line_before(place) && !is_upgrade;
+    !turn && !line
+}

@@ -1,0 +1,225 @@
+//! Holds that end. If very many expire together, each step removes a portion of them, and the
+//! others count as ended at once: no decision sees them.
+
+use crate::step::input::{Effects, StepContext, Wake};
+use crate::volatile::confirm::no_acks;
+use crate::volatile::sessions::Session;
+use crate::volatile::slow::Outcome;
+use crate::{Change, ClientId, End, EpochMs, Event, Lock, Mode, Now, Refusal, Token, Volatile};
+
+impl Lock {
+    /// Ends what has expired: a portion of it; the rest counts as ended. Whoever asks finds no
+    /// expired hold of its own.
+    pub(crate) fn end_expired(
+        &mut self,
+        volatile: &mut Volatile,
+        moment: &mut StepContext<'_>,
+        owner: Option<&[u8]>,
+        effects: &mut Effects<'_>,
+    ) {
+        let now = moment.now;
+        let mut left = moment.portion;
+        volatile.tell_replaced(moment, &mut left, effects);
+        // Once the clock was set back, a hold that counted as ended might hold again.
+        let is_back = self.holders.ended_until().is_some_and(|until| until > now.ms());
+        while let Some(token) = self.holders.first_over(now) {
+            if left == 0 && !is_back && self.holders.end_over(now) {
+                volatile.unfinished = Some(now.ms());
+                self.lose_ended(volatile, moment, effects);
+                break;
+            }
+            left = left.saturating_sub(1);
+            self.end(token, End::Expired, volatile, moment, effects);
+        }
+        if let Some(owner) = owner {
+            self.end_own(owner, volatile, moment, effects);
+        }
+    }
+
+    /// Ends this owner's hold if it counts as ended: a new one may take its place.
+    pub(crate) fn end_own(
+        &mut self,
+        owner: &[u8],
+        volatile: &mut Volatile,
+        moment: &StepContext<'_>,
+        effects: &mut Effects<'_>,
+    ) {
+        if self.holders.ended_until().is_some()
+            && self.holders.hold(owner, Mode::Read).is_none()
+            && let Some(hold) = self.holders.any_hold(owner, Mode::Read)
+        {
+            self.end(hold.token, End::Expired, volatile, moment, effects);
+        }
+    }
+
+    /// The sessions of holds that count as ended are lost with the step that knows it, however many
+    /// there are: what their connections send would run beside the next owner.
+    pub(crate) fn lose_ended(
+        &mut self,
+        volatile: &mut Volatile,
+        moment: &StepContext<'_>,
+        effects: &mut Effects<'_>,
+    ) {
+        while let Some(token) = volatile.sessions.first_ended(moment.now) {
+            self.end_session(token, volatile, moment, effects);
+        }
+    }
+
+    /// The deadline has passed until which this session lasts, as far as it is known.
+    pub(crate) fn end_session(
+        &mut self,
+        token: Token,
+        volatile: &mut Volatile,
+        moment: &StepContext<'_>,
+        effects: &mut Effects<'_>,
+    ) {
+        match self.holders.by_token(token).map(|(_, hold)| hold.deadline) {
+            Some(deadline) if deadline.is_over_at(moment.now) => {
+                effects.lost.extend(volatile.lose(token));
+            }
+            Some(deadline)
+                if volatile.sessions.acks_of(token) == 0
+                    && !Session::closes_at(deadline).is_over_at(moment.now) =>
+            {
+                volatile.sessions.lasts_until(token, deadline);
+            }
+            Some(_) => self.end(token, End::Disconnected, volatile, moment, effects),
+            None => effects.lost.extend(volatile.lose(token)),
+        }
+    }
+
+    /// Before an owner enters to write: its grant takes the place of all holds that count as ended,
+    /// here and in every replay. Each is told of with the next steps.
+    pub(crate) fn make_way(
+        &mut self,
+        owner: &[u8],
+        mode: Mode,
+        volatile: &mut Volatile,
+        moment: &StepContext<'_>,
+        effects: &mut Effects<'_>,
+    ) {
+        if mode == Mode::Write
+            && self.holders.ended_until().is_some()
+            && let Some(readers) = self.holders.take_readers(owner)
+        {
+            volatile.replaced.push(readers);
+            volatile.unfinished = Some(moment.now.ms());
+            effects.wakes.extend(self.lost_grants(volatile, moment.now));
+        }
+    }
+
+    /// Ends a hold, and its session with it.
+    pub(crate) fn end(
+        &mut self,
+        token: Token,
+        by: End,
+        volatile: &mut Volatile,
+        moment: &StepContext<'_>,
+        effects: &mut Effects<'_>,
+    ) {
+        let Some((mode, hold)) = self.holders.by_token(token) else { return };
+        let ended_until = self.holders.ended_until();
+        let is_ended = ended_until.is_some_and(|until| hold.deadline <= until);
+        let by = if is_ended { End::Expired } else { by };
+        if moment.slow.hold_ms.is_some()
+            && let Some(owner) = self.holders.owner(token)
+        {
+            let until =
+                if by == End::Expired { Now::from_ms(hold.deadline.get()) } else { moment.now };
+            volatile.log_slow(moment.slow.hold(owner, mode, token.age_ms(until), by.into()));
+        }
+        self.record(Change::Ended { token, by }, effects);
+        effects.wakes.extend(volatile.end_acks(token, by, moment.now));
+        if matches!(by, End::Released | End::Unconfirmed) {
+            volatile.sessions.untie(token);
+        } else {
+            effects.lost.extend(volatile.lose(token));
+        }
+        // The last of those that counted as ended stands alone now.
+        let alone = ended_until.filter(|_| self.holders.len() == 1);
+        let last = self.holders.by_deadline().next();
+        if let Some((_, token)) = last.filter(|(deadline, _)| Some(*deadline) <= alone) {
+            self.end(token, End::Expired, volatile, moment, effects);
+        }
+    }
+
+    /// Something outside of RLOCK happened to the key, or nothing may be written: sessions whose
+    /// hold is not there any more are lost.
+    pub fn lost_sessions(&self, volatile: &mut Volatile, now: Now) -> Vec<ClientId> {
+        let gone = |token: &Token| {
+            let hold = self.holders.by_token(*token);
+            hold.is_none_or(|(_, hold)| hold.deadline.is_over_at(now))
+        };
+        let gone: Vec<Token> = volatile.sessions.tokens().into_iter().filter(gone).collect();
+        gone.into_iter().flat_map(|token| volatile.lose(token)).collect()
+    }
+
+    /// Nothing may be written, so no session is renewed: one whose lease has expired is lost. The
+    /// others last until their deadlines.
+    pub fn ended_sessions(&self, volatile: &mut Volatile, now: Now) -> Vec<ClientId> {
+        let mut lost = Vec::new();
+        while let Some(token) = volatile.sessions.first_ended(now) {
+            let deadline = self.holders.by_token(token).map(|(_, hold)| hold.deadline);
+            let is_acked = volatile.sessions.acks_of(token) == 0;
+            let lasts = |deadline: &EpochMs| !Session::closes_at(*deadline).is_over_at(now);
+            match deadline.filter(|deadline| is_acked && lasts(deadline)) {
+                Some(deadline) => volatile.sessions.lasts_until(token, deadline),
+                None => {
+                    lost.extend(volatile.lose(token));
+                    // It may still be there when the gate opens.
+                    if deadline.is_some_and(|deadline| !deadline.is_over_at(now)) {
+                        volatile.sessions.end_later(token);
+                    }
+                }
+            }
+        }
+        lost
+    }
+
+    /// Something other than RLOCK changed the key: refuses the pending callers whose hold no longer
+    /// exists.
+    pub fn lost_grants(&self, volatile: &mut Volatile, now: Now) -> Vec<Wake> {
+        let is_there = |token: Token| {
+            let hold = self.holders.by_token(token);
+            hold.is_some_and(|(_, hold)| !hold.deadline.is_over_at(now))
+        };
+        let mut wakes = Vec::new();
+        for token in volatile.unsent.gated_tokens().into_iter().filter(|token| !is_there(*token)) {
+            let why = match volatile.unsent.lasts(token, now) {
+                true => Refusal::NoAcksMoved,
+                false => Refusal::NoAcks,
+            };
+            let gated = volatile.unsent.remove_gated(token).into_iter();
+            wakes.extend(gated.map(|(waiter, since)| no_acks(waiter, since, why.clone(), now)));
+        }
+        volatile.forget_acks(is_there);
+        wakes
+    }
+}
+
+impl Volatile {
+    /// Tells of holds that had expired when a writer's grant took their place.
+    pub(crate) fn tell_replaced(
+        &mut self,
+        moment: &StepContext<'_>,
+        left: &mut usize,
+        effects: &mut Effects<'_>,
+    ) {
+        while let Some(readers) = self.replaced.last_mut() {
+            if *left == 0 {
+                self.unfinished = Some(moment.now.ms());
+                return;
+            }
+            let Some((owner, hold)) = readers.take_earliest() else {
+                self.replaced.pop();
+                continue;
+            };
+            *left = left.saturating_sub(1);
+            let ms = hold.token.age_ms(Now::from_ms(hold.deadline.get()));
+            let slow = moment.slow.hold(owner.as_bytes(), Mode::Read, ms, Outcome::Expired);
+            self.log_slow(slow);
+            effects.events.push(Event::Expired);
+            effects.replaced.push(hold.token);
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! What a request does.
+
+use smallvec::SmallVec;
+use std::borrow::Cow;
+
+use crate::step::admission::{Claim, has_predecessor, is_at_head};
+use crate::step::confirm::AckRequest;
+use crate::step::input::{
+    Acquire, Effects, Levels, Parking, Patience, Release, Renew, Reply, StepContext,
+};
+use crate::step::refusal::Instead;
+use crate::volatile::endings::wake;
+use crate::volatile::queue::{Entry, Kind, Place};
+use crate::volatile::sessions::Session;
+use crate::volatile::slow::{Outcome, OwnerNames};
+use crate::{Change, End, Hold, Lock, Mode, Now, Refusal, Token, Volatile};
+
+impl Lock {
+    pub(crate) fn acquire<'a>(
+        &mut self,
+        ask: Acquire<'a>,
+        parking: Option<Parking>,
+        volatile: &mut Volatile,
+        moment: &mut StepContext<'_>,
+        effects: &mut Effects<'a>,
+    ) -> Reply {
+        let held = self.holders.hold(ask.owner, ask.mode);
+        let present = held.map_or(0, |hold| hold.depth);
+        if let Some(asked) = ask.depth
+            && asked > present.saturating_add(1)
+        {
+            return match held {
+                Some(_) => Reply::Refused(Refusal::DepthSkipped { asked, present }),
+                None => self.not_held(ask.owner, Some(ask.mode), None),
+            };
+        }
+        if (held.is_none() || volatile.grace.is_some())
+            && let Err(reply) = self.may_begin(&ask, volatile, moment)
+        {
+            return reply;
+        }
+        if ask.session.is_some() && !volatile.may_tie(held, moment) {
+            return Reply::Refused(Refusal::TooManySessions);
+        }
+        let acks = volatile.acks_for(ask.acks, held);
+        if acks > 0 {
+            let told = AckRequest { acks, held, parking };
+            return self.acquire_gated(ask, told, volatile, moment, effects);
+        }
+        let session = ask.session.map(|client| Session::new(client, ask.lease, moment.now));
+        let owner = Cow::Borrowed(ask.owner);
+        let reply = match held {
+            Some(hold) => self.reenter(ask.depth, ask.lease, hold, moment, effects),
+            None => self.begin_hold(owner, ask.mode, ask.lease, volatile, moment, effects),
+        };
+        let Reply::Granted { token, .. } = reply else { return reply };
+        if let Some(Parking { waiter, .. }) = parking {
+            // The lock became another one since it was told to wait. It is parked, and hears later.
+            let (depth, _) = self.levels(token, moment.now);
+            volatile.remember_grant(waiter, token, depth > present);
+            if let Some(session) = session {
+                volatile.sessions.tie_untold(token, waiter, session);
+            }
+            self.grant_reentries(ask.owner, volatile, moment, effects);
+            return reply;
+        }
+        volatile.confirm(token);
+        let (_, deadline) = self.levels(token, moment.now);
+        if let Some(session) = session {
+            volatile.sessions.tie(token, session);
+        }
+        volatile.promised(token, deadline);
+        let tied = volatile.sessions.get(token).copied();
+        // All of them, where the order of the ties matters.
+        let left = moment.portion;
+        moment.portion = if session.is_some() { usize::MAX } else { left };
+        self.grant_reentries(ask.owner, volatile, moment, effects);
+        moment.portion = left.min(moment.portion);
+        // Those that entered with it asked before: it has the tie all the same.
+        if let Some(session) = session
+            && volatile.sessions.get(token).copied() != tied
+        {
+            volatile.sessions.tie(token, session);
+        }
+        reply
+    }
+
+    /// Whether a new hold may begin. Otherwise the reply to the caller, which has its place in the
+    /// queue by then.
+    fn may_begin(
+        &self,
+        ask: &Acquire<'_>,
+        volatile: &mut Volatile,
+        moment: &mut StepContext<'_>,
+    ) -> Result<(), Reply> {
+        let reads = || self.holders.hold(ask.owner, Mode::Read).is_some();
+        let is_upgrade = ask.mode == Mode::Write && reads();
+        if is_upgrade && !ask.upgrade {
+            return Err(Reply::Refused(Refusal::UpgradeWouldDeadlock));
+        }
+        let claim = Claim::from(ask);
+        let ticket = volatile.queue.ticket_of(ask.owner);
+        let turn = ticket.filter(|place| volatile.queue.has_turn(*place));
+        // Without QUEUE and BLOCK a ticket counts only if it has its turn.
+        let place = if ask.patience == Patience::None { turn } else { ticket };
+        let owns_write = self.holders.hold(ask.owner, Mode::Write).is_some();
+        let may_enter = owns_write
+            || self.blocked_until(claim).is_none()
+                && is_at_head(volatile, ask.mode, is_upgrade, place)
+                && self.has_room(volatile, claim, turn);
+        if may_enter && volatile.grace.is_none() {
+            return Ok(());
+        }
+        // Turns behind its own may have been given up, which may move others.
+        let ticket = if turn.is_some() { volatile.queue.ticket_of(ask.owner) } else { ticket };
+        let is_second = is_upgrade && self.is_upgraded_by_another(ask.owner, volatile);
+        let has_predecessor = is_second || has_predecessor(volatile, is_upgrade, ticket);
+        let wait_ms = match volatile.grace {
+            Some(grace) if may_enter => Some(grace.wait_from(moment.now)),
+            _ => self.estimated_wait_ms(volatile, claim, ticket, has_predecessor, moment.now),
+        };
+        if ask.patience != Patience::None
+            && ticket.is_none()
+            && ask.max_queue.is_some_and(|max| volatile.queue.len() >= max)
+        {
+            return Err(Reply::NotNow { wait_ms });
+        }
+        if is_second {
+            return Err(match ask.patience {
+                Patience::None => Reply::NotNow { wait_ms },
+                _ => Reply::Refused(Refusal::SecondUpgrade),
+            });
+        }
+        match ask.patience {
+            Patience::None => Err(Reply::NotNow { wait_ms }),
+            Patience::Block => Err(Reply::MustWait { wait_ms }),
+            Patience::Ticket(window) => {
+                if ticket.is_none() && moment.tickets_left == 0 {
+                    return Err(Reply::Refused(Refusal::TooManyTickets));
+                }
+                let ends_at = Some(moment.now.after(window));
+                let entry = Entry::new(ask, Kind::Ticket, ends_at, moment.now);
+                self.enqueue(volatile, moment, ticket, entry);
+                Err(Reply::NotNow { wait_ms })
+            }
+        }
+    }
+
+    /// Whether another reader already waits in front to upgrade.
+    fn is_upgraded_by_another(&self, owner: &[u8], volatile: &Volatile) -> bool {
+        volatile.queue.foremost().any(|entry| {
+            let other = entry.owner.as_bytes();
+            let reads = || self.holders.hold(other, Mode::Read).is_some();
+            other != owner && entry.upgrade && entry.mode == Mode::Write && reads()
+        })
+    }
+
+    /// Takes a place in the queue: that of the owner's ticket, the front for an upgrade, or the
+    /// end.
+    pub(crate) fn enqueue(
+        &self,
+        volatile: &mut Volatile,
+        moment: &mut StepContext<'_>,
+        ticket: Option<Place>,
+        mut entry: Entry,
+    ) {
+        if moment.slow.wait_ms.is_some() && ticket.is_none() {
+            let owners = || self.owners_in_the_way(volatile, (&entry).into());
+            let before = volatile.queue.last().and_then(|last| last.in_the_way.as_ref());
+            let names = OwnerNames::shared(before, moment.names, moment.names_max, owners);
+            entry.in_the_way = Some(names);
+        }
+        let queue = &mut volatile.queue;
+        let reads = || self.holders.hold(entry.owner.as_bytes(), Mode::Read).is_some();
+        let is_upgrade = entry.upgrade && entry.mode == Mode::Write && reads();
+        let Some(mut place) = ticket else {
+            return if is_upgrade { queue.push_front(entry) } else { queue.push_back(entry) };
+        };
+        // It asked and could not enter: a turn that it had is given up, and those behind are
+        // decided anew.
+        if queue.has_turn(place) {
+            queue.take_turns_from(place);
+            place = queue.ticket_of(entry.owner.as_bytes()).unwrap_or(place);
+        }
+        if is_upgrade && queue.get(place).is_some_and(|ticket| !ticket.is_in_front) {
+            if let Some(ticket) = queue.remove(place) {
+                (entry.since, entry.in_the_way) = (ticket.since, ticket.in_the_way);
+            }
+            queue.push_front(entry);
+        } else {
+            queue.replace(place, entry);
+        }
+    }
+
+    pub(crate) fn release<'a>(
+        &mut self,
+        ask: Release<'a>,
+        volatile: &mut Volatile,
+        moment: &StepContext<'_>,
+        effects: &mut Effects<'a>,
+    ) -> Reply {
+        let Some((hold, left)) = self.release_target(&ask) else {
+            return match (ask.levels, ask.token) {
+                (Levels::DownTo(_), None) => Reply::Count(0),
+                _ => self.not_held(ask.owner, ask.mode, ask.token),
+            };
+        };
+        // Nobody was told of it, so releasing it ends all levels.
+        if left == 0 || volatile.untold(hold.token).is_some() {
+            self.end(hold.token, End::Released, volatile, moment, effects);
+        } else {
+            self.update_hold(hold, left, hold.deadline, effects);
+            if let Levels::DownTo(_) = ask.levels {
+                volatile.end_unheard(hold.token, hold.depth.saturating_sub(left));
+            }
+            volatile.levels_remain(hold.token, left);
+        }
+        let left = self.holders.by_token(hold.token).map_or(0, |(_, hold)| hold.depth);
+        Reply::Count(left.into())
+    }
+
+    pub(crate) fn renew(
+        &mut self,
+        ask: Renew<'_>,
+        parking: Option<Parking>,
+        volatile: &mut Volatile,
+        moment: &StepContext<'_>,
+        effects: &mut Effects<'_>,
+    ) -> Reply {
+        let asked = |mode: &Mode| ask.mode.is_none_or(|only| only == *mode);
+        let holds: SmallVec<[Hold; 2]> = [Mode::Write, Mode::Read]
+            .into_iter()
+            .filter(asked)
+            .filter_map(|mode| self.holders.hold(ask.owner, mode))
+            .filter(|hold| ask.token.is_none_or(|token| token == hold.token))
+            .collect();
+        let Some(first) = holds.first().copied() else {
+            return self.not_held(ask.owner, ask.mode, ask.token);
+        };
+        let acks = holds.iter().map(|hold| volatile.acks_for(ask.acks, Some(*hold))).max();
+        let acks = acks.unwrap_or(0);
+        if acks > 0 && parking.is_none() {
+            return Reply::MustConfirm;
+        }
+        for hold in holds {
+            let Hold { token, depth, .. } = hold;
+            let deadline = hold.deadline.max(moment.now.after(ask.lease));
+            self.record(Change::Updated { token, depth, deadline }, effects);
+            if acks == 0 {
+                volatile.confirm(token);
+                volatile.promised(token, deadline);
+            }
+        }
+        if let (Some(Parking { waiter, .. }), 1..) = (parking, acks) {
+            let deadline = first.deadline.max(moment.now.after(ask.lease));
+            volatile.gate_renewal(waiter, first.token, acks, deadline, moment);
+            return Reply::Pending;
+        }
+        Reply::Count(1)
+    }
+
+    /// Ends all waits of this owner: its ticket, and those of its blocked connections, which get a
+    /// reply.
+    pub(crate) fn cancel(
+        &mut self,
+        owner: &[u8],
+        volatile: &mut Volatile,
+        moment: &StepContext<'_>,
+        effects: &mut Effects<'_>,
+    ) -> Reply {
+        let (now, mut count): (Now, u64) = (moment.now, 0);
+        while let Some((place, entry)) = volatile.queue.first_of(owner) {
+            let wait_ms = self.estimated_wait_at(volatile, place, entry, now);
+            if let Some(entry) = volatile.queue.remove(place) {
+                volatile.log_slow(moment.slow.wait(&entry, Outcome::Cancelled, now));
+                if let Kind::Blocked(waiter) = entry.kind {
+                    effects.wakes.push(wake(waiter, Reply::NotNow { wait_ms }, &entry, now));
+                }
+            }
+            count = count.saturating_add(1);
+        }
+        for mode in [Mode::Write, Mode::Read] {
+            let token = self.holders.hold(owner, mode).map(|hold| hold.token);
+            if token.is_some_and(|token| volatile.give_up_turn(token)) {
+                count = count.saturating_add(1);
+            }
+        }
+        self.revoke(volatile, moment, effects);
+        Reply::Count(count)
+    }
+
+    pub(crate) fn force(
+        &mut self,
+        mode: Option<Mode>,
+        volatile: &mut Volatile,
+        moment: &StepContext<'_>,
+        effects: &mut Effects<'_>,
+    ) -> Reply {
+        let tokens: Vec<Token> = self
+            .holders
+            .standing()
+            .filter(|(_, held, _)| mode.is_none_or(|only| only == *held))
+            .map(|(_, _, hold)| hold.token)
+            .collect();
+        for token in &tokens {
+            self.end(*token, End::Forced, volatile, moment, effects);
+        }
+        Reply::Count(u64::try_from(tokens.len()).unwrap_or(u64::MAX))
+    }
+
+    fn not_held(&self, owner: &[u8], mode: Option<Mode>, token: Option<Token>) -> Reply {
+        // The hold to name: the one with this token, else of this mode, else WRITE.
+        let own = [Mode::Write, Mode::Read]
+            .into_iter()
+            .filter_map(|held| self.holders.hold(owner, held).map(|hold| (held, hold.token)))
+            .max_by_key(|(held, own)| (Some(*own) == token, Some(*held) == mode, *held))
+            .map(|(held, own)| Instead::Own(held, own));
+        let instead = own.unwrap_or_else(|| match self.holders.standing().next() {
+            None => Instead::Free,
+            Some((other, _, _)) => match self.holders.writer() {
+                Some((writer, _)) => Instead::WriteBy(writer.into()),
+                None if self.holders.standing_count() == 1 => Instead::ReadBy(other.into()),
+                None => Instead::ReadByMany(self.holders.standing_count()),
+            },
+        });
+        Reply::Refused(Refusal::NotHeld { mode, token, instead })
+    }
+}

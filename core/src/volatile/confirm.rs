@@ -1,0 +1,275 @@
+//! Grants whose reply waits for acknowledgements: what is remembered of them, and what becomes of
+//! them.
+
+use crate::step::input::{Reply, StepContext, Wake};
+use crate::volatile::confirmations::{Ack, Confirmation, Confirmations, TicketGrant};
+use crate::volatile::sessions::Session;
+use crate::volatile::unsent::{AckWait, Grant};
+use crate::{End, EpochMs, Hold, Now, Owner, Refusal, Token, Volatile, WaiterId};
+
+/// The result of an acknowledgement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Acked {
+    /// A blocked connection gets its reply.
+    Tells(Wake),
+    /// The ticket of this owner has its turn.
+    Turn(Owner),
+    /// Nothing to report.
+    Nothing,
+}
+
+impl Volatile {
+    pub(crate) fn acks_mut(&mut self) -> &mut Confirmations {
+        self.acks.get_or_insert_default()
+    }
+
+    pub(crate) fn turn(&self, token: Token) -> Option<&TicketGrant> {
+        self.acks.as_deref()?.turn(token)
+    }
+
+    /// How many acknowledgements a pending hold needs.
+    pub(crate) fn untold(&self, token: Token) -> Option<u8> {
+        self.acks.as_deref()?.untold(token)
+    }
+
+    /// The owner says that it is at a lower depth, by so many levels: those of which nobody was
+    /// told end first.
+    pub(crate) fn end_unheard(&mut self, token: Token, levels: u16) {
+        for _ in 0..levels {
+            let acks = self.acks.as_deref_mut();
+            let is_one = self.unsent.end_gated_level(token)
+                || acks.is_some_and(|acks| acks.end_level(token));
+            if !is_one {
+                return;
+            }
+        }
+    }
+
+    /// Levels were released or taken back, and so many are left. If the owner was told of none of
+    /// them, the hold is pending again.
+    pub(crate) fn levels_remain(&mut self, token: Token, left: u16) {
+        if self.acks.is_none() {
+            return;
+        }
+        let turn = self.turn(token).filter(|turn| turn.adds).map(|turn| turn.acks);
+        let (mut unheard, mut most): (u16, u8) = (0, 0);
+        for acks in self.unsent.gated_levels(token).chain(turn) {
+            (unheard, most) = (unheard.saturating_add(1), most.max(acks));
+        }
+        if unheard >= left {
+            self.acks_mut().begin(token, most);
+        }
+    }
+
+    /// How many acknowledgements a request of the owner of `held` needs: as many as it asks for,
+    /// and at least as many as the hold if that is pending.
+    pub(crate) fn acks_for(&self, asked: u8, held: Option<Hold>) -> u8 {
+        let untold = held.and_then(|hold| self.untold(hold.token));
+        asked.max(untold.unwrap_or(0))
+    }
+
+    /// Whether replicas have acknowledged the hold with this token.
+    pub fn confirmation(&self, token: Token) -> Confirmation {
+        self.acks.as_deref().map_or(Confirmation::None, |acks| acks.of(token))
+    }
+
+    /// A blocked connection was granted, but replicas have not acknowledged that yet.
+    pub fn is_gated(&self, waiter: WaiterId) -> bool {
+        self.unsent.gate(waiter).is_some()
+    }
+
+    /// Number of callers whose reply waits for acknowledgements.
+    pub fn gated_count(&self) -> usize {
+        self.unsent.gated()
+    }
+
+    /// Holds back the reply to a grant until replicas have acknowledged it.
+    pub(crate) fn gate(&mut self, waiter: WaiterId, grant: Grant, gate: AckWait, begins: bool) {
+        let acks = self.acks_mut();
+        if begins {
+            acks.begin(grant.token, gate.acks);
+        }
+        acks.ask(gate.acks, Ack::Wait(waiter));
+        self.unsent.insert_gated(waiter, grant, gate);
+    }
+
+    /// Holds back the reply to a renewal until replicas have acknowledged it.
+    pub(crate) fn gate_renewal(
+        &mut self,
+        waiter: WaiterId,
+        token: Token,
+        acks: u8,
+        deadline: EpochMs,
+        moment: &StepContext<'_>,
+    ) {
+        let (until, now) = (late_at(moment, None, deadline), moment.now);
+        let (since, granted_at, session) = (now, now, None);
+        let gate = AckWait { acks, until, deadline, since, granted_at, session, is_renewal: true };
+        self.gate(waiter, Grant { token, adds: false }, gate, false);
+    }
+
+    /// What replicas are to acknowledge, since the last call.
+    pub fn take_asked(&mut self) -> Vec<(u8, Ack)> {
+        self.acks.as_deref_mut().map_or_else(Vec::new, Confirmations::take_asked)
+    }
+
+    /// Enough replicas have acknowledged this.
+    pub fn acked(&mut self, ack: Ack, now: Now) -> Acked {
+        match ack {
+            Ack::Wait(waiter) => self.tell(waiter, now).map_or(Acked::Nothing, Acked::Tells),
+            Ack::Ticket(token, by) => {
+                let turn = self.acks.as_deref_mut().and_then(|acks| acks.acked(token, by));
+                turn.map_or(Acked::Nothing, |turn| Acked::Turn(turn.ticket.owner.clone()))
+            }
+            // Its owner asked for more meanwhile: they are asked for once more.
+            Ack::Deadline(token, until, by) => {
+                match self.sessions.acks_of(token) {
+                    acks if acks > by => self.ask_deadline(token, until, acks),
+                    // An old one that comes late takes nothing back.
+                    _ => self.sessions.lasts_at_least(token, until),
+                }
+                Acked::Nothing
+            }
+        }
+    }
+
+    fn tell(&mut self, waiter: WaiterId, now: Now) -> Option<Wake> {
+        // Otherwise the hold has expired and is about to be ended.
+        self.unsent.gate(waiter).filter(|gate| !gate.deadline.is_over_at(now))?;
+        let (Grant { token, adds }, gate) = self.unsent.open(waiter)?;
+        let is_first = self.acks_mut().tell(token);
+        // What was confirmed stays: if another grant is taken back, the hold keeps its first level.
+        if is_first
+            && !adds
+            && !self.unsent.take_level(token, waiter)
+            && self.acks_mut().take_turn(token).is_some_and(|turn| turn.adds)
+        {
+            self.unsent.add_level(waiter);
+        }
+        if let Some((client, lease)) = gate.session {
+            let session = Session::new(client, lease, now).by_acks(gate.acks, gate.deadline);
+            self.sessions.tie_untold(token, waiter, session);
+        } else if gate.acks >= self.sessions.acks_of(token) {
+            self.sessions.lasts_at_least(token, gate.deadline);
+        }
+        let reply = match gate.is_renewal {
+            true => Reply::Count(1),
+            false => Reply::Granted { token, remaining_ms: gate.deadline.left_at(now) },
+        };
+        let since = |at: Now| now.us().saturating_sub(at.us());
+        let (waited_us, acks_us) = (since(gate.since), Some(since(gate.granted_at)));
+        Some(Wake { waiter, reply, waited_us, acks_us })
+    }
+
+    /// Whether an acknowledgement of this still matters.
+    pub(crate) fn awaits(&self, what: Ack) -> bool {
+        match what {
+            Ack::Wait(waiter) => self.is_gated(waiter),
+            Ack::Ticket(token, by) => self.turn(token).is_some_and(|turn| turn.acks <= by),
+            Ack::Deadline(token, ..) => self.sessions.acks_of(token) > 0,
+        }
+    }
+
+    /// A session was renewed: the new deadline counts once enough replicas have acknowledged it.
+    pub(crate) fn renewed(&mut self, token: Token, deadline: EpochMs) {
+        match self.sessions.acks_of(token) {
+            0 => self.sessions.lasts_until(token, deadline),
+            acks => self.ask_deadline(token, deadline, acks),
+        }
+    }
+
+    fn ask_deadline(&mut self, token: Token, deadline: EpochMs, acks: u8) {
+        self.acks_mut().ask(acks, Ack::Deadline(token, deadline, acks));
+    }
+
+    /// Refuses pending callers whose time is up, without opening the lock: their grants are taken
+    /// back with the next input.
+    pub(crate) fn late_alone(&mut self, now: Now, portion: &mut usize) -> Vec<Wake> {
+        let mut wakes = Vec::new();
+        while let Some((waiter, since)) = self.unsent.first_over(now) {
+            let Some(left) = portion.checked_sub(1) else {
+                self.unfinished = Some(now.ms());
+                break;
+            };
+            *portion = left;
+            self.leave(waiter);
+            wakes.push(no_acks(waiter, since, Refusal::NoAcks, now));
+        }
+        wakes
+    }
+
+    /// Forgets all acknowledgements, and so many of the callers that wait for them; returns those.
+    pub(crate) fn forget_gated(&mut self, portion: &mut usize) -> Vec<(WaiterId, Now)> {
+        self.acks = None;
+        let gated = self.unsent.take_gated(*portion);
+        *portion = portion.saturating_sub(gated.len());
+        gated
+    }
+
+    /// Ends one ticket's turn whose time is up, and takes its level back. False if there is none.
+    pub(crate) fn turn_is_over(&mut self, now: Now) -> bool {
+        let Some(acks) = self.acks.as_deref_mut() else { return false };
+        let Some(token) = acks.first_over(now) else { return false };
+        if let Some(turn) = acks.take_turn(token) {
+            if turn.adds && !self.unsent.pass_on(token) {
+                self.revoke_later(token, End::Unconfirmed);
+            }
+            self.stand_again(turn, now);
+        }
+        true
+    }
+
+    /// Puts a ticket whose hold ended before its owner was told back in front of the queue, for the
+    /// rest of its window.
+    pub(crate) fn stand_again(&mut self, turn: TicketGrant, now: Now) {
+        let lasts = turn.ticket.ends_at.is_some_and(|ends_at| !ends_at.is_over_at(now));
+        if turn.begins && lasts {
+            self.queue.push_front(turn.ticket);
+        }
+    }
+
+    /// A hold has ended: refuses the pending callers, and may put a ticket back into the queue.
+    pub(crate) fn end_acks(&mut self, token: Token, by: End, now: Now) -> Vec<Wake> {
+        let Some(acks) = self.acks.as_deref_mut() else { return Vec::new() };
+        if let Some(turn) = acks.end(token)
+            && by == End::Expired
+        {
+            self.stand_again(turn, now);
+        }
+        let gated = self.unsent.remove_gated(token).into_iter();
+        gated.map(|(waiter, since)| no_acks(waiter, since, Refusal::NoAcks, now)).collect()
+    }
+
+    /// Gives up a ticket's turn that its owner has not been told of, and takes its level back.
+    /// False if there is none.
+    pub(crate) fn give_up_turn(&mut self, token: Token) -> bool {
+        let turn = self.acks.as_deref_mut().and_then(|acks| acks.take_turn(token));
+        if turn.as_ref().is_some_and(|turn| turn.adds) && !self.unsent.pass_on(token) {
+            self.revoke_later(token, End::Unconfirmed);
+        }
+        turn.is_some()
+    }
+
+    /// Forgets confirmations of holds that no longer exist.
+    pub(crate) fn forget_acks(&mut self, is_there: impl Fn(Token) -> bool) {
+        if let Some(acks) = self.acks.as_deref_mut() {
+            acks.retain(is_there);
+        }
+    }
+}
+
+/// When a confirmation is too late: the earliest of the caller's patience, the setting, and the
+/// hold's deadline.
+pub(crate) fn late_at(
+    moment: &StepContext<'_>,
+    ends_at: Option<EpochMs>,
+    deadline: EpochMs,
+) -> EpochMs {
+    let late_at = moment.now.after_ms(moment.confirm_ms).min(deadline);
+    ends_at.map_or(late_at, |ends_at| ends_at.min(late_at))
+}
+
+pub(crate) fn no_acks(waiter: WaiterId, since: Now, why: Refusal, now: Now) -> Wake {
+    let waited_us = now.us().saturating_sub(since.us());
+    Wake { waiter, reply: Reply::Refused(why), waited_us, acks_us: None }
+}

@@ -1,0 +1,104 @@
+//! Waits that end without the lock: their time has passed, or nobody can be granted any more.
+
+use crate::step::input::{Dismissed, Reply, Wake};
+use crate::volatile::queue::{Entry, Kind, Place};
+use crate::volatile::slow::{Outcome, Slow};
+use crate::{ClientId, EpochMs, Now, Refusal, Token, Volatile, WaiterId};
+
+impl Volatile {
+    /// Loses the sessions whose last known deadline has come, without reading the lock: their holds
+    /// end with the next input. Returns their connections.
+    pub fn end_overdue(&mut self, now: Now) -> Vec<ClientId> {
+        let mut lost = Vec::new();
+        while let Some(token) = self.sessions.first_ended(now) {
+            lost.extend(self.lose(token));
+            self.sessions.end_later(token);
+        }
+        lost
+    }
+
+    /// A reply promises this deadline: a session that needs no acknowledgements lasts until then.
+    pub(crate) fn promised(&mut self, token: Token, deadline: EpochMs) {
+        if self.sessions.acks_of(token) == 0 {
+            self.sessions.lasts_at_least(token, deadline);
+        }
+    }
+
+    /// Nobody can be granted here any more: blocked connections get `why`, unless their time has
+    /// passed, and tickets and sessions end. So many waits end; if that is not all of them, this is
+    /// to be called again. Does not read the lock: there is none, or it is not ours to change.
+    pub fn dismiss(
+        &mut self,
+        why: &Refusal,
+        slow: Slow,
+        now: Now,
+        mut portion: usize,
+    ) -> Dismissed {
+        // All at once: none of their connections may run another command.
+        let tokens = self.sessions.tokens();
+        let lost = tokens.into_iter().flat_map(|token| self.lose(token)).collect();
+        self.sessions.forget_gone();
+        let mut wakes = self.late_alone(now, &mut portion);
+        wakes.extend(self.time_out(now, slow, &mut portion, |_, _, _| None));
+        self.queue.take_turns();
+        while portion > 0
+            && let Some((place, _)) = self.queue.head()
+            && let Some(entry) = self.queue.remove(place)
+        {
+            portion = portion.saturating_sub(1);
+            self.log_slow(slow.wait(&entry, Outcome::Refused, now));
+            if let Kind::Blocked(waiter) = entry.kind {
+                wakes.push(wake(waiter, Reply::Refused(why.clone()), &entry, now));
+            }
+        }
+        for (waiter, since) in self.forget_gated(&mut portion) {
+            let waited_us = now.us().saturating_sub(since.us());
+            let reply = Reply::Refused(why.clone());
+            wakes.push(Wake { waiter, reply, waited_us, acks_us: None });
+        }
+        self.forget_revoked();
+        self.replaced.clear();
+        self.entering.clear();
+        self.unfinished = None;
+        let is_all = self.queue.is_empty() && self.gated_count() == 0;
+        Dismissed { wakes, lost, is_all }
+    }
+
+    /// Ends at most `portion` waits whose time has passed, without reading the lock: allowed even
+    /// while nothing may be written. Whoever can enter because of it enters with the next input.
+    pub fn time_out_alone(&mut self, now: Now, slow: Slow, mut portion: usize) -> Vec<Wake> {
+        let mut wakes = self.late_alone(now, &mut portion);
+        wakes.extend(self.time_out(now, slow, &mut portion, |_, _, _| None));
+        wakes
+    }
+
+    pub(crate) fn time_out(
+        &mut self,
+        now: Now,
+        slow: Slow,
+        portion: &mut usize,
+        wait_ms: impl Fn(&Self, Place, &Entry) -> Option<u64>,
+    ) -> Vec<Wake> {
+        let mut wakes = Vec::new();
+        while let Some(place) = self.queue.first_ended(now) {
+            let Some(left) = portion.checked_sub(1) else {
+                self.unfinished = Some(now.ms());
+                break;
+            };
+            *portion = left;
+            let wait_ms = self.queue.get(place).and_then(|entry| wait_ms(self, place, entry));
+            if let Some(entry) = self.queue.remove(place) {
+                self.log_slow(slow.wait(&entry, Outcome::TimedOut, now));
+                if let Kind::Blocked(waiter) = entry.kind {
+                    wakes.push(wake(waiter, Reply::NotNow { wait_ms }, &entry, now));
+                }
+            }
+        }
+        wakes
+    }
+}
+
+pub(crate) fn wake(waiter: WaiterId, reply: Reply, entry: &Entry, now: Now) -> Wake {
+    let waited_us = now.us().saturating_sub(entry.since.us());
+    Wake { waiter, reply, waited_us, acks_us: None }
+}
