@@ -1,28 +1,29 @@
 #!/usr/bin/env bash
-# Small wrong changes of the core, one by one: each must turn the test red that the list names for
-# it. `mutants.sh WORD`: only those whose title or file contains the word.
-# The changes are made in a copy, which is thrown away. The list is scripts/mutants.txt.
+# Small wrong changes of the core and of the engine, one by one: each must turn the test red that its
+# list names for it. `mutants.sh WORD`: only those whose title or file contains the word.
+# The changes are made in a copy, which is thrown away. The lists are scripts/mutants.txt (the core)
+# and scripts/mutants-engine.txt.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
 
-list=$root/scripts/mutants.txt
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
 export CARGO_TARGET_DIR=$copy/target CARGO_PROFILE_DEV_DEBUG=0 RUST_BACKTRACE=0
 
 titles=() files=() tests=() olds=() news=()
 
-# Reads the list into the arrays above. An entry begins with its title and ends at the next title.
+# Reads the list $2, of changes in the folder $1, into the arrays above. An entry begins with its
+# title and ends at the next title.
 read_list() {
-    local line n=-1
+    local crate=$1 list=$2 line n=$((${#titles[@]} - 1))
     while IFS= read -r line; do
         case $line in
             '= '*)
                 n=$((n + 1))
                 titles[n]=${line#= } files[n]='' tests[n]='' olds[n]='' news[n]=''
                 ;;
-            'file '*) files[n]=core/src/${line#file } ;;
+            'file '*) files[n]=$crate/src/${line#file } ;;
             'test '*) tests[n]=${line#test } ;;
             '- '*) olds[n]+=${olds[n]:+$'\n'}${line#- } ;;
             '+ '*) news[n]+=${news[n]:+$'\n'}${line#+ } ;;
@@ -30,6 +31,14 @@ read_list() {
             *) die "$list: what is '$line'?" ;;
         esac
     done <"$list"
+}
+
+# Keeps the entries whose title or file contains the word $1.
+select_entries() {
+    local n
+    for n in "${!titles[@]}"; do
+        case "${titles[n]} ${files[n]}" in *"$1"*) ;; *) unset "titles[n]" "tests[n]" ;; esac
+    done
 }
 
 # How often $2 occurs in the file $1.
@@ -53,9 +62,9 @@ check_list() {
     done
 }
 
-# Builds what the test laws::name needs; says the program that runs it.
+# Builds what the test laws::name of the crate in folder $1 needs; says the program that runs it.
 build() {
-    cargo test --locked -p rlock-core --test "${1%%::*}" --no-run 2>&1 |
+    cargo test --locked -p "rlock-$1" --test "${2%%::*}" --no-run 2>&1 |
         tee "$copy/log" | sed -n 's/^ *Executable .*(\(.*\))$/\1/p'
     return "${PIPESTATUS[0]}"
 }
@@ -67,16 +76,16 @@ run() {
 
 # Only a test that is green without the change says something by turning red.
 check_tests() {
-    local name program before=$failed
-    while read -r name; do
-        if ! program=$(build "$name") || ! run "$program" "$name"; then
+    local n crate name program before=$failed
+    while read -r crate name; do
+        if ! program=$(build "$crate" "$name") || ! run "$program" "$name"; then
             say "$(<"$copy/log")" "$name is red without any change"
             failed=$((failed + 1))
         elif ! grep -q '^test result: ok. 1 passed' "$copy/log"; then
             say "there is no test $name"
             failed=$((failed + 1))
         fi
-    done < <(printf '%s\n' "${tests[@]}" | sort -u)
+    done < <(for n in "${!tests[@]}"; do say "${files[n]%%/*} ${tests[n]}"; done | sort -u)
     [ "$failed" = "$before" ] || sum_up
 }
 
@@ -85,26 +94,28 @@ try() {
     local n=$1 text program verdict=SURVIVED
     text=$(<"${files[n]}")
     printf '%s\n' "${text/"${olds[n]}"/"${news[n]}"}" >"${files[n]}"
-    if ! program=$(build "${tests[n]}"); then
+    if ! program=$(build "${files[n]%%/*}" "${tests[n]}"); then
         verdict="does not compile"
     elif ! run "$program" "${tests[n]}"; then
         verdict="killed by ${tests[n]}"
         passed=$((passed + 1))
     fi
     case $verdict in killed*) ;; *) failed=$((failed + 1)) ;; esac
-    say "$verdict: ${files[n]#core/src/}: ${titles[n]}"
+    say "$verdict: ${files[n]/src\//}: ${titles[n]}"
     printf '%s\n' "$text" >"${files[n]}"
 }
 
-read_list
+read_list core "$root/scripts/mutants.txt"
+read_list engine "$root/scripts/mutants-engine.txt"
 check_list
+select_entries "${1-}"
 # All that the workspace names, else cargo does not read it.
-cp -R Cargo.toml Cargo.lock core simulation src testkit bench examples "$copy"
+cp -R Cargo.toml Cargo.lock core engine simulation src testkit bench examples "$copy"
 mkdir "$copy/clients"
 cp -R clients/rust clients/cli "$copy/clients"
 cd "$copy"
 check_tests
 for n in "${!titles[@]}"; do
-    case "${titles[n]} ${files[n]}" in *"${1-}"*) try "$n" ;; esac
+    try "$n"
 done
 sum_up

@@ -18,6 +18,7 @@ fi
 
 step cargo build --release --locked || sum_up # without a module the rest would only repeat that
 run_tests -p rlock-core
+run_tests -p rlock-engine
 run_tests -p rlock-simulation
 RLOCK_MODULE=$(module)
 export RLOCK_MODULE

@@ -1,0 +1,364 @@
+//! The map of keys as the engine's host. Every call of the engine is recorded, in order.
+
+use std::ffi::CStr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use rlock_core::grammar::Access;
+use rlock_core::manager::LockId;
+use rlock_core::{Change, ClientId, EpochMs, Lock, Now, Reply};
+use rlock_engine::reply::Replies;
+use rlock_engine::{
+    Content, Deferred, During, Gate, Happening, Host, KeyName, OpenKey, PlantedFault, Replication,
+    Settings, State, events,
+};
+
+use super::{MapHost, Slot, Value, Waiting};
+
+/// A key's name.
+pub struct Name<'n>(pub &'n [u8]);
+
+impl KeyName for Name<'_> {
+    fn bytes(&self) -> &[u8] {
+        self.0
+    }
+}
+
+/// The server's handle of a blocked connection: there is one, and answering uses it up.
+pub struct Handle {
+    waiter: u64,
+    _counted: Rc<()>,
+}
+
+/// An open key: what is at it is taken out of the map until it is closed.
+pub struct Key<'h> {
+    host: &'h MapHost,
+    at: (i32, Vec<u8>),
+    slot: Option<Slot>,
+}
+
+impl Drop for Key<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        let mut world = self.host.world();
+        assert!(world.open.remove(&self.at), "an open key is closed once");
+        if let Some(slot) = self.slot.take() {
+            world.keys.insert(self.at.clone(), slot);
+        }
+    }
+}
+
+impl OpenKey for Key<'_> {
+    fn content(&mut self) -> Content<'_> {
+        match &mut self.slot {
+            None => Content::Missing,
+            Some(Slot { value: Value::Lock(lock), .. }) => Content::Lock(lock),
+            Some(_) => Content::Other,
+        }
+    }
+
+    fn set(&mut self, lock: Lock) {
+        let slot = self.slot.replace(Slot { value: Value::Lock(lock), expires_at: None });
+        if let Some(Slot { value: Value::Lock(before), .. }) = slot {
+            events::key_left(self.host, self.at.0, &self.at.1, &before);
+        }
+        self.host.log(format!("set {}", self.host.shown(&self.at)));
+    }
+
+    fn delete(&mut self) {
+        let Some(slot) = self.slot.take() else { return };
+        if let Value::Lock(lock) = slot.value {
+            events::key_left(self.host, self.at.0, &self.at.1, &lock);
+        }
+        self.host.log(format!("deleted {}", self.host.shown(&self.at)));
+    }
+
+    fn expires_at(&self) -> Option<u64> {
+        drop(self.host.world());
+        self.slot.as_ref()?.expires_at
+    }
+
+    fn expire_at(&mut self, at_ms: u64) {
+        drop(self.host.world());
+        if let Some(slot) = &mut self.slot {
+            slot.expires_at = Some(at_ms);
+        }
+    }
+}
+
+impl Host for MapHost {
+    type Name<'n> = Name<'n>;
+    type Key<'h> = Key<'h>;
+    type Blocked = Handle;
+
+    fn state<T>(&self, work: impl FnOnce(&mut State<Handle>) -> T) -> T {
+        work(&mut self.state.borrow_mut())
+    }
+
+    fn settings(&self) -> Settings {
+        let world = self.world();
+        Settings { bounds: world.bounds, detects_deadlocks: world.detects_deadlocks }
+    }
+
+    fn now(&self) -> Now {
+        self.world().now
+    }
+
+    fn monotonic(&self) -> Duration {
+        let mut world = self.world();
+        let tick = world.tick;
+        world.worked += tick;
+        world.worked
+    }
+
+    fn observe(&self, happening: Happening<'_>) {
+        if let Happening::Decided { changes, .. } = happening {
+            for change in changes {
+                if let Change::Granted { token, .. } = change {
+                    self.world().issued.push(token.get());
+                }
+            }
+        }
+        let line = self.seen_line(happening);
+        self.log(format!("seen: {line}"));
+    }
+
+    fn warn(&self, line: &str) {
+        self.log(format!("warned: {line}"));
+    }
+
+    fn db(&self) -> i32 {
+        self.world().db
+    }
+
+    fn with_name<T>(&self, id: &LockId, work: impl FnOnce(&Name<'_>) -> T) -> T {
+        let before = std::mem::replace(&mut self.world().db, id.db);
+        let result = work(&Name(&id.key));
+        self.world().db = before;
+        result
+    }
+
+    fn open(&self, name: &Name<'_>, access: Access) -> Key<'_> {
+        let at = (self.db(), name.0.to_vec());
+        let is_primary = self.state(|state| state.manager.is_primary());
+        let is_expired = self.is_expired(&at);
+        if is_expired && is_primary && !self.is_paused() {
+            self.expire(&at);
+        }
+        let mut world = self.world();
+        assert!(world.open.insert(at.clone()), "a key is open twice");
+        world.opened_to_write += usize::from(access == Access::Writes);
+        let is_hidden = is_expired && access == Access::Reads;
+        let slot = if is_hidden { None } else { world.keys.remove(&at) };
+        drop(world);
+        Key { host: self, at, slot }
+    }
+
+    fn replicate(&self, name: &Name<'_>, effect: &[u8]) {
+        self.write(vec![b"RLOCK.APPLY".to_vec(), name.0.to_vec(), effect.to_vec()]);
+    }
+
+    fn replicate_as_it_came(&self) {
+        let words = self.world().caller.words.clone();
+        self.write(words);
+    }
+
+    fn signal_modified(&self, name: &Name<'_>) {
+        self.log_closed(format!("signalled {}", self.named(name.0)));
+    }
+
+    fn notify(&self, event: &CStr, name: &Name<'_>) {
+        let event = event.to_str().unwrap();
+        let takes = self.world().notify_takes;
+        self.world().worked += takes;
+        self.log_closed(format!("published {event} {}", self.named(name.0)));
+    }
+
+    fn gate_of(&self, name: &Name<'_>) -> Gate {
+        let mut world = self.world();
+        world.gate_asked += 1;
+        world.gates.get(name.0).copied().unwrap_or(world.gate)
+    }
+
+    fn is_paused(&self) -> bool {
+        self.world().is_paused
+    }
+
+    fn is_cluster(&self) -> bool {
+        self.world().is_cluster
+    }
+
+    fn client(&self) -> Option<ClientId> {
+        self.world().caller.client.map(ClientId::from)
+    }
+
+    fn user(&self) -> Rc<str> {
+        let world = self.world();
+        let user = world.caller.client.and_then(|client| world.users.get(&client));
+        user.map_or("app", String::as_str).into()
+    }
+
+    fn denies_blocking(&self) -> bool {
+        self.world().denies_blocking
+    }
+
+    fn is_from_primary(&self) -> bool {
+        self.world().is_from_primary
+    }
+
+    fn is_loading(&self) -> bool {
+        self.world().is_loading
+    }
+
+    fn must_answer_later(&self) -> bool {
+        self.world().must_answer_later
+    }
+
+    fn block(&self, name: &Name<'_>, waiter: u64, ms: u64) -> Option<Handle> {
+        let mut world = self.world();
+        let client = world.caller.client?;
+        if world.refuses_to_block {
+            return None;
+        }
+        let key = name.0.to_vec();
+        world.parking = Some(waiter);
+        world.waiting.insert(waiter, Waiting { client, key, net_ms: ms, is_due: false });
+        let handle = Handle { waiter, _counted: world.handles.clone() };
+        let meanwhile = world.meanwhile.take();
+        drop(world);
+        self.log_closed(format!("blocked {client}"));
+        meanwhile.into_iter().for_each(|happens| happens(self));
+        Some(handle)
+    }
+
+    fn unblock(&self, Handle { waiter, .. }: Handle) {
+        let mut world = self.world();
+        assert!(
+            world.parking != Some(waiter),
+            "a connection is answered in the call that blocks it"
+        );
+        let client = world.waiting.get_mut(&waiter).map(|waiting| {
+            waiting.is_due = true;
+            waiting.client
+        });
+        let replies_at_once = world.replies_at_once;
+        drop(world);
+        self.log_closed(format!("unblocked {}", client.unwrap_or_default()));
+        if replies_at_once {
+            self.deliver(waiter);
+        }
+    }
+
+    fn may_acquire(&self, user: &str, _: &Name<'_>, _: &[u8]) -> bool {
+        !self.world().denied.contains(user)
+    }
+
+    fn watch_new_keys(&self) {
+        self.world().watches_keys = true;
+    }
+
+    fn can_close(&self) -> bool {
+        !self.world().cannot_close
+    }
+
+    fn watch_commands(&self) {
+        self.world().watches_commands = true;
+    }
+
+    fn close_lost(&self, during: During) {
+        while let Some(client) = self.state(|state| state.manager.next_to_close()) {
+            self.log(format!("closes {} ({during:?})", client.get()));
+        }
+    }
+
+    fn defer(&self, ms: u64, work: Deferred) {
+        let mut world = self.world();
+        let at_ms = world.now.ms().get() + ms;
+        world.deferred.push((at_ms, work));
+    }
+
+    fn set_alarm(&self, at: EpochMs) {
+        let mut world = self.world();
+        world.alarm = Some(world.alarm.map_or(at, |set| set.min(at)));
+    }
+
+    fn watch_sleep(&self, is_on: bool) {
+        self.world().watches_sleep = is_on;
+        self.log(if is_on { "watches" } else { "watches no more" }.into());
+    }
+
+    fn replication(&self) -> Replication {
+        let mut world = self.world();
+        world.replication_asked += 1;
+        Replication { offset: world.offset, acknowledged: world.acknowledged.clone() }
+    }
+
+    fn ask_replicas(&self) {
+        assert!(!self.is_paused(), "something is written while the server is paused");
+        self.log("asked replicas".into());
+    }
+
+    fn has_fault(&self, fault: PlantedFault) -> bool {
+        self.world().fault == Some(fault)
+    }
+}
+
+impl Replies for MapHost {
+    fn reply_integer(&self, value: i64) {
+        let said = self.number(value);
+        self.say(said);
+    }
+
+    fn reply_null(&self) {
+        self.say("nil".into());
+    }
+
+    fn reply_ok(&self) {
+        self.say("OK".into());
+    }
+
+    fn reply_error(&self, line: &str) {
+        let line = self.with_names(line);
+        self.say(format!("-{line}"));
+    }
+
+    fn reply_array(&self, len: usize) {
+        self.say(format!("*{len}"));
+    }
+}
+
+impl MapHost {
+    fn seen_line(&self, happening: Happening<'_>) -> String {
+        match happening {
+            Happening::TooFewReplicas => "too few replicas".into(),
+            Happening::Decided { key, changes, events, reply, gated, .. } => {
+                let (changes, events, gated) = (changes.len(), events.len(), gated.len());
+                let (name, reply) = (self.named(key), self.reply_line(reply));
+                format!("decided {name} {changes} changes {events} events {gated} gated: {reply}")
+            }
+            Happening::Replayed(events) => format!("replayed {} events", events.len()),
+            Happening::Acquired(reply) => format!("acquired {}", self.reply_line(reply)),
+            Happening::Renewed(reply) => format!("renewed {}", self.reply_line(reply)),
+            Happening::Answered(wake) => format!("answered {}", self.reply_line(&wake.reply)),
+            Happening::Unblocked(_, reply) => format!("unblocked {}", self.reply_line(reply)),
+            Happening::Turn { key, owner, .. } => {
+                format!("turn {} {}", self.named(key), String::from_utf8_lossy(owner))
+            }
+            Happening::Deadlock => "deadlock".into(),
+            Happening::SearchGivenUp => "search given up".into(),
+            Happening::Removed(lock) => format!("removed {:?} {}", lock.event, lock.holds),
+        }
+    }
+
+    fn reply_line(&self, reply: &Reply) -> String {
+        match reply {
+            Reply::Granted { token, remaining_ms } => {
+                format!("{} for {remaining_ms}", self.number(token.get().cast_signed()))
+            }
+            Reply::Refused(refusal) => refusal.line(b"k", b"o").split(' ').next().unwrap().into(),
+            other => format!("{other:?}"),
+        }
+    }
+}
