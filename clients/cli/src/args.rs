@@ -1,13 +1,14 @@
 //! The command line.
 
 use std::collections::VecDeque;
+use std::ffi::OsString;
 use std::time::Duration;
 
 use crate::servers::Where;
 
 /// What `--help` prints.
 pub const USAGE: &str = "\
-rlock run KEY [options] [--] COMMAND...  run a command while holding the lock of KEY
+rlock run KEY [options] [--] COMMAND...  run a command while holding the lock of KEY (or -c 'SHELL COMMAND')
 rlock top [options] [URL]                a live view: queues, holders, waiters, rates
 rlock who KEY [options]                  who holds KEY, and who waits for it
 rlock queues [options]                   the longest queues
@@ -21,8 +22,8 @@ The server, for all of them:
   --cacert FILE       trust this authority instead of the system's; --cert FILE, --key FILE: our own certificate
 
 run:
-  -w, --wait TIME     the longest wait; 0 or -n does not wait. Default: no limit
-  --read              the read lock, which is shared
+  -w, --wait TIME     (--timeout) the longest wait; 0 or -n does not wait. Default: no limit
+  -s, --read          (--shared) the read lock, which is shared; -x is the default
   --limit N           one of N permits
   --lease TIME        how long the lock outlives a machine that vanishes (30)
   --acks N            the lock counts only once N replicas have acknowledged it
@@ -30,7 +31,8 @@ run:
   --owner NAME        the owner's name. Default: host/process/number
   -E, --conflict-exit-code N   the exit code when the lock is not acquired (1)
   -k, --kill-after TIME        kill a command that outlives the loss of the lock by this long (5)
-  --foreground        leave the command in this process group: it can read from the terminal, and only it is ended
+  --foreground        leave the command in this process group: it can read from the terminal, and only it is ended.
+                      The default where the input is a terminal
 top:
   --once              print one snapshot
   -n, --count N       how many locks to show (100)
@@ -84,7 +86,7 @@ pub struct Run {
     /// What is locked.
     pub key: String,
     /// The command and its arguments.
-    pub command: Vec<String>,
+    pub command: Vec<OsString>,
     /// The longest wait; `None` is no limit.
     pub wait: Option<Duration>,
     /// The read lock.
@@ -107,13 +109,21 @@ pub struct Run {
     pub is_foreground: bool,
 }
 
+fn text(word: OsString) -> Result<String, String> {
+    word.into_string().map_err(|word| format!("'{}' is not UTF-8", word.display()))
+}
+
+fn is_option(word: &OsString) -> bool {
+    word.len() > 1 && word.as_encoded_bytes().starts_with(b"-")
+}
+
 /// Parses the arguments after the program's name.
 ///
 /// # Errors
 /// A line that says what is wrong.
-pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Job, String> {
-    let mut words: VecDeque<String> = words.into_iter().collect();
-    let Some(job) = words.pop_front() else {
+pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Job, String> {
+    let mut words: VecDeque<OsString> = words.into_iter().map(W::into).collect();
+    let Some(job) = words.pop_front().map(text).transpose()? else {
         return Err("say what to do: run, top, who or queues".into());
     };
     if matches!(job.as_str(), "-h" | "--help" | "help") {
@@ -127,14 +137,26 @@ pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Job, String> {
     }
     let (mut run, mut is_once, mut count, mut free) = (Run::default(), false, None, Vec::new());
     while let Some(word) = words.pop_front() {
+        if job == "run" && !run.command.is_empty() && !is_option(&word) {
+            return Err("-c is the whole command".into());
+        }
+        // The second word of `run` begins the command, whose words are its own, whatever they are.
+        if job == "run" && !run.key.is_empty() && !is_option(&word) {
+            run.command.push(word);
+            run.command.extend(words.drain(..));
+            break;
+        }
+        let word = text(word)?;
         let (name, given) = match word.split_once('=') {
             Some((name, value)) if name.starts_with("--") => {
                 (name.to_owned(), Some(value.to_owned()))
             }
             _ => (word.clone(), None),
         };
-        let mut value =
-            || given.clone().or_else(|| words.pop_front()).ok_or(format!("{name} needs a value"));
+        let mut value = || match given.clone() {
+            Some(value) => Ok(value),
+            None => text(words.pop_front().ok_or(format!("{name} needs a value"))?),
+        };
         match (job.as_str(), name.as_str()) {
             (_, "-h" | "--help") => return Ok(Job::Help),
             (_, "-u" | "--url") => run.at.urls.push(value()?),
@@ -145,9 +167,13 @@ pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Job, String> {
             (_, "--key") => run.at.key = Some(value()?),
             ("top", "--once") => is_once = true,
             ("top" | "queues", "-n" | "--count") => count = Some(number(&name, &value()?, 1000)?),
-            ("run", "-w" | "--wait") => run.wait = Some(time(&name, &value()?)?),
-            ("run", "-n") => run.wait = Some(Duration::ZERO),
-            ("run", "--read") => run.is_read = true,
+            ("run", "-w" | "--wait" | "--timeout") => run.wait = Some(time(&name, &value()?)?),
+            ("run", "-n" | "--nonblock") => run.wait = Some(Duration::ZERO),
+            ("run", "-s" | "--shared" | "--read") => run.is_read = true,
+            ("run", "-x" | "-e" | "--exclusive") => run.is_read = false,
+            ("run", "-c" | "--command") => {
+                run.command = vec!["/bin/sh".into(), "-c".into(), value()?.into()];
+            }
             ("run", "--limit") => run.limit = Some(number(&name, &value()?, 1_000_000)?),
             ("run", "--lease") => run.lease = Some(time(&name, &value()?)?),
             ("run", "--acks") => run.acks = Some(number(&name, &value()?, 16)?),
@@ -162,12 +188,7 @@ pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Job, String> {
             (_, option) if option.len() > 1 && option.starts_with('-') => {
                 return Err(format!("'{option}' is no option of rlock {job}"));
             }
-            // The first word is the key, the second begins the command, whose options are its own.
-            ("run", _) if run.key.is_empty() => run.key = word,
-            ("run", _) => {
-                run.command.push(word);
-                run.command.extend(words.drain(..));
-            }
+            ("run", _) => run.key = word,
             ("top", url) if url.contains("://") => run.at.urls.push(word),
             _ => free.push(word),
         }
@@ -233,8 +254,8 @@ mod tests {
             panic!()
         };
         assert_eq!(
-            (run.key.as_str(), run.command.join(" ").as_str()),
-            ("backup", "ls -w x --read")
+            (run.key.as_str(), run.command.join(" ".as_ref())),
+            ("backup", OsString::from("ls -w x --read"))
         );
         assert_eq!(
             (run.wait, run.limit, run.is_read),
@@ -243,9 +264,18 @@ mod tests {
         let Ok(Job::Run(run)) = parsed("run -n --lease 1.5m backup -- -odd") else { panic!() };
         assert_eq!(
             (run.wait, run.command.as_slice()),
-            (Some(Duration::ZERO), ["-odd".to_owned()].as_slice())
+            (Some(Duration::ZERO), [OsString::from("-odd")].as_slice())
         );
         assert_eq!(run.lease, Some(Duration::from_secs(90)));
+    }
+
+    #[test]
+    fn the_habits_of_flock_are_understood() {
+        let Ok(Job::Run(run)) = parsed("run -s --timeout 5 backup -c date") else { panic!() };
+        assert_eq!((run.is_read, run.wait), (true, Some(Duration::from_secs(5))));
+        assert_eq!(run.command.join(" ".as_ref()), OsString::from("/bin/sh -c date"));
+        let Ok(Job::Run(run)) = parsed("run -x backup date") else { panic!() };
+        assert!(!run.is_read);
     }
 
     #[test]

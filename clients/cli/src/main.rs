@@ -10,7 +10,7 @@ use rlock_cli::{run, show, top};
 const FAILED: u8 = 125;
 
 fn main() -> ExitCode {
-    let mut words = std::env::args().skip(1).peekable();
+    let mut words = std::env::args_os().skip(1).peekable();
     if words.next_if(|word| word == run::CHILD).is_some() {
         return ExitCode::from(run::become_command(words));
     }

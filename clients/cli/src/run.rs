@@ -1,6 +1,8 @@
 //! `rlock run`: a command while a lock is held. The hold is a session's, so it ends with this process, and with the
 //! machine's connection; and this process ends the command when the hold is lost.
 
+use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -41,8 +43,8 @@ pub fn run(job: &Run) -> Result<u8, Trouble> {
 /// Becomes the command, which from now on dies with its parent: a command must not go on without the lock when
 /// `rlock` itself is killed.
 #[must_use]
-pub fn become_command(mut words: impl Iterator<Item = String>) -> u8 {
-    let parent = words.next();
+pub fn become_command(mut words: impl Iterator<Item = OsString>) -> u8 {
+    let parent = words.next().and_then(|word| word.into_string().ok());
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     let is_orphan = getppid().map(|pid| pid.as_raw_nonzero().to_string()) != parent;
     let Some(program) = words.next() else { return CANNOT_RUN };
@@ -50,7 +52,7 @@ pub fn become_command(mut words: impl Iterator<Item = String>) -> u8 {
         return CANNOT_RUN;
     }
     let error = std::process::Command::new(&program).args(words).exec();
-    eprintln!("rlock: {program}: {error}");
+    eprintln!("rlock: {}: {error}", program.display());
     if error.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN }
 }
 
@@ -108,17 +110,22 @@ async fn acquire(job: &Run) -> Result<Result<Hold, Error>, Trouble> {
 }
 
 fn start(job: &Run, hold: &Hold) -> Result<Child, Trouble> {
-    let this = std::env::current_exe().map_err(|error| error.to_string())?;
-    let mut command = Command::new(this);
+    // Not by its name: that may be another program by now, or none.
+    let mut command = Command::new("/proc/self/exe");
     command.arg(CHILD).arg(std::process::id().to_string()).args(&job.command);
     command
         .env("RLOCK_KEY", &job.key)
         .env("RLOCK_TOKEN", hold.token().to_string())
         .env("RLOCK_OWNER", hold.owner());
-    if !job.is_foreground {
+    if !is_foreground(job) {
         command.process_group(0); // what the command starts is to end with it
     }
     command.spawn().map_err(|error| error.to_string())
+}
+
+/// In a group of its own, a command that reads the terminal would be stopped, without a word.
+fn is_foreground(job: &Run) -> bool {
+    job.is_foreground || std::io::stdin().is_terminal()
 }
 
 async fn supervise(job: &Run, hold: &Hold, signals: &mut Forwarded) -> Result<u8, Trouble> {
@@ -126,7 +133,7 @@ async fn supervise(job: &Run, hold: &Hold, signals: &mut Forwarded) -> Result<u8
     let id = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
     let tell = |signal: Signal| {
         if let Some(id) = id {
-            let _ = if job.is_foreground {
+            let _ = if is_foreground(job) {
                 kill_process(id, signal)
             } else {
                 kill_process_group(id, signal)
@@ -154,7 +161,13 @@ async fn supervise(job: &Run, hold: &Hold, signals: &mut Forwarded) -> Result<u8
                 tell(Signal::KILL);
                 (killed, kill_at) = (true, None);
             }
-            signal = signals.next() => tell(signal),
+            // The terminal has told the whole group.
+            signal = signals.next() => {
+                let is_told = matches!(signal, Signal::INT | Signal::QUIT) && std::io::stdin().is_terminal();
+                if !is_told || !is_foreground(job) {
+                    tell(signal);
+                }
+            }
         }
     }
 }
@@ -168,26 +181,45 @@ fn by_signal(signal: Signal) -> u8 {
     u8::try_from(128 + signal.as_raw()).unwrap_or(CANNOT_RUN)
 }
 
-/// Signals that are meant for the command.
-struct Forwarded([(Signals, Signal); 4]);
+/// Signals that are meant for the command; not those that whoever started us ignores (`nohup`).
+struct Forwarded([(Option<Signals>, Signal); 4]);
 
 impl Forwarded {
     fn new() -> std::io::Result<Forwarded> {
+        let ignored = ignored();
+        let listen = |kind: SignalKind, to: Signal| {
+            let is_ignored = ignored & (1 << (to.as_raw() - 1)) != 0;
+            Ok::<_, std::io::Error>((if is_ignored { None } else { Some(signal(kind)?) }, to))
+        };
         Ok(Forwarded([
-            (signal(SignalKind::terminate())?, Signal::TERM),
-            (signal(SignalKind::interrupt())?, Signal::INT),
-            (signal(SignalKind::hangup())?, Signal::HUP),
-            (signal(SignalKind::quit())?, Signal::QUIT),
+            listen(SignalKind::terminate(), Signal::TERM)?,
+            listen(SignalKind::interrupt(), Signal::INT)?,
+            listen(SignalKind::hangup(), Signal::HUP)?,
+            listen(SignalKind::quit(), Signal::QUIT)?,
         ]))
     }
 
     async fn next(&mut self) -> Signal {
         let Forwarded([terminate, interrupt, hangup, quit]) = self;
         tokio::select! {
-            _ = terminate.0.recv() => terminate.1,
-            _ = interrupt.0.recv() => interrupt.1,
-            _ = hangup.0.recv() => hangup.1,
-            _ = quit.0.recv() => quit.1,
+            () = came(&mut terminate.0) => terminate.1,
+            () = came(&mut interrupt.0) => interrupt.1,
+            () = came(&mut hangup.0) => hangup.1,
+            () = came(&mut quit.0) => quit.1,
         }
     }
+}
+
+async fn came(signals: &mut Option<Signals>) {
+    match signals {
+        Some(signals) => drop(signals.recv().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// A bit for each signal that is ignored, as the system knows it.
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let bits = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    bits.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or(0)
 }

@@ -9,7 +9,9 @@
 
 mod support;
 
-use std::process::Child;
+use std::io::{BufRead, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
@@ -157,4 +159,72 @@ fn what_cannot_be_done_is_said() {
         code == 125 && complaint.contains("a URL is redis://") && !complaint.contains("secret"),
         "{complaint}"
     );
+}
+
+#[test]
+fn a_hangup_that_is_ignored_stays_ignored() {
+    let server = Server::start(&[]);
+    let mut command = std::process::Command::new("sh");
+    let script = "trap '' HUP; exec \"$0\" run job sh -c 'echo held; read x; echo $x'";
+    command.env("RLOCK_URL", server.url()).args(["-c", script, env!("CARGO_BIN_EXE_rlock")]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    kill_process(pid(&child), Signal::HUP).unwrap();
+    child.stdin.take().unwrap().write_all(b"on\n").unwrap();
+    out.read_line(&mut line).unwrap();
+    assert_eq!((line.as_str(), child.wait().unwrap().code()), ("held\non\n", Some(0)));
+}
+
+#[test]
+fn a_program_that_is_replaced_while_it_waits_still_runs_the_command() {
+    let server = Server::start(&[]);
+    server.ask::<u64>("RLOCK.ACQUIRE job somebody");
+    let copy = std::env::temp_dir().join(format!("rlock-copy-{}", server.port));
+    std::fs::copy(env!("CARGO_BIN_EXE_rlock"), &copy).unwrap();
+    let mut command = std::process::Command::new(&copy);
+    command.env("RLOCK_URL", server.url()).args(["run", "job", "echo", "ran"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    until("it waits", || server.ask::<Vec<redis::Value>>("RLOCK.QUEUES").len() == 1);
+    std::fs::remove_file(&copy).unwrap();
+    std::fs::write(&copy, "another program").unwrap();
+    server.ask::<u64>("RLOCK.RELEASE job somebody");
+    let (code, out, complaint) = said(child.wait_with_output().unwrap());
+    std::fs::remove_file(&copy).unwrap();
+    assert_eq!((code, out.as_str()), (0, "ran\n"), "{complaint}");
+}
+
+#[test]
+fn an_argument_may_be_any_bytes() {
+    let server = Server::start(&[]);
+    let odd = std::ffi::OsStr::from_bytes(b"\xff");
+    let output = server.rlock(&["run", "job", "printf", "%s"]).arg(odd).output().unwrap();
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), b"\xff".as_slice()));
+    let output = server.rlock(&["run"]).arg(odd).arg("true").output().unwrap();
+    assert_eq!(output.status.code(), Some(125));
+}
+
+#[test]
+fn a_command_reads_the_terminal() {
+    let server = Server::start(&[]);
+    // `script` gives it a terminal, and passes on what it reads itself.
+    let line = format!("{} run job sh -c 'read x; echo got $x'", env!("CARGO_BIN_EXE_rlock"));
+    let mut command = std::process::Command::new("timeout");
+    command.args(["20", "script", "-qec", &line, "/dev/null"]).env("RLOCK_URL", server.url());
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    until("it is held", || is_held(&server, "job"));
+    input.write_all(b"it\n").unwrap();
+    let mut out = String::new();
+    for line in std::io::BufReader::new(child.stdout.take().unwrap()).lines() {
+        out = line.unwrap();
+        if out.contains("got") {
+            break;
+        }
+    }
+    drop(input);
+    child.wait().unwrap();
+    assert!(out.contains("got it"), "{out}");
+    until("it is free", || !is_held(&server, "job"));
 }
