@@ -1,10 +1,14 @@
 //! The only path of a change: open the key, let the manager decide, save, replicate, publish,
 //! answer.
 
+use std::slice;
+
 use rlock_core::grammar::Access;
 use rlock_core::manager::{At, Cause, ExpiryAction, KeyExpiry};
 use rlock_core::snapshot::{self, Start};
-use rlock_core::{Change, Effects, End, Event, Input, Lock, Refusal, Reply, WaiterId, Wake};
+use rlock_core::{
+    Change, Effects, End, Event, FastStep, Input, Lock, Refusal, Reply, WaiterId, Wake,
+};
 
 use crate::happening::Happening;
 use crate::host::{Content, During, Host, KeyName, OpenKey};
@@ -48,8 +52,14 @@ pub fn request<'a, H: Host>(
     if !host.state(|state| state.manager.is_primary()) {
         return Err(RequestError::ReadOnly);
     }
+    let key = open(host, name);
+    let at = At { db: host.db(), key: name.bytes(), now: host.now() };
+    let key = match try_fast(host, at, name, key, &input) {
+        Ok(reply) => return Ok(reply),
+        Err(key) => key,
+    };
     let mut effects = Effects::default();
-    let is_plain = carry_out(host, name, input, &mut effects)?;
+    let is_plain = carry_out(host, at, name, key, input, &mut effects)?;
     // Nothing is remembered of a plain request, so the timers stay as they are.
     if !is_plain {
         let (next, is_watching) =
@@ -73,7 +83,9 @@ pub(crate) fn by_itself<H: Host>(
     name: &H::Name<'_>,
     input: Input<'_>,
 ) -> Result<(), RequestError> {
-    carry_out(host, name, input, &mut Effects::default()).map(|_| ())
+    let key = open(host, name);
+    let at = At { db: host.db(), key: name.bytes(), now: host.now() };
+    carry_out(host, at, name, key, input, &mut Effects::default()).map(|_| ())
 }
 
 /// Whether commands are requests here; otherwise commands being loaded or replicated are replayed,
@@ -95,16 +107,64 @@ pub(crate) fn open<'h, H: Host>(host: &'h H, name: &H::Name<'_>) -> H::Key<'h> {
     host.open(name, Access::Writes)
 }
 
+/// Does what a plain request asks for, without what other requests need. Returns the key if it is
+/// another one; then nothing changed.
+fn try_fast<'h, H: Host>(
+    host: &H,
+    at: At<'_>,
+    name: &H::Name<'_>,
+    mut key: H::Key<'h>,
+    input: &Input<'_>,
+) -> Result<Reply, H::Key<'h>> {
+    let bounds = host.settings().bounds;
+    let ask =
+        |lock: &mut Lock| host.state(|state| state.manager.try_fast(at, &bounds, lock, input));
+    let (start, step) = match key.content() {
+        Content::Other => return Err(key),
+        Content::Missing => {
+            let mut lock = Lock::default();
+            let Some(step) = ask(&mut lock) else { return Err(key) };
+            let expiry = KeyExpiry::of(&lock, None);
+            key.set(lock);
+            set_ttl(&mut key, expiry.begin());
+            (Start::Begins, step)
+        }
+        Content::Lock(lock) => {
+            let Some(step) = ask(lock) else { return Err(key) };
+            remove(&mut key);
+            (Start::Existing, step)
+        }
+    };
+    drop(key);
+    let FastStep { change, event, reply, is_request_enough } = step;
+    let (changes, events) = (slice::from_ref(&change), event.as_slice());
+    replicate(host, name, start, changes, is_request_enough);
+    let At { db, key, now } = at;
+    host.observe(Happening::Decided {
+        db,
+        key,
+        changes,
+        events,
+        reply: &reply,
+        asks: None,
+        gated: &[],
+        replaced: &[],
+        now,
+    });
+    announce(host, name, events);
+    Ok(reply)
+}
+
 /// Returns whether the request was plain: it changed a lock of which nothing is remembered, or
 /// only has to wait.
 fn carry_out<'a, H: Host>(
     host: &H,
+    at: At<'_>,
     name: &H::Name<'_>,
+    mut key: H::Key<'_>,
     input: Input<'a>,
     effects: &mut Effects<'a>,
 ) -> Result<bool, RequestError> {
-    let mut key = open(host, name);
-    let at = At { db: host.db(), key: name.bytes(), now: host.now() };
     let asks = match &input {
         Input::Acquire(ask) | Input::Park(ask, _) => Some(ask.owner),
         _ => None,
@@ -269,7 +329,7 @@ fn tell<H: Host>(
     drop(key);
     let Effects { reply, changes, events, gated, replaced, .. } = effects;
     if !changes.is_empty() {
-        replicate(host, name, start, effects);
+        replicate(host, name, start, changes, effects.is_request_enough);
     }
     let At { db, key, now } = at;
     host.observe(Happening::Decided {
@@ -291,12 +351,18 @@ fn tell<H: Host>(
     }
 }
 
-fn replicate<H: Host>(host: &H, name: &H::Name<'_>, start: Start, effects: &Effects<'_>) {
-    if effects.is_request_enough {
+fn replicate<H: Host>(
+    host: &H,
+    name: &H::Name<'_>,
+    start: Start,
+    changes: &[Change<'_>],
+    is_request_enough: bool,
+) {
+    if is_request_enough {
         return host.replicate_as_it_came();
     }
     let mut bytes = host.state(|state| std::mem::take(&mut state.effect));
-    snapshot::save_effect(start, &effects.changes, &mut bytes);
+    snapshot::save_effect(start, changes, &mut bytes);
     host.replicate(name, &bytes);
     host.state(|state| state.keep_effect(bytes));
 }

@@ -18,8 +18,8 @@ pub struct Decided {
 
 impl Manager {
     /// Does what a plain request asks for ([`Lock::try_fast`]). `None` if it is another one: then
-    /// nothing changed, and [`Manager::must_wait`] or [`Manager::decide_other`] decides.
-    fn try_fast<'a>(
+    /// nothing changed, and [`Manager::decide`] decides.
+    pub fn try_fast<'a>(
         &mut self,
         at: At<'_>,
         bounds: &Bounds,
