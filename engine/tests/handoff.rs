@@ -226,6 +226,22 @@ fn rights_are_asked_of_waiters_that_acknowledgements_hold_back() {
 }
 
 #[test]
+fn rights_are_asked_of_those_who_get_what_a_pending_waiter_lost() {
+    let host = MapHost::primary();
+    host.world().acknowledged = vec![0];
+    host.ask(1, "acquire k ann");
+    for (client, acks) in [(2, " ACKS 1"), (3, ""), (4, "")] {
+        host.world().users.insert(client, format!("u{client}"));
+        host.ask(client, &format!("acquire k o{client} BLOCK 0{acks}"));
+    }
+    deny(&host, &["u2", "u3"]);
+    host.ask(1, "release k ann");
+    let told = host.turn();
+    assert_eq!(told.iter().filter(|line| line.contains("-NOPERM")).count(), 2, "{told:?}");
+    assert_eq!(host.holds("k"), "o4 write depth=1 until=30000");
+}
+
+#[test]
 fn those_with_the_right_stay_pending_when_one_without_it_is_refused() {
     let host = MapHost::primary();
     host.world().acknowledged = vec![0];

@@ -168,6 +168,17 @@ fn a_lock_that_begins_replaces_what_a_replica_has() {
 }
 
 #[test]
+fn an_effect_that_begins_leaves_nothing_of_the_lock_before() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire k ann READ");
+    let deadline = EpochMs::new(START_MS + 5000).unwrap();
+    let owner = b"bob".as_slice().into();
+    let read = Change::Granted { owner, mode: Mode::Read, token: token(1), deadline };
+    by_hand(&host, Start::Begins, &[read]);
+    assert_eq!(host.holds("k"), "bob read depth=1 until=5000");
+}
+
+#[test]
 fn an_effect_that_goes_on_at_an_empty_key_begins_a_lock() {
     let host = MapHost::replica();
     from_primary(&host, Start::Existing, &[granted(b"ann", 1, 5000)]);
