@@ -55,6 +55,10 @@ impl Closing for Lost {
         match caller() {
             Caller::Client(id) => state::with(|state| state.manager.is_closing(ClientId::from(id))),
             Caller::Unknown(bytes) => LATER.with(|later| later.clone()).into_iter().any(|client| {
+                // The flushed locks may have been loaded again.
+                if !state::with(|state| state.manager.is_closing(client)) {
+                    return false;
+                }
                 let line = Ctx::detached().describe_client(client.get());
                 line.is_some_and(|line| {
                     !is_blocked(&line) && field(&line, "argv-mem") == Some(&bytes.to_string())
@@ -208,12 +212,8 @@ fn see_who_flushed() {
         let flushed = state.manager.just_flushed();
         flushed.iter().take(SEEN_MAX).copied().collect::<Vec<_>>()
     });
-    for client in flushed {
-        let line = Ctx::detached().describe_client(client.get()).unwrap_or_default();
-        if !is_idle(&line) {
-            LATER.with(|later| later.insert(client));
-        }
-    }
+    // Those that run nothing now, too: the server may read them after the flush in this iteration.
+    LATER.with(|later| later.extend(flushed));
 }
 
 /// Whether its flush still runs in another thread, as on Redis 7.4 and later, or its reply is not
