@@ -42,8 +42,10 @@ impl Server {
                 }
                 gated.iter().for_each(|waiter| self.pend(*waiter));
                 if *reply == Reply::Pending {
-                    let client = running.client.and_then(|client| self.waiting_mut(client));
-                    client.map(|waiting| waiting.waiter).map(|waiter| self.pend(waiter));
+                    let waiting = running.client.and_then(|client| self.waiting_mut(client));
+                    if let Some(waiter) = waiting.map(|waiting| waiting.waiter) {
+                        self.pend(waiter);
+                    }
                 }
             }
             Happening::Replayed(events) => self.effect_events += events.len() as u64,
