@@ -228,7 +228,7 @@ impl Request {
     }
 
     /// The longest wait; zero does not wait. The default is no limit. Another request of the same owner is waited for up
-    /// to 500 ms all the same: its undoing, for example.
+    /// to 100 ms all the same, and one that is being undone as long as a connection is.
     pub fn wait(mut self, wait: Duration) -> Request {
         self.options.wait = Some(wait);
         self
@@ -301,13 +301,15 @@ impl Request {
         };
         let (leave, gone) = watch::channel(false);
         let (tell, told) = oneshot::channel();
+        let mut leaving = Leaving { leave, entry: Some(entry.clone()) };
         // In its own task, which runs to its end whatever happens to this future.
         tokio::spawn(async move {
             let outcome = entry.acquire(self.inner, self.options, level, gone).await;
             drop(tell.send(outcome)); // a hold that nobody takes is released when it is dropped
         });
-        let _leaving = Leaving(leave);
-        told.await.unwrap_or(Err(Error::NotAcquired))
+        let outcome = told.await.unwrap_or(Err(Error::NotAcquired));
+        leaving.entry = None;
+        outcome
     }
 
     /// Acquires the lock if it is free.
@@ -319,11 +321,17 @@ impl Request {
     }
 }
 
-/// Tells the task of an acquisition that its caller has gone.
-struct Leaving(watch::Sender<bool>);
+/// Tells the task of an acquisition that its caller has gone, and the owner's next one that this one is being undone.
+struct Leaving {
+    leave: watch::Sender<bool>,
+    entry: Option<Arc<Entry>>,
+}
 
 impl Drop for Leaving {
     fn drop(&mut self) {
-        self.0.send_replace(true);
+        if let Some(entry) = &self.entry {
+            entry.is_undone.store(true, Ordering::Release);
+        }
+        self.leave.send_replace(true);
     }
 }
