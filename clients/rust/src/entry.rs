@@ -64,8 +64,9 @@ impl Drop for Entry {
 
 impl Entry {
     pub(crate) fn of(inner: &Inner, key: &[u8], options: &Options) -> Arc<Entry> {
-        let identity =
-            (inner.identity.clone(), key.to_vec(), options.owner.clone(), options.mode());
+        // An owner that is not named is known to nobody else, so that it does not matter where.
+        let space = inner.space.get().cloned().unwrap_or_default();
+        let identity = (space, key.to_vec(), options.owner.clone(), options.mode());
         let mut entries = registry();
         if let Some(entry) = entries.get(&identity).and_then(Weak::upgrade) {
             return entry;

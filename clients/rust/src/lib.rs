@@ -24,11 +24,12 @@ mod error;
 mod held;
 mod hold;
 mod servers;
+mod space;
 mod turns;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use redis::{Client, Cmd, ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult};
@@ -51,7 +52,8 @@ pub(crate) struct Inner {
     turns: turns::Turns,
     slots: Arc<Semaphore>,
     most: usize,
-    identity: String,
+    /// Where owners that the user names are counted, once the server has said what it is.
+    space: OnceLock<String>,
     name: String,
     count: AtomicU64,
     /// Holds that nobody watches yet, and whether somebody will look after them.
@@ -110,7 +112,7 @@ impl Locker {
         let host: String = host.unwrap_or_else(|_| "host".into()).trim().chars().take(64).collect();
         let short = RandomState::new().build_hasher().finish() & 0xff_ffff;
         let inner = Inner {
-            identity: servers.identity(),
+            space: OnceLock::new(),
             servers,
             turns: turns::Turns::default(),
             slots: Arc::new(Semaphore::new(16)),
@@ -143,6 +145,7 @@ impl Locker {
             format!("{}-{}", self.inner.name, self.inner.count.fetch_add(1, Ordering::Relaxed));
         let options = Options {
             owner,
+            is_named: false,
             lease: Duration::from_secs(30),
             wait: None,
             is_read: false,
@@ -163,6 +166,8 @@ type Tell = dyn Fn(&RedisError) + Send + Sync;
 #[derive(Clone)]
 pub(crate) struct Options {
     owner: String,
+    /// By the user.
+    is_named: bool,
     lease: Duration,
     wait: Option<Duration>,
     is_read: bool,
@@ -218,6 +223,9 @@ pub struct Request {
 impl Request {
     /// For a lock that is free: one request, by the thread that calls. Nothing: ask by [`Request::patiently`].
     pub(crate) fn quickly(&self) -> (Option<Hold>, Option<Unsure>) {
+        if self.options.is_named && self.inner.space.get().is_none() {
+            return (None, None);
+        }
         Entry::of(&self.inner, &self.key, &self.options).quickly(&self.inner, &self.options)
     }
 
@@ -273,7 +281,7 @@ impl Request {
     /// Names the owner. An owner that holds the lock already re-enters it. By convention an owner does one thing at a
     /// time.
     pub fn owner(mut self, name: impl Into<String>) -> Request {
-        self.options.owner = name.into();
+        (self.options.owner, self.options.is_named) = (name.into(), true);
         self
     }
 
@@ -294,7 +302,10 @@ impl Request {
     }
 
     /// `unsure`: it was asked for before, and the answer is missing.
-    pub(crate) async fn patiently(self, unsure: Option<Unsure>) -> Result<Hold, Error> {
+    pub(crate) async fn patiently(mut self, unsure: Option<Unsure>) -> Result<Hold, Error> {
+        if self.options.is_named && self.inner.space.get().is_none() {
+            space::settle(&self.inner, &self.key, &mut self.options).await?;
+        }
         let (level, entry) = match unsure {
             Some(Unsure { level, entry }) => (Some(level), entry),
             None => (None, Entry::of(&self.inner, &self.key, &self.options)),

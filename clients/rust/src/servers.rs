@@ -113,7 +113,11 @@ impl Servers {
         }
     }
 
-    /// Distinguishes servers where owners are counted.
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self.how, How::Cluster { .. })
+    }
+
+    /// Distinguishes servers that do not say what they are.
     pub(crate) fn identity(&self) -> String {
         let mut all = match &self.how {
             How::One => vec![self.template.addr().to_string()],

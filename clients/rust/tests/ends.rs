@@ -99,3 +99,16 @@ async fn a_call_returns_in_time_whatever_is_silent() {
     }
     kill_process(process, Signal::CONT).unwrap();
 }
+
+#[tokio::test]
+async fn two_names_of_one_server_are_one_server() {
+    let server = Server::start(&[]);
+    let other = Locker::new(Client::open(server.url().replace("127.0.0.1", "localhost")).unwrap());
+    let outer = locker(&server).lock("k").owner("ann").acquire().await.unwrap();
+    let inner = other.lock("k").owner("ann").wait(Duration::ZERO).acquire().await.unwrap();
+    assert_eq!(inner.token(), outer.token());
+    inner.release().await.unwrap();
+    assert!(outer.is_held() && is_held(&server, "k"));
+    outer.release().await.unwrap();
+    assert!(!is_held(&server, "k"));
+}
