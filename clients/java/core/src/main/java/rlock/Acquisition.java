@@ -237,7 +237,9 @@ final class Acquisition {
 
     /** How long a reply to what does not wait may take. */
     private long limitMillis() {
-        return waits ? Math.max(1, Math.min(links.timeoutMillis, NANOSECONDS.toMillis(left()))) : links.timeoutMillis;
+        if (!waits || end == FOREVER) return links.timeoutMillis;
+        // The last request is sent when the time is over, and is to be answered all the same.
+        return Math.min(links.timeoutMillis, NANOSECONDS.toMillis(Math.max(0, left()) + GRACE_NANOS));
     }
 
     private Object await() throws InterruptedException {
