@@ -27,6 +27,20 @@ class Server(Standalone):
     def waiting(self, key):
         return lock_info(self.one.address, key)["queue-length"]
 
+    def deliver(self):
+        """What the proxy kept is executed, when this returns; from now on it keeps nothing."""
+        self.proxy.fault({"proxy": "heal"})
+        self.proxy.fault({"proxy": "kept"})
+        before, kept = self.calls(), len(self.proxy.kept)
+        self.proxy.fault({"proxy": "deliver"})
+        until("what was kept is executed", lambda: self.calls() >= before + kept)
+
+    def calls(self):
+        """How many requests that can be kept were executed."""
+        stats = section(self.one.address, "commandstats")
+        wanted = (stats.get(f"cmdstat_{name}", "calls=0") for name in ("rlock.release", "rlock.info"))
+        return sum(int(each.split(",")[0].split("=")[1]) for each in wanted)
+
     def connections(self):
         """How many were ever accepted, but for the one that asks."""
         self.asked = getattr(self, "asked", 0) + 1

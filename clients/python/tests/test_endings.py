@@ -23,12 +23,12 @@ server = one_server
 def test_a_release_that_is_not_known_ends_no_later_hold(server):
     locks = rlock.Locks(server.client(), patience=0.5)
     hold = rlock.Lock(locks, "k").acquire()
-    server.proxy.fault({"proxy": "hold", "of": "RLOCK.RELEASE", "times": 99})
+    server.proxy.fault({"proxy": "keep", "of": "RLOCK.RELEASE", "times": 99})
     with pytest.raises(rlock.Unavailable):
         hold.release()
     with pytest.raises(rlock.Unavailable, match="not yet undone"):
         rlock.Lock(locks, "k").acquire(wait=0.3)
-    server.proxy.fault({"proxy": "pass"})
+    server.deliver()
     again = rlock.Lock(locks, "k").acquire(wait=10)
     assert again.held and server.holders("k") == [(again.owner, again.token)] and again.token > hold.token
     again.release()
@@ -37,7 +37,7 @@ def test_a_release_that_is_not_known_ends_no_later_hold(server):
 def test_a_session_whose_release_failed_ends(server):
     locks = rlock.Locks(server.client(), patience=0.3)
     hold = rlock.Lock(locks, "k", session=True).acquire()
-    server.proxy.fault({"proxy": "hold", "of": "RLOCK.RELEASE", "times": 99})
+    server.proxy.fault({"proxy": "keep", "of": "RLOCK.RELEASE", "times": 99})
     with pytest.raises(rlock.Unavailable):
         hold.release()
     until("its connection is closed", lambda: server.holders("k") == [])

@@ -18,7 +18,7 @@ server = one_server
 def fails_and_is_undone_late(server):
     """The grant's reply is lost, and what undoes it stays on its way."""
     server.proxy.fault({"proxy": "cut", "of": "RLOCK.ACQUIRE", "times": 99})
-    server.proxy.fault({"proxy": "hold", "of": "RLOCK.RELEASE", "times": 1})
+    server.proxy.fault({"proxy": "keep", "of": "RLOCK.RELEASE", "times": 1})
 
 
 def test_an_undo_that_arrives_late_does_not_end_the_retry(server):
@@ -26,9 +26,10 @@ def test_an_undo_that_arrives_late_does_not_end_the_retry(server):
     fails_and_is_undone_late(server)
     with pytest.raises(rlock.Unavailable):
         lock.acquire(wait=0.2)
+    server.proxy.fault({"proxy": "kept"})
     server.proxy.cuts.clear()
     hold = lock.acquire(wait=10)
-    server.proxy.fault({"proxy": "pass"})
+    server.deliver()
     assert hold.held and server.holders("k") == [(hold.owner, hold.token)]
     hold.release()
 
@@ -39,9 +40,10 @@ async def test_an_undo_that_arrives_late_does_not_end_the_retry_of_a_task(server
     fails_and_is_undone_late(server)
     with pytest.raises(rlock.Unavailable):
         await lock.acquire(wait=0.2)
+    server.proxy.fault({"proxy": "kept"})
     server.proxy.cuts.clear()
     hold = await lock.acquire(wait=10)
-    await asyncio.to_thread(server.proxy.fault, {"proxy": "pass"})
+    await asyncio.to_thread(server.deliver)
     assert hold.held and server.holders("k") == [(hold.owner, hold.token)]
     await hold.release()
     await lock._locks.aclose()
@@ -50,13 +52,14 @@ async def test_an_undo_that_arrives_late_does_not_end_the_retry_of_a_task(server
 def test_who_does_not_wait_is_told_that_its_name_is_not_free_yet(server):
     lock = rlock.Lock(rlock.Locks(server.client(), patience=0.3), "k", lease=30)
     server.proxy.fault({"proxy": "cut", "of": "RLOCK.ACQUIRE", "times": 99})
-    server.proxy.fault({"proxy": "hold", "of": "RLOCK.INFO", "times": 99})
+    server.proxy.fault({"proxy": "keep", "of": "RLOCK.INFO", "times": 99})
     with pytest.raises(rlock.Unavailable):
         lock.acquire(wait=0.2)
+    server.proxy.fault({"proxy": "kept"})
     server.proxy.cuts.clear()
     with pytest.raises(rlock.Unavailable, match="not yet undone"):
         lock.acquire(wait=0)
-    server.proxy.fault({"proxy": "pass"})
+    server.deliver()
     hold = lock.acquire(wait=5)
     assert server.holders("k") == [(hold.owner, hold.token)]
     hold.release()

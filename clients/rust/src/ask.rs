@@ -6,18 +6,20 @@ use std::time::Duration;
 
 use redis::{Cmd, RedisError, RedisResult, Value};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use crate::entry::Entry;
-use crate::error::{Error, is_broken, is_not_held, is_passing};
+use crate::error::{Error, is_broken, is_not_held, is_passing, is_unsent};
 use crate::servers::{Line, Node, PATIENCE};
 use crate::{Inner, Options};
 
 /// How long a ticket outlives a process that no longer asks, and how often we ask.
 const TICKET_WINDOW: Duration = Duration::from_secs(3);
 const TICKET_POLL: Duration = Duration::from_millis(950);
-/// How long to hold up a caller that gave up, so that nothing of its wait remains when it continues.
+/// How long the server has to end a wait whose caller gave up, and the longest pause between tries.
 pub(crate) const TIDYING: Duration = Duration::from_millis(500);
+/// How late a call may return: for a reply that comes at the last moment, and then for what is undone quickly.
+pub(crate) const LATE: Duration = Duration::from_millis(50);
 
 pub(crate) struct Ask {
     pub(crate) inner: Arc<Inner>,
@@ -59,14 +61,17 @@ impl Ask {
     pub(crate) async fn run(&mut self) -> Result<u64, Error> {
         let mut pause = Duration::from_millis(10);
         loop {
-            let mut outcome = self.once().await;
-            if let Ok(Answer::Token(token)) = outcome
-                && self.sent.elapsed() > self.options.lease / 3
-                && let Err(error) = self.confirm(token).await
-            {
-                self.session = None;
-                outcome = Err(error);
-            }
+            let outcome = match self.end {
+                None => self.once_and_sure().await,
+                Some(end) => match timeout_at(end + LATE, self.once_and_sure()).await {
+                    Ok(outcome) => outcome,
+                    Err(_) => {
+                        // What was cut short may be executed later.
+                        (self.is_unsure, self.is_placed, self.session) = (true, true, None);
+                        Err(crate::error::timed_out())
+                    }
+                },
+            };
             if *self.gone.borrow() {
                 self.is_unwanted |= matches!(outcome, Ok(Answer::Token(_)));
                 return Err(Error::NotAcquired);
@@ -92,6 +97,18 @@ impl Ask {
             }
             pause = (pause * 2).min(TIDYING);
         }
+    }
+
+    async fn once_and_sure(&mut self) -> RedisResult<Answer> {
+        let outcome = self.once().await;
+        if let Ok(Answer::Token(token)) = outcome
+            && self.sent.elapsed() > self.options.lease / 3
+            && let Err(error) = self.confirm(token).await
+        {
+            self.session = None;
+            return Err(error);
+        }
+        outcome
     }
 
     fn tell_once(&mut self, trouble: &RedisError) {
@@ -127,13 +144,18 @@ impl Ask {
         let (lane, servers) = (self.options.lane(), &self.inner.servers);
         let patience = if self.options.has_acks() { PATIENCE * 2 } else { PATIENCE };
         let reply = answer(servers.ask_on(lane, &self.entry.key, words, patience).await);
-        self.is_unsure |= reply.as_ref().is_err_and(is_broken);
+        self.is_unsure |= reply.as_ref().is_err_and(|error| is_broken(error) && !is_unsent(error));
         reply
     }
 
     fn left(&self) -> Duration {
         self.end
             .map_or(Duration::from_secs(3600), |end| end.saturating_duration_since(Instant::now()))
+    }
+
+    /// The reply comes in time, however far the server is.
+    fn short_of_a_round(&self) -> Duration {
+        self.left().saturating_sub(self.inner.servers.round())
     }
 
     fn waiting(&self, words: &mut Cmd, way: &str, wait: Duration) {
@@ -151,8 +173,9 @@ impl Ask {
         }
         if self.options.wait != Some(Duration::ZERO) {
             // BLOCK 0 waits forever, so the shortest wait is 1 ms.
-            let wait =
-                self.end.map_or(Duration::ZERO, |_| self.left().max(Duration::from_millis(1)));
+            let wait = self
+                .end
+                .map_or(Duration::ZERO, |_| self.short_of_a_round().max(Duration::from_millis(1)));
             self.waiting(&mut words, "BLOCK", wait);
         }
         let (mut node, mut asking) = (self.inner.servers.locate(&self.entry.key).await?, false);
@@ -183,7 +206,7 @@ impl Ask {
     /// Asks on `line`. When the caller gives up, gives up the place, and then checks whether the grant came first.
     async fn on(&mut self, line: Line, words: &Cmd, asking: bool) -> RedisResult<Answer> {
         self.sent = Instant::now();
-        let late = self.end.map(|end| end.max(self.sent) + TIDYING);
+        let late = self.end.map(|end| end.max(self.sent) + LATE);
         let mut gone = self.gone.clone();
         let mut pending = Box::pin(line.ask(words, asking));
         let reply = tokio::select! {
@@ -304,6 +327,9 @@ impl Ask {
                 () = sleep(left.min(TICKET_POLL + jitter(TICKET_POLL / 10))) => {}
                 () = is_true(&mut gone) => return Ok(Answer::Refused),
             }
+            if self.left().is_zero() {
+                return Ok(Answer::Refused); // the place is given up behind the caller
+            }
         }
     }
 
@@ -331,7 +357,7 @@ impl Ask {
     /// Undoes what the acquisition may have left: a place, and a grant whose reply was lost.
     pub(crate) async fn undo(&self) {
         let end = Instant::now() + self.options.lease + PATIENCE;
-        let mut again = self.is_unsure;
+        let (mut again, mut pause) = (self.is_unsure, Duration::from_millis(20));
         loop {
             let mut done = self.tell(&self.cancel()).await.map(drop);
             if done.is_ok() && (self.is_unsure || self.is_unwanted) {
@@ -339,7 +365,8 @@ impl Ask {
             }
             let is_passing = done.as_ref().is_err_and(is_passing);
             if is_passing && Instant::now() < end {
-                sleep(Duration::from_millis(20)).await;
+                sleep(pause).await;
+                pause = (pause * 2).min(Duration::from_secs(1));
             } else if again && !is_passing {
                 // Once more: the server may only now execute what it had yet to read from a closed connection.
                 again = false;
@@ -411,7 +438,7 @@ pub(crate) fn millis(time: Duration) -> u64 {
 }
 
 /// A random time below `most`, so that many do not come back at once.
-fn jitter(most: Duration) -> Duration {
+pub(crate) fn jitter(most: Duration) -> Duration {
     let some = RandomState::new().build_hasher().finish() % 1000;
     most * u32::try_from(some).unwrap_or(0) / 1000
 }

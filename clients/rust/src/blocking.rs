@@ -224,13 +224,13 @@ impl Hold {
         self.runtime.run(waiting).unwrap_or(true)
     }
 
-    /// Calls `tell` on the crate's thread when the hold is lost. It should return quickly.
+    /// Calls `tell` on a thread of its own when the hold is lost: it may block, and acquire locks.
     pub fn on_loss(&self, tell: impl FnOnce() + Send + 'static) {
         let loss = self.loss.clone();
         if let Some(runtime) = &self.runtime.0 {
             runtime.spawn(async move {
                 loss.lost().await;
-                tell();
+                let _ = tokio::task::spawn_blocking(tell).await;
             });
         }
     }

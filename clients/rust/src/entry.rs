@@ -10,11 +10,14 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedMutexGuard, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-use crate::ask::{Ask, TIDYING, is_true, millis};
-use crate::error::{Error, is_broken, is_not_held, is_passing};
+use crate::ask::{Ask, LATE, TIDYING, is_true, millis};
+use crate::error::{Error, is_broken, is_not_held, is_passing, timed_out};
 use crate::held::{Held, NOT_YET, SHORT, State, is_over, look_after, nurse};
 use crate::servers::{Line, PATIENCE, lock};
 use crate::{Hold, Inner, Options};
+
+/// The server refuses longer leases.
+const LONGEST: Duration = Duration::from_secs(7 * 86400);
 
 type Identity = (String, Vec<u8>, String, &'static str);
 
@@ -30,6 +33,8 @@ pub(crate) struct Entry {
     pub(crate) key: Vec<u8>,
     /// Taken by whoever changes the depth.
     pub(crate) level: Arc<tokio::sync::Mutex<Level>>,
+    /// Whoever has it undoes what an attempt left.
+    pub(crate) is_undone: AtomicBool,
 }
 
 /// The right to change the depth.
@@ -59,8 +64,9 @@ impl Drop for Entry {
 
 impl Entry {
     pub(crate) fn of(inner: &Inner, key: &[u8], options: &Options) -> Arc<Entry> {
-        let identity =
-            (inner.identity.clone(), key.to_vec(), options.owner.clone(), options.mode());
+        // An owner that is not named is known to nobody else, so that it does not matter where.
+        let space = inner.space.get().cloned().unwrap_or_default();
+        let identity = (space, key.to_vec(), options.owner.clone(), options.mode());
         let mut entries = registry();
         if let Some(entry) = entries.get(&identity).and_then(Weak::upgrade) {
             return entry;
@@ -69,6 +75,7 @@ impl Entry {
             identity: identity.clone(),
             key: key.to_vec(),
             level: Arc::default(),
+            is_undone: AtomicBool::new(false),
         });
         entries.insert(identity, Arc::downgrade(&entry));
         entry
@@ -82,19 +89,27 @@ impl Entry {
         unsure: Option<Turn>,
         mut gone: watch::Receiver<bool>,
     ) -> Result<Hold, Error> {
-        let end = options.wait.map(|wait| Instant::now() + wait);
+        let start = Instant::now();
+        let end = options.wait.and_then(|wait| start.checked_add(wait));
         // Taken by another who says the same owner, or while an abandoned wait is being undone: that passes.
-        let turn = Instant::now() + options.wait.unwrap_or_default().max(TIDYING);
+        let is_undone = || self.is_undone.load(Ordering::Acquire);
+        let soon = start + if is_undone() { PATIENCE } else { 2 * LATE };
+        let turn = if options.wait == Some(Duration::ZERO) { soon } else { end.unwrap_or(soon) };
         let is_unsure = unsure.is_some();
         let mut level = match unsure {
             Some(level) => level,
             None => tokio::select! {
                 biased; // whoever does not wait is not too late for what is free
                 level = self.level.clone().lock_owned() => level,
-                () = sleep_until(turn), if end.is_some() => return Err(Error::NotAcquired),
+                () = sleep_until(turn), if end.is_some() => return Err(if is_undone() {
+                    Error::Unavailable(timed_out()) // its earlier request is not yet undone
+                } else {
+                    Error::NotAcquired
+                }),
                 () = is_true(&mut gone) => return Err(Error::NotAcquired),
             },
         };
+        self.is_undone.store(false, Ordering::Release);
         if level.held.as_ref().is_some_and(|held| !held.is_held()) {
             *level = Level::default(); // what was held is lost; its holds will say so
         }
@@ -191,7 +206,7 @@ impl Entry {
         token: u64,
     ) -> Arc<Held> {
         level.depth = depth;
-        let deadline = sent + options.lease;
+        let deadline = sent + options.lease.min(LONGEST);
         if let Some(held) = &level.held {
             held.extend(deadline);
             held.revive();
@@ -418,11 +433,13 @@ async fn give_up(mut ask: Ask, level: Turn) {
     if !ask.is_unsure && !ask.is_unwanted && !ask.is_placed {
         return;
     }
+    ask.entry.is_undone.store(true, Ordering::Release);
     let undoing = tokio::spawn(async move {
         ask.undo().await;
+        ask.entry.is_undone.store(false, Ordering::Release);
         drop(level);
     });
-    let _ = tokio::time::timeout(TIDYING, undoing).await;
+    let _ = tokio::time::timeout(LATE, undoing).await;
 }
 
 async fn end_of(ended: Option<&mut watch::Receiver<bool>>) {
@@ -438,5 +455,28 @@ pub(crate) fn release_later(
     entry: Arc<Entry>,
     held: Arc<Held>,
 ) {
-    runtime.spawn(async move { entry.release(&inner, &held).await });
+    let mut last = Last(Some((inner, entry, held)));
+    runtime.spawn(async move {
+        if let Some((inner, entry, held)) = &last.0 {
+            let _ = entry.release(inner, held).await;
+        }
+        drop(last.0.take());
+    });
+}
+
+/// A release that its runtime, which ends, no longer does: so a hold that lives to the end of `main` is released.
+struct Last(Option<(Arc<Inner>, Arc<Entry>, Arc<Held>)>);
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        if let Some((inner, entry, held)) = self.0.take()
+            && held.is_held()
+            && let Ok(mut level) = entry.level.try_lock()
+            && level.held.as_ref().is_some_and(|now| Arc::ptr_eq(now, &held))
+        {
+            let words = entry.release_words(&held, level.depth.saturating_sub(1));
+            let _ = inner.servers.ask_quickly(&entry.key, &words);
+            Entry::end(&mut level, &inner, &held, &Ok(()));
+        }
+    }
 }

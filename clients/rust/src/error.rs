@@ -99,6 +99,11 @@ pub(crate) fn is_broken(error: &RedisError) -> bool {
     error.code().is_none()
 }
 
+/// Whether there was nobody to send it to.
+pub(crate) fn is_unsent(error: &RedisError) -> bool {
+    error.is_connection_refusal()
+}
+
 /// Whether a retry can help: there was no answer, or the error belongs to a failover, a resharding or a start.
 pub(crate) fn is_passing(error: &RedisError) -> bool {
     match error.code() {

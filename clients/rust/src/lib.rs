@@ -24,11 +24,12 @@ mod error;
 mod held;
 mod hold;
 mod servers;
+mod space;
 mod turns;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use redis::{Client, Cmd, ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult};
@@ -51,7 +52,8 @@ pub(crate) struct Inner {
     turns: turns::Turns,
     slots: Arc<Semaphore>,
     most: usize,
-    identity: String,
+    /// Where owners that the user names are counted, once the server has said what it is.
+    space: OnceLock<String>,
     name: String,
     count: AtomicU64,
     /// Holds that nobody watches yet, and whether somebody will look after them.
@@ -110,7 +112,7 @@ impl Locker {
         let host: String = host.unwrap_or_else(|_| "host".into()).trim().chars().take(64).collect();
         let short = RandomState::new().build_hasher().finish() & 0xff_ffff;
         let inner = Inner {
-            identity: servers.identity(),
+            space: OnceLock::new(),
             servers,
             turns: turns::Turns::default(),
             slots: Arc::new(Semaphore::new(16)),
@@ -143,6 +145,7 @@ impl Locker {
             format!("{}-{}", self.inner.name, self.inner.count.fetch_add(1, Ordering::Relaxed));
         let options = Options {
             owner,
+            is_named: false,
             lease: Duration::from_secs(30),
             wait: None,
             is_read: false,
@@ -163,6 +166,8 @@ type Tell = dyn Fn(&RedisError) + Send + Sync;
 #[derive(Clone)]
 pub(crate) struct Options {
     owner: String,
+    /// By the user.
+    is_named: bool,
     lease: Duration,
     wait: Option<Duration>,
     is_read: bool,
@@ -218,6 +223,9 @@ pub struct Request {
 impl Request {
     /// For a lock that is free: one request, by the thread that calls. Nothing: ask by [`Request::patiently`].
     pub(crate) fn quickly(&self) -> (Option<Hold>, Option<Unsure>) {
+        if self.options.is_named && self.inner.space.get().is_none() {
+            return (None, None);
+        }
         Entry::of(&self.inner, &self.key, &self.options).quickly(&self.inner, &self.options)
     }
 
@@ -228,7 +236,7 @@ impl Request {
     }
 
     /// The longest wait; zero does not wait. The default is no limit. Another request of the same owner is waited for up
-    /// to 500 ms all the same: its undoing, for example.
+    /// to 100 ms all the same, and one that is being undone as long as a connection is.
     pub fn wait(mut self, wait: Duration) -> Request {
         self.options.wait = Some(wait);
         self
@@ -273,7 +281,7 @@ impl Request {
     /// Names the owner. An owner that holds the lock already re-enters it. By convention an owner does one thing at a
     /// time.
     pub fn owner(mut self, name: impl Into<String>) -> Request {
-        self.options.owner = name.into();
+        (self.options.owner, self.options.is_named) = (name.into(), true);
         self
     }
 
@@ -294,20 +302,25 @@ impl Request {
     }
 
     /// `unsure`: it was asked for before, and the answer is missing.
-    pub(crate) async fn patiently(self, unsure: Option<Unsure>) -> Result<Hold, Error> {
+    pub(crate) async fn patiently(mut self, unsure: Option<Unsure>) -> Result<Hold, Error> {
+        if self.options.is_named && self.inner.space.get().is_none() {
+            space::settle(&self.inner, &self.key, &mut self.options).await?;
+        }
         let (level, entry) = match unsure {
             Some(Unsure { level, entry }) => (Some(level), entry),
             None => (None, Entry::of(&self.inner, &self.key, &self.options)),
         };
         let (leave, gone) = watch::channel(false);
         let (tell, told) = oneshot::channel();
+        let mut leaving = Leaving { leave, entry: Some(entry.clone()) };
         // In its own task, which runs to its end whatever happens to this future.
         tokio::spawn(async move {
             let outcome = entry.acquire(self.inner, self.options, level, gone).await;
             drop(tell.send(outcome)); // a hold that nobody takes is released when it is dropped
         });
-        let _leaving = Leaving(leave);
-        told.await.unwrap_or(Err(Error::NotAcquired))
+        let outcome = told.await.unwrap_or(Err(Error::NotAcquired));
+        leaving.entry = None;
+        outcome
     }
 
     /// Acquires the lock if it is free.
@@ -319,11 +332,17 @@ impl Request {
     }
 }
 
-/// Tells the task of an acquisition that its caller has gone.
-struct Leaving(watch::Sender<bool>);
+/// Tells the task of an acquisition that its caller has gone, and the owner's next one that this one is being undone.
+struct Leaving {
+    leave: watch::Sender<bool>,
+    entry: Option<Arc<Entry>>,
+}
 
 impl Drop for Leaving {
     fn drop(&mut self) {
-        self.0.send_replace(true);
+        if let Some(entry) = &self.entry {
+            entry.is_undone.store(true, Ordering::Release);
+        }
+        self.leave.send_replace(true);
     }
 }

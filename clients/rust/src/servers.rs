@@ -1,6 +1,7 @@
 //! Finds the primary of a key: the one server, by Sentinel, or in a Cluster. All connections are the crate's own.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,10 +13,14 @@ use redis::{
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use crate::ask::jitter;
 use crate::error::{is_broken, timed_out};
 
 /// How long one request may take, and how long to retry one that does not wait when connections break.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The shortest pause before a server that was not reached is connected to again, whoever waits.
+const DIALS: Duration = Duration::from_millis(100);
 
 /// How long a thread asks by itself before it leaves that to the crate's thread.
 const QUICK: Duration = Duration::from_millis(300);
@@ -39,6 +44,8 @@ pub(crate) struct Servers {
     known: Mutex<Known>,
     /// One task finds the primaries; the others wait for its result.
     looking: tokio::sync::Mutex<()>,
+    /// About how long a reply takes, in microseconds.
+    round: AtomicU64,
 }
 
 #[derive(Default)]
@@ -82,6 +89,8 @@ pub(crate) struct Node {
     idle: Mutex<Vec<Line>>,
     /// For threads that ask quickly.
     plain: Mutex<Vec<redis::Connection>>,
+    /// Until when it is not connected to again, and why.
+    failed: Mutex<Option<(Instant, RedisError)>>,
 }
 
 /// A dedicated connection, for one blocked wait or for one session. Dropping it closes it.
@@ -100,10 +109,15 @@ impl Servers {
             nodes: Mutex::default(),
             known: Mutex::default(),
             looking: tokio::sync::Mutex::default(),
+            round: AtomicU64::new(0),
         }
     }
 
-    /// Distinguishes servers where owners are counted.
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self.how, How::Cluster { .. })
+    }
+
+    /// Distinguishes servers that do not say what they are.
     pub(crate) fn identity(&self) -> String {
         let mut all = match &self.how {
             How::One => vec![self.template.addr().to_string()],
@@ -114,6 +128,17 @@ impl Servers {
         };
         all.push(self.database().to_string());
         all.join(",")
+    }
+
+    /// About how long a reply takes.
+    pub(crate) fn round(&self) -> Duration {
+        Duration::from_micros(self.round.load(Ordering::Relaxed))
+    }
+
+    fn took(&self, time: Duration) {
+        let (old, new) = (self.round(), time.min(PATIENCE));
+        let mean = u64::try_from((old * 7 / 8 + new / 8).as_micros()).unwrap_or(u64::MAX);
+        self.round.store(mean, Ordering::Relaxed);
     }
 
     pub(crate) fn database(&self) -> i64 {
@@ -140,6 +165,7 @@ impl Servers {
                 acked: Shared::default(),
                 idle: Mutex::default(),
                 plain: Mutex::default(),
+                failed: Mutex::default(),
             })
         };
         lock(&self.nodes).entry(name.clone()).or_insert_with(fresh).clone()
@@ -281,8 +307,12 @@ impl Servers {
         let mut asking = false;
         let mut hops = 0;
         loop {
+            let sent = Instant::now();
             let (generation, reply) = node.send(lane, command, asking, end).await;
-            let Err(error) = reply else { return reply };
+            let Err(error) = reply else {
+                self.took(sent.elapsed());
+                return reply;
+            };
             match self.redirection(&node, &error) {
                 Some((next, is_ask)) if hops < 4 => (node, asking, hops) = (next, is_ask, hops + 1),
                 _ => {
@@ -376,9 +406,19 @@ impl Node {
                 tell(info);
                 Ok::<(), ()>(())
             });
+        if let Some((until, error)) = lock(&self.failed).clone()
+            && Instant::now() < until
+        {
+            return Err(error);
+        }
         let client = Client::open(self.info.clone())?;
         let connecting = client.get_multiplexed_async_connection_with_config(&config);
-        timeout(PATIENCE, connecting).await.unwrap_or_else(|_| Err(timed_out()))
+        let connected = timeout(PATIENCE, connecting).await.unwrap_or_else(|_| Err(timed_out()));
+        *lock(&self.failed) = connected
+            .as_ref()
+            .err()
+            .map(|error| (Instant::now() + DIALS + jitter(DIALS), error.clone()));
+        connected
     }
 
     fn ask_quickly(&self, command: &Cmd) -> RedisResult<Value> {

@@ -7,8 +7,8 @@
         store(..., hold.token)
 """
 
-from ._core import Deadlock, LockError, LockLost, NoAcks, NoPermission, NoReplicas, NotAcquired, NotHeld, Refused, TooMany
-from ._core import Unavailable
+from ._errors import Deadlock, LockError, LockLost, NoAcks, NoPermission, NoReplicas, NotAcquired, NotHeld, Refused, TooMany
+from ._errors import Unavailable
 from ._sync import Hold, Lock, Locks, Permit, ReadLock
 
 __all__ = [

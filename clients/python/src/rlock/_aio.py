@@ -8,11 +8,13 @@ import random
 from typing import Any, Callable, Optional
 
 from . import _core as core
-from ._core import Attempt, Broken, Refused, Silent, Space, Spaces, Unsent, now
+from ._attempt import Attempt, Steps
+from ._core import Space, Spaces, now
+from ._errors import Broken, Refused, Silent, Unsent
 from ._links import Address, Route, translated
 
 
-async def run(steps: core.Steps) -> Any:
+async def run(steps: Steps) -> Any:
     """The steps, whose calls of `io` return what is to be awaited, or the value itself."""
     try:
         value = next(steps)

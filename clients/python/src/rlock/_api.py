@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional, Union
 
-from ._core import LockLost, NotHeld, Options, Tenure, now
+from ._core import Options, Tenure, now
+from ._errors import LockLost, NotHeld
 
 UNSET: Any = object()
 

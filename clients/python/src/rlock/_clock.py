@@ -12,8 +12,8 @@ import sys
 import threading
 from typing import Any, Callable, Optional
 
-from . import _core as core
-from ._core import Tenure, now
+from ._attempt import Steps, renew, tie
+from ._core import Tenure, log, now
 from ._io import Link, run
 
 Queue = queue.SimpleQueue[Callable[[], Any]]
@@ -126,7 +126,7 @@ class Clock:
                         self._session_spoke(*key.data)
                 self._due()
             except Exception:  # the deadlines of others depend on this thread
-                core.log.exception("while looking after holds")
+                log.exception("while looking after holds")
 
     def _due(self) -> None:
         while True:
@@ -142,13 +142,13 @@ class Clock:
                     if now() >= tenure.renews_at:
                         third = tenure.options.lease / 3
                         tenure.renews_at = now() + (third / 10 if tenure.is_queued else third)
-                        self._renew_soon(tenure, core.renew)
+                        self._renew_soon(tenure, renew)
                     when = min(tenure.renews_at, tenure.deadline)
                     heapq.heappush(self.heap, (when, next(self.number), tenure))
             if is_lost:
                 self.lose(tenure)
 
-    def _renew_soon(self, tenure: Tenure, how: Callable[..., core.Steps]) -> None:
+    def _renew_soon(self, tenure: Tenure, how: Callable[..., Steps]) -> None:
         if not tenure.is_queued:
             tenure.is_queued = True
             # Renewals that replicas are to acknowledge take their time: no other one waits behind them.
@@ -163,16 +163,16 @@ class Clock:
         tenure.io.drop(link)
         if tenure.state == "held":
             tenure.is_queued = False  # sooner than a renewal that may be under way
-            self._renew_soon(tenure, core.tie)
+            self._renew_soon(tenure, tie)
 
-    def _renew(self, tenure: Tenure, how: Callable[..., core.Steps]) -> None:
+    def _renew(self, tenure: Tenure, how: Callable[..., Steps]) -> None:
         try:
             if tenure.is_orphaned:
-                core.log.warning("%s: nobody can release it any more, because %s has ended", tenure.seat.key, tenure.seat.owner)
+                log.warning("%s: nobody can release it any more, because %s has ended", tenure.seat.key, tenure.seat.owner)
                 self.lose(tenure)
             elif run(how(tenure.io, tenure)):
                 self.lose(tenure)
-            elif how is core.tie and tenure.link is not None:
+            elif how is tie and tenure.link is not None:
                 self.watch(tenure)
         except Exception:
             pass  # the next renewal tries again, and the clock runs

@@ -9,11 +9,13 @@ import time
 from typing import Any, Callable, Optional
 
 from . import _core as core
-from ._core import Attempt, Broken, Refused, Silent, Space, Spaces, Unsent, now
+from ._attempt import Attempt, Steps
+from ._core import Space, Spaces, now
+from ._errors import Broken, Refused, Silent, Unsent
 from ._links import Address, Route, translated
 
 
-def run(steps: core.Steps) -> Any:
+def run(steps: Steps) -> Any:
     """The steps, whose calls of `io` have done what they say when they return."""
     try:
         value = next(steps)

@@ -8,7 +8,8 @@ from typing import Any, Optional
 from redis import exceptions
 from redis.crc import key_slot
 
-from ._core import KINDS, REPLY, Broken, Refused
+from ._core import REPLY
+from ._errors import KINDS, Broken, Refused
 
 Address = tuple[str, int]
 

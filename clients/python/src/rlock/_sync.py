@@ -14,7 +14,9 @@ import redis
 from . import _core as core
 from ._api import UNSET, HoldBase, LockBase, seconds
 from ._clock import Clock
-from ._core import Attempt, LockLost, NotAcquired, Options, Seat, Space, Spaces, Tenure, now
+from ._attempt import Attempt, release, settle
+from ._core import Options, Seat, Space, Spaces, Tenure, now
+from ._errors import LockLost, NotAcquired
 from ._io import IO, Link, run
 from ._links import Route
 
@@ -117,7 +119,7 @@ class Locks:
 
     def _settled(self, key: str, start: float, wait: Optional[float]) -> Space:
         if self.io.space is None:
-            self.io.space = _spaces.of(run(core.settle(self.io, key, start, wait, self.patience)))
+            self.io.space = _spaces.of(run(settle(self.io, key, start, wait, self.patience)))
         return self.io.space
 
     def _acquire(self, key: str, options: Options, wait: Optional[float]) -> Optional[Hold]:
@@ -176,7 +178,7 @@ class Locks:
         space.use(seat)
         seat.mutex.acquire()
         try:
-            run(core.release(self.io, seat, tenure, self.patience))
+            run(release(self.io, seat, tenure, self.patience))
         except LockLost:
             clock().lose(tenure)
             raise

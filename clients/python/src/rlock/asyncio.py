@@ -21,9 +21,11 @@ import redis.asyncio
 from . import _core as core
 from ._aio import IO, Link, run
 from ._api import UNSET, HoldBase, LockBase, seconds
-from ._core import (
-    Attempt, Broken, Deadlock, LockError, LockLost, NoAcks, NoPermission, NoReplicas, NotAcquired, NotHeld, Options,
-    Refused, Seat, Space, Spaces, Tenure, TooMany, Unavailable, now,
+from ._attempt import Attempt, Steps, release, renew, settle, tie
+from ._core import Options, Seat, Space, Spaces, Tenure, now
+from ._errors import (
+    Broken, Deadlock, LockError, LockLost, NoAcks, NoPermission, NoReplicas, NotAcquired, NotHeld, Refused, TooMany,
+    Unavailable,
 )
 from ._links import Route
 
@@ -119,7 +121,7 @@ class Locks:
 
     async def _settled(self, key: str, start: float, wait: Optional[float]) -> Space:
         if self.io.space is None:
-            space = _spaces.of(await run(core.settle(self.io, key, start, wait, self.patience)))
+            space = _spaces.of(await run(settle(self.io, key, start, wait, self.patience)))
             self.io.space = self.io.space or space
         return self.io.space
 
@@ -190,18 +192,18 @@ class Locks:
             tenure.renews_at = now() + (third / 10 if tenure.is_queued else third)
             if not tenure.is_queued:
                 tenure.is_queued = True
-                self.io.background(self._renew(tenure, core.renew))
+                self.io.background(self._renew(tenure, renew))
         pause = min(tenure.renews_at, tenure.deadline) - now()
         tenure.timer = asyncio.get_running_loop().call_later(pause, self._tick, tenure)
 
-    async def _renew(self, tenure: Tenure, how: Callable[..., core.Steps]) -> None:
+    async def _renew(self, tenure: Tenure, how: Callable[..., Steps]) -> None:
         try:
             is_lost = await run(how(self.io, tenure))
         finally:
             tenure.is_queued = False
         if is_lost:
             self._lose(tenure)
-        elif how is core.tie and tenure.link is not None:
+        elif how is tie and tenure.link is not None:
             self._watch(tenure, tenure.link)
 
     def _watch(self, tenure: Tenure, link: Optional[Link]) -> None:
@@ -215,7 +217,7 @@ class Locks:
                     continue
             if tenure.state == "held" and tenure.link is link:
                 tenure.link = None
-                self.io.background(self._renew(tenure, core.tie))
+                self.io.background(self._renew(tenure, tie))
 
         tenure.link = link
         if link is not None:
@@ -246,7 +248,7 @@ class Locks:
         space.use(seat)
         await seat.mutex.acquire()
         try:
-            await run(core.release(self.io, seat, tenure, self.patience))
+            await run(release(self.io, seat, tenure, self.patience))
         except LockLost:
             self._lose(tenure)
             raise

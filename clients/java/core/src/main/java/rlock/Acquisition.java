@@ -49,6 +49,7 @@ final class Acquisition {
     private final long end; // nanoTime, or FOREVER
     private final long start = System.nanoTime();
     private int tries;
+    private RuntimeException trouble; // of the last try
     private long pause = 10;
     private boolean warned;
     private int depth;
@@ -58,6 +59,7 @@ final class Acquisition {
     private boolean unknown; // something was sent whose outcome nobody told
     private boolean queued; // there may be a ticket
     private int todo; // how many releases are still to be sent
+    private final CompletableFuture<Void> tidied = new CompletableFuture<>();
     private boolean handedOver; // what is left to do happens in the background, with the turn
     private boolean interrupted;
 
@@ -81,7 +83,7 @@ final class Acquisition {
             owner = holding.name.owner();
             mine = takeTurn();
             if (!mine && holding.tidying)
-                throw new LockException.Unavailable(key + ": no server confirms the end of this owner's last attempt", null);
+                throw holding.unconfirmed();
             if (!mine) return null;
             refuseWhatWasLost();
             depth = holding.depth + 1;
@@ -94,6 +96,8 @@ final class Acquisition {
         } finally {
             if (mine && !handedOver && (unknown || queued)) inBackground(this::undo);
             if (mine && !handedOver) holding.turn.release();
+            // Who locks something else at once shall not still wait here.
+            else if (mine) tidied.completeOnTimeout(null, GRACE_NANOS, NANOSECONDS).join();
             if (holding != null) holding.leave();
             if (interrupted) Thread.currentThread().interrupt();
         }
@@ -144,6 +148,8 @@ final class Acquisition {
                 if (end != FOREVER && left() > GRACE_NANOS) return null;
             } catch (ServerException error) {
                 failure = error;
+                // Who does not wait does not wait for itself either.
+                if (!waits && error.code().equals("DEADLOCK")) return null;
                 if (!isPassing(error)) throw definite(error);
             } catch (LinkException broken) {
                 unknown |= !broken.isNeverSent();
@@ -158,6 +164,7 @@ final class Acquisition {
     /** Pauses before the next try, after a failure or an early end; throws when there shall be none. */
     private void again(RuntimeException failure) throws InterruptedException {
         tries++;
+        trouble = failure;
         if (failure != null && (waits ? left() <= 0 : isSilent(failure) || tries == TRIES_WITHOUT_WAITING))
             throw unavailable(failure);
         if (failure != null && !warned && System.nanoTime() - start > SILENT_NANOS) {
@@ -230,7 +237,9 @@ final class Acquisition {
 
     /** How long a reply to what does not wait may take. */
     private long limitMillis() {
-        return waits ? Math.max(1, Math.min(links.timeoutMillis, NANOSECONDS.toMillis(left()))) : links.timeoutMillis;
+        if (!waits || end == FOREVER) return links.timeoutMillis;
+        // The last request is sent when the time is over, and is to be answered all the same.
+        return Math.min(links.timeoutMillis, NANOSECONDS.toMillis(Math.max(0, left()) + GRACE_NANOS));
     }
 
     private Object await() throws InterruptedException {
@@ -354,18 +363,27 @@ final class Acquisition {
                 if (left() <= 0 || hasNoPlace()) return giveUp();
                 long third = Math.min(left(), MILLISECONDS.toNanos(TICKET_MILLIS / 3));
                 if (turn == null) sleep(third);
-                else if (turn.called.tryAcquire(third, NANOSECONDS)) turn.called.drainPermits();
+                else called(turn, third);
                 if (turn == null || turn.isDeaf() || !turn.at.equals(links.topology.primary(key))) {
                     if (turn != null) turn.close();
                     turn = null;
                     turn = listen();
                 }
             }
-        } catch (InterruptedException interrupt) {
-            remember(interrupt);
-            return byTicket();
         } finally {
             if (turn != null) turn.close();
+        }
+    }
+
+    private void called(Turns.Turn turn, long nanos) throws InterruptedException {
+        long until = System.nanoTime() + nanos;
+        while (true) {
+            try {
+                if (turn.called.tryAcquire(until - System.nanoTime(), NANOSECONDS)) turn.called.drainPermits();
+                return;
+            } catch (InterruptedException interrupt) {
+                remember(interrupt);
+            }
         }
     }
 
@@ -470,8 +488,9 @@ final class Acquisition {
         } catch (ServerException error) {
             if (error.code().equals("NOTHELD")) return --todo <= 0;
             if (!isPassing(error.code())) return true;
+            holding.trouble = error;
         } catch (LinkException silent) {
-            // Then later.
+            holding.trouble = silent;
         }
         locks.refresh();
         return false;
@@ -499,9 +518,10 @@ final class Acquisition {
     private void inBackground(BooleanSupplier step) {
         if (handedOver) return;
         handedOver = true;
+        holding.trouble = trouble;
         holding.enter();
         holding.tidying = true;
-        inTurn(step, 50);
+        inTurn(step, 20);
     }
 
     private void inTurn(BooleanSupplier step, long pauseMillis) {
@@ -526,6 +546,7 @@ final class Acquisition {
         holding.tidying = false;
         holding.turn.release();
         holding.leave();
+        tidied.complete(null);
     }
 
     private void remember(InterruptedException interrupt) throws InterruptedException {

@@ -14,6 +14,7 @@ import rlock.Driver.ServerException;
  * itself every third of the lease, and says that it may be lost no later than its deadline.
  */
 final class Grant {
+    private static final System.Logger LOG = System.getLogger("rlock");
     private final Locks locks;
     private final Holding holding;
     final Options options;
@@ -23,6 +24,8 @@ final class Grant {
     private Deadline deadline; // guarded by state
     private long leaseMillis; // what is renewed: the longest that was asked for; guarded by state
     private boolean renewed; // guarded by state
+    /** The thread that alone can release it; null if a {@link Hold} can. */
+    volatile Thread holder;
     private volatile long retryMillis; // the pause after the last renewal that failed
     private boolean over; // released or lost; guarded by state
     private volatile boolean isLost;
@@ -157,6 +160,12 @@ final class Grant {
     // In one of the few threads for the server: however many holds there are, and however late it answers.
     private void renewNow() {
         if (isLost()) return;
+        Thread thread = holder;
+        if (thread != null && !thread.isAlive()) {
+            LOG.log(System.Logger.Level.WARNING, holding.name.key() + ": " + thread.getName() + " ended without unlocking it");
+            lose();
+            return;
+        }
         long millis;
         synchronized (state) {
             if (over) return;

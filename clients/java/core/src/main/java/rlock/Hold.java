@@ -17,6 +17,17 @@ public final class Hold implements AutoCloseable {
         this.grant = grant;
     }
 
+    /** Nobody but this thread will release it: when the thread ends, so does the renewing. */
+    void belongsTo(Thread thread) {
+        if (holding.depth == 1) grant.holder = thread;
+    }
+
+    /** Whoever has this value can release it. */
+    Hold belongsToNobody() {
+        grant.holder = null;
+        return this;
+    }
+
     /** The lock's key. */
     public String key() {
         return holding.name.key();

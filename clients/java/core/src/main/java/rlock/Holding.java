@@ -22,6 +22,8 @@ final class Holding {
     volatile Grant grant; // null at depth 0
     /** The turn belongs to what an abandoned attempt left to do. */
     volatile boolean tidying;
+    /** Why that attempt failed, or why what it left is not done yet. */
+    volatile RuntimeException trouble;
     private int users; // guarded by ALL.compute
 
     private Holding(Name name) {
@@ -48,6 +50,12 @@ final class Holding {
             holding.users++;
             return holding;
         });
+    }
+
+    LockException unconfirmed() {
+        String text = name.key() + ": no server confirms the end of this owner's last attempt";
+        RuntimeException why = trouble;
+        return LockException.Unavailable.because(why == null ? text : text + ": " + why.getMessage(), why);
     }
 
     /** It is forgotten when nobody uses it and nothing is held. */

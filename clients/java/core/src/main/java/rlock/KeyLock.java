@@ -93,7 +93,7 @@ public final class KeyLock implements Lock {
     /** Waits forever and ignores interrupts, like {@link #lock}. */
     public Hold acquire() {
         try {
-            return orTooMany(acquire(Acquisition.FOREVER, false));
+            return orTooMany(acquire(Acquisition.FOREVER, false)).belongsToNobody();
         } catch (InterruptedException never) {
             throw new AssertionError(never);
         }
@@ -101,12 +101,12 @@ public final class KeyLock implements Lock {
 
     /** Waits at most this long, or until interrupted; zero does not wait. Empty if not acquired. */
     public Optional<Hold> acquire(Duration wait) throws InterruptedException {
-        return Optional.ofNullable(acquire(nanos(wait), true));
+        return Optional.ofNullable(acquire(nanos(wait), true)).map(Hold::belongsToNobody);
     }
 
     /** Does not wait. */
     public Optional<Hold> tryAcquire() {
-        return Optional.ofNullable(acquireNow());
+        return Optional.ofNullable(acquireNow()).map(Hold::belongsToNobody);
     }
 
     /**
@@ -148,25 +148,29 @@ public final class KeyLock implements Lock {
     @Override
     public void lock() {
         refuseDetached();
-        acquire();
+        try {
+            keep(orTooMany(acquire(Acquisition.FOREVER, false)));
+        } catch (InterruptedException never) {
+            throw new AssertionError(never);
+        }
     }
 
     @Override
     public void lockInterruptibly() throws InterruptedException {
         refuseDetached();
-        orTooMany(acquire(Acquisition.FOREVER, true));
+        keep(orTooMany(acquire(Acquisition.FOREVER, true)));
     }
 
     @Override
     public boolean tryLock() {
         refuseDetached();
-        return acquireNow() != null;
+        return keep(acquireNow());
     }
 
     @Override
     public boolean tryLock(long time, TimeUnit unit) throws InterruptedException {
         refuseDetached();
-        return acquire(Math.max(0, unit.toNanos(time)), true) != null;
+        return keep(acquire(Math.max(0, unit.toNanos(time)), true));
     }
 
     /**
@@ -246,6 +250,12 @@ public final class KeyLock implements Lock {
 
     private Hold acquire(long patienceNanos, boolean interruptible) throws InterruptedException {
         return new Acquisition(locks, key, options, patienceNanos, interruptible).run(this::entered);
+    }
+
+    // Another thread can unlock what a name holds.
+    private boolean keep(Hold hold) {
+        if (hold != null && options.owner() == null) hold.belongsTo(Thread.currentThread());
+        return hold != null;
     }
 
     // Its level would be nobody's to release.

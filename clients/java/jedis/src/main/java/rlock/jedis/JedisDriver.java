@@ -23,6 +23,12 @@ final class JedisDriver implements Driver {
     });
 
     JedisDriver(JedisClientConfig config, JedisClientConfig ofSentinels) {
+        try {
+            Connection.class.getMethod("forceDisconnect");
+        } catch (NoSuchMethodException older) {
+            throw new IllegalStateException("rlock-jedis needs Jedis 7 or later; the class path has "
+                    + Connection.class.getProtectionDomain().getCodeSource().getLocation(), older);
+        }
         this.config = config;
         this.ofSentinels = ofSentinels;
     }

@@ -52,8 +52,9 @@ final class JedisFeed extends JedisPubSub implements Driver.Feed {
         }
     }
 
+    // Jedis writes what two threads send at once into each other.
     @Override
-    public CompletableFuture<Void> add(String channel) {
+    public synchronized CompletableFuture<Void> add(String channel) {
         CompletableFuture<Void> confirmed = asked.computeIfAbsent(channel, name -> new CompletableFuture<>());
         try {
             subscribe(channel);
@@ -64,7 +65,7 @@ final class JedisFeed extends JedisPubSub implements Driver.Feed {
     }
 
     @Override
-    public void remove(String channel) {
+    public synchronized void remove(String channel) {
         asked.remove(channel);
         try {
             unsubscribe(channel);

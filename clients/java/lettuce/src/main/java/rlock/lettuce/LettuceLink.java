@@ -22,6 +22,11 @@ final class LettuceLink implements Driver.Link {
         public byte[] getBytes() {
             return word.getBytes(StandardCharsets.UTF_8);
         }
+
+        /** What Lettuce 6.3 asks for, and later ones do not. */
+        public String name() {
+            return word;
+        }
     }
 
     private final StatefulRedisConnection<String, String> connection;

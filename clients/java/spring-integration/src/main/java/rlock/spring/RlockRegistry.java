@@ -69,34 +69,66 @@ public final class RlockRegistry implements ExpirableLockRegistry<DistributedLoc
             return registry.lock(key);
         }
 
+        private interface Attempt<E extends Exception> {
+            boolean by(KeyLock lock) throws E;
+        }
+
+        // What was lost is dropped, and acquired anew; its own unlock will find nothing.
+        private <E extends Exception> boolean anew(KeyLock lock, Attempt<E> attempt) throws E {
+            try {
+                return attempt.by(lock);
+            } catch (LockLostException lost) {
+                while (lock.getHoldCount() > 0) {
+                    try {
+                        lock.unlock();
+                    } catch (LockLostException dropped) {
+                        // The next level, then.
+                    }
+                }
+                return attempt.by(lock);
+            }
+        }
+
+        private static boolean locked(KeyLock lock) {
+            lock.lock();
+            return true;
+        }
+
         @Override
         public void lock() {
-            inner().lock();
+            anew(inner(), RegistryLock::locked);
         }
 
         @Override
         public void lock(Duration ttl) {
-            inner().fixedLease(ttl).lock();
+            anew(inner().fixedLease(ttl), RegistryLock::locked);
         }
 
         @Override
         public void lockInterruptibly() throws InterruptedException {
-            inner().lockInterruptibly();
+            anew(inner(), lock -> {
+                lock.lockInterruptibly();
+                return true;
+            });
         }
 
         @Override
         public boolean tryLock() {
-            return inner().tryLock();
+            return anew(inner(), KeyLock::tryLock);
         }
 
         @Override
         public boolean tryLock(long time, TimeUnit unit) throws InterruptedException {
-            return inner().tryLock(time, unit);
+            return anew(inner(), lock -> lock.tryLock(time, unit));
         }
 
         @Override
         public boolean tryLock(Duration waitTime, Duration ttl) throws InterruptedException {
-            return inner().fixedLease(ttl).tryLock(waitTime.toMillis(), TimeUnit.MILLISECONDS);
+            return tryLock(inner().fixedLease(ttl), waitTime);
+        }
+
+        private boolean tryLock(KeyLock inner, Duration wait) throws InterruptedException {
+            return anew(inner, lock -> lock.tryLock(wait.toMillis(), TimeUnit.MILLISECONDS));
         }
 
         // The exceptions of Spring's other registries, for who catches them.

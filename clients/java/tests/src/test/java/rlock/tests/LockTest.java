@@ -15,6 +15,7 @@ import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.EnumSource;
 import rlock.Hold;
 import rlock.KeyLock;
@@ -93,6 +94,7 @@ class LockTest {
                 return got;
             }));
             assertThrows(LockException.Deadlock.class, lock.writeLock()::lock);
+            assertFalse(lock.writeLock().tryLock(), "who does not wait waits for nobody");
             assertTrue(lock.writeLock().upgrading().tryLock(1, TimeUnit.SECONDS));
             lock.writeLock().unlock();
             lock.readLock().unlock();
@@ -136,6 +138,57 @@ class LockTest {
             Thread.currentThread().interrupt();
             assertThrows(InterruptedException.class, () -> lock.tryLock(1, TimeUnit.SECONDS));
             Server.until(() -> server.isFree(lock.key()));
+        }
+    }
+
+    @ParameterizedTest
+    @CsvSource({"JEDIS,8", "JEDIS,0", "LETTUCE,8", "LETTUCE,0"})
+    void whoWasInterruptedWaitsNoLonger(Over over, int waiting) throws Exception {
+        try (var session = over.open(server.port, builder -> builder.waiting(waiting))) {
+            KeyLock lock = session.locks().lock(key(over, "stale"));
+            server.say("RLOCK.ACQUIRE", lock.key(), "somebody");
+            for (int i = 0; i < 30; i++) {
+                // Else the server could still count the wait in when it looks for deadlocks.
+                var left = new CompletableFuture<Long>();
+                Thread thread = new Thread(() -> {
+                    try {
+                        lock.lockInterruptibly();
+                    } catch (InterruptedException interrupt) {
+                        left.complete(server.waiters(lock.key()));
+                    }
+                });
+                thread.start();
+                Server.until(() -> server.waiters(lock.key()) == 1);
+                thread.interrupt();
+                assertEquals(0, left.get(5, TimeUnit.SECONDS));
+            }
+            server.say("RLOCK.RELEASE", lock.key(), "somebody");
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void aThreadThatEndsHoldsNothingForLong(Over over) throws Exception {
+        try (var session = over.open(server.port)) {
+            KeyLock lock = session.locks().lock(key(over, "dead")).lease(Duration.ofMillis(600));
+            var lost = new CompletableFuture<CompletableFuture<Void>>();
+            Thread thread = new Thread(() -> {
+                lock.lock();
+                lost.complete(lock.lost());
+            });
+            thread.start();
+            thread.join();
+            Server.until(() -> server.isFree(lock.key()));
+            lost.join().get(1, TimeUnit.SECONDS);
+            // A hold that is a value belongs to whoever has it.
+            var held = new CompletableFuture<Hold>();
+            thread = new Thread(() -> held.complete(lock.acquire()));
+            thread.start();
+            thread.join();
+            long before = server.calls("rlock.renew");
+            Server.until(() -> server.calls("rlock.renew") > before + 2);
+            assertTrue(held.join().isHeld());
+            held.join().release();
         }
     }
 

@@ -69,6 +69,23 @@ class SpringRegistryTest {
     }
 
     @Test
+    void whatWasLostIsDroppedAndAcquiredAnew() throws Exception {
+        var lock = registry.obtain("again");
+        lock.lock();
+        assertTrue(lock.tryLock());
+        server.say("RLOCK.FORCE", "app:again");
+        assertTrue(lock.tryLock(), "it is free");
+        lock.unlock();
+        assertTrue(server.isFree("app:again"));
+        assertThrows(IllegalStateException.class, lock::unlock, "of what was lost");
+        lock.lock(Duration.ofMillis(100));
+        Server.until(() -> server.isFree("app:again"));
+        assertTrue(lock.tryLock(1, TimeUnit.SECONDS));
+        lock.unlock();
+        assertThrows(IllegalStateException.class, lock::unlock);
+    }
+
+    @Test
     void aLeaderIsElectedAndFollowed() {
         var first = new Candidate();
         var second = new Candidate();

@@ -1,0 +1,114 @@
+//! The ends of things: of `main`, of patience, of a hold while its user acquires another one.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test"
+)]
+
+mod support;
+
+use std::net::TcpListener;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use redis::Client;
+use rlock_client::{Error, Locker, blocking};
+use rustix::process::{Signal, kill_process};
+use support::{Server, until};
+
+fn locker(server: &Server) -> Locker {
+    Locker::new(Client::open(server.url()).unwrap())
+}
+
+fn is_held(server: &Server, key: &str) -> bool {
+    server.ask::<bool>(&format!("EXISTS {key}"))
+}
+
+#[test]
+fn a_hold_that_lives_to_the_end_of_main_is_released() {
+    let server = Server::start(&[]);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let _hold = runtime.block_on(async {
+        let hold = locker(&server).lock("inside").acquire().await.unwrap();
+        let outer = locker(&server).lock("outside").acquire().await.unwrap();
+        assert!(is_held(&server, "inside") && is_held(&server, "outside"));
+        drop(hold); // as at the end of an asynchronous main
+        outer
+    });
+    drop(runtime);
+    until("the dropped one is free", || !is_held(&server, "inside"));
+    drop(_hold);
+    until("the one that outlived its runtime is free", || !is_held(&server, "outside"));
+}
+
+#[test]
+fn what_is_called_at_a_loss_may_acquire() {
+    let server = Server::start(&[]);
+    let locker = blocking::Locker::new(Client::open(server.url()).unwrap()).unwrap();
+    let hold = locker.lock("lost").lease(Duration::from_secs(2)).acquire().unwrap();
+    let (tell, told) = mpsc::channel();
+    let again = locker.clone();
+    hold.on_loss(move || {
+        let next = again.lock("next").wait(Duration::from_secs(5)).acquire();
+        tell.send(next.is_ok()).unwrap();
+    });
+    server.ask::<u64>("RLOCK.ACQUIRE next somebody");
+    server.ask::<u64>("RLOCK.FORCE lost");
+    until("it waits", || server.ask::<Vec<redis::Value>>("RLOCK.QUEUES").len() == 1);
+    server.ask::<u64>("RLOCK.RELEASE next somebody");
+    assert!(told.recv_timeout(Duration::from_secs(5)).unwrap());
+}
+
+#[test]
+fn the_longest_time_is_no_limit() {
+    let server = Server::start(&[]);
+    let locker = blocking::Locker::new(Client::open(server.url()).unwrap()).unwrap();
+    locker.lock("k").wait(Duration::MAX).acquire().unwrap().release().unwrap();
+    let error = locker.lock("k").lease(Duration::MAX).acquire().unwrap_err();
+    assert!(error.to_string().contains("LEASE"), "{error}");
+}
+
+/// How long it takes to be told that there is no server.
+async fn takes(locker: &Locker, wait: u64) -> Duration {
+    let start = Instant::now();
+    let outcome = locker.lock("k").wait(Duration::from_millis(wait)).acquire().await;
+    assert!(matches!(outcome, Err(Error::Unavailable(_))), "{outcome:?}");
+    start.elapsed()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_returns_in_time_whatever_is_silent() {
+    let slack = Duration::from_millis(250);
+    let server = Server::start(&[]);
+    let known = locker(&server);
+    known.lock("first").acquire().await.unwrap().release().await.unwrap();
+    let process = server.pid();
+    kill_process(process, Signal::STOP).unwrap();
+    // One that accepts and says nothing, one as a Sentinel.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", silent.local_addr().unwrap());
+    let one = Locker::new(Client::open(url.clone()).unwrap());
+    let sentinel = Locker::sentinel([url], "m", "redis://127.0.0.1").unwrap();
+    for locker in [known, one, sentinel] {
+        for wait in [100, 600] {
+            let took = takes(&locker, wait).await;
+            assert!(took < Duration::from_millis(wait) + slack, "{wait} ms took {took:?}");
+        }
+    }
+    kill_process(process, Signal::CONT).unwrap();
+}
+
+#[tokio::test]
+async fn two_names_of_one_server_are_one_server() {
+    let server = Server::start(&[]);
+    let other = Locker::new(Client::open(server.url().replace("127.0.0.1", "localhost")).unwrap());
+    let outer = locker(&server).lock("k").owner("ann").acquire().await.unwrap();
+    let inner = other.lock("k").owner("ann").wait(Duration::ZERO).acquire().await.unwrap();
+    assert_eq!(inner.token(), outer.token());
+    inner.release().await.unwrap();
+    assert!(outer.is_held() && is_held(&server, "k"));
+    outer.release().await.unwrap();
+    assert!(!is_held(&server, "k"));
+}
