@@ -5,24 +5,11 @@ import threading
 import time
 
 
-class Held:
-    """A request that is on its way."""
-
-    def __init__(self):
-        self.may_pass, self.is_executed = asyncio.Event(), asyncio.Event()
-
-
-class State:
-    """Of a connection."""
-
-    is_doomed = False  # the next reply is lost
-    held = None
-
-
 class Proxy:
     def __init__(self, target):
         self.host, self.port = target.rsplit(":", 1)
         self.connections = set()
+        self.kept = []  # to whom, what
         self._reset()
         self.loop = asyncio.new_event_loop()
         threading.Thread(target=self.loop.run_forever, daemon=True).start()
@@ -30,8 +17,8 @@ class Proxy:
 
     def _reset(self):
         self.cuts = []  # [name of a command, how often]
-        self.holds = []  # the same
-        self.held = []  # what the server has not got yet
+        self.mutes = []  # as above: executed, and its connection says nothing from then on
+        self.keeps = []  # as above: nor does the server hear it before `deliver`
         self.delay = 0.0
         self.deaf = False
 
@@ -47,12 +34,17 @@ class Proxy:
             match step["proxy"]:
                 case "cut":
                     self.cuts.append([step["of"].lower().encode(), step.get("times", 1)])
-                case "hold":
-                    self.holds.append([step["of"].lower().encode(), step.get("times", 1)])
-                case "pass":
-                    await self._pass_held()
-                case "uncut":
-                    self.cuts = []
+                case "mute":
+                    self.mutes.append([step["of"].lower().encode(), step.get("times", 1)])
+                case "keep":
+                    self.keeps.append([step["of"].lower().encode(), step.get("times", 1)])
+                case "kept":
+                    while not self.kept:
+                        await asyncio.sleep(0.01)
+                case "deliver":
+                    for back, chunk in self.kept:
+                        back.write(chunk)
+                    self.kept.clear()
                 case "deaf":
                     self.deaf = True
                 case "late":
@@ -62,7 +54,6 @@ class Proxy:
                 case "heal":
                     if self.deaf:
                         self._close_all()
-                    await self._pass_held()
                     self._reset()
                 case other:
                     raise ValueError(f"the proxy knows no fault {other!r}")
@@ -80,18 +71,15 @@ class Proxy:
             writer.transport.abort()
         self.connections.clear()
 
-    async def _pass_held(self):
-        held, self.held, self.holds = self.held, [], []
-        for one in held:
-            one.may_pass.set()
-            await one.is_executed.wait()
+    def _is_cut(self, name, chunk):
+        return self._strikes(self.cuts, name, chunk)
 
-    def _is_one(self, faults, name, chunk):
+    @staticmethod
+    def _strikes(faults, name, chunk):
         for fault in faults:
             if fault[0] == name or (name is None and fault[0] in chunk.lower()):
                 fault[1] -= 1
-                if fault[1] <= 0:
-                    faults.remove(fault)
+                faults[:] = [each for each in faults if each[1] > 0]
                 return True
         return False
 
@@ -103,10 +91,11 @@ class Proxy:
                 await self._silence()
             there, back = await asyncio.open_connection(self.host, self.port)
             self.connections.add(back)
-            state = State()
+            doomed = [False]  # the next reply on this connection is lost
+            muted = [False]
             tasks = [
-                asyncio.ensure_future(self._pass(reader, back, state, True)),
-                asyncio.ensure_future(self._pass(there, writer, state, False)),
+                asyncio.ensure_future(self._pass(reader, back, doomed, True, muted)),
+                asyncio.ensure_future(self._pass(there, writer, doomed, False, muted)),
             ]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         except (OSError, asyncio.CancelledError):
@@ -114,33 +103,31 @@ class Proxy:
         finally:
             for task in tasks:
                 task.cancel()
-            if tasks and state.held:
-                state.held.is_executed.set()  # or it never will be
             for end in (writer, *([back] if tasks else [])):
                 self.connections.discard(end)
-                end.transport.abort()
+                # What is kept can be delivered when its client has gone.
+                if not any(end is back for back, _ in self.kept):
+                    end.transport.abort()
 
-    async def _pass(self, source, sink, state, is_request):
+    async def _pass(self, source, sink, doomed, is_request, muted):
         queue = asyncio.Queue()
         sender = asyncio.ensure_future(self._send(queue, sink))
         try:
             while chunk := await source.read(65536):
                 if self.deaf:
                     await self._silence()
+                if is_request and self._strikes(self.keeps, None, chunk):
+                    muted[0] = True
+                    self.kept.append((sink, chunk))
+                    continue
+                if is_request and self._strikes(self.mutes, None, chunk):
+                    muted[0] = True
+                if muted[0] and not is_request:
+                    continue
                 if is_request:
-                    if self._is_one(self.holds, None, chunk):
-                        state.held = Held()
-                        self.held.append(state.held)
-                        await state.held.may_pass.wait()  # also when the client has closed the connection meanwhile
-                        queue.put_nowait((0, chunk))
-                        await state.held.is_executed.wait()
-                        continue
-                    state.is_doomed = state.is_doomed or self._is_one(self.cuts, None, chunk)
-                elif state.is_doomed or self._is_one(self.cuts, b"a reply", chunk):
+                    doomed[0] = doomed[0] or self._is_cut(None, chunk)
+                elif doomed[0] or self._is_cut(b"a reply", chunk):
                     return
-                elif state.held:
-                    state.held.is_executed.set()
-                    state.held = None
                 queue.put_nowait((time.monotonic() + (0 if is_request else self.delay), chunk))
             queue.put_nowait(None)
             await sender
