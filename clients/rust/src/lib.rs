@@ -24,6 +24,7 @@ mod error;
 mod held;
 mod hold;
 mod servers;
+mod slot;
 mod space;
 mod turns;
 
