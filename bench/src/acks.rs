@@ -13,8 +13,8 @@ use rlock_testkit::{Client, Server, until};
 
 /// A column for each number of connections; each has its own lock.
 pub const GRANTS: &str = "acknowledged: grants and releases per second, one replica";
-pub const P50: &str = "acknowledged: ACQUIRE to its reply, p50 us";
-pub const P99: &str = "acknowledged: ACQUIRE to its reply, p99 us";
+pub const P50: &str = "acknowledged: ACQUIRE to its reply, p50 µs";
+pub const P99: &str = "acknowledged: ACQUIRE to its reply, p99 µs";
 pub const ASKED: &str = "acknowledged: GETACKs per grant";
 
 const READY_MS_MAX: u64 = 20_000;
@@ -23,7 +23,7 @@ const CONNECTIONS: [usize; 3] = [1, 50, 500];
 
 /// How a grant is confirmed: the row, what is added to the command, and to the write.
 const WAYS: [(&str, &str, &str); 3] =
-    [("not at all", "", ""), ("a WAIT 1 behind it", "", "WAIT 1 1000"), ("ACKS 1", "ACKS 1", "")];
+    [("not at all", "", ""), ("followed by WAIT 1", "", "WAIT 1 1000"), ("ACKS 1", "ACKS 1", "")];
 
 /// Measures all of it.
 pub fn measure(book: &mut Book, profile: Profile) {
@@ -53,7 +53,7 @@ pub fn measure(book: &mut Book, profile: Profile) {
             let seconds = begin.elapsed().as_secs_f64();
             let (grants, asked) = (game.grants as f64, asked(&mut told) - asked_before);
             let column = column(connections);
-            println!("  grants a second, p50 and p99 in us, GETACKs per grant:");
+            println!("  grants a second, p50 and p99 in µs, GETACKs per grant:");
             book.put_value(GRANTS, row, &column, grants / seconds);
             book.put_value(P50, row, &column, game.taken_us.median());
             book.put_value(P99, row, &column, game.taken_us.percentile(99));

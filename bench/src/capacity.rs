@@ -56,7 +56,7 @@ fn sessions(book: &mut Book, count: usize) {
     let begin_ns = cpu.now_ns();
     thread::sleep(Duration::from_secs(6));
     let us = (cpu.now_ns() - begin_ns) as f64 / 1e3 / (3 * count) as f64;
-    book.put_value(SESSIONS, "server CPU per renewal, with the server's own work", "us", us);
+    book.put_value(SESSIONS, "server CPU per renewal, with the server's own work", "µs", us);
 }
 
 fn network(book: &mut Book) {
@@ -103,7 +103,7 @@ fn cluster(book: &mut Book) {
     let rivals = rivals::all(&mut admin, alone.version());
     let pair = rivals.iter().find(|rival| rival.name == rivals::RLOCK).unwrap();
     let (us, rate) = busy(&alone, pair, "lock");
-    book.put_value(CLUSTER, "one server alone", "CPU us per pair", us);
+    book.put_value(CLUSTER, "one server alone", "CPU µs per pair", us);
     book.put_value(CLUSTER, "one server alone", "pairs/s", rate);
     drop(alone);
     let cluster = Cluster::of_three();
@@ -116,7 +116,7 @@ fn cluster(book: &mut Book) {
     });
     for (number, (us, rate)) in all.iter().enumerate() {
         let row = format!("node {}", number + 1);
-        book.put_value(CLUSTER, &row, "CPU us per pair", *us);
+        book.put_value(CLUSTER, &row, "CPU µs per pair", *us);
         book.put_value(CLUSTER, &row, "pairs/s", *rate);
     }
 }

@@ -14,11 +14,11 @@ use rlock_testkit::Client;
 
 /// A column for each number of clients.
 pub const GRANTS: &str = "contended: grants per second, one lock, so many clients";
-pub const P50: &str = "contended: release to the next grant, p50 us";
-pub const P99: &str = "contended: release to the next grant, p99 us";
-const CPU: &str = "contended: server CPU per grant, us";
+pub const P50: &str = "contended: release to the next grant, p50 µs";
+pub const P99: &str = "contended: release to the next grant, p99 µs";
+const CPU: &str = "contended: server CPU per grant, µs";
 /// Over the same time.
-pub const SHARE: &str = "contended: grants of the best served client beside the worst served";
+pub const SHARE: &str = "contended: ratio of most to least served client";
 pub const DIFFERENCE: &str = "contended: grants of the best served client, more than the worst";
 pub const RLOCK: &str = "RLOCK, deadlock detection off";
 pub const RLOCK_SEARCHING: &str = "RLOCK, deadlock detection on";

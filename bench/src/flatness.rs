@@ -10,17 +10,17 @@ use crate::sample::Sample;
 use crate::stage::{CpuClock, may_open, server_for};
 
 /// Server CPU in microseconds; a column for each number of waiters or holders.
-pub const SECTION: &str = "waiting: server CPU per step, us, beside how many";
+pub const SECTION: &str = "waiting: server CPU per step, µs, with this many others";
 pub const HAND_OFF: &str = "hand-off to a blocked connection";
 pub const SEARCH: &str = "the same, looking for deadlocks";
 pub const POLL: &str = "poll of a ticket that is not first";
-pub const READ: &str = "READ acquire + release, beside readers";
-pub const PING: &str = "beside it: PING by each in turn";
-pub const FAIR: &str = "beside it: hand-off by Redisson's fair scripts";
-pub const READ_BY_SCRIPTS: &str = "beside it: the pair by Redisson's read scripts";
-pub const REENTRY: &str = "ACQUIRE again + RELEASE, beside levels";
-pub const RENEW: &str = "RENEW, beside held locks";
-pub const PEXPIRE: &str = "beside it: PEXPIRE, beside keys";
+pub const READ: &str = "READ acquire + release, with other readers";
+pub const PING: &str = "for comparison: PING by each in turn";
+pub const FAIR: &str = "for comparison: hand-off by Redisson's fair scripts";
+pub const READ_BY_SCRIPTS: &str = "for comparison: the pair by Redisson's read scripts";
+pub const REENTRY: &str = "re-entry + RELEASE, with other levels";
+pub const RENEW: &str = "RENEW, with other held locks";
+pub const PEXPIRE: &str = "for comparison: PEXPIRE, with other keys";
 
 /// How many there are; those with a connection each go up to the fourth number.
 const SIZES: [usize; 5] = [1, 100, 1000, 10_000, 100_000];

@@ -54,8 +54,8 @@ pub fn run(is_to_record: bool) -> bool {
         return is_passed;
     }
     for (title, recorded, now) in [
-        ("instructions beside SET NX PX + DEL", &recorded.instructions, &now.instructions),
-        ("instructions beside the floor's", &recorded.above_the_floor, &now.above_the_floor),
+        ("instructions vs SET NX PX + DEL", &recorded.instructions, &now.instructions),
+        ("instructions vs the floor's", &recorded.above_the_floor, &now.above_the_floor),
     ] {
         println!("{title:<46} {:>9} {:>9}", "recorded", "now");
         for (name, was, is) in beside(recorded, now) {

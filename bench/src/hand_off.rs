@@ -11,7 +11,7 @@ use crate::sample::Sample;
 use crate::stage::{self, server, until_all_is_read, us_since};
 use rlock_testkit::{Server, Waiter};
 
-pub const SECTION: &str = "waiting: hand-off between two clients, us";
+pub const SECTION: &str = "waiting: hand-off between two clients, µs";
 pub const HAND_OFF: &str = "RLOCK.RELEASE to the next one's grant";
 pub const PING: &str = "PING to its reply";
 pub const RETRY: &str = "DEL + PUBLISH to the next one's SET NX PX";

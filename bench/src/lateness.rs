@@ -10,9 +10,9 @@ use crate::stage::{self, server, until_all_is_read};
 use rlock_testkit::{Client, Server, Waiter};
 
 /// From the deadline to the grant, in microseconds.
-pub const SECTION: &str = "waiting: lease end to grant, us";
+pub const SECTION: &str = "waiting: lease end to grant, µs";
 pub const QUIET: &str = "nothing else on the server";
-const FULL: &str = "beside 100 000 volatile keys";
+const FULL: &str = "with 100 000 volatile keys";
 
 const VOLATILE_KEYS: usize = 100_000;
 
@@ -46,7 +46,7 @@ fn lateness(book: &mut Book, server: &Server, row: &str, expiries: i64) {
         late_us.add((now_ms() - ends_at_ms as f64) * 1e3);
         assert_eq!(waiter.number("RLOCK.RELEASE hot waiter"), 0);
     }
-    assert!(late_us.min() >= 0.0, "granted {} us before the deadline", -late_us.min());
+    assert!(late_us.min() >= 0.0, "granted {} µs before the deadline", -late_us.min());
     book.put_percentiles(SECTION, row, &late_us);
     stage::say_kept_off(&mut holder);
 }

@@ -23,7 +23,7 @@ pub const MANY: &str = "memory: many held, saved and loaded";
 pub const HOW_MANY: &str = "how many";
 const AOF: &str = "memory: bytes of the append-only file per pair";
 /// Server CPU in microseconds of each command on a new key.
-pub const COLD: &str = "memory: acquire on a growing, cold keyspace, CPU us";
+pub const COLD: &str = "memory: acquire on a growing, cold keyspace, CPU µs";
 pub const COLD_ALL: &str = "in all";
 
 const ACQUIRE: &str = "RLOCK.ACQUIRE $K $O LEASE 3600000";

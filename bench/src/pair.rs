@@ -49,7 +49,7 @@ const SET_UPS: [SetUp; 6] = [
 
 /// The figures: server CPU in microseconds, pairs in a second.
 pub fn cpu(depth: usize) -> String {
-    format!("CPU us, P{depth}")
+    format!("CPU µs, P{depth}")
 }
 
 /// The settings that goals are about.

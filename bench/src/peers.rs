@@ -33,9 +33,9 @@ pub const COLUMNS: [&str; 8] = [
     "work",
     "threads × processes",
     "per second",
-    "hand-off p50, us",
-    "p99, us",
-    "most beside least served",
+    "hand-off p50, µs",
+    "p99, µs",
+    "ratio of most to least served",
     "",
 ];
 
@@ -44,9 +44,9 @@ pub const SUMMARY_COLUMNS: [&str; 6] = [
     "lock and client",
     "free lock, pairs per second",
     "contended by 4 processes, grants per second",
-    "most beside least served",
-    "hand-off p50, us",
-    "p99, us",
+    "ratio of most to least served",
+    "hand-off p50, µs",
+    "p99, µs",
 ];
 
 /// The lines of that table: those peers that were measured with contended locks.

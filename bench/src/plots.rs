@@ -21,7 +21,7 @@ struct Plot {
 const PLOTS: [Plot; 4] = [
     Plot {
         file: "cost-of-waiting",
-        title: "Server CPU of one step, us",
+        title: "Server CPU of one step, µs",
         section: flatness::SECTION,
         rows: &[
             flatness::HAND_OFF,
@@ -42,14 +42,14 @@ const PLOTS: [Plot; 4] = [
     },
     Plot {
         file: "hand-off-p50",
-        title: "Release to the next grant, p50, us",
+        title: "Release to the next grant, p50, µs",
         section: contended::P50,
         rows: &[contended::RLOCK, contended::RLOCK_SEARCHING, contended::REDISSON],
         x: "clients",
     },
     Plot {
         file: "hand-off-p99",
-        title: "Release to the next grant, p99, us",
+        title: "Release to the next grant, p99, µs",
         section: contended::P99,
         rows: &[contended::RLOCK, contended::RLOCK_SEARCHING, contended::REDISSON],
         x: "clients",

@@ -90,7 +90,7 @@ fn about(books: &Books) -> String {
 
 fn goal_table(books: &Books) -> String {
     let servers = || books.values().map(|book| book.about("server"));
-    let mut out = row(["work", "beside", "goal"].into_iter().chain(servers()));
+    let mut out = row(["work", "compared with", "goal"].into_iter().chain(servers()));
     out += &row(vec!["---"; books.len() + 3]);
     for goal in goals::ALL {
         let mut limits: Vec<String> = books.values().map(|book| goal.limit(book)).collect();
@@ -110,16 +110,12 @@ fn goal_table(books: &Books) -> String {
 /// The everyday work on every server, in instructions.
 fn servers<'b>(books: impl Iterator<Item = &'b Book>) -> String {
     let pairs = [
-        ("the pair beside SET NX PX + DEL", rivals::RLOCK, rivals::SET_DEL),
-        ("beside the floor", rivals::RLOCK, rivals::FLOOR),
-        ("READ beside the floor", rivals::RLOCK_READ, rivals::FLOOR),
-        ("beside compare-and-delete", rivals::RLOCK, rivals::SET_SCRIPT),
-        ("beside Redisson's scripts", rivals::RLOCK, rivals::REDISSON),
-        (
-            "hand-off beside publish and retry",
-            instructions::HAND_OFF,
-            instructions::PUBLISH_AND_RETRY,
-        ),
+        ("the pair vs SET NX PX + DEL", rivals::RLOCK, rivals::SET_DEL),
+        ("vs the floor", rivals::RLOCK, rivals::FLOOR),
+        ("READ vs the floor", rivals::RLOCK_READ, rivals::FLOOR),
+        ("vs compare-and-delete", rivals::RLOCK, rivals::SET_SCRIPT),
+        ("vs Redisson's scripts", rivals::RLOCK, rivals::REDISSON),
+        ("hand-off vs publish and retry", instructions::HAND_OFF, instructions::PUBLISH_AND_RETRY),
     ];
     let mut out = row(["server"].into_iter().chain(pairs.map(|(title, ..)| title)));
     out += &row(["---"; 7]);

@@ -13,7 +13,7 @@ use crate::stage::{self, server, until_all_is_read, us_since};
 use rlock_testkit::{Server, Waiter};
 
 /// From the signal to the grant, in microseconds.
-pub const SECTION: &str = "waiting: a session's process is killed, to grant, us";
+pub const SECTION: &str = "waiting: a session's process is killed, to grant, µs";
 pub const KILLED: &str = "SIGKILL to the next one's grant";
 
 /// Measures the time from the signal to the grant.

@@ -155,7 +155,7 @@ fn permits(limit: u64) -> Option<NonZeroU32> {
 /// Counts each operation; returns whether none grows.
 pub fn gate() -> bool {
     let mut is_passed = true;
-    println!("{:<46} {:>9} {:>9}", "instructions of the core, beside", 1, MANY);
+    println!("{:<46} {:>9} {:>9}", "instructions of the core, with", 1, MANY);
     for (number, (name, ..)) in OPERATIONS.iter().enumerate() {
         let [one, many] = [1, MANY].map(|others| count(number, others));
         // The trees have four levels instead of one. Visiting each takes more than this.
