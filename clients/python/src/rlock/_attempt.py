@@ -317,8 +317,9 @@ def reply_time(options: Options) -> float:
     return 3 * REPLY if options.acks else REPLY
 
 
-def renewal(seat: Seat, options: Options, token: int) -> list[Any]:
-    words: list[Any] = ["RLOCK.RENEW", seat.key, seat.owner, options.kind, "LEASE", int(options.lease * 1000), "TOKEN", token]
+def renewal(seat: Seat, options: Options, token: int, lease: Optional[float] = None) -> list[Any]:
+    ms = int((lease or options.lease) * 1000)
+    words: list[Any] = ["RLOCK.RENEW", seat.key, seat.owner, options.kind, "LEASE", ms, "TOKEN", token]
     return words + (["ACKS", options.acks] if options.acks else [])
 
 
@@ -344,25 +345,42 @@ def settle(io: Any, key: str, start: float, wait: Optional[float], patience: flo
         pause = min(pause * 2, 0.5)
 
 
-def renew(io: Any, tenure: Tenure) -> Steps:
-    """Renews once, with retries for a third of the lease. Returns True if the hold is lost."""
-    words = renewal(tenure.seat, tenure.options, tenure.token)
+def renew(io: Any, tenure: Tenure, lease: Optional[float] = None, patience: Optional[float] = None) -> Steps:
+    """Renews once, with retries for `patience`, else for a third of the lease. Returns True if the hold is lost."""
+    words = renewal(tenure.seat, tenure.options, tenure.token, lease)
     third = tenure.options.lease / 3
-    last, pause = min(now() + third, tenure.deadline), 0.02
+    last, pause = min(now() + (third if patience is None else patience), tenure.deadline), 0.02
     while tenure.state == "held" and now() < last and not io.is_closing:
         sent = now()
         try:
             yield io.send(tenure.seat.key, words, sent + min(reply_time(tenure.options), max(third / 2, 0.05)))
-            tenure.renewed(sent)
+            tenure.renewed(sent, lease)
             return False
         except Refused as refused:
-            if refused.code == "NOTHELD":
+            if refused.code in ("NOTHELD", "WRONGTYPE"):  # or somebody put another value at the key
                 return True
         except Broken:
             pass
         yield io.sleep(min(pause, third / 4))
         pause *= 2
     return False
+
+
+def extend(io: Any, tenure: Tenure, lease: float, patience: float) -> Steps:
+    """Renews a hold for so many seconds from now. Raises LockLost if there is none, Unavailable if that is not known."""
+    start = now()
+    if not tenure.held or (yield from renew(io, tenure, lease, patience)) or not tenure.held:
+        raise LockLost(f"{tenure.seat.key} is no longer held by {tenure.seat.owner}")
+    if tenure.deadline < start + lease:
+        raise Unavailable(f"{tenure.seat.key}: not known to be extended")
+
+
+def question(io: Any, key: str, words: list[Any]) -> Steps:
+    """Asks once. Raises Unavailable if there is no reply in time."""
+    try:
+        return (yield io.send(key, words, now() + REPLY))
+    except Broken as broken:
+        raise Unavailable(f"{key}: {str(broken) or 'no reply in time'}") from None
 
 
 def tie(io: Any, tenure: Tenure) -> Steps:

@@ -131,9 +131,9 @@ class Tenure:
         self.deadline = 0.0
         self.renewed(sent)
 
-    def renewed(self, sent: float) -> None:
+    def renewed(self, sent: float, lease: Optional[float] = None) -> None:
         # The server counts from when it read this, which was after it was sent.
-        self.deadline = max(self.deadline, sent + self.options.lease)
+        self.deadline = max(self.deadline, sent + (lease or self.options.lease))
         self.renews_at = sent + self.options.lease / 3 if self.options.renew else float("inf")
 
     @property

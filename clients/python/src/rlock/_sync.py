@@ -14,7 +14,7 @@ import redis
 from . import _core as core
 from ._api import UNSET, HoldBase, LockBase, seconds
 from ._clock import Clock
-from ._attempt import Attempt, release, settle
+from ._attempt import Attempt, extend, pairs, question, release, settle
 from ._core import Options, Seat, Space, Spaces, Tenure, now
 from ._errors import LockLost, NotAcquired
 from ._io import IO, Link, run
@@ -69,6 +69,10 @@ class Hold(HoldBase):
         """Releases one level. Raises LockLost if the hold ended before."""
         self._once()
         self._locks._release(self._tenure.seat, self._tenure)
+
+    def extend(self, lease: float) -> None:
+        """The hold lasts `lease` seconds from now, or as long as it would have lasted if that is longer. Raises LockLost if it ended."""
+        self._locks._extend(self._tenure, lease)
 
     def __enter__(self) -> "Hold":
         return self
@@ -194,6 +198,17 @@ class Locks:
             else:
                 space.vacate(seat)
 
+    def _extend(self, tenure: Tenure, lease: float) -> None:
+        try:
+            run(extend(self.io, tenure, lease, self.patience))
+        except LockLost:
+            clock().lose(tenure)
+            raise
+
+    def _ask(self, key: str, words: list[Any]) -> Any:
+        self._settled(key, now(), 0)
+        return run(question(self.io, key, words))
+
     def _ended(self, seat: Seat, tenure: Optional[Tenure], is_released: bool = False) -> None:
         """A session's connection is kept only if nothing is tied to it any more."""
         if tenure is None or (tenure.depth > 0 and tenure.state == "held"):
@@ -252,6 +267,16 @@ class Lock(LockBase):
         """Releases one level of what this thread (or `owner`) holds."""
         tenure = self._own_tenure()
         self._locks._release(tenure.seat, tenure)
+
+    def locked(self) -> bool:
+        """Whether anybody holds it, in any mode, as the server says now."""
+        return bool(pairs(self._locks._ask(self.key, ["RLOCK.INFO", self.key, "WAITERS", 0]))["mode"] != "free")
+
+    def owned(self) -> bool:
+        """Whether this thread (or `owner`) holds it, as the server says now; `held` says it without asking."""
+        self._locks._settled(self.key, now(), 0)
+        owner = self._options.owner or self._locks.owner()
+        return bool(self._locks._ask(self.key, ["RLOCK.HOLDS", self.key, owner, self._options.kind]))
 
     def __enter__(self) -> Hold:
         hold = self.acquire()

@@ -21,7 +21,7 @@ import redis.asyncio
 from . import _core as core
 from ._aio import IO, Link, run
 from ._api import UNSET, HoldBase, LockBase, seconds
-from ._attempt import Attempt, Steps, release, renew, settle, tie
+from ._attempt import Attempt, Steps, extend, pairs, question, release, renew, settle, tie
 from ._core import Options, Seat, Space, Spaces, Tenure, now
 from ._errors import (
     Broken, Deadlock, LockError, LockLost, NoAcks, NoPermission, NoReplicas, NotAcquired, NotHeld, Refused, TooMany,
@@ -70,6 +70,10 @@ class Hold(HoldBase):
         """Releases one level. Raises LockLost if the hold ended before."""
         self._once()
         await self._locks._release(self._tenure.seat, self._tenure)
+
+    async def extend(self, lease: float) -> None:
+        """The hold lasts `lease` seconds from now, or as long as it would have lasted if that is longer. Raises LockLost if it ended."""
+        await self._locks._extend(self._tenure, lease)
 
     async def __aenter__(self) -> "Hold":
         return self
@@ -269,6 +273,21 @@ class Locks:
                 space.vacate(seat)
 
 
+    async def _extend(self, tenure: Tenure, lease: float) -> None:
+        try:
+            await run(extend(self.io, tenure, lease, self.patience))
+        except LockLost:
+            self._lose(tenure)
+            raise
+        if tenure.timer is not None:
+            tenure.timer.cancel()
+        self._tick(tenure)
+
+    async def _ask(self, key: str, words: list[Any]) -> Any:
+        await self._settled(key, now(), 0)
+        return await run(question(self.io, key, words))
+
+
 class Lock(LockBase):
     """A write lock: one holder at a time. May be shared by tasks.
 
@@ -320,6 +339,16 @@ class Lock(LockBase):
         """Releases one level of what this task (or `owner`) holds."""
         tenure = self._own_tenure()
         await self._locks._release(tenure.seat, tenure)
+
+    async def locked(self) -> bool:
+        """Whether anybody holds it, in any mode, as the server says now."""
+        return bool(pairs(await self._locks._ask(self.key, ["RLOCK.INFO", self.key, "WAITERS", 0]))["mode"] != "free")
+
+    async def owned(self) -> bool:
+        """Whether this task (or `owner`) holds it, as the server says now; `held` says it without asking."""
+        await self._locks._settled(self.key, now(), 0)
+        owner = self._options.owner or self._locks.owner()
+        return bool(await self._locks._ask(self.key, ["RLOCK.HOLDS", self.key, owner, self._options.kind]))
 
     async def __aenter__(self) -> Hold:
         hold = await self.acquire()

@@ -1,0 +1,246 @@
+"""The interface of redis-py's `Lock`, over this package: code that uses that class changes where it makes its locks.
+
+    client.lock("order:42", timeout=10)                                  # before
+    client.lock("order:42", timeout=10, lock_class=rlock.compat.Lock)    # after
+
+`Lock` is for `redis.Redis` and `redis.RedisCluster`, `AsyncLock` for their asyncio counterparts. Arguments, results and
+errors are redis-py's; `sleep` matters only while a lock of redis-py itself is at the key. What is better: waiters are served
+in order and without polling, a lock without a `timeout` ends 30 s after its process dies, and it outlives no failover
+unnoticed. What differs: `extend` and `reacquire` never shorten a hold.
+"""
+
+from __future__ import annotations
+
+import asyncio as aio
+import threading
+import time
+import uuid
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, Iterator, Optional, Union
+
+import redis.exceptions as theirs
+
+from . import _sync, asyncio
+from ._errors import LockLost, NotHeld, Refused, Unavailable
+
+#: Seconds that a lock without a time-out outlives its process.
+LEASE = 30.0
+
+
+class _Local(threading.local):
+    token: Any = None
+    hold: Any = None
+
+
+class _Base:
+    def __init__(
+        self,
+        redis: Any,
+        name: Union[str, bytes, memoryview],
+        timeout: Optional[float] = None,
+        sleep: float = 0.1,
+        blocking: bool = True,
+        blocking_timeout: Optional[float] = None,
+        thread_local: bool = True,
+        raise_on_release_error: bool = True,
+    ):
+        self.redis, self.name, self.timeout, self.sleep = redis, name, timeout, sleep
+        self.blocking, self.blocking_timeout = blocking, blocking_timeout
+        self.thread_local, self.raise_on_release_error = bool(thread_local), raise_on_release_error
+        self.local: Any = _Local() if thread_local else SimpleNamespace(token=None, hold=None)
+
+    def _words(self, owner: Optional[str]) -> tuple[Any, dict[str, Any]]:
+        key = self.name.tobytes() if isinstance(self.name, memoryview) else self.name
+        return key, {"owner": owner, "lease": self.timeout or LEASE, "renew": self.timeout is None}
+
+    def _owner(self, token: Union[str, bytes, None]) -> tuple[Any, str]:
+        """The token as redis-py keeps it, and as the server has it."""
+        token = token or uuid.uuid1().hex
+        return self.redis.get_encoder().encode(token), token if isinstance(token, str) else token.decode()
+
+    def _end(self, blocking: Optional[bool], blocking_timeout: Optional[float]) -> Optional[float]:
+        """When the wait ends, by the monotonic clock; `None` is never, and 0 that there is no wait."""
+        if not (self.blocking if blocking is None else blocking):
+            return 0
+        wait = self.blocking_timeout if blocking_timeout is None else blocking_timeout
+        return None if wait is None else time.monotonic() + wait
+
+    def _pause(self, error: Refused, end: Optional[float], sleep: Optional[float]) -> Optional[float]:
+        """A string is at the key: a lock of redis-py. Returns how long to wait before asking again; `None` is not at all."""
+        if error.code != "WRONGTYPE":
+            raise error
+        pause = self.sleep if sleep is None else sleep
+        return None if end is not None and time.monotonic() + pause > end else pause
+
+    def _taken(self, token: Any, hold: Any) -> bool:
+        if hold is not None:
+            self.local.token, self.local.hold = token, hold
+        return hold is not None
+
+    def _own(self, action: str, is_limited: bool = False) -> Any:
+        if self.local.token is None:
+            raise _error(theirs.LockError, f"Cannot {action} a lock that's not owned or is already unlocked.", self.name)
+        if is_limited and self.timeout is None:
+            raise _error(theirs.LockError, "Cannot extend a lock with no timeout", self.name)
+        return self.local.hold
+
+    def _give_up(self) -> Any:
+        hold = self._own("release")
+        self.local.token = self.local.hold = None
+        return hold
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Makes redis-py's errors of ours."""
+        try:
+            yield
+        except (LockLost, NotHeld) as error:
+            raise _error(theirs.LockNotOwnedError, f"Cannot act on a lock that's no longer owned: {error}", self.name) from error
+        except Unavailable as error:
+            raise theirs.ConnectionError(str(error)) from error
+        except Refused as error:
+            if error.code == "WRONGTYPE":
+                raise _error(theirs.LockNotOwnedError, f"Cannot act on a lock of another kind: {error}", self.name) from error
+            raise theirs.ResponseError(f"{error.code} {error}") from error
+
+    def _not_in_time(self) -> Exception:
+        return _error(theirs.LockError, "Unable to acquire lock within the time specified", self.name)
+
+
+def _error(kind: type[Exception], text: str, name: Any) -> Exception:
+    error: Any = kind(text)
+    error.lock_name = name  # redis-py before 5.1 has no such argument
+    return error  # type: ignore[no-any-return]
+
+
+def _left(end: Optional[float]) -> Optional[float]:
+    return None if end is None else max(0.0, end - time.monotonic())
+
+
+class Lock(_Base):
+    """As `redis.lock.Lock`. Not reentrant: each `acquire` is another owner."""
+
+    def _lock(self, owner: Optional[str]) -> _sync.Lock:
+        key, options = self._words(owner)
+        return _sync.Lock(self.redis, key, **options)
+
+    def acquire(
+        self,
+        sleep: Optional[float] = None,
+        blocking: Optional[bool] = None,
+        blocking_timeout: Optional[float] = None,
+        token: Union[str, bytes, None] = None,
+    ) -> bool:
+        kept, owner = self._owner(token)
+        end = self._end(blocking, blocking_timeout)
+        with self._errors():
+            while True:
+                try:
+                    return self._taken(kept, self._lock(owner).acquire(_left(end)))
+                except Refused as error:
+                    pause = self._pause(error, end, sleep)
+                if pause is None:
+                    return False
+                time.sleep(pause)
+
+    def __enter__(self) -> "Lock":
+        if not self.acquire():
+            raise self._not_in_time()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        try:
+            self.release()
+        except theirs.LockError:
+            if self.raise_on_release_error:
+                raise
+
+    def locked(self) -> bool:
+        return bool(self.redis.exists(self.name))
+
+    def owned(self) -> bool:
+        hold = self.local.hold
+        with self._errors():
+            return hold is not None and self._lock(hold.owner).owned()
+
+    def release(self) -> None:
+        hold = self._give_up()
+        with self._errors():
+            hold.release()
+
+    def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
+        hold = self._own("extend", True)
+        with self._errors():
+            hold.extend((0 if replace_ttl else hold.left) + additional_time)
+        return True
+
+    def reacquire(self) -> bool:
+        hold = self._own("reacquire", True)
+        with self._errors():
+            hold.extend(self.timeout)
+        return True
+
+
+class AsyncLock(_Base):
+    """As `redis.asyncio.lock.Lock`. Not reentrant: each `acquire` is another owner."""
+
+    def _lock(self, owner: Optional[str]) -> asyncio.Lock:
+        key, options = self._words(owner)
+        return asyncio.Lock(self.redis, key, **options)
+
+    async def acquire(
+        self,
+        sleep: Optional[float] = None,
+        blocking: Optional[bool] = None,
+        blocking_timeout: Optional[float] = None,
+        token: Union[str, bytes, None] = None,
+    ) -> bool:
+        kept, owner = self._owner(token)
+        end = self._end(blocking, blocking_timeout)
+        with self._errors():
+            while True:
+                try:
+                    return self._taken(kept, await self._lock(owner).acquire(_left(end)))
+                except Refused as error:
+                    pause = self._pause(error, end, sleep)
+                if pause is None:
+                    return False
+                await aio.sleep(pause)
+
+    async def __aenter__(self) -> "AsyncLock":
+        if not await self.acquire():
+            raise self._not_in_time()
+        return self
+
+    async def __aexit__(self, *_: Any) -> None:
+        try:
+            await self.release()
+        except theirs.LockError:
+            if self.raise_on_release_error:
+                raise
+
+    async def locked(self) -> bool:
+        return bool(await self.redis.exists(self.name))
+
+    async def owned(self) -> bool:
+        hold = self.local.hold
+        with self._errors():
+            return hold is not None and await self._lock(hold.owner).owned()
+
+    async def release(self) -> None:
+        hold = self._give_up()
+        with self._errors():
+            await hold.release()
+
+    async def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
+        hold = self._own("extend", True)
+        with self._errors():
+            await hold.extend((0 if replace_ttl else hold.left) + additional_time)
+        return True
+
+    async def reacquire(self) -> bool:
+        hold = self._own("reacquire", True)
+        with self._errors():
+            await hold.extend(self.timeout)
+        return True

@@ -1,0 +1,117 @@
+"""redis-py's interface: what its own tests (tests/foreign) do not show. And `extend`, `locked`, `owned`."""
+
+import asyncio
+import threading
+
+import pytest
+import redis
+import redis.asyncio
+import redis.lock
+from redis.exceptions import LockError, LockNotOwnedError
+from support import one_server, until
+
+import rlock
+import rlock.asyncio
+import rlock.compat
+
+server = one_server
+
+
+def ttl(server, key):
+    return server.ask("PTTL", key) / 1000
+
+
+def test_redis_py_makes_it_itself(server):
+    client = server.client()
+    with client.lock("k", timeout=10, lock_class=rlock.compat.Lock) as lock:
+        assert isinstance(lock, rlock.compat.Lock) and lock.owned() and lock.locked()
+        assert server.ask("TYPE", "k") == "rlock-key" and 0 < ttl(server, "k") <= 10
+        assert not client.lock("k", lock_class=rlock.compat.Lock).acquire(blocking=False)
+    assert not lock.locked() and not lock.owned()
+
+
+def test_a_lock_of_redis_py_excludes_it_and_is_excluded(server):
+    """So that processes can be moved one by one."""
+    client = server.client()
+    old, new = redis.lock.Lock(client, "k", timeout=10), rlock.compat.Lock(client, "k", timeout=10, sleep=0.01)
+    with old:
+        assert not new.acquire(blocking=False)
+        assert not new.acquire(blocking_timeout=0.05)
+        waiting = threading.Thread(target=lambda: new.acquire(blocking_timeout=30), daemon=True)
+        waiting.start()
+    waiting.join(30)
+    until("it came after", lambda: len(server.holders("k")) == 1)
+    assert not old.acquire(blocking=False)
+
+
+def test_another_thread_owns_nothing(server):
+    lock, seen = rlock.compat.Lock(server.client(), "k", timeout=10), []
+
+    def look():
+        seen.append(lock.owned())
+        with pytest.raises(LockError, match="not owned"):
+            lock.release()
+
+    with lock:
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+        assert seen == [False] and lock.owned()
+
+
+def test_an_extended_hold_is_held_past_its_first_lease(server):
+    hold = rlock.Lock(server.client(), "k", lease=0.5, renew=False).acquire()
+    hold.extend(20)
+    assert 19 < ttl(server, "k") <= 20 and 19 < hold.left <= 20
+    hold.extend(10)
+    assert hold.left > 18, "a hold is never shortened"
+    assert not hold.lost.wait(1)
+    hold.release()
+    with pytest.raises(rlock.LockLost):
+        hold.extend(1)
+
+
+def test_an_ended_hold_cannot_be_extended(server):
+    client = server.client()
+    for end in (("RLOCK.FORCE", "k"), ("SET", "k", "mine")):
+        hold = rlock.Lock(client, "k").acquire()
+        server.ask(*end)
+        with pytest.raises(rlock.LockLost):
+            hold.extend(10)
+        assert hold.lost.is_set()
+        server.ask("DEL", "k")
+        with pytest.raises(rlock.LockLost):
+            hold.release()
+
+
+def test_an_extension_without_a_reply_is_unavailable(server):
+    hold = rlock.Lock(rlock.Locks(server.client(), patience=0.3), "k", renew=False).acquire()
+    server.proxy.fault({"proxy": "keep", "of": "RLOCK.RENEW", "times": 99})
+    with pytest.raises(rlock.Unavailable):
+        hold.extend(100)
+    assert hold.held and hold.left < 30
+
+
+def test_a_lock_says_who_has_it(server):
+    client = server.client()
+    one, other = rlock.Lock(client, "k", owner="one"), rlock.ReadLock(client, "k", owner="other")
+    assert not one.locked() and not one.owned()
+    with one:
+        assert one.locked() and one.owned() and other.locked() and not other.owned()
+
+
+async def test_asyncio_has_the_same(server):
+    client = server.client(redis.asyncio.Redis)
+    lock = client.lock("k", timeout=0.5, lock_class=rlock.compat.AsyncLock)
+    assert await lock.acquire() and await lock.owned() and await lock.locked()
+    assert await lock.extend(20) and 20 < ttl(server, "k") <= 20.5
+    await asyncio.sleep(1)
+    await lock.release()
+    with pytest.raises(LockError):
+        await lock.release()
+    assert await lock.acquire()
+    server.ask("SET", "k", "mine")
+    with pytest.raises(LockNotOwnedError):
+        await lock.extend(1)
+    await rlock.asyncio.Locks.of(client).aclose()
+    await client.aclose()
