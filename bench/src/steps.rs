@@ -9,7 +9,7 @@ use std::rc::Rc;
 use rlock_core::slow::{OwnerNames, Slow};
 use rlock_core::{
     Acquire, Effects, Input, LeaseMs, Levels, Lock, Mode, Now, Parking, Patience, Release, Renew,
-    StepContext, Tokens, Volatile, WaiterId,
+    Step, StepContext, Tokens, Volatile, WaiterId,
 };
 
 const MANY: u64 = 10_000;
@@ -259,9 +259,10 @@ impl Town {
         // As the module is configured by default.
         let slow = Slow { wait_ms: Some(1000), hold_ms: None };
         let moment = StepContext::unlimited(self.now(), &mut self.tokens, &mut self.names);
-        let mut moment = StepContext { slow, ..moment };
+        let moment = StepContext { slow, ..moment };
         let mut effects = Effects::default();
-        self.lock.apply(&mut self.volatile, &mut moment, input, &mut effects);
+        let (lock, volatile) = (&mut self.lock, &mut self.volatile);
+        Step { lock, volatile, moment, effects: &mut effects }.apply(input);
         black_box(self.lock.next_alarm(&self.volatile));
         for wake in &effects.wakes {
             self.volatile.answered(wake.waiter);

@@ -14,7 +14,7 @@
 //! 8. Every blocked connection gets exactly one reply, and no departed one is granted.
 //!
 //! A [`Volatile`] is what only the primary knows of a lock: its [`Queue`] and its [`Sessions`].
-//! [`Lock::apply`] is the only transition, [`Lock::replay`] the only mutator. [`grammar`] has the
+//! [`Step::apply`] is the only transition, [`Lock::replay`] the only mutator. [`grammar`] has the
 //! syntax of commands, [`snapshot`] the format in which locks are stored and replicated.
 //!
 //! A [`Manager`](manager::Manager) decides for all locks of one server. Its caller keeps the locks,
@@ -22,7 +22,7 @@
 //!
 //! ```
 //! use rlock_core::manager::{At, Bounds, Manager};
-//! use rlock_core::{Acquire, Effects, Input, LeaseMs, Lock, Mode, Now, Patience, Reply};
+//! use rlock_core::{Acquire, Input, LeaseMs, Lock, Mode, Now, Patience, Reply};
 //!
 //! let mut now = Now::from_ms(1_000_000);
 //! let mut manager = Manager::default();
@@ -52,9 +52,8 @@
 //!         max_queue: None,
 //!         acks: 0,
 //!     };
-//!     let (at, mut effects) = (At { db: 0, key: b"order:42", now }, Effects::default());
-//!     manager.decide(at, &bounds, &mut lock, Input::Acquire(ask), &mut effects);
-//!     effects.reply
+//!     let at = At { db: 0, key: b"order:42", now };
+//!     manager.decide(at, &bounds, &mut lock, Input::Acquire(ask)).effects().reply
 //! };
 //! assert!(matches!(acquire(b"ann", now), Reply::Granted { .. }));
 //! assert!(matches!(acquire(b"bob", now), Reply::NotNow { .. }));
@@ -74,6 +73,7 @@ mod value;
 mod volatile;
 pub mod waits_for;
 
+pub use step::Step;
 pub use step::admission::Claim;
 pub use step::fast_path::FastStep;
 pub use step::input::{

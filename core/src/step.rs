@@ -1,5 +1,4 @@
-//! One transition of one lock. Each file is built on those before it in this list; calls go no
-//! other way.
+//! One transition of one lock. Calls between the files go one way.
 
 pub mod admission;
 pub mod apply;
@@ -13,3 +12,20 @@ pub mod input;
 pub mod record;
 pub mod refusal;
 pub mod requests;
+
+use crate::step::input::{Effects, StepContext};
+use crate::{Lock, Volatile};
+
+/// One transition: the lock and what is remembered of it, on what the decision depends, and what
+/// comes of it. [`Step::apply`] runs it.
+#[derive(Debug)]
+pub struct Step<'s, 'a> {
+    /// The lock.
+    pub lock: &'s mut Lock,
+    /// What only this primary knows of it.
+    pub volatile: &'s mut Volatile,
+    /// What the decision depends on besides.
+    pub moment: StepContext<'s>,
+    /// What others must be told; empty when the step begins.
+    pub effects: &'s mut Effects<'a>,
+}

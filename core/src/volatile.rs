@@ -13,9 +13,7 @@ use crate::volatile::confirmations::Confirmations;
 use crate::volatile::queue::Entry;
 use crate::volatile::slow::{Ended, Outcome, Slow};
 use crate::volatile::unsent::{Grant, UnsentReplies};
-use crate::{
-    ClientId, End, EpochMs, Hold, Now, Owner, Queue, Sessions, StepContext, Token, WaiterId,
-};
+use crate::{ClientId, End, EpochMs, Hold, Now, Owner, Queue, Sessions, Token, WaiterId};
 
 /// The primary's memory of one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -202,8 +200,8 @@ impl Volatile {
     }
 
     /// Whether another hold may be tied to a connection; a tied one may be tied again.
-    pub(crate) fn may_tie(&self, held: Option<Hold>, moment: &StepContext<'_>) -> bool {
-        self.session_count() < moment.sessions_max
+    pub(crate) fn may_tie(&self, held: Option<Hold>, sessions_max: usize) -> bool {
+        self.session_count() < sessions_max
             || held.is_some_and(|hold| self.sessions.get(hold.token).is_some())
     }
 }

@@ -109,7 +109,7 @@ impl Stand<'_> {
 }
 
 /// One owner of a path: by which wait it waits, for whom, and what was not looked at yet.
-struct Step<W> {
+struct Visit<W> {
     owner: Owner,
     wait: Option<W>,
     blockers: Vec<Owner>,
@@ -126,7 +126,7 @@ pub fn search<W: WaitGraph>(
 ) -> Search<W::Wait> {
     let mut seen: BTreeSet<Owner> = BTreeSet::new();
     let start =
-        Step { owner: owner.clone(), wait: Some(wait), blockers: first, others: Vec::new() };
+        Visit { owner: owner.clone(), wait: Some(wait), blockers: first, others: Vec::new() };
     let mut path = vec![start];
     while let Some(step) = path.last_mut() {
         let Some(blocker) = step.blockers.pop() else {
@@ -148,7 +148,7 @@ pub fn search<W: WaitGraph>(
         }
         if seen.insert(blocker.clone()) {
             let others = waits.of(&blocker, steps.remaining().saturating_add(1));
-            path.push(Step { owner: blocker, wait: None, blockers: Vec::new(), others });
+            path.push(Visit { owner: blocker, wait: None, blockers: Vec::new(), others });
         }
     }
     if steps.remaining() == 0 { Search::GaveUp } else { Search::NoCycle }

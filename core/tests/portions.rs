@@ -86,10 +86,8 @@ impl Copy {
 
 /// One decision of a server about the lock at a key.
 fn decide<'a>(server: &mut Server, lock: &mut Lock, key: Key, input: Input<'a>) -> Effects<'a> {
-    let mut effects = Effects::default();
     let at = At { db: 0, key, now: server.now() };
-    server.manager.decide(at, &server.bounds, lock, input, &mut effects);
-    effects
+    server.manager.decide(at, &server.bounds, lock, input).effects()
 }
 
 fn told(world: &mut World, copy: &mut Copy, input: Input<'_>) -> Reply {

@@ -186,9 +186,8 @@ fn the_first_waiter_of_one_more_lock_moves_little_of_a_hundred_thousand_others()
         let waits = Acquire { owner: b"next", patience: Patience::Ticket(lease(1000)), ..holds };
         let step = taken(|| {
             for ask in [holds, waits] {
-                let mut effects = Effects::default();
                 let (manager, bounds) = (&mut server.manager, &server.bounds);
-                manager.decide(at, bounds, &mut lock, Input::Acquire(ask), &mut effects);
+                let _ = manager.decide(at, bounds, &mut lock, Input::Acquire(ask)).effects();
             }
         });
         assert_eq!(server.manager.totals().tickets, number as usize + 1);
@@ -354,10 +353,8 @@ fn a_permit_takes_about_as_long_beside_ten_as_beside_ten_thousand() {
 
 /// One decision of a server about the lock at a key.
 fn decide<'a>(server: &mut Server, lock: &mut Lock, key: Key, input: Input<'a>) -> Effects<'a> {
-    let mut effects = Effects::default();
     let at = At { db: 0, key, now: server.now() };
-    server.manager.decide(at, &server.bounds, lock, input, &mut effects);
-    effects
+    server.manager.decide(at, &server.bounds, lock, input).effects()
 }
 
 /// So many tickets at two locks by turns, each behind a hundred readers.

@@ -4,10 +4,10 @@
 use std::slice;
 
 use rlock_core::grammar::Access;
-use rlock_core::manager::{At, Cause, ExpiryAction, KeyExpiry};
+use rlock_core::manager::{At, Decided, ExpiryAction, KeyExpiry};
 use rlock_core::snapshot::{self, Start};
 use rlock_core::{
-    Change, Effects, End, Event, FastStep, Input, Lock, Refusal, Reply, WaiterId, Wake,
+    Change, Effects, End, Event, FastStep, Input, Lock, Refusal, Reply, Token, WaiterId, Wake,
 };
 
 use crate::happening::Happening;
@@ -44,24 +44,17 @@ impl RequestError {
 ///
 /// # Errors
 /// [`RequestError`]; nothing changed.
-pub fn request<'a, H: Host>(
+pub fn request<H: Host>(
     host: &H,
     name: &H::Name<'_>,
-    input: Input<'a>,
+    input: Input<'_>,
 ) -> Result<Reply, RequestError> {
     if !host.state(|state| state.manager.is_primary()) {
         return Err(RequestError::ReadOnly);
     }
-    let key = open(host, name);
-    let at = At { db: host.db(), key: name.bytes(), now: host.now() };
-    let key = match try_fast(host, at, name, key, &input) {
-        Ok(reply) => return Ok(reply),
-        Err(key) => key,
-    };
-    let mut effects = Effects::default();
-    let is_plain = carry_out(host, at, name, key, input, &mut effects)?;
-    // Nothing is remembered of a plain request, so the timers stay as they are.
-    if !is_plain {
+    let (reply, remembers) = carry_out(host, name, input)?;
+    // Where nothing is remembered, the timers stay as they are.
+    if remembers {
         let (next, is_watching) =
             host.state(|state| (state.manager.next_call(), state.manager.watches_commands()));
         timers::set(host, next);
@@ -70,7 +63,7 @@ pub fn request<'a, H: Host>(
             host.close_lost(During::Command);
         }
     }
-    Ok(effects.reply)
+    Ok(reply)
 }
 
 /// Decides what the server does by itself to the lock at `name`, and carries out the effects. Does
@@ -83,9 +76,7 @@ pub(crate) fn by_itself<H: Host>(
     name: &H::Name<'_>,
     input: Input<'_>,
 ) -> Result<(), RequestError> {
-    let key = open(host, name);
-    let at = At { db: host.db(), key: name.bytes(), now: host.now() };
-    carry_out(host, at, name, key, input, &mut Effects::default()).map(|_| ())
+    carry_out(host, name, input).map(|_| ())
 }
 
 /// Whether commands are requests here; otherwise commands being loaded or replicated are replayed,
@@ -107,80 +98,43 @@ pub(crate) fn open<'h, H: Host>(host: &'h H, name: &H::Name<'_>) -> H::Key<'h> {
     host.open(name, Access::Writes)
 }
 
-/// Does what a plain request asks for, without what other requests need. Returns the key if it is
-/// another one; then nothing changed.
-fn try_fast<'h, H: Host>(
+/// Decides, and carries out the effects. Returns the reply to the caller, and whether something may
+/// be remembered of the lock.
+fn carry_out<H: Host>(
     host: &H,
-    at: At<'_>,
     name: &H::Name<'_>,
-    mut key: H::Key<'h>,
-    input: &Input<'_>,
-) -> Result<Reply, H::Key<'h>> {
-    let bounds = host.settings().bounds;
-    let ask =
-        |lock: &mut Lock| host.state(|state| state.manager.try_fast(at, &bounds, lock, input));
-    let (start, step) = match key.content() {
-        Content::Other => return Err(key),
-        Content::Missing => {
-            let mut lock = Lock::default();
-            let Some(step) = ask(&mut lock) else { return Err(key) };
-            let expiry = KeyExpiry::of(&lock, None);
-            key.set(lock);
-            set_ttl(&mut key, expiry.begin());
-            (Start::Begins, step)
-        }
-        Content::Lock(lock) => {
-            let Some(step) = ask(lock) else { return Err(key) };
-            remove(&mut key);
-            (Start::Existing, step)
-        }
-    };
-    drop(key);
-    let FastStep { change, event, reply, is_request_enough } = step;
-    let (changes, events) = (slice::from_ref(&change), event.as_slice());
-    replicate(host, name, start, changes, is_request_enough);
-    let At { db, key, now } = at;
-    host.observe(Happening::Decided {
-        db,
-        key,
-        changes,
-        events,
-        reply: &reply,
-        asks: None,
-        gated: &[],
-        replaced: &[],
-        now,
-    });
-    announce(host, name, events);
-    Ok(reply)
-}
-
-/// Returns whether the request was plain: it changed a lock of which nothing is remembered, or
-/// only has to wait.
-fn carry_out<'a, H: Host>(
-    host: &H,
-    at: At<'_>,
-    name: &H::Name<'_>,
-    mut key: H::Key<'_>,
-    input: Input<'a>,
-    effects: &mut Effects<'a>,
-) -> Result<bool, RequestError> {
+    input: Input<'_>,
+) -> Result<(Reply, bool), RequestError> {
+    let mut key = open(host, name);
+    let at = At { db: host.db(), key: name.bytes(), now: host.now() };
     let asks = match &input {
         Input::Acquire(ask) | Input::Park(ask, _) => Some(ask.owner),
         _ => None,
     };
-    let (start, is_plain) = decide(host, at, &mut key, input, effects)?;
-    if !is_plain {
-        deny(host, at, name, &mut key, effects);
-        if host.state(|state| state.manager.expects_keys()) {
-            host.watch_new_keys();
+    let (start, decided) = decide(host, at, &mut key, input)?;
+    let mut effects = match decided {
+        Decided::Fast(FastStep { change, event, reply, is_request_enough }, _) => {
+            let (changes, events) = (slice::from_ref(&change), event.as_slice());
+            let done = Done { changes, events, reply: &reply, gated: &[], replaced: &[] };
+            tell(host, at, name, key, (start, is_request_enough, None), done);
+            return Ok((reply, false));
         }
+        Decided::MustWait(reply) => {
+            let done = Done { changes: &[], events: &[], reply: &reply, gated: &[], replaced: &[] };
+            tell(host, at, name, key, (start, false, asks), done);
+            return Ok((reply, false));
+        }
+        Decided::Step(effects, _) => effects,
+    };
+    deny(host, at, name, &mut key, &mut effects);
+    if host.state(|state| state.manager.expects_keys()) {
+        host.watch_new_keys();
     }
-    tell(host, at, name, key, (start, asks), effects);
-    if !is_plain {
-        answer(host, name, effects);
-    }
-    Ok(is_plain)
+    let Effects { reply, changes, events, gated, replaced, .. } = &effects;
+    let done = Done { changes, events, reply, gated, replaced };
+    tell(host, at, name, key, (start, effects.is_request_enough, asks), done);
+    answer(host, name, &mut effects);
+    Ok((effects.reply, true))
 }
 
 /// Lets the manager decide about the lock at the open key, saves it, and sets the key's expiry.
@@ -189,36 +143,37 @@ fn decide<'a, H: Host>(
     at: At<'_>,
     key: &mut H::Key<'_>,
     input: Input<'a>,
-    effects: &mut Effects<'a>,
-) -> Result<(Start, bool), RequestError> {
+) -> Result<(Start, Decided<'a>), RequestError> {
     let bounds = host.settings().bounds;
-    let mut ask = |lock: &mut Lock| {
-        host.state(|state| state.manager.decide(at, &bounds, lock, input, effects))
-    };
-    match key.content() {
-        Content::Other => Err(RequestError::WrongType),
+    let ask = |lock: &mut Lock| host.state(|state| state.manager.decide(at, &bounds, lock, input));
+    let (start, decided) = match key.content() {
+        Content::Other => return Err(RequestError::WrongType),
         Content::Missing => {
             let mut lock = Lock::default();
             let decided = ask(&mut lock);
-            if !lock.is_free() {
-                key.set(lock);
-                set_ttl(key, decided.after.begin());
+            if lock.is_free() {
+                return Ok((Start::Begins, decided));
             }
-            Ok((Start::Begins, decided.is_plain))
+            key.set(lock);
+            (Start::Begins, decided)
         }
         Content::Lock(lock) => {
             let saved = host.has_fault(PlantedFault::RevocationForgotten).then(|| lock.clone());
-            let decided = ask(lock);
-            if let Some(saved) = saved.filter(|_| revokes_only(effects)) {
+            let mut decided = ask(lock);
+            if let (Some(saved), Decided::Step(effects, expiry)) = (saved, &mut decided)
+                && revokes_only(effects)
+            {
                 *lock = saved;
                 effects.changes.clear();
-                return Ok((Start::Existing, decided.is_plain));
+                *expiry = ExpiryAction::Keep;
             }
-            let why = Cause::of(&input, effects);
-            set_ttl(key, decided.after.after(decided.before, why));
-            Ok((Start::Existing, decided.is_plain))
+            (Start::Existing, decided)
         }
+    };
+    if let Decided::Fast(_, expiry) | Decided::Step(_, expiry) = &decided {
+        set_ttl(key, *expiry);
     }
+    Ok((start, decided))
 }
 
 /// Whether nothing happened but that holds ended which replicas did not acknowledge.
@@ -282,11 +237,11 @@ fn revoke_if_denied<H: Host>(
     if let Content::Lock(lock) = key.content() {
         let bounds = host.settings().bounds;
         let reply = effects.reply.clone();
-        let decided = host
-            .state(|state| state.manager.decide(at, &bounds, lock, Input::Deny(waiter), effects));
+        let expiry =
+            host.state(|state| state.manager.step(at, &bounds, lock, Input::Deny(waiter), effects));
         effects.reply = reply;
         effects.is_request_enough = false;
-        set_ttl(key, decided.after.after(decided.before, Cause::Other));
+        set_ttl(key, expiry);
     }
     true
 }
@@ -316,6 +271,16 @@ pub(crate) fn life_of<H: Host>(host: &H, lock: &Lock, name: &H::Name<'_>) -> Key
     host.state(|state| state.manager.life(lock, db, name.bytes()))
 }
 
+/// What a decision did, to be carried out.
+#[derive(Clone, Copy)]
+struct Done<'e> {
+    changes: &'e [Change<'e>],
+    events: &'e [Event],
+    reply: &'e Reply,
+    gated: &'e [WaiterId],
+    replaced: &'e [Token],
+}
+
 /// Replicates the changes, then publishes the events. The key is closed first, because a subscriber
 /// may be another module that changes it.
 fn tell<H: Host>(
@@ -323,13 +288,13 @@ fn tell<H: Host>(
     at: At<'_>,
     name: &H::Name<'_>,
     key: H::Key<'_>,
-    (start, asks): (Start, Option<&[u8]>),
-    effects: &Effects<'_>,
+    (start, is_request_enough, asks): (Start, bool, Option<&[u8]>),
+    done: Done<'_>,
 ) {
     drop(key);
-    let Effects { reply, changes, events, gated, replaced, .. } = effects;
+    let Done { changes, events, reply, gated, replaced } = done;
     if !changes.is_empty() {
-        replicate(host, name, start, changes, effects.is_request_enough);
+        replicate(host, name, start, changes, is_request_enough);
     }
     let At { db, key, now } = at;
     host.observe(Happening::Decided {

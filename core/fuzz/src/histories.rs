@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use rlock_core::{
     Acquire, ClientId, Effects, EpochMs, Input, LeaseMs, Levels, Lock, Mode, Now, Parking,
-    Patience, Refusal, Release, Renew, Reply, StepContext, Token, Tokens, Volatile, WaiterId,
+    Patience, Refusal, Release, Renew, Reply, Step, StepContext, Token, Tokens, Volatile, WaiterId,
 };
 
 use rlock_core::slow::Slow;
@@ -175,9 +175,10 @@ impl Pair {
         let Limits { max_depth, tickets_left } = self.limits;
         let names = &mut Rc::default();
         let moment = StepContext::unlimited(self.now, &mut self.tokens, names);
-        let mut moment = StepContext { max_depth, tickets_left, ..moment };
+        let moment = StepContext { max_depth, tickets_left, ..moment };
         let mut effects = Effects::default();
-        self.lock.apply(&mut self.volatile, &mut moment, input, &mut effects);
+        let (lock, volatile) = (&mut self.lock, &mut self.volatile);
+        Step { lock, volatile, moment, effects: &mut effects }.apply(input);
         self.volatile.sessions.take_touched();
         assert_eq!(Told::of(&effects), expected, "what the core says, and the contract: {input:?}");
         effects.reply

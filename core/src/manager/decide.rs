@@ -1,25 +1,58 @@
 //! Decisions about one lock, with what the manager remembers of it.
 
-use super::{At, Bounds, KeyExpiry, LockId, Manager, Mark, Upheaval};
+use super::{At, Bounds, Cause, ExpiryAction, KeyExpiry, LockId, Manager, Mark, Upheaval};
 use crate::volatile::slow::names_max;
-use crate::{Acquire, Effects, FastStep, Input, Lock, Refusal, Reply, StepContext};
+use crate::{Acquire, Effects, FastStep, Input, Lock, Refusal, Reply, Step, StepContext};
 
-/// What a decision means for the key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Decided {
-    /// How long the key had to live before.
-    pub before: KeyExpiry,
-    /// How long it has to live now.
-    pub after: KeyExpiry,
-    /// Nothing is remembered of the lock, or nothing was decided: the effects have a reply, and at
-    /// most one change and one event.
-    pub is_plain: bool,
+/// What a decision did.
+#[must_use = "a decision that is not carried out is a lost grant"]
+#[derive(Debug)]
+pub enum Decided<'a> {
+    /// It acquired a free lock, or released the only hold, and nothing else is known of the lock.
+    Fast(FastStep<'a>, ExpiryAction),
+    /// The caller must wait: this is its reply, and nothing changed.
+    MustWait(Reply),
+    /// Anything else; what it means for the key.
+    Step(Effects<'a>, ExpiryAction),
+}
+
+impl<'a> Decided<'a> {
+    /// What others must be told, whichever way was taken.
+    pub fn effects(self) -> Effects<'a> {
+        match self {
+            Self::Fast(step, _) => step.into(),
+            Self::MustWait(reply) => Effects { reply, ..Effects::default() },
+            Self::Step(effects, _) => effects,
+        }
+    }
 }
 
 impl Manager {
+    /// Decides what `input` does to the lock at a key, and applies it: the everyday pair by itself,
+    /// then who certainly must wait, then everything else.
+    pub fn decide<'a>(
+        &mut self,
+        at: At<'_>,
+        bounds: &Bounds,
+        lock: &mut Lock,
+        input: Input<'a>,
+    ) -> Decided<'a> {
+        if let Some(step) = self.try_fast(at, bounds, lock, &input) {
+            return Decided::Fast(step, KeyExpiry::of(lock, None).begin());
+        }
+        if let Input::Acquire(ask) = &input
+            && let Some(reply) = self.must_wait(at, bounds, lock, ask)
+        {
+            return Decided::MustWait(reply);
+        }
+        let mut effects = Effects::default();
+        let expiry = self.step(at, bounds, lock, input, &mut effects);
+        Decided::Step(effects, expiry)
+    }
+
     /// Does what a plain request asks for ([`Lock::try_fast`]). `None` if it is another one: then
-    /// nothing changed, and [`Manager::decide`] decides.
-    pub fn try_fast<'a>(
+    /// nothing changed.
+    fn try_fast<'a>(
         &mut self,
         at: At<'_>,
         bounds: &Bounds,
@@ -50,41 +83,16 @@ impl Manager {
         lock.must_wait(self.locks.get_or_empty(at.db, at.key), ask, at.now)
     }
 
-    /// Decides what `input` does to the lock at a key, and applies it.
-    pub fn decide<'a>(
+    /// Runs a whole [`Step`]. A connection that lost its session is closed, and not granted
+    /// anything any more.
+    pub fn step<'a>(
         &mut self,
         at: At<'_>,
         bounds: &Bounds,
         lock: &mut Lock,
         input: Input<'a>,
         effects: &mut Effects<'a>,
-    ) -> Decided {
-        let before = KeyExpiry::of(lock, None);
-        if let Some(plain) = self.try_fast(at, bounds, lock, &input) {
-            plain.tell(effects);
-            return Decided { before, after: KeyExpiry::of(lock, None), is_plain: true };
-        }
-        if let Input::Acquire(ask) = &input
-            && let Some(reply) = self.must_wait(at, bounds, lock, ask)
-        {
-            effects.reply = reply;
-            let life = self.life(lock, at.db, at.key);
-            return Decided { before: life, after: life, is_plain: true };
-        }
-        let (before, after) = self.decide_other(at, bounds, lock, input, effects);
-        Decided { before, after, is_plain: false }
-    }
-
-    /// The same for an input that [`Manager::try_fast`] and [`Manager::must_wait`] left alone. A
-    /// connection that lost its session is closed, and not granted anything any more.
-    fn decide_other<'a>(
-        &mut self,
-        at: At<'_>,
-        bounds: &Bounds,
-        lock: &mut Lock,
-        input: Input<'a>,
-        effects: &mut Effects<'a>,
-    ) -> (KeyExpiry, KeyExpiry) {
+    ) -> ExpiryAction {
         let At { db, key, now } = at;
         let totals = self.locks.totals();
         let is_suspect = matches!(input, Input::Changed) || self.is_suspect(db, key);
@@ -94,13 +102,13 @@ impl Manager {
         }
         let grace = self.grace_of(bounds.grace_ms, now);
         let Self { tokens, locks, names, expects_keys, .. } = self;
-        let (lives, over, asked) = locks.change(db, key, |volatile, _| {
+        let (expiry, over, asked) = locks.change(db, key, |volatile, _| {
             if is_suspect && !volatile.is_empty() {
                 effects.lost.extend(lock.lost_sessions(volatile, now));
                 effects.wakes.extend(lock.lost_grants(volatile, now));
             }
             let beside = totals.sessions.saturating_sub(volatile.session_count());
-            let mut moment = StepContext {
+            let moment = StepContext {
                 now,
                 tokens,
                 max_depth: bounds.max_depth,
@@ -114,14 +122,15 @@ impl Manager {
                 portion: StepContext::PORTION,
             };
             let before = KeyExpiry::of(lock, Some(volatile));
-            lock.apply(volatile, &mut moment, input, effects);
+            Step { lock, volatile, moment, effects }.apply(input);
             *expects_keys |= lock.is_free() && volatile.queue.blocked_count() > 0;
             let after = KeyExpiry::of(lock, Some(volatile));
+            let expiry = after.after(before, Cause::of(&input, effects));
             let over = volatile.drain_ended(bounds.slow, now);
             if volatile.is_empty() {
-                return (((before, after), over, Vec::new()), None);
+                return ((expiry, over, Vec::new()), None);
             }
-            (((before, after), over, volatile.take_asked()), lock.next_alarm(volatile))
+            ((expiry, over, volatile.take_asked()), lock.next_alarm(volatile))
         });
         self.log_slow(at, over);
         if let (Input::Park(_, parking) | Input::ParkRenew(_, parking), Reply::Pending) =
@@ -137,7 +146,7 @@ impl Manager {
         if !effects.lost.is_empty() {
             self.lose(std::mem::take(&mut effects.lost), now);
         }
-        lives
+        expiry
     }
 
     /// Something other than RLOCK may have changed this key, and no sweep has seen it since.

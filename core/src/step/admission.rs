@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use crate::volatile::queue::{Entry, Place};
 use crate::volatile::slow::NAMES_MAX;
-use crate::{Acquire, EpochMs, Hold, Lock, Mode, Now, Patience, Reply, Volatile, WaiterId};
+use crate::{Acquire, EpochMs, Hold, Lock, Mode, Now, Patience, Reply, Step, Volatile, WaiterId};
 
 /// What a request wants of a lock.
 #[derive(Clone, Copy, Debug)]
@@ -58,33 +58,12 @@ impl Lock {
         others.saturating_add(turns).saturating_add(1).saturating_sub(limit)
     }
 
-    /// Like [`Lock::too_many`], for a request without a turn.
+    /// Like [`Lock::excess_holders`], for a request without a turn.
     fn excess_holders_for_line(&self, volatile: &Volatile, claim: Claim<'_>) -> usize {
         match claim.limit {
             Some(_) => self.excess_holders(claim, volatile.queue.read_turn_count()),
             None => 0,
         }
-    }
-
-    /// There is room under its limit. A turn is judged when it is given, and again only under a
-    /// smaller limit; then turns given behind it do not count, and are given up if there is no room
-    /// for both.
-    pub(crate) fn has_room(
-        &self,
-        volatile: &mut Volatile,
-        claim: Claim<'_>,
-        turn: Option<Place>,
-    ) -> bool {
-        let Some(place) = turn else { return self.excess_holders_for_line(volatile, claim) == 0 };
-        let given = volatile.queue.get(place).and_then(|entry| entry.limit);
-        if claim.limit.is_none_or(|limit| given.is_some_and(|given| given <= limit)) {
-            return true;
-        }
-        let has_room = self.excess_holders(claim, volatile.queue.rank(place)) == 0;
-        if has_room && self.excess_holders_for_line(volatile, claim) > 1 {
-            volatile.queue.take_turns_from(place);
-        }
-        has_room
     }
 
     /// The reply to a request that would be told to wait and change nothing, seen without deciding
@@ -239,6 +218,26 @@ impl Lock {
         let head =
             volatile.queue.head().and_then(|(_, head)| self.next_opening(volatile, head.into()));
         [volatile.next_alarm(), head].into_iter().flatten().min()
+    }
+}
+
+impl Step<'_, '_> {
+    /// There is room under its limit. A turn is judged when it is given, and again only under a
+    /// smaller limit; then turns given behind it do not count, and are given up if there is no room
+    /// for both.
+    pub(crate) fn has_room(&mut self, claim: Claim<'_>, turn: Option<Place>) -> bool {
+        let Some(place) = turn else {
+            return self.lock.excess_holders_for_line(self.volatile, claim) == 0;
+        };
+        let given = self.volatile.queue.get(place).and_then(|entry| entry.limit);
+        if claim.limit.is_none_or(|limit| given.is_some_and(|given| given <= limit)) {
+            return true;
+        }
+        let has_room = self.lock.excess_holders(claim, self.volatile.queue.rank(place)) == 0;
+        if has_room && self.lock.excess_holders_for_line(self.volatile, claim) > 1 {
+            self.volatile.queue.take_turns_from(place);
+        }
+        has_room
     }
 }
 

@@ -1,61 +1,55 @@
 //! The one transition: what an input does to a lock and to what is remembered of it.
 
-use crate::step::input::{Effects, Input, Parking, Reply, StepContext};
+use crate::step::input::{Input, Parking, Reply};
 use crate::volatile::queue::{Entry, Kind};
-use crate::{Change, Lock, Volatile};
+use crate::{Change, Step};
 
-impl Lock {
-    /// Decides what `input` does now, and does it. What others must be told goes to `effects`,
-    /// which must be empty. What has expired ends first, so that it decides nothing; and whoever
-    /// can enter afterwards has entered when this returns.
-    pub fn apply<'a>(
-        &mut self,
-        volatile: &mut Volatile,
-        moment: &mut StepContext<'_>,
-        input: Input<'a>,
-        effects: &mut Effects<'a>,
-    ) {
-        volatile.unfinished = None;
-        let grace_is_over = volatile.grace.is_some() && moment.grace.is_none();
-        volatile.grace = moment.grace;
+impl<'a> Step<'_, 'a> {
+    /// Decides what `input` does now, and does it. What has expired ends first, so that it decides
+    /// nothing; and whoever can enter afterwards has entered when this returns.
+    pub fn apply(mut self, input: Input<'a>) {
+        self.volatile.unfinished = None;
+        let grace_is_over = self.volatile.grace.is_some() && self.moment.grace.is_none();
+        self.volatile.grace = self.moment.grace;
         if let Input::Deny(waiter) = input {
-            volatile.leave(waiter);
+            self.volatile.leave(waiter);
         }
-        self.catch_up(volatile, moment, input.owner(), effects);
+        self.catch_up(input.owner());
         if grace_is_over {
-            self.grant_parked_reentries(volatile, moment, effects);
+            self.grant_parked_reentries();
         }
-        let has_caught_up = !effects.changes.is_empty();
-        effects.reply = match input {
-            Input::Acquire(ask) => self.acquire(ask, None, volatile, moment, effects),
+        let has_caught_up = !self.effects.changes.is_empty();
+        self.effects.reply = match input {
+            Input::Acquire(ask) => self.acquire(ask, None),
             Input::Park(ask, parking) => {
-                let reply = self.acquire(ask, Some(parking), volatile, moment, effects);
+                let reply = self.acquire(ask, Some(parking));
                 let Parking { waiter, client, ends_at } = parking;
                 if let Reply::MustWait { .. } = reply {
-                    let ticket = volatile.queue.ticket_of(ask.owner);
-                    let mut entry = Entry::new(&ask, Kind::Blocked(waiter), ends_at, moment.now);
+                    let ticket = self.volatile.queue.ticket_of(ask.owner);
+                    let mut entry =
+                        Entry::new(&ask, Kind::Blocked(waiter), ends_at, self.moment.now);
                     entry.client = entry.client.or(client);
-                    self.enqueue(volatile, moment, ticket, entry);
+                    self.enqueue(ticket, entry);
                 }
                 reply
             }
-            Input::Release(ask) => self.release(ask, volatile, moment, effects),
-            Input::Renew(ask) => self.renew(ask, None, volatile, moment, effects),
-            Input::ParkRenew(ask, parking) => {
-                self.renew(ask, Some(parking), volatile, moment, effects)
-            }
-            Input::Cancel(owner) => self.cancel(owner, volatile, moment, effects),
-            Input::Force(mode) => self.force(mode, volatile, moment, effects),
+            Input::Release(ask) => self.release(ask),
+            Input::Renew(ask) => self.renew(ask, None),
+            Input::ParkRenew(ask, parking) => self.renew(ask, Some(parking)),
+            Input::Cancel(owner) => self.cancel(owner),
+            Input::Force(mode) => self.force(mode),
             Input::Changed => {
-                self.grant_parked_reentries(volatile, moment, effects);
+                self.grant_parked_reentries();
                 Reply::Count(0)
             }
             Input::Tick | Input::Deny(_) => Reply::Count(0),
         };
-        self.serve(volatile, moment, effects);
-        if let (Input::Release(ask), [Change::Ended { .. }]) = (&input, effects.changes.as_slice())
+        self.serve();
+        if let (Input::Release(ask), [Change::Ended { .. }]) =
+            (&input, self.effects.changes.as_slice())
         {
-            effects.is_request_enough = !has_caught_up && self.release_target(ask).is_none();
+            self.effects.is_request_enough =
+                !has_caught_up && self.lock.release_target(ask).is_none();
         }
     }
 }

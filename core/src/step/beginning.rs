@@ -2,50 +2,36 @@
 
 use std::borrow::Cow;
 
-use crate::step::input::{Effects, Reply, StepContext};
-use crate::{Change, Hold, LeaseMs, Lock, Mode, Refusal, Volatile};
+use crate::step::input::Reply;
+use crate::{Change, Hold, LeaseMs, Mode, Refusal, Step};
 
-impl Lock {
+impl<'a> Step<'_, 'a> {
     /// Begins a new hold.
-    pub(crate) fn begin_hold<'a>(
-        &mut self,
-        owner: Cow<'a, [u8]>,
-        mode: Mode,
-        lease: LeaseMs,
-        volatile: &mut Volatile,
-        moment: &mut StepContext<'_>,
-        effects: &mut Effects<'a>,
-    ) -> Reply {
-        self.make_way(&owner, mode, volatile, moment, effects);
-        let Some(begun) = self.begin(owner, mode, lease, moment.now, moment.tokens) else {
+    pub(crate) fn begin_hold(&mut self, owner: Cow<'a, [u8]>, mode: Mode, lease: LeaseMs) -> Reply {
+        self.make_way(&owner, mode);
+        let Some(begun) = self.lock.begin(owner, mode, lease, self.moment.now, self.moment.tokens)
+        else {
             return Reply::Refused(Refusal::NoTokenLeft);
         };
-        effects.events.extend(begun.event);
-        effects.changes.push(begun.change);
+        self.effects.events.extend(begun.event);
+        self.effects.changes.push(begun.change);
         begun.reply
     }
 
     /// Adds a level, or goes to the requested depth; the deadline is only ever extended.
-    pub(crate) fn reenter(
-        &mut self,
-        asked: Option<u16>,
-        lease: LeaseMs,
-        hold: Hold,
-        moment: &StepContext<'_>,
-        effects: &mut Effects<'_>,
-    ) -> Reply {
+    pub(crate) fn reenter(&mut self, asked: Option<u16>, lease: LeaseMs, hold: Hold) -> Reply {
         let depth = match asked {
             Some(asked) if asked <= hold.depth => hold.depth,
             _ => match hold.depth.checked_add(1) {
-                Some(depth) if depth <= moment.max_depth => depth,
+                Some(depth) if depth <= self.moment.max_depth => depth,
                 _ => {
-                    let (present, max) = (hold.depth, moment.max_depth);
+                    let (present, max) = (hold.depth, self.moment.max_depth);
                     return Reply::Refused(Refusal::TooDeep { present, max });
                 }
             },
         };
-        let deadline = hold.deadline.max(moment.now.after(lease));
-        self.record(Change::Updated { token: hold.token, depth, deadline }, effects);
-        Reply::Granted { token: hold.token, remaining_ms: deadline.left_at(moment.now) }
+        let deadline = hold.deadline.max(self.moment.now.after(lease));
+        self.record(Change::Updated { token: hold.token, depth, deadline });
+        Reply::Granted { token: hold.token, remaining_ms: deadline.left_at(self.moment.now) }
     }
 }

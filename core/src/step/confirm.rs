@@ -3,13 +3,12 @@
 
 use std::borrow::Cow;
 
-use crate::step::input::{Acquire, Effects, Parking, Patience, Reply, StepContext};
-use crate::volatile::confirm::late_at;
+use crate::step::input::{Acquire, Parking, Patience, Reply};
 use crate::volatile::confirmations::{Ack, TicketGrant};
 use crate::volatile::queue::{Entry, Kind};
 use crate::volatile::sessions::Session;
 use crate::volatile::unsent::{AckWait, Grant};
-use crate::{Change, EpochMs, Hold, LeaseMs, Lock, Now, Volatile};
+use crate::{Change, EpochMs, Hold, LeaseMs, Step};
 
 /// A grant whose reply waits for this many replicas.
 #[derive(Clone, Copy)]
@@ -21,38 +20,31 @@ pub(crate) struct AckRequest {
     pub(crate) parking: Option<Parking>,
 }
 
-impl Lock {
+impl<'a> Step<'_, 'a> {
     /// Grants an `RLOCK.ACQUIRE`, and replies when replicas have acknowledged the grant.
-    pub(crate) fn acquire_gated<'a>(
-        &mut self,
-        ask: Acquire<'a>,
-        told: AckRequest,
-        volatile: &mut Volatile,
-        moment: &mut StepContext<'_>,
-        effects: &mut Effects<'a>,
-    ) -> Reply {
-        let now = moment.now;
-        let turn = told.held.and_then(|hold| Some((hold, volatile.turn(hold.token)?)));
+    pub(crate) fn acquire_gated(&mut self, ask: Acquire<'a>, told: AckRequest) -> Reply {
+        let now = self.moment.now;
+        let turn = told.held.and_then(|hold| Some((hold, self.volatile.turn(hold.token)?)));
         if let Some((hold, TicketGrant { is_acked: true, acks, deadline, .. })) = turn
             && *acks >= told.acks
             && *deadline >= now.after(ask.lease)
         {
             let deadline = *deadline;
-            return self.tell_turn(ask, told.acks, (hold, deadline), volatile, now, effects);
+            return self.tell_turn(ask, told.acks, (hold, deadline));
         }
         if let Patience::Ticket(window) = ask.patience {
             if let Some((hold, TicketGrant { deadline, .. })) = turn {
-                let late_at = late_at(moment, None, *deadline);
-                let acks = volatile.acks_mut();
+                let late_at = self.moment.late_at(None, *deadline);
+                let acks = self.volatile.acks_mut();
                 acks.keep_turn(hold.token, now.after(window));
                 acks.raise_turn(hold.token, told.acks, late_at);
                 return Reply::NotNow { wait_ms: None };
             }
             // Its own blocked connection gets its reply first.
-            if told.held.is_some_and(|hold| volatile.untold(hold.token).is_some()) {
+            if told.held.is_some_and(|hold| self.volatile.untold(hold.token).is_some()) {
                 return Reply::NotNow { wait_ms: None };
             }
-            return self.take_turn(ask, told, window, volatile, moment, effects);
+            return self.take_turn(ask, told, window);
         }
         let Some(Parking { waiter, ends_at, .. }) = told.parking else {
             return Reply::MustConfirm;
@@ -63,20 +55,20 @@ impl Lock {
             _ => ask.depth,
         };
         let reply = match told.held {
-            Some(hold) => self.reenter(depth, ask.lease, hold, moment, effects),
+            Some(hold) => self.reenter(depth, ask.lease, hold),
             None => {
                 let owner = Cow::Borrowed(ask.owner);
-                self.begin_hold(owner, ask.mode, ask.lease, volatile, moment, effects)
+                self.begin_hold(owner, ask.mode, ask.lease)
             }
         };
         let Reply::Granted { token, .. } = reply else { return reply };
         if adds.is_some() {
-            volatile.acks_mut().take_turn(token);
+            self.volatile.acks_mut().take_turn(token);
         }
-        let (after, deadline) = self.levels(token, now);
+        let (after, deadline) = self.levels(token);
         let gate = AckWait {
             acks: told.acks,
-            until: late_at(moment, ends_at, deadline),
+            until: self.moment.late_at(ends_at, deadline),
             deadline,
             since: now,
             granted_at: now,
@@ -84,76 +76,64 @@ impl Lock {
             is_renewal: false,
         };
         let adds = adds.unwrap_or(after > told.held.map_or(0, |before| before.depth));
-        volatile.gate(waiter, Grant { token, adds }, gate, told.held.is_none());
-        self.grant_reentries(ask.owner, volatile, moment, effects);
+        self.volatile.gate(waiter, Grant { token, adds }, gate, told.held.is_none());
+        self.grant_reentries(ask.owner);
         Reply::Pending
     }
 
     /// A ticket's owner asks again for the hold that it was granted: it gets the token, and no
     /// level is added.
-    fn tell_turn<'a>(
+    fn tell_turn(
         &mut self,
         ask: Acquire<'a>,
         acks: u8,
         (hold, deadline): (Hold, EpochMs),
-        volatile: &mut Volatile,
-        now: Now,
-        effects: &mut Effects<'a>,
     ) -> Reply {
-        let Hold { token, depth, .. } = hold;
-        self.record(Change::Updated { token, depth, deadline: hold.deadline }, effects);
-        volatile.acks_mut().take_turn(token);
-        volatile.acks_mut().tell(token);
-        volatile.acks_mut().take_turn(token);
+        let (now, Hold { token, depth, .. }) = (self.moment.now, hold);
+        self.record(Change::Updated { token, depth, deadline: hold.deadline });
+        self.volatile.acks_mut().take_turn(token);
+        self.volatile.acks_mut().tell(token);
         if let Some(client) = ask.session {
             let session = Session::new(client, ask.lease, now).by_acks(acks, deadline);
-            volatile.sessions.tie(token, session);
+            self.volatile.sessions.tie(token, session);
         }
         Reply::Granted { token, remaining_ms: deadline.left_at(now) }
     }
 
     /// Grants a ticket whose owner asks in its turn: the hold begins, and the owner gets the token
     /// when it asks again.
-    fn take_turn<'a>(
-        &mut self,
-        ask: Acquire<'a>,
-        told: AckRequest,
-        window: LeaseMs,
-        volatile: &mut Volatile,
-        moment: &mut StepContext<'_>,
-        effects: &mut Effects<'a>,
-    ) -> Reply {
+    fn take_turn(&mut self, ask: Acquire<'a>, told: AckRequest, window: LeaseMs) -> Reply {
         // The owner counts the lease from when it asks again.
         let lease = LeaseMs::new(ask.lease.get().saturating_add(window.get()));
         let lease = lease.unwrap_or(LeaseMs::MAX);
         let reply = match told.held {
-            Some(hold) => self.reenter(ask.depth, lease, hold, moment, effects),
+            Some(hold) => self.reenter(ask.depth, lease, hold),
             None => {
                 let owner = Cow::Borrowed(ask.owner);
-                self.begin_hold(owner, ask.mode, lease, volatile, moment, effects)
+                self.begin_hold(owner, ask.mode, lease)
             }
         };
         let Reply::Granted { token, .. } = reply else { return reply };
-        let (depth, deadline) = self.levels(token, moment.now);
-        let ends_at = moment.now.after(window);
+        let (depth, deadline) = self.levels(token);
+        let ends_at = self.moment.now.after(window);
         let turn = TicketGrant {
-            ticket: Entry::new(&ask, Kind::Ticket, Some(ends_at), moment.now),
+            ticket: Entry::new(&ask, Kind::Ticket, Some(ends_at), self.moment.now),
             adds: depth > told.held.map_or(0, |before| before.depth),
             begins: told.held.is_none(),
             acks: told.acks,
             is_acked: false,
-            late_at: late_at(moment, None, deadline),
+            late_at: self.moment.late_at(None, deadline),
             told_by: ends_at,
             deadline,
             check_at: deadline,
         };
-        let acks = volatile.acks_mut();
+        let acks = self.volatile.acks_mut();
         if turn.begins {
             acks.begin(token, told.acks);
         }
         acks.give_turn(token, turn);
         acks.ask(told.acks, Ack::Ticket(token, told.acks));
-        self.grant_reentries(ask.owner, volatile, moment, effects);
+        self.grant_reentries(ask.owner);
         Reply::NotNow { wait_ms: None }
     }
 }

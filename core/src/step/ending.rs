@@ -1,148 +1,143 @@
 //! Holds that end. If very many expire together, each step removes a portion of them, and the
 //! others count as ended at once: no decision sees them.
 
-use crate::step::input::{Effects, StepContext, Wake};
+use crate::step::input::Wake;
 use crate::volatile::confirm::no_acks;
 use crate::volatile::sessions::Session;
 use crate::volatile::slow::Outcome;
-use crate::{Change, ClientId, End, EpochMs, Event, Lock, Mode, Now, Refusal, Token, Volatile};
+use crate::{
+    Change, ClientId, End, EpochMs, Event, Lock, Mode, Now, Refusal, Step, Token, Volatile,
+};
 
-impl Lock {
+impl<'a> Step<'_, 'a> {
     /// Ends what has expired: a portion of it; the rest counts as ended. Whoever asks finds no
     /// expired hold of its own.
-    pub(crate) fn end_expired(
-        &mut self,
-        volatile: &mut Volatile,
-        moment: &mut StepContext<'_>,
-        owner: Option<&[u8]>,
-        effects: &mut Effects<'_>,
-    ) {
-        let now = moment.now;
-        let mut left = moment.portion;
-        volatile.tell_replaced(moment, &mut left, effects);
+    pub(crate) fn end_expired(&mut self, owner: Option<&[u8]>) {
+        let now = self.moment.now;
+        let mut left = self.moment.portion;
+        self.tell_replaced(&mut left);
         // Once the clock was set back, a hold that counted as ended might hold again.
-        let is_back = self.holders.ended_until().is_some_and(|until| until > now.ms());
-        while let Some(token) = self.holders.first_over(now) {
-            if left == 0 && !is_back && self.holders.end_over(now) {
-                volatile.unfinished = Some(now.ms());
-                self.lose_ended(volatile, moment, effects);
+        let is_back = self.lock.holders.ended_until().is_some_and(|until| until > now.ms());
+        while let Some(token) = self.lock.holders.first_over(now) {
+            if left == 0 && !is_back && self.lock.holders.end_over(now) {
+                self.volatile.unfinished = Some(now.ms());
+                self.lose_ended();
                 break;
             }
             left = left.saturating_sub(1);
-            self.end(token, End::Expired, volatile, moment, effects);
+            self.end(token, End::Expired);
         }
         if let Some(owner) = owner {
-            self.end_own(owner, volatile, moment, effects);
+            self.end_own(owner);
         }
     }
 
     /// Ends this owner's hold if it counts as ended: a new one may take its place.
-    pub(crate) fn end_own(
-        &mut self,
-        owner: &[u8],
-        volatile: &mut Volatile,
-        moment: &StepContext<'_>,
-        effects: &mut Effects<'_>,
-    ) {
-        if self.holders.ended_until().is_some()
-            && self.holders.hold(owner, Mode::Read).is_none()
-            && let Some(hold) = self.holders.any_hold(owner, Mode::Read)
+    pub(crate) fn end_own(&mut self, owner: &[u8]) {
+        if self.lock.holders.ended_until().is_some()
+            && self.lock.holders.hold(owner, Mode::Read).is_none()
+            && let Some(hold) = self.lock.holders.any_hold(owner, Mode::Read)
         {
-            self.end(hold.token, End::Expired, volatile, moment, effects);
+            self.end(hold.token, End::Expired);
         }
     }
 
     /// The sessions of holds that count as ended are lost with the step that knows it, however many
     /// there are: what their connections send would run beside the next owner.
-    pub(crate) fn lose_ended(
-        &mut self,
-        volatile: &mut Volatile,
-        moment: &StepContext<'_>,
-        effects: &mut Effects<'_>,
-    ) {
-        while let Some(token) = volatile.sessions.first_ended(moment.now) {
-            self.end_session(token, volatile, moment, effects);
+    pub(crate) fn lose_ended(&mut self) {
+        while let Some(token) = self.volatile.sessions.first_ended(self.moment.now) {
+            self.end_session(token);
         }
     }
 
     /// The deadline has passed until which this session lasts, as far as it is known.
-    pub(crate) fn end_session(
-        &mut self,
-        token: Token,
-        volatile: &mut Volatile,
-        moment: &StepContext<'_>,
-        effects: &mut Effects<'_>,
-    ) {
-        match self.holders.by_token(token).map(|(_, hold)| hold.deadline) {
-            Some(deadline) if deadline.is_over_at(moment.now) => {
-                effects.lost.extend(volatile.lose(token));
+    pub(crate) fn end_session(&mut self, token: Token) {
+        match self.lock.holders.by_token(token).map(|(_, hold)| hold.deadline) {
+            Some(deadline) if deadline.is_over_at(self.moment.now) => {
+                self.effects.lost.extend(self.volatile.lose(token));
             }
             Some(deadline)
-                if volatile.sessions.acks_of(token) == 0
-                    && !Session::closes_at(deadline).is_over_at(moment.now) =>
+                if self.volatile.sessions.acks_of(token) == 0
+                    && !Session::closes_at(deadline).is_over_at(self.moment.now) =>
             {
-                volatile.sessions.lasts_until(token, deadline);
+                self.volatile.sessions.lasts_until(token, deadline);
             }
-            Some(_) => self.end(token, End::Disconnected, volatile, moment, effects),
-            None => effects.lost.extend(volatile.lose(token)),
+            Some(_) => self.end(token, End::Disconnected),
+            None => self.effects.lost.extend(self.volatile.lose(token)),
         }
     }
 
     /// Before an owner enters to write: its grant takes the place of all holds that count as ended,
     /// here and in every replay. Each is told of with the next steps.
-    pub(crate) fn make_way(
-        &mut self,
-        owner: &[u8],
-        mode: Mode,
-        volatile: &mut Volatile,
-        moment: &StepContext<'_>,
-        effects: &mut Effects<'_>,
-    ) {
+    pub(crate) fn make_way(&mut self, owner: &[u8], mode: Mode) {
         if mode == Mode::Write
-            && self.holders.ended_until().is_some()
-            && let Some(readers) = self.holders.take_readers(owner)
+            && self.lock.holders.ended_until().is_some()
+            && let Some(readers) = self.lock.holders.take_readers(owner)
         {
-            volatile.replaced.push(readers);
-            volatile.unfinished = Some(moment.now.ms());
-            effects.wakes.extend(self.lost_grants(volatile, moment.now));
+            self.volatile.replaced.push(readers);
+            self.volatile.unfinished = Some(self.moment.now.ms());
+            self.effects.wakes.extend(self.lock.lost_grants(self.volatile, self.moment.now));
         }
     }
 
     /// Ends a hold, and its session with it.
-    pub(crate) fn end(
-        &mut self,
-        token: Token,
-        by: End,
-        volatile: &mut Volatile,
-        moment: &StepContext<'_>,
-        effects: &mut Effects<'_>,
-    ) {
-        let Some((mode, hold)) = self.holders.by_token(token) else { return };
-        let ended_until = self.holders.ended_until();
+    pub(crate) fn end(&mut self, token: Token, by: End) {
+        let Some((mode, hold)) = self.lock.holders.by_token(token) else { return };
+        let ended_until = self.lock.holders.ended_until();
         let is_ended = ended_until.is_some_and(|until| hold.deadline <= until);
         let by = if is_ended { End::Expired } else { by };
-        if moment.slow.hold_ms.is_some()
-            && let Some(owner) = self.holders.owner(token)
+        if self.moment.slow.hold_ms.is_some()
+            && let Some(owner) = self.lock.holders.owner(token)
         {
-            let until =
-                if by == End::Expired { Now::from_ms(hold.deadline.get()) } else { moment.now };
-            volatile.log_slow(moment.slow.hold(owner, mode, token.age_ms(until), by.into()));
+            let until = if by == End::Expired {
+                Now::from_ms(hold.deadline.get())
+            } else {
+                self.moment.now
+            };
+            self.volatile.log_slow(self.moment.slow.hold(
+                owner,
+                mode,
+                token.age_ms(until),
+                by.into(),
+            ));
         }
-        self.record(Change::Ended { token, by }, effects);
-        effects.wakes.extend(volatile.end_acks(token, by, moment.now));
+        self.record(Change::Ended { token, by });
+        self.effects.wakes.extend(self.volatile.end_acks(token, by, self.moment.now));
         if matches!(by, End::Released | End::Unconfirmed) {
-            volatile.sessions.untie(token);
+            self.volatile.sessions.untie(token);
         } else {
-            effects.lost.extend(volatile.lose(token));
+            self.effects.lost.extend(self.volatile.lose(token));
         }
         // The last of those that counted as ended stands alone now.
-        let alone = ended_until.filter(|_| self.holders.len() == 1);
-        let last = self.holders.by_deadline().next();
+        let alone = ended_until.filter(|_| self.lock.holders.len() == 1);
+        let last = self.lock.holders.by_deadline().next();
         if let Some((_, token)) = last.filter(|(deadline, _)| Some(*deadline) <= alone) {
-            self.end(token, End::Expired, volatile, moment, effects);
+            self.end(token, End::Expired);
         }
     }
 
+    /// Tells of holds that had expired when a writer's grant took their place.
+    fn tell_replaced(&mut self, left: &mut usize) {
+        while let Some(readers) = self.volatile.replaced.last_mut() {
+            if *left == 0 {
+                self.volatile.unfinished = Some(self.moment.now.ms());
+                return;
+            }
+            let Some((owner, hold)) = readers.take_earliest() else {
+                self.volatile.replaced.pop();
+                continue;
+            };
+            *left = left.saturating_sub(1);
+            let ms = hold.token.age_ms(Now::from_ms(hold.deadline.get()));
+            let slow = self.moment.slow.hold(owner.as_bytes(), Mode::Read, ms, Outcome::Expired);
+            self.volatile.log_slow(slow);
+            self.effects.events.push(Event::Expired);
+            self.effects.replaced.push(hold.token);
+        }
+    }
+}
+
+impl Lock {
     /// Something outside of RLOCK happened to the key, or nothing may be written: sessions whose
     /// hold is not there any more are lost.
     pub fn lost_sessions(&self, volatile: &mut Volatile, now: Now) -> Vec<ClientId> {
@@ -194,32 +189,5 @@ impl Lock {
         }
         volatile.forget_acks(is_there);
         wakes
-    }
-}
-
-impl Volatile {
-    /// Tells of holds that had expired when a writer's grant took their place.
-    pub(crate) fn tell_replaced(
-        &mut self,
-        moment: &StepContext<'_>,
-        left: &mut usize,
-        effects: &mut Effects<'_>,
-    ) {
-        while let Some(readers) = self.replaced.last_mut() {
-            if *left == 0 {
-                self.unfinished = Some(moment.now.ms());
-                return;
-            }
-            let Some((owner, hold)) = readers.take_earliest() else {
-                self.replaced.pop();
-                continue;
-            };
-            *left = left.saturating_sub(1);
-            let ms = hold.token.age_ms(Now::from_ms(hold.deadline.get()));
-            let slow = moment.slow.hold(owner.as_bytes(), Mode::Read, ms, Outcome::Expired);
-            self.log_slow(slow);
-            effects.events.push(Event::Expired);
-            effects.replaced.push(hold.token);
-        }
     }
 }

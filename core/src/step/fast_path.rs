@@ -1,11 +1,13 @@
 //! The everyday pair: a free lock is acquired, and its only hold released, while nothing else is
 //! remembered of that lock.
 //!
-//! Most requests are these. They need nothing of what [`Lock::apply`] prepares for the others, and
-//! do the same: tokens come from [`Lock::begin`] and every change is made by [`Lock::replay`], here
-//! and there, and `core/tests/laws.rs` compares the two.
+//! Most requests are these. They need nothing of what [`crate::Step::apply`] prepares for the
+//! others, and do the same: tokens come from [`Lock::begin`] and every change is made by
+//! [`Lock::replay`], here and there, and `core/tests/laws.rs` compares the two.
 
 use std::borrow::Cow;
+
+use smallvec::smallvec;
 
 use crate::step::input::{Acquire, Effects, Input, Release, Reply};
 use crate::volatile::slow::Slow;
@@ -25,13 +27,11 @@ pub struct FastStep<'a> {
     pub is_request_enough: bool,
 }
 
-impl<'a> FastStep<'a> {
-    /// The same as what a transition did.
-    pub(crate) fn tell(self, effects: &mut Effects<'a>) {
-        effects.changes.push(self.change);
-        effects.events.extend(self.event);
-        effects.reply = self.reply;
-        effects.is_request_enough = self.is_request_enough;
+impl<'a> From<FastStep<'a>> for Effects<'a> {
+    fn from(step: FastStep<'a>) -> Self {
+        let FastStep { change, event, reply, is_request_enough } = step;
+        let (changes, events) = (smallvec![change], event.into_iter().collect());
+        Self { reply, changes, events, is_request_enough, ..Self::default() }
     }
 }
 

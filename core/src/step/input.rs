@@ -66,6 +66,13 @@ impl<'t> StepContext<'t> {
         self.portion = left.unwrap_or(0);
         left.is_some()
     }
+
+    /// When a confirmation is too late: the earliest of the caller's patience, the setting, and the
+    /// hold's deadline.
+    pub(crate) fn late_at(&self, ends_at: Option<EpochMs>, deadline: EpochMs) -> EpochMs {
+        let late_at = self.now.after_ms(self.confirm_ms).min(deadline);
+        ends_at.map_or(late_at, |ends_at| ends_at.min(late_at))
+    }
 }
 
 /// Something that happens to a lock.

@@ -1,30 +1,23 @@
 //! Changes of a hold that goes on.
 
-use crate::step::input::Effects;
-use crate::{Change, EpochMs, Hold, Lock, Now, Token};
+use crate::{Change, EpochMs, Hold, Step, Token};
 
-impl Lock {
-    pub(crate) fn record<'a>(&mut self, change: Change<'a>, effects: &mut Effects<'a>) {
-        effects.events.extend(self.replay(&change));
-        effects.changes.push(change);
+impl<'a> Step<'_, 'a> {
+    pub(crate) fn record(&mut self, change: Change<'a>) {
+        self.effects.events.extend(self.lock.replay(&change));
+        self.effects.changes.push(change);
     }
 
     /// A change that changes nothing is not recorded.
-    pub(crate) fn update_hold(
-        &mut self,
-        hold: Hold,
-        depth: u16,
-        deadline: EpochMs,
-        effects: &mut Effects<'_>,
-    ) {
+    pub(crate) fn update_hold(&mut self, hold: Hold, depth: u16, deadline: EpochMs) {
         if (depth, deadline) != (hold.depth, hold.deadline) {
-            self.record(Change::Updated { token: hold.token, depth, deadline }, effects);
+            self.record(Change::Updated { token: hold.token, depth, deadline });
         }
     }
 
     /// The depth and the deadline of a hold; 0 and `now` if there is none.
-    pub(crate) fn levels(&self, token: Token, now: Now) -> (u16, EpochMs) {
-        let hold = self.holders.by_token(token);
-        hold.map_or((0, now.ms()), |(_, hold)| (hold.depth, hold.deadline))
+    pub(crate) fn levels(&self, token: Token) -> (u16, EpochMs) {
+        let hold = self.lock.holders.by_token(token);
+        hold.map_or((0, self.moment.now.ms()), |(_, hold)| (hold.depth, hold.deadline))
     }
 }

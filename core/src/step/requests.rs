@@ -5,26 +5,17 @@ use std::borrow::Cow;
 
 use crate::step::admission::{Claim, has_predecessor, is_at_head};
 use crate::step::confirm::AckRequest;
-use crate::step::input::{
-    Acquire, Effects, Levels, Parking, Patience, Release, Renew, Reply, StepContext,
-};
+use crate::step::input::{Acquire, Levels, Parking, Patience, Release, Renew, Reply};
 use crate::step::refusal::Instead;
 use crate::volatile::endings::wake;
 use crate::volatile::queue::{Entry, Kind, Place};
 use crate::volatile::sessions::Session;
 use crate::volatile::slow::{Outcome, OwnerNames};
-use crate::{Change, End, Hold, Lock, Mode, Now, Refusal, Token, Volatile};
+use crate::{Change, End, Hold, Mode, Now, Refusal, Step, Token};
 
-impl Lock {
-    pub(crate) fn acquire<'a>(
-        &mut self,
-        ask: Acquire<'a>,
-        parking: Option<Parking>,
-        volatile: &mut Volatile,
-        moment: &mut StepContext<'_>,
-        effects: &mut Effects<'a>,
-    ) -> Reply {
-        let held = self.holders.hold(ask.owner, ask.mode);
+impl<'a> Step<'_, 'a> {
+    pub(crate) fn acquire(&mut self, ask: Acquire<'a>, parking: Option<Parking>) -> Reply {
+        let held = self.lock.holders.hold(ask.owner, ask.mode);
         let present = held.map_or(0, |hold| hold.depth);
         if let Some(asked) = ask.depth
             && asked > present.saturating_add(1)
@@ -34,94 +25,95 @@ impl Lock {
                 None => self.not_held(ask.owner, Some(ask.mode), None),
             };
         }
-        if (held.is_none() || volatile.grace.is_some())
-            && let Err(reply) = self.may_begin(&ask, volatile, moment)
+        if (held.is_none() || self.volatile.grace.is_some())
+            && let Err(reply) = self.may_begin(&ask)
         {
             return reply;
         }
-        if ask.session.is_some() && !volatile.may_tie(held, moment) {
+        if ask.session.is_some() && !self.volatile.may_tie(held, self.moment.sessions_max) {
             return Reply::Refused(Refusal::TooManySessions);
         }
-        let acks = volatile.acks_for(ask.acks, held);
+        let acks = self.volatile.acks_for(ask.acks, held);
         if acks > 0 {
             let told = AckRequest { acks, held, parking };
-            return self.acquire_gated(ask, told, volatile, moment, effects);
+            return self.acquire_gated(ask, told);
         }
-        let session = ask.session.map(|client| Session::new(client, ask.lease, moment.now));
+        let session = ask.session.map(|client| Session::new(client, ask.lease, self.moment.now));
         let owner = Cow::Borrowed(ask.owner);
         let reply = match held {
-            Some(hold) => self.reenter(ask.depth, ask.lease, hold, moment, effects),
-            None => self.begin_hold(owner, ask.mode, ask.lease, volatile, moment, effects),
+            Some(hold) => self.reenter(ask.depth, ask.lease, hold),
+            None => self.begin_hold(owner, ask.mode, ask.lease),
         };
         let Reply::Granted { token, .. } = reply else { return reply };
         if let Some(Parking { waiter, .. }) = parking {
             // The lock became another one since it was told to wait. It is parked, and hears later.
-            let (depth, _) = self.levels(token, moment.now);
-            volatile.remember_grant(waiter, token, depth > present);
+            let (depth, _) = self.levels(token);
+            self.volatile.remember_grant(waiter, token, depth > present);
             if let Some(session) = session {
-                volatile.sessions.tie_untold(token, waiter, session);
+                self.volatile.sessions.tie_untold(token, waiter, session);
             }
-            self.grant_reentries(ask.owner, volatile, moment, effects);
+            self.grant_reentries(ask.owner);
             return reply;
         }
-        volatile.confirm(token);
-        let (_, deadline) = self.levels(token, moment.now);
+        self.volatile.confirm(token);
+        let (_, deadline) = self.levels(token);
         if let Some(session) = session {
-            volatile.sessions.tie(token, session);
+            self.volatile.sessions.tie(token, session);
         }
-        volatile.promised(token, deadline);
-        let tied = volatile.sessions.get(token).copied();
+        self.volatile.promised(token, deadline);
+        let tied = self.volatile.sessions.get(token).copied();
         // All of them, where the order of the ties matters.
-        let left = moment.portion;
-        moment.portion = if session.is_some() { usize::MAX } else { left };
-        self.grant_reentries(ask.owner, volatile, moment, effects);
-        moment.portion = left.min(moment.portion);
+        let left = self.moment.portion;
+        self.moment.portion = if session.is_some() { usize::MAX } else { left };
+        self.grant_reentries(ask.owner);
+        self.moment.portion = left.min(self.moment.portion);
         // Those that entered with it asked before: it has the tie all the same.
         if let Some(session) = session
-            && volatile.sessions.get(token).copied() != tied
+            && self.volatile.sessions.get(token).copied() != tied
         {
-            volatile.sessions.tie(token, session);
+            self.volatile.sessions.tie(token, session);
         }
         reply
     }
 
     /// Whether a new hold may begin. Otherwise the reply to the caller, which has its place in the
     /// queue by then.
-    fn may_begin(
-        &self,
-        ask: &Acquire<'_>,
-        volatile: &mut Volatile,
-        moment: &mut StepContext<'_>,
-    ) -> Result<(), Reply> {
-        let reads = || self.holders.hold(ask.owner, Mode::Read).is_some();
+    fn may_begin(&mut self, ask: &Acquire<'_>) -> Result<(), Reply> {
+        let reads = || self.lock.holders.hold(ask.owner, Mode::Read).is_some();
         let is_upgrade = ask.mode == Mode::Write && reads();
         if is_upgrade && !ask.upgrade {
             return Err(Reply::Refused(Refusal::UpgradeWouldDeadlock));
         }
         let claim = Claim::from(ask);
-        let ticket = volatile.queue.ticket_of(ask.owner);
-        let turn = ticket.filter(|place| volatile.queue.has_turn(*place));
+        let ticket = self.volatile.queue.ticket_of(ask.owner);
+        let turn = ticket.filter(|place| self.volatile.queue.has_turn(*place));
         // Without QUEUE and BLOCK a ticket counts only if it has its turn.
         let place = if ask.patience == Patience::None { turn } else { ticket };
-        let owns_write = self.holders.hold(ask.owner, Mode::Write).is_some();
+        let owns_write = self.lock.holders.hold(ask.owner, Mode::Write).is_some();
         let may_enter = owns_write
-            || self.blocked_until(claim).is_none()
-                && is_at_head(volatile, ask.mode, is_upgrade, place)
-                && self.has_room(volatile, claim, turn);
-        if may_enter && volatile.grace.is_none() {
+            || self.lock.blocked_until(claim).is_none()
+                && is_at_head(self.volatile, ask.mode, is_upgrade, place)
+                && self.has_room(claim, turn);
+        if may_enter && self.volatile.grace.is_none() {
             return Ok(());
         }
         // Turns behind its own may have been given up, which may move others.
-        let ticket = if turn.is_some() { volatile.queue.ticket_of(ask.owner) } else { ticket };
-        let is_second = is_upgrade && self.is_upgraded_by_another(ask.owner, volatile);
-        let has_predecessor = is_second || has_predecessor(volatile, is_upgrade, ticket);
-        let wait_ms = match volatile.grace {
-            Some(grace) if may_enter => Some(grace.wait_from(moment.now)),
-            _ => self.estimated_wait_ms(volatile, claim, ticket, has_predecessor, moment.now),
+        let ticket = if turn.is_some() { self.volatile.queue.ticket_of(ask.owner) } else { ticket };
+        let is_second = is_upgrade && self.is_upgraded_by_another(ask.owner);
+        let has_predecessor = is_second || has_predecessor(self.volatile, is_upgrade, ticket);
+        let wait_ms = match self.volatile.grace {
+            Some(grace) if may_enter => Some(grace.wait_from(self.moment.now)),
+            _ => self.lock.estimated_wait_ms(
+                self.volatile,
+                claim,
+                ticket,
+                has_predecessor,
+                self.moment.now,
+            ),
         };
         if ask.patience != Patience::None
             && ticket.is_none()
-            && ask.max_queue.is_some_and(|max| volatile.queue.len() >= max)
+            && ask.max_queue.is_some_and(|max| self.volatile.queue.len() >= max)
         {
             return Err(Reply::NotNow { wait_ms });
         }
@@ -135,43 +127,38 @@ impl Lock {
             Patience::None => Err(Reply::NotNow { wait_ms }),
             Patience::Block => Err(Reply::MustWait { wait_ms }),
             Patience::Ticket(window) => {
-                if ticket.is_none() && moment.tickets_left == 0 {
+                if ticket.is_none() && self.moment.tickets_left == 0 {
                     return Err(Reply::Refused(Refusal::TooManyTickets));
                 }
-                let ends_at = Some(moment.now.after(window));
-                let entry = Entry::new(ask, Kind::Ticket, ends_at, moment.now);
-                self.enqueue(volatile, moment, ticket, entry);
+                let ends_at = Some(self.moment.now.after(window));
+                let entry = Entry::new(ask, Kind::Ticket, ends_at, self.moment.now);
+                self.enqueue(ticket, entry);
                 Err(Reply::NotNow { wait_ms })
             }
         }
     }
 
     /// Whether another reader already waits in front to upgrade.
-    fn is_upgraded_by_another(&self, owner: &[u8], volatile: &Volatile) -> bool {
-        volatile.queue.foremost().any(|entry| {
+    fn is_upgraded_by_another(&self, owner: &[u8]) -> bool {
+        self.volatile.queue.foremost().any(|entry| {
             let other = entry.owner.as_bytes();
-            let reads = || self.holders.hold(other, Mode::Read).is_some();
+            let reads = || self.lock.holders.hold(other, Mode::Read).is_some();
             other != owner && entry.upgrade && entry.mode == Mode::Write && reads()
         })
     }
 
     /// Takes a place in the queue: that of the owner's ticket, the front for an upgrade, or the
     /// end.
-    pub(crate) fn enqueue(
-        &self,
-        volatile: &mut Volatile,
-        moment: &mut StepContext<'_>,
-        ticket: Option<Place>,
-        mut entry: Entry,
-    ) {
-        if moment.slow.wait_ms.is_some() && ticket.is_none() {
-            let owners = || self.owners_in_the_way(volatile, (&entry).into());
-            let before = volatile.queue.last().and_then(|last| last.in_the_way.as_ref());
-            let names = OwnerNames::shared(before, moment.names, moment.names_max, owners);
+    pub(crate) fn enqueue(&mut self, ticket: Option<Place>, mut entry: Entry) {
+        if self.moment.slow.wait_ms.is_some() && ticket.is_none() {
+            let owners = || self.lock.owners_in_the_way(self.volatile, (&entry).into());
+            let before = self.volatile.queue.last().and_then(|last| last.in_the_way.as_ref());
+            let names =
+                OwnerNames::shared(before, self.moment.names, self.moment.names_max, owners);
             entry.in_the_way = Some(names);
         }
-        let queue = &mut volatile.queue;
-        let reads = || self.holders.hold(entry.owner.as_bytes(), Mode::Read).is_some();
+        let queue = &mut self.volatile.queue;
+        let reads = || self.lock.holders.hold(entry.owner.as_bytes(), Mode::Read).is_some();
         let is_upgrade = entry.upgrade && entry.mode == Mode::Write && reads();
         let Some(mut place) = ticket else {
             return if is_upgrade { queue.push_front(entry) } else { queue.push_back(entry) };
@@ -192,68 +179,56 @@ impl Lock {
         }
     }
 
-    pub(crate) fn release<'a>(
-        &mut self,
-        ask: Release<'a>,
-        volatile: &mut Volatile,
-        moment: &StepContext<'_>,
-        effects: &mut Effects<'a>,
-    ) -> Reply {
-        let Some((hold, left)) = self.release_target(&ask) else {
+    pub(crate) fn release(&mut self, ask: Release<'a>) -> Reply {
+        let Some((hold, left)) = self.lock.release_target(&ask) else {
             return match (ask.levels, ask.token) {
                 (Levels::DownTo(_), None) => Reply::Count(0),
                 _ => self.not_held(ask.owner, ask.mode, ask.token),
             };
         };
         // Nobody was told of it, so releasing it ends all levels.
-        if left == 0 || volatile.untold(hold.token).is_some() {
-            self.end(hold.token, End::Released, volatile, moment, effects);
+        if left == 0 || self.volatile.untold(hold.token).is_some() {
+            self.end(hold.token, End::Released);
         } else {
-            self.update_hold(hold, left, hold.deadline, effects);
+            self.update_hold(hold, left, hold.deadline);
             if let Levels::DownTo(_) = ask.levels {
-                volatile.end_unheard(hold.token, hold.depth.saturating_sub(left));
+                self.volatile.end_unheard(hold.token, hold.depth.saturating_sub(left));
             }
-            volatile.levels_remain(hold.token, left);
+            self.volatile.levels_remain(hold.token, left);
         }
-        let left = self.holders.by_token(hold.token).map_or(0, |(_, hold)| hold.depth);
+        let left = self.lock.holders.by_token(hold.token).map_or(0, |(_, hold)| hold.depth);
         Reply::Count(left.into())
     }
 
-    pub(crate) fn renew(
-        &mut self,
-        ask: Renew<'_>,
-        parking: Option<Parking>,
-        volatile: &mut Volatile,
-        moment: &StepContext<'_>,
-        effects: &mut Effects<'_>,
-    ) -> Reply {
+    pub(crate) fn renew(&mut self, ask: Renew<'_>, parking: Option<Parking>) -> Reply {
         let asked = |mode: &Mode| ask.mode.is_none_or(|only| only == *mode);
         let holds: SmallVec<[Hold; 2]> = [Mode::Write, Mode::Read]
             .into_iter()
             .filter(asked)
-            .filter_map(|mode| self.holders.hold(ask.owner, mode))
+            .filter_map(|mode| self.lock.holders.hold(ask.owner, mode))
             .filter(|hold| ask.token.is_none_or(|token| token == hold.token))
             .collect();
         let Some(first) = holds.first().copied() else {
             return self.not_held(ask.owner, ask.mode, ask.token);
         };
-        let acks = holds.iter().map(|hold| volatile.acks_for(ask.acks, Some(*hold))).max();
+        let acks = holds.iter().map(|hold| self.volatile.acks_for(ask.acks, Some(*hold))).max();
         let acks = acks.unwrap_or(0);
         if acks > 0 && parking.is_none() {
             return Reply::MustConfirm;
         }
         for hold in holds {
             let Hold { token, depth, .. } = hold;
-            let deadline = hold.deadline.max(moment.now.after(ask.lease));
-            self.record(Change::Updated { token, depth, deadline }, effects);
+            let deadline = hold.deadline.max(self.moment.now.after(ask.lease));
+            self.record(Change::Updated { token, depth, deadline });
             if acks == 0 {
-                volatile.confirm(token);
-                volatile.promised(token, deadline);
+                self.volatile.confirm(token);
+                self.volatile.promised(token, deadline);
             }
         }
         if let (Some(Parking { waiter, .. }), 1..) = (parking, acks) {
-            let deadline = first.deadline.max(moment.now.after(ask.lease));
-            volatile.gate_renewal(waiter, first.token, acks, deadline, moment);
+            let deadline = first.deadline.max(self.moment.now.after(ask.lease));
+            let ends = (deadline, self.moment.late_at(None, deadline));
+            self.volatile.gate_renewal(waiter, first.token, acks, ends, self.moment.now);
             return Reply::Pending;
         }
         Reply::Count(1)
@@ -261,49 +236,38 @@ impl Lock {
 
     /// Ends all waits of this owner: its ticket, and those of its blocked connections, which get a
     /// reply.
-    pub(crate) fn cancel(
-        &mut self,
-        owner: &[u8],
-        volatile: &mut Volatile,
-        moment: &StepContext<'_>,
-        effects: &mut Effects<'_>,
-    ) -> Reply {
-        let (now, mut count): (Now, u64) = (moment.now, 0);
-        while let Some((place, entry)) = volatile.queue.first_of(owner) {
-            let wait_ms = self.estimated_wait_at(volatile, place, entry, now);
-            if let Some(entry) = volatile.queue.remove(place) {
-                volatile.log_slow(moment.slow.wait(&entry, Outcome::Cancelled, now));
+    pub(crate) fn cancel(&mut self, owner: &[u8]) -> Reply {
+        let (now, mut count): (Now, u64) = (self.moment.now, 0);
+        while let Some((place, entry)) = self.volatile.queue.first_of(owner) {
+            let wait_ms = self.lock.estimated_wait_at(self.volatile, place, entry, now);
+            if let Some(entry) = self.volatile.queue.remove(place) {
+                self.volatile.log_slow(self.moment.slow.wait(&entry, Outcome::Cancelled, now));
                 if let Kind::Blocked(waiter) = entry.kind {
-                    effects.wakes.push(wake(waiter, Reply::NotNow { wait_ms }, &entry, now));
+                    self.effects.wakes.push(wake(waiter, Reply::NotNow { wait_ms }, &entry, now));
                 }
             }
             count = count.saturating_add(1);
         }
         for mode in [Mode::Write, Mode::Read] {
-            let token = self.holders.hold(owner, mode).map(|hold| hold.token);
-            if token.is_some_and(|token| volatile.give_up_turn(token)) {
+            let token = self.lock.holders.hold(owner, mode).map(|hold| hold.token);
+            if token.is_some_and(|token| self.volatile.give_up_turn(token)) {
                 count = count.saturating_add(1);
             }
         }
-        self.revoke(volatile, moment, effects);
+        self.revoke();
         Reply::Count(count)
     }
 
-    pub(crate) fn force(
-        &mut self,
-        mode: Option<Mode>,
-        volatile: &mut Volatile,
-        moment: &StepContext<'_>,
-        effects: &mut Effects<'_>,
-    ) -> Reply {
+    pub(crate) fn force(&mut self, mode: Option<Mode>) -> Reply {
         let tokens: Vec<Token> = self
+            .lock
             .holders
             .standing()
             .filter(|(_, held, _)| mode.is_none_or(|only| only == *held))
             .map(|(_, _, hold)| hold.token)
             .collect();
         for token in &tokens {
-            self.end(*token, End::Forced, volatile, moment, effects);
+            self.end(*token, End::Forced);
         }
         Reply::Count(u64::try_from(tokens.len()).unwrap_or(u64::MAX))
     }
@@ -312,15 +276,15 @@ impl Lock {
         // The hold to name: the one with this token, else of this mode, else WRITE.
         let own = [Mode::Write, Mode::Read]
             .into_iter()
-            .filter_map(|held| self.holders.hold(owner, held).map(|hold| (held, hold.token)))
+            .filter_map(|held| self.lock.holders.hold(owner, held).map(|hold| (held, hold.token)))
             .max_by_key(|(held, own)| (Some(*own) == token, Some(*held) == mode, *held))
             .map(|(held, own)| Instead::Own(held, own));
-        let instead = own.unwrap_or_else(|| match self.holders.standing().next() {
+        let instead = own.unwrap_or_else(|| match self.lock.holders.standing().next() {
             None => Instead::Free,
-            Some((other, _, _)) => match self.holders.writer() {
+            Some((other, _, _)) => match self.lock.holders.writer() {
                 Some((writer, _)) => Instead::WriteBy(writer.into()),
-                None if self.holders.standing_count() == 1 => Instead::ReadBy(other.into()),
-                None => Instead::ReadByMany(self.holders.standing_count()),
+                None if self.lock.holders.standing_count() == 1 => Instead::ReadBy(other.into()),
+                None => Instead::ReadByMany(self.lock.holders.standing_count()),
             },
         });
         Reply::Refused(Refusal::NotHeld { mode, token, instead })

@@ -1,7 +1,7 @@
 //! Grants whose reply waits for acknowledgements: what is remembered of them, and what becomes of
 //! them.
 
-use crate::step::input::{Reply, StepContext, Wake};
+use crate::step::input::{Reply, Wake};
 use crate::volatile::confirmations::{Ack, Confirmation, Confirmations, TicketGrant};
 use crate::volatile::sessions::Session;
 use crate::volatile::unsent::{AckWait, Grant};
@@ -99,10 +99,9 @@ impl Volatile {
         waiter: WaiterId,
         token: Token,
         acks: u8,
-        deadline: EpochMs,
-        moment: &StepContext<'_>,
+        (deadline, until): (EpochMs, EpochMs),
+        now: Now,
     ) {
-        let (until, now) = (late_at(moment, None, deadline), moment.now);
         let (since, granted_at, session) = (now, now, None);
         let gate = AckWait { acks, until, deadline, since, granted_at, session, is_renewal: true };
         self.gate(waiter, Grant { token, adds: false }, gate, false);
@@ -256,17 +255,6 @@ impl Volatile {
             acks.retain(is_there);
         }
     }
-}
-
-/// When a confirmation is too late: the earliest of the caller's patience, the setting, and the
-/// hold's deadline.
-pub(crate) fn late_at(
-    moment: &StepContext<'_>,
-    ends_at: Option<EpochMs>,
-    deadline: EpochMs,
-) -> EpochMs {
-    let late_at = moment.now.after_ms(moment.confirm_ms).min(deadline);
-    ends_at.map_or(late_at, |ends_at| ends_at.min(late_at))
 }
 
 pub(crate) fn no_acks(waiter: WaiterId, since: Now, why: Refusal, now: Now) -> Wake {

@@ -15,7 +15,7 @@ use std::rc::Rc;
 
 use rlock_core::{
     Acquire, Change, Dismissed, Effects, FastStep, Input, Kind, LeaseMs, Levels, Lock, Mode, Now,
-    Parking, Patience, Refusal, Release, Renew, Reply, StepContext, Token, Tokens, Volatile,
+    Parking, Patience, Refusal, Release, Renew, Reply, Step, StepContext, Token, Tokens, Volatile,
     WaiterId,
     slow::{OwnerNames, Slow},
     snapshot::{self, Start},
@@ -125,7 +125,7 @@ impl World {
 
     /// The one place that calls the core. Nothing is checked: for tests that measure.
     pub fn drive<'a>(&mut self, input: Input<'a>) -> Effects<'a> {
-        let mut moment = StepContext {
+        let moment = StepContext {
             max_depth: self.max_depth,
             tickets_left: self.tickets_left,
             sessions_max: self.sessions_max,
@@ -133,7 +133,8 @@ impl World {
             ..StepContext::unlimited(self.now, &mut self.tokens, &mut self.names)
         };
         let mut effects = Effects::default();
-        self.lock.apply(&mut self.volatile, &mut moment, input, &mut effects);
+        let (lock, volatile) = (&mut self.lock, &mut self.volatile);
+        Step { lock, volatile, moment, effects: &mut effects }.apply(input);
         self.volatile.sessions.take_touched();
         effects
     }

@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use rlock_core::manager::{At, Bounds, LockId, Manager, Mark, Parked, SlowEntry, Task, Wait};
 use rlock_core::slow::Slow;
 use rlock_core::{
-    Acquire, ClientId, Effects, Input, Lock, Mode, Now, Owner, Parking, Patience, Reply, Wake,
+    Acquire, ClientId, Input, Lock, Mode, Now, Owner, Parking, Patience, Reply, Wake,
 };
 
 use super::{START_US, acquire};
@@ -68,10 +68,9 @@ impl Server {
     }
 
     pub fn ask(&mut self, key: Key, input: Input<'_>) -> Reply {
-        let mut effects = Effects::default();
         let mut lock = self.keys.remove(key).unwrap_or_default();
         let at = At { db: 0, key, now: self.now() };
-        self.manager.decide(at, &self.bounds, &mut lock, input, &mut effects);
+        let effects = self.manager.decide(at, &self.bounds, &mut lock, input).effects();
         if !lock.is_free() {
             self.keys.insert(key, lock);
         }
