@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/redis/go-redis/v9"
+
+	"rlock.example/rlock/internal/machine"
 )
 
 // What can go wrong, for errors.Is. The text of an error is the server's.
@@ -34,12 +36,6 @@ var (
 var codes = map[string]error{
 	"DEADLOCK": ErrDeadlock, "TOOMANY": ErrTooMany, "NOACKS": ErrNoAcks, "NOPERM": ErrNoPerm, "NOTHELD": ErrLost,
 	"NOREPLICAS": ErrNoReplicas,
-}
-
-// Errors during a failover, a resharding or a start, which end with it.
-var passing = map[string]bool{
-	"UNBLOCKED": true, "READONLY": true, "LOADING": true, "MOVED": true, "ASK": true, "TRYAGAIN": true,
-	"CLUSTERDOWN": true, "NOREPLICAS": true, "MASTERDOWN": true,
 }
 
 // code is the first word of the server's error; "" if it did not answer.
@@ -73,7 +69,7 @@ func isPassing(err error) bool {
 		return false
 	}
 	word := code(err)
-	return word == "" || passing[word] || strings.HasPrefix(err.Error(), "ERR max number of clients")
+	return word == "" || machine.Passes(word) || strings.HasPrefix(err.Error(), "ERR max number of clients")
 }
 
 // isBroken says that there was no answer: the request may have been executed.

@@ -91,7 +91,7 @@ func TestAWaitWithoutAServerWarnsOnce(t *testing.T) {
 	before := slog.Default()
 	slog.SetDefault(slog.New(slog.NewTextHandler(&said, nil)))
 	defer slog.SetDefault(before)
-	_, err := l.Lock(ctx, "order", Wait(2*patience))
+	_, err := l.Lock(ctx, "order", Wait(6*time.Second))
 	if !errors.Is(err, ErrUnavailable) {
 		t.Fatal(err)
 	}

@@ -9,9 +9,7 @@ import (
 
 // Hold is one level of a held lock. It is renewed every third of its lease until it is released.
 type Hold struct {
-	entry   *entry
-	token   int64
-	held    context.Context // the entry's at that time
+	tenure  *tenure
 	context context.Context
 	cancel  context.CancelCauseFunc
 	unhook  func() bool
@@ -19,21 +17,21 @@ type Hold struct {
 }
 
 // newHold keeps the values of the acquiring context, and not its end.
-func newHold(ctx context.Context, e *entry) *Hold {
-	h := &Hold{entry: e, token: e.token, held: e.context}
+func newHold(ctx context.Context, t *tenure) *Hold {
+	h := &Hold{tenure: t}
 	h.context, h.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
-	h.unhook = context.AfterFunc(h.held, func() { h.cancel(context.Cause(h.held)) })
+	h.unhook = context.AfterFunc(t.context, func() { h.cancel(context.Cause(t.context)) })
 	return h
 }
 
 // Token is the fencing token: greater than all before it. The resource that is written to should refuse smaller ones.
-func (h *Hold) Token() int64 { return h.token }
+func (h *Hold) Token() int64 { return h.tenure.token }
 
 // Key is the lock's key.
-func (h *Hold) Key() string { return h.entry.key }
+func (h *Hold) Key() string { return h.tenure.seat.id.key }
 
 // Owner is the owner's name.
-func (h *Hold) Owner() string { return h.entry.id.owner }
+func (h *Hold) Owner() string { return h.tenure.o.owner }
 
 // Context ends when the hold is lost, with [ErrLost] as its cause, or released, with [ErrReleased]. A hold is lost at
 // once when the server reports so, and shortly before its deadline when no renewal succeeds. The deadline counts from
@@ -42,14 +40,12 @@ func (h *Hold) Context() context.Context { return h.context }
 
 // Deadline is until when the hold is certain if the server does not answer again.
 func (h *Hold) Deadline() time.Time {
-	h.entry.mu.Lock()
-	defer h.entry.mu.Unlock()
-	return h.entry.deadline
+	return time.Now().Add(remaining(h.tenure.deadline()))
 }
 
-// IsHeld also reads the clock, so it is correct even right after this process slept.
+// IsHeld also reads the clock, so it is correct even right after this process, or the machine, slept.
 func (h *Hold) IsHeld() bool {
-	return h.context.Err() == nil && !h.isOver.Load() && time.Now().Before(h.Deadline())
+	return h.context.Err() == nil && !h.isOver.Load() && now() < h.tenure.deadline()
 }
 
 // Release releases the level. [ErrLost] means that the hold ended before: others may have worked at the same time. Any
@@ -59,7 +55,7 @@ func (h *Hold) Release() error {
 		return ErrReleased
 	}
 	h.unhook()
-	err := h.entry.release(h.held)
+	err := h.tenure.release()
 	if errors.Is(err, ErrLost) {
 		h.cancel(ErrLost)
 	}

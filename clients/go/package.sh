@@ -58,7 +58,7 @@ redsync_tests() {
 # go_tests FOLDER TITLE: a line for each test.
 go_tests() {
     local line
-    (cd "$1" && go test -count=1 -timeout 300s -v . 2>&1) | while IFS= read -r line; do
+    (cd "$1" && go test -count=1 -timeout 300s -v ./... 2>&1) | while IFS= read -r line; do
         case $line in
             '--- PASS: '*) say "ok $2: ${line#--- PASS: }" ;;
             '--- FAIL: '*) say "FAILED $2: ${line#--- FAIL: }" ;;

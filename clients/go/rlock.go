@@ -24,17 +24,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-)
 
-const (
-	// How long one request may take, and how long to retry a request that does not wait when connections break.
-	patience = 3 * time.Second
-	// How long the first try may take; the end of a context is not noticed during it.
-	quick = 300 * time.Millisecond
-	// How long a ticket is kept for a process that no longer asks, and how often we ask.
-	ticketWindow, ticketPoll = 3 * time.Second, time.Second
-	// How long to ask on behalf of a caller that gave up, and how long to hold it up for that.
-	tidying, grace = 500 * time.Millisecond, 50 * time.Millisecond
+	"rlock.example/rlock/internal/machine"
 )
 
 // Locker acquires locks. Create one for the whole program.
@@ -45,6 +36,7 @@ type Locker struct {
 	slots   chan struct{}
 	name    func() string
 	count   atomic.Uint64
+	holds   sync.Map        // of *tenure: what it has to look after
 	closing context.Context // ends with Close
 	close   context.CancelFunc
 }
@@ -93,13 +85,10 @@ func (l *Locker) Close() error {
 	l.servers.close()
 	l.acked.close()
 	l.turns.close()
-	registry.Lock()
-	defer registry.Unlock()
-	for _, e := range registry.entries {
-		if e.l.Load() == l {
-			go e.lose()
-		}
-	}
+	l.holds.Range(func(held, _ any) bool {
+		held.(*tenure).lose()
+		return true
+	})
 	return nil
 }
 
@@ -114,7 +103,7 @@ func (l *Locker) serversFor(o *options) *servers {
 }
 
 type options struct {
-	wait                            time.Duration // negative: for ever
+	wait                            machine.Ms
 	lease                           time.Duration
 	mode, owner                     string
 	isNamed                         bool // by the user
@@ -130,7 +119,9 @@ type Option func(*options)
 func Read() Option { return func(o *options) { o.mode = "READ" } }
 
 // Wait is the longest wait; 0 does not wait. Without it only the context ends the wait.
-func Wait(wait time.Duration) Option { return func(o *options) { o.wait = max(0, wait) } }
+func Wait(wait time.Duration) Option {
+	return func(o *options) { o.wait = max(0, millis(wait+time.Millisecond-1)) }
+}
 
 // Lease is how long the hold outlives a process that died or is cut off; the default is 30 seconds. It is renewed.
 func Lease(lease time.Duration) Option { return func(o *options) { o.lease = lease } }
@@ -157,7 +148,7 @@ func Upgrade() Option { return func(o *options) { o.upgrade = true } }
 func Owner(name string) Option { return func(o *options) { o.owner = name } }
 
 func (l *Locker) options(choices []Option) *options {
-	o := &options{wait: -1, lease: 30 * time.Second, mode: "WRITE"}
+	o := &options{wait: machine.Forever, lease: 30 * time.Second, mode: "WRITE"}
 	for _, choose := range choices {
 		choose(o)
 	}
@@ -165,22 +156,6 @@ func (l *Locker) options(choices []Option) *options {
 		o.owner = fmt.Sprintf("%s-%d", l.name(), l.count.Add(1))
 	}
 	return o
-}
-
-// words is a request without a way to wait.
-func (o *options) words(key string, depth int) []any {
-	words := []any{"RLOCK.ACQUIRE", key, o.owner, o.mode}
-	if o.limitIsSet {
-		words = append(words, "LIMIT", o.limit)
-	}
-	words = append(words, "LEASE", o.lease.Milliseconds(), "DEPTH", depth)
-	if o.upgrade {
-		words = append(words, "UPGRADE")
-	}
-	if o.acksSet {
-		words = append(words, "ACKS", o.acks)
-	}
-	return words
 }
 
 // TryLock acquires the lock of key if it is free, and returns [ErrNotAcquired] if not.
@@ -193,20 +168,15 @@ func (l *Locker) Lock(ctx context.Context, key string, choices ...Option) (*Hold
 	if l.isClosed() {
 		return nil, redis.ErrClosed
 	}
-	o := l.options(choices)
-	end := o.end(ctx)
-	e, err := l.enter(ctx, key, o, end)
+	o, begin := l.options(choices), now()
+	if end, has := ctx.Deadline(); has && o.wait > 0 {
+		o.wait = min(o.wait, max(1, millis(time.Until(end))))
+	}
+	seat, err := l.sit(ctx, key, o, begin)
 	if err != nil {
 		return nil, err
 	}
-	a := e.asks(l, o, end)
-	// Who may stop waiting at any time does not ask by itself.
-	if ctx.Done() == nil {
-		if hold := a.quickly(ctx); hold != nil {
-			return hold, nil
-		}
-	}
-	return a.patiently(ctx)
+	return l.acquire(ctx, seat, o, begin)
 }
 
 // Do acquires the lock, calls work with a context that ends when the hold is lost, and releases the lock.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"strings"
@@ -14,6 +13,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"rlock.example/rlock/internal/machine"
 )
 
 // servers finds the primary of a key. All connections are the package's own: no hidden retries, no wait for a
@@ -25,6 +26,7 @@ type servers struct {
 	mu      sync.Mutex
 	nodes   map[string]*node
 	lines   map[*line]bool // those that are in use
+	rtt     atomic.Int64   // about how long a reply takes, in milliseconds
 }
 
 // failover is what go-redis shows instead of an address with Sentinel.
@@ -93,16 +95,13 @@ func (s *servers) at(addr string, options *redis.Options) *node {
 				return s.meet(ctx, n, conn)
 			}
 		}
-		dial, refused := n.options.Dialer, &refusal{}
+		dial, dials := n.options.Dialer, &dials{}
 		n.options.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			if s.closed.Load() {
 				return nil, redis.ErrClosed
 			}
-			if err := refused.recent(); err != nil {
-				return nil, err
-			}
-			conn, err := dial(ctx, network, addr)
-			if refused.note(err); err == nil && n.options.Addr == failover {
+			conn, err := dials.dial(ctx, func(ctx context.Context) (net.Conn, error) { return dial(ctx, network, addr) })
+			if err == nil && n.options.Addr == failover {
 				found := conn.RemoteAddr().String()
 				if before := n.dialled.Swap(&found); before == nil || *before != found {
 					n.isKnown.Store(false)
@@ -114,35 +113,6 @@ func (s *servers) at(addr string, options *redis.Options) *node {
 		s.nodes[addr] = n
 	}
 	return n
-}
-
-// refusal keeps those who find no server from asking for it all at once, again and again.
-type refusal struct {
-	mu    sync.Mutex
-	err   error
-	until time.Time
-	pause time.Duration
-}
-
-// recent is why there was no connection a moment ago.
-func (r *refusal) recent() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if time.Now().After(r.until) {
-		return nil
-	}
-	return r.err
-}
-
-func (r *refusal) note(err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.err = err; err == nil || errors.Is(err, context.Canceled) {
-		r.pause, r.until = 0, time.Time{}
-	} else if now := time.Now(); now.After(r.until) {
-		r.pause = min(max(2*r.pause, 25*time.Millisecond), 200*time.Millisecond)
-		r.until = now.Add(r.pause/2 + rand.N(r.pause))
-	}
 }
 
 // locate returns the primary of key.
@@ -193,7 +163,9 @@ func (s *servers) do(ctx context.Context, patience time.Duration, key string, wo
 		return redis.NewCmdResult(nil, err)
 	}
 	client := n.client.Load()
+	sent := time.Now()
 	cmd := client.Do(ctx, words...)
+	s.rtt.Add((min(time.Since(sent), patience).Milliseconds() - s.rtt.Load()) / 8)
 	for range 3 {
 		addr, isAsk := n.redirection(cmd.Err())
 		if addr == "" {
@@ -238,7 +210,7 @@ func (n *node) anew(was *redis.Client) {
 	}
 	if n.client.CompareAndSwap(was, redis.NewClient(&n.options)) {
 		// Requests under way may finish.
-		time.AfterFunc(2*patience, func() { was.Close() })
+		time.AfterFunc(2*duration(machine.Patience), func() { was.Close() })
 	}
 }
 
@@ -253,11 +225,11 @@ type line struct {
 	asking sync.Mutex // go-redis must not close what it is asking on
 }
 
-// line returns an idle connection to n, or a new one.
-func (n *node) line() *line {
+// line returns an idle connection to n, or a new one, which is open.
+func (n *node) line(ctx context.Context) (*line, error) {
 	for l := n.pop(); l != nil; l = n.pop() {
 		if !l.isEnded() {
-			return l
+			return l, nil
 		}
 		l.kill()
 	}
@@ -289,7 +261,14 @@ func (n *node) line() *line {
 	if n.servers.closed.Load() {
 		l.kill()
 	}
-	return l
+	defer context.AfterFunc(ctx, l.kill)() // whatever it waits for
+	l.asking.Lock()
+	defer l.asking.Unlock()
+	if err := l.conn.Ping(ctx).Err(); err != nil {
+		l.kill()
+		return nil, err
+	}
+	return l, nil
 }
 
 func (n *node) pop() *line {
@@ -321,14 +300,6 @@ func (l *line) isEnded() bool {
 	default:
 		return false
 	}
-}
-
-// endedOrNever also works for a hold without a line.
-func (l *line) endedOrNever() chan struct{} {
-	if l == nil {
-		return nil
-	}
-	return l.ended
 }
 
 // send asks on this connection. The reply has no time limit; if the connection closes, it is an error.

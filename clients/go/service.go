@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"rlock.example/rlock/internal/machine"
 )
 
 // service is one server, one primary with its replicas, or one Cluster, by whatever addresses: known by what the servers
@@ -82,15 +84,12 @@ func (s *servers) identify(ctx context.Context) error {
 }
 
 // service asks who the servers are if that is not known, within the patience of an acquisition.
-func (l *Locker) service(ctx context.Context, end time.Time) (*service, error) {
+func (l *Locker) service(ctx context.Context, by machine.Ms) (*service, error) {
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
 		if known := l.servers.service.Load(); known != nil {
 			return known, nil
 		}
-		most := patience
-		if !end.IsZero() {
-			most = min(most, time.Until(end))
-		}
+		most := min(duration(machine.Patience), remaining(by))
 		asked := make(chan error, 1)
 		go func() { // go-redis hears only of deadlines
 			asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), most)
@@ -112,7 +111,7 @@ func (l *Locker) service(ctx context.Context, end time.Time) (*service, error) {
 			continue
 		case !isPassing(err):
 			return nil, typed(err)
-		case !end.IsZero() && time.Until(end) < pause:
+		case remaining(by) < pause:
 			return nil, fmt.Errorf("%w: %w", ErrUnavailable, typed(err))
 		}
 		select {

@@ -6,6 +6,8 @@ import (
 	"sync"
 
 	"github.com/redis/go-redis/v9"
+
+	"rlock.example/rlock/internal/machine"
 )
 
 // turns receives, over one subscription per server, whose ticket has its turn. That is a hint; polling goes on.
@@ -21,26 +23,47 @@ type listener struct {
 	who    map[string]map[chan struct{}]bool
 }
 
-// listen reports the turns of owner at the primary of key, until the returned function is called.
-func (t *turns) listen(ctx context.Context, key, owner string) (<-chan struct{}, func()) {
-	turn := make(chan struct{}, 1)
+// turn is where an owner's turn is heard of, until hush.
+type turn struct {
+	came <-chan struct{}
+	node *node
+	stop func()
+}
+
+func (t turn) hush() {
+	if t.stop != nil {
+		t.stop()
+	}
+}
+
+// listen reports the turns of owner at the primary of key. Who listened there before goes on.
+func (t *turns) listen(key, owner string, before turn, by machine.Ms) arrival {
+	ctx, cancel := context.WithTimeout(context.Background(), remaining(by))
+	defer cancel()
+	heard := machine.Input{Event: machine.Listening}
 	n, err := t.servers.locate(ctx, key)
-	if err != nil {
-		return turn, func() {}
+	if err == nil && n == before.node {
+		return arrival{in: heard, turn: before}
+	}
+	before.hush()
+	came := make(chan struct{}, 1)
+	if err != nil { // asking goes on without it
+		return arrival{in: heard, err: err}
 	}
 	channel := fmt.Sprintf("__keyevent@%d__:rlock.turn:%s", n.options.DB, owner)
-	l, isNew := t.add(n, channel, turn)
+	l, isNew := t.add(n, channel, came)
 	if l == nil {
-		return turn, func() {}
+		return arrival{in: heard}
 	}
-	if isNew {
-		_ = l.pubsub.Subscribe(context.WithoutCancel(ctx), channel) // not under the mutex: it may take its time
-	}
-	return turn, func() {
-		if t.remove(l, channel, turn) {
+	stop := func() {
+		if t.remove(l, channel, came) {
 			go l.pubsub.Unsubscribe(context.Background(), channel)
 		}
 	}
+	if isNew {
+		_ = l.pubsub.Subscribe(ctx, channel) // not under the mutex: it may take its time
+	}
+	return arrival{in: heard, turn: turn{came, n, stop}}
 }
 
 func (t *turns) add(n *node, channel string, turn chan struct{}) (l *listener, isNew bool) {

@@ -1,0 +1,251 @@
+package rlock
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"rlock.example/rlock/internal/machine"
+)
+
+// driver does what the machine of an attempt or of a release says, for whoever has the seat.
+type driver struct {
+	machine interface {
+		Step(machine.Ms, machine.Input) []machine.Output
+	}
+	l        *Locker
+	seat     *seat
+	o        *options
+	depth    int
+	gone     <-chan struct{} // the caller went away; nil once that is no news
+	closing  <-chan struct{}
+	isDirect bool // the caller itself sends requests
+
+	op      machine.Output // the operation under way
+	instant arrival        // how it has ended at once
+	isOver  bool           // if it has
+	arrives <-chan arrival // how it has ended
+	over    chan struct{}  // closed when another one begins
+	own     own
+	turn    turn
+	hasSlot bool
+
+	told    machine.Output
+	isTold  bool
+	isFree  bool
+	trouble error      // of the last request
+	warnsAt machine.Ms // that it still asks; 0: not
+}
+
+// arrival is how an operation has ended.
+type arrival struct {
+	in   machine.Input
+	err  error
+	line *line
+	turn turn
+}
+
+// untilTold goes on until the machine says what comes of it.
+func (d *driver) untilTold() machine.Output {
+	d.closing = d.l.closing.Done()
+	for d.step(machine.Input{Event: machine.Call}); !d.isTold; {
+		d.step(d.wait())
+	}
+	d.gone, d.isDirect = nil, false
+	return d.told
+}
+
+// rest leaves nothing behind, if necessary after the caller has returned.
+func (d *driver) rest() {
+	if d.isFree {
+		return
+	}
+	freed := make(chan struct{})
+	go func() {
+		defer close(freed)
+		for !d.isFree {
+			d.step(d.wait())
+		}
+	}()
+	select {
+	case <-freed:
+	case <-time.After(duration(machine.Late)):
+	}
+}
+
+func (d *driver) step(in machine.Input) {
+	for _, out := range d.machine.Step(now(), in) {
+		switch out.Act {
+		case machine.Keep:
+			d.own.keep(cap(d.l.slots))
+		case machine.Drop:
+			d.own.drop()
+		case machine.Say:
+			d.told, d.isTold = out, true
+		case machine.Undo:
+			d.seat.isUndone.Store(true)
+		case machine.Free:
+			d.isFree = true
+			d.end()
+		default:
+			d.begin(out)
+		}
+	}
+}
+
+func (d *driver) end() {
+	d.supersede()
+	d.turn.hush()
+	if d.hasSlot {
+		<-d.l.slots
+	}
+	d.seat.isUndone.Store(false)
+	d.seat.leave()
+}
+
+// begin begins an operation; wait says how it ends.
+func (d *driver) begin(op machine.Output) {
+	if d.op = op; op.Act != machine.Await {
+		d.supersede()
+	}
+	key := d.seat.id.key
+	switch op.Act {
+	case machine.AskSlot:
+		select {
+		case d.l.slots <- struct{}{}:
+			d.hasSlot = true
+		default:
+		}
+		d.instant, d.isOver = arrival{in: machine.Input{Event: machine.Slot, Yes: d.hasSlot}}, true
+	case machine.Send:
+		if d.isDirect {
+			d.instant, d.isOver = d.l.send(key, d.o, d.depth, op), true
+			return
+		}
+		d.meanwhile(func() arrival { return d.l.send(key, d.o, d.depth, op) })
+	case machine.Open:
+		next := d.own.next
+		d.own = own{isAsk: next.isAsk}
+		d.meanwhile(func() arrival { return d.l.open(key, next.node, op.By) })
+	case machine.AskAlone:
+		d.own.ask(d.o.alone(key, d.depth, op))
+	case machine.Look:
+		line := d.own.line
+		d.meanwhile(func() arrival { return d.l.look(key, d.o, line, op.By) })
+	case machine.Sleep:
+		if d.warnsAt > 0 && !d.isTold && now() >= d.warnsAt {
+			d.warnsAt = 0
+			slog.Warn(fmt.Sprintf("%s: still asking for it, though %v", key, typed(d.trouble)))
+		}
+	case machine.Listen:
+		before := d.turn
+		d.turn = turn{}
+		d.meanwhile(func() arrival { return d.l.turns.listen(key, d.o.owner, before, op.By) })
+	}
+}
+
+// meanwhile does work in a goroutine of its own. What it has brought when another operation has begun is not needed.
+func (d *driver) meanwhile(work func() arrival) {
+	arrives, over := make(chan arrival), make(chan struct{})
+	d.arrives, d.over = arrives, over
+	go func() {
+		arrived := work()
+		select {
+		case arrives <- arrived:
+		case <-over:
+			arrived.turn.hush()
+			if arrived.line != nil {
+				arrived.line.put(cap(d.l.slots))
+			}
+		}
+	}()
+}
+
+func (d *driver) supersede() {
+	if d.over != nil {
+		close(d.over)
+	}
+	d.arrives, d.over = nil, nil
+}
+
+// wait says how the operation under way ends.
+func (d *driver) wait() machine.Input {
+	if d.isOver {
+		d.isOver = false
+		return d.take(d.instant)
+	}
+	var answer <-chan *redis.Cmd
+	var turn <-chan struct{}
+	switch d.op.Act {
+	case machine.AskAlone, machine.Read, machine.Look:
+		answer = d.own.answer
+	case machine.AwaitTurn:
+		turn = d.turn.came
+	}
+	timer := time.NewTimer(remaining(d.op.By))
+	defer timer.Stop()
+	select {
+	case arrived := <-d.arrives:
+		return d.take(arrived)
+	case reply := <-answer:
+		return d.answered(reply)
+	case <-turn:
+		return machine.Input{Event: machine.Turn}
+	case <-d.gone:
+		d.gone = nil
+		return machine.Input{Event: machine.Cancel}
+	case <-d.closing:
+		d.closing = nil
+		return machine.Input{Event: machine.Close}
+	case <-timer.C:
+	}
+	// A process that slept reads first what lies in its sockets.
+	select {
+	case arrived := <-d.arrives:
+		return d.take(arrived)
+	case reply := <-answer:
+		return d.answered(reply)
+	case <-time.After(min(duration(machine.Late), max(0, -remaining(d.op.By)-time.Millisecond))):
+		return timedOut(d.op.Act)
+	}
+}
+
+// timedOut is that an operation took too long.
+func timedOut(act machine.Act) machine.Input {
+	silent := machine.Outcome{Ending: machine.Silent}
+	switch act {
+	case machine.Send, machine.Await:
+		return machine.Input{Event: machine.Ended, Outcome: silent}
+	case machine.AskAlone, machine.Read:
+		return machine.Input{Event: machine.Own, Outcome: silent}
+	case machine.Open, machine.Listen:
+		return machine.Input{Event: machine.Ended, Outcome: machine.Outcome{Ending: machine.Unsent}}
+	case machine.Look:
+		return machine.Input{Event: machine.Place, IsUnknown: true}
+	}
+	return machine.Input{Event: machine.Time}
+}
+
+func (d *driver) take(arrived arrival) machine.Input {
+	d.supersede()
+	if arrived.err != nil {
+		d.trouble = arrived.err
+	}
+	switch d.op.Act {
+	case machine.Open:
+		d.own.line = arrived.line
+	case machine.Listen:
+		d.turn = arrived.turn
+	}
+	return arrived.in
+}
+
+func (d *driver) answered(reply *redis.Cmd) machine.Input {
+	outcome, err := d.l.heard(&d.own, reply)
+	if err != nil {
+		d.trouble = err
+	}
+	return machine.Input{Event: machine.Own, Outcome: outcome}
+}

@@ -1,0 +1,189 @@
+// Package machine makes the decisions of clients/ALGORITHM.md, by its names: without I/O, clock or randomness.
+//
+// A machine gets one [Input] at a time, with the time, and answers with [Output]s, of which at most one is an operation
+// that takes time. The simulation plays the same machine, written in Rust; the tests replay its traces here.
+package machine
+
+import "math"
+
+// Ms are milliseconds, since whenever the clock began that tells the time. It goes on while the machine sleeps.
+type Ms = int64
+
+// The constants of clients/ALGORITHM.md.
+const (
+	Forever      Ms = math.MaxInt64 // a time that never comes
+	Reply        Ms = 2000          // how long a reply may take; three times that if it waits for acknowledgements
+	Late         Ms = 50            // for a reply at the end of the patience, and again for what is undone at once
+	Ticket       Ms = 3000          // how long a ticket keeps its place
+	Dials        Ms = 200           // the pause, more or less, before a server that was not reached is connected to again
+	Patience     Ms = 3000          // how long a request that does not wait is repeated
+	looks        Ms = 1000
+	asks         Ms = 1000
+	firstPause   Ms = 10
+	longestPause Ms = 500
+	again        Ms = 500
+	soon            = 2 * Late // how long who does not wait stays for another request of the same owner
+	closes       Ms = 1000     // how long what is left is undone after Close
+	firstRetry   Ms = 20
+	hops            = 5 // how often a request follows redirections without a pause
+)
+
+// Ending is how a request ended.
+type Ending int
+
+// How a request ended.
+const (
+	Token   Ending = iota // an integer: a token, or how many
+	Nil                   // nil
+	Refused               // an error of the server
+	Unsent                // nobody was there to send it to: surely not executed
+	Broken                // the connection ended before the reply
+	Silent                // the time for the reply has passed
+)
+
+// Outcome is how a request ended, with the token or the first word of the error.
+type Outcome struct {
+	Ending
+	Token int64
+	Code  string
+}
+
+// IsUnknown says whether it may have been executed, or may still be.
+func (o Outcome) IsUnknown() bool { return o.Ending == Broken || o.Ending == Silent }
+
+var passing = map[string]bool{
+	"UNBLOCKED": true, "READONLY": true, "LOADING": true, "MOVED": true, "ASK": true, "TRYAGAIN": true,
+	"CLUSTERDOWN": true, "NOREPLICAS": true, "MASTERDOWN": true,
+}
+
+// Passes says whether an error of the server ends by itself: no server can decide for now.
+func Passes(code string) bool { return passing[code] }
+
+// Event is what a machine is told.
+type Event int
+
+// What a machine is told.
+const (
+	Call      Event = iota // it begins
+	Slot                   // Yes: it may have one of the connections for waits
+	Opened                 // an own connection is there; N: about how long a round trip takes
+	Ended                  // a request on a shared connection ended, or opening an own one failed
+	Own                    // the request on the own connection ended
+	Place                  // Yes: the wait has its place; IsUnknown: nobody can say
+	Listening              // it is subscribed to its turns
+	Turn                   // its turn has come
+	Time                   // the time has come
+	Taken                  // the caller has the hold
+	Cancel                 // the caller went away
+	Close                  // the client is closed
+	Untied                 // the connection of the session ended
+	Seat                   // Yes: the seat is taken; N: the depth of the hold
+	Releasing              // the last level is being released
+	Released               // it was, or nobody knows
+	Gone                   // another request was told that the hold is gone
+	Extend                 // another level was granted, by a request that was sent at N
+)
+
+// Input is what a machine is told, and what belongs to it.
+type Input struct {
+	Event
+	Outcome   Outcome
+	Yes       bool
+	IsUnknown bool
+	N         Ms
+}
+
+// Request is what is asked on a shared connection.
+type Request int
+
+// What is asked on a shared connection.
+const (
+	Acquire Request = iota
+	Queue           // Acquire with QUEUE
+	AskPlace
+	Renew // of Token
+	CancelWait
+	Info        // the token of this owner's hold
+	ReleaseDown // of Token, down to Depth
+)
+
+// Tell is what comes of a call.
+type Tell int
+
+// What comes of a call.
+const (
+	Granted     Tell = iota // Token; Sent: when the request was sent that the lease counts from; Lingers
+	NotAcquired             // not acquired
+	IsReleased              // released
+	Lost                    // the hold is gone
+	Unavailable             // out of patience
+	NoReplicas              // out of patience with too few replicas
+	IsRefused               // another error of the server: Code
+	Cancelled               // the caller went away
+	Closed                  // the client is closed
+)
+
+// Act is what a machine has done. An operation goes on until an input ends it; the others are done at once.
+type Act int
+
+// What a machine has done.
+const (
+	AskSlot   Act = iota // operation: is there a connection for this wait?
+	Open                 // operation: an own connection
+	AskAlone             // operation: RLOCK.ACQUIRE on the own connection
+	Read                 // operation: goes on waiting for that reply
+	Look                 // operation: asks for the wait's place, while its reply may come as well
+	Send                 // operation: Request on a shared connection
+	Await                // operation: goes on waiting for the reply to the request that was interrupted
+	Listen               // operation: subscribes to its turns
+	AwaitTurn            // operation: waits for its turn
+	Sleep                // operation: waits
+	TakeSeat             // operation: is the seat free?
+	Keep                 // the own connection is free for others
+	Drop                 // the own connection is closed
+	Say                  // what the caller is told: Tell
+	Undo                 // from here on the seat is undone
+	Free                 // the seat is free; the end
+	Tied                 // the own connection belongs to the hold
+	Leave                // the seat that was taken to tie the hold is free again
+	Done                 // the end of a hold
+)
+
+// Output is what a machine has done. An operation ends at By at the latest.
+type Output struct {
+	Act
+	By      Ms
+	Request Request
+	Tell    Tell
+	Token   int64
+	Depth   int // of ReleaseDown, or, when a hold is tied again, of AskAlone
+	Code    string
+	Sent    Ms
+	Lingers bool // an earlier request was never answered
+	Blocks  bool
+	Block   Ms // for how long the server may block it; 0 is for ever
+	Session bool
+}
+
+// left is what requests may have left at the server.
+type left struct {
+	inDoubt   bool  // something was sent, and its outcome is unknown or nobody has taken it
+	lingers   bool  // something was never answered, and may still be executed
+	hasTicket bool  // a place may stand
+	token     int64 // of a grant that nobody takes
+}
+
+func replyTime(hasAcks bool) Ms {
+	if hasAcks {
+		return 3 * Reply
+	}
+	return Reply
+}
+
+// After is that much later; Forever stays.
+func After(now, takes Ms) Ms {
+	if takes > Forever-now {
+		return Forever
+	}
+	return now + takes
+}

@@ -1,0 +1,199 @@
+package rlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"rlock.example/rlock/internal/machine"
+)
+
+// seat is one owner at one key in one mode, at one server: in the whole process, one request at a time has it. Two
+// Lockers that name one owner must not both believe that they are at depth 1.
+type seat struct {
+	id       identity
+	users    int           // guarded by seats
+	turn     chan struct{} // taken by whoever asks, releases or undoes
+	isUndone atomic.Bool   // by whoever has it
+	tenure   *tenure       // what is held, for whoever has the turn
+}
+
+// identity says who holds what, where. The owner of a single acquisition is known to nobody else, so that it does not
+// matter where.
+type identity struct {
+	service          *service
+	key, owner, mode string
+}
+
+var seats = struct {
+	sync.Mutex
+	of map[identity]*seat
+}{of: map[identity]*seat{}}
+
+// sit returns the seat, once nobody else has it.
+func (l *Locker) sit(ctx context.Context, key string, o *options, begin machine.Ms) (*seat, error) {
+	id := identity{nil, key, o.owner, o.mode}
+	if !o.isNamed {
+		s := &seat{id: id, users: 1, turn: make(chan struct{}, 1)}
+		s.turn <- struct{}{}
+		return s, nil
+	}
+	wait := o.wait
+	if wait == 0 {
+		wait = machine.Patience
+	}
+	var err error
+	if id.service, err = l.service(ctx, machine.After(begin, wait)); err != nil {
+		return nil, err
+	}
+	seats.Lock()
+	s := seats.of[id]
+	if s == nil {
+		s = &seat{id: id, turn: make(chan struct{}, 1)}
+		seats.of[id] = s
+	}
+	s.users++
+	seats.Unlock()
+	select {
+	case s.turn <- struct{}{}:
+		return s, nil
+	default:
+	}
+	stand := machine.SeatIsTaken
+	if s.isUndone.Load() {
+		stand = machine.SeatIsUndone
+	}
+	by, tell := machine.Come(begin, stand, o.wait, machine.Patience)
+	timer := time.NewTimer(remaining(by))
+	defer timer.Stop()
+	select {
+	case s.turn <- struct{}{}:
+		return s, nil
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	case <-l.closing.Done():
+		err = redis.ErrClosed
+	case <-timer.C:
+		err = fmt.Errorf("%w: %s is being acquired by this owner", ErrNotAcquired, key)
+		if tell == machine.Unavailable {
+			err = fmt.Errorf("%w: %s: an earlier request of %s is not yet undone", ErrUnavailable, key, o.owner)
+		}
+	}
+	s.unuse()
+	return nil, err
+}
+
+func (s *seat) leave() {
+	<-s.turn
+	s.unuse()
+}
+
+// use makes a hold a user of the seat.
+func (s *seat) use() {
+	seats.Lock()
+	defer seats.Unlock()
+	s.users++
+}
+
+// unuse forgets a seat that nobody has or uses.
+func (s *seat) unuse() {
+	seats.Lock()
+	defer seats.Unlock()
+	if s.users--; s.users == 0 && seats.of[s.id] == s {
+		delete(seats.of, s.id)
+	}
+}
+
+// acquire asks for another level, for whoever has the seat.
+func (l *Locker) acquire(ctx context.Context, s *seat, o *options, begin machine.Ms) (*Hold, error) {
+	held := s.tenure
+	if held != nil && held.context.Err() != nil {
+		s.tenure, held = nil, nil // it is lost; its holds will say so
+	}
+	wait := o.wait
+	if wait > 0 && wait < machine.Forever {
+		wait = max(1, begin+wait-now()+1) // the clock is cut to milliseconds; a wait is never short
+	}
+	depth, below := 1, int64(0)
+	if held != nil {
+		depth, below = held.depth+1, held.token
+	}
+	d := &driver{l: l, seat: s, o: o, depth: depth, gone: ctx.Done(), isDirect: ctx.Done() == nil,
+		warnsAt: begin + machine.Patience}
+	d.machine = machine.NewAttempt(machine.Ask{
+		Wait: wait, Patience: machine.Patience, Lease: millis(o.lease), Depth: depth, Below: below, AsksFirst: o.acks == 0,
+		Session: o.session && (held == nil || !held.isTied()), HasMaxQueue: o.maxQueueIs, HasAcks: o.acks > 0,
+	})
+	told := d.untilTold()
+	if told.Tell == machine.Granted {
+		hold, err := d.granted(ctx, held, told)
+		if err == nil {
+			return hold, nil
+		}
+		d.rest()
+		return nil, err
+	}
+	if told.Tell == machine.Lost && held != nil {
+		held.lose()
+	}
+	d.rest()
+	return nil, d.failed(ctx, told)
+}
+
+// granted gives the caller the hold, or back what it does not want any more.
+func (d *driver) granted(ctx context.Context, held *tenure, told machine.Output) (*Hold, error) {
+	var err error
+	switch {
+	case d.l.isClosed():
+		err = redis.ErrClosed
+	case ctx.Err() != nil:
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		d.step(machine.Input{Event: machine.Cancel})
+		return nil, err
+	}
+	if held == nil {
+		held = newTenure(d, told)
+		d.seat.tenure = held
+	} else {
+		held.entered(d, told)
+	}
+	d.seat.use()
+	hold := newHold(ctx, held)
+	d.step(machine.Input{Event: machine.Taken})
+	return hold, nil
+}
+
+// failed is why nothing was acquired.
+func (d *driver) failed(ctx context.Context, told machine.Output) error {
+	key, trouble := d.seat.id.key, typed(d.trouble)
+	var err error
+	switch told.Tell {
+	case machine.NotAcquired:
+		err = fmt.Errorf("%w: %s is in use", ErrNotAcquired, key)
+	case machine.Lost:
+		return fmt.Errorf("%w: %s", ErrLost, key)
+	case machine.IsRefused:
+		return trouble
+	case machine.Closed:
+		return redis.ErrClosed
+	case machine.Cancelled:
+		return context.Cause(ctx)
+	default:
+		if trouble == nil {
+			trouble = errors.New("no answer in time")
+		}
+		err = fmt.Errorf("%w: %s: %w", ErrUnavailable, key, trouble)
+	}
+	if end, has := ctx.Deadline(); has && time.Until(end) < duration(machine.Late) {
+		<-ctx.Done() // the server's clock was a little ahead
+		err = context.Cause(ctx)
+	}
+	return err
+}
