@@ -21,13 +21,23 @@ mkdir -p "$data"
 cli=redis-cli
 command -v redis-cli >/dev/null || cli=.tools/servers/default/redis-cli
 
+# A copy: CONFIG REWRITE writes into the file that the server was started with.
+cp redis.conf "$data/redis.conf"
+# The log goes to a file, so that the line to paste stays on the screen.
+log=$root/$data/server.log
+: >"$log"
+
 cat <<END
 
-Locks are served on port $port; data in $data; Ctrl-C stops it. In another terminal, from this folder:
+Locks are served on port $port. In another terminal, from this folder:
 
     $cli -p $port
 
+Data and log (server.log) are in $data. Ctrl-C stops the server.
 END
-# A copy: CONFIG REWRITE writes into the file that the server was started with.
-cp redis.conf "$data/redis.conf"
-exec "$tools/servers/default/redis-server" "$data/redis.conf" --port "$port" --dir "$data" --loadmodule "$(module)"
+"$tools/servers/default/redis-server" "$data/redis.conf" --port "$port" --dir "$data" --logfile "$log" \
+    --loadmodule "$(module)" || {
+    code=$?
+    tail -n 5 "$log" >&2
+    exit "$code"
+}
