@@ -10,6 +10,9 @@ step scripts/setup.sh || sum_up
 
 step cargo fmt --all --check || true
 step cargo clippy --workspace --all-targets --locked -- -D warnings || true
+if command -v python3 >/dev/null; then
+    step scripts/texts.py || true
+fi
 if [ "${1-}" = lint ] && [ "$failed" = 0 ]; then
     exit
 elif [ "${1-}" = lint ]; then

@@ -19,7 +19,7 @@ use redis_module::raw::ModuleOptions;
 use redis_module::{apierror, raw}; // `api!` looks for them here
 
 /// Shown by `MODULE LIST`: major * 10000 + minor * 100 + patch.
-const VERSION: libc::c_int = 100;
+const VERSION: libc::c_int = 300;
 
 /// Supports `CLUSTER MIGRATESLOTS` of Valkey 9: a lock is one key, its effects name no other, and
 /// the target replays them as a replica does.
