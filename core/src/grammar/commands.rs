@@ -53,7 +53,7 @@ pub const RELEASE: Command = Command {
 pub const RENEW: Command = Command {
     name: "RLOCK.RENEW",
     since: V0_1,
-    summary: "Renews an owner's holds: each deadline becomes now + lease, unless it is already later.",
+    summary: "Renews an owner's holds: each deadline becomes now + lease, unless already later.",
     complexity: LOG_N,
     flags: "write fast blocking",
     acl: "write fast blocking",
