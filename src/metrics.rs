@@ -123,7 +123,7 @@ pub fn observe(happening: Happening<'_>) {
             }
         }
         Happening::Acquired(Reply::NotNow { .. }) => add(Metric::Refused, 1),
-        Happening::Renewed(Reply::Count(_)) => add(Metric::Renewed, 1),
+        Happening::Renewed(Reply::Renewed) => add(Metric::Renewed, 1),
         Happening::Answered(wake) => count_wake(wake),
         Happening::Unblocked(_, Reply::NotNow { .. }) => add(Metric::TimedOut, 1),
         Happening::Unblocked(_, Reply::Refused(Refusal::NoAcks | Refusal::NoAcksMoved)) => {
@@ -178,8 +178,7 @@ fn count_hold(us: u64) {
 
 /// Counts the reply to a blocked connection.
 fn count_wake(wake: &Wake) {
-    // Only a renewal gets a number.
-    if let Reply::Count(_) = wake.reply {
+    if let Reply::Renewed = wake.reply {
         add(Metric::Renewed, 1);
     }
     if let Some(us) = wake.acks_us {

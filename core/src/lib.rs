@@ -22,7 +22,7 @@
 //!
 //! ```
 //! use rlock_core::manager::{At, Bounds, Manager};
-//! use rlock_core::{Acquire, Input, LeaseMs, Lock, Mode, Now, Patience, Reply};
+//! use rlock_core::{Acquire, Input, LeaseMs, Lock, Mode, Now, Patience, Reply, Rights};
 //!
 //! let mut now = Now::from_ms(1_000_000);
 //! let mut manager = Manager::default();
@@ -53,7 +53,7 @@
 //!         acks: 0,
 //!     };
 //!     let at = At { db: 0, key: b"order:42", now };
-//!     manager.decide(at, &bounds, &mut lock, Input::Acquire(ask)).effects().reply
+//!     manager.decide(at, &bounds, &mut lock, Input::Acquire(ask), Rights::All).effects().reply
 //! };
 //! assert!(matches!(acquire(b"ann", now), Reply::Granted { .. }));
 //! assert!(matches!(acquire(b"bob", now), Reply::NotNow { .. }));
@@ -77,8 +77,8 @@ pub use step::Step;
 pub use step::admission::Claim;
 pub use step::fast_path::FastStep;
 pub use step::input::{
-    Acquire, Dismissed, Effects, Input, Levels, Parking, Patience, Release, Renew, Reply,
-    StepContext, Wake,
+    Acquire, Dismissed, Effects, Input, Levels, Parking, Patience, Release, Renew, Reply, Rights,
+    StepContext, Unchecked, Wake,
 };
 pub use step::refusal::{Instead, Refusal};
 pub use value::change::{Change, End, Event};

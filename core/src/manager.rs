@@ -39,7 +39,7 @@ use sweep::Postponed;
 pub use sweep::{Next, Task};
 use upheaval::Upheaval;
 use waits::BlockedConnections;
-pub use waits::Parked;
+pub use waits::{Parked, WaitEnd};
 
 use crate::volatile::slow::{Outcome, OwnerNames, Slow};
 use crate::{
@@ -343,7 +343,7 @@ impl Manager {
         for client in lost {
             // It keeps a grant whose reply is sent before the close; any other grant ends with it.
             if let Some(waiter) = self.waits.of_client(client)
-                && self.waits.get(waiter).is_some_and(|parked| parked.reply.is_none())
+                && self.waits.get(waiter).is_some_and(Parked::waits)
             {
                 self.departed(waiter, Outcome::Disconnected, now);
             }

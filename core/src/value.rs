@@ -1,6 +1,7 @@
 //! The value at a key: what is saved and replicated.
 
 pub mod change;
+pub mod count;
 pub mod holders;
 pub mod lock;
 pub mod readers;

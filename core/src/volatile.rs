@@ -11,9 +11,10 @@ pub mod unsent;
 use crate::value::readers::Readers;
 use crate::volatile::confirmations::Confirmations;
 use crate::volatile::queue::Entry;
+use crate::volatile::sessions::Session;
 use crate::volatile::slow::{Ended, Outcome, Slow};
-use crate::volatile::unsent::{Grant, UnsentReplies};
-use crate::{ClientId, End, EpochMs, Hold, Now, Owner, Queue, Sessions, Token, WaiterId};
+use crate::volatile::unsent::{Level, UnsentReplies};
+use crate::{ClientId, EpochMs, Hold, Now, Owner, Queue, Sessions, Token, WaiterId};
 
 /// The primary's memory of one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,9 +24,6 @@ pub struct Volatile {
     /// The sessions.
     pub sessions: Sessions,
     pub(crate) unsent: UnsentReplies,
-    /// Levels of which nobody is going to hear, and by what they end; `None` if somebody who waits
-    /// for acknowledgements has it now.
-    revoked: Vec<(Token, Option<End>)>,
     /// What replicas are to acknowledge; `None` while nothing is.
     pub(crate) acks: Option<Box<Confirmations>>,
     /// Nobody is granted before this, while a new primary is in its grace time.
@@ -49,7 +47,6 @@ impl Volatile {
         self.queue.is_empty()
             && self.sessions.is_empty()
             && self.unsent.is_empty()
-            && self.revoked.is_empty()
             && self.acks.as_deref().is_none_or(Confirmations::is_empty)
             && self.replaced.is_empty()
             && self.unfinished.is_none()
@@ -58,7 +55,7 @@ impl Volatile {
     /// The next input finds nothing to do but what comes due, and no turn is given. (What a
     /// portion left undone is due.)
     pub(crate) fn is_at_rest(&self) -> bool {
-        self.revoked.is_empty()
+        !self.unsent.has_revoked()
             && !self.sessions.has_gone()
             && self.grace.is_none()
             && self.queue.first_turn().is_none()
@@ -107,9 +104,7 @@ impl Volatile {
 
     /// A blocked connection waits here, or has not heard of its grant yet.
     pub fn knows(&self, waiter: WaiterId) -> bool {
-        self.queue.blocked(waiter).is_some()
-            || self.unsent.knows(waiter)
-            || self.sessions.is_untold(waiter)
+        self.queue.blocked(waiter).is_some() || self.unsent.knows(waiter)
     }
 
     /// A parked connection is gone, by whatever cause: it is not granted any more, and a level that
@@ -117,29 +112,22 @@ impl Volatile {
     /// be said at any time. True if it makes a difference to somebody.
     pub fn leave(&mut self, waiter: WaiterId) -> bool {
         let waited = self.queue.remove_waiter(waiter).is_some();
-        let granted = self.unsent.remove(waiter);
-        let tied = self.sessions.withdraw(waiter);
-        if let Some((Grant { token, adds: true }, gate)) = &granted {
-            // A level that another connection of the same owner was told of as well stays; that one
-            // may still wait for acknowledgements.
-            let by = match self.unsent.pass_on(*token) {
-                true => None,
-                false if gate.is_some() => Some(End::Unconfirmed),
-                false => Some(End::Disconnected),
-            };
-            if by.is_some() || self.acks.is_some() {
-                self.revoked.push((*token, by));
-            }
+        let Some(reply) = self.unsent.leave(waiter, self.acks.is_some()) else { return waited };
+        if reply.ties {
+            self.sessions.withdraw(reply.token, waiter);
         }
-        waited || granted.is_some() || tied
+        true
     }
 
     /// A parked connection has its reply: what it was granted is its owner's own now.
     pub fn answered(&mut self, waiter: WaiterId) {
-        if let Some((grant, _)) = self.unsent.remove(waiter) {
-            self.confirm(grant.token);
+        let Some(reply) = self.unsent.remove(waiter) else { return };
+        if reply.level != Level::Stands {
+            self.unsent.confirm(reply.token);
         }
-        self.sessions.told(waiter);
+        if reply.ties {
+            self.sessions.told(reply.token, waiter);
+        }
     }
 
     /// A connection ended: its sessions end with the next input.
@@ -154,26 +142,10 @@ impl Volatile {
         ends.into_iter().flatten().min()
     }
 
-    pub(crate) fn remember_grant(&mut self, waiter: WaiterId, token: Token, adds: bool) {
-        self.unsent.insert(waiter, Grant { token, adds });
-    }
-
-    /// A reply told the owner that it holds: the grant stands, whoever is gone.
-    pub(crate) fn confirm(&mut self, token: Token) {
-        self.unsent.remove_token(token);
-    }
-
-    pub(crate) fn next_revoked(&mut self) -> Option<(Token, Option<End>)> {
-        self.revoked.pop()
-    }
-
-    /// With the next input.
-    pub(crate) fn revoke_later(&mut self, token: Token, by: End) {
-        self.revoked.push((token, Some(by)));
-    }
-
-    pub(crate) fn forget_revoked(&mut self) {
-        self.revoked.clear();
+    /// Ties a hold to a blocked connection that has no reply yet.
+    pub(crate) fn tie_unsent(&mut self, token: Token, waiter: WaiterId, session: Session) {
+        self.unsent.ties(waiter);
+        self.sessions.tie_untold(token, waiter, session);
     }
 
     /// Number of holds that are tied to a connection, or will be once they are confirmed.
@@ -203,5 +175,20 @@ impl Volatile {
     pub(crate) fn may_tie(&self, held: Option<Hold>, sessions_max: usize) -> bool {
         self.session_count() < sessions_max
             || held.is_some_and(|hold| self.sessions.get(hold.token).is_some())
+    }
+
+    /// Checks that every index agrees with what it indexes.
+    ///
+    /// # Errors
+    /// The one that does not, for tests.
+    pub fn check(&self) -> Result<(), String> {
+        self.queue.check()?;
+        self.unsent.check()?;
+        self.sessions.check()?;
+        self.acks.as_deref().map_or(Ok(()), Confirmations::check)?;
+        match self.sessions.untold().find(|(token, by)| self.unsent.tied_by(*by) != Some(*token)) {
+            Some(found) => Err(format!("{found:?} is tied to a caller that has its reply")),
+            None => Ok(()),
+        }
     }
 }

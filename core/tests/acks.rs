@@ -86,7 +86,7 @@ fn a_pending_hold_keeps_others_out_and_its_owner_waits_for_the_same() {
     assert_eq!((server.told_to(again), server.told_to(renewal)), (None, None));
     server.replicas(100, &[100]);
     assert_eq!(server.token_of(a), server.token_of(again));
-    assert_eq!(server.told_to(renewal), Some(Reply::Count(1)));
+    assert_eq!(server.told_to(renewal), Some(Reply::Renewed));
     assert_eq!(write(&server, "a"), Some((2, Confirmation::Done)));
     // From now on at once.
     assert!(matches!(server.holds(K, "a", None), Reply::Granted { .. }));
@@ -339,7 +339,7 @@ fn a_level_that_a_ticket_was_given_is_told_to_nobody_else() {
     assert_eq!(server.ask(K, Input::Acquire(ticket("a", 1))), NIL);
     let renewal = server.renews(K, "a", 20_000, 1);
     server.replicas(100, &[100]);
-    assert_eq!(server.told_to(renewal), Some(Reply::Count(1)));
+    assert_eq!(server.told_to(renewal), Some(Reply::Renewed));
     server.pass_ms(500);
     server.sweep();
     assert_eq!(write(&server, "a"), Some((1, Confirmation::None)), "it was not asked for");
@@ -421,7 +421,7 @@ fn a_new_primary_grants_nothing_in_its_grace() {
     let upgrade = Acquire { upgrade: true, ..acquire(b"a", Mode::Write, 1000) };
     assert_eq!(server.ask(K, Input::Acquire(upgrade)), grace);
     // What is held may be kept, and let go.
-    assert_eq!(server.ask(K, Input::Renew(renew(b"a", 10_000))), Reply::Count(1));
+    assert_eq!(server.ask(K, Input::Renew(renew(b"a", 10_000))), Reply::Renewed);
     assert_eq!(server.ask(K, Input::Release(release(b"a"))), Reply::Count(0));
     server.pass_ms(4900);
     assert!(matches!(server.holds(K, "b", None), Reply::Granted { .. }));

@@ -4,8 +4,8 @@
 
 mod support;
 
-use rlock_core::manager::At;
-use rlock_core::{Acquire, Input, Refusal, Reply};
+use rlock_core::manager::{At, WaitEnd};
+use rlock_core::{Acquire, ClientId, Confirmation, Input, Mode, Refusal, Reply};
 use support::acks::confirmed;
 use support::server::{Key, Server};
 use support::{lease, release};
@@ -15,7 +15,7 @@ const K: Key = b"k";
 /// What the server gets if it asks for the reply before the module has sent one.
 fn asked(server: &Server, waiter: u64) -> Option<Refusal> {
     let parked = server.manager.parked(waiter.into()).unwrap();
-    assert_eq!(parked.reply, None, "it has its reply");
+    assert!(!matches!(parked.end, WaitEnd::Replied(_)), "it has its reply");
     parked.refusal.clone()
 }
 
@@ -68,4 +68,21 @@ fn whoever_is_pending_hears_that_the_hold_may_go_on_under_a_new_name() {
     for waiter in [a, renewal] {
         assert_eq!(server.told_to(waiter), Some(Reply::Refused(Refusal::NoAcksMoved)));
     }
+}
+
+/// The owner was told otherwise that it holds, and the first caller's reply only ties the hold.
+#[test]
+fn a_level_is_revoked_beside_a_caller_without_a_reply_whose_own_level_stands() {
+    let mut server = Server::new();
+    server.keeps_waits = true;
+    server.holds(K, "x", None);
+    let session = Some(ClientId::from(7));
+    server.confirms(K, Acquire { session, ..confirmed("a", 0) }, 7);
+    server.ask(K, Input::Release(release(b"x")));
+    server.holds(K, "a", None);
+    server.confirms(K, confirmed("a", 1), 9);
+    assert_eq!(server.hold(K, "a", Mode::Write), Some((3, Confirmation::None)));
+    server.manager.connection_ended(ClientId::from(9), server.now());
+    server.sweep();
+    assert_eq!(server.hold(K, "a", Mode::Write), Some((2, Confirmation::None)));
 }

@@ -60,7 +60,7 @@ fn what_a_renewal_was_told_is_not_taken_back_with_a_grant_that_was_not() {
     server.pass_ms(100);
     let b = server.renews(K, "a", 10_000, 1);
     server.replicas(100, &[100, 0, 0]);
-    assert_eq!((server.told_to(a), server.told_to(b)), (None, Some(Reply::Count(1))));
+    assert_eq!((server.told_to(a), server.told_to(b)), (None, Some(Reply::Renewed)));
     server.pass_ms(2000);
     server.sweep();
     assert_eq!(server.told_to(a), Some(Reply::Refused(Refusal::NoAcks)));
@@ -75,7 +75,7 @@ fn a_tickets_level_is_taken_back_whatever_else_is_told() {
     let b = server.renews(K, "a", 10_000, 1);
     assert_eq!(server.ask(K, Input::Acquire(ticket("a", 2))), NIL);
     assert_eq!(server.replicas(100, &[100, 0]), [""; 0]);
-    assert_eq!(server.told_to(b), Some(Reply::Count(1)));
+    assert_eq!(server.told_to(b), Some(Reply::Renewed));
     assert_eq!(write(&server, "a").unwrap().0, 2);
     server.pass_ms(600);
     server.sweep();
@@ -224,7 +224,7 @@ fn what_is_left_when_all_that_was_told_is_released_is_pending_again() {
         let renewal = server.renews(K, "a", 20_000, 1);
         assert_eq!(server.told_to(renewal), None, "a promise needs acknowledgements now");
         server.replicas(100, &[100]);
-        assert_eq!(server.told_to(renewal), Some(Reply::Count(1)));
+        assert_eq!(server.told_to(renewal), Some(Reply::Renewed));
         server.pass_ms(3000);
         server.sweep();
         assert_eq!(write(&server, "a"), Some((1, Confirmation::Done)), "the renewal was told");
@@ -239,7 +239,7 @@ fn a_tickets_hold_ends_with_a_renewal_that_nobody_heard_of() {
     let renewal = server.renews(K, "a", 20_000, 1);
     server.keeps_waits = true;
     server.replicas(100, &[100]);
-    assert_eq!(server.told_to(renewal), Some(Reply::Count(1)));
+    assert_eq!(server.told_to(renewal), Some(Reply::Renewed));
     let now = server.now();
     server.manager.departed(WaiterId::from(renewal), Outcome::Disconnected, now);
     server.sweep();

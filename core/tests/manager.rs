@@ -8,8 +8,8 @@ mod support;
 use rlock_core::manager::{At, LockId, Parked};
 use rlock_core::slow::Outcome;
 use rlock_core::{
-    Acquire, ClientId, Input, Lock, Mode, Parking, Patience, Refusal, Reply, StepContext, Token,
-    WaiterId,
+    Acquire, ClientId, Input, Lock, Mode, Parking, Patience, Refusal, Reply, Rights, StepContext,
+    Token,
 };
 use support::server::{Key, Server};
 use support::{acquire, lease, random, release, renew};
@@ -256,25 +256,6 @@ fn a_replica_has_nothing_to_do_and_closes_its_sessions() {
     assert_eq!(server.manager.next_call().at, None);
 }
 
-#[test]
-fn a_grant_that_may_not_be_told_goes_to_the_next_in_one_step() {
-    let mut server = Server::new();
-    server.holds(b"k", "a", None);
-    let first = server.waits(b"k", "b", Mode::Write, 1);
-    let second = server.waits(b"k", "c", Mode::Write, 2);
-    let now = server.now();
-    let mut lock = server.keys.remove(b"k" as Key).unwrap();
-    let at = At { db: 0, key: b"k", now };
-    let release = Input::Release(release(b"a"));
-    let mut effects = server.manager.decide(at, &server.bounds, &mut lock, release).effects();
-    let deny = Input::Deny(WaiterId::from(first));
-    server.manager.step(at, &server.bounds, &mut lock, deny, &mut effects);
-    let told: Vec<u64> = effects.wakes.iter().map(|wake| wake.waiter.get()).collect();
-    assert_eq!(told, [first, second]);
-    assert!(lock.hold_at(b"c", Mode::Write, now).is_some());
-    assert!(lock.hold_at(b"b", Mode::Write, now).is_none());
-}
-
 /// It was told to wait, and when it is parked nobody is in the way any more.
 #[test]
 fn a_grant_while_it_is_parked_is_taken_back_from_one_that_does_not_hear() {
@@ -291,7 +272,8 @@ fn a_grant_while_it_is_parked_is_taken_back_from_one_that_does_not_hear() {
             Acquire { session, patience: Patience::Block, ..acquire(b"a", Mode::Write, 1000) };
         let parking = Parking { waiter, client, ends_at: None };
         let park = Input::Park(ask, parking);
-        let effects = server.manager.decide(at, &server.bounds, &mut lock, park).effects();
+        let effects =
+            server.manager.decide(at, &server.bounds, &mut lock, park, Rights::All).effects();
         assert!(matches!(effects.reply, Reply::Granted { .. }), "{effects:?}");
         server.manager.connection_ended(ClientId::from(7), now);
         server.manager.unparked(waiter);

@@ -11,7 +11,7 @@ use rlock_core::manager::{At, LockId, Manager, Mark, Parked, Task, Wait, World a
 use rlock_core::waits_for::Search;
 use rlock_core::{
     Acquire, Change, ClientId, Effects, End, Event, Input, Lock, Mode, Now, Parking, Patience,
-    Refusal, Reply, StepContext, Volatile, WaiterId,
+    Refusal, Reply, Rights, StepContext, Volatile, WaiterId,
 };
 use rustix::time::{ClockId, clock_gettime};
 use support::server::{Key, Server};
@@ -87,7 +87,7 @@ impl Copy {
 /// One decision of a server about the lock at a key.
 fn decide<'a>(server: &mut Server, lock: &mut Lock, key: Key, input: Input<'a>) -> Effects<'a> {
     let at = At { db: 0, key, now: server.now() };
-    server.manager.decide(at, &server.bounds, lock, input).effects()
+    server.manager.decide(at, &server.bounds, lock, input, Rights::All).effects()
 }
 
 fn told(world: &mut World, copy: &mut Copy, input: Input<'_>) -> Reply {

@@ -10,7 +10,8 @@ use std::time::Duration;
 use allocation_counter::measure;
 use rlock_core::manager::At;
 use rlock_core::{
-    Acquire, Effects, Input, Lock, Mode, Parking, Patience, Release, Reply, WaiterId, snapshot,
+    Acquire, Effects, Input, Lock, Mode, Parking, Patience, Release, Reply, Rights, WaiterId,
+    snapshot,
 };
 use rustix::time::{ClockId, clock_gettime};
 use support::server::{Key, Server};
@@ -187,7 +188,9 @@ fn the_first_waiter_of_one_more_lock_moves_little_of_a_hundred_thousand_others()
         let step = taken(|| {
             for ask in [holds, waits] {
                 let (manager, bounds) = (&mut server.manager, &server.bounds);
-                let _ = manager.decide(at, bounds, &mut lock, Input::Acquire(ask)).effects();
+                let _ = manager
+                    .decide(at, bounds, &mut lock, Input::Acquire(ask), Rights::All)
+                    .effects();
             }
         });
         assert_eq!(server.manager.totals().tickets, number as usize + 1);
@@ -354,7 +357,7 @@ fn a_permit_takes_about_as_long_beside_ten_as_beside_ten_thousand() {
 /// One decision of a server about the lock at a key.
 fn decide<'a>(server: &mut Server, lock: &mut Lock, key: Key, input: Input<'a>) -> Effects<'a> {
     let at = At { db: 0, key, now: server.now() };
-    server.manager.decide(at, &server.bounds, lock, input).effects()
+    server.manager.decide(at, &server.bounds, lock, input, Rights::All).effects()
 }
 
 /// So many tickets at two locks by turns, each behind a hundred readers.

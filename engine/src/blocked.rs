@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use rlock_core::grammar::{Access, Arguments};
-use rlock_core::manager::{LockId, Manager, Parked, Wait, World, search};
+use rlock_core::manager::{LockId, Manager, Parked, Wait, WaitEnd, World, search};
 use rlock_core::slow::Outcome;
 use rlock_core::waits_for::{Search, Stand};
 use rlock_core::{
@@ -144,7 +144,10 @@ pub fn reply<H: Host>(host: &H, waiter: WaiterId) {
     let Some(parked) = host.state(|state| state.manager.parked(waiter).cloned()) else {
         return host.reply_null();
     };
-    let reply = parked.reply.clone().unwrap_or_else(|| unblocked(host, waiter, &parked));
+    let reply = match &parked.end {
+        WaitEnd::Replied(reply) => reply.clone(),
+        WaitEnd::Waits | WaitEnd::Departed => unblocked(host, waiter, &parked),
+    };
     let (key, owner) = (&parked.lock.key, parked.owner.as_bytes());
     host.reply_acquire(&reply, parked.with_ttl, key, owner);
 }

@@ -1,14 +1,17 @@
 //! The only path of a change: open the key, let the manager decide, save, replicate, publish,
 //! answer.
 
+use std::rc::Rc;
 use std::slice;
 
 use rlock_core::grammar::Access;
-use rlock_core::manager::{At, Decided, ExpiryAction, KeyExpiry};
+use rlock_core::manager::{At, Cause, Decided, ExpiryAction, KeyExpiry};
 use rlock_core::snapshot::{self, Start};
 use rlock_core::{
-    Change, Effects, End, Event, FastStep, Input, Lock, Refusal, Reply, Token, WaiterId, Wake,
+    Change, Effects, End, Event, FastStep, Input, Lock, Owner, Refusal, Reply, Rights, Token,
+    WaiterId,
 };
+use smallvec::SmallVec;
 
 use crate::happening::Happening;
 use crate::host::{Content, During, Host, KeyName, OpenKey};
@@ -111,7 +114,7 @@ fn carry_out<H: Host>(
         Input::Acquire(ask) | Input::Park(ask, _) => Some(ask.owner),
         _ => None,
     };
-    let (start, decided) = decide(host, at, &mut key, input)?;
+    let (start, decided) = decide(host, at, name, &mut key, input)?;
     let mut effects = match decided {
         Decided::Fast(FastStep { change, event, reply, is_request_enough }, _) => {
             let (changes, events) = (slice::from_ref(&change), event.as_slice());
@@ -126,7 +129,6 @@ fn carry_out<H: Host>(
         }
         Decided::Step(effects, _) => effects,
     };
-    deny(host, at, name, &mut key, &mut effects);
     if host.state(|state| state.manager.expects_keys()) {
         host.watch_new_keys();
     }
@@ -138,112 +140,91 @@ fn carry_out<H: Host>(
 }
 
 /// Lets the manager decide about the lock at the open key, saves it, and sets the key's expiry.
+/// Nobody is granted whose right to the lock is not checked.
 fn decide<'a, H: Host>(
     host: &H,
     at: At<'_>,
+    name: &H::Name<'_>,
     key: &mut H::Key<'_>,
     input: Input<'a>,
 ) -> Result<(Start, Decided<'a>), RequestError> {
     let bounds = host.settings().bounds;
-    let ask = |lock: &mut Lock| host.state(|state| state.manager.decide(at, &bounds, lock, input));
-    let (start, decided) = match key.content() {
-        Content::Other => return Err(RequestError::WrongType),
-        Content::Missing => {
-            let mut lock = Lock::default();
-            let decided = ask(&mut lock);
-            if lock.is_free() {
-                return Ok((Start::Begins, decided));
-            }
-            key.set(lock);
-            (Start::Begins, decided)
+    let mut rights = Checked::new();
+    let expected = host.state(|state| state.manager.expected_grant(at, &input));
+    check(host, name, expected.as_slice(), &mut rights);
+    let (start, mut decided) = at_lock(key, |lock| {
+        let saved = host.has_fault(PlantedFault::RevocationForgotten).then(|| lock.clone());
+        let rights = Rights::Checked(&rights);
+        let mut decided =
+            host.state(|state| state.manager.decide(at, &bounds, lock, input, rights));
+        if let (Some(saved), Decided::Step(effects, [before, after])) = (saved, &mut decided)
+            && revokes_only(effects)
+        {
+            *lock = saved;
+            *after = *before;
+            effects.changes.clear();
         }
-        Content::Lock(lock) => {
-            let saved = host.has_fault(PlantedFault::RevocationForgotten).then(|| lock.clone());
-            let mut decided = ask(lock);
-            if let (Some(saved), Decided::Step(effects, expiry)) = (saved, &mut decided)
-                && revokes_only(effects)
-            {
-                *lock = saved;
-                effects.changes.clear();
-                *expiry = ExpiryAction::Keep;
-            }
-            (Start::Existing, decided)
+        decided
+    })?;
+    while let Decided::Step(effects, [_, after]) = &mut decided
+        && let Some(unchecked) = &effects.unchecked
+    {
+        check(host, name, &unchecked.waiters, &mut rights);
+        let step = |lock: &mut Lock| {
+            let rights = Rights::Checked(&rights);
+            host.state(|state| state.manager.step(at, &bounds, lock, input, rights, effects))
+        };
+        (_, [_, *after]) = at_lock(key, step)?;
+    }
+    match &decided {
+        Decided::Fast(_, expiry) => set_ttl(key, *expiry),
+        Decided::MustWait(_) => {}
+        Decided::Step(effects, [before, after]) => {
+            set_ttl(key, after.after(*before, Cause::of(&input, effects)));
         }
-    };
-    if let Decided::Fast(_, expiry) | Decided::Step(_, expiry) = &decided {
-        set_ttl(key, *expiry);
     }
     Ok((start, decided))
+}
+
+/// Changes the lock at the open key; a free one if there is no key, which is put there unless it is
+/// still free.
+fn at_lock<T>(
+    key: &mut impl OpenKey,
+    work: impl FnOnce(&mut Lock) -> T,
+) -> Result<(Start, T), RequestError> {
+    match key.content() {
+        Content::Other => Err(RequestError::WrongType),
+        Content::Lock(lock) => Ok((Start::Existing, work(lock))),
+        Content::Missing => {
+            let mut lock = Lock::default();
+            let done = work(&mut lock);
+            if !lock.is_free() {
+                key.set(lock);
+            }
+            Ok((Start::Begins, done))
+        }
+    }
+}
+
+/// Which blocked connections may be granted.
+type Checked = SmallVec<[(WaiterId, bool); 1]>;
+
+/// Asks whether the users of these blocked connections still have the right to the lock.
+fn check<H: Host>(host: &H, name: &H::Name<'_>, waiters: &[WaiterId], rights: &mut Checked) {
+    for waiter in waiters {
+        let parked = host.state(|state| {
+            let parked = state.manager.parked(*waiter)?;
+            Some((parked.user.clone(), parked.owner.clone()))
+        });
+        let may = |(user, owner): (Rc<str>, Owner)| host.may_acquire(&user, name, owner.as_bytes());
+        rights.push((*waiter, parked.is_none_or(may)));
+    }
 }
 
 /// Whether nothing happened but that holds ended which replicas did not acknowledge.
 fn revokes_only(effects: &Effects<'_>) -> bool {
     let is_it = |change: &Change<'_>| matches!(change, Change::Ended { by: End::Unconfirmed, .. });
     !effects.changes.is_empty() && effects.changes.iter().all(is_it)
-}
-
-/// Revokes grants of waiters that lost the right to them, before anybody hears. The next waiter
-/// gets the lock.
-fn deny<H: Host>(
-    host: &H,
-    at: At<'_>,
-    name: &H::Name<'_>,
-    key: &mut H::Key<'_>,
-    effects: &mut Effects<'_>,
-) {
-    let mut checked = 0;
-    let mut pending = 0;
-    loop {
-        while let Some(wake) = effects.wakes.get(checked) {
-            let place = checked;
-            checked = checked.saturating_add(1);
-            let (waiter, is_granted) = (wake.waiter, matches!(wake.reply, Reply::Granted { .. }));
-            if is_granted
-                && revoke_if_denied(host, at, name, key, waiter, effects)
-                && let Some(wake) = effects.wakes.get_mut(place)
-            {
-                wake.reply = Reply::Refused(Refusal::NotPermitted);
-            }
-        }
-        // Revoking one of these may grant to somebody whose right is yet to be checked.
-        let Some(waiter) = effects.gated.get(pending).copied() else { return };
-        if revoke_if_denied(host, at, name, key, waiter, effects) {
-            let reply = Reply::Refused(Refusal::NotPermitted);
-            effects.wakes.push(Wake { waiter, reply, waited_us: 0, acks_us: None });
-            effects.gated.remove(pending);
-        } else {
-            pending = pending.saturating_add(1);
-        }
-    }
-}
-
-/// Revokes the grant of this blocked connection, if its user lost the right to it.
-fn revoke_if_denied<H: Host>(
-    host: &H,
-    at: At<'_>,
-    name: &H::Name<'_>,
-    key: &mut H::Key<'_>,
-    waiter: WaiterId,
-    effects: &mut Effects<'_>,
-) -> bool {
-    let parked = host.state(|state| {
-        let parked = state.manager.parked(waiter)?;
-        Some((parked.user.clone(), parked.owner.clone()))
-    });
-    let Some((user, owner)) = parked else { return false };
-    if host.may_acquire(&user, name, owner.as_bytes()) {
-        return false;
-    }
-    if let Content::Lock(lock) = key.content() {
-        let bounds = host.settings().bounds;
-        let reply = effects.reply.clone();
-        let expiry =
-            host.state(|state| state.manager.step(at, &bounds, lock, Input::Deny(waiter), effects));
-        effects.reply = reply;
-        effects.is_request_enough = false;
-        set_ttl(key, expiry);
-    }
-    true
 }
 
 /// Sets the key's expiry, or deletes it, as decided.
@@ -259,8 +240,10 @@ pub(crate) fn set_ttl(key: &mut impl OpenKey, ttl: ExpiryAction) {
 /// Deletes the key. A lock that the engine itself removes leaves its name free: that was published,
 /// or will be with this step.
 pub(crate) fn remove(key: &mut impl OpenKey) {
-    if let Content::Lock(lock) = key.content() {
-        *lock = Lock::default();
+    match key.content() {
+        Content::Missing => return,
+        Content::Lock(lock) => *lock = Lock::default(),
+        Content::Other => {}
     }
     key.delete();
 }

@@ -33,12 +33,11 @@ pub fn to_acquire(host: &impl Replies, reply: &Reply, with_ttl: bool, key: &[u8]
             host.reply_null();
             *wait_ms
         }
-        // A renewal that was blocked.
-        Reply::Count(count) => {
-            host.reply_integer(count.cast_signed());
+        Reply::Renewed => {
+            host.reply_integer(1);
             None
         }
-        Reply::Refused(_) | Reply::MustConfirm | Reply::Pending => {
+        Reply::Count(_) | Reply::Refused(_) | Reply::MustConfirm | Reply::Pending => {
             host.reply_null();
             None
         }

@@ -94,7 +94,7 @@ fn a_renewal_replies_one_and_is_reported() {
     host.ask(1, "acquire k ann");
     host.take_log();
     assert_eq!(host.ask(1, "renew k ann LEASE 60000"), "1");
-    assert_eq!(host.seen()[1..], ["renewed Count(1)"]);
+    assert_eq!(host.seen()[1..], ["renewed Renewed"]);
     assert_eq!(host.holds("k"), "ann write depth=1 until=60000");
     assert!(host.ask(2, "renew k bob").starts_with("-NOTHELD"));
 }

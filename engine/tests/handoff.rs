@@ -126,7 +126,7 @@ fn a_waiter_that_lost_the_right_is_refused_and_the_next_one_gets_the_lock() {
     host.ask(1, "release k ann");
     let told = host.turn();
     assert!(told[0].starts_with("2: -NOPERM the user lost the right"), "{told:?}");
-    assert_eq!(told[1..], ["3: #3"]);
+    assert_eq!(told[1..], ["3: #2"]);
     assert_eq!(host.holds("k"), "o3 write depth=1 until=30000");
 }
 
@@ -138,7 +138,7 @@ fn all_of_those_that_lost_the_right_are_refused() {
     let told = host.turn();
     let code = |line: &String| line.split(" the").next().unwrap().to_owned();
     let codes: Vec<String> = told.iter().map(code).collect();
-    assert_eq!(codes, ["2: -NOPERM", "3: -NOPERM", "4: #4"]);
+    assert_eq!(codes, ["2: -NOPERM", "3: -NOPERM", "4: #2"]);
     host.ask(4, "release k o4");
     assert_eq!(host.turn().len(), 2);
     assert_eq!(host.holds("k"), "o6 write depth=1 until=30000");
@@ -183,6 +183,63 @@ fn a_wait_that_ends_without_a_grant_asks_for_no_right() {
     deny(&host, &["app"]);
     host.at(100);
     assert_eq!(host.turn(), ["2: nil"]);
+    assert_eq!(host.world().rights_asked, 0);
+}
+
+#[test]
+fn a_hand_off_asks_once() {
+    let host = held_with_waiters(3);
+    host.ask(1, "release k ann");
+    assert_eq!(host.turn(), ["2: #2"]);
+    assert_eq!(host.world().rights_asked, 1);
+    host.at(30_000);
+    assert_eq!(host.turn(), ["3: #3"], "when a lease expires, too");
+    assert_eq!(host.world().rights_asked, 2);
+    assert_eq!(host.holds("k"), "o3 write depth=1 until=60000");
+}
+
+#[test]
+fn what_was_refused_is_in_no_effect_and_no_event() {
+    let host = held_with_users(2);
+    deny(&host, &["u2"]);
+    host.ask(1, "release k ann");
+    let log = host.take_log();
+    let of = |event: &str| log.iter().filter(|line| line.contains(event)).count();
+    assert_eq!((of("rlock.acquired"), of("rlock.disconnected")), (1, 0), "{log:#?}");
+    assert_eq!(host.turn()[1..], ["3: #2"], "and no token is spent");
+}
+
+/// Bob reads, waits to write as connection 3, and asks to upgrade as connection 4.
+fn upgraded_with_a_waiter(denied: &[&str]) -> MapHost {
+    let host = MapHost::primary();
+    host.ask(1, "acquire k ann");
+    host.ask(2, "acquire k bob READ BLOCK 0");
+    host.world().users.insert(3, "u3".into());
+    host.ask(3, "acquire k bob SESSION BLOCK 0");
+    host.ask(1, "release k ann");
+    assert_eq!(host.turn(), ["2: #2"]);
+    deny(&host, denied);
+    assert_eq!(host.ask(4, "acquire k bob UPGRADE SESSION"), "#3");
+    host
+}
+
+#[test]
+fn waits_that_enter_with_an_upgrade_leave_it_tied_to_the_connection_that_asked_last() {
+    let host = upgraded_with_a_waiter(&[]);
+    assert_eq!(host.turn(), ["3: #3"]);
+    host.close(3);
+    host.turn();
+    assert!(host.holds("k").contains("write depth=2"), "{}", host.holds("k"));
+    host.close(4);
+    host.turn();
+    assert!(!host.holds("k").contains("write"), "{}", host.holds("k"));
+}
+
+#[test]
+fn a_re_entry_without_the_right_is_refused() {
+    let host = upgraded_with_a_waiter(&["u3"]);
+    assert!(host.turn()[0].starts_with("3: -NOPERM"));
+    assert!(host.holds("k").contains("write depth=1"), "{}", host.holds("k"));
 }
 
 #[test]
@@ -222,7 +279,7 @@ fn rights_are_asked_of_waiters_that_acknowledgements_hold_back() {
     assert_eq!(host.holds("k"), "o4 write depth=1 until=30000");
     host.turn();
     host.world().acknowledged = vec![10_000];
-    assert_eq!(host.turn(), ["4: #4"]);
+    assert_eq!(host.turn(), ["4: #2"]);
 }
 
 #[test]
@@ -254,7 +311,7 @@ fn those_with_the_right_stay_pending_when_one_without_it_is_refused() {
     host.ask(1, "release k ann");
     assert!(host.turn()[0].starts_with("3: -NOPERM"));
     host.world().acknowledged = vec![10_000];
-    assert_eq!(host.turn(), ["2: #2", "4: #4"]);
+    assert_eq!(host.turn(), ["2: #2", "4: #3"]);
 }
 
 #[test]

@@ -272,7 +272,6 @@ impl Server {
             self.denied.remove(user);
         } else {
             self.denied.insert(user.clone());
-            self.has_denied = true;
         }
     }
 }

@@ -107,8 +107,6 @@ pub struct Server {
     pub conditions: Conditions,
     /// Users that may not do what they may do.
     pub denied: BTreeSet<Rc<str>>,
-    /// Some user lost its rights once.
-    pub has_denied: bool,
     /// What it has to send to its replicas.
     pub stream: Vec<Item>,
     /// How long the stream is; on a replica, how much of it arrived.
@@ -169,7 +167,6 @@ impl Server {
             timers: Timers::default(),
             conditions: Conditions::default(),
             denied: BTreeSet::new(),
-            has_denied: false,
             stream: Vec::new(),
             offset: 0,
             replicas: Vec::new(),

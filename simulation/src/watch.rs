@@ -50,7 +50,7 @@ impl Server {
             }
             Happening::Replayed(events) => self.effect_events += events.len() as u64,
             Happening::Acquired(reply) => self.acquired(running, reply),
-            Happening::Renewed(Reply::Count(1)) => self.renewed(running),
+            Happening::Renewed(Reply::Renewed) => self.renewed(running),
             Happening::Answered(wake) => self.answered(wake),
             Happening::Unblocked(waiter, reply) => self.unconfirmed(waiter, reply),
             Happening::Turn { db, key, owner } if running.is_sleeping => {
@@ -96,7 +96,7 @@ impl Server {
                 let (token, remaining_ms, waited) = (*token, *remaining_ms, wake.waited_us > 0);
                 Note::Told { client, asked, token, granted_at, remaining_ms, waited, pending }
             }
-            (Reply::Count(_), Some(pending)) => {
+            (Reply::Renewed, Some(pending)) => {
                 waiting.granted = Some(pending.token);
                 Note::RenewalTold { asked, pending }
             }

@@ -180,6 +180,8 @@ impl Pair {
         let (lock, volatile) = (&mut self.lock, &mut self.volatile);
         Step { lock, volatile, moment, effects: &mut effects }.apply(input);
         self.volatile.sessions.take_touched();
+        self.volatile.check().expect("every index agrees");
+        self.lock.check().expect("every index agrees");
         assert_eq!(Told::of(&effects), expected, "what the core says, and the contract: {input:?}");
         effects.reply
     }

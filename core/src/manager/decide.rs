@@ -1,19 +1,23 @@
 //! Decisions about one lock, with what the manager remembers of it.
 
-use super::{At, Bounds, Cause, ExpiryAction, KeyExpiry, LockId, Manager, Mark, Upheaval};
+use super::{At, Bounds, ExpiryAction, KeyExpiry, LockId, Manager, Mark, Upheaval};
+use crate::value::count::less;
 use crate::volatile::slow::names_max;
-use crate::{Acquire, Effects, FastStep, Input, Lock, Refusal, Reply, Step, StepContext};
+use crate::{
+    Acquire, Effects, FastStep, Input, Lock, Refusal, Reply, Rights, Step, StepContext, WaiterId,
+};
 
 /// What a decision did.
 #[must_use = "a decision that is not carried out is a lost grant"]
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "a box would be an allocation for each hand-off")]
 pub enum Decided<'a> {
     /// It acquired a free lock, or released the only hold, and nothing else is known of the lock.
     Fast(FastStep<'a>, ExpiryAction),
     /// The caller must wait: this is its reply, and nothing changed.
     MustWait(Reply),
-    /// Anything else; what it means for the key.
-    Step(Effects<'a>, ExpiryAction),
+    /// Anything else; how long the key had to live before, and has to now.
+    Step(Effects<'a>, [KeyExpiry; 2]),
 }
 
 impl<'a> Decided<'a> {
@@ -29,13 +33,15 @@ impl<'a> Decided<'a> {
 
 impl Manager {
     /// Decides what `input` does to the lock at a key, and applies it: the everyday pair by itself,
-    /// then who certainly must wait, then everything else.
+    /// then who certainly must wait, then everything else. If the step stops
+    /// ([`Effects::unchecked`]), call [`Manager::step`] with more `rights` until it has ended.
     pub fn decide<'a>(
         &mut self,
         at: At<'_>,
         bounds: &Bounds,
         lock: &mut Lock,
         input: Input<'a>,
+        rights: Rights<'_>,
     ) -> Decided<'a> {
         if let Some(step) = self.try_fast(at, bounds, lock, &input) {
             return Decided::Fast(step, KeyExpiry::of(lock, None).begin());
@@ -46,8 +52,16 @@ impl Manager {
             return Decided::MustWait(reply);
         }
         let mut effects = Effects::default();
-        let expiry = self.step(at, bounds, lock, input, &mut effects);
-        Decided::Step(effects, expiry)
+        let lives = self.step(at, bounds, lock, input, rights, &mut effects);
+        Decided::Step(effects, lives)
+    }
+
+    /// The blocked connection that a release probably grants: if it is checked before, the step
+    /// need not stop.
+    pub fn expected_grant(&self, at: At<'_>, input: &Input<'_>) -> Option<WaiterId> {
+        let Input::Release(_) = input else { return None };
+        let (_, head) = self.locks.get(at.db, at.key)?.queue.head()?;
+        head.kind.waiter()
     }
 
     /// Does what a plain request asks for ([`Lock::try_fast`]). `None` if it is another one: then
@@ -83,7 +97,8 @@ impl Manager {
         lock.must_wait(self.locks.get_or_empty(at.db, at.key), ask, at.now)
     }
 
-    /// Runs a whole [`Step`]. A connection that lost its session is closed, and not granted
+    /// Runs a [`Step`], or goes on with one that stopped. Returns how long the key had to live
+    /// before, and has to now. A connection that lost its session is closed, and not granted
     /// anything any more.
     pub fn step<'a>(
         &mut self,
@@ -91,23 +106,21 @@ impl Manager {
         bounds: &Bounds,
         lock: &mut Lock,
         input: Input<'a>,
+        rights: Rights<'_>,
         effects: &mut Effects<'a>,
-    ) -> ExpiryAction {
+    ) -> [KeyExpiry; 2] {
         let At { db, key, now } = at;
         let totals = self.locks.totals();
         let is_suspect = matches!(input, Input::Changed) || self.is_suspect(db, key);
         (self.slow, self.slowlog_max) = (bounds.slow, bounds.slowlog_max);
-        if let Input::Deny(waiter) = input {
-            self.slowlog.was_denied(waiter);
-        }
         let grace = self.grace_of(bounds.grace_ms, now);
         let Self { tokens, locks, names, expects_keys, .. } = self;
-        let (expiry, over, asked) = locks.change(db, key, |volatile, _| {
+        let (lives, over, asked) = locks.change(db, key, |volatile, _| {
             if is_suspect && !volatile.is_empty() {
                 effects.lost.extend(lock.lost_sessions(volatile, now));
                 effects.wakes.extend(lock.lost_grants(volatile, now));
             }
-            let beside = totals.sessions.saturating_sub(volatile.session_count());
+            let beside = less(totals.sessions, volatile.session_count());
             let moment = StepContext {
                 now,
                 tokens,
@@ -119,18 +132,19 @@ impl Manager {
                 names_max: names_max(totals.waiters.saturating_add(totals.tickets)),
                 confirm_ms: bounds.confirm_ms,
                 grace,
+                rights,
                 portion: StepContext::PORTION,
             };
             let before = KeyExpiry::of(lock, Some(volatile));
             Step { lock, volatile, moment, effects }.apply(input);
-            *expects_keys |= lock.is_free() && volatile.queue.blocked_count() > 0;
-            let after = KeyExpiry::of(lock, Some(volatile));
-            let expiry = after.after(before, Cause::of(&input, effects));
+            *expects_keys |=
+                effects.unchecked.is_none() && lock.is_free() && volatile.queue.blocked_count() > 0;
+            let lives = [before, KeyExpiry::of(lock, Some(volatile))];
             let over = volatile.drain_ended(bounds.slow, now);
             if volatile.is_empty() {
-                return ((expiry, over, Vec::new()), None);
+                return ((lives, over, Vec::new()), None);
             }
-            ((expiry, over, volatile.take_asked()), lock.next_alarm(volatile))
+            ((lives, over, volatile.take_asked()), lock.next_alarm(volatile))
         });
         self.log_slow(at, over);
         if let (Input::Park(_, parking) | Input::ParkRenew(_, parking), Reply::Pending) =
@@ -146,7 +160,7 @@ impl Manager {
         if !effects.lost.is_empty() {
             self.lose(std::mem::take(&mut effects.lost), now);
         }
-        expiry
+        lives
     }
 
     /// Something other than RLOCK may have changed this key, and no sweep has seen it since.

@@ -118,7 +118,6 @@ impl Cause {
     /// For a transition.
     pub fn of(input: &Input<'_>, effects: &Effects<'_>) -> Self {
         match Self::of_changes(&effects.changes) {
-            _ if matches!(input, Input::Deny(_)) => Self::Other,
             Self::Other if matches!(input, Input::Tick | Input::Changed) => Self::Sweep,
             why => why,
         }

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use smallvec::SmallVec;
 
 use super::names::LockIndex;
+use crate::value::count::less;
 use crate::value::small_map::SmallMap;
 use crate::{ClientId, EpochMs, Now, Volatile};
 
@@ -94,9 +95,8 @@ impl Totals {
     }
 
     fn moved(self, before: Self, after: Self) -> Self {
-        let moved = |total: usize, before: usize, after: usize| {
-            total.saturating_sub(before).saturating_add(after)
-        };
+        let moved =
+            |total: usize, before: usize, after: usize| less(total, before).saturating_add(after);
         Self {
             waiters: moved(self.waiters, before.waiters, after.waiters),
             tickets: moved(self.tickets, before.tickets, after.tickets),
@@ -427,7 +427,7 @@ impl Locks {
             if volatile.is_empty() && mark.is_none() {
                 return Err(format!("nothing is remembered of {id:?}"));
             }
-            volatile.queue.check().map_err(|what| format!("{what}, at {id:?}"))?;
+            volatile.check().map_err(|what| format!("{what}, at {id:?}"))?;
             totals = totals.moved(Totals::default(), Totals::of(volatile));
             alarms.extend(alarm.map(|alarm| (alarm, number)));
             ends.extend(volatile.sessions.next_end().map(|end| (end, number)));

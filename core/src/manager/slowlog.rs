@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::text::{NAME_BYTES_MAX, cut, escaped};
 use crate::volatile::slow::{Ended, NAMES_MAX, Outcome, OwnerNames, What};
-use crate::{Now, Owner, WaiterId};
+use crate::{Now, Owner};
 
 use super::{At, LockId, Manager};
 
@@ -37,7 +37,6 @@ pub struct SlowEntry {
     /// How it ended.
     pub outcome: &'static str,
     others: Others,
-    waiter: Option<WaiterId>,
 }
 
 /// Which other owners had a part in it.
@@ -82,9 +81,6 @@ pub(super) struct SlowLog {
     last: u64,
 }
 
-/// A grant that is taken back was logged at most this many entries ago.
-const DENIED_MAX: usize = 16;
-
 fn name(bytes: &[u8]) -> Name {
     Name::from_slice(cut(bytes))
 }
@@ -99,9 +95,9 @@ impl SlowLog {
 
     /// Logs that a wait or a hold of the lock at this key ended.
     pub(super) fn add(&mut self, db: i32, key: &[u8], over: Ended, now: Now, len_max: usize) {
-        let (kind, waiter, others) = match over.what {
-            What::Wait(waiter, names) => ("wait", waiter, Others::Held(names)),
-            What::Hold => ("hold", None, Others::None),
+        let (kind, others) = match over.what {
+            What::Wait(names) => ("wait", Others::Held(names)),
+            What::Hold => ("hold", Others::None),
         };
         let entry = SlowEntry {
             id: 0,
@@ -115,7 +111,6 @@ impl SlowLog {
             ms: over.ms,
             outcome: over.outcome.word(),
             others,
-            waiter,
         };
         self.push(entry, len_max);
     }
@@ -145,17 +140,8 @@ impl SlowLog {
             ms: 0,
             outcome: Outcome::Refused.word(),
             others: Others::Cycle(others.collect()),
-            waiter: None,
         };
         self.push(entry, len_max);
-    }
-
-    /// The grant that ended this wait was taken back before its reply was sent.
-    pub(super) fn was_denied(&mut self, waiter: WaiterId) {
-        let newest = self.entries.iter_mut().take(DENIED_MAX);
-        for entry in newest.filter(|entry| entry.waiter == Some(waiter)) {
-            entry.outcome = Outcome::Refused.word();
-        }
     }
 
     pub(super) fn newest(&self) -> impl Iterator<Item = &SlowEntry> {

@@ -7,6 +7,17 @@ use std::rc::Rc;
 use super::{HashMap, LockId};
 use crate::{ClientId, Owner, Refusal, Reply, WaiterId};
 
+/// What became of the wait of a blocked connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WaitEnd {
+    /// Nothing yet.
+    Waits,
+    /// It has this reply.
+    Replied(Reply),
+    /// The connection departed first.
+    Departed,
+}
+
 /// A blocked connection.
 #[derive(Clone, Debug)]
 pub struct Parked {
@@ -20,10 +31,8 @@ pub struct Parked {
     pub user: Rc<str>,
     /// Whether it asked `WITHTTL`.
     pub with_ttl: bool,
-    /// Its reply; `None` while it waits.
-    pub reply: Option<Reply>,
-    /// It has departed.
-    pub is_gone: bool,
+    /// What became of its wait.
+    pub end: WaitEnd,
     /// What to reply if the server asks before the module replies: replicas have not acknowledged
     /// its grant, or the refusal is on its way.
     pub refusal: Option<Refusal>,
@@ -41,13 +50,13 @@ impl Parked {
         with_ttl: bool,
     ) -> Self {
         let hash = hash_of(&owner, &user);
-        let (reply, is_gone, refusal) = (None, false, None);
-        Self { client, lock, owner, user, with_ttl, reply, is_gone, refusal, hash }
+        let (end, refusal) = (WaitEnd::Waits, None);
+        Self { client, lock, owner, user, with_ttl, end, refusal, hash }
     }
 
     /// Whether it still waits for its reply.
     pub fn waits(&self) -> bool {
-        self.reply.is_none() && !self.is_gone
+        self.end == WaitEnd::Waits
     }
 }
 
@@ -108,7 +117,7 @@ impl BlockedConnections {
             return false;
         };
         self.by_owner.remove(&Self::key(id, parked));
-        parked.reply = Some(reply);
+        parked.end = WaitEnd::Replied(reply);
         true
     }
 
@@ -116,7 +125,9 @@ impl BlockedConnections {
     pub fn leave(&mut self, id: WaiterId) -> Option<LockId> {
         let parked = self.parked.get_mut(&id)?;
         self.by_owner.remove(&Self::key(id, parked));
-        parked.is_gone = true;
+        if parked.waits() {
+            parked.end = WaitEnd::Departed;
+        }
         Some(parked.lock.clone())
     }
 

@@ -1,25 +1,47 @@
 //! The one transition: what an input does to a lock and to what is remembered of it.
 
-use crate::step::input::{Input, Parking, Reply};
+use crate::step::input::{Input, Parking, Reply, Unchecked};
 use crate::volatile::queue::{Entry, Kind};
 use crate::{Change, Step};
 
 impl<'a> Step<'_, 'a> {
     /// Decides what `input` does now, and does it. What has expired ends first, so that it decides
     /// nothing; and whoever can enter afterwards has entered when this returns.
+    ///
+    /// If it stops ([`crate::Effects::unchecked`]), it goes on when it is applied again.
     pub fn apply(mut self, input: Input<'a>) {
-        self.volatile.unfinished = None;
-        let grace_is_over = self.volatile.grace.is_some() && self.moment.grace.is_none();
-        self.volatile.grace = self.moment.grace;
-        if let Input::Deny(waiter) = input {
-            self.volatile.leave(waiter);
+        let stopped = self.effects.unchecked.take();
+        let is_empty = self.effects.changes.is_empty() && self.effects.events.is_empty();
+        debug_assert!(stopped.is_some() || is_empty, "a step begins without effects");
+        self.effects.is_request_enough = false;
+        match &stopped {
+            None => self.volatile.unfinished = None,
+            Some(Unchecked { portion, .. }) => self.moment.portion = *portion,
         }
-        self.catch_up(input.owner());
-        if grace_is_over {
-            self.grant_parked_reentries();
+        if stopped.is_some_and(|stopped| stopped.is_decided) {
+            self.go_on_entering();
+            self.serve();
+        } else {
+            self.catch_up(input.owner());
+            if let Some(unchecked) = &mut self.effects.unchecked {
+                unchecked.is_decided = false;
+                return;
+            }
+            let has_caught_up = !self.effects.changes.is_empty();
+            self.effects.reply = self.decide(input);
+            self.serve();
+            if let (Input::Release(ask), [Change::Ended { .. }]) =
+                (&input, self.effects.changes.as_slice())
+            {
+                self.effects.is_request_enough =
+                    !has_caught_up && self.lock.release_target(ask).is_none();
+            }
         }
-        let has_caught_up = !self.effects.changes.is_empty();
-        self.effects.reply = match input {
+        debug_assert!(self.is_served(), "the first in line could enter: {:?}", self.volatile);
+    }
+
+    fn decide(&mut self, input: Input<'a>) -> Reply {
+        match input {
             Input::Acquire(ask) => self.acquire(ask, None),
             Input::Park(ask, parking) => {
                 let reply = self.acquire(ask, Some(parking));
@@ -42,14 +64,7 @@ impl<'a> Step<'_, 'a> {
                 self.grant_parked_reentries();
                 Reply::Count(0)
             }
-            Input::Tick | Input::Deny(_) => Reply::Count(0),
-        };
-        self.serve();
-        if let (Input::Release(ask), [Change::Ended { .. }]) =
-            (&input, self.effects.changes.as_slice())
-        {
-            self.effects.is_request_enough =
-                !has_caught_up && self.lock.release_target(ask).is_none();
+            Input::Tick => Reply::Count(0),
         }
     }
 }
@@ -62,7 +77,7 @@ impl Input<'_> {
             Self::Release(ask) => Some(ask.owner),
             Self::Renew(ask) | Self::ParkRenew(ask, _) => Some(ask.owner),
             Self::Cancel(owner) => Some(owner),
-            Self::Force(_) | Self::Tick | Self::Changed | Self::Deny(_) => None,
+            Self::Force(_) | Self::Tick | Self::Changed => None,
         }
     }
 }

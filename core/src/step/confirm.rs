@@ -7,7 +7,7 @@ use crate::step::input::{Acquire, Parking, Patience, Reply};
 use crate::volatile::confirmations::{Ack, TicketGrant};
 use crate::volatile::queue::{Entry, Kind};
 use crate::volatile::sessions::Session;
-use crate::volatile::unsent::{AckWait, Grant};
+use crate::volatile::unsent::{AckWait, HeldBack, Level};
 use crate::{Change, EpochMs, Hold, LeaseMs, Step};
 
 /// A grant whose reply waits for this many replicas.
@@ -25,7 +25,7 @@ impl<'a> Step<'_, 'a> {
     pub(crate) fn acquire_gated(&mut self, ask: Acquire<'a>, told: AckRequest) -> Reply {
         let now = self.moment.now;
         let turn = told.held.and_then(|hold| Some((hold, self.volatile.turn(hold.token)?)));
-        if let Some((hold, TicketGrant { is_acked: true, acks, deadline, .. })) = turn
+        if let Some((hold, TicketGrant { late_at: None, acks, deadline, .. })) = turn
             && *acks >= told.acks
             && *deadline >= now.after(ask.lease)
         {
@@ -72,11 +72,10 @@ impl<'a> Step<'_, 'a> {
             deadline,
             since: now,
             granted_at: now,
-            session: ask.session.map(|client| (client, ask.lease)),
-            is_renewal: false,
+            reply: HeldBack::grant(ask.session, ask.lease),
         };
         let adds = adds.unwrap_or(after > told.held.map_or(0, |before| before.depth));
-        self.volatile.gate(waiter, Grant { token, adds }, gate, told.held.is_none());
+        self.volatile.gate(waiter, (token, Level::of(adds)), gate, told.held.is_none());
         self.grant_reentries(ask.owner);
         Reply::Pending
     }
@@ -121,8 +120,7 @@ impl<'a> Step<'_, 'a> {
             adds: depth > told.held.map_or(0, |before| before.depth),
             begins: told.held.is_none(),
             acks: told.acks,
-            is_acked: false,
-            late_at: self.moment.late_at(None, deadline),
+            late_at: Some(self.moment.late_at(None, deadline)),
             told_by: ends_at,
             deadline,
             check_at: deadline,

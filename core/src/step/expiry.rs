@@ -7,7 +7,16 @@ use crate::{End, Refusal, Step, Volatile};
 impl<'a> Step<'_, 'a> {
     /// What came due, before anything new: who left is not granted, what is over has ended.
     pub(crate) fn catch_up(&mut self, owner: Option<&[u8]>) {
+        let grace_is_over = self.volatile.grace.is_some() && self.moment.grace.is_none();
+        self.volatile.grace = self.moment.grace;
         self.end_expired(owner);
+        self.catch_up_waiters();
+        if grace_is_over {
+            self.grant_parked_reentries();
+        }
+    }
+
+    fn catch_up_waiters(&mut self) {
         if self.volatile.is_empty() {
             return;
         }

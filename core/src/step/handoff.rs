@@ -2,15 +2,17 @@
 
 use std::borrow::Cow;
 
-use crate::step::input::Reply;
-use crate::volatile::endings::wake;
+use crate::step::input::{Reply, Unchecked};
 use crate::volatile::queue::{Entry, Kind, Place};
 use crate::volatile::sessions::Session;
 use crate::volatile::slow::Outcome;
-use crate::volatile::unsent::{AckWait, Grant};
+use crate::volatile::unsent::{AckWait, HeldBack, Level};
 use crate::{Mode, Owner, Refusal, Step, WaiterId};
 
-impl<'a> Step<'_, 'a> {
+/// How many rights are asked for at a time, of those that would enter together.
+const CHECKED_TOGETHER: usize = 16;
+
+impl Step<'_, '_> {
     /// Lets in whoever can enter, from the head of the queue: blocked connections are granted,
     /// tickets get their turn. Adjacent readers enter together; nobody passes anybody.
     pub(crate) fn serve(&mut self) {
@@ -20,36 +22,32 @@ impl<'a> Step<'_, 'a> {
         if self.lock.has_void_turns(self.volatile, self.moment.now) {
             self.volatile.queue.take_turns();
         }
-        while let Some((place, head)) = self.volatile.queue.head() {
-            let waits_for_turn = match head.mode {
-                Mode::Read => self.volatile.queue.turn_mode() == Some(Mode::Write),
-                Mode::Write => self.volatile.queue.turn_mode().is_some(),
-            };
-            if waits_for_turn || self.lock.is_shut_to(self.volatile, head.into()) {
+        while self.effects.unchecked.is_none()
+            && let Some((place, head)) = self.volatile.queue.head()
+        {
+            if !self.enters(head) {
                 return;
             }
+            // Its time has passed, but the portion ended before its reply.
+            let is_over = head.ends_at.is_some_and(|ends_at| ends_at.is_over_at(self.moment.now));
+            if let Some(waiters) = self.unchecked_in_line(head).filter(|_| !is_over) {
+                return self.stop(waiters, true);
+            }
+            let kind = head.kind;
             if !self.moment.take() {
                 self.volatile.unfinished = Some(self.moment.now.ms());
                 return;
             }
-            // Its time has passed, but the portion ended before its reply.
-            if head.ends_at.is_some_and(|ends_at| ends_at.is_over_at(self.moment.now)) {
+            if is_over {
                 if let Some(entry) = self.volatile.queue.remove(place) {
-                    self.volatile.log_slow(self.moment.slow.wait(
-                        &entry,
-                        Outcome::TimedOut,
-                        self.moment.now,
-                    ));
-                    if let Kind::Blocked(waiter) = entry.kind {
-                        let reply = Reply::NotNow { wait_ms: None };
-                        self.effects.wakes.push(wake(waiter, reply, &entry, self.moment.now));
-                    }
+                    self.end_wait(&entry, Reply::NotNow { wait_ms: None }, Outcome::TimedOut);
                 }
                 continue;
             }
-            match head.kind {
+            match kind {
                 Kind::Ticket => {
-                    self.effects.turns.push(head.owner.clone());
+                    let ticket = self.volatile.queue.get(place);
+                    self.effects.turns.extend(ticket.map(|ticket| ticket.owner.clone()));
                     self.volatile.queue.give_turn(place);
                 }
                 Kind::Blocked(waiter) => {
@@ -60,6 +58,34 @@ impl<'a> Step<'_, 'a> {
                 }
             }
         }
+    }
+
+    /// Whether the first in line can enter now.
+    fn enters(&self, head: &Entry) -> bool {
+        let waits_for_turn = match head.mode {
+            Mode::Read => self.volatile.queue.turn_mode() == Some(Mode::Write),
+            Mode::Write => self.volatile.queue.turn_mode().is_some(),
+        };
+        !waits_for_turn && !self.lock.is_shut_to(self.volatile, head.into())
+    }
+
+    /// Law 6: the first in line cannot enter, unless this step goes on later.
+    pub(crate) fn is_served(&self) -> bool {
+        let is_later = self.effects.unchecked.is_some() || self.volatile.unfinished.is_some();
+        let head = self.volatile.queue.head();
+        is_later || self.volatile.grace.is_some() || head.is_none_or(|(_, head)| !self.enters(head))
+    }
+
+    /// The first in line and those that would enter together with it, if its right is not checked.
+    fn unchecked_in_line(&self, head: &Entry) -> Option<Vec<WaiterId>> {
+        let first = head.kind.waiter()?;
+        if self.moment.rights.of(first).is_some() {
+            return None;
+        }
+        let line = self.volatile.queue.line_between(None, None).map(|(_, entry)| entry).skip(1);
+        let together = line.take_while(|entry| head.mode == Mode::Read && entry.mode == Mode::Read);
+        let others = together.filter_map(|entry| entry.kind.waiter());
+        Some([first].into_iter().chain(others).take(CHECKED_TOGETHER).collect())
     }
 
     /// A value that came from outside may make parked requests of its owners re-entries: those are
@@ -116,9 +142,26 @@ impl<'a> Step<'_, 'a> {
             let reads = self.lock.holders.hold(owner, Mode::Read).is_some();
             let enters = |mode: Mode| writes || reads && mode == Mode::Read;
             // Those before stay what they were: a re-entry adds no mode.
-            let mut waits = self.volatile.queue.blocked_of(owner, from);
-            let Some((place, _)) = waits.find(|(_, entry)| enters(entry.mode)) else { return };
-            drop(waits);
+            let (place, unchecked) = {
+                let waits = self.volatile.queue.blocked_of(owner, from);
+                let mut waits = waits.filter(|(_, entry)| enters(entry.mode));
+                let Some((place, entry)) = waits.next() else { return };
+                let first = entry.kind.waiter();
+                let goes_on = self.effects.unchecked.is_none();
+                let first =
+                    first.filter(|waiter| goes_on && self.moment.rights.of(*waiter).is_none());
+                let waiters = first.map(|first| {
+                    let others = waits.filter_map(|(_, entry)| entry.kind.waiter());
+                    [first].into_iter().chain(others).take(CHECKED_TOGETHER).collect()
+                });
+                (place, waiters)
+            };
+            if let Some(waiters) = unchecked {
+                self.stop(waiters, true);
+            }
+            if self.effects.unchecked.is_some() {
+                return self.volatile.entering.push(owner.into());
+            }
             if !self.moment.take() {
                 self.volatile.unfinished = Some(self.moment.now.ms());
                 self.volatile.entering.push(owner.into());
@@ -132,8 +175,33 @@ impl<'a> Step<'_, 'a> {
         }
     }
 
-    /// Grants a parked connection what it asked for, or tells it why that is not possible.
+    /// Stops before a grant, until it is known which of these may be granted.
+    fn stop(&mut self, waiters: Vec<WaiterId>, is_decided: bool) {
+        debug_assert!(self.effects.unchecked.is_none() && !waiters.is_empty(), "{waiters:?}");
+        let portion = self.moment.portion;
+        self.effects.unchecked = Some(Unchecked { waiters, is_decided, portion });
+    }
+
+    /// Stops before a request is decided, until it is known which of its owner's blocked requests
+    /// may enter with it. False if that is known.
+    pub(crate) fn stop_for_own(&mut self, owner: &[u8]) -> bool {
+        let own = self.volatile.queue.blocked_of(owner, Place::FIRST);
+        let own = own.filter_map(|(_, entry)| entry.kind.waiter());
+        let waiters: Vec<WaiterId> =
+            own.filter(|waiter| self.moment.rights.of(*waiter).is_none()).collect();
+        let stops = !waiters.is_empty();
+        if stops {
+            self.stop(waiters, false);
+        }
+        stops
+    }
+
+    /// Grants a blocked connection what it asked for, or tells it why that is not possible.
     fn hand_over(&mut self, waiter: WaiterId, entry: &Entry) {
+        if self.moment.rights.of(waiter) == Some(false) {
+            let reply = Reply::Refused(Refusal::NotPermitted);
+            return self.end_wait(entry, reply, Outcome::Refused);
+        }
         let owner = entry.owner.as_bytes();
         self.end_own(owner);
         let held = self.lock.holders.hold(owner, entry.mode);
@@ -160,10 +228,10 @@ impl<'a> Step<'_, 'a> {
                     deadline,
                     since: entry.since,
                     granted_at: self.moment.now,
-                    session: entry.session().map(|client| (client, entry.lease)),
-                    is_renewal: false,
+                    reply: HeldBack::grant(entry.session(), entry.lease),
                 };
-                self.volatile.gate(waiter, Grant { token, adds }, gate, held.is_none());
+                let level = Level::of(adds);
+                self.volatile.gate(waiter, (token, level), gate, held.is_none());
                 self.volatile.log_slow(self.moment.slow.wait(
                     entry,
                     Outcome::Granted,
@@ -172,21 +240,20 @@ impl<'a> Step<'_, 'a> {
                 self.effects.gated.push(waiter);
                 return;
             }
-            self.volatile.remember_grant(waiter, token, adds);
+            self.volatile.unsent.insert(waiter, token, Level::of(adds));
             if let Some(client) = entry.session() {
                 let session = Session::new(client, entry.lease, self.moment.now);
-                self.volatile.sessions.tie_untold(token, waiter, session);
+                self.volatile.tie_unsent(token, waiter, session);
             }
         }
         let is_granted = matches!(reply, Reply::Granted { .. });
         let outcome = if is_granted { Outcome::Granted } else { Outcome::Refused };
-        self.volatile.log_slow(self.moment.slow.wait(entry, outcome, self.moment.now));
-        self.effects.wakes.push(wake(waiter, reply, entry, self.moment.now));
+        self.end_wait(entry, reply, outcome);
     }
 
     /// Levels whose connection departed before it could hear of its grant.
     pub(crate) fn revoke(&mut self) {
-        while let Some((token, by)) = self.volatile.next_revoked() {
+        while let Some((token, by)) = self.volatile.unsent.next_revoked() {
             let until = self.lock.holders.ended_until();
             let hold = self.lock.holders.by_token(token).map(|(_, hold)| hold);
             let hold = hold.filter(|hold| Some(hold.deadline) > until);

@@ -34,6 +34,8 @@ pub struct StepContext<'t> {
     pub confirm_ms: u64,
     /// Nobody is granted before this, while a new primary is in its grace time.
     pub grace: Option<EpochMs>,
+    /// Which blocked connections may be granted.
+    pub rights: Rights<'t>,
     /// How many waiters and other due items this transition may still serve. The rest is due at
     /// once ([`crate::Lock::next_alarm`]).
     pub portion: usize,
@@ -53,6 +55,7 @@ impl<'t> StepContext<'t> {
             names_max: NAMES_MAX,
             confirm_ms: 2000,
             grace: None,
+            rights: Rights::All,
             portion: Self::PORTION,
         }
     }
@@ -73,6 +76,41 @@ impl<'t> StepContext<'t> {
         let late_at = self.now.after_ms(self.confirm_ms).min(deadline);
         ends_at.map_or(late_at, |ends_at| ends_at.min(late_at))
     }
+}
+
+/// Which blocked connections may be granted: users may have lost the right to a lock while they
+/// waited for it, and only the server knows.
+#[derive(Clone, Copy, Debug)]
+pub enum Rights<'s> {
+    /// All of them.
+    All,
+    /// Those of this list that may. A step stops before it would grant another one
+    /// ([`Effects::unchecked`]).
+    Checked(&'s [(WaiterId, bool)]),
+}
+
+impl Rights<'_> {
+    /// Whether this connection may be granted; `None` if that is to be checked first.
+    pub(crate) fn of(self, waiter: WaiterId) -> Option<bool> {
+        match self {
+            Self::All => Some(true),
+            Self::Checked(all) => {
+                all.iter().find(|(other, _)| *other == waiter).map(|(_, may)| *may)
+            }
+        }
+    }
+}
+
+/// Where a step stopped, because it would have granted somebody whose right is not checked yet.
+#[derive(Clone, Debug)]
+pub struct Unchecked {
+    /// The blocked connections that come next. Check whether they may, then apply the same input
+    /// again, with the same effects.
+    pub waiters: Vec<WaiterId>,
+    /// The input was decided; only the queue is left to be served.
+    pub(crate) is_decided: bool,
+    /// What is left of the portion.
+    pub(crate) portion: usize,
 }
 
 /// Something that happens to a lock.
@@ -97,8 +135,6 @@ pub enum Input<'a> {
     Tick,
     /// Something other than RLOCK may have put another value at the key.
     Changed,
-    /// A blocked connection was granted in this step, but may not be told: its level is taken back.
-    Deny(WaiterId),
 }
 
 /// How a connection is blocked.
@@ -213,7 +249,9 @@ pub enum Reply {
     MustConfirm,
     /// The caller stays blocked until replicas have acknowledged its grant.
     Pending,
-    /// The remaining depth, the number of holds ended or of waits cancelled, or 1 for renewed.
+    /// The hold is renewed.
+    Renewed,
+    /// The remaining depth, or the number of holds ended or of waits cancelled.
     Count(u64),
     /// An error; nothing changed.
     Refused(Refusal),
@@ -268,6 +306,8 @@ pub struct Effects<'a> {
     pub turns: Vec<Owner>,
     /// Connections of lost sessions: the hold ended other than by its release.
     pub lost: Vec<ClientId>,
+    /// The step stopped: nothing of this may be carried out yet.
+    pub unchecked: Option<Unchecked>,
     /// The only change is the end of a hold, and [`crate::Lock::replay_release`] derives it from
     /// the request on an equal lock; a second time it changes nothing. So replicas and the
     /// append-only file may get the request instead of the change, which costs the server less.
@@ -286,6 +326,7 @@ impl Default for Effects<'_> {
             awaits_acks: false,
             turns: Vec::new(),
             lost: Vec::new(),
+            unchecked: None,
             is_request_enough: false,
         }
     }

@@ -1,5 +1,9 @@
-//! Changes of a hold that goes on.
+//! Changes of a hold that goes on, and waits that end.
 
+use crate::step::input::Reply;
+use crate::volatile::endings::wake;
+use crate::volatile::queue::{Entry, Kind};
+use crate::volatile::slow::Outcome;
 use crate::{Change, EpochMs, Hold, Step, Token};
 
 impl<'a> Step<'_, 'a> {
@@ -19,5 +23,14 @@ impl<'a> Step<'_, 'a> {
     pub(crate) fn levels(&self, token: Token) -> (u16, EpochMs) {
         let hold = self.lock.holders.by_token(token);
         hold.map_or((0, self.moment.now.ms()), |(_, hold)| (hold.depth, hold.deadline))
+    }
+
+    /// A wait ends: a blocked connection gets this reply.
+    pub(crate) fn end_wait(&mut self, entry: &Entry, reply: Reply, outcome: Outcome) {
+        let now = self.moment.now;
+        self.volatile.log_slow(self.moment.slow.wait(entry, outcome, now));
+        if let Kind::Blocked(waiter) = entry.kind {
+            self.effects.wakes.push(wake(waiter, reply, entry, now));
+        }
     }
 }

@@ -7,10 +7,10 @@ use crate::step::admission::{Claim, has_predecessor, is_at_head};
 use crate::step::confirm::AckRequest;
 use crate::step::input::{Acquire, Levels, Parking, Patience, Release, Renew, Reply};
 use crate::step::refusal::Instead;
-use crate::volatile::endings::wake;
 use crate::volatile::queue::{Entry, Kind, Place};
 use crate::volatile::sessions::Session;
 use crate::volatile::slow::{Outcome, OwnerNames};
+use crate::volatile::unsent::Level;
 use crate::{Change, End, Hold, Mode, Now, Refusal, Step, Token};
 
 impl<'a> Step<'_, 'a> {
@@ -38,6 +38,10 @@ impl<'a> Step<'_, 'a> {
             let told = AckRequest { acks, held, parking };
             return self.acquire_gated(ask, told);
         }
+        // Where the order of the sessions matters, all of them enter in one piece.
+        if ask.session.is_some() && parking.is_none() && self.stop_for_own(ask.owner) {
+            return Reply::Count(0);
+        }
         let session = ask.session.map(|client| Session::new(client, ask.lease, self.moment.now));
         let owner = Cow::Borrowed(ask.owner);
         let reply = match held {
@@ -48,14 +52,14 @@ impl<'a> Step<'_, 'a> {
         if let Some(Parking { waiter, .. }) = parking {
             // The lock became another one since it was told to wait. It is parked, and hears later.
             let (depth, _) = self.levels(token);
-            self.volatile.remember_grant(waiter, token, depth > present);
+            self.volatile.unsent.insert(waiter, token, Level::of(depth > present));
             if let Some(session) = session {
-                self.volatile.sessions.tie_untold(token, waiter, session);
+                self.volatile.tie_unsent(token, waiter, session);
             }
             self.grant_reentries(ask.owner);
             return reply;
         }
-        self.volatile.confirm(token);
+        self.volatile.unsent.confirm(token);
         let (_, deadline) = self.levels(token);
         if let Some(session) = session {
             self.volatile.sessions.tie(token, session);
@@ -221,7 +225,7 @@ impl<'a> Step<'_, 'a> {
             let deadline = hold.deadline.max(self.moment.now.after(ask.lease));
             self.record(Change::Updated { token, depth, deadline });
             if acks == 0 {
-                self.volatile.confirm(token);
+                self.volatile.unsent.confirm(token);
                 self.volatile.promised(token, deadline);
             }
         }
@@ -231,7 +235,7 @@ impl<'a> Step<'_, 'a> {
             self.volatile.gate_renewal(waiter, first.token, acks, ends, self.moment.now);
             return Reply::Pending;
         }
-        Reply::Count(1)
+        Reply::Renewed
     }
 
     /// Ends all waits of this owner: its ticket, and those of its blocked connections, which get a
@@ -241,10 +245,7 @@ impl<'a> Step<'_, 'a> {
         while let Some((place, entry)) = self.volatile.queue.first_of(owner) {
             let wait_ms = self.lock.estimated_wait_at(self.volatile, place, entry, now);
             if let Some(entry) = self.volatile.queue.remove(place) {
-                self.volatile.log_slow(self.moment.slow.wait(&entry, Outcome::Cancelled, now));
-                if let Kind::Blocked(waiter) = entry.kind {
-                    self.effects.wakes.push(wake(waiter, Reply::NotNow { wait_ms }, &entry, now));
-                }
+                self.end_wait(&entry, Reply::NotNow { wait_ms }, Outcome::Cancelled);
             }
             count = count.saturating_add(1);
         }

@@ -192,7 +192,7 @@ impl Holders {
         }
     }
 
-    fn shared(&self) -> Option<&Readers> {
+    pub(crate) fn shared(&self) -> Option<&Readers> {
         match self {
             Self::Shared(readers) => Some(readers),
             _ => None,

@@ -1,6 +1,8 @@
 //! One lock: who holds it, and the only function that changes it.
 
+use crate::value::count::less;
 use crate::value::holders::Holders;
+use crate::value::readers::Readers;
 use crate::{Change, End, EpochMs, Event, Hold, Levels, Mode, Now, Release, Token};
 
 /// Who holds a lock: the value at a key, which is saved, replicated and compared.
@@ -85,7 +87,7 @@ impl Lock {
 
     /// Number of holds that have not expired.
     pub fn hold_count_at(&self, now: Now) -> usize {
-        self.holders.len().saturating_sub(self.holders.count_over(now))
+        less(self.holders.len(), self.holders.count_over(now))
     }
 
     /// Approximate number of bytes on the heap, without the `Lock` itself.
@@ -128,6 +130,14 @@ impl Lock {
                 self.holders.latest_deadline().filter(|at| !at.is_over_at(now)).map(|_| Mode::Read)
             }
         }
+    }
+
+    /// Checks that every index agrees with the holds.
+    ///
+    /// # Errors
+    /// The one that does not, for tests.
+    pub fn check(&self) -> Result<(), String> {
+        self.holders.shared().map_or(Ok(()), Readers::check)
     }
 
     /// The hold that a release means, and its remaining depth.

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::ops::Bound::{Included, Unbounded};
 
+use crate::value::count::less;
 use crate::{EpochMs, Hold, Now, Owner, Token};
 
 /// The readers of a shared lock. Kept to two or more by [`crate::value::holders::Holders`].
@@ -96,13 +97,13 @@ impl Readers {
     /// One hold that counted as ended is not here any more, or does not any more.
     fn one_less_ended(&mut self) {
         self.ended = self.ended.and_then(|(until, count)| {
-            NonZeroUsize::new(count.get().saturating_sub(1)).map(|count| (until, count))
+            NonZeroUsize::new(less(count.get(), 1)).map(|count| (until, count))
         });
     }
 
     /// Number of the standing ones.
     pub(crate) fn standing_count(&self) -> usize {
-        self.len().saturating_sub(self.ended.map_or(0, |(_, count)| count.get()))
+        less(self.len(), self.ended.map_or(0, |(_, count)| count.get()))
     }
 
     /// The standing ones: in the order of their tokens, or of their deadlines while others count as
@@ -221,5 +222,24 @@ impl Readers {
             return None;
         }
         self.by_token.pop_first().map(|(_, last)| last)
+    }
+
+    /// Checks that the indexes agree with the holds.
+    ///
+    /// # Errors
+    /// The index that does not, for tests.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let all = || self.by_token.iter();
+        let owners = all().map(|(token, (owner, _))| (Owner::hash_of(owner.as_bytes()), *token));
+        let deadlines = all().map(|(token, (_, hold))| (hold.deadline, *token));
+        let ended = all().filter(|(_, (_, hold))| self.is_ended(hold.deadline)).count();
+        let agree = [
+            ("owners", self.by_owner == owners.collect()),
+            ("deadlines", self.by_deadline == deadlines.collect()),
+            ("those that ended", self.ended.map_or(0, |(_, count)| count.get()) == ended),
+            ("tokens", all().all(|(token, (_, hold))| *token == hold.token)),
+        ];
+        let wrong = agree.into_iter().find(|(_, agrees)| !agrees);
+        wrong.map_or(Ok(()), |(what, _)| Err(format!("{what} disagree with {self:?}")))
     }
 }

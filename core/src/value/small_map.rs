@@ -106,6 +106,11 @@ impl<K: Ord + Copy, V> SmallMap<K, V> {
         }
     }
 
+    /// All keys and values, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (K, &V)> {
+        self.keys().filter_map(|key| Some((key, self.get(key)?)))
+    }
+
     /// All keys, in order.
     pub fn keys(&self) -> impl Iterator<Item = K> {
         let (one, many) = match self {

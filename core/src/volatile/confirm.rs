@@ -4,7 +4,7 @@
 use crate::step::input::{Reply, Wake};
 use crate::volatile::confirmations::{Ack, Confirmation, Confirmations, TicketGrant};
 use crate::volatile::sessions::Session;
-use crate::volatile::unsent::{AckWait, Grant};
+use crate::volatile::unsent::{AckWait, HeldBack, Level};
 use crate::{End, EpochMs, Hold, Now, Owner, Refusal, Token, Volatile, WaiterId};
 
 /// The result of an acknowledgement.
@@ -84,13 +84,19 @@ impl Volatile {
     }
 
     /// Holds back the reply to a grant until replicas have acknowledged it.
-    pub(crate) fn gate(&mut self, waiter: WaiterId, grant: Grant, gate: AckWait, begins: bool) {
+    pub(crate) fn gate(
+        &mut self,
+        waiter: WaiterId,
+        (token, level): (Token, Level),
+        gate: AckWait,
+        begins: bool,
+    ) {
         let acks = self.acks_mut();
         if begins {
-            acks.begin(grant.token, gate.acks);
+            acks.begin(token, gate.acks);
         }
         acks.ask(gate.acks, Ack::Wait(waiter));
-        self.unsent.insert_gated(waiter, grant, gate);
+        self.unsent.insert_gated(waiter, (token, level), gate);
     }
 
     /// Holds back the reply to a renewal until replicas have acknowledged it.
@@ -102,9 +108,9 @@ impl Volatile {
         (deadline, until): (EpochMs, EpochMs),
         now: Now,
     ) {
-        let (since, granted_at, session) = (now, now, None);
-        let gate = AckWait { acks, until, deadline, since, granted_at, session, is_renewal: true };
-        self.gate(waiter, Grant { token, adds: false }, gate, false);
+        let (since, granted_at, reply) = (now, now, HeldBack::Renewal);
+        let gate = AckWait { acks, until, deadline, since, granted_at, reply };
+        self.gate(waiter, (token, Level::Shares), gate, false);
     }
 
     /// What replicas are to acknowledge, since the last call.
@@ -135,25 +141,25 @@ impl Volatile {
     fn tell(&mut self, waiter: WaiterId, now: Now) -> Option<Wake> {
         // Otherwise the hold has expired and is about to be ended.
         self.unsent.gate(waiter).filter(|gate| !gate.deadline.is_over_at(now))?;
-        let (Grant { token, adds }, gate) = self.unsent.open(waiter)?;
+        let (token, level, gate) = self.unsent.open(waiter)?;
         let is_first = self.acks_mut().tell(token);
         // What was confirmed stays: if another grant is taken back, the hold keeps its first level.
         if is_first
-            && !adds
+            && level == Level::Shares
             && !self.unsent.take_level(token, waiter)
             && self.acks_mut().take_turn(token).is_some_and(|turn| turn.adds)
         {
             self.unsent.add_level(waiter);
         }
-        if let Some((client, lease)) = gate.session {
+        if let HeldBack::Session(client, lease) = gate.reply {
             let session = Session::new(client, lease, now).by_acks(gate.acks, gate.deadline);
-            self.sessions.tie_untold(token, waiter, session);
+            self.tie_unsent(token, waiter, session);
         } else if gate.acks >= self.sessions.acks_of(token) {
             self.sessions.lasts_at_least(token, gate.deadline);
         }
-        let reply = match gate.is_renewal {
-            true => Reply::Count(1),
-            false => Reply::Granted { token, remaining_ms: gate.deadline.left_at(now) },
+        let reply = match gate.reply {
+            HeldBack::Renewal => Reply::Renewed,
+            _ => Reply::Granted { token, remaining_ms: gate.deadline.left_at(now) },
         };
         let since = |at: Now| now.us().saturating_sub(at.us());
         let (waited_us, acks_us) = (since(gate.since), Some(since(gate.granted_at)));
@@ -210,8 +216,8 @@ impl Volatile {
         let Some(acks) = self.acks.as_deref_mut() else { return false };
         let Some(token) = acks.first_over(now) else { return false };
         if let Some(turn) = acks.take_turn(token) {
-            if turn.adds && !self.unsent.pass_on(token) {
-                self.revoke_later(token, End::Unconfirmed);
+            if turn.adds {
+                self.unsent.revoke_turn(token);
             }
             self.stand_again(turn, now);
         }
@@ -243,8 +249,8 @@ impl Volatile {
     /// False if there is none.
     pub(crate) fn give_up_turn(&mut self, token: Token) -> bool {
         let turn = self.acks.as_deref_mut().and_then(|acks| acks.take_turn(token));
-        if turn.as_ref().is_some_and(|turn| turn.adds) && !self.unsent.pass_on(token) {
-            self.revoke_later(token, End::Unconfirmed);
+        if turn.as_ref().is_some_and(|turn| turn.adds) {
+            self.unsent.revoke_turn(token);
         }
         turn.is_some()
     }

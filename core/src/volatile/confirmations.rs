@@ -49,10 +49,9 @@ pub(crate) struct TicketGrant {
     pub(crate) begins: bool,
     /// How many replicas must acknowledge it.
     pub(crate) acks: u8,
-    /// Enough replicas have acknowledged it, so the owner may be told.
-    pub(crate) is_acked: bool,
-    /// When the acknowledgements are too late.
-    pub(crate) late_at: EpochMs,
+    /// When the acknowledgements are too late; `None` once enough replicas have acknowledged it, so
+    /// that the owner may be told.
+    pub(crate) late_at: Option<EpochMs>,
     /// The owner must ask by then: a whole lease of the hold remains at that moment.
     pub(crate) told_by: EpochMs,
     /// The deadline in the reply.
@@ -65,16 +64,15 @@ impl TicketGrant {
     /// When the turn ends, because the acknowledgements or the owner came too late.
     pub(crate) fn ends_at(&self) -> EpochMs {
         let asks = self.told_by.min(self.deadline);
-        if self.is_acked { asks } else { asks.min(self.late_at) }
+        self.late_at.map_or(asks, |late_at| asks.min(late_at))
     }
 }
 
 /// Confirmations of the holds of one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Confirmations {
-    /// How many acknowledgements each pending hold needs.
-    untold: BTreeMap<Token, u8>,
-    told: BTreeSet<Token>,
+    /// How many acknowledgements each pending hold needs; `None` once its owner was told of it.
+    pending: BTreeMap<Token, Option<u8>>,
     turns: BTreeMap<Token, TicketGrant>,
     /// When to check whether a turn has ended: at its end, or earlier if the end was postponed
     /// since.
@@ -85,8 +83,8 @@ pub(crate) struct Confirmations {
 
 impl Confirmations {
     pub(crate) fn is_empty(&self) -> bool {
-        let Self { untold, told, turns, asked, by_check: _ } = self;
-        untold.is_empty() && told.is_empty() && turns.is_empty() && asked.is_empty()
+        let Self { pending, turns, asked, by_check: _ } = self;
+        pending.is_empty() && turns.is_empty() && asked.is_empty()
     }
 
     /// Asks for this many acknowledgements.
@@ -100,44 +98,37 @@ impl Confirmations {
 
     /// A hold began that needs this many acknowledgements.
     pub(crate) fn begin(&mut self, token: Token, acks: u8) {
-        self.untold.insert(token, acks);
+        self.pending.insert(token, Some(acks));
     }
 
     /// How many acknowledgements a pending hold needs.
     pub(crate) fn untold(&self, token: Token) -> Option<u8> {
-        self.untold.get(&token).copied()
+        self.pending.get(&token).copied().flatten()
     }
 
     pub(crate) fn of(&self, token: Token) -> Confirmation {
-        if self.untold.contains_key(&token) {
-            Confirmation::Pending
-        } else if self.told.contains(&token) {
-            Confirmation::Done
-        } else {
-            Confirmation::None
+        match self.pending.get(&token) {
+            Some(Some(_)) => Confirmation::Pending,
+            Some(None) => Confirmation::Done,
+            None => Confirmation::None,
         }
     }
 
     /// The owner is told of its hold. True if nobody was told before.
     pub(crate) fn tell(&mut self, token: Token) -> bool {
-        let is_first = self.untold.remove(&token).is_some();
-        if is_first {
-            self.told.insert(token);
-        }
-        is_first
+        self.pending.get_mut(&token).is_some_and(|pending| pending.take().is_some())
     }
 
     /// The hold has ended. Returns the ticket that it was granted to, if the owner had not asked
     /// again.
     pub(crate) fn end(&mut self, token: Token) -> Option<TicketGrant> {
-        self.untold.remove(&token);
-        self.told.remove(&token);
+        self.pending.remove(&token);
         self.take_turn(token)
     }
 
     /// Forgets the holds that no longer exist.
     pub(crate) fn retain(&mut self, is_there: impl Fn(Token) -> bool) {
-        let all = self.untold.keys().chain(&self.told).chain(self.turns.keys()).copied();
+        let all = self.pending.keys().chain(self.turns.keys()).copied();
         let gone: Vec<Token> = all.filter(|token| !is_there(*token)).collect();
         for token in gone {
             self.end(token);
@@ -169,16 +160,16 @@ impl Confirmations {
     /// The ticket's owner asked for more acknowledgements than before.
     pub(crate) fn raise_turn(&mut self, token: Token, acks: u8, late_at: EpochMs) {
         if let Some(turn) = self.turns.get_mut(&token).filter(|turn| turn.acks < acks) {
-            (turn.acks, turn.is_acked, turn.late_at) = (acks, false, late_at);
+            (turn.acks, turn.late_at) = (acks, Some(late_at));
             self.ask(acks, Ack::Ticket(token, acks));
         }
     }
 
     /// This many replicas have acknowledged the turn. Returns it if its owner may now be told.
     pub(crate) fn acked(&mut self, token: Token, acks: u8) -> Option<&TicketGrant> {
-        let is_it = |turn: &&mut TicketGrant| !turn.is_acked && turn.acks <= acks;
+        let is_it = |turn: &&mut TicketGrant| turn.late_at.is_some() && turn.acks <= acks;
         let turn = self.turns.get_mut(&token).filter(is_it)?;
-        turn.is_acked = true;
+        turn.late_at = None;
         Some(turn)
     }
 
@@ -207,5 +198,16 @@ impl Confirmations {
 
     pub(crate) fn next_check(&self) -> Option<EpochMs> {
         self.by_check.first().map(|(check_at, _)| *check_at)
+    }
+
+    /// Checks that the index agrees with the turns.
+    ///
+    /// # Errors
+    /// What is wrong, for tests.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let turns = self.turns.iter().map(|(token, turn)| (turn.check_at, *token));
+        let is_late = |turn: &TicketGrant| turn.check_at > turn.ends_at();
+        let is_right = self.by_check == turns.collect() && !self.turns.values().any(is_late);
+        if is_right { Ok(()) } else { Err(format!("turns disagree with {self:?}")) }
     }
 }

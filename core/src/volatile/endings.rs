@@ -56,7 +56,7 @@ impl Volatile {
             let reply = Reply::Refused(why.clone());
             wakes.push(Wake { waiter, reply, waited_us, acks_us: None });
         }
-        self.forget_revoked();
+        self.unsent.forget_revoked();
         self.replaced.clear();
         self.entering.clear();
         self.unfinished = None;
@@ -99,6 +99,8 @@ impl Volatile {
 }
 
 pub(crate) fn wake(waiter: WaiterId, reply: Reply, entry: &Entry, now: Now) -> Wake {
+    let is_end = !matches!(reply, Reply::MustWait { .. } | Reply::MustConfirm | Reply::Pending);
+    debug_assert!(is_end, "{reply:?} ends no wait");
     let waited_us = now.us().saturating_sub(entry.since.us());
     Wake { waiter, reply, waited_us, acks_us: None }
 }

@@ -19,6 +19,7 @@ use std::rc::Rc;
 
 pub(crate) use place::Place;
 
+use crate::value::count::less;
 use crate::volatile::slow::OwnerNames;
 use crate::{Acquire, ClientId, EpochMs, LeaseMs, Mode, Now, Owner, WaiterId};
 
@@ -133,7 +134,7 @@ impl Queue {
 
     /// Number of tickets.
     pub fn ticket_count(&self) -> usize {
-        self.len().saturating_sub(self.by_waiter.len())
+        less(self.len(), self.by_waiter.len())
     }
 
     /// Number of blocked connections.
@@ -306,7 +307,7 @@ impl Queue {
 
     fn uncount(&mut self, place: Place) {
         if let btree_map::Entry::Occupied(mut count) = self.counts.entry(place.counted_from()) {
-            *count.get_mut() = count.get().saturating_sub(1);
+            *count.get_mut() = less(*count.get(), 1);
             if *count.get() == 0 {
                 count.remove();
             }
@@ -315,6 +316,7 @@ impl Queue {
 
     /// Inserts at this place, which is free.
     fn put(&mut self, place: Place, mut entry: Entry) {
+        debug_assert!(!self.entries.contains_key(&place), "{place:?} is taken");
         self.by_owner.insert((Owner::hash_of(entry.owner.as_bytes()), place));
         entry.check_at = entry.ends_at;
         if let Some(check_at) = entry.check_at {

@@ -1,9 +1,10 @@
 //! Which holds are tied to a connection. Only this server knows: it is never saved or replicated.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use smallvec::SmallVec;
 
+use crate::value::count::less;
 use crate::value::small_map::SmallMap;
 use crate::{ClientId, EpochMs, LeaseMs, Now, Token, WaiterId};
 
@@ -60,7 +61,8 @@ pub struct Sessions {
     by_end: SmallMap<(EpochMs, Token)>,
     /// Number of sessions that last until an acknowledged deadline.
     by_acks: usize,
-    untold: ReplacedSessions,
+    /// Earlier sessions that may be restored, the latest at the end.
+    replaced: BTreeMap<Token, Vec<Replaced>>,
     /// Holds whose connections closed; they end with the next input.
     gone: SmallVec<[Token; 1]>,
     /// Connections that were tied or untied since the last call.
@@ -131,7 +133,7 @@ impl Sessions {
         let session = self.by_token.remove(token)?;
         self.by_renewal.remove((session.renew_at, token));
         self.by_end.remove((session.ends_at, token));
-        self.by_acks = self.by_acks.saturating_sub((session.acks > 0).into());
+        self.by_acks = less(self.by_acks, (session.acks > 0).into());
         Some(session)
     }
 
@@ -185,7 +187,7 @@ impl Sessions {
     pub(crate) fn untie(&mut self, token: Token) -> Option<ClientId> {
         let session = self.unseat(token)?;
         self.forget_replaced(token);
-        self.drop_tie(token, &session);
+        self.unindex(token, session.client);
         Some(session.client)
     }
 
@@ -241,14 +243,6 @@ fn third(lease: LeaseMs) -> LeaseMs {
     LeaseMs::new(lease.get() / Sessions::RENEWALS_PER_LEASE).unwrap_or(lease)
 }
 
-/// What is kept of sessions until their connections have their replies.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct ReplacedSessions {
-    by_waiter: BTreeMap<WaiterId, Token>,
-    /// Earlier sessions that may be restored, the latest at the end.
-    replaced: BTreeMap<Token, Vec<Replaced>>,
-}
-
 /// A session that another one replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Replaced {
@@ -269,46 +263,46 @@ impl Sessions {
             other => (new, other),
         };
         if let Some(session) = replaced {
-            let all = self.untold.replaced.entry(token).or_default();
+            let all = self.replaced.entry(token).or_default();
             all.push(Replaced { session, is_gone: false });
         }
         self.seat(token, tied);
         self.index(token, client);
-        self.untold.by_waiter.insert(waiter, token);
-    }
-
-    /// Whether this blocked connection has, or may get back, a session and has no reply yet.
-    pub(crate) fn is_untold(&self, waiter: WaiterId) -> bool {
-        self.untold.by_waiter.contains_key(&waiter)
     }
 
     /// This connection has its reply: the sessions that its own replaced will not be restored.
-    pub(crate) fn told(&mut self, waiter: WaiterId) {
-        let Some(token) = self.untold.by_waiter.remove(&waiter) else { return };
-        let mut before = self.untold.replaced.remove(&token).unwrap_or_default();
+    pub(crate) fn told(&mut self, token: Token, waiter: WaiterId) {
+        let mut before = self.replaced.remove(&token).unwrap_or_default();
         let is_it = |session: &Session| session.untold == Some(waiter);
         if let Some(session) = self.by_token.get_mut(token).filter(|session| is_it(session)) {
             session.untold = None;
         } else if let Some(place) = before.iter().position(|other| is_it(&other.session)) {
             let mut kept = before.split_off(place);
             kept.first_mut().into_iter().for_each(|told| told.session.untold = None);
-            self.untold.replaced.insert(token, kept);
+            self.replaced.insert(token, kept);
+        } else {
+            self.keep_replaced(token, std::mem::take(&mut before));
         }
-        before.into_iter().for_each(|other| self.drop_tie(token, &other.session));
+        before.into_iter().for_each(|other| self.unindex(token, other.session.client));
     }
 
-    /// The grant of this wait is taken back. True if it had tied a hold.
-    pub(crate) fn withdraw(&mut self, waiter: WaiterId) -> bool {
-        let Some(token) = self.untold.by_waiter.remove(&waiter) else { return false };
+    fn keep_replaced(&mut self, token: Token, replaced: Vec<Replaced>) {
+        if !replaced.is_empty() {
+            self.replaced.insert(token, replaced);
+        }
+    }
+
+    /// The grant of this wait, which tied a hold, is revoked.
+    pub(crate) fn withdraw(&mut self, token: Token, waiter: WaiterId) {
         let is_it = |session: &Session| session.untold == Some(waiter);
-        let mut before = self.untold.replaced.remove(&token).unwrap_or_default();
+        let mut before = self.replaced.remove(&token).unwrap_or_default();
         let withdrawn = if self.by_token.get(token).is_some_and(is_it) {
             let withdrawn = self.unseat(token);
             match before.pop() {
                 // The hold would have ended with that connection.
                 Some(Replaced { is_gone: true, .. }) => {
                     self.gone.push(token);
-                    before.drain(..).for_each(|other| self.drop_tie(token, &other.session));
+                    before.drain(..).for_each(|other| self.unindex(token, other.session.client));
                 }
                 Some(Replaced { session, .. }) => self.seat(token, session),
                 None => {}
@@ -318,17 +312,14 @@ impl Sessions {
             let place = before.iter().position(|other| is_it(&other.session));
             place.map(|place| before.remove(place).session)
         };
-        if !before.is_empty() {
-            self.untold.replaced.insert(token, before);
-        }
-        withdrawn.into_iter().for_each(|session| self.drop_tie(token, &session));
-        true
+        self.keep_replaced(token, before);
+        withdrawn.into_iter().for_each(|session| self.unindex(token, session.client));
     }
 
     /// The hold is lost to its session. Returns the connections that were told, or are about to
     /// be, that it is tied to them: the last one, and those before it while that one has not heard.
     pub(crate) fn lose(&mut self, token: Token) -> Vec<ClientId> {
-        let replaced = self.untold.replaced.get(&token).into_iter().flatten();
+        let replaced = self.replaced.get(&token).into_iter().flatten();
         let there = replaced.filter(|other| !other.is_gone);
         let mut clients: Vec<ClientId> = there.map(|other| other.session.client).collect();
         match self.untie(token) {
@@ -342,31 +333,60 @@ impl Sessions {
 
     /// Forgets the earlier sessions of this hold.
     fn forget_replaced(&mut self, token: Token) {
-        if !self.untold.replaced.is_empty()
-            && let Some(all) = self.untold.replaced.remove(&token)
+        if !self.replaced.is_empty()
+            && let Some(all) = self.replaced.remove(&token)
         {
-            all.into_iter().for_each(|other| self.drop_tie(token, &other.session));
+            all.into_iter().for_each(|other| self.unindex(token, other.session.client));
         }
     }
 
     /// A connection closed to which this hold could have been tied again.
     fn end_replaced(&mut self, token: Token, client: ClientId) {
-        let all = self.untold.replaced.get_mut(&token).into_iter().flatten();
+        let all = self.replaced.get_mut(&token).into_iter().flatten();
         all.filter(|other| other.session.client == client).for_each(|other| other.is_gone = true);
         self.unindex(token, client);
-    }
-
-    /// Drops a session that was removed and will not be restored.
-    fn drop_tie(&mut self, token: Token, session: &Session) {
-        session.untold.map(|waiter| self.untold.by_waiter.remove(&waiter));
-        self.unindex(token, session.client);
     }
 
     /// Whether this hold is tied to this connection, or may be tied to it again.
     fn is_tied_to(&self, token: Token, client: ClientId) -> bool {
         let is_it = |session: &Session| session.client == client;
-        let mut replaced = self.untold.replaced.get(&token).into_iter().flatten();
+        let mut replaced = self.replaced.get(&token).into_iter().flatten();
         self.by_token.get(token).is_some_and(is_it)
             || replaced.any(|other| !other.is_gone && is_it(&other.session))
+    }
+
+    /// Holds that are, or may again be, tied to a connection without its reply, and its wait.
+    pub(crate) fn untold(&self) -> impl Iterator<Item = (Token, WaiterId)> {
+        let tied = self.by_token.iter().map(|(token, session)| (token, session.untold));
+        let replaced = self
+            .replaced
+            .iter()
+            .flat_map(|(token, all)| all.iter().map(|other| (*token, other.session.untold)));
+        tied.chain(replaced).filter_map(|(token, untold)| Some((token, untold?)))
+    }
+
+    /// Checks that the indexes agree with the sessions.
+    ///
+    /// # Errors
+    /// The index that does not, for tests.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let all = || self.by_token.iter();
+        let replaced = self.replaced.iter().flat_map(|(token, all)| {
+            all.iter().filter(|other| !other.is_gone).map(|other| (other.session.client, *token))
+        });
+        let clients: BTreeSet<(ClientId, Token)> =
+            all().map(|(token, session)| (session.client, token)).chain(replaced).collect();
+        let renewals: BTreeSet<_> = all().map(|(token, it)| (it.renew_at, token)).collect();
+        let ends: BTreeSet<_> = all().map(|(token, it)| (it.ends_at, token)).collect();
+        let is_tied = |token: &Token| self.by_token.get(*token).is_some();
+        let agree = [
+            ("clients", self.by_client.keys().eq(clients)),
+            ("renewals", self.by_renewal.keys().eq(renewals)),
+            ("ends", self.by_end.keys().eq(ends)),
+            ("acknowledged ones", all().filter(|(_, it)| it.acks > 0).count() == self.by_acks),
+            ("replaced ones", self.replaced.iter().all(|(at, all)| is_tied(at) && !all.is_empty())),
+        ];
+        let wrong = agree.into_iter().find(|(_, agrees)| !agrees);
+        wrong.map_or(Ok(()), |(what, _)| Err(format!("{what} disagree with {self:?}")))
     }
 }

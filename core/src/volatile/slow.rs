@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::text::cut;
 use crate::volatile::queue::Entry;
-use crate::{End, Mode, Now, Owner, WaiterId};
+use crate::{End, Mode, Now, Owner};
 
 /// How many milliseconds a wait or a hold must last to be logged; `None`: none is logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -169,7 +169,7 @@ pub struct Ended {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     /// Of a blocked connection, or of a ticket; and who was in its way when it began.
-    Wait(Option<WaiterId>, Rc<OwnerNames>),
+    Wait(Rc<OwnerNames>),
     /// A hold.
     Hold,
 }
@@ -183,7 +183,7 @@ impl Slow {
         }
         let (names, ms) = (entry.in_the_way.as_ref()?, us / 1000);
         let (owner, mode, limit) = (entry.owner.clone(), entry.mode, entry.limit);
-        let what = What::Wait(entry.kind.waiter(), names.clone());
+        let what = What::Wait(names.clone());
         Some(Ended { owner, mode, limit, ms, outcome, what })
     }
 

@@ -1,17 +1,48 @@
-//! Grants whose caller has no reply yet: the reply is under way, or waits for acknowledgements.
+//! The ledger of replies that are not sent: what each of these callers was granted, whether its
+//! reply is under way or waits for acknowledgements, and the levels of callers that are gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{ClientId, EpochMs, LeaseMs, Now, Token, WaiterId};
+use crate::value::count::less;
+use crate::{ClientId, End, EpochMs, LeaseMs, Now, Token, WaiterId};
 
-/// The hold that was granted, and whether the grant added a level to it.
+/// What becomes of a grant's level if its caller never hears of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Grant {
-    pub(crate) token: Token,
-    pub(crate) adds: bool,
+pub(crate) enum Level {
+    /// The grant added it, so it ends.
+    Adds,
+    /// Others have it, too, so it stays: the caller re-entered, or renewed.
+    Shares,
+    /// The owner was told otherwise that it holds, so it stays. Only the session is left open.
+    Stands,
 }
 
-/// What holds back the reply to a grant.
+impl Level {
+    /// Of a grant that added a level, or none.
+    pub(crate) const fn of(adds: bool) -> Self {
+        if adds { Self::Adds } else { Self::Shares }
+    }
+}
+
+/// The reply that acknowledgements hold back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeldBack {
+    /// A renewal's.
+    Renewal,
+    /// A grant's.
+    Grant,
+    /// A grant's; with it the hold is tied to this connection, renewed by this lease.
+    Session(ClientId, LeaseMs),
+}
+
+impl HeldBack {
+    /// Of a grant.
+    pub(crate) fn grant(session: Option<ClientId>, lease: LeaseMs) -> Self {
+        session.map_or(Self::Grant, |client| Self::Session(client, lease))
+    }
+}
+
+/// What holds back a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AckWait {
     /// How many replicas must acknowledge it.
@@ -24,21 +55,29 @@ pub(crate) struct AckWait {
     pub(crate) since: Now,
     /// When it was granted.
     pub(crate) granted_at: Now,
-    /// The connection to which to tie the hold once it is confirmed.
-    pub(crate) session: Option<(ClientId, LeaseMs)>,
-    /// Whether it is a renewal rather than a grant.
-    pub(crate) is_renewal: bool,
+    /// What is held back.
+    pub(crate) reply: HeldBack,
 }
 
-/// A caller without the reply to its grant.
+impl AckWait {
+    const fn begins_session(&self) -> bool {
+        matches!(self.reply, HeldBack::Session(..))
+    }
+}
+
+/// A caller without its reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct UnsentReply {
-    grant: Grant,
+pub(crate) struct UnsentReply {
+    /// The hold.
+    pub(crate) token: Token,
+    pub(crate) level: Level,
+    /// The hold was tied to its connection with the grant.
+    pub(crate) ties: bool,
     /// `None`: the reply is under way.
-    gate: Option<Box<AckWait>>,
+    pub(crate) gate: Option<Box<AckWait>>,
 }
 
-/// The grants of one lock whose callers have no reply yet.
+/// The callers of one lock whose replies are not sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UnsentReplies {
     by_waiter: BTreeMap<WaiterId, UnsentReply>,
@@ -46,11 +85,27 @@ pub(crate) struct UnsentReplies {
     by_until: BTreeSet<(EpochMs, WaiterId)>,
     /// Sessions that begin when their grants are confirmed.
     sessions: usize,
+    /// Levels of which nobody is going to hear, and by what they end; `None` if somebody who waits
+    /// for acknowledgements has it now. They end with the next input.
+    revoked: Vec<(Token, Option<End>)>,
 }
 
 impl UnsentReplies {
     pub(crate) fn is_empty(&self) -> bool {
-        self.by_waiter.is_empty()
+        self.by_waiter.is_empty() && self.revoked.is_empty()
+    }
+
+    /// Some level is to end with the next input.
+    pub(crate) fn has_revoked(&self) -> bool {
+        !self.revoked.is_empty()
+    }
+
+    pub(crate) fn next_revoked(&mut self) -> Option<(Token, Option<End>)> {
+        self.revoked.pop()
+    }
+
+    pub(crate) fn forget_revoked(&mut self) {
+        self.revoked.clear();
     }
 
     pub(crate) fn knows(&self, waiter: WaiterId) -> bool {
@@ -67,46 +122,86 @@ impl UnsentReplies {
         self.by_until.len()
     }
 
-    pub(crate) fn insert(&mut self, waiter: WaiterId, grant: Grant) {
-        self.by_waiter.insert(waiter, UnsentReply { grant, gate: None });
-        self.by_token.insert((grant.token, waiter));
+    /// A reply is under way.
+    pub(crate) fn insert(&mut self, waiter: WaiterId, token: Token, level: Level) {
+        self.put(waiter, UnsentReply { token, level, ties: false, gate: None });
     }
 
-    pub(crate) fn insert_gated(&mut self, waiter: WaiterId, grant: Grant, gate: AckWait) {
-        self.insert(waiter, grant);
+    /// A reply waits for acknowledgements.
+    pub(crate) fn insert_gated(
+        &mut self,
+        waiter: WaiterId,
+        (token, level): (Token, Level),
+        gate: AckWait,
+    ) {
         self.by_until.insert((gate.until, waiter));
-        self.sessions = self.sessions.saturating_add(gate.session.is_some().into());
-        if let Some(untold) = self.by_waiter.get_mut(&waiter) {
-            untold.gate = Some(Box::new(gate));
+        self.sessions = self.sessions.saturating_add(gate.begins_session().into());
+        self.put(waiter, UnsentReply { token, level, ties: false, gate: Some(Box::new(gate)) });
+    }
+
+    fn put(&mut self, waiter: WaiterId, reply: UnsentReply) {
+        self.by_token.insert((reply.token, waiter));
+        let before = self.by_waiter.insert(waiter, reply);
+        debug_assert!(before.is_none(), "{waiter:?} gets two replies");
+    }
+
+    /// The hold of this caller is tied to its connection.
+    pub(crate) fn ties(&mut self, waiter: WaiterId) {
+        if let Some(reply) = self.by_waiter.get_mut(&waiter) {
+            reply.ties = true;
         }
     }
 
-    /// The reply may be sent. Returns the grant, and what held the reply back.
-    pub(crate) fn open(&mut self, waiter: WaiterId) -> Option<(Grant, AckWait)> {
-        let untold = self.by_waiter.get_mut(&waiter)?;
-        let gate = *untold.gate.take()?;
-        let grant = untold.grant;
+    /// The reply may be sent. Returns the hold, its level, and what held the reply back.
+    pub(crate) fn open(&mut self, waiter: WaiterId) -> Option<(Token, Level, AckWait)> {
+        let unsent = self.by_waiter.get_mut(&waiter)?;
+        let gate = *unsent.gate.take()?;
+        let (token, level) = (unsent.token, unsent.level);
         self.forget_gate(waiter, &gate);
-        Some((grant, gate))
+        Some((token, level, gate))
     }
 
     fn forget_gate(&mut self, waiter: WaiterId, gate: &AckWait) {
         self.by_until.remove(&(gate.until, waiter));
-        self.sessions = self.sessions.saturating_sub(gate.session.is_some().into());
+        self.sessions = less(self.sessions, gate.begins_session().into());
     }
 
     pub(crate) fn gate(&self, waiter: WaiterId) -> Option<&AckWait> {
         self.by_waiter.get(&waiter)?.gate.as_deref()
     }
 
-    /// Forgets a caller. Returns its grant, and what held the reply back.
-    pub(crate) fn remove(&mut self, waiter: WaiterId) -> Option<(Grant, Option<AckWait>)> {
-        let UnsentReply { grant, gate } = self.by_waiter.remove(&waiter)?;
-        self.by_token.remove(&(grant.token, waiter));
-        if let Some(gate) = &gate {
+    /// Forgets a caller.
+    pub(crate) fn remove(&mut self, waiter: WaiterId) -> Option<UnsentReply> {
+        let reply = self.by_waiter.remove(&waiter)?;
+        self.by_token.remove(&(reply.token, waiter));
+        if let Some(gate) = &reply.gate {
             self.forget_gate(waiter, gate);
         }
-        Some((grant, gate.map(|gate| *gate)))
+        Some(reply)
+    }
+
+    /// A caller is gone, and its level ends with the next input, unless another caller of the same
+    /// hold can have it. `awaits_acks`: the hold may be pending, which then is decided anew.
+    pub(crate) fn leave(&mut self, waiter: WaiterId, awaits_acks: bool) -> Option<UnsentReply> {
+        let reply = self.remove(waiter)?;
+        if reply.level == Level::Adds {
+            let by = match self.pass_on(reply.token) {
+                true => None,
+                false if reply.gate.is_some() => Some(End::Unconfirmed),
+                false => Some(End::Disconnected),
+            };
+            if by.is_some() || awaits_acks {
+                self.revoked.push((reply.token, by));
+            }
+        }
+        Some(reply)
+    }
+
+    /// A level that was granted to a ticket ends with the next input, unless a caller can have it.
+    pub(crate) fn revoke_turn(&mut self, token: Token) {
+        if !self.pass_on(token) {
+            self.revoked.push((token, Some(End::Unconfirmed)));
+        }
     }
 
     fn of_token(&self, token: Token) -> impl Iterator<Item = WaiterId> {
@@ -116,35 +211,39 @@ impl UnsentReplies {
 
     /// How many acknowledgements each level of this hold needs that waits for them.
     pub(crate) fn gated_levels(&self, token: Token) -> impl Iterator<Item = u8> {
-        let untold = self.of_token(token).filter_map(|waiter| self.by_waiter.get(&waiter));
-        untold.filter(|untold| untold.grant.adds).filter_map(|it| Some(it.gate.as_ref()?.acks))
+        let unsent = self.of_token(token).filter_map(|waiter| self.by_waiter.get(&waiter));
+        unsent.filter(|it| it.level == Level::Adds).filter_map(|it| Some(it.gate.as_ref()?.acks))
     }
 
     /// A level of this hold that waits for acknowledgements is no longer there. False if there is
     /// none.
     pub(crate) fn end_gated_level(&mut self, token: Token) -> bool {
-        let waits = |untold: &UnsentReply| untold.grant.adds && untold.gate.is_some();
+        let waits = |it: &UnsentReply| it.level == Level::Adds && it.gate.is_some();
         let waiter = self.find(token, waits);
-        waiter.is_some_and(|waiter| self.set_adds(waiter, false))
+        waiter.is_some_and(|waiter| self.set_level(waiter, Level::Shares))
     }
 
-    /// A caller of this hold of which that is so.
+    /// The first caller of this hold that matches.
     fn find(&self, token: Token, is_it: impl Fn(&UnsentReply) -> bool) -> Option<WaiterId> {
         self.of_token(token).find(|waiter| self.by_waiter.get(waiter).is_some_and(&is_it))
     }
 
-    /// Whether this caller answers for a level from now on. False if it is not known.
-    fn set_adds(&mut self, waiter: WaiterId, adds: bool) -> bool {
-        let untold = self.by_waiter.get_mut(&waiter);
-        untold.map(|untold| untold.grant.adds = adds).is_some()
+    /// False if it is not known.
+    fn set_level(&mut self, waiter: WaiterId, level: Level) -> bool {
+        self.by_waiter.get_mut(&waiter).map(|unsent| unsent.level = level).is_some()
     }
 
-    /// The replies under way no longer matter: the owner was told otherwise.
-    pub(crate) fn remove_token(&mut self, token: Token) {
-        let on_the_way = |waiter: &WaiterId| self.gate(*waiter).is_none();
-        let told: Vec<WaiterId> = self.of_token(token).filter(on_the_way).collect();
+    /// The owner was told otherwise that it holds: the replies under way no longer matter, but for
+    /// the sessions that they tie.
+    pub(crate) fn confirm(&mut self, token: Token) {
+        let is_under_way = |waiter: &WaiterId| self.gate(*waiter).is_none();
+        let told: Vec<WaiterId> = self.of_token(token).filter(is_under_way).collect();
         for waiter in told {
-            self.remove(waiter);
+            if self.by_waiter.get(&waiter).is_some_and(|unsent| unsent.ties) {
+                self.set_level(waiter, Level::Stands);
+            } else {
+                self.remove(waiter);
+            }
         }
     }
 
@@ -179,7 +278,7 @@ impl UnsentReplies {
     /// The holds for which callers wait for acknowledgements.
     pub(crate) fn gated_tokens(&self) -> BTreeSet<Token> {
         let gated = self.by_until.iter().filter_map(|(_, waiter)| self.by_waiter.get(waiter));
-        gated.map(|untold| untold.grant.token).collect()
+        gated.map(|unsent| unsent.token).collect()
     }
 
     /// A caller whose acknowledgements did not come in time, and since when it waits.
@@ -196,21 +295,44 @@ impl UnsentReplies {
 
     /// Gives this caller the level of another one that has no reply yet. False if there is none.
     pub(crate) fn take_level(&mut self, token: Token, heir: WaiterId) -> bool {
-        let Some(other) = self.find(token, |untold| untold.grant.adds) else { return false };
-        self.set_adds(other, false);
-        self.set_adds(heir, true);
+        let Some(other) = self.find(token, |it| it.level == Level::Adds) else { return false };
+        self.set_level(other, Level::Shares);
+        self.add_level(heir);
         true
     }
 
     /// This caller answers for a level that nobody else is told of.
     pub(crate) fn add_level(&mut self, waiter: WaiterId) {
-        self.set_adds(waiter, true);
+        self.set_level(waiter, Level::Adds);
     }
 
     /// Passes a level on to another caller that re-entered this hold without adding one. False if
     /// there is none.
-    pub(crate) fn pass_on(&mut self, token: Token) -> bool {
-        let heir = self.find(token, |untold| !untold.grant.adds);
-        heir.is_some_and(|heir| self.set_adds(heir, true))
+    fn pass_on(&mut self, token: Token) -> bool {
+        let heir = self.find(token, |it| it.level == Level::Shares);
+        heir.is_some_and(|heir| self.set_level(heir, Level::Adds))
+    }
+
+    /// The hold of this caller, if it was tied to its connection with the grant.
+    pub(crate) fn tied_by(&self, waiter: WaiterId) -> Option<Token> {
+        self.by_waiter.get(&waiter).filter(|unsent| unsent.ties).map(|unsent| unsent.token)
+    }
+
+    /// Checks that the indexes agree with the replies.
+    ///
+    /// # Errors
+    /// The index that does not, for tests.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let all = || self.by_waiter.iter();
+        let gates = || all().filter_map(|(waiter, it)| Some((*waiter, it.gate.as_deref()?)));
+        let stands_gated = |it: &UnsentReply| it.level == Level::Stands && it.gate.is_some();
+        let agree = [
+            ("tokens", self.by_token == all().map(|(waiter, it)| (it.token, *waiter)).collect()),
+            ("times", self.by_until == gates().map(|(waiter, it)| (it.until, waiter)).collect()),
+            ("sessions", gates().filter(|(_, it)| it.begins_session()).count() == self.sessions),
+            ("levels", !all().any(|(_, it)| stands_gated(it))),
+        ];
+        let wrong = agree.into_iter().find(|(_, agrees)| !agrees);
+        wrong.map_or(Ok(()), |(what, _)| Err(format!("{what} disagree with {self:?}")))
     }
 }

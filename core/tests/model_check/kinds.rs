@@ -11,7 +11,7 @@ use super::steps::{Step, Wait};
 
 /// All that can come, in the order in which it is printed. What only the module gives is left out:
 /// `TOOMANY` of `rlock.max-waiters`, and that no token is left below 2^53.
-const ALL: [Kind; 67] = [
+const ALL: [Kind; 68] = [
     ("input", "ACQUIRE"),
     ("input", "ACQUIRE BLOCK 0"),
     ("input", "ACQUIRE BLOCK ms"),
@@ -50,6 +50,7 @@ const ALL: [Kind; 67] = [
     ("reply", "must wait"),
     ("reply", "0"),
     ("reply", "1"),
+    ("reply", "renewed"),
     ("reply", "2 or more"),
     ("reply", "NOTHELD, it is free"),
     ("reply", "NOTHELD, but another hold of its own"),
@@ -195,6 +196,7 @@ impl Kinds {
             Reply::MustWait { wait_ms: Some(_) } => "must wait, and until when",
             Reply::MustWait { wait_ms: None } => "must wait",
             Reply::MustConfirm | Reply::Pending => "of replicas",
+            Reply::Renewed => "renewed",
             Reply::Count(0) => "0",
             Reply::Count(1) => "1",
             Reply::Count(_) => "2 or more",

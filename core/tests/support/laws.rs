@@ -51,6 +51,15 @@ pub fn a_wait_changes_nothing(reply: &Reply, effects: &Effects<'_>) {
     nobody_else_is_told(effects);
 }
 
+/// A step that stops for each right does the same as one that does not, if all have them.
+pub fn checking_changes_nothing(stopped: &Effects<'_>, effects: &Effects<'_>) {
+    let told = |effects: &Effects<'_>| {
+        let whole = Effects { is_request_enough: false, ..effects.clone() };
+        format!("{whole:?}")
+    };
+    assert_eq!(told(stopped), told(effects));
+}
+
 fn nobody_else_is_told(effects: &Effects<'_>) {
     let others = (&effects.wakes, &effects.gated, &effects.turns, &effects.lost);
     assert_eq!(others, (&vec![], &vec![], &vec![], &vec![]));
@@ -59,6 +68,7 @@ fn nobody_else_is_told(effects: &Effects<'_>) {
 
 /// True of every lock, wherever it came from.
 pub fn well_formed(lock: &Lock) {
+    lock.check().unwrap();
     let holds = picture(lock);
     for held in holds.iter().filter(|held| held.mode == Mode::Write) {
         let stranger = holds.iter().find(|other| other.owner != held.owner);
@@ -202,7 +212,7 @@ pub fn every_change_changes(before: &Lock, after: &Lock, input: &Input<'_>, effe
     let is_promised = matches!(
         (input, &effects.reply),
         (Input::Acquire(_) | Input::Park(..), Reply::Granted { .. })
-            | (Input::Renew(_), Reply::Count(1))
+            | (Input::Renew(_), Reply::Renewed)
     );
     assert!(!is_promised || !effects.changes.is_empty(), "a promise without an effect: {input:?}");
     assert_eq!(&lock, after, "something changed that was not recorded");

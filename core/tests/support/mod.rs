@@ -15,8 +15,8 @@ use std::rc::Rc;
 
 use rlock_core::{
     Acquire, Change, Dismissed, Effects, FastStep, Input, Kind, LeaseMs, Levels, Lock, Mode, Now,
-    Parking, Patience, Refusal, Release, Renew, Reply, Step, StepContext, Token, Tokens, Volatile,
-    WaiterId,
+    Parking, Patience, Refusal, Release, Renew, Reply, Rights, Step, StepContext, Token, Tokens,
+    Volatile, WaiterId,
     slow::{OwnerNames, Slow},
     snapshot::{self, Start},
 };
@@ -139,6 +139,33 @@ impl World {
         effects
     }
 
+    /// The same step of a copy, where everybody's right is checked, and everybody has it.
+    fn drive_checked<'a>(&self, input: Input<'a>) -> (Lock, Volatile, Effects<'a>) {
+        let (mut lock, mut volatile) = (self.lock.clone(), self.volatile.clone());
+        let (mut tokens, mut names) = (self.tokens.clone(), self.names.clone());
+        let (mut rights, mut effects) = (Vec::new(), Effects::default());
+        loop {
+            let moment = StepContext {
+                max_depth: self.max_depth,
+                tickets_left: self.tickets_left,
+                sessions_max: self.sessions_max,
+                portion: self.portion,
+                rights: Rights::Checked(&rights),
+                ..StepContext::unlimited(self.now, &mut tokens, &mut names)
+            };
+            let (lock, volatile) = (&mut lock, &mut volatile);
+            Step { lock, volatile, moment, effects: &mut effects }.apply(input);
+            let Some(unchecked) = &effects.unchecked else { break };
+            let known = |waiter: &WaiterId| rights.iter().any(|(other, _)| other == waiter);
+            assert!(!known(&unchecked.waiters[0]), "{input:?} asks twice for the same right");
+            let missing: Vec<WaiterId> =
+                unchecked.waiters.iter().copied().filter(|waiter| !known(waiter)).collect();
+            rights.extend(missing.into_iter().map(|waiter| (waiter, true)));
+        }
+        volatile.sessions.take_touched();
+        (lock, volatile, effects)
+    }
+
     /// One step, held to every law.
     pub fn step<'a>(&mut self, input: Input<'a>) -> Effects<'a> {
         self.steps += 1;
@@ -153,7 +180,12 @@ impl World {
             _ => None,
         };
         let waits = waits.map(|reply| (reply, self.volatile.clone()));
+        let checked = (self.volatile.queue.blocked_count() > 0).then(|| self.drive_checked(input));
         let effects = self.drive(input);
+        if let Some((lock, volatile, stopped)) = checked {
+            laws::checking_changes_nothing(&stopped, &effects);
+            assert_eq!((&lock, &volatile), (&self.lock, &self.volatile), "{input:?}");
+        }
         let after = laws::picture(&self.lock);
         if let Some((lock, plain)) = plain {
             laws::plain_is_the_same(&lock, plain, &self.lock, &effects);
@@ -166,7 +198,7 @@ impl World {
             self.waits_seen += 1;
         }
         laws::well_formed(&self.lock);
-        self.volatile.queue.check().unwrap();
+        self.volatile.check().unwrap();
         laws::readers_agree(&self.lock, &after, self.now);
         laws::transition(&before.1, &after, &effects, self.now, self.floor);
         laws::every_change_changes(&before.0, &self.lock, &input, &effects);

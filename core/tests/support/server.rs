@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use rlock_core::manager::{At, Bounds, LockId, Manager, Mark, Parked, SlowEntry, Task, Wait};
 use rlock_core::slow::Slow;
 use rlock_core::{
-    Acquire, ClientId, Input, Lock, Mode, Now, Owner, Parking, Patience, Reply, Wake,
+    Acquire, ClientId, Input, Lock, Mode, Now, Owner, Parking, Patience, Reply, Rights, Wake,
 };
 
 use super::{START_US, acquire};
@@ -70,7 +70,8 @@ impl Server {
     pub fn ask(&mut self, key: Key, input: Input<'_>) -> Reply {
         let mut lock = self.keys.remove(key).unwrap_or_default();
         let at = At { db: 0, key, now: self.now() };
-        let effects = self.manager.decide(at, &self.bounds, &mut lock, input).effects();
+        let effects =
+            self.manager.decide(at, &self.bounds, &mut lock, input, Rights::All).effects();
         if !lock.is_free() {
             self.keys.insert(key, lock);
         }

@@ -231,7 +231,6 @@ impl Story {
             }
             ["cancel", owner] => Input::Cancel(unescaped(owner).leak()),
             ["tick"] => Input::Tick,
-            ["deny", waiter] => Input::Deny(waiter_of(waiter)),
             ["force"] => Input::Force(None),
             ["force", mode] => Input::Force(Some(mode_of(mode).expect("a mode"))),
             _ => panic!("nobody can {words:?}"),
@@ -276,6 +275,7 @@ impl Story {
             Reply::MustWait { .. } => "must wait".into(),
             Reply::MustConfirm => "must confirm".into(),
             Reply::Pending => "pending".into(),
+            Reply::Renewed => "1".into(),
             Reply::Count(count) => count.to_string(),
             Reply::Refused(refusal) => {
                 let line = refusal.line(&self.key, owner);

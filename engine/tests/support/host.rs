@@ -252,6 +252,7 @@ impl Host for MapHost {
     }
 
     fn may_acquire(&self, user: &str, _: &Name<'_>, _: &[u8]) -> bool {
+        self.world().rights_asked += 1;
         !self.world().denied.contains(user)
     }
 

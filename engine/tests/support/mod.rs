@@ -94,6 +94,8 @@ pub struct World {
     pub detects_deadlocks: bool,
     pub users: BTreeMap<u64, String>,
     pub denied: BTreeSet<String>,
+    /// How often the server was asked whether a user may acquire a lock.
+    pub rights_asked: usize,
     pub gate: Gate,
     pub gates: BTreeMap<Vec<u8>, Gate>,
     pub offset: u64,
@@ -165,6 +167,7 @@ impl MapHost {
             detects_deadlocks: true,
             users: BTreeMap::new(),
             denied: BTreeSet::new(),
+            rights_asked: 0,
             gate: Gate::Open,
             gates: BTreeMap::new(),
             offset: 0,

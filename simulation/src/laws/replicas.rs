@@ -35,8 +35,7 @@ pub fn same(node: usize, machines: &[Machine]) -> Result<(), Broken> {
             let last = slot.lock().and_then(|lock| lock.latest_deadline()).map(EpochMs::get);
             let is_whole = last.is_some_and(|last| one.min(two).saturating_add(1) >= last);
             let is_alike = (db, key, &slot.value) == (other_db, other_key, &other.value);
-            // A grant that is denied in the step in which it was given goes along as one effect.
-            let is_near = one.abs_diff(two) <= GRACE_MS || there.has_denied;
+            let is_near = one.abs_diff(two) <= GRACE_MS;
             is_alike && (one == two || is_whole && is_near)
         });
         must(is_same, law, || {

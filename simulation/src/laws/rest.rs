@@ -362,15 +362,7 @@ pub fn order(
         let mut holds = lock.holds();
         holds.any(|(owner, _, hold)| owner == asked.owner.as_bytes() && hold.token != token)
     });
-    // Where a user may lose its rights while it waits: its owner's other waits, which entered with
-    // the one that is denied, stay.
-    if server.has_denied
-        || asked.upgrade
-        || asked.held
-        || asked.had_ticket
-        || is_re_entry
-        || holds_both
-    {
+    if asked.upgrade || asked.held || asked.had_ticket || is_re_entry || holds_both {
         return Ok(());
     }
     let now_ms = server.now_ms();

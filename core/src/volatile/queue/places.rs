@@ -13,7 +13,9 @@ impl Queue {
             self.make_room(Place(i64::MAX));
             last(self).map(Place::next)
         });
-        self.put(place.unwrap_or(Place::START), entry);
+        let place = place.unwrap_or(Place::START);
+        debug_assert!(last(self) < Some(place), "a newcomer passes a waiter: law 7");
+        self.put(place, entry);
     }
 
     /// A place before everybody in line, behind the turns.

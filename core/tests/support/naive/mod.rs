@@ -117,7 +117,7 @@ impl Naive {
                 self.end(|hold| mode.is_none_or(|only| only == hold.mode), End::Forced, &mut told);
                 Said::Count((before - self.holds.len()) as u64)
             }
-            Input::Tick | Input::Changed | Input::Deny(_) => Said::Count(0),
+            Input::Tick | Input::Changed => Said::Count(0),
         };
         told.reply = Some(reply);
         self.serve(limits, &mut told);

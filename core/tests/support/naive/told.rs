@@ -65,6 +65,7 @@ fn said(reply: &Reply) -> Said {
         Reply::NotNow { wait_ms } => Said::NotNow { wait_ms: *wait_ms },
         Reply::MustWait { wait_ms } => Said::MustWait { wait_ms: *wait_ms },
         Reply::MustConfirm | Reply::Pending => Said::Error("acks".into()),
+        Reply::Renewed => Said::Count(1),
         Reply::Count(count) => Said::Count(*count),
         Reply::Refused(refusal) => error(refusal),
     }
