@@ -24,7 +24,7 @@ matrix: ## the server tests on eight servers (SERVERS, TEST, RLOCK_MORE_SERVERS:
 matrix-table: ## what the last `make matrix` found on each server, as rows for docs/servers.md
 	@scripts/matrix.sh table
 
-mutants: ## small wrong changes, one by one: each must turn a named test red
+mutants: ## small wrong changes, one at a time: each must turn a named test red
 	@scripts/mutants.sh
 
 model: ## every state of a few locks and owners, more than ten million of them (STATES)
@@ -33,10 +33,10 @@ model: ## every state of a few locks and owners, more than ten million of them (
 simulate: ## primaries, replicas, clients and failover in one process, 10^8 steps (STEPS, SEED)
 	@STEPS="$(or $(STEPS),100000000)" SEED="$(SEED)" scripts/simulate.sh
 
-differential: ## the simulated server beside a real one, command by command (COMMANDS, SEED, SERVERS)
+differential: ## the simulated server compared with a real one, command by command (COMMANDS, SEED, SERVERS)
 	@COMMANDS="$(COMMANDS)" SEED="$(SEED)" SERVERS="$(SERVERS)" scripts/differential.sh
 
-fuzz: ## random bytes as commands, locks and histories, by cargo-fuzz or on stable Rust (RUNS, SECONDS)
+fuzz: ## random bytes as commands, locks and histories, with cargo-fuzz or on stable Rust (RUNS, SECONDS)
 	@scripts/fuzz.sh $(or $(RUNS),10000000) $(or $(SECONDS),0)
 
 abuse: ## a million of everything, on a server with the C library's malloc: what is left behind (TIMES)
@@ -45,10 +45,10 @@ abuse: ## a million of everything, on a server with the C library's malloc: what
 torture: ## real servers under load and faults, every history checked (SECONDS, SEED, FAULT, WORKLOAD)
 	@RLOCK_SECONDS="$(SECONDS)" scripts/torture.sh
 
-permits: ## 1000 workers at ten permits, holders killed all the time (SECONDS on each of SERVERS, SEED; RIVAL=1)
+permits: ## 1000 workers share ten permits, holders killed all the time (SECONDS on each of SERVERS, SEED; RIVAL=1)
 	@RLOCK_SECONDS="$(SECONDS)" SERVERS="$(SERVERS)" SEED="$(SEED)" scripts/permits.sh $(if $(RIVAL),redisson)
 
-failovers: ## the primary killed again and again: what ACKS had confirmed is there (FAILOVERS, SERVERS, VARIANT; GRACE=1)
+failovers: ## the primary killed repeatedly: what ACKS had confirmed must still be there (FAILOVERS, SERVERS, VARIANT; GRACE=1)
 	@FAILOVERS="$(FAILOVERS)" SERVERS="$(SERVERS)" VARIANT="$(VARIANT)" SEED="$(SEED)" \
 		scripts/failovers.sh $(if $(GRACE),grace)
 
@@ -61,10 +61,10 @@ moves: ## a slot of a cluster moves 50 times (MOVES) while clients wait for its 
 valgrind: ## the server tests under valgrind: memory errors and leaks
 	@scripts/valgrind.sh
 
-bench: ## RLOCK beside its alternatives: docs/benchmarks.md (QUICK=1; SERVERS="default valkey-9.1")
+bench: ## RLOCK compared with its alternatives: docs/benchmarks.md (QUICK=1; SERVERS="default valkey-9.1")
 	@scripts/bench.sh
 
-bench-gate: ## allocations and instructions as recorded (RECORD=1), the core's steps beside 10 000 others
+bench-gate: ## allocations and instructions as recorded (RECORD=1), the core's steps with 10 000 others
 	@scripts/bench.sh gate
 
 clients: ## the client packages of each language, into .tools/clients
@@ -73,10 +73,10 @@ clients: ## the client packages of each language, into .tools/clients
 clients-test: ## their own tests, foreign suites and one conformance script for all (SERVERS="default valkey-9.1")
 	@scripts/clients.sh test
 
-clients-bench: ## what a free acquire and release costs in each package, beside the bare commands
+clients-bench: ## what a free acquire and release costs in each package, compared with the bare commands
 	@scripts/clients.sh bench
 
-examples: ## each language's example, by its own client, on a private server
+examples: ## each language's example, with its own client, on a private server
 	@scripts/examples.sh
 
 demo: ## ten seconds of locks in this terminal, on a private server
@@ -91,13 +91,13 @@ release: ## the module for four platforms, each checked and run by a server of i
 packages: ## .deb and .rpm for x86-64 and arm64, in target/dist
 	@scripts/packages.sh
 
-packages-try: ## the packages in clean Debians with systemd: installed, used, upgraded, removed (root)
+packages-try: ## the packages in clean Debian systems with systemd: installed, used, upgraded, removed (root)
 	@scripts/packages-try.sh
 
 images: ## the image, compose and Kubernetes files: linted; the Dockerfile's steps executed without Docker (root)
 	@scripts/images.sh
 
-images-build: ## the images of Redis 8 and Valkey 9, for Debian and Alpine, by Docker
+images-build: ## the images of Redis 8 and Valkey 9, for Debian and Alpine, with Docker
 	@scripts/images.sh build
 
 dist: ## an archive for each platform: module, programs, settings, docs, examples, SBOM, checksums (PLATFORMS)
@@ -109,7 +109,7 @@ reproducible: ## packages and archives twice, in two folders: the same bytes (PL
 msrv: ## build with the oldest Rust that Cargo.toml promises
 	@scripts/msrv.sh
 
-audit: ## licences, sources, bans and known weaknesses of what we depend on
+audit: ## licenses, sources, bans and known vulnerabilities of the dependencies
 	@scripts/audit.sh
 
 clean: ## remove everything built and fetched, and the data of `make run`
