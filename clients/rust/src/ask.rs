@@ -1,401 +1,447 @@
-//! One acquisition: at once if the lock is free, by a blocked wait on its own connection, or by ticket.
+//! Carries out what a machine wants: requests, connections, sleeps. It decides nothing.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::Arc;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use redis::{Cmd, RedisError, RedisResult, Value};
-use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use tokio::sync::{Notify, OwnedSemaphorePermit, oneshot, watch};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use crate::entry::Entry;
-use crate::error::{Error, is_broken, is_not_held, is_passing, is_unsent};
-use crate::servers::{Line, Node, PATIENCE};
+use crate::error::{Error, is_broken, is_passing, is_unsent, timed_out};
+use crate::machine::{self, Input, Machine, Ms, Outcome, Output, Request, TICKET, Tell};
+use crate::servers::{Lane, Line, Node};
 use crate::{Inner, Options};
 
-/// How long a ticket outlives a process that no longer asks, and how often we ask.
-const TICKET_WINDOW: Duration = Duration::from_secs(3);
-const TICKET_POLL: Duration = Duration::from_millis(950);
-/// How long the server has to end a wait whose caller gave up, and the longest pause between tries.
-pub(crate) const TIDYING: Duration = Duration::from_millis(500);
-/// How late a call may return: for a reply that comes at the last moment, and then for what is undone quickly.
-pub(crate) const LATE: Duration = Duration::from_millis(50);
+/// A request under way, which goes on whatever happens to who waits for it.
+type Pending = Pin<Box<dyn Future<Output = RedisResult<Value>> + Send>>;
 
+/// Where the machine's time begins.
+fn beginning() -> Instant {
+    static BEGINNING: OnceLock<Instant> = OnceLock::new();
+    *BEGINNING.get_or_init(Instant::now)
+}
+
+/// The machine's time. Rounded down, so that no lease begins too late.
+pub(crate) fn now() -> Ms {
+    ms_of(Instant::now())
+}
+
+pub(crate) fn ms_of(time: Instant) -> Ms {
+    ms(time.saturating_duration_since(beginning()))
+}
+
+pub(crate) fn at(time: Ms) -> Instant {
+    const LONG: Ms = 10 * 366 * 86_400_000;
+    beginning() + Duration::from_millis(time.min(LONG))
+}
+
+pub(crate) fn ms(time: Duration) -> Ms {
+    Ms::try_from(time.as_millis()).unwrap_or(machine::FOREVER)
+}
+
+/// The I/O of one machine.
 pub(crate) struct Ask {
-    pub(crate) inner: Arc<Inner>,
-    pub(crate) entry: Arc<Entry>,
-    pub(crate) options: Options,
-    /// The depth to reach.
-    pub(crate) depth: u32,
-    /// When to give up.
-    pub(crate) end: Option<Instant>,
-    /// When the granted request was sent; the lease did not begin earlier.
-    pub(crate) sent: Instant,
-    /// A reply is missing, so the lock may have been granted.
-    pub(crate) is_unsure: bool,
-    /// It was granted, and nobody takes it.
-    pub(crate) is_unwanted: bool,
-    /// A ticket may stand.
-    pub(crate) is_placed: bool,
-    pub(crate) session: Option<Line>,
-    /// Whether to begin a session.
-    pub(crate) ties: bool,
+    inner: Arc<Inner>,
+    entry: Arc<Entry>,
+    options: Options,
+    depth: u32,
+    /// On a shared connection, and what to make of its reply.
+    request: Option<Pending>,
+    /// The own connection, and the reply on it.
+    line: Option<Line>,
+    reply: Option<Pending>,
+    /// Where it was redirected to.
+    next: Option<(Arc<Node>, bool)>,
+    turn: Option<(String, Arc<Notify>)>,
+    slot: Option<OwnedSemaphorePermit>,
     /// Turns true when the caller has given up.
-    pub(crate) gone: watch::Receiver<bool>,
-}
-
-enum Answer {
-    Token(u64),
-    Refused,
-}
-
-fn answer(reply: RedisResult<Value>) -> RedisResult<Answer> {
-    Ok(match redis::from_redis_value::<Option<u64>>(reply?)? {
-        Some(token) => Answer::Token(token),
-        None => Answer::Refused,
-    })
+    gone: Option<watch::Receiver<bool>>,
+    /// Why the last request failed.
+    trouble: Option<RedisError>,
 }
 
 impl Ask {
-    /// Asks until there is a grant, a refusal, or no time left. If the caller gives up, the result is `NotAcquired`.
-    pub(crate) async fn run(&mut self) -> Result<u64, Error> {
-        let mut pause = Duration::from_millis(10);
-        loop {
-            let outcome = match self.end {
-                None => self.once_and_sure().await,
-                Some(end) => match timeout_at(end + LATE, self.once_and_sure()).await {
-                    Ok(outcome) => outcome,
-                    Err(_) => {
-                        // What was cut short may be executed later.
-                        (self.is_unsure, self.is_placed, self.session) = (true, true, None);
-                        Err(crate::error::timed_out())
-                    }
-                },
-            };
-            if *self.gone.borrow() {
-                self.is_unwanted |= matches!(outcome, Ok(Answer::Token(_)));
-                return Err(Error::NotAcquired);
-            }
-            let trouble = match outcome {
-                Ok(Answer::Token(token)) => return Ok(token),
-                Ok(Answer::Refused) => return Err(Error::NotAcquired),
-                Err(error) if is_passing(&error) => {
-                    self.tell_once(&error);
-                    error
-                }
-                // Granted after a long wait, and lost before we noticed: ask again.
-                Err(error) if is_not_held(&error) && self.depth == 1 => error,
-                Err(error) => return Err(error.into()),
-            };
-            let left = self.left();
-            if left.is_zero() {
-                return Err(Error::out_of_patience(trouble));
-            }
-            tokio::select! {
-                () = sleep(left.min(pause / 2 + jitter(pause))) => {}
-                () = is_true(&mut self.gone) => {}
-            }
-            pause = (pause * 2).min(TIDYING);
+    pub(crate) fn new(inner: Arc<Inner>, entry: Arc<Entry>, options: Options, depth: u32) -> Ask {
+        let (request, line, reply, next) = (None, None, None, None);
+        let (turn, slot, gone, trouble) = (None, None, None, None);
+        Ask { inner, entry, options, depth, request, line, reply, next, turn, slot, gone, trouble }
+    }
+
+    pub(crate) fn entry(&self) -> Arc<Entry> {
+        self.entry.clone()
+    }
+
+    /// From now on the caller may go away.
+    pub(crate) fn watch(&mut self, gone: watch::Receiver<bool>) {
+        self.gone = Some(gone);
+    }
+
+    pub(crate) fn is_left(&self) -> bool {
+        self.gone.as_ref().is_some_and(|gone| *gone.borrow())
+    }
+
+    pub(crate) fn take_line(&mut self) -> Option<Line> {
+        self.line.take()
+    }
+
+    /// Why it was not granted, or not released.
+    pub(crate) fn error(&mut self, tell: &Tell) -> Error {
+        let trouble = self.trouble.take().unwrap_or_else(timed_out);
+        match tell {
+            Tell::Lost => Error::Lost,
+            Tell::Unavailable | Tell::NoReplicas => Error::out_of_patience(trouble),
+            Tell::Refused(_) => trouble.into(),
+            _ => Error::NotAcquired,
         }
     }
 
-    async fn once_and_sure(&mut self) -> RedisResult<Answer> {
-        let outcome = self.once().await;
-        if let Ok(Answer::Token(token)) = outcome
-            && self.sent.elapsed() > self.options.lease / 3
-            && let Err(error) = self.confirm(token).await
-        {
-            self.session = None;
-            return Err(error);
+    /// What comes of a release.
+    pub(crate) fn released(&mut self, tell: &Tell) -> Result<(), Error> {
+        if *tell == Tell::Released { Ok(()) } else { Err(self.error(tell)) }
+    }
+
+    /// Drives a machine to its end, from those outputs on. `tell` may answer with an input.
+    pub(crate) async fn drive(
+        &mut self,
+        machine: &mut impl Machine,
+        mut out: Vec<Output>,
+        mut tell: impl FnMut(&mut Ask, Tell, bool) -> Option<Input>,
+    ) {
+        let mut operation = None;
+        loop {
+            let (mut input, is_last) = (None, out.contains(&Output::Free));
+            for output in out.drain(..) {
+                match output {
+                    Output::Tell(told) => input = tell(self, told, is_last),
+                    Output::Undo => {
+                        self.gone = None;
+                        self.entry.is_undone.store(true, Ordering::Release);
+                    }
+                    Output::Free => {
+                        return self.entry.is_undone.store(false, Ordering::Release);
+                    }
+                    output => {
+                        if self.begin(&output) {
+                            operation = Some(output);
+                        }
+                    }
+                }
+            }
+            let input = match (input, &operation) {
+                (Some(input), _) => input,
+                (None, Some(operation)) => self.or_left(operation).await,
+                (None, None) => return,
+            };
+            machine.step(now(), input, &mut out);
         }
+    }
+
+    async fn or_left(&mut self, operation: &Output) -> Input {
+        let Some(mut gone) = self.gone.clone() else { return self.end(operation).await };
+        tokio::select! {
+            biased; // what has come is read before anything else is believed
+            input = self.end(operation) => input,
+            () = is_true(&mut gone) => {
+                self.gone = None;
+                Input::Cancel
+            }
+        }
+    }
+
+    /// Does what is done at once, or begins an operation, and says which it is.
+    pub(crate) fn begin(&mut self, output: &Output) -> bool {
+        match output {
+            Output::Keep => {
+                self.reply = None;
+                self.line.take().into_iter().for_each(|line| line.put(self.inner.most));
+            }
+            Output::Drop => (self.reply, self.line) = (None, None),
+            Output::Own { block, session, depth, .. } => {
+                let words = self.waiting(*block, *session, depth.unwrap_or(self.depth));
+                let asking = self.next.take().is_some_and(|(_, is_ask)| is_ask);
+                self.reply = self.line.as_ref().map(|line| line.begin(words, asking));
+            }
+            Output::Send(request, by) => self.request = Some(self.send(*request, *by)),
+            Output::Look(by) => self.request = Some(self.look(*by)),
+            Output::Sleep(_) => self.tell_once(),
+            _ => {}
+        }
+        !matches!(output, Output::Keep | Output::Drop)
+    }
+
+    /// The end of an operation. May be dropped, and called again.
+    pub(crate) async fn end(&mut self, operation: &Output) -> Input {
+        match operation {
+            Output::Slot => Input::Slot(self.may_block()),
+            Output::Open(by) => self.open(at(*by)).await,
+            Output::Own { by, .. } | Output::Read(by) => {
+                let reply = or_silence(at(*by), self.reply.as_mut()).await;
+                self.replied(reply)
+            }
+            Output::Look(by) => {
+                let place = or_silence(at(*by), self.request.as_mut());
+                let Some(reply) = self.reply.as_mut() else { return Input::Own(Outcome::Broken) };
+                tokio::select! {
+                    biased;
+                    reply = reply => self.replied(Some(reply)),
+                    place = place => Input::Place(match place {
+                        Some(Ok(Value::Int(has_place))) => Some(has_place > 0),
+                        _ => None,
+                    }),
+                }
+            }
+            Output::Send(_, by) | Output::Await(by) => {
+                let reply = or_silence(at(*by), self.request.as_mut()).await;
+                self.request = None;
+                Input::Ended(self.outcome(reply))
+            }
+            Output::Listen(by) => {
+                let _ = timeout_at(at(*by), self.listen()).await;
+                Input::Listening
+            }
+            Output::Turn(by) => {
+                let Some((_, turn)) = &self.turn else { return Input::Turn };
+                match timeout_at(at(*by), turn.notified()).await {
+                    Ok(()) => Input::Turn,
+                    Err(_) => Input::Time,
+                }
+            }
+            Output::Sleep(by) => {
+                sleep_until(at(*by)).await;
+                Input::Time
+            }
+            _ => std::future::pending().await,
+        }
+    }
+
+    fn may_block(&mut self) -> bool {
+        self.slot = self.inner.slots.clone().try_acquire_owned().ok();
+        self.slot.is_some() || self.options.session // which has a connection of its own anyhow
+    }
+
+    async fn open(&mut self, by: Instant) -> Input {
+        let there = self.next.as_ref().map(|(node, _)| node.clone());
+        let line = async {
+            match there {
+                Some(node) => node.line().await,
+                None => self.inner.servers.locate(&self.entry.key).await?.line().await,
+            }
+        };
+        match timeout_at(by, line).await {
+            Ok(Ok(line)) => {
+                self.line = Some(line);
+                let round = self.inner.servers.round().as_micros().div_ceil(1000);
+                return Input::Opened(Ms::try_from(round).unwrap_or(0));
+            }
+            Ok(Err(error)) => self.trouble = Some(error),
+            Err(_) => self.trouble = Some(timed_out()),
+        }
+        self.inner.servers.forget();
+        let code = self.trouble.as_ref().and_then(RedisError::code).map(str::to_owned);
+        Input::Ended(code.map_or(Outcome::Unsent, Outcome::Refused))
+    }
+
+    /// The reply on the own connection. `None` is silence.
+    fn replied(&mut self, reply: Option<RedisResult<Value>>) -> Input {
+        if reply.is_some() {
+            self.reply = None;
+        }
+        if let (Some(Err(error)), Some(line)) = (&reply, &self.line) {
+            if is_broken(error) {
+                self.inner.servers.forget();
+            } else {
+                self.next = self.inner.servers.redirection(&line.node, error);
+            }
+        }
+        let outcome = match self.outcome(reply) {
+            Outcome::Unsent => Outcome::Broken,
+            outcome => outcome,
+        };
+        Input::Own(outcome)
+    }
+
+    pub(crate) fn outcome(&mut self, reply: Option<RedisResult<Value>>) -> Outcome {
+        let error = match reply {
+            None => timed_out(),
+            Some(Ok(Value::Nil)) => return Outcome::Nil,
+            Some(Ok(Value::Int(number))) => return Outcome::Token(number.unsigned_abs()),
+            Some(Ok(_)) => return Outcome::Token(1),
+            Some(Err(error)) => error,
+        };
+        let outcome = match error.code() {
+            Some("ERR") if is_passing(&error) => Outcome::Unsent, // too many clients
+            Some(code) => Outcome::Refused(code.to_owned()),
+            None if !is_passing(&error) => Outcome::Refused("CONFIG".to_owned()),
+            None if is_unsent(&error) => Outcome::Unsent,
+            None if error.is_timeout() => Outcome::Silent,
+            None => Outcome::Broken,
+        };
+        self.trouble = Some(error);
         outcome
     }
 
-    fn tell_once(&mut self, trouble: &RedisError) {
+    fn tell_once(&mut self) {
         if self.options.wait != Some(Duration::ZERO)
-            && let Some(tell) = self.options.on_trouble.take()
+            && let (Some(trouble), Some(tell)) = (&self.trouble, self.options.on_trouble.take())
         {
             tell(trouble);
         }
     }
 
-    async fn once(&mut self) -> RedisResult<Answer> {
-        if self.ties {
-            return self.blocked().await;
-        }
-        let waits = self.options.wait != Some(Duration::ZERO);
-        // A reply that waits for replicas delays those behind it, so this uses its own connection.
-        if !waits || !self.options.has_acks() {
-            let way_in = self.options.words(&self.entry.key, self.depth);
-            let first = self.plain(&way_in).await?;
-            if matches!(first, Answer::Token(_)) || !waits {
-                return Ok(first);
-            }
-        }
-        match self.inner.slots.clone().try_acquire_owned() {
-            Ok(_slot) => self.blocked().await,
-            Err(_) => self.ticket().await,
-        }
-    }
+    // --- requests -------------------------------------------------------------------------------
 
-    /// Not cut short when the caller gives up: an unread reply would be a hold that nobody knows of.
-    async fn plain(&mut self, words: &Cmd) -> RedisResult<Answer> {
-        self.sent = Instant::now();
-        let (lane, servers) = (self.options.lane(), &self.inner.servers);
-        let patience = if self.options.has_acks() { PATIENCE * 2 } else { PATIENCE };
-        let reply = answer(servers.ask_on(lane, &self.entry.key, words, patience).await);
-        self.is_unsure |= reply.as_ref().is_err_and(|error| is_broken(error) && !is_unsent(error));
-        reply
-    }
-
-    fn left(&self) -> Duration {
-        self.end
-            .map_or(Duration::from_secs(3600), |end| end.saturating_duration_since(Instant::now()))
-    }
-
-    /// The reply comes in time, however far the server is.
-    fn short_of_a_round(&self) -> Duration {
-        self.left().saturating_sub(self.inner.servers.round())
-    }
-
-    fn waiting(&self, words: &mut Cmd, way: &str, wait: Duration) {
-        words.arg(way).arg(millis(wait));
-        if let Some(most) = self.options.max_queue {
-            words.arg("MAXQUEUE").arg(most);
-        }
-    }
-
-    /// Asks on its own connection, which a session keeps.
-    async fn blocked(&mut self) -> RedisResult<Answer> {
-        let mut words = self.options.words(&self.entry.key, self.depth);
-        if self.ties {
+    fn waiting(&self, block: Option<Ms>, session: bool, depth: u32) -> Cmd {
+        let mut words = self.options.words(&self.entry.key, depth);
+        if session {
             words.arg("SESSION");
         }
-        if self.options.wait != Some(Duration::ZERO) {
-            // BLOCK 0 waits forever, so the shortest wait is 1 ms.
-            let wait = self
-                .end
-                .map_or(Duration::ZERO, |_| self.short_of_a_round().max(Duration::from_millis(1)));
-            self.waiting(&mut words, "BLOCK", wait);
+        if let Some(block) = block {
+            words.arg("BLOCK").arg(block);
+            self.options.add_most(&mut words);
         }
-        let (mut node, mut asking) = (self.inner.servers.locate(&self.entry.key).await?, false);
-        for _ in 0..4 {
-            let line = match node.line().await {
-                Ok(line) => line,
-                Err(error) => {
-                    self.inner.servers.forget();
-                    return Err(error);
-                }
-            };
-            let reply = self.on(line, &words, asking).await;
-            match &reply {
-                Err(error) if is_broken(error) => self.inner.servers.forget(),
-                Err(error) => {
-                    if let Some(next) = self.inner.servers.redirection(&node, error) {
-                        (node, asking) = next;
-                        continue;
-                    }
-                }
-                Ok(_) => {}
-            }
-            return reply;
-        }
-        Err(RedisError::from((redis::ErrorKind::Io, "sent to and fro between servers")))
-    }
-
-    /// Asks on `line`. When the caller gives up, gives up the place, and then checks whether the grant came first.
-    async fn on(&mut self, line: Line, words: &Cmd, asking: bool) -> RedisResult<Answer> {
-        self.sent = Instant::now();
-        let late = self.end.map(|end| end.max(self.sent) + LATE);
-        let mut gone = self.gone.clone();
-        let mut pending = Box::pin(line.ask(words, asking));
-        let reply = tokio::select! {
-            reply = &mut pending => answer(reply),
-            () = sleep_until(late.unwrap_or(self.sent)), if late.is_some() => Err(crate::error::timed_out()),
-            () = self.unknown(&line.node), if self.options.wait != Some(Duration::ZERO) => Err(crate::error::timed_out()),
-            () = is_true(&mut gone) => self.withdraw(&mut pending).await,
-        };
-        drop(pending);
-        match &reply {
-            Err(error) if is_broken(error) => self.is_unsure = true, // and the connection is closed
-            Ok(Answer::Token(_)) if self.ties => self.session = Some(line),
-            _ => line.put(self.inner.most),
-        }
-        reply
-    }
-
-    /// Ends the wait. Repeats that, because the caller may give up just before the wait begins.
-    async fn withdraw(
-        &self,
-        pending: &mut (impl Future<Output = RedisResult<Value>> + Unpin),
-    ) -> RedisResult<Answer> {
-        let end = Instant::now() + 2 * TIDYING;
-        while Instant::now() < end {
-            let words = self.cancel();
-            let cancel = self.inner.servers.ask(&self.entry.key, &words, TIDYING);
-            let (_, reply) =
-                tokio::join!(cancel, timeout(Duration::from_millis(20), &mut *pending));
-            if let Ok(reply) = reply {
-                return answer(reply);
-            }
-        }
-        Err(crate::error::timed_out())
-    }
-
-    fn cancel(&self) -> Cmd {
-        let mut words = redis::cmd("RLOCK.CANCEL");
-        words.arg(&self.entry.key).arg(&self.options.owner);
         words
     }
 
-    async fn has_place(&self) -> RedisResult<bool> {
-        let mut words = redis::cmd("RLOCK.PLACE");
-        words.arg(&self.entry.key).arg(&self.options.owner);
-        let ask = |words| self.inner.servers.ask(&self.entry.key, words, Duration::from_secs(1));
-        if ask(&words).await? != Value::Nil {
-            return Ok(true);
-        }
-        Ok(is_pending(
-            &ask(redis::cmd("RLOCK.INFO").arg(&self.entry.key)).await?,
-            &self.options.owner,
-        ))
+    pub(crate) fn words(&self, request: Request) -> Cmd {
+        words(request, &self.entry.key, &self.options, self.depth)
     }
 
-    /// Resolves when the current primary does not know of the wait at `node`, which was stopped or cut off and may stay
-    /// silent forever.
-    async fn unknown(&self, node: &Node) {
-        let mut misses = 0;
-        while misses < 2 {
-            sleep(Duration::from_secs(1)).await;
-            let is_miss = match self.has_place().await {
-                Ok(has_place) => !has_place,
-                // The place is unknown. Is that server still the primary?
-                Err(_) => match timeout(PATIENCE, self.inner.servers.locate(&self.entry.key)).await
-                {
-                    Ok(Ok(primary)) => primary.name != node.name,
-                    _ => false,
-                },
+    fn send(&self, request: Request, by: Ms) -> Pending {
+        let words = self.words(request);
+        let lane = match request {
+            Request::Acquire | Request::Queue | Request::Renew(_) => self.options.lane(),
+            _ => Lane::Prompt,
+        };
+        let (inner, entry, options) =
+            (self.inner.clone(), self.entry.clone(), self.options.clone());
+        Box::pin(async move {
+            let patience = at(by).saturating_duration_since(Instant::now());
+            let reply = inner.servers.ask_on(lane, &entry.key, &words, patience).await?;
+            Ok(match request {
+                Request::Info => token_of(&reply, &options).map_or(Value::Nil, Value::Int),
+                _ => reply,
+            })
+        })
+    }
+
+    /// Whether the wait has its place: 1 or 0, or nobody can say.
+    fn look(&self, by: Ms) -> Pending {
+        let place = self.send(Request::Place, by);
+        let words = self.words(Request::Info);
+        let (inner, entry, owner) =
+            (self.inner.clone(), self.entry.clone(), self.options.owner.clone());
+        let node = self.line.as_ref().map(|line| line.node.name.clone());
+        Box::pin(async move {
+            let patience = at(by).saturating_duration_since(Instant::now());
+            let found = match place.await {
+                Ok(Value::Nil) => inner.servers.ask(&entry.key, &words, patience).await,
+                place => place.map(|_| Value::Okay),
             };
-            misses = if is_miss { misses + 1 } else { 0 };
+            match found {
+                Ok(Value::Okay) => Ok(Value::Int(1)),
+                Ok(info) => Ok(Value::Int(is_pending(&info, &owner).into())),
+                // Is that server still the primary?
+                Err(error) => match inner.servers.locate(&entry.key).await {
+                    Ok(primary) if Some(&primary.name) != node.as_ref() => Ok(Value::Int(0)),
+                    _ => Err(error),
+                },
+            }
+        })
+    }
+
+    async fn listen(&mut self) {
+        let inner = self.inner.clone();
+        let (channel, _) = self.turn.get_or_insert_with(|| {
+            let database = inner.servers.database();
+            let channel = format!("__keyevent@{database}__:rlock.turn:{}", self.options.owner);
+            let turn = inner.turns.listen(&channel);
+            (channel, turn)
+        });
+        inner.turns.subscribe(&inner.servers, &self.entry.key, channel).await;
+    }
+
+    /// It listens no more.
+    pub(crate) async fn hush(&mut self) {
+        if let Some((channel, _)) = self.turn.take() {
+            self.inner.turns.hush(&channel).await;
         }
     }
+}
 
-    /// Keeps a place by asking repeatedly, and at once when its turn is announced.
-    async fn ticket(&mut self) -> RedisResult<Answer> {
-        let channel = format!(
-            "__keyevent@{}__:rlock.turn:{}",
-            self.inner.servers.database(),
-            self.options.owner
-        );
-        let turn = self.inner.turns.listen(&channel);
-        let outcome = self.take_turns(&channel, &turn).await;
-        self.inner.turns.hush(&channel).await;
-        outcome
-    }
-
-    async fn take_turns(
-        &mut self,
-        channel: &str,
-        turn: &tokio::sync::Notify,
-    ) -> RedisResult<Answer> {
-        let mut words = self.options.words(&self.entry.key, self.depth);
-        self.waiting(&mut words, "QUEUE", TICKET_WINDOW);
-        loop {
-            let inner = self.inner.clone();
-            inner.turns.subscribe(&inner.servers, &self.entry.key, channel).await;
-            let was_placed = std::mem::replace(&mut self.is_placed, true);
-            let reply = self.plain(&words).await;
-            match reply {
-                Ok(Answer::Token(_)) => self.is_placed = false,
-                Ok(Answer::Refused) => {}
-                Err(_) => return reply,
-            }
-            if !matches!(reply, Ok(Answer::Refused)) {
-                return reply;
-            }
-            let is_full = self.options.max_queue.is_some() && !was_placed;
-            if is_full && matches!(self.has_place().await, Ok(false)) {
-                return reply;
-            }
-            let left = self.left();
-            if left.is_zero() {
-                return reply;
-            }
-            let mut gone = self.gone.clone();
-            tokio::select! {
-                () = turn.notified() => {}
-                () = sleep(left.min(TICKET_POLL + jitter(TICKET_POLL / 10))) => {}
-                () = is_true(&mut gone) => return Ok(Answer::Refused),
-            }
-            if self.left().is_zero() {
-                return Ok(Answer::Refused); // the place is given up behind the caller
+/// A request on a shared connection.
+pub(crate) fn words(request: Request, key: &[u8], options: &Options, depth: u32) -> Cmd {
+    let named = |name: &str| {
+        let mut words = redis::cmd(name);
+        words.arg(key);
+        words
+    };
+    let owned = |name: &str| {
+        let mut words = named(name);
+        words.arg(&options.owner);
+        words
+    };
+    let mut words = match request {
+        Request::Acquire | Request::Queue => options.words(key, depth),
+        Request::Place => owned("RLOCK.PLACE"),
+        Request::Cancel => owned("RLOCK.CANCEL"),
+        Request::Info => named("RLOCK.INFO"),
+        Request::Renew(_) => owned("RLOCK.RENEW"),
+        Request::Release(..) => owned("RLOCK.RELEASE"),
+    };
+    match request {
+        Request::Queue => {
+            words.arg("QUEUE").arg(TICKET);
+            options.add_most(&mut words);
+        }
+        Request::Info => {
+            words.arg("HOLDERS").arg(10_000).arg("WAITERS").arg(0);
+        }
+        Request::Renew(token) => {
+            words.arg(options.mode()).arg("LEASE").arg(millis(options.lease));
+            words.arg("TOKEN").arg(token);
+            if let Some(acks) = options.acks {
+                words.arg("ACKS").arg(acks);
             }
         }
-    }
-
-    /// Renews a hold that was granted after a long wait, because the reply may have been unread for some time.
-    async fn confirm(&mut self, token: u64) -> RedisResult<()> {
-        let until = Instant::now() + self.options.lease;
-        loop {
-            let sent = Instant::now();
-            match self.entry.renew(&self.inner, &self.options, token, PATIENCE).await {
-                Ok(()) => {
-                    self.sent = sent;
-                    return Ok(());
-                }
-                Err(error) if is_passing(&error) && Instant::now() < until => {
-                    sleep(Duration::from_millis(20)).await
-                }
-                Err(error) => {
-                    self.is_unsure = true;
-                    return Err(error);
-                }
-            }
+        Request::Release(token, depth) => {
+            words.arg(options.mode()).arg("TOKEN").arg(token).arg("DEPTH").arg(depth);
         }
+        _ => {}
     }
+    words
+}
 
-    /// Undoes what the acquisition may have left: a place, and a grant whose reply was lost.
-    pub(crate) async fn undo(&self) {
-        let end = Instant::now() + self.options.lease + PATIENCE;
-        let (mut again, mut pause) = (self.is_unsure, Duration::from_millis(20));
-        loop {
-            let mut done = self.tell(&self.cancel()).await.map(drop);
-            if done.is_ok() && (self.is_unsure || self.is_unwanted) {
-                done = self.let_go().await;
-            }
-            let is_passing = done.as_ref().is_err_and(is_passing);
-            if is_passing && Instant::now() < end {
-                sleep(pause).await;
-                pause = (pause * 2).min(Duration::from_secs(1));
-            } else if again && !is_passing {
-                // Once more: the server may only now execute what it had yet to read from a closed connection.
-                again = false;
-                sleep(TIDYING).await;
-            } else {
-                return;
-            }
+/// The reply, unless it does not come in time.
+async fn or_silence(by: Instant, reply: Option<&mut Pending>) -> Option<RedisResult<Value>> {
+    match reply {
+        Some(reply) => timeout_at(by, reply).await.ok(),
+        None => Some(Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into())),
+    }
+}
+
+/// Answers a call: at once, or when nothing is left any more, but not later than [`machine::LATE`].
+pub(crate) fn answer<T: Send + 'static>(
+    told: oneshot::Sender<T>,
+    answer: T,
+    left: Option<oneshot::Receiver<()>>,
+) {
+    match left {
+        None => drop(told.send(answer)),
+        Some(left) => {
+            tokio::spawn(async move {
+                let _ = timeout(Duration::from_millis(machine::LATE), left).await;
+                drop(told.send(answer));
+            });
         }
-    }
-
-    /// Releases what may have been granted, by its token: should this arrive late, it ends no later hold.
-    async fn let_go(&self) -> RedisResult<()> {
-        let Ask { entry, options, .. } = self;
-        let mut info = redis::cmd("RLOCK.INFO");
-        info.arg(&entry.key).arg("HOLDERS").arg(10_000).arg("WAITERS").arg(0);
-        let Some(token) = token_of(&self.tell(&info).await?, options) else { return Ok(()) };
-        let mut release = redis::cmd("RLOCK.RELEASE");
-        release.arg(&entry.key).arg(&options.owner).arg(options.mode());
-        release.arg("TOKEN").arg(token).arg("DEPTH").arg(self.depth.saturating_sub(1));
-        self.tell(&release).await.map(drop)
-    }
-
-    async fn tell(&self, words: &Cmd) -> RedisResult<Value> {
-        self.inner.servers.ask(&self.entry.key, words, PATIENCE).await
     }
 }
 
 /// The token of what that owner holds in that mode.
-fn token_of(info: &Value, options: &Options) -> Option<u64> {
+fn token_of(info: &Value, options: &Options) -> Option<i64> {
     let mode = options.mode().to_lowercase();
     let Value::Array(holders) = field(info, "holders")? else { return None };
     let mut own = holders.iter().filter(|holder| {
@@ -437,8 +483,7 @@ pub(crate) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)
 }
 
-/// A random time below `most`, so that many do not come back at once.
-pub(crate) fn jitter(most: Duration) -> Duration {
-    let some = RandomState::new().build_hasher().finish() % 1000;
-    most * u32::try_from(some).unwrap_or(0) / 1000
+/// A random number below 1000, so that many do not come back at once.
+pub(crate) fn random() -> u64 {
+    RandomState::new().build_hasher().finish() % 1000
 }

@@ -171,11 +171,11 @@ impl Request {
             let _within = runtime.enter(); // where renewing will begin
             request.quickly()
         });
-        let (quick, unsure) = quick.unwrap_or_default();
+        let (quick, begun) = quick.unwrap_or_default();
         let hold = match quick {
             Some(hold) => hold,
             None => {
-                let asked = self.runtime.run(request.patiently(unsure));
+                let asked = self.runtime.run(request.patiently(begun));
                 asked.unwrap_or(Err(Error::NotAcquired))?
             }
         };

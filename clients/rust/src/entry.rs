@@ -5,15 +5,18 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
-use redis::{Cmd, RedisResult};
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedMutexGuard, watch};
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::sync::{OwnedMutexGuard, oneshot, watch};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::ask::{Ask, LATE, TIDYING, is_true, millis};
-use crate::error::{Error, is_broken, is_not_held, is_passing, timed_out};
+use crate::ask::{Ask, answer, at, is_true, millis, ms, ms_of, now, words};
+use crate::error::{Error, timed_out};
 use crate::held::{Held, NOT_YET, SHORT, State, is_over, look_after, nurse};
-use crate::servers::{Line, PATIENCE, lock};
+use crate::machine::{
+    self, Attempt, Come, FOREVER, Input, Kept, Level as Released, Ms, Output, Planted, Release,
+    Request, Stand, Tell,
+};
+use crate::servers::{Line, lock};
 use crate::{Hold, Inner, Options};
 
 /// The server refuses longer leases.
@@ -33,19 +36,12 @@ pub(crate) struct Entry {
     pub(crate) key: Vec<u8>,
     /// Taken by whoever changes the depth.
     pub(crate) level: Arc<tokio::sync::Mutex<Level>>,
-    /// Whoever has it undoes what an attempt left.
+    /// Whoever has it undoes what a request left.
     pub(crate) is_undone: AtomicBool,
 }
 
 /// The right to change the depth.
 pub(crate) type Turn = OwnedMutexGuard<Level>;
-
-/// An answer is missing: nobody else of this owner asks before that is made up for.
-pub(crate) struct Unsure {
-    /// Goes first: without the entry nobody else would find this level.
-    pub(crate) level: Turn,
-    pub(crate) entry: Arc<Entry>,
-}
 
 #[derive(Default)]
 pub(crate) struct Level {
@@ -86,130 +82,159 @@ impl Entry {
         self: Arc<Entry>,
         inner: Arc<Inner>,
         options: Options,
-        unsure: Option<Turn>,
+        begun: Option<Begun<Attempt>>,
         mut gone: watch::Receiver<bool>,
-    ) -> Result<Hold, Error> {
+        told: oneshot::Sender<Result<Hold, Error>>,
+    ) {
         let start = Instant::now();
-        let end = options.wait.and_then(|wait| start.checked_add(wait));
-        // Taken by another who says the same owner, or while an abandoned wait is being undone: that passes.
-        let is_undone = || self.is_undone.load(Ordering::Acquire);
-        let soon = start + if is_undone() { PATIENCE } else { 2 * LATE };
-        let turn = if options.wait == Some(Duration::ZERO) { soon } else { end.unwrap_or(soon) };
-        let is_unsure = unsure.is_some();
-        let mut level = match unsure {
-            Some(level) => level,
-            None => tokio::select! {
-                biased; // whoever does not wait is not too late for what is free
-                level = self.level.clone().lock_owned() => level,
-                () = sleep_until(turn), if end.is_some() => return Err(if is_undone() {
-                    Error::Unavailable(timed_out()) // its earlier request is not yet undone
-                } else {
-                    Error::NotAcquired
-                }),
-                () = is_true(&mut gone) => return Err(Error::NotAcquired),
-            },
+        let begun = match begun {
+            Some(begun) => Ok(begun),
+            None => self.seat(&options, &mut gone).await.map(|level| {
+                let waited = ms(start.elapsed());
+                self.begin_attempt(&inner, level, &options, waited)
+            }),
         };
-        self.is_undone.store(false, Ordering::Release);
-        if level.held.as_ref().is_some_and(|held| !held.is_held()) {
-            *level = Level::default(); // what was held is lost; its holds will say so
-        }
-        let depth = level.depth + 1;
-        // A request that does not wait is retried if connections break.
-        let end = if options.wait == Some(Duration::ZERO) {
-            Some(Instant::now() + PATIENCE)
-        } else {
-            end
+        let Begun { mut level, mut machine, out, mut ask } = match begun {
+            Ok(begun) => begun,
+            Err(error) => return drop(told.send(Err(error))),
         };
-        let has_line = level.held.as_ref().is_some_and(|held| lock(&held.line).is_some());
-        let mut ask = Ask {
-            inner: inner.clone(),
-            entry: self.clone(),
-            ties: options.session && !has_line,
-            options,
-            depth,
-            end,
-            sent: Instant::now(),
-            is_unsure,
-            is_unwanted: false,
-            is_placed: false,
-            session: None,
-            gone,
-        };
-        let mut outcome = ask.run().await;
-        if let (Ok(token), Some(held)) = (&outcome, &level.held)
-            && *token != held.token
-        {
-            held.lose(); // the level below is gone, and this one is not what it was thought to be
-            (ask.is_unwanted, ask.depth, outcome) = (true, 1, Err(Error::Lost));
-        }
-        match outcome {
-            Ok(token) => {
-                let asked = (ask.options, ask.depth, ask.sent, ask.session);
-                let sent = ask.sent;
-                let held = self.begin(&mut level, asked, token);
-                look_after(&inner, (self.clone(), held.clone(), sent));
-                Ok(Hold::new(inner, self.clone(), held))
-            }
-            Err(error) => {
-                if let (Error::Lost, Some(held)) = (&error, &level.held) {
-                    held.lose();
+        ask.watch(gone);
+        let (mut told, (free, left)) = (Some(told), oneshot::channel());
+        let (mut left, mut granted) = (Some(left), None);
+        ask.drive(&mut machine, out, |ask, tell, is_last| {
+            if let Tell::Granted(token, sent, lingers) = tell {
+                if ask.is_left() {
+                    return Some(Input::Cancel);
                 }
-                give_up(ask, level).await;
-                Err(error)
+                let session = ask.take_line();
+                let held = self.begin(&mut level, &options, at(sent), session, token, lingers);
+                look_after(&inner, (self.clone(), held.clone(), at(sent)));
+                granted = Some(Hold::new(inner.clone(), self.clone(), held));
+                return Some(Input::Taken);
             }
+            if let (Tell::Lost, Some(held)) = (&tell, &level.held) {
+                held.lose();
+            }
+            let error = Err(ask.error(&tell));
+            if let Some(told) = told.take() {
+                answer(told, error, left.take().filter(|_| !is_last));
+            }
+            None
+        })
+        .await;
+        drop((level, free));
+        if let (Some(told), Some(hold)) = (told, granted) {
+            drop(told.send(Ok(hold))); // one that nobody takes is released when it is dropped
+        }
+        ask.hush().await;
+    }
+
+    /// The right to ask under this name.
+    async fn seat(
+        &self,
+        options: &Options,
+        gone: &mut watch::Receiver<bool>,
+    ) -> Result<Turn, Error> {
+        if let Ok(level) = self.level.clone().try_lock_owned() {
+            return Ok(level);
+        }
+        let is_undone = self.is_undone.load(Ordering::Acquire);
+        let stand = if is_undone { Stand::Undone } else { Stand::Taken };
+        let (until, tell) = match machine::come(now(), stand, options.wait_ms(), machine::PATIENCE)
+        {
+            Come::Wait(until, tell) => (until, tell),
+            Come::Take => (FOREVER, Tell::Nil),
+        };
+        tokio::select! {
+            biased; // nobody is too late for what is free
+            level = self.level.clone().lock_owned() => Ok(level),
+            () = sleep_until(at(until)) => Err(match tell {
+                Tell::Unavailable => Error::Unavailable(timed_out()),
+                _ => Error::NotAcquired,
+            }),
+            () = is_true(gone) => Err(Error::NotAcquired),
         }
     }
 
-    /// Asks once, on the thread that calls. When the answer is missing, the turn is kept: nobody else of this owner asks
-    /// before it is made up for.
+    fn begin_attempt(
+        self: &Arc<Entry>,
+        inner: &Arc<Inner>,
+        mut level: Turn,
+        options: &Options,
+        waited: Ms,
+    ) -> Begun<Attempt> {
+        if level.held.as_ref().is_some_and(|held| !held.is_held()) {
+            *level = Level::default(); // what was held is lost; its holds will say so
+        }
+        let has_line = level.held.as_ref().is_some_and(|held| lock(&held.line).is_some());
+        let asked = machine::Ask {
+            wait: match options.wait_ms() {
+                0 => 0,
+                FOREVER => FOREVER,
+                wait => wait.saturating_sub(waited).max(1),
+            },
+            patience: machine::PATIENCE.saturating_sub(waited).max(1),
+            lease: millis(options.lease),
+            depth: level.depth + 1,
+            below: level.held.as_ref().map(|held| held.token),
+            // A reply that waits for replicas delays those behind it.
+            asks_first: !options.has_acks(),
+            session: options.session && !has_line,
+            has_max_queue: options.max_queue.is_some(),
+            has_acks: options.has_acks(),
+        };
+        let mut machine = Attempt::new(asked, Planted::Nothing);
+        let mut out = Vec::new();
+        machine.step(now(), Input::Call, &mut out);
+        let ask = Ask::new(inner.clone(), self.clone(), options.clone(), asked.depth);
+        Begun { level, machine, out, ask }
+    }
+
+    /// Asks once, on the thread that calls. Whatever else has to be done goes on from there.
     pub(crate) fn quickly(
         self: &Arc<Entry>,
         inner: &Arc<Inner>,
         options: &Options,
-    ) -> (Option<Hold>, Option<Unsure>) {
-        let Ok(mut level) = self.level.clone().try_lock_owned() else { return (None, None) };
-        let is_lost = level.held.as_ref().is_some_and(|held| !held.is_held());
-        if options.session || options.has_acks() || is_lost {
+    ) -> (Option<Hold>, Option<Begun<Attempt>>) {
+        let Ok(level) = self.level.clone().try_lock_owned() else { return (None, None) };
+        if options.session || options.has_acks() {
             return (None, None);
         }
-        let (sent, depth) = (Instant::now(), level.depth + 1);
-        let words = options.words(&self.key, depth);
-        let Some(reply) = inner.servers.ask_quickly(&self.key, &words) else {
+        let mut begun = self.begin_attempt(inner, level, options, 0);
+        if !begun.ask_quickly(inner, &self.key) {
             return (None, None);
+        }
+        let Some(&Output::Tell(Tell::Granted(token, sent, lingers))) = begun.out.last() else {
+            return (None, Some(begun));
         };
-        let is_unsure = reply.as_ref().is_err_and(is_broken);
-        match reply.and_then(|reply| Ok(redis::from_redis_value::<Option<u64>>(reply)?)) {
-            Ok(Some(token)) if level.held.as_ref().is_none_or(|held| held.token == token) => {
-                let asked = (options.clone(), depth, sent, None);
-                let held = self.begin(&mut level, asked, token);
-                let newborn = (self.clone(), held.clone(), sent);
-                if options.lease < SHORT {
-                    look_after(inner, newborn);
-                } else {
-                    lock(&inner.newborn).push(newborn);
-                    if !inner.is_nursed.swap(true, Ordering::AcqRel) {
-                        tokio::spawn(nurse(inner.clone()));
-                    }
-                }
-                (Some(Hold::new(inner.clone(), self.clone(), held)), None)
+        let held = self.begin(&mut begun.level, options, at(sent), None, token, lingers);
+        let newborn = (self.clone(), held.clone(), at(sent));
+        if options.lease < SHORT {
+            look_after(inner, newborn);
+        } else {
+            lock(&inner.newborn).push(newborn);
+            if !inner.is_nursed.swap(true, Ordering::AcqRel) {
+                tokio::spawn(nurse(inner.clone()));
             }
-            Err(_) if !is_unsure => (None, None),
-            Ok(None) => (None, None),
-            _ => (None, Some(Unsure { level, entry: self.clone() })),
         }
+        (Some(Hold::new(inner.clone(), self.clone(), held)), None)
     }
 
     fn begin(
         &self,
         level: &mut Level,
-        (options, depth, sent, session): (Options, u32, Instant, Option<Line>),
+        options: &Options,
+        sent: Instant,
+        session: Option<Line>,
         token: u64,
+        lingers: bool,
     ) -> Arc<Held> {
-        level.depth = depth;
+        level.depth += 1;
         let deadline = sent + options.lease.min(LONGEST);
         if let Some(held) = &level.held {
             held.extend(deadline);
             held.revive();
+            held.lingers.fetch_or(lingers, Ordering::AcqRel);
             if session.is_some() {
                 *lock(&held.line) = session;
             }
@@ -217,161 +242,198 @@ impl Entry {
         }
         let held = Arc::new(Held {
             token,
-            options,
+            options: options.clone(),
             state: watch::Sender::new(State::Held),
             deadline: watch::Sender::new(deadline),
             line: Mutex::new(session),
             stop: watch::Sender::new(false),
-            kept: tokio::sync::Mutex::default(),
             care: AtomicU8::new(NOT_YET),
             sleeper: Mutex::default(),
-            is_left: AtomicBool::new(false),
+            lingers: AtomicBool::new(lingers),
         });
         level.held = Some(held.clone());
         held
     }
 
-    /// Renews, with retries for as long as `patience`.
-    pub(crate) async fn renew(
-        &self,
-        inner: &Inner,
-        options: &Options,
-        token: u64,
-        patience: Duration,
-    ) -> RedisResult<()> {
-        let mut words = redis::cmd("RLOCK.RENEW");
-        words.arg(&self.key).arg(&options.owner).arg(options.mode());
-        words.arg("LEASE").arg(millis(options.lease)).arg("TOKEN").arg(token);
-        if let Some(acks) = options.acks {
-            words.arg("ACKS").arg(acks);
-        }
-        inner.servers.ask_on(options.lane(), &self.key, &words, patience).await.map(drop)
-    }
-
-    /// Renews every third of the lease until it is stopped or the hold is lost.
+    /// Renews every third of the lease until it is released or lost.
     pub(crate) async fn keep(self: Arc<Entry>, inner: Arc<Inner>, held: Arc<Held>, sent: Instant) {
-        let _kept = held.kept.lock().await;
-        let lease = held.options.lease;
-        let soon = (lease / 30).clamp(Duration::from_millis(10), Duration::from_secs(1));
         let (mut stop, mut state) = (held.stop.subscribe(), held.state.subscribe());
+        let mut deadline = held.deadline.subscribe();
         let mut ended = lock(&held.line).as_ref().map(Line::ended);
-        let mut wake = sent + lease / 3;
+        let lease = millis(held.options.lease.min(LONGEST));
+        let mut machine = machine::Hold::new(Kept {
+            token: held.token,
+            lease,
+            sent: ms_of(sent),
+            margin: ms(held.margin()),
+            session: ended.is_some(),
+            has_acks: held.options.has_acks(),
+            renews: true,
+        });
+        let mut ask = Ask::new(inner, self.clone(), held.options.clone(), 1);
+        let (mut seat, mut operation, mut is_stopping) = (None::<Turn>, None, false);
+        let (mut input, mut out) = (Input::Call, Vec::new());
         loop {
-            tokio::select! {
-                () = is_true(&mut stop) => return,
-                () = is_over(&mut state) => return,
-                () = end_of(ended.as_mut()), if ended.is_some() => {} // a failover, or the end of the hold
-                () = sleep_until(wake) => {}
-            }
-            let sent = Instant::now();
-            let patience = PATIENCE.min((lease / 3).max(Duration::from_millis(50)));
-            match self.renew(&inner, &held.options, held.token, patience).await {
-                Ok(()) => {
-                    held.extend(sent + lease);
-                    wake = sent + lease / 3;
-                    let is_untied = lock(&held.line).as_ref().is_some_and(Line::is_ended);
-                    if is_untied && !self.tie(&inner, &held).await {
-                        (ended, wake) = (None, sent + soon);
-                    } else {
-                        ended = lock(&held.line).as_ref().map(Line::ended);
+            machine.step(now(), input, &mut out);
+            held.extend(at(machine.deadline()));
+            for output in out.drain(..) {
+                match output {
+                    Output::Tell(_) => held.lose(),
+                    Output::Done => return,
+                    Output::Leave => drop(seat.take()),
+                    Output::Tied => {
+                        let line = ask.take_line();
+                        ended = line.as_ref().map(Line::ended);
+                        *lock(&held.line) = line;
+                    }
+                    output => {
+                        if ask.begin(&output) {
+                            operation = Some(output);
+                        }
                     }
                 }
-                Err(error) if is_not_held(&error) => return held.lose(),
-                Err(_) => (ended, wake) = (None, Instant::now() + soon), // the deadline stands, and is watched
             }
+            let Some(operation) = &operation else { return };
+            if *operation == Output::Seat {
+                seat = self.level.clone().try_lock_owned().ok();
+                input = Input::Seat(seat.as_ref().map(|level| level.depth));
+                continue;
+            }
+            deadline.borrow_and_update();
+            input = tokio::select! {
+                biased;
+                () = is_over(&mut state) => Input::Released,
+                () = is_true(&mut stop), if !is_stopping => {
+                    is_stopping = true;
+                    Input::Releasing
+                }
+                () = end_of(ended.as_mut()), if ended.is_some() => {
+                    ended = None;
+                    Input::Untied
+                }
+                _ = deadline.changed() => {
+                    Input::Extend(ms_of(*deadline.borrow_and_update()).saturating_sub(lease))
+                }
+                input = ask.end(operation) => input,
+            };
         }
     }
 
-    /// Ties the hold to a new connection; the old one ended with a failover.
-    async fn tie(self: &Arc<Entry>, inner: &Arc<Inner>, held: &Held) -> bool {
-        let Ok(level) = self.level.try_lock() else { return false }; // its depth is being changed: later
-        let mut options = held.options.clone();
-        options.wait = Some(Duration::ZERO);
-        let mut ask = Ask {
-            inner: inner.clone(),
-            entry: self.clone(),
-            options,
-            depth: level.depth,
-            end: Some(Instant::now() + PATIENCE.min(held.options.lease / 3)),
-            sent: Instant::now(),
-            is_unsure: false,
-            is_unwanted: false,
-            is_placed: false,
-            session: None,
-            ties: true,
-            gone: watch::channel(false).1,
-        };
-        match ask.run().await {
-            Ok(token) if token == held.token => {
-                *lock(&held.line) = ask.session;
-                true
-            }
-            Ok(_) => {
-                held.lose(); // another hold: it ends with its connection, here
-                false
-            }
-            Err(_) => false,
-        }
-    }
-
-    /// Releases a level of `held`.
-    pub(crate) async fn release(&self, inner: &Inner, held: &Arc<Held>) -> Result<(), Error> {
-        // Another request of this owner may be under way, for longer than this hold lasts.
-        let mut level = loop {
-            let deadline = *held.deadline.borrow();
-            match timeout_at(deadline, self.level.lock()).await {
-                Ok(level) => break level,
-                Err(_) if held.is_held() => {} // renewed
-                Err(_) => return Err(Error::Lost),
-            }
-        };
-        if level.depth == 0 || !level.held.as_ref().is_some_and(|now| Arc::ptr_eq(now, held)) {
-            return Err(Error::Lost);
-        }
-        let depth = level.depth - 1;
-        if depth == 0 && !held.needs_no_care() {
-            held.stop.send_replace(true);
-            let _ = held.kept.lock().await; // a renewal under way would come too late
-        }
-        let is_lost = !held.is_held();
-        let outcome = self.tell_release(inner, held, depth, is_lost).await;
-        Entry::end(&mut level, inner, held, &outcome);
-        outcome
-    }
-
-    /// Asks once, on the calling thread. `None`: release by [`Entry::release`].
-    pub(crate) fn release_quickly(
-        &self,
-        inner: &Inner,
+    /// Releases a level of `held`, to the end even if the caller gives up.
+    pub(crate) async fn release(
+        self: &Arc<Entry>,
+        inner: &Arc<Inner>,
         held: &Arc<Held>,
-    ) -> Option<Result<(), Error>> {
-        let mut level = self.level.try_lock().ok()?;
-        let is_now = level.held.as_ref().is_some_and(|now| Arc::ptr_eq(now, held));
-        let is_last = level.depth == 1;
-        if level.depth == 0 || !is_now || !held.is_held() || (is_last && !held.needs_no_care()) {
+        begun: Option<Begun<Release>>,
+    ) -> Result<(), Error> {
+        let (tell, told) = oneshot::channel();
+        tokio::spawn(self.clone().releases(inner.clone(), held.clone(), begun, tell));
+        told.await.unwrap_or(Err(Error::Lost))
+    }
+
+    async fn releases(
+        self: Arc<Entry>,
+        inner: Arc<Inner>,
+        held: Arc<Held>,
+        begun: Option<Begun<Release>>,
+        told: oneshot::Sender<Result<(), Error>>,
+    ) {
+        let begun = match begun {
+            Some(begun) => Some(begun),
+            // Another request of this owner may be under way, for longer than this hold lasts.
+            None => loop {
+                let deadline = *held.deadline.borrow();
+                match timeout_at(deadline, self.level.clone().lock_owned()).await {
+                    Ok(level) => break self.begin_release(&inner, level, &held),
+                    Err(_) if held.is_held() => {} // renewed
+                    Err(_) => break None,
+                }
+            },
+        };
+        let Some(Begun { mut level, mut machine, out, mut ask }) = begun else {
+            return drop(told.send(Err(Error::Lost)));
+        };
+        if level.depth == 1 && !held.needs_no_care() {
+            held.stop.send_replace(true);
+        }
+        let (mut told, (free, left)) = (Some(told), oneshot::channel());
+        let (mut left, mut done) = (Some(left), None);
+        ask.drive(&mut machine, out, |ask, tell, is_last| {
+            let outcome = ask.released(&tell);
+            Entry::end(&mut level, &inner, &held, &outcome);
+            if is_last {
+                done = Some(outcome);
+            } else if let Some(told) = told.take() {
+                answer(told, outcome, left.take());
+            }
+            None
+        })
+        .await;
+        drop((level, free));
+        if let (Some(told), Some(outcome)) = (told, done) {
+            drop(told.send(outcome));
+        }
+    }
+
+    /// Nothing if `held` is not what the owner holds.
+    fn begin_release(
+        self: &Arc<Entry>,
+        inner: &Arc<Inner>,
+        level: Turn,
+        held: &Arc<Held>,
+    ) -> Option<Begun<Release>> {
+        if level.depth == 0 || !level.held.as_ref().is_some_and(|now| Arc::ptr_eq(now, held)) {
             return None;
         }
-        let words = self.release_words(held, level.depth - 1);
-        let outcome = match inner.servers.ask_quickly(&self.key, &words)? {
-            Ok(_) => Ok(()),
-            Err(error) if is_not_held(&error) => Err(Error::Lost),
-            Err(error) => {
-                held.is_left.store(is_broken(&error), Ordering::Release);
-                return None;
-            }
+        let deadline = if held.is_held() { ms_of(*held.deadline.borrow()) } else { 0 };
+        let released = Released {
+            patience: deadline.saturating_sub(now()),
+            lease: millis(held.options.lease),
+            depth: level.depth,
+            token: held.token,
+            deadline,
+            lingers: held.lingers.load(Ordering::Acquire),
         };
-        Entry::end(&mut level, inner, held, &outcome);
-        Some(outcome)
+        let mut machine = Release::new(released, Planted::Nothing);
+        let mut out = Vec::new();
+        machine.step(now(), Input::Call, &mut out);
+        let ask = Ask::new(inner.clone(), self.clone(), held.options.clone(), level.depth);
+        Some(Begun { level, machine, out, ask })
+    }
+
+    /// Asks once, on the calling thread. Whatever else has to be done goes on from there, by [`Entry::release`].
+    pub(crate) fn release_quickly(
+        self: &Arc<Entry>,
+        inner: &Arc<Inner>,
+        held: &Arc<Held>,
+    ) -> (Option<Result<(), Error>>, Option<Begun<Release>>) {
+        let Ok(level) = self.level.clone().try_lock_owned() else { return (None, None) };
+        if level.depth == 1 && !held.needs_no_care() {
+            return (None, None);
+        }
+        let Some(mut begun) = self.begin_release(inner, level, held) else { return (None, None) };
+        if !begun.ask_quickly(inner, &self.key) {
+            return (None, None);
+        }
+        let [Output::Tell(tell), Output::Free] = begun.out.as_slice() else {
+            return (None, Some(begun));
+        };
+        let outcome = begun.ask.released(tell);
+        Entry::end(&mut begun.level, inner, held, &outcome);
+        (Some(outcome), None)
     }
 
     /// Records that a level has ended.
     fn end(level: &mut Level, inner: &Inner, held: &Arc<Held>, outcome: &Result<(), Error>) {
         level.depth -= 1;
+        if matches!(outcome, Err(Error::Lost)) {
+            held.lose();
+        }
         if level.depth == 0 {
             level.held = None;
             let line = lock(&held.line).take();
             held.state.send_if_modified(|state| {
-                let is_news = *state == State::Held && outcome.is_ok();
+                let is_news = *state == State::Held;
                 if is_news {
                     *state = State::Released;
                 }
@@ -382,64 +444,33 @@ impl Entry {
                 _ => {} // what may still be tied to it ends with it
             }
         }
-        if matches!(outcome, Err(Error::Lost)) {
-            held.lose();
-        }
-    }
-
-    fn release_words(&self, held: &Held, depth: u32) -> Cmd {
-        let mut words = redis::cmd("RLOCK.RELEASE");
-        words.arg(&self.key).arg(&held.options.owner).arg(held.options.mode());
-        words.arg("TOKEN").arg(held.token).arg("DEPTH").arg(depth);
-        words
-    }
-
-    async fn tell_release(
-        &self,
-        inner: &Inner,
-        held: &Held,
-        depth: u32,
-        is_lost: bool,
-    ) -> Result<(), Error> {
-        let words = self.release_words(held, depth);
-        let mut was_sent = held.is_left.load(Ordering::Acquire);
-        let mut pause = Duration::from_millis(10);
-        loop {
-            let patience = if is_lost { TIDYING } else { PATIENCE };
-            let Err(error) = inner.servers.ask(&self.key, &words, patience).await else { break };
-            if is_lost {
-                break;
-            } else if is_not_held(&error) {
-                // Was it the release whose reply was lost?
-                return if was_sent && held.is_held() { Ok(()) } else { Err(Error::Lost) };
-            }
-            was_sent |= is_broken(&error);
-            if !is_passing(&error) {
-                return Err(error.into());
-            } else if Instant::now() + pause > *held.deadline.borrow() {
-                return Err(Error::out_of_patience(error));
-            }
-            sleep(pause).await;
-            pause = (pause * 2).min(TIDYING);
-        }
-        if is_lost { Err(Error::Lost) } else { Ok(()) }
     }
 }
 
-/// Leaves nothing behind, if need be after the caller was answered. Nobody else of this owner begins before that:
-/// what is undone by owner and depth would be theirs.
-async fn give_up(mut ask: Ask, level: Turn) {
-    ask.is_unwanted |= ask.session.is_some();
-    if !ask.is_unsure && !ask.is_unwanted && !ask.is_placed {
-        return;
+/// A request of an owner that has its seat, and what has to be done next.
+pub(crate) struct Begun<M> {
+    /// Goes first: without the entry nobody else would find this level.
+    level: Turn,
+    machine: M,
+    out: Vec<Output>,
+    ask: Ask,
+}
+
+impl<M: machine::Machine> Begun<M> {
+    pub(crate) fn entry(&self) -> Arc<Entry> {
+        self.ask.entry()
     }
-    ask.entry.is_undone.store(true, Ordering::Release);
-    let undoing = tokio::spawn(async move {
-        ask.undo().await;
-        ask.entry.is_undone.store(false, Ordering::Release);
-        drop(level);
-    });
-    let _ = tokio::time::timeout(LATE, undoing).await;
+
+    /// Does the first request on the calling thread. False if there is nothing that a thread can do by itself.
+    fn ask_quickly(&mut self, inner: &Inner, key: &[u8]) -> bool {
+        let Some(Output::Send(request, _)) = self.out.first() else { return false };
+        let words = self.ask.words(*request);
+        let Some(reply) = inner.servers.ask_quickly(key, &words) else { return false };
+        let outcome = self.ask.outcome(Some(reply));
+        self.out.clear();
+        self.machine.step(now(), Input::Ended(outcome), &mut self.out);
+        true
+    }
 }
 
 async fn end_of(ended: Option<&mut watch::Receiver<bool>>) {
@@ -458,7 +489,7 @@ pub(crate) fn release_later(
     let mut last = Last(Some((inner, entry, held)));
     runtime.spawn(async move {
         if let Some((inner, entry, held)) = &last.0 {
-            let _ = entry.release(inner, held).await;
+            let _ = entry.release(inner, held, None).await;
         }
         drop(last.0.take());
     });
@@ -474,7 +505,8 @@ impl Drop for Last {
             && let Ok(mut level) = entry.level.try_lock()
             && level.held.as_ref().is_some_and(|now| Arc::ptr_eq(now, &held))
         {
-            let words = entry.release_words(&held, level.depth.saturating_sub(1));
+            let release = Request::Release(held.token, level.depth.saturating_sub(1));
+            let words = words(release, &entry.key, &held.options, level.depth);
             let _ = inner.servers.ask_quickly(&entry.key, &words);
             Entry::end(&mut level, &inner, &held, &Ok(()));
         }

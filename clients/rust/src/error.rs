@@ -116,10 +116,14 @@ pub(crate) fn is_passing(error: &RedisError) -> bool {
     }
 }
 
-pub(crate) fn is_not_held(error: &RedisError) -> bool {
-    error.code() == Some("NOTHELD")
-}
-
 pub(crate) fn timed_out() -> RedisError {
     std::io::Error::from(std::io::ErrorKind::TimedOut).into()
+}
+
+/// Nobody was there to send it to, for that reason.
+pub(crate) fn unreached(error: RedisError) -> RedisError {
+    if error.code().is_some() || error.kind() == redis::ErrorKind::InvalidClientConfig {
+        return error; // it was answered, or cannot be asked
+    }
+    std::io::Error::new(std::io::ErrorKind::ConnectionRefused, error.to_string()).into()
 }

@@ -28,13 +28,12 @@ pub(crate) struct Held {
     pub(crate) deadline: watch::Sender<Instant>,
     pub(crate) line: Mutex<Option<Line>>,
     pub(crate) stop: watch::Sender<bool>,
-    pub(crate) kept: tokio::sync::Mutex<()>,
     /// Whether tasks renew and watch it: not yet, yes, or never again.
     pub(crate) care: AtomicU8,
     /// The task that sleeps until there is something to renew.
     pub(crate) sleeper: Mutex<Option<AbortHandle>>,
-    /// A release was sent, and its reply is missing.
-    pub(crate) is_left: AtomicBool,
+    /// A request of its attempts was never answered.
+    pub(crate) lingers: AtomicBool,
 }
 
 pub(crate) const NOT_YET: u8 = 0;
@@ -99,7 +98,7 @@ impl Held {
     }
 
     /// How long before its deadline a hold is given up, because a signal takes time to arrive.
-    fn margin(&self) -> Duration {
+    pub(crate) fn margin(&self) -> Duration {
         (self.options.lease / 20).clamp(Duration::from_millis(5), Duration::from_secs(1))
     }
 }
@@ -117,7 +116,6 @@ pub(crate) fn look_after(inner: &Arc<Inner>, (entry, held, sent): Newborn) {
             sleep_until(sent + held.options.lease / 3).await;
         }
         if is_urgent || held.turn(ASLEEP, CARED_FOR) {
-            tokio::spawn(watch_deadline(held.clone()));
             entry.keep(inner, held, sent).await;
         }
     });
@@ -146,17 +144,4 @@ pub(crate) async fn nurse(inner: Arc<Inner>) {
 
 pub(crate) async fn is_over(state: &mut watch::Receiver<State>) {
     let _ = state.wait_for(|state| *state != State::Held).await;
-}
-
-/// Reports the loss shortly before the deadline, whatever else is under way.
-async fn watch_deadline(held: Arc<Held>) {
-    let (mut deadline, mut state) = (held.deadline.subscribe(), held.state.subscribe());
-    loop {
-        let at = *deadline.borrow_and_update() - held.margin();
-        tokio::select! {
-            () = is_over(&mut state) => return,
-            _ = deadline.changed() => {}
-            () = sleep_until(at) => return held.lose(),
-        }
-    }
 }

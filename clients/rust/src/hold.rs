@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use tokio::runtime::Handle;
 
-use crate::entry::{Entry, release_later};
+use crate::entry::{Begun, Entry, release_later};
 use crate::held::{Held, State};
+use crate::machine::Release;
 use crate::{Error, Inner};
 
 /// One level of a held lock, renewed every third of its lease until it is released or dropped.
@@ -18,6 +19,8 @@ pub struct Hold {
     held: Arc<Held>,
     runtime: Handle,
     is_released: bool,
+    /// A release that was begun.
+    begun: Option<Begun<Release>>,
 }
 
 /// The signal that a hold is lost, to pass on.
@@ -54,7 +57,7 @@ impl Loss {
 
 impl Hold {
     pub(crate) fn new(inner: Arc<Inner>, entry: Arc<Entry>, held: Arc<Held>) -> Hold {
-        Hold { inner, entry, held, runtime: Handle::current(), is_released: false }
+        Hold { inner, entry, held, runtime: Handle::current(), is_released: false, begun: None }
     }
 
     /// The fencing token: greater than all before it. The resource that is written to should refuse smaller ones.
@@ -105,19 +108,17 @@ impl Hold {
     /// [`Error::Lost`] if the hold ended before: others may have worked at the same time. [`Error::Unavailable`] if the
     /// release did not reach the server before the lease expired.
     pub async fn release(mut self) -> Result<(), Error> {
-        // If this is dropped midway, dropping the hold releases again, which changes nothing if it was done.
-        let outcome = self.entry.release(&self.inner, &self.held).await;
         self.is_released = true;
-        outcome
+        self.entry.release(&self.inner, &self.held, self.begun.take()).await
     }
 }
 
 impl Hold {
     /// On the calling thread. `None`: release by [`Hold::release`].
     pub(crate) fn release_quickly(&mut self) -> Option<Result<(), Error>> {
-        let outcome = self.entry.release_quickly(&self.inner, &self.held)?;
-        self.is_released = true;
-        Some(outcome)
+        let (outcome, begun) = self.entry.release_quickly(&self.inner, &self.held);
+        (self.is_released, self.begun) = (outcome.is_some(), begun);
+        outcome
     }
 }
 

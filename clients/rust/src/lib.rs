@@ -23,13 +23,18 @@ mod entry;
 mod error;
 mod held;
 mod hold;
+#[allow(dead_code, reason = "nothing is closed or planted here: the simulation plays that")]
+mod machine;
 mod servers;
 mod slot;
 mod space;
+#[cfg(test)]
+#[path = "machine/trace.rs"]
+mod trace;
 mod turns;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -39,7 +44,8 @@ use tokio::sync::{Semaphore, oneshot, watch};
 pub use error::Error;
 pub use hold::{Hold, Loss};
 
-use entry::{Entry, Unsure};
+use entry::{Begun, Entry};
+use machine::Attempt;
 use servers::{How, Lane, Servers};
 
 /// Acquires locks.
@@ -55,8 +61,9 @@ pub(crate) struct Inner {
     most: usize,
     /// Where owners that the user names are counted, once the server has said what it is.
     space: OnceLock<String>,
-    name: String,
-    count: AtomicU64,
+    host: String,
+    /// The process that they are drawn in, and the names of owners that nobody named.
+    names: Mutex<(u32, machine::Names)>,
     /// Holds that nobody watches yet, and whether somebody will look after them.
     newborn: Mutex<Vec<held::Newborn>>,
     is_nursed: AtomicBool,
@@ -111,15 +118,14 @@ impl Locker {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname")
             .or_else(|_| std::env::var("HOSTNAME"));
         let host: String = host.unwrap_or_else(|_| "host".into()).trim().chars().take(64).collect();
-        let short = RandomState::new().build_hasher().finish() & 0xff_ffff;
         let inner = Inner {
             space: OnceLock::new(),
             servers,
             turns: turns::Turns::default(),
             slots: Arc::new(Semaphore::new(16)),
             most: 16,
-            name: format!("{host}/{}/{short:06x}", std::process::id()),
-            count: AtomicU64::new(0),
+            host,
+            names: Mutex::new((std::process::id(), machine::Names::new(image()))),
             newborn: Mutex::default(),
             is_nursed: AtomicBool::new(false),
         };
@@ -142,8 +148,7 @@ impl Locker {
     /// A request for the lock of `key`. By default it is the write lock, and the wait has no limit. Nothing is sent
     /// before [`Request::acquire`].
     pub fn lock(&self, key: impl AsRef<[u8]>) -> Request {
-        let owner =
-            format!("{}-{}", self.inner.name, self.inner.count.fetch_add(1, Ordering::Relaxed));
+        let owner = self.inner.draw();
         let options = Options {
             owner,
             is_named: false,
@@ -159,6 +164,24 @@ impl Locker {
         };
         Request { inner: self.inner.clone(), key: key.as_ref().to_vec(), options }
     }
+}
+
+impl Inner {
+    /// A name that nobody has, in no process.
+    fn draw(&self) -> String {
+        let (pid, mut names) = (std::process::id(), servers::lock(&self.names));
+        if names.0 != pid {
+            names.0 = pid;
+            names.1.forked(image(), machine::Planted::Nothing);
+        }
+        let (image, count) = names.1.draw();
+        format!("{}/{pid}/{image:08x}-{count}", self.host)
+    }
+}
+
+/// Distinguishes this process from others with its number.
+fn image() -> u64 {
+    RandomState::new().build_hasher().finish() & 0xffff_ffff
 }
 
 /// Tells why a wait has to ask again.
@@ -188,6 +211,17 @@ impl Options {
     /// Replies come only when replicas have acknowledged what they tell.
     fn has_acks(&self) -> bool {
         self.acks.is_some_and(|acks| acks > 0)
+    }
+
+    /// How long it waits; [`machine::FOREVER`] is for ever.
+    fn wait_ms(&self) -> machine::Ms {
+        self.wait.map_or(machine::FOREVER, ask::millis)
+    }
+
+    fn add_most(&self, words: &mut Cmd) {
+        if let Some(most) = self.max_queue {
+            words.arg("MAXQUEUE").arg(most);
+        }
     }
 
     fn lane(&self) -> Lane {
@@ -223,7 +257,7 @@ pub struct Request {
 
 impl Request {
     /// For a lock that is free: one request, by the thread that calls. Nothing: ask by [`Request::patiently`].
-    pub(crate) fn quickly(&self) -> (Option<Hold>, Option<Unsure>) {
+    pub(crate) fn quickly(&self) -> (Option<Hold>, Option<Begun<Attempt>>) {
         if self.options.is_named && self.inner.space.get().is_none() {
             return (None, None);
         }
@@ -302,23 +336,20 @@ impl Request {
         self.patiently(None).await
     }
 
-    /// `unsure`: it was asked for before, and the answer is missing.
-    pub(crate) async fn patiently(mut self, unsure: Option<Unsure>) -> Result<Hold, Error> {
+    /// `begun`: it was asked for before, and goes on from there.
+    pub(crate) async fn patiently(mut self, begun: Option<Begun<Attempt>>) -> Result<Hold, Error> {
         if self.options.is_named && self.inner.space.get().is_none() {
             space::settle(&self.inner, &self.key, &mut self.options).await?;
         }
-        let (level, entry) = match unsure {
-            Some(Unsure { level, entry }) => (Some(level), entry),
-            None => (None, Entry::of(&self.inner, &self.key, &self.options)),
+        let entry = match &begun {
+            Some(begun) => begun.entry(),
+            None => Entry::of(&self.inner, &self.key, &self.options),
         };
         let (leave, gone) = watch::channel(false);
         let (tell, told) = oneshot::channel();
         let mut leaving = Leaving { leave, entry: Some(entry.clone()) };
         // In its own task, which runs to its end whatever happens to this future.
-        tokio::spawn(async move {
-            let outcome = entry.acquire(self.inner, self.options, level, gone).await;
-            drop(tell.send(outcome)); // a hold that nobody takes is released when it is dropped
-        });
+        tokio::spawn(entry.acquire(self.inner, self.options, begun, gone, tell));
         let outcome = told.await.unwrap_or(Err(Error::NotAcquired));
         leaving.entry = None;
         outcome

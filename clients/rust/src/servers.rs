@@ -13,15 +13,13 @@ use redis::{
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::ask::jitter;
-use crate::error::{is_broken, timed_out};
+use crate::ask::{ms_of, now, random};
+use crate::error::{is_broken, timed_out, unreached};
+use crate::machine::{self, Dial, Planted, is_condemned};
 use crate::slot::slot;
 
 /// How long one request may take, and how long to retry one that does not wait when connections break.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
-
-/// The shortest pause before a server that was not reached is connected to again, whoever waits.
-const DIALS: Duration = Duration::from_millis(100);
 
 /// How long a thread asks by itself before it leaves that to the crate's thread.
 const QUICK: Duration = Duration::from_millis(300);
@@ -90,8 +88,10 @@ pub(crate) struct Node {
     idle: Mutex<Vec<Line>>,
     /// For threads that ask quickly.
     plain: Mutex<Vec<redis::Connection>>,
-    /// Until when it is not connected to again, and why.
-    failed: Mutex<Option<(Instant, RedisError)>>,
+    /// When it is connected to, and why it was not.
+    dials: Mutex<(machine::Server, Option<RedisError>)>,
+    /// One dial at a time.
+    dialling: tokio::sync::Mutex<()>,
 }
 
 /// A dedicated connection, for one blocked wait or for one session. Dropping it closes it.
@@ -99,6 +99,8 @@ pub(crate) struct Line {
     pub(crate) node: Arc<Node>,
     pub(crate) connection: MultiplexedConnection,
     ended: watch::Receiver<bool>,
+    /// When it was used last.
+    heard: Instant,
 }
 
 impl Servers {
@@ -166,7 +168,8 @@ impl Servers {
                 acked: Shared::default(),
                 idle: Mutex::default(),
                 plain: Mutex::default(),
-                failed: Mutex::default(),
+                dials: Mutex::default(),
+                dialling: tokio::sync::Mutex::default(),
             })
         };
         lock(&self.nodes).entry(name.clone()).or_insert_with(fresh).clone()
@@ -303,8 +306,8 @@ impl Servers {
         patience: Duration,
     ) -> RedisResult<Value> {
         let end = Instant::now() + patience;
-        let mut node =
-            timeout_at(end, self.locate(key)).await.unwrap_or_else(|_| Err(timed_out()))?;
+        let located = timeout_at(end, self.locate(key)).await;
+        let mut node = located.unwrap_or_else(|_| Err(timed_out())).map_err(unreached)?;
         let mut asking = false;
         let mut hops = 0;
         loop {
@@ -317,6 +320,9 @@ impl Servers {
             match self.redirection(&node, &error) {
                 Some((next, is_ask)) if hops < 4 => (node, asking, hops) = (next, is_ask, hops + 1),
                 _ => {
+                    if error.is_timeout() {
+                        node.distrust(sent);
+                    }
                     if is_broken(&error) || error.code() == Some("READONLY") {
                         node.lane(lane).hang_up(generation);
                         self.forget();
@@ -361,7 +367,7 @@ impl Node {
         let (generation, connection) = match timeout_at(end, self.shared(lane)).await {
             Ok(Ok(shared)) => shared,
             Ok(Err(error)) => return (0, Err(error)),
-            Err(_) => return (0, Err(timed_out())),
+            Err(_) => return (0, Err(unreached(timed_out()))),
         };
         let mut connection = connection;
         let reply = timeout_at(end, connection.send_packed_command(command)).await;
@@ -407,19 +413,27 @@ impl Node {
                 tell(info);
                 Ok::<(), ()>(())
             });
-        if let Some((until, error)) = lock(&self.failed).clone()
-            && Instant::now() < until
+        let _one = self.dialling.lock().await;
         {
-            return Err(error);
+            let mut dials = lock(&self.dials);
+            if dials.0.need(now()) == Dial::Rest {
+                return Err(dials.1.clone().unwrap_or_else(timed_out));
+            }
         }
+        // Whoever gives up meanwhile has dialled all the same.
+        let dial = Dialled { node: self, error: Some(unreached(timed_out())) };
         let client = Client::open(self.info.clone())?;
         let connecting = client.get_multiplexed_async_connection_with_config(&config);
         let connected = timeout(PATIENCE, connecting).await.unwrap_or_else(|_| Err(timed_out()));
-        *lock(&self.failed) = connected
-            .as_ref()
-            .err()
-            .map(|error| (Instant::now() + DIALS + jitter(DIALS), error.clone()));
+        let connected = connected.map_err(unreached);
+        dial.ends(connected.as_ref().err());
         connected
+    }
+
+    /// A request of then was not answered: nor may be what is asked on connections that have said nothing since.
+    fn distrust(&self, sent: Instant) {
+        lock(&self.idle)
+            .retain(|line| !is_condemned(ms_of(line.heard), ms_of(sent), Planted::Nothing));
     }
 
     fn ask_quickly(&self, command: &Cmd) -> RedisResult<Value> {
@@ -458,7 +472,7 @@ impl Node {
                 }
             })
             .await?;
-        Ok(Line { node: self.clone(), connection, ended })
+        Ok(Line { node: self.clone(), connection, ended, heard: Instant::now() })
     }
 }
 
@@ -472,21 +486,64 @@ impl Line {
         self.ended.clone()
     }
 
-    /// Asks without a time limit.
+    /// Asks without a time limit; goes on by itself.
     pub(crate) async fn ask(&self, command: &Cmd, asking: bool) -> RedisResult<Value> {
-        let mut connection = self.connection.clone();
-        if asking {
-            connection.send_packed_command(&redis::cmd("ASKING")).await?;
-        }
-        connection.send_packed_command(command).await.and_then(Value::extract_error)
+        asked(self.connection.clone(), command, asking).await
+    }
+
+    /// The same with words of its own.
+    pub(crate) fn begin(
+        &self,
+        command: Cmd,
+        asking: bool,
+    ) -> std::pin::Pin<Box<dyn Future<Output = RedisResult<Value>> + Send>> {
+        let connection = self.connection.clone();
+        Box::pin(async move { asked(connection, &command, asking).await })
     }
 
     /// Keeps the connection for the next wait, if it is good and fewer than `most` are kept.
-    pub(crate) fn put(self, most: usize) {
+    pub(crate) fn put(mut self, most: usize) {
+        self.heard = Instant::now();
         let node = self.node.clone();
         let mut idle = lock(&node.idle);
         if idle.len() < most && !self.is_ended() {
             idle.push(self);
+        }
+    }
+}
+
+async fn asked(
+    mut connection: MultiplexedConnection,
+    command: &Cmd,
+    asking: bool,
+) -> RedisResult<Value> {
+    if asking {
+        connection.send_packed_command(&redis::cmd("ASKING")).await?;
+    }
+    connection.send_packed_command(command).await.and_then(Value::extract_error)
+}
+
+/// A dial under way.
+struct Dialled<'n> {
+    node: &'n Node,
+    error: Option<RedisError>,
+}
+
+impl Dialled<'_> {
+    fn ends(mut self, error: Option<&RedisError>) {
+        self.error = error.cloned();
+    }
+}
+
+impl Drop for Dialled<'_> {
+    fn drop(&mut self) {
+        let mut dials = lock(&self.node.dials);
+        match self.error.take() {
+            None => dials.0.dialled(),
+            error => {
+                dials.0.failed(now(), random());
+                dials.1 = error;
+            }
         }
     }
 }

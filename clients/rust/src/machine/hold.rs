@@ -1,0 +1,199 @@
+//! A hold from its grant to its end: renewed, lost or released.
+
+use super::*;
+
+/// What is held.
+#[derive(Clone, Copy, Debug)]
+pub struct Kept {
+    /// The token.
+    pub token: u64,
+    /// The lease.
+    pub lease: Ms,
+    /// When the request was sent that the lease counts from.
+    pub sent: Ms,
+    /// How long before its deadline the loss is told, because that takes time.
+    pub margin: Ms,
+    /// It is tied to a connection.
+    pub session: bool,
+    /// A renewal counts when replicas have acknowledged it.
+    pub has_acks: bool,
+    /// It is renewed.
+    pub renews: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    Start,
+    Idle,
+    Renewing,
+    Seat,
+    Opening,
+    Tying,
+    Done,
+}
+
+/// A hold, shared by all levels.
+#[derive(Debug)]
+pub struct Hold {
+    kept: Kept,
+    at: At,
+    deadline: Ms,
+    renews_at: Ms,
+    pause: Ms,
+    sent: Ms,
+    depth: u32,
+    is_releasing: bool,
+    is_untied: bool,
+}
+
+const FIRST_RETRY: Ms = 20;
+
+impl Hold {
+    /// Begins with [`Input::Call`].
+    #[must_use]
+    pub fn new(kept: Kept) -> Self {
+        let mut hold = Self {
+            kept,
+            at: At::Start,
+            deadline: 0,
+            renews_at: FOREVER,
+            pause: FIRST_RETRY,
+            sent: 0,
+            depth: 1,
+            is_releasing: false,
+            is_untied: false,
+        };
+        hold.renewed(kept.sent);
+        hold
+    }
+
+    /// Until when it is certain.
+    #[must_use]
+    pub fn deadline(&self) -> Ms {
+        self.deadline
+    }
+
+    /// The server counts from when it read the request, which was after that was sent.
+    fn renewed(&mut self, sent: Ms) {
+        self.deadline = self.deadline.max(sent.saturating_add(self.kept.lease));
+        self.pause = FIRST_RETRY;
+        if self.kept.renews {
+            self.renews_at = sent.saturating_add(self.kept.lease / 3);
+        }
+    }
+
+    /// What follows from that.
+    pub fn step(&mut self, now: Ms, input: Input, out: &mut Vec<Output>) {
+        match (self.at, input) {
+            (At::Done, _) => {}
+            (_, Input::Released) => {
+                self.at = At::Done;
+                out.push(Output::Done);
+            }
+            (_, Input::Gone) => self.lose(out),
+            (_, Input::Releasing) => self.is_releasing = true,
+            (_, Input::Extend(sent)) => {
+                self.deadline = self.deadline.max(sent.saturating_add(self.kept.lease))
+            }
+            (at, Input::Close) => {
+                (self.kept.renews, self.renews_at, self.is_untied) = (false, FOREVER, false);
+                if matches!(at, At::Opening | At::Tying) {
+                    out.extend([Output::Drop, Output::Leave]);
+                }
+                self.idle(now, out);
+            }
+            (At::Idle, Input::Untied) => {
+                (self.is_untied, self.renews_at) = (true, now);
+                self.idle(now, out);
+            }
+            (_, Input::Untied) => self.is_untied = true,
+            (At::Start, Input::Call) | (At::Idle, Input::Time) => self.idle(now, out),
+            (At::Renewing, Input::Ended(Outcome::Token(_))) => {
+                self.renewed(self.sent);
+                if self.is_untied && !self.is_releasing {
+                    self.at = At::Seat;
+                    return out.push(Output::Seat);
+                }
+                self.idle(now, out);
+            }
+            (At::Renewing, Input::Ended(Outcome::Refused(code))) if code == "NOTHELD" => {
+                if self.is_releasing {
+                    self.renews_at = FOREVER;
+                    return self.idle(now, out);
+                }
+                self.lose(out);
+            }
+            (At::Renewing, Input::Ended(_)) => self.later(now, out),
+            (At::Seat, Input::Seat(Some(depth))) => {
+                (self.at, self.depth) = (At::Opening, depth);
+                out.push(Output::Open(now.saturating_add(REPLY).min(self.limit())));
+            }
+            (At::Seat, Input::Seat(None)) => self.later(now, out),
+            (At::Opening, Input::Opened(_)) => {
+                (self.at, self.sent) = (At::Tying, now);
+                let by = now.saturating_add(reply_time(self.kept.has_acks)).min(self.limit());
+                out.push(Output::Own { block: None, session: true, depth: Some(self.depth), by });
+            }
+            (At::Opening, Input::Ended(_)) => {
+                out.push(Output::Leave);
+                self.later(now, out);
+            }
+            (At::Tying, Input::Own(outcome)) => self.tied(now, outcome, out),
+            _ => {}
+        }
+    }
+
+    /// When the loss is told.
+    fn limit(&self) -> Ms {
+        self.deadline.saturating_sub(self.kept.margin)
+    }
+
+    fn idle(&mut self, now: Ms, out: &mut Vec<Output>) {
+        let Kept { token, lease, has_acks, .. } = self.kept;
+        if now >= self.limit() {
+            return self.lose(out);
+        }
+        if now >= self.renews_at {
+            (self.at, self.sent) = (At::Renewing, now);
+            let takes = reply_time(has_acks).min((lease / 6).max(50));
+            return out.push(Output::Send(
+                Request::Renew(token),
+                now.saturating_add(takes).min(self.limit()),
+            ));
+        }
+        self.at = At::Idle;
+        out.push(Output::Sleep(self.renews_at.min(self.limit())));
+    }
+
+    /// Renews again in a moment.
+    fn later(&mut self, now: Ms, out: &mut Vec<Output>) {
+        self.renews_at = now.saturating_add(self.pause.min((self.kept.lease / 12).max(1)));
+        self.pause = self.pause.saturating_mul(2);
+        self.idle(now, out);
+    }
+
+    fn tied(&mut self, now: Ms, outcome: Outcome, out: &mut Vec<Output>) {
+        match outcome {
+            Outcome::Token(token) if token == self.kept.token => {
+                self.is_untied = false;
+                self.renewed(self.sent);
+                out.extend([Output::Leave, Output::Tied]);
+                self.idle(now, out);
+            }
+            Outcome::Refused(_) => {
+                out.extend([Output::Drop, Output::Leave]);
+                self.later(now, out);
+            }
+            // Another hold ends with its connection. So does this one, if it was tied to a connection that is closed.
+            _ => {
+                out.extend([Output::Drop, Output::Leave]);
+                self.lose(out);
+            }
+        }
+    }
+
+    fn lose(&mut self, out: &mut Vec<Output>) {
+        self.at = At::Done;
+        out.extend([Output::Tell(Tell::Lost), Output::Done]);
+    }
+}

@@ -1,0 +1,260 @@
+//! The decisions of `clients/ALGORITHM.md`, by its names: without I/O, clock or randomness.
+//!
+//! A machine gets one [`Input`] at a time, with the time, and answers with [`Output`]s, of which at most one is an
+//! operation that takes time. The simulation plays this very code, and writes traces of it that the packages in other
+//! languages replay: `clients/traces/README.md`.
+
+mod attempt;
+mod hold;
+mod planted;
+mod release;
+mod seat;
+mod server;
+mod undo;
+
+pub use attempt::{Ask, Attempt};
+pub use hold::{Hold, Kept};
+pub use planted::Planted;
+pub use release::{Level, Release};
+pub use seat::{Come, Names, Stand, come};
+pub use server::{Dial, Server, is_condemned};
+
+/// Milliseconds, since whenever the clock began that tells the time. It goes on while the machine sleeps.
+pub type Ms = u64;
+
+/// A time that never comes.
+pub const FOREVER: Ms = Ms::MAX;
+/// How long a reply may take; one that waits for acknowledgements three times as long.
+pub const REPLY: Ms = 2000;
+/// How late a reply may come at the end of the patience, and how long a call may stay for what is undone at once.
+pub const LATE: Ms = 50;
+/// How often a blocked wait asks for its place on another connection.
+pub const LOOKS: Ms = 1000;
+/// How long a ticket keeps its place, and how often it asks.
+pub const TICKET: Ms = 3000;
+const ASKS: Ms = 1000;
+const FIRST_PAUSE: Ms = 10;
+const LONGEST_PAUSE: Ms = 500;
+/// The pause, more or less, before a server that was not reached is connected to again.
+pub const DIALS: Ms = 200;
+/// By then a server that goes on has read what lies in its sockets.
+pub const AGAIN: Ms = 500;
+/// How long a request that does not wait is repeated.
+pub const PATIENCE: Ms = 3000;
+/// How long who does not wait stays for another request of the same owner.
+const SOON: Ms = 2 * LATE;
+/// How long what is left is undone after `close`.
+const CLOSES: Ms = 1000;
+/// How often a request follows redirections without a pause.
+const HOPS: u8 = 5;
+
+/// How a request ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// An integer: a token, or how many.
+    Token(u64),
+    /// Nil.
+    Nil,
+    /// An error of the server, by its code.
+    Refused(String),
+    /// Nobody was there to send it to: surely not executed.
+    Unsent,
+    /// The connection ended before the reply.
+    Broken,
+    /// The time for the reply has passed.
+    Silent,
+}
+
+impl Outcome {
+    /// Whether it may have been executed, or may still be.
+    fn is_unknown(&self) -> bool {
+        matches!(self, Self::Broken | Self::Silent)
+    }
+}
+
+/// Whether an error ends by itself: no server can decide for now.
+#[must_use]
+pub fn passes(code: &str) -> bool {
+    matches!(
+        code,
+        "UNBLOCKED"
+            | "READONLY"
+            | "LOADING"
+            | "MOVED"
+            | "ASK"
+            | "TRYAGAIN"
+            | "CLUSTERDOWN"
+            | "NOREPLICAS"
+            | "MASTERDOWN"
+    )
+}
+
+/// What a machine is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// It begins.
+    Call,
+    /// Whether it may have one of the connections for waits.
+    Slot(bool),
+    /// An own connection is there; about how long a round trip takes.
+    Opened(Ms),
+    /// A request on a shared connection ended, or opening an own one failed.
+    Ended(Outcome),
+    /// The request on the own connection ended.
+    Own(Outcome),
+    /// Whether the wait has its place; `None` if nobody can say.
+    Place(Option<bool>),
+    /// It is subscribed to its turns.
+    Listening,
+    /// Its turn has come.
+    Turn,
+    /// The time has come.
+    Time,
+    /// The caller has the hold.
+    Taken,
+    /// The caller went away.
+    Cancel,
+    /// The client is closed.
+    Close,
+    /// The connection of the session ended.
+    Untied,
+    /// Whether the seat is free, and the depth of the hold.
+    Seat(Option<u32>),
+    /// The last level is being released.
+    Releasing,
+    /// It was, or nobody knows.
+    Released,
+    /// Another request was told that the hold is gone.
+    Gone,
+    /// Another level was granted, by a request that was sent then.
+    Extend(Ms),
+}
+
+/// What is asked on a shared connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// `RLOCK.ACQUIRE`
+    Acquire,
+    /// The same with `QUEUE`.
+    Queue,
+    /// `RLOCK.PLACE`
+    Place,
+    /// `RLOCK.RENEW` of that token.
+    Renew(u64),
+    /// `RLOCK.CANCEL`
+    Cancel,
+    /// `RLOCK.INFO`: the token of this owner's hold.
+    Info,
+    /// `RLOCK.RELEASE` of that token, down to that depth.
+    Release(u64, u32),
+}
+
+/// What comes of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tell {
+    /// The token; when the request was sent that the lease counts from; whether an earlier one was never answered.
+    Granted(u64, Ms, bool),
+    /// Not acquired.
+    Nil,
+    /// Released.
+    Released,
+    /// The hold is gone.
+    Lost,
+    /// Out of patience.
+    Unavailable,
+    /// Out of patience with too few replicas.
+    NoReplicas,
+    /// Another error of the server.
+    Refused(String),
+    /// The caller went away.
+    Cancelled,
+    /// The client is closed.
+    Closed,
+}
+
+/// What a machine has done. An operation goes on until an input ends it; the others are done at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Operation: is there a connection for this wait?
+    Slot,
+    /// Operation: an own connection.
+    Open(Ms),
+    /// Operation: `RLOCK.ACQUIRE` on the own connection.
+    Own {
+        /// For how long the server may block it; 0 is for ever.
+        block: Option<Ms>,
+        /// Whether it begins a session.
+        session: bool,
+        /// The depth, when a hold is tied again.
+        depth: Option<u32>,
+        /// Until when.
+        by: Ms,
+    },
+    /// Operation: goes on waiting for that reply.
+    Read(Ms),
+    /// Operation: asks for the wait's place, while its reply may come as well.
+    Look(Ms),
+    /// Operation: a request on a shared connection.
+    Send(Request, Ms),
+    /// Operation: goes on waiting for the reply to the request that was interrupted.
+    Await(Ms),
+    /// Operation: subscribes to its turns.
+    Listen(Ms),
+    /// Operation: waits for its turn.
+    Turn(Ms),
+    /// Operation: waits.
+    Sleep(Ms),
+    /// Operation: is the seat free?
+    Seat,
+    /// The own connection is free for others.
+    Keep,
+    /// The own connection is closed.
+    Drop,
+    /// What the caller is told.
+    Tell(Tell),
+    /// From here on the seat is undone.
+    Undo,
+    /// The seat is free; the end.
+    Free,
+    /// The own connection belongs to the hold.
+    Tied,
+    /// The seat that was taken to tie the hold is free again.
+    Leave,
+    /// The end of a hold.
+    Done,
+}
+
+/// What requests may have left at the server.
+#[derive(Clone, Copy, Debug, Default)]
+struct Left {
+    /// Something was sent, and its outcome is unknown or nobody has taken it.
+    in_doubt: bool,
+    /// Something was never answered, and may still be executed.
+    lingers: bool,
+    /// A place may stand.
+    has_ticket: bool,
+    /// Of a grant that nobody takes.
+    token: Option<u64>,
+}
+
+/// A machine that is told inputs.
+pub trait Machine {
+    /// What follows from that.
+    fn step(&mut self, now: Ms, input: Input, out: &mut Vec<Output>);
+}
+
+macro_rules! machines {
+    ($($name:ident),*) => {$(
+        impl Machine for $name {
+            fn step(&mut self, now: Ms, input: Input, out: &mut Vec<Output>) {
+                $name::step(self, now, input, out);
+            }
+        }
+    )*};
+}
+machines!(Attempt, Release, Hold);
+
+/// How long a reply may take.
+fn reply_time(has_acks: bool) -> Ms {
+    if has_acks { 3 * REPLY } else { REPLY }
+}

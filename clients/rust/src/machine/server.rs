@@ -1,0 +1,64 @@
+//! The connections to one server.
+
+use super::*;
+
+/// What becomes of who needs a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dial {
+    /// It dials, for all.
+    Dial,
+    /// Somebody dials already.
+    Join,
+    /// A dial failed a moment ago, or the client is closed: nobody was there.
+    Rest,
+}
+
+/// The dials of one server.
+#[derive(Debug, Default)]
+pub struct Server {
+    planted: Planted,
+    is_dialling: bool,
+    is_closed: bool,
+    rests_until: Ms,
+}
+
+impl Server {
+    /// A server that nobody has dialled.
+    #[must_use]
+    pub fn new(planted: Planted) -> Self {
+        Self { planted, ..Self::default() }
+    }
+
+    /// Somebody needs a connection.
+    pub fn need(&mut self, now: Ms) -> Dial {
+        if self.is_closed || now < self.rests_until {
+            return Dial::Rest;
+        }
+        if std::mem::replace(&mut self.is_dialling, true) { Dial::Join } else { Dial::Dial }
+    }
+
+    /// It is connected.
+    pub fn dialled(&mut self) {
+        self.is_dialling = false;
+    }
+
+    /// It was not reached; `random` is below 1000.
+    pub fn failed(&mut self, now: Ms, random: u64) {
+        self.is_dialling = false;
+        if self.planted != Planted::DialsUnrested {
+            self.rests_until = now.saturating_add(DIALS * (500 + random) / 1000);
+        }
+    }
+
+    /// None is dialled any more.
+    pub fn close(&mut self) {
+        self.is_closed = true;
+    }
+}
+
+/// Whether a connection that said something last at `heard` is closed when a request that was sent at `sent` was not
+/// answered.
+#[must_use]
+pub fn is_condemned(heard: Ms, sent: Ms, planted: Planted) -> bool {
+    heard < sent && planted != Planted::SilenceTrusted
+}
