@@ -1,5 +1,5 @@
 # Shortcuts only: each does one thing, in scripts/. `make` lists them.
-.PHONY: help build run test lint matrix matrix-table mutants model fuzz simulate differential abuse torture permits failovers chaos moves \
+.PHONY: help build run test lint matrix matrix-table mutants model fuzz simulate simulate-users traces differential abuse torture permits failovers chaos moves \
         valgrind bench bench-gate examples clients clients-test clients-bench demo install audit release packages packages-try \
         images images-build dist reproducible msrv clean
 
@@ -32,6 +32,12 @@ model: ## every state of a few locks and owners, more than ten million of them (
 
 simulate: ## primaries, replicas, clients and failover in one process, 10^8 steps (STEPS, SEED)
 	@STEPS="$(or $(STEPS),100000000)" SEED="$(SEED)" scripts/simulate.sh
+
+simulate-users: ## the machine of the client packages among silent, slow and dying servers, 10^7 steps (STEPS, SEED)
+	@STEPS="$(or $(STEPS),10000000)" SEED="$(SEED)" scripts/simulate.sh users
+
+traces: ## what the client packages replay: COUNT traces (5000) on the standard output (SEED, PLANTED)
+	@scripts/simulate.sh traces "$(or $(COUNT),5000)" "$(or $(SEED),1)" "$(or $(PLANTED),Nothing)" "$(FIRST)"
 
 differential: ## the simulated server compared with a real one, command by command (COMMANDS, SEED, SERVERS)
 	@COMMANDS="$(COMMANDS)" SEED="$(SEED)" SERVERS="$(SERVERS)" scripts/differential.sh

@@ -23,6 +23,8 @@ pub mod history;
 mod host;
 pub mod keyspace;
 pub mod laws;
+#[path = "../../clients/rust/src/machine/mod.rs"]
+pub mod machine;
 pub mod network;
 pub mod notes;
 mod own;
@@ -31,6 +33,9 @@ pub mod run;
 pub mod seen;
 pub mod server;
 pub mod step;
+#[path = "../../clients/rust/src/machine/trace.rs"]
+pub mod trace;
+pub mod users;
 mod watch;
 pub mod words;
 pub mod world;

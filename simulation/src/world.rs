@@ -67,6 +67,8 @@ pub struct World {
     pub actors: Vec<Actor>,
     /// What is watched.
     pub laws: Laws,
+    /// Sent to those who are nobody's client here.
+    pub(crate) strays: Vec<(ClientId, Out)>,
     setting: Setting,
     last_client: u64,
 }
@@ -89,6 +91,7 @@ impl World {
             machines: (0..setting.nodes).map(machine).collect(),
             actors: actors.collect(),
             laws: Laws::new(setting),
+            strays: Vec::new(),
             setting: setting.clone(),
             last_client: 0,
         };
@@ -197,6 +200,14 @@ impl World {
         self.machines[node].server.connect(client, &self.actors[who].user);
         self.actors[who].pipe = Some(Pipe::new(client, node));
         true
+    }
+
+    /// Somebody connects who is no client here.
+    pub(crate) fn admit(&mut self, node: usize) -> ClientId {
+        self.last_client += 1;
+        let client = ClientId::from(self.last_client);
+        self.machines[node].server.connect(client, &"user".into());
+        client
     }
 
     fn send(&mut self, who: usize, command: Command) -> bool {
@@ -315,10 +326,15 @@ impl World {
     fn spread(&mut self, node: usize) {
         let server = &mut self.machines[node].server;
         server.events.clear();
+        let is_for_others = self.actors.is_empty();
         for (client, out) in std::mem::take(&mut server.out) {
             let pipes = self.actors.iter_mut().filter_map(|actor| actor.pipe.as_mut());
             let pipe = pipes.into_iter().find(|pipe| pipe.client == client);
-            pipe.into_iter().for_each(|pipe| pipe.from.push_back(out.clone()));
+            match pipe {
+                Some(pipe) => pipe.from.push_back(out),
+                None if is_for_others => self.strays.push((client, out)),
+                None => {}
+            }
         }
         self.send_stream(node);
     }

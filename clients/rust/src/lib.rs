@@ -30,6 +30,7 @@ mod slot;
 mod space;
 #[cfg(test)]
 #[path = "machine/trace.rs"]
+#[allow(dead_code, reason = "the simulation writes what is only replayed here")]
 mod trace;
 mod turns;
 

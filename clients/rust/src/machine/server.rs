@@ -6,7 +6,7 @@ use super::*;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dial {
     /// It dials, for all.
-    Dial,
+    Now,
     /// Somebody dials already.
     Join,
     /// A dial failed a moment ago, or the client is closed: nobody was there.
@@ -34,7 +34,7 @@ impl Server {
         if self.is_closed || now < self.rests_until {
             return Dial::Rest;
         }
-        if std::mem::replace(&mut self.is_dialling, true) { Dial::Join } else { Dial::Dial }
+        if std::mem::replace(&mut self.is_dialling, true) { Dial::Join } else { Dial::Now }
     }
 
     /// It is connected.

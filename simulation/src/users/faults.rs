@@ -1,0 +1,166 @@
+//! What befalls servers, connections and processes.
+
+use super::{Id, State, Users};
+use crate::machine::{FOREVER, Input, REPLY};
+use crate::step::Step;
+use crate::words::Out;
+
+impl Users {
+    /// Something goes wrong.
+    pub(super) fn befalls(&mut self) {
+        let process = self.rng.usize(0..self.processes.len());
+        match self.rng.u8(0..100) {
+            0..35 => self.mute_one(),
+            35..50 => self.darken(process),
+            50..65 => self.cut_one(),
+            65..75 => self.restart(),
+            75..82 => self.fail_over(true),
+            82..88 => self.fail_over(false),
+            88..94 => {
+                let until = self.now + self.rng.u64(10..1500);
+                let process = &mut self.processes[process];
+                process.frozen_until = process.frozen_until.max(until);
+                process.was_frozen = until;
+            }
+            94..97 if self.processes.len() < 5 => self.fork(process),
+            97.. if self.rng.u8(0..4) == 0 => self.close(process),
+            _ => {}
+        }
+    }
+
+    fn some_link(&mut self) -> Option<Id> {
+        let all: Vec<Id> = self.links.keys().copied().collect();
+        self.rng.choice(all)
+    }
+
+    /// A connection is silent from here on.
+    fn mute_one(&mut self) {
+        if let Some(link) = self.some_link().and_then(|link| self.links.get_mut(&link)) {
+            link.is_mute = true;
+        }
+    }
+
+    /// Nothing gets through between a process and a server, for a while.
+    fn darken(&mut self, process: usize) {
+        let node = self.rng.usize(0..self.world.machines.len());
+        let all = self.links.values_mut();
+        all.filter(|link| link.process == process && link.node == node)
+            .for_each(|link| link.is_mute = true);
+        let until = self.now + self.rng.u64(1..3 * REPLY);
+        self.processes[process].peers[node].dark_until = until;
+    }
+
+    /// A connection is cut: both ends know.
+    fn cut_one(&mut self) {
+        let Some(id) = self.some_link() else { return };
+        let Some(link) = self.links.get_mut(&id).filter(|link| !link.is_mute) else { return };
+        link.to.clear();
+        let node = link.node;
+        if self.world.machines[node].is_up {
+            self.act(node, |server| server.free(rlock_core::ClientId::from(id)));
+        }
+        if let Some(link) =
+            self.links.get_mut(&id).filter(|link| link.from.back() != Some(&Out::Closed))
+        {
+            link.from.push_back(Out::Closed);
+        }
+    }
+
+    fn step(&mut self, step: Step) {
+        if let Err(broken) = self.world.step(step) {
+            self.broken.get_or_insert(broken);
+        }
+        self.collect();
+    }
+
+    /// A server's process is gone: what was on its way is lost, and its connections end.
+    fn dies(&mut self, node: usize) {
+        self.gone.retain(|gone| gone.node != node);
+        self.step(Step::Kill(node as u8, 255));
+        self.links.values_mut().filter(|link| link.node == node).for_each(|link| link.to.clear());
+    }
+
+    /// The primary is started again, with all that it had.
+    fn restart(&mut self) {
+        let node = self.leader;
+        self.log(|| format!("server {node} is started again"));
+        self.step(Step::Save(node as u8));
+        self.dies(node);
+        self.step(Step::Start(node as u8));
+        let replicas = (0..self.world.machines.len()).filter(|replica| *replica != node);
+        let replicas: Vec<usize> = replicas.collect();
+        replicas.into_iter().for_each(|replica| {
+            self.step(Step::Follow(replica as u8, node as u8));
+            self.catch_up(replica);
+        });
+        self.found.restarts += 1;
+    }
+
+    fn catch_up(&mut self, replica: usize) {
+        while matches!(self.world.step(Step::Deliver(replica as u8)), Ok(true)) {}
+        self.collect();
+    }
+
+    /// A replica that has everything becomes the primary: the old one is dead, or follows it.
+    fn fail_over(&mut self, is_dead: bool) {
+        let old = self.leader;
+        let Some(new) = (0..self.world.machines.len()).find(|node| *node != old) else { return };
+        self.log(|| format!("server {new} takes over from {old}, which is dead: {is_dead}"));
+        self.catch_up(new);
+        if is_dead {
+            self.dies(old);
+            self.catch_up(new);
+        }
+        self.step(Step::Promote(new as u8));
+        self.leader = new;
+        if is_dead {
+            self.step(Step::Start(old as u8));
+        }
+        self.step(Step::Follow(old as u8, new as u8));
+        self.catch_up(old);
+        self.found.promotions += 1;
+    }
+
+    /// A process forks: the child holds nothing, has other names, and connections of its own.
+    fn fork(&mut self, process: usize) {
+        let mut names = self.processes[process].names.clone();
+        names.forked(self.rng.u64(..), self.planted);
+        self.add_process(names);
+        self.found.forks += 1;
+    }
+
+    /// The package is closed in a process.
+    fn close(&mut self, process: usize) {
+        if self.processes[process].is_closing {
+            return;
+        }
+        let users = self.processes[process].users.len();
+        for user in 0..users {
+            if matches!(self.processes[process].users[user].state, State::Coming(_)) {
+                self.leaves(process, user, Input::Close);
+            }
+        }
+        self.processes[process].is_closing = true;
+        self.processes[process].closes_at = self.now + 1000;
+        let here = self.jobs.iter().filter(|(_, job)| job.process == process);
+        let jobs: Vec<Id> = here.map(|(id, _)| *id).collect();
+        jobs.into_iter().for_each(|job| self.tell(job, Input::Close));
+        for seat in self.processes[process].seats.values_mut() {
+            (seat.excused_until, seat.waiting) = (FOREVER, Vec::new());
+        }
+        for user in &mut self.processes[process].users {
+            if !matches!(user.state, State::Asking(_) | State::Releasing) {
+                user.state = State::Idle;
+            }
+        }
+        self.found.closes += 1;
+    }
+
+    /// What a closed process still had is gone.
+    pub(super) fn closes(&mut self, process: usize) {
+        self.processes[process].peers.iter_mut().for_each(|peer| peer.server.close());
+        let here = self.links.iter().filter(|(_, link)| link.process == process);
+        let links: Vec<Id> = here.map(|(id, _)| *id).collect();
+        links.into_iter().for_each(|link| self.drop_link(link));
+    }
+}

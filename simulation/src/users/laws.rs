@@ -1,0 +1,100 @@
+//! What is promised to users, whatever happens.
+
+use rlock_core::Mode;
+
+use super::{Id, Place, Users, Work};
+use crate::keyspace::{Key, Slot};
+use crate::machine::{FOREVER, LATE, Ms, PATIENCE, Planted, REPLY, Stand};
+use crate::words::Out;
+
+impl Users {
+    /// No two owners, as far as any user knows by its own clock.
+    pub(super) fn exclude(&mut self, key: u8) {
+        let mut all: Vec<(usize, &Place)> = Vec::new();
+        for (number, process) in self.processes.iter().enumerate() {
+            let here = process.seats.iter().filter(|((k, ..), _)| *k == key);
+            for (place, seat) in here {
+                let Some(tenure) = seat.tenure.as_ref().filter(|tenure| tenure.is_held) else {
+                    continue;
+                };
+                // The server knows before its client that a session was cut.
+                let link = tenure.link.and_then(|link| self.links.get(&link));
+                let is_cut = link.is_none_or(|link| link.from.contains(&Out::Closed));
+                if is_cut && (tenure.ask.session || tenure.link.is_some()) {
+                    continue;
+                }
+                if let Some(Work::Hold(hold)) = self.jobs.get(&tenure.hold).map(|job| &job.work)
+                    && self.now < hold.deadline()
+                {
+                    all.push((number, place));
+                }
+            }
+        }
+        if all.len() > 1 && all.iter().any(|(_, (_, _, reads))| !reads) {
+            let what = format!("{all:?} at {} ms", self.now);
+            self.breaks("no two owners before a lost signal", what);
+        }
+    }
+
+    /// A call returned.
+    pub(super) fn returns(&mut self, process: usize, user: usize) {
+        let user = &self.processes[process].users[user];
+        let patience = if user.ask.wait > 0 { user.ask.wait } else { PATIENCE };
+        let (start, limit) =
+            (user.start, user.start.saturating_add(patience).saturating_add(2 * LATE));
+        self.in_time(process, start, limit);
+    }
+
+    pub(super) fn in_time(&mut self, process: usize, start: Ms, limit: Ms) {
+        if self.now > limit && self.processes[process].was_frozen < start {
+            let what = format!("begun at {start} ms, to return by {limit} ms, at {} ms", self.now);
+            self.breaks("a call returns by its patience", what);
+        }
+    }
+
+    /// What an attempt or a release left when it was done.
+    pub(super) fn clean(&mut self, id: Id) {
+        let job = &self.jobs[&id];
+        let (process, place, since) = (job.process, job.place.clone(), job.undone_since);
+        let lease = job.ask.lease;
+        let is_planted = self.planted == Planted::SeatLeft && job.frees == 0;
+        let Some(seat) = self.processes[process].seats.get_mut(&place) else { return };
+        if since != FOREVER && self.now >= since + lease + REPLY {
+            // Nobody could be asked for so long that the lease has ended; a late one has not.
+            seat.excused_until = seat.excused_until.max(self.now + lease + REPLY);
+        }
+        if seat.tenure.is_none() && seat.excused_until < self.now && !is_planted {
+            self.leaves_nothing(process, &place);
+        }
+    }
+
+    /// Nothing stands that nobody has.
+    pub(super) fn audit(&mut self) {
+        for process in 0..self.processes.len() {
+            let seats = self.processes[process].seats.iter();
+            let idle = seats.filter(|(_, seat)| {
+                seat.stand == Stand::Free && seat.tenure.is_none() && seat.excused_until < self.now
+            });
+            let places: Vec<Place> = idle.map(|(place, _)| place.clone()).collect();
+            places.iter().for_each(|place| self.leaves_nothing(process, place));
+        }
+    }
+
+    fn leaves_nothing(&mut self, process: usize, place: &Place) {
+        let (key, owner, reads) = place;
+        let leader = &self.world.machines[self.leader];
+        if self.processes[process].is_closing || !leader.is_up {
+            return;
+        }
+        let name: Key = format!("k{key}").into_bytes().into();
+        let lock = leader.server.visible(0, &name).and_then(Slot::lock);
+        let mode = if *reads { Mode::Read } else { Mode::Write };
+        let hold = lock.and_then(|lock| lock.hold_at(owner.as_bytes(), mode, leader.server.now));
+        let volatile = leader.server.state.manager.volatile(0, &name);
+        let waits = volatile.and_then(|volatile| volatile.queue.place(owner.as_bytes()));
+        if hold.is_some() || waits.is_some() {
+            let what = format!("{owner} at k{key}: {hold:?} {waits:?}, at {} ms", self.now);
+            self.breaks("what was abandoned leaves nothing", what);
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The seats of a process: who has them, and who comes next.
+
+use super::{Id, Place, Seat, State, Users};
+use crate::machine::{Come, Input, PATIENCE, Stand, come};
+
+impl Users {
+    /// A user comes to its seat: to ask, or to release that hold.
+    pub(super) fn comes(&mut self, process: usize, user: usize, hold: Option<Id>) {
+        let now = self.now;
+        let who = &mut self.processes[process].users[user];
+        who.state = State::Coming(hold);
+        let (place, wait) = (who.place.clone(), who.ask.wait);
+        let seats = &mut self.processes[process].seats;
+        let seat = seats.entry(place).or_insert_with(|| Seat {
+            stand: Stand::Free,
+            waiting: Vec::new(),
+            tenure: None,
+            excused_until: 0,
+        });
+        // Who holds may release, however long that takes.
+        let wait = if hold.is_some() { crate::machine::FOREVER } else { wait };
+        match come(now, seat.stand, wait, PATIENCE) {
+            Come::Take => {
+                seat.stand = Stand::Taken;
+                self.seated(process, user);
+            }
+            Come::Wait(until, tell) => seat.waiting.push((user, until, tell)),
+        }
+    }
+
+    fn seated(&mut self, process: usize, user: usize) {
+        match self.processes[process].users[user].state {
+            State::Coming(Some(hold)) => self.begin_release(process, user, hold),
+            State::Coming(None) if self.processes[process].is_closing => {
+                let who = &mut self.processes[process].users[user];
+                who.state = State::Idle;
+                let place = who.place.clone();
+                self.frees(process, &place);
+            }
+            _ => self.begin_attempt(process, user),
+        }
+    }
+
+    fn frees(&mut self, process: usize, place: &Place) {
+        let seat = self.processes[process].seats.get_mut(place);
+        seat.into_iter().for_each(|seat| seat.stand = Stand::Free);
+        self.next_in(process, place);
+    }
+
+    pub(super) fn stands(&mut self, id: Id, stand: Stand) {
+        let job = &self.jobs[&id];
+        let seat = self.processes[job.process].seats.get_mut(&job.place);
+        seat.into_iter().for_each(|seat| seat.stand = stand);
+    }
+
+    /// Whoever waits for a seat that is free has it.
+    pub(super) fn next_in(&mut self, process: usize, place: &Place) {
+        let Some(seat) = self.processes[process].seats.get_mut(place) else { return };
+        if seat.stand == Stand::Free && !seat.waiting.is_empty() {
+            let (user, ..) = seat.waiting.remove(0);
+            seat.stand = Stand::Taken;
+            self.seated(process, user);
+        }
+    }
+
+    /// To tie a session to a new connection: the depth, if the seat is free.
+    pub(super) fn take_to_tie(&mut self, process: usize, place: &Place) -> Option<u32> {
+        let seat = self.processes[process].seats.get_mut(place)?;
+        let depth = seat.tenure.as_ref()?.depth;
+        if seat.stand != Stand::Free {
+            return None;
+        }
+        seat.stand = Stand::Taken;
+        Some(depth)
+    }
+
+    /// The waits for seats that have passed.
+    pub(super) fn seats_due(&mut self) {
+        for process in 0..self.processes.len() {
+            if self.is_frozen(process) {
+                continue;
+            }
+            let mut due = Vec::new();
+            for seat in self.processes[process].seats.values_mut() {
+                let now = self.now;
+                seat.waiting.retain(|(user, until, _)| {
+                    due.extend((*until <= now).then_some(*user));
+                    *until > now
+                });
+            }
+            for user in due {
+                self.returns(process, user);
+                self.processes[process].users[user].state = State::Idle;
+            }
+        }
+    }
+
+    /// A user no longer wants what it asked for.
+    pub(super) fn leaves(&mut self, process: usize, user: usize, input: Input) {
+        match self.processes[process].users[user].state {
+            State::Asking(job) => self.tell(job, input),
+            State::Coming(None) => {
+                let who = &mut self.processes[process].users[user];
+                who.state = State::Idle;
+                let place = who.place.clone();
+                let seat = self.processes[process].seats.get_mut(&place);
+                seat.into_iter().for_each(|seat| seat.waiting.retain(|(who, ..)| *who != user));
+            }
+            _ => {}
+        }
+    }
+}
