@@ -127,7 +127,7 @@ func (l *Locker) acquire(ctx context.Context, s *seat, o *options, begin machine
 		warnsAt: begin + machine.Patience}
 	d.machine = machine.NewAttempt(machine.Ask{
 		Wait: wait, Patience: machine.Patience, Lease: millis(o.lease), Depth: depth, Below: below, AsksFirst: o.acks == 0,
-		Session: o.session && (held == nil || !held.isTied()), HasMaxQueue: o.maxQueueIs, HasAcks: o.acks > 0,
+		Session: o.session, HasMaxQueue: o.maxQueueIs, HasAcks: o.acks > 0,
 	})
 	told := d.untilTold()
 	if told.Tell == machine.Granted {

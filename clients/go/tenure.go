@@ -64,10 +64,6 @@ func (t *tenure) entered(d *driver, told machine.Output) {
 	t.lingers = t.lingers || told.Lingers
 	// By a lease that may be another one.
 	t.step(machine.Input{Event: machine.Extend, N: told.Sent + millis(d.o.lease) - millis(t.o.lease)})
-	if d.own.line != nil {
-		t.tied(d.own)
-		d.own = own{}
-	}
 }
 
 // tied ties the hold to a connection, whose end is heard of.
@@ -179,12 +175,6 @@ func (t *tenure) deadline() machine.Ms {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.machine.Deadline()
-}
-
-func (t *tenure) isTied() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.own.line != nil
 }
 
 // release releases a level.

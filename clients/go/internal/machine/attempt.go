@@ -71,6 +71,8 @@ type Attempt struct {
 
 // NewAttempt is one that has not begun.
 func NewAttempt(ask Ask) *Attempt {
+	// A connection that ends would take the levels below along.
+	ask.Session = ask.Session && ask.Depth == 1
 	return &Attempt{ask: ask, end: Forever, patience: Forever, pause: firstPause, asksFirst: ask.AsksFirst && !ask.Session}
 }
 
@@ -97,6 +99,7 @@ func (a *Attempt) Step(now Ms, in Input) []Output {
 		a.leave(now, Cancelled)
 	case in.Event == Close:
 		a.leave(now, Closed)
+		a.undo.step(now, in, &a.out)
 	default:
 		a.goOn(now, in)
 	}
@@ -363,6 +366,9 @@ func (a *Attempt) failed(now Ms, outcome Outcome) {
 		a.trouble(now, Unavailable)
 	default:
 		a.left.lingers = a.left.lingers || a.at != placing
+		if a.ask.Session { // one that is tied late would end with its connection: not before that
+			a.pause = again
+		}
 		a.trouble(now, Unavailable)
 	}
 }
@@ -413,8 +419,12 @@ func (a *Attempt) undoAll(now Ms) {
 }
 
 func (a *Attempt) undoFrom(now Ms) {
-	a.emit(Output{Act: Undo})
-	a.undo = undo{lease: a.ask.Lease, depth: a.ask.Depth, left: a.left, session: a.ask.Session, hadDoubt: a.hadDoubt}
+	before := a.left
+	before.inDoubt = a.hadDoubt
+	if a.at == queueing {
+		before.hasTicket = a.hadTicket
+	}
+	a.undo = undo{lease: a.ask.Lease, depth: a.ask.Depth, left: a.left, before: before, session: a.ask.Session}
 	switch a.at {
 	case waiting, looking:
 		a.undo.endWait(now, &a.out)

@@ -2,34 +2,37 @@ package machine
 
 // undo undoes whatever was sent, until the server has confirmed that or the lease has expired.
 type undo struct {
-	lease    Ms
-	depth    int
-	left     left
-	session  bool
-	hadDoubt bool
-	at       at
-	until    Ms
-	pause    Ms
+	lease   Ms
+	depth   int
+	left    left
+	before  left // the request that was interrupted
+	session bool
+	at      at
+	until   Ms
+	pause   Ms
 }
 
-func (u *undo) starts(now Ms) { u.until, u.pause = After(After(now, u.lease), Reply), Late }
+func (u *undo) starts(now Ms, out *[]Output) {
+	u.until, u.pause = After(After(now, u.lease), Reply), Late
+	*out = append(*out, Output{Act: Undo})
+}
 
 // begin is for when nothing is under way.
 func (u *undo) begin(now Ms, out *[]Output) {
-	u.starts(now)
+	u.starts(now, out)
 	u.round(now, out)
 }
 
 // awaitReply is for when a request on a shared connection is under way, which goes on for a moment.
 func (u *undo) awaitReply(now Ms, out *[]Output) {
-	u.starts(now)
+	u.starts(now, out)
 	u.at = awaiting
 	*out = append(*out, Output{Act: Await, By: After(now, Reply/4)})
 }
 
 // endWait is for when a wait on its own connection is under way.
 func (u *undo) endWait(now Ms, out *[]Output) {
-	u.starts(now)
+	u.starts(now, out)
 	u.at = endingWait
 	*out = append(*out, Output{Act: Send, Request: CancelWait, By: After(now, Reply/4)})
 }
@@ -73,7 +76,7 @@ func (u *undo) replied(outcome Outcome) {
 	case Nil:
 		u.left.inDoubt = false
 	case Refused, Unsent:
-		u.left.inDoubt = u.hadDoubt
+		u.left = u.before
 	default:
 		u.left.lingers = true
 	}
@@ -83,7 +86,8 @@ func (u *undo) round(now Ms, out *[]Output) {
 	switch {
 	case now >= u.until:
 		u.free(out)
-	case u.left.hasTicket:
+	case u.left.hasTicket, (u.left.inDoubt || u.left.lingers) && u.left.token == 0:
+		// A replica answers what is looked for as well, but refuses this.
 		u.send(now, cancelling, Output{Request: CancelWait}, out)
 	default:
 		u.letGo(now, out)
@@ -188,6 +192,7 @@ func (r *Release) Step(now Ms, in Input) []Output {
 	case (at == asking || at == pausing) && event == Close:
 		r.isUnsure = r.isUnsure || at == asking
 		r.fails(now, Output{Tell: Closed})
+		r.undo.step(now, in, &r.out)
 	case at == asking && event == Ended:
 		r.asked(now, in.Outcome)
 	case at == pausing && event == Time && now < r.patience:
@@ -243,7 +248,6 @@ func (r *Release) tell(now Ms, what Output, token int64, lingers bool) {
 		r.undo.free(&r.out)
 		return
 	}
-	r.emit(Output{Act: Undo})
 	r.undo = undo{lease: r.level.Lease, depth: r.level.Depth, left: left{inDoubt: true, lingers: lingers, token: token}}
 	r.undo.begin(now, &r.out)
 }
