@@ -18,7 +18,7 @@ test: ## formatting, clippy, the core's tests, the tests against a real server
 lint: ## formatting and clippy only
 	@scripts/test.sh lint
 
-matrix: ## the server tests on eight servers (SERVERS, TEST, RLOCK_MORE_SERVERS: docs/servers.md)
+matrix: ## the server tests on ten servers (SERVERS, TEST, RLOCK_MORE_SERVERS: docs/servers.md)
 	@SERVERS="$(SERVERS)" TEST="$(TEST)" scripts/matrix.sh
 
 matrix-table: ## what the last `make matrix` found on each server, as rows for docs/servers.md

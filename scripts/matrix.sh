@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# The server tests on eight servers, one after the other: a line with counts for each, and the sum. A server that is
+# The server tests on ten servers, one after the other: a line with counts for each, and the sum. A server that is
 # not there is skipped, and the line says how it could be had.
 #
 #   SERVERS="redis-7.2 valkey-8.0"   only on those
 #   TEST=sessions::                  only the tests with that in their names, with what they print
 #   RLOCK_MORE_SERVERS=folder        servers that nobody packages: NAME/redis-server and NAME/redis-cli in it; each
-#                                    NAME like redis-8.2 or valkey-9 is tested, too (see scripts/server.sh)
+#                                    NAME like redis-8.4 or valkey-9 is tested, too (see scripts/server.sh)
 #   RLOCK_MODULE=file                that module, instead of building one
 #
 # `matrix.sh table` prints what the last whole run on each server was, as rows for docs/servers.md.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
-known='redis-7.0 redis-7.2 redis-7.4 redis-8.0 valkey-7.2 valkey-8.0 valkey-8.1 valkey-9.1'
+known='redis-7.0 redis-7.2 redis-7.4 redis-8.0 redis-8.2 redis-8.6 valkey-7.2 valkey-8.0 valkey-8.1 valkey-9.1'
 results=$tools/matrix
 
 main() {
@@ -37,7 +37,7 @@ main() {
     sum_up with-skipped
 }
 
-# The eight, and what else the folder has.
+# The ten, and what else the folder has.
 all_names() {
     local server
     {

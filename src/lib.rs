@@ -8,6 +8,7 @@ pub mod ffi;
 pub mod host;
 pub mod invocation;
 pub mod metrics;
+pub mod servers;
 pub mod settings;
 pub mod show;
 pub mod state;
@@ -45,6 +46,6 @@ fn load(ctx: &Ctx, arguments: &[&[u8]]) -> Result<(), String> {
     timers::begin()?;
     events::register(ctx);
     tokens::register(ctx);
-    settings::warn_of_unknown_server(ctx);
+    servers::warn(ctx);
     Ok(())
 }

@@ -276,29 +276,6 @@ fn max_depth() -> u16 {
     u16::try_from(MAX_DEPTH.load(Relaxed)).unwrap_or(u16::MAX)
 }
 
-/// The servers on which every test of this version was run.
-const TESTED: [(&str, &[&str]); 2] =
-    [("Redis", &["7.0", "7.2", "7.4", "8.0"]), ("Valkey", &["7.2", "8.0", "8.1", "9.1"])];
-
-/// Logs a warning if the module was not tested on this server.
-pub fn warn_of_unknown_server(ctx: &Ctx) {
-    let valkey = ctx.server_field(c"valkey_version");
-    let is_valkey = valkey.is_some();
-    let Some(version) = valkey.or_else(|| ctx.server_field(c"redis_version")) else { return };
-    let known = TESTED.iter().find(|(name, _)| (*name == "Valkey") == is_valkey);
-    let Some((name, known)) = known else { return };
-    let is_known = known
-        .iter()
-        .any(|known| version.strip_prefix(known).is_some_and(|rest| rest.starts_with('.')));
-    if !is_known {
-        let known = known.join(", ");
-        ctx.warn(&format!(
-            "rlock: this version was not tested on {name} {version}; it was tested on {name} \
-             {known}"
-        ));
-    }
-}
-
 /// The warnings found by the previous check of the server's settings.
 static BEFORE: Exclusive<Vec<String>> = Exclusive::empty();
 

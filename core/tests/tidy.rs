@@ -91,6 +91,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "ffi",
             "state",
             "tokens",
+            "servers",
             "settings",
             "metrics",
             "timers",

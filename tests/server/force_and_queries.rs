@@ -3,7 +3,9 @@
 
 use redis::Value;
 
-use rlock_testkit::{LockView, Server, flat_map, integer, items, text, until};
+use rlock_testkit::{
+    LockView, Server, Version, flat_map, integer, items, say_not_seen, text, until,
+};
 
 #[test]
 fn force_ends_every_hold_however_deep_and_says_how_many() {
@@ -225,6 +227,12 @@ fn the_servers_own_queries_work_on_a_lock_as_on_any_key() {
     assert_eq!(client.number("OBJECT REFCOUNT door"), 1);
     for line in ["OBJECT ENCODING door", "DEBUG OBJECT door", "MEMORY STATS", "MEMORY DOCTOR"] {
         client.ask(line);
+    }
+    if client.text("INFO memory").contains("mem_allocator:libc")
+        && server.version() == Version::Redis(8, 6)
+    {
+        say_not_seen("MEMORY USAGE of a lock: this server dies of any module's key with a TTL");
+        return;
     }
     let one_holder_bytes = client.number("MEMORY USAGE door");
     for reader in 0..100 {

@@ -1,7 +1,7 @@
 //! What is not ours to mend: it befalls other commands and other modules in the same way, and
 //! docs/servers.md says so. Each test shows that first, and then what holds for us.
 
-use rlock_testkit::{Client, Compiled, Server, Version, Waiter, module, say_not_seen, until};
+use rlock_testkit::{Client, Compiled, Server, Waiter, module, say_not_seen, until};
 
 /// Says this in the server, which is done with after that. Whether it has survived it.
 fn survives(server: Server, by: &mut Waiter, line: &str) -> Option<Server> {
@@ -36,9 +36,35 @@ fn an_unknown_setting_on_the_load_line_leaves_a_server_that_can_load_it() {
     // The next connections get the numbers of files that were closed.
     let others: Vec<Waiter> = (0..10).map(|_| Waiter::connect(&server)).collect();
     drop(others);
-    client.granted("RLOCK.ACQUIRE door ann LEASE 100");
+    client.granted("RLOCK.ACQUIRE door ann LEASE 1500");
     Waiter::parked(&server, "RLOCK.ACQUIRE door bob BLOCK 0").granted();
 }
+
+/// Redis 8.6, built with the C library's malloc, takes the time at which the key expires for the
+/// size of an allocation.
+#[test]
+fn memory_usage_tells_the_size_of_a_lock_where_it_does_of_other_modules_keys() {
+    let Some(typed) = Compiled::of("typed") else { return };
+    let other = Server::without_module();
+    let version = other.version();
+    let mut asker = Waiter::connect(&other);
+    for line in [&format!("MODULE LOAD {}", typed.path()), "TYPED.SET key", EXPIRES] {
+        asker.say(line);
+        assert!(asker.reply().is_ok(), "{line}");
+    }
+    if survives(other, &mut asker, "MEMORY USAGE key").is_none() {
+        say_not_seen(&format!("MEMORY USAGE of a key with a TTL: {version:?} dies of it"));
+        return;
+    }
+    let server = Server::start();
+    let mut client = server.client();
+    client.granted("RLOCK.ACQUIRE key ann");
+    client.ask(EXPIRES);
+    assert!((50..1_000).contains(&client.number("MEMORY USAGE key")));
+}
+
+/// In the year 2100, at a moment that ends in zero bits.
+const EXPIRES: &str = "PEXPIREAT key 4102444800000";
 
 #[test]
 fn one_who_asked_for_no_touch_hands_over_like_any_other() {
@@ -146,13 +172,40 @@ fn one_who_is_held_back_by_a_pause_is_not_to_be_unblocked() {
     other.say("SET key value");
     until(5_000, || client.info_number("clients", "blocked_clients") == 2);
     let other = operator.number(&format!("CLIENT UNBLOCK {} ERROR", other.id()));
-    assert_eq!(other, (version < Version::Valkey(9, 1)).into());
+    let dies = !version.is_since((8, 2), (9, 1));
+    assert_eq!(other, dies.into());
     let Some(server) = survives(server, &mut operator, &format!("CLIENT UNBLOCK {id}")) else {
-        assert!(version < Version::Valkey(9, 1), "docs/servers.md says who dies of it");
+        assert!(dies, "docs/servers.md says who dies of it");
         say_not_seen(&format!("CLIENT UNBLOCK in a pause: {version:?} dies of it"));
         return;
     };
     let mut client = server.client();
     client.ask("CLIENT UNPAUSE");
     client.granted("RLOCK.ACQUIRE door ann");
+}
+
+/// The table of docs/servers.md, "Which release to run", and the log at load say the same.
+#[test]
+fn the_log_warns_of_the_faults_that_the_documentation_names() {
+    let server = Server::start();
+    let said = server.client().text("INFO server");
+    let field = |name: &str| said.lines().find_map(|line| line.strip_prefix(name));
+    let (kind, version) = match field("valkey_version:") {
+        Some(version) => ("Valkey", version),
+        None => ("Redis", field("redis_version:").unwrap()),
+    };
+    let (series, patch) = version.rsplit_once('.').unwrap();
+    let patch: u32 = patch.parse().unwrap();
+    let documented = include_str!("../../docs/servers.md");
+    let row =
+        documented.lines().find_map(|line| line.strip_prefix(&format!("| {kind} {series} | ")));
+    let at_least = row.and_then(|row| row.split(" | ").next());
+    let fixed = match at_least.map(|version| version.rsplit_once('.')) {
+        Some(Some((_, patch))) => patch.parse().unwrap(),
+        Some(None) => u32::MAX, // "none"
+        None => 0,
+    };
+    let log = server.log();
+    assert_eq!(log.contains("CVE-2026-23479"), patch < fixed, "{log}");
+    assert_eq!(log.contains("-memory|usage"), (kind, series) == ("Redis", "8.6"), "{log}");
 }

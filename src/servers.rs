@@ -1,0 +1,82 @@
+//! What is known about servers: the versions on which every test of this version was run, and
+//! faults of theirs that no module can repair. docs/servers.md tells more.
+
+use crate::ffi::Ctx;
+
+/// The servers on which every test of this version was run.
+const TESTED: [(&str, &[&str]); 2] =
+    [("Redis", &["7.0", "7.2", "7.4", "8.0"]), ("Valkey", &["7.2", "8.0", "8.1", "9.1"])];
+
+/// A fault of some versions of a server that one command of an ordinary client can trigger.
+struct Fault {
+    server: &'static str,
+    /// The affected series, each with its first patch release without the fault; `None`: none is
+    /// known.
+    series: &'static [(&'static str, Option<u32>)],
+    /// What happens, and what helps beside an upgrade.
+    what: &'static str,
+}
+
+const USE_AFTER_FREE: &str = "has CVE-2026-23479 (unblocking a client may use freed memory) and \
+                              CVE-2026-25243 (RESTORE), unless its package was patched";
+
+const FAULTS: [Fault; 3] = [
+    Fault {
+        server: "Redis",
+        series: &[
+            ("7.2", Some(14)),
+            ("7.4", Some(9)),
+            ("8.0", None),
+            ("8.2", Some(6)),
+            ("8.4", Some(3)),
+            ("8.6", Some(3)),
+        ],
+        what: USE_AFTER_FREE,
+    },
+    Fault {
+        server: "Valkey",
+        series: &[("7.2", Some(13)), ("8.0", Some(9)), ("8.1", Some(7)), ("9.0", Some(4))],
+        what: USE_AFTER_FREE,
+    },
+    Fault {
+        server: "Redis",
+        series: &[("8.6", None)],
+        what: "may crash at MEMORY USAGE of a lock, where its mem_allocator is libc; deny it by \
+               the ACL rule -memory|usage",
+    },
+];
+
+/// Logs a warning for each known fault of this server, and if the module was not tested on it.
+pub fn warn(ctx: &Ctx) {
+    let (name, version) = match ctx.server_field(c"valkey_version") {
+        Some(version) => ("Valkey", version),
+        None => match ctx.server_field(c"redis_version") {
+            Some(version) => ("Redis", version),
+            None => return,
+        },
+    };
+    let Some((series, patch)) = version.rsplit_once('.') else { return };
+    for (tested_name, tested) in TESTED {
+        if tested_name == name && !tested.contains(&series) {
+            let tested = tested.join(", ");
+            ctx.warn(&format!(
+                "rlock: this version was not tested on {name} {version}; it was tested on {name} \
+                 {tested}"
+            ));
+        }
+    }
+    let patch = patch.parse().unwrap_or(0);
+    for fault in FAULTS.iter().filter(|fault| fault.server == name) {
+        let Some((_, fixed)) = fault.series.iter().find(|(affected, _)| *affected == series) else {
+            continue;
+        };
+        let what = fault.what;
+        match fixed {
+            None => ctx.warn(&format!("rlock: {name} {version} {what}")),
+            Some(fixed) if patch < *fixed => ctx.warn(&format!(
+                "rlock: {name} {version} {what}; {series}.{fixed} is the first release without it"
+            )),
+            Some(_) => {}
+        }
+    }
+}
