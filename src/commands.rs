@@ -18,6 +18,9 @@ pub fn register(ctx: &Ctx) -> Result<(), String> {
     add::<AcquireLock>(ctx)?;
     add::<ReleaseLock>(ctx)?;
     add::<RenewLock>(ctx)?;
+    add::<AcquireSeveral>(ctx)?;
+    add::<ReleaseSeveral>(ctx)?;
+    add::<RenewSeveral>(ctx)?;
     add::<Cancel>(ctx)?;
     add::<ForceLock>(ctx)?;
     add::<Holds>(ctx)?;
@@ -53,6 +56,25 @@ by_engine!(ForceLock, FORCE, force);
 by_engine!(Holds, HOLDS, holds);
 by_engine!(Check, CHECK, check);
 by_engine!(Apply, APPLY, apply);
+
+/// The same for several keys.
+macro_rules! several_by_engine {
+    ($handler:ident, $command:ident, $serve:ident) => {
+        struct $handler;
+
+        impl Serve for $handler {
+            const COMMAND: &'static Command = &commands::$command;
+
+            fn serve(call: &Invocation<'_>) -> Result<(), String> {
+                engine::$serve(call.ctx, &call.names(), &call.said, &call.keys)
+            }
+        }
+    };
+}
+
+several_by_engine!(AcquireSeveral, MACQUIRE, macquire);
+several_by_engine!(ReleaseSeveral, MRELEASE, mrelease);
+several_by_engine!(RenewSeveral, MRENEW, mrenew);
 
 struct Help;
 

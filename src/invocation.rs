@@ -1,7 +1,7 @@
 //! A command with parsed arguments: the input of every handler.
 
 use rlock_core::Lock;
-use rlock_core::grammar::{self, Command};
+use rlock_core::grammar::{self, Command, SeveralKeys};
 use rlock_engine::commands;
 
 use crate::ffi::{Argv, Ctx, Handler, Name};
@@ -23,13 +23,20 @@ pub struct Invocation<'a> {
     pub name: Option<Name<'a>>,
     /// The arguments.
     pub said: grammar::Arguments<'a>,
+    /// The keys of a command that names several.
+    pub keys: SeveralKeys<'a>,
+    words: &'a Argv<'a>,
 }
 
 impl<S: Serve> Handler for S {
-    fn run(ctx: &Ctx, arguments: &Argv<'_>) {
-        let name = arguments.name();
-        let done = match S::COMMAND.read(arguments.words(), &settings::limits()) {
-            Ok(said) => S::serve(&Invocation { ctx, name, said }),
+    fn run(ctx: &Ctx, words: &Argv<'_>) {
+        if S::COMMAND.has_several_keys() && ctx.tells_keys(words) {
+            return;
+        }
+        let (name, mut keys) = (words.name(), SeveralKeys::default());
+        let read = S::COMMAND.read_several(words.words(), &settings::limits(), &mut keys);
+        let done = match read {
+            Ok(said) => S::serve(&Invocation { ctx, name, said, keys, words }),
             Err(bad) => Err(bad.line().into()),
         };
         if let Err(line) = done {
@@ -45,6 +52,11 @@ impl<'a> Invocation<'a> {
     /// An error line, for a command without a key.
     pub fn key(&self) -> Result<&Name<'a>, String> {
         self.name.as_ref().ok_or_else(|| "ERR the command needs a key".into())
+    }
+
+    /// The keys of a command that names several, in the order of the request.
+    pub fn names(&self) -> Vec<Name<'a>> {
+        self.words.names(self.keys.keys.len())
     }
 
     /// Replies with a number.

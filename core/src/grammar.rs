@@ -2,12 +2,17 @@
 //! DOCS`.
 
 pub mod commands;
+mod number;
 mod requests;
+mod several;
 mod words;
 
 use std::num::NonZeroU32;
 
+pub use several::{KEYS_MAX, SeveralKeys, Want, key_count};
 pub use words::Word;
+
+use number::integer;
 
 use crate::text::quoted;
 use crate::{LeaseMs, Mode, Owner, Token};
@@ -53,6 +58,10 @@ pub enum Access {
 pub enum Positional {
     /// The lock.
     Key,
+    /// How many keys follow.
+    NumKeys,
+    /// So many keys.
+    Keys,
     /// The owner.
     Owner,
     /// A fencing token.
@@ -65,7 +74,8 @@ impl Positional {
     /// Its name in the documentation.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Key => "key",
+            Self::Key | Self::Keys => "key",
+            Self::NumKeys => "numkeys",
             Self::Owner => "owner",
             Self::Token => "token",
             Self::Payload => "payload",
@@ -89,7 +99,7 @@ pub struct Limits {
 /// The arguments of a command, read and checked.
 #[derive(Clone, Copy, Debug)]
 pub struct Arguments<'a> {
-    /// The lock; empty for a command without a key.
+    /// The lock, or the first of several; empty for a command without a key.
     pub key: &'a [u8],
     /// The owner; empty for a command without one.
     pub owner: &'a [u8],
@@ -187,12 +197,18 @@ impl Command {
         if self.options.is_empty() { least } else { least.saturating_neg() }
     }
 
+    /// Whether it names several keys, behind their number.
+    pub fn has_several_keys(&self) -> bool {
+        self.positional.contains(&Positional::Keys)
+    }
+
     /// The syntax on one line.
     pub fn usage(&self) -> String {
         let mut usage = self.name.to_string();
         for positional in self.positional {
             usage.push(' ');
             usage.push_str(positional.name());
+            usage.push_str(if *positional == Positional::Keys { " [key ...]" } else { "" });
         }
         for alternatives in self.alternatives() {
             let words: Vec<String> = alternatives.iter().map(|word| word.usage()).collect();
@@ -232,8 +248,21 @@ impl Command {
     /// [`BadWord`] names the argument, its range and its unit.
     pub fn read<'a>(
         &self,
+        words: impl Iterator<Item = &'a [u8]>,
+        limits: &Limits,
+    ) -> Result<Arguments<'a>, BadWord> {
+        self.read_several(words, limits, &mut SeveralKeys::default())
+    }
+
+    /// Does the same, and appends the keys of a command that names several to `keys`.
+    ///
+    /// # Errors
+    /// [`BadWord`] names the argument, its range and its unit.
+    pub fn read_several<'a>(
+        &self,
         mut words: impl Iterator<Item = &'a [u8]>,
         limits: &Limits,
+        keys: &mut SeveralKeys<'a>,
     ) -> Result<Arguments<'a>, BadWord> {
         let mut arguments = Arguments {
             key: &[],
@@ -257,8 +286,19 @@ impl Command {
             slowlog: SlowLogRequest::Get(COUNT_DEFAULT),
         };
         for positional in self.positional {
-            let given = words.next().ok_or_else(|| self.wrong_count())?;
-            arguments.set_positional(*positional, given)?;
+            if *positional == Positional::Keys {
+                arguments.key = keys.read_keys(&mut words)?;
+                continue;
+            }
+            let given = words.next().ok_or_else(|| match keys.keys.as_slice() {
+                [] => self.wrong_count(),
+                keys => several::too_few_words(keys.len()),
+            })?;
+            if *positional == Positional::NumKeys {
+                keys.count = several::count(given)?;
+            } else {
+                arguments.set_positional(*positional, given)?;
+            }
         }
         // Options seen so far, one bit each.
         let mut said: u32 = 0;
@@ -274,6 +314,10 @@ impl Command {
                 }
             }
             said |= 1 << (place % 32);
+            if *word == Word::Modes {
+                keys.read_modes(&mut words)?;
+                continue;
+            }
             let value = match word.value() {
                 None => None,
                 Some(_) if word.is_value_optional() => words.next(),
@@ -361,6 +405,7 @@ impl<'a> Arguments<'a> {
                 )));
             }
             Positional::Token => self.token = Some(token(given)?),
+            Positional::NumKeys | Positional::Keys => {}
         }
         Ok(())
     }
@@ -406,6 +451,7 @@ impl<'a> Arguments<'a> {
             Word::Get => self.slowlog = SlowLogRequest::Get(word.count(given, limits)?),
             Word::Len => self.slowlog = SlowLogRequest::Len,
             Word::Reset => self.slowlog = SlowLogRequest::Reset,
+            Word::Modes => {}
         }
         Ok(())
     }
@@ -437,23 +483,4 @@ fn said_already(word: Word, other: Word) -> BadWord {
     } else {
         format!("ERR syntax error: {} and {} exclude each other", other.word(), word.word())
     })
-}
-
-/// Parses digits as the server does: no sign, no space, no leading zero.
-fn integer(given: &[u8]) -> Option<u64> {
-    /// So many digits always fit, and every number that is asked for has fewer.
-    const DIGITS_MAX: usize = 19;
-    let has_leading_zero = given.len() > 1 && given.first() == Some(&b'0');
-    if given.is_empty() || given.len() > DIGITS_MAX || has_leading_zero {
-        return None;
-    }
-    let mut number: u64 = 0;
-    for byte in given {
-        let digit = byte.wrapping_sub(b'0');
-        if digit > 9 {
-            return None;
-        }
-        number = number.wrapping_mul(10).wrapping_add(digit.into());
-    }
-    Some(number)
 }

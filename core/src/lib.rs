@@ -77,10 +77,11 @@ pub use step::Step;
 pub use step::admission::Claim;
 pub use step::fast_path::FastStep;
 pub use step::input::{
-    Acquire, Dismissed, Effects, Input, Levels, Parking, Patience, Release, Renew, Reply, Rights,
-    StepContext, Unchecked, Wake,
+    Acquire, Dismissed, Effects, Enter, Input, Levels, Parking, Patience, Release, Renew, Reply,
+    Rights, StepContext, Unchecked, Wake,
 };
 pub use step::refusal::{Instead, Refusal};
+pub use step::several::Standing;
 pub use value::change::{Change, End, Event};
 pub use value::holders::{Hold, Mode};
 pub use value::lock::Lock;

@@ -16,6 +16,7 @@ mod longest;
 mod names;
 mod outbox;
 mod search;
+mod several;
 mod slowlog;
 mod sweep;
 mod upheaval;

@@ -12,6 +12,7 @@ pub mod input;
 pub mod record;
 pub mod refusal;
 pub mod requests;
+pub mod several;
 
 use crate::step::input::{Effects, StepContext};
 use crate::{Lock, Volatile};

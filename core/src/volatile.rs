@@ -61,6 +61,11 @@ impl Volatile {
             && self.queue.first_turn().is_none()
     }
 
+    /// The next input ends something, whatever it is.
+    pub(crate) fn has_to_settle(&self) -> bool {
+        self.unsent.has_revoked() || self.sessions.has_gone() || self.unfinished.is_some()
+    }
+
     /// Somebody may have to be told when a hold ends with its key: a connection with a session, or
     /// a caller whose grant replicas are to acknowledge.
     pub(crate) fn has_to_tell(&self) -> bool {

@@ -424,6 +424,8 @@ const ACQUIRE_USAGE: &str = "RLOCK.ACQUIRE key owner [READ | WRITE] [LEASE ms] [
                              [WITHTTL]";
 const RELEASE_USAGE: &str = "RLOCK.RELEASE key owner [READ | WRITE] [TOKEN t] [DEPTH n | ALL]";
 const RENEW_USAGE: &str = "RLOCK.RENEW key owner [READ | WRITE] [LEASE ms] [TOKEN t] [ACKS n]";
+const MACQUIRE_USAGE: &str = "RLOCK.MACQUIRE numkeys key [key ...] owner [READ | WRITE | MODES \
+                              mode [mode ...]] [LEASE ms] [SESSION] [WITHTTL]";
 const FORCE_USAGE: &str = "RLOCK.FORCE key [READ | WRITE]";
 const HOLDS_USAGE: &str = "RLOCK.HOLDS key owner [READ | WRITE]";
 const CHECK_USAGE: &str = "RLOCK.CHECK key token [READ | WRITE]";
@@ -437,6 +439,9 @@ fn the_table_of_commands_is_as_documented() {
         (ACQUIRE_USAGE, -3, writes),
         (RELEASE_USAGE, -3, writes),
         (RENEW_USAGE, -3, writes),
+        (MACQUIRE_USAGE, -4, writes),
+        ("RLOCK.MRELEASE numkeys key [key ...] owner [TOKEN t]", -4, writes),
+        ("RLOCK.MRENEW numkeys key [key ...] owner [LEASE ms] [TOKEN t]", -4, writes),
         ("RLOCK.CANCEL key owner", 3, writes),
         (FORCE_USAGE, -2, writes),
         (HOLDS_USAGE, -3, reads),
@@ -464,7 +469,8 @@ fn only_what_changes_a_lock_is_a_write() {
         assert_eq!(has(flags, "write"), command.access == Access::Writes, "{name}");
         assert_eq!(has(acl, "write"), command.access == Access::Writes, "{name}");
         let reads = command.access == Access::Reads || name == "RLOCK.QUEUES";
-        let blocks = ["RLOCK.ACQUIRE", "RLOCK.RENEW"].contains(&name);
+        let blocks = ["RLOCK.ACQUIRE", "RLOCK.RENEW", "RLOCK.MACQUIRE", "RLOCK.MRENEW"];
+        let blocks = blocks.contains(&name);
         assert_eq!(has(acl, "read"), reads, "{name}");
         assert_eq!(has(flags, "blocking"), blocks, "{name}");
         assert_eq!(has(acl, "blocking"), blocks, "{name}");
@@ -475,8 +481,9 @@ fn only_what_changes_a_lock_is_a_write() {
         );
         let is_admin = ["RLOCK.SLOWLOG", "RLOCK.APPLY"].contains(&name);
         assert_eq!(has(acl, "admin"), is_admin, "{name}");
-        // RELEASE, RENEW and FORCE give memory back, or take none: they work under OOM.
-        assert_eq!(has(flags, "deny-oom"), name == "RLOCK.ACQUIRE", "{name}");
+        // The others give memory back, or take none: they work under OOM.
+        let takes = ["RLOCK.ACQUIRE", "RLOCK.MACQUIRE"].contains(&name);
+        assert_eq!(has(flags, "deny-oom"), takes, "{name}");
         assert!(command.options.len() <= 32, "{name} has more options than a u32 has bits");
         assert!(command.summary.ends_with('.') && command.complexity.starts_with("O("), "{name}");
     }

@@ -141,6 +141,7 @@ fn every_input(world: &World) -> Vec<Input<'static>> {
                 inputs.push(Input::Acquire(ask));
             }
         }
+        inputs.extend([None, first].map(|token| Input::ReleaseAll(owner, token)));
         for mode in modes {
             for levels in [Levels::One, Levels::All, Levels::DownTo(0), Levels::DownTo(1)] {
                 inputs.push(Input::Release(Release { mode, levels, ..release(owner) }));
@@ -181,7 +182,8 @@ fn random_input(rng: &mut Rng, world: &World, names: &[&'static [u8]]) -> Input<
             max_queue: None,
             acks: 0,
         }),
-        10..=15 => {
+        15 => Input::ReleaseAll(owner, token),
+        10..=14 => {
             let levels = match rng.u8(..4) {
                 0 => Levels::All,
                 1 => Levels::DownTo(rng.u16(..4)),

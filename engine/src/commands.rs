@@ -1,14 +1,16 @@
 //! The commands that change a lock, and those that clients ask about it: words to request,
 //! decision, reply.
 
-use rlock_core::grammar::{Access, Arguments};
-use rlock_core::{Acquire, Input, Lock, Mode, Patience, Refusal, Reply, Token, snapshot};
+use rlock_core::grammar::{Access, Arguments, SeveralKeys};
+use rlock_core::{Acquire, ClientId, Input, Lock, Mode, Patience, Refusal, Reply, Token, snapshot};
 
 use crate::blocked::{self, Confirmable};
-use crate::carry_out::{self, RequestError, is_decided_here};
+use crate::carry_out::{self, is_decided_here};
 use crate::happening::Happening;
 use crate::host::{Host, KeyName, OpenKey};
-use crate::{acks, replay};
+use crate::several::AcquireAll;
+use crate::unit::RequestError;
+use crate::{acks, replay, several};
 
 const NO_SESSION: &str = "ERR SESSION needs a connection of its own: not in a script, a function \
                           or another module's call";
@@ -21,19 +23,21 @@ pub fn acquire<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> R
     if is_closing(host) {
         return Err(Refusal::Closing.line(said.key, said.owner));
     }
-    let session = match said.session {
-        true if !host.can_close() => {
-            return Err(Refusal::CannotClose.line(said.key, said.owner));
-        }
-        true => Some(host.client().ok_or(NO_SESSION)?),
-        false => None,
-    };
-    let ask = said.acquire(session);
+    let ask = said.acquire(session_of(host, said)?);
     acks::may_confirm(host, ask.acks).map_err(|why| why.line(said.key, said.owner))?;
     let Some(reply) = decide_acquire(host, name, ask, said)? else { return Ok(()) };
     host.observe(Happening::Acquired(&reply));
     host.reply_acquire(&reply, said.with_ttl, said.key, said.owner);
     Ok(())
+}
+
+/// The connection to which the holds are to be tied.
+fn session_of<H: Host>(host: &H, said: &Arguments<'_>) -> Result<Option<ClientId>, String> {
+    match said.session {
+        true if !host.can_close() => Err(Refusal::CannotClose.line(said.key, said.owner)),
+        true => Ok(Some(host.client().ok_or(NO_SESSION)?)),
+        false => Ok(None),
+    }
 }
 
 /// Decides, and blocks the caller if it must wait; then there is no reply yet.
@@ -103,6 +107,75 @@ pub fn renew<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> Res
     host.observe(Happening::Renewed(&reply));
     host.reply_acquire(&reply, false, said.key, said.owner);
     Ok(())
+}
+
+/// `RLOCK.MACQUIRE`; `names` are in the order of the request.
+///
+/// # Errors
+/// The error line; nothing changed.
+pub fn macquire<H: Host>(
+    host: &H,
+    names: &[H::Name<'_>],
+    said: &Arguments<'_>,
+    keys: &SeveralKeys<'_>,
+) -> Result<(), String> {
+    if is_closing(host) {
+        return Err(Refusal::Closing.line(said.key, said.owner));
+    }
+    let session = session_of(host, said)?;
+    without_acks(said)?;
+    let ask = AcquireAll { owner: said.owner, lease: said.lease, session };
+    let (reply, number) =
+        several::acquire(host, names, &keys.wants(said), ask).map_err(RequestError::line)?;
+    host.observe(Happening::Acquired(&reply));
+    let key = keys.keys.get(number).copied().unwrap_or(said.key);
+    host.reply_acquire(&reply, said.with_ttl, key, said.owner);
+    Ok(())
+}
+
+/// `RLOCK.MRELEASE`; `names` are in the order of the request.
+///
+/// # Errors
+/// The error line; nothing changed.
+pub fn mrelease<H: Host>(
+    host: &H,
+    names: &[H::Name<'_>],
+    said: &Arguments<'_>,
+    keys: &SeveralKeys<'_>,
+) -> Result<(), String> {
+    let ended = several::release(host, names, &keys.wants(said), (said.owner, said.token));
+    host.reply_integer(ended.map_err(RequestError::line)?.cast_signed());
+    Ok(())
+}
+
+/// `RLOCK.MRENEW`; `names` are in the order of the request.
+///
+/// # Errors
+/// The error line; nothing changed.
+pub fn mrenew<H: Host>(
+    host: &H,
+    names: &[H::Name<'_>],
+    said: &Arguments<'_>,
+    keys: &SeveralKeys<'_>,
+) -> Result<(), String> {
+    if is_closing(host) {
+        return Err(Refusal::Closing.line(said.key, said.owner));
+    }
+    without_acks(said)?;
+    let (reply, number) =
+        several::renew(host, names, &keys.wants(said), said.renew()).map_err(RequestError::line)?;
+    host.observe(Happening::Renewed(&reply));
+    let key = keys.keys.get(number).copied().unwrap_or(said.key);
+    host.reply_acquire(&reply, false, key, said.owner);
+    Ok(())
+}
+
+/// Refuses a request for several keys that had to wait for acknowledgements.
+fn without_acks(said: &Arguments<'_>) -> Result<(), String> {
+    match said.acks {
+        0 => Ok(()),
+        acks => Err(Refusal::SeveralNeedAcks(acks).line(said.key, said.owner)),
+    }
 }
 
 /// `RLOCK.CANCEL`.

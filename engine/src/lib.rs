@@ -26,9 +26,11 @@ pub mod planted;
 pub mod publish;
 pub mod replay;
 pub mod reply;
+pub mod several;
 pub mod state;
 pub mod sweep;
 pub mod timers;
+pub mod unit;
 
 pub use happening::Happening;
 pub use host::{Content, Deferred, During, Gate, Host, KeyName, OpenKey, Replication, Settings};

@@ -4,11 +4,12 @@ use rlock_core::manager::{Cause, KeyExpiry};
 use rlock_core::snapshot::{Effect, Start};
 use rlock_core::{Change, Event, Lock, Release};
 
-use crate::carry_out::{RequestError, announce, is_decided_here, life_of, open, remove, set_ttl};
+use crate::carry_out::is_decided_here;
 use crate::happening::Happening;
 use crate::host::{Content, Host, KeyName, OpenKey};
 use crate::planted::PlantedFault;
 use crate::timers;
+use crate::unit::{RequestError, announce, life_of, open, remove, set_ttl};
 
 /// If a client sends an append-only file line by line, the line that renews a hold may still
 /// follow: so a key is kept for this many milliseconds after its deadline.

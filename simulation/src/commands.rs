@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use rlock_core::grammar::{self, Access, Command, commands};
+use rlock_core::grammar::{self, Access, Command, SeveralKeys, commands};
 use rlock_core::snapshot;
 use rlock_core::{
     Acquire, Change, ClientId, EpochMs, Kind as Standing, Mode, Owner, Patience, Refusal,
@@ -60,6 +60,18 @@ pub(crate) fn number(words: &[Vec<u8>], at: usize) -> i64 {
 }
 
 type Work = fn(&Edge<'_>, &Name, &grammar::Arguments<'_>) -> Result<(), String>;
+type SeveralWork =
+    fn(&Edge<'_>, &[Name], &grammar::Arguments<'_>, &SeveralKeys<'_>) -> Result<(), String>;
+
+/// How the engine serves a command that names several keys.
+fn engine_of_several(command: &Command) -> Option<SeveralWork> {
+    Some(match command.name {
+        "RLOCK.MACQUIRE" => |edge, names, said, keys| engine::macquire(edge, names, said, keys),
+        "RLOCK.MRELEASE" => |edge, names, said, keys| engine::mrelease(edge, names, said, keys),
+        "RLOCK.MRENEW" => |edge, names, said, keys| engine::mrenew(edge, names, said, keys),
+        _ => return None,
+    })
+}
 
 /// How the engine serves this command.
 fn engine_of(command: &Command) -> Option<Work> {
@@ -145,12 +157,21 @@ impl Server {
     fn serve(&mut self, caller: Caller, words: &[Vec<u8>]) -> Option<Said> {
         let Some(command) = ours(words) else { return Some(self.serve_own(caller, words)) };
         let all = words.iter().skip(1).map(Vec::as_slice);
-        let said = match command.read(all, &self.limits) {
+        let mut keys = SeveralKeys::default();
+        let said = match command.read_several(all, &self.limits, &mut keys) {
             Ok(said) => said,
             Err(bad) => return Some(Said::error(bad.line())),
         };
         let (running, from) = (self.running(caller, command, &said, words), self.notes.len());
         let key: Key = said.key.into();
+        if let Some(work) = engine_of_several(command) {
+            let names: Vec<Name> = keys.keys.iter().map(|key| Name::new((*key).into())).collect();
+            return Edge::new(self, running).said(|edge| {
+                if let Err(line) = work(edge, &names, &said, &keys) {
+                    edge.reply_error(&line);
+                }
+            });
+        }
         let work = engine_of(command)?;
         let reply = Edge::new(self, running).said(|edge| {
             if let Err(line) = work(edge, &Name::new(key), &said) {
@@ -182,7 +203,7 @@ impl Server {
             _ => (None, None),
         };
         let by = match command.name {
-            "RLOCK.RELEASE" => By::Release(said.owner.into()),
+            "RLOCK.RELEASE" | "RLOCK.MRELEASE" => By::Release(said.owner.into()),
             "RLOCK.FORCE" => By::Force,
             _ => By::Command,
         };

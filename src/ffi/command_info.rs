@@ -34,7 +34,7 @@ impl Info {
         arguments.push(END);
         let [summary, complexity, since] =
             [command.summary, command.complexity, command.since].map(|text| keep(text, &mut texts));
-        let mut key_specs: Vec<KeySpec> = key_spec(command.access).into_iter().collect();
+        let mut key_specs: Vec<KeySpec> = key_spec(command).into_iter().collect();
         key_specs.push(NO_KEY);
         let version = Box::new(Version {
             version: 1,
@@ -93,9 +93,9 @@ const NO_KEY: KeySpec = KeySpec {
     },
 };
 
-/// The key is the first argument.
-fn key_spec(access: Access) -> Option<KeySpec> {
-    let flags = match access {
+/// The key is the first argument, or several keys follow their number there.
+fn key_spec(command: &Command) -> Option<KeySpec> {
+    let flags = match command.access {
         Access::Keyless => return None,
         Access::Reads => raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS,
         Access::Writes => {
@@ -107,6 +107,21 @@ fn key_spec(access: Access) -> Option<KeySpec> {
     let bs = raw::RedisModuleCommandKeySpec__bindgen_ty_1 {
         index: raw::RedisModuleCommandKeySpec__bindgen_ty_1__bindgen_ty_1 { pos: 1 },
     };
+    if command.has_several_keys() {
+        let keynum = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_2 {
+            keynumidx: 0,
+            firstkey: 1,
+            keystep: 1,
+        };
+        return Some(KeySpec {
+            flags: flags.into(),
+            begin_search_type: raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX,
+            bs,
+            find_keys_type: raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_KEYNUM,
+            fk: raw::RedisModuleCommandKeySpec__bindgen_ty_2 { keynum },
+            ..NO_KEY
+        });
+    }
     Some(KeySpec {
         flags: flags.into(),
         begin_search_type: raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX,
@@ -118,11 +133,17 @@ fn key_spec(access: Access) -> Option<KeySpec> {
 
 fn positional(one: Positional, texts: &mut Vec<CString>) -> Argument {
     let (type_, key_spec_index) = match one {
-        Positional::Key => (raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY, 0),
-        Positional::Token => (raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER, -1),
+        Positional::Key | Positional::Keys => {
+            (raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY, 0)
+        }
+        Positional::Token | Positional::NumKeys => {
+            (raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER, -1)
+        }
         _ => (raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING, -1),
     };
-    Argument { name: keep(one.name(), texts), type_, key_spec_index, ..END }
+    let is_repeated = one == Positional::Keys;
+    let flags = if is_repeated { raw::REDISMODULE_CMD_ARG_MULTIPLE.cast_signed() } else { 0 };
+    Argument { name: keep(one.name(), texts), type_, key_spec_index, flags, ..END }
 }
 
 fn option(words: &[Word], texts: &mut Vec<CString>, subs: &mut Vec<Vec<Argument>>) -> Argument {
@@ -157,6 +178,14 @@ fn word(word: Word, texts: &mut Vec<CString>, subs: &mut Vec<Vec<Argument>>) -> 
     };
     match word.value() {
         None => alone,
+        Some(value) if word.is_value_repeated() => Argument {
+            name: keep(value, texts),
+            type_: raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
+            token,
+            flags: raw::REDISMODULE_CMD_ARG_MULTIPLE.cast_signed(),
+            since,
+            ..END
+        },
         Some(value) if word.is_value_optional() => {
             let value = Argument {
                 name: keep(value, texts),

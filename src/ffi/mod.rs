@@ -17,6 +17,7 @@ mod context;
 mod exclusive;
 mod filter;
 mod key;
+mod key_positions;
 mod register;
 mod replicas;
 mod reply;
@@ -111,7 +112,17 @@ impl<'a> Argv<'a> {
 
     /// The first argument as a key's name.
     pub fn name(&self) -> Option<Name<'a>> {
-        self.0.get(1).map(|string| Name { string: *string, bytes: bytes_of(*string) })
+        self.names_from(1).next()
+    }
+
+    /// So many arguments, behind their number, as keys' names.
+    pub fn names(&self, count: usize) -> Vec<Name<'a>> {
+        self.names_from(2).take(count).collect()
+    }
+
+    fn names_from(&self, place: usize) -> impl Iterator<Item = Name<'a>> + use<'a> {
+        let strings = self.0.get(place..).unwrap_or_default().iter();
+        strings.map(|string| Name { string: *string, bytes: bytes_of(*string) })
     }
 }
 

@@ -33,7 +33,9 @@ impl Ctx {
         // In lower case, like the server's own commands in its statistics.
         let name = c_string(&command.name.to_ascii_lowercase());
         let flags = c_string(command.flags);
-        let at = c_int::from(command.access != Access::Keyless);
+        // Where there are several keys, the server asks where.
+        let is_first = command.access != Access::Keyless && !command.has_several_keys();
+        let at = c_int::from(is_first);
         // SAFETY: context, at load; the server copies the strings and the description.
         let described = unsafe {
             let create = there(raw::RedisModule_CreateCommand);

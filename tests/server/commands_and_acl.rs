@@ -9,10 +9,13 @@ use rlock_testkit::{Client, Server, flat_map, integer, items, say_not_seen, text
 /// Command, flags that it has, flags that it must not have, arity, whether its first word is a key.
 type Description = (&'static str, &'static [&'static str], &'static [&'static str], i64, bool);
 
-const COMMANDS: [Description; 13] = [
+const COMMANDS: [Description; 16] = [
     ("rlock.acquire", &["write", "denyoom", "fast", "blocking"], &["readonly", "admin"], -3, true),
     ("rlock.release", &["write", "fast"], &["readonly", "denyoom"], -3, true),
     ("rlock.renew", &["write", "fast", "blocking"], &["readonly", "denyoom"], -3, true),
+    ("rlock.macquire", &["write", "denyoom", "blocking"], &["readonly", "fast"], -4, false),
+    ("rlock.mrelease", &["write"], &["readonly", "denyoom", "fast"], -4, false),
+    ("rlock.mrenew", &["write", "blocking"], &["readonly", "denyoom", "fast"], -4, false),
     ("rlock.cancel", &["write", "fast"], &["readonly", "denyoom"], 3, true),
     ("rlock.force", &["write"], &["readonly", "denyoom"], -2, true),
     ("rlock.holds", &["readonly", "fast"], &["write"], -3, true),
@@ -30,14 +33,20 @@ const CATEGORIES: [(&str, &[&str]); 8] = [
     (
         "rlock",
         &[
-            "acquire", "release", "renew", "cancel", "force", "holds", "check", "info", "place",
-            "queues", "slowlog", "help", "apply",
+            "acquire", "release", "renew", "macquire", "mrelease", "mrenew", "cancel", "force",
+            "holds", "check", "info", "place", "queues", "slowlog", "help", "apply",
         ],
     ),
-    ("write", &["acquire", "release", "renew", "cancel", "force", "apply"]),
+    (
+        "write",
+        &[
+            "acquire", "release", "renew", "macquire", "mrelease", "mrenew", "cancel", "force",
+            "apply",
+        ],
+    ),
     ("read", &["holds", "check", "info", "place", "queues"]),
     ("fast", &["acquire", "release", "renew", "cancel", "holds", "check", "place"]),
-    ("blocking", &["acquire", "renew"]),
+    ("blocking", &["acquire", "renew", "macquire", "mrenew"]),
     ("admin", &["apply", "slowlog"]),
     ("slow", &["slowlog"]),
     ("dangerous", &["apply", "slowlog"]),
@@ -130,6 +139,7 @@ fn a_category_lets_a_user_have_its_commands_and_no_others() {
             // What takes as long as there are holders, or ends what others hold, may be judged so.
             let may_be = match category {
                 "fast" => &["force", "info", "queues", "help", "apply"][..],
+                "slow" => &["macquire", "mrelease", "mrenew"],
                 "dangerous" => &["force"],
                 _ => &[],
             };
@@ -182,6 +192,9 @@ fn acl_cat_lists_the_commands_of_a_category() {
 
 /// The command with as many words as it needs.
 fn shortest(command: &str, arity: i64) -> String {
+    if command.starts_with("rlock.m") {
+        return format!("{command} 1 app:door ann");
+    }
     let words = ["app:door", "1"].into_iter().take(arity.unsigned_abs() as usize - 1);
     [command].into_iter().chain(words).collect::<Vec<_>>().join(" ")
 }

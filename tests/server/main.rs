@@ -58,6 +58,7 @@ mod renew;
 mod replication;
 mod servers_own;
 mod sessions;
+mod several;
 mod slow_log;
 mod tickets;
 mod tokens;

@@ -1,7 +1,7 @@
 //! The words of a command: read, or refused in one printable line.
 
 use rlock_core::grammar::commands::COMMANDS;
-use rlock_core::grammar::{Arguments, BadWord, Command, Limits, Positional, Word};
+use rlock_core::grammar::{Arguments, BadWord, Command, Limits, Positional, SeveralKeys, Word};
 use rlock_core::{LeaseMs, Owner, Token};
 
 /// The first byte says which command, the second which limits; the rest is words between spaces.
@@ -11,7 +11,11 @@ pub fn grammar(data: &[u8]) {
     let limits =
         [limits_of(30_000, 604_800_000, 65_535), limits_of(500, 400, 3)][usize::from(*limits) % 2];
     let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
-    match command.read(words.iter().copied(), &limits) {
+    let mut keys = SeveralKeys::default();
+    match command.read_several(words.iter().copied(), &limits, &mut keys) {
+        Ok(read) if command.has_several_keys() => {
+            has_the_keys_that_it_names(&read, &keys, &words);
+        }
         Ok(read) => {
             is_within_bounds(command, &read, &words, &limits);
             says_the_same_in_any_order(command, &read, &words, &limits);
@@ -24,6 +28,16 @@ pub fn grammar(data: &[u8]) {
 fn limits_of(default_ms: u64, max_ms: u64, max_depth: u16) -> Limits {
     let lease = |ms| LeaseMs::new(ms).expect("a lease");
     Limits { default_lease: lease(default_ms), max_lease: lease(max_ms), max_depth, acks: 0 }
+}
+
+/// As many keys as the number says, no two of them equal, in key order where they are wanted.
+fn has_the_keys_that_it_names(read: &Arguments<'_>, keys: &SeveralKeys<'_>, words: &[&[u8]]) {
+    let count = usize::try_from(decimal(words[0]).expect("a number")).expect("a small number");
+    assert!((1..=128).contains(&count) && keys.keys == words[1..=count]);
+    assert_eq!((read.key, read.owner), (words[1], words[count + 1]));
+    let wants = keys.wants(read);
+    assert!(wants.windows(2).all(|pair| pair[0].key < pair[1].key), "{wants:?}");
+    assert!(wants.iter().all(|want| keys.keys[want.number] == want.key), "{wants:?}");
 }
 
 fn is_one_printable_line(bad: &BadWord, command: &Command) {
@@ -42,6 +56,8 @@ fn is_within_bounds(command: &Command, read: &Arguments<'_>, words: &[&[u8]], li
             Positional::Key => assert_eq!(read.key, *word),
             Positional::Owner => assert_eq!(read.owner, *word),
             Positional::Payload => assert_eq!(read.payload, *word),
+            // Checked apart.
+            Positional::NumKeys | Positional::Keys => {}
             Positional::Token => assert_eq!(read.token.map(Token::get), decimal(word)),
         }
     }

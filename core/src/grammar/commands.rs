@@ -4,8 +4,15 @@ use super::{Access, Command, Positional, Word};
 
 const V0_1: &str = "0.1.0";
 const V0_2: &str = "0.2.0";
+const V0_3: &str = "0.3.0";
 
 const LOG_N: &str = "O(log N) with N the number of holders and waiters of the lock";
+
+const M_LOG_N: &str =
+    "O(M log N) with M the number of keys and N the number of holders and waiters of each lock";
+
+/// What begins a command that names several keys.
+const SEVERAL: &[Positional] = &[Positional::NumKeys, Positional::Keys, Positional::Owner];
 
 /// `RLOCK.ACQUIRE`
 pub const ACQUIRE: Command = Command {
@@ -60,6 +67,48 @@ pub const RENEW: Command = Command {
     access: Access::Writes,
     positional: &[Positional::Key, Positional::Owner],
     options: &[Word::Read, Word::Write, Word::Lease, Word::Token, Word::Acks],
+    needs_one: false,
+};
+
+/// `RLOCK.MACQUIRE`
+pub const MACQUIRE: Command = Command {
+    name: "RLOCK.MACQUIRE",
+    since: V0_3,
+    summary: "Acquires several locks in one step, or none; returns one fencing token, or nil.",
+    complexity: M_LOG_N,
+    flags: "write deny-oom blocking getkeys-api",
+    acl: "write blocking",
+    access: Access::Writes,
+    positional: SEVERAL,
+    options: &[Word::Read, Word::Write, Word::Modes, Word::Lease, Word::Session, Word::WithTtl],
+    needs_one: false,
+};
+
+/// `RLOCK.MRELEASE`
+pub const MRELEASE: Command = Command {
+    name: "RLOCK.MRELEASE",
+    since: V0_3,
+    summary: "Ends an owner's holds of several locks in one step; returns how many there were.",
+    complexity: M_LOG_N,
+    flags: "write getkeys-api",
+    acl: "write",
+    access: Access::Writes,
+    positional: SEVERAL,
+    options: &[Word::Token],
+    needs_one: false,
+};
+
+/// `RLOCK.MRENEW`
+pub const MRENEW: Command = Command {
+    name: "RLOCK.MRENEW",
+    since: V0_3,
+    summary: "Extends the deadlines of an owner's holds of several locks, of all or of none.",
+    complexity: M_LOG_N,
+    flags: "write blocking getkeys-api",
+    acl: "write blocking",
+    access: Access::Writes,
+    positional: SEVERAL,
+    options: &[Word::Lease, Word::Token],
     needs_one: false,
 };
 
@@ -208,5 +257,6 @@ pub const APPLY: Command = Command {
 
 /// Every command, in the order of `RLOCK.HELP`.
 pub const COMMANDS: &[Command] = &[
-    ACQUIRE, RELEASE, RENEW, CANCEL, FORCE, HOLDS, CHECK, INFO, PLACE, QUEUES, SLOWLOG, HELP, APPLY,
+    ACQUIRE, RELEASE, RENEW, MACQUIRE, MRELEASE, MRENEW, CANCEL, FORCE, HOLDS, CHECK, INFO, PLACE,
+    QUEUES, SLOWLOG, HELP, APPLY,
 ];

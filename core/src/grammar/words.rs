@@ -7,6 +7,8 @@ pub enum Word {
     Read,
     /// `WRITE`
     Write,
+    /// `MODES mode [mode ...]`, one for each key
+    Modes,
     /// `LEASE ms`
     Lease,
     /// `LIMIT n`
@@ -53,6 +55,7 @@ impl Word {
         match self {
             Self::Read => "READ",
             Self::Write => "WRITE",
+            Self::Modes => "MODES",
             Self::Lease => "LEASE",
             Self::Limit => "LIMIT",
             Self::Token => "TOKEN",
@@ -79,6 +82,7 @@ impl Word {
         match self {
             Self::Lease | Self::Block | Self::Queue => Some("ms"),
             Self::Token => Some("t"),
+            Self::Modes => Some("mode"),
             Self::Limit
             | Self::MaxQueue
             | Self::Acks
@@ -106,6 +110,8 @@ impl Word {
             (self, other),
             (Self::Read, Self::Write)
                 | (Self::Write, Self::Read)
+                | (Self::Modes, Self::Read | Self::Write)
+                | (Self::Read | Self::Write, Self::Modes)
                 | (Self::All, Self::DownTo)
                 | (Self::DownTo, Self::All)
                 | (Self::Block, Self::Queue)
@@ -123,8 +129,16 @@ impl Word {
         matches!(self, Self::Get)
     }
 
+    /// Whether it has one value for each key.
+    pub const fn is_value_repeated(self) -> bool {
+        matches!(self, Self::Modes)
+    }
+
     pub(super) fn usage(self) -> String {
         match self.value() {
+            Some(value) if self.is_value_repeated() => {
+                format!("{} {value} [{value} ...]", self.word())
+            }
             Some(value) if self.is_value_optional() => format!("{} [{value}]", self.word()),
             Some(value) => format!("{} {value}", self.word()),
             None => self.word().into(),

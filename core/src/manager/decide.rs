@@ -164,7 +164,7 @@ impl Manager {
     }
 
     /// Something other than RLOCK may have changed this key, and no sweep has seen it since.
-    fn is_suspect(&self, db: i32, key: &[u8]) -> bool {
+    pub(super) fn is_suspect(&self, db: i32, key: &[u8]) -> bool {
         let is_upheaved =
             !self.upheavals.is_empty() && self.upheavals.iter().any(Upheaval::changes);
         is_upheaved || self.locks.is_changed(db, key)

@@ -15,6 +15,9 @@ impl<'a> Step<'_, 'a> {
         debug_assert!(stopped.is_some() || is_empty, "a step begins without effects");
         self.effects.is_request_enough = false;
         match &stopped {
+            // What was due was done before the owner was judged, and a token was issued since: no
+            // other hold may begin before this one.
+            None if matches!(input, Input::Enter(_)) => {}
             None => self.volatile.unfinished = None,
             Some(Unchecked { portion, .. }) => self.moment.portion = *portion,
         }
@@ -22,7 +25,13 @@ impl<'a> Step<'_, 'a> {
             self.go_on_entering();
             self.serve();
         } else {
-            self.catch_up(input.owner());
+            match input {
+                Input::Enter(ask) => {
+                    self.volatile.grace = self.moment.grace;
+                    self.end_own(ask.owner);
+                }
+                _ => self.catch_up(input.owner()),
+            }
             if let Some(unchecked) = &mut self.effects.unchecked {
                 unchecked.is_decided = false;
                 return;
@@ -56,6 +65,8 @@ impl<'a> Step<'_, 'a> {
                 reply
             }
             Input::Release(ask) => self.release(ask),
+            Input::Enter(ask) => self.enter(ask),
+            Input::ReleaseAll(owner, token) => self.release_all(owner, token),
             Input::Renew(ask) => self.renew(ask, None),
             Input::ParkRenew(ask, parking) => self.renew(ask, Some(parking)),
             Input::Cancel(owner) => self.cancel(owner),
@@ -76,7 +87,8 @@ impl Input<'_> {
             Self::Acquire(ask) | Self::Park(ask, _) => Some(ask.owner),
             Self::Release(ask) => Some(ask.owner),
             Self::Renew(ask) | Self::ParkRenew(ask, _) => Some(ask.owner),
-            Self::Cancel(owner) => Some(owner),
+            Self::Enter(ask) => Some(ask.owner),
+            Self::ReleaseAll(owner, _) | Self::Cancel(owner) => Some(owner),
             Self::Force(_) | Self::Tick | Self::Changed => None,
         }
     }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::step::input::Reply;
-use crate::{Change, Hold, LeaseMs, Mode, Refusal, Step};
+use crate::{Change, FastStep, Hold, LeaseMs, Mode, Refusal, Step};
 
 impl<'a> Step<'_, 'a> {
     /// Begins a new hold.
@@ -13,6 +13,11 @@ impl<'a> Step<'_, 'a> {
         else {
             return Reply::Refused(Refusal::NoTokenLeft);
         };
+        self.tell(begun)
+    }
+
+    /// Adds the change to what the step did. Returns the reply.
+    pub(crate) fn tell(&mut self, begun: FastStep<'a>) -> Reply {
         self.effects.events.extend(begun.event);
         self.effects.changes.push(begun.change);
         begun.reply

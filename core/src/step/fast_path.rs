@@ -9,9 +9,9 @@ use std::borrow::Cow;
 
 use smallvec::smallvec;
 
-use crate::step::input::{Acquire, Effects, Input, Release, Reply};
+use crate::step::input::{Acquire, Effects, Enter, Input, Levels, Release, Reply};
 use crate::volatile::slow::Slow;
-use crate::{Change, End, Event, LeaseMs, Lock, Mode, Now, Tokens};
+use crate::{Change, End, Event, LeaseMs, Lock, Mode, Now, Token, Tokens};
 
 /// What a plain request did.
 #[must_use = "a change that is not carried out is a lost grant"]
@@ -48,6 +48,8 @@ impl Lock {
         match input {
             Input::Acquire(ask) => self.acquire_fast(ask, now, tokens),
             Input::Release(ask) => self.release_fast(ask, now, slow),
+            Input::Enter(ask) => self.enter_fast(ask, now),
+            Input::ReleaseAll(owner, token) => self.release_all_fast(owner, *token, now, slow),
             _ => None,
         }
     }
@@ -91,11 +93,40 @@ impl Lock {
         now: Now,
         tokens: &mut Tokens,
     ) -> Option<FastStep<'a>> {
-        let token = tokens.issue(now)?;
+        Some(self.begin_with(owner, mode, lease, now, tokens.issue(now)?))
+    }
+
+    /// Begins a new hold with this token, which exceeds every token before it.
+    pub(crate) fn begin_with<'a>(
+        &mut self,
+        owner: Cow<'a, [u8]>,
+        mode: Mode,
+        lease: LeaseMs,
+        now: Now,
+        token: Token,
+    ) -> FastStep<'a> {
         let deadline = now.after(lease);
         let change = Change::Granted { owner, mode, token, deadline };
         let event = self.replay(&change);
         let reply = Reply::Granted { token, remaining_ms: deadline.left_at(now) };
-        Some(FastStep { change, event, reply, is_request_enough: false })
+        FastStep { change, event, reply, is_request_enough: false }
+    }
+
+    fn enter_fast<'a>(&mut self, ask: &Enter<'a>, now: Now) -> Option<FastStep<'a>> {
+        let is_plain = self.is_free() && ask.session.is_none() && ask.group.is_none();
+        let token = ask.token.filter(|_| is_plain)?;
+        Some(self.begin_with(Cow::Borrowed(ask.owner), ask.mode, ask.lease, now, token))
+    }
+
+    fn release_all_fast<'a>(
+        &mut self,
+        owner: &[u8],
+        token: Option<Token>,
+        now: Now,
+        slow: Slow,
+    ) -> Option<FastStep<'a>> {
+        let ask = Release { owner, mode: None, token, levels: Levels::All };
+        let step = self.release_fast(&ask, now, slow)?;
+        Some(FastStep { reply: Reply::Count(1), is_request_enough: false, ..step })
     }
 }

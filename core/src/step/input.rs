@@ -123,7 +123,14 @@ pub enum Input<'a> {
     Park(Acquire<'a>, Parking),
     /// `RLOCK.RELEASE`.
     Release(Release<'a>),
-    /// `RLOCK.RENEW`.
+    /// One lock of an `RLOCK.MACQUIRE` that is granted in this step: [`Lock::judge`] said that the
+    /// owner may enter.
+    ///
+    /// [`Lock::judge`]: crate::Lock::judge
+    Enter(Enter<'a>),
+    /// One lock of an `RLOCK.MRELEASE`: every hold of this owner, or the one with this token.
+    ReleaseAll(&'a [u8], Option<Token>),
+    /// `RLOCK.RENEW`, or one lock of an `RLOCK.MRENEW`.
     Renew(Renew<'a>),
     /// The caller of an `RLOCK.RENEW` that got [`Reply::MustConfirm`] is blocked from now on.
     ParkRenew(Renew<'a>, Parking),
@@ -171,6 +178,25 @@ pub struct Acquire<'a> {
     pub max_queue: Option<usize>,
     /// How many replicas must acknowledge the hold before the reply.
     pub acks: u8,
+}
+
+/// One lock of a request for several that is granted.
+#[derive(Clone, Copy, Debug)]
+pub struct Enter<'a> {
+    /// The owner.
+    pub owner: &'a [u8],
+    /// The mode.
+    pub mode: Mode,
+    /// The lease, counted from now.
+    pub lease: LeaseMs,
+    /// The token of every hold that the request begins; `None` if the owner holds all it wants.
+    pub token: Option<Token>,
+    /// The connection to which to tie the hold.
+    pub session: Option<ClientId>,
+    /// The waiting request, which gives up its place here.
+    pub group: Option<WaiterId>,
+    /// The request is a blocked connection, which gets its reply later.
+    pub is_blocked: bool,
 }
 
 /// What a caller does if the lock is unavailable.

@@ -11,7 +11,7 @@ use crate::volatile::queue::{Entry, Kind, Place};
 use crate::volatile::sessions::Session;
 use crate::volatile::slow::{Outcome, OwnerNames};
 use crate::volatile::unsent::Level;
-use crate::{Change, End, Hold, Mode, Now, Refusal, Step, Token};
+use crate::{Change, End, Hold, Mode, Now, Refusal, Step, Token, WaiterId};
 
 impl<'a> Step<'_, 'a> {
     pub(crate) fn acquire(&mut self, ask: Acquire<'a>, parking: Option<Parking>) -> Reply {
@@ -48,19 +48,29 @@ impl<'a> Step<'_, 'a> {
             Some(hold) => self.reenter(ask.depth, ask.lease, hold),
             None => self.begin_hold(owner, ask.mode, ask.lease),
         };
-        let Reply::Granted { token, .. } = reply else { return reply };
-        if let Some(Parking { waiter, .. }) = parking {
-            // The lock became another one since it was told to wait. It is parked, and hears later.
-            let (depth, _) = self.levels(token);
+        if let Reply::Granted { token, .. } = reply {
+            let waiter = parking.map(|parking| parking.waiter);
+            self.settle_grant(ask.owner, (token, present, session, waiter));
+        }
+        reply
+    }
+
+    /// Remembers a grant with this token to an owner whose hold had `present` levels before, and
+    /// grants what is a re-entry now. A blocked caller, `waiter`, hears of it later.
+    pub(crate) fn settle_grant(
+        &mut self,
+        owner: &[u8],
+        (token, present, session, waiter): (Token, u16, Option<Session>, Option<WaiterId>),
+    ) {
+        let (depth, deadline) = self.levels(token);
+        if let Some(waiter) = waiter {
             self.volatile.unsent.insert(waiter, token, Level::of(depth > present));
             if let Some(session) = session {
                 self.volatile.tie_unsent(token, waiter, session);
             }
-            self.grant_reentries(ask.owner);
-            return reply;
+            return self.grant_reentries(owner);
         }
         self.volatile.unsent.confirm(token);
-        let (_, deadline) = self.levels(token);
         if let Some(session) = session {
             self.volatile.sessions.tie(token, session);
         }
@@ -69,7 +79,7 @@ impl<'a> Step<'_, 'a> {
         // All of them, where the order of the ties matters.
         let left = self.moment.portion;
         self.moment.portion = if session.is_some() { usize::MAX } else { left };
-        self.grant_reentries(ask.owner);
+        self.grant_reentries(owner);
         self.moment.portion = left.min(self.moment.portion);
         // Those that entered with it asked before: it has the tie all the same.
         if let Some(session) = session
@@ -77,7 +87,6 @@ impl<'a> Step<'_, 'a> {
         {
             self.volatile.sessions.tie(token, session);
         }
-        reply
     }
 
     /// Whether a new hold may begin. Otherwise the reply to the caller, which has its place in the

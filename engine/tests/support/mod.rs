@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 pub use host::{Handle, Name};
-use rlock_core::grammar::{Arguments, Command, Limits, commands as table};
+use rlock_core::grammar::{Arguments, Command, Limits, SeveralKeys, commands as table};
 use rlock_core::manager::Bounds;
 use rlock_core::slow::Slow;
 use rlock_core::{ClientId, EpochMs, LeaseMs, Lock, Now, WaiterId};
@@ -114,6 +114,8 @@ pub struct World {
     /// What happens while a connection is being blocked.
     pub meanwhile: Option<fn(&MapHost)>,
     pub fault: Option<PlantedFault>,
+    /// `rlock.acks`
+    pub acks: u8,
     /// Nothing closes a connection safely.
     pub cannot_close: bool,
     /// The engine is told of new keys.
@@ -128,6 +130,14 @@ pub struct MapHost {
 }
 
 type Serve = fn(&MapHost, &Name<'_>, &Arguments<'_>) -> Result<(), String>;
+type ServeSeveral =
+    fn(&MapHost, &[Name<'_>], &Arguments<'_>, &SeveralKeys<'_>) -> Result<(), String>;
+
+/// How the engine serves a command.
+enum Served {
+    One(Serve),
+    Several(ServeSeveral),
+}
 
 impl MapHost {
     /// A replica without data.
@@ -183,6 +193,7 @@ impl MapHost {
             notify_takes: Duration::ZERO,
             meanwhile: None,
             fault: None,
+            acks: 0,
             cannot_close: false,
             watches_keys: false,
             watches_commands: false,
@@ -233,28 +244,41 @@ impl MapHost {
 
     /// Runs a command of which the words are given.
     pub fn call(&self, client: Option<u64>, words: Vec<Vec<u8>>) -> String {
-        let (command, serve): (&Command, Serve) = match words[0].as_slice() {
-            b"RLOCK.ACQUIRE" => (&table::ACQUIRE, commands::acquire::<Self>),
-            b"RLOCK.RELEASE" => (&table::RELEASE, commands::release::<Self>),
-            b"RLOCK.RENEW" => (&table::RENEW, commands::renew::<Self>),
-            b"RLOCK.CANCEL" => (&table::CANCEL, commands::cancel::<Self>),
-            b"RLOCK.FORCE" => (&table::FORCE, commands::force::<Self>),
-            b"RLOCK.HOLDS" => (&table::HOLDS, commands::holds::<Self>),
-            b"RLOCK.CHECK" => (&table::CHECK, commands::check::<Self>),
-            b"RLOCK.APPLY" => (&table::APPLY, commands::apply::<Self>),
+        use Served::{One, Several};
+        let (command, serve): (&Command, Served) = match words[0].as_slice() {
+            b"RLOCK.ACQUIRE" => (&table::ACQUIRE, One(commands::acquire::<Self>)),
+            b"RLOCK.RELEASE" => (&table::RELEASE, One(commands::release::<Self>)),
+            b"RLOCK.RENEW" => (&table::RENEW, One(commands::renew::<Self>)),
+            b"RLOCK.MACQUIRE" => (&table::MACQUIRE, Several(commands::macquire::<Self>)),
+            b"RLOCK.MRELEASE" => (&table::MRELEASE, Several(commands::mrelease::<Self>)),
+            b"RLOCK.MRENEW" => (&table::MRENEW, Several(commands::mrenew::<Self>)),
+            b"RLOCK.CANCEL" => (&table::CANCEL, One(commands::cancel::<Self>)),
+            b"RLOCK.FORCE" => (&table::FORCE, One(commands::force::<Self>)),
+            b"RLOCK.HOLDS" => (&table::HOLDS, One(commands::holds::<Self>)),
+            b"RLOCK.CHECK" => (&table::CHECK, One(commands::check::<Self>)),
+            b"RLOCK.APPLY" => (&table::APPLY, One(commands::apply::<Self>)),
             other => panic!("no command {}", String::from_utf8_lossy(other)),
         };
         let limits = Limits {
             default_lease: LeaseMs::new(30_000).unwrap(),
             max_lease: LeaseMs::MAX,
             max_depth: 100,
-            acks: 0,
+            acks: self.world().acks,
         };
-        let arguments = command.read(words[1..].iter().map(Vec::as_slice), &limits).unwrap();
+        let mut keys = SeveralKeys::default();
+        let said = words[1..].iter().map(Vec::as_slice);
+        let arguments = command.read_several(said, &limits, &mut keys).unwrap();
         let caller = Caller { client, words: words.clone() };
         let before = std::mem::replace(&mut self.world().caller, caller);
         let replies = std::mem::take(&mut self.world().replies);
-        let failed = serve(self, &Name(arguments.key), &arguments).err();
+        let failed = match serve {
+            One(serve) => serve(self, &Name(arguments.key), &arguments),
+            Several(serve) => {
+                let names: Vec<Name<'_>> = keys.keys.iter().map(|key| Name(key)).collect();
+                serve(self, &names, &arguments, &keys)
+            }
+        };
+        let failed = failed.err();
         let mut world = self.world();
         world.parking = None;
         world.caller = before;

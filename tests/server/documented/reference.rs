@@ -124,6 +124,9 @@ fn argument(argument: &Value) -> String {
     let kind = text(&fields["type"]);
     let name = text(&fields["name"]);
     let token = fields.get("token").map(text);
+    let flags = fields.get("flags").map(items).unwrap_or_default();
+    let has = |flag: &str| flags.iter().any(|other| text(other) == flag);
+    let name = if has("multiple") { format!("{name} [{name} ...]") } else { name };
     let said = match (kind.as_str(), token) {
         ("oneof", _) => {
             let each: Vec<String> =
@@ -139,7 +142,5 @@ fn argument(argument: &Value) -> String {
         (_, Some(token)) => format!("{token} {name}"),
         (_, None) => name,
     };
-    let flags = fields.get("flags").map(items).unwrap_or_default();
-    let is_optional = flags.iter().any(|flag| text(flag) == "optional");
-    if is_optional { format!("[{said}]") } else { said }
+    if has("optional") { format!("[{said}]") } else { said }
 }

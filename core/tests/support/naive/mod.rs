@@ -106,6 +106,18 @@ impl Naive {
                 reply
             }
             Input::Release(ask) => self.release(ask, &mut told),
+            Input::ReleaseAll(owner, token) => {
+                let before = self.holds.len();
+                for mode in [Mode::Read, Mode::Write] {
+                    let is_it = |hold: &Hold| {
+                        (hold.owner.as_slice(), hold.mode) == (owner, mode)
+                            && token.is_none_or(|token| token.get() == hold.token)
+                    };
+                    self.end(is_it, End::Released, &mut told);
+                }
+                Said::Count((before - self.holds.len()) as u64)
+            }
+            Input::Enter(_) => panic!("several locks are entered in the engine's tests"),
             Input::Renew(ask) | Input::ParkRenew(ask, _) => self.renew(ask),
             Input::Cancel(owner) => {
                 let before = self.queue.len();

@@ -1,0 +1,127 @@
+//! The keys of a command that names several, and how each is wanted.
+
+use std::num::NonZeroU32;
+
+use super::number::integer;
+use super::{Arguments, BadWord, LIMIT_MAX};
+use crate::Mode;
+use crate::text::quoted;
+
+/// The most keys that one command names.
+pub const KEYS_MAX: usize = 128;
+
+/// The keys of a command that names several, in the order of the request.
+#[derive(Clone, Debug, Default)]
+pub struct SeveralKeys<'a> {
+    /// `numkeys`, until the keys are read.
+    pub(super) count: usize,
+    /// The keys: each is named once.
+    pub keys: Vec<&'a [u8]>,
+    /// `MODES`: one for each key, or none at all.
+    modes: Vec<(Mode, Option<NonZeroU32>)>,
+}
+
+/// A key, and how it is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Want<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// The mode.
+    pub mode: Mode,
+    /// READ only while fewer than this many other owners hold READ.
+    pub limit: Option<NonZeroU32>,
+    /// Its number in the request, from 0.
+    pub number: usize,
+}
+
+impl<'a> SeveralKeys<'a> {
+    /// Returns how each key is wanted, in key order: bytewise ascending, a prefix first.
+    pub fn wants(&self, said: &Arguments<'_>) -> Vec<Want<'a>> {
+        let (mode, limit) = (said.mode.unwrap_or(Mode::Write), None);
+        let mut wants: Vec<Want<'a>> = self
+            .keys
+            .iter()
+            .enumerate()
+            .map(|(number, key)| {
+                let (mode, limit) = self.modes.get(number).copied().unwrap_or((mode, limit));
+                Want { key, mode, limit, number }
+            })
+            .collect();
+        wants.sort_unstable_by_key(|want| want.key);
+        wants
+    }
+
+    /// Reads as many keys as were announced. Returns the first.
+    pub(super) fn read_keys(
+        &mut self,
+        words: &mut impl Iterator<Item = &'a [u8]>,
+    ) -> Result<&'a [u8], BadWord> {
+        self.keys.extend(words.take(self.count));
+        let Some(first) = self.keys.first().filter(|_| self.keys.len() == self.count) else {
+            return Err(too_few_words(self.count));
+        };
+        let mut sorted = self.keys.clone();
+        sorted.sort_unstable();
+        let twice = sorted.iter().zip(sorted.iter().skip(1)).find(|(one, other)| one == other);
+        match twice {
+            Some((key, _)) => Err(BadWord(format!("ERR key {} is named twice", quoted(key)))),
+            None => Ok(first),
+        }
+    }
+
+    /// Reads one mode for each key.
+    pub(super) fn read_modes(
+        &mut self,
+        words: &mut impl Iterator<Item = &'a [u8]>,
+    ) -> Result<(), BadWord> {
+        for _ in 0..self.keys.len() {
+            let Some(given) = words.next() else {
+                let (given, keys) = (self.modes.len(), self.keys.len());
+                return Err(BadWord(format!(
+                    "ERR MODES needs one mode for each of {keys} keys, not {given}"
+                )));
+            };
+            self.modes.push(mode(given)?);
+        }
+        Ok(())
+    }
+}
+
+/// Reads `numkeys`, as strictly as the server reads it where it looks for the keys.
+pub fn key_count(given: &[u8]) -> Option<usize> {
+    let number = integer(given).and_then(|number| usize::try_from(number).ok());
+    number.filter(|number| (1..=KEYS_MAX).contains(number))
+}
+
+pub(super) fn count(given: &[u8]) -> Result<usize, BadWord> {
+    key_count(given).ok_or_else(|| {
+        let given = quoted(given);
+        BadWord(format!("ERR numkeys must be an integer from 1 to {KEYS_MAX}, not {given}"))
+    })
+}
+
+pub(super) fn too_few_words(count: usize) -> BadWord {
+    BadWord(format!(
+        "ERR numkeys must be an integer from 1 to {KEYS_MAX}, followed by as many keys and an \
+         owner: there are fewer than {count} keys and an owner"
+    ))
+}
+
+/// One word of `MODES`.
+fn mode(given: &[u8]) -> Result<(Mode, Option<NonZeroU32>), BadWord> {
+    if given.eq_ignore_ascii_case(b"WRITE") {
+        return Ok((Mode::Write, None));
+    }
+    if given.eq_ignore_ascii_case(b"READ") {
+        return Ok((Mode::Read, None));
+    }
+    let limit = integer(given).filter(|number| *number <= LIMIT_MAX);
+    let limit = limit.and_then(|number| u32::try_from(number).ok()).and_then(NonZeroU32::new);
+    limit.map(|limit| (Mode::Read, Some(limit))).ok_or_else(|| {
+        let given = quoted(given);
+        BadWord(format!(
+            "ERR each of MODES must be WRITE, READ, or an integer from 1 to {LIMIT_MAX} permits, \
+             not {given}"
+        ))
+    })
+}

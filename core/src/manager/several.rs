@@ -1,0 +1,47 @@
+//! Requests for several locks: looking at each of them.
+
+use super::{At, Bounds, Manager};
+use crate::{Claim, Lock, Refusal, Standing, Token};
+
+impl Manager {
+    /// Whether this lock has to be caught up with before [`Manager::judge`]: something came due, or
+    /// the grace is over.
+    pub fn is_overdue(&self, at: At<'_>, bounds: &Bounds, lock: &Lock) -> bool {
+        let known = self.locks.get(at.db, at.key);
+        let had_grace = known.is_some_and(|volatile| volatile.grace.is_some());
+        let grace_is_over = had_grace && self.grace_of(bounds.grace_ms, at.now).is_none();
+        let volatile = self.locks.get_or_empty(at.db, at.key);
+        grace_is_over || self.is_suspect(at.db, at.key) || lock.is_overdue(volatile, at.now)
+    }
+
+    /// Judges how a newcomer with the holds of its owner stands at this lock.
+    pub fn judge(&self, at: At<'_>, bounds: &Bounds, lock: &Lock, claim: Claim<'_>) -> Standing {
+        let volatile = self.locks.get_or_empty(at.db, at.key);
+        lock.judge(volatile, claim, self.grace_of(bounds.grace_ms, at.now), at.now)
+    }
+
+    /// Whether the hold with this token is tied to a connection.
+    pub fn is_tied(&self, at: At<'_>, token: Token) -> bool {
+        let volatile = self.locks.get(at.db, at.key);
+        volatile.is_some_and(|volatile| volatile.sessions.get(token).is_some())
+    }
+
+    /// So many more holds may be tied to connections.
+    ///
+    /// # Errors
+    /// `rlock.max-sessions` would be exceeded.
+    pub fn may_tie(&self, bounds: &Bounds, more: usize) -> Result<(), Refusal> {
+        match self.totals().sessions.saturating_add(more) <= bounds.max_sessions {
+            true => Ok(()),
+            false => Err(Refusal::TooManySessions),
+        }
+    }
+
+    /// A token for the holds that one request begins.
+    ///
+    /// # Errors
+    /// There is none left.
+    pub fn issue(&mut self, at: At<'_>) -> Result<Token, Refusal> {
+        self.tokens.issue(at.now).ok_or(Refusal::NoTokenLeft)
+    }
+}

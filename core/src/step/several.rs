@@ -1,0 +1,126 @@
+//! One lock of a request for several: how it stands there, and how it enters. This law, too, is of
+//! one lock: the caller looks at every lock before it changes any.
+
+use std::borrow::Cow;
+
+use smallvec::SmallVec;
+
+use crate::step::admission::{Claim, has_predecessor, is_at_head};
+use crate::step::input::{Enter, Reply};
+use crate::volatile::sessions::Session;
+use crate::{End, EpochMs, Hold, Lock, Mode, Now, Refusal, Step, Token, Volatile};
+
+/// How a request for several locks stands at one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// The owner holds it in the wanted mode.
+    Covered(Hold),
+    /// The owner may enter, with a new hold.
+    Open,
+    /// Somebody is in the way.
+    Barred {
+        /// As [`Reply::NotNow`].
+        wait_ms: Option<u64>,
+    },
+    /// The owner holds READ and wants WRITE: it would wait for itself.
+    WouldDeadlock,
+}
+
+impl Lock {
+    /// Whether something came due at this lock, so that it has to be caught up with before it is
+    /// judged.
+    pub fn is_overdue(&self, volatile: &Volatile, now: Now) -> bool {
+        let is_due = |at: EpochMs| at.is_over_at(now);
+        volatile.has_to_settle()
+            || volatile.next_alarm().is_some_and(is_due)
+            || self.holders.first_over(now).is_some()
+            || self.holders.ended_until().is_some()
+            || self.has_void_turns(volatile, now)
+    }
+
+    /// Judges a newcomer, who has the holds of its owner and no place in the queue. Nothing may be
+    /// overdue; nobody enters before `grace`.
+    pub fn judge(
+        &self,
+        volatile: &Volatile,
+        claim: Claim<'_>,
+        grace: Option<EpochMs>,
+        now: Now,
+    ) -> Standing {
+        let owns = |mode| self.holders.hold(claim.owner, mode);
+        match owns(claim.mode) {
+            Some(_) if grace.is_some() => {}
+            Some(hold) => return Standing::Covered(hold),
+            None if claim.mode == Mode::Write && owns(Mode::Read).is_some() => {
+                return Standing::WouldDeadlock;
+            }
+            None => {}
+        }
+        let may_enter = owns(claim.mode).is_some()
+            || owns(Mode::Write).is_some()
+            || is_at_head(volatile, claim.mode, false, None) && !self.is_shut_to(volatile, claim);
+        let wait_ms = match (may_enter, grace) {
+            (true, None) => return Standing::Open,
+            (true, Some(grace)) => Some(grace.wait_from(now)),
+            (false, grace) => {
+                let is_behind = has_predecessor(volatile, false, None);
+                let wait_ms = self.estimated_wait_ms(volatile, claim, None, is_behind, now);
+                wait_ms.map(|ms| ms.max(grace.map_or(0, |grace| grace.wait_from(now))))
+            }
+        };
+        Standing::Barred { wait_ms }
+    }
+
+    /// The holds of this owner, or the one with this token.
+    pub fn holds_of(&self, owner: &[u8], token: Option<Token>) -> impl Iterator<Item = Hold> {
+        let holds = [Mode::Read, Mode::Write].map(|mode| self.holders.hold(owner, mode));
+        holds.into_iter().flatten().filter(move |hold| token.is_none_or(|only| only == hold.token))
+    }
+
+    /// Whether the hold with this token waits for acknowledgements: nobody was told of it.
+    pub fn is_pending(&self, volatile: &Volatile, token: Token) -> bool {
+        volatile.untold(token).is_some()
+    }
+}
+
+impl<'a> Step<'_, 'a> {
+    /// Enters: a hold that the owner has gets no level and perhaps a later deadline; otherwise a
+    /// new one begins.
+    pub(crate) fn enter(&mut self, ask: Enter<'a>) -> Reply {
+        // Where the order of the sessions matters, all of them enter in one piece.
+        if ask.session.is_some() && !ask.is_blocked && self.stop_for_own(ask.owner) {
+            return Reply::Count(0);
+        }
+        let held = self.lock.holders.hold(ask.owner, ask.mode);
+        let reply = match (held, ask.token) {
+            (Some(hold), _) => self.reenter(Some(1), ask.lease, hold),
+            (None, Some(token)) => {
+                self.make_way(ask.owner, ask.mode);
+                let owner = Cow::Borrowed(ask.owner);
+                let begun =
+                    self.lock.begin_with(owner, ask.mode, ask.lease, self.moment.now, token);
+                self.tell(begun)
+            }
+            // It was judged to be covered.
+            (None, None) => return Reply::Refused(Refusal::NoTokenLeft),
+        };
+        if let Reply::Granted { token, .. } = reply {
+            let now = self.moment.now;
+            let session = ask.session.map(|client| Session::new(client, ask.lease, now));
+            let present = held.map_or(0, |hold| hold.depth);
+            let waiter = ask.group.filter(|_| ask.is_blocked);
+            self.settle_grant(ask.owner, (token, present, session, waiter));
+        }
+        reply
+    }
+
+    /// Ends every hold of this owner, in both modes and at any depth, or the one with this token.
+    pub(crate) fn release_all(&mut self, owner: &[u8], token: Option<Token>) -> Reply {
+        // READ first, so that each is told of as released.
+        let holds: SmallVec<[Hold; 2]> = self.lock.holds_of(owner, token).collect();
+        for hold in &holds {
+            self.end(hold.token, End::Released);
+        }
+        Reply::Count(u64::try_from(holds.len()).unwrap_or(u64::MAX))
+    }
+}

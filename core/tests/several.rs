@@ -1,0 +1,132 @@
+//! The words of commands that name several keys.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
+
+use rlock_core::grammar::commands::{MACQUIRE, MRELEASE, MRENEW};
+use rlock_core::grammar::{Arguments, Command, Limits, SeveralKeys, Want, key_count};
+use rlock_core::{LeaseMs, Mode};
+
+type Read<'a> = Result<(Arguments<'a>, SeveralKeys<'a>), String>;
+
+fn read<'a>(command: &Command, line: &'a str) -> Read<'a> {
+    let limits = Limits {
+        default_lease: LeaseMs::new(30_000).unwrap(),
+        max_lease: LeaseMs::MAX,
+        max_depth: u16::MAX,
+        acks: 0,
+    };
+    let mut keys = SeveralKeys::default();
+    let words = line.split(' ').map(str::as_bytes);
+    match command.read_several(words, &limits, &mut keys) {
+        Ok(said) => Ok((said, keys)),
+        Err(bad) => Err(bad.line().into()),
+    }
+}
+
+/// Key, mode, limit, number in the request.
+fn wants<'a>(line: &'a str) -> Vec<(&'a str, Mode, u32, usize)> {
+    let (said, keys) = read(&MACQUIRE, line).unwrap();
+    let shown = |Want { key, mode, limit, number }: Want<'a>| {
+        (std::str::from_utf8(key).unwrap(), mode, limit.map_or(0, |limit| limit.get()), number)
+    };
+    keys.wants(&said).into_iter().map(shown).collect()
+}
+
+#[test]
+fn keys_come_in_key_order_with_their_modes() {
+    let (read_mode, write) = (Mode::Read, Mode::Write);
+    assert_eq!(
+        wants("4 b a:1 a\u{ff} a ann"),
+        [("a", write, 0, 3), ("a:1", write, 0, 1), ("a\u{ff}", write, 0, 2), ("b", write, 0, 0)],
+        "bytewise ascending, a prefix first"
+    );
+    assert_eq!(wants("2 b a ann read"), [("a", read_mode, 0, 1), ("b", read_mode, 0, 0)]);
+    assert_eq!(wants("1 READ WRITE WRITE"), [("READ", write, 0, 0)], "names may be words");
+    assert_eq!(
+        wants("3 b a c ann LEASE 5 MODES write 20 Read WITHTTL"),
+        [("a", read_mode, 20, 1), ("b", write, 0, 0), ("c", read_mode, 0, 2)]
+    );
+    let (said, keys) = read(&MACQUIRE, "2 b a ann MODES WRITE 1000000 LEASE 7 WITHTTL").unwrap();
+    assert_eq!((said.owner, said.lease.get(), said.with_ttl), (&b"ann"[..], 7, true));
+    assert_eq!((said.key, keys.keys), (&b"b"[..], vec![&b"b"[..], b"a"]));
+    let (said, _) = read(&MRELEASE, "2 a b ann TOKEN 5").unwrap();
+    assert_eq!(said.token.map(|token| token.get()), Some(5));
+    assert_eq!(read(&MRENEW, "1 a ann LEASE 9").unwrap().0.lease.get(), 9);
+}
+
+#[test]
+fn the_number_of_keys_is_read_as_strictly_as_the_server_reads_it() {
+    for (given, count) in [("1", 1), ("9", 9), ("10", 10), ("128", 128)] {
+        assert_eq!(key_count(given.as_bytes()), Some(count));
+    }
+    let bad = [
+        "",
+        "0",
+        "00",
+        "01",
+        "+1",
+        "-1",
+        " 1",
+        "1 ",
+        "129",
+        "1.0",
+        "1e1",
+        "0x1",
+        "a",
+        "2147483649",
+        "18446744073709551617",
+        "99999999999999999999",
+        "1\0",
+    ];
+    for given in bad {
+        assert_eq!(key_count(given.as_bytes()), None, "{given:?}");
+    }
+    for command in [&MACQUIRE, &MRELEASE, &MRENEW] {
+        for given in ["0", "129", "+2", "02", "two"] {
+            let line = format!("{given} a b ann");
+            assert_eq!(
+                read(command, &line).map(|_| ()).unwrap_err(),
+                format!("ERR numkeys must be an integer from 1 to 128, not '{given}'")
+            );
+        }
+        for line in ["2 a b", "2 a", "3 a b ann", "128 a b ann"] {
+            let error = read(command, line).map(|_| ()).unwrap_err();
+            assert!(error.starts_with("ERR numkeys must be an integer from 1 to 128, followed by"));
+        }
+    }
+    let keys: Vec<String> = (0..128).map(|number| format!("k{number}")).collect();
+    assert_eq!(wants(&format!("128 {} ann", keys.join(" "))).len(), 128);
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    let refused = |command: &Command, line: &str| read(command, line).map(|_| ()).unwrap_err();
+    for command in [&MACQUIRE, &MRELEASE, &MRENEW] {
+        assert_eq!(refused(command, "3 a b a ann"), "ERR key 'a' is named twice");
+    }
+    let told = "ERR each of MODES must be WRITE, READ, or an integer from 1 to 1000000 permits";
+    for mode in ["0", "1000001", "UPGRADE", "01", "-1", ""] {
+        let error = refused(&MACQUIRE, &format!("2 a b ann MODES READ {mode}"));
+        assert_eq!(error, format!("{told}, not '{mode}'"));
+    }
+    assert_eq!(
+        refused(&MACQUIRE, "2 a b ann MODES READ"),
+        "ERR MODES needs one mode for each of 2 keys, not 1"
+    );
+    assert_eq!(
+        refused(&MACQUIRE, "2 a b ann MODES READ WRITE READ"),
+        "ERR syntax error: MODES and READ exclude each other"
+    );
+    for (line, one, other) in [("MODES READ WRITE", "READ", "MODES"), ("READ", "WRITE", "READ")] {
+        let error = refused(&MACQUIRE, &format!("2 a b ann {one} {line}"));
+        assert_eq!(error, format!("ERR syntax error: {one} and {other} exclude each other"));
+    }
+    let twice = refused(&MACQUIRE, "1 a ann MODES READ MODES WRITE");
+    assert_eq!(twice, "ERR syntax error: MODES is given twice");
+    for option in ["UPGRADE", "DEPTH 1", "LIMIT 2", "BLOCK 0", "QUEUE 5", "ACKS 1", "TOKEN 5"] {
+        let error = refused(&MACQUIRE, &format!("2 a b ann {option}"));
+        assert!(error.contains("the command is RLOCK.MACQUIRE numkeys key [key ...]"), "{error}");
+    }
+    let owner = format!("1 a {}", "x".repeat(513));
+    assert_eq!(refused(&MACQUIRE, &owner), "ERR owner must be 1 to 512 bytes long, not 513");
+}

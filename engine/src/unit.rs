@@ -1,0 +1,255 @@
+//! The parts of a step at one key: open, decide, save, replicate, publish, answer. A step changes
+//! one key, or several.
+
+use std::rc::Rc;
+
+use rlock_core::grammar::Access;
+use rlock_core::manager::{At, Cause, Decided, ExpiryAction, KeyExpiry};
+use rlock_core::snapshot::{self, Start};
+use rlock_core::{
+    Change, Effects, End, Event, Input, Lock, Owner, Refusal, Reply, Rights, Token, WaiterId,
+};
+use smallvec::SmallVec;
+
+use crate::happening::Happening;
+use crate::host::{Content, Host, KeyName, OpenKey};
+use crate::planted::PlantedFault;
+use crate::{acks, answers, publish};
+
+/// What refuses a request before the core decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestError {
+    /// The key is not a lock.
+    WrongType,
+    /// This server is a replica.
+    ReadOnly,
+    /// A client brought a token that no server with a correct clock issues.
+    Implausible,
+}
+
+impl RequestError {
+    /// The error line, which begins with its code.
+    pub fn line(self) -> String {
+        match self {
+            Self::Implausible => {
+                "ERR malformed payload: its token is more than a minute ahead of the clock"
+            }
+            Self::ReadOnly => "READONLY You can't write against a read only replica.",
+            Self::WrongType => return Refusal::WrongType.line(&[], &[]),
+        }
+        .into()
+    }
+}
+
+/// Opens a key for writing. Publishes expiries caused by opening it first, after closing it: a
+/// subscriber may be another module that changes the key.
+pub(crate) fn open<'h, H: Host>(host: &'h H, name: &H::Name<'_>) -> H::Key<'h> {
+    let key = host.open(name, Access::Writes);
+    if publish::is_quiet(host) {
+        return key;
+    }
+    drop(key);
+    publish::removed(host);
+    host.open(name, Access::Writes)
+}
+
+/// Lets the manager decide about the lock at the open key, saves it, and sets the key's expiry.
+/// Nobody is granted whose right to the lock is not checked.
+pub(crate) fn decide<'a, H: Host>(
+    host: &H,
+    at: At<'_>,
+    name: &H::Name<'_>,
+    key: &mut H::Key<'_>,
+    input: Input<'a>,
+) -> Result<(Start, Decided<'a>), RequestError> {
+    let bounds = host.settings().bounds;
+    let mut rights = Checked::new();
+    let expected = host.state(|state| state.manager.expected_grant(at, &input));
+    check(host, name, expected.as_slice(), &mut rights);
+    let (start, mut decided) = at_lock(key, |lock| {
+        let saved = host.has_fault(PlantedFault::RevocationForgotten).then(|| lock.clone());
+        let rights = Rights::Checked(&rights);
+        let mut decided =
+            host.state(|state| state.manager.decide(at, &bounds, lock, input, rights));
+        if let (Some(saved), Decided::Step(effects, [before, after])) = (saved, &mut decided)
+            && revokes_only(effects)
+        {
+            *lock = saved;
+            *after = *before;
+            effects.changes.clear();
+        }
+        decided
+    })?;
+    while let Decided::Step(effects, [_, after]) = &mut decided
+        && let Some(unchecked) = &effects.unchecked
+    {
+        check(host, name, &unchecked.waiters, &mut rights);
+        let step = |lock: &mut Lock| {
+            let rights = Rights::Checked(&rights);
+            host.state(|state| state.manager.step(at, &bounds, lock, input, rights, effects))
+        };
+        (_, [_, *after]) = at_lock(key, step)?;
+    }
+    match &decided {
+        Decided::Fast(_, expiry) => set_ttl(key, *expiry),
+        Decided::MustWait(_) => {}
+        Decided::Step(effects, [before, after]) => {
+            set_ttl(key, after.after(*before, Cause::of(&input, effects)));
+        }
+    }
+    Ok((start, decided))
+}
+
+/// Changes the lock at the open key; a free one if there is no key, which is put there unless it is
+/// still free.
+fn at_lock<T>(
+    key: &mut impl OpenKey,
+    work: impl FnOnce(&mut Lock) -> T,
+) -> Result<(Start, T), RequestError> {
+    match key.content() {
+        Content::Other => Err(RequestError::WrongType),
+        Content::Lock(lock) => Ok((Start::Existing, work(lock))),
+        Content::Missing => {
+            let mut lock = Lock::default();
+            let done = work(&mut lock);
+            if !lock.is_free() {
+                key.set(lock);
+            }
+            Ok((Start::Begins, done))
+        }
+    }
+}
+
+/// Which blocked connections may be granted.
+type Checked = SmallVec<[(WaiterId, bool); 1]>;
+
+/// Asks whether the users of these blocked connections still have the right to the lock.
+fn check<H: Host>(host: &H, name: &H::Name<'_>, waiters: &[WaiterId], rights: &mut Checked) {
+    for waiter in waiters {
+        let parked = host.state(|state| {
+            let parked = state.manager.parked(*waiter)?;
+            Some((parked.user.clone(), parked.owner.clone()))
+        });
+        let may = |(user, owner): (Rc<str>, Owner)| host.may_acquire(&user, name, owner.as_bytes());
+        rights.push((*waiter, parked.is_none_or(may)));
+    }
+}
+
+/// Whether nothing happened but that holds ended which replicas did not acknowledge.
+fn revokes_only(effects: &Effects<'_>) -> bool {
+    let is_it = |change: &Change<'_>| matches!(change, Change::Ended { by: End::Unconfirmed, .. });
+    !effects.changes.is_empty() && effects.changes.iter().all(is_it)
+}
+
+/// Sets the key's expiry, or deletes it, as decided.
+pub(crate) fn set_ttl(key: &mut impl OpenKey, ttl: ExpiryAction) {
+    if ttl == ExpiryAction::Delete {
+        return remove(key);
+    }
+    if let Some(at_ms) = ttl.expiry(|| key.expires_at()) {
+        key.expire_at(at_ms);
+    }
+}
+
+/// Deletes the key. A lock that the engine itself removes leaves its name free: that was published,
+/// or will be with this step.
+pub(crate) fn remove(key: &mut impl OpenKey) {
+    match key.content() {
+        Content::Missing => return,
+        Content::Lock(lock) => *lock = Lock::default(),
+        Content::Other => {}
+    }
+    key.delete();
+}
+
+/// Returns how long the key of a lock must live.
+pub(crate) fn life_of<H: Host>(host: &H, lock: &Lock, name: &H::Name<'_>) -> KeyExpiry {
+    let db = host.db();
+    host.state(|state| state.manager.life(lock, db, name.bytes()))
+}
+
+/// What a decision did, to be carried out.
+#[derive(Clone, Copy)]
+pub(crate) struct Done<'e> {
+    pub(crate) changes: &'e [Change<'e>],
+    pub(crate) events: &'e [Event],
+    pub(crate) reply: &'e Reply,
+    pub(crate) gated: &'e [WaiterId],
+    pub(crate) replaced: &'e [Token],
+}
+
+/// Replicates the changes, and reports them. What follows may call other modules, which change
+/// keys: so every key is closed by then.
+pub(crate) fn pass_on<H: Host>(
+    host: &H,
+    at: At<'_>,
+    name: &H::Name<'_>,
+    (start, is_request_enough, asks): (Start, bool, Option<&[u8]>),
+    done: Done<'_>,
+) {
+    let Done { changes, events, reply, gated, replaced } = done;
+    if !changes.is_empty() {
+        replicate(host, name, start, changes, is_request_enough);
+    }
+    let At { db, key, now } = at;
+    host.observe(Happening::Decided {
+        db,
+        key,
+        changes,
+        events,
+        reply,
+        asks,
+        gated,
+        replaced,
+        now,
+    });
+}
+
+/// Publishes the events of a step at one key, which it may have changed.
+pub(crate) fn publish_events<H: Host>(
+    host: &H,
+    name: &H::Name<'_>,
+    has_changed: bool,
+    events: &[Event],
+) {
+    if has_changed {
+        announce(host, name, events);
+    } else {
+        // Of holds that a writer's grant replaced: that was the change.
+        events.iter().for_each(|event| host.notify(event.name(), name));
+    }
+}
+
+fn replicate<H: Host>(
+    host: &H,
+    name: &H::Name<'_>,
+    start: Start,
+    changes: &[Change<'_>],
+    is_request_enough: bool,
+) {
+    if is_request_enough {
+        return host.replicate_as_it_came();
+    }
+    let mut bytes = host.state(|state| std::mem::take(&mut state.effect));
+    snapshot::save_effect(start, changes, &mut bytes);
+    host.replicate(name, &bytes);
+    host.state(|state| state.keep_effect(bytes));
+}
+
+pub(crate) fn announce<H: Host>(host: &H, name: &H::Name<'_>, events: &[Event]) {
+    host.signal_modified(name);
+    for event in events {
+        host.notify(event.name(), name);
+    }
+}
+
+/// Publishes turns, and answers blocked connections.
+pub(crate) fn answer<H: Host>(host: &H, name: &H::Name<'_>, effects: &mut Effects<'_>) {
+    for owner in &effects.turns {
+        publish::turn(host, name, owner.as_bytes());
+    }
+    if effects.awaits_acks {
+        acks::watch(host);
+    }
+    answers::send(host, std::mem::take(&mut effects.wakes));
+}

@@ -1,0 +1,283 @@
+//! Several locks in one step, as a real server routes, checks, saves and replicates them.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rlock_testkit::{Client, Cluster, Listener, Server, aof_commands, integer, items, text, until};
+
+/// How many times as often as in a short run.
+fn times(short: usize) -> usize {
+    let factor = std::env::var("RLOCK_SEVERAL").map_or(1, |factor| factor.parse().unwrap());
+    short * factor
+}
+
+#[test]
+fn several_locks_are_acquired_renewed_and_released() {
+    let server = Server::with(&["notify-keyspace-events", "KEd"]);
+    let (mut client, mut ears) = (server.client(), Listener::to(&server));
+    let token = client.granted("RLOCK.MACQUIRE 3 b c a ann LEASE 600000");
+    assert_eq!(client.granted("RLOCK.MACQUIRE 3 a b c ann LEASE 1"), token, "again");
+    let acquired = ["rlock.acquired a", "rlock.acquired b", "rlock.acquired c"];
+    assert_eq!(ears.heard(&mut client), acquired, "in key order, once");
+    client.refused("RLOCK.MACQUIRE 2 c d bob");
+    assert_eq!(client.number("EXISTS d"), 0);
+    assert_eq!(client.shows("b"), "write: ann write 1");
+    assert_eq!(client.number("RLOCK.MRENEW 3 a b c ann LEASE 700000"), 1);
+    assert!(client.number("PTTL c") > 600_000);
+    assert!(client.error("RLOCK.MRENEW 3 a d c ann").starts_with("NOTHELD owner 'ann' does not"));
+    let line = format!("RLOCK.MRELEASE 3 c b a ann TOKEN {token}");
+    assert_eq!(client.number(&line), 3);
+    assert_eq!(client.number(&line), 0);
+    let released = ["rlock.released a", "rlock.released b", "rlock.released c"];
+    assert_eq!(ears.heard(&mut client), released);
+    assert_eq!(client.number("DBSIZE"), 0);
+    assert_eq!((client.counted("acquired"), client.counted("released")), (3, 3));
+}
+
+#[test]
+fn a_transaction_and_a_script_run_it_as_one_step() {
+    let server = Server::start();
+    let mut client = server.client();
+    client.ask("MULTI");
+    client.ask("RLOCK.MACQUIRE 2 a b ann");
+    client.ask("RLOCK.MACQUIRE 2 b c bob");
+    client.ask("RLOCK.MRELEASE 2 a b ann");
+    client.ask("RLOCK.MACQUIRE 2 b c bob");
+    let replies = client.ask("EXEC");
+    let replies = items(&replies);
+    assert!(integer(&replies[0]) > 0);
+    assert_eq!(replies[1], redis::Value::Nil);
+    assert_eq!(integer(&replies[2]), 2);
+    assert!(integer(&replies[3]) > integer(&replies[0]));
+    let script = "return redis.call('RLOCK.MACQUIRE', 2, KEYS[1], KEYS[2], ARGV[1])";
+    let ask = |client: &mut Client, owner: &str| {
+        client.ask_bytes(&[b"EVAL", script.as_bytes(), b"2", b"x", b"b", owner.as_bytes()])
+    };
+    assert!(integer(&ask(&mut client, "bob")) > 0);
+    assert_eq!(ask(&mut client, "cy"), redis::Value::Nil);
+    let session = "return redis.call('RLOCK.MACQUIRE', 1, 'x', 'cy', 'SESSION')";
+    let error = client.error_bytes(&[b"EVAL", session.as_bytes(), b"0"]);
+    assert!(error.contains("SESSION needs a connection"), "{error}");
+}
+
+/// What a server under `maxmemory` refuses is what takes memory.
+#[test]
+fn a_full_server_lets_locks_be_renewed_and_released() {
+    let server = Server::start();
+    let mut client = server.client();
+    client.granted("RLOCK.MACQUIRE 2 a b ann");
+    client.ask("CONFIG SET maxmemory 1");
+    assert!(client.error("RLOCK.MACQUIRE 2 c d ann").starts_with("OOM "));
+    assert_eq!(client.number("RLOCK.MRENEW 2 a b ann"), 1);
+    assert_eq!(client.number("RLOCK.MRELEASE 2 a b ann"), 2);
+}
+
+// --- which keys the server sees -----------------------------------------------------------------
+
+#[test]
+fn the_server_finds_every_key() {
+    let server = Server::start();
+    let mut client = server.client();
+    for line in
+        ["RLOCK.MACQUIRE 3 c a b ann READ", "RLOCK.MRELEASE 3 c a b x", "RLOCK.MRENEW 3 c a b x"]
+    {
+        let keys = client.ask(&format!("COMMAND GETKEYS {line}"));
+        assert_eq!(items(&keys).iter().map(text).collect::<Vec<_>>(), ["c", "a", "b"], "{line}");
+    }
+}
+
+/// No text of a number lets a user lock a key to which it has no right: what the server cannot read
+/// as the number of keys is refused.
+#[test]
+fn no_number_of_keys_opens_a_key_without_the_right_to_it() {
+    const NUMBERS: [&str; 22] = [
+        "0",
+        "1",
+        "2",
+        "3",
+        "4",
+        "128",
+        "129",
+        "-1",
+        "-2",
+        "+1",
+        "+2",
+        "02",
+        "002",
+        "2.0",
+        "1e0",
+        "0x2",
+        "2147483648",
+        "4294967298",
+        "18446744073709551618",
+        "a",
+        "",
+        " 2",
+    ];
+    let server = Server::start();
+    let mut client = server.client();
+    client.ask("ACL SETUSER guest on >secret ~mine* +@all");
+    client.granted("RLOCK.ACQUIRE other ann");
+    let before = client.dump("other");
+    let mut guest = server.client_of("guest");
+    let commands: [&[u8]; 3] = [b"RLOCK.MACQUIRE", b"RLOCK.MRELEASE", b"RLOCK.MRENEW"];
+    for command in commands {
+        for number in NUMBERS {
+            for keys in [["mine:1", "other"], ["other", "mine:1"], ["mine:1", "free"]] {
+                let words =
+                    [command, number.as_bytes(), keys[0].as_bytes(), keys[1].as_bytes(), b"ann"];
+                let words: Vec<&[u8]> = words.into_iter().collect();
+                // With 1 it is a request of one key, whose owner is the second name.
+                let is_own = number == "1" && keys[0] == "mine:1";
+                match guest.attempt_bytes(&words) {
+                    Ok(_) => panic!("{number} {keys:?} was taken"),
+                    Err(error) => {
+                        let is_known = error.starts_with("NOPERM ") || error.starts_with("ERR ");
+                        assert!(is_known, "{number} {keys:?}: {error}");
+                        assert!(!is_own || error.starts_with("ERR "), "{number} {keys:?}: {error}");
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!(client.dump("other"), before);
+    assert_eq!(client.number("EXISTS free mine:1"), 0);
+    let token = guest.granted("RLOCK.MACQUIRE 2 mine:1 mine:2 ann");
+    assert_eq!(guest.number(&format!("RLOCK.MRELEASE 2 mine:1 mine:2 ann TOKEN {token}")), 2);
+    client.ask("ACL SETUSER watcher on >secret %R~* +@all");
+    let mut watcher = server.client_of("watcher");
+    for line in ["RLOCK.MACQUIRE 1 x ann", "RLOCK.MRELEASE 1 x ann", "RLOCK.MRENEW 1 x ann"] {
+        assert!(watcher.error(line).starts_with("NOPERM "), "{line}: a reader");
+    }
+}
+
+#[test]
+fn a_cluster_locks_keys_of_one_slot_only() {
+    let cluster = Cluster::of_two();
+    let mut client = cluster.client(0);
+    client.granted("RLOCK.MACQUIRE 2 {hall}:a {hall}:b ann");
+    for line in [
+        "RLOCK.MACQUIRE 2 hall haul ann",
+        "RLOCK.MRELEASE 2 hall haul ann",
+        "RLOCK.MRENEW 2 hall haul ann",
+    ] {
+        assert!(client.error(line).starts_with("CROSSSLOT "), "{line}");
+        client.ask("MULTI");
+        assert!(client.error(line).starts_with("CROSSSLOT "), "{line} in MULTI");
+        client.error("EXEC");
+        let words: Vec<String> = line.split(' ').map(|word| format!("'{word}'")).collect();
+        let script = format!("return redis.call({})", words.join(", "));
+        for keys in [&[b"0".as_slice()][..], &[b"1", b"hall"]] {
+            let words = [&[b"EVAL".as_slice(), script.as_bytes()], keys].concat();
+            client.error_bytes(&words);
+        }
+    }
+    assert_eq!(client.number("EXISTS hall"), 0);
+    // `foo` is in the upper half of the slots.
+    assert!(client.error("RLOCK.MACQUIRE 2 {foo}:a {foo}:b ann").starts_with("MOVED "));
+}
+
+// --- one unit -----------------------------------------------------------------------------------
+
+const KEYS: [&str; 3] = ["a", "b", "c"];
+
+/// How many of the keys the owner holds.
+fn held(client: &mut Client, owner: &str) -> usize {
+    client.ask("MULTI");
+    for key in KEYS {
+        client.ask(&format!("RLOCK.HOLDS {key} {owner}"));
+    }
+    items(&client.ask("EXEC")).iter().filter(|depth| integer(depth) > 0).count()
+}
+
+#[test]
+fn a_grant_is_one_transaction_in_the_append_only_file() {
+    let server = Server::with(&["appendonly", "yes", "appendfsync", "always"]);
+    let mut client = server.client();
+    client.ask("SET first 1");
+    let mut names_of = |line: &str| {
+        let before = aof_commands(server.folder()).len();
+        client.ask(line);
+        let commands = aof_commands(server.folder()).split_off(before);
+        let name = |words: &Vec<Vec<u8>>| String::from_utf8_lossy(&words[0]).to_uppercase();
+        commands.iter().map(name).collect::<Vec<_>>()
+    };
+    let unit = ["MULTI", "RLOCK.APPLY", "RLOCK.APPLY", "RLOCK.APPLY", "EXEC"];
+    for line in [
+        "RLOCK.MACQUIRE 3 a b c ann LEASE 600000",
+        "RLOCK.MACQUIRE 3 a b c ann LEASE 1",
+        "RLOCK.MRENEW 3 a b c ann LEASE 700000",
+        "RLOCK.MRELEASE 3 a b c ann",
+    ] {
+        assert_eq!(names_of(line), unit, "{line}");
+    }
+    assert_eq!(names_of("RLOCK.MACQUIRE 1 a ann LEASE 600000"), ["RLOCK.APPLY"]);
+    assert_eq!(names_of("RLOCK.MACQUIRE 2 a b bob"), [""; 0], "refused");
+    assert_eq!(names_of("RLOCK.MRELEASE 2 b c ann"), [""; 0], "nothing to end");
+}
+
+fn newest_aof(server: &Server) -> PathBuf {
+    let folder = server.folder().join("appendonlydir");
+    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<PathBuf> =
+        files.filter(|path| path.to_string_lossy().ends_with("incr.aof")).collect();
+    files.sort();
+    files.pop().unwrap()
+}
+
+/// A file that is cut off loads all holds of a grant, or none. `RLOCK_SEVERAL=40` cuts it at every
+/// byte.
+#[test]
+fn a_file_cut_within_a_grant_loads_all_of_it_or_none() {
+    let settings = ["appendonly", "yes", "appendfsync", "always", "aof-load-truncated", "yes"];
+    let mut server = Server::with(&settings);
+    let mut client = server.client();
+    client.granted("RLOCK.ACQUIRE before ann LEASE 600000");
+    let from = fs::metadata(newest_aof(&server)).unwrap().len() as usize;
+    client.granted("RLOCK.MACQUIRE 3 a b c ann LEASE 600000");
+    let bytes = fs::read(newest_aof(&server)).unwrap();
+    assert!(bytes.len() > from + 100, "{} bytes of a grant", bytes.len() - from);
+    let step = (40 / times(1)).max(1);
+    for cut in (from..bytes.len()).rev().step_by(step).chain([bytes.len()]) {
+        server.kill_9();
+        fs::write(newest_aof(&server), &bytes[..cut]).unwrap();
+        server.start_again();
+        let mut client = server.client();
+        let found = held(&mut client, "ann");
+        assert_eq!(
+            found,
+            if cut == bytes.len() { 3 } else { 0 },
+            "cut at byte {cut} of {}",
+            bytes.len()
+        );
+        assert_eq!(client.shows("before"), "write: ann write 1");
+    }
+}
+
+/// A reader on a replica sees all holds of a grant, or none, in one transaction.
+#[test]
+fn a_reader_on_a_replica_never_sees_a_part_of_a_grant() {
+    let primary = Server::primary(&[]);
+    let replica = Server::replica_of(&primary, &[]);
+    replica.until_in_sync_with(&primary);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut client = primary.client();
+            for _ in 0..times(2_500) {
+                let token = client.granted("RLOCK.MACQUIRE 3 c a b ann");
+                client.number(&format!("RLOCK.MRELEASE 3 a b c ann TOKEN {token}"));
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        let (mut reader, mut seen) = (replica.client(), [0; 4]);
+        while !is_over.load(Ordering::Relaxed) {
+            seen[held(&mut reader, "ann")] += 1;
+        }
+        assert_eq!((seen[1], seen[2]), (0, 0), "{seen:?}: parts of a grant");
+        assert!(seen[0] > 0 && seen[3] > 0, "{seen:?}: neither all nor none was seen");
+    });
+    replica.until_in_sync_with(&primary);
+    until(5_000, || held(&mut replica.client(), "ann") == 0);
+}
