@@ -53,7 +53,7 @@
 //!         acks: 0,
 //!     };
 //!     let at = At { db: 0, key: b"order:42", now };
-//!     manager.decide(at, &bounds, &mut lock, Input::Acquire(ask), Rights::All).effects().reply
+//!     manager.decide(at, &bounds, &mut lock, Input::Acquire(ask), Rights::All).reply
 //! };
 //! assert!(matches!(acquire(b"ann", now), Reply::Granted { .. }));
 //! assert!(matches!(acquire(b"bob", now), Reply::NotNow { .. }));

@@ -272,8 +272,7 @@ fn a_grant_while_it_is_parked_is_taken_back_from_one_that_does_not_hear() {
             Acquire { session, patience: Patience::Block, ..acquire(b"a", Mode::Write, 1000) };
         let parking = Parking { waiter, client, ends_at: None };
         let park = Input::Park(ask, parking);
-        let effects =
-            server.manager.decide(at, &server.bounds, &mut lock, park, Rights::All).effects();
+        let effects = server.manager.decide(at, &server.bounds, &mut lock, park, Rights::All);
         assert!(matches!(effects.reply, Reply::Granted { .. }), "{effects:?}");
         server.manager.connection_ended(ClientId::from(7), now);
         server.manager.unparked(waiter);

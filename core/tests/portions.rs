@@ -87,7 +87,7 @@ impl Copy {
 /// One decision of a server about the lock at a key.
 fn decide<'a>(server: &mut Server, lock: &mut Lock, key: Key, input: Input<'a>) -> Effects<'a> {
     let at = At { db: 0, key, now: server.now() };
-    server.manager.decide(at, &server.bounds, lock, input, Rights::All).effects()
+    server.manager.decide(at, &server.bounds, lock, input, Rights::All)
 }
 
 fn told(world: &mut World, copy: &mut Copy, input: Input<'_>) -> Reply {

@@ -21,8 +21,7 @@ fn decide_checked<'a>(
 ) -> (Effects<'a>, usize) {
     let (at, bounds) = (At { db: 0, key: b"k", now: server.now() }, server.bounds);
     let (mut rights, mut stops) = (Vec::new(), 0);
-    let mut effects =
-        server.manager.decide(at, &bounds, lock, input, Rights::Checked(&rights)).effects();
+    let mut effects = server.manager.decide(at, &bounds, lock, input, Rights::Checked(&rights));
     while let Some(unchecked) = &effects.unchecked {
         stops += 1;
         let may = |waiter: &WaiterId| (*waiter, !denied.contains(&waiter.get()));

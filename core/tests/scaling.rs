@@ -188,9 +188,7 @@ fn the_first_waiter_of_one_more_lock_moves_little_of_a_hundred_thousand_others()
         let step = taken(|| {
             for ask in [holds, waits] {
                 let (manager, bounds) = (&mut server.manager, &server.bounds);
-                let _ = manager
-                    .decide(at, bounds, &mut lock, Input::Acquire(ask), Rights::All)
-                    .effects();
+                let _ = manager.decide(at, bounds, &mut lock, Input::Acquire(ask), Rights::All);
             }
         });
         assert_eq!(server.manager.totals().tickets, number as usize + 1);
@@ -357,7 +355,7 @@ fn a_permit_takes_about_as_long_beside_ten_as_beside_ten_thousand() {
 /// One decision of a server about the lock at a key.
 fn decide<'a>(server: &mut Server, lock: &mut Lock, key: Key, input: Input<'a>) -> Effects<'a> {
     let at = At { db: 0, key, now: server.now() };
-    server.manager.decide(at, &server.bounds, lock, input, Rights::All).effects()
+    server.manager.decide(at, &server.bounds, lock, input, Rights::All)
 }
 
 /// So many tickets at two locks by turns, each behind a hundred readers.

@@ -69,8 +69,9 @@ fn carry_out<H: Host>(
         Input::Acquire(ask) | Input::Park(ask, _) => Some(ask.owner),
         _ => None,
     };
-    let (start, decided) = decide(host, at, name, &mut key, input)?;
-    let mut effects = match decided {
+    let mut effects = None;
+    let (start, decided) = decide(host, at, name, &mut key, input, &mut effects)?;
+    match decided {
         Decided::Fast(FastStep { change, event, reply, is_request_enough }, _) => {
             let (changes, events) = (slice::from_ref(&change), event.as_slice());
             let done = Done { changes, events, reply: &reply, gated: &[], replaced: &[] };
@@ -85,8 +86,9 @@ fn carry_out<H: Host>(
             pass_on(host, at, name, (start, false, asks), done);
             return Ok((reply, false));
         }
-        Decided::Step(effects, _) => effects,
-    };
+        Decided::Step(_) => {}
+    }
+    let mut effects = effects.unwrap_or_default();
     if host.state(|state| state.manager.expects_keys()) {
         host.watch_new_keys();
     }

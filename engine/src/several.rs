@@ -95,7 +95,8 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
             Input::Enter(ask) => Some(ask.owner),
             _ => None,
         };
-        let (start, decided) = unit::decide(host, at, name, key, input)?;
+        let mut effects = None;
+        let (start, decided) = unit::decide(host, at, name, key, input, &mut effects)?;
         if let Decided::Fast(step, _) = decided {
             let (changes, events) = (slice::from_ref(&step.change), step.event.as_slice());
             let done = Done { changes, events, reply: &step.reply, gated: &[], replaced: &[] };
@@ -103,7 +104,10 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
             self.done.push((place, ToPublish::Fast(step.event)));
             return Ok(step.reply);
         }
-        let effects = Box::new(decided.effects());
+        let effects = Box::new(match decided {
+            Decided::MustWait(reply) => Effects { reply, ..Effects::default() },
+            _ => effects.unwrap_or_default(),
+        });
         self.is_plain = false;
         let Effects { reply, changes, events, gated, replaced, .. } = &*effects;
         let done = Done { changes, events, reply, gated, replaced };

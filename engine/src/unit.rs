@@ -61,6 +61,7 @@ pub(crate) fn decide<'a, H: Host>(
     name: &H::Name<'_>,
     key: &mut H::Key<'_>,
     input: Input<'a>,
+    effects: &mut Option<Effects<'a>>,
 ) -> Result<(Start, Decided<'a>), RequestError> {
     let bounds = host.settings().bounds;
     let mut rights = Checked::new();
@@ -68,10 +69,11 @@ pub(crate) fn decide<'a, H: Host>(
     check(host, name, expected.as_slice(), &mut rights);
     let (start, mut decided) = at_lock(key, |lock| {
         let saved = host.has_fault(PlantedFault::RevocationForgotten).then(|| lock.clone());
-        let rights = Rights::Checked(&rights);
+        let asked = (input, Rights::Checked(&rights));
         let mut decided =
-            host.state(|state| state.manager.decide(at, &bounds, lock, input, rights));
-        if let (Some(saved), Decided::Step(effects, [before, after])) = (saved, &mut decided)
+            host.state(|state| state.manager.decide_into(at, &bounds, lock, asked, effects));
+        if let (Some(saved), Some(effects), Decided::Step([before, after])) =
+            (saved, effects.as_mut(), &mut decided)
             && revokes_only(effects)
         {
             *lock = saved;
@@ -80,7 +82,7 @@ pub(crate) fn decide<'a, H: Host>(
         }
         decided
     })?;
-    while let Decided::Step(effects, [_, after]) = &mut decided
+    while let (Decided::Step([_, after]), Some(effects)) = (&mut decided, effects.as_mut())
         && let Some(unchecked) = &effects.unchecked
     {
         check(host, name, &unchecked.waiters, &mut rights);
@@ -93,8 +95,9 @@ pub(crate) fn decide<'a, H: Host>(
     match &decided {
         Decided::Fast(_, expiry) => set_ttl(key, *expiry),
         Decided::MustWait(_) => {}
-        Decided::Step(effects, [before, after]) => {
-            set_ttl(key, after.after(*before, Cause::of(&input, effects)));
+        Decided::Step([before, after]) => {
+            let why = effects.as_ref().map_or(Cause::Other, |effects| Cause::of(&input, effects));
+            set_ttl(key, after.after(*before, why));
         }
     }
     Ok((start, decided))

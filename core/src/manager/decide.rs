@@ -7,41 +7,30 @@ use crate::{
     Acquire, Effects, FastStep, Input, Lock, Refusal, Reply, Rights, Step, StepContext, WaiterId,
 };
 
-/// What a decision did.
+/// Which way a decision took.
 #[must_use = "a decision that is not carried out is a lost grant"]
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant, reason = "a box would be an allocation for each hand-off")]
 pub enum Decided<'a> {
     /// It acquired a free lock, or released the only hold, and nothing else is known of the lock.
     Fast(FastStep<'a>, ExpiryAction),
     /// The caller must wait: this is its reply, and nothing changed.
     MustWait(Reply),
-    /// Anything else; how long the key had to live before, and has to now.
-    Step(Effects<'a>, [KeyExpiry; 2]),
-}
-
-impl<'a> Decided<'a> {
-    /// What others must be told, whichever way was taken.
-    pub fn effects(self) -> Effects<'a> {
-        match self {
-            Self::Fast(step, _) => step.into(),
-            Self::MustWait(reply) => Effects { reply, ..Effects::default() },
-            Self::Step(effects, _) => effects,
-        }
-    }
+    /// Anything else, with effects; how long the key had to live before, and has to now.
+    Step([KeyExpiry; 2]),
 }
 
 impl Manager {
     /// Decides what `input` does to the lock at a key, and applies it: the everyday pair by itself,
-    /// then who certainly must wait, then everything else. If the step stops
+    /// then who certainly must wait, then everything else. Only a step has `effects`: making them
+    /// for each request would cost the everyday pair a twentieth more. If the step stops
     /// ([`Effects::unchecked`]), call [`Manager::step`] with more `rights` until it has ended.
-    pub fn decide<'a>(
+    pub fn decide_into<'a>(
         &mut self,
         at: At<'_>,
         bounds: &Bounds,
         lock: &mut Lock,
-        input: Input<'a>,
-        rights: Rights<'_>,
+        (input, rights): (Input<'a>, Rights<'_>),
+        effects: &mut Option<Effects<'a>>,
     ) -> Decided<'a> {
         if let Some(step) = self.try_fast(at, bounds, lock, &input) {
             return Decided::Fast(step, KeyExpiry::of(lock, None).begin());
@@ -51,9 +40,25 @@ impl Manager {
         {
             return Decided::MustWait(reply);
         }
-        let mut effects = Effects::default();
-        let lives = self.step(at, bounds, lock, input, rights, &mut effects);
-        Decided::Step(effects, lives)
+        let effects = effects.insert(Effects::default());
+        Decided::Step(self.step(at, bounds, lock, input, rights, effects))
+    }
+
+    /// The same; the effects, whichever way was taken.
+    pub fn decide<'a>(
+        &mut self,
+        at: At<'_>,
+        bounds: &Bounds,
+        lock: &mut Lock,
+        input: Input<'a>,
+        rights: Rights<'_>,
+    ) -> Effects<'a> {
+        let mut effects = None;
+        match self.decide_into(at, bounds, lock, (input, rights), &mut effects) {
+            Decided::Fast(step, _) => step.into(),
+            Decided::MustWait(reply) => Effects { reply, ..Effects::default() },
+            Decided::Step(_) => effects.unwrap_or_default(),
+        }
     }
 
     /// The blocked connection that a release probably grants: if it is checked before, the step

@@ -70,8 +70,7 @@ impl Server {
     pub fn ask(&mut self, key: Key, input: Input<'_>) -> Reply {
         let mut lock = self.keys.remove(key).unwrap_or_default();
         let at = At { db: 0, key, now: self.now() };
-        let effects =
-            self.manager.decide(at, &self.bounds, &mut lock, input, Rights::All).effects();
+        let effects = self.manager.decide(at, &self.bounds, &mut lock, input, Rights::All);
         if !lock.is_free() {
             self.keys.insert(key, lock);
         }
