@@ -247,7 +247,7 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
             let more = standings.iter().enumerate().filter(|(place, standing)| match standing {
                 Standing::Covered(hold) => {
                     let at = self.at(*place);
-                    !host.state(|state| state.manager.is_tied(at, hold.token))
+                    !host.state(|state| state.manager.has_session(at, hold.token))
                 }
                 _ => true,
             });

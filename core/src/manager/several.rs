@@ -21,7 +21,7 @@ impl Manager {
     }
 
     /// Whether the hold with this token is tied to a connection.
-    pub fn is_tied(&self, at: At<'_>, token: Token) -> bool {
+    pub fn has_session(&self, at: At<'_>, token: Token) -> bool {
         let volatile = self.locks.get(at.db, at.key);
         volatile.is_some_and(|volatile| volatile.sessions.get(token).is_some())
     }
