@@ -157,7 +157,8 @@ class Play:
         future = self.started[step["await"]]
         self.check_reply(future, step)
         took = (time.monotonic() - future.began) * 1000
-        assert took >= step.get("after", 0), f"after {took:.0f} ms already"
+        # A blocked wait ends one round trip early (clients/ALGORITHM.md), which a busy machine makes milliseconds.
+        assert took >= step.get("after", 0) - 10, f"after {took:.1f} ms already"
         if "saves_time" in step:
             self.saved[step["saves_time"]] = future.at
 

@@ -234,8 +234,7 @@ impl Ask {
         match timeout_at(by, line).await {
             Ok(Ok(line)) => {
                 self.line = Some(line);
-                let round = self.inner.servers.round().as_micros().div_ceil(1000);
-                return Input::Opened(Ms::try_from(round).unwrap_or(0));
+                return Input::Opened(ms(self.inner.servers.round()));
             }
             Ok(Err(error)) => self.trouble = Some(error),
             Err(_) => self.trouble = Some(timed_out()),

@@ -171,7 +171,8 @@ impl Entry {
             wait: match options.wait_ms() {
                 0 => 0,
                 FOREVER => FOREVER,
-                wait => wait.saturating_sub(waited).max(1),
+                // One more, because the machine's time is rounded down.
+                wait => wait.saturating_sub(waited).saturating_add(1),
             },
             patience: machine::PATIENCE.saturating_sub(waited).max(1),
             lease: millis(options.lease),
