@@ -53,7 +53,9 @@
 //!         acks: 0,
 //!     };
 //!     let at = At { db: 0, key: b"order:42", now };
-//!     manager.decide(at, &bounds, &mut lock, Input::Acquire(ask), Rights::All).reply
+//!     let (input, mut effects) = (Input::Acquire(ask), None);
+//!     let decided = manager.decide(at, &bounds, &mut lock, input, Rights::All, &mut effects);
+//!     decided.effects(effects).reply
 //! };
 //! assert!(matches!(acquire(b"ann", now), Reply::Granted { .. }));
 //! assert!(matches!(acquire(b"bob", now), Reply::NotNow { .. }));

@@ -8,8 +8,7 @@ mod support;
 use rlock_core::manager::{At, LockId, Parked};
 use rlock_core::slow::Outcome;
 use rlock_core::{
-    Acquire, ClientId, Input, Lock, Mode, Parking, Patience, Refusal, Reply, Rights, StepContext,
-    Token,
+    Acquire, ClientId, Input, Lock, Mode, Parking, Patience, Refusal, Reply, StepContext, Token,
 };
 use support::server::{Key, Server};
 use support::{acquire, lease, random, release, renew};
@@ -262,7 +261,6 @@ fn a_grant_while_it_is_parked_is_taken_back_from_one_that_does_not_hear() {
     for session in [None, Some(ClientId::from(7))] {
         let mut server = Server::new();
         let (mut lock, now) = (Lock::default(), server.now());
-        let at = At { db: 0, key: b"k", now };
         let waiter = server.manager.next_waiter();
         let client = Some(ClientId::from(7));
         let id = LockId { db: 0, key: b"k".as_slice().into() };
@@ -272,7 +270,7 @@ fn a_grant_while_it_is_parked_is_taken_back_from_one_that_does_not_hear() {
             Acquire { session, patience: Patience::Block, ..acquire(b"a", Mode::Write, 1000) };
         let parking = Parking { waiter, client, ends_at: None };
         let park = Input::Park(ask, parking);
-        let effects = server.manager.decide(at, &server.bounds, &mut lock, park, Rights::All);
+        let effects = server.decide(&mut lock, b"k", park);
         assert!(matches!(effects.reply, Reply::Granted { .. }), "{effects:?}");
         server.manager.connection_ended(ClientId::from(7), now);
         server.manager.unparked(waiter);

@@ -11,7 +11,7 @@ use rlock_core::manager::{At, LockId, Manager, Mark, Parked, Task, Wait, World a
 use rlock_core::waits_for::Search;
 use rlock_core::{
     Acquire, Change, ClientId, Effects, End, Event, Input, Lock, Mode, Now, Parking, Patience,
-    Refusal, Reply, Rights, StepContext, Volatile, WaiterId,
+    Refusal, Reply, StepContext, Volatile, WaiterId,
 };
 use rustix::time::{ClockId, clock_gettime};
 use support::server::{Key, Server};
@@ -82,12 +82,6 @@ impl Copy {
     fn count(&self, event: Event) -> u64 {
         self.events.iter().filter(|other| **other == event).count() as u64
     }
-}
-
-/// One decision of a server about the lock at a key.
-fn decide<'a>(server: &mut Server, lock: &mut Lock, key: Key, input: Input<'a>) -> Effects<'a> {
-    let at = At { db: 0, key, now: server.now() };
-    server.manager.decide(at, &server.bounds, lock, input, Rights::All)
 }
 
 fn told(world: &mut World, copy: &mut Copy, input: Input<'_>) -> Reply {
@@ -238,14 +232,14 @@ fn park(server: &mut Server, lock: &mut Lock, key: Key, ask: Acquire<'_>) {
     server.manager.park_begins(waiter, parked);
     let parking = Parking { waiter, client: None, ends_at: None };
     let ask = Acquire { patience: Patience::Block, ..ask };
-    let _ = decide(server, lock, key, Input::Park(ask, parking));
+    let _ = server.decide(lock, key, Input::Park(ask, parking));
 }
 
 /// A writer holds, and so many tickets and blocked connections wait by turns.
 fn crowd(server: &mut Server, key: Key, count: u64) -> Lock {
     let mut lock = Lock::default();
     let first = Input::Acquire(acquire(b"first", Mode::Write, 600_000));
-    let _ = decide(server, &mut lock, key, first);
+    let _ = server.decide(&mut lock, key, first);
     for number in 0..count {
         let name = format!("waiter {number:08}");
         let ask = acquire(name.as_bytes(), Mode::Write, 600_000);
@@ -254,7 +248,7 @@ fn crowd(server: &mut Server, key: Key, count: u64) -> Lock {
             park(server, &mut lock, key, ask);
         } else {
             let ask = Acquire { patience: ticket, ..ask };
-            let _ = decide(server, &mut lock, key, Input::Acquire(ask));
+            let _ = server.decide(&mut lock, key, Input::Acquire(ask));
         }
     }
     lock
@@ -304,7 +298,7 @@ fn a_key_that_is_a_lock_again_serves_whom_it_has_not_turned_away() {
     let refused = server.manager.take_answers().len() as u64;
     assert!((1..500).contains(&refused), "{refused} were turned away");
     let newcomer = Input::Acquire(acquire(b"newcomer", Mode::Write, 1000));
-    let effects = decide(&mut server, &mut Lock::default(), b"k", newcomer);
+    let effects = server.decide(&mut Lock::default(), b"k", newcomer);
     assert!(matches!(effects.reply, Reply::NotNow { .. }), "{:?} passes the line", effects.reply);
     assert_eq!(effects.wakes.len(), 1);
     assert_eq!(effects.wakes[0].waiter, WaiterId::from(refused + 1));
@@ -395,7 +389,7 @@ fn search_past(reads: usize, writes: usize) -> (Search<LockId>, Duration) {
     let now = server.now();
     for (lock, key, owner) in [(&mut k, b"k" as Key, b"own" as Key), (&mut l, b"l", b"first")] {
         let ask = acquire(owner, Mode::Write, 600_000);
-        let _ = decide(&mut server, lock, key, Input::Acquire(ask));
+        let _ = server.decide(lock, key, Input::Acquire(ask));
     }
     for number in 0..reads + writes {
         let mode = if number < reads { Mode::Read } else { Mode::Write };

@@ -21,7 +21,9 @@ fn decide_checked<'a>(
 ) -> (Effects<'a>, usize) {
     let (at, bounds) = (At { db: 0, key: b"k", now: server.now() }, server.bounds);
     let (mut rights, mut stops) = (Vec::new(), 0);
-    let mut effects = server.manager.decide(at, &bounds, lock, input, Rights::Checked(&rights));
+    let (none, mut effects) = (Rights::Checked(&[]), None);
+    let decided = server.manager.decide(at, &bounds, lock, input, none, &mut effects);
+    let mut effects = decided.effects(effects);
     while let Some(unchecked) = &effects.unchecked {
         stops += 1;
         let may = |waiter: &WaiterId| (*waiter, !denied.contains(&waiter.get()));

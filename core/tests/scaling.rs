@@ -8,10 +8,8 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use allocation_counter::measure;
-use rlock_core::manager::At;
 use rlock_core::{
-    Acquire, Effects, Input, Lock, Mode, Parking, Patience, Release, Renew, Reply, Rights,
-    WaiterId, snapshot,
+    Acquire, Input, Lock, Mode, Parking, Patience, Release, Renew, Reply, WaiterId, snapshot,
 };
 use rustix::time::{ClockId, clock_gettime};
 use support::server::{Key, Server};
@@ -186,13 +184,11 @@ fn the_first_waiter_of_one_more_lock_moves_little_of_a_hundred_thousand_others()
     let mut server = Server::new();
     let most = (0..LOCKS).map(|number| {
         let (key, mut lock) = (number.to_be_bytes(), Lock::default());
-        let at = At { db: 0, key: &key, now: server.now() };
         let holds = acquire(b"holder", Mode::Write, 1000);
         let waits = Acquire { owner: b"next", patience: Patience::Ticket(lease(1000)), ..holds };
         let step = taken(|| {
             for ask in [holds, waits] {
-                let (manager, bounds) = (&mut server.manager, &server.bounds);
-                let _ = manager.decide(at, bounds, &mut lock, Input::Acquire(ask), Rights::All);
+                let _ = server.decide(&mut lock, &key, Input::Acquire(ask));
             }
         });
         assert_eq!(server.manager.totals().tickets, number as usize + 1);
@@ -356,12 +352,6 @@ fn a_permit_takes_about_as_long_beside_ten_as_beside_ten_thousand() {
     takes_as_long_beside_ten_thousand(time_beside);
 }
 
-/// One decision of a server about the lock at a key.
-fn decide<'a>(server: &mut Server, lock: &mut Lock, key: Key, input: Input<'a>) -> Effects<'a> {
-    let at = At { db: 0, key, now: server.now() };
-    server.manager.decide(at, &server.bounds, lock, input, Rights::All)
-}
-
 /// So many tickets at two locks by turns, each behind a hundred readers.
 #[test]
 fn a_ticket_takes_little_memory_at_whichever_lock_it_begins() {
@@ -373,7 +363,7 @@ fn a_ticket_takes_little_memory_at_whichever_lock_it_begins() {
         for number in 0..100 {
             let name = format!("{} reader with a name of some length {number:08}", key[0]);
             let ask = acquire(name.as_bytes(), Mode::Read, 600_000);
-            let _ = decide(&mut server, lock, key, Input::Acquire(ask));
+            let _ = server.decide(lock, key, Input::Acquire(ask));
         }
     }
     let ticket = Patience::Ticket(lease(60_000));
@@ -382,7 +372,7 @@ fn a_ticket_takes_little_memory_at_whichever_lock_it_begins() {
             let name = format!("waiter {number:08}");
             let ask = Acquire { patience: ticket, ..acquire(name.as_bytes(), Mode::Write, 1000) };
             let (key, lock) = &mut locks[usize::try_from(number % 2).unwrap()];
-            let _ = decide(&mut server, lock, key, Input::Acquire(ask));
+            let _ = server.decide(lock, key, Input::Acquire(ask));
         }
     });
     let each = took.bytes_current / i64::try_from(TICKETS).unwrap();
@@ -402,16 +392,16 @@ fn tickets_that_all_wait_for_others_take_little_memory() {
         .collect();
     for name in &readers {
         let ask = acquire(name.as_bytes(), Mode::Read, 600_000);
-        let _ = decide(&mut server, &mut lock, b"k", Input::Acquire(ask));
+        let _ = server.decide(&mut lock, b"k", Input::Acquire(ask));
     }
     let ticket = Patience::Ticket(lease(60_000));
     let names: Vec<String> = (0..TICKETS).map(|number| format!("waiter {number:08}")).collect();
     let took = measure(|| {
         for (name, reader) in names.iter().zip(&readers) {
             let ask = Acquire { patience: ticket, ..acquire(name.as_bytes(), Mode::Write, 1000) };
-            let _ = decide(&mut server, &mut lock, b"k", Input::Acquire(ask));
+            let _ = server.decide(&mut lock, b"k", Input::Acquire(ask));
             let gone = Input::Release(release(reader.as_bytes()));
-            let _ = decide(&mut server, &mut lock, b"k", gone);
+            let _ = server.decide(&mut lock, b"k", gone);
         }
     });
     let each = took.bytes_current / i64::try_from(TICKETS).unwrap();

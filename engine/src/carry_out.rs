@@ -3,6 +3,7 @@
 
 use std::slice;
 
+use rlock_core::grammar::Access;
 use rlock_core::manager::{At, Decided};
 use rlock_core::{Effects, FastStep, Input, Reply};
 
@@ -63,7 +64,7 @@ fn carry_out<H: Host>(
     name: &H::Name<'_>,
     input: Input<'_>,
 ) -> Result<(Reply, bool), RequestError> {
-    let mut key = open(host, name);
+    let mut key = open(host, || host.open(name, Access::Writes));
     let at = At { db: host.db(), key: name.bytes(), now: host.now() };
     let asks = match &input {
         Input::Acquire(ask) | Input::Park(ask, _) => Some(ask.owner),

@@ -20,9 +20,7 @@ const NO_SESSION: &str = "ERR SESSION needs a connection of its own: not in a sc
 /// # Errors
 /// The error line.
 pub fn acquire<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> Result<(), String> {
-    if is_closing(host) {
-        return Err(Refusal::Closing.line(said.key, said.owner));
-    }
+    refuse_if_closing(host, said)?;
     let ask = said.acquire(session_of(host, said)?);
     acks::may_confirm(host, ask.acks).map_err(|why| why.line(said.key, said.owner))?;
     let Some(reply) = decide_acquire(host, name, ask, said)? else { return Ok(()) };
@@ -67,10 +65,13 @@ fn decide_acquire<H: Host>(
     Ok(Some(reply))
 }
 
-/// Whether the caller's connection lost a session and is running the rest of its last command.
-fn is_closing<H: Host>(host: &H) -> bool {
-    host.state(|state| state.manager.has_closing())
-        && host.client().is_some_and(|client| host.state(|state| state.manager.is_closing(client)))
+/// Refuses a caller whose connection lost a session and is running the rest of its last command.
+fn refuse_if_closing<H: Host>(host: &H, said: &Arguments<'_>) -> Result<(), String> {
+    let is_closing = |client| host.state(|state| state.manager.is_closing(client));
+    if host.state(|state| state.manager.has_closing()) && host.client().is_some_and(is_closing) {
+        return Err(Refusal::Closing.line(said.key, said.owner));
+    }
+    Ok(())
 }
 
 /// `RLOCK.RELEASE`, of a client or of the primary.
@@ -92,9 +93,7 @@ pub fn release<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> R
 /// # Errors
 /// The error line; nothing changed.
 pub fn renew<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> Result<(), String> {
-    if is_closing(host) {
-        return Err(Refusal::Closing.line(said.key, said.owner));
-    }
+    refuse_if_closing(host, said)?;
     let ask = said.renew();
     acks::may_confirm(host, ask.acks).map_err(|why| why.line(said.key, said.owner))?;
     let mut reply = decide(host, name, Input::Renew(ask), said)?;
@@ -119,17 +118,14 @@ pub fn macquire<H: Host>(
     said: &Arguments<'_>,
     keys: &SeveralKeys<'_>,
 ) -> Result<(), String> {
-    if is_closing(host) {
-        return Err(Refusal::Closing.line(said.key, said.owner));
-    }
+    refuse_if_closing(host, said)?;
     let session = session_of(host, said)?;
     without_acks(said)?;
     let ask = AcquireAll { owner: said.owner, lease: said.lease, session };
-    let (reply, number) =
-        several::acquire(host, names, &keys.wants(said), ask).map_err(RequestError::line)?;
+    let decided = several::acquire(host, names, &keys.wants(said), ask);
+    let (reply, number) = decided.map_err(RequestError::line)?;
     host.observe(Happening::Acquired(&reply));
-    let key = keys.keys.get(number).copied().unwrap_or(said.key);
-    host.reply_acquire(&reply, said.with_ttl, key, said.owner);
+    reply_about(host, &reply, keys.keys.get(number), said);
     Ok(())
 }
 
@@ -158,16 +154,18 @@ pub fn mrenew<H: Host>(
     said: &Arguments<'_>,
     keys: &SeveralKeys<'_>,
 ) -> Result<(), String> {
-    if is_closing(host) {
-        return Err(Refusal::Closing.line(said.key, said.owner));
-    }
+    refuse_if_closing(host, said)?;
     without_acks(said)?;
-    let (reply, number) =
-        several::renew(host, names, &keys.wants(said), said.renew()).map_err(RequestError::line)?;
+    let decided = several::renew(host, names, &keys.wants(said), said.renew());
+    let (reply, number) = decided.map_err(RequestError::line)?;
     host.observe(Happening::Renewed(&reply));
-    let key = keys.keys.get(number).copied().unwrap_or(said.key);
-    host.reply_acquire(&reply, false, key, said.owner);
+    reply_about(host, &reply, keys.keys.get(number), said);
     Ok(())
+}
+
+/// Replies to a request for several keys, about one of them.
+fn reply_about<H: Host>(host: &H, reply: &Reply, key: Option<&&[u8]>, said: &Arguments<'_>) {
+    host.reply_acquire(reply, said.with_ttl, key.copied().unwrap_or(said.key), said.owner);
 }
 
 /// Refuses a request for several keys that had to wait for acknowledgements.

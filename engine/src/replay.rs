@@ -1,5 +1,6 @@
 //! Effects of a primary: on a replica, from the append-only file, and by hand.
 
+use rlock_core::grammar::Access;
 use rlock_core::manager::{Cause, KeyExpiry};
 use rlock_core::snapshot::{Effect, Start};
 use rlock_core::{Change, Event, Lock, Release};
@@ -37,7 +38,7 @@ pub(crate) fn effect<H: Host>(
     if effect.changes.iter().any(is_implausible) && !is_from_primary {
         return Err(RequestError::Implausible);
     }
-    let mut key = open(host, name);
+    let mut key = open(host, || host.open(name, Access::Writes));
     let (mut events, mut life) = (Vec::new(), None);
     match key.content() {
         Content::Other if effect.start == Start::Existing => return Err(RequestError::WrongType),
@@ -79,7 +80,7 @@ pub(crate) fn release<H: Host>(
     if !host.is_from_primary() {
         return Err(RequestError::ReadOnly);
     }
-    let mut key = open(host, name);
+    let mut key = open(host, || host.open(name, Access::Writes));
     let mut event = None;
     if let Content::Lock(lock) = key.content() {
         let before = life_of(host, lock, name);

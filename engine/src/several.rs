@@ -3,7 +3,7 @@
 
 use std::slice;
 
-use rlock_core::grammar::Want;
+use rlock_core::grammar::{Access, Want};
 use rlock_core::manager::{At, Decided};
 use rlock_core::{
     Claim, ClientId, Effects, Enter, Event, Input, LeaseMs, Lock, Now, Refusal, Renew, Reply,
@@ -11,8 +11,8 @@ use rlock_core::{
 };
 
 use crate::host::{Content, During, Host, KeyName, OpenKey};
+use crate::timers;
 use crate::unit::{self, Done, RequestError};
-use crate::{publish, timers};
 
 /// What several locks are wanted for.
 #[derive(Clone, Copy)]
@@ -48,7 +48,7 @@ enum ToPublish<'a> {
 }
 
 impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
-    /// Opens them for writing. Expiries that this causes are published first, while none is open.
+    /// Opens them for writing.
     fn open(
         host: &'h H,
         names: &'n [H::Name<'m>],
@@ -58,14 +58,8 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
             return Err(RequestError::ReadOnly);
         }
         let named = || wants.iter().filter_map(|want| names.get(want.number));
-        let open =
-            || named().map(|name| host.open(name, rlock_core::grammar::Access::Writes)).collect();
-        let mut keys: Vec<H::Key<'h>> = open();
-        if !publish::is_quiet(host) {
-            drop(keys);
-            publish::removed(host);
-            keys = open();
-        }
+        let mut keys: Vec<H::Key<'h>> =
+            unit::open(host, || named().map(|name| host.open(name, Access::Writes)).collect());
         if keys.iter_mut().any(|key| matches!(key.content(), Content::Other)) {
             return Err(RequestError::WrongType);
         }
@@ -104,10 +98,7 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
             self.done.push((place, ToPublish::Fast(step.event)));
             return Ok(step.reply);
         }
-        let effects = Box::new(match decided {
-            Decided::MustWait(reply) => Effects { reply, ..Effects::default() },
-            _ => effects.unwrap_or_default(),
-        });
+        let effects = Box::new(decided.effects(effects));
         self.is_plain = false;
         let Effects { reply, changes, events, gated, replaced, .. } = &*effects;
         let done = Done { changes, events, reply, gated, replaced };
@@ -272,8 +263,6 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
                 lease: ask.lease,
                 token,
                 session: ask.session,
-                group: None,
-                is_blocked: false,
             };
             if let Reply::Granted { token, remaining_ms } =
                 self.decide(place, Input::Enter(enter))?

@@ -3,7 +3,6 @@
 
 use std::rc::Rc;
 
-use rlock_core::grammar::Access;
 use rlock_core::manager::{At, Cause, Decided, ExpiryAction, KeyExpiry};
 use rlock_core::snapshot::{self, Start};
 use rlock_core::{
@@ -41,16 +40,16 @@ impl RequestError {
     }
 }
 
-/// Opens a key for writing. Publishes expiries caused by opening it first, after closing it: a
-/// subscriber may be another module that changes the key.
-pub(crate) fn open<'h, H: Host>(host: &'h H, name: &H::Name<'_>) -> H::Key<'h> {
-    let key = host.open(name, Access::Writes);
+/// Opens one key for writing, or several. Publishes expiries caused by opening them first, after
+/// closing them: a subscriber may be another module that changes a key.
+pub(crate) fn open<H: Host, K>(host: &H, open: impl Fn() -> K) -> K {
+    let keys = open();
     if publish::is_quiet(host) {
-        return key;
+        return keys;
     }
-    drop(key);
+    drop(keys);
     publish::removed(host);
-    host.open(name, Access::Writes)
+    open()
 }
 
 /// Lets the manager decide about the lock at the open key, saves it, and sets the key's expiry.
@@ -69,9 +68,9 @@ pub(crate) fn decide<'a, H: Host>(
     check(host, name, expected.as_slice(), &mut rights);
     let (start, mut decided) = at_lock(key, |lock| {
         let saved = host.has_fault(PlantedFault::RevocationForgotten).then(|| lock.clone());
-        let asked = (input, Rights::Checked(&rights));
+        let rights = Rights::Checked(&rights);
         let mut decided =
-            host.state(|state| state.manager.decide_into(at, &bounds, lock, asked, effects));
+            host.state(|state| state.manager.decide(at, &bounds, lock, input, rights, effects));
         if let (Some(saved), Some(effects), Decided::Step([before, after])) =
             (saved, effects.as_mut(), &mut decided)
             && revokes_only(effects)

@@ -19,17 +19,29 @@ pub enum Decided<'a> {
     Step([KeyExpiry; 2]),
 }
 
+impl<'a> Decided<'a> {
+    /// The effects, whichever way was taken; `of_step` are those of a step.
+    pub fn effects(self, of_step: Option<Effects<'a>>) -> Effects<'a> {
+        match self {
+            Self::Fast(step, _) => step.into(),
+            Self::MustWait(reply) => Effects { reply, ..Effects::default() },
+            Self::Step(_) => of_step.unwrap_or_default(),
+        }
+    }
+}
+
 impl Manager {
     /// Decides what `input` does to the lock at a key, and applies it: the everyday pair by itself,
     /// then who certainly must wait, then everything else. Only a step has `effects`: making them
     /// for each request would cost the everyday pair a twentieth more. If the step stops
     /// ([`Effects::unchecked`]), call [`Manager::step`] with more `rights` until it has ended.
-    pub fn decide_into<'a>(
+    pub fn decide<'a>(
         &mut self,
         at: At<'_>,
         bounds: &Bounds,
         lock: &mut Lock,
-        (input, rights): (Input<'a>, Rights<'_>),
+        input: Input<'a>,
+        rights: Rights<'_>,
         effects: &mut Option<Effects<'a>>,
     ) -> Decided<'a> {
         if let Some(step) = self.try_fast(at, bounds, lock, &input) {
@@ -42,23 +54,6 @@ impl Manager {
         }
         let effects = effects.insert(Effects::default());
         Decided::Step(self.step(at, bounds, lock, input, rights, effects))
-    }
-
-    /// The same; the effects, whichever way was taken.
-    pub fn decide<'a>(
-        &mut self,
-        at: At<'_>,
-        bounds: &Bounds,
-        lock: &mut Lock,
-        input: Input<'a>,
-        rights: Rights<'_>,
-    ) -> Effects<'a> {
-        let mut effects = None;
-        match self.decide_into(at, bounds, lock, (input, rights), &mut effects) {
-            Decided::Fast(step, _) => step.into(),
-            Decided::MustWait(reply) => Effects { reply, ..Effects::default() },
-            Decided::Step(_) => effects.unwrap_or_default(),
-        }
     }
 
     /// The blocked connection that a release probably grants: if it is checked before, the step

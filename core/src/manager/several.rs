@@ -7,10 +7,9 @@ impl Manager {
     /// Whether this lock has to be caught up with before [`Manager::judge`]: something came due, or
     /// the grace is over.
     pub fn is_overdue(&self, at: At<'_>, bounds: &Bounds, lock: &Lock) -> bool {
-        let known = self.locks.get(at.db, at.key);
-        let had_grace = known.is_some_and(|volatile| volatile.grace.is_some());
-        let grace_is_over = had_grace && self.grace_of(bounds.grace_ms, at.now).is_none();
         let volatile = self.locks.get_or_empty(at.db, at.key);
+        let grace_is_over =
+            volatile.grace.is_some() && self.grace_of(bounds.grace_ms, at.now).is_none();
         grace_is_over || self.is_suspect(at.db, at.key) || lock.is_overdue(volatile, at.now)
     }
 

@@ -193,10 +193,6 @@ pub struct Enter<'a> {
     pub token: Option<Token>,
     /// The connection to which to tie the hold.
     pub session: Option<ClientId>,
-    /// The waiting request, which gives up its place here.
-    pub group: Option<WaiterId>,
-    /// The request is a blocked connection, which gets its reply later.
-    pub is_blocked: bool,
 }
 
 /// What a caller does if the lock is unavailable.

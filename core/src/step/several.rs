@@ -88,7 +88,7 @@ impl<'a> Step<'_, 'a> {
     /// new one begins.
     pub(crate) fn enter(&mut self, ask: Enter<'a>) -> Reply {
         // Where the order of the sessions matters, all of them enter in one piece.
-        if ask.session.is_some() && !ask.is_blocked && self.stop_for_own(ask.owner) {
+        if ask.session.is_some() && self.stop_for_own(ask.owner) {
             return Reply::Count(0);
         }
         let held = self.lock.holders.hold(ask.owner, ask.mode);
@@ -108,8 +108,7 @@ impl<'a> Step<'_, 'a> {
             let now = self.moment.now;
             let session = ask.session.map(|client| Session::new(client, ask.lease, now));
             let present = held.map_or(0, |hold| hold.depth);
-            let waiter = ask.group.filter(|_| ask.is_blocked);
-            self.settle_grant(ask.owner, (token, present, session, waiter));
+            self.settle_grant(ask.owner, (token, present, session, None));
         }
         reply
     }

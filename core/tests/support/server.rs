@@ -6,7 +6,8 @@ use std::num::NonZeroU32;
 use rlock_core::manager::{At, Bounds, LockId, Manager, Mark, Parked, SlowEntry, Task, Wait};
 use rlock_core::slow::Slow;
 use rlock_core::{
-    Acquire, ClientId, Input, Lock, Mode, Now, Owner, Parking, Patience, Reply, Rights, Wake,
+    Acquire, ClientId, Effects, Input, Lock, Mode, Now, Owner, Parking, Patience, Reply, Rights,
+    Wake,
 };
 
 use super::{START_US, acquire};
@@ -67,10 +68,16 @@ impl Server {
         self.us += ms * 1000;
     }
 
+    /// One decision about the lock at a key.
+    pub fn decide<'a>(&mut self, lock: &mut Lock, key: &[u8], input: Input<'a>) -> Effects<'a> {
+        let (at, mut effects) = (At { db: 0, key, now: self.now() }, None);
+        let (manager, bounds) = (&mut self.manager, &self.bounds);
+        manager.decide(at, bounds, lock, input, Rights::All, &mut effects).effects(effects)
+    }
+
     pub fn ask(&mut self, key: Key, input: Input<'_>) -> Reply {
         let mut lock = self.keys.remove(key).unwrap_or_default();
-        let at = At { db: 0, key, now: self.now() };
-        let effects = self.manager.decide(at, &self.bounds, &mut lock, input, Rights::All);
+        let effects = self.decide(&mut lock, key, input);
         if !lock.is_free() {
             self.keys.insert(key, lock);
         }
