@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use crate::entry::Entry;
 use crate::error::{Error, is_broken, is_passing, is_unsent, timed_out};
 use crate::machine::{self, Input, Machine, Ms, Outcome, Output, Request, TICKET, Tell};
-use crate::servers::{Lane, Line, Node};
+use crate::node::{Lane, Line, Node};
 use crate::{Inner, Options};
 
 /// A request under way, which goes on whatever happens to who waits for it.

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
-use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedMutexGuard, oneshot, watch};
@@ -11,16 +10,14 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::ask::{Ask, answer, at, is_true, millis, ms, ms_of, now, words};
 use crate::error::{Error, timed_out};
-use crate::held::{Held, NOT_YET, SHORT, State, is_over, look_after, nurse};
+use crate::held::{Held, LONGEST, NOT_YET, SHORT, State, look_after, nurse};
 use crate::machine::{
-    self, Attempt, Come, FOREVER, Input, Kept, Level as Released, Ms, Output, Planted, Release,
-    Request, Stand, Tell,
+    self, Attempt, Come, FOREVER, Input, Level as Released, Ms, Output, Planted, Release, Request,
+    Stand, Tell,
 };
-use crate::servers::{Line, lock};
+use crate::node::Line;
+use crate::servers::lock;
 use crate::{Hold, Inner, Options};
-
-/// The server refuses longer leases.
-const LONGEST: Duration = Duration::from_secs(7 * 86400);
 
 type Identity = (String, Vec<u8>, String, &'static str);
 
@@ -45,7 +42,7 @@ pub(crate) type Turn = OwnedMutexGuard<Level>;
 
 #[derive(Default)]
 pub(crate) struct Level {
-    depth: u32,
+    pub(crate) depth: u32,
     held: Option<Arc<Held>>,
 }
 
@@ -256,70 +253,6 @@ impl Entry {
         held
     }
 
-    /// Renews every third of the lease until it is released or lost.
-    pub(crate) async fn keep(self: Arc<Entry>, inner: Arc<Inner>, held: Arc<Held>, sent: Instant) {
-        let (mut stop, mut state) = (held.stop.subscribe(), held.state.subscribe());
-        let mut deadline = held.deadline.subscribe();
-        let mut ended = lock(&held.line).as_ref().map(Line::ended);
-        let lease = millis(held.options.lease.min(LONGEST));
-        let mut machine = machine::Hold::new(Kept {
-            token: held.token,
-            lease,
-            sent: ms_of(sent),
-            margin: ms(held.margin()),
-            session: ended.is_some(),
-            has_acks: held.options.has_acks(),
-            renews: true,
-        });
-        let mut ask = Ask::new(inner, self.clone(), held.options.clone(), 1);
-        let (mut seat, mut operation, mut is_stopping) = (None::<Turn>, None, false);
-        let (mut input, mut out) = (Input::Call, Vec::new());
-        loop {
-            machine.step(now(), input, &mut out);
-            held.extend(at(machine.deadline()));
-            for output in out.drain(..) {
-                match output {
-                    Output::Tell(_) => held.lose(),
-                    Output::Done => return,
-                    Output::Leave => drop(seat.take()),
-                    Output::Tied => {
-                        let line = ask.take_line();
-                        ended = line.as_ref().map(Line::ended);
-                        *lock(&held.line) = line;
-                    }
-                    output => {
-                        if ask.begin(&output) {
-                            operation = Some(output);
-                        }
-                    }
-                }
-            }
-            let Some(operation) = &operation else { return };
-            if *operation == Output::Seat {
-                seat = self.level.clone().try_lock_owned().ok();
-                input = Input::Seat(seat.as_ref().map(|level| level.depth));
-                continue;
-            }
-            deadline.borrow_and_update();
-            input = tokio::select! {
-                biased;
-                () = is_over(&mut state) => Input::Released,
-                () = is_true(&mut stop), if !is_stopping => {
-                    is_stopping = true;
-                    Input::Releasing
-                }
-                () = end_of(ended.as_mut()), if ended.is_some() => {
-                    ended = None;
-                    Input::Untied
-                }
-                _ = deadline.changed() => {
-                    Input::Extend(ms_of(*deadline.borrow_and_update()).saturating_sub(lease))
-                }
-                input = ask.end(operation) => input,
-            };
-        }
-    }
-
     /// Releases a level of `held`, to the end even if the caller gives up.
     pub(crate) async fn release(
         self: &Arc<Entry>,
@@ -471,12 +404,6 @@ impl<M: machine::Machine> Begun<M> {
         self.out.clear();
         self.machine.step(now(), Input::Ended(outcome), &mut self.out);
         true
-    }
-}
-
-async fn end_of(ended: Option<&mut watch::Receiver<bool>>) {
-    if let Some(ended) = ended {
-        is_true(ended).await;
     }
 }
 

@@ -8,8 +8,11 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::entry::Entry;
-use crate::servers::{Line, lock};
+use crate::ask::{Ask, at, is_true, millis, ms, ms_of, now};
+use crate::entry::{Entry, Turn};
+use crate::machine::{self, Input, Kept, Output};
+use crate::node::Line;
+use crate::servers::lock;
 use crate::{Inner, Options};
 
 /// The state of a hold.
@@ -35,6 +38,9 @@ pub(crate) struct Held {
     /// A request of its attempts was never answered.
     pub(crate) lingers: AtomicBool,
 }
+
+/// The server refuses longer leases.
+pub(crate) const LONGEST: Duration = Duration::from_secs(7 * 86400);
 
 pub(crate) const NOT_YET: u8 = 0;
 const CARED_FOR: u8 = 1;
@@ -116,7 +122,7 @@ pub(crate) fn look_after(inner: &Arc<Inner>, (entry, held, sent): Newborn) {
             sleep_until(sent + held.options.lease / 3).await;
         }
         if is_urgent || held.turn(ASLEEP, CARED_FOR) {
-            entry.keep(inner, held, sent).await;
+            keep(entry, inner, held, sent).await;
         }
     });
     if !is_urgent {
@@ -142,6 +148,76 @@ pub(crate) async fn nurse(inner: Arc<Inner>) {
     }
 }
 
+/// Renews every third of the lease until it is released or lost.
+async fn keep(entry: Arc<Entry>, inner: Arc<Inner>, held: Arc<Held>, sent: Instant) {
+    let (mut stop, mut state) = (held.stop.subscribe(), held.state.subscribe());
+    let mut deadline = held.deadline.subscribe();
+    let mut ended = lock(&held.line).as_ref().map(Line::ended);
+    let lease = millis(held.options.lease.min(LONGEST));
+    let mut machine = machine::Hold::new(Kept {
+        token: held.token,
+        lease,
+        sent: ms_of(sent),
+        margin: ms(held.margin()),
+        session: ended.is_some(),
+        has_acks: held.options.has_acks(),
+        renews: true,
+    });
+    let mut ask = Ask::new(inner, entry.clone(), held.options.clone(), 1);
+    let (mut seat, mut operation, mut is_stopping) = (None::<Turn>, None, false);
+    let (mut input, mut out) = (Input::Call, Vec::new());
+    loop {
+        machine.step(now(), input, &mut out);
+        held.extend(at(machine.deadline()));
+        for output in out.drain(..) {
+            match output {
+                Output::Tell(_) => held.lose(),
+                Output::Done => return,
+                Output::Leave => drop(seat.take()),
+                Output::Tied => {
+                    let line = ask.take_line();
+                    ended = line.as_ref().map(Line::ended);
+                    *lock(&held.line) = line;
+                }
+                output => {
+                    if ask.begin(&output) {
+                        operation = Some(output);
+                    }
+                }
+            }
+        }
+        let Some(operation) = &operation else { return };
+        if *operation == Output::Seat {
+            seat = entry.level.clone().try_lock_owned().ok();
+            input = Input::Seat(seat.as_ref().map(|level| level.depth));
+            continue;
+        }
+        deadline.borrow_and_update();
+        input = tokio::select! {
+            biased;
+            () = is_over(&mut state) => Input::Released,
+            () = is_true(&mut stop), if !is_stopping => {
+                is_stopping = true;
+                Input::Releasing
+            }
+            () = end_of(ended.as_mut()), if ended.is_some() => {
+                ended = None;
+                Input::Untied
+            }
+            _ = deadline.changed() => {
+                Input::Extend(ms_of(*deadline.borrow_and_update()).saturating_sub(lease))
+            }
+            input = ask.end(operation) => input,
+        };
+    }
+}
+
 pub(crate) async fn is_over(state: &mut watch::Receiver<State>) {
     let _ = state.wait_for(|state| *state != State::Held).await;
+}
+
+async fn end_of(ended: Option<&mut watch::Receiver<bool>>) {
+    if let Some(ended) = ended {
+        is_true(ended).await;
+    }
 }

@@ -25,6 +25,7 @@ mod held;
 mod hold;
 #[allow(dead_code, reason = "nothing is closed or planted here: the simulation plays that")]
 mod machine;
+mod node;
 mod servers;
 mod slot;
 mod space;
@@ -47,7 +48,8 @@ pub use hold::{Hold, Loss};
 
 use entry::{Begun, Entry};
 use machine::Attempt;
-use servers::{How, Lane, Servers};
+use node::Lane;
+use servers::{How, Servers};
 
 /// Acquires locks.
 #[derive(Clone)]

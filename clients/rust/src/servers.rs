@@ -5,24 +5,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ConnectionLike, ErrorKind,
-    ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, Value,
+    Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion, RedisError,
+    RedisResult, Value,
 };
-use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::ask::{ms_of, now, random};
 use crate::error::{is_broken, timed_out, unreached};
-use crate::machine::{self, Dial, Planted, is_condemned};
+use crate::node::{Lane, Node};
 use crate::slot::slot;
 
 /// How long one request may take, and how long to retry one that does not wait when connections break.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
-
-/// How long a thread asks by itself before it leaves that to the crate's thread.
-const QUICK: Duration = Duration::from_millis(300);
 
 /// Our mutexes are held briefly, and what they guard is consistent at any time.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -52,55 +46,6 @@ struct Known {
     primary: Option<Arc<Node>>,
     /// First and last slot, and the server that serves them.
     slots: Vec<(u16, u16, Arc<Node>)>,
-}
-
-/// Which of the shared connections.
-#[derive(Clone, Copy)]
-pub(crate) enum Lane {
-    /// For requests that are answered at once.
-    Prompt,
-    /// For requests that wait for acknowledgements: such a reply delays those behind it.
-    Acked,
-}
-
-/// A shared connection.
-#[derive(Default)]
-struct Shared {
-    control: Mutex<(u64, Option<MultiplexedConnection>)>,
-    connecting: tokio::sync::Mutex<()>,
-}
-
-impl Shared {
-    fn hang_up(&self, generation: u64) {
-        let mut control = lock(&self.control);
-        if control.0 == generation {
-            control.1 = None;
-        }
-    }
-}
-
-/// One server.
-pub(crate) struct Node {
-    pub(crate) name: String,
-    info: ConnectionInfo,
-    prompt: Shared,
-    acked: Shared,
-    idle: Mutex<Vec<Line>>,
-    /// For threads that ask quickly.
-    plain: Mutex<Vec<redis::Connection>>,
-    /// When it is connected to, and why it was not.
-    dials: Mutex<(machine::Server, Option<RedisError>)>,
-    /// One dial at a time.
-    dialling: tokio::sync::Mutex<()>,
-}
-
-/// A dedicated connection, for one blocked wait or for one session. Dropping it closes it.
-pub(crate) struct Line {
-    pub(crate) node: Arc<Node>,
-    pub(crate) connection: MultiplexedConnection,
-    ended: watch::Receiver<bool>,
-    /// When it was used last.
-    heard: Instant,
 }
 
 impl Servers {
@@ -160,19 +105,8 @@ impl Servers {
 
     fn node(&self, addr: ConnectionAddr) -> Arc<Node> {
         let name = addr.to_string();
-        let fresh = || {
-            Arc::new(Node {
-                name: name.clone(),
-                info: self.template.clone().set_addr(addr),
-                prompt: Shared::default(),
-                acked: Shared::default(),
-                idle: Mutex::default(),
-                plain: Mutex::default(),
-                dials: Mutex::default(),
-                dialling: tokio::sync::Mutex::default(),
-            })
-        };
-        lock(&self.nodes).entry(name.clone()).or_insert_with(fresh).clone()
+        let fresh = || Arc::new(Node::new(self.template.clone().set_addr(addr)));
+        lock(&self.nodes).entry(name).or_insert_with(fresh).clone()
     }
 
     fn remembered(&self, key: &[u8]) -> Option<Arc<Node>> {
@@ -324,7 +258,7 @@ impl Servers {
                         node.distrust(sent);
                     }
                     if is_broken(&error) || error.code() == Some("READONLY") {
-                        node.lane(lane).hang_up(generation);
+                        node.hang_up(lane, generation);
                         self.forget();
                     }
                     return Err(error);
@@ -337,7 +271,7 @@ impl Servers {
 impl Drop for Servers {
     fn drop(&mut self) {
         for node in lock(&self.nodes).values() {
-            lock(&node.idle).clear(); // each of them keeps its node
+            node.clear(); // what it keeps, keeps it
         }
     }
 }
@@ -349,201 +283,4 @@ async fn once<T: redis::FromRedisValue>(info: &ConnectionInfo, command: &Cmd) ->
         command.query_async(&mut connection).await
     };
     timeout(Duration::from_secs(1), ask).await.unwrap_or_else(|_| Err(timed_out()))
-}
-
-impl Node {
-    /// Asks on the shared connection.
-    async fn send(
-        self: &Arc<Node>,
-        lane: Lane,
-        command: &Cmd,
-        asking: bool,
-        end: Instant,
-    ) -> (u64, RedisResult<Value>) {
-        if asking {
-            let ask = async { self.line().await?.ask(command, true).await };
-            return (0, timeout_at(end, ask).await.unwrap_or_else(|_| Err(timed_out())));
-        }
-        let (generation, connection) = match timeout_at(end, self.shared(lane)).await {
-            Ok(Ok(shared)) => shared,
-            Ok(Err(error)) => return (0, Err(error)),
-            Err(_) => return (0, Err(unreached(timed_out()))),
-        };
-        let mut connection = connection;
-        let reply = timeout_at(end, connection.send_packed_command(command)).await;
-        (generation, reply.unwrap_or_else(|_| Err(timed_out())).and_then(Value::extract_error))
-    }
-
-    fn lane(&self, lane: Lane) -> &Shared {
-        match lane {
-            Lane::Prompt => &self.prompt,
-            Lane::Acked => &self.acked,
-        }
-    }
-
-    async fn shared(&self, lane: Lane) -> RedisResult<(u64, MultiplexedConnection)> {
-        let shared = self.lane(lane);
-        let ready = || {
-            let control = lock(&shared.control);
-            control.1.clone().map(|connection| (control.0, connection))
-        };
-        if let Some(ready) = ready() {
-            return Ok(ready);
-        }
-        let _one = shared.connecting.lock().await;
-        if let Some(ready) = ready() {
-            return Ok(ready);
-        }
-        let connection = self.connect(|_| {}).await?;
-        let mut control = lock(&shared.control);
-        control.0 += 1;
-        control.1 = Some(connection.clone());
-        Ok((control.0, connection))
-    }
-
-    /// A new connection that reports pushed messages and its end.
-    pub(crate) async fn connect(
-        &self,
-        tell: impl Fn(PushInfo) + Send + Sync + 'static,
-    ) -> RedisResult<MultiplexedConnection> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(PATIENCE))
-            .set_response_timeout(None)
-            .set_push_sender(move |info: PushInfo| {
-                tell(info);
-                Ok::<(), ()>(())
-            });
-        let _one = self.dialling.lock().await;
-        {
-            let mut dials = lock(&self.dials);
-            if dials.0.need(now()) == Dial::Rest {
-                return Err(dials.1.clone().unwrap_or_else(timed_out));
-            }
-        }
-        // Whoever gives up meanwhile has dialled all the same.
-        let dial = Dialled { node: self, error: Some(unreached(timed_out())) };
-        let client = Client::open(self.info.clone())?;
-        let connecting = client.get_multiplexed_async_connection_with_config(&config);
-        let connected = timeout(PATIENCE, connecting).await.unwrap_or_else(|_| Err(timed_out()));
-        let connected = connected.map_err(unreached);
-        dial.ends(connected.as_ref().err());
-        connected
-    }
-
-    /// A request of then was not answered: nor may be what is asked on connections that have said nothing since.
-    fn distrust(&self, sent: Instant) {
-        lock(&self.idle)
-            .retain(|line| !is_condemned(ms_of(line.heard), ms_of(sent), Planted::Nothing));
-    }
-
-    fn ask_quickly(&self, command: &Cmd) -> RedisResult<Value> {
-        let idle = lock(&self.plain).pop();
-        let mut connection = match idle {
-            Some(connection) => connection,
-            None => {
-                let connection =
-                    Client::open(self.info.clone())?.get_connection_with_timeout(QUICK)?;
-                connection.set_read_timeout(Some(QUICK))?;
-                connection
-            }
-        };
-        let reply = connection.req_command(command);
-        if !reply.as_ref().is_err_and(is_broken) {
-            lock(&self.plain).push(connection);
-        }
-        reply.and_then(Value::extract_error)
-    }
-
-    /// An idle connection, or a new one.
-    pub(crate) async fn line(self: &Arc<Node>) -> RedisResult<Line> {
-        loop {
-            let idle = lock(&self.idle).pop();
-            match idle {
-                Some(line) if line.is_ended() => {}
-                Some(line) => return Ok(line),
-                None => break,
-            }
-        }
-        let (tell, ended) = watch::channel(false);
-        let connection = self
-            .connect(move |info| {
-                if info.kind == PushKind::Disconnection {
-                    tell.send_replace(true);
-                }
-            })
-            .await?;
-        Ok(Line { node: self.clone(), connection, ended, heard: Instant::now() })
-    }
-}
-
-impl Line {
-    pub(crate) fn is_ended(&self) -> bool {
-        *self.ended.borrow()
-    }
-
-    /// Reports the end of the connection.
-    pub(crate) fn ended(&self) -> watch::Receiver<bool> {
-        self.ended.clone()
-    }
-
-    /// Asks without a time limit; goes on by itself.
-    pub(crate) async fn ask(&self, command: &Cmd, asking: bool) -> RedisResult<Value> {
-        asked(self.connection.clone(), command, asking).await
-    }
-
-    /// The same with words of its own.
-    pub(crate) fn begin(
-        &self,
-        command: Cmd,
-        asking: bool,
-    ) -> std::pin::Pin<Box<dyn Future<Output = RedisResult<Value>> + Send>> {
-        let connection = self.connection.clone();
-        Box::pin(async move { asked(connection, &command, asking).await })
-    }
-
-    /// Keeps the connection for the next wait, if it is good and fewer than `most` are kept.
-    pub(crate) fn put(mut self, most: usize) {
-        self.heard = Instant::now();
-        let node = self.node.clone();
-        let mut idle = lock(&node.idle);
-        if idle.len() < most && !self.is_ended() {
-            idle.push(self);
-        }
-    }
-}
-
-async fn asked(
-    mut connection: MultiplexedConnection,
-    command: &Cmd,
-    asking: bool,
-) -> RedisResult<Value> {
-    if asking {
-        connection.send_packed_command(&redis::cmd("ASKING")).await?;
-    }
-    connection.send_packed_command(command).await.and_then(Value::extract_error)
-}
-
-/// A dial under way.
-struct Dialled<'n> {
-    node: &'n Node,
-    error: Option<RedisError>,
-}
-
-impl Dialled<'_> {
-    fn ends(mut self, error: Option<&RedisError>) {
-        self.error = error.cloned();
-    }
-}
-
-impl Drop for Dialled<'_> {
-    fn drop(&mut self) {
-        let mut dials = lock(&self.node.dials);
-        match self.error.take() {
-            None => dials.0.dialled(),
-            error => {
-                dials.0.failed(now(), random());
-                dials.1 = error;
-            }
-        }
-    }
 }
