@@ -205,9 +205,10 @@ class Locks:
             clock().lose(tenure)
             raise
 
-    def _ask(self, key: str, words: list[Any]) -> Any:
+    def _ask(self, key: str, words: Callable[[], list[Any]]) -> Any:
+        """Asks when the server is known, which is part of the names of owners."""
         self._settled(key, now(), 0)
-        return run(question(self.io, key, words))
+        return run(question(self.io, key, words()))
 
     def _ended(self, seat: Seat, tenure: Optional[Tenure], is_released: bool = False) -> None:
         """A session's connection is kept only if nothing is tied to it any more."""
@@ -270,13 +271,15 @@ class Lock(LockBase):
 
     def locked(self) -> bool:
         """Whether anybody holds it, in any mode, as the server says now."""
-        return bool(pairs(self._locks._ask(self.key, ["RLOCK.INFO", self.key, "WAITERS", 0]))["mode"] != "free")
+        return bool(pairs(self._locks._ask(self.key, lambda: ["RLOCK.INFO", self.key, "WAITERS", 0]))["mode"] != "free")
 
     def owned(self) -> bool:
         """Whether this thread (or `owner`) holds it, as the server says now; `held` says it without asking."""
-        self._locks._settled(self.key, now(), 0)
-        owner = self._options.owner or self._locks.owner()
-        return bool(self._locks._ask(self.key, ["RLOCK.HOLDS", self.key, owner, self._options.kind]))
+
+        def words() -> list[Any]:
+            return ["RLOCK.HOLDS", self.key, self._options.owner or self._locks.owner(), self._options.kind]
+
+        return bool(self._locks._ask(self.key, words))
 
     def __enter__(self) -> Hold:
         hold = self.acquire()

@@ -283,9 +283,10 @@ class Locks:
             tenure.timer.cancel()
         self._tick(tenure)
 
-    async def _ask(self, key: str, words: list[Any]) -> Any:
+    async def _ask(self, key: str, words: Callable[[], list[Any]]) -> Any:
+        """Asks when the server is known, which is part of the names of owners."""
         await self._settled(key, now(), 0)
-        return await run(question(self.io, key, words))
+        return await run(question(self.io, key, words()))
 
 
 class Lock(LockBase):
@@ -342,13 +343,15 @@ class Lock(LockBase):
 
     async def locked(self) -> bool:
         """Whether anybody holds it, in any mode, as the server says now."""
-        return bool(pairs(await self._locks._ask(self.key, ["RLOCK.INFO", self.key, "WAITERS", 0]))["mode"] != "free")
+        return bool(pairs(await self._locks._ask(self.key, lambda: ["RLOCK.INFO", self.key, "WAITERS", 0]))["mode"] != "free")
 
     async def owned(self) -> bool:
         """Whether this task (or `owner`) holds it, as the server says now; `held` says it without asking."""
-        await self._locks._settled(self.key, now(), 0)
-        owner = self._options.owner or self._locks.owner()
-        return bool(await self._locks._ask(self.key, ["RLOCK.HOLDS", self.key, owner, self._options.kind]))
+
+        def words() -> list[Any]:
+            return ["RLOCK.HOLDS", self.key, self._options.owner or self._locks.owner(), self._options.kind]
+
+        return bool(await self._locks._ask(self.key, words))
 
     async def __aenter__(self) -> Hold:
         hold = await self.acquire()

@@ -17,13 +17,14 @@ import time
 import uuid
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any, Iterator, Optional, Union
+from typing import Any, Callable, Coroutine, Iterator, Optional, TypeVar, Union
 
 import redis.exceptions as theirs
 
 from . import _sync, asyncio
 from ._errors import LockLost, NotHeld, Refused, Unavailable
 
+T = TypeVar("T")
 #: Seconds that a lock without a time-out outlives its process.
 LEASE = 30.0
 
@@ -34,6 +35,11 @@ class _Local(threading.local):
 
 
 class _Base:
+    # What differs: the locks, how to pause, and how to call and wait for the result.
+    _kind: Any
+    _rest: Any
+    _call: Callable[..., Coroutine[Any, Any, Any]]
+
     def __init__(
         self,
         redis: Any,
@@ -50,9 +56,9 @@ class _Base:
         self.thread_local, self.raise_on_release_error = bool(thread_local), raise_on_release_error
         self.local: Any = _Local() if thread_local else SimpleNamespace(token=None, hold=None)
 
-    def _words(self, owner: Optional[str]) -> tuple[Any, dict[str, Any]]:
+    def _lock(self, owner: str) -> Any:
         key = self.name.tobytes() if isinstance(self.name, memoryview) else self.name
-        return key, {"owner": owner, "lease": self.timeout or LEASE, "renew": self.timeout is None}
+        return self._kind(self.redis, key, owner=owner, lease=self.timeout or LEASE, renew=self.timeout is None)
 
     def _owner(self, token: Union[str, bytes, None]) -> tuple[Any, str]:
         """The token as redis-py keeps it, and as the server has it."""
@@ -73,23 +79,6 @@ class _Base:
         pause = self.sleep if sleep is None else sleep
         return None if end is not None and time.monotonic() + pause > end else pause
 
-    def _taken(self, token: Any, hold: Any) -> bool:
-        if hold is not None:
-            self.local.token, self.local.hold = token, hold
-        return hold is not None
-
-    def _own(self, action: str, is_limited: bool = False) -> Any:
-        if self.local.token is None:
-            raise _error(theirs.LockError, f"Cannot {action} a lock that's not owned or is already unlocked.", self.name)
-        if is_limited and self.timeout is None:
-            raise _error(theirs.LockError, "Cannot extend a lock with no timeout", self.name)
-        return self.local.hold
-
-    def _give_up(self) -> Any:
-        hold = self._own("release")
-        self.local.token = self.local.hold = None
-        return hold
-
     @contextmanager
     def _errors(self) -> Iterator[None]:
         """Makes redis-py's errors of ours."""
@@ -104,8 +93,63 @@ class _Base:
                 raise _error(theirs.LockNotOwnedError, f"Cannot act on a lock of another kind: {error}", self.name) from error
             raise theirs.ResponseError(f"{error.code} {error}") from error
 
-    def _not_in_time(self) -> Exception:
-        return _error(theirs.LockError, "Unable to acquire lock within the time specified", self.name)
+    async def _acquire(
+        self,
+        sleep: Optional[float] = None,
+        blocking: Optional[bool] = None,
+        blocking_timeout: Optional[float] = None,
+        token: Union[str, bytes, None] = None,
+    ) -> bool:
+        kept, owner = self._owner(token)
+        end = self._end(blocking, blocking_timeout)
+        with self._errors():
+            while True:
+                try:
+                    hold = await self._call(self._lock(owner).acquire, _left(end))
+                except Refused as error:
+                    pause = self._pause(error, end, sleep)
+                    if pause is None:
+                        return False
+                else:
+                    if hold is not None:
+                        self.local.token, self.local.hold = kept, hold
+                    return hold is not None
+                await self._call(self._rest, pause)
+
+    async def _enter(self) -> None:
+        if not await self._acquire():
+            raise _error(theirs.LockError, "Unable to acquire lock within the time specified", self.name)
+
+    async def _exit(self) -> None:
+        try:
+            await self._release()
+        except theirs.LockError:
+            if self.raise_on_release_error:
+                raise
+
+    async def _owned(self) -> bool:
+        hold = self.local.hold
+        with self._errors():
+            return hold is not None and bool(await self._call(self._lock(hold.owner).owned))
+
+    async def _release(self) -> None:
+        hold = self._own("release")
+        self.local.token = self.local.hold = None
+        with self._errors():
+            await self._call(hold.release)
+
+    async def _extend(self, action: str, lease: Optional[float], replaces: bool) -> bool:
+        hold = self._own(action)
+        if self.timeout is None or lease is None:
+            raise _error(theirs.LockError, "Cannot extend a lock with no timeout", self.name)
+        with self._errors():
+            await self._call(hold.extend, lease if replaces else hold.left + lease)
+        return True
+
+    def _own(self, action: str) -> Any:
+        if self.local.token is None:
+            raise _error(theirs.LockError, f"Cannot {action} a lock that's not owned or is already unlocked.", self.name)
+        return self.local.hold
 
 
 def _error(kind: type[Exception], text: str, name: Any) -> Exception:
@@ -118,12 +162,24 @@ def _left(end: Optional[float]) -> Optional[float]:
     return None if end is None else max(0.0, end - time.monotonic())
 
 
+def _run(steps: Coroutine[Any, Any, T]) -> T:
+    """Runs what waits in its calls, not in a loop."""
+    try:
+        steps.send(None)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    raise RuntimeError("it waits in a loop")
+
+
 class Lock(_Base):
     """As `redis.lock.Lock`. Not reentrant: each `acquire` is another owner."""
 
-    def _lock(self, owner: Optional[str]) -> _sync.Lock:
-        key, options = self._words(owner)
-        return _sync.Lock(self.redis, key, **options)
+    _kind = _sync.Lock
+    _rest = staticmethod(time.sleep)
+
+    @staticmethod
+    async def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+        return function(*arguments)
 
     def acquire(
         self,
@@ -132,62 +188,40 @@ class Lock(_Base):
         blocking_timeout: Optional[float] = None,
         token: Union[str, bytes, None] = None,
     ) -> bool:
-        kept, owner = self._owner(token)
-        end = self._end(blocking, blocking_timeout)
-        with self._errors():
-            while True:
-                try:
-                    return self._taken(kept, self._lock(owner).acquire(_left(end)))
-                except Refused as error:
-                    pause = self._pause(error, end, sleep)
-                if pause is None:
-                    return False
-                time.sleep(pause)
+        return _run(self._acquire(sleep, blocking, blocking_timeout, token))
 
     def __enter__(self) -> "Lock":
-        if not self.acquire():
-            raise self._not_in_time()
+        _run(self._enter())
         return self
 
     def __exit__(self, *_: Any) -> None:
-        try:
-            self.release()
-        except theirs.LockError:
-            if self.raise_on_release_error:
-                raise
+        _run(self._exit())
 
     def locked(self) -> bool:
         return bool(self.redis.exists(self.name))
 
     def owned(self) -> bool:
-        hold = self.local.hold
-        with self._errors():
-            return hold is not None and self._lock(hold.owner).owned()
+        return _run(self._owned())
 
     def release(self) -> None:
-        hold = self._give_up()
-        with self._errors():
-            hold.release()
+        _run(self._release())
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
-        hold = self._own("extend", True)
-        with self._errors():
-            hold.extend((0 if replace_ttl else hold.left) + additional_time)
-        return True
+        return _run(self._extend("extend", additional_time, replace_ttl))
 
     def reacquire(self) -> bool:
-        hold = self._own("reacquire", True)
-        with self._errors():
-            hold.extend(self.timeout)
-        return True
+        return _run(self._extend("reacquire", self.timeout, True))
 
 
 class AsyncLock(_Base):
     """As `redis.asyncio.lock.Lock`. Not reentrant: each `acquire` is another owner."""
 
-    def _lock(self, owner: Optional[str]) -> asyncio.Lock:
-        key, options = self._words(owner)
-        return asyncio.Lock(self.redis, key, **options)
+    _kind = asyncio.Lock
+    _rest = staticmethod(aio.sleep)
+
+    @staticmethod
+    async def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+        return await function(*arguments)
 
     async def acquire(
         self,
@@ -196,51 +230,26 @@ class AsyncLock(_Base):
         blocking_timeout: Optional[float] = None,
         token: Union[str, bytes, None] = None,
     ) -> bool:
-        kept, owner = self._owner(token)
-        end = self._end(blocking, blocking_timeout)
-        with self._errors():
-            while True:
-                try:
-                    return self._taken(kept, await self._lock(owner).acquire(_left(end)))
-                except Refused as error:
-                    pause = self._pause(error, end, sleep)
-                if pause is None:
-                    return False
-                await aio.sleep(pause)
+        return await self._acquire(sleep, blocking, blocking_timeout, token)
 
     async def __aenter__(self) -> "AsyncLock":
-        if not await self.acquire():
-            raise self._not_in_time()
+        await self._enter()
         return self
 
     async def __aexit__(self, *_: Any) -> None:
-        try:
-            await self.release()
-        except theirs.LockError:
-            if self.raise_on_release_error:
-                raise
+        await self._exit()
 
     async def locked(self) -> bool:
         return bool(await self.redis.exists(self.name))
 
     async def owned(self) -> bool:
-        hold = self.local.hold
-        with self._errors():
-            return hold is not None and await self._lock(hold.owner).owned()
+        return await self._owned()
 
     async def release(self) -> None:
-        hold = self._give_up()
-        with self._errors():
-            await hold.release()
+        await self._release()
 
     async def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
-        hold = self._own("extend", True)
-        with self._errors():
-            await hold.extend((0 if replace_ttl else hold.left) + additional_time)
-        return True
+        return await self._extend("extend", additional_time, replace_ttl)
 
     async def reacquire(self) -> bool:
-        hold = self._own("reacquire", True)
-        with self._errors():
-            await hold.extend(self.timeout)
-        return True
+        return await self._extend("reacquire", self.timeout, True)
