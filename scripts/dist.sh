@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # target/dist/rlock-VERSION-PLATFORM.tar.gz for every platform (or those named), and SHA256SUMS of all that is handed
-# out: the module, the command line `rlock`, settings, the pages of README and docs with all that they link to, the
-# exporter and its dashboards, bills of materials, checksums. The same commit and toolchain give the same bytes in any
+# out: the module, the command line `rlock`, settings, the pages of README and docs with all that they link to,
+# bills of materials, checksums. The same commit and toolchain give the same bytes in any
 # folder: `make reproducible` sees to that. What is committed is packed, not what lies in the folder.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"

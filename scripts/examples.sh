@@ -5,7 +5,7 @@
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
-[ $# -gt 0 ] || set -- python node go java rust prometheus alerts
+[ $# -gt 0 ] || set -- python node go java rust alerts
 home=$tools/examples
 
 main() {
@@ -93,8 +93,6 @@ try_python() {
     run "$tools/clients/python/bin/python" -B examples/python/lock.py
 }
 
-fetch_python() { python3 -m venv . && bin/python -m pip install --quiet -r "$1"; }
-
 try_node() {
     command -v node && command -v npm || skip 'no node with npm'
     [ "$(node -p 'process.versions.node.split(".")[0]')" -ge 20 ] || skip 'no node 20'
@@ -162,32 +160,30 @@ try_rust() {
     grep -q 'may write: false  released: Err(Lost)' "$home/rust.said"
 }
 
-try_prometheus() {
-    python_is_there || skip 'no Python 3.11 with venv'
-    fetched prometheus examples/prometheus/check-requirements.txt \
-        fetch_python "$PWD/examples/prometheus/check-requirements.txt"
-    export RLOCK_SERVER=${RLOCK_SERVER:-$tools/servers/default/redis-server}
-    run "$home/prometheus/bin/python" -B examples/prometheus/check.py
-}
-
 try_alerts() {
-    local promtool=$home/promtool/usr/bin/promtool
-    if promtool --version >"$home/promtool.version" 2>&1; then
-        promtool=promtool
-    elif [ ! -x "$promtool" ]; then
-        has_apt || skip 'no promtool, and no apt to fetch it'
+    local own=$home/prometheus/usr/bin
+    if promtool --version >"$home/promtool.version" 2>&1 && prometheus --version >>"$home/promtool.version" 2>&1; then
+        own=
+    elif [ ! -x "$own/prometheus" ]; then
+        has_apt || skip 'no Prometheus, and no apt to fetch it'
         apt_open host || true
-        apt_unpack "$home/promtool" prometheus || skip "no promtool: $(apt_reason)"
+        apt_unpack "$home/prometheus" prometheus || skip "no Prometheus: $(apt_reason)"
         apt_close
     fi
-    cd examples/prometheus
-    "$promtool" check rules alerts.yml
-    # The queries of the dashboard, as rules.
     python_is_there || skip 'no Python 3.11 with venv'
-    python3 -B dashboard_rules.py >"$home/dashboard.yml"
-    "$promtool" check rules "$home/dashboard.yml"
-    "$promtool" test rules alerts-test.yml
-    "$promtool" check config --syntax-only prometheus.yml
+    (
+        cd examples/prometheus
+        "${own:+$own/}promtool" check rules alerts.yml
+        # The queries of the dashboard, as rules.
+        python3 -B dashboard_rules.py >"$home/dashboard.yml"
+        "${own:+$own/}promtool" check rules "$home/dashboard.yml"
+        "${own:+$own/}promtool" test rules alerts-test.yml
+        "${own:+$own/}promtool" check config --syntax-only prometheus.yml
+    )
+    cargo build --quiet --locked --profile tools -p rlock-cli
+    export RLOCK_SERVER=${RLOCK_SERVER:-$tools/servers/default/redis-server} RLOCK_MODULE=${RLOCK_MODULE:-$(module)}
+    export RLOCK=${RLOCK:-$(tools_folder)/rlock}
+    timeout 400 python3 -B examples/prometheus/live.py "${own:+$own/}prometheus"
 }
 
 # What hangs has failed.

@@ -14,11 +14,14 @@ class Connection:
         self.file = self.socket.makefile("rb")
 
     def __call__(self, *words):
+        self.send(*words)
+        return self.reply()
+
+    def send(self, *words):
         encoded = [str(word).encode() for word in words]
         self.socket.sendall(b"*%d\r\n" % len(encoded) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in encoded))
-        return self._reply()
 
-    def _reply(self):
+    def reply(self):
         line = self.file.readline()
         if not line.endswith(b"\r\n"):
             raise ConnectionError("the server closed the connection")
@@ -37,7 +40,7 @@ class Connection:
         replies = []
         for _ in range(size):  # an error inside of an array is a value of it
             try:
-                replies.append(self._reply())
+                replies.append(self.reply())
             except Refused as refused:
                 replies.append(refused)
         return replies

@@ -10,7 +10,7 @@ def queries():
     """Each query with Grafana's own words replaced by what they stand for."""
     for panel in PANELS:
         for target in panel["targets"]:
-            yield target["expr"].replace("$__rate_interval", "1m").replace("$instance", ".*")
+            yield target["expr"].replace("$__rate_interval", "1m").replace("$server", ".*")
 
 
 if __name__ == "__main__":

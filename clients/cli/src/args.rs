@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use crate::servers::Where;
@@ -12,6 +13,7 @@ rlock run KEY [options] [--] COMMAND...  run a command while holding the lock of
 rlock top [options] [URL]                a live view: queues, holders, waiters, rates
 rlock who KEY [options]                  who holds KEY, and who waits for it
 rlock queues [options]                   the longest queues
+rlock serve [options]                    the same as a live page, and metrics for Prometheus
 rlock --version
 
 The server, for all of them:
@@ -38,6 +40,12 @@ top:
   -n, --count N       how many locks to show (100)
 queues:
   -n, --count N       how many locks to show (20)
+
+serve:
+  --listen HOST:PORT  where browsers and Prometheus connect (127.0.0.1:9121)
+  --allow-host NAME   answer requests for this name, too, not only for localhost and IP addresses; repeat it for more
+  --elections PREFIX  keys that begin so are leader elections, which are held for long; repeat it for more
+  --allow-actions     the page can force, cancel and kill for whoever has the token of $RLOCK_SERVE_TOKEN
 
 TIME is in seconds, or with a unit: 500ms, 10s, 2m, 1h.
 The command has RLOCK_KEY, RLOCK_TOKEN and RLOCK_OWNER in its environment. When the lock is lost it gets TERM, then KILL.
@@ -72,10 +80,27 @@ pub enum Job {
         /// How many locks to show.
         count: usize,
     },
+    /// `rlock serve`
+    Serve(Serve),
     /// `--help`
     Help,
     /// `--version`
     Version,
+}
+
+/// What `rlock serve` is to do.
+#[derive(Debug, Default, Clone)]
+pub struct Serve {
+    /// Which servers.
+    pub at: Where,
+    /// Where it listens; `None` is the default.
+    pub listen: Option<SocketAddr>,
+    /// Names that a request may be for.
+    pub hosts: Vec<String>,
+    /// What the keys of leader elections begin with.
+    pub elections: Vec<String>,
+    /// Whether the page can act.
+    pub allows_actions: bool,
 }
 
 /// What `rlock run` is to do.
@@ -124,7 +149,7 @@ fn is_option(word: &OsString) -> bool {
 pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Job, String> {
     let mut words: VecDeque<OsString> = words.into_iter().map(W::into).collect();
     let Some(job) = words.pop_front().map(text).transpose()? else {
-        return Err("say what to do: run, top, who or queues".into());
+        return Err("say what to do: run, top, who, queues or serve".into());
     };
     if matches!(job.as_str(), "-h" | "--help" | "help") {
         return Ok(Job::Help);
@@ -132,10 +157,11 @@ pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Jo
     if matches!(job.as_str(), "-V" | "--version") {
         return Ok(Job::Version);
     }
-    if !matches!(job.as_str(), "run" | "top" | "who" | "queues") {
-        return Err(format!("'{job}' is none of run, top, who, queues"));
+    if !matches!(job.as_str(), "run" | "top" | "who" | "queues" | "serve") {
+        return Err(format!("'{job}' is none of run, top, who, queues, serve"));
     }
     let (mut run, mut is_once, mut count, mut free) = (Run::default(), false, None, Vec::new());
+    let mut serve = Serve::default();
     while let Some(word) = words.pop_front() {
         if job == "run" && !run.command.is_empty() && !is_option(&word) {
             return Err("-c is the whole command".into());
@@ -167,6 +193,10 @@ pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Jo
             (_, "--key") => run.at.key = Some(value()?),
             ("top", "--once") => is_once = true,
             ("top" | "queues", "-n" | "--count") => count = Some(number(&name, &value()?, 1000)?),
+            ("serve", "--listen") => serve.listen = Some(address(&name, &value()?)?),
+            ("serve", "--allow-host") => serve.hosts.push(value()?),
+            ("serve", "--elections") => serve.elections.push(value()?),
+            ("serve", "--allow-actions") => serve.allows_actions = true,
             ("run", "-w" | "--wait" | "--timeout") => run.wait = Some(time(&name, &value()?)?),
             ("run", "-n" | "--nonblock") => run.wait = Some(Duration::ZERO),
             ("run", "-s" | "--shared" | "--read") => run.is_read = true,
@@ -189,7 +219,7 @@ pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Jo
                 return Err(format!("'{option}' is no option of rlock {job}"));
             }
             ("run", _) => run.key = word,
-            ("top", url) if url.contains("://") => run.at.urls.push(word),
+            ("top" | "serve", url) if url.contains("://") => run.at.urls.push(word),
             _ => free.push(word),
         }
     }
@@ -199,11 +229,12 @@ pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Jo
         ("run", []) if run.command.is_empty() => Err("say which command to run".into()),
         ("run", []) => Ok(Job::Run(Box::new(run))),
         ("top", []) => Ok(Job::Top { at: at(), is_once, count: count.unwrap_or(100) }),
+        ("serve", []) => Ok(Job::Serve(Serve { at: at(), ..serve })),
         ("who", [key]) => Ok(Job::Who { at: at(), key: key.clone() }),
         ("who", []) => Err("say which key to look at".into()),
         ("queues", []) => Ok(Job::Queues { at: at(), count: count.unwrap_or(20) }),
         (_, [first, ..]) => Err(format!("'{first}' is one word too many")),
-        _ => Err("say what to do: run, top, who or queues".into()),
+        _ => Err("say what to do: run, top, who, queues or serve".into()),
     }
 }
 
@@ -216,6 +247,13 @@ fn number<T: TryFrom<u64> + std::fmt::Display>(
     let number = text.parse::<u64>().map_err(|_| wrong())?;
     let is_less = most.to_string().parse::<u64>().is_ok_and(|most| number <= most);
     T::try_from(number).ok().filter(|_| is_less).ok_or_else(wrong)
+}
+
+fn address(name: &str, text: &str) -> Result<SocketAddr, String> {
+    let mut found = text.to_socket_addrs().map_err(|_| {
+        format!("{name} is host:port of this machine, like 127.0.0.1:9121, not '{text}'")
+    })?;
+    found.next().ok_or_else(|| format!("{name}: '{text}' has no address"))
 }
 
 fn time(name: &str, text: &str) -> Result<Duration, String> {
@@ -282,7 +320,7 @@ mod tests {
     fn what_is_wrong_is_said() {
         for (line, text) in [
             ("", "say what to do"),
-            ("fly", "none of run, top, who, queues"),
+            ("fly", "none of run, top, who, queues, serve"),
             ("run", "which key"),
             ("run k", "which command"),
             ("run k --wait soon ls", "--wait is a time like 10"),
@@ -294,6 +332,9 @@ mod tests {
             ("who", "which key"),
             ("who a b", "'a' is one word too many"),
             ("queues -n 0x", "--count is a whole number"),
+            ("serve --listen 9121", "--listen is host:port of this machine"),
+            ("serve a", "'a' is one word too many"),
+            ("top --allow-actions", "no option of rlock top"),
         ] {
             let error = parsed(line).map(drop).unwrap_err();
             assert!(

@@ -4,8 +4,8 @@ use std::fs;
 use std::time::Duration;
 
 use redis::{
-    Client, ClientTlsConfig, Connection, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
-    RedisError, TlsCertificates, Value,
+    Client, ClientTlsConfig, Connection, ConnectionAddr, ConnectionInfo, ErrorKind,
+    IntoConnectionInfo, RedisError, RedisResult, TlsCertificates, Value,
 };
 
 /// A server that hangs must not hang the view.
@@ -184,16 +184,26 @@ fn beside(node: &Client, host: &str, port: u16) -> Result<Server, Trouble> {
     Client::open(info.set_addr(addr)).map(Server::new).map_err(|error| error.to_string())
 }
 
-fn connect(client: &Client) -> Result<Connection, Trouble> {
-    let told = |error: RedisError| error.to_string();
-    let connection = client.get_connection_with_timeout(PATIENCE).map_err(told)?;
-    connection.set_read_timeout(Some(PATIENCE)).map_err(told)?;
+fn try_connect(client: &Client) -> RedisResult<Connection> {
+    let connection = client.get_connection_with_timeout(PATIENCE)?;
+    connection.set_read_timeout(Some(PATIENCE))?;
+    connection.set_write_timeout(Some(PATIENCE))?;
     Ok(connection)
+}
+
+fn connect(client: &Client) -> Result<Connection, Trouble> {
+    try_connect(client).map_err(|error| error.to_string())
 }
 
 impl Server {
     fn new(client: Client) -> Server {
         Server { name: client.get_connection_info().addr().to_string(), client }
+    }
+
+    /// The database that is looked at.
+    #[must_use]
+    pub fn db(&self) -> i64 {
+        self.client.get_connection_info().redis_settings().db()
     }
 
     /// A connection that gives up after some seconds.
@@ -203,7 +213,46 @@ impl Server {
     pub fn connect(&self) -> Result<Connection, Trouble> {
         connect(&self.client).map_err(|error| format!("{}: {error}", self.name))
     }
+
+    /// As [`Server::connect`].
+    ///
+    /// # Errors
+    /// The client's own.
+    pub fn try_connect(&self) -> RedisResult<Connection> {
+        try_connect(&self.client)
+    }
 }
+
+/// Why a server cannot be looked at, as a word for machines.
+#[must_use]
+pub fn reason(error: &RedisError) -> &'static str {
+    let text = error.to_string();
+    match code_of(error).as_deref() {
+        Some("NOAUTH" | "WRONGPASS") => "password",
+        Some("NOPERM") => "permission",
+        Some("LOADING" | "BUSYLOADING") => "loading",
+        _ if error.kind() == ErrorKind::AuthenticationFailed => "password",
+        _ if text.contains("unknown command") => "no_module",
+        _ if text.to_ascii_lowercase().contains("certificate") => "tls",
+        _ if error.is_timeout() => "timeout",
+        _ if error.is_io_error() => "unreachable",
+        _ => "error",
+    }
+}
+
+/// The first word of a server's refusal; of several commands sent together, that of the first refused one.
+#[must_use]
+pub fn code_of(error: &RedisError) -> Option<String> {
+    let of_several = || {
+        let errors = error.clone().into_server_errors()?;
+        errors.first().map(|(_, error)| error.code().to_owned())
+    };
+    error.code().map(str::to_owned).or_else(of_several)
+}
+
+/// All that [`reason`] says.
+pub const REASONS: [&str; 8] =
+    ["unreachable", "timeout", "tls", "password", "permission", "loading", "no_module", "error"];
 
 /// What a server's refusal means to whoever reads it.
 #[must_use]

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use redis::Connection;
 
 use crate::servers::{Server, Trouble, Where, explain};
-use crate::snapshot::{self, Lock, Snapshot};
+use crate::snapshot::{self, Ask, Lock, Name, Snapshot};
 use crate::view::short;
 
 /// Connections to all primaries.
@@ -20,7 +20,7 @@ pub fn connect(servers: &[Server]) -> Result<Vec<Connection>, Trouble> {
 ///
 /// # Errors
 /// The servers' error.
-pub fn look(connections: &mut [Connection], key: &[u8]) -> Result<Lock, Trouble> {
+pub fn look(connections: &mut [Connection], key: &Name) -> Result<Lock, Trouble> {
     let mut trouble = "no server has it".to_owned();
     for connection in connections {
         match snapshot::look(connection, key) {
@@ -37,7 +37,8 @@ pub fn look(connections: &mut [Connection], key: &[u8]) -> Result<Lock, Trouble>
 /// # Errors
 /// The servers' error.
 pub fn who(at: &Where, key: &str) -> Result<String, Trouble> {
-    let lock = look(&mut connect(&at.primaries()?)?, key.as_bytes())?;
+    let name = Name(key.as_bytes().to_vec());
+    let lock = look(&mut connect(&at.primaries()?)?, &name)?;
     let mut page = if lock.holders.is_empty() { format!("{key} is free\n") } else { String::new() };
     for hold in &lock.holders {
         let tie = match hold.session {
@@ -84,19 +85,19 @@ pub fn who(at: &Where, key: &str) -> Result<String, Trouble> {
 /// # Errors
 /// The servers' error.
 pub fn queues(at: &Where, count: usize) -> Result<String, Trouble> {
-    let now =
-        Snapshot::take(&mut connect(&at.primaries()?)?, count).map_err(|error| explain(&error))?;
+    let now = Snapshot::take(&mut connect(&at.primaries()?)?, Ask::longest(count))
+        .map_err(|error| explain(&error))?;
     if now.queues.is_empty() {
         return Ok("nobody waits".into());
     }
     let mut page = String::new();
     for queue in &now.queues {
-        let held = match queue.holders.as_slice() {
+        let held = match queue.lock.as_ref().map_or(&[][..], |lock| &lock.holders) {
             [] => "held by nobody".to_owned(),
             [one] => format!("held by {}", one.owner),
             [first, others @ ..] => format!("held by {} and {} more", first.owner, others.len()),
         };
-        let key = queue.key.escape_ascii();
+        let key = &queue.key;
         let _ = writeln!(
             page,
             "{key}: {} wait, the first since {}, {held}",

@@ -1,35 +1,98 @@
 //! A snapshot of the servers: their counters, their longest queues, and who holds and waits.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::{Duration, Instant};
 
-use redis::{Cmd, Connection, FromRedisValue, Pipeline, RedisResult, Value, from_redis_value_ref};
+use redis::{
+    Cmd, Connection, FromRedisValue, ParsingError, Pipeline, RedisResult, Value,
+    from_redis_value_ref,
+};
+
+use crate::servers::code_of;
+
+/// Numbers by their name in `INFO rlock`, without the prefix `rlock_`.
+pub type Numbers = BTreeMap<String, u64>;
 
 /// The servers' state at one moment.
 pub struct Snapshot {
     /// When they were asked, by this machine's clock.
     pub at: Instant,
-    /// `INFO rlock`, without the prefix `rlock_`, summed: totals since the servers' start, and current numbers.
-    pub numbers: BTreeMap<String, u64>,
+    /// `INFO rlock`, summed: totals since the servers' start, and current numbers.
+    pub numbers: Numbers,
     /// The longest queues, longest first.
     pub queues: Vec<Queue>,
 }
 
+/// How much is asked of each server.
+#[derive(Debug, Clone, Copy)]
+pub struct Ask {
+    /// Sections of `INFO` in addition to `rlock`.
+    pub sections: &'static [&'static str],
+    /// The longest queues, 1 to 1000.
+    pub queues: usize,
+    /// The holders and waiters of this many of them.
+    pub described: usize,
+    /// The most holders of each of these that are listed.
+    pub holders: usize,
+    /// The most waiters of each of these that are listed.
+    pub waiters: usize,
+}
+
+impl Ask {
+    /// The `count` longest queues and their holders.
+    #[must_use]
+    pub fn longest(count: usize) -> Ask {
+        let queues = count.clamp(1, 1000);
+        Ask { sections: &[], queues, described: queues, holders: 100, waiters: 0 }
+    }
+}
+
+/// What one server said.
+#[derive(Debug)]
+pub struct Part {
+    /// The fields of `INFO`, as they are there.
+    pub fields: BTreeMap<String, String>,
+    /// Its longest queues, longest first.
+    pub queues: Vec<Queue>,
+    /// Whether this user may not ask who holds and waits.
+    pub is_denied: bool,
+}
+
 /// One lock that somebody waits for.
+#[derive(Debug, Clone)]
 pub struct Queue {
     /// Which of the servers has it.
     pub server: usize,
     /// The lock's key.
-    pub key: Vec<u8>,
+    pub key: Name,
     /// How many wait.
     pub length: u64,
     /// How long the first of them has waited.
     pub head_waits: Duration,
-    /// Who holds it; nobody while a ticket has its turn, or when it was released between two questions.
-    pub holders: Vec<Holder>,
+    /// Who holds and who waits, if that was asked. Nobody holds while a ticket has its turn, or when the lock was
+    /// released between two questions.
+    pub lock: Option<Lock>,
+}
+
+/// The name of a key or an owner: any bytes. Displayed with bytes outside of printable ASCII as `\xhh`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Name(pub Vec<u8>);
+
+impl fmt::Display for Name {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.escape_ascii().fmt(to)
+    }
+}
+
+impl FromRedisValue for Name {
+    fn from_redis_value(value: Value) -> Result<Name, ParsingError> {
+        Vec::from_redis_value(value).map(Name)
+    }
 }
 
 /// The details of one lock.
+#[derive(Debug, Clone)]
 pub struct Lock {
     /// `free`, `read` or `write`.
     pub mode: String,
@@ -44,9 +107,10 @@ pub struct Lock {
 }
 
 /// One hold.
+#[derive(Debug, Clone)]
 pub struct Holder {
-    /// The owner's name; bytes outside of printable ASCII as `\xhh`.
-    pub owner: String,
+    /// The owner's name.
+    pub owner: Name,
     /// `read` or `write`.
     pub mode: String,
     /// Its levels.
@@ -59,12 +123,15 @@ pub struct Holder {
     pub left: Duration,
     /// The connection that it is tied to, which renews its lease, as in `CLIENT LIST`; 0 is none.
     pub session: u64,
+    /// `none`, `pending` or `done`: whether replicas have acknowledged it; empty for a server that does not say.
+    pub acks: String,
 }
 
 /// One wait.
+#[derive(Debug, Clone)]
 pub struct Waiter {
-    /// The owner's name; bytes outside of printable ASCII as `\xhh`.
-    pub owner: String,
+    /// The owner's name.
+    pub owner: Name,
     /// `read` or `write`.
     pub mode: String,
     /// `block` or `queue`.
@@ -83,29 +150,71 @@ pub struct Waiter {
 
 type Map = BTreeMap<String, Value>;
 
-impl Snapshot {
-    /// Asks all `servers`, which must have the module, for their `count` longest queues.
+impl Part {
+    /// Asks a server, which must have the module. It is number `server` of those that are looked at together.
     ///
     /// # Errors
-    /// If one does not answer, or not like the module.
-    pub fn take(servers: &mut [Connection], count: usize) -> RedisResult<Snapshot> {
-        let mut now = Snapshot { at: Instant::now(), numbers: BTreeMap::new(), queues: Vec::new() };
-        for (at, connection) in servers.iter_mut().enumerate() {
-            let info: String = redis::cmd("INFO").arg("rlock").query(connection)?;
-            let lines =
-                info.lines().filter_map(|line| line.strip_prefix("rlock_")?.split_once(':'));
-            for (name, number) in
-                lines.filter_map(|(name, number)| Some((name, number.parse::<u64>().ok()?)))
-            {
-                *now.numbers.entry(name.to_owned()).or_default() += number;
+    /// If it does not answer, or not like the module.
+    pub fn take(connection: &mut Connection, server: usize, ask: Ask) -> RedisResult<Part> {
+        let mut both = Pipeline::new();
+        both.cmd("INFO").arg("rlock").arg(ask.sections);
+        both.cmd("RLOCK.QUEUES").arg("COUNT").arg(ask.queues);
+        let (info, longest): (String, Vec<(Name, u64, u64)>) = both.query(connection)?;
+        let fields = info.lines().filter_map(|line| line.split_once(':'));
+        let fields = fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        let mut closer = Pipeline::new();
+        for (key, ..) in longest.iter().take(ask.described) {
+            closer.add_command(info_of(key, ask.holders, ask.waiters));
+        }
+        // redis-rs refuses an empty pipeline.
+        let told = if closer.is_empty() { Ok(Vec::new()) } else { closer.query(connection) };
+        let is_denied =
+            told.as_ref().is_err_and(|error| code_of(error).as_deref() == Some("NOPERM"));
+        let told: Vec<Map> = if is_denied { Vec::new() } else { told? };
+        let mut locks = told.iter().map(lock);
+        let queues = longest.into_iter().map(|(key, length, head_ms)| {
+            let head_waits = Duration::from_millis(head_ms);
+            Ok(Queue { server, key, length, head_waits, lock: locks.next().transpose()? })
+        });
+        Ok(Part { queues: queues.collect::<RedisResult<_>>()?, fields, is_denied })
+    }
+
+    /// The numbers of `INFO rlock`.
+    #[must_use]
+    pub fn numbers(&self) -> Numbers {
+        let own = self.fields.iter().filter_map(|(name, value)| {
+            Some((name.strip_prefix("rlock_")?.to_owned(), value.parse().ok()?))
+        });
+        own.collect()
+    }
+}
+
+impl Snapshot {
+    /// Asks all `servers`.
+    ///
+    /// # Errors
+    /// As [`Part::take`].
+    pub fn take(servers: &mut [Connection], ask: Ask) -> RedisResult<Snapshot> {
+        let at = Instant::now();
+        let parts = servers.iter_mut().enumerate().map(|(n, server)| Part::take(server, n, ask));
+        Ok(Snapshot::of(at, &parts.collect::<RedisResult<Vec<_>>>()?, ask))
+    }
+
+    /// Joins what several servers said.
+    #[must_use]
+    pub fn of<'p>(at: Instant, parts: impl IntoIterator<Item = &'p Part>, ask: Ask) -> Snapshot {
+        let mut now = Snapshot { at, numbers: Numbers::new(), queues: Vec::new() };
+        for part in parts {
+            for (name, number) in part.numbers() {
+                *now.numbers.entry(name).or_default() += number;
             }
-            now.queues.extend(queues(connection, at, count)?);
+            now.queues.extend(part.queues.iter().cloned());
         }
         now.queues.sort_by(|a, b| {
             (b.length, b.head_waits, &a.key).cmp(&(a.length, a.head_waits, &b.key))
         });
-        now.queues.truncate(count);
-        Ok(now)
+        now.queues.truncate(ask.queues);
+        now
     }
 
     /// A number of `INFO rlock`; 0 for one that these servers do not have.
@@ -115,64 +224,51 @@ impl Snapshot {
     }
 }
 
-/// The longest queues of one server.
-///
-/// # Errors
-/// As [`Snapshot::take`].
-pub fn queues(connection: &mut Connection, server: usize, count: usize) -> RedisResult<Vec<Queue>> {
-    let longest: Vec<(Vec<u8>, u64, u64)> =
-        redis::cmd("RLOCK.QUEUES").arg("COUNT").arg(count.clamp(1, 1000)).query(connection)?;
-    let mut ask = Pipeline::new();
-    for (key, ..) in &longest {
-        ask.add_command(Cmd::new().arg("RLOCK.INFO").arg(key).arg("WAITERS").arg(0).clone());
-    }
-    // redis-rs refuses an empty pipeline.
-    let locks: Vec<Map> = if longest.is_empty() { Vec::new() } else { ask.query(connection)? };
-    let described = longest.into_iter().zip(&locks).map(|((key, length, head_ms), lock)| {
-        let head_waits = Duration::from_millis(head_ms);
-        Ok(Queue { server, key, length, head_waits, holders: holders(lock)? })
-    });
-    described.collect()
+fn info_of(key: &Name, holders: usize, waiters: usize) -> Cmd {
+    let mut ask = redis::cmd("RLOCK.INFO");
+    ask.arg(&key.0).arg("HOLDERS").arg(holders).arg("WAITERS").arg(waiters);
+    ask
 }
 
 /// One lock and the first hundred of those who wait for it.
 ///
 /// # Errors
 /// As [`Snapshot::take`].
-pub fn look(connection: &mut Connection, key: &[u8]) -> RedisResult<Lock> {
-    let lock: Map = redis::cmd("RLOCK.INFO").arg(key).arg("WAITERS").arg(100).query(connection)?;
-    let waiters: Vec<Map> = field(&lock, "waiters")?;
-    let holders = holders(&lock)?;
-    let told = u64::try_from(holders.len()).unwrap_or(u64::MAX);
-    Ok(Lock {
-        mode: field(&lock, "mode")?,
-        holder_count: field::<Option<u64>>(&lock, "holder-count")?.unwrap_or(told),
-        holders,
-        waiters: waiters.iter().map(waiter).collect::<RedisResult<_>>()?,
-        length: field(&lock, "queue-length")?,
-    })
+pub fn look(connection: &mut Connection, key: &Name) -> RedisResult<Lock> {
+    lock(&info_of(key, 100, 100).query(connection)?)
 }
 
-fn holders(lock: &Map) -> RedisResult<Vec<Holder>> {
-    field::<Vec<Map>>(lock, "holders")?.iter().map(holder).collect()
+fn lock(lock: &Map) -> RedisResult<Lock> {
+    let waiters: Vec<Map> = field(lock, "waiters")?;
+    let holders: Vec<Map> = field(lock, "holders")?;
+    let holders = holders.iter().map(holder).collect::<RedisResult<Vec<_>>>()?;
+    let told = u64::try_from(holders.len()).unwrap_or(u64::MAX);
+    Ok(Lock {
+        mode: field(lock, "mode")?,
+        holder_count: field::<Option<u64>>(lock, "holder-count")?.unwrap_or(told),
+        holders,
+        waiters: waiters.iter().map(waiter).collect::<RedisResult<_>>()?,
+        length: field(lock, "queue-length")?,
+    })
 }
 
 fn holder(hold: &Map) -> RedisResult<Holder> {
     Ok(Holder {
-        owner: name(hold, "owner")?,
+        owner: field(hold, "owner")?,
         mode: field(hold, "mode")?,
         depth: field(hold, "depth")?,
         token: field(hold, "token")?,
         held: Duration::from_millis(field(hold, "held-ms")?),
         left: Duration::from_millis(field(hold, "ttl-ms")?),
         session: field(hold, "session")?,
+        acks: field::<Option<String>>(hold, "acks")?.unwrap_or_default(),
     })
 }
 
 fn waiter(wait: &Map) -> RedisResult<Waiter> {
     let left: i64 = field(wait, "left-ms")?;
     Ok(Waiter {
-        owner: name(wait, "owner")?,
+        owner: field(wait, "owner")?,
         mode: field(wait, "mode")?,
         kind: field(wait, "kind")?,
         has_turn: field::<u64>(wait, "turn")? != 0,
@@ -181,10 +277,6 @@ fn waiter(wait: &Map) -> RedisResult<Waiter> {
         client: field::<Option<u64>>(wait, "client")?.unwrap_or(0),
         limit: field::<Option<u64>>(wait, "limit")?.unwrap_or(0),
     })
-}
-
-fn name(map: &Map, field_name: &str) -> RedisResult<String> {
-    Ok(field::<Vec<u8>>(map, field_name)?.escape_ascii().to_string())
 }
 
 fn field<T: FromRedisValue>(map: &Map, name: &str) -> RedisResult<T> {

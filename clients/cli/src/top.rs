@@ -11,7 +11,7 @@ use redis::Connection;
 
 use crate::servers::{Server, Trouble, Where, explain};
 use crate::show::{connect, look};
-use crate::snapshot::{Lock, Snapshot};
+use crate::snapshot::{Ask, Lock, Name, Snapshot};
 use crate::view;
 
 /// Often enough to see a hand-over, seldom enough that the server does not notice.
@@ -23,7 +23,8 @@ const EVERY: Duration = Duration::from_secs(1);
 /// What the servers say.
 pub fn once(at: &Where, count: usize) -> Result<String, Trouble> {
     let servers = at.primaries()?;
-    let now = Snapshot::take(&mut connect(&servers)?, count).map_err(|error| explain(&error))?;
+    let now = Snapshot::take(&mut connect(&servers)?, Ask::longest(count))
+        .map_err(|error| explain(&error))?;
     // Drawn on paper: what ratatui has for tests serves a printed page as well.
     let columns = terminal::size().map_or(100, |(columns, _)| columns.max(80));
     let rows = 9_u16.saturating_add(u16::try_from(now.queues.len()).unwrap_or(u16::MAX));
@@ -68,7 +69,7 @@ struct Top<'a> {
     now: Option<Snapshot>,
     chosen: usize,
     /// Looked at closely: the key, and what was found.
-    close: Option<(Vec<u8>, Option<Lock>)>,
+    close: Option<(Name, Option<Lock>)>,
     trouble: Option<Trouble>,
 }
 
@@ -123,8 +124,8 @@ impl Top<'_> {
         if let Some((key, lock)) = &mut self.close {
             *lock = Some(look(&mut self.connections, key)?);
         }
-        let now =
-            Snapshot::take(&mut self.connections, self.count).map_err(|error| explain(&error))?;
+        let now = Snapshot::take(&mut self.connections, Ask::longest(self.count))
+            .map_err(|error| explain(&error))?;
         // The choice stays with its lock, wherever that moved to.
         if let Some(key) = self.chosen_key() {
             self.chosen =
@@ -135,7 +136,7 @@ impl Top<'_> {
         Ok(())
     }
 
-    fn chosen_key(&self) -> Option<Vec<u8>> {
+    fn chosen_key(&self) -> Option<Name> {
         Some(self.now.as_ref()?.queues.get(self.chosen)?.key.clone())
     }
 

@@ -9,7 +9,8 @@ use ratatui::style::{Style, Stylize};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Paragraph, Row, Table, TableState};
 
-use crate::snapshot::{Holder, Lock, Queue, Snapshot, Waiter};
+use crate::histogram::{Histogram, Percentile};
+use crate::snapshot::{Holder, Lock, Name, Queue, Snapshot, Waiter};
 
 /// Counters shown as rates, with what they are called.
 const RATES: [(&str, &str); 8] = [
@@ -60,7 +61,7 @@ pub fn draw(
 }
 
 /// Draws one lock: who holds it, who waits for it.
-pub fn draw_lock(frame: &mut Frame, name: &str, key: &[u8], lock: &Lock) {
+pub fn draw_lock(frame: &mut Frame, name: &str, key: &Name, lock: &Lock) {
     let rows =
         u16::try_from(lock.holders.len()).unwrap_or(u16::MAX).clamp(1, frame.area().height / 3);
     let [head, holders, waiters] = Layout::vertical([
@@ -72,7 +73,7 @@ pub fn draw_lock(frame: &mut Frame, name: &str, key: &[u8], lock: &Lock) {
     let state =
         format!("   {}   held by {}   waited for by {}", lock.mode, lock.holder_count, lock.length);
     let lines = vec![
-        Line::from(vec![key.escape_ascii().to_string().bold(), state.into()]),
+        Line::from(vec![key.to_string().bold(), state.into()]),
         Line::from(format!("{name}   Esc: back   q: end")).dim(),
     ];
     frame.render_widget(Paragraph::new(lines), head);
@@ -140,56 +141,26 @@ fn rates(before: &Snapshot, now: &Snapshot) -> [Line<'static>; 2] {
 
 /// Waits or holds, from the histogram's buckets: those since the last look, or all when there is none.
 fn spans(before: Option<&Snapshot>, now: &Snapshot, kind: &str, title: &str) -> Line<'static> {
-    let since =
-        |name: &str| now.number(name).saturating_sub(before.map_or(0, |old| old.number(name)));
-    let count = since(&format!("{kind}_us_count"));
-    if count == 0 {
-        let is_told = now.numbers.contains_key(&format!("{kind}_us_count"));
-        return if is_told { Line::from(format!("{title}: none")) } else { Line::default() };
-    }
-    let prefix = format!("{kind}_us_le_");
-    let mut buckets: Vec<(u64, u64)> = now
-        .numbers
-        .keys()
-        .filter_map(|name| {
-            let bound = name.strip_prefix(&prefix)?;
-            Some((bound.parse().unwrap_or(u64::MAX), since(name)))
-        })
-        .collect();
-    buckets.sort_unstable();
-    let mean = short(Duration::from_micros(since(&format!("{kind}_us_sum")) / count));
+    let Some(all) = Histogram::of(&now.numbers, kind) else { return Line::default() };
+    let spans = match before.and_then(|before| Histogram::of(&before.numbers, kind)) {
+        Some(before) => all.since(&before),
+        None => all,
+    };
+    let Some(mean) = spans.mean() else { return Line::from(format!("{title}: none")) };
     let shares = [("50 %", 0.5), ("90 %", 0.9), ("99 %", 0.99), ("99.9 %", 0.999)];
-    let each = shares.map(|(name, share)| format!("{name} {}", percentile(&buckets, count, share)));
-    Line::from(format!("{title}: {count}   mean {mean}   {}", each.join("   ")))
-}
-
-/// The time that `share` of `count` did not exceed. Within a bucket they are taken to lie evenly
-/// by the logarithm of their time.
-fn percentile(buckets: &[(u64, u64)], count: u64, share: f64) -> String {
-    #[expect(clippy::cast_precision_loss, reason = "a count is shown in two digits")]
-    let float = |number: u64| number as f64;
-    let wanted = float(count) * share;
-    let (mut floor, mut below) = (1.0_f64, 0.0);
-    for &(bound, reached) in buckets {
-        if bound == u64::MAX {
-            break;
-        }
-        let (bound, reached) = (float(bound), float(reached));
-        if reached >= wanted {
-            let part = if reached > below { (wanted - below) / (reached - below) } else { 1.0 };
-            let micros = floor * (bound / floor).powf(part);
-            return format!("~{}", short(Duration::from_secs_f64(micros / 1e6)));
-        }
-        (floor, below) = (bound, reached);
-    }
-    format!("over {}", short(Duration::from_secs_f64(floor / 1e6)))
+    let each = shares.map(|(name, share)| match spans.percentile(share) {
+        Percentile::About(time) => format!("{name} ~{}", short(time)),
+        Percentile::Over(time) => format!("{name} over {}", short(time)),
+    });
+    Line::from(format!("{title}: {}   mean {}   {}", spans.count, short(mean), each.join("   ")))
 }
 
 fn row(queue: &Queue) -> Row<'static> {
-    let key = queue.key.escape_ascii().to_string();
+    let key = queue.key.to_string();
     let mut cells = vec![key, queue.length.to_string(), short(queue.head_waits)];
-    if let Some(first) = queue.holders.first() {
-        let others = queue.holders.len() - 1;
+    let holders = queue.lock.as_ref().map_or(&[][..], |lock| &lock.holders);
+    if let [first, others @ ..] = holders {
+        let others = others.len();
         let others = if others == 0 { String::new() } else { format!(" +{others}") };
         let owner = format!("{}{others}", first.owner);
         cells.extend([first.mode.clone(), owner, short(first.held), lease(first)]);
@@ -203,7 +174,7 @@ fn lease(hold: &Holder) -> String {
 
 fn holder_row(hold: &Holder) -> Row<'static> {
     Row::new([
-        hold.owner.clone(),
+        hold.owner.to_string(),
         hold.mode.clone(),
         hold.depth.to_string(),
         short(hold.held),
@@ -216,7 +187,7 @@ fn holder_row(hold: &Holder) -> Row<'static> {
 fn waiter_row(wait: &Waiter) -> Row<'static> {
     let kind = if wait.has_turn { "turn".to_owned() } else { wait.kind.clone() };
     Row::new([
-        wait.owner.clone(),
+        wait.owner.to_string(),
         wait.mode.clone(),
         kind,
         short(wait.waited),
@@ -240,21 +211,5 @@ pub fn short(time: Duration) -> String {
         1..60 => format!("{:.1}s", time.as_secs_f64()),
         60..3600 => format!("{}m{:02}s", s / 60, s % 60),
         _ => format!("{}h{:02}m", s / 3600, s / 60 % 60),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::percentile;
-
-    #[test]
-    fn percentiles_lie_within_their_bucket() {
-        // 50 below 100 us, 40 more below 1 ms, 9 more below 10 ms, one more beyond all bounds.
-        let buckets = [(100, 50), (1_000, 90), (10_000, 99), (u64::MAX, 100)];
-        assert_eq!(percentile(&buckets, 100, 0.5), "~100us");
-        assert_eq!(percentile(&buckets, 100, 0.25), "~10us");
-        assert_eq!(percentile(&buckets, 100, 0.7), "~316us");
-        assert_eq!(percentile(&buckets, 100, 0.9), "~1ms");
-        assert_eq!(percentile(&buckets, 100, 0.999), "over 10ms");
     }
 }

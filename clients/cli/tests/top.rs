@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
-use rlock_cli::snapshot::{Lock, Snapshot, look};
+use rlock_cli::snapshot::{Ask, Lock, Name, Snapshot, look};
 use rlock_cli::view;
 use support::{Rlock, Server, until};
 
@@ -25,14 +25,14 @@ fn drawn(before: Option<&Snapshot>, now: &Snapshot) -> String {
 
 fn drawn_lock(key: &str, lock: &Lock) -> String {
     let mut terminal = Terminal::new(TestBackend::new(110, 24)).unwrap();
-    terminal.draw(|frame| view::draw_lock(frame, "here", key.as_bytes(), lock)).unwrap();
+    terminal.draw(|frame| view::draw_lock(frame, "here", &Name(key.into()), lock)).unwrap();
     terminal.backend().to_string()
 }
 
 #[test]
 fn a_server_where_nobody_waits_is_shown() {
     let server = Server::start(&[]);
-    let now = Snapshot::take(&mut [server.connect()], 10).unwrap();
+    let now = Snapshot::take(&mut [server.connect()], Ask::longest(10)).unwrap();
     let page = drawn(None, &now);
     assert!(
         page.contains("nobody waits")
@@ -68,7 +68,7 @@ fn shows_the_longest_queue_first_its_holder_and_what_happens() {
         server.send("RLOCK.ACQUIRE top:tied bob BLOCK 0"),
         server.send("RLOCK.ACQUIRE top:long will BLOCK 0"),
     ];
-    let look_now = || Snapshot::take(&mut [server.connect()], 10).unwrap();
+    let look_now = || Snapshot::take(&mut [server.connect()], Ask::longest(10)).unwrap();
     let lengths = || look_now().queues.iter().map(|queue| queue.length).sum::<u64>();
     until("three wait", || lengths() == 3);
     let mut last = server.send("RLOCK.ACQUIRE top:long zoe READ BLOCK 60000");
@@ -91,7 +91,7 @@ fn shows_the_longest_queue_first_its_holder_and_what_happens() {
     assert!(page.starts_with("top:long: 2 ") && page.contains("held by rita and 1 more"), "{page}");
 
     // One lock closely: who holds, who waits, the first on top.
-    let lock = look(&mut server.connect(), b"top:long").unwrap();
+    let lock = look(&mut server.connect(), &Name(b"top:long".to_vec())).unwrap();
     let close = drawn_lock("top:long", &lock);
     assert!(line(&close, "will") < line(&close, "zoe") && close.contains("forever"), "{close}");
     assert!(close.contains("held by 2   waited for by 2") && close.contains("rita"), "{close}");

@@ -1,12 +1,12 @@
 //! Real servers, and `rlock` itself.
-#![allow(dead_code, reason = "each test takes what it needs")]
+#![allow(dead_code, unused_imports, reason = "each test takes what it needs")]
 
 #[path = "../../../rust/tests/support/mod.rs"]
 mod server;
 
 use std::process::{Command, Output, Stdio};
 
-pub use server::{Server, until};
+pub use server::{Server, command, free_port, until};
 
 /// `rlock` beside a server.
 pub trait Rlock {

@@ -1,0 +1,110 @@
+//! What `--allow-actions` allows: to force a lock, to cancel a wait, to kill a connection.
+
+use std::fmt;
+
+use redis::{Cmd, RedisError};
+use serde::Deserialize;
+
+use crate::servers::{Server, Trouble, explain};
+use crate::snapshot::Name;
+
+/// An action, as the page sends it. Names are bytes in hexadecimal.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "do", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Action {
+    /// `RLOCK.FORCE`
+    Force {
+        /// Which lock.
+        key: String,
+    },
+    /// `RLOCK.CANCEL`
+    Cancel {
+        /// Which lock.
+        key: String,
+        /// Whose waits.
+        owner: String,
+    },
+    /// `CLIENT KILL ID`
+    Kill {
+        /// The server's name on the page.
+        server: String,
+        /// The connection, as in `CLIENT LIST`.
+        client: u64,
+    },
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = |hex: &str| bytes_of(hex).map_or("?".into(), |name| Name(name).to_string());
+        match self {
+            Action::Force { key } => write!(to, "RLOCK.FORCE {}", shown(key)),
+            Action::Cancel { key, owner } => {
+                write!(to, "RLOCK.CANCEL {} {}", shown(key), shown(owner))
+            }
+            Action::Kill { server, client } => write!(to, "CLIENT KILL ID {client} of {server}"),
+        }
+    }
+}
+
+/// Asks the server that has the lock, or the connection.
+///
+/// # Errors
+/// What the server says, or why none was asked.
+pub fn carry_out(action: &Action, servers: &[Server]) -> Result<String, Trouble> {
+    let (ask, asked): (Cmd, Vec<&Server>) = match action {
+        Action::Force { key } => {
+            (redis::cmd("RLOCK.FORCE").arg(bytes_of(key)?).clone(), servers.iter().collect())
+        }
+        Action::Cancel { key, owner } => {
+            let ask = redis::cmd("RLOCK.CANCEL").arg(bytes_of(key)?).arg(bytes_of(owner)?).clone();
+            (ask, servers.iter().collect())
+        }
+        Action::Kill { server, client } => {
+            let ask = redis::cmd("CLIENT").arg("KILL").arg("ID").arg(client).clone();
+            (ask, servers.iter().filter(|known| known.name == *server).collect())
+        }
+    };
+    let mut trouble = "no such server is looked at".to_owned();
+    for server in asked {
+        match ask.query::<u64>(&mut server.connect()?) {
+            Ok(count) => return Ok(count.to_string()),
+            // Of a Cluster, another one has it.
+            Err(error) if error.code() == Some("MOVED") => trouble = told(&error),
+            Err(error) => return Err(told(&error)),
+        }
+    }
+    Err(trouble)
+}
+
+fn told(error: &RedisError) -> Trouble {
+    explain(error)
+}
+
+/// The bytes that a text names in hexadecimal.
+///
+/// # Errors
+/// If it does not.
+pub fn bytes_of(hex: &str) -> Result<Vec<u8>, Trouble> {
+    let digits: Option<Vec<u32>> = hex.chars().map(|digit| digit.to_digit(16)).collect();
+    let byte = |pair: &[u32]| match pair {
+        [high, low] => u8::try_from(high * 16 + low).ok(),
+        _ => None,
+    };
+    digits
+        .and_then(|digits| digits.chunks(2).map(byte).collect())
+        .ok_or_else(|| "a name is bytes in hexadecimal".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bytes_of;
+
+    #[test]
+    fn a_name_is_bytes() {
+        assert_eq!(bytes_of("00ff4A"), Ok(vec![0, 255, 74]));
+        assert_eq!(bytes_of(""), Ok(vec![]));
+        for wrong in ["0", "0g", "+1", "é0"] {
+            assert!(bytes_of(wrong).is_err(), "{wrong}");
+        }
+    }
+}

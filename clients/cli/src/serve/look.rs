@@ -1,0 +1,415 @@
+//! One look at all servers, and what it costs them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use redis::{Connection, RedisError, RedisResult, Value, from_redis_value_ref};
+
+use crate::servers::{Server, Trouble, Where, explain, reason};
+use crate::snapshot::{Ask, Lock, Name, Part, Snapshot, look as look_closely};
+
+/// What each look asks: enough for a page, and little enough for a server with a million locks.
+pub const ASK: Ask = Ask {
+    sections: &["server", "replication", "persistence", "errorstats", "commandstats"],
+    queues: 1000,
+    described: 50,
+    holders: 5,
+    waiters: 5,
+};
+
+/// Entries of the slow log.
+const SLOW: usize = 20;
+/// Connections whose addresses are asked for.
+const CLIENTS: usize = 200;
+/// How often Sentinel or the Cluster is asked for the primaries while all answer.
+const DISCOVER_EVERY: Duration = Duration::from_secs(5);
+/// What each look may ask, as `INFO commandstats` names it.
+const COMMANDS: [&str; 5] = ["info", "rlock.queues", "rlock.info", "rlock.slowlog", "client|list"];
+
+/// Why there is nothing to show.
+#[derive(Debug, Clone)]
+pub struct Down {
+    /// One of [`crate::servers::REASONS`].
+    pub reason: &'static str,
+    /// The same in words.
+    pub words: Trouble,
+}
+
+impl From<&RedisError> for Down {
+    fn from(error: &RedisError) -> Down {
+        Down { reason: reason(error), words: explain(error) }
+    }
+}
+
+/// What was seen of one server.
+#[derive(Debug)]
+pub struct Told {
+    /// Host and port.
+    pub name: String,
+    /// The database whose locks are shown.
+    pub db: i64,
+    /// What it said.
+    pub part: Result<Part, Down>,
+    /// The newest entries of its slow log, or why not.
+    pub slow: Result<Vec<Slow>, Trouble>,
+    /// The addresses of connections that hold or wait, as far as the user may see them.
+    pub addresses: BTreeMap<u64, String>,
+    /// How long it was busy with the look before, by its own account (`INFO commandstats`).
+    pub busy: Duration,
+}
+
+/// An entry of the slow log.
+#[derive(Debug, Clone)]
+pub struct Slow {
+    /// When it ended, milliseconds since 1970.
+    pub unix_ms: u64,
+    /// `wait`, `hold` or `deadlock`.
+    pub kind: String,
+    /// The lock's key.
+    pub key: Name,
+    /// Whose wait or hold.
+    pub owner: Name,
+    /// How long it lasted, in milliseconds.
+    pub ms: u64,
+    /// How it ended.
+    pub outcome: String,
+    /// Who was in the way; for a deadlock with the key that each waits for.
+    pub holders: Vec<Vec<Name>>,
+}
+
+/// One look.
+pub struct Seen {
+    /// When, milliseconds since 1970.
+    pub unix_ms: u64,
+    /// When it began.
+    pub begun: Instant,
+    /// When it ended.
+    pub ended: Instant,
+    /// Each server.
+    pub servers: Vec<Told>,
+    /// Why nobody can say which servers there are.
+    pub trouble: Option<Trouble>,
+    /// All servers together.
+    pub now: Snapshot,
+    /// The locks that browsers follow, or why they cannot be seen.
+    pub locks: BTreeMap<Name, Result<Lock, Trouble>>,
+    /// How long after its beginning the next look begins.
+    pub every: Duration,
+    /// The part of its time, 0 to 1, that the busiest server spent on the last looks.
+    pub share: f64,
+    /// What happened since the look before, if that was of the same servers.
+    pub point: Option<serde_json::Value>,
+}
+
+impl Seen {
+    /// Nothing yet.
+    #[must_use]
+    pub fn nothing() -> Seen {
+        let (begun, servers) = (Instant::now(), Vec::new());
+        Seen {
+            unix_ms: 0,
+            begun,
+            ended: begun,
+            servers,
+            trouble: Some("no server was looked at yet".into()),
+            now: Snapshot::of(begun, [], ASK),
+            locks: BTreeMap::new(),
+            every: Duration::ZERO,
+            share: 0.0,
+            point: None,
+        }
+    }
+
+    /// The same servers, none of which answers any more.
+    #[must_use]
+    pub fn silent(&self) -> Seen {
+        let silent = |told: &Told| {
+            let words = "no look ends in time".to_owned();
+            Told {
+                name: told.name.clone(),
+                db: told.db,
+                part: Err(Down { reason: "timeout", words: words.clone() }),
+                slow: Err(words),
+                addresses: BTreeMap::new(),
+                busy: Duration::ZERO,
+            }
+        };
+        let servers = self.servers.iter().map(silent).collect();
+        Seen { unix_ms: self.unix_ms, every: self.every, servers, ..Seen::nothing() }
+    }
+
+    /// Whether all servers answered.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.trouble.is_none() && self.servers.iter().all(|server| server.part.is_ok())
+    }
+
+    /// A line for each server.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        let each = self.servers.iter().map(|server| match &server.part {
+            Ok(_) => format!("{} answers\n", server.name),
+            Err(down) => format!("{}: {}: {}\n", server.name, down.reason, down.words),
+        });
+        each.chain(self.trouble.iter().map(|trouble| format!("{trouble}\n"))).collect()
+    }
+}
+
+/// Keeps a connection to each server.
+pub struct Looker {
+    at: Where,
+    links: Vec<Link>,
+    discovered: Option<Instant>,
+}
+
+struct Link {
+    server: Server,
+    connection: Option<Connection>,
+    /// Questions that this user may not ask.
+    denied: BTreeSet<&'static str>,
+    /// How often the last look sent each of [`COMMANDS`].
+    sent: BTreeMap<&'static str, u64>,
+    /// What the server had counted of them when it began.
+    counted: BTreeMap<&'static str, Calls>,
+}
+
+/// Calls of a command by all clients, and the microseconds that they took.
+#[derive(Debug, Default, Clone, Copy)]
+struct Calls {
+    calls: u64,
+    us: u64,
+}
+
+impl Looker {
+    /// Asks nobody yet.
+    #[must_use]
+    pub fn new(at: Where) -> Looker {
+        Looker { at, links: Vec::new(), discovered: None }
+    }
+
+    /// The servers of the last look.
+    #[must_use]
+    pub fn servers(&self) -> Vec<Server> {
+        self.links.iter().map(|link| link.server.clone()).collect()
+    }
+
+    /// Looks, and follows these keys.
+    pub fn look(&mut self, keys: &BTreeSet<Name>) -> Seen {
+        let begun = Instant::now();
+        let trouble = self.discover().err();
+        let servers: Vec<Told> =
+            self.links.iter_mut().enumerate().map(|(at, link)| link.look(at)).collect();
+        if servers.iter().any(|server| server.part.is_err()) {
+            self.discovered = None;
+        }
+        let parts = servers.iter().filter_map(|server| server.part.as_ref().ok());
+        let now = Snapshot::of(begun, parts, ASK);
+        let locks = keys.iter().map(|key| (key.clone(), self.follow(key))).collect();
+        let unix_ms = UNIX_EPOCH.elapsed().map_or(0, |time| time.as_millis());
+        let unix_ms = u64::try_from(unix_ms).unwrap_or(u64::MAX);
+        let (every, share, point) = (Duration::ZERO, 0.0, None);
+        Seen { unix_ms, begun, ended: begun, servers, trouble, now, locks, every, share, point }
+    }
+
+    /// Which servers there are. Of one that is named by its address, that is known.
+    fn discover(&mut self) -> Result<(), Trouble> {
+        let is_fixed = self.at.sentinel.is_none() && !self.at.is_cluster;
+        let is_known = self
+            .discovered
+            .is_some_and(|discovered| is_fixed || discovered.elapsed() < DISCOVER_EVERY);
+        if is_known || (is_fixed && !self.links.is_empty()) {
+            return Ok(());
+        }
+        let primaries = self.at.primaries()?;
+        let mut old = std::mem::take(&mut self.links);
+        self.links = primaries
+            .into_iter()
+            .map(|server| match old.iter().position(|link| link.server.name == server.name) {
+                Some(known) => old.swap_remove(known),
+                None => Link::new(server),
+            })
+            .collect();
+        self.discovered = Some(Instant::now());
+        Ok(())
+    }
+
+    fn follow(&mut self, key: &Name) -> Result<Lock, Trouble> {
+        let mut trouble = "no server answers".to_owned();
+        for link in &mut self.links {
+            match link.ask("rlock.info", 1, |connection| look_closely(connection, key)) {
+                Some(Ok(lock)) => return Ok(lock),
+                Some(Err(error)) => trouble = explain(&error),
+                None => {}
+            }
+        }
+        Err(trouble)
+    }
+}
+
+impl Link {
+    fn new(server: Server) -> Link {
+        let (denied, sent, counted) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
+        Link { server, connection: None, denied, sent, counted }
+    }
+
+    fn look(&mut self, at: usize) -> Told {
+        let part = self.part(at);
+        let mut slow = Err("not asked".to_owned());
+        let (mut addresses, mut busy) = (BTreeMap::new(), Duration::ZERO);
+        if let Ok(part) = &part {
+            busy = self.account(part);
+            slow = self
+                .permitted("rlock.slowlog", slow_log)
+                .unwrap_or_else(|| Err("This user may not send RLOCK.SLOWLOG.".into()));
+            let clients = clients_of(part);
+            if !clients.is_empty() {
+                let told = self.permitted("client|list", |link| addresses_of(link, &clients));
+                addresses = told.and_then(Result::ok).unwrap_or_default();
+            }
+        }
+        let (name, db) = (self.server.name.clone(), self.server.db());
+        Told { name, db, part, slow, addresses, busy }
+    }
+
+    /// How long the look before took: as often as it sent each command, what a call took on average since then.
+    fn account(&mut self, part: &Part) -> Duration {
+        let counted = calls_of(part);
+        let each = self.sent.iter().map(|(name, &sent)| {
+            let now = counted.get(name).copied().unwrap_or_default();
+            let old = self.counted.get(name).copied().unwrap_or_default();
+            // After CONFIG RESETSTAT it counts from 0 again.
+            let (calls, us) = match now.calls.checked_sub(old.calls) {
+                Some(calls) if calls > 0 => (calls, now.us.saturating_sub(old.us)),
+                _ => (now.calls, now.us),
+            };
+            (us * sent).checked_div(calls).unwrap_or(0)
+        });
+        let us = each.sum();
+        let described = part.queues.iter().filter(|queue| queue.lock.is_some()).count();
+        let described = u64::try_from(described).unwrap_or(u64::MAX);
+        self.sent = BTreeMap::from([("info", 1), ("rlock.queues", 1), ("rlock.info", described)]);
+        self.counted = counted;
+        Duration::from_micros(us)
+    }
+
+    fn part(&mut self, at: usize) -> Result<Part, Down> {
+        if self.connection.is_none() {
+            self.connect().map_err(|error| Down::from(&error))?;
+        }
+        // What is denied is not asked again: each refusal is a line in the server's ACL log.
+        let described = if self.denied.contains("rlock.info") { 0 } else { ASK.described };
+        let ask = Ask { described, ..ASK };
+        match self.ask("info", 0, |connection| Part::take(connection, at, ask)) {
+            Some(Ok(mut part)) => {
+                if part.is_denied {
+                    self.denied.insert("rlock.info");
+                }
+                part.is_denied = self.denied.contains("rlock.info");
+                Ok(part)
+            }
+            Some(Err(error)) => Err(Down::from(&error)),
+            None => Err(Down { reason: "unreachable", words: "no connection".into() }),
+        }
+    }
+
+    fn connect(&mut self) -> RedisResult<()> {
+        self.connection = Some(self.server.try_connect()?);
+        self.denied.clear();
+        self.sent.clear();
+        self.counted.clear();
+        Ok(())
+    }
+
+    /// Asks over the connection, if there is one, which sends `what` so many `times`.
+    fn ask<T>(
+        &mut self,
+        what: &'static str,
+        times: u64,
+        ask: impl FnOnce(&mut Connection) -> RedisResult<T>,
+    ) -> Option<RedisResult<T>> {
+        let answer = ask(self.connection.as_mut()?);
+        *self.sent.entry(what).or_default() += times;
+        // An answer that comes late would be taken for the next one's.
+        if answer.as_ref().is_err_and(|error| error.is_io_error() || error.is_timeout()) {
+            self.connection = None;
+        }
+        Some(answer)
+    }
+
+    /// Asks what this user may not be allowed to ask: once, then no more.
+    fn permitted<T>(
+        &mut self,
+        what: &'static str,
+        ask: impl FnOnce(&mut Connection) -> RedisResult<T>,
+    ) -> Option<Result<T, Trouble>> {
+        if self.denied.contains(what) {
+            return None;
+        }
+        let answer = self.ask(what, 1, ask)?;
+        if answer.as_ref().is_err_and(|error| reason(error) != "timeout" && !error.is_io_error()) {
+            self.denied.insert(what);
+        }
+        Some(answer.map_err(|error| explain(&error)))
+    }
+}
+
+fn calls_of(part: &Part) -> BTreeMap<&'static str, Calls> {
+    let number = |text: &str, name: &str| {
+        text.split(',').find_map(|word| word.strip_prefix(name)?.parse().ok()).unwrap_or(0)
+    };
+    let each = COMMANDS.iter().filter_map(|name| {
+        let text = part.fields.get(&format!("cmdstat_{name}"))?;
+        Some((*name, Calls { calls: number(text, "calls="), us: number(text, "usec=") }))
+    });
+    each.collect()
+}
+
+fn clients_of(part: &Part) -> Vec<u64> {
+    let locks = part.queues.iter().filter_map(|queue| queue.lock.as_ref());
+    let each = locks.flat_map(|lock| {
+        let holders = lock.holders.iter().map(|hold| hold.session);
+        holders.chain(lock.waiters.iter().map(|wait| wait.client))
+    });
+    let found: BTreeSet<u64> = each.filter(|client| *client != 0).take(CLIENTS).collect();
+    found.into_iter().collect()
+}
+
+fn addresses_of(connection: &mut Connection, ids: &[u64]) -> RedisResult<BTreeMap<u64, String>> {
+    let list: String = redis::cmd("CLIENT").arg("LIST").arg("ID").arg(ids).query(connection)?;
+    let word = |line: &str, name: &str| {
+        line.split(' ').find_map(|word| word.strip_prefix(name)).map(str::to_owned)
+    };
+    let each = list
+        .lines()
+        .filter_map(|line| Some((word(line, "id=")?.parse().ok()?, word(line, "addr=")?)));
+    Ok(each.collect())
+}
+
+fn slow_log(connection: &mut Connection) -> RedisResult<Vec<Slow>> {
+    let told: Vec<BTreeMap<String, Value>> =
+        redis::cmd("RLOCK.SLOWLOG").arg("GET").arg(SLOW).query(connection)?;
+    told.iter().map(slow).collect()
+}
+
+fn slow(entry: &BTreeMap<String, Value>) -> RedisResult<Slow> {
+    fn field<T: redis::FromRedisValue>(
+        entry: &BTreeMap<String, Value>,
+        name: &str,
+    ) -> RedisResult<T> {
+        Ok(from_redis_value_ref(entry.get(name).unwrap_or(&Value::Nil))?)
+    }
+    let holders: Vec<Value> = field(entry, "holders")?;
+    let names = |holder: &Value| match holder {
+        Value::Array(names) => names.iter().map(from_redis_value_ref::<Name>).collect(),
+        name => from_redis_value_ref(name).map(|name| vec![name]),
+    };
+    Ok(Slow {
+        unix_ms: field(entry, "unix-ms")?,
+        kind: field(entry, "kind")?,
+        key: field(entry, "key")?,
+        owner: field(entry, "owner")?,
+        ms: field(entry, "ms")?,
+        outcome: field(entry, "outcome")?,
+        holders: holders.iter().map(names).collect::<Result<_, _>>()?,
+    })
+}

@@ -1,0 +1,260 @@
+//! The one thread that looks at the servers. While a browser follows, it looks once a second, else every five seconds;
+//! and so seldom that the busiest server spends no more than a hundredth of its time on it.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch::{Receiver, Sender, channel};
+
+use super::history::History;
+use super::look::{Looker, Seen};
+use crate::servers::{Server, Where};
+use crate::snapshot::Name;
+
+/// While a browser follows, and the least time between two looks.
+const OFTEN: Duration = Duration::from_secs(1);
+/// While nobody does: for the plots of who opens the page later.
+const SELDOM: Duration = Duration::from_secs(5);
+/// A server is to spend at most one part in this many of its time on us.
+const SHARE: u32 = 100;
+/// Looks whose median cost decides how often to look: one that met a busy server does not.
+const COSTS: usize = 5;
+/// Browsers that follow at a time.
+const VIEWERS: usize = 32;
+/// Locks that they follow at a time.
+const KEYS: usize = 16;
+/// How long a scrape waits for a look.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// For so long a scrape is told that a server is down, without waiting for the look that is under way.
+const DOWN: Duration = Duration::from_secs(12);
+/// A look that takes longer hangs.
+pub const STUCK: Duration = Duration::from_secs(120);
+
+/// What was seen last, and who wants to see more. Its clones are the same.
+#[derive(Clone)]
+pub struct Watch {
+    seen: Receiver<Arc<Seen>>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    wanted: Mutex<Wanted>,
+    changed: Condvar,
+    history: Mutex<History>,
+    servers: Mutex<Vec<Server>>,
+}
+
+#[derive(Default)]
+struct Wanted {
+    viewers: usize,
+    keys: BTreeMap<Name, usize>,
+    /// Somebody waits for a look.
+    is_asked: bool,
+}
+
+/// A browser that follows, until it is dropped.
+pub struct Viewer {
+    /// The lock that it follows, too.
+    pub key: Option<Name>,
+    shared: Arc<Shared>,
+}
+
+/// Why nobody else can follow.
+#[derive(Debug)]
+pub struct Busy(pub &'static str);
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Watch {
+    /// Starts the thread, which ends with the program.
+    ///
+    /// # Errors
+    /// If there can be no thread.
+    pub fn start(at: Where) -> std::io::Result<Watch> {
+        let (sender, seen) = channel(Arc::new(Seen::nothing()));
+        let shared = Arc::new(Shared::default());
+        let own = shared.clone();
+        thread::Builder::new().name("looks".into()).spawn(move || own.look_on(at, &sender))?;
+        Ok(Watch { seen, shared })
+    }
+
+    /// Each look.
+    #[must_use]
+    pub fn seen(&self) -> Receiver<Arc<Seen>> {
+        self.seen.clone()
+    }
+
+    /// The last look.
+    #[must_use]
+    pub fn latest(&self) -> Arc<Seen> {
+        self.seen.borrow().clone()
+    }
+
+    /// How long ago the last look began; `None` before the first one ended.
+    #[must_use]
+    pub fn age(&self) -> Option<Duration> {
+        let seen = self.latest();
+        (seen.unix_ms > 0).then(|| seen.begun.elapsed())
+    }
+
+    /// A look that is no older than the least time between two. If none ends in time, all servers are silent.
+    pub async fn fresh(&self) -> Arc<Seen> {
+        let is_fresh = |seen: &Arc<Seen>| {
+            // While a server is silent, each look takes longer than Prometheus may want to wait.
+            let is_recent = if seen.is_up() {
+                seen.begun.elapsed() < least_pause(seen.every)
+            } else {
+                seen.ended.elapsed() < DOWN
+            };
+            seen.unix_ms > 0 && is_recent
+        };
+        let mut seen = self.seen.clone();
+        if !is_fresh(&self.latest()) {
+            locked(&self.shared.wanted).is_asked = true;
+            self.shared.changed.notify_all();
+            let waited = tokio::time::timeout(PATIENCE, seen.wait_for(is_fresh)).await;
+            if waited.is_err() {
+                return Arc::new(self.latest().silent());
+            }
+        }
+        self.latest()
+    }
+
+    /// The points of the plots.
+    #[must_use]
+    pub fn history(&self) -> String {
+        locked(&self.shared.history).json()
+    }
+
+    /// The servers of the last look.
+    #[must_use]
+    pub fn servers(&self) -> Vec<Server> {
+        locked(&self.shared.servers).clone()
+    }
+
+    /// Follows, and a lock more closely.
+    ///
+    /// # Errors
+    /// If enough others do.
+    pub fn view(&self, key: Option<Name>) -> Result<Viewer, Busy> {
+        let mut wanted = locked(&self.shared.wanted);
+        if wanted.viewers >= VIEWERS {
+            return Err(Busy("32 browsers follow already"));
+        }
+        if let Some(key) = &key {
+            if !wanted.keys.contains_key(key) && wanted.keys.len() >= KEYS {
+                return Err(Busy("16 locks are followed already"));
+            }
+            *wanted.keys.entry(key.clone()).or_default() += 1;
+        }
+        wanted.viewers += 1;
+        self.shared.changed.notify_all();
+        Ok(Viewer { key, shared: self.shared.clone() })
+    }
+}
+
+impl Drop for Viewer {
+    fn drop(&mut self) {
+        let mut wanted = locked(&self.shared.wanted);
+        wanted.viewers = wanted.viewers.saturating_sub(1);
+        let Some(key) = &self.key else { return };
+        if let Some(count) = wanted.keys.get_mut(key) {
+            *count -= 1;
+            if *count == 0 {
+                wanted.keys.remove(key);
+            }
+        }
+    }
+}
+
+/// A scrape may ask for a look earlier than `every`, but not as early as to break the bound.
+fn least_pause(every: Duration) -> Duration {
+    if every > SELDOM { every } else { OFTEN }
+}
+
+impl Shared {
+    fn look_on(&self, at: Where, sender: &Sender<Arc<Seen>>) {
+        let mut looker = Looker::new(at);
+        let mut costs = VecDeque::new();
+        let mut before: Option<Arc<Seen>> = None;
+        loop {
+            let (is_followed, keys) = self.wait(before.as_deref());
+            let mut seen = looker.look(&keys);
+            *locked(&self.servers) = looker.servers();
+            costs
+                .push_back(seen.servers.iter().map(|server| server.busy).max().unwrap_or_default());
+            if costs.len() > COSTS {
+                costs.pop_front();
+            }
+            let pause = median(&costs).saturating_mul(SHARE);
+            seen.every = pause.max(if is_followed { OFTEN } else { SELDOM });
+            let looks = u32::try_from(costs.len()).unwrap_or(1);
+            let spent: Duration = costs.iter().sum();
+            seen.share = spent.as_secs_f64() / (seen.every * looks).as_secs_f64();
+            // Of other servers, or of one that was away, the counters do not go on.
+            if let Some(before) = before.filter(|before| is_continued(before, &seen)) {
+                let point = locked(&self.history).add(&before.now, &seen.now, seen.unix_ms);
+                seen.point = Some(point);
+            }
+            seen.ended = Instant::now();
+            let seen = Arc::new(seen);
+            before = Some(seen.clone());
+            if sender.send(seen).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Until the next look is due: whether a browser follows, and which locks.
+    fn wait(&self, last: Option<&Seen>) -> (bool, BTreeSet<Name>) {
+        let mut wanted = locked(&self.wanted);
+        loop {
+            let is_followed = wanted.viewers > 0;
+            let left = last.map_or(Duration::ZERO, |last| {
+                let is_soon = is_followed || wanted.is_asked;
+                let pause = if is_soon { least_pause(last.every) } else { last.every };
+                (last.begun + pause).saturating_duration_since(Instant::now())
+            });
+            if left.is_zero() {
+                wanted.is_asked = false;
+                return (is_followed, wanted.keys.keys().cloned().collect());
+            }
+            let woken = self.changed.wait_timeout(wanted, left);
+            wanted = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+fn median(costs: &VecDeque<Duration>) -> Duration {
+    let mut sorted: Vec<Duration> = costs.iter().copied().collect();
+    sorted.sort_unstable();
+    sorted.get(sorted.len().saturating_sub(1) / 2).copied().unwrap_or_default()
+}
+
+fn is_continued(before: &Seen, now: &Seen) -> bool {
+    let names =
+        |seen: &Seen| seen.servers.iter().map(|server| server.name.clone()).collect::<Vec<_>>();
+    before.is_up() && now.is_up() && names(before) == names(now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_costly_look_among_others_does_not_slow_the_page_and_costly_ones_do() {
+        let ms = Duration::from_millis;
+        assert_eq!(median(&VecDeque::new()), Duration::ZERO);
+        assert_eq!(median(&VecDeque::from([ms(1), ms(2900)])), ms(1));
+        assert_eq!(median(&VecDeque::from([ms(1), ms(2900), ms(1), ms(2), ms(1)])), ms(1));
+        assert_eq!(median(&VecDeque::from([ms(100), ms(120), ms(1), ms(110), ms(90)])), ms(100));
+        assert_eq!(least_pause(ms(1000)), OFTEN);
+        assert_eq!(least_pause(SELDOM), OFTEN);
+        assert_eq!(least_pause(ms(10_000)), ms(10_000));
+    }
+}
