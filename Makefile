@@ -1,6 +1,6 @@
 # Shortcuts only: each does one thing, in scripts/. `make` lists them.
 .PHONY: help build run test lint matrix matrix-table mutants model fuzz simulate simulate-users traces differential abuse torture permits failovers chaos moves \
-        valgrind bench bench-gate examples clients clients-test clients-bench demo install audit release packages packages-try \
+        valgrind bench bench-gate examples clients clients-test clients-bench page demo install audit release packages packages-try \
         images images-build dist reproducible msrv clean
 
 help:
@@ -84,6 +84,9 @@ clients-bench: ## what a free acquire and release costs in each package, compare
 
 examples: ## each language's example, with its own client, on a private server
 	@scripts/examples.sh
+
+page: ## the page of rlock serve in a headless browser; screenshots in target/page
+	@scripts/page.sh fetch
 
 demo: ## ten seconds of locks in this terminal, on a private server
 	@scripts/demo.sh

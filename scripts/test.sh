@@ -45,6 +45,7 @@ run_lines() {
 }
 run_lines scripts/examples.sh
 run_lines scripts/clients.sh short
+run_lines scripts/page.sh
 gate=0
 scripts/bench.sh gate || gate=$?
 case $gate in
