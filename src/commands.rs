@@ -3,8 +3,8 @@
 use rlock_core::grammar::{Command, commands};
 use rlock_engine::commands as engine;
 
-use crate::ffi::Ctx;
-use crate::invocation::{Invocation, Serve};
+use crate::ffi::{Argv, Ctx, Handler};
+use crate::invocation::{Invocation, Serve, serve_several};
 use crate::show::{ShowInfo, ShowPlace, ShowQueues, ShowSlowLog};
 
 /// Registers every command.
@@ -18,9 +18,9 @@ pub fn register(ctx: &Ctx) -> Result<(), String> {
     add::<AcquireLock>(ctx)?;
     add::<ReleaseLock>(ctx)?;
     add::<RenewLock>(ctx)?;
-    add::<AcquireSeveral>(ctx)?;
-    add::<ReleaseSeveral>(ctx)?;
-    add::<RenewSeveral>(ctx)?;
+    ctx.register_command::<AcquireSeveral>(&commands::MACQUIRE)?;
+    ctx.register_command::<ReleaseSeveral>(&commands::MRELEASE)?;
+    ctx.register_command::<RenewSeveral>(&commands::MRENEW)?;
     add::<Cancel>(ctx)?;
     add::<ForceLock>(ctx)?;
     add::<Holds>(ctx)?;
@@ -42,7 +42,7 @@ macro_rules! by_engine {
             const COMMAND: &'static Command = &commands::$command;
 
             fn serve(call: &Invocation<'_>) -> Result<(), String> {
-                engine::$serve(call.ctx, call.key()?, &call.said)
+                engine::$serve(call.ctx, call.key()?, call.said)
             }
         }
     };
@@ -62,11 +62,9 @@ macro_rules! several_by_engine {
     ($handler:ident, $command:ident, $serve:ident) => {
         struct $handler;
 
-        impl Serve for $handler {
-            const COMMAND: &'static Command = &commands::$command;
-
-            fn serve(call: &Invocation<'_>) -> Result<(), String> {
-                engine::$serve(call.ctx, &call.names(), &call.said, &call.keys)
+        impl Handler for $handler {
+            fn run(ctx: &Ctx, words: &Argv<'_>) {
+                serve_several(ctx, words, &commands::$command, engine::$serve::<Ctx>);
             }
         }
     };

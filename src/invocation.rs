@@ -1,7 +1,7 @@
 //! A command with parsed arguments: the input of every handler.
 
 use rlock_core::Lock;
-use rlock_core::grammar::{self, Command, SeveralKeys};
+use rlock_core::grammar::{Arguments, BadWord, Command, SeveralKeys};
 use rlock_engine::commands;
 
 use crate::ffi::{Argv, Ctx, Handler, Name};
@@ -22,26 +22,42 @@ pub struct Invocation<'a> {
     /// The key; only commands without a key have none.
     pub name: Option<Name<'a>>,
     /// The arguments.
-    pub said: grammar::Arguments<'a>,
-    /// The keys of a command that names several.
-    pub keys: SeveralKeys<'a>,
-    words: &'a Argv<'a>,
+    pub said: &'a Arguments<'a>,
 }
 
 impl<S: Serve> Handler for S {
     fn run(ctx: &Ctx, words: &Argv<'_>) {
-        if S::COMMAND.has_several_keys() && ctx.tells_keys(words) {
-            return;
-        }
-        let (name, mut keys) = (words.name(), SeveralKeys::default());
-        let read = S::COMMAND.read_several(words.words(), &settings::limits(), &mut keys);
-        let done = match read {
-            Ok(said) => S::serve(&Invocation { ctx, name, said, keys, words }),
-            Err(bad) => Err(bad.line().into()),
-        };
-        if let Err(line) = done {
-            ctx.reply_error(&line);
-        }
+        let read = S::COMMAND.read(words.words(), &settings::limits());
+        finish(ctx, read, |said| S::serve(&Invocation { ctx, name: words.name(said.key), said }));
+    }
+}
+
+/// Executes a command that names several keys with the engine's function for it.
+pub fn serve_several(ctx: &Ctx, words: &Argv<'_>, command: &Command, serve: ServeSeveral) {
+    if ctx.tells_keys(words) {
+        return;
+    }
+    let mut keys = SeveralKeys::default();
+    let read = command.read_several(words.words(), &settings::limits(), &mut keys);
+    finish(ctx, read, |said| serve(ctx, &words.names(keys.keys.len()), said, &keys));
+}
+
+/// As the engine serves a command that names several keys.
+pub type ServeSeveral =
+    fn(&Ctx, &[Name<'_>], &Arguments<'_>, &SeveralKeys<'_>) -> Result<(), String>;
+
+/// Executes a command of which the arguments were read, or replies what is wrong with them.
+fn finish<'a>(
+    ctx: &Ctx,
+    read: Result<Arguments<'a>, BadWord>,
+    serve: impl FnOnce(&Arguments<'a>) -> Result<(), String>,
+) {
+    let done = match &read {
+        Ok(said) => serve(said),
+        Err(bad) => Err(bad.line().into()),
+    };
+    if let Err(line) = done {
+        ctx.reply_error(&line);
     }
 }
 
@@ -52,11 +68,6 @@ impl<'a> Invocation<'a> {
     /// An error line, for a command without a key.
     pub fn key(&self) -> Result<&Name<'a>, String> {
         self.name.as_ref().ok_or_else(|| "ERR the command needs a key".into())
-    }
-
-    /// The keys of a command that names several, in the order of the request.
-    pub fn names(&self) -> Vec<Name<'a>> {
-        self.words.names(self.keys.keys.len())
     }
 
     /// Replies with a number.

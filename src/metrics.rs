@@ -114,6 +114,7 @@ static HOLDS: Buckets = [const { AtomicU64::new(0) }; BOUNDS.len()];
 static ACKS: Buckets = [const { AtomicU64::new(0) }; BOUNDS.len()];
 
 /// Counts what happened. Nothing else counts.
+#[inline]
 pub fn observe(happening: Happening<'_>) {
     match happening {
         Happening::Decided { changes, events, reply, asks, replaced, now, .. } => {
@@ -151,6 +152,7 @@ fn count_removed(lock: &Removed) {
 }
 
 /// Adds to a counter.
+#[inline]
 fn add(metric: Metric, count: usize) {
     if let Some(total) = TOTALS.get(metric as usize) {
         raise(total, u64::try_from(count).unwrap_or(u64::MAX));
@@ -162,6 +164,7 @@ fn raise(total: &AtomicU64, by: u64) {
     total.store(total.load(Relaxed).wrapping_add(by), Relaxed);
 }
 
+#[inline]
 fn measure(buckets: &Buckets, [count, sum]: [Metric; 2], us: u64) {
     add(count, 1);
     add(sum, usize::try_from(us).unwrap_or(usize::MAX));
@@ -201,6 +204,7 @@ fn count_wake(wake: &Wake) {
 }
 
 /// Counts what a decision of this primary did. `asks` is the owner that asked for the lock.
+#[inline]
 fn count(changes: &[Change<'_>], events: &[Event], reply: &Reply, asks: Option<&[u8]>, now: Now) {
     for event in events {
         match event {

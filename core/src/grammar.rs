@@ -300,20 +300,17 @@ impl Command {
                 arguments.set_positional(*positional, given)?;
             }
         }
-        // Options seen so far, one bit each.
+        // The options seen so far.
         let mut said: u32 = 0;
         while let Some(given) = words.next() {
-            let found = self.options.iter().enumerate().find(|(_, word)| word.is(given));
-            let Some((place, word)) = found else { return Err(self.unknown(given)) };
-            if said != 0 {
-                let other = self.options.iter().enumerate().find(|(at, other)| {
-                    said & (1_u32 << (at % 32)) != 0 && (*other == word || word.excludes(**other))
-                });
-                if let Some((_, other)) = other {
-                    return Err(said_already(*word, *other));
-                }
+            let packed = words::pack(given);
+            let Some(word) = self.options.iter().find(|word| word.is(packed)) else {
+                return Err(self.unknown(given));
+            };
+            if said & (word.bit() | word.excluded()) != 0 {
+                return Err(self.said_already(*word, said));
             }
-            said |= 1 << (place % 32);
+            said |= word.bit();
             if *word == Word::Modes {
                 keys.read_modes(&mut words)?;
                 continue;
@@ -329,11 +326,7 @@ impl Command {
             return Err(self.wrong_count());
         }
         if arguments.session {
-            let is_given =
-                self.options.iter().enumerate().any(|(place, word)| {
-                    *word == Word::Lease && said & (1_u32 << (place % 32)) != 0
-                });
-            arguments.lease_for_session(is_given, limits)?;
+            arguments.lease_for_session(said & Word::Lease.bit() != 0, limits)?;
         }
         Ok(arguments)
     }
@@ -343,17 +336,26 @@ impl Command {
         BadWord(format!("ERR wrong number of arguments for '{name}' command"))
     }
 
+    #[cold]
+    fn said_already(&self, word: Word, said: u32) -> BadWord {
+        let is_it = |other: &&Word| **other != word && said & other.bit() & word.excluded() != 0;
+        BadWord(match self.options.iter().find(is_it) {
+            Some(other) => {
+                format!("ERR syntax error: {} and {} exclude each other", other.word(), word.word())
+            }
+            None => format!("ERR syntax error: {} is given twice", word.word()),
+        })
+    }
+
+    #[cold]
     fn unknown(&self, given: &[u8]) -> BadWord {
         BadWord(format!("ERR syntax error at {}: the command is {}", quoted(given), self.usage()))
     }
 }
 
 impl Word {
-    fn is(self, given: &[u8]) -> bool {
-        self.word().as_bytes().eq_ignore_ascii_case(given)
-    }
-
     /// Minimum, maximum and unit.
+    #[inline]
     const fn range(self, limits: &Limits) -> (u64, u64, &'static str) {
         match self {
             Self::Lease => (1, limits.max_lease.get(), " milliseconds"),
@@ -372,12 +374,19 @@ impl Word {
         }
     }
 
+    #[inline]
     fn number(self, given: &[u8], limits: &Limits) -> Result<u64, BadWord> {
-        let (min, max, unit) = self.range(limits);
-        integer(given).filter(|number| (min..=max).contains(number)).ok_or_else(|| {
-            let (word, given) = (self.word(), quoted(given));
-            BadWord(format!("ERR {word} must be an integer from {min} to {max}{unit}, not {given}"))
-        })
+        let (min, max, _) = self.range(limits);
+        match integer(given) {
+            Some(number) if (min..=max).contains(&number) => Ok(number),
+            _ => Err(self.out_of_range(given, limits)),
+        }
+    }
+
+    #[cold]
+    fn out_of_range(self, given: &[u8], limits: &Limits) -> BadWord {
+        let ((min, max, unit), word, given) = (self.range(limits), self.word(), quoted(given));
+        BadWord(format!("ERR {word} must be an integer from {min} to {max}{unit}, not {given}"))
     }
 
     fn count(self, given: &[u8], limits: &Limits) -> Result<usize, BadWord> {
@@ -474,13 +483,5 @@ fn token(given: &[u8]) -> Result<Token, BadWord> {
     integer(given).and_then(Token::new).ok_or_else(|| {
         let given = quoted(given);
         BadWord(format!("ERR TOKEN must be an integer from 1 to {}, not {given}", Token::MAX))
-    })
-}
-
-fn said_already(word: Word, other: Word) -> BadWord {
-    BadWord(if word == other {
-        format!("ERR syntax error: {} is given twice", word.word())
-    } else {
-        format!("ERR syntax error: {} and {} exclude each other", other.word(), word.word())
     })
 }

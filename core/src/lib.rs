@@ -54,7 +54,7 @@
 //!     };
 //!     let at = At { db: 0, key: b"order:42", now };
 //!     let (input, mut effects) = (Input::Acquire(ask), None);
-//!     let decided = manager.decide(at, &bounds, &mut lock, input, Rights::All, &mut effects);
+//!     let decided = manager.decide(at, &bounds, &mut lock, &input, Rights::All, &mut effects);
 //!     decided.effects(effects).reply
 //! };
 //! assert!(matches!(acquire(b"ann", now), Reply::Granted { .. }));

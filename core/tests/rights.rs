@@ -22,14 +22,14 @@ fn decide_checked<'a>(
     let (at, bounds) = (At { db: 0, key: b"k", now: server.now() }, server.bounds);
     let (mut rights, mut stops) = (Vec::new(), 0);
     let (none, mut effects) = (Rights::Checked(&[]), None);
-    let decided = server.manager.decide(at, &bounds, lock, input, none, &mut effects);
+    let decided = server.manager.decide(at, &bounds, lock, &input, none, &mut effects);
     let mut effects = decided.effects(effects);
     while let Some(unchecked) = &effects.unchecked {
         stops += 1;
         let may = |waiter: &WaiterId| (*waiter, !denied.contains(&waiter.get()));
         rights.extend(unchecked.waiters.iter().map(may));
         let rights = Rights::Checked(&rights);
-        server.manager.step(at, &bounds, lock, input, rights, &mut effects);
+        server.manager.step(at, &bounds, lock, &input, rights, &mut effects);
     }
     (effects, stops)
 }

@@ -1,6 +1,7 @@
-//! Numbers at the ends of their ranges.
+//! Numbers at the ends of their ranges, names, and words.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
+use rlock_core::grammar::{Limits, commands::ACQUIRE};
 use rlock_core::text::{escaped, quoted};
 use rlock_core::{EpochMs, LeaseMs, Now, Owner, Token, Tokens};
 
@@ -82,6 +83,24 @@ fn an_owner_is_1_to_512_bytes() {
     assert!(Owner::is_valid(&[0xff; 512]));
     assert!(!Owner::is_valid(&[0xff; 513]));
     assert_eq!(Owner::from(b"a\0b".as_slice()).as_bytes(), b"a\0b");
+}
+
+#[test]
+fn nothing_but_the_letters_of_an_option_is_taken_for_it() {
+    let (default_lease, max_lease) = (LeaseMs::MAX, LeaseMs::MAX);
+    let limits = Limits { default_lease, max_lease, max_depth: 9, acks: 0 };
+    let is_it = |said: &[u8]| {
+        let words = [b"k", b"a", said, b"5"];
+        ACQUIRE.read(words.into_iter(), &limits).is_ok()
+    };
+    for word in [b"LEASE".as_slice(), b"MAXQUEUE"] {
+        for (byte, place) in (0..=u8::MAX).flat_map(|byte| (0..=8).map(move |at| (byte, at))) {
+            let Some((before, after)) = word.split_at_checked(place) else { continue };
+            assert!(!is_it(&[before, &[byte], after].concat()), "{byte} at {place} in {word:?}");
+            let said = [before, &[byte], after.get(1..).unwrap_or_default()].concat();
+            assert_eq!(is_it(&said), said.eq_ignore_ascii_case(word), "{said:?}");
+        }
+    }
 }
 
 #[test]

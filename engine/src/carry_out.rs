@@ -23,7 +23,7 @@ pub fn request<H: Host>(
     if !host.state(|state| state.manager.is_primary()) {
         return Err(RequestError::ReadOnly);
     }
-    let (reply, remembers) = carry_out(host, name, input)?;
+    let (reply, remembers) = carry_out(host, name, &input)?;
     // Where nothing is remembered, the timers stay as they are.
     if remembers {
         let (next, is_watching) =
@@ -47,7 +47,7 @@ pub(crate) fn by_itself<H: Host>(
     name: &H::Name<'_>,
     input: Input<'_>,
 ) -> Result<(), RequestError> {
-    carry_out(host, name, input).map(|_| ())
+    carry_out(host, name, &input).map(|_| ())
 }
 
 /// Whether commands are requests here; otherwise commands being loaded or replicated are replayed,
@@ -59,14 +59,15 @@ pub fn is_decided_here<H: Host>(host: &H) -> bool {
 
 /// Decides, and carries out the effects. Returns the reply to the caller, and whether something may
 /// be remembered of the lock.
+#[inline]
 fn carry_out<H: Host>(
     host: &H,
     name: &H::Name<'_>,
-    input: Input<'_>,
+    input: &Input<'_>,
 ) -> Result<(Reply, bool), RequestError> {
     let mut key = open(host, || host.open(name, Access::Writes));
     let at = At { db: host.db(), key: name.bytes(), now: host.now() };
-    let asks = match &input {
+    let asks = match input {
         Input::Acquire(ask) | Input::Park(ask, _) => Some(ask.owner),
         _ => None,
     };

@@ -90,7 +90,7 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
             _ => None,
         };
         let mut effects = None;
-        let (start, decided) = unit::decide(host, at, name, key, input, &mut effects)?;
+        let (start, decided) = unit::decide(host, at, name, key, &input, &mut effects)?;
         if let Decided::Fast(step, _) = decided {
             let (changes, events) = (slice::from_ref(&step.change), step.event.as_slice());
             let done = Done { changes, events, reply: &step.reply, gated: &[], replaced: &[] };

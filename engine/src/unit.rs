@@ -54,18 +54,21 @@ pub(crate) fn open<H: Host, K>(host: &H, open: impl Fn() -> K) -> K {
 
 /// Lets the manager decide about the lock at the open key, saves it, and sets the key's expiry.
 /// Nobody is granted whose right to the lock is not checked.
+#[inline(always)]
 pub(crate) fn decide<'a, H: Host>(
     host: &H,
     at: At<'_>,
     name: &H::Name<'_>,
     key: &mut H::Key<'_>,
-    input: Input<'a>,
+    input: &Input<'a>,
     effects: &mut Option<Effects<'a>>,
 ) -> Result<(Start, Decided<'a>), RequestError> {
     let bounds = host.settings().bounds;
     let mut rights = Checked::new();
-    let expected = host.state(|state| state.manager.expected_grant(at, &input));
-    check(host, name, expected.as_slice(), &mut rights);
+    let expected = host.state(|state| state.manager.expected_grant(at, input));
+    if let Some(waiter) = expected {
+        check(host, name, &[waiter], &mut rights);
+    }
     let (start, mut decided) = at_lock(key, |lock| {
         let saved = host.has_fault(PlantedFault::RevocationForgotten).then(|| lock.clone());
         let rights = Rights::Checked(&rights);
@@ -95,7 +98,7 @@ pub(crate) fn decide<'a, H: Host>(
         Decided::Fast(_, expiry) => set_ttl(key, *expiry),
         Decided::MustWait(_) => {}
         Decided::Step([before, after]) => {
-            let why = effects.as_ref().map_or(Cause::Other, |effects| Cause::of(&input, effects));
+            let why = effects.as_ref().map_or(Cause::Other, |effects| Cause::of(input, effects));
             set_ttl(key, after.after(*before, why));
         }
     }
@@ -104,6 +107,7 @@ pub(crate) fn decide<'a, H: Host>(
 
 /// Changes the lock at the open key; a free one if there is no key, which is put there unless it is
 /// still free.
+#[inline(always)]
 fn at_lock<T>(
     key: &mut impl OpenKey,
     work: impl FnOnce(&mut Lock) -> T,
@@ -182,6 +186,7 @@ pub(crate) struct Done<'e> {
 
 /// Replicates the changes, and reports them. What follows may call other modules, which change
 /// keys: so every key is closed by then.
+#[inline(always)]
 pub(crate) fn pass_on<H: Host>(
     host: &H,
     at: At<'_>,

@@ -110,19 +110,15 @@ impl<'a> Argv<'a> {
         words.iter().map(|string| bytes_of(*string))
     }
 
-    /// The first argument as a key's name.
-    pub fn name(&self) -> Option<Name<'a>> {
-        self.names_from(1).next()
+    /// The first argument, of which these are the bytes, as a key's name.
+    pub fn name(&self, bytes: &'a [u8]) -> Option<Name<'a>> {
+        self.0.get(1).map(|string| Name { string: *string, bytes })
     }
 
     /// So many arguments, behind their number, as keys' names.
     pub fn names(&self, count: usize) -> Vec<Name<'a>> {
-        self.names_from(2).take(count).collect()
-    }
-
-    fn names_from(&self, place: usize) -> impl Iterator<Item = Name<'a>> + use<'a> {
-        let strings = self.0.get(place..).unwrap_or_default().iter();
-        strings.map(|string| Name { string: *string, bytes: bytes_of(*string) })
+        let strings = self.0.iter().skip(2).take(count);
+        strings.map(|string| Name { string: *string, bytes: bytes_of(*string) }).collect()
     }
 }
 

@@ -1,5 +1,20 @@
 //! The options of commands.
 
+/// No word is longer.
+const LEN_MAX: usize = 8;
+
+/// Turns a letter into upper case, and makes a letter of nothing else.
+const UPPER: u8 = !0x20;
+
+/// What a client said as one number, to be compared with a [`Word`] in one step; 0 if it is none.
+pub(super) fn pack(given: &[u8]) -> u64 {
+    let begins = given.first().is_some_and(|first| first & UPPER != 0);
+    if !begins || given.len() > LEN_MAX {
+        return 0;
+    }
+    given.iter().fold(0, |packed, byte| packed << 8 | u64::from(byte & UPPER))
+}
+
 /// An option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
@@ -52,29 +67,51 @@ pub enum Word {
 impl Word {
     /// As in a command.
     pub const fn word(self) -> &'static str {
-        match self {
-            Self::Read => "READ",
-            Self::Write => "WRITE",
-            Self::Modes => "MODES",
-            Self::Lease => "LEASE",
-            Self::Limit => "LIMIT",
-            Self::Token => "TOKEN",
-            Self::Depth | Self::DownTo => "DEPTH",
-            Self::All => "ALL",
-            Self::Upgrade => "UPGRADE",
-            Self::WithTtl => "WITHTTL",
-            Self::Block => "BLOCK",
-            Self::Queue => "QUEUE",
-            Self::MaxQueue => "MAXQUEUE",
-            Self::Acks => "ACKS",
-            Self::Session => "SESSION",
-            Self::Holders => "HOLDERS",
-            Self::Waiters => "WAITERS",
-            Self::Count => "COUNT",
-            Self::Get => "GET",
-            Self::Len => "LEN",
-            Self::Reset => "RESET",
+        let mut word = self.padded().as_slice();
+        while let [0, rest @ ..] = word {
+            word = rest;
         }
+        match str::from_utf8(word) {
+            Ok(word) => word,
+            Err(_) => "",
+        }
+    }
+
+    /// The word, and NULs before it.
+    const fn padded(self) -> &'static [u8; LEN_MAX] {
+        match self {
+            Self::Read => b"\0\0\0\0READ",
+            Self::Write => b"\0\0\0WRITE",
+            Self::Modes => b"\0\0\0MODES",
+            Self::Lease => b"\0\0\0LEASE",
+            Self::Limit => b"\0\0\0LIMIT",
+            Self::Token => b"\0\0\0TOKEN",
+            Self::Depth | Self::DownTo => b"\0\0\0DEPTH",
+            Self::All => b"\0\0\0\0\0ALL",
+            Self::Upgrade => b"\0UPGRADE",
+            Self::WithTtl => b"\0WITHTTL",
+            Self::Block => b"\0\0\0BLOCK",
+            Self::Queue => b"\0\0\0QUEUE",
+            Self::MaxQueue => b"MAXQUEUE",
+            Self::Acks => b"\0\0\0\0ACKS",
+            Self::Session => b"\0SESSION",
+            Self::Holders => b"\0HOLDERS",
+            Self::Waiters => b"\0WAITERS",
+            Self::Count => b"\0\0\0COUNT",
+            Self::Get => b"\0\0\0\0\0GET",
+            Self::Len => b"\0\0\0\0\0LEN",
+            Self::Reset => b"\0\0\0RESET",
+        }
+    }
+
+    /// Whether a client said this word, as [`pack`] has it.
+    pub(super) const fn is(self, packed: u64) -> bool {
+        u64::from_be_bytes(*self.padded()) == packed
+    }
+
+    /// It as one bit, for a set of words.
+    pub(super) const fn bit(self) -> u32 {
+        1_u32.wrapping_shl(self as u32)
     }
 
     /// The name of its value, if it has one.
@@ -106,22 +143,26 @@ impl Word {
 
     /// Whether the two cannot be combined.
     pub(super) const fn excludes(self, other: Self) -> bool {
-        matches!(
-            (self, other),
-            (Self::Read, Self::Write)
-                | (Self::Write, Self::Read)
-                | (Self::Modes, Self::Read | Self::Write)
-                | (Self::Read | Self::Write, Self::Modes)
-                | (Self::All, Self::DownTo)
-                | (Self::DownTo, Self::All)
-                | (Self::Block, Self::Queue)
-                | (Self::Queue, Self::Block)
-                | (Self::Get | Self::Reset, Self::Len)
-                | (Self::Len | Self::Reset, Self::Get)
-                | (Self::Get | Self::Len, Self::Reset)
-                | (Self::Limit, Self::Write | Self::Upgrade)
-                | (Self::Write | Self::Upgrade, Self::Limit)
-        )
+        self.excluded() & other.bit() != 0
+    }
+
+    /// The set of words that cannot be combined with it.
+    pub(super) const fn excluded(self) -> u32 {
+        match self {
+            Self::Read => Self::Write.bit() | Self::Modes.bit(),
+            Self::Write => Self::Read.bit() | Self::Modes.bit() | Self::Limit.bit(),
+            Self::Modes => Self::Read.bit() | Self::Write.bit(),
+            Self::Limit => Self::Write.bit() | Self::Upgrade.bit(),
+            Self::Upgrade => Self::Limit.bit(),
+            Self::All => Self::DownTo.bit(),
+            Self::DownTo => Self::All.bit(),
+            Self::Block => Self::Queue.bit(),
+            Self::Queue => Self::Block.bit(),
+            Self::Get => Self::Len.bit() | Self::Reset.bit(),
+            Self::Len => Self::Get.bit() | Self::Reset.bit(),
+            Self::Reset => Self::Get.bit() | Self::Len.bit(),
+            _ => 0,
+        }
     }
 
     /// Whether its value may be left out.

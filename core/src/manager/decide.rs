@@ -35,19 +35,20 @@ impl Manager {
     /// then who certainly must wait, then everything else. Only a step has `effects`: making them
     /// for each request would cost the everyday pair a twentieth more. If the step stops
     /// ([`Effects::unchecked`]), call [`Manager::step`] with more `rights` until it has ended.
+    #[inline]
     pub fn decide<'a>(
         &mut self,
         at: At<'_>,
         bounds: &Bounds,
         lock: &mut Lock,
-        input: Input<'a>,
+        input: &Input<'a>,
         rights: Rights<'_>,
         effects: &mut Option<Effects<'a>>,
     ) -> Decided<'a> {
-        if let Some(step) = self.try_fast(at, bounds, lock, &input) {
+        if let Some(step) = self.try_fast(at, bounds, lock, input) {
             return Decided::Fast(step, KeyExpiry::of(lock, None).begin());
         }
-        if let Input::Acquire(ask) = &input
+        if let Input::Acquire(ask) = input
             && let Some(reply) = self.must_wait(at, bounds, lock, ask)
         {
             return Decided::MustWait(reply);
@@ -58,6 +59,7 @@ impl Manager {
 
     /// The blocked connection that a release probably grants: if it is checked before, the step
     /// need not stop.
+    #[inline]
     pub fn expected_grant(&self, at: At<'_>, input: &Input<'_>) -> Option<WaiterId> {
         // Where nobody waits at any lock, the everyday release looks none up.
         if !matches!(input, Input::Release(_)) || self.locks.totals().waiters == 0 {
@@ -69,6 +71,7 @@ impl Manager {
 
     /// Does what a plain request asks for ([`Lock::try_fast`]). `None` if it is another one: then
     /// nothing changed.
+    #[inline]
     fn try_fast<'a>(
         &mut self,
         at: At<'_>,
@@ -108,7 +111,7 @@ impl Manager {
         at: At<'_>,
         bounds: &Bounds,
         lock: &mut Lock,
-        input: Input<'a>,
+        input: &Input<'a>,
         rights: Rights<'_>,
         effects: &mut Effects<'a>,
     ) -> [KeyExpiry; 2] {
@@ -139,7 +142,7 @@ impl Manager {
                 portion: StepContext::PORTION,
             };
             let before = KeyExpiry::of(lock, Some(volatile));
-            Step { lock, volatile, moment, effects }.apply(input);
+            Step { lock, volatile, moment, effects }.apply(*input);
             *expects_keys |=
                 effects.unchecked.is_none() && lock.is_free() && volatile.queue.blocked_count() > 0;
             let lives = [before, KeyExpiry::of(lock, Some(volatile))];
@@ -151,7 +154,7 @@ impl Manager {
         });
         self.log_slow(at, over);
         if let (Input::Park(_, parking) | Input::ParkRenew(_, parking), Reply::Pending) =
-            (&input, &effects.reply)
+            (input, &effects.reply)
         {
             self.waits.expect(parking.waiter, Refusal::NoAcks);
         }

@@ -38,6 +38,7 @@ impl<'a> From<FastStep<'a>> for Effects<'a> {
 impl Lock {
     /// Does what a plain request asks for. `None` if it is another one; then nothing changed.
     /// Nothing may be remembered of this lock.
+    #[inline]
     pub fn try_fast<'a>(
         &mut self,
         input: &Input<'a>,
@@ -54,6 +55,7 @@ impl Lock {
         }
     }
 
+    #[inline]
     fn acquire_fast<'a>(
         &mut self,
         ask: &Acquire<'a>,
@@ -67,6 +69,7 @@ impl Lock {
         self.begin(Cow::Borrowed(ask.owner), ask.mode, ask.lease, now, tokens)
     }
 
+    #[inline]
     fn release_fast<'a>(
         &mut self,
         ask: &Release<'_>,
@@ -85,6 +88,7 @@ impl Lock {
     }
 
     /// Begins a new hold; `None` if there is no token left.
+    #[inline]
     pub(crate) fn begin<'a>(
         &mut self,
         owner: Cow<'a, [u8]>,
@@ -97,6 +101,7 @@ impl Lock {
     }
 
     /// Begins a new hold with this token, which exceeds every token before it.
+    #[inline]
     pub(crate) fn begin_with<'a>(
         &mut self,
         owner: Cow<'a, [u8]>,

@@ -1,7 +1,7 @@
 //! Why a request was refused: a value with a stable code, and one sentence for people.
 
 use crate::text::quoted;
-use crate::{Mode, Owner, Token};
+use crate::{Mode, Token};
 
 /// An error caused by the state of the lock. An error in the words of a command is a
 /// [`crate::grammar::BadWord`].
@@ -86,9 +86,9 @@ pub enum Instead {
     /// Another hold of the same owner.
     Own(Mode, Token),
     /// WRITE, by somebody else.
-    WriteBy(Owner),
+    WriteBy(Box<[u8]>),
     /// READ, by one other owner.
-    ReadBy(Owner),
+    ReadBy(Box<[u8]>),
     /// READ, by this many other owners.
     ReadByMany(usize),
 }
@@ -188,8 +188,8 @@ impl Instead {
             Self::Own(mode, token) => {
                 format!("it holds {} with token {}", mode.word(), token.get())
             }
-            Self::WriteBy(owner) => format!("WRITE is held by {}", quoted(owner.as_bytes())),
-            Self::ReadBy(owner) => format!("READ is held by {}", quoted(owner.as_bytes())),
+            Self::WriteBy(owner) => format!("WRITE is held by {}", quoted(owner)),
+            Self::ReadBy(owner) => format!("READ is held by {}", quoted(owner)),
             Self::ReadByMany(count) => format!("READ is held by {count} owners"),
         }
     }

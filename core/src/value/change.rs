@@ -2,17 +2,17 @@
 
 use std::borrow::Cow;
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::Deserialize;
 
 use crate::{EpochMs, Mode, Token};
 
 /// One change of a lock. Absolute and complete: replaying it reads no clock and decides nothing.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub enum Change<'a> {
     /// A new hold at depth 1. Holds that conflict with it are removed.
     Granted {
         /// The owner.
-        #[serde(borrow, serialize_with = "as_bytes")]
+        #[serde(borrow)]
         owner: Cow<'a, [u8]>,
         /// The mode.
         mode: Mode,
@@ -39,14 +39,8 @@ pub enum Change<'a> {
     },
 }
 
-/// Serializes as one run of bytes, which is faster than serde's sequence of numbers. In the format
-/// both look the same.
-pub(crate) fn as_bytes<S: Serializer>(owner: &[u8], to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_bytes(owner)
-}
-
 /// What ended a hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum End {
     /// Its owner released the last level.
     Released,

@@ -141,6 +141,7 @@ impl Lock {
     }
 
     /// The hold that a release means, and its remaining depth.
+    #[inline]
     pub(crate) fn release_target(&self, ask: &Release<'_>) -> Option<(Hold, u16)> {
         let asked = |mode: &Mode| ask.mode.is_none_or(|only| only == *mode);
         let hold = [Mode::Write, Mode::Read]

@@ -72,7 +72,7 @@ impl Server {
     pub fn decide<'a>(&mut self, lock: &mut Lock, key: &[u8], input: Input<'a>) -> Effects<'a> {
         let (at, mut effects) = (At { db: 0, key, now: self.now() }, None);
         let (manager, bounds) = (&mut self.manager, &self.bounds);
-        manager.decide(at, bounds, lock, input, Rights::All, &mut effects).effects(effects)
+        manager.decide(at, bounds, lock, &input, Rights::All, &mut effects).effects(effects)
     }
 
     pub fn ask(&mut self, key: Key, input: Input<'_>) -> Reply {
