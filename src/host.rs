@@ -39,6 +39,7 @@ impl Host for Ctx {
         BEGAN_AT.get_or_init(Instant::now).elapsed()
     }
 
+    #[inline(always)]
     fn observe(&self, happening: Happening<'_>) {
         metrics::observe(happening);
     }

@@ -114,7 +114,7 @@ static HOLDS: Buckets = [const { AtomicU64::new(0) }; BOUNDS.len()];
 static ACKS: Buckets = [const { AtomicU64::new(0) }; BOUNDS.len()];
 
 /// Counts what happened. Nothing else counts.
-#[inline]
+#[inline(always)]
 pub fn observe(happening: Happening<'_>) {
     match happening {
         Happening::Decided { changes, events, reply, asks, replaced, now, .. } => {

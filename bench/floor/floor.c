@@ -2,9 +2,11 @@
  * else: one owner, one mode, no queue, no depth, no checks beyond the number of words. The
  * benchmarks run it beside RLOCK, so that what is RLOCK's own can be told from what is not.
  *
- *   FLOOR.ACQUIRE key owner LEASE ms   the token, or nil
- *   FLOOR.RELEASE key owner            0
- *   FLOOR.APPLY key payload            what replicas and the append-only file are sent */
+ *   FLOOR.ACQUIRE key owner LEASE ms [WRITE] [DEPTH n]          the token, or nil
+ *   FLOOR.RELEASE key owner [WRITE] [TOKEN t] [DEPTH n]         0
+ *   FLOOR.APPLY key payload            what replicas and the append-only file are sent
+ *
+ * DEPTH is read and not used. */
 
 #include <stdlib.h>
 #include <string.h>
@@ -40,11 +42,30 @@ static Hold *hold_of(const char *owner, size_t len, long long token, long long d
     return hold;
 }
 
+/* What may be said after the owner. */
+typedef struct {
+    long long lease, token, depth;
+} Words;
+
+static int read_words(RedisModuleString **argv, int argc, Words *said) {
+    for (int i = 3; i < argc; i++) {
+        const char *word = RedisModule_StringPtrLen(argv[i], NULL);
+        long long *number = strcasecmp(word, "LEASE") == 0   ? &said->lease
+                            : strcasecmp(word, "TOKEN") == 0 ? &said->token
+                            : strcasecmp(word, "DEPTH") == 0 ? &said->depth
+                                                             : NULL;
+        if (number == NULL && strcasecmp(word, "WRITE") == 0) continue;
+        if (number == NULL || ++i == argc ||
+            RedisModule_StringToLongLong(argv[i], number) != REDISMODULE_OK || *number < 0)
+            return REDISMODULE_ERR;
+    }
+    return REDISMODULE_OK;
+}
+
 static int acquire(RedisModuleCtx *ctx, RedisModuleString **argv, int argc) {
-    long long lease;
-    if (argc != 5) return RedisModule_WrongArity(ctx);
-    if (strcasecmp(RedisModule_StringPtrLen(argv[3], NULL), "LEASE") != 0 ||
-        RedisModule_StringToLongLong(argv[4], &lease) != REDISMODULE_OK || lease < 1)
+    Words said = {0};
+    if (argc < 5) return RedisModule_WrongArity(ctx);
+    if (read_words(argv, argc, &said) != REDISMODULE_OK || said.lease < 1)
         return RedisModule_ReplyWithError(ctx, "ERR LEASE must be a number of milliseconds");
     RedisModuleKey *key = RedisModule_OpenKey(ctx, argv[1], REDISMODULE_READ | REDISMODULE_WRITE);
     if (RedisModule_KeyType(key) != REDISMODULE_KEYTYPE_EMPTY) {
@@ -55,7 +76,7 @@ static int acquire(RedisModuleCtx *ctx, RedisModuleString **argv, int argc) {
     const char *owner = RedisModule_StringPtrLen(argv[2], &len);
     long long now = epoch_us();
     last_token = last_token + 1 > now ? last_token + 1 : now;
-    Hold *hold = hold_of(owner, len, last_token, now / 1000 + lease);
+    Hold *hold = hold_of(owner, len, last_token, now / 1000 + said.lease);
     RedisModule_ModuleTypeSetValue(key, type, hold);
     RedisModule_SetAbsExpire(key, hold->deadline);
     RedisModule_CloseKey(key);
@@ -66,13 +87,17 @@ static int acquire(RedisModuleCtx *ctx, RedisModuleString **argv, int argc) {
 }
 
 static int release(RedisModuleCtx *ctx, RedisModuleString **argv, int argc) {
-    if (argc != 3) return RedisModule_WrongArity(ctx);
+    Words said = {0};
+    if (argc < 3) return RedisModule_WrongArity(ctx);
+    if (read_words(argv, argc, &said) != REDISMODULE_OK)
+        return RedisModule_ReplyWithError(ctx, "ERR TOKEN must be a number");
     RedisModuleKey *key = RedisModule_OpenKey(ctx, argv[1], REDISMODULE_READ | REDISMODULE_WRITE);
     size_t len;
     const char *owner = RedisModule_StringPtrLen(argv[2], &len);
     Hold *hold =
         RedisModule_ModuleTypeGetType(key) == type ? RedisModule_ModuleTypeGetValue(key) : NULL;
-    if (hold == NULL || hold->len != len || memcmp(hold->owner, owner, len) != 0) {
+    if (hold == NULL || hold->len != len || memcmp(hold->owner, owner, len) != 0 ||
+        (said.token != 0 && said.token != hold->token)) {
         RedisModule_CloseKey(key);
         return RedisModule_ReplyWithError(ctx, "NOTHELD");
     }

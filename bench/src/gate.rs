@@ -100,11 +100,19 @@ fn count() -> Gate {
     let mut counts = [rivals::RLOCK, rivals::RLOCK_READ, rivals::RLOCK_LIMIT]
         .map(|name| (name, pair(name)))
         .to_vec();
+    let clients_floor = instructions::clients_pair(&mut counted, "FLOOR").instructions;
+    let clients = instructions::clients_pair(&mut counted, "RLOCK");
+    let beside = [
+        (rivals::SET_DEL, base / floor),
+        (instructions::CLIENTS, clients.instructions / clients_floor),
+    ];
     let above_the_floor = counts
         .iter()
-        .map(|(name, count)| ((*name).to_owned(), thousandths(count.instructions / floor)))
-        .chain([(rivals::SET_DEL.to_owned(), thousandths(base / floor))])
+        .map(|(name, count)| (*name, count.instructions / floor))
+        .chain(beside)
+        .map(|(name, ratio)| (name.to_owned(), thousandths(ratio)))
         .collect();
+    counts.push((instructions::CLIENTS, clients));
     for (name, words) in
         [(instructions::HAND_OFF, ""), (instructions::HAND_OFF_LIMIT, instructions::LIMIT_1)]
     {

@@ -16,6 +16,8 @@ pub const HAND_OFF: &str = "hand-off, RLOCK: RELEASE, ACQUIRE BLOCK";
 /// Beside the other hand-off; each grants one.
 pub const HAND_OFF_LIMIT: &str = "the same hand-off, LIMIT 1";
 pub const LIMIT_1: &str = "LIMIT 1 ";
+/// Beside the floor with the same words.
+pub const CLIENTS: &str = "the clients' pair: LEASE, DEPTH, TOKEN";
 pub const PUBLISH_AND_RETRY: &str = "hand-off, DEL + PUBLISH, SET NX PX twice";
 
 const PAIRS: usize = 2048;
@@ -84,6 +86,34 @@ pub fn pair(counted: &mut Counted, rival: &Rival) -> Count {
             for (line, reply) in batch {
                 expect(line, reply, &connection.answer());
             }
+        }
+    };
+    go(LOCKS);
+    Count::of(&counted.count(|| go(PAIRS)), PAIRS)
+}
+
+/// The pair as the client packages send it: each release names the token of its acquisition. The
+/// module is `RLOCK`, or `FLOOR`.
+pub fn clients_pair(counted: &mut Counted, module: &str) -> Count {
+    let mut connection = Waiter::connect(&counted.server);
+    let keys: Vec<String> = (0..LOCKS).map(|number| format!("lock:{number}")).collect();
+    let mut ask = |lines: Vec<String>| -> Vec<Value> {
+        connection.say_all(&lines.iter().map(String::as_str).collect::<Vec<_>>());
+        lines.iter().map(|_| connection.answer()).collect()
+    };
+    let mut go = |pairs: usize| {
+        let at_once = PIPELINED / 2;
+        for batch in keys.chunks(at_once).cycle().take(pairs / at_once) {
+            let acquire = |key: &String| {
+                format!("{module}.ACQUIRE {key} {OWNER} WRITE LEASE {LEASE_MS} DEPTH 1")
+            };
+            let tokens = ask(batch.iter().map(acquire).collect());
+            let release = |(key, token): (&String, &Value)| {
+                let Value::Int(token) = token else { panic!("{token:?} is no token") };
+                format!("{module}.RELEASE {key} {OWNER} WRITE TOKEN {token} DEPTH 0")
+            };
+            let replies = ask(batch.iter().zip(&tokens).map(release).collect());
+            assert!(replies.iter().all(|reply| *reply == Value::Int(0)), "{replies:?}");
         }
     };
     go(LOCKS);

@@ -69,30 +69,31 @@ pub(crate) fn decide<'a, H: Host>(
     if let Some(waiter) = expected {
         check(host, name, &[waiter], &mut rights);
     }
-    let (start, mut decided) = at_lock(key, |lock| {
-        let saved = host.has_fault(PlantedFault::RevocationForgotten).then(|| lock.clone());
-        let rights = Rights::Checked(&rights);
-        let mut decided =
-            host.state(|state| state.manager.decide(at, &bounds, lock, input, rights, effects));
-        if let (Some(saved), Some(effects), Decided::Step([before, after])) =
-            (saved, effects.as_mut(), &mut decided)
-            && revokes_only(effects)
-        {
-            *lock = saved;
-            *after = *before;
-            effects.changes.clear();
-        }
-        decided
-    })?;
+    let mut new = Lock::default();
+    let (start, lock) = lock_at(key, &mut new)?;
+    let saved = host.has_fault(PlantedFault::RevocationForgotten).then(|| lock.clone());
+    let mut decided = host.state(|state| {
+        state.manager.decide(at, &bounds, lock, input, Rights::Checked(&rights), effects)
+    });
+    if let (Some(saved), Some(effects), Decided::Step([before, after])) =
+        (saved, effects.as_mut(), &mut decided)
+        && revokes_only(effects)
+    {
+        *lock = saved;
+        *after = *before;
+        effects.changes.clear();
+    }
     while let (Decided::Step([_, after]), Some(effects)) = (&mut decided, effects.as_mut())
         && let Some(unchecked) = &effects.unchecked
     {
         check(host, name, &unchecked.waiters, &mut rights);
-        let step = |lock: &mut Lock| {
-            let rights = Rights::Checked(&rights);
-            host.state(|state| state.manager.step(at, &bounds, lock, input, rights, effects))
-        };
-        (_, [_, *after]) = at_lock(key, step)?;
+        let (_, lock) = lock_at(key, &mut new)?;
+        [_, *after] = host.state(|state| {
+            state.manager.step(at, &bounds, lock, input, Rights::Checked(&rights), effects)
+        });
+    }
+    if start == Start::Begins && !new.is_free() {
+        key.set(new);
     }
     match &decided {
         Decided::Fast(_, expiry) => set_ttl(key, *expiry),
@@ -105,24 +106,15 @@ pub(crate) fn decide<'a, H: Host>(
     Ok((start, decided))
 }
 
-/// Changes the lock at the open key; a free one if there is no key, which is put there unless it is
-/// still free.
-#[inline(always)]
-fn at_lock<T>(
-    key: &mut impl OpenKey,
-    work: impl FnOnce(&mut Lock) -> T,
-) -> Result<(Start, T), RequestError> {
+/// The lock at the open key; `new`, a free one, if there is no key.
+fn lock_at<'k>(
+    key: &'k mut impl OpenKey,
+    new: &'k mut Lock,
+) -> Result<(Start, &'k mut Lock), RequestError> {
     match key.content() {
         Content::Other => Err(RequestError::WrongType),
-        Content::Lock(lock) => Ok((Start::Existing, work(lock))),
-        Content::Missing => {
-            let mut lock = Lock::default();
-            let done = work(&mut lock);
-            if !lock.is_free() {
-                key.set(lock);
-            }
-            Ok((Start::Begins, done))
-        }
+        Content::Lock(lock) => Ok((Start::Existing, lock)),
+        Content::Missing => Ok((Start::Begins, new)),
     }
 }
 

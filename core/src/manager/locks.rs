@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::names::LockIndex;
 use crate::value::count::less;
 use crate::value::small_map::SmallMap;
-use crate::{ClientId, EpochMs, Now, Volatile};
+use crate::{ClientId, EpochMs, Now, Queue, Volatile};
 
 /// A lock's name on this server.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -217,10 +217,14 @@ impl Locks {
         else {
             return;
         };
+        let Known { id, volatile, alarm, session_end, .. } = *known;
         self.free.push(number);
-        reindex(&mut self.alarms, number, known.alarm, None);
-        reindex(&mut self.session_ends, number, known.session_end, None);
-        self.names.remove(known.id.db, &known.id.key, number);
+        reindex(&mut self.alarms, number, alarm, None);
+        reindex(&mut self.session_ends, number, session_end, None);
+        self.names.remove(id.db, &id.key, number);
+        // An empty tree keeps one node. Where one waiter comes after the other, each hand-off ends
+        // a queue, and the next one begins with these nodes.
+        self.scratch.queue = volatile.queue;
         if self.free.len() == self.known.len() && self.known.len() > KEPT {
             self.known = Vec::new();
             self.free = Vec::new();
@@ -445,7 +449,7 @@ impl Locks {
             ("sessions", sessions == self.sessions),
             ("marked", marked.iter().all(|number| queued.contains(number))),
             ("names", self.names.len() == self.known.iter().flatten().count()),
-            ("spare", self.scratch.is_empty()),
+            ("spare", self.scratch.is_empty() && self.scratch.queue == Queue::default()),
         ];
         match agree.into_iter().find(|(_, agrees)| !agrees) {
             Some((what, _)) => Err(format!("{what} disagree with what is remembered")),
