@@ -84,12 +84,11 @@ export function plot(svg, series, how) {
   });
   // Names beside the ends of their lines, one below the other where the lines meet.
   ends.sort((a, b) => a.y - b.y);
-  let free = top;
+  ends.forEach((end, at) => { end.named = Math.max(end.y, at ? ends[at - 1].named + 15 : top); });
+  ends.reduceRight((lowest, end) => (end.named = Math.min(end.named, lowest)) - 15, bottom - 2);
   for (const end of ends) {
-    const at = Math.min(Math.max(end.y, free), bottom - 2);
-    draw(svg, "path", { class: "mark", d: MARKS[end.at % MARKS.length], transform: `translate(${right + 12},${at})` });
-    draw(svg, "text", { x: right + 20, y: at + 4 }, end.name);
-    free = at + 15;
+    draw(svg, "path", { class: "mark", d: MARKS[end.at % MARKS.length], transform: `translate(${right + 12},${end.named})` });
+    draw(svg, "text", { x: right + 20, y: end.named + 4 }, end.name);
   }
   svg.setAttribute("aria-label", `${how.label}: ${ends.map((end) => `${end.name} ${how.form(end.value)}`).join(", ")}`);
 }

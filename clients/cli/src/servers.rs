@@ -260,5 +260,9 @@ pub fn explain(error: &RedisError) -> Trouble {
     if error.to_string().contains("unknown command") {
         return "this server has no RLOCK module".into();
     }
+    // The system's own words are of a resource that is unavailable.
+    if error.is_timeout() {
+        return format!("no answer within {} s", PATIENCE.as_secs());
+    }
     error.to_string()
 }

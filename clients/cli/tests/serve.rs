@@ -208,6 +208,7 @@ fn a_server_that_is_down_is_shown_with_the_reason() {
     kill_process(server.pid(), Signal::STOP).unwrap();
     until("it is silent", || serve.value("rlock_up", &[]) == 0.0);
     is_down(&serve, "timeout");
+    until("it is said in words", || serve.get("/healthz").2.contains("no answer within 3 s"));
     kill_process(server.pid(), Signal::CONT).unwrap();
     until("it speaks", || serve.value("rlock_up", &[]) == 1.0);
 }
