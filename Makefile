@@ -1,6 +1,6 @@
 # Shortcuts only: each does one thing, in scripts/. `make` lists them.
 .PHONY: help build run test lint matrix matrix-table mutants model fuzz simulate simulate-users traces differential abuse torture permits failovers chaos moves \
-        valgrind bench bench-gate examples clients clients-test clients-bench page demo install audit release packages packages-try \
+        valgrind bench bench-gate examples clients clients-test clients-bench page pictures demo install audit release packages packages-try \
         images images-build dist reproducible msrv clean
 
 help:
@@ -87,6 +87,9 @@ examples: ## each language's example, with its own client, on a private server
 
 page: ## the page of rlock serve in a headless browser; screenshots in target/page
 	@scripts/page.sh fetch
+
+pictures: ## those in docs/pictures, of real runs
+	@scripts/pictures.sh
 
 demo: ## ten seconds of locks in this terminal, on a private server
 	@scripts/demo.sh

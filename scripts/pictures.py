@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""docs/pictures: what happens in what order, drawn of a real run on this machine. $RLOCK_SERVER and $RLOCK_MODULE say which
+server and module; `make pictures` sets them. Every reply in a picture, and every time, is of that run. How long a
+hand-off takes is no matter of one run: docs/benchmarks.md has it."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from html import escape
+
+ROOT = pathlib.Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "clients/conformance"))
+from resp import Connection, Refused, ask
+from servers import Server, free_port, until
+
+PROGRAM, MODULE = os.environ["RLOCK_SERVER"], os.environ["RLOCK_MODULE"]
+# Passes bytes on, until it is stopped: the silent network between a primary and its replica.
+RELAY = """
+import socket, sys, threading
+def pass_on(one, other):
+    try:
+        while some := one.recv(65536): other.sendall(some)
+    except OSError: pass
+    other.close()
+heard = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+while True:
+    near, far = heard.accept()[0], socket.create_connection(("127.0.0.1", int(sys.argv[2])))
+    for pair in ((near, far), (far, near)): threading.Thread(target=pass_on, args=pair, daemon=True).start()
+"""
+
+
+class Story:
+    """What was seen: rows of (milliseconds, who, whom, words). With no `whom`, it happens to `who`."""
+
+    def __init__(self, title, who):
+        self.title, self.who, self.rows, self.begun = title, who, [], time.perf_counter()
+
+    def tell(self, who, whom, words):
+        self.rows.append(((time.perf_counter() - self.begun) * 1000, who, whom, words))
+
+    def asks(self, who, whom, connection, *words):
+        """Sends, and tells what was said and answered."""
+        self.sends(who, whom, connection, *words)
+        return self.hears(who, whom, connection)
+
+    def sends(self, who, whom, connection, *words):
+        self.tell(who, whom, " ".join(str(word) for word in words))
+        connection.send(*words)
+
+    def hears(self, who, whom, connection, means=""):
+        try:
+            said = connection.reply()
+        except Refused as refused:
+            said = f"-{str(refused).split()[0]}"
+        self.tell(whom, who, f"{'(nil)' if said is None else said}{means}")
+        return said
+
+
+def svg(story, has_times):
+    """A sequence: time goes down, not to scale; the times are on the left."""
+    left, column, row, top = 92, 222, 34, 74
+    width, height = left + column * len(story.who) + 20, top + row * len(story.rows) + 30
+    x = {who: left + column * at + column / 2 for at, who in enumerate(story.who)}
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+           'font-family="sans-serif" font-size="13" role="img">', f"<title>{escape(story.title)}</title>",
+           '<rect width="100%" height="100%" fill="#fff"/>',
+           '<marker id="head" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="8" markerHeight="8" orient="auto"><path d="M0,0L10,5L0,10z"/></marker>',
+           f'<text x="10" y="22" font-weight="bold">{escape(story.title)}</text>', f'<text x="10" y="{top - 18}">{"ms" if has_times else ""}</text>']
+    for who, at in x.items():
+        out.append(f'<text x="{at}" y="{top - 18}" text-anchor="middle" font-weight="bold">{escape(who)}</text>')
+        out.append(f'<line x1="{at}" x2="{at}" y1="{top - 10}" y2="{height - 10}" stroke="#999" stroke-dasharray="3 4"/>')
+    for number, (ms, who, whom, words) in enumerate(story.rows):
+        y = top + row * number + 22
+        if has_times:
+            out.append(f'<text x="10" y="{y}">{ms:.0f}</text>')
+        text = f'text-anchor="middle" paint-order="stroke" stroke="#fff" stroke-width="5">{escape(words)}</text>'
+        if whom is None:
+            out.append(f'<text x="{x[who]}" y="{y}" font-weight="bold" {text}')
+            continue
+        answer = ' stroke-dasharray="6 4"' if who in ("server", "primary", "replica") else ""
+        out.append(f'<line x1="{x[who]}" x2="{x[whom]}" y1="{y}" y2="{y}" stroke="#000" stroke-width="1.4"{answer} marker-end="url(#head)"/>')
+        out.append(f'<text x="{(x[who] + x[whom]) / 2}" y="{y - 8}" {text}')
+    return "\n".join([*out, "</svg>", ""])
+
+
+def server(folder, name, *words):
+    return Server(PROGRAM, f"{folder}/{name}", ["--save", "", "--repl-diskless-sync-delay", "0", "--loadmodule", MODULE, *words])
+
+
+def hand_off(one):
+    holder, first, second = (Connection(one.address) for _ in range(3))
+    story = Story("A hand-off: nobody polls, and each grant is one message", ["worker-1", "server", "worker-2", "worker-3"])
+    story.asks("worker-1", "server", holder, "RLOCK.ACQUIRE", "job", "w1")
+    for who, connection, place in (("worker-2", first, 1), ("worker-3", second, 2)):
+        story.sends(who, "server", connection, "RLOCK.ACQUIRE", "job", f"w{place + 1}", "BLOCK", 0)
+        until("it waits", lambda: ask(one.address, "RLOCK.PLACE", "job", f"w{place + 1}") == place)
+    story.tell("server", None, "both wait in line")
+    story.sends("worker-1", "server", holder, "RLOCK.RELEASE", "job", "w1")
+    story.hears("worker-2", "server", first)
+    story.hears("worker-1", "server", holder)
+    story.sends("worker-2", "server", first, "RLOCK.RELEASE", "job", "w2")
+    story.hears("worker-3", "server", second)
+    story.hears("worker-2", "server", first)
+    return story
+
+
+def failover(folder, name, acks):
+    """A primary loses its replica, grants or does not, and dies; Sentinel promotes the replica."""
+    primary = server(folder, f"{name}-primary")
+    port = free_port()
+    relay = subprocess.Popen([sys.executable, "-c", RELAY, str(port), str(primary.port)])
+    replica = server(folder, f"{name}-replica", "--replicaof", "127.0.0.1", str(port))
+    conf = pathlib.Path(folder, f"{name}.conf")
+    conf.write_text(f"sentinel monitor locks 127.0.0.1 {primary.port} 1\nsentinel down-after-milliseconds locks 1000\n")
+    sentinel = Server(PROGRAM, f"{folder}/{name}-sentinel", [conf, "--sentinel"])
+    try:
+        until("a grant is acknowledged", lambda: ask(primary.address, "RLOCK.ACQUIRE", "other", "ann", "ACKS", 1))
+        until("Sentinel knows both", lambda: len(ask(sentinel.address, "SENTINEL", "REPLICAS", "locks")) == 1)
+        ann = Connection(primary.address)
+        story = Story(f"A failover {'with ACKS 1' if acks else 'without ACKS'}", ["ann", "primary", "replica", "bob"])
+        relay.send_signal(signal.SIGSTOP)
+        os.waitpid(relay.pid, os.WUNTRACED)
+        story.tell("replica", None, "is cut off")
+        granted = story.asks("ann", "primary", ann, "RLOCK.ACQUIRE", "job", "ann", *(["ACKS", 1] if acks else []))
+        story.tell("ann", None, "was refused, and waits" if isinstance(granted, str) else "works under the lock")
+        primary.kill()
+        relay.kill()
+        story.tell("primary", None, "dies")
+        until("it is promoted", lambda: ask(replica.address, "ROLE")[0] == "master", 60)
+        story.tell("replica", None, "is promoted")
+        second = story.asks("bob", "replica", Connection(replica.address), "RLOCK.ACQUIRE", "job", "bob")
+        assert isinstance(second, int) and isinstance(granted, str) == acks, (granted, second)
+        story.tell("bob", None, "holds it alone" if acks else "holds it, and so does ann")
+        return story
+    finally:
+        for one in (primary, replica, sentinel):
+            one.kill()
+        relay.kill()
+        relay.wait()
+
+
+def main(pictures):
+    pictures.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        one = server(folder, "one")
+        try:
+            handed_off = hand_off(one)
+        finally:
+            one.kill()
+        for name, story in (("hand-off", handed_off), ("failover-without-acks", failover(folder, "without", False)),
+                            ("failover-with-acks", failover(folder, "with", True))):
+            (pictures / f"{name}.svg").write_text(svg(story, has_times=name != "hand-off"))
+            print(f"ok {name}")
+
+
+main(ROOT / "docs/pictures")
