@@ -32,6 +32,7 @@ package_test() {
     for library in ioredis redis; do
         check "node-$library: ends, silence, mistakes" node tests/faults.mjs "$library"
     done
+    check 'node: traces of the machine in Rust' node tests/traces.mjs "$root/clients/traces/golden.txt" ${RLOCK_TRACES-}
     check 'node README' node tests/readme.mjs
     check 'node: require' node -e 'process.exit(typeof require("rlock-client").Locks === "function" ? 0 : 1)'
 }

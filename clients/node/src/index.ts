@@ -13,9 +13,12 @@
 
 import { randomBytes } from 'node:crypto';
 import { hostname } from 'node:os';
-import { type Asked, Attempt, type Granted, isPassing, now, release, renew, type Shared, tie, whatItIs } from './attempt.js';
+import { type Asked, type Driver, isPassing, now, type Shared, whatItIs } from './drive.js';
 import { LockLost, NotAcquired, NotHeld, Unavailable, unavailable } from './errors.js';
-import { type Client, inTime, Link, Route } from './links.js';
+import { type Client, inTime, Route } from './links.js';
+import { Attempt } from './machine/attempt.js';
+import { CLOSES, come, LATE, REPLY } from './machine/index.js';
+import { problemOf, run, Seat, seatsOf, Tenure } from './tenure.js';
 import { Turns } from './turns.js';
 
 export { Deadlock, LockError, LockLost, NoAcks, NoPermission, NoReplicas, NotAcquired, NotHeld, Refused, TooMany, Unavailable } from './errors.js';
@@ -51,57 +54,30 @@ export interface LocksOptions {
   patience?: number;
 }
 
-/** A hold from its first level to its last, which all handles of it share. */
-interface Tenure {
-  asked: Asked;
-  token: number;
-  depth: number;
-  deadline: number;
-  /** The same by the other clock: the first one stands still while the machine sleeps. */
-  wallDeadline: number;
-  renewsAt: number;
-  state: 'held' | 'releasing' | 'released' | 'lost';
-  /** Made when somebody asks for it. */
-  lost?: AbortController;
-  timer?: NodeJS.Timeout;
-  link?: Link | undefined;
-}
-
-/** One owner at one key in one mode, where an owner was given: one request at a time, in the whole process. */
-interface Seat {
-  name: string;
-  /** Who has a turn, waits for one, or is still undoing what came of it. */
-  users: number;
-  last: Promise<void>;
-  /** Done when nothing is left of the attempt that failed last. */
-  cleaned: Promise<void>;
-  /** Whether that is not done yet. */
-  isUndone: boolean;
-  tenure?: Tenure | undefined;
-}
-
-/** How long one that does not wait, in ms, stays for another request of the same owner. */
-const SOON = 100;
 const PROCESS = `${hostname().slice(0, 128)}/${process.pid}/${randomBytes(4).toString('hex')}`;
 let names = 0;
-/** Names of owners, by what servers say of themselves: equal names at one server are one owner. */
-const spaces = new Map<string, Map<string, Seat>>();
+
+/** A free lock is asked for on the shared connection first; one that others were met at, on the waiting one at once. */
+interface Crowd {
+  /** How many of the next acquisitions do so. */
+  next: number;
+}
+
+const CROWDED = 8;
 
 /** The locks of one client. Close it before the client. */
 export class Locks {
   readonly #shared: Shared;
-  readonly #patience: number;
   #seats: Map<string, Seat> | undefined;
-  readonly #cleaning = new Set<Promise<void>>();
-  readonly #sessions = new Set<Tenure>();
+  readonly #tenures = new Set<Tenure>();
   #isClosed = false;
 
   /** `client` is connected, or connects by itself. Only its settings are used, not its connection. */
   constructor(client: Client, options: LocksOptions = {}) {
     const route = new Route(client);
     const waiting = options.waiting ?? 8;
-    this.#shared = { route, turns: new Turns(route), slots: waiting, waiting, rtt: 0, closers: new Set(), isShut: false };
-    this.#patience = options.patience ?? 3_000;
+    const patience = options.patience ?? 3_000;
+    this.#shared = { route, turns: new Turns(route), slots: waiting, waiting, rtt: 0, open: new Set(), emptied: () => {}, patience };
   }
 
   /** A write lock: one holder at a time. */
@@ -125,34 +101,78 @@ export class Locks {
    */
   async close(): Promise<void> {
     this.#isClosed = true;
-    for (const close of [...this.#shared.closers]) close(new Unavailable('the locks are closed'));
-    for (const tenure of this.#sessions) this.#lose(tenure);
-    await new Promise(setImmediate); // what is abandoned now begins to be undone
-    await inTime(Promise.all(this.#cleaning), 1_000).catch(() => {});
-    this.#shared.isShut = true;
-    this.#shared.turns.close();
-    this.#shared.route.close();
+    const { open, route, turns } = this.#shared;
+    for (const driver of [...open]) driver.tell({ on: 'close' });
+    for (const tenure of [...this.#tenures]) tenure.close();
+    if (open.size > 0) await inTime(new Promise<void>((resolve) => (this.#shared.emptied = resolve)), CLOSES).catch(() => {});
+    turns.close();
+    route.close();
   }
 
   /** @internal */
-  async acquire(asked: Asked, isGiven: boolean, options: AcquireOptions): Promise<Hold | null> {
+  async acquire(asked: Asked, isGiven: boolean, crowd: Crowd, options: AcquireOptions): Promise<Hold | null> {
     const wait = options.wait ?? Infinity;
-    options.signal?.throwIfAborted();
+    const { signal } = options;
+    signal?.throwIfAborted();
     if (this.#isClosed) throw new Unavailable('the locks are closed');
-    if (!isGiven) return this.#try(asked, undefined, wait, options.signal);
-    const start = now();
-    const seats = await this.#settled(asked.key, wait > 0 ? start + wait : start + this.#patience, options.signal);
-    const name = JSON.stringify([asked.key, asked.owner, asked.upgrade ? 'WRITE' : asked.mode]);
-    const seat = seats.get(name) ?? { name, users: 0, last: Promise.resolve(), cleaned: Promise.resolve(), isUndone: false };
-    seats.set(name, seat);
-    const longest = wait > 0 ? Math.max(wait, SOON) : seat.isUndone ? this.#patience : SOON;
-    return this.#inTurn(seat, longest, options.signal, () => {
-      if (seat.tenure && !isSure(seat.tenure)) {
-        this.#lose(seat.tenure);
-        throw new LockLost(`${asked.key} was lost by ${asked.owner}: release it first`);
-      }
-      return this.#try(asked, seat, wait > 0 ? Math.max(1, wait - (now() - start)) : wait, options.signal);
+    const begin = now();
+    const seat = isGiven ? await this.#sit(asked, wait, begin, signal) : new Seat();
+    if (!seat) return null;
+    const held = seat.tenure;
+    if (held && !held.isSure) {
+      held.lose();
+      seat.leave();
+      throw new LockLost(`${asked.key} was lost by ${asked.owner}: release it first`);
+    }
+    const hasAcks = (asked.acks ?? 0) > 0;
+    // A reply that waits for replicas delays those behind it.
+    const asksFirst = !hasAcks && crowd.next === 0;
+    const depth = (held?.depth ?? 0) + 1;
+    // The clock is cut to milliseconds; a wait is never short.
+    const left = wait > 0 ? Math.max(1, begin + Math.ceil(wait) - now() + 1) : 0;
+    const machine = new Attempt({
+      wait: left, patience: this.#shared.patience, lease: asked.lease, depth, below: held?.token, asksFirst,
+      session: asked.session === true, hasMaxQueue: asked.maxQueue !== undefined, hasAcks,
     });
+    return await new Promise((resolve, reject) => {
+      const driver: Driver = run(this.#shared, seat, asked, depth, machine, (tell) => {
+        signal?.removeEventListener('abort', abort);
+        const met = asksFirst ? driver.hasWaited : tell.told !== 'granted' || now() - tell.sent > 2 * this.#shared.rtt + 1;
+        crowd.next = met ? CROWDED : Math.max(0, crowd.next - 1);
+        if (tell.told === 'nil') return resolve(null);
+        if (tell.told !== 'granted') {
+          if (tell.told === 'lost') held?.lose();
+          return reject(tell.told === 'cancelled' ? signal?.reason : problemOf(tell, asked.key, driver.trouble));
+        }
+        const tenure = held ?? new Tenure(this.#shared, seat, asked, tell, this.#tenures);
+        seat.tenure = tenure;
+        tenure.entered(tell, asked.lease, driver.takeLink());
+        resolve(new Hold(tenure));
+        driver.tell({ on: 'taken' });
+      });
+      const abort = () => driver.tell({ on: 'cancel' });
+      signal?.addEventListener('abort', abort, { once: true });
+      const warnsAt = begin + this.#shared.patience;
+      driver.onPause = (trouble) => {
+        if (wait === 0 || now() < warnsAt) return;
+        driver.onPause = undefined;
+        process.emitWarning(`${asked.key}: still asking for it, though ${(trouble as Error).message}`, 'RlockWarning');
+      };
+      driver.tell({ on: 'call' });
+    });
+  }
+
+  /** The seat, once nobody else has it; null if that takes too long. */
+  async #sit(asked: Asked, wait: number, begin: number, signal: AbortSignal | undefined): Promise<Seat | null> {
+    const { patience } = this.#shared;
+    const seats = await this.#settled(asked.key, begin + (wait > 0 ? wait : patience), signal);
+    const name = JSON.stringify([asked.key, asked.owner, asked.upgrade ? 'WRITE' : asked.mode]);
+    const seat = seats.get(name) ?? new Seat(() => seats.delete(name));
+    seats.set(name, seat);
+    const { by, told } = come(now(), seat.isUndone, wait > 0 ? Math.max(1, begin + wait - now()) : 0, patience);
+    if (await seat.take(by, signal)) return seat;
+    if (told === 'unavailable') throw new Unavailable(`${asked.key}: an earlier request of ${asked.owner} is not yet undone`);
+    return null;
   }
 
   /** The seats at the server of that key, which is asked what it is: it may have two addresses. */
@@ -160,9 +180,8 @@ export class Locks {
     for (let pause = 10; !this.#seats; pause = Math.min(pause * 2, 500)) {
       let problem: unknown;
       try {
-        const told = await inTime(whatItIs(this.#shared, key), until - now() + 50);
-        this.#seats ??= told.map((each) => spaces.get(each)).find((each) => each) ?? new Map();
-        for (const each of told) if (!spaces.has(each)) spaces.set(each, this.#seats);
+        const told = await inTime(whatItIs(this.#shared, key), Math.min(REPLY, until - now() + LATE));
+        this.#seats ??= seatsOf(told);
         break;
       } catch (error) {
         if (!isPassing(error)) throw error;
@@ -174,165 +193,6 @@ export class Locks {
     }
     return this.#seats;
   }
-
-  /** Does `work` when those before it at this seat are done, and nothing is left of what they abandoned. */
-  async #inTurn<T>(seat: Seat, wait: number, signal: AbortSignal | undefined, work: () => Promise<T>): Promise<T | null> {
-    const before = seat.last;
-    seat.users++;
-    let done!: () => void;
-    const mine = new Promise<void>((resolve) => (done = resolve));
-    seat.last = before.then(() => mine);
-    let abort = () => {};
-    try {
-      const aborted = new Promise<never>((_, reject) => (abort = () => reject(signal?.reason)));
-      signal?.addEventListener('abort', abort);
-      const isTurn = await Promise.race([inTime(before, wait).then(() => true, () => false), aborted]);
-      if (!isTurn && seat.isUndone) throw new Unavailable('an earlier request of this owner is not yet undone');
-      return isTurn ? await work() : null;
-    } finally {
-      signal?.removeEventListener('abort', abort);
-      void seat.cleaned.finally(() => {
-        done();
-        if (--seat.users === 0 && !seat.tenure) this.#seats?.delete(seat.name);
-      });
-    }
-  }
-
-  async #try(asked: Asked, seat: Seat | undefined, wait: number, signal: AbortSignal | undefined): Promise<Hold | null> {
-    const held = seat?.tenure;
-    const attempt = new Attempt(this.#shared, asked, (held?.depth ?? 0) + 1, wait, this.#patience, signal);
-    let granted: Granted | null;
-    try {
-      granted = await attempt.run();
-    } catch (error) {
-      const cleaning = attempt.cleaned.finally(() => this.#cleaning.delete(cleaning));
-      this.#cleaning.add(cleaning);
-      if (seat) {
-        seat.isUndone = true;
-        seat.cleaned = cleaning.finally(() => (seat.isUndone = false));
-      }
-      if (held && error instanceof LockLost) this.#lose(held);
-      throw error;
-    }
-    if (granted && this.#isClosed) {
-      granted.link?.close();
-      await release(this.#shared, asked, granted.token, (held?.depth ?? 0) + 1, now() + asked.lease, 500).catch(() => {});
-      throw new Unavailable('the locks are closed');
-    }
-    return granted && this.#granted(asked, seat, granted);
-  }
-
-  #granted(asked: Asked, seat: Seat | undefined, { token, sent, link }: Granted): Hold {
-    let tenure = seat?.tenure;
-    if (!tenure) {
-      tenure = { asked, token, depth: 0, deadline: 0, wallDeadline: 0, renewsAt: 0, state: 'held' };
-      if (seat) seat.tenure = tenure;
-      renewed(tenure, sent);
-      this.#watch(tenure, link);
-      this.#tick(tenure);
-    } else renewed(tenure, sent, asked.lease);
-    tenure.depth++;
-    const mine = tenure;
-    return new Hold(mine, () => this.#release(mine, seat));
-  }
-
-  /** Looks after a hold: at its deadline, and when it is to be renewed. */
-  #tick(tenure: Tenure): void {
-    if (tenure.state !== 'held') return;
-    if (!isSure(tenure)) return this.#lose(tenure);
-    if (now() >= tenure.renewsAt && !this.#isClosed) {
-      tenure.renewsAt = now() + tenure.asked.lease / 3;
-      void this.#renew(tenure, false);
-    }
-    const pause = Math.min(this.#isClosed ? Infinity : tenure.renewsAt, tenure.deadline) - now();
-    // One timer at a time, and not before its time: timers may be a little early.
-    // It keeps no process alive: the connection does, until it is closed.
-    tenure.timer = setTimeout(() => this.#tick(tenure), Math.min(Math.ceil(Math.max(pause, 0)), 2 ** 31 - 1)).unref();
-  }
-
-  async #renew(tenure: Tenure, ties: boolean): Promise<void> {
-    const result = await renew(this.#shared, tenure.asked, tenure.token, () => tenure.state === 'held' && !this.#isClosed);
-    if (typeof result === 'number') renewed(tenure, result);
-    if (tenure.state !== 'held') return;
-    if (result === 'lost') return this.#lose(tenure);
-    if (!ties || result === undefined) return;
-    const link = await tie(this.#shared, tenure.asked, tenure.token, tenure.depth);
-    if (link === 'lost') this.#lose(tenure);
-    else this.#watch(tenure, link);
-  }
-
-  /** A session: the end of its connection is heard of at once. */
-  #watch(tenure: Tenure, link: Link | undefined): void {
-    tenure.link = link;
-    if (link) this.#sessions.add(tenure);
-    link?.onClose(() => {
-      if (tenure.state !== 'held' || tenure.link !== link) return;
-      tenure.link = undefined;
-      void this.#renew(tenure, true);
-    });
-  }
-
-  #lose(tenure: Tenure): void {
-    if (tenure.state === 'held' || tenure.state === 'releasing') {
-      tenure.state = 'lost';
-      tenure.lost?.abort(isLost(tenure));
-    }
-    this.#end(tenure);
-  }
-
-  #end(tenure: Tenure): void {
-    clearTimeout(tenure.timer);
-    this.#sessions.delete(tenure);
-    const link = tenure.link;
-    tenure.link = undefined;
-    link?.close();
-  }
-
-  async #release(tenure: Tenure, seat: Seat | undefined): Promise<void> {
-    const work = () => this.#released(tenure, seat);
-    // The owner's previous request ends in bounded time, so this wait does too.
-    if ((await (seat ? this.#inTurn(seat, Infinity, undefined, async () => (await work(), true)) : work())) === null) throw new Unavailable(tenure.asked.key);
-  }
-
-  async #released(tenure: Tenure, seat: Seat | undefined): Promise<void> {
-    try {
-      if (!isSure(tenure)) throw new LockLost(`${tenure.asked.key} was lost before ${tenure.asked.owner} released it`);
-      // A renewal that comes second is told NOTHELD, and that is no loss.
-      if (tenure.depth === 1) tenure.state = 'releasing';
-      await release(this.#shared, tenure.asked, tenure.token, tenure.depth, tenure.deadline, this.#patience);
-    } catch (error) {
-      if (error instanceof LockLost) this.#lose(tenure);
-      else if (seat) {
-        // It may be executed later: until it is, nobody asks in this name.
-        seat.isUndone = true;
-        const { asked, token, depth, deadline } = tenure;
-        const last = deadline - now() + 2_000;
-        seat.cleaned = release(this.#shared, asked, token, depth, deadline, last).catch(() => {}).finally(() => (seat.isUndone = false));
-      }
-      throw error;
-    } finally {
-      if (--tenure.depth === 0) {
-        if (seat?.tenure === tenure) seat.tenure = undefined;
-        if (tenure.state !== 'lost') tenure.state = 'released';
-        this.#end(tenure);
-      }
-    }
-  }
-}
-
-/** The server counts from when it read the request, which was later than when it was sent. */
-function renewed(tenure: Tenure, sent: number, lease = tenure.asked.lease): void {
-  tenure.deadline = Math.max(tenure.deadline, sent + lease);
-  tenure.wallDeadline = Date.now() + (tenure.deadline - now()) + 5;
-  tenure.renewsAt = sent + tenure.asked.lease / 3;
-}
-
-function isLost({ asked }: Tenure): LockLost {
-  return new LockLost(`${asked.key} is no longer held by ${asked.owner}`);
-}
-
-function isSure(tenure: Tenure): boolean {
-  return tenure.state === 'held' && now() < tenure.deadline && Date.now() < tenure.wallDeadline;
 }
 
 /** The lock of one key. It may be shared: by default each acquisition is its own owner. */
@@ -340,6 +200,7 @@ export class Lock {
   readonly #locks: Locks;
   readonly #asked: Omit<Asked, 'owner'>;
   readonly #owner: string | undefined;
+  readonly #crowd: Crowd = { next: 0 };
 
   /** @internal */
   constructor(locks: Locks, key: string, mode: 'READ' | 'WRITE', options: LockOptions, limit?: number) {
@@ -355,7 +216,9 @@ export class Lock {
   /** Resolves to a hold, or null if the lock was not free in time. */
   acquire(options: AcquireOptions = {}): Promise<Hold | null> {
     const owner = this.#owner ?? `${PROCESS}-${++names}`;
-    return this.#locks.acquire({ ...this.#asked, owner }, this.#owner !== undefined, options);
+    // Not by a spread, which costs a tenth of a free acquire and release.
+    const { key, mode, lease, limit, maxQueue, acks, session, upgrade } = this.#asked;
+    return this.#locks.acquire({ key, owner, mode, lease, limit, maxQueue, acks, session, upgrade }, this.#owner !== undefined, this.#crowd, options);
   }
 
   /** Calls `work` while the lock is held, and returns its result. Throws NotAcquired if the lock was not free in time. */
@@ -374,18 +237,17 @@ export class Lock {
 interface Dropped {
   wasSeen: boolean;
   tenure: Tenure;
-  release: () => Promise<void>;
 }
 
 // `Promise.race([lock.acquire(), …])` tells nobody that it lost: the hold comes, and nobody ever looks at it. Nobody
 // can release it either, so that is done here, when it is collected. A hold that was looked at may be relied on.
-const dropped = new FinalizationRegistry<Dropped>(({ wasSeen, tenure, release }) => {
+const dropped = new FinalizationRegistry<Dropped>(({ wasSeen, tenure }) => {
   if (tenure.state !== 'held') return;
   const { key } = tenure.asked;
   // Never without a word: whoever relied on it must know.
   const what = wasSeen ? 'is renewed forever: nobody can release it any more' : 'is released: nobody refers to it any more';
   process.emitWarning(`a hold of ${key} ${what}`, 'RlockWarning');
-  if (!wasSeen) release().catch(() => {});
+  if (!wasSeen) tenure.release().catch(() => {});
 });
 
 /**
@@ -397,8 +259,8 @@ export class Hold implements AsyncDisposable {
   #isReleased = false;
 
   /** @internal */
-  constructor(tenure: Tenure, release: () => Promise<void>) {
-    this.#known = { wasSeen: false, tenure, release };
+  constructor(tenure: Tenure) {
+    this.#known = { wasSeen: false, tenure };
     dropped.register(this, this.#known, this);
   }
 
@@ -422,7 +284,7 @@ export class Hold implements AsyncDisposable {
 
   /** Whether the hold is certain: not released, not known to be lost, and before its deadline. */
   get held(): boolean {
-    return !this.#isReleased && isSure(this.#tenure);
+    return !this.#isReleased && this.#tenure.isSure;
   }
 
   /** Milliseconds until the deadline, counted from when the last request was sent; 0 if it is not held. */
@@ -432,17 +294,12 @@ export class Hold implements AsyncDisposable {
 
   /** Aborted when the hold is lost, at its deadline at the latest. */
   get signal(): AbortSignal {
-    const tenure = this.#tenure;
-    if (!tenure.lost) {
-      tenure.lost = new AbortController();
-      if (tenure.state === 'lost') tenure.lost.abort(isLost(tenure));
-    }
-    return tenure.lost.signal;
+    return this.#tenure.signal;
   }
 
   /** Throws LockLost unless the hold is certain. For a step that cannot be undone, use the token. */
   check(): void {
-    if (!this.held) throw isLost(this.#tenure);
+    if (!this.held) throw this.#tenure.isLost;
   }
 
   /** Releases one level. Throws LockLost if the hold ended before. */
@@ -450,7 +307,7 @@ export class Hold implements AsyncDisposable {
     if (this.#isReleased) throw new NotHeld(`${this.key} was released before`);
     this.#isReleased = true;
     dropped.unregister(this);
-    await this.#known.release();
+    await this.#known.tenure.release();
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

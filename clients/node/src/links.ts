@@ -1,6 +1,7 @@
 // The package's own connections, with the settings of the user's client; and which server has a key.
 
 import { Broken, isReply, Refused, Silent, translated, Unsent } from './errors.js';
+import { REPLY, Server } from './machine/index.js';
 
 /** A client of ioredis (`Redis`, `Cluster`) or node-redis (`createClient`, `createCluster`, `createSentinel`). */
 export interface Client {
@@ -8,11 +9,6 @@ export interface Client {
 }
 
 export type Word = string | number;
-
-/** How long a reply may take, in ms. */
-export const REPLY = 2_000;
-/** The pause, more or less, before a server that was not reached is connected to again. */
-const DIALS = 200;
 
 /** One connection. It never reconnects: a broken one is discarded. */
 export class Link {
@@ -46,11 +42,11 @@ export class Link {
     return new Link(conn, isIo, address ?? (stream ? `${stream.remoteAddress}:${stream.remotePort}` : ''));
   }
 
-  async send(words: Word[], timeout: number): Promise<unknown> {
+  async send(words: Word[]): Promise<unknown> {
     if (!this.isOpen) throw new Broken(`the connection to ${this.address} is closed`);
-    const [name, ...rest] = words.map(String) as [string, ...string[]];
+    const texts = words.map(String);
     try {
-      return await inTime(this.isIo ? this.conn.call(name, ...rest) : this.conn.sendCommand([name, ...rest]), timeout);
+      return await (this.isIo ? this.conn.call(...texts) : this.conn.sendCommand(texts));
     } catch (error) {
       throw translated(error);
     }
@@ -186,7 +182,7 @@ function nodeRedis(client: any): Maker {
     node.duplicate({
       socket: { ...node.options?.socket, ...socket, reconnectStrategy: false, connectTimeout: REPLY, socketTimeout: undefined },
       disableOfflineQueue: true,
-      commandOptions: {},
+      commandOptions: { timeout: undefined }, // the package's own: a signal for each command is a tenth of its cost
       keyPrefix: undefined,
       pingInterval: undefined,
       clientSideCache: undefined,
@@ -234,8 +230,9 @@ export class Route {
   #learnt: Promise<void> | undefined;
   #turn = 0;
   #shared = new Map<string, Promise<Link>>();
+  #ready = new Map<string, Link>();
   #idle = new Map<string, Link[]>();
-  #failed = new Map<string, { until: number; why: string }>();
+  #dials = new Map<string, { server: Server; why: string; over: Promise<void> }>();
   #isClosed = false;
   #remap: (address: string) => string;
 
@@ -272,8 +269,19 @@ export class Route {
     const made = this.open(at);
     this.#shared.set(at + lane, made);
     const forget = () => this.#shared.get(at + lane) === made && this.#shared.delete(at + lane);
-    made.then((link) => link.onClose(forget), forget);
+    made.then((link) => {
+      if (this.#shared.get(at + lane) === made) this.#ready.set(at + lane, link);
+      link.onClose(() => {
+        forget();
+        if (this.#ready.get(at + lane) === link) this.#ready.delete(at + lane);
+      });
+    }, forget);
     return made;
+  }
+
+  /** The shared connection, if there is no need to wait for it. */
+  ready(at: string, lane: string): Link | undefined {
+    return this.#ready.get(at + lane);
   }
 
   /** A connection that nobody uses. */
@@ -284,23 +292,34 @@ export class Route {
   }
 
   async open(at: string): Promise<Link> {
-    const failed = this.#failed.get(at);
-    if (this.#isClosed) throw new Unsent('the locks are closed');
-    if (failed && performance.now() < failed.until) throw new Unsent(failed.why);
+    const dials = this.#dials.get(at) ?? { server: new Server(), why: '', over: Promise.resolve() };
+    this.#dials.set(at, dials);
+    for (;;) {
+      const need = dials.server.need(performance.now());
+      if (this.#isClosed) throw new Unsent('the locks are closed');
+      if (need === 'rest') throw new Unsent(dials.why);
+      if (need === 'dial') break;
+      await dials.over;
+    }
+    let over!: () => void;
+    dials.over = new Promise((resolve) => (over = resolve));
     try {
       const [conn, address] = await this.maker.make(at || undefined);
       const link = await Link.connect(conn, this.maker.isIo, address);
-      this.#failed.delete(at);
+      dials.server.dialled();
       if (!this.#isClosed) return link;
       link.close();
       throw new Unsent('the locks are closed');
     } catch (error) {
       this.forget(at);
       const problem = translated(error);
-      if (!(problem instanceof Broken)) throw problem;
+      dials.why = problem.message;
       // However many wait, a server that is not there is connected to a few times a second.
-      this.#failed.set(at, { until: performance.now() + DIALS * (0.5 + Math.random()), why: problem.message });
-      throw new Unsent(problem.message, { cause: error });
+      if (problem instanceof Broken) dials.server.failed(performance.now(), Math.floor(Math.random() * 1_000));
+      else dials.server.dialled();
+      throw problem instanceof Broken ? new Unsent(problem.message, { cause: error }) : problem;
+    } finally {
+      over();
     }
   }
 
@@ -332,6 +351,7 @@ export class Route {
     for (const [name, link] of this.#shared) {
       if (name === at || name.startsWith(`${at}#`)) {
         this.#shared.delete(name);
+        this.#ready.delete(name);
         link.then((one) => one.close(), () => {});
       }
     }
@@ -341,6 +361,7 @@ export class Route {
 
   close(): void {
     this.#isClosed = true;
+    for (const { server } of this.#dials.values()) server.close();
     for (const link of this.#shared.values()) link.then((one) => one.close(), () => {});
     for (const links of this.#idle.values()) for (const link of links) link.close();
     this.#shared.clear();

@@ -1,0 +1,421 @@
+// Does what a machine of machine/ says, with the connections of links.ts.
+
+import { Broken, Refused, Silent, Unsent } from './errors.js';
+import type { Link, Route, Word } from './links.js';
+import { type Input, type Machine, type Outcome, type Output, passes, REPLY, type Request, TICKET } from './machine/index.js';
+import type { Turn, Turns } from './turns.js';
+
+export interface Asked {
+  key: string;
+  owner: string;
+  mode: 'READ' | 'WRITE';
+  lease: number;
+  limit?: number | undefined;
+  maxQueue?: number | undefined;
+  acks?: number | undefined;
+  session?: boolean | undefined;
+  upgrade?: boolean | undefined;
+}
+
+/** What all attempts of one client share. */
+export interface Shared {
+  route: Route;
+  turns: Turns;
+  /** How many waiting connections are free. */
+  slots: number;
+  readonly waiting: number;
+  /** About how long a reply takes. */
+  rtt: number;
+  /** The attempts and releases under way. */
+  readonly open: Set<Driver>;
+  /** Called when there are none any more. */
+  emptied: () => void;
+  /** How long a request that does not wait is repeated. */
+  readonly patience: number;
+}
+
+/** In whole milliseconds: a deadline is never late by it. */
+export const now = () => Math.floor(performance.now());
+
+/** A request on a shared connection under way: `condemn` is for one that nobody answers. */
+class Sending {
+  isOver = false;
+  link: Link | undefined;
+  at = '';
+
+  constructor(private readonly route: Route) {}
+
+  condemn(): void {
+    this.isOver = true;
+    if (!this.link) return;
+    this.link.close();
+    this.route.forget(this.at);
+  }
+}
+
+/** Asks on the shared connection, and follows redirections. */
+export async function send(shared: Shared, key: string, words: Word[], sending = new Sending(shared.route)): Promise<unknown> {
+  const { route } = shared;
+  const lane = words.includes('ACKS') ? '#acks' : '';
+  sending.at = route.maker.isCluster ? await route.locate(key) : '';
+  for (let hops = 0, asking = false; ; hops++) {
+    const link = route.ready(sending.at, lane) ?? (await route.shared(sending.at, lane));
+    if (sending.isOver) throw new Unsent('abandoned');
+    sending.link = link;
+    const sent = performance.now();
+    try {
+      if (asking) link.send(['ASKING']).catch(() => {});
+      const reply = await link.send(words);
+      shared.rtt += (Math.min(performance.now() - sent, REPLY) - shared.rtt) / 8;
+      return reply;
+    } catch (error) {
+      if (error instanceof Broken) sending.condemn();
+      const to = error instanceof Refused && hops < 5 ? route.redirected(error, sending.at) : undefined;
+      if (to === undefined) throw error;
+      asking = (error as Refused).code === 'ASK';
+      sending.at = to;
+    }
+  }
+}
+
+function acquire({ key, owner, mode, lease, limit, acks, upgrade }: Asked, depth: number): Word[] {
+  const words: Word[] = ['RLOCK.ACQUIRE', key, owner, upgrade ? 'UPGRADE' : mode, 'LEASE', lease, 'DEPTH', depth];
+  if (limit !== undefined) words.push('LIMIT', limit);
+  if (acks !== undefined) words.push('ACKS', acks);
+  return words;
+}
+
+const waiting = (way: string, ms: number, { maxQueue }: Asked): Word[] => [way, ms, ...(maxQueue === undefined ? [] : ['MAXQUEUE', maxQueue])];
+
+/** What is held by a mode: WRITE by an upgrade too. */
+const modeOf = ({ mode, upgrade }: Asked) => (upgrade ? 'WRITE' : mode);
+
+function wordsOf(request: Request, asked: Asked, depth: number): Word[] {
+  const { key, owner, lease, acks } = asked;
+  switch (request.ask) {
+    case 'acquire':
+      return acquire(asked, depth);
+    case 'queue':
+      return [...acquire(asked, depth), ...waiting('QUEUE', TICKET, asked)];
+    case 'place':
+      return ['RLOCK.PLACE', key, owner];
+    case 'cancel':
+      return ['RLOCK.CANCEL', key, owner];
+    case 'info':
+      return ['RLOCK.INFO', key, 'HOLDERS', 10_000, 'WAITERS', 0];
+    case 'renew':
+      return ['RLOCK.RENEW', key, owner, modeOf(asked), 'LEASE', lease, 'TOKEN', request.token, ...(acks ? ['ACKS', acks] : [])];
+    case 'release':
+      return ['RLOCK.RELEASE', key, owner, modeOf(asked), 'TOKEN', request.token, 'DEPTH', request.depth];
+  }
+}
+
+function outcomeOf(reply: unknown): Outcome {
+  return reply === null || reply === undefined ? { is: 'nil' } : { is: 'token', token: Number(reply) };
+}
+
+function failure(error: unknown): Outcome {
+  if (error instanceof Unsent) return { is: 'unsent' };
+  if (error instanceof Silent) return { is: 'silent' };
+  return error instanceof Refused ? { is: 'refused', code: error.code } : { is: 'broken' };
+}
+
+/** What the server says of that hold, in a reply of RLOCK.INFO, which is a map, or a list of names and values. */
+function found(info: unknown, asked: Asked): unknown {
+  const mode = modeOf(asked).toLowerCase();
+  return (field(info, 'holders') as unknown[]).find((row) => field(row, 'owner') === asked.owner && field(row, 'mode') === mode);
+}
+
+function field(map: unknown, name: string): unknown {
+  if (Array.isArray(map)) return map.find((_, at) => at % 2 === 1 && map[at - 1] === name);
+  return map instanceof Map ? map.get(name) : (map as Record<string, unknown> | undefined)?.[name];
+}
+
+/** Whether it ends by itself. */
+export const isPassing = (error: unknown) => error instanceof Broken || (error instanceof Refused && passes(error.code));
+
+/** What the server of that key says that it is; where it may not be asked, what its client was given. */
+export async function whatItIs(shared: Shared, key: string): Promise<string[]> {
+  const { isCluster, db, identity } = shared.route.maker;
+  try {
+    const said = await send(shared, key, isCluster ? ['CLUSTER', 'SLOTS'] : ['INFO', 'server']);
+    if (isCluster) return (said as any[]).map((range) => `node ${range[2][2]}`);
+    return [`run ${/^run_id:(\w+)/m.exec(String(said))?.[1] ?? identity} ${db}`];
+  } catch (error) {
+    if (error instanceof Refused && error.code === 'NOPERM') return [identity];
+    throw error;
+  }
+}
+
+/** Calls `call` when the loop has gone round so many times, which is at once unless something blocks it. */
+function afterTurns(turns: number, call: () => void): void {
+  if (turns === 0) call();
+  else setImmediate(afterTurns, turns - 1, call);
+}
+
+/** Does what a machine says: the operations of an attempt, of a release, or of a hold. */
+export class Driver {
+  /** Whether asking on the shared connection was not enough. */
+  hasWaited = false;
+  /** Of the last request. */
+  trouble: unknown;
+  link: Link | undefined;
+  /** The pauses of a hold keep no process alive: its connection does, until it is closed. */
+  isQuiet = false;
+  private at = '';
+  private next: { at: string; isAsk: boolean } | undefined;
+  private isAsk = false;
+  /** How the request on the own connection has ended. */
+  private own: Outcome | undefined;
+  private last: string | undefined;
+  private op: Output = { do: 'slot' };
+  /** Counts operations: what an earlier one brings is nobody's. */
+  private count = 0;
+  private sending: Sending | undefined;
+  private timer: NodeJS.Timeout | undefined;
+  private turn: Turn | undefined;
+  private hasSlot = false;
+  private instant: Input | undefined;
+  private isStepping = false;
+  /** When the machine was told something last. */
+  private now = 0;
+
+  /** `done` is told what is no operation, for who has the seat. */
+  constructor(
+    private readonly shared: Shared,
+    private readonly asked: Asked,
+    private readonly depth: number,
+    readonly machine: Machine,
+    private readonly done: (output: Output) => void,
+  ) {}
+
+  /** Tells the machine, and goes on as far as that takes no time. */
+  tell(input: Input): void {
+    this.instant = input;
+    if (this.isStepping) return;
+    this.isStepping = true;
+    for (let next: Input | undefined = input; next; next = this.instant) {
+      this.instant = undefined;
+      this.now = now();
+      for (const output of this.machine.step(this.now, next)) this.do(output);
+    }
+    this.isStepping = false;
+  }
+
+  private do(output: Output): void {
+    switch (output.do) {
+      case 'keep':
+        this.shared.route.keep(this.at, this.link!, this.shared.waiting);
+        this.link = undefined;
+        break;
+      case 'drop':
+        this.link?.close();
+        if (this.last !== 'token') this.shared.route.forget(this.at);
+        this.link = undefined;
+        break;
+      case 'free':
+      case 'done':
+        this.end();
+        this.done(output);
+        break;
+      case 'tell':
+      case 'undo':
+      case 'tied':
+      case 'leave':
+        this.done(output);
+        break;
+      default:
+        if (output.do === 'sleep') this.onPause?.(this.trouble);
+        this.begin(output);
+    }
+  }
+
+  /** The own connection, which belongs to the hold from here on. */
+  takeLink(): Link | undefined {
+    const { link } = this;
+    this.link = undefined;
+    return link;
+  }
+
+  /** Before each pause. */
+  onPause: ((trouble: unknown) => void) | undefined;
+
+  private end(): void {
+    clearTimeout(this.timer);
+    this.count++;
+    this.turn?.stop();
+    if (this.hasSlot) this.shared.slots++;
+    this.hasSlot = false;
+  }
+
+  private begin(op: Output): void {
+    this.op = op;
+    if (op.do !== 'await') this.count++;
+    const count = this.count;
+    clearTimeout(this.timer);
+    this.start(op, count);
+    // What ended at once needs no timer.
+    if ('by' in op && this.instant === undefined) this.arm(op.by, count, this.now);
+  }
+
+  private start(op: Output, count: number): void {
+    const ends = (input: Input) => {
+      if (count === this.count) this.tell(input);
+    };
+    switch (op.do) {
+      case 'slot':
+        this.hasWaited = true;
+        this.hasSlot = this.shared.slots > 0;
+        if (this.hasSlot) this.shared.slots--;
+        return ends({ on: 'slot', yes: this.hasSlot });
+      case 'send':
+        return this.send(op.request, ends);
+      case 'open':
+        return this.open(ends, () => count === this.count);
+      case 'own':
+        return this.ask(op);
+      case 'read':
+        return this.heard();
+      case 'look':
+        this.heard();
+        void this.look().then((has) => ends({ on: 'place', has }));
+        return;
+      case 'listen':
+        return this.listen(ends);
+      case 'turn':
+        void this.turn?.came.then(() => ends({ on: 'turn' }));
+        return;
+      case 'seat':
+        return this.done(op);
+    }
+  }
+
+  /** A loop that was blocked runs its timers before it writes what node-redis keeps and reads what lies in its sockets. */
+  private arm(by: number, count: number, from: number): void {
+    const fire = () => {
+      if (count !== this.count) return;
+      if (performance.now() < by) this.arm(by, count, performance.now()); // timers may be a little early
+      else this.timedOut();
+    };
+    const after = 'by' in this.op && this.op.do !== 'sleep' ? () => afterTurns(4, fire) : fire;
+    const timer = setTimeout(after, Math.min(Math.max(0, Math.ceil(by - from)), 2 ** 31 - 1));
+    this.timer = this.isQuiet ? timer.unref() : timer;
+  }
+
+  private timedOut(): void {
+    const silent: Outcome = { is: 'silent' };
+    switch (this.op.do) {
+      case 'send':
+      case 'await':
+        this.trouble = new Silent('no reply in time');
+        this.sending?.condemn();
+        return this.tell({ on: 'ended', outcome: silent });
+      case 'own':
+      case 'read':
+        this.trouble ??= new Silent('no reply in time');
+        return this.tell({ on: 'own', outcome: silent });
+      case 'look':
+        return this.tell({ on: 'place', has: undefined });
+      case 'open':
+      case 'listen':
+        this.trouble = new Silent('no connection in time');
+        return this.tell({ on: 'ended', outcome: { is: 'unsent' } });
+      default:
+        this.tell({ on: 'time' });
+    }
+  }
+
+  private failed(error: unknown): Outcome {
+    this.trouble = error;
+    return failure(error);
+  }
+
+  private send(request: Request, ends: (input: Input) => void): void {
+    const sending = new Sending(this.shared.route);
+    this.sending = sending;
+    send(this.shared, this.asked.key, wordsOf(request, this.asked, this.depth), sending).then(
+      (reply) => ends({ on: 'ended', outcome: outcomeOf(request.ask === 'info' ? field(found(reply, this.asked), 'token') : reply) }),
+      (error) => ends({ on: 'ended', outcome: this.failed(error) }),
+    );
+  }
+
+  /** An own connection: an idle or a new one. */
+  private open(ends: (input: Input) => void, isWanted: () => boolean): void {
+    const { route } = this.shared;
+    const next = this.next;
+    const use = (at: string, link: Link) => {
+      if (!isWanted()) return route.keep(at, link, this.shared.waiting);
+      [this.at, this.link, this.isAsk] = [at, link, next?.isAsk === true];
+      ends({ on: 'opened', rtt: Math.round(this.shared.rtt) });
+    };
+    this.next = undefined;
+    const failed = (error: unknown) => ends({ on: 'ended', outcome: this.failed(error) });
+    const dial = (at: string) => {
+      const idle = route.idle(at);
+      if (idle) use(at, idle);
+      else route.open(at).then((link) => use(at, link), failed);
+    };
+    if (next || !route.maker.isCluster) dial(next?.at ?? '');
+    else route.locate(this.asked.key).then(dial, failed);
+  }
+
+  private ask({ block, session, depth = this.depth }: Output & { do: 'own' }): void {
+    const link = this.link!;
+    const words = acquire(this.asked, depth);
+    if (session) words.push('SESSION');
+    if (block !== undefined) words.push(...waiting('BLOCK', block, this.asked));
+    this.own = this.last = undefined;
+    if (this.isAsk) link.send(['ASKING']).catch(() => {});
+    const ended = (outcome: Outcome) => {
+      if (this.link !== link) return;
+      this.own = outcome;
+      this.last = outcome.is;
+      if (this.op.do === 'own' || this.op.do === 'read' || this.op.do === 'look') this.heard();
+    };
+    link.send(words).then(
+      (reply) => ended(outcomeOf(reply)),
+      (error) => {
+        const outcome = this.failed(error);
+        const at = error instanceof Refused ? this.shared.route.redirected(error, this.at) : undefined;
+        if (at !== undefined) this.next = { at, isAsk: (error as Refused).code === 'ASK' };
+        ended(outcome);
+      },
+    );
+  }
+
+  private heard(): void {
+    const outcome = this.own;
+    if (outcome === undefined) return;
+    this.own = undefined;
+    this.tell({ on: 'own', outcome });
+  }
+
+  /** Whether whoever decides now knows of the wait. */
+  private async look(): Promise<boolean | undefined> {
+    const { key, owner, acks } = this.asked;
+    try {
+      if ((await send(this.shared, key, ['RLOCK.PLACE', key, owner])) !== null) return true;
+      // What is not acknowledged yet has no place.
+      return acks ? field(found(await send(this.shared, key, ['RLOCK.INFO', key, 'HOLDERS', 10_000]), this.asked), 'acks') === 'pending' : false;
+    } catch {
+      return undefined;
+    }
+  }
+
+  private listen(ends: (input: Input) => void): void {
+    const before = this.turn;
+    this.turn = undefined;
+    this.shared.turns.listen(this.asked.key, this.asked.owner).then(
+      (turn) => {
+        before?.stop();
+        this.turn = turn;
+        ends({ on: 'listening' });
+      },
+      (error) => {
+        before?.stop();
+        this.trouble = error;
+        ends({ on: 'ended', outcome: { is: 'unsent' } });
+      },
+    );
+  }
+}

@@ -1,0 +1,150 @@
+// A hold from its grant to its end, shared by all levels: renewed, lost or released. As machine/index.ts says: no I/O.
+
+import { type Input, type Machine, type Outcome, type Output, REPLY } from './index.js';
+
+const FIRST_RETRY = 20;
+
+/** What is held. */
+export interface Kept {
+  token: number;
+  lease: number;
+  /** When the request was sent that the lease counts from. */
+  sent: number;
+  /** How long before its deadline the loss is told, because that takes time. */
+  margin: number;
+  hasAcks: boolean;
+  renews: boolean;
+}
+
+export class Holding implements Machine {
+  deadline = 0;
+  private at = 'start';
+  private renewsAt = Infinity;
+  private pause = FIRST_RETRY;
+  private sent = 0;
+  private depth = 1;
+  private renews: boolean;
+  private isReleasing = false;
+  private isUntied = false;
+  private out: Output[] = [];
+
+  constructor(private readonly kept: Kept) {
+    this.renews = kept.renews;
+    this.renewed(kept.sent);
+  }
+
+  /** The server counts from when it read the request, which was after that was sent. */
+  private renewed(sent: number): void {
+    this.deadline = Math.max(this.deadline, sent + this.kept.lease);
+    this.pause = FIRST_RETRY;
+    if (this.renews) this.renewsAt = sent + Math.floor(this.kept.lease / 3);
+  }
+
+  step(now: number, input: Input): Output[] {
+    this.out = [];
+    if (this.at === 'done') return this.out;
+    switch (input.on) {
+      case 'released':
+        this.at = 'done';
+        this.out.push({ do: 'done' });
+        break;
+      case 'gone':
+        this.lose();
+        break;
+      case 'releasing':
+        this.isReleasing = true;
+        break;
+      case 'extend':
+        this.deadline = Math.max(this.deadline, input.sent + this.kept.lease);
+        break;
+      case 'close':
+        [this.renews, this.renewsAt, this.isUntied] = [false, Infinity, false];
+        if (this.at === 'open' || this.at === 'tie') this.out.push({ do: 'drop' }, { do: 'leave' });
+        this.idle(now);
+        break;
+      case 'untied':
+        this.isUntied = true;
+        if (this.at !== 'idle') break;
+        this.renewsAt = now;
+        this.idle(now);
+        break;
+      default:
+        this.goOn(now, input);
+    }
+    return this.out;
+  }
+
+  private goOn(now: number, input: Input): void {
+    const at = this.at;
+    if ((at === 'start' && input.on === 'call') || (at === 'idle' && input.on === 'time')) this.idle(now);
+    else if (at === 'renew' && input.on === 'ended') this.answered(now, input.outcome);
+    else if (at === 'seat' && input.on === 'seat') {
+      if (input.depth === undefined) return this.later(now);
+      this.at = 'open';
+      this.depth = input.depth;
+      this.out.push({ do: 'open', by: Math.min(now + REPLY, this.limit) });
+    } else if (at === 'open' && input.on === 'opened') {
+      [this.at, this.sent] = ['tie', now];
+      const by = Math.min(now + (this.kept.hasAcks ? 3 : 1) * REPLY, this.limit);
+      this.out.push({ do: 'own', session: true, depth: this.depth, by });
+    } else if (at === 'open' && input.on === 'ended') {
+      this.out.push({ do: 'leave' });
+      this.later(now);
+    } else if (at === 'tie' && input.on === 'own') this.tied(now, input.outcome);
+  }
+
+  /** When the loss is told. */
+  private get limit(): number {
+    return this.deadline - this.kept.margin;
+  }
+
+  private idle(now: number): void {
+    if (now >= this.limit) this.lose();
+    else if (now >= this.renewsAt) {
+      [this.at, this.sent] = ['renew', now];
+      const takes = Math.min((this.kept.hasAcks ? 3 : 1) * REPLY, Math.max(50, Math.floor(this.kept.lease / 6)));
+      this.out.push({ do: 'send', request: { ask: 'renew', token: this.kept.token }, by: Math.min(now + takes, this.limit) });
+    } else {
+      this.at = 'idle';
+      this.out.push({ do: 'sleep', by: Math.min(this.renewsAt, this.limit) });
+    }
+  }
+
+  private answered(now: number, outcome: Outcome): void {
+    if (outcome.is === 'token') {
+      this.renewed(this.sent);
+      if (!this.isUntied || this.isReleasing) return this.idle(now);
+      this.at = 'seat';
+      this.out.push({ do: 'seat' });
+    } else if (outcome.is !== 'refused' || outcome.code !== 'NOTHELD') this.later(now);
+    else if (this.isReleasing) {
+      this.renewsAt = Infinity;
+      this.idle(now);
+    } else this.lose();
+  }
+
+  /** Renews again in a moment. */
+  private later(now: number): void {
+    this.renewsAt = now + Math.min(this.pause, Math.max(1, Math.floor(this.kept.lease / 12)));
+    this.pause *= 2;
+    this.idle(now);
+  }
+
+  private tied(now: number, outcome: Outcome): void {
+    if (outcome.is === 'token' && outcome.token === this.kept.token) {
+      this.isUntied = false;
+      this.renewed(this.sent);
+      this.out.push({ do: 'leave' }, { do: 'tied' });
+      return this.idle(now);
+    }
+    this.out.push({ do: 'drop' }, { do: 'leave' });
+    if (outcome.is === 'refused') this.later(now);
+    // Another hold ends with its connection. So does this one, if it was tied to a connection that is closed.
+    else this.lose();
+  }
+
+  private lose(): void {
+    this.at = 'done';
+    this.out.push({ do: 'tell', tell: { told: 'lost' } }, { do: 'done' });
+  }
+}

@@ -1,0 +1,116 @@
+// The decisions of clients/ALGORITHM.md, by its names: without I/O, clock or randomness. A machine gets one input at a
+// time, with the time in ms, and answers with outputs, of which at most one is an operation that takes time. The
+// simulation plays the same machine, written in Rust; tests/traces.mjs replays its traces here.
+//
+// Here and where it is driven, what is private is so by TypeScript, and fields are assigned, not defined (tsconfig.json):
+// else a new machine takes microseconds (Node 20).
+
+/** How long a reply may take; three times that if it waits for acknowledgements. */
+export const REPLY = 2_000;
+/** For a reply at the end of the patience, and again for what is undone at once. */
+export const LATE = 50;
+/** How long a ticket keeps its place. */
+export const TICKET = 3_000;
+/** The pause, more or less, before a server that was not reached is connected to again. */
+const DIALS = 200;
+export const LOOKS = 1_000;
+export const ASKS = 1_000;
+export const FIRST_PAUSE = 10;
+export const LONGEST_PAUSE = 500;
+export const AGAIN = 500;
+/** How long what is left is undone after `close`. */
+export const CLOSES = 1_000;
+/** How long who does not wait stays for another request of the same owner. */
+const SOON = 2 * LATE;
+export const HOPS = 5;
+const PASSING = new Set(['UNBLOCKED', 'READONLY', 'LOADING', 'MOVED', 'ASK', 'TRYAGAIN', 'CLUSTERDOWN', 'NOREPLICAS', 'MASTERDOWN']);
+
+/** Whether an error of the server ends by itself: no server can decide for now. */
+export const passes = (code: string) => PASSING.has(code);
+
+/** How a request ended. `unsent`: surely not executed; `broken`, `silent`: it may have been, or may still be. */
+export type Outcome = { is: 'token'; token: number } | { is: 'refused'; code: string } | { is: 'nil' | 'unsent' | 'broken' | 'silent' };
+
+/** What a machine is told. */
+export type Input =
+  | { on: 'call' | 'listening' | 'turn' | 'time' | 'taken' | 'cancel' | 'close' | 'untied' | 'releasing' | 'released' | 'gone' }
+  | { on: 'slot'; yes: boolean }
+  | { on: 'opened'; rtt: number }
+  /** A request on a shared connection ended, or opening an own one failed; `own`: the one on the own connection. */
+  | { on: 'ended' | 'own'; outcome: Outcome }
+  | { on: 'place'; has: boolean | undefined }
+  | { on: 'seat'; depth: number | undefined }
+  | { on: 'extend'; sent: number };
+
+/** What is asked on a shared connection. */
+export type Request =
+  | { ask: 'acquire' | 'queue' | 'place' | 'cancel' | 'info' }
+  | { ask: 'renew'; token: number }
+  | { ask: 'release'; token: number; depth: number };
+
+/** What comes of a call. */
+export type Tell =
+  | { told: 'granted'; token: number; sent: number; lingers: boolean }
+  | { told: 'refused'; code: string }
+  | { told: 'nil' | 'released' | 'lost' | 'unavailable' | 'noreplicas' | 'cancelled' | 'closed' };
+
+/** What a machine has done. Those up to `seat` are operations, until `by` at the latest. */
+export type Output =
+  | { do: 'open' | 'read' | 'look' | 'await' | 'listen' | 'turn' | 'sleep'; by: number }
+  | { do: 'own'; block?: number | undefined; session: boolean; depth?: number; by: number }
+  | { do: 'send'; request: Request; by: number }
+  | { do: 'slot' | 'seat' }
+  | { do: 'keep' | 'drop' | 'undo' | 'free' | 'tied' | 'leave' | 'done' }
+  | { do: 'tell'; tell: Tell };
+
+export interface Machine {
+  step(now: number, input: Input): Output[];
+}
+
+/** What requests may have left at the server. */
+export interface Left {
+  /** Something was sent, and its outcome is unknown or nobody has taken it. */
+  inDoubt: boolean;
+  /** Something was never answered, and may still be executed. */
+  lingers: boolean;
+  hasTicket: boolean;
+  /** Of a grant that nobody takes. */
+  token: number | undefined;
+}
+
+export const isUnknown = (outcome: Outcome) => outcome.is === 'broken' || outcome.is === 'silent';
+export const isRefused = (outcome: Outcome, code: string) => outcome.is === 'refused' && outcome.code === code;
+export const replyTime = (hasAcks: boolean) => (hasAcks ? 3 * REPLY : REPLY);
+
+/** Until when somebody waits for a seat that is not free, and what is then told. What is undone passes. */
+export function come(now: number, isUndone: boolean, wait: number, patience: number): { by: number; told: 'nil' | 'unavailable' } {
+  return { by: now + (wait > 0 ? wait : isUndone ? patience : SOON), told: isUndone ? 'unavailable' : 'nil' };
+}
+
+/** The dials of one server: one at a time, and none for a moment after it was not reached. */
+export class Server {
+  private isDialling = false;
+  private isClosed = false;
+  private restsUntil = 0;
+
+  need(now: number): 'dial' | 'join' | 'rest' {
+    if (this.isClosed || now < this.restsUntil) return 'rest';
+    if (this.isDialling) return 'join';
+    this.isDialling = true;
+    return 'dial';
+  }
+
+  dialled(): void {
+    this.isDialling = false;
+  }
+
+  /** `random` is below 1000. */
+  failed(now: number, random: number): void {
+    this.isDialling = false;
+    this.restsUntil = now + Math.floor((DIALS * (500 + random)) / 1000);
+  }
+
+  close(): void {
+    this.isClosed = true;
+  }
+}

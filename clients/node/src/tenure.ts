@@ -1,0 +1,242 @@
+// Seats and holds: what the machines say is done by drive.ts, for who has the seat.
+
+import { type Asked, Driver, now, type Shared } from './drive.js';
+import { LockLost, Unavailable, unavailable } from './errors.js';
+import type { Link } from './links.js';
+import { Holding } from './machine/hold.js';
+import type { Machine, Tell } from './machine/index.js';
+import { Release } from './machine/undo.js';
+
+/** One owner at one key in one mode, where an owner was given: one request at a time, in the whole process. */
+export class Seat {
+  tenure: Tenure | undefined;
+  /** By who has it. */
+  isUndone = false;
+  private isTaken = true;
+  private queue: (() => void)[] = [];
+
+  /** `forget` is called when nobody has it or holds there. It begins taken, unless there are others. */
+  constructor(private readonly forget?: () => void) {
+    this.isTaken = forget === undefined;
+  }
+
+  tryTake(): boolean {
+    const isFree = !this.isTaken;
+    this.isTaken = true;
+    return isFree;
+  }
+
+  /** Whether it was free by then. */
+  take(by: number, signal?: AbortSignal): Promise<boolean> | boolean {
+    if (this.tryTake()) return true;
+    return new Promise((resolve, reject) => {
+      const end = (settle: () => void) => {
+        clearTimeout(timer);
+        signal?.removeEventListener('abort', abort);
+        this.queue = this.queue.filter((each) => each !== turn);
+        settle();
+      };
+      const turn = () => end(() => resolve(true));
+      const abort = () => end(() => reject(signal?.reason));
+      const timer = setTimeout(() => end(() => resolve(false)), Math.min(Math.max(0, by - now()), 2 ** 31 - 1));
+      signal?.addEventListener('abort', abort, { once: true });
+      this.queue.push(turn);
+    });
+  }
+
+  leave(): void {
+    this.isUndone = false;
+    const next = this.queue[0];
+    if (next) return next();
+    this.isTaken = false;
+    if (!this.tenure) this.forget?.();
+  }
+}
+
+/** The seats of this process, by what servers say of themselves: equal names at one server are one owner. */
+const spaces = new Map<string, Map<string, Seat>>();
+
+export function seatsOf(told: string[]): Map<string, Seat> {
+  const seats = told.map((each) => spaces.get(each)).find((each) => each) ?? new Map<string, Seat>();
+  for (const each of told) if (!spaces.has(each)) spaces.set(each, seats);
+  return seats;
+}
+
+/** Does what that machine says, until the seat is free. */
+export function run(shared: Shared, seat: Seat, asked: Asked, depth: number, machine: Machine, told: (tell: Tell) => void): Driver {
+  const driver = new Driver(shared, asked, depth, machine, (output) => {
+    if (output.do === 'tell') told(output.tell);
+    else if (output.do === 'undo') seat.isUndone = true;
+    else if (output.do === 'free') {
+      shared.open.delete(driver);
+      if (shared.open.size === 0) shared.emptied();
+      seat.leave();
+    }
+  });
+  shared.open.add(driver);
+  return driver;
+}
+
+/** The error of a call that failed. */
+export function problemOf(tell: Tell, key: string, trouble: unknown): Error {
+  if (tell.told === 'lost') return new LockLost((trouble as Error | undefined)?.message ?? key, { cause: trouble });
+  if (tell.told === 'closed') return new Unavailable('the locks are closed');
+  return tell.told === 'refused' ? (trouble as Error) : unavailable(key, trouble ?? new Error('no reply in time'));
+}
+
+/** A hold from its first level to its last, which all handles of it share. */
+export class Tenure {
+  readonly token: number;
+  depth = 0;
+  /** Of a session. */
+  link: Link | undefined;
+  state: 'held' | 'releasing' | 'released' | 'lost' = 'held';
+  private lost: AbortController | undefined;
+  /** When it is certain to be over, by the clock of machines. */
+  deadline: number;
+  /** Until its first renewal is due, when most holds have been released, there is only a timer. */
+  private care: { machine: Holding; driver: Driver } | undefined;
+  private timer: NodeJS.Timeout | undefined;
+  private readonly sent: number;
+  /** By the other clock: the first one stands still while the machine sleeps. */
+  private wallDeadline = 0;
+  private lingers = false;
+
+  constructor(
+    private readonly shared: Shared,
+    private readonly seat: Seat,
+    readonly asked: Asked,
+    granted: Tell & { told: 'granted' },
+    private readonly all: Set<Tenure>,
+  ) {
+    const { sent, token } = granted;
+    this.token = token;
+    this.deadline = sent + asked.lease;
+    this.sent = sent;
+    const due = sent + Math.floor(asked.lease / 3);
+    // Not before its time: timers may be a little early.
+    this.timer = setTimeout(() => this.begin(), Math.max(0, due - now() + 1)).unref();
+    all.add(this);
+  }
+
+  /** Renews and watches it from now on. */
+  private begin(): Driver {
+    clearTimeout(this.timer);
+    if (this.care) return this.care.driver;
+    const { shared, asked, seat, token } = this;
+    const machine = new Holding({ token, lease: asked.lease, sent: this.sent, margin: 0, hasAcks: (asked.acks ?? 0) > 0, renews: true });
+    const driver = new Driver(shared, asked, 1, machine, ({ do: done }) => {
+      if (done === 'tell') this.tell();
+      else if (done === 'done') this.end();
+      else if (done === 'leave') seat.leave();
+      else if (done === 'seat') driver.tell({ on: 'seat', depth: seat.tryTake() ? this.depth : undefined });
+      else if (done === 'tied') this.watch(driver.takeLink());
+    });
+    driver.isQuiet = true;
+    driver.onPause = () => this.count(); // whenever it was renewed
+    this.care = { machine, driver };
+    if (this.deadline > machine.deadline) machine.step(now(), { on: 'extend', sent: this.deadline - asked.lease });
+    driver.tell({ on: 'call' });
+    return driver;
+  }
+
+  /** Another level. */
+  entered(granted: Tell & { told: 'granted' }, lease: number, link: Link | undefined): void {
+    this.depth++;
+    this.lingers ||= granted.lingers;
+    // By a lease that may be another one.
+    this.deadline = Math.max(this.deadline, granted.sent + lease);
+    this.care?.driver.tell({ on: 'extend', sent: granted.sent + lease - this.asked.lease });
+    this.count();
+    if (link) this.watch(link);
+  }
+
+  /** Whether the hold is certain, by both clocks. */
+  get isSure(): boolean {
+    return this.state === 'held' && now() < this.deadline && Date.now() < this.wallDeadline;
+  }
+
+  private count(): void {
+    this.deadline = Math.max(this.deadline, this.care?.machine.deadline ?? 0);
+    this.wallDeadline = Date.now() + (this.deadline - now()) + 5;
+  }
+
+  /** Aborted when the hold is lost. Made when somebody asks for it. */
+  get signal(): AbortSignal {
+    if (!this.lost) {
+      this.lost = new AbortController();
+      if (this.state === 'lost') this.lost.abort(this.isLost);
+    }
+    return this.lost.signal;
+  }
+
+  get isLost(): LockLost {
+    return new LockLost(`${this.asked.key} is no longer held by ${this.asked.owner}`);
+  }
+
+  /** A session: the end of its connection is heard of at once. */
+  private watch(link: Link | undefined): void {
+    this.link = link;
+    link?.onClose(() => {
+      if (this.link !== link) return;
+      this.link = undefined;
+      this.begin().tell({ on: 'untied' });
+    });
+  }
+
+  /** The locks are closed: it is renewed no more; a session ends now. */
+  close(): void {
+    if (this.link) this.lose();
+    else this.begin().tell({ on: 'close' });
+  }
+
+  lose(): void {
+    if (this.care) return this.care.driver.tell({ on: 'gone' });
+    this.tell();
+    this.end();
+  }
+
+  private tell(): void {
+    if (this.state !== 'held' && this.state !== 'releasing') return;
+    this.state = 'lost';
+    this.lost?.abort(this.isLost);
+  }
+
+  private end(): void {
+    clearTimeout(this.timer);
+    this.all.delete(this);
+    this.care = undefined;
+    const link = this.link;
+    this.link = undefined;
+    link?.close();
+  }
+
+  /** Releases one level. Throws LockLost if there was none. */
+  async release(): Promise<void> {
+    const { asked, seat } = this;
+    if (!seat.tryTake()) await seat.take(Infinity); // the owner's previous request ends in bounded time
+    if (!this.isSure) this.lose();
+    const deadline = this.state === 'lost' ? 0 : this.deadline;
+    const { patience } = this.shared;
+    const machine = new Release({ patience, lease: asked.lease, depth: this.depth, token: this.token, deadline, lingers: this.lingers });
+    // A renewal that comes second is told NOTHELD, and that is no loss.
+    if (this.depth === 1) this.care?.driver.tell({ on: 'releasing' });
+    if (this.depth === 1 && this.state === 'held') this.state = 'releasing';
+    await new Promise<void>((resolve, reject) => {
+      const driver: Driver = run(this.shared, seat, asked, this.depth, machine, (tell) => {
+        if (tell.told === 'lost') this.lose();
+        if (--this.depth === 0) {
+          seat.tenure = undefined;
+          if (this.state !== 'lost') this.state = 'released';
+          if (this.care) this.care.driver.tell({ on: 'released' });
+          else this.end();
+        }
+        if (tell.told === 'released') return resolve();
+        const { key, owner } = asked;
+        if (tell.told === 'lost') reject(new LockLost(`${key} was lost before ${owner} released it`, { cause: driver.trouble }));
+        else reject(problemOf(tell, `${key}: not known to be released`, driver.trouble));
+      });
+      driver.tell({ on: 'call' });
+    });
+  }
+}
