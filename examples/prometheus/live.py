@@ -86,12 +86,18 @@ def election(play):
     yield one
 
 
-def good(play):
-    """A primary with its replica, which acknowledges; locks that are handed over."""
-    primary = play.server("good", "--appendonly", "yes")
-    play.server("good-replica", "--replicaof", "127.0.0.1", str(primary.port))
+def acknowledged(play, name):
+    """The address of a primary, on which ann holds `job`, and its replica, which has acknowledged that."""
+    primary = play.server(name, "--appendonly", "yes")
+    replica = play.server(f"{name}-replica", "--replicaof", "127.0.0.1", str(primary.port))
     one = primary.address
     until("it is acknowledged", lambda: ask(one, "RLOCK.ACQUIRE", "job", "ann", "ACKS", 1))
+    return one, replica
+
+
+def good(play):
+    """A primary with its replica, which acknowledges; locks that are handed over."""
+    one, _ = acknowledged(play, "good")
     yield one
     for _ in range(20):
         play.waits(one, "job", "bob", "BLOCK", 0)
@@ -104,10 +110,7 @@ def good(play):
 
 def replicas(play):
     """A replica that hangs, then dies: -NOACKS, then -NOREPLICAS, and a gate that is shut."""
-    primary = play.server("replicas", "--appendonly", "yes")
-    replica = play.server("replicas-replica", "--replicaof", "127.0.0.1", str(primary.port))
-    one = primary.address
-    until("it is acknowledged", lambda: ask(one, "RLOCK.ACQUIRE", "job", "ann", "ACKS", 1))
+    one, replica = acknowledged(play, "replicas")
     ask(one, "CONFIG", "SET", "rlock.acks-timeout-ms", "200")
     yield one
     time.sleep(4)
@@ -153,10 +156,7 @@ def lost(play):
 
 def late(play):
     """A replica that acknowledges, but only after a pause."""
-    primary = play.server("late", "--appendonly", "yes")
-    replica = play.server("late-replica", "--replicaof", "127.0.0.1", str(primary.port))
-    one = primary.address
-    until("it is acknowledged", lambda: ask(one, "RLOCK.ACQUIRE", "job", "ann", "ACKS", 1))
+    one, replica = acknowledged(play, "late")
     ask(one, "CONFIG", "SET", "rlock.acks-timeout-ms", "10000")
     yield one
     time.sleep(4)
