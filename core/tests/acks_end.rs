@@ -6,7 +6,7 @@ mod support;
 
 use rlock_core::manager::{At, WaitEnd};
 use rlock_core::{Acquire, ClientId, Confirmation, Input, Mode, Refusal, Reply};
-use support::acks::confirmed;
+use support::acks::{confirmed, ticket};
 use support::server::{Key, Server};
 use support::{lease, release};
 
@@ -85,4 +85,17 @@ fn a_level_is_revoked_beside_a_caller_without_a_reply_whose_own_level_stands() {
     server.manager.connection_ended(ClientId::from(9), server.now());
     server.sweep();
     assert_eq!(server.hold(K, "a", Mode::Write), Some((2, Confirmation::None)));
+}
+
+/// More acknowledgements are asked for after the clock was set back, and so by an earlier moment.
+#[test]
+fn a_turn_that_must_be_confirmed_earlier_than_before_is_looked_at_then() {
+    let mut server = Server::new();
+    server.ask(K, Input::Acquire(ticket("a", 1)));
+    server.us -= 1_900_000;
+    server.ask(K, Input::Acquire(ticket("a", 2)));
+    assert_eq!(server.hold(K, "a", Mode::Write), Some((1, Confirmation::Pending)));
+    server.pass_ms(server.bounds.confirm_ms + 1);
+    server.sweep();
+    assert_eq!(server.hold(K, "a", Mode::Write), None);
 }

@@ -161,6 +161,11 @@ impl Confirmations {
     pub(crate) fn raise_turn(&mut self, token: Token, acks: u8, late_at: EpochMs) {
         if let Some(turn) = self.turns.get_mut(&token).filter(|turn| turn.acks < acks) {
             (turn.acks, turn.late_at) = (acks, Some(late_at));
+            // After a step back of the clock it may end earlier than it would have.
+            let check_at = turn.ends_at().min(turn.check_at);
+            self.by_check.remove(&(turn.check_at, token));
+            self.by_check.insert((check_at, token));
+            turn.check_at = check_at;
             self.ask(acks, Ack::Ticket(token, acks));
         }
     }
