@@ -9,6 +9,12 @@ use std::marker::PhantomData;
 /// `REDISMODULE_KEYTYPE_EMPTY`
 const NO_KEY: c_int = 0;
 
+/// How many milliseconds later than the engine's the expiry must be that the server gets. The engine
+/// names the last millisecond through which the key lives.
+fn later_ms() -> u64 {
+    u64::from(EXPIRES_WITHIN_ITS_MS.load(Relaxed))
+}
+
 /// An open key; closed when dropped.
 pub struct Key<'c> {
     pub(super) key: *mut raw::RedisModuleKey,
@@ -61,11 +67,13 @@ impl rlock_engine::OpenKey for Key<'_> {
 
     fn expires_at(&self) -> Option<u64> {
         // SAFETY: the key is open and holds a value. A negative number means never.
-        u64::try_from(unsafe { there(raw::RedisModule_GetAbsExpire)(self.key) }).ok()
+        let at_ms = unsafe { there(raw::RedisModule_GetAbsExpire)(self.key) };
+        u64::try_from(at_ms).ok().map(|at_ms| at_ms.saturating_sub(later_ms()))
     }
 
     fn expire_at(&mut self, at_ms: u64) {
+        let at_ms = at_ms.saturating_add(later_ms()).cast_signed();
         // SAFETY: the key is open for writing and holds a value.
-        unsafe { there(raw::RedisModule_SetAbsExpire)(self.key, at_ms.cast_signed()) };
+        unsafe { there(raw::RedisModule_SetAbsExpire)(self.key, at_ms) };
     }
 }

@@ -5,8 +5,8 @@ use std::io::Write;
 
 use redis::{ConnectionAddr, ProtocolVersion, RedisError, Value};
 
-use crate::LockView;
 use crate::link::Link;
+use crate::{LockView, Version};
 
 /// One connection. A command is written as in `redis-cli`: words between spaces.
 pub struct Client {
@@ -153,11 +153,42 @@ impl Client {
         self.number(&format!("PEXPIRETIME {key}"))
     }
 
-    /// When the latest hold is over, in unix milliseconds, while nobody waits: the server lets a
-    /// key live through the millisecond that it expires at, the last one of the hold.
+    /// When the latest hold is over, in unix milliseconds, while nobody waits.
     #[track_caller]
     pub fn deadline(&mut self, key: &str) -> i64 {
-        self.key_ends_at(key) + 1
+        let expires_at = self.key_ends_at(key);
+        self.deadline_of(expires_at)
+    }
+
+    /// The deadline of a hold whose key expires at this, while nobody waits: the server lets a key
+    /// live through that millisecond, the last one of the hold. Redis 8 may end the key in it, so it
+    /// is the next one there.
+    #[track_caller]
+    pub fn deadline_of(&mut self, expires_at: i64) -> i64 {
+        let ends_within_its_ms = self.version().is_since((8, 0), (99, 0));
+        expires_at + i64::from(!ends_within_its_ms)
+    }
+
+    /// How many milliseconds the key lives, counted to the last one of its latest hold while nobody
+    /// waits.
+    #[track_caller]
+    pub fn lives_ms(&mut self, key: &str) -> i64 {
+        let longer_ms = 1 - self.deadline_of(0);
+        self.number(&format!("PTTL {key}")) - longer_ms
+    }
+
+    /// Which server it is connected to.
+    #[track_caller]
+    pub fn version(&mut self) -> Version {
+        let redis = self.info("server", "redis_version");
+        let valkey = self.info("server", "valkey_version");
+        let text = valkey.clone().or(redis).unwrap();
+        let mut numbers = text.split('.').map(|n| n.parse().unwrap_or_default());
+        let (major, minor) = (numbers.next().unwrap(), numbers.next().unwrap());
+        match valkey {
+            Some(_) => Version::Valkey(major, minor),
+            None => Version::Redis(major, minor),
+        }
     }
 
     /// The value of a field of `INFO`.
@@ -239,9 +270,15 @@ pub fn integer(value: &Value) -> i64 {
 /// The reply to `TIME`, in unix milliseconds.
 #[track_caller]
 pub fn time_ms(value: &Value) -> i64 {
+    time_us(value) / 1_000
+}
+
+/// The reply of `TIME`, in unix microseconds.
+#[track_caller]
+pub fn time_us(value: &Value) -> i64 {
     let parts = items(value).iter().map(|part| text(part).parse::<i64>().unwrap());
     let [seconds, micros] = parts.collect::<Vec<_>>()[..] else { panic!("{value:?} is no time") };
-    seconds * 1_000 + micros / 1_000
+    seconds * 1_000_000 + micros
 }
 
 /// The elements of an array or a set.

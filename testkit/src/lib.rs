@@ -31,7 +31,7 @@ mod wire;
 use std::io::Write;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-pub use client::{Client, flat_map, integer, items, text, time_ms};
+pub use client::{Client, flat_map, integer, items, text, time_ms, time_us};
 pub use cluster::Cluster;
 pub use compiled::Compiled;
 pub use lateness::Lateness;

@@ -200,16 +200,7 @@ impl Server {
 
     /// Which server it is.
     pub fn version(&self) -> Version {
-        let mut client = self.client();
-        let redis = client.info("server", "redis_version");
-        let valkey = client.info("server", "valkey_version");
-        let text = valkey.clone().or(redis).unwrap();
-        let mut numbers = text.split('.').map(|n| n.parse().unwrap_or_default());
-        let (major, minor) = (numbers.next().unwrap(), numbers.next().unwrap());
-        match valkey {
-            Some(_) => Version::Valkey(major, minor),
-            None => Version::Redis(major, minor),
-        }
+        self.client().version()
     }
 
     /// Ends it in order, so that it saves what it is told to save, and starts it again.

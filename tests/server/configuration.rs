@@ -39,9 +39,9 @@ fn the_default_lease_may_be_above_the_maximum_and_is_cut() {
     client.ask("CONFIG SET rlock.max-lease-ms 5000");
     assert_eq!(setting(&mut client, "rlock.default-lease-ms"), 30_000);
     client.granted("RLOCK.ACQUIRE door ann");
-    assert!(client.number("PTTL door") <= 5_000);
+    assert!(client.lives_ms("door") <= 5_000);
     assert_eq!(client.number("RLOCK.RENEW door ann"), 1);
-    assert!(client.number("PTTL door") <= 5_000);
+    assert!(client.lives_ms("door") <= 5_000);
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn arguments_on_the_loadmodule_line_are_settings() {
     assert_eq!(setting(&mut client, "rlock.max-lease-ms"), 70_000);
     assert_eq!(setting(&mut client, "rlock.max-depth"), 2);
     client.granted("RLOCK.ACQUIRE door ann");
-    assert!(client.number("PTTL door") <= 5_000);
+    assert!(client.lives_ms("door") <= 5_000);
     let one_only = Server::with_arguments("MAX-depth 9");
     let mut client = one_only.client();
     assert_eq!(setting(&mut client, "rlock.max-depth"), 9);

@@ -226,7 +226,7 @@ fn one_readers_end_neither_shortens_nor_lengthens_anothers() {
     client.ask("RLOCK.RELEASE door cid");
     let ttl_ms = client.lock("door").hold("bob", "read").ttl_ms;
     assert!((50_000..=60_000).contains(&ttl_ms), "{ttl_ms}");
-    let key_ttl_ms = client.number("PTTL door");
+    let key_ttl_ms = client.lives_ms("door");
     assert!((50_000..=60_000).contains(&key_ttl_ms), "{key_ttl_ms}");
 }
 
