@@ -25,6 +25,7 @@ pub fn register(ctx: &Ctx) -> Result<(), String> {
     add::<ForceLock>(ctx)?;
     add::<Holds>(ctx)?;
     add::<Check>(ctx)?;
+    add::<AwaitHolder>(ctx)?;
     add::<ShowInfo>(ctx)?;
     add::<ShowPlace>(ctx)?;
     add::<ShowQueues>(ctx)?;
@@ -55,6 +56,7 @@ by_engine!(Cancel, CANCEL, cancel);
 by_engine!(ForceLock, FORCE, force);
 by_engine!(Holds, HOLDS, holds);
 by_engine!(Check, CHECK, check);
+by_engine!(AwaitHolder, AWAIT, await_holder);
 by_engine!(Apply, APPLY, apply);
 
 /// The same for several keys.

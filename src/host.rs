@@ -128,6 +128,10 @@ impl Host for Ctx {
         self.may(user, c"rlock.acquire", self.selected_db(), name, owner)
     }
 
+    fn may_observe(&self, user: &str, name: &Name<'_>) -> bool {
+        self.may(user, c"rlock.await", self.selected_db(), name, b"0")
+    }
+
     fn can_close(&self) -> bool {
         self.can_close()
     }
@@ -145,6 +149,7 @@ impl Host for Ctx {
             ms,
             match work {
                 Deferred::Sweep => |ctx| rlock_engine::run_deferred(ctx, Deferred::Sweep),
+                Deferred::Observers => |ctx| rlock_engine::run_deferred(ctx, Deferred::Observers),
                 Deferred::Retry => |ctx| rlock_engine::run_deferred(ctx, Deferred::Retry),
                 Deferred::Answer => |ctx| rlock_engine::run_deferred(ctx, Deferred::Answer),
                 Deferred::Search => |ctx| rlock_engine::run_deferred(ctx, Deferred::Search),
@@ -180,6 +185,10 @@ impl Replies for Ctx {
 
     fn reply_null(&self) {
         self.reply_null();
+    }
+
+    fn reply_bytes(&self, bytes: &[u8]) {
+        self.reply_bytes(bytes);
     }
 
     fn reply_ok(&self) {

@@ -246,12 +246,14 @@ pub fn register(ctx: &Ctx) {
 }
 
 fn fields(tell: &mut dyn FnMut(&str, u64)) {
-    let totals = state::with(|state| state.manager.totals());
+    let (totals, observers) =
+        state::with(|state| (state.manager.totals(), state.manager.observer_count()));
     for (name, now) in [
         ("waiters", totals.waiters),
         ("tickets", totals.tickets),
         ("sessions", totals.sessions),
         ("acks_pending", totals.gated),
+        ("observers", observers),
     ] {
         tell(name, u64::try_from(now).unwrap_or(u64::MAX));
     }

@@ -76,7 +76,7 @@ impl Serve for ShowInfo {
             });
             (queue.len(), rows.collect())
         });
-        ctx.reply_map(5);
+        ctx.reply_map(6);
         ctx.reply_bytes(b"mode");
         ctx.reply_bytes(mode.as_bytes());
         ctx.reply_bytes(b"holders");
@@ -88,6 +88,9 @@ impl Serve for ShowInfo {
         // After the fields of 0.1.0: RESP2 clients read by position.
         ctx.reply_bytes(b"holder-count");
         ctx.reply_integer(i64::try_from(count).unwrap_or(i64::MAX));
+        let observers = state::with(|state| state.manager.observers_of(db, call.said.key));
+        ctx.reply_bytes(b"observers");
+        ctx.reply_integer(i64::try_from(observers).unwrap_or(i64::MAX));
         Ok(())
     }
 }

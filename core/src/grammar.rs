@@ -66,6 +66,8 @@ pub enum Positional {
     Owner,
     /// A fencing token.
     Token,
+    /// A fencing token, or 0.
+    TokenOrZero,
     /// The bytes of an effect.
     Payload,
 }
@@ -77,7 +79,7 @@ impl Positional {
             Self::Key | Self::Keys => "key",
             Self::NumKeys => "numkeys",
             Self::Owner => "owner",
-            Self::Token => "token",
+            Self::Token | Self::TokenOrZero => "token",
             Self::Payload => "payload",
         }
     }
@@ -413,7 +415,8 @@ impl<'a> Arguments<'a> {
                     given.len()
                 )));
             }
-            Positional::Token => self.token = Some(token(given)?),
+            Positional::Token => self.token = token(given, 1)?,
+            Positional::TokenOrZero => self.token = token(given, 0)?,
             Positional::NumKeys | Positional::Keys => {}
         }
         Ok(())
@@ -440,7 +443,7 @@ impl<'a> Arguments<'a> {
                 let depth = word.number(given, limits)?;
                 self.depth = Some(u16::try_from(depth).unwrap_or(limits.max_depth));
             }
-            Word::Token => self.token = Some(token(given)?),
+            Word::Token => self.token = token(given, 1)?,
             Word::Session => self.session = true,
             Word::Block => self.block_ms = Some(word.number(given, limits)?),
             Word::Queue => self.queue = LeaseMs::new(word.number(given, limits)?),
@@ -479,9 +482,13 @@ impl<'a> Arguments<'a> {
     }
 }
 
-fn token(given: &[u8]) -> Result<Token, BadWord> {
-    integer(given).and_then(Token::new).ok_or_else(|| {
-        let given = quoted(given);
-        BadWord(format!("ERR TOKEN must be an integer from 1 to {}, not {given}", Token::MAX))
-    })
+/// A token from `least` on; 0 is none.
+fn token(given: &[u8], least: u64) -> Result<Option<Token>, BadWord> {
+    match integer(given) {
+        Some(number) if (least..=Token::MAX).contains(&number) => Ok(Token::new(number)),
+        _ => {
+            let (max, given) = (Token::MAX, quoted(given));
+            Err(BadWord(format!("ERR TOKEN must be an integer from {least} to {max}, not {given}")))
+        }
+    }
 }

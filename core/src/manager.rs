@@ -14,6 +14,7 @@ mod life;
 mod locks;
 mod longest;
 mod names;
+mod observers;
 mod outbox;
 mod search;
 mod several;
@@ -33,6 +34,8 @@ pub use life::{Cause, ExpiryAction, KeyExpiry};
 use locks::Locks;
 pub use locks::{LockId, Mark, Totals};
 pub use longest::LongQueue;
+use observers::Observers;
+pub use observers::{ObserverTask, SeenHold, Sight};
 pub use search::{Wait, World, search};
 pub use slowlog::SlowEntry;
 use slowlog::SlowLog;
@@ -92,6 +95,7 @@ pub struct Manager {
     is_loading: bool,
     locks: Locks,
     waits: BlockedConnections,
+    observers: Observers,
     removed: Vec<Removed>,
     /// Connections of lost sessions: none of their commands may run any more.
     closing: BTreeSet<ClientId>,
@@ -157,6 +161,7 @@ impl Manager {
             self.postponed.clear();
             self.upheavals.clear();
             self.acks.clear();
+            self.observers = Observers::default();
             self.lose(tied, now);
         }
         self.is_primary = is_primary;
@@ -255,7 +260,7 @@ impl Manager {
     /// `rlock.max-waiters` is reached.
     pub fn may_park(&self, bounds: &Bounds) -> Result<(), Refusal> {
         let max = bounds.max_waiters;
-        if self.locks.totals().waiters < max {
+        if self.locks.totals().waiters.saturating_add(self.observers.len()) < max {
             Ok(())
         } else {
             Err(Refusal::TooManyWaiters { max })
@@ -285,6 +290,7 @@ impl Manager {
     /// A blocked connection can no longer be granted the lock, or get the reply to its grant, for
     /// this reason.
     pub fn departed(&mut self, waiter: WaiterId, by: Outcome, now: Now) {
+        self.observers.remove(waiter);
         if let Some(id) = self.waits.leave(waiter) {
             self.give_up(&id, waiter, by, now);
         }
@@ -314,6 +320,7 @@ impl Manager {
     /// reply cannot reach the connection, [`Manager::departed`] was called first. False if the
     /// connection is not known, or no longer.
     pub fn unparked(&mut self, waiter: WaiterId) -> bool {
+        self.observers.remove(waiter);
         let Some(parked) = self.waits.end(waiter) else { return false };
         let id = &parked.lock;
         let volatile = self.volatile(id.db, &id.key);
@@ -457,6 +464,7 @@ impl Manager {
     pub fn check(&self) -> Result<(), String> {
         self.locks.check()?;
         self.waits.check()?;
+        self.observers.check()?;
         match self.to_close.iter().find(|client| !self.closing.contains(client)) {
             Some(client) => Err(format!("{client:?} is to be closed and may go on")),
             None => Ok(()),

@@ -5,11 +5,12 @@
 use std::num::NonZeroU32;
 
 use rlock_core::grammar::commands::{
-    ACQUIRE, APPLY, CHECK, COMMANDS, FORCE, HELP, HOLDS, INFO, QUEUES, RELEASE, RENEW, SLOWLOG,
+    ACQUIRE, APPLY, AWAIT, CHECK, COMMANDS, FORCE, HELP, HOLDS, INFO, QUEUES, RELEASE, RENEW,
+    SLOWLOG,
 };
 use rlock_core::grammar::{Access, Arguments, Command, Limits};
 use rlock_core::text::quoted;
-use rlock_core::{LeaseMs, Mode};
+use rlock_core::{LeaseMs, Mode, Token};
 
 fn limits() -> Limits {
     Limits {
@@ -72,6 +73,9 @@ fn every_option_is_understood_in_any_order_and_case() {
     assert_eq!((asked.lease.get(), asked.mode), (1, Some(Mode::Read)));
     assert_eq!(read(&FORCE, "k read").unwrap().mode, Some(Mode::Read));
     assert_eq!(read(&HOLDS, "k a write").unwrap().mode, Some(Mode::Write));
+    let asked = read(&AWAIT, "k 0 block 7").unwrap();
+    assert_eq!((asked.token, asked.block_ms), (None, Some(7)));
+    assert_eq!(read(&AWAIT, "k 12").unwrap().token.map(Token::get), Some(12));
     let asked = read(&CHECK, "k 12 read").unwrap();
     assert_eq!((asked.token.map(|token| token.get()), asked.mode), (Some(12), Some(Mode::Read)));
     assert_eq!(read(&INFO, "k").unwrap().key, b"k");
@@ -143,6 +147,7 @@ fn ranges_and_defaults_are_the_configured_ones() {
 const LEASE: &str = "LEASE must be an integer from 1 to 604800000 milliseconds";
 const DEPTH: &str = "DEPTH must be an integer from 1 to 65535 levels";
 const DOWN_TO: &str = "DEPTH must be an integer from 0 to 65535 levels";
+const TOKEN_OR_0: &str = "TOKEN must be an integer from 0 to 9007199254740991";
 const TOKEN: &str = "TOKEN must be an integer from 1 to 9007199254740991";
 
 #[test]
@@ -157,6 +162,9 @@ fn a_number_out_of_its_range_is_told_with_option_range_and_unit() {
         (&RELEASE, "k a TOKEN 0", format!("{TOKEN}, not '0'")),
         (&RENEW, "k a TOKEN 9007199254740992", format!("{TOKEN}, not '9007199254740992'")),
         (&CHECK, "k 0", format!("{TOKEN}, not '0'")),
+        (&AWAIT, "k 9007199254740992", format!("{TOKEN_OR_0}, not '9007199254740992'")),
+        (&AWAIT, "k 00", format!("{TOKEN_OR_0}, not '00'")),
+        (&AWAIT, "k -1 BLOCK 0", format!("{TOKEN_OR_0}, not '-1'")),
         (&CHECK, "k 9007199254740992 READ", format!("{TOKEN}, not '9007199254740992'")),
     ] {
         assert_eq!(refusal(command, line), format!("ERR {told}"), "{line}");
@@ -446,6 +454,7 @@ fn the_table_of_commands_is_as_documented() {
         (FORCE_USAGE, -2, writes),
         (HOLDS_USAGE, -3, reads),
         (CHECK_USAGE, -3, reads),
+        ("RLOCK.AWAIT key token [BLOCK ms]", -3, reads),
         ("RLOCK.INFO key [HOLDERS n] [WAITERS n]", -2, reads),
         ("RLOCK.PLACE key owner", 3, reads),
         ("RLOCK.QUEUES [COUNT n]", -1, Access::Keyless),
@@ -469,7 +478,8 @@ fn only_what_changes_a_lock_is_a_write() {
         assert_eq!(has(flags, "write"), command.access == Access::Writes, "{name}");
         assert_eq!(has(acl, "write"), command.access == Access::Writes, "{name}");
         let reads = command.access == Access::Reads || name == "RLOCK.QUEUES";
-        let blocks = ["RLOCK.ACQUIRE", "RLOCK.RENEW", "RLOCK.MACQUIRE", "RLOCK.MRENEW"];
+        let blocks =
+            ["RLOCK.ACQUIRE", "RLOCK.RENEW", "RLOCK.MACQUIRE", "RLOCK.MRENEW", "RLOCK.AWAIT"];
         let blocks = blocks.contains(&name);
         assert_eq!(has(acl, "read"), reads, "{name}");
         assert_eq!(has(flags, "blocking"), blocks, "{name}");

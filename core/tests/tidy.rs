@@ -122,6 +122,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "carry_out",
             "replay",
             "blocked",
+            "observers",
             "several",
             "sweep",
             "events",

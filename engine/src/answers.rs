@@ -1,5 +1,6 @@
 //! Replies to blocked connections.
 
+use rlock_core::manager::WaitEnd;
 use rlock_core::{WaiterId, Wake};
 
 use crate::happening::Happening;
@@ -44,6 +45,13 @@ pub(crate) fn send_later<H: Host>(host: &H, wake: &Wake) {
 /// [`Deferred::Answer`].
 pub(crate) fn send_late<H: Host>(host: &H) {
     for waiter in host.state(|state| std::mem::take(&mut state.late)) {
+        unblock(host, waiter);
+    }
+}
+
+/// Sends an observer its reply. No counter counts it.
+pub(crate) fn tell<H: Host>(host: &H, waiter: WaiterId, end: WaitEnd) {
+    if host.state(|state| state.manager.tell(waiter, end)) {
         unblock(host, waiter);
     }
 }

@@ -13,10 +13,15 @@ use rlock_core::{
 
 use crate::happening::Happening;
 use crate::host::{Deferred, Host, KeyName, OpenKey};
-use crate::{answers, carry_out, timers};
+use crate::{answers, carry_out, reply, timers};
 
 /// How many milliseconds after ours the server's own timeout fires, in case ours fails.
 const NET_MS: u64 = 100;
+
+/// The server's own timeout of a wait; 0 is never.
+pub(crate) fn net_ms(ends_in: Option<u64>) -> u64 {
+    ends_in.map_or(0, |ms| ms.saturating_add(NET_MS))
+}
 
 /// Blocks the caller after [`Reply::MustWait`]. Returns the reply to send at once instead, if it
 /// cannot wait.
@@ -32,16 +37,15 @@ pub(crate) fn park<H: Host>(
         return Some(Reply::Refused(refusal));
     }
     let parked = parked(host, name, said);
-    let (lock, owner, user) = (&parked.lock, &parked.owner, &*parked.user);
-    let wait = Wait { lock, owner, user, stand: (&ask).into() };
     // In a cluster a command can open only keys of its own slot, so the search runs after it.
     if !host.is_cluster()
+        && let Some(wait) = wait_of(&parked, (&ask).into())
         && let Some(refusal) = deadlock(host, wait)
     {
         return Some(Reply::Refused(refusal));
     }
     let ends_in = said.block_ms.filter(|ms| *ms > 0);
-    let net_ms = ends_in.map_or(0, |ms| ms.saturating_add(NET_MS));
+    let net_ms = net_ms(ends_in);
     let Some(parking) = block(host, name, parked, ends_in, net_ms) else {
         return Some(Reply::NotNow { wait_ms });
     };
@@ -95,7 +99,7 @@ fn parked<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> Parked
 }
 
 /// Asks the server to block the caller.
-fn block<H: Host>(
+pub(crate) fn block<H: Host>(
     host: &H,
     name: &H::Name<'_>,
     parked: Parked,
@@ -145,24 +149,29 @@ pub fn reply<H: Host>(host: &H, waiter: WaiterId) {
         return host.reply_null();
     };
     let reply = match &parked.end {
+        WaitEnd::Saw(held) => return reply::to_await(host, held.as_deref()),
         WaitEnd::Replied(reply) => reply.clone(),
         WaitEnd::Waits | WaitEnd::Departed => unblocked(host, waiter, &parked),
     };
-    let (key, owner) = (&parked.lock.key, parked.owner.as_bytes());
+    let (key, owner) = (&parked.lock.key, parked.owner.as_ref().map_or(&[][..], Owner::as_bytes));
     host.reply_acquire(&reply, parked.with_ttl, key, owner);
 }
 
 /// The reply without one of ours: `CLIENT UNBLOCK`, or the server's own timeout.
 fn unblocked<H: Host>(host: &H, waiter: WaiterId, parked: &Parked) -> Reply {
     let now = host.now();
-    let reply = if let Some(refusal) = &parked.refusal {
+    let reply = if parked.is_observer() {
+        Reply::NotNow { wait_ms: None }
+    } else if let Some(refusal) = &parked.refusal {
         Reply::Refused(refusal.clone())
     } else {
         let see = |lock: &Lock, volatile: &Volatile| lock.estimated_wait_of(volatile, waiter, now);
         Reply::NotNow { wait_ms: OpenedLocks { host }.lock(&parked.lock, see) }
     };
     leave(host, waiter, Outcome::Unblocked);
-    host.observe(Happening::Unblocked(waiter, &reply));
+    if !parked.is_observer() {
+        host.observe(Happening::Unblocked(waiter, &reply));
+    }
     reply
 }
 
@@ -210,9 +219,9 @@ pub(crate) fn search_unsearched<H: Host>(host: &H) {
     for waiter in host.state(|state| std::mem::take(&mut state.unsearched)) {
         let parked = host.state(|state| state.manager.parked(waiter).cloned());
         let Some(parked) = parked.filter(Parked::waits) else { continue };
-        let (lock, owner, user) = (&parked.lock, &parked.owner, &*parked.user);
-        let wait = Wait { lock, owner, user, stand: Stand::Parked(waiter) };
-        if let Some(refusal) = deadlock(host, wait) {
+        if let Some(wait) = wait_of(&parked, Stand::Parked(waiter))
+            && let Some(refusal) = deadlock(host, wait)
+        {
             let now = host.now();
             host.state(|state| state.manager.refuse(waiter, now));
             let reply = Reply::Refused(refusal);
@@ -220,6 +229,12 @@ pub(crate) fn search_unsearched<H: Host>(host: &H) {
         }
     }
     timers::settle(host);
+}
+
+/// The wait of a connection that is blocked, or about to be, for the search; observers have none.
+fn wait_of<'a>(parked: &'a Parked, stand: Stand<'a>) -> Option<Wait<'a>> {
+    let owner = parked.owner.as_ref()?;
+    Some(Wait { lock: &parked.lock, owner, user: &parked.user, stand })
 }
 
 /// The refusal of a wait that closes a cycle, or would.

@@ -10,7 +10,7 @@ use crate::happening::Happening;
 use crate::host::{Host, KeyName, OpenKey};
 use crate::several::AcquireAll;
 use crate::unit::RequestError;
-use crate::{acks, replay, several};
+use crate::{acks, observers, replay, several};
 
 const NO_SESSION: &str = "ERR SESSION needs a connection of its own: not in a script, a function \
                           or another module's call";
@@ -222,6 +222,18 @@ pub fn check<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> Res
     let is_pending = said.token.is_some_and(|token| is_pending(host, name, token));
     host.reply_integer((is_held && !is_pending).into());
     Ok(())
+}
+
+/// `RLOCK.AWAIT`.
+///
+/// # Errors
+/// The error line.
+pub fn await_holder<H: Host>(
+    host: &H,
+    name: &H::Name<'_>,
+    said: &Arguments<'_>,
+) -> Result<(), String> {
+    observers::ask(host, name, said)
 }
 
 /// `RLOCK.APPLY`.

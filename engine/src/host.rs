@@ -86,6 +86,8 @@ pub enum Deferred {
     Sweep,
     /// Sweeps, because the gate may have opened.
     Retry,
+    /// Tells observers.
+    Observers,
     /// Answers connections that the last command blocked, or that a script could not answer.
     Answer,
     /// Searches for cycles that waits have closed.
@@ -210,6 +212,9 @@ pub trait Host: Replies {
 
     /// Whether this user may acquire this lock for this owner now.
     fn may_acquire(&self, user: &str, name: &Self::Name<'_>, owner: &[u8]) -> bool;
+
+    /// Whether this user may observe this lock now.
+    fn may_observe(&self, user: &str, name: &Self::Name<'_>) -> bool;
 
     /// Whether a connection can be closed without harm: otherwise there are no sessions.
     fn can_close(&self) -> bool;

@@ -22,6 +22,7 @@ pub mod events;
 mod gate;
 pub mod happening;
 pub mod host;
+mod observers;
 pub mod planted;
 pub mod publish;
 pub mod replay;
@@ -42,6 +43,7 @@ pub fn run_deferred<H: Host>(host: &H, work: Deferred) {
     match work {
         Deferred::Sweep => sweep::come(host),
         Deferred::Retry => sweep::retry(host),
+        Deferred::Observers => observers::come(host),
         Deferred::Answer => answers::send_late(host),
         Deferred::Search => blocked::search_unsearched(host),
         Deferred::Unsubscribe => acks::unsubscribe_if_idle(host),

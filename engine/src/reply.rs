@@ -1,6 +1,7 @@
 //! Replies to the caller.
 
 use rlock_core::Reply;
+use rlock_core::manager::SeenHold;
 
 /// Replies to the caller, in the server's protocol.
 pub trait Replies {
@@ -8,6 +9,8 @@ pub trait Replies {
     fn reply_integer(&self, value: i64);
     /// Replies with nil.
     fn reply_null(&self);
+    /// Replies with bytes.
+    fn reply_bytes(&self, bytes: &[u8]);
     /// Replies with `+OK`.
     fn reply_ok(&self);
     /// Replies with an error line that begins with its code.
@@ -44,5 +47,15 @@ pub fn to_acquire(host: &impl Replies, reply: &Reply, with_ttl: bool, key: &[u8]
     };
     if with_ttl {
         host.reply_integer(ms.map_or(-1, u64::cast_signed));
+    }
+}
+
+/// Replies to `RLOCK.AWAIT` with the hold that is seen, or with 0 and nil.
+pub fn to_await(host: &impl Replies, held: Option<&SeenHold>) {
+    host.reply_array(2);
+    host.reply_integer(held.map_or(0, |held| held.token.get().cast_signed()));
+    match held {
+        Some(held) => host.reply_bytes(held.owner.as_bytes()),
+        None => host.reply_null(),
     }
 }

@@ -19,6 +19,8 @@ pub struct State<B> {
     pub(crate) late: Vec<WaiterId>,
     /// [`crate::Deferred::Sweep`] is on its way.
     pub(crate) is_coming: bool,
+    /// [`crate::Deferred::Observers`] is on its way.
+    pub(crate) is_telling: bool,
     /// [`crate::Deferred::Retry`] is on its way.
     pub(crate) is_retrying: bool,
     pub(crate) acks: ReplicaWatch,
@@ -33,6 +35,7 @@ impl<B> Default for State<B> {
             unsearched: Vec::new(),
             late: Vec::new(),
             is_coming: false,
+            is_telling: false,
             is_retrying: false,
             acks: ReplicaWatch::default(),
         }
@@ -53,7 +56,7 @@ impl<B> State<B> {
 
     /// Nothing is left for the next iteration of the loop.
     pub fn is_at_rest(&self) -> bool {
-        !self.is_coming && self.late.is_empty() && self.unsearched.is_empty()
+        !self.is_coming && !self.is_telling && self.late.is_empty() && self.unsearched.is_empty()
     }
 
     /// The gate was found shut, and is to be asked again.

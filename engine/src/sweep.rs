@@ -7,7 +7,7 @@ use rlock_core::manager::{At, Mark, Task};
 use rlock_core::{Input, Lock, Refusal};
 
 use crate::host::{During, Gate, Host, OpenKey};
-use crate::{answers, carry_out, gate, publish, timers};
+use crate::{answers, carry_out, gate, observers, publish, timers};
 
 /// How long the engine works in one callback; the rest is done in the next iteration of the loop.
 pub const PORTION: Duration = Duration::from_micros(500);
@@ -54,6 +54,7 @@ fn run<H: Host>(host: &H) {
         }
     }
     answers::send_due(host);
+    observers::tell_some(host);
     if host.state(|state| state.manager.watches_commands()) {
         host.watch_commands();
     }

@@ -20,6 +20,11 @@ pub(crate) fn set<H: Host>(host: &H, next: Next) {
     if let Some(at) = next.at {
         host.set_alarm(at);
     }
+    if let Some(ms) = next.observers_in_ms
+        && !host.state(|state| std::mem::replace(&mut state.is_telling, true))
+    {
+        host.defer(ms, Deferred::Observers);
+    }
     if next.soon {
         soon(host);
     } else if next.when_open && !host.state(|state| std::mem::replace(&mut state.is_retrying, true))

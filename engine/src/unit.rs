@@ -126,7 +126,7 @@ fn check<H: Host>(host: &H, name: &H::Name<'_>, waiters: &[WaiterId], rights: &m
     for waiter in waiters {
         let parked = host.state(|state| {
             let parked = state.manager.parked(*waiter)?;
-            Some((parked.user.clone(), parked.owner.clone()))
+            Some((parked.user.clone(), parked.owner.clone()?))
         });
         let may = |(user, owner): (Rc<str>, Owner)| host.may_acquire(&user, name, owner.as_bytes());
         rights.push((*waiter, parked.is_none_or(may)));

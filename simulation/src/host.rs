@@ -320,6 +320,10 @@ impl<'s> Host for Edge<'s> {
         !self.server().denied.contains(user)
     }
 
+    fn may_observe(&self, user: &str, _: &Name) -> bool {
+        !self.server().denied.contains(user)
+    }
+
     fn can_close(&self) -> bool {
         true
     }
@@ -376,6 +380,10 @@ impl<'s> Host for Edge<'s> {
 impl Replies for Edge<'_> {
     fn reply_integer(&self, value: i64) {
         self.say(Said::Int(value));
+    }
+
+    fn reply_bytes(&self, bytes: &[u8]) {
+        self.say(Said::Bytes(bytes.to_vec()));
     }
 
     fn reply_null(&self) {

@@ -8,6 +8,8 @@ pub type Words = Vec<Vec<u8>>;
 pub enum Said {
     /// An integer.
     Int(i64),
+    /// Bytes.
+    Bytes(Vec<u8>),
     /// Nil.
     Nil,
     /// `+OK`.

@@ -136,7 +136,7 @@ fn positional(one: Positional, texts: &mut Vec<CString>) -> Argument {
         Positional::Key | Positional::Keys => {
             (raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY, 0)
         }
-        Positional::Token | Positional::NumKeys => {
+        Positional::Token | Positional::TokenOrZero | Positional::NumKeys => {
             (raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER, -1)
         }
         _ => (raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING, -1),

@@ -9,7 +9,7 @@ use rlock_testkit::{Client, Server, flat_map, integer, items, say_not_seen, text
 /// Command, flags that it has, flags that it must not have, arity, whether its first word is a key.
 type Description = (&'static str, &'static [&'static str], &'static [&'static str], i64, bool);
 
-const COMMANDS: [Description; 16] = [
+const COMMANDS: [Description; 17] = [
     ("rlock.acquire", &["write", "denyoom", "fast", "blocking"], &["readonly", "admin"], -3, true),
     ("rlock.release", &["write", "fast"], &["readonly", "denyoom"], -3, true),
     ("rlock.renew", &["write", "fast", "blocking"], &["readonly", "denyoom"], -3, true),
@@ -20,6 +20,7 @@ const COMMANDS: [Description; 16] = [
     ("rlock.force", &["write"], &["readonly", "denyoom"], -2, true),
     ("rlock.holds", &["readonly", "fast"], &["write"], -3, true),
     ("rlock.check", &["readonly", "fast"], &["write"], -3, true),
+    ("rlock.await", &["readonly", "fast", "blocking"], &["write"], -3, true),
     ("rlock.info", &["readonly"], &["write"], -2, true),
     ("rlock.queues", &["readonly"], &["write"], -1, false),
     ("rlock.place", &["readonly", "fast"], &["write"], 3, true),
@@ -34,7 +35,7 @@ const CATEGORIES: [(&str, &[&str]); 8] = [
         "rlock",
         &[
             "acquire", "release", "renew", "macquire", "mrelease", "mrenew", "cancel", "force",
-            "holds", "check", "info", "place", "queues", "slowlog", "help", "apply",
+            "holds", "check", "await", "info", "place", "queues", "slowlog", "help", "apply",
         ],
     ),
     (
@@ -44,9 +45,9 @@ const CATEGORIES: [(&str, &[&str]); 8] = [
             "apply",
         ],
     ),
-    ("read", &["holds", "check", "info", "place", "queues"]),
-    ("fast", &["acquire", "release", "renew", "cancel", "holds", "check", "place"]),
-    ("blocking", &["acquire", "renew", "macquire", "mrenew"]),
+    ("read", &["holds", "check", "await", "info", "place", "queues"]),
+    ("fast", &["acquire", "release", "renew", "cancel", "holds", "check", "await", "place"]),
+    ("blocking", &["acquire", "renew", "macquire", "mrenew", "await"]),
     ("admin", &["apply", "slowlog"]),
     ("slow", &["slowlog"]),
     ("dangerous", &["apply", "slowlog"]),
@@ -86,6 +87,7 @@ fn the_server_finds_the_key_in_each_command() {
         "RLOCK.FORCE door",
         "RLOCK.HOLDS door ann",
         "RLOCK.CHECK door 5",
+        "RLOCK.AWAIT door 0",
         "RLOCK.INFO door WAITERS 5",
         "RLOCK.PLACE door ann",
         "RLOCK.APPLY door payload",

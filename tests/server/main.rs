@@ -43,6 +43,7 @@ mod hostile_payloads;
 mod lease_end;
 mod metrics;
 mod notifications;
+mod observers;
 mod other_modules;
 mod overdue;
 mod pauses_and_roles;

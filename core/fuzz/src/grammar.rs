@@ -59,6 +59,9 @@ fn is_within_bounds(command: &Command, read: &Arguments<'_>, words: &[&[u8]], li
             // Checked apart.
             Positional::NumKeys | Positional::Keys => {}
             Positional::Token => assert_eq!(read.token.map(Token::get), decimal(word)),
+            Positional::TokenOrZero => {
+                assert_eq!(Some(read.token.map_or(0, Token::get)), decimal(word));
+            }
         }
     }
     if command.positional.contains(&Positional::Owner) {
@@ -128,7 +131,8 @@ fn is_what_the_words_say(command: &Command, read: &Arguments<'_>, words: &[&[u8]
     if let Some(ms) = number("LEASE") {
         assert_eq!(read.lease.get(), ms);
     }
-    if !command.positional.contains(&Positional::Token) {
+    let names_token = [Positional::Token, Positional::TokenOrZero];
+    if !command.positional.iter().any(|one| names_token.contains(one)) {
         assert_eq!(read.token.map(Token::get), number("TOKEN"));
     }
     if let Some(count) = number("COUNT").or(number("WAITERS")) {

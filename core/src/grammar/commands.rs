@@ -169,6 +169,20 @@ pub const CHECK: Command = Command {
     needs_one: false,
 };
 
+/// `RLOCK.AWAIT`
+pub const AWAIT: Command = Command {
+    name: "RLOCK.AWAIT",
+    since: V0_3,
+    summary: "Returns who holds WRITE if the token differs from this one; waits until it does.",
+    complexity: LOG_N,
+    flags: "readonly fast blocking",
+    acl: "read fast blocking",
+    access: Access::Reads,
+    positional: &[Positional::Key, Positional::TokenOrZero],
+    options: &[Word::Block],
+    needs_one: false,
+};
+
 /// `RLOCK.INFO`
 pub const INFO: Command = Command {
     name: "RLOCK.INFO",
@@ -257,6 +271,6 @@ pub const APPLY: Command = Command {
 
 /// Every command, in the order of `RLOCK.HELP`.
 pub const COMMANDS: &[Command] = &[
-    ACQUIRE, RELEASE, RENEW, MACQUIRE, MRELEASE, MRENEW, CANCEL, FORCE, HOLDS, CHECK, INFO, PLACE,
-    QUEUES, SLOWLOG, HELP, APPLY,
+    ACQUIRE, RELEASE, RENEW, MACQUIRE, MRELEASE, MRENEW, CANCEL, FORCE, HOLDS, CHECK, AWAIT, INFO,
+    PLACE, QUEUES, SLOWLOG, HELP, APPLY,
 ];

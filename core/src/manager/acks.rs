@@ -78,6 +78,9 @@ impl Manager {
             if !asked.is_empty() {
                 self.acks.ask(id.clone(), asked);
             }
+            if acked != Acked::Nothing {
+                self.observers.mark(id.db, &id.key, true);
+            }
             match acked {
                 Acked::Tells(wake) => self.outbox.push(wake),
                 Acked::Turn(owner) => turns.push((id, owner)),

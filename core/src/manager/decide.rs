@@ -80,7 +80,8 @@ impl Manager {
         input: &Input<'a>,
     ) -> Option<FastStep<'a>> {
         let is_held = matches!(input, Input::Acquire(_)) && !lock.is_free();
-        let is_known = || self.locks.get(at.db, at.key).is_some();
+        let is_known =
+            || self.locks.get(at.db, at.key).is_some() || self.observers.has(at.db, at.key);
         if is_held || is_known() || self.grace_of(bounds.grace_ms, at.now).is_some() {
             return None;
         }
@@ -152,6 +153,9 @@ impl Manager {
             }
             ((lives, over, volatile.take_asked()), lock.next_alarm(volatile))
         });
+        if !effects.changes.is_empty() {
+            self.observers.mark(db, key, !effects.wakes.is_empty());
+        }
         self.log_slow(at, over);
         if let (Input::Park(_, parking) | Input::ParkRenew(_, parking), Reply::Pending) =
             (input, &effects.reply)

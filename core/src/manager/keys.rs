@@ -37,6 +37,7 @@ impl Manager {
     /// A replayed effect changed the lock at a key.
     pub fn was_replayed(&mut self, db: i32, key: &[u8]) {
         self.locks.mark(db, key, Mark::Changed, None);
+        self.observers.mark(db, key, false);
     }
 
     /// A connection has been blocked at a free name, where a value may arrive. From now on the
@@ -48,12 +49,13 @@ impl Manager {
     /// A new key, of whatever type. True if somebody is blocked there. A ticket's owner asks again,
     /// so nothing has to be noticed for it.
     pub fn key_came(&mut self, db: i32, key: &[u8]) -> bool {
+        self.observers.mark(db, key, false);
         let is_awaited = self.locks.totals().waiters > 0
             && self.volatile(db, key).is_some_and(|volatile| volatile.queue.blocked_count() > 0);
         if is_awaited {
             self.locks.mark(db, key, Mark::Changed, None);
         }
-        is_awaited
+        is_awaited || self.observers.has(db, key)
     }
 
     /// A lock is removed from its key; the server reports the reason afterwards, or not at all. On
@@ -78,6 +80,7 @@ impl Manager {
         }
         self.removed.push(Removed { db, key, event, holds: lock.hold_count(), held_us, slow });
         self.locks.mark(at.db, at.key, Mark::Changed, Some(at.now.ms()));
+        self.observers.mark(at.db, at.key, false);
         if self.locks.get(at.db, at.key).is_some_and(Volatile::has_to_tell) {
             let free = Lock::default();
             let (lost, wakes) = self.locks.change_keeping_alarm(at.db, at.key, |volatile| {

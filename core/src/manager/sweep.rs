@@ -25,6 +25,8 @@ pub struct Next {
     pub when_open: bool,
     /// At this moment.
     pub at: Option<EpochMs>,
+    /// In so many milliseconds for observers ([`Manager::next_observer_task`]).
+    pub observers_in_ms: Option<u64>,
 }
 
 impl Manager {
@@ -154,7 +156,12 @@ impl Manager {
                 || tells
                 || !self.forgotten.is_empty(),
             when_open: has_postponed && !is_open,
-            at: self.locks.next_alarm().filter(|_| works),
+            at: [self.locks.next_alarm(), self.observers.next_alarm()]
+                .into_iter()
+                .flatten()
+                .min()
+                .filter(|_| works),
+            observers_in_ms: self.observers.marked_in_ms().filter(|_| works),
         }
     }
 }

@@ -23,6 +23,7 @@ impl Upheaval {
 
 impl Manager {
     pub(super) fn upheaval(&mut self, db: Option<i32>) {
+        self.observers.mark_all(db);
         if self.go_through(db, Mark::Changed) {
             self.acks.ask_again();
         }

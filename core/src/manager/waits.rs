@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use super::{HashMap, LockId};
+use super::{HashMap, LockId, SeenHold};
 use crate::{ClientId, Owner, Refusal, Reply, WaiterId};
 
 /// What became of the wait of a blocked connection.
@@ -14,6 +14,8 @@ pub enum WaitEnd {
     Waits,
     /// It has this reply.
     Replied(Reply),
+    /// It observed the lock, and gets the hold that it sees now, if there is one.
+    Saw(Option<Rc<SeenHold>>),
     /// The connection departed first.
     Departed,
 }
@@ -25,8 +27,8 @@ pub struct Parked {
     pub client: Option<ClientId>,
     /// The lock for which it waits.
     pub lock: LockId,
-    /// The owner.
-    pub owner: Owner,
+    /// The owner; an observer has none.
+    pub owner: Option<Owner>,
     /// The server's user as which it is authenticated.
     pub user: Rc<str>,
     /// Whether it asked `WITHTTL`.
@@ -50,13 +52,24 @@ impl Parked {
         with_ttl: bool,
     ) -> Self {
         let hash = hash_of(&owner, &user);
-        let (end, refusal) = (WaitEnd::Waits, None);
+        let (owner, end, refusal) = (Some(owner), WaitEnd::Waits, None);
         Self { client, lock, owner, user, with_ttl, end, refusal, hash }
+    }
+
+    /// A connection that only observes the lock.
+    pub fn observer(client: Option<ClientId>, lock: LockId, user: Rc<str>) -> Self {
+        let (end, refusal) = (WaitEnd::Waits, None);
+        Self { client, lock, owner: None, user, with_ttl: false, end, refusal, hash: 0 }
     }
 
     /// Whether it still waits for its reply.
     pub fn waits(&self) -> bool {
         self.end == WaitEnd::Waits
+    }
+
+    /// Whether it only observes the lock.
+    pub fn is_observer(&self) -> bool {
+        self.owner.is_none()
     }
 }
 
@@ -75,8 +88,9 @@ pub struct BlockedConnections {
 }
 
 impl BlockedConnections {
-    fn key(id: WaiterId, parked: &Parked) -> (i32, u64, WaiterId) {
-        (parked.lock.db, parked.hash, id)
+    /// Its place in the index; an observer has none.
+    fn key(id: WaiterId, parked: &Parked) -> Option<(i32, u64, WaiterId)> {
+        (!parked.is_observer()).then_some((parked.lock.db, parked.hash, id))
     }
 
     /// A number for the next wait.
@@ -87,7 +101,7 @@ impl BlockedConnections {
 
     /// A connection is now blocked.
     pub fn begin(&mut self, id: WaiterId, parked: Parked) {
-        self.by_owner.insert(Self::key(id, &parked));
+        self.by_owner.extend(Self::key(id, &parked));
         if let Some(client) = parked.client {
             self.by_client.insert(client, id);
         }
@@ -113,18 +127,23 @@ impl BlockedConnections {
 
     /// Sets its reply. False if it has one already, or has departed.
     pub fn answer(&mut self, id: WaiterId, reply: Reply) -> bool {
+        self.end_with(id, WaitEnd::Replied(reply))
+    }
+
+    /// The same for any end of a wait.
+    pub fn end_with(&mut self, id: WaiterId, end: WaitEnd) -> bool {
         let Some(parked) = self.parked.get_mut(&id).filter(|parked| parked.waits()) else {
             return false;
         };
-        self.by_owner.remove(&Self::key(id, parked));
-        parked.end = WaitEnd::Replied(reply);
+        Self::key(id, parked).map(|key| self.by_owner.remove(&key));
+        parked.end = end;
         true
     }
 
     /// It has departed. Returns the lock for which it waited, if it is known.
     pub fn leave(&mut self, id: WaiterId) -> Option<LockId> {
         let parked = self.parked.get_mut(&id)?;
-        self.by_owner.remove(&Self::key(id, parked));
+        Self::key(id, parked).map(|key| self.by_owner.remove(&key));
         if parked.waits() {
             parked.end = WaitEnd::Departed;
         }
@@ -134,7 +153,7 @@ impl BlockedConnections {
     /// The server has forgotten it.
     pub fn end(&mut self, id: WaiterId) -> Option<Parked> {
         let parked = self.parked.remove(&id)?;
-        self.by_owner.remove(&Self::key(id, &parked));
+        Self::key(id, &parked).map(|key| self.by_owner.remove(&key));
         if let Some(client) = parked.client
             && self.by_client.get(&client) == Some(&id)
         {
@@ -154,7 +173,9 @@ impl BlockedConnections {
         let all = (db, hash, WaiterId::from(1))..=(db, hash, WaiterId::from(u64::MAX));
         let ids = self.by_owner.range(all).map(|(_, _, id)| *id);
         ids.filter_map(|id| self.parked.get(&id).map(|parked| (id, parked)))
-            .filter(move |(_, parked)| parked.owner == *owner && &*parked.user == user)
+            .filter(move |(_, parked)| {
+                parked.owner.as_ref() == Some(owner) && &*parked.user == user
+            })
             .map(|(id, parked)| (id, &parked.lock))
     }
 
@@ -164,7 +185,8 @@ impl BlockedConnections {
     /// The invariant that does not hold, for tests.
     pub fn check(&self) -> Result<(), String> {
         for (id, parked) in &self.parked {
-            if self.by_owner.contains(&Self::key(*id, parked)) != parked.waits() {
+            let key = Self::key(*id, parked);
+            if key.is_some_and(|key| self.by_owner.contains(&key) != parked.waits()) {
                 return Err(format!("{id:?} is indexed wrongly by its owner"));
             }
         }

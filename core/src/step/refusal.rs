@@ -34,6 +34,11 @@ pub enum Refusal {
         /// `rlock.max-waiters`.
         max: usize,
     },
+    /// The same for a caller that wants to observe the lock.
+    TooManyObservers {
+        /// `rlock.max-waiters`.
+        max: usize,
+    },
     /// `rlock.max-tickets` tickets are in use.
     TooManyTickets,
     /// `rlock.max-sessions` sessions exist.
@@ -61,6 +66,8 @@ pub enum Refusal {
     CannotClose,
     /// The caller's user lost the right to the command or the key while it waited.
     NotPermitted,
+    /// An observer's user lost the right to the command or the key while it waited.
+    MayNotObserve,
     /// The caller's connection lost a session and is about to be closed.
     Closing,
     /// The key holds a value of another type now.
@@ -120,6 +127,9 @@ impl Refusal {
                 "TOOMANY blocked connections, rlock.max-waiters is {max}: owner {owner} is not \
                  queued for {key}"
             ),
+            Self::TooManyObservers { max } => format!(
+                "TOOMANY blocked connections, rlock.max-waiters is {max}: {key} is not observed"
+            ),
             Self::TooManyTickets => format!(
                 "TOOMANY tickets, rlock.max-tickets is reached: owner {owner} is not queued for \
                  {key}"
@@ -160,6 +170,9 @@ impl Refusal {
             Self::NotPermitted => format!(
                 "NOPERM the user lost the right to RLOCK.ACQUIRE or to the key {key} while it \
                  waited"
+            ),
+            Self::MayNotObserve => format!(
+                "NOPERM the user lost the right to RLOCK.AWAIT or to the key {key} while it waited"
             ),
             Self::Closing => "ERR this connection lost a session and is being closed".into(),
             Self::WrongType => {

@@ -122,14 +122,17 @@ impl Lock {
             .is_some_and(|(held, hold)| held == mode && !hold.deadline.is_over_at(now))
     }
 
+    /// The hold that excludes everybody but its owner, unless it has expired.
+    pub fn writer_at(&self, now: Now) -> Option<(&[u8], Hold)> {
+        self.holders.writer().filter(|(_, hold)| !hold.deadline.is_over_at(now))
+    }
+
     /// The mode in which the lock is held now; `None` if it is free.
     pub fn mode_at(&self, now: Now) -> Option<Mode> {
-        match self.holders.writer() {
-            Some((_, write)) if !write.deadline.is_over_at(now) => Some(Mode::Write),
-            _ => {
-                self.holders.latest_deadline().filter(|at| !at.is_over_at(now)).map(|_| Mode::Read)
-            }
+        if self.writer_at(now).is_some() {
+            return Some(Mode::Write);
         }
+        self.holders.latest_deadline().filter(|at| !at.is_over_at(now)).map(|_| Mode::Read)
     }
 
     /// Checks that every index agrees with the holds.

@@ -233,6 +233,8 @@ fn refused(refusal: &Refusal) -> &'static str {
         | Refusal::SeveralNeedAcks(_)
         | Refusal::TooManySessions
         | Refusal::NotPermitted
+        | Refusal::TooManyObservers { .. }
+        | Refusal::MayNotObserve
         | Refusal::Closing
         | Refusal::NoTokenLeft => "of the module",
     }

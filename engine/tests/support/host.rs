@@ -149,6 +149,7 @@ impl Host for MapHost {
         }
         let mut world = self.world();
         assert!(world.open.insert(at.clone()), "a key is open twice");
+        world.opened += 1;
         world.opened_to_write += usize::from(access == Access::Writes);
         let is_hidden = is_expired && access == Access::Reads;
         let slot = if is_hidden { None } else { world.keys.remove(&at) };
@@ -244,6 +245,8 @@ impl Host for MapHost {
             waiting.client
         });
         let replies_at_once = world.replies_at_once;
+        let takes_ms = world.told_takes_ms;
+        world.now = Now::from_us(world.now.us() + takes_ms * 1000);
         drop(world);
         self.log_closed(format!("unblocked {}", client.unwrap_or_default()));
         if replies_at_once {
@@ -252,6 +255,11 @@ impl Host for MapHost {
     }
 
     fn may_acquire(&self, user: &str, _: &Name<'_>, _: &[u8]) -> bool {
+        self.world().rights_asked += 1;
+        !self.world().denied.contains(user)
+    }
+
+    fn may_observe(&self, user: &str, _: &Name<'_>) -> bool {
         self.world().rights_asked += 1;
         !self.world().denied.contains(user)
     }
@@ -310,6 +318,10 @@ impl Replies for MapHost {
     fn reply_integer(&self, value: i64) {
         let said = self.number(value);
         self.say(said);
+    }
+
+    fn reply_bytes(&self, bytes: &[u8]) {
+        self.say(String::from_utf8_lossy(bytes).into_owned());
     }
 
     fn reply_null(&self) {

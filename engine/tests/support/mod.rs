@@ -87,7 +87,8 @@ pub struct World {
     pub watches_sleep: bool,
     pub replication_asked: usize,
     pub gate_asked: usize,
-    /// How often a key was opened for writing.
+    /// How often a key was opened, and how often for writing.
+    pub opened: usize,
     pub opened_to_write: usize,
     // --- what a test may switch ---
     pub bounds: Bounds,
@@ -111,6 +112,8 @@ pub struct World {
     pub replies_at_once: bool,
     /// How long subscribers take with each event.
     pub notify_takes: Duration,
+    /// How long it takes to unblock a connection, in milliseconds.
+    pub told_takes_ms: u64,
     /// What happens while a connection is being blocked.
     pub meanwhile: Option<fn(&MapHost)>,
     pub fault: Option<PlantedFault>,
@@ -172,6 +175,7 @@ impl MapHost {
             watches_sleep: false,
             replication_asked: 0,
             gate_asked: 0,
+            opened: 0,
             opened_to_write: 0,
             bounds,
             detects_deadlocks: true,
@@ -191,6 +195,7 @@ impl MapHost {
             must_answer_later: false,
             replies_at_once: false,
             notify_takes: Duration::ZERO,
+            told_takes_ms: 0,
             meanwhile: None,
             fault: None,
             acks: 0,
@@ -256,6 +261,7 @@ impl MapHost {
             b"RLOCK.FORCE" => (&table::FORCE, One(commands::force::<Self>)),
             b"RLOCK.HOLDS" => (&table::HOLDS, One(commands::holds::<Self>)),
             b"RLOCK.CHECK" => (&table::CHECK, One(commands::check::<Self>)),
+            b"RLOCK.AWAIT" => (&table::AWAIT, One(commands::await_holder::<Self>)),
             b"RLOCK.APPLY" => (&table::APPLY, One(commands::apply::<Self>)),
             other => panic!("no command {}", String::from_utf8_lossy(other)),
         };

@@ -103,7 +103,11 @@ impl<'a> Stage<'a> {
         if printed.is_empty() {
             speaker.waits_for = Some(command);
             let mut client = self.server.client();
-            until(5000, || client.info_number("rlock", "rlock_waiters") as usize > waiting);
+            let blocked = ["rlock_waiters", "rlock_observers"];
+            until(5000, || {
+                let blocked = blocked.map(|field| client.info_number("rlock", field) as usize);
+                blocked.iter().sum::<usize>() > waiting
+            });
         } else {
             let replied = speaker.terminal.lines(printed.len());
             self.values.compare(printed, &replied, context);

@@ -1,0 +1,343 @@
+//! Observers: connections that are blocked until WRITE of a lock is held otherwise than they know.
+//! They stand in no queue, and no decision about a lock depends on them.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
+
+use super::{At, HashMap, LockId, Manager, WaitEnd};
+use crate::{EpochMs, Lock, Now, Owner, Refusal, Token, Volatile, WaiterId};
+
+/// The hold that observers see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeenHold {
+    /// Its fencing token.
+    pub token: Token,
+    /// Its owner.
+    pub owner: Owner,
+    /// When it expires.
+    pub deadline: EpochMs,
+}
+
+/// What observers see at a key: who holds WRITE, if anybody does, or why they cannot see it.
+pub type Sight = Result<Option<Rc<SeenHold>>, Refusal>;
+
+/// What is to be done for observers next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ObserverTask {
+    /// The time of this one has passed.
+    TimedOut(WaiterId),
+    /// This lock may be held otherwise: look at it, and tell whoever [`Manager::next_observer`]
+    /// returns, until it returns nobody.
+    Look(LockId),
+}
+
+/// A blocked connection that observes a lock.
+struct Observer {
+    id: LockId,
+    /// The token that it knows; `None` if it knows the lock as free.
+    known: Option<Token>,
+    ends_at: Option<EpochMs>,
+}
+
+/// The observers of one lock.
+#[derive(Default)]
+struct Observed {
+    /// In order of arrival, by the token that they know.
+    by_token: BTreeMap<Option<Token>, BTreeSet<WaiterId>>,
+    /// The first that knows each token: whoever is told next is found without looking at those who
+    /// know it already.
+    firsts: BTreeSet<(WaiterId, Option<Token>)>,
+    /// When the hold expires that they know.
+    alarm: Option<EpochMs>,
+    /// It is in [`Observers::marked`].
+    is_marked: bool,
+}
+
+impl Observed {
+    fn insert(&mut self, known: Option<Token>, waiter: WaiterId) {
+        let same = self.by_token.entry(known).or_default();
+        if let Some(first) = same.first() {
+            self.firsts.remove(&(*first, known));
+        }
+        same.insert(waiter);
+        self.firsts.extend(same.first().map(|first| (*first, known)));
+    }
+
+    fn remove(&mut self, known: Option<Token>, waiter: WaiterId) {
+        let Some(same) = self.by_token.get_mut(&known) else { return };
+        same.remove(&waiter);
+        if self.firsts.remove(&(waiter, known)) {
+            self.firsts.extend(same.first().map(|first| (*first, known)));
+        }
+        if same.is_empty() {
+            self.by_token.remove(&known);
+        }
+    }
+
+    /// Who came first of those for whom `sight` is news.
+    fn first_to_tell(&self, sight: &Sight) -> Option<WaiterId> {
+        let is_news = |known: &Option<Token>| match sight {
+            Ok(held) => held.as_ref().map(|held| held.token) != *known,
+            Err(_) => true,
+        };
+        self.firsts.iter().find(|(_, known)| is_news(known)).map(|(waiter, _)| *waiter)
+    }
+}
+
+/// The observers of all locks.
+#[derive(Default)]
+pub(super) struct Observers {
+    all: HashMap<WaiterId, Observer>,
+    /// By database and key, and only locks that have observers.
+    locks: BTreeMap<i32, BTreeMap<Rc<[u8]>, Observed>>,
+    /// When each wait ends that has an end.
+    ends: BTreeSet<(EpochMs, WaiterId)>,
+    /// The locks by [`Observed::alarm`].
+    alarms: BTreeSet<(EpochMs, LockId)>,
+    /// Locks to look at, in the order in which they were marked.
+    marked: VecDeque<LockId>,
+    /// Other replies leave the server before those to observers.
+    is_later: bool,
+}
+
+impl Observers {
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    fn of(&self, db: i32, key: &[u8]) -> Option<&Observed> {
+        self.locks.get(&db)?.get(key)
+    }
+
+    fn of_mut(&mut self, db: i32, key: &[u8]) -> Option<&mut Observed> {
+        self.locks.get_mut(&db)?.get_mut(key)
+    }
+
+    /// Whether this lock has observers.
+    pub fn has(&self, db: i32, key: &[u8]) -> bool {
+        !self.all.is_empty() && self.of(db, key).is_some()
+    }
+
+    fn insert(&mut self, waiter: WaiterId, observer: Observer, alarm: Option<EpochMs>) {
+        let LockId { db, key } = observer.id.clone();
+        let observed = self.locks.entry(db).or_default().entry(key).or_default();
+        observed.insert(observer.known, waiter);
+        self.ends.extend(observer.ends_at.map(|at| (at, waiter)));
+        self.set_alarm(&observer.id, alarm);
+        self.all.insert(waiter, observer);
+    }
+
+    /// Forgets one. Nothing happens if it is not known.
+    pub fn remove(&mut self, waiter: WaiterId) {
+        let Some(Observer { id, known, ends_at }) = self.all.remove(&waiter) else { return };
+        if let Some(at) = ends_at {
+            self.ends.remove(&(at, waiter));
+        }
+        let Some(observed) = self.of_mut(id.db, &id.key) else { return };
+        observed.remove(known, waiter);
+        if !observed.by_token.is_empty() {
+            return;
+        }
+        self.set_alarm(&id, None);
+        if let Some(locks) = self.locks.get_mut(&id.db) {
+            locks.remove(&id.key);
+            if locks.is_empty() {
+                self.locks.remove(&id.db);
+            }
+        }
+    }
+
+    fn set_alarm(&mut self, id: &LockId, at: Option<EpochMs>) {
+        let Some(observed) = self.of_mut(id.db, &id.key) else { return };
+        let before = std::mem::replace(&mut observed.alarm, at);
+        if before != at {
+            before.map(|at| self.alarms.remove(&(at, id.clone())));
+            at.map(|at| self.alarms.insert((at, id.clone())));
+        }
+    }
+
+    /// This lock may be held otherwise now. `tells_others`: replies to others are under way, and
+    /// those to observers must not delay them.
+    pub fn mark(&mut self, db: i32, key: &[u8], tells_others: bool) {
+        if self.all.is_empty() {
+            return;
+        }
+        let Some(locks) = self.locks.get_mut(&db) else { return };
+        let Some((key, _)) = locks.get_key_value(key) else { return };
+        let key = key.clone();
+        if let Some(observed) = locks.get_mut(&key)
+            && !std::mem::replace(&mut observed.is_marked, true)
+        {
+            self.marked.push_back(LockId { db, key });
+        }
+        self.is_later |= tells_others;
+    }
+
+    /// Any lock of this database may be held otherwise now; of all databases, if `None`.
+    pub fn mark_all(&mut self, db: Option<i32>) {
+        for (number, locks) in &mut self.locks {
+            for (key, observed) in locks.iter_mut().filter(|_| db.is_none_or(|db| db == *number)) {
+                if !std::mem::replace(&mut observed.is_marked, true) {
+                    self.marked.push_back(LockId { db: *number, key: key.clone() });
+                }
+            }
+        }
+    }
+
+    /// Whether some lock is to be looked at, and how many milliseconds later.
+    pub fn marked_in_ms(&self) -> Option<u64> {
+        (!self.marked.is_empty()).then_some(self.is_later.into())
+    }
+
+    /// When the next hold expires that observers know, or their next wait ends.
+    pub fn next_alarm(&self) -> Option<EpochMs> {
+        let ends = self.ends.first().map(|(at, _)| *at);
+        ends.into_iter().chain(self.alarms.first().map(|(at, _)| *at)).min()
+    }
+
+    fn take_timed_out(&mut self, now: Now) -> Option<WaiterId> {
+        let (_, waiter) = *self.ends.first().filter(|(at, _)| at.is_over_at(now))?;
+        self.remove(waiter);
+        Some(waiter)
+    }
+
+    fn take_marked(&mut self, now: Now) -> Option<LockId> {
+        while let Some((at, id)) = self.alarms.first().filter(|(at, _)| at.is_over_at(now)).cloned()
+        {
+            self.alarms.remove(&(at, id.clone()));
+            if let Some(observed) = self.of_mut(id.db, &id.key) {
+                observed.alarm = None;
+            }
+            self.mark(id.db, &id.key, false);
+        }
+        loop {
+            let id = self.marked.pop_front()?;
+            if let Some(observed) = self.of_mut(id.db, &id.key)
+                && std::mem::take(&mut observed.is_marked)
+            {
+                return Some(id);
+            }
+        }
+    }
+
+    /// Checks the invariants.
+    ///
+    /// # Errors
+    /// The invariant that does not hold, for tests.
+    pub fn check(&self) -> Result<(), String> {
+        let mut locks: BTreeMap<i32, BTreeMap<Rc<[u8]>, Observed>> = BTreeMap::new();
+        for (waiter, Observer { id, known, .. }) in &self.all {
+            let keys = locks.entry(id.db).or_default();
+            keys.entry(id.key.clone()).or_default().insert(*known, *waiter);
+        }
+        let all = |locks: &BTreeMap<i32, BTreeMap<Rc<[u8]>, Observed>>| {
+            let keys = locks.iter().flat_map(|(db, keys)| keys.iter().map(move |it| (*db, it)));
+            let keys = keys
+                .map(|(db, (key, it))| (db, key.clone(), it.by_token.clone(), it.firsts.clone()));
+            keys.collect::<Vec<_>>()
+        };
+        let ends = self.all.iter().filter_map(|(waiter, it)| Some((it.ends_at?, *waiter)));
+        let (mut alarms, mut marks) = (BTreeSet::new(), BTreeSet::new());
+        for (db, keys) in &self.locks {
+            for (key, it) in keys {
+                let id = LockId { db: *db, key: key.clone() };
+                marks.extend(it.is_marked.then(|| id.clone()));
+                alarms.extend(it.alarm.map(|at| (at, id)));
+            }
+        }
+        let agree = [
+            ("locks", all(&locks) == all(&self.locks)),
+            ("ends", ends.collect::<BTreeSet<_>>() == self.ends),
+            ("alarms", alarms == self.alarms),
+            ("marks", marks.iter().all(|id| self.marked.contains(id))),
+        ];
+        let wrong = agree.into_iter().find(|(_, agrees)| !agrees);
+        wrong.map_or(Ok(()), |(what, _)| Err(format!("{what} disagree with the observers")))
+    }
+}
+
+impl Manager {
+    /// What observers see of a lock now. A pending hold may still be revoked, so it counts as none.
+    pub fn seen_hold(&self, at: At<'_>, lock: &Lock) -> Option<SeenHold> {
+        let (owner, hold) = lock.writer_at(at.now)?;
+        if self.is_pending(at.db, at.key, hold.token) {
+            return None;
+        }
+        Some(SeenHold { token: hold.token, owner: owner.into(), deadline: hold.deadline })
+    }
+
+    /// The number of observers on this server.
+    pub fn observer_count(&self) -> usize {
+        self.observers.len()
+    }
+
+    /// The number of observers of one lock.
+    pub fn observers_of(&self, db: i32, key: &[u8]) -> usize {
+        let observed = self.observers.of(db, key);
+        observed.map_or(0, |it| it.by_token.values().map(BTreeSet::len).sum())
+    }
+
+    /// A blocked connection observes a lock from now on, which it knows as `held`.
+    pub fn observe(
+        &mut self,
+        waiter: WaiterId,
+        id: LockId,
+        held: Option<&SeenHold>,
+        ends_at: Option<EpochMs>,
+    ) {
+        // Any value may come to a free name.
+        self.expects_keys |= held.is_none();
+        let (known, deadline) = (held.map(|held| held.token), held.map(|held| held.deadline));
+        self.observers.insert(waiter, Observer { id, known, ends_at }, deadline);
+    }
+
+    /// What is to be done for observers next; `None` if nothing is.
+    pub fn next_observer_task(&mut self, now: Now) -> Option<ObserverTask> {
+        if !self.is_primary || self.is_loading {
+            return None;
+        }
+        if let Some(waiter) = self.observers.take_timed_out(now) {
+            return Some(ObserverTask::TimedOut(waiter));
+        }
+        let Some(id) = self.observers.take_marked(now) else {
+            self.observers.is_later = false;
+            return None;
+        };
+        let is_unfinished = |volatile: &Volatile| volatile.unfinished.is_some();
+        if self.shut_since.is_none() && self.locks.get(id.db, &id.key).is_some_and(is_unfinished) {
+            // Its waiters come first, in their portions.
+            self.observers.mark(id.db, &id.key, true);
+            return None;
+        }
+        Some(ObserverTask::Look(id))
+    }
+
+    /// Takes the observer that is to be told next what is seen at this lock. With nobody left the
+    /// lock is looked at again when it changes, or when the hold expires.
+    pub fn next_observer(&mut self, id: &LockId, sight: &Sight) -> Option<WaiterId> {
+        let waiter = self.observers.of(id.db, &id.key)?.first_to_tell(sight);
+        match waiter {
+            Some(waiter) => self.observers.remove(waiter),
+            None => {
+                let held = sight.as_ref().ok().and_then(Option::as_ref);
+                self.observers.set_alarm(id, held.map(|held| held.deadline));
+            }
+        }
+        waiter
+    }
+
+    /// This lock is to be looked at again.
+    pub fn look_again(&mut self, id: &LockId) {
+        self.observers.mark(id.db, &id.key, false);
+    }
+
+    /// A portion is over: the rest comes when others had their turn.
+    pub fn observers_wait(&mut self) {
+        self.observers.is_later = true;
+    }
+
+    /// Gives an observer its reply. False if it has one already, or has departed.
+    pub fn tell(&mut self, waiter: WaiterId, end: WaitEnd) -> bool {
+        self.waits.end_with(waiter, end)
+    }
+}

@@ -1,0 +1,158 @@
+//! Observers: connections that are blocked until WRITE is held otherwise than they know. They are
+//! told outside commands, in portions, after those who wait for locks. Nothing is written for them.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use rlock_core::grammar::{Access, Arguments};
+use rlock_core::manager::{At, LockId, ObserverTask, Parked, SeenHold, Sight, WaitEnd};
+use rlock_core::{Lock, Refusal, Reply, WaiterId};
+
+use crate::host::{Gate, Host, KeyName, OpenKey};
+use crate::{answers, blocked, gate, reply, timers};
+
+/// How long the engine tells observers in one callback: hand-offs come between.
+const PORTION: Duration = Duration::from_micros(125);
+
+const ON_REPLICA: &str = "ERR this server is a replica, where RLOCK.AWAIT cannot block: ask the \
+                          primary, or without BLOCK";
+
+/// Replies who holds WRITE if that is news for the caller; else blocks it, if it wants that.
+pub(crate) fn ask<H: Host>(
+    host: &H,
+    name: &H::Name<'_>,
+    said: &Arguments<'_>,
+) -> Result<(), String> {
+    let block_ms = said.block_ms.filter(|_| !host.denies_blocking());
+    if block_ms.is_some() && !host.state(|state| state.manager.is_primary()) {
+        return Err(ON_REPLICA.into());
+    }
+    let line = |refusal: Refusal| refusal.line(said.key, &[]);
+    let held = see(host, name).map_err(line)?;
+    let held = held.as_deref();
+    if held.map(|held| held.token) != said.token {
+        reply::to_await(host, held);
+        return Ok(());
+    }
+    let is_blocked = match block_ms {
+        Some(ms) => block(host, name, held, ms).map_err(line)?,
+        None => false,
+    };
+    if !is_blocked {
+        host.reply_null();
+    }
+    Ok(())
+}
+
+/// Blocks the caller, which knows the lock as `held`. False if the server does not allow it.
+fn block<H: Host>(
+    host: &H,
+    name: &H::Name<'_>,
+    held: Option<&SeenHold>,
+    ms: u64,
+) -> Result<bool, Refusal> {
+    let bounds = host.settings().bounds;
+    let max = bounds.max_waiters;
+    host.state(|state| state.manager.may_park(&bounds))
+        .map_err(|_| Refusal::TooManyObservers { max })?;
+    let ends_in = Some(ms).filter(|ms| *ms > 0);
+    let id = LockId { db: host.db(), key: name.bytes().into() };
+    let parked = Parked::observer(host.client(), id.clone(), host.user());
+    let Some(parking) = blocked::block(host, name, parked, ends_in, blocked::net_ms(ends_in))
+    else {
+        return Ok(false);
+    };
+    host.state(|state| state.manager.observe(parking.waiter, id, held, parking.ends_at));
+    if host.state(|state| state.manager.expects_keys()) {
+        host.watch_new_keys();
+    }
+    timers::settle(host);
+    Ok(true)
+}
+
+/// What observers see at a key now.
+fn see<H: Host>(host: &H, name: &H::Name<'_>) -> Sight {
+    let (at, free) = (At { db: host.db(), key: name.bytes(), now: host.now() }, Lock::default());
+    let mut key = host.open(name, Access::Reads);
+    let lock = key.lock(&free).ok_or(Refusal::WrongType)?;
+    Ok(host.state(|state| state.manager.seen_hold(at, lock)).map(Rc::new))
+}
+
+/// [`crate::Deferred::Observers`].
+pub(crate) fn come<H: Host>(host: &H) {
+    host.state(|state| state.is_telling = false);
+    tell_some(host);
+    timers::settle(host);
+}
+
+/// Tells a portion of the observers for which there is news, in order of arrival, and those whose
+/// time has passed.
+pub(crate) fn tell_some<H: Host>(host: &H) {
+    if host.state(|state| state.manager.observer_count() == 0) {
+        return;
+    }
+    let began_at = host.monotonic();
+    let is_over = || host.monotonic().saturating_sub(began_at) > PORTION;
+    loop {
+        let now = host.now();
+        match host.state(|state| state.manager.next_observer_task(now)) {
+            None => return,
+            Some(ObserverTask::TimedOut(waiter)) => {
+                let nil = Reply::NotNow { wait_ms: None };
+                answers::tell(host, waiter, WaitEnd::Replied(nil));
+            }
+            Some(ObserverTask::Look(id)) => look(host, &id, &is_over),
+        }
+        if is_over() {
+            return host.state(|state| state.manager.observers_wait());
+        }
+    }
+}
+
+/// Tells the observers of one lock what is seen there now, until the portion is over.
+fn look<H: Host>(host: &H, id: &LockId, is_over: &impl Fn() -> bool) {
+    host.with_name(id, |name| {
+        let is_elsewhere = host.is_cluster() && gate::of(host, name) == Gate::Elsewhere;
+        let sight = if is_elsewhere { Err(Refusal::TryAgain) } else { see(host, name) };
+        // Most of them are the same user.
+        let mut known: Option<(Rc<str>, bool)> = None;
+        while let Some(waiter) = host.state(|state| state.manager.next_observer(id, &sight)) {
+            let end = end_of(&sight, may(host, name, waiter, &mut known));
+            answers::tell(host, waiter, end);
+            let deadline = sight.as_ref().ok().and_then(|held| Some(held.as_ref()?.deadline));
+            if is_over() || deadline.is_some_and(|at| at.is_over_at(host.now())) {
+                return host.state(|state| state.manager.look_again(id));
+            }
+        }
+    });
+}
+
+fn end_of(sight: &Sight, may_observe: bool) -> WaitEnd {
+    match sight {
+        Ok(held) if may_observe => WaitEnd::Saw(held.clone()),
+        Ok(_) => WaitEnd::Replied(Reply::Refused(Refusal::MayNotObserve)),
+        Err(refusal) => WaitEnd::Replied(Reply::Refused(refusal.clone())),
+    }
+}
+
+/// Whether this observer's user may still observe the lock.
+fn may<H: Host>(
+    host: &H,
+    name: &H::Name<'_>,
+    waiter: WaiterId,
+    known: &mut Option<(Rc<str>, bool)>,
+) -> bool {
+    let Some(user) =
+        host.state(|state| state.manager.parked(waiter).map(|parked| parked.user.clone()))
+    else {
+        return false;
+    };
+    match known {
+        Some((same, may)) if *same == user => *may,
+        _ => {
+            let may = host.may_observe(&user, name);
+            *known = Some((user, may));
+            may
+        }
+    }
+}
