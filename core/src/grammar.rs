@@ -343,7 +343,8 @@ impl Command {
         let is_it = |other: &&Word| **other != word && said & other.bit() & word.excluded() != 0;
         BadWord(match self.options.iter().find(is_it) {
             Some(other) => {
-                format!("ERR syntax error: {} and {} exclude each other", other.word(), word.word())
+                let (one, other) = (other.word(), word.word());
+                format!("ERR syntax error: {one} and {other} are mutually exclusive")
             }
             None => format!("ERR syntax error: {} is given twice", word.word()),
         })

@@ -488,5 +488,5 @@ fn too_few_replicas_are_said_before_anything_else() {
     let too_few = Refusal::NoReplicas { asked: 2, online: 1 };
     assert_eq!(Manager::may_confirm(2, 1), Err(too_few.clone()));
     let line = too_few.line(K, b"a");
-    assert!(line.starts_with("NOREPLICAS 2 replicas must acknowledge 'k'"), "{line}");
+    assert!(line.starts_with("NOREPLICAS need 2 acknowledging replicas for 'k'"), "{line}");
 }

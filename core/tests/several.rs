@@ -115,11 +115,11 @@ fn what_is_wrong_is_named() {
     );
     assert_eq!(
         refused(&MACQUIRE, "2 a b ann MODES READ WRITE READ"),
-        "ERR syntax error: MODES and READ exclude each other"
+        "ERR syntax error: MODES and READ are mutually exclusive"
     );
     for (line, one, other) in [("MODES READ WRITE", "READ", "MODES"), ("READ", "WRITE", "READ")] {
         let error = refused(&MACQUIRE, &format!("2 a b ann {one} {line}"));
-        assert_eq!(error, format!("ERR syntax error: {one} and {other} exclude each other"));
+        assert_eq!(error, format!("ERR syntax error: {one} and {other} are mutually exclusive"));
     }
     let twice = refused(&MACQUIRE, "1 a ann MODES READ MODES WRITE");
     assert_eq!(twice, "ERR syntax error: MODES is given twice");

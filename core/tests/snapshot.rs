@@ -415,9 +415,9 @@ fn random_bytes_give_a_lock_or_an_error() {
 #[test]
 fn what_is_wrong_is_told_in_a_line() {
     for (malformed, line) in [
-        (Malformed::Version(9), "version 9 of the format is not known, only 1 is"),
+        (Malformed::Version(9), "unknown format version 9 (supported: 1)"),
         (Malformed::Format, "it is cut off, out of range, or too long"),
-        (Malformed::Contradiction, "its holds exclude each other"),
+        (Malformed::Contradiction, "its holds are mutually exclusive"),
     ] {
         assert_eq!(malformed.to_string(), line);
     }

@@ -64,7 +64,7 @@ fn too_few_replicas_are_refused_before_anything_changes() {
     let host = primary_with(&[0]);
     for command in ["acquire k ann ACKS 2", "renew k ann ACKS 2"] {
         let said = host.ask(1, command);
-        assert!(said.starts_with("-NOREPLICAS 2 replicas must acknowledge 'k'"), "{said}");
+        assert!(said.starts_with("-NOREPLICAS need 2 acknowledging replicas for 'k'"), "{said}");
     }
     let seen = vec!["seen: too few replicas".to_owned(); 2];
     assert_eq!((host.take_log(), host.holds("k")), (seen, "no key".into()));

@@ -54,7 +54,10 @@ fn no_more_connections_are_blocked_than_configured() {
     host.world().bounds.max_waiters = 1;
     assert_eq!(host.ask(2, "acquire k bob BLOCK 0"), "");
     let said = host.ask(3, "acquire k cid BLOCK 0");
-    assert!(said.starts_with("-TOOMANY blocked connections, rlock.max-waiters is 1"), "{said}");
+    assert!(
+        said.starts_with("-TOOMANY too many blocked connections (rlock.max-waiters is 1)"),
+        "{said}"
+    );
     assert_eq!(host.world().waiting.len(), 1);
 }
 

@@ -142,7 +142,11 @@ impl Server {
         } else if self.keys.get(to_db, to).is_some() {
             return Said::Int(0);
         }
-        self.arrive(to_db, to, slot);
+        if self.conditions.misses_moved_strings && slot.lock().is_none() {
+            self.keys.set(to_db, to, slot);
+        } else {
+            self.arrive(to_db, to, slot);
+        }
         self.unlink(from_db, from);
         pass(self);
         let by = Loss::Stranger;

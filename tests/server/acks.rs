@@ -63,7 +63,7 @@ fn replicas_are_known_where_an_administrator_has_renamed_role() {
     let mut client = primary.client();
     assert!(client.error("ROLE").contains("unknown command"));
     client.granted("RLOCK.ACQUIRE door ann ACKS 1");
-    assert!(client.error("RLOCK.ACQUIRE gate ann ACKS 2").contains("and 1 are connected"));
+    assert!(client.error("RLOCK.ACQUIRE gate ann ACKS 2").contains(", have 1: "));
 }
 
 #[test]
@@ -72,7 +72,10 @@ fn too_few_replicas_are_said_at_once_and_nothing_changes() {
     let mut client = primary.client();
     for line in ["RLOCK.ACQUIRE door ann ACKS 2", "RLOCK.ACQUIRE door ann QUEUE 1000 ACKS 2"] {
         let error = client.error(line);
-        assert!(error.starts_with("NOREPLICAS 2 replicas must acknowledge 'door'"), "{error}");
+        assert!(
+            error.starts_with("NOREPLICAS need 2 acknowledging replicas for 'door'"),
+            "{error}"
+        );
     }
     assert_eq!((client.shows("door"), client.queue("door")), ("free:".into(), String::new()));
     let deadline = {
@@ -409,7 +412,7 @@ fn after_a_failover_the_settings_count_the_replicas_that_are_left() {
         if replicas == 1 {
             assert!(!is_released());
             client.ask("CONFIG SET min-replicas-to-write 0");
-            assert!(client.error("RLOCK.ACQUIRE gate bob").starts_with("NOREPLICAS 1 "));
+            assert!(client.error("RLOCK.ACQUIRE gate bob").starts_with("NOREPLICAS need 1 "));
         }
         until(10_000, is_released);
         client.ask("CONFIG SET rlock.acks 0");

@@ -158,7 +158,8 @@ pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Jo
         return Ok(Job::Version);
     }
     if !matches!(job.as_str(), "run" | "top" | "who" | "queues" | "serve") {
-        return Err(format!("'{job}' is none of run, top, who, queues, serve"));
+        let known = "run, top, who, queues, serve";
+        return Err(format!("unknown command '{job}': it must be one of {known}"));
     }
     let (mut run, mut is_once, mut count, mut free) = (Run::default(), false, None, Vec::new());
     let mut serve = Serve::default();
@@ -320,7 +321,7 @@ mod tests {
     fn what_is_wrong_is_said() {
         for (line, text) in [
             ("", "say what to do"),
-            ("fly", "none of run, top, who, queues, serve"),
+            ("fly", "unknown command 'fly'"),
             ("run", "which key"),
             ("run k", "which command"),
             ("run k --wait soon ls", "--wait is a time like 10"),

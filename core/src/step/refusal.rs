@@ -121,30 +121,33 @@ impl Refusal {
             ),
             Self::Cycle(owners) => format!(
                 "DEADLOCK owner {owner} would close a cycle of {owners} owners by waiting for \
-                 {key}: release what it holds first"
+                 {key}: release what it holds first, or use an owner name for each task"
             ),
             Self::TooManyWaiters { max } => format!(
-                "TOOMANY blocked connections, rlock.max-waiters is {max}: owner {owner} is not \
-                 queued for {key}"
+                "TOOMANY too many blocked connections (rlock.max-waiters is {max}): owner {owner} is \
+                 not queued for {key}"
             ),
             Self::TooManyObservers { max } => format!(
                 "TOOMANY blocked connections, rlock.max-waiters is {max}: {key} is not observed"
             ),
             Self::TooManyTickets => format!(
-                "TOOMANY tickets, rlock.max-tickets is reached: owner {owner} is not queued for \
-                 {key}"
+                "TOOMANY too many tickets (rlock.max-tickets is reached): owner {owner} is not \
+                 queued for {key}"
             ),
             Self::TooManySessions => format!(
-                "TOOMANY sessions, rlock.max-sessions is reached: owner {owner} cannot acquire \
-                 {key} with SESSION"
+                "TOOMANY too many sessions (rlock.max-sessions is reached): owner {owner} cannot \
+                 acquire {key} with SESSION"
             ),
-            Self::NoReplicas { asked, online } => format!(
-                "NOREPLICAS {asked} replicas must acknowledge {key} for owner {owner}, and \
-                 {online} are connected: nothing changed"
-            ),
+            Self::NoReplicas { asked, online } => {
+                let s = if *asked == 1 { "" } else { "s" };
+                format!(
+                    "NOREPLICAS need {asked} acknowledging replica{s} for {key} (owner {owner}), \
+                     have {online}: nothing changed"
+                )
+            }
             Self::NoAcks => format!(
                 "NOACKS too few replicas acknowledged {key} for owner {owner} in time: the grant \
-                 is taken back, a deadline from an earlier reply stands"
+                 is revoked, a deadline from an earlier reply stands"
             ),
             Self::NoAcksMoved => format!(
                 "NOACKS {key} was deleted or renamed before enough replicas acknowledged it for \

@@ -30,10 +30,10 @@ impl std::fmt::Display for Malformed {
     fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Version(version) => {
-                write!(to, "version {version} of the format is not known, only {VERSION} is")
+                write!(to, "unknown format version {version} (supported: {VERSION})")
             }
             Self::Format => to.write_str("it is cut off, out of range, or too long"),
-            Self::Contradiction => to.write_str("its holds exclude each other"),
+            Self::Contradiction => to.write_str("its holds are mutually exclusive"),
         }
     }
 }

@@ -54,12 +54,16 @@ fn time_of(value: &Value) -> Now {
     Now::from_us(seconds * 1_000_000 + micros)
 }
 
+/// Whether the last deed is a command on whole databases: then locks are swept by their places in
+/// the manager, which depend on the order in which connections closed.
+fn is_of_all(said: &[String]) -> bool {
+    said.last().is_some_and(|deed| deed.contains("FLUSH") || deed.contains("SWAPDB"))
+}
+
 /// The events of one deed, those of each lock in their order. The order of all of them counts, too,
-/// but after a command on whole databases: then locks are swept by their places in the manager,
-/// which depend on the order in which connections closed.
+/// but after a command on whole databases.
 fn in_order(mut events: Vec<String>, said: &[String]) -> Vec<String> {
-    let is_of_all = |deed: &String| deed.contains("FLUSH") || deed.contains("SWAPDB");
-    if said.last().is_some_and(is_of_all) {
+    if is_of_all(said) {
         events.sort_by_key(|event| event.split_once(' ').map(|(_, lock)| lock.to_owned()));
     }
     events

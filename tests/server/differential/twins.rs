@@ -6,18 +6,19 @@
 //! that this concerns are compared with as much allowance ([`Twins::blur`]), and no command is sent
 //! so near to a deadline that it would matter.
 
+mod compare;
+
 use std::collections::BTreeMap;
 
-use redis::Value;
-use rlock_core::{ClientId, Kind, Lock, Mode, Now};
+use rlock_core::{ClientId, Now};
 use rlock_simulation::fault::Fault;
-use rlock_simulation::keyspace::{Key, Slot};
+use rlock_simulation::keyspace::Key;
 use rlock_simulation::server::Server as Simulated;
-use rlock_simulation::words::{Out, Said, words};
+use rlock_simulation::words::words;
 
 use super::choice::{CONNECTIONS, Deed};
-use super::{in_order, time_of, without_tokens};
-use rlock_testkit::{Client, Listener, LockView, Server, Version, Waiter, until};
+use super::time_of;
+use rlock_testkit::{Client, Listener, Server, Version, Waiter, until};
 
 /// The least distance of a command to a deadline, in milliseconds.
 const MARGIN_MS: u64 = 60;
@@ -42,6 +43,8 @@ pub struct Twins {
     connections: Vec<(Waiter, ClientId)>,
     last_client: u64,
     tokens: BTreeMap<i64, i64>,
+    /// The simulated server's newest token before the present deed.
+    newest: i64,
     /// How far apart times may be, by key, in milliseconds.
     blur: BTreeMap<Key, u64>,
     /// What was said, for whoever reads of a difference.
@@ -69,7 +72,9 @@ impl Twins {
         simulated.now = time_of(&control.ask("TIME"));
         simulated.role_is(true, 1);
         simulated.connect(ClientId::from(WATCHER), &"default".into());
-        simulated.conditions.expires_at_once = real.version() >= Version::Valkey(8, 1);
+        let is_late_valkey = real.version() >= Version::Valkey(8, 1);
+        simulated.conditions.expires_at_once = is_late_valkey;
+        simulated.conditions.misses_moved_strings = is_late_valkey;
         let listener = Listener::to(&real);
         let mut twins = Twins {
             real,
@@ -79,6 +84,7 @@ impl Twins {
             connections: Vec::new(),
             last_client: 0,
             tokens: BTreeMap::new(),
+            newest: 0,
             blur: BTreeMap::new(),
             said: Vec::new(),
             is_unsure: false,
@@ -111,6 +117,7 @@ impl Twins {
     pub fn carry_out(&mut self, deed: Deed) {
         self.keep_away_from_deadlines();
         self.said.push(format!("{deed:?}"));
+        self.newest = self.tokens.last_key_value().map_or(0, |(token, _)| *token);
         match deed {
             Deed::Send(at, line) => self.send(at, &line),
             Deed::HangUp(at) => self.hang_up(at),
@@ -155,32 +162,40 @@ impl Twins {
             return;
         }
         self.take_out();
+        self.lasted_since(begun);
+    }
+
+    /// What was done since then happened within another millisecond than was thought.
+    fn lasted_since(&mut self, begun: Now) {
         let ended = self.now();
-        // Within another millisecond than was thought.
         self.blur_keys(ended.ms().get() - begun.ms().get(), |_| true);
     }
 
     fn hang_up(&mut self, at: usize) {
-        let now = self.now();
-        self.go_on_to(now);
+        let begun = self.now();
+        self.go_on_to(begun);
         let new = self.connected();
         let (real, client) = std::mem::replace(&mut self.connections[at], new);
         let id = real.id();
         drop(real);
         until(5_000, || !rlock_testkit::is_connected(&mut self.control, id));
         self.simulated.free(client);
+        self.turn_simulated();
+        self.lasted_since(begun);
     }
 
     fn unblock(&mut self, at: usize, with_error: bool) {
         let (real, client) = &self.connections[at];
         let (id, client) = (real.id(), *client);
-        let now = self.now();
-        self.go_on_to(now);
+        let begun = self.now();
+        self.go_on_to(begun);
         let how = if with_error { " ERROR" } else { "" };
         let told = self.control.number(&format!("CLIENT UNBLOCK {id}{how}"));
         if !self.is_too_late() {
             assert_eq!(told == 1, self.is_blocked(at), "{:#?}", self.said);
             self.simulated.unblock(client, with_error);
+            self.turn_simulated();
+            self.lasted_since(begun);
         }
     }
 
@@ -199,8 +214,6 @@ impl Twins {
         let until_ms = self.now().ms().get() + 2 * RETRY_MS;
         self.pass_until(until_ms);
     }
-
-    // --- time -----------------------------------------------------------------------------------
 
     /// What happens by itself on the simulated server next, by its clock in milliseconds.
     fn next_moment(&self, after: u64) -> Option<u64> {
@@ -251,18 +264,11 @@ impl Twins {
     fn go_on_to(&mut self, now: Now) {
         let mut at = self.simulated.now_ms();
         while let Some(next) = self.next_moment(at).filter(|next| *next < now.ms().get()) {
-            let (before, retries) =
-                (self.simulated.keys.clone(), self.simulated.state.is_retrying());
             self.simulated.now = Now::from_ms(next.max(at));
-            self.turn_simulated();
             at = next.max(at) + 1;
             let late = now.ms().get() - next;
             self.is_unsure |= late < UNSURE_MS;
-            // Where in its interval the real server retries, nobody knows, nor when its pause ends.
-            let late = if retries { late.max(2 * RETRY_MS) } else { late };
-            let after = self.simulated.keys.clone();
-            let is_touched = |key: &Key| (0..2).any(|db| before.get(db, key) != after.get(db, key));
-            self.blur_keys(late, is_touched);
+            self.turn_late(late);
         }
         let next = self.next_moment(now.ms().get());
         self.is_unsure |= next.is_some_and(|next| next < now.ms().get() + UNSURE_MS);
@@ -286,6 +292,18 @@ impl Twins {
         }
     }
 
+    /// The simulated server does what is due, and the real one did it up to so many milliseconds
+    /// later.
+    fn turn_late(&mut self, ms: u64) {
+        let (before, retries) = (self.simulated.keys.clone(), self.simulated.state.is_retrying());
+        self.turn_simulated();
+        // Where in its interval the real server retries, nobody knows, nor when its pause ends.
+        let ms = if retries { ms.max(2 * RETRY_MS) } else { ms };
+        let after = self.simulated.keys.clone();
+        let is_touched = |key: &Key| (0..2).any(|db| before.get(db, key) != after.get(db, key));
+        self.blur_keys(ms, is_touched);
+    }
+
     fn turn_simulated(&mut self) {
         for _ in 0..5 {
             self.simulated.turn(usize::MAX);
@@ -303,197 +321,10 @@ impl Twins {
         self.settle_real();
         let now = self.now();
         self.go_on_to(now);
-        self.turn_simulated();
+        self.turn_late(0);
         if !self.is_unsure {
             self.take_out();
             self.expect_silence();
         }
-    }
-
-    // --- comparison -----------------------------------------------------------------------------
-
-    /// What the simulated server said, the real one says.
-    fn take_out(&mut self) {
-        let mut out: BTreeMap<usize, Vec<Out>> = BTreeMap::new();
-        for (client, one) in std::mem::take(&mut self.simulated.out) {
-            out.entry(client_number(client)).or_default().push(one);
-        }
-        for at in 0..self.connections.len() {
-            let client = self.connections[at].1;
-            let Some(expected) = out.remove(&client_number(client)) else { continue };
-            for one in expected {
-                match one {
-                    Out::Said(said) => {
-                        let told = self.connections[at].0.reply();
-                        self.compare_reply(&said, &told);
-                    }
-                    Out::Closed => {
-                        self.connections[at].0.expect_close();
-                        self.connections[at] = self.connected();
-                    }
-                }
-            }
-        }
-    }
-
-    fn expect_silence(&mut self) {
-        for (connection, _) in &mut self.connections {
-            if connection.has_reply() {
-                panic!("{:#?}\nunexpected: {:?}", self.said, connection.reply());
-            }
-        }
-    }
-
-    fn compare_reply(&mut self, said: &Said, told: &Result<Value, String>) {
-        self.compared += 1;
-        let is_same = match (said, told) {
-            (Said::Nil, Ok(Value::Nil)) | (Said::Ok, Ok(Value::Okay)) => true,
-            (Said::Int(one), Ok(Value::Int(other))) => self.is_same_number(*one, *other, 0),
-            (Said::Error(one), Err(other)) => without_tokens(one) == without_tokens(other),
-            (Said::Array(ours), Ok(Value::Array(theirs))) => {
-                let Said::Int(ms) = &ours[1] else { panic!("{ours:?}") };
-                let first = match (&ours[0], &theirs[0]) {
-                    (Said::Nil, Value::Nil) => true,
-                    (Said::Int(one), Value::Int(other)) => self.is_same_number(*one, *other, 0),
-                    _ => false,
-                };
-                // The time goes on in between.
-                let Value::Int(other) = &theirs[1] else { panic!("{theirs:?}") };
-                let blur = self.blur.values().max().copied().unwrap_or(0);
-                let late = self.now().ms().get().saturating_sub(self.simulated.now_ms());
-                first && self.is_same_number(*ms, *other, blur + late + 1)
-            }
-            _ => false,
-        };
-        let tokens = &self.tokens;
-        assert!(is_same, "{:#?}\nsimulated: {said:?}\nreal: {told:?}\n{tokens:?}", self.said);
-    }
-
-    /// Tokens are the same if they stand in the same order.
-    fn is_same_number(&mut self, one: i64, other: i64, blur: u64) -> bool {
-        if one < TOKEN_MIN || other < TOKEN_MIN {
-            return one.abs_diff(other) <= if one < 0 || other < 0 { 0 } else { blur };
-        }
-        if let Some(known) = self.tokens.insert(one, other) {
-            return known == other;
-        }
-        let mut before = self.tokens.range(..one).map(|(_, real)| *real);
-        let mut after = self.tokens.range(one + 1..).map(|(_, real)| *real);
-        before.next_back().is_none_or(|real| real < other)
-            && after.next().is_none_or(|real| real > other)
-    }
-
-    fn compare_keys(&mut self) {
-        /// What came due while one of them was looked at is done by both before the next look.
-        const LOOKS: usize = 3;
-        let mut differences = Vec::new();
-        for _ in 0..LOOKS {
-            let now = self.now();
-            self.go_on_to(now);
-            differences.clear();
-            for db in 0..2 {
-                self.control.ask(&format!("SELECT {db}"));
-                for name in ["k0", "k1"] {
-                    differences.extend(self.compare_key(db, name).err());
-                }
-            }
-            self.control.ask("SELECT 0");
-            if differences.is_empty() || self.is_unsure {
-                return;
-            }
-            self.settle();
-        }
-        panic!("{:#?}\n{differences:#?}", self.said);
-    }
-
-    fn compare_key(&mut self, db: i32, name: &str) -> Result<(), String> {
-        self.compared += 1;
-        let key: Key = name.as_bytes().into();
-        let watcher = ClientId::from(WATCHER);
-        if let Some(conn) = self.simulated.conns.get_mut(&watcher) {
-            conn.db = db;
-        }
-        let line = format!("PEXPIRETIME {name}");
-        self.simulated.run(watcher, &words(&line));
-        let said = self.simulated.out.iter().rposition(|(client, _)| *client == watcher);
-        let Some((_, Out::Said(Said::Int(one)))) = said.map(|at| self.simulated.out.remove(at))
-        else {
-            panic!("the simulated server does not say when {name} expires")
-        };
-        let other = self.control.number(&line);
-        // Its millisecond may end between the server's word of the time and its command.
-        let blur = self.blur.get(&key).copied().unwrap_or(0).saturating_add(1);
-        if !self.is_same_number(one, other, blur) && !self.is_too_late() {
-            return Err(format!("{line} in {db}: simulated {one}, real {other}, {blur} allowed"));
-        }
-        let slot = self.simulated.visible(db, &key);
-        if slot.is_some_and(|slot| slot.lock().is_none()) {
-            return Ok(());
-        }
-        let info = self.control.ask(&format!("RLOCK.INFO {name}"));
-        let (ours, theirs) = (self.shown(db, &key), LockView::read(&info).line());
-        if ours != theirs && !self.is_too_late() {
-            return Err(format!("{name} in {db}: simulated {ours}, real {theirs}"));
-        }
-        let (ours, theirs) = (self.queue(db, &key), self.control.queue(name));
-        if ours != theirs && !self.is_too_late() {
-            return Err(format!("queue of {name} in {db}: simulated {ours}, real {theirs}"));
-        }
-        Ok(())
-    }
-
-    /// A deadline came in the midst of the comparison.
-    fn is_too_late(&mut self) -> bool {
-        let now_ms = self.now().ms().get() + UNSURE_MS;
-        let next = self.next_moment(self.simulated.now_ms());
-        self.is_unsure |= next.is_some_and(|next| next <= now_ms);
-        self.is_unsure
-    }
-
-    /// As [`LockView::line`].
-    fn shown(&self, db: i32, key: &Key) -> String {
-        let now = self.simulated.now;
-        let Some(lock) = self.simulated.visible(db, key).and_then(Slot::lock) else {
-            return "free:".to_owned();
-        };
-        let word = |mode| if mode == Mode::Write { "write" } else { "read" };
-        let mut holds: Vec<_> =
-            lock.holds_at(now).map(|(owner, mode, hold)| (owner, mode, hold.depth)).collect();
-        holds.sort_by(|a, b| (a.0, word(b.1)).cmp(&(b.0, word(a.1))));
-        let lines: Vec<String> = holds
-            .iter()
-            .map(|(owner, mode, depth)| format!("{} {} {depth}", owner.escape_ascii(), word(*mode)))
-            .collect();
-        let mode = lock.mode_at(now).map_or("free", word);
-        format!("{mode}: {}", lines.join(", ")).trim_end().to_owned()
-    }
-
-    fn queue(&self, db: i32, key: &Key) -> String {
-        let (volatile, now) = (self.simulated.state.manager.volatile(db, key), self.simulated.now);
-        let free = Lock::default();
-        let lock = self.simulated.visible(db, key).and_then(Slot::lock).unwrap_or(&free);
-        let has_void_turns = volatile.is_some_and(|volatile| lock.has_void_turns(volatile, now));
-        let entries = volatile.into_iter().flat_map(|volatile| volatile.queue.iter());
-        let shown = entries.map(|(entry, is_turn)| {
-            let mode = if entry.mode == Mode::Write { "write" } else { "read" };
-            let kind = if entry.kind == Kind::Ticket { "queue" } else { "block" };
-            let turn = if is_turn && !has_void_turns { " turn" } else { "" };
-            format!("{} {mode} {kind}{turn}", entry.owner.as_bytes().escape_ascii())
-        });
-        shown.collect::<Vec<_>>().join(", ")
-    }
-
-    fn compare_events(&mut self) {
-        let heard = self.listener.heard(&mut self.control);
-        let published: Vec<String> = std::mem::take(&mut self.simulated.events)
-            .into_iter()
-            .map(|(db, key, event)| {
-                let place = if db == 0 { String::new() } else { format!(" @{db}") };
-                format!("{event} {}{place}", String::from_utf8_lossy(&key))
-            })
-            .collect();
-        self.compared += 1 + heard.len() as u64;
-        let [published, heard] = [published, heard].map(|events| in_order(events, &self.said));
-        assert_eq!(published, heard, "{:#?}\nleft: simulated, right: real", self.said);
     }
 }

@@ -1,0 +1,204 @@
+//! What both of them said, published and keep is compared.
+
+use std::collections::BTreeMap;
+
+use redis::Value;
+use rlock_core::{ClientId, Kind, Lock, Mode};
+use rlock_simulation::keyspace::{Key, Slot};
+use rlock_simulation::words::{Out, Said, words};
+
+use super::super::{in_order, is_of_all, without_tokens};
+use super::{TOKEN_MIN, Twins, UNSURE_MS, WATCHER, client_number};
+use rlock_testkit::LockView;
+
+impl Twins {
+    /// What the simulated server said, the real one says.
+    pub(super) fn take_out(&mut self) {
+        let mut out: BTreeMap<usize, Vec<Out>> = BTreeMap::new();
+        for (client, one) in std::mem::take(&mut self.simulated.out) {
+            out.entry(client_number(client)).or_default().push(one);
+        }
+        for at in 0..self.connections.len() {
+            let client = self.connections[at].1;
+            let Some(expected) = out.remove(&client_number(client)) else { continue };
+            for one in expected {
+                match one {
+                    Out::Said(said) => {
+                        let told = self.connections[at].0.reply();
+                        self.compare_reply(&said, &told);
+                    }
+                    Out::Closed => {
+                        self.connections[at].0.expect_close();
+                        self.connections[at] = self.connected();
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn expect_silence(&mut self) {
+        for (connection, _) in &mut self.connections {
+            if connection.has_reply() {
+                panic!("{:#?}\nunexpected: {:?}", self.said, connection.reply());
+            }
+        }
+    }
+
+    fn compare_reply(&mut self, said: &Said, told: &Result<Value, String>) {
+        self.compared += 1;
+        let is_same = match (said, told) {
+            (Said::Nil, Ok(Value::Nil)) | (Said::Ok, Ok(Value::Okay)) => true,
+            (Said::Int(one), Ok(Value::Int(other))) => self.is_same_number(*one, *other, 0),
+            (Said::Error(one), Err(other)) => without_tokens(one) == without_tokens(other),
+            (Said::Array(ours), Ok(Value::Array(theirs))) => {
+                let Said::Int(ms) = &ours[1] else { panic!("{ours:?}") };
+                let first = match (&ours[0], &theirs[0]) {
+                    (Said::Nil, Value::Nil) => true,
+                    (Said::Int(one), Value::Int(other)) => self.is_same_number(*one, *other, 0),
+                    _ => false,
+                };
+                // The time goes on in between.
+                let Value::Int(other) = &theirs[1] else { panic!("{theirs:?}") };
+                let blur = self.blur.values().max().copied().unwrap_or(0);
+                let late = self.now().ms().get().saturating_sub(self.simulated.now_ms());
+                first && self.is_same_number(*ms, *other, blur + late + 1)
+            }
+            _ => false,
+        };
+        let tokens = &self.tokens;
+        assert!(is_same, "{:#?}\nsimulated: {said:?}\nreal: {told:?}\n{tokens:?}", self.said);
+    }
+
+    /// Tokens are the same if they stand in the same order. Those of one deed on whole databases have
+    /// none, as in [`in_order`].
+    fn is_same_number(&mut self, one: i64, other: i64, blur: u64) -> bool {
+        if one < TOKEN_MIN || other < TOKEN_MIN {
+            return one.abs_diff(other) <= if one < 0 || other < 0 { 0 } else { blur };
+        }
+        if let Some(known) = self.tokens.insert(one, other) {
+            return known == other;
+        }
+        let (earlier, later) = match is_of_all(&self.said) && one > self.newest {
+            true => (self.newest + 1, i64::MAX),
+            false => (one, one + 1),
+        };
+        let mut before = self.tokens.range(..earlier).map(|(_, real)| *real);
+        let mut after = self.tokens.range(later..).map(|(_, real)| *real);
+        before.next_back().is_none_or(|real| real < other)
+            && after.next().is_none_or(|real| real > other)
+    }
+
+    pub(super) fn compare_keys(&mut self) {
+        /// What came due while one of them was looked at is done by both before the next look.
+        const LOOKS: usize = 3;
+        let mut differences = Vec::new();
+        for _ in 0..LOOKS {
+            let now = self.now();
+            self.go_on_to(now);
+            differences.clear();
+            for db in 0..2 {
+                self.control.ask(&format!("SELECT {db}"));
+                for name in ["k0", "k1"] {
+                    differences.extend(self.compare_key(db, name).err());
+                }
+            }
+            self.control.ask("SELECT 0");
+            if differences.is_empty() || self.is_unsure {
+                return;
+            }
+            self.settle();
+        }
+        panic!("{:#?}\n{differences:#?}", self.said);
+    }
+
+    fn compare_key(&mut self, db: i32, name: &str) -> Result<(), String> {
+        self.compared += 1;
+        let key: Key = name.as_bytes().into();
+        let watcher = ClientId::from(WATCHER);
+        if let Some(conn) = self.simulated.conns.get_mut(&watcher) {
+            conn.db = db;
+        }
+        let line = format!("PEXPIRETIME {name}");
+        self.simulated.run(watcher, &words(&line));
+        let said = self.simulated.out.iter().rposition(|(client, _)| *client == watcher);
+        let Some((_, Out::Said(Said::Int(one)))) = said.map(|at| self.simulated.out.remove(at))
+        else {
+            panic!("the simulated server does not say when {name} expires")
+        };
+        let other = self.control.number(&line);
+        // Its millisecond may end between the server's word of the time and its command.
+        let blur = self.blur.get(&key).copied().unwrap_or(0).saturating_add(1);
+        if !self.is_same_number(one, other, blur) && !self.is_too_late() {
+            return Err(format!("{line} in {db}: simulated {one}, real {other}, {blur} allowed"));
+        }
+        let slot = self.simulated.visible(db, &key);
+        if slot.is_some_and(|slot| slot.lock().is_none()) {
+            return Ok(());
+        }
+        let info = self.control.ask(&format!("RLOCK.INFO {name}"));
+        let (ours, theirs) = (self.shown(db, &key), LockView::read(&info).line());
+        if ours != theirs && !self.is_too_late() {
+            return Err(format!("{name} in {db}: simulated {ours}, real {theirs}"));
+        }
+        let (ours, theirs) = (self.queue(db, &key), self.control.queue(name));
+        if ours != theirs && !self.is_too_late() {
+            return Err(format!("queue of {name} in {db}: simulated {ours}, real {theirs}"));
+        }
+        Ok(())
+    }
+
+    /// A deadline came in the midst of the comparison.
+    pub(super) fn is_too_late(&mut self) -> bool {
+        let now_ms = self.now().ms().get() + UNSURE_MS;
+        let next = self.next_moment(self.simulated.now_ms());
+        self.is_unsure |= next.is_some_and(|next| next <= now_ms);
+        self.is_unsure
+    }
+
+    /// As [`LockView::line`].
+    fn shown(&self, db: i32, key: &Key) -> String {
+        let now = self.simulated.now;
+        let Some(lock) = self.simulated.visible(db, key).and_then(Slot::lock) else {
+            return "free:".to_owned();
+        };
+        let word = |mode| if mode == Mode::Write { "write" } else { "read" };
+        let mut holds: Vec<_> =
+            lock.holds_at(now).map(|(owner, mode, hold)| (owner, mode, hold.depth)).collect();
+        holds.sort_by(|a, b| (a.0, word(b.1)).cmp(&(b.0, word(a.1))));
+        let lines: Vec<String> = holds
+            .iter()
+            .map(|(owner, mode, depth)| format!("{} {} {depth}", owner.escape_ascii(), word(*mode)))
+            .collect();
+        let mode = lock.mode_at(now).map_or("free", word);
+        format!("{mode}: {}", lines.join(", ")).trim_end().to_owned()
+    }
+
+    fn queue(&self, db: i32, key: &Key) -> String {
+        let (volatile, now) = (self.simulated.state.manager.volatile(db, key), self.simulated.now);
+        let free = Lock::default();
+        let lock = self.simulated.visible(db, key).and_then(Slot::lock).unwrap_or(&free);
+        let has_void_turns = volatile.is_some_and(|volatile| lock.has_void_turns(volatile, now));
+        let entries = volatile.into_iter().flat_map(|volatile| volatile.queue.iter());
+        let shown = entries.map(|(entry, is_turn)| {
+            let mode = if entry.mode == Mode::Write { "write" } else { "read" };
+            let kind = if entry.kind == Kind::Ticket { "queue" } else { "block" };
+            let turn = if is_turn && !has_void_turns { " turn" } else { "" };
+            format!("{} {mode} {kind}{turn}", entry.owner.as_bytes().escape_ascii())
+        });
+        shown.collect::<Vec<_>>().join(", ")
+    }
+
+    pub(super) fn compare_events(&mut self) {
+        let heard = self.listener.heard(&mut self.control);
+        let published: Vec<String> = std::mem::take(&mut self.simulated.events)
+            .into_iter()
+            .map(|(db, key, event)| {
+                let place = if db == 0 { String::new() } else { format!(" @{db}") };
+                format!("{event} {}{place}", String::from_utf8_lossy(&key))
+            })
+            .collect();
+        self.compared += 1 + heard.len() as u64;
+        let [published, heard] = [published, heard].map(|events| in_order(events, &self.said));
+        assert_eq!(published, heard, "{:#?}\nleft: simulated, right: real", self.said);
+    }
+}
