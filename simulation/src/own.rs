@@ -54,7 +54,7 @@ impl Server {
                     Said::error("ERR not supported for this module key")
                 }
                 Some(slot) => {
-                    self.arrive(db, &key(2), slot);
+                    self.arrive_from_elsewhere(db, &key(2), slot);
                     pass(self);
                     Said::Int(1)
                 }
@@ -117,6 +117,14 @@ impl Server {
         }
     }
 
+    /// As `RENAME`, `MOVE` and `COPY` put it there.
+    fn arrive_from_elsewhere(&mut self, db: i32, key: &Key, slot: Slot) {
+        match self.conditions.misses_moved_strings && slot.lock().is_none() {
+            true => self.keys.set(db, key, slot),
+            false => self.arrive(db, key, slot),
+        }
+    }
+
     fn rename(
         &mut self,
         from_db: i32,
@@ -142,11 +150,7 @@ impl Server {
         } else if self.keys.get(to_db, to).is_some() {
             return Said::Int(0);
         }
-        if self.conditions.misses_moved_strings && slot.lock().is_none() {
-            self.keys.set(to_db, to, slot);
-        } else {
-            self.arrive(to_db, to, slot);
-        }
+        self.arrive_from_elsewhere(to_db, to, slot);
         self.unlink(from_db, from);
         pass(self);
         let by = Loss::Stranger;

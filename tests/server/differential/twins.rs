@@ -56,6 +56,15 @@ pub struct Twins {
     pub compared: u64,
 }
 
+/// Whatever went wrong, its story is told.
+impl Drop for Twins {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{:#?}", self.said);
+        }
+    }
+}
+
 fn client_number(client: ClientId) -> usize {
     usize::try_from(client.get()).unwrap()
 }
@@ -192,7 +201,7 @@ impl Twins {
         let how = if with_error { " ERROR" } else { "" };
         let told = self.control.number(&format!("CLIENT UNBLOCK {id}{how}"));
         if !self.is_too_late() {
-            assert_eq!(told == 1, self.is_blocked(at), "{:#?}", self.said);
+            assert_eq!(told == 1, self.is_blocked(at));
             self.simulated.unblock(client, with_error);
             self.turn_simulated();
             self.lasted_since(begun);

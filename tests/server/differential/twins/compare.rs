@@ -39,7 +39,7 @@ impl Twins {
     pub(super) fn expect_silence(&mut self) {
         for (connection, _) in &mut self.connections {
             if connection.has_reply() {
-                panic!("{:#?}\nunexpected: {:?}", self.said, connection.reply());
+                panic!("unexpected: {:?}", connection.reply());
             }
         }
     }
@@ -66,7 +66,7 @@ impl Twins {
             _ => false,
         };
         let tokens = &self.tokens;
-        assert!(is_same, "{:#?}\nsimulated: {said:?}\nreal: {told:?}\n{tokens:?}", self.said);
+        assert!(is_same, "simulated: {said:?}\nreal: {told:?}\n{tokens:?}");
     }
 
     /// Tokens are the same if they stand in the same order. Those of one deed on whole databases have
@@ -108,7 +108,7 @@ impl Twins {
             }
             self.settle();
         }
-        panic!("{:#?}\n{differences:#?}", self.said);
+        panic!("{differences:#?}");
     }
 
     fn compare_key(&mut self, db: i32, name: &str) -> Result<(), String> {
@@ -199,6 +199,6 @@ impl Twins {
             .collect();
         self.compared += 1 + heard.len() as u64;
         let [published, heard] = [published, heard].map(|events| in_order(events, &self.said));
-        assert_eq!(published, heard, "{:#?}\nleft: simulated, right: real", self.said);
+        assert_eq!(published, heard, "left: simulated, right: real");
     }
 }
