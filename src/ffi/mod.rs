@@ -63,8 +63,8 @@ static TELLS_AT_ONCE: AtomicBool = AtomicBool::new(true);
 /// Whether the server keeps the reply to a blocked connection aside for a while, and may replace
 /// it: Valkey 8 and later. Set once at load.
 static KEEPS_REPLIES_ASIDE: AtomicBool = AtomicBool::new(false);
-/// Whether the server may delete a key within the millisecond of its expiry, as the active expiry of
-/// Redis 8 does, and not only after it. Set once at load.
+/// Whether the server may delete a key within the millisecond of its expiry, as the active expiry
+/// of Redis 8 does, and not only after it. Set once at load.
 static EXPIRES_WITHIN_ITS_MS: AtomicBool = AtomicBool::new(false);
 /// Whether the server's I/O threads may run beside its main thread: Redis and Valkey 8 and later.
 /// Set once at load.

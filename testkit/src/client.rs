@@ -161,8 +161,8 @@ impl Client {
     }
 
     /// The deadline of a hold whose key expires at this, while nobody waits: the server lets a key
-    /// live through that millisecond, the last one of the hold. Redis 8 may end the key in it, so it
-    /// is the next one there.
+    /// live through that millisecond, the last one of the hold. Redis 8 may end the key in it, so
+    /// it is the next one there.
     #[track_caller]
     pub fn deadline_of(&mut self, expires_at: i64) -> i64 {
         let ends_within_its_ms = self.version().is_since((8, 0), (99, 0));

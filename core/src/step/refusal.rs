@@ -124,8 +124,8 @@ impl Refusal {
                  {key}: release what it holds first, or use an owner name for each task"
             ),
             Self::TooManyWaiters { max } => format!(
-                "TOOMANY too many blocked connections (rlock.max-waiters is {max}): owner {owner} is \
-                 not queued for {key}"
+                "TOOMANY too many blocked connections (rlock.max-waiters is {max}): owner {owner} \
+                 is not queued for {key}"
             ),
             Self::TooManyObservers { max } => format!(
                 "TOOMANY blocked connections, rlock.max-waiters is {max}: {key} is not observed"

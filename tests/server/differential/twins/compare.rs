@@ -69,8 +69,8 @@ impl Twins {
         assert!(is_same, "simulated: {said:?}\nreal: {told:?}\n{tokens:?}");
     }
 
-    /// Tokens are the same if they stand in the same order. Those of one deed on whole databases have
-    /// none, as in [`in_order`].
+    /// Tokens are the same if they stand in the same order. Those of one deed on whole databases
+    /// have none, as in [`in_order`].
     fn is_same_number(&mut self, one: i64, other: i64, blur: u64) -> bool {
         if one < TOKEN_MIN || other < TOKEN_MIN {
             return one.abs_diff(other) <= if one < 0 || other < 0 { 0 } else { blur };
