@@ -104,7 +104,7 @@ def test_a_hold_that_was_handed_over_outlives_its_thread(server):
     holds[0].release()
 
 
-LEAVING = ("with ", "if not is_mine:", "space.leave(", "elif attempt is None or", "space.vacate(")
+LEAVING = ("with ", "if not is_mine:", "space.leave(", "elif job is None:", "space.vacate(", "self.io.leave(")
 
 
 class Interrupt(BaseException):
@@ -127,7 +127,7 @@ def test_an_interrupt_anywhere_in_acquire_leaves_nothing(server):
             line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
             # No signal is looked at where a `with` is left, which is a line to a tracer. And the seat is left last:
             # a signal in those few instructions comes when the hold is as good as returned.
-            is_leaving = frame.f_code.co_name in ("vacate", "leave") or line.startswith(LEAVING)
+            is_leaving = frame.f_code.co_name in ("vacate", "leave", "is_over") or line.startswith(LEAVING)
             if event == "line" and not is_leaving:
                 count += 1
                 if count == at:

@@ -8,10 +8,10 @@ import random
 from typing import Any, Callable, Optional
 
 from . import _core as core
-from ._attempt import Attempt, Steps
-from ._core import Space, Spaces, now
+from ._core import Seat, Space, Spaces, now
+from ._drive import Job, Steps
 from ._errors import Broken, Refused, Silent, Unsent
-from ._links import Address, Route, translated
+from ._links import Address, Route, packed, translated
 
 
 async def run(steps: Steps) -> Any:
@@ -82,6 +82,7 @@ class IO:
     def __init__(self, route: Route, waiting: int, spaces: Spaces):
         self.route, self.waiting, self.slots, self.spaces, self.rtt = route, waiting, waiting, spaces, 0.0
         self.is_closing = self.is_closed = False
+        self.crowd = 0
         self.space: Optional[Space] = None
         self.idle: dict[Any, list[Link]] = {}
         self.links: set[Link] = set()
@@ -131,7 +132,7 @@ class IO:
             while idle := self.idle.get(address):
                 link = idle.pop()
                 if not link.conn._reader.at_eof():  # the server has closed it
-                    return await self._asking(link, where, until)
+                    return link if where is None else await self._asking(link, until)
                 self.drop(link)
             try:
                 await self.once.do(address, lambda: self._dial(address), until)
@@ -173,15 +174,14 @@ class IO:
         self.keep(link)
         return self.route.told.get(link.address, [])
 
-    async def _asking(self, link: Link, where: Optional[Address], until: float) -> Link:
-        if where is not None:
-            await self.write(link, ["ASKING"])
-            await self.read(link, until - now())
+    async def _asking(self, link: Link, until: float) -> Link:
+        await self.write(link, ["ASKING"])
+        await self.read(link, until - now())
         return link
 
     async def write(self, link: Link, words: list[Any]) -> None:
         try:
-            await link.conn.send_command(*words, check_health=False)
+            await link.conn.send_packed_command(packed(words), check_health=False)
         except Exception as error:
             self.drop(link)
             self.route.forget(link.address)
@@ -245,9 +245,6 @@ class IO:
     def redirected(self, refused: Refused, address: Optional[Address]) -> Optional[Address]:
         return self.route.redirected(refused, address)
 
-    async def is_at_home(self, link: Link, key: str, until: float) -> bool:
-        return await self.locate(key, until) == link.address
-
     def keep(self, link: Link) -> None:
         idle = self.idle.setdefault(link.address, [])
         if link.is_open and not self.is_closed and len(idle) < 16 + self.waiting:
@@ -271,17 +268,28 @@ class IO:
         task.add_done_callback(self.tasks.discard)
         return task
 
-    async def clean_up(self, attempt: Attempt) -> None:
-        """Goes on in the background when the task is cancelled again, or a server does not answer."""
-        attempt.cleans_up = attempt.seat.is_undone = True
+    async def take_seat(self, seat: Seat) -> bool:
+        if seat.mutex.locked():
+            return False
+        self.space.use(seat)  # type: ignore[union-attr]
+        await seat.mutex.acquire()
+        return True
+
+    async def leave(self, job: Job) -> None:
+        """The seat is free again when nothing is left, for which the call stays a moment."""
+        assert self.space is not None
+        if job.is_over:
+            return self.space.vacate(job.seat)
+        space = self.space
 
         async def work() -> None:
             try:
-                await run(attempt.clean_up())
+                await run(job.undo())
             finally:
-                attempt.leave()
+                space.vacate(job.seat)
 
-        await asyncio.wait({self.background(work())}, timeout=core.SOON / 2)
+        job.seat.is_undone = True
+        await asyncio.wait({self.background(work())}, timeout=core.LATE)
 
     # --- turns -----------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional, Union
 
-from ._core import Options, Tenure, now
+from ._core import Options, Tenure, ms
 from ._errors import LockLost, NotHeld
 
 UNSET: Any = object()
@@ -39,7 +39,7 @@ class HoldBase:
     @property
     def left(self) -> float:
         """Seconds until the deadline, counted from when the last request was sent; 0 if it is not held."""
-        return max(0.0, self._tenure.deadline - now()) if self.held else 0.0
+        return max(0.0, (self._tenure.deadline - ms()) / 1000) if self.held else 0.0
 
     def on_lost(self, call: Callable[[], Any]) -> None:
         """Calls `call` when the hold is lost, on the package's thread or in the loop; at once if it is lost already. It must not block."""

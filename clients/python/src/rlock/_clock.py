@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import heapq
 import itertools
 import queue
@@ -12,8 +11,8 @@ import sys
 import threading
 from typing import Any, Callable, Optional
 
-from ._attempt import Steps, renew, tie
-from ._core import Tenure, log, now
+from ._core import Tenure, log, ms, now
+from ._drive import Care, Steps
 from ._io import Link, run
 
 Queue = queue.SimpleQueue[Callable[[], Any]]
@@ -61,7 +60,7 @@ class Clock:
     """One thread for the deadlines of all holds, and for the connections of sessions."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.heap: list[tuple[float, int, Tenure]] = []
         self.number, self.stale = itertools.count(), 0
         self.selector = selectors.DefaultSelector()
@@ -73,13 +72,16 @@ class Clock:
         threading.Thread(target=self._watch, name="rlock-clock", daemon=True).start()
 
     def add(self, tenure: Tenure) -> None:
-        when = min(tenure.renews_at, tenure.deadline)
-        with self.lock:
-            is_first = not self.heap or when < self.heap[0][0]
-            heapq.heappush(self.heap, (when, next(self.number), tenure))
+        self.wake_at(tenure, tenure.due)
         if tenure.link is not None:
             self.watch(tenure)
-        elif is_first:
+
+    def wake_at(self, tenure: Tenure, at: float) -> None:
+        with self.lock:
+            is_first = not self.heap or at < self.heap[0][0]
+            tenure.wakes = at
+            heapq.heappush(self.heap, (at, next(self.number), tenure))
+        if is_first:
             self.bell.send(b"!")
 
     def watch(self, tenure: Tenure) -> None:
@@ -92,6 +94,8 @@ class Clock:
     def forget(self, tenure: Tenure) -> None:
         """Its entry stays until its time, or until there are too many such."""
         self.untie(tenure.link)
+        if tenure.care is not None:
+            tenure.care.tell("released")
         self.stale += 1
         if self.stale > 1000 and self.stale > len(self.heap) // 2:
             with self.lock:
@@ -102,9 +106,12 @@ class Clock:
     def forget_all(self, io: Any) -> None:
         """Its holds are renewed no more; those of sessions end now."""
         with self.lock:
-            tenures = [tenure for _, _, tenure in self.heap if tenure.io is io and tenure.link is not None]
+            tenures = {tenure for _, _, tenure in self.heap if tenure.io is io and tenure.state == "held"}
         for tenure in tenures:
-            self.lose(tenure)
+            if tenure.link is not None:
+                self.lose(tenure)
+            else:
+                self.tell(tenure, "close")
 
     def untie(self, link: Optional[Link]) -> None:
         if link is not None and link.watched is not None:
@@ -117,7 +124,7 @@ class Clock:
     def _watch(self) -> None:
         while True:
             with self.lock:
-                pause = max(0.0, self.heap[0][0] - now()) if self.heap else 60.0
+                pause = max(0.0, self.heap[0][0] / 1000 - now()) if self.heap else 60.0
             try:
                 for key, _ in self.selector.select(pause):
                     if key.data is None:
@@ -131,29 +138,20 @@ class Clock:
     def _due(self) -> None:
         while True:
             with self.lock:
-                if not self.heap or self.heap[0][0] > now():
+                if not self.heap or self.heap[0][0] > ms():
                     return
-                tenure = heapq.heappop(self.heap)[2]
+                at, _, tenure = heapq.heappop(self.heap)
                 if tenure.state != "held":
                     self.stale = max(0, self.stale - 1)
-                    continue
-                is_lost = now() >= tenure.deadline
-                if not is_lost:
-                    if now() >= tenure.renews_at:
-                        third = tenure.options.lease / 3
-                        tenure.renews_at = now() + (third / 10 if tenure.is_queued else third)
-                        self._renew_soon(tenure, renew)
-                    when = min(tenure.renews_at, tenure.deadline)
-                    heapq.heappush(self.heap, (when, next(self.number), tenure))
-            if is_lost:
+            if tenure.state != "held" or tenure.wakes != at:
+                continue
+            if tenure.is_orphaned:
+                log.warning("%s: nobody can release it any more, because %s has ended", tenure.seat.key, tenure.seat.owner)
                 self.lose(tenure)
-
-    def _renew_soon(self, tenure: Tenure, how: Callable[..., Steps]) -> None:
-        if not tenure.is_queued:
-            tenure.is_queued = True
-            # Renewals that replicas are to acknowledge take their time: no other one waits behind them.
-            name = tenure.io, tenure.io.route.of(tenure.seat.key), bool(tenure.options.acks)
-            self.workers.do(name, functools.partial(self._renew, tenure, how))
+            elif ms() >= tenure.deadline:
+                self.lose(tenure)
+            else:
+                self.tell(tenure, "time" if tenure.care else "call")
 
     def _session_spoke(self, tenure: Tenure, link: Link) -> None:
         if tenure.state == "held" and tenure.io._is_quiet(link):
@@ -162,26 +160,50 @@ class Clock:
         tenure.link = None
         tenure.io.drop(link)
         if tenure.state == "held":
-            tenure.is_queued = False  # sooner than a renewal that may be under way
-            self._renew_soon(tenure, tie)
+            self.tell(tenure, "untied")
 
-    def _renew(self, tenure: Tenure, how: Callable[..., Steps]) -> None:
-        try:
-            if tenure.is_orphaned:
-                log.warning("%s: nobody can release it any more, because %s has ended", tenure.seat.key, tenure.seat.owner)
-                self.lose(tenure)
-            elif run(how(tenure.io, tenure)):
-                self.lose(tenure)
-            elif how is tie and tenure.link is not None:
-                self.watch(tenure)
-        except Exception:
-            pass  # the next renewal tries again, and the clock runs
-        finally:
-            tenure.is_queued = False
+    def tell(self, tenure: Tenure, *told: Any) -> None:
+        """Looks after it from now on."""
+        with self.lock:
+            if tenure.care is None:
+                tenure.care = ByThreads(self, tenure)
+            tenure.care.tell(*told)
 
     def lose(self, tenure: Tenure) -> None:
+        if tenure.care is not None:
+            tenure.care.tell("gone")
         for call in tenure.lose():
             self.workers.do("calls", call)
         if tenure.link is not None:
             self.untie(tenure.link)
             tenure.io.drop(tenure.link)
+
+
+class ByThreads(Care):
+    """What takes time is done by workers."""
+
+    def __init__(self, clock: Clock, tenure: Tenure):
+        self.clock = clock
+        super().__init__(tenure)
+
+    def tell(self, *told: Any) -> None:
+        with self.clock.lock:
+            super().tell(*told)
+
+    def wake_at(self, at: float) -> None:
+        self.clock.wake_at(self.tenure, at)
+
+    def begin(self, steps: Steps) -> None:
+        # Whatever it waits for, the deadline is told of; the work has its own end.
+        self.clock.wake_at(self.tenure, self.tenure.deadline)
+        # Renewals that replicas are to acknowledge take their time: no other one waits behind them.
+        io = self.tenure.io
+        name = io, io.route.of(self.tenure.seat.key), bool(self.tenure.options.acks)
+        self.clock.workers.do(name, lambda: self.tell(*run(steps)))
+
+    def watch(self) -> None:
+        self.clock.watch(self.tenure)
+
+    def lost(self) -> None:
+        self.tenure.care = None
+        self.clock.lose(self.tenure)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import secrets
@@ -12,22 +13,13 @@ import weakref
 from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
+from . import _machine
 from ._errors import Unavailable
 
 log = logging.getLogger("rlock")
 
-#: How long a ticket keeps its place in the queue, and the longest pause between its requests.
-TICKET_MS, TICKET_ASKS = 3000, 1.0
-#: How often a blocked wait asks, on another connection, whether it still has its place.
-LOOKS = 1.0
-#: How long a reply may take.
-REPLY = 2.0
-#: How late a call may return. So long does who does not wait stay for another request of the same owner.
-SOON = 0.1
-#: The pause, more or less, before a server that was not reached is connected to again.
-DIALS = 0.2
-#: Errors that end by themselves, when a server cannot decide for now: retried while the patience lasts.
-AGAIN = {"UNBLOCKED", "READONLY", "LOADING", "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "NOREPLICAS", "MASTERDOWN"}
+#: Of the machine, here in seconds.
+REPLY, LATE, DIALS = _machine.REPLY / 1000, _machine.LATE / 1000, _machine.DIALS / 1000
 
 
 # A clock that goes on while the machine is suspended, where there is one: leases do so too.
@@ -36,8 +28,15 @@ if hasattr(time, "CLOCK_BOOTTIME"):
     def now() -> float:
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
+    def ms() -> int:
+        """In whole milliseconds, as machines count: a deadline is never late by it."""
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
 else:
     now = time.monotonic
+
+    def ms() -> int:
+        return time.monotonic_ns() // 1_000_000
 
 
 @dataclass(frozen=True)
@@ -60,13 +59,18 @@ class Options:
         if self.session and self.lease < 1:
             raise ValueError("the lease of a session must be at least one second")
 
-    @property
+    @functools.cached_property
+    def lease_ms(self) -> int:
+        return int(self.lease * 1000)
+
+    @functools.cached_property
     def kind(self) -> str:
         return "WRITE" if self.upgrade else self.mode
 
-    def words(self, key: str, owner: str, depth: int) -> list[Any]:
-        words: list[Any] = ["RLOCK.ACQUIRE", key, owner, "UPGRADE" if self.upgrade else self.mode]
-        words += ["LEASE", int(self.lease * 1000), "DEPTH", depth]
+    @functools.cached_property
+    def words(self) -> list[Any]:
+        """Of RLOCK.ACQUIRE."""
+        words: list[Any] = ["UPGRADE" if self.upgrade else self.mode, "LEASE", self.lease_ms]
         for name, value in (("LIMIT", self.limit), ("ACKS", self.acks)):
             if value is not None:
                 words += [name, value]
@@ -103,46 +107,60 @@ class Seat:
         self.tenure: Optional[Tenure] = None
         self.is_undone = False  # whoever has it undoes what an attempt left
 
-    def patience(self, wait: Optional[float], patience: float) -> Optional[float]:
-        """How long to wait for whoever has it: another who says the same owner, or an attempt that is being undone."""
-        return wait if wait is None or wait > SOON else patience if self.is_undone else SOON
+    def come(self, start: int, wait: Optional[float], patience: float) -> tuple[float, bool]:
+        """For how many seconds to wait for whoever has it, and whether it is then unavailable."""
+        ms = _machine.FOREVER if wait is None else wait * 1000
+        by, told = _machine.come(start, self.is_undone, ms, patience * 1000)
+        return (by - start) / 1000, told == _machine.UNAVAILABLE
 
-    def is_taken(self) -> None:
-        """It was taken for all that time."""
-        if self.is_undone:
-            raise Unavailable(f"{self.key}: an earlier request of {self.owner} is not yet undone")
+    @property
+    def unavailable(self) -> Unavailable:
+        return Unavailable(f"{self.key}: an earlier request of {self.owner} is not yet undone")
 
 
 class Tenure:
     """A hold from its first level to its last, shared by all its handles."""
 
-    __slots__ = ("seat", "options", "token", "depth", "deadline", "renews_at", "state", "signal", "calls", "link", "io", "timer", "is_queued", "holds", "keeper")
+    __slots__ = (
+        "seat", "options", "token", "sent", "depth", "deadline", "lingers", "state", "signals", "calls", "link", "io", "care", "wakes",
+        "holds", "keeper",
+    )
 
-    def __init__(self, seat: Seat, options: Options, token: int, sent: float, signal: Any, io: Any):
-        self.seat, self.options, self.token, self.signal, self.io = seat, options, token, signal, io
+    def __init__(self, seat: Seat, options: Options, token: int, sent: int, io: Any):
+        self.seat, self.options, self.token, self.sent, self.io = seat, options, token, sent, io
+        self.signals: list[Any] = []
         self.depth = 0
+        self.deadline: float = sent + options.lease_ms
+        self.lingers = False  # a request of its attempts was never answered
         self.state = "held"  # then "releasing", and "released" or "lost"
         self.calls: list[Callable[[], Any]] = []
         self.link: Any = None  # of a session
-        self.timer: Any = None  # of asyncio
-        self.is_queued = False  # to be renewed
+        self.care: Any = None  # that renews it; until that is due, when most holds have been released, there is none
+        self.wakes: Any = None  # when, or the timer that does so
         self.holds: list[Any] = []  # weak references to its handles
         self.keeper: Any = None  # a weak reference to the thread or task whose name it has
-        self.deadline = 0.0
-        self.renewed(sent)
 
-    def renewed(self, sent: float, lease: Optional[float] = None) -> None:
-        # The server counts from when it read this, which was after it was sent.
-        self.deadline = max(self.deadline, sent + (lease or self.options.lease))
-        self.renews_at = sent + self.options.lease / 3 if self.options.renew else float("inf")
+    @property
+    def due(self) -> float:
+        """When it is first looked after."""
+        return self.sent + self.options.lease_ms // 3 if self.options.renew else self.deadline
 
     @property
     def held(self) -> bool:
-        return self.state == "held" and now() < self.deadline
+        return self.state == "held" and ms() < self.deadline
 
-    def handed(self, hold: Any, keeper: Any) -> None:
+    def extended(self, deadline: float) -> None:
+        """By a lease that may be another one."""
+        self.deadline = max(self.deadline, deadline)
+        if self.care is not None:
+            self.care.tell("extend", deadline - self.options.lease_ms)
+
+    def handed(self, hold: Any, granted: Any, lease: int, keeper: Any) -> None:
         """Another level, of that handle; by that thread or task if the owner is named after it."""
         self.depth += 1
+        _, _, sent, lingers = granted
+        self.extended(sent + lease)
+        self.lingers = self.lingers or lingers
         if len(self.holds) > 2 * self.depth + 8:
             self.holds = [each for each in self.holds if each() is not None]
         self.holds.append(weakref.ref(hold))
@@ -157,13 +175,29 @@ class Tenure:
         keeper = self.keeper()
         return keeper is None or (keeper.done() if hasattr(keeper, "done") else not keeper.is_alive())
 
+    def releasing(self) -> None:
+        """The last level: a renewal that comes second is told NOTHELD, which is no loss then."""
+        if self.state == "held":
+            self.state = "releasing"
+        if self.care is not None:
+            self.care.tell("releasing")
+
     def lose(self) -> list[Callable[[], Any]]:
-        """Sets the signal; returns the functions to call."""
-        if self.state != "held":
+        """Tells it; returns the functions to call."""
+        if self.state not in ("held", "releasing"):
             return []
         self.state = "lost"
-        self.signal.set()
+        for signal in self.signals:
+            signal.set()
         return self.calls
+
+    def signal(self, kind: Callable[[], Any]) -> Any:
+        """Set when it is lost. Made for who asks for it."""
+        if not self.signals:
+            self.signals.append(kind())
+        if self.state == "lost":
+            self.signals[0].set()
+        return self.signals[0]
 
 
 class Space:

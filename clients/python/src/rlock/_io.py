@@ -8,11 +8,13 @@ import threading
 import time
 from typing import Any, Callable, Optional
 
+from redis import exceptions
+
 from . import _core as core
-from ._attempt import Attempt, Steps
-from ._core import Space, Spaces, now
+from ._core import Seat, Space, Spaces, now
+from ._drive import Job, Steps
 from ._errors import Broken, Refused, Silent, Unsent
-from ._links import Address, Route, translated
+from ._links import Address, Route, packed, translated
 
 
 def run(steps: Steps) -> Any:
@@ -93,13 +95,14 @@ class IO:
         self.route, self.waiting, self.spaces, self.rtt = route, waiting, spaces, 0.0
         self.space: Optional[Space] = None
         self.is_closing = self.is_closed = False
+        self.crowd = 0
         self.reset()
 
     def reset(self) -> None:
         self.idle: dict[Any, list[Link]] = {}
         self.links: set[Link] = set()
         self.once = Once()
-        self.cleaning: set[threading.Thread] = set()
+        self.cleaning: set[threading.Event] = set()
         self.slots = threading.Semaphore(self.waiting) if self.waiting else None
         self.ears: dict[Any, Ears] = {}
         self.lock = threading.Lock()
@@ -145,7 +148,7 @@ class IO:
                     break
                 # One that has not been used for a moment may have been closed by the server meanwhile.
                 if now() - link.used < 0.5 or self._is_quiet(link):
-                    return self._asking(link, where, until)
+                    return link if where is None else self._asking(link, until)
                 self.drop(link)
             try:
                 self.once.do(address, lambda: self._dial(address), until)
@@ -183,10 +186,9 @@ class IO:
         if self.space is not None:
             self.spaces.join(identities, self.space)
 
-    def _asking(self, link: Link, where: Optional[Address], until: float) -> Link:
-        if where is not None:
-            self.write(link, ["ASKING"])
-            self.read(link, until - now())
+    def _asking(self, link: Link, until: float) -> Link:
+        self.write(link, ["ASKING"])
+        self.read(link, until - now())
         return link
 
     def identify(self, key: str, until: float) -> list[str]:
@@ -202,7 +204,7 @@ class IO:
 
     def write(self, link: Link, words: list[Any]) -> None:
         try:
-            link.conn.send_command(*words, check_health=False)
+            link.conn.send_packed_command(packed(words), check_health=False)
         except Exception as error:
             self.drop(link)
             self.route.forget(link.address)
@@ -211,9 +213,12 @@ class IO:
     def read(self, link: Link, timeout: float) -> Any:
         """Silent when nothing comes in time; then the link is still open."""
         try:
-            if not link.conn.can_read(max(timeout, 0.0)):
+            # Within REPLY, which is the connection's own time-out, it need not be asked first.
+            if not core.REPLY - 0.01 < timeout <= core.REPLY and not link.conn.can_read(max(timeout, 0.0)):
                 raise Silent(f"no reply within {timeout:.1f} s")
-            reply = link.conn.read_response()
+            reply = link.conn.read_response(disconnect_on_error=False)
+        except exceptions.TimeoutError:
+            raise Silent(f"no reply within {timeout:.1f} s") from None
         except Broken:
             raise
         except (AttributeError, ValueError) as error:  # closed by another thread meanwhile
@@ -269,9 +274,6 @@ class IO:
     def redirected(self, refused: Refused, address: Optional[Address]) -> Optional[Address]:
         return self.route.redirected(refused, address)
 
-    def is_at_home(self, link: Link, key: str, until: float) -> bool:
-        return self.locate(key, until) == link.address
-
     def keep(self, link: Link) -> None:
         idle = self.idle.setdefault(link.address, [])
         if link.is_open and not self.is_closed and len(idle) < 16 + self.waiting:
@@ -287,25 +289,32 @@ class IO:
         except Exception:
             pass
 
-    def clean_up(self, attempt: Attempt) -> None:
-        attempt.cleans_up = attempt.seat.is_undone = True
-        done = threading.Event()
+    def take_seat(self, seat: Seat) -> bool:
+        self.space.use(seat)  # type: ignore[union-attr]
+        is_free = seat.mutex.acquire(blocking=False)
+        if not is_free:
+            self.space.leave(seat)  # type: ignore[union-attr]
+        return is_free  # type: ignore[no-any-return]
+
+    def leave(self, job: Job) -> None:
+        """The seat is free again when nothing is left, for which the call stays a moment."""
+        assert self.space is not None
+        if job.is_over:
+            return self.space.vacate(job.seat)
+        space, done = self.space, threading.Event()
 
         def work() -> None:
             try:
-                run(attempt.clean_up())
+                run(job.undo())
             finally:
-                attempt.leave()
+                space.vacate(job.seat)
                 done.set()
-                self.cleaning.discard(threading.current_thread())
+                self.cleaning.discard(done)
 
-        if attempt.in_doubt or attempt.has_ticket:
-            thread = threading.Thread(target=work, name="rlock-cleanup", daemon=True)
-            self.cleaning.add(thread)
-            thread.start()
-            done.wait(core.SOON / 2)
-        else:
-            work()
+        job.seat.is_undone = True
+        self.cleaning.add(done)
+        threading.Thread(target=work, name="rlock-cleanup", daemon=True).start()
+        done.wait(core.LATE)
 
     # --- turns -----------------------------------------------------------------------------------
 
@@ -335,8 +344,8 @@ class IO:
             if link not in self.idle.get(link.address, []):
                 self.drop(link)
         end = now() + 1.0
-        for thread in list(self.cleaning):
-            thread.join(max(0.0, end - now()))
+        for done in list(self.cleaning):
+            done.wait(max(0.0, end - now()))
         self.is_closed = True
         for link in list(self.links):
             self.drop(link)

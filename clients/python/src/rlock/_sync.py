@@ -14,10 +14,11 @@ import redis
 from . import _core as core
 from ._api import UNSET, HoldBase, LockBase, seconds
 from ._clock import Clock
-from ._attempt import Attempt, extend, pairs, question, release, settle
-from ._core import Options, Seat, Space, Spaces, Tenure, now
+from ._drive import Job, attempt, extend, meets, pairs, question, release, settle
+from ._core import Options, Seat, Space, Spaces, Tenure, ms
 from ._errors import LockLost, NotAcquired
-from ._io import IO, Link, run
+from ._io import IO, run
+from ._machine import GRANT, LOST, NIL, RELEASED, Words
 from ._links import Route
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -63,7 +64,7 @@ class Hold(HoldBase):
     @property
     def lost(self) -> threading.Event:
         """Set when the hold is lost, at its deadline at the latest."""
-        return self._tenure.signal  # type: ignore[no-any-return]
+        return self._tenure.signal(threading.Event)  # type: ignore[no-any-return]
 
     def release(self) -> None:
         """Releases one level. Raises LockLost if the hold ended before."""
@@ -121,82 +122,89 @@ class Locks:
         self.io.close()
         clock().forget_all(self.io)
 
-    def _settled(self, key: str, start: float, wait: Optional[float]) -> Space:
+    def _settled(self, key: str, wait: Optional[float]) -> Space:
         if self.io.space is None:
-            self.io.space = _spaces.of(run(settle(self.io, key, start, wait, self.patience)))
+            self.io.space = _spaces.of(run(settle(self.io, key, wait, self.patience)))
         return self.io.space
 
     def _acquire(self, key: str, options: Options, wait: Optional[float]) -> Optional[Hold]:
-        start = now()
-        space = self._settled(key, start, wait)
+        start = ms()
+        space = self._settled(key, wait)
         owner = options.owner or self.owner()
         seat = space.seat(key, owner, options.kind, threading.Lock)
-        patience = seat.patience(wait, self.patience)
-        is_mine, attempt = False, None
+        is_mine, job = False, None
         try:
-            is_mine = seat.mutex.acquire(timeout=-1 if patience is None else min(patience, threading.TIMEOUT_MAX))
+            is_mine = seat.mutex.acquire(False)
             if not is_mine:
-                seat.is_taken()
+                patience, is_unavailable = seat.come(start, wait, self.patience)
+                is_mine = seat.mutex.acquire(timeout=min(patience, threading.TIMEOUT_MAX))
+            if not is_mine:
+                if is_unavailable:
+                    raise seat.unavailable
                 return None
             tenure = seat.tenure
             if tenure is not None and not tenure.held:
-                clock().lose(tenure)
                 raise LockLost(f"{key} was lost by {owner}: release it first")
-            if wait is not None and wait > 0:
-                wait = max(0.001, wait - (now() - start))
-            attempt = Attempt(self.io, seat, options, tenure.depth + 1 if tenure else 1, wait, self.patience)
-            attempt.leave = functools.partial(space.vacate, seat)
-            answer = run(attempt.steps())
-            return None if answer is None else self._granted(seat, options, *answer)
+            job = attempt(self.io, seat, options, start, wait, self.patience)
+            told = run(job.steps(("call",)))
+            if wait != 0:
+                meets(self.io, start, told)
+            if told == NIL:
+                return None
+            if told[0] != "granted":
+                raise job.error(told)
+            return self._granted(job, told)
         except BaseException as error:
             if isinstance(error, LockLost) and seat.tenure is not None:
                 clock().lose(seat.tenure)
-            elif attempt is not None and attempt.in_doubt and not attempt.cleans_up:  # interrupted just after the grant
-                if seat.tenure is not None:
-                    seat.tenure.depth = attempt.depth - 1
-                self._ended(seat, seat.tenure)
-                self.io.clean_up(attempt)
+            if job is not None:
+                if job.machine.op == GRANT and seat.tenure is not None:  # interrupted just after it
+                    seat.tenure.depth = job.depth - 1
+                    self._ended(seat, seat.tenure)
+                job.cancel()
             raise
         finally:
             if not is_mine:
                 space.leave(seat)
-            elif attempt is None or not attempt.cleans_up:
+            elif job is None:
                 space.vacate(seat)
+            else:
+                self.io.leave(job)
 
-    def _granted(self, seat: Seat, options: Options, token: int, sent: float, link: Optional[Link]) -> Hold:
+    def _granted(self, job: Job, told: Words) -> Hold:
+        seat, options = job.seat, job.options
         tenure = seat.tenure
         if tenure is None:
-            tenure = Tenure(seat, options, token, sent, threading.Event(), self.io)
-            tenure.link = link
+            tenure = Tenure(seat, options, told[1], told[2], self.io)
+            tenure.link = job.link
             seat.tenure = tenure
             clock().add(tenure)
-        else:
-            tenure.deadline = max(tenure.deadline, sent + options.lease)
         hold = Hold(self, tenure)
-        tenure.handed(hold, None if options.owner else threading.current_thread())
+        tenure.handed(hold, told, options.lease_ms, None if options.owner else threading.current_thread())
+        job.link = None
         return hold
 
     def _release(self, seat: Seat, tenure: Tenure) -> None:
-        space, undoing = self.io.space, None
-        assert space is not None
-        space.use(seat)
+        assert self.io.space is not None
+        self.io.space.use(seat)
         seat.mutex.acquire()
+        job, told = release(self.io, tenure, self.patience), None
+        if tenure.depth == 1:
+            tenure.releasing()
         try:
-            run(release(self.io, seat, tenure, self.patience))
-        except LockLost:
-            clock().lose(tenure)
-            raise
+            told = run(job.steps(("call",)))
+            if told == LOST:
+                clock().lose(tenure)
         except BaseException:
-            undoing = Attempt.to_release(self.io, seat, tenure, space)
+            job.cancel()
             raise
         finally:
             tenure.depth -= 1
             if tenure.depth == 0:
-                self._ended(seat, tenure, undoing is None)
-            if undoing is not None:
-                self.io.clean_up(undoing)
-            else:
-                space.vacate(seat)
+                self._ended(seat, tenure, told == RELEASED)
+            self.io.leave(job)
+        if told != RELEASED:
+            raise job.error(told, "not known to be released: ")
 
     def _extend(self, tenure: Tenure, lease: float) -> None:
         try:
@@ -207,7 +215,7 @@ class Locks:
 
     def _ask(self, key: str, words: Callable[[], list[Any]]) -> Any:
         """Asks when the server is known, which is part of the names of owners."""
-        self._settled(key, now(), 0)
+        self._settled(key, 0)
         return run(question(self.io, key, words()))
 
     def _ended(self, seat: Seat, tenure: Optional[Tenure], is_released: bool = False) -> None:

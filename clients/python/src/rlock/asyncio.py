@@ -19,15 +19,16 @@ from typing import Any, Callable, Coroutine, Optional, TypeVar, Union
 import redis.asyncio
 
 from . import _core as core
-from ._aio import IO, Link, run
+from ._aio import IO, run
 from ._api import UNSET, HoldBase, LockBase, seconds
-from ._attempt import Attempt, Steps, extend, pairs, question, release, renew, settle, tie
-from ._core import Options, Seat, Space, Spaces, Tenure, now
+from ._core import Options, Seat, Space, Spaces, Tenure, ms, now
+from ._drive import Care, Job, Steps, attempt, extend, meets, pairs, question, release, settle
 from ._errors import (
     Broken, Deadlock, LockError, LockLost, NoAcks, NoPermission, NoReplicas, NotAcquired, NotHeld, Refused, TooMany,
     Unavailable,
 )
 from ._links import Route
+from ._machine import FOREVER, LOST, NIL, RELEASED, Words
 
 __all__ = [
     "Deadlock", "Hold", "Lock", "LockError", "LockLost", "Locks", "NoAcks", "NoPermission", "NoReplicas", "NotAcquired",
@@ -64,7 +65,7 @@ class Hold(HoldBase):
     @property
     def lost(self) -> asyncio.Event:
         """Set when the hold is lost, at its deadline at the latest."""
-        return self._tenure.signal  # type: ignore[no-any-return]
+        return self._tenure.signal(asyncio.Event)  # type: ignore[no-any-return]
 
     async def release(self) -> None:
         """Releases one level. Raises LockLost if the hold ended before."""
@@ -120,100 +121,95 @@ class Locks:
         """Ends what waits, with Unavailable, and the connections. Holds are renewed no more; those of sessions end now."""
         await self.io.close()
         for seat in list(self.io.space.seats.values()) if self.io.space else ():
-            if seat.tenure is not None and seat.tenure.io is self.io and seat.tenure.link is not None:
+            if seat.tenure is None or seat.tenure.io is not self.io:
+                continue
+            if seat.tenure.link is not None:
                 self._lose(seat.tenure)
+            else:
+                self._tell(seat.tenure, "close")
 
-    async def _settled(self, key: str, start: float, wait: Optional[float]) -> Space:
+    async def _settled(self, key: str, wait: Optional[float]) -> Space:
         if self.io.space is None:
-            space = _spaces.of(await run(settle(self.io, key, start, wait, self.patience)))
+            space = _spaces.of(await run(settle(self.io, key, wait, self.patience)))
             self.io.space = self.io.space or space
         return self.io.space
 
     async def _acquire(self, key: str, options: Options, wait: Optional[float], task: Any) -> Optional[Hold]:
-        start = now()
-        space = await self._settled(key, start, wait)
+        start = ms()
+        space = await self._settled(key, wait)
         owner = options.owner or self.owner(task)
         seat = space.seat(key, owner, options.kind, asyncio.Lock)
-        is_mine, attempt = False, None
+        is_mine, job = False, None
         try:
-            try:
-                async with asyncio.timeout(seat.patience(wait, self.patience)):
-                    is_mine = await seat.mutex.acquire()
-            except TimeoutError:
-                seat.is_taken()
-                return None
+            if not seat.mutex.locked():
+                is_mine = await seat.mutex.acquire()
+            else:
+                patience, is_unavailable = seat.come(start, wait, self.patience)
+                try:
+                    async with asyncio.timeout(None if patience == FOREVER else patience):
+                        is_mine = await seat.mutex.acquire()
+                except TimeoutError:
+                    if is_unavailable:
+                        raise seat.unavailable from None
+                    return None
             tenure = seat.tenure
             if tenure is not None and not tenure.held:
-                self._lose(tenure)
                 raise LockLost(f"{key} was lost by {owner}: release it first")
-            if wait is not None and wait > 0:
-                wait = max(0.001, wait - (now() - start))
-            attempt = Attempt(self.io, seat, options, tenure.depth + 1 if tenure else 1, wait, self.patience)
-            attempt.leave = functools.partial(space.vacate, seat)
-            answer = await run(attempt.steps())
-            hold = None if answer is None else self._granted(seat, options, task, *answer)
-            attempt.in_doubt = False
-            return hold
-        except LockLost:
-            if seat.tenure is not None:
+            job = attempt(self.io, seat, options, start, wait, self.patience)
+            told = await run(job.steps(("call",)))
+            if wait != 0:
+                meets(self.io, start, told)
+            if told == NIL:
+                return None
+            if told[0] != "granted":
+                raise job.error(told)
+            return self._granted(job, told, task)
+        except BaseException as error:
+            if isinstance(error, LockLost) and seat.tenure is not None:
                 self._lose(seat.tenure)
+            if job is not None:
+                job.cancel()
             raise
         finally:
             if not is_mine:
                 space.leave(seat)
-            elif attempt is None or not attempt.cleans_up:
+            elif job is None:
                 space.vacate(seat)
+            else:
+                await self.io.leave(job)
 
-    def _granted(self, seat: Seat, options: Options, task: Any, token: int, sent: float, link: Optional[Link]) -> Hold:
+    def _granted(self, job: Job, told: Words, task: Any) -> Hold:
+        seat, options = job.seat, job.options
         tenure = seat.tenure
         if tenure is None:
-            tenure = Tenure(seat, options, token, sent, asyncio.Event(), self.io)
-            seat.tenure = tenure
+            tenure = seat.tenure = Tenure(seat, options, told[1], told[2], self.io)
+            link, job.link = job.link, None
             self._watch(tenure, link)
-            self._tick(tenure)
-        else:
-            tenure.deadline = max(tenure.deadline, sent + options.lease)
+            self._wake_at(tenure, tenure.due)
         hold = Hold(self, tenure)
-        tenure.handed(hold, None if options.owner else task)
+        tenure.handed(hold, told, options.lease_ms, None if options.owner else task)
         return hold
 
-    def _tick(self, tenure: Tenure) -> None:
-        """Looks after a hold: at its deadline, and when it is to be renewed."""
-        if tenure.state != "held":
-            return
-        if now() >= tenure.deadline:
-            if tenure.is_queued:
-                # What answers its renewal may lie in the socket: the loop was blocked, or the machine slept.
-                tenure.is_queued = False
-                tenure.timer = asyncio.get_running_loop().call_later(0.01, self._tick, tenure)
-                return
-            return self._lose(tenure)
-        if now() >= tenure.renews_at and tenure.is_orphaned:
+    def _wake_at(self, tenure: Tenure, at: float) -> None:
+        tenure.wakes = asyncio.get_running_loop().call_later(max(0.0, at / 1000 - now()), self._wake, tenure)
+
+    def _wake(self, tenure: Tenure) -> None:
+        if tenure.is_orphaned:
             core.log.warning("%s: nobody can release it any more, because %s has ended", tenure.seat.key, tenure.seat.owner)
-            return self._lose(tenure)
-        if now() >= tenure.renews_at:
-            third = tenure.options.lease / 3
-            tenure.renews_at = now() + (third / 10 if tenure.is_queued else third)
-            if not tenure.is_queued:
-                tenure.is_queued = True
-                self.io.background(self._renew(tenure, renew))
-        pause = min(tenure.renews_at, tenure.deadline) - now()
-        tenure.timer = asyncio.get_running_loop().call_later(pause, self._tick, tenure)
-
-    async def _renew(self, tenure: Tenure, how: Callable[..., Steps]) -> None:
-        try:
-            is_lost = await run(how(self.io, tenure))
-        finally:
-            tenure.is_queued = False
-        if is_lost:
             self._lose(tenure)
-        elif how is tie and tenure.link is not None:
-            self._watch(tenure, tenure.link)
+        else:
+            self._tell(tenure, "time" if tenure.care else "call")
 
-    def _watch(self, tenure: Tenure, link: Optional[Link]) -> None:
+    def _tell(self, tenure: Tenure, *told: Any) -> None:
+        """Looks after it from now on."""
+        if tenure.care is None:
+            tenure.care = _ByTasks(self, tenure)
+        tenure.care.tell(*told)
+
+    def _watch(self, tenure: Tenure, link: Any) -> None:
         """A session: the end of its connection is heard of at once."""
 
-        async def watch(link: Link) -> None:
+        async def watch() -> None:
             while link.is_open:
                 try:
                     await self.io.read(link, 3600.0)
@@ -221,13 +217,15 @@ class Locks:
                     continue
             if tenure.state == "held" and tenure.link is link:
                 tenure.link = None
-                self.io.background(self._renew(tenure, tie))
+                self._tell(tenure, "untied")
 
         tenure.link = link
         if link is not None:
-            link.watcher = asyncio.ensure_future(watch(link))
+            link.watcher = asyncio.ensure_future(watch())
 
     def _lose(self, tenure: Tenure) -> None:
+        if tenure.care is not None:
+            tenure.care.tell("gone")
         for call in tenure.lose():
             try:
                 call()
@@ -236,8 +234,9 @@ class Locks:
         self._forget(tenure)
 
     def _forget(self, tenure: Tenure) -> None:
-        if tenure.timer is not None:
-            tenure.timer.cancel()
+        if tenure.care is not None:
+            tenure.care.tell("released")
+        tenure.wakes.cancel()
         if tenure.link is not None:
             self.io.drop(tenure.link)
             tenure.link = None
@@ -247,17 +246,18 @@ class Locks:
         await asyncio.shield(self.io.background(self._released(seat, tenure)))
 
     async def _released(self, seat: Seat, tenure: Tenure) -> None:
-        space, undoing = self.io.space, None
-        assert space is not None
-        space.use(seat)
+        assert self.io.space is not None
+        self.io.space.use(seat)
         await seat.mutex.acquire()
+        job, told = release(self.io, tenure, self.patience), None
+        if tenure.depth == 1:
+            tenure.releasing()
         try:
-            await run(release(self.io, seat, tenure, self.patience))
-        except LockLost:
-            self._lose(tenure)
-            raise
+            told = await run(job.steps(("call",)))
+            if told == LOST:
+                self._lose(tenure)
         except BaseException:
-            undoing = Attempt.to_release(self.io, seat, tenure, space)
+            job.cancel()
             raise
         finally:
             tenure.depth -= 1
@@ -267,11 +267,9 @@ class Locks:
                 if tenure.state != "lost":
                     tenure.state = "released"
                 self._forget(tenure)
-            if undoing is not None:
-                await self.io.clean_up(undoing)
-            else:
-                space.vacate(seat)
-
+            await self.io.leave(job)
+        if told != RELEASED:
+            raise job.error(told, "not known to be released: ")
 
     async def _extend(self, tenure: Tenure, lease: float) -> None:
         try:
@@ -279,14 +277,36 @@ class Locks:
         except LockLost:
             self._lose(tenure)
             raise
-        if tenure.timer is not None:
-            tenure.timer.cancel()
-        self._tick(tenure)
 
     async def _ask(self, key: str, words: Callable[[], list[Any]]) -> Any:
         """Asks when the server is known, which is part of the names of owners."""
-        await self._settled(key, now(), 0)
+        await self._settled(key, 0)
         return await run(question(self.io, key, words()))
+
+
+class _ByTasks(Care):
+    """What takes time is done by tasks."""
+
+    def __init__(self, locks: Locks, tenure: Tenure):
+        self.locks = locks
+        super().__init__(tenure)
+
+    def wake_at(self, at: float) -> None:
+        self.tenure.wakes.cancel()
+        self.locks._wake_at(self.tenure, at)
+
+    def begin(self, steps: Steps) -> None:
+        async def work() -> None:
+            self.tell(*await run(steps))
+
+        self.locks.io.background(work())
+
+    def watch(self) -> None:
+        self.locks._watch(self.tenure, self.tenure.link)
+
+    def lost(self) -> None:
+        self.tenure.care = None
+        self.locks._lose(self.tenure)
 
 
 class Lock(LockBase):

@@ -1,0 +1,356 @@
+"""Does what the machines of _machine.py say, with the connections of `io`.
+
+A step is a generator. It yields what a call of `io` returned: a value where `io` is synchronous, an awaitable where it
+is not; and gets the value back. So there is one text for both.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generator, Optional, Union
+
+from ._core import LATE, REPLY, Options, Seat, Tenure, log, ms, now
+from ._errors import Broken, LockError, LockLost, NoReplicas, Refused, Silent, Unavailable, Unsent
+from ._machine import (
+    ENDS, FIRST_PAUSE, FOREVER, GRANT, LONGEST_PAUSE, OVER, PASSING, TICKET, Attempt, Holding, Release, Words,
+)
+
+Steps = Generator[Any, Any, Any]
+#: How many acquisitions do not ask first after one that met others.
+CROWDED = 8
+
+
+class Job:
+    """What a machine does for who has the seat, until that is free."""
+
+    link: Any = None  # its own connection
+    turn: Any = None
+    has_slot = is_closed = False
+    asks_at: Any = None  # where -MOVED or -ASK redirected us
+    trouble: Optional[Exception] = None  # of the last request
+    brought: tuple[Words, Words] = (), ()  # what an operation brought that was interrupted
+
+    def __init__(self, io: Any, seat: Seat, options: Options, depth: int, machine: Any, warns_at: float = FOREVER):
+        self.io, self.seat, self.options, self.depth, self.machine = io, seat, options, depth, machine
+        self.warns_at = warns_at
+
+    def steps(self, told: Words) -> Steps:
+        """Goes on until there is something to tell, or it is over."""
+        machine, io = self.machine, self.io
+        while True:
+            tell = self.done(machine.step(ms(), told))
+            op = machine.op
+            if op is GRANT or op is OVER:
+                self.end()
+                return tell
+            if tell is not None:
+                return tell
+            told = yield from self.bring(op)
+            if io.is_closing and not self.is_closed:
+                self.is_closed, self.brought, told = True, (op, told), ("close",)
+
+    def bring(self, op: Words) -> Steps:
+        """What ends an operation."""
+        interrupted, brought = self.brought
+        if brought and (op is interrupted or op[0] in ("await", "read")) and brought[0] in ENDS[op[0]]:
+            self.brought = (), ()
+            return brought
+        try:
+            if op[0] != "send":
+                return (yield from self.perform(op))
+            reply = yield self.io.send(self.seat.key, self.words(*op[1]), op[2] / 1000)
+            if op[1][0] == "info":
+                reply = (self.found(reply) or {}).get("token")
+            return ("nil",) if reply is None else ("token", reply)
+        except (Broken, Refused) as error:
+            return self.failed(op, error)
+
+    def undo(self) -> Steps:
+        """Goes on to the end with what `steps` has left."""
+        yield from self.steps((yield from self.bring(self.machine.op)))
+
+    def cancel(self) -> None:
+        """The caller goes away."""
+        self.done(self.machine.step(ms(), ("cancel",)))
+
+    @property
+    def is_over(self) -> bool:
+        """Once the caller has what was granted, nothing is left to do."""
+        return self.machine.op is GRANT or self.machine.op is OVER
+
+    def end(self) -> None:
+        """Nothing is waited for any more."""
+        if self.has_slot:
+            self.has_slot = False
+            self.io.give_slot()
+        if self.turn is not None:
+            turn, self.turn = self.turn, None
+            self.io.unlisten(turn)
+        if self.machine.op != GRANT:
+            self.let_go(is_kept=False)
+
+    def done(self, outputs: list[Words]) -> Optional[Words]:
+        """Does what takes no time. Returns what is to be told."""
+        tell: Optional[Words] = None
+        for output in outputs:
+            kind = output[0]
+            if kind == "tell":
+                tell = output[1]
+            elif kind == "undo":
+                self.seat.is_undone = True
+            elif kind == "keep" or kind == "drop":
+                self.let_go(kind == "keep")
+        return tell
+
+    def let_go(self, is_kept: bool) -> None:
+        link, self.link = self.link, None
+        if link is not None:
+            (self.io.keep if is_kept else self.io.drop)(link)
+
+    def perform(self, op: Words) -> Steps:
+        """An operation that is no request on a shared connection."""
+        io, kind, seat = self.io, op[0], self.seat
+        until = op[-1] / 1000 if len(op) > 1 else 0.0
+        if kind == "slot":
+            self.has_slot = io.take_slot()
+            return "slot", self.has_slot
+        if kind == "open":
+            where, self.asks_at = self.asks_at, None
+            self.link = yield io.open(seat.key, until, where)
+            return "opened", round(io.rtt * 1000)
+        if kind in ("own", "read"):
+            if self.link is None:
+                return "own", "broken"
+            if kind == "own":
+                yield io.write(self.link, self.acquiring(*op[1:4]))
+            reply = yield io.read(self.link, until - now())
+            return ("own", "nil") if reply is None else ("own", "token", reply)
+        if kind == "look":
+            return "place", (yield from self.has_place(until))
+        if kind == "listen":
+            turn, self.turn = self.turn, None
+            if turn is not None:
+                io.unlisten(turn)
+            self.turn = yield io.listen(seat.key, seat.owner, until)
+            return ("listening",)
+        if kind == "await":  # who is interrupted drops the connection
+            return ("broken",)
+        if kind == "turn" and self.turn is not None:
+            yield io.await_turn(self.turn, max(0.0, until - now()))
+            return ("turn",)
+        if now() >= self.warns_at:
+            self.warns_at = FOREVER
+            log.warning("%s: still asking for it, though %s", seat.key, self.problem)
+        yield io.sleep(max(0.0, until - now()))
+        return ("time",)
+
+    def failed(self, op: Words, error: Union[Broken, Refused]) -> Words:
+        if op[0] == "look":  # no server decides at the moment
+            return "place", None
+        self.trouble = error
+        if isinstance(error, Refused):
+            outcome: Words = ("refused", error.code)
+        elif op[0] in ("open", "listen") or isinstance(error, Unsent):
+            outcome = ("unsent",)
+        else:
+            outcome = ("silent",) if isinstance(error, Silent) else ("broken",)
+        if op[0] not in ("own", "read"):
+            return outcome
+        if isinstance(error, Refused):
+            self.asks_at = self.io.redirected(error, self.link.address)
+        return "own", *outcome
+
+    def acquiring(self, block: Optional[float] = None, session: bool = False, depth: Optional[int] = None) -> list[Any]:
+        words = ["RLOCK.ACQUIRE", self.seat.key, self.seat.owner, *self.options.words, "DEPTH", depth or self.depth]
+        if block is not None:
+            words += self.waiting("BLOCK", block)
+        return words + ["SESSION"] if session else words
+
+    def waiting(self, way: str, time: float) -> list[Any]:
+        most = self.options.maxqueue
+        return [way, time] if most is None else [way, time, "MAXQUEUE", most]
+
+    def words(self, name: str, token: int = 0, depth: int = 0) -> list[Any]:
+        """A request on a shared connection."""
+        key, owner, kind = self.seat.key, self.seat.owner, self.options.kind
+        if name == "acquire":
+            return self.acquiring()
+        if name == "queue":
+            return self.acquiring() + self.waiting("QUEUE", TICKET)
+        if name == "renew":
+            return renewal(self.seat, self.options, token)
+        if name == "release":
+            return ["RLOCK.RELEASE", key, owner, kind, "TOKEN", token, "DEPTH", depth]
+        if name == "info":
+            return ["RLOCK.INFO", key, "HOLDERS", 10000, "WAITERS", 0]
+        return ["RLOCK." + name.upper(), key, owner]
+
+    def found(self, info: Any) -> Optional[dict[str, Any]]:
+        """What a reply of RLOCK.INFO says of this owner's hold."""
+        held = (pairs(row) for row in pairs(info)["holders"])
+        mine = (self.seat.owner, self.options.kind.lower())
+        return next((each for each in held if (each["owner"], each["mode"]) == mine), None)
+
+    def has_place(self, until: float) -> Steps:
+        """Whether whoever decides now knows of the wait."""
+        key = self.seat.key
+        if (yield self.io.send(key, self.words("place"), until)) is not None:
+            return True
+        # What is not acknowledged yet has no place.
+        return bool(self.options.acks) and (self.found((yield self.io.send(key, self.words("info"), until))) or {}).get("acks") == "pending"
+
+    @property
+    def problem(self) -> str:
+        return str(self.trouble or "") or "no reply in time"
+
+    def error(self, told: Words, what: str = "") -> LockError:
+        """Of what was told."""
+        key, owner = self.seat.key, self.seat.owner
+        if told[0] == "refused" and isinstance(self.trouble, Refused):
+            return self.trouble
+        if told[0] == "lost":
+            return LockLost(f"{key} was lost by {owner}: {self.trouble or 'its lease is over'}")
+        kind = NoReplicas if told[0] == "noreplicas" else Unavailable
+        return kind(f"{key}: {what}{'closed' if told[0] == 'closed' else self.problem}")
+
+
+def attempt(io: Any, seat: Seat, options: Options, start: float, wait: Optional[float], patience: float) -> Job:
+    """One acquisition of the owner whose seat it has. The wait has begun at `start`."""
+    held = seat.tenure
+    depth = held.depth + 1 if held else 1
+    # The clock is cut to milliseconds; a wait is never short.
+    left = FOREVER if wait is None else max(1, int(wait * 1000 + start - ms()) + 2) if wait > 0 else 0
+    machine = Attempt(
+        left, int(patience * 1000), options.lease_ms, depth, held.token if held else None, options.session,
+        options.maxqueue is not None, bool(options.acks), bool(left) and not options.acks and not io.crowd,
+    )
+    return Job(io, seat, options, depth, machine, now() + patience if left else FOREVER)
+
+
+def meets(io: Any, start: float, told: Words) -> None:
+    """A free lock is asked for on a shared connection first; where others were met, on the waiting one at once."""
+    has_met = told[0] != "granted" or ms() - start > 2000 * io.rtt + 2
+    io.crowd = CROWDED if has_met else max(0, io.crowd - 1)
+
+
+def release(io: Any, tenure: Tenure, patience: float) -> Job:
+    """Releases one level, for an owner that has the seat."""
+    lease, deadline = tenure.options.lease_ms, tenure.deadline if tenure.held else 0
+    machine = Release(int(patience * 1000), lease, tenure.depth, tenure.token, deadline, tenure.lingers)
+    return Job(io, tenure.seat, tenure.options, tenure.depth, machine)
+
+
+class Care:
+    """Looks after a hold from when it is first renewed, or its connection ended."""
+
+    def __init__(self, tenure: Tenure):
+        options = tenure.options
+        self.tenure = tenure
+        self.machine = Holding(tenure.token, options.lease_ms, tenure.sent, bool(options.acks), options.renew)
+        self.job = Job(tenure.io, tenure.seat, options, 1, self.machine)
+        self.machine.step(ms(), ("extend", tenure.deadline - options.lease_ms))
+        self.tell("call")
+
+    def tell(self, *told: Any) -> None:
+        """Goes on as far as that takes no time."""
+        outputs = self.machine.step(ms(), told)
+        tenure = self.tenure
+        tenure.deadline = max(tenure.deadline, self.machine.deadline)
+        self.job.done(outputs)
+        for output in outputs:
+            if output[0] == "sleep":
+                self.wake_at(output[1])
+            elif output[0] in ("send", "open", "own", "seat"):
+                self.begin(self.perform(output))
+            elif output[0] == "leave":
+                tenure.io.space.vacate(tenure.seat)
+            elif output[0] == "tied":
+                tenure.link, self.job.link = self.job.link, None
+                self.watch()
+            elif output[0] == "tell":
+                self.lost()
+
+    def perform(self, op: Words) -> Steps:
+        if op[0] == "seat":
+            is_free = yield self.tenure.io.take_seat(self.tenure.seat)
+            return "seat", self.tenure.depth if is_free else None
+        return (yield from self.job.bring(op))
+
+    def wake_at(self, at: float) -> None:
+        raise NotImplementedError
+
+    def begin(self, steps: Steps) -> None:
+        """Tells what they bring, later."""
+        raise NotImplementedError
+
+    def watch(self) -> None:
+        """The connection of the session."""
+        raise NotImplementedError
+
+    def lost(self) -> None:
+        raise NotImplementedError
+
+
+def pairs(flat: list[Any]) -> dict[str, Any]:
+    return dict(zip(flat[::2], flat[1::2]))
+
+
+def renewal(seat: Seat, options: Options, token: int, lease: Optional[int] = None) -> list[Any]:
+    words: list[Any] = ["RLOCK.RENEW", seat.key, seat.owner, options.kind, "LEASE", lease or options.lease_ms, "TOKEN", token]
+    return words + (["ACKS", options.acks] if options.acks else [])
+
+
+def repeated(io: Any, key: str, until: float, warns_at: float, ask: Any) -> Steps:
+    """What `ask` brings, which is asked until it is answered; then Unavailable."""
+    pause = FIRST_PAUSE / 1000
+    while True:
+        try:
+            return (yield ask())
+        except Broken as broken:
+            problem = str(broken) or "no reply in time"
+        except Refused as refused:
+            if refused.code not in PASSING:
+                raise
+            problem = str(refused)
+        yield io.sleep(max(0.0, min(pause, until - now())))
+        if now() >= until or io.is_closing:
+            raise Unavailable(f"{key}: {problem}")
+        if now() >= warns_at:
+            warns_at = FOREVER
+            log.warning("%s: still asking for it, though %s", key, problem)
+        pause = min(pause * 2, LONGEST_PAUSE / 1000)
+
+
+def settle(io: Any, key: str, wait: Optional[float], patience: float) -> Steps:
+    """What the server of that key says that it is."""
+    until = FOREVER if wait is None else now() + (wait or patience)
+    return repeated(io, key, until, now() + patience, lambda: io.identify(key, max(now(), until) + LATE))
+
+
+def extend(io: Any, tenure: Tenure, lease: float, patience: float) -> Steps:
+    """A hold lasts so many seconds from now. Raises LockLost if there is none, Unavailable if that is not known."""
+    sent, until = 0.0, min(now() + patience, tenure.deadline / 1000)
+    words = renewal(tenure.seat, tenure.options, tenure.token, int(lease * 1000))
+
+    def ask() -> Any:
+        nonlocal sent
+        sent = ms()
+        return io.send(tenure.seat.key, words, min(now() + (3 if tenure.options.acks else 1) * REPLY, until))
+
+    try:
+        if not tenure.held:
+            raise Refused("NOTHELD", "it was lost before")
+        yield from repeated(io, tenure.seat.key, until, FOREVER, ask)
+    except (Refused, Unavailable) as error:
+        # Or somebody put another value at the key.
+        if tenure.held and getattr(error, "code", "") not in ("NOTHELD", "WRONGTYPE"):
+            raise
+        raise LockLost(f"{tenure.seat.key} is no longer held by {tenure.seat.owner}: {error}") from None
+    tenure.extended(sent + lease * 1000)
+
+
+def question(io: Any, key: str, words: list[Any]) -> Steps:
+    """Asks once. Raises Unavailable if there is no reply in time."""
+    try:
+        return (yield io.send(key, words, now() + REPLY))
+    except Broken as broken:
+        raise Unavailable(f"{key}: {str(broken) or 'no reply in time'}") from None
