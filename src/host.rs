@@ -41,6 +41,9 @@ impl Host for Ctx {
 
     #[inline(always)]
     fn observe(&self, happening: Happening<'_>) {
+        if matches!(happening, Happening::Turn { .. }) {
+            settings::turn_was_published();
+        }
         metrics::observe(happening);
     }
 

@@ -60,7 +60,7 @@ pub fn warn(ctx: &Ctx) {
         if tested_name == name && !tested.contains(&series) {
             let tested = tested.join(", ");
             ctx.warn(&format!(
-                "rlock: this version was not tested on {name} {version}; it was tested on {name} \
+                "this version was not tested on {name} {version}; it was tested on {name} \
                  {tested}"
             ));
         }
@@ -72,9 +72,9 @@ pub fn warn(ctx: &Ctx) {
         };
         let what = fault.what;
         match fixed {
-            None => ctx.warn(&format!("rlock: {name} {version} {what}")),
+            None => ctx.warn(&format!("{name} {version} {what}")),
             Some(fixed) if patch < *fixed => ctx.warn(&format!(
-                "rlock: {name} {version} {what}; {series}.{fixed} is the first release without it"
+                "{name} {version} {what}; {series}.{fixed} is the first release without it"
             )),
             Some(_) => {}
         }

@@ -295,13 +295,13 @@ fn warnings(ctx: &Ctx) -> Vec<String> {
     let policy = server_setting(ctx, "maxmemory-policy");
     if let Some(policy) = policy.filter(|policy| policy != "noeviction") {
         warnings.push(format!(
-            "rlock: maxmemory-policy is {policy}: evicting a lock breaks its promise; use \
+            "maxmemory-policy is {policy}: evicting a lock breaks its promise; use \
              noeviction"
         ));
     }
     if let Some(timeout) = server_setting(ctx, "timeout").filter(|timeout| timeout != "0") {
         warnings.push(format!(
-            "rlock: timeout is {timeout} s: the server closes idle connections, which ends their \
+            "timeout is {timeout} s: the server closes idle connections, which ends their \
              sessions; use 0"
         ));
     }
@@ -309,11 +309,46 @@ fn warnings(ctx: &Ctx) -> Vec<String> {
     let max_waiters = bounds().max_waiters;
     if let Some(max_clients) = max_clients.filter(|max_clients| max_waiters > max_clients / 2) {
         warnings.push(format!(
-            "rlock: rlock.max-waiters is {max_waiters}, more than half of maxclients, which is \
+            "rlock.max-waiters is {max_waiters}, more than half of maxclients, which is \
              {max_clients}: waiters may use up the connections that holders need"
         ));
     }
+    let is_off = |name, value| server_setting(ctx, name).is_some_and(|set| set == value);
+    if is_off("save", "") && is_off("appendonly", "no") {
+        warnings.push(
+            "nothing is saved (save is \"\", appendonly is no): a restart ends every lock; use \
+             appendonly yes"
+                .into(),
+        );
+    }
+    let events = server_setting(ctx, "notify-keyspace-events");
+    if let Some(events) = events.filter(|events| has_turns() && !tells_turns(events)) {
+        warnings.push(format!(
+            "notify-keyspace-events is \"{events}\": owners that wait with QUEUE are not told of \
+             their turns; use KEd"
+        ));
+    }
     warnings
+}
+
+/// A ticket had its turn.
+static HAD_TURN: AtomicBool = AtomicBool::new(false);
+
+fn has_turns() -> bool {
+    HAD_TURN.load(Relaxed)
+}
+
+/// Whether keyspace or keyevent notifications of modules are on.
+fn tells_turns(events: &str) -> bool {
+    events.contains(['K', 'E']) && events.contains(['A', 'd'])
+}
+
+/// A ticket has its turn. With the first one it matters whether anybody hears of it.
+pub fn turn_was_published() {
+    if !HAD_TURN.swap(true, Relaxed) {
+        // Later: this is in the midst of a step.
+        ffi::after(0, warn_of_server_settings);
+    }
 }
 
 fn server_setting(ctx: &Ctx, name: &str) -> Option<String> {

@@ -133,6 +133,38 @@ fn a_timeout_that_closes_idle_connections_is_warned_of_at_load_and_when_set() {
 }
 
 #[test]
+fn a_server_that_saves_nothing_is_warned_of() {
+    let server = Server::with(&["save", "", "appendonly", "no"]);
+    assert_eq!(warnings(&server, "appendonly"), 1, "{}", server.log());
+    let mut client = server.client();
+    client.ask("CONFIG SET appendonly yes");
+    client.ask("CONFIG SET appendonly no");
+    until(5_000, || warnings(&server, "appendonly") == 2);
+    for settings in [["save", "3600 1"], ["appendonly", "yes"]] {
+        let server = Server::with(&settings);
+        assert_eq!(warnings(&server, "appendonly"), 0, "{}", server.log());
+    }
+}
+
+#[test]
+fn turns_that_nobody_hears_of_are_warned_of_once() {
+    let server = Server::with(&["notify-keyspace-events", "Kx"]);
+    let mut client = server.client();
+    assert_eq!(warnings(&server, "QUEUE"), 0);
+    for _ in 0..3 {
+        client.granted("RLOCK.ACQUIRE door ann");
+        client.refused("RLOCK.ACQUIRE door bob QUEUE 60000");
+        client.ask("RLOCK.RELEASE door ann");
+        client.granted("RLOCK.ACQUIRE door bob");
+        client.ask("RLOCK.RELEASE door bob");
+    }
+    until(5_000, || warnings(&server, "QUEUE") == 1);
+    client.ask("CONFIG SET notify-keyspace-events Ed");
+    client.ask("CONFIG SET notify-keyspace-events K");
+    until(5_000, || warnings(&server, "QUEUE") == 2);
+}
+
+#[test]
 fn other_settings_are_nobodys_business() {
     let server = Server::start();
     let mut client = server.client();

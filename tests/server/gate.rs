@@ -105,7 +105,8 @@ fn nobody_is_warned_of_settings_that_are_not_known() {
     server.client().granted("RLOCK.ACQUIRE door ann");
     let log = server.log();
     // A fault of this version is known without asking.
-    let warns = |line: &&str| line.contains("rlock: ") && !line.contains("CVE-");
+    let is_of_settings = |line: &&str| line.contains("<rlock> ") && !line.contains("CVE-");
+    let warns = |line: &&str| line.contains(" # ") && is_of_settings(line);
     assert_eq!(log.lines().find(warns), None);
 }
 
