@@ -290,7 +290,6 @@ impl Manager {
     /// A blocked connection can no longer be granted the lock, or get the reply to its grant, for
     /// this reason.
     pub fn departed(&mut self, waiter: WaiterId, by: Outcome, now: Now) {
-        self.observers.remove(waiter);
         if let Some(id) = self.waits.leave(waiter) {
             self.give_up(&id, waiter, by, now);
         }

@@ -9,6 +9,7 @@ use rlock_core::manager::{At, LockId, ObserverTask, Parked, SeenHold, Sight, Wai
 use rlock_core::{Lock, Refusal, Reply, WaiterId};
 
 use crate::host::{Gate, Host, KeyName, OpenKey};
+use crate::planted::PlantedFault;
 use crate::{answers, blocked, gate, reply, timers};
 
 /// How long the engine tells observers in one callback: hand-offs come between.
@@ -101,6 +102,7 @@ pub(crate) fn tell_some<H: Host>(host: &H) {
                 let nil = Reply::NotNow { wait_ms: None };
                 answers::tell(host, waiter, WaitEnd::Replied(nil));
             }
+            Some(ObserverTask::Look(_)) if host.has_fault(PlantedFault::ObserversForgotten) => {}
             Some(ObserverTask::Look(id)) => look(host, &id, &is_over),
         }
         if is_over() {

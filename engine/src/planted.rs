@@ -7,4 +7,6 @@ pub enum PlantedFault {
     TokensUnseen,
     /// The end of a hold that replicas did not acknowledge is forgotten.
     RevocationForgotten,
+    /// Observers are not told that the lock changed.
+    ObserversForgotten,
 }

@@ -1,6 +1,6 @@
 //! Simulated clients: what they sent and heard, and the pipes to their servers.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use rlock_core::ClientId;
@@ -53,6 +53,8 @@ pub struct Sent {
     pub us: u64,
     /// In which database.
     pub db: i32,
+    /// The token that its client knew of.
+    pub known: i64,
 }
 
 /// What a client heard.
@@ -73,12 +75,14 @@ pub struct Actor {
     pub pipe: Option<Pipe>,
     /// Connections that it left, and of which the server does not know yet.
     pub hung: VecDeque<Pipe>,
+    /// The token of WRITE that it was told of last, for each lock.
+    known: BTreeMap<(i32, u8), i64>,
 }
 
 impl Actor {
     /// A client without a connection.
     pub fn new(user: Rc<str>) -> Self {
-        Self { user, pipe: None, hung: VecDeque::new() }
+        Self { user, pipe: None, hung: VecDeque::new(), known: BTreeMap::new() }
     }
 
     /// Sends a command, in which database. `None` without a connection.
@@ -87,8 +91,12 @@ impl Actor {
         if let Command::Select(db) = command {
             pipe.db = db.into();
         }
-        pipe.to.push_back(command.words());
-        pipe.asked.push_back(Sent { command, us, db: pipe.db });
+        let known = match command {
+            Command::Await(key, _) => self.known.get(&(pipe.db, key)).copied().unwrap_or(0),
+            _ => 0,
+        };
+        pipe.to.push_back(command.words(known));
+        pipe.asked.push_back(Sent { command, us, db: pipe.db, known });
         Some(pipe.db)
     }
 
@@ -104,6 +112,9 @@ impl Actor {
             // A word in between, before the connection ends, answers nothing.
             Out::Said(said) => {
                 let sent = pipe.asked.pop_front()?;
+                if let (Command::Await(key, _), Said::Array(_)) = (sent.command, &said) {
+                    self.known.insert((sent.db, key), said.number().unwrap_or(0));
+                }
                 Some(Heard::Reply(client, sent, said))
             }
         }

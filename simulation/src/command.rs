@@ -56,6 +56,9 @@ pub enum Command {
     Cancel(u8, u8),
     /// `RLOCK.FORCE`
     Force(u8),
+    /// `RLOCK.AWAIT` with the token that its client knows of: the key, and for how long it is
+    /// blocked
+    Await(u8, Option<u32>),
     /// `DEL`
     Del(u8),
     /// `SET`, which replaces a lock
@@ -79,9 +82,13 @@ pub enum Command {
 }
 
 impl Command {
-    /// As words on a connection.
-    pub fn words(&self) -> Words {
-        words(&self.to_string())
+    /// As words on a connection of a client that knows of this token.
+    pub fn words(&self, known: i64) -> Words {
+        let mut words = words(&self.to_string());
+        if let (Self::Await(..), Some(token)) = (self, words.get_mut(2)) {
+            *token = known.to_string().into_bytes();
+        }
+        words
     }
 }
 
@@ -116,6 +123,10 @@ impl fmt::Display for Command {
             }
             Self::Cancel(owner, key) => write!(to, "RLOCK.CANCEL k{key} o{owner}"),
             Self::Force(key) => write!(to, "RLOCK.FORCE k{key}"),
+            Self::Await(key, ms) => {
+                write!(to, "RLOCK.AWAIT k{key} known")?;
+                ms.map_or(Ok(()), |ms| write!(to, " BLOCK {ms}"))
+            }
             Self::Del(key) => write!(to, "DEL k{key}"),
             Self::Set(key) => write!(to, "SET k{key} v"),
             Self::Rename(from, into) => write!(to, "RENAME k{from} k{into}"),

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use rlock_core::grammar::{self, Access, Command, SeveralKeys, commands};
 use rlock_core::snapshot;
 use rlock_core::{
-    Acquire, Change, ClientId, EpochMs, Kind as Standing, Mode, Owner, Patience, Refusal,
+    Acquire, Change, ClientId, EpochMs, Kind as Standing, Mode, Owner, Patience, Refusal, Token,
 };
 use rlock_engine::commands as engine;
 use rlock_engine::events;
@@ -84,6 +84,7 @@ fn engine_of(command: &Command) -> Option<Work> {
         "RLOCK.APPLY" => |edge, name, said| engine::apply(edge, name, said),
         "RLOCK.HOLDS" => |edge, name, said| engine::holds(edge, name, said),
         "RLOCK.CHECK" => |edge, name, said| engine::check(edge, name, said),
+        "RLOCK.AWAIT" => |edge, name, said| engine::await_holder(edge, name, said),
         _ => return None,
     })
 }
@@ -200,7 +201,12 @@ impl Server {
                 let ask = said.renew();
                 (Some(Asked::to_renew(db, &key, &ask)), Some(ask.mode))
             }
+            "RLOCK.AWAIT" => (Some(Asked::to_observe(db, &key)), None),
             _ => (None, None),
+        };
+        let observes = match command.name {
+            "RLOCK.AWAIT" => Some(said.token.map_or(0, Token::get)),
+            _ => None,
         };
         let by = match command.name {
             "RLOCK.RELEASE" | "RLOCK.MRELEASE" => By::Release(said.owner.into()),
@@ -214,6 +220,7 @@ impl Server {
             is_replicated: caller.client.is_none(),
             asked,
             renewal,
+            observes,
             block_ms: said.block_ms,
             by,
             is_sleeping: false,
@@ -234,6 +241,10 @@ impl Server {
         let is_refused = matches!(reply, Some(Said::Error(line)) if line.starts_with("NOREPLICAS"));
         if said.acks > 0 {
             self.note(Note::AskedAcks { acks: said.acks, is_let_in: !is_refused });
+        }
+        if command.name == "RLOCK.AWAIT" {
+            let known = said.token.map_or(0, Token::get);
+            self.note_sight(caller.db, &said.key.into(), known, reply.as_ref());
         }
         if command.name == "RLOCK.ACQUIRE" && !is_refused {
             let (db, key, owner) = (caller.db, Key::from(said.key), Owner::from(said.owner));

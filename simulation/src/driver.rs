@@ -232,7 +232,11 @@ impl Course {
         let acks = self.acks(world, who);
         let owner = if self.rng.u8(0..10) == 0 { self.rng.u8(0..OWNERS) } else { who % OWNERS };
         match self.rng.u16(0..1000) {
-            0..560 => Command::Acquire(self.ask(owner, key, acks)),
+            0..520 => Command::Acquire(self.ask(owner, key, acks)),
+            520..560 => Command::Await(
+                key,
+                *self.rng.choice(&[None, Some(0), Some(40), Some(2000)]).unwrap(),
+            ),
             560..760 => Command::Release(owner, key, self.rng.u8(0..4) == 0),
             760..860 => self.renew(owner, key, acks),
             860..890 => Command::Cancel(owner, key),

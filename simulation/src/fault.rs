@@ -51,7 +51,7 @@ pub enum Fault {
 
 impl Fault {
     /// All that can be planted.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::GateLeftOpen,
         Self::SessionKept,
         Self::EffectLost,
@@ -73,5 +73,6 @@ impl Fault {
         Self::SessionUnacknowledged,
         Self::OverdueRuns,
         Self::GraceIgnored,
+        Self::Engine(rlock_engine::PlantedFault::ObserversForgotten),
     ];
 }

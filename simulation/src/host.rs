@@ -38,6 +38,8 @@ pub(crate) struct Running {
     pub asked: Option<Asked>,
     /// As which it asks to renew: a mode, or all.
     pub renewal: Option<Option<rlock_core::Mode>>,
+    /// The token that it knows of, if it only observes.
+    pub observes: Option<u64>,
     /// For how long it may be blocked, in milliseconds.
     pub block_ms: Option<u64>,
     /// As what the laws see its changes.
@@ -55,6 +57,7 @@ impl Default for Running {
             is_replicated: false,
             asked: None,
             renewal: None,
+            observes: None,
             block_ms: None,
             by: By::Itself,
             is_sleeping: false,
@@ -294,6 +297,7 @@ impl<'s> Host for Edge<'s> {
         conn.waiting = Some(Waiting {
             waiter,
             asked: Asked { ends_at: ends_at.map(|ms| now.after_ms(ms).get()), ..asked },
+            observes: self.running.observes,
             net_ms: (ms > 0).then(|| now.after_ms(ms).get()),
             is_answered: false,
             aside: None,
@@ -416,6 +420,7 @@ impl Server {
         waiting.is_answered = true;
         let waiter = waiting.waiter;
         let said = self.engine(|edge| edge.said(|edge| blocked::reply(edge, waiter)));
+        self.note_shown(client, &said);
         if let Some(waiting) = self.waiting_mut(client) {
             waiting.aside = said;
         }

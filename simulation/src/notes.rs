@@ -53,6 +53,27 @@ pub struct Asked {
 }
 
 impl Asked {
+    /// An `RLOCK.AWAIT`, as far as it is one.
+    pub fn to_observe(db: i32, key: &Key) -> Self {
+        Self {
+            db,
+            key: key.clone(),
+            owner: b"observer".as_slice().into(),
+            mode: Mode::Write,
+            lease: LeaseMs::MAX,
+            session: false,
+            acks: 0,
+            limit: None,
+            ticket_until: None,
+            upgrade: false,
+            with_ttl: false,
+            had_ticket: false,
+            held: false,
+            arrival: u64::MAX,
+            ends_at: None,
+        }
+    }
+
     /// An `RLOCK.RENEW`, as far as it is one.
     pub fn to_renew(db: i32, key: &Key, ask: &Renew<'_>) -> Self {
         Self {
@@ -252,6 +273,15 @@ pub enum Note {
         key: Key,
         /// For whom.
         owner: Owner,
+    },
+    /// Somebody was told who holds WRITE: this token, 0 for nobody.
+    Shown {
+        /// What it knew of.
+        known: u64,
+        /// What it was told, `None` for nil.
+        shown: Option<u64>,
+        /// What it had to see.
+        visible: u64,
     },
     /// Something that is counted.
     Saw(crate::seen::Kind),

@@ -74,6 +74,8 @@ pub enum Kind {
     TakenBack,
     /// A client's write was refused for want of replicas.
     TooFewReplicas,
+    /// An observer was told who holds, or that nobody does.
+    ObserverTold,
     /// A promise outlived its primary: the promoted replica had it.
     Survived,
     /// A replica had all that its primary had, and was the same.
@@ -110,7 +112,7 @@ impl Kind {
     ];
 
     /// What must happen for the laws to be tried.
-    pub const TRIED: [Self; 19] = [
+    pub const TRIED: [Self; 20] = [
         Self::Waited,
         Self::TicketUsed,
         Self::Deadlock,
@@ -118,6 +120,7 @@ impl Kind {
         Self::SessionClosed,
         Self::TakenBack,
         Self::TooFewReplicas,
+        Self::ObserverTold,
         Self::Survived,
         Self::InSync,
         Self::FullSync,

@@ -33,6 +33,8 @@ pub struct Waiting {
     pub waiter: WaiterId,
     /// What it asked.
     pub asked: Asked,
+    /// It only observes the lock, and knows of this token: 0 is none.
+    pub observes: Option<u64>,
     /// The server's own time-out, by its clock in milliseconds.
     pub net_ms: Option<u64>,
     /// It has its reply; the server forgets the wait in the next iteration of its loop.

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use rlock_core::{Change, Mode, Reply, WaiterId, Wake};
+use rlock_core::{Change, ClientId, Mode, Reply, Token, WaiterId, Wake};
 use rlock_engine::Happening;
 
 use crate::host::Running;
@@ -10,6 +10,7 @@ use crate::keyspace::{Key, Slot};
 use crate::notes::{Asked, Note, Noted, Pending};
 use crate::seen::Kind;
 use crate::server::{Server, Waiting};
+use crate::words::Said;
 
 /// A change that outlives the request that it came of.
 pub(crate) fn kept(change: &Change<'_>) -> Change<'static> {
@@ -118,6 +119,36 @@ impl Server {
                 _ => Note::Unconfirmed { asked, pending, waiter },
             });
         }
+    }
+
+    /// What who asks now is to see of WRITE at a key: its token, or 0.
+    pub(crate) fn visible_token(&self, db: i32, key: &Key) -> u64 {
+        let lock = self.visible(db, key).and_then(Slot::lock);
+        let held = lock.and_then(|lock| lock.writer_at(self.now)).map(|(_, hold)| hold.token);
+        let is_told = |token: &Token| !self.state.manager.is_pending(db, key, *token);
+        held.filter(is_told).map_or(0, Token::get)
+    }
+
+    /// A blocked connection has this reply. One that observes has it for what it sees.
+    pub(crate) fn note_shown(&mut self, client: ClientId, said: &Option<Said>) {
+        let Some(waiting) = self.waiting_mut(client) else { return };
+        let Some(known) = waiting.observes else { return };
+        let (db, key) = (waiting.asked.db, waiting.asked.key.clone());
+        if matches!(said, Some(Said::Array(_))) {
+            self.note(Note::Saw(Kind::ObserverTold));
+            self.note_sight(db, &key, known, said.as_ref());
+        }
+    }
+
+    /// Somebody who knows of this token gets this reply, or is blocked.
+    pub(crate) fn note_sight(&mut self, db: i32, key: &Key, known: u64, said: Option<&Said>) {
+        let shown = match said {
+            Some(Said::Error(_)) => return,
+            Some(said @ Said::Array(_)) => said.number().map(i64::cast_unsigned),
+            _ => None,
+        };
+        let visible = self.visible_token(db, key);
+        self.note(Note::Shown { known, shown, visible });
     }
 
     /// This blocked connection's hold stands, and it is told when replicas have acknowledged it.

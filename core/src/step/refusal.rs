@@ -128,7 +128,8 @@ impl Refusal {
                  is not queued for {key}"
             ),
             Self::TooManyObservers { max } => format!(
-                "TOOMANY blocked connections, rlock.max-waiters is {max}: {key} is not observed"
+                "TOOMANY too many blocked connections (rlock.max-waiters is {max}): {key} is not \
+                 observed"
             ),
             Self::TooManyTickets => format!(
                 "TOOMANY too many tickets (rlock.max-tickets is reached): owner {owner} is not \

@@ -64,6 +64,14 @@ impl Laws {
                 let grant = Grant { at, token, until, us, now_ms };
                 self.granted(asked, None, grant, history, now_ms)
             }
+            Note::Shown { known, shown, visible } => {
+                must(*shown != Some(*known), "nobody is told the token that it knows", || {
+                    format!("{known} is told again")
+                })?;
+                must(shown.unwrap_or(*known) == *visible, "what is shown is true", || {
+                    format!("{shown:?} is shown to who knows {known}, and it is {visible}")
+                })
+            }
             Note::RenewalTold { asked, pending } => {
                 acks::told(asked, pending, node, machines)?;
                 self.seen.count(Kind::Acknowledged);

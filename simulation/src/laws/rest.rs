@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rlock_core::manager::Parked;
 use rlock_core::{ClientId, Lock, Mode, Owner, Token, WaiterId};
 
 use super::promises::Promises;
@@ -300,6 +301,33 @@ fn is_held(server: &Server, (db, key): &LockName, token: Token) -> bool {
     lock.is_some_and(|lock| lock.holds_at(server.now).any(|(_, _, hold)| hold.token == token))
 }
 
+fn is_in_time(server: &Server, asked: &Asked) -> Result<(), Broken> {
+    let is_over = asked.ends_at.is_some_and(|at| at <= server.now_ms());
+    must(!is_over, "a wait ends in time", || format!("it is over: {asked:?}"))
+}
+
+/// Whoever observes knows what there is to see, also where nothing may be written.
+fn observes(server: &Server, waiting: &Waiting, known: u64) -> Result<(), Broken> {
+    let Asked { db, key, .. } = &waiting.asked;
+    let parked = server.state.manager.parked(waiting.waiter);
+    must(parked.is_some_and(Parked::waits), "who is blocked is answered", || {
+        format!("nobody knows of {waiting:?}")
+    })?;
+    is_in_time(server, &waiting.asked)?;
+    let is_other = server.visible(*db, key).is_some_and(|slot| slot.lock().is_none());
+    must(!is_other, "nobody waits where another type stands", || {
+        format!("{waiting:?} observes another type")
+    })?;
+    let visible = server.visible_token(*db, key);
+    // One whose time to live a user cut is there until the server looks for it.
+    let lock = server.keys.get(*db, key).and_then(Slot::lock);
+    let held = lock.and_then(|lock| lock.writer_at(server.now));
+    let is_cut = visible == 0 && held.is_some_and(|(_, hold)| hold.token.get() == known);
+    must(visible == known || is_cut, "an observer misses nothing that lasts", || {
+        format!("{waiting:?} is not told of {visible}")
+    })
+}
+
 /// Everybody who is blocked waits for something.
 fn waits(server: &Server, is_open: bool) -> Result<(), Broken> {
     let now = server.now;
@@ -308,6 +336,10 @@ fn waits(server: &Server, is_open: bool) -> Result<(), Broken> {
             continue;
         };
         let asked = &waiting.asked;
+        if let Some(known) = waiting.observes {
+            observes(server, waiting, known)?;
+            continue;
+        }
         let volatile = server.state.manager.volatile(asked.db, &asked.key);
         let stands = volatile.is_some_and(|volatile| volatile.knows(waiting.waiter));
         let is_gated = volatile.is_some_and(|volatile| volatile.is_gated(waiting.waiter));
@@ -317,8 +349,7 @@ fn waits(server: &Server, is_open: bool) -> Result<(), Broken> {
             "who is blocked is answered",
             || format!("nobody knows of {waiting:?}"),
         )?;
-        let is_over = asked.ends_at.is_some_and(|at| at <= now.ms().get());
-        must(!is_over, "a wait ends in time", || format!("it is over: {waiting:?}"))?;
+        is_in_time(server, asked)?;
         // One whose time to live a user cut is there until the server looks for it.
         let lock = server.keys.get(asked.db, &asked.key).and_then(Slot::lock);
         let is_held = lock.is_some_and(|lock| lock.mode_at(now).is_some());
