@@ -119,7 +119,7 @@ fn bytes_that_are_no_effect_are_refused() {
     let host = MapHost::primary();
     let words = vec![b"RLOCK.APPLY".to_vec(), b"k".to_vec(), b"what".to_vec()];
     let said = host.call(Some(1), words);
-    assert!(said.starts_with("-ERR malformed payload: version 119"), "{said}");
+    assert!(said.starts_with("-ERR malformed payload: unknown format version 119"), "{said}");
     assert_eq!(host.take_log(), [""; 0]);
 }
 

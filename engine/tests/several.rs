@@ -130,7 +130,7 @@ fn sessions_of_all_keys_count_before_any_begins() {
     host.ask(1, "acquire a ann SESSION");
     host.take_log();
     let said = host.ask(1, "macquire 4 a b c d ann SESSION");
-    assert!(said.starts_with("-TOOMANY sessions"), "{said}");
+    assert!(said.starts_with("-TOOMANY too many sessions"), "{said}");
     assert_eq!(host.did(), [""; 0], "no new hold");
     assert_eq!(host.ask(1, "macquire 3 a b c ann SESSION"), "#2", "a is tied already");
     host.close(1);
