@@ -127,7 +127,7 @@ class IO:
         self.route.master = await sentinel.get_master_address()
 
     async def open(self, key: str, until: float, where: Optional[Address] = None) -> Link:
-        address = where or await self.locate(key, until)
+        address = where or (await self.locate(key, until) if self.route.moves else None)
         while True:
             while idle := self.idle.get(address):
                 link = idle.pop()
@@ -278,8 +278,6 @@ class IO:
     async def leave(self, job: Job) -> None:
         """The seat is free again when nothing is left, for which the call stays a moment."""
         assert self.space is not None
-        if job.is_over:
-            return self.space.vacate(job.seat)
         space = self.space
 
         async def work() -> None:

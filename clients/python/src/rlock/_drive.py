@@ -16,7 +16,7 @@ from ._machine import (
 
 Steps = Generator[Any, Any, Any]
 #: How many acquisitions do not ask first after one that met others.
-CROWDED = 8
+CROWDED = 32
 
 
 class Job:
@@ -24,7 +24,7 @@ class Job:
 
     link: Any = None  # its own connection
     turn: Any = None
-    has_slot = is_closed = False
+    has_slot = is_closed = asks_first = False
     asks_at: Any = None  # where -MOVED or -ASK redirected us
     trouble: Optional[Exception] = None  # of the last request
     brought: tuple[Words, Words] = (), ()  # what an operation brought that was interrupted
@@ -223,13 +223,16 @@ def attempt(io: Any, seat: Seat, options: Options, start: float, wait: Optional[
         left, int(patience * 1000), options.lease_ms, depth, held.token if held else None, options.session,
         options.maxqueue is not None, bool(options.acks), bool(left) and not options.acks and not io.crowd,
     )
-    return Job(io, seat, options, depth, machine, now() + patience if left else FOREVER)
+    job = Job(io, seat, options, depth, machine, now() + patience if left else FOREVER)
+    job.asks_first = machine.asks_first
+    return job
 
 
-def meets(io: Any, start: float, told: Words) -> None:
+def meets(job: Job, told: Words) -> None:
     """A free lock is asked for on a shared connection first; where others were met, on the waiting one at once."""
-    has_met = told[0] != "granted" or ms() - start > 2000 * io.rtt + 2
-    io.crowd = CROWDED if has_met else max(0, io.crowd - 1)
+    io, machine = job.io, job.machine
+    has_waited = not machine.asks_first if job.asks_first else ms() - machine.sent > 2000 * io.rtt + 1
+    io.crowd = CROWDED if has_waited or told[0] != "granted" else max(0, io.crowd - 1)
 
 
 def release(io: Any, tenure: Tenure, patience: float) -> Job:

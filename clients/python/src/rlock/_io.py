@@ -139,7 +139,7 @@ class IO:
         self.route.master = sentinel.get_master_address()
 
     def open(self, key: str, until: float, where: Optional[Address] = None) -> Link:
-        address = where or self.locate(key, until)
+        address = where or (self.locate(key, until) if self.route.moves else None)
         while True:
             while idle := self.idle.get(address):
                 try:

@@ -68,6 +68,7 @@ class Route:
         self.told: dict[Optional[Address], list[str]] = {}  # what each server says that it is
         pool = None if self.is_cluster else client.connection_pool
         self.sentinel = pool if hasattr(pool, "get_master_address") else None
+        self.moves = self.is_cluster or self.sentinel is not None
         if self.is_cluster:
             self.db = 0
         else:

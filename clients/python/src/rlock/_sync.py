@@ -148,7 +148,7 @@ class Locks:
             job = attempt(self.io, seat, options, start, wait, self.patience)
             told = run(job.steps(("call",)))
             if wait != 0:
-                meets(self.io, start, told)
+                meets(job, told)
             if told == NIL:
                 return None
             if told[0] != "granted":

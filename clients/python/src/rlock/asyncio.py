@@ -136,7 +136,7 @@ class Locks:
 
     async def _acquire(self, key: str, options: Options, wait: Optional[float], task: Any) -> Optional[Hold]:
         start = ms()
-        space = await self._settled(key, wait)
+        space = self.io.space or await self._settled(key, wait)
         owner = options.owner or self.owner(task)
         seat = space.seat(key, owner, options.kind, asyncio.Lock)
         is_mine, job = False, None
@@ -158,7 +158,7 @@ class Locks:
             job = attempt(self.io, seat, options, start, wait, self.patience)
             told = await run(job.steps(("call",)))
             if wait != 0:
-                meets(self.io, start, told)
+                meets(job, told)
             if told == NIL:
                 return None
             if told[0] != "granted":
@@ -173,7 +173,7 @@ class Locks:
         finally:
             if not is_mine:
                 space.leave(seat)
-            elif job is None:
+            elif job is None or job.is_over:
                 space.vacate(seat)
             else:
                 await self.io.leave(job)
@@ -267,7 +267,10 @@ class Locks:
                 if tenure.state != "lost":
                     tenure.state = "released"
                 self._forget(tenure)
-            await self.io.leave(job)
+            if job.is_over:
+                self.io.space.vacate(seat)
+            else:
+                await self.io.leave(job)
         if told != RELEASED:
             raise job.error(told, "not known to be released: ")
 
