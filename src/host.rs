@@ -59,6 +59,10 @@ impl Host for Ctx {
         self.with_name(id.db, &id.key, work)
     }
 
+    fn with_names<T>(&self, db: i32, keys: &[&[u8]], work: impl FnOnce(&[Name<'_>]) -> T) -> T {
+        self.with_names(db, keys, work)
+    }
+
     fn open(&self, name: &Name<'_>, access: Access) -> Key<'_> {
         self.open(name, access)
     }
@@ -119,8 +123,8 @@ impl Host for Ctx {
         ffi::tells_at_once() && self.is_nested()
     }
 
-    fn block(&self, name: &Name<'_>, waiter: u64, ms: u64) -> Option<Blocked> {
-        self.block::<Waits>(name, waiter, ms)
+    fn block(&self, names: &[Name<'_>], waiter: u64, ms: u64) -> Option<Blocked> {
+        self.block::<Waits>(names, waiter, ms)
     }
 
     fn unblock(&self, blocked: Blocked) {
@@ -133,6 +137,10 @@ impl Host for Ctx {
 
     fn may_observe(&self, user: &str, name: &Name<'_>) -> bool {
         self.may(user, c"rlock.await", self.selected_db(), name, b"0")
+    }
+
+    fn may_acquire_several(&self, user: &str, names: &[Name<'_>], owner: &[u8]) -> bool {
+        self.may_several(user, c"rlock.macquire", self.selected_db(), names, owner)
     }
 
     fn can_close(&self) -> bool {

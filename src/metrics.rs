@@ -56,9 +56,11 @@ pub enum Metric {
     SessionsRefused,
     /// Requests that the module refused for lack of replicas.
     NoReplicas,
+    /// Requests for several locks that got a token.
+    GroupsGranted,
 }
 
-const NAMES: [&str; 22] = [
+const NAMES: [&str; 23] = [
     "acquired",
     "reentered",
     "refused",
@@ -81,6 +83,7 @@ const NAMES: [&str; 22] = [
     "acks_us_count",
     "sessions_refused",
     "noreplicas",
+    "groups_granted",
 ];
 
 static TOTALS: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];
@@ -133,6 +136,7 @@ pub fn observe(happening: Happening<'_>) {
         Happening::Unblocked(..) => {}
         Happening::TooFewReplicas => add(Metric::NoReplicas, 1),
         Happening::Deadlock => add(Metric::Deadlocks, 1),
+        Happening::GrantedSeveral => add(Metric::GroupsGranted, 1),
         Happening::SearchGivenUp => add(Metric::DeadlockSearchesGivenUp, 1),
         Happening::Removed(lock) => count_removed(lock),
         Happening::Acquired(_)
@@ -193,7 +197,7 @@ fn count_wake(wake: &Wake) {
     }
     match wake.reply {
         Reply::Granted { .. } => {
-            add(Metric::HandedOff, 1);
+            add(Metric::HandedOff, wake.holds);
             measure(&WAITS, [Metric::WaitUsCount, Metric::WaitUsSum], wake.waited_us);
         }
         Reply::NotNow { .. } => add(Metric::TimedOut, 1),
@@ -246,14 +250,18 @@ pub fn register(ctx: &Ctx) {
 }
 
 fn fields(tell: &mut dyn FnMut(&str, u64)) {
-    let (totals, observers) =
-        state::with(|state| (state.manager.totals(), state.manager.observer_count()));
+    let (totals, observers, [groups, group_turns]) = state::with(|state| {
+        let manager = &state.manager;
+        (manager.totals(), manager.observer_count(), manager.group_totals())
+    });
     for (name, now) in [
         ("waiters", totals.waiters),
         ("tickets", totals.tickets),
         ("sessions", totals.sessions),
         ("acks_pending", totals.gated),
         ("observers", observers),
+        ("groups", groups),
+        ("group_turns", group_turns),
     ] {
         tell(name, u64::try_from(now).unwrap_or(u64::MAX));
     }

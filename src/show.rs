@@ -60,18 +60,31 @@ impl Serve for ShowInfo {
             let rows = queue.iter().take(call.said.count).map(|(entry, has_turn)| {
                 let kind = if entry.kind == Kind::Ticket { "queue" } else { "block" };
                 let waited_ms = now.us().saturating_sub(entry.since.us()) / 1000;
-                let remaining_ms =
-                    entry.ends_at.map_or(Field::Number(-1), |at| number(at.left_at(now)));
+                let group = match entry.kind {
+                    Kind::Group(waiter) => state.manager.group(waiter),
+                    Kind::Blocked(_) | Kind::Ticket => None,
+                };
+                let ends_at = group.map_or(entry.ends_at, |group| group.ends_at);
+                let remaining_ms = ends_at.map_or(Field::Number(-1), |at| number(at.left_at(now)));
                 let blocked = entry.client.filter(|_| entry.kind != Kind::Ticket);
+                let has_turn = has_turn && !has_void_turns;
+                let keys = group.map_or(1, |group| group.keys.len());
+                let at = match group {
+                    Some(group) => group.next_key().map_or(&[][..], |key| &*key.key),
+                    None if has_turn => &[],
+                    None => call.said.key,
+                };
                 vec![
                     ("owner", Field::Bytes(entry.owner.as_bytes().to_vec())),
                     ("mode", Field::Word(entry.mode.lower())),
                     ("kind", Field::Word(kind)),
-                    ("turn", Field::Number((has_turn && !has_void_turns).into())),
+                    ("turn", Field::Number(has_turn.into())),
                     ("waited-ms", number(waited_ms)),
                     ("left-ms", remaining_ms),
                     ("limit", number(entry.limit.map_or(0, |limit| limit.get().into()))),
                     ("client", number(blocked.map_or(0, ClientId::get))),
+                    ("keys", Field::Number(i64::try_from(keys).unwrap_or(i64::MAX))),
+                    ("at", Field::Bytes(at.to_vec())),
                 ]
             });
             (queue.len(), rows.collect())
@@ -205,7 +218,7 @@ fn reply_slow(ctx: &Ctx, entry: &SlowEntry) {
         ("ms", number(entry.ms)),
         ("outcome", Field::Word(entry.outcome)),
     ];
-    ctx.reply_map(fields.len().saturating_add(1));
+    ctx.reply_map(fields.len().saturating_add(2));
     fields.into_iter().for_each(|(name, field)| reply_field(ctx, name, field));
     ctx.reply_bytes(b"holders");
     let holders = entry.holders();
@@ -219,4 +232,6 @@ fn reply_slow(ctx: &Ctx, entry: &SlowEntry) {
             ctx.reply_bytes(owner.as_bytes());
         }
     }
+    let keys = i64::try_from(entry.keys).unwrap_or(i64::MAX);
+    reply_field(ctx, "keys", Field::Number(keys));
 }

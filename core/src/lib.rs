@@ -79,11 +79,11 @@ pub use step::Step;
 pub use step::admission::Claim;
 pub use step::fast_path::FastStep;
 pub use step::input::{
-    Acquire, Dismissed, Effects, Enter, Input, Levels, Parking, Patience, Release, Renew, Reply,
-    Rights, StepContext, Unchecked, Wake,
+    Acquire, Dismissed, Effects, Enter, Input, Join, Levels, Parking, Patience, Release, Renew,
+    Reply, Rights, StepContext, Unchecked, Wake,
 };
 pub use step::refusal::{Instead, Refusal};
-pub use step::several::Standing;
+pub use step::several::{OwnPlace, Standing};
 pub use value::change::{Change, End, Event};
 pub use value::holders::{Hold, Mode};
 pub use value::lock::Lock;
@@ -92,6 +92,7 @@ pub use value::units::{ClientId, EpochMs, LeaseMs, Now, Owner, Token, Tokens, Wa
 pub use volatile::Volatile;
 pub use volatile::confirm::Acked;
 pub use volatile::confirmations::{Ack, Confirmation};
+pub use volatile::queue::groups::GroupStand;
 pub use volatile::queue::{Entry, Kind, Queue};
 pub use volatile::sessions::{Session, Sessions};
 pub use volatile::slow;

@@ -9,6 +9,9 @@
 mod ack_queue;
 mod acks;
 mod decide;
+mod grace;
+mod group;
+mod groups;
 mod keys;
 mod life;
 mod locks;
@@ -29,6 +32,9 @@ use std::rc::Rc;
 
 use ack_queue::AckQueue;
 pub use decide::Decided;
+pub use group::{Group, GroupKey};
+pub use groups::GroupWork;
+use groups::Groups;
 pub use keys::Removed;
 pub use life::{Cause, ExpiryAction, KeyExpiry};
 use locks::Locks;
@@ -128,6 +134,9 @@ pub struct Manager {
     /// The bounds as configured at the last decision.
     slow: Slow,
     slowlog_max: usize,
+    groups: Groups,
+    /// The number of the last arrival.
+    arrivals: u64,
     /// When a deadlock was last written to the log, and how many were left out since.
     logged_at: Option<Now>,
     unlogged: u64,
@@ -162,6 +171,7 @@ impl Manager {
             self.upheavals.clear();
             self.acks.clear();
             self.observers = Observers::default();
+            self.forget_groups();
             self.lose(tied, now);
         }
         self.is_primary = is_primary;
@@ -202,7 +212,9 @@ impl Manager {
 
     /// The numbers of waiters and sessions on this server.
     pub fn totals(&self) -> Totals {
-        self.locks.totals()
+        let totals = self.locks.totals();
+        let [groups, _] = self.group_totals();
+        Totals { waiters: totals.waiters.saturating_add(groups), ..totals }
     }
 
     /// The memory of a lock, if there is any.
@@ -260,11 +272,8 @@ impl Manager {
     /// `rlock.max-waiters` is reached.
     pub fn may_park(&self, bounds: &Bounds) -> Result<(), Refusal> {
         let max = bounds.max_waiters;
-        if self.locks.totals().waiters.saturating_add(self.observers.len()) < max {
-            Ok(())
-        } else {
-            Err(Refusal::TooManyWaiters { max })
-        }
+        let waiters = self.totals().waiters.saturating_add(self.observers.len());
+        if waiters < max { Ok(()) } else { Err(Refusal::TooManyWaiters { max }) }
     }
 
     /// A number for a connection that is about to be blocked.
@@ -303,6 +312,9 @@ impl Manager {
     }
 
     fn give_up(&mut self, id: &LockId, waiter: WaiterId, by: Outcome, now: Now) {
+        if self.end_group(waiter, by, now) {
+            return;
+        }
         let entry =
             self.volatile(id.db, &id.key).and_then(|volatile| volatile.queue.blocked(waiter));
         let over = entry.and_then(|entry| self.slow.wait(entry, by, now));
@@ -321,6 +333,9 @@ impl Manager {
     pub fn unparked(&mut self, waiter: WaiterId) -> bool {
         self.observers.remove(waiter);
         let Some(parked) = self.waits.end(waiter) else { return false };
+        if self.group_unparked(waiter) {
+            return true;
+        }
         let id = &parked.lock;
         let volatile = self.volatile(id.db, &id.key);
         if volatile.is_some_and(|volatile| volatile.is_gated(waiter)) {
@@ -464,6 +479,7 @@ impl Manager {
         self.locks.check()?;
         self.waits.check()?;
         self.observers.check()?;
+        self.check_groups_of_all()?;
         match self.to_close.iter().find(|client| !self.closing.contains(client)) {
             Some(client) => Err(format!("{client:?} is to be closed and may go on")),
             None => Ok(()),

@@ -7,6 +7,7 @@ pub mod confirm;
 pub mod ending;
 pub mod expiry;
 pub mod fast_path;
+pub mod groups;
 pub mod handoff;
 pub mod input;
 pub mod record;

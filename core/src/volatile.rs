@@ -50,6 +50,7 @@ impl Volatile {
             && self.acks.as_deref().is_none_or(Confirmations::is_empty)
             && self.replaced.is_empty()
             && self.unfinished.is_none()
+            && !self.queue.has_covered()
     }
 
     /// The next input finds nothing to do but what comes due, and no turn is given. (What a
@@ -109,14 +110,16 @@ impl Volatile {
 
     /// A blocked connection waits here, or has not heard of its grant yet.
     pub fn knows(&self, waiter: WaiterId) -> bool {
-        self.queue.blocked(waiter).is_some() || self.unsent.knows(waiter)
+        self.queue.blocked(waiter).is_some()
+            || self.queue.group_stand(waiter).is_some()
+            || self.unsent.knows(waiter)
     }
 
     /// A parked connection is gone, by whatever cause: it is not granted any more, and a level that
     /// it did not hear of is taken back with the next input. Needs nothing written, so it may
     /// be said at any time. True if it makes a difference to somebody.
     pub fn leave(&mut self, waiter: WaiterId) -> bool {
-        let waited = self.queue.remove_waiter(waiter).is_some();
+        let waited = self.queue.remove_waiter(waiter).is_some() || self.queue.leave_group(waiter);
         let Some(reply) = self.unsent.leave(waiter, self.acks.is_some()) else { return waited };
         if reply.ties {
             self.sessions.withdraw(reply.token, waiter);

@@ -4,7 +4,8 @@
 //! reader does not wait for readers, except for waiters under a limit, which stop everybody behind
 //! them. A waiter under a limit waits for the READ holders only if all of them must release,
 //! because otherwise any one will do. Tickets wait for nobody, and nobody waits for a ticket: their
-//! owners are free to act.
+//! owners are free to act. A request for several locks waits where it stands, and a lock that is
+//! reserved for it counts as held.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -334,7 +335,10 @@ impl Lock {
         }
         if seen.holders < Some(mode) {
             seen.holders = Some(mode);
-            for (holder, held, _) in self.holders.standing_at(now) {
+            let holds = self.holders.standing_at(now).map(|(holder, held, _)| (holder, held));
+            let turns = volatile.queue.group_turns();
+            let turns = turns.map(|entry| (entry.owner.as_bytes(), entry.mode));
+            for (holder, held) in holds.chain(turns) {
                 if !steps.take() {
                     break;
                 }

@@ -270,7 +270,7 @@ fn a_word_that_is_not_known_is_told_with_the_whole_command() {
         (&RENEW, "k a DEPTH 1", "DEPTH", RENEW_USAGE),
         (&FORCE, "k a", "a", FORCE_USAGE),
         (&HOLDS, "k a ALL", "ALL", HOLDS_USAGE),
-        (&CHECK, "k 5 6", "6", CHECK_USAGE),
+        (&CHECK, "k 5 6", "6", "RLOCK.CHECK key token [READ | WRITE]"),
         (&HELP, "me", "me", "RLOCK.HELP"),
         (&APPLY, "k payload more", "more", "RLOCK.APPLY key payload"),
     ] {
@@ -433,10 +433,10 @@ const ACQUIRE_USAGE: &str = "RLOCK.ACQUIRE key owner [READ | WRITE] [LEASE ms] [
 const RELEASE_USAGE: &str = "RLOCK.RELEASE key owner [READ | WRITE] [TOKEN t] [DEPTH n | ALL]";
 const RENEW_USAGE: &str = "RLOCK.RENEW key owner [READ | WRITE] [LEASE ms] [TOKEN t] [ACKS n]";
 const MACQUIRE_USAGE: &str = "RLOCK.MACQUIRE numkeys key [key ...] owner [READ | WRITE | MODES \
-                              mode [mode ...]] [LEASE ms] [SESSION] [WITHTTL]";
+                              mode [mode ...]] [LEASE ms] [BLOCK ms] [MAXQUEUE n] [SESSION] \
+                              [WITHTTL]";
 const FORCE_USAGE: &str = "RLOCK.FORCE key [READ | WRITE]";
 const HOLDS_USAGE: &str = "RLOCK.HOLDS key owner [READ | WRITE]";
-const CHECK_USAGE: &str = "RLOCK.CHECK key token [READ | WRITE]";
 
 /// Per command: how it is used, how many words it has (as the server counts), what it does to its
 /// key.
@@ -453,7 +453,7 @@ fn the_table_of_commands_is_as_documented() {
         ("RLOCK.CANCEL key owner", 3, writes),
         (FORCE_USAGE, -2, writes),
         (HOLDS_USAGE, -3, reads),
-        (CHECK_USAGE, -3, reads),
+        ("RLOCK.CHECK key token [READ | WRITE]", -3, reads),
         ("RLOCK.AWAIT key token [BLOCK ms]", -3, reads),
         ("RLOCK.INFO key [HOLDERS n] [WAITERS n]", -2, reads),
         ("RLOCK.PLACE key owner", 3, reads),

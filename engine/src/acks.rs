@@ -96,9 +96,11 @@ pub fn before_sleep<H: Host>(host: &H) {
     let now = host.now();
     let (turns, wakes) = host.state(|state| {
         let turns = state.manager.acked(&mut replication.acknowledged, now);
+        state.has_late_groups |= state.manager.has_group_work();
         (turns, state.manager.take_answers())
     });
-    let is_news = !turns.is_empty() || !wakes.is_empty();
+    let has_groups = host.state(|state| state.manager.has_group_work());
+    let is_news = !turns.is_empty() || !wakes.is_empty() || has_groups;
     answers::send(host, wakes);
     for (id, owner) in turns {
         host.with_name(&id, |name| publish::turn(host, name, owner.as_bytes()));

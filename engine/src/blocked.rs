@@ -2,6 +2,7 @@
 //! when they depart.
 
 use std::rc::Rc;
+use std::slice;
 
 use rlock_core::grammar::{Access, Arguments};
 use rlock_core::manager::{LockId, Manager, Parked, Wait, WaitEnd, World, search};
@@ -12,8 +13,8 @@ use rlock_core::{
 };
 
 use crate::happening::Happening;
-use crate::host::{Deferred, Host, KeyName, OpenKey};
-use crate::{answers, carry_out, reply, timers};
+use crate::host::{Host, KeyName, OpenKey};
+use crate::{answers, carry_out, groups, reply, timers};
 
 /// How many milliseconds after ours the server's own timeout fires, in case ours fails.
 const NET_MS: u64 = 100;
@@ -46,7 +47,7 @@ pub(crate) fn park<H: Host>(
     }
     let ends_in = said.block_ms.filter(|ms| *ms > 0);
     let net_ms = net_ms(ends_in);
-    let Some(parking) = block(host, name, parked, ends_in, net_ms) else {
+    let Some(parking) = block(host, slice::from_ref(name), parked, ends_in, net_ms) else {
         return Some(Reply::NotNow { wait_ms });
     };
     let stays = decide(host, name, Input::Park(ask, parking));
@@ -54,7 +55,7 @@ pub(crate) fn park<H: Host>(
         && host.is_cluster()
         && host.settings().detects_deadlocks
     {
-        search_soon(host, parking.waiter);
+        groups::search_soon(host, parking.waiter);
     }
     None
 }
@@ -81,7 +82,8 @@ pub(crate) fn park_to_confirm<H: Host>(
     }
     let net_ms = host.settings().bounds.confirm_ms.saturating_add(NET_MS);
     let ends_in = said.block_ms.filter(|ms| *ms > 0);
-    let Some(parking) = block(host, name, parked(host, name, said), ends_in, net_ms) else {
+    let (names, parked) = (slice::from_ref(name), parked(host, name, said));
+    let Some(parking) = block(host, names, parked, ends_in, net_ms) else {
         return Some(Reply::Refused(Refusal::CannotConfirm));
     };
     let input = match asks {
@@ -98,16 +100,16 @@ fn parked<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> Parked
     Parked::new(host.client(), lock, owner, user, said.with_ttl)
 }
 
-/// Asks the server to block the caller.
+/// Asks the server to block the caller at these keys.
 pub(crate) fn block<H: Host>(
     host: &H,
-    name: &H::Name<'_>,
+    names: &[H::Name<'_>],
     parked: Parked,
     ends_in_ms: Option<u64>,
     net_ms: u64,
 ) -> Option<Parking> {
     let waiter = host.state(|state| state.manager.next_waiter());
-    let blocked = host.block(name, waiter.get(), net_ms)?;
+    let blocked = host.block(names, waiter.get(), net_ms)?;
     let client = parked.client;
     host.state(|state| {
         state.manager.park_begins(waiter, parked);
@@ -127,7 +129,7 @@ fn decide<H: Host>(host: &H, name: &H::Name<'_>, input: Input<'_>) -> Option<Rep
     };
     // The lock changed in between.
     let waiter = parking.waiter;
-    answers::send_later(host, &Wake { waiter, reply, waited_us: 0, acks_us: None });
+    answers::send_later(host, &Wake { waiter, reply, waited_us: 0, holds: 1, acks_us: None });
     None
 }
 
@@ -135,10 +137,15 @@ fn decide<H: Host>(host: &H, name: &H::Name<'_>, input: Input<'_>) -> Option<Rep
 /// who is blocked there.
 pub fn key_came<H: Host>(host: &H, waiter: WaiterId) {
     let is_awaited = host.state(|state| {
-        let lock = state.manager.parked(waiter)?.lock.clone();
-        Some(state.manager.key_came(lock.db, &lock.key))
+        let locks = state.manager.locks_of(waiter);
+        // The server does not say which key it is.
+        let mut came = false;
+        for id in &locks {
+            came |= state.manager.key_came(id.db, &id.key);
+        }
+        came
     });
-    if is_awaited == Some(true) {
+    if is_awaited {
         timers::settle(host);
     }
 }
@@ -166,7 +173,12 @@ fn unblocked<H: Host>(host: &H, waiter: WaiterId, parked: &Parked) -> Reply {
         Reply::Refused(refusal.clone())
     } else {
         let see = |lock: &Lock, volatile: &Volatile| lock.estimated_wait_of(volatile, waiter, now);
-        Reply::NotNow { wait_ms: OpenedLocks { host }.lock(&parked.lock, see) }
+        let is_group = host.state(|state| state.manager.group(waiter).is_some());
+        let wait_ms = match is_group {
+            true => groups::time_to_wait(host, waiter),
+            false => OpenedLocks { host }.lock(&parked.lock, see),
+        };
+        Reply::NotNow { wait_ms }
     };
     leave(host, waiter, Outcome::Unblocked);
     if !parked.is_observer() {
@@ -208,12 +220,6 @@ fn leave<H: Host>(host: &H, waiter: WaiterId, by: Outcome) {
     timers::settle(host);
 }
 
-/// Searches in a later iteration of the loop, and refuses this wait if it has closed a cycle.
-fn search_soon<H: Host>(host: &H, waiter: WaiterId) {
-    host.state(|state| state.unsearched.push(waiter));
-    host.defer(0, Deferred::Search);
-}
-
 /// [`Deferred::Search`].
 pub(crate) fn search_unsearched<H: Host>(host: &H) {
     for waiter in host.state(|state| std::mem::take(&mut state.unsearched)) {
@@ -225,7 +231,10 @@ pub(crate) fn search_unsearched<H: Host>(host: &H) {
             let now = host.now();
             host.state(|state| state.manager.refuse(waiter, now));
             let reply = Reply::Refused(refusal);
-            answers::send(host, vec![Wake { waiter, reply, waited_us: 0, acks_us: None }]);
+            answers::send(
+                host,
+                vec![Wake { waiter, reply, waited_us: 0, holds: 1, acks_us: None }],
+            );
         }
     }
     timers::settle(host);
@@ -238,7 +247,7 @@ fn wait_of<'a>(parked: &'a Parked, stand: Stand<'a>) -> Option<Wait<'a>> {
 }
 
 /// The refusal of a wait that closes a cycle, or would.
-fn deadlock<H: Host>(host: &H, wait: Wait<'_>) -> Option<Refusal> {
+pub(crate) fn deadlock<H: Host>(host: &H, wait: Wait<'_>) -> Option<Refusal> {
     if !host.settings().detects_deadlocks {
         return None;
     }

@@ -8,8 +8,8 @@ use rlock_core::manager::{At, Decided};
 use rlock_core::{Effects, FastStep, Input, Reply};
 
 use crate::host::{During, Host, KeyName};
-use crate::timers;
 use crate::unit::{Done, RequestError, answer, decide, open, pass_on, publish_events};
+use crate::{groups, timers, untold};
 
 /// Decides a client's request about the lock at `name`, and carries out the effects.
 ///
@@ -91,14 +91,22 @@ fn carry_out<H: Host>(
         Decided::Step(_) => {}
     }
     let mut effects = effects.unwrap_or_default();
-    if host.state(|state| state.manager.expects_keys()) {
+    let (expects_keys, has_groups) =
+        host.state(|state| (state.manager.expects_keys(), state.manager.has_group_work()));
+    if expects_keys {
         host.watch_new_keys();
     }
     let Effects { reply, changes, events, gated, replaced, .. } = &effects;
     let done = Done { changes, events, reply, gated, replaced };
     drop(key);
     pass_on(host, at, name, (start, effects.is_request_enough, asks), done);
+    // What it lets groups do belongs to it, and is told with it.
+    let others = if has_groups { groups::carry_on(host) } else { Vec::new() };
     publish_events(host, name, !changes.is_empty(), events);
+    untold::publish(host, &others);
     answer(host, name, &mut effects);
+    if has_groups {
+        untold::answer(host, others, None);
+    }
     Ok((effects.reply, true))
 }

@@ -2,15 +2,17 @@
 //! decision, reply.
 
 use rlock_core::grammar::{Access, Arguments, SeveralKeys};
-use rlock_core::{Acquire, ClientId, Input, Lock, Mode, Patience, Refusal, Reply, Token, snapshot};
+use rlock_core::{
+    Acquire, ClientId, Input, Lock, Mode, OwnPlace, Patience, Refusal, Reply, Token, snapshot,
+};
 
 use crate::blocked::{self, Confirmable};
 use crate::carry_out::{self, is_decided_here};
 use crate::happening::Happening;
 use crate::host::{Host, KeyName, OpenKey};
-use crate::several::AcquireAll;
+use crate::open_locks::AcquireAll;
 use crate::unit::RequestError;
-use crate::{acks, observers, replay, several};
+use crate::{acks, answers, groups, observers, replay, several, timers};
 
 const NO_SESSION: &str = "ERR SESSION needs a connection of its own: not in a script, a function \
                           or another module's call";
@@ -121,9 +123,23 @@ pub fn macquire<H: Host>(
     refuse_if_closing(host, said)?;
     let session = session_of(host, said)?;
     without_acks(said)?;
-    let ask = AcquireAll { owner: said.owner, lease: said.lease, session };
-    let decided = several::acquire(host, names, &keys.wants(said), ask);
-    let (reply, number) = decided.map_err(RequestError::line)?;
+    let place = if said.block_ms.is_some() && !host.denies_blocking() {
+        OwnPlace::Ticket
+    } else {
+        OwnPlace::None
+    };
+    let ask = AcquireAll { owner: said.owner, lease: said.lease, session, place };
+    let wants = keys.wants(said);
+    let mut decided = several::acquire(host, names, &wants, ask).map_err(RequestError::line)?;
+    let is_in_the_way =
+        matches!(decided.0, Reply::NotNow { .. } | Reply::Refused(Refusal::HoldIsPending));
+    if is_in_the_way && place == OwnPlace::Ticket {
+        match several::park(host, names, &wants, ask, (said, decided)) {
+            Some(instead) => decided = instead,
+            None => return Ok(()),
+        }
+    }
+    let (reply, number) = decided;
     host.observe(Happening::Acquired(&reply));
     reply_about(host, &reply, keys.keys.get(number), said);
     Ok(())
@@ -181,7 +197,23 @@ fn without_acks(said: &Arguments<'_>) -> Result<(), String> {
 /// # Errors
 /// The error line; nothing changed.
 pub fn cancel<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> Result<(), String> {
-    count(host, name, Input::Cancel(said.owner), said)
+    let (db, owner) = (host.db(), said.owner);
+    let groups = host.state(|state| state.manager.groups_of(db, name.bytes(), owner));
+    for waiter in &groups {
+        let wait_ms = groups::time_to_wait(host, *waiter);
+        let (reply, now) = (Reply::NotNow { wait_ms }, host.now());
+        host.state(|state| state.manager.cancel_group(*waiter, name.bytes(), reply, now));
+    }
+    let reply = decide(host, name, Input::Cancel(owner), said)?;
+    if !groups.is_empty() {
+        answers::send_due(host);
+        timers::settle(host);
+    }
+    if let Reply::Count(count) = reply {
+        let count = count.cast_signed();
+        host.reply_integer(count.saturating_add(i64::try_from(groups.len()).unwrap_or(i64::MAX)));
+    }
+    Ok(())
 }
 
 /// `RLOCK.FORCE`.

@@ -48,7 +48,10 @@ pub fn role_is<H: Host>(host: &H, is_primary: bool) {
 /// The settings changed, or are read for the first time.
 pub fn settings_are<H: Host>(host: &H) {
     let (now, grace_ms) = (host.now(), host.settings().bounds.grace_ms);
-    host.state(|state| state.manager.grace_is(grace_ms, now));
+    host.state(|state| {
+        state.manager.grace_is(grace_ms, now);
+        state.has_late_groups |= state.manager.has_group_work();
+    });
     timers::settle(host);
 }
 

@@ -52,6 +52,8 @@ pub enum Happening<'e> {
     Deadlock,
     /// The search for a cycle gave up.
     SearchGivenUp,
+    /// A request for several locks was granted, at once or after a wait.
+    GrantedSeveral,
     /// The server removed a lock.
     Removed(&'e Removed),
 }

@@ -149,6 +149,14 @@ pub trait Host: Replies {
     /// Does `work` in the database of a lock, with the name of its key.
     fn with_name<T>(&self, id: &LockId, work: impl FnOnce(&Self::Name<'_>) -> T) -> T;
 
+    /// The same for several keys of one database.
+    fn with_names<T>(
+        &self,
+        db: i32,
+        keys: &[&[u8]],
+        work: impl FnOnce(&[Self::Name<'_>]) -> T,
+    ) -> T;
+
     /// Opens a key of the selected database.
     fn open(&self, name: &Self::Name<'_>, access: Access) -> Self::Key<'_>;
 
@@ -202,9 +210,9 @@ pub trait Host: Replies {
 
     // --- blocked connections -------------------------------------------------------------------
 
-    /// Blocks the caller, under this number, for at most so many milliseconds; 0 is forever.
-    /// `None` if the server does not allow it.
-    fn block(&self, name: &Self::Name<'_>, waiter: u64, ms: u64) -> Option<Self::Blocked>;
+    /// Blocks the caller at these keys, under this number, for at most so many milliseconds; 0 is
+    /// forever. `None` if the server does not allow it.
+    fn block(&self, names: &[Self::Name<'_>], waiter: u64, ms: u64) -> Option<Self::Blocked>;
 
     /// Makes the server ask for the connection's reply ([`crate::blocked::reply`]), in this call
     /// or in this iteration of its loop.
@@ -212,6 +220,9 @@ pub trait Host: Replies {
 
     /// Whether this user may acquire this lock for this owner now.
     fn may_acquire(&self, user: &str, name: &Self::Name<'_>, owner: &[u8]) -> bool;
+
+    /// The same for several locks in one step.
+    fn may_acquire_several(&self, user: &str, names: &[Self::Name<'_>], owner: &[u8]) -> bool;
 
     /// Whether this user may observe this lock now.
     fn may_observe(&self, user: &str, name: &Self::Name<'_>) -> bool;

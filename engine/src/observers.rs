@@ -2,6 +2,7 @@
 //! told outside commands, in portions, after those who wait for locks. Nothing is written for them.
 
 use std::rc::Rc;
+use std::slice;
 use std::time::Duration;
 
 use rlock_core::grammar::{Access, Arguments};
@@ -59,8 +60,8 @@ fn block<H: Host>(
     let ends_in = Some(ms).filter(|ms| *ms > 0);
     let id = LockId { db: host.db(), key: name.bytes().into() };
     let parked = Parked::observer(host.client(), id.clone(), host.user());
-    let Some(parking) = blocked::block(host, name, parked, ends_in, blocked::net_ms(ends_in))
-    else {
+    let (names, net_ms) = (slice::from_ref(name), blocked::net_ms(ends_in));
+    let Some(parking) = blocked::block(host, names, parked, ends_in, net_ms) else {
         return Ok(false);
     };
     host.state(|state| state.manager.observe(parking.waiter, id, held, parking.ends_at));

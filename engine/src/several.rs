@@ -1,282 +1,18 @@
 //! Requests for several locks. Every key is looked at before any is changed; all are changed and in
 //! the replication stream before anybody hears of it.
 
-use std::slice;
+use std::rc::Rc;
 
-use rlock_core::grammar::{Access, Want};
-use rlock_core::manager::{At, Decided};
-use rlock_core::{
-    Claim, ClientId, Effects, Enter, Event, Input, LeaseMs, Lock, Now, Refusal, Renew, Reply,
-    Standing, Token,
-};
+use rlock_core::grammar::{Arguments, Want};
+use rlock_core::manager::{Group, GroupKey, LockId, Manager, Parked, Wait};
+use rlock_core::waits_for::Stand;
+use rlock_core::{Claim, Input, Owner, Renew, Reply, Token};
 
-use crate::host::{Content, During, Host, KeyName, OpenKey};
-use crate::timers;
-use crate::unit::{self, Done, RequestError};
-
-/// What several locks are wanted for.
-#[derive(Clone, Copy)]
-pub(crate) struct AcquireAll<'a> {
-    pub(crate) owner: &'a [u8],
-    pub(crate) lease: LeaseMs,
-    pub(crate) session: Option<ClientId>,
-}
-
-/// The reply to a request for several locks, and which of them it is about, by its number in the
-/// request.
-pub(crate) type Several = (Reply, usize);
-
-/// Several locks of one database, open, in key order.
-struct OpenLocks<'h, 'n, 'm, 'a, H: Host> {
-    host: &'h H,
-    names: &'n [H::Name<'m>],
-    wants: &'n [Want<'a>],
-    keys: Vec<H::Key<'h>>,
-    db: i32,
-    /// One moment for all: what holds when it is looked at holds when it is entered.
-    now: Now,
-    /// What was done, at which of the keys: to be published.
-    done: Vec<(usize, ToPublish<'a>)>,
-    is_plain: bool,
-}
-
-/// What is left of a decision when replicas have its changes.
-enum ToPublish<'a> {
-    /// Of a lock of which nothing is remembered.
-    Fast(Option<Event>),
-    Step(Box<Effects<'a>>),
-}
-
-impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
-    /// Opens them for writing.
-    fn open(
-        host: &'h H,
-        names: &'n [H::Name<'m>],
-        wants: &'n [Want<'a>],
-    ) -> Result<Self, RequestError> {
-        if !host.state(|state| state.manager.is_primary()) {
-            return Err(RequestError::ReadOnly);
-        }
-        let named = || wants.iter().filter_map(|want| names.get(want.number));
-        let mut keys: Vec<H::Key<'h>> =
-            unit::open(host, || named().map(|name| host.open(name, Access::Writes)).collect());
-        if keys.iter_mut().any(|key| matches!(key.content(), Content::Other)) {
-            return Err(RequestError::WrongType);
-        }
-        let (db, now) = (host.db(), host.now());
-        Ok(Self { host, names, wants, keys, db, now, done: Vec::new(), is_plain: true })
-    }
-
-    fn at(&self, place: usize) -> At<'n> {
-        let name = self.wants.get(place).and_then(|want| self.names.get(want.number));
-        At { db: self.db, key: name.map_or(&[], KeyName::bytes), now: self.now }
-    }
-
-    /// Looks at one of the locks.
-    fn look<T>(&mut self, place: usize, work: impl FnOnce(&Lock) -> T) -> Option<T> {
-        let free = Lock::default();
-        self.keys.get_mut(place)?.lock(&free).map(work)
-    }
-
-    /// Decides something about one of the locks, and passes it on to the replicas.
-    fn decide(&mut self, place: usize, input: Input<'a>) -> Result<Reply, RequestError> {
-        let (at, host) = (self.at(place), self.host);
-        let (Some(want), Some(key)) = (self.wants.get(place), self.keys.get_mut(place)) else {
-            return Err(RequestError::WrongType);
-        };
-        let Some(name) = self.names.get(want.number) else { return Err(RequestError::WrongType) };
-        let asks = match &input {
-            Input::Enter(ask) => Some(ask.owner),
-            _ => None,
-        };
-        let mut effects = None;
-        let (start, decided) = unit::decide(host, at, name, key, &input, &mut effects)?;
-        if let Decided::Fast(step, _) = decided {
-            let (changes, events) = (slice::from_ref(&step.change), step.event.as_slice());
-            let done = Done { changes, events, reply: &step.reply, gated: &[], replaced: &[] };
-            unit::pass_on(host, at, name, (start, false, asks), done);
-            self.done.push((place, ToPublish::Fast(step.event)));
-            return Ok(step.reply);
-        }
-        let effects = Box::new(decided.effects(effects));
-        self.is_plain = false;
-        let Effects { reply, changes, events, gated, replaced, .. } = &*effects;
-        let done = Done { changes, events, reply, gated, replaced };
-        unit::pass_on(host, at, name, (start, false, asks), done);
-        let reply = effects.reply.clone();
-        self.done.push((place, ToPublish::Step(effects)));
-        Ok(reply)
-    }
-
-    /// Ends what has expired, before the locks are judged.
-    fn catch_up(&mut self) -> Result<(), RequestError> {
-        let bounds = self.host.settings().bounds;
-        for place in 0..self.keys.len() {
-            let (at, host) = (self.at(place), self.host);
-            let is_overdue =
-                |lock: &Lock| host.state(|state| state.manager.is_overdue(at, &bounds, lock));
-            if self.look(place, is_overdue) == Some(true) {
-                self.decide(place, Input::Tick)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Closes the keys, then publishes what was done, then answers who waited.
-    fn finish(self) {
-        let Self { host, names, wants, keys, mut done, is_plain, .. } = self;
-        drop(keys);
-        let name_of = |place: usize| wants.get(place).and_then(|want| names.get(want.number));
-        for (place, effects) in &done {
-            let Some(name) = name_of(*place) else { continue };
-            match effects {
-                ToPublish::Fast(event) => unit::publish_events(host, name, true, event.as_slice()),
-                ToPublish::Step(effects) => {
-                    let has_changed = !effects.changes.is_empty();
-                    unit::publish_events(host, name, has_changed, &effects.events);
-                }
-            }
-        }
-        // Nothing is remembered of plain requests, so the timers stay as they are.
-        if is_plain {
-            return;
-        }
-        for (place, effects) in &mut done {
-            if let (Some(name), ToPublish::Step(effects)) = (name_of(*place), effects) {
-                unit::answer(host, name, effects);
-            }
-        }
-        timers::settle(host);
-        if host.state(|state| state.manager.expects_keys()) {
-            host.watch_new_keys();
-        }
-        if host.state(|state| state.manager.watches_commands()) {
-            host.watch_commands();
-            host.close_lost(During::Command);
-        }
-    }
-
-    /// Judges one lock: how the owner stands there, and whether its hold there is pending. `None`:
-    /// the lock is overdue and was not caught up with.
-    fn judge(
-        &mut self,
-        place: usize,
-        ask: AcquireAll<'a>,
-        has_caught_up: bool,
-    ) -> Option<(Standing, bool)> {
-        let (at, host, want) = (self.at(place), self.host, *self.wants.get(place)?);
-        let (bounds, Want { mode, limit, .. }) = (host.settings().bounds, want);
-        let claim = Claim { owner: ask.owner, mode, upgrade: false, limit };
-        self.look(place, |lock| {
-            host.state(|state| {
-                if !has_caught_up && state.manager.is_overdue(at, &bounds, lock) {
-                    return None;
-                }
-                let standing = state.manager.judge(at, &bounds, lock, claim);
-                let is_pending = match standing {
-                    Standing::Covered(hold) => state.manager.is_pending(at.db, at.key, hold.token),
-                    _ => false,
-                };
-                Some((standing, is_pending))
-            })
-        })?
-    }
-
-    /// Judges the locks, after ending what has expired there. `Err` is the reply where the owner
-    /// may not enter all of them.
-    fn judge_all(
-        &mut self,
-        ask: AcquireAll<'a>,
-    ) -> Result<Result<Vec<Standing>, Several>, RequestError> {
-        let mut all = Vec::with_capacity(self.keys.len());
-        for place in 0..self.keys.len() {
-            if let Some(judged) = self.judge(place, ask, false) {
-                all.push(judged);
-                continue;
-            }
-            self.decide(place, Input::Tick)?;
-            all.extend(self.judge(place, ask, true));
-        }
-        Ok(self
-            .verdict(&all)
-            .map_or_else(Err, |()| Ok(all.into_iter().map(|(standing, _)| standing).collect())))
-    }
-
-    /// Whether the owner may enter all of the locks; `Err` is the reply if not.
-    fn verdict(&self, all: &[(Standing, bool)]) -> Result<(), Several> {
-        let number = |place: usize| self.wants.get(place).map_or(0, |want| want.number);
-        let find = |is_it: &dyn Fn(&(Standing, bool)) -> bool| all.iter().position(is_it);
-        if let Some(place) = find(&|(standing, _)| *standing == Standing::WouldDeadlock) {
-            return Err((Reply::Refused(Refusal::UpgradeWouldDeadlock), number(place)));
-        }
-        let mut barred = None;
-        for (place, (standing, _)) in all.iter().enumerate() {
-            if let Standing::Barred { wait_ms } = standing {
-                let (longest, first) = barred.unwrap_or((Some(0), place));
-                let longest = longest.zip(*wait_ms).map(|(one, other): (u64, u64)| one.max(other));
-                barred = Some((longest, first));
-            }
-        }
-        if let Some((wait_ms, place)) = barred {
-            return Err((Reply::NotNow { wait_ms }, number(place)));
-        }
-        if let Some(place) = find(&|(_, is_pending)| *is_pending) {
-            return Err((Reply::Refused(Refusal::HoldIsPending), number(place)));
-        }
-        Ok(())
-    }
-
-    /// Enters all of the locks, which the owner may.
-    fn enter(
-        &mut self,
-        ask: AcquireAll<'a>,
-        standings: &[Standing],
-    ) -> Result<Several, RequestError> {
-        let (host, bounds) = (self.host, self.host.settings().bounds);
-        let is_new = |standing: &Standing| *standing == Standing::Open;
-        if ask.session.is_some() {
-            let more = standings.iter().enumerate().filter(|(place, standing)| match standing {
-                Standing::Covered(hold) => {
-                    let at = self.at(*place);
-                    !host.state(|state| state.manager.has_session(at, hold.token))
-                }
-                _ => true,
-            });
-            let more = more.count();
-            if let Err(refusal) = host.state(|state| state.manager.may_tie(&bounds, more)) {
-                return Ok((Reply::Refused(refusal), 0));
-            }
-        }
-        let mut token = None;
-        if standings.iter().any(is_new) {
-            let at = self.at(0);
-            match host.state(|state| state.manager.issue(at)) {
-                Ok(issued) => token = Some(issued),
-                Err(refusal) => return Ok((Reply::Refused(refusal), 0)),
-            }
-        }
-        let mut newest: Option<(Token, u64)> = None;
-        for (place, want) in self.wants.iter().enumerate() {
-            let enter = Enter {
-                owner: ask.owner,
-                mode: want.mode,
-                lease: ask.lease,
-                token,
-                session: ask.session,
-            };
-            if let Reply::Granted { token, remaining_ms } =
-                self.decide(place, Input::Enter(enter))?
-            {
-                let (other, ms) = newest.unwrap_or((token, remaining_ms));
-                newest = Some((token.max(other), remaining_ms.min(ms)));
-            }
-        }
-        let reply = newest.map_or(Reply::NotNow { wait_ms: None }, |(token, remaining_ms)| {
-            Reply::Granted { token, remaining_ms }
-        });
-        Ok((reply, 0))
-    }
-}
+use crate::happening::Happening;
+use crate::host::Host;
+use crate::open_locks::{AcquireAll, OpenLocks, Several};
+use crate::unit::RequestError;
+use crate::{blocked, groups, timers, untold};
 
 /// `RLOCK.MACQUIRE`: all of the locks, or none.
 ///
@@ -290,11 +26,83 @@ pub(crate) fn acquire<'a, H: Host>(
 ) -> Result<Several, RequestError> {
     let mut locks = OpenLocks::open(host, names, wants)?;
     let said = match locks.judge_all(ask)? {
-        Ok(standings) => locks.enter(ask, &standings),
+        Ok(standings) => match locks.prepare(ask, &standings) {
+            Ok(token) => {
+                let reply = locks.enter(ask, token)?;
+                host.observe(Happening::GrantedSeveral);
+                Ok((reply, 0))
+            }
+            Err(said) => Ok(said),
+        },
         Err(said) => Ok(said),
     };
-    locks.finish();
+    locks.finish(groups::carry_on);
     said
+}
+
+/// The caller of an `RLOCK.MACQUIRE` that may not enter now waits, blocked. Returns the reply to
+/// send at once instead, if it cannot wait. `said` is its reply if it does not wait, and at which
+/// lock it is going to stand.
+pub(crate) fn park<H: Host>(
+    host: &H,
+    names: &[H::Name<'_>],
+    wants: &[Want<'_>],
+    ask: AcquireAll<'_>,
+    (asked, said): (&Arguments<'_>, Several),
+) -> Option<Several> {
+    let bounds = host.settings().bounds;
+    let (reply, number) = said;
+    let Some(want) = wants.iter().find(|want| want.number == number) else {
+        return Some((reply, number));
+    };
+    let (db, owner) = (host.db(), Owner::from(ask.owner));
+    if let Some(most) = asked.max_queue {
+        let is_full = |state: &Manager| {
+            wants.iter().any(|want| state.others_in_line(db, want.key, ask.owner) >= most)
+        };
+        if host.state(|state| is_full(&state.manager)) {
+            let wait_ms = if let Reply::NotNow { wait_ms } = reply { wait_ms } else { None };
+            return Some((Reply::NotNow { wait_ms }, number));
+        }
+    }
+    if let Err(refusal) = host.state(|state| state.manager.may_park(&bounds)) {
+        return Some((Reply::Refused(refusal), number));
+    }
+    let lock = LockId { db, key: want.key.into() };
+    let (client, user) = (host.client(), host.user());
+    let claim = Claim { owner: ask.owner, mode: want.mode, upgrade: false, limit: want.limit };
+    let wait = Wait { lock: &lock, owner: &owner, user: &user, stand: Stand::Asking(claim) };
+    // In a cluster a command can open only keys of its own slot, so the search runs after it.
+    if !host.is_cluster()
+        && let Some(refusal) = blocked::deadlock(host, wait)
+    {
+        return Some((Reply::Refused(refusal), number));
+    }
+    let parked = Parked::new(client, lock.clone(), owner.clone(), user, asked.with_ttl);
+    let ends_in = asked.block_ms.filter(|ms| *ms > 0);
+    let net_ms = blocked::net_ms(ends_in);
+    let Some(parking) = blocked::block(host, names, parked, ends_in, net_ms) else {
+        return Some((reply, number));
+    };
+    let keys: Rc<[GroupKey]> = wants
+        .iter()
+        .map(|want| GroupKey { key: want.key.into(), mode: want.mode, limit: want.limit })
+        .collect();
+    let mut group = Group::new(db, keys, owner, ask.lease, host.now());
+    (group.client, group.session, group.ends_at) = (client, ask.session, parking.ends_at);
+    let mut told = groups::withdraw_tickets(host, &group);
+    host.state(|state| state.manager.group_begins(parking.waiter, group));
+    told.extend(groups::moves(host));
+    // The search has been done for where it was going to stand.
+    let stands_there = host.state(|state| {
+        let place = state.manager.group(parking.waiter).and_then(Group::next_key);
+        place.is_some_and(|key| key.key == lock.key)
+    });
+    groups::search_stood(host, Some(parking.waiter).filter(|_| stands_there && !host.is_cluster()));
+    untold::publish(host, &told);
+    untold::answer(host, told, Some(parking.waiter));
+    timers::settle(host);
+    None
 }
 
 /// `RLOCK.MRELEASE`: every hold of the owner, or those with the token. Replies with their number.
@@ -314,7 +122,7 @@ pub(crate) fn release<'a, H: Host>(
             ended = ended.saturating_add(count);
         }
     }
-    locks.finish();
+    locks.finish(groups::carry_on);
     Ok(ended)
 }
 
@@ -331,36 +139,6 @@ pub(crate) fn renew<'a, H: Host>(
     let mut locks = OpenLocks::open(host, names, wants)?;
     locks.catch_up()?;
     let said = locks.renew(ask);
-    locks.finish();
+    locks.finish(groups::carry_on);
     said
-}
-
-impl<'a, H: Host> OpenLocks<'_, '_, '_, 'a, H> {
-    fn renew(&mut self, ask: Renew<'a>) -> Result<Several, RequestError> {
-        let mut in_order: Vec<(usize, usize)> =
-            self.wants.iter().enumerate().map(|(place, want)| (want.number, place)).collect();
-        in_order.sort_unstable();
-        let host = self.host;
-        for (number, place) in &in_order {
-            let at = self.at(*place);
-            let holds = self.look(*place, |lock| {
-                let holds = lock.holds_of(ask.owner, ask.token);
-                holds.map(|hold| hold.token).collect::<Vec<Token>>()
-            });
-            let holds = holds.unwrap_or_default();
-            if holds.is_empty() {
-                // Not held: the reply names what is held instead.
-                return Ok((self.decide(*place, Input::Renew(ask))?, *number));
-            }
-            let is_pending =
-                |token: &Token| host.state(|s| s.manager.is_pending(at.db, at.key, *token));
-            if holds.iter().any(is_pending) {
-                return Ok((Reply::Refused(Refusal::HoldIsPending), *number));
-            }
-        }
-        for place in 0..self.wants.len() {
-            self.decide(place, Input::Renew(ask))?;
-        }
-        Ok((Reply::Renewed, 0))
-    }
 }

@@ -15,6 +15,8 @@ pub struct State<B> {
     pub(crate) effect: Vec<u8>,
     /// Blocked connections for which the search for a cycle is still to be done.
     pub(crate) unsearched: Vec<WaiterId>,
+    /// Groups have something to do outside of commands.
+    pub(crate) has_late_groups: bool,
     /// Connections to answer in a later iteration of the loop.
     pub(crate) late: Vec<WaiterId>,
     /// [`crate::Deferred::Sweep`] is on its way.
@@ -33,6 +35,7 @@ impl<B> Default for State<B> {
             blocked: HashMap::default(),
             effect: Vec::new(),
             unsearched: Vec::new(),
+            has_late_groups: false,
             late: Vec::new(),
             is_coming: false,
             is_telling: false,

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use rlock_core::grammar::Access;
 use rlock_core::manager::{At, Mark, Task};
-use rlock_core::{Input, Lock, Refusal};
+use rlock_core::slow::Outcome;
+use rlock_core::{Input, Lock, Refusal, Reply};
 
 use crate::host::{During, Gate, Host, OpenKey};
-use crate::{answers, carry_out, gate, observers, publish, timers};
+use crate::{answers, carry_out, gate, groups, observers, publish, timers, untold};
 
 /// How long the engine works in one callback; the rest is done in the next iteration of the loop.
 pub const PORTION: Duration = Duration::from_micros(500);
@@ -86,6 +87,31 @@ fn carry_out_task<H: Host>(host: &H, task: Task, is_open: bool) -> bool {
             }
             gate != Gate::Elsewhere && !host.is_cluster() || gate == Gate::Shut
         }),
+        Task::Groups(id) => {
+            let gate = host.with_name(&id, |name| match is_open {
+                true => Gate::Open,
+                false => gate::of(host, name),
+            });
+            // In a cluster each key is asked for before it is changed.
+            let is_shut = match gate {
+                Gate::Shut => true,
+                Gate::Open | Gate::Elsewhere => {
+                    let (is_done, told) = groups::carry_on_in_sweep(host);
+                    untold::publish(host, &told);
+                    untold::answer(host, told, None);
+                    !is_done
+                }
+            };
+            let now = host.now();
+            host.state(|state| state.manager.gate_is(!is_shut, now));
+            !is_shut && !host.is_cluster()
+        }
+        Task::GroupOver(waiter) => {
+            let wait_ms = groups::time_to_wait(host, waiter);
+            groups::end(host, waiter, Reply::NotNow { wait_ms }, Outcome::TimedOut);
+            host.state(|state| state.has_late_groups = true);
+            is_open
+        }
         Task::See(id, why) => host.with_name(&id, |name| {
             let mut key = host.open(name, Access::Reads);
             let free = Lock::default();

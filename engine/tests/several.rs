@@ -23,6 +23,7 @@ fn all_locks_are_replicated_before_the_first_is_published() {
             "set b",
             "replicated apply",
             "seen: decided b 1 changes 1 events 0 gated: #1 for 30000",
+            "seen: granted several",
             "signalled a",
             "published rlock.acquired a",
             "signalled b",

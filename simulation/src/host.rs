@@ -217,6 +217,14 @@ impl<'s> Host for Edge<'s> {
         result
     }
 
+    fn with_names<T>(&self, db: i32, keys: &[&[u8]], work: impl FnOnce(&[Name]) -> T) -> T {
+        let before = self.db.replace(db);
+        let names: Vec<Name> = keys.iter().map(|key| Name((*key).into())).collect();
+        let result = work(&names);
+        self.db.set(before);
+        result
+    }
+
     fn open(&self, name: &Name, access: Access) -> Key<'_, 's> {
         let (db, name) = (self.db(), name.0.clone());
         let mut server = self.server();
@@ -288,7 +296,7 @@ impl<'s> Host for Edge<'s> {
         false
     }
 
-    fn block(&self, _: &Name, waiter: u64, ms: u64) -> Option<WaiterId> {
+    fn block(&self, _: &[Name], waiter: u64, ms: u64) -> Option<WaiterId> {
         let (waiter, now) = (WaiterId::from(waiter), self.now());
         let asked = self.running.asked.clone()?;
         let ends_at = self.running.block_ms.filter(|ms| *ms > 0);
@@ -325,6 +333,10 @@ impl<'s> Host for Edge<'s> {
     }
 
     fn may_observe(&self, user: &str, _: &Name) -> bool {
+        !self.server().denied.contains(user)
+    }
+
+    fn may_acquire_several(&self, user: &str, _: &[Name], _: &[u8]) -> bool {
         !self.server().denied.contains(user)
     }
 

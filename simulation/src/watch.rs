@@ -61,6 +61,7 @@ impl Server {
             Happening::Renewed(_)
             | Happening::Turn { .. }
             | Happening::SearchGivenUp
+            | Happening::GrantedSeveral
             | Happening::TooFewReplicas
             | Happening::Removed(_) => {}
         }

@@ -1,5 +1,7 @@
 //! Blocked connections.
 
+use smallvec::SmallVec;
+
 use super::*;
 
 /// The server's callbacks for blocked connections, identified by the number passed to
@@ -31,12 +33,12 @@ impl Blocked {
 }
 
 impl Ctx {
-    /// Blocks the caller on a key for `timeout_ms` milliseconds, forever if 0. `None` if the server
-    /// does not allow it. The server never grants by itself: the callback that asks whether the key
-    /// is ready says no.
+    /// Blocks the caller on these keys for `timeout_ms` milliseconds, forever if 0. `None` if the
+    /// server does not allow it. The server never grants by itself: the callback that asks whether
+    /// the key is ready says no.
     pub fn block<W: Waiting>(
         &self,
-        name: &Name<'_>,
+        names: &[Name<'_>],
         waiter: u64,
         timeout_ms: u64,
     ) -> Option<Blocked> {
@@ -81,15 +83,18 @@ impl Ctx {
             // below.
             unsafe { there(raw::RedisModule_GetBlockedClientPrivateData)(ctx) as u64 }
         }
-        let (ms, mut keys) = (timeout_ms.cast_signed(), [name.string]);
-        // SAFETY: context of a command, one key; the private data is a number and is never
-        // followed.
+        let ms = timeout_ms.cast_signed();
+        let mut keys: SmallVec<[*mut raw::RedisModuleString; 1]> =
+            names.iter().map(|name| name.string).collect();
+        let count = c_int::try_from(keys.len()).unwrap_or(0);
+        // SAFETY: context of a command, as many keys as are counted; the private data is a number
+        // and is never followed.
         unsafe {
             let block = there(raw::RedisModule_BlockClientOnKeys);
             let (keys, data) = (keys.as_mut_ptr(), waiter as *mut c_void);
             let (not_yet, reply, over) =
                 (Some(not_yet::<W> as _), Some(reply::<W> as _), Some(over::<W> as _));
-            let client = block(self.0, not_yet, reply, over, ms, keys, 1, data);
+            let client = block(self.0, not_yet, reply, over, ms, keys, count, data);
             if client.is_null() {
                 return None;
             }

@@ -79,6 +79,30 @@ impl Ctx {
         }
     }
 
+    /// The same for several keys of one database.
+    pub fn with_names<T>(
+        &self,
+        db: c_int,
+        keys: &[&[u8]],
+        work: impl FnOnce(&[Name<'_>]) -> T,
+    ) -> T {
+        // SAFETY: context; bytes. The strings are ours and freed here, after the last use.
+        unsafe {
+            let before = there(raw::RedisModule_GetSelectedDb)(self.0);
+            there(raw::RedisModule_SelectDb)(self.0, db);
+            let create = there(raw::RedisModule_CreateString);
+            let name = |bytes: &&'_ [u8]| create(self.0, bytes.as_ptr().cast(), bytes.len());
+            let names: Vec<Name<'_>> =
+                keys.iter().map(|bytes| Name { string: name(bytes), bytes }).collect();
+            let result = work(&names);
+            for name in names {
+                there(raw::RedisModule_FreeString)(self.0, name.string);
+            }
+            there(raw::RedisModule_SelectDb)(self.0, before);
+            result
+        }
+    }
+
     /// The database that the client selected.
     pub fn selected_db(&self) -> c_int {
         // SAFETY: context.

@@ -2,7 +2,10 @@
 
 use std::ffi::CStr;
 use std::mem::transmute;
+use std::slice;
 use std::sync::OnceLock;
+
+use smallvec::SmallVec;
 
 use super::*;
 
@@ -57,29 +60,57 @@ impl Ctx {
         name: &Name<'_>,
         owner: &[u8],
     ) -> bool {
+        self.may_send(user, db, &[command.to_bytes()], slice::from_ref(name), owner)
+    }
+
+    /// The same for a command that names several keys, behind their number.
+    pub fn may_several(
+        &self,
+        user: &str,
+        command: &CStr,
+        db: c_int,
+        names: &[Name<'_>],
+        owner: &[u8],
+    ) -> bool {
+        let count = names.len().to_string();
+        self.may_send(user, db, &[command.to_bytes(), count.as_bytes()], names, owner)
+    }
+
+    fn may_send(
+        &self,
+        user: &str,
+        db: c_int,
+        first: &[&[u8]],
+        names: &[Name<'_>],
+        owner: &[u8],
+    ) -> bool {
         // SAFETY: context; bytes. All strings and the user are ours and freed here, after the last
-        // use, except the key's name, which is the server's.
+        // use, except the keys' names, which are their owner's.
         unsafe {
             let create = there(raw::RedisModule_CreateString);
             let free = there(raw::RedisModule_FreeString);
-            let user = create(self.0, user.as_ptr().cast(), user.len());
+            let string = |bytes: &[u8]| create(self.0, bytes.as_ptr().cast(), bytes.len());
+            let user = string(user.as_bytes());
             let known = there(raw::RedisModule_GetModuleUserFromUserName)(user);
             free(self.0, user);
             if known.is_null() {
                 return false;
             }
-            let command = create(self.0, command.as_ptr(), command.count_bytes());
-            let owner = create(self.0, owner.as_ptr().cast(), owner.len());
-            let mut words = [command, name.string, owner];
+            let own: SmallVec<[*mut raw::RedisModuleString; 3]> =
+                first.iter().copied().chain([owner]).map(string).collect();
+            let (first, owner) = own.split_at(first.len());
+            let names = names.iter().map(|name| name.string);
+            let mut words: SmallVec<[*mut raw::RedisModuleString; 4]> =
+                first.iter().copied().chain(names).chain(owner.iter().copied()).collect();
+            let count = c_int::try_from(words.len()).unwrap_or(0);
             let answer = match may_in_database() {
-                Some(check) => check(known, words.as_mut_ptr(), 3, db, null_mut()),
+                Some(check) => check(known, words.as_mut_ptr(), count, db, null_mut()),
                 None => {
                     let check = there(raw::RedisModule_ACLCheckCommandPermissions);
-                    check(known, words.as_mut_ptr(), 3)
+                    check(known, words.as_mut_ptr(), count)
                 }
             };
-            free(self.0, owner);
-            free(self.0, command);
+            own.iter().for_each(|string| free(self.0, *string));
             there(raw::RedisModule_FreeModuleUser)(known);
             answer == OK
         }

@@ -80,7 +80,16 @@ pub const MACQUIRE: Command = Command {
     acl: "write blocking",
     access: Access::Writes,
     positional: SEVERAL,
-    options: &[Word::Read, Word::Write, Word::Modes, Word::Lease, Word::Session, Word::WithTtl],
+    options: &[
+        Word::Read,
+        Word::Write,
+        Word::Modes,
+        Word::Lease,
+        Word::Block,
+        Word::MaxQueue,
+        Word::Session,
+        Word::WithTtl,
+    ],
     needs_one: false,
 };
 

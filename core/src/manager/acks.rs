@@ -87,6 +87,7 @@ impl Manager {
                 Acked::Nothing => {}
             }
         }
+        self.retry_held_back();
         turns
     }
 }

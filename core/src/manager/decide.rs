@@ -2,7 +2,7 @@
 
 use super::{At, Bounds, ExpiryAction, KeyExpiry, LockId, Manager, Mark, Upheaval};
 use crate::value::count::less;
-use crate::volatile::slow::names_max;
+use crate::volatile::slow::{Outcome, names_max};
 use crate::{
     Acquire, Effects, FastStep, Input, Lock, Refusal, Reply, Rights, Step, StepContext, WaiterId,
 };
@@ -121,11 +121,13 @@ impl Manager {
         let is_suspect = matches!(input, Input::Changed) || self.is_suspect(db, key);
         (self.slow, self.slowlog_max) = (bounds.slow, bounds.slowlog_max);
         let grace = self.grace_of(bounds.grace_ms, now);
-        let Self { tokens, locks, names, expects_keys, .. } = self;
-        let (lives, over, asked) = locks.change(db, key, |volatile, _| {
+        self.arrivals = self.arrivals.saturating_add(1);
+        let Self { tokens, locks, names, expects_keys, arrivals, .. } = self;
+        let (lives, over, asked, touched) = locks.change(db, key, |volatile, _| {
             if is_suspect && !volatile.is_empty() {
                 effects.lost.extend(lock.lost_sessions(volatile, now));
                 effects.wakes.extend(lock.lost_grants(volatile, now));
+                lock.uncover_ended(volatile);
             }
             let beside = less(totals.sessions, volatile.session_count());
             let moment = StepContext {
@@ -140,23 +142,31 @@ impl Manager {
                 confirm_ms: bounds.confirm_ms,
                 grace,
                 rights,
+                arrival: *arrivals,
                 portion: StepContext::PORTION,
             };
             let before = KeyExpiry::of(lock, Some(volatile));
             Step { lock, volatile, moment, effects }.apply(*input);
             *expects_keys |=
-                effects.unchecked.is_none() && lock.is_free() && volatile.queue.blocked_count() > 0;
+                effects.unchecked.is_none() && lock.is_free() && volatile.queue.has_blocked();
             let lives = [before, KeyExpiry::of(lock, Some(volatile))];
             let over = volatile.drain_ended(bounds.slow, now);
+            // A group that loses its turn may get it again when the step goes on.
+            let touched = match effects.unchecked {
+                None => volatile.queue.take_touched_groups(),
+                Some(_) => Vec::new(),
+            };
             if volatile.is_empty() {
-                return ((lives, over, Vec::new()), None);
+                return ((lives, over, Vec::new(), touched), None);
             }
-            ((lives, over, volatile.take_asked()), lock.next_alarm(volatile))
+            ((lives, over, volatile.take_asked(), touched), lock.next_alarm(volatile))
         });
         if !effects.changes.is_empty() {
             self.observers.mark(db, key, !effects.wakes.is_empty());
         }
         self.log_slow(at, over);
+        self.groups_are(db, key, touched);
+        self.retry_held_back();
         if let (Input::Park(_, parking) | Input::ParkRenew(_, parking), Reply::Pending) =
             (input, &effects.reply)
         {
@@ -193,6 +203,10 @@ impl Manager {
             self.locks.mark(db, key, Mark::Changed, Some(now.ms()));
         }
         self.log_slow(at, over);
+        for waiter in dismissed.groups {
+            let reply = Reply::Refused(why.clone());
+            self.end_group_with(waiter, reply, Outcome::Refused, now);
+        }
         self.post(dismissed.wakes);
         self.lose(dismissed.lost, now);
     }

@@ -82,6 +82,8 @@ pub struct Totals {
     pub sessions: usize,
     /// Callers whose grant waits for acknowledgements.
     pub gated: usize,
+    /// Places of those who wait for several locks.
+    pub groups: usize,
 }
 
 impl Totals {
@@ -91,6 +93,7 @@ impl Totals {
             tickets: volatile.queue.ticket_count(),
             sessions: volatile.session_count(),
             gated: volatile.gated_count(),
+            groups: volatile.queue.group_count(),
         }
     }
 
@@ -102,7 +105,13 @@ impl Totals {
             tickets: moved(self.tickets, before.tickets, after.tickets),
             sessions: moved(self.sessions, before.sessions, after.sessions),
             gated: moved(self.gated, before.gated, after.gated),
+            groups: moved(self.groups, before.groups, after.groups),
         }
+    }
+
+    /// Whether a connection is blocked here.
+    fn has_blocked(self) -> bool {
+        self.waiters > 0 || self.groups > 0
     }
 }
 
@@ -183,8 +192,8 @@ impl Locks {
         self.totals = self.totals.moved(before, after);
         reindex(&mut self.alarms, number, previous, alarm);
         reindex(&mut self.session_ends, number, previous_end, session_end);
-        if (before.waiters > 0) != (after.waiters > 0) {
-            self.index_waiters(db, number, after.waiters > 0);
+        if before.has_blocked() != after.has_blocked() {
+            self.index_waiters(db, number, after.has_blocked());
         }
         self.index_sessions(number, tied);
         self.forget_if_empty(number);
@@ -200,7 +209,7 @@ impl Locks {
             self.known.push(None);
         }
         self.names.insert(id.db, &id.key, number);
-        self.index_waiters(id.db, number, totals.waiters > 0);
+        self.index_waiters(id.db, number, totals.has_blocked());
         let session_end = volatile.sessions.next_end();
         if let Some(place) = self.known.get_mut(number) {
             *place = Some(Box::new(Known { id, volatile, alarm, session_end, mark: None }));
@@ -436,7 +445,8 @@ impl Locks {
             alarms.extend(alarm.map(|alarm| (alarm, number)));
             ends.extend(volatile.sessions.next_end().map(|end| (end, number)));
             marked.extend(mark.map(|_| number));
-            with_waiters.extend((volatile.queue.blocked_count() > 0).then_some((id.db, number)));
+            let has_blocked = Totals::of(volatile).has_blocked();
+            with_waiters.extend(has_blocked.then_some((id.db, number)));
             for client in volatile.sessions.clients() {
                 sessions.entry(client).or_default().insert(number, ());
             }

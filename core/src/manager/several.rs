@@ -1,7 +1,7 @@
 //! Requests for several locks: looking at each of them.
 
-use super::{At, Bounds, Manager};
-use crate::{Claim, Lock, Refusal, Standing, Token};
+use super::{At, Bounds, LockId, Manager};
+use crate::{Claim, Lock, OwnPlace, Refusal, Standing, Token};
 
 impl Manager {
     /// Whether this lock has to be caught up with before [`Manager::judge`]: something came due, or
@@ -13,10 +13,18 @@ impl Manager {
         grace_is_over || self.is_suspect(at.db, at.key) || lock.is_overdue(volatile, at.now)
     }
 
-    /// Judges how a newcomer with the holds of its owner stands at this lock.
-    pub fn judge(&self, at: At<'_>, bounds: &Bounds, lock: &Lock, claim: Claim<'_>) -> Standing {
+    /// Judges how a newcomer with the holds of its owner, or one with this place, stands at this
+    /// lock.
+    pub fn judge(
+        &self,
+        at: At<'_>,
+        bounds: &Bounds,
+        lock: &Lock,
+        claim: Claim<'_>,
+        place: OwnPlace,
+    ) -> Standing {
         let volatile = self.locks.get_or_empty(at.db, at.key);
-        lock.judge(volatile, claim, self.grace_of(bounds.grace_ms, at.now), at.now)
+        lock.judge(volatile, claim, place, (self.grace_of(bounds.grace_ms, at.now), at.now))
     }
 
     /// Whether the hold with this token is tied to a connection.
@@ -34,6 +42,19 @@ impl Manager {
             true => Ok(()),
             false => Err(Refusal::TooManySessions),
         }
+    }
+
+    /// How many wait for a lock, apart from this owner's ticket.
+    pub fn others_in_line(&self, db: i32, key: &[u8], owner: &[u8]) -> usize {
+        let Some(volatile) = self.locks.get(db, key) else { return 0 };
+        let own = volatile.queue.ticket_of(owner).is_some();
+        volatile.queue.len().saturating_sub(own.into())
+    }
+
+    /// Whether this owner has a ticket there.
+    pub fn has_ticket(&self, id: &LockId, owner: &[u8]) -> bool {
+        let volatile = self.locks.get(id.db, &id.key);
+        volatile.is_some_and(|volatile| volatile.queue.ticket_of(owner).is_some())
     }
 
     /// A token for the holds that one request begins.

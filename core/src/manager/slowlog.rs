@@ -36,6 +36,8 @@ pub struct SlowEntry {
     pub ms: u64,
     /// How it ended.
     pub outcome: &'static str,
+    /// How many locks a wait was for; 1 for every other entry.
+    pub keys: usize,
     others: Others,
 }
 
@@ -110,6 +112,7 @@ impl SlowLog {
             limit: over.limit.map_or(0, |limit| limit.get()),
             ms: over.ms,
             outcome: over.outcome.word(),
+            keys: over.keys,
             others,
         };
         self.push(entry, len_max);
@@ -139,6 +142,7 @@ impl SlowLog {
             limit,
             ms: 0,
             outcome: Outcome::Refused.word(),
+            keys: 1,
             others: Others::Cycle(others.collect()),
         };
         self.push(entry, len_max);

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::{At, LockId, Manager, Mark};
-use crate::{EpochMs, Lock, Now, StepContext};
+use crate::{EpochMs, Lock, Now, StepContext, WaiterId};
 
 /// The next step for one lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +14,10 @@ pub enum Task {
     Sweep(LockId, EpochMs, Mark),
     /// Nothing may be written: open its key for reading, and call [`Manager::see`].
     See(LockId, Mark),
+    /// Groups have something to do, first at this lock: do it, if the gate is open.
+    Groups(LockId),
+    /// The time of this group has passed: [`Manager::end_group_with`].
+    GroupOver(WaiterId),
 }
 
 /// When to ask the manager for tasks again.
@@ -61,6 +65,9 @@ impl Manager {
         if !self.is_primary || self.is_loading {
             return None;
         }
+        if let Some(waiter) = self.first_group_over(now) {
+            return Some(Task::GroupOver(waiter));
+        }
         match self.shut_since {
             Some(_) if !self.is_presumed_open => self.next_of_shut(now),
             _ => self.next_of_open(now),
@@ -68,6 +75,10 @@ impl Manager {
     }
 
     fn next_of_open(&mut self, now: Now) -> Option<Task> {
+        self.end_grace_of_groups(now);
+        if let Some(id) = self.group_work_at() {
+            return Some(Task::Groups(id));
+        }
         let due = self.locks.first_due(now);
         let (postponed, marked) = (self.postponed.first(), self.locks.first_marked());
         let is_first = |at: Option<EpochMs>, others: [Option<EpochMs>; 2]| {
@@ -149,14 +160,15 @@ impl Manager {
         let is_open = self.shut_since.is_none();
         let has_postponed = works && !self.postponed.is_empty();
         let has_more = self.locks.has_marked() || !self.upheavals.is_empty();
+        let has_groups = works && self.has_group_work();
         let tells = !self.removed.is_empty() || !self.flushed.is_empty();
         Next {
             soon: works && has_more
-                || has_postponed && is_open
+                || (has_postponed || has_groups) && is_open
                 || tells
                 || !self.forgotten.is_empty(),
-            when_open: has_postponed && !is_open,
-            at: [self.locks.next_alarm(), self.observers.next_alarm()]
+            when_open: (has_postponed || has_groups) && !is_open,
+            at: [self.locks.next_alarm(), self.observers.next_alarm(), self.next_group_end()]
                 .into_iter()
                 .flatten()
                 .min()

@@ -2,7 +2,7 @@
 //! and a grace that ends earlier.
 
 use super::{LockId, Manager, Mark};
-use crate::{EpochMs, Now};
+use crate::Now;
 
 /// Whole databases were emptied, swapped or reloaded, so any lock may have changed; or any lock may
 /// be due, because the grace ends earlier. The iteration over them can pause.
@@ -45,6 +45,7 @@ impl Manager {
         if grace_ms < before && self.grace_of(before, now).is_some() {
             self.go_through(None, Mark::Due);
         }
+        self.end_grace_of_groups(now);
     }
 
     /// Whether something other than RLOCK may have changed this lock since its last sweep: it is
@@ -69,14 +70,5 @@ impl Manager {
             self.upheavals.pop_front();
         }
         None
-    }
-
-    /// When a grace of so many milliseconds ends; `None` if it has ended.
-    pub(super) fn grace_of(&self, grace_ms: u64, now: Now) -> Option<EpochMs> {
-        if grace_ms == 0 {
-            return None;
-        }
-        let until = Now::from_ms(self.began_at?.get()).after_ms(grace_ms);
-        Some(until).filter(|until| !until.is_over_at(now))
     }
 }

@@ -118,6 +118,13 @@ impl BlockedConnections {
         self.by_client.get(&client).copied()
     }
 
+    /// It waits for this lock now.
+    pub fn stands_at(&mut self, id: WaiterId, lock: LockId) {
+        if let Some(parked) = self.parked.get_mut(&id) {
+            parked.lock = lock;
+        }
+    }
+
     /// What to reply if the server asks before the module replies.
     pub fn expect(&mut self, id: WaiterId, refusal: Refusal) {
         if let Some(parked) = self.parked.get_mut(&id) {

@@ -69,6 +69,8 @@ impl<'a> Step<'_, 'a> {
             Input::ReleaseAll(owner, token) => self.release_all(owner, token),
             Input::Renew(ask) => self.renew(ask, None),
             Input::ParkRenew(ask, parking) => self.renew(ask, Some(parking)),
+            Input::Join(ask) => self.join(ask),
+            Input::Withdraw(owner) => self.withdraw(owner),
             Input::Cancel(owner) => self.cancel(owner),
             Input::Force(mode) => self.force(mode),
             Input::Changed => {
@@ -88,7 +90,8 @@ impl Input<'_> {
             Self::Release(ask) => Some(ask.owner),
             Self::Renew(ask) | Self::ParkRenew(ask, _) => Some(ask.owner),
             Self::Enter(ask) => Some(ask.owner),
-            Self::ReleaseAll(owner, _) | Self::Cancel(owner) => Some(owner),
+            Self::Join(ask) => Some(ask.owner),
+            Self::ReleaseAll(owner, _) | Self::Withdraw(owner) | Self::Cancel(owner) => Some(owner),
             Self::Force(_) | Self::Tick | Self::Changed => None,
         }
     }

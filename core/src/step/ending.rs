@@ -22,6 +22,7 @@ impl<'a> Step<'_, 'a> {
             if left == 0 && !is_back && self.lock.holders.end_over(now) {
                 self.volatile.unfinished = Some(now.ms());
                 self.lose_ended();
+                self.lock.uncover_ended(self.volatile);
                 break;
             }
             left = left.saturating_sub(1);
@@ -102,6 +103,7 @@ impl<'a> Step<'_, 'a> {
             ));
         }
         self.record(Change::Ended { token, by });
+        self.lock.uncover(self.volatile, token);
         self.effects.wakes.extend(self.volatile.end_acks(token, by, self.moment.now));
         if matches!(by, End::Released | End::Unconfirmed) {
             self.volatile.sessions.untie(token);

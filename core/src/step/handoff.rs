@@ -50,6 +50,7 @@ impl Step<'_, '_> {
                     self.effects.turns.extend(ticket.map(|ticket| ticket.owner.clone()));
                     self.volatile.queue.give_turn(place);
                 }
+                Kind::Group(_) => self.volatile.queue.give_turn(place),
                 Kind::Blocked(waiter) => {
                     if let Some(entry) = self.volatile.queue.remove(place) {
                         self.hand_over(waiter, &entry);
@@ -127,6 +128,7 @@ impl Step<'_, '_> {
         if self.volatile.queue.is_empty() {
             return;
         }
+        self.cover_groups(owner);
         if let Some(place) = self.volatile.queue.ticket_of(owner)
             && let Some(ticket) = self.volatile.queue.remove(place)
         {

@@ -36,6 +36,8 @@ pub struct StepContext<'t> {
     pub grace: Option<EpochMs>,
     /// Which blocked connections may be granted.
     pub rights: Rights<'t>,
+    /// The number of a wait that begins now; those that began before have smaller ones.
+    pub arrival: u64,
     /// How many waiters and other due items this transition may still serve. The rest is due at
     /// once ([`crate::Lock::next_alarm`]).
     pub portion: usize,
@@ -56,6 +58,7 @@ impl<'t> StepContext<'t> {
             confirm_ms: 2000,
             grace: None,
             rights: Rights::All,
+            arrival: 0,
             portion: Self::PORTION,
         }
     }
@@ -134,7 +137,11 @@ pub enum Input<'a> {
     Renew(Renew<'a>),
     /// The caller of an `RLOCK.RENEW` that got [`Reply::MustConfirm`] is blocked from now on.
     ParkRenew(Renew<'a>, Parking),
-    /// `RLOCK.CANCEL`, for all waits of this owner.
+    /// A wait for several locks comes to this one.
+    Join(Join<'a>),
+    /// This owner takes new places, so its ticket here ends.
+    Withdraw(&'a [u8]),
+    /// `RLOCK.CANCEL`, for all waits of this owner for this lock alone.
     Cancel(&'a [u8]),
     /// `RLOCK.FORCE`: of this mode, or of both.
     Force(Option<Mode>),
@@ -193,6 +200,29 @@ pub struct Enter<'a> {
     pub token: Option<Token>,
     /// The connection to which to tie the hold.
     pub session: Option<ClientId>,
+    /// The caller that waited for it, if it is blocked.
+    pub waiter: Option<WaiterId>,
+}
+
+/// How a wait for several locks waits for one of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Join<'a> {
+    /// The caller, which is blocked.
+    pub waiter: WaiterId,
+    /// Its connection.
+    pub client: Option<ClientId>,
+    /// The owner.
+    pub owner: &'a [u8],
+    /// The mode.
+    pub mode: Mode,
+    /// READ only while fewer than this many other owners hold READ.
+    pub limit: Option<NonZeroU32>,
+    /// The lease, counted from the grant.
+    pub lease: LeaseMs,
+    /// When it began to wait.
+    pub since: Now,
+    /// As [`StepContext::arrival`], when it began to wait.
+    pub arrival: u64,
 }
 
 /// What a caller does if the lock is unavailable.
@@ -288,6 +318,8 @@ pub struct Wake {
     pub reply: Reply,
     /// How long it waited, in microseconds.
     pub waited_us: u64,
+    /// How many holds a grant hands over: of several locks those that are new.
+    pub holds: usize,
     /// How much of that was for acknowledgements, in microseconds, if it needed any.
     pub acks_us: Option<u64>,
 }
@@ -298,6 +330,8 @@ pub struct Wake {
 pub struct Dismissed {
     /// Replies to blocked connections, in order.
     pub wakes: Vec<Wake>,
+    /// Waits for several locks, which end with this one.
+    pub groups: Vec<WaiterId>,
     /// Connections of lost sessions.
     pub lost: Vec<ClientId>,
     /// Nobody waits there any more.

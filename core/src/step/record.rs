@@ -3,7 +3,7 @@
 use crate::step::input::Reply;
 use crate::volatile::endings::wake;
 use crate::volatile::queue::{Entry, Kind};
-use crate::volatile::slow::Outcome;
+use crate::volatile::slow::{Outcome, OwnerNames};
 use crate::{Change, EpochMs, Hold, Step, Token};
 
 impl<'a> Step<'_, 'a> {
@@ -23,6 +23,17 @@ impl<'a> Step<'_, 'a> {
     pub(crate) fn levels(&self, token: Token) -> (u16, EpochMs) {
         let hold = self.lock.holders.by_token(token);
         hold.map_or((0, self.moment.now.ms()), |(_, hold)| (hold.depth, hold.deadline))
+    }
+
+    /// A wait begins: who is in its way is noted, if long waits are logged.
+    pub(crate) fn note_in_the_way(&mut self, entry: &mut Entry) {
+        if self.moment.slow.wait_ms.is_none() {
+            return;
+        }
+        let owners = || self.lock.owners_in_the_way(self.volatile, (&*entry).into());
+        let before = self.volatile.queue.last().and_then(|last| last.in_the_way.as_ref());
+        let names = OwnerNames::shared(before, self.moment.names, self.moment.names_max, owners);
+        entry.in_the_way = Some(names);
     }
 
     /// A wait ends: a blocked connection gets this reply.

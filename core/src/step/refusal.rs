@@ -68,6 +68,8 @@ pub enum Refusal {
     NotPermitted,
     /// An observer's user lost the right to the command or the key while it waited.
     MayNotObserve,
+    /// The same, for one that waited for several locks.
+    NotPermittedSeveral,
     /// The caller's connection lost a session and is about to be closed.
     Closing,
     /// The key holds a value of another type now.
@@ -177,6 +179,10 @@ impl Refusal {
             ),
             Self::MayNotObserve => format!(
                 "NOPERM the user lost the right to RLOCK.AWAIT or to the key {key} while it waited"
+            ),
+            Self::NotPermittedSeveral => format!(
+                "NOPERM the user lost the right to RLOCK.MACQUIRE or to one of the keys while it \
+                 waited, last for {key}"
             ),
             Self::Closing => "ERR this connection lost a session and is being closed".into(),
             Self::WrongType => {

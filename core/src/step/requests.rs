@@ -9,7 +9,7 @@ use crate::step::input::{Acquire, Levels, Parking, Patience, Release, Renew, Rep
 use crate::step::refusal::Instead;
 use crate::volatile::queue::{Entry, Kind, Place};
 use crate::volatile::sessions::Session;
-use crate::volatile::slow::{Outcome, OwnerNames};
+use crate::volatile::slow::Outcome;
 use crate::volatile::unsent::Level;
 use crate::{Change, End, Hold, Mode, Now, Refusal, Step, Token, WaiterId};
 
@@ -163,13 +163,10 @@ impl<'a> Step<'_, 'a> {
     /// Takes a place in the queue: that of the owner's ticket, the front for an upgrade, or the
     /// end.
     pub(crate) fn enqueue(&mut self, ticket: Option<Place>, mut entry: Entry) {
-        if self.moment.slow.wait_ms.is_some() && ticket.is_none() {
-            let owners = || self.lock.owners_in_the_way(self.volatile, (&entry).into());
-            let before = self.volatile.queue.last().and_then(|last| last.in_the_way.as_ref());
-            let names =
-                OwnerNames::shared(before, self.moment.names, self.moment.names_max, owners);
-            entry.in_the_way = Some(names);
+        if ticket.is_none() {
+            self.note_in_the_way(&mut entry);
         }
+        entry.arrival = self.moment.arrival;
         let queue = &mut self.volatile.queue;
         let reads = || self.lock.holders.hold(entry.owner.as_bytes(), Mode::Read).is_some();
         let is_upgrade = entry.upgrade && entry.mode == Mode::Write && reads();
@@ -185,6 +182,7 @@ impl<'a> Step<'_, 'a> {
         if is_upgrade && queue.get(place).is_some_and(|ticket| !ticket.is_in_front) {
             if let Some(ticket) = queue.remove(place) {
                 (entry.since, entry.in_the_way) = (ticket.since, ticket.in_the_way);
+                entry.arrival = ticket.arrival;
             }
             queue.push_front(entry);
         } else {
@@ -252,6 +250,11 @@ impl<'a> Step<'_, 'a> {
     pub(crate) fn cancel(&mut self, owner: &[u8]) -> Reply {
         let (now, mut count): (Now, u64) = (self.moment.now, 0);
         while let Some((place, entry)) = self.volatile.queue.first_of(owner) {
+            if let Kind::Group(_) = entry.kind {
+                // Its other places are given up, and it has its reply.
+                self.volatile.queue.remove(place);
+                continue;
+            }
             let wait_ms = self.lock.estimated_wait_at(self.volatile, place, entry, now);
             if let Some(entry) = self.volatile.queue.remove(place) {
                 self.end_wait(&entry, Reply::NotNow { wait_ms }, Outcome::Cancelled);

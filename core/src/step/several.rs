@@ -7,8 +7,9 @@ use smallvec::SmallVec;
 
 use crate::step::admission::{Claim, has_predecessor, is_at_head};
 use crate::step::input::{Enter, Reply};
+use crate::volatile::queue::groups::GroupStand;
 use crate::volatile::sessions::Session;
-use crate::{End, EpochMs, Hold, Lock, Mode, Now, Refusal, Step, Token, Volatile};
+use crate::{End, EpochMs, Hold, Lock, Mode, Now, Refusal, Step, Token, Volatile, WaiterId};
 
 /// How a request for several locks stands at one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +27,17 @@ pub enum Standing {
     WouldDeadlock,
 }
 
+/// Which place of its own helps a request for several locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnPlace {
+    /// None.
+    None,
+    /// Its ticket, which the request withdraws if it waits.
+    Ticket,
+    /// The turn of this wait for several locks.
+    Group(WaiterId),
+}
+
 impl Lock {
     /// Whether something came due at this lock, so that it has to be caught up with before it is
     /// judged.
@@ -38,14 +50,14 @@ impl Lock {
             || self.has_void_turns(volatile, now)
     }
 
-    /// Judges a newcomer, who has the holds of its owner and no place in the queue. Nothing may be
-    /// overdue; nobody enters before `grace`.
+    /// Judges a newcomer, who has the holds of its owner and no place in the queue, or one who has
+    /// `place` there. Nothing may be overdue; nobody enters before `grace`.
     pub fn judge(
         &self,
         volatile: &Volatile,
         claim: Claim<'_>,
-        grace: Option<EpochMs>,
-        now: Now,
+        place: OwnPlace,
+        (grace, now): (Option<EpochMs>, Now),
     ) -> Standing {
         let owns = |mode| self.holders.hold(claim.owner, mode);
         match owns(claim.mode) {
@@ -58,6 +70,7 @@ impl Lock {
         }
         let may_enter = owns(claim.mode).is_some()
             || owns(Mode::Write).is_some()
+            || self.has_own_way(volatile, claim, place)
             || is_at_head(volatile, claim.mode, false, None) && !self.is_shut_to(volatile, claim);
         let wait_ms = match (may_enter, grace) {
             (true, None) => return Standing::Open,
@@ -69,6 +82,21 @@ impl Lock {
             }
         };
         Standing::Barred { wait_ms }
+    }
+
+    /// Whether nobody is in the way but the owner's own turn, or ticket.
+    fn has_own_way(&self, volatile: &Volatile, claim: Claim<'_>, place: OwnPlace) -> bool {
+        let queue = &volatile.queue;
+        match place {
+            OwnPlace::None => false,
+            OwnPlace::Group(waiter) => queue.group_stand(waiter) == Some(GroupStand::Turn),
+            OwnPlace::Ticket => {
+                queue.len() == 1
+                    && queue.ticket_of(claim.owner).is_some()
+                    && self.blocked_until(claim).is_none()
+                    && self.excess_holders(claim, 0) == 0
+            }
+        }
     }
 
     /// The holds of this owner, or the one with this token.
@@ -88,8 +116,11 @@ impl<'a> Step<'_, 'a> {
     /// new one begins.
     pub(crate) fn enter(&mut self, ask: Enter<'a>) -> Reply {
         // Where the order of the sessions matters, all of them enter in one piece.
-        if ask.session.is_some() && self.stop_for_own(ask.owner) {
+        if ask.session.is_some() && ask.waiter.is_none() && self.stop_for_own(ask.owner) {
             return Reply::Count(0);
+        }
+        if let Some(waiter) = ask.waiter {
+            self.volatile.queue.leave_group(waiter);
         }
         let held = self.lock.holders.hold(ask.owner, ask.mode);
         let reply = match (held, ask.token) {
@@ -108,7 +139,7 @@ impl<'a> Step<'_, 'a> {
             let now = self.moment.now;
             let session = ask.session.map(|client| Session::new(client, ask.lease, now));
             let present = held.map_or(0, |hold| hold.depth);
-            self.settle_grant(ask.owner, (token, present, session, None));
+            self.settle_grant(ask.owner, (token, present, session, ask.waiter));
         }
         reply
     }

@@ -163,7 +163,7 @@ impl Volatile {
         };
         let since = |at: Now| now.us().saturating_sub(at.us());
         let (waited_us, acks_us) = (since(gate.since), Some(since(gate.granted_at)));
-        Some(Wake { waiter, reply, waited_us, acks_us })
+        Some(Wake { waiter, reply, waited_us, holds: 1, acks_us })
     }
 
     /// Whether an acknowledgement of this still matters.
@@ -265,5 +265,5 @@ impl Volatile {
 
 pub(crate) fn no_acks(waiter: WaiterId, since: Now, why: Refusal, now: Now) -> Wake {
     let waited_us = now.us().saturating_sub(since.us());
-    Wake { waiter, reply: Reply::Refused(why), waited_us, acks_us: None }
+    Wake { waiter, reply: Reply::Refused(why), waited_us, holds: 1, acks_us: None }
 }

@@ -38,6 +38,7 @@ impl Volatile {
         let tokens = self.sessions.tokens();
         let lost = tokens.into_iter().flat_map(|token| self.lose(token)).collect();
         self.sessions.forget_gone();
+        let mut groups = self.queue.leave_covered();
         let mut wakes = self.late_alone(now, &mut portion);
         wakes.extend(self.time_out(now, slow, &mut portion, |_, _, _| None));
         self.queue.take_turns();
@@ -46,22 +47,27 @@ impl Volatile {
             && let Some(entry) = self.queue.remove(place)
         {
             portion = portion.saturating_sub(1);
+            if let Kind::Group(waiter) = entry.kind {
+                groups.push(waiter);
+                continue;
+            }
             self.log_slow(slow.wait(&entry, Outcome::Refused, now));
             if let Kind::Blocked(waiter) = entry.kind {
                 wakes.push(wake(waiter, Reply::Refused(why.clone()), &entry, now));
             }
         }
+        self.queue.take_touched_groups();
         for (waiter, since) in self.forget_gated(&mut portion) {
             let waited_us = now.us().saturating_sub(since.us());
             let reply = Reply::Refused(why.clone());
-            wakes.push(Wake { waiter, reply, waited_us, acks_us: None });
+            wakes.push(Wake { waiter, reply, waited_us, holds: 1, acks_us: None });
         }
         self.unsent.forget_revoked();
         self.replaced.clear();
         self.entering.clear();
         self.unfinished = None;
         let is_all = self.queue.is_empty() && self.gated_count() == 0;
-        Dismissed { wakes, lost, is_all }
+        Dismissed { wakes, groups, lost, is_all }
     }
 
     /// Ends at most `portion` waits whose time has passed, without reading the lock: allowed even
@@ -102,5 +108,5 @@ pub(crate) fn wake(waiter: WaiterId, reply: Reply, entry: &Entry, now: Now) -> W
     let is_end = !matches!(reply, Reply::MustWait { .. } | Reply::MustConfirm | Reply::Pending);
     debug_assert!(is_end, "{reply:?} ends no wait");
     let waited_us = now.us().saturating_sub(entry.since.us());
-    Wake { waiter, reply, waited_us, acks_us: None }
+    Wake { waiter, reply, waited_us, holds: 1, acks_us: None }
 }

@@ -7,16 +7,18 @@
 //! upgrades before it. On average no operation costs more than O(log n) in the number of waiters.
 
 mod check;
+mod group_places;
+pub(crate) mod groups;
+mod owners;
 mod place;
 mod places;
-
-mod owners;
 
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::num::NonZeroU32;
 use std::ops::Bound::{self, Excluded, Unbounded};
 use std::rc::Rc;
 
+use group_places::GroupPlaces;
 pub(crate) use place::Place;
 
 use crate::value::count::less;
@@ -30,6 +32,9 @@ pub enum Kind {
     Blocked(WaiterId),
     /// Nobody is blocked: the owner asks again.
     Ticket,
+    /// A blocked connection that waits for several locks: it gets turns, and enters when it has one
+    /// at each of them.
+    Group(WaiterId),
 }
 
 impl Kind {
@@ -37,7 +42,7 @@ impl Kind {
     pub(crate) const fn waiter(self) -> Option<WaiterId> {
         match self {
             Self::Blocked(waiter) => Some(waiter),
-            Self::Ticket => None,
+            Self::Ticket | Self::Group(_) => None,
         }
     }
 }
@@ -65,6 +70,8 @@ pub struct Entry {
     pub ends_at: Option<EpochMs>,
     /// When the wait began.
     pub since: Now,
+    /// Rises from one wait of this server to the next: groups stand in the order of arrival.
+    pub(crate) arrival: u64,
     /// The blocked connection, and the one to which to tie the hold: they are the same.
     pub client: Option<ClientId>,
     is_session: bool,
@@ -89,6 +96,7 @@ impl Entry {
             kind,
             ends_at,
             since,
+            arrival: 0,
             client: ask.session,
             is_session: ask.session.is_some(),
             in_the_way: None,
@@ -119,6 +127,7 @@ pub struct Queue {
     by_client: BTreeSet<(ClientId, Place)>,
     /// How many wait at [`Place::counted_from`] and behind; empty while few wait.
     counts: BTreeMap<Place, usize>,
+    groups: GroupPlaces,
 }
 
 impl Queue {
@@ -134,12 +143,22 @@ impl Queue {
 
     /// Number of tickets.
     pub fn ticket_count(&self) -> usize {
-        less(self.len(), self.by_waiter.len())
+        less(self.len(), self.by_waiter.len().saturating_add(self.group_count()))
     }
 
     /// Number of blocked connections.
     pub fn blocked_count(&self) -> usize {
         self.by_waiter.len()
+    }
+
+    /// Number of places of those who wait for several locks.
+    pub fn group_count(&self) -> usize {
+        self.groups.places.len()
+    }
+
+    /// Whether a connection is blocked here, for this lock or for several.
+    pub(crate) fn has_blocked(&self) -> bool {
+        self.blocked_count() > 0 || self.group_count() > 0
     }
 
     /// All waiters in the order in which they are served, and whether each has its turn.
@@ -149,12 +168,12 @@ impl Queue {
 
     /// One blocked connection's wait.
     pub fn blocked(&self, waiter: WaiterId) -> Option<&Entry> {
-        self.by_waiter.get(&waiter).and_then(|place| self.get(*place))
+        self.place_of(waiter).and_then(|place| self.get(place))
     }
 
     /// A blocked connection's place.
     pub(crate) fn place_of(&self, waiter: WaiterId) -> Option<Place> {
-        self.by_waiter.get(&waiter).copied()
+        self.by_waiter.get(&waiter).copied().or_else(|| self.groups.place(waiter))
     }
 
     fn is_turn(&self, place: Place) -> bool {
@@ -268,7 +287,7 @@ impl Queue {
     /// The same owner waits on at the same place of the line, in another way.
     pub(crate) fn replace(&mut self, place: Place, mut entry: Entry) {
         let Some(old) = self.entries.get_mut(&place) else { return };
-        entry.since = old.since;
+        (entry.since, entry.arrival) = (old.since, old.arrival);
         entry.in_the_way = old.in_the_way.take();
         entry.is_in_front = old.is_in_front;
         entry.check_at = match (old.check_at, entry.ends_at) {
@@ -323,6 +342,7 @@ impl Queue {
             self.by_check.insert((check_at, place));
         }
         Self::index_blocked(&mut self.by_waiter, &mut self.by_client, place, &entry);
+        self.groups.stands(&entry, place);
         self.entries.insert(place, Box::new(entry));
         if !self.counts.is_empty() {
             self.count(place);
@@ -348,6 +368,7 @@ impl Queue {
             self.by_waiter.remove(&waiter);
             entry.client.map(|client| self.by_client.remove(&(client, place)));
         }
+        self.groups.stands_no_more(&entry);
         Some(entry)
     }
 
@@ -366,6 +387,9 @@ impl Queue {
     /// Gives the turn to this ticket, the first in line.
     pub(crate) fn give_turn(&mut self, place: Place) {
         self.turns_end = Some(place);
+        if let Some(entry) = self.entries.get(&place) {
+            self.groups.touch(entry.kind);
+        }
     }
 
     /// A waiter whose time has passed.

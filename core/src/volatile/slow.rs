@@ -163,6 +163,8 @@ pub struct Ended {
     pub outcome: Outcome,
     /// What it was.
     pub what: What,
+    /// How many locks a wait was for.
+    pub keys: usize,
 }
 
 /// A wait, or a hold.
@@ -184,12 +186,12 @@ impl Slow {
         let (names, ms) = (entry.in_the_way.as_ref()?, us / 1000);
         let (owner, mode, limit) = (entry.owner.clone(), entry.mode, entry.limit);
         let what = What::Wait(names.clone());
-        Some(Ended { owner, mode, limit, ms, outcome, what })
+        Some(Ended { owner, mode, limit, ms, outcome, what, keys: 1 })
     }
 
     /// The end of a hold, if it lasted long enough.
     pub(crate) fn hold(self, owner: &[u8], mode: Mode, ms: u64, outcome: Outcome) -> Option<Ended> {
         let owner = self.hold_ms.is_some_and(|least| ms >= least).then(|| owner.into())?;
-        Some(Ended { owner, mode, limit: None, ms, outcome, what: What::Hold })
+        Some(Ended { owner, mode, limit: None, ms, outcome, what: What::Hold, keys: 1 })
     }
 }

@@ -235,6 +235,7 @@ fn refused(refusal: &Refusal) -> &'static str {
         | Refusal::NotPermitted
         | Refusal::TooManyObservers { .. }
         | Refusal::MayNotObserve
+        | Refusal::NotPermittedSeveral
         | Refusal::Closing
         | Refusal::NoTokenLeft => "of the module",
     }

@@ -140,6 +140,14 @@ impl Host for MapHost {
         result
     }
 
+    fn with_names<T>(&self, db: i32, keys: &[&[u8]], work: impl FnOnce(&[Name<'_>]) -> T) -> T {
+        let before = std::mem::replace(&mut self.world().db, db);
+        let names: Vec<Name<'_>> = keys.iter().map(|key| Name(key)).collect();
+        let result = work(&names);
+        self.world().db = before;
+        result
+    }
+
     fn open(&self, name: &Name<'_>, access: Access) -> Key<'_> {
         let at = (self.db(), name.0.to_vec());
         let is_primary = self.state(|state| state.manager.is_primary());
@@ -217,13 +225,13 @@ impl Host for MapHost {
         self.world().must_answer_later
     }
 
-    fn block(&self, name: &Name<'_>, waiter: u64, ms: u64) -> Option<Handle> {
+    fn block(&self, names: &[Name<'_>], waiter: u64, ms: u64) -> Option<Handle> {
         let mut world = self.world();
         let client = world.caller.client?;
         if world.refuses_to_block {
             return None;
         }
-        let key = name.0.to_vec();
+        let key = names[0].0.to_vec();
         world.parking = Some(waiter);
         world.waiting.insert(waiter, Waiting { client, key, net_ms: ms, is_due: false });
         let handle = Handle { waiter, _counted: world.handles.clone() };
@@ -262,6 +270,10 @@ impl Host for MapHost {
     fn may_observe(&self, user: &str, _: &Name<'_>) -> bool {
         self.world().rights_asked += 1;
         !self.world().denied.contains(user)
+    }
+
+    fn may_acquire_several(&self, user: &str, names: &[Name<'_>], owner: &[u8]) -> bool {
+        names.iter().all(|name| self.may_acquire(user, name, owner))
     }
 
     fn watch_new_keys(&self) {
@@ -360,6 +372,7 @@ impl MapHost {
                 format!("turn {} {}", self.named(key), String::from_utf8_lossy(owner))
             }
             Happening::Deadlock => "deadlock".into(),
+            Happening::GrantedSeveral => "granted several".into(),
             Happening::SearchGivenUp => "search given up".into(),
             Happening::Removed(lock) => format!("removed {:?} {}", lock.event, lock.holds),
         }

@@ -318,6 +318,19 @@ impl MapHost {
         }
     }
 
+    /// Who waits for a key: each owner, and `!` if it has its turn.
+    pub fn line(&self, key: &str) -> String {
+        self.state_of(|state| {
+            let volatile = state.manager.volatile(0, key.as_bytes());
+            let waits = volatile.into_iter().flat_map(|volatile| volatile.queue.iter());
+            let shown = waits.map(|(entry, has_turn)| {
+                let owner = String::from_utf8_lossy(entry.owner.as_bytes()).into_owned();
+                owner + if has_turn { "!" } else { "" }
+            });
+            shown.collect::<Vec<_>>().join(" ")
+        })
+    }
+
     // --- time and the server's loop ------------------------------------------------------------
 
     /// Sets the clock to so many milliseconds after the start.

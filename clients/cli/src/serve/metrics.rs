@@ -18,17 +18,19 @@ use crate::snapshot::Part;
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Numbers of `INFO rlock` that are so now, with what they mean.
-const GAUGES: [(&str, &str); 6] = [
+const GAUGES: [(&str, &str); 8] = [
     ("locks", "Locks that are held"),
     ("waiters", "Connections blocked by BLOCK"),
     ("tickets", "Places kept by QUEUE"),
     ("sessions", "Holds tied to a connection"),
     ("acks_pending", "Callers whose grant replicas have not acknowledged yet"),
+    ("groups", "Requests for several locks that wait"),
+    ("group_turns", "Locks that are reserved for requests for several locks"),
     ("gate_shut", "1: something is due that the module may not do now"),
 ];
 
 /// Numbers of `INFO rlock` that are counted since the server's start.
-const COUNTERS: [(&str, &str); 15] = [
+const COUNTERS: [(&str, &str); 16] = [
     ("acquired", "New holds"),
     ("reentered", "Holds entered again"),
     ("refused", "Requests that were refused"),
@@ -44,6 +46,7 @@ const COUNTERS: [(&str, &str); 15] = [
     ("deadlock_searches_given_up", "Searches for a deadlock that looked at too many"),
     ("noacks", "Callers that were told that too few replicas acknowledged in time"),
     ("sessions_refused", "Requests for SESSION that rlock.max-sessions refused"),
+    ("groups_granted", "Requests for several locks that got a token"),
 ];
 
 const HISTOGRAMS: [(&str, &str); 3] = [

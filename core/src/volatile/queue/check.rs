@@ -33,14 +33,14 @@ impl Queue {
                 Kind::Ticket if !tickets.insert(entry.owner.as_bytes()) => {
                     return Err(format!("two tickets of one owner: {entry:?}"));
                 }
-                Kind::Ticket => {}
+                Kind::Ticket | Kind::Group(_) => {}
             }
             match (self.is_turn(place), entry.kind, entry.mode) {
                 (true, Kind::Blocked(_), _) => {
                     return Err(format!("a blocked connection has a turn: {entry:?}"));
                 }
-                (true, Kind::Ticket, Mode::Read) => read_turns = read_turns.saturating_add(1),
-                (true, Kind::Ticket, Mode::Write) => write_turns = write_turns.saturating_add(1),
+                (true, _, Mode::Read) => read_turns = read_turns.saturating_add(1),
+                (true, _, Mode::Write) => write_turns = write_turns.saturating_add(1),
                 (false, ..) if entry.is_in_front && has_others => {
                     return Err(format!("an upgrade does not stand in front: {entry:?}"));
                 }
@@ -64,7 +64,7 @@ impl Queue {
         ];
         match agree.into_iter().find(|(_, agrees)| !agrees) {
             Some((what, _)) => Err(format!("{what} disagrees with who waits")),
-            None => Ok(()),
+            None => self.check_groups(),
         }
     }
 }

@@ -23,18 +23,29 @@ impl Queue {
         self.first_of(owner).is_some()
     }
 
-    /// Whether a blocked connection of this owner waits here.
-    pub(crate) fn is_blocked(&self, owner: &[u8]) -> bool {
-        self.blocked_of(owner, Place::FIRST).next().is_some()
+    /// The first place of a group of this owner from a place on.
+    pub(crate) fn groups_of(
+        &self,
+        owner: &[u8],
+        from: Place,
+    ) -> impl Iterator<Item = (Place, &Entry)> {
+        let is_group = |entry: &Entry| matches!(entry.kind, Kind::Group(_));
+        self.places_of(owner, from).filter(move |(_, entry)| is_group(entry))
     }
 
-    /// The blocked connections of this owner from a place on, in order.
+    /// Whether a blocked connection of this owner waits here, for this lock alone or for several.
+    pub(crate) fn is_blocked(&self, owner: &[u8]) -> bool {
+        self.places_of(owner, Place::FIRST).any(|(_, entry)| entry.kind != Kind::Ticket)
+    }
+
+    /// The connections of this owner that are blocked for this lock alone, from a place on, in
+    /// order.
     pub(crate) fn blocked_of(
         &self,
         owner: &[u8],
         from: Place,
     ) -> impl Iterator<Item = (Place, &Entry)> {
-        self.places_of(owner, from).filter(|(_, entry)| entry.kind != Kind::Ticket)
+        self.places_of(owner, from).filter(|(_, entry)| matches!(entry.kind, Kind::Blocked(_)))
     }
 
     fn places_of(&self, owner: &[u8], from: Place) -> impl Iterator<Item = (Place, &Entry)> {

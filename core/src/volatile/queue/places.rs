@@ -1,5 +1,7 @@
 //! Positions in the queue: the end, the front behind the turns, and what makes room there.
 
+use std::ops::Bound::{Excluded, Unbounded};
+
 use super::place::Place;
 use super::{Entry, Queue};
 
@@ -42,6 +44,7 @@ impl Queue {
         if !self.is_turn(first) {
             return;
         }
+        self.groups_lose_turns(first);
         let upgraders: Vec<Place> = self
             .line_between(None, None)
             .take_while(|(_, entry)| entry.is_in_front)
@@ -53,13 +56,28 @@ impl Queue {
         upgraders.into_iter().rev().for_each(|upgrader| self.push_front(upgrader));
     }
 
+    /// The turns from this place on are about to be given up. Whoever stands before the line again
+    /// counts as having arrived before it.
+    fn groups_lose_turns(&mut self, first: Place) {
+        let Some(end) = self.turns_end.filter(|_| !self.groups.places.is_empty()) else { return };
+        let Self { entries, groups, .. } = self;
+        let mut line = entries.range((Excluded(end), Unbounded)).map(|(_, entry)| entry);
+        let head = line.find(|entry| !entry.is_in_front);
+        let mut least = head.map_or(u64::MAX, |head| head.arrival);
+        for (_, entry) in entries.range_mut(first..=end).rev() {
+            least = least.min(entry.arrival);
+            entry.arrival = least;
+            groups.touch(entry.kind);
+        }
+    }
+
     /// Spreads the waiters around a place evenly, so that there is room on both sides of each. They
     /// keep their order and their turns.
     ///
     /// It looks farther and farther, until they would stand apart there. The farther, the closer
     /// they may stand: so a spread is repeated only after a part of them has joined, and on average
     /// a waiter that joins moves O(log n) others.
-    fn make_room(&mut self, around: Place) {
+    pub(super) fn make_room(&mut self, around: Place) {
         // A turn that is over marks its place no longer.
         self.turns_end = self
             .turns_end

@@ -117,7 +117,9 @@ impl Naive {
                 }
                 Said::Count((before - self.holds.len()) as u64)
             }
-            Input::Enter(_) => panic!("several locks are entered in the engine's tests"),
+            Input::Enter(_) | Input::Join(_) | Input::Withdraw(_) => {
+                panic!("several locks are entered in the engine's tests")
+            }
             Input::Renew(ask) | Input::ParkRenew(ask, _) => self.renew(ask),
             Input::Cancel(owner) => {
                 let before = self.queue.len();

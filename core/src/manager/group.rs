@@ -1,0 +1,105 @@
+//! A request for several locks that waits.
+
+use std::num::NonZeroU32;
+use std::rc::Rc;
+
+use super::LockId;
+use crate::volatile::slow::OwnerNames;
+use crate::{ClientId, EpochMs, Join, LeaseMs, Mode, Now, Owner, WaiterId};
+
+/// One of the locks for which a group waits.
+#[derive(Clone, Debug)]
+pub struct GroupKey {
+    /// The key.
+    pub key: Rc<[u8]>,
+    /// The mode.
+    pub mode: Mode,
+    /// READ only while fewer than this many other owners hold READ.
+    pub limit: Option<NonZeroU32>,
+}
+
+/// A request for several locks that waits.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// The database.
+    pub db: i32,
+    /// The locks, in key order.
+    pub keys: Rc<[GroupKey]>,
+    /// The owner.
+    pub owner: Owner,
+    /// The lease of all holds, counted from the grant.
+    pub lease: LeaseMs,
+    /// The blocked connection.
+    pub client: Option<ClientId>,
+    /// The connection to which to tie the holds.
+    pub session: Option<ClientId>,
+    /// When it began to wait.
+    pub since: Now,
+    /// When the wait ends; `None` is never.
+    pub ends_at: Option<EpochMs>,
+    pub(super) arrival: u64,
+    /// How many locks it has reached; it stands at the next one, or is about to.
+    pub(super) reached: usize,
+    /// At which of those it has its turn, bit by bit.
+    pub(super) turns: u128,
+    /// It stands in line at the next one.
+    pub(super) stands: bool,
+    /// It is granted, and its reply is on its way.
+    pub(super) is_granted: bool,
+    pub(super) in_the_way: Option<Rc<OwnerNames>>,
+}
+
+impl Group {
+    /// A group that has reached nothing.
+    pub fn new(db: i32, keys: Rc<[GroupKey]>, owner: Owner, lease: LeaseMs, since: Now) -> Self {
+        Self {
+            db,
+            keys,
+            owner,
+            lease,
+            client: None,
+            session: None,
+            since,
+            ends_at: None,
+            arrival: 0,
+            reached: 0,
+            turns: 0,
+            stands: false,
+            is_granted: false,
+            in_the_way: None,
+        }
+    }
+
+    /// The lock at which it stands, or to which it comes next; `None` if it has reached all.
+    pub fn next_key(&self) -> Option<&GroupKey> {
+        self.keys.get(self.reached)
+    }
+
+    /// The locks that it has not reached.
+    pub fn unreached(&self) -> &[GroupKey] {
+        self.keys.get(self.reached..).unwrap_or_default()
+    }
+
+    /// How it waits for the next lock.
+    pub fn join(&self, waiter: WaiterId) -> Option<Join<'_>> {
+        let next = self.next_key()?;
+        Some(Join {
+            waiter,
+            client: self.client,
+            owner: self.owner.as_bytes(),
+            mode: next.mode,
+            limit: next.limit,
+            lease: self.lease,
+            since: self.since,
+            arrival: self.arrival,
+        })
+    }
+
+    pub(super) fn id(&self, key: &GroupKey) -> LockId {
+        LockId { db: self.db, key: key.key.clone() }
+    }
+
+    pub(super) fn number_of(&self, key: &[u8]) -> Option<usize> {
+        self.keys.binary_search_by(|own| (*own.key).cmp(key)).ok()
+    }
+}

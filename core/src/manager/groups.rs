@@ -1,0 +1,479 @@
+//! Waits for several locks. A group stands at one of its locks at a time, in key order; where it
+//! has its turn it moves on, and when it has reached all of them it is granted. The caller opens
+//! the keys: [`Manager::next_group_work`] says which step is next.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use super::group::Group;
+use super::{At, Bounds, HashMap, LockId, Manager, Mark};
+use crate::volatile::slow::{Ended, Outcome, What};
+use crate::{
+    Claim, EpochMs, GroupStand, Lock, Now, OwnPlace, Owner, Reply, Standing, WaiterId, Wake,
+};
+
+/// What is to be done next for the groups.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GroupWork {
+    /// A group left this lock: serve those behind it.
+    Serve(LockId),
+    /// This group comes to this lock.
+    Join(LockId, WaiterId),
+    /// This group has reached all of its locks: look at all, then change all.
+    Commit(WaiterId),
+}
+
+/// All groups, until their connections have the reply.
+#[derive(Default)]
+pub(super) struct Groups {
+    all: HashMap<WaiterId, Group>,
+    by_owner: BTreeSet<(i32, u64, WaiterId)>,
+    ends: BTreeSet<(EpochMs, WaiterId)>,
+    /// Those that have lost a lock that they had reached.
+    backs: BTreeSet<WaiterId>,
+    /// Those that have reached a lock and move on.
+    moves: BTreeSet<WaiterId>,
+    /// Locks that a group has left.
+    serves: VecDeque<LockId>,
+    /// Those that have reached all of their locks and are granted when the grace is over.
+    in_grace: BTreeSet<WaiterId>,
+    /// Those that have reached all of their locks and are granted when something else is.
+    held_back: BTreeSet<WaiterId>,
+    /// Those that came to stand at a lock: whether that closes a cycle is still to be searched.
+    stood: Vec<WaiterId>,
+    /// How many wait.
+    waiting: usize,
+    /// How many locks are reserved for them.
+    turns: usize,
+}
+
+impl Groups {
+    fn index_of(waiter: WaiterId, group: &Group) -> (i32, u64, WaiterId) {
+        (group.db, Owner::hash_of(group.owner.as_bytes()), waiter)
+    }
+
+    /// The group waits no more.
+    fn stop(&mut self, waiter: WaiterId) {
+        let Some(group) = self.all.get_mut(&waiter).filter(|group| !group.is_granted) else {
+            return;
+        };
+        let turns = usize::try_from(group.turns.count_ones()).unwrap_or(0);
+        group.is_granted = true;
+        self.turns = self.turns.saturating_sub(turns);
+        self.waiting = self.waiting.saturating_sub(1);
+        let (ends_at, index) = (group.ends_at, Self::index_of(waiter, group));
+        ends_at.map(|ends_at| self.ends.remove(&(ends_at, waiter)));
+        self.by_owner.remove(&index);
+        self.backs.remove(&waiter);
+        self.moves.remove(&waiter);
+        self.in_grace.remove(&waiter);
+        self.held_back.remove(&waiter);
+    }
+
+    fn waiting(&self, waiter: WaiterId) -> Option<&Group> {
+        self.all.get(&waiter).filter(|group| !group.is_granted)
+    }
+
+    /// Notes at which locks the group has its turn.
+    fn set_turns(&mut self, waiter: WaiterId, turns: u128) {
+        let Some(group) = self.all.get_mut(&waiter) else { return };
+        let count = |bits: u128| usize::try_from(bits.count_ones()).unwrap_or(0);
+        self.turns = self.turns.saturating_sub(count(group.turns)).saturating_add(count(turns));
+        group.turns = turns;
+    }
+}
+
+fn bit(number: usize) -> u128 {
+    u32::try_from(number).ok().and_then(|number| 1_u128.checked_shl(number)).unwrap_or(0)
+}
+
+impl Manager {
+    /// A blocked connection begins to wait for several locks.
+    pub fn group_begins(&mut self, waiter: WaiterId, mut group: Group) {
+        self.arrivals = self.arrivals.saturating_add(1);
+        group.arrival = self.arrivals;
+        self.groups.by_owner.insert(Groups::index_of(waiter, &group));
+        self.groups.ends.extend(group.ends_at.map(|ends_at| (ends_at, waiter)));
+        self.groups.waiting = self.groups.waiting.saturating_add(1);
+        self.groups.moves.insert(waiter);
+        self.groups.all.insert(waiter, group);
+    }
+
+    /// A group that waits.
+    pub fn group(&self, waiter: WaiterId) -> Option<&Group> {
+        self.groups.waiting(waiter)
+    }
+
+    /// How many groups wait, and how many locks are reserved for them.
+    pub fn group_totals(&self) -> [usize; 2] {
+        [self.groups.waiting, self.groups.turns]
+    }
+
+    /// The groups of this owner that wait for this lock, among others.
+    pub fn groups_of(&self, db: i32, key: &[u8], owner: &[u8]) -> Vec<WaiterId> {
+        let hash = Owner::hash_of(owner);
+        let all = (db, hash, WaiterId::from(1))..=(db, hash, WaiterId::from(u64::MAX));
+        let all = self.groups.by_owner.range(all).map(|(_, _, waiter)| *waiter);
+        let is_it = |waiter: &WaiterId| {
+            let group = self.groups.waiting(*waiter);
+            group.is_some_and(|group| {
+                group.owner.as_bytes() == owner && group.number_of(key).is_some()
+            })
+        };
+        all.filter(is_it).collect()
+    }
+
+    /// A step touched these groups at one lock.
+    pub(super) fn groups_are(
+        &mut self,
+        db: i32,
+        key: &[u8],
+        touched: Vec<(WaiterId, Option<GroupStand>)>,
+    ) {
+        for (waiter, stand) in touched {
+            let Some(group) = self.groups.waiting(waiter) else { continue };
+            let (Some(number), Some(stand)) = (group.number_of(key), stand) else { continue };
+            let (reached, turns) = (group.reached, group.turns);
+            match stand {
+                // It may get its turn again before this step is over.
+                GroupStand::Line if number < reached => {
+                    self.groups.set_turns(waiter, turns & !bit(number));
+                    self.groups.backs.insert(waiter);
+                }
+                GroupStand::Line => self.comes_to_stand(waiter, LockId { db, key: key.into() }),
+                GroupStand::Turn | GroupStand::Covered => {
+                    let has_turn = stand == GroupStand::Turn;
+                    let others = turns & !bit(number);
+                    let turns = if has_turn { others | bit(number) } else { others };
+                    self.groups.set_turns(waiter, turns);
+                    if number == reached {
+                        self.moves_on(waiter);
+                    }
+                }
+            }
+        }
+    }
+
+    fn comes_to_stand(&mut self, waiter: WaiterId, id: LockId) {
+        let entry = self.locks.get(id.db, &id.key);
+        let entry = entry.and_then(|volatile| volatile.queue.blocked(waiter));
+        let in_the_way = entry.and_then(|entry| entry.in_the_way.clone());
+        if let Some(group) = self.groups.all.get_mut(&waiter) {
+            group.stands = true;
+            group.in_the_way = group.in_the_way.take().or(in_the_way);
+        }
+        self.waits.stands_at(waiter, id);
+        self.groups.stood.push(waiter);
+    }
+
+    fn moves_on(&mut self, waiter: WaiterId) {
+        if let Some(group) = self.groups.all.get_mut(&waiter) {
+            group.stands = false;
+            group.reached = group.reached.saturating_add(1);
+            self.groups.moves.insert(waiter);
+        }
+    }
+
+    /// The first of the locks that this group had reached where it only stands in line now.
+    fn lost_by(&self, waiter: WaiterId) -> Option<usize> {
+        let group = self.groups.waiting(waiter)?;
+        group.keys.iter().take(group.reached).position(|key| {
+            let volatile = self.locks.get(group.db, &key.key);
+            let stand = volatile.and_then(|volatile| volatile.queue.group_stand(waiter));
+            !matches!(stand, Some(GroupStand::Turn | GroupStand::Covered))
+        })
+    }
+
+    /// It stands again at the first lock that it has lost, and gives up what it has behind.
+    fn goes_back(&mut self, waiter: WaiterId) {
+        let Some(number) = self.lost_by(waiter) else { return };
+        let Some(group) = self.groups.all.get_mut(&waiter) else { return };
+        let turns = group.turns & bit(number).saturating_sub(1);
+        let last = std::mem::replace(&mut group.reached, number);
+        let Some(key) = group.keys.get(number) else { return };
+        let id = LockId { db: group.db, key: key.key.clone() };
+        let left = group.keys.iter().take(last.saturating_add(1)).skip(number.saturating_add(1));
+        let left: Vec<LockId> = left.map(|key| group.id(key)).collect();
+        self.groups.set_turns(waiter, turns);
+        self.groups.moves.remove(&waiter);
+        self.groups.in_grace.remove(&waiter);
+        self.groups.held_back.remove(&waiter);
+        for id in left {
+            self.leave_lock(&id, waiter);
+            self.groups.serves.push_back(id);
+        }
+        self.comes_to_stand(waiter, id);
+    }
+
+    fn leave_lock(&mut self, id: &LockId, waiter: WaiterId) {
+        if self.locks.get(id.db, &id.key).is_some_and(|volatile| volatile.knows(waiter)) {
+            self.locks.change_keeping_alarm(id.db, &id.key, |volatile| volatile.leave(waiter));
+        }
+    }
+
+    /// The wait of a group, or its grant if nobody heard of it, ends at all of its locks. Those
+    /// behind it are served with the next steps. False if there is no such group.
+    pub(super) fn end_group(&mut self, waiter: WaiterId, by: Outcome, now: Now) -> bool {
+        if self.groups.waiting(waiter).is_some() {
+            self.log_group(waiter, by, now);
+            self.groups.stop(waiter);
+        }
+        self.leave_all(waiter, Some(now.ms()))
+    }
+
+    fn leave_all(&mut self, waiter: WaiterId, at: Option<EpochMs>) -> bool {
+        let Some(group) = self.groups.all.remove(&waiter) else { return false };
+        for key in group.keys.iter() {
+            let id = group.id(key);
+            if self.locks.get(id.db, &id.key).is_some_and(|volatile| volatile.knows(waiter)) {
+                // Marked first, so that it is kept until it is swept.
+                self.locks.mark(id.db, &id.key, Mark::Due, at);
+                self.leave_lock(&id, waiter);
+            }
+        }
+        true
+    }
+
+    /// The wait of a group ends with this reply. Those behind it are served with the next work for
+    /// groups.
+    pub fn end_group_with(&mut self, waiter: WaiterId, reply: Reply, by: Outcome, now: Now) {
+        self.end_group_but_at(waiter, None, (reply, by), now);
+    }
+
+    /// The wait of a group is cancelled with this reply. Its place at `key` is left to the step
+    /// that cancels its owner's other waits there: none of those may be granted before.
+    pub fn cancel_group(&mut self, waiter: WaiterId, key: &[u8], reply: Reply, now: Now) {
+        self.end_group_but_at(waiter, Some(key), (reply, Outcome::Cancelled), now);
+    }
+
+    fn end_group_but_at(
+        &mut self,
+        waiter: WaiterId,
+        but: Option<&[u8]>,
+        (reply, by): (Reply, Outcome),
+        now: Now,
+    ) {
+        let Some(group) = self.group(waiter) else { return };
+        let since = group.since;
+        let reached = group.keys.iter().take(group.reached.saturating_add(1));
+        let left: Vec<LockId> = reached.map(|key| group.id(key)).collect();
+        self.log_group(waiter, by, now);
+        self.groups.stop(waiter);
+        self.groups.all.remove(&waiter);
+        for id in left {
+            let volatile = self.locks.get(id.db, &id.key);
+            let stands = volatile.is_some_and(|volatile| volatile.queue.blocked(waiter).is_some());
+            if but != Some(&*id.key) || !stands {
+                self.leave_lock(&id, waiter);
+                self.groups.serves.push_back(id);
+            }
+        }
+        let waited_us = now.us().saturating_sub(since.us());
+        self.post(vec![Wake { waiter, reply, waited_us, holds: 0, acks_us: None }]);
+    }
+
+    /// A group is granted: no longer does it wait. Returns how long it waited, in microseconds.
+    pub fn group_granted(&mut self, waiter: WaiterId, now: Now) -> u64 {
+        let since = self.group(waiter).map_or(now, |group| group.since);
+        self.log_group(waiter, Outcome::Granted, now);
+        self.groups.stop(waiter);
+        now.us().saturating_sub(since.us())
+    }
+
+    fn log_group(&mut self, waiter: WaiterId, outcome: Outcome, now: Now) {
+        let Some(group) = self.groups.waiting(waiter) else { return };
+        let Some(key) = group.next_key().or(group.keys.last()) else { return };
+        let (us, least) = (now.us().saturating_sub(group.since.us()), self.slow.wait_ms);
+        let is_slow = least.is_some_and(|least| us >= least.saturating_mul(1000));
+        let Some(names) = group.in_the_way.clone().filter(|_| is_slow) else { return };
+        let over = Ended {
+            owner: group.owner.clone(),
+            mode: key.mode,
+            limit: key.limit,
+            ms: us / 1000,
+            outcome,
+            what: What::Wait(names),
+            keys: group.keys.len(),
+        };
+        let (db, key) = (group.db, key.key.clone());
+        self.log_slow(At { db, key: &key, now }, Some(over));
+    }
+
+    /// The server has forgotten the connection of a group. False if it is none.
+    pub(super) fn group_unparked(&mut self, waiter: WaiterId) -> bool {
+        if self.groups.waiting(waiter).is_some() {
+            // Somebody else sent it a reply.
+            self.groups.stop(waiter);
+            return self.leave_all(waiter, None);
+        }
+        let Some(group) = self.groups.all.remove(&waiter) else { return false };
+        for key in group.keys.iter() {
+            if self.locks.get(group.db, &key.key).is_some_and(|volatile| volatile.knows(waiter)) {
+                self.locks.change_keeping_alarm(group.db, &key.key, |volatile| {
+                    volatile.answered(waiter);
+                });
+            }
+        }
+        true
+    }
+
+    /// A group's time has passed.
+    pub fn first_group_over(&self, now: Now) -> Option<WaiterId> {
+        let (ends_at, waiter) = self.groups.ends.first()?;
+        ends_at.is_over_at(now).then_some(*waiter)
+    }
+
+    /// When the next group's time has passed, or the grace that holds some of them back.
+    pub(super) fn next_group_end(&self) -> Option<EpochMs> {
+        let end = self.groups.ends.first().map(|(ends_at, _)| *ends_at);
+        let grace = self.grace_end().filter(|_| !self.groups.in_grace.is_empty());
+        [end, grace].into_iter().flatten().min()
+    }
+
+    /// Something is to be done for groups, and may be done now.
+    pub fn has_group_work(&self) -> bool {
+        let Groups { backs, serves, moves, .. } = &self.groups;
+        !moves.is_empty() || !serves.is_empty() || !backs.is_empty()
+    }
+
+    /// The lock at which the next work for groups is done, in any case one of the group's.
+    pub fn group_work_at(&self) -> Option<LockId> {
+        let next = self.groups.serves.front().cloned();
+        next.or_else(|| {
+            let Groups { all, backs, moves, .. } = &self.groups;
+            let group = all.get(backs.first().or(moves.first())?)?;
+            Some(group.id(group.next_key().or(group.keys.first())?))
+        })
+    }
+
+    /// What is to be done next for the groups.
+    pub fn next_group_work(&mut self, now: Now) -> Option<GroupWork> {
+        while let Some(waiter) = self.groups.backs.pop_first() {
+            self.goes_back(waiter);
+        }
+        if let Some(id) = self.groups.serves.pop_front() {
+            return Some(GroupWork::Serve(id));
+        }
+        while let Some(waiter) = self.groups.moves.pop_first() {
+            let Some(group) = self.groups.waiting(waiter) else { continue };
+            // Its time has passed: the next sweep ends its wait.
+            if group.stands || group.ends_at.is_some_and(|ends_at| ends_at.is_over_at(now)) {
+                continue;
+            }
+            match group.next_key() {
+                Some(key) => return Some(GroupWork::Join(group.id(key), waiter)),
+                None if self.grace_of(self.grace_ms, now).is_some() => {
+                    self.groups.in_grace.insert(waiter);
+                }
+                None => return Some(GroupWork::Commit(waiter)),
+            }
+        }
+        None
+    }
+
+    /// This group has reached all of its locks, and cannot be granted before something else has
+    /// happened.
+    pub fn hold_back(&mut self, waiter: WaiterId) {
+        self.groups.held_back.insert(waiter);
+    }
+
+    /// Something happened for which groups may be held back.
+    pub(super) fn retry_held_back(&mut self) {
+        self.groups.moves.append(&mut self.groups.held_back);
+    }
+
+    /// Groups that waited for the end of the grace are granted, if it is over.
+    pub(super) fn end_grace_of_groups(&mut self, now: Now) {
+        if !self.groups.in_grace.is_empty() && self.grace_of(self.grace_ms, now).is_none() {
+            self.groups.moves.append(&mut self.groups.in_grace);
+        }
+    }
+
+    /// This work cannot be done before the gate opens.
+    pub fn group_work_later(&mut self, work: GroupWork) {
+        match work {
+            GroupWork::Serve(id) => self.groups.serves.push_back(id),
+            GroupWork::Join(_, waiter) | GroupWork::Commit(waiter) => {
+                self.groups.moves.insert(waiter);
+            }
+        }
+    }
+
+    /// Takes the groups that came to stand at a lock and wait.
+    pub fn take_stood(&mut self) -> Vec<WaiterId> {
+        let stood = std::mem::take(&mut self.groups.stood);
+        let stands = |waiter: &WaiterId| self.group(*waiter).is_some_and(|group| group.stands);
+        stood.into_iter().filter(stands).collect()
+    }
+
+    /// What the time to wait is at a lock that the group has not reached, as for
+    /// [`Reply::NotNow`]; `None` where nothing is in its way.
+    pub fn group_wait_ms(
+        &self,
+        waiter: WaiterId,
+        at: At<'_>,
+        bounds: &Bounds,
+        (lock, claim): (&Lock, Claim<'_>),
+    ) -> Option<Option<u64>> {
+        let volatile = self.locks.get_or_empty(at.db, at.key);
+        if volatile.queue.group_stand(waiter) == Some(GroupStand::Line) {
+            return Some(lock.estimated_wait_of(volatile, waiter, at.now));
+        }
+        match self.judge(at, bounds, lock, claim, OwnPlace::None) {
+            Standing::Barred { wait_ms } => Some(wait_ms),
+            Standing::WouldDeadlock => Some(None),
+            Standing::Covered(_) | Standing::Open => None,
+        }
+    }
+
+    /// The locks at which this connection is blocked.
+    pub fn locks_of(&self, waiter: WaiterId) -> Vec<LockId> {
+        match self.group(waiter) {
+            Some(group) => group.keys.iter().map(|key| group.id(key)).collect(),
+            None => self.parked(waiter).map(|parked| parked.lock.clone()).into_iter().collect(),
+        }
+    }
+
+    /// This server is no longer a primary.
+    pub(super) fn forget_groups(&mut self) {
+        self.groups = Groups::default();
+    }
+
+    /// Checks the groups.
+    ///
+    /// # Errors
+    /// What is wrong, for tests.
+    pub(super) fn check_groups_of_all(&self) -> Result<(), String> {
+        let (mut waiting, mut turns, mut places) = (0_usize, 0_usize, 0_usize);
+        for (waiter, group) in self.groups.all.iter().filter(|(_, group)| !group.is_granted) {
+            waiting = waiting.saturating_add(1);
+            for (number, key) in group.keys.iter().enumerate() {
+                let volatile = self.locks.get(group.db, &key.key);
+                let stand = volatile.and_then(|volatile| volatile.queue.group_stand(*waiter));
+                places = places.saturating_add(
+                    matches!(stand, Some(GroupStand::Line | GroupStand::Turn)).into(),
+                );
+                let has_turn = stand == Some(GroupStand::Turn);
+                turns = turns.saturating_add(has_turn.into());
+                let is_right = match stand {
+                    Some(GroupStand::Turn | GroupStand::Covered) => number < group.reached,
+                    Some(GroupStand::Line) => number == group.reached && group.stands,
+                    None => number >= group.reached && !(number == group.reached && group.stands),
+                };
+                if !is_right || has_turn != (group.turns & bit(number) != 0) {
+                    return Err(format!("{waiter:?} is {stand:?} at {number} of {group:?}"));
+                }
+            }
+            let busy = [&self.groups.moves, &self.groups.in_grace, &self.groups.held_back];
+            let is_busy = busy.into_iter().any(|some| some.contains(waiter));
+            let is_late = |at: &EpochMs| self.groups.ends.contains(&(*at, *waiter));
+            if !group.stands && !is_busy && group.ends_at.filter(is_late).is_none() {
+                return Err(format!("{waiter:?} neither stands nor moves: {group:?}"));
+            }
+        }
+        let known = self.locks.totals().groups;
+        if (waiting, turns) != (self.groups.waiting, self.groups.turns) || places != known {
+            return Err(format!("{waiting} groups, {turns} turns, {places} places of {known}"));
+        }
+        Ok(())
+    }
+}

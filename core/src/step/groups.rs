@@ -1,0 +1,86 @@
+//! What a wait for several locks does at one of them.
+
+use crate::step::input::{Join, Reply};
+use crate::volatile::queue::{Entry, Place};
+use crate::volatile::slow::Outcome;
+use crate::{Lock, Mode, Step, Token, Volatile};
+
+impl Lock {
+    /// The hold by which this owner may enter whoever stands in line.
+    fn covering(&self, owner: &[u8], mode: Mode) -> Option<Token> {
+        let own = |mode| self.holders.hold(owner, mode).map(|hold| hold.token);
+        // READ beside one's own WRITE needs no turn, either.
+        own(mode).or_else(|| own(Mode::Write))
+    }
+
+    /// A hold has ended: the groups that it covered stand in line, unless another one covers them.
+    pub(crate) fn uncover(&self, volatile: &mut Volatile, token: Token) {
+        if !volatile.queue.has_covered() {
+            return;
+        }
+        for entry in volatile.queue.take_covered(token) {
+            match self.covering(entry.owner.as_bytes(), entry.mode) {
+                Some(other) => volatile.queue.cover(entry, other),
+                None => volatile.queue.join(entry),
+            }
+        }
+    }
+
+    /// The same for all holds that are gone without a word, or count as ended.
+    pub(crate) fn uncover_ended(&self, volatile: &mut Volatile) {
+        if !volatile.queue.has_covered() {
+            return;
+        }
+        let until = self.holders.ended_until();
+        for token in volatile.queue.covering() {
+            let hold = self.holders.by_token(token).map(|(_, hold)| hold);
+            if hold.is_none_or(|hold| Some(hold.deadline) <= until) {
+                self.uncover(volatile, token);
+            }
+        }
+    }
+}
+
+impl Step<'_, '_> {
+    /// A group comes to this lock: it needs no turn where its owner holds what it wants, otherwise
+    /// it stands in line, and may get its turn in this step.
+    pub(crate) fn join(&mut self, ask: Join<'_>) -> Reply {
+        let mut entry = Entry::of_group(&ask);
+        let cover = self.lock.covering(ask.owner, ask.mode);
+        if let Some(token) = cover.filter(|_| self.volatile.grace.is_none()) {
+            self.volatile.queue.cover(entry, token);
+        } else {
+            self.note_in_the_way(&mut entry);
+            self.volatile.queue.join(entry);
+        }
+        Reply::Count(0)
+    }
+
+    /// The owner holds something: its groups that want no more need no turn.
+    pub(crate) fn cover_groups(&mut self, owner: &[u8]) {
+        if self.volatile.queue.group_count() == 0 {
+            return;
+        }
+        let mut from = Place::FIRST;
+        loop {
+            let mut groups = self.volatile.queue.groups_of(owner, from);
+            let lock = &*self.lock;
+            let covered =
+                groups.find_map(|(place, entry)| Some((place, lock.covering(owner, entry.mode)?)));
+            drop(groups);
+            let Some((place, token)) = covered else { return };
+            self.volatile.queue.cover_at(place, token);
+            from = place;
+        }
+    }
+
+    /// Ends the owner's ticket: it takes new places.
+    pub(crate) fn withdraw(&mut self, owner: &[u8]) -> Reply {
+        let ticket = self.volatile.queue.ticket_of(owner);
+        if let Some(entry) = ticket.and_then(|place| self.volatile.queue.remove(place)) {
+            let over = self.moment.slow.wait(&entry, Outcome::Cancelled, self.moment.now);
+            self.volatile.log_slow(over);
+        }
+        Reply::Count(ticket.is_some().into())
+    }
+}

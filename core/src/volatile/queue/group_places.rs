@@ -1,0 +1,45 @@
+//! Where the groups of one lock are.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::place::Place;
+use super::{Entry, Kind};
+use crate::{Token, WaiterId};
+
+/// The groups of one lock.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct GroupPlaces {
+    pub(super) places: BTreeMap<WaiterId, Place>,
+    /// Those that need no turn, because this hold of their owner covers it, and how they would
+    /// wait.
+    pub(super) covered: BTreeMap<WaiterId, (Token, Box<Entry>)>,
+    pub(super) by_token: BTreeSet<(Token, WaiterId)>,
+    /// Those that came to stand, or got, lost or no longer need a turn since this was last taken.
+    pub(super) touched: Vec<WaiterId>,
+}
+
+impl GroupPlaces {
+    pub(super) fn stands(&mut self, entry: &Entry, place: Place) {
+        if let Kind::Group(waiter) = entry.kind {
+            self.places.insert(waiter, place);
+        }
+    }
+
+    pub(super) fn stands_no_more(&mut self, entry: &Entry) {
+        if let Kind::Group(waiter) = entry.kind {
+            self.places.remove(&waiter);
+        }
+    }
+
+    /// The place of a group.
+    pub(super) fn place(&self, waiter: WaiterId) -> Option<Place> {
+        self.places.get(&waiter).copied()
+    }
+
+    /// This one got its turn, or is about to lose it.
+    pub(super) fn touch(&mut self, kind: Kind) {
+        if let Kind::Group(waiter) = kind {
+            self.touched.push(waiter);
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Groups: waits for several locks. A group stands in the line of one lock at a time, in the order
+//! of arrival; at the locks that it has reached it has its turn, or its owner's hold there covers
+//! what it wants.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::place::Place;
+use super::{Entry, Kind, Queue};
+use crate::{Join, Token, WaiterId};
+
+/// Where a group is at one of its locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupStand {
+    /// It stands in line.
+    Line,
+    /// The lock is reserved for it.
+    Turn,
+    /// Its owner holds what it wants.
+    Covered,
+}
+
+impl Entry {
+    /// The wait of a group at one lock. It has no end of its own.
+    pub(crate) fn of_group(ask: &Join<'_>) -> Self {
+        Self {
+            owner: ask.owner.into(),
+            mode: ask.mode,
+            lease: ask.lease,
+            upgrade: false,
+            limit: ask.limit,
+            depth: Some(1),
+            acks: 0,
+            kind: Kind::Group(ask.waiter),
+            ends_at: None,
+            since: ask.since,
+            arrival: ask.arrival,
+            client: ask.client,
+            is_session: false,
+            in_the_way: None,
+            is_in_front: false,
+            check_at: None,
+        }
+    }
+}
+
+impl Queue {
+    /// Where this group is; `None` if it is not here.
+    pub(crate) fn group_stand(&self, waiter: WaiterId) -> Option<GroupStand> {
+        match self.groups.place(waiter) {
+            Some(place) if self.is_turn(place) => Some(GroupStand::Turn),
+            Some(_) => Some(GroupStand::Line),
+            None => self.groups.covered.get(&waiter).map(|_| GroupStand::Covered),
+        }
+    }
+
+    /// Whether a hold covers what some group wants.
+    pub(crate) fn has_covered(&self) -> bool {
+        !self.groups.covered.is_empty()
+    }
+
+    /// The groups that have their turn.
+    pub(crate) fn group_turns(&self) -> impl Iterator<Item = &Entry> {
+        let places = self.groups.places.values().filter(|place| self.is_turn(**place));
+        places.filter_map(|place| self.get(*place))
+    }
+
+    /// Takes the groups that were touched, and where each is now.
+    pub(crate) fn take_touched_groups(&mut self) -> Vec<(WaiterId, Option<GroupStand>)> {
+        let touched = std::mem::take(&mut self.groups.touched);
+        touched.into_iter().map(|waiter| (waiter, self.group_stand(waiter))).collect()
+    }
+
+    /// A group comes to stand behind the turns, behind upgrades, and behind everybody in line who
+    /// arrived before it.
+    pub(crate) fn join(&mut self, entry: Entry) {
+        if let Kind::Group(waiter) = entry.kind {
+            self.groups.touched.push(waiter);
+        }
+        let Some(mut next) = self.first_later(entry.arrival) else { return self.push_back(entry) };
+        let mut place = self.place_before(next);
+        if place.is_none() {
+            self.make_room(next);
+            next = self.first_later(entry.arrival).unwrap_or(next);
+            place = self.place_before(next);
+        }
+        // There is always room now: more than fit into memory would have to wait.
+        match place {
+            Some(place) => self.put(place, entry),
+            None => self.push_back(entry),
+        }
+    }
+
+    /// A place directly before this one; `None` where there is no room.
+    fn place_before(&self, next: Place) -> Option<Place> {
+        let before = self.entries.range(..next).next_back().map(|(place, _)| *place);
+        let Some(before) = before.max(self.turns_end) else { return next.between(None) };
+        let place = Place(before.0.saturating_add_unsigned(before.0.abs_diff(next.0) / 2));
+        (place > before && place < next).then_some(place)
+    }
+
+    /// The first in line, behind upgrades, who arrived later: the line is in the order of arrival.
+    fn first_later(&self, arrival: u64) -> Option<Place> {
+        let mut line = self.line_between(None, None);
+        let (head, entry) = line.find(|(_, entry)| !entry.is_in_front)?;
+        if entry.arrival > arrival {
+            return Some(head);
+        }
+        let (last, _) = self.entries.last_key_value().filter(|(_, last)| last.arrival > arrival)?;
+        let from = |place: i64| self.entries.range(Place(place)..).next();
+        let (mut earlier, mut later) = (head.0, last.0);
+        while earlier.abs_diff(later) > 1 {
+            let middle = earlier.saturating_add_unsigned(earlier.abs_diff(later) / 2);
+            match from(middle) {
+                Some((_, entry)) if entry.arrival <= arrival => earlier = middle,
+                _ => later = middle,
+            }
+        }
+        from(later).map(|(place, _)| *place)
+    }
+
+    /// The owner of the group at this place now has this hold, which covers what the group wants.
+    pub(crate) fn cover_at(&mut self, place: Place, token: Token) {
+        if let Some(entry) = self.remove(place) {
+            self.cover(entry, token);
+        }
+    }
+
+    /// A group needs no turn here: this hold covers what it wants.
+    pub(crate) fn cover(&mut self, entry: Entry, token: Token) {
+        if let Kind::Group(waiter) = entry.kind {
+            self.groups.touched.push(waiter);
+            self.groups.by_token.insert((token, waiter));
+            self.groups.covered.insert(waiter, (token, Box::new(entry)));
+        }
+    }
+
+    /// The holds that cover what groups want.
+    pub(crate) fn covering(&self) -> Vec<Token> {
+        let mut tokens: Vec<Token> = self.groups.by_token.iter().map(|(token, _)| *token).collect();
+        tokens.dedup();
+        tokens
+    }
+
+    /// Takes the groups that this hold covers, which has ended.
+    pub(crate) fn take_covered(&mut self, token: Token) -> Vec<Entry> {
+        let all = (token, WaiterId::from(1))..=(token, WaiterId::from(u64::MAX));
+        let waiters: Vec<WaiterId> =
+            self.groups.by_token.range(all).map(|(_, waiter)| *waiter).collect();
+        waiters.into_iter().filter_map(|waiter| self.take_cover(waiter)).collect()
+    }
+
+    fn take_cover(&mut self, waiter: WaiterId) -> Option<Entry> {
+        let (token, entry) = self.groups.covered.remove(&waiter)?;
+        self.groups.by_token.remove(&(token, waiter));
+        Some(*entry)
+    }
+
+    /// A group leaves. False if it is not here.
+    pub(crate) fn leave_group(&mut self, waiter: WaiterId) -> bool {
+        let place = self.groups.place(waiter);
+        let stood = place.and_then(|place| self.remove(place)).is_some();
+        stood || self.take_cover(waiter).is_some()
+    }
+
+    /// All groups leave that need no turn here.
+    pub(crate) fn leave_covered(&mut self) -> Vec<WaiterId> {
+        let waiters: Vec<WaiterId> = self.groups.covered.keys().copied().collect();
+        waiters.iter().for_each(|waiter| drop(self.take_cover(*waiter)));
+        waiters
+    }
+
+    /// Checks the groups of this lock.
+    ///
+    /// # Errors
+    /// What is wrong, for tests.
+    pub(super) fn check_groups(&self) -> Result<(), String> {
+        let groups = self.entries.iter().filter_map(|(place, entry)| match entry.kind {
+            Kind::Group(waiter) => Some((waiter, *place)),
+            _ => None,
+        });
+        let covered = self.groups.covered.iter().map(|(waiter, (token, _))| (*token, *waiter));
+        let is_twice = |waiter: &WaiterId| self.groups.places.contains_key(waiter);
+        let line = self.line_between(None, None).map(|(_, entry)| entry);
+        let arrivals: Vec<u64> =
+            line.filter(|entry| !entry.is_in_front).map(|entry| entry.arrival).collect();
+        let agree = [
+            ("places", groups.collect::<BTreeMap<_, _>>() == self.groups.places),
+            ("tokens", covered.collect::<BTreeSet<_>>() == self.groups.by_token),
+            ("cover", !self.groups.covered.keys().any(is_twice)),
+            ("touched", self.groups.touched.is_empty()),
+            ("arrivals", self.groups.places.is_empty() || arrivals.is_sorted()),
+        ];
+        match agree.into_iter().find(|(_, agrees)| !agrees) {
+            Some((what, _)) => Err(format!("{what} of groups disagrees: {self:?}")),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! Waits for several locks: moves them from one lock to the next, and grants those that reached all
+//! of theirs. All that one command or one task leads to is one unit: every key is changed, and
+//! handed to the replicas, before anything is told.
+
+use rlock_core::grammar::{Access, Want};
+use rlock_core::manager::{At, Decided, Group, GroupWork, LockId};
+use rlock_core::slow::Outcome;
+use rlock_core::{Claim, Input, Lock, OwnPlace, Refusal, Reply, WaiterId, Wake};
+
+use crate::gate;
+use crate::happening::Happening;
+use crate::host::{Deferred, Gate, Host, KeyName, OpenKey};
+use crate::open_locks::{AcquireAll, OpenLocks, new_holds};
+use crate::unit::{self, Done, RequestError};
+use crate::untold::Untold;
+
+/// How many locks are changed in one call; the rest is done in the next iteration of the loop.
+const WORK_MAX: usize = 256;
+
+/// Does what the groups have to do, within a command. Returns what is to be told.
+pub(crate) fn carry_on<H: Host>(host: &H) -> Vec<Untold> {
+    let told = moves(host);
+    search_stood(host, None);
+    told
+}
+
+/// The same, without a search for cycles.
+pub(crate) fn moves<H: Host>(host: &H) -> Vec<Untold> {
+    // In a cluster a command can open only keys of its own slot.
+    if host.is_cluster() && host.state(|state| state.has_late_groups) {
+        return Vec::new();
+    }
+    move_all(host).1
+}
+
+/// Does what the groups have to do outside of commands, where any key can be opened. False if the
+/// gate is shut.
+pub(crate) fn carry_on_in_sweep<H: Host>(host: &H) -> (bool, Vec<Untold>) {
+    let done = move_all(host);
+    search_stood(host, None);
+    done
+}
+
+fn move_all<H: Host>(host: &H) -> (bool, Vec<Untold>) {
+    let (mut told, mut shut) = (Vec::new(), Vec::new());
+    for _ in 0..WORK_MAX {
+        let now = host.now();
+        let Some(work) = host.state(|state| state.manager.next_group_work(now)) else { break };
+        match gate_of(host, &work) {
+            Gate::Open => step(host, &work, &mut told),
+            Gate::Shut => shut.push(work),
+            Gate::Elsewhere => {
+                if let GroupWork::Join(_, waiter) | GroupWork::Commit(waiter) = work {
+                    refuse(host, waiter, Refusal::TryAgain);
+                }
+            }
+        }
+    }
+    let is_open = shut.is_empty();
+    host.state(|state| {
+        shut.into_iter().for_each(|work| state.manager.group_work_later(work));
+        state.has_late_groups = state.manager.has_group_work();
+    });
+    (is_open, told)
+}
+
+/// In a cluster each key has a gate of its own, and what the group has reached may have moved.
+fn gate_of<H: Host>(host: &H, work: &GroupWork) -> Gate {
+    if !host.is_cluster() {
+        return Gate::Open;
+    }
+    let ids = match work {
+        GroupWork::Serve(id) | GroupWork::Join(id, _) => vec![id.clone()],
+        GroupWork::Commit(waiter) => host.state(|state| state.manager.locks_of(*waiter)),
+    };
+    let gates = ids.iter().map(|id| host.with_name(id, |name| gate::of(host, name)));
+    let rank =
+        |gate: &Gate| [Gate::Open, Gate::Shut, Gate::Elsewhere].iter().position(|g| g == gate);
+    gates.max_by_key(rank).unwrap_or(Gate::Open)
+}
+
+fn step<H: Host>(host: &H, work: &GroupWork, told: &mut Vec<Untold>) {
+    match work {
+        GroupWork::Serve(id) => told.extend(at_one(host, id, Input::Tick).ok()),
+        GroupWork::Join(id, waiter) => {
+            let group = host.state(|state| state.manager.group(*waiter).cloned());
+            let Some(join) = group.as_ref().and_then(|group| group.join(*waiter)) else { return };
+            match at_one(host, id, Input::Join(join)) {
+                Ok(done) => told.push(done),
+                Err(_) => refuse(host, *waiter, Refusal::WrongType),
+            }
+        }
+        GroupWork::Commit(waiter) => {
+            if let Some(group) = host.state(|state| state.manager.group(*waiter).cloned()) {
+                commit(host, *waiter, &group, told);
+            }
+        }
+    }
+}
+
+/// One step at one key.
+fn at_one<H: Host>(host: &H, id: &LockId, input: Input<'_>) -> Result<Untold, RequestError> {
+    host.with_name(id, |name| {
+        let mut key = unit::open(host, || host.open(name, Access::Writes));
+        let at = At { db: id.db, key: name.bytes(), now: host.now() };
+        let mut effects = None;
+        let (start, decided) = unit::decide(host, at, name, &mut key, &input, &mut effects)?;
+        debug_assert!(!matches!(decided, Decided::MustWait(_)), "{input:?} waits by itself");
+        let effects = decided.effects(effects);
+        drop(key);
+        if host.state(|state| state.manager.expects_keys()) {
+            host.watch_new_keys();
+        }
+        let (changes, events) = (effects.changes.as_slice(), effects.events.as_slice());
+        let (gated, replaced) = (effects.gated.as_slice(), effects.replaced.as_slice());
+        let done = Done { changes, events, reply: &effects.reply, gated, replaced };
+        unit::pass_on(host, at, name, (start, false, None), done);
+        Ok(Untold::of_step(id.clone(), effects))
+    })
+}
+
+/// The wait of a group ends with an error.
+fn refuse<H: Host>(host: &H, waiter: WaiterId, why: Refusal) {
+    end(host, waiter, Reply::Refused(why), Outcome::Refused);
+}
+
+/// The wait of a group ends with this reply. Those behind it are served with the next work.
+pub(crate) fn end<H: Host>(host: &H, waiter: WaiterId, reply: Reply, by: Outcome) {
+    let now = host.now();
+    host.state(|state| state.manager.end_group_with(waiter, reply, by, now));
+}
+
+/// Grants a group that has reached all of its locks: all are looked at, then all are changed.
+fn commit<H: Host>(host: &H, waiter: WaiterId, group: &Group, told: &mut Vec<Untold>) {
+    let keys: Vec<&[u8]> = group.keys.iter().map(|key| &*key.key).collect();
+    let wants: Vec<Want<'_>> = group
+        .keys
+        .iter()
+        .enumerate()
+        .map(|(number, of)| Want { key: &of.key, mode: of.mode, limit: of.limit, number })
+        .collect();
+    let ask = AcquireAll {
+        owner: group.owner.as_bytes(),
+        lease: group.lease,
+        session: group.session,
+        place: OwnPlace::Group(waiter),
+    };
+    host.with_names(group.db, &keys, |names| {
+        let Ok(mut locks) = OpenLocks::open(host, names, &wants) else {
+            return refuse(host, waiter, Refusal::WrongType);
+        };
+        let granted = grant(host, waiter, &mut locks, (ask, names));
+        told.extend(locks.into_untold());
+        if let (Some(wake), Some(first)) = (granted, group.keys.first()) {
+            let id = LockId { db: group.db, key: first.key.clone() };
+            told.push(Untold::of_answer(id, wake));
+        }
+    });
+}
+
+fn grant<'a, H: Host>(
+    host: &H,
+    waiter: WaiterId,
+    locks: &mut OpenLocks<'_, '_, '_, 'a, H>,
+    (ask, names): (AcquireAll<'a>, &[H::Name<'_>]),
+) -> Option<Wake> {
+    let judged = locks.judge_all(ask).ok()?;
+    // What had come due may have sent it back.
+    let has_all = |group: &Group| group.next_key().is_none();
+    if !host.state(|state| state.manager.group(waiter).is_some_and(has_all)) {
+        return None;
+    }
+    let standings = match judged {
+        Ok(standings) => standings,
+        // A hold of its owner waits for acknowledgements.
+        Err(_) => {
+            host.state(|state| state.manager.hold_back(waiter));
+            return None;
+        }
+    };
+    let user = host.state(|state| state.manager.parked(waiter).map(|parked| parked.user.clone()));
+    if user.is_some_and(|user| !host.may_acquire_several(&user, names, ask.owner)) {
+        refuse(host, waiter, Refusal::NotPermittedSeveral);
+        return None;
+    }
+    let token = match locks.prepare(ask, &standings) {
+        Ok(token) => token,
+        Err((reply, _)) => {
+            end(host, waiter, reply, Outcome::Refused);
+            return None;
+        }
+    };
+    let now = host.now();
+    let waited_us = host.state(|state| state.manager.group_granted(waiter, now));
+    let reply = locks.enter(ask, token).ok()?;
+    host.observe(Happening::GrantedSeveral);
+    Some(Wake { waiter, reply, waited_us, holds: new_holds(&standings), acks_us: None })
+}
+
+/// The owner of a group takes new places: its tickets at these locks end.
+pub(crate) fn withdraw_tickets<H: Host>(host: &H, group: &Group) -> Vec<Untold> {
+    let mut told = Vec::new();
+    for key in group.keys.iter() {
+        let id = LockId { db: group.db, key: key.key.clone() };
+        let owner = group.owner.as_bytes();
+        if host.state(|state| state.manager.has_ticket(&id, owner)) {
+            told.extend(at_one(host, &id, Input::Withdraw(owner)).ok());
+        }
+    }
+    told
+}
+
+/// Searches for cycles, in a later iteration of the loop, where groups came to stand.
+pub(crate) fn search_stood<H: Host>(host: &H, searched: Option<WaiterId>) {
+    let stood = host.state(|state| state.manager.take_stood());
+    if stood.is_empty() || !host.settings().detects_deadlocks {
+        return;
+    }
+    for waiter in stood.into_iter().filter(|waiter| Some(*waiter) != searched) {
+        search_soon(host, waiter);
+    }
+}
+
+/// Searches in a later iteration of the loop, and refuses this wait if it has closed a cycle.
+pub(crate) fn search_soon<H: Host>(host: &H, waiter: WaiterId) {
+    host.state(|state| state.unsearched.push(waiter));
+    host.defer(0, Deferred::Search);
+}
+
+/// The time in the reply to a group that was not granted: the longest at a lock that it has not
+/// reached; `None` if it is not known.
+pub(crate) fn time_to_wait<H: Host>(host: &H, waiter: WaiterId) -> Option<u64> {
+    let group = host.state(|state| state.manager.group(waiter).cloned())?;
+    let bounds = host.settings().bounds;
+    let mut longest: u64 = 0;
+    for key in group.unreached() {
+        let id = LockId { db: group.db, key: key.key.clone() };
+        let owner = group.owner.as_bytes();
+        let claim = Claim { owner, mode: key.mode, upgrade: false, limit: key.limit };
+        let wait_ms = host.with_name(&id, |name| {
+            let mut open = host.open(name, Access::Reads);
+            let (free, at) = (Lock::default(), At { db: id.db, key: &id.key, now: host.now() });
+            let lock = open.lock(&free).unwrap_or(&free);
+            host.state(|state| state.manager.group_wait_ms(waiter, at, &bounds, (lock, claim)))
+        });
+        if let Some(wait_ms) = wait_ms {
+            longest = longest.max(wait_ms?);
+        }
+    }
+    Some(longest).filter(|ms| *ms > 0)
+}

@@ -1,0 +1,352 @@
+//! Several locks, open at one moment: all are looked at, then all are changed and handed to the
+//! replicas, before anybody hears of it.
+
+use std::slice;
+
+use rlock_core::grammar::{Access, Want};
+use rlock_core::manager::{At, Decided, LockId};
+use rlock_core::{
+    Claim, ClientId, Effects, Enter, Event, Input, LeaseMs, Lock, Now, OwnPlace, Refusal, Renew,
+    Reply, Standing, Token, WaiterId,
+};
+
+use crate::host::{Content, During, Host, KeyName, OpenKey};
+use crate::timers;
+use crate::unit::{self, Done, RequestError};
+use crate::untold::{self, Untold};
+
+/// What several locks are wanted for.
+#[derive(Clone, Copy)]
+pub(crate) struct AcquireAll<'a> {
+    pub(crate) owner: &'a [u8],
+    pub(crate) lease: LeaseMs,
+    pub(crate) session: Option<ClientId>,
+    /// Which place of its own helps it.
+    pub(crate) place: OwnPlace,
+}
+
+impl AcquireAll<'_> {
+    /// The caller, if it is blocked.
+    fn waiter(self) -> Option<WaiterId> {
+        match self.place {
+            OwnPlace::Group(waiter) => Some(waiter),
+            OwnPlace::None | OwnPlace::Ticket => None,
+        }
+    }
+}
+
+/// The reply to a request for several locks, and which of them it is about, by its number in the
+/// request.
+pub(crate) type Several = (Reply, usize);
+
+/// Several locks of one database, open, in key order.
+pub(crate) struct OpenLocks<'h, 'n, 'm, 'a, H: Host> {
+    host: &'h H,
+    names: &'n [H::Name<'m>],
+    wants: &'n [Want<'a>],
+    keys: Vec<H::Key<'h>>,
+    db: i32,
+    /// One moment for all: what holds when it is looked at holds when it is entered.
+    now: Now,
+    /// What was done, at which of the keys: to be published.
+    done: Vec<(usize, ToPublish<'a>)>,
+    is_plain: bool,
+}
+
+/// What is left of a decision when replicas have its changes.
+enum ToPublish<'a> {
+    /// Of a lock of which nothing is remembered.
+    Fast(Option<Event>),
+    Step(Box<Effects<'a>>),
+}
+
+impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
+    /// Opens them for writing.
+    pub(crate) fn open(
+        host: &'h H,
+        names: &'n [H::Name<'m>],
+        wants: &'n [Want<'a>],
+    ) -> Result<Self, RequestError> {
+        if !host.state(|state| state.manager.is_primary()) {
+            return Err(RequestError::ReadOnly);
+        }
+        let named = || wants.iter().filter_map(|want| names.get(want.number));
+        let mut keys: Vec<H::Key<'h>> =
+            unit::open(host, || named().map(|name| host.open(name, Access::Writes)).collect());
+        if keys.iter_mut().any(|key| matches!(key.content(), Content::Other)) {
+            return Err(RequestError::WrongType);
+        }
+        let (db, now) = (host.db(), host.now());
+        Ok(Self { host, names, wants, keys, db, now, done: Vec::new(), is_plain: true })
+    }
+
+    pub(crate) fn at(&self, place: usize) -> At<'n> {
+        let name = self.wants.get(place).and_then(|want| self.names.get(want.number));
+        At { db: self.db, key: name.map_or(&[], KeyName::bytes), now: self.now }
+    }
+
+    /// Looks at one of the locks.
+    pub(crate) fn look<T>(&mut self, place: usize, work: impl FnOnce(&Lock) -> T) -> Option<T> {
+        let free = Lock::default();
+        self.keys.get_mut(place)?.lock(&free).map(work)
+    }
+
+    /// Decides something about one of the locks, and passes it on to the replicas.
+    pub(crate) fn decide(&mut self, place: usize, input: Input<'a>) -> Result<Reply, RequestError> {
+        let (at, host) = (self.at(place), self.host);
+        let (Some(want), Some(key)) = (self.wants.get(place), self.keys.get_mut(place)) else {
+            return Err(RequestError::WrongType);
+        };
+        let Some(name) = self.names.get(want.number) else { return Err(RequestError::WrongType) };
+        let asks = match &input {
+            // One that waited is counted when it has its reply.
+            Input::Enter(ask) if ask.waiter.is_none() => Some(ask.owner),
+            _ => None,
+        };
+        let mut effects = None;
+        let (start, decided) = unit::decide(host, at, name, key, &input, &mut effects)?;
+        if let Decided::Fast(step, _) = decided {
+            let (changes, events) = (slice::from_ref(&step.change), step.event.as_slice());
+            let done = Done { changes, events, reply: &step.reply, gated: &[], replaced: &[] };
+            unit::pass_on(host, at, name, (start, false, asks), done);
+            self.done.push((place, ToPublish::Fast(step.event)));
+            return Ok(step.reply);
+        }
+        let effects = Box::new(decided.effects(effects));
+        self.is_plain = false;
+        let Effects { reply, changes, events, gated, replaced, .. } = &*effects;
+        let done = Done { changes, events, reply, gated, replaced };
+        unit::pass_on(host, at, name, (start, false, asks), done);
+        let reply = effects.reply.clone();
+        self.done.push((place, ToPublish::Step(effects)));
+        Ok(reply)
+    }
+
+    /// Ends what has expired, before the locks are judged.
+    pub(crate) fn catch_up(&mut self) -> Result<(), RequestError> {
+        let bounds = self.host.settings().bounds;
+        for place in 0..self.keys.len() {
+            let (at, host) = (self.at(place), self.host);
+            let is_overdue =
+                |lock: &Lock| host.state(|state| state.manager.is_overdue(at, &bounds, lock));
+            if self.look(place, is_overdue) == Some(true) {
+                self.decide(place, Input::Tick)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes the keys, then publishes what was done, then answers who waited. `others` is what
+    /// came of it at other locks.
+    pub(crate) fn finish(self, others: impl FnOnce(&H) -> Vec<Untold>) {
+        let Self { host, names, wants, keys, mut done, is_plain, .. } = self;
+        drop(keys);
+        let name_of = |place: usize| wants.get(place).and_then(|want| names.get(want.number));
+        let others = if is_plain { Vec::new() } else { others(host) };
+        for (place, effects) in &done {
+            let Some(name) = name_of(*place) else { continue };
+            match effects {
+                ToPublish::Fast(event) => unit::publish_events(host, name, true, event.as_slice()),
+                ToPublish::Step(effects) => {
+                    let has_changed = !effects.changes.is_empty();
+                    unit::publish_events(host, name, has_changed, &effects.events);
+                }
+            }
+        }
+        // Nothing is remembered of plain requests, so the timers stay as they are.
+        if is_plain {
+            return;
+        }
+        untold::publish(host, &others);
+        for (place, effects) in &mut done {
+            if let (Some(name), ToPublish::Step(effects)) = (name_of(*place), effects) {
+                unit::answer(host, name, effects);
+            }
+        }
+        untold::answer(host, others, None);
+        timers::settle(host);
+        if host.state(|state| state.manager.expects_keys()) {
+            host.watch_new_keys();
+        }
+        if host.state(|state| state.manager.watches_commands()) {
+            host.watch_commands();
+            host.close_lost(During::Command);
+        }
+    }
+
+    /// Closes the keys. Returns what was done, to be told with what led to it.
+    pub(crate) fn into_untold(self) -> Vec<Untold> {
+        let Self { wants, keys, done, db, .. } = self;
+        drop(keys);
+        let told = done.into_iter().filter_map(|(place, effects)| {
+            let id = LockId { db, key: wants.get(place)?.key.into() };
+            Some(match effects {
+                ToPublish::Fast(event) => Untold::of_event(id, event),
+                ToPublish::Step(effects) => Untold::of_step(id, *effects),
+            })
+        });
+        told.collect()
+    }
+
+    /// Judges one lock: how the owner stands there, and whether its hold there is pending. `None`:
+    /// the lock is overdue and was not caught up with.
+    fn judge(
+        &mut self,
+        place: usize,
+        ask: AcquireAll<'a>,
+        has_caught_up: bool,
+    ) -> Option<(Standing, bool)> {
+        let (at, host, want) = (self.at(place), self.host, *self.wants.get(place)?);
+        let (bounds, Want { mode, limit, .. }) = (host.settings().bounds, want);
+        let claim = Claim { owner: ask.owner, mode, upgrade: false, limit };
+        self.look(place, |lock| {
+            host.state(|state| {
+                if !has_caught_up && state.manager.is_overdue(at, &bounds, lock) {
+                    return None;
+                }
+                let standing = state.manager.judge(at, &bounds, lock, claim, ask.place);
+                let is_pending = match standing {
+                    Standing::Covered(hold) => state.manager.is_pending(at.db, at.key, hold.token),
+                    _ => false,
+                };
+                Some((standing, is_pending))
+            })
+        })?
+    }
+
+    /// Judges the locks, after ending what has expired there. `Err` is the reply where the owner
+    /// may not enter all of them.
+    pub(crate) fn judge_all(
+        &mut self,
+        ask: AcquireAll<'a>,
+    ) -> Result<Result<Vec<Standing>, Several>, RequestError> {
+        let mut all = Vec::with_capacity(self.keys.len());
+        for place in 0..self.keys.len() {
+            if let Some(judged) = self.judge(place, ask, false) {
+                all.push(judged);
+                continue;
+            }
+            self.decide(place, Input::Tick)?;
+            all.extend(self.judge(place, ask, true));
+        }
+        Ok(self
+            .verdict(&all)
+            .map_or_else(Err, |()| Ok(all.into_iter().map(|(standing, _)| standing).collect())))
+    }
+
+    /// Whether the owner may enter all of the locks; `Err` is the reply if not.
+    fn verdict(&self, all: &[(Standing, bool)]) -> Result<(), Several> {
+        let number = |place: usize| self.wants.get(place).map_or(0, |want| want.number);
+        let find = |is_it: &dyn Fn(&(Standing, bool)) -> bool| all.iter().position(is_it);
+        if let Some(place) = find(&|(standing, _)| *standing == Standing::WouldDeadlock) {
+            return Err((Reply::Refused(Refusal::UpgradeWouldDeadlock), number(place)));
+        }
+        let mut barred = None;
+        for (place, (standing, _)) in all.iter().enumerate() {
+            if let Standing::Barred { wait_ms } = standing {
+                let (longest, first) = barred.unwrap_or((Some(0), place));
+                let longest = longest.zip(*wait_ms).map(|(one, other): (u64, u64)| one.max(other));
+                barred = Some((longest, first));
+            }
+        }
+        if let Some((wait_ms, place)) = barred {
+            return Err((Reply::NotNow { wait_ms }, number(place)));
+        }
+        if let Some(place) = find(&|(_, is_pending)| *is_pending) {
+            return Err((Reply::Refused(Refusal::HoldIsPending), number(place)));
+        }
+        Ok(())
+    }
+
+    /// The token of all holds that the request begins. `Err` is the reply where there is none, or
+    /// where there may be no more sessions.
+    pub(crate) fn prepare(
+        &self,
+        ask: AcquireAll<'a>,
+        standings: &[Standing],
+    ) -> Result<Option<Token>, Several> {
+        let (host, bounds) = (self.host, self.host.settings().bounds);
+        let refused = |refusal| (Reply::Refused(refusal), 0);
+        if ask.session.is_some() {
+            let more = standings.iter().enumerate().filter(|(place, standing)| match standing {
+                Standing::Covered(hold) => {
+                    let at = self.at(*place);
+                    !host.state(|state| state.manager.has_session(at, hold.token))
+                }
+                _ => true,
+            });
+            let more = more.count();
+            host.state(|state| state.manager.may_tie(&bounds, more)).map_err(refused)?;
+        }
+        if new_holds(standings) == 0 {
+            return Ok(None);
+        }
+        let at = self.at(0);
+        host.state(|state| state.manager.issue(at)).map(Some).map_err(refused)
+    }
+
+    /// Enters all of the locks, which the owner may.
+    pub(crate) fn enter(
+        &mut self,
+        ask: AcquireAll<'a>,
+        token: Option<Token>,
+    ) -> Result<Reply, RequestError> {
+        let mut newest: Option<(Token, u64)> = None;
+        for (place, want) in self.wants.iter().enumerate() {
+            let enter = Enter {
+                owner: ask.owner,
+                mode: want.mode,
+                lease: ask.lease,
+                token,
+                session: ask.session,
+                waiter: ask.waiter(),
+            };
+            if let Reply::Granted { token, remaining_ms } =
+                self.decide(place, Input::Enter(enter))?
+            {
+                let (other, ms) = newest.unwrap_or((token, remaining_ms));
+                newest = Some((token.max(other), remaining_ms.min(ms)));
+            }
+        }
+        let reply = newest.map_or(Reply::NotNow { wait_ms: None }, |(token, remaining_ms)| {
+            Reply::Granted { token, remaining_ms }
+        });
+        Ok(reply)
+    }
+}
+
+impl<'a, H: Host> OpenLocks<'_, '_, '_, 'a, H> {
+    /// Renews the owner's holds of all the locks, or of none.
+    pub(crate) fn renew(&mut self, ask: Renew<'a>) -> Result<Several, RequestError> {
+        let mut in_order: Vec<(usize, usize)> =
+            self.wants.iter().enumerate().map(|(place, want)| (want.number, place)).collect();
+        in_order.sort_unstable();
+        let host = self.host;
+        for (number, place) in &in_order {
+            let at = self.at(*place);
+            let holds = self.look(*place, |lock| {
+                let holds = lock.holds_of(ask.owner, ask.token);
+                holds.map(|hold| hold.token).collect::<Vec<Token>>()
+            });
+            let holds = holds.unwrap_or_default();
+            if holds.is_empty() {
+                // Not held: the reply names what is held instead.
+                return Ok((self.decide(*place, Input::Renew(ask))?, *number));
+            }
+            let is_pending =
+                |token: &Token| host.state(|s| s.manager.is_pending(at.db, at.key, *token));
+            if holds.iter().any(is_pending) {
+                return Ok((Reply::Refused(Refusal::HoldIsPending), *number));
+            }
+        }
+        for place in 0..self.wants.len() {
+            self.decide(place, Input::Renew(ask))?;
+        }
+        Ok((Reply::Renewed, 0))
+    }
+}
+
+/// How many holds a request begins where it stands so.
+pub(crate) fn new_holds(standings: &[Standing]) -> usize {
+    standings.iter().filter(|standing| **standing == Standing::Open).count()
+}

@@ -1,0 +1,75 @@
+//! What is left of steps at several keys when replicas have their changes: it is told when all are
+//! done.
+
+use rlock_core::manager::LockId;
+use rlock_core::{Effects, Event, Owner, WaiterId, Wake};
+use smallvec::SmallVec;
+
+use crate::host::Host;
+use crate::{acks, answers, publish, unit};
+
+/// What a step did at one key that is not published, and whom it answers.
+#[derive(Debug)]
+pub(crate) struct Untold {
+    id: LockId,
+    has_changed: bool,
+    events: SmallVec<[Event; 4]>,
+    turns: Vec<Owner>,
+    awaits_acks: bool,
+    wakes: Vec<Wake>,
+}
+
+impl Untold {
+    /// Of a step.
+    pub(crate) fn of_step(id: LockId, effects: Effects<'_>) -> Self {
+        let Effects { changes, events, turns, awaits_acks, wakes, .. } = effects;
+        Self { id, has_changed: !changes.is_empty(), events, turns, awaits_acks, wakes }
+    }
+
+    /// Of a plain request.
+    pub(crate) fn of_event(id: LockId, event: Option<Event>) -> Self {
+        let (events, turns) = (event.into_iter().collect(), Vec::new());
+        Self { id, has_changed: true, events, turns, awaits_acks: false, wakes: Vec::new() }
+    }
+
+    /// The answer to a connection, and nothing else.
+    pub(crate) fn of_answer(id: LockId, wake: Wake) -> Self {
+        Self {
+            id,
+            has_changed: false,
+            events: SmallVec::new(),
+            turns: Vec::new(),
+            awaits_acks: false,
+            wakes: vec![wake],
+        }
+    }
+}
+
+/// Publishes the events.
+pub(crate) fn publish<H: Host>(host: &H, all: &[Untold]) {
+    for one in all.iter().filter(|one| one.has_changed || !one.events.is_empty()) {
+        host.with_name(&one.id, |name| {
+            unit::publish_events(host, name, one.has_changed, &one.events);
+        });
+    }
+}
+
+/// Publishes turns, and answers blocked connections; the one that this command blocks when the
+/// command has ended.
+pub(crate) fn answer<H: Host>(host: &H, all: Vec<Untold>, parked: Option<WaiterId>) {
+    let mut wakes = Vec::new();
+    for one in all {
+        for owner in &one.turns {
+            host.with_name(&one.id, |name| publish::turn(host, name, owner.as_bytes()));
+        }
+        if one.awaits_acks {
+            acks::watch(host);
+        }
+        wakes.extend(one.wakes);
+    }
+    wakes.extend(host.state(|state| state.manager.take_answers()));
+    let (own, others) =
+        wakes.into_iter().partition::<Vec<Wake>, _>(|wake| parked == Some(wake.waiter));
+    answers::send(host, others);
+    own.iter().for_each(|wake| answers::send_later(host, wake));
+}

@@ -1,0 +1,277 @@
+//! Waiting for several locks: the turns of a group, its grant, and how its wait ends.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
+
+mod support;
+
+use support::MapHost;
+
+// --- M13-M16: turns, one after the other --------------------------------------------------------
+
+#[test]
+fn a_group_reserves_what_is_free_and_stands_at_the_first_that_is_not() {
+    let host = MapHost::primary();
+    assert_eq!(host.ask(1, "acquire stock bob"), "#1");
+    assert_eq!(host.ask(2, "macquire 2 stock basket ann BLOCK 10000"), "");
+    assert_eq!((host.line("basket"), host.line("stock")), ("ann!".into(), "ann".into()));
+    assert_eq!(host.ask(3, "acquire basket cy"), "nil", "it is reserved");
+    assert_eq!(host.ask(3, "holds basket ann"), "0");
+    host.take_log();
+    assert_eq!(host.ask(1, "release stock bob"), "0");
+    assert_eq!(host.turn(), ["2: #2"]);
+    assert_eq!(host.holds("basket"), "ann write depth=1 until=30000");
+    assert_eq!(host.holds("stock"), "ann write depth=1 until=30000");
+    assert_eq!(host.ask(2, "mrelease 2 stock basket ann TOKEN #2"), "2");
+}
+
+#[test]
+fn a_group_has_no_place_behind_the_lock_where_it_stands() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire basket bob");
+    assert_eq!(host.ask(2, "macquire 2 stock basket ann BLOCK 10000"), "");
+    assert_eq!((host.line("basket"), host.line("stock")), ("ann".into(), String::new()));
+    assert_eq!(host.ask(3, "acquire stock cy"), "#2", "it is not reserved");
+    assert_eq!(host.ask(1, "release basket bob"), "0");
+    assert_eq!(host.turn(), [""; 0]);
+    assert_eq!((host.line("basket"), host.line("stock")), ("ann!".into(), "ann".into()));
+    assert_eq!(host.ask(3, "release stock cy"), "0");
+    assert_eq!(host.turn(), ["2: #3"]);
+}
+
+/// M30: the release and the grant that it leads to are one unit, told when all is done.
+#[test]
+fn all_that_a_release_leads_to_is_replicated_before_anything_is_told() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire b bob");
+    host.ask(2, "macquire 3 c b a ann BLOCK 0");
+    host.take_log();
+    host.ask(1, "release b bob");
+    let log = host.take_log();
+    let place = |what: &str| log.iter().position(|line| line.starts_with(what));
+    let last = |what: &str| log.iter().rposition(|line| line.starts_with(what));
+    assert!(last("replicated") < place("published"), "{log:#?}");
+    assert!(last("published") < place("unblocked"), "{log:#?}");
+    let told: Vec<&String> = log.iter().filter(|line| line.starts_with("published")).collect();
+    assert_eq!(
+        told,
+        [
+            "published rlock.released b",
+            "published rlock.acquired a",
+            "published rlock.acquired b",
+            "published rlock.acquired c",
+        ]
+    );
+}
+
+/// M14: a group stands where its arrival puts it, not at the end.
+#[test]
+fn a_group_stands_before_those_who_arrived_after_it() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire a bob");
+    host.ask(2, "acquire b cy");
+    host.ask(3, "acquire b early BLOCK 0");
+    host.ask(4, "macquire 2 a b ann BLOCK 0");
+    host.ask(5, "acquire b late BLOCK 0");
+    host.ask(6, "acquire b ticket QUEUE 60000");
+    assert_eq!(host.line("b"), "early late ticket");
+    host.ask(1, "release a bob");
+    assert_eq!(host.line("b"), "early ann late ticket");
+    host.ask(2, "release b cy");
+    assert_eq!(host.turn(), ["3: #3"]);
+    host.ask(3, "release b early");
+    assert_eq!(host.turn(), ["4: #4"], "before those who came later");
+}
+
+/// M17: the reservation belongs to the group.
+#[test]
+fn a_single_request_of_the_same_owner_does_not_use_the_turn() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire b bob");
+    host.ask(2, "macquire 2 a b ann BLOCK 0");
+    assert_eq!(host.ask(3, "acquire a ann"), "nil");
+    assert_eq!(host.ask(3, "acquire a ann QUEUE 1000"), "nil");
+    assert_eq!(host.line("a"), "ann! ann");
+    host.ask(1, "release b bob");
+    assert_eq!(host.turn(), ["2: #2"]);
+    assert_eq!(host.line("a"), "", "the grant ends the ticket");
+}
+
+/// M13: what the owner holds is reached; M16: it is not renewed meanwhile.
+#[test]
+fn a_hold_of_the_owner_covers_its_key() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire a ann LEASE 5000");
+    host.ask(2, "acquire b bob");
+    host.ask(3, "macquire 2 a b ann BLOCK 0");
+    assert_eq!((host.line("a"), host.line("b")), (String::new(), "ann".into()));
+    assert_eq!(host.holds("a"), "ann write depth=1 until=5000");
+    host.at(100);
+    host.ask(2, "release b bob");
+    assert_eq!(host.turn(), ["3: #3"]);
+    assert_eq!(host.holds("a"), "ann write depth=1 until=30100");
+}
+
+// --- M18: it goes back ---------------------------------------------------------------------------
+
+#[test]
+fn a_group_whose_cover_ends_stands_there_again_and_loses_nothing_if_its_turn_comes() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire a ann");
+    host.ask(2, "acquire c bob");
+    host.ask(3, "macquire 3 a b c ann BLOCK 0");
+    assert_eq!((host.line("b"), host.line("c")), ("ann!".into(), "ann".into()));
+    host.ask(4, "acquire a dan BLOCK 0");
+    host.ask(1, "release a ann");
+    assert_eq!(host.line("a"), "ann! dan", "it arrived before dan");
+    assert_eq!((host.line("b"), host.line("c")), ("ann!".into(), "ann".into()));
+    host.ask(2, "release c bob");
+    assert_eq!(host.turn(), ["3: #3"]);
+}
+
+#[test]
+fn a_group_that_goes_back_gives_up_its_turns_behind() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire c bob");
+    host.ask(5, "acquire a x READ LEASE 60000");
+    host.ask(2, "macquire 3 a b c ann MODES 3 WRITE WRITE BLOCK 0");
+    assert_eq!(host.line("a"), "ann!");
+    host.ask(3, "acquire b cy BLOCK 0");
+    assert_eq!(host.line("b"), "ann! cy");
+    assert_eq!(host.ask(8, "acquire other z"), "#3");
+    host.put_lock("a", host.lock("other"));
+    let told = [host.turn(), host.turn()].concat();
+    assert_eq!(told, ["3: #4"], "b is free for the next");
+    assert_eq!((host.line("a"), host.line("c")), ("ann".into(), String::new()));
+    host.ask(9, "force a");
+    host.ask(3, "release b cy");
+    host.ask(1, "release c bob");
+    assert_eq!(host.turn(), ["2: #5"]);
+}
+
+// --- M19: the end of a wait ----------------------------------------------------------------------
+
+#[test]
+fn the_time_of_a_group_ends_all_of_it_and_serves_those_behind() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire b bob LEASE 5000");
+    host.ask(2, "macquire 2 a b ann BLOCK 1000 WITHTTL");
+    host.ask(3, "acquire a cy BLOCK 0");
+    host.at(999);
+    assert_eq!(host.turn(), [""; 0]);
+    host.at(1000);
+    let mut told = host.turn();
+    told.extend(host.turn());
+    assert_eq!(told, ["2: *2 nil 4000", "3: #2"]);
+    assert_eq!(host.line("b"), "");
+}
+
+#[test]
+fn a_group_whose_time_has_passed_is_never_granted() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire b bob LEASE 5000");
+    host.ask(2, "macquire 2 a b ann BLOCK 1000");
+    host.at(1000);
+    host.ask(1, "release b bob");
+    assert_eq!(host.turn(), ["2: nil"]);
+    assert_eq!((host.holds("a"), host.holds("b")), ("no key".into(), "no key".into()));
+}
+
+#[test]
+fn cancel_at_any_key_ends_a_group_and_counts_it_once() {
+    for key in ["a", "b", "c"] {
+        let host = MapHost::primary();
+        host.ask(1, "acquire b bob");
+        host.ask(2, "macquire 3 a b c ann BLOCK 0");
+        host.ask(3, "acquire a cy BLOCK 0");
+        assert_eq!(host.ask(4, &format!("cancel {key} ann")), "1");
+        assert_eq!(host.deliver_all(), ["2: nil", "3: #2"], "{key}");
+        assert_eq!(host.ask(4, &format!("cancel {key} ann")), "0");
+    }
+}
+
+#[test]
+fn a_closed_connection_ends_a_group() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire b bob");
+    host.ask(2, "macquire 2 a b ann BLOCK 0");
+    host.ask(3, "acquire a cy BLOCK 0");
+    host.close(2);
+    assert_eq!(host.turn(), ["3: #2"]);
+    assert_eq!(host.line("b"), "");
+}
+
+/// Part one, section 6: a grant that nobody heard of is taken back as a whole.
+#[test]
+fn a_grant_whose_connection_closes_before_its_reply_is_taken_back_everywhere() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire b bob");
+    host.ask(2, "macquire 2 a b ann BLOCK 0");
+    host.ask(1, "release b bob");
+    assert_eq!(host.holds("a"), "ann write depth=1 until=30000");
+    host.close(2);
+    host.turn();
+    assert_eq!((host.holds("a"), host.holds("b")), ("no key".into(), "no key".into()));
+}
+
+#[test]
+fn a_user_that_lost_its_right_gets_nothing() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire b bob");
+    host.ask(2, "macquire 2 a b ann BLOCK 0");
+    host.ask(3, "acquire a cy BLOCK 0");
+    host.world().users.insert(2, "gone".into());
+    host.world().denied.insert("app".into());
+    host.ask(1, "release b bob");
+    let told = host.deliver_all();
+    assert!(told[0].starts_with("2: -NOPERM"), "{told:?}");
+    assert_eq!(host.holds("b"), "no key");
+}
+
+// --- M10, M20, M21, M24 --------------------------------------------------------------------------
+
+#[test]
+fn max_queue_counts_the_others_only() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire b bob");
+    host.ask(2, "acquire b ann QUEUE 60000");
+    assert_eq!(host.ask(2, "macquire 2 a b ann BLOCK 0 MAXQUEUE 1"), "", "its own ticket");
+    assert_eq!(host.line("b"), "ann");
+    assert_eq!(host.ask(3, "macquire 2 b c cy BLOCK 0 MAXQUEUE 1"), "nil");
+    assert_eq!(host.ask(3, "macquire 2 b c cy BLOCK 0 MAXQUEUE 2"), "");
+}
+
+#[test]
+fn a_refused_request_leaves_the_tickets_of_its_owner() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire b bob");
+    host.ask(2, "acquire b x QUEUE 60000");
+    host.ask(2, "acquire b ann QUEUE 60000");
+    assert_eq!(host.ask(3, "macquire 2 a b ann BLOCK 0 MAXQUEUE 1"), "nil");
+    assert_eq!(host.line("b"), "x ann");
+    host.world().bounds.max_waiters = 0;
+    assert!(host.ask(3, "macquire 2 a b ann BLOCK 0").starts_with("-TOOMANY"));
+    assert_eq!(host.line("b"), "x ann");
+}
+
+#[test]
+fn a_group_withdraws_its_owners_tickets_and_those_behind_them_come_first() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire a bob");
+    host.ask(2, "acquire a ann QUEUE 60000");
+    host.ask(3, "acquire a cy QUEUE 60000");
+    host.ask(1, "release a bob");
+    assert_eq!(host.line("a"), "ann! cy");
+    assert_eq!(host.ask(2, "macquire 2 a b ann BLOCK 0"), "");
+    assert_eq!(host.line("a"), "cy! ann");
+}
+
+#[test]
+fn with_its_own_ticket_alone_in_the_way_it_enters_at_once() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire a bob");
+    host.ask(2, "acquire a ann QUEUE 60000");
+    host.ask(1, "release a bob");
+    assert_eq!(host.ask(2, "macquire 2 a b ann"), "nil", "without BLOCK it is in the way");
+    assert_eq!(host.ask(2, "macquire 2 a b ann BLOCK 0"), "#2");
+    assert_eq!(host.line("a"), "");
+}
