@@ -12,6 +12,7 @@ pub const USAGE: &str = "\
 rlock run KEY [options] [--] COMMAND...  run a command while holding the lock of KEY (or -c 'SHELL COMMAND')
 rlock top [options] [URL]                a live view: queues, holders, waiters, rates
 rlock who KEY [options]                  who holds KEY, and who waits for it
+rlock watch KEY [options]                a line for each change of who holds KEY
 rlock queues [options]                   the longest queues
 rlock serve [options]                    the same as a live page, and metrics for Prometheus
 rlock --version
@@ -68,6 +69,13 @@ pub enum Job {
     },
     /// `rlock who`
     Who {
+        /// Which servers.
+        at: Where,
+        /// Which lock.
+        key: String,
+    },
+    /// `rlock watch`
+    Watch {
         /// Which servers.
         at: Where,
         /// Which lock.
@@ -149,7 +157,7 @@ fn is_option(word: &OsString) -> bool {
 pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Job, String> {
     let mut words: VecDeque<OsString> = words.into_iter().map(W::into).collect();
     let Some(job) = words.pop_front().map(text).transpose()? else {
-        return Err("say what to do: run, top, who, queues or serve".into());
+        return Err("say what to do: run, top, who, watch, queues or serve".into());
     };
     if matches!(job.as_str(), "-h" | "--help" | "help") {
         return Ok(Job::Help);
@@ -157,8 +165,8 @@ pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Jo
     if matches!(job.as_str(), "-V" | "--version") {
         return Ok(Job::Version);
     }
-    if !matches!(job.as_str(), "run" | "top" | "who" | "queues" | "serve") {
-        let known = "run, top, who, queues, serve";
+    if !matches!(job.as_str(), "run" | "top" | "who" | "watch" | "queues" | "serve") {
+        let known = "run, top, who, watch, queues, serve";
         return Err(format!("unknown command '{job}': it must be one of {known}"));
     }
     let (mut run, mut is_once, mut count, mut free) = (Run::default(), false, None, Vec::new());
@@ -232,10 +240,11 @@ pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Jo
         ("top", []) => Ok(Job::Top { at: at(), is_once, count: count.unwrap_or(100) }),
         ("serve", []) => Ok(Job::Serve(Serve { at: at(), ..serve })),
         ("who", [key]) => Ok(Job::Who { at: at(), key: key.clone() }),
-        ("who", []) => Err("say which key to look at".into()),
+        ("watch", [key]) => Ok(Job::Watch { at: at(), key: key.clone() }),
+        ("who" | "watch", []) => Err("say which key to look at".into()),
         ("queues", []) => Ok(Job::Queues { at: at(), count: count.unwrap_or(20) }),
         (_, [first, ..]) => Err(format!("'{first}' is one word too many")),
-        _ => Err("say what to do: run, top, who, queues or serve".into()),
+        _ => Err("say what to do: run, top, who, watch, queues or serve".into()),
     }
 }
 
@@ -332,6 +341,8 @@ mod tests {
             ("run k --quick ls", "'--quick' is no option of rlock run"),
             ("who", "which key"),
             ("who a b", "'a' is one word too many"),
+            ("watch", "which key"),
+            ("watch a b", "'a' is one word too many"),
             ("queues -n 0x", "--count is a whole number"),
             ("serve --listen 9121", "--listen is host:port of this machine"),
             ("serve a", "'a' is one word too many"),

@@ -11,3 +11,4 @@ pub mod show;
 pub mod snapshot;
 pub mod top;
 pub mod view;
+pub mod watch;

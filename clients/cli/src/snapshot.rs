@@ -104,6 +104,8 @@ pub struct Lock {
     pub waiters: Vec<Waiter>,
     /// How many wait.
     pub length: u64,
+    /// How many observe it; 0 for a server that does not say.
+    pub observers: u64,
 }
 
 /// One hold.
@@ -249,6 +251,7 @@ fn lock(lock: &Map) -> RedisResult<Lock> {
         holders,
         waiters: waiters.iter().map(waiter).collect::<RedisResult<_>>()?,
         length: field(lock, "queue-length")?,
+        observers: field::<Option<u64>>(lock, "observers")?.unwrap_or(0),
     })
 }
 

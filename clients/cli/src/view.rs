@@ -70,8 +70,12 @@ pub fn draw_lock(frame: &mut Frame, name: &str, key: &Name, lock: &Lock) {
         Constraint::Fill(1),
     ])
     .areas(frame.area());
-    let state =
-        format!("   {}   held by {}   waited for by {}", lock.mode, lock.holder_count, lock.length);
+    let observers = match lock.observers {
+        0 => String::new(),
+        observers => format!("   observed by {observers}"),
+    };
+    let (mode, holders_count, length) = (&lock.mode, lock.holder_count, lock.length);
+    let state = format!("   {mode}   held by {holders_count}   waited for by {length}{observers}");
     let lines = vec![
         Line::from(vec![key.to_string().bold(), state.into()]),
         Line::from(format!("{name}   Esc: back   q: end")).dim(),
@@ -119,11 +123,13 @@ fn table<'a>(
 }
 
 fn state(now: &Snapshot) -> String {
-    let [locks, waiters, tickets, sessions] =
-        ["locks", "waiters", "tickets", "sessions"].map(|name| now.number(name));
+    let [locks, waiters, tickets, sessions, observers] =
+        ["locks", "waiters", "tickets", "sessions", "observers"].map(|name| now.number(name));
     let shut = if now.number("gate_shut") > 0 { "   NO WRITES" } else { "" };
+    let observers = if observers > 0 { format!("   observers {observers}") } else { String::new() };
     format!(
-        "   locks held {locks}   blocked {waiters}   tickets {tickets}   sessions {sessions}{shut}"
+        "   locks held {locks}   blocked {waiters}   tickets {tickets}   sessions {sessions}\
+         {observers}{shut}"
     )
 }
 

@@ -18,11 +18,12 @@ use crate::snapshot::Part;
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Numbers of `INFO rlock` that are so now, with what they mean.
-const GAUGES: [(&str, &str); 8] = [
+const GAUGES: [(&str, &str); 9] = [
     ("locks", "Locks that are held"),
     ("waiters", "Connections blocked by BLOCK"),
     ("tickets", "Places kept by QUEUE"),
     ("sessions", "Holds tied to a connection"),
+    ("observers", "Connections blocked by RLOCK.AWAIT"),
     ("acks_pending", "Callers whose grant replicas have not acknowledged yet"),
     ("groups", "Requests for several locks that wait"),
     ("group_turns", "Locks that are reserved for requests for several locks"),

@@ -1,0 +1,100 @@
+//! `rlock watch`: a line for each change of who holds a lock.
+
+use std::thread;
+use std::time::Duration;
+
+use redis::{Connection, RedisResult};
+
+use crate::servers::{Trouble, Where, explain};
+use crate::snapshot::Name;
+
+/// How long one request blocks: for less than a connection is patient, so that a silent server is noticed.
+const BLOCK_MS: u64 = 2000;
+
+/// How long to wait before the servers are asked again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Who holds the lock: the token and the owner of the WRITE hold; 0 and nobody if it is free.
+type Held = (u64, Option<Name>);
+
+/// Tells `line` who holds `key`, and again whenever that changes, until `line` returns false. `trouble` hears once of
+/// servers that cannot be asked.
+///
+/// # Errors
+/// The servers' error, before anything was told.
+pub fn watch(
+    at: &Where,
+    key: &str,
+    mut line: impl FnMut(&str) -> bool,
+    mut trouble: impl FnMut(&str),
+) -> Result<(), Trouble> {
+    let mut watch = Watch { key, known: None };
+    let mut is_well = true;
+    loop {
+        let failed = match watch.follow(at, &mut line, &mut is_well) {
+            Ok(()) => return Ok(()),
+            Err(failed) if watch.known.is_none() => return Err(failed),
+            Err(failed) => failed,
+        };
+        if std::mem::replace(&mut is_well, false) {
+            trouble(&format!("still watching {key}: {failed}"));
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+struct Watch<'k> {
+    key: &'k str,
+    /// The token that was told last.
+    known: Option<u64>,
+}
+
+impl Watch<'_> {
+    /// Follows the lock on its server, until nobody listens any more.
+    fn follow(
+        &mut self,
+        at: &Where,
+        line: &mut impl FnMut(&str) -> bool,
+        is_well: &mut bool,
+    ) -> Result<(), Trouble> {
+        let (mut server, mut held) = self.find(at)?;
+        *is_well = true;
+        loop {
+            if let Some((token, owner)) = held
+                && self.known.replace(token) != Some(token)
+            {
+                let told = owner
+                    .map_or("free".to_owned(), |owner| format!("{owner} holds it, token {token}"));
+                if !line(&told) {
+                    return Ok(());
+                }
+            }
+            held = self.ask(&mut server, true).map_err(|error| explain(&error))?;
+        }
+    }
+
+    /// Connects to the server that has the lock, and asks it who holds.
+    fn find(&self, at: &Where) -> Result<(Connection, Option<Held>), Trouble> {
+        let mut trouble = "no server has it".to_owned();
+        for server in at.primaries()? {
+            let mut server = server.connect()?;
+            match self.ask(&mut server, false) {
+                Ok(None) if self.known.is_none() => return Ok((server, Some((0, None)))),
+                Ok(held) => return Ok((server, held)),
+                Err(error) if error.code() == Some("MOVED") => trouble = error.to_string(),
+                Err(error) => return Err(explain(&error)),
+            }
+        }
+        Err(trouble)
+    }
+
+    /// Returns who holds, if that is not known yet.
+    fn ask(&self, server: &mut Connection, blocks: bool) -> RedisResult<Option<Held>> {
+        let mut ask = redis::cmd("RLOCK.AWAIT");
+        ask.arg(self.key).arg(self.known.unwrap_or(0));
+        if blocks {
+            ask.arg("BLOCK").arg(BLOCK_MS);
+        }
+        ask.query(server)
+    }
+}
