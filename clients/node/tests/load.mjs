@@ -1,5 +1,6 @@
 // Load and faults, driven by load.py: users fight for two locks at $PORT until $END (unix ms), while the server is killed,
-// stopped and cut off. No two may be sure of one lock at once, tokens rise, nobody waits for ever.
+// stopped and cut off, and until the locks were held a hundred times. No two may be sure of one lock at once, tokens rise, nobody
+// waits for ever.
 
 import { Redis } from 'ioredis';
 import { createClient } from 'redis';
@@ -17,7 +18,7 @@ const sure = new Map([['load:a', new Set()], ['load:b', new Set()]]);
 const tokens = new Map();
 
 async function user() {
-  while (Date.now() < end) {
+  while (Date.now() < end || counts.held < 100) {
     const key = pick('load:a', 'load:b');
     const signal = AbortSignal.timeout(pick(50, 20_000));
     try {
@@ -45,7 +46,7 @@ async function user() {
 
 await Promise.race([
   Promise.all(Array.from({ length: 12 }, user)),
-  sleep(end - Date.now() + 60_000, undefined, { ref: false }).then(() => Promise.reject(new Error('a user does not come back'))),
+  sleep(end - Date.now() + 400_000, undefined, { ref: false }).then(() => Promise.reject(new Error('a user does not come back'))),
 ]);
 await locks.close();
 console.log(JSON.stringify(counts));
