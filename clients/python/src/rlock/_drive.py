@@ -276,7 +276,11 @@ class Care:
         if op[0] == "seat":
             is_free = yield self.tenure.io.take_seat(self.tenure.seat)
             return "seat", self.tenure.depth if is_free else None
-        return (yield from self.job.bring(op))
+        try:
+            return (yield from self.job.bring(op))
+        except Exception as error:  # whatever it is, the deadline is told
+            log.exception("while looking after a hold")
+            return self.job.failed(op, Broken(str(error)))
 
     def wake_at(self, at: float) -> None:
         raise NotImplementedError

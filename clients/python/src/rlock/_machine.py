@@ -56,14 +56,16 @@ def reply_time(has_acks: bool) -> int:
     return 3 * REPLY if has_acks else REPLY
 
 
+#: How a request ended.
 OUTCOMES = {"token", "nil", "refused", "unsent", "broken", "silent"}
 #: What is between a grant and who takes it.
 GRANT = ("grant",)
 OVER = ("over",)
 #: What ends an operation.
 ENDS = {
-    "start": {"call"}, "over": set[str](), "slot": {"slot"}, "open": {"opened", *OUTCOMES}, "own": {"own"}, "read": {"own"}, "look": {"place", "own"}, "send": OUTCOMES,
-    "await": OUTCOMES, "listen": {"listening", *OUTCOMES}, "turn": {"turn", "time"}, "sleep": {"time"}, "grant": {"taken"},
+    "start": {"call"}, "grant": {"taken"}, "over": set[str](), "slot": {"slot"}, "open": {"opened", *OUTCOMES}, "own": {"own"},
+    "read": {"own"}, "look": {"place", "own"}, "send": OUTCOMES, "await": OUTCOMES, "listen": {"listening", *OUTCOMES},
+    "turn": {"turn", "time"}, "sleep": {"time"},
 }
 
 
