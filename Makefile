@@ -12,7 +12,7 @@ build: ## the module: target/release/librlock.so
 run: ## build, then a server with the module on port 6380, in the foreground; data in .tools/run
 	@scripts/run.sh
 
-test: ## formatting, clippy, the core's tests, the tests against a real server
+test: ## everything a change must pass: formatting, clippy, the core's tests, the tests against a real server
 	@scripts/test.sh
 
 lint: ## formatting and clippy only
@@ -36,7 +36,7 @@ simulate: ## primaries, replicas, clients and failover in one process, 10^8 step
 simulate-users: ## the machine of the client packages among silent, slow and dying servers, 10^7 steps (STEPS, SEED)
 	@STEPS="$(or $(STEPS),10000000)" SEED="$(SEED)" scripts/simulate.sh users
 
-traces: ## what the client packages replay: COUNT traces (5000) on the standard output (SEED, PLANTED)
+traces: ## COUNT traces (5000) for the client packages to replay, on standard output (SEED, PLANTED)
 	@scripts/simulate.sh traces "$(or $(COUNT),5000)" "$(or $(SEED),1)" "$(or $(PLANTED),Nothing)" "$(FIRST)"
 
 differential: ## the simulated server compared with a real one, command by command (COMMANDS, SEED, SERVERS)
@@ -45,20 +45,20 @@ differential: ## the simulated server compared with a real one, command by comma
 fuzz: ## random bytes as commands, locks and histories, with cargo-fuzz or on stable Rust (RUNS, SECONDS)
 	@scripts/fuzz.sh $(or $(RUNS),10000000) $(or $(SECONDS),0)
 
-abuse: ## a million of everything, on a server with the C library's malloc: what is left behind (TIMES)
+abuse: ## a million of everything, on a server with the C library's malloc: nothing may be left behind (TIMES)
 	@scripts/abuse.sh
 
 torture: ## real servers under load and faults, every history checked (SECONDS, SEED, FAULT, WORKLOAD)
 	@RLOCK_SECONDS="$(SECONDS)" scripts/torture.sh
 
-permits: ## 1000 workers share ten permits, holders killed all the time (SECONDS on each of SERVERS, SEED; RIVAL=1)
+permits: ## 1000 workers share ten permits while holders are killed (SECONDS on each of SERVERS, SEED; RIVAL=1)
 	@RLOCK_SECONDS="$(SECONDS)" SERVERS="$(SERVERS)" SEED="$(SEED)" scripts/permits.sh $(if $(RIVAL),redisson)
 
-failovers: ## the primary killed repeatedly: what ACKS had confirmed must still be there (FAILOVERS, SERVERS, VARIANT; GRACE=1)
+failovers: ## the primary is killed repeatedly: all that ACKS confirmed must survive (FAILOVERS, SERVERS, VARIANT; GRACE=1)
 	@FAILOVERS="$(FAILOVERS)" SERVERS="$(SERVERS)" VARIANT="$(VARIANT)" SEED="$(SEED)" \
 		scripts/failovers.sh $(if $(GRACE),grace)
 
-chaos: ## busy sessions on servers with I/O threads, their locks taken away (SECONDS on each of SERVERS)
+chaos: ## busy sessions on servers with I/O threads, while their locks are deleted and forced (SECONDS on each of SERVERS)
 	@RLOCK_SECONDS="$(SECONDS)" scripts/chaos.sh
 
 moves: ## a slot of a cluster moves 50 times (MOVES) while clients wait for its locks
@@ -70,16 +70,16 @@ valgrind: ## the server tests under valgrind: memory errors and leaks
 bench: ## RLOCK compared with its alternatives: docs/benchmarks.md (QUICK=1; SERVERS="default valkey-9.1")
 	@scripts/bench.sh
 
-bench-gate: ## allocations and instructions as recorded (RECORD=1), the core's steps with 10 000 others
+bench-gate: ## allocations and instructions compared with the recorded ones (RECORD=1); the core's steps with 10 000 others
 	@scripts/bench.sh gate
 
 clients: ## the client packages of each language, into .tools/clients
 	@scripts/clients.sh build
 
-clients-test: ## their own tests, foreign suites and one conformance script for all (SERVERS="default valkey-9.1")
+clients-test: ## the packages' own tests, other projects' suites and one conformance script for all (SERVERS="default valkey-9.1")
 	@scripts/clients.sh test
 
-clients-bench: ## what a free acquire and release costs in each package, compared with the bare commands
+clients-bench: ## the cost of acquiring and releasing a free lock in each package, compared with the bare commands
 	@scripts/clients.sh bench
 
 examples: ## each language's example, with its own client, on a private server
@@ -88,7 +88,7 @@ examples: ## each language's example, with its own client, on a private server
 page: ## the page of rlock serve in a headless browser; screenshots in target/page
 	@scripts/page.sh fetch
 
-pictures: ## those in docs/pictures, of real runs
+pictures: ## the pictures in docs/pictures, drawn from real runs
 	@scripts/pictures.sh
 
 demo: ## ten seconds of locks in this terminal, on a private server
@@ -97,7 +97,7 @@ demo: ## ten seconds of locks in this terminal, on a private server
 install: ## the module into PREFIX/lib/rlock (PREFIX=/usr, DESTDIR)
 	@scripts/install.sh
 
-release: ## the module for four platforms, each checked and run by a server of its kind (PLATFORMS)
+release: ## the module for four platforms, each checked and loaded by a server of its platform (PLATFORMS)
 	@scripts/release.sh $(PLATFORMS)
 
 packages: ## .deb and .rpm for x86-64 and arm64, in target/dist
