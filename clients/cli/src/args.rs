@@ -22,7 +22,7 @@ The server, for all of them:
                       Default: $RLOCK_URL, else redis://127.0.0.1:6379. $REDISCLI_AUTH is the password if no URL has one
   --cluster           the URLs are nodes of a Cluster
   --sentinel NAME     the URLs are Sentinels, which know the primary by NAME
-  --cacert FILE       trust this authority instead of the system's; --cert FILE, --key FILE: our own certificate
+  --cacert FILE       trust this authority instead of the system's; --cert FILE, --key FILE: the client's certificate
 
 run:
   -w, --wait TIME     (--timeout) the longest wait; 0 or -n does not wait. Default: no limit
@@ -44,9 +44,9 @@ queues:
 
 serve:
   --listen HOST:PORT  where browsers and Prometheus connect (127.0.0.1:9121)
-  --allow-host NAME   answer requests for this name, too, not only for localhost and IP addresses; repeat it for more
-  --elections PREFIX  keys that begin so are leader elections, which are held for long; repeat it for more
-  --allow-actions     the page can force, cancel and kill for whoever has the token of $RLOCK_SERVE_TOKEN
+  --allow-host NAME   also answer requests for this name, not only for localhost and IP addresses; repeat it for more
+  --elections PREFIX  keys with this prefix are leader elections, which are held for long; repeat it for more
+  --allow-actions     anybody with the token in $RLOCK_SERVE_TOKEN can force, cancel and kill on the page
 
 TIME is in seconds, or with a unit: 500ms, 10s, 2m, 1h.
 The command has RLOCK_KEY, RLOCK_TOKEN and RLOCK_OWNER in its environment. When the lock is lost it gets TERM, then KILL.
