@@ -216,3 +216,39 @@ def test_what_was_never_sent_is_not_undone(server):
         with pytest.raises(rlock.Unavailable):
             rlock.Lock(locks, "k").acquire(wait=0)
     assert not [one for one in set(threading.enumerate()) - before if one.name == "rlock-cleanup"]
+
+
+def test_a_renewal_that_raises_whatever_it_is_ends_in_a_loss(server, monkeypatch):
+    hold = rlock.Lock(server.client(), "k", lease=1.5).acquire()
+    monkeypatch.setattr(hold._locks.io, "send", raises)
+    assert hold.lost.wait(5) and not hold.held
+
+
+async def test_a_renewal_of_a_task_that_raises_whatever_it_is_ends_in_a_loss(server, monkeypatch):
+    hold = await rlock.asyncio.Lock(server.client(redis.asyncio.Redis), "k", lease=1.5).acquire()
+    monkeypatch.setattr(hold._locks.io, "send", raises)
+    await asyncio.wait_for(hold.lost.wait(), 5)
+    await hold._locks.aclose()
+
+
+def raises(*_):
+    raise RuntimeError("no rule knows this")
+
+
+def test_a_renewal_that_finds_it_released_is_no_loss(server):
+    """The first renewal is due while the release is repeated, which was executed: its replies are lost."""
+    hold = rlock.Lock(rlock.Locks(server.client(), patience=0.6), "k", lease=0.9).acquire()
+    server.proxy.fault({"proxy": "cut", "of": "RLOCK.RELEASE", "times": 99})
+    with pytest.raises(rlock.Unavailable):
+        hold.release()
+    assert not hold.lost.is_set() and not hold.held
+
+
+async def test_a_renewal_by_a_task_that_finds_it_released_is_no_loss(server):
+    locks = rlock.asyncio.Locks(server.client(redis.asyncio.Redis), patience=0.6)
+    hold = await rlock.asyncio.Lock(locks, "k", lease=0.9).acquire()
+    server.proxy.fault({"proxy": "cut", "of": "RLOCK.RELEASE", "times": 99})
+    with pytest.raises(rlock.Unavailable):
+        await hold.release()
+    assert not hold.lost.is_set() and not hold.held
+    await locks.aclose()

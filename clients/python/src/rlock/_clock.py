@@ -167,6 +167,8 @@ class Clock:
         with self.lock:
             if tenure.care is None:
                 tenure.care = ByThreads(self, tenure)
+                if tenure.state == "releasing":
+                    tenure.care.tell("releasing")
             tenure.care.tell(*told)
 
     def lose(self, tenure: Tenure) -> None:

@@ -204,6 +204,8 @@ class Locks:
         """Looks after it from now on."""
         if tenure.care is None:
             tenure.care = _ByTasks(self, tenure)
+            if tenure.state == "releasing":
+                tenure.care.tell("releasing")
         tenure.care.tell(*told)
 
     def _watch(self, tenure: Tenure, link: Any) -> None:
