@@ -86,7 +86,7 @@ function tiles(list, all) {
 function showServers() {
   $("servers").replaceChildren(...look.servers.map((server) => {
     const { name } = server;
-    if (!server.is_up) return element("li", `✗ ${name} does not answer as it should: ${server.why}`, { className: "bad" });
+    if (!server.is_up) return element("li", `✗ ${name} does not answer properly: ${server.why}`, { className: "bad" });
     const role = server.role === "master" ? "primary" : "replica";
     return element("li", `✓ ${name}: ${server.version}, ${role}, database ${server.db}`);
   }));
@@ -96,7 +96,7 @@ function warnings() {
   const all = look.trouble ? [look.trouble] : [];
   for (const server of look.servers.filter((one) => one.is_up)) {
     const { numbers, persistence } = server;
-    if (numbers.gate_shut) all.push(`${server.name}: the gate is shut since ${clock(numbers.gate_shut_since_ms)}: no lock is handed on and no session renewed`);
+    if (numbers.gate_shut) all.push(`${server.name}: the gate has been shut since ${clock(numbers.gate_shut_since_ms)}: no lock is handed over and no session is renewed`);
     if (numbers.evicted) all.push(`${server.name}: ${count(numbers.evicted)} locks were evicted: two owners may hold one`);
     if (persistence.aof_status && persistence.aof_status !== "ok") all.push(`${server.name}: the append-only file cannot be written`);
     if (persistence.rdb_status && persistence.rdb_status !== "ok") all.push(`${server.name}: the last snapshot could not be saved`);
@@ -151,7 +151,7 @@ function showQueues() {
   const more = look.queue_count - look.queues.length;
   const atLeast = look.queue_count >= look.queue_count_max ? "at least " : "";
   const others = more > 0 ? `and ${atLeast}${count(more)} shorter queues` : "";
-  $("queues-more").textContent = isDenied ? `${others} This user may not send RLOCK.INFO, which says who holds and who waits.` : others;
+  $("queues-more").textContent = isDenied ? `${others} This user may not send RLOCK.INFO, which shows holders and waiters.` : others;
 }
 
 const left = (hold) => hold.session ? `session (${span(hold.left_ms)})` : span(hold.left_ms);
@@ -285,7 +285,7 @@ function actionButton(text, action) {
       $("token").focus();
       return;
     }
-    if (!confirm(`${text}?\n\nThe former holder may go on working until it hears of it.`)) return;
+    if (!confirm(`${text}?\n\nThe former holder may continue to work until it learns of this.`)) return;
     const answer = await fetch("/actions", {
       method: "POST",
       headers: { "Content-Type": "application/json", Authorization: `Bearer ${$("token").value}` },
@@ -302,8 +302,8 @@ function show() {
   showServers();
   $("actions").hidden = !look.can_act;
   const share = look.share * 100;
-  const slowly = look.every_ms > 5000 ? " The servers take long to answer, so this page looks less often." : "";
-  $("load").textContent = `This page looks at the servers every ${span(look.every_ms)}, which takes ${share < 0.01 ? "less than 0.01" : share.toFixed(2)} % of the busiest one's time.${slowly}`;
+  const slowly = look.every_ms > 5000 ? " The servers answer slowly, so this page asks less often." : "";
+  $("load").textContent = `This page asks the servers every ${span(look.every_ms)}, which takes ${share < 0.01 ? "less than 0.01" : share.toFixed(2)} % of the busiest one's time.${slowly}`;
   // While no server answers, there is nothing to show, and "nobody waits" would be wrong.
   const isKnown = look.servers.some((server) => server.is_up);
   for (const section of document.querySelectorAll("#all section.now")) section.hidden = !isKnown;
@@ -325,7 +325,7 @@ function showState() {
   const state = $("state");
   let text;
   if (!look) text = "… connecting";
-  else if (silent > look.every_ms + SILENT_MS) text = `▲ nothing heard for ${span(silent)}: what is shown is old`;
+  else if (silent > look.every_ms + SILENT_MS) text = `▲ no news for ${span(silent)}: this page is out of date`;
   else if (look.trouble || look.servers.some((server) => !server.is_up)) text = `▲ not all servers answer, at ${clock(look.unix_ms)}`;
   else text = `● live, ${clock(look.unix_ms)}`;
   state.classList.toggle("bad", text.startsWith("▲"));

@@ -37,7 +37,7 @@ pub fn draw(
     let mut lines = vec![Line::from(vec![name.to_owned().bold(), state(now).into()])];
     match before {
         Some(before) => lines.extend(rates(before, now)),
-        None => lines.push("rates from the second look on".dim().into()),
+        None => lines.push("rates follow with the next update".dim().into()),
     }
     lines.push(spans(before, now, "wait", "waits"));
     lines.push(spans(before, now, "hold", "holds"));
@@ -55,7 +55,7 @@ pub fn draw(
     let title = match (now.queues.is_empty(), chosen) {
         (true, _) => "nobody waits",
         (false, None) => "the longest queues",
-        (false, Some(_)) => "the longest queues   up, down: choose   Enter: look closely   q: end",
+        (false, Some(_)) => "the longest queues   up, down: choose   Enter: details q: quit",
     };
     table(frame, body, title, &titles, &widths, now.queues.iter().map(row), chosen);
 }

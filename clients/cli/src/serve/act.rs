@@ -64,7 +64,7 @@ pub fn carry_out(action: &Action, servers: &[Server]) -> Result<String, Trouble>
             (ask, servers.iter().filter(|known| known.name == *server).collect())
         }
     };
-    let mut trouble = "no such server is looked at".to_owned();
+    let mut trouble = "rlock serve does not watch such a server".to_owned();
     for server in asked {
         match ask.query::<u64>(&mut server.connect()?) {
             Ok(count) => return Ok(count.to_string()),
@@ -92,7 +92,7 @@ pub fn bytes_of(hex: &str) -> Result<Vec<u8>, Trouble> {
     };
     digits
         .and_then(|digits| digits.chunks(2).map(byte).collect())
-        .ok_or_else(|| "a name is bytes in hexadecimal".to_owned())
+        .ok_or_else(|| "a name must be given as bytes in hexadecimal".to_owned())
 }
 
 #[cfg(test)]

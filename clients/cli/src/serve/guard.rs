@@ -77,7 +77,7 @@ impl Guard {
                 .unwrap_or(false),
         };
         (!is_of_here || !is_from_here)
-            .then(|| (StatusCode::FORBIDDEN, "requests of other sites are refused".into()))
+            .then(|| (StatusCode::FORBIDDEN, "requests from other sites are refused".into()))
     }
 
     /// Why an action is not carried out.
@@ -89,7 +89,7 @@ impl Guard {
         let given = text(headers, header::AUTHORIZATION.as_str());
         let given = given.and_then(|text| text.strip_prefix("Bearer ")).unwrap_or_default();
         let is_known: bool = given.as_bytes().ct_eq(token.as_bytes()).into();
-        (!is_known).then(|| (StatusCode::UNAUTHORIZED, format!("the token is that of ${TOKEN}")))
+        (!is_known).then(|| (StatusCode::UNAUTHORIZED, format!("the token must match ${TOKEN}")))
     }
 
     fn is_own(&self, name: &str) -> bool {

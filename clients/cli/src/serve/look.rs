@@ -111,7 +111,7 @@ impl Seen {
             begun,
             ended: begun,
             servers,
-            trouble: Some("no server was looked at yet".into()),
+            trouble: Some("no server has been asked yet".into()),
             now: Snapshot::of(begun, [], ASK),
             locks: BTreeMap::new(),
             every: Duration::ZERO,

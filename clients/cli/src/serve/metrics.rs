@@ -27,33 +27,33 @@ const GAUGES: [(&str, &str); 9] = [
     ("acks_pending", "Callers whose grant replicas have not acknowledged yet"),
     ("groups", "Requests for several locks that wait"),
     ("group_turns", "Locks that are reserved for requests for several locks"),
-    ("gate_shut", "1: something is due that the module may not do now"),
+    ("gate_shut", "1: work is due that the module may not do now"),
 ];
 
 /// Numbers of `INFO rlock` that are counted since the server's start.
 const COUNTERS: [(&str, &str); 16] = [
     ("acquired", "New holds"),
-    ("reentered", "Holds entered again"),
+    ("reentered", "Re-entries"),
     ("refused", "Requests that were refused"),
     ("timed_out", "Waits that ended without the lock"),
-    ("handed_off", "Holds given to one that waited"),
+    ("handed_off", "Blocked requests that were granted"),
     ("released", "Holds that ended by release"),
     ("renewed", "RENEW commands"),
     ("expired", "Holds that ended with their lease"),
     ("disconnected", "Holds that ended with their connection"),
     ("forced", "Holds that ended by force"),
-    ("evicted", "Locks that were evicted: each is a broken promise"),
+    ("evicted", "Locks that were evicted: two owners may hold each of them"),
     ("deadlocks", "Waits refused because they would never end"),
-    ("deadlock_searches_given_up", "Searches for a deadlock that looked at too many"),
-    ("noacks", "Callers that were told that too few replicas acknowledged in time"),
+    ("deadlock_searches_given_up", "Searches for a deadlock that visited too many waiters"),
+    ("noacks", "Callers that got -NOACKS: too few replicas acknowledged in time"),
     ("sessions_refused", "Requests for SESSION that rlock.max-sessions refused"),
     ("groups_granted", "Requests for several locks that got a token"),
 ];
 
 const HISTOGRAMS: [(&str, &str); 3] = [
-    ("wait", "How long connections waited that were granted"),
-    ("hold", "How long holds lasted that ended"),
-    ("acks", "How long grants waited for acknowledgements"),
+    ("wait", "Waiting time of granted connections"),
+    ("hold", "Duration of ended holds"),
+    ("acks", "Time from a grant to its acknowledgement"),
 ];
 
 /// The page that Prometheus reads.
@@ -128,10 +128,10 @@ impl Page {
         write(to, "rlock_down", "1: why rlock_up is 0", MetricType::Gauge, downs.collect())?;
         let busy = self.seen.servers.iter();
         let busy = busy.map(|told| (server(&told.name), told.busy.as_secs_f64())).collect();
-        let help = "How long the server was busy with the look of rlock serve before";
+        let help = "Time that the server spent on the previous requests of rlock serve";
         write(to, "rlock_look_seconds", help, MetricType::Gauge, busy)?;
         let every = vec![(Vec::new(), self.seen.every.as_secs_f64())];
-        let help = "How often rlock serve looks";
+        let help = "Interval at which rlock serve asks the servers";
         write(to, "rlock_look_interval_seconds", help, MetricType::Gauge, every)
     }
 
@@ -159,7 +159,7 @@ impl Page {
                 .count();
             is_primary(part).then(|| float(u64::try_from(online).unwrap_or(u64::MAX)))
         })?;
-        let help = "Since when the gate is shut, as Unix time; 0 while it is open";
+        let help = "Unix time at which the gate was shut; 0 while it is open";
         self.each(to, "rlock_gate_shut_since_seconds", help, Gauge, |part| {
             part.numbers().get("gate_shut_since_ms").map(|ms| float(*ms) / 1000.0)
         })
@@ -173,7 +173,7 @@ impl Page {
         self.each(to, "rlock_unsaved_changes", "Changes since the last snapshot", Gauge, |part| {
             Some(float(number(part, "rdb_changes_since_last_save")))
         })?;
-        let help = "When the last snapshot was saved, as Unix time; that of the start if none was";
+        let help = "Unix time of the last snapshot, or of the server's start if there was none";
         self.each(to, "rlock_last_save_seconds", help, Gauge, |part| {
             Some(float(number(part, "rdb_last_save_time")))
         })?;
@@ -204,9 +204,9 @@ impl Page {
                 lengths.push((labels, float(length)));
             }
         }
-        let help = "How long the longest-waiting first in line has waited, of the 1000 longest queues of the database";
+        let help = "Longest wait of a first in line, among the 1000 longest queues of the database";
         write(to, "rlock_head_wait_seconds", help, MetricType::Gauge, heads)?;
-        let help = "How many wait in the longest queue of the database";
+        let help = "Number of waiters in the longest queue of the database";
         write(to, "rlock_longest_queue", help, MetricType::Gauge, lengths)
     }
 

@@ -70,7 +70,7 @@ pub fn serve(job: &Serve) -> Result<(), Trouble> {
             TcpListener::bind(listen).await.map_err(|error| format!("{listen}: {error}"))?;
         let address = listener.local_addr().map_err(|error| error.to_string())?;
         if !address.ip().is_loopback() {
-            eprintln!("rlock: whoever reaches {address} sees all locks and owners");
+            eprintln!("rlock: anybody who can reach {address} sees all locks and owners");
         }
         let watch = Watch::start(job.at.clone()).map_err(|error| error.to_string())?;
         let shared = Shared { watch, guard: guard.into(), elections: job.elections[..].into() };
