@@ -11,6 +11,7 @@ use crate::gate;
 use crate::happening::Happening;
 use crate::host::{Deferred, Gate, Host, KeyName, OpenKey};
 use crate::open_locks::{AcquireAll, OpenLocks, new_holds};
+use crate::state::State;
 use crate::unit::{self, Done, RequestError};
 use crate::untold::Untold;
 
@@ -230,7 +231,12 @@ pub(crate) fn search_soon<H: Host>(host: &H, waiter: WaiterId) {
 /// The time in the reply to a group that was not granted: the longest at a lock that it has not
 /// reached; `None` if it is not known.
 pub(crate) fn time_to_wait<H: Host>(host: &H, waiter: WaiterId) -> Option<u64> {
-    let group = host.state(|state| state.manager.group(waiter).cloned())?;
+    let with_ttl = |state: &State<H::Blocked>| {
+        state.manager.parked(waiter).is_some_and(|parked| parked.with_ttl)
+    };
+    // Only then it is told.
+    let group =
+        host.state(|state| state.manager.group(waiter).filter(|_| with_ttl(state)).cloned())?;
     let bounds = host.settings().bounds;
     let mut longest: u64 = 0;
     for key in group.unreached() {

@@ -9,7 +9,7 @@ use rlock_core::waits_for::Stand;
 use rlock_core::{Claim, Input, Owner, Renew, Reply, Token};
 
 use crate::happening::Happening;
-use crate::host::Host;
+use crate::host::{During, Host};
 use crate::open_locks::{AcquireAll, OpenLocks, Several};
 use crate::unit::RequestError;
 use crate::{blocked, groups, timers, untold};
@@ -102,6 +102,10 @@ pub(crate) fn park<H: Host>(
     untold::publish(host, &told);
     untold::answer(host, told, Some(parking.waiter));
     timers::settle(host);
+    if host.state(|state| state.manager.watches_commands()) {
+        host.watch_commands();
+        host.close_lost(During::Command);
+    }
     None
 }
 

@@ -104,7 +104,7 @@ fn carry_out_task<H: Host>(host: &H, task: Task, is_open: bool) -> bool {
             };
             let now = host.now();
             host.state(|state| state.manager.gate_is(!is_shut, now));
-            !is_shut && !host.is_cluster()
+            is_shut || !host.is_cluster()
         }
         Task::GroupOver(waiter) => {
             let wait_ms = groups::time_to_wait(host, waiter);

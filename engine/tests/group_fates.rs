@@ -240,3 +240,36 @@ fn a_replica_never_sees_a_part_of_a_grant() {
         assert_eq!(replica.holds(key), host.holds(key));
     }
 }
+
+#[test]
+fn behind_a_shut_gate_a_sweep_asks_the_gate_once_for_all_groups() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire a bob");
+    for number in 0..600 {
+        let line = format!("macquire 2 a b{number} o{number} MODES READ WRITE BLOCK 0");
+        assert_eq!(host.ask(100 + number, &line), "");
+    }
+    host.ask(1, "release a bob");
+    host.deliver_all();
+    host.world().gate = rlock_engine::Gate::Shut;
+    host.world().gate_asked = 0;
+    host.turn();
+    let asked = host.world().gate_asked;
+    assert!(asked <= 2, "the gate was asked {asked} times");
+}
+
+/// Its tickets are withdrawn, those behind them are served, and then it may enter at once.
+#[test]
+fn a_group_that_is_granted_in_the_call_that_blocks_it_is_answered_after_it() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire a bob");
+    host.ask(2, "acquire a ann QUEUE 60000");
+    host.ask(3, "acquire a cy READ QUEUE 60000");
+    host.ask(1, "release a bob");
+    assert_eq!(host.line("a"), "ann! cy");
+    assert_eq!(host.ask(2, "macquire 2 a b ann READ SESSION BLOCK 0"), "");
+    assert!(host.world().watches_commands, "there is a session");
+    assert_eq!(host.turn(), ["2: #2"]);
+    assert_eq!(host.line("a"), "cy!");
+    assert_eq!(host.holds("a"), "ann read depth=1 until=30000");
+}

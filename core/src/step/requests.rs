@@ -7,7 +7,7 @@ use crate::step::admission::{Claim, has_predecessor, is_at_head};
 use crate::step::confirm::AckRequest;
 use crate::step::input::{Acquire, Levels, Parking, Patience, Release, Renew, Reply};
 use crate::step::refusal::Instead;
-use crate::volatile::queue::{Entry, Kind, Place};
+use crate::volatile::queue::{Arrival, Entry, Kind, Place};
 use crate::volatile::sessions::Session;
 use crate::volatile::slow::Outcome;
 use crate::volatile::unsent::Level;
@@ -166,7 +166,7 @@ impl<'a> Step<'_, 'a> {
         if ticket.is_none() {
             self.note_in_the_way(&mut entry);
         }
-        entry.arrival = self.moment.arrival;
+        entry.arrival = Arrival::new(self.moment.arrival);
         let queue = &mut self.volatile.queue;
         let reads = || self.lock.holders.hold(entry.owner.as_bytes(), Mode::Read).is_some();
         let is_upgrade = entry.upgrade && entry.mode == Mode::Write && reads();

@@ -19,7 +19,7 @@ use std::ops::Bound::{self, Excluded, Unbounded};
 use std::rc::Rc;
 
 use group_places::GroupPlaces;
-pub(crate) use place::Place;
+pub(crate) use place::{Arrival, Place};
 
 use crate::value::count::less;
 use crate::volatile::slow::OwnerNames;
@@ -71,7 +71,7 @@ pub struct Entry {
     /// When the wait began.
     pub since: Now,
     /// Rises from one wait of this server to the next: groups stand in the order of arrival.
-    pub(crate) arrival: u64,
+    pub(crate) arrival: Arrival,
     /// The blocked connection, and the one to which to tie the hold: they are the same.
     pub client: Option<ClientId>,
     is_session: bool,
@@ -82,6 +82,9 @@ pub struct Entry {
     /// As in [`Queue::by_check`].
     check_at: Option<EpochMs>,
 }
+
+/// A waiter's box is not larger than a class of sizes of the server's allocator.
+const _: () = assert!(size_of::<Entry>() <= 128, "a waiter takes more memory");
 
 impl Entry {
     pub(crate) fn new(ask: &Acquire<'_>, kind: Kind, ends_at: Option<EpochMs>, since: Now) -> Self {
@@ -96,7 +99,7 @@ impl Entry {
             kind,
             ends_at,
             since,
-            arrival: 0,
+            arrival: Arrival::new(0),
             client: ask.session,
             is_session: ask.session.is_some(),
             in_the_way: None,

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::place::Place;
+use super::place::{Arrival, Place};
 use super::{Entry, Kind, Queue};
 use crate::{Join, Token, WaiterId};
 
@@ -33,7 +33,7 @@ impl Entry {
             kind: Kind::Group(ask.waiter),
             ends_at: None,
             since: ask.since,
-            arrival: ask.arrival,
+            arrival: Arrival::new(ask.arrival),
             client: ask.client,
             is_session: false,
             in_the_way: None,
@@ -99,7 +99,7 @@ impl Queue {
     }
 
     /// The first in line, behind upgrades, who arrived later: the line is in the order of arrival.
-    fn first_later(&self, arrival: u64) -> Option<Place> {
+    fn first_later(&self, arrival: Arrival) -> Option<Place> {
         let mut line = self.line_between(None, None);
         let (head, entry) = line.find(|(_, entry)| !entry.is_in_front)?;
         if entry.arrival > arrival {
@@ -181,7 +181,7 @@ impl Queue {
         let covered = self.groups.covered.iter().map(|(waiter, (token, _))| (*token, *waiter));
         let is_twice = |waiter: &WaiterId| self.groups.places.contains_key(waiter);
         let line = self.line_between(None, None).map(|(_, entry)| entry);
-        let arrivals: Vec<u64> =
+        let arrivals: Vec<Arrival> =
             line.filter(|entry| !entry.is_in_front).map(|entry| entry.arrival).collect();
         let agree = [
             ("places", groups.collect::<BTreeMap<_, _>>() == self.groups.places),

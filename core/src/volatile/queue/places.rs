@@ -2,7 +2,7 @@
 
 use std::ops::Bound::{Excluded, Unbounded};
 
-use super::place::Place;
+use super::place::{Arrival, Place};
 use super::{Entry, Queue};
 
 impl Queue {
@@ -63,7 +63,7 @@ impl Queue {
         let Self { entries, groups, .. } = self;
         let mut line = entries.range((Excluded(end), Unbounded)).map(|(_, entry)| entry);
         let head = line.find(|entry| !entry.is_in_front);
-        let mut least = head.map_or(u64::MAX, |head| head.arrival);
+        let mut least = head.map_or(Arrival::LAST, |head| head.arrival);
         for (_, entry) in entries.range_mut(first..=end).rev() {
             least = least.min(entry.arrival);
             entry.arrival = least;
