@@ -273,3 +273,29 @@ fn a_group_that_is_granted_in_the_call_that_blocks_it_is_answered_after_it() {
     assert_eq!(host.line("a"), "cy!");
     assert_eq!(host.holds("a"), "ann read depth=1 until=30000");
 }
+
+#[test]
+fn a_group_is_searched_for_once_where_it_stands() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire b bob");
+    host.ask(2, "macquire 2 a b ann BLOCK 0");
+    assert!(!host.has_deferred(rlock_engine::Deferred::Search), "it was done before");
+    host.ask(3, "acquire c cy");
+    host.ask(4, "macquire 2 b c dan BLOCK 0");
+    host.ask(1, "release b bob");
+    host.turn();
+    host.ask(2, "mrelease 2 a b ann");
+    assert!(host.has_deferred(rlock_engine::Deferred::Search), "it stands at another lock now");
+}
+
+#[test]
+fn the_holds_of_a_grant_are_counted_one_by_one() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire b bob");
+    host.ask(2, "acquire c ann");
+    host.ask(3, "macquire 3 a b c ann BLOCK 0");
+    host.take_log();
+    host.ask(1, "release b bob");
+    let log = host.take_log();
+    assert!(log.contains(&"seen: answered #3 for 30000 with 2 holds".to_owned()), "{log:#?}");
+}

@@ -72,7 +72,10 @@ fn any_line(noise: &mut Noise) -> String {
     let (key, owner) = (noise.one_of(&KEYS), noise.one_of(&OWNERS));
     let lease = noise.one_of(&[50, 300, 5000, 5000]);
     match noise.below(20) {
-        0..5 => several(owner, &wants(noise), lease),
+        0..5 => {
+            let patience = noise.one_of(&["", "BLOCK 0", "BLOCK 0", "BLOCK 100"]);
+            format!("{} {patience}", several(owner, &wants(noise), lease))
+        }
         5..10 => {
             let mode = noise.one_of(&["", "READ", "LIMIT 1", "LIMIT 2", "UPGRADE"]);
             let patience = noise.one_of(&["", "", "BLOCK 0", "BLOCK 100", "QUEUE 200"]);

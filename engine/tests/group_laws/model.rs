@@ -207,6 +207,8 @@ impl Naive {
     pub fn go_on(&mut self, id: usize) {
         let Group { owner, wants, reached } = self.groups[&id].clone();
         if let Some((key, mode)) = wants.get(reached).copied() {
+            // Who is due there comes first.
+            self.serve(key);
             if self.covers(key, owner, mode) {
                 self.reach(id, key);
             } else {

@@ -366,6 +366,9 @@ impl MapHost {
             Happening::Replayed(events) => format!("replayed {} events", events.len()),
             Happening::Acquired(reply) => format!("acquired {}", self.reply_line(reply)),
             Happening::Renewed(reply) => format!("renewed {}", self.reply_line(reply)),
+            Happening::Answered(wake) if wake.holds > 1 => {
+                format!("answered {} with {} holds", self.reply_line(&wake.reply), wake.holds)
+            }
             Happening::Answered(wake) => format!("answered {}", self.reply_line(&wake.reply)),
             Happening::Unblocked(_, reply) => format!("unblocked {}", self.reply_line(reply)),
             Happening::Turn { key, owner, .. } => {
