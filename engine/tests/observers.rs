@@ -406,3 +406,23 @@ fn they_are_told_after_waiters_that_are_granted_in_portions() {
     let unblocked = unblocked(&host);
     assert_eq!((unblocked.len(), unblocked.last()), (401, Some(&2)));
 }
+
+#[test]
+fn it_is_told_of_what_requests_for_several_locks_hold() {
+    let host = observed();
+    assert_eq!(host.ask(3, "await j 0 BLOCK 0"), "");
+    assert_eq!(host.ask(4, "macquire 2 j k bob BLOCK 0"), "");
+    assert_eq!(host.turn(), [""; 0], "what is reserved is not held");
+    host.ask(1, "release k ann");
+    let mut told = host.turn();
+    host.at(1);
+    told.extend(host.turn());
+    told.sort_unstable();
+    assert_eq!(told, ["2: *2 #2 bob", "3: *2 #2 bob", "4: #2"]);
+    host.ask(2, "await k #2 BLOCK 0");
+    host.ask(3, "await j #2 BLOCK 0");
+    host.ask(4, "mrenew 2 j k bob");
+    assert_eq!(host.turn(), [""; 0]);
+    host.ask(4, "mrelease 2 j k bob");
+    assert_eq!(host.turn(), [format!("2: {NOBODY}"), format!("3: {NOBODY}")]);
+}
