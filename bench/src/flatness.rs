@@ -3,6 +3,7 @@
 use crate::Profile;
 use crate::book::{Book, column};
 use crate::crowd::Crowd;
+use crate::observers::Observers;
 use crate::queues::{Line, Pings, Readers, Tickets};
 use crate::quiet::{PExpires, Reentries, Renewals};
 use crate::redissons::{FairLine, ReadHolders};
@@ -15,6 +16,7 @@ pub const HAND_OFF: &str = "hand-off to a blocked connection";
 pub const SEARCH: &str = "the same, looking for deadlocks";
 pub const POLL: &str = "poll of a ticket that is not first";
 pub const READ: &str = "READ acquire + release, with other readers";
+pub const OBSERVER: &str = "an observer is told, and asks again";
 pub const PING: &str = "for comparison: PING by each in turn";
 pub const FAIR: &str = "for comparison: hand-off by Redisson's fair scripts";
 pub const READ_BY_SCRIPTS: &str = "for comparison: the pair by Redisson's read scripts";
@@ -29,6 +31,7 @@ const SIZES: [usize; 5] = [1, 100, 1000, 10_000, 100_000];
 pub fn measure(book: &mut Book, profile: Profile) {
     flat::<Line<false>>(book, profile, HAND_OFF);
     flat::<Line<true>>(book, profile, SEARCH);
+    flat::<Observers>(book, profile, OBSERVER);
     flat::<Pings>(book, profile, PING);
     flat::<FairLine>(book, profile, FAIR);
     flat::<Tickets>(book, profile, POLL);

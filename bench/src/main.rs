@@ -31,6 +31,7 @@ mod lateness;
 mod limits;
 mod long_steps;
 mod memory;
+mod observers;
 mod pair;
 mod peers;
 mod play;
