@@ -190,3 +190,39 @@ fn in_a_cluster_a_group_waits_in_one_slot() {
     client.number("RLOCK.RELEASE {hall}:a ann");
     bob.granted();
 }
+
+#[test]
+fn a_slot_that_moves_ends_a_group_and_nothing_is_granted() {
+    let cluster = Cluster::of_two();
+    let (mut source, mut target) = (cluster.client(0), cluster.client(1));
+    // Slot 0 is the one that `reshard` takes first.
+    source.granted("RLOCK.ACQUIRE {afps}:2 ann LEASE 600000");
+    let line = "RLOCK.MACQUIRE 3 {afps}:1 {afps}:2 {afps}:3 bob BLOCK 0";
+    let mut bob = Waiter::parked(cluster.node(0), line);
+    let port = cluster.node(0).tcp_port();
+    let ends = format!("--cluster-from {} --cluster-to {}", cluster.id(0), cluster.id(1));
+    cluster.cli(&format!("reshard 127.0.0.1:{port} {ends} --cluster-slots 1 --cluster-yes"));
+    let error = bob.error();
+    assert!(error.starts_with("TRYAGAIN ") || error.starts_with("MOVED 0 "), "{error}");
+    assert_eq!(target.number("RLOCK.HOLDS {afps}:1 bob"), 0);
+    assert_eq!(target.number("RLOCK.HOLDS {afps}:2 ann"), 1);
+    until(5_000, || number(&mut source, "rlock_groups") == 0);
+    assert_eq!(number(&mut source, "rlock_group_turns"), 0);
+    assert_eq!(source.counted("handed_off"), 0);
+}
+
+#[test]
+fn a_demoted_server_ends_a_group() {
+    let server = Server::start();
+    let mut client = server.client();
+    client.granted("RLOCK.ACQUIRE b bob LEASE 600000");
+    let mut ann = Waiter::parked(&server, "RLOCK.MACQUIRE 3 a b c ann BLOCK 0");
+    client.ask("REPLICAOF 127.0.0.1 1");
+    let words = ann.last_words();
+    assert_eq!(words.len(), 1, "{words:?}");
+    assert!(words[0].as_ref().is_err_and(|error| error.starts_with("UNBLOCKED ")), "{words:?}");
+    client.ask("REPLICAOF NO ONE");
+    assert_eq!(number(&mut client, "rlock_groups"), 0);
+    client.number("RLOCK.RELEASE b bob");
+    client.granted("RLOCK.MACQUIRE 3 a b c cy");
+}
