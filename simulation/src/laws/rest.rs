@@ -61,6 +61,8 @@ pub struct Rest {
     /// Holds whose key a stranger took, or that were over when the clock was stepped: if they come
     /// back, they last as long as their lease.
     taken: BTreeSet<Token>,
+    /// Holds that were there when the clock was stepped: to observers they may have ended.
+    revived: BTreeSet<u64>,
 }
 
 impl Rest {
@@ -155,6 +157,8 @@ impl Rest {
     /// The clock is stepped. A session that was lost because its lease had ended may hold again by
     /// it.
     pub fn clock_steps(&mut self, server: &Server) {
+        let holds = server.keys.iter().filter_map(|(_, _, slot)| slot.lock()).flat_map(Lock::holds);
+        self.revived.extend(holds.map(|(.., hold)| hold.token.get()));
         let all =
             self.ties.iter().flat_map(|((name, _, _), ties)| ties.iter().map(move |t| (name, t)));
         let over = all.filter(|(name, tie)| !is_held(server, name, tie.token));
@@ -257,7 +261,7 @@ impl Rest {
             self.somebody_hears(server, promises)?;
         }
         self.untold.clear();
-        waits(server, is_open)
+        waits(server, is_open, &self.revived)
     }
 }
 
@@ -307,7 +311,12 @@ fn is_in_time(server: &Server, asked: &Asked) -> Result<(), Broken> {
 }
 
 /// Whoever observes knows what there is to see, also where nothing may be written.
-fn observes(server: &Server, waiting: &Waiting, known: u64) -> Result<(), Broken> {
+fn observes(
+    server: &Server,
+    waiting: &Waiting,
+    known: u64,
+    revived: &BTreeSet<u64>,
+) -> Result<(), Broken> {
     let Asked { db, key, .. } = &waiting.asked;
     let parked = server.state.manager.parked(waiting.waiter);
     must(parked.is_some_and(Parked::waits), "who is blocked is answered", || {
@@ -323,13 +332,14 @@ fn observes(server: &Server, waiting: &Waiting, known: u64) -> Result<(), Broken
     let lock = server.keys.get(*db, key).and_then(Slot::lock);
     let held = lock.and_then(|lock| lock.writer_at(server.now));
     let is_cut = visible == 0 && held.is_some_and(|(_, hold)| hold.token.get() == known);
-    must(visible == known || is_cut, "an observer misses nothing that lasts", || {
+    let is_excused = is_cut || revived.contains(&visible);
+    must(visible == known || is_excused, "an observer misses nothing that lasts", || {
         format!("{waiting:?} is not told of {visible}")
     })
 }
 
 /// Everybody who is blocked waits for something.
-fn waits(server: &Server, is_open: bool) -> Result<(), Broken> {
+fn waits(server: &Server, is_open: bool, revived: &BTreeSet<u64>) -> Result<(), Broken> {
     let now = server.now;
     for conn in server.conns.values() {
         let Some(waiting) = conn.waiting.as_ref().filter(|waiting| !waiting.is_answered) else {
@@ -337,7 +347,7 @@ fn waits(server: &Server, is_open: bool) -> Result<(), Broken> {
         };
         let asked = &waiting.asked;
         if let Some(known) = waiting.observes {
-            observes(server, waiting, known)?;
+            observes(server, waiting, known, revived)?;
             continue;
         }
         let volatile = server.state.manager.volatile(asked.db, &asked.key);
