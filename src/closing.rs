@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use rlock_core::ClientId;
-use rlock_engine::sweep::PORTION;
+use rlock_engine::timers::PORTION;
 use rlock_engine::{During, events};
 
 use crate::ffi::{self, Caller, Closing, Ctx, Exclusive};

@@ -12,6 +12,7 @@ mod decide;
 mod grace;
 mod group;
 mod groups;
+mod held_back;
 mod keys;
 mod life;
 mod locks;

@@ -13,7 +13,7 @@ use rlock_core::{
 };
 
 use crate::happening::Happening;
-use crate::host::{Host, KeyName, OpenKey};
+use crate::host::{Deferred, Host, KeyName, OpenKey};
 use crate::{answers, carry_out, groups, reply, timers};
 
 /// How many milliseconds after ours the server's own timeout fires, in case ours fails.
@@ -222,22 +222,30 @@ fn leave<H: Host>(host: &H, waiter: WaiterId, by: Outcome) {
 
 /// [`Deferred::Search`].
 pub(crate) fn search_unsearched<H: Host>(host: &H) {
-    for waiter in host.state(|state| std::mem::take(&mut state.unsearched)) {
-        let parked = host.state(|state| state.manager.parked(waiter).cloned());
-        let Some(parked) = parked.filter(Parked::waits) else { continue };
-        if let Some(wait) = wait_of(&parked, Stand::Parked(waiter))
-            && let Some(refusal) = deadlock(host, wait)
-        {
-            let now = host.now();
-            host.state(|state| state.manager.refuse(waiter, now));
-            let reply = Reply::Refused(refusal);
-            answers::send(
-                host,
-                vec![Wake { waiter, reply, waited_us: 0, holds: 1, acks_us: None }],
-            );
+    let began_at = host.monotonic();
+    while let Some(waiter) = host.state(|state| state.unsearched.pop_front()) {
+        search_for(host, waiter);
+        let is_over = host.monotonic().saturating_sub(began_at) > timers::PORTION;
+        if is_over && host.state(|state| !state.unsearched.is_empty()) {
+            host.defer(0, Deferred::Search);
+            break;
         }
     }
     timers::settle(host);
+}
+
+/// Refuses a wait if it has closed a cycle.
+fn search_for<H: Host>(host: &H, waiter: WaiterId) {
+    let parked = host.state(|state| state.manager.parked(waiter).cloned());
+    let Some(parked) = parked.filter(Parked::waits) else { return };
+    if let Some(wait) = wait_of(&parked, Stand::Parked(waiter))
+        && let Some(refusal) = deadlock(host, wait)
+    {
+        let now = host.now();
+        host.state(|state| state.manager.refuse(waiter, now));
+        let reply = Reply::Refused(refusal);
+        answers::send(host, vec![Wake { waiter, reply, waited_us: 0, holds: 1, acks_us: None }]);
+    }
 }
 
 /// The wait of a connection that is blocked, or about to be, for the search; observers have none.

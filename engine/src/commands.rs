@@ -192,6 +192,11 @@ fn without_acks(said: &Arguments<'_>) -> Result<(), String> {
     }
 }
 
+/// Whether there is a lock at this key, or nothing.
+fn is_lock<H: Host>(host: &H, name: &H::Name<'_>) -> bool {
+    host.open(name, Access::Reads).lock(&Lock::default()).is_some()
+}
+
 /// `RLOCK.CANCEL`.
 ///
 /// # Errors
@@ -199,6 +204,9 @@ fn without_acks(said: &Arguments<'_>) -> Result<(), String> {
 pub fn cancel<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> Result<(), String> {
     let (db, owner) = (host.db(), said.owner);
     let groups = host.state(|state| state.manager.groups_of(db, name.bytes(), owner));
+    if !groups.is_empty() && !is_lock(host, name) {
+        return Err(Refusal::WrongType.line(name.bytes(), owner));
+    }
     for waiter in &groups {
         let wait_ms = groups::time_to_wait(host, *waiter);
         let (reply, now) = (Reply::NotNow { wait_ms }, host.now());

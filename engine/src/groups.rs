@@ -50,11 +50,15 @@ fn move_all<H: Host>(host: &H) -> (bool, Vec<Untold>) {
         match gate_of(host, &work) {
             Gate::Open => step(host, &work, &mut told),
             Gate::Shut => shut.push(work),
-            Gate::Elsewhere => {
-                if let GroupWork::Join(_, waiter) | GroupWork::Commit(waiter) = work {
+            Gate::Elsewhere => match work {
+                GroupWork::Join(_, waiter) | GroupWork::Commit(waiter) => {
                     refuse(host, waiter, Refusal::TryAgain);
                 }
-            }
+                GroupWork::Serve(LockId { db, key }) => {
+                    let at = At { db, key: &key, now };
+                    host.state(|state| state.manager.dismiss(at, &Refusal::TryAgain));
+                }
+            },
         }
     }
     let is_open = shut.is_empty();
@@ -167,8 +171,7 @@ fn grant<'a, H: Host>(
 ) -> Option<Wake> {
     let judged = locks.judge_all(ask).ok()?;
     // What had come due may have sent it back.
-    let has_all = |group: &Group| group.next_key().is_none();
-    if !host.state(|state| state.manager.group(waiter).is_some_and(has_all)) {
+    if !host.state(|state| state.manager.has_reached_all(waiter)) {
         return None;
     }
     let standings = match judged {
@@ -224,8 +227,13 @@ pub(crate) fn search_stood<H: Host>(host: &H, searched: Option<WaiterId>) {
 
 /// Searches in a later iteration of the loop, and refuses this wait if it has closed a cycle.
 pub(crate) fn search_soon<H: Host>(host: &H, waiter: WaiterId) {
-    host.state(|state| state.unsearched.push(waiter));
-    host.defer(0, Deferred::Search);
+    let is_first = host.state(|state| {
+        state.unsearched.push_back(waiter);
+        state.unsearched.len() == 1
+    });
+    if is_first {
+        host.defer(0, Deferred::Search);
+    }
 }
 
 /// The time in the reply to a group that was not granted: the longest at a lock that it has not

@@ -72,10 +72,10 @@ pub(crate) fn park<H: Host>(
     let (client, user) = (host.client(), host.user());
     let claim = Claim { owner: ask.owner, mode: want.mode, upgrade: false, limit: want.limit };
     let wait = Wait { lock: &lock, owner: &owner, user: &user, stand: Stand::Asking(claim) };
-    // In a cluster a command can open only keys of its own slot, so the search runs after it.
-    if !host.is_cluster()
-        && let Some(refusal) = blocked::deadlock(host, wait)
-    {
+    // In a cluster a command can open only keys of its own slot, so the search runs after it. Where
+    // the owner's hold waits for acknowledgements, nobody else is in the way.
+    let is_searched = !host.is_cluster() && matches!(reply, Reply::NotNow { .. });
+    if is_searched && let Some(refusal) = blocked::deadlock(host, wait) {
         return Some((Reply::Refused(refusal), number));
     }
     let parked = Parked::new(client, lock.clone(), owner.clone(), user, asked.with_ttl);
@@ -98,7 +98,7 @@ pub(crate) fn park<H: Host>(
         let place = state.manager.group(parking.waiter).and_then(Group::next_key);
         place.is_some_and(|key| key.key == lock.key)
     });
-    groups::search_stood(host, Some(parking.waiter).filter(|_| stands_there && !host.is_cluster()));
+    groups::search_stood(host, Some(parking.waiter).filter(|_| stands_there && is_searched));
     untold::publish(host, &told);
     untold::answer(host, told, Some(parking.waiter));
     timers::settle(host);

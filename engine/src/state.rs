@@ -1,6 +1,6 @@
 //! What the engine remembers outside keys.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use rlock_core::WaiterId;
 use rlock_core::manager::Manager;
@@ -14,7 +14,7 @@ pub struct State<B> {
     /// Kept from one effect to the next, so that writing one allocates nothing.
     pub(crate) effect: Vec<u8>,
     /// Blocked connections for which the search for a cycle is still to be done.
-    pub(crate) unsearched: Vec<WaiterId>,
+    pub(crate) unsearched: VecDeque<WaiterId>,
     /// Groups have something to do outside of commands.
     pub(crate) has_late_groups: bool,
     /// Connections to answer in a later iteration of the loop.
@@ -34,7 +34,7 @@ impl<B> Default for State<B> {
             manager: Manager::default(),
             blocked: HashMap::default(),
             effect: Vec::new(),
-            unsearched: Vec::new(),
+            unsearched: VecDeque::new(),
             has_late_groups: false,
             late: Vec::new(),
             is_coming: false,

@@ -10,9 +10,6 @@ use rlock_core::{Input, Lock, Refusal, Reply};
 use crate::host::{During, Gate, Host, OpenKey};
 use crate::{answers, carry_out, gate, groups, observers, publish, timers, untold};
 
-/// How long the engine works in one callback; the rest is done in the next iteration of the loop.
-pub const PORTION: Duration = Duration::from_micros(500);
-
 /// How long it works on tasks at least: there may be much to publish every time.
 const FOR_TASKS: Duration = Duration::from_micros(125);
 
@@ -50,7 +47,7 @@ fn run<H: Host>(host: &H) {
         answers::send_due(host);
         let at = host.monotonic();
         let is_over = |since: Duration, most| at.saturating_sub(since) > most;
-        if is_over(began_at, PORTION) && is_over(published_at, FOR_TASKS) {
+        if is_over(began_at, timers::PORTION) && is_over(published_at, FOR_TASKS) {
             break;
         }
     }

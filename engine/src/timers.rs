@@ -1,8 +1,13 @@
 //! When the engine acts outside commands.
 
+use std::time::Duration;
+
 use rlock_core::manager::Next;
 
 use crate::host::{Deferred, Host};
+
+/// How long the engine works in one callback; the rest is done in the next iteration of the loop.
+pub const PORTION: Duration = Duration::from_micros(500);
 
 /// While nothing may be written, how often to check the gate, in milliseconds.
 const RETRY_MS: u64 = 50;

@@ -9,7 +9,7 @@ use rlock_core::grammar::Access;
 use rlock_core::manager::LockId;
 use rlock_core::{ClientId, EpochMs, Lock, Now, WaiterId};
 use rlock_engine::reply::Replies;
-use rlock_engine::sweep::PORTION;
+use rlock_engine::timers::PORTION;
 use rlock_engine::{
     Content, Deferred, During, Gate, Happening, Host, Replication, Settings, blocked,
 };

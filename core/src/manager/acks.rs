@@ -80,6 +80,7 @@ impl Manager {
             }
             if acked != Acked::Nothing {
                 self.observers.mark(id.db, &id.key, true);
+                self.retry_held_back(id.db, &id.key);
             }
             match acked {
                 Acked::Tells(wake) => self.outbox.push(wake),
@@ -87,7 +88,6 @@ impl Manager {
                 Acked::Nothing => {}
             }
         }
-        self.retry_held_back();
         turns
     }
 }

@@ -163,10 +163,10 @@ impl Manager {
         });
         if !effects.changes.is_empty() {
             self.observers.mark(db, key, !effects.wakes.is_empty());
+            self.retry_held_back(db, key);
         }
         self.log_slow(at, over);
         self.groups_are(db, key, touched);
-        self.retry_held_back();
         if let (Input::Park(_, parking) | Input::ParkRenew(_, parking), Reply::Pending) =
             (input, &effects.reply)
         {

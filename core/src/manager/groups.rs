@@ -2,7 +2,7 @@
 //! has its turn it moves on, and when it has reached all of them it is granted. The caller opens
 //! the keys: [`Manager::next_group_work`] says which step is next.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::group::Group;
 use super::{At, Bounds, HashMap, LockId, Manager, Mark};
@@ -25,19 +25,21 @@ pub enum GroupWork {
 /// All groups, until their connections have the reply.
 #[derive(Default)]
 pub(super) struct Groups {
-    all: HashMap<WaiterId, Group>,
+    pub(super) all: HashMap<WaiterId, Group>,
     by_owner: BTreeSet<(i32, u64, WaiterId)>,
     ends: BTreeSet<(EpochMs, WaiterId)>,
     /// Those that have lost a lock that they had reached.
     backs: BTreeSet<WaiterId>,
     /// Those that have reached a lock and move on.
-    moves: BTreeSet<WaiterId>,
+    pub(super) moves: BTreeSet<WaiterId>,
     /// Locks that a group has left.
     serves: VecDeque<LockId>,
     /// Those that have reached all of their locks and are granted when the grace is over.
     in_grace: BTreeSet<WaiterId>,
-    /// Those that have reached all of their locks and are granted when something else is.
-    held_back: BTreeSet<WaiterId>,
+    /// Those that have reached all of their locks, but cannot be granted before something changes
+    /// at one of them; and the same by lock.
+    pub(super) held_back: BTreeSet<WaiterId>,
+    pub(super) held_at: BTreeMap<LockId, BTreeSet<WaiterId>>,
     /// Those that came to stand at a lock: whether that closes a cycle is still to be searched.
     stood: Vec<WaiterId>,
     /// How many wait.
@@ -66,10 +68,27 @@ impl Groups {
         self.backs.remove(&waiter);
         self.moves.remove(&waiter);
         self.in_grace.remove(&waiter);
-        self.held_back.remove(&waiter);
+        self.hold_no_more(waiter);
     }
 
-    fn waiting(&self, waiter: WaiterId) -> Option<&Group> {
+    /// A group is held back no longer. Nothing happens if it was not.
+    pub(super) fn hold_no_more(&mut self, waiter: WaiterId) {
+        if !self.held_back.remove(&waiter) {
+            return;
+        }
+        let Some(group) = self.all.get(&waiter) else { return };
+        for key in group.keys.iter() {
+            let id = group.id(key);
+            if let Some(waiters) = self.held_at.get_mut(&id) {
+                waiters.remove(&waiter);
+                if waiters.is_empty() {
+                    self.held_at.remove(&id);
+                }
+            }
+        }
+    }
+
+    pub(super) fn waiting(&self, waiter: WaiterId) -> Option<&Group> {
         self.all.get(&waiter).filter(|group| !group.is_granted)
     }
 
@@ -196,7 +215,7 @@ impl Manager {
         self.groups.set_turns(waiter, turns);
         self.groups.moves.remove(&waiter);
         self.groups.in_grace.remove(&waiter);
-        self.groups.held_back.remove(&waiter);
+        self.groups.hold_no_more(waiter);
         for id in left {
             self.leave_lock(&id, waiter);
             self.groups.serves.push_back(id);
@@ -370,15 +389,10 @@ impl Manager {
         None
     }
 
-    /// This group has reached all of its locks, and cannot be granted before something else has
-    /// happened.
-    pub fn hold_back(&mut self, waiter: WaiterId) {
-        self.groups.held_back.insert(waiter);
-    }
-
-    /// Something happened for which groups may be held back.
-    pub(super) fn retry_held_back(&mut self) {
-        self.groups.moves.append(&mut self.groups.held_back);
+    /// Whether this group has reached all of its locks, and has not lost one since.
+    pub fn has_reached_all(&self, waiter: WaiterId) -> bool {
+        let has_all = |group: &Group| group.next_key().is_none();
+        self.group(waiter).is_some_and(has_all) && self.lost_by(waiter).is_none()
     }
 
     /// Groups that waited for the end of the grace are granted, if it is over.
@@ -393,7 +407,9 @@ impl Manager {
         match work {
             GroupWork::Serve(id) => self.groups.serves.push_back(id),
             GroupWork::Join(_, waiter) | GroupWork::Commit(waiter) => {
-                self.groups.moves.insert(waiter);
+                if self.groups.waiting(waiter).is_some() {
+                    self.groups.moves.insert(waiter);
+                }
             }
         }
     }

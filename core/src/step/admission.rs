@@ -204,9 +204,10 @@ impl Lock {
     /// The turns that were given are void: something put another hold in their way, and they are
     /// given up with the next input.
     pub fn has_void_turns(&self, volatile: &Volatile, now: Now) -> bool {
-        volatile.queue.first_turn().is_some_and(|turn| {
-            self.blocked_until(turn.into()).is_some_and(|until| !until.is_over_at(now))
-        })
+        let Some(turn) = volatile.queue.first_turn() else { return false };
+        let is_barred = self.blocked_until(turn.into()).is_some_and(|until| !until.is_over_at(now));
+        // The first of several may be the writer's own; WRITE bars those of others.
+        is_barred || volatile.queue.has_several_turns() && self.writer_at(now).is_some()
     }
 
     /// When to look next for what happens by itself, never too late: a wait or a ticket ends, a

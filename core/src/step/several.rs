@@ -89,7 +89,10 @@ impl Lock {
         let queue = &volatile.queue;
         match place {
             OwnPlace::None => false,
-            OwnPlace::Group(waiter) => queue.group_stand(waiter) == Some(GroupStand::Turn),
+            OwnPlace::Group(waiter) => {
+                queue.group_stand(waiter) == Some(GroupStand::Turn)
+                    && self.blocked_until(claim).is_none()
+            }
             OwnPlace::Ticket => {
                 queue.len() == 1
                     && queue.ticket_of(claim.owner).is_some()

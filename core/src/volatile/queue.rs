@@ -239,6 +239,10 @@ impl Queue {
         self.is_turn(*place).then_some(entry)
     }
 
+    pub(crate) fn has_several_turns(&self) -> bool {
+        self.entries.keys().nth(1).is_some_and(|place| self.is_turn(*place))
+    }
+
     /// The place of this ticket when its owner asks for something else: it gives up a turn, and
     /// upgrades then stand before it.
     pub(crate) fn stands_at(&self, place: Place) -> Place {

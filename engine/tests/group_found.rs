@@ -1,0 +1,133 @@
+//! What a hostile reader found in waits for several locks.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
+
+mod support;
+
+use rlock_engine::{Deferred, Gate};
+use support::MapHost;
+
+fn turns(host: &MapHost) -> Vec<String> {
+    (0..3).flat_map(|_| host.turn()).collect()
+}
+
+/// Somebody else's value is at a key now.
+fn another_type_comes(host: &MapHost, key: &str) {
+    host.put_other(key);
+    rlock_engine::events::key_came(host, 0, key.as_bytes());
+}
+
+/// Two READ turns, the first of which is of the owner whose WRITE a RENAME brings.
+#[test]
+fn a_turn_to_read_is_void_beside_anothers_write() {
+    for first in ["acquire k o1 READ QUEUE 60000", "macquire 2 k m o1 MODES READ WRITE BLOCK 0"] {
+        for comes_at_once in [false, true] {
+            let host = MapHost::primary();
+            host.ask(1, "acquire k z");
+            host.ask(2, "acquire m z");
+            host.ask(2, "acquire n z");
+            host.ask(3, first);
+            assert_eq!(host.ask(4, "macquire 2 k n o2 MODES READ WRITE BLOCK 0"), "");
+            host.ask(1, "release k z");
+            host.ask(5, "acquire other o1");
+            host.put_lock("k", host.lock("other"));
+            if !comes_at_once {
+                turns(&host);
+            }
+            host.ask(2, "release n z");
+            turns(&host);
+            assert_eq!(host.holds("k"), host.holds("other"), "{first}");
+            host.ask(5, "release k o1");
+            turns(&host);
+            assert!(host.holds("n").contains("o2"), "{first}: {}", host.holds("n"));
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_cancelled_goes_on_waiting() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire b bob");
+    host.ask(2, "macquire 3 a b c ann BLOCK 0");
+    host.ask(4, "acquire a cy BLOCK 0");
+    another_type_comes(&host, "c");
+    turns(&host);
+    assert!(host.ask(3, "cancel c ann").starts_with("-WRONGTYPE"));
+    assert_eq!(turns(&host), [""; 0]);
+    host.ask(3, "cancel b ann");
+    assert_eq!(turns(&host).len(), 2, "ann has her nil, cy the lock");
+}
+
+#[test]
+fn a_reserved_key_that_cannot_be_cancelled_at_is_left_with_the_group() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire b bob");
+    host.ask(2, "macquire 2 a b ann BLOCK 0");
+    another_type_comes(&host, "a");
+    assert!(host.ask(3, "cancel a ann").starts_with("-WRONGTYPE"));
+    host.remove("a");
+    turns(&host);
+    assert_eq!(host.state_of(|state| state.manager.group_totals()[0]), 1);
+    host.ask(3, "cancel b ann");
+    turns(&host);
+    assert_eq!(host.line("a"), "");
+}
+
+/// Each waits for the confirmation of its owner's own hold of `a`.
+fn held_back(is_cluster: bool) -> MapHost {
+    let host = MapHost::primary();
+    host.world().is_cluster = is_cluster;
+    host.world().acknowledged = vec![0];
+    host.ask(1, "acquire a ann ACKS 1");
+    for n in 0..100 {
+        assert_eq!(host.ask(100 + n, &format!("macquire 2 a b{n} ann BLOCK 0")), "");
+    }
+    host.world().offset = 10;
+    turns(&host);
+    host
+}
+
+#[test]
+fn a_group_that_is_held_back_costs_others_nothing() {
+    for is_cluster in [false, true] {
+        let host = held_back(is_cluster);
+        let opened = || host.world().opened_to_write;
+        let before = opened();
+        turns(&host);
+        assert_eq!(opened(), before, "nothing is due");
+        assert!(!host.has_deferred(Deferred::Sweep));
+        host.ask(5, "acquire zz q");
+        let before = opened();
+        host.ask(5, "renew zz q");
+        assert_eq!(opened() - before, 1);
+        host.world().acknowledged = vec![10];
+        turns(&host);
+        host.ask(5, "renew zz q");
+        assert_eq!(turns(&host), [""; 0]);
+        assert_eq!(host.state_of(|state| state.manager.group_totals()[0]), 0, "all are granted");
+    }
+}
+
+#[test]
+fn who_waits_only_for_the_confirmation_of_its_own_hold_closes_no_cycle() {
+    let host = MapHost::primary();
+    host.world().acknowledged = vec![0];
+    host.ask(2, "acquire a ann ACKS 1");
+    assert_eq!(host.ask(4, "acquire a cy BLOCK 0"), "");
+    assert_eq!(host.ask(3, "macquire 2 a b ann BLOCK 0"), "");
+}
+
+#[test]
+fn those_behind_a_group_hear_that_the_slot_moves() {
+    let host = MapHost::primary();
+    host.world().is_cluster = true;
+    host.ask(1, "acquire b bob");
+    host.ask(2, "macquire 2 a b ann BLOCK 100");
+    assert_eq!(host.ask(3, "acquire a cy BLOCK 0"), "");
+    turns(&host);
+    host.world().gates.insert(b"a".to_vec(), Gate::Elsewhere);
+    host.at(100);
+    let told = turns(&host);
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(told.iter().any(|line| line.starts_with("3: -TRYAGAIN")), "{told:?}");
+}
