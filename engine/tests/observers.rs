@@ -62,6 +62,19 @@ fn without_waiters_it_is_told_in_the_same_iteration_of_the_loop() {
     assert_eq!(host.turn(), [format!("2: {NOBODY}")]);
 }
 
+/// Whoever comes between the deadline and the alarm knows the lock as free.
+#[test]
+fn it_is_told_of_the_deadline_though_another_observer_comes_just_then() {
+    let host = observed();
+    // The key outlives the hold.
+    host.ask(4, "acquire k bob BLOCK 0");
+    host.world().gate = Gate::Shut;
+    host.at(5000);
+    assert_eq!(host.ask(3, "await k 0 BLOCK 0"), "");
+    let told: Vec<String> = (0..3).flat_map(|_| host.turn()).collect();
+    assert_eq!(told, [format!("2: {NOBODY}")]);
+}
+
 #[test]
 fn it_never_gets_its_own_token_back() {
     let host = observed();

@@ -122,9 +122,15 @@ impl Observers {
         let LockId { db, key } = observer.id.clone();
         let observed = self.locks.entry(db).or_default().entry(key).or_default();
         observed.insert(observer.known, waiter);
+        let has_news_for_others = observed.by_token.len() > 1;
         self.ends.extend(observer.ends_at.map(|at| (at, waiter)));
         self.set_alarm(&observer.id, alarm);
+        let id = observer.id.clone();
         self.all.insert(waiter, observer);
+        // The alarm was theirs: the hold that they know may have expired a moment ago.
+        if has_news_for_others {
+            self.mark(id.db, &id.key, false);
+        }
     }
 
     /// Forgets one. Nothing happens if it is not known.
