@@ -1,5 +1,5 @@
 # Shortcuts only: each does one thing, in scripts/. `make` lists them.
-.PHONY: help build run test lint matrix matrix-table mutants model fuzz simulate simulate-users traces differential abuse torture permits failovers chaos moves \
+.PHONY: help build run test lint matrix matrix-table mutants model fuzz simulate simulate-users traces differential abuse torture permits failovers chaos moves observers \
         valgrind bench bench-gate examples clients clients-test clients-bench page pictures demo install audit release packages packages-try \
         images images-build dist reproducible msrv clean
 
@@ -63,6 +63,9 @@ chaos: ## busy sessions on servers with I/O threads, while their locks are delet
 
 moves: ## a slot of a cluster moves 50 times (MOVES) while clients wait for its locks
 	@scripts/moves.sh
+
+observers: ## hand-offs while 10 000 connections observe the lock, on a quiet machine
+	@scripts/observers.sh
 
 valgrind: ## the server tests under valgrind: memory errors and leaks
 	@scripts/valgrind.sh

@@ -386,7 +386,7 @@ fn hand_offs(server: &Server, observers: &mut [Waiter], observed: &str, times: u
 /// A measurement, on a quiet machine: observers of the very lock, the same connections at another
 /// lock, and nobody.
 #[test]
-#[ignore = "takes minutes and a quiet machine"]
+#[ignore = "takes minutes and a quiet machine: make observers"]
 fn hand_offs_are_not_slower_beside_ten_thousand_observers() {
     let server = Server::with(&["rlock.max-waiters", "20000", "maxclients", "19000"]);
     let none = hand_offs(&server, &mut [], "door", 200);
