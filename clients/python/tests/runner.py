@@ -217,6 +217,8 @@ if __name__ == "__main__":
         import runner_asyncio
 
         asyncio.run(runner_asyncio.main())
+    # A program that a shell starts in the background ignores it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     runner = Runner()
     tell({"hello": "python-sync", "features": [*FEATURES, "fork"]})
     threading.Thread(target=runner.read, daemon=True).start()
