@@ -4,8 +4,10 @@
 use crate::ffi::Ctx;
 
 /// The servers on which every test of this version was run.
-const TESTED: [(&str, &[&str]); 2] =
-    [("Redis", &["7.0", "7.2", "7.4", "8.0"]), ("Valkey", &["7.2", "8.0", "8.1", "9.1"])];
+const TESTED: [(&str, &[&str]); 2] = [
+    ("Redis", &["7.0", "7.2", "7.4", "8.0", "8.2", "8.6"]),
+    ("Valkey", &["7.2", "8.0", "8.1", "9.1"]),
+];
 
 /// A fault of some versions of a server that one command of an ordinary client can trigger.
 struct Fault {
