@@ -3,11 +3,8 @@
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
-scripts/setup.sh
-. "$tools/env"
-cargo build --release --locked
-RLOCK_MODULE=$(module)
-export RLOCK_MODULE RLOCK_MOVES=${MOVES:-50}
+prepare_runs
+export RLOCK_MOVES=${MOVES:-50}
 export RLOCK_SERVER=${RLOCK_SERVER:-$tools/servers/default/redis-server}
 export RLOCK_CLI=${RLOCK_CLI:-$tools/servers/default/redis-cli}
 cargo test --locked -p rlock --test server -- --nocapture a_slot_that_moves_to_and_fro
