@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Hand-offs of one lock while 10 000 connections observe it, or another lock. Takes minutes and a quiet machine. On each of
-# SERVERS (default).
+# Hand-offs of one lock while 10 000 connections observe it, or another lock, on each of SERVERS (default). Takes minutes
+# and a quiet machine.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
