@@ -104,7 +104,7 @@ impl Host for Ctx {
     }
 
     fn user(&self) -> Rc<str> {
-        self.user_name().into()
+        self.user_name()
     }
 
     fn denies_blocking(&self) -> bool {

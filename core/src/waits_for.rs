@@ -147,8 +147,9 @@ pub fn search<W: WaitGraph>(
             let waits = path.into_iter().filter_map(|step| Some((step.owner, step.wait?)));
             return Search::Cycle(waits.collect());
         }
-        if seen.insert(blocker.clone()) {
-            let others = waits.of(&blocker, steps.remaining().saturating_add(1));
+        let others = waits.of(&blocker, steps.remaining().saturating_add(1));
+        // Most blockers wait for nothing: no cycle leads through them.
+        if !others.is_empty() && seen.insert(blocker.clone()) {
             path.push(Visit { owner: blocker, wait: None, blockers: Vec::new(), others });
         }
     }

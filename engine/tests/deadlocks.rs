@@ -82,9 +82,22 @@ fn a_search_that_gives_up_lets_the_caller_wait() {
     for owner in 0..1100 {
         host.ask(1, &format!("acquire k r{owner} READ"));
     }
+    host.ask(1, "acquire other bob");
+    host.ask(3, "acquire other cy BLOCK 0");
     host.take_log();
     assert_eq!(host.ask(2, "acquire k ann BLOCK 0"), "");
     assert!(host.seen().contains(&"search given up".into()));
+}
+
+#[test]
+fn where_nobody_waits_nothing_is_searched() {
+    let host = MapHost::primary();
+    for owner in 0..1100 {
+        host.ask(1, &format!("acquire k r{owner} READ"));
+    }
+    host.take_log();
+    assert_eq!(host.ask(2, "acquire k ann BLOCK 0"), "");
+    assert!(!host.seen().contains(&"search given up".into()), "the first wait closes no cycle");
 }
 
 #[test]

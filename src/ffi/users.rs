@@ -2,6 +2,7 @@
 
 use std::ffi::CStr;
 use std::mem::transmute;
+use std::rc::Rc;
 use std::slice;
 use std::sync::OnceLock;
 
@@ -37,14 +38,14 @@ fn may_in_database() -> Option<MayInDatabase> {
 
 impl Ctx {
     /// The user as which the caller is logged in.
-    pub fn user_name(&self) -> String {
+    pub fn user_name(&self) -> Rc<str> {
         // SAFETY: context; we free the string, after copying its bytes.
         unsafe {
             let name = there(raw::RedisModule_GetCurrentUserName)(self.0);
             if name.is_null() {
-                return String::new();
+                return Rc::default();
             }
-            let copy = String::from_utf8_lossy(bytes_of(name)).into_owned();
+            let copy = Rc::from(&*String::from_utf8_lossy(bytes_of(name)));
             there(raw::RedisModule_FreeString)(self.0, name);
             copy
         }

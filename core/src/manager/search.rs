@@ -55,8 +55,9 @@ pub fn search<W: World>(world: &mut W, wait: Wait<'_>, now: Now) -> Search<LockI
 /// that is cheaper than the search: in no more locks than there are blocked connections ahead.
 fn nobody_waits_for<W: World>(world: &mut W, wait: Wait<'_>, now: Now, steps: &mut Steps) -> bool {
     let with_waiters = world.manager(|manager| {
-        let volatile = manager.locks.get(wait.lock.db, &wait.lock.key)?;
-        manager.locks.with_waiters(wait.lock.db, volatile.queue.blocked_count().min(LOCKS_MAX))
+        let volatile = manager.locks.get(wait.lock.db, &wait.lock.key);
+        let ahead = volatile.map_or(0, |volatile| volatile.queue.blocked_count());
+        manager.locks.with_waiters(wait.lock.db, ahead.min(LOCKS_MAX))
     });
     with_waiters.is_some_and(|locks| {
         locks.iter().all(|id| {
