@@ -18,6 +18,7 @@ enum Field {
     Bytes(Vec<u8>),
     Word(&'static str),
     Number(i64),
+    Rows(Vec<Row>),
 }
 
 impl Serve for ShowInfo {
@@ -26,7 +27,7 @@ impl Serve for ShowInfo {
     fn serve(call: &Invocation<'_>) -> Result<(), String> {
         let (ctx, now) = (call.ctx, state::now());
         let db = ctx.selected_db();
-        let (mode, count, mut holders, has_void_turns) = call.look(|lock| {
+        let (mode, holder_count, mut holders, has_void_turns) = call.look(|lock| {
             let holders = lock.holds_at(now).take(call.said.holders).map(|(owner, mode, hold)| {
                 let row: Row = vec![
                     ("owner", Field::Bytes(owner.to_vec())),
@@ -45,7 +46,7 @@ impl Serve for ShowInfo {
             });
             (mode, lock.hold_count_at(now), holders.collect::<Vec<_>>(), has_void_turns)
         })?;
-        let (len, waiters) = state::with(|state| {
+        let (queue_len, waiters) = state::with(|state| {
             let volatile = state.manager.volatile(db, call.said.key);
             for (token, row) in &mut holders {
                 let session = volatile.and_then(|volatile| volatile.sessions.get(*token));
@@ -83,27 +84,25 @@ impl Serve for ShowInfo {
                     ("left-ms", remaining_ms),
                     ("limit", number(entry.limit.map_or(0, |limit| limit.get().into()))),
                     ("client", number(blocked.map_or(0, ClientId::get))),
-                    ("keys", Field::Number(i64::try_from(keys).unwrap_or(i64::MAX))),
+                    ("keys", count(keys)),
                     ("at", Field::Bytes(at.to_vec())),
                 ]
             });
             (queue.len(), rows.collect())
         });
-        ctx.reply_map(6);
-        ctx.reply_bytes(b"mode");
-        ctx.reply_bytes(mode.as_bytes());
-        ctx.reply_bytes(b"holders");
-        reply_rows(ctx, holders.into_iter().map(|(_, row)| row).collect());
-        ctx.reply_bytes(b"queue-length");
-        ctx.reply_integer(i64::try_from(len).unwrap_or(i64::MAX));
-        ctx.reply_bytes(b"waiters");
-        reply_rows(ctx, waiters);
-        // After the fields of 0.1.0: RESP2 clients read by position.
-        ctx.reply_bytes(b"holder-count");
-        ctx.reply_integer(i64::try_from(count).unwrap_or(i64::MAX));
         let observers = state::with(|state| state.manager.observers_of(db, call.said.key));
-        ctx.reply_bytes(b"observers");
-        ctx.reply_integer(i64::try_from(observers).unwrap_or(i64::MAX));
+        // RESP2 clients read by position: a new field comes last.
+        reply_row(
+            ctx,
+            vec![
+                ("mode", Field::Word(mode)),
+                ("holders", Field::Rows(holders.into_iter().map(|(_, row)| row).collect())),
+                ("queue-length", count(queue_len)),
+                ("waiters", Field::Rows(waiters)),
+                ("holder-count", count(holder_count)),
+                ("observers", count(observers)),
+            ],
+        );
         Ok(())
     }
 }
@@ -112,12 +111,18 @@ fn number(value: u64) -> Field {
     Field::Number(value.cast_signed())
 }
 
+fn count(value: usize) -> Field {
+    Field::Number(i64::try_from(value).unwrap_or(i64::MAX))
+}
+
 fn reply_rows(ctx: &Ctx, rows: Vec<Row>) {
     ctx.reply_array(rows.len());
-    for row in rows {
-        ctx.reply_map(row.len());
-        row.into_iter().for_each(|(name, field)| reply_field(ctx, name, field));
-    }
+    rows.into_iter().for_each(|row| reply_row(ctx, row));
+}
+
+fn reply_row(ctx: &Ctx, row: Row) {
+    ctx.reply_map(row.len());
+    row.into_iter().for_each(|(name, field)| reply_field(ctx, name, field));
 }
 
 fn reply_field(ctx: &Ctx, name: &str, field: Field) {
@@ -126,6 +131,7 @@ fn reply_field(ctx: &Ctx, name: &str, field: Field) {
         Field::Bytes(bytes) => ctx.reply_bytes(&bytes),
         Field::Word(word) => ctx.reply_bytes(word.as_bytes()),
         Field::Number(value) => ctx.reply_integer(value),
+        Field::Rows(rows) => reply_rows(ctx, rows),
     }
 }
 

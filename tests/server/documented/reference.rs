@@ -53,6 +53,18 @@ fn the_readme_has_the_syntax_of_the_commands_page() {
 }
 
 #[test]
+fn the_info_page_has_every_field_in_order() {
+    let page = page_named("docs/commands.md");
+    let section = page.text.split("\n## ").find(|section| section.starts_with("RLOCK.INFO"));
+    let rows = section.unwrap().lines().filter_map(|line| line.strip_prefix("| `"));
+    let documented: Vec<&str> = rows.map(|row| row.split('`').next().unwrap()).collect();
+    let server = Server::start();
+    let reply = server.client().ask("RLOCK.INFO k");
+    let fields: Vec<String> = items(&reply).iter().step_by(2).map(text).collect();
+    assert_eq!(documented, fields);
+}
+
+#[test]
 fn the_settings_have_the_documented_defaults_and_bounds() {
     let server = Server::start();
     let mut client = server.client();
