@@ -5,12 +5,13 @@
 use rlock_core::grammar::{Access, Want};
 use rlock_core::manager::{At, Decided, Group, GroupWork, LockId};
 use rlock_core::slow::Outcome;
-use rlock_core::{Claim, Input, Lock, OwnPlace, Refusal, Reply, WaiterId, Wake};
+use rlock_core::{Claim, Effects, Input, Lock, OwnPlace, Refusal, Reply, WaiterId, Wake};
 
 use crate::gate;
 use crate::happening::Happening;
 use crate::host::{Deferred, Gate, Host, KeyName, OpenKey};
 use crate::open_locks::{AcquireAll, OpenLocks, new_holds};
+use crate::planted::PlantedFault;
 use crate::state::State;
 use crate::unit::{self, Done, RequestError};
 use crate::untold::Untold;
@@ -44,6 +45,10 @@ pub(crate) fn carry_on_in_sweep<H: Host>(host: &H) -> (bool, Vec<Untold>) {
 
 fn move_all<H: Host>(host: &H) -> (bool, Vec<Untold>) {
     let (mut told, mut shut) = (Vec::new(), Vec::new());
+    if host.has_fault(PlantedFault::GroupsForgotten) {
+        let now = host.now();
+        while host.state(|state| state.manager.next_group_work(now)).is_some() {}
+    }
     for _ in 0..WORK_MAX {
         let now = host.now();
         let Some(work) = host.state(|state| state.manager.next_group_work(now)) else { break };
@@ -107,6 +112,12 @@ fn step<H: Host>(host: &H, work: &GroupWork, told: &mut Vec<Untold>) {
 fn at_one<H: Host>(host: &H, id: &LockId, input: Input<'_>) -> Result<Untold, RequestError> {
     host.with_name(id, |name| {
         let mut key = unit::open(host, || host.open(name, Access::Writes));
+        // The server may have removed an expired lock, and with it a session of this connection.
+        if let Input::Join(join) = &input
+            && host.state(|state| state.manager.group(join.waiter).is_none())
+        {
+            return Ok(Untold::of_step(id.clone(), Effects::default()));
+        }
         let at = At { db: id.db, key: name.bytes(), now: host.now() };
         let mut effects = None;
         let (start, decided) = unit::decide(host, at, name, &mut key, &input, &mut effects)?;

@@ -11,6 +11,7 @@ use rlock_core::{
 };
 
 use crate::host::{Content, During, Host, KeyName, OpenKey};
+use crate::planted::PlantedFault;
 use crate::timers;
 use crate::unit::{self, Done, RequestError};
 use crate::untold::{self, Untold};
@@ -293,6 +294,9 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
     ) -> Result<Reply, RequestError> {
         let mut newest: Option<(Token, u64)> = None;
         for (place, want) in self.wants.iter().enumerate() {
+            if self.is_left_out(PlantedFault::LockLeftOut, place) {
+                continue;
+            }
             let enter = Enter {
                 owner: ask.owner,
                 mode: want.mode,
@@ -340,9 +344,18 @@ impl<'a, H: Host> OpenLocks<'_, '_, '_, 'a, H> {
             }
         }
         for place in 0..self.wants.len() {
-            self.decide(place, Input::Renew(ask))?;
+            if !self.is_left_out(PlantedFault::RenewalLeftOut, place) {
+                self.decide(place, Input::Renew(ask))?;
+            }
         }
         Ok((Reply::Renewed, 0))
+    }
+}
+
+impl<H: Host> OpenLocks<'_, '_, '_, '_, H> {
+    /// A planted fault forgets the last of several.
+    fn is_left_out(&self, fault: PlantedFault, place: usize) -> bool {
+        place > 0 && place.saturating_add(1) == self.wants.len() && self.host.has_fault(fault)
     }
 }
 

@@ -9,4 +9,10 @@ pub enum PlantedFault {
     RevocationForgotten,
     /// Observers are not told that the lock changed.
     ObserversForgotten,
+    /// The last of several locks is not entered.
+    LockLeftOut,
+    /// The last of several holds is not renewed.
+    RenewalLeftOut,
+    /// Who waits for several locks does not move on.
+    GroupsForgotten,
 }

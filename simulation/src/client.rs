@@ -77,12 +77,15 @@ pub struct Actor {
     pub hung: VecDeque<Pipe>,
     /// The token of WRITE that it was told of last, for each lock.
     known: BTreeMap<(i32, u8), i64>,
+    /// The token with which it was granted several locks last, for each owner.
+    granted: BTreeMap<(i32, u8), i64>,
 }
 
 impl Actor {
     /// A client without a connection.
     pub fn new(user: Rc<str>) -> Self {
-        Self { user, pipe: None, hung: VecDeque::new(), known: BTreeMap::new() }
+        let (known, granted) = (BTreeMap::new(), BTreeMap::new());
+        Self { user, pipe: None, hung: VecDeque::new(), known, granted }
     }
 
     /// Sends a command, in which database. `None` without a connection.
@@ -92,9 +95,13 @@ impl Actor {
             pipe.db = db.into();
         }
         let known = match command {
-            Command::Await(key, _) => self.known.get(&(pipe.db, key)).copied().unwrap_or(0),
-            _ => 0,
+            Command::Await(key, _) => self.known.get(&(pipe.db, key)),
+            Command::ReleaseAll(owner, ..) | Command::RenewAll(owner, ..) => {
+                self.granted.get(&(pipe.db, owner))
+            }
+            _ => None,
         };
+        let known = known.copied().unwrap_or(0);
         pipe.to.push_back(command.words(known));
         pipe.asked.push_back(Sent { command, us, db: pipe.db, known });
         Some(pipe.db)
@@ -112,8 +119,14 @@ impl Actor {
             // A word in between, before the connection ends, answers nothing.
             Out::Said(said) => {
                 let sent = pipe.asked.pop_front()?;
-                if let (Command::Await(key, _), Said::Array(_)) = (sent.command, &said) {
-                    self.known.insert((sent.db, key), said.number().unwrap_or(0));
+                match (sent.command, said.number()) {
+                    (Command::Await(key, _), number) if matches!(said, Said::Array(_)) => {
+                        self.known.insert((sent.db, key), number.unwrap_or(0));
+                    }
+                    (Command::AcquireAll(ask), Some(token)) => {
+                        self.granted.insert((sent.db, ask.owner), token);
+                    }
+                    _ => {}
                 }
                 Some(Heard::Reply(client, sent, said))
             }
@@ -133,7 +146,6 @@ impl Actor {
     pub fn is_releasing(&self, db: i32, owner: u8, key: u8) -> bool {
         let all = self.pipe.iter().flat_map(|pipe| &pipe.asked);
         let mut releases = all.filter(|sent| sent.db == db);
-        releases
-            .any(|sent| matches!(sent.command, Command::Release(o, k, _) if (o, k) == (owner, key)))
+        releases.any(|sent| sent.command.releases(owner, key))
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::several::{AskAll, Keys};
 use crate::words::{Words, words};
 
 /// How long a client waits.
@@ -13,6 +14,16 @@ pub enum Patience {
     Block(u32),
     /// With a ticket.
     Queue(u32),
+}
+
+impl fmt::Display for Patience {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => Ok(()),
+            Self::Block(ms) => write!(to, " BLOCK {ms}"),
+            Self::Queue(ms) => write!(to, " QUEUE {ms}"),
+        }
+    }
 }
 
 /// An `RLOCK.ACQUIRE`.
@@ -52,6 +63,13 @@ pub enum Command {
     /// `RLOCK.RENEW`: the owner, the key, the lease, of what (READ, WRITE, or whatever it holds),
     /// and how many replicas are to acknowledge it
     Renew(u8, u8, u32, Option<bool>, u8),
+    /// `RLOCK.MACQUIRE`
+    AcquireAll(AskAll),
+    /// `RLOCK.MRELEASE`: the owner, the keys, and whether only what the client knows the token of
+    ReleaseAll(u8, Keys, bool),
+    /// `RLOCK.MRENEW`: the owner, the keys, the lease, and whether only what the client knows the
+    /// token of
+    RenewAll(u8, Keys, u32, bool),
     /// `RLOCK.CANCEL`: the owner, the key
     Cancel(u8, u8),
     /// `RLOCK.FORCE`
@@ -81,14 +99,25 @@ pub enum Command {
     Select(u8),
 }
 
+/// Stands for a token that the client knows.
+const KNOWN: &str = "known";
+
 impl Command {
     /// As words on a connection of a client that knows of this token.
     pub fn words(&self, known: i64) -> Words {
         let mut words = words(&self.to_string());
-        if let (Self::Await(..), Some(token)) = (self, words.get_mut(2)) {
-            *token = known.to_string().into_bytes();
-        }
+        let token = words.iter_mut().find(|word| *word == KNOWN.as_bytes());
+        token.into_iter().for_each(|token| *token = known.to_string().into_bytes());
         words
+    }
+
+    /// Whether it releases what this owner holds at this key.
+    pub fn releases(&self, owner: u8, key: u8) -> bool {
+        match self {
+            Self::Release(of, at, _) => (*of, *at) == (owner, key),
+            Self::ReleaseAll(of, keys, _) => *of == owner && keys.iter().any(|at| at == key),
+            _ => false,
+        }
     }
 }
 
@@ -99,11 +128,7 @@ impl fmt::Display for Command {
                 write!(to, "RLOCK.ACQUIRE k{} o{}", ask.key, ask.owner)?;
                 to.write_str(if ask.reads { " READ" } else { "" })?;
                 write!(to, " LEASE {}", ask.lease)?;
-                match ask.patience {
-                    Patience::None => {}
-                    Patience::Block(ms) => write!(to, " BLOCK {ms}")?,
-                    Patience::Queue(ms) => write!(to, " QUEUE {ms}")?,
-                }
+                ask.patience.fmt(to)?;
                 ask.depth.map_or(Ok(()), |depth| write!(to, " DEPTH {depth}"))?;
                 ask.limit.map_or(Ok(()), |limit| write!(to, " LIMIT {limit}"))?;
                 if ask.acks > 0 {
@@ -121,10 +146,19 @@ impl fmt::Display for Command {
                 write!(to, "RLOCK.RENEW k{key} o{owner}{mode} LEASE {ms}")?;
                 if *acks > 0 { write!(to, " ACKS {acks}") } else { Ok(()) }
             }
+            Self::AcquireAll(ask) => ask.fmt(to),
+            Self::ReleaseAll(owner, keys, by_token) => {
+                write!(to, "RLOCK.MRELEASE {keys} o{owner}")?;
+                if *by_token { write!(to, " TOKEN {KNOWN}") } else { Ok(()) }
+            }
+            Self::RenewAll(owner, keys, ms, by_token) => {
+                write!(to, "RLOCK.MRENEW {keys} o{owner} LEASE {ms}")?;
+                if *by_token { write!(to, " TOKEN {KNOWN}") } else { Ok(()) }
+            }
             Self::Cancel(owner, key) => write!(to, "RLOCK.CANCEL k{key} o{owner}"),
             Self::Force(key) => write!(to, "RLOCK.FORCE k{key}"),
             Self::Await(key, ms) => {
-                write!(to, "RLOCK.AWAIT k{key} known")?;
+                write!(to, "RLOCK.AWAIT k{key} {KNOWN}")?;
                 ms.map_or(Ok(()), |ms| write!(to, " BLOCK {ms}"))
             }
             Self::Del(key) => write!(to, "DEL k{key}"),

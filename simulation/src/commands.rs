@@ -5,7 +5,7 @@ use std::rc::Rc;
 use rlock_core::grammar::{self, Access, Command, SeveralKeys, commands};
 use rlock_core::snapshot;
 use rlock_core::{
-    Acquire, Change, ClientId, EpochMs, Kind as Standing, Mode, Owner, Patience, Refusal, Token,
+    Acquire, Change, ClientId, EpochMs, Kind as Standing, Mode, Patience, Refusal, Token,
 };
 use rlock_engine::commands as engine;
 use rlock_engine::events;
@@ -106,6 +106,10 @@ fn renewed(words: &Rc<[Vec<u8>]>) -> Rc<[Vec<u8>]> {
 impl Server {
     /// Carries out what a connection says.
     pub fn run(&mut self, client: ClientId, words: &[Vec<u8>]) {
+        self.in_one_unit(|server| server.run_alone(client, words));
+    }
+
+    fn run_alone(&mut self, client: ClientId, words: &[Vec<u8>]) {
         let Some(conn) = self.conns.get(&client) else { return };
         let caller = Caller { client: Some(client), db: conn.db };
         if self.fault != Fault::OverdueRuns {
@@ -163,24 +167,58 @@ impl Server {
             Ok(said) => said,
             Err(bad) => return Some(Said::error(bad.line())),
         };
-        let (running, from) = (self.running(caller, command, &said, words), self.notes.len());
+        let asks = self.asks(caller, command, &said, &keys);
+        let running = self.running(caller, command, &said, words, asks.clone());
+        let from = self.notes.len();
         let key: Key = said.key.into();
-        if let Some(work) = engine_of_several(command) {
+        let reply = if let Some(work) = engine_of_several(command) {
             let names: Vec<Name> = keys.keys.iter().map(|key| Name::new((*key).into())).collect();
-            return Edge::new(self, running).said(|edge| {
+            Edge::new(self, running).said(|edge| {
                 if let Err(line) = work(edge, &names, &said, &keys) {
                     edge.reply_error(&line);
                 }
-            });
-        }
-        let work = engine_of(command)?;
-        let reply = Edge::new(self, running).said(|edge| {
-            if let Err(line) = work(edge, &Name::new(key), &said) {
-                edge.reply_error(&line);
-            }
-        });
-        self.note_question(caller, command, &said, &reply, from);
+            })
+        } else {
+            let work = engine_of(command)?;
+            Edge::new(self, running).said(|edge| {
+                if let Err(line) = work(edge, &Name::new(key), &said) {
+                    edge.reply_error(&line);
+                }
+            })
+        };
+        self.note_question((caller, asks), command, &said, &reply, from);
         reply
+    }
+
+    /// What it asks of each lock that it names, in key order.
+    fn asks(
+        &mut self,
+        caller: Caller,
+        command: &Command,
+        said: &grammar::Arguments<'_>,
+        keys: &SeveralKeys<'_>,
+    ) -> Vec<Asked> {
+        let (key, db): (Key, i32) = (said.key.into(), caller.db);
+        self.arrivals += 1;
+        let ask = said.acquire(caller.client.filter(|_| said.session));
+        match command.name {
+            "RLOCK.ACQUIRE" => vec![self.asked(db, &key, &ask, said)],
+            "RLOCK.MACQUIRE" => {
+                let asked = keys.wants(said).into_iter().map(|want| {
+                    let ask = Acquire { mode: want.mode, limit: want.limit, ..ask };
+                    let asked = self.asked(db, &want.key.into(), &ask, said);
+                    Asked { of_several: true, ..asked }
+                });
+                asked.collect()
+            }
+            "RLOCK.RENEW" => vec![Asked::to_renew(db, &key, &said.renew())],
+            "RLOCK.MRENEW" => {
+                let keys = keys.keys.iter().copied();
+                keys.map(|key| Asked::to_renew(db, &key.into(), &said.renew())).collect()
+            }
+            "RLOCK.AWAIT" => vec![Asked::to_observe(db, &key)],
+            _ => Vec::new(),
+        }
     }
 
     fn running(
@@ -189,21 +227,12 @@ impl Server {
         command: &Command,
         said: &grammar::Arguments<'_>,
         words: &[Vec<u8>],
+        asks: Vec<Asked>,
     ) -> Running {
-        let (key, db): (Key, i32) = (said.key.into(), caller.db);
-        let (asked, renewal) = match command.name {
-            "RLOCK.ACQUIRE" => {
-                self.arrivals += 1;
-                let ask = said.acquire(caller.client.filter(|_| said.session));
-                (Some(self.asked(db, &key, &ask, said)), None)
-            }
-            "RLOCK.RENEW" => {
-                let ask = said.renew();
-                (Some(Asked::to_renew(db, &key, &ask)), Some(ask.mode))
-            }
-            "RLOCK.AWAIT" => (Some(Asked::to_observe(db, &key)), None),
-            _ => (None, None),
-        };
+        let db = caller.db;
+        let renew = matches!(command.name, "RLOCK.RENEW" | "RLOCK.MRENEW").then(|| said.renew());
+        let mut others = asks;
+        let asked = (!others.is_empty()).then(|| others.remove(0));
         let observes = match command.name {
             "RLOCK.AWAIT" => Some(said.token.map_or(0, Token::get)),
             _ => None,
@@ -219,7 +248,10 @@ impl Server {
             words: words.into(),
             is_replicated: caller.client.is_none(),
             asked,
-            renewal,
+            others,
+            is_for_several: command.name == "RLOCK.MACQUIRE",
+            renewal: renew.map(|renew| renew.mode),
+            renews: renew.and_then(|renew| renew.token),
             observes,
             block_ms: said.block_ms,
             by,
@@ -230,7 +262,7 @@ impl Server {
     /// What a client asked for, noted before what came of it.
     fn note_question(
         &mut self,
-        caller: Caller,
+        (caller, asks): (Caller, Vec<Asked>),
         command: &Command,
         said: &grammar::Arguments<'_>,
         reply: &Option<Said>,
@@ -246,15 +278,14 @@ impl Server {
             let known = said.token.map_or(0, Token::get);
             self.note_sight(caller.db, &said.key.into(), known, reply.as_ref());
         }
-        if command.name == "RLOCK.ACQUIRE" && !is_refused {
-            let (db, key, owner) = (caller.db, Key::from(said.key), Owner::from(said.owner));
+        let acquires = matches!(command.name, "RLOCK.ACQUIRE" | "RLOCK.MACQUIRE") && !is_refused;
+        for asked in asks.into_iter().filter(|_| acquires) {
+            let Asked { db, key, owner, .. } = asked.clone();
             if said.session {
-                self.note(Note::AskedSession { client, db, key: key.clone(), owner });
+                self.note(Note::AskedSession { client, db, key, owner });
             }
             if said.queue.is_some() && said.block_ms.is_none() {
-                let ask = said.acquire(None);
-                let asked = Box::new(self.asked(db, &key, &ask, said));
-                self.note(Note::AskedTicket { asked });
+                self.note(Note::AskedTicket { asked: Box::new(asked) });
             }
         }
         self.notes.extend(answers);
@@ -286,6 +317,7 @@ impl Server {
             },
             upgrade: ask.upgrade,
             with_ttl: said.with_ttl,
+            of_several: false,
             had_ticket,
             held: holds(Mode::Write) || holds(Mode::Read),
             arrival: self.arrivals,

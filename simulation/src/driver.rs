@@ -6,12 +6,11 @@ use fastrand::Rng;
 use crate::command::{Ask, Command, Patience};
 use crate::fault::Fault;
 use crate::network::LinkState;
+use crate::several::{AskAll, KEYS, Keys, Want};
 use crate::step::{Node, Step, Who};
 pub use crate::world::Setting;
 use crate::world::{STEP_US, World};
 
-/// Locks: few, so that clients meet.
-const KEYS: u8 = 2;
 /// Longer than any lease where it is set.
 const GRACE_MS: u32 = 3000;
 /// Owners' names.
@@ -35,6 +34,8 @@ pub struct Course {
     has_denials: bool,
     /// How many requests in ten are told when replicas have acknowledged them.
     acks: u8,
+    /// Clients ask for several locks.
+    has_several: bool,
 }
 
 impl Course {
@@ -65,6 +66,7 @@ impl Course {
         let has_clock_steps = clocks_differ && rng.bool();
         let [has_strangers, has_failover, has_gates, has_denials] =
             [5, 7, 5, 2].map(|of| rng.u8(0..10) < of);
+        let has_several = rng.u8(0..10) < 4;
         Self {
             rng,
             setting,
@@ -74,6 +76,7 @@ impl Course {
             has_gates,
             has_denials,
             acks,
+            has_several,
         }
     }
 
@@ -228,9 +231,12 @@ impl Course {
     }
 
     fn command(&mut self, world: &World, who: Who) -> Command {
-        let key = self.rng.u8(0..5) / 3 % KEYS;
+        let key = if self.has_several { self.rng.u8(0..6) / 2 } else { self.rng.u8(0..5) / 3 };
         let acks = self.acks(world, who);
         let owner = if self.rng.u8(0..10) == 0 { self.rng.u8(0..OWNERS) } else { who % OWNERS };
+        if self.has_several && self.rng.u8(0..10) < 4 {
+            return self.several(owner);
+        }
         match self.rng.u16(0..1000) {
             0..520 => Command::Acquire(self.ask(owner, key, acks)),
             520..560 => Command::Await(
@@ -254,6 +260,34 @@ impl Course {
             976..980 => Command::Select(1),
             _ => Command::Select(0),
         }
+    }
+
+    fn several(&mut self, owner: u8) -> Command {
+        let bits = *self.rng.choice(&[0b011, 0b101, 0b110, 0b111, 0b111, 0b001, 0b100]).unwrap();
+        let keys = Keys { bits, is_reversed: self.rng.bool() };
+        match self.rng.u8(0..10) {
+            0..6 => Command::AcquireAll(self.ask_all(owner, keys)),
+            6..9 => Command::ReleaseAll(owner, keys, self.rng.bool()),
+            _ => Command::RenewAll(owner, keys, self.lease(), self.rng.bool()),
+        }
+    }
+
+    fn ask_all(&mut self, owner: u8, keys: Keys) -> AskAll {
+        let all = match self.rng.u8(0..6) {
+            0..3 => Some(Want::Write),
+            3 => Some(Want::Read),
+            _ => None,
+        };
+        let limit = Want::Limit(self.rng.u8(1..3));
+        let some = [Want::Write, Want::Read, limit];
+        let wants = [(); 3].map(|()| all.unwrap_or_else(|| *self.rng.choice(&some).unwrap()));
+        let patience = match self.rng.u8(0..10) {
+            0..3 => Patience::None,
+            _ => Patience::Block(*self.rng.choice(&[0, 2, 40, 500, 2000]).unwrap()),
+        };
+        let session = self.rng.u8(0..5) == 0;
+        let lease = if session { 1000 + self.lease() } else { self.lease() };
+        AskAll { owner, keys, wants, lease, patience, session, with_ttl: self.rng.bool() }
     }
 
     fn renew(&mut self, owner: u8, key: u8, acks: u8) -> Command {

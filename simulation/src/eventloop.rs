@@ -9,7 +9,8 @@ use crate::host::{Edge, Running};
 use crate::keyspace::{Key, Slot};
 use crate::notes::Note;
 use crate::seen::Kind;
-use crate::server::{Conn, Server, Waiting};
+use crate::server::{Conn, Server};
+use crate::waiting::Waiting;
 
 /// Connections are closed two iterations of the loop after they are known.
 const CLOSING_TURNS: u8 = 2;
@@ -61,7 +62,7 @@ impl Server {
     fn sleep(&mut self) {
         if self.timers.is_watching {
             let running = Running { is_sleeping: true, ..Running::default() };
-            acks::before_sleep(&Edge::new(self, running));
+            self.in_one_unit(|server| acks::before_sleep(&Edge::new(server, running)));
             // It made up replicas, which the next request must not count.
             if matches!(self.fault, Fault::ToldAtOnce | Fault::SessionUnacknowledged) {
                 self.replica_left();
@@ -148,7 +149,10 @@ impl Server {
 
     /// `REPLCONF GETACK`, along the replication stream.
     pub(crate) fn ask_replicas(&mut self) {
-        self.send(Item::getack(self.history.point()));
+        self.units.next();
+        let item = Item::getack(self.history.point(), self.units.current());
+        self.send(item);
+        self.units.next();
     }
 
     /// One command more of the replication stream.

@@ -45,13 +45,17 @@ pub enum Fault {
     OverdueRuns,
     /// A new primary grants at once.
     GraceIgnored,
+    /// Each effect reaches the replicas by itself, and not in one unit with what belongs to it.
+    UnitSplit,
+    /// The manager is not told that a connection that waited for several locks is gone.
+    DepartureUntold,
     /// One of the engine's own.
     Engine(rlock_engine::PlantedFault),
 }
 
 impl Fault {
     /// All that can be planted.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 27] = [
         Self::GateLeftOpen,
         Self::SessionKept,
         Self::EffectLost,
@@ -74,5 +78,10 @@ impl Fault {
         Self::OverdueRuns,
         Self::GraceIgnored,
         Self::Engine(rlock_engine::PlantedFault::ObserversForgotten),
+        Self::UnitSplit,
+        Self::DepartureUntold,
+        Self::Engine(rlock_engine::PlantedFault::LockLeftOut),
+        Self::Engine(rlock_engine::PlantedFault::RenewalLeftOut),
+        Self::Engine(rlock_engine::PlantedFault::GroupsForgotten),
     ];
 }

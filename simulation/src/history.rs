@@ -17,6 +17,9 @@ pub struct Point {
 pub struct Item {
     /// Its place.
     pub at: Point,
+    /// In which unit of its server it was written: what one command, or one timer, writes arrives
+    /// in one `MULTI … EXEC`.
+    pub unit: u64,
     /// The database.
     pub db: i32,
     /// The command.
@@ -25,9 +28,9 @@ pub struct Item {
 
 impl Item {
     /// `REPLCONF GETACK *`, behind this effect.
-    pub fn getack(at: Point) -> Self {
+    pub fn getack(at: Point, unit: u64) -> Self {
         let words = [&b"REPLCONF"[..], b"GETACK", b"*"].map(<[u8]>::to_vec);
-        Self { at, db: 0, words: words.into() }
+        Self { at, unit, db: 0, words: words.into() }
     }
 
     /// A replica acknowledges what it has when it gets this.
@@ -77,5 +80,40 @@ impl History {
     /// Whether this reign is a part of it.
     pub fn knows(&self, reign: u32) -> bool {
         self.reigns.iter().any(|known| known.reign == reign)
+    }
+}
+
+/// Which unit a server writes: what happens within another piece of work belongs to it.
+#[derive(Debug, Default)]
+pub(crate) struct Units {
+    number: u64,
+    depth: u32,
+}
+
+impl Units {
+    /// A piece of work begins.
+    pub fn begin(&mut self) {
+        self.depth += 1;
+    }
+
+    /// It ends.
+    pub fn end(&mut self) {
+        self.depth -= 1;
+        if self.depth == 0 {
+            self.next();
+        }
+    }
+
+    /// What is written now belongs to another unit.
+    pub fn next(&mut self) {
+        self.number += 1;
+    }
+
+    /// The unit to which belongs what is written now.
+    pub fn current(&mut self) -> u64 {
+        if self.depth == 0 {
+            self.next();
+        }
+        self.number
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rlock_core::grammar::Access;
 use rlock_core::manager::LockId;
-use rlock_core::{ClientId, EpochMs, Lock, Now, WaiterId};
+use rlock_core::{ClientId, EpochMs, Lock, Now, Token, WaiterId};
 use rlock_engine::reply::Replies;
 use rlock_engine::timers::PORTION;
 use rlock_engine::{
@@ -17,7 +17,8 @@ use rlock_engine::{
 use crate::fault::Fault;
 use crate::keyspace::{self, Slot, Value};
 use crate::notes::{Asked, By};
-use crate::server::{Server, Waiting};
+use crate::server::Server;
+use crate::waiting::Waiting;
 use crate::words::Said;
 
 /// As many replicas as nobody has.
@@ -36,8 +37,14 @@ pub(crate) struct Running {
     pub is_replicated: bool,
     /// What it asks, if it may have to wait.
     pub asked: Option<Asked>,
+    /// What it asks of the other locks, if it names more than one.
+    pub others: Vec<Asked>,
+    /// It is a request for several locks, even if it names one only.
+    pub is_for_several: bool,
     /// As which it asks to renew: a mode, or all.
     pub renewal: Option<Option<rlock_core::Mode>>,
+    /// Which hold it asks to renew, if only one.
+    pub renews: Option<Token>,
     /// The token that it knows of, if it only observes.
     pub observes: Option<u64>,
     /// For how long it may be blocked, in milliseconds.
@@ -56,7 +63,10 @@ impl Default for Running {
             words: Rc::new([]),
             is_replicated: false,
             asked: None,
+            others: Vec::new(),
+            is_for_several: false,
             renewal: None,
+            renews: None,
             observes: None,
             block_ms: None,
             by: By::Itself,
@@ -305,13 +315,15 @@ impl<'s> Host for Edge<'s> {
         conn.waiting = Some(Waiting {
             waiter,
             asked: Asked { ends_at: ends_at.map(|ms| now.after_ms(ms).get()), ..asked },
+            others: self.running.others.clone(),
+            is_for_several: self.running.is_for_several,
             observes: self.running.observes,
             net_ms: (ms > 0).then(|| now.after_ms(ms).get()),
             is_answered: false,
             aside: None,
             renewal: self.running.renewal,
             pending: None,
-            granted: None,
+            granted: Vec::new(),
             is_lost: false,
         });
         Some(waiter)
@@ -423,7 +435,7 @@ impl Replies for Edge<'_> {
 impl Server {
     /// The engine's entry for what the server does by itself.
     pub(crate) fn engine<T>(&mut self, work: impl FnOnce(&Edge<'_>) -> T) -> T {
-        work(&Edge::new(self, Running::default()))
+        self.in_one_unit(|server| work(&Edge::new(server, Running::default())))
     }
 
     /// A blocked connection's reply is due.
@@ -444,7 +456,7 @@ impl Server {
     /// The reply is in the connection's output: what it says stands.
     fn reply_leaves(&mut self, client: ClientId, waiter: WaiterId) {
         let Some(waiting) = self.waiting_mut(client) else { return };
-        waiting.granted = None;
+        waiting.granted.clear();
         let said = waiting.aside.take();
         said.into_iter().for_each(|said| self.say(client, said));
         if self.fault != Fault::HeardForgotten {

@@ -32,10 +32,12 @@ mod print;
 pub mod run;
 pub mod seen;
 pub mod server;
+pub mod several;
 pub mod step;
 #[path = "../../clients/rust/src/machine/trace.rs"]
 pub mod trace;
 pub mod users;
+pub mod waiting;
 mod watch;
 pub mod words;
 pub mod world;

@@ -161,10 +161,11 @@ impl World {
             if state == LinkState::Up {
                 self.machines[primary].server.replica_came();
             }
-        } else if let Some(item) = link.queue.pop_front() {
-            self.laws.delivered(node, &item);
-            self.act(node, |server| server.apply(&item))?;
-            if item.asks_for_ack() && state == LinkState::Up {
+        } else if !link.queue.is_empty() {
+            let items = next_unit(&mut link.queue);
+            items.iter().for_each(|item| self.laws.delivered(node, item));
+            self.act(node, |server| items.iter().for_each(|item| server.apply(item)))?;
+            if items.iter().any(Item::asks_for_ack) && state == LinkState::Up {
                 let ack = acknowledgement(&self.machines[node]);
                 let link = self.machines[node].link.as_mut();
                 link.into_iter().for_each(|link| link.acks.push_back(ack));
@@ -195,11 +196,20 @@ impl World {
         for link in self.machines.iter_mut().filter_map(|machine| machine.link.as_mut()) {
             if link.primary == node {
                 let arrives = matches!(link.state, LinkState::Up | LinkState::Ending);
-                link.queue.truncate(if arrives { kept } else { 0 });
+                let mut queue = std::mem::take(&mut link.queue);
+                let kept = (0..kept).filter(|_| arrives).map(|_| next_unit(&mut queue));
+                link.queue = kept.flatten().collect();
                 link.state = LinkState::Ending;
             }
         }
     }
+}
+
+/// A replica carries out a unit as a whole, or not at all.
+fn next_unit(queue: &mut VecDeque<Item>) -> Vec<Item> {
+    let unit = queue.front().map(|item| item.unit);
+    let others = queue.iter().position(|item| Some(item.unit) != unit);
+    queue.drain(..others.unwrap_or(queue.len())).collect()
 }
 
 fn acknowledgement(machine: &Machine) -> Ack {

@@ -42,6 +42,8 @@ pub struct Asked {
     pub upgrade: bool,
     /// It asked for two numbers.
     pub with_ttl: bool,
+    /// It asked for several locks, of which this is one.
+    pub of_several: bool,
     /// Its owner had a ticket, whose place it may have taken.
     pub had_ticket: bool,
     /// Its owner held the lock already.
@@ -67,6 +69,7 @@ impl Asked {
             ticket_until: None,
             upgrade: false,
             with_ttl: false,
+            of_several: false,
             had_ticket: false,
             held: false,
             arrival: u64::MAX,
@@ -88,6 +91,7 @@ impl Asked {
             ticket_until: None,
             upgrade: false,
             with_ttl: false,
+            of_several: false,
             had_ticket: false,
             held: true,
             arrival: u64::MAX,
@@ -157,6 +161,15 @@ pub enum Note {
         /// What replicas had to acknowledge.
         pending: Option<Pending>,
     },
+    /// A grant of several locks is about to leave the server.
+    ToldSeveral {
+        /// What was asked of each of them.
+        asks: Vec<Asked>,
+        /// What its owner holds of each of them.
+        held: Vec<Option<Token>>,
+        /// The token that it is told.
+        newest: Token,
+    },
     /// A hold stands that is told when replicas have acknowledged it.
     Pending {
         /// What was asked.
@@ -216,6 +229,8 @@ pub enum Note {
         owner: Owner,
         /// Of this mode, or of both.
         mode: Option<Mode>,
+        /// With this token, or any.
+        only: Option<Token>,
         /// For how long.
         lease: LeaseMs,
     },

@@ -76,6 +76,20 @@ pub enum Kind {
     TooFewReplicas,
     /// An observer was told who holds, or that nobody does.
     ObserverTold,
+    /// Several locks were granted at once.
+    GrantedSeveral,
+    /// A connection waited for several locks and was granted.
+    WaitedForSeveral,
+    /// A connection waited for several locks, and got another reply.
+    WaitForSeveralEnded,
+    /// A lock was reserved for a connection that waits for several.
+    Reserved,
+    /// Several holds were renewed.
+    RenewedSeveral,
+    /// A promoted replica had all of a grant of several locks.
+    SeveralSurvived,
+    /// A promoted replica had nothing of a grant of several locks.
+    SeveralLost,
     /// A promise outlived its primary: the promoted replica had it.
     Survived,
     /// A replica had all that its primary had, and was the same.
@@ -112,7 +126,7 @@ impl Kind {
     ];
 
     /// What must happen for the laws to be tried.
-    pub const TRIED: [Self; 20] = [
+    pub const TRIED: [Self; 27] = [
         Self::Waited,
         Self::TicketUsed,
         Self::Deadlock,
@@ -121,6 +135,13 @@ impl Kind {
         Self::TakenBack,
         Self::TooFewReplicas,
         Self::ObserverTold,
+        Self::GrantedSeveral,
+        Self::WaitedForSeveral,
+        Self::WaitForSeveralEnded,
+        Self::Reserved,
+        Self::RenewedSeveral,
+        Self::SeveralSurvived,
+        Self::SeveralLost,
         Self::Survived,
         Self::InSync,
         Self::FullSync,

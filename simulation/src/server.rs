@@ -6,13 +6,14 @@ use std::rc::Rc;
 use rlock_core::grammar::Limits;
 use rlock_core::manager::Bounds;
 use rlock_core::slow::Slow;
-use rlock_core::{ClientId, EpochMs, LeaseMs, Mode, Now, Token, WaiterId};
+use rlock_core::{ClientId, EpochMs, LeaseMs, Now, Token, WaiterId};
 use rlock_engine::{Deferred, State, blocked, events};
 
 use crate::fault::Fault;
-use crate::history::{History, Item};
+use crate::history::{History, Item, Units};
 use crate::keyspace::{Key, Keyspace, Slot, Value};
-use crate::notes::{Asked, Loss, Note, Noted, Pending};
+use crate::notes::{Loss, Note, Noted};
+use crate::waiting::Waiting;
 use crate::words::{Out, Said};
 
 /// A connection as the server has it.
@@ -24,31 +25,6 @@ pub struct Conn {
     pub user: Rc<str>,
     /// It is blocked.
     pub waiting: Option<Waiting>,
-}
-
-/// A blocked connection, until the server has forgotten that it was.
-#[derive(Debug)]
-pub struct Waiting {
-    /// The number of its wait.
-    pub waiter: WaiterId,
-    /// What it asked.
-    pub asked: Asked,
-    /// It only observes the lock, and knows of this token: 0 is none.
-    pub observes: Option<u64>,
-    /// The server's own time-out, by its clock in milliseconds.
-    pub net_ms: Option<u64>,
-    /// It has its reply; the server forgets the wait in the next iteration of its loop.
-    pub is_answered: bool,
-    /// The reply, which leaves when the server forgets the wait.
-    pub aside: Option<Said>,
-    /// It asked to renew, this mode or all.
-    pub renewal: Option<Option<Mode>>,
-    /// What it is told of when replicas have acknowledged it.
-    pub pending: Option<Pending>,
-    /// The grant in it.
-    pub granted: Option<Token>,
-    /// An error took the place of the reply.
-    pub is_lost: bool,
 }
 
 /// When the module is called next.
@@ -130,6 +106,8 @@ pub struct Server {
     pub(crate) notes: Vec<Noted>,
     /// Of it, what the last decision left pending.
     pub(crate) pending: Vec<Noted>,
+    /// Those whose grant is pending, at a lock that is open.
+    pub(crate) gated: Vec<WaiterId>,
     /// What is done wrong.
     pub fault: Fault,
     /// New keys are reported to the engine.
@@ -139,6 +117,7 @@ pub struct Server {
     /// How often it looked at its clock in this iteration.
     pub(crate) ticks: u32,
     pub(crate) effects: u64,
+    pub(crate) units: Units,
     pub(crate) arrivals: u64,
     /// How long the stream was when the loop slept last.
     pub(crate) slept_at: u64,
@@ -181,11 +160,13 @@ impl Server {
             out: Vec::new(),
             notes: Vec::new(),
             pending: Vec::new(),
+            gated: Vec::new(),
             fault,
             watches_keys: false,
             portion: usize::MAX,
             ticks: 0,
             effects: 0,
+            units: Units::default(),
             arrivals: 0,
             slept_at: 0,
         }
@@ -238,15 +219,17 @@ impl Server {
     pub fn free(&mut self, client: ClientId) {
         let Some(conn) = self.conns.remove(&client) else { return };
         self.note(Note::Closed(client));
-        if let Some(waiting) = conn.waiting.as_ref().filter(|waiting| waiting.granted.is_some())
+        if let Some(waiting) = conn.waiting.as_ref().filter(|waiting| !waiting.granted.is_empty())
             && self.fault == Fault::UndoForgotten
         {
             self.over(waiting.waiter, false);
         }
-        if self.fault != Fault::SessionKept {
+        let is_untold = self.fault == Fault::DepartureUntold
+            && conn.waiting.as_ref().is_some_and(|waiting| waiting.is_for_several);
+        if self.fault != Fault::SessionKept && !is_untold {
             self.engine(|edge| events::connection_ended(edge, client));
         }
-        if let Some(waiting) = conn.waiting {
+        if let Some(waiting) = conn.waiting.filter(|_| !is_untold) {
             self.forget_wait(waiting);
         }
         self.out.push((client, Out::Closed));
@@ -257,13 +240,12 @@ impl Server {
             let (asked, waiter) = (Box::new(waiting.asked.clone()), waiting.waiter);
             self.note(Note::Unconfirmed { asked, pending, waiter });
         }
-        let Waiting { waiter, asked, is_answered, granted, is_lost, .. } = waiting;
+        let unheard = waiting.take_unheard();
+        let Waiting { waiter, is_answered, is_lost, .. } = waiting;
         if !is_answered {
             self.engine(|edge| blocked::gone(edge, waiter));
         }
-        if let Some(token) = granted {
-            self.note(Note::Unheard { asked: Box::new(asked), token });
-        }
+        unheard.into_iter().for_each(|note| self.note(note));
         self.over(waiter, is_lost);
     }
 
@@ -283,15 +265,13 @@ impl Server {
                 waiting.is_answered = true;
                 waiting.aside = Some(unblocked());
                 // It was granted while it was parked, and hears this instead.
-                let (asked, granted) = (waiting.asked.clone(), waiting.granted.take());
+                let (asked, unheard) = (waiting.asked.clone(), waiting.take_unheard());
                 let pending = waiting.pending.take();
                 if let Some(pending) = pending {
-                    let asked = Box::new(asked.clone());
+                    let asked = Box::new(asked);
                     self.note(Note::Unconfirmed { asked, pending, waiter });
                 }
-                if let Some(token) = granted {
-                    self.note(Note::Unheard { asked: Box::new(asked), token });
-                }
+                unheard.into_iter().for_each(|note| self.note(note));
                 self.engine(|edge| blocked::gone(edge, waiter));
             }
             (true, true) if replaces => {
@@ -311,6 +291,12 @@ impl Server {
     /// A key as a reader sees it.
     pub fn visible(&self, db: i32, key: &Key) -> Option<&Slot> {
         self.keys.get(db, key).filter(|slot| !slot.is_expired(self.now_ms()))
+    }
+
+    /// Some lock is held with this token.
+    pub fn holds(&self, token: Token) -> bool {
+        let locks = self.keys.iter().filter_map(|(_, _, slot)| slot.lock());
+        locks.flat_map(rlock_core::Lock::holds).any(|(.., hold)| hold.token == token)
     }
 
     /// Takes a key from its name, and tells the module as the server does: in the midst of it.
@@ -371,10 +357,23 @@ impl Server {
             return;
         }
         let words: Rc<[Vec<u8>]> = words.iter().map(|word| word.to_vec()).collect();
+        let unit = self.units.current();
         if is_picked && self.fault == Fault::EffectTwice {
-            self.send(Item { at, db, words: words.clone() });
+            self.send(Item { at, unit, db, words: words.clone() });
         }
-        self.send(Item { at, db, words });
+        self.send(Item { at, unit, db, words });
+        if self.fault == Fault::UnitSplit {
+            self.units.next();
+        }
+    }
+
+    /// Does what a server does in one go: all that it writes reaches the replicas as one unit.
+    pub(crate) fn in_one_unit<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
+        self.units.begin();
+        let done = work(self);
+        self.pend_gated();
+        self.units.end();
+        done
     }
 
     // --- role and data --------------------------------------------------------------------------

@@ -6,10 +6,11 @@ use rlock_core::{Change, ClientId, Mode, Reply, Token, WaiterId, Wake};
 use rlock_engine::Happening;
 
 use crate::host::Running;
-use crate::keyspace::{Key, Slot};
+use crate::keyspace::{Key, Slot, Value};
 use crate::notes::{Asked, Note, Noted, Pending};
 use crate::seen::Kind;
-use crate::server::{Server, Waiting};
+use crate::server::Server;
+use crate::waiting::Waiting;
 use crate::words::Said;
 
 /// A change that outlives the request that it came of.
@@ -73,15 +74,64 @@ impl Server {
         else {
             return;
         };
+        if running.is_for_several {
+            let asks: Vec<Asked> = std::iter::once(asked).chain(&running.others).cloned().collect();
+            self.granted_all(client, &asks, (*token, *remaining_ms), None);
+            return;
+        }
         let (asked, granted_at) = (Box::new(asked.clone()), self.now);
         let (token, remaining_ms, waited, pending) = (*token, *remaining_ms, false, None);
         self.note(Note::Told { client, asked, token, granted_at, remaining_ms, waited, pending });
     }
 
+    /// A connection is told that it holds several locks; whether it waited, if it was blocked.
+    /// Which holds these are, one of each lock.
+    fn granted_all(
+        &mut self,
+        client: ClientId,
+        asks: &[Asked],
+        (newest, remaining_ms): (Token, u64),
+        blocked: Option<bool>,
+    ) -> Vec<Token> {
+        let held: Vec<Option<Token>> = asks.iter().map(|asked| self.hold_of(asked)).collect();
+        self.note(Note::ToldSeveral { asks: asks.into(), held: held.clone(), newest });
+        let (granted_at, waited) = (self.now, blocked.unwrap_or(false));
+        self.note(Note::Saw(match blocked {
+            Some(_) => Kind::WaitedForSeveral,
+            None => Kind::GrantedSeveral,
+        }));
+        for (asked, token) in asks.iter().zip(&held) {
+            let (Some(token), asked) = (*token, Box::new(asked.clone())) else { continue };
+            let pending = None;
+            self.note(Note::Told {
+                client,
+                asked,
+                token,
+                granted_at,
+                remaining_ms,
+                waited,
+                pending,
+            });
+        }
+        held.into_iter().map(|token| token.unwrap_or(newest)).collect()
+    }
+
+    /// The owner's hold as it was asked for.
+    fn hold_of(&self, asked: &Asked) -> Option<Token> {
+        let lock = self.visible(asked.db, &asked.key).and_then(Slot::lock)?;
+        lock.hold_at(asked.owner.as_bytes(), asked.mode, self.now).map(|hold| hold.token)
+    }
+
     fn renewed(&mut self, running: &Running) {
-        let (Some(asked), Some(mode)) = (&running.asked, running.renewal) else { return };
-        let Asked { db, key, owner, lease, .. } = asked.clone();
-        self.note(Note::Renewed { db, key, owner, mode, lease });
+        let Some(mode) = running.renewal else { return };
+        if !running.others.is_empty() {
+            self.note(Note::Saw(Kind::RenewedSeveral));
+        }
+        for asked in running.asked.iter().chain(&running.others) {
+            let Asked { db, key, owner, lease, .. } = asked.clone();
+            let only = running.renews;
+            self.note(Note::Renewed { db, key, owner, mode, only, lease });
+        }
     }
 
     /// A blocked connection has its reply, which leaves at once or in the next iteration.
@@ -89,17 +139,31 @@ impl Server {
         let now = self.now;
         let Some(client) = self.client_of(wake.waiter) else { return };
         let Some(waiting) = self.waiting_mut(client) else { return };
+        if waiting.is_for_several {
+            let asks: Vec<Asked> = waiting.asks().cloned().collect();
+            match &wake.reply {
+                Reply::Granted { token, remaining_ms } => {
+                    let waited = wake.waited_us > 0;
+                    let told = (*token, *remaining_ms);
+                    let tokens = self.granted_all(client, &asks, told, Some(waited));
+                    let waiting = self.waiting_mut(client);
+                    waiting.into_iter().for_each(|waiting| waiting.granted.clone_from(&tokens));
+                }
+                _ => self.note(Note::Saw(Kind::WaitForSeveralEnded)),
+            }
+            return;
+        }
         let (asked, pending) = (Box::new(waiting.asked.clone()), waiting.pending.take());
         let waiter = wake.waiter;
         let note = match (&wake.reply, pending) {
             (Reply::Granted { token, remaining_ms }, pending) => {
-                waiting.granted = Some(*token);
+                waiting.granted = vec![*token];
                 let granted_at = pending.map_or(now, |pending| pending.granted_at);
                 let (token, remaining_ms, waited) = (*token, *remaining_ms, wake.waited_us > 0);
                 Note::Told { client, asked, token, granted_at, remaining_ms, waited, pending }
             }
             (Reply::Renewed, Some(pending)) => {
-                waiting.granted = Some(pending.token);
+                waiting.granted = vec![pending.token];
                 Note::RenewalTold { asked, pending }
             }
             (Reply::NotNow { .. }, Some(_)) => Note::NilWhilePending { asked },
@@ -161,6 +225,11 @@ impl Server {
         else {
             return;
         };
+        if self.keys.get(asked.db, &asked.key).is_some_and(|slot| slot.value == Value::Other) {
+            // Of several locks, all of which are open: it is looked at when they are closed.
+            self.gated.push(waiter);
+            return;
+        }
         let asked = asked.clone();
         let mode = renewal.map_or(Some(asked.mode), |mode| mode);
         // It may have ended in the step in which it began.
@@ -186,6 +255,11 @@ impl Server {
     /// Notes what a decision left pending, behind those whom it answered.
     fn note_pending(&mut self) {
         self.notes.append(&mut self.pending);
+    }
+
+    /// What was left pending while several locks were open.
+    pub(crate) fn pend_gated(&mut self) {
+        std::mem::take(&mut self.gated).into_iter().for_each(|waiter| self.pend(waiter));
     }
 
     /// Takes what the laws must know.

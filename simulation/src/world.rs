@@ -212,8 +212,8 @@ impl World {
 
     fn send(&mut self, who: usize, command: Command) -> bool {
         let sent = self.actors.get_mut(who).and_then(|actor| actor.send(command, self.us));
-        if let (Some(db), Command::Release(owner, key, _)) = (sent, command) {
-            self.laws.beliefs.gives_up(who, db, owner, key);
+        if let Some(db) = sent {
+            self.laws.beliefs.gives_up(who, db, &command);
         }
         sent.is_some()
     }

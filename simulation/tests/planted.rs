@@ -6,7 +6,7 @@ use rlock_simulation::run::{WORLD_STEPS, many};
 use rlock_simulation::world::Setting;
 
 /// A fault that is not found in so many steps is not found.
-const STEPS: u64 = 3_000_000;
+const STEPS: u64 = 8_000_000;
 /// A story that is longer is not read.
 const STORY_MAX: usize = 40;
 
@@ -126,7 +126,8 @@ fn a_value_that_arrives_is_not_told() {
 fn an_answer_is_forgotten() {
     let laws =
         ["who is blocked is answered", "who did not hear holds nothing", "a wait ends in time"];
-    found_beside(Fault::AnswerForgotten, &laws, &["nobody who waits is passed"]);
+    let others = ["nobody who waits is passed", "nobody waits where another type stands"];
+    found_beside(Fault::AnswerForgotten, &laws, &others);
 }
 
 const BEFORE_ACKS: [&str; 2] =
@@ -180,3 +181,37 @@ fn an_observer_is_not_told_what_it_waits_for() {
     let laws = ["an observer misses nothing that lasts"];
     found_in(fault, &laws, &[], |setting| setting.nodes == 1);
 }
+
+#[test]
+fn a_grant_of_several_locks_is_replicated_key_by_key() {
+    found(Fault::UnitSplit, &["nobody has a part of a grant"]);
+}
+
+#[test]
+fn a_lock_stays_reserved_for_who_is_gone() {
+    // Nobody hears of what it is granted, either.
+    found_beside(Fault::DepartureUntold, &["who has a place waits"], &[UNHEARD]);
+}
+
+#[test]
+fn several_locks_are_granted_without_one_of_them() {
+    let fault = Fault::Engine(rlock_engine::PlantedFault::LockLeftOut);
+    found(fault, &["a grant holds all of its locks"]);
+}
+
+#[test]
+fn several_holds_are_renewed_but_for_one_of_them() {
+    let fault = Fault::Engine(rlock_engine::PlantedFault::RenewalLeftOut);
+    found(fault, &["a deadline is no earlier than told"]);
+}
+
+#[test]
+fn who_waits_for_several_locks_does_not_move_on() {
+    let fault = Fault::Engine(rlock_engine::PlantedFault::GroupsForgotten);
+    let laws =
+        ["who waits for several locks stands at one", GRANTED, "nobody waits for what it holds"];
+    found_beside(fault, &laws, &["the indexes agree"]);
+}
+
+const UNHEARD: &str = "who did not hear holds nothing";
+const GRANTED: &str = "who has reached all of the locks is granted";

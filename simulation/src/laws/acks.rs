@@ -122,6 +122,8 @@ impl Acks {
             Change::Granted { token, deadline, .. } | Change::Updated { token, deadline, .. } => {
                 self.deadlines.entry(*token).or_default().push((at, deadline.get()));
             }
+            // One token may be of several locks.
+            Change::Ended { token, .. } if server.holds(*token) => {}
             Change::Ended { token, .. } => {
                 let written = self.deadlines.remove(token).unwrap_or_default();
                 let lasts = written.iter().any(|(_, until)| *until > server.now_ms());

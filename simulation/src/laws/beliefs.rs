@@ -1,7 +1,7 @@
 //! What clients are sure of, each by its own clock: "I hold". Two that exclude each other need an
 //! excuse, which is something that cannot be promised; each excuse is counted.
 
-use rlock_core::ClientId;
+use rlock_core::{ClientId, Mode};
 
 use super::facts::{Bound, Fact, How};
 use super::promises::{Promise, Promises};
@@ -34,9 +34,10 @@ pub struct Beliefs {
 
 impl Beliefs {
     /// A client releases what it holds.
-    pub fn gives_up(&mut self, who: usize, db: i32, owner: u8, key: u8) {
+    pub fn gives_up(&mut self, who: usize, db: i32, command: &Command) {
         self.all.retain(|belief| {
-            (belief.who, belief.db, belief.ask.owner, belief.ask.key) != (who, db, owner, key)
+            let is_meant = command.releases(belief.ask.owner, belief.ask.key);
+            (belief.who, belief.db) != (who, db) || !is_meant
         });
     }
 
@@ -65,7 +66,7 @@ impl Beliefs {
         machines: &[Machine],
         seen: &mut Seen,
     ) -> Result<(), Broken> {
-        let Hearing { who, client, sent, said, us } = hearing;
+        let Hearing { who, sent, said, .. } = hearing;
         let after = |ms: u32| sent.us + u64::from(ms) * 1000;
         match (&sent.command, said) {
             (Command::Release(..), Said::Error(line)) if line.starts_with("NOTHELD") => {
@@ -91,27 +92,48 @@ impl Beliefs {
                 }
             }
             (Command::Acquire(ask), said) => {
-                let Some(token) = said.number().filter(|token| *token > 0) else { return Ok(()) };
-                let (key, owner) = (format!("k{}", ask.key), format!("o{}", ask.owner));
-                let lock = (sent.db, key.as_bytes());
-                let promise = promises.find(*client, token.cast_unsigned(), lock, owner.as_bytes());
-                let Some(promise) =
-                    promise.filter(|_| !actor.is_releasing(sent.db, ask.owner, ask.key))
-                else {
-                    return Ok(());
-                };
-                let until_us = if ask.session { u64::MAX } else { after(ask.lease) };
-                let (who, client, ask, db) = (*who, *client, *ask, sent.db);
-                let promise = promise.clone();
-                let belief = Belief { who, client, ask, db, until_us, promise };
-                self.all.retain(|belief| belief.until_us > *us);
-                if until_us > *us {
-                    let judge = Judge { promises, reigns, clocks_differ, machines };
-                    judge.compare(&self.all, &belief, seen)?;
-                    self.all.push(belief);
-                }
+                let judge = Judge { promises, reigns, clocks_differ, machines };
+                self.granted(hearing, actor, (*ask, said), &judge, seen)?;
+            }
+            // What it held before it is sure of already.
+            (Command::AcquireAll(ask), said) => {
+                let judge = Judge { promises, reigns, clocks_differ, machines };
+                ask.singles()
+                    .try_for_each(|ask| self.granted(hearing, actor, (ask, said), &judge, seen))?;
             }
             _ => {}
+        }
+        Ok(())
+    }
+
+    /// A client reads that it holds one lock.
+    fn granted(
+        &mut self,
+        hearing: &Hearing<'_>,
+        actor: &Actor,
+        (ask, said): (Ask, &Said),
+        judge: &Judge<'_>,
+        seen: &mut Seen,
+    ) -> Result<(), Broken> {
+        let Hearing { who, client, sent, us, .. } = *hearing;
+        let Some(token) = said.number().filter(|token| *token > 0) else { return Ok(()) };
+        let (key, owner) = (format!("k{}", ask.key), format!("o{}", ask.owner));
+        let (lock, token) = ((sent.db, key.as_bytes()), token.cast_unsigned());
+        let promise = judge.promises.find(client, token, lock, owner.as_bytes());
+        // The newest token of several need not be that of this one, as it was asked for.
+        let is_it = |promise: &&Promise| {
+            let is_mode = (promise.mode == Mode::Read) == ask.reads;
+            is_mode && !actor.is_releasing(sent.db, ask.owner, ask.key)
+        };
+        let Some(promise) = promise.filter(is_it) else { return Ok(()) };
+        let lasts_us = sent.us + u64::from(ask.lease) * 1000;
+        let until_us = if ask.session { u64::MAX } else { lasts_us };
+        let promise = promise.clone();
+        let belief = Belief { who, client, ask, db: sent.db, until_us, promise };
+        self.all.retain(|belief| belief.until_us > us);
+        if until_us > us {
+            judge.compare(&self.all, &belief, seen)?;
+            self.all.push(belief);
         }
         Ok(())
     }

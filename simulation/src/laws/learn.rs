@@ -4,7 +4,7 @@ use rlock_core::{Change, ClientId, End};
 
 use super::facts::How;
 use super::promises::Grant;
-use super::{Broken, Laws, acks, must};
+use super::{Broken, Laws, acks, must, several};
 use crate::history::{History, Point};
 use crate::notes::{Asked, By, Loss, Note, Noted, Pending};
 use crate::seen::Kind;
@@ -56,7 +56,8 @@ impl Laws {
                 let until = granted_at.after(asked.lease).get();
                 if renews {
                     let (lock, owner) = ((asked.db, &asked.key), &asked.owner);
-                    self.promises.renewed(at, history, lock, owner, mode, until, now_ms, false);
+                    let which = (mode, None);
+                    self.promises.renewed(at, history, lock, owner, which, until, now_ms, false);
                     let asked = Asked { mode: pending.held, ..Asked::clone(asked) };
                     self.promises.told(&asked, None, Grant { at, token, until, us, now_ms });
                     return Ok(());
@@ -103,10 +104,12 @@ impl Laws {
                 }
                 acks::enough(*acks, node, machines, *is_let_in)
             }
-            Note::Renewed { db, key, owner, mode, lease } => {
-                let until = now.after(*lease).get();
-                self.promises.renewed(at, history, (*db, key), owner, *mode, until, now_ms, true);
-                self.rest[node].renewed(server, (*db, key), owner);
+            Note::ToldSeveral { asks, held, newest } => several::all_held(asks, held, *newest),
+            Note::Renewed { db, key, owner, mode, only, lease } => {
+                let (lock, until) = ((*db, key), now.after(*lease).get());
+                let which = (*mode, *only);
+                self.promises.renewed(at, history, lock, owner, which, until, now_ms, true);
+                self.rest[node].renewed(server, lock, owner, *only);
                 Ok(())
             }
             Note::Changed { db, key, change, by } => {
@@ -115,19 +118,23 @@ impl Laws {
                 Ok(())
             }
             Note::KeyLost { db, key, by } => {
+                self.several.ended(at, Some(*db), Some(key), None);
                 let how = if *by == Loss::Expiry { How::Expired } else { How::Taken };
                 self.rest[node].taken(Some(*db), Some(key));
                 self.promises.key_ends(at, history, Some((*db, key)), how, now_ms)
             }
             Note::Tampered { db, key, at_ms } => {
+                self.several.ended(at, Some(*db), Some(key), None);
                 self.promises.tampered(at, history, (*db, key), *at_ms);
                 Ok(())
             }
             Note::Flushed(None) | Note::Swapped(..) => {
+                self.several.ended(at, None, None, None);
                 self.rest[node].taken(None, None);
                 self.promises.key_ends(at, history, None, How::Taken, now_ms)
             }
             Note::Flushed(Some(db)) => {
+                self.several.ended(at, Some(*db), None, None);
                 self.rest[node].taken(Some(*db), None);
                 let keys = self.promises.keys_of(*db);
                 keys.iter().try_for_each(|key| {
@@ -203,19 +210,23 @@ impl Laws {
         by: &By,
     ) -> Result<(), Broken> {
         let (token, end) = match change {
-            Change::Granted { token, .. } => {
+            Change::Granted { token, deadline, .. } => {
                 let clocks = self.clocks_differ;
                 self.rest[node].granted((db, key), *token);
+                if self.several.granted(at, (db, key), *token, deadline.get())? {
+                    return Ok(());
+                }
                 return self.tokens.issued(node, at.reign, token.get(), clocks, &mut self.seen);
             }
             Change::Updated { token, .. } => {
                 if matches!(by, By::Release(_)) {
-                    self.promises.released(*token, at);
+                    self.promises.released((db, key), *token, at);
                 }
                 return Ok(());
             }
             Change::Ended { token, by } => (*token, *by),
         };
+        self.several.ended(at, Some(db), Some(key), Some(token));
         if end == End::Unconfirmed {
             let until = self.acks[node].until(token);
             self.revoked.add((db, key), token, until, server.now_ms());

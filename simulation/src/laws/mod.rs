@@ -4,10 +4,12 @@
 mod acks;
 mod beliefs;
 mod facts;
+mod groups;
 mod learn;
 mod promises;
 mod replicas;
 mod rest;
+mod several;
 mod tokens;
 
 use std::collections::BTreeSet;
@@ -19,6 +21,7 @@ use acks::{Acks, TakenBack};
 pub use beliefs::Beliefs;
 use promises::Promises;
 use rest::Rest;
+use several::Several;
 use tokens::TokensSeen;
 
 use crate::client::{Actor, Sent};
@@ -96,6 +99,7 @@ pub struct Laws {
     /// What clients are sure of.
     pub beliefs: Beliefs,
     promises: Promises,
+    several: Several,
     reigns: Vec<Reign>,
     tokens: TokensSeen,
     rest: Vec<Rest>,
@@ -113,6 +117,7 @@ impl Laws {
             seen: Seen::default(),
             beliefs: Beliefs::default(),
             promises: Promises::default(),
+            several: Several::default(),
             // Nobody's.
             reigns: vec![Reign {
                 before: History::default(),
@@ -148,6 +153,7 @@ impl Laws {
     pub fn reign_begins(&mut self, node: usize, server: &Server, us: u64, is_alone: bool) -> u32 {
         let before = server.history.clone();
         self.promises.taken_over(&before, server.now_ms(), &mut self.seen);
+        self.several.taken_over(&before, server.now_ms(), &mut self.seen);
         self.begin(node, before, us, false, is_alone)
     }
 
@@ -242,10 +248,20 @@ impl Laws {
                 self.learn(node, noted, us, machines)?;
             }
         }
-        let begun = || notes.iter().filter_map(|noted| begun(&noted.note));
+        // What is pending began behind those who were told of the same hold.
+        let is_told = |noted: &&Noted| matches!(noted.note, Note::Told { .. });
+        let (told, pending): (Vec<&Noted>, Vec<&Noted>) = notes.iter().partition(is_told);
+        let all: Vec<&Noted> = told.into_iter().chain(pending).collect();
+        let begun = || all.iter().filter_map(|noted| begun(&noted.note));
         for (asked, token, waited) in begun() {
-            let first = begun().find(|(_, same, _)| *same == token);
-            if first.is_some_and(|(first, ..)| first.arrival == asked.arrival) {
+            // Where its owner waited for it and others, what it waited for alone enters again.
+            let mut same = begun().filter(|(_, same, _)| *same == token).map(|(asked, ..)| asked);
+            let of_several = same.clone().find(|asked| asked.of_several);
+            let first = same.next().map(|first| match of_several {
+                Some(other) if other.arrival < first.arrival => other,
+                _ => first,
+            });
+            if first.is_some_and(|first| first.arrival == asked.arrival) {
                 // Where it got WRITE in this very step, which may have ended since.
                 let is_other = |noted: &Noted| match &noted.note {
                     Note::Changed {
@@ -253,17 +269,28 @@ impl Laws {
                     } => *key == asked.key && **owner == *asked.owner.as_bytes() && *t != token,
                     _ => false,
                 };
+                // One of several that began before is a hold of its owner, told or not.
+                let begins = |noted: &Noted| match &noted.note {
+                    Note::Changed { key, change: Change::Granted { token: t, .. }, .. } => {
+                        (key, t) == (&asked.key, &token)
+                    }
+                    _ => false,
+                };
+                let is_covered = asked.of_several && !notes.iter().any(begins);
                 let rest = &self.rest[node];
-                let enters = rest.is_re_entry(token)
+                let enters = is_covered
+                    || rest.is_re_entry(token)
                     || rest.has_ticket(asked, server)
                     || notes.iter().any(is_other);
-                rest::order(server, asked, token, waited, enters)?;
+                rest.order(server, asked, token, waited, enters)?;
             }
         }
         let begun: Vec<Token> = begun().map(|(_, token, _)| token).collect();
         self.rest[node].begun(&begun);
         rest::ties(server)?;
         self.promises.stand(server, node)?;
+        self.several.stepped(node, server, !self.clocks_differ)?;
+        self.rest[node].lines.stepped(server, &mut self.seen);
         self.acks[node].heard(&self.rest[node], node, machines);
         if server.is_primary && server.state.manager.decides() && server.is_at_rest() {
             self.rest[node].holds(server, &self.promises)?;

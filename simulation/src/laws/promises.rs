@@ -157,8 +157,8 @@ pub struct Promises {
     all: Vec<Promise>,
     /// Holds of which a level was released in this reign, at whatever key they stand now, and of
     /// which nobody was told since: the levels that are left may be those that nobody heard of.
-    /// With the number of the effect.
-    released: BTreeMap<(Token, u32), u64>,
+    /// With the key where it was released, and the number of the effect.
+    released: BTreeMap<(Token, u32), BTreeMap<(i32, Key), u64>>,
 }
 
 impl Promises {
@@ -230,10 +230,9 @@ impl Promises {
         let Grant { at, token, until, us, now_ms } = grant;
         let session = client.filter(|_| asked.session);
         let pending = u32::from(client.is_none());
-        // A grant that a release crossed, as one of the same step, is what was released.
-        let is_later = |number: &u64| at.number > *number;
-        if client.is_some() && self.released.get(&(token, at.reign)).is_some_and(is_later) {
-            self.released.remove(&(token, at.reign));
+        if client.is_some() {
+            // A grant that a release crossed, as one of the same step, is what was released.
+            self.released_no_more((token, at.reign), (asked.db, &asked.key), at.number);
         }
         let known = self.all.iter_mut().rev().find(|promise| {
             promise.at.reign == at.reign
@@ -278,8 +277,16 @@ impl Promises {
     }
 
     /// A level of the hold with this token was released in this reign.
-    pub fn released(&mut self, token: Token, at: Point) {
-        self.released.insert((token, at.reign), at.number);
+    pub fn released(&mut self, (db, key): (i32, &Key), token: Token, at: Point) {
+        let all = self.released.entry((token, at.reign)).or_default();
+        all.insert((db, key.clone()), at.number);
+    }
+
+    /// Somebody was told of this hold, since the effect with this number.
+    fn released_no_more(&mut self, hold: (Token, u32), lock: (i32, &Key), since: u64) {
+        let all = self.released.entry(hold).or_default();
+        all.retain(|(db, key), number| since <= *number || (*db, key) != lock);
+        self.released.retain(|_, all| !all.is_empty());
     }
 
     /// A blocked connection is told of a hold, or that it is renewed.
@@ -290,7 +297,8 @@ impl Promises {
         pending: &Pending,
         us: u64,
     ) {
-        self.released.remove(&(pending.token, pending.at.reign));
+        let hold = (pending.token, pending.at.reign);
+        self.released_no_more(hold, (asked.db, &asked.key), u64::MAX);
         if let Some(promise) = self.of_reign(asked, pending.token, pending.at) {
             promise.is_told_to(client, asked, pending, us);
         }
@@ -329,7 +337,7 @@ impl Promises {
         Ok(())
     }
 
-    /// A renewal was told: of this mode, or of both.
+    /// A renewal was told: of this mode, or of both; with this token, or any.
     #[allow(clippy::too_many_arguments, reason = "all that a renewal is")]
     pub fn renewed(
         &mut self,
@@ -337,23 +345,28 @@ impl Promises {
         history: &History,
         lock: (i32, &Key),
         owner: &Owner,
-        mode: Option<Mode>,
+        (mode, only): (Option<Mode>, Option<Token>),
         until: u64,
         now_ms: u64,
         is_told: bool,
     ) {
+        let mut told = Vec::new();
         for promise in self.all.iter_mut().filter(|promise| promise.is_of(lock)) {
-            let is_meant = promise.owner == *owner && mode.is_none_or(|mode| mode == promise.mode);
+            let is_meant = promise.owner == *owner
+                && mode.is_none_or(|mode| mode == promise.mode)
+                && only.is_none_or(|only| only == promise.token);
             let stands = promise.bound(history).is_some_and(|bound| bound.end() > now_ms);
             if is_meant && stands {
                 promise.facts.push((at, Fact::Until(until)));
                 // Another primary may take back what nobody heard of there.
                 if is_told && promise.at.reign == at.reign {
                     promise.told += 1;
-                    self.released.remove(&(promise.token, at.reign));
+                    told.push(promise.token);
                 }
             }
         }
+        let told = told.into_iter().map(|token| (token, at.reign));
+        told.for_each(|hold| self.released_no_more(hold, lock, u64::MAX));
     }
 
     /// A hold ended on its primary.

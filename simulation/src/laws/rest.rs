@@ -7,12 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use rlock_core::manager::Parked;
 use rlock_core::{ClientId, Lock, Mode, Owner, Token, WaiterId};
 
+use super::groups::{self, Lines};
 use super::promises::Promises;
 use super::{Broken, must};
 use crate::keyspace::{Key, Slot};
 use crate::notes::Asked;
 use crate::seen::{Kind, Seen};
-use crate::server::{Server, Waiting};
+use crate::server::Server;
+use crate::waiting::Waiting;
 
 type LockName = (i32, Key);
 
@@ -63,6 +65,8 @@ pub struct Rest {
     taken: BTreeSet<Token>,
     /// Holds that were there when the clock was stepped: to observers they may have ended.
     revived: BTreeSet<u64>,
+    /// Where those who wait for several locks stand.
+    pub lines: Lines,
 }
 
 impl Rest {
@@ -73,11 +77,18 @@ impl Rest {
     }
 
     /// A renewal told this owner that it holds.
-    pub fn renewed(&mut self, server: &Server, (db, key): (i32, &Key), owner: &Owner) {
+    pub fn renewed(
+        &mut self,
+        server: &Server,
+        (db, key): (i32, &Key),
+        owner: &Owner,
+        only: Option<Token>,
+    ) {
         let lock = server.keys.get(db, key).and_then(Slot::lock);
         let holds = lock.into_iter().flat_map(|lock| lock.holds());
         let own = holds.filter(|(who, ..)| *who == owner.as_bytes()).map(|(_, _, hold)| hold.token);
-        self.renewed.extend(own.filter(|token| self.issued.contains_key(token)));
+        let meant = own.filter(|token| only.is_none_or(|only| only == *token));
+        self.renewed.extend(meant.filter(|token| self.issued.contains_key(token)));
     }
 
     /// An owner asked with a ticket.
@@ -261,6 +272,7 @@ impl Rest {
             self.somebody_hears(server, promises)?;
         }
         self.untold.clear();
+        groups::places(server)?;
         waits(server, is_open, &self.revived)
     }
 }
@@ -350,6 +362,11 @@ fn waits(server: &Server, is_open: bool, revived: &BTreeSet<u64>) -> Result<(), 
             observes(server, waiting, known, revived)?;
             continue;
         }
+        if waiting.is_for_several {
+            is_in_time(server, asked)?;
+            groups::waits(server, waiting, is_open)?;
+            continue;
+        }
         let volatile = server.state.manager.volatile(asked.db, &asked.key);
         let stands = volatile.is_some_and(|volatile| volatile.knows(waiting.waiter));
         let is_gated = volatile.is_some_and(|volatile| volatile.is_gated(waiting.waiter));
@@ -389,37 +406,46 @@ fn waits(server: &Server, is_open: bool, revived: &BTreeSet<u64>) -> Result<(), 
     Ok(())
 }
 
-/// Whoever was just granted passed nobody.
-pub fn order(
-    server: &Server,
-    asked: &Asked,
-    token: Token,
-    waited: bool,
-    is_re_entry: bool,
-) -> Result<(), Broken> {
-    // The owner of WRITE takes READ without waiting.
-    let lock = server.keys.get(asked.db, &asked.key).and_then(Slot::lock);
-    let holds_both = lock.is_some_and(|lock| {
-        let mut holds = lock.holds();
-        holds.any(|(owner, _, hold)| owner == asked.owner.as_bytes() && hold.token != token)
-    });
-    if asked.upgrade || asked.held || asked.had_ticket || is_re_entry || holds_both {
-        return Ok(());
+impl Rest {
+    /// Whoever was just granted passed nobody.
+    pub fn order(
+        &self,
+        server: &Server,
+        asked: &Asked,
+        token: Token,
+        waited: bool,
+        is_re_entry: bool,
+    ) -> Result<(), Broken> {
+        // The owner of WRITE takes READ without waiting.
+        let lock = server.keys.get(asked.db, &asked.key).and_then(Slot::lock);
+        let holds_both = lock.is_some_and(|lock| {
+            let mut holds = lock.holds();
+            holds.any(|(owner, _, hold)| owner == asked.owner.as_bytes() && hold.token != token)
+        });
+        let has_turn = self.lines.had_turn(asked);
+        if asked.upgrade || asked.held || asked.had_ticket || is_re_entry || holds_both || has_turn
+        {
+            return Ok(());
+        }
+        let now_ms = server.now_ms();
+        let is_there = |other: &Waiting| match other.is_for_several {
+            true => other.asked.db == asked.db && self.lines.is_before(server, other, asked),
+            false => (other.asked.db, &other.asked.key) == (asked.db, &asked.key),
+        };
+        let is_passed = |client: &ClientId, other: &Waiting| {
+            let asked_there = &other.asked;
+            !other.is_answered
+                && other.pending.is_none()
+                && !server.state.is_late(other.waiter)
+                && is_there(other)
+                && asked_there.arrival < asked.arrival
+                && asked_there.ends_at.is_none_or(|at| at > now_ms)
+                && !server.state.manager.is_closing(*client)
+        };
+        let mut all = server.conns.iter().filter_map(|(c, conn)| Some((c, conn.waiting.as_ref()?)));
+        let passed = all.find(|(client, other)| is_passed(client, other));
+        must(passed.is_none(), "nobody who waits is passed", || {
+            format!("{asked:?}, which waited: {waited}, passed {passed:?}")
+        })
     }
-    let now_ms = server.now_ms();
-    let is_passed = |client: &ClientId, other: &Waiting| {
-        let asked_there = &other.asked;
-        !other.is_answered
-            && other.pending.is_none()
-            && !server.state.is_late(other.waiter)
-            && (asked_there.db, &asked_there.key) == (asked.db, &asked.key)
-            && asked_there.arrival < asked.arrival
-            && asked_there.ends_at.is_none_or(|at| at > now_ms)
-            && !server.state.manager.is_closing(*client)
-    };
-    let mut all = server.conns.iter().filter_map(|(c, conn)| Some((c, conn.waiting.as_ref()?)));
-    let passed = all.find(|(client, other)| is_passed(client, other));
-    must(passed.is_none(), "nobody who waits is passed", || {
-        format!("{asked:?}, which waited: {waited}, passed {passed:?}")
-    })
 }

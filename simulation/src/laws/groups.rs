@@ -1,0 +1,136 @@
+//! Those who wait for several locks: each waits for somebody, none keeps what it no longer waits
+//! for, and none is passed where it stands.
+
+use std::collections::BTreeMap;
+
+use rlock_core::{Kind as Standing, Lock, Mode, WaiterId};
+
+use super::{Broken, must};
+use crate::keyspace::{Key, Slot};
+use crate::notes::Asked;
+use crate::seen::{Kind, Seen};
+use crate::server::Server;
+use crate::several::KEYS;
+use crate::waiting::Waiting;
+
+/// Databases that clients use.
+const DBS: i32 = 2;
+
+/// At which locks those who wait for several had a place when the last step was over, and whether
+/// it was their turn. By the count of their arrival.
+#[derive(Default)]
+pub struct Lines {
+    all: BTreeMap<(u64, Key), bool>,
+}
+
+/// Its place in this line: whether it is its turn.
+fn place(server: &Server, db: i32, key: &Key, waiter: WaiterId) -> Option<bool> {
+    let volatile = server.state.manager.volatile(db, key)?;
+    let is_it = |kind: Standing| kind == Standing::Group(waiter);
+    let mut all = volatile.queue.iter();
+    all.find(|(entry, _)| is_it(entry.kind)).map(|(_, is_turn)| is_turn)
+}
+
+impl Lines {
+    /// A step is over.
+    pub fn stepped(&mut self, server: &Server, seen: &mut Seen) {
+        let before = std::mem::take(&mut self.all);
+        for waiting in server.conns.values().filter_map(|conn| conn.waiting.as_ref()) {
+            for asked in waiting.asks().filter(|_| waiting.is_for_several) {
+                let name = (asked.arrival, asked.key.clone());
+                if let Some(is_turn) = place(server, asked.db, &asked.key, waiting.waiter) {
+                    if is_turn && before.get(&name) != Some(&true) {
+                        seen.count(Kind::Reserved);
+                    }
+                    self.all.insert(name, is_turn);
+                }
+            }
+        }
+    }
+
+    /// This one had its turn there before the present step.
+    pub fn had_turn(&self, asked: &Asked) -> bool {
+        self.all.get(&(asked.arrival, asked.key.clone())) == Some(&true)
+    }
+
+    /// Whether this one, who waits for several, stood there all the time, and keeps this newcomer
+    /// out.
+    pub fn is_before(&self, server: &Server, other: &Waiting, asked: &Asked) -> bool {
+        let Some(there) = other.asks().find(|there| there.key == asked.key) else { return false };
+        let stood = self.all.contains_key(&(there.arrival, asked.key.clone()));
+        let Some(is_turn) = place(server, asked.db, &asked.key, other.waiter) else { return false };
+        let is_beside = is_turn && there.mode == Mode::Read && asked.mode == Mode::Read;
+        stood && !is_beside
+    }
+}
+
+/// Whoever has a place waits. One that is gone keeps nothing reserved.
+pub fn places(server: &Server) -> Result<(), Broken> {
+    let waits = |waiter: WaiterId| {
+        let mut all = server.conns.values().filter_map(|conn| conn.waiting.as_ref());
+        all.any(|waiting| waiting.waiter == waiter && !waiting.is_answered)
+    };
+    for db in 0..DBS {
+        for key in (0..KEYS).map(|key| Key::from(format!("k{key}").into_bytes())) {
+            let volatile = server.state.manager.volatile(db, &key);
+            for (entry, is_turn) in volatile.into_iter().flat_map(|v| v.queue.iter()) {
+                if let Standing::Blocked(waiter) | Standing::Group(waiter) = entry.kind {
+                    must(waits(waiter), "who has a place waits", || {
+                        format!("{key:?} has a place of {waiter:?}, its turn: {is_turn}: {entry:?}")
+                    })?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One who waits for several locks waits for somebody.
+pub fn waits(server: &Server, waiting: &Waiting, is_open: bool) -> Result<(), Broken> {
+    let Waiting { waiter, asked, .. } = waiting;
+    let group = server.state.manager.group(*waiter);
+    must(group.is_some(), "who is blocked is answered", || format!("nobody knows of {waiting:?}"))?;
+    let Some(group) = group.filter(|_| is_open && !server.is_in_grace()) else { return Ok(()) };
+    let first_left = group.keys.len() - group.unreached().len();
+    for (number, there) in waiting.asks().enumerate() {
+        let slot = server.visible(there.db, &there.key);
+        let is_other = slot.is_some_and(|slot| slot.lock().is_none()) && number <= first_left;
+        must(!is_other, "nobody waits where another type stands", || {
+            format!("{waiting:?} waits for another type")
+        })?;
+    }
+    let Some(there) = waiting.asks().nth(first_left) else {
+        // A hold of its owner may wait for acknowledgements.
+        let is_pending = |there: &Asked| {
+            let lock = server.keys.get(there.db, &there.key).and_then(Slot::lock);
+            let mut holds = lock.into_iter().flat_map(Lock::holds);
+            holds
+                .any(|(.., hold)| server.state.manager.is_pending(there.db, &there.key, hold.token))
+        };
+        return must(
+            waiting.asks().any(is_pending),
+            "who has reached all of the locks is granted",
+            || format!("{waiting:?} at {:?}", server.now),
+        );
+    };
+    let now = server.now;
+    let lock = server.keys.get(there.db, &there.key).and_then(Slot::lock);
+    let holds =
+        |mode| lock.is_some_and(|lock| lock.hold_at(asked.owner.as_bytes(), mode, now).is_some());
+    let waits_for_itself = holds(Mode::Write) || there.mode == Mode::Read && holds(Mode::Read);
+    must(!waits_for_itself, "nobody waits for what it holds", || {
+        format!("{waiting:?} holds {:?} at {now:?}: {lock:?}", there.key)
+    })?;
+    let is_free = lock.is_none_or(|lock| lock.mode_at(now).is_none());
+    let volatile = server.state.manager.volatile(there.db, &there.key);
+    let first = volatile.and_then(|volatile| volatile.queue.iter().next());
+    let is_first =
+        first.is_some_and(|(entry, is_turn)| !is_turn && entry.kind == Standing::Group(*waiter));
+    must(!(is_free && is_first), "nobody waits for a free lock", || {
+        format!("{waiting:?} is first in line at {:?}, which is free at {now:?}", there.key)
+    })?;
+    let stands = place(server, there.db, &there.key, *waiter) == Some(false);
+    must(stands, "who waits for several locks stands at one", || {
+        format!("{waiting:?} does not stand at {:?}", there.key)
+    })
+}

@@ -1,0 +1,49 @@
+//! A blocked connection, as its server has it.
+
+use rlock_core::{Mode, Token, WaiterId};
+
+use crate::notes::{Asked, Note, Pending};
+use crate::words::Said;
+
+/// A blocked connection, until the server has forgotten that it was.
+#[derive(Debug)]
+pub struct Waiting {
+    /// The number of its wait.
+    pub waiter: WaiterId,
+    /// What it asked.
+    pub asked: Asked,
+    /// What it asked of the other locks, if it waits for more than one.
+    pub others: Vec<Asked>,
+    /// It asked for several locks, even if it named one only.
+    pub is_for_several: bool,
+    /// It only observes the lock, and knows of this token: 0 is none.
+    pub observes: Option<u64>,
+    /// The server's own time-out, by its clock in milliseconds.
+    pub net_ms: Option<u64>,
+    /// It has its reply; the server forgets the wait in the next iteration of its loop.
+    pub is_answered: bool,
+    /// The reply, which leaves when the server forgets the wait.
+    pub aside: Option<Said>,
+    /// It asked to renew, this mode or all.
+    pub renewal: Option<Option<Mode>>,
+    /// What it is told of when replicas have acknowledged it.
+    pub pending: Option<Pending>,
+    /// The grant in it: one token for each of the locks, in order.
+    pub granted: Vec<Token>,
+    /// An error took the place of the reply.
+    pub is_lost: bool,
+}
+
+impl Waiting {
+    /// What it asked of each of the locks.
+    pub fn asks(&self) -> impl Iterator<Item = &Asked> {
+        std::iter::once(&self.asked).chain(&self.others)
+    }
+
+    /// What was granted in a reply that does not reach the connection.
+    pub(crate) fn take_unheard(&mut self) -> Vec<Note> {
+        let tokens = std::mem::take(&mut self.granted);
+        let pairs = self.asks().cloned().zip(tokens);
+        pairs.map(|(asked, token)| Note::Unheard { asked: Box::new(asked), token }).collect()
+    }
+}

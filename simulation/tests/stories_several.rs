@@ -1,0 +1,58 @@
+//! Stories of several locks that broke a law once, each by a mistake that is mended: in the core,
+//! or in the law.
+#![allow(clippy::panic, clippy::unwrap_used, missing_docs, reason = "a test fails by panic")]
+
+mod support;
+
+use rlock_simulation::command::{Ask, Command, Patience};
+use rlock_simulation::several::{AskAll, Keys, Want};
+use rlock_simulation::step::Step;
+use support::{TURN, plain, plays};
+
+/// A client sends this, and its server carries it out.
+fn asks(who: u8, command: Command) -> [Step; 2] {
+    [Step::Send(who, command), Step::Read(who)]
+}
+
+/// A request for WRITE of these locks, blocked for ever.
+fn all(owner: u8, bits: u8) -> AskAll {
+    AskAll {
+        owner,
+        keys: Keys { bits, is_reversed: false },
+        wants: [Want::Write; 3],
+        lease: 6000,
+        patience: Patience::Block(0),
+        session: false,
+        with_ttl: false,
+    }
+}
+
+/// The session that is lost is that of a connection which waits for the same lock, among others.
+#[test]
+fn who_loses_its_session_where_it_comes_to_stand_leaves_no_place() {
+    let mut steps = vec![Step::Connect(1, 0)];
+    let short = Ask { key: 1, reads: true, lease: 300, ..plain(1) };
+    let session = AskAll { lease: 1050, session: true, ..all(1, 0b100) };
+    steps.extend(asks(1, Command::Acquire(short)));
+    steps.extend(asks(1, Command::AcquireAll(session)));
+    steps.extend(asks(1, Command::AcquireAll(all(3, 0b111))));
+    steps.extend([Step::Pass(2_970_000), TURN, TURN]);
+    plays(1, &steps);
+}
+
+/// What replicas were to acknowledge expires: then nothing holds back who has reached all of its
+/// locks.
+#[test]
+fn who_waits_for_acknowledgements_of_its_hold_is_granted_when_that_ends() {
+    let reads = [Want::Read; 3];
+    let mut steps = vec![Step::Deliver(1), TURN, Step::Deliver(1), Step::HearAck(1)];
+    steps.push(Step::Connect(1, 0));
+    let ticket =
+        Ask { key: 2, reads: true, lease: 1001, patience: Patience::Queue(5), acks: 1, ..plain(1) };
+    steps.extend(asks(1, Command::Acquire(ticket)));
+    let patience = Patience::Block(2000);
+    let group = AskAll { wants: reads, patience, ..all(1, 0b111) };
+    steps.extend(asks(1, Command::AcquireAll(group)));
+    steps.extend([Step::Pass(1_842_000), TURN, TURN, TURN]);
+    plays(2, &steps);
+}
