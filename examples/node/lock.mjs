@@ -34,6 +34,14 @@ const busy = await locks.lock('node:busy').acquire();
 await locks.lock('node:busy').acquire({ signal: AbortSignal.timeout(100) }).catch((error) => console.log('abandoned:', error.name));
 await busy.release();
 
+// What used redlock: `redlock.using(['node:order'], 30_000, async (signal) => …)`.
+await redis.del('node:orders');
+await locks.lock('node:order').using({ wait: 10_000 }, async ({ signal }) => {
+  await redis.incr('node:orders');
+  signal.throwIfAborted();
+});
+console.log('orders:', await redis.get('node:orders'));
+
 const hold = await locks.lock('node:stock', { lease: 3_000 }).acquire({ wait: 10_000 });
 console.log('stored with the token:', await redis.fencedSet('node:stock', 'node:value', hold.token, 'mine'));
 await redis.call('RLOCK.FORCE', 'node:stock'); // an operator ends it

@@ -6,6 +6,7 @@ import threading
 import redis
 
 import rlock
+import rlock.compat
 
 client = redis.Redis(port=int(os.environ.get("PORT", 6380)), decode_responses=True)
 
@@ -46,6 +47,15 @@ def main():
     with lock, lock as hold:  # an owner may enter again
         print("depth:", client.execute_command("RLOCK.HOLDS", "py:again", hold.owner))
     print("free again:", not client.exists("py:again"))
+
+    # What used redis-py's Lock: with its interface, and with the package's own.
+    client.delete("py:orders")
+    with client.lock("py:order", timeout=30, blocking_timeout=10, lock_class=rlock.compat.Lock):
+        client.incr("py:orders")
+    with rlock.Lock(client, "py:order", wait=10) as hold:
+        client.incr("py:orders")
+        hold.check()  # raises LockLost if the lock is lost
+    print("orders:", client.get("py:orders"))
 
 
 if __name__ == "__main__":

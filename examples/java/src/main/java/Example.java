@@ -1,6 +1,7 @@
 import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
 import rlock.Hold;
 import rlock.KeyLock;
 import rlock.LockLostException;
@@ -26,6 +27,18 @@ public final class Example {
             };
             CompletableFuture.allOf(CompletableFuture.runAsync(sell), CompletableFuture.runAsync(sell)).join();
             insist(sold[0] == 200, "both sold at once");
+
+            // What used Redisson's RLock: only the factory changes.
+            var orders = new int[1];
+            KeyLock order = locks.lock("{java}:order");
+            if (order.tryLock(3, TimeUnit.SECONDS)) {
+                try {
+                    orders[0]++;
+                } finally {
+                    order.unlock();
+                }
+            }
+            insist(orders[0] == 1, "it was free");
 
             var prices = locks.readWriteLock("{java}:prices");
             prices.writeLock().lock();
