@@ -258,7 +258,7 @@ fn fields(tell: &mut dyn FnMut(&str, u64)) {
         ("waiters", totals.waiters),
         ("tickets", totals.tickets),
         ("sessions", totals.sessions),
-        ("acks_pending", totals.gated),
+        ("acks_pending", totals.pending),
         ("observers", observers),
         ("groups", groups),
         ("group_turns", group_turns),

@@ -265,7 +265,7 @@ impl Town {
         Step { lock, volatile, moment, effects: &mut effects }.apply(input);
         black_box(self.lock.next_alarm(&self.volatile));
         for wake in &effects.wakes {
-            self.volatile.answered(wake.waiter);
+            self.volatile.heard(wake.waiter);
         }
         [effects.changes.len(), effects.wakes.len()]
     }

@@ -331,20 +331,20 @@ impl Manager {
     /// grant in that reply stands, however soon the connection closes: its lease ends it. If the
     /// reply cannot reach the connection, [`Manager::departed`] was called first. False if the
     /// connection is not known, or no longer.
-    pub fn unparked(&mut self, waiter: WaiterId) -> bool {
+    pub fn heard_or_forgotten(&mut self, waiter: WaiterId) -> bool {
         self.observers.remove(waiter);
         let Some(parked) = self.waits.end(waiter) else { return false };
-        if self.group_unparked(waiter) {
+        if self.group_heard_or_forgotten(waiter) {
             return true;
         }
         let id = &parked.lock;
         let volatile = self.volatile(id.db, &id.key);
-        if volatile.is_some_and(|volatile| volatile.is_gated(waiter)) {
+        if volatile.is_some_and(|volatile| volatile.is_pending(waiter)) {
             // Somebody else sent it a reply.
             self.locks.mark(id.db, &id.key, Mark::Due, None);
             self.locks.change_keeping_alarm(id.db, &id.key, |volatile| volatile.leave(waiter));
         } else if self.volatile(id.db, &id.key).is_some_and(|volatile| volatile.knows(waiter)) {
-            self.locks.change_keeping_alarm(id.db, &id.key, |volatile| volatile.answered(waiter));
+            self.locks.change_keeping_alarm(id.db, &id.key, |volatile| volatile.heard(waiter));
         }
         true
     }

@@ -128,13 +128,13 @@ impl Volatile {
     }
 
     /// A parked connection has its reply: what it was granted is its owner's own now.
-    pub fn answered(&mut self, waiter: WaiterId) {
+    pub fn heard(&mut self, waiter: WaiterId) {
         let Some(reply) = self.unsent.remove(waiter) else { return };
         if reply.level != Level::Stands {
             self.unsent.confirm(reply.token);
         }
         if reply.ties {
-            self.sessions.told(reply.token, waiter);
+            self.sessions.heard(reply.token, waiter);
         }
     }
 
@@ -153,7 +153,7 @@ impl Volatile {
     /// Ties a hold to a blocked connection that has no reply yet.
     pub(crate) fn tie_unsent(&mut self, token: Token, waiter: WaiterId, session: Session) {
         self.unsent.ties(waiter);
-        self.sessions.tie_untold(token, waiter, session);
+        self.sessions.tie_unheard(token, waiter, session);
     }
 
     /// Number of holds that are tied to a connection, or will be once they are confirmed.
@@ -194,7 +194,7 @@ impl Volatile {
         self.unsent.check()?;
         self.sessions.check()?;
         self.acks.as_deref().map_or(Ok(()), Confirmations::check)?;
-        match self.sessions.untold().find(|(token, by)| self.unsent.tied_by(*by) != Some(*token)) {
+        match self.sessions.unheard().find(|(token, by)| self.unsent.tied_by(*by) != Some(*token)) {
             Some(found) => Err(format!("{found:?} is tied to a caller that has its reply")),
             None => Ok(()),
         }

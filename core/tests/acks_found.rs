@@ -193,7 +193,7 @@ fn a_hold_whose_session_was_lost_behind_the_gate_ends_when_it_opens() {
     let a = server.confirms(K, session, 1);
     server.replicas(100, &[100]);
     assert!(server.token_of(a).is_some());
-    server.manager.unparked(a.into());
+    server.manager.heard_or_forgotten(a.into());
     // Renewed, and not acknowledged.
     server.pass_ms(600);
     server.sweep();
@@ -266,7 +266,7 @@ fn a_session_that_is_tied_again_still_needs_its_acknowledgements() {
     assert!(server.token_of(last).is_some() && server.token_of(first).is_none());
     server.replicas(100, &[100, 100]);
     assert!(server.token_of(first).is_some());
-    server.manager.unparked(first.into());
+    server.manager.heard_or_forgotten(first.into());
     server.manager.departed(WaiterId::from(last), Outcome::Disconnected, server.now());
     server.sweep();
     // Renewed, and one replica of two knows it.

@@ -88,7 +88,7 @@ fn a_lock_is_swept_when_the_last_who_waited_gave_up() {
     server.holds(b"k", "a", None);
     let gone = server.waits(b"k", "b", Mode::Write, 1);
     server.manager.departed(gone.into(), Outcome::Disconnected, server.now());
-    server.manager.unparked(gone.into());
+    server.manager.heard_or_forgotten(gone.into());
     server.sweep();
     assert_eq!(server.swept, [b"k" as Key]);
 }
@@ -273,7 +273,7 @@ fn a_grant_while_it_is_parked_is_taken_back_from_one_that_does_not_hear() {
         let effects = server.decide(&mut lock, b"k", park);
         assert!(matches!(effects.reply, Reply::Granted { .. }), "{effects:?}");
         server.manager.connection_ended(ClientId::from(7), now);
-        server.manager.unparked(waiter);
+        server.manager.heard_or_forgotten(waiter);
         server.manager.check().unwrap();
         server.keys.insert(b"k", lock);
         server.sweep();
@@ -417,7 +417,7 @@ fn what_was_told_is_not_taken_back_when_a_session_elsewhere_is_lost() {
     assert!(matches!(server.told[..], [(told, Reply::Granted { .. })] if told == waiter));
     // In the same iteration of the server's loop.
     server.ask(b"k", Input::Force(None));
-    server.manager.unparked(waiter.into());
+    server.manager.heard_or_forgotten(waiter.into());
     server.sweep();
     assert_eq!(server.closed(), [7]);
     assert!(server.keys[b"l" as Key].hold_at(b"a", Mode::Write, server.now()).is_some());
@@ -434,7 +434,7 @@ fn what_a_closed_connection_did_not_live_to_hear_is_taken_back() {
     server.ask(b"k", Input::Force(None));
     let now = server.now();
     server.manager.connection_ended(ClientId::from(7), now);
-    server.manager.unparked(waiter.into());
+    server.manager.heard_or_forgotten(waiter.into());
     server.sweep();
     assert!(!server.keys.contains_key(b"l" as Key));
 }
@@ -465,13 +465,13 @@ fn a_level_that_two_connections_were_told_of_stays_until_neither_heard() {
         assert_eq!(server.told.len(), 2);
         let now = server.now();
         server.manager.connection_ended(ClientId::from(7), now);
-        server.manager.unparked(first.into());
+        server.manager.heard_or_forgotten(first.into());
         if !is_heard {
             let now = server.now();
             server.manager.connection_ended(ClientId::from(8), now);
         }
         server.sweep();
-        server.manager.unparked(second.into());
+        server.manager.heard_or_forgotten(second.into());
         server.sweep();
         assert_eq!(server.keys.contains_key(b"k" as Key), is_heard);
     }

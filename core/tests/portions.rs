@@ -275,7 +275,7 @@ fn waits_at_a_key_that_is_no_lock_any_more_end_in_portions_in_order() {
         for wake in server.manager.take_answers() {
             assert_eq!(wake.reply, Reply::Refused(Refusal::WrongType));
             assert!(server.manager.answer(&wake), "{wake:?} twice");
-            server.manager.unparked(wake.waiter);
+            server.manager.heard_or_forgotten(wake.waiter);
             answered.push(wake.waiter);
         }
         server.manager.check().unwrap();

@@ -119,7 +119,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "answers",
             "acks",
             "unit",
-            "untold",
+            "reports",
             "open_locks",
             "groups",
             "carry_out",

@@ -60,7 +60,7 @@ impl Crowd {
     fn count(&mut self, effects: &Effects<'_>) {
         // A turn of the server's loop is short: nobody is on the way for long.
         if self.heard.len() > 20 {
-            self.heard.drain(..).for_each(|waiter| self.world.volatile.answered(waiter));
+            self.heard.drain(..).for_each(|waiter| self.world.volatile.heard(waiter));
         }
         self.turns += effects.turns.len() as u64;
         for wake in &effects.wakes {
@@ -74,7 +74,7 @@ impl Crowd {
                 self.world.volatile.leave(wake.waiter);
                 self.revoked += 1;
             } else if self.rng.bool() {
-                self.world.volatile.answered(wake.waiter);
+                self.world.volatile.heard(wake.waiter);
             } else {
                 self.heard.push(wake.waiter);
             }
@@ -173,7 +173,7 @@ impl Crowd {
             self.world.volatile.disconnect(ClientId::from(client));
         });
         self.step(Input::Force(None));
-        self.heard.drain(..).for_each(|waiter| self.world.volatile.answered(waiter));
+        self.heard.drain(..).for_each(|waiter| self.world.volatile.heard(waiter));
         line::nothing_is_left(&self.world.lock, &self.world.volatile);
     }
 }

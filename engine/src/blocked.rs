@@ -203,7 +203,7 @@ pub fn over<H: Host>(host: &H, waiter: WaiterId, is_lost: bool) {
     }
     let is_news = host.state(|state| {
         state.blocked.remove(&waiter);
-        state.manager.unparked(waiter)
+        state.manager.heard_or_forgotten(waiter)
     });
     if is_news {
         timers::settle(host);

@@ -9,7 +9,7 @@ use rlock_core::{Effects, FastStep, Input, Reply};
 
 use crate::host::{During, Host, KeyName};
 use crate::unit::{Done, RequestError, answer, decide, open, pass_on, publish_events};
-use crate::{groups, timers, untold};
+use crate::{groups, reports, timers};
 
 /// Decides a client's request about the lock at `name`, and carries out the effects.
 ///
@@ -76,14 +76,15 @@ fn carry_out<H: Host>(
     match decided {
         Decided::Fast(FastStep { change, event, reply, is_request_enough }, _) => {
             let (changes, events) = (slice::from_ref(&change), event.as_slice());
-            let done = Done { changes, events, reply: &reply, gated: &[], replaced: &[] };
+            let done = Done { changes, events, reply: &reply, pending: &[], replaced: &[] };
             drop(key);
             pass_on(host, at, name, (start, is_request_enough, None), done);
             publish_events(host, name, true, events);
             return Ok((reply, false));
         }
         Decided::MustWait(reply) => {
-            let done = Done { changes: &[], events: &[], reply: &reply, gated: &[], replaced: &[] };
+            let done =
+                Done { changes: &[], events: &[], reply: &reply, pending: &[], replaced: &[] };
             drop(key);
             pass_on(host, at, name, (start, false, asks), done);
             return Ok((reply, false));
@@ -96,17 +97,17 @@ fn carry_out<H: Host>(
     if expects_keys {
         host.watch_new_keys();
     }
-    let Effects { reply, changes, events, gated, replaced, .. } = &effects;
-    let done = Done { changes, events, reply, gated, replaced };
+    let Effects { reply, changes, events, pending, replaced, .. } = &effects;
+    let done = Done { changes, events, reply, pending, replaced };
     drop(key);
     pass_on(host, at, name, (start, effects.is_request_enough, asks), done);
     // What it lets groups do belongs to it, and is told with it.
     let others = if has_groups { groups::carry_on(host) } else { Vec::new() };
     publish_events(host, name, !changes.is_empty(), events);
-    untold::publish(host, &others);
+    reports::publish(host, &others);
     answer(host, name, &mut effects);
     if has_groups {
-        untold::answer(host, others, None);
+        reports::answer(host, others, None);
     }
     Ok((effects.reply, true))
 }

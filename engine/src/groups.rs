@@ -12,22 +12,22 @@ use crate::happening::Happening;
 use crate::host::{Deferred, Gate, Host, KeyName, OpenKey};
 use crate::open_locks::{AcquireAll, OpenLocks, new_holds};
 use crate::planted::PlantedFault;
+use crate::reports::Report;
 use crate::state::State;
 use crate::unit::{self, Done, RequestError};
-use crate::untold::Untold;
 
 /// How many locks are changed in one call; the rest is done in the next iteration of the loop.
 const WORK_MAX: usize = 256;
 
 /// Does what the groups have to do, within a command. Returns what is to be told.
-pub(crate) fn carry_on<H: Host>(host: &H) -> Vec<Untold> {
+pub(crate) fn carry_on<H: Host>(host: &H) -> Vec<Report> {
     let told = moves(host);
     search_stood(host, None);
     told
 }
 
 /// The same, without a search for cycles.
-pub(crate) fn moves<H: Host>(host: &H) -> Vec<Untold> {
+pub(crate) fn moves<H: Host>(host: &H) -> Vec<Report> {
     // In a cluster a command can open only keys of its own slot.
     if host.is_cluster() && host.state(|state| state.has_late_groups) {
         return Vec::new();
@@ -37,13 +37,13 @@ pub(crate) fn moves<H: Host>(host: &H) -> Vec<Untold> {
 
 /// Does what the groups have to do outside of commands, where any key can be opened. False if the
 /// gate is shut.
-pub(crate) fn carry_on_in_sweep<H: Host>(host: &H) -> (bool, Vec<Untold>) {
+pub(crate) fn carry_on_in_sweep<H: Host>(host: &H) -> (bool, Vec<Report>) {
     let done = move_all(host);
     search_stood(host, None);
     done
 }
 
-fn move_all<H: Host>(host: &H) -> (bool, Vec<Untold>) {
+fn move_all<H: Host>(host: &H) -> (bool, Vec<Report>) {
     let (mut told, mut shut) = (Vec::new(), Vec::new());
     if host.has_fault(PlantedFault::GroupsForgotten) {
         let now = host.now();
@@ -89,7 +89,7 @@ fn gate_of<H: Host>(host: &H, work: &GroupWork) -> Gate {
     gates.max_by_key(rank).unwrap_or(Gate::Open)
 }
 
-fn step<H: Host>(host: &H, work: &GroupWork, told: &mut Vec<Untold>) {
+fn step<H: Host>(host: &H, work: &GroupWork, told: &mut Vec<Report>) {
     match work {
         GroupWork::Serve(id) => told.extend(at_one(host, id, Input::Tick).ok()),
         GroupWork::Join(id, waiter) => {
@@ -109,14 +109,14 @@ fn step<H: Host>(host: &H, work: &GroupWork, told: &mut Vec<Untold>) {
 }
 
 /// One step at one key.
-fn at_one<H: Host>(host: &H, id: &LockId, input: Input<'_>) -> Result<Untold, RequestError> {
+fn at_one<H: Host>(host: &H, id: &LockId, input: Input<'_>) -> Result<Report, RequestError> {
     host.with_name(id, |name| {
         let mut key = unit::open(host, || host.open(name, Access::Writes));
         // The server may have removed an expired lock, and with it a session of this connection.
         if let Input::Join(join) = &input
             && host.state(|state| state.manager.group(join.waiter).is_none())
         {
-            return Ok(Untold::of_step(id.clone(), Effects::default()));
+            return Ok(Report::of_step(id.clone(), Effects::default()));
         }
         let at = At { db: id.db, key: name.bytes(), now: host.now() };
         let mut effects = None;
@@ -128,10 +128,10 @@ fn at_one<H: Host>(host: &H, id: &LockId, input: Input<'_>) -> Result<Untold, Re
             host.watch_new_keys();
         }
         let (changes, events) = (effects.changes.as_slice(), effects.events.as_slice());
-        let (gated, replaced) = (effects.gated.as_slice(), effects.replaced.as_slice());
-        let done = Done { changes, events, reply: &effects.reply, gated, replaced };
+        let (pending, replaced) = (effects.pending.as_slice(), effects.replaced.as_slice());
+        let done = Done { changes, events, reply: &effects.reply, pending, replaced };
         unit::pass_on(host, at, name, (start, false, None), done);
-        Ok(Untold::of_step(id.clone(), effects))
+        Ok(Report::of_step(id.clone(), effects))
     })
 }
 
@@ -147,7 +147,7 @@ pub(crate) fn end<H: Host>(host: &H, waiter: WaiterId, reply: Reply, by: Outcome
 }
 
 /// Grants a group that has reached all of its locks: all are looked at, then all are changed.
-fn commit<H: Host>(host: &H, waiter: WaiterId, group: &Group, told: &mut Vec<Untold>) {
+fn commit<H: Host>(host: &H, waiter: WaiterId, group: &Group, told: &mut Vec<Report>) {
     let keys: Vec<&[u8]> = group.keys.iter().map(|key| &*key.key).collect();
     let wants: Vec<Want<'_>> = group
         .keys
@@ -166,10 +166,10 @@ fn commit<H: Host>(host: &H, waiter: WaiterId, group: &Group, told: &mut Vec<Unt
             return refuse(host, waiter, Refusal::WrongType);
         };
         let granted = grant(host, waiter, &mut locks, (ask, names));
-        told.extend(locks.into_untold());
+        told.extend(locks.into_reports());
         if let (Some(wake), Some(first)) = (granted, group.keys.first()) {
             let id = LockId { db: group.db, key: first.key.clone() };
-            told.push(Untold::of_answer(id, wake));
+            told.push(Report::of_answer(id, wake));
         }
     });
 }
@@ -213,7 +213,7 @@ fn grant<'a, H: Host>(
 }
 
 /// The owner of a group takes new places: its tickets at these locks end.
-pub(crate) fn withdraw_tickets<H: Host>(host: &H, group: &Group) -> Vec<Untold> {
+pub(crate) fn withdraw_tickets<H: Host>(host: &H, group: &Group) -> Vec<Report> {
     let mut told = Vec::new();
     for key in group.keys.iter() {
         let id = LockId { db: group.db, key: key.key.clone() };

@@ -21,7 +21,7 @@ pub enum Happening<'e> {
         /// The owner that asks for the lock, if that was decided.
         asks: Option<&'e [u8]>,
         /// Blocked connections whose grant now waits for acknowledgements.
-        gated: &'e [WaiterId],
+        pending: &'e [WaiterId],
         /// Expired holds that a writer's grant replaced: no change names them.
         replaced: &'e [Token],
         /// When.

@@ -29,12 +29,12 @@ pub mod planted;
 pub mod publish;
 pub mod replay;
 pub mod reply;
+pub mod reports;
 pub mod several;
 pub mod state;
 pub mod sweep;
 pub mod timers;
 pub mod unit;
-pub mod untold;
 
 pub use happening::Happening;
 pub use host::{Content, Deferred, During, Gate, Host, KeyName, OpenKey, Replication, Settings};

@@ -12,9 +12,9 @@ use rlock_core::{
 
 use crate::host::{Content, During, Host, KeyName, OpenKey};
 use crate::planted::PlantedFault;
+use crate::reports::{self, Report};
 use crate::timers;
 use crate::unit::{self, Done, RequestError};
-use crate::untold::{self, Untold};
 
 /// What several locks are wanted for.
 #[derive(Clone, Copy)]
@@ -108,15 +108,15 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
         let (start, decided) = unit::decide(host, at, name, key, &input, &mut effects)?;
         if let Decided::Fast(step, _) = decided {
             let (changes, events) = (slice::from_ref(&step.change), step.event.as_slice());
-            let done = Done { changes, events, reply: &step.reply, gated: &[], replaced: &[] };
+            let done = Done { changes, events, reply: &step.reply, pending: &[], replaced: &[] };
             unit::pass_on(host, at, name, (start, false, asks), done);
             self.done.push((place, ToPublish::Fast(step.event)));
             return Ok(step.reply);
         }
         let effects = Box::new(decided.effects(effects));
         self.is_plain = false;
-        let Effects { reply, changes, events, gated, replaced, .. } = &*effects;
-        let done = Done { changes, events, reply, gated, replaced };
+        let Effects { reply, changes, events, pending, replaced, .. } = &*effects;
+        let done = Done { changes, events, reply, pending, replaced };
         unit::pass_on(host, at, name, (start, false, asks), done);
         let reply = effects.reply.clone();
         self.done.push((place, ToPublish::Step(effects)));
@@ -139,7 +139,7 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
 
     /// Closes the keys, then publishes what was done, then answers who waited. `others` is what
     /// came of it at other locks.
-    pub(crate) fn finish(self, others: impl FnOnce(&H) -> Vec<Untold>) {
+    pub(crate) fn finish(self, others: impl FnOnce(&H) -> Vec<Report>) {
         let Self { host, names, wants, keys, mut done, is_plain, .. } = self;
         drop(keys);
         let name_of = |place: usize| wants.get(place).and_then(|want| names.get(want.number));
@@ -158,13 +158,13 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
         if is_plain {
             return;
         }
-        untold::publish(host, &others);
+        reports::publish(host, &others);
         for (place, effects) in &mut done {
             if let (Some(name), ToPublish::Step(effects)) = (name_of(*place), effects) {
                 unit::answer(host, name, effects);
             }
         }
-        untold::answer(host, others, None);
+        reports::answer(host, others, None);
         timers::settle(host);
         if host.state(|state| state.manager.expects_keys()) {
             host.watch_new_keys();
@@ -176,14 +176,14 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
     }
 
     /// Closes the keys. Returns what was done, to be told with what led to it.
-    pub(crate) fn into_untold(self) -> Vec<Untold> {
+    pub(crate) fn into_reports(self) -> Vec<Report> {
         let Self { wants, keys, done, db, .. } = self;
         drop(keys);
         let told = done.into_iter().filter_map(|(place, effects)| {
             let id = LockId { db, key: wants.get(place)?.key.into() };
             Some(match effects {
-                ToPublish::Fast(event) => Untold::of_event(id, event),
-                ToPublish::Step(effects) => Untold::of_step(id, *effects),
+                ToPublish::Fast(event) => Report::of_event(id, event),
+                ToPublish::Step(effects) => Report::of_step(id, *effects),
             })
         });
         told.collect()

@@ -12,7 +12,7 @@ use crate::happening::Happening;
 use crate::host::{During, Host};
 use crate::open_locks::{AcquireAll, OpenLocks, Several};
 use crate::unit::RequestError;
-use crate::{blocked, groups, timers, untold};
+use crate::{blocked, groups, reports, timers};
 
 /// `RLOCK.MACQUIRE`: all of the locks, or none.
 ///
@@ -99,8 +99,8 @@ pub(crate) fn park<H: Host>(
         place.is_some_and(|key| key.key == lock.key)
     });
     groups::search_stood(host, Some(parking.waiter).filter(|_| stands_there && is_searched));
-    untold::publish(host, &told);
-    untold::answer(host, told, Some(parking.waiter));
+    reports::publish(host, &told);
+    reports::answer(host, told, Some(parking.waiter));
     timers::settle(host);
     if host.state(|state| state.manager.watches_commands()) {
         host.watch_commands();

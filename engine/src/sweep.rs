@@ -8,7 +8,7 @@ use rlock_core::slow::Outcome;
 use rlock_core::{Input, Lock, Refusal, Reply};
 
 use crate::host::{During, Gate, Host, OpenKey};
-use crate::{answers, carry_out, gate, groups, observers, publish, timers, untold};
+use crate::{answers, carry_out, gate, groups, observers, publish, reports, timers};
 
 /// How long it works on tasks at least: there may be much to publish every time.
 const FOR_TASKS: Duration = Duration::from_micros(125);
@@ -94,8 +94,8 @@ fn carry_out_task<H: Host>(host: &H, task: Task, is_open: bool) -> bool {
                 Gate::Shut => true,
                 Gate::Open | Gate::Elsewhere => {
                     let (is_done, told) = groups::carry_on_in_sweep(host);
-                    untold::publish(host, &told);
-                    untold::answer(host, told, None);
+                    reports::publish(host, &told);
+                    reports::answer(host, told, None);
                     !is_done
                 }
             };

@@ -172,7 +172,7 @@ pub(crate) struct Done<'e> {
     pub(crate) changes: &'e [Change<'e>],
     pub(crate) events: &'e [Event],
     pub(crate) reply: &'e Reply,
-    pub(crate) gated: &'e [WaiterId],
+    pub(crate) pending: &'e [WaiterId],
     pub(crate) replaced: &'e [Token],
 }
 
@@ -186,7 +186,7 @@ pub(crate) fn pass_on<H: Host>(
     (start, is_request_enough, asks): (Start, bool, Option<&[u8]>),
     done: Done<'_>,
 ) {
-    let Done { changes, events, reply, gated, replaced } = done;
+    let Done { changes, events, reply, pending, replaced } = done;
     if !changes.is_empty() {
         replicate(host, name, start, changes, is_request_enough);
     }
@@ -198,7 +198,7 @@ pub(crate) fn pass_on<H: Host>(
         events,
         reply,
         asks,
-        gated,
+        pending,
         replaced,
         now,
     });

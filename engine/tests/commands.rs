@@ -17,7 +17,7 @@ fn a_grant_is_replicated_then_published_then_reported_to_the_caller() {
         [
             "set k",
             "replicated apply",
-            "seen: decided k 1 changes 1 events 0 gated: #1 for 30000",
+            "seen: decided k 1 changes 1 events 0 pending: #1 for 30000",
             "signalled k",
             "published rlock.acquired k",
             "seen: acquired #1 for 30000",

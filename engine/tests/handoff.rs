@@ -44,7 +44,7 @@ fn a_hand_off_is_replicated_then_published_then_answered() {
         host.take_log(),
         [
             "replicated apply",
-            "seen: decided k 2 changes 2 events 0 gated: Count(0)",
+            "seen: decided k 2 changes 2 events 0 pending: Count(0)",
             "signalled k",
             "published rlock.released k",
             "published rlock.acquired k",
@@ -354,7 +354,7 @@ fn a_ticket_that_has_its_turn_is_published_after_the_changes() {
     assert_eq!(
         host.take_log()[2..],
         [
-            "seen: decided k 1 changes 1 events 0 gated: Count(0)",
+            "seen: decided k 1 changes 1 events 0 pending: Count(0)",
             "signalled k",
             "published rlock.released k",
             "published rlock.turn:b\\x07b k",

@@ -99,7 +99,7 @@ fn a_key_that_expires_when_it_is_opened_is_published_before_the_new_lock() {
             "seen: removed Expired 1",
             "set k",
             "replicated apply",
-            "seen: decided k 1 changes 1 events 0 gated: #2 for 30000",
+            "seen: decided k 1 changes 1 events 0 pending: #2 for 30000",
             "signalled k",
             "published rlock.acquired k",
             "seen: acquired #2 for 30000",

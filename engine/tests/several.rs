@@ -19,10 +19,10 @@ fn all_locks_are_replicated_before_the_first_is_published() {
         [
             "set a",
             "replicated apply",
-            "seen: decided a 1 changes 1 events 0 gated: #1 for 30000",
+            "seen: decided a 1 changes 1 events 0 pending: #1 for 30000",
             "set b",
             "replicated apply",
-            "seen: decided b 1 changes 1 events 0 gated: #1 for 30000",
+            "seen: decided b 1 changes 1 events 0 pending: #1 for 30000",
             "seen: granted several",
             "signalled a",
             "published rlock.acquired a",

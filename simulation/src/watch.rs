@@ -32,7 +32,7 @@ pub(crate) fn kept(change: &Change<'_>) -> Change<'static> {
 impl Server {
     pub(crate) fn observe(&mut self, running: &Running, happening: Happening<'_>) {
         match happening {
-            Happening::Decided { db, key, changes, events, reply, gated, .. } => {
+            Happening::Decided { db, key, changes, events, reply, pending, .. } => {
                 self.note_pending();
                 let key: Key = key.into();
                 for change in changes {
@@ -42,7 +42,7 @@ impl Server {
                 if !changes.is_empty() {
                     self.effect_events += events.len() as u64;
                 }
-                gated.iter().for_each(|waiter| self.pend(*waiter));
+                pending.iter().for_each(|waiter| self.pend(*waiter));
                 if *reply == Reply::Pending {
                     let waiting = running.client.and_then(|client| self.waiting_mut(client));
                     if let Some(waiter) = waiting.map(|waiting| waiting.waiter) {

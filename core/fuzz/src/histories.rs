@@ -116,7 +116,7 @@ impl Pair {
         }
         let waiter = self.waiters.remove(usize::from(which) % self.waiters.len());
         if self.volatile.queue.blocked(waiter).is_none() && how.is_multiple_of(2) {
-            self.volatile.answered(waiter);
+            self.volatile.heard(waiter);
             self.naive.answered(waiter);
         } else {
             self.volatile.leave(waiter);

@@ -175,7 +175,7 @@ impl Manager {
         {
             self.waits.expect(parking.waiter, Refusal::NoAcks);
         }
-        effects.gated.iter().for_each(|waiter| self.waits.expect(*waiter, Refusal::NoAcks));
+        effects.pending.iter().for_each(|waiter| self.waits.expect(*waiter, Refusal::NoAcks));
         if !asked.is_empty() {
             effects.awaits_acks = true;
             self.acks.ask(LockId { db, key: key.into() }, asked);

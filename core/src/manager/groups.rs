@@ -318,7 +318,7 @@ impl Manager {
     }
 
     /// The server has forgotten the connection of a group. False if it is none.
-    pub(super) fn group_unparked(&mut self, waiter: WaiterId) -> bool {
+    pub(super) fn group_heard_or_forgotten(&mut self, waiter: WaiterId) -> bool {
         if self.groups.waiting(waiter).is_some() {
             // Somebody else sent it a reply.
             self.groups.stop(waiter);
@@ -328,7 +328,7 @@ impl Manager {
         for key in group.keys.iter() {
             if self.locks.get(group.db, &key.key).is_some_and(|volatile| volatile.knows(waiter)) {
                 self.locks.change_keeping_alarm(group.db, &key.key, |volatile| {
-                    volatile.answered(waiter);
+                    volatile.heard(waiter);
                 });
             }
         }

@@ -81,7 +81,7 @@ pub struct Totals {
     /// Sessions, including those that begin when they are confirmed.
     pub sessions: usize,
     /// Callers whose grant waits for acknowledgements.
-    pub gated: usize,
+    pub pending: usize,
     /// Places of those who wait for several locks.
     pub groups: usize,
 }
@@ -92,7 +92,7 @@ impl Totals {
             waiters: volatile.queue.blocked_count(),
             tickets: volatile.queue.ticket_count(),
             sessions: volatile.session_count(),
-            gated: volatile.gated_count(),
+            pending: volatile.pending_count(),
             groups: volatile.queue.group_count(),
         }
     }
@@ -104,7 +104,7 @@ impl Totals {
             waiters: moved(self.waiters, before.waiters, after.waiters),
             tickets: moved(self.tickets, before.tickets, after.tickets),
             sessions: moved(self.sessions, before.sessions, after.sessions),
-            gated: moved(self.gated, before.gated, after.gated),
+            pending: moved(self.pending, before.pending, after.pending),
             groups: moved(self.groups, before.groups, after.groups),
         }
     }

@@ -22,7 +22,7 @@ pub(crate) struct AckRequest {
 
 impl<'a> Step<'_, 'a> {
     /// Grants an `RLOCK.ACQUIRE`, and replies when replicas have acknowledged the grant.
-    pub(crate) fn acquire_gated(&mut self, ask: Acquire<'a>, told: AckRequest) -> Reply {
+    pub(crate) fn acquire_pending(&mut self, ask: Acquire<'a>, told: AckRequest) -> Reply {
         let now = self.moment.now;
         let turn = told.held.and_then(|hold| Some((hold, self.volatile.turn(hold.token)?)));
         if let Some((hold, TicketGrant { late_at: None, acks, deadline, .. })) = turn
@@ -41,7 +41,7 @@ impl<'a> Step<'_, 'a> {
                 return Reply::NotNow { wait_ms: None };
             }
             // Its own blocked connection gets its reply first.
-            if told.held.is_some_and(|hold| self.volatile.untold(hold.token).is_some()) {
+            if told.held.is_some_and(|hold| self.volatile.pending_acks(hold.token).is_some()) {
                 return Reply::NotNow { wait_ms: None };
             }
             return self.take_turn(ask, told, window);
@@ -66,7 +66,7 @@ impl<'a> Step<'_, 'a> {
             self.volatile.acks_mut().take_turn(token);
         }
         let (after, deadline) = self.levels(token);
-        let gate = AckWait {
+        let wait = AckWait {
             acks: told.acks,
             until: self.moment.late_at(ends_at, deadline),
             deadline,
@@ -75,7 +75,7 @@ impl<'a> Step<'_, 'a> {
             reply: HeldBack::grant(ask.session, ask.lease),
         };
         let adds = adds.unwrap_or(after > told.held.map_or(0, |before| before.depth));
-        self.volatile.gate(waiter, (token, Level::of(adds)), gate, told.held.is_none());
+        self.volatile.await_acks(waiter, (token, Level::of(adds)), wait, told.held.is_none());
         self.grant_reentries(ask.owner);
         Reply::Pending
     }

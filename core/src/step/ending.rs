@@ -181,13 +181,14 @@ impl Lock {
             hold.is_some_and(|(_, hold)| !hold.deadline.is_over_at(now))
         };
         let mut wakes = Vec::new();
-        for token in volatile.unsent.gated_tokens().into_iter().filter(|token| !is_there(*token)) {
+        for token in volatile.unsent.pending_tokens().into_iter().filter(|token| !is_there(*token))
+        {
             let why = match volatile.unsent.lasts(token, now) {
                 true => Refusal::NoAcksMoved,
                 false => Refusal::NoAcks,
             };
-            let gated = volatile.unsent.remove_gated(token).into_iter();
-            wakes.extend(gated.map(|(waiter, since)| no_acks(waiter, since, why.clone(), now)));
+            let pending = volatile.unsent.remove_pending(token).into_iter();
+            wakes.extend(pending.map(|(waiter, since)| no_acks(waiter, since, why.clone(), now)));
         }
         volatile.forget_acks(is_there);
         wakes

@@ -224,7 +224,7 @@ impl Step<'_, '_> {
             let adds = depth > held.map_or(0, |before| before.depth);
             let acks = self.volatile.acks_for(entry.acks, held);
             if acks > 0 {
-                let gate = AckWait {
+                let wait = AckWait {
                     acks,
                     until: self.moment.late_at(entry.ends_at, deadline),
                     deadline,
@@ -233,13 +233,13 @@ impl Step<'_, '_> {
                     reply: HeldBack::grant(entry.session(), entry.lease),
                 };
                 let level = Level::of(adds);
-                self.volatile.gate(waiter, (token, level), gate, held.is_none());
+                self.volatile.await_acks(waiter, (token, level), wait, held.is_none());
                 self.volatile.log_slow(self.moment.slow.wait(
                     entry,
                     Outcome::Granted,
                     self.moment.now,
                 ));
-                self.effects.gated.push(waiter);
+                self.effects.pending.push(waiter);
                 return;
             }
             self.volatile.unsent.insert(waiter, token, Level::of(adds));

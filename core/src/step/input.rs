@@ -355,7 +355,7 @@ pub struct Effects<'a> {
     pub wakes: Vec<Wake>,
     /// Blocked connections that were granted, and get their reply when replicas have acknowledged
     /// it.
-    pub gated: Vec<WaiterId>,
+    pub pending: Vec<WaiterId>,
     /// Replicas must acknowledge some of it.
     pub awaits_acks: bool,
     /// Owners of tickets that now have their turn, for subscribers.
@@ -378,7 +378,7 @@ impl Default for Effects<'_> {
             replaced: Vec::new(),
             events: SmallVec::new(),
             wakes: Vec::new(),
-            gated: Vec::new(),
+            pending: Vec::new(),
             awaits_acks: false,
             turns: Vec::new(),
             lost: Vec::new(),

@@ -36,7 +36,7 @@ impl<'a> Step<'_, 'a> {
         let acks = self.volatile.acks_for(ask.acks, held);
         if acks > 0 {
             let told = AckRequest { acks, held, parking };
-            return self.acquire_gated(ask, told);
+            return self.acquire_pending(ask, told);
         }
         // Where the order of the sessions matters, all of them enter in one piece.
         if ask.session.is_some() && parking.is_none() && self.stop_for_own(ask.owner) {
@@ -198,12 +198,12 @@ impl<'a> Step<'_, 'a> {
             };
         };
         // Nobody was told of it, so releasing it ends all levels.
-        if left == 0 || self.volatile.untold(hold.token).is_some() {
+        if left == 0 || self.volatile.pending_acks(hold.token).is_some() {
             self.end(hold.token, End::Released);
         } else {
             self.update_hold(hold, left, hold.deadline);
             if let Levels::DownTo(_) = ask.levels {
-                self.volatile.end_unheard(hold.token, hold.depth.saturating_sub(left));
+                self.volatile.end_pending(hold.token, hold.depth.saturating_sub(left));
             }
             self.volatile.levels_remain(hold.token, left);
         }
@@ -239,7 +239,7 @@ impl<'a> Step<'_, 'a> {
         if let (Some(Parking { waiter, .. }), 1..) = (parking, acks) {
             let deadline = first.deadline.max(self.moment.now.after(ask.lease));
             let ends = (deadline, self.moment.late_at(None, deadline));
-            self.volatile.gate_renewal(waiter, first.token, acks, ends, self.moment.now);
+            self.volatile.await_acks_of_renewal(waiter, first.token, acks, ends, self.moment.now);
             return Reply::Pending;
         }
         Reply::Renewed

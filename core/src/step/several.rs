@@ -110,7 +110,7 @@ impl Lock {
 
     /// Whether the hold with this token waits for acknowledgements: nobody was told of it.
     pub fn is_pending(&self, volatile: &Volatile, token: Token) -> bool {
-        volatile.untold(token).is_some()
+        volatile.pending_acks(token).is_some()
     }
 }
 

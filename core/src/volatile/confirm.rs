@@ -28,16 +28,16 @@ impl Volatile {
     }
 
     /// How many acknowledgements a pending hold needs.
-    pub(crate) fn untold(&self, token: Token) -> Option<u8> {
-        self.acks.as_deref()?.untold(token)
+    pub(crate) fn pending_acks(&self, token: Token) -> Option<u8> {
+        self.acks.as_deref()?.pending_acks(token)
     }
 
     /// The owner says that it is at a lower depth, by so many levels: those of which nobody was
     /// told end first.
-    pub(crate) fn end_unheard(&mut self, token: Token, levels: u16) {
+    pub(crate) fn end_pending(&mut self, token: Token, levels: u16) {
         for _ in 0..levels {
             let acks = self.acks.as_deref_mut();
-            let is_one = self.unsent.end_gated_level(token)
+            let is_one = self.unsent.end_pending_level(token)
                 || acks.is_some_and(|acks| acks.end_level(token));
             if !is_one {
                 return;
@@ -53,7 +53,7 @@ impl Volatile {
         }
         let turn = self.turn(token).filter(|turn| turn.adds).map(|turn| turn.acks);
         let (mut unheard, mut most): (u16, u8) = (0, 0);
-        for acks in self.unsent.gated_levels(token).chain(turn) {
+        for acks in self.unsent.pending_levels(token).chain(turn) {
             (unheard, most) = (unheard.saturating_add(1), most.max(acks));
         }
         if unheard >= left {
@@ -64,8 +64,8 @@ impl Volatile {
     /// How many acknowledgements a request of the owner of `held` needs: as many as it asks for,
     /// and at least as many as the hold if that is pending.
     pub(crate) fn acks_for(&self, asked: u8, held: Option<Hold>) -> u8 {
-        let untold = held.and_then(|hold| self.untold(hold.token));
-        asked.max(untold.unwrap_or(0))
+        let pending = held.and_then(|hold| self.pending_acks(hold.token));
+        asked.max(pending.unwrap_or(0))
     }
 
     /// Whether replicas have acknowledged the hold with this token.
@@ -74,33 +74,33 @@ impl Volatile {
     }
 
     /// A blocked connection was granted, but replicas have not acknowledged that yet.
-    pub fn is_gated(&self, waiter: WaiterId) -> bool {
-        self.unsent.gate(waiter).is_some()
+    pub fn is_pending(&self, waiter: WaiterId) -> bool {
+        self.unsent.ack_wait(waiter).is_some()
     }
 
     /// Number of callers whose reply waits for acknowledgements.
-    pub fn gated_count(&self) -> usize {
-        self.unsent.gated()
+    pub fn pending_count(&self) -> usize {
+        self.unsent.pending()
     }
 
     /// Holds back the reply to a grant until replicas have acknowledged it.
-    pub(crate) fn gate(
+    pub(crate) fn await_acks(
         &mut self,
         waiter: WaiterId,
         (token, level): (Token, Level),
-        gate: AckWait,
+        wait: AckWait,
         begins: bool,
     ) {
         let acks = self.acks_mut();
         if begins {
-            acks.begin(token, gate.acks);
+            acks.begin(token, wait.acks);
         }
-        acks.ask(gate.acks, Ack::Wait(waiter));
-        self.unsent.insert_gated(waiter, (token, level), gate);
+        acks.ask(wait.acks, Ack::Wait(waiter));
+        self.unsent.insert_pending(waiter, (token, level), wait);
     }
 
     /// Holds back the reply to a renewal until replicas have acknowledged it.
-    pub(crate) fn gate_renewal(
+    pub(crate) fn await_acks_of_renewal(
         &mut self,
         waiter: WaiterId,
         token: Token,
@@ -109,8 +109,8 @@ impl Volatile {
         now: Now,
     ) {
         let (since, granted_at, reply) = (now, now, HeldBack::Renewal);
-        let gate = AckWait { acks, until, deadline, since, granted_at, reply };
-        self.gate(waiter, (token, Level::Shares), gate, false);
+        let wait = AckWait { acks, until, deadline, since, granted_at, reply };
+        self.await_acks(waiter, (token, Level::Shares), wait, false);
     }
 
     /// What replicas are to acknowledge, since the last call.
@@ -140,8 +140,8 @@ impl Volatile {
 
     fn tell(&mut self, waiter: WaiterId, now: Now) -> Option<Wake> {
         // Otherwise the hold has expired and is about to be ended.
-        self.unsent.gate(waiter).filter(|gate| !gate.deadline.is_over_at(now))?;
-        let (token, level, gate) = self.unsent.open(waiter)?;
+        self.unsent.ack_wait(waiter).filter(|wait| !wait.deadline.is_over_at(now))?;
+        let (token, level, wait) = self.unsent.open(waiter)?;
         let is_first = self.acks_mut().tell(token);
         // What was confirmed stays: if another grant is taken back, the hold keeps its first level.
         if is_first
@@ -151,25 +151,25 @@ impl Volatile {
         {
             self.unsent.add_level(waiter);
         }
-        if let HeldBack::Session(client, lease) = gate.reply {
-            let session = Session::new(client, lease, now).by_acks(gate.acks, gate.deadline);
+        if let HeldBack::Session(client, lease) = wait.reply {
+            let session = Session::new(client, lease, now).by_acks(wait.acks, wait.deadline);
             self.tie_unsent(token, waiter, session);
-        } else if gate.acks >= self.sessions.acks_of(token) {
-            self.sessions.lasts_at_least(token, gate.deadline);
+        } else if wait.acks >= self.sessions.acks_of(token) {
+            self.sessions.lasts_at_least(token, wait.deadline);
         }
-        let reply = match gate.reply {
+        let reply = match wait.reply {
             HeldBack::Renewal => Reply::Renewed,
-            _ => Reply::Granted { token, remaining_ms: gate.deadline.left_at(now) },
+            _ => Reply::Granted { token, remaining_ms: wait.deadline.left_at(now) },
         };
         let since = |at: Now| now.us().saturating_sub(at.us());
-        let (waited_us, acks_us) = (since(gate.since), Some(since(gate.granted_at)));
+        let (waited_us, acks_us) = (since(wait.since), Some(since(wait.granted_at)));
         Some(Wake { waiter, reply, waited_us, holds: 1, acks_us })
     }
 
     /// Whether an acknowledgement of this still matters.
     pub(crate) fn awaits(&self, what: Ack) -> bool {
         match what {
-            Ack::Wait(waiter) => self.is_gated(waiter),
+            Ack::Wait(waiter) => self.is_pending(waiter),
             Ack::Ticket(token, by) => self.turn(token).is_some_and(|turn| turn.acks <= by),
             Ack::Deadline(token, ..) => self.sessions.acks_of(token) > 0,
         }
@@ -204,11 +204,11 @@ impl Volatile {
     }
 
     /// Forgets all acknowledgements, and so many of the callers that wait for them; returns those.
-    pub(crate) fn forget_gated(&mut self, portion: &mut usize) -> Vec<(WaiterId, Now)> {
+    pub(crate) fn forget_pending(&mut self, portion: &mut usize) -> Vec<(WaiterId, Now)> {
         self.acks = None;
-        let gated = self.unsent.take_gated(*portion);
-        *portion = portion.saturating_sub(gated.len());
-        gated
+        let pending = self.unsent.take_pending(*portion);
+        *portion = portion.saturating_sub(pending.len());
+        pending
     }
 
     /// Ends one ticket's turn whose time is up, and takes its level back. False if there is none.
@@ -241,8 +241,8 @@ impl Volatile {
         {
             self.stand_again(turn, now);
         }
-        let gated = self.unsent.remove_gated(token).into_iter();
-        gated.map(|(waiter, since)| no_acks(waiter, since, Refusal::NoAcks, now)).collect()
+        let pending = self.unsent.remove_pending(token).into_iter();
+        pending.map(|(waiter, since)| no_acks(waiter, since, Refusal::NoAcks, now)).collect()
     }
 
     /// Gives up a ticket's turn that its owner has not been told of, and takes its level back.

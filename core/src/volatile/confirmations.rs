@@ -102,7 +102,7 @@ impl Confirmations {
     }
 
     /// How many acknowledgements a pending hold needs.
-    pub(crate) fn untold(&self, token: Token) -> Option<u8> {
+    pub(crate) fn pending_acks(&self, token: Token) -> Option<u8> {
         self.pending.get(&token).copied().flatten()
     }
 

@@ -57,7 +57,7 @@ impl Volatile {
             }
         }
         self.queue.take_touched_groups();
-        for (waiter, since) in self.forget_gated(&mut portion) {
+        for (waiter, since) in self.forget_pending(&mut portion) {
             let waited_us = now.us().saturating_sub(since.us());
             let reply = Reply::Refused(why.clone());
             wakes.push(Wake { waiter, reply, waited_us, holds: 1, acks_us: None });
@@ -66,7 +66,7 @@ impl Volatile {
         self.replaced.clear();
         self.entering.clear();
         self.unfinished = None;
-        let is_all = self.queue.is_empty() && self.gated_count() == 0;
+        let is_all = self.queue.is_empty() && self.pending_count() == 0;
         Dismissed { wakes, groups, lost, is_all }
     }
 

@@ -23,14 +23,14 @@ pub struct Session {
     /// deadline.
     pub ends_at: EpochMs,
     /// The wait that it came from, until its connection has the reply.
-    untold: Option<WaiterId>,
+    unheard: Option<WaiterId>,
 }
 
 impl Session {
     /// Of a connection that asked for it with this lease, from now on.
     pub(crate) fn new(client: ClientId, lease: LeaseMs, now: Now) -> Self {
         let (renew_at, ends_at) = (now.after(third(lease)), now.after(lease));
-        Self { client, lease, renew_at, acks: 0, ends_at, untold: None }
+        Self { client, lease, renew_at, acks: 0, ends_at, unheard: None }
     }
 
     /// The same, until a deadline that this many replicas have acknowledged; so far, `ends_at`. The
@@ -254,12 +254,12 @@ struct Replaced {
 impl Sessions {
     /// Ties a hold to a blocked connection without a reply. It belongs to the connection that asked
     /// last.
-    pub(crate) fn tie_untold(&mut self, token: Token, waiter: WaiterId, session: Session) {
+    pub(crate) fn tie_unheard(&mut self, token: Token, waiter: WaiterId, session: Session) {
         let client = session.client;
-        let new = Session { untold: Some(waiter), ..session };
+        let new = Session { unheard: Some(waiter), ..session };
         let (tied, replaced) = match self.unseat(token) {
             // The other session came from a wait that began later.
-            Some(other) if other.untold > new.untold => (other, Some(new)),
+            Some(other) if other.unheard > new.unheard => (other, Some(new)),
             other => (new, other),
         };
         if let Some(session) = replaced {
@@ -271,14 +271,14 @@ impl Sessions {
     }
 
     /// This connection has its reply: the sessions that its own replaced will not be restored.
-    pub(crate) fn told(&mut self, token: Token, waiter: WaiterId) {
+    pub(crate) fn heard(&mut self, token: Token, waiter: WaiterId) {
         let mut before = self.replaced.remove(&token).unwrap_or_default();
-        let is_it = |session: &Session| session.untold == Some(waiter);
+        let is_it = |session: &Session| session.unheard == Some(waiter);
         if let Some(session) = self.by_token.get_mut(token).filter(|session| is_it(session)) {
-            session.untold = None;
+            session.unheard = None;
         } else if let Some(place) = before.iter().position(|other| is_it(&other.session)) {
             let mut kept = before.split_off(place);
-            kept.first_mut().into_iter().for_each(|told| told.session.untold = None);
+            kept.first_mut().into_iter().for_each(|told| told.session.unheard = None);
             self.replaced.insert(token, kept);
         } else {
             self.keep_replaced(token, std::mem::take(&mut before));
@@ -294,7 +294,7 @@ impl Sessions {
 
     /// The grant of this wait, which tied a hold, is revoked.
     pub(crate) fn withdraw(&mut self, token: Token, waiter: WaiterId) {
-        let is_it = |session: &Session| session.untold == Some(waiter);
+        let is_it = |session: &Session| session.unheard == Some(waiter);
         let mut before = self.replaced.remove(&token).unwrap_or_default();
         let withdrawn = if self.by_token.get(token).is_some_and(is_it) {
             let withdrawn = self.unseat(token);
@@ -356,13 +356,13 @@ impl Sessions {
     }
 
     /// Holds that are, or may again be, tied to a connection without its reply, and its wait.
-    pub(crate) fn untold(&self) -> impl Iterator<Item = (Token, WaiterId)> {
-        let tied = self.by_token.iter().map(|(token, session)| (token, session.untold));
+    pub(crate) fn unheard(&self) -> impl Iterator<Item = (Token, WaiterId)> {
+        let tied = self.by_token.iter().map(|(token, session)| (token, session.unheard));
         let replaced = self
             .replaced
             .iter()
-            .flat_map(|(token, all)| all.iter().map(|other| (*token, other.session.untold)));
-        tied.chain(replaced).filter_map(|(token, untold)| Some((token, untold?)))
+            .flat_map(|(token, all)| all.iter().map(|other| (*token, other.session.unheard)));
+        tied.chain(replaced).filter_map(|(token, unheard)| Some((token, unheard?)))
     }
 
     /// Checks that the indexes agree with the sessions.

@@ -74,7 +74,7 @@ pub(crate) struct UnsentReply {
     /// The hold was tied to its connection with the grant.
     pub(crate) ties: bool,
     /// `None`: the reply is under way.
-    pub(crate) gate: Option<Box<AckWait>>,
+    pub(crate) ack_wait: Option<Box<AckWait>>,
 }
 
 /// The callers of one lock whose replies are not sent.
@@ -118,25 +118,25 @@ impl UnsentReplies {
     }
 
     /// Number of grants that wait for acknowledgements.
-    pub(crate) fn gated(&self) -> usize {
+    pub(crate) fn pending(&self) -> usize {
         self.by_until.len()
     }
 
     /// A reply is under way.
     pub(crate) fn insert(&mut self, waiter: WaiterId, token: Token, level: Level) {
-        self.put(waiter, UnsentReply { token, level, ties: false, gate: None });
+        self.put(waiter, UnsentReply { token, level, ties: false, ack_wait: None });
     }
 
     /// A reply waits for acknowledgements.
-    pub(crate) fn insert_gated(
+    pub(crate) fn insert_pending(
         &mut self,
         waiter: WaiterId,
         (token, level): (Token, Level),
-        gate: AckWait,
+        wait: AckWait,
     ) {
-        self.by_until.insert((gate.until, waiter));
-        self.sessions = self.sessions.saturating_add(gate.begins_session().into());
-        self.put(waiter, UnsentReply { token, level, ties: false, gate: Some(Box::new(gate)) });
+        self.by_until.insert((wait.until, waiter));
+        self.sessions = self.sessions.saturating_add(wait.begins_session().into());
+        self.put(waiter, UnsentReply { token, level, ties: false, ack_wait: Some(Box::new(wait)) });
     }
 
     fn put(&mut self, waiter: WaiterId, reply: UnsentReply) {
@@ -155,27 +155,27 @@ impl UnsentReplies {
     /// The reply may be sent. Returns the hold, its level, and what held the reply back.
     pub(crate) fn open(&mut self, waiter: WaiterId) -> Option<(Token, Level, AckWait)> {
         let unsent = self.by_waiter.get_mut(&waiter)?;
-        let gate = *unsent.gate.take()?;
+        let wait = *unsent.ack_wait.take()?;
         let (token, level) = (unsent.token, unsent.level);
-        self.forget_gate(waiter, &gate);
-        Some((token, level, gate))
+        self.forget_ack_wait(waiter, &wait);
+        Some((token, level, wait))
     }
 
-    fn forget_gate(&mut self, waiter: WaiterId, gate: &AckWait) {
-        self.by_until.remove(&(gate.until, waiter));
-        self.sessions = less(self.sessions, gate.begins_session().into());
+    fn forget_ack_wait(&mut self, waiter: WaiterId, wait: &AckWait) {
+        self.by_until.remove(&(wait.until, waiter));
+        self.sessions = less(self.sessions, wait.begins_session().into());
     }
 
-    pub(crate) fn gate(&self, waiter: WaiterId) -> Option<&AckWait> {
-        self.by_waiter.get(&waiter)?.gate.as_deref()
+    pub(crate) fn ack_wait(&self, waiter: WaiterId) -> Option<&AckWait> {
+        self.by_waiter.get(&waiter)?.ack_wait.as_deref()
     }
 
     /// Forgets a caller.
     pub(crate) fn remove(&mut self, waiter: WaiterId) -> Option<UnsentReply> {
         let reply = self.by_waiter.remove(&waiter)?;
         self.by_token.remove(&(reply.token, waiter));
-        if let Some(gate) = &reply.gate {
-            self.forget_gate(waiter, gate);
+        if let Some(wait) = &reply.ack_wait {
+            self.forget_ack_wait(waiter, wait);
         }
         Some(reply)
     }
@@ -187,7 +187,7 @@ impl UnsentReplies {
         if reply.level == Level::Adds {
             let by = match self.pass_on(reply.token) {
                 true => None,
-                false if reply.gate.is_some() => Some(End::Unconfirmed),
+                false if reply.ack_wait.is_some() => Some(End::Unconfirmed),
                 false => Some(End::Disconnected),
             };
             if by.is_some() || awaits_acks {
@@ -210,15 +210,17 @@ impl UnsentReplies {
     }
 
     /// How many acknowledgements each level of this hold needs that waits for them.
-    pub(crate) fn gated_levels(&self, token: Token) -> impl Iterator<Item = u8> {
+    pub(crate) fn pending_levels(&self, token: Token) -> impl Iterator<Item = u8> {
         let unsent = self.of_token(token).filter_map(|waiter| self.by_waiter.get(&waiter));
-        unsent.filter(|it| it.level == Level::Adds).filter_map(|it| Some(it.gate.as_ref()?.acks))
+        unsent
+            .filter(|it| it.level == Level::Adds)
+            .filter_map(|it| Some(it.ack_wait.as_ref()?.acks))
     }
 
     /// A level of this hold that waits for acknowledgements is no longer there. False if there is
     /// none.
-    pub(crate) fn end_gated_level(&mut self, token: Token) -> bool {
-        let waits = |it: &UnsentReply| it.level == Level::Adds && it.gate.is_some();
+    pub(crate) fn end_pending_level(&mut self, token: Token) -> bool {
+        let waits = |it: &UnsentReply| it.level == Level::Adds && it.ack_wait.is_some();
         let waiter = self.find(token, waits);
         waiter.is_some_and(|waiter| self.set_level(waiter, Level::Shares))
     }
@@ -236,7 +238,7 @@ impl UnsentReplies {
     /// The owner was told otherwise that it holds: the replies under way no longer matter, but for
     /// the sessions that they tie.
     pub(crate) fn confirm(&mut self, token: Token) {
-        let is_under_way = |waiter: &WaiterId| self.gate(*waiter).is_none();
+        let is_under_way = |waiter: &WaiterId| self.ack_wait(*waiter).is_none();
         let told: Vec<WaiterId> = self.of_token(token).filter(is_under_way).collect();
         for waiter in told {
             if self.by_waiter.get(&waiter).is_some_and(|unsent| unsent.ties) {
@@ -248,43 +250,44 @@ impl UnsentReplies {
     }
 
     /// The hold has ended. Returns its pending callers, and since when they wait.
-    pub(crate) fn remove_gated(&mut self, token: Token) -> Vec<(WaiterId, Now)> {
-        let gated = |waiter: WaiterId| Some((waiter, self.gate(waiter)?.since));
-        let gated: Vec<(WaiterId, Now)> = self.of_token(token).filter_map(gated).collect();
-        for (waiter, _) in &gated {
+    pub(crate) fn remove_pending(&mut self, token: Token) -> Vec<(WaiterId, Now)> {
+        let pending = |waiter: WaiterId| Some((waiter, self.ack_wait(waiter)?.since));
+        let pending: Vec<(WaiterId, Now)> = self.of_token(token).filter_map(pending).collect();
+        for (waiter, _) in &pending {
             self.remove(*waiter);
         }
-        gated
+        pending
     }
 
     /// Whether the deadline of this hold, as its pending callers asked for it, is still to come.
     pub(crate) fn lasts(&self, token: Token, now: Now) -> bool {
-        let mut gates = self.of_token(token).filter_map(|waiter| self.gate(waiter));
-        gates.any(|gate| !gate.deadline.is_over_at(now))
+        let mut waits = self.of_token(token).filter_map(|waiter| self.ack_wait(waiter));
+        waits.any(|wait| !wait.deadline.is_over_at(now))
     }
 
     /// Forgets so many pending callers, those first whose acknowledgements would be too late first.
     /// Returns them, and since when they wait.
-    pub(crate) fn take_gated(&mut self, most: usize) -> Vec<(WaiterId, Now)> {
+    pub(crate) fn take_pending(&mut self, most: usize) -> Vec<(WaiterId, Now)> {
         let first = self.by_until.iter().take(most);
-        let gated = first.filter_map(|(_, waiter)| Some((*waiter, self.gate(*waiter)?.since)));
-        let gated: Vec<(WaiterId, Now)> = gated.collect();
-        for (waiter, _) in &gated {
+        let pending =
+            first.filter_map(|(_, waiter)| Some((*waiter, self.ack_wait(*waiter)?.since)));
+        let pending: Vec<(WaiterId, Now)> = pending.collect();
+        for (waiter, _) in &pending {
             self.remove(*waiter);
         }
-        gated
+        pending
     }
 
     /// The holds for which callers wait for acknowledgements.
-    pub(crate) fn gated_tokens(&self) -> BTreeSet<Token> {
-        let gated = self.by_until.iter().filter_map(|(_, waiter)| self.by_waiter.get(waiter));
-        gated.map(|unsent| unsent.token).collect()
+    pub(crate) fn pending_tokens(&self) -> BTreeSet<Token> {
+        let pending = self.by_until.iter().filter_map(|(_, waiter)| self.by_waiter.get(waiter));
+        pending.map(|unsent| unsent.token).collect()
     }
 
     /// A caller whose acknowledgements did not come in time, and since when it waits.
     pub(crate) fn first_over(&self, now: Now) -> Option<(WaiterId, Now)> {
         let (until, waiter) = self.by_until.first()?;
-        let since = self.gate(*waiter)?.since;
+        let since = self.ack_wait(*waiter)?.since;
         until.is_over_at(now).then_some((*waiter, since))
     }
 
@@ -324,13 +327,13 @@ impl UnsentReplies {
     /// The index that does not, for tests.
     pub(crate) fn check(&self) -> Result<(), String> {
         let all = || self.by_waiter.iter();
-        let gates = || all().filter_map(|(waiter, it)| Some((*waiter, it.gate.as_deref()?)));
-        let stands_gated = |it: &UnsentReply| it.level == Level::Stands && it.gate.is_some();
+        let waits = || all().filter_map(|(waiter, it)| Some((*waiter, it.ack_wait.as_deref()?)));
+        let stands_pending = |it: &UnsentReply| it.level == Level::Stands && it.ack_wait.is_some();
         let agree = [
             ("tokens", self.by_token == all().map(|(waiter, it)| (it.token, *waiter)).collect()),
-            ("times", self.by_until == gates().map(|(waiter, it)| (it.until, waiter)).collect()),
-            ("sessions", gates().filter(|(_, it)| it.begins_session()).count() == self.sessions),
-            ("levels", !all().any(|(_, it)| stands_gated(it))),
+            ("times", self.by_until == waits().map(|(waiter, it)| (it.until, waiter)).collect()),
+            ("sessions", waits().filter(|(_, it)| it.begins_session()).count() == self.sessions),
+            ("levels", !all().any(|(_, it)| stands_pending(it))),
         ];
         let wrong = agree.into_iter().find(|(_, agrees)| !agrees);
         wrong.map_or(Ok(()), |(what, _)| Err(format!("{what} disagree with {self:?}")))

@@ -113,7 +113,7 @@ impl<'p> Town<'p> {
             }
             Step::Hears { lock } => {
                 let (waiter, _) = self.unheard[lock].pop().expect("it was granted");
-                self.locks[lock].volatile.answered(waiter);
+                self.locks[lock].volatile.heard(waiter);
             }
             Step::GoesUnheard { lock } => {
                 let (waiter, _) = self.unheard[lock].pop().expect("it was granted");
@@ -243,7 +243,7 @@ impl<'p> Town<'p> {
                 Reply::Granted { token, .. } if self.profile.is_slow => {
                     self.unheard[lock].push((wake.waiter, token));
                 }
-                _ => self.locks[lock].volatile.answered(wake.waiter),
+                _ => self.locks[lock].volatile.heard(wake.waiter),
             }
         }
     }

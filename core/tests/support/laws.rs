@@ -62,7 +62,7 @@ pub fn checking_changes_nothing(stopped: &Effects<'_>, effects: &Effects<'_>) {
 }
 
 fn nobody_else_is_told(effects: &Effects<'_>) {
-    let others = (&effects.wakes, &effects.gated, &effects.turns, &effects.lost);
+    let others = (&effects.wakes, &effects.pending, &effects.turns, &effects.lost);
     assert_eq!(others, (&vec![], &vec![], &vec![], &vec![]));
     assert!(!effects.awaits_acks);
 }

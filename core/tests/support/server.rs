@@ -91,7 +91,7 @@ impl Server {
             assert!(self.manager.answer(&wake), "{wake:?} was not due");
             self.told.push((wake.waiter.get(), wake.reply));
             if !self.keeps_waits {
-                self.manager.unparked(wake.waiter);
+                self.manager.heard_or_forgotten(wake.waiter);
             }
         }
     }

@@ -114,7 +114,7 @@ impl Story {
                 String::new()
             }
             [waiter, "hears"] => {
-                self.world.volatile.answered(waiter_of(waiter));
+                self.world.volatile.heard(waiter_of(waiter));
                 String::new()
             }
             ["connection", client, "ends"] => {

@@ -358,10 +358,12 @@ impl MapHost {
     fn seen_line(&self, happening: Happening<'_>) -> String {
         match happening {
             Happening::TooFewReplicas => "too few replicas".into(),
-            Happening::Decided { key, changes, events, reply, gated, .. } => {
-                let (changes, events, gated) = (changes.len(), events.len(), gated.len());
+            Happening::Decided { key, changes, events, reply, pending, .. } => {
+                let (changes, events, pending) = (changes.len(), events.len(), pending.len());
                 let (name, reply) = (self.named(key), self.reply_line(reply));
-                format!("decided {name} {changes} changes {events} events {gated} gated: {reply}")
+                format!(
+                    "decided {name} {changes} changes {events} events {pending} pending: {reply}"
+                )
             }
             Happening::Replayed(events) => format!("replayed {} events", events.len()),
             Happening::Acquired(reply) => format!("acquired {}", self.reply_line(reply)),

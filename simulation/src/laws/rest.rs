@@ -369,8 +369,8 @@ fn waits(server: &Server, is_open: bool, revived: &BTreeSet<u64>) -> Result<(), 
         }
         let volatile = server.state.manager.volatile(asked.db, &asked.key);
         let stands = volatile.is_some_and(|volatile| volatile.knows(waiting.waiter));
-        let is_gated = volatile.is_some_and(|volatile| volatile.is_gated(waiting.waiter));
-        let is_pending = waiting.pending.is_some() && is_gated;
+        let is_pending = waiting.pending.is_some()
+            && volatile.is_some_and(|volatile| volatile.is_pending(waiting.waiter));
         must(
             stands && (is_pending || waiting.pending.is_none()),
             "who is blocked is answered",

@@ -1,5 +1,4 @@
-//! What is left of steps at several keys when replicas have their changes: it is told when all are
-//! done.
+//! The reports of steps at several keys, which are published and sent when all steps are done.
 
 use rlock_core::manager::LockId;
 use rlock_core::{Effects, Event, Owner, WaiterId, Wake};
@@ -8,9 +7,9 @@ use smallvec::SmallVec;
 use crate::host::Host;
 use crate::{acks, answers, publish, unit};
 
-/// What a step did at one key that is not published, and whom it answers.
+/// What a step did at one key that is not published yet, and the connections that it answers.
 #[derive(Debug)]
-pub(crate) struct Untold {
+pub(crate) struct Report {
     id: LockId,
     has_changed: bool,
     events: SmallVec<[Event; 4]>,
@@ -19,7 +18,7 @@ pub(crate) struct Untold {
     wakes: Vec<Wake>,
 }
 
-impl Untold {
+impl Report {
     /// Of a step.
     pub(crate) fn of_step(id: LockId, effects: Effects<'_>) -> Self {
         let Effects { changes, events, turns, awaits_acks, wakes, .. } = effects;
@@ -46,7 +45,7 @@ impl Untold {
 }
 
 /// Publishes the events.
-pub(crate) fn publish<H: Host>(host: &H, all: &[Untold]) {
+pub(crate) fn publish<H: Host>(host: &H, all: &[Report]) {
     for one in all.iter().filter(|one| one.has_changed || !one.events.is_empty()) {
         host.with_name(&one.id, |name| {
             unit::publish_events(host, name, one.has_changed, &one.events);
@@ -56,7 +55,7 @@ pub(crate) fn publish<H: Host>(host: &H, all: &[Untold]) {
 
 /// Publishes turns, and answers blocked connections; the one that this command blocks when the
 /// command has ended.
-pub(crate) fn answer<H: Host>(host: &H, all: Vec<Untold>, parked: Option<WaiterId>) {
+pub(crate) fn answer<H: Host>(host: &H, all: Vec<Report>, parked: Option<WaiterId>) {
     let mut wakes = Vec::new();
     for one in all {
         for owner in &one.turns {
