@@ -40,8 +40,9 @@ pub const COLUMNS: [&str; 8] = [
 ];
 
 /// The columns of the table with one line for each peer.
-pub const SUMMARY_COLUMNS: [&str; 6] = [
+pub const SUMMARY_COLUMNS: [&str; 7] = [
     "lock and client",
+    "each grant on disk",
     "free lock, pairs per second",
     "contended by 4 processes, grants per second",
     "ratio of most to least served",
@@ -50,7 +51,7 @@ pub const SUMMARY_COLUMNS: [&str; 6] = [
 ];
 
 /// The lines of that table: those peers that were measured with contended locks.
-pub fn summary(figures: &[Value]) -> Vec<[String; 6]> {
+pub fn summary(figures: &[Value]) -> Vec<[String; 7]> {
     let of = |peer: &Value, work: &str, processes: u64| {
         let is_it = |f: &&Value| {
             f["peer"] == *peer && f["work"] == work && f["processes"].as_u64() == Some(processes)
@@ -62,9 +63,16 @@ pub fn summary(figures: &[Value]) -> Vec<[String; 6]> {
         let [peer, _, _, free, ..] = cells(first);
         let [_, _, _, grants, _, _, share, _] = of(&first["peer"], "contended", 4);
         let [_, _, _, _, p50, p99, ..] = of(&first["peer"], "hand-off", 1);
-        [peer, free, grants, share, p50, p99]
+        let on_disk = if writes_to_disk(&peer) { "yes" } else { "no" }.to_owned();
+        [peer, on_disk, free, grants, share, p50, p99]
     };
     firsts.map(line).collect()
+}
+
+/// Those servers run with their defaults, which write each grant to disk; `scripts/peers.sh` starts
+/// Redis without persistence, and `PostgreSQL` writes no advisory lock.
+fn writes_to_disk(peer: &str) -> bool {
+    ["etcd", "zookeeper"].iter().any(|server| peer.contains(server))
 }
 
 /// One line of their table.
