@@ -160,13 +160,14 @@ fn hand_over(me: &mut Asker) -> Result<(), Error> {
             asks.push(Ask { kind, words, ..Ask::new(&key, &me.name, mode, lease_ms) });
         }
         let holds = asks.iter().map(|ask| format!("RLOCK.ACQUIRE {} before", ask.key));
-        tell(me, &mut holder, &holds.collect::<Vec<_>>())?;
+        let is_held = tell(me, &mut holder, &holds.collect::<Vec<_>>())?;
+        let asked_ms = now_ms();
         for (heir, ask) in heirs.iter_mut().zip(&asks) {
             me.say(heir, std::slice::from_ref(ask))?;
         }
         // When this is answered, all that was said before has been read.
         tell(me, &mut holder, &["PING".to_owned()])?;
-        let sent_ms = now_ms();
+        let sent_ms = if is_held { now_ms() } else { asked_ms };
         let releases = asks.iter().map(|ask| release(&ask.key, "before", Mode::Write));
         tell(me, &mut holder, &releases.collect::<Vec<_>>())?;
         for (heir, ask) in heirs.iter_mut().zip(&asks) {
@@ -278,11 +279,12 @@ fn closes_as_heir(me: &mut Asker) -> Result<(), Error> {
         let (key, lease_ms) = (me.new_key(), me.any_lease_ms());
         let (kind, words) = (Kind::Closed, "BLOCK 5000 DEPTH 1");
         let ask = Ask { kind, words, ..Ask::new(&key, &me.name, Mode::Write, lease_ms) };
-        tell(me, &mut holder, &[format!("RLOCK.ACQUIRE {key} before")])?;
+        let is_held = tell(me, &mut holder, &[format!("RLOCK.ACQUIRE {key} before")])?;
         let mut heir = me.link()?;
+        let asked_ms = now_ms();
         me.say(&mut heir, std::slice::from_ref(&ask))?;
         tell(me, &mut holder, &["PING".to_owned()])?;
-        let sent_ms = now_ms();
+        let sent_ms = if is_held { now_ms() } else { asked_ms };
         let lines = late_release(&key, "before");
         me.say_lines(&mut holder, &lines)?;
         me.hear(&mut heir, &ask, sent_ms)?;
@@ -315,11 +317,14 @@ fn closing_ring(me: &mut Asker) -> Result<(), Error> {
     Ok(())
 }
 
-/// Says these, whose replies tell nothing new.
-fn tell(me: &mut Asker, link: &mut Waiter, lines: &[String]) -> Result<(), Error> {
+/// Says these, whose replies tell nothing new but whether none is an error. Where replicas must
+/// acknowledge every grant, a lock that somebody was to hold may be free: its heir then has it as
+/// soon as it asks.
+fn tell(me: &mut Asker, link: &mut Waiter, lines: &[String]) -> Result<bool, Error> {
     me.say_lines(link, lines)?;
+    let mut is_well = true;
     for _ in lines {
-        me.next(link)?.ok();
+        is_well &= me.next(link)?.is_ok();
     }
-    Ok(())
+    Ok(is_well)
 }
