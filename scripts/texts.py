@@ -1,11 +1,16 @@
 #!/usr/bin/env python3
-"""Checks what texts repeat: each figure of README.md is in a page that it links to, and the version is one everywhere.
+"""Checks what texts repeat: each figure of README.md is in a page that it links to, the version is one everywhere, and
+the files and Rust functions that texts name exist.
 
-Figures below 10 without a decimal point are not checked, nor is what stands in code.
+Figures below 10 without a decimal point are not checked, nor is what stands in code. Names are those between backticks;
+links and the targets of `make` are checked by tests/server/documented/links.rs.
 """
 
+import fnmatch
+import os
 import pathlib
 import re
+import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -63,9 +68,50 @@ def versions() -> list[str]:
     return wrong
 
 
+def tracked() -> list[str]:
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+    return [name for name in listed if (ROOT / name).is_file()]
+
+
+def names_of_nothing() -> list[str]:
+    """A file or a Rust function that moved or was renamed, and that a text still names by its old name."""
+    files = tracked()
+    folders = {str(parent) for name in files for parent in pathlib.PurePath(name).parents} - {"."}
+    places = {*files, *folders}
+    # `gate.rs` and `support/naive` are enough where one file or folder ends so.
+    ends = {"/".join(parts[start:]) for parts in (place.split("/") for place in places) for start in range(len(parts))}
+    rust = "\n".join(text(name) for name in files if name.endswith(".rs"))
+    words = set(re.findall(r"\w+", re.sub(r"//.*", "", rust)))
+    tops = "|".join(sorted({re.escape(place.split("/")[0]) for place in folders}))
+    is_file = re.compile(rf"(?:{tops})/[\w.*/-]*|[\w-][\w./-]*\.(?:rs|sh|py)")
+    wrong, seen = [], 0
+    for page in files:
+        # The history names what was there then.
+        if page == "CHANGELOG.md" or not page.endswith((".md", ".rs", ".sh", ".py")):
+            continue
+        own = text(page) if page.endswith(".md") else "\n".join(re.findall(r"(?://|#).*", text(page)))
+        for name in set(re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```|^    \S[^\n]*$", " ", own, flags=re.S | re.M))):
+            path = name.rstrip("/")
+            if is_file.fullmatch(name) and "NAME" not in name:
+                seen += 1
+                beside = os.path.normpath(os.path.join(os.path.dirname(page), path))
+                is_there = path in ends or beside in places or ("*" in path and fnmatch.filter(files, path))
+            elif page.endswith(".md") and re.fullmatch(r"\w+(?:::\w+)+", name):
+                seen += 1
+                is_there = name.split("::")[-1] in words
+            else:
+                continue
+            if not is_there:
+                wrong.append(f"{page}: `{name}` is nowhere")
+    if seen < 100:
+        wrong.append(f"only {seen} names of files and functions were found")
+    return wrong
+
+
 def main() -> int:
-    wrong = figures_without_source() + versions()
-    print("\n".join(wrong) or "texts: each figure has its source, and the version is one")
+    wrong = figures_without_source() + versions() + names_of_nothing()
+    print("\n".join(wrong) or "texts: each figure has its source, the version is one, and what is named exists")
     return 1 if wrong else 0
 
 
