@@ -85,12 +85,43 @@ rm -r /usr/local/lib/rlock
 restart
 [ "$(cli rlock.holds order:42 worker-1)" = 1 ] || wrong 'the lock is lost'
 
+at=serve
+[ "$(systemctl is-active rlock-serve)" = inactive ] || wrong 'the package started rlock-serve'
+systemctl enable --now rlock-serve >/tmp/log 2>&1 || wrong "$(cat /tmp/log)"
+# get PATH: over HTTP, without a program for that.
+get() {
+    exec 3<>/dev/tcp/127.0.0.1/9121 || return 1
+    printf 'GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n' "$1" >&3
+    tr -d '\r' <&3
+    exec 3>&-
+}
+for tries in {1..50}; do
+    ! get /metrics 2>/dev/null | grep -q '^rlock_locks{.*} 1' || break
+    sleep 0.1
+done
+get /metrics >/tmp/metrics
+grep -q '^rlock_up{server="127.0.0.1:6379"} 1' /tmp/metrics || wrong "rlock-serve: $(head -n 30 /tmp/metrics; journalctl -u rlock-serve --no-pager -n 5)"
+grep -q '^rlock_locks{.*} 1' /tmp/metrics || wrong 'the metrics have no lock'
+get / | grep -qi '<html' || wrong 'there is no page'
+[[ $(rlock who order:42) == *worker-1* ]] || wrong "rlock who: $(rlock who order:42 2>&1)"
+serve=$(systemctl show -p MainPID --value rlock-serve)
+user=$(stat -c %u "/proc/$serve")
+[ "$user" -ge 61184 ] && [ "$user" -le 65519 ] || wrong "rlock-serve runs as $user"
+[ "$(stat -c %a /etc/rlock/serve.env)" = 640 ] || wrong 'others may read serve.env'
+for page in 1 7; do gzip --test "/usr/share/man/man$page/rlock.$page.gz" || wrong "no man $page rlock"; done
+systemd-analyze verify --man=no rlock-serve.service 2>/tmp/log || wrong "$(cat /tmp/log)"
+! grep -q rlock-serve /tmp/log || wrong "$(cat /tmp/log)"
+exposure=$(systemd-analyze security --no-pager rlock-serve.service | sed -n 's/.*Overall exposure level for .*: //p')
+say "rlock-serve, as user $user: $(grep -c '^rlock_' /tmp/metrics) metrics, the page; exposure $exposure"
+
 at=upgrade
 echo '# mine' >>/etc/rlock/rlock.conf
 pid=$(systemctl show -p MainPID --value "$unit")
 apt -o Dpkg::Options::=--force-confdef install /new.deb >/tmp/log || wrong "$(cat /tmp/log)"
 [ "$(systemctl show -p MainPID --value "$unit")" = "$pid" ] || wrong 'the server was restarted'
 [ "$(cli rlock.holds order:42 worker-1)" = 1 ] || wrong 'the lock is lost'
+new=$(systemctl show -p MainPID --value rlock-serve)
+[ "$new" != 0 ] && [ "$new" != "$serve" ] || wrong 'rlock-serve was not restarted'
 grep -q '^# mine' /etc/rlock/rlock.conf || wrong 'settings of the administrator are lost'
 grep -q 'after their next restart' /tmp/log || wrong 'it does not say that a restart is due'
 restart
@@ -102,6 +133,7 @@ say "now $(dpkg-query -W -f '${Version}' rlock); the server went on until it was
 at=remove
 apt remove rlock >/tmp/log || wrong "$(cat /tmp/log)"
 grep -q "rlock:   $conf" /tmp/log || wrong 'it does not warn'
+[ "$(systemctl is-active rlock-serve)" != active ] || wrong 'rlock-serve goes on'
 fails_to_start 'its module is gone'
 say 'without the steps: it warned, and the server does not start'
 apt install /new.deb >/tmp/log || wrong "$(cat /tmp/log)"

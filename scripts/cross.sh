@@ -139,6 +139,19 @@ cross_build_static() {
     platform "$before"
 }
 
+# command_line: `rlock` for $arch as $dist/rlock-cli-VERSION-ARCH. It is linked to nothing: one build for each machine,
+# whatever its C library.
+command_line() {
+    local headers program=$dist/rlock-cli-$(rlock_version)-$arch
+    cross_build_static "$platform" rlock-cli || die "$platform: no command line"
+    install -m 755 "$(built_static rlock)" "$program"
+    touch --no-dereference --date="@$(source_epoch)" "$program"
+    headers=$(LC_ALL=C readelf --wide --program-headers --dynamic "$program")
+    ! grep -q 'INTERP\|(NEEDED)' <<<"$headers" || die "$platform: rlock needs libraries"
+    ! grep -qaF "$root" "$program" || die "$platform: rlock names the folder where it was built"
+    say "$platform: rlock, $(stat -c %s "$program") bytes, needs no library"
+}
+
 # What cargo, rustc and the crates' build scripts go by for $platform.
 cross_environment() {
     local headers=$tools/zig/$zig_version/ziglang/lib/libc/include lower=${triple//-/_}

@@ -32,7 +32,7 @@ archive() {
     rm -rf "${dist:?}/$name"
     mkdir -p "$dist/$name"
     git archive HEAD -- $(python3 scripts/pages.py closure README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE redis.conf \
-        packaging/rlock.conf examples docs images) | tar -x -C "$dist/$name"
+        packaging/rlock.conf packaging/rlock.1 packaging/rlock.7 examples docs images) | tar -x -C "$dist/$name"
     install -m 755 "$dist/librlock-$version-$platform.so" "$dist/$name/librlock.so"
     materials rlock "$triple" >"$dist/$name.cdx.json"
     cp "$dist/$name.cdx.json" "$dist/$name/sbom.cdx.json"
@@ -44,15 +44,9 @@ archive() {
     rm -rf "${dist:?}/$name"
 }
 
-# The command line, into the folder $1. It is linked to nothing: one build for each machine, whatever its C library.
+# The command line, into the folder $1.
 program() {
-    local headers
-    cross_build_static "$platform" rlock-cli || die "$platform: no command line"
-    install -m 755 "$(built_static rlock)" "$1/rlock"
-    headers=$(LC_ALL=C readelf --wide --program-headers --dynamic "$1/rlock")
-    ! grep -q 'INTERP\|(NEEDED)' <<<"$headers" || die "$platform: rlock needs libraries"
-    ! grep -qaF "$root" "$1/rlock" || die "$platform: rlock names the folder where it was built"
-    say "$platform: rlock, $(stat -c %s "$1/rlock") bytes, needs no library"
+    install -m 755 "$dist/rlock-cli-$version-$arch" "$1/rlock"
     materials rlock-cli "$arch-unknown-linux-musl" musl-of-zig >"$1/sbom-rlock.cdx.json"
 }
 

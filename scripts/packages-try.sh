@@ -26,10 +26,10 @@ main() {
     dist=$(dist_folder)
     version=$(rlock_version)
     # The same module with a greater version: what is upgraded is the package.
-    PACKAGE_VERSION=$version.1 scripts/packages.sh >"$tools/packages.log" || die "$(tail -n 3 "$tools/packages.log")"
+    PACKAGE_VERSION=$version.1 scripts/packages.sh "linux-$(uname -m)" >"$tools/packages.log" || die "$(tail -n 3 "$tools/packages.log")"
     mv "$dist/rlock_$version.1_$deb_arch.deb" "$tools/new.deb"
     rm -f "$dist"/rlock[-_]"$version".1[-_]*
-    scripts/packages.sh
+    scripts/packages.sh "linux-$(uname -m)"
     roots=$(mktemp -d "$tools/roots.XXXXXX")
     trap 'rm -rf --one-file-system "$roots"' EXIT
     try bookworm redis
@@ -122,6 +122,7 @@ rpm_in() {
     cp "$dist/$file" "$system/rlock.rpm"
     say "rpm wants: $(inside rpm -qp --requires /rlock.rpm | grep -v '^rpmlib\|^config\|/bin/sh' | paste -sd' ')"
     if contained rpm -i --nodeps /rlock.rpm && contained rpm -V --nodeps rlock && inside test -x /usr/lib/rlock/librlock.so &&
+        contained rlock --version && [ "$(stat -c %a "$system/etc/rlock/serve.env")" = 640 ] &&
         contained rpm -U --force --nodeps /rlock.rpm && contained rpm -e rlock && ! inside test -e /usr/lib/rlock; then
         passed=$((passed + 1))
         say "rpm: $file installed, verified and removed again by rpm $(inside rpm --version | grep -o '[0-9.]*$')"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# .deb and .rpm of the modules of `make release`, in target/dist: for those linked to glibc, as Debian, Ubuntu, Fedora and
-# RHEL are. (Alpine's image takes the file: images/alpine.) The same commit gives the same bytes. Without rpmbuild, the
-# machine's or Debian's in .tools, a line `SKIPPED rpm: why`.
+# .deb and .rpm of the modules and the command line of `make release`, in target/dist: of the modules that are linked to
+# glibc, as Debian, Ubuntu, Fedora and RHEL are, or only for the platforms named. (Alpine has the image instead.) The
+# same commit gives the same bytes. Without rpmbuild, the machine's or Debian's in .tools, a line `SKIPPED rpm: why`.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 . "$root/scripts/cross.sh"
@@ -9,12 +9,13 @@ cd "$root"
 
 main() {
     local name
-    scripts/release.sh build linux-x86_64 linux-aarch64
+    [ $# -gt 0 ] || set -- linux-x86_64 linux-aarch64
+    scripts/release.sh build "$@"
     dist=$(dist_folder)
     version=${PACKAGE_VERSION:-$(rlock_version)}
     SOURCE_DATE_EPOCH=$(source_epoch)
     export SOURCE_DATE_EPOCH
-    for name in linux-x86_64 linux-aarch64; do
+    for name in "$@"; do
         platform "$name"
         tree "$dist/package-$arch"
         deb
@@ -28,8 +29,12 @@ tree() {
     local doc=$1/usr/share/doc/rlock
     rm -rf "$1"
     install -D -m 644 "$dist/librlock-$(rlock_version)-$platform.so" "$1/usr/lib/rlock/librlock.so"
+    install -D -m 755 "$dist/rlock-cli-$(rlock_version)-$arch" "$1/usr/bin/rlock"
+    install -D -m 644 packaging/rlock-serve.service "$1/usr/lib/systemd/system/rlock-serve.service"
     install -D -m 644 packaging/rlock.conf "$1/etc/rlock/rlock.conf"
-    mkdir -p "$doc" "$1/usr/share/man/man7"
+    install -D -m 644 packaging/serve.env "$1/etc/rlock/serve.env"
+    mkdir -p "$doc" "$1"/usr/share/man/man{1,7}
+    gzip -9 --no-name <packaging/rlock.1 >"$1/usr/share/man/man1/rlock.1.gz"
     gzip -9 --no-name <packaging/rlock.7 >"$1/usr/share/man/man7/rlock.7.gz"
     install -m 644 packaging/README LICENSE-MIT LICENSE-APACHE "$doc/"
     gzip -9 --no-name <CHANGELOG.md >"$doc/changelog.gz"
@@ -41,7 +46,9 @@ tree() {
     find "$1" -type d -exec chmod 755 {} +
     find "$1" -type f -exec chmod 644 {} +
     # Servers refuse a module that may not be executed.
-    chmod 755 "$1/usr/lib/rlock/librlock.so"
+    chmod 755 "$1/usr/lib/rlock/librlock.so" "$1/usr/bin/rlock"
+    # There may be a password in it.
+    chmod 640 "$1/etc/rlock/serve.env"
     find "$1" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
 }
 
@@ -64,10 +71,11 @@ Installed-Size: $(du -sk --apparent-size "$tree/usr" "$tree/etc" | awk '{ sum +=
 Description: locks as native commands of Redis and Valkey
  A module for redis-server 7.0 or later and valkey-server 7.2 or later: reentrant,
  fair, read-write locks with leases and fencing tokens. Installing it changes no
- server; "man 7 rlock" says which two lines do.
+ server; "man 7 rlock" says which two lines do. The command rlock runs a program
+ under a lock, and shows holders and waiters, also as a web page and as metrics.
 END
-    say /etc/rlock/rlock.conf >"$tree/DEBIAN/conffiles"
-    install -m 755 packaging/deb/postinst packaging/deb/prerm "$tree/DEBIAN/"
+    printf '%s\n' /etc/rlock/rlock.conf /etc/rlock/serve.env >"$tree/DEBIAN/conffiles"
+    install -m 755 packaging/deb/postinst packaging/deb/prerm packaging/deb/postrm "$tree/DEBIAN/"
     (cd "$tree" && find usr etc -type f | LC_ALL=C sort | xargs md5sum) >"$tree/DEBIAN/md5sums"
     chmod 644 "$tree/DEBIAN"/{control,conffiles,md5sums}
     file=$dist/rlock_${version}_$deb_arch.deb

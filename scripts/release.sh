@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The module for every platform: built by zig, checked by readelf, and each one run: the smoke of the server tests on a
 # server of its own kind, arm64 under qemu. target/dist has them as librlock-VERSION-OS-ARCH.so, and SHA256SUMS.
+# The command line `rlock`, for each machine, is beside them: rlock-cli-VERSION-ARCH.
 # With names of platforms as arguments, only those. `release.sh build` builds and checks, and runs nothing.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
@@ -28,6 +29,10 @@ main() {
     mkdir -p "$dist"
     for name in "$@"; do
         build "$name"
+    done
+    for name in $(printf '%s\n' "${@##*-}" | sort -u); do
+        platform "linux-$name"
+        command_line
     done
     sums
     [ -n "$is_run" ] || exit 0
