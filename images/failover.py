@@ -1,14 +1,17 @@
-"""Runs images/compose.yaml without Docker and lets the primary die: each service in a network namespace with its address,
-in the folder of an image as images/steps.py makes it. As root, on Linux, with iproute2.
+"""Runs images/compose.yaml without Docker, and kills what is in it, one after another: each service in a network namespace
+with its address, in the folder of an image as images/steps.py makes it. As root, on Linux, with iproute2.
 
-    failover.py IMAGE-FOLDER COMPOSE-FILE WORK-FOLDER
+    failover.py IMAGE-FOLDER COMPOSE-FILE WORK-FOLDER [names]
 
-Says how long the failover took and that the lock was there afterwards; anything else ends it with an error. The
-namespaces, which nothing else is connected to, and the processes end with it.
+With `names` the members know each other by name instead of by address, as in kubernetes-ha.yaml.
+A line for each death says what went on and what stopped; what is not as docs/high-availability.md has it ends it with an
+error. The namespaces, which nothing else is connected to, and the processes end with it.
 """
 
 import os
 import pathlib
+import re
+import secrets
 import subprocess
 import sys
 import time
@@ -17,20 +20,26 @@ import yaml
 
 NETWORK = "locks"
 BRIDGE = "rlock-bridge"
+PASSWORDS = {f"RLOCK_{user}_PASSWORD": secrets.token_hex(8) for user in ("NODE", "APP", "OPERATOR", "METRICS")}
+PATHS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class Service:
     def __init__(self, name: str, settings: dict, image: pathlib.Path, work: pathlib.Path):
         self.name, self.image = name, image
         self.address = settings["networks"][NETWORK]["ipv4_address"]
-        # As the engine does with $$.
-        words = [*settings.get("entrypoint", ["docker-entrypoint.sh"]), *settings["command"]]
-        self.words = [word.replace("$$", "$") for word in words]
+        self.words = [*settings["entrypoint"], *settings["command"]]
+        self.environment = {name: filled(value) for name, value in settings["environment"].items()}
+        self.known_as = self.address
+        self.user = settings.get("user", "0:0")
         self.data = work / name
-        self.data.mkdir()
-        os.chmod(self.data, 0o777)
+        self.make_data()
         self.log = open(work / f"{name}.log", "ab")
         self.process: subprocess.Popen | None = None
+
+    def make_data(self) -> None:
+        self.data.mkdir()
+        os.chmod(self.data, 0o777)
 
     @property
     def space(self) -> str:
@@ -46,9 +55,10 @@ class Service:
         run("ip", "-n", self.space, "link", "set", "lo", "up")
 
     def start(self) -> None:
-        inside = f'mount --bind "{self.data}" "{self.image}/data" && exec chroot "{self.image}" /bin/sh -c \'cd /data && exec "$@"\' sh "$@"'
+        enter = f'exec chroot --userspec={self.user} "{self.image}" /bin/sh -c \'cd /data && exec "$@"\' sh "$@"'
+        inside = f'mount --bind "{self.data}" "{self.image}/data" && {enter}'
         words = ["ip", "netns", "exec", self.space, "unshare", "--mount", "/bin/sh", "-c", inside, "sh", *self.words]
-        environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+        environment = {"PATH": PATHS, **self.environment}
         self.process = subprocess.Popen(words, stdout=self.log, stderr=self.log, stdin=subprocess.DEVNULL, env=environment)
 
     def kill(self) -> None:
@@ -57,10 +67,36 @@ class Service:
             self.process.wait()
             self.process = None
 
-    def ask(self, *words: str, port: int = 6379) -> list[str]:
+    def lose_data(self) -> None:
+        run("rm", "-r", str(self.data))
+        self.make_data()
+
+    def ask(self, *words: str, port: int = 6379, user: str = "app") -> list[str]:
         """The lines of the reply by redis-cli, none if nobody answers."""
-        command = ["ip", "netns", "exec", self.space, "chroot", self.image, "redis-cli", "-h", self.address, "-p", str(port), *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=20).stdout.split("\n")[:-1]
+        command = ["ip", "netns", "exec", self.space, "chroot", self.image, "redis-cli", "--user", user, "-h", self.address, "-p", str(port), *words]
+        secret = {"PATH": PATHS, "REDISCLI_AUTH": PASSWORDS[f"RLOCK_{user.upper()}_PASSWORD"]}
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, env=secret).stdout.split("\n")[:-1]
+
+    def info(self, section: str) -> dict[str, str]:
+        return dict(line.strip().split(":", 1) for line in self.ask("info", section) if ":" in line)
+
+    def page(self, path: str) -> str:
+        get = f"import urllib.request as u; print(u.urlopen('http://{self.address}:9121{path}', timeout=5).read().decode())"
+        command = ["ip", "netns", "exec", self.space, sys.executable, "-c", get]
+        return subprocess.run(command, capture_output=True, text=True, timeout=20).stdout
+
+
+def filled(text: str) -> str:
+    return re.sub(r"\$\{(\w+):\?\}", lambda found: PASSWORDS[found[1]], text)
+
+
+def name_all(services: dict[str, Service], image: pathlib.Path) -> None:
+    hosts = {service.address: f"{name}.locks" for name, service in services.items()}
+    (image / "etc/hosts").write_text("".join(f"{address} {name}\n" for address, name in hosts.items()))
+    for service in services.values():
+        service.known_as = hosts[service.address]
+        for variable, text in service.environment.items():
+            service.environment[variable] = " ".join(hosts.get(word, word) for word in text.split(" "))
 
 
 def run(*words: str) -> None:
@@ -76,61 +112,174 @@ def until(what: str, is_so, seconds: float = 60) -> float:
     return time.monotonic() - start
 
 
-def field(lines: list[str], name: str) -> str:
-    pairs = dict(zip(lines[::2], lines[1::2]))
-    return pairs.get(name, "")
+def check(what: str, is_so: bool) -> None:
+    if not is_so:
+        sys.exit(f"not so: {what}")
 
 
-def play(services: dict[str, Service]) -> None:
-    primary = services["primary"]
-    replicas = [service for name, service in services.items() if name.startswith("replica")]
-    sentinels = [service for name, service in services.items() if name.startswith("sentinel")]
-    for service in services.values():
-        service.start()
-    until("the replicas follow", lambda: primary.ask("wait", "2", "1000") == ["2"])
+class Play:
+    def __init__(self, services: dict[str, Service]):
+        self.services = services
+        self.servers = [service for name, service in services.items() if name.startswith("server")]
+        self.sentinels = [service for name, service in services.items() if name.startswith("sentinel")]
+        self.serve = services["serve"]
+        self.count = 0
 
-    def all_is_known(sentinel: Service) -> bool:
-        known = sentinel.ask("sentinel", "master", NETWORK, port=26379)
-        return (field(known, "num-slaves"), field(known, "num-other-sentinels")) == (str(len(replicas)), "2")
+    def primary(self) -> Service:
+        """As a Sentinel that runs has it, which an application may ask."""
+        for sentinel in (one for one in self.sentinels if one.process):
+            address = sentinel.ask("sentinel", "get-master-addr-by-name", NETWORK, port=26379)
+            for server in self.servers:
+                if address and address[0] == server.known_as:
+                    return server
+        sys.exit("no Sentinel knows a primary")
 
-    for sentinel in sentinels:
-        until(f"{sentinel.name} knows the others", lambda: all_is_known(sentinel))
-    # No wait: the reply says that a replica has it.
-    (token,) = primary.ask("rlock.acquire", "order:42", "worker-1", "lease", "600000")
-    primary.kill()
-    where = ["sentinel", "get-master-addr-by-name", NETWORK]
+    def replicas(self) -> list[Service]:
+        primary = self.primary()
+        return [server for server in self.servers if server is not primary]
 
-    def another() -> Service | None:
-        address = sentinels[0].ask(*where, port=26379)
-        return next((replica for replica in replicas if address == [replica.address, "6379"]), None)
+    def acquires(self) -> str:
+        """The first word of the reply: a token, or an error. The hold ends by itself, in a moment."""
+        self.count += 1
+        said = self.primary().ask("rlock.acquire", f"app:{self.count}", "someone", "lease", "60000")
+        return said[0].split(" ")[0] if said else ""
 
-    took = until("another primary", another)
-    promoted = another()
-    until("it is one", lambda: "role:master" in "\n".join(promoted.ask("info", "replication")).replace("\r", ""))
-    if promoted.ask("rlock.holds", "order:42", "worker-1") != ["1"]:
-        sys.exit("the lock is lost")
-    # The other replica is enough: work goes on while the old primary is down.
-    again = until("the next grant", lambda: promoted.ask("rlock.acquire", "order:43", "worker-3")[0].isdigit())
-    if promoted.ask("rlock.release", "order:43", "worker-3", "depth", "0") != ["0"]:
-        sys.exit("not released")
-    primary.start()
-    until("the old primary follows", lambda: "role:slave" in "\n".join(primary.ask("info", "replication")))
-    until("and may be waited for", lambda: promoted.ask("wait", "2", "1000") == ["2"])
-    if promoted.ask("rlock.acquire", "order:42", "worker-1", "depth", "1") != [token]:
-        sys.exit("another token")
-    if promoted.ask("rlock.acquire", "order:42", "worker-2") != [""]:
-        sys.exit("two hold one lock")
-    print(
-        f"compose: six services; the primary died, another one {took:.1f} s later, with the lock and its token, and the next"
-        f" grant {again:.1f} s after that; the old one follows"
-    )
+    def works(self) -> bool:
+        if not self.acquires().isdigit():
+            return False
+        return self.primary().ask("rlock.release", f"app:{self.count}", "someone")[:1] == ["0"]
+
+    def whole(self) -> None:
+        """All run, and know each other."""
+        primary = self.primary()
+        until("two replicas follow", lambda: primary.info("replication").get("connected_slaves") == "2")
+        until("and are told apart", lambda: all(server.info("replication").get("master_link_status") == "up" for server in self.replicas()))
+        for sentinel in self.sentinels:
+            until(f"{sentinel.name} knows the others", lambda: self.all_is_known(sentinel))
+        until("it works", self.works)
+
+    def all_is_known(self, sentinel: Service) -> bool:
+        lines = sentinel.ask("sentinel", "master", NETWORK, port=26379)
+        known = dict(zip(lines[::2], lines[1::2]))
+        return (known.get("num-slaves"), known.get("num-other-sentinels"), known.get("flags")) == ("2", "2", "master")
+
+    def held(self) -> list[str]:
+        return self.primary().ask("rlock.acquire", "app:kept", "worker-1", "depth", "1", "lease", "600000")
+
+    def a_command_runs(self) -> None:
+        """As docs/high-availability.md has it."""
+        urls = [word for one in self.sentinels for word in ("--url", f"redis://app@{one.known_as}:26379")]
+        words = ["rlock", "run", "--sentinel", NETWORK, *urls, "app:nightly", "--", "sh", "-c", "echo token $RLOCK_TOKEN"]
+        command = ["ip", "netns", "exec", self.serve.space, "chroot", self.serve.image, *words]
+        secret = {"PATH": PATHS, "REDISCLI_AUTH": PASSWORDS["RLOCK_APP_PASSWORD"]}
+        said = subprocess.run(command, capture_output=True, text=True, timeout=60, env=secret)
+        check(f"rlock run: {said.stderr}", re.fullmatch(r"token \d+\n", said.stdout) is not None)
+
+    # --- the deaths
+
+    def the_page(self) -> None:
+        self.serve.kill()
+        check("locks work without the page", self.works())
+        self.serve.start()
+        until("the page is back", lambda: "rlock_up{" in self.serve.page("/metrics"))
+        print("serve dies: locks are granted and released", flush=True)
+
+    def a_sentinel(self) -> None:
+        for sentinel in self.sentinels:
+            sentinel.kill()
+            check(f"locks work without {sentinel.name}", self.works())
+            sentinel.start()
+        self.whole()
+        print("any one Sentinel dies: locks are granted and released", flush=True)
+
+    def a_replica(self) -> None:
+        for replica in self.replicas():
+            replica.kill()
+            primary = self.primary()
+            until("it is missed", lambda: primary.info("replication").get("connected_slaves") == "1")
+            check(f"locks work without {replica.name}", self.works())
+            replica.start()
+            self.whole()
+        print("any one replica dies: locks are granted and released", flush=True)
+
+    def both_replicas(self) -> None:
+        primary, replicas = self.primary(), self.replicas()
+        for replica in replicas:
+            replica.kill()
+        until("they are missed", lambda: primary.info("replication").get("connected_slaves") == "0")
+        check("-NOREPLICAS", self.acquires() == "NOREPLICAS")
+        said = primary.ask("rlock.release", "app:kept", "worker-1", "depth", "0")
+        check("nor released", said[:1] != ["0"] and "NOREPLICAS" in said[0])
+        check("what only reads works", primary.ask("rlock.holds", "app:kept", "worker-1") == ["1"])
+        replicas[0].start()
+        took = until("it works again", self.works)
+        replicas[1].start()
+        self.whole()
+        print(f"both replicas die: -NOREPLICAS, commands that only read work; granted {took:.1f} s after one of them was started again", flush=True)
+
+    def the_primary(self) -> None:
+        token, old = self.held(), self.primary()
+        old.kill()
+        took = until("another primary", lambda: self.primary() is not old)
+        again = until("the next grant", self.works)
+        check("the lock is kept, with its token", self.held() == token)
+        check("and excludes", self.primary().ask("rlock.acquire", "app:kept", "worker-2") == [""])
+        seen = until("the page has found it", lambda: f'rlock_primary{{server="{self.primary().known_as}:6379"}} 1' in self.serve.page("/metrics"))
+        old.start()
+        until("the old one follows", lambda: old.info("replication").get("role") == "slave")
+        self.whole()
+        check("the lock is kept", self.held() == token)
+        print(f"the primary dies: {took:.1f} s until another one is named, {again:.1f} s more until the next grant; the lock has its token, the old"
+              f" primary follows; the page has it {seen:.1f} s later", flush=True)
+
+    def the_primary_loses_its_disk(self) -> None:
+        token, old = self.held(), self.primary()
+        old.kill()
+        old.lose_data()
+        old.start()
+        check("it does not begin as an empty primary", old.process.wait(30) != 0)
+        until("another primary", lambda: self.primary() is not old)
+        old.start()
+        self.whole()
+        check("the lock is kept, with its token", self.held() == token)
+        print("the primary restarts at once without its data: it refuses, another one takes over, the lock has its token", flush=True)
+
+    def the_primary_and_two_sentinels(self) -> None:
+        token, old = self.held(), self.primary()
+        for sentinel in self.sentinels[1:]:
+            sentinel.kill()
+        old.kill()
+        # Three times as long as one that has a majority takes to say that the primary is down.
+        time.sleep(15)
+        check("one Sentinel promotes nobody", self.primary() is old and self.acquires() == "")
+        self.sentinels[1].start()
+        took = until("another primary", lambda: self.primary() is not old)
+        until("it works", self.works)
+        self.sentinels[2].start()
+        old.start()
+        self.whole()
+        check("the lock is kept, with its token", self.held() == token)
+        print(f"the primary and two Sentinels die: nothing works; {took:.1f} s after one of these Sentinels was started again, another primary", flush=True)
+
+    def all_of_them(self) -> None:
+        token = self.held()
+        for service in self.services.values():
+            service.kill()
+        for service in self.services.values():
+            service.start()
+        until("it works", self.works)
+        check("the lock is kept, with its token", self.held() == token)
+        self.whole()
+        print("all die at once and are started again: the lock has its token", flush=True)
 
 
-def main(image: str, compose: str, work: str) -> None:
+def main(image: str, compose: str, work: str, names: str = "") -> None:
     with open(compose) as file:
         settings = yaml.safe_load(file)
     folder = pathlib.Path(work)
     services = {name: Service(name, each, pathlib.Path(image), folder) for name, each in settings["services"].items()}
+    if names:
+        name_all(services, pathlib.Path(image))
     spaces = [f"rlock-{BRIDGE}", *(service.space for service in services.values())]
     try:
         # The bridge has a namespace of its own, too: this machine is not connected to it.
@@ -139,7 +288,20 @@ def main(image: str, compose: str, work: str) -> None:
         run("ip", "-n", f"rlock-{BRIDGE}", "link", "set", BRIDGE, "up")
         for number, service in enumerate(services.values()):
             service.connect(number)
-        play(services)
+            service.start()
+        play = Play(services)
+        play.whole()
+        check("an application may not list the queues", play.primary().ask("rlock.queues")[0].startswith("NOPERM"))
+        play.held()
+        play.a_command_runs()
+        play.the_page()
+        play.a_sentinel()
+        play.a_replica()
+        play.both_replicas()
+        play.the_primary()
+        play.the_primary_loses_its_disk()
+        play.the_primary_and_two_sentinels()
+        play.all_of_them()
     finally:
         for service in services.values():
             service.kill()

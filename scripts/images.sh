@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The image, compose file and Kubernetes example of images/: linted; and, because not everybody who builds a release has
+# The image, compose file and Kubernetes files of images/: linted; and, because not everybody who builds a release has
 # a Docker engine, the Dockerfile's steps executed by chroot in systems made of packages: Debian 13 with its Redis and its
 # Valkey, and a system of busybox, musl and a Redis linked to musl, in the place of Alpine. The server that comes out
 # runs as the image would run it, and locks. `images.sh build`: the four images, by Docker.
@@ -16,6 +16,7 @@ skip() {
 }
 
 main() {
+    local file
     if [ "${1-}" = build ]; then
         build
         return
@@ -23,7 +24,9 @@ main() {
     need_linters
     step "$lint/hadolint" images/Dockerfile && passed=$((passed + 1)) || true
     step "$lint/check-jsonschema" --builtin-schema vendor.compose-spec images/compose.yaml && passed=$((passed + 1)) || true
-    step "$lint/kubernetes-validate" --strict images/kubernetes.yaml && passed=$((passed + 1)) || true
+    for file in images/kubernetes.yaml images/kubernetes-ha.yaml; do
+        step "$lint/kubernetes-validate" --strict "$file" && passed=$((passed + 1)) || true
+    done
     step "$lint/check-jsonschema" --builtin-schema vendor.github-workflows .github/workflows/*.yml && passed=$((passed + 1)) || true
     [ "$(id -u)" = 0 ] || skip 'the steps of a Dockerfile need root'
     scripts/release.sh build "linux-$(uname -m)" "linux-musl-$(uname -m)"
@@ -73,9 +76,13 @@ debian() {
         say 'SKIPPED compose: no ip to make networks with, apt install iproute2'
         return
     fi
-    mkdir "$roots/compose"
-    step "$lint/python" images/failover.py "$base-redis-image" images/compose.yaml "$roots/compose" &&
-        passed=$((passed + 1)) || tail -n 5 "$roots"/compose/*.log
+    # With addresses, as compose.yaml has them, and with names, as kubernetes-ha.yaml has.
+    local names
+    for names in '' names; do
+        mkdir "$roots/compose$names"
+        step "$lint/python" -B images/failover.py "$base-redis-image" images/compose.yaml "$roots/compose$names" $names &&
+            passed=$((passed + 1)) || tail -n 5 "$roots/compose$names"/*.log
+    done
 }
 
 # entrypoint BASE SERVER: what the official images' own does with the words that images/ gives it, and their server's
