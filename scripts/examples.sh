@@ -5,7 +5,7 @@
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
-[ $# -gt 0 ] || set -- python node go java rust alerts
+[ $# -gt 0 ] || set -- python node go java rust alerts pages
 home=$tools/examples
 
 main() {
@@ -184,6 +184,19 @@ try_alerts() {
     export RLOCK_SERVER=${RLOCK_SERVER:-$tools/servers/default/redis-server} RLOCK_MODULE=${RLOCK_MODULE:-$(module)}
     export RLOCK=${RLOCK:-$(tools_folder)/rlock}
     timeout 400 python3 -B examples/prometheus/live.py "${own:+$own/}prometheus"
+}
+
+# The shell sessions of docs.
+try_pages() {
+    local pages
+    python_is_there || skip 'no Python 3.11 with venv'
+    openssl version || skip 'no openssl'
+    export RLOCK_SERVER=${RLOCK_SERVER:-$tools/servers/default/redis-server} RLOCK_CLI=${RLOCK_CLI:-$tools/servers/default/redis-cli}
+    "$RLOCK_CLI" --help 2>&1 | grep -q -- --tls || skip 'a redis-cli without TLS'
+    [ -n "${RLOCK-}" ] || cargo build --quiet --locked --profile tools -p rlock-cli
+    export RLOCK_MODULE=${RLOCK_MODULE:-$(module)} RLOCK=${RLOCK:-$(tools_folder)/rlock}
+    mapfile -t pages < <(grep -l '^```shell$' docs/*.md)
+    run python3 -B scripts/shells.py "${pages[@]}"
 }
 
 # What hangs has failed.

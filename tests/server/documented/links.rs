@@ -71,7 +71,8 @@ fn every_snippet_of_a_program_is_a_part_of_an_example() {
         for block in page.blocks() {
             let Block::Fenced { kind, text, line } = block else { continue };
             let folder = match kind {
-                "console" | "conf" | "text" | "" => continue,
+                // What a shell is shown to print, `scripts/shells.py` compares.
+                "console" | "conf" | "text" | "shell" | "" => continue,
                 "javascript" => "node",
                 language => language,
             };
