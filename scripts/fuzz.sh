@@ -59,7 +59,7 @@ on_stable() {
             *) die "there is no target $target" ;;
         esac
         say "== the runner on stable Rust: $target, $runs executions"
-        cargo test --release --locked -p rlock-core --test fuzz "$name" -- --nocapture --exact || status=1
+        cargo test --release --locked -p rlock-core --test all -- --nocapture --exact "fuzz::$name" || status=1
     done
     return "$status"
 }

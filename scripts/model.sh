@@ -5,4 +5,4 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
 export RLOCK_STATES=${STATES:-4400000}
-cargo test --release --locked -p rlock-core --test model_check -- --nocapture
+cargo test --release --locked -p rlock-core --test all -- --nocapture model_check::

@@ -11,7 +11,7 @@ unset RLOCK_MODULE # always that of this checkout
 prepare_runs
 if [ -z "${FAULT-}${WORKLOAD-}" ]; then
     RLOCK_STEPS=${STEPS:-10000000} \
-        cargo test --release --locked -p rlock-core --test waiting a_simulated_day -- --nocapture
+        cargo test --release --locked -p rlock-core --test all waiting::a_simulated_day -- --nocapture
 fi
 export RLOCK_SECONDS=${RLOCK_SECONDS:-600}
 on_servers "${*:-default}" cargo bench --quiet --locked --bench torture

@@ -1,18 +1,14 @@
 //! Grants that are told when replicas have acknowledged them, and taken back where they do not; and
 //! the grace of a new primary.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
 
-mod support;
-
+use crate::support::acks::{confirmed, ticket};
+use crate::support::server::{Key, Server};
+use crate::support::{acquire, lease, release, renew};
 use rlock_core::manager::{At, Manager};
 use rlock_core::slow::Outcome;
 use rlock_core::{
     Acquire, ClientId, Confirmation, Input, Mode, Patience, Refusal, Reply, WaiterId,
 };
-use support::acks::{confirmed, ticket};
-use support::server::{Key, Server};
-use support::{acquire, lease, release, renew};
 
 const K: Key = b"k";
 const NO_ACKS: Option<Reply> = Some(Reply::Refused(Refusal::NoAcks));

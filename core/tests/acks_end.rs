@@ -1,14 +1,10 @@
 //! How the wait for acknowledgements ends without them.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
 
-mod support;
-
+use crate::support::acks::{confirmed, ticket};
+use crate::support::server::{Key, Server};
+use crate::support::{lease, release};
 use rlock_core::manager::{At, WaitEnd};
 use rlock_core::{Acquire, ClientId, Confirmation, Input, Mode, Refusal, Reply};
-use support::acks::{confirmed, ticket};
-use support::server::{Key, Server};
-use support::{lease, release};
 
 const K: Key = b"k";
 

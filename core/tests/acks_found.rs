@@ -1,18 +1,14 @@
 //! What the simulation found in grants that are told when replicas have acknowledged them.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
 
-mod support;
-
+use crate::support::acks::{confirmed, ticket};
+use crate::support::server::{Key, Server};
+use crate::support::{acquire, lease, release};
 use rlock_core::manager::At;
 use rlock_core::slow::Outcome;
 use rlock_core::{
     Acquire, ClientId, Confirmation, Input, Levels, Mode, Patience, Refusal, Release, Reply,
     WaiterId,
 };
-use support::acks::{confirmed, ticket};
-use support::server::{Key, Server};
-use support::{acquire, lease, release};
 
 const K: Key = b"k";
 const NIL: Reply = Reply::NotNow { wait_ms: None };

@@ -1,12 +1,8 @@
 //! Values that arrive at a free name where somebody waits.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
 
-mod support;
-
+use crate::support::server::{Key, Server};
+use crate::support::{acquire, lease, release};
 use rlock_core::{Acquire, Input, Mode, Patience, Reply};
-use support::server::{Key, Server};
-use support::{acquire, lease, release};
 
 const K: Key = b"k";
 const J: Key = b"l";

@@ -1,6 +1,5 @@
 //! Calls go one way: between the files of the core and the engine they form no circle, which
 //! imports hide. And no two types have the same name.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,15 +1,11 @@
 //! Cycles of owners that wait for each other, found before the last of them blocks.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
-
-mod support;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
+use crate::support::{World, acquire, lease, release};
 use rlock_core::waits_for::{STEPS_MAX, Search, Seen, Stand, Steps, WaitGraph, log_line, search};
 use rlock_core::{Acquire, Input, Mode, Owner, Patience, Reply, WaiterId};
-use support::{World, acquire, lease, release};
 
 /// Several locks of one database.
 #[derive(Default)]

@@ -1,18 +1,15 @@
 //! The fuzz targets of `core/fuzz` on stable Rust: over their corpus, and over what is near it.
 //! `make fuzz` runs them longer, and with cargo-fuzz where there is a nightly compiler.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 #![allow(clippy::string_slice, reason = "hexadecimal digits are ASCII")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
 #![allow(clippy::duplicate_mod, reason = "the targets are a crate, too, and bring the laws along")]
 
-mod support;
 #[path = "../fuzz/src/lib.rs"]
 mod targets;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use support::{number, random};
+use crate::support::{number, random};
 
 /// The longest name and then some.
 const BYTES_MAX: usize = 1200;

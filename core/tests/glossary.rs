@@ -1,5 +1,4 @@
 //! The glossary's forbidden doubles stay out of what users read.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panic")]
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,4 @@
 //! What the words of commands mean, and what callers are told who say something else.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
 
 use std::num::NonZeroU32;
 

@@ -1,22 +1,18 @@
 //! Laws: true of every history. First every history that is short, then every situation that a
 //! small world can get into, then long random histories, on one machine and over failures of
 //! several.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
-
-mod support;
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, VecDeque};
 use std::num::NonZeroU32;
 
+use crate::support::laws::{self, Held, picture};
+use crate::support::{START_US, World, acquire, lease, number, random, release, renew, story};
 use fastrand::Rng;
 use rlock_core::{
     Acquire, Change, End, EpochMs, Input, Levels, Lock, Mode, Now, Patience, Release, Renew, Token,
     Tokens, snapshot,
 };
-use support::laws::{self, Held, picture};
-use support::{START_US, World, acquire, lease, number, random, release, renew, story};
 
 const OWNERS: [&[u8]; 3] = [b"a", b"b", b"c"];
 const MODES: [Mode; 2] = [Mode::Write, Mode::Read];

@@ -1,5 +1,4 @@
 //! `man 7 rlock` names each command and each setting.
-#![allow(clippy::unwrap_used, reason = "a test fails by panic")]
 
 use std::fs;
 use std::path::Path;

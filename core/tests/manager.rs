@@ -1,17 +1,13 @@
 //! The lock manager of one server: what is due in which order, behind a gate that may be shut, in
 //! portions; who is closed; and that its indexes agree after every step.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
 
-mod support;
-
+use crate::support::server::{Key, Server};
+use crate::support::{acquire, lease, random, release, renew};
 use rlock_core::manager::{At, LockId, Parked};
 use rlock_core::slow::Outcome;
 use rlock_core::{
     Acquire, ClientId, Input, Lock, Mode, Parking, Patience, Refusal, Reply, StepContext, Token,
 };
-use support::server::{Key, Server};
-use support::{acquire, lease, random, release, renew};
 
 #[test]
 fn behind_a_shut_gate_nobody_is_granted_and_then_all_in_order() {

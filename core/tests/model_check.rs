@@ -5,26 +5,17 @@
 //!
 //! Time is what is left of it, tokens are their rank, owners and locks are named in the order in
 //! which they appear: states that differ in nothing else are one.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
 
-#[path = "model_check/explore.rs"]
 mod explore;
-#[path = "model_check/kinds.rs"]
 mod kinds;
-#[path = "model_check/state.rs"]
 mod state;
-#[path = "model_check/steps.rs"]
 mod steps;
-mod support;
-#[path = "model_check/town.rs"]
 mod town;
-#[path = "model_check/waits.rs"]
 mod waits;
 
+use crate::support::number;
 use kinds::Kinds;
 use steps::Profile;
-use support::number;
 
 /// `RLOCK_STATES` is how many states of each profile are looked for; `make model` looks for more
 /// than ten million.

@@ -1,13 +1,9 @@
 //! Sessions that are over before a sweep has seen that.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
 
-mod support;
-
+use crate::support::acks::confirmed;
+use crate::support::server::{Key, Server};
+use crate::support::{acquire, lease};
 use rlock_core::{Acquire, ClientId, Input, Mode, Renew, Reply};
-use support::acks::confirmed;
-use support::server::{Key, Server};
-use support::{acquire, lease};
 
 const K: Key = b"k";
 const G: Key = b"g";

@@ -1,12 +1,8 @@
 //! Places in the queue: however many upgrades stand in front, nobody stands anywhere else.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
 
-mod support;
-
+use crate::support::{World, acquire, lease, release};
 use allocation_counter::measure;
 use rlock_core::{Acquire, Input, Mode, Patience, Release, Reply};
-use support::{World, acquire, lease, release};
 
 fn ask(world: &mut World, owner: &str, mode: Mode, upgrade: bool) -> Reply {
     let patience = Patience::Ticket(lease(60_000));

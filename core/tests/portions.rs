@@ -1,12 +1,11 @@
 //! No step does more than a portion of work, however much is there to be done, and what is left is
 //! done with the next ones: whoever asks in between is told the same as afterwards.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
-mod support;
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use crate::support::server::{Key, Server};
+use crate::support::{World, acquire, lease, release, renew};
 use rlock_core::manager::{At, LockId, Manager, Mark, Parked, Task, Wait, World as Locks, search};
 use rlock_core::waits_for::Search;
 use rlock_core::{
@@ -14,8 +13,6 @@ use rlock_core::{
     Refusal, Reply, StepContext, Volatile, WaiterId,
 };
 use rustix::time::{ClockId, clock_gettime};
-use support::server::{Key, Server};
-use support::{World, acquire, lease, release, renew};
 
 /// The processor's time of this thread that some work takes: the best of a few.
 fn takes(mut work: impl FnMut()) -> Duration {

@@ -1,16 +1,12 @@
 //! Rights are checked before a grant: a step stops there, and goes on when they are known. That
 //! stopping changes nothing else is a law of every history (`support/laws.rs`).
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
 
-mod support;
-
+use crate::support::server::{Key, Server};
+use crate::support::{acquire, release};
 use rlock_core::manager::At;
 use rlock_core::{
     Effects, Event, Input, Lock, Mode, Refusal, Reply, Rights, StepContext, WaiterId,
 };
-use support::server::{Key, Server};
-use support::{acquire, release};
 
 /// Decides with these rights, then with those that the step asks for.
 fn decide_checked<'a>(

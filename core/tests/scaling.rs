@@ -1,19 +1,16 @@
 //! The cost of one operation does not grow with the number of readers. Counted in allocations,
 //! which are the same on every machine; in time only against itself, and generously.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
-mod support;
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use crate::support::server::{Key, Server};
+use crate::support::{World, acquire, lease, release, renew};
 use allocation_counter::measure;
 use rlock_core::{
     Acquire, Input, Lock, Mode, Parking, Patience, Release, Renew, Reply, WaiterId, snapshot,
 };
 use rustix::time::{ClockId, clock_gettime};
-use support::server::{Key, Server};
-use support::{World, acquire, lease, release, renew};
 
 /// The processor's time of this thread: what other processes do meanwhile is not in it.
 struct Stopwatch(Duration);

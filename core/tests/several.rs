@@ -1,6 +1,4 @@
 //! The words of commands that name several keys.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
 
 use rlock_core::grammar::commands::{MACQUIRE, MRELEASE, MRENEW};
 use rlock_core::grammar::{Arguments, Command, Limits, SeveralKeys, Want, key_count};

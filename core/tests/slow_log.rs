@@ -1,14 +1,10 @@
 //! Waits and holds that lasted long, and cycles that were refused: what the manager notes of them.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
 
-mod support;
-
+use crate::support::server::Server;
+use crate::support::{acquire, lease, release};
 use rlock_core::manager::{At, LockId};
 use rlock_core::slow::{Outcome, Slow};
 use rlock_core::{Acquire, Input, Mode, Owner, Patience, WaiterId};
-use support::server::Server;
-use support::{acquire, lease, release};
 
 /// A server that notes waits and holds from so many milliseconds on.
 fn noting(wait_ms: u64, hold_ms: u64) -> Server {

@@ -1,17 +1,13 @@
 //! The bytes of locks and of their changes: golden ones of every released version, and those that
 //! nobody wrote, cut off, flipped, contradictory or made by an enemy.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
-
-mod support;
 
 use std::borrow::Cow;
 
+use crate::support::laws::well_formed;
 use rlock_core::snapshot::{
     Effect, Malformed, Start, as_token, load, load_effect, save, save_effect,
 };
 use rlock_core::{Change, End, EpochMs, Lock, Mode, Token};
-use support::laws::well_formed;
 
 const NOW_US: u64 = 1_700_000_000_000_000;
 const SOON_MS: u64 = 1_700_000_030_000;

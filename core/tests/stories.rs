@@ -1,8 +1,4 @@
 //! Stories with times, one file per subject: see `support/story.rs` for how to read and write them.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
-
-mod support;
 
 use std::path::Path;
 
@@ -12,7 +8,7 @@ macro_rules! stories {
             #[test]
             fn $name() {
                 let text = include_str!(concat!("stories/", stringify!($name), ".txt"));
-                assert!(support::story::run(stringify!($name), text) > 0, "no line was run");
+                assert!(crate::support::story::run(stringify!($name), text) > 0, "no line was run");
             }
         )*
         const NAMES: &[&str] = &[$(stringify!($name)),*];

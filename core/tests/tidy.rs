@@ -1,6 +1,4 @@
 //! Rules of the house that a machine can count.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
 
 use std::path::{Path, PathBuf};
 
@@ -216,4 +214,26 @@ fn tests_do_not_sleep() {
             .all(|name| ["testkit/", "bench/"].iter().any(|place| name.starts_with(place))),
         "{sleeping:?}"
     );
+}
+
+/// A file that no program names is not even compiled.
+#[test]
+fn every_file_of_tests_is_a_module_of_its_program() {
+    for folder in ["core/tests", "engine/tests", "simulation/tests", "tests/server"] {
+        let main = std::fs::read_to_string(root().join(folder).join("main.rs")).unwrap();
+        let mut count = 0;
+        for entry in root().join(folder).read_dir().unwrap() {
+            let path = entry.unwrap().path();
+            let is_module =
+                path.extension().is_some_and(|ext| ext == "rs") || path.join("mod.rs").is_file();
+            let name = path.file_stem().unwrap().to_str().unwrap();
+            if !is_module || name == "main" {
+                continue;
+            }
+            count += 1;
+            let named = format!("mod {name};");
+            assert!(main.lines().any(|line| line == named), "{folder}/main.rs lacks {named}");
+        }
+        assert!(count > 5, "{folder} has only {count} modules");
+    }
 }

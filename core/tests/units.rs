@@ -1,5 +1,4 @@
 //! Numbers at the ends of their ranges, names, and words.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 
 use rlock_core::grammar::{Limits, commands::ACQUIRE};
 use rlock_core::text::{escaped, quoted};

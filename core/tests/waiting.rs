@@ -1,19 +1,15 @@
 //! Laws of those who wait: long random histories of blocked connections, tickets, sessions, and
 //! everything that can befall them. What is checked after every step stands in `support/line.rs`.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
-
-mod support;
 
 use std::num::NonZeroU32;
 
+use crate::support::laws::picture;
+use crate::support::{World, acquire, lease, line, random, release, renew};
 use fastrand::Rng;
 use rlock_core::{
     Acquire, Change, ClientId, Effects, Input, Levels, Mode, Patience, Refusal, Release, Reply,
     Token, WaiterId,
 };
-use support::laws::picture;
-use support::{World, acquire, lease, line, random, release, renew};
 
 /// A crowd at one lock, and what came of it.
 struct Crowd {

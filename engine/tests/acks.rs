@@ -1,12 +1,8 @@
 //! Grants and renewals that replicas must acknowledge before their caller is told.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
 
-mod support;
-
+use crate::support::MapHost;
 use rlock_core::WaiterId;
 use rlock_engine::{Deferred, acks, blocked};
-use support::MapHost;
 
 /// A primary with replicas that have acknowledged this much.
 fn primary_with(replicas: &[u64]) -> MapHost {

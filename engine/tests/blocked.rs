@@ -1,12 +1,8 @@
 //! Blocked connections: how they begin to wait, what ends a wait, and who hears of it.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
 
-mod support;
-
+use crate::support::MapHost;
 use rlock_core::WaiterId;
 use rlock_engine::{Deferred, blocked};
-use support::MapHost;
 
 fn held() -> MapHost {
     let host = MapHost::primary();

@@ -1,11 +1,7 @@
 //! The commands: what each replies, replicates and publishes, and what refuses it.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
 
-mod support;
-
+use crate::support::MapHost;
 use rlock_engine::events;
-use support::MapHost;
 
 #[test]
 fn a_grant_is_replicated_then_published_then_reported_to_the_caller() {

@@ -1,12 +1,8 @@
 //! Waits that would close a cycle of owners: refused before the connection is blocked, in a cluster
 //! soon after.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
 
-mod support;
-
+use crate::support::MapHost;
 use rlock_engine::Deferred;
-use support::MapHost;
 
 /// Ann holds `a`, bob holds `b` and waits for `a`.
 fn half_a_cycle(host: &MapHost) {

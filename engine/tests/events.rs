@@ -1,12 +1,8 @@
 //! What the server reports outside commands: the engine only takes notes and sets timers.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
 
-mod support;
-
+use crate::support::{MapHost, START_MS};
 use rlock_core::{ClientId, Lock};
 use rlock_engine::{Deferred, events};
-use support::{MapHost, START_MS};
 
 fn held_with_a_waiter() -> MapHost {
     let host = MapHost::primary();

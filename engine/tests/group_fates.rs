@@ -1,10 +1,6 @@
 //! Waiting for several locks: deadlocks, sessions, the grace, the gate, and values from outside.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
 
-mod support;
-
-use support::MapHost;
+use crate::support::MapHost;
 
 // --- M25-M29: deadlocks --------------------------------------------------------------------------
 

@@ -1,11 +1,7 @@
 //! What a hostile reader found in waits for several locks.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
 
-mod support;
-
+use crate::support::MapHost;
 use rlock_engine::{Deferred, Gate};
-use support::MapHost;
 
 fn turns(host: &MapHost) -> Vec<String> {
     (0..3).flat_map(|_| host.turn()).collect()

@@ -1,13 +1,9 @@
 //! M25: where everybody who waits holds and reserves only keys that come before, in key order,
 //! nobody is ever refused with a deadlock, and everybody is granted once the others release.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
-
-mod support;
 
 use std::collections::BTreeMap;
 
-use support::MapHost;
+use crate::support::MapHost;
 
 const KEYS: [&str; 5] = ["a", "a:1", "b", "c", "d"];
 const OWNERS: u64 = 6;

@@ -1,10 +1,6 @@
 //! Waiting for several locks: the turns of a group, its grant, and how its wait ends.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
 
-mod support;
-
-use support::MapHost;
+use crate::support::MapHost;
 
 // --- M13-M16: turns, one after the other --------------------------------------------------------
 

@@ -1,12 +1,8 @@
 //! Hand-off: in which order the engine replicates, publishes and answers, and whom it answers.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
 
-mod support;
-
+use crate::support::MapHost;
 use rlock_core::WaiterId;
 use rlock_engine::{Deferred, blocked};
-use support::MapHost;
 
 /// Ann holds `k`; connections 2, 3, … wait for it, as owners `o2`, `o3`, ….
 fn held_with_waiters(count: u64) -> MapHost {

@@ -1,11 +1,7 @@
 //! How long the engine lets a key live, and what it publishes when the server removes one.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
 
-mod support;
-
+use crate::support::MapHost;
 use rlock_engine::{Deferred, Gate, events};
-use support::MapHost;
 
 #[test]
 fn a_key_lives_through_the_last_millisecond_of_its_latest_hold() {

@@ -1,14 +1,10 @@
 //! `RLOCK.AWAIT`: who is told what, when, and that nothing else depends on it.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
-
-mod support;
 
 use std::time::Duration;
 
+use crate::support::{MapHost, START_MS};
 use rlock_core::{Lock, WaiterId};
 use rlock_engine::{Deferred, Gate, blocked, events};
-use support::{MapHost, START_MS};
 
 const NOBODY: &str = "*2 0 nil";
 

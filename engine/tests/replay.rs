@@ -1,14 +1,10 @@
 //! Replayed effects: on a replica, from the append-only file, from a node that hands over a slot,
 //! and by hand.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
 
-mod support;
-
+use crate::support::{MapHost, START_MS};
 use rlock_core::snapshot::{self, Start};
 use rlock_core::{Change, End, EpochMs, Mode, Token};
 use rlock_engine::{Deferred, PlantedFault, events};
-use support::{MapHost, START_MS};
 
 fn token(us: u64) -> Token {
     Token::new(START_MS * 1000 + us).unwrap()

@@ -1,11 +1,7 @@
 //! Several locks in one step: all or none, one token, one unit in the replication stream.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
 
-mod support;
-
+use crate::support::MapHost;
 use rlock_engine::events;
-use support::MapHost;
 
 // --- M7, M30: all or none, and in which order ---------------------------------------------------
 

@@ -1,12 +1,8 @@
 //! Requests for several locks in random histories, beside requests for single ones.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
-
-mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use support::MapHost;
+use crate::support::MapHost;
 
 const KEYS: [&str; 4] = ["a", "a:1", "b", "c"];
 const OWNERS: [&str; 4] = ["ann", "bob", "cy", "dan"];

@@ -1,14 +1,10 @@
 //! What the engine does by itself: in the order of deadlines, in portions, and behind the gate.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
-
-mod support;
 
 use std::time::Duration;
 
+use crate::support::{MapHost, START_MS, Value};
 use rlock_core::{Change, ClientId, EpochMs, Lock, Mode, Token};
 use rlock_engine::{Deferred, Gate, events, run_deferred, timers};
-use support::{MapHost, START_MS, Value};
 
 /// Keys `k00`, `k01`, … held by ann, each with a waiter until 100 ms.
 fn many_waits(count: u64) -> MapHost {

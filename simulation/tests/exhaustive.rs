@@ -2,8 +2,6 @@
 //! owners, promotion. Each client waits for its reply, and each server goes through its loop at
 //! once; what is left to choose is who asks for what, what each replica has, and who dies and is
 //! promoted.
-#![allow(clippy::panic, clippy::unwrap_used, missing_docs, reason = "a test fails by panic")]
-#![allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "numbers are small")]
 
 use std::hash::{Hash, Hasher};
 

@@ -1,5 +1,4 @@
 //! What cannot be promised of a grant that replicas acknowledged is seen, each in a short story.
-#![allow(clippy::panic, clippy::unwrap_used, missing_docs, reason = "a test fails by panic")]
 
 use rlock_simulation::run::seen;
 use rlock_simulation::seen::Kind;

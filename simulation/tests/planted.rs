@@ -1,5 +1,4 @@
 //! Each fault that is planted turns a run red, by a law that fits it, and the story of it is short.
-#![allow(clippy::panic, clippy::unwrap_used, missing_docs, reason = "a test fails by panic")]
 
 use rlock_simulation::fault::Fault;
 use rlock_simulation::run::{WORLD_STEPS, many};

@@ -1,5 +1,4 @@
 //! The short form of `make simulate`.
-#![allow(clippy::panic, clippy::unwrap_used, missing_docs, reason = "a test fails by panic")]
 
 use rlock_simulation::fault::Fault;
 use rlock_simulation::run::many;

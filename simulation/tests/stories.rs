@@ -1,11 +1,8 @@
 //! Stories that broke a law once, each by a mistake that is mended: in the core, or in the law.
-#![allow(clippy::panic, clippy::unwrap_used, missing_docs, reason = "a test fails by panic")]
 
-mod support;
-
+use crate::support::{TURN, plain, plays};
 use rlock_simulation::command::{Ask, Command, Patience};
 use rlock_simulation::step::Step;
-use support::{TURN, plain, plays};
 
 /// A client asks for `k0`.
 fn asks(who: u8, ask: Ask) -> Step {

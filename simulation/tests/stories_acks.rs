@@ -1,12 +1,9 @@
 //! Stories of acknowledged grants that broke a law once, each by a mistake that is mended: in the
 //! core, or in the law.
-#![allow(clippy::panic, clippy::unwrap_used, missing_docs, reason = "a test fails by panic")]
 
-mod support;
-
+use crate::support::{TURN, plain, plays};
 use rlock_simulation::command::{Ask, Command, Patience};
 use rlock_simulation::step::Step;
-use support::{TURN, plain, plays};
 
 /// A client asks, and its server reads that.
 fn asks(who: u8, ask: Ask) -> [Step; 2] {

@@ -1,13 +1,10 @@
 //! Stories of several locks that broke a law once, each by a mistake that is mended: in the core,
 //! or in the law.
-#![allow(clippy::panic, clippy::unwrap_used, missing_docs, reason = "a test fails by panic")]
 
-mod support;
-
+use crate::support::{TURN, plain, plays};
 use rlock_simulation::command::{Ask, Command, Patience};
 use rlock_simulation::several::{AskAll, Keys, Want};
 use rlock_simulation::step::Step;
-use support::{TURN, plain, plays};
 
 /// A client sends this, and its server carries it out.
 fn asks(who: u8, command: Command) -> [Step; 2] {

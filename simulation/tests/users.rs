@@ -1,5 +1,4 @@
 //! The machine of `clients/rust`, played against simulated servers; and each rule of it broken.
-#![allow(clippy::panic, clippy::unwrap_used, missing_docs, reason = "a test fails by panic")]
 
 use rlock_simulation::machine::Planted;
 use rlock_simulation::trace::replay;

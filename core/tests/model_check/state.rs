@@ -4,8 +4,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use rlock_core::{Entry, EpochMs, Kind, Mode};
 
-use super::support::World;
 use super::town::Town;
+use crate::support::World;
 
 /// 64 bits of hash of the state. Among ten million states two share one with a probability of
 /// 0.0003 %; then one of them is not gone on from.

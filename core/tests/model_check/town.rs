@@ -8,9 +8,9 @@ use rlock_core::{
 
 use super::kinds::Kinds;
 use super::steps::{Ask, LEASE_MS, OWNERS, Profile, SESSION_LEASE_MS, Step, Wait};
-use super::support::laws::picture;
-use super::support::{World, acquire, lease, release, renew};
 use super::waits;
+use crate::support::laws::picture;
+use crate::support::{World, acquire, lease, release, renew};
 
 /// Of one lock, before something else happens.
 const UNHEARD_MAX: usize = 3;

@@ -6,8 +6,8 @@ use std::num::NonZeroU32;
 use rlock_core::waits_for::Search;
 use rlock_core::{Acquire, Entry, Kind, Mode, Owner, WaiterId};
 
-use super::support::World;
 use super::town::Town;
+use crate::support::World;
 
 type Graph = BTreeMap<Owner, BTreeSet<Owner>>;
 

@@ -1,5 +1,4 @@
 //! A server whose replicas are numbers: how far each has acknowledged.
-#![allow(dead_code, reason = "not every test uses all of it")]
 
 use rlock_core::manager::{LockId, Parked};
 use rlock_core::{

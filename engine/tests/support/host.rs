@@ -225,15 +225,14 @@ impl Host for MapHost {
         self.world().must_answer_later
     }
 
-    fn block(&self, names: &[Name<'_>], waiter: u64, ms: u64) -> Option<Handle> {
+    fn block(&self, _: &[Name<'_>], waiter: u64, ms: u64) -> Option<Handle> {
         let mut world = self.world();
         let client = world.caller.client?;
         if world.refuses_to_block {
             return None;
         }
-        let key = names[0].0.to_vec();
         world.parking = Some(waiter);
-        world.waiting.insert(waiter, Waiting { client, key, net_ms: ms, is_due: false });
+        world.waiting.insert(waiter, Waiting { client, net_ms: ms, is_due: false });
         let handle = Handle { waiter, _counted: world.handles.clone() };
         let meanwhile = world.meanwhile.take();
         drop(world);

@@ -3,7 +3,6 @@
 //!
 //! A borrow of the engine's state across a call of the server panics here; so do a key that is
 //! open during a notification, and an answer in the call that blocks the connection.
-#![allow(dead_code, reason = "each test crate uses its part of the host")]
 
 mod host;
 mod record;
@@ -43,7 +42,6 @@ pub struct Slot {
 #[derive(Clone, Debug)]
 pub struct Waiting {
     pub client: u64,
-    pub key: Vec<u8>,
     /// The server's own timeout; 0 is never.
     pub net_ms: u64,
     /// Its reply may be asked for.

@@ -1,16 +1,12 @@
 //! Waits for several locks in random histories and in every short one, against a naive model.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
-#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
 
 mod model;
-#[path = "../support/mod.rs"]
-mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::support::MapHost;
 use model::{KEYS, Mode, Naive, OWNERS, Said, Wants};
 use rlock_core::Lock;
-use support::MapHost;
 
 /// Something that happens.
 #[derive(Clone, Debug)]

@@ -1,0 +1,30 @@
+//! The core, driven by tests: one program, so that it is linked once.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
+#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
+
+mod acks;
+mod acks_end;
+mod acks_found;
+mod arrivals;
+mod calls;
+mod deadlocks;
+mod fuzz;
+mod glossary;
+mod grammar;
+mod laws;
+mod man;
+mod manager;
+mod model_check;
+mod overdue;
+mod places;
+mod portions;
+mod rights;
+mod scaling;
+mod several;
+mod slow_log;
+mod snapshot;
+mod stories;
+mod support;
+mod tidy;
+mod units;
+mod waiting;
