@@ -33,12 +33,12 @@ package_runners() {
 
 # The tests start servers of their own, to kill them.
 package_test() {
-    export RLOCK_SERVER=$tools/servers/default/redis-server RLOCK_MODULE
+    export RLOCK_SERVER=$tools/servers/default/redis-server RLOCK_MODULE RLOCK_ROOT=$root
     cd "$java"
     run mvn --batch-mode -Dmaven.repo.local="$tools/m2" -Dmaven.javadoc.skip -Dmaven.source.skip verify >"$home/java-test.txt" 2>&1 || true
     local suite counts
-    for suite in Readme Lock Breakages KilledServer SpringRegistry ShedLockOverJedis ShedLockOverLettuce; do
-        counts=$(sed -n "s/.*Tests run: \(.*\), Time elapsed.* in rlock.tests.${suite}Test$/\1/p" "$home/java-test.txt")
+    for suite in Trace Readme Lock Breakages Silence KilledServer SpringRegistry ShedLockOverJedis ShedLockOverLettuce; do
+        counts=$(sed -n "s/.*Tests run: \(.*\), Time elapsed.* in rlock\..*${suite}Test$/\1/p" "$home/java-test.txt")
         case $counts in
             *'Failures: 0, Errors: 0,'*) say "ok java $suite: $counts" ;;
             *)

@@ -6,56 +6,54 @@ import java.util.concurrent.atomic.AtomicBoolean;
 
 /** One level of a hold, the result of an acquisition. {@link #close} releases it, from any thread. */
 public final class Hold implements AutoCloseable {
-    private final Locks locks;
-    private final Holding holding;
-    private final Grant grant;
+    private final Seat seat;
+    private final Tenure tenure;
     private final AtomicBoolean released = new AtomicBoolean();
 
-    Hold(Locks locks, Holding holding, Grant grant) {
-        this.locks = locks;
-        this.holding = holding;
-        this.grant = grant;
+    Hold(Seat seat, Tenure tenure) {
+        this.seat = seat;
+        this.tenure = tenure;
     }
 
     /** Nobody but this thread will release it: when the thread ends, so does the renewing. */
     void belongsTo(Thread thread) {
-        if (holding.depth == 1) grant.holder = thread;
+        if (seat.depth == 1) tenure.holder = thread;
     }
 
     /** Whoever has this value can release it. */
     Hold belongsToNobody() {
-        grant.holder = null;
+        tenure.holder = null;
         return this;
     }
 
     /** The lock's key. */
     public String key() {
-        return holding.name.key();
+        return seat.name.key();
     }
 
     /** The owner's name, as {@code RLOCK.INFO} shows it. */
     public String owner() {
-        return holding.name.owner();
+        return seat.name.owner();
     }
 
     /** Shared or exclusive. */
     public Mode mode() {
-        return holding.name.mode();
+        return seat.name.mode();
     }
 
     /** The fencing token: the resource that is written to should refuse smaller ones. */
     public long token() {
-        return grant.token;
+        return tenure.token;
     }
 
     /** Whether the hold is certain now: neither released nor lost, and before its deadline. Sends nothing. */
     public boolean isHeld() {
-        return !released.get() && holding.grant == grant && !grant.isLost();
+        return !released.get() && seat.tenure == tenure && !tenure.isLost();
     }
 
     /** The time until the deadline; renewals move it. */
     public Duration remaining() {
-        return isHeld() ? grant.left() : Duration.ZERO;
+        return isHeld() ? tenure.left() : Duration.ZERO;
     }
 
     /**
@@ -63,12 +61,12 @@ public final class Hold implements AutoCloseable {
      * is released. Stop the work under the lock then.
      */
     public CompletableFuture<Void> lost() {
-        return grant.lost.copy();
+        return tenure.lost.copy();
     }
 
     /** Runs this when the hold is lost, in a thread of the package. */
     public Hold onLost(Runnable action) {
-        grant.lost.thenRun(action);
+        tenure.lost.thenRun(action);
         return this;
     }
 
@@ -78,7 +76,7 @@ public final class Hold implements AutoCloseable {
      * @throws LockLostException if the hold was lost
      */
     public void renew(Duration lease) {
-        locks.renew(grant, lease.toMillis());
+        tenure.renew(lease.toMillis());
     }
 
     /**
@@ -91,7 +89,7 @@ public final class Hold implements AutoCloseable {
     public void release() {
         if (!released.compareAndSet(false, true))
             throw new IllegalMonitorStateException(this + " was released before");
-        locks.release(holding, grant);
+        tenure.release();
     }
 
     /** {@link #release}, for try-with-resources; after a release it does nothing. */

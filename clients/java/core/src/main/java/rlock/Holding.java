@@ -1,70 +1,173 @@
 package rlock;
 
-import java.util.Map;
-import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.Semaphore;
+/** A hold from its grant to its end, shared by all levels: renewed, lost or released. */
+final class Holding extends Machine {
+    /** Where it is. */
+    private enum At { START, IDLE, RENEWING, SEATING, OPENING, TYING, DONE }
 
-/**
- * What one owner has of one key in one mode, in this whole process: objects come and go, the depth is counted here. The
- * server is told depths, never "one more", so that a command that arrives twice counts once.
- */
-final class Holding {
-    /** Who holds what, where: the same key at another service is another lock. */
-    record Name(Service service, String key, String owner, Mode mode) {}
+    /**
+     * What was granted: its lease counts from {@code sent}, and its loss is told {@code margin} before its deadline,
+     * because that takes time.
+     */
+    record Kept(long token, long lease, long sent, long margin, boolean hasAcks, boolean renews) {}
 
-    private static final Map<Name, Holding> ALL = new ConcurrentHashMap<>();
+    private static final long FIRST_RETRY = 20;
+    private final Kept kept;
+    private At at = At.START;
+    private boolean renews;
+    private long deadline = Long.MIN_VALUE;
+    private long renewsAt = FOREVER;
+    private long pause;
+    private long sent;
+    private int depth;
+    private boolean isReleasing;
+    private boolean isUntied;
 
-    final Name name;
-    /** One operation at a time: a depth is only right while nobody else changes it. */
-    final Semaphore turn = new Semaphore(1, true);
-
-    volatile int depth; // changed by who has the turn
-    volatile Grant grant; // null at depth 0
-    /** The turn belongs to what an abandoned attempt left to do. */
-    volatile boolean tidying;
-    /** Why that attempt failed, or why what it left is not done yet. */
-    volatile RuntimeException trouble;
-    private int users; // guarded by ALL.compute
-
-    private Holding(Name name) {
-        this.name = name;
+    Holding(Kept kept) {
+        this.kept = kept;
+        this.renews = kept.renews;
+        renewed(kept.sent);
     }
 
-    /** Begins to use it; each use ends with {@link #leave}. */
-    static Holding enter(Name name) {
-        return ALL.compute(name, (same, old) -> {
-            Holding holding = old == null ? new Holding(same) : old;
-            holding.users++;
-            return holding;
-        });
+    /** Until when it is certain. */
+    long deadline() {
+        return deadline;
     }
 
-    /** For an owner that nobody else knows the name of. */
-    static Holding alone(Name name) {
-        return new Holding(name);
+    /** When the loss is told. */
+    long limit() {
+        return deadline - kept.margin;
     }
 
-    /** One more use of this very one. */
-    void enter() {
-        ALL.computeIfPresent(name, (same, holding) -> {
-            holding.users++;
-            return holding;
-        });
+    // The server counts from when it read the request, which was after that was sent.
+    private void renewed(long from) {
+        deadline = Math.max(deadline, from + kept.lease);
+        pause = FIRST_RETRY;
+        if (renews) renewsAt = from + kept.lease / 3;
     }
 
-    LockException unconfirmed() {
-        String text = name.key() + ": no server confirms the end of this owner's last attempt";
-        RuntimeException why = trouble;
-        return LockException.Unavailable.because(why == null ? text : text + ": " + why.getMessage(), why);
+    @Override
+    void react(long now, Input in) {
+        if (at == At.DONE) return;
+        switch (in.event()) {
+            case RELEASED -> {
+                at = At.DONE;
+                say(Act.DONE);
+            }
+            case GONE -> lose();
+            case RELEASING -> isReleasing = true;
+            case EXTEND -> deadline = Math.max(deadline, in.number() + kept.lease);
+            case CLOSE -> {
+                renews = isUntied = false;
+                renewsAt = FOREVER;
+                if (at == At.OPENING || at == At.TYING) dropped();
+                idle(now);
+            }
+            case ENDED -> {
+                isUntied = true;
+                if (at != At.IDLE) return;
+                renewsAt = now;
+                idle(now);
+            }
+            case CALL, TIME -> {
+                if (at == At.START || at == At.IDLE) idle(now);
+            }
+            case REPLIED -> {
+                if (at == At.RENEWING) answered(now, in.outcome());
+                if (at != At.OPENING) return;
+                say(Act.LEAVE);
+                later(now);
+            }
+            case SEAT -> {
+                if (at == At.SEATING) seated(now, in);
+            }
+            case OPENED -> {
+                if (at != At.OPENING) return;
+                at = At.TYING;
+                sent = now;
+                say(Output.own(-1, true, depth, Math.min(now + replyTime(kept.hasAcks), limit())));
+            }
+            case OWN -> {
+                if (at == At.TYING) tied(now, in.outcome());
+            }
+            default -> {}
+        }
     }
 
-    /** It is forgotten when nobody uses it and nothing is held. */
-    void leave() {
-        ALL.computeIfPresent(name, (same, holding) -> --holding.users > 0 || holding.depth > 0 ? holding : null);
+    private void dropped() {
+        say(Act.DROP);
+        say(Act.LEAVE);
     }
 
-    /** What there is, or null. */
-    static Holding find(Name name) {
-        return ALL.get(name);
+    private void idle(long now) {
+        if (now >= limit()) {
+            lose();
+        } else if (now >= renewsAt) {
+            at = At.RENEWING;
+            sent = now;
+            long takes = Math.min(replyTime(kept.hasAcks), Math.max(50, kept.lease / 6));
+            say(Output.send(Request.RENEW, kept.token, 0, Math.min(now + takes, limit())));
+        } else {
+            at = At.IDLE;
+            say(Output.of(Act.SLEEP, Math.min(renewsAt, limit())));
+        }
+    }
+
+    private void answered(long now, Outcome outcome) {
+        if (outcome.isToken()) {
+            renewed(sent);
+            if (isUntied && !isReleasing) {
+                at = At.SEATING;
+                say(Act.SEAT);
+                return;
+            }
+        } else if (!outcome.isNotHeld()) {
+            later(now);
+            return;
+        } else if (!isReleasing) {
+            lose();
+            return;
+        } else {
+            renewsAt = FOREVER;
+        }
+        idle(now);
+    }
+
+    private void seated(long now, Input in) {
+        if (!in.yes()) {
+            later(now);
+            return;
+        }
+        at = At.OPENING;
+        depth = (int) in.number();
+        say(Output.of(Act.OPEN, Math.min(now + REPLY, limit())));
+    }
+
+    // Renews again in a moment.
+    private void later(long now) {
+        renewsAt = now + Math.min(pause, Math.max(1, kept.lease / 12));
+        pause *= 2;
+        idle(now);
+    }
+
+    private void tied(long now, Outcome outcome) {
+        if (outcome.isToken() && outcome.token() == kept.token) {
+            isUntied = false;
+            renewed(sent);
+            say(Act.LEAVE);
+            say(Act.TIED);
+            idle(now);
+            return;
+        }
+        dropped();
+        if (outcome.ending() == Ending.REFUSED) later(now);
+        // Another hold ends with its connection. So does this one, if it was tied to a connection that is closed.
+        else lose();
+    }
+
+    private void lose() {
+        at = At.DONE;
+        tell(Tell.of(Told.LOST));
+        say(Act.DONE);
     }
 }

@@ -93,7 +93,7 @@ public final class KeyLock implements Lock {
     /** Waits forever and ignores interrupts, like {@link #lock}. */
     public Hold acquire() {
         try {
-            return orTooMany(acquire(Acquisition.FOREVER, false)).belongsToNobody();
+            return orTooMany(acquire(Machine.FOREVER, false)).belongsToNobody();
         } catch (InterruptedException never) {
             throw new AssertionError(never);
         }
@@ -101,7 +101,7 @@ public final class KeyLock implements Lock {
 
     /** Waits at most this long, or until interrupted; zero does not wait. Empty if not acquired. */
     public Optional<Hold> acquire(Duration wait) throws InterruptedException {
-        return Optional.ofNullable(acquire(nanos(wait), true)).map(Hold::belongsToNobody);
+        return Optional.ofNullable(acquire(millis(wait), true)).map(Hold::belongsToNobody);
     }
 
     /** Does not wait. */
@@ -117,7 +117,7 @@ public final class KeyLock implements Lock {
         var result = new CompletableFuture<Optional<Hold>>();
         var answered = new AtomicBoolean();
         KeyLock one = options.owner() == null ? detached() : this;
-        long patience = nanos(wait);
+        long patience = millis(wait);
         Future<?> task;
         try {
             task = locks.submit(() -> {
@@ -149,7 +149,7 @@ public final class KeyLock implements Lock {
     public void lock() {
         refuseDetached();
         try {
-            keep(orTooMany(acquire(Acquisition.FOREVER, false)));
+            keep(orTooMany(acquire(Machine.FOREVER, false)));
         } catch (InterruptedException never) {
             throw new AssertionError(never);
         }
@@ -158,7 +158,7 @@ public final class KeyLock implements Lock {
     @Override
     public void lockInterruptibly() throws InterruptedException {
         refuseDetached();
-        keep(orTooMany(acquire(Acquisition.FOREVER, true)));
+        keep(orTooMany(acquire(Machine.FOREVER, true)));
     }
 
     @Override
@@ -170,7 +170,7 @@ public final class KeyLock implements Lock {
     @Override
     public boolean tryLock(long time, TimeUnit unit) throws InterruptedException {
         refuseDetached();
-        return keep(acquire(Math.max(0, unit.toNanos(time)), true));
+        return keep(acquire(millis(Duration.ofNanos(unit.toNanos(time))), true));
     }
 
     /**
@@ -181,10 +181,10 @@ public final class KeyLock implements Lock {
      */
     @Override
     public void unlock() {
-        Holding holding = holding();
-        Grant grant = holding == null ? null : holding.grant;
-        if (grant == null) throw new IllegalMonitorStateException(key + " is not held by this owner");
-        locks.release(holding, grant);
+        Seat seat = seat();
+        Tenure tenure = seat == null ? null : seat.tenure;
+        if (tenure == null) throw new IllegalMonitorStateException(key + " is not held by this owner");
+        tenure.release();
     }
 
     /** Not supported: a condition would need a queue of its own on the server. */
@@ -197,15 +197,15 @@ public final class KeyLock implements Lock {
 
     /** Whether this thread holds it for certain. */
     public boolean isHeldByCurrentThread() {
-        Holding holding = holding();
-        Grant grant = holding == null ? null : holding.grant;
-        return grant != null && !grant.isLost();
+        Seat seat = seat();
+        Tenure tenure = seat == null ? null : seat.tenure;
+        return tenure != null && !tenure.isLost();
     }
 
     /** How many levels this thread holds. */
     public int getHoldCount() {
-        Holding holding = holding();
-        return holding == null ? 0 : holding.depth;
+        Seat seat = seat();
+        return seat == null ? 0 : seat.depth;
     }
 
     /** The fencing token of this thread's hold. */
@@ -224,32 +224,32 @@ public final class KeyLock implements Lock {
      * @throws LockLostException if it was lost
      */
     public void renew(Duration lease) {
-        locks.renew(held(), lease.toMillis());
+        held().renew(lease.toMillis());
     }
 
-    private Grant held() {
-        Holding holding = holding();
-        Grant grant = holding == null ? null : holding.grant;
-        if (grant == null) throw new IllegalMonitorStateException(key + " is not held by this owner");
-        return grant;
+    private Tenure held() {
+        Seat seat = seat();
+        Tenure tenure = seat == null ? null : seat.tenure;
+        if (tenure == null) throw new IllegalMonitorStateException(key + " is not held by this owner");
+        return tenure;
     }
 
-    private Holding holding() {
-        return options.detached() || !locks.isIdentified() ? null : Holding.find(locks.name(key, owner(), options.mode()));
+    private Seat seat() {
+        return options.detached() || !locks.isIdentified() ? null : Seat.find(locks.name(key, owner(), options.mode()));
     }
 
-    private Holding entered() {
+    private Seat entered() {
         return options.detached()
-                ? Holding.alone(locks.name(key, locks.newOwner(), options.mode()))
-                : Holding.enter(locks.name(key, owner(), options.mode()));
+                ? Seat.alone(locks.name(key, locks.newOwner(), options.mode()))
+                : Seat.enter(locks.name(key, owner(), options.mode()));
     }
 
     private String owner() {
         return options.owner() == null ? locks.threadOwner() : options.owner().get();
     }
 
-    private Hold acquire(long patienceNanos, boolean interruptible) throws InterruptedException {
-        return new Acquisition(locks, key, options, patienceNanos, interruptible).run(this::entered);
+    private Hold acquire(long waits, boolean interruptible) throws InterruptedException {
+        return new Acquisition(locks, key, options, waits, interruptible).run(this::entered);
     }
 
     // Another thread can unlock what a name holds.
@@ -278,11 +278,12 @@ public final class KeyLock implements Lock {
         }
     }
 
-    private static long nanos(Duration wait) {
+    // Rounded up: a wait is never short.
+    private static long millis(Duration wait) {
         try {
-            return Math.max(0, wait.toNanos());
+            return Math.max(0, wait.plusNanos(999_999).toMillis());
         } catch (ArithmeticException longer) {
-            return Acquisition.FOREVER;
+            return Machine.FOREVER;
         }
     }
 

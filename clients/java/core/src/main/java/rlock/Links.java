@@ -4,16 +4,21 @@ import java.util.Arrays;
 import java.util.Deque;
 import java.util.Map;
 import java.util.Set;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedDeque;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.ThreadFactory;
+import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
-import java.util.function.Consumer;
+import java.util.concurrent.locks.LockSupport;
 import rlock.Driver.Address;
 import rlock.Driver.Link;
 import rlock.Driver.LinkException;
@@ -27,11 +32,10 @@ final class Links implements AutoCloseable {
     /** What a connection is used for. */
     enum Use {
         COMMAND,
-        /** Never sent twice unnoticed: the second time {@code -NOTHELD} is no news. */
         RELEASE,
         RENEWAL,
-        /** Replicas are to acknowledge it first: no other renewal waits behind it. */
-        ACKED_RENEWAL,
+        /** Replicas are to acknowledge it first: nothing else waits behind it. */
+        ACKED,
         /** What nobody waits for: whether a wait still has its place, and what abandoned attempts left to undo. */
         ASIDE
     }
@@ -47,11 +51,16 @@ final class Links implements AutoCloseable {
 
     final long timeoutMillis;
     private final Driver driver;
-    private final Consumer<String> met;
     private final Map<Address, Server> servers = new ConcurrentHashMap<>();
     private final ThreadFactory threads;
-    private final AtomicLong located = new AtomicLong(System.nanoTime());
-    private final Set<Link> waiting = ConcurrentHashMap.newKeySet();
+    /** All that is under way for an owner. */
+    final Set<Job> jobs = ConcurrentHashMap.newKeySet();
+    final Turns turns;
+    private final Locks locks;
+    private final AtomicLong refreshed = new AtomicLong(System.nanoTime() - TimeUnit.SECONDS.toNanos(1));
+    private CompletableFuture<Void> refreshing = CompletableFuture.completedFuture(null); // guarded by this
+    private volatile long roundTripNanos;
+    private volatile boolean closing;
     private volatile boolean closed;
 
     private final class Server {
@@ -59,6 +68,9 @@ final class Links implements AutoCloseable {
         final AtomicInteger size = new AtomicInteger();
         final Semaphore[] places = new Semaphore[Use.values().length];
         final ThreadPoolExecutor[] workers = new ThreadPoolExecutor[Use.values().length];
+        final Semaphore dials = new Semaphore(1, true);
+        volatile long restsUntil = System.nanoTime(); // after a failure nobody connects for a moment
+        volatile String trouble = "";
         volatile boolean isKnown; // which server it is has been asked, and no connection broke since
 
         Server() {
@@ -73,24 +85,72 @@ final class Links implements AutoCloseable {
         }
     }
 
-    /** {@code met} is told what each server says of itself, before anything else is sent there. */
-    Links(Driver driver, Topology topology, int waiting, long timeoutMillis, ThreadFactory threads, Consumer<String> met) {
+    Links(Locks locks, Driver driver, Topology topology, Turns turns, int waiting, long timeoutMillis, ThreadFactory threads) {
+        this.locks = locks;
         this.driver = driver;
         this.topology = topology;
+        this.turns = turns;
         this.waits = new Semaphore(waiting, true);
         this.timeoutMillis = timeoutMillis;
         this.threads = threads;
-        this.met = met;
     }
 
-    /** Sends a command to the primary of the key, and once more where the connection was an old one. */
-    Object call(Use use, String key, String... words) {
-        return call(use, key, timeoutMillis, words);
+    /** How long a request may take that ends by then, in ms. */
+    long limit(long by, boolean hasAcks) {
+        return Math.max(1, Math.min(by - Clock.now(), hasAcks ? 3 * timeoutMillis : timeoutMillis));
     }
 
+    /** The same as a {@code nanoTime}. */
+    static long endOf(long by) {
+        long millis = Math.min(by - Clock.now(), TimeUnit.DAYS.toMillis(1));
+        return System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(millis);
+    }
+
+    /** About how long a round trip takes, in ms. */
+    long roundTrip() {
+        return TimeUnit.NANOSECONDS.toMillis(roundTripNanos);
+    }
+
+    /** The primary of the key, by then ({@code nanoTime}) at the latest. */
+    Address primary(String key, long end) {
+        Address at = topology.primary(key);
+        if (at != null) return at;
+        try {
+            refresh().get(end - System.nanoTime(), TimeUnit.NANOSECONDS);
+        } catch (ExecutionException failed) {
+            throw new LinkException(failed.getCause().getMessage(), failed.getCause()).neverSent();
+        } catch (TimeoutException silent) {
+            throw new LinkException("nobody says in time who is the primary", silent).neverSent();
+        } catch (InterruptedException interrupt) {
+            Thread.currentThread().interrupt();
+            throw new LinkException("interrupted", interrupt).neverSent();
+        }
+        at = topology.primary(key);
+        if (at == null) throw new LinkException("no server serves " + key, null).neverSent();
+        return at;
+    }
+
+    /** Finds out who is the primary now, in the background; many who ask at once ask once. */
+    synchronized CompletableFuture<Void> refresh() {
+        long now = System.nanoTime();
+        boolean isRecent = now - refreshed.get() < TimeUnit.MILLISECONDS.toNanos(Machine.DIALS);
+        if (!refreshing.isDone() || isRecent || closed) return refreshing;
+        refreshed.set(now);
+        try {
+            refreshing = CompletableFuture.runAsync(() -> {
+                topology.refresh();
+                refreshed.set(System.nanoTime());
+            }, locks::background);
+        } catch (RejectedExecutionException closing) {
+            // Then nobody needs it any more.
+        }
+        return refreshing;
+    }
+
+    /** Sends a command to the primary of the key, once, but for redirections. */
     Object call(Use use, String key, long limitMillis, String... words) {
         long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(limitMillis);
-        Address at = topology.primary(key);
+        Address at = primary(key, end);
         boolean asking = false;
         for (int i = 0; ; i++) {
             try {
@@ -105,6 +165,13 @@ final class Links implements AutoCloseable {
         }
     }
 
+    /** Where to ask alone next time, after a server has said that; null where that is the primary. */
+    Address redirected(ServerException error, String key, Address from) {
+        if (error.code().equals("ASK")) return target(error, from);
+        if (error.code().equals("MOVED")) topology.moved(key, target(error, from));
+        return null;
+    }
+
     /** Where {@code MOVED 866 host:port} or {@code ASK …} points; without a host, to that of who said it. */
     static Address target(ServerException error, Address at) {
         String line = error.getMessage();
@@ -114,30 +181,24 @@ final class Links implements AutoCloseable {
 
     private Object callAt(Use use, Address at, boolean asking, long end, String... words) {
         Semaphore place = server(at).places[use.ordinal()];
-        acquire(place, end);
-        boolean mayBeSent = false;
+        acquire(place, end, "all connections are waiting for a reply");
         try {
-            while (true) {
-                Link old = idle(at);
-                Link link = old == null ? open(at, end) : old;
-                mayBeSent = true;
-                try {
-                    if (asking) link.call(millisUntil(end), "ASKING");
-                    Object reply = link.call(millisUntil(end), words);
-                    give(at, link);
-                    return reply;
-                } catch (ServerException error) {
-                    give(at, link);
-                    throw error;
-                } catch (LinkException broken) {
-                    link.close();
-                    drop(at);
-                    // A connection that was idle may have ended long ago.
-                    if (old == null || use == Use.RELEASE || isSilent(broken)) throw broken;
-                }
+            Link link = take(at, end);
+            try {
+                if (asking) link.call(millisUntil(end), "ASKING");
+                long sent = System.nanoTime();
+                Object reply = link.call(millisUntil(end), words);
+                if (use != Use.ACKED) roundTripNanos += (System.nanoTime() - sent - roundTripNanos) / 8;
+                give(at, link);
+                return reply;
+            } catch (ServerException error) {
+                give(at, link);
+                throw error;
+            } catch (LinkException broken) {
+                link.close();
+                drop(at);
+                throw broken;
             }
-        } catch (LinkException broken) {
-            throw mayBeSent ? broken : broken.neverSent();
         } finally {
             place.release();
         }
@@ -153,14 +214,14 @@ final class Links implements AutoCloseable {
                 || broken.getCause() instanceof java.util.concurrent.TimeoutException;
     }
 
-    private void acquire(Semaphore place, long end) {
+    private static void acquire(Semaphore place, long end, String otherwise) {
         if (place.tryAcquire()) return;
         boolean interrupted = false;
         try {
             while (true) {
                 try {
                     if (place.tryAcquire(end - System.nanoTime(), TimeUnit.NANOSECONDS)) return;
-                    throw new LinkException("all connections are waiting for a reply", null);
+                    throw new LinkException(otherwise, null).neverSent();
                 } catch (InterruptedException later) {
                     interrupted = true;
                 }
@@ -178,22 +239,39 @@ final class Links implements AutoCloseable {
 
     /** A new connection, by then ({@code nanoTime}) at the latest. */
     Link open(Address at, long end) {
-        if (closed) throw Locks.closed();
-        Link link;
-        try {
-            link = driver.connect(at, Math.min(timeoutMillis, millisUntil(end)));
-        } catch (LinkException failed) {
-            throw failed.neverSent();
-        }
         Server server = server(at);
+        Link link = dial(server, at, end);
         if (server.isKnown) return link;
         try {
-            met.accept(runId(link, end));
+            locks.met(runId(link, end));
             server.isKnown = true;
             return link;
+        } catch (LinkException failed) {
+            link.close();
+            throw failed.neverSent();
         } catch (RuntimeException failed) {
             link.close();
             throw failed;
+        }
+    }
+
+    // One at a time to each server, for all who need it, and for a moment none after a failure.
+    private Link dial(Server server, Address at, long end) {
+        acquire(server.dials, end, "no connection to " + at + " in time");
+        try {
+            if (closed) throw new LinkException("closed", null).neverSent();
+            if (System.nanoTime() - server.restsUntil < 0) throw new LinkException(server.trouble, null).neverSent();
+            return driver.connect(at, Math.min(timeoutMillis, millisUntil(end)));
+        } catch (LinkException failed) {
+            // Who had hardly any time says nothing of the server.
+            if (!failed.isNeverSent() && (!isSilent(failed) || end - System.nanoTime() > 0)) {
+                server.trouble = failed.getMessage();
+                long rest = Machine.DIALS / 2 + ThreadLocalRandom.current().nextLong(Machine.DIALS);
+                server.restsUntil = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(rest);
+            }
+            throw failed.neverSent();
+        } finally {
+            server.dials.release();
         }
     }
 
@@ -208,8 +286,9 @@ final class Links implements AutoCloseable {
 
     /** Makes sure that the primary of the key has said who it is. */
     void meet(String key, long limitMillis) {
-        Address at = topology.primary(key);
-        give(at, take(at, System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(limitMillis)));
+        long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(limitMillis);
+        Address at = primary(key, end);
+        give(at, take(at, end));
     }
 
     private Link idle(Address at) {
@@ -238,11 +317,8 @@ final class Links implements AutoCloseable {
     }
 
     void dropIdle(String key) {
-        try {
-            drop(topology.primary(key));
-        } catch (LinkException unknown) {
-            // Then there is none to drop.
-        }
+        Address at = topology.primary(key);
+        if (at != null) drop(at);
     }
 
     private Server server(Address at) {
@@ -251,38 +327,37 @@ final class Links implements AutoCloseable {
 
     /** Finds out every few seconds who is the primary: one that hangs tells nobody that another one took its place. */
     void lookAround() {
-        long last = located.get();
-        long now = System.nanoTime();
-        if (now - last > TimeUnit.SECONDS.toNanos(3) && located.compareAndSet(last, now)) topology.refresh();
+        if (System.nanoTime() - refreshed.get() > TimeUnit.SECONDS.toNanos(3)) refresh();
     }
 
-    /** A connection is about to wait for as long as it takes: closing ends it. {@link #waited} follows. */
-    void waits(Link link) {
-        waiting.add(link);
-        if (closed) link.close();
+    /** Whether a timer does it then; not when this is closed. */
+    boolean after(long millis, Runnable work) {
+        return locks.after(millis, work) != null;
     }
 
-    void waited(Link link) {
-        waiting.remove(link);
+    /** Waits end, and what they left is undone. */
+    boolean isClosing() {
+        return closing;
     }
 
     /** In one of the few threads for this use of the key's server. */
     void inTurn(Use use, String key, Runnable work) {
-        Address at;
-        try {
-            at = topology.primary(key);
-        } catch (LinkException nobody) {
-            at = NOWHERE;
-        }
+        Address at = topology.primary(key);
+        if (at == null) at = NOWHERE;
         server(at).workers[use.ordinal()].execute(work);
         if (closed) server(at).close();
     }
 
     @Override
     public void close() {
+        closing = true;
+        jobs.forEach(Job::signal);
+        long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(Machine.CLOSES + Machine.LATE);
+        while (!jobs.isEmpty() && System.nanoTime() - end < 0) LockSupport.parkNanos(TimeUnit.MILLISECONDS.toNanos(2));
         closed = true;
-        waiting.forEach(Link::close);
+        turns.close();
         servers.keySet().forEach(this::drop);
         servers.values().forEach(Server::close);
+        jobs.forEach(Job::abandon);
     }
 }

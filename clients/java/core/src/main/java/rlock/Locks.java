@@ -14,14 +14,11 @@ import java.util.concurrent.SynchronousQueue;
 import java.util.concurrent.ThreadFactory;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
-import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Function;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import rlock.Driver.Address;
-import rlock.Driver.Link;
 import rlock.Driver.LinkException;
 import rlock.Driver.ServerException;
 
@@ -31,19 +28,15 @@ import rlock.Driver.ServerException;
  */
 public final class Locks implements AutoCloseable {
     private static final long HEARTBEAT_MILLIS = 250;
-    private static final long RELEASE_PATIENCE_MILLIS = 10_000;
 
     final Links links;
-    final Turns turns;
     private final Driver driver;
     private final Topology topology;
     private final String prefix;
     private final long leaseMillis;
     private final ScheduledThreadPoolExecutor timer;
     private final ExecutorService threads;
-    private final Map<Grant, Boolean> grants = new ConcurrentHashMap<>();
-    private final AtomicLong refreshed = new AtomicLong(System.nanoTime());
-    private final AtomicBoolean refreshing = new AtomicBoolean();
+    private final Map<Tenure, Boolean> tenures = new ConcurrentHashMap<>();
     private volatile Service service; // null until a server has said who it is
     private volatile boolean closed;
 
@@ -58,8 +51,8 @@ public final class Locks implements AutoCloseable {
         timer.scheduleAtFixedRate(() -> {}, HEARTBEAT_MILLIS, HEARTBEAT_MILLIS, TimeUnit.MILLISECONDS);
         ThreadFactory daemons = daemons("rlock");
         threads = new ThreadPoolExecutor(0, Integer.MAX_VALUE, 10, TimeUnit.SECONDS, new SynchronousQueue<>(), daemons);
-        links = new Links(driver, topology, builder.waiting, builder.timeoutMillis, daemons, this::met);
-        turns = new Turns(driver, prefix + Owners.PROCESS, threads);
+        var turns = new Turns(driver, prefix + Owners.PROCESS, threads);
+        links = new Links(this, driver, topology, turns, builder.waiting, builder.timeoutMillis, daemons);
     }
 
     private static ThreadFactory daemons(String name) {
@@ -116,12 +109,16 @@ public final class Locks implements AutoCloseable {
      * @return a Long, a String or byte[], a List of these, or null; a map is a List of its keys and values in turn
      */
     public Object call(String key, String... words) {
-        try {
-            return links.call(Links.Use.COMMAND, key, words);
-        } catch (ServerException error) {
-            throw LockException.of(error);
-        } catch (LinkException broken) {
-            throw new LockException.Unavailable(broken.getMessage(), broken);
+        for (boolean again = false; ; again = true) {
+            try {
+                return links.call(Links.Use.COMMAND, key, links.timeoutMillis, words);
+            } catch (ServerException error) {
+                throw LockException.of(error);
+            } catch (LinkException broken) {
+                // A connection that was idle may have ended long ago.
+                if (again || broken.isNeverSent() || Links.isSilent(broken))
+                    throw new LockException.Unavailable(broken.getMessage(), broken);
+            }
         }
     }
 
@@ -133,8 +130,7 @@ public final class Locks implements AutoCloseable {
             closed = true;
         }
         Service.leave(service);
-        grants.keySet().forEach(Grant::lose);
-        turns.close();
+        tenures.keySet().forEach(Tenure::lose);
         links.close();
         timer.shutdownNow();
         threads.shutdown();
@@ -150,8 +146,8 @@ public final class Locks implements AutoCloseable {
 
     // --- for the rest of the package
 
-    Holding.Name name(String key, String owner, Mode mode) {
-        return new Holding.Name(service(key, links.timeoutMillis), key, owner, mode);
+    Seat.Name name(String key, String owner, Mode mode) {
+        return new Seat.Name(service(key, links.timeoutMillis), key, owner, mode);
     }
 
     /** Asks who the servers are, if that is not known. */
@@ -164,16 +160,25 @@ public final class Locks implements AutoCloseable {
         return service != null;
     }
 
-    private synchronized void met(String runId) {
+    boolean isClosed() {
+        return closed;
+    }
+
+    void refuseClosed() {
         if (closed) throw closed();
+    }
+
+    /** A server has said who it is. */
+    synchronized void met(String runId) {
+        if (closed) return;
         Set<String> ids = Stream.concat(topology.ids().stream(), Stream.of(runId))
                 .filter(id -> !id.isEmpty()).map(id -> id + "/" + driver.database()).collect(Collectors.toSet());
         service = Service.of(ids, service);
     }
 
-    Future<?> after(long nanos, Runnable work) {
+    Future<?> after(long millis, Runnable work) {
         try {
-            return timer.schedule(work, nanos, TimeUnit.NANOSECONDS);
+            return timer.schedule(work, Math.max(0, millis), TimeUnit.MILLISECONDS);
         } catch (RejectedExecutionException closing) {
             return null;
         }
@@ -196,157 +201,18 @@ public final class Locks implements AutoCloseable {
         return threads.submit(work);
     }
 
-    /** For background work: false when this is being closed. */
-    boolean pause(long millis) {
-        try {
-            Thread.sleep(millis);
-            return !closed;
-        } catch (InterruptedException closing) {
-            return false;
-        }
-    }
-
-    /** Finds out who is the primary now; many who ask at once ask once. */
-    void refresh() {
-        long last = refreshed.get();
-        long now = System.nanoTime();
-        if (now - last < TimeUnit.MILLISECONDS.toNanos(100) || !refreshing.compareAndSet(false, true)) return;
-        try {
-            topology.refresh();
-        } catch (LinkException | ServerException nobody) {
-            // What was known stays; the next one asks again.
-        } finally {
-            refreshed.set(System.nanoTime());
-            refreshing.set(false);
-        }
-    }
-
-    /** Fails, and it is lost, when this was closed meanwhile. */
-    void remember(Grant grant) {
-        grants.put(grant, true);
-        if (!closed) return;
-        grant.lose();
-        throw closed();
+    /** It is lost when this was closed meanwhile. */
+    void remember(Tenure tenure) {
+        tenures.put(tenure, true);
+        if (closed) tenure.lose();
     }
 
     static IllegalStateException closed() {
         return new IllegalStateException("this Locks is closed");
     }
 
-    void forget(Grant grant) {
-        grants.remove(grant);
-    }
-
-    void renew(Grant grant, long millis) {
-        if (grant.isLost()) throw new LockLostException("the hold was lost before it was renewed");
-        try {
-            grant.renew(millis);
-        } catch (LinkException broken) {
-            throw new LockException.Unavailable(broken.getMessage(), broken);
-        }
-    }
-
-    /** A connection that the hold is tied to from now on. */
-    Link tie(Holding.Name name, Options options, int depth, long token) {
-        long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(links.timeoutMillis);
-        Link link = links.open(topology.primary(name.key()), end);
-        try {
-            String[] words = options.acquire(name.key(), name.owner(), depth, "SESSION");
-            Object reply = link.call(options.patience(links.timeoutMillis), words);
-            if (reply instanceof Long same && same == token) return link;
-            if (reply != null)
-                link.call(links.timeoutMillis, "RLOCK.RELEASE", name.key(), name.owner(), name.mode().name(),
-                        "TOKEN", reply.toString(), "DEPTH", "0");
-            throw new LockLostException(name.key() + " was lost before it was tied to a connection");
-        } catch (RuntimeException failed) {
-            link.close();
-            throw failed;
-        }
-    }
-
-    /** Releases one level. */
-    void release(Holding holding, Grant grant) {
-        holding.turn.acquireUninterruptibly();
-        try {
-            if (holding.grant != grant || holding.depth == 0)
-                throw new IllegalMonitorStateException(holding.name.key() + " is not held by " + holding.name.owner());
-            int left = holding.depth - 1;
-            boolean wasLost = grant.isLost();
-            if (left == 0) {
-                grant.end();
-                holding.grant = null;
-            }
-            holding.depth = left;
-            release(holding.name, grant, left, wasLost);
-        } finally {
-            if (holding.depth == 0) grant.closeSession();
-            holding.turn.release();
-            holding.enter();
-            holding.leave();
-        }
-    }
-
-    private void release(Holding.Name name, Grant grant, int left, boolean wasLost) {
-        String[] words = {"RLOCK.RELEASE", name.key(), name.owner(), name.mode().name(),
-            "TOKEN", String.valueOf(grant.token), "DEPTH", String.valueOf(left)};
-        if (wasLost) {
-            // The server may think otherwise for a moment longer.
-            if (!closed && left == 0) background(() -> quietly(name.key(), words));
-            throw new LockLostException(name.key() + " was lost before it was released");
-        }
-        long end = System.nanoTime() + Math.min(grant.leftNanos(), TimeUnit.MILLISECONDS.toNanos(RELEASE_PATIENCE_MILLIS));
-        long pause = 10;
-        for (boolean again = false; ; again = true) {
-            RuntimeException failure;
-            try {
-                links.call(Links.Use.RELEASE, name.key(), words);
-                return;
-            } catch (ServerException error) {
-                if (error.code().equals("NOTHELD")) {
-                    // Sent again: the first one may have been carried out, and the deadline is not reached.
-                    if (again && left == 0 && grant.leftNanos() > 0) return;
-                    grant.lose();
-                    throw new LockLostException(error.getMessage());
-                }
-                if (!Acquisition.isPassing(error.code())) throw LockException.of(error);
-                failure = error;
-            } catch (LinkException broken) {
-                failure = broken;
-            }
-            if (System.nanoTime() - end > 0) {
-                if (!closed) background(() -> untilItsEnd(name.key(), grant, words));
-                throw LockException.Unavailable.because(
-                        name.key() + " is not known to be released: " + failure.getMessage(), failure);
-            }
-            refresh();
-            if (!pauseUninterrupted(pause)) throw new LockException.Unavailable("closed", failure);
-            pause = Math.min(2 * pause, 250);
-        }
-    }
-
-    private boolean pauseUninterrupted(long millis) {
-        boolean interrupted = Thread.interrupted();
-        boolean go = pause(millis);
-        if (interrupted || !go && !closed) Thread.currentThread().interrupt();
-        return go || !closed;
-    }
-
-    private void untilItsEnd(String key, Grant grant, String[] words) {
-        while (!quietly(key, words) && grant.leftNanos() > 0) {
-            refresh();
-            if (!pause(250)) return;
-        }
-    }
-
-    private boolean quietly(String key, String[] words) {
-        try {
-            links.call(Links.Use.COMMAND, key, words);
-            return true;
-        } catch (ServerException error) {
-            return !Acquisition.isPassing(error.code());
-        } catch (LinkException | IllegalStateException broken) {
-            return false;
-        }
+    void forget(Tenure tenure) {
+        tenures.remove(tenure);
     }
 
     /** How to reach the servers, and the few things that can be set. */
@@ -354,7 +220,7 @@ public final class Locks implements AutoCloseable {
         private final Driver driver;
         private final Topology topology;
         private int waiting = 16;
-        private long timeoutMillis = 2_000;
+        private long timeoutMillis = Machine.REPLY;
         private long leaseMillis = 30_000;
         private String prefix = "";
 
@@ -387,9 +253,9 @@ public final class Locks implements AutoCloseable {
             return this;
         }
 
-        /** How long a reply may take, beside the wait; the default is 2 s. */
+        /** How long a reply may take, beside the wait; 2 s is the default and the most. */
         public Builder timeout(Duration limit) {
-            timeoutMillis = limit.toMillis();
+            timeoutMillis = Math.max(1, Math.min(Machine.REPLY, limit.toMillis()));
             return this;
         }
 

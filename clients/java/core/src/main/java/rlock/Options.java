@@ -18,26 +18,21 @@ record Options(
         boolean detached) {
 
     static final int UNSET = -1;
-    private static final long ACKS_MILLIS = 3_000;
 
     static Options of(Mode mode, long leaseMillis) {
         return new Options(mode, leaseMillis, true, false, false, UNSET, UNSET, UNSET, null, false);
     }
 
-    /** How long a reply may take: acknowledgements take their own time. */
-    long patience(long millis) {
-        return acks > 0 ? millis + ACKS_MILLIS : millis;
-    }
-
     /** {@code RLOCK.ACQUIRE} with these options, to be at this depth afterwards; {@code wait} is what it says of waiting. */
-    String[] acquire(String key, String name, int depth, String... wait) {
+    String[] acquire(String key, String name, int depth, boolean tied, String... wait) {
         List<String> words = new ArrayList<>(List.of("RLOCK.ACQUIRE", key, name, mode.name(),
                 "LEASE", String.valueOf(leaseMillis), "DEPTH", String.valueOf(depth)));
         if (upgrade) words.add("UPGRADE");
         number(words, "LIMIT", limit);
         number(words, "ACKS", acks);
         words.addAll(List.of(wait));
-        if (wait.length > 0 && wait[0] != "SESSION") number(words, "MAXQUEUE", maxQueue);
+        if (wait.length > 0) number(words, "MAXQUEUE", maxQueue);
+        if (tied) words.add("SESSION");
         return words.toArray(String[]::new);
     }
 

@@ -18,7 +18,7 @@ import rlock.Driver.ServerException;
 abstract sealed class Topology {
     static final long ASK_MILLIS = 1_000;
 
-    /** The primary that serves the key, as far as is known; asks if nothing is known. */
+    /** The primary that serves the key, as far as is known; null if nothing is. */
     abstract Address primary(String key);
 
     /** Asks anew. Fails with a {@link LinkException} when nobody answers; what was known stays. */
@@ -67,7 +67,6 @@ abstract sealed class Topology {
 
         @Override
         Address primary(String key) {
-            if (primary == null) refresh();
             return primary;
         }
 
@@ -112,10 +111,8 @@ abstract sealed class Topology {
 
         @Override
         Address primary(String key) {
-            if (slots.isEmpty()) refresh();
             var range = slots.floorEntry(slot(key));
-            if (range == null) throw new LinkException("no server of the cluster serves slot " + slot(key), null);
-            return range.getValue();
+            return range == null ? null : range.getValue();
         }
 
         @Override

@@ -4,7 +4,6 @@ import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Executor;
-import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import rlock.Driver.Address;
 import rlock.Driver.Feed;
@@ -35,7 +34,7 @@ final class Turns implements AutoCloseable {
     private static final class Channel {
         int users; // guarded by Listening.channels.compute
         CompletableFuture<Void> confirmed;
-        final Map<String, Semaphore> keys = new ConcurrentHashMap<>();
+        final Map<String, Turn> keys = new ConcurrentHashMap<>();
     }
 
     /** {@code base}: what all owners' names begin with; a channel of that name keeps the connection in its state. */
@@ -52,21 +51,34 @@ final class Turns implements AutoCloseable {
         private final Feed feed;
         private final String channel;
         private final String key;
-        final Address at;
-        final Semaphore called;
+        private final Address at;
+        private final Runnable signal;
+        private volatile boolean isCalled;
 
-        private Turn(Address at, Listening listening, Feed feed, String channel, String key, Semaphore called) {
+        private Turn(Address at, Listening listening, Feed feed, String channel, String key, Runnable signal) {
             this.at = at;
             this.listening = listening;
             this.feed = feed;
             this.channel = channel;
             this.key = key;
-            this.called = called;
+            this.signal = signal;
         }
 
-        /** The connection has ended: nothing will be heard. */
-        boolean isDeaf() {
-            return listening.ended;
+        /** It is of this server, and its connection has not ended. */
+        boolean isAt(Address server) {
+            return !listening.ended && at.equals(server);
+        }
+
+        /** Whether it came since this was last asked. */
+        boolean isCalled() {
+            boolean was = isCalled;
+            isCalled = false;
+            return was;
+        }
+
+        private void call() {
+            isCalled = true;
+            signal.run();
         }
 
         @Override
@@ -80,25 +92,28 @@ final class Turns implements AutoCloseable {
         }
     }
 
-    /** Begins to listen; fails with a {@link LinkException} when there is no connection to be had in this time. */
-    Turn listen(Address at, String owner, String key, long limitMillis) {
+    /**
+     * Begins to listen; {@code signal} runs when its turn comes. Fails with a {@link LinkException} when there is no
+     * connection to be had in this time.
+     */
+    Turn listen(Address at, String owner, String key, long limitMillis, Runnable signal) {
         if (forbidden) throw new ServerException("NOPERM this user may not listen");
         Listening listening = feeds.compute(at, (address, old) -> old == null || old.ended ? connect(at) : old);
         Feed feed = listening.opened.copy().completeOnTimeout(null, limitMillis, TimeUnit.MILLISECONDS)
                 .exceptionally(failed -> null).join();
         if (feed == null) throw new LinkException("nothing to listen on", null);
         String name = prefix + owner;
-        var called = new Semaphore(0);
+        var turn = new Turn(at, listening, feed, name, key, signal);
         Channel channel = listening.channels.compute(name, (same, old) -> {
             Channel entry = old == null ? new Channel() : old;
             if (entry.users++ == 0) entry.confirmed = feed.add(same);
-            entry.keys.put(key, called);
+            entry.keys.put(key, turn);
             return entry;
         });
         // Whoever asks after this hears of a turn that comes later. Unconfirmed: then by asking alone.
         channel.confirmed.exceptionally(failed -> null)
                 .completeOnTimeout(null, Math.min(limitMillis, 1_000), TimeUnit.MILLISECONDS).join();
-        return new Turn(at, listening, feed, name, key, called);
+        return turn;
     }
 
     // In a thread of its own: those who wait for it have their own patience. Who failed is not used again.
@@ -121,13 +136,13 @@ final class Turns implements AutoCloseable {
 
     private void heard(Listening listening, String name, String key) {
         Channel channel = listening.channels.get(name);
-        Semaphore called = channel == null ? null : channel.keys.get(key);
-        if (called != null) called.release();
+        Turn turn = channel == null ? null : channel.keys.get(key);
+        if (turn != null) turn.call();
     }
 
     private void ended(Listening listening) {
         listening.ended = true;
-        listening.channels.values().forEach(channel -> channel.keys.values().forEach(Semaphore::release));
+        listening.channels.values().forEach(channel -> channel.keys.values().forEach(Turn::call));
     }
 
     @Override

@@ -15,6 +15,7 @@ import java.util.concurrent.FutureTask;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.CompletableFuture;
 import rlock.Hold;
 import rlock.KeyLock;
@@ -87,8 +88,19 @@ public final class Runner {
     }
 
     private Runnable task(JsonObject request) {
-        var task = new FutureTask<Void>(() -> answer(request), null);
-        waits.put(request.get("id").getAsInt(), task);
+        int id = request.get("id").getAsInt();
+        var hasBegun = new AtomicBoolean();
+        var task = new FutureTask<Void>(() -> {
+            if (hasBegun.compareAndSet(false, true)) answer(request);
+        }, null) {
+            // A task that is cancelled before it begins never runs.
+            @Override
+            protected void done() {
+                waits.remove(id);
+                if (isCancelled() && hasBegun.compareAndSet(false, true)) say(request, failed(new InterruptedException("before it began")));
+            }
+        };
+        waits.put(id, task);
         return task;
     }
 
@@ -97,13 +109,22 @@ public final class Runner {
         try {
             reply = carryOut(request);
         } catch (Throwable failed) {
-            reply = new JsonObject();
-            reply.addProperty("error", name(failed));
-            reply.addProperty("text", String.valueOf(failed));
-            if (name(failed).equals("Other")) failed.printStackTrace();
+            reply = failed(failed);
         }
+        say(request, reply);
+    }
+
+    private static void say(JsonObject request, JsonObject reply) {
         reply.add("id", request.get("id"));
         say(reply.toString());
+    }
+
+    private static JsonObject failed(Throwable failed) {
+        var reply = new JsonObject();
+        reply.addProperty("error", name(failed));
+        reply.addProperty("text", String.valueOf(failed));
+        if (name(failed).equals("Other")) failed.printStackTrace();
+        return reply;
     }
 
     private static String name(Throwable failed) {
@@ -212,7 +233,7 @@ public final class Runner {
 
     private JsonObject cancel(JsonObject request) {
         Future<?> task = waits.get(number(request, "of"));
-        interrupt(task);
+        if (task != null) interrupt(task); // else it has ended
         return ok(true);
     }
 

@@ -1,0 +1,191 @@
+package rlock;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Set;
+
+/**
+ * What decides, by the names of clients/ALGORITHM.md: without I/O, clock or randomness. A machine is told one input at a
+ * time, with the time in ms, and answers with outputs, of which at most one, the last, is an operation that takes time.
+ * clients/traces/README.md lists all of them; the tests replay what the same machine did in the simulation.
+ */
+abstract sealed class Machine permits Undoing, Holding {
+    static final long FOREVER = Long.MAX_VALUE;
+    /** How long a reply may take; three times that if it waits for acknowledgements. */
+    static final long REPLY = 2_000;
+    /** For a reply at the end of the patience, and again for what is undone at once. */
+    static final long LATE = 50;
+    /** How long a ticket keeps its place. */
+    static final long TICKET = 3_000;
+    /** The pause, more or less, before a server that was not reached is connected to again. */
+    static final long DIALS = 200;
+    /** How long a request that does not wait is repeated. */
+    static final long PATIENCE = 3_000;
+    /** How often a blocked wait asks for its place on another connection, and a ticket for the lock. */
+    static final long LOOKS = 1_000;
+    static final long ASKS = 1_000;
+    static final long FIRST_PAUSE = 10;
+    static final long LONGEST_PAUSE = 500;
+    /** By then a server that goes on has read what lies in its sockets. */
+    static final long AGAIN = 500;
+    /** How long what is left is undone after {@code close}. */
+    static final long CLOSES = 1_000;
+    /** How often an attempt follows redirections without a pause. */
+    static final int HOPS = 5;
+
+    private static final Set<String> PASSING = Set.of("UNBLOCKED", "READONLY", "LOADING", "MOVED", "ASK", "TRYAGAIN",
+            "CLUSTERDOWN", "NOREPLICAS", "MASTERDOWN");
+
+    /** Whether an error ends by itself: no server can decide for now. */
+    static boolean passes(String code) {
+        return PASSING.contains(code);
+    }
+
+    /** How a request ended; unsent was surely not executed. */
+    enum Ending { TOKEN, NIL, REFUSED, UNSENT, BROKEN, SILENT }
+
+    /** How a request ended, with the number it brought or the first word of the error. */
+    record Outcome(Ending ending, long token, String code) {
+        static final Outcome NIL = of(Ending.NIL);
+        static final Outcome UNSENT = of(Ending.UNSENT);
+        static final Outcome BROKEN = of(Ending.BROKEN);
+        static final Outcome SILENT = of(Ending.SILENT);
+
+        private static Outcome of(Ending ending) {
+            return new Outcome(ending, 0, "");
+        }
+
+        static Outcome token(long number) {
+            return new Outcome(Ending.TOKEN, number, "");
+        }
+
+        static Outcome refused(String code) {
+            return new Outcome(Ending.REFUSED, 0, code);
+        }
+
+        boolean isToken() {
+            return ending == Ending.TOKEN;
+        }
+
+        boolean isNil() {
+            return ending == Ending.NIL;
+        }
+
+        /** It may have been executed, or may still be. */
+        boolean isUnknown() {
+            return ending == Ending.BROKEN || ending == Ending.SILENT;
+        }
+
+        boolean isNotHeld() {
+            return code.equals("NOTHELD");
+        }
+
+        /** It was refused for good. */
+        boolean isFinal() {
+            return ending == Ending.REFUSED && !passes(code);
+        }
+    }
+
+    /** What a machine is told; {@code REPLIED} is the end of a request on a shared connection, {@code OWN} on its own. */
+    enum Event {
+        CALL, SLOT, OPENED, REPLIED, OWN, PLACE, LISTENING, TURN, TIME, TAKEN, CANCEL, CLOSE,
+        ENDED, SEAT, RELEASING, RELEASED, GONE, EXTEND
+    }
+
+    /** {@code yes} is null where nobody can say; {@code number} is a round trip, a depth or a time. */
+    record Input(Event event, Outcome outcome, Boolean yes, long number) {
+        static Input of(Event event) {
+            return new Input(event, null, null, 0);
+        }
+
+        static Input of(Event event, Outcome outcome) {
+            return new Input(event, outcome, null, 0);
+        }
+
+        static Input of(Event event, Boolean yes) {
+            return new Input(event, null, yes, 0);
+        }
+
+        static Input of(Event event, long number) {
+            return new Input(event, null, true, number);
+        }
+    }
+
+    /** What is asked on a shared connection. */
+    enum Request { ACQUIRE, QUEUE, PLACE, RENEW, CANCEL, INFO, RELEASE }
+
+    /** What comes of a call. */
+    enum Told { GRANTED, NIL, RELEASED, LOST, UNAVAILABLE, NOREPLICAS, REFUSED, CANCELLED, CLOSED }
+
+    /** What a machine has done. Up to {@code SEAT} they are operations: they go on until an input ends them. */
+    enum Act {
+        SLOT, OPEN, OWN, READ, LOOK, SEND, AWAIT, LISTEN, TURN, SLEEP, SEAT,
+        KEEP, DROP, TELL, UNDO, FREE, TIED, LEAVE, DONE
+    }
+
+    /**
+     * An operation ends at {@code by} at the latest. {@code token} and {@code depth} belong to a request; {@code block}
+     * is for how long the server may block it, 0 for ever and -1 not at all.
+     */
+    record Output(Act act, long by, Request request, long token, int depth, long block, boolean session, Tell tell) {
+        static Output of(Act act) {
+            return of(act, 0);
+        }
+
+        static Output of(Act act, long by) {
+            return new Output(act, by, null, 0, 0, -1, false, null);
+        }
+
+        static Output send(Request request, long token, int depth, long by) {
+            return new Output(Act.SEND, by, request, token, depth, -1, false, null);
+        }
+
+        static Output own(long block, boolean session, int depth, long by) {
+            return new Output(Act.OWN, by, null, 0, depth, block, session, null);
+        }
+    }
+
+    /** The lease of what is granted counts from {@code sent}; it lingers if an earlier request was never answered. */
+    record Tell(Told told, long token, long sent, boolean lingers, String code) {
+        static Tell of(Told told) {
+            return new Tell(told, 0, 0, false, "");
+        }
+    }
+
+    private List<Output> out;
+
+    /** What follows from that. */
+    final List<Output> step(long now, Input in) {
+        out = new ArrayList<>(3);
+        react(now, in);
+        return out;
+    }
+
+    abstract void react(long now, Input in);
+
+    final void say(Act act) {
+        out.add(Output.of(act));
+    }
+
+    final void say(Output output) {
+        out.add(output);
+    }
+
+    final void tell(Tell tell) {
+        out.add(new Output(Act.TELL, 0, null, 0, 0, -1, false, tell));
+    }
+
+    /** That much later; what never comes stays so. */
+    static long after(long now, long takes) {
+        return takes > FOREVER - now ? FOREVER : now + takes;
+    }
+
+    static long replyTime(boolean hasAcks) {
+        return hasAcks ? 3 * REPLY : REPLY;
+    }
+
+    /** For how long somebody waits for a seat that another request of the same owner has. What is undone passes. */
+    static long come(boolean isUndone, long wait, long patience) {
+        return wait > 0 ? wait : isUndone ? patience : 2 * LATE;
+    }
+}

@@ -1,0 +1,23 @@
+package rlock;
+
+import java.util.List;
+
+/** Reads replies that are names and values in turn. */
+final class Replies {
+    private Replies() {}
+
+    /** The value of that name, or an empty list. */
+    static Object field(Object reply, String name) {
+        List<?> words = (List<?>) reply;
+        for (int i = 0; i < words.size(); i += 2) if (Topology.text(words.get(i)).equals(name)) return words.get(i + 1);
+        return List.of();
+    }
+
+    /** What {@code RLOCK.INFO} says of this owner's hold, or nothing. */
+    static List<?> holder(Object info, String owner, Mode mode) {
+        for (Object holder : (List<?>) field(info, "holders"))
+            if (Topology.text(field(holder, "owner")).equals(owner)
+                    && Topology.text(field(holder, "mode")).equalsIgnoreCase(mode.name())) return (List<?>) holder;
+        return List.of();
+    }
+}

@@ -1,0 +1,77 @@
+package rlock;
+
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.Semaphore;
+
+/**
+ * One owner at one key in one mode, in this whole process: objects come and go, the depth is counted here. The server is
+ * told depths, never "one more", so that a command that arrives twice counts once.
+ */
+final class Seat {
+    /** Who holds what, where: the same key at another service is another lock. */
+    record Name(Service service, String key, String owner, Mode mode) {}
+
+    private static final Map<Name, Seat> ALL = new ConcurrentHashMap<>();
+
+    final Name name;
+    /** One request at a time: a depth is only right while nobody else changes it. */
+    final Semaphore turn = new Semaphore(1, true);
+
+    volatile int depth; // changed by who has the turn
+    volatile Tenure tenure; // null at depth 0
+    /** The turn belongs to what undoes an earlier request. */
+    volatile boolean isUndone;
+    /** Why that request failed, or why it is not undone yet. */
+    volatile RuntimeException trouble;
+    private int users; // guarded by ALL.compute
+
+    private Seat(Name name) {
+        this.name = name;
+    }
+
+    /** Begins to use it; each use ends with {@link #leave}. */
+    static Seat enter(Name name) {
+        return ALL.compute(name, (same, old) -> {
+            Seat seat = old == null ? new Seat(same) : old;
+            seat.users++;
+            return seat;
+        });
+    }
+
+    /** For an owner that nobody else knows the name of. */
+    static Seat alone(Name name) {
+        return new Seat(name);
+    }
+
+    /** One more use of this very one. */
+    void enter() {
+        ALL.computeIfPresent(name, (same, seat) -> {
+            seat.users++;
+            return seat;
+        });
+    }
+
+    /** It is forgotten when nobody uses it and nothing is held. */
+    void leave() {
+        ALL.computeIfPresent(name, (same, seat) -> --seat.users > 0 || seat.depth > 0 ? seat : null);
+    }
+
+    /** Whoever has the turn is done: nothing of its request is executed any more. */
+    void free() {
+        isUndone = false;
+        turn.release();
+        leave();
+    }
+
+    LockException unavailable() {
+        String text = name.key() + ": no server confirms the end of this owner's last request";
+        RuntimeException why = trouble;
+        return LockException.Unavailable.because(why == null ? text : text + ": " + why.getMessage(), why);
+    }
+
+    /** What there is, or null. */
+    static Seat find(Name name) {
+        return ALL.get(name);
+    }
+}

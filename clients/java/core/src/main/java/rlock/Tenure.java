@@ -1,0 +1,305 @@
+package rlock;
+
+import java.time.Duration;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.Future;
+import java.util.concurrent.RejectedExecutionException;
+import java.util.function.Supplier;
+import rlock.Driver.Link;
+import rlock.Driver.LinkException;
+import rlock.Driver.ServerException;
+import rlock.Machine.Event;
+import rlock.Machine.Input;
+import rlock.Machine.Outcome;
+import rlock.Machine.Output;
+import rlock.Machine.Tell;
+import rlock.Machine.Told;
+
+/** A hold from its first level to its last, shared by all of them: does what its {@link Holding} says. */
+final class Tenure {
+    private static final System.Logger LOG = System.getLogger("rlock");
+    /** How long an unlock is repeated. */
+    private static final long RELEASES_MILLIS = 10_000;
+    /** Timers are late, never early; and two clocks never run alike. */
+    private static final long EARLY_MILLIS = 5;
+
+    final long token;
+    final CompletableFuture<Void> lost = new CompletableFuture<>();
+    /** The thread that alone can release it; null if a {@link Hold} can. */
+    volatile Thread holder;
+    private final Locks locks;
+    private final Seat seat;
+    private Options options; // of the level whose lease is renewed; from here on guarded by this
+    private Holding machine;
+    private boolean lingers;
+    private boolean isOver;
+    private long operation; // the number of the one under way
+    private Future<?> timer;
+    private Link session;
+    private Link tying;
+    private volatile boolean isLost;
+
+    Tenure(Locks locks, Seat seat, Options options, Tell told) {
+        this.locks = locks;
+        this.seat = seat;
+        this.options = options;
+        this.token = told.token();
+        this.lingers = told.lingers();
+        this.machine = new Holding(kept(told.sent()));
+    }
+
+    private Holding.Kept kept(long sent) {
+        long lease = options.leaseMillis();
+        return new Holding.Kept(token, lease, sent, Math.min(EARLY_MILLIS, lease / 10), options.acks() > 0, options.renewed());
+    }
+
+    void begins() {
+        locks.remember(this);
+        tell(Event.CALL);
+    }
+
+    /** The owner entered again, with a lease of its own. */
+    synchronized void entered(Options again, Tell told) {
+        lingers |= told.lingers();
+        long deadline = told.sent() + again.leaseMillis();
+        if (!isOver && again.renewed() && (!options.renewed() || again.leaseMillis() > options.leaseMillis())) {
+            long before = machine.deadline();
+            options = options.lease(Math.max(again.leaseMillis(), options.renewed() ? options.leaseMillis() : 1), true);
+            machine = new Holding(kept(told.sent()));
+            step(Input.of(Event.EXTEND, before - options.leaseMillis()));
+            step(Input.of(Event.CALL));
+            if (options.session() && session == null) step(Input.of(Event.ENDED));
+        } else {
+            extendTo(deadline);
+        }
+    }
+
+    private synchronized void extendTo(long deadline) {
+        step(Input.of(Event.EXTEND, deadline - options.leaseMillis()));
+    }
+
+    /** It may be, or it is. */
+    boolean isLost() {
+        if (isLost) return true;
+        synchronized (this) {
+            if (!isOver && Clock.now() >= machine.limit()) step(Input.of(Event.GONE));
+        }
+        return isLost;
+    }
+
+    synchronized long leftMillis() {
+        return isOver ? 0 : Math.max(0, machine.limit() - Clock.now());
+    }
+
+    Duration left() {
+        return Duration.ofMillis(leftMillis());
+    }
+
+    /** The server has said so, or nobody renews it any more. */
+    void lose() {
+        tell(Event.GONE);
+    }
+
+    private synchronized void tell(Event event) {
+        step(Input.of(event));
+    }
+
+    private void step(Input in) {
+        for (Output output : machine.step(Clock.now(), in)) {
+            switch (output.act()) {
+                case SLEEP -> begin(output, null, null, Input.of(Event.TIME));
+                case SEND -> renews(output);
+                case SEAT -> begin(output, null, this::takeSeat, Input.of(Event.SEAT, false));
+                case OPEN -> begin(output, Links.Use.RENEWAL, () -> open(output), Input.of(Event.REPLIED, Outcome.UNSENT));
+                case OWN -> begin(output, use(), () -> ties(output), Input.of(Event.OWN, Outcome.SILENT));
+                case TIED -> {
+                    tied(tying);
+                    tying = null;
+                }
+                case DROP -> {
+                    close(tying);
+                    tying = null;
+                }
+                case LEAVE -> seat.free();
+                case TELL -> {
+                    isLost = true;
+                    // What the application does when it hears of it must not hold up the others.
+                    locks.tell(() -> lost.complete(null));
+                }
+                default -> over();
+            }
+        }
+    }
+
+    // In one of the few threads for the server, however many holds there are; its time may be over before that.
+    private void begin(Output output, Links.Use use, Supplier<Input> work, Input late) {
+        long number = ++operation;
+        if (timer != null) timer.cancel(false);
+        timer = work == null || use != null ? locks.after(output.by() - Clock.now(), () -> arrived(number, late)) : null;
+        if (work == null) return;
+        Runnable does = () -> {
+            synchronized (this) {
+                if (number != operation) return;
+            }
+            arrived(number, work.get());
+        };
+        try {
+            if (use == null) locks.tell(does);
+            else locks.links.inTurn(use, seat.name.key(), does);
+        } catch (RejectedExecutionException closing) {
+            // Then the deadline says the rest.
+        }
+    }
+
+    private synchronized void arrived(long number, Input in) {
+        if (number == operation) {
+            operation++;
+            step(in);
+        } else if (in.event() == Event.OPENED) {
+            close(tying);
+            tying = null;
+        } else if (in.event() == Event.SEAT && in.yes()) {
+            seat.free();
+        }
+    }
+
+    private void renews(Output output) {
+        Thread thread = holder;
+        if (thread != null && !thread.isAlive()) {
+            LOG.log(System.Logger.Level.WARNING, seat.name.key() + ": " + thread.getName() + " ended without unlocking it");
+            step(Input.of(Event.GONE));
+            return;
+        }
+        begin(output, use(), () -> renewed(output), Input.of(Event.REPLIED, Outcome.SILENT));
+    }
+
+    private Links.Use use() {
+        return options.acks() > 0 ? Links.Use.ACKED : Links.Use.RENEWAL;
+    }
+
+    private Input renewed(Output output) {
+        try {
+            String[] words = options.renew(seat.name.key(), seat.name.owner(), token, options.leaseMillis());
+            long limit = locks.links.limit(output.by(), options.acks() > 0);
+            return Input.of(Event.REPLIED, Job.outcome(locks.links.call(use(), seat.name.key(), limit, words)));
+        } catch (ServerException | LinkException failed) {
+            locks.links.refresh();
+            return Input.of(Event.REPLIED, Job.outcome(failed));
+        }
+    }
+
+    // While a depth is being changed it cannot be said.
+    private Input takeSeat() {
+        if (!seat.turn.tryAcquire()) return Input.of(Event.SEAT, false);
+        seat.enter();
+        return Input.of(Event.SEAT, (long) seat.depth);
+    }
+
+    private Input open(Output output) {
+        try {
+            long end = Links.endOf(output.by());
+            Link link = locks.links.open(locks.links.primary(seat.name.key(), end), end);
+            synchronized (this) {
+                tying = link;
+            }
+            return Input.of(Event.OPENED, 0);
+        } catch (ServerException | LinkException failed) {
+            locks.links.refresh();
+            return Input.of(Event.REPLIED, Job.outcome(failed));
+        }
+    }
+
+    private Input ties(Output output) {
+        Link link;
+        synchronized (this) {
+            link = tying;
+        }
+        try {
+            if (link == null) return Input.of(Event.OWN, Outcome.BROKEN);
+            String[] words = options.acquire(seat.name.key(), seat.name.owner(), output.depth(), true);
+            return Input.of(Event.OWN, Job.outcome(link.call(locks.links.limit(output.by(), options.acks() > 0), words)));
+        } catch (ServerException | LinkException failed) {
+            return Input.of(Event.OWN, Job.outcome(failed));
+        }
+    }
+
+    /** The hold is tied to this connection: when it ends, the hold has ended or is tied to a new one. */
+    synchronized void tied(Link link) {
+        session = link;
+        link.whenClosed(() -> locks.tell(() -> untied(link)));
+    }
+
+    // The server closes the connection of a hold that ended; so does a failover, and the hold stays.
+    private synchronized void untied(Link link) {
+        if (session != link) return;
+        session = null;
+        step(Input.of(Event.ENDED));
+    }
+
+    private void over() {
+        isOver = true;
+        operation++;
+        if (timer != null) timer.cancel(false);
+        locks.forget(this);
+        Link[] links = {session, tying};
+        session = tying = null;
+        for (Link link : links) if (link != null) locks.tell(link::close);
+    }
+
+    private static void close(Link link) {
+        if (link != null) link.close();
+    }
+
+    /** Moves the deadline to so long from now; fails if the hold is lost, or nobody answers. */
+    void renew(long millis) {
+        if (isLost()) throw new LockLostException("the hold was lost before it was renewed");
+        long sent = Clock.now();
+        try {
+            boolean hasAcks = options.acks() > 0;
+            locks.links.call(use(), seat.name.key(), locks.links.limit(sent + Machine.replyTime(hasAcks), hasAcks),
+                    options.renew(seat.name.key(), seat.name.owner(), token, millis));
+        } catch (ServerException error) {
+            if (!error.code().equals("NOTHELD")) throw LockException.of(error);
+            lose();
+            throw new LockLostException(error.getMessage());
+        } catch (LinkException broken) {
+            throw new LockException.Unavailable(broken.getMessage(), broken);
+        }
+        // Who was told that it may be lost cannot be told otherwise.
+        if (isLost()) throw new LockLostException(seat.name.key() + " was lost while it was renewed");
+        extendTo(sent + millis);
+    }
+
+    /** Releases one level. */
+    void release() {
+        seat.turn.acquireUninterruptibly();
+        seat.enter();
+        int depth = seat.depth;
+        if (seat.tenure != this || depth == 0) {
+            seat.free();
+            throw new IllegalMonitorStateException(seat.name.key() + " is not held by " + seat.name.owner());
+        }
+        boolean wasLost = isLost();
+        Job job = new Job(locks.links, seat, options, depth, machineOf(depth, wasLost), false, Machine.FOREVER);
+        seat.depth = depth - 1;
+        if (depth == 1) seat.tenure = null;
+        Told told = job.call().told();
+        if (told == Told.LOST) lose();
+        if (depth == 1) tell(Event.RELEASED);
+        job.rest();
+        if (wasLost) throw new LockLostException(seat.name.key() + " was lost before it was released");
+        if (told == Told.RELEASED) return;
+        RuntimeException trouble = job.trouble;
+        String why = told == Told.CLOSED ? "closed" : trouble == null ? "no reply in time" : trouble.getMessage();
+        if (told == Told.LOST) throw new LockLostException(trouble == null ? seat.name.key() + " was lost" : why);
+        if (told == Told.REFUSED) throw LockException.of((ServerException) trouble);
+        throw LockException.Unavailable.because(seat.name.key() + " is not known to be released: " + why, trouble);
+    }
+
+    private synchronized Release machineOf(int depth, boolean wasLost) {
+        if (depth == 1) step(Input.of(Event.RELEASING));
+        long patience = Math.min(machine.limit() - Clock.now(), RELEASES_MILLIS);
+        long deadline = wasLost ? Long.MIN_VALUE : machine.deadline();
+        return new Release(Math.max(0, patience), options.leaseMillis(), depth, token, deadline, lingers);
+    }
+}

@@ -1,0 +1,155 @@
+package rlock;
+
+/** What an attempt and a release have in common: whatever they leave at the server is undone. */
+abstract sealed class Undoing extends Machine permits Attempt, Release {
+    enum At {
+        START, ASKING, SLOTTING, OPENING, WAITING, LOOKING, LISTENING, QUEUEING, PLACING, TURNING, CONFIRMING, PAUSING,
+        GRANTED, AWAITING, ENDING_WAIT, LAST_REPLY, CANCELLING, INFORMING, RELEASING, RESTING, DONE
+    }
+
+    /** What requests may have left at the server. */
+    record Left(boolean inDoubt, boolean lingers, boolean hasTicket, long token) {}
+
+    final long lease;
+    int depth;
+    final boolean session;
+    At at = At.START;
+    boolean inDoubt; // something was sent, and its outcome is unknown or nobody has taken it
+    boolean lingers; // something was never answered, and may still be executed
+    boolean hasTicket; // a place may stand
+    long token; // of a grant that nobody takes; 0 is none
+    private Left before; // the request that was interrupted
+    private long until; // when nothing that was granted can stand any more
+    private long pause;
+
+    Undoing(long lease, int depth, boolean session) {
+        this.lease = lease;
+        this.depth = depth;
+        this.session = session;
+    }
+
+    final boolean isUndone() {
+        return at.compareTo(At.GRANTED) > 0 && at != At.DONE;
+    }
+
+    private void starts(long now) {
+        until = after(after(now, lease), REPLY);
+        pause = LATE;
+        say(Act.UNDO);
+    }
+
+    /** Undoes whatever was sent, until the server has confirmed that or the lease has expired. Nothing is under way. */
+    final void undo(long now) {
+        starts(now);
+        round(now);
+    }
+
+    /** The same while a request is under way, before which that was left. */
+    final void undo(long now, boolean isBlocked, Left before) {
+        this.before = before;
+        starts(now);
+        at = isBlocked ? At.ENDING_WAIT : At.AWAITING;
+        say(isBlocked ? Output.send(Request.CANCEL, 0, 0, now + REPLY / 4) : Output.of(Act.AWAIT, now + REPLY / 4));
+    }
+
+    /** Goes on with it. */
+    final void undoes(long now, Input in) {
+        Event event = in.event();
+        Outcome outcome = in.outcome();
+        if (event == Event.CLOSE) {
+            until = Math.min(until, now + CLOSES);
+        } else if (at == At.LAST_REPLY && event == Event.OWN) {
+            replied(outcome);
+            say(outcome.isUnknown() || session && outcome.isToken() ? Act.DROP : Act.KEEP);
+            round(now);
+        } else if (at == At.RESTING && event == Event.TIME) {
+            round(now);
+        } else if (event == Event.REPLIED) {
+            if (at == At.AWAITING) {
+                replied(outcome);
+                round(now);
+            } else if (at == At.ENDING_WAIT) {
+                lingers |= outcome.isUnknown();
+                at = At.LAST_REPLY;
+                // 0: it has just been granted, or has not begun to wait.
+                say(Output.of(Act.READ, now + (outcome.isToken() && outcome.token() > 0 ? REPLY / 4 : LATE)));
+            } else if (at == At.CANCELLING || at == At.INFORMING || at == At.RELEASING) {
+                did(now, outcome);
+            }
+        }
+    }
+
+    // To an acquire that nobody waits for any more.
+    private void replied(Outcome outcome) {
+        switch (outcome.ending()) {
+            case TOKEN -> token = outcome.token();
+            case NIL -> inDoubt = false;
+            case REFUSED, UNSENT -> {
+                inDoubt = before.inDoubt;
+                lingers = before.lingers;
+                hasTicket = before.hasTicket;
+                token = before.token;
+            }
+            default -> lingers = true;
+        }
+    }
+
+    private void round(long now) {
+        if (now >= until) free();
+        // A replica answers what is looked for as well, but refuses this.
+        else if (hasTicket || (inDoubt || lingers) && token == 0) send(now, At.CANCELLING, Request.CANCEL);
+        else letGo(now);
+    }
+
+    // By its token: should this arrive late, it ends no later hold.
+    private void letGo(long now) {
+        if (!inDoubt && !lingers) undone(now);
+        else if (token != 0) send(now, At.RELEASING, Request.RELEASE);
+        else send(now, At.INFORMING, Request.INFO);
+    }
+
+    private void send(long now, At next, Request request) {
+        at = next;
+        boolean releases = request == Request.RELEASE;
+        say(Output.send(request, releases ? token : 0, releases ? depth - 1 : 0, now + REPLY));
+    }
+
+    private void did(long now, Outcome outcome) {
+        boolean ok = outcome.isToken() || outcome.isNil();
+        if (at == At.INFORMING && outcome.isToken()) token = outcome.token();
+        if (ok && (at == At.CANCELLING || outcome.isToken() && at == At.INFORMING)) {
+            letGo(now);
+        } else if (ok || at == At.RELEASING && outcome.isNotHeld()) {
+            undone(now);
+        } else if (outcome.isFinal()) {
+            free();
+        } else {
+            // A cancel that arrives late would end a later wait.
+            lingers |= at == At.CANCELLING && outcome.isUnknown();
+            rest(now, pause);
+            pause = Math.min(2 * pause, 1_000);
+        }
+    }
+
+    // Once more, if something was never answered: the server may only now execute what it had yet to read.
+    private void undone(long now) {
+        if (!lingers) {
+            free();
+            return;
+        }
+        inDoubt = true;
+        lingers = false;
+        token = 0;
+        rest(now, AGAIN);
+    }
+
+    private void rest(long now, long time) {
+        at = At.RESTING;
+        say(Output.of(Act.SLEEP, now + time));
+    }
+
+    final void free() {
+        at = At.DONE;
+        say(Act.FREE);
+    }
+}
