@@ -126,7 +126,7 @@ class Play:
         self.request(step)
 
     def request(self, step):
-        ours = ("gives", "save", "start") if step["do"] == "lost" else ("gives", "save", "start", "within")
+        ours = ("gives", "save", "start") if step["do"] in ("lost", "observed") else ("gives", "save", "start", "within")
         request = {k: self.put(v) for k, v in step.items() if k not in ours}
         if request["do"] == "open":
             request = {**self.topology.opening, **request}
@@ -140,7 +140,7 @@ class Play:
             self.check_reply(future, step)
 
     def check_reply(self, future, step):
-        bound = 10000 + step["within"] if step.get("do") == "lost" else step.get("within", 15000 if "do" in step else 10000)
+        bound = 10000 + step["within"] if step.get("do") in ("lost", "observed") else step.get("within", 15000 if "do" in step else 10000)
         try:
             reply = future.result(bound / 1000)
         except concurrent.futures.TimeoutError:

@@ -18,7 +18,7 @@ NAMES = [
     (rlock.LockLost, "Lost"), (rlock.NotHeld, "NotHeld"), (rlock.NoReplicas, "NoReplicas"),
     (rlock.Unavailable, "Unavailable"),
 ]
-FEATURES = ["cancel", "actors", "sentinel", "cluster", "session", "acks", "limit", "maxqueue"]
+FEATURES = ["cancel", "actors", "sentinel", "cluster", "session", "acks", "limit", "maxqueue", "several"]
 
 
 def tell(reply):
@@ -41,6 +41,26 @@ def lock_options(request):
     return options | {"lease": request["lease"] / 1000} if "lease" in request else options
 
 
+def parts(request):
+    kinds = {"read": rlock.read, "write": str}
+    return [kinds[mode](key) if mode in kinds else rlock.limit(key, mode) for key, mode in request["keys"]]
+
+
+def leads(request):
+    return {"name": request["name"]}
+
+
+def seen(leader):
+    return {"at": time.time() * 1000, "name": leader.name if leader else None}
+
+
+class Campaign:
+    """An election, as a lock."""
+
+    def __init__(self, election):
+        self.election, self.acquire = election, election.campaign
+
+
 def state(hold):
     return {"held": hold.held, "left": int(hold.left * 1000)}
 
@@ -51,7 +71,7 @@ def bare_words(key):
 
 class Runner:
     def __init__(self):
-        self.clients, self.locks, self.holds, self.lost_at, self.actors = {}, {}, {}, {}, {}
+        self.clients, self.locks, self.holds, self.lost_at, self.actors, self.told = {}, {}, {}, {}, {}, {}
         self.main, self.acquiring = queue.Queue(), None
 
     def read(self):
@@ -83,6 +103,8 @@ class Runner:
             reply = getattr(self, request["do"])(request)
         except KeyboardInterrupt:
             reply = {"error": "Cancelled"}
+        except ValueError as error:
+            reply = {"error": "Invalid", "text": str(error)}
         except Exception as error:
             reply = failure(error)
         if reply is not None:
@@ -112,6 +134,30 @@ class Runner:
         kind = rlock.ReadLock if r.get("mode") == "read" else rlock.Lock
         self.locks[r["lock"]] = kind(self.clients[r["client"]][0], r["key"], **lock_options(r))
         return {"ok": True}
+
+    def all(self, r):
+        self.locks[r["lock"]] = rlock.Locks.of(self.clients[r["client"]][0]).all(*parts(r), **lock_options(r))
+        return {"ok": True}
+
+    def election(self, r):
+        election = rlock.Locks.of(self.clients[r["client"]][0]).election(r["key"], **leads(r))
+        self.locks[r["lock"]] = Campaign(election)
+        return {"ok": True}
+
+    def observe(self, r):
+        told = self.told[r["observer"]] = []
+        observer = self.locks[r["lock"]].election.observe()
+        threading.Thread(target=lambda: [told.append(seen(each)) for each in observer], daemon=True).start()
+        return {"ok": True}
+
+    def observed(self, r):
+        def wait():
+            told, end = self.told[r["observer"]], time.monotonic() + r["within"] / 1000
+            while not (told and told[-1]["name"] == r["name"]) and time.monotonic() < end:
+                time.sleep(0.005)
+            tell({"id": r["id"], "ok": told[-1]["name"] == r["name"], "at": told[-1]["at"]} if told else {"id": r["id"], "ok": False})
+
+        threading.Thread(target=wait, daemon=True).start()
 
     def acquire(self, r):
         self.acquiring = r["id"]

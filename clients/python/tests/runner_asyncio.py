@@ -10,12 +10,12 @@ import redis.asyncio
 import redis.asyncio.sentinel
 
 import rlock.asyncio as rlock
-from runner import FEATURES, bare_words, failure, lock_options, seconds, state, tell
+from runner import FEATURES, Campaign, bare_words, failure, leads, lock_options, parts, seconds, seen, state, tell
 
 
 class Runner:
     def __init__(self):
-        self.clients, self.locks, self.holds, self.lost_at = {}, {}, {}, {}
+        self.clients, self.locks, self.holds, self.lost_at, self.told = {}, {}, {}, {}, {}
         self.actors, self.acquiring, self.tasks = {}, {}, set()
 
     async def read(self):
@@ -47,6 +47,8 @@ class Runner:
         except asyncio.CancelledError:
             asyncio.current_task().uncancel()
             reply = {"error": "Cancelled"}
+        except ValueError as error:
+            reply = {"error": "Invalid", "text": str(error)}
         except Exception as error:
             reply = failure(error)
         tell({"id": request["id"], **reply})
@@ -75,6 +77,31 @@ class Runner:
         kind = rlock.ReadLock if r.get("mode") == "read" else rlock.Lock
         self.locks[r["lock"]] = kind(self.clients[r["client"]][0], r["key"], **lock_options(r))
         return {"ok": True}
+
+    async def all(self, r):
+        self.locks[r["lock"]] = rlock.Locks.of(self.clients[r["client"]][0]).all(*parts(r), **lock_options(r))
+        return {"ok": True}
+
+    async def election(self, r):
+        self.locks[r["lock"]] = Campaign(rlock.Locks.of(self.clients[r["client"]][0]).election(r["key"], **leads(r)))
+        return {"ok": True}
+
+    async def observe(self, r):
+        told = self.told[r["observer"]] = []
+        observer = self.locks[r["lock"]].election.observe()
+
+        async def observes():
+            async for each in observer:
+                told.append(seen(each))
+
+        self.spawn(observes())
+        return {"ok": True}
+
+    async def observed(self, r):
+        told, end = self.told[r["observer"]], time.monotonic() + r["within"] / 1000
+        while not (told and told[-1]["name"] == r["name"]) and time.monotonic() < end:
+            await asyncio.sleep(0.005)
+        return {"ok": told[-1]["name"] == r["name"], "at": told[-1]["at"]} if told else {"ok": False}
 
     async def acquire(self, r):
         self.acquiring[r["id"]] = asyncio.current_task()

@@ -9,9 +9,11 @@
 
 from ._errors import Deadlock, LockError, LockLost, NoAcks, NoPermission, NoReplicas, NotAcquired, NotHeld, Refused, TooMany
 from ._errors import Unavailable
-from ._sync import Hold, Lock, Locks, Permit, ReadLock
+from ._several import Leader, limit, read
+from ._sync import AllLocks, Election, Hold, Holds, Lock, Locks, Observer, Permit, ReadLock
 
 __all__ = [
-    "Deadlock", "Hold", "Lock", "LockError", "LockLost", "Locks", "NoAcks", "NoPermission", "NoReplicas", "NotAcquired",
-    "NotHeld", "Permit", "ReadLock", "Refused", "TooMany", "Unavailable",
+    "AllLocks", "Deadlock", "Election", "Hold", "Holds", "Leader", "Lock", "LockError", "LockLost", "Locks", "NoAcks",
+    "NoPermission", "NoReplicas", "NotAcquired", "NotHeld", "Observer", "Permit", "ReadLock", "Refused", "TooMany",
+    "Unavailable", "limit", "read",
 ]

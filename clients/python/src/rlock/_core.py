@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from dataclasses import dataclass
-from typing import Any, Callable, Optional
+from typing import Any, Callable, ClassVar, Optional
 
 from . import _machine
 from ._errors import Unavailable
@@ -19,7 +19,7 @@ from ._errors import Unavailable
 log = logging.getLogger("rlock")
 
 #: Of the machine, here in seconds.
-REPLY, LATE, DIALS = _machine.REPLY / 1000, _machine.LATE / 1000, _machine.DIALS / 1000
+REPLY, LATE, DIALS, LOOKS = (each / 1000 for each in (_machine.REPLY, _machine.LATE, _machine.DIALS, _machine.LOOKS))
 
 
 # A clock that goes on while the machine is suspended, where there is one: leases do so too.
@@ -100,12 +100,18 @@ class Seat:
     """One owner at one key in one mode. Allows one acquisition or release at a time in the whole process."""
 
     __slots__ = ("key", "owner", "mode", "mutex", "users", "tenure", "is_undone")
+    job: ClassVar[Callable[..., Any]]  # what a machine does for it
 
     def __init__(self, key: str, owner: str, mode: str, mutex: Any):
         self.key, self.owner, self.mode, self.mutex = key, owner, mode, mutex
         self.users = 0
         self.tenure: Optional[Tenure] = None
         self.is_undone = False  # whoever has it undoes what an attempt left
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return self.key
 
     def come(self, start: int, wait: Optional[float], patience: float) -> tuple[float, bool]:
         """For how many seconds to wait for whoever has it, and whether it is then unavailable."""
@@ -115,7 +121,7 @@ class Seat:
 
     @property
     def unavailable(self) -> Unavailable:
-        return Unavailable(f"{self.key}: an earlier request of {self.owner} is not yet undone")
+        return Unavailable(f"{self.name}: an earlier request of {self.owner} is not yet undone")
 
 
 class Tenure:
@@ -139,6 +145,11 @@ class Tenure:
         self.wakes: Any = None  # when, or the timer that does so
         self.holds: list[Any] = []  # weak references to its handles
         self.keeper: Any = None  # a weak reference to the thread or task whose name it has
+
+    @property
+    def root(self) -> "Tenure":
+        """What is renewed: of one of several locks, the hold of them all."""
+        return self
 
     @property
     def due(self) -> float:
@@ -212,7 +223,7 @@ class Space:
         """Starts without holds; so does a child, whatever its parent holds."""
         for seat in getattr(self, "seats", {}).values():
             if seat.tenure is not None:
-                seat.tenure.state = "released"
+                seat.tenure.state = seat.tenure.root.state = "released"
         self.seats: dict[tuple[str, str, str], Seat] = {}
         self.lock = threading.Lock()
 
@@ -226,19 +237,22 @@ class Space:
 
     def use(self, seat: Seat) -> None:
         with self.lock:
-            seat.users += 1
+            for each in getattr(seat, "members", (seat,)):  # of a group, see _several.py
+                each.users += 1
 
     def leave(self, seat: Seat) -> None:
         with self.lock:
-            seat.users -= 1
-            where = seat.key, seat.owner, seat.mode
-            if seat.users == 0 and seat.tenure is None and self.seats.get(where) is seat:
-                del self.seats[where]
+            for each in getattr(seat, "members", (seat,)):
+                each.users -= 1
+                where = each.key, each.owner, each.mode
+                if each.users == 0 and each.tenure is None and self.seats.get(where) is each:
+                    del self.seats[where]
 
     def vacate(self, seat: Seat) -> None:
         """Whoever has the mutex of the seat is done: nothing of its request is executed any more."""
         seat.is_undone = False
-        seat.mutex.release()
+        for each in getattr(seat, "members", (seat,)):
+            each.mutex.release()
         self.leave(seat)
 
 

@@ -57,12 +57,15 @@ class Job:
         try:
             if op[0] != "send":
                 return (yield from self.perform(op))
-            reply = yield self.io.send(self.seat.key, self.words(*op[1]), op[2] / 1000)
-            if op[1][0] == "info":
-                reply = (self.found(reply) or {}).get("token")
+            reply = yield from self.request(op[1], op[2] / 1000)
             return ("nil",) if reply is None else ("token", reply)
         except (Broken, Refused) as error:
             return self.failed(op, error)
+
+    def request(self, request: Words, until: float) -> Steps:
+        """The reply to a request on a shared connection."""
+        reply = yield self.io.send(self.seat.key, self.words(*request), until)
+        return (self.found(reply) or {}).get("token") if request[0] == "info" else reply
 
     def undo(self) -> Steps:
         """Goes on to the end with what `steps` has left."""
@@ -111,8 +114,7 @@ class Job:
         io, kind, seat = self.io, op[0], self.seat
         until = op[-1] / 1000 if len(op) > 1 else 0.0
         if kind == "slot":
-            self.has_slot = io.take_slot()
-            return "slot", self.has_slot
+            return "slot", self.slot()
         if kind == "open":
             where, self.asks_at = self.asks_at, None
             self.link = yield io.open(seat.key, until, where)
@@ -139,9 +141,14 @@ class Job:
             return ("turn",)
         if now() >= self.warns_at:
             self.warns_at = FOREVER
-            log.warning("%s: still asking for it, though %s", seat.key, self.problem)
+            log.warning("%s: still asking for it, though %s", seat.name, self.problem)
         yield io.sleep(max(0.0, until - now()))
         return ("time",)
+
+    def slot(self) -> bool:
+        """Whether it may wait on a connection of its own."""
+        self.has_slot = self.io.take_slot()
+        return self.has_slot
 
     def failed(self, op: Words, error: Union[Broken, Refused]) -> Words:
         if op[0] == "look":  # no server decides at the moment
@@ -204,13 +211,16 @@ class Job:
 
     def error(self, told: Words, what: str = "") -> LockError:
         """Of what was told."""
-        key, owner = self.seat.key, self.seat.owner
+        key, owner = self.seat.name, self.seat.owner
         if told[0] == "refused" and isinstance(self.trouble, Refused):
             return self.trouble
         if told[0] == "lost":
             return LockLost(f"{key} was lost by {owner}: {self.trouble or 'its lease is over'}")
         kind = NoReplicas if told[0] == "noreplicas" else Unavailable
         return kind(f"{key}: {what}{'closed' if told[0] == 'closed' else self.problem}")
+
+
+Seat.job = Job
 
 
 def attempt(io: Any, seat: Seat, options: Options, start: float, wait: Optional[float], patience: float) -> Job:
@@ -223,7 +233,7 @@ def attempt(io: Any, seat: Seat, options: Options, start: float, wait: Optional[
         left, int(patience * 1000), options.lease_ms, depth, held.token if held else None, options.session,
         options.maxqueue is not None, bool(options.acks), bool(left) and not options.acks and not io.crowd,
     )
-    job = Job(io, seat, options, depth, machine, now() + patience if left else FOREVER)
+    job: Job = seat.job(io, seat, options, depth, machine, now() + patience if left else FOREVER)
     job.asks_first = machine.asks_first
     return job
 
@@ -239,7 +249,8 @@ def release(io: Any, tenure: Tenure, patience: float) -> Job:
     """Releases one level, for an owner that has the seat."""
     lease, deadline = tenure.options.lease_ms, tenure.deadline if tenure.held else 0
     machine = Release(int(patience * 1000), lease, tenure.depth, tenure.token, deadline, tenure.lingers)
-    return Job(io, tenure.seat, tenure.options, tenure.depth, machine)
+    job: Job = tenure.seat.job(io, tenure.seat, tenure.options, tenure.depth, machine)
+    return job
 
 
 class Care:
@@ -249,7 +260,7 @@ class Care:
         options = tenure.options
         self.tenure = tenure
         self.machine = Holding(tenure.token, options.lease_ms, tenure.sent, bool(options.acks), options.renew)
-        self.job = Job(tenure.io, tenure.seat, options, 1, self.machine)
+        self.job = tenure.seat.job(tenure.io, tenure.seat, options, 1, self.machine)
         self.machine.step(ms(), ("extend", tenure.deadline - options.lease_ms))
         self.tell("call")
 

@@ -16,10 +16,13 @@ from ._api import UNSET, HoldBase, LockBase, seconds
 from ._clock import Clock
 from ._drive import Job, attempt, extend, meets, pairs, question, release, settle
 from ._core import Options, Seat, Space, Spaces, Tenure, ms
-from ._errors import LockLost, NotAcquired
+from ._errors import LockError, LockLost, NotAcquired
 from ._io import IO, run
 from ._machine import GRANT, LOST, NIL, RELEASED, Words
 from ._links import Route
+from ._several import (
+    ElectionBase, Group, HoldsBase, Key, Leader, Nothing, ObserverBase, Part, SeveralBase, Waits, Whole, leader, merged, own_level, rest,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 Client = Union[redis.Redis, redis.RedisCluster, "Locks"]
@@ -75,7 +78,48 @@ class Hold(HoldBase):
         """The hold lasts `lease` seconds from now, or as long as it would have lasted if that is longer. Raises LockLost if it ended."""
         self._locks._extend(self._tenure, lease)
 
+    def _give_up(self) -> None:
+        """Releases it, whatever that brings."""
+        try:
+            self.release()
+        except LockError:
+            pass
+
     def __enter__(self) -> "Hold":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.release()
+
+
+class Holds(HoldsBase):
+    """Several locks that are held. Any thread may release them, once."""
+
+    @property
+    def lost(self) -> threading.Event:
+        """Set when one of them is lost, at its deadline at the latest."""
+        if self._lost is None:
+            self._lost = threading.Event()
+            self.on_lost(self._lost.set)
+        return self._lost  # type: ignore[no-any-return]
+
+    def release(self) -> None:
+        """Releases them all. Raises LockLost if one of them ended before."""
+        problem: Optional[LockError] = None
+        for hold in reversed(self._holds):
+            try:
+                hold.release()
+            except LockError as error:
+                problem = error
+        if problem is not None:
+            raise problem
+
+    def extend(self, lease: float) -> None:
+        """They last `lease` seconds from now at least. Raises LockLost if one of them ended."""
+        for hold in self._holds:
+            hold.extend(lease)
+
+    def __enter__(self) -> "Holds":
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -105,8 +149,31 @@ class Locks:
             raise TypeError("that is a client for asyncio: use rlock.asyncio")
         return _locks_of.get(client) or cls(client)
 
+    def all(
+        self,
+        *keys: Key,
+        wait: Optional[float] = None,
+        lease: float = 30.0,
+        owner: Optional[str] = None,
+        maxqueue: Optional[int] = None,
+        session: bool = False,
+        renew: bool = True,
+    ) -> "AllLocks":
+        """Several locks, acquired in one step: keys, `read(key)`, or `limit(key, most)`. The options are those of `Lock`."""
+        options = Options("WRITE", lease, owner, None, maxqueue, None, session, False, renew)
+        return AllLocks(self, merged(keys, self.io.route.is_cluster), seconds(wait), options)
+
+    def election(self, key: Union[str, bytes], *, name: Optional[str] = None, lease: float = 10.0) -> "Election":
+        """Who leads. `name` is what followers are told, for example an address; `lease` is how long a leader may be silent."""
+        return Election(self, key, name, lease)
+
     @property
     def space(self) -> Optional[Space]:
+        return self.io.space
+
+    @property
+    def _known(self) -> Space:
+        assert self.io.space is not None
         return self.io.space
 
     def owner(self) -> str:
@@ -130,9 +197,34 @@ class Locks:
     def _acquire(self, key: str, options: Options, wait: Optional[float]) -> Optional[Hold]:
         start = ms()
         space = self._settled(key, wait)
-        owner = options.owner or self.owner()
-        seat = space.seat(key, owner, options.kind, threading.Lock)
-        is_mine, job = False, None
+        return self._take(space.seat(key, options.owner or self.owner(), options.kind, threading.Lock), options, start, wait)
+
+    def _acquire_all(self, parts: list[Part], options: Options, wait: Optional[float]) -> Optional[list[Hold]]:
+        """A hold of all that the owner has not, and one of each that it has."""
+        start = ms()
+        space = self._settled(parts[0].key, wait)
+        group = Group(space, parts, options.owner or self.owner(), threading.Lock, Waits)
+        holds: list[Hold] = []
+        try:
+            if (hold := self._take(group, options, start, wait)) is None:
+                return None
+            holds.append(hold)
+        except Nothing:
+            pass
+        try:
+            for each in group.held:
+                again = self._acquire(each.key, group.again(each, options), 0)
+                if again is None:
+                    raise LockLost(f"{each.key} was lost by {group.owner}")
+                holds.append(again)
+        except BaseException:
+            for hold in reversed(holds):
+                hold._give_up()
+            raise
+        return holds
+
+    def _take(self, seat: Any, options: Options, start: int, wait: Optional[float]) -> Optional[Hold]:
+        space, owner, is_mine, job = self._known, seat.owner, False, None
         try:
             is_mine = seat.mutex.acquire(False)
             if not is_mine:
@@ -144,7 +236,7 @@ class Locks:
                 return None
             tenure = seat.tenure
             if tenure is not None and not tenure.held:
-                raise LockLost(f"{key} was lost by {owner}: release it first")
+                raise LockLost(f"{tenure.seat.key} was lost by {owner}: release it first")
             job = attempt(self.io, seat, options, start, wait, self.patience)
             told = run(job.steps(("call",)))
             if wait != 0:
@@ -156,7 +248,7 @@ class Locks:
             return self._granted(job, told)
         except BaseException as error:
             if isinstance(error, LockLost) and seat.tenure is not None:
-                clock().lose(seat.tenure)
+                clock().lose(seat.tenure.root)
             if job is not None:
                 if job.machine.op == GRANT and seat.tenure is not None:  # interrupted just after it
                     seat.tenure.depth = job.depth - 1
@@ -175,7 +267,8 @@ class Locks:
         seat, options = job.seat, job.options
         tenure = seat.tenure
         if tenure is None:
-            tenure = Tenure(seat, options, told[1], told[2], self.io)
+            kind = Whole if isinstance(seat, Group) else Tenure
+            tenure = kind(seat, options, told[1], told[2], self.io)
             tenure.link = job.link
             seat.tenure = tenure
             clock().add(tenure)
@@ -185,8 +278,7 @@ class Locks:
         return hold
 
     def _release(self, seat: Seat, tenure: Tenure) -> None:
-        assert self.io.space is not None
-        self.io.space.use(seat)
+        self._known.use(seat)
         seat.mutex.acquire()
         job, told = release(self.io, tenure, self.patience), None
         if tenure.depth == 1:
@@ -194,7 +286,9 @@ class Locks:
         try:
             told = run(job.steps(("call",)))
             if told == LOST:
-                clock().lose(tenure)
+                clock().lose(tenure.root)
+                if isinstance(seat, Group):
+                    run(rest(seat, tenure))
         except BaseException:
             job.cancel()
             raise
@@ -210,7 +304,7 @@ class Locks:
         try:
             run(extend(self.io, tenure, lease, self.patience))
         except LockLost:
-            clock().lose(tenure)
+            clock().lose(tenure.root)
             raise
 
     def _ask(self, key: str, words: Callable[[], list[Any]]) -> Any:
@@ -222,6 +316,9 @@ class Locks:
         """A session's connection is kept only if nothing is tied to it any more."""
         if tenure is None or (tenure.depth > 0 and tenure.state == "held"):
             return
+        if isinstance(tenure, Whole):
+            for call in tenure.ends():
+                clock().workers.do("calls", call)
         if seat.tenure is tenure:
             seat.tenure = None
         if tenure.state != "lost":
@@ -274,7 +371,7 @@ class Lock(LockBase):
 
     def release(self) -> None:
         """Releases one level of what this thread (or `owner`) holds."""
-        tenure = self._own_tenure()
+        tenure = own_level(self._own_tenure())
         self._locks._release(tenure.seat, tenure)
 
     def locked(self) -> bool:
@@ -339,3 +436,65 @@ class Permit(ReadLock):
             client, key, wait=wait, lease=lease, owner=owner, maxqueue=maxqueue, acks=acks, session=session,
             renew=renew, limit=limit,
         )
+
+
+class AllLocks(SeveralBase):
+    """Several locks, acquired in one step: all of them, or none. Made by `Locks.all`; may be shared by threads."""
+
+    def acquire(self, wait: Optional[float] = UNSET) -> Optional[Holds]:
+        """Returns a hold of them all, or None if they were not all free in time."""
+        holds = self._locks._acquire_all(self._parts, self._options, self.wait if wait is UNSET else seconds(wait))
+        return None if holds is None else Holds(self.keys, holds)
+
+    def __enter__(self) -> Holds:
+        hold = self.acquire()
+        if hold is None:
+            raise NotAcquired(f"{', '.join(self.keys)} were not free within {self.wait} s")
+        self._entered.setdefault(threading.current_thread(), []).append(hold)
+        return hold
+
+    def __exit__(self, *_: Any) -> None:
+        entered = self._entered[threading.current_thread()]
+        hold = entered.pop()
+        if not entered:
+            del self._entered[threading.current_thread()]
+        hold.release()
+
+
+class Observer(ObserverBase):
+    """Tells of who leads, at first and whenever that changes: a Leader, or None while nobody does."""
+
+    def __iter__(self) -> "Observer":
+        return self
+
+    def __next__(self) -> Optional[Leader]:
+        try:
+            leads = run(self._next())
+        except BaseException:
+            self._leave()
+            raise
+        if self.is_over:
+            raise StopIteration
+        return leads  # type: ignore[no-any-return]
+
+    def __enter__(self) -> "Observer":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+class Election(ElectionBase):
+    """Who leads: whoever holds the lock, in a session. Made by `Locks.election`."""
+
+    def campaign(self, wait: Optional[float] = None) -> Optional[Hold]:
+        """Waits to lead. Returns a hold, which is lost as soon as its connection ends; None if it was not in time."""
+        return self._locks._acquire(self.key, self._options(), seconds(wait))  # type: ignore[no-any-return]
+
+    def leader(self) -> Optional[Leader]:
+        """Who leads now."""
+        return run(leader(self._locks.io, self.key))  # type: ignore[no-any-return]
+
+    def observe(self) -> Observer:
+        """Who leads, now and whenever that changes."""
+        return Observer(self._locks.io, self.key)

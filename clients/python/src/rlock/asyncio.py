@@ -14,7 +14,7 @@ import functools
 import inspect
 import os
 import weakref
-from typing import Any, Callable, Coroutine, Optional, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Callable, Coroutine, Optional, TypeVar, Union
 
 import redis.asyncio
 
@@ -29,10 +29,14 @@ from ._errors import (
 )
 from ._links import Route
 from ._machine import FOREVER, LOST, NIL, RELEASED, Words
+from ._several import Group, Key, Leader, Nothing, Part, TaskWaits, Whole, limit, merged, own_level, read, rest
+
+if TYPE_CHECKING:
+    from ._aio_several import AllLocks, Election
 
 __all__ = [
-    "Deadlock", "Hold", "Lock", "LockError", "LockLost", "Locks", "NoAcks", "NoPermission", "NoReplicas", "NotAcquired",
-    "NotHeld", "Permit", "ReadLock", "Refused", "TooMany", "Unavailable",
+    "Deadlock", "Hold", "Leader", "Lock", "LockError", "LockLost", "Locks", "NoAcks", "NoPermission", "NoReplicas",
+    "NotAcquired", "NotHeld", "Permit", "ReadLock", "Refused", "TooMany", "Unavailable", "limit", "read",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -76,6 +80,13 @@ class Hold(HoldBase):
         """The hold lasts `lease` seconds from now, or as long as it would have lasted if that is longer. Raises LockLost if it ended."""
         await self._locks._extend(self._tenure, lease)
 
+    async def _give_up(self) -> None:
+        """Releases it, whatever that brings."""
+        try:
+            await self.release()
+        except LockError:
+            pass
+
     async def __aenter__(self) -> "Hold":
         return self
 
@@ -113,20 +124,46 @@ class Locks:
             name = _names[task] = core.NAMES.new()
         return name + (self.io.space.suffix if self.io.space else "")
 
+    def all(
+        self,
+        *keys: Key,
+        wait: Optional[float] = None,
+        lease: float = 30.0,
+        owner: Optional[str] = None,
+        maxqueue: Optional[int] = None,
+        session: bool = False,
+        renew: bool = True,
+    ) -> "AllLocks":
+        """Several locks, acquired in one step: keys, `read(key)`, or `limit(key, most)`. The options are those of `Lock`."""
+        from ._aio_several import AllLocks
+
+        options = Options("WRITE", lease, owner, None, maxqueue, None, session, False, renew)
+        return AllLocks(self, merged(keys, self.io.route.is_cluster), seconds(wait), options)
+
+    def election(self, key: Union[str, bytes], *, name: Optional[str] = None, lease: float = 10.0) -> "Election":
+        """Who leads. `name` is what followers are told, for example an address; `lease` is how long a leader may be silent."""
+        from ._aio_several import Election
+
+        return Election(self, key, name, lease)
+
     @property
     def space(self) -> Optional[Space]:
+        return self.io.space
+
+    @property
+    def _known(self) -> Space:
+        assert self.io.space is not None
         return self.io.space
 
     async def aclose(self) -> None:
         """Ends what waits, with Unavailable, and the connections. Holds are renewed no more; those of sessions end now."""
         await self.io.close()
-        for seat in list(self.io.space.seats.values()) if self.io.space else ():
-            if seat.tenure is None or seat.tenure.io is not self.io:
-                continue
-            if seat.tenure.link is not None:
-                self._lose(seat.tenure)
+        seats = list(self.io.space.seats.values()) if self.io.space else []
+        for tenure in {seat.tenure.root for seat in seats if seat.tenure is not None and seat.tenure.io is self.io}:
+            if tenure.link is not None:
+                self._lose(tenure)
             else:
-                self._tell(seat.tenure, "close")
+                self._tell(tenure, "close")
 
     async def _settled(self, key: str, wait: Optional[float]) -> Space:
         if self.io.space is None:
@@ -137,9 +174,35 @@ class Locks:
     async def _acquire(self, key: str, options: Options, wait: Optional[float], task: Any) -> Optional[Hold]:
         start = ms()
         space = self.io.space or await self._settled(key, wait)
-        owner = options.owner or self.owner(task)
-        seat = space.seat(key, owner, options.kind, asyncio.Lock)
-        is_mine, job = False, None
+        seat = space.seat(key, options.owner or self.owner(task), options.kind, asyncio.Lock)
+        return await self._take(seat, options, start, wait, task)
+
+    async def _acquire_all(self, parts: list[Part], options: Options, wait: Optional[float], task: Any) -> Optional[list[Hold]]:
+        """A hold of all that the owner has not, and one of each that it has."""
+        start = ms()
+        space = self.io.space or await self._settled(parts[0].key, wait)
+        group = Group(space, parts, options.owner or self.owner(task), asyncio.Lock, TaskWaits)
+        holds: list[Hold] = []
+        try:
+            if (hold := await self._take(group, options, start, wait, task)) is None:
+                return None
+            holds.append(hold)
+        except Nothing:
+            pass
+        try:
+            for each in group.held:
+                again = await self._acquire(each.key, group.again(each, options), 0, task)
+                if again is None:
+                    raise LockLost(f"{each.key} was lost by {group.owner}")
+                holds.append(again)
+        except BaseException:
+            for hold in reversed(holds):
+                await hold._give_up()
+            raise
+        return holds
+
+    async def _take(self, seat: Any, options: Options, start: int, wait: Optional[float], task: Any) -> Optional[Hold]:
+        space, owner, is_mine, job = self._known, seat.owner, False, None
         try:
             if not seat.mutex.locked():
                 is_mine = await seat.mutex.acquire()
@@ -154,7 +217,7 @@ class Locks:
                     return None
             tenure = seat.tenure
             if tenure is not None and not tenure.held:
-                raise LockLost(f"{key} was lost by {owner}: release it first")
+                raise LockLost(f"{tenure.seat.key} was lost by {owner}: release it first")
             job = attempt(self.io, seat, options, start, wait, self.patience)
             told = await run(job.steps(("call",)))
             if wait != 0:
@@ -166,7 +229,7 @@ class Locks:
             return self._granted(job, told, task)
         except BaseException as error:
             if isinstance(error, LockLost) and seat.tenure is not None:
-                self._lose(seat.tenure)
+                self._lose(seat.tenure.root)
             if job is not None:
                 job.cancel()
             raise
@@ -182,7 +245,8 @@ class Locks:
         seat, options = job.seat, job.options
         tenure = seat.tenure
         if tenure is None:
-            tenure = seat.tenure = Tenure(seat, options, told[1], told[2], self.io)
+            kind = Whole if isinstance(seat, Group) else Tenure
+            tenure = seat.tenure = kind(seat, options, told[1], told[2], self.io)
             link, job.link = job.link, None
             self._watch(tenure, link)
             self._wake_at(tenure, tenure.due)
@@ -228,12 +292,15 @@ class Locks:
     def _lose(self, tenure: Tenure) -> None:
         if tenure.care is not None:
             tenure.care.tell("gone")
-        for call in tenure.lose():
+        self._call(tenure.lose())
+        self._forget(tenure)
+
+    def _call(self, calls: list[Callable[[], Any]]) -> None:
+        for call in calls:
             try:
                 call()
             except BaseException as error:  # SystemExit too ends nothing here
                 asyncio.get_running_loop().call_exception_handler({"message": "on_lost", "exception": error})
-        self._forget(tenure)
 
     def _forget(self, tenure: Tenure) -> None:
         if tenure.care is not None:
@@ -248,8 +315,7 @@ class Locks:
         await asyncio.shield(self.io.background(self._released(seat, tenure)))
 
     async def _released(self, seat: Seat, tenure: Tenure) -> None:
-        assert self.io.space is not None
-        self.io.space.use(seat)
+        self._known.use(seat)
         await seat.mutex.acquire()
         job, told = release(self.io, tenure, self.patience), None
         if tenure.depth == 1:
@@ -257,20 +323,24 @@ class Locks:
         try:
             told = await run(job.steps(("call",)))
             if told == LOST:
-                self._lose(tenure)
+                self._lose(tenure.root)
+                if isinstance(seat, Group):
+                    await run(rest(seat, tenure))
         except BaseException:
             job.cancel()
             raise
         finally:
             tenure.depth -= 1
             if tenure.depth == 0:
+                if isinstance(tenure, Whole):
+                    self._call(tenure.ends())
                 if seat.tenure is tenure:
                     seat.tenure = None
                 if tenure.state != "lost":
                     tenure.state = "released"
                 self._forget(tenure)
             if job.is_over:
-                self.io.space.vacate(seat)
+                self._known.vacate(seat)
             else:
                 await self.io.leave(job)
         if told != RELEASED:
@@ -280,7 +350,7 @@ class Locks:
         try:
             await run(extend(self.io, tenure, lease, self.patience))
         except LockLost:
-            self._lose(tenure)
+            self._lose(tenure.root)
             raise
 
     async def _ask(self, key: str, words: Callable[[], list[Any]]) -> Any:
@@ -363,7 +433,7 @@ class Lock(LockBase):
 
     async def release(self) -> None:
         """Releases one level of what this task (or `owner`) holds."""
-        tenure = self._own_tenure()
+        tenure = own_level(self._own_tenure())
         await self._locks._release(tenure.seat, tenure)
 
     async def locked(self) -> bool:

@@ -1,0 +1,428 @@
+"""Several locks in one step (RLOCK.MACQUIRE), and who leads (RLOCK.AWAIT): what both packages share.
+
+An owner that asks for several locks takes its seats at all of them, in key order. To the machines they are one seat, and
+one hold. A lock that it holds already is not among them: it is entered once more by itself, after the others are granted.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Any, Callable, Iterable, NamedTuple, Optional, Union
+
+from redis.crc import key_slot
+
+from . import _core as core
+from ._core import LOOKS, REPLY, Options, Seat, Space, Tenure, now
+from ._drive import Job, Steps, pairs, question
+from ._errors import Broken, LockError, LockLost, NotHeld, Refused, Unavailable
+from ._machine import FIRST_PAUSE, LONGEST_PAUSE, PASSING, Words
+
+#: The server takes so many.
+MOST = 128
+
+
+class Part(NamedTuple):
+    """One of several locks."""
+
+    key: str
+    mode: str = "WRITE"
+    limit: Optional[int] = None
+
+
+Key = Union[str, bytes, Part]
+
+
+def part(key: Key, mode: str = "WRITE", limit: Optional[int] = None) -> Part:
+    if isinstance(key, Part):
+        return key
+    return Part(key.decode() if isinstance(key, bytes) else key, mode, limit)
+
+
+def read(key: Union[str, bytes]) -> Part:
+    """One of several locks: its read lock."""
+    return part(key, "READ")
+
+
+def limit(key: Union[str, bytes], most: int) -> Part:
+    """One of several locks: one of `most` permits."""
+    return part(key, "READ", most)
+
+
+def merged(keys: Iterable[Key], is_cluster: bool) -> list[Part]:
+    """In key order, each once. Raises ValueError."""
+    parts: dict[str, Part] = {}
+    for each in map(part, keys):
+        if parts.setdefault(each.key, each) != each:
+            raise ValueError(f"{each.key} is named twice, with two modes")
+    if not 1 <= len(parts) <= MOST:
+        raise ValueError(f"from 1 to {MOST} locks, not {len(parts)}")
+    if is_cluster and len({key_slot(key.encode()) for key in parts}) > 1:
+        raise ValueError(f"{', '.join(parts)} are in several slots: give them a common {{hash tag}}")
+    return sorted(parts.values(), key=lambda each: each.key.encode())
+
+
+class Nothing(Exception):
+    """The owner holds all of them already."""
+
+
+class Group:
+    """The seats of one owner at several keys: to machines, one."""
+
+    mode = "ALL"
+    job: Any = None  # see Several
+
+    def __init__(self, space: Space, parts: list[Part], owner: str, mutex: Any, mutexes: Any):
+        self.space, self.owner, self.mutex = space, owner, mutexes(self)
+        self.parts = {each.key: each for each in parts}
+        self.members = [space.seat(each.key, owner, each.mode, mutex) for each in parts]
+        self.held: list[Part] = []  # by the owner, when it came
+        self.whole: Optional[Whole] = None
+        self.lost: Optional[Tenure] = None  # one of the locks that the owner seems to hold
+
+    @property
+    def key(self) -> str:
+        """The first: a wait has its place there, whatever it waits for."""
+        return self.members[0].key
+
+    @property
+    def name(self) -> str:
+        return ", ".join(self.parts)
+
+    @property
+    def is_undone(self) -> bool:
+        return any(each.is_undone for each in self.members)
+
+    @is_undone.setter
+    def is_undone(self, value: bool) -> None:
+        for each in self.members:
+            each.is_undone = value
+
+    @property
+    def tenure(self) -> Optional[Tenure]:
+        return self.lost or self.whole
+
+    @tenure.setter
+    def tenure(self, whole: Optional["Whole"]) -> None:
+        self.whole = whole
+        for each in self.members:
+            each.tenure = None if whole is None else Member(whole, each)
+        if whole is not None:
+            whole.parts = [each.tenure for each in self.members if each.tenure is not None]
+
+    come, unavailable = Seat.come, Seat.unavailable
+
+    def taken(self) -> None:
+        """It has all mutexes. What the owner holds already is not asked for: it could not be told from what is new."""
+        if self.whole is not None:
+            return
+        for each in [each for each in self.members if each.tenure is not None]:
+            if not each.tenure.held:  # type: ignore[union-attr]
+                self.lost = each.tenure
+                return
+            self.held.append(self.parts[each.key])
+            self.leave(each)
+        if not self.members:
+            raise Nothing
+
+    def again(self, each: Part, options: Options) -> Options:
+        """How a lock that the owner holds already is entered once more: by itself, with a lease of its own."""
+        return replace(options, mode=each.mode, limit=each.limit, maxqueue=None)
+
+    def leave(self, seat: Seat) -> None:
+        self.members.remove(seat)
+        del self.parts[seat.key]
+        self.space.vacate(seat)
+
+    def words(self, name: str, *rest: Any) -> list[Any]:
+        keys: list[Any] = [each.key for each in self.members]
+        return [f"RLOCK.{name}", len(keys), *keys, self.owner, *rest]
+
+    def modes(self) -> list[Any]:
+        wanted = (self.parts[each.key] for each in self.members)
+        return ["MODES", *(each.mode if each.limit is None else each.limit for each in wanted)]
+
+
+class Whole(Tenure):
+    """The hold of a group."""
+
+    parts: list[Tenure] = []
+
+    def ends(self) -> list[Callable[[], Any]]:
+        """With it end the levels above it. Returns the functions to call."""
+        return [call for each in self.parts if each.depth > 1 or self.state == "lost" for call in Tenure.lose(each)]
+
+    def lose(self) -> list[Callable[[], Any]]:
+        calls = super().lose()
+        return [*calls, *self.ends()]
+
+
+class Member(Tenure):
+    """What is held at one key of a group. It is renewed with the others."""
+
+    whole: Optional[Whole] = None
+
+    def __init__(self, whole: Whole, seat: Seat):
+        super().__init__(seat, whole.options, whole.token, int(whole.sent), whole.io)
+        self.whole, self.depth, self.lingers = whole, 1, whole.lingers
+
+    @property
+    def root(self) -> Tenure:
+        return self.whole or self
+
+    @property
+    def deadline(self) -> float:
+        return self.whole.deadline if self.whole is not None else 0.0
+
+    @deadline.setter
+    def deadline(self, value: float) -> None:
+        """A level does not change when the others end."""
+
+
+class Several(Job):
+    """What a machine does for a group."""
+
+    seat: Any
+
+    def acquiring(self, block: Optional[float] = None, session: bool = False, depth: Optional[int] = None) -> list[Any]:
+        words: list[Any] = self.seat.words("MACQUIRE", *self.seat.modes(), "LEASE", self.options.lease_ms)
+        if block is not None:
+            words += self.waiting("BLOCK", block)
+        return words + ["SESSION"] if session else words
+
+    def slot(self) -> bool:
+        # There is no ticket for several locks: further waits have a connection as well.
+        self.has_slot = self.io.take_slot()
+        return True
+
+    def words(self, name: str, token: int = 0, depth: int = 0) -> list[Any]:
+        if name == "renew":
+            return self.seat.words("MRENEW", "LEASE", self.options.lease_ms, "TOKEN", token)  # type: ignore[no-any-return]
+        if name == "release":
+            return self.seat.words("MRELEASE", "TOKEN", token)  # type: ignore[no-any-return]
+        return super().words(name, token, depth)
+
+    def request(self, request: Words, until: float) -> Steps:
+        if request[0] == "info":
+            for each in self.seat.members:  # one may have ended by itself
+                said = yield self.io.send(each.key, ["RLOCK.INFO", each.key, "HOLDERS", 10000, "WAITERS", 0], until)
+                held = (pairs(row) for row in pairs(said)["holders"])
+                mine = (self.seat.owner, each.mode.lower())
+                if token := next((row["token"] for row in held if (row["owner"], row["mode"]) == mine), None):
+                    return token
+            return None
+        reply = yield from super().request(request, until)
+        if request[0] == "release" and reply < len(self.seat.members):
+            raise Refused("NOTHELD", f"only {reply} of {len(self.seat.members)} were held")
+        return reply
+
+
+Group.job = Several
+
+
+def rest(group: Group, whole: Tenure) -> Steps:
+    """What is left of a hold that was lost ends. Its leases do that anyway."""
+    try:
+        yield from question(whole.io, group.key, group.words("MRELEASE", "TOKEN", whole.token))
+    except LockError:
+        pass
+
+
+class Waits:
+    """The mutexes of a group, for threads: all, in key order, or none."""
+
+    def __init__(self, group: Group):
+        self.group = group
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        until, taken = now() + timeout, list[Any]()
+        try:
+            for seat in self.group.members:
+                left = max(0.0, until - now()) if timeout >= 0 else -1
+                if not seat.mutex.acquire(blocking, min(left, threading.TIMEOUT_MAX) if blocking else -1):
+                    break
+                taken.append(seat.mutex)
+            else:
+                self.group.taken()
+                return True
+        except BaseException as error:
+            if not isinstance(error, Nothing):
+                self.back(taken)
+            raise
+        self.back(taken)
+        return False
+
+    def back(self, taken: list[Any]) -> None:
+        for mutex in taken:
+            mutex.release()
+
+
+class TaskWaits:
+    """The same for tasks. It is cancelled if it takes too long."""
+
+    def __init__(self, group: Group):
+        self.group = group
+
+    def locked(self) -> bool:
+        return any(each.mutex.locked() for each in self.group.members)
+
+    async def acquire(self) -> bool:
+        taken = []
+        try:
+            for seat in list(self.group.members):
+                await seat.mutex.acquire()
+                taken.append(seat.mutex)
+            self.group.taken()
+        except BaseException as error:
+            if not isinstance(error, Nothing):
+                for mutex in taken:
+                    mutex.release()
+            raise
+        return True
+
+
+class HoldsBase:
+    """Several locks that are held: together, and singly those that their owner had before."""
+
+    def __init__(self, keys: list[str], holds: list[Any]):
+        self.keys, self._holds = keys, holds
+        self._lost: Any = None
+
+    @property
+    def token(self) -> int:
+        """The fencing token. Of a lock that the owner held before, `hold.tokens[key]` is the older one."""
+        tokens: list[int] = [each.token for each in self._holds]
+        return max(tokens)
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        """The token of each lock."""
+        return {key: each.token for each in self._holds for key in getattr(each._tenure.seat, "parts", (each.key,))}
+
+    @property
+    def owner(self) -> str:
+        return self._holds[0].owner  # type: ignore[no-any-return]
+
+    @property
+    def held(self) -> bool:
+        """Whether all are held for certain."""
+        return all(each.held for each in self._holds)
+
+    @property
+    def left(self) -> float:
+        """Seconds until the first deadline; 0 if they are not all held."""
+        return min(each.left for each in self._holds) if self.held else 0.0
+
+    def on_lost(self, call: Callable[[], Any]) -> None:
+        """Calls `call` once when one of them is lost, on the package's thread or in the loop. It must not block."""
+        told: list[bool] = []
+
+        def once() -> None:
+            if not told:
+                told.append(True)
+                call()
+
+        for each in self._holds:
+            each.on_lost(once)
+
+    def check(self) -> None:
+        """Raises LockLost unless all are held for certain."""
+        if not self.held:
+            raise LockLost(f"{', '.join(self.keys)} are no longer held by {self.owner}")
+
+
+class SeveralBase:
+    def __init__(self, locks: Any, parts: list[Part], wait: Optional[float], options: Options):
+        self._locks, self._parts, self.wait, self._options = locks, parts, wait, options
+        self.keys = [each.key for each in parts]
+        self._entered: dict[Any, list[Any]] = {}  # what `with` has acquired, of each thread or task
+
+
+class Leader(NamedTuple):
+    """Who leads."""
+
+    token: int
+    owner: str
+
+    @property
+    def name(self) -> str:
+        """As its election was given it."""
+        return self.owner.rpartition("/")[0]
+
+
+class ElectionBase:
+    def __init__(self, locks: Any, key: Union[str, bytes], name: Optional[str], lease: float):
+        self._locks, self.name, self.lease = locks, name, lease
+        self.key = key.decode() if isinstance(key, bytes) else key
+
+    def _options(self) -> Options:
+        # A name for each campaign: a process that leads does not lead twice, and an old term is nobody's.
+        host, _, unique = core.NAMES.new().rpartition("/")
+        return Options(lease=self.lease, owner=f"{self.name or host}/{unique}", session=True)
+
+
+class ObserverBase:
+    """Tells of who leads, at first and whenever that changes: a Leader, or None."""
+
+    def __init__(self, io: Any, key: str):
+        self.io, self.key = io, key
+        self.link: Any = None
+        self.where: Any = None
+        self.token: Optional[int] = None
+        self.is_over = False
+
+    def _next(self) -> Steps:
+        """Who leads now, if that is not who led when it was asked last."""
+        pause = FIRST_PAUSE / 1000
+        while not self.is_over:
+            if self.io.is_closing:
+                raise Unavailable(f"{self.key}: closed")
+            words = ["RLOCK.AWAIT", self.key, self.token or 0]
+            if self.token is not None:
+                words += ["BLOCK", int(LOOKS * 1000)]
+            try:
+                if self.link is None:
+                    where, self.where = self.where, None
+                    self.link = yield self.io.open(self.key, now() + REPLY, where)
+                yield self.io.write(self.link, words)
+                reply = yield self.io.read(self.link, LOOKS + REPLY)
+            except Refused as refused:
+                self.where = self.io.redirected(refused, self.link.address)
+                self._leave()
+                if refused.code not in PASSING:
+                    raise
+            except Broken:
+                self._leave()
+            else:
+                if reply is not None or self.token is None:
+                    self.token, owner = reply or (0, None)
+                    return Leader(self.token, owner) if owner is not None else None
+                pause = FIRST_PAUSE / 1000
+                continue
+            if self.where is None:
+                yield self.io.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE / 1000)
+        return None
+
+    def _leave(self) -> None:
+        link, self.link = self.link, None
+        if link is not None:
+            self.io.drop(link)  # it may still wait
+
+    def close(self) -> None:
+        """Ends the iteration."""
+        self.is_over = True
+        self._leave()
+
+
+def leader(io: Any, key: str) -> Steps:
+    """Who leads now."""
+    reply = yield from question(io, key, ["RLOCK.AWAIT", key, 0])
+    return Leader(*reply) if reply else None
+
+
+def own_level(tenure: Tenure) -> Tenure:
+    """Refuses to release the level that several locks hold together."""
+    if tenure.root is not tenure and tenure.depth == 1:
+        raise NotHeld(f"{tenure.seat.key} is held together with others: release those")
+    return tenure

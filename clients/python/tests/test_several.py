@@ -1,0 +1,228 @@
+"""Several locks in one step, and elections, on a real server."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+import redis
+import redis.asyncio
+from support import one_server, until
+
+import rlock
+import rlock.asyncio
+from rlock import limit, read
+
+server = one_server
+
+
+def held(server, *keys):
+    return [[token for _, token in server.holders(key)] for key in keys]
+
+
+def test_all_or_none_with_one_token(server):
+    locks = rlock.Locks(server.client())
+    with locks.all("b", "a", read("c"), limit("p", 20)) as hold:
+        assert held(server, "a", "b", "c", "p") == [[hold.token]] * 4 and hold.held
+        assert hold.tokens == dict.fromkeys("abcp", hold.token) and 29 < hold.left <= 30
+        assert locks.all("d", "a", owner="other").acquire(wait=0) is None
+        assert held(server, "d") == [[]]
+        assert rlock.ReadLock(locks, "c", owner="other").acquire(wait=0) is not None
+    assert held(server, "a", "b", "p") == [[], [], []]
+    with pytest.raises(rlock.NotHeld):
+        hold.release()
+
+
+def test_names_are_merged_or_refused(server):
+    locks = rlock.Locks(server.client())
+    with locks.all("a", b"a", "b") as hold:
+        assert hold.keys == ["a", "b"]
+    for keys in (("a", read("a")), (read("a"), limit("a", 2)), (), [str(each) for each in range(129)]):
+        with pytest.raises(ValueError):
+            locks.all(*keys)
+    locks.io.route.is_cluster = True
+    with pytest.raises(ValueError, match="several slots"):
+        locks.all("a", "b")
+    locks.all("{a}1", "{a}2")
+
+
+def test_waits_and_reserves_nothing_behind(server):
+    locks = rlock.Locks(server.client(), waiting=1)
+    first = rlock.Lock(locks, "b", owner="first").acquire()
+    got = []
+    threads = [threading.Thread(target=lambda n=n: got.append(locks.all("a", "b", owner=f"w{n}").acquire(wait=10))) for n in range(3)]
+    for each in threads:
+        each.start()
+    until("all three wait", lambda: server.waiting("b") + server.waiting("a") >= 3)
+    assert held(server, "a") == [[]]
+    assert locks.all("a", "b", owner="late").acquire(wait=0.05) is None
+    first.release()
+    for n in range(3):
+        until("the next is granted", lambda: len(got) > n)
+        got[n].release()
+    for each in threads:
+        each.join()
+    assert held(server, "a", "b") == [[], []] and len({each.token for each in got}) == 3
+
+
+def test_what_the_owner_holds_is_entered_once_more(server):
+    locks = rlock.Locks(server.client())
+    with rlock.Lock(locks, "a") as outer:
+        with locks.all("a", "b") as both:
+            assert both.token > outer.token and both.tokens == {"a": outer.token, "b": both.token}
+            with rlock.Lock(locks, "b") as inner:
+                assert inner.token == both.token
+                with locks.all("a", "b") as again:
+                    assert again.token == both.token
+            assert both.held
+            with pytest.raises(rlock.NotHeld, match="together"):
+                rlock.Lock(locks, "b").release()
+        assert held(server, "a", "b") == [[outer.token], []] and outer.held
+    assert held(server, "a") == [[]]
+
+
+def test_a_level_above_ends_with_them(server):
+    locks = rlock.Locks(server.client())
+    both = locks.all("a", "b").acquire()
+    inner = rlock.Lock(locks, "a").acquire()
+    both.release()
+    assert inner.lost.is_set() and not inner.held
+    with pytest.raises(rlock.LockLost):
+        inner.release()
+    assert held(server, "a", "b") == [[], []]
+
+
+def test_one_that_ends_loses_all_and_the_rest_is_released(server):
+    locks = rlock.Locks(server.client())
+    hold = locks.all("a", "b", lease=3).acquire()
+    calls = []
+    hold.on_lost(lambda: calls.append(1))
+    server.ask("RLOCK.FORCE", "b")
+    assert hold.lost.wait(2) and not hold.held
+    until("it is told", lambda: calls == [1])
+    with pytest.raises(rlock.LockLost):
+        hold.release()
+    assert held(server, "a") == [[]]
+    with locks.all("a", "b"):
+        pass
+
+
+def test_a_release_that_finds_less_is_a_loss(server):
+    locks = rlock.Locks(server.client())
+    hold = locks.all("a", "b").acquire()
+    server.ask("RLOCK.FORCE", "a")
+    with pytest.raises(rlock.LockLost):
+        hold.release()
+    assert held(server, "b") == [[]]
+
+
+def test_they_are_renewed(server):
+    locks = rlock.Locks(server.client())
+    hold = locks.all("a", read("b"), lease=0.6).acquire()
+    end = time.monotonic() + 1.5
+    until("more than two leases have passed", lambda: time.monotonic() > end)
+    assert hold.held and held(server, "a", "b") == [[hold.token]] * 2
+    hold.extend(60)
+    assert hold.left > 59
+    hold.release()
+
+
+@pytest.mark.parametrize("how", ["cut", "mute"])
+@pytest.mark.parametrize("wait", [0, 5])
+def test_a_lost_reply_is_asked_for_again(server, wait, how):
+    locks = rlock.Locks(server.client())
+    with rlock.Lock(locks, "warm"):
+        pass
+    server.proxy.fault({"proxy": how, "of": "RLOCK.MACQUIRE"})
+    hold = locks.all("a", "b").acquire(wait=wait)
+    assert hold.held and held(server, "a", "b") == [[hold.token]] * 2
+    hold.release()
+    assert held(server, "a", "b") == [[], []]
+
+
+def test_what_a_wait_that_gave_up_may_have_left_is_undone(server):
+    locks = rlock.Locks(server.client(), patience=0.3)
+    with rlock.Lock(locks, "warm"):
+        pass
+    server.proxy.fault({"proxy": "cut", "of": "RLOCK.MACQUIRE", "times": 99})
+    with pytest.raises(rlock.Unavailable):
+        locks.all("a", "b").acquire(wait=0)
+    server.proxy.fault({"proxy": "heal"})
+    until("it is undone", lambda: held(server, "a", "b") == [[], []], 5)
+
+
+def test_a_session_ends_with_all(server):
+    locks = rlock.Locks(server.client())
+    hold = locks.all("a", "b", session=True).acquire()
+    server.ask("RLOCK.FORCE", "b")
+    assert hold.lost.wait(1)
+    until("the other ends with it", lambda: held(server, "a") == [[]])
+    with pytest.raises(rlock.LockLost):
+        hold.release()
+
+
+def test_elections(server):
+    locks = rlock.Locks(server.client())
+    election = locks.election("leader", name="10.0.0.1:8443")
+    assert election.leader() is None
+    told, seen = [], threading.Thread(target=lambda: [told.append((time.monotonic(), each)) for each in observer])
+    observer = election.observe()
+    seen.start()
+    until("it is told who leads at first", lambda: [each for _, each in told] == [None])
+    first = election.campaign()
+    until("the leader is seen", lambda: len(told) == 2)
+    assert told[1][1].name == "10.0.0.1:8443" and told[1][1] == election.leader() == (first.token, first.owner)
+    assert election.campaign(wait=0) is None, "nobody leads twice"
+    second = []
+    waits = threading.Thread(target=lambda: second.append(election.campaign(wait=10)))
+    waits.start()
+    until("the second waits", lambda: server.waiting("leader") == 1)
+    begun = time.monotonic()
+    clients = server.ask("CLIENT", "LIST").splitlines()
+    session = next(line for line in clients if "cmd=rlock.acquire" in line and "flags=N" in line)  # the wait's has b
+    server.ask("CLIENT", "KILL", "ID", session.split()[0][3:])
+    assert first.lost.wait(1) and not first.held
+    waits.join()
+    until("followers see it", lambda: told[-1][1] == (second[0].token, second[0].owner))
+    assert told[-1][0] - begun < 1
+    with pytest.raises(rlock.LockLost):
+        first.release()
+    begun = time.monotonic()
+    second[0].release()
+    until("nobody leads", lambda: told[-1][1] is None)
+    assert told[-1][0] - begun < 1
+    observer.close()
+    seen.join(3)
+    assert not seen.is_alive()
+
+
+async def test_asyncio(server):
+    client = server.client(redis.asyncio.Redis)
+    locks = rlock.asyncio.Locks(client)
+    async with rlock.asyncio.Lock(locks, "a") as outer:
+        async with locks.all("a", "b", read("c")) as hold:
+            assert held(server, "a", "b", "c") == [[outer.token], [hold.token], [hold.token]]
+            assert await locks.all("b", "d", owner="other").acquire(wait=0.05) is None
+            waits = asyncio.create_task(locks.all("b", "d", owner="other").acquire(wait=10))
+            while server.waiting("b") == 0:
+                await asyncio.sleep(0.01)
+            waits.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waits
+            while server.waiting("b") > 0:
+                await asyncio.sleep(0.01)
+    assert held(server, "a", "b", "c", "d") == [[], [], [], []]
+    hold = await locks.all("a", "b", lease=3).acquire()
+    server.ask("RLOCK.FORCE", "b")
+    await asyncio.wait_for(hold.lost.wait(), 2)
+    with pytest.raises(rlock.LockLost):
+        await hold.release()
+    election, told = locks.election("leader"), []
+    async with election.observe() as observer:
+        assert await anext(observer) is None
+        leads = await election.campaign()
+        assert await anext(observer) == (leads.token, leads.owner) == await election.leader()
+        await leads.release()
+        assert await anext(observer) is None
+    await locks.aclose()
+    await client.aclose()
