@@ -51,6 +51,9 @@ func outcome(reply *redis.Cmd) (machine.Outcome, error) {
 
 // words is a request without a way to wait.
 func (o *options) words(key string, depth int) []any {
+	if o.group != nil {
+		return o.group.acquire(o)
+	}
 	words := []any{"RLOCK.ACQUIRE", key, o.owner, o.mode}
 	if o.limitIsSet {
 		words = append(words, "LIMIT", o.limit)
@@ -108,7 +111,21 @@ func (l *Locker) send(key string, o *options, depth int, op machine.Output) arri
 	if words[0] == "" {
 		words[0] = commands[op.Request]
 	}
+	if g := o.group; g != nil {
+		switch op.Request {
+		case machine.Info:
+			ended, err := outcome(l.token(o, op.By))
+			return arrival{in: machine.Input{Event: machine.Ended, Outcome: ended}, err: err}
+		case machine.Renew:
+			words = g.words("RLOCK.MRENEW", o.owner, "LEASE", o.lease.Milliseconds(), "TOKEN", op.Token)
+		case machine.ReleaseDown:
+			words = g.words("RLOCK.MRELEASE", o.owner, "TOKEN", op.Token)
+		}
+	}
 	reply := servers.do(context.Background(), remaining(op.By), key, words)
+	if o.group != nil && op.Request == machine.ReleaseDown {
+		reply = o.group.released(reply)
+	}
 	if op.Request == machine.Info && reply.Err() == nil {
 		reply = tokenIn(reply.Val(), o)
 	}

@@ -118,7 +118,9 @@ func (d *driver) begin(op machine.Output) {
 			d.hasSlot = true
 		default:
 		}
-		d.instant, d.isOver = arrival{in: machine.Input{Event: machine.Slot, Yes: d.hasSlot}}, true
+		// There is no ticket for several locks: further waits have a connection as well.
+		yes := d.hasSlot || d.o.group != nil
+		d.instant, d.isOver = arrival{in: machine.Input{Event: machine.Slot, Yes: yes}}, true
 	case machine.Send:
 		if d.isDirect {
 			d.instant, d.isOver = d.l.send(key, d.o, d.depth, op), true
@@ -137,7 +139,7 @@ func (d *driver) begin(op machine.Output) {
 	case machine.Sleep:
 		if d.warnsAt > 0 && !d.isTold && now() >= d.warnsAt {
 			d.warnsAt = 0
-			slog.Warn(fmt.Sprintf("%s: still asking for it, though %v", key, typed(d.trouble)))
+			slog.Warn(fmt.Sprintf("%s: still asking for it, though %v", d.o.called(key), typed(d.trouble)))
 		}
 	case machine.Listen:
 		before := d.turn

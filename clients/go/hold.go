@@ -27,8 +27,16 @@ func newHold(ctx context.Context, t *tenure) *Hold {
 // Token is the fencing token: greater than all before it. The resource that is written to should refuse smaller ones.
 func (h *Hold) Token() int64 { return h.tenure.token }
 
-// Key is the lock's key.
+// Key is the lock's key, of several locks the first.
 func (h *Hold) Key() string { return h.tenure.seat.id.key }
+
+// Keys are the lock's keys, if it is several locks.
+func (h *Hold) Keys() []string {
+	if g := h.tenure.o.group; g != nil {
+		return g.keys()
+	}
+	return []string{h.Key()}
+}
 
 // Owner is the owner's name.
 func (h *Hold) Owner() string { return h.tenure.o.owner }

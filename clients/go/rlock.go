@@ -110,6 +110,15 @@ type options struct {
 	upgrade, session                bool
 	limit, acks, maxQueue           int
 	limitIsSet, acksSet, maxQueueIs bool
+	group                           *group // several keys
+}
+
+// called is what messages call the lock.
+func (o *options) called(key string) string {
+	if o.group != nil {
+		return strings.Join(o.group.keys(), ", ")
+	}
+	return key
 }
 
 // Option says how to acquire a lock. Without options it is the write lock, and the wait ends with the context.
@@ -165,14 +174,21 @@ func (l *Locker) TryLock(ctx context.Context, key string, choices ...Option) (*H
 
 // Lock waits until it has acquired the lock of key, the wait has passed, or ctx ends. The hold does not end with ctx.
 func (l *Locker) Lock(ctx context.Context, key string, choices ...Option) (*Hold, error) {
+	return l.lock(ctx, key, l.options(choices))
+}
+
+func (l *Locker) lock(ctx context.Context, key string, o *options) (*Hold, error) {
 	if l.isClosed() {
 		return nil, redis.ErrClosed
 	}
-	o, begin := l.options(choices), now()
+	begin := now()
 	if end, has := ctx.Deadline(); has && o.wait > 0 {
 		o.wait = min(o.wait, max(1, millis(time.Until(end))))
 	}
 	seat, err := l.sit(ctx, key, o, begin)
+	if err == nil {
+		err = seat.mixes(o)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -21,6 +21,7 @@ type seat struct {
 	turn     chan struct{} // taken by whoever asks, releases or undoes
 	isUndone atomic.Bool   // by whoever has it
 	tenure   *tenure       // what is held, for whoever has the turn
+	others   []*seat       // of the same owner at further keys, which it has with this one
 }
 
 // identity says who holds what, where. The owner of a single acquisition is known to nobody else, so that it does not
@@ -37,6 +38,13 @@ var seats = struct {
 
 // sit returns the seat, once nobody else has it.
 func (l *Locker) sit(ctx context.Context, key string, o *options, begin machine.Ms) (*seat, error) {
+	if o.group != nil {
+		return l.sitAll(ctx, o, begin)
+	}
+	return l.sitAt(ctx, key, o, begin)
+}
+
+func (l *Locker) sitAt(ctx context.Context, key string, o *options, begin machine.Ms) (*seat, error) {
 	id := identity{nil, key, o.owner, o.mode}
 	if !o.isNamed {
 		s := &seat{id: id, users: 1, turn: make(chan struct{}, 1)}
@@ -89,6 +97,10 @@ func (l *Locker) sit(ctx context.Context, key string, o *options, begin machine.
 }
 
 func (s *seat) leave() {
+	for _, other := range s.others {
+		other.leave()
+	}
+	s.others = nil
 	<-s.turn
 	s.unuse()
 }
@@ -161,6 +173,7 @@ func (d *driver) granted(ctx context.Context, held *tenure, told machine.Output)
 	if held == nil {
 		held = newTenure(d, told)
 		d.seat.tenure = held
+		held.join()
 	} else {
 		held.entered(d, told)
 	}
@@ -172,7 +185,7 @@ func (d *driver) granted(ctx context.Context, held *tenure, told machine.Output)
 
 // failed is why nothing was acquired.
 func (d *driver) failed(ctx context.Context, told machine.Output) error {
-	key, trouble := d.seat.id.key, typed(d.trouble)
+	key, trouble := d.o.called(d.seat.id.key), typed(d.trouble)
 	var err error
 	switch told.Tell {
 	case machine.NotAcquired:

@@ -15,11 +15,12 @@ import (
 
 // tenure is a hold from its first level to its last, shared by all its levels.
 type tenure struct {
-	l     *Locker
-	seat  *seat
-	o     *options
-	token int64
-	depth int // for whoever has the turn of the seat
+	l      *Locker
+	seat   *seat
+	o      *options
+	token  int64
+	others []*seat // at further keys
+	depth  int     // for whoever has the turn of the seat
 
 	context context.Context // ends with the hold
 	cancel  context.CancelCauseFunc
@@ -180,7 +181,9 @@ func (t *tenure) deadline() machine.Ms {
 // release releases a level.
 func (t *tenure) release() error {
 	t.seat.turn <- struct{}{}
+	t.take()
 	if t.seat.tenure != t {
+		t.rest()
 		t.seat.leave()
 		return fmt.Errorf("%w: %s", ErrLost, t.seat.id.key)
 	}
@@ -202,6 +205,7 @@ func (t *tenure) release() error {
 	defer d.rest()
 	if told.Tell == machine.Lost {
 		t.lose()
+		t.rest()
 	}
 	if t.depth--; t.depth == 0 {
 		t.seat.tenure = nil

@@ -26,15 +26,18 @@ type request struct {
 	Wait                                         *float64
 	Session, Upgrade                             bool
 	Within, Of, Users, Times, Ms                 int
-	Counter                                      string
+	Counter, Name, Observer                      string
+	Keys                                         [][2]any
 }
 
 type reply map[string]any
 
 type lock struct {
-	client  *client
-	key     string
-	options []rlock.Option
+	client   *client
+	key      string
+	options  []rlock.Option
+	acquire  func(context.Context, ...rlock.Option) (*rlock.Hold, error)
+	election *rlock.Election
 }
 
 type client struct {
@@ -56,15 +59,24 @@ type runner struct {
 	holds   map[string]*hold
 	cancels map[int]context.CancelFunc
 	actors  map[string]chan request
+	told    map[string]*told
+}
+
+// told is the last that an observer was told.
+type told struct {
+	mu   sync.Mutex
+	name *string
+	at   int64
 }
 
 func main() {
 	r := &runner{
 		out: json.NewEncoder(os.Stdout), clients: map[string]*client{}, locks: map[string]*lock{},
 		holds: map[string]*hold{}, cancels: map[int]context.CancelFunc{}, actors: map[string]chan request{},
+		told: map[string]*told{},
 	}
 	r.say(reply{"hello": "go", "features": []string{
-		"cancel", "cancel-many", "sentinel", "cluster", "session", "acks", "limit", "maxqueue",
+		"cancel", "cancel-many", "sentinel", "cluster", "session", "acks", "limit", "maxqueue", "several",
 	}})
 	lines := bufio.NewScanner(os.Stdin)
 	lines.Buffer(nil, 1<<20)
@@ -80,7 +92,7 @@ func main() {
 
 // take does q at once, or gives it to its actor.
 func (r *runner) take(q request) {
-	if q.Do == "lost" {
+	if q.Do == "lost" || q.Do == "observed" {
 		go r.answer(q, context.Background())
 		return
 	}
@@ -140,6 +152,7 @@ func name(err error) string {
 	for kind, name := range map[error]string{
 		rlock.ErrDeadlock: "Deadlock", rlock.ErrTooMany: "TooMany", rlock.ErrNoAcks: "NoAcks", rlock.ErrNoPerm: "NoPerm",
 		rlock.ErrNoReplicas: "NoReplicas", rlock.ErrLost: "Lost", rlock.ErrReleased: "NotHeld", context.Canceled: "Cancelled",
+		rlock.ErrKeys: "Invalid",
 	} {
 		if errors.Is(err, kind) {
 			return name
@@ -162,8 +175,14 @@ func (r *runner) do(q request, ctx context.Context) (reply, error) {
 	case "lock":
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.locks[q.Lock] = &lock{r.clients[q.Client], q.Key, options(q)}
+		c, choices := r.clients[q.Client], options(q)
+		r.locks[q.Lock] = &lock{client: c, key: q.Key, options: choices,
+			acquire: func(ctx context.Context, o ...rlock.Option) (*rlock.Hold, error) {
+				return c.locker.Lock(ctx, q.Key, append(choices[:len(choices):len(choices)], o...)...)
+			}}
 		return ok, nil
+	case "all", "election", "observe", "observed":
+		return r.several(q)
 	case "acquire":
 		return r.acquire(q, ctx)
 	case "release":
@@ -263,11 +282,11 @@ func (r *runner) acquire(q request, ctx context.Context) (reply, error) {
 	r.mu.Lock()
 	l := r.locks[q.Lock]
 	r.mu.Unlock()
-	o := append([]rlock.Option{}, l.options...)
+	var o []rlock.Option
 	if q.Wait != nil {
 		o = append(o, rlock.Wait(time.Duration(*q.Wait*float64(time.Millisecond))))
 	}
-	got, err := l.client.locker.Lock(ctx, l.key, o...)
+	got, err := l.acquire(ctx, o...)
 	if errors.Is(err, rlock.ErrNotAcquired) {
 		return reply{"ok": false}, nil
 	} else if err != nil {

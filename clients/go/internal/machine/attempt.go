@@ -228,7 +228,7 @@ func (a *Attempt) askAlone(now, rtt Ms) {
 	a.emit(ask)
 }
 
-func (a *Attempt) looksAt(now Ms) Ms { return min(a.replyBy, After(now, looks)) }
+func (a *Attempt) looksAt(now Ms) Ms { return min(a.replyBy, After(now, Looks)) }
 
 func (a *Attempt) waited(now Ms, outcome Outcome) {
 	switch {
@@ -380,7 +380,7 @@ func (a *Attempt) trouble(now Ms, why Tell) {
 	}
 	a.at, a.why = pausing, Output{Tell: why}
 	a.emit(Output{Act: Sleep, By: min(a.patience, After(now, a.pause))})
-	a.pause = min(longestPause, 2*a.pause)
+	a.pause = min(LongestPause, 2*a.pause)
 }
 
 // leave is for a caller that goes away, whatever is under way.

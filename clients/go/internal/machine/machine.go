@@ -17,10 +17,10 @@ const (
 	Ticket       Ms = 3000          // how long a ticket keeps its place
 	Dials        Ms = 200           // the pause, more or less, before a server that was not reached is connected to again
 	Patience     Ms = 3000          // how long a request that does not wait is repeated
-	looks        Ms = 1000
+	Looks        Ms = 1000          // how often a blocked wait asks for its place
 	asks         Ms = 1000
 	firstPause   Ms = 10
-	longestPause Ms = 500
+	LongestPause Ms = 500 // before it is asked again
 	again        Ms = 500
 	soon            = 2 * Late // how long who does not wait stays for another request of the same owner
 	closes       Ms = 1000     // how long what is left is undone after Close

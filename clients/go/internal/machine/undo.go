@@ -130,7 +130,7 @@ func (u *undo) did(now Ms, outcome Outcome, out *[]Output) {
 	}
 }
 
-// done looks once more, if something was never answered: the server may only now execute what it had yet to read.
+// done Looks once more, if something was never answered: the server may only now execute what it had yet to read.
 func (u *undo) done(now Ms, out *[]Output) {
 	if !u.left.lingers {
 		u.free(out)
@@ -231,7 +231,7 @@ func (r *Release) asked(now Ms, outcome Outcome) {
 		}
 		r.at = pausing
 		r.emit(Output{Act: Sleep, By: min(r.patience, After(now, r.pause))})
-		r.pause = min(longestPause, 2*r.pause)
+		r.pause = min(LongestPause, 2*r.pause)
 	}
 }
 

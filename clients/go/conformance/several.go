@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"rlock.example/rlock"
+)
+
+// several is what concerns more than one lock, and who leads.
+func (r *runner) several(q request) (reply, error) {
+	ok := reply{"ok": true}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch q.Do {
+	case "all":
+		all := r.clients[q.Client].locker.All(ones(q), options(q)...)
+		r.locks[q.Lock] = &lock{client: r.clients[q.Client], acquire: all.Lock}
+		return ok, all.Err()
+	case "election":
+		election := r.clients[q.Client].locker.Election(q.Key, q.Name)
+		r.locks[q.Lock] = &lock{client: r.clients[q.Client], acquire: election.Campaign, election: election}
+		return ok, nil
+	case "observe":
+		told := &told{}
+		r.told[q.Observer] = told
+		leaders := r.locks[q.Lock].election.Observe(context.Background())
+		go func() {
+			for leader := range leaders {
+				name := leader.Name()
+				told.mu.Lock()
+				told.name, told.at = &name, time.Now().UnixMilli()
+				told.mu.Unlock()
+			}
+		}()
+		return ok, nil
+	}
+	told := r.told[q.Observer]
+	r.mu.Unlock()
+	defer r.mu.Lock()
+	for end := time.Now().Add(time.Duration(q.Within) * time.Millisecond); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		told.mu.Lock()
+		name, at := told.name, told.at
+		told.mu.Unlock()
+		if name != nil && *name == q.Name {
+			return reply{"ok": true, "at": at}, nil
+		}
+	}
+	return reply{"ok": false}, nil
+}
+
+// ones are pairs of a key and how it is locked.
+func ones(q request) (ones []rlock.One) {
+	for _, pair := range q.Keys {
+		key := fmt.Sprint(pair[0])
+		switch how := pair[1].(type) {
+		case float64:
+			ones = append(ones, rlock.LimitKey(key, int(how)))
+		default:
+			if how == "read" {
+				ones = append(ones, rlock.ReadKey(key))
+			} else {
+				ones = append(ones, rlock.Key(key))
+			}
+		}
+	}
+	return ones
+}

@@ -1,0 +1,107 @@
+package rlock
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+)
+
+func TestSeveralLocksAreOneHold(t *testing.T) {
+	s := start(t)
+	l := s.locker(MaxBlocked(0)) // there is no ticket for several: they wait all the same
+	all := l.All([]One{Key("b"), Key("a"), ReadKey("c"), LimitKey("p", 2), Key("a")})
+	hold := must(t)(all.Lock(ctx))
+	if s.mode("a") != "write" || s.mode("b") != "write" || s.mode("c") != "read" || s.mode("p") != "read" || len(hold.Keys()) != 4 {
+		t.Fatal(s.mode("a"), s.mode("b"), s.mode("c"), s.mode("p"), hold.Keys())
+	}
+	if _, err := l.All([]One{Key("d"), Key("a")}).Lock(ctx, Wait(50*time.Millisecond)); !errors.Is(err, ErrNotAcquired) {
+		t.Fatal(err)
+	}
+	waits := make(chan *Hold)
+	go func() {
+		next, _ := all.Lock(ctx, Wait(10*time.Second))
+		waits <- next
+	}()
+	until(t, "it waits", func() bool { return s.waiters("a") == 1 })
+	release(t, hold)
+	release(t, <-waits)
+	for _, key := range []string{"a", "b", "c", "p", "d"} {
+		if s.mode(key) != "free" {
+			t.Fatal(key, s.mode(key))
+		}
+	}
+}
+
+func TestKeysThatCannotBeLockedTogether(t *testing.T) {
+	l := start(t).locker()
+	for _, ones := range [][]One{{}, {Key("a"), ReadKey("a")}, {LimitKey("a", 1), LimitKey("a", 2)}} {
+		if _, err := l.All(ones).Lock(ctx); !errors.Is(err, ErrKeys) {
+			t.Fatal(ones, err)
+		}
+	}
+	if slot("123456789") != 12739 || slot("x{123456789}y") != 12739 || slot("{}a") == slot("{}b") {
+		t.Fatal(slot("123456789"))
+	}
+}
+
+func TestTheLossOfOneIsTheLossOfAll(t *testing.T) {
+	s := start(t)
+	hold := must(t)(s.locker().All([]One{Key("a"), Key("b")}, Lease(3*time.Second)).Lock(ctx))
+	s.client.Do(ctx, "RLOCK.FORCE", "b")
+	until(t, "it is told", func() bool { return errors.Is(context.Cause(hold.Context()), ErrLost) })
+	if err := hold.Release(); !errors.Is(err, ErrLost) || s.mode("a") != "free" {
+		t.Fatal(err, s.mode("a"))
+	}
+}
+
+func TestAnOwnerDoesNotMixSingleLocksAndSeveral(t *testing.T) {
+	s := start(t)
+	l, mine := s.locker(), Owner("me")
+	all := l.All([]One{Key("a"), Key("b")}, mine)
+	hold := must(t)(all.Lock(ctx))
+	for _, key := range []string{"a", "b"} {
+		if _, err := l.Lock(ctx, key, mine); !errors.Is(err, ErrKeys) {
+			t.Fatal(key, err)
+		}
+	}
+	release(t, hold)
+	single := must(t)(l.Lock(ctx, "b", mine))
+	if _, err := all.Lock(ctx); !errors.Is(err, ErrKeys) || s.mode("a") != "free" {
+		t.Fatal(err, s.mode("a"))
+	}
+	release(t, single)
+	release(t, must(t)(all.Lock(ctx)))
+}
+
+func TestElection(t *testing.T) {
+	s := start(t)
+	election := s.locker().Election("leader", "10.0.0.1:8443")
+	observing, stop := context.WithCancel(ctx)
+	leaders := election.Observe(observing)
+	if first := <-leaders; first != (Leader{}) {
+		t.Fatal(first)
+	}
+	hold := must(t)(election.Campaign(ctx))
+	led := <-leaders
+	now, err := election.Leader(ctx)
+	if led.Token != hold.Token() || led.Owner != hold.Owner() || led.Name() != "10.0.0.1:8443" || now != led || err != nil {
+		t.Fatal(led, now, err)
+	}
+	if _, err := election.Campaign(ctx, Wait(0)); !errors.Is(err, ErrNotAcquired) {
+		t.Fatal("a process leads twice", err)
+	}
+	begun := time.Now()
+	s.client.Do(ctx, "RLOCK.FORCE", "leader") // closes the connection of the session
+	<-hold.Context().Done()
+	if next := <-leaders; next != (Leader{}) || time.Since(begun) > time.Second {
+		t.Fatal(next, time.Since(begun))
+	}
+	if err := hold.Release(); !errors.Is(err, ErrLost) {
+		t.Fatal(err)
+	}
+	stop()
+	if _, isOpen := <-leaders; isOpen {
+		t.Fatal("it goes on")
+	}
+}
