@@ -1,4 +1,5 @@
 //! `man 1 rlock` says what `rlock --help` says.
+#![allow(clippy::unwrap_used, reason = "a test fails by panic")]
 
 use std::collections::BTreeSet;
 use std::path::Path;
