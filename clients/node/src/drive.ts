@@ -3,6 +3,7 @@
 import { Broken, Refused, Silent, Unsent } from './errors.js';
 import type { Link, Route, Word } from './links.js';
 import { type Input, type Machine, type Outcome, type Output, passes, REPLY, type Request, TICKET } from './machine/index.js';
+import { acquireAll, type Part, releasedAll, several } from './several.js';
 import type { Turn, Turns } from './turns.js';
 
 export interface Asked {
@@ -15,6 +16,8 @@ export interface Asked {
   acks?: number | undefined;
   session?: boolean | undefined;
   upgrade?: boolean | undefined;
+  /** Of several locks, all, in key order; `key` is the first: a wait has its place there, whatever it waits for. */
+  parts?: readonly Part[] | undefined;
 }
 
 /** What all attempts of one client share. */
@@ -78,7 +81,9 @@ export async function send(shared: Shared, key: string, words: Word[], sending =
   }
 }
 
-function acquire({ key, owner, mode, lease, limit, acks, upgrade }: Asked, depth: number): Word[] {
+function acquire(asked: Asked, depth: number): Word[] {
+  const { key, owner, mode, lease, limit, acks, upgrade, parts } = asked;
+  if (parts) return acquireAll(parts, asked);
   const words: Word[] = ['RLOCK.ACQUIRE', key, owner, upgrade ? 'UPGRADE' : mode, 'LEASE', lease, 'DEPTH', depth];
   if (limit !== undefined) words.push('LIMIT', limit);
   if (acks !== undefined) words.push('ACKS', acks);
@@ -91,7 +96,7 @@ const waiting = (way: string, ms: number, { maxQueue }: Asked): Word[] => [way, 
 const modeOf = ({ mode, upgrade }: Asked) => (upgrade ? 'WRITE' : mode);
 
 function wordsOf(request: Request, asked: Asked, depth: number): Word[] {
-  const { key, owner, lease, acks } = asked;
+  const { key, owner, lease, acks, parts } = asked;
   switch (request.ask) {
     case 'acquire':
       return acquire(asked, depth);
@@ -104,8 +109,10 @@ function wordsOf(request: Request, asked: Asked, depth: number): Word[] {
     case 'info':
       return ['RLOCK.INFO', key, 'HOLDERS', 10_000, 'WAITERS', 0];
     case 'renew':
+      if (parts) return several('RLOCK.MRENEW', parts, owner, 'LEASE', lease, 'TOKEN', request.token);
       return ['RLOCK.RENEW', key, owner, modeOf(asked), 'LEASE', lease, 'TOKEN', request.token, ...(acks ? ['ACKS', acks] : [])];
     case 'release':
+      if (parts) return several('RLOCK.MRELEASE', parts, owner, 'TOKEN', request.token);
       return ['RLOCK.RELEASE', key, owner, modeOf(asked), 'TOKEN', request.token, 'DEPTH', request.depth];
   }
 }
@@ -267,7 +274,8 @@ export class Driver {
         this.hasWaited = true;
         this.hasSlot = this.shared.slots > 0;
         if (this.hasSlot) this.shared.slots--;
-        return ends({ on: 'slot', yes: this.hasSlot });
+        // There is no ticket for several locks: further waits have a connection as well.
+        return ends({ on: 'slot', yes: this.hasSlot || this.asked.parts !== undefined });
       case 'send':
         return this.send(op.request, ends);
       case 'open':
@@ -333,10 +341,25 @@ export class Driver {
   private send(request: Request, ends: (input: Input) => void): void {
     const sending = new Sending(this.shared.route);
     this.sending = sending;
-    send(this.shared, this.asked.key, wordsOf(request, this.asked, this.depth), sending).then(
-      (reply) => ends({ on: 'ended', outcome: outcomeOf(request.ask === 'info' ? field(found(reply, this.asked), 'token') : reply) }),
+    this.reply(request, sending).then(
+      (reply) => ends({ on: 'ended', outcome: outcomeOf(reply) }),
       (error) => ends({ on: 'ended', outcome: this.failed(error) }),
     );
+  }
+
+  private async reply(request: Request, sending: Sending): Promise<unknown> {
+    const { asked, shared } = this;
+    if (request.ask === 'info' && asked.parts) {
+      for (const part of asked.parts) { // one may have ended by itself
+        const one = { ...asked, ...part, parts: undefined };
+        const token = field(found(await send(shared, part.key, wordsOf(request, one, 1), sending), one), 'token');
+        if (token !== undefined) return token;
+      }
+      return undefined;
+    }
+    const reply = await send(shared, asked.key, wordsOf(request, asked, this.depth), sending);
+    if (request.ask === 'info') return field(found(reply, asked), 'token');
+    return request.ask === 'release' && asked.parts ? releasedAll(asked.parts, reply) : reply;
   }
 
   /** An own connection: an idle or a new one. */

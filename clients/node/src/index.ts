@@ -18,11 +18,13 @@ import { LockLost, NotAcquired, NotHeld, Unavailable, unavailable } from './erro
 import { type Client, inTime, Route } from './links.js';
 import { Attempt } from './machine/attempt.js';
 import { CLOSES, come, LATE, REPLY } from './machine/index.js';
+import { type Leader, leaderNow, merged, observe, type One, type Part } from './several.js';
 import { problemOf, run, Seat, seatsOf, Tenure } from './tenure.js';
 import { Turns } from './turns.js';
 
 export { Deadlock, LockError, LockLost, NoAcks, NoPermission, NoReplicas, NotAcquired, NotHeld, Refused, TooMany, Unavailable } from './errors.js';
 export type { Client } from './links.js';
+export { type Leader, limit, type One, read } from './several.js';
 
 /** The options of a lock. Times in milliseconds. */
 export interface LockOptions {
@@ -96,6 +98,20 @@ export class Locks {
   }
 
   /**
+   * Several locks, acquired in one step: all of them, or none. Each is a key, `read(key)` or `limit(key, most)`. One hold
+   * stands for all of them. Throws a RangeError for keys that cannot be locked together.
+   */
+  all(ones: readonly One[], options: Omit<LockOptions, 'acks' | 'upgrade'> = {}): Lock {
+    const parts = merged(ones, this.#shared.route.maker.isCluster);
+    return new Lock(this, parts[0]!.key, 'WRITE', options, undefined, parts);
+  }
+
+  /** Who leads: whoever holds the lock of that key, in a session. */
+  election(key: string, options: ElectionOptions = {}): Election {
+    return new Election(this, this.#shared, key, options);
+  }
+
+  /**
    * Ends what waits, with Unavailable, and the connections of this package. Holds are renewed no more; those of sessions
    * end now. The process can exit.
    */
@@ -123,6 +139,10 @@ export class Locks {
       held.lose();
       seat.leave();
       throw new LockLost(`${asked.key} was lost by ${asked.owner}: release it first`);
+    }
+    if (held && (asked.parts || held.asked.parts)) {
+      seat.leave();
+      throw new RangeError(`${asked.owner} holds ${asked.key} already: by itself, or with others`);
     }
     const hasAcks = (asked.acks ?? 0) > 0;
     // A reply that waits for replicas delays those behind it.
@@ -162,8 +182,29 @@ export class Locks {
     });
   }
 
-  /** The seat, once nobody else has it; null if that takes too long. */
+  /** The seats of an owner at all of its keys, as one. */
   async #sit(asked: Asked, wait: number, begin: number, signal: AbortSignal | undefined): Promise<Seat | null> {
+    let first: Seat | undefined;
+    try {
+      for (const part of asked.parts ?? [asked]) {
+        const seat = await this.#sitAt({ ...asked, key: part.key, mode: part.mode }, wait, begin, signal);
+        if (!seat) {
+          first?.leave();
+          return null;
+        }
+        if (!first) first = seat;
+        else first.others.push(seat);
+        if (asked.parts && seat.tenure) throw new RangeError(`${asked.owner} holds ${part.key} already`);
+      }
+    } catch (error) {
+      first?.leave();
+      throw error;
+    }
+    return first!;
+  }
+
+  /** The seat, once nobody else has it; null if that takes too long. */
+  async #sitAt(asked: Asked, wait: number, begin: number, signal: AbortSignal | undefined): Promise<Seat | null> {
     const { patience } = this.#shared;
     const seats = await this.#settled(asked.key, begin + (wait > 0 ? wait : patience), signal);
     const name = JSON.stringify([asked.key, asked.owner, asked.upgrade ? 'WRITE' : asked.mode]);
@@ -203,22 +244,22 @@ export class Lock {
   readonly #crowd: Crowd = { next: 0 };
 
   /** @internal */
-  constructor(locks: Locks, key: string, mode: 'READ' | 'WRITE', options: LockOptions, limit?: number) {
+  constructor(locks: Locks, key: string, mode: 'READ' | 'WRITE', options: LockOptions, limit?: number, parts?: readonly Part[]) {
     const { lease = 30_000, owner, ...others } = options;
     if (!Number.isInteger(lease) || lease < (options.session ? 1_000 : 1)) {
       throw new RangeError(`lease must be a whole number of milliseconds, for a session at least 1000, not ${lease}`);
     }
     this.#locks = locks;
     this.#owner = owner;
-    this.#asked = { ...others, key, mode, lease, limit };
+    this.#asked = { ...others, key, mode, lease, limit, parts };
   }
 
   /** Resolves to a hold, or null if the lock was not free in time. */
   acquire(options: AcquireOptions = {}): Promise<Hold | null> {
     const owner = this.#owner ?? `${PROCESS}-${++names}`;
     // Not by a spread, which costs a tenth of a free acquire and release.
-    const { key, mode, lease, limit, maxQueue, acks, session, upgrade } = this.#asked;
-    return this.#locks.acquire({ key, owner, mode, lease, limit, maxQueue, acks, session, upgrade }, this.#owner !== undefined, this.#crowd, options);
+    const { key, mode, lease, limit, maxQueue, acks, session, upgrade, parts } = this.#asked;
+    return this.#locks.acquire({ key, owner, mode, lease, limit, maxQueue, acks, session, upgrade, parts }, this.#owner !== undefined, this.#crowd, options);
   }
 
   /** Calls `work` while the lock is held, and returns its result. Throws NotAcquired if the lock was not free in time. */
@@ -230,6 +271,50 @@ export class Lock {
     } finally {
       await hold.release();
     }
+  }
+}
+
+export interface ElectionOptions {
+  /** What followers are told, for example an address. Default: the host and the process. */
+  name?: string;
+  /** How long a leader is believed whose network says nothing. Default: 10 000 ms. */
+  lease?: number;
+}
+
+/** Who leads: whoever holds the lock of that key, in a session. */
+export class Election {
+  readonly #locks: Locks;
+  readonly #shared: Shared;
+  readonly #key: string;
+  readonly #options: ElectionOptions;
+
+  /** @internal */
+  constructor(locks: Locks, shared: Shared, key: string, options: ElectionOptions) {
+    this.#locks = locks;
+    this.#shared = shared;
+    this.#key = key;
+    this.#options = options;
+  }
+
+  /**
+   * Waits to lead. Resolves to a hold, whose signal is aborted as soon as its connection ends, or to null if it was not in
+   * time. Each campaign is an owner of its own: a process that leads does not lead twice.
+   */
+  campaign(options: AcquireOptions = {}): Promise<Hold | null> {
+    const at = PROCESS.lastIndexOf('/');
+    const { name = PROCESS.slice(0, at), lease = 10_000 } = this.#options;
+    const owner = `${name}${PROCESS.slice(at)}-${++names}`;
+    return this.#locks.lock(this.#key, { lease, owner, session: true }).acquire(options);
+  }
+
+  /** Who leads now; null: nobody. */
+  leader(): Promise<Leader | null> {
+    return leaderNow(this.#shared, this.#key);
+  }
+
+  /** Who leads, at first and whenever that changes; null: nobody. It uses one connection until it is ended or aborted. */
+  observe({ signal }: { signal?: AbortSignal | undefined } = {}): AsyncGenerator<Leader | null, void, undefined> {
+    return observe(this.#shared, this.#key, signal);
   }
 }
 
@@ -276,6 +361,12 @@ export class Hold implements AsyncDisposable {
 
   get key(): string {
     return this.#tenure.asked.key;
+  }
+
+  /** Of several locks, all keys. */
+  get keys(): string[] {
+    const { key, parts } = this.#tenure.asked;
+    return parts ? parts.map((part) => part.key) : [key];
   }
 
   get owner(): string {

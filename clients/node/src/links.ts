@@ -359,6 +359,10 @@ export class Route {
     this.#idle.delete(at);
   }
 
+  get isClosed(): boolean {
+    return this.#isClosed;
+  }
+
   close(): void {
     this.#isClosed = true;
     for (const { server } of this.#dials.values()) server.close();

@@ -6,10 +6,13 @@ import type { Link } from './links.js';
 import { Holding } from './machine/hold.js';
 import type { Machine, Tell } from './machine/index.js';
 import { Release } from './machine/undo.js';
+import { restOf } from './several.js';
 
 /** One owner at one key in one mode, where an owner was given: one request at a time, in the whole process. */
 export class Seat {
   tenure: Tenure | undefined;
+  /** Of the same owner at further keys, which it has with this one. */
+  others: Seat[] = [];
   /** By who has it. */
   isUndone = false;
   private isTaken = true;
@@ -45,6 +48,7 @@ export class Seat {
   }
 
   leave(): void {
+    for (const other of this.others.splice(0)) other.leave();
     this.isUndone = false;
     const next = this.queue[0];
     if (next) return next();
@@ -101,6 +105,7 @@ export class Tenure {
   /** By the other clock: the first one stands still while the machine sleeps. */
   private wallDeadline = 0;
   private lingers = false;
+  private readonly others: Seat[];
 
   constructor(
     private readonly shared: Shared,
@@ -117,6 +122,8 @@ export class Tenure {
     // Not before its time: timers may be a little early.
     this.timer = setTimeout(() => this.begin(), Math.max(0, due - now() + 1)).unref();
     all.add(this);
+    this.others = [...seat.others];
+    for (const other of this.others) other.tenure = this;
   }
 
   /** Renews and watches it from now on. */
@@ -214,7 +221,9 @@ export class Tenure {
   /** Releases one level. Throws LockLost if there was none. */
   async release(): Promise<void> {
     const { asked, seat } = this;
-    if (!seat.tryTake()) await seat.take(Infinity); // the owner's previous request ends in bounded time
+    // The owner's previous request ends in bounded time.
+    for (const each of [seat, ...this.others]) if (!each.tryTake()) await each.take(Infinity);
+    seat.others = [...this.others];
     if (!this.isSure) this.lose();
     const deadline = this.state === 'lost' ? 0 : this.deadline;
     const { patience } = this.shared;
@@ -226,15 +235,17 @@ export class Tenure {
       const driver: Driver = run(this.shared, seat, asked, this.depth, machine, (tell) => {
         if (tell.told === 'lost') this.lose();
         if (--this.depth === 0) {
-          seat.tenure = undefined;
+          for (const each of [seat, ...this.others]) each.tenure = undefined;
           if (this.state !== 'lost') this.state = 'released';
           if (this.care) this.care.driver.tell({ on: 'released' });
           else this.end();
         }
         if (tell.told === 'released') return resolve();
         const { key, owner } = asked;
-        if (tell.told === 'lost') reject(new LockLost(`${key} was lost before ${owner} released it`, { cause: driver.trouble }));
-        else reject(problemOf(tell, `${key}: not known to be released`, driver.trouble));
+        if (tell.told === 'lost') {
+          const problem = new LockLost(`${key} was lost before ${owner} released it`, { cause: driver.trouble });
+          void restOf(this.shared, asked, this.token).then(() => reject(problem));
+        } else reject(problemOf(tell, `${key}: not known to be released`, driver.trouble));
       });
       driver.tell({ on: 'call' });
     });

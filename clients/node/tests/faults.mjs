@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import net from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { Locks, Unavailable } from '../dist/esm/index.js';
+import { limit, Locks, LockLost, read, Unavailable } from '../dist/esm/index.js';
 
 const library = process.argv[2];
 const port = Number(process.env.PORT);
@@ -113,6 +113,61 @@ await test('two names of one server have one owner', async () => {
   await one.close();
   await two.close();
   closed(other);
+});
+
+await test('several locks are one hold, and the loss of one is that of all', async () => {
+  const locks = new Locks(own, { waiting: 0 }); // there is no ticket for several: they wait all the same
+  for (const ones of [[], ['a', read('a')], [limit('a', 1), limit('a', 2)]]) assert.throws(() => locks.all(ones), RangeError);
+  const all = locks.all(['sb', 'sa', read('sc'), limit('sp', 2), 'sa'], { lease: 3_000 });
+  const hold = await all.acquire();
+  assert.deepEqual(hold.keys, ['sa', 'sb', 'sc', 'sp']);
+  for (const key of hold.keys) assert.equal(await holders(own, key), 1, key);
+  const next = all.acquire({ wait: 10_000 });
+  await until('it waits', async () => (await waiting(own, 'sa')) === 1);
+  await hold.release();
+  const second = await next;
+  await say(own, 'RLOCK.FORCE', 'sb');
+  await until('the loss is told', () => second.signal.aborted);
+  await assert.rejects(second.release(), LockLost);
+  for (const key of hold.keys) assert.equal(await holders(own, key), 0, key);
+  await locks.close();
+});
+
+await test('an owner holds a key by itself, or with others', async () => {
+  const locks = new Locks(own);
+  const all = locks.all(['ma', 'mb'], { owner: 'me' });
+  const hold = await all.acquire();
+  for (const key of ['ma', 'mb']) await assert.rejects(locks.lock(key, { owner: 'me' }).acquire({ wait: 0 }), RangeError);
+  await hold.release();
+  const single = await locks.lock('mb', { owner: 'me' }).acquire({ wait: 0 });
+  await assert.rejects(all.acquire({ wait: 0 }), RangeError);
+  assert.equal(await holders(own, 'ma'), 0);
+  await single.release();
+  await (await all.acquire({ wait: 0 })).release();
+  await locks.close();
+});
+
+await test('followers see who leads', async () => {
+  const locks = new Locks(own);
+  const election = locks.election('leader', { name: 'one:1' });
+  const abort = new AbortController();
+  const leaders = election.observe({ signal: abort.signal });
+  assert.equal((await leaders.next()).value, null);
+  const term = await election.campaign();
+  const { value: leader } = await leaders.next();
+  assert.deepEqual([leader.token, leader.owner, leader.name], [term.token, term.owner, 'one:1']);
+  assert.deepEqual(await election.leader(), leader);
+  assert.equal(await election.campaign({ wait: 0 }), null, 'a process leads twice');
+  const begun = Date.now();
+  await say(own, 'RLOCK.FORCE', 'leader'); // closes the connection of the session
+  assert.equal((await leaders.next()).value, null);
+  assert(Date.now() - begun < 1_000);
+  await until('the leader is told', () => term.signal.aborted);
+  await assert.rejects(term.release(), LockLost);
+  const last = leaders.next();
+  abort.abort();
+  assert.equal((await last).done, true);
+  await locks.close();
 });
 
 closed(own);

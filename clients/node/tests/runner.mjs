@@ -12,8 +12,8 @@ const NAMES = [
   [rlock.LockLost, 'Lost'], [rlock.NotHeld, 'NotHeld'], [rlock.NoReplicas, 'NoReplicas'],
   [rlock.Unavailable, 'Unavailable'],
 ];
-const features = ['cancel', 'cancel-many', 'sentinel', 'cluster', 'session', 'acks', 'limit', 'maxqueue'];
-const [clients, locks, holds, lostAt, actors, aborts] = Array.from({ length: 6 }, () => new Map());
+const features = ['cancel', 'cancel-many', 'sentinel', 'cluster', 'session', 'acks', 'limit', 'maxqueue', 'several'];
+const [clients, locks, holds, lostAt, actors, aborts, told] = Array.from({ length: 7 }, () => new Map());
 
 const tell = (reply) => process.stdout.write(`${JSON.stringify(reply)}\n`);
 
@@ -43,6 +43,32 @@ const does = {
     if (isIo) client.disconnect();
     else await client.destroy();
     return { ok: true };
+  },
+  all(r) {
+    const { locks: mine } = clients.get(r.client);
+    const ones = r.keys.map(([key, how]) => (how === 'write' ? key : how === 'read' ? rlock.read(key) : rlock.limit(key, how)));
+    const options = {};
+    for (const name of ['lease', 'owner', 'session']) if (name in r) options[name] = r[name];
+    locks.set(r.lock, mine.all(ones, options));
+    return { ok: true };
+  },
+  election(r) {
+    const election = clients.get(r.client).locks.election(r.key, { name: r.name });
+    locks.set(r.lock, { election, acquire: (options) => election.campaign(options) });
+    return { ok: true };
+  },
+  observe(r) {
+    const last = {};
+    told.set(r.observer, last);
+    (async () => {
+      for await (const leader of locks.get(r.lock).election.observe()) Object.assign(last, { name: leader?.name ?? null, at: Date.now() });
+    })().catch(() => {});
+    return { ok: true };
+  },
+  async observed(r) {
+    const last = told.get(r.observer);
+    for (const end = Date.now() + r.within; last.name !== r.name && Date.now() < end; ) await sleep(5);
+    return { ok: last.name === r.name, at: last.at };
   },
   lock(r) {
     const { locks: mine } = clients.get(r.client);
@@ -122,7 +148,7 @@ async function answer(request) {
   try {
     reply = await does[request.do](request);
   } catch (error) {
-    const name = NAMES.find(([kind]) => error instanceof kind)?.[1] ?? 'Other';
+    const name = NAMES.find(([kind]) => error instanceof kind)?.[1] ?? (error instanceof RangeError ? 'Invalid' : 'Other');
     reply = { error: name, text: error.stack };
   }
   tell({ id: request.id, ...reply });

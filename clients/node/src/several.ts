@@ -1,0 +1,130 @@
+// Several locks in one step (RLOCK.MACQUIRE), and who leads (RLOCK.AWAIT).
+
+import type { Asked, Shared } from './drive.js';
+import { isPassing, now, send } from './drive.js';
+import { Refused, Unavailable } from './errors.js';
+import { inTime, type Link, slotOf, type Word } from './links.js';
+import { LOOKS, LONGEST_PAUSE, REPLY } from './machine/index.js';
+
+/** One of several locks. A string is its write lock. */
+export type One = string | { readonly key: string; readonly mode: 'READ' | 'WRITE'; readonly limit?: number };
+
+/** One of several locks: its read lock. */
+export const read = (key: string): One => ({ key, mode: 'READ' });
+
+/** One of several locks: one of `most` permits. */
+export const limit = (key: string, most: number): One => ({ key, mode: 'READ', limit: most });
+
+/** What one owner asks for at one key. */
+export interface Part {
+  readonly key: string;
+  readonly mode: 'READ' | 'WRITE';
+  readonly limit?: number | undefined;
+}
+
+/** The server takes so many. */
+const MOST = 128;
+
+/** In key order, each once. Throws a RangeError. */
+export function merged(ones: readonly One[], isCluster: boolean): Part[] {
+  const parts = new Map<string, Part>();
+  for (const one of ones) {
+    const part: Part = typeof one === 'string' ? { key: one, mode: 'WRITE' } : one;
+    const same = parts.get(part.key) ?? part;
+    if (same.mode !== part.mode || same.limit !== part.limit) throw new RangeError(`${part.key} is named twice, with two modes`);
+    parts.set(part.key, part);
+  }
+  if (parts.size < 1 || parts.size > MOST) throw new RangeError(`from 1 to ${MOST} locks, not ${parts.size}`);
+  const keys = [...parts.keys()];
+  if (isCluster && new Set(keys.map(slotOf)).size > 1) {
+    throw new RangeError(`${keys.join(', ')} are in several slots: give them a common {hash tag}`);
+  }
+  return [...parts.values()].sort((a, b) => Buffer.compare(Buffer.from(a.key), Buffer.from(b.key)));
+}
+
+/** A request for all keys. */
+export function several(command: string, parts: readonly Part[], owner: string, ...rest: Word[]): Word[] {
+  return [command, parts.length, ...parts.map((part) => part.key), owner, ...rest];
+}
+
+export function acquireAll(parts: readonly Part[], { owner, lease }: Asked): Word[] {
+  return several('RLOCK.MACQUIRE', parts, owner, 'MODES', ...parts.map((part) => part.limit ?? part.mode), 'LEASE', lease);
+}
+
+/** What the release of all says: less than all is a loss. */
+export function releasedAll(parts: readonly Part[], reply: unknown): unknown {
+  if (Number(reply) < parts.length) throw new Refused('NOTHELD', `only ${reply} of ${parts.length} were held`);
+  return reply;
+}
+
+/** Ends what is left of a hold that was lost. Its leases do that anyway. */
+export async function restOf(shared: Shared, { key, owner, parts }: Asked, token: number): Promise<void> {
+  if (!parts) return;
+  await inTime(send(shared, key, several('RLOCK.MRELEASE', parts, owner, 'TOKEN', token)), REPLY / 4).catch(() => {});
+}
+
+/** Who leads. */
+export interface Leader {
+  readonly token: number;
+  readonly owner: string;
+  /** As its election was given it. */
+  readonly name: string;
+}
+
+function leaderOf(reply: unknown): Leader | null {
+  const [token, owner] = reply as [number, string | null];
+  return owner === null ? null : { token: Number(token), owner, name: owner.slice(0, Math.max(0, owner.lastIndexOf('/'))) };
+}
+
+/** Who leads now. */
+export async function leaderNow(shared: Shared, key: string): Promise<Leader | null> {
+  const reply = await inTime(send(shared, key, ['RLOCK.AWAIT', key, 0]), REPLY);
+  return reply === null ? null : leaderOf(reply);
+}
+
+/** Who leads, at first and whenever that changes, on one connection, until the signal is aborted. */
+export async function* observe(shared: Shared, key: string, signal: AbortSignal | undefined): AsyncGenerator<Leader | null, void, undefined> {
+  const { route } = shared;
+  let link: Link | undefined;
+  let at: string | undefined;
+  let token: number | undefined;
+  let pause = 10;
+  const leave = () => {
+    link?.close(); // it may still wait
+    link = undefined;
+  };
+  signal?.addEventListener('abort', leave);
+  try {
+    while (!signal?.aborted) {
+      if (route.isClosed) throw new Unavailable('the locks are closed');
+      try {
+        if (!link) {
+          at ??= await route.locate(key);
+          link = await route.open(at);
+          if (signal?.aborted) return;
+        }
+        const words: Word[] = ['RLOCK.AWAIT', key, token ?? 0];
+        if (token !== undefined) words.push('BLOCK', LOOKS);
+        const reply = await inTime(link.send(words), LOOKS + REPLY);
+        pause = 10;
+        if (reply === null && token !== undefined) continue;
+        const leader = reply === null ? null : leaderOf(reply);
+        token = leader?.token ?? 0;
+        yield leader;
+      } catch (error) {
+        leave();
+        if (signal?.aborted) return;
+        const to: string | undefined = error instanceof Refused && at !== undefined ? route.redirected(error, at) : undefined;
+        at = to;
+        if (!isPassing(error)) throw error;
+        if (to !== undefined) continue;
+        const from = now();
+        await new Promise((resolve) => setTimeout(resolve, pause));
+        pause = Math.min(LONGEST_PAUSE, Math.max(pause * 2, now() - from));
+      }
+    }
+  } finally {
+    signal?.removeEventListener('abort', leave);
+    leave();
+  }
+}
