@@ -280,4 +280,9 @@ fn fields(tell: &mut dyn FnMut(&str, u64)) {
     let shut_since = state::with(|state| state.manager.shut_since());
     tell("gate_shut", shut_since.is_some().into());
     tell("gate_shut_since_ms", shut_since.map_or(0, EpochMs::get));
+    let now = state::now();
+    let ahead = state::with(|state| state.manager.token_ahead(now));
+    let ahead_us = ahead.map_or(0, |token| token.get().saturating_sub(now.us()));
+    // Whole seconds: for its first one a server's tokens are ahead on purpose.
+    tell("tokens_ahead_s", ahead_us / 1_000_000);
 }

@@ -18,7 +18,7 @@ class Connection:
         return self.reply()
 
     def send(self, *words):
-        encoded = [str(word).encode() for word in words]
+        encoded = [word if isinstance(word, bytes) else str(word).encode() for word in words]
         self.socket.sendall(b"*%d\r\n" % len(encoded) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in encoded))
 
     def reply(self):

@@ -20,6 +20,8 @@ sys.path.insert(0, str(HERE.parents[1] / "clients/conformance"))
 from resp import Connection, Refused, ask, section
 from servers import Server, free_port, until
 
+import dashboard_rules
+
 PROGRAM, MODULE, RLOCK = (os.environ[name] for name in ("RLOCK_SERVER", "RLOCK_MODULE", "RLOCK"))
 # What a server does in a healthy day: no alert.
 QUIET = ["good", "election"]
@@ -193,6 +195,43 @@ def unsaved(play):
     until("it failed", lambda: section(server.address, "persistence")["rdb_last_bgsave_status"] == "err")
 
 
+def varint(number):
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def dumped(address, key):
+    connection = Connection(address)
+    connection.send("DUMP", key)
+    size = int(connection.file.readline()[1:])
+    return connection.file.read(size)
+
+
+def with_checksum(payload):
+    """What DUMP ends with: CRC-64 of the server's kind."""
+    crc = 0
+    for byte in payload:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x95AC9329AC4BC9B5 if crc & 1 else 0)
+    return payload + crc.to_bytes(8, "little")
+
+
+def ahead(play):
+    """A lock arrives whose token is of a clock that was 50 seconds ahead."""
+    one = play.server("ahead", "--appendonly", "yes").address
+    yield one
+    token = ask(one, "RLOCK.ACQUIRE", "job", "ann", "LEASE", 600000)
+    payload = dumped(one, "job")
+    moved = payload[:-8].replace(varint(token), varint(token + 50_000_000))
+    assert with_checksum(payload[:-8]) == payload != with_checksum(moved)
+    ask(one, "RESTORE", "job", 0, with_checksum(moved), "REPLACE")
+    assert ask(one, "RLOCK.ACQUIRE", "next", "bob") > token + 49_000_000
+
+
 def away(play):
     server = play.server("away", "--appendonly", "yes")
     yield server.address
@@ -203,14 +242,14 @@ def bare(play):
     yield play.server("bare", has_module=False).address
 
 
-STATES = [stuck, election, good, replicas, crowd, lost, late, evicted, unsaved, away, bare]
+STATES = [stuck, election, good, replicas, crowd, lost, late, evicted, unsaved, ahead, away, bare]
 WANTED = {
     ("stuck", "RlockHeadWaits"), ("stuck", "RlockDeadlocks"), ("stuck", "RlockSessionsRefused"),
     ("replicas", "RlockNoAcks"), ("replicas", "RlockNoReplicas"), ("replicas", "RlockReplicasMissing"), ("replicas", "RlockGateShut"),
     ("crowd", "RlockQueueGrows"), ("crowd", "RlockManyWait"), ("crowd", "RlockWaitsTimeOut"), ("crowd", "RlockSlowWaits"),
     ("lost", "RlockSessionsLost"), ("lost", "RlockLeasesRunOut"), ("late", "RlockAcksLate"),
     ("evicted", "RlockEvicted"), ("unsaved", "RlockNotSaved"), ("unsaved", "RlockSaveFails"),
-    ("away", "RlockDown"), ("bare", "RlockModuleMissing"), ("", "RlockServeDown"),
+    ("ahead", "RlockTokensAhead"), ("away", "RlockDown"), ("bare", "RlockModuleMissing"), ("", "RlockServeDown"),
 }
 
 
@@ -264,6 +303,10 @@ def main(program):
                 print(f"fired: {alert} ({severity}) for {name or 'rlock serve'}")
             wrong = [(name, alert) for name, alert, _ in fired if name in QUIET]
             assert wrong == [], f"all is well there: {wrong}"
+            drawn = list(dashboard_rules.queries())
+            empty = [query for query in drawn if not get("query?query=" + quote(query))["result"]]
+            assert empty == [], f"the dashboard has nothing to draw for: {empty}"
+            print(f"dashboard: {len(drawn)} queries, each with something to draw")
         finally:
             play.close()
 

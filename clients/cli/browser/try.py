@@ -119,6 +119,8 @@ def a_queue_is_seen_as_it_is(browser, server, pictures):
     tied.socket.shutdown(socket.SHUT_RDWR)
     browser.until("the hand-over is told", "document.getElementById('lock-history').innerText.includes('worker-8 holds write, token')")
     pictures.take("lock")
+    browser.run("location.hash = ''")
+    browser.until("a lost connection is counted", "document.getElementById('ends').innerText.includes('connection lost\\n1')")
     return [tied, chain, first, *waiting]
 
 
@@ -184,6 +186,12 @@ def a_failover_is_seen(browser, folder, pictures):
         until("it takes writes", lambda: ask(replica.address, "RLOCK.ACQUIRE", "other", "bob"))
         assert ask(replica.address, "RLOCK.HOLDS", "job", "ann") == 1
         browser.until("no replica is left", "document.getElementById('replicas-none').checkVisibility()")
+        ask(replica.address, "CONFIG", "SET", "min-replicas-to-write", "1")
+        try:
+            raise AssertionError(ask(replica.address, "RLOCK.ACQUIRE", "third", "cy"))
+        except Refused:
+            pass
+        browser.until("the refusal is told", "document.getElementById('warnings').innerText.includes('no replica follows, and 1 requests got -NOREPLICAS')")
         pictures.take("failover-after", is_whole=False)
 
 

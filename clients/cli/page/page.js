@@ -97,6 +97,9 @@ function warnings() {
   for (const server of look.servers.filter((one) => one.is_up)) {
     const { numbers, persistence } = server;
     if (numbers.gate_shut) all.push(`${server.name}: the gate has been shut since ${clock(numbers.gate_shut_since_ms)}: no lock is handed over and no session is renewed`);
+    if (server.role === "master" && server.noreplicas && !server.replicas.some((one) => one.state === "online")) {
+      all.push(`${server.name}: no replica follows, and ${count(server.noreplicas)} requests got -NOREPLICAS`);
+    }
     if (numbers.evicted) all.push(`${server.name}: ${count(numbers.evicted)} locks were evicted: two owners may hold one`);
     if (persistence.aof_status && persistence.aof_status !== "ok") all.push(`${server.name}: the append-only file cannot be written`);
     if (persistence.rdb_status && persistence.rdb_status !== "ok") all.push(`${server.name}: the last snapshot could not be saved`);
@@ -225,8 +228,14 @@ function showReplicas() {
     ["acknowledged", count(acked)],
     ["mean time to it", acked ? micros(number("acks_us_sum") / acked) : "none"],
     ["too late (NOACKS)", count(number("noacks"))],
-    ["refused (NOREPLICAS)", count(number("noreplicas"))],
+    // Those that the module refused, and those that min-replicas-to-write did.
+    ["refused (NOREPLICAS)", count(up.reduce((sum, server) => sum + server.noreplicas, 0))],
   ]);
+}
+
+function showEnds() {
+  const names = [["released", "released"], ["lease ran out", "expired"], ["connection lost", "disconnected"], ["forced", "forced"], ["evicted", "evicted"]];
+  tiles($("ends"), names.map(([title, name]) => [title, count(look.numbers[name] ?? 0)]));
 }
 
 // --- the page of one lock -----------------------------------------------------------------------
@@ -317,6 +326,7 @@ function show() {
     showSlow();
     showSessions();
     showReplicas();
+    showEnds();
   }
 }
 

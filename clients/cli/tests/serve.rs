@@ -35,7 +35,7 @@ fn info(server: &Server) -> BTreeMap<String, u64> {
 }
 
 /// What has the module's own name, and another one as a metric.
-const RENAMED: [&str; 1] = ["rlock_gate_shut_since_ms"];
+const RENAMED: [&str; 2] = ["rlock_gate_shut_since_ms", "rlock_tokens_ahead_s"];
 
 #[test]
 fn all_of_info_is_a_metric() {

@@ -9,7 +9,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use super::look::{Seen, Told};
-use super::page::{number, replicas};
+use super::page::{noreplicas, number, replicas};
 use crate::histogram::Histogram;
 use crate::servers::REASONS;
 use crate::snapshot::Part;
@@ -141,12 +141,9 @@ impl Page {
         self.each(to, "rlock_noreplicas", help, Counter, |part| {
             part.numbers().get("noreplicas").map(|value| float(*value))
         })?;
-        // What min-replicas-to-write refuses never reaches the module.
         let help = "Commands of any kind that got -NOREPLICAS, from the module or by min-replicas-to-write";
         self.each(to, "rlock_noreplicas_errors", help, Counter, |part| {
-            let errors = part.fields.get("errorstat_NOREPLICAS");
-            let count = errors.and_then(|text| text.strip_prefix("count=")?.parse().ok());
-            Some(float(count.unwrap_or(0)))
+            Some(float(noreplicas(part)))
         })?;
         let is_primary = |part: &Part| part.fields.get("role").is_some_and(|role| role == "master");
         self.each(to, "rlock_primary", "1: it is a primary", Gauge, |part| {
@@ -162,6 +159,10 @@ impl Page {
         let help = "Unix time at which the gate was shut; 0 while it is open";
         self.each(to, "rlock_gate_shut_since_seconds", help, Gauge, |part| {
             part.numbers().get("gate_shut_since_ms").map(|ms| float(*ms) / 1000.0)
+        })?;
+        let help = "By how much the highest token is ahead of the server's clock";
+        self.each(to, "rlock_tokens_ahead_seconds", help, Gauge, |part| {
+            part.numbers().get("tokens_ahead_s").map(|seconds| float(*seconds))
         })
     }
 

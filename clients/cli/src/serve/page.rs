@@ -69,6 +69,7 @@ fn server(told: &Told) -> Value {
             "numbers": part.numbers(),
             "slow": slow,
             "is_denied": part.is_denied,
+            "noreplicas": noreplicas(part),
             "busy_us": u64::try_from(told.busy.as_micros()).unwrap_or(u64::MAX),
         }),
     }
@@ -102,6 +103,14 @@ pub fn replicas(part: &Part) -> Vec<BTreeMap<String, Value>> {
 #[must_use]
 pub fn number(part: &Part, name: &str) -> u64 {
     part.fields.get(name).and_then(|value| value.parse().ok()).unwrap_or(0)
+}
+
+/// How many commands of any kind got `-NOREPLICAS`. What `min-replicas-to-write` refuses never
+/// reaches the module.
+#[must_use]
+pub fn noreplicas(part: &Part) -> u64 {
+    let errors = part.fields.get("errorstat_NOREPLICAS");
+    errors.and_then(|text| text.strip_prefix("count=")?.parse().ok()).unwrap_or(0)
 }
 
 fn persistence(part: &Part) -> Value {
