@@ -2,13 +2,14 @@
 """docs/pictures/grants.svg, from the figures of `make bench` in bench/results: grants per second over clients, both
 logarithmic. Each series has its name beside it, and a mark of its own: one that lies on another is seen."""
 
-import json
+import csv
 import math
 import pathlib
 from html import escape
 
 ROOT = pathlib.Path(__file__).parents[1]
-FIGURES = json.loads((ROOT / "bench/results/redis-7.0.json").read_text())
+LINES = (ROOT / "bench/results/redis-7.0.csv").read_text().splitlines()
+FIGURES = list(csv.DictReader(line for line in LINES if not line.startswith("#")))
 SECTION = "contended: grants per second, one lock, so many clients"
 SERIES = [  # as recorded, as shown, mark, color, dashes, and how far its name is from its end
     ("RLOCK, deadlock detection on", "RLOCK", "circle", "#1f5fa8", "", (-14, -16)),
@@ -39,9 +40,9 @@ def mark(kind, x, y, color):
 
 
 def points(row):
-    found = [one for one in FIGURES["figures"] if one["section"] == SECTION and one["row"] == row]
+    found = [one for one in FIGURES if one["section"] == SECTION and one["row"] == row]
     assert len(found) >= 4, row
-    return sorted((int(one["column"].replace(" ", "")), one["value"]) for one in found)
+    return sorted((int(one["column"].replace(" ", "")), float(one["value"])) for one in found)
 
 
 def main():

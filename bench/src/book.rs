@@ -5,12 +5,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::time::Instant;
 
-use serde::{Deserialize, Serialize};
-
+use crate::rows;
 use crate::sample::Sample;
 
 /// A median, with the least and the greatest value.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct Figure {
     pub section: String,
     pub row: String,
@@ -21,7 +20,7 @@ pub struct Figure {
 }
 
 /// One run on one server.
-#[derive(Default, Serialize, Deserialize)]
+#[derive(Default)]
 pub struct Book {
     /// Server, machine, date, duration: what to know before reading a figure.
     pub about: BTreeMap<String, String>,
@@ -104,14 +103,14 @@ impl Book {
         self.about.get(name).map_or("", String::as_str)
     }
 
-    /// Writes it to `bench/results`, under the server's name: `redis-7.0.json`.
+    /// Writes it to `bench/results`, under the server's name: `redis-7.0.csv`.
     pub fn save(&self) {
         let name = self.about("server").to_lowercase().replace(' ', "-");
         let name = name.rsplit_once('.').map_or(name.as_str(), |(minor, _)| minor);
-        let path = folder().join(format!("{name}.json"));
+        let path = folder().join(format!("{name}.csv"));
         std::fs::create_dir_all(folder()).unwrap();
-        let text = serde_json::to_string_pretty(self).unwrap();
-        std::fs::write(&path, text + "\n").unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        std::fs::write(&path, rows::written(self))
+            .unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     }
 
     /// Writes the sections that begin like this into the file of this server, in place of those
@@ -151,11 +150,11 @@ impl Book {
     pub fn load_all() -> BTreeMap<String, Book> {
         let files = std::fs::read_dir(folder()).into_iter().flatten().flatten();
         let paths = files.map(|file| file.path());
-        let books = paths.filter(|path| path.extension().is_some_and(|ext| ext == "json"));
+        let books = paths.filter(|path| path.extension().is_some_and(|ext| ext == "csv"));
         let read = books.map(|path| {
             let text = std::fs::read_to_string(&path).unwrap();
-            let book = serde_json::from_str(&text);
-            let book = book.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+            let book = rows::read(&text);
+            let book = book.unwrap_or_else(|| panic!("{} is not a run", path.display()));
             (path.file_stem().unwrap().to_string_lossy().into_owned(), book)
         });
         read.collect()

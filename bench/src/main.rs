@@ -41,6 +41,7 @@ mod quiet;
 mod redissons;
 mod report;
 mod rivals;
+mod rows;
 mod sample;
 mod sessions;
 mod stage;

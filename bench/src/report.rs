@@ -1,5 +1,5 @@
-//! The tables between the marks of `docs/benchmarks.md`, which has the essential ones, and of
-//! `bench/results/README.md`, which has them all. The text around them is left alone.
+//! The tables between the marks of `docs/benchmarks.md`, which has the essential ones, and all of
+//! them in `target/tables.md`. The text around them is left alone.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,17 +10,21 @@ use crate::{goals, instructions, long_steps, peers, plots, rivals};
 /// Runs by the name of their server.
 type Books = BTreeMap<String, Book>;
 
-const PAGES: [&str; 2] = ["docs/benchmarks.md", "bench/results/README.md"];
+/// A page with marks, and where it is written with its tables.
+const PAGES: [(&str, &str); 2] =
+    [("docs/benchmarks.md", "docs/benchmarks.md"), ("bench/results/README.md", "target/tables.md")];
 
 /// Writes the tables of all runs in `bench/results` into the pages.
 pub fn write() {
     let (books, parts): (Books, Books) =
         Book::load_all().into_iter().partition(|(_, book)| book.is_whole());
-    for name in PAGES {
-        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").join(name);
-        let page = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{name}: {e}"));
-        std::fs::write(&path, with_tables(name, &page, &books, &parts)).unwrap();
-        println!("written into {name}");
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
+    std::fs::create_dir_all(root.join("target")).unwrap();
+    for (name, into) in PAGES {
+        let page = std::fs::read_to_string(root.join(name));
+        let page = page.unwrap_or_else(|e| panic!("{name}: {e}"));
+        std::fs::write(root.join(into), with_tables(name, &page, &books, &parts)).unwrap();
+        println!("written into {into}");
     }
 }
 
