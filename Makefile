@@ -1,10 +1,12 @@
-# Shortcuts only: each does one thing, in scripts/. `make` lists them.
-.PHONY: help build run test lint matrix matrix-table mutants model fuzz simulate simulate-users traces differential abuse torture permits failovers chaos moves observers \
-        valgrind bench bench-gate examples clients clients-test clients-bench page pictures demo install audit release packages packages-try \
-        images images-build dist reproducible msrv clean
+# Shortcuts only: each does one thing, in scripts/. `make` lists those for every day, `make help-all` all of them.
+.PHONY: $(shell sed -n 's/^\([a-z-]*\):.*/\1/p' Makefile)
 
 help:
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^##@ / { exit } /^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
+	@printf 'make %-14s %s\n' help-all 'the others: proofs, speed, clients, releases'
+
+help-all:
+	@awk -F ':.*## ' '/^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
 build: ## the module: target/release/librlock.so
 	@scripts/setup.sh && . .tools/env && cargo build --release --locked
@@ -12,17 +14,22 @@ build: ## the module: target/release/librlock.so
 run: ## build, then a server with the module on port 6380, in the foreground; data in .tools/run
 	@scripts/run.sh
 
+check: ## while you work: formatting, clippy, the core's tests
+	@scripts/test.sh check
+
 test: ## everything a change must pass: formatting, clippy, the core's tests, the tests against a real server
 	@scripts/test.sh
 
+demo: ## ten seconds of locks in this terminal, on a private server
+	@scripts/demo.sh
+
+clean: ## remove everything built and fetched, and the data of `make run`
+	@rm -rf target .tools
+
+##@ Proof: the core and the simulation
+
 lint: ## formatting and clippy only
 	@scripts/test.sh lint
-
-matrix: ## the server tests on ten servers (SERVERS, TEST, RLOCK_MORE_SERVERS: docs/servers.md)
-	@SERVERS="$(SERVERS)" TEST="$(TEST)" scripts/matrix.sh
-
-matrix-table: ## what the last `make matrix` found on each server, as rows for docs/servers.md
-	@scripts/matrix.sh table
 
 mutants: ## small wrong changes, one at a time: each must turn a named test red
 	@scripts/mutants.sh
@@ -39,11 +46,19 @@ simulate-users: ## the machine of the client packages among silent, slow and dyi
 traces: ## COUNT traces (5000) for the client packages to replay, on standard output (SEED, PLANTED)
 	@scripts/simulate.sh traces "$(or $(COUNT),5000)" "$(or $(SEED),1)" "$(or $(PLANTED),Nothing)" "$(FIRST)"
 
-differential: ## the simulated server compared with a real one, command by command (COMMANDS, SEED, SERVERS)
-	@COMMANDS="$(COMMANDS)" SEED="$(SEED)" SERVERS="$(SERVERS)" scripts/differential.sh
-
 fuzz: ## random bytes as commands, locks and histories, with cargo-fuzz or on stable Rust (RUNS, SECONDS)
 	@scripts/fuzz.sh $(or $(RUNS),10000000) $(or $(SECONDS),0)
+
+##@ Proof: real servers
+
+matrix: ## the server tests on ten servers (SERVERS, TEST, RLOCK_MORE_SERVERS: docs/servers.md)
+	@SERVERS="$(SERVERS)" TEST="$(TEST)" scripts/matrix.sh
+
+matrix-table: ## what the last `make matrix` found on each server, as rows for docs/servers.md
+	@scripts/matrix.sh table
+
+differential: ## the simulated server compared with a real one, command by command (COMMANDS, SEED, SERVERS)
+	@COMMANDS="$(COMMANDS)" SEED="$(SEED)" SERVERS="$(SERVERS)" scripts/differential.sh
 
 abuse: ## a million of everything, on a server with the C library's malloc: nothing may be left behind (TIMES)
 	@scripts/abuse.sh
@@ -70,20 +85,24 @@ observers: ## hand-offs while 10 000 connections observe the lock, on a quiet ma
 valgrind: ## the server tests under valgrind: memory errors and leaks
 	@scripts/valgrind.sh
 
+##@ Speed
+
 bench: ## RLOCK compared with its alternatives: docs/benchmarks.md (QUICK=1; SERVERS="default valkey-9.1")
 	@scripts/bench.sh
 
 bench-gate: ## allocations and instructions compared with the recorded ones (RECORD=1); the core's steps with 10 000 others
 	@scripts/bench.sh gate
 
+clients-bench: ## the cost of acquiring and releasing a free lock in each package, compared with the bare commands
+	@scripts/clients.sh bench
+
+##@ Clients, examples and pictures
+
 clients: ## the client packages of each language, into .tools/clients
 	@scripts/clients.sh build
 
 clients-test: ## the packages' own tests, other projects' suites and one conformance script for all (SERVERS="default valkey-9.1")
 	@scripts/clients.sh test
-
-clients-bench: ## the cost of acquiring and releasing a free lock in each package, compared with the bare commands
-	@scripts/clients.sh bench
 
 examples: ## each language's example, with its own client, on a private server
 	@scripts/examples.sh
@@ -94,11 +113,13 @@ page: ## the page of rlock serve in a headless browser; screenshots in target/pa
 pictures: ## the pictures in docs/pictures, drawn from real runs
 	@scripts/pictures.sh
 
-demo: ## ten seconds of locks in this terminal, on a private server
-	@scripts/demo.sh
+##@ Releases
 
 install: ## the module into PREFIX/lib/rlock (PREFIX=/usr, DESTDIR)
 	@scripts/install.sh
+
+audit: ## licenses, sources, bans and known vulnerabilities of the dependencies
+	@scripts/audit.sh
 
 release: ## the module for four platforms, each checked and loaded by a server of its platform (PLATFORMS)
 	@scripts/release.sh $(PLATFORMS)
@@ -123,9 +144,3 @@ reproducible: ## packages and archives twice, in two folders: the same bytes (PL
 
 msrv: ## build with the oldest Rust that Cargo.toml promises
 	@scripts/msrv.sh
-
-audit: ## licenses, sources, bans and known vulnerabilities of the dependencies
-	@scripts/audit.sh
-
-clean: ## remove everything built and fetched, and the data of `make run`
-	@rm -rf target .tools

@@ -10,4 +10,4 @@ scripts/server.sh libc
 cargo build --release --locked
 RLOCK_MODULE=$(module)
 export RLOCK_MODULE RLOCK_SERVER=$tools/servers/libc/redis-server RLOCK_CLI=$tools/servers/libc/redis-cli
-RLOCK_ABUSE=${TIMES:-50} cargo test --locked -p rlock --test server abuse:: -- --nocapture --test-threads 1
+RLOCK_ABUSE=${TIMES:-50} cargo test --locked -p rlock-tests --test server abuse:: -- --nocapture --test-threads 1

@@ -2,7 +2,8 @@
 # RLOCK beside what would be used instead, on the default server or on those in SERVERS ("default redis-8.0
 # valkey-8.1 valkey-9.1"): prints the table of goals, writes bench/results and docs/benchmarks.md. Some twenty
 # minutes each. QUICK=1: three, and nothing is written. With `acks`, `capacity`, `contended`, `instructions`,
-# `long-steps`, `pair` or `hand-off`, only these, into the results of earlier runs. With `gate`, only what
+# `long-steps`, `pair` or `hand-off`, only these, into the results of earlier runs. With `tables`, nothing is
+# measured, and all tables are in target/tables.md. With `gate`, only what
 # continuous integration looks at: allocations and instructions as recorded in bench/gate.json (RECORD=1 records them
 # anew), the steps of the core.
 set -euo pipefail
@@ -14,22 +15,23 @@ main() {
     . "$tools/env"
     need_valgrind
     cargo build --release --locked
-    cargo build --profile measure --locked --package rlock-bench
+    build_tools
     build_floor
     RLOCK_MODULE=$(module)
-    bench=${RLOCK_MODULE%/release/*}/measure/rlock-bench
+    bench=$(tools_folder)/rlock-bench
     export RLOCK_MODULE
     case ${1-} in
         gate)
             use_server default
             "$bench" gate ${RECORD:+record}
             ;;
+        tables) "$bench" report ;;
         '') compare run ;;
         acks) compare part acknowledged ;;
         hand-off) compare part "waiting: hand-off" ;;
         long-steps) compare part "long steps" ;;
         capacity | contended | instructions | pair) compare part "$1" ;;
-        *) die "usage: $0 [gate|acks|capacity|contended|hand-off|instructions|long-steps|pair]" ;;
+        *) die "usage: $0 [gate|tables|acks|capacity|contended|hand-off|instructions|long-steps|pair]" ;;
     esac
 }
 

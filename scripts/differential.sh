@@ -14,5 +14,5 @@ for server in ${SERVERS:-default}; do
     [ "$server" = default ] || step scripts/server.sh "$server"
     export RLOCK_SERVER=$tools/servers/$server/redis-server
     say "== differential, $server"
-    cargo test --locked -p rlock --test server differential:: -- --nocapture
+    cargo test --locked -p rlock-tests --test server differential:: -- --nocapture
 done

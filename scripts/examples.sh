@@ -153,7 +153,7 @@ maven() {
 }
 
 try_rust() {
-    cargo build --quiet --locked --profile tools -p rlock-example
+    build_tools
     run "$(tools_folder)/rlock-example" | tee "$home/rust.said"
     grep -q 'counted: 10' "$home/rust.said"
     grep -q 'a reader shares: true  a writer enters: false' "$home/rust.said"
@@ -180,7 +180,7 @@ try_alerts() {
         "${own:+$own/}promtool" test rules alerts-test.yml
         "${own:+$own/}promtool" check config --syntax-only prometheus.yml
     )
-    cargo build --quiet --locked --profile tools -p rlock-cli
+    build_tools
     export RLOCK_SERVER=${RLOCK_SERVER:-$tools/servers/default/redis-server} RLOCK_MODULE=${RLOCK_MODULE:-$(module)}
     export RLOCK=${RLOCK:-$(tools_folder)/rlock}
     timeout 400 python3 -B examples/prometheus/live.py "${own:+$own/}prometheus"
@@ -193,7 +193,7 @@ try_pages() {
     openssl version || skip 'no openssl'
     export RLOCK_SERVER=${RLOCK_SERVER:-$tools/servers/default/redis-server} RLOCK_CLI=${RLOCK_CLI:-$tools/servers/default/redis-cli}
     "$RLOCK_CLI" --help 2>&1 | grep -q -- --tls || skip 'a redis-cli without TLS'
-    [ -n "${RLOCK-}" ] || cargo build --quiet --locked --profile tools -p rlock-cli
+    [ -n "${RLOCK-}" ] || build_tools
     export RLOCK_MODULE=${RLOCK_MODULE:-$(module)} RLOCK=${RLOCK:-$(tools_folder)/rlock}
     mapfile -t pages < <(grep -l '^```shell$' docs/*.md)
     run python3 -B scripts/shells.py "${pages[@]}"

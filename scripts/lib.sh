@@ -201,7 +201,14 @@ module() {
     say "$folder/release/librlock.so"
 }
 
-# Where `cargo build --profile tools` leaves programs.
+# What is run beside the module: the benchmark, `rlock`, the example and the conformance script's runner. All of them at
+# once, as each alone would compile tokio and the client for the features that it asks for itself.
+build_tools() {
+    cargo build --quiet --locked --profile tools -p rlock-bench -p rlock-cli -p rlock-client -p rlock-example \
+        --bins --example conformance
+}
+
+# Where `build_tools` leaves programs.
 tools_folder() { say "$(dirname "$(dirname "$(module)")")/tools"; }
 
 # private_server FOLDER: a server with the module on a free port, until this script ends. $PORT says which.
@@ -229,6 +236,10 @@ private_server() {
 # --- the sum of all that was tested, which is the last line --------------------------------------
 
 passed=0 failed=0 skipped=0
+
+# The packages that `make test` tests in a debug build. Always all of them: what a package depends on is compiled with the
+# features that the chosen packages ask for, so another choice would compile the core and the simulation again.
+tested=(-p rlock-core -p rlock-engine -p rlock-simulation -p rlock-testkit -p rlock-tests)
 
 # Runs the command $@; if it fails, that counts as one failed test.
 step() {
@@ -275,7 +286,7 @@ run_torture() {
     passed=$((passed + p)) failed=$((failed + f))
 }
 
-torture_once() { cargo test --quiet --locked --bench torture -- "$@"; }
+torture_once() { cargo test --quiet --locked "${tested[@]}" --bench torture -- "$@"; }
 
 # The last line, and the exit code that goes with it.
 sum_up() {

@@ -7,4 +7,4 @@ prepare_runs
 export RLOCK_MOVES=${MOVES:-50}
 export RLOCK_SERVER=${RLOCK_SERVER:-$tools/servers/default/redis-server}
 export RLOCK_CLI=${RLOCK_CLI:-$tools/servers/default/redis-cli}
-cargo test --locked -p rlock --test server -- --nocapture a_slot_that_moves_to_and_fro
+cargo test --locked -p rlock-tests --test server -- --nocapture a_slot_that_moves_to_and_fro

@@ -120,7 +120,7 @@ read_list engine "$root/scripts/mutants-engine.txt"
 check_list
 select_entries "${1-}"
 # All that the workspace names, else cargo does not read it.
-cp -R Cargo.toml Cargo.lock core engine simulation src testkit bench examples "$copy"
+cp -R Cargo.toml Cargo.lock core engine simulation src testkit tests bench examples "$copy"
 mkdir "$copy/clients"
 cp -R clients/rust clients/cli "$copy/clients"
 cd "$copy"

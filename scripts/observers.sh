@@ -6,4 +6,4 @@ set -euo pipefail
 cd "$root"
 prepare_runs
 on_servers "${SERVERS:-default}" \
-    cargo test --locked -p rlock --test server -- --ignored --nocapture observers::hand_offs
+    cargo test --locked -p rlock-tests --test server -- --ignored --nocapture observers::hand_offs

@@ -18,7 +18,7 @@ main() {
         sum_up with-skipped
     }
     [ -n "${RLOCK_MODULE-}" ] || cargo build --quiet --release --locked
-    [ -n "${RLOCK-}" ] || cargo build --quiet --locked --profile tools -p rlock-cli
+    [ -n "${RLOCK-}" ] || build_tools
     export RLOCK_MODULE=${RLOCK_MODULE:-$(module)} RLOCK=${RLOCK:-$(tools_folder)/rlock}
     export RLOCK_SERVER=${RLOCK_SERVER:-$tools/servers/default/redis-server}
     lines=$tools/page.log

@@ -17,8 +17,7 @@ if [ ! -x "$home/bin/python" ] || ! "$home/bin/python" -c 'import pyte' 2>/dev/n
     python3 -m venv "$home"
     "$home/bin/python" -m pip install --quiet pyte==0.8.2
 fi
-[ -n "${RLOCK_DEMO-}" ] || cargo build --quiet --profile tools --locked -p rlock-example
-[ -n "${RLOCK-}" ] || cargo build --quiet --locked --profile tools -p rlock-cli
+[ -n "${RLOCK_DEMO-}" ] && [ -n "${RLOCK-}" ] || build_tools
 export RLOCK=${RLOCK:-$(tools_folder)/rlock}
 "$home/bin/python" -B scripts/scene.py "$home/bin/python" -B scripts/terminal.py --last docs/pictures/top.svg 110 14 7 "$RLOCK" top
 say 'ok top'

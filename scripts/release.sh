@@ -74,7 +74,7 @@ try() {
     export RLOCK_SERVER=$tools/servers/$1/redis-server RLOCK_CLI=$tools/servers/default/redis-cli
     local tests=("${smoke[@]}")
     ! grep -q qemu "$RLOCK_SERVER" || tests=("${emulated[@]}")
-    run_tests -p rlock --test server -- "${tests[@]}" --test-threads 2 >"$log"
+    run_tests -p rlock-tests --test server -- "${tests[@]}" --test-threads 2 >"$log"
     [ "$failed" = "$before" ] || cat "$log"
     say "$1 ($(server_kind)): $((passed - p)) passed, $((failed - before)) failed"
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What `make test` runs: every check, to the end even if one fails, and the sum as the last line.
-# `test.sh lint`: only the checks that run no test.
+# `test.sh lint`: only the checks that run no test; `test.sh check`: these and the core's tests.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
@@ -13,22 +13,23 @@ step cargo clippy --workspace --all-targets --locked -- -D warnings || true
 if command -v python3 >/dev/null; then
     step scripts/texts.py || true
 fi
-if [ "${1-}" = lint ] && [ "$failed" = 0 ]; then
-    exit
-elif [ "${1-}" = lint ]; then
-    sum_up
-fi
+case ${1-} in
+    lint)
+        [ "$failed" != 0 ] || exit 0
+        sum_up
+        ;;
+    check)
+        run_tests -p rlock-core
+        sum_up
+        ;;
+esac
 
 step cargo build --release --locked || sum_up # without a module the rest would only repeat that
-run_tests -p rlock-core
-run_tests -p rlock-engine
-run_tests -p rlock-simulation
 RLOCK_MODULE=$(module)
 export RLOCK_MODULE
 export RLOCK_SERVER=${RLOCK_SERVER:-$tools/servers/default/redis-server}
 export RLOCK_CLI=${RLOCK_CLI:-$tools/servers/default/redis-cli}
-run_tests -p rlock-testkit
-run_tests -p rlock
+run_tests "${tested[@]}"
 run_torture
 # Each language's example and package counts as one test, and so does each scenario of the clients' conformance script;
 # what lacks its tools says SKIPPED.

@@ -58,7 +58,7 @@ exec valgrind ${options[*]} --log-file=$folder/logs/%p.log $server "\$@"
 END
 chmod +x "$folder/redis-server"
 RLOCK_MODULE=$(module) RLOCK_SERVER=$folder/redis-server RLOCK_CLI=$cli \
-    cargo test --locked -p rlock --test server 2>&1 | grep -E '^test result' || true
+    cargo test --locked -p rlock-tests --test server 2>&1 | grep -E '^test result' || true
 
 errors=$(cat "$folder"/logs/*.log | grep -c 'ERROR SUMMARY: [1-9]' || true)
 say "$(find "$folder/logs" -name '*.log' | wc -l) servers under valgrind, $errors with errors"

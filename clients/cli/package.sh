@@ -2,7 +2,7 @@
 # Sourced by scripts/clients.sh.
 
 package_build() {
-    cargo build --quiet --locked --profile tools -p rlock-cli
+    build_tools
     "$(tools_folder)/rlock" --help | grep -q 'rlock run KEY'
     say "$(tools_folder)/rlock"
 }

@@ -3,7 +3,7 @@
 
 package_build() {
     # Without its dependencies' versions being looked up anew: those of Cargo.lock.
-    cargo build --quiet --locked --profile tools -p rlock-client --example conformance
+    build_tools
     cargo package --quiet --locked --allow-dirty --no-verify --list -p rlock-client | grep -x 'LICENSE-MIT'
     say "the crate rlock-client, version $(rlock_version)"
 }

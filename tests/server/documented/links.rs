@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::pages::{Block, Page, page_named, pages};
+use super::pages::{Block, Page, page_named, pages, root};
 
 /// What is written for those who work on the project, beside the pages for those who use it.
 const PAPERS: [&str; 3] = ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"];
@@ -28,7 +28,7 @@ fn every_link_leads_to_a_file_and_a_heading() {
 }
 
 fn leads_somewhere(page: &Page, link: &str) -> bool {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join(&page.name);
+    let here = root().join(&page.name);
     let (path, heading) = link.split_once('#').unwrap_or((link, ""));
     let target = if path.is_empty() { here } else { here.parent().unwrap().join(path) };
     if heading.is_empty() {
@@ -77,7 +77,7 @@ fn every_snippet_of_a_program_is_a_part_of_an_example() {
                 language => language,
             };
             snippets += 1;
-            let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(folder);
+            let examples = root().join("examples").join(folder);
             let is_part = files_below(&examples).iter().any(|file| {
                 fs::read_to_string(file).is_ok_and(|all| flat(&all).contains(&flat(text)))
             });

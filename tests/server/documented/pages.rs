@@ -48,8 +48,8 @@ fn page(path: &Path) -> Page {
     Page { name, text: fs::read_to_string(path).unwrap() }
 }
 
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
 }
 
 impl Page {
