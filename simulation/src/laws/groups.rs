@@ -86,7 +86,11 @@ pub fn places(server: &Server) -> Result<(), Broken> {
 }
 
 /// One who waits for several locks waits for somebody.
-pub fn waits(server: &Server, waiting: &Waiting, is_open: bool) -> Result<(), Broken> {
+pub fn waits(
+    server: &Server,
+    waiting: &Waiting,
+    (is_open, was_stepped): (bool, bool),
+) -> Result<(), Broken> {
     let Waiting { waiter, asked, .. } = waiting;
     let group = server.state.manager.group(*waiter);
     must(group.is_some(), "who is blocked is answered", || format!("nobody knows of {waiting:?}"))?;
@@ -108,7 +112,7 @@ pub fn waits(server: &Server, waiting: &Waiting, is_open: bool) -> Result<(), Br
                 .any(|(.., hold)| server.state.manager.is_pending(there.db, &there.key, hold.token))
         };
         return must(
-            waiting.asks().any(is_pending),
+            was_stepped || waiting.asks().any(is_pending),
             "who has reached all of the locks is granted",
             || format!("{waiting:?} at {:?}", server.now),
         );

@@ -213,10 +213,9 @@ impl Laws {
             Change::Granted { token, deadline, .. } => {
                 let clocks = self.clocks_differ;
                 self.rest[node].granted((db, key), *token);
-                if self.several.granted(at, (db, key), *token, deadline.get())? {
-                    return Ok(());
-                }
-                return self.tokens.issued(node, at.reign, token.get(), clocks, &mut self.seen);
+                self.several.granted(at, (db, key), *token, deadline.get())?;
+                let (lock, token) = ((db, key.clone()), token.get());
+                return self.tokens.issued(node, at.reign, lock, token, clocks, &mut self.seen);
             }
             Change::Updated { token, .. } => {
                 if matches!(by, By::Release(_)) {

@@ -239,9 +239,9 @@ impl Laws {
             // FORCE, or a release under the same name, may end what this very step granted.
             let is_over = |other: &Noted| match (&noted.note, &other.note) {
                 (
-                    Note::Told { token: told, pending: None, .. },
-                    Note::Changed { change: Change::Ended { token, .. }, .. },
-                ) => told == token,
+                    Note::Told { asked, token: told, pending: None, .. },
+                    Note::Changed { db, key, change: Change::Ended { token, .. }, .. },
+                ) => (asked.db, &asked.key, told) == (*db, key, token),
                 _ => false,
             };
             if !notes.iter().any(is_over) {
@@ -289,6 +289,7 @@ impl Laws {
         self.rest[node].begun(&begun);
         rest::ties(server)?;
         self.promises.stand(server, node)?;
+        self.tokens.stepped(node);
         self.several.stepped(node, server, !self.clocks_differ)?;
         self.rest[node].lines.stepped(server, &mut self.seen);
         self.acks[node].heard(&self.rest[node], node, machines);

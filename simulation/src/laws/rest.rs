@@ -28,11 +28,16 @@ struct Tie {
     token: Token,
     /// So many replicas are to acknowledge its deadlines.
     acks: u8,
+    /// It asked for several locks.
+    of_several: bool,
 }
 
-/// The one that was told last, and of those that were told in one step asked last.
+/// The one that was told last, and of those that were told in one step asked last. Unless one of
+/// them asked for several locks: that one may have entered before the others or after them.
 fn last(ties: &[Tie]) -> Option<&Tie> {
-    ties.iter().max_by_key(|tie| (tie.us, tie.arrival))
+    let last = ties.iter().max_by_key(|tie| (tie.us, tie.arrival))?;
+    let is_unsure = |tie: &Tie| tie.us == last.us && tie.of_several != last.of_several;
+    (!ties.iter().any(is_unsure)).then_some(last)
 }
 
 /// A grant that nobody heard of.
@@ -67,6 +72,8 @@ pub struct Rest {
     revived: BTreeSet<u64>,
     /// Where those who wait for several locks stand.
     pub lines: Lines,
+    /// The clock was stepped: a wait that was over may go on.
+    was_stepped: bool,
 }
 
 impl Rest {
@@ -133,7 +140,8 @@ impl Rest {
             let name = (asked.db, asked.key.clone());
             let ties = self.ties.entry((name, asked.owner.clone(), asked.mode)).or_default();
             ties.retain(|tie| tie.token == token);
-            ties.push(Tie { us, arrival: asked.arrival, client, token, acks });
+            let Asked { arrival, of_several, .. } = *asked;
+            ties.push(Tie { us, arrival, client, token, acks, of_several });
         }
     }
 
@@ -168,6 +176,7 @@ impl Rest {
     /// The clock is stepped. A session that was lost because its lease had ended may hold again by
     /// it.
     pub fn clock_steps(&mut self, server: &Server) {
+        self.was_stepped = true;
         let holds = server.keys.iter().filter_map(|(_, _, slot)| slot.lock()).flat_map(Lock::holds);
         self.revived.extend(holds.map(|(.., hold)| hold.token.get()));
         let all =
@@ -273,7 +282,7 @@ impl Rest {
         }
         self.untold.clear();
         groups::places(server)?;
-        waits(server, is_open, &self.revived)
+        waits(server, (is_open, self.was_stepped), &self.revived)
     }
 }
 
@@ -351,7 +360,11 @@ fn observes(
 }
 
 /// Everybody who is blocked waits for something.
-fn waits(server: &Server, is_open: bool, revived: &BTreeSet<u64>) -> Result<(), Broken> {
+fn waits(
+    server: &Server,
+    (is_open, was_stepped): (bool, bool),
+    revived: &BTreeSet<u64>,
+) -> Result<(), Broken> {
     let now = server.now;
     for conn in server.conns.values() {
         let Some(waiting) = conn.waiting.as_ref().filter(|waiting| !waiting.is_answered) else {
@@ -364,7 +377,7 @@ fn waits(server: &Server, is_open: bool, revived: &BTreeSet<u64>) -> Result<(), 
         }
         if waiting.is_for_several {
             is_in_time(server, asked)?;
-            groups::waits(server, waiting, is_open)?;
+            groups::waits(server, waiting, (is_open, was_stepped))?;
             continue;
         }
         let volatile = server.state.manager.volatile(asked.db, &asked.key);

@@ -42,19 +42,19 @@ pub struct Several {
 }
 
 impl Several {
-    /// A hold began. True if others began with the same token in this step.
+    /// A hold began, perhaps with others in this step.
     pub fn granted(
         &mut self,
         at: Point,
         (db, key): (i32, &Key),
         token: Token,
         deadline: u64,
-    ) -> Result<bool, Broken> {
+    ) -> Result<(), Broken> {
         let part = Part { db, key: key.clone(), at, ends: Vec::new() };
         let known = self.step.iter_mut().find(|grant| grant.token == token);
         let Some(grant) = known else {
             self.step.push(Grant { token, deadline, parts: vec![part] });
-            return Ok(false);
+            return Ok(());
         };
         must(grant.deadline == deadline, "the leases of one grant end together", || {
             format!("{key:?} with {token:?} until {deadline}, another until {}", grant.deadline)
@@ -62,7 +62,7 @@ impl Several {
         let is_new = grant.parts.iter().all(|other| (other.db, &other.key) != (db, key));
         must(is_new, "a token is of one hold of each lock", || format!("{key:?}, {token:?}"))?;
         grant.parts.push(part);
-        Ok(true)
+        Ok(())
     }
 
     /// A hold may have ended, or all of a lock, a database, a server.

@@ -1,16 +1,22 @@
 //! Tokens rise: on each server beyond all that it issued, loaded or heard of; and, where all clocks
 //! agree, from one primary to the next, whatever was lost in between.
 
+use std::collections::BTreeMap;
+
 use rlock_core::{Change, snapshot};
 
 use super::{Broken, must};
 use crate::history::Item;
+use crate::keyspace::Key;
 use crate::seen::{Kind, Seen};
 
 /// The greatest tokens.
 pub struct TokensSeen {
     /// That each server knows of.
     known: Vec<u64>,
+    /// That were issued in the present step, by lock. The token of several locks is issued before
+    /// they are entered, so it may be smaller than one of another lock.
+    step: BTreeMap<(i32, Key), u64>,
     /// That any server issued.
     issued: u64,
     /// That had been issued when each reign began, the first of them nobody's.
@@ -20,7 +26,7 @@ pub struct TokensSeen {
 impl TokensSeen {
     /// Before the first one.
     pub fn new(nodes: usize) -> Self {
-        Self { known: vec![0; nodes], issued: 0, at_begin: vec![0] }
+        Self { known: vec![0; nodes], step: BTreeMap::new(), issued: 0, at_begin: vec![0] }
     }
 
     /// A server becomes a primary.
@@ -57,11 +63,13 @@ impl TokensSeen {
         &mut self,
         node: usize,
         reign: u32,
+        lock: (i32, Key),
         token: u64,
         clocks_differ: bool,
         seen: &mut Seen,
     ) -> Result<(), Broken> {
-        let known = self.known[node];
+        let here = self.step.insert(lock, token).unwrap_or(0);
+        let known = self.known[node].max(here);
         must(token > known, "tokens rise", || {
             format!("server {node} issued {token}, and knew of {known}")
         })?;
@@ -73,8 +81,13 @@ impl TokensSeen {
                 format!("server {node} issued {token}, a primary before it {before}")
             })?;
         }
-        self.saw(node, token);
         self.issued = self.issued.max(token);
         Ok(())
+    }
+
+    /// A server did something.
+    pub fn stepped(&mut self, node: usize) {
+        let most = std::mem::take(&mut self.step).into_values().max();
+        most.into_iter().for_each(|token| self.saw(node, token));
     }
 }

@@ -3,12 +3,12 @@
 
 use fastrand::Rng;
 use rlock_simulation::command::{Ask, Command, Patience};
+use rlock_simulation::several::{AskAll, KEYS, Keys, Want};
 
 use super::twins::Twins;
 
 /// Connections.
 pub const CONNECTIONS: usize = 5;
-const KEYS: u8 = 2;
 const OWNERS: u8 = 4;
 
 /// What is done.
@@ -75,11 +75,12 @@ impl Choice {
     }
 
     fn line(&mut self, at: usize) -> String {
-        let key = self.0.u8(0..5) / 4 % KEYS;
+        let key = *self.0.choice(&[0, 0, 0, 0, 0, 1, 2]).unwrap();
         let own = at as u8 % OWNERS;
         let owner = if self.0.u8(0..6) == 0 { self.0.u8(0..OWNERS) } else { own };
         let other = (key + 1) % KEYS;
-        match self.0.u8(0..100) {
+        match self.0.u8(0..118) {
+            100.. => self.several(owner, key),
             0..48 => Command::Acquire(self.ask(owner, key)).to_string(),
             48..66 => self.release(owner, key),
             66..70 => {
@@ -104,6 +105,37 @@ impl Choice {
             97 => format!("COPY k{key} k{other}"),
             _ => format!("EXISTS k{key}"),
         }
+    }
+
+    /// Requests for several locks, and observers. `known` is a token that the server issued.
+    fn several(&mut self, owner: u8, key: u8) -> String {
+        let bits = *self.0.choice(&[0b011, 0b101, 0b110, 0b111, 0b001]).unwrap();
+        let keys = Keys { bits, is_reversed: self.0.bool() };
+        let by_token = self.0.bool();
+        match self.0.u8(0..20) {
+            0..10 => Command::AcquireAll(self.ask_all(owner, keys)).to_string(),
+            10..14 => Command::ReleaseAll(owner, keys, by_token).to_string(),
+            14..16 => Command::RenewAll(owner, keys, self.ms(), by_token).to_string(),
+            _ => {
+                let ms = *self.0.choice(&[None, Some(0), Some(250), Some(30_000)]).unwrap();
+                let line = Command::Await(key, ms).to_string();
+                if self.0.u8(0..3) == 0 { line.replace("known", "0") } else { line }
+            }
+        }
+    }
+
+    fn ask_all(&mut self, owner: u8, keys: Keys) -> AskAll {
+        let some = [Want::Write, Want::Write, Want::Read, Want::Limit(2)];
+        let is_plain = self.0.bool();
+        let want = |rng: &mut Rng| if is_plain { some[0] } else { *rng.choice(&some).unwrap() };
+        let wants = [(); KEYS as usize].map(|()| want(&mut self.0));
+        let patience = match self.0.u8(0..10) {
+            0..3 => Patience::None,
+            _ => Patience::Block(*self.0.choice(&[0, 250, 30_000]).unwrap()),
+        };
+        let session = self.0.u8(0..5) == 0;
+        let lease = if session { self.ms().max(1000) } else { self.ms() };
+        AskAll { owner, keys, wants, lease, patience, session, with_ttl: self.0.u8(0..4) == 0 }
     }
 
     fn release(&mut self, owner: u8, key: u8) -> String {

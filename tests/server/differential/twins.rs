@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use rlock_core::{ClientId, Now};
 use rlock_simulation::fault::Fault;
-use rlock_simulation::keyspace::Key;
+use rlock_simulation::keyspace::{Key, Slot};
 use rlock_simulation::server::Server as Simulated;
 use rlock_simulation::words::words;
 
@@ -30,6 +30,9 @@ const UNSURE_MS: u64 = 3;
 const RETRY_MS: u64 = 50;
 /// What cannot be told from a token: everything smaller.
 const TOKEN_MIN: i64 = 1_000_000_000_000_000;
+
+/// The locks.
+const NAMES: [&str; 3] = ["k0", "k1", "k2"];
 
 /// The simulated server's number of the connection that looks at keys.
 const WATCHER: u64 = 1_000_000;
@@ -160,18 +163,32 @@ impl Twins {
         if self.is_unsure {
             return;
         }
+        let (known, really_known) = self.known_to(line);
         let (real, client) = &mut self.connections[at];
         let client = *client;
-        real.say_all(&["TIME", line]);
+        real.say_all(&["TIME", &line.replace("known", &really_known.to_string())]);
         let begun = time_of(&real.answer());
         self.go_on_to(begun);
-        self.simulated.run(client, &words(line));
+        self.simulated.run(client, &words(&line.replace("known", &known.to_string())));
         self.turn_simulated();
         if self.is_too_late() {
             return;
         }
         self.take_out();
         self.lasted_since(begun);
+    }
+
+    /// A token that a client may know: that of a hold of the first lock that it names, or the
+    /// newest. The simulated server's, and the real one's.
+    fn known_to(&self, line: &str) -> (i64, i64) {
+        let key = line.split(' ').find(|word| word.starts_with('k') && *word != "known");
+        let key: Key = key.unwrap_or_default().as_bytes().into();
+        let lock = self.simulated.keys.get(0, &key).and_then(Slot::lock);
+        let held = lock.into_iter().flat_map(rlock_core::Lock::holds).next();
+        let held = held.map(|(.., hold)| hold.token.get().cast_signed());
+        let held = held.and_then(|token| Some((token, *self.tokens.get(&token)?)));
+        let newest = self.tokens.last_key_value().map(|(one, other)| (*one, *other));
+        held.or(newest).unwrap_or((0, 0))
     }
 
     /// What was done since then happened within another millisecond than was thought.
@@ -285,7 +302,7 @@ impl Twins {
     }
 
     fn blur_keys(&mut self, ms: u64, is_touched: impl Fn(&Key) -> bool) {
-        for name in ["k0", "k1"] {
+        for name in NAMES {
             let key: Key = name.as_bytes().into();
             if is_touched(&key) && ms > 0 {
                 let blur = self.blur.entry(key).or_default();
