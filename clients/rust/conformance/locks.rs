@@ -111,8 +111,86 @@ macro_rules! asked {
     }};
 }
 
+/// The same of several locks.
+macro_rules! all {
+    ($locker:expr, $order:expr, $wait:expr) => {{
+        let mut request = $locker.all($order.ones())?;
+        if let Some(lease) = $order.lease {
+            request = request.lease(Duration::from_millis(lease));
+        }
+        if $order.session {
+            request = request.session();
+        }
+        if let Some(wait) = $wait {
+            request = request.wait(Duration::from_secs_f64(wait / 1000.0));
+        }
+        request
+    }};
+}
+
+macro_rules! campaign {
+    ($locker:expr, $order:expr, $wait:expr) => {{
+        let mut request = $locker.election(&$order.key).name(&$order.name).campaign();
+        if let Some(wait) = $wait {
+            request = request.wait(Duration::from_secs_f64(wait / 1000.0));
+        }
+        request
+    }};
+}
+
 impl Lock {
+    /// Whether its keys can be locked together.
+    pub fn check(&self) -> Result<(), Error> {
+        match &self.client.locker {
+            Locker::Async(locker) => locker.all(self.order.ones()).map(drop),
+            Locker::Sync(locker) => locker.all(self.order.ones()).map(drop),
+        }
+    }
+
+    /// Tells whoever leads, by name, and when that was.
+    pub fn observe(&self, tell: watch::Sender<(Option<String>, u64)>) {
+        let name = |leader: Option<rlock_client::Leader>| {
+            let name = leader.map(|leader| leader.name().to_owned());
+            (Some(name.unwrap_or_default()), unix_ms())
+        };
+        match &self.client.locker {
+            Locker::Async(locker) => {
+                let mut observer = locker.election(&self.order.key).observe();
+                tokio::spawn(async move {
+                    while let Ok(leader) = observer.next().await {
+                        tell.send_replace(name(leader));
+                    }
+                });
+            }
+            Locker::Sync(locker) => {
+                let observer = locker.election(&self.order.key).observe();
+                std::thread::spawn(move || {
+                    for leader in observer {
+                        tell.send_replace(name(leader));
+                    }
+                });
+            }
+        }
+    }
+
     pub async fn acquire(&self, wait: Option<f64>) -> Result<Hold, Error> {
+        match (&self.client.locker, self.order.r#do.as_str()) {
+            (Locker::Async(locker), "all") => {
+                return all!(locker, &self.order, wait).acquire().await.map(Hold::Async);
+            }
+            (Locker::Sync(locker), "all") => {
+                let request = all!(locker, &self.order, wait);
+                return blocked(move || request.acquire().map(Hold::Sync)).await;
+            }
+            (Locker::Async(locker), "election") => {
+                return campaign!(locker, &self.order, wait).acquire().await.map(Hold::Async);
+            }
+            (Locker::Sync(locker), "election") => {
+                let request = campaign!(locker, &self.order, wait);
+                return blocked(move || request.acquire().map(Hold::Sync)).await;
+            }
+            _ => {}
+        }
         match &self.client.locker {
             Locker::Async(locker) => {
                 asked!(locker, &self.order, wait).acquire().await.map(Hold::Async)

@@ -15,10 +15,10 @@ use std::io::{BufRead, Write};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use rlock_client::Error;
+use rlock_client::{Error, One};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
 use locks::{Client, Held, Lock};
@@ -55,7 +55,30 @@ struct Order {
     times: usize,
     counter: String,
     ms: u64,
+    keys: Vec<(String, Value)>,
+    #[serde(deserialize_with = "or_empty")]
+    name: String,
+    observer: String,
 }
+
+/// Nobody has no name.
+fn or_empty<'de, D: serde::Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
+}
+
+impl Order {
+    fn ones(&self) -> Vec<One> {
+        let one = |(key, how): &(String, Value)| match how.as_u64() {
+            Some(most) => rlock_client::limit(key, u32::try_from(most).unwrap()),
+            None if how == "read" => rlock_client::read(key),
+            None => One::from(key),
+        };
+        self.keys.iter().map(one).collect()
+    }
+}
+
+/// Who leads, `None` if nobody was told of yet, and when that was told.
+type Told = watch::Receiver<(Option<String>, u64)>;
 
 /// What the script names.
 #[derive(Default)]
@@ -64,6 +87,7 @@ struct Names {
     locks: HashMap<String, Lock>,
     holds: HashMap<String, Arc<Held>>,
     cancels: HashMap<u64, AbortHandle>,
+    told: HashMap<String, Told>,
 }
 
 struct Runner {
@@ -74,7 +98,8 @@ struct Runner {
 #[tokio::main]
 async fn main() {
     let is_sync = std::env::args().nth(1).as_deref() == Some("sync");
-    let mut features = vec!["sentinel", "cluster", "session", "acks", "limit", "maxqueue"];
+    let mut features =
+        vec!["sentinel", "cluster", "session", "acks", "limit", "maxqueue", "several"];
     if !is_sync {
         features.extend(["cancel", "cancel-many"]);
     }
@@ -91,7 +116,11 @@ async fn main() {
     let mut actors: HashMap<String, mpsc::UnboundedSender<Order>> = HashMap::new();
     while let Some(order) = lines.recv().await {
         match &order.r#as {
-            None if matches!(order.r#do.as_str(), "lost" | "churn" | "bench" | "close") => {
+            None if matches!(
+                order.r#do.as_str(),
+                "lost" | "churn" | "bench" | "close" | "observed"
+            ) =>
+            {
                 tokio::spawn(runner.clone().answer(order));
             }
             None => runner.clone().answer(order).await,
@@ -159,7 +188,32 @@ impl Runner {
                 self.names.lock().unwrap().clients.remove(&order.client);
                 ok
             }
-            "lock" => {
+            "all" => {
+                let mut names = self.names.lock().unwrap();
+                let client = names.clients[&order.client].clone();
+                let lock = Lock { client, order };
+                if let Err(error) = lock.check() {
+                    return Ok(json!({"error": "Invalid", "text": error.to_string()}));
+                }
+                names.locks.insert(lock.order.lock.clone(), lock);
+                ok
+            }
+            "observe" => {
+                let mut names = self.names.lock().unwrap();
+                let (tell, told) = watch::channel((None, 0));
+                names.locks[&order.lock].observe(tell);
+                names.told.insert(order.observer, told);
+                ok
+            }
+            "observed" => {
+                let mut told = self.names.lock().unwrap().told[&order.observer].clone();
+                let wanted = told.wait_for(|(name, _)| name.as_ref() == Some(&order.name));
+                match tokio::time::timeout(Duration::from_millis(order.within), wanted).await {
+                    Ok(Ok(said)) => Ok(json!({"ok": true, "at": said.1})),
+                    _ => Ok(json!({"ok": false})),
+                }
+            }
+            "lock" | "election" => {
                 let mut names = self.names.lock().unwrap();
                 let client = names.clients[&order.client].clone();
                 names.locks.insert(order.lock.clone(), Lock { client, order });

@@ -14,6 +14,7 @@ use crate::entry::Entry;
 use crate::error::{Error, is_broken, is_passing, is_unsent, timed_out};
 use crate::machine::{self, Input, Machine, Ms, Outcome, Output, Request, TICKET, Tell};
 use crate::node::{Lane, Line, Node};
+use crate::several::token_of_any;
 use crate::{Inner, Options};
 
 /// A request under way, which goes on whatever happens to who waits for it.
@@ -220,7 +221,8 @@ impl Ask {
 
     fn may_block(&mut self) -> bool {
         self.slot = self.inner.slots.clone().try_acquire_owned().ok();
-        self.slot.is_some() || self.options.session // which has a connection of its own anyhow
+        // What has a connection of its own anyhow, or no ticket.
+        self.slot.is_some() || self.options.session || self.options.parts.is_some()
     }
 
     async fn open(&mut self, by: Instant) -> Input {
@@ -318,12 +320,18 @@ impl Ask {
         let (inner, entry, options) =
             (self.inner.clone(), self.entry.clone(), self.options.clone());
         Box::pin(async move {
+            if let (Request::Info, Some(parts)) = (request, &options.parts) {
+                return token_of_any(&inner, &options, parts, by).await;
+            }
             let patience = at(by).saturating_duration_since(Instant::now());
             let reply = inner.servers.ask_on(lane, &entry.key, &words, patience).await?;
-            Ok(match request {
-                Request::Info => token_of(&reply, &options).map_or(Value::Nil, Value::Int),
-                _ => reply,
-            })
+            match request {
+                Request::Info => {
+                    Ok(token_of(&reply, &options.owner, options.mode())
+                        .map_or(Value::Nil, Value::Int))
+                }
+                _ => options.checked(request, reply),
+            }
         })
     }
 
@@ -373,6 +381,9 @@ impl Ask {
 
 /// A request on a shared connection.
 pub(crate) fn words(request: Request, key: &[u8], options: &Options, depth: u32) -> Cmd {
+    if let Some(words) = options.together(request) {
+        return words;
+    }
     let named = |name: &str| {
         let mut words = redis::cmd(name);
         words.arg(key);
@@ -440,11 +451,11 @@ pub(crate) fn answer<T: Send + 'static>(
 }
 
 /// The token of what that owner holds in that mode.
-fn token_of(info: &Value, options: &Options) -> Option<i64> {
-    let mode = options.mode().to_lowercase();
+pub(crate) fn token_of(info: &Value, owner: &str, mode: &str) -> Option<i64> {
+    let mode = mode.to_lowercase();
     let Value::Array(holders) = field(info, "holders")? else { return None };
     let mut own = holders.iter().filter(|holder| {
-        is_text(field(holder, "owner"), &options.owner) && is_text(field(holder, "mode"), &mode)
+        is_text(field(holder, "owner"), owner) && is_text(field(holder, "mode"), &mode)
     });
     redis::from_redis_value_ref(field(own.next()?, "token")?).ok()
 }

@@ -100,6 +100,23 @@ impl Locker {
         self
     }
 
+    /// As [`crate::Locker::all`].
+    ///
+    /// # Errors
+    /// When these keys cannot be locked together.
+    pub fn all<K: Into<crate::One>>(
+        &self,
+        ones: impl IntoIterator<Item = K>,
+    ) -> Result<All, Error> {
+        Ok(All(Request { request: self.locker.all(ones)?.0, runtime: self.runtime.clone() }))
+    }
+
+    /// As [`crate::Locker::election`].
+    #[must_use]
+    pub fn election(&self, key: impl AsRef<[u8]>) -> Election {
+        Election { election: self.locker.election(key), runtime: self.runtime.clone() }
+    }
+
     /// As [`crate::Locker::lock`].
     pub fn lock(&self, key: impl AsRef<[u8]>) -> Request {
         Request { request: self.locker.lock(key), runtime: self.runtime.clone() }
@@ -257,5 +274,70 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         let _ = self.let_go(); // the thread ends with the last of its users, so this waits
+    }
+}
+
+/// As [`crate::All`].
+#[derive(Clone)]
+#[must_use = "nothing is asked before `acquire`"]
+pub struct All(Request);
+
+impl All {
+    /// As [`crate::All::wait`].
+    pub fn wait(self, wait: Duration) -> All {
+        All(self.0.wait(wait))
+    }
+
+    /// As [`crate::All::lease`].
+    pub fn lease(self, lease: Duration) -> All {
+        All(self.0.lease(lease))
+    }
+
+    /// As [`crate::All::max_queue`].
+    pub fn max_queue(self, count: u32) -> All {
+        All(self.0.max_queue(count))
+    }
+
+    /// As [`crate::All::session`].
+    pub fn session(self) -> All {
+        All(self.0.session())
+    }
+
+    /// Acquires them all, and blocks the thread until then.
+    ///
+    /// # Errors
+    /// As [`Request::acquire`].
+    pub fn acquire(self) -> Result<Hold, Error> {
+        self.0.acquire()
+    }
+}
+
+/// As [`crate::Election`].
+#[derive(Clone)]
+pub struct Election {
+    election: crate::Election,
+    runtime: Arc<Background>,
+}
+
+impl Election {
+    /// As [`crate::Election::name`].
+    #[must_use]
+    pub fn name(self, name: impl Into<String>) -> Election {
+        Election { election: self.election.name(name), ..self }
+    }
+
+    /// As [`crate::Election::campaign`].
+    pub fn campaign(&self) -> Request {
+        Request { request: self.election.campaign(), runtime: self.runtime.clone() }
+    }
+
+    /// As [`crate::Election::observe`]: each item blocks until who leads has changed. It ends if the server refuses.
+    pub fn observe(&self) -> impl Iterator<Item = Option<crate::Leader>> + Send + use<> {
+        let observer = Arc::new(tokio::sync::Mutex::new(self.election.observe()));
+        let runtime = self.runtime.clone();
+        std::iter::from_fn(move || {
+            let observer = observer.clone();
+            runtime.run(async move { observer.lock().await.next().await })?.ok()
+        })
     }
 }

@@ -17,6 +17,7 @@ use crate::machine::{
 };
 use crate::node::Line;
 use crate::servers::lock;
+use crate::several::rest;
 use crate::{Hold, Inner, Options};
 
 type Identity = (String, Vec<u8>, String, &'static str);
@@ -303,6 +304,9 @@ impl Entry {
             None
         })
         .await;
+        if matches!(done, Some(Err(Error::Lost))) {
+            rest(&inner, &self.key, &held.options, held.token).await;
+        }
         drop((level, free));
         if let (Some(told), Some(outcome)) = (told, done) {
             drop(told.send(outcome));
@@ -341,6 +345,9 @@ impl Entry {
         inner: &Arc<Inner>,
         held: &Arc<Held>,
     ) -> (Option<Result<(), Error>>, Option<Begun<Release>>) {
+        if held.options.parts.is_some() {
+            return (None, None); // if one was lost, there is more to do
+        }
         let Ok(level) = self.level.clone().try_lock_owned() else { return (None, None) };
         if level.depth == 1 && !held.needs_no_care() {
             return (None, None);

@@ -19,6 +19,7 @@
 
 mod ask;
 pub mod blocking;
+mod election;
 mod entry;
 mod error;
 mod held;
@@ -27,6 +28,7 @@ mod hold;
 mod machine;
 mod node;
 mod servers;
+mod several;
 mod slot;
 mod space;
 #[cfg(test)]
@@ -43,8 +45,10 @@ use std::time::Duration;
 use redis::{Client, Cmd, ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult};
 use tokio::sync::{Semaphore, oneshot, watch};
 
+pub use election::{Election, Leader, Observer};
 pub use error::Error;
 pub use hold::{Hold, Loss};
+pub use several::{All, One, limit, read};
 
 use entry::{Begun, Entry};
 use machine::Attempt;
@@ -163,6 +167,7 @@ impl Locker {
             acks: None,
             session: false,
             upgrade: false,
+            parts: None,
             on_trouble: None,
         };
         Request { inner: self.inner.clone(), key: key.as_ref().to_vec(), options }
@@ -203,12 +208,14 @@ pub(crate) struct Options {
     acks: Option<u32>,
     session: bool,
     upgrade: bool,
+    /// Several locks, in key order.
+    parts: Option<Arc<[One]>>,
     on_trouble: Option<Arc<Tell>>,
 }
 
 impl Options {
     fn mode(&self) -> &'static str {
-        if self.is_read { "READ" } else { "WRITE" }
+        Options::lock_mode(self.is_read)
     }
 
     /// Replies come only when replicas have acknowledged what they tell.
@@ -233,6 +240,9 @@ impl Options {
 
     /// A request without a way to wait.
     fn words(&self, key: &[u8], depth: u32) -> Cmd {
+        if let Some(words) = self.together(machine::Request::Acquire) {
+            return words;
+        }
         let mut words = redis::cmd("RLOCK.ACQUIRE");
         words.arg(key).arg(&self.owner).arg(self.mode());
         if let Some(limit) = self.limit {

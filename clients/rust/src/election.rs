@@ -1,0 +1,155 @@
+//! Who leads: whoever holds the lock of a key, in a session. `RLOCK.AWAIT` tells who that is.
+
+use std::time::Duration;
+
+use redis::{RedisResult, Value};
+use tokio::time::{sleep, timeout};
+
+use crate::error::{Error, is_passing, timed_out};
+use crate::node::Line;
+use crate::{Locker, Request};
+
+/// How long one request observes, and how long a reply may take.
+const LOOKS: Duration = Duration::from_secs(1);
+const REPLY: Duration = Duration::from_secs(2);
+
+/// Who leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leader {
+    /// The fencing token.
+    pub token: u64,
+    /// The owner's name.
+    pub owner: String,
+}
+
+impl Leader {
+    /// The name that its election was given.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.owner.rsplit_once('/').map_or("", |(name, _)| name)
+    }
+}
+
+/// The election of a key.
+#[derive(Clone)]
+pub struct Election {
+    locker: Locker,
+    key: Vec<u8>,
+    name: Option<String>,
+    lease: Duration,
+}
+
+impl Locker {
+    /// The election of `key`.
+    #[must_use]
+    pub fn election(&self, key: impl AsRef<[u8]>) -> Election {
+        let key = key.as_ref().to_vec();
+        Election { locker: self.clone(), key, name: None, lease: Duration::from_secs(10) }
+    }
+}
+
+impl Election {
+    /// What followers are told, for example an address. The default is the host and the process.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Election {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// How long a leader is believed whose network says nothing; the default is 10 seconds.
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Election {
+        self.lease = lease;
+        self
+    }
+
+    /// A request to lead. Each is an owner of its own: a process that leads does not lead twice. The hold is lost as
+    /// soon as its connection ends.
+    pub fn campaign(&self) -> Request {
+        let mut request = self.locker.lock(&self.key).session().lease(self.lease);
+        if let Some(name) = &self.name {
+            let owner = &mut request.options.owner;
+            let unique = owner.rsplit_once('/').map_or("", |(_, unique)| unique);
+            *owner = format!("{name}/{unique}");
+        }
+        request
+    }
+
+    /// Who leads now.
+    ///
+    /// # Errors
+    /// When the server does not answer, or refuses.
+    pub async fn leader(&self) -> Result<Option<Leader>, Error> {
+        let mut words = redis::cmd("RLOCK.AWAIT");
+        words.arg(&self.key).arg(0);
+        Ok(leader(&self.locker.inner.servers.ask(&self.key, &words, REPLY).await?))
+    }
+
+    /// Tells who leads, at first and whenever that changes.
+    #[must_use]
+    pub fn observe(&self) -> Observer {
+        Observer { locker: self.locker.clone(), key: self.key.clone(), token: None, line: None }
+    }
+}
+
+/// Tells who leads. It has one connection.
+pub struct Observer {
+    locker: Locker,
+    key: Vec<u8>,
+    token: Option<u64>,
+    line: Option<Line>,
+}
+
+impl Observer {
+    /// Who leads, the first time at once, then when that changes; `None`: nobody. Dropping the future misses nothing.
+    ///
+    /// # Errors
+    /// When the server refuses. Broken connections and failovers are waited out.
+    pub async fn next(&mut self) -> Result<Option<Leader>, Error> {
+        let mut pause = Duration::from_millis(10);
+        loop {
+            match self.ask().await {
+                Ok(Value::Nil) if self.token.is_some() => pause = Duration::from_millis(10),
+                Ok(reply) => {
+                    let leader = leader(&reply);
+                    self.token = Some(leader.as_ref().map_or(0, |leader| leader.token));
+                    return Ok(leader);
+                }
+                Err(error) if is_passing(&error) => {
+                    self.locker.inner.servers.forget();
+                    sleep(pause).await;
+                    pause = (pause * 2).min(Duration::from_millis(500));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    async fn ask(&mut self) -> RedisResult<Value> {
+        let mut words = redis::cmd("RLOCK.AWAIT");
+        words.arg(&self.key).arg(self.token.unwrap_or(0));
+        if self.token.is_some() {
+            words.arg("BLOCK").arg(1000);
+        }
+        // It is put back once it is answered: what still waits is dropped.
+        let line = match self.line.take().filter(|line| !line.is_ended()) {
+            Some(line) => line,
+            None => {
+                let servers = &self.locker.inner.servers;
+                let open = async { servers.locate(&self.key).await?.line().await };
+                timeout(REPLY, open).await.map_err(|_| timed_out())??
+            }
+        };
+        let reply =
+            timeout(LOOKS + REPLY, line.ask(&words, false)).await.map_err(|_| timed_out())?;
+        if reply.is_ok() {
+            self.line = Some(line);
+        }
+        reply
+    }
+}
+
+fn leader(reply: &Value) -> Option<Leader> {
+    let (token, owner): (u64, Option<String>) = redis::from_redis_value_ref(reply).ok()?;
+    owner.map(|owner| Leader { token, owner })
+}
