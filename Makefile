@@ -31,7 +31,7 @@ clean: ## remove everything built and fetched, and the data of `make run`
 lint: ## formatting and clippy only
 	@scripts/test.sh lint
 
-mutants: ## small wrong changes, one at a time: each must turn a named test red
+mutants: ## small wrong changes, one at a time: each must make a named test fail
 	@scripts/mutants.sh
 
 model: ## every state of a few locks and owners, more than ten million of them (STATES)
