@@ -5,6 +5,8 @@ use std::ffi::OsString;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
+use rlock_client::{One, limit, read};
+
 use crate::servers::Where;
 
 /// What `--help` prints.
@@ -28,6 +30,8 @@ run:
   -w, --wait TIME     (--timeout) the longest wait; 0 or -n does not wait. Default: no limit
   -s, --read          (--shared) the read lock, which is shared; -x is the default
   --limit N           one of N permits
+  --and KEY           this lock as well, in one step: all of them, or none; --and-read KEY: its read lock;
+                      --and-limit N:KEY: one of its N permits. Repeat them for more
   --lease TIME        how long the lock outlives a machine that vanishes (30)
   --acks N            the lock counts only once N replicas have acknowledged it
   --max-queue N       do not wait if N others already wait
@@ -126,6 +130,8 @@ pub struct Run {
     pub is_read: bool,
     /// One of this many permits.
     pub limit: Option<u32>,
+    /// Further locks, which are held as well.
+    pub others: Vec<One>,
     /// How long the lock outlives a machine that vanishes.
     pub lease: Option<Duration>,
     /// How many replicas must acknowledge it.
@@ -214,6 +220,9 @@ pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Jo
                 run.command = vec!["/bin/sh".into(), "-c".into(), value()?.into()];
             }
             ("run", "--limit") => run.limit = Some(number(&name, &value()?, 1_000_000)?),
+            ("run", "--and") => run.others.push(One::from(value()?)),
+            ("run", "--and-read") => run.others.push(read(value()?)),
+            ("run", "--and-limit") => run.others.push(permit(&name, &value()?)?),
             ("run", "--lease") => run.lease = Some(time(&name, &value()?)?),
             ("run", "--acks") => run.acks = Some(number(&name, &value()?, 16)?),
             ("run", "--max-queue") => run.max_queue = Some(number(&name, &value()?, 1_000_000)?),
@@ -236,6 +245,9 @@ pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Jo
     match (job.as_str(), free.as_slice()) {
         ("run", []) if run.key.is_empty() => Err("say which key to lock".into()),
         ("run", []) if run.command.is_empty() => Err("say which command to run".into()),
+        ("run", []) if !run.others.is_empty() && (run.acks.is_some() || run.owner.is_some()) => {
+            Err("--acks and --owner are for one lock, without --and".into())
+        }
         ("run", []) => Ok(Job::Run(Box::new(run))),
         ("top", []) => Ok(Job::Top { at: at(), is_once, count: count.unwrap_or(100) }),
         ("serve", []) => Ok(Job::Serve(Serve { at: at(), ..serve })),
@@ -257,6 +269,12 @@ fn number<T: TryFrom<u64> + std::fmt::Display>(
     let number = text.parse::<u64>().map_err(|_| wrong())?;
     let is_less = most.to_string().parse::<u64>().is_ok_and(|most| number <= most);
     T::try_from(number).ok().filter(|_| is_less).ok_or_else(wrong)
+}
+
+fn permit(name: &str, text: &str) -> Result<One, String> {
+    let wrong = || format!("{name} is N:KEY, like 3:encoder, not '{text}'");
+    let (count, key) = text.split_once(':').ok_or_else(wrong)?;
+    Ok(limit(key, number(name, count, 1_000_000)?))
 }
 
 fn address(name: &str, text: &str) -> Result<SocketAddr, String> {
@@ -336,6 +354,8 @@ mod tests {
             ("run k --wait soon ls", "--wait is a time like 10"),
             ("run k --wait -1 ls", "--wait is a time like 10"),
             ("run k --limit many ls", "--limit is a whole number up to 1000000"),
+            ("run k --and-limit 3 ls", "--and-limit is N:KEY"),
+            ("run k --and l --acks 1 ls", "--acks and --owner are for one lock"),
             ("run k --acks 17 ls", "--acks is a whole number up to 16"),
             ("run k --wait", "--wait needs a value"),
             ("run k --quick ls", "'--quick' is no option of rlock run"),

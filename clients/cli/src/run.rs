@@ -8,7 +8,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use redis::RedisError;
-use rlock_client::{Error, Hold};
+use rlock_client::{Error, Hold, One};
 use rustix::process::{
     Pid, Signal, getppid, kill_process, kill_process_group, set_parent_process_death_signal,
 };
@@ -78,6 +78,9 @@ async fn hold_and_run(job: &Run) -> Result<u8, Trouble> {
 }
 
 async fn acquire(job: &Run) -> Result<Result<Hold, Error>, Trouble> {
+    if !job.others.is_empty() {
+        return acquire_all(job).await;
+    }
     let mut request = job.at.locker()?.lock(&job.key).session();
     if job.is_read {
         request = request.read();
@@ -100,13 +103,37 @@ async fn acquire(job: &Run) -> Result<Result<Hold, Error>, Trouble> {
     if let Some(owner) = &job.owner {
         request = request.owner(owner);
     }
+    Ok(request.on_trouble(trouble(job)?).acquire().await)
+}
+
+async fn acquire_all(job: &Run) -> Result<Result<Hold, Error>, Trouble> {
+    let first = match (job.limit, job.is_read) {
+        (Some(count), _) => rlock_client::limit(&job.key, count),
+        (None, true) => rlock_client::read(&job.key),
+        (None, false) => One::from(&job.key),
+    };
+    let ones = std::iter::once(first).chain(job.others.iter().cloned());
+    let mut request = job.at.locker()?.all(ones).map_err(|error| error.to_string())?.session();
+    if let Some(wait) = job.wait {
+        request = request.wait(wait);
+    }
+    if let Some(lease) = job.lease {
+        request = request.lease(lease);
+    }
+    if let Some(most) = job.max_queue {
+        request = request.max_queue(most);
+    }
+    Ok(request.on_trouble(trouble(job)?).acquire().await)
+}
+
+/// Tells that it still waits.
+fn trouble(job: &Run) -> Result<impl Fn(&RedisError) + Send + Sync + 'static, Trouble> {
     let key = job.key.clone();
     let at: Vec<_> =
         job.at.nodes()?.iter().map(|node| node.get_connection_info().addr().to_string()).collect();
-    let tell = move |trouble: &RedisError| {
+    Ok(move |trouble: &RedisError| {
         eprintln!("rlock: still waiting for {key}: {}: {trouble}", at.join(", "));
-    };
-    Ok(request.on_trouble(tell).acquire().await)
+    })
 }
 
 fn start(job: &Run, hold: &Hold) -> Result<Child, Trouble> {

@@ -42,6 +42,23 @@ fn the_command_runs_while_the_lock_is_held_and_its_exit_code_is_passed_on() {
 }
 
 #[test]
+fn several_locks_are_held_together() {
+    let server = Server::start(&[]);
+    let words =
+        ["run", "job", "--and", "b", "--and-read", "c", "--and-limit", "2:p", "sleep", "60"];
+    let mut first = server.rlock(&words).spawn().unwrap();
+    until("they are held", || ["job", "b", "c", "p"].iter().all(|key| is_held(&server, key)));
+    assert_eq!(server.run(&["run", "-n", "free", "--and", "b", "true"]).0, 1);
+    assert!(!is_held(&server, "free"));
+    assert_eq!(server.run(&["run", "-n", "-s", "c", "--and-limit", "2:p", "true"]).0, 0);
+    kill_process(pid(&first), Signal::KILL).unwrap();
+    first.wait().unwrap();
+    until("all end with it", || ["job", "b", "c", "p"].iter().all(|key| !is_held(&server, key)));
+    let (code, _, complaint) = server.run(&["run", "-s", "b", "--and", "b", "true"]);
+    assert!(code == 125 && complaint.contains("two modes"), "{code}: {complaint}");
+}
+
+#[test]
 fn one_at_a_time_readers_together_and_permits_by_their_number() {
     let server = Server::start(&[]);
     let mut first = server.rlock(&["run", "job", "sleep", "60"]).spawn().unwrap();
