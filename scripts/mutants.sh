@@ -80,7 +80,7 @@ split_tests() {
     local name
     sed -i '/^autotests/d' "$1/Cargo.toml"
     for name in $(sed -n 's/^mod \(.*\);$/\1/p' "$1/tests/main.rs"); do
-        printf 'mod support;\nmod %s;\n' "$name" >"$1/tests/only_$name.rs"
+        printf '//! Tests.\n#![allow(dead_code)]\nmod support;\nmod %s;\n' "$name" >"$1/tests/only_$name.rs"
     done
 }
 
