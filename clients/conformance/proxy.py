@@ -9,6 +9,7 @@ class Proxy:
     def __init__(self, target):
         self.host, self.port = target.rsplit(":", 1)
         self.connections = set()
+        self.accepted = 0
         self.kept = []  # to whom, what
         self._reset()
         self.loop = asyncio.new_event_loop()
@@ -85,6 +86,7 @@ class Proxy:
 
     async def _serve(self, reader, writer):
         self.connections.add(writer)
+        self.accepted += 1
         tasks = []
         try:
             if self.deaf:

@@ -210,6 +210,20 @@ class Play:
         blocked = lambda: int(section(self.said_at, "clients")["blocked_clients"]) == step["blocked"]
         until(f"{step['blocked']} blocked connections", blocked, 5)
 
+    def step_many(self, step):
+        for number in range(step["many"]):
+            self.step(numbered(step["step"], str(number)))
+
+    def step_connects(self, step):
+        self.saved[step["connects"]] = self.topology.proxy.accepted
+
+    def step_threads(self, step):
+        self.saved[step["threads"]] = len(os.listdir(f"/proc/{self.runner.process.pid}/task"))
+
+    def step_connected(self, step):
+        """How many connections the server has, but for the one that asks."""
+        self.saved[step["connected"]] = len(ask(self.said_at, "CLIENT", "LIST").splitlines()) - 1
+
     def step_clock(self, step):
         self.saved[step["clock"]] = unix_ms()
 
@@ -252,6 +266,11 @@ def until_primary(do):
             if time.monotonic() > end:
                 raise
             time.sleep(0.05)
+
+
+def numbered(step, number):
+    """With that number where `#` is."""
+    return json.loads(json.dumps(step).replace("#", number))
 
 
 def matches(value, wanted):

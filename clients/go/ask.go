@@ -209,13 +209,18 @@ type own struct {
 
 func (w *own) ask(words []any) { w.answer = w.line.send(words, w.isAsk) }
 
+// keep and drop may come again: a wait that was silent to its end is dropped, and read once more while it is undone.
 func (w *own) keep(most int) {
-	w.line.put(most)
+	if w.line != nil {
+		w.line.put(most)
+	}
 	w.line, w.answer = nil, nil
 }
 
 func (w *own) drop() {
-	w.line.kill()
+	if w.line != nil {
+		w.line.kill()
+	}
 	w.line, w.answer = nil, nil
 }
 

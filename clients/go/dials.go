@@ -2,9 +2,12 @@ package rlock
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"net"
 	"sync"
+	"sync/atomic"
+	"syscall"
 
 	"rlock.example/rlock/internal/machine"
 )
@@ -58,19 +61,44 @@ func (d *dials) dial(ctx context.Context, dial func(context.Context) (net.Conn, 
 			if conn == nil {
 				continue // the others are told the same
 			}
-			return conn, nil
+			return &fresh{Conn: conn, dials: d}, nil
 		case <-ctx.Done():
 			return nil, unsent(ctx.Err())
 		}
 	}
 }
 
+// fresh is a connection that counts as failed if it ends before anything was heard: it was accepted by something else
+// than a server, a balancer for example.
+type fresh struct {
+	net.Conn
+	dials   *dials
+	isKnown atomic.Bool
+}
+
+func (f *fresh) Read(into []byte) (int, error) {
+	count, err := f.Conn.Read(into)
+	if (count > 0 || err != nil) && !f.isKnown.Swap(true) && count == 0 {
+		f.dials.note(err)
+	}
+	return count, err
+}
+
+// SyscallConn lets the pool look whether the connection has ended.
+func (f *fresh) SyscallConn() (syscall.RawConn, error) {
+	if conn, is := f.Conn.(syscall.Conn); is {
+		return conn.SyscallConn()
+	}
+	return nil, errors.ErrUnsupported
+}
+
 func (d *dials) note(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.err = unsent(err); err == nil {
+	if err == nil { // what failed a moment ago stays the reason of a rest
 		d.server.Dialled()
 	} else {
+		d.err = unsent(err)
 		d.server.Failed(now(), rand.N(machine.Ms(1000)))
 	}
 }

@@ -76,7 +76,7 @@ func main() {
 		told: map[string]*told{},
 	}
 	r.say(reply{"hello": "go", "features": []string{
-		"cancel", "cancel-many", "sentinel", "cluster", "session", "acks", "limit", "maxqueue", "several",
+		"cancel", "cancel-many", "close", "sentinel", "cluster", "session", "acks", "limit", "maxqueue", "several",
 	}})
 	lines := bufio.NewScanner(os.Stdin)
 	lines.Buffer(nil, 1<<20)

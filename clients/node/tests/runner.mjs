@@ -12,7 +12,7 @@ const NAMES = [
   [rlock.LockLost, 'Lost'], [rlock.NotHeld, 'NotHeld'], [rlock.NoReplicas, 'NoReplicas'],
   [rlock.Unavailable, 'Unavailable'],
 ];
-const features = ['cancel', 'cancel-many', 'sentinel', 'cluster', 'session', 'acks', 'limit', 'maxqueue', 'several'];
+const features = ['cancel', 'cancel-many', 'close', 'sentinel', 'cluster', 'session', 'acks', 'limit', 'maxqueue', 'several'];
 const [clients, locks, holds, lostAt, actors, aborts, told] = Array.from({ length: 7 }, () => new Map());
 
 const tell = (reply) => process.stdout.write(`${JSON.stringify(reply)}\n`);

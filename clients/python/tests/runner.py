@@ -18,7 +18,7 @@ NAMES = [
     (rlock.LockLost, "Lost"), (rlock.NotHeld, "NotHeld"), (rlock.NoReplicas, "NoReplicas"),
     (rlock.Unavailable, "Unavailable"),
 ]
-FEATURES = ["cancel", "actors", "sentinel", "cluster", "session", "acks", "limit", "maxqueue", "several"]
+FEATURES = ["cancel", "close", "actors", "sentinel", "cluster", "session", "acks", "limit", "maxqueue", "several"]
 
 
 def tell(reply):

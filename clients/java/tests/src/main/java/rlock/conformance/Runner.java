@@ -41,7 +41,7 @@ public final class Runner {
     public static void main(String[] arguments) throws Exception {
         var runner = new Runner(arguments[0]);
         Client.load(arguments[0]);
-        say("{\"hello\":\"java-" + arguments[0] + "\",\"features\":[\"cancel\",\"cancel-many\",\"actors\",\"sentinel\",\"cluster\","
+        say("{\"hello\":\"java-" + arguments[0] + "\",\"features\":[\"cancel\",\"cancel-many\",\"close\",\"actors\",\"sentinel\",\"cluster\","
                 + "\"session\",\"acks\",\"limit\",\"maxqueue\"]}");
         BlockingQueue<Runnable> main = runner.actors.computeIfAbsent("main", name -> new LinkedBlockingQueue<>());
         Thread reader = new Thread(runner::read, "reader");
