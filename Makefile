@@ -104,6 +104,9 @@ clients: ## the client packages of each language, into .tools/clients
 clients-test: ## the packages' own tests, other projects' suites and one conformance script for all (SERVERS="default valkey-9.1")
 	@scripts/clients.sh test
 
+storm: ## each package with 200 workers among cuts, silence, kills and cancels, with an observer (SECONDS=180, LANGUAGE)
+	@STORM="$(SECONDS)" scripts/clients.sh storm $(LANGUAGE)
+
 examples: ## each language's example, with its own client, on a private server
 	@scripts/examples.sh
 

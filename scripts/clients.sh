@@ -5,6 +5,7 @@
 #   clients.sh build [LANGUAGE...]   builds the packages
 #   clients.sh test [LANGUAGE...]    builds them, their own tests and foreign suites, the conformance script on all topologies
 #   clients.sh short [LANGUAGE...]   builds them, the short form of the conformance script: part of `make test`
+#   clients.sh storm [LANGUAGE...]   builds them, a storm of STORM (180) seconds for each: clients/conformance/storm.py
 #   clients.sh bench [LANGUAGE...]   what a free acquire and release cost beside the bare commands
 #
 # SERVERS="default valkey-9.1" chooses the servers of `test`, JOBS how many runners are played at a time (2; 4 in the short
@@ -18,6 +19,7 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
 home=$tools/clients
+storm_seconds=${STORM:-180}
 
 main() {
     local what=${1-build} name
@@ -40,8 +42,9 @@ main() {
         test) for name in ${SERVERS:-default}; do conformance "$name" --jobs "${JOBS:-2}"; done ;;
         # Most of it is waiting for a lease or a wait to end.
         short) conformance default --short --on standalone,replicated --jobs "${JOBS:-4}" ;;
+        storm) played_by storm.py default --seconds "$storm_seconds" ;;
         bench) conformance default --bench 10000 ;;
-        *) die "usage: $0 build|test|short|bench [LANGUAGE...]" ;;
+        *) die "usage: $0 build|test|short|storm|bench [LANGUAGE...]" ;;
     esac
     sum_up with-skipped
 }
@@ -140,9 +143,12 @@ add_runners() {
 }
 
 # conformance SERVER OPTION...: the one script, with all runners.
-conformance() {
-    local server=$1 log=$home/conformance-$1.log code=0 p='' f='' s=''
-    shift
+conformance() { played_by run.py "$@"; }
+
+# played_by PROGRAM SERVER OPTION...: a program of clients/conformance, with all runners.
+played_by() {
+    local program=$1 server=$2 log=$home/conformance-$2.log code=0 p='' f='' s=''
+    shift 2
     [ ${#runners[@]} -gt 0 ] || return 0
     if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
         skipped=$((skipped + 1))
@@ -154,7 +160,7 @@ conformance() {
         return
     fi
     say "== conformance on $("$tools/servers/$server/redis-server" --version | sed 's/ sha.*//')"
-    python3 -B clients/conformance/run.py --server "$tools/servers/$server/redis-server" --module "$RLOCK_MODULE" \
+    python3 -B "clients/conformance/$program" --server "$tools/servers/$server/redis-server" --module "$RLOCK_MODULE" \
         "$@" "${runners[@]}" 2>&1 | tee "$log" | if [ -t 1 ]; then cat; else grep -v '^ok \|^n/a ' || true; fi ||
         code=${PIPESTATUS[0]}
     read -r p f s < <(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped.*/\1 \2 \3/p' "$log") || true

@@ -27,7 +27,7 @@ package_build() {
 package_runners() {
     local client
     for client in jedis lettuce; do
-        say "java-$client=java -cp $java_classes rlock.conformance.Runner $client"
+        say "java-$client=java -Xmx128m -XX:+UseSerialGC -cp $java_classes rlock.conformance.Runner $client"
     done
 }
 

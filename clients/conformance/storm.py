@@ -1,0 +1,288 @@
+#!/usr/bin/env python3
+"""A storm: many workers of one package on few keys, while connections are cut, silent and late, the server is killed and
+stopped, the process sleeps and forks, and waits are abandoned. An observer with a connection of its own to the server
+compares what the package believes with what the server knows. See README.md."""
+
+import argparse
+import collections
+import concurrent.futures
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+
+from resp import Refused, ask, lock_info
+from run import Runner
+from servers import KINDS, TROUBLE, until
+
+#: What a worker may be told in a storm.
+EXPECTED = {"Cancelled", "Unavailable", "Lost", "NotHeld", "Deadlock", "NoReplicas"}
+COMMANDS = ("RLOCK.ACQUIRE", "RLOCK.RELEASE", "RLOCK.RENEW", "RLOCK.CANCEL", "RLOCK.INFO", "RLOCK.PLACE", "SUBSCRIBE")
+
+
+class Usage:
+    """What a process has: threads, descriptors, kilobytes."""
+
+    def __init__(self, pid):
+        status = dict(line.split(":", 1) for line in open(f"/proc/{pid}/status"))
+        self.threads = int(status["Threads"])
+        self.kilobytes = int(status.get("VmRSS", "0 kB").split()[0])  # none: it has just ended
+        self.files = len(os.listdir(f"/proc/{pid}/fd"))
+
+    def __str__(self):
+        return f"{self.threads} threads, {self.files} files, {self.kilobytes / 1024:.0f} MB"
+
+
+def target(path):
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""  # it was closed meanwhile
+
+
+class Storm:
+    def __init__(self, runner, topology, args):
+        self.runner, self.topology, self.args = runner, topology, args
+        self.random = random.Random(args.seed)
+        self.keys = [f"storm:{number}" for number in range(args.keys)]
+        self.is_over = threading.Event()
+        self.counts = collections.Counter()
+        self.wrong = []
+        self.usage = []
+        self.lock = threading.Lock()
+
+    def ask(self, patience=90, **request):
+        with self.lock:
+            future = self.runner.ask(request)
+        return future if patience == 0 else future.result(patience)
+
+    def found(self, problem):
+        with self.lock:
+            is_new = problem not in self.wrong
+            self.wrong.append(problem)
+        if is_new:
+            print(f"WRONG  {problem}", flush=True)
+
+    # --- a worker
+
+    def work(self, number):
+        chance = random.Random(f"{self.args.seed}:{number}")
+        name = f"w{number}"
+        while not self.is_over.is_set():
+            key = chance.randrange(len(self.keys))
+            kind = "session" if "session" in self.runner.features and chance.random() < 0.1 else "lock"
+            wait = chance.choice((0, 50, 500, 2000, 5000, 20000))
+            try:
+                self.turn(chance, name, f"{kind}{key}", self.keys[key], wait, name)
+            except (concurrent.futures.TimeoutError, TimeoutError):
+                self.found(f"{name}: no reply to something that waits for {wait} ms")
+                return
+            except (AssertionError, ConnectionError):
+                if not self.is_over.is_set():
+                    self.found("the runner has ended")
+                return
+
+    def turn(self, chance, name, lock, key, wait, hold):
+        began = time.monotonic()
+        acquiring = self.ask(0, **{"as": name, "do": "acquire", "lock": lock, "wait": wait, "hold": hold})
+        if "cancel" in self.runner.features and wait and chance.random() < 0.25:
+            try:
+                acquiring.result(chance.random() * wait / 1000)
+            except (concurrent.futures.TimeoutError, TimeoutError):
+                self.counts["cancels"] += 1
+                self.ask(do="cancel", of=acquiring.id)
+        reply = acquiring.result(90)
+        self.late(name, "acquire", wait or 3000, began)
+        if not reply.get("ok"):
+            return self.outcome("acquire", reply)
+        self.counts["grants"] += 1
+        self.look(key, hold, reply["token"], lock.startswith("session"))
+        # Now and then beyond a third of the lease, so that renewals are due.
+        time.sleep(chance.choice((0, 0, 0.01, 0.1, 1.5)))
+        self.look(key, hold, reply["token"], lock.startswith("session"))
+        self.outcome("release", self.ask(**{"as": name, "do": "release", "hold": hold}))
+
+    def outcome(self, what, reply):
+        error = reply.get("error")
+        if error and error not in EXPECTED:
+            self.found(f"{what}: {error}: {reply.get('text')}")
+        self.counts[f"{what} {error or ('ok' if reply.get('ok') else 'not')}"] += 1
+
+    def late(self, name, what, limit, began):
+        """A process that was stopped, and a machine that is busy, are late as well: that is what the slack is for."""
+        took = (time.monotonic() - began) * 1000
+        if took > limit + self.args.slack:
+            self.found(f"{name}: {what} took {took:.0f} ms, though it may take {limit}")
+
+    def look(self, key, hold, token, is_session):
+        """What the package believes before and after the server was asked, the server must know. A session may end on the
+        server first, when its connection breaks: the package then believes in it until a renewal says so, or its deadline."""
+        before = self.state(hold)
+        if not before.get("held"):
+            return
+        try:
+            is_held = ask(self.topology.primary(key), "RLOCK.CHECK", key, token, timeout=20.0)
+        except (OSError, Refused, StopIteration):
+            return  # nobody can say
+        end = time.monotonic()
+        if is_session and not is_held:
+            end += (before["left"] + self.args.slack) / 1000
+        while (believes := self.state(hold).get("held")) and time.monotonic() < end:
+            time.sleep(0.01)
+        if believes and not is_held:
+            kind = "session" if is_session else "lock"
+            self.found(f"{hold} believes that it holds {key} ({kind}) with {token}, and the server does not")
+        self.counts["looks"] += 1
+
+    def state(self, hold):
+        return self.ask(do="state", hold=hold)
+
+    # --- the weather
+
+    def weather(self):
+        proxy = self.topology.proxy.fault
+        chance = self.random
+        while not self.is_over.wait(chance.uniform(0.3, 2)):
+            kind = chance.choice(("cut", "mute", "keep", "deaf", "late", "drop", "stop", "kill", "sleep", "fork"))
+            self.counts[f"fault {kind}"] += 1
+            try:
+                if kind in ("cut", "mute", "keep"):
+                    proxy({"proxy": kind, "of": chance.choice(COMMANDS), "times": chance.choice((1, 1, 3))})
+                    self.is_over.wait(chance.uniform(0, 2))
+                    proxy({"proxy": "deliver"})
+                elif kind in ("deaf", "late"):
+                    proxy({"proxy": kind, "ms": chance.choice((50, 400))})
+                    self.is_over.wait(chance.uniform(0.1, 3))
+                elif kind == "drop":
+                    proxy({"proxy": "drop"})
+                elif kind == "fork":
+                    if "fork" in self.runner.features:
+                        lock = f"lock{chance.randrange(len(self.keys))}"
+                        self.ask(**{"as": "forker", "do": "fork", "lock": lock, "wait": 200})
+                else:
+                    self.asleep(kind, chance.uniform(0.2, 2.5))
+                proxy({"proxy": "heal"})
+            except TROUBLE as problem:
+                self.found(f"the weather: {problem!r}")
+
+    def asleep(self, kind, seconds):
+        if kind == "sleep":
+            self.runner.process.send_signal(signal.SIGSTOP)
+        else:
+            self.topology.fault({"server": kind}, self.keys[0])
+        self.is_over.wait(seconds)
+        if kind == "sleep":
+            self.runner.process.send_signal(signal.SIGCONT)
+        else:
+            self.topology.fault({"server": "go" if kind == "stop" else "start"}, self.keys[0])
+
+    # --- all of it
+
+    def open(self):
+        self.ask(do="open", client="c", **self.topology.opening, waiting=8)
+        for number, key in enumerate(self.keys):
+            for kind in ("lock", "session"):
+                lease = self.random.choice((2000, 4000, 8000))
+                self.ask(do="lock", lock=f"{kind}{number}", client="c", key=key, lease=lease, **({"session": True} if kind == "session" else {}))
+
+    def run(self):
+        ask(self.topology.one.address, "CONFIG", "SET", "maxclients", "4000", "rlock.max-waiters", "5000")
+        self.open()
+        workers = [threading.Thread(target=self.work, args=(number,), daemon=True) for number in range(self.args.workers)]
+        weather = threading.Thread(target=self.weather, daemon=True)
+        for thread in (*workers, weather):
+            thread.start()
+        end = time.monotonic() + self.args.seconds
+        while time.monotonic() < end and not self.wrong and self.runner.process.poll() is None:
+            time.sleep(min(1.0, max(0.0, end - time.monotonic())))
+            if self.runner.process.poll() is None:
+                self.usage.append(Usage(self.runner.process.pid))
+        self.is_over.set()
+        weather.join(60)
+        self.topology.heal()
+        for thread in workers:
+            thread.join(90)
+        if not self.wrong:
+            self.leaves_nothing()
+        return not self.wrong
+
+    def leaves_nothing(self):
+        """No hold, no waiter; and no more than a package needs that does nothing."""
+        for key in self.keys:
+            info = until(f"{key} is free", lambda: self.freed(key), 30)
+            if info["holders"] or info["waiters"]:
+                self.found(f"left behind: {info}")
+        first, last = self.usage[len(self.usage) // 2 :], None
+        most = max(usage.threads for usage in first)
+        rest = lambda: Usage(self.runner.process.pid)
+        try:
+            # Threads of a pool end when they have been idle for a while; so may connections.
+            until("", lambda: self.connections() <= self.args.connections and rest().threads <= most, 30)
+        except AssertionError:
+            self.found(f"{self.connections()} connections and {rest()} are left of {most} threads")
+        last = rest()
+        half = sum(usage.kilobytes for usage in first[:5]) / len(first[:5])
+        if last.kilobytes > half * 1.25 + 32 * 1024:
+            self.found(f"memory grows: {half / 1024:.0f} MB after half of the time, {last.kilobytes / 1024:.0f} MB at the end")
+        self.ask(do="close", client="c")
+        if "close" in self.runner.features:
+            try:
+                until("", lambda: self.connections() == 0, 15)
+            except AssertionError:
+                self.found(f"{self.connections()} connections after close")
+        print(f"       half-way {first[0]}; at rest {last}; closed {rest()}", flush=True)
+
+    def freed(self, key):
+        info = lock_info(self.topology.primary(key), key)
+        return info if not info["holders"] and not info["waiters"] else None
+
+    def connections(self):
+        """Of the runner, to the server. The proxy keeps some that the runner has closed, for `deliver`."""
+        process = f"/proc/{self.runner.process.pid}"
+        port = int(self.topology.proxy.address.rsplit(":", 1)[1])
+        rows = [line.split() for name in ("tcp", "tcp6") for line in open(f"{process}/net/{name}").readlines()[1:]]
+        sockets = {f"socket:[{row[9]}]" for row in rows if int(row[2].rsplit(":", 1)[1], 16) == port}
+        return sum(target(f"{process}/fd/{name}") in sockets for name in os.listdir(f"{process}/fd"))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--server", required=True)
+    parser.add_argument("--module", required=True)
+    parser.add_argument("--runner", action="append", required=True, help="NAME=COMMAND; may be said several times")
+    parser.add_argument("--seconds", type=int, default=180)
+    parser.add_argument("--workers", type=int, default=200)
+    parser.add_argument("--keys", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    parser.add_argument("--slack", type=int, default=6000, help="how late a call may return, in ms: the weather stops processes for 2.5 s")
+    parser.add_argument("--connections", type=int, default=64, help="how many a package may keep that does nothing")
+    args = parser.parse_args()
+    failed = 0
+    for text in args.runner:
+        name, _, command = text.partition("=")
+        with tempfile.TemporaryDirectory(prefix="rlock-storm-") as folder:
+            runner = Runner(name, command)
+            topology = KINDS["standalone"](args.server, args.module, folder)
+            storm = Storm(runner, topology, args)
+            try:
+                is_well = storm.run()
+            except AssertionError as problem:
+                is_well = False
+                storm.found(str(problem))
+            said = "" if is_well else runner.said()
+            runner.end()
+            topology.close()
+        failed += not is_well
+        counts = ", ".join(f"{what} {count}" for what, count in sorted(storm.counts.items()))
+        print(f"{'ok' if is_well else 'FAILED':6} {name}: {args.seconds} s, seed {args.seed}: {counts}", flush=True)
+        if said:
+            print(said, flush=True)
+    print(f"{len(args.runner) - failed} passed, {failed} failed, 0 skipped")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
