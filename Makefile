@@ -79,6 +79,9 @@ chaos: ## busy sessions on servers with I/O threads, while their locks are delet
 moves: ## a slot of a cluster moves 50 times (MOVES) while clients wait for its locks
 	@scripts/moves.sh
 
+groups: ## 100 000 requests for several of 1000 locks among others (GROUPS), and a replica read during 10^5 grants
+	@RLOCK_GROUPS="$(or $(GROUPS),100000)" scripts/groups.sh
+
 observers: ## hand-offs while 10 000 connections observe the lock, on a quiet machine
 	@scripts/observers.sh
 

@@ -1,5 +1,5 @@
-//! Many at two locks whose slot moves to and fro: nobody is granted beside another one, everybody
-//! is answered once. `RLOCK_MOVES` says how often it moves.
+//! Many at two locks, at one of them or at both, whose slot moves to and fro: nobody is granted
+//! beside another one, everybody is answered once. `RLOCK_MOVES` says how often it moves.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -92,6 +92,11 @@ fn act(cluster: &Cluster, seen: &Seen, number: u64) -> (u64, u64) {
     let mut granted = 0;
     while !seen.is_over.load(Ordering::Relaxed) {
         let turn = number + granted;
+        if turn % 5 == 4 {
+            take_both(&mut follower, seen, number);
+            granted += 1;
+            continue;
+        }
         let (room, mode) =
             ((turn % 2) as usize, if turn.is_multiple_of(3) { "READ" } else { "WRITE" });
         let who = format!("actor-{number} {mode}");
@@ -110,6 +115,19 @@ fn act(cluster: &Cluster, seen: &Seen, number: u64) -> (u64, u64) {
     }
     follower.connections.iter_mut().for_each(Waiter::expect_silence);
     (granted, follower.sent_on)
+}
+
+/// Waits for both locks, enters, leaves.
+fn take_both(follower: &mut Follower<'_>, seen: &Seen, number: u64) {
+    let who = format!("group-{number} WRITE");
+    let keys = "2 {hall}:1 {hall}:0";
+    let line = format!("RLOCK.MACQUIRE {keys} {who} LEASE 600000 BLOCK 60000");
+    let token = integer(&follower.ask(&line));
+    [0, 1].into_iter().for_each(|room| seen.enter(room, &who, token));
+    [0, 1].into_iter().for_each(|room| seen.leave(room, &who));
+    let owner = who.split(' ').next().unwrap();
+    let left = follower.ask(&format!("RLOCK.MRELEASE {keys} {owner} TOKEN {token}"));
+    assert_eq!(left, Value::Int(2), "{who}: a hold is lost");
 }
 
 fn move_to_and_fro(cluster: &Cluster, moves: usize) {
