@@ -29,6 +29,8 @@ struct Gate {
     instructions: BTreeMap<String, f64>,
     /// The pairs, beside that of a module that does only this.
     above_the_floor: BTreeMap<String, f64>,
+    /// Several locks in one step, beside as many pairs.
+    several: BTreeMap<String, f64>,
 }
 
 /// Compares, and returns whether all is as recorded. With `is_to_record` it records instead.
@@ -56,6 +58,7 @@ pub fn run(is_to_record: bool) -> bool {
     for (title, recorded, now) in [
         ("instructions vs SET NX PX + DEL", &recorded.instructions, &now.instructions),
         ("instructions vs the floor's", &recorded.above_the_floor, &now.above_the_floor),
+        ("instructions vs as many pairs", &recorded.several, &now.several),
     ] {
         println!("{title:<46} {:>9} {:>9}", "recorded", "now");
         for (name, was, is) in beside(recorded, now) {
@@ -113,6 +116,10 @@ fn count() -> Gate {
         .map(|(name, ratio)| (name.to_owned(), thousandths(ratio)))
         .collect();
     counts.push((instructions::CLIENTS, clients));
+    let ten = instructions::ten(&mut counted, true);
+    let pairs = instructions::ten(&mut counted, false).instructions;
+    let several = thousandths(ten.instructions / pairs);
+    let several = BTreeMap::from([(instructions::TEN.to_owned(), several)]);
     for (name, words) in
         [(instructions::HAND_OFF, ""), (instructions::HAND_OFF_LIMIT, instructions::LIMIT_1)]
     {
@@ -129,7 +136,13 @@ fn count() -> Gate {
         .map(|(name, count)| {
             ((*name).to_owned(), (count.module_allocations * 10.0).round() / 10.0)
         });
-    Gate { server: name(version), allocations: ours.collect(), instructions, above_the_floor }
+    Gate {
+        server: name(version),
+        allocations: ours.collect(),
+        instructions,
+        above_the_floor,
+        several,
+    }
 }
 
 fn thousandths(value: f64) -> f64 {

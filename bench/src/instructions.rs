@@ -18,6 +18,9 @@ pub const HAND_OFF_LIMIT: &str = "the same hand-off, LIMIT 1";
 pub const LIMIT_1: &str = "LIMIT 1 ";
 /// Beside the floor with the same words.
 pub const CLIENTS: &str = "the clients' pair: LEASE, DEPTH, TOKEN";
+/// Beside the pairs of the same ten locks, one by one, in one write.
+pub const TEN: &str = "RLOCK.MACQUIRE + RLOCK.MRELEASE of ten locks";
+pub const TEN_SINGLE: &str = "ten pairs of RLOCK.ACQUIRE + RLOCK.RELEASE in one write";
 pub const PUBLISH_AND_RETRY: &str = "hand-off, DEL + PUBLISH, SET NX PX twice";
 
 const PAIRS: usize = 2048;
@@ -26,6 +29,7 @@ const PIPELINED: usize = 16;
 /// The locks stay the same, so that the server's tables do not grow.
 const LOCKS: usize = 512;
 const HAND_OFFS: usize = 1000;
+const TENS: usize = 500;
 
 /// One counted command.
 #[derive(Clone)]
@@ -65,6 +69,8 @@ pub fn measure(book: &mut Book) {
     for rival in rivals::all(&mut admin, version) {
         note(rival.name, &pair(&mut counted, &rival));
     }
+    note(TEN, &ten(&mut counted, true));
+    note(TEN_SINGLE, &ten(&mut counted, false));
     note(HAND_OFF, &hand_off(&mut counted, ""));
     note(HAND_OFF_LIMIT, &hand_off(&mut counted, LIMIT_1));
     note(PUBLISH_AND_RETRY, &publish_and_retry(&mut counted));
@@ -118,6 +124,39 @@ pub fn clients_pair(counted: &mut Counted, module: &str) -> Count {
     };
     go(LOCKS);
     Count::of(&counted.count(|| go(PAIRS)), PAIRS)
+}
+
+/// Ten free locks, acquired and released in one write: together, or one by one.
+pub fn ten(counted: &mut Counted, is_together: bool) -> Count {
+    let mut connection = Waiter::connect(&counted.server);
+    let keys: Vec<String> = (0..LOCKS).map(|number| format!("lock:{number}")).collect();
+    let batches = keys.chunks_exact(10).map(|keys| match is_together {
+        true => {
+            let keys = keys.join(" ");
+            vec![
+                format!("RLOCK.MACQUIRE 10 {keys} {OWNER} LEASE {LEASE_MS}"),
+                format!("RLOCK.MRELEASE 10 {keys} {OWNER}"),
+            ]
+        }
+        false => {
+            let acquire = |key| format!("RLOCK.ACQUIRE {key} {OWNER} LEASE {LEASE_MS}");
+            let release = |key| format!("RLOCK.RELEASE {key} {OWNER}");
+            keys.iter().map(acquire).chain(keys.iter().map(release)).collect()
+        }
+    });
+    let batches: Vec<Vec<String>> = batches.collect();
+    let mut go = |times: usize| {
+        for batch in batches.iter().cycle().take(times) {
+            connection.say_all(&batch.iter().map(String::as_str).collect::<Vec<_>>());
+            for (number, line) in batch.iter().enumerate() {
+                let reply = connection.answer();
+                let is_released = [Value::Int(0), Value::Int(10)].contains(&reply);
+                assert_eq!(is_released, 2 * number >= batch.len(), "{line}: {reply:?}");
+            }
+        }
+    };
+    go(batches.len());
+    Count::of(&counted.count(|| go(TENS)), TENS)
 }
 
 fn expect(line: &str, reply: &str, value: &Value) {

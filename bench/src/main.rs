@@ -44,6 +44,7 @@ mod rivals;
 mod rows;
 mod sample;
 mod sessions;
+mod several;
 mod stage;
 mod steps;
 mod wire;
@@ -106,6 +107,7 @@ fn main() -> ExitCode {
                 "instructions" => instructions::measure(&mut book),
                 "long steps" => long_steps::measure(&mut book, Profile::Full),
                 "pair" => pair::measure(&mut book, Profile::Full),
+                "several" => several::measure(&mut book, Profile::Full),
                 "waiting: hand-off" => hand_off::measure(&mut book, Profile::Full),
                 _ => panic!("{name}: see scripts/bench.sh"),
             }
@@ -130,6 +132,7 @@ fn run(profile: Profile, is_with_peers: bool) -> bool {
     pair::measure(&mut book, profile);
     book.measure("hand-off", |book| hand_off::measure(book, profile));
     book.measure("contended", |book| contended::measure(book, profile));
+    book.measure("several locks", |book| several::measure(book, profile));
     book.measure("flatness", |book| flatness::measure(book, profile));
     book.measure("lease end", |book| lateness::measure(book, profile));
     book.measure("session's end", |book| sessions::measure(book, profile));

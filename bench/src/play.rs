@@ -13,8 +13,17 @@ use crate::wire;
 /// A server that is silent for this long hangs.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
 
+/// How often a game is asked whether it does something by itself.
+const TICK: Duration = Duration::from_millis(1);
+
 /// What the connections send.
 pub trait Game {
+    /// Whether it does something by itself.
+    const TICKS: bool = false;
+
+    /// About a millisecond has passed, or less.
+    fn tick(&mut self, _: &mut Table) {}
+
     /// The connection `seat` received `reply`.
     fn hear(&mut self, seat: usize, reply: &[u8], table: &mut Table);
 }
@@ -78,8 +87,9 @@ impl Room {
         let mut events = Events::with_capacity(self.seats.len().max(16));
         self.send();
         while !is_over(game) {
-            self.poll.poll(&mut events, Some(SILENCE_MAX)).unwrap();
-            assert!(!events.is_empty(), "no reply within {SILENCE_MAX:?}");
+            self.poll.poll(&mut events, Some(if G::TICKS { TICK } else { SILENCE_MAX })).unwrap();
+            assert!(G::TICKS || !events.is_empty(), "no reply within {SILENCE_MAX:?}");
+            game.tick(&mut self.table);
             for event in &events {
                 let seat = event.token().0;
                 self.seats[seat].receive();
