@@ -218,7 +218,8 @@ fn a_crowd_of_groups_waits_for_causes_that_are_shown_and_leaves_nothing_behind()
     let Crowd { granted, refused, deadlocks, .. } = crowd;
     println!(
         "{groups} requests for 2 to 5 of {keys} locks, and {} single ones, of {PEOPLE} \
-         connections: {} and {} granted, {} and {} not in their time, {} and {} refused as a deadlock; {looks} \
+         connections: {} and {} granted, {} and {} \
+         not in their time, {} and {} refused as a deadlock; {looks} \
          looks at all locks, up to {most} places taken",
         granted[0] + refused[0] + deadlocks[0],
         granted[1],
