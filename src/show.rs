@@ -2,7 +2,7 @@
 
 use rlock_core::grammar::{self, Command, commands};
 use rlock_core::manager::{LongQueue, SlowEntry};
-use rlock_core::{ClientId, Confirmation, Kind, Mode};
+use rlock_core::{ClientId, Confirmation, Mode};
 
 use crate::ffi::Ctx;
 use crate::invocation::{Invocation, Serve};
@@ -59,15 +59,12 @@ impl Serve for ShowInfo {
                 return (0, Vec::new());
             };
             let rows = queue.iter().take(call.said.count).map(|(entry, has_turn)| {
-                let kind = if entry.kind == Kind::Ticket { "queue" } else { "block" };
+                let kind = if entry.kind.is_ticket() { "queue" } else { "block" };
                 let waited_ms = now.us().saturating_sub(entry.since.us()) / 1000;
-                let group = match entry.kind {
-                    Kind::Group(waiter) => state.manager.group(waiter),
-                    Kind::Blocked(_) | Kind::Ticket => None,
-                };
+                let group = entry.kind.group().and_then(|waiter| state.manager.group(waiter));
                 let ends_at = group.map_or(entry.ends_at, |group| group.ends_at);
                 let remaining_ms = ends_at.map_or(Field::Number(-1), |at| number(at.left_at(now)));
-                let blocked = entry.client.filter(|_| entry.kind != Kind::Ticket);
+                let blocked = entry.client.filter(|_| !entry.kind.is_ticket());
                 let has_turn = has_turn && !has_void_turns;
                 let keys = group.map_or(1, |group| group.keys.len());
                 let at = match group {

@@ -11,6 +11,9 @@ mod acks;
 mod decide;
 mod grace;
 mod group;
+mod group_check;
+mod group_index;
+mod group_tickets;
 mod groups;
 mod held_back;
 mod keys;
@@ -52,10 +55,10 @@ use upheaval::Upheaval;
 use waits::BlockedConnections;
 pub use waits::{Parked, WaitEnd};
 
+use crate::value::count::less;
 use crate::volatile::slow::{Outcome, OwnerNames, Slow};
 use crate::{
-    Acquire, ClientId, EpochMs, Lock, Mode, Now, Owner, Refusal, Token, Tokens, Volatile, WaiterId,
-    Wake,
+    ClientId, EpochMs, Lock, Mode, Now, Owner, Refusal, Token, Tokens, Volatile, WaiterId, Wake,
 };
 
 /// Seeded, because anybody can choose the names in it, and fast.
@@ -214,8 +217,13 @@ impl Manager {
     /// The numbers of waiters and sessions on this server.
     pub fn totals(&self) -> Totals {
         let totals = self.locks.totals();
-        let [groups, _] = self.group_totals();
-        Totals { waiters: totals.waiters.saturating_add(groups), ..totals }
+        let keys = self.groups.ticket_keys.len();
+        let blocked = less(self.groups.waiting, self.groups.tickets);
+        Totals {
+            waiters: totals.waiters.saturating_add(blocked),
+            tickets: totals.tickets.saturating_add(keys),
+            ..totals
+        }
     }
 
     /// The memory of a lock, if there is any.
@@ -485,12 +493,5 @@ impl Manager {
             Some(client) => Err(format!("{client:?} is to be closed and may go on")),
             None => Ok(()),
         }
-    }
-}
-
-/// A caller that is not blocked yet, as [`Wait::stand`].
-impl<'a> From<&Acquire<'a>> for crate::waits_for::Stand<'a> {
-    fn from(ask: &Acquire<'a>) -> Self {
-        Self::Asking(ask.into())
     }
 }

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
 use crate::text::quoted;
-use crate::volatile::queue::{Entry, Kind, Place};
+use crate::volatile::queue::{Entry, Place};
 use crate::{Claim, Lock, Mode, Now, Owner, Volatile, WaiterId};
 
 /// How many locks, holders and waiters one search visits before it gives up: it runs inside a
@@ -304,6 +304,12 @@ impl Lock {
         let Some(stance) = Stance::of(volatile, who, seen, steps) else { return Vec::new() };
         let Stance { claim, place } = stance;
         let owner = claim.owner;
+        // What it holds it enters again, whoever stands in line: it waits only for the end of the
+        // grace.
+        let holds = |mode| self.hold_at(owner, mode, now).is_some();
+        if holds(claim.mode) || holds(Mode::Write) {
+            return Vec::new();
+        }
         let upgrades = |ask: &Claim<'_>| ask.mode == Mode::Write && ask.upgrade;
         let upgrade = match who {
             Stand::Asking(ask) => Some(ask).filter(upgrades),
@@ -372,7 +378,7 @@ fn ahead(
             return;
         }
         seen.line.get_mut(by).into_iter().for_each(|upto| *upto = Some(at));
-        if entry.kind == Kind::Ticket {
+        if entry.kind.is_ticket() {
             continue;
         }
         let stands_as = Claim::from(entry).stands_as();

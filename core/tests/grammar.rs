@@ -431,8 +431,8 @@ const ACQUIRE_USAGE: &str = "RLOCK.ACQUIRE key owner [READ | WRITE] [LEASE ms] [
 const RELEASE_USAGE: &str = "RLOCK.RELEASE key owner [READ | WRITE] [TOKEN t] [DEPTH n | ALL]";
 const RENEW_USAGE: &str = "RLOCK.RENEW key owner [READ | WRITE] [LEASE ms] [TOKEN t] [ACKS n]";
 const MACQUIRE_USAGE: &str = "RLOCK.MACQUIRE numkeys key [key ...] owner [READ | WRITE | MODES \
-                              mode [mode ...]] [LEASE ms] [BLOCK ms] [MAXQUEUE n] [SESSION] \
-                              [WITHTTL]";
+                              mode [mode ...]] [LEASE ms] [BLOCK ms | QUEUE ms] [MAXQUEUE n] \
+                              [SESSION] [WITHTTL]";
 const FORCE_USAGE: &str = "RLOCK.FORCE key [READ | WRITE]";
 const HOLDS_USAGE: &str = "RLOCK.HOLDS key owner [READ | WRITE]";
 

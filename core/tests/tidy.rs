@@ -125,6 +125,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "blocked",
             "observers",
             "several",
+            "group_tickets",
             "sweep",
             "events",
             "commands",

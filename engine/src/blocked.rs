@@ -109,6 +109,17 @@ pub(crate) fn block<H: Host>(
     net_ms: u64,
 ) -> Option<Parking> {
     let waiter = host.state(|state| state.manager.next_waiter());
+    block_as(host, waiter, names, parked, (ends_in_ms, net_ms))
+}
+
+/// The same for somebody who has waited with this number.
+pub(crate) fn block_as<H: Host>(
+    host: &H,
+    waiter: WaiterId,
+    names: &[H::Name<'_>],
+    parked: Parked,
+    (ends_in_ms, net_ms): (Option<u64>, u64),
+) -> Option<Parking> {
     let blocked = host.block(names, waiter.get(), net_ms)?;
     let client = parked.client;
     host.state(|state| {
@@ -216,6 +227,8 @@ fn leave<H: Host>(host: &H, waiter: WaiterId, by: Outcome) {
     host.state(|state| {
         state.blocked.remove(&waiter);
         state.manager.departed(waiter, by, now);
+        // A command may not open the keys of another slot.
+        state.has_late_groups |= state.manager.has_group_work();
     });
     timers::settle(host);
 }
@@ -273,6 +286,12 @@ pub(crate) fn deadlock<H: Host>(host: &H, wait: Wait<'_>) -> Option<Refusal> {
             Some(Refusal::Cycle(cycle.len()))
         }
     }
+}
+
+/// Whether a wait would close a cycle: nobody hears of it.
+pub(crate) fn closes_cycle<H: Host>(host: &H, wait: Wait<'_>) -> bool {
+    let is_on = host.settings().detects_deadlocks;
+    is_on && matches!(search(&mut OpenedLocks { host }, wait, host.now()), Search::Cycle(_))
 }
 
 /// The server's locks, for the search.

@@ -107,7 +107,11 @@ fn carry_out<H: Host>(
     reports::publish(host, &others);
     answer(host, name, &mut effects);
     if has_groups {
-        reports::answer(host, others, None);
+        let parked = match input {
+            Input::Park(_, parking) | Input::ParkRenew(_, parking) => Some(parking.waiter),
+            _ => None,
+        };
+        reports::answer(host, others, parked);
     }
     Ok((effects.reply, true))
 }

@@ -12,7 +12,7 @@ use crate::happening::Happening;
 use crate::host::{Host, KeyName, OpenKey};
 use crate::open_locks::AcquireAll;
 use crate::unit::RequestError;
-use crate::{acks, answers, groups, observers, replay, several, timers};
+use crate::{acks, answers, group_tickets, groups, observers, replay, several, timers};
 
 const NO_SESSION: &str = "ERR SESSION needs a connection of its own: not in a script, a function \
                           or another module's call";
@@ -47,6 +47,7 @@ fn decide_acquire<H: Host>(
     ask: Acquire<'_>,
     said: &Arguments<'_>,
 ) -> Result<Option<Reply>, String> {
+    group_tickets::make_way_for_one(host, name, &ask);
     let decide =
         |ask| carry_out::request(host, name, Input::Acquire(ask)).map_err(RequestError::line);
     let mut reply = decide(ask)?;
@@ -123,22 +124,10 @@ pub fn macquire<H: Host>(
     refuse_if_closing(host, said)?;
     let session = session_of(host, said)?;
     without_acks(said)?;
-    let place = if said.block_ms.is_some() && !host.denies_blocking() {
-        OwnPlace::Ticket
-    } else {
-        OwnPlace::None
-    };
+    let place = OwnPlace::None;
     let ask = AcquireAll { owner: said.owner, lease: said.lease, session, place };
-    let wants = keys.wants(said);
-    let mut decided = several::acquire(host, names, &wants, ask).map_err(RequestError::line)?;
-    let is_in_the_way =
-        matches!(decided.0, Reply::NotNow { .. } | Reply::Refused(Refusal::HoldIsPending));
-    if is_in_the_way && place == OwnPlace::Ticket {
-        match several::park(host, names, &wants, ask, (said, decided)) {
-            Some(instead) => decided = instead,
-            None => return Ok(()),
-        }
-    }
+    let decided = group_tickets::request(host, names, keys, said, ask);
+    let Some(decided) = decided.map_err(RequestError::line)? else { return Ok(()) };
     let (reply, number) = decided;
     host.observe(Happening::Acquired(&reply));
     reply_about(host, &reply, keys.keys.get(number), said);

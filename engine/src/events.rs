@@ -97,7 +97,10 @@ pub fn command_is_read<H: Host>(host: &H) {
 /// it.
 pub fn connection_ended<H: Host>(host: &H, client: ClientId) {
     let now = host.now();
-    host.state(|state| state.manager.connection_ended(client, now));
+    host.state(|state| {
+        state.manager.connection_ended(client, now);
+        state.has_late_groups |= state.manager.has_group_work();
+    });
     timers::settle(host);
 }
 

@@ -59,6 +59,10 @@ fn move_all<H: Host>(host: &H) -> (bool, Vec<Report>) {
                 GroupWork::Join(_, waiter) | GroupWork::Commit(waiter) => {
                     refuse(host, waiter, Refusal::TryAgain);
                 }
+                // What is left of it here is revoked lock by lock.
+                GroupWork::Revoke(waiter, ids) => {
+                    host.state(|state| state.manager.revoke_group(waiter, &ids, now));
+                }
                 GroupWork::Serve(LockId { db, key }) => {
                     let at = At { db, key: &key, now };
                     host.state(|state| state.manager.dismiss(at, &Refusal::TryAgain));
@@ -82,6 +86,7 @@ fn gate_of<H: Host>(host: &H, work: &GroupWork) -> Gate {
     let ids = match work {
         GroupWork::Serve(id) | GroupWork::Join(id, _) => vec![id.clone()],
         GroupWork::Commit(waiter) => host.state(|state| state.manager.locks_of(*waiter)),
+        GroupWork::Revoke(_, ids) => ids.clone(),
     };
     let gates = ids.iter().map(|id| host.with_name(id, |name| gate::of(host, name)));
     let rank =
@@ -92,6 +97,11 @@ fn gate_of<H: Host>(host: &H, work: &GroupWork) -> Gate {
 fn step<H: Host>(host: &H, work: &GroupWork, told: &mut Vec<Report>) {
     match work {
         GroupWork::Serve(id) => told.extend(at_one(host, id, Input::Tick).ok()),
+        GroupWork::Revoke(waiter, ids) => {
+            let now = host.now();
+            host.state(|state| state.manager.revoke_group(*waiter, ids, now));
+            told.extend(ids.iter().filter_map(|id| at_one(host, id, Input::Tick).ok()));
+        }
         GroupWork::Join(id, waiter) => {
             let group = host.state(|state| state.manager.group(*waiter).cloned());
             let Some(join) = group.as_ref().and_then(|group| group.join(*waiter)) else { return };
@@ -114,7 +124,8 @@ fn at_one<H: Host>(host: &H, id: &LockId, input: Input<'_>) -> Result<Report, Re
         let mut key = unit::open(host, || host.open(name, Access::Writes));
         // The server may have removed an expired lock, and with it a session of this connection.
         if let Input::Join(join) = &input
-            && host.state(|state| state.manager.group(join.waiter).is_none())
+            && let Some(waiter) = join.kind.group()
+            && host.state(|state| state.manager.group(waiter).is_none())
         {
             return Ok(Report::of_step(id.clone(), Effects::default()));
         }
@@ -159,7 +170,10 @@ fn commit<H: Host>(host: &H, waiter: WaiterId, group: &Group, told: &mut Vec<Rep
         owner: group.owner.as_bytes(),
         lease: group.lease,
         session: group.session,
-        place: OwnPlace::Group(waiter),
+        place: match group.is_ticket {
+            true => OwnPlace::GroupTicket(waiter),
+            false => OwnPlace::Group(waiter),
+        },
     };
     host.with_names(group.db, &keys, |names| {
         let Ok(mut locks) = OpenLocks::open(host, names, &wants) else {
@@ -167,11 +181,22 @@ fn commit<H: Host>(host: &H, waiter: WaiterId, group: &Group, told: &mut Vec<Rep
         };
         let granted = grant(host, waiter, &mut locks, (ask, names));
         told.extend(locks.into_reports());
-        if let (Some(wake), Some(first)) = (granted, group.keys.first()) {
-            let id = LockId { db: group.db, key: first.key.clone() };
-            told.push(Report::of_answer(id, wake));
+        let Some(first) = group.keys.first() else { return };
+        let id = LockId { db: group.db, key: first.key.clone() };
+        match granted {
+            Some(Due::Reply(wake)) => told.push(Report::of_answer(id, wake)),
+            Some(Due::Turn) => told.push(Report::of_turn(id, group.owner.clone())),
+            None => {}
         }
     });
+}
+
+/// What somebody is told who has reached all of the locks.
+enum Due {
+    /// The reply to a blocked connection.
+    Reply(Wake),
+    /// The owner of a ticket may ask again.
+    Turn,
 }
 
 fn grant<'a, H: Host>(
@@ -179,7 +204,7 @@ fn grant<'a, H: Host>(
     waiter: WaiterId,
     locks: &mut OpenLocks<'_, '_, '_, 'a, H>,
     (ask, names): (AcquireAll<'a>, &[H::Name<'_>]),
-) -> Option<Wake> {
+) -> Option<Due> {
     let judged = locks.judge_all(ask).ok()?;
     // What had come due may have sent it back.
     if !host.state(|state| state.manager.has_reached_all(waiter)) {
@@ -193,6 +218,10 @@ fn grant<'a, H: Host>(
             return None;
         }
     };
+    if let OwnPlace::GroupTicket(_) = ask.place {
+        host.state(|state| state.manager.ticket_is_ready(waiter));
+        return Some(Due::Turn);
+    }
     let user = host.state(|state| state.manager.parked(waiter).map(|parked| parked.user.clone()));
     if user.is_some_and(|user| !host.may_acquire_several(&user, names, ask.owner)) {
         refuse(host, waiter, Refusal::NotPermittedSeveral);
@@ -209,12 +238,21 @@ fn grant<'a, H: Host>(
     let waited_us = host.state(|state| state.manager.group_granted(waiter, now));
     let reply = locks.enter(ask, token).ok()?;
     host.observe(Happening::GrantedSeveral);
-    Some(Wake { waiter, reply, waited_us, holds: new_holds(&standings), acks_us: None })
+    let holds = new_holds(&standings);
+    Some(Due::Reply(Wake { waiter, reply, waited_us, holds, acks_us: None }))
 }
 
-/// The owner of a group takes new places: its tickets at these locks end.
-pub(crate) fn withdraw_tickets<H: Host>(host: &H, group: &Group) -> Vec<Report> {
-    let mut told = Vec::new();
+/// The owner of a group takes new places: its tickets at these locks end, for one lock and for
+/// several.
+pub(crate) fn withdraw_tickets<H: Host>(
+    host: &H,
+    group: &Group,
+    tickets: Vec<WaiterId>,
+) -> Vec<Report> {
+    let (mut told, now) = (Vec::new(), host.now());
+    for ticket in tickets {
+        host.state(|state| state.manager.withdraw_group(ticket, now));
+    }
     for key in group.keys.iter() {
         let id = LockId { db: group.db, key: key.key.clone() };
         let owner = group.owner.as_bytes();
@@ -222,6 +260,7 @@ pub(crate) fn withdraw_tickets<H: Host>(host: &H, group: &Group) -> Vec<Report> 
             told.extend(at_one(host, &id, Input::Withdraw(owner)).ok());
         }
     }
+    told.extend(moves(host));
     told
 }
 

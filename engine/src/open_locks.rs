@@ -31,7 +31,15 @@ impl AcquireAll<'_> {
     fn waiter(self) -> Option<WaiterId> {
         match self.place {
             OwnPlace::Group(waiter) => Some(waiter),
-            OwnPlace::None | OwnPlace::Ticket => None,
+            OwnPlace::None | OwnPlace::Ticket | OwnPlace::GroupTicket(_) => None,
+        }
+    }
+
+    /// Its ticket for all of the locks.
+    fn ticket(self) -> Option<WaiterId> {
+        match self.place {
+            OwnPlace::GroupTicket(waiter) => Some(waiter),
+            OwnPlace::None | OwnPlace::Ticket | OwnPlace::Group(_) => None,
         }
     }
 }
@@ -51,6 +59,8 @@ pub(crate) struct OpenLocks<'h, 'n, 'm, 'a, H: Host> {
     now: Now,
     /// What was done, at which of the keys: to be published.
     done: Vec<(usize, ToPublish<'a>)>,
+    /// What this command did before, at other locks.
+    before: Vec<Report>,
     is_plain: bool,
 }
 
@@ -78,7 +88,23 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
             return Err(RequestError::WrongType);
         }
         let (db, now) = (host.db(), host.now());
-        Ok(Self { host, names, wants, keys, db, now, done: Vec::new(), is_plain: true })
+        Ok(Self {
+            host,
+            names,
+            wants,
+            keys,
+            db,
+            now,
+            done: Vec::new(),
+            before: Vec::new(),
+            is_plain: true,
+        })
+    }
+
+    /// This command did something before, which is told with the rest.
+    pub(crate) fn tell_also(&mut self, before: Vec<Report>) {
+        self.is_plain &= before.is_empty();
+        self.before = before;
     }
 
     pub(crate) fn at(&self, place: usize) -> At<'n> {
@@ -140,10 +166,11 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
     /// Closes the keys, then publishes what was done, then answers who waited. `others` is what
     /// came of it at other locks.
     pub(crate) fn finish(self, others: impl FnOnce(&H) -> Vec<Report>) {
-        let Self { host, names, wants, keys, mut done, is_plain, .. } = self;
+        let Self { host, names, wants, keys, mut done, before, is_plain, .. } = self;
         drop(keys);
         let name_of = |place: usize| wants.get(place).and_then(|want| names.get(want.number));
         let others = if is_plain { Vec::new() } else { others(host) };
+        let others: Vec<Report> = before.into_iter().chain(others).collect();
         for (place, effects) in &done {
             let Some(name) = name_of(*place) else { continue };
             match effects {
@@ -304,6 +331,7 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
                 token,
                 session: ask.session,
                 waiter: ask.waiter(),
+                ticket: ask.ticket(),
             };
             if let Reply::Granted { token, remaining_ms } =
                 self.decide(place, Input::Enter(enter))?

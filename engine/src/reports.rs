@@ -33,14 +33,12 @@ impl Report {
 
     /// The answer to a connection, and nothing else.
     pub(crate) fn of_answer(id: LockId, wake: Wake) -> Self {
-        Self {
-            id,
-            has_changed: false,
-            events: SmallVec::new(),
-            turns: Vec::new(),
-            awaits_acks: false,
-            wakes: vec![wake],
-        }
+        Self { wakes: vec![wake], ..Self::of_step(id, Effects::default()) }
+    }
+
+    /// The message to the owner of a ticket, and nothing else.
+    pub(crate) fn of_turn(id: LockId, owner: Owner) -> Self {
+        Self { turns: vec![owner], ..Self::of_step(id, Effects::default()) }
     }
 }
 

@@ -4,13 +4,14 @@
 use std::rc::Rc;
 
 use rlock_core::grammar::{Arguments, Want};
-use rlock_core::manager::{Group, GroupKey, LockId, Manager, Parked, Wait};
+use rlock_core::manager::{Group, GroupKey, LockId, Parked, Wait};
 use rlock_core::waits_for::Stand;
-use rlock_core::{Claim, Input, Owner, Renew, Reply, Token};
+use rlock_core::{Claim, Input, OwnPlace, Owner, Renew, Reply, Token, WaiterId};
 
 use crate::happening::Happening;
 use crate::host::{During, Host};
 use crate::open_locks::{AcquireAll, OpenLocks, Several};
+use crate::reports::Report;
 use crate::unit::RequestError;
 use crate::{blocked, groups, reports, timers};
 
@@ -24,10 +25,35 @@ pub(crate) fn acquire<'a, H: Host>(
     wants: &[Want<'a>],
     ask: AcquireAll<'a>,
 ) -> Result<Several, RequestError> {
-    let mut locks = OpenLocks::open(host, names, wants)?;
+    acquire_after(host, names, wants, ask, Vec::new())
+}
+
+/// The same in a command that did something `before`, which is not told yet.
+///
+/// # Errors
+/// [`RequestError`]; nothing changed.
+pub(crate) fn acquire_after<'a, H: Host>(
+    host: &H,
+    names: &[H::Name<'_>],
+    wants: &[Want<'a>],
+    ask: AcquireAll<'a>,
+    before: Vec<Report>,
+) -> Result<Several, RequestError> {
+    let mut locks = match OpenLocks::open(host, names, wants) {
+        Ok(locks) => locks,
+        Err(why) => {
+            tell(host, before, None);
+            return Err(why);
+        }
+    };
+    locks.tell_also(before);
     let said = match locks.judge_all(ask)? {
         Ok(standings) => match locks.prepare(ask, &standings) {
             Ok(token) => {
+                if let OwnPlace::GroupTicket(waiter) = ask.place {
+                    let now = host.now();
+                    host.state(|state| state.manager.group_granted(waiter, now));
+                }
                 let reply = locks.enter(ask, token)?;
                 host.observe(Happening::GrantedSeveral);
                 Ok((reply, 0))
@@ -48,7 +74,7 @@ pub(crate) fn park<H: Host>(
     names: &[H::Name<'_>],
     wants: &[Want<'_>],
     ask: AcquireAll<'_>,
-    (asked, said): (&Arguments<'_>, Several),
+    (asked, said, tickets): (&Arguments<'_>, Several, Vec<WaiterId>),
 ) -> Option<Several> {
     let bounds = host.settings().bounds;
     let (reply, number) = said;
@@ -56,14 +82,9 @@ pub(crate) fn park<H: Host>(
         return Some((reply, number));
     };
     let (db, owner) = (host.db(), Owner::from(ask.owner));
-    if let Some(most) = asked.max_queue {
-        let is_full = |state: &Manager| {
-            wants.iter().any(|want| state.others_in_line(db, want.key, ask.owner) >= most)
-        };
-        if host.state(|state| is_full(&state.manager)) {
-            let wait_ms = if let Reply::NotNow { wait_ms } = reply { wait_ms } else { None };
-            return Some((Reply::NotNow { wait_ms }, number));
-        }
+    if is_full(host, wants, ask.owner, asked.max_queue) {
+        let wait_ms = if let Reply::NotNow { wait_ms } = reply { wait_ms } else { None };
+        return Some((Reply::NotNow { wait_ms }, number));
     }
     if let Err(refusal) = host.state(|state| state.manager.may_park(&bounds)) {
         return Some((Reply::Refused(refusal), number));
@@ -84,13 +105,11 @@ pub(crate) fn park<H: Host>(
     let Some(parking) = blocked::block(host, names, parked, ends_in, net_ms) else {
         return Some((reply, number));
     };
-    let keys: Rc<[GroupKey]> = wants
-        .iter()
-        .map(|want| GroupKey { key: want.key.into(), mode: want.mode, limit: want.limit })
-        .collect();
-    let mut group = Group::new(db, keys, owner, ask.lease, host.now());
+    let mut group = new_group(host, wants, ask);
     (group.client, group.session, group.ends_at) = (client, ask.session, parking.ends_at);
-    let mut told = groups::withdraw_tickets(host, &group);
+    let mut told = groups::withdraw_tickets(host, &group, tickets);
+    // Without the tickets it may stand elsewhere.
+    let is_searched = is_searched && told.is_empty();
     host.state(|state| state.manager.group_begins(parking.waiter, group));
     told.extend(groups::moves(host));
     // The search has been done for where it was going to stand.
@@ -99,14 +118,42 @@ pub(crate) fn park<H: Host>(
         place.is_some_and(|key| key.key == lock.key)
     });
     groups::search_stood(host, Some(parking.waiter).filter(|_| stands_there && is_searched));
+    tell(host, told, Some(parking.waiter));
+    None
+}
+
+/// A group that waits for these locks.
+pub(crate) fn new_group<H: Host>(host: &H, wants: &[Want<'_>], ask: AcquireAll<'_>) -> Group {
+    let keys: Rc<[GroupKey]> = wants
+        .iter()
+        .map(|want| GroupKey { key: want.key.into(), mode: want.mode, limit: want.limit })
+        .collect();
+    Group::new(host.db(), keys, Owner::from(ask.owner), ask.lease, host.now())
+}
+
+/// Whether more wait at one of the locks than a newcomer accepts.
+pub(crate) fn is_full<H: Host>(
+    host: &H,
+    wants: &[Want<'_>],
+    owner: &[u8],
+    most: Option<usize>,
+) -> bool {
+    let Some(most) = most else { return false };
+    let db = host.db();
+    host.state(|state| {
+        wants.iter().any(|want| state.manager.others_in_line(db, want.key, owner) >= most)
+    })
+}
+
+/// Tells what a command did at several locks.
+pub(crate) fn tell<H: Host>(host: &H, told: Vec<Report>, parked: Option<WaiterId>) {
     reports::publish(host, &told);
-    reports::answer(host, told, Some(parking.waiter));
+    reports::answer(host, told, parked);
     timers::settle(host);
     if host.state(|state| state.manager.watches_commands()) {
         host.watch_commands();
         host.close_lost(During::Command);
     }
-    None
 }
 
 /// `RLOCK.MRELEASE`: every hold of the owner, or those with the token. Replies with their number.

@@ -178,3 +178,33 @@ fn a_refused_wait_lets_those_behind_it_enter() {
     let told = host.turn();
     assert!(told[0].starts_with("2: -DEADLOCK") && told[1] == "3: #3", "{told:?}");
 }
+
+/// In the grace time a re-entry waits for nobody but the end of the grace.
+#[test]
+fn an_owner_that_asks_again_in_the_grace_for_what_it_holds_is_in_no_cycle() {
+    for again in ["acquire a ann BLOCK 0", "macquire 2 a z ann BLOCK 0"] {
+        let host = MapHost::primary();
+        host.ask(1, "acquire a ann LEASE 60000");
+        host.world().bounds.grace_ms = 5000;
+        assert_eq!(host.ask(2, "acquire a bob BLOCK 0"), "");
+        assert_eq!(host.ask(3, again), "", "{again}");
+        host.at(5000);
+        host.turn();
+        host.ask(1, "mrelease 2 a z ann");
+        assert_eq!(host.holds("a"), "bob write depth=1 until=35000", "{again}");
+    }
+}
+
+/// Nor does anybody wait, through such a re-entry, for those who stand before it.
+#[test]
+fn a_parked_re_entry_in_the_grace_is_no_link_of_a_cycle() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire a ann LEASE 60000");
+    host.ask(2, "acquire b bob LEASE 60000");
+    host.world().bounds.grace_ms = 5000;
+    assert_eq!(host.ask(4, "acquire a cy BLOCK 0"), "");
+    assert_eq!(host.ask(3, "acquire a ann BLOCK 0"), "");
+    // cy waits for ann. ann waits only for the end of the grace, not for cy before it.
+    host.ask(5, "acquire c cy LEASE 60000");
+    assert_eq!(host.ask(6, "acquire a dan BLOCK 0"), "");
+}

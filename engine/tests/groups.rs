@@ -211,6 +211,57 @@ fn a_grant_whose_connection_closes_before_its_reply_is_taken_back_everywhere() {
     }
 }
 
+/// A replica sees all of the holds of a grant, or none, also when it is revoked.
+#[test]
+fn a_grant_that_nobody_heard_of_is_revoked_in_one_unit() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire c bob");
+    host.ask(2, "macquire 3 a b c ann BLOCK 0");
+    host.ask(1, "release c bob");
+    host.close(2);
+    // Another command at one of its locks, before the sweep.
+    host.ask(3, "acquire a cy BLOCK 0");
+    host.ask(4, "acquire b dan QUEUE 60000");
+    let left = ["a", "b", "c"].map(|key| host.holds(key) == "ann write depth=1 until=30000");
+    assert!(left == [true; 3] || left == [false; 3], "{left:?}");
+    let told = host.turn();
+    assert!(told.len() == 1 && told[0].starts_with("3: #"), "{told:?}");
+    assert_eq!(host.holds("c"), "no key");
+}
+
+/// The time for a portion ends between any two tasks, and not within one.
+#[test]
+fn many_grants_that_nobody_heard_of_are_revoked_one_unit_each() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire z bob");
+    for client in 10..20 {
+        assert_eq!(
+            host.ask(
+                client,
+                &format!(
+                    "macquire 3 a{client} m{client} z o{client} MODES \
+                                              WRITE WRITE READ BLOCK 0"
+                )
+            ),
+            ""
+        );
+    }
+    host.ask(1, "release z bob");
+    (10..20).for_each(|client| host.close(client));
+    host.world().tick = std::time::Duration::from_millis(10);
+    let mut revoked = 0;
+    while revoked < 10 {
+        host.turn();
+        revoked = 0;
+        for client in 10..20 {
+            let left = ["a", "m"].map(|key| host.holds(&format!("{key}{client}")) != "no key");
+            assert!(left == [true; 2] || left == [false; 2], "{client}: {left:?}");
+            revoked += usize::from(left == [false; 2]);
+        }
+    }
+    assert_eq!(host.holds("z"), "no key");
+}
+
 #[test]
 fn a_user_that_lost_its_right_gets_nothing() {
     let host = MapHost::primary();

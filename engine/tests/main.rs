@@ -11,6 +11,7 @@ mod group_fates;
 mod group_found;
 mod group_laws;
 mod group_orders;
+mod group_tickets;
 mod groups;
 mod handoff;
 mod keys;

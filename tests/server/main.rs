@@ -38,6 +38,7 @@ mod force_and_queries;
 mod fsync_before_reply;
 mod gate;
 mod group_crowds;
+mod group_tickets;
 mod groups;
 mod heard;
 mod hostile_effects;

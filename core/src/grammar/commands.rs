@@ -86,6 +86,7 @@ pub const MACQUIRE: Command = Command {
         Word::Modes,
         Word::Lease,
         Word::Block,
+        Word::Queue,
         Word::MaxQueue,
         Word::Session,
         Word::WithTtl,

@@ -4,8 +4,9 @@ use std::num::NonZeroU32;
 use std::rc::Rc;
 
 use super::LockId;
+use crate::grammar::Want;
 use crate::volatile::slow::OwnerNames;
-use crate::{ClientId, EpochMs, Join, LeaseMs, Mode, Now, Owner, WaiterId};
+use crate::{ClientId, EpochMs, Join, Kind, LeaseMs, Mode, Now, Owner, WaiterId};
 
 /// One of the locks for which a group waits.
 #[derive(Clone, Debug)]
@@ -37,6 +38,10 @@ pub struct Group {
     pub since: Now,
     /// When the wait ends; `None` is never.
     pub ends_at: Option<EpochMs>,
+    /// Nobody is blocked: the owner asks again.
+    pub is_ticket: bool,
+    /// The ticket's owner is asking now: it needs no message.
+    pub(super) is_asking: bool,
     pub(super) arrival: u64,
     /// How many locks it has reached; it stands at the next one, or is about to.
     pub(super) reached: usize,
@@ -61,6 +66,8 @@ impl Group {
             session: None,
             since,
             ends_at: None,
+            is_ticket: false,
+            is_asking: false,
             arrival: 0,
             reached: 0,
             turns: 0,
@@ -84,7 +91,7 @@ impl Group {
     pub fn join(&self, waiter: WaiterId) -> Option<Join<'_>> {
         let next = self.next_key()?;
         Some(Join {
-            waiter,
+            kind: self.kind(waiter),
             client: self.client,
             owner: self.owner.as_bytes(),
             mode: next.mode,
@@ -93,6 +100,18 @@ impl Group {
             since: self.since,
             arrival: self.arrival,
         })
+    }
+
+    pub(super) fn kind(&self, waiter: WaiterId) -> Kind {
+        if self.is_ticket { Kind::GroupTicket(waiter) } else { Kind::Group(waiter) }
+    }
+
+    /// Whether somebody who wants these locks, in key order, asks for the same.
+    pub fn wants(&self, wants: &[Want<'_>]) -> bool {
+        let is_same = |(own, want): (&GroupKey, &Want<'_>)| {
+            (&*own.key, own.mode, own.limit) == (want.key, want.mode, want.limit)
+        };
+        self.keys.len() == wants.len() && self.keys.iter().zip(wants).all(is_same)
     }
 
     pub(super) fn id(&self, key: &GroupKey) -> LockId {

@@ -18,16 +18,19 @@ pub enum GroupWork {
     Serve(LockId),
     /// This group comes to this lock.
     Join(LockId, WaiterId),
-    /// This group has reached all of its locks: look at all, then change all.
+    /// This group has reached all of its locks: look at all, then change all; or tell the owner of
+    /// the ticket.
     Commit(WaiterId),
+    /// The caller of a granted group is gone before its reply: revoke all of the grant.
+    Revoke(WaiterId, Vec<LockId>),
 }
 
 /// All groups, until their connections have the reply.
 #[derive(Default)]
 pub(super) struct Groups {
     pub(super) all: HashMap<WaiterId, Group>,
-    by_owner: BTreeSet<(i32, u64, WaiterId)>,
-    ends: BTreeSet<(EpochMs, WaiterId)>,
+    pub(super) by_owner: BTreeSet<(i32, u64, WaiterId)>,
+    pub(super) ends: BTreeSet<(EpochMs, WaiterId)>,
     /// Those that have lost a lock that they had reached.
     backs: BTreeSet<WaiterId>,
     /// Those that have reached a lock and move on.
@@ -35,21 +38,29 @@ pub(super) struct Groups {
     /// Locks that a group has left.
     serves: VecDeque<LockId>,
     /// Those that have reached all of their locks and are granted when the grace is over.
-    in_grace: BTreeSet<WaiterId>,
+    pub(super) in_grace: BTreeSet<WaiterId>,
     /// Those that have reached all of their locks, but cannot be granted before something changes
     /// at one of them; and the same by lock.
     pub(super) held_back: BTreeSet<WaiterId>,
     pub(super) held_at: BTreeMap<LockId, BTreeSet<WaiterId>>,
+    /// Tickets that have reached all of their locks, and whose owners were told.
+    pub(super) ready: BTreeSet<WaiterId>,
+    /// Granted ones whose callers are gone before their reply, and their locks.
+    pub(super) unheard: BTreeMap<WaiterId, Vec<LockId>>,
     /// Those that came to stand at a lock: whether that closes a cycle is still to be searched.
     stood: Vec<WaiterId>,
     /// How many wait.
-    waiting: usize,
+    pub(super) waiting: usize,
     /// How many locks are reserved for them.
-    turns: usize,
+    pub(super) turns: usize,
+    /// How many of them are tickets.
+    pub(super) tickets: usize,
+    /// The locks that tickets name, by a hash of the owner.
+    pub(super) ticket_keys: BTreeSet<(u64, LockId, WaiterId)>,
 }
 
 impl Groups {
-    fn index_of(waiter: WaiterId, group: &Group) -> (i32, u64, WaiterId) {
+    pub(super) fn index_of(waiter: WaiterId, group: &Group) -> (i32, u64, WaiterId) {
         (group.db, Owner::hash_of(group.owner.as_bytes()), waiter)
     }
 
@@ -63,11 +74,14 @@ impl Groups {
         self.turns = self.turns.saturating_sub(turns);
         self.waiting = self.waiting.saturating_sub(1);
         let (ends_at, index) = (group.ends_at, Self::index_of(waiter, group));
+        let ticket = group.is_ticket.then(|| group.clone());
+        ticket.into_iter().for_each(|group| self.ticket_ends(waiter, &group));
         ends_at.map(|ends_at| self.ends.remove(&(ends_at, waiter)));
         self.by_owner.remove(&index);
         self.backs.remove(&waiter);
         self.moves.remove(&waiter);
         self.in_grace.remove(&waiter);
+        self.ready.remove(&waiter);
         self.hold_no_more(waiter);
     }
 
@@ -101,18 +115,21 @@ impl Groups {
     }
 }
 
-fn bit(number: usize) -> u128 {
+pub(super) fn bit(number: usize) -> u128 {
     u32::try_from(number).ok().and_then(|number| 1_u128.checked_shl(number)).unwrap_or(0)
 }
 
 impl Manager {
-    /// A blocked connection begins to wait for several locks.
+    /// A blocked connection, or a ticket, begins to wait for several locks.
     pub fn group_begins(&mut self, waiter: WaiterId, mut group: Group) {
         self.arrivals = self.arrivals.saturating_add(1);
         group.arrival = self.arrivals;
         self.groups.by_owner.insert(Groups::index_of(waiter, &group));
         self.groups.ends.extend(group.ends_at.map(|ends_at| (ends_at, waiter)));
         self.groups.waiting = self.groups.waiting.saturating_add(1);
+        if group.is_ticket {
+            self.groups.ticket_begins(waiter, &group);
+        }
         self.groups.moves.insert(waiter);
         self.groups.all.insert(waiter, group);
     }
@@ -129,16 +146,9 @@ impl Manager {
 
     /// The groups of this owner that wait for this lock, among others.
     pub fn groups_of(&self, db: i32, key: &[u8], owner: &[u8]) -> Vec<WaiterId> {
-        let hash = Owner::hash_of(owner);
-        let all = (db, hash, WaiterId::from(1))..=(db, hash, WaiterId::from(u64::MAX));
-        let all = self.groups.by_owner.range(all).map(|(_, _, waiter)| *waiter);
-        let is_it = |waiter: &WaiterId| {
-            let group = self.groups.waiting(*waiter);
-            group.is_some_and(|group| {
-                group.owner.as_bytes() == owner && group.number_of(key).is_some()
-            })
-        };
-        all.filter(is_it).collect()
+        let all = self.group_waits_of(db, owner);
+        let names_it = |(_, group): &(WaiterId, &Group)| group.number_of(key).is_some();
+        all.filter(names_it).map(|(waiter, _)| waiter).collect()
     }
 
     /// A step touched these groups at one lock.
@@ -181,7 +191,10 @@ impl Manager {
             group.in_the_way = group.in_the_way.take().or(in_the_way);
         }
         self.waits.stands_at(waiter, id);
-        self.groups.stood.push(waiter);
+        // Nobody waits for a ticket as far as deadlocks go.
+        if self.groups.waiting(waiter).is_some_and(|group| !group.is_ticket) {
+            self.groups.stood.push(waiter);
+        }
     }
 
     fn moves_on(&mut self, waiter: WaiterId) {
@@ -215,6 +228,7 @@ impl Manager {
         self.groups.set_turns(waiter, turns);
         self.groups.moves.remove(&waiter);
         self.groups.in_grace.remove(&waiter);
+        self.groups.ready.remove(&waiter);
         self.groups.hold_no_more(waiter);
         for id in left {
             self.leave_lock(&id, waiter);
@@ -235,8 +249,24 @@ impl Manager {
         if self.groups.waiting(waiter).is_some() {
             self.log_group(waiter, by, now);
             self.groups.stop(waiter);
+            return self.leave_all(waiter, Some(now.ms()));
         }
-        self.leave_all(waiter, Some(now.ms()))
+        let Some(group) = self.groups.all.remove(&waiter) else {
+            return self.groups.unheard.contains_key(&waiter);
+        };
+        let ids: Vec<LockId> = group.keys.iter().map(|key| group.id(key)).collect();
+        self.groups.unheard.insert(waiter, ids);
+        true
+    }
+
+    /// A grant is revoked at its locks, because nobody heard of it. Their next steps do that: all
+    /// of them belong to one unit.
+    pub fn revoke_group(&mut self, waiter: WaiterId, ids: &[LockId], now: Now) {
+        for id in ids {
+            // Marked first, so that it is kept until it is swept.
+            self.locks.mark(id.db, &id.key, Mark::Due, Some(now.ms()));
+            self.leave_lock(id, waiter);
+        }
     }
 
     fn leave_all(&mut self, waiter: WaiterId, at: Option<EpochMs>) -> bool {
@@ -272,7 +302,7 @@ impl Manager {
         now: Now,
     ) {
         let Some(group) = self.group(waiter) else { return };
-        let since = group.since;
+        let (since, is_blocked) = (group.since, !group.is_ticket);
         let reached = group.keys.iter().take(group.reached.saturating_add(1));
         let left: Vec<LockId> = reached.map(|key| group.id(key)).collect();
         self.log_group(waiter, by, now);
@@ -287,14 +317,20 @@ impl Manager {
             }
         }
         let waited_us = now.us().saturating_sub(since.us());
-        self.post(vec![Wake { waiter, reply, waited_us, holds: 0, acks_us: None }]);
+        if is_blocked {
+            self.post(vec![Wake { waiter, reply, waited_us, holds: 0, acks_us: None }]);
+        }
     }
 
     /// A group is granted: no longer does it wait. Returns how long it waited, in microseconds.
     pub fn group_granted(&mut self, waiter: WaiterId, now: Now) -> u64 {
         let since = self.group(waiter).map_or(now, |group| group.since);
         self.log_group(waiter, Outcome::Granted, now);
+        let is_ticket = self.group(waiter).is_some_and(|group| group.is_ticket);
         self.groups.stop(waiter);
+        if is_ticket {
+            self.groups.all.remove(&waiter);
+        }
         now.us().saturating_sub(since.us())
     }
 
@@ -324,7 +360,9 @@ impl Manager {
             self.groups.stop(waiter);
             return self.leave_all(waiter, None);
         }
-        let Some(group) = self.groups.all.remove(&waiter) else { return false };
+        let Some(group) = self.groups.all.remove(&waiter) else {
+            return self.groups.unheard.contains_key(&waiter);
+        };
         for key in group.keys.iter() {
             if self.locks.get(group.db, &key.key).is_some_and(|volatile| volatile.knows(waiter)) {
                 self.locks.change_keeping_alarm(group.db, &key.key, |volatile| {
@@ -350,14 +388,14 @@ impl Manager {
 
     /// Something is to be done for groups, and may be done now.
     pub fn has_group_work(&self) -> bool {
-        let Groups { backs, serves, moves, .. } = &self.groups;
-        !moves.is_empty() || !serves.is_empty() || !backs.is_empty()
+        let Groups { backs, serves, moves, unheard, .. } = &self.groups;
+        !moves.is_empty() || !serves.is_empty() || !backs.is_empty() || !unheard.is_empty()
     }
 
     /// The lock at which the next work for groups is done, in any case one of the group's.
     pub fn group_work_at(&self) -> Option<LockId> {
-        let next = self.groups.serves.front().cloned();
-        next.or_else(|| {
+        let unheard = self.groups.unheard.values().next().and_then(|ids| ids.first());
+        unheard.or(self.groups.serves.front()).cloned().or_else(|| {
             let Groups { all, backs, moves, .. } = &self.groups;
             let group = all.get(backs.first().or(moves.first())?)?;
             Some(group.id(group.next_key().or(group.keys.first())?))
@@ -368,6 +406,9 @@ impl Manager {
     pub fn next_group_work(&mut self, now: Now) -> Option<GroupWork> {
         while let Some(waiter) = self.groups.backs.pop_first() {
             self.goes_back(waiter);
+        }
+        if let Some((waiter, ids)) = self.groups.unheard.pop_first() {
+            return Some(GroupWork::Revoke(waiter, ids));
         }
         if let Some(id) = self.groups.serves.pop_front() {
             return Some(GroupWork::Serve(id));
@@ -383,6 +424,7 @@ impl Manager {
                 None if self.grace_of(self.grace_ms, now).is_some() => {
                     self.groups.in_grace.insert(waiter);
                 }
+                None if group.is_asking => drop(self.groups.ready.insert(waiter)),
                 None => return Some(GroupWork::Commit(waiter)),
             }
         }
@@ -406,6 +448,7 @@ impl Manager {
     pub fn group_work_later(&mut self, work: GroupWork) {
         match work {
             GroupWork::Serve(id) => self.groups.serves.push_back(id),
+            GroupWork::Revoke(waiter, ids) => drop(self.groups.unheard.insert(waiter, ids)),
             GroupWork::Join(_, waiter) | GroupWork::Commit(waiter) => {
                 if self.groups.waiting(waiter).is_some() {
                     self.groups.moves.insert(waiter);
@@ -452,44 +495,5 @@ impl Manager {
     /// This server is no longer a primary.
     pub(super) fn forget_groups(&mut self) {
         self.groups = Groups::default();
-    }
-
-    /// Checks the groups.
-    ///
-    /// # Errors
-    /// What is wrong, for tests.
-    pub(super) fn check_groups_of_all(&self) -> Result<(), String> {
-        let (mut waiting, mut turns, mut places) = (0_usize, 0_usize, 0_usize);
-        for (waiter, group) in self.groups.all.iter().filter(|(_, group)| !group.is_granted) {
-            waiting = waiting.saturating_add(1);
-            for (number, key) in group.keys.iter().enumerate() {
-                let volatile = self.locks.get(group.db, &key.key);
-                let stand = volatile.and_then(|volatile| volatile.queue.group_stand(*waiter));
-                places = places.saturating_add(
-                    matches!(stand, Some(GroupStand::Line | GroupStand::Turn)).into(),
-                );
-                let has_turn = stand == Some(GroupStand::Turn);
-                turns = turns.saturating_add(has_turn.into());
-                let is_right = match stand {
-                    Some(GroupStand::Turn | GroupStand::Covered) => number < group.reached,
-                    Some(GroupStand::Line) => number == group.reached && group.stands,
-                    None => number >= group.reached && !(number == group.reached && group.stands),
-                };
-                if !is_right || has_turn != (group.turns & bit(number) != 0) {
-                    return Err(format!("{waiter:?} is {stand:?} at {number} of {group:?}"));
-                }
-            }
-            let busy = [&self.groups.moves, &self.groups.in_grace, &self.groups.held_back];
-            let is_busy = busy.into_iter().any(|some| some.contains(waiter));
-            let is_late = |at: &EpochMs| self.groups.ends.contains(&(*at, *waiter));
-            if !group.stands && !is_busy && group.ends_at.filter(is_late).is_none() {
-                return Err(format!("{waiter:?} neither stands nor moves: {group:?}"));
-            }
-        }
-        let known = self.locks.totals().groups;
-        if (waiting, turns) != (self.groups.waiting, self.groups.turns) || places != known {
-            return Err(format!("{waiting} groups, {turns} turns, {places} places of {known}"));
-        }
-        Ok(())
     }
 }

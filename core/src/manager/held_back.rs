@@ -13,6 +13,7 @@ impl Manager {
         for id in ids {
             self.groups.held_at.entry(id).or_default().insert(waiter);
         }
+        self.groups.ready.remove(&waiter);
         self.groups.held_back.insert(waiter);
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{LockId, Manager};
 use crate::waits_for::{self, Search, Seen, Stand, Steps, WaitGraph};
-use crate::{Lock, Now, Owner, Volatile, WaiterId};
+use crate::{Acquire, Lock, Now, Owner, Volatile, WaiterId};
 
 /// The server's locks, as the search sees them. No borrow lasts across calls, because the server
 /// may call the module while it opens a key.
@@ -105,5 +105,12 @@ impl<W: World> WaitGraph for DbWaitGraph<'_, W> {
 
     fn blockers(&mut self, (waiter, lock): &Self::Wait, steps: &mut Steps) -> Vec<Owner> {
         waiter.map_or_else(Vec::new, |waiter| self.at(lock, Stand::Parked(waiter), steps))
+    }
+}
+
+/// A caller that is not blocked yet, as [`Wait::stand`].
+impl<'a> From<&Acquire<'a>> for Stand<'a> {
+    fn from(ask: &Acquire<'a>) -> Self {
+        Self::Asking(ask.into())
     }
 }

@@ -44,11 +44,10 @@ impl Manager {
         }
     }
 
-    /// How many wait for a lock, apart from this owner's ticket.
+    /// How many wait for a lock, apart from this owner's tickets.
     pub fn others_in_line(&self, db: i32, key: &[u8], owner: &[u8]) -> usize {
         let Some(volatile) = self.locks.get(db, key) else { return 0 };
-        let own = volatile.queue.ticket_of(owner).is_some();
-        volatile.queue.len().saturating_sub(own.into())
+        volatile.queue.len().saturating_sub(volatile.queue.tickets_of(owner))
     }
 
     /// Whether this owner has a ticket there.

@@ -7,7 +7,8 @@ use smallvec::SmallVec;
 
 use crate::volatile::slow::{NAMES_MAX, OwnerNames, Slow};
 use crate::{
-    Change, ClientId, EpochMs, Event, LeaseMs, Mode, Now, Owner, Refusal, Token, Tokens, WaiterId,
+    Change, ClientId, EpochMs, Event, Kind, LeaseMs, Mode, Now, Owner, Refusal, Token, Tokens,
+    WaiterId,
 };
 
 /// What a decision depends on besides the lock and the request.
@@ -202,14 +203,16 @@ pub struct Enter<'a> {
     pub session: Option<ClientId>,
     /// The caller that waited for it, if it is blocked.
     pub waiter: Option<WaiterId>,
+    /// Its ticket for all of them, which ends.
+    pub ticket: Option<WaiterId>,
 }
 
 /// How a wait for several locks waits for one of them.
 #[derive(Clone, Copy, Debug)]
 pub struct Join<'a> {
-    /// The caller, which is blocked.
-    pub waiter: WaiterId,
-    /// Its connection.
+    /// Which wait it is, and whether somebody is blocked.
+    pub kind: Kind,
+    /// Its connection, if one is blocked.
     pub client: Option<ClientId>,
     /// The owner.
     pub owner: &'a [u8],

@@ -250,7 +250,7 @@ impl<'a> Step<'_, 'a> {
     pub(crate) fn cancel(&mut self, owner: &[u8]) -> Reply {
         let (now, mut count): (Now, u64) = (self.moment.now, 0);
         while let Some((place, entry)) = self.volatile.queue.first_of(owner) {
-            if let Kind::Group(_) = entry.kind {
+            if entry.kind.group().is_some() {
                 // Its other places are given up, and it has its reply.
                 self.volatile.queue.remove(place);
                 continue;

@@ -36,6 +36,8 @@ pub enum OwnPlace {
     Ticket,
     /// The turn of this wait for several locks.
     Group(WaiterId),
+    /// The same for its ticket for these locks.
+    GroupTicket(WaiterId),
 }
 
 impl Lock {
@@ -89,7 +91,7 @@ impl Lock {
         let queue = &volatile.queue;
         match place {
             OwnPlace::None => false,
-            OwnPlace::Group(waiter) => {
+            OwnPlace::Group(waiter) | OwnPlace::GroupTicket(waiter) => {
                 queue.group_stand(waiter) == Some(GroupStand::Turn)
                     && self.blocked_until(claim).is_none()
             }
@@ -122,7 +124,7 @@ impl<'a> Step<'_, 'a> {
         if ask.session.is_some() && ask.waiter.is_none() && self.stop_for_own(ask.owner) {
             return Reply::Count(0);
         }
-        if let Some(waiter) = ask.waiter {
+        if let Some(waiter) = ask.waiter.or(ask.ticket) {
             self.volatile.queue.leave_group(waiter);
         }
         let held = self.lock.holders.hold(ask.owner, ask.mode);

@@ -47,7 +47,7 @@ impl Volatile {
             && let Some(entry) = self.queue.remove(place)
         {
             portion = portion.saturating_sub(1);
-            if let Kind::Group(waiter) = entry.kind {
+            if let Some(waiter) = entry.kind.group() {
                 groups.push(waiter);
                 continue;
             }

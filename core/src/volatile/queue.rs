@@ -35,6 +35,8 @@ pub enum Kind {
     /// A blocked connection that waits for several locks: it gets turns, and enters when it has one
     /// at each of them.
     Group(WaiterId),
+    /// The same without a connection: the owner asks again.
+    GroupTicket(WaiterId),
 }
 
 impl Kind {
@@ -42,8 +44,21 @@ impl Kind {
     pub(crate) const fn waiter(self) -> Option<WaiterId> {
         match self {
             Self::Blocked(waiter) => Some(waiter),
-            Self::Ticket | Self::Group(_) => None,
+            Self::Ticket | Self::Group(_) | Self::GroupTicket(_) => None,
         }
+    }
+
+    /// The wait for several locks.
+    pub const fn group(self) -> Option<WaiterId> {
+        match self {
+            Self::Group(waiter) | Self::GroupTicket(waiter) => Some(waiter),
+            Self::Blocked(_) | Self::Ticket => None,
+        }
+    }
+
+    /// Whether nobody is blocked: the owner asks again.
+    pub const fn is_ticket(self) -> bool {
+        matches!(self, Self::Ticket | Self::GroupTicket(_))
     }
 }
 

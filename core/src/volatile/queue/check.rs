@@ -33,7 +33,7 @@ impl Queue {
                 Kind::Ticket if !tickets.insert(entry.owner.as_bytes()) => {
                     return Err(format!("two tickets of one owner: {entry:?}"));
                 }
-                Kind::Ticket | Kind::Group(_) => {}
+                Kind::Ticket | Kind::Group(_) | Kind::GroupTicket(_) => {}
             }
             match (self.is_turn(place), entry.kind, entry.mode) {
                 (true, Kind::Blocked(_), _) => {

@@ -20,13 +20,13 @@ pub(super) struct GroupPlaces {
 
 impl GroupPlaces {
     pub(super) fn stands(&mut self, entry: &Entry, place: Place) {
-        if let Kind::Group(waiter) = entry.kind {
+        if let Some(waiter) = entry.kind.group() {
             self.places.insert(waiter, place);
         }
     }
 
     pub(super) fn stands_no_more(&mut self, entry: &Entry) {
-        if let Kind::Group(waiter) = entry.kind {
+        if let Some(waiter) = entry.kind.group() {
             self.places.remove(&waiter);
         }
     }
@@ -38,7 +38,7 @@ impl GroupPlaces {
 
     /// This one got its turn, or is about to lose it.
     pub(super) fn touch(&mut self, kind: Kind) {
-        if let Kind::Group(waiter) = kind {
+        if let Some(waiter) = kind.group() {
             self.touched.push(waiter);
         }
     }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::place::{Arrival, Place};
 use super::{Entry, Kind, Queue};
-use crate::{Join, Token, WaiterId};
+use crate::{ClientId, Join, LeaseMs, Token, WaiterId};
 
 /// Where a group is at one of its locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl Entry {
             limit: ask.limit,
             depth: Some(1),
             acks: 0,
-            kind: Kind::Group(ask.waiter),
+            kind: ask.kind,
             ends_at: None,
             since: ask.since,
             arrival: Arrival::new(ask.arrival),
@@ -58,10 +58,22 @@ impl Queue {
         !self.groups.covered.is_empty()
     }
 
-    /// The groups that have their turn.
+    /// The blocked groups that have their turn.
     pub(crate) fn group_turns(&self) -> impl Iterator<Item = &Entry> {
         let places = self.groups.places.values().filter(|place| self.is_turn(**place));
-        places.filter_map(|place| self.get(*place))
+        places.filter_map(|place| self.get(*place)).filter(|entry| !entry.kind.is_ticket())
+    }
+
+    /// A group waits on in the same place, in another way.
+    pub(crate) fn group_is(&mut self, kind: Kind, client: Option<ClientId>, lease: LeaseMs) {
+        let Some(waiter) = kind.group() else { return };
+        let entry = match self.groups.place(waiter) {
+            Some(place) => self.entries.get_mut(&place),
+            None => self.groups.covered.get_mut(&waiter).map(|(_, entry)| entry),
+        };
+        if let Some(entry) = entry {
+            (entry.kind, entry.client, entry.lease) = (kind, client, lease);
+        }
     }
 
     /// Takes the groups that were touched, and where each is now.
@@ -73,7 +85,7 @@ impl Queue {
     /// A group comes to stand behind the turns, behind upgrades, and behind everybody in line who
     /// arrived before it.
     pub(crate) fn join(&mut self, entry: Entry) {
-        if let Kind::Group(waiter) = entry.kind {
+        if let Some(waiter) = entry.kind.group() {
             self.groups.touched.push(waiter);
         }
         let Some(mut next) = self.first_later(entry.arrival) else { return self.push_back(entry) };
@@ -127,7 +139,7 @@ impl Queue {
 
     /// A group needs no turn here: this hold covers what it wants.
     pub(crate) fn cover(&mut self, entry: Entry, token: Token) {
-        if let Kind::Group(waiter) = entry.kind {
+        if let Some(waiter) = entry.kind.group() {
             self.groups.touched.push(waiter);
             self.groups.by_token.insert((token, waiter));
             self.groups.covered.insert(waiter, (token, Box::new(entry)));
@@ -174,10 +186,8 @@ impl Queue {
     /// # Errors
     /// What is wrong, for tests.
     pub(super) fn check_groups(&self) -> Result<(), String> {
-        let groups = self.entries.iter().filter_map(|(place, entry)| match entry.kind {
-            Kind::Group(waiter) => Some((waiter, *place)),
-            _ => None,
-        });
+        let groups =
+            self.entries.iter().filter_map(|(place, entry)| Some((entry.kind.group()?, *place)));
         let covered = self.groups.covered.iter().map(|(waiter, (token, _))| (*token, *waiter));
         let is_twice = |waiter: &WaiterId| self.groups.places.contains_key(waiter);
         let line = self.line_between(None, None).map(|(_, entry)| entry);

@@ -13,6 +13,11 @@ impl Queue {
         places.find(|(_, entry)| entry.kind == Kind::Ticket).map(|(place, _)| place)
     }
 
+    /// How many tickets the owner has, for this lock alone and for several.
+    pub(crate) fn tickets_of(&self, owner: &[u8]) -> usize {
+        self.places_of(owner, Place::FIRST).filter(|(_, entry)| entry.kind.is_ticket()).count()
+    }
+
     /// The first place of this owner.
     pub(crate) fn first_of(&self, owner: &[u8]) -> Option<(Place, &Entry)> {
         self.places_of(owner, Place::FIRST).next()
@@ -29,7 +34,7 @@ impl Queue {
         owner: &[u8],
         from: Place,
     ) -> impl Iterator<Item = (Place, &Entry)> {
-        let is_group = |entry: &Entry| matches!(entry.kind, Kind::Group(_));
+        let is_group = |entry: &Entry| entry.kind.group().is_some();
         self.places_of(owner, from).filter(move |(_, entry)| is_group(entry))
     }
 

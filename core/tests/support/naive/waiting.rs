@@ -93,7 +93,9 @@ impl Naive {
                     self.hand_over(&one, limits, told);
                     self.holds_now(&one.owner, limits, told);
                 }
-                Kind::Group(_) => panic!("groups wait in the engine's tests"),
+                Kind::Group(_) | Kind::GroupTicket(_) => {
+                    panic!("groups wait in the engine's tests")
+                }
             }
         }
     }

@@ -1,0 +1,61 @@
+//! What always holds for groups, for tests.
+
+use super::Manager;
+use super::groups::{Groups, bit};
+use crate::{EpochMs, GroupStand};
+
+impl Manager {
+    /// Checks the groups.
+    ///
+    /// # Errors
+    /// What is wrong, for tests.
+    pub(super) fn check_groups_of_all(&self) -> Result<(), String> {
+        let (mut waiting, mut turns, mut places) = (0_usize, 0_usize, 0_usize);
+        let (mut tickets, mut ticket_keys) = (0_usize, 0_usize);
+        for (waiter, group) in self.groups.all.iter().filter(|(_, group)| !group.is_granted) {
+            waiting = waiting.saturating_add(1);
+            if group.is_ticket {
+                tickets = tickets.saturating_add(1);
+                ticket_keys = ticket_keys.saturating_add(group.keys.len());
+            }
+            if self.groups.ready.contains(waiter)
+                && !(group.is_ticket && self.has_reached_all(*waiter))
+            {
+                return Err(format!("{waiter:?} is not ready: {group:?}"));
+            }
+            for (number, key) in group.keys.iter().enumerate() {
+                let volatile = self.locks.get(group.db, &key.key);
+                let stand = volatile.and_then(|volatile| volatile.queue.group_stand(*waiter));
+                places = places.saturating_add(
+                    matches!(stand, Some(GroupStand::Line | GroupStand::Turn)).into(),
+                );
+                let has_turn = stand == Some(GroupStand::Turn);
+                turns = turns.saturating_add(has_turn.into());
+                let is_right = match stand {
+                    Some(GroupStand::Turn | GroupStand::Covered) => number < group.reached,
+                    Some(GroupStand::Line) => number == group.reached && group.stands,
+                    None => number >= group.reached && !(number == group.reached && group.stands),
+                };
+                if !is_right || has_turn != (group.turns & bit(number) != 0) {
+                    return Err(format!("{waiter:?} is {stand:?} at {number} of {group:?}"));
+                }
+            }
+            let Groups { moves, in_grace, held_back, ready, .. } = &self.groups;
+            let busy = [moves, in_grace, held_back, ready];
+            let is_busy = busy.into_iter().any(|some| some.contains(waiter));
+            let is_late = |at: &EpochMs| self.groups.ends.contains(&(*at, *waiter));
+            if !group.stands && !is_busy && group.ends_at.filter(is_late).is_none() {
+                return Err(format!("{waiter:?} neither stands nor moves: {group:?}"));
+            }
+        }
+        let counted = (self.groups.tickets, self.groups.ticket_keys.len());
+        if (tickets, ticket_keys) != counted {
+            return Err(format!("{tickets} tickets for {ticket_keys} locks of {counted:?}"));
+        }
+        let known = self.locks.totals().groups;
+        if (waiting, turns) != (self.groups.waiting, self.groups.turns) || places != known {
+            return Err(format!("{waiting} groups, {turns} turns, {places} places of {known}"));
+        }
+        Ok(())
+    }
+}

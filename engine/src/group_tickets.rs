@@ -1,0 +1,275 @@
+//! Tickets for several locks: places and turns that are kept for an owner who asks again.
+
+use rlock_core::grammar::{Access, Arguments, SeveralKeys, Want};
+use rlock_core::manager::{At, LockId, Parked, Wait};
+use rlock_core::waits_for::Stand;
+use rlock_core::{
+    Acquire, Claim, LeaseMs, Lock, OwnPlace, Owner, Patience, Refusal, Reply, Standing, WaiterId,
+};
+
+use crate::host::{Host, KeyName, OpenKey};
+use crate::open_locks::{AcquireAll, OpenLocks, Several};
+use crate::several::{self, is_full, tell};
+use crate::unit::RequestError;
+use crate::{blocked, groups, timers};
+
+/// What the owner of a request for several locks has already.
+pub(crate) struct Own {
+    /// The ticket for the same request.
+    same: Option<WaiterId>,
+    /// Tickets that it withdraws if it waits, or has a place.
+    others: Vec<WaiterId>,
+}
+
+impl Own {
+    fn of<H: Host>(host: &H, wants: &[Want<'_>], owner: &[u8]) -> Self {
+        let (db, now) = (host.db(), host.now());
+        host.state(|state| {
+            let mut others = state.manager.group_tickets_of(db, owner, wants);
+            let is_same = |waiter: &WaiterId| {
+                let group = state.manager.group(*waiter);
+                // A sweep is about to end a ticket whose window has passed.
+                let lives = |at: rlock_core::EpochMs| !at.is_over_at(now);
+                group.is_some_and(|group| group.wants(wants) && group.ends_at.is_none_or(lives))
+            };
+            let same = others.iter().position(is_same).map(|place| others.remove(place));
+            Self { same, others }
+        })
+    }
+}
+
+/// Decides a request for several locks. `None`: the caller is blocked.
+///
+/// # Errors
+/// [`RequestError`]; nothing changed.
+pub(crate) fn request<'a, H: Host>(
+    host: &H,
+    names: &[H::Name<'_>],
+    keys: &SeveralKeys<'a>,
+    said: &Arguments<'a>,
+    mut ask: AcquireAll<'a>,
+) -> Result<Option<Several>, RequestError> {
+    let wants = keys.wants(said);
+    let may_block = said.block_ms.is_some() && !host.denies_blocking();
+    let own = Own::of(host, &wants, ask.owner);
+    ask.place = match own.same {
+        Some(waiter) => OwnPlace::GroupTicket(waiter),
+        None if may_block || said.queue.is_some() => OwnPlace::Ticket,
+        None => OwnPlace::None,
+    };
+    if !may_block && said.queue.is_none() {
+        return several::acquire(host, names, &wants, ask).map(Some);
+    }
+    // Those behind a ticket that is withdrawn are served before the request is judged.
+    let decided = match own.others.is_empty() {
+        true => several::acquire(host, names, &wants, ask)?,
+        false => would_be(host, names, &wants, ask)?,
+    };
+    if !matches!(decided.0, Reply::NotNow { .. } | Reply::Refused(Refusal::HoldIsPending)) {
+        return Ok(Some(decided));
+    }
+    match (own.same, said.queue) {
+        (Some(waiter), Some(window)) => {
+            let ends_at = host.now().after(window);
+            host.state(|state| {
+                state.manager.keep_ticket(waiter, ask.lease, ends_at);
+                if decided.0 == Reply::Refused(Refusal::HoldIsPending) {
+                    state.manager.hold_back(waiter);
+                }
+            });
+            timers::settle(host);
+            Ok(Some(not_now(decided)))
+        }
+        (None, Some(window)) => {
+            take(host, names, &wants, ask, (said, window, decided, own.others)).map(Some)
+        }
+        (Some(waiter), None) => Ok(park_ticket(host, names, ask, (said, decided, waiter))),
+        (None, None) => Ok(several::park(host, names, &wants, ask, (said, decided, own.others))),
+    }
+}
+
+/// The reply to an owner that has a ticket.
+fn not_now((reply, number): Several) -> Several {
+    match reply {
+        Reply::Refused(Refusal::HoldIsPending) => (Reply::NotNow { wait_ms: None }, number),
+        reply => (reply, number),
+    }
+}
+
+/// The reply to a request that changes nothing: an error, or that it has to wait.
+fn would_be<'a, H: Host>(
+    host: &H,
+    names: &[H::Name<'_>],
+    wants: &[Want<'a>],
+    ask: AcquireAll<'a>,
+) -> Result<Several, RequestError> {
+    let mut locks = OpenLocks::open(host, names, wants)?;
+    let judged = locks.judge_all(ask)?;
+    locks.finish(groups::carry_on);
+    Ok(match judged {
+        Ok(_) => (Reply::NotNow { wait_ms: None }, wants.first().map_or(0, |want| want.number)),
+        Err(said) => said,
+    })
+}
+
+/// The owner gets a ticket. If it reaches all locks now, it is granted.
+fn take<'a, H: Host>(
+    host: &H,
+    names: &[H::Name<'_>],
+    wants: &[Want<'a>],
+    ask: AcquireAll<'a>,
+    (said, window, decided, tickets): (&Arguments<'a>, LeaseMs, Several, Vec<WaiterId>),
+) -> Result<Several, RequestError> {
+    let (bounds, now) = (host.settings().bounds, host.now());
+    if is_full(host, wants, ask.owner, said.max_queue) {
+        return Ok(not_now(decided));
+    }
+    let mut group = several::new_group(host, wants, ask);
+    (group.is_ticket, group.ends_at) = (true, Some(now.after(window)));
+    let may = host.state(|state| {
+        let manager = &state.manager;
+        let of_groups = tickets.iter().filter_map(|waiter| manager.group(*waiter));
+        let single = |want: &&Want<'_>| {
+            manager.has_ticket(&LockId { db: group.db, key: want.key.into() }, ask.owner)
+        };
+        let fewer = of_groups.map(|group| group.keys.len()).sum::<usize>();
+        let fewer = fewer.saturating_add(wants.iter().filter(single).count());
+        manager.may_take_tickets(&bounds, (wants.len(), fewer))
+    });
+    if let Err(refusal) = may {
+        return Ok((Reply::Refused(refusal), decided.1));
+    }
+    let mut told = groups::withdraw_tickets(host, &group, tickets);
+    let waiter = host.state(|state| {
+        let waiter = state.manager.next_waiter();
+        state.manager.group_begins(waiter, group);
+        state.manager.ticket_asks(waiter, true);
+        waiter
+    });
+    told.extend(groups::moves(host));
+    groups::search_stood(host, None);
+    let is_ready = host.state(|state| {
+        state.manager.ticket_asks(waiter, false);
+        state.manager.is_ready(waiter)
+    });
+    if !is_ready {
+        tell(host, told, None);
+        return Ok(not_now(decided));
+    }
+    let place = OwnPlace::GroupTicket(waiter);
+    let said = several::acquire_after(host, names, wants, AcquireAll { place, ..ask }, told)?;
+    if said.0 == Reply::Refused(Refusal::HoldIsPending) {
+        host.state(|state| state.manager.hold_back(waiter));
+    }
+    timers::settle(host);
+    Ok(not_now(said))
+}
+
+/// A blocked wait takes the places of the ticket over. Returns the reply to send at once instead.
+fn park_ticket<H: Host>(
+    host: &H,
+    names: &[H::Name<'_>],
+    ask: AcquireAll<'_>,
+    (said, decided, waiter): (&Arguments<'_>, Several, WaiterId),
+) -> Option<Several> {
+    let (bounds, number) = (host.settings().bounds, decided.1);
+    if let Err(refusal) = host.state(|state| state.manager.may_park(&bounds)) {
+        return Some((Reply::Refused(refusal), number));
+    }
+    let Some(lock) = host.state(|state| state.manager.stands_at(waiter)) else {
+        return Some(not_now(decided));
+    };
+    let (owner, user, client) = (Owner::from(ask.owner), host.user(), host.client());
+    host.state(|state| state.manager.ticket_is(waiter, false));
+    let wait = Wait { lock: &lock, owner: &owner, user: &user, stand: Stand::Parked(waiter) };
+    if !host.is_cluster()
+        && let Some(refusal) = blocked::deadlock(host, wait)
+    {
+        host.state(|state| state.manager.ticket_is(waiter, true));
+        return Some((Reply::Refused(refusal), number));
+    }
+    let parked = Parked::new(client, lock, owner, user, said.with_ttl);
+    let ends_in = said.block_ms.filter(|ms| *ms > 0);
+    let net_ms = blocked::net_ms(ends_in);
+    let parking = blocked::block_as(host, waiter, names, parked, (ends_in, net_ms));
+    let Some(parking) = parking else {
+        host.state(|state| state.manager.ticket_is(waiter, true));
+        return Some(not_now(decided));
+    };
+    host.state(|state| {
+        let wait = (ask.lease, parking.ends_at);
+        state.manager.ticket_is_parked(waiter, (client, ask.session), wait);
+    });
+    let told = groups::moves(host);
+    let searched = Some(waiter).filter(|_| !host.is_cluster());
+    groups::search_stood(host, searched);
+    if host.is_cluster() && host.settings().detects_deadlocks {
+        groups::search_soon(host, waiter);
+    }
+    tell(host, told, Some(waiter));
+    None
+}
+
+/// A request for one lock that waits, or takes a place, withdraws its owner's tickets for several
+/// that name this one: not if it is refused.
+pub(crate) fn make_way_for_one<H: Host>(host: &H, name: &H::Name<'_>, ask: &Acquire<'_>) {
+    let is_patient = match ask.patience {
+        Patience::None => false,
+        Patience::Block => !host.denies_blocking(),
+        Patience::Ticket(_) => true,
+    };
+    if !is_patient {
+        return;
+    }
+    let want = Want { key: name.bytes(), mode: ask.mode, limit: ask.limit, number: 0 };
+    let db = host.db();
+    let tickets = host
+        .state(|state| state.manager.group_tickets_of(db, ask.owner, std::slice::from_ref(&want)));
+    if tickets.is_empty() || is_refused(host, name, ask, &want) {
+        return;
+    }
+    let now = host.now();
+    for ticket in tickets {
+        host.state(|state| state.manager.withdraw_group(ticket, now));
+    }
+    let told = groups::carry_on(host);
+    tell(host, told, None);
+}
+
+/// Whether a request for one lock is refused, or not willing to wait.
+fn is_refused<H: Host>(host: &H, name: &H::Name<'_>, ask: &Acquire<'_>, want: &Want<'_>) -> bool {
+    let (bounds, now) = (host.settings().bounds, host.now());
+    let at = At { db: host.db(), key: name.bytes(), now };
+    let claim = Claim::from(ask);
+    let judged = {
+        let mut key = host.open(name, Access::Reads);
+        let free = Lock::default();
+        key.lock(&free).map(|lock| {
+            let present = lock.hold_at(ask.owner, ask.mode, now).map_or(0, |hold| hold.depth);
+            let skips = ask.depth.is_some_and(|depth| depth > present.saturating_add(1));
+            let standing =
+                host.state(|state| state.manager.judge(at, &bounds, lock, claim, OwnPlace::Ticket));
+            (skips, standing)
+        })
+    };
+    match judged {
+        None | Some((true, _)) => true,
+        Some((_, Standing::WouldDeadlock)) => !ask.upgrade,
+        Some((_, Standing::Covered(_) | Standing::Open)) => false,
+        Some((_, Standing::Barred { .. })) => {
+            let wants = std::slice::from_ref(want);
+            if is_full(host, wants, ask.owner, ask.max_queue) {
+                return true;
+            }
+            if ask.patience != Patience::Block {
+                return false;
+            }
+            let lock = LockId { db: at.db, key: at.key.into() };
+            let (owner, user) = (Owner::from(ask.owner), host.user());
+            let stand = Stand::Asking(claim);
+            let wait = Wait { lock: &lock, owner: &owner, user: &user, stand };
+            let may_park = host.state(|state| state.manager.may_park(&bounds)).is_ok();
+            !may_park || !host.is_cluster() && blocked::closes_cycle(host, wait)
+        }
+    }
+}
