@@ -230,6 +230,9 @@ fn a_search_that_would_look_at_too_many_gives_up_and_is_counted() {
     for number in 0..1_100 {
         client.granted(&format!("RLOCK.ACQUIRE door r{number} READ LEASE 600000"));
     }
+    // Where nobody waits, nothing is searched.
+    client.granted("RLOCK.ACQUIRE gate bob");
+    let _other = Waiter::parked(&server, "RLOCK.ACQUIRE gate cy BLOCK 0");
     let mut writer = Waiter::parked(&server, "RLOCK.ACQUIRE door w BLOCK 0");
     assert_eq!(client.counted("deadlock_searches_given_up"), 1);
     assert_eq!(client.counted("deadlocks"), 0);

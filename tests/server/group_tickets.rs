@@ -64,7 +64,8 @@ fn a_blocked_wait_takes_the_places_over_and_keeps_nothing_when_it_ends() {
     client.number("RLOCK.RELEASE b bob");
     ann.granted();
     client.number("RLOCK.MRELEASE 2 a b ann");
-    client.granted("RLOCK.ACQUIRE b bob");
+    client.number("RLOCK.CANCEL b cy");
+    client.granted("RLOCK.ACQUIRE b bob LEASE 600000");
     client.refused("RLOCK.MACQUIRE 2 a b ann QUEUE 60000");
     let ann = Waiter::parked(&server, "RLOCK.MACQUIRE 2 a b ann BLOCK 0");
     client.ask(&format!("CLIENT KILL ID {}", ann.id()));
@@ -90,7 +91,7 @@ fn no_more_keys_have_tickets_than_allowed() {
 
 #[test]
 fn a_replica_hears_of_a_grant_and_not_of_a_ticket() {
-    let primary = Server::start();
+    let primary = Server::primary(&[]);
     let replica = Server::replica_of(&primary, &[]);
     let mut client = primary.client();
     client.granted("RLOCK.ACQUIRE b bob LEASE 600000");
