@@ -158,8 +158,17 @@ fn take<'a, H: Host>(
     }
     let place = OwnPlace::GroupTicket(waiter);
     let said = several::acquire_after(host, names, wants, AcquireAll { place, ..ask }, told)?;
-    if said.0 == Reply::Refused(Refusal::HoldIsPending) {
-        host.state(|state| state.manager.hold_back(waiter));
+    match said.0 {
+        Reply::Refused(Refusal::HoldIsPending) => {
+            host.state(|state| state.manager.hold_back(waiter));
+        }
+        // Nothing stays reserved for a request that was refused.
+        Reply::Refused(_) => {
+            let now = host.now();
+            host.state(|state| state.manager.withdraw_group(waiter, now));
+            tell(host, groups::carry_on(host), None);
+        }
+        _ => {}
     }
     timers::settle(host);
     Ok(not_now(said))

@@ -180,6 +180,39 @@ fn a_turn_that_comes_back_in_the_same_step_is_not_told_again() {
     assert_eq!((host.line("a"), turns(&host)), ("ann!".into(), Vec::new()));
 }
 
+/// A value came to a free lock that it had reserved: it keeps nothing behind that one.
+#[test]
+fn a_ticket_that_loses_a_free_lock_gives_up_its_turns_behind_it() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire c bob");
+    assert_eq!(host.ask(2, "macquire 3 a b c ann QUEUE 60000"), "nil");
+    assert_eq!(host.ask(3, "acquire b cy QUEUE 60000"), "nil");
+    assert_eq!(lines(&host, "a b c"), ["ann!", "ann! cy", "ann"]);
+    host.ask(8, "acquire other z");
+    host.put_lock("a", host.lock("other"));
+    rlock_engine::events::key_came(&host, 0, b"a");
+    host.turn();
+    host.turn();
+    assert_eq!(lines(&host, "a b c"), ["ann", "cy!", ""]);
+    assert_eq!(totals(&host), (0, 4, [1, 0]));
+}
+
+// --- M20: the time to wait ----------------------------------------------------------------------
+
+#[test]
+fn a_ticket_is_told_the_time_from_its_own_place() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire b bob LEASE 5000");
+    for ms in [5000, 4000] {
+        let said = host.ask(2, "macquire 2 a b ann QUEUE 60000 WITHTTL");
+        assert_eq!(said, format!("*2 nil {ms}"));
+        assert_eq!(host.ask(2, "macquire 2 a b ann WITHTTL"), said);
+        host.at(6000 - ms);
+    }
+    assert_eq!(host.ask(3, "macquire 2 a b cy QUEUE 60000 WITHTTL"), "*2 nil -1");
+    assert_eq!(host.ask(3, "macquire 2 a b cy QUEUE 60000 WITHTTL"), "*2 nil -1", "behind ann");
+}
+
 // --- M24: another request -----------------------------------------------------------------------
 
 #[test]
@@ -228,6 +261,19 @@ fn a_request_that_is_refused_leaves_the_ticket() {
     assert_eq!(lines(&host, "a b"), ["ann!", "ann cy"]);
     assert_eq!(host.ask(2, "macquire 3 a b d ann QUEUE 60000"), "nil", "three instead of two");
     assert_eq!(lines(&host, "a b"), ["ann!", "cy ann"]);
+}
+
+/// It could be granted as soon as its owner's ticket is withdrawn, but for the sessions.
+#[test]
+fn nothing_stays_reserved_for_a_ticket_that_is_refused() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire b bob");
+    assert_eq!(host.ask(2, "macquire 2 a b ann QUEUE 60000"), "nil");
+    host.world().bounds.max_sessions = 0;
+    assert!(host.ask(2, "macquire 2 a c ann QUEUE 60000 SESSION").starts_with("-TOOMANY"));
+    assert_eq!(lines(&host, "a b c"), ["", "", ""]);
+    assert_eq!(totals(&host), (0, 0, [0, 0]));
+    assert_eq!(host.turn(), [""; 0]);
 }
 
 #[test]

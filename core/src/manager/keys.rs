@@ -46,11 +46,12 @@ impl Manager {
         self.expects_keys
     }
 
-    /// A new key, of whatever type. True if somebody is blocked there. A ticket's owner asks again,
-    /// so nothing has to be noticed for it.
+    /// A new key, of whatever type. True if somebody is blocked there, or waits for several locks:
+    /// it may lose this one, and gives up its turns at others then. The owner of a ticket for one
+    /// lock asks again, so nothing has to be noticed for it.
     pub fn key_came(&mut self, db: i32, key: &[u8]) -> bool {
         self.observers.mark(db, key, false);
-        let is_awaited = self.totals().waiters > 0
+        let is_awaited = (self.totals().waiters > 0 || self.groups.tickets > 0)
             && self.volatile(db, key).is_some_and(|volatile| volatile.queue.has_blocked());
         if is_awaited {
             self.locks.mark(db, key, Mark::Changed, None);

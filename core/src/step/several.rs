@@ -78,8 +78,15 @@ impl Lock {
             (true, None) => return Standing::Open,
             (true, Some(grace)) => Some(grace.wait_from(now)),
             (false, grace) => {
-                let is_behind = has_predecessor(volatile, false, None);
-                let wait_ms = self.estimated_wait_ms(volatile, claim, None, is_behind, now);
+                // A ticket is not behind itself.
+                let own = match place {
+                    OwnPlace::Group(waiter) | OwnPlace::GroupTicket(waiter) => {
+                        volatile.queue.place_of(waiter)
+                    }
+                    OwnPlace::None | OwnPlace::Ticket => None,
+                };
+                let is_behind = has_predecessor(volatile, false, own);
+                let wait_ms = self.estimated_wait_ms(volatile, claim, own, is_behind, now);
                 wait_ms.map(|ms| ms.max(grace.map_or(0, |grace| grace.wait_from(now))))
             }
         };
