@@ -385,4 +385,9 @@ fn nobody_waits_for_a_ticket_as_far_as_deadlocks_go() {
     assert!(said.starts_with("-DEADLOCK owner 'ann' would close a cycle of 2 owners"), "{said}");
     assert_eq!(lines(&host, "b c"), ["ann! bob", "ann"], "the ticket stays");
     assert_eq!(totals(&host), (1, 2, [1, 1]));
+    // Nor does a reader or writer behind the turn at b wait for the ticket's owner.
+    host.ask(2, "acquire d bob");
+    assert_eq!(host.ask(3, "acquire b cy BLOCK 0"), "");
+    assert_eq!(host.ask(4, "acquire e cy"), "#4");
+    assert_eq!(host.ask(1, "acquire e ann BLOCK 0"), "", "ann waits for cy, and cy for a ticket");
 }
