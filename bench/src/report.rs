@@ -171,7 +171,7 @@ fn peer_table(books: &Books) -> String {
 /// One line for each peer.
 fn peer_summary(books: &Books) -> String {
     let mut out = row(peers::SUMMARY_COLUMNS);
-    out += &row(["---"; 6]);
+    out += &row(["---"; peers::SUMMARY_COLUMNS.len()]);
     for book in books.values() {
         for cells in peers::summary(&book.peers) {
             out += &row(cells.iter().map(String::as_str));
