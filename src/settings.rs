@@ -295,8 +295,8 @@ fn warnings(ctx: &Ctx) -> Vec<String> {
     let policy = server_setting(ctx, "maxmemory-policy");
     if let Some(policy) = policy.filter(|policy| policy != "noeviction") {
         warnings.push(format!(
-            "maxmemory-policy is {policy}: evicting a lock breaks its promise; use \
-             noeviction"
+            "maxmemory-policy is {policy}: a lock that is evicted can be granted to a second \
+             owner; use noeviction"
         ));
     }
     if let Some(timeout) = server_setting(ctx, "timeout").filter(|timeout| timeout != "0") {
@@ -324,8 +324,8 @@ fn warnings(ctx: &Ctx) -> Vec<String> {
     let events = server_setting(ctx, "notify-keyspace-events");
     if let Some(events) = events.filter(|events| has_turns() && !tells_turns(events)) {
         warnings.push(format!(
-            "notify-keyspace-events is \"{events}\": owners that wait with QUEUE are not told of \
-             their turns; use KEd"
+            "notify-keyspace-events is \"{events}\": turns are not published to owners that wait \
+             with QUEUE; use KEd"
         ));
     }
     warnings

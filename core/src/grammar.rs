@@ -352,7 +352,7 @@ impl Command {
 
     #[cold]
     fn unknown(&self, given: &[u8]) -> BadWord {
-        BadWord(format!("ERR syntax error at {}: the command is {}", quoted(given), self.usage()))
+        BadWord(format!("ERR syntax error at {}: the syntax is {}", quoted(given), self.usage()))
     }
 }
 

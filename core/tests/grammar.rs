@@ -272,11 +272,11 @@ fn a_word_that_is_not_known_is_told_with_the_whole_command() {
         (&HELP, "me", "me", "RLOCK.HELP"),
         (&APPLY, "k payload more", "more", "RLOCK.APPLY key payload"),
     ] {
-        let told = format!("ERR syntax error at '{word}': the command is {usage}");
+        let told = format!("ERR syntax error at '{word}': the syntax is {usage}");
         assert_eq!(refusal(command, line), told, "{line}");
     }
     let empty = read_words(&FORCE, &[b"k", b""]).map(|_| ()).unwrap_err();
-    assert_eq!(empty, format!("ERR syntax error at '': the command is {FORCE_USAGE}"));
+    assert_eq!(empty, format!("ERR syntax error at '': the syntax is {FORCE_USAGE}"));
 }
 
 #[test]

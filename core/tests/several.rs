@@ -123,7 +123,7 @@ fn what_is_wrong_is_named() {
     assert_eq!(twice, "ERR syntax error: MODES is given twice");
     for option in ["UPGRADE", "DEPTH 1", "LIMIT 2", "ACKS 1", "TOKEN 5"] {
         let error = refused(&MACQUIRE, &format!("2 a b ann {option}"));
-        assert!(error.contains("the command is RLOCK.MACQUIRE numkeys key [key ...]"), "{error}");
+        assert!(error.contains("the syntax is RLOCK.MACQUIRE numkeys key [key ...]"), "{error}");
     }
     let owner = format!("1 a {}", "x".repeat(513));
     assert_eq!(refused(&MACQUIRE, &owner), "ERR owner must be 1 to 512 bytes long, not 513");

@@ -14,8 +14,8 @@ use crate::open_locks::AcquireAll;
 use crate::unit::RequestError;
 use crate::{acks, answers, group_tickets, groups, observers, replay, several, timers};
 
-const NO_SESSION: &str = "ERR SESSION needs a connection of its own: not in a script, a function \
-                          or another module's call";
+const NO_SESSION: &str = "ERR SESSION needs a connection: it is not available in a script, a \
+                          function or another module's call";
 
 /// `RLOCK.ACQUIRE`.
 ///

@@ -16,8 +16,8 @@ use crate::{answers, blocked, gate, reply, timers};
 /// How long the engine tells observers in one callback: hand-offs come between.
 const PORTION: Duration = Duration::from_micros(125);
 
-const ON_REPLICA: &str = "ERR this server is a replica, where RLOCK.AWAIT cannot block: ask the \
-                          primary, or without BLOCK";
+const ON_REPLICA: &str = "ERR RLOCK.AWAIT cannot block on a replica: ask the primary, or leave \
+                          out BLOCK";
 
 /// Replies who holds WRITE if that is news for the caller; else blocks it, if it wants that.
 pub(crate) fn ask<H: Host>(

@@ -208,7 +208,7 @@ fn the_probe_of_the_gate_changes_nothing() {
 fn a_session_needs_a_connection_of_its_own() {
     let host = MapHost::primary();
     let said = host.ask_in_script("acquire k ann SESSION");
-    assert!(said.starts_with("-ERR SESSION needs a connection of its own"), "{said}");
+    assert!(said.starts_with("-ERR SESSION needs a connection: it is not"), "{said}");
     assert_eq!(host.ask_in_script("acquire k ann"), "#1");
 }
 

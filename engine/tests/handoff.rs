@@ -121,7 +121,7 @@ fn a_waiter_that_lost_the_right_is_refused_and_the_next_one_gets_the_lock() {
     deny(&host, &["u2"]);
     host.ask(1, "release k ann");
     let told = host.turn();
-    assert!(told[0].starts_with("2: -NOPERM the user lost the right"), "{told:?}");
+    assert!(told[0].starts_with("2: -NOPERM the user lost permission"), "{told:?}");
     assert_eq!(told[1..], ["3: #2"]);
     assert_eq!(host.holds("k"), "o3 write depth=1 until=30000");
 }

@@ -260,8 +260,8 @@ fn one_without_the_right_gets_noperm_when_it_would_be_told() {
     host.ask(4, "await k #1 BLOCK 0");
     host.world().denied.insert("eve".into());
     host.ask(1, "release k ann");
-    let refused = "3: -NOPERM the user lost the right to RLOCK.AWAIT or to the key 'k' while it \
-                   waited";
+    let refused = "3: -NOPERM the user lost permission for RLOCK.AWAIT or for the key 'k' while \
+                   waiting";
     assert_eq!(host.turn(), [format!("2: {NOBODY}"), refused.into(), format!("4: {NOBODY}")]);
 }
 
@@ -289,7 +289,7 @@ fn a_replica_replies_at_once_or_not_at_all() {
         .unwrap();
     assert_eq!(ann, "ann");
     assert_eq!(replica.ask(2, &format!("await k {token}")), "nil");
-    assert!(replica.ask(2, "await k 0 BLOCK 5").starts_with("-ERR this server is a replica"));
+    assert!(replica.ask(2, "await k 0 BLOCK 5").starts_with("-ERR RLOCK.AWAIT cannot block"));
     replica.world().denies_blocking = true;
     assert_eq!(replica.ask(2, &format!("await k {token} BLOCK 0")), "nil");
 }

@@ -153,7 +153,7 @@ fn acknowledgements_are_refused_with_their_reason() {
     assert_eq!(host.ask(2, "acquire c ann ACKS 1"), "", "it is pending");
     for line in ["macquire 2 b c ann", "mrenew 2 b c ann"] {
         let said = host.ask(1, line);
-        assert!(said.starts_with("-ERR the hold of 'c' by owner 'ann' waits"), "{said}");
+        assert!(said.starts_with("-ERR the hold of 'c' by owner 'ann' is not"), "{said}");
     }
     host.world().acks = 1;
     for line in ["macquire 2 x y ann", "mrenew 2 a b ann"] {

@@ -192,7 +192,7 @@ extern "C" fn RedisModule_OnLoad(
     let (info, configs) =
         unsafe { (raw::RedisModule_SetCommandInfo, raw::RedisModule_LoadConfigs) };
     if info.is_none() || configs.is_none() {
-        ctx.warn("rlock needs Redis 7.0 or later, or Valkey");
+        ctx.warn("this server is too old: Redis 7.0 or later, or Valkey, is required");
         return ERR;
     }
     let mut valkeys: *mut c_void = null_mut();
@@ -217,7 +217,7 @@ extern "C" fn RedisModule_OnLoad(
     match crate::load(&ctx, &arguments) {
         Ok(()) => OK,
         Err(why) => {
-            ctx.warn(&format!("rlock is not loaded: {why}"));
+            ctx.warn(&format!("the module is not loaded: {why}"));
             ERR
         }
     }

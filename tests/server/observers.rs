@@ -263,7 +263,7 @@ fn who_may_only_read_may_observe_and_who_lost_that_right_gets_noperm() {
     watcher.park(&server, "RLOCK.AWAIT door 0 BLOCK 0");
     client.ask("ACL SETUSER watcher resetkeys");
     client.granted("RLOCK.ACQUIRE door ann");
-    assert!(watcher.error().starts_with("NOPERM the user lost the right to RLOCK.AWAIT or"));
+    assert!(watcher.error().starts_with("NOPERM the user lost permission for RLOCK.AWAIT or"));
 }
 
 #[test]
@@ -275,7 +275,7 @@ fn a_replica_replies_at_once_and_a_demoted_primary_ends_the_wait() {
     replica.until_in_sync_with(&primary);
     assert_eq!(seen(&here.ask("RLOCK.AWAIT door 0")), (ann, "ann".into()));
     here.refused(&format!("RLOCK.AWAIT door {ann}"));
-    assert!(here.error("RLOCK.AWAIT door 0 BLOCK 5").starts_with("ERR this server is a replica"));
+    assert!(here.error("RLOCK.AWAIT door 0 BLOCK 5").starts_with("ERR RLOCK.AWAIT cannot block"));
     let mut one = observer(&primary, "door", ann);
     there.ask(&format!("REPLICAOF 127.0.0.1 {}", replica.tcp_port()));
     let words = one.last_words();

@@ -98,7 +98,7 @@ pub const MACQUIRE: Command = Command {
 pub const MRELEASE: Command = Command {
     name: "RLOCK.MRELEASE",
     since: V0_3,
-    summary: "Ends an owner's holds of several locks in one step; returns how many there were.",
+    summary: "Ends an owner's holds of several locks in one step; returns how many it ended.",
     complexity: M_LOG_N,
     flags: "write getkeys-api",
     acl: "write",
@@ -112,7 +112,7 @@ pub const MRELEASE: Command = Command {
 pub const MRENEW: Command = Command {
     name: "RLOCK.MRENEW",
     since: V0_3,
-    summary: "Extends the deadlines of an owner's holds of several locks, of all or of none.",
+    summary: "Renews an owner's holds of several locks in one step: all of them, or none.",
     complexity: M_LOG_N,
     flags: "write blocking getkeys-api",
     acl: "write blocking",
@@ -140,7 +140,7 @@ pub const CANCEL: Command = Command {
 pub const FORCE: Command = Command {
     name: "RLOCK.FORCE",
     since: V0_1,
-    summary: "Ends the holds of all owners; returns how many there were.",
+    summary: "Ends all holds of a lock, whoever owns them; returns how many it ended.",
     complexity: "O(N log N) with N the number of holds ended",
     flags: "write",
     acl: "write dangerous",
@@ -183,7 +183,7 @@ pub const CHECK: Command = Command {
 pub const AWAIT: Command = Command {
     name: "RLOCK.AWAIT",
     since: V0_3,
-    summary: "Returns who holds WRITE if the token differs from this one; waits until it does.",
+    summary: "Returns the holder of WRITE if its token is not the given one; can wait until then.",
     complexity: LOG_N,
     flags: "readonly fast blocking",
     acl: "read fast blocking",
@@ -197,7 +197,7 @@ pub const AWAIT: Command = Command {
 pub const INFO: Command = Command {
     name: "RLOCK.INFO",
     since: V0_1,
-    summary: "Returns who holds a lock and who waits for it.",
+    summary: "Returns the holders and waiters of a lock.",
     complexity: "O(N) with N the number of holders and waiters returned",
     flags: "readonly",
     acl: "read",
@@ -211,7 +211,7 @@ pub const INFO: Command = Command {
 pub const PLACE: Command = Command {
     name: "RLOCK.PLACE",
     since: V0_2,
-    summary: "Returns an owner's first place in the queue, counted from 1; 0 if it has the turn, \
+    summary: "Returns an owner's first place in the queue, counted from 1; 0 if it is its turn, \
               nil if it does not wait.",
     complexity: "O(log N + N/256) with N the number of waiters",
     flags: "readonly fast",
@@ -240,8 +240,7 @@ pub const QUEUES: Command = Command {
 pub const SLOWLOG: Command = Command {
     name: "RLOCK.SLOWLOG",
     since: V0_2,
-    summary: "Returns long waits, long holds and refused deadlocks, newest first; or counts or \
-              clears them.",
+    summary: "Returns, counts or clears the log of long waits, long holds and refused deadlocks.",
     complexity: "O(N) with N the number of entries returned",
     flags: "admin allow-stale allow-loading",
     acl: "admin slow dangerous",
@@ -255,7 +254,7 @@ pub const SLOWLOG: Command = Command {
 pub const HELP: Command = Command {
     name: "RLOCK.HELP",
     since: V0_1,
-    summary: "Returns the syntax of each command and what it does.",
+    summary: "Returns the syntax and a summary of each command.",
     complexity: "O(1)",
     flags: "readonly fast allow-stale allow-loading",
     acl: "fast",

@@ -123,7 +123,7 @@ impl Refusal {
             ),
             Self::Cycle(owners) => format!(
                 "DEADLOCK owner {owner} would close a cycle of {owners} owners by waiting for \
-                 {key}: release what it holds first, or use an owner name for each task"
+                 {key}: release what it holds first, or give each task its own owner name"
             ),
             Self::TooManyWaiters { max } => format!(
                 "TOOMANY too many blocked connections (rlock.max-waiters is {max}): owner {owner} \
@@ -150,20 +150,20 @@ impl Refusal {
             }
             Self::NoAcks => format!(
                 "NOACKS too few replicas acknowledged {key} for owner {owner} in time: the grant \
-                 is revoked, a deadline from an earlier reply stands"
+                 is revoked; a deadline from an earlier reply remains valid"
             ),
             Self::NoAcksMoved => format!(
                 "NOACKS {key} was deleted or renamed before enough replicas acknowledged it for \
-                 owner {owner}: under a new name the hold goes on until its deadline"
+                 owner {owner}: under a new name the hold lasts until its deadline"
             ),
             Self::CannotConfirm => {
-                "ERR ACKS needs a connection of its own that can block: not in a \
-                                    transaction, a script or another module's call"
+                "ERR ACKS needs a connection that can block: it is not available in a \
+                 transaction, a script or another module's call"
                     .into()
             }
             Self::HoldIsPending => format!(
-                "ERR the hold of {key} by owner {owner} waits for acknowledgements itself: ask \
-                 again when its own request has a reply"
+                "ERR the hold of {key} by owner {owner} is not acknowledged yet: ask again when \
+                 the request that began it has its reply"
             ),
             Self::SeveralNeedAcks(asked) => format!(
                 "ERR a request for several keys cannot wait for acknowledgements, and rlock.acks \
@@ -174,15 +174,16 @@ impl Refusal {
                                   that lost its session"
                 .into(),
             Self::NotPermitted => format!(
-                "NOPERM the user lost the right to RLOCK.ACQUIRE or to the key {key} while it \
-                 waited"
+                "NOPERM the user lost permission for RLOCK.ACQUIRE or for the key {key} while \
+                 waiting"
             ),
             Self::MayNotObserve => format!(
-                "NOPERM the user lost the right to RLOCK.AWAIT or to the key {key} while it waited"
+                "NOPERM the user lost permission for RLOCK.AWAIT or for the key {key} while \
+                 waiting"
             ),
             Self::NotPermittedSeveral => format!(
-                "NOPERM the user lost the right to RLOCK.MACQUIRE or to one of the keys while it \
-                 waited, last for {key}"
+                "NOPERM the user lost permission for RLOCK.MACQUIRE or for one of its keys while \
+                 waiting, last for {key}"
             ),
             Self::Closing => "ERR this connection lost a session and is being closed".into(),
             Self::WrongType => {
@@ -190,15 +191,15 @@ impl Refusal {
             }
             Self::TryAgain => "TRYAGAIN the slot of the key is moving or has moved".into(),
             Self::DepthSkipped { asked, present } => format!(
-                "ERR DEPTH must be at most the present depth + 1: owner {owner} is at depth \
+                "ERR DEPTH must be at most the current depth + 1: owner {owner} is at depth \
                  {present} of {key} and asked for {asked}"
             ),
             Self::TooDeep { present, max } => format!(
                 "TOOMANY owner {owner} is at depth {present} of {key}, and rlock.max-depth is \
                  {max}"
             ),
-            Self::NoTokenLeft => "ERR no fencing token is left below 2^53: a token near it was \
-                                  loaded or replicated"
+            Self::NoTokenLeft => "ERR no fencing token is left below 2^53: one close to that \
+                                  limit was loaded or replicated"
                 .into(),
         }
     }

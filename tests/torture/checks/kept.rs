@@ -5,7 +5,7 @@ use super::{Hold, Violation};
 use crate::history::{Asked, History, Op, Reply};
 
 /// The error for `DEPTH n` of an owner that is not at n - 1: its hold has ended.
-pub const TOO_DEEP: &str = "ERR DEPTH must be at most the present depth + 1";
+pub const TOO_DEEP: &str = "ERR DEPTH must be at most the current depth + 1";
 
 pub fn check(history: &History, holds: &[Hold]) -> Vec<Violation> {
     holds.iter().filter(|hold| hold.counts).flat_map(|hold| check_hold(history, hold)).collect()
