@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Checks what texts repeat: each figure of README.md is in a page that it links to, the version is one everywhere, and
-the files and Rust functions that texts name exist.
+"""Checks what texts repeat: each figure of README.md is in a page that it links to, times are those of the bench, the
+version is one everywhere, and the files and Rust functions that texts name exist.
 
 Figures below 10 without a decimal point are not checked, nor is what stands in code. Names are those between backticks;
 links and the targets of `make` are checked by tests/server/documented/links.rs.
 """
 
+import csv
 import fnmatch
 import os
 import pathlib
@@ -35,6 +36,20 @@ def figures_without_source() -> list[str]:
     wrong = [f"README.md: {figure} is in no page that it links to" for figure in sorted(figures(readme) - sources)]
     if len(figures(readme)) < 20:
         wrong.append(f"README.md: only {len(figures(readme))} figures were found")
+    return wrong
+
+
+def times_not_measured() -> list[str]:
+    """A time in µs that is not the median of any measurement on Redis 7.0, rounded."""
+    rows = csv.reader(line for line in text("bench/results/redis-7.0.csv").splitlines() if not line.startswith("#"))
+    medians = [float(row[3]) for row in list(rows)[1:]]
+    wrong = []
+    for name in ["README.md", "docs/capacity.md"]:
+        times = set(re.findall(r"(\d+(?:\.\d+)?) µs", text(name)))
+        is_measured = {time: any(f"{median:.{len(time.partition('.')[2])}f}" == time for median in medians) for time in times}
+        wrong += [f"{name}: no measurement took {time} µs" for time in sorted(times) if not is_measured[time]]
+        if len(times) < 2:
+            wrong.append(f"{name}: only {len(times)} times were found")
     return wrong
 
 
@@ -110,7 +125,7 @@ def names_of_nothing() -> list[str]:
 
 
 def main() -> int:
-    wrong = figures_without_source() + versions() + names_of_nothing()
+    wrong = figures_without_source() + times_not_measured() + versions() + names_of_nothing()
     print("\n".join(wrong) or "texts: each figure has its source, the version is one, and what is named exists")
     return 1 if wrong else 0
 
