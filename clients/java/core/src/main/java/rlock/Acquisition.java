@@ -1,5 +1,6 @@
 package rlock;
 
+import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Supplier;
 import rlock.Driver.LinkException;
@@ -36,16 +37,16 @@ final class Acquisition {
         if (interruptible && Thread.interrupted()) throw new InterruptedException();
         try {
             identify();
-            Seat seat = entered.get();
-            if (!take(seat)) return null;
             while (true) {
+                Seat seat = entered.get();
+                if (!take(seat) || isHeld(seat)) return null;
                 Job job = attempt(seat);
                 Tell told = job.call();
                 if (told.told() == Told.GRANTED) return granted(seat, job, told);
                 Hold none = refused(seat, job, told);
                 // Ended early, by an operator: a wait for ever goes on.
                 boolean isOver = told.told() != Told.NIL || waits != Machine.FOREVER || options.maxQueue() != Options.UNSET;
-                if (isOver || !take(Seat.enter(seat.name))) return none;
+                if (isOver) return none;
             }
         } finally {
             if (interrupted) Thread.currentThread().interrupt();
@@ -94,24 +95,39 @@ final class Acquisition {
 
     // Another request of this owner may still be undone.
     private boolean take(Seat seat) throws InterruptedException {
-        boolean isTaken = false;
-        boolean isUndone = seat.isUndone;
+        int taken = 0;
+        boolean isUndone = seat.isUndone();
         long until = Machine.after(start, Machine.come(isUndone, waits, Machine.PATIENCE));
         try {
-            while (!isTaken) {
-                try {
-                    isTaken = until == Machine.FOREVER ? seat.turn.tryAcquire(1, TimeUnit.DAYS)
-                            : seat.turn.tryAcquire(Math.max(0, until - Clock.now()), TimeUnit.MILLISECONDS);
-                    if (!isTaken && Clock.now() >= until) break;
-                } catch (InterruptedException interrupt) {
-                    remember(interrupt);
-                }
-            }
+            while (taken < seat.members().size() && take(seat.members().get(taken).turn, until)) taken++;
         } finally {
-            if (!isTaken) seat.leave();
+            if (taken < seat.members().size()) {
+                seat.members().subList(0, taken).forEach(each -> each.turn.release());
+                seat.leave();
+            }
         }
-        if (!isTaken && seat.isUndone) throw seat.unavailable();
+        boolean isTaken = taken == seat.members().size();
+        if (!isTaken && seat.isUndone()) throw seat.unavailable();
         return isTaken;
+    }
+
+    private boolean take(Semaphore turn, long until) throws InterruptedException {
+        while (true) {
+            try {
+                long left = until == Machine.FOREVER ? TimeUnit.DAYS.toMillis(1) : Math.max(0, until - Clock.now());
+                if (turn.tryAcquire(left, TimeUnit.MILLISECONDS)) return true;
+                if (Clock.now() >= until) return false;
+            } catch (InterruptedException interrupt) {
+                remember(interrupt);
+            }
+        }
+    }
+
+    // All of several locks: then there is nothing to ask for together.
+    private static boolean isHeld(Seat seat) {
+        if (!(seat instanceof Group group)) return false;
+        group.taken();
+        return group.members().isEmpty();
     }
 
     private Job attempt(Seat seat) {
@@ -140,13 +156,12 @@ final class Acquisition {
         Tenure tenure = seat.tenure;
         if (tenure == null) {
             tenure = new Tenure(locks, seat, options, told);
-            seat.tenure = tenure;
             if (options.session()) tenure.tied(job.link);
             job.link = null;
         } else {
             tenure.entered(options, told);
         }
-        seat.depth++;
+        seat.raise(tenure);
         if (seat.depth == 1) tenure.begins();
         var hold = new Hold(seat, tenure);
         job.ends(Event.TAKEN);

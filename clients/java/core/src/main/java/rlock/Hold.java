@@ -1,6 +1,7 @@
 package rlock;
 
 import java.time.Duration;
+import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.atomic.AtomicBoolean;
 
@@ -29,6 +30,11 @@ public final class Hold implements AutoCloseable {
     /** The lock's key. */
     public String key() {
         return seat.name.key();
+    }
+
+    /** The keys of all locks that it is the hold of. */
+    List<String> keys() {
+        return seat.members().stream().map(each -> each.name.key()).toList();
     }
 
     /** The owner's name, as {@code RLOCK.INFO} shows it. */
@@ -89,7 +95,7 @@ public final class Hold implements AutoCloseable {
     public void release() {
         if (!released.compareAndSet(false, true))
             throw new IllegalMonitorStateException(this + " was released before");
-        tenure.release();
+        tenure.release(seat);
     }
 
     /** {@link #release}, for try-with-resources; after a release it does nothing. */

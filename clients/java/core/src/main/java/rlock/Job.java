@@ -84,7 +84,7 @@ final class Job {
     /** What is left is undone in the background, without whom this is told, but for a moment. */
     void rest() {
         if (freed.isDone()) return;
-        seat.trouble = trouble;
+        seat.failed(trouble);
         goOn(null);
         // Who locks something else at once shall not still wait here.
         freed.copy().completeOnTimeout(null, Machine.LATE, TimeUnit.MILLISECONDS).join();
@@ -123,7 +123,7 @@ final class Job {
                 case KEEP -> letGo(true);
                 case DROP -> letGo(false);
                 case TELL -> told = output.tell();
-                case UNDO -> seat.isUndone = true;
+                case UNDO -> seat.undoes();
                 case FREE -> end();
                 default -> op = output;
             }
@@ -241,7 +241,7 @@ final class Job {
 
     private Input asksAlone(long by) {
         String[] wait = op.block() < 0 ? new String[0] : new String[] {"BLOCK", String.valueOf(op.block())};
-        reply = link.send(options.acquire(seat.name.key(), seat.name.owner(), depth, op.session(), wait));
+        reply = link.send(seat.acquire(options, depth, op.session(), wait));
         reply.whenComplete((token, failed) -> signal());
         return read(by);
     }
@@ -298,27 +298,31 @@ final class Job {
         boolean hasAcks = options.acks() > 0 && grants;
         Links.Use use = hasAcks ? Links.Use.ACKED : told != null || request == Request.CANCEL ? Links.Use.ASIDE
                 : request == Request.RELEASE ? Links.Use.RELEASE : Links.Use.COMMAND;
-        return outcome(links.call(use, seat.name.key(), links.limit(op.by(), hasAcks), words(request)));
+        Object reply = links.call(use, seat.name.key(), links.limit(op.by(), hasAcks), words(request));
+        return outcome(request == Request.RELEASE ? seat.released(reply) : reply);
     }
 
     private String[] words(Request request) {
-        String key = seat.name.key();
-        String owner = seat.name.owner();
         return switch (request) {
-            case ACQUIRE -> options.acquire(key, owner, depth, false);
-            case QUEUE -> options.acquire(key, owner, depth, false, "QUEUE", String.valueOf(Machine.TICKET));
-            case RENEW -> options.renew(key, owner, op.token(), options.leaseMillis());
-            case RELEASE -> new String[] {"RLOCK.RELEASE", key, owner, options.mode().name(),
-                "TOKEN", String.valueOf(op.token()), "DEPTH", String.valueOf(op.depth())};
-            default -> new String[] {"RLOCK." + request, key, owner};
+            case ACQUIRE -> seat.acquire(options, depth, false);
+            case QUEUE -> seat.acquire(options, depth, false, "QUEUE", String.valueOf(Machine.TICKET));
+            case RENEW -> seat.renew(options, op.token(), options.leaseMillis());
+            case RELEASE -> seat.release(op.token(), op.depth());
+            default -> new String[] {"RLOCK." + request, seat.name.key(), seat.name.owner()};
         };
     }
 
-    // What the server says of this owner's hold, or nothing.
+    // What the server says of this owner's hold, or nothing. Of several locks one may have ended by itself.
     private List<?> found(long by) {
-        Object info = links.call(Links.Use.ASIDE, seat.name.key(), links.limit(by, false),
-                "RLOCK.INFO", seat.name.key(), "HOLDERS", "10000", "WAITERS", "0");
-        return Replies.holder(info, seat.name.owner(), options.mode());
+        List<?> holder = List.of();
+        for (Seat each : seat.members()) {
+            Seat.Name name = each.name;
+            Object info = links.call(Links.Use.ASIDE, name.key(), links.limit(by, false),
+                    "RLOCK.INFO", name.key(), "HOLDERS", "10000", "WAITERS", "0");
+            holder = Replies.holder(info, name.owner(), name.mode());
+            if (!holder.isEmpty()) break;
+        }
+        return holder;
     }
 
     // Who may not subscribe, or cannot just now, hears nothing and asks all the same.

@@ -184,7 +184,7 @@ public final class KeyLock implements Lock {
         Seat seat = seat();
         Tenure tenure = seat == null ? null : seat.tenure;
         if (tenure == null) throw new IllegalMonitorStateException(key + " is not held by this owner");
-        tenure.release();
+        tenure.release(seat);
     }
 
     /** Not supported: a condition would need a queue of its own on the server. */
@@ -279,12 +279,19 @@ public final class KeyLock implements Lock {
     }
 
     // Rounded up: a wait is never short.
-    private static long millis(Duration wait) {
+    static long millis(Duration wait) {
         try {
             return Math.max(0, wait.plusNanos(999_999).toMillis());
         } catch (ArithmeticException longer) {
             return Machine.FOREVER;
         }
+    }
+
+    /** As one of several locks, which have their options together. */
+    Group.Part part() {
+        if (!options.equals(Options.of(options.mode(), locks.leaseMillis()).withLimit(options.limit())))
+            throw new IllegalArgumentException(key + ": give options to all of them together");
+        return new Group.Part(key, options.mode(), options.limit());
     }
 
     @Override

@@ -1,6 +1,7 @@
 package rlock;
 
 import java.time.Duration;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -37,6 +38,7 @@ public final class Locks implements AutoCloseable {
     private final ScheduledThreadPoolExecutor timer;
     private final ExecutorService threads;
     private final Map<Tenure, Boolean> tenures = new ConcurrentHashMap<>();
+    final Set<Election.Observer> observers = ConcurrentHashMap.newKeySet();
     private volatile Service service; // null until a server has said who it is
     private volatile boolean closed;
 
@@ -85,6 +87,32 @@ public final class Locks implements AutoCloseable {
         return new KeyLock(this, key, Options.of(Mode.READ, leaseMillis).withLimit(limit));
     }
 
+    /** The write locks of several keys, acquired in one step. Equal keys are one lock. */
+    public AllLocks all(String... keys) {
+        return all(Arrays.stream(keys).map(this::lock).toArray(KeyLock[]::new));
+    }
+
+    /**
+     * Several locks, acquired in one step, each in its own mode: {@code all(lock("a"), readLock("b"), permits("c", 20))}.
+     *
+     * @throws IllegalArgumentException before anything is sent: one key in two modes, keys of several slots of a Cluster, no
+     *     lock or more than 128, or a lock with options, which belong to the result
+     */
+    public AllLocks all(KeyLock... each) {
+        var parts = Group.merged(Arrays.stream(each).map(KeyLock::part).toList(), topology);
+        return new AllLocks(this, parts, Options.of(Mode.WRITE, leaseMillis));
+    }
+
+    /** Who leads: whoever holds the key's lock, in a session. Followers hear {@code name}, for example an address. */
+    public Election election(String key, String name) {
+        return new Election(this, key, name);
+    }
+
+    /** The same with the name of this host and process. */
+    public Election election(String key) {
+        return election(key, Owners.PROCESS.substring(0, Owners.PROCESS.length() - 1));
+    }
+
     /**
      * This thread's name as an owner, {@code host/pid/thread-…}: the same for all its locks at this server or cluster. The
      * first time, a server is asked who it is.
@@ -131,6 +159,7 @@ public final class Locks implements AutoCloseable {
         }
         Service.leave(service);
         tenures.keySet().forEach(Tenure::lose);
+        observers.forEach(Election.Observer::close);
         links.close();
         timer.shutdownNow();
         threads.shutdown();
@@ -154,6 +183,14 @@ public final class Locks implements AutoCloseable {
     Service service(String key, long limitMillis) {
         if (service == null) links.meet(key, limitMillis);
         return service;
+    }
+
+    long leaseMillis() {
+        return leaseMillis;
+    }
+
+    String prefix() {
+        return prefix;
     }
 
     boolean isIdentified() {

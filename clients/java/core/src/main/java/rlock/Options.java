@@ -24,11 +24,17 @@ record Options(
     }
 
     /** {@code RLOCK.ACQUIRE} with these options, to be at this depth afterwards; {@code wait} is what it says of waiting. */
-    String[] acquire(String key, String name, int depth, boolean tied, String... wait) {
-        List<String> words = new ArrayList<>(List.of("RLOCK.ACQUIRE", key, name, mode.name(),
-                "LEASE", String.valueOf(leaseMillis), "DEPTH", String.valueOf(depth)));
+    String[] acquire(Seat.Name name, int depth, boolean tied, String... wait) {
+        List<String> words = new ArrayList<>(List.of("RLOCK.ACQUIRE", name.key(), name.owner(), name.mode().name()));
+        number(words, "DEPTH", depth);
         if (upgrade) words.add("UPGRADE");
         number(words, "LIMIT", limit);
+        return acquire(words, tied, wait);
+    }
+
+    /** The rest of such a request, also of {@code RLOCK.MACQUIRE}. */
+    String[] acquire(List<String> words, boolean tied, String... wait) {
+        words.addAll(List.of("LEASE", String.valueOf(leaseMillis)));
         number(words, "ACKS", acks);
         words.addAll(List.of(wait));
         if (wait.length > 0) number(words, "MAXQUEUE", maxQueue);
@@ -37,9 +43,13 @@ record Options(
     }
 
     /** {@code RLOCK.RENEW}, for a hold with this token. */
-    String[] renew(String key, String name, long token, long millis) {
-        List<String> words = new ArrayList<>(List.of("RLOCK.RENEW", key, name, mode.name(),
-                "LEASE", String.valueOf(millis), "TOKEN", String.valueOf(token)));
+    String[] renew(Seat.Name name, long token, long millis) {
+        return renew(new ArrayList<>(List.of("RLOCK.RENEW", name.key(), name.owner(), name.mode().name())), token, millis);
+    }
+
+    /** The rest of such a request, also of {@code RLOCK.MRENEW}. */
+    String[] renew(List<String> words, long token, long millis) {
+        words.addAll(List.of("LEASE", String.valueOf(millis), "TOKEN", String.valueOf(token)));
         number(words, "ACKS", acks);
         return words.toArray(String[]::new);
     }
@@ -51,6 +61,11 @@ record Options(
     Options lease(long millis, boolean renew) {
         if (millis < 1) throw new IllegalArgumentException("a lease is at least 1 ms, not " + millis);
         return new Options(mode, millis, renew, session, upgrade, limit, maxQueue, acks, owner, detached);
+    }
+
+    /** For one of several locks, to enter it once more by itself. */
+    Options alone(Mode one, int most) {
+        return new Options(one, leaseMillis, renewed, session, false, most, UNSET, acks, owner, detached);
     }
 
     Options withSession() {

@@ -1,5 +1,6 @@
 package rlock;
 
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Semaphore;
@@ -8,7 +9,7 @@ import java.util.concurrent.Semaphore;
  * One owner at one key in one mode, in this whole process: objects come and go, the depth is counted here. The server is
  * told depths, never "one more", so that a command that arrives twice counts once.
  */
-final class Seat {
+sealed class Seat permits Group {
     /** Who holds what, where: the same key at another service is another lock. */
     record Name(Service service, String key, String owner, Mode mode) {}
 
@@ -21,12 +22,12 @@ final class Seat {
     volatile int depth; // changed by who has the turn
     volatile Tenure tenure; // null at depth 0
     /** The turn belongs to what undoes an earlier request. */
-    volatile boolean isUndone;
+    private volatile boolean isUndone;
     /** Why that request failed, or why it is not undone yet. */
-    volatile RuntimeException trouble;
+    private volatile RuntimeException trouble;
     private int users; // guarded by ALL.compute
 
-    private Seat(Name name) {
+    Seat(Name name) {
         this.name = name;
     }
 
@@ -42,6 +43,11 @@ final class Seat {
     /** For an owner that nobody else knows the name of. */
     static Seat alone(Name name) {
         return new Seat(name);
+    }
+
+    /** The seats whose turns it takes, in key order: itself, or those of a group. */
+    List<Seat> members() {
+        return List.of(this);
     }
 
     /** One more use of this very one. */
@@ -64,6 +70,35 @@ final class Seat {
         leave();
     }
 
+    /** Takes the turn if nobody has it. */
+    boolean tryTurn() {
+        return turn.tryAcquire();
+    }
+
+    /** One level more, of this hold. Whoever calls this has the turn, as for {@link #lower}. */
+    void raise(Tenure of) {
+        tenure = of;
+        depth++;
+    }
+
+    /** One level less. */
+    void lower() {
+        if (--depth == 0) tenure = null;
+    }
+
+    /** From now on the turn belongs to what undoes a request. */
+    void undoes() {
+        isUndone = true;
+    }
+
+    void failed(RuntimeException why) {
+        trouble = why;
+    }
+
+    boolean isUndone() {
+        return isUndone;
+    }
+
     LockException unavailable() {
         String text = name.key() + ": no server confirms the end of this owner's last request";
         RuntimeException why = trouble;
@@ -73,5 +108,28 @@ final class Seat {
     /** What there is, or null. */
     static Seat find(Name name) {
         return ALL.get(name);
+    }
+
+    // --- how it is asked for
+
+    /** The request for the lock, to be at this depth afterwards; {@code wait} is what it says of waiting. */
+    String[] acquire(Options options, int at, boolean tied, String... wait) {
+        return options.acquire(name, at, tied, wait);
+    }
+
+    /** The request that extends the hold with this token. */
+    String[] renew(Options options, long token, long millis) {
+        return options.renew(name, token, millis);
+    }
+
+    /** The request that releases all levels of that hold above this depth. */
+    String[] release(long token, int to) {
+        return new String[] {"RLOCK.RELEASE", name.key(), name.owner(), name.mode().name(),
+            "TOKEN", String.valueOf(token), "DEPTH", String.valueOf(to)};
+    }
+
+    /** What the reply to that says: {@code NOTHELD} if less was released than that. */
+    Object released(Object reply) {
+        return reply;
     }
 }

@@ -61,6 +61,7 @@ final class Tenure {
     /** The owner entered again, with a lease of its own. */
     synchronized void entered(Options again, Tell told) {
         lingers |= told.lingers();
+        if (seat instanceof Group) return; // of one of several locks: they have one deadline together
         long deadline = told.sent() + again.leaseMillis();
         if (!isOver && again.renewed() && (!options.renewed() || again.leaseMillis() > options.leaseMillis())) {
             long before = machine.deadline();
@@ -179,7 +180,7 @@ final class Tenure {
 
     private Input renewed(Output output) {
         try {
-            String[] words = options.renew(seat.name.key(), seat.name.owner(), token, options.leaseMillis());
+            String[] words = seat.renew(options, token, options.leaseMillis());
             long limit = locks.links.limit(output.by(), options.acks() > 0);
             return Input.of(Event.REPLIED, Job.outcome(locks.links.call(use(), seat.name.key(), limit, words)));
         } catch (ServerException | LinkException failed) {
@@ -190,7 +191,7 @@ final class Tenure {
 
     // While a depth is being changed it cannot be said.
     private Input takeSeat() {
-        if (!seat.turn.tryAcquire()) return Input.of(Event.SEAT, false);
+        if (!seat.tryTurn()) return Input.of(Event.SEAT, false);
         seat.enter();
         return Input.of(Event.SEAT, (long) seat.depth);
     }
@@ -216,7 +217,7 @@ final class Tenure {
         }
         try {
             if (link == null) return Input.of(Event.OWN, Outcome.BROKEN);
-            String[] words = options.acquire(seat.name.key(), seat.name.owner(), output.depth(), true);
+            String[] words = seat.acquire(options, output.depth(), true);
             return Input.of(Event.OWN, Job.outcome(link.call(locks.links.limit(output.by(), options.acks() > 0), words)));
         } catch (ServerException | LinkException failed) {
             return Input.of(Event.OWN, Job.outcome(failed));
@@ -257,7 +258,7 @@ final class Tenure {
         try {
             boolean hasAcks = options.acks() > 0;
             locks.links.call(use(), seat.name.key(), locks.links.limit(sent + Machine.replyTime(hasAcks), hasAcks),
-                    options.renew(seat.name.key(), seat.name.owner(), token, millis));
+                    seat.renew(options, token, millis));
         } catch (ServerException error) {
             if (!error.code().equals("NOTHELD")) throw LockException.of(error);
             lose();
@@ -270,30 +271,59 @@ final class Tenure {
         extendTo(sent + millis);
     }
 
-    /** Releases one level. */
-    void release() {
-        seat.turn.acquireUninterruptibly();
-        seat.enter();
-        int depth = seat.depth;
-        if (seat.tenure != this || depth == 0) {
-            seat.free();
-            throw new IllegalMonitorStateException(seat.name.key() + " is not held by " + seat.name.owner());
+    /** Whether it is the hold of several locks together, of which this is one. */
+    boolean isTogetherAt(Seat at) {
+        return seat instanceof Group && at != seat && at.depth == 1;
+    }
+
+    /** The seat whose release is its end. */
+    Seat seat() {
+        return seat;
+    }
+
+    /** Releases one level at this seat, which is one of a group's if several locks are held together. */
+    void release(Seat at) {
+        at.members().forEach(each -> each.turn.acquireUninterruptibly());
+        at.enter();
+        int depth = at.depth;
+        String refused = at.tenure != this || depth == 0 ? " is not held by " + at.name.owner()
+                : isTogetherAt(at) ? " is held together with others: release those" : null;
+        if (refused != null) {
+            at.free();
+            if (isLost) throw new LockLostException(at.name.key() + " was lost before it was released");
+            throw new IllegalMonitorStateException(at.name.key() + refused);
         }
         boolean wasLost = isLost();
-        Job job = new Job(locks.links, seat, options, depth, machineOf(depth, wasLost), false, Machine.FOREVER);
-        seat.depth = depth - 1;
-        if (depth == 1) seat.tenure = null;
+        Job job = new Job(locks.links, at, options, depth, machineOf(depth, wasLost), false, Machine.FOREVER);
+        if (at instanceof Group group && group.hasMore()) lose(); // the levels above end with it
+        at.lower();
         Told told = job.call().told();
         if (told == Told.LOST) lose();
         if (depth == 1) tell(Event.RELEASED);
         job.rest();
-        if (wasLost) throw new LockLostException(seat.name.key() + " was lost before it was released");
+        if (told == Told.LOST && at instanceof Group) releaseRest(at);
+        if (wasLost) throw new LockLostException(at.name.key() + " was lost before it was released");
         if (told == Told.RELEASED) return;
         RuntimeException trouble = job.trouble;
         String why = told == Told.CLOSED ? "closed" : trouble == null ? "no reply in time" : trouble.getMessage();
-        if (told == Told.LOST) throw new LockLostException(trouble == null ? seat.name.key() + " was lost" : why);
+        if (told == Told.LOST) throw new LockLostException(trouble == null ? at.name.key() + " was lost" : why);
         if (told == Told.REFUSED) throw LockException.of((ServerException) trouble);
-        throw LockException.Unavailable.because(seat.name.key() + " is not known to be released: " + why, trouble);
+        throw LockException.Unavailable.because(at.name.key() + " is not known to be released: " + why, trouble);
+    }
+
+    // Of several locks, of which one was lost. Their leases end it anyway.
+    private void releaseRest(Seat group) {
+        try {
+            locks.links.inTurn(Links.Use.ASIDE, group.name.key(), () -> {
+                try {
+                    locks.links.call(Links.Use.ASIDE, group.name.key(), Machine.REPLY / 4, group.release(token, 0));
+                } catch (ServerException | LinkException failed) {
+                    // Then they do.
+                }
+            });
+        } catch (RejectedExecutionException closed) {
+            // The same.
+        }
     }
 
     private synchronized Release machineOf(int depth, boolean wasLost) {

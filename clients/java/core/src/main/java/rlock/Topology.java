@@ -24,6 +24,11 @@ abstract sealed class Topology {
     /** Asks anew. Fails with a {@link LinkException} when nobody answers; what was known stays. */
     abstract void refresh();
 
+    /** Whether one request may name both keys, wherever they are served. */
+    boolean together(String one, String other) {
+        return true;
+    }
+
     /** A server said that the key's slot is now at another one. */
     void moved(String key, Address to) {}
 
@@ -153,6 +158,11 @@ abstract sealed class Topology {
             slots = found;
             nodes = servers;
             ids = names;
+        }
+
+        @Override
+        boolean together(String one, String other) {
+            return slot(one) == slot(other);
         }
 
         @Override

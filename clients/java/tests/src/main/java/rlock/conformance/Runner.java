@@ -1,5 +1,6 @@
 package rlock.conformance;
 
+import com.google.gson.JsonElement;
 import com.google.gson.JsonObject;
 import com.google.gson.JsonParser;
 import java.io.BufferedReader;
@@ -17,7 +18,9 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.CompletableFuture;
-import rlock.Hold;
+import java.util.stream.StreamSupport;
+import rlock.AllLocks;
+import rlock.Election;
 import rlock.KeyLock;
 import rlock.LockException;
 import rlock.LockLostException;
@@ -28,7 +31,10 @@ public final class Runner {
     private final String over;
     private final Map<String, Client> clients = new ConcurrentHashMap<>();
     private final Map<String, KeyLock> locks = new ConcurrentHashMap<>();
-    private final Map<String, Hold> holds = new ConcurrentHashMap<>();
+    private final Map<String, AllLocks> several = new ConcurrentHashMap<>();
+    private final Map<String, Election> elections = new ConcurrentHashMap<>();
+    private final Map<String, Observed> observers = new ConcurrentHashMap<>();
+    private final Map<String, Held> holds = new ConcurrentHashMap<>();
     private final Map<String, CompletableFuture<Long>> losses = new ConcurrentHashMap<>();
     private final Map<String, BlockingQueue<Runnable>> actors = new ConcurrentHashMap<>();
     private final Map<Integer, Future<?>> waits = new ConcurrentHashMap<>();
@@ -42,7 +48,7 @@ public final class Runner {
         var runner = new Runner(arguments[0]);
         Client.load(arguments[0]);
         say("{\"hello\":\"java-" + arguments[0] + "\",\"features\":[\"cancel\",\"cancel-many\",\"close\",\"actors\",\"sentinel\",\"cluster\","
-                + "\"session\",\"acks\",\"limit\",\"maxqueue\"]}");
+                + "\"session\",\"acks\",\"limit\",\"maxqueue\",\"several\"]}");
         BlockingQueue<Runnable> main = runner.actors.computeIfAbsent("main", name -> new LinkedBlockingQueue<>());
         Thread reader = new Thread(runner::read, "reader");
         reader.start();
@@ -137,6 +143,7 @@ public final class Runner {
         if (failed instanceof LockLostException) return "Lost";
         if (failed instanceof IllegalMonitorStateException) return "NotHeld";
         if (failed instanceof InterruptedException) return "Cancelled";
+        if (failed instanceof IllegalArgumentException) return "Invalid";
         return "Other";
     }
 
@@ -145,6 +152,10 @@ public final class Runner {
             case "open" -> open(request);
             case "close" -> close(request);
             case "lock" -> lock(request);
+            case "all" -> all(request);
+            case "election" -> election(request);
+            case "observe" -> observe(request);
+            case "observed" -> observers.get(text(request, "observer")).await(request);
             case "acquire" -> acquire(request);
             case "release" -> release(request);
             case "state" -> state(request);
@@ -192,14 +203,46 @@ public final class Runner {
         return ok(true);
     }
 
+    private JsonObject all(JsonObject request) {
+        var client = clients.get(text(request, "client")).locks;
+        KeyLock[] each = StreamSupport.stream(request.getAsJsonArray("keys").spliterator(), false).map(JsonElement::getAsJsonArray).map(pair -> {
+            String key = pair.get(0).getAsString();
+            String mode = pair.get(1).getAsString();
+            return mode.equals("write") ? client.lock(key) : mode.equals("read") ? client.readLock(key) : client.permits(key, pair.get(1).getAsInt());
+        }).toArray(KeyLock[]::new);
+        AllLocks all = client.all(each);
+        if (request.has("lease")) all = all.lease(Duration.ofMillis(number(request, "lease")));
+        if (request.has("maxqueue")) all = all.maxQueue(number(request, "maxqueue"));
+        if (request.has("acks")) all = all.acks(number(request, "acks"));
+        if (is(request, "session")) all = all.session();
+        if (request.has("owner")) all = all.owner(text(request, "owner"));
+        several.put(text(request, "lock"), all);
+        return ok(true);
+    }
+
+    private JsonObject election(JsonObject request) {
+        var client = clients.get(text(request, "client")).locks;
+        elections.put(text(request, "lock"), client.election(text(request, "key"), text(request, "name")));
+        return ok(true);
+    }
+
+    private JsonObject observe(JsonObject request) {
+        var observed = new Observed();
+        elections.get(text(request, "lock")).observe(observed::hear);
+        observers.put(text(request, "observer"), observed);
+        return ok(true);
+    }
+
     private JsonObject acquire(JsonObject request) throws InterruptedException {
-        KeyLock lock = lock(text(request, "lock"));
+        String name = text(request, "lock");
         var wait = request.get("wait").isJsonNull() ? KeyLock.FOREVER : Duration.ofMillis(number(request, "wait"));
-        var hold = lock.acquire(wait);
+        var hold = several.containsKey(name) ? several.get(name).acquire(wait).map(Held::of)
+                : elections.containsKey(name) ? elections.get(name).campaign(wait).map(Held::of)
+                : lock(name).acquire(wait).map(Held::of);
         JsonObject reply = ok(hold.isPresent());
         hold.ifPresent(held -> {
             var loss = new CompletableFuture<Long>();
-            held.onLost(() -> loss.complete(System.currentTimeMillis()));
+            held.lost().thenRun(() -> loss.complete(System.currentTimeMillis()));
             holds.put(text(request, "hold"), held);
             losses.put(text(request, "hold"), loss);
             reply.addProperty("token", held.token());
@@ -209,15 +252,15 @@ public final class Runner {
     }
 
     private JsonObject release(JsonObject request) {
-        holds.get(text(request, "hold")).release();
+        holds.get(text(request, "hold")).release().run();
         return ok(true);
     }
 
     private JsonObject state(JsonObject request) {
-        Hold hold = holds.get(text(request, "hold"));
+        Held hold = holds.get(text(request, "hold"));
         var reply = new JsonObject();
-        reply.addProperty("held", hold.isHeld());
-        reply.addProperty("left", hold.remaining().toMillis());
+        reply.addProperty("held", hold.isHeld().getAsBoolean());
+        reply.addProperty("left", hold.remaining().get().toMillis());
         return reply;
     }
 

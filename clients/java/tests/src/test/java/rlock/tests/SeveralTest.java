@@ -1,0 +1,190 @@
+package rlock.tests;
+
+import static org.junit.jupiter.api.Assertions.*;
+
+import java.time.Duration;
+import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.BooleanSupplier;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
+import rlock.AllLocks;
+import rlock.Election.Leader;
+import rlock.Hold;
+import rlock.Holds;
+import rlock.KeyLock;
+import rlock.LockLostException;
+import rlock.Locks;
+
+/** Several locks as a {@code Lock}, and who leads. The conformance script has the rest. */
+@Timeout(60)
+class SeveralTest {
+    private static Server server;
+
+    @BeforeAll
+    static void start() {
+        server = new Server();
+    }
+
+    @AfterAll
+    static void stop() {
+        if (server != null) server.close();
+    }
+
+    private static boolean elsewhere(BooleanSupplier work) {
+        return CompletableFuture.supplyAsync(work::getAsBoolean, task -> new Thread(task).start()).join();
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void theyBelongToTheirThreadWhateverTheObject(Over over) {
+        try (var session = over.open(server.port)) {
+            String[] keys = {over + "b", over + "a"};
+            AllLocks all = session.locks().all(keys);
+            assertEquals(List.of(over + "a", over + "b"), all.keys());
+            assertFalse(all.isHeldByCurrentThread());
+            all.lock();
+            assertTrue(session.locks().all(keys).isHeldByCurrentThread());
+            assertFalse(elsewhere(all::isHeldByCurrentThread));
+            assertFalse(elsewhere(all::tryLock));
+            assertTrue(all.tryLock(), "not reentrant");
+            assertEquals(2, session.locks().lock(keys[0]).getHoldCount());
+            session.locks().all(keys).unlock();
+            assertTrue(all.isHeldByCurrentThread());
+            assertFalse(server.isFree(keys[0]));
+            session.locks().all(keys).unlock();
+            assertThrows(IllegalMonitorStateException.class, all::unlock);
+            assertTrue(server.isFree(keys[0]) && server.isFree(keys[1]));
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void oneOfThemIsReleasedWithTheOthersOnly(Over over) {
+        try (var session = over.open(server.port)) {
+            Locks locks = session.locks();
+            AllLocks all = locks.all(over + "c", over + "d", over + "e");
+            KeyLock one = locks.lock(over + "c");
+            all.lock();
+            assertThrows(IllegalMonitorStateException.class, one::unlock);
+            assertThrows(IllegalMonitorStateException.class, locks.all(over + "c", over + "d")::unlock);
+            one.lock();
+            one.unlock();
+            assertTrue(all.isHeldByCurrentThread());
+            all.unlock();
+            assertTrue(server.isFree(over + "c"));
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void aLevelAboveEndsWithThem(Over over) {
+        try (var session = over.open(server.port)) {
+            Holds holds = session.locks().all(over + "f", over + "g").acquire();
+            Hold above = session.locks().lock(over + "f").acquire();
+            holds.release();
+            assertTrue(server.isFree(over + "f"));
+            assertFalse(above.isHeld());
+            above.lost().orTimeout(5, TimeUnit.SECONDS).join();
+            assertThrows(LockLostException.class, above::release);
+            session.locks().lock(over + "f").acquire().release();
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void whatIsHeldAlreadyAndFailsReleasesTheOthers(Over over) {
+        try (var session = over.open(server.port)) {
+            Locks locks = session.locks();
+            Hold outer = locks.lock(over + "i").fixedLease(Duration.ofSeconds(20)).acquire();
+            locks.call(over + "i", "RLOCK.FORCE", over + "i");
+            assertThrows(LockLostException.class, locks.all(over + "h", over + "i", over + "j")::tryLock);
+            assertTrue(server.isFree(over + "h") && server.isFree(over + "j"));
+            assertThrows(LockLostException.class, outer::release);
+            try (Holds holds = locks.all(over + "h", over + "i").acquire()) {
+                assertEquals(2, holds.tokens().size());
+            }
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void whatCannotBeLockedTogetherIsRefused(Over over) {
+        try (var session = over.open(server.port)) {
+            Locks locks = session.locks();
+            assertThrows(IllegalArgumentException.class, () -> locks.all(locks.lock("k"), locks.readLock("k")));
+            assertThrows(IllegalArgumentException.class, () -> locks.all(locks.permits("k", 1), locks.permits("k", 2)));
+            assertThrows(IllegalArgumentException.class, () -> locks.all(locks.lock("k").session(), locks.lock("l")));
+            assertThrows(IllegalArgumentException.class, () -> locks.all(new String[0]));
+            assertThrows(IllegalArgumentException.class, () -> locks.all(java.util.stream.IntStream.range(0, 129)
+                    .mapToObj(number -> "k" + number).toArray(String[]::new)));
+            assertThrows(UnsupportedOperationException.class, locks.all("k").detached()::lock);
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void eachDetachedAcquisitionIsItsOwnOwner(Over over) throws InterruptedException {
+        try (var session = over.open(server.port)) {
+            AllLocks all = session.locks().all(session.locks().lock(over + "l"), session.locks().permits(over + "m", 2)).detached();
+            try (Holds holds = all.acquire()) {
+                assertEquals(Optional.empty(), all.tryAcquire());
+                assertEquals(Optional.empty(), all.acquire(Duration.ofMillis(50)));
+                assertTrue(holds.isHeld());
+            }
+            assertTrue(server.isFree(over + "l"));
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void theyWaitByTicketAsWell(Over over) {
+        try (var session = over.open(server.port, builder -> builder.waiting(0))) {
+            AllLocks all = session.locks().all(over + "n", over + "o");
+            all.lock();
+            var waiting = CompletableFuture.runAsync(() -> {
+                all.lock();
+                all.unlock();
+            }, task -> new Thread(task).start());
+            Server.until(() -> server.waiters(over + "n") == 1);
+            all.unlock();
+            waiting.orTimeout(10, TimeUnit.SECONDS).join();
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void anObserverThatFailsOrIsClosedHearsNoMoreThanItShould(Over over) throws InterruptedException {
+        try (var session = over.open(server.port)) {
+            var election = session.locks().election(over + "p", "10.0.0.1:8443");
+            var heard = new LinkedBlockingQueue<Optional<Leader>>();
+            var failures = new AtomicInteger();
+            var observer = election.observe(heard::add);
+            election.observe(leads -> {
+                failures.incrementAndGet();
+                throw new IllegalStateException("an observer's own failure");
+            });
+            assertEquals(Optional.empty(), heard.poll(5, TimeUnit.SECONDS));
+            try (Hold hold = election.campaign()) {
+                Leader leader = heard.poll(5, TimeUnit.SECONDS).orElseThrow();
+                assertEquals("10.0.0.1:8443", leader.name());
+                assertEquals(hold.token(), leader.token());
+                assertEquals(hold.owner(), leader.owner());
+                assertEquals(Optional.of(leader), election.leader());
+                assertEquals(Optional.empty(), election.campaign(Duration.ZERO), "it leads twice");
+                observer.close();
+            }
+            election.campaign().release();
+            Server.until(() -> failures.get() >= 3);
+            assertEquals(Optional.empty(), election.leader());
+            assertTrue(heard.isEmpty());
+        }
+    }
+}
