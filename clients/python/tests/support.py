@@ -41,6 +41,9 @@ class Server(Standalone):
         wanted = (stats.get(f"cmdstat_{name}", "calls=0") for name in ("rlock.release", "rlock.info"))
         return sum(int(each.split(",")[0].split("=")[1]) for each in wanted)
 
+    def renewals(self):
+        return int(section(self.one.address, "commandstats")["cmdstat_rlock.renew"].split(",")[0].split("=")[1])
+
     def connections(self):
         """How many were ever accepted, but for the one that asks."""
         self.asked = getattr(self, "asked", 0) + 1

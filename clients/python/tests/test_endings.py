@@ -252,3 +252,23 @@ async def test_a_renewal_by_a_task_that_finds_it_released_is_no_loss(server):
         await hold.release()
     assert not hold.lost.is_set() and not hold.held
     await locks.aclose()
+
+
+def test_a_hold_is_renewed_once_each_third_of_its_lease(server):
+    hold = rlock.Lock(server.client(), "k", lease=3).acquire()
+    first = hold._tenure.deadline
+    until("it is renewed", lambda: hold._tenure.deadline > first)
+    until("a second renewal is near", lambda: hold.left < 2.4)
+    assert server.renewals() == 1
+    hold.release()
+
+
+async def test_a_hold_of_a_task_is_renewed_once_each_third_of_its_lease(server):
+    locks = rlock.asyncio.Locks(server.client(redis.asyncio.Redis))
+    hold = await rlock.asyncio.Lock(locks, "k", lease=3).acquire()
+    first = hold._tenure.deadline
+    while hold._tenure.deadline == first or hold.left > 2.4:
+        await asyncio.sleep(0.01)
+    assert server.renewals() == 1
+    await hold.release()
+    await locks.aclose()

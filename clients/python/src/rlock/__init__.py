@@ -11,9 +11,10 @@ from ._errors import Deadlock, LockError, LockLost, NoAcks, NoPermission, NoRepl
 from ._errors import Unavailable
 from ._several import Leader, limit, read
 from ._sync import AllLocks, Election, Hold, Holds, Lock, Locks, Observer, Permit, ReadLock
+from ._telemetry import Counts, Held, Listener, Waited
 
 __all__ = [
-    "AllLocks", "Deadlock", "Election", "Hold", "Holds", "Leader", "Lock", "LockError", "LockLost", "Locks", "NoAcks",
-    "NoPermission", "NoReplicas", "NotAcquired", "NotHeld", "Observer", "Permit", "ReadLock", "Refused", "TooMany",
-    "Unavailable", "limit", "read",
+    "AllLocks", "Counts", "Deadlock", "Election", "Held", "Hold", "Holds", "Leader", "Listener", "Lock", "LockError",
+    "LockLost", "Locks", "NoAcks", "NoPermission", "NoReplicas", "NotAcquired", "NotHeld", "Observer", "Permit", "ReadLock",
+    "Refused", "TooMany", "Unavailable", "Waited", "limit", "read",
 ]

@@ -12,6 +12,7 @@ from ._core import Seat, Space, Spaces, now
 from ._drive import Job, Steps
 from ._errors import Broken, Refused, Silent, Unsent
 from ._links import Address, Route, packed, translated
+from ._telemetry import Telemetry
 
 
 async def run(steps: Steps) -> Any:
@@ -79,7 +80,8 @@ class Once:
 class IO:
     """What the steps are told of the outside, for any number of tasks of one loop."""
 
-    def __init__(self, route: Route, waiting: int, spaces: Spaces):
+    def __init__(self, route: Route, waiting: int, spaces: Spaces, telemetry: Telemetry):
+        self.telemetry = telemetry
         self.route, self.waiting, self.slots, self.spaces, self.rtt = route, waiting, waiting, spaces, 0.0
         self.is_closing = self.is_closed = False
         self.crowd = 0
@@ -99,6 +101,7 @@ class IO:
             except (AttributeError, OSError, ValueError):
                 pass
         os.close(null)
+        self.telemetry.forked()
 
     sleep = staticmethod(asyncio.sleep)
 

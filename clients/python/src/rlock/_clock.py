@@ -169,6 +169,8 @@ class Clock:
                 tenure.care = ByThreads(self, tenure)
                 if tenure.state == "releasing":
                     tenure.care.tell("releasing")
+                if told == ("call",):  # with which it has begun
+                    return
             tenure.care.tell(*told)
 
     def lose(self, tenure: Tenure) -> None:

@@ -129,11 +129,12 @@ class Tenure:
 
     __slots__ = (
         "seat", "options", "token", "sent", "depth", "deadline", "lingers", "state", "signals", "calls", "link", "io", "care", "wakes",
-        "holds", "keeper",
+        "holds", "keeper", "since",
     )
 
     def __init__(self, seat: Seat, options: Options, token: int, sent: int, io: Any):
         self.seat, self.options, self.token, self.sent, self.io = seat, options, token, sent, io
+        self.since = ms()
         self.signals: list[Any] = []
         self.depth = 0
         self.deadline: float = sent + options.lease_ms
@@ -198,9 +199,17 @@ class Tenure:
         if self.state not in ("held", "releasing"):
             return []
         self.state = "lost"
+        if self.root is self:
+            self.io.telemetry.ended(self.seat.name, self.since, True)
         for signal in self.signals:
             signal.set()
         return self.calls
+
+    def ended(self) -> None:
+        """The last level, unless it was lost."""
+        if self.state in ("held", "releasing"):
+            self.state = "released"
+            self.io.telemetry.ended(self.seat.name, self.since, False)
 
     def signal(self, kind: Callable[[], Any]) -> Any:
         """Set when it is lost. Made for who asks for it."""

@@ -288,7 +288,10 @@ class Care:
             is_free = yield self.tenure.io.take_seat(self.tenure.seat)
             return "seat", self.tenure.depth if is_free else None
         try:
-            return (yield from self.job.bring(op))
+            brought = yield from self.job.bring(op)
+            if op[0] == "send" and brought[0] != "token" and self.tenure.state == "held":
+                self.tenure.io.telemetry.failed_renewals += 1
+            return brought
         except Exception as error:  # whatever it is, the deadline is told
             log.exception("while looking after a hold")
             return self.job.failed(op, Broken(str(error)))

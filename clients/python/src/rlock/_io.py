@@ -15,6 +15,7 @@ from ._core import Seat, Space, Spaces, now
 from ._drive import Job, Steps
 from ._errors import Broken, Refused, Silent, Unsent
 from ._links import Address, Route, packed, translated
+from ._telemetry import Telemetry
 
 
 def run(steps: Steps) -> Any:
@@ -91,7 +92,8 @@ class Once:
 class IO:
     """What the steps are told of the outside. Blocking, for any number of threads."""
 
-    def __init__(self, route: Route, waiting: int, spaces: Spaces):
+    def __init__(self, route: Route, waiting: int, spaces: Spaces, telemetry: Telemetry):
+        self.telemetry = telemetry
         self.route, self.waiting, self.spaces, self.rtt = route, waiting, spaces, 0.0
         self.space: Optional[Space] = None
         self.is_closing = self.is_closed = False
@@ -116,6 +118,7 @@ class IO:
             except (AttributeError, OSError, ValueError):
                 pass
         os.close(null)
+        self.telemetry.forked()
         self.reset()
 
     sleep = staticmethod(time.sleep)

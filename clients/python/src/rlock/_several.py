@@ -17,6 +17,7 @@ from ._core import LOOKS, REPLY, Options, Seat, Space, Tenure, now
 from ._drive import Job, Steps, pairs, question
 from ._errors import Broken, LockError, LockLost, NotHeld, Refused, Unavailable
 from ._machine import FIRST_PAUSE, LONGEST_PAUSE, PASSING, Words
+from ._telemetry import Counts
 
 #: The server takes so many.
 MOST = 128
@@ -419,6 +420,17 @@ def leader(io: Any, key: str) -> Steps:
     """Who leads now."""
     reply = yield from question(io, key, ["RLOCK.AWAIT", key, 0])
     return Leader(*reply) if reply else None
+
+
+def counts(io: Any) -> Counts:
+    """What is known of a client's locks now."""
+    held: set[Tenure] = set()
+    if io.space is not None:
+        with io.space.lock:
+            held = {seat.tenure.root for seat in io.space.seats.values() if seat.tenure is not None}
+    told = io.telemetry
+    mine = sum(each.io is io and each.held for each in held)
+    return Counts(mine, len(told.waits), told.losses, told.failed_renewals, told.unreported)
 
 
 def own_level(tenure: Tenure) -> Tenure:

@@ -21,8 +21,10 @@ from ._io import IO, run
 from ._machine import GRANT, LOST, NIL, RELEASED, Words
 from ._links import Route
 from ._several import (
-    ElectionBase, Group, HoldsBase, Key, Leader, Nothing, ObserverBase, Part, SeveralBase, Waits, Whole, leader, merged, own_level, rest,
+    ElectionBase, Group, HoldsBase, Key, Leader, Nothing, ObserverBase, Part, SeveralBase, Waits, Whole, leader, counts, merged, own_level,
+    rest,
 )
+from ._telemetry import LAST, Counts, Listener, Telemetry, Waiting
 
 F = TypeVar("F", bound=Callable[..., Any])
 Client = Union[redis.Redis, redis.RedisCluster, "Locks"]
@@ -134,9 +136,9 @@ class Locks:
     is under way). Thread-safe; usable in forked children.
     """
 
-    def __init__(self, client: Client, *, waiting: int = 8, patience: float = 3.0):
+    def __init__(self, client: Client, *, waiting: int = 8, patience: float = 3.0, listener: Optional[Listener] = None):
         self.patience = patience
-        self.io = IO(Route(client, is_async=False), waiting, _spaces)
+        self.io = IO(Route(client, is_async=False), waiting, _spaces, Telemetry(listener))
         with _state:
             _locks_of[client] = self
             _all.add(self)
@@ -188,21 +190,33 @@ class Locks:
         """Ends what waits, with Unavailable, and the connections. Holds are renewed no more; those of sessions end now."""
         self.io.close()
         clock().forget_all(self.io)
+        self.io.telemetry.told().wait(LAST)
+
+    def counts(self) -> Counts:
+        """What is held and waited for through this object now, and what it has lost."""
+        return counts(self.io)
 
     def _settled(self, key: str, wait: Optional[float]) -> Space:
         if self.io.space is None:
             self.io.space = _spaces.of(run(settle(self.io, key, wait, self.patience)))
         return self.io.space
 
+    def _met(self, key: str, wait: Optional[float]) -> Space:
+        """For an acquisition, which has begun to wait."""
+        if self.io.space is None:
+            with Waiting(self.io.telemetry, key):
+                self._settled(key, wait)
+        return self._known
+
     def _acquire(self, key: str, options: Options, wait: Optional[float]) -> Optional[Hold]:
         start = ms()
-        space = self._settled(key, wait)
+        space = self._met(key, wait)
         return self._take(space.seat(key, options.owner or self.owner(), options.kind, threading.Lock), options, start, wait)
 
     def _acquire_all(self, parts: list[Part], options: Options, wait: Optional[float]) -> Optional[list[Hold]]:
         """A hold of all that the owner has not, and one of each that it has."""
         start = ms()
-        space = self._settled(parts[0].key, wait)
+        space = self._met(parts[0].key, wait)
         group = Group(space, parts, options.owner or self.owner(), threading.Lock, Waits)
         holds: list[Hold] = []
         try:
@@ -224,8 +238,9 @@ class Locks:
         return holds
 
     def _take(self, seat: Any, options: Options, start: int, wait: Optional[float]) -> Optional[Hold]:
-        space, owner, is_mine, job = self._known, seat.owner, False, None
+        space, owner, is_mine, job, waiting = self._known, seat.owner, False, None, None
         try:
+            waiting = Waiting(self.io.telemetry, seat.name)
             is_mine = seat.mutex.acquire(False)
             if not is_mine:
                 patience, is_unavailable = seat.come(start, wait, self.patience)
@@ -233,6 +248,7 @@ class Locks:
             if not is_mine:
                 if is_unavailable:
                     raise seat.unavailable
+                waiting.end(False)
                 return None
             tenure = seat.tenure
             if tenure is not None and not tenure.held:
@@ -242,10 +258,13 @@ class Locks:
             if wait != 0:
                 meets(job, told)
             if told == NIL:
+                waiting.end(False)
                 return None
             if told[0] != "granted":
                 raise job.error(told)
-            return self._granted(job, told)
+            hold = self._granted(job, told)
+            waiting.end(True)
+            return hold
         except BaseException as error:
             if isinstance(error, LockLost) and seat.tenure is not None:
                 clock().lose(seat.tenure.root)
@@ -254,6 +273,8 @@ class Locks:
                     seat.tenure.depth = job.depth - 1
                     self._ended(seat, seat.tenure)
                 job.cancel()
+            if waiting is not None:
+                waiting.end(False)
             raise
         finally:
             if not is_mine:
@@ -321,8 +342,7 @@ class Locks:
                 clock().workers.do("calls", call)
         if seat.tenure is tenure:
             seat.tenure = None
-        if tenure.state != "lost":
-            tenure.state = "released"
+        tenure.ended()
         clock().forget(tenure)
         if tenure.link is not None:
             link, tenure.link = tenure.link, None

@@ -29,14 +29,15 @@ from ._errors import (
 )
 from ._links import Route
 from ._machine import FOREVER, LOST, NIL, RELEASED, Words
-from ._several import Group, Key, Leader, Nothing, Part, TaskWaits, Whole, limit, merged, own_level, read, rest
+from ._several import Group, Key, Leader, Nothing, Part, TaskWaits, Whole, counts, limit, merged, own_level, read, rest
+from ._telemetry import LAST, Counts, Held, Listener, Telemetry, Waited, Waiting
 
 if TYPE_CHECKING:
     from ._aio_several import AllLocks, Election
 
 __all__ = [
-    "Deadlock", "Hold", "Leader", "Lock", "LockError", "LockLost", "Locks", "NoAcks", "NoPermission", "NoReplicas",
-    "NotAcquired", "NotHeld", "Permit", "ReadLock", "Refused", "TooMany", "Unavailable", "limit", "read",
+    "Counts", "Deadlock", "Held", "Hold", "Leader", "Listener", "Lock", "LockError", "LockLost", "Locks", "NoAcks", "NoPermission", "NoReplicas",
+    "NotAcquired", "NotHeld", "Permit", "ReadLock", "Refused", "TooMany", "Unavailable", "Waited", "limit", "read",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -102,9 +103,9 @@ class Locks:
     is under way).
     """
 
-    def __init__(self, client: Client, *, waiting: int = 8, patience: float = 3.0):
+    def __init__(self, client: Client, *, waiting: int = 8, patience: float = 3.0, listener: Optional[Listener] = None):
         self.patience = patience
-        self.io = IO(Route(client, is_async=True), waiting, _spaces)
+        self.io = IO(Route(client, is_async=True), waiting, _spaces, Telemetry(listener))
         _all.add(self)
         _locks_of[client] = self
 
@@ -164,6 +165,13 @@ class Locks:
                 self._lose(tenure)
             else:
                 self._tell(tenure, "close")
+        told = self.io.telemetry.told()
+        if not told.is_set():
+            await asyncio.to_thread(told.wait, LAST)
+
+    def counts(self) -> Counts:
+        """What is held and waited for through this object now, and what it has lost."""
+        return counts(self.io)
 
     async def _settled(self, key: str, wait: Optional[float]) -> Space:
         if self.io.space is None:
@@ -171,16 +179,21 @@ class Locks:
             self.io.space = self.io.space or space
         return self.io.space
 
+    async def _met(self, key: str, wait: Optional[float]) -> Space:
+        """For an acquisition, which has begun to wait."""
+        with Waiting(self.io.telemetry, key):
+            return await self._settled(key, wait)
+
     async def _acquire(self, key: str, options: Options, wait: Optional[float], task: Any) -> Optional[Hold]:
         start = ms()
-        space = self.io.space or await self._settled(key, wait)
+        space = self.io.space or await self._met(key, wait)
         seat = space.seat(key, options.owner or self.owner(task), options.kind, asyncio.Lock)
         return await self._take(seat, options, start, wait, task)
 
     async def _acquire_all(self, parts: list[Part], options: Options, wait: Optional[float], task: Any) -> Optional[list[Hold]]:
         """A hold of all that the owner has not, and one of each that it has."""
         start = ms()
-        space = self.io.space or await self._settled(parts[0].key, wait)
+        space = self.io.space or await self._met(parts[0].key, wait)
         group = Group(space, parts, options.owner or self.owner(task), asyncio.Lock, TaskWaits)
         holds: list[Hold] = []
         try:
@@ -203,6 +216,7 @@ class Locks:
 
     async def _take(self, seat: Any, options: Options, start: int, wait: Optional[float], task: Any) -> Optional[Hold]:
         space, owner, is_mine, job = self._known, seat.owner, False, None
+        waiting = Waiting(self.io.telemetry, seat.name)
         try:
             if not seat.mutex.locked():
                 is_mine = await seat.mutex.acquire()
@@ -214,6 +228,7 @@ class Locks:
                 except TimeoutError:
                     if is_unavailable:
                         raise seat.unavailable from None
+                    waiting.end(False)
                     return None
             tenure = seat.tenure
             if tenure is not None and not tenure.held:
@@ -223,15 +238,19 @@ class Locks:
             if wait != 0:
                 meets(job, told)
             if told == NIL:
+                waiting.end(False)
                 return None
             if told[0] != "granted":
                 raise job.error(told)
-            return self._granted(job, told, task)
+            hold = self._granted(job, told, task)
+            waiting.end(True)
+            return hold
         except BaseException as error:
             if isinstance(error, LockLost) and seat.tenure is not None:
                 self._lose(seat.tenure.root)
             if job is not None:
                 job.cancel()
+            waiting.end(False)
             raise
         finally:
             if not is_mine:
@@ -270,6 +289,8 @@ class Locks:
             tenure.care = _ByTasks(self, tenure)
             if tenure.state == "releasing":
                 tenure.care.tell("releasing")
+            if told == ("call",):  # with which it has begun
+                return
         tenure.care.tell(*told)
 
     def _watch(self, tenure: Tenure, link: Any) -> None:
@@ -336,8 +357,7 @@ class Locks:
                     self._call(tenure.ends())
                 if seat.tenure is tenure:
                     seat.tenure = None
-                if tenure.state != "lost":
-                    tenure.state = "released"
+                tenure.ended()
                 self._forget(tenure)
             if job.is_over:
                 self._known.vacate(seat)

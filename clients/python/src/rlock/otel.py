@@ -1,0 +1,54 @@
+"""OpenTelemetry for locks: `pip install rlock-client[otel]`.
+
+    locks = rlock.Locks(client, listener=rlock.otel.Telemetry())
+
+Histograms `rlock.wait` and `rlock.hold` in seconds, a counter `rlock.lost`, and a span `rlock.wait` around each
+acquisition, below the span that is current where it begins.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from opentelemetry import metrics, trace
+
+from ._telemetry import Held, Listener, Waited
+
+
+class Telemetry(Listener):
+    """For the global providers, or those given. With `keys`, each measurement and span has the attribute `rlock.key`.
+
+    Each key is then a time series of its own: do that only where keys are few.
+    """
+
+    def __init__(
+        self,
+        *,
+        meter_provider: Optional[metrics.MeterProvider] = None,
+        tracer_provider: Optional[trace.TracerProvider] = None,
+        keys: bool = False,
+    ):
+        meter = metrics.get_meter("rlock", meter_provider=meter_provider)
+        self._tracer = trace.get_tracer("rlock", tracer_provider=tracer_provider)
+        self._keys = keys
+        self._wait = meter.create_histogram("rlock.wait", "s", "How long acquisitions took.")
+        self._hold = meter.create_histogram("rlock.hold", "s", "How long locks were held.")
+        self._lost = meter.create_counter("rlock.lost", "{hold}", "Holds that were lost.")
+
+    def _attributes(self, key: str, **others: Any) -> dict[str, Any]:
+        found = {f"rlock.{name}": value for name, value in others.items()}
+        return {**found, "rlock.key": key} if self._keys else found
+
+    def waited(self, event: Waited) -> None:
+        attributes = self._attributes(event.key, acquired=event.acquired)
+        self._wait.record(event.seconds, attributes)
+        start = int((event.at - event.seconds) * 1e9)
+        span = self._tracer.start_span("rlock.wait", kind=trace.SpanKind.CLIENT, attributes=attributes, start_time=start)
+        span.end(int(event.at * 1e9))
+
+    def held(self, event: Held) -> None:
+        self._hold.record(event.seconds, self._attributes(event.key, lost=False))
+
+    def lost(self, event: Held) -> None:
+        self._hold.record(event.seconds, self._attributes(event.key, lost=True))
+        self._lost.add(1, self._attributes(event.key))
