@@ -31,6 +31,7 @@ package_test() {
     local library
     for library in ioredis redis; do
         check "node-$library: ends, silence, mistakes" node tests/faults.mjs "$library"
+        check "node-$library: listeners, counters, OpenTelemetry, extend" node tests/telemetry.mjs "$library"
     done
     check 'node: traces of the machine in Rust' node tests/traces.mjs "$root/clients/traces/golden.txt" ${RLOCK_TRACES-}
     check 'node README' node tests/readme.mjs

@@ -4,6 +4,7 @@ import { Broken, Refused, Silent, Unsent } from './errors.js';
 import type { Link, Route, Word } from './links.js';
 import { type Input, type Machine, type Outcome, type Output, passes, REPLY, type Request, TICKET } from './machine/index.js';
 import { acquireAll, type Part, releasedAll, several } from './several.js';
+import type { Telemetry } from './telemetry.js';
 import type { Turn, Turns } from './turns.js';
 
 export interface Asked {
@@ -16,6 +17,7 @@ export interface Asked {
   acks?: number | undefined;
   session?: boolean | undefined;
   upgrade?: boolean | undefined;
+  renew?: boolean | undefined;
   /** Of several locks, all, in key order; `key` is the first: a wait has its place there, whatever it waits for. */
   parts?: readonly Part[] | undefined;
 }
@@ -35,13 +37,14 @@ export interface Shared {
   emptied: () => void;
   /** How long a request that does not wait is repeated. */
   readonly patience: number;
+  readonly telemetry: Telemetry;
 }
 
 /** In whole milliseconds: a deadline is never late by it. */
 export const now = () => Math.floor(performance.now());
 
 /** A request on a shared connection under way: `condemn` is for one that nobody answers. */
-class Sending {
+export class Sending {
   isOver = false;
   link: Link | undefined;
   at = '';
@@ -95,7 +98,7 @@ const waiting = (way: string, ms: number, { maxQueue }: Asked): Word[] => [way, 
 /** What is held by a mode: WRITE by an upgrade too. */
 const modeOf = ({ mode, upgrade }: Asked) => (upgrade ? 'WRITE' : mode);
 
-function wordsOf(request: Request, asked: Asked, depth: number): Word[] {
+export function wordsOf(request: Request, asked: Asked, depth: number): Word[] {
   const { key, owner, lease, acks, parts } = asked;
   switch (request.ask) {
     case 'acquire':
@@ -198,6 +201,7 @@ export class Driver {
 
   /** Tells the machine, and goes on as far as that takes no time. */
   tell(input: Input): void {
+    if (this.onFailed && input.on === 'ended' && this.op.do === 'send' && input.outcome.is !== 'token') this.onFailed(this.trouble);
     this.instant = input;
     if (this.isStepping) return;
     this.isStepping = true;
@@ -243,6 +247,9 @@ export class Driver {
     this.link = undefined;
     return link;
   }
+
+  /** Of a hold: a renewal failed. */
+  onFailed: ((trouble: unknown) => void) | undefined;
 
   /** Before each pause. */
   onPause: ((trouble: unknown) => void) | undefined;

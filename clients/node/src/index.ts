@@ -19,12 +19,14 @@ import { type Client, inTime, Route } from './links.js';
 import { Attempt } from './machine/attempt.js';
 import { CLOSES, come, LATE, REPLY } from './machine/index.js';
 import { type Leader, leaderNow, merged, observe, type One, type Part } from './several.js';
-import { problemOf, run, Seat, seatsOf, Tenure } from './tenure.js';
+import { type Counts, type Listener, type OnError, Telemetry } from './telemetry.js';
+import { nameOf, problemOf, run, Seat, seatsOf, Tenure } from './tenure.js';
 import { Turns } from './turns.js';
 
 export { Deadlock, LockError, LockLost, NoAcks, NoPermission, NoReplicas, NotAcquired, NotHeld, Refused, TooMany, Unavailable } from './errors.js';
 export type { Client } from './links.js';
 export { type Leader, limit, type One, read } from './several.js';
+export type { Counts, Held, Listener, Waited } from './telemetry.js';
 
 /** The options of a lock. Times in milliseconds. */
 export interface LockOptions {
@@ -40,6 +42,8 @@ export interface LockOptions {
   session?: boolean;
   /** WRITE on top of one's own READ (the same `owner`). */
   upgrade?: boolean;
+  /** With `false` the hold ends with its lease, unless `extend` extends it. Default: true. */
+  renew?: boolean;
 }
 
 export interface AcquireOptions {
@@ -54,7 +58,19 @@ export interface LocksOptions {
   waiting?: number;
   /** How long to retry a request that does not wait while connections break or a failover is under way. Default: 3000. */
   patience?: number;
+  /** Is informed of waits, holds and losses. */
+  listener?: Listener;
 }
+
+/** Aborted when the lock is lost; then `error` says why. */
+export interface UsingSignal extends AbortSignal {
+  readonly error: Error | undefined;
+}
+
+export type UsingOptions = AcquireOptions & Pick<LockOptions, 'owner' | 'maxQueue' | 'session'>;
+
+/** What runs while the locks are held. */
+export type Using<T> = (signal: UsingSignal, hold: Hold) => Promise<T> | T;
 
 const PROCESS = `${hostname().slice(0, 128)}/${process.pid}/${randomBytes(4).toString('hex')}`;
 let names = 0;
@@ -79,7 +95,7 @@ export class Locks {
     const route = new Route(client);
     const waiting = options.waiting ?? 8;
     const patience = options.patience ?? 3_000;
-    this.#shared = { route, turns: new Turns(route), slots: waiting, waiting, rtt: 0, open: new Set(), emptied: () => {}, patience };
+    this.#shared = { route, turns: new Turns(route), slots: waiting, waiting, rtt: 0, open: new Set(), emptied: () => {}, patience, telemetry: new Telemetry(options.listener) };
   }
 
   /** A write lock: one holder at a time. */
@@ -106,6 +122,45 @@ export class Locks {
     return new Lock(this, parts[0]!.key, 'WRITE', options, undefined, parts);
   }
 
+  /**
+   * Calls `work` while the locks of the keys are held, with a lease of so many milliseconds that is renewed, and returns
+   * its result. A key alone, or a list of keys. Throws NotAcquired if they were not free in time.
+   */
+  using<T>(keys: One | readonly One[], lease: number, work: Using<T>): Promise<T>;
+  using<T>(keys: One | readonly One[], lease: number, options: UsingOptions, work: Using<T>): Promise<T>;
+  async using<T>(keys: One | readonly One[], lease: number, options: UsingOptions | Using<T>, work?: Using<T>): Promise<T> {
+    if (typeof options === 'function') [options, work] = [{}, options];
+    const { wait, signal, ...others } = options;
+    const ones = Array.isArray(keys) ? keys : [keys as One];
+    const [first] = ones;
+    const lock = ones.length === 1 && typeof first === 'string' ? this.lock(first, { ...others, lease }) : this.all(ones, { ...others, lease });
+    return await lock.using({ wait, signal }, (hold) => {
+      const { signal: lost } = hold;
+      Object.defineProperty(lost, 'error', { configurable: true, get: () => (lost.aborted ? lost.reason : undefined) });
+      return work!(lost as UsingSignal, hold);
+    });
+  }
+
+  /**
+   * Calls `listener` with each error that no call throws: a lost hold (LockLost), a renewal that failed, a wait that goes
+   * on though the server cannot be reached (Unavailable).
+   */
+  on(_: 'error', listener: OnError): this {
+    this.#shared.telemetry.onError.add(listener);
+    return this;
+  }
+
+  off(_: 'error', listener: OnError): this {
+    this.#shared.telemetry.onError.delete(listener);
+    return this;
+  }
+
+  /** What is held and waited for now, and what was lost. */
+  counts(): Counts {
+    const { waiting, losses: lost, failedRenewals, unreported } = this.#shared.telemetry;
+    return { held: [...this.#tenures].filter((tenure) => tenure.isSure).length, waiting, lost, failedRenewals, unreported };
+  }
+
   /** Who leads: whoever holds the lock of that key, in a session. */
   election(key: string, options: ElectionOptions = {}): Election {
     return new Election(this, this.#shared, key, options);
@@ -127,6 +182,18 @@ export class Locks {
 
   /** @internal */
   async acquire(asked: Asked, isGiven: boolean, crowd: Crowd, options: AcquireOptions): Promise<Hold | null> {
+    const ended = this.#shared.telemetry.waits(() => nameOf(asked));
+    try {
+      const hold = await this.#acquire(asked, isGiven, crowd, options);
+      ended(hold !== null);
+      return hold;
+    } catch (error) {
+      ended(false, error);
+      throw error;
+    }
+  }
+
+  async #acquire(asked: Asked, isGiven: boolean, crowd: Crowd, options: AcquireOptions): Promise<Hold | null> {
     const wait = options.wait ?? Infinity;
     const { signal } = options;
     signal?.throwIfAborted();
@@ -176,7 +243,9 @@ export class Locks {
       driver.onPause = (trouble) => {
         if (wait === 0 || now() < warnsAt) return;
         driver.onPause = undefined;
-        process.emitWarning(`${asked.key}: still asking for it, though ${(trouble as Error).message}`, 'RlockWarning');
+        const text = `${asked.key}: still asking for it`;
+        if (this.#shared.telemetry.error(() => unavailable(text, trouble))) return;
+        process.emitWarning(`${text}, though ${(trouble as Error).message}`, 'RlockWarning');
       };
       driver.tell({ on: 'call' });
     });
@@ -258,8 +327,8 @@ export class Lock {
   acquire(options: AcquireOptions = {}): Promise<Hold | null> {
     const owner = this.#owner ?? `${PROCESS}-${++names}`;
     // Not by a spread, which costs a tenth of a free acquire and release.
-    const { key, mode, lease, limit, maxQueue, acks, session, upgrade, parts } = this.#asked;
-    return this.#locks.acquire({ key, owner, mode, lease, limit, maxQueue, acks, session, upgrade, parts }, this.#owner !== undefined, this.#crowd, options);
+    const { key, mode, lease, limit, maxQueue, acks, session, upgrade, renew, parts } = this.#asked;
+    return this.#locks.acquire({ key, owner, mode, lease, limit, maxQueue, acks, session, upgrade, renew, parts }, this.#owner !== undefined, this.#crowd, options);
   }
 
   /** Calls `work` while the lock is held, and returns its result. Throws NotAcquired if the lock was not free in time. */
@@ -391,6 +460,16 @@ export class Hold implements AsyncDisposable {
   /** Throws LockLost unless the hold is certain. For a step that cannot be undone, use the token. */
   check(): void {
     if (!this.held) throw this.#tenure.isLost;
+  }
+
+  /**
+   * The hold lasts `ms` from now, or as long as it would have lasted if that is longer. Resolves to the hold. Throws
+   * LockLost if it ended. A hold is renewed anyway, unless it was acquired with `renew: false`.
+   */
+  async extend(ms: number): Promise<Hold> {
+    if (this.#isReleased) throw new NotHeld(`${this.key} was released before`);
+    await this.#tenure.extend(ms);
+    return this;
   }
 
   /** Releases one level. Throws LockLost if the hold ended before. */

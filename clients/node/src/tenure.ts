@@ -1,10 +1,10 @@
 // Seats and holds: what the machines say is done by drive.ts, for who has the seat.
 
-import { type Asked, Driver, now, type Shared } from './drive.js';
-import { LockLost, Unavailable, unavailable } from './errors.js';
-import type { Link } from './links.js';
+import { type Asked, Driver, isPassing, now, send, Sending, type Shared, wordsOf } from './drive.js';
+import { Broken, LockLost, Refused, Unavailable, unavailable } from './errors.js';
+import { inTime, type Link } from './links.js';
 import { Holding } from './machine/hold.js';
-import type { Machine, Tell } from './machine/index.js';
+import { LONGEST_PAUSE, type Machine, REPLY, type Tell } from './machine/index.js';
 import { Release } from './machine/undo.js';
 import { restOf } from './several.js';
 
@@ -88,6 +88,10 @@ export function problemOf(tell: Tell, key: string, trouble: unknown): Error {
   return tell.told === 'refused' ? (trouble as Error) : unavailable(key, trouble ?? new Error('no reply in time'));
 }
 
+export function nameOf({ key, parts }: Asked): string {
+  return parts ? parts.map((part) => part.key).join(', ') : key;
+}
+
 /** A hold from its first level to its last, which all handles of it share. */
 export class Tenure {
   readonly token: number;
@@ -105,6 +109,7 @@ export class Tenure {
   /** By the other clock: the first one stands still while the machine sleeps. */
   private wallDeadline = 0;
   private lingers = false;
+  private readonly since = performance.now();
   private readonly others: Seat[];
 
   constructor(
@@ -118,7 +123,7 @@ export class Tenure {
     this.token = token;
     this.deadline = sent + asked.lease;
     this.sent = sent;
-    const due = sent + Math.floor(asked.lease / 3);
+    const due = asked.renew === false ? this.deadline : sent + Math.floor(asked.lease / 3);
     // Not before its time: timers may be a little early.
     this.timer = setTimeout(() => this.begin(), Math.max(0, due - now() + 1)).unref();
     all.add(this);
@@ -131,7 +136,7 @@ export class Tenure {
     clearTimeout(this.timer);
     if (this.care) return this.care.driver;
     const { shared, asked, seat, token } = this;
-    const machine = new Holding({ token, lease: asked.lease, sent: this.sent, margin: 0, hasAcks: (asked.acks ?? 0) > 0, renews: true });
+    const machine = new Holding({ token, lease: asked.lease, sent: this.sent, margin: 0, hasAcks: (asked.acks ?? 0) > 0, renews: asked.renew !== false });
     const driver = new Driver(shared, asked, 1, machine, ({ do: done }) => {
       if (done === 'tell') this.tell();
       else if (done === 'done') this.end();
@@ -141,6 +146,11 @@ export class Tenure {
     });
     driver.isQuiet = true;
     driver.onPause = () => this.count(); // whenever it was renewed
+    driver.onFailed = (trouble) => {
+      if (this.state !== 'held') return;
+      shared.telemetry.failedRenewals++;
+      shared.telemetry.error(() => unavailable(`${asked.key}: a renewal failed`, trouble));
+    };
     this.care = { machine, driver };
     if (this.deadline > machine.deadline) machine.step(now(), { on: 'extend', sent: this.deadline - asked.lease });
     driver.tell({ on: 'call' });
@@ -156,6 +166,42 @@ export class Tenure {
     this.care?.driver.tell({ on: 'extend', sent: granted.sent + lease - this.asked.lease });
     this.count();
     if (link) this.watch(link);
+  }
+
+  /** What listeners know it by. */
+  private get name(): string {
+    return nameOf(this.asked);
+  }
+
+  /** It lasts so long from now, or as long as it would have lasted if that is longer. */
+  async extend(ms: number): Promise<void> {
+    const { asked, shared, token } = this;
+    const until = now() + shared.patience;
+    const takes = ((asked.acks ?? 0) > 0 ? 3 : 1) * REPLY;
+    for (let pause = 10; ; pause = Math.min(pause * 2, LONGEST_PAUSE)) {
+      if (!this.isSure) this.lose();
+      if (this.state !== 'held') throw this.isLost;
+      const sent = now();
+      const sending = new Sending(shared.route);
+      let problem: unknown;
+      try {
+        const words = wordsOf({ ask: 'renew', token }, { ...asked, lease: ms }, 1);
+        await inTime(send(shared, asked.key, words, sending), Math.min(takes, this.deadline - sent));
+      } catch (error) {
+        problem = error;
+        if (error instanceof Broken) sending.condemn();
+      }
+      if (problem === undefined && this.isSure) {
+        this.deadline = Math.max(this.deadline, sent + ms);
+        this.care?.driver.tell({ on: 'extend', sent: sent + ms - asked.lease });
+        return this.count();
+      }
+      // Or somebody put another value at the key.
+      if (problem instanceof Refused && ['NOTHELD', 'WRONGTYPE'].includes(problem.code)) this.lose();
+      else if (problem !== undefined && !isPassing(problem)) throw problem;
+      else if (problem !== undefined && now() >= until) throw unavailable(asked.key, problem);
+      await new Promise((resolve) => setTimeout(resolve, this.isSure ? Math.min(pause, this.deadline - now()) : 0));
+    }
   }
 
   /** Whether the hold is certain, by both clocks. */
@@ -206,6 +252,8 @@ export class Tenure {
   private tell(): void {
     if (this.state !== 'held' && this.state !== 'releasing') return;
     this.state = 'lost';
+    this.shared.telemetry.ended(this.name, this.since, true);
+    this.shared.telemetry.error(() => this.isLost);
     this.lost?.abort(this.isLost);
   }
 
@@ -236,7 +284,10 @@ export class Tenure {
         if (tell.told === 'lost') this.lose();
         if (--this.depth === 0) {
           for (const each of [seat, ...this.others]) each.tenure = undefined;
-          if (this.state !== 'lost') this.state = 'released';
+          if (this.state !== 'lost') {
+            this.state = 'released';
+            this.shared.telemetry.ended(this.name, this.since, false);
+          }
           if (this.care) this.care.driver.tell({ on: 'released' });
           else this.end();
         }

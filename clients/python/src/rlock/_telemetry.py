@@ -12,7 +12,7 @@ from typing import Any, Callable, NamedTuple, Optional
 from ._core import log, ms
 
 #: Events that a listener that is too slow has not been told yet. Further ones are dropped, and counted.
-MOST = 10_000
+MOST = 1000
 #: Seconds after which the thread that tells the listener ends if there is nothing to tell.
 IDLE = 10.0
 #: Seconds for which `close` waits until the listener was told everything.
@@ -39,7 +39,7 @@ class Held(NamedTuple):
 class Listener:
     """Override what you want to know. A thread of the package calls it, with one event after the other.
 
-    What it raises is logged once, and counted. While it is busy, events wait; if 10 000 do, further ones are dropped and
+    What it raises is logged once, and counted. While it is busy, events wait; if 1000 do, further ones are dropped and
     counted. `waited` runs in the context (`contextvars`) of the call that waited.
     """
 
