@@ -105,7 +105,7 @@ function warnings() {
     if (persistence.rdb_status && persistence.rdb_status !== "ok") all.push(`${server.name}: the last snapshot could not be saved`);
     const isOld = look.unix_ms / 1000 - persistence.rdb_last_save > 3600;
     if (!persistence.aof && persistence.unsaved > 0 && isOld) {
-      all.push(`${server.name}: nothing was saved for ${span(look.unix_ms - persistence.rdb_last_save * 1000)}, and there is no append-only file: a restart loses the locks`);
+      all.push(`${server.name}: nothing has been saved for ${span(look.unix_ms - persistence.rdb_last_save * 1000)}, and there is no append-only file: a restart loses the locks`);
     }
   }
   return all;

@@ -14,7 +14,7 @@ pub const USAGE: &str = "\
 rlock run KEY [options] [--] COMMAND...  run a command while holding the lock of KEY (or -c 'SHELL COMMAND')
 rlock top [options] [URL]                a live view: queues, holders, waiters, rates
 rlock who KEY [options]                  who holds KEY, and who waits for it
-rlock watch KEY [options]                a line for each change of who holds KEY
+rlock watch KEY [options]                a line each time the holder of KEY changes
 rlock queues [options]                   the longest queues
 rlock serve [options]                    the same as a live page, and metrics for Prometheus
 rlock --version
@@ -49,11 +49,11 @@ queues:
 serve:
   --listen HOST:PORT  where browsers and Prometheus connect (127.0.0.1:9121)
   --allow-host NAME   also answer requests for this name, not only for localhost and IP addresses; repeat it for more
-  --elections PREFIX  keys with this prefix are leader elections, which are held for long; repeat it for more
+  --elections PREFIX  keys with this prefix are leader elections, held for a long time; repeat it for more
   --allow-actions     anybody with the token in $RLOCK_SERVE_TOKEN can force, cancel and kill on the page
 
-TIME is in seconds, or with a unit: 500ms, 10s, 2m, 1h.
-The command has RLOCK_KEY, RLOCK_TOKEN and RLOCK_OWNER in its environment. When the lock is lost it gets TERM, then KILL.
+TIME is in seconds, or has a unit: 500ms, 10s, 2m, 1h.
+The command has RLOCK_KEY, RLOCK_TOKEN and RLOCK_OWNER in its environment. If the lock is lost, it gets TERM, then KILL.
 Exit codes: the command's; 128 + n if signal n ended it; 1 not acquired; 124 the lock was lost (137: KILL was
 needed); 125 rlock itself failed; 126 the command cannot be run; 127 it is not found.";
 
@@ -163,7 +163,7 @@ fn is_option(word: &OsString) -> bool {
 pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Job, String> {
     let mut words: VecDeque<OsString> = words.into_iter().map(W::into).collect();
     let Some(job) = words.pop_front().map(text).transpose()? else {
-        return Err("say what to do: run, top, who, watch, queues or serve".into());
+        return Err("no command is given: it must be run, top, who, watch, queues or serve".into());
     };
     if matches!(job.as_str(), "-h" | "--help" | "help") {
         return Ok(Job::Help);
@@ -179,7 +179,7 @@ pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Jo
     let mut serve = Serve::default();
     while let Some(word) = words.pop_front() {
         if job == "run" && !run.command.is_empty() && !is_option(&word) {
-            return Err("-c is the whole command".into());
+            return Err("-c has the whole command already".into());
         }
         // The second word of `run` begins the command, whose words are its own, whatever they are.
         if job == "run" && !run.key.is_empty() && !is_option(&word) {
@@ -234,7 +234,7 @@ pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Jo
             ("run", "--foreground") => run.is_foreground = true,
             ("run", "--") => run.command.extend(words.drain(..)),
             (_, option) if option.len() > 1 && option.starts_with('-') => {
-                return Err(format!("'{option}' is no option of rlock {job}"));
+                return Err(format!("'{option}' is not an option of rlock {job}"));
             }
             ("run", _) => run.key = word,
             ("top" | "serve", url) if url.contains("://") => run.at.urls.push(word),
@@ -243,8 +243,8 @@ pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Jo
     }
     let at = || run.at.clone();
     match (job.as_str(), free.as_slice()) {
-        ("run", []) if run.key.is_empty() => Err("say which key to lock".into()),
-        ("run", []) if run.command.is_empty() => Err("say which command to run".into()),
+        ("run", []) if run.key.is_empty() => Err("no key to lock is given".into()),
+        ("run", []) if run.command.is_empty() => Err("no command to run is given".into()),
         ("run", []) if !run.others.is_empty() && (run.acks.is_some() || run.owner.is_some()) => {
             Err("--acks and --owner are for one lock, without --and".into())
         }
@@ -253,10 +253,10 @@ pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Jo
         ("serve", []) => Ok(Job::Serve(Serve { at: at(), ..serve })),
         ("who", [key]) => Ok(Job::Who { at: at(), key: key.clone() }),
         ("watch", [key]) => Ok(Job::Watch { at: at(), key: key.clone() }),
-        ("who" | "watch", []) => Err("say which key to look at".into()),
+        ("who" | "watch", []) => Err("no key is given".into()),
         ("queues", []) => Ok(Job::Queues { at: at(), count: count.unwrap_or(20) }),
-        (_, [first, ..]) => Err(format!("'{first}' is one word too many")),
-        _ => Err("say what to do: run, top, who, watch, queues or serve".into()),
+        (_, [first, ..]) => Err(format!("unexpected argument '{first}'")),
+        _ => Err("no command is given: it must be run, top, who, watch, queues or serve".into()),
     }
 }
 
@@ -265,21 +265,21 @@ fn number<T: TryFrom<u64> + std::fmt::Display>(
     text: &str,
     most: T,
 ) -> Result<T, String> {
-    let wrong = || format!("{name} is a whole number up to {most}, not '{text}'");
+    let wrong = || format!("{name} must be a whole number up to {most}, not '{text}'");
     let number = text.parse::<u64>().map_err(|_| wrong())?;
     let is_less = most.to_string().parse::<u64>().is_ok_and(|most| number <= most);
     T::try_from(number).ok().filter(|_| is_less).ok_or_else(wrong)
 }
 
 fn permit(name: &str, text: &str) -> Result<One, String> {
-    let wrong = || format!("{name} is N:KEY, like 3:encoder, not '{text}'");
+    let wrong = || format!("{name} must be N:KEY, like 3:encoder, not '{text}'");
     let (count, key) = text.split_once(':').ok_or_else(wrong)?;
     Ok(limit(key, number(name, count, 1_000_000)?))
 }
 
 fn address(name: &str, text: &str) -> Result<SocketAddr, String> {
     let mut found = text.to_socket_addrs().map_err(|_| {
-        format!("{name} is host:port of this machine, like 127.0.0.1:9121, not '{text}'")
+        format!("{name} must be host:port of this machine, like 127.0.0.1:9121, not '{text}'")
     })?;
     found.next().ok_or_else(|| format!("{name}: '{text}' has no address"))
 }
@@ -300,7 +300,7 @@ fn time(name: &str, text: &str) -> Result<Duration, String> {
     match Duration::try_from_secs_f64(seconds) {
         Ok(time) if time <= Duration::from_secs(7 * 24 * 3600) => Ok(time),
         _ => Err(format!(
-            "{name} is a time like 10, 500ms, 2m or 1h, up to seven days, not '{text}'"
+            "{name} must be a time like 10, 500ms, 2m or 1h, up to seven days, not '{text}'"
         )),
     }
 }
@@ -347,26 +347,26 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said() {
         for (line, text) in [
-            ("", "say what to do"),
+            ("", "no command is given"),
             ("fly", "unknown command 'fly'"),
-            ("run", "which key"),
-            ("run k", "which command"),
-            ("run k --wait soon ls", "--wait is a time like 10"),
-            ("run k --wait -1 ls", "--wait is a time like 10"),
-            ("run k --limit many ls", "--limit is a whole number up to 1000000"),
-            ("run k --and-limit 3 ls", "--and-limit is N:KEY"),
+            ("run", "no key to lock"),
+            ("run k", "no command to run"),
+            ("run k --wait soon ls", "--wait must be a time like 10"),
+            ("run k --wait -1 ls", "--wait must be a time like 10"),
+            ("run k --limit many ls", "--limit must be a whole number up to 1000000"),
+            ("run k --and-limit 3 ls", "--and-limit must be N:KEY"),
             ("run k --and l --acks 1 ls", "--acks and --owner are for one lock"),
-            ("run k --acks 17 ls", "--acks is a whole number up to 16"),
+            ("run k --acks 17 ls", "--acks must be a whole number up to 16"),
             ("run k --wait", "--wait needs a value"),
-            ("run k --quick ls", "'--quick' is no option of rlock run"),
-            ("who", "which key"),
-            ("who a b", "'a' is one word too many"),
-            ("watch", "which key"),
-            ("watch a b", "'a' is one word too many"),
-            ("queues -n 0x", "--count is a whole number"),
-            ("serve --listen 9121", "--listen is host:port of this machine"),
-            ("serve a", "'a' is one word too many"),
-            ("top --allow-actions", "no option of rlock top"),
+            ("run k --quick ls", "'--quick' is not an option of rlock run"),
+            ("who", "no key is given"),
+            ("who a b", "unexpected argument 'a'"),
+            ("watch", "no key is given"),
+            ("watch a b", "unexpected argument 'a'"),
+            ("queues -n 0x", "--count must be a whole number"),
+            ("serve --listen 9121", "--listen must be host:port of this machine"),
+            ("serve a", "unexpected argument 'a'"),
+            ("top --allow-actions", "not an option of rlock top"),
         ] {
             let error = parsed(line).map(drop).unwrap_err();
             assert!(

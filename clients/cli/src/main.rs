@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         }
         Ok(Job::Queues { at, count }) => show::queues(&at, count).and_then(|page| print(&page)),
         Ok(Job::Serve(job)) => serve::serve(&job).map(|()| 0),
-        Err(wrong) => Err(format!("{wrong}\nrlock --help says more")),
+        Err(wrong) => Err(format!("{wrong}\nTry 'rlock --help'.")),
     };
     match outcome {
         Ok(code) => ExitCode::from(code),

@@ -66,7 +66,7 @@ impl Where {
                 Some(ClientTlsConfig { client_cert, client_key })
             }
             (None, None) => None,
-            _ => return Err("--cert and --key belong together".into()),
+            _ => return Err("--cert and --key must be given together".into()),
         };
         let is_said = root_cert.is_some() || client_tls.is_some();
         Ok(is_said.then_some(TlsCertificates { client_tls, root_cert }))

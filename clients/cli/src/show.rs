@@ -21,7 +21,7 @@ pub fn connect(servers: &[Server]) -> Result<Vec<Connection>, Trouble> {
 /// # Errors
 /// The servers' error.
 pub fn look(connections: &mut [Connection], key: &Name) -> Result<Lock, Trouble> {
-    let mut trouble = "no server has it".to_owned();
+    let mut trouble = "no server serves this key".to_owned();
     for connection in connections {
         match snapshot::look(connection, key) {
             Ok(lock) => return Ok(lock),
@@ -63,14 +63,13 @@ pub fn who(at: &Where, key: &str) -> Result<String, Trouble> {
             _ => "ticket".to_owned(),
         };
         let limit = if wait.limit > 0 { format!(" of {}", wait.limit) } else { String::new() };
-        let still =
-            wait.left.map_or("forever".to_owned(), |left| format!("for {} more", short(left)));
+        let still = wait.left.map_or("no limit".to_owned(), |left| format!("{} left", short(left)));
         let _ = writeln!(
             page,
-            "{} waits to {}{limit} since {}, {still}, {how}",
+            "{} has waited for {} to {}{limit}, {still}, {how}",
             wait.owner,
-            wait.mode,
-            short(wait.waited)
+            short(wait.waited),
+            wait.mode
         );
     }
     let more = lock.length.saturating_sub(u64::try_from(lock.waiters.len()).unwrap_or(u64::MAX));
@@ -100,7 +99,7 @@ pub fn queues(at: &Where, count: usize) -> Result<String, Trouble> {
         let key = &queue.key;
         let _ = writeln!(
             page,
-            "{key}: {} wait, the first since {}, {held}",
+            "{key}: {} in line, the first for {}, {held}",
             queue.length,
             short(queue.head_waits)
         );

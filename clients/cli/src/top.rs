@@ -144,7 +144,7 @@ impl Top<'_> {
         let name = name(&self.servers);
         terminal.draw(|frame| match (&self.trouble, &self.close, &self.now) {
             (Some(trouble), _, _) => {
-                let text = format!("{trouble}\n\ntrying again every second   q: end");
+                let text = format!("{trouble}\n\ntrying again every second   q: quit");
                 frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: false }), frame.area());
             }
             (_, Some((key, Some(lock))), _) => view::draw_lock(frame, &name, key, lock),

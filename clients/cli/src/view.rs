@@ -75,10 +75,10 @@ pub fn draw_lock(frame: &mut Frame, name: &str, key: &Name, lock: &Lock) {
         observers => format!("   observed by {observers}"),
     };
     let (mode, holders_count, length) = (&lock.mode, lock.holder_count, lock.length);
-    let state = format!("   {mode}   held by {holders_count}   waited for by {length}{observers}");
+    let state = format!("   {mode}   held by {holders_count}   awaited by {length}{observers}");
     let lines = vec![
         Line::from(vec![key.to_string().bold(), state.into()]),
-        Line::from(format!("{name}   Esc: back   q: end")).dim(),
+        Line::from(format!("{name}   Esc: back   q: quit")).dim(),
     ];
     frame.render_widget(Paragraph::new(lines), head);
     let widths = [
@@ -102,7 +102,8 @@ pub fn draw_lock(frame: &mut Frame, name: &str, key: &Name, lock: &Lock) {
         Constraint::Length(7),
     ];
     let titles = ["WAITS", "MODE", "KIND", "SINCE", "STILL", "CLIENT", "LIMIT"];
-    let title = if lock.waiters.is_empty() { "nobody waits" } else { "waiters, the first on top" };
+    let title =
+        if lock.waiters.is_empty() { "nobody waits" } else { "waiters, first in line on top" };
     table(frame, waiters, title, &titles, &widths, lock.waiters.iter().map(waiter_row), None);
 }
 

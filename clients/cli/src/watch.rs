@@ -75,7 +75,7 @@ impl Watch<'_> {
 
     /// Connects to the server that has the lock, and asks it who holds.
     fn find(&self, at: &Where) -> Result<(Connection, Option<Held>), Trouble> {
-        let mut trouble = "no server has it".to_owned();
+        let mut trouble = "no server serves this key".to_owned();
         for server in at.primaries()? {
             let mut server = server.connect()?;
             match self.ask(&mut server, false) {

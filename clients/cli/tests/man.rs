@@ -82,7 +82,7 @@ fn each_option_of_the_page_is_one_of_the_program() {
             };
             let is_one = jobs.iter().any(|job| {
                 let said = parse(job.split(' ').chain([name.as_str(), "1"]));
-                said.err().is_none_or(|wrong| !wrong.contains("is no option"))
+                said.err().is_none_or(|wrong| !wrong.contains("is not an option"))
             });
             assert!(is_one, "{title}: {name} is on the page, and no option");
             tried += 1;

@@ -165,7 +165,7 @@ fn its_version_is_that_of_the_module() {
 fn what_cannot_be_done_is_said() {
     let server = Server::start(&[]);
     let (code, _, complaint) = server.run(&["run", "job"]);
-    assert_eq!((code, complaint.lines().next()), (125, Some("rlock: say which command to run")));
+    assert_eq!((code, complaint.lines().next()), (125, Some("rlock: no command to run is given")));
     let (code, _, complaint) =
         server.run(&["run", "-u", "redis://127.0.0.1:1", "-w", "200ms", "job", "true"]);
     assert!(code == 125 && complaint.contains("the server is unavailable"), "{complaint}");

@@ -94,17 +94,14 @@ fn shows_the_longest_queue_first_its_holder_and_what_happens() {
     let lock = look(&mut server.connect(), &Name(b"top:long".to_vec())).unwrap();
     let close = drawn_lock("top:long", &lock);
     assert!(line(&close, "will") < line(&close, "zoe") && close.contains("forever"), "{close}");
-    assert!(close.contains("held by 2   waited for by 2") && close.contains("rita"), "{close}");
+    assert!(close.contains("held by 2   awaited by 2") && close.contains("rita"), "{close}");
     if lock.waiters[1].client != 0 {
         // The module says which connection waits: it can be ended.
         let ended: u64 = server.ask(&format!("CLIENT UNBLOCK {}", lock.waiters[1].client));
         assert_eq!((ended, last.recv_response().unwrap()), (1, redis::Value::Nil));
     }
     let (_, page, _) = server.run(&["who", "top:long"]);
-    assert!(
-        page.contains("rita holds read") && page.contains("will waits to write since"),
-        "{page}"
-    );
+    assert!(page.contains("rita holds read") && page.contains("will has waited for"), "{page}");
 
     // What happens between two looks is shown per second.
     server.ask::<u64>("RLOCK.RELEASE top:short ann");

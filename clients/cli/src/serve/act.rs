@@ -64,7 +64,7 @@ pub fn carry_out(action: &Action, servers: &[Server]) -> Result<String, Trouble>
             (ask, servers.iter().filter(|known| known.name == *server).collect())
         }
     };
-    let mut trouble = "rlock serve does not watch such a server".to_owned();
+    let mut trouble = "rlock serve does not watch that server".to_owned();
     for server in asked {
         match ask.query::<u64>(&mut server.connect()?) {
             Ok(count) => return Ok(count.to_string()),

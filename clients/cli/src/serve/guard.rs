@@ -53,11 +53,15 @@ impl Guard {
     #[must_use]
     pub fn refusal(&self, path: &str, headers: &HeaderMap) -> Option<Refusal> {
         let Some(host) = text(headers, header::HOST.as_str()) else {
-            return Some((StatusCode::BAD_REQUEST, "a request needs one Host".into()));
+            return Some((
+                StatusCode::BAD_REQUEST,
+                "a request needs exactly one Host header".into(),
+            ));
         };
         if !self.is_own(name_of(host)) {
             let name = name_of(host).escape_debug();
-            let why = format!("this page is not served for {name:?}; --allow-host allows a name");
+            let why =
+                format!("this page is not served for {name:?}; allow the name with --allow-host");
             return Some((StatusCode::MISDIRECTED_REQUEST, why));
         }
         let is_link = path == "/"
@@ -84,7 +88,10 @@ impl Guard {
     #[must_use]
     pub fn refused_action(&self, headers: &HeaderMap) -> Option<Refusal> {
         let Some(token) = &self.token else {
-            return Some((StatusCode::FORBIDDEN, "start rlock serve with --allow-actions".into()));
+            return Some((
+                StatusCode::FORBIDDEN,
+                "actions need rlock serve --allow-actions".into(),
+            ));
         };
         let given = text(headers, header::AUTHORIZATION.as_str());
         let given = given.and_then(|text| text.strip_prefix("Bearer ")).unwrap_or_default();

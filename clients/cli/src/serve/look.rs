@@ -124,7 +124,7 @@ impl Seen {
     #[must_use]
     pub fn silent(&self) -> Seen {
         let silent = |told: &Told| {
-            let words = "no look ends in time".to_owned();
+            let words = "the server's replies are overdue".to_owned();
             Told {
                 name: told.name.clone(),
                 db: told.db,

@@ -27,23 +27,23 @@ const GAUGES: [(&str, &str); 9] = [
     ("acks_pending", "Callers whose grant replicas have not acknowledged yet"),
     ("groups", "Requests for several locks that wait"),
     ("group_turns", "Locks that are reserved for requests for several locks"),
-    ("gate_shut", "1: work is due that the module may not do now"),
+    ("gate_shut", "1 while work is due that the module may not do now"),
 ];
 
 /// Numbers of `INFO rlock` that are counted since the server's start.
 const COUNTERS: [(&str, &str); 16] = [
     ("acquired", "New holds"),
     ("reentered", "Re-entries"),
-    ("refused", "Requests that were refused"),
+    ("refused", "Requests that got nil at once"),
     ("timed_out", "Waits that ended without the lock"),
     ("handed_off", "Blocked requests that were granted"),
     ("released", "Holds that ended by release"),
-    ("renewed", "RENEW commands"),
+    ("renewed", "Renewals by command"),
     ("expired", "Holds that ended with their lease"),
     ("disconnected", "Holds that ended with their connection"),
-    ("forced", "Holds that ended by force"),
+    ("forced", "Holds that RLOCK.FORCE ended"),
     ("evicted", "Locks that were evicted: two owners may hold each of them"),
-    ("deadlocks", "Waits refused because they would never end"),
+    ("deadlocks", "Waits refused because they would close a cycle"),
     ("deadlock_searches_given_up", "Searches for a deadlock that visited too many waiters"),
     ("noacks", "Callers that got -NOACKS: too few replicas acknowledged in time"),
     ("sessions_refused", "Requests for SESSION that rlock.max-sessions refused"),
@@ -116,7 +116,7 @@ impl Page {
             states.push((String::new(), Some("unreachable")));
         }
         let ups = states.iter().map(|(name, down)| (server(name), f64::from(down.is_none())));
-        let help = "1: the server answers and has the module";
+        let help = "1 if the server answers and has the module";
         write(to, "rlock_up", help, MetricType::Gauge, ups.collect())?;
         let downs = states.iter().flat_map(|(name, down)| {
             REASONS.map(|reason| {
@@ -125,7 +125,13 @@ impl Page {
                 (labels, f64::from(*down == Some(reason)))
             })
         });
-        write(to, "rlock_down", "1: why rlock_up is 0", MetricType::Gauge, downs.collect())?;
+        write(
+            to,
+            "rlock_down",
+            "1 for the reason why rlock_up is 0",
+            MetricType::Gauge,
+            downs.collect(),
+        )?;
         let busy = self.seen.servers.iter();
         let busy = busy.map(|told| (server(&told.name), told.busy.as_secs_f64())).collect();
         let help = "Time that the server spent on the previous requests of rlock serve";
@@ -146,10 +152,10 @@ impl Page {
             Some(float(noreplicas(part)))
         })?;
         let is_primary = |part: &Part| part.fields.get("role").is_some_and(|role| role == "master");
-        self.each(to, "rlock_primary", "1: it is a primary", Gauge, |part| {
+        self.each(to, "rlock_primary", "1 if the server is a primary", Gauge, |part| {
             Some(f64::from(is_primary(part)))
         })?;
-        self.each(to, "rlock_replicas", "Replicas of a primary that follow it", Gauge, |part| {
+        self.each(to, "rlock_replicas", "Replicas that follow the primary", Gauge, |part| {
             let online = replicas(part)
                 .iter()
                 .filter(|one| one.get("state").is_some_and(|state| state == "online"))
@@ -168,7 +174,7 @@ impl Page {
 
     fn persistence(&self, to: &mut DescriptorEncoder) -> Result<(), Error> {
         use MetricType::Gauge;
-        self.each(to, "rlock_aof_enabled", "1: there is an append-only file", Gauge, |part| {
+        self.each(to, "rlock_aof_enabled", "1 if there is an append-only file", Gauge, |part| {
             Some(float(number(part, "aof_enabled")))
         })?;
         self.each(to, "rlock_unsaved_changes", "Changes since the last snapshot", Gauge, |part| {
@@ -178,7 +184,7 @@ impl Page {
         self.each(to, "rlock_last_save_seconds", help, Gauge, |part| {
             Some(float(number(part, "rdb_last_save_time")))
         })?;
-        self.each(to, "rlock_save_failed", "1: the last save or append failed", Gauge, |part| {
+        self.each(to, "rlock_save_failed", "1 if the last save or append failed", Gauge, |part| {
             let is_ok = |name: &str| part.fields.get(name).is_none_or(|status| status == "ok");
             let both = ["rdb_last_bgsave_status", "aof_last_write_status"];
             Some(f64::from(!both.iter().all(|name| is_ok(name))))

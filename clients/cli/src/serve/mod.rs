@@ -162,13 +162,14 @@ async fn metrics_text(State(shared): State<Shared>) -> Result<impl IntoResponse,
     Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text))
 }
 
-/// Says whether this program works. Whether the servers do is in the text, and in `rlock_up`: to restart this program
+/// Says whether this program works. Whether the servers do is in the text, and in `rlock_up`: restarting this program
 /// because a server is away would help nobody.
 async fn healthz(State(shared): State<Shared>) -> (StatusCode, String) {
     match shared.watch.age() {
-        Some(age) if age > watch::STUCK => {
-            (StatusCode::SERVICE_UNAVAILABLE, format!("no look ended for {} s\n", age.as_secs()))
-        }
+        Some(age) if age > watch::STUCK => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("no round of requests has ended for {} s\n", age.as_secs()),
+        ),
         _ => (StatusCode::OK, format!("ok\n{}", shared.watch.latest().in_words())),
     }
 }

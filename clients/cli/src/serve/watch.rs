@@ -144,7 +144,7 @@ impl Watch {
     pub fn view(&self, key: Option<Name>) -> Result<Viewer, Busy> {
         let mut wanted = locked(&self.shared.wanted);
         if wanted.viewers >= VIEWERS {
-            return Err(Busy("32 browsers follow already"));
+            return Err(Busy("32 browsers are connected already"));
         }
         if let Some(key) = &key {
             if !wanted.keys.contains_key(key) && wanted.keys.len() >= KEYS {
