@@ -139,7 +139,7 @@ func (d *driver) begin(op machine.Output) {
 	case machine.Sleep:
 		if d.warnsAt > 0 && !d.isTold && now() >= d.warnsAt {
 			d.warnsAt = 0
-			slog.Warn(fmt.Sprintf("%s: still asking for it, though %v", d.o.called(key), typed(d.trouble)))
+			slog.Warn(fmt.Sprintf("%s: still waiting; last error: %v", d.o.called(key), typed(d.trouble)))
 		}
 	case machine.Listen:
 		before := d.turn

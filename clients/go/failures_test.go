@@ -95,7 +95,7 @@ func TestAWaitWithoutAServerWarnsOnce(t *testing.T) {
 	if !errors.Is(err, ErrUnavailable) {
 		t.Fatal(err)
 	}
-	if lines := strings.Split(strings.TrimSpace(said.String()), "\n"); len(lines) != 1 || !strings.Contains(lines[0], "order: still asking for it, though ") {
+	if lines := strings.Split(strings.TrimSpace(said.String()), "\n"); len(lines) != 1 || !strings.Contains(lines[0], "order: still waiting; last error: ") {
 		t.Fatal(lines)
 	}
 }

@@ -243,9 +243,9 @@ export class Locks {
       driver.onPause = (trouble) => {
         if (wait === 0 || now() < warnsAt) return;
         driver.onPause = undefined;
-        const text = `${asked.key}: still asking for it`;
+        const text = `${asked.key}: still waiting`;
         if (this.#shared.telemetry.error(() => unavailable(text, trouble))) return;
-        process.emitWarning(`${text}, though ${(trouble as Error).message}`, 'RlockWarning');
+        process.emitWarning(`${text}; last error: ${(trouble as Error).message}`, 'RlockWarning');
       };
       driver.tell({ on: 'call' });
     });
@@ -387,7 +387,7 @@ export class Election {
   }
 }
 
-/** What is known of a hold when nobody refers to it any more. */
+/** What is known of a hold when nobody refers to it anymore. */
 interface Dropped {
   wasSeen: boolean;
   tenure: Tenure;
@@ -399,7 +399,7 @@ const dropped = new FinalizationRegistry<Dropped>(({ wasSeen, tenure }) => {
   if (tenure.state !== 'held') return;
   const { key } = tenure.asked;
   // Never without a word: whoever relied on it must know.
-  const what = wasSeen ? 'is renewed forever: nobody can release it any more' : 'is released: nobody refers to it any more';
+  const what = wasSeen ? 'is renewed forever: nobody can release it anymore' : 'is released: nobody refers to it anymore';
   process.emitWarning(`a hold of ${key} ${what}`, 'RlockWarning');
   if (!wasSeen) tenure.release().catch(() => {});
 });

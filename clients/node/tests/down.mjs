@@ -13,6 +13,6 @@ for (const client of [new Redis({ port: nobody, lazyConnect: true }), createClie
   if (!(error instanceof Unavailable) || !error.message.includes(`:${nobody}`)) throw error;
   await locks.close();
   const said = warnings.splice(0);
-  if (said.length !== 1 || !said[0].startsWith('order: still asking for it, though ')) throw new Error(said.join('\n'));
+  if (said.length !== 1 || !said[0].startsWith('order: still waiting; last error: ')) throw new Error(said.join('\n'));
 }
 process.exit();

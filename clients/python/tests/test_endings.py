@@ -90,7 +90,7 @@ def test_a_thread_that_ended_holds_no_longer_than_its_lease(server, caplog):
     thread.start()
     thread.join()
     until("it is not renewed", lambda: server.holders("k") == [])
-    assert "nobody can release it any more" in caplog.text
+    assert "nobody can release it anymore" in caplog.text
 
 
 def test_a_hold_that_was_handed_over_outlives_its_thread(server):

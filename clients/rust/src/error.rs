@@ -32,7 +32,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::NotAcquired => {
-                f.write_str("somebody else held the lock until the wait was over")
+                f.write_str("somebody else held the lock until the wait ended")
             }
             Error::Lost => f.write_str("the hold ended before it was released"),
             Error::NoReplicas(error) => write!(f, "too few replicas: {error}"),

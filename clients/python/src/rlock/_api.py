@@ -61,7 +61,7 @@ class HoldBase:
 def seconds(wait: Any) -> Optional[float]:
     if wait is None or (isinstance(wait, (int, float)) and not isinstance(wait, bool) and wait >= 0):
         return wait
-    raise TypeError(f"wait must be a number of seconds, or None for ever, not {wait!r}")
+    raise TypeError(f"wait must be a number of seconds, or None to wait forever, not {wait!r}")
 
 
 class LockBase:

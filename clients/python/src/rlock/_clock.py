@@ -146,7 +146,7 @@ class Clock:
             if tenure.state != "held" or tenure.wakes != at:
                 continue
             if tenure.is_orphaned:
-                log.warning("%s: nobody can release it any more, because %s has ended", tenure.seat.key, tenure.seat.owner)
+                log.warning("%s: nobody can release it anymore, because %s has ended", tenure.seat.key, tenure.seat.owner)
                 self.lose(tenure)
             elif ms() >= tenure.deadline:
                 self.lose(tenure)

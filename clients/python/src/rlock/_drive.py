@@ -141,7 +141,7 @@ class Job:
             return ("turn",)
         if now() >= self.warns_at:
             self.warns_at = FOREVER
-            log.warning("%s: still asking for it, though %s", seat.name, self.problem)
+            log.warning("%s: still waiting; last error: %s", seat.name, self.problem)
         yield io.sleep(max(0.0, until - now()))
         return ("time",)
 
@@ -337,7 +337,7 @@ def repeated(io: Any, key: str, until: float, warns_at: float, ask: Any) -> Step
             raise Unavailable(f"{key}: {problem}")
         if now() >= warns_at:
             warns_at = FOREVER
-            log.warning("%s: still asking for it, though %s", key, problem)
+            log.warning("%s: still waiting; last error: %s", key, problem)
         pause = min(pause * 2, LONGEST_PAUSE / 1000)
 
 

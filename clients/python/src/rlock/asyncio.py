@@ -278,7 +278,7 @@ class Locks:
 
     def _wake(self, tenure: Tenure) -> None:
         if tenure.is_orphaned:
-            core.log.warning("%s: nobody can release it any more, because %s has ended", tenure.seat.key, tenure.seat.owner)
+            core.log.warning("%s: nobody can release it anymore, because %s has ended", tenure.seat.key, tenure.seat.owner)
             self._lose(tenure)
         else:
             self._tell(tenure, "time" if tenure.care else "call")

@@ -61,7 +61,7 @@ final class Job {
     }
 
     static void warn(String key, RuntimeException trouble) {
-        LOG.log(System.Logger.Level.WARNING, key + ": still asking for it, though " + trouble.getMessage());
+        LOG.log(System.Logger.Level.WARNING, key + ": still waiting; last error: " + trouble.getMessage());
     }
 
     /** What comes of it. */

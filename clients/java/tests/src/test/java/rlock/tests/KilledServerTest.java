@@ -115,7 +115,7 @@ class KilledServerTest {
             server.start();
             assertTrue(waiting.join().isHeld());
             assertEquals(1, said.size(), said.toString());
-            assertTrue(said.get(0).startsWith("logged: still asking for it, though "), said.get(0));
+            assertTrue(said.get(0).startsWith("logged: still waiting; last error: "), said.get(0));
         } finally {
             logger.removeHandler(handler);
         }
