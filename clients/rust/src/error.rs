@@ -31,9 +31,7 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::NotAcquired => {
-                f.write_str("somebody else held the lock until the wait ended")
-            }
+            Error::NotAcquired => f.write_str("somebody else held the lock until the wait ended"),
             Error::Lost => f.write_str("the hold ended before it was released"),
             Error::NoReplicas(error) => write!(f, "too few replicas: {error}"),
             Error::Unavailable(error) => write!(f, "the server is unavailable: {error}"),
