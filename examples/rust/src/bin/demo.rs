@@ -48,7 +48,7 @@ fn work(me: &str) -> Outcome {
     for _ in 0..3 {
         let guard = enter("report", me, Mode::Write)?;
         pause(250);
-        say(me, "lets go");
+        say(me, "releases it");
         guard.release()?;
     }
     Ok(())
@@ -58,7 +58,7 @@ fn visit(me: &str, mode: Mode, comes_after_ms: u64, stays_ms: u64) -> Outcome {
     pause(comes_after_ms);
     let guard = enter("page", me, mode)?;
     pause(stays_ms);
-    say(me, "lets go");
+    say(me, "releases it");
     Ok(guard.release()?)
 }
 
@@ -82,10 +82,10 @@ fn kill_a_worker() -> Outcome {
         Command::new(env::current_exe()?).arg("hold").stdout(Stdio::piped()).spawn()?;
     let stdout = worker.stdout.take().ok_or("no output")?;
     let token = BufReader::new(stdout).lines().next().ok_or("the worker did not start")??;
-    say("kim", &format!("is process {}, holds it by a session, token {token}", worker.id()));
+    say("kim", &format!("is process {}, holds it in a session, token {token}", worker.id()));
     let next = thread::spawn(|| enter("job", "lee", Mode::Write));
     pause(1000);
-    say("kim", "is killed by kill -9");
+    say("kim", "is killed with kill -9");
     worker.kill()?;
     next.join().map_err(|_| "lee panicked")??.release()?;
     worker.wait()?;
@@ -119,7 +119,7 @@ fn oversleep() -> Outcome {
     };
     write("eve", guard.token(), &mut connection)?;
     pause(300);
-    say("dan", "wakes up and believes to hold it");
+    say("dan", "wakes up and believes that it still holds it");
     write("dan", old, &mut connection)?;
     Ok(guard.release()?)
 }
