@@ -226,7 +226,7 @@ function showReplicas() {
   const acked = number("acks_us_count");
   tiles($("acks"), [
     ["acknowledged", count(acked)],
-    ["mean time to it", acked ? micros(number("acks_us_sum") / acked) : "none"],
+    ["mean time until acknowledged", acked ? micros(number("acks_us_sum") / acked) : "none"],
     ["too late (NOACKS)", count(number("noacks"))],
     // Those that the module refused, and those that min-replicas-to-write did.
     ["refused (NOREPLICAS)", count(up.reduce((sum, server) => sum + server.noreplicas, 0))],
@@ -234,7 +234,7 @@ function showReplicas() {
 }
 
 function showEnds() {
-  const names = [["released", "released"], ["lease ran out", "expired"], ["connection lost", "disconnected"], ["forced", "forced"], ["evicted", "evicted"]];
+  const names = [["released", "released"], ["lease expired", "expired"], ["connection lost", "disconnected"], ["forced", "forced"], ["evicted", "evicted"]];
   tiles($("ends"), names.map(([title, name]) => [title, count(look.numbers[name] ?? 0)]));
 }
 
