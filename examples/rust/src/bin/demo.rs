@@ -30,7 +30,7 @@ fn main() -> Outcome {
     LazyLock::force(&START);
     title("two workers want the same lock");
     together(vec![Box::new(|| work("ann")), Box::new(|| work("bob"))])?;
-    title("readers share; a writer waits for them; who comes after the writer does not pass it");
+    title("readers share; a writer waits for them; nobody who comes later passes the writer");
     together(vec![
         Box::new(|| visit("rita", Mode::Read, 0, 900)),
         Box::new(|| visit("ron", Mode::Read, 100, 1100)),
