@@ -39,7 +39,7 @@ fn main() -> Outcome {
     ])?;
     title("a worker is killed; its session ends with it, and the next one enters");
     kill_a_worker()?;
-    title("a lease ends; then the write of the one who overslept is refused");
+    title("a lease expires; a write by the holder that overslept is refused");
     oversleep()
 }
 
