@@ -67,5 +67,5 @@ fn what_cannot_be_watched_is_said() {
     let (code, page, complaint) = server.run(&["watch", "job"]);
     assert!(code == 125 && page.is_empty() && complaint.contains("WRONGTYPE"), "{complaint}");
     let (code, _, complaint) = server.run(&["watch"]);
-    assert!(code == 125 && complaint.contains("which key"), "{complaint}");
+    assert!(code == 125 && complaint.contains("no key is given"), "{complaint}");
 }
