@@ -37,7 +37,7 @@ package_test() {
     cd "$java"
     run mvn --batch-mode -Dmaven.repo.local="$tools/m2" -Dmaven.javadoc.skip -Dmaven.source.skip verify >"$home/java-test.txt" 2>&1 || true
     local suite counts
-    for suite in Trace Readme Lock Several Breakages Silence KilledServer SpringRegistry ShedLockOverJedis ShedLockOverLettuce; do
+    for suite in Trace Readme Lock Several Redisson Breakages Silence KilledServer SpringRegistry ShedLockOverJedis ShedLockOverLettuce; do
         counts=$(sed -n "s/.*Tests run: \(.*\), Time elapsed.* in rlock\..*${suite}Test$/\1/p" "$home/java-test.txt")
         case $counts in
             *'Failures: 0, Errors: 0,'*) say "ok java $suite: $counts" ;;

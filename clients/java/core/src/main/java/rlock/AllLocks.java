@@ -210,6 +210,11 @@ public final class AllLocks implements Lock {
         return seats().stream().allMatch(each -> each != null && each.tenure != null && !each.tenure.isLost());
     }
 
+    /** How many levels this thread holds of each of them. Sends nothing. */
+    public int getHoldCount() {
+        return seats().stream().mapToInt(each -> each == null ? 0 : each.depth).min().orElse(0);
+    }
+
     // Of this owner; null where there is none.
     private List<Seat> seats() {
         boolean isNobody = options.detached() || !locks.isIdentified();

@@ -45,7 +45,8 @@ class ReadmeTest {
     private static String source(int number, String block) {
         var imports = new StringBuilder("import java.time.Duration;\nimport rlock.*;\n");
         var body = new StringBuilder();
-        block.replace("6380", "port").lines().forEach(line -> (line.startsWith("import ") ? imports : body).append(line).append('\n'));
+        block.replace(":6380\"", ":\" + port").replace("6380", "port").lines()
+                .forEach(line -> (line.startsWith("import ") ? imports : body).append(line).append('\n'));
         return imports + "public class Snippet" + number + " {\n  public static void run(" + (body.indexOf("Locks locks") < 0 ? "Locks locks" : "Locks given")
                 + ", int port) throws Exception {\n" + body + "  }\n}\n";
     }

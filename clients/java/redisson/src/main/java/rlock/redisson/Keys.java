@@ -1,0 +1,53 @@
+package rlock.redisson;
+
+import java.nio.charset.StandardCharsets;
+import java.util.List;
+import java.util.Locale;
+import java.util.function.BooleanSupplier;
+import java.util.function.IntSupplier;
+import rlock.LockLostException;
+import rlock.Locks;
+import rlock.Mode;
+
+/** What the server says of a lock. */
+final class Keys {
+    private Keys() {}
+
+    /** Who holds it in this mode. Who holds WRITE may hold READ too. */
+    static List<?> holders(Locks locks, String key, Mode mode) {
+        List<?> all = (List<?>) field(locks.call(key, "RLOCK.INFO", key, "HOLDERS", "10000", "WAITERS", "0"), "holders");
+        return all.stream().filter(each -> text(field(each, "mode")).equals(mode.name().toLowerCase(Locale.ROOT))).toList();
+    }
+
+    /** The value of that name, in a reply of names and values. */
+    static Object field(Object reply, String name) {
+        List<?> words = (List<?>) reply;
+        for (int i = 0; i + 1 < words.size(); i += 2) if (text(words.get(i)).equals(name)) return words.get(i + 1);
+        throw new IllegalStateException("the server does not say " + name);
+    }
+
+    static String text(Object reply) {
+        return reply instanceof byte[] bytes ? new String(bytes, StandardCharsets.UTF_8) : String.valueOf(reply);
+    }
+
+    /** Whoever locks again what was lost begins anew, as in Redisson. */
+    static void dropLost(IntSupplier depth, BooleanSupplier isHeld, Runnable unlock) {
+        for (int before = depth.getAsInt(), now; before > 0 && !isHeld.getAsBoolean(); before = now) {
+            try {
+                unlock.run();
+            } catch (LockLostException known) {
+                // That is why it is dropped.
+            }
+            now = depth.getAsInt();
+            if (now == before) return; // of several locks that are held together
+        }
+    }
+
+    static long depth(Locks locks, String key, String owner, Mode mode) {
+        return (Long) locks.call(key, "RLOCK.HOLDS", key, owner, mode.name());
+    }
+
+    static boolean force(Locks locks, String key, Mode mode) {
+        return (Long) locks.call(key, "RLOCK.FORCE", key, mode.name()) > 0;
+    }
+}

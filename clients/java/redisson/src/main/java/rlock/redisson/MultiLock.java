@@ -1,0 +1,110 @@
+package rlock.redisson;
+
+import java.time.Duration;
+import java.util.List;
+import java.util.concurrent.TimeUnit;
+import java.util.function.ToLongFunction;
+import rlock.AllLocks;
+
+/** {@code getMultiLock}: several locks, acquired in one step. It waits for all of them, and holds none in the meantime. */
+@SuppressWarnings("unused") // called by Answers
+final class MultiLock {
+    private final Client client;
+    private final AllLocks all;
+    private final List<String> keys;
+
+    MultiLock(Client client, AllLocks all) {
+        this.client = client;
+        this.all = all.owner(() -> client.owner(Answers.thread()));
+        this.keys = all.keys();
+    }
+
+    private AllLocks with(long lease, TimeUnit unit) {
+        Keys.dropLost(all::getHoldCount, all::isHeldByCurrentThread, all::unlock);
+        return lease <= 0 ? all : all.fixedLease(Duration.ofMillis(Math.max(1, unit.toMillis(lease))));
+    }
+
+    private AllLocks renewed() {
+        return with(-1, TimeUnit.MILLISECONDS);
+    }
+
+    public void lock() {
+        renewed().lock();
+    }
+
+    public void lock(long lease, TimeUnit unit) {
+        with(lease, unit).lock();
+    }
+
+    public void lockInterruptibly() throws InterruptedException {
+        renewed().lockInterruptibly();
+    }
+
+    public void lockInterruptibly(long lease, TimeUnit unit) throws InterruptedException {
+        with(lease, unit).lockInterruptibly();
+    }
+
+    public boolean tryLock() {
+        return renewed().tryLock();
+    }
+
+    public boolean tryLock(long wait, TimeUnit unit) throws InterruptedException {
+        return renewed().tryLock(wait, unit);
+    }
+
+    public boolean tryLock(long wait, long lease, TimeUnit unit) throws InterruptedException {
+        return with(lease, unit).tryLock(wait, unit);
+    }
+
+    public void unlock() {
+        all.unlock();
+    }
+
+    public java.util.concurrent.locks.Condition newCondition() {
+        return all.newCondition();
+    }
+
+    /** Ends whoever holds one of them. */
+    public boolean forceUnlock() {
+        return keys.stream().filter(key -> (Long) client.locks.call(key, "RLOCK.FORCE", key) > 0).count() > 0;
+    }
+
+    /** Whether one of them is. */
+    public boolean isLocked() {
+        return keys.stream().anyMatch(key -> !Keys.text(Keys.field(client.locks.call(key, "RLOCK.INFO", key), "mode")).equals("free"));
+    }
+
+    public boolean isHeldByThread(long thread) {
+        return depth(client.owner(thread)) > 0;
+    }
+
+    public boolean isHeldByCurrentThread() {
+        return isHeldByThread(Answers.thread());
+    }
+
+    public int getHoldCount() {
+        return (int) depth(client.owner(Answers.thread()));
+    }
+
+    private long depth(String owner) {
+        return least(key -> (Long) client.locks.call(key, "RLOCK.HOLDS", key, owner));
+    }
+
+    /** That of the first of them to expire; -2 if one is free. */
+    public long remainTimeToLive() {
+        return least(key -> (Long) client.locks.call(key, "PTTL", key));
+    }
+
+    private long least(ToLongFunction<String> of) {
+        return keys.stream().mapToLong(of).min().orElseThrow();
+    }
+
+    public String getName() {
+        return String.join(",", keys);
+    }
+
+    @Override
+    public String toString() {
+        return all.toString();
+    }
+}

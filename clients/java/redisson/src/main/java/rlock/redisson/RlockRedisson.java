@@ -1,0 +1,40 @@
+package rlock.redisson;
+
+import org.redisson.Redisson;
+import org.redisson.api.RedissonClient;
+import org.redisson.config.Config;
+import rlock.Locks;
+
+/**
+ * Redisson clients whose locks are RLOCK's: {@code RedissonClient redisson = RlockRedisson.create(config)}. Everything that
+ * is not a lock or a permit with a lease stays Redisson's own, and so do the locks of {@code reactive()}, {@code rxJava()},
+ * batches, transactions and maps.
+ */
+public final class RlockRedisson {
+    private RlockRedisson() {}
+
+    /**
+     * In the place of {@code Redisson.create(config)}. Its {@code shutdown} closes the locks as well.
+     *
+     * @throws IllegalArgumentException if the configuration has something that the locks' connections cannot have: then make
+     *     the {@link Locks} yourself, and use {@link #over}
+     */
+    public static RedissonClient create(Config config) {
+        Locks locks = Servers.locks(config);
+        try {
+            return client(Redisson.create(config), locks, true);
+        } catch (RuntimeException failed) {
+            locks.close();
+            throw failed;
+        }
+    }
+
+    /** A client with these locks. Its {@code shutdown} is that of {@code redisson}; closing the locks remains yours. */
+    public static RedissonClient over(RedissonClient redisson, Locks locks) {
+        return client(redisson, locks, false);
+    }
+
+    private static RedissonClient client(RedissonClient redisson, Locks locks, boolean owned) {
+        return Answers.of(RedissonClient.class, new Client(redisson, locks, owned), redisson);
+    }
+}

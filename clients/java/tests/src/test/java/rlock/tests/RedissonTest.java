@@ -1,0 +1,202 @@
+package rlock.tests;
+
+import static org.junit.jupiter.api.Assertions.*;
+
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.redisson.Redisson;
+import org.redisson.RedissonMultiLock;
+import org.redisson.api.DeletedObjectListener;
+import org.redisson.api.RLock;
+import org.redisson.api.RPermitExpirableSemaphore;
+import org.redisson.api.RReadWriteLock;
+import org.redisson.api.RedissonClient;
+import org.redisson.client.RedisException;
+import org.redisson.config.Config;
+import rlock.LockException;
+import rlock.redisson.RlockRedisson;
+
+/** {@code rlock-redisson}: what Redisson's own tests do not ask. */
+@Timeout(60)
+class RedissonTest {
+    private static Server server;
+    private static RedissonClient redisson;
+
+    @BeforeAll
+    static void start() {
+        server = new Server();
+        redisson = RlockRedisson.create(config());
+    }
+
+    @AfterAll
+    static void stop() {
+        if (redisson != null) redisson.shutdown();
+        if (server != null) server.close();
+    }
+
+    private static Config config() {
+        var config = new Config();
+        config.useSingleServer().setAddress("redis://127.0.0.1:" + server.port);
+        return config;
+    }
+
+    private static void elsewhere(Runnable work) {
+        CompletableFuture.runAsync(work, task -> new Thread(task).start()).join();
+    }
+
+    @Test
+    void theServerHoldsTheLockAndRedissonTheRest() {
+        RLock lock = redisson.getLock("one");
+        lock.lock();
+        assertEquals(1, server.holds("one", redisson.getId() + ":" + Thread.currentThread().getId()));
+        lock.unlock();
+        redisson.getBucket("bucket").set("value");
+        assertEquals("value", redisson.getBucket("bucket").get());
+        assertEquals(lock, redisson.getFairLock("one"));
+        assertNotEquals(lock, redisson.getLock("two"));
+    }
+
+    @Test
+    void severalAreOneStep() throws InterruptedException {
+        RReadWriteLock rates = redisson.getReadWriteLock("rates");
+        RLock several = redisson.getMultiLock(redisson.getLock("c"), rates.readLock(), redisson.getLock("b"));
+        long before = server.calls("rlock.macquire");
+        assertTrue(several.tryLock(1, 10, TimeUnit.SECONDS));
+        assertEquals(before + 1, server.calls("rlock.macquire"));
+        assertEquals(1, several.getHoldCount());
+        assertTrue(redisson.getLock("b").isLocked() && rates.readLock().isLocked() && !rates.writeLock().isLocked());
+        elsewhere(() -> assertFalse(redisson.getMultiLock(redisson.getLock("c"), redisson.getLock("d")).tryLock()));
+        several.unlock();
+        assertFalse(several.isLocked());
+        RLock students = redisson.getMultiLock("class", List.of("student:1", "student:2"));
+        assertTrue(students.tryLock());
+        elsewhere(() -> assertFalse(redisson.getMultiLock("class", List.of("student:2")).tryLock()));
+        elsewhere(() -> assertTrue(redisson.getMultiLock("class", List.of("student:3")).tryLock()));
+        students.unlock();
+    }
+
+    @Test
+    void severalOfTwoClientsAreRedissonsOwn() {
+        RedissonClient other = RlockRedisson.create(config());
+        RLock both = redisson.getMultiLock(redisson.getLock("e"), other.getLock("f"));
+        assertInstanceOf(RedissonMultiLock.class, both);
+        both.lock();
+        assertTrue(redisson.getLock("e").isLocked() && redisson.getLock("f").isLocked());
+        both.unlock();
+        other.shutdown();
+    }
+
+    @Test
+    void whoLocksAgainWhatWasLostBeginsAnew() throws InterruptedException {
+        RLock lock = redisson.getLock("again");
+        RLock several = redisson.getMultiLock(redisson.getLock("again:1"), redisson.getLock("again:2"));
+        for (RLock each : List.of(lock, several)) {
+            each.lock(100, TimeUnit.MILLISECONDS);
+            Server.until(() -> !each.isLocked());
+            assertTrue(each.tryLock());
+            assertEquals(1, each.getHoldCount());
+            each.unlock();
+            assertThrows(IllegalMonitorStateException.class, each::unlock);
+        }
+    }
+
+    @Test
+    void anotherThreadIsNamedAsInRedisson() {
+        RLock lock = redisson.getLock("async");
+        assertTrue(lock.tryLockAsync(0, -1, TimeUnit.SECONDS, 4711).toCompletableFuture().join());
+        assertTrue(lock.isHeldByThread(4711) && !lock.isHeldByCurrentThread());
+        assertFalse(lock.tryLockAsync().toCompletableFuture().join());
+        var waiting = lock.lockAsync(10, TimeUnit.SECONDS, 4712).toCompletableFuture();
+        Server.until(() -> server.waiters("async") == 1);
+        assertThrows(CompletionException.class, () -> lock.unlockAsync(4713).toCompletableFuture().join());
+        lock.unlockAsync(4711).toCompletableFuture().join();
+        waiting.join();
+        assertTrue(lock.isHeldByThreadAsync(4712).toCompletableFuture().join());
+        assertEquals(0, lock.getHoldCountAsync().toCompletableFuture().join());
+        assertTrue(lock.forceUnlock());
+    }
+
+    @Test
+    void anAsyncWaitThatIsCancelledLeavesNothing() {
+        RLock lock = redisson.getLock("cancelled");
+        lock.lock();
+        var waiting = lock.tryLockAsync(30, 10, TimeUnit.SECONDS, 4711);
+        Server.until(() -> server.waiters("cancelled") == 1);
+        waiting.cancel(true);
+        Server.until(() -> server.waiters("cancelled") == 0);
+        lock.unlock();
+        assertTrue(server.isFree("cancelled"));
+    }
+
+    @Test
+    void writeOverRead() {
+        RReadWriteLock both = redisson.getReadWriteLock("both");
+        both.readLock().lock();
+        assertFalse(both.writeLock().tryLock());
+        var refused = assertThrows(RedisException.class, both.writeLock()::lock);
+        assertInstanceOf(LockException.Deadlock.class, refused.getCause());
+        both.readLock().unlock();
+    }
+
+    @Test
+    void aListenerHearsTheReleaseUntilItIsRemoved() throws InterruptedException {
+        RLock lock = redisson.getLock("heard");
+        var heard = new LinkedBlockingQueue<String>();
+        int id = lock.addListener((DeletedObjectListener) heard::add);
+        lock.lock();
+        redisson.getLock("other").lock();
+        redisson.getLock("other").unlock();
+        lock.unlock();
+        assertEquals("heard", heard.poll(5, TimeUnit.SECONDS));
+        lock.removeListener(id);
+        lock.lock();
+        lock.unlock();
+        assertNull(heard.poll(200, TimeUnit.MILLISECONDS));
+    }
+
+    @Test
+    void whoWaitsForPermitsHearsThatThereAreMore() throws InterruptedException {
+        RPermitExpirableSemaphore permits = redisson.getPermitExpirableSemaphore("gpu");
+        assertTrue(permits.trySetPermits(1));
+        String one = permits.acquire();
+        var waiting = permits.acquireAsync().toCompletableFuture();
+        Server.until(() -> server.waiters("gpu") == 1);
+        permits.addPermits(1);
+        String two = waiting.orTimeout(5, TimeUnit.SECONDS).join();
+        assertEquals(0, permits.availablePermits());
+        assertTrue(permits.tryAcquire(2, 50, 1000, TimeUnit.MILLISECONDS).isEmpty());
+        permits.release(List.of(one, two));
+        assertEquals(2, permits.availablePermits());
+        assertThrows(RedisException.class, () -> permits.release(one));
+    }
+
+    @Test
+    void whatIsNotThereSaysSo() {
+        var refused = assertThrows(UnsupportedOperationException.class, () -> redisson.getPermitExpirableSemaphore("gpu").getIdleTime());
+        assertTrue(refused.getMessage().contains("RPermitExpirableSemaphore.getIdleTime"), refused.getMessage());
+        assertThrows(UnsupportedOperationException.class, () -> redisson.getRedLock(redisson.getLock("r")));
+        assertThrows(UnsupportedOperationException.class, redisson.getLock("r")::newCondition);
+        var config = config();
+        config.setCredentialsResolver(address -> CompletableFuture.failedFuture(new IllegalStateException()));
+        assertThrows(IllegalArgumentException.class, () -> RlockRedisson.create(config));
+    }
+
+    @Test
+    void locksOfOnesOwnAreUsed() {
+        RedissonClient theirs = Redisson.create(config());
+        try (var session = Over.LETTUCE.open(server.port)) {
+            RedissonClient over = RlockRedisson.over(theirs, session.locks());
+            over.getLock("over").lock();
+            assertFalse(server.isFree("over"));
+            over.getLock("over").unlock();
+        }
+        theirs.shutdown();
+    }
+}
