@@ -7,35 +7,47 @@ import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 import org.testcontainers.containers.GenericContainer;
 
-/** Stands where the base of Redisson's tests stood: the servers are there already, at $PORT and $CLUSTER_PORT. */
+/** Stands where the base of Redisson's tests stood. The servers are there already, at $PORT and $CLUSTER_PORT. */
 public class RedisDockerTest {
     protected static final String NOTIFY_KEYSPACE_EVENTS = "--notify-keyspace-events";
     protected static RedissonClient redisson;
 
-    protected static Config createConfig() {
-        Config config = new Config();
-        config.useSingleServer().setAddress("redis://127.0.0.1:" + Redisson.port("PORT"));
+    private static Config configOf(String port) {
+        var config = new Config();
+        config.useSingleServer().setAddress("redis://127.0.0.1:" + port);
         return config;
     }
 
-    protected static Config createConfig(GenericContainer<?> container) {
-        throw new UnsupportedOperationException("containers");
+    protected static Config createConfig() {
+        return configOf(System.getenv("PORT"));
     }
 
-    protected static GenericContainer<?> createContainer(String... params) {
-        throw new UnsupportedOperationException("containers");
+    protected static Config createConfig(GenericContainer<?> server) {
+        return configOf(String.valueOf(server.getFirstMappedPort()));
+    }
+
+    protected static GenericContainer<?> createContainer(String... settings) {
+        return new LocalServer();
+    }
+
+    protected void restart(GenericContainer<?> server) {
+        server.stop();
+        server.start();
     }
 
     public static RedissonClient createInstance() {
         return Redisson.create(createConfig());
     }
 
-    protected void testWithParams(Consumer<RedissonClient> test, String... params) {
+    // The server reports all events anyway.
+    protected void testWithParams(Consumer<RedissonClient> test, String... settings) {
         test.accept(redisson);
     }
 
     protected static void testInCluster(Consumer<RedissonClient> test) {
-        RedissonClient client = Redisson.createCluster(new Config());
+        var config = new Config();
+        config.useClusterServers().addNodeAddress("redis://127.0.0.1:" + System.getenv("CLUSTER_PORT"));
+        RedissonClient client = Redisson.create(config);
         client.getKeys().flushall();
         test.accept(client);
         client.shutdown();
