@@ -5,7 +5,7 @@
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
-[ $# -gt 0 ] || set -- python node go java rust alerts pages
+[ $# -gt 0 ] || set -- python node go java redisson-service rust alerts pages
 home=$tools/examples
 
 main() {
@@ -139,6 +139,18 @@ try_java() {
     maven "$home/java" compile dependency:copy-dependencies
     cd "$home/java"
     run java -cp 'target/classes:target/dependency/*' Example
+}
+
+# A service that was written for Redisson: its tests, before and after the change that the page shows.
+try_redisson_service() {
+    local folder=$home/java/redisson-service
+    command -v patch || skip 'no patch'
+    package java # and installs it into .tools/m2
+    copied java/redisson-service
+    maven "$folder" test
+    sed -n '/^```diff$/,/^```$/{/^```/!p}' docs/coming-from/redisson.md | patch --directory="$folder" --strip=1
+    grep -q RlockRedisson.create "$folder/src/main/java/shop/Shop.java"
+    maven "$folder" test
 }
 
 # maven FOLDER ARGUMENT...: fetches what is missing; where that fails, this is skipped.
