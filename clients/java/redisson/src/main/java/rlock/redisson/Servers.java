@@ -22,10 +22,13 @@ import rlock.jedis.JedisLocks;
 /** The connections of the locks, as Redisson's configuration has them. */
 @SuppressWarnings("deprecation") // older configurations set it there
 final class Servers {
+    /** As many connections may wait as Redisson's pools have by default. */
+    private static final int WAITING = 64;
+
     private Servers() {}
 
     static Locks locks(Config config) {
-        return builder(config).lease(Duration.ofMillis(config.getLockWatchdogTimeout())).open();
+        return builder(config).lease(Duration.ofMillis(config.getLockWatchdogTimeout())).waiting(WAITING).open();
     }
 
     private static Locks.Builder builder(Config config) {
