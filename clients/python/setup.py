@@ -1,4 +1,4 @@
-"""The version is the module's. The rest is in pyproject.toml."""
+"""The version is the module's, and links of the README lead to the repository. The rest is in pyproject.toml."""
 
 import pathlib
 import re
@@ -18,8 +18,21 @@ def version() -> str:
     return re.search(r'^version = "(.+)"$', (root / "Cargo.toml").read_text(), re.M)[1]  # type: ignore[index]
 
 
+def readme() -> str:
+    """On the package index, nothing is beside it."""
+    repository = re.search(r'^Repository = "(.+)"$', (here / "pyproject.toml").read_text(), re.M)[1]  # type: ignore[index]
+
+    def absolute(link: "re.Match[str]") -> str:
+        folder, path = "clients/python", link[1]
+        while path.startswith("../"):
+            folder, path = folder.rpartition("/")[0], path[3:]
+        return f"]({repository}/blob/v{version()}/{folder + '/' if folder else ''}{path})"
+
+    return re.sub(r"\]\((?!https?:|#)([^)\s]+)\)", absolute, (here / "README.md").read_text())
+
+
 for licence in ("LICENSE-MIT", "LICENSE-APACHE"):
     if (root / licence).exists():
         shutil.copyfile(root / licence, here / licence)
 
-setup(version=version())
+setup(version=version(), long_description=readme(), long_description_content_type="text/markdown")
