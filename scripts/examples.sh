@@ -5,7 +5,7 @@
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
-[ $# -gt 0 ] || set -- python node go java redisson-service rust alerts pages
+[ $# -gt 0 ] || set -- python node node-nest go java redisson-service rust alerts pages
 home=$tools/examples
 
 main() {
@@ -94,6 +94,19 @@ try_python() {
 }
 
 try_node() {
+    node_is_there node
+    run node lock.mjs
+}
+
+# A NestJS application.
+try_node_nest() {
+    node_is_there node-nest
+    node_modules/.bin/tsc
+    run node check.mjs
+}
+
+# node_is_there NAME: goes to a copy of that example with what it depends on.
+node_is_there() {
     command -v node && command -v npm || skip 'no node with npm'
     [ "$(node -p 'process.versions.node.split(".")[0]')" -ge 20 ] || skip 'no node 20'
     local package
@@ -102,10 +115,9 @@ try_node() {
         say "$package"
         return $code
     }
-    copied node
-    cd "$home/node"
+    copied "$1"
+    cd "$home/$1"
     fetched_in_place "$package" npm install --no-audit --no-fund --no-save "$package"
-    run node lock.mjs
 }
 
 # As `fetched`, in the folder that this is.

@@ -33,6 +33,7 @@ package_test() {
         check "node-$library: ends, silence, mistakes" node tests/faults.mjs "$library"
         check "node-$library: listeners, counters, OpenTelemetry, extend" node tests/telemetry.mjs "$library"
     done
+    check 'node: a program that moved from redlock' node tests/moved.mjs "$root/docs/coming-from/node-redlock.md"
     check 'node: traces of the machine in Rust' node tests/traces.mjs "$root/clients/traces/golden.txt" ${RLOCK_TRACES-}
     check 'node README' node tests/readme.mjs
     check 'node: require' node -e 'process.exit(typeof require("rlock-client").Locks === "function" ? 0 : 1)'

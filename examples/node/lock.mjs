@@ -36,9 +36,9 @@ await busy.release();
 
 // What used redlock: `redlock.using(['node:order'], 30_000, async (signal) => …)`.
 await redis.del('node:orders');
-await locks.lock('node:order').using({ wait: 10_000 }, async ({ signal }) => {
+await locks.using(['node:order'], 30_000, { wait: 10_000 }, async (signal) => {
   await redis.incr('node:orders');
-  signal.throwIfAborted();
+  if (signal.aborted) throw signal.error;
 });
 console.log('orders:', await redis.get('node:orders'));
 
