@@ -32,7 +32,7 @@ def load(self, name):
 
 @app.task
 def tidy():
-    """A task of the schedule: if it still runs, this one does nothing."""
+    """A scheduled task: if the previous run has not ended, this one does nothing."""
     hold = rlock.Lock(client, "tidy").acquire(wait=0)
     if hold is None:
         return "skipped"

@@ -36,7 +36,7 @@ client = redis.Redis.from_url(settings.REDIS)
 
 
 def sell(request, seat):
-    """The lock is outside of the transaction: the next one sees what this one has committed."""
+    """The lock is outside of the transaction: the next holder sees what this one has committed."""
     lock = rlock.Lock(client, f"seat:{seat}", wait=5)
     try:
         with lock, transaction.atomic(), connection.cursor() as cursor:
@@ -53,7 +53,7 @@ urlpatterns = [path("sell/<str:seat>", sell)]
 
 
 def nightly():
-    """What cron starts on every machine, and one of them does."""
+    """Cron starts this on every machine; one of them does the work."""
     hold = rlock.Lock(client, "nightly").acquire(wait=0)
     if hold is None:
         return "another machine does it"
