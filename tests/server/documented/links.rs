@@ -71,8 +71,8 @@ fn every_snippet_of_a_program_is_a_part_of_an_example() {
         for block in page.blocks() {
             let Block::Fenced { kind, text, line } = block else { continue };
             let folder = match kind {
-                // What a shell is shown to print, `scripts/shells.py` compares; the diff of a program
-                // that moved, the tests of its package.
+                // `scripts/shells.py` compares shell sessions, and the tests of a package the diff
+                // of a program that moved.
                 "console" | "conf" | "text" | "shell" | "diff" | "" => continue,
                 "javascript" => "node",
                 language => language,
