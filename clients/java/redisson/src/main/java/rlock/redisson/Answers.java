@@ -1,5 +1,10 @@
 package rlock.redisson;
 
+import static net.bytebuddy.matcher.ElementMatchers.isFinalizer;
+import static net.bytebuddy.matcher.ElementMatchers.isVirtual;
+import static net.bytebuddy.matcher.ElementMatchers.not;
+
+import java.lang.invoke.MethodHandles;
 import java.lang.reflect.InvocationHandler;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
@@ -12,7 +17,16 @@ import java.util.concurrent.CompletionStage;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.function.Function;
+import net.bytebuddy.ByteBuddy;
+import net.bytebuddy.description.modifier.Visibility;
+import net.bytebuddy.dynamic.loading.ClassLoadingStrategy;
+import net.bytebuddy.implementation.InvocationHandlerAdapter;
+import org.objenesis.Objenesis;
+import org.objenesis.ObjenesisStd;
+import org.redisson.RedissonLock;
+import org.redisson.api.RFencedLock;
 import org.redisson.api.RFuture;
+import org.redisson.api.RLock;
 import org.redisson.client.RedisException;
 import org.redisson.misc.CompletableFutureWrapper;
 import rlock.LockException;
@@ -29,7 +43,11 @@ final class Answers implements InvocationHandler {
     });
     private static final ThreadLocal<Long> CALLER = new ThreadLocal<>();
 
-    final Object handler;
+    private static final String FIELD = "answers";
+    private static final Objenesis INSTANCES = new ObjenesisStd();
+    private static final Class<?> LOCK = lockClass();
+
+    private final Object handler;
     private final Class<?> type;
     private final Object rest;
 
@@ -39,15 +57,42 @@ final class Answers implements InvocationHandler {
         this.rest = rest;
     }
 
+    // Nothing of its superclass is left: whatever is called comes here.
+    private static Class<?> lockClass() {
+        try {
+            var there = MethodHandles.privateLookupIn(RedissonLock.class, MethodHandles.lookup());
+            return new ByteBuddy().subclass(RedissonLock.class).implement(RFencedLock.class)
+                    .defineField(FIELD, InvocationHandler.class, Visibility.PUBLIC)
+                    .method(isVirtual().and(not(isFinalizer()))).intercept(InvocationHandlerAdapter.toField(FIELD))
+                    .make().load(RedissonLock.class.getClassLoader(), ClassLoadingStrategy.UsingLookup.of(there)).getLoaded();
+        } catch (IllegalAccessException never) {
+            throw new AssertionError(never);
+        }
+    }
+
     /** {@code rest} answers what the handler does not; null: that is refused. */
     static <T> T of(Class<T> type, Object handler, Object rest) {
         return type.cast(Proxy.newProxyInstance(type.getClassLoader(), new Class<?>[] {type}, new Answers(type, handler, rest)));
     }
 
-    /** The handler of such an object, or null if it is another one. */
-    static Object handlerOf(Object object) {
-        boolean isOurs = Proxy.isProxyClass(object.getClass()) && Proxy.getInvocationHandler(object) instanceof Answers;
-        return isOurs ? ((Answers) Proxy.getInvocationHandler(object)).handler : null;
+    /** A lock: {@code RedissonMultiLock}, and others who cast it, want it to be a {@link RedissonLock}. */
+    static RFencedLock lock(OneLock handler) {
+        try {
+            Object lock = INSTANCES.newInstance(LOCK);
+            LOCK.getField(FIELD).set(lock, new Answers(RLock.class, handler, null));
+            return (RFencedLock) lock;
+        } catch (ReflectiveOperationException never) {
+            throw new AssertionError(never);
+        }
+    }
+
+    /** The handler of such a lock, or null if it is another one. */
+    static OneLock handlerOf(Object lock) {
+        try {
+            return LOCK.isInstance(lock) ? (OneLock) ((Answers) LOCK.getField(FIELD).get(lock)).handler : null;
+        } catch (ReflectiveOperationException never) {
+            throw new AssertionError(never);
+        }
     }
 
     /** The id of the thread on whose behalf this one works. */
@@ -59,7 +104,7 @@ final class Answers implements InvocationHandler {
     @Override
     public Object invoke(Object self, Method method, Object[] given) throws Throwable {
         Object[] arguments = given == null ? new Object[0] : given;
-        if (method.getDeclaringClass() == Object.class) return ofObject(method, arguments);
+        if (isOfObject(method)) return ofObject(self, method, arguments);
         Method own = find(method.getName(), method.getParameterTypes());
         if (own != null) return call(own, arguments);
         if (rest != null) return passed(method, arguments);
@@ -67,9 +112,18 @@ final class Answers implements InvocationHandler {
         throw refused(method);
     }
 
-    private Object ofObject(Method method, Object[] arguments) {
+    private static boolean isOfObject(Method method) {
+        try {
+            Object.class.getMethod(method.getName(), method.getParameterTypes());
+            return true;
+        } catch (NoSuchMethodException no) {
+            return false;
+        }
+    }
+
+    private Object ofObject(Object self, Method method, Object[] arguments) {
         return switch (method.getName()) {
-            case "equals" -> handler.equals(arguments[0] == null ? null : handlerOf(arguments[0]));
+            case "equals" -> self == arguments[0] || handler.equals(handlerOf(arguments[0]));
             case "hashCode" -> handler.hashCode();
             default -> handler.toString();
         };

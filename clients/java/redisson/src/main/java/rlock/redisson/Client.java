@@ -57,7 +57,7 @@ final class Client {
     }
 
     private RLock lock(KeyLock lock) {
-        return Answers.of(RLock.class, lockOf(lock, true), null);
+        return Answers.lock(lockOf(lock, true));
     }
 
     private OneLock lockOf(KeyLock lock, boolean isReentrant) {
@@ -101,7 +101,7 @@ final class Client {
     }
 
     public RLock getNonReentrantLock(String name) {
-        return Answers.of(RLock.class, lockOf(locks.lock(key(name)), false), null);
+        return Answers.lock(lockOf(locks.lock(key(name)), false));
     }
 
     public RLock getNonReentrantLock(CommonOptions options) {
@@ -118,7 +118,7 @@ final class Client {
 
     /** Every lock has tokens. */
     public RFencedLock getFencedLock(String name) {
-        return Answers.of(RFencedLock.class, lockOf(locks.lock(key(name)), true), null);
+        return Answers.lock(lockOf(locks.lock(key(name)), true));
     }
 
     public RFencedLock getFencedLock(CommonOptions options) {
@@ -147,9 +147,9 @@ final class Client {
 
     /** In one step, if all of them are locks of this client; Redisson's own over locks of several clients. */
     public RLock getMultiLock(RLock... each) {
-        boolean areOurs = Arrays.stream(each).allMatch(lock -> Answers.handlerOf(lock) instanceof OneLock one && one.client.locks == locks);
+        boolean areOurs = Arrays.stream(each).allMatch(lock -> Answers.handlerOf(lock) != null && Answers.handlerOf(lock).client.locks == locks);
         if (!areOurs) return new RedissonMultiLock(each);
-        return several(Arrays.stream(each).map(lock -> ((OneLock) Answers.handlerOf(lock)).plain()).toArray(KeyLock[]::new));
+        return several(Arrays.stream(each).map(lock -> Answers.handlerOf(lock).plain()).toArray(KeyLock[]::new));
     }
 
     /** One lock for each value of the group. */

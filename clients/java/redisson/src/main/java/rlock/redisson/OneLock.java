@@ -108,6 +108,12 @@ final class OneLock {
         return (Long) client.locks.call(lock.key(), "PTTL", lock.key());
     }
 
+    /** As {@code RedissonMultiLock} sets the lease once it has all of its locks. A lease is never shortened. */
+    public boolean expire(long lease, TimeUnit unit) {
+        of(Answers.thread()).renew(Duration.ofMillis(unit.toMillis(lease)));
+        return true;
+    }
+
     public String getName() {
         return client.name(lock.key());
     }

@@ -12,6 +12,7 @@ import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.redisson.Redisson;
+import org.redisson.RedissonLock;
 import org.redisson.RedissonMultiLock;
 import org.redisson.api.DeletedObjectListener;
 import org.redisson.api.RLock;
@@ -91,6 +92,17 @@ class RedissonTest {
         assertTrue(redisson.getLock("e").isLocked() && redisson.getLock("f").isLocked());
         both.unlock();
         other.shutdown();
+    }
+
+    @Test
+    void whoCastsALockMay() throws InterruptedException {
+        RLock one = redisson.getLock("cast:1");
+        var several = new RedissonMultiLock(one, redisson.getReadWriteLock("cast:2").writeLock());
+        assertTrue(several.tryLock(1, 10, TimeUnit.SECONDS));
+        assertTrue(((RedissonLock) one).remainTimeToLive() > 5_000);
+        several.unlock();
+        assertFalse(one.isLocked());
+        assertThrows(UnsupportedOperationException.class, ((RedissonLock) one)::getIdleTime);
     }
 
     @Test
