@@ -64,6 +64,7 @@ def versions() -> list[str]:
         "CHANGELOG.md": r"^## ([0-9.]+)",
         "clients/cli/Cargo.toml": r'^rlock-client = .*version = "([^"]+)"',
         "clients/node/package.json": r'"version": "([^"]+)"',
+        "clients/go/rlockotel/go.mod": r"rlock v([0-9.]+)$",
         "images/Dockerfile": r"^ARG VERSION=(\S+)",
     }
     poms = [pom for pom in (ROOT / "clients/java").rglob("pom.xml") if "target" not in pom.parts]

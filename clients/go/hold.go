@@ -53,7 +53,7 @@ func (h *Hold) Deadline() time.Time {
 
 // IsHeld also reads the clock, so it is correct even right after this process, or the machine, slept.
 func (h *Hold) IsHeld() bool {
-	return h.context.Err() == nil && !h.isOver.Load() && now() < h.tenure.deadline()
+	return h.tenure.context.Err() == nil && !h.isOver.Load() && now() < h.tenure.deadline()
 }
 
 // Release releases the level. [ErrLost] means that the hold ended before: others may have worked at the same time. Any

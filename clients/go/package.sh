@@ -7,10 +7,16 @@ package_build() {
     go_here
     cmp LICENSE-MIT clients/go/LICENSE-MIT
     cmp LICENSE-APACHE clients/go/LICENSE-APACHE
+    cmp LICENSE-MIT clients/go/rlockotel/LICENSE-MIT
+    cmp LICENSE-APACHE clients/go/rlockotel/LICENSE-APACHE
     cd clients/go
     go mod download || skip 'go: what it depends on could not be fetched'
     [ -z "$(gofmt -l .)" ]
     go vet ./...
+    cd rlockotel
+    go mod download || skip 'go: what OpenTelemetry needs could not be fetched'
+    go vet ./...
+    cd ..
     go build -o "$home/go/conformance" ./conformance
     say "the module $(go list -m), version $(rlock_version)"
 }
@@ -29,6 +35,7 @@ package_test() {
     go_here
     export RLOCK_SERVER=${RLOCK_SERVER:-$tools/servers/default/redis-server} RLOCK_MODULE=${RLOCK_MODULE:-$(module)}
     go_tests clients/go 'go tests'
+    go_tests clients/go/rlockotel 'go: OpenTelemetry'
     redsync_tests
 }
 

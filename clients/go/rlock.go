@@ -39,6 +39,8 @@ type Locker struct {
 	holds   sync.Map        // of *tenure: what it has to look after
 	closing context.Context // ends with Close
 	close   context.CancelFunc
+
+	telemetry telemetry
 }
 
 // Setting is a setting of a Locker.
@@ -75,6 +77,7 @@ func New(client redis.UniversalClient, settings ...Setting) (*Locker, error) {
 	for _, set := range settings {
 		set(l)
 	}
+	l.telemetry.start(l.closing)
 	return l, nil
 }
 
@@ -107,7 +110,7 @@ type options struct {
 	lease                           time.Duration
 	mode, owner                     string
 	isNamed                         bool // by the user
-	upgrade, session                bool
+	upgrade, session, isNotRenewed  bool
 	limit, acks, maxQueue           int
 	limitIsSet, acksSet, maxQueueIs bool
 	group                           *group // several keys
@@ -134,6 +137,9 @@ func Wait(wait time.Duration) Option {
 
 // Lease is how long the hold outlives a process that died or is cut off; the default is 30 seconds. It is renewed.
 func Lease(lease time.Duration) Option { return func(o *options) { o.lease = lease } }
+
+// NoRenewal makes the hold end with its lease, unless [Hold.Extend] extends it.
+func NoRenewal() Option { return func(o *options) { o.isNotRenewed = true } }
 
 // Limit requests one of n permits: a read lock that at most n owners hold at once.
 func Limit(n int) Option {
@@ -177,10 +183,12 @@ func (l *Locker) Lock(ctx context.Context, key string, choices ...Option) (*Hold
 	return l.lock(ctx, key, l.options(choices))
 }
 
-func (l *Locker) lock(ctx context.Context, key string, o *options) (*Hold, error) {
+func (l *Locker) lock(ctx context.Context, key string, o *options) (hold *Hold, err error) {
 	if l.isClosed() {
 		return nil, redis.ErrClosed
 	}
+	ended := l.telemetry.waits(ctx, o.called(key))
+	defer func() { ended(err) }()
 	begin := now()
 	if end, has := ctx.Deadline(); has && o.wait > 0 {
 		o.wait = min(o.wait, max(1, millis(time.Until(end))))

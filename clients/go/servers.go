@@ -38,6 +38,7 @@ type node struct {
 	servers *servers
 	isKnown atomic.Bool // it has said who it is, and closed no connection since
 	options redis.Options
+	given   *redis.Client // has the hooks
 	client  atomic.Pointer[redis.Client]
 	renewed atomic.Int64
 	dialled atomic.Pointer[string] // with Sentinel: the primary that was found last
@@ -49,7 +50,7 @@ func newServers(given redis.UniversalClient) (*servers, error) {
 	s := &servers{nodes: map[string]*node{}, lines: map[*line]bool{}}
 	switch client := given.(type) {
 	case *redis.Client:
-		s.at("", client.Options())
+		s.at("", client.Options(), client)
 	case *redis.ClusterClient:
 		s.cluster = client
 	default:
@@ -70,13 +71,13 @@ func (s *servers) close() {
 	}
 }
 
-// at returns the node at addr, and creates it from options if it is new.
-func (s *servers) at(addr string, options *redis.Options) *node {
+// at returns the node at addr, and creates it from options if it is new. Its requests pass through the hooks of given.
+func (s *servers) at(addr string, options *redis.Options, given *redis.Client) *node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.nodes[addr]
 	if n == nil {
-		n = &node{options: *options, servers: s}
+		n = &node{options: *options, given: given, servers: s}
 		if addr != "" {
 			n.options.Addr = addr
 		}
@@ -109,22 +110,29 @@ func (s *servers) at(addr string, options *redis.Options) *node {
 			}
 			return conn, err
 		}
-		n.client.Store(redis.NewClient(&n.options))
+		n.client.Store(n.newClient(&n.options))
 		s.nodes[addr] = n
 	}
 	return n
 }
 
+// newClient is a client of our own, with the hooks of the one that we were given, as they are now.
+func (n *node) newClient(options *redis.Options) *redis.Client {
+	client := redis.NewClient(options)
+	client.AddHook(through{hooks: hooked(n.given)})
+	return client
+}
+
 // locate returns the primary of key.
 func (s *servers) locate(ctx context.Context, key string) (*node, error) {
 	if s.cluster == nil {
-		return s.at("", nil), nil
+		return s.at("", nil, nil), nil
 	}
 	master, err := s.cluster.MasterForKey(ctx, key)
 	if err != nil {
 		return nil, err
 	}
-	return s.at(master.Options().Addr, master.Options()), nil
+	return s.at(master.Options().Addr, master.Options(), master), nil
 }
 
 // redirection returns where a reply of n redirects us: an address, and whether only this once.
@@ -171,7 +179,7 @@ func (s *servers) do(ctx context.Context, patience time.Duration, key string, wo
 		if addr == "" {
 			break
 		}
-		n = s.at(addr, &n.options)
+		n = s.at(addr, &n.options, n.given)
 		client = n.client.Load()
 		if isAsk {
 			pipe := client.Pipeline()
@@ -208,7 +216,7 @@ func (n *node) anew(was *redis.Client) {
 	if n.servers.closed.Load() {
 		return
 	}
-	if n.client.CompareAndSwap(was, redis.NewClient(&n.options)) {
+	if n.client.CompareAndSwap(was, n.newClient(&n.options)) {
 		// Requests under way may finish.
 		time.AfterFunc(2*duration(machine.Patience), func() { was.Close() })
 	}
@@ -253,7 +261,7 @@ func (n *node) line(ctx context.Context) (*line, error) {
 		go w.pump()
 		return w, nil
 	}
-	l.client = redis.NewClient(&options)
+	l.client = n.newClient(&options)
 	l.conn = l.client.Conn()
 	n.servers.mu.Lock()
 	n.servers.lines[l] = true

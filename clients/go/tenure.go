@@ -21,6 +21,7 @@ type tenure struct {
 	token  int64
 	others []*seat // at further keys
 	depth  int     // for whoever has the turn of the seat
+	since  time.Time
 
 	context context.Context // ends with the hold
 	cancel  context.CancelCauseFunc
@@ -28,6 +29,8 @@ type tenure struct {
 	mu         sync.Mutex // guards what follows
 	machine    *machine.Hold
 	lingers    bool
+	isLost     bool
+	isEnding   bool // its last level is being released
 	isReleased bool
 	timer      *time.Timer
 	own        own // of a session
@@ -40,11 +43,11 @@ func margin(lease time.Duration) time.Duration {
 }
 
 func newTenure(d *driver, told machine.Output) *tenure {
-	t := &tenure{l: d.l, seat: d.seat, o: d.o, token: told.Token, depth: 1, lingers: told.Lingers}
+	t := &tenure{l: d.l, seat: d.seat, o: d.o, token: told.Token, depth: 1, since: time.Now(), lingers: told.Lingers}
 	t.context, t.cancel = context.WithCancelCause(context.Background())
 	t.machine = machine.NewHold(machine.Kept{
 		Token: told.Token, Lease: millis(t.o.lease), Sent: told.Sent, Margin: millis(margin(t.o.lease)),
-		HasAcks: t.o.acks > 0, Renews: true,
+		HasAcks: t.o.acks > 0, Renews: !t.o.isNotRenewed,
 	})
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -94,6 +97,8 @@ func (t *tenure) step(in machine.Input) {
 	for _, out := range t.machine.Step(now(), in) {
 		switch out.Act {
 		case machine.Say:
+			t.isLost = true
+			t.l.telemetry.ended(t.o.called(t.seat.id.key), t.since, true)
 			t.cancel(ErrLost)
 		case machine.Done:
 			t.over()
@@ -104,7 +109,7 @@ func (t *tenure) step(in machine.Input) {
 				t.timer.Reset(remaining(out.By))
 			}
 		case machine.Send:
-			go func() { t.tell(t.l.send(t.seat.id.key, t.o, 0, out)) }()
+			go t.renew(out)
 		case machine.TakeSeat:
 			go func() { t.tell(arrival{in: t.takeSeat()}) }()
 		case machine.Open:
@@ -123,6 +128,17 @@ func (t *tenure) step(in machine.Input) {
 			t.seat.leave()
 		}
 	}
+}
+
+// renew asks the server to renew the hold.
+func (t *tenure) renew(op machine.Output) {
+	arrived := t.l.send(t.seat.id.key, t.o, 0, op)
+	t.mu.Lock()
+	if arrived.in.Outcome.Ending != machine.Token && !t.isEnding && !t.isLost {
+		t.l.telemetry.failedRenewals.Add(1)
+	}
+	t.mu.Unlock()
+	t.tell(arrived)
 }
 
 // takeSeat takes the seat, unless the depth is being changed.
@@ -155,6 +171,9 @@ func (t *tenure) over() {
 		t.timer.Stop()
 	}
 	t.l.holds.Delete(t)
+	if !t.isLost {
+		t.l.telemetry.ended(t.o.called(t.seat.id.key), t.since, false)
+	}
 	t.cancel(ErrReleased)
 	switch {
 	case t.own.line == nil:
@@ -198,6 +217,7 @@ func (t *tenure) release() error {
 		Lingers: t.lingers,
 	})}
 	if t.depth == 1 {
+		t.isEnding = true
 		t.step(machine.Input{Event: machine.Releasing})
 	}
 	t.mu.Unlock()

@@ -26,6 +26,7 @@ package_runners() {
 
 package_test() {
     check 'python types' "$venv/bin/python" -m mypy --config-file clients/python/pyproject.toml --no-incremental clients/python/src
+    check 'python: the package index takes it' "$venv/bin/python" -m twine check --strict "$home"/tree/clients/python/dist/*
     check 'python README' "$venv/bin/python" -B clients/python/tests/readme.py
     check 'python: traces of the machine in Rust' "$venv/bin/python" -B clients/python/tests/traces.py clients/traces/golden.txt ${RLOCK_TRACES-}
     check 'python tests' env RLOCK_SERVER="$tools/servers/default/redis-server" RLOCK_MODULE="$RLOCK_MODULE" \

@@ -23,12 +23,16 @@ export interface OtelOptions {
   keys?: boolean;
 }
 
+/** In seconds. Those that an SDK has by default are meant for milliseconds. */
+const explicitBucketBoundaries = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300];
+
 /** A listener for `new Locks(client, { listener })`. */
 export function otel({ meterProvider = metrics, tracerProvider = trace, keys = false }: OtelOptions = {}): Listener {
   const meter = meterProvider.getMeter('rlock-client');
   const tracer = tracerProvider.getTracer('rlock-client');
-  const wait = meter.createHistogram('rlock.wait', { unit: 's', description: 'How long acquisitions took.' });
-  const hold = meter.createHistogram('rlock.hold', { unit: 's', description: 'How long locks were held.' });
+  const seconds = { unit: 's', advice: { explicitBucketBoundaries } };
+  const wait = meter.createHistogram('rlock.wait', { ...seconds, description: 'How long acquisitions took.' });
+  const hold = meter.createHistogram('rlock.hold', { ...seconds, description: 'How long locks were held.' });
   const lost = meter.createCounter('rlock.lost', { unit: '{hold}', description: 'Holds that were lost.' });
   const named = (key: string, others: Attributes): Attributes => (keys ? { ...others, 'rlock.key': key } : others);
   const ended = ({ key, ms }: Held, isLost: boolean) => hold.record(ms / 1000, named(key, { 'rlock.lost': isLost }));

@@ -73,7 +73,7 @@ type Attempt struct {
 func NewAttempt(ask Ask) *Attempt {
 	// A connection that ends would take the levels below along.
 	ask.Session = ask.Session && ask.Depth == 1
-	return &Attempt{ask: ask, end: Forever, patience: Forever, pause: firstPause, asksFirst: ask.AsksFirst && !ask.Session}
+	return &Attempt{ask: ask, end: Forever, patience: Forever, pause: FirstPause, asksFirst: ask.AsksFirst && !ask.Session}
 }
 
 func (a *Attempt) emit(outputs ...Output) { a.out = append(a.out, outputs...) }
@@ -297,7 +297,7 @@ func (a *Attempt) queued(now Ms, outcome Outcome) {
 }
 
 func (a *Attempt) awaitTurn(now Ms) {
-	a.at, a.pause = turning, firstPause
+	a.at, a.pause = turning, FirstPause
 	a.emit(Output{Act: AwaitTurn, By: max(now, min(a.end, After(now, asks)))})
 }
 

@@ -19,7 +19,7 @@ const (
 	Patience     Ms = 3000          // how long a request that does not wait is repeated
 	Looks        Ms = 1000          // how often a blocked wait asks for its place
 	asks         Ms = 1000
-	firstPause   Ms = 10
+	FirstPause   Ms = 10
 	LongestPause Ms = 500 // before it is asked again
 	again        Ms = 500
 	soon            = 2 * Late // how long who does not wait stays for another request of the same owner

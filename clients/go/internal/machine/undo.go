@@ -174,7 +174,7 @@ type Release struct {
 }
 
 // NewRelease is one that has not begun.
-func NewRelease(level Level) *Release { return &Release{level: level, pause: firstPause} }
+func NewRelease(level Level) *Release { return &Release{level: level, pause: FirstPause} }
 
 func (r *Release) emit(output Output) { r.out = append(r.out, output) }
 

@@ -15,6 +15,10 @@ from opentelemetry import metrics, trace
 from ._telemetry import Held, Listener, Waited
 
 
+#: Seconds. Those that an SDK has by default are meant for milliseconds.
+BUCKETS = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300]
+
+
 class Telemetry(Listener):
     """For the global providers, or those given. With `keys`, each measurement and span has the attribute `rlock.key`.
 
@@ -31,8 +35,10 @@ class Telemetry(Listener):
         meter = metrics.get_meter("rlock", meter_provider=meter_provider)
         self._tracer = trace.get_tracer("rlock", tracer_provider=tracer_provider)
         self._keys = keys
-        self._wait = meter.create_histogram("rlock.wait", "s", "How long acquisitions took.")
-        self._hold = meter.create_histogram("rlock.hold", "s", "How long locks were held.")
+        self._wait, self._hold = (
+            meter.create_histogram(name, "s", text, explicit_bucket_boundaries_advisory=BUCKETS)
+            for name, text in (("rlock.wait", "How long acquisitions took."), ("rlock.hold", "How long locks were held."))
+        )
         self._lost = meter.create_counter("rlock.lost", "{hold}", "Holds that were lost.")
 
     def _attributes(self, key: str, **others: Any) -> dict[str, Any]:

@@ -1,0 +1,91 @@
+package rlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"rlock.example/rlock/internal/machine"
+)
+
+// Extend makes the hold last at least lease from now; it never shortens it. A hold is renewed anyway, unless it was
+// acquired with [NoRenewal]. It returns [ErrLost] if the hold has ended, and [ErrUnavailable] if nothing is known.
+func (h *Hold) Extend(ctx context.Context, lease time.Duration) error {
+	if h.isOver.Load() {
+		return ErrReleased
+	}
+	return h.tenure.extend(ctx, lease)
+}
+
+// Valid asks the server whether the hold is alive. If it is not, it is lost from now on. [Hold.IsHeld] does not ask.
+func (h *Hold) Valid(ctx context.Context) (bool, error) {
+	if !h.IsHeld() {
+		return false, nil
+	}
+	t := h.tenure
+	parts := []One{{key: h.Key(), mode: t.o.mode}}
+	if t.o.group != nil {
+		parts = t.o.group.parts
+	}
+	for _, one := range parts {
+		key := one.key
+		reply := t.l.servers.do(ctx, duration(machine.Reply), key, []any{"RLOCK.CHECK", key, t.token, one.mode})
+		if err := reply.Err(); err != nil && code(err) != "WRONGTYPE" {
+			if isPassing(err) {
+				err = fmt.Errorf("%w: %s: %w", ErrUnavailable, key, err)
+			}
+			return false, typed(err)
+		}
+		if alive, err := reply.Int64(); err != nil || alive == 0 {
+			t.lose()
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+func (t *tenure) extend(ctx context.Context, lease time.Duration) error {
+	o := *t.o
+	o.lease = lease
+	takes := machine.Reply
+	if o.acks > 0 {
+		takes *= 3
+	}
+	begin := now()
+	for pause := machine.FirstPause; ; pause = min(2*pause, machine.LongestPause) {
+		if t.context.Err() != nil {
+			return fmt.Errorf("%w: %s", ErrLost, t.seat.id.key)
+		}
+		sent := now()
+		by := min(begin+machine.Patience+takes, sent+takes, t.deadline())
+		arrived := t.l.send(t.seat.id.key, &o, 0, machine.Output{Request: machine.Renew, Token: t.token, By: by})
+		switch outcome := arrived.in.Outcome; {
+		case t.context.Err() != nil:
+			return fmt.Errorf("%w: %s", ErrLost, t.seat.id.key)
+		case outcome.Ending == machine.Token:
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			t.step(machine.Input{Event: machine.Extend, N: sent + millis(lease) - millis(t.o.lease)})
+			return nil
+		case outcome.Code == "NOTHELD", outcome.Code == "WRONGTYPE":
+			t.lose()
+			return fmt.Errorf("%w: %s: %w", ErrLost, t.seat.id.key, arrived.err)
+		case !isPassing(arrived.err):
+			return typed(arrived.err)
+		case now()-begin >= machine.Patience:
+			return fmt.Errorf("%w: %s: %w", ErrUnavailable, t.seat.id.key, typed(arrived.err))
+		}
+		select {
+		case <-time.After(duration(pause)):
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), typed(arrived.err))
+		case <-t.context.Done():
+			return fmt.Errorf("%w: %s", ErrLost, t.seat.id.key)
+		case <-t.l.closing.Done():
+			return redis.ErrClosed
+		}
+	}
+}
