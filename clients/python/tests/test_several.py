@@ -226,3 +226,19 @@ async def test_asyncio(server):
         assert await anext(observer) is None
     await locks.aclose()
     await client.aclose()
+
+
+def test_an_observer_may_be_closed_at_any_moment(server, monkeypatch):
+    for name in ("open", "write"):
+        locks = rlock.Locks(server.client())
+        changes, call = locks.election("leader").observe(), getattr(locks.io, name)
+
+        def closing(*words):
+            result = call(*words)
+            changes.close()  # as another thread would
+            return result
+
+        with monkeypatch.context() as patch:
+            patch.setattr(locks.io, name, closing)
+            assert list(changes) == []
+        assert locks.io.links == set()

@@ -381,14 +381,18 @@ class ObserverBase:
             words = ["RLOCK.AWAIT", self.key, self.token or 0]
             if self.token is not None:
                 words += ["BLOCK", int(LOOKS * 1000)]
+            link = self.link
             try:
                 if self.link is None:
                     where, self.where = self.where, None
                     self.link = yield self.io.open(self.key, now() + REPLY, where)
-                yield self.io.write(self.link, words)
-                reply = yield self.io.read(self.link, LOOKS + REPLY)
+                if self.is_over or (link := self.link) is None:  # it was closed in the meantime
+                    self._leave()
+                    continue
+                yield self.io.write(link, words)
+                reply = yield self.io.read(link, LOOKS + REPLY)
             except Refused as refused:
-                self.where = self.io.redirected(refused, self.link.address)
+                self.where = self.io.redirected(refused, link.address if link else None)
                 self._leave()
                 if refused.code not in PASSING:
                     raise
