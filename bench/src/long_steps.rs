@@ -18,15 +18,15 @@ const RLOCK: &str = "RLOCK";
 const CORE: &str = "the server alone";
 
 const IDLE: &str = "nothing happens";
-const GROWTH: &str = "so many locks get their first ticket, vs new keys";
+const GROWTH: &str = "locks get their first ticket, vs new keys";
 const LEASES: &str = "locks with a ticket each end at once, vs keys that expire";
 const DEMOTION: &str = "it becomes a replica, with blocked connections, vs BLPOP's";
 const PROMOTION: &str = "a replica with held locks becomes the primary, vs keys with a TTL";
 const FLUSH: &str = "FLUSHALL of locks with a ticket each, vs lists with a TTL";
 const SESSIONS: &str = "sessions are renewed, vs idle connections";
 const CLOSING: &str = "all of these connections close";
-const INFO: &str = "INFO rlock with so many queues, vs INFO with so many keys";
-const QUEUES: &str = "RLOCK.QUEUES with so many queues, vs KEYS with one match";
+const INFO: &str = "INFO rlock with the queues, vs INFO with as many keys";
+const QUEUES: &str = "RLOCK.QUEUES with the queues, vs KEYS with one match";
 
 /// So many milliseconds more than the server alone takes may a step take.
 const MORE_MS: f64 = 5.0;

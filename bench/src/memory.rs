@@ -93,7 +93,7 @@ pub fn held(book: &mut Book) {
     let read = "RLOCK.ACQUIRE $K $O READ LEASE 3600000";
     book.put_value(HELD, "a lock held by one reader", EACH, bytes(read));
     let reader = "RLOCK.ACQUIRE hot uuid-of-36-bytes-and-a-thread:$N READ LEASE 3600000";
-    book.put_value(HELD, "one reader more of the same lock", EACH, bytes(reader));
+    book.put_value(HELD, "one more reader of the same lock", EACH, bytes(reader));
     let hash = "HSET $K $O 1";
     book.put_value(HELD, "a hash as Redisson has it, without its expiry", EACH, bytes(hash));
 }
