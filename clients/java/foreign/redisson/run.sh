@@ -27,7 +27,8 @@ server() {
 # servers: a single one at $PORT, and a Cluster of one at $CLUSTER_PORT.
 servers() {
     local reply
-    export PORT=$((20000 + RANDOM % 10000)) CLUSTER_PORT=$((30000 + RANDOM % 2000))
+    # The bus of a Cluster is at its port + 10000, which is to be no port of outgoing connections.
+    export PORT=$((30000 + RANDOM % 2000)) CLUSTER_PORT=$((10000 + RANDOM % 10000))
     server "$PORT"
     server "$CLUSTER_PORT" --cluster-enabled yes --cluster-announce-ip 127.0.0.1
     exec 3<>"/dev/tcp/127.0.0.1/$CLUSTER_PORT"
