@@ -5,6 +5,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.function.Supplier;
 import rlock.Driver.LinkException;
 import rlock.Driver.ServerException;
+import rlock.LockListener.Result;
 import rlock.Machine.Event;
 import rlock.Machine.Tell;
 import rlock.Machine.Told;
@@ -16,9 +17,9 @@ final class Acquisition {
     private final Options options;
     private final boolean interruptible;
     private final long waits;
-    private final long start = Clock.now();
-    private final long end;
-    private long warnsAt;
+    final long start = Clock.now();
+    final long end;
+    long warnsAt;
     private boolean interrupted;
 
     /** {@code waits} for so many ms: 0 is not at all, {@link Machine#FOREVER} for ever. */
@@ -34,6 +35,21 @@ final class Acquisition {
 
     /** A level of the hold, or null if not acquired. */
     Hold run(Supplier<Seat> entered) throws InterruptedException {
+        Notices.Wait wait = locks.notices.waits(key, options.mode());
+        Result result = Result.FAILED;
+        try {
+            Hold hold = acquire(entered);
+            result = hold == null ? Result.NOT_ACQUIRED : Result.GRANTED;
+            return hold;
+        } catch (InterruptedException interrupt) {
+            result = Result.CANCELLED;
+            throw interrupt;
+        } finally {
+            wait.ends(result);
+        }
+    }
+
+    private Hold acquire(Supplier<Seat> entered) throws InterruptedException {
         if (interruptible && Thread.interrupted()) throw new InterruptedException();
         try {
             identify();
@@ -45,12 +61,16 @@ final class Acquisition {
                 if (told.told() == Told.GRANTED) return granted(seat, job, told);
                 Hold none = refused(seat, job, told);
                 // Ended early, by an operator: a wait for ever goes on.
-                boolean isOver = told.told() != Told.NIL || waits != Machine.FOREVER || options.maxQueue() != Options.UNSET;
-                if (isOver) return none;
+                if (isOver(told)) return none;
             }
         } finally {
             if (interrupted) Thread.currentThread().interrupt();
         }
+    }
+
+    /** Whether it ends without the lock; if not, another attempt follows. */
+    boolean isOver(Tell told) {
+        return told.told() != Told.NIL || waits != Machine.FOREVER || options.maxQueue() != Options.UNSET;
     }
 
     // Which locks it would be, and under which name, only a server can say.
@@ -102,7 +122,7 @@ final class Acquisition {
             while (taken < seat.members().size() && take(seat.members().get(taken).turn, until)) taken++;
         } finally {
             if (taken < seat.members().size()) {
-                seat.members().subList(0, taken).forEach(each -> each.turn.release());
+                seat.members().subList(0, taken).forEach(each -> each.passTurn());
                 seat.leave();
             }
         }
@@ -131,6 +151,12 @@ final class Acquisition {
     }
 
     private Job attempt(Seat seat) {
+        Attempt machine = machine(seat);
+        return new Job(locks.links, seat, options, seat.depth + 1, machine, interruptible, warnsAt);
+    }
+
+    /** What decides for who has the turn at this seat; if it fails, the turn is over. */
+    Attempt machine(Seat seat) {
         try {
             locks.refuseClosed();
             Tenure held = seat.tenure;
@@ -140,14 +166,15 @@ final class Acquisition {
             var ask = new Attempt.Ask(left, Math.max(1, end - Clock.now()), options.leaseMillis(), seat.depth + 1,
                     held == null ? 0 : held.token, options.acks() <= 0, options.session(), options.maxQueue() != Options.UNSET,
                     options.acks() > 0);
-            return new Job(locks.links, seat, options, seat.depth + 1, new Attempt(ask), interruptible, warnsAt);
+            return new Attempt(ask);
         } catch (RuntimeException failed) {
             seat.free();
             throw failed;
         }
     }
 
-    private Hold granted(Seat seat, Job job, Tell told) {
+    /** The hold of what was granted. */
+    Hold granted(Seat seat, Job job, Tell told) {
         if (locks.isClosed()) {
             job.ends(Event.CLOSE);
             job.rest();
@@ -168,7 +195,8 @@ final class Acquisition {
         return hold;
     }
 
-    private Hold refused(Seat seat, Job job, Tell told) throws InterruptedException {
+    /** Nothing, or why there is nothing. */
+    Hold refused(Seat seat, Job job, Tell told) throws InterruptedException {
         RuntimeException trouble = job.trouble;
         Tenure held = seat.tenure;
         // A level whose owner the server does not know at that depth is gone as well.
@@ -190,7 +218,7 @@ final class Acquisition {
         };
     }
 
-    private LockException unavailable(RuntimeException failure) {
+    LockException unavailable(RuntimeException failure) {
         String why = failure == null ? "no reply in time" : failure.getMessage();
         return LockException.Unavailable.because(key + " was not acquired: " + why, failure);
     }

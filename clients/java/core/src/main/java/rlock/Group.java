@@ -99,7 +99,7 @@ final class Group extends Seat {
     boolean tryTurn() {
         for (int i = 0; i < members.size(); i++) {
             if (members.get(i).tryTurn()) continue;
-            members.subList(0, i).forEach(each -> each.turn.release());
+            members.subList(0, i).forEach(each -> each.passTurn());
             return false;
         }
         return true;

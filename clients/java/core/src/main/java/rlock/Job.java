@@ -21,15 +21,15 @@ import rlock.Machine.Request;
 import rlock.Machine.Tell;
 
 /** Does what the machine of an attempt or a release says, for who has the seat, until that is free. */
-final class Job {
+sealed class Job permits AsyncJob {
     private static final System.Logger LOG = System.getLogger("rlock");
 
     /** Of the last request. */
     RuntimeException trouble;
     /** Its own connection. */
     Link link;
-    private final Links links;
-    private final Seat seat;
+    final Links links;
+    final Seat seat;
     private final Options options;
     private final int depth;
     private final Machine machine;
@@ -38,14 +38,14 @@ final class Job {
     private boolean interrupted;
     private Event stop; // what ended an operation before its time
     private boolean isClosed;
-    private Output op; // under way
+    Output op; // under way
     private Tell told;
-    private Input brought; // by an operation that was interrupted
-    private CompletableFuture<Object> reply; // on its own connection
+    Input brought; // by an operation that was interrupted
+    CompletableFuture<Object> reply; // on its own connection
     private Address at; // where that leads
     private Address asked; // where -ASK pointed
-    private Turns.Turn turn;
-    private boolean hasSlot;
+    Turns.Turn turn;
+    boolean hasSlot;
     private long warnsAt;
     private volatile Thread thread; // that waits
 
@@ -83,11 +83,17 @@ final class Job {
 
     /** What is left is undone in the background, without whom this is told, but for a moment. */
     void rest() {
-        if (freed.isDone()) return;
-        seat.failed(trouble);
-        goOn(null);
+        if (!leave()) return;
         // Who locks something else at once shall not still wait here.
         freed.copy().completeOnTimeout(null, Machine.LATE, TimeUnit.MILLISECONDS).join();
+    }
+
+    /** The same without that moment; false if nothing is left. */
+    boolean leave() {
+        if (freed.isDone()) return false;
+        seat.failed(trouble);
+        goOn(null);
+        return true;
     }
 
     /** Something came that it may wait for. */
@@ -117,7 +123,7 @@ final class Job {
         }
     }
 
-    private Tell step(Input in) {
+    Tell step(Input in) {
         for (Output output : machine.step(Clock.now(), in)) {
             switch (output.act()) {
                 case KEEP -> letGo(true);
@@ -185,7 +191,7 @@ final class Job {
         return true;
     }
 
-    private Input perform() {
+    Input perform() {
         long by = op.by();
         try {
             return switch (op.act()) {
@@ -205,7 +211,7 @@ final class Job {
         }
     }
 
-    private Input failed(RuntimeException failure) {
+    Input failed(RuntimeException failure) {
         if (op.act() == Act.LOOK) return Input.of(Event.PLACE, (Boolean) null); // no server decides at the moment
         if (trouble == null || Clock.now() < op.by()) trouble = failure;
         if (failure instanceof LinkException) links.dropIdle(seat.name.key());
@@ -240,15 +246,24 @@ final class Job {
     }
 
     private Input asksAlone(long by) {
+        sendAlone();
+        return read(by);
+    }
+
+    /** Asks on its own connection; {@link #signal} is called when the reply is there. */
+    void sendAlone() {
         String[] wait = op.block() < 0 ? new String[0] : new String[] {"BLOCK", String.valueOf(op.block())};
         reply = link.send(seat.acquire(options, depth, op.session(), wait));
         reply.whenComplete((token, failed) -> signal());
-        return read(by);
     }
 
     private Input read(long by) {
         if (reply == null) return Input.of(Event.OWN, Outcome.BROKEN);
-        if (!await(by, reply::isDone)) return Input.of(Event.OWN, Outcome.SILENT);
+        return await(by, reply::isDone) ? reply() : Input.of(Event.OWN, Outcome.SILENT);
+    }
+
+    /** What came on its own connection. */
+    Input reply() {
         try {
             return Input.of(Event.OWN, outcome(reply.join()));
         } catch (CompletionException failed) {
@@ -274,7 +289,7 @@ final class Job {
     }
 
     // Whether whoever decides now knows of the wait; null if nobody does.
-    private Boolean hasPlace(long by) {
+    Boolean hasPlace(long by) {
         Seat.Name name = seat.name;
         try {
             links.lookAround();
@@ -341,11 +356,16 @@ final class Job {
     }
 
     private Input sleep(long by) {
+        warnOnce();
+        await(by, () -> false);
+        return Input.of(Event.TIME);
+    }
+
+    /** Of a wait that no server answers for long. */
+    void warnOnce() {
         if (told == null && trouble != null && Clock.now() >= warnsAt) {
             warnsAt = Machine.FOREVER;
             warn(seat.name.key(), trouble);
         }
-        await(by, () -> false);
-        return Input.of(Event.TIME);
     }
 }

@@ -4,10 +4,7 @@ import java.time.Duration;
 import java.time.temporal.ChronoUnit;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.Future;
-import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.Lock;
 import java.util.function.Supplier;
@@ -110,37 +107,20 @@ public final class KeyLock implements Lock {
     }
 
     /**
-     * Waits in another thread. The hold is its own owner, unless a name is given. Completing the future
-     * first ({@code cancel}, {@code orTimeout}) ends the wait and leaves nothing behind.
+     * Waits at most this long, without a thread; zero does not wait. The hold is its own owner, unless a name is given.
+     * Completing the future first ({@code cancel}, {@code orTimeout}) ends the wait and leaves nothing behind.
+     *
+     * <p>The future ends in one of 16 threads of the package: give a function that blocks to its {@code …Async} methods.
      */
     public CompletableFuture<Optional<Hold>> acquireAsync(Duration wait) {
-        var result = new CompletableFuture<Optional<Hold>>();
-        var answered = new AtomicBoolean();
         KeyLock one = options.owner() == null ? detached() : this;
-        long patience = millis(wait);
-        Future<?> task;
         try {
-            task = locks.submit(() -> {
-                try {
-                    Hold hold = one.acquire(patience, true);
-                    answered.set(true);
-                    if (!result.complete(Optional.ofNullable(hold)) && hold != null) hold.release();
-                } catch (InterruptedException abandoned) {
-                    answered.set(true);
-                    result.cancel(false);
-                } catch (Throwable failed) {
-                    answered.set(true);
-                    result.completeExceptionally(failed);
-                }
-                return null;
-            });
-        } catch (RejectedExecutionException closed) {
-            return CompletableFuture.failedFuture(new IllegalStateException("this Locks is closed"));
+            locks.refuseClosed();
+            String name = one.options.detached() ? null : one.owner();
+            return new AsyncAcquisition(locks, key, one.options, millis(wait), name).start();
+        } catch (RuntimeException failed) {
+            return CompletableFuture.failedFuture(failed);
         }
-        result.whenComplete((hold, error) -> {
-            if (!answered.get()) task.cancel(true);
-        });
-        return result;
     }
 
     // --- java.util.concurrent.locks.Lock
@@ -191,6 +171,26 @@ public final class KeyLock implements Lock {
     @Override
     public Condition newCondition() {
         throw new UnsupportedOperationException("server-side locks have no conditions");
+    }
+
+    // --- what the server knows
+
+    /** Whether anybody holds the key's lock now, in any mode. */
+    public boolean isLocked() {
+        return info().isLocked();
+    }
+
+    /** Who holds the key's lock and who waits for it now. */
+    public LockInfo info() {
+        return LockInfo.of(key, locks.call(key, "RLOCK.INFO", key, "HOLDERS", "10000", "WAITERS", "10000"));
+    }
+
+    /**
+     * Ends all holds of the key's lock, in both modes and whoever has them, and returns whether there was one. They are
+     * lost; whoever has them may go on until the next renewal, unless it is a session.
+     */
+    public boolean forceUnlock() {
+        return locks.call(key, "RLOCK.FORCE", key) instanceof Long ended && ended > 0;
     }
 
     // --- what is known without asking the server

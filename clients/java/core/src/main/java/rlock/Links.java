@@ -8,6 +8,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedDeque;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Future;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.Semaphore;
@@ -328,6 +329,11 @@ final class Links implements AutoCloseable {
     /** Finds out every few seconds who is the primary: one that hangs tells nobody that another one took its place. */
     void lookAround() {
         if (System.nanoTime() - refreshed.get() > TimeUnit.SECONDS.toNanos(3)) refresh();
+    }
+
+    /** Does it then, in the timer's thread; null when this is closed. */
+    Future<?> later(long millis, Runnable work) {
+        return locks.after(millis, work);
     }
 
     /** Whether a timer does it then; not when this is closed. */

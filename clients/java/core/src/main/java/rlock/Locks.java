@@ -5,10 +5,10 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
-import java.util.concurrent.Callable;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Future;
+import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.SynchronousQueue;
@@ -29,6 +29,7 @@ import rlock.Driver.ServerException;
  */
 public final class Locks implements AutoCloseable {
     private static final long HEARTBEAT_MILLIS = 250;
+    private static final int ANSWERING = 16;
 
     final Links links;
     private final Driver driver;
@@ -39,6 +40,9 @@ public final class Locks implements AutoCloseable {
     private final ExecutorService threads;
     private final Map<Tenure, Boolean> tenures = new ConcurrentHashMap<>();
     final Set<Election.Observer> observers = ConcurrentHashMap.newKeySet();
+    final Notices notices;
+    private final Set<AsyncAcquisition> asyncs = ConcurrentHashMap.newKeySet();
+    private final ThreadPoolExecutor answers; // to futures
     private volatile Service service; // null until a server has said who it is
     private volatile boolean closed;
 
@@ -54,6 +58,10 @@ public final class Locks implements AutoCloseable {
         ThreadFactory daemons = daemons("rlock");
         threads = new ThreadPoolExecutor(0, Integer.MAX_VALUE, 10, TimeUnit.SECONDS, new SynchronousQueue<>(), daemons);
         var turns = new Turns(driver, prefix + Owners.PROCESS, threads);
+        notices = new Notices(builder.listener, daemons("rlock-listener"));
+        answers = new ThreadPoolExecutor(
+                ANSWERING, ANSWERING, 10, TimeUnit.SECONDS, new LinkedBlockingQueue<>(), daemons("rlock-future"));
+        answers.allowCoreThreadTimeOut(true);
         links = new Links(this, driver, topology, turns, builder.waiting, builder.timeoutMillis, daemons);
     }
 
@@ -150,6 +158,11 @@ public final class Locks implements AutoCloseable {
         }
     }
 
+    /** What it counts; nothing is asked of a server. */
+    public Counters counters() {
+        return notices.counters(tenures.size());
+    }
+
     /** Stops renewing, and closes all connections: sessions end at once, other holds with their leases. */
     @Override
     public void close() {
@@ -160,9 +173,12 @@ public final class Locks implements AutoCloseable {
         Service.leave(service);
         tenures.keySet().forEach(Tenure::lose);
         observers.forEach(Election.Observer::close);
+        asyncs.forEach(AsyncAcquisition::close);
         links.close();
         timer.shutdownNow();
         threads.shutdown();
+        answers.shutdown();
+        notices.close();
         try {
             // What was told to the application, and what abandoned waits left to do.
             if (!threads.awaitTermination(2, TimeUnit.SECONDS)) threads.shutdownNow();
@@ -234,8 +250,23 @@ public final class Locks implements AutoCloseable {
         }
     }
 
-    <T> Future<T> submit(Callable<T> work) {
-        return threads.submit(work);
+    /** Ends a future, in one of the threads where what the application does then delays no lock. */
+    void answer(Runnable work) {
+        try {
+            answers.execute(work);
+        } catch (RejectedExecutionException closing) {
+            work.run();
+        }
+    }
+
+    /** It ends when this is closed. */
+    void begins(AsyncAcquisition async) {
+        asyncs.add(async);
+        if (closed) async.close();
+    }
+
+    void ends(AsyncAcquisition async) {
+        asyncs.remove(async);
     }
 
     /** It is lost when this was closed meanwhile. */
@@ -260,6 +291,7 @@ public final class Locks implements AutoCloseable {
         private long timeoutMillis = Machine.REPLY;
         private long leaseMillis = 30_000;
         private String prefix = "";
+        private LockListener listener;
 
         private Builder(Driver driver, Function<Driver, Topology> topology) {
             this.driver = driver;
@@ -305,6 +337,12 @@ public final class Locks implements AutoCloseable {
         /** The prefix of all owners' names, for ACL rules. */
         public Builder ownerPrefix(String text) {
             prefix = text;
+            return this;
+        }
+
+        /** Hears of waits, holds and losses; only one. */
+        public Builder listener(LockListener heard) {
+            listener = heard;
             return this;
         }
 

@@ -13,6 +13,22 @@ final class Replies {
         return List.of();
     }
 
+    /** The text of that name; empty if there is none, as with an older module. */
+    static String text(Object reply, String name) {
+        Object value = field(reply, name);
+        return value instanceof List ? "" : Topology.text(value);
+    }
+
+    /** The number of that name, or 0. */
+    static long number(Object reply, String name) {
+        return field(reply, name) instanceof Long number ? number : 0;
+    }
+
+    /** The list of that name. */
+    static List<?> list(Object reply, String name) {
+        return (List<?>) field(reply, name);
+    }
+
     /** What {@code RLOCK.INFO} says of this owner's hold, or nothing. */
     static List<?> holder(Object info, String owner, Mode mode) {
         for (Object holder : (List<?>) field(info, "holders"))

@@ -2,8 +2,11 @@ package rlock;
 
 import java.util.List;
 import java.util.Map;
+import java.util.Queue;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.Semaphore;
+import java.util.function.BooleanSupplier;
 
 /**
  * One owner at one key in one mode, in this whole process: objects come and go, the depth is counted here. The server is
@@ -26,6 +29,7 @@ sealed class Seat permits Group {
     /** Why that request failed, or why it is not undone yet. */
     private volatile RuntimeException trouble;
     private int users; // guarded by ALL.compute
+    private final Queue<BooleanSupplier> callers = new ConcurrentLinkedQueue<>(); // that wait without a thread
 
     Seat(Name name) {
         this.name = name;
@@ -66,7 +70,7 @@ sealed class Seat permits Group {
     /** Whoever has the turn is done: nothing of its request is executed any more. */
     void free() {
         isUndone = false;
-        turn.release();
+        passTurn();
         leave();
     }
 
@@ -97,6 +101,32 @@ sealed class Seat permits Group {
 
     boolean isUndone() {
         return isUndone;
+    }
+
+    /** Takes the turn, or has {@code again} called once when that may succeed; it returns whether it still wants it. */
+    boolean tryTurn(BooleanSupplier again) {
+        if (turn.tryAcquire()) return true;
+        callers.add(again);
+        if (!turn.tryAcquire()) return false;
+        callers.remove(again);
+        return true;
+    }
+
+    /** It is not called any more. */
+    void forget(BooleanSupplier again) {
+        callers.remove(again);
+    }
+
+    /** The turn is free again. */
+    void passTurn() {
+        turn.release();
+        callNext();
+    }
+
+    /** Who was called does not want it. */
+    void callNext() {
+        BooleanSupplier next = callers.poll();
+        while (next != null && !next.getAsBoolean()) next = callers.poll();
     }
 
     LockException unavailable() {

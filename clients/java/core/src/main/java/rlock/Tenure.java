@@ -1,6 +1,7 @@
 package rlock;
 
 import java.time.Duration;
+import java.time.Instant;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Future;
 import java.util.concurrent.RejectedExecutionException;
@@ -27,6 +28,8 @@ final class Tenure {
     final CompletableFuture<Void> lost = new CompletableFuture<>();
     /** The thread that alone can release it; null if a {@link Hold} can. */
     volatile Thread holder;
+    private final Instant start = Instant.now();
+    private final long startNanos = System.nanoTime();
     private final Locks locks;
     private final Seat seat;
     private Options options; // of the level whose lease is renewed; from here on guarded by this
@@ -184,6 +187,7 @@ final class Tenure {
             long limit = locks.links.limit(output.by(), options.acks() > 0);
             return Input.of(Event.REPLIED, Job.outcome(locks.links.call(use(), seat.name.key(), limit, words)));
         } catch (ServerException | LinkException failed) {
+            locks.notices.failedRenewals.increment();
             locks.links.refresh();
             return Input.of(Event.REPLIED, Job.outcome(failed));
         }
@@ -242,6 +246,7 @@ final class Tenure {
         operation++;
         if (timer != null) timer.cancel(false);
         locks.forget(this);
+        locks.notices.ended(seat.name, isLost, start, startNanos);
         Link[] links = {session, tying};
         session = tying = null;
         for (Link link : links) if (link != null) locks.tell(link::close);

@@ -1,0 +1,212 @@
+package rlock.tests;
+
+import static org.junit.jupiter.api.Assertions.*;
+
+import java.time.Duration;
+import java.util.List;
+import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
+import rlock.Hold;
+import rlock.KeyLock;
+import rlock.LockException;
+import rlock.LockInfo;
+import rlock.LockListener;
+import rlock.LockListener.Held;
+import rlock.LockListener.Result;
+import rlock.LockListener.Waited;
+import rlock.Mode;
+
+/** What is said of locks: events, counters, and what the server knows. */
+@Timeout(60)
+class ListenerTest {
+    private static Server server;
+
+    @BeforeAll
+    static void start() {
+        server = new Server();
+    }
+
+    @AfterAll
+    static void stop() {
+        if (server != null) server.close();
+    }
+
+    private static final class Heard implements LockListener {
+        final List<Waited> waits = new CopyOnWriteArrayList<>();
+        final List<Held> held = new CopyOnWriteArrayList<>();
+        final List<Held> lost = new CopyOnWriteArrayList<>();
+
+        @Override
+        public Object context() {
+            return Thread.currentThread();
+        }
+
+        @Override
+        public void waited(Waited wait) {
+            waits.add(wait);
+        }
+
+        @Override
+        public void held(Held hold) {
+            held.add(hold);
+        }
+
+        @Override
+        public void lost(Held hold) {
+            lost.add(hold);
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void aListenerHearsWaitsHoldsAndLosses(Over over) throws Exception {
+        var heard = new Heard();
+        try (var session = over.open(server.port, builder -> builder.listener(heard))) {
+            KeyLock lock = session.locks().lock(over + ":heard").lease(Duration.ofMillis(600));
+            lock.lock();
+            assertEquals(1, session.locks().counters().held());
+            assertFalse(lock.detached().tryAcquire().isPresent());
+            assertEquals(Result.NOT_ACQUIRED, heardOf(heard, 2).result());
+            Thread.sleep(50);
+            lock.unlock();
+            Server.until(() -> heard.held.size() == 1);
+            Held held = heard.held.get(0);
+            assertEquals(lock.key(), held.key());
+            assertEquals(Mode.WRITE, held.mode());
+            assertTrue(held.time().toMillis() >= 50, held.toString());
+            Waited first = heard.waits.get(0);
+            assertEquals(Result.GRANTED, first.result());
+            assertSame(Thread.currentThread(), first.context());
+
+            server.say("RLOCK.ACQUIRE", lock.key(), "somebody", "LEASE", "600000");
+            var async = lock.acquireAsync(Duration.ofMillis(80));
+            assertTrue(async.get(5, TimeUnit.SECONDS).isEmpty());
+            Waited third = heardOf(heard, 3);
+            assertEquals(Result.NOT_ACQUIRED, third.result());
+            assertTrue(third.time().toMillis() >= 80, third.toString());
+            assertSame(Thread.currentThread(), third.context());
+            var cancelled = lock.acquireAsync(Duration.ofSeconds(80));
+            Server.until(() -> server.waiters(lock.key()) == 1);
+            assertEquals(1, session.locks().counters().waiting());
+            cancelled.cancel(false);
+            assertEquals(Result.CANCELLED, heardOf(heard, 4).result());
+            server.say("RLOCK.RELEASE", lock.key(), "somebody");
+
+            Hold hold = lock.acquire();
+            server.say("RLOCK.FORCE", lock.key());
+            hold.lost().get(5, TimeUnit.SECONDS);
+            Server.until(() -> heard.lost.size() == 1);
+            server.say("SET", "a string", "x");
+            assertThrows(LockException.class, session.locks().lock("a string")::lock);
+            assertEquals(Result.FAILED, heardOf(heard, 6).result());
+            assertEquals(1, heard.held.size(), "a loss is no release");
+            var counters = session.locks().counters();
+            assertEquals(1, counters.lost());
+            assertEquals(0, counters.held());
+            assertEquals(0, counters.waiting());
+            assertTrue(counters.failedRenewals() >= 1);
+        }
+    }
+
+    private static Waited heardOf(Heard heard, int count) {
+        Server.until(() -> heard.waits.size() >= count);
+        return heard.waits.get(count - 1);
+    }
+
+    /** R8: it can neither stop nor delay the package. */
+    @ParameterizedTest
+    @EnumSource
+    void aListenerThatHangsOrThrowsDelaysNothing(Over over) throws Exception {
+        var never = new CountDownLatch(1);
+        var hangs = new LockListener() {
+            @Override
+            public Object context() {
+                throw new StackOverflowError("of the user's");
+            }
+
+            @Override
+            public void waited(Waited wait) {
+                if (wait.key().endsWith("hangs")) await(never);
+                throw new AssertionError("of the user's");
+            }
+
+            @Override
+            public void held(Held hold) {
+                throw new IllegalStateException("of the user's");
+            }
+        };
+        long start;
+        try (var session = over.open(server.port, builder -> builder.listener(hangs))) {
+            KeyLock lock = session.locks().lock(over + ":thrown");
+            for (int i = 0; i < 10; i++) lock.acquire().release();
+            Hold kept = session.locks().lock(over + ":kept").lease(Duration.ofMillis(600)).acquire();
+            session.locks().lock(over + ":hangs").acquire().release();
+            int events = 0;
+            while (session.locks().counters().unheard() == 0) {
+                lock.acquire().release();
+                events += 2;
+                assertTrue(events <= 2 * LockListener.BACKLOG, "events are kept without a bound");
+            }
+            assertTrue(kept.isHeld(), "it is renewed");
+            assertEquals(0, session.locks().counters().lost());
+            kept.release();
+            start = System.nanoTime();
+        }
+        assertTrue(System.nanoTime() - start < TimeUnit.SECONDS.toNanos(2), "closing waits for the listener");
+        never.countDown();
+    }
+
+    private static void await(CountDownLatch latch) {
+        try {
+            latch.await();
+        } catch (InterruptedException interrupt) {
+            throw new IllegalStateException(interrupt);
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void theServerSaysWhoHoldsAndWhoWaits(Over over) throws Exception {
+        try (var session = over.open(server.port)) {
+            KeyLock lock = session.locks().lock(over + ":info");
+            assertFalse(lock.isLocked());
+            assertFalse(lock.forceUnlock());
+            lock.lock();
+            lock.lock();
+            var waits = lock.acquireAsync(Duration.ofSeconds(60));
+            var shares = session.locks().permits(lock.key(), 3).owner("reader").acquireAsync(KeyLock.FOREVER);
+            Server.until(() -> server.waiters(lock.key()) == 2);
+            LockInfo info = lock.info();
+            assertTrue(lock.isLocked());
+            assertEquals(lock.key(), info.key());
+            assertEquals(1, info.holderCount());
+            LockInfo.Holder holder = info.holders().get(0);
+            assertEquals(session.locks().threadOwner(), holder.owner());
+            assertEquals(Mode.WRITE, holder.mode());
+            assertEquals(2, holder.depth());
+            assertEquals(lock.token(), holder.token());
+            assertTrue(holder.lease().toMillis() > 20_000 && holder.lease().toMillis() <= 30_000, holder.toString());
+            assertFalse(holder.isSession());
+            assertEquals(2, info.queueLength());
+            LockInfo.Waiter writer = info.queue().stream().filter(each -> each.mode() == Mode.WRITE).findFirst().orElseThrow();
+            assertEquals(0, writer.limit());
+            assertFalse(writer.hasTurn());
+            LockInfo.Waiter reader = info.queue().stream().filter(each -> each.mode() == Mode.READ).findFirst().orElseThrow();
+            assertEquals("reader", reader.owner());
+            assertEquals(3, reader.limit());
+            assertEquals(java.util.Optional.empty(), reader.remaining(), "a wait for ever");
+            shares.cancel(false);
+            Server.until(() -> server.waiters(lock.key()) == 1);
+            assertTrue(lock.forceUnlock());
+            waits.get(5, TimeUnit.SECONDS).orElseThrow().release();
+            assertThrows(IllegalMonitorStateException.class, lock::unlock);
+            assertFalse(lock.isLocked());
+        }
+    }
+}
