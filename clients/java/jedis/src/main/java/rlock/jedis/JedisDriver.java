@@ -1,6 +1,9 @@
 package rlock.jedis;
 
+import java.io.IOException;
+import java.io.InputStream;
 import java.lang.reflect.Proxy;
+import java.util.Properties;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -23,14 +26,22 @@ final class JedisDriver implements Driver {
     });
 
     JedisDriver(JedisClientConfig config, JedisClientConfig ofSentinels) {
-        try {
-            Connection.class.getMethod("forceDisconnect");
-        } catch (NoSuchMethodException older) {
-            throw new IllegalStateException("rlock-jedis needs Jedis 7 or later; the class path has "
-                    + Connection.class.getProtectionDomain().getCodeSource().getLocation(), older);
-        }
+        refuseOlder();
         this.config = config;
         this.ofSentinels = ofSentinels;
+    }
+
+    private static void refuseOlder() {
+        var version = new Properties();
+        try (InputStream in = Connection.class.getResourceAsStream("/META-INF/maven/redis.clients/jedis/pom.properties")) {
+            if (in == null) return; // repackaged
+            version.load(in);
+        } catch (IOException unreadable) {
+            return;
+        }
+        String has = version.getProperty("version", "");
+        if (has.matches("[0-5]\\..*"))
+            throw new IllegalStateException("rlock-jedis needs Jedis 6 or later; the class path has Jedis " + has);
     }
 
     @Override
@@ -48,10 +59,9 @@ final class JedisDriver implements Driver {
         return new JedisFeed(connection(at, config, timeoutMillis), timeoutMillis, channel, heard, ended, readers);
     }
 
-    private static Connection connection(Address at, JedisClientConfig config, long timeoutMillis) {
+    private static OwnConnection connection(Address at, JedisClientConfig config, long timeoutMillis) {
         try {
-            // Connects, and says who it is.
-            return new Connection(new HostAndPort(at.host(), at.port()), within(timeoutMillis, config));
+            return new OwnConnection(new HostAndPort(at.host(), at.port()), within(timeoutMillis, config));
         } catch (JedisException refused) {
             throw JedisLink.translated(refused);
         }

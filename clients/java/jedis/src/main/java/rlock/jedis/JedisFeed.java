@@ -1,6 +1,5 @@
 package rlock.jedis;
 
-import java.io.IOException;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
@@ -8,19 +7,18 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.TimeUnit;
 import java.util.function.BiConsumer;
-import redis.clients.jedis.Connection;
 import redis.clients.jedis.JedisPubSub;
 import redis.clients.jedis.exceptions.JedisException;
 import rlock.Driver;
 
 /** A connection of Jedis that listens. */
 final class JedisFeed extends JedisPubSub implements Driver.Feed {
-    private final Connection connection;
+    private final OwnConnection connection;
     private final BiConsumer<String, String> heard;
     private final Map<String, CompletableFuture<Void>> asked = new ConcurrentHashMap<>();
 
     JedisFeed(
-            Connection connection,
+            OwnConnection connection,
             long timeoutMillis,
             String channel,
             BiConsumer<String, String> heard,
@@ -87,10 +85,6 @@ final class JedisFeed extends JedisPubSub implements Driver.Feed {
 
     @Override
     public void close() {
-        try {
-            connection.forceDisconnect();
-        } catch (IOException | JedisException already) {
-            // Then it is closed.
-        }
+        connection.closeNow();
     }
 }

@@ -1,6 +1,5 @@
 package rlock.jedis;
 
-import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
@@ -8,7 +7,6 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.RejectedExecutionException;
 import redis.clients.jedis.CommandArguments;
-import redis.clients.jedis.Connection;
 import redis.clients.jedis.exceptions.JedisDataException;
 import redis.clients.jedis.exceptions.JedisException;
 import redis.clients.jedis.util.KeyValue;
@@ -16,10 +14,10 @@ import rlock.Driver;
 
 /** One connection of Jedis. */
 final class JedisLink implements Driver.Link {
-    private final Connection connection;
+    private final OwnConnection connection;
     private final ExecutorService readers;
 
-    JedisLink(Connection connection, ExecutorService readers) {
+    JedisLink(OwnConnection connection, ExecutorService readers) {
         this.connection = connection;
         this.readers = readers;
     }
@@ -75,12 +73,7 @@ final class JedisLink implements Driver.Link {
 
     @Override
     public void close() {
-        try {
-            // Not disconnect(): that would wait to flush what is still to be written.
-            connection.forceDisconnect();
-        } catch (IOException | JedisException already) {
-            // Then it is closed.
-        }
+        connection.closeNow();
     }
 
     // A map is keys and values in turn, as in RESP2.

@@ -1,6 +1,7 @@
 package rlock.lettuce;
 
 import io.lettuce.core.ClientOptions;
+import io.lettuce.core.LettuceVersion;
 import io.lettuce.core.RedisClient;
 import io.lettuce.core.RedisCommandExecutionException;
 import io.lettuce.core.RedisConnectionException;
@@ -28,6 +29,7 @@ final class LettuceDriver implements Driver {
     private final Set<CompletableFuture<Void>> closing = ConcurrentHashMap.newKeySet();
 
     LettuceDriver(ClientResources resources, ClientOptions options, RedisURI base) {
+        refuseOlder();
         this.client = RedisClient.create(resources);
         this.base = base;
         client.setOptions(options.mutate()
@@ -36,6 +38,12 @@ final class LettuceDriver implements Driver {
                 // A wait takes as long as it takes.
                 .timeoutOptions(TimeoutOptions.create())
                 .build());
+    }
+
+    private static void refuseOlder() {
+        String has = LettuceVersion.getVersion();
+        if (has != null && has.matches("[0-5]\\..*|6\\.[0-2]\\..*"))
+            throw new IllegalStateException("rlock-lettuce needs Lettuce 6.3 or later; the class path has Lettuce " + has);
     }
 
     @Override

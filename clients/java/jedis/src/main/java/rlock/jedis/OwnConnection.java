@@ -1,0 +1,49 @@
+package rlock.jedis;
+
+import java.io.IOException;
+import java.net.Socket;
+import redis.clients.jedis.Connection;
+import redis.clients.jedis.DefaultJedisSocketFactory;
+import redis.clients.jedis.HostAndPort;
+import redis.clients.jedis.JedisClientConfig;
+import redis.clients.jedis.JedisSocketFactory;
+
+/** A connection of Jedis that can be closed at once, from any thread. */
+final class OwnConnection extends Connection {
+    private final Sockets sockets;
+
+    /** Connects, and says who it is. */
+    OwnConnection(HostAndPort at, JedisClientConfig config) {
+        this(new Sockets(new DefaultJedisSocketFactory(at, config)), config);
+    }
+
+    private OwnConnection(Sockets sockets, JedisClientConfig config) {
+        super(sockets, config);
+        this.sockets = sockets;
+    }
+
+    /** Not {@code disconnect}, which would wait to flush what is still to be written; Jedis 6 has nothing else. */
+    void closeNow() {
+        setBroken();
+        Socket socket = sockets.last;
+        try {
+            if (socket != null) socket.close();
+        } catch (IOException already) {
+            // Then it is closed.
+        }
+    }
+
+    private static final class Sockets implements JedisSocketFactory {
+        private final JedisSocketFactory inner;
+        private volatile Socket last;
+
+        private Sockets(JedisSocketFactory inner) {
+            this.inner = inner;
+        }
+
+        @Override
+        public Socket createSocket() {
+            return last = inner.createSocket();
+        }
+    }
+}
