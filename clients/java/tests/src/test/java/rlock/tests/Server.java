@@ -15,17 +15,17 @@ import redis.clients.jedis.Jedis;
 import redis.clients.jedis.exceptions.JedisException;
 
 /** A server of this test's own: the program of RLOCK_SERVER with the module of RLOCK_MODULE, on a free port. */
-final class Server implements AutoCloseable {
-    final int port;
+public final class Server implements AutoCloseable {
+    public final int port;
     private final List<String> command;
     private final Path folder;
     private Process process;
 
-    Server(String... settings) {
+    public Server(String... settings) {
         this(true, settings);
     }
 
-    Server(boolean hasModule, String... settings) {
+    public Server(boolean hasModule, String... settings) {
         String program = System.getenv("RLOCK_SERVER");
         String module = System.getenv("RLOCK_MODULE");
         assumeTrue(program != null && module != null, "needs RLOCK_SERVER and RLOCK_MODULE: paths of a server and of the module");
@@ -42,7 +42,7 @@ final class Server implements AutoCloseable {
         start();
     }
 
-    void start() {
+    public void start() {
         try {
             process = new ProcessBuilder(command).redirectErrorStream(true)
                     .redirectOutput(ProcessBuilder.Redirect.appendTo(folder.resolve("log").toFile())).start();
@@ -67,12 +67,12 @@ final class Server implements AutoCloseable {
         }
     }
 
-    void kill() {
+    public void kill() {
         process.destroyForcibly();
         process.onExit().join();
     }
 
-    void signal(String name) {
+    public void signal(String name) {
         try {
             new ProcessBuilder("kill", "-" + name, "" + process.pid()).start().waitFor();
         } catch (IOException | InterruptedException broken) {
@@ -81,7 +81,7 @@ final class Server implements AutoCloseable {
     }
 
     /** Any command, by a connection beside the package's. */
-    Object say(String... words) {
+    public Object say(String... words) {
         try (var jedis = new Jedis("127.0.0.1", port)) {
             String[] rest = List.of(words).subList(1, words.length).toArray(String[]::new);
             return jedis.sendCommand(() -> words[0].getBytes(), rest);
@@ -89,27 +89,27 @@ final class Server implements AutoCloseable {
     }
 
     /** How deep this owner holds the key, whatever the mode. */
-    long holds(String key, String owner) {
+    public long holds(String key, String owner) {
         return (Long) say("RLOCK.HOLDS", key, owner);
     }
 
     /** How often a command has been executed. */
-    long calls(String command) {
+    public long calls(String command) {
         String all = new String((byte[]) say("INFO", "commandstats"));
         int at = all.indexOf("cmdstat_" + command + ":calls=");
         return at < 0 ? 0 : Long.parseLong(all.substring(all.indexOf('=', at) + 1, all.indexOf(',', at)));
     }
 
     /** How many connections have subscribed to something. */
-    long listeners() {
+    public long listeners() {
         return new String((byte[]) say("CLIENT", "LIST")).lines().filter(line -> !line.contains(" sub=0 ")).count();
     }
 
-    boolean isFree(String key) {
+    public boolean isFree(String key) {
         return info(key, 1).equals("free");
     }
 
-    long waiters(String key) {
+    public long waiters(String key) {
         List<?> info = (List<?>) say("RLOCK.INFO", key);
         return (Long) info.get(info.indexOf(find(info, "queue-length")) + 1);
     }
@@ -122,7 +122,7 @@ final class Server implements AutoCloseable {
         return info.stream().filter(each -> each instanceof byte[] bytes && new String(bytes).equals(name)).findFirst().orElseThrow();
     }
 
-    static void until(BooleanSupplier condition) {
+    public static void until(BooleanSupplier condition) {
         long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(15);
         while (!condition.getAsBoolean()) {
             if (System.nanoTime() > end) throw new AssertionError("not within 15 s");

@@ -1,0 +1,58 @@
+package rlock.spring.boot;
+
+import java.lang.annotation.Documented;
+import java.lang.annotation.ElementType;
+import java.lang.annotation.Retention;
+import java.lang.annotation.RetentionPolicy;
+import java.lang.annotation.Target;
+import rlock.Mode;
+
+/**
+ * The method runs under a lock. The owner is the thread, which may enter the same lock again. The lock is acquired before,
+ * and released after, whatever else Spring does around the method: a transaction is committed by then.
+ *
+ * <p>Only calls through the bean are locked, not those of an object to itself. If the lock was lost meanwhile, the call
+ * ends with a {@link rlock.LockLostException} though the method has run.
+ */
+@Documented
+@Target(ElementType.METHOD)
+@Retention(RetentionPolicy.RUNTIME)
+public @interface Locked {
+    /**
+     * The lock's key: an expression of Spring (SpEL), in which {@code #name} is a parameter ({@code #a0} the first) and
+     * {@code @bean} a bean. Text is quoted: {@code "'order:' + #id"}.
+     */
+    String key();
+
+    /**
+     * How long to wait, as in {@code 500ms} or {@code 10s}; {@code 0s} does not wait, {@code forever} does. The default
+     * is the property {@code rlock.wait-at-most}. A placeholder <code>${…}</code> is replaced, here and in {@link #lease}.
+     */
+    String waitAtMost() default "";
+
+    /** How long the lock outlives a process that died; renewed until the method ends. The default is {@code rlock.lease}. */
+    String lease() default "";
+
+    /** Shared or exclusive. */
+    Mode mode() default Mode.WRITE;
+
+    /** At most so many owners at a time: a permit. 0 is no permit. */
+    int limit() default 0;
+
+    /** Tied to its own connection, so that it ends at once when the process dies. */
+    boolean session() default false;
+
+    /** How many replicas must acknowledge a grant and each renewal. 0: none. */
+    int acks() default 0;
+
+    /** What follows if the lock was not acquired. */
+    Otherwise otherwise() default Otherwise.FAIL;
+
+    /** What follows if the lock was not acquired. */
+    enum Otherwise {
+        /** The call ends with a {@link NotLockedException}. */
+        FAIL,
+        /** The method does not run; the call returns null or an empty Optional. */
+        SKIP
+    }
+}

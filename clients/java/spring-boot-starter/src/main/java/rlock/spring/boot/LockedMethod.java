@@ -1,0 +1,124 @@
+package rlock.spring.boot;
+
+import java.lang.reflect.Method;
+import java.lang.reflect.Modifier;
+import java.time.Duration;
+import java.util.Optional;
+import java.util.concurrent.CompletionStage;
+import java.util.concurrent.Future;
+import java.util.function.Function;
+import java.util.function.UnaryOperator;
+import org.springframework.boot.convert.DurationStyle;
+import org.springframework.context.expression.BeanFactoryResolver;
+import org.springframework.context.expression.MethodBasedEvaluationContext;
+import org.springframework.core.DefaultParameterNameDiscoverer;
+import org.springframework.core.ParameterNameDiscoverer;
+import org.springframework.core.annotation.AnnotatedElementUtils;
+import org.springframework.expression.EvaluationException;
+import org.springframework.expression.Expression;
+import org.springframework.expression.ParseException;
+import org.springframework.expression.spel.standard.SpelExpressionParser;
+import rlock.KeyLock;
+import rlock.Locks;
+import rlock.Mode;
+
+/** What {@link Locked} says of one method, checked and parsed when its bean is created. */
+final class LockedMethod {
+    private static final SpelExpressionParser PARSER = new SpelExpressionParser();
+    private static final ParameterNameDiscoverer NAMES = new DefaultParameterNameDiscoverer();
+    private final Method method;
+    private final Locked says;
+    private final Expression key;
+    /** Null is the default. */
+    final Duration waitAtMost;
+    private final Duration lease;
+
+    LockedMethod(Method method, Locked says, UnaryOperator<String> placeholders) {
+        this.method = method;
+        this.says = says;
+        refuseUnreachable();
+        refuseLater();
+        if (says.otherwise() == Locked.Otherwise.SKIP && method.getReturnType().isPrimitive() && method.getReturnType() != void.class)
+            throw refused("skips, so it cannot return " + method.getReturnType());
+        if (says.limit() < 0) throw refused("has a limit that is no limit");
+        key = parsed(says.key());
+        waitAtMost = duration("wait", placeholders.apply(says.waitAtMost()));
+        lease = duration("lease", placeholders.apply(says.lease()));
+        if (lease != null && (lease.isZero() || lease.isNegative() || lease.equals(KeyLock.FOREVER))) throw refused("has a lease that is no lease");
+    }
+
+    private IllegalStateException refused(String why) {
+        return new IllegalStateException("@Locked: " + method + " " + why);
+    }
+
+    // Spring calls such a method directly.
+    private void refuseUnreachable() {
+        int modifiers = method.getModifiers();
+        if (Modifier.isPrivate(modifiers) || Modifier.isStatic(modifiers) || Modifier.isFinal(modifiers))
+            throw refused("is private, static or final, so it would run without the lock");
+    }
+
+    // It returns before its work is done. An @Async method runs inside of the lock.
+    private void refuseLater() {
+        Class<?> returned = method.getReturnType();
+        boolean isLater = Future.class.isAssignableFrom(returned) || CompletionStage.class.isAssignableFrom(returned)
+                || java.util.concurrent.Flow.Publisher.class.isAssignableFrom(returned) || isReactive(returned);
+        boolean isAsync = AnnotatedElementUtils.isAnnotated(method, "org.springframework.scheduling.annotation.Async");
+        if (isLater && !isAsync)
+            throw refused("returns a " + returned.getSimpleName() + ": the lock would be released before that is done; use acquireAsync");
+        Class<?>[] parameters = method.getParameterTypes();
+        if (parameters.length > 0 && parameters[parameters.length - 1].getName().equals("kotlin.coroutines.Continuation"))
+            throw refused("suspends, so it may go on in another thread");
+    }
+
+    private static boolean isReactive(Class<?> returned) {
+        if (returned == null) return false;
+        if (returned.getName().equals("org.reactivestreams.Publisher")) return true;
+        for (Class<?> each : returned.getInterfaces()) if (isReactive(each)) return true;
+        return isReactive(returned.getSuperclass());
+    }
+
+    private Expression parsed(String text) {
+        try {
+            return PARSER.parseExpression(text);
+        } catch (ParseException wrong) {
+            throw new IllegalStateException("@Locked: the key of " + method + " is no expression: " + text
+                    + " (text is quoted: \"'order'\")", wrong);
+        }
+    }
+
+    private Duration duration(String name, String text) {
+        if (text.isBlank()) return null;
+        if (text.equals("forever")) return KeyLock.FOREVER;
+        try {
+            return DurationStyle.detectAndParse(text);
+        } catch (IllegalArgumentException wrong) {
+            throw refused("has a " + name + " that is no duration: " + text);
+        }
+    }
+
+    /** The lock for a call with these arguments. */
+    KeyLock lock(Locks locks, Object target, Object[] arguments, BeanFactoryResolver beans) {
+        var context = new MethodBasedEvaluationContext(target, method, arguments, NAMES);
+        if (beans != null) context.setBeanResolver(beans);
+        Object value;
+        try {
+            value = key.getValue(context);
+        } catch (EvaluationException wrong) {
+            throw new IllegalStateException("@Locked: the key of " + method + " has no value: " + says.key()
+                    + " (text is quoted: \"'order'\"; names of parameters need javac -parameters)", wrong);
+        }
+        if (value == null || value.toString().isEmpty()) throw refused("has no key: " + says.key() + " is " + (value == null ? "null" : "empty"));
+        String at = value.toString();
+        KeyLock lock = says.limit() > 0 ? locks.permits(at, says.limit()) : says.mode() == Mode.READ ? locks.readLock(at) : locks.lock(at);
+        if (lease != null) lock = lock.lease(lease);
+        if (says.session()) lock = lock.session();
+        return says.acks() > 0 ? lock.acks(says.acks()) : lock;
+    }
+
+    /** What a call returns that does not run the method, or fails. */
+    Object otherwise(Function<String, RuntimeException> failure) {
+        if (says.otherwise() == Locked.Otherwise.FAIL) throw failure.apply(method.getDeclaringClass().getSimpleName() + "." + method.getName());
+        return method.getReturnType() == Optional.class ? Optional.empty() : null;
+    }
+}

@@ -1,0 +1,61 @@
+package rlock.spring.boot;
+
+import java.net.URI;
+import java.time.Duration;
+import java.util.List;
+import org.springframework.boot.context.properties.bind.Bindable;
+import org.springframework.boot.context.properties.bind.Binder;
+import org.springframework.boot.context.properties.bind.DefaultValue;
+import org.springframework.core.env.Environment;
+
+/**
+ * The properties {@code spring.data.redis.*}: read here, because the class that Spring Boot has for them is another one in
+ * each version, and is there only with Spring Data.
+ */
+record RedisSettings(
+        String url,
+        @DefaultValue("localhost") String host,
+        @DefaultValue("6379") int port,
+        String username,
+        String password,
+        @DefaultValue("0") int database,
+        String clientName,
+        Duration timeout,
+        ClientType clientType,
+        @DefaultValue Ssl ssl,
+        Sentinel sentinel,
+        Cluster cluster) {
+
+    enum ClientType { JEDIS, LETTUCE }
+
+    record Ssl(Boolean enabled, String bundle) {
+        boolean isEnabled() {
+            return enabled != null ? enabled : bundle != null;
+        }
+    }
+
+    record Sentinel(String master, List<String> nodes, String username, String password) {}
+
+    record Cluster(List<String> nodes) {}
+
+    static RedisSettings of(Environment environment) {
+        RedisSettings given = Binder.get(environment).bindOrCreate("spring.data.redis", Bindable.of(RedisSettings.class));
+        if (given.sentinel != null && (given.sentinel.master == null || given.sentinel.nodes == null))
+            throw new IllegalStateException("spring.data.redis.sentinel needs master and nodes");
+        return given.url == null ? given : given.with(URI.create(given.url));
+    }
+
+    // The URL goes before host, port, credentials and database, as in Spring Boot.
+    private RedisSettings with(URI uri) {
+        boolean isSecure = "rediss".equals(uri.getScheme());
+        if (!isSecure && !"redis".equals(uri.getScheme()))
+            throw new IllegalStateException("spring.data.redis.url begins with redis:// or rediss://");
+        String user = uri.getUserInfo() == null ? "" : uri.getUserInfo();
+        int colon = user.indexOf(':');
+        String path = uri.getPath() == null ? "" : uri.getPath().replace("/", "");
+        return new RedisSettings(null, uri.getHost(), uri.getPort() < 0 ? 6379 : uri.getPort(),
+                colon > 0 ? user.substring(0, colon) : null, user.isEmpty() ? null : user.substring(colon + 1),
+                path.isEmpty() ? 0 : Integer.parseInt(path), clientName, timeout, clientType,
+                isSecure ? new Ssl(true, ssl.bundle) : ssl, sentinel, cluster);
+    }
+}

@@ -1,0 +1,307 @@
+package rlock.spring.boot;
+
+import static org.junit.jupiter.api.Assertions.*;
+
+import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.springframework.boot.autoconfigure.AutoConfigurations;
+import org.springframework.boot.test.context.runner.ApplicationContextRunner;
+import org.springframework.context.annotation.Bean;
+import org.springframework.context.annotation.Configuration;
+import org.springframework.scheduling.annotation.Async;
+import org.springframework.scheduling.annotation.EnableAsync;
+import org.springframework.transaction.annotation.EnableTransactionManagement;
+import org.springframework.transaction.annotation.Transactional;
+import org.springframework.transaction.support.AbstractPlatformTransactionManager;
+import org.springframework.transaction.support.DefaultTransactionStatus;
+import org.springframework.transaction.TransactionDefinition;
+import rlock.LockLostException;
+import rlock.Locks;
+import rlock.Mode;
+import rlock.tests.Server;
+
+/** What {@code @Locked} promises. */
+@Timeout(60)
+class LockedTest {
+    private static Server server;
+
+    @BeforeAll
+    static void start() {
+        server = new Server();
+    }
+
+    @AfterAll
+    static void stop() {
+        if (server != null) server.close();
+    }
+
+    public record Order(String id) {}
+
+    public static class Orders {
+        @Locked(key = "'order:' + #order.id")
+        public long ship(Order order) {
+            return server.holds("order:" + order.id(), CurrentHold.get().owner());
+        }
+
+        @Locked(key = "'order:' + #a0", waitAtMost = "0s")
+        public String now(String id) {
+            return "ran";
+        }
+
+        @Locked(key = "'order:' + #id", waitAtMost = "${how.long:50ms}", otherwise = Locked.Otherwise.SKIP)
+        public String skipped(String id) {
+            return "ran";
+        }
+
+        @Locked(key = "'order:' + #id", waitAtMost = "0s", otherwise = Locked.Otherwise.SKIP)
+        public Optional<String> maybe(String id) {
+            return Optional.of("ran");
+        }
+
+        @Locked(key = "@names.of(#id)", mode = Mode.READ, lease = "5s")
+        public long read(String id) {
+            assertTrue(CurrentHold.get().remaining().toMillis() <= 5_000);
+            assertEquals(Mode.READ, CurrentHold.get().mode());
+            return CurrentHold.get().token();
+        }
+
+        @Locked(key = "'permit'", limit = 2, session = true)
+        public Object permit() {
+            return server.say("RLOCK.INFO", "permit");
+        }
+
+        @Locked(key = "'order:' + #id")
+        public void fails(String id) {
+            throw new IllegalArgumentException("of the method's");
+        }
+
+        @Locked(key = "'order:' + #id", lease = "600ms")
+        public void loses(String id, boolean fails) throws Exception {
+            server.say("RLOCK.FORCE", "order:" + id);
+            CurrentHold.get().lost().get(5, TimeUnit.SECONDS);
+            if (fails) throw new IllegalArgumentException("of the method's");
+        }
+
+        @Locked(key = "'order:' + #id")
+        public int deep(String id, Orders self, int more) {
+            return more == 0 ? (int) server.holds("order:" + id, CurrentHold.get().owner()) : self.deep(id, self, more - 1);
+        }
+
+        @Async
+        @Locked(key = "'async'")
+        public CompletableFuture<String> later() {
+            return CompletableFuture.completedFuture(Thread.currentThread().getName() + " " + server.holds("async", CurrentHold.get().owner()));
+        }
+
+        @Transactional
+        @Locked(key = "'tx'")
+        public void inTransaction() {
+            steps.add("work");
+        }
+
+        @Locked(key = "#nothing")
+        public void noKey(String some) {}
+    }
+
+    public static class Names {
+        public String of(String id) {
+            return "order:" + id;
+        }
+    }
+
+    private static final List<String> steps = new CopyOnWriteArrayList<>();
+
+    private static final class Transactions extends AbstractPlatformTransactionManager {
+        private static final long serialVersionUID = 1;
+
+        @Override
+        protected Object doGetTransaction() {
+            return new Object();
+        }
+
+        @Override
+        protected void doBegin(Object transaction, TransactionDefinition definition) {
+            steps.add("begin " + server.isFree("tx"));
+        }
+
+        @Override
+        protected void doCommit(DefaultTransactionStatus status) {
+            steps.add("commit " + server.isFree("tx"));
+        }
+
+        @Override
+        protected void doRollback(DefaultTransactionStatus status) {}
+    }
+
+    @Configuration
+    @EnableAsync
+    @EnableTransactionManagement
+    static class Application {
+        @Bean
+        Orders orders() {
+            return new Orders();
+        }
+
+        @Bean
+        Names names() {
+            return new Names();
+        }
+
+        @Bean
+        Transactions transactions() {
+            return new Transactions();
+        }
+    }
+
+    private interface Trial {
+        void with(Orders orders) throws Exception;
+    }
+
+    private static ApplicationContextRunner runner() {
+        return new ApplicationContextRunner().withConfiguration(AutoConfigurations.of(RlockAutoConfiguration.class))
+                .withPropertyValues("spring.data.redis.host=127.0.0.1", "spring.data.redis.port=" + server.port);
+    }
+
+    private static void run(Trial trial) {
+        runner().withUserConfiguration(Application.class).run(context -> trial.with(context.getBean(Orders.class)));
+    }
+
+    @Test
+    void theMethodRunsUnderTheLockOfItsKey() {
+        run(orders -> {
+            assertEquals(1, orders.ship(new Order("7")));
+            assertTrue(server.isFree("order:7"));
+            assertEquals(4, orders.deep("8", orders, 3));
+            assertTrue(server.isFree("order:8"));
+            assertThrows(IllegalStateException.class, CurrentHold::get);
+            assertEquals("of the method's", assertThrows(IllegalArgumentException.class, () -> orders.fails("9")).getMessage());
+            assertTrue(server.isFree("order:9"));
+        });
+    }
+
+    @Test
+    void whoDoesNotGetTheLockFailsOrSkips() {
+        run(orders -> {
+            server.say("RLOCK.ACQUIRE", "order:1", "somebody");
+            var refused = assertThrows(NotLockedException.class, () -> orders.now("1"));
+            assertEquals("Orders.now did not run: order:1 was not free in time", refused.getMessage());
+            assertNull(orders.skipped("1"));
+            assertEquals(Optional.empty(), orders.maybe("1"));
+            server.say("RLOCK.RELEASE", "order:1", "somebody");
+            assertEquals("ran", orders.now("1"));
+            assertEquals("ran", orders.skipped("1"));
+            assertEquals(Optional.of("ran"), orders.maybe("1"));
+        });
+    }
+
+    @Test
+    void readersPermitsAndSessionsAreAskedFor() {
+        run(orders -> {
+            server.say("RLOCK.ACQUIRE", "order:2", "somebody", "READ");
+            assertTrue(orders.read("2") > 0);
+            server.say("RLOCK.RELEASE", "order:2", "somebody", "READ");
+            server.say("RLOCK.ACQUIRE", "permit", "somebody", "READ", "LIMIT", "2");
+            assertNotNull(orders.permit());
+            server.say("RLOCK.RELEASE", "permit", "somebody", "READ");
+        });
+    }
+
+    @Test
+    void aLossEndsTheCallUnlessTheMethodFailed() {
+        run(orders -> {
+            assertThrows(LockLostException.class, () -> orders.loses("3", false));
+            var failed = assertThrows(IllegalArgumentException.class, () -> orders.loses("4", true));
+            assertInstanceOf(LockLostException.class, failed.getSuppressed()[0]);
+        });
+    }
+
+    @Test
+    void theLockIsAroundATransactionAndInsideOfAnAsyncCall() {
+        run(orders -> {
+            steps.clear();
+            orders.inTransaction();
+            assertEquals(List.of("begin false", "work", "commit false"), steps);
+            assertTrue(server.isFree("tx"));
+            String[] said = orders.later().get(10, TimeUnit.SECONDS).split(" ");
+            assertNotEquals(Thread.currentThread().getName(), said[0]);
+            assertEquals("1", said[1]);
+        });
+    }
+
+    @Test
+    void anInterruptEndsTheWait() {
+        run(orders -> {
+            server.say("RLOCK.ACQUIRE", "order:5", "somebody");
+            Thread.currentThread().interrupt();
+            assertThrows(NotLockedException.class, () -> orders.ship(new Order("5")));
+            assertTrue(Thread.interrupted());
+            server.say("RLOCK.RELEASE", "order:5", "somebody");
+            var wrong = assertThrows(IllegalStateException.class, () -> orders.noKey("x"));
+            assertTrue(wrong.getMessage().contains("has no key: #nothing is null"), wrong.getMessage());
+        });
+    }
+
+    public static class Unquoted {
+        @Locked(key = "order:42 +")
+        public void wrong() {}
+    }
+
+    public static class Hidden {
+        @Locked(key = "'x'")
+        private void wrong() {}
+    }
+
+    public static class Late {
+        @Locked(key = "'x'")
+        public CompletableFuture<String> wrong() {
+            return null;
+        }
+    }
+
+    public static class Primitive {
+        @Locked(key = "'x'", otherwise = Locked.Otherwise.SKIP)
+        public int wrong() {
+            return 0;
+        }
+    }
+
+    public static class Soon {
+        @Locked(key = "'x'", waitAtMost = "soon")
+        public void wrong() {}
+    }
+
+    @Test
+    void whatIsWrongWithAnAnnotationIsSaidAtTheStart() {
+        refused(Unquoted.class, "is no expression: order:42 +");
+        refused(Hidden.class, "is private, static or final, so it would run without the lock");
+        refused(Late.class, "returns a CompletableFuture");
+        refused(Primitive.class, "skips, so it cannot return int");
+        refused(Soon.class, "has a wait that is no duration: soon");
+    }
+
+    private static void refused(Class<?> bean, String why) {
+        runner().withBean(bean).run(context -> {
+            Throwable failure = context.getStartupFailure();
+            assertNotNull(failure, bean + " is accepted");
+            while (failure.getCause() != null && !(failure.getMessage() + "").startsWith("@Locked")) failure = failure.getCause();
+            assertTrue(failure.getMessage().contains(why), failure.getMessage());
+        });
+    }
+
+    @Test
+    void ownLocksAreUsed() {
+        runner().withUserConfiguration(Application.class).withBean("mine", Locks.class,
+                () -> rlock.lettuce.LettuceLocks.of(io.lettuce.core.RedisClient.create(),
+                        io.lettuce.core.RedisURI.create("127.0.0.1", server.port)).ownerPrefix("mine:").open()).run(context -> {
+                            assertEquals(1, context.getBeansOfType(Locks.class).size());
+                            assertEquals(1, context.getBean(Orders.class).ship(new Order("10")));
+                        });
+    }
+}
