@@ -151,6 +151,12 @@ try_java() {
     maven "$home/java" compile dependency:copy-dependencies
     cd "$home/java"
     run java -cp 'target/classes:target/dependency/*' Example
+    maven "$home/java/spring" compile dependency:copy-dependencies
+    cd spring
+    run java -cp 'target/classes:target/dependency/*' shop.Shop | tee "$home/java.said"
+    grep -q 'report: 100 shipped' "$home/java.said"
+    grep -q 'writes it: null' "$home/java.said"
+    grep -q 'rlock.wait: 102' "$home/java.said"
 }
 
 # A service that was written for Redisson: its tests, before and after the change that the page shows.
