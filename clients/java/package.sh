@@ -4,6 +4,9 @@
 java=$home/tree/clients/java
 java_classes="$java/tests/target/classes:$java/tests/target/dependency/*"
 
+# The versions of Spring Boot that the starter is tested with, each with spring-integration-redis.
+boots='3.5.16/6.5.5 4.0.9/7.0.7'
+
 # What Maven fetches stays in this checkout.
 maven() { mvn --batch-mode -Dmaven.repo.local="$tools/m2" "$@"; }
 
@@ -36,23 +39,36 @@ package_test() {
     export RLOCK_SERVER=$tools/servers/default/redis-server RLOCK_MODULE RLOCK_ROOT=$root
     cd "$java"
     run mvn --batch-mode -Dmaven.repo.local="$tools/m2" -Dmaven.javadoc.skip -Dmaven.source.skip verify >"$home/java-test.txt" 2>&1 || true
-    local suite counts
-    for suite in Trace Readme Lock Several Redisson Breakages Silence KilledServer SpringRegistry ShedLockOverJedis ShedLockOverLettuce; do
-        counts=$(sed -n "s/.*Tests run: \(.*\), Time elapsed.* in rlock\..*${suite}Test$/\1/p" "$home/java-test.txt")
+    suites java "$home/java-test.txt" Trace Readme Lock Several Redisson Async Listener Telemetry Breakages Silence KilledServer OlderClients \
+        SpringRegistry ShedLockOverJedis ShedLockOverLettuce
+    local boot
+    for boot in $boots; do
+        run mvn --batch-mode -Dmaven.repo.local="$tools/m2" -f spring-boot-tests -Dboot.version="${boot%/*}" \
+            -Dintegration.redis.version="${boot#*/}" verify >"$home/java-boot.txt" 2>&1 || true
+        suites "java on Spring Boot ${boot%/*}" "$home/java-boot.txt" Starter Locked Moved
+    done
+    foreign_tests redisson "Redisson's lock tests" "${REDISSON_SOURCES-}"
+    foreign_tests spring "Spring Integration's registry tests" "${SPRING_INTEGRATION_SOURCES-}"
+}
+
+# suites TITLE LOG NAME...: a line for each test class NAMETest, from what Maven said.
+suites() {
+    local title=$1 log=$2 suite counts
+    shift 2
+    for suite in "$@"; do
+        counts=$(sed -n "s/.*Tests run: \(.*\), Time elapsed.* in rlock\..*${suite}Test$/\1/p" "$log")
         case $counts in
-            *'Failures: 0, Errors: 0,'*) say "ok java $suite: $counts" ;;
+            *'Failures: 0, Errors: 0,'*) say "ok $title $suite: $counts" ;;
             *)
-                say "FAILED java $suite: ${counts:-not run}"
-                grep -E 'ERROR|FAIL' "$home/java-test.txt" | sed 's/^/    /' | head -n 40
+                say "FAILED $title $suite: ${counts:-not run}"
+                grep -E 'ERROR|FAIL' "$log" | sed 's/^/    /' | head -n 40
                 ;;
         esac
         case $counts in
             *'Skipped: 0'* | '') ;;
-            *) say "SKIPPED java $suite: ${counts##* } of them, for what the server lacks (LIMIT)" ;;
+            *) say "SKIPPED $title $suite: ${counts##* } of them, for what the server lacks (LIMIT)" ;;
         esac
     done
-    foreign_tests redisson "Redisson's lock tests" "${REDISSON_SOURCES-}"
-    foreign_tests spring "Spring Integration's registry tests" "${SPRING_INTEGRATION_SOURCES-}"
 }
 
 # foreign_tests FOLDER NAME CHECKOUT: tests that their project publishes as no artifact, from a checkout of it.

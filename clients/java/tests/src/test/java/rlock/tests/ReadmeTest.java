@@ -43,7 +43,7 @@ class ReadmeTest {
     }
 
     private static String source(int number, String block) {
-        var imports = new StringBuilder("import java.time.Duration;\nimport rlock.*;\n");
+        var imports = new StringBuilder("import java.time.Duration;\nimport rlock.*;\nimport rlock.jedis.JedisLocks;\n");
         var body = new StringBuilder();
         block.replace(":6380\"", ":\" + port").replace("6380", "port").lines()
                 .forEach(line -> (line.startsWith("import ") ? imports : body).append(line).append('\n'));

@@ -8,7 +8,7 @@ import java.lang.annotation.Target;
 import rlock.Mode;
 
 /**
- * The method runs under a lock. The owner is the thread, which may enter the same lock again. The lock is acquired before,
+ * The method runs under a lock. The owner is the thread, which may re-enter the lock. The lock is acquired before,
  * and released after, whatever else Spring does around the method: a transaction is committed by then.
  *
  * <p>Only calls through the bean are locked, not those of an object to itself. If the lock was lost meanwhile, the call
