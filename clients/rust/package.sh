@@ -13,13 +13,13 @@ package_runners() {
     say "rust-sync=$(tools_folder)/examples/conformance sync"
 }
 
-package_test() { cargo_tests rlock-client 'rust tests'; }
+package_test() { cargo_tests rlock-client 'rust tests' opentelemetry; }
 
-# cargo_tests PACKAGE TITLE: a line for each test.
+# cargo_tests PACKAGE TITLE [FEATURE]: a line for each test.
 cargo_tests() {
     local line
     export RLOCK_SERVER=${RLOCK_SERVER:-$tools/servers/default/redis-server} RLOCK_MODULE=${RLOCK_MODULE:-$(module)}
-    cargo test --locked --no-fail-fast --profile tools -p "$1" 2>&1 | while IFS= read -r line; do
+    cargo test --locked --no-fail-fast --profile tools -p "$1" ${3:+--features "$3"} 2>&1 | while IFS= read -r line; do
         case $line in
             'test '*' ... ok') line=${line#test } && say "ok $2: ${line% ... ok}" ;;
             'test '*' ... FAILED') line=${line#test } && say "FAILED $2: ${line% ... FAILED}" ;;

@@ -100,6 +100,19 @@ impl Locker {
         self
     }
 
+    /// As [`crate::Locker::listener`].
+    #[must_use]
+    pub fn listener(mut self, listener: impl crate::Listener) -> Locker {
+        self.locker = self.locker.listener(listener);
+        self
+    }
+
+    /// As [`crate::Locker::counts`].
+    #[must_use]
+    pub fn counts(&self) -> crate::Counts {
+        self.locker.counts()
+    }
+
     /// As [`crate::Locker::all`].
     ///
     /// # Errors
@@ -184,15 +197,19 @@ impl Request {
     /// [`Error::NotAcquired`] when the wait has passed; the others as documented there.
     pub fn acquire(self) -> Result<Hold, Error> {
         let request = self.request;
+        let waiting = request.waiting();
         let quick = self.runtime.0.as_ref().map(|runtime| {
             let _within = runtime.enter(); // where renewing will begin
             request.quickly()
         });
         let (quick, begun) = quick.unwrap_or_default();
         let hold = match quick {
-            Some(hold) => hold,
+            Some(hold) => {
+                waiting.acquired();
+                hold
+            }
             None => {
-                let asked = self.runtime.run(request.patiently(begun));
+                let asked = self.runtime.run(request.patiently(begun, waiting));
                 asked.unwrap_or(Err(Error::NotAcquired))?
             }
         };

@@ -18,6 +18,7 @@ use crate::machine::{
 use crate::node::Line;
 use crate::servers::lock;
 use crate::several::rest;
+use crate::telemetry::Span;
 use crate::{Hold, Inner, Options};
 
 type Identity = (String, Vec<u8>, String, &'static str);
@@ -105,7 +106,8 @@ impl Entry {
                     return Some(Input::Cancel);
                 }
                 let session = ask.take_line();
-                let held = self.begin(&mut level, &options, at(sent), session, token, lingers);
+                let held =
+                    self.begin(&inner, &mut level, &options, at(sent), session, (token, lingers));
                 look_after(&inner, (self.clone(), held.clone(), at(sent)));
                 granted = Some(Hold::new(inner.clone(), self.clone(), held));
                 return Some(Input::Taken);
@@ -206,7 +208,7 @@ impl Entry {
         let Some(&Output::Tell(Tell::Granted(token, sent, lingers))) = begun.out.last() else {
             return (None, Some(begun));
         };
-        let held = self.begin(&mut begun.level, options, at(sent), None, token, lingers);
+        let held = self.begin(inner, &mut begun.level, options, at(sent), None, (token, lingers));
         let newborn = (self.clone(), held.clone(), at(sent));
         if options.lease < SHORT {
             look_after(inner, newborn);
@@ -221,12 +223,12 @@ impl Entry {
 
     fn begin(
         &self,
+        inner: &Inner,
         level: &mut Level,
         options: &Options,
         sent: Instant,
         session: Option<Line>,
-        token: u64,
-        lingers: bool,
+        (token, lingers): (u64, bool),
     ) -> Arc<Held> {
         level.depth += 1;
         let deadline = sent + options.lease.min(LONGEST);
@@ -249,6 +251,7 @@ impl Entry {
             care: AtomicU8::new(NOT_YET),
             sleeper: Mutex::default(),
             lingers: AtomicBool::new(lingers),
+            span: Span::new(&inner.telemetry, &self.key, options),
         });
         level.held = Some(held.clone());
         held
@@ -377,6 +380,7 @@ impl Entry {
                 let is_news = *state == State::Held;
                 if is_news {
                     *state = State::Released;
+                    held.span.ended(false);
                 }
                 is_news
             });

@@ -10,9 +10,10 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::ask::{Ask, at, is_true, millis, ms, ms_of, now};
 use crate::entry::{Entry, Turn};
-use crate::machine::{self, Input, Kept, Output};
+use crate::machine::{self, Input, Kept, Outcome, Output};
 use crate::node::Line;
 use crate::servers::lock;
+use crate::telemetry::Span;
 use crate::{Inner, Options};
 
 /// The state of a hold.
@@ -37,6 +38,8 @@ pub(crate) struct Held {
     pub(crate) sleeper: Mutex<Option<AbortHandle>>,
     /// A request of its attempts was never answered.
     pub(crate) lingers: AtomicBool,
+    /// Its time, for listeners.
+    pub(crate) span: Span,
 }
 
 /// The server refuses longer leases.
@@ -70,6 +73,7 @@ impl Held {
             let is_news = *state == State::Held;
             if is_news {
                 *state = State::Lost;
+                self.span.ended(true);
             }
             is_news
         });
@@ -209,7 +213,15 @@ async fn keep(entry: Arc<Entry>, inner: Arc<Inner>, held: Arc<Held>, sent: Insta
             }
             input = ask.end(operation) => input,
         };
+        if is_failed_renewal(operation, &input) && !is_stopping {
+            held.span.telemetry().failed_renewal();
+        }
     }
+}
+
+fn is_failed_renewal(operation: &Output, input: &Input) -> bool {
+    matches!(operation, Output::Send(..))
+        && matches!(input, Input::Ended(outcome) if !matches!(outcome, Outcome::Token(_)))
 }
 
 pub(crate) async fn is_over(state: &mut watch::Receiver<State>) {

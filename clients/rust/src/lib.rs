@@ -27,10 +27,13 @@ mod hold;
 #[allow(dead_code, reason = "nothing is closed or planted here: the simulation plays that")]
 mod machine;
 mod node;
+#[cfg(feature = "opentelemetry")]
+pub mod otel;
 mod servers;
 mod several;
 mod slot;
 mod space;
+mod telemetry;
 #[cfg(test)]
 #[path = "machine/trace.rs"]
 #[allow(dead_code, reason = "the simulation writes what is only replayed here")]
@@ -49,11 +52,13 @@ pub use election::{Election, Leader, Observer};
 pub use error::Error;
 pub use hold::{Hold, Loss};
 pub use several::{All, One, limit, read};
+pub use telemetry::{Counts, Event, Listener};
 
 use entry::{Begun, Entry};
 use machine::Attempt;
 use node::Lane;
 use servers::{How, Servers};
+use telemetry::Waiting;
 
 /// Acquires locks.
 #[derive(Clone)]
@@ -74,6 +79,7 @@ pub(crate) struct Inner {
     /// Holds that nobody watches yet, and whether somebody will look after them.
     newborn: Mutex<Vec<held::Newborn>>,
     is_nursed: AtomicBool,
+    telemetry: Arc<telemetry::Telemetry>,
 }
 
 impl Locker {
@@ -135,6 +141,7 @@ impl Locker {
             names: Mutex::new((std::process::id(), machine::Names::new(image()))),
             newborn: Mutex::default(),
             is_nursed: AtomicBool::new(false),
+            telemetry: Arc::default(),
         };
         Locker { inner: Arc::new(inner) }
     }
@@ -269,6 +276,11 @@ pub struct Request {
 }
 
 impl Request {
+    /// It is counted until that is dropped.
+    pub(crate) fn waiting(&self) -> Waiting {
+        Waiting::new(&self.inner.telemetry, &self.key, &self.options)
+    }
+
     /// For a lock that is free: one request, by the thread that calls. Nothing: ask by [`Request::patiently`].
     pub(crate) fn quickly(&self) -> (Option<Hold>, Option<Begun<Attempt>>) {
         if self.options.is_named && self.inner.space.get().is_none() {
@@ -346,11 +358,16 @@ impl Request {
     /// # Errors
     /// [`Error::NotAcquired`] when the wait has passed; the others as documented there.
     pub async fn acquire(self) -> Result<Hold, Error> {
-        self.patiently(None).await
+        let waiting = self.waiting();
+        self.patiently(None, waiting).await
     }
 
     /// `begun`: it was asked for before, and goes on from there.
-    pub(crate) async fn patiently(mut self, begun: Option<Begun<Attempt>>) -> Result<Hold, Error> {
+    pub(crate) async fn patiently(
+        mut self,
+        begun: Option<Begun<Attempt>>,
+        waiting: Waiting,
+    ) -> Result<Hold, Error> {
         if self.options.is_named && self.inner.space.get().is_none() {
             space::settle(&self.inner, &self.key, &mut self.options).await?;
         }
@@ -365,6 +382,9 @@ impl Request {
         tokio::spawn(entry.acquire(self.inner, self.options, begun, gone, tell));
         let outcome = told.await.unwrap_or(Err(Error::NotAcquired));
         leaving.entry = None;
+        if outcome.is_ok() {
+            waiting.acquired();
+        }
         outcome
     }
 

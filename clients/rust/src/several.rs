@@ -17,7 +17,7 @@ const MOST: usize = 128;
 /// One of several locks: a key, and how it is locked. A text or bytes are the write lock of that key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct One {
-    key: Vec<u8>,
+    pub(crate) key: Vec<u8>,
     is_read: bool,
     limit: Option<u32>,
 }
