@@ -194,7 +194,7 @@ fn acl_cat_lists_the_commands_of_a_category() {
 
 /// The command with as many words as it needs.
 fn shortest(command: &str, arity: i64) -> String {
-    if command.starts_with("rlock.m") {
+    if ["rlock.macquire", "rlock.mrelease", "rlock.mrenew"].contains(&command) {
         return format!("{command} 1 app:door ann");
     }
     let words = ["app:door", "1"].into_iter().take(arity.unsigned_abs() as usize - 1);
