@@ -51,9 +51,10 @@ func (h *Hold) Deadline() time.Time {
 	return time.Now().Add(remaining(h.tenure.deadline()))
 }
 
-// IsHeld also reads the clock, so it is correct even right after this process, or the machine, slept.
+// IsHeld also reads the clock, so it is correct even right after this process, or the machine, slept. It is false for a
+// session whose connection has broken, until the server has tied it to a new one.
 func (h *Hold) IsHeld() bool {
-	return h.tenure.context.Err() == nil && !h.isOver.Load() && now() < h.tenure.deadline()
+	return h.tenure.context.Err() == nil && !h.isOver.Load() && h.tenure.isSure()
 }
 
 // Release releases the level. [ErrLost] means that the hold ended before: others may have worked at the same time. Any

@@ -33,8 +33,9 @@ type tenure struct {
 	isEnding   bool // its last level is being released
 	isReleased bool
 	timer      *time.Timer
-	own        own // of a session
-	tying      own // the next one
+	own        own  // of a session
+	isDoubted  bool // its connection has ended
+	tying      own  // the next one
 }
 
 // margin is how long before its deadline a hold is given up, because a signal takes time to arrive.
@@ -119,8 +120,11 @@ func (t *tenure) step(in machine.Input) {
 		case machine.AskAlone:
 			t.tying.ask(t.o.alone(t.seat.id.key, out.Depth, out))
 			go t.await(t.tying.answer, out.By)
+		case machine.Doubt:
+			t.isDoubted = true
 		case machine.Tied:
 			t.tied(t.tying)
+			t.isDoubted = false
 			t.tying = own{}
 		case machine.Drop:
 			t.tying.drop()
@@ -189,6 +193,13 @@ func (t *tenure) lose() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.step(machine.Input{Event: machine.Gone})
+}
+
+// isSure says whether a user may rely on it. The server may have ended a session whose connection has broken.
+func (t *tenure) isSure() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return !t.isDoubted && now() < t.machine.Deadline()
 }
 
 func (t *tenure) deadline() machine.Ms {

@@ -104,6 +104,11 @@ fn a_lease_counts_from_the_reply() {
     found(Planted::LeaseFromReply, &[ONE], true);
 }
 
+#[test]
+fn a_break_is_ignored() {
+    found(Planted::BreakBelieved, &[ONE], true);
+}
+
 /// The story of a seed, for whoever looks for what broke a law (`RLOCK_SEED`).
 #[test]
 fn a_story_is_told() {

@@ -231,6 +231,7 @@ export class Driver {
         break;
       case 'tell':
       case 'undo':
+      case 'doubt':
       case 'tied':
       case 'leave':
         this.done(output);

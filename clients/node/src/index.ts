@@ -202,7 +202,7 @@ export class Locks {
     const seat = isGiven ? await this.#sit(asked, wait, begin, signal) : new Seat();
     if (!seat) return null;
     const held = seat.tenure;
-    if (held && !held.isSure) {
+    if (held && !held.isHeld) {
       held.lose();
       seat.leave();
       throw new LockLost(`${asked.key} was lost by ${asked.owner}: release it first`);
@@ -442,7 +442,7 @@ export class Hold implements AsyncDisposable {
     return this.#tenure.asked.owner;
   }
 
-  /** Whether the hold is certain: not released, not known to be lost, and before its deadline. */
+  /** Whether the hold is certain: not released, not known to be lost, before its deadline, its session unbroken. */
   get held(): boolean {
     return !this.#isReleased && this.#tenure.isSure;
   }

@@ -109,6 +109,8 @@ export class Tenure {
   /** By the other clock: the first one stands still while the machine sleeps. */
   private wallDeadline = 0;
   private lingers = false;
+  /** The connection of the session has ended, and it is not tied to a new one. */
+  private isDoubted = false;
   private readonly since = performance.now();
   private readonly others: Seat[];
 
@@ -142,6 +144,7 @@ export class Tenure {
       else if (done === 'done') this.end();
       else if (done === 'leave') seat.leave();
       else if (done === 'seat') driver.tell({ on: 'seat', depth: seat.tryTake() ? this.depth : undefined });
+      else if (done === 'doubt') this.isDoubted = true;
       else if (done === 'tied') this.watch(driver.takeLink());
     });
     driver.isQuiet = true;
@@ -179,7 +182,7 @@ export class Tenure {
     const until = now() + shared.patience;
     const takes = ((asked.acks ?? 0) > 0 ? 3 : 1) * REPLY;
     for (let pause = 10; ; pause = Math.min(pause * 2, LONGEST_PAUSE)) {
-      if (!this.isSure) this.lose();
+      if (!this.isHeld) this.lose();
       if (this.state !== 'held') throw this.isLost;
       const sent = now();
       const sending = new Sending(shared.route);
@@ -191,7 +194,7 @@ export class Tenure {
         problem = error;
         if (error instanceof Broken) sending.condemn();
       }
-      if (problem === undefined && this.isSure) {
+      if (problem === undefined && this.isHeld) {
         this.deadline = Math.max(this.deadline, sent + ms);
         this.care?.driver.tell({ on: 'extend', sent: sent + ms - asked.lease });
         return this.count();
@@ -200,12 +203,17 @@ export class Tenure {
       if (problem instanceof Refused && ['NOTHELD', 'WRONGTYPE'].includes(problem.code)) this.lose();
       else if (problem !== undefined && !isPassing(problem)) throw problem;
       else if (problem !== undefined && now() >= until) throw unavailable(asked.key, problem);
-      await new Promise((resolve) => setTimeout(resolve, this.isSure ? Math.min(pause, this.deadline - now()) : 0));
+      await new Promise((resolve) => setTimeout(resolve, this.isHeld ? Math.min(pause, this.deadline - now()) : 0));
     }
   }
 
-  /** Whether the hold is certain, by both clocks. */
+  /** Whether a user may rely on it. The server may have ended a session whose connection has broken. */
   get isSure(): boolean {
+    return this.isHeld && !this.isDoubted;
+  }
+
+  /** Whether it is held, by both clocks. */
+  get isHeld(): boolean {
     return this.state === 'held' && now() < this.deadline && Date.now() < this.wallDeadline;
   }
 
@@ -230,6 +238,7 @@ export class Tenure {
   /** A session: the end of its connection is heard of at once. */
   private watch(link: Link | undefined): void {
     this.link = link;
+    this.isDoubted = false;
     link?.onClose(() => {
       if (this.link !== link) return;
       this.link = undefined;
@@ -272,7 +281,7 @@ export class Tenure {
     // The owner's previous request ends in bounded time.
     for (const each of [seat, ...this.others]) if (!each.tryTake()) await each.take(Infinity);
     seat.others = [...this.others];
-    if (!this.isSure) this.lose();
+    if (!this.isHeld) this.lose();
     const deadline = this.state === 'lost' ? 0 : this.deadline;
     const { patience } = this.shared;
     const machine = new Release({ patience, lease: asked.lease, depth: this.depth, token: this.token, deadline, lingers: this.lingers });

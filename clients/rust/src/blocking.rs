@@ -247,7 +247,7 @@ impl Hold {
     /// Whether it is held. Check this before each step that must not be done twice.
     #[must_use]
     pub fn is_held(&self) -> bool {
-        self.loss.held().is_held()
+        self.loss.held().is_sure()
     }
 
     /// Waits for the loss, at most this long, and returns whether it came.

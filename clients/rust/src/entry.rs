@@ -267,6 +267,7 @@ impl Entry {
         let (tell, told) = oneshot::channel();
         tokio::spawn(self.clone().releases(inner.clone(), held.clone(), begun, tell));
         told.await.unwrap_or(Err(Error::Lost))
+            is_doubted: AtomicBool::new(false),
     }
 
     async fn releases(

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::ask::{Ask, at, is_true, millis, ms, ms_of, now};
 use crate::entry::{Entry, Turn};
-use crate::machine::{self, Input, Kept, Outcome, Output};
+use crate::machine::{self, Input, Kept, Outcome, Output, Planted};
 use crate::node::Line;
 use crate::servers::lock;
 use crate::telemetry::Span;
@@ -40,6 +40,8 @@ pub(crate) struct Held {
     pub(crate) lingers: AtomicBool,
     /// Its time, for listeners.
     pub(crate) span: Span,
+    /// The connection of the session has ended, and the hold is not tied to a new one.
+    pub(crate) is_doubted: AtomicBool,
 }
 
 /// The server refuses longer leases.
@@ -61,6 +63,12 @@ pub(crate) type Newborn = (Arc<Entry>, Arc<Held>, Instant);
 impl Held {
     pub(crate) fn owner(&self) -> &str {
         &self.options.owner
+    }
+
+    /// Whether a user may rely on it. The server may have ended a session whose connection has broken.
+    pub(crate) fn is_sure(&self) -> bool {
+        let is_broken = lock(&self.line).as_ref().is_some_and(Line::is_ended);
+        self.is_held() && !is_broken && !self.is_doubted.load(Ordering::Acquire)
     }
 
     /// Correct even right after this process slept, before any task has noticed.
@@ -158,15 +166,18 @@ async fn keep(entry: Arc<Entry>, inner: Arc<Inner>, held: Arc<Held>, sent: Insta
     let mut deadline = held.deadline.subscribe();
     let mut ended = lock(&held.line).as_ref().map(Line::ended);
     let lease = millis(held.options.lease.min(LONGEST));
-    let mut machine = machine::Hold::new(Kept {
-        token: held.token,
-        lease,
-        sent: ms_of(sent),
-        margin: ms(held.margin()),
-        session: ended.is_some(),
-        has_acks: held.options.has_acks(),
-        renews: true,
-    });
+    let mut machine = machine::Hold::new(
+        Kept {
+            token: held.token,
+            lease,
+            sent: ms_of(sent),
+            margin: ms(held.margin()),
+            session: ended.is_some(),
+            has_acks: held.options.has_acks(),
+            renews: true,
+        },
+        Planted::Nothing,
+    );
     let mut ask = Ask::new(inner, entry.clone(), held.options.clone(), 1);
     let (mut seat, mut operation, mut is_stopping) = (None::<Turn>, None, false);
     let (mut input, mut out) = (Input::Call, Vec::new());
@@ -182,10 +193,12 @@ async fn keep(entry: Arc<Entry>, inner: Arc<Inner>, held: Arc<Held>, sent: Insta
                     let line = ask.take_line();
                     ended = line.as_ref().map(Line::ended);
                     *lock(&held.line) = line;
+                Output::Doubt => held.is_doubted.store(true, Ordering::Release),
                 }
                 output => {
                     if ask.begin(&output) {
                         operation = Some(output);
+                    held.is_doubted.store(false, Ordering::Release);
                     }
                 }
             }

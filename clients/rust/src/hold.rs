@@ -42,7 +42,7 @@ impl Loss {
     #[must_use]
     pub fn is_lost(&self) -> bool {
         let state = *self.0.state.borrow();
-        state == State::Lost || (state == State::Held && !self.0.is_held())
+        state == State::Lost || (state == State::Held && !self.0.is_sure())
     }
 
     /// Resolves when the hold is lost: at once when the server reports so, and shortly before the deadline when no
@@ -85,10 +85,11 @@ impl Hold {
         self.held.deadline.borrow().into_std()
     }
 
-    /// Whether it is held. Also reads the clock, so it is correct even right after this process slept.
+    /// Whether it is held. Also reads the clock, so it is correct even right after this process slept. False for a
+    /// session whose connection has broken, until the server has tied it to a new one.
     #[must_use]
     pub fn is_held(&self) -> bool {
-        self.held.is_held()
+        self.held.is_sure()
     }
 
     /// As [`Loss::lost`].

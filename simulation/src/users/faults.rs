@@ -144,7 +144,15 @@ impl Users {
         self.processes[process].closes_at = self.now + 1000;
         let here = self.jobs.iter().filter(|(_, job)| job.process == process);
         let jobs: Vec<Id> = here.map(|(id, _)| *id).collect();
-        jobs.into_iter().for_each(|job| self.tell(job, Input::Close));
+        // A session ends with its connection.
+        let seats = self.processes[process].seats.values();
+        let tenures = seats.filter_map(|seat| seat.tenure.as_ref());
+        let sessions: Vec<Id> =
+            tenures.filter(|tenure| tenure.link.is_some()).map(|tenure| tenure.hold).collect();
+        for job in jobs {
+            let ends = if sessions.contains(&job) { Input::Gone } else { Input::Close };
+            self.tell(job, ends);
+        }
         for seat in self.processes[process].seats.values_mut() {
             (seat.excused_until, seat.waiting) = (FOREVER, Vec::new());
         }

@@ -99,7 +99,14 @@ impl Users {
                 let (place, link) = (job.place.clone(), job.own.take());
                 let seat = self.processes[process].seats.get_mut(&place);
                 let tenure = seat.and_then(|seat| seat.tenure.as_mut());
-                tenure.into_iter().for_each(|tenure| tenure.link = link);
+                if let Some(tenure) = tenure {
+                    (tenure.link, tenure.is_doubted) = (link, false);
+                }
+            }
+            Output::Doubt => {
+                let seat = self.processes[process].seats.get_mut(&job.place);
+                let tenure = seat.and_then(|seat| seat.tenure.as_mut());
+                tenure.into_iter().for_each(|tenure| tenure.is_doubted = true);
             }
             Output::Done => self.over(id),
         }
@@ -223,6 +230,7 @@ impl Users {
     }
 
     fn asked(&mut self, id: Id, tell: Tell) {
+        let planted = self.planted;
         let job = &self.jobs[&id];
         let (process, user) = (job.process, job.user);
         let Tell::Granted(token, sent, lingers) = tell else {
@@ -263,13 +271,18 @@ impl Users {
                 has_acks: false,
                 renews: true,
             };
-            let hold = self.begin(Work::Hold(Hold::new(kept)), process, user, place.clone(), ask);
+            let hold =
+                self.begin(Work::Hold(Hold::new(kept, planted)), process, user, place.clone(), ask);
             self.title(hold, || trace::hold_line(&kept));
-            let (depth, is_held) = (1, true);
-            let tenure = Tenure { hold, token, depth, is_held, link, lingers, ask };
+            let (depth, is_held, is_doubted) = (1, true, false);
+            let tenure = Tenure { hold, token, depth, is_held, is_doubted, link, lingers, ask };
             let seat = self.processes[process].seats.get_mut(&place).unwrap();
             seat.tenure = Some(tenure);
             self.tell(hold, Input::Call);
+            // Its connection may have ended while the grant was confirmed.
+            if ask.session && link.is_none_or(|link| !self.links.contains_key(&link)) {
+                self.tell(hold, Input::Untied);
+            }
             hold
         };
         self.processes[process].users[user].state = State::Holding(hold);

@@ -17,10 +17,10 @@ impl Users {
                 let Some(tenure) = seat.tenure.as_ref().filter(|tenure| tenure.is_held) else {
                     continue;
                 };
-                // The server knows before its client that a session was cut.
+                // The server knows first that a session was cut; then its client doubts it.
                 let link = tenure.link.and_then(|link| self.links.get(&link));
-                let is_cut = link.is_none_or(|link| link.from.contains(&Out::Closed));
-                if is_cut && (tenure.ask.session || tenure.link.is_some()) {
+                let is_cut = link.is_some_and(|link| link.from.contains(&Out::Closed));
+                if is_cut || tenure.is_doubted {
                     continue;
                 }
                 if let Some(Work::Hold(hold)) = self.jobs.get(&tenure.hold).map(|job| &job.work)

@@ -93,6 +93,8 @@ struct Tenure {
     depth: u32,
     /// Its users may rely on it until its deadline.
     is_held: bool,
+    /// The connection of its session has ended.
+    is_doubted: bool,
     link: Option<Id>,
     lingers: bool,
     ask: Ask,

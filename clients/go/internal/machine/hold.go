@@ -65,6 +65,7 @@ func (h *Hold) Step(now Ms, in Input) []Output {
 		}
 		h.idle(now)
 	case event == Untied:
+		h.emit(Output{Act: Doubt})
 		if h.isUntied = true; at == idle {
 			h.renewsAt = now
 			h.idle(now)
@@ -141,11 +142,12 @@ func (h *Hold) tied(now Ms, outcome Outcome) {
 		h.renewed(h.sent)
 		h.emit(Output{Act: Leave}, Output{Act: Tied})
 		h.idle(now)
-	case outcome.Ending == Refused:
+	case outcome.Ending == Refused && Passes(outcome.Code):
 		h.emit(Output{Act: Drop}, Output{Act: Leave})
 		h.later(now)
 	default:
-		// Another hold ends with its connection. So does this one, if it was tied to a connection that is closed.
+		// Another hold ends with its connection. So does this one, if it was tied to a connection that is closed; and one
+		// that the server does not tie is no session.
 		h.emit(Output{Act: Drop}, Output{Act: Leave})
 		h.lose()
 	}

@@ -144,6 +144,7 @@ const (
 	Say                  // what the caller is told: Tell
 	Undo                 // from here on the seat is undone
 	Free                 // the seat is free; the end
+	Doubt                // the connection of the session ended: nobody may rely on the hold until it is tied again
 	Tied                 // the own connection belongs to the hold
 	Leave                // the seat that was taken to tie the hold is free again
 	Done                 // the end of a hold

@@ -183,7 +183,7 @@ var tells = map[Tell]string{
 var acts = map[Act]string{
 	AskSlot: "slot", Open: "open", AskAlone: "own acquire", Read: "read", Look: "look", Await: "await", Listen: "listen",
 	AwaitTurn: "turn", Sleep: "sleep", TakeSeat: "seat", Keep: "keep", Drop: "drop", Undo: "undo", Free: "free",
-	Tied: "tied", Leave: "leave", Done: "done",
+	Doubt: "doubt", Tied: "tied", Leave: "leave", Done: "done",
 }
 
 var requests = map[Request]string{Acquire: "acquire", Queue: "acquire queue", AskPlace: "place", CancelWait: "cancel", Info: "info"}
@@ -223,7 +223,7 @@ func (out Output) text() string {
 			text += fmt.Sprint(" depth=", out.Depth)
 		}
 		return text + by
-	case AskSlot, TakeSeat, Keep, Drop, Undo, Free, Tied, Leave, Done:
+	case AskSlot, TakeSeat, Keep, Drop, Undo, Free, Doubt, Tied, Leave, Done:
 		return acts[out.Act]
 	}
 	return acts[out.Act] + by

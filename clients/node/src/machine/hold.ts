@@ -1,6 +1,6 @@
 // A hold from its grant to its end, shared by all levels: renewed, lost or released. As machine/index.ts says: no I/O.
 
-import { type Input, type Machine, type Outcome, type Output, REPLY } from './index.js';
+import { type Input, type Machine, type Outcome, type Output, passes, REPLY } from './index.js';
 
 const FIRST_RETRY = 20;
 
@@ -64,6 +64,7 @@ export class Holding implements Machine {
         break;
       case 'untied':
         this.isUntied = true;
+        this.out.push({ do: 'doubt' });
         if (this.at !== 'idle') break;
         this.renewsAt = now;
         this.idle(now);
@@ -138,8 +139,9 @@ export class Holding implements Machine {
       return this.idle(now);
     }
     this.out.push({ do: 'drop' }, { do: 'leave' });
-    if (outcome.is === 'refused') this.later(now);
-    // Another hold ends with its connection. So does this one, if it was tied to a connection that is closed.
+    if (outcome.is === 'refused' && passes(outcome.code)) this.later(now);
+    // Another hold ends with its connection. So does this one, if it was tied to a connection that is closed; and one that the
+    // server does not tie is no session.
     else this.lose();
   }
 

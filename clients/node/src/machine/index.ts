@@ -60,7 +60,7 @@ export type Output =
   | { do: 'own'; block?: number | undefined; session: boolean; depth?: number; by: number }
   | { do: 'send'; request: Request; by: number }
   | { do: 'slot' | 'seat' }
-  | { do: 'keep' | 'drop' | 'undo' | 'free' | 'tied' | 'leave' | 'done' }
+  | { do: 'keep' | 'drop' | 'undo' | 'free' | 'doubt' | 'tied' | 'leave' | 'done' }
   | { do: 'tell'; tell: Tell };
 
 export interface Machine {

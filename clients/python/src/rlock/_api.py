@@ -33,8 +33,8 @@ class HoldBase:
 
     @property
     def held(self) -> bool:
-        """Whether the hold is certain: not released, not known to be lost, and before its deadline."""
-        return not self._is_released and self._tenure.held
+        """Whether the hold is certain: not released, not known to be lost, before its deadline, its session unbroken."""
+        return not self._is_released and self._tenure.is_sure
 
     @property
     def left(self) -> float:
@@ -98,7 +98,7 @@ class LockBase:
     def held(self) -> bool:
         """Whether this thread or task (or `owner`) holds it for certain."""
         tenure = self._tenure
-        return tenure is not None and tenure.held
+        return tenure is not None and tenure.is_sure
 
     def _own_tenure(self) -> Tenure:
         tenure = self._tenure

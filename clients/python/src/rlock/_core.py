@@ -129,7 +129,7 @@ class Tenure:
 
     __slots__ = (
         "seat", "options", "token", "sent", "depth", "deadline", "lingers", "state", "signals", "calls", "link", "io", "care", "wakes",
-        "holds", "keeper", "since",
+        "holds", "keeper", "since", "is_doubted",
     )
 
     def __init__(self, seat: Seat, options: Options, token: int, sent: int, io: Any):
@@ -146,6 +146,7 @@ class Tenure:
         self.wakes: Any = None  # when, or the timer that does so
         self.holds: list[Any] = []  # weak references to its handles
         self.keeper: Any = None  # a weak reference to the thread or task whose name it has
+        self.is_doubted = False  # the connection of the session has ended, and it is not tied to a new one
 
     @property
     def root(self) -> "Tenure":
@@ -160,6 +161,11 @@ class Tenure:
     @property
     def held(self) -> bool:
         return self.state == "held" and ms() < self.deadline
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether a user may rely on it. The server may have ended a session whose connection has broken."""
+        return self.held and not self.root.is_doubted
 
     def extended(self, deadline: float) -> None:
         """By a lease that may be another one."""

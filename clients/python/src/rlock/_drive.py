@@ -277,8 +277,11 @@ class Care:
                 self.begin(self.perform(output))
             elif output[0] == "leave":
                 tenure.io.space.vacate(tenure.seat)
+            elif output[0] == "doubt":
+                tenure.is_doubted = True
             elif output[0] == "tied":
                 tenure.link, self.job.link = self.job.link, None
+                tenure.is_doubted = False
                 self.watch()
             elif output[0] == "tell":
                 self.lost()

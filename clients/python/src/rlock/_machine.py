@@ -512,6 +512,7 @@ class Holding:
             self.idle(now)
         elif kind == "untied":
             self.is_untied = True
+            self.out.append(("doubt",))
             if at == "idle":
                 self.renews_at = now
                 self.idle(now)
@@ -577,10 +578,11 @@ class Holding:
             self.out += [("leave",), ("tied",)]
             return self.idle(now)
         self.out += [("drop",), ("leave",)]
-        if outcome[0] == "refused":
+        if outcome[0] == "refused" and outcome[1] in PASSING:
             self.later(now)
         else:
-            # Another hold ends with its connection. So does this one, if it was tied to a connection that is closed.
+            # Another hold ends with its connection. So does this one, if it was tied to a connection that is closed; and
+            # one that the server does not tie is no session.
             self.lose()
 
     def lose(self) -> None:

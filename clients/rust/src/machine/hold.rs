@@ -36,6 +36,7 @@ enum At {
 #[derive(Debug)]
 pub struct Hold {
     kept: Kept,
+    planted: Planted,
     at: At,
     deadline: Ms,
     renews_at: Ms,
@@ -51,9 +52,10 @@ const FIRST_RETRY: Ms = 20;
 impl Hold {
     /// Begins with [`Input::Call`].
     #[must_use]
-    pub fn new(kept: Kept) -> Self {
+    pub fn new(kept: Kept, planted: Planted) -> Self {
         let mut hold = Self {
             kept,
+            planted,
             at: At::Start,
             deadline: 0,
             renews_at: FOREVER,
@@ -102,11 +104,16 @@ impl Hold {
                 }
                 self.idle(now, out);
             }
-            (At::Idle, Input::Untied) => {
-                (self.is_untied, self.renews_at) = (true, now);
-                self.idle(now, out);
+            (at, Input::Untied) => {
+                self.is_untied = true;
+                if self.planted != Planted::BreakBelieved {
+                    out.push(Output::Doubt);
+                }
+                if at == At::Idle {
+                    self.renews_at = now;
+                    self.idle(now, out);
+                }
             }
-            (_, Input::Untied) => self.is_untied = true,
             (At::Start, Input::Call) | (At::Idle, Input::Time) => self.idle(now, out),
             (At::Renewing, Input::Ended(Outcome::Token(_))) => {
                 self.renewed(self.sent);
@@ -180,11 +187,12 @@ impl Hold {
                 out.extend([Output::Leave, Output::Tied]);
                 self.idle(now, out);
             }
-            Outcome::Refused(_) => {
+            Outcome::Refused(code) if passes(&code) => {
                 out.extend([Output::Drop, Output::Leave]);
                 self.later(now, out);
             }
-            // Another hold ends with its connection. So does this one, if it was tied to a connection that is closed.
+            // Another hold ends with its connection. So does this one, if it was tied to a connection that is closed; and
+            // one that the server does not tie is no session.
             _ => {
                 out.extend([Output::Drop, Output::Leave]);
                 self.lose(out);

@@ -216,6 +216,8 @@ pub enum Output {
     Undo,
     /// The seat is free; the end.
     Free,
+    /// The connection of the session ended: nobody may rely on the hold until it is tied again.
+    Doubt,
     /// The own connection belongs to the hold.
     Tied,
     /// The seat that was taken to tie the hold is free again.

@@ -28,11 +28,13 @@ pub enum Planted {
     GrantForgotten,
     /// R9: a lease counts from the reply.
     LeaseFromReply,
+    /// A session is relied on though its connection has broken.
+    BreakBelieved,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::SeatLeft,
         Self::UndoneUnnamed,
         Self::UndoneOnce,
@@ -45,5 +47,6 @@ impl Planted {
         Self::CloseIgnored,
         Self::GrantForgotten,
         Self::LeaseFromReply,
+        Self::BreakBelieved,
     ];
 }

@@ -136,6 +136,7 @@ pub fn output(output: &Output) -> String {
         Output::Tell(tell) => format!("tell {}", told(tell)),
         Output::Undo => "undo".into(),
         Output::Free => "free".into(),
+        Output::Doubt => "doubt".into(),
         Output::Tied => "tied".into(),
         Output::Leave => "leave".into(),
         Output::Done => "done".into(),
@@ -219,15 +220,18 @@ fn begun(words: &[&str]) -> Option<Box<dyn Machine>> {
             let level = Level { patience, lease, depth, token, deadline, lingers };
             Box::new(Release::new(level, planted))
         }
-        "hold" => Box::new(Hold::new(Kept {
-            token: value("token")?,
-            lease: value("lease")?,
-            sent: value("sent")?,
-            margin: value("margin")?,
-            session: is("session")?,
-            has_acks: is("acks")?,
-            renews: is("renews")?,
-        })),
+        "hold" => {
+            let kept = Kept {
+                token: value("token")?,
+                lease: value("lease")?,
+                sent: value("sent")?,
+                margin: value("margin")?,
+                session: is("session")?,
+                has_acks: is("acks")?,
+                renews: is("renews")?,
+            };
+            Box::new(Hold::new(kept, planted))
+        }
         _ => return None,
     })
 }

@@ -52,9 +52,12 @@ public final class Hold implements AutoCloseable {
         return tenure.token;
     }
 
-    /** Whether the hold is certain now: neither released nor lost, and before its deadline. Sends nothing. */
+    /**
+     * Whether the hold is certain now: neither released nor lost, before its deadline, and its session unbroken. Sends
+     * nothing.
+     */
     public boolean isHeld() {
-        return !released.get() && seat.tenure == tenure && !tenure.isLost();
+        return !released.get() && seat.tenure == tenure && tenure.isSure();
     }
 
     /** The time until the deadline; renewals move it. */

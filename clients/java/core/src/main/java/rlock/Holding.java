@@ -65,6 +65,7 @@ final class Holding extends Machine {
             }
             case ENDED -> {
                 isUntied = true;
+                say(Act.DOUBT);
                 if (at != At.IDLE) return;
                 renewsAt = now;
                 idle(now);
@@ -160,8 +161,9 @@ final class Holding extends Machine {
             return;
         }
         dropped();
-        if (outcome.ending() == Ending.REFUSED) later(now);
-        // Another hold ends with its connection. So does this one, if it was tied to a connection that is closed.
+        if (outcome.ending() == Ending.REFUSED && !outcome.isFinal()) later(now);
+        // Another hold ends with its connection. So does this one, if it was tied to a connection that is closed; and one
+        // that the server does not tie is no session.
         else lose();
     }
 

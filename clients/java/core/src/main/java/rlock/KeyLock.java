@@ -199,7 +199,7 @@ public final class KeyLock implements Lock {
     public boolean isHeldByCurrentThread() {
         Seat seat = seat();
         Tenure tenure = seat == null ? null : seat.tenure;
-        return tenure != null && !tenure.isLost();
+        return tenure != null && tenure.isSure();
     }
 
     /** How many levels this thread holds. */

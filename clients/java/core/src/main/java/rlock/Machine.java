@@ -120,7 +120,7 @@ abstract sealed class Machine permits Undoing, Holding {
     /** What a machine has done. Up to {@code SEAT} they are operations: they go on until an input ends them. */
     enum Act {
         SLOT, OPEN, OWN, READ, LOOK, SEND, AWAIT, LISTEN, TURN, SLEEP, SEAT,
-        KEEP, DROP, TELL, UNDO, FREE, TIED, LEAVE, DONE
+        KEEP, DROP, TELL, UNDO, FREE, DOUBT, TIED, LEAVE, DONE
     }
 
     /**

@@ -41,6 +41,7 @@ final class Tenure {
     private Link session;
     private Link tying;
     private volatile boolean isLost;
+    private volatile boolean isDoubted; // the connection of the session has ended, and it is not tied to a new one
 
     Tenure(Locks locks, Seat seat, Options options, Tell told) {
         this.locks = locks;
@@ -91,6 +92,11 @@ final class Tenure {
         return isLost;
     }
 
+    /** A user may rely on it. The server may have ended a session whose connection has broken. */
+    boolean isSure() {
+        return !isLost() && !isDoubted;
+    }
+
     synchronized long leftMillis() {
         return isOver ? 0 : Math.max(0, machine.limit() - Clock.now());
     }
@@ -116,8 +122,10 @@ final class Tenure {
                 case SEAT -> begin(output, null, this::takeSeat, Input.of(Event.SEAT, false));
                 case OPEN -> begin(output, Links.Use.RENEWAL, () -> open(output), Input.of(Event.REPLIED, Outcome.UNSENT));
                 case OWN -> begin(output, use(), () -> ties(output), Input.of(Event.OWN, Outcome.SILENT));
+                case DOUBT -> isDoubted = true;
                 case TIED -> {
                     tied(tying);
+                    isDoubted = false;
                     tying = null;
                 }
                 case DROP -> {

@@ -124,7 +124,7 @@ class TraceTest {
             } + by;
             case OWN -> "own acquire" + (output.block() < 0 ? "" : " block=" + output.block())
                     + (output.session() ? " session" : "") + (output.depth() > 0 ? " depth=" + output.depth() : "") + by;
-            case SLOT, SEAT, KEEP, DROP, UNDO, FREE, TIED, LEAVE, DONE -> word(output.act());
+            case SLOT, SEAT, KEEP, DROP, UNDO, FREE, DOUBT, TIED, LEAVE, DONE -> word(output.act());
             default -> word(output.act()) + by;
         };
     }
