@@ -20,6 +20,27 @@ type dials struct {
 	over   chan struct{} // closed when the one under way has ended
 }
 
+// ready is for who would have to dial: it returns when nobody dials, and fails while the server rests. go-redis writes a
+// line to its log for each dial that fails, also for those that wait for another one.
+func (d *dials) ready(ctx context.Context) error {
+	for {
+		d.mu.Lock()
+		rests, isDialling, err, over := d.server.Rests(now()), d.server.IsDialling(), d.err, d.over
+		d.mu.Unlock()
+		switch {
+		case rests:
+			return err
+		case !isDialling:
+			return nil
+		}
+		select {
+		case <-over:
+		case <-ctx.Done():
+			return unsent(ctx.Err())
+		}
+	}
+}
+
 // dial dials with its own patience: others wait for the same server.
 func (d *dials) dial(ctx context.Context, dial func(context.Context) (net.Conn, error)) (net.Conn, error) {
 	for {

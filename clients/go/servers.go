@@ -37,6 +37,7 @@ type node struct {
 	name    string // address and database
 	servers *servers
 	isKnown atomic.Bool // it has said who it is, and closed no connection since
+	dials   dials
 	options redis.Options
 	given   *redis.Client // has the hooks
 	client  atomic.Pointer[redis.Client]
@@ -96,12 +97,12 @@ func (s *servers) at(addr string, options *redis.Options, given *redis.Client) *
 				return s.meet(ctx, n, conn)
 			}
 		}
-		dial, dials := n.options.Dialer, &dials{}
+		dial := n.options.Dialer
 		n.options.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			if s.closed.Load() {
 				return nil, redis.ErrClosed
 			}
-			conn, err := dials.dial(ctx, func(ctx context.Context) (net.Conn, error) { return dial(ctx, network, addr) })
+			conn, err := n.dials.dial(ctx, func(ctx context.Context) (net.Conn, error) { return dial(ctx, network, addr) })
 			if err == nil && n.options.Addr == failover {
 				found := conn.RemoteAddr().String()
 				if before := n.dialled.Swap(&found); before == nil || *before != found {
@@ -171,6 +172,12 @@ func (s *servers) do(ctx context.Context, patience time.Duration, key string, wo
 		return redis.NewCmdResult(nil, err)
 	}
 	client := n.client.Load()
+	if client.PoolStats().TotalConns == 0 {
+		if err := n.dials.ready(ctx); err != nil {
+			s.reload(ctx)
+			return redis.NewCmdResult(nil, err)
+		}
+	}
 	sent := time.Now()
 	cmd := client.Do(ctx, words...)
 	s.rtt.Add((min(time.Since(sent), patience).Milliseconds() - s.rtt.Load()) / 8)
@@ -240,6 +247,9 @@ func (n *node) line(ctx context.Context) (*line, error) {
 			return l, nil
 		}
 		l.kill()
+	}
+	if err := n.dials.ready(ctx); err != nil {
+		return nil, err
 	}
 	l := &line{node: n, ended: make(chan struct{})}
 	options, dial := n.options, n.options.Dialer

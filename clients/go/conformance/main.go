@@ -5,10 +5,13 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,7 +27,7 @@ type request struct {
 	Addresses                                    []string
 	Pool, Waiting, Lease, Limit, Maxqueue, Acks  *int
 	Wait                                         *float64
-	Session, Upgrade                             bool
+	Session, Upgrade, TLS                        bool
 	Within, Of, Users, Times, Ms                 int
 	Counter, Name, Observer                      string
 	Keys                                         [][2]any
@@ -76,7 +79,7 @@ func main() {
 		told: map[string]*told{},
 	}
 	r.say(reply{"hello": "go", "features": []string{
-		"cancel", "cancel-many", "close", "sentinel", "cluster", "session", "acks", "limit", "maxqueue", "several",
+		"cancel", "cancel-many", "close", "sentinel", "cluster", "session", "acks", "limit", "maxqueue", "several", "tls", "gc",
 	}})
 	lines := bufio.NewScanner(os.Stdin)
 	lines.Buffer(nil, 1<<20)
@@ -206,6 +209,11 @@ func (r *runner) do(q request, ctx context.Context) (reply, error) {
 		defer r.mu.Unlock()
 		r.cancels[q.Of]()
 		return ok, nil
+	case "spawn":
+		return ok, exec.Command("sleep", "20").Start()
+	case "gc":
+		runtime.GC()
+		return ok, nil
 	case "churn":
 		return r.churn(q)
 	case "bench":
@@ -236,8 +244,11 @@ func (r *runner) open(q request) error {
 		c = redis.NewClusterClient(&redis.ClusterOptions{Addrs: q.Addresses,
 			Username: q.User, Password: q.Password, PoolSize: size(q.Pool)})
 	default:
-		c = redis.NewClient(&redis.Options{Addr: q.Addresses[0],
-			Username: q.User, Password: q.Password, PoolSize: size(q.Pool)})
+		o := &redis.Options{Addr: q.Addresses[0], Username: q.User, Password: q.Password, PoolSize: size(q.Pool)}
+		if q.TLS {
+			o.TLSConfig = &tls.Config{InsecureSkipVerify: true}
+		}
+		c = redis.NewClient(o)
 	}
 	var settings []rlock.Setting
 	if q.Waiting != nil {

@@ -200,7 +200,7 @@ type Server struct {
 // Need is for who needs a connection.
 func (s *Server) Need(now Ms) Dial {
 	switch {
-	case s.isClosed || now < s.restsUntil:
+	case s.Rests(now):
 		return Rest
 	case s.isDialling:
 		return Join
@@ -208,6 +208,12 @@ func (s *Server) Need(now Ms) Dial {
 	s.isDialling = true
 	return DialNow
 }
+
+// Rests says whether a dial failed a moment ago, or the client is closed.
+func (s *Server) Rests(now Ms) bool { return s.isClosed || now < s.restsUntil }
+
+// IsDialling says whether somebody dials.
+func (s *Server) IsDialling() bool { return s.isDialling }
 
 // Dialled is told that it is connected.
 func (s *Server) Dialled() { s.isDialling = false }
