@@ -10,11 +10,13 @@ use redis::{Cmd, RedisError, RedisResult, Value};
 use tokio::sync::{Notify, OwnedSemaphorePermit, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
+use crate::closing::UnderWay;
 use crate::entry::Entry;
 use crate::error::{Error, is_broken, is_passing, is_unsent, timed_out};
-use crate::machine::{self, Input, Machine, Ms, Outcome, Output, Request, TICKET, Tell};
+use crate::machine::{self, Input, Machine, Ms, Outcome, Output, Request, Tell};
 use crate::node::{Lane, Line, Node};
 use crate::several::token_of_any;
+use crate::words::words;
 use crate::{Inner, Options};
 
 /// A request under way, which goes on whatever happens to who waits for it.
@@ -61,15 +63,40 @@ pub(crate) struct Ask {
     slot: Option<OwnedSemaphorePermit>,
     /// Turns true when the caller has given up.
     gone: Option<watch::Receiver<bool>>,
+    /// Turns true when the locker is closed.
+    closed: Option<watch::Receiver<bool>>,
+    under_way: Option<UnderWay>,
     /// Why the last request failed.
     trouble: Option<RedisError>,
 }
 
 impl Ask {
     pub(crate) fn new(inner: Arc<Inner>, entry: Arc<Entry>, options: Options, depth: u32) -> Ask {
-        let (request, line, reply, next) = (None, None, None, None);
-        let (turn, slot, gone, trouble) = (None, None, None, None);
-        Ask { inner, entry, options, depth, request, line, reply, next, turn, slot, gone, trouble }
+        let (request, line, reply, next, turn) = (None, None, None, None, None);
+        let (slot, gone, trouble, closed, under_way) = (None, None, None, None, None);
+        Ask {
+            inner,
+            entry,
+            options,
+            depth,
+            request,
+            line,
+            reply,
+            next,
+            turn,
+            slot,
+            gone,
+            closed,
+            under_way,
+            trouble,
+        }
+    }
+
+    /// From now on `close` ends it, and waits until that is done.
+    pub(crate) fn begun(mut self, under_way: UnderWay) -> Ask {
+        self.closed = Some(self.inner.closing.signal());
+        self.under_way = Some(under_way);
+        self
     }
 
     pub(crate) fn entry(&self) -> Arc<Entry> {
@@ -81,8 +108,15 @@ impl Ask {
         self.gone = Some(gone);
     }
 
-    pub(crate) fn is_left(&self) -> bool {
-        self.gone.as_ref().is_some_and(|gone| *gone.borrow())
+    /// What came before the caller had its grant.
+    pub(crate) fn interrupted(&self) -> Option<Input> {
+        let is_so =
+            |signal: &Option<watch::Receiver<bool>>| signal.as_ref().is_some_and(|so| *so.borrow());
+        match (is_so(&self.gone), is_so(&self.closed)) {
+            (true, _) => Some(Input::Cancel),
+            (false, true) => Some(Input::Close),
+            (false, false) => None,
+        }
     }
 
     pub(crate) fn take_line(&mut self) -> Option<Line> {
@@ -94,6 +128,7 @@ impl Ask {
         let trouble = self.trouble.take().unwrap_or_else(timed_out);
         match tell {
             Tell::Lost => Error::Lost,
+            Tell::Closed => Error::Closed,
             Tell::Unavailable | Tell::NoReplicas => Error::out_of_patience(trouble),
             Tell::Refused(_) => trouble.into(),
             _ => Error::NotAcquired,
@@ -142,13 +177,17 @@ impl Ask {
     }
 
     async fn or_left(&mut self, operation: &Output) -> Input {
-        let Some(mut gone) = self.gone.clone() else { return self.end(operation).await };
+        let (mut gone, mut closed) = (self.gone.clone(), self.closed.clone());
         tokio::select! {
             biased; // what has come is read before anything else is believed
             input = self.end(operation) => input,
-            () = is_true(&mut gone) => {
+            () = is_so(gone.as_mut()) => {
                 self.gone = None;
                 Input::Cancel
+            }
+            () = is_so(closed.as_mut()) => {
+                self.closed = None;
+                Input::Close
             }
         }
     }
@@ -379,52 +418,6 @@ impl Ask {
     }
 }
 
-/// A request on a shared connection.
-pub(crate) fn words(request: Request, key: &[u8], options: &Options, depth: u32) -> Cmd {
-    if let Some(words) = options.together(request) {
-        return words;
-    }
-    let named = |name: &str| {
-        let mut words = redis::cmd(name);
-        words.arg(key);
-        words
-    };
-    let owned = |name: &str| {
-        let mut words = named(name);
-        words.arg(&options.owner);
-        words
-    };
-    let mut words = match request {
-        Request::Acquire | Request::Queue => options.words(key, depth),
-        Request::Place => owned("RLOCK.PLACE"),
-        Request::Cancel => owned("RLOCK.CANCEL"),
-        Request::Info => named("RLOCK.INFO"),
-        Request::Renew(_) => owned("RLOCK.RENEW"),
-        Request::Release(..) => owned("RLOCK.RELEASE"),
-    };
-    match request {
-        Request::Queue => {
-            words.arg("QUEUE").arg(TICKET);
-            options.add_most(&mut words);
-        }
-        Request::Info => {
-            words.arg("HOLDERS").arg(10_000).arg("WAITERS").arg(0);
-        }
-        Request::Renew(token) => {
-            words.arg(options.mode()).arg("LEASE").arg(millis(options.lease));
-            words.arg("TOKEN").arg(token);
-            if let Some(acks) = options.acks {
-                words.arg("ACKS").arg(acks);
-            }
-        }
-        Request::Release(token, depth) => {
-            words.arg(options.mode()).arg("TOKEN").arg(token).arg("DEPTH").arg(depth);
-        }
-        _ => {}
-    }
-    words
-}
-
 /// The reply, unless it does not come in time.
 async fn or_silence(by: Instant, reply: Option<&mut Pending>) -> Option<RedisResult<Value>> {
     match reply {
@@ -479,6 +472,14 @@ fn field<'a>(map: &'a Value, name: &str) -> Option<&'a Value> {
     let mut found = fields
         .filter(|(key, _)| redis::from_redis_value_ref(key).is_ok_and(|text: String| text == name));
     found.next().map(|(_, value)| value)
+}
+
+/// Waits until it is true; forever if there is none.
+async fn is_so(signal: Option<&mut watch::Receiver<bool>>) {
+    match signal {
+        Some(signal) => is_true(signal).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Waits until it is true; forever if the sender is dropped.

@@ -84,6 +84,12 @@ impl Locker {
         Locker::with(crate::Locker::cluster(seeds)?)
     }
 
+    /// As [`crate::Locker::close`]. Blocks the thread until then.
+    pub fn close(&self) {
+        let locker = self.locker.clone();
+        self.runtime.run(async move { locker.close().await });
+    }
+
     fn with(locker: crate::Locker) -> RedisResult<Locker> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)

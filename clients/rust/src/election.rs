@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use redis::{RedisResult, Value};
+use std::sync::Arc;
+
 use tokio::time::{sleep, timeout};
 
+use crate::closing::Kept;
 use crate::error::{Error, is_passing, timed_out};
-use crate::node::Line;
+use crate::servers::lock;
 use crate::{Locker, Request};
 
 /// How long one request observes, and how long a reply may take.
@@ -88,7 +91,8 @@ impl Election {
     /// Tells who leads, at first and whenever that changes.
     #[must_use]
     pub fn observe(&self) -> Observer {
-        Observer { locker: self.locker.clone(), key: self.key.clone(), token: None, line: None }
+        let line = self.locker.inner.closing.observer();
+        Observer { locker: self.locker.clone(), key: self.key.clone(), token: None, line }
     }
 }
 
@@ -97,15 +101,20 @@ pub struct Observer {
     locker: Locker,
     key: Vec<u8>,
     token: Option<u64>,
-    line: Option<Line>,
+    line: Arc<Kept>,
 }
 
 impl Observer {
     /// Who leads, the first time at once, then when that changes; `None`: nobody. Dropping the future misses nothing.
     ///
     /// # Errors
-    /// When the server refuses. Broken connections and failovers are waited out.
+    /// When the server refuses, or the locker is closed. Broken connections and failovers are waited out.
     pub async fn next(&mut self) -> Result<Option<Leader>, Error> {
+        let locker = self.locker.clone();
+        locker.inner.closing.or_closed(self.changed()).await?
+    }
+
+    async fn changed(&mut self) -> Result<Option<Leader>, Error> {
         let mut pause = Duration::from_millis(10);
         loop {
             match self.ask().await {
@@ -132,7 +141,8 @@ impl Observer {
             words.arg("BLOCK").arg(1000);
         }
         // It is put back once it is answered: what still waits is dropped.
-        let line = match self.line.take().filter(|line| !line.is_ended()) {
+        let idle = lock(&self.line).take();
+        let line = match idle.filter(|line| !line.is_ended()) {
             Some(line) => line,
             None => {
                 let servers = &self.locker.inner.servers;
@@ -142,8 +152,8 @@ impl Observer {
         };
         let reply =
             timeout(LOOKS + REPLY, line.ask(&words, false)).await.map_err(|_| timed_out())?;
-        if reply.is_ok() {
-            self.line = Some(line);
+        if reply.is_ok() && !self.locker.inner.closing.is_closed() {
+            *lock(&self.line) = Some(line);
         }
         reply
     }

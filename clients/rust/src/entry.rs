@@ -8,7 +8,8 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedMutexGuard, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::ask::{Ask, answer, at, is_true, millis, ms, ms_of, now, words};
+use crate::ask::{Ask, answer, at, is_true, millis, ms, ms_of, now};
+use crate::closing::UnderWay;
 use crate::error::{Error, timed_out};
 use crate::held::{Held, LONGEST, NOT_YET, SHORT, State, look_after, nurse};
 use crate::machine::{
@@ -19,6 +20,7 @@ use crate::node::Line;
 use crate::servers::lock;
 use crate::several::rest;
 use crate::telemetry::Span;
+use crate::words::words;
 use crate::{Hold, Inner, Options};
 
 type Identity = (String, Vec<u8>, String, &'static str);
@@ -85,13 +87,9 @@ impl Entry {
         mut gone: watch::Receiver<bool>,
         told: oneshot::Sender<Result<Hold, Error>>,
     ) {
-        let start = Instant::now();
         let begun = match begun {
             Some(begun) => Ok(begun),
-            None => self.seat(&options, &mut gone).await.map(|level| {
-                let waited = ms(start.elapsed());
-                self.begin_attempt(&inner, level, &options, waited)
-            }),
+            None => self.seated(&inner, &options, &mut gone).await,
         };
         let Begun { mut level, mut machine, out, mut ask } = match begun {
             Ok(begun) => begun,
@@ -102,8 +100,8 @@ impl Entry {
         let (mut left, mut granted) = (Some(left), None);
         ask.drive(&mut machine, out, |ask, tell, is_last| {
             if let Tell::Granted(token, sent, lingers) = tell {
-                if ask.is_left() {
-                    return Some(Input::Cancel);
+                if let Some(interrupted) = ask.interrupted() {
+                    return Some(interrupted);
                 }
                 let session = ask.take_line();
                 let held =
@@ -127,6 +125,18 @@ impl Entry {
             drop(told.send(Ok(hold))); // one that nobody takes is released when it is dropped
         }
         ask.hush().await;
+    }
+
+    async fn seated(
+        self: &Arc<Entry>,
+        inner: &Arc<Inner>,
+        options: &Options,
+        gone: &mut watch::Receiver<bool>,
+    ) -> Result<Begun<Attempt>, Error> {
+        let start = Instant::now();
+        let level = inner.closing.or_closed(self.seat(options, gone)).await??;
+        let under_way = inner.closing.begin().await?;
+        Ok(self.begin_attempt(inner, level, options, ms(start.elapsed()), under_way))
     }
 
     /// The right to ask under this name.
@@ -162,6 +172,7 @@ impl Entry {
         mut level: Turn,
         options: &Options,
         waited: Ms,
+        under_way: UnderWay,
     ) -> Begun<Attempt> {
         if level.held.as_ref().is_some_and(|held| !held.is_held()) {
             *level = Level::default(); // what was held is lost; its holds will say so
@@ -187,7 +198,8 @@ impl Entry {
         let mut machine = Attempt::new(asked, Planted::Nothing);
         let mut out = Vec::new();
         machine.step(now(), Input::Call, &mut out);
-        let ask = Ask::new(inner.clone(), self.clone(), options.clone(), asked.depth);
+        let ask =
+            Ask::new(inner.clone(), self.clone(), options.clone(), asked.depth).begun(under_way);
         Begun { level, machine, out, ask }
     }
 
@@ -198,16 +210,20 @@ impl Entry {
         options: &Options,
     ) -> (Option<Hold>, Option<Begun<Attempt>>) {
         let Ok(level) = self.level.clone().try_lock_owned() else { return (None, None) };
+        let Some(under_way) = inner.closing.begin_now() else { return (None, None) };
         if options.session || options.has_acks() {
             return (None, None);
         }
-        let mut begun = self.begin_attempt(inner, level, options, 0);
+        let mut begun = self.begin_attempt(inner, level, options, 0, under_way);
         if !begun.ask_quickly(inner, &self.key) {
             return (None, None);
         }
         let Some(&Output::Tell(Tell::Granted(token, sent, lingers))) = begun.out.last() else {
             return (None, Some(begun));
         };
+        if begun.ask.interrupted().is_some() {
+            return (None, Some(begun)); // it was closed meanwhile
+        }
         let held = self.begin(inner, &mut begun.level, options, at(sent), None, (token, lingers));
         let newborn = (self.clone(), held.clone(), at(sent));
         if options.lease < SHORT {
@@ -252,6 +268,7 @@ impl Entry {
             sleeper: Mutex::default(),
             lingers: AtomicBool::new(lingers),
             span: Span::new(&inner.telemetry, &self.key, options),
+            is_doubted: AtomicBool::new(false),
         });
         level.held = Some(held.clone());
         held
@@ -267,7 +284,6 @@ impl Entry {
         let (tell, told) = oneshot::channel();
         tokio::spawn(self.clone().releases(inner.clone(), held.clone(), begun, tell));
         told.await.unwrap_or(Err(Error::Lost))
-            is_doubted: AtomicBool::new(false),
     }
 
     async fn releases(
@@ -283,7 +299,11 @@ impl Entry {
             None => loop {
                 let deadline = *held.deadline.borrow();
                 match timeout_at(deadline, self.level.clone().lock_owned()).await {
-                    Ok(level) => break self.begin_release(&inner, level, &held),
+                    Ok(level) => match inner.closing.begin().await {
+                        Ok(under_way) => break self.begin_release(&inner, level, &held, under_way),
+                        Err(_) if !held.is_held() => break None,
+                        Err(closed) => return drop(told.send(Err(closed))),
+                    },
                     Err(_) if held.is_held() => {} // renewed
                     Err(_) => break None,
                 }
@@ -323,6 +343,7 @@ impl Entry {
         inner: &Arc<Inner>,
         level: Turn,
         held: &Arc<Held>,
+        under_way: UnderWay,
     ) -> Option<Begun<Release>> {
         if level.depth == 0 || !level.held.as_ref().is_some_and(|now| Arc::ptr_eq(now, held)) {
             return None;
@@ -339,7 +360,8 @@ impl Entry {
         let mut machine = Release::new(released, Planted::Nothing);
         let mut out = Vec::new();
         machine.step(now(), Input::Call, &mut out);
-        let ask = Ask::new(inner.clone(), self.clone(), held.options.clone(), level.depth);
+        let ask = Ask::new(inner.clone(), self.clone(), held.options.clone(), level.depth)
+            .begun(under_way);
         Some(Begun { level, machine, out, ask })
     }
 
@@ -356,7 +378,10 @@ impl Entry {
         if level.depth == 1 && !held.needs_no_care() {
             return (None, None);
         }
-        let Some(mut begun) = self.begin_release(inner, level, held) else { return (None, None) };
+        let Some(under_way) = inner.closing.begin_now() else { return (None, None) };
+        let Some(mut begun) = self.begin_release(inner, level, held, under_way) else {
+            return (None, None);
+        };
         if !begun.ask_quickly(inner, &self.key) {
             return (None, None);
         }

@@ -24,6 +24,8 @@ pub enum Error {
     NoPerm(RedisError),
     /// No server was reached, or none could decide, in time.
     Unavailable(RedisError),
+    /// The locker was closed before the lock was granted, or before it was known to be released.
+    Closed,
     /// Any other error of the server or the client.
     Redis(RedisError),
 }
@@ -33,6 +35,7 @@ impl fmt::Display for Error {
         match self {
             Error::NotAcquired => f.write_str("somebody else held the lock until the wait ended"),
             Error::Lost => f.write_str("the hold ended before it was released"),
+            Error::Closed => f.write_str("the locker is closed"),
             Error::NoReplicas(error) => write!(f, "too few replicas: {error}"),
             Error::Unavailable(error) => write!(f, "the server is unavailable: {error}"),
             Error::Redis(error) if is_without_module(error) => {
@@ -50,7 +53,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Error::NotAcquired | Error::Lost => None,
+            Error::NotAcquired | Error::Lost | Error::Closed => None,
             Error::Deadlock(error)
             | Error::TooMany(error)
             | Error::NoAcks(error)

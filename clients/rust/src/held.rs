@@ -165,6 +165,7 @@ async fn keep(entry: Arc<Entry>, inner: Arc<Inner>, held: Arc<Held>, sent: Insta
     let (mut stop, mut state) = (held.stop.subscribe(), held.state.subscribe());
     let mut deadline = held.deadline.subscribe();
     let mut ended = lock(&held.line).as_ref().map(Line::ended);
+    let (mut closed, mut is_closed) = (inner.closing.signal(), false);
     let lease = millis(held.options.lease.min(LONGEST));
     let mut machine = machine::Hold::new(
         Kept {
@@ -186,19 +187,22 @@ async fn keep(entry: Arc<Entry>, inner: Arc<Inner>, held: Arc<Held>, sent: Insta
         held.extend(at(machine.deadline()));
         for output in out.drain(..) {
             match output {
-                Output::Tell(_) => held.lose(),
+                Output::Tell(_) => {
+                    held.lose();
+                    drop(lock(&held.line).take()); // what may still be tied to it ends with it
+                }
                 Output::Done => return,
                 Output::Leave => drop(seat.take()),
+                Output::Doubt => held.is_doubted.store(true, Ordering::Release),
                 Output::Tied => {
                     let line = ask.take_line();
                     ended = line.as_ref().map(Line::ended);
                     *lock(&held.line) = line;
-                Output::Doubt => held.is_doubted.store(true, Ordering::Release),
+                    held.is_doubted.store(false, Ordering::Release);
                 }
                 output => {
                     if ask.begin(&output) {
                         operation = Some(output);
-                    held.is_doubted.store(false, Ordering::Release);
                     }
                 }
             }
@@ -216,6 +220,10 @@ async fn keep(entry: Arc<Entry>, inner: Arc<Inner>, held: Arc<Held>, sent: Insta
             () = is_true(&mut stop), if !is_stopping => {
                 is_stopping = true;
                 Input::Releasing
+            }
+            () = is_true(&mut closed), if !is_closed => {
+                is_closed = true;
+                if lock(&held.line).is_some() { Input::Gone } else { Input::Close }
             }
             () = end_of(ended.as_mut()), if ended.is_some() => {
                 ended = None;

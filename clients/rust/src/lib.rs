@@ -19,12 +19,13 @@
 
 mod ask;
 pub mod blocking;
+mod closing;
 mod election;
 mod entry;
 mod error;
 mod held;
 mod hold;
-#[allow(dead_code, reason = "nothing is closed or planted here: the simulation plays that")]
+#[allow(dead_code, reason = "nothing is planted here: the simulation plays that")]
 mod machine;
 mod node;
 #[cfg(feature = "opentelemetry")]
@@ -39,6 +40,7 @@ mod telemetry;
 #[allow(dead_code, reason = "the simulation writes what is only replayed here")]
 mod trace;
 mod turns;
+mod words;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -76,6 +78,7 @@ pub(crate) struct Inner {
     host: String,
     /// The process that they are drawn in, and the names of owners that nobody named.
     names: Mutex<(u32, machine::Names)>,
+    closing: closing::Closing,
     /// Holds that nobody watches yet, and whether somebody will look after them.
     newborn: Mutex<Vec<held::Newborn>>,
     is_nursed: AtomicBool,
@@ -138,6 +141,7 @@ impl Locker {
             slots: Arc::new(Semaphore::new(16)),
             most: 16,
             host,
+            closing: closing::Closing::default(),
             names: Mutex::new((std::process::id(), machine::Names::new(image()))),
             newborn: Mutex::default(),
             is_nursed: AtomicBool::new(false),
@@ -369,7 +373,8 @@ impl Request {
         waiting: Waiting,
     ) -> Result<Hold, Error> {
         if self.options.is_named && self.inner.space.get().is_none() {
-            space::settle(&self.inner, &self.key, &mut self.options).await?;
+            let settled = space::settle(&self.inner, &self.key, &mut self.options);
+            self.inner.closing.or_closed(settled).await??;
         }
         let entry = match &begun {
             Some(begun) => begun.entry(),

@@ -1,5 +1,6 @@
 //! The connections of one server.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -18,6 +19,9 @@ use crate::servers::{PATIENCE, lock};
 
 /// How long a thread asks by itself before it leaves that to the crate's thread.
 const QUICK: Duration = Duration::from_millis(300);
+
+/// How many connections are kept for threads that ask by themselves.
+const PLAIN: usize = 16;
 
 /// Which of the shared connections.
 #[derive(Clone, Copy)]
@@ -48,6 +52,7 @@ pub(crate) struct Node {
     dials: Mutex<(machine::Server, Option<RedisError>)>,
     /// One dial at a time.
     dialling: tokio::sync::Mutex<()>,
+    is_closed: AtomicBool,
 }
 
 /// A dedicated connection, for one blocked wait or for one session. Dropping it closes it.
@@ -70,6 +75,7 @@ impl Node {
             plain: Mutex::default(),
             dials: Mutex::default(),
             dialling: tokio::sync::Mutex::default(),
+            is_closed: AtomicBool::new(false),
         }
     }
 
@@ -102,9 +108,19 @@ impl Node {
         }
     }
 
-    /// Closes the idle connections, each of which keeps the node.
-    pub(crate) fn clear(&self) {
+    /// Closes what nobody uses, and the shared connections; none is opened or kept any more.
+    pub(crate) fn close(&self) {
+        lock(&self.dials).0.close();
+        self.is_closed.store(true, Ordering::Release);
+        for lane in [&self.prompt, &self.acked] {
+            lock(&lane.control).1 = None;
+        }
         lock(&self.idle).clear();
+        lock(&self.plain).clear();
+    }
+
+    fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
     }
 
     fn lane(&self, lane: Lane) -> &Shared {
@@ -130,7 +146,7 @@ impl Node {
         let connection = self.connect(|_| {}).await?;
         let mut control = lock(&shared.control);
         control.0 += 1;
-        control.1 = Some(connection.clone());
+        control.1 = (!self.is_closed()).then(|| connection.clone());
         Ok((control.0, connection))
     }
 
@@ -150,7 +166,7 @@ impl Node {
         {
             let mut dials = lock(&self.dials);
             if dials.0.need(now()) == Dial::Rest {
-                return Err(dials.1.clone().unwrap_or_else(timed_out));
+                return Err(dials.1.clone().unwrap_or_else(|| unreached(timed_out())));
             }
         }
         // Whoever gives up meanwhile has dialled all the same.
@@ -170,6 +186,9 @@ impl Node {
     }
 
     pub(crate) fn ask_quickly(&self, command: &Cmd) -> RedisResult<Value> {
+        if self.is_closed() {
+            return Err(unreached(timed_out()));
+        }
         let idle = lock(&self.plain).pop();
         let mut connection = match idle {
             Some(connection) => connection,
@@ -181,9 +200,11 @@ impl Node {
             }
         };
         let reply = connection.req_command(command);
-        if !reply.as_ref().is_err_and(is_broken) {
-            lock(&self.plain).push(connection);
+        let mut plain = lock(&self.plain);
+        if !reply.as_ref().is_err_and(is_broken) && plain.len() < PLAIN && !self.is_closed() {
+            plain.push(connection);
         }
+        drop(plain);
         reply.and_then(Value::extract_error)
     }
 
@@ -239,7 +260,7 @@ impl Line {
         self.heard = Instant::now();
         let node = self.node.clone();
         let mut idle = lock(&node.idle);
-        if idle.len() < most && !self.is_ended() {
+        if idle.len() < most && !self.is_ended() && !node.is_closed() {
             idle.push(self);
         }
     }

@@ -1,7 +1,7 @@
 //! Finds the primary of a key: the one server, by Sentinel, or in a Cluster. All connections are the crate's own.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -34,6 +34,7 @@ pub(crate) struct Servers {
     /// What all nodes have in common: user, password, database, TLS.
     template: ConnectionInfo,
     nodes: Mutex<HashMap<String, Arc<Node>>>,
+    is_closed: AtomicBool,
     known: Mutex<Known>,
     /// One task finds the primaries; the others wait for its result.
     looking: tokio::sync::Mutex<()>,
@@ -55,6 +56,7 @@ impl Servers {
             how,
             template: template.set_redis_settings(redis),
             nodes: Mutex::default(),
+            is_closed: AtomicBool::new(false),
             known: Mutex::default(),
             looking: tokio::sync::Mutex::default(),
             round: AtomicU64::new(0),
@@ -106,7 +108,19 @@ impl Servers {
     fn node(&self, addr: ConnectionAddr) -> Arc<Node> {
         let name = addr.to_string();
         let fresh = || Arc::new(Node::new(self.template.clone().set_addr(addr)));
-        lock(&self.nodes).entry(name).or_insert_with(fresh).clone()
+        let mut nodes = lock(&self.nodes);
+        let node = nodes.entry(name).or_insert_with(fresh);
+        if self.is_closed.load(Ordering::Acquire) {
+            node.close();
+        }
+        node.clone()
+    }
+
+    /// Closes all connections; none is opened any more.
+    pub(crate) fn close(&self) {
+        let nodes = lock(&self.nodes);
+        self.is_closed.store(true, Ordering::Release);
+        nodes.values().for_each(|node| node.close());
     }
 
     fn remembered(&self, key: &[u8]) -> Option<Arc<Node>> {
@@ -130,6 +144,9 @@ impl Servers {
         let _one = self.looking.lock().await;
         if let Some(node) = self.remembered(key) {
             return Ok(node);
+        }
+        if self.is_closed.load(Ordering::Acquire) {
+            return Err(unreached(timed_out()));
         }
         match &self.how {
             How::One => lock(&self.known).primary = Some(self.node(self.template.addr().clone())),
@@ -270,9 +287,7 @@ impl Servers {
 
 impl Drop for Servers {
     fn drop(&mut self) {
-        for node in lock(&self.nodes).values() {
-            node.clear(); // what it keeps, keeps it
-        }
+        self.close(); // what a node keeps, keeps the node
     }
 }
 

@@ -6,9 +6,10 @@ use std::time::Duration;
 use redis::{Cmd, ErrorKind, RedisError, RedisResult, Value};
 use tokio::time::Instant;
 
-use crate::ask::{at, millis, token_of, words};
+use crate::ask::{at, millis, token_of};
 use crate::machine::{Ms, Request};
 use crate::slot::slot;
+use crate::words::words;
 use crate::{Error, Hold, Inner, Locker, Options};
 
 /// The server takes so many.

@@ -61,6 +61,11 @@ impl Turns {
         }
     }
 
+    /// Nobody is told of turns any more.
+    pub(crate) async fn close(&self) {
+        self.subscriptions.lock().await.clear();
+    }
+
     /// The owner no longer waits.
     pub(crate) async fn hush(&self, channel: &str) {
         lock(&self.who).remove(channel.as_bytes());

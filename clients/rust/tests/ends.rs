@@ -112,3 +112,60 @@ async fn two_names_of_one_server_are_one_server() {
     outer.release().await.unwrap();
     assert!(!is_held(&server, "k"));
 }
+
+/// How many connections the server has, but for the one that asks.
+fn connections(server: &Server) -> usize {
+    server.ask::<String>("CLIENT LIST").lines().count() - 1
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn closed_is_closed() {
+    let server = Server::start(&[]);
+    let (locker, clone) = (locker(&server).max_blocked(1), locker(&server));
+    let held = locker.lock("held").lease(Duration::from_millis(1500)).acquire().await.unwrap();
+    let session = locker.lock("session").session().acquire().await.unwrap();
+    let mut observer = locker.election("leader").observe();
+    assert!(observer.next().await.unwrap().is_none());
+    server.ask::<u64>("RLOCK.ACQUIRE busy somebody");
+    // One by its own connection, two by ticket.
+    let waits: Vec<_> = (0..3).map(|_| tokio::spawn(locker.lock("busy").acquire())).collect();
+    let named = tokio::spawn(clone.lock("busy").owner("named").acquire());
+    until("they wait", || server.ask::<Vec<(String, u64, u64)>>("RLOCK.QUEUES")[0].1 == 4);
+    let next = tokio::spawn(async move { observer.next().await });
+    locker.close().await;
+    clone.close().await;
+    for wait in waits.into_iter().chain([named]) {
+        let outcome = wait.await.unwrap();
+        assert!(matches!(outcome, Err(Error::Closed)), "{outcome:?}");
+    }
+    assert!(matches!(next.await.unwrap(), Err(Error::Closed)));
+    assert!(!session.is_held() && matches!(session.release().await, Err(Error::Lost)));
+    until("it has no connection", || connections(&server) == 0);
+    until("the lease is over", || !is_held(&server, "held"));
+    assert!(!held.is_held(), "it was renewed");
+    assert!(matches!(locker.lock("other").acquire().await, Err(Error::Closed)));
+    assert!(matches!(clone.lock("other").owner("x").acquire().await, Err(Error::Closed)));
+    assert!(matches!(locker.election("leader").observe().next().await, Err(Error::Closed)));
+    server.ask::<u64>("RLOCK.RELEASE busy somebody");
+    assert!(!is_held(&server, "busy") && !is_held(&server, "session"));
+    assert_eq!(connections(&server), 0);
+}
+
+#[test]
+fn closed_is_closed_for_threads() {
+    let server = Server::start(&[]);
+    let locker = blocking::Locker::new(Client::open(server.url()).unwrap()).unwrap();
+    let plain = locker.lock("plain").acquire().unwrap();
+    locker.lock("other").acquire().unwrap().release().unwrap();
+    server.ask::<u64>("RLOCK.ACQUIRE busy somebody");
+    let waiting = locker.clone();
+    let wait = std::thread::spawn(move || waiting.lock("busy").acquire());
+    until("it waits", || server.ask::<Vec<redis::Value>>("RLOCK.QUEUES").len() == 1);
+    locker.close();
+    assert!(matches!(wait.join().unwrap(), Err(Error::Closed)));
+    until("it has no connection", || connections(&server) == 0);
+    assert!(matches!(locker.lock("new").acquire(), Err(Error::Closed)));
+    assert!(matches!(plain.release(), Err(Error::Closed)));
+    assert_eq!(connections(&server), 0);
+    assert_eq!(server.ask::<Vec<redis::Value>>("RLOCK.QUEUES").len(), 0);
+}

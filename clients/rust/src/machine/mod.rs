@@ -44,7 +44,7 @@ pub const PATIENCE: Ms = 3000;
 /// How long who does not wait stays for another request of the same owner.
 const SOON: Ms = 2 * LATE;
 /// How long what is left is undone after `close`.
-const CLOSES: Ms = 1000;
+pub const CLOSES: Ms = 1000;
 /// How often a request follows redirections without a pause.
 const HOPS: u8 = 5;
 

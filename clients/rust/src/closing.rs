@@ -1,0 +1,84 @@
+//! The end of a `Locker`.
+
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use tokio::sync::{OwnedRwLockReadGuard, RwLock, watch};
+use tokio::time::timeout;
+
+use crate::ask::is_true;
+use crate::node::Line;
+use crate::servers::lock;
+use crate::{Error, Locker, machine};
+
+/// What keeps `close` waiting: a request under way, or what undoes one.
+pub(crate) type UnderWay = OwnedRwLockReadGuard<()>;
+
+/// The connection of an observer.
+pub(crate) type Kept = Mutex<Option<Line>>;
+
+#[derive(Default)]
+pub(crate) struct Closing {
+    is_closed: watch::Sender<bool>,
+    under_way: Arc<RwLock<()>>,
+    observers: Mutex<Vec<Weak<Kept>>>,
+}
+
+impl Closing {
+    pub(crate) fn is_closed(&self) -> bool {
+        *self.is_closed.borrow()
+    }
+
+    /// Turns true at `close`.
+    pub(crate) fn signal(&self) -> watch::Receiver<bool> {
+        self.is_closed.subscribe()
+    }
+
+    /// From now on `close` waits for this. Nothing begins once it is closed.
+    pub(crate) async fn begin(&self) -> Result<UnderWay, Error> {
+        let guard = self.under_way.clone().read_owned().await;
+        if self.is_closed() { Err(Error::Closed) } else { Ok(guard) }
+    }
+
+    /// As [`Closing::begin`], without waiting.
+    pub(crate) fn begin_now(&self) -> Option<UnderWay> {
+        let guard = self.under_way.clone().try_read_owned().ok();
+        guard.filter(|_| !self.is_closed())
+    }
+
+    /// The work, or [`Error::Closed`] as soon as it is closed.
+    pub(crate) async fn or_closed<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
+        let mut signal = self.signal();
+        tokio::select! {
+            biased;
+            done = work => Ok(done),
+            () = is_true(&mut signal) => Err(Error::Closed),
+        }
+    }
+
+    /// The place of an observer's connection.
+    pub(crate) fn observer(&self) -> Arc<Kept> {
+        let kept = Arc::new(Kept::default());
+        let mut all = lock(&self.observers);
+        all.retain(|each| each.strong_count() > 0);
+        all.push(Arc::downgrade(&kept));
+        kept
+    }
+}
+
+impl Locker {
+    /// Closes this locker and its clones. Waits end with [`Error::Closed`], and what they left at the server is undone,
+    /// for at most a second. The holds of sessions are lost at once. Others are renewed no more, and are lost at their
+    /// deadlines. When this returns, all connections are closed; afterward nothing is granted, and nothing is connected to.
+    pub async fn close(&self) {
+        let inner = &self.inner;
+        inner.closing.is_closed.send_replace(true);
+        let undone = inner.closing.under_way.clone().write_owned();
+        let _ = timeout(Duration::from_millis(machine::CLOSES + machine::LATE), undone).await;
+        inner.servers.close();
+        inner.turns.close().await;
+        for kept in lock(&inner.closing.observers).drain(..).filter_map(|each| each.upgrade()) {
+            lock(&kept).take();
+        }
+    }
+}
