@@ -218,7 +218,9 @@ class IO:
             sent = now()
             try:
                 await self.write(link, words)
-                reply = await self.read(link, until - now())
+                left = until - now()
+                # A loop that was blocked may write only when its time is over.
+                reply = await self.read(link, left if left > 0 else core.LATE)
             except Refused as refused:
                 self.keep(link)
                 where = self.route.redirected(refused, link.address)
