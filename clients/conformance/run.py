@@ -19,7 +19,8 @@ from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from resp import Refused, ask, lock_info, section
-from servers import KINDS, TROUBLE, until
+from servers import KINDS, TROUBLE, free_port, until
+from worlds import WORLDS, Lacking, at_most
 
 HERE = pathlib.Path(__file__).parent
 SLACK = 250
@@ -32,11 +33,14 @@ def unix_ms():
 class Runner:
     """One runner's process, and its replies as futures."""
 
-    def __init__(self, name, command):
+    def __init__(self, name, command, world=None):
         self.name = name
         self.errors = tempfile.TemporaryFile()
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen(shlex.split(command), stdin=pipe, stdout=pipe, stderr=self.errors, text=True)
+        self.world = world
+        pipe, words = subprocess.PIPE, shlex.split(command)
+        if world is not None:
+            words = world.around(words)
+        self.process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=self.errors, text=True)
         self.futures, self.last_id = {}, 0
         self.hello = Future()
         threading.Thread(target=self._read, daemon=True).start()
@@ -72,14 +76,19 @@ class Runner:
             raise AssertionError(f"the runner has ended: {error}") from None
         return future
 
-    def said(self):
+    def complaints(self):
         self.errors.seek(0)
-        return self.errors.read().decode(errors="replace")[-3000:]
+        return self.errors.read().decode(errors="replace")
+
+    def said(self):
+        return self.complaints()[-3000:]
 
     def end(self):
         self.process.send_signal(signal.SIGCONT)
         self.process.kill()
         self.process.wait()
+        if self.world is not None:
+            self.world.close()
 
 
 class Play:
@@ -92,7 +101,8 @@ class Play:
         Play.count += 1
         self.prefix = f"conf:{runner.process.pid}:{Play.count}:"
         self.started = {}
-        self.saved = {"slack": SLACK, "hostname": socket.gethostname(), "pid": runner.process.pid, "len": len, "all": all, "str": str}
+        refused = f"127.0.0.1:{free_port()}"  # nobody listens there
+        self.saved = {"slack": SLACK, "refused": refused, "hostname": socket.gethostname(), "pid": runner.process.pid, "len": len, "all": all, "str": str}
         self.killed = False
 
     def run(self):
@@ -130,6 +140,8 @@ class Play:
         request = {k: self.put(v) for k, v in step.items() if k not in ours}
         if request["do"] == "open":
             request = {**self.topology.opening, **request}
+            if host := request.pop("host", None):
+                request["addresses"] = [f"{host}:{address.rsplit(':', 1)[1]}" for address in request["addresses"]]
             if request.pop("other-names", False):
                 others = [address.replace("127.0.0.1", "localhost") for address in request["addresses"]]
                 request["addresses"] = others[:0:-1] or others
@@ -150,8 +162,8 @@ class Play:
         if "gives" in step:
             wanted = self.put(step["gives"])
             assert matches(reply, wanted), f"it gave {json.dumps(reply)}"
-        for name, field in step.get("save", {}).items():
-            self.saved[name] = reply[field]
+        for name, path in step.get("save", {}).items():
+            self.saved[name] = found(reply, path)
 
     def step_await(self, step):
         future = self.started[step["await"]]
@@ -171,7 +183,7 @@ class Play:
 
     def step_say(self, step):
         words = self.put(step["say"])
-        key = next((w for w in words if w.startswith(self.prefix)), self.prefix)
+        key = self.put(step["key"]) if "key" in step else next((w for w in words if str(w).startswith(self.prefix)), self.prefix)
         if "start" in step:
             address = self.said_at
             future = self.threads.submit(ask, address, *words, timeout=60)
@@ -203,8 +215,8 @@ class Play:
             until("", is_so, step.get("within", 10000) / 1000)
         except AssertionError:
             raise AssertionError(f"RLOCK.INFO stays {json.dumps(seen[0])}") from None
-        for name, field in step.get("save", {}).items():
-            self.saved[name] = seen[0][field]
+        for name, path in step.get("save", {}).items():
+            self.saved[name] = found(seen[0], path)
 
     def step_blocked(self, step):
         blocked = lambda: int(section(self.said_at, "clients")["blocked_clients"]) == step["blocked"]
@@ -219,6 +231,17 @@ class Play:
 
     def step_threads(self, step):
         self.saved[step["threads"]] = len(os.listdir(f"/proc/{self.runner.process.pid}/task"))
+
+    def step_lines(self, step):
+        """How many lines the runner has written to its standard error."""
+        self.saved[step["lines"]] = self.runner.complaints().count("\n")
+
+    def step_at_most(self, step):
+        """From now on the runner may have so many threads and processes of its own."""
+        at_most(self.runner.process.pid, step["at_most"])
+
+    def step_names(self, step):
+        self.runner.world.delay = step["names"] / 1000
 
     def step_connected(self, step):
         """How many connections the server has, but for the one that asks."""
@@ -266,6 +289,16 @@ def until_primary(do):
             if time.monotonic() > end:
                 raise
             time.sleep(0.05)
+
+
+def found(value, path):
+    """The part of a reply that is called `a.0.b`."""
+    for name in path.split("."):
+        try:
+            value = value[int(name) if isinstance(value, list) else name]
+        except (KeyError, IndexError):
+            raise AssertionError(f"{json.dumps(value)} has no {name}") from None
+    return value
 
 
 def numbered(step, number):
@@ -336,7 +369,6 @@ class Session:
         return word in set(tokens(known))
 
     def play(self, scenario, kind, runner, command):
-        start = time.monotonic()
         lacks = {kind, *scenario.get("needs", [])} - runner.features
         if lacks:
             self.tell("n/a", runner, kind, scenario, f"lacks {', '.join(sorted(lacks))}")
@@ -345,13 +377,32 @@ class Session:
         if word and not self.knows(word, self.topology(kind).primary("k")):
             self.skipped[f"{kind}: {scenario['name']}: the server has no {word}"] += 1
             return runner
+        if "world" in scenario:
+            return self.play_in_world(scenario, kind, runner, command)
+        return self.repeat(scenario, kind, runner, command)
+
+    def play_in_world(self, scenario, kind, runner, command):
+        """With a runner of its own. Returns the one that all others have."""
+        try:
+            own = self.repeat(scenario, kind, None, command, runner.name, WORLDS[scenario["world"]])
+        except Lacking as reason:
+            self.skipped[f"{kind}: {scenario['name']}: {reason}"] += 1
+        else:
+            own.end()
+        return runner
+
+    def repeat(self, scenario, kind, runner, command, name=None, world=None):
+        start = time.monotonic()
         for tries in range(3):
-            if runner.process.poll() is not None:
-                runner = Runner(runner.name, command)
+            if runner is None or runner.process.poll() is not None:
+                runner = Runner(name or runner.name, command, world and world())
             before = self.kept_waiting(runner, kind)
             try:
                 Play(scenario, self.topology(kind), runner, self.threads).run()
                 self.tell("ok", runner, kind, scenario, f"{time.monotonic() - start:.1f} s")
+                break
+            except Lacking as reason:
+                self.skipped[f"{kind}: {scenario['name']}: {reason}"] += 1
                 break
             except AssertionError as error:
                 after = self.kept_waiting(runner, kind)

@@ -240,6 +240,13 @@ class Sentinel(Topology):
         until("Sentinel agrees", lambda: ask(self.sentinel.address, "SENTINEL", "FAILOVER", "locks") == "OK", 30)
         until("another primary", lambda: self.primary(key) != old, 30)
 
+    def stop_sentinel(self, _key):
+        self.sentinel.signal(signal.SIGSTOP)
+
+    def go(self):
+        self.sentinel.signal(signal.SIGCONT)
+        super().go()
+
     def stop_replica(self, key):
         primary = self.primary(key)
         next(server for server in self.servers if server.address != primary).signal(signal.SIGSTOP)

@@ -16,8 +16,8 @@ package_build() {
 }
 
 package_runners() {
-    say "node-ioredis=node $home/tree/clients/node/tests/runner.mjs ioredis"
-    say "node-redis=node $home/tree/clients/node/tests/runner.mjs node-redis"
+    say "node-ioredis=node --expose-gc $home/tree/clients/node/tests/runner.mjs ioredis"
+    say "node-redis=node --expose-gc $home/tree/clients/node/tests/runner.mjs node-redis"
 }
 
 package_test() {

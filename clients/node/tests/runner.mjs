@@ -1,5 +1,6 @@
 // Does with the package what clients/conformance/run.py says: `runner.mjs ioredis`, or `runner.mjs node-redis`.
 
+import { spawn } from 'node:child_process';
 import { createInterface } from 'node:readline';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Cluster, Redis } from 'ioredis';
@@ -12,28 +13,31 @@ const NAMES = [
   [rlock.LockLost, 'Lost'], [rlock.NotHeld, 'NotHeld'], [rlock.NoReplicas, 'NoReplicas'],
   [rlock.Unavailable, 'Unavailable'],
 ];
-const features = ['cancel', 'cancel-many', 'close', 'sentinel', 'cluster', 'session', 'acks', 'limit', 'maxqueue', 'several'];
+const features = ['cancel', 'cancel-many', 'close', 'sentinel', 'cluster', 'session', 'acks', 'limit', 'maxqueue', 'several', 'tls', 'loop'];
+if (globalThis.gc) features.push('gc');
 const [clients, locks, holds, lostAt, actors, aborts, told] = Array.from({ length: 7 }, () => new Map());
 
 const tell = (reply) => process.stdout.write(`${JSON.stringify(reply)}\n`);
 
-function connect({ kind, addresses, service, user: username, password }) {
+function connect({ kind, addresses, service, user: username, password, tls }) {
   const nodes = addresses.map((at) => ({ host: at.slice(0, at.lastIndexOf(':')), port: Number(at.slice(at.lastIndexOf(':') + 1)) }));
   if (isIo) {
     if (kind === 'sentinel') return new Redis({ sentinels: nodes, name: service });
     if (kind === 'cluster') return new Cluster(nodes);
-    return new Redis({ ...nodes[0], ...(username && { username, password }) });
+    return new Redis({ ...nodes[0], ...(username && { username, password }), ...(tls && { tls: { rejectUnauthorized: false } }) });
   }
   if (kind === 'sentinel') return createSentinel({ name: service, sentinelRootNodes: nodes });
   if (kind === 'cluster') return createCluster({ rootNodes: nodes.map((socket) => ({ socket })) });
-  return createClient({ socket: nodes[0], ...(username && { username, password }) });
+  return createClient({ socket: { ...nodes[0], ...(tls && { tls: true, rejectUnauthorized: false }) }, ...(username && { username, password }) });
 }
 
 const does = {
   async open(r) {
     const client = connect(r);
     client.on('error', () => {});
-    if (!isIo) await client.connect();
+    const connected = isIo || client.connect();
+    if (r.offline) Promise.resolve(connected).catch(() => {});
+    else await connected;
     clients.set(r.client, { client, locks: new rlock.Locks(client, 'waiting' in r ? { waiting: r.waiting } : {}) });
     return { ok: true };
   },
@@ -41,7 +45,7 @@ const does = {
     const { client, locks: mine } = clients.get(r.client);
     await mine.close();
     if (isIo) client.disconnect();
-    else await client.destroy();
+    else if (client.isOpen) await client.destroy();
     return { ok: true };
   },
   all(r) {
@@ -122,6 +126,24 @@ const does = {
     };
     await Promise.all(Array.from({ length: r.users }, user));
     return { ok: true, inside: most };
+  },
+  spawn() {
+    spawn('sleep', ['20'], { stdio: 'ignore' });
+    return { ok: true };
+  },
+  async gc() {
+    for (let i = 0; i < 3; i++) {
+      globalThis.gc();
+      await sleep(1); // what registries call
+    }
+    return { ok: true };
+  },
+  async block(r) {
+    for (let i = 0; i < r.times; i++) {
+      for (const until = performance.now() + r.ms; performance.now() < until; );
+      await new Promise(setImmediate);
+    }
+    return { ok: true };
   },
   async bench(r) {
     const { client, locks: mine } = clients.get(r.client);

@@ -1,9 +1,11 @@
 """Does with the package what clients/conformance/run.py says: `runner.py sync`, or `runner.py asyncio`."""
 
+import gc
 import json
 import os
 import queue
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -18,7 +20,7 @@ NAMES = [
     (rlock.LockLost, "Lost"), (rlock.NotHeld, "NotHeld"), (rlock.NoReplicas, "NoReplicas"),
     (rlock.Unavailable, "Unavailable"),
 ]
-FEATURES = ["cancel", "close", "actors", "sentinel", "cluster", "session", "acks", "limit", "maxqueue", "several"]
+FEATURES = ["cancel", "close", "actors", "sentinel", "cluster", "session", "acks", "limit", "maxqueue", "several", "gc", "tls"]
 
 
 def tell(reply):
@@ -39,6 +41,24 @@ def seconds(ms):
 def lock_options(request):
     options = {k: request[k] for k in ("owner", "maxqueue", "acks", "session", "upgrade", "limit") if k in request}
     return options | {"lease": request["lease"] / 1000} if "lease" in request else options
+
+
+def client_options(request):
+    names = ("username", "user"), ("password", "password"), ("max_connections", "pool")
+    options = {name: request[word] for name, word in names if word in request}
+    return options | {"ssl": True, "ssl_cert_reqs": "none"} if request.get("tls") else options
+
+
+def spawned(request):
+    """A program that outlives the runner."""
+    subprocess.Popen(["sleep", "20"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return {"ok": True}
+
+
+def collected(request):
+    for _ in range(3):
+        gc.collect()
+    return {"ok": True}
 
 
 def parts(request):
@@ -111,7 +131,7 @@ class Runner:
             tell({"id": request["id"], **reply})
 
     def open(self, r):
-        kwargs = {k: r[w] for k, w in (("username", "user"), ("password", "password"), ("max_connections", "pool")) if w in r}
+        kwargs = client_options(r)
         places = [place.rsplit(":", 1) for place in r["addresses"]]
         if r["kind"] == "sentinel":
             client = redis.sentinel.Sentinel(places, socket_timeout=2).master_for(r["service"], **kwargs)
@@ -120,6 +140,8 @@ class Runner:
             client = redis.RedisCluster(startup_nodes=nodes, **kwargs)
         else:
             pool = redis.BlockingConnectionPool if "pool" in r else redis.ConnectionPool
+            if kwargs.pop("ssl", False):
+                kwargs["connection_class"] = redis.SSLConnection
             client = redis.Redis.from_pool(pool(host=places[0][0], port=int(places[0][1]), **kwargs))
         self.clients[r["client"]] = client, rlock.Locks(client, **{k: r[k] for k in ("waiting",) if k in r})
         return {"ok": True}
@@ -237,6 +259,15 @@ class Runner:
         os.waitpid(child, 0)
         with os.fdopen(reader) as pipe:
             return json.loads(pipe.read())
+
+    def spawn(self, r):
+        if r.get("how") == "fork" and os.fork() == 0:
+            time.sleep(20)
+            os._exit(0)
+        return spawned(r)
+
+    def gc(self, r):
+        return collected(r)
 
     def bench(self, r):
         client = self.clients[r["client"]][0]

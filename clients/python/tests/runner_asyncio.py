@@ -10,7 +10,9 @@ import redis.asyncio
 import redis.asyncio.sentinel
 
 import rlock.asyncio as rlock
-from runner import FEATURES, Campaign, bare_words, failure, leads, lock_options, parts, seconds, seen, state, tell
+from runner import (
+    FEATURES, Campaign, bare_words, client_options, collected, failure, leads, lock_options, parts, seconds, seen, spawned, state, tell,
+)
 
 
 class Runner:
@@ -24,15 +26,15 @@ class Runner:
         async for line in reader:
             request = json.loads(line)
             if "as" not in request:
-                self.spawn(self.do(request))
+                self.start(self.do(request))
                 continue
             if request["as"] not in self.actors:
                 self.actors[request["as"]] = asyncio.Queue()
-                self.spawn(self.act(self.actors[request["as"]]))
+                self.start(self.act(self.actors[request["as"]]))
             self.actors[request["as"]].put_nowait(request)
         os._exit(0)
 
-    def spawn(self, work):
+    def start(self, work):
         task = asyncio.create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
@@ -54,7 +56,7 @@ class Runner:
         tell({"id": request["id"], **reply})
 
     async def open(self, r):
-        kwargs = {k: r[w] for k, w in (("username", "user"), ("password", "password"), ("max_connections", "pool")) if w in r}
+        kwargs = client_options(r)
         places = [place.rsplit(":", 1) for place in r["addresses"]]
         if r["kind"] == "sentinel":
             client = redis.asyncio.Sentinel(places, socket_timeout=2).master_for(r["service"], **kwargs)
@@ -63,6 +65,8 @@ class Runner:
             client = redis.asyncio.RedisCluster(startup_nodes=nodes, **kwargs)
         else:
             pool = redis.asyncio.BlockingConnectionPool if "pool" in r else redis.asyncio.ConnectionPool
+            if kwargs.pop("ssl", False):
+                kwargs["connection_class"] = redis.asyncio.SSLConnection
             client = redis.asyncio.Redis.from_pool(pool(host=places[0][0], port=int(places[0][1]), **kwargs))
         self.clients[r["client"]] = client, rlock.Locks(client, **{k: r[k] for k in ("waiting",) if k in r})
         return {"ok": True}
@@ -94,7 +98,7 @@ class Runner:
             async for each in observer:
                 told.append(seen(each))
 
-        self.spawn(observes())
+        self.start(observes())
         return {"ok": True}
 
     async def observed(self, r):
@@ -150,6 +154,18 @@ class Runner:
         await asyncio.gather(*(user() for _ in range(r["users"])))
         return {"ok": True, "inside": most[0]}
 
+    async def spawn(self, r):
+        return spawned(r)
+
+    async def gc(self, r):
+        return collected(r)
+
+    async def block(self, r):
+        for _ in range(r["times"]):
+            time.sleep(r["ms"] / 1000)  # blocks the loop
+            await asyncio.sleep(0)
+        return {"ok": True}
+
     async def bench(self, r):
         client = self.clients[r["client"]][0]
         lock, (acquire, release) = rlock.Lock(client, r["key"]), bare_words(r["key"])
@@ -169,5 +185,5 @@ class Runner:
 
 
 async def main():
-    tell({"hello": "python-asyncio", "features": [*FEATURES, "cancel-many"]})
+    tell({"hello": "python-asyncio", "features": [*FEATURES, "cancel-many", "loop"]})
     await Runner().read()

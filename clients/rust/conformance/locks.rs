@@ -43,7 +43,8 @@ pub struct Held {
 impl Client {
     pub fn open(is_sync: bool, order: &Order) -> RedisResult<Client> {
         let info = |address: &String| -> RedisResult<ConnectionInfo> {
-            let info = format!("redis://{address}").into_connection_info()?;
+            let scheme = if order.tls { "rediss" } else { "redis" };
+            let info = format!("{scheme}://{address}").into_connection_info()?;
             let mut settings = info.redis_settings().clone();
             if let (Some(user), Some(password)) = (&order.user, &order.password) {
                 settings = settings.set_username(user).set_password(password);
@@ -72,6 +73,15 @@ impl Client {
         }
         let service = (order.kind == "sentinel").then(|| order.service.clone());
         Ok(Client { locker, nodes, service })
+    }
+}
+
+impl Client {
+    pub async fn close(&self) {
+        match self.locker.clone() {
+            Locker::Async(locker) => locker.close().await,
+            Locker::Sync(locker) => blocked(move || locker.close()).await,
+        }
     }
 }
 

@@ -55,6 +55,7 @@ struct Order {
     times: usize,
     counter: String,
     ms: u64,
+    tls: bool,
     keys: Vec<(String, Value)>,
     #[serde(deserialize_with = "or_empty")]
     name: String,
@@ -99,9 +100,12 @@ struct Runner {
 async fn main() {
     let is_sync = std::env::args().nth(1).as_deref() == Some("sync");
     let mut features =
-        vec!["sentinel", "cluster", "session", "acks", "limit", "maxqueue", "several"];
+        vec!["close", "sentinel", "cluster", "session", "acks", "limit", "maxqueue", "several"];
     if !is_sync {
-        features.extend(["cancel", "cancel-many"]);
+        features.extend(["cancel", "cancel-many", "loop"]);
+    }
+    if cfg!(feature = "tls") {
+        features.push("tls");
     }
     say(&json!({"hello": if is_sync { "rust-sync" } else { "rust" }, "features": features}));
     let runner = Arc::new(Runner { is_sync, names: Mutex::default() });
@@ -118,7 +122,7 @@ async fn main() {
         match &order.r#as {
             None if matches!(
                 order.r#do.as_str(),
-                "lost" | "churn" | "bench" | "close" | "observed"
+                "lost" | "churn" | "bench" | "close" | "observed" | "block"
             ) =>
             {
                 tokio::spawn(runner.clone().answer(order));
@@ -185,7 +189,10 @@ impl Runner {
                 ok
             }
             "close" => {
-                self.names.lock().unwrap().clients.remove(&order.client);
+                let client = self.names.lock().unwrap().clients.remove(&order.client);
+                if let Some(client) = client {
+                    client.close().await;
+                }
                 ok
             }
             "all" => {
@@ -245,6 +252,25 @@ impl Runner {
             "cancel" => {
                 if let Some(task) = self.names.lock().unwrap().cancels.get(&order.of) {
                     task.abort();
+                }
+                ok
+            }
+            "spawn" => {
+                let child = std::process::Command::new("sleep").arg("20").spawn();
+                drop(child.unwrap());
+                ok
+            }
+            "block" => {
+                // Each thread of the runtime.
+                let threads = std::thread::available_parallelism().map_or(2, usize::from);
+                for _ in 0..order.times {
+                    let time = Duration::from_millis(order.ms);
+                    let all: Vec<_> = (0..threads)
+                        .map(|_| tokio::spawn(async move { std::thread::sleep(time) }))
+                        .collect();
+                    for each in all {
+                        each.await.unwrap();
+                    }
                 }
                 ok
             }

@@ -83,6 +83,7 @@ abstract class Client implements AutoCloseable {
             Set<HostAndPort> servers = new LinkedHashSet<>(addresses.stream().map(HostAndPort::from).toList());
             var configured = DefaultJedisClientConfig.builder();
             if (has(request, "user")) configured.user(text(request, "user")).password(text(request, "password"));
+            if (has(request, "tls")) configured.ssl(true);
             JedisClientConfig config = configured.build();
             var pool = new ConnectionPoolConfig();
             if (has(request, "pool")) pool.setMaxTotal(number(request, "pool"));
@@ -92,7 +93,7 @@ abstract class Client implements AutoCloseable {
                         redis.clients.jedis.RedisClient.builder().hostAndPort(servers.iterator().next()).clientConfig(config).poolConfig(pool).build());
                 case "sentinel" -> new Jedis(
                         Client.open(JedisLocks.sentinel(text(request, "service"), servers, config, DefaultJedisClientConfig.builder().build()), request),
-                        RedisSentinelClient.builder().masterName(text(request, "service")).sentinels(servers).clientConfig(config).poolConfig(pool).build());
+                        has(request, "offline") ? null : RedisSentinelClient.builder().masterName(text(request, "service")).sentinels(servers).clientConfig(config).poolConfig(pool).build());
                 default -> new Jedis(
                         Client.open(JedisLocks.cluster(servers, config), request),
                         redis.clients.jedis.RedisClusterClient.builder().nodes(servers).clientConfig(config).poolConfig(pool).build());
@@ -108,7 +109,7 @@ abstract class Client implements AutoCloseable {
         @Override
         public void close() {
             locks.close();
-            client.close();
+            if (client != null) client.close();
         }
     }
 
@@ -127,6 +128,7 @@ abstract class Client implements AutoCloseable {
         static Client open(JsonObject request, List<String> addresses) {
             String kind = text(request, "kind");
             List<RedisURI> servers = addresses.stream().map(Lettuce::uri).toList();
+            servers.forEach(uri -> uri.setSsl(has(request, "tls")));
             if (kind.equals("sentinel")) {
                 var sentinels = RedisURI.builder().withSentinelMasterId(text(request, "service"));
                 servers.forEach(sentinels::withSentinel);
@@ -141,7 +143,7 @@ abstract class Client implements AutoCloseable {
             }
             RedisClient client = RedisClient.create(servers.get(0));
             Locks locks = Client.open(LettuceLocks.of(client, servers.get(0)), request);
-            return new Lettuce(locks, client, client.connect(), null);
+            return new Lettuce(locks, client, has(request, "offline") ? null : client.connect(), null);
         }
 
         private static RedisURI uri(String address) {

@@ -48,7 +48,7 @@ public final class Runner {
         var runner = new Runner(arguments[0]);
         Client.load(arguments[0]);
         say("{\"hello\":\"java-" + arguments[0] + "\",\"features\":[\"cancel\",\"cancel-many\",\"close\",\"actors\",\"sentinel\",\"cluster\","
-                + "\"session\",\"acks\",\"limit\",\"maxqueue\",\"several\"]}");
+                + "\"session\",\"acks\",\"limit\",\"maxqueue\",\"several\",\"tls\",\"gc\"]}");
         BlockingQueue<Runnable> main = runner.actors.computeIfAbsent("main", name -> new LinkedBlockingQueue<>());
         Thread reader = new Thread(runner::read, "reader");
         reader.start();
@@ -161,10 +161,24 @@ public final class Runner {
             case "state" -> state(request);
             case "lost" -> lost(request);
             case "cancel" -> cancel(request);
+            case "spawn" -> spawn();
+            case "gc" -> collect();
             case "churn" -> new Churn(lock(text(request, "lock")), client(request), request).run();
             case "bench" -> new Bench(clients.get(text(request, "client")), request).run();
             default -> throw new IllegalArgumentException("unknown: " + request);
         };
+    }
+
+    // A program that outlives this one.
+    private JsonObject spawn() throws Exception {
+        new ProcessBuilder("sleep", "20").redirectOutput(ProcessBuilder.Redirect.DISCARD)
+                .redirectError(ProcessBuilder.Redirect.DISCARD).start();
+        return ok(true);
+    }
+
+    private JsonObject collect() {
+        System.gc();
+        return ok(true);
     }
 
     private JsonObject open(JsonObject request) {
