@@ -13,6 +13,7 @@ export type Word = string | number;
 /** One connection. It never reconnects: a broken one is discarded. */
 export class Link {
   isOpen = true;
+  #isGathering = false;
   #onClose: (() => void)[] = [];
   #heard: (channel: string) => void = () => {};
 
@@ -42,8 +43,21 @@ export class Link {
     return new Link(conn, isIo, address ?? (stream ? `${stream.remoteAddress}:${stream.remotePort}` : ''));
   }
 
+  /** ioredis writes each command by itself, a system call for each: what is sent at the same time is written at once. */
+  private gather(): void {
+    const { stream } = this.conn;
+    if (!this.isIo || this.#isGathering || !stream?.cork) return;
+    this.#isGathering = true;
+    stream.cork();
+    process.nextTick(() => {
+      this.#isGathering = false;
+      stream.uncork();
+    });
+  }
+
   async send(words: Word[]): Promise<unknown> {
     if (!this.isOpen) throw new Broken(`the connection to ${this.address} is closed`);
+    this.gather();
     const texts = words.map(String);
     try {
       return await (this.isIo ? this.conn.call(...texts) : this.conn.sendCommand(texts));
