@@ -16,6 +16,7 @@ from support import one_server, until
 
 import rlock
 import rlock.asyncio
+from rlock._errors import Broken
 
 server = one_server
 
@@ -271,4 +272,27 @@ async def test_a_hold_of_a_task_is_renewed_once_each_third_of_its_lease(server):
         await asyncio.sleep(0.01)
     assert server.renewals() == 1
     await hold.release()
+    await locks.aclose()
+
+
+def test_a_connection_that_was_dropped_stays_closed(server):
+    locks = rlock.Locks(server.client())
+    rlock.Lock(locks, "k").acquire().release()
+    (link,) = locks.io.links
+    locks.io.drop(link)
+    before = server.connections()
+    with pytest.raises(Broken):
+        locks.io.write(link, ["PING"])
+    assert server.connections() == before and not locks.io.links
+
+
+async def test_a_connection_that_was_dropped_in_a_loop_stays_closed(server):
+    locks = rlock.asyncio.Locks(server.client(redis.asyncio.Redis))
+    await (await rlock.asyncio.Lock(locks, "k").acquire()).release()
+    (link,) = locks.io.links
+    locks.io.drop(link)
+    before = server.connections()
+    with pytest.raises(Broken):
+        await locks.io.write(link, ["PING"])
+    assert server.connections() == before and not locks.io.links
     await locks.aclose()

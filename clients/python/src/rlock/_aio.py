@@ -31,6 +31,10 @@ async def run(steps: Steps) -> Any:
         return stop.value
 
 
+async def _stays_closed(*_: Any, **__: Any) -> None:
+    raise ConnectionError("the connection was closed")
+
+
 class Link:
     """A connection of our own."""
 
@@ -260,6 +264,7 @@ class IO:
     def drop(self, link: Link) -> None:
         link.is_open = False
         self.links.discard(link)
+        link.conn.connect = link.conn.connect_check_health = _stays_closed  # redis-py connects again to write
         if link.watcher is not None:
             link.watcher.cancel()
         writer = getattr(link.conn, "_writer", None)

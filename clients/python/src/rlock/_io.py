@@ -33,6 +33,10 @@ def run(steps: Steps) -> Any:
         raise
 
 
+def _stays_closed(*_: Any, **__: Any) -> None:
+    raise ConnectionError("the connection was closed")
+
+
 class Link:
     """A connection of our own."""
 
@@ -287,6 +291,7 @@ class IO:
     def drop(self, link: Link) -> None:
         link.is_open = False
         self.links.discard(link)
+        link.conn.connect = link.conn.connect_check_health = _stays_closed  # redis-py connects again to write
         try:
             link.conn.disconnect()
         except Exception:
