@@ -245,3 +245,36 @@ fn a_command_reads_the_terminal() {
     assert!(out.contains("got it"), "{out}");
     until("it is free", || !is_held(&server, "job"));
 }
+
+#[test]
+fn ctrl_z_stops_the_command_as_well_and_fg_goes_on_with_it() {
+    let server = Server::start(&[]);
+    let folder = std::env::temp_dir().join(format!("rlock-terminal-{}", server.port));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (pid, go) = (folder.join("pid"), folder.join("go"));
+    let mut command = std::process::Command::new("timeout");
+    command.args(["60", "script", "-qec", "bash --norc --noprofile -i", "/dev/null"]);
+    command.env("RLOCK_URL", server.url()).stdin(Stdio::piped()).stdout(Stdio::null());
+    let mut shell = command.spawn().unwrap();
+    let mut keyboard = shell.stdin.take().unwrap();
+    let script = format!(
+        "echo $$ >{0}.new; mv {0}.new {0}; until test -e {1}; do sleep 0.05; done",
+        pid.display(),
+        go.display()
+    );
+    let line = format!("{} run job sh -c '{script}'\n", env!("CARGO_BIN_EXE_rlock"));
+    keyboard.write_all(line.as_bytes()).unwrap();
+    until("the command runs", || pid.exists());
+    let stat = format!("/proc/{}/stat", std::fs::read_to_string(&pid).unwrap().trim());
+    let is_stopped = || std::fs::read_to_string(&stat).unwrap().contains(") T ");
+    assert!(!is_stopped());
+    keyboard.write_all(b"\x1a").unwrap();
+    until("the command is stopped", is_stopped);
+    assert!(is_held(&server, "job"));
+    keyboard.write_all(format!("touch {}; fg\n", go.display()).as_bytes()).unwrap();
+    until("it is free", || !is_held(&server, "job"));
+    keyboard.write_all(b"exit\n").unwrap();
+    drop(keyboard);
+    shell.wait().unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+}
