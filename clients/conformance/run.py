@@ -337,7 +337,7 @@ class Session:
         self.threads = ThreadPoolExecutor(16)
         self.counts = {"ok": 0, "FAILED": 0, "n/a": 0}
         self.skipped = Counter()
-        files = sorted((HERE / "script").glob("*.json"))
+        files = sorted((HERE / "script").glob(f"{args.files}.json"))
         self.scenarios = [scenario for file in files for scenario in json.loads(file.read_text())]
 
     def topology(self, kind):
@@ -469,6 +469,7 @@ def main():
     parser.add_argument("--on", default="standalone,replicated,sentinel,cluster")
     parser.add_argument("--short", action="store_true", help="only the scenarios for `make test`")
     parser.add_argument("--only", default="", help="only scenarios whose name contains this")
+    parser.add_argument("--files", default="*", help="only the scenarios of these files, for example '9-*'")
     parser.add_argument("--bench", type=int, default=0, metavar="MS", help="no scenarios: what a free pair costs")
     parser.add_argument("--jobs", type=int, default=1, help="so many runners at a time, each with servers of its own")
     args = parser.parse_args()

@@ -119,7 +119,7 @@ class Storm:
 
     def look(self, key, hold, token, is_session):
         """What the package believes before and after the server was asked, the server must know. A session may end on the
-        server first, when its connection breaks: the package then believes in it until a renewal says so, or its deadline."""
+        server first, when its connection breaks: the package believes in it until it sees that, which a process that sleeps does late."""
         before = self.state(hold)
         if not before.get("held"):
             return
@@ -129,7 +129,7 @@ class Storm:
             return  # nobody can say
         end = time.monotonic()
         if is_session and not is_held:
-            end += (before["left"] + self.args.slack) / 1000
+            end += self.args.asleep / 1000
         while (believes := self.state(hold).get("held")) and time.monotonic() < end:
             time.sleep(0.01)
         if believes and not is_held:
@@ -258,6 +258,7 @@ def main():
     parser.add_argument("--keys", type=int, default=20)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     parser.add_argument("--slack", type=int, default=6000, help="how late a call may return, in ms: the weather stops processes for 2.5 s")
+    parser.add_argument("--asleep", type=int, default=3000, help="how late a broken connection may be noticed, in ms, for the same reason")
     parser.add_argument("--connections", type=int, default=64, help="how many a package may keep that does nothing")
     args = parser.parse_args()
     failed = 0

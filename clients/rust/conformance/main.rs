@@ -96,8 +96,17 @@ struct Runner {
     names: Mutex<Names>,
 }
 
-#[tokio::main]
-async fn main() {
+fn main() {
+    // A thread for each actor that blocks.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .max_blocking_threads(4000)
+        .build()
+        .unwrap();
+    runtime.block_on(runs());
+}
+
+async fn runs() {
     let is_sync = std::env::args().nth(1).as_deref() == Some("sync");
     let mut features =
         vec!["close", "sentinel", "cluster", "session", "acks", "limit", "maxqueue", "several"];
