@@ -212,7 +212,10 @@ public final class Runner {
         if (is(request, "session")) lock = lock.session();
         if (is(request, "upgrade")) lock = lock.upgrading();
         if (request.has("owner")) lock = lock.owner(text(request, "owner"));
-        locks.put(text(request, "lock"), lock);
+        String name = text(request, "lock"); // in an earlier scenario it may have named something else
+        several.remove(name);
+        elections.remove(name);
+        locks.put(name, lock);
         clientsOfLocks.put(text(request, "lock"), text(request, "client"));
         return ok(true);
     }
