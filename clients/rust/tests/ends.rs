@@ -130,7 +130,8 @@ async fn closed_is_closed() {
     // One by its own connection, two by ticket.
     let waits: Vec<_> = (0..3).map(|_| tokio::spawn(locker.lock("busy").acquire())).collect();
     let named = tokio::spawn(clone.lock("busy").owner("named").acquire());
-    until("they wait", || server.ask::<Vec<(String, u64, u64)>>("RLOCK.QUEUES")[0].1 == 4);
+    let waiting = || server.ask::<Vec<(String, u64, u64)>>("RLOCK.QUEUES");
+    until("they wait", || waiting().first().is_some_and(|(_, count, _)| *count == 4));
     let next = tokio::spawn(async move { observer.next().await });
     locker.close().await;
     clone.close().await;
