@@ -16,6 +16,9 @@ import java.util.concurrent.CompletionException;
 import java.util.concurrent.CompletionStage;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.function.Consumer;
 import java.util.function.Function;
 import net.bytebuddy.ByteBuddy;
 import net.bytebuddy.description.modifier.Visibility;
@@ -106,7 +109,7 @@ final class Answers implements InvocationHandler {
         Object[] arguments = given == null ? new Object[0] : given;
         if (isOfObject(method)) return ofObject(self, method, arguments);
         Method own = find(method.getName(), method.getParameterTypes());
-        if (own != null) return call(own, arguments);
+        if (own != null) return RFuture.class.isAssignableFrom(method.getReturnType()) ? asFuture(own, arguments) : call(own, arguments);
         if (rest != null) return passed(method, arguments);
         if (method.getName().endsWith("Async")) return async(method, arguments);
         throw refused(method);
@@ -147,6 +150,15 @@ final class Answers implements InvocationHandler {
         }
     }
 
+    // A future says what failed, as in Redisson.
+    private Object asFuture(Method own, Object[] arguments) {
+        try {
+            return call(own, arguments);
+        } catch (Throwable failed) {
+            return new CompletableFutureWrapper<>(failed);
+        }
+    }
+
     private Object passed(Method method, Object[] arguments) throws Throwable {
         try {
             return method.invoke(rest, arguments);
@@ -156,43 +168,67 @@ final class Answers implements InvocationHandler {
     }
 
     private RFuture<?> async(Method method, Object[] arguments) {
-        String name = method.getName().substring(0, method.getName().length() - "Async".length());
+        String named = method.getName().substring(0, method.getName().length() - "Async".length());
+        String name = named.equals("lock") ? "lockInterruptibly" : named;
         Class<?>[] types = method.getParameterTypes();
         Method own = find(name, types);
         int last = types.length - 1;
-        if (own != null) return later(thread(), () -> own.invoke(handler, arguments));
+        if (own != null) return later(thread(), name, () -> own.invoke(handler, arguments));
         // unlockAsync(threadId) is unlock() of that thread.
         Method ofThread = last >= 0 && types[last] == long.class ? find(name, Arrays.copyOf(types, last)) : null;
         if (ofThread == null) throw refused(method);
-        return later((Long) arguments[last], () -> ofThread.invoke(handler, Arrays.copyOf(arguments, last)));
+        return later((Long) arguments[last], name, () -> ofThread.invoke(handler, Arrays.copyOf(arguments, last)));
     }
 
-    /** What that returns, later, on behalf of this thread. */
-    static <T> RFuture<T> later(long thread, Callable<T> work) {
-        return future(CompletableFuture.supplyAsync(() -> {
+    /**
+     * What that method returns, later, on behalf of this thread. If it acquires something, ending the future first
+     * interrupts it, and what it acquired all the same is given back.
+     */
+    private RFuture<?> later(long thread, String name, Callable<?> work) {
+        var future = new CompletableFuture<Object>();
+        var isOver = new AtomicBoolean();
+        Future<?> running = THREADS.submit(() -> {
             CALLER.set(thread);
             try {
-                return work.call();
+                Object result = work.call();
+                isOver.set(true);
+                if (!future.complete(result) && handler instanceof Undoing undoing) {
+                    Thread.interrupted(); // that ended the wait, if it came in time
+                    undoing.undo(name, result);
+                }
             } catch (InvocationTargetException thrown) {
-                throw new CompletionException(thrown.getCause());
+                isOver.set(true);
+                future.completeExceptionally(ofRedisson(thrown.getCause()));
             } catch (Exception failed) {
-                throw new CompletionException(failed);
+                isOver.set(true);
+                future.completeExceptionally(failed);
             } finally {
                 CALLER.remove();
             }
-        }, THREADS), Function.identity());
-    }
-
-    /** A future of Redisson's. Cancelling it cancels the given one. */
-    static <T, R> RFuture<R> future(CompletionStage<T> stage, Function<T, R> result) {
-        var future = new CompletableFuture<R>();
-        stage.whenComplete((value, failed) -> {
-            if (failed == null) future.complete(result.apply(value));
-            else future.completeExceptionally(ofRedisson(failed instanceof CompletionException ? failed.getCause() : failed));
         });
         future.whenComplete((value, failed) -> {
-            if (future.isCancelled()) stage.toCompletableFuture().cancel(true);
+            if (!isOver.get() && handler instanceof Undoing undoing && undoing.acquires(name)) running.cancel(true);
         });
+        return new CompletableFutureWrapper<>(future);
+    }
+
+    /** A handler whose methods acquire what a future may have to give back. */
+    interface Undoing {
+        /** Whether that method acquires, and may be interrupted. */
+        boolean acquires(String method);
+
+        /** Gives back what that method returned, on behalf of the thread for which it did. */
+        void undo(String method, Object result);
+    }
+
+    /** A future of Redisson's. Ending it first ends the given one; {@code undo} gives back what that has all the same. */
+    static <T, R> RFuture<R> future(CompletionStage<T> stage, Function<T, R> result, Consumer<T> undo) {
+        var future = new CompletableFuture<R>();
+        stage.whenComplete((value, failed) -> {
+            if (failed != null) future.completeExceptionally(ofRedisson(failed instanceof CompletionException ? failed.getCause() : failed));
+            else if (!future.complete(result.apply(value))) THREADS.execute(() -> undo.accept(value));
+        });
+        future.whenComplete((value, failed) -> stage.toCompletableFuture().cancel(true));
         return new CompletableFutureWrapper<>(future);
     }
 

@@ -8,7 +8,7 @@ import rlock.AllLocks;
 
 /** {@code getMultiLock}: several locks, acquired in one step. It waits for all of them, and holds none in the meantime. */
 @SuppressWarnings("unused") // called by Answers
-final class MultiLock {
+final class MultiLock implements Answers.Undoing {
     private final Client client;
     private final AllLocks all;
     private final List<String> keys;
@@ -60,13 +60,25 @@ final class MultiLock {
         all.unlock();
     }
 
+    @Override
+    public boolean acquires(String method) {
+        return method.equals("lockInterruptibly") || method.equals("tryLock");
+    }
+
+    @Override
+    public void undo(String method, Object result) {
+        if (acquires(method) && !Boolean.FALSE.equals(result)) unlock();
+    }
+
     public java.util.concurrent.locks.Condition newCondition() {
         return all.newCondition();
     }
 
     /** Ends whoever holds one of them. */
     public boolean forceUnlock() {
-        return keys.stream().filter(key -> (Long) client.locks.call(key, "RLOCK.FORCE", key) > 0).count() > 0;
+        boolean isEnded = keys.stream().filter(key -> (Long) client.locks.call(key, "RLOCK.FORCE", key) > 0).count() > 0;
+        Keys.dropLost(all::getHoldCount, () -> false, all::unlock); // which this thread may lock anew
+        return isEnded;
     }
 
     /** Whether one of them is. */

@@ -3,6 +3,9 @@ package rlock.redisson;
 import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
 import org.redisson.api.ObjectListener;
 import org.redisson.api.RFuture;
@@ -13,6 +16,9 @@ import rlock.Mode;
 /** {@code RLock} and {@code RFencedLock}. A lock without a lease time is renewed; one with a lease time is not. */
 @SuppressWarnings("unused") // called by Answers
 final class OneLock {
+    /** Waits, without a thread, for what is not reentrant. */
+    private static final Set<Seat> PENDING = ConcurrentHashMap.newKeySet();
+
     final Client client;
     private final KeyLock lock;
     private final Mode mode;
@@ -37,7 +43,7 @@ final class OneLock {
     private KeyLock with(long lease, TimeUnit unit, long thread) {
         KeyLock own = of(thread);
         Keys.dropLost(own::getHoldCount, own::isHeldByCurrentThread, own::unlock);
-        if (!isReentrant && own.getHoldCount() > 0)
+        if (!isReentrant && (PENDING.contains(seat(thread)) || own.getHoldCount() > 0))
             throw new IllegalMonitorStateException(lock.key() + " is held by this thread, and is not reentrant");
         return lease <= 0 ? own : own.fixedLease(Duration.ofMillis(Math.max(1, unit.toMillis(lease))));
     }
@@ -48,6 +54,12 @@ final class OneLock {
 
     private KeyLock renewed() {
         return with(-1, TimeUnit.MILLISECONDS);
+    }
+
+    private record Seat(Client client, String key, long thread) {}
+
+    private Seat seat(long thread) {
+        return new Seat(client, lock.key(), thread);
     }
 
     // --- RLock
@@ -85,7 +97,10 @@ final class OneLock {
     }
 
     public boolean forceUnlock() {
-        return Keys.force(client.locks, lock.key(), mode);
+        boolean isEnded = Keys.force(client.locks, lock.key(), mode);
+        KeyLock own = of(Answers.thread()); // which this thread may lock anew
+        Keys.dropLost(own::getHoldCount, () -> false, own::unlock);
+        return isEnded;
     }
 
     public boolean isLocked() {
@@ -108,10 +123,19 @@ final class OneLock {
         return (Long) client.locks.call(lock.key(), "PTTL", lock.key());
     }
 
-    /** As {@code RedissonMultiLock} sets the lease once it has all of its locks. A lease is never shortened. */
+    /**
+     * As {@code RedissonMultiLock} sets the lease once it has all of its locks, from any thread: of what this process
+     * holds. A lease is never shortened.
+     */
     public boolean expire(long lease, TimeUnit unit) {
-        of(Answers.thread()).renew(Duration.ofMillis(unit.toMillis(lease)));
-        return true;
+        boolean isHeld = false;
+        for (Object holder : Keys.holders(client.locks, lock.key(), mode)) {
+            KeyLock own = lock.owner(Keys.text(Keys.field(holder, "owner")));
+            if (own.getHoldCount() == 0) continue;
+            own.renew(Duration.ofMillis(unit.toMillis(lease)));
+            isHeld = true;
+        }
+        return isHeld;
     }
 
     public String getName() {
@@ -132,48 +156,73 @@ final class OneLock {
 
     // --- RLockAsync: whoever waits for the lock has no thread
 
-    private static RFuture<Boolean> within(Duration wait, KeyLock own) {
-        return Answers.future(own.acquireAsync(wait), Optional::isPresent);
+    private CompletableFuture<Optional<Hold>> wait(Duration wait, long lease, TimeUnit unit, long thread) {
+        if (isReentrant) return with(lease, unit, thread).acquireAsync(wait);
+        KeyLock own = with(lease, unit, thread);
+        if (!PENDING.add(seat(thread)))
+            throw new IllegalMonitorStateException(lock.key() + " is waited for by this thread, and is not reentrant");
+        if (own.getHoldCount() > 0) { // granted since it was looked at
+            PENDING.remove(seat(thread));
+            throw new IllegalMonitorStateException(lock.key() + " is held by this thread, and is not reentrant");
+        }
+        var acquired = own.acquireAsync(wait);
+        acquired.whenComplete((hold, failed) -> PENDING.remove(seat(thread)));
+        return acquired;
     }
 
-    private static RFuture<Void> forever(KeyLock own) {
-        return Answers.future(own.acquireAsync(KeyLock.FOREVER), hold -> null);
+    private RFuture<Boolean> within(Duration wait, long lease, TimeUnit unit, long thread) {
+        return Answers.future(wait(wait, lease, unit, thread), hold -> waited(thread, hold).isPresent(), OneLock::giveBack);
+    }
+
+    private RFuture<Void> forever(long lease, TimeUnit unit, long thread) {
+        return Answers.future(wait(KeyLock.FOREVER, lease, unit, thread),
+                hold -> waited(thread, hold).<Void>map(any -> null).orElse(null), OneLock::giveBack);
+    }
+
+    // Before the caller hears of it, who may lock again at once.
+    private Optional<Hold> waited(long thread, Optional<Hold> hold) {
+        if (!isReentrant) PENDING.remove(seat(thread));
+        return hold;
+    }
+
+    private static void giveBack(Optional<Hold> hold) {
+        hold.ifPresent(Hold::release);
     }
 
     public RFuture<Void> lockAsync() {
-        return forever(renewed());
+        return lockAsync(Answers.thread());
     }
 
     public RFuture<Void> lockAsync(long thread) {
-        return forever(with(-1, TimeUnit.MILLISECONDS, thread));
+        return forever(-1, TimeUnit.MILLISECONDS, thread);
     }
 
     public RFuture<Void> lockAsync(long lease, TimeUnit unit) {
-        return forever(with(lease, unit));
+        return forever(lease, unit, Answers.thread());
     }
 
     public RFuture<Void> lockAsync(long lease, TimeUnit unit, long thread) {
-        return forever(with(lease, unit, thread));
+        return forever(lease, unit, thread);
     }
 
     public RFuture<Boolean> tryLockAsync() {
-        return within(Duration.ZERO, renewed());
+        return tryLockAsync(Answers.thread());
     }
 
     public RFuture<Boolean> tryLockAsync(long thread) {
-        return within(Duration.ZERO, with(-1, TimeUnit.MILLISECONDS, thread));
+        return within(Duration.ZERO, -1, TimeUnit.MILLISECONDS, thread);
     }
 
     public RFuture<Boolean> tryLockAsync(long wait, TimeUnit unit) {
-        return within(waits(wait, unit), renewed());
+        return tryLockAsync(wait, -1, unit);
     }
 
     public RFuture<Boolean> tryLockAsync(long wait, long lease, TimeUnit unit) {
-        return within(waits(wait, unit), with(lease, unit));
+        return tryLockAsync(wait, lease, unit, Answers.thread());
     }
 
     public RFuture<Boolean> tryLockAsync(long wait, long lease, TimeUnit unit, long thread) {
-        return within(waits(wait, unit), with(lease, unit, thread));
+        return within(waits(wait, unit), lease, unit, thread);
     }
 
     private static Duration waits(long wait, TimeUnit unit) {

@@ -21,7 +21,7 @@ import rlock.Mode;
  * key of its own. A permit without a lease time is renewed as long as this client lives.
  */
 @SuppressWarnings("unused") // called by Answers
-final class Permits {
+final class Permits implements Answers.Undoing {
     private record Kept(Hold hold, boolean isRenewed) {}
 
     /** The holds of this process; a permit may be released by another one. */
@@ -127,6 +127,12 @@ final class Permits {
     public List<String> tryAcquire(int permits, long wait, long lease, TimeUnit unit) throws InterruptedException {
         long end = System.nanoTime() + Math.max(0, unit.toNanos(wait));
         if (permits == 1) return collect(1, end, unit.toMillis(lease));
+        // Who wants more than there are takes none from others.
+        while (getPermits() < permits) {
+            Duration left = until(end);
+            if (left.isZero()) return new ArrayList<>();
+            Thread.sleep(Math.min(100, left.toMillis() + 1));
+        }
         String guard = Client.key(key, "several");
         Optional<Hold> alone = client.locks.lock(guard).detached().acquire(until(end));
         if (alone.isEmpty()) return new ArrayList<>();
@@ -179,12 +185,30 @@ final class Permits {
         }
     }
 
+    @Override
+    public boolean acquires(String method) {
+        return method.equals("acquire") || method.equals("tryAcquire");
+    }
+
+    @Override
+    public void undo(String method, Object result) {
+        if (!acquires(method)) return;
+        if (result instanceof String id) tryRelease(id);
+        if (result instanceof List<?> ids) ids.forEach(id -> tryRelease((String) id));
+    }
+
     // --- releasing
 
+    // If it is a permit of this semaphore.
+    private Kept kept(String id) {
+        Kept kept = KEPT.get(id);
+        return kept != null && kept.hold.key().equals(key) ? kept : null;
+    }
+
     public boolean tryRelease(String id) {
-        Kept kept = KEPT.remove(id);
+        Kept kept = kept(id);
         try {
-            if (kept != null) kept.hold.release();
+            if (kept != null && KEPT.remove(id, kept)) kept.hold.release();
             else client.locks.call(key, "RLOCK.RELEASE", key, id, Mode.READ.name(), "ALL"); // of another process
             return true;
         } catch (LockLostException expired) {
@@ -214,7 +238,7 @@ final class Permits {
     public boolean updateLeaseTime(String id, long lease, TimeUnit unit) {
         long millis = Math.max(1, unit.toMillis(lease));
         try {
-            Kept kept = KEPT.get(id);
+            Kept kept = kept(id);
             if (kept == null) {
                 client.locks.call(key, "RLOCK.RENEW", key, id, Mode.READ.name(), "LEASE", String.valueOf(millis));
                 return true;
@@ -238,7 +262,7 @@ final class Permits {
     /** In ms; -1 if it is renewed by this process. */
     public long getLeaseTime(String id) {
         long left = leftMillis(id);
-        Kept kept = KEPT.get(id);
+        Kept kept = kept(id);
         return kept != null && kept.isRenewed ? -1 : left;
     }
 

@@ -1,0 +1,162 @@
+package rlock.tests;
+
+import static org.junit.jupiter.api.Assertions.*;
+
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.redisson.api.RLock;
+import org.redisson.api.RPermitExpirableSemaphore;
+import org.redisson.api.RedissonClient;
+import org.redisson.config.Config;
+import rlock.redisson.RlockRedisson;
+
+/** {@code rlock-redisson}: futures that are cancelled, ids that belong elsewhere, locks that were ended by force. */
+@Timeout(60)
+class RedissonBreakagesTest {
+    private static Server server;
+    private static RedissonClient redisson;
+
+    @BeforeAll
+    static void start() {
+        server = new Server();
+        redisson = client();
+    }
+
+    @AfterAll
+    static void stop() {
+        if (redisson != null) redisson.shutdown();
+        if (server != null) server.close();
+    }
+
+    private static RedissonClient client() {
+        var config = new Config();
+        config.useSingleServer().setAddress("redis://127.0.0.1:" + server.port);
+        return RlockRedisson.create(config);
+    }
+
+    @Test
+    void anAsyncWaitForSeveralThatIsCancelledLeavesNothing() {
+        RLock several = redisson.getMultiLock(redisson.getLock("m:1"), redisson.getLock("m:2"));
+        RLock one = redisson.getLock("m:1");
+        for (var of : List.<java.util.function.Supplier<CompletableFuture<?>>>of(
+                () -> several.lockAsync(4711).toCompletableFuture(),
+                () -> several.lockAsync(30, TimeUnit.SECONDS, 4711).toCompletableFuture(),
+                () -> several.tryLockAsync(30, 30, TimeUnit.SECONDS, 4711).toCompletableFuture())) {
+            one.lock();
+            var waiting = of.get();
+            Server.until(() -> server.waiters("m:1") == 1);
+            waiting.cancel(true);
+            Server.until(() -> server.waiters("m:1") == 0);
+            one.unlock();
+            assertTrue(server.isFree("m:1") && server.isFree("m:2"));
+        }
+    }
+
+    @Test
+    void anAsyncWaitForAPermitThatIsCancelledLeavesNothing() {
+        RPermitExpirableSemaphore permits = redisson.getPermitExpirableSemaphore("p:cancelled");
+        permits.trySetPermits(1);
+        String one = permits.tryAcquire();
+        var waiting = permits.acquireAsync();
+        Server.until(() -> server.waiters("p:cancelled") == 1);
+        waiting.cancel(true);
+        Server.until(() -> server.waiters("p:cancelled") == 0);
+        permits.release(one);
+        assertEquals(1, permits.availablePermits());
+    }
+
+    @Test
+    void aPermitOfAnotherSemaphoreIsNotReleased() {
+        RPermitExpirableSemaphore here = redisson.getPermitExpirableSemaphore("p:here");
+        RPermitExpirableSemaphore there = redisson.getPermitExpirableSemaphore("p:there");
+        there.trySetPermits(1);
+        String id = there.tryAcquire();
+        assertFalse(here.tryRelease(id));
+        assertFalse(here.updateLeaseTime(id, 50, TimeUnit.MILLISECONDS));
+        assertEquals(0, there.availablePermits());
+        assertTrue(there.tryRelease(id));
+    }
+
+    @Test
+    void whoWantsMorePermitsThanThereAreTakesNone() throws InterruptedException {
+        RPermitExpirableSemaphore permits = redisson.getPermitExpirableSemaphore("p:more");
+        permits.trySetPermits(2);
+        var waiting = permits.tryAcquireAsync(3, 20, -1, TimeUnit.SECONDS).toCompletableFuture();
+        for (int i = 0; i < 10; i++) {
+            String one = permits.tryAcquire(100, TimeUnit.MILLISECONDS);
+            assertNotNull(one, "somebody who waits for more has them");
+            permits.release(one);
+        }
+        permits.addPermits(1);
+        permits.release(waiting.join());
+        assertEquals(3, permits.availablePermits());
+    }
+
+    @Test
+    void severalOfTwoClientsLockWithoutAThread() {
+        RedissonClient other = client();
+        RLock one = redisson.getLock("two:1");
+        RLock two = other.getLock("two:2");
+        RLock both = redisson.getMultiLock(one, two);
+        assertTrue(both.tryLockAsync(1, 10, TimeUnit.SECONDS, 4711).toCompletableFuture().join());
+        assertTrue(one.isHeldByThread(4711) && two.isHeldByThread(4711));
+        assertTrue(one.remainTimeToLive() > 5_000 && two.remainTimeToLive() > 5_000);
+        both.unlockAsync(4711).toCompletableFuture().join();
+        assertFalse(one.isLocked() || two.isLocked());
+        other.shutdown();
+    }
+
+    @Test
+    void whoEndedALockByForceLocksItAgain() {
+        RLock lock = redisson.getLock("forced");
+        RLock several = redisson.getMultiLock(redisson.getLock("forced:1"), redisson.getLock("forced:2"));
+        for (RLock each : List.of(lock, several)) {
+            each.lock();
+            assertTrue(each.forceUnlock());
+            assertTrue(each.tryLock());
+            assertEquals(1, each.getHoldCount());
+            each.unlock();
+            assertFalse(each.isLocked());
+        }
+    }
+
+    @Test
+    void whatIsNotReentrantIsGrantedOnceToOneThread() {
+        RLock lock = redisson.getNonReentrantLock("once");
+        RLock first = redisson.getLock("once");
+        first.lock();
+        var one = lock.lockAsync(4711).toCompletableFuture();
+        var two = lock.lockAsync(4711).toCompletableFuture();
+        Server.until(() -> server.waiters("once") == 1);
+        first.unlock();
+        int granted = 0;
+        for (var each : List.of(one, two)) {
+            try {
+                each.join();
+                granted++;
+            } catch (CompletionException refused) {
+                assertInstanceOf(IllegalMonitorStateException.class, refused.getCause());
+            }
+        }
+        assertEquals(1, granted);
+        assertEquals(1, server.holds("once", redisson.getId() + ":4711"));
+        var third = assertDoesNotThrow(() -> lock.lockAsync(4711)).toCompletableFuture();
+        assertInstanceOf(IllegalMonitorStateException.class, assertThrows(CompletionException.class, third::join).getCause());
+        lock.unlockAsync(4711).toCompletableFuture().join();
+        // Who hears of the grant may unlock, and lock again, at once.
+        first.lock();
+        var again = lock.lockAsync(4711).toCompletableFuture().thenComposeAsync(done -> lock.unlockAsync(4711).toCompletableFuture())
+                .thenCompose(done -> lock.lockAsync(4711).toCompletableFuture());
+        Server.until(() -> server.waiters("once") == 1);
+        first.unlock();
+        again.join();
+        lock.unlockAsync(4711).toCompletableFuture().join();
+        assertTrue(server.isFree("once"));
+    }
+}
