@@ -79,8 +79,8 @@ pub use step::Step;
 pub use step::admission::Claim;
 pub use step::fast_path::FastStep;
 pub use step::input::{
-    Acquire, Dismissed, Effects, Enter, Input, Join, Levels, Parking, Patience, Release, Renew,
-    Reply, Rights, StepContext, Unchecked, Wake,
+    Acquire, Confirm, Dismissed, Effects, Enter, Input, Join, Levels, Parking, Patience, Release,
+    Renew, Reply, Rights, StepContext, Unchecked, Wake,
 };
 pub use step::refusal::{Instead, Refusal};
 pub use step::several::{OwnPlace, Standing};

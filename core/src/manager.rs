@@ -11,6 +11,7 @@ mod acks;
 mod decide;
 mod grace;
 mod group;
+mod group_acks;
 mod group_check;
 mod group_index;
 mod group_tickets;
@@ -37,6 +38,7 @@ use std::rc::Rc;
 use ack_queue::AckQueue;
 pub use decide::Decided;
 pub use group::{Group, GroupKey};
+pub use group_acks::HeldBackReply;
 pub use groups::GroupWork;
 use groups::Groups;
 pub use keys::Removed;
@@ -217,11 +219,11 @@ impl Manager {
     /// The numbers of waiters and sessions on this server.
     pub fn totals(&self) -> Totals {
         let totals = self.locks.totals();
-        let keys = self.groups.ticket_keys.len();
         let blocked = less(self.groups.waiting, self.groups.tickets);
         Totals {
             waiters: totals.waiters.saturating_add(blocked),
-            tickets: totals.tickets.saturating_add(keys),
+            tickets: totals.tickets.saturating_add(self.groups.ticket_keys.len()),
+            pending: totals.pending.saturating_add(self.groups.blocked_and_held_back()),
             ..totals
         }
     }
@@ -489,6 +491,7 @@ impl Manager {
         self.waits.check()?;
         self.observers.check()?;
         self.check_groups_of_all()?;
+        self.check_held_back_replies()?;
         match self.to_close.iter().find(|client| !self.closing.contains(client)) {
             Some(client) => Err(format!("{client:?} is to be closed and may go on")),
             None => Ok(()),

@@ -432,7 +432,8 @@ const RELEASE_USAGE: &str = "RLOCK.RELEASE key owner [READ | WRITE] [TOKEN t] [D
 const RENEW_USAGE: &str = "RLOCK.RENEW key owner [READ | WRITE] [LEASE ms] [TOKEN t] [ACKS n]";
 const MACQUIRE_USAGE: &str = "RLOCK.MACQUIRE numkeys key [key ...] owner [READ | WRITE | MODES \
                               mode [mode ...]] [LEASE ms] [BLOCK ms | QUEUE ms] [MAXQUEUE n] \
-                              [SESSION] [WITHTTL]";
+                              [SESSION] [ACKS n] [WITHTTL]";
+const MRENEW_USAGE: &str = "RLOCK.MRENEW numkeys key [key ...] owner [LEASE ms] [TOKEN t] [ACKS n]";
 const FORCE_USAGE: &str = "RLOCK.FORCE key [READ | WRITE]";
 const HOLDS_USAGE: &str = "RLOCK.HOLDS key owner [READ | WRITE]";
 
@@ -447,7 +448,7 @@ fn the_table_of_commands_is_as_documented() {
         (RENEW_USAGE, -3, writes),
         (MACQUIRE_USAGE, -4, writes),
         ("RLOCK.MRELEASE numkeys key [key ...] owner [TOKEN t]", -4, writes),
-        ("RLOCK.MRENEW numkeys key [key ...] owner [LEASE ms] [TOKEN t]", -4, writes),
+        (MRENEW_USAGE, -4, writes),
         ("RLOCK.CANCEL key owner", 3, writes),
         (FORCE_USAGE, -2, writes),
         (HOLDS_USAGE, -3, reads),

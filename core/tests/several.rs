@@ -121,7 +121,7 @@ fn what_is_wrong_is_named() {
     }
     let twice = refused(&MACQUIRE, "1 a ann MODES READ MODES WRITE");
     assert_eq!(twice, "ERR syntax error: MODES is given twice");
-    for option in ["UPGRADE", "DEPTH 1", "LIMIT 2", "ACKS 1", "TOKEN 5"] {
+    for option in ["UPGRADE", "DEPTH 1", "LIMIT 2", "TOKEN 5"] {
         let error = refused(&MACQUIRE, &format!("2 a b ann {option}"));
         assert!(error.contains("the syntax is RLOCK.MACQUIRE numkeys key [key ...]"), "{error}");
     }

@@ -119,6 +119,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "unit",
             "reports",
             "open_locks",
+            "held_back",
             "groups",
             "carry_out",
             "replay",

@@ -94,11 +94,12 @@ pub fn before_sleep<H: Host>(host: &H) {
         host.ask_replicas();
     }
     let now = host.now();
-    let (turns, wakes) = host.state(|state| {
+    let (turns, wakes, granted) = host.state(|state| {
         let turns = state.manager.acked(&mut replication.acknowledged, now);
         state.has_late_groups |= state.manager.has_group_work();
-        (turns, state.manager.take_answers())
+        (turns, state.manager.take_answers(), state.manager.take_told_groups())
     });
+    (0..granted).for_each(|_| host.observe(Happening::GrantedSeveral));
     let has_groups = host.state(|state| state.manager.has_group_work());
     let is_news = !turns.is_empty() || !wakes.is_empty() || has_groups;
     answers::send(host, wakes);

@@ -24,6 +24,11 @@ pub(crate) fn net_ms(ends_in: Option<u64>) -> u64 {
     ends_in.map_or(0, |ms| ms.saturating_add(NET_MS))
 }
 
+/// The same for one that waits for acknowledgements.
+pub(crate) fn acks_net_ms<H: Host>(host: &H) -> u64 {
+    host.settings().bounds.confirm_ms.saturating_add(NET_MS)
+}
+
 /// Blocks the caller after [`Reply::MustWait`]. Returns the reply to send at once instead, if it
 /// cannot wait.
 pub(crate) fn park<H: Host>(
@@ -80,7 +85,7 @@ pub(crate) fn park_to_confirm<H: Host>(
     if host.denies_blocking() {
         return Some(Reply::Refused(Refusal::CannotConfirm));
     }
-    let net_ms = host.settings().bounds.confirm_ms.saturating_add(NET_MS);
+    let net_ms = acks_net_ms(host);
     let ends_in = said.block_ms.filter(|ms| *ms > 0);
     let (names, parked) = (slice::from_ref(name), parked(host, name, said));
     let Some(parking) = block(host, names, parked, ends_in, net_ms) else {

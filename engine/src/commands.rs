@@ -11,6 +11,7 @@ use crate::carry_out::{self, is_decided_here};
 use crate::happening::Happening;
 use crate::host::{Host, KeyName, OpenKey};
 use crate::open_locks::AcquireAll;
+use crate::planted::PlantedFault;
 use crate::unit::RequestError;
 use crate::{acks, answers, group_tickets, groups, observers, replay, several, timers};
 
@@ -47,7 +48,8 @@ fn decide_acquire<H: Host>(
     ask: Acquire<'_>,
     said: &Arguments<'_>,
 ) -> Result<Option<Reply>, String> {
-    group_tickets::make_way_for_one(host, name, &ask);
+    let may_ask = group_tickets::make_way_for_one(host, name, &ask);
+    may_ask.map_err(|why| why.line(said.key, said.owner))?;
     let decide =
         |ask| carry_out::request(host, name, Input::Acquire(ask)).map_err(RequestError::line);
     let mut reply = decide(ask)?;
@@ -123,9 +125,10 @@ pub fn macquire<H: Host>(
 ) -> Result<(), String> {
     refuse_if_closing(host, said)?;
     let session = session_of(host, said)?;
-    without_acks(said)?;
-    let place = OwnPlace::None;
-    let ask = AcquireAll { owner: said.owner, lease: said.lease, session, place };
+    acks::may_confirm(host, said.acks).map_err(|why| why.line(said.key, said.owner))?;
+    let acks = if host.has_fault(PlantedFault::SeveralToldAtOnce) { 0 } else { said.acks };
+    let (owner, lease, place) = (said.owner, said.lease, OwnPlace::None);
+    let ask = AcquireAll { owner, lease, session, acks, place };
     let decided = group_tickets::request(host, names, keys, said, ask);
     let Some(decided) = decided.map_err(RequestError::line)? else { return Ok(()) };
     let (reply, number) = decided;
@@ -160,9 +163,16 @@ pub fn mrenew<H: Host>(
     keys: &SeveralKeys<'_>,
 ) -> Result<(), String> {
     refuse_if_closing(host, said)?;
-    without_acks(said)?;
-    let decided = several::renew(host, names, &keys.wants(said), said.renew());
-    let (reply, number) = decided.map_err(RequestError::line)?;
+    acks::may_confirm(host, said.acks).map_err(|why| why.line(said.key, said.owner))?;
+    let wants = keys.wants(said);
+    let decided = several::renew(host, names, &wants, (said.renew(), None));
+    let (mut reply, number) = decided.map_err(RequestError::line)?;
+    if reply == Reply::MustConfirm {
+        match several::park_renewal(host, names, &wants, said) {
+            Some(instead) => reply = instead,
+            None => return Ok(()),
+        }
+    }
     host.observe(Happening::Renewed(&reply));
     reply_about(host, &reply, keys.keys.get(number), said);
     Ok(())
@@ -171,14 +181,6 @@ pub fn mrenew<H: Host>(
 /// Replies to a request for several keys, about one of them.
 fn reply_about<H: Host>(host: &H, reply: &Reply, key: Option<&&[u8]>, said: &Arguments<'_>) {
     host.reply_acquire(reply, said.with_ttl, key.copied().unwrap_or(said.key), said.owner);
-}
-
-/// Refuses a request for several keys that had to wait for acknowledgements.
-fn without_acks(said: &Arguments<'_>) -> Result<(), String> {
-    match said.acks {
-        0 => Ok(()),
-        acks => Err(Refusal::SeveralNeedAcks(acks).line(said.key, said.owner)),
-    }
 }
 
 /// Whether there is a lock at this key, or nothing.

@@ -105,6 +105,8 @@ pub fn connection_ended<H: Host>(host: &H, client: ClientId) {
 }
 
 fn settle<H: Host>(host: &H) {
+    // What groups have to do now concerns keys that a command of another slot may not open.
+    host.state(|state| state.has_late_groups |= state.manager.has_group_work());
     timers::settle(host);
     host.close_lost(During::Callback);
 }

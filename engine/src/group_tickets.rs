@@ -7,6 +7,7 @@ use rlock_core::{
     Acquire, Claim, LeaseMs, Lock, OwnPlace, Owner, Patience, Refusal, Reply, Standing, WaiterId,
 };
 
+use crate::held_back::{self, Asker};
 use crate::host::{Host, KeyName, OpenKey};
 use crate::open_locks::{AcquireAll, OpenLocks, Several};
 use crate::several::{self, is_full, tell};
@@ -58,26 +59,30 @@ pub(crate) fn request<'a, H: Host>(
         None => OwnPlace::None,
     };
     if !may_block && said.queue.is_none() {
-        return several::acquire(host, names, &wants, ask).map(Some);
+        let decided = several::acquire(host, names, &wants, ask, Asker::Caller)?;
+        return Ok(confirmed(host, names, &wants, ask, (said, decided)));
+    }
+    // An error changes nothing: its tickets stay.
+    if own.same.is_none() && lacks_sessions(host, names, &wants, ask, &own.others) {
+        let number = wants.first().map_or(0, |want| want.number);
+        return Ok(Some((Reply::Refused(Refusal::TooManySessions), number)));
     }
     // Those behind a ticket that is withdrawn are served before the request is judged.
     let decided = match own.others.is_empty() {
-        true => several::acquire(host, names, &wants, ask)?,
+        true => {
+            let by = said.queue.map_or(Asker::Caller, Asker::Ticket);
+            several::acquire(host, names, &wants, ask, by)?
+        }
         false => would_be(host, names, &wants, ask)?,
     };
-    if !matches!(decided.0, Reply::NotNow { .. } | Reply::Refused(Refusal::HoldIsPending)) {
-        return Ok(Some(decided));
+    match decided.0 {
+        Reply::NotNow { .. } => {}
+        Reply::MustConfirm | Reply::Pending if said.queue.is_some() => {}
+        _ => return Ok(confirmed(host, names, &wants, ask, (said, decided))),
     }
     match (own.same, said.queue) {
         (Some(waiter), Some(window)) => {
-            let ends_at = host.now().after(window);
-            host.state(|state| {
-                state.manager.keep_ticket(waiter, ask.lease, ends_at);
-                if decided.0 == Reply::Refused(Refusal::HoldIsPending) {
-                    state.manager.hold_back(waiter);
-                }
-            });
-            timers::settle(host);
+            keep(host, waiter, (ask, window), &decided.0);
             Ok(Some(not_now(decided)))
         }
         (None, Some(window)) => {
@@ -88,10 +93,42 @@ pub(crate) fn request<'a, H: Host>(
     }
 }
 
+/// The reply to a caller that is not blocked, unless it is to be blocked for acknowledgements.
+fn confirmed<'a, H: Host>(
+    host: &H,
+    names: &[H::Name<'_>],
+    wants: &[Want<'a>],
+    ask: AcquireAll<'a>,
+    (said, (reply, number)): (&Arguments<'a>, Several),
+) -> Option<Several> {
+    match reply {
+        Reply::MustConfirm => several::park_to_confirm(host, names, wants, ask, (said, number)),
+        reply => Some((reply, number)),
+    }
+}
+
+/// The owner of a ticket asked again, and is not told of a grant now.
+fn keep<H: Host>(
+    host: &H,
+    ticket: WaiterId,
+    (ask, window): (AcquireAll<'_>, LeaseMs),
+    reply: &Reply,
+) {
+    let ends_at = host.now().after(window);
+    host.state(|state| state.manager.keep_ticket(ticket, ask.lease, ends_at));
+    if *reply == Reply::MustConfirm {
+        match host.state(|state| state.manager.taken_by(ticket).is_some()) {
+            true => held_back::asks_again(host, ticket, ask.acks),
+            false => host.state(|state| state.manager.hold_back(ticket)),
+        }
+    }
+    timers::settle(host);
+}
+
 /// The reply to an owner that has a ticket.
 fn not_now((reply, number): Several) -> Several {
     match reply {
-        Reply::Refused(Refusal::HoldIsPending) => (Reply::NotNow { wait_ms: None }, number),
+        Reply::MustConfirm | Reply::Pending => (Reply::NotNow { wait_ms: None }, number),
         reply => (reply, number),
     }
 }
@@ -121,8 +158,9 @@ fn take<'a, H: Host>(
     (said, window, decided, tickets): (&Arguments<'a>, LeaseMs, Several, Vec<WaiterId>),
 ) -> Result<Several, RequestError> {
     let (bounds, now) = (host.settings().bounds, host.now());
-    if is_full(host, wants, ask.owner, said.max_queue) {
-        return Ok(not_now(decided));
+    let must_wait = matches!(decided.0, Reply::NotNow { .. });
+    if must_wait && is_full(host, wants, ask.owner, said.max_queue) {
+        return Ok(decided);
     }
     let mut group = several::new_group(host, wants, ask);
     (group.is_ticket, group.ends_at) = (true, Some(now.after(window)));
@@ -157,11 +195,11 @@ fn take<'a, H: Host>(
         return Ok(not_now(decided));
     }
     let place = OwnPlace::GroupTicket(waiter);
-    let said = several::acquire_after(host, names, wants, AcquireAll { place, ..ask }, told)?;
+    let ask = AcquireAll { place, ..ask };
+    let by = Asker::Ticket(window);
+    let said = several::acquire_after(host, names, wants, ask, (by, told))?;
     match said.0 {
-        Reply::Refused(Refusal::HoldIsPending) => {
-            host.state(|state| state.manager.hold_back(waiter));
-        }
+        Reply::MustConfirm => host.state(|state| state.manager.hold_back(waiter)),
         // Nothing stays reserved for a request that was refused.
         Reply::Refused(_) => {
             let now = host.now();
@@ -207,6 +245,7 @@ fn park_ticket<H: Host>(
     };
     host.state(|state| {
         let wait = (ask.lease, parking.ends_at);
+        state.manager.group_needs(waiter, ask.acks);
         state.manager.ticket_is_parked(waiter, (client, ask.session), wait);
     });
     let told = groups::moves(host);
@@ -219,23 +258,80 @@ fn park_ticket<H: Host>(
     None
 }
 
+/// Whether there may be no more sessions for a request that could enter all of its locks once these
+/// tickets of its owner are withdrawn: it is refused then, and they stay.
+fn lacks_sessions<H: Host>(
+    host: &H,
+    names: &[H::Name<'_>],
+    wants: &[Want<'_>],
+    ask: AcquireAll<'_>,
+    tickets: &[WaiterId],
+) -> bool {
+    let bounds = host.settings().bounds;
+    let is_near =
+        |state: &crate::State<H::Blocked>| state.manager.may_tie(&bounds, wants.len()).is_err();
+    if ask.session.is_none() || !host.state(|state| is_near(state)) {
+        return false;
+    }
+    let mut more: usize = 0;
+    for want in wants {
+        let Some(name) = names.get(want.number) else { return false };
+        let claim = Claim { owner: ask.owner, mode: want.mode, upgrade: false, limit: want.limit };
+        match stands_without(host, name, claim, tickets) {
+            Some((Standing::Covered(_), true)) => {}
+            Some((Standing::Covered(_) | Standing::Open, _)) => more = more.saturating_add(1),
+            _ => return false,
+        }
+    }
+    host.state(|state| state.manager.may_tie(&bounds, more)).is_err()
+}
+
+/// How a newcomer would stand at a lock without these tickets of its owner, and whether the hold
+/// that covers it has a session. `None` if there is no lock.
+fn stands_without<H: Host>(
+    host: &H,
+    name: &H::Name<'_>,
+    claim: Claim<'_>,
+    tickets: &[WaiterId],
+) -> Option<(Standing, bool)> {
+    let bounds = host.settings().bounds;
+    let at = At { db: host.db(), key: name.bytes(), now: host.now() };
+    let (mut key, free) = (host.open(name, Access::Reads), Lock::default());
+    let lock = key.lock(&free)?;
+    host.state(|state| {
+        let standing = state.manager.judge_without(at, &bounds, (lock, claim), tickets);
+        let has_session = match standing {
+            Standing::Covered(hold) => state.manager.has_session(at, hold.token),
+            _ => false,
+        };
+        Some((standing, has_session))
+    })
+}
+
 /// A request for one lock that waits, or takes a place, withdraws its owner's tickets for several
 /// that name this one: not if it is refused.
-pub(crate) fn make_way_for_one<H: Host>(host: &H, name: &H::Name<'_>, ask: &Acquire<'_>) {
+///
+/// # Errors
+/// It would be granted without the tickets, but there may be no more sessions.
+pub(crate) fn make_way_for_one<H: Host>(
+    host: &H,
+    name: &H::Name<'_>,
+    ask: &Acquire<'_>,
+) -> Result<(), Refusal> {
     let is_patient = match ask.patience {
         Patience::None => false,
         Patience::Block => !host.denies_blocking(),
         Patience::Ticket(_) => true,
     };
     if !is_patient {
-        return;
+        return Ok(());
     }
     let want = Want { key: name.bytes(), mode: ask.mode, limit: ask.limit, number: 0 };
     let db = host.db();
     let tickets = host
         .state(|state| state.manager.group_tickets_of(db, ask.owner, std::slice::from_ref(&want)));
-    if tickets.is_empty() || is_refused(host, name, ask, &want) {
-        return;
+    if tickets.is_empty() || is_refused(host, name, ask, &tickets)? {
+        return Ok(());
     }
     let now = host.now();
     for ticket in tickets {
@@ -243,42 +339,70 @@ pub(crate) fn make_way_for_one<H: Host>(host: &H, name: &H::Name<'_>, ask: &Acqu
     }
     let told = groups::carry_on(host);
     tell(host, told, None);
+    Ok(())
 }
 
-/// Whether a request for one lock is refused, or not willing to wait.
-fn is_refused<H: Host>(host: &H, name: &H::Name<'_>, ask: &Acquire<'_>, want: &Want<'_>) -> bool {
-    let (bounds, now) = (host.settings().bounds, host.now());
-    let at = At { db: host.db(), key: name.bytes(), now };
-    let claim = Claim::from(ask);
-    let judged = {
-        let mut key = host.open(name, Access::Reads);
-        let free = Lock::default();
-        key.lock(&free).map(|lock| {
-            let present = lock.hold_at(ask.owner, ask.mode, now).map_or(0, |hold| hold.depth);
-            let skips = ask.depth.is_some_and(|depth| depth > present.saturating_add(1));
-            let standing =
-                host.state(|state| state.manager.judge(at, &bounds, lock, claim, OwnPlace::Ticket));
-            (skips, standing)
-        })
+/// Whether a request for one lock is refused, with these tickets of its owner or without them.
+///
+/// # Errors
+/// It is refused only without them, because there may be no more sessions.
+fn is_refused<H: Host>(
+    host: &H,
+    name: &H::Name<'_>,
+    ask: &Acquire<'_>,
+    tickets: &[WaiterId],
+) -> Result<bool, Refusal> {
+    let (bounds, claim) = (host.settings().bounds, Claim::from(ask));
+    let Some((standing, has_session)) = stands_without(host, name, claim, tickets) else {
+        return Ok(true);
     };
-    match judged {
-        None | Some((true, _)) => true,
-        Some((_, Standing::WouldDeadlock)) => !ask.upgrade,
-        Some((_, Standing::Covered(_) | Standing::Open)) => false,
-        Some((_, Standing::Barred { .. })) => {
-            let wants = std::slice::from_ref(want);
-            if is_full(host, wants, ask.owner, ask.max_queue) {
-                return true;
-            }
-            if ask.patience != Patience::Block {
-                return false;
-            }
-            let lock = LockId { db: at.db, key: at.key.into() };
-            let (owner, user) = (Owner::from(ask.owner), host.user());
-            let stand = Stand::Asking(claim);
-            let wait = Wait { lock: &lock, owner: &owner, user: &user, stand };
-            let may_park = host.state(|state| state.manager.may_park(&bounds)).is_ok();
-            !may_park || !host.is_cluster() && blocked::closes_cycle(host, wait)
-        }
+    let present = if let Standing::Covered(hold) = standing { hold.depth } else { 0 };
+    if ask.depth.is_some_and(|depth| depth > present.saturating_add(1)) {
+        return Ok(true);
     }
+    Ok(match standing {
+        Standing::WouldDeadlock => !ask.upgrade || is_second_upgrade(host, name, ask.owner),
+        Standing::Covered(_) | Standing::Open => {
+            if ask.session.is_some() && !has_session {
+                host.state(|state| state.manager.may_tie(&bounds, 1))?;
+            }
+            let adds = ask.depth.is_none_or(|depth| depth > present);
+            adds && present >= bounds.max_depth
+        }
+        Standing::Barred { .. } => may_not_wait(host, name, ask, tickets),
+    })
+}
+
+fn is_second_upgrade<H: Host>(host: &H, name: &H::Name<'_>, owner: &[u8]) -> bool {
+    let at = At { db: host.db(), key: name.bytes(), now: host.now() };
+    let (mut key, free) = (host.open(name, Access::Reads), Lock::default());
+    let lock = key.lock(&free);
+    lock.is_some_and(|lock| host.state(|s| s.manager.is_upgraded_by_another(at, lock, owner)))
+}
+
+/// Whether a request that cannot enter is refused a place in the queue.
+fn may_not_wait<H: Host>(
+    host: &H,
+    name: &H::Name<'_>,
+    ask: &Acquire<'_>,
+    tickets: &[WaiterId],
+) -> bool {
+    let (bounds, claim, db) = (host.settings().bounds, Claim::from(ask), host.db());
+    let want = Want { key: name.bytes(), mode: ask.mode, limit: ask.limit, number: 0 };
+    if is_full(host, std::slice::from_ref(&want), ask.owner, ask.max_queue) {
+        return true;
+    }
+    let lock = LockId { db, key: name.bytes().into() };
+    if ask.patience != Patience::Block {
+        return host.state(|state| {
+            let of_groups = tickets.iter().filter_map(|ticket| state.manager.group(*ticket));
+            let fewer: usize = of_groups.map(|group| group.keys.len()).sum();
+            let has_own = state.manager.has_ticket(&lock, ask.owner);
+            state.manager.may_take_tickets(&bounds, (usize::from(!has_own), fewer)).is_err()
+        });
+    }
+    let (owner, user, stand) = (Owner::from(ask.owner), host.user(), Stand::Asking(claim));
+    let wait = Wait { lock: &lock, owner: &owner, user: &user, stand };
+    let may_park = host.state(|state| state.manager.may_park(&bounds)).is_ok();
+    !may_park || !host.is_cluster() && blocked::closes_cycle(host, wait)
 }

@@ -9,8 +9,9 @@ use rlock_core::{Claim, Effects, Input, Lock, OwnPlace, Refusal, Reply, WaiterId
 
 use crate::gate;
 use crate::happening::Happening;
+use crate::held_back::{self, Patient};
 use crate::host::{Deferred, Gate, Host, KeyName, OpenKey};
-use crate::open_locks::{AcquireAll, OpenLocks, new_holds};
+use crate::open_locks::{AcquireAll, OpenLocks, Telling};
 use crate::planted::PlantedFault;
 use crate::reports::Report;
 use crate::state::State;
@@ -99,6 +100,10 @@ fn step<H: Host>(host: &H, work: &GroupWork, told: &mut Vec<Report>) {
         GroupWork::Serve(id) => told.extend(at_one(host, id, Input::Tick).ok()),
         GroupWork::Revoke(waiter, ids) => {
             let now = host.now();
+            let ids = match host.has_fault(PlantedFault::PartNotRevoked) {
+                true => ids.get(1..).unwrap_or_default(),
+                false => ids,
+            };
             host.state(|state| state.manager.revoke_group(*waiter, ids, now));
             told.extend(ids.iter().filter_map(|id| at_one(host, id, Input::Tick).ok()));
         }
@@ -170,6 +175,7 @@ fn commit<H: Host>(host: &H, waiter: WaiterId, group: &Group, told: &mut Vec<Rep
         owner: group.owner.as_bytes(),
         lease: group.lease,
         session: group.session,
+        acks: group.acks,
         place: match group.is_ticket {
             true => OwnPlace::GroupTicket(waiter),
             false => OwnPlace::Group(waiter),
@@ -179,7 +185,7 @@ fn commit<H: Host>(host: &H, waiter: WaiterId, group: &Group, told: &mut Vec<Rep
         let Ok(mut locks) = OpenLocks::open(host, names, &wants) else {
             return refuse(host, waiter, Refusal::WrongType);
         };
-        let granted = grant(host, waiter, &mut locks, (ask, names));
+        let granted = grant(host, waiter, &mut locks, (ask, names, group));
         told.extend(locks.into_reports());
         let Some(first) = group.keys.first() else { return };
         let id = LockId { db: group.db, key: first.key.clone() };
@@ -203,22 +209,20 @@ fn grant<'a, H: Host>(
     host: &H,
     waiter: WaiterId,
     locks: &mut OpenLocks<'_, '_, '_, 'a, H>,
-    (ask, names): (AcquireAll<'a>, &[H::Name<'_>]),
+    (ask, names, group): (AcquireAll<'a>, &[H::Name<'_>], &Group),
 ) -> Option<Due> {
     let judged = locks.judge_all(ask).ok()?;
     // What had come due may have sent it back.
     if !host.state(|state| state.manager.has_reached_all(waiter)) {
         return None;
     }
-    let standings = match judged {
-        Ok(standings) => standings,
-        // A hold of its owner waits for acknowledgements.
-        Err(_) => {
+    let Ok(judged) = judged else { return None };
+    if let OwnPlace::GroupTicket(_) = ask.place {
+        // A hold of its owner waits for acknowledgements itself.
+        if judged.pending_acks > 0 {
             host.state(|state| state.manager.hold_back(waiter));
             return None;
         }
-    };
-    if let OwnPlace::GroupTicket(_) = ask.place {
         host.state(|state| state.manager.ticket_is_ready(waiter));
         return Some(Due::Turn);
     }
@@ -227,7 +231,16 @@ fn grant<'a, H: Host>(
         refuse(host, waiter, Refusal::NotPermittedSeveral);
         return None;
     }
-    let token = match locks.prepare(ask, &standings) {
+    if ask.acks.max(judged.pending_acks) > 0 {
+        let Group { since, ends_at, .. } = *group;
+        let patient = Patient { number: waiter, since, ends_at, ticket: None };
+        let reply = held_back::enter(host, locks, (ask, &judged), patient, group.clone()).ok()?;
+        if reply != Reply::Pending {
+            end(host, waiter, reply, Outcome::Refused);
+        }
+        return None;
+    }
+    let token = match locks.prepare(ask, &judged) {
         Ok(token) => token,
         Err((reply, _)) => {
             end(host, waiter, reply, Outcome::Refused);
@@ -236,9 +249,10 @@ fn grant<'a, H: Host>(
     };
     let now = host.now();
     let waited_us = host.state(|state| state.manager.group_granted(waiter, now));
-    let reply = locks.enter(ask, token).ok()?;
+    let telling = Telling { waiter: Some(waiter), ticket: None, confirm: None };
+    let reply = locks.enter(ask, token, telling).ok()?;
     host.observe(Happening::GrantedSeveral);
-    let holds = new_holds(&standings);
+    let holds = judged.new_holds();
     Some(Due::Reply(Wake { waiter, reply, waited_us, holds, acks_us: None }))
 }
 

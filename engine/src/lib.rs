@@ -23,6 +23,7 @@ mod gate;
 pub mod group_tickets;
 mod groups;
 pub mod happening;
+pub mod held_back;
 pub mod host;
 mod observers;
 pub mod open_locks;

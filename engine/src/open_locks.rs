@@ -6,8 +6,8 @@ use std::slice;
 use rlock_core::grammar::{Access, Want};
 use rlock_core::manager::{At, Decided, LockId};
 use rlock_core::{
-    Claim, ClientId, Effects, Enter, Event, Input, LeaseMs, Lock, Now, OwnPlace, Refusal, Renew,
-    Reply, Standing, Token, WaiterId,
+    Claim, ClientId, Confirm, Effects, Enter, Event, Input, LeaseMs, Lock, Now, OwnPlace, Parking,
+    Refusal, Renew, Reply, Standing, Token, WaiterId,
 };
 
 use crate::host::{Content, During, Host, KeyName, OpenKey};
@@ -22,13 +22,15 @@ pub(crate) struct AcquireAll<'a> {
     pub(crate) owner: &'a [u8],
     pub(crate) lease: LeaseMs,
     pub(crate) session: Option<ClientId>,
+    /// How many replicas must acknowledge it.
+    pub(crate) acks: u8,
     /// Which place of its own helps it.
     pub(crate) place: OwnPlace,
 }
 
 impl AcquireAll<'_> {
     /// The caller, if it is blocked.
-    fn waiter(self) -> Option<WaiterId> {
+    pub(crate) fn waiter(self) -> Option<WaiterId> {
         match self.place {
             OwnPlace::Group(waiter) => Some(waiter),
             OwnPlace::None | OwnPlace::Ticket | OwnPlace::GroupTicket(_) => None,
@@ -36,11 +38,36 @@ impl AcquireAll<'_> {
     }
 
     /// Its ticket for all of the locks.
-    fn ticket(self) -> Option<WaiterId> {
+    pub(crate) fn ticket(self) -> Option<WaiterId> {
         match self.place {
             OwnPlace::GroupTicket(waiter) => Some(waiter),
             OwnPlace::None | OwnPlace::Ticket | OwnPlace::Group(_) => None,
         }
+    }
+}
+
+/// How a grant is told, or held back.
+#[derive(Clone, Copy)]
+pub(crate) struct Telling {
+    /// The caller, if it is blocked; or the number of a ticket's grant that is held back.
+    pub(crate) waiter: Option<WaiterId>,
+    /// The ticket that ends with it.
+    pub(crate) ticket: Option<WaiterId>,
+    /// As [`Enter::confirm`].
+    pub(crate) confirm: Option<Confirm>,
+}
+
+/// The locks that an owner may enter, as it stands there.
+pub(crate) struct Judged {
+    standings: Vec<Standing>,
+    /// How many acknowledgements its own pending holds there need; 0 if none is pending.
+    pub(crate) pending_acks: u8,
+}
+
+impl Judged {
+    /// How many holds the request begins.
+    pub(crate) fn new_holds(&self) -> usize {
+        self.standings.iter().filter(|standing| **standing == Standing::Open).count()
     }
 }
 
@@ -216,14 +243,14 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
         told.collect()
     }
 
-    /// Judges one lock: how the owner stands there, and whether its hold there is pending. `None`:
-    /// the lock is overdue and was not caught up with.
+    /// Judges one lock: how the owner stands there, and how many acknowledgements its hold there
+    /// needs, if it is pending. `None`: the lock is overdue and was not caught up with.
     fn judge(
         &mut self,
         place: usize,
         ask: AcquireAll<'a>,
         has_caught_up: bool,
-    ) -> Option<(Standing, bool)> {
+    ) -> Option<(Standing, u8)> {
         let (at, host, want) = (self.at(place), self.host, *self.wants.get(place)?);
         let (bounds, Want { mode, limit, .. }) = (host.settings().bounds, want);
         let claim = Claim { owner: ask.owner, mode, upgrade: false, limit };
@@ -233,11 +260,13 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
                     return None;
                 }
                 let standing = state.manager.judge(at, &bounds, lock, claim, ask.place);
-                let is_pending = match standing {
-                    Standing::Covered(hold) => state.manager.is_pending(at.db, at.key, hold.token),
-                    _ => false,
+                let acks = match standing {
+                    Standing::Covered(hold) => {
+                        state.manager.pending_acks(at.db, at.key, hold.token)
+                    }
+                    _ => None,
                 };
-                Some((standing, is_pending))
+                Some((standing, acks.unwrap_or(0)))
             })
         })?
     }
@@ -247,7 +276,7 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
     pub(crate) fn judge_all(
         &mut self,
         ask: AcquireAll<'a>,
-    ) -> Result<Result<Vec<Standing>, Several>, RequestError> {
+    ) -> Result<Result<Judged, Several>, RequestError> {
         let mut all = Vec::with_capacity(self.keys.len());
         for place in 0..self.keys.len() {
             if let Some(judged) = self.judge(place, ask, false) {
@@ -257,33 +286,48 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
             self.decide(place, Input::Tick)?;
             all.extend(self.judge(place, ask, true));
         }
-        Ok(self
-            .verdict(&all)
-            .map_or_else(Err, |()| Ok(all.into_iter().map(|(standing, _)| standing).collect())))
+        let pending_acks = all.iter().map(|(_, acks)| *acks).max().unwrap_or(0);
+        let standings: Vec<Standing> = all.into_iter().map(|(standing, _)| standing).collect();
+        Ok(self.verdict(&standings).map(|()| Judged { standings, pending_acks }))
     }
 
     /// Whether the owner may enter all of the locks; `Err` is the reply if not.
-    fn verdict(&self, all: &[(Standing, bool)]) -> Result<(), Several> {
+    fn verdict(&self, all: &[Standing]) -> Result<(), Several> {
         let number = |place: usize| self.wants.get(place).map_or(0, |want| want.number);
-        let find = |is_it: &dyn Fn(&(Standing, bool)) -> bool| all.iter().position(is_it);
-        if let Some(place) = find(&|(standing, _)| *standing == Standing::WouldDeadlock) {
+        let itself = all.iter().position(|standing| *standing == Standing::WouldDeadlock);
+        if let Some(place) = itself {
             return Err((Reply::Refused(Refusal::UpgradeWouldDeadlock), number(place)));
         }
         let mut barred = None;
-        for (place, (standing, _)) in all.iter().enumerate() {
+        for (place, standing) in all.iter().enumerate() {
             if let Standing::Barred { wait_ms } = standing {
                 let (longest, first) = barred.unwrap_or((Some(0), place));
                 let longest = longest.zip(*wait_ms).map(|(one, other): (u64, u64)| one.max(other));
                 barred = Some((longest, first));
             }
         }
-        if let Some((wait_ms, place)) = barred {
-            return Err((Reply::NotNow { wait_ms }, number(place)));
+        match barred {
+            Some((wait_ms, place)) => Err((Reply::NotNow { wait_ms }, number(place))),
+            None => Ok(()),
         }
-        if let Some(place) = find(&|(_, is_pending)| *is_pending) {
-            return Err((Reply::Refused(Refusal::HoldIsPending), number(place)));
+    }
+
+    /// `Err` is the reply where there may be no more sessions.
+    pub(crate) fn may_tie(&self, ask: AcquireAll<'a>, judged: &Judged) -> Result<(), Several> {
+        if ask.session.is_none() {
+            return Ok(());
         }
-        Ok(())
+        let (host, bounds) = (self.host, self.host.settings().bounds);
+        let more = judged.standings.iter().enumerate().filter(|(place, standing)| match standing {
+            Standing::Covered(hold) => {
+                let at = self.at(*place);
+                !host.state(|state| state.manager.has_session(at, hold.token))
+            }
+            _ => true,
+        });
+        let more = more.count();
+        let may = host.state(|state| state.manager.may_tie(&bounds, more));
+        may.map_err(|refusal| (Reply::Refused(refusal), 0))
     }
 
     /// The token of all holds that the request begins. `Err` is the reply where there is none, or
@@ -291,35 +335,26 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
     pub(crate) fn prepare(
         &self,
         ask: AcquireAll<'a>,
-        standings: &[Standing],
+        judged: &Judged,
     ) -> Result<Option<Token>, Several> {
-        let (host, bounds) = (self.host, self.host.settings().bounds);
-        let refused = |refusal| (Reply::Refused(refusal), 0);
-        if ask.session.is_some() {
-            let more = standings.iter().enumerate().filter(|(place, standing)| match standing {
-                Standing::Covered(hold) => {
-                    let at = self.at(*place);
-                    !host.state(|state| state.manager.has_session(at, hold.token))
-                }
-                _ => true,
-            });
-            let more = more.count();
-            host.state(|state| state.manager.may_tie(&bounds, more)).map_err(refused)?;
-        }
-        if new_holds(standings) == 0 {
+        self.may_tie(ask, judged)?;
+        if judged.new_holds() == 0 {
             return Ok(None);
         }
         let at = self.at(0);
-        host.state(|state| state.manager.issue(at)).map(Some).map_err(refused)
+        let token = self.host.state(|state| state.manager.issue(at));
+        token.map(Some).map_err(|refusal| (Reply::Refused(refusal), 0))
     }
 
-    /// Enters all of the locks, which the owner may.
+    /// Enters all of the locks, which the owner may. The holds that it begins get this token.
     pub(crate) fn enter(
         &mut self,
         ask: AcquireAll<'a>,
         token: Option<Token>,
+        telling: Telling,
     ) -> Result<Reply, RequestError> {
-        let mut newest: Option<(Token, u64)> = None;
+        let Telling { waiter, ticket, confirm } = telling;
+        let (mut newest, mut is_pending): (Option<(Token, u64)>, bool) = (None, false);
         for (place, want) in self.wants.iter().enumerate() {
             if self.is_left_out(PlantedFault::LockLeftOut, place) {
                 continue;
@@ -330,15 +365,21 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
                 lease: ask.lease,
                 token,
                 session: ask.session,
-                waiter: ask.waiter(),
-                ticket: ask.ticket(),
+                waiter,
+                ticket,
+                confirm,
             };
-            if let Reply::Granted { token, remaining_ms } =
-                self.decide(place, Input::Enter(enter))?
-            {
-                let (other, ms) = newest.unwrap_or((token, remaining_ms));
-                newest = Some((token.max(other), remaining_ms.min(ms)));
+            match self.decide(place, Input::Enter(enter))? {
+                Reply::Granted { token, remaining_ms } => {
+                    let (other, ms) = newest.unwrap_or((token, remaining_ms));
+                    newest = Some((token.max(other), remaining_ms.min(ms)));
+                }
+                Reply::Pending => is_pending = true,
+                _ => {}
             }
+        }
+        if is_pending {
+            return Ok(Reply::Pending);
         }
         let reply = newest.map_or(Reply::NotNow { wait_ms: None }, |(token, remaining_ms)| {
             Reply::Granted { token, remaining_ms }
@@ -348,8 +389,13 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
 }
 
 impl<'a, H: Host> OpenLocks<'_, '_, '_, 'a, H> {
-    /// Renews the owner's holds of all the locks, or of none.
-    pub(crate) fn renew(&mut self, ask: Renew<'a>) -> Result<Several, RequestError> {
+    /// How many replicas must acknowledge a renewal of the owner's holds of all the locks. `Err` is
+    /// the reply where it does not hold one of them.
+    pub(crate) fn acks_to_renew(
+        &mut self,
+        ask: Renew<'a>,
+    ) -> Result<Result<u8, Several>, RequestError> {
+        let mut acks = ask.acks;
         let mut in_order: Vec<(usize, usize)> =
             self.wants.iter().enumerate().map(|(place, want)| (want.number, place)).collect();
         in_order.sort_unstable();
@@ -363,20 +409,33 @@ impl<'a, H: Host> OpenLocks<'_, '_, '_, 'a, H> {
             let holds = holds.unwrap_or_default();
             if holds.is_empty() {
                 // Not held: the reply names what is held instead.
-                return Ok((self.decide(*place, Input::Renew(ask))?, *number));
+                return Ok(Err((self.decide(*place, Input::Renew(ask))?, *number)));
             }
-            let is_pending =
-                |token: &Token| host.state(|s| s.manager.is_pending(at.db, at.key, *token));
-            if holds.iter().any(is_pending) {
-                return Ok((Reply::Refused(Refusal::HoldIsPending), *number));
+            for token in holds {
+                let own = host.state(|state| state.manager.pending_acks(at.db, at.key, token));
+                acks = acks.max(own.unwrap_or(0));
             }
         }
+        Ok(Ok(acks))
+    }
+
+    /// Renews the owner's holds of all the locks. A blocked caller is told when replicas have
+    /// acknowledged that.
+    pub(crate) fn renew(
+        &mut self,
+        ask: Renew<'a>,
+        parking: Option<Parking>,
+    ) -> Result<Reply, RequestError> {
         for place in 0..self.wants.len() {
             if !self.is_left_out(PlantedFault::RenewalLeftOut, place) {
-                self.decide(place, Input::Renew(ask))?;
+                let input = match parking {
+                    Some(parking) => Input::ParkRenewAll(ask, parking),
+                    None => Input::Renew(ask),
+                };
+                self.decide(place, input)?;
             }
         }
-        Ok((Reply::Renewed, 0))
+        Ok(parking.map_or(Reply::Renewed, |_| Reply::Pending))
     }
 }
 
@@ -385,9 +444,4 @@ impl<H: Host> OpenLocks<'_, '_, '_, '_, H> {
     fn is_left_out(&self, fault: PlantedFault, place: usize) -> bool {
         place > 0 && place.saturating_add(1) == self.wants.len() && self.host.has_fault(fault)
     }
-}
-
-/// How many holds a request begins where it stands so.
-pub(crate) fn new_holds(standings: &[Standing]) -> usize {
-    standings.iter().filter(|standing| **standing == Standing::Open).count()
 }

@@ -6,16 +6,20 @@ use std::rc::Rc;
 use rlock_core::grammar::{Arguments, Want};
 use rlock_core::manager::{Group, GroupKey, LockId, Parked, Wait};
 use rlock_core::waits_for::Stand;
-use rlock_core::{Claim, Input, OwnPlace, Owner, Renew, Reply, Token, WaiterId};
+use rlock_core::{
+    Claim, Confirm, Input, OwnPlace, Owner, Parking, Refusal, Renew, Reply, Token, WaiterId,
+};
 
 use crate::happening::Happening;
+use crate::held_back::{self, Asker, Patient};
 use crate::host::{During, Host};
-use crate::open_locks::{AcquireAll, OpenLocks, Several};
+use crate::open_locks::{AcquireAll, Judged, OpenLocks, Several, Telling};
 use crate::reports::Report;
 use crate::unit::RequestError;
 use crate::{blocked, groups, reports, timers};
 
-/// `RLOCK.MACQUIRE`: all of the locks, or none.
+/// `RLOCK.MACQUIRE`: all of the locks, or none. [`Reply::MustConfirm`] if replicas must acknowledge
+/// it first, and nothing changed; [`Reply::Pending`] if they must, and it is done.
 ///
 /// # Errors
 /// [`RequestError`]; nothing changed.
@@ -24,8 +28,9 @@ pub(crate) fn acquire<'a, H: Host>(
     names: &[H::Name<'_>],
     wants: &[Want<'a>],
     ask: AcquireAll<'a>,
+    by: Asker,
 ) -> Result<Several, RequestError> {
-    acquire_after(host, names, wants, ask, Vec::new())
+    acquire_after(host, names, wants, ask, (by, Vec::new()))
 }
 
 /// The same in a command that did something `before`, which is not told yet.
@@ -37,7 +42,7 @@ pub(crate) fn acquire_after<'a, H: Host>(
     names: &[H::Name<'_>],
     wants: &[Want<'a>],
     ask: AcquireAll<'a>,
-    before: Vec<Report>,
+    (by, before): (Asker, Vec<Report>),
 ) -> Result<Several, RequestError> {
     let mut locks = match OpenLocks::open(host, names, wants) {
         Ok(locks) => locks,
@@ -48,22 +53,107 @@ pub(crate) fn acquire_after<'a, H: Host>(
     };
     locks.tell_also(before);
     let said = match locks.judge_all(ask)? {
-        Ok(standings) => match locks.prepare(ask, &standings) {
-            Ok(token) => {
-                if let OwnPlace::GroupTicket(waiter) = ask.place {
-                    let now = host.now();
-                    host.state(|state| state.manager.group_granted(waiter, now));
-                }
-                let reply = locks.enter(ask, token)?;
-                host.observe(Happening::GrantedSeveral);
-                Ok((reply, 0))
-            }
-            Err(said) => Ok(said),
-        },
-        Err(said) => Ok(said),
+        Ok(judged) => {
+            let number = wants.first().map_or(0, |want| want.number);
+            (enter(host, &mut locks, (ask, &judged), (wants, by))?, number)
+        }
+        Err(said) => said,
     };
     locks.finish(groups::carry_on);
-    said
+    Ok(said)
+}
+
+/// The owner may enter all of the locks. It does, unless its caller must be blocked first.
+fn enter<'a, H: Host>(
+    host: &H,
+    locks: &mut OpenLocks<'_, '_, '_, 'a, H>,
+    (ask, judged): (AcquireAll<'a>, &Judged),
+    (wants, by): (&[Want<'a>], Asker),
+) -> Result<Reply, RequestError> {
+    let (acks, now, ticket) = (ask.acks.max(judged.pending_acks), host.now(), ask.ticket());
+    let wanted = (acks, ask.lease);
+    let told = host.state(|state| state.manager.may_be_told(ticket?, wanted, now));
+    if acks > 0 && told.is_none() {
+        let is_taken = ticket.is_some_and(|of| host.state(|s| s.manager.taken_by(of).is_some()));
+        return match (by, ticket) {
+            // Its own blocked connection gets its reply first.
+            (Asker::Ticket(window), Some(ticket)) if judged.pending_acks == 0 && !is_taken => {
+                let group = new_group(host, wants, ask);
+                held_back::take(host, locks, (ask, judged), (ticket, window), group)
+            }
+            (Asker::Blocked(patient), _) => {
+                // It is granted at once.
+                let patient = Patient { since: locks.at(0).now, ..patient };
+                let group = new_group(host, wants, ask);
+                held_back::enter(host, locks, (ask, judged), patient, group)
+            }
+            _ => Ok(locks
+                .may_tie(ask, judged)
+                .map_or_else(|(refused, _)| refused, |()| Reply::MustConfirm)),
+        };
+    }
+    let token = match locks.prepare(ask, judged) {
+        Ok(token) => token,
+        Err((refused, _)) => return Ok(refused),
+    };
+    if let Some(ticket) = ticket {
+        host.state(|state| {
+            if told.is_some() {
+                state.manager.ticket_is_told(ticket);
+            }
+            state.manager.group_granted(ticket, now)
+        });
+    }
+    let confirm = told.map(|_| Confirm::Told(acks));
+    let reply = locks.enter(ask, token, Telling { waiter: told, ticket, confirm })?;
+    host.observe(Happening::GrantedSeveral);
+    Ok(reply)
+}
+
+/// Blocks the caller until replicas have acknowledged what it asks for. `None` if it cannot be
+/// blocked.
+fn block_for_acks<H: Host>(
+    host: &H,
+    names: &[H::Name<'_>],
+    wants: &[Want<'_>],
+    said: &Arguments<'_>,
+) -> Option<Parking> {
+    if host.denies_blocking() {
+        return None;
+    }
+    let lock = LockId { db: host.db(), key: wants.first()?.key.into() };
+    let parked =
+        Parked::new(host.client(), lock, Owner::from(said.owner), host.user(), said.with_ttl);
+    let (net_ms, ends_in) = (blocked::acks_net_ms(host), said.block_ms.filter(|ms| *ms > 0));
+    blocked::block(host, names, parked, ends_in, net_ms)
+}
+
+/// Blocks the caller after [`Reply::MustConfirm`]. Returns the reply to send at once instead, if it
+/// cannot be blocked.
+pub(crate) fn park_to_confirm<'a, H: Host>(
+    host: &H,
+    names: &[H::Name<'_>],
+    wants: &[Want<'a>],
+    ask: AcquireAll<'a>,
+    (said, number): (&Arguments<'_>, usize),
+) -> Option<Several> {
+    let Some(parking) = block_for_acks(host, names, wants, said) else {
+        return Some((Reply::Refused(Refusal::CannotConfirm), number));
+    };
+    let Parking { waiter, ends_at, .. } = parking;
+    let patient = Patient { number: waiter, since: host.now(), ends_at, ticket: None };
+    // The locks may have changed in between.
+    match acquire(host, names, wants, ask, Asker::Blocked(patient)) {
+        Ok((Reply::Pending, _)) => {}
+        Ok((Reply::NotNow { .. }, _)) if said.block_ms.is_some() => {
+            let tickets = ask.ticket().into_iter().collect();
+            let ask = AcquireAll { place: OwnPlace::None, ..ask };
+            stand(host, wants, ask, (parking, tickets), None);
+        }
+        Ok((reply, _)) => held_back::reply_later(host, waiter, reply),
+        Err(_) => held_back::reply_later(host, waiter, Reply::Refused(Refusal::WrongType)),
+    }
+    None
 }
 
 /// The caller of an `RLOCK.MACQUIRE` that may not enter now waits, blocked. Returns the reply to
@@ -93,9 +183,8 @@ pub(crate) fn park<H: Host>(
     let (client, user) = (host.client(), host.user());
     let claim = Claim { owner: ask.owner, mode: want.mode, upgrade: false, limit: want.limit };
     let wait = Wait { lock: &lock, owner: &owner, user: &user, stand: Stand::Asking(claim) };
-    // In a cluster a command can open only keys of its own slot, so the search runs after it. Where
-    // the owner's hold waits for acknowledgements, nobody else is in the way.
-    let is_searched = !host.is_cluster() && matches!(reply, Reply::NotNow { .. });
+    // In a cluster a command can open only keys of its own slot, so the search runs after it.
+    let is_searched = !host.is_cluster();
     if is_searched && let Some(refusal) = blocked::deadlock(host, wait) {
         return Some((Reply::Refused(refusal), number));
     }
@@ -105,21 +194,36 @@ pub(crate) fn park<H: Host>(
     let Some(parking) = blocked::block(host, names, parked, ends_in, net_ms) else {
         return Some((reply, number));
     };
+    stand(host, wants, ask, (parking, tickets), Some(&lock).filter(|_| is_searched));
+    None
+}
+
+/// A blocked caller begins to wait. A search for a cycle has been done for one that stands at
+/// `searched`.
+fn stand<H: Host>(
+    host: &H,
+    wants: &[Want<'_>],
+    ask: AcquireAll<'_>,
+    (parking, tickets): (Parking, Vec<WaiterId>),
+    searched: Option<&LockId>,
+) {
     let mut group = new_group(host, wants, ask);
-    (group.client, group.session, group.ends_at) = (client, ask.session, parking.ends_at);
+    (group.client, group.session) = (host.client(), ask.session);
+    group.ends_at = parking.ends_at;
     let mut told = groups::withdraw_tickets(host, &group, tickets);
     // Without the tickets it may stand elsewhere.
-    let is_searched = is_searched && told.is_empty();
+    let searched = searched.filter(|_| told.is_empty());
     host.state(|state| state.manager.group_begins(parking.waiter, group));
     told.extend(groups::moves(host));
     // The search has been done for where it was going to stand.
-    let stands_there = host.state(|state| {
-        let place = state.manager.group(parking.waiter).and_then(Group::next_key);
-        place.is_some_and(|key| key.key == lock.key)
-    });
-    groups::search_stood(host, Some(parking.waiter).filter(|_| stands_there && is_searched));
+    let stands_there = |lock: &&LockId| {
+        host.state(|state| {
+            let place = state.manager.group(parking.waiter).and_then(Group::next_key);
+            place.is_some_and(|key| key.key == lock.key)
+        })
+    };
+    groups::search_stood(host, searched.filter(stands_there).map(|_| parking.waiter));
     tell(host, told, Some(parking.waiter));
-    None
 }
 
 /// A group that waits for these locks.
@@ -128,7 +232,9 @@ pub(crate) fn new_group<H: Host>(host: &H, wants: &[Want<'_>], ask: AcquireAll<'
         .iter()
         .map(|want| GroupKey { key: want.key.into(), mode: want.mode, limit: want.limit })
         .collect();
-    Group::new(host.db(), keys, Owner::from(ask.owner), ask.lease, host.now())
+    let mut group = Group::new(host.db(), keys, Owner::from(ask.owner), ask.lease, host.now());
+    group.acks = ask.acks;
+    group
 }
 
 /// Whether more wait at one of the locks than a newcomer accepts.
@@ -177,7 +283,8 @@ pub(crate) fn release<'a, H: Host>(
     Ok(ended)
 }
 
-/// `RLOCK.MRENEW`: the owner's holds of all the locks, or none of them.
+/// `RLOCK.MRENEW`: the owner's holds of all the locks, or none of them. [`Reply::MustConfirm`] if
+/// replicas must acknowledge it before the reply, and nobody is blocked (`parking`).
 ///
 /// # Errors
 /// [`RequestError`]; nothing changed.
@@ -185,11 +292,45 @@ pub(crate) fn renew<'a, H: Host>(
     host: &H,
     names: &[H::Name<'_>],
     wants: &[Want<'a>],
-    ask: Renew<'a>,
+    (ask, parking): (Renew<'a>, Option<Parking>),
 ) -> Result<Several, RequestError> {
     let mut locks = OpenLocks::open(host, names, wants)?;
     locks.catch_up()?;
-    let said = locks.renew(ask);
+    let said = match (locks.acks_to_renew(ask)?, parking) {
+        (Ok(0), _) => (locks.renew(ask, None)?, 0),
+        (Ok(_), None) => (Reply::MustConfirm, 0),
+        (Ok(acks), Some(parking)) => {
+            let (owner, lease, session) = (ask.owner, ask.lease, None);
+            let all = AcquireAll { owner, lease, session, acks, place: OwnPlace::None };
+            let said = locks.renew(Renew { acks, ..ask }, Some(parking))?;
+            held_back::hold_back(host, (parking.waiter, acks), new_group(host, wants, all));
+            (said, 0)
+        }
+        (Err(said), _) => said,
+    };
     locks.finish(groups::carry_on);
-    said
+    Ok(said)
+}
+
+/// Blocks the caller of an `RLOCK.MRENEW` after [`Reply::MustConfirm`]. Returns the reply to send
+/// at once instead, if it cannot be blocked.
+pub(crate) fn park_renewal<H: Host>(
+    host: &H,
+    names: &[H::Name<'_>],
+    wants: &[Want<'_>],
+    said: &Arguments<'_>,
+) -> Option<Reply> {
+    let Some(parking) = block_for_acks(host, names, wants, said) else {
+        return Some(Reply::Refused(Refusal::CannotConfirm));
+    };
+    // The locks may have changed in between.
+    match renew(host, names, wants, (said.renew(), Some(parking))) {
+        Ok((Reply::Pending, _)) => {}
+        Ok((reply, _)) => held_back::reply_later(host, parking.waiter, reply),
+        Err(_) => {
+            let refused = Reply::Refused(Refusal::WrongType);
+            held_back::reply_later(host, parking.waiter, refused);
+        }
+    }
+    None
 }

@@ -114,7 +114,10 @@ fn carry_out_task<H: Host>(host: &H, task: Task, is_open: bool) -> bool {
             let free = Lock::default();
             let lock = key.lock(&free).unwrap_or(&free);
             let now = host.now();
-            host.state(|state| state.manager.see(&id, why, lock, now));
+            host.state(|state| {
+                state.manager.see(&id, why, lock, now);
+                state.has_late_groups |= state.manager.has_group_work();
+            });
             true
         }),
     }

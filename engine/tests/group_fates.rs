@@ -158,9 +158,10 @@ fn a_demoted_server_forgets_its_groups() {
     assert_eq!(host.ask(3, "macquire 2 a b cy"), "#2");
 }
 
-/// A covered hold that waits for acknowledgements holds the grant back, and is no error.
+/// A group whose owner's own hold at one of the keys waits for acknowledgements is granted with the
+/// same acknowledgements.
 #[test]
-fn a_pending_cover_holds_the_grant_back() {
+fn a_pending_cover_holds_the_reply_back() {
     let host = MapHost::primary();
     host.world().acknowledged = vec![0];
     host.ask(1, "acquire b bob");

@@ -265,15 +265,56 @@ fn a_request_that_is_refused_leaves_the_ticket() {
 
 /// It could be granted as soon as its owner's ticket is withdrawn, but for the sessions.
 #[test]
-fn nothing_stays_reserved_for_a_ticket_that_is_refused() {
+fn a_request_that_is_refused_for_want_of_sessions_leaves_the_ticket() {
     let host = MapHost::primary();
     host.ask(1, "acquire b bob");
     assert_eq!(host.ask(2, "macquire 2 a b ann QUEUE 60000"), "nil");
     host.world().bounds.max_sessions = 0;
-    assert!(host.ask(2, "macquire 2 a c ann QUEUE 60000 SESSION").starts_with("-TOOMANY"));
-    assert_eq!(lines(&host, "a b c"), ["", "", ""]);
-    assert_eq!(totals(&host), (0, 0, [0, 0]));
+    let before = host.world().stream.len();
+    for patience in ["QUEUE 60000", "BLOCK 0"] {
+        for request in ["macquire 2 a c ann", "acquire a ann"] {
+            let said = host.ask(2, &format!("{request} {patience} SESSION"));
+            assert!(said.starts_with("-TOOMANY"), "{request} {patience}: {said}");
+            assert_eq!(lines(&host, "a b c"), ["ann!", "ann", ""], "{request} {patience}");
+        }
+    }
+    assert_eq!((totals(&host), host.world().stream.len()), ((0, 2, [1, 1]), before));
     assert_eq!(host.turn(), [""; 0]);
+    // Who would have to wait is not refused.
+    host.ask(3, "acquire a cy BLOCK 0");
+    assert_eq!(host.ask(2, "acquire a ann QUEUE 60000 SESSION"), "nil");
+    assert_eq!(
+        (host.turn(), lines(&host, "a b")),
+        (vec!["3: #2".into()], vec!["ann".into(), String::new()])
+    );
+}
+
+#[test]
+fn a_second_upgrade_leaves_the_ticket() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire b bob");
+    assert_eq!(host.ask(2, "macquire 2 a b ann READ QUEUE 60000"), "nil");
+    host.ask(3, "acquire a cy READ");
+    host.ask(2, "acquire a ann READ");
+    assert_eq!(host.ask(3, "acquire a cy UPGRADE BLOCK 0"), "");
+    for patience in ["QUEUE 60000", "BLOCK 0"] {
+        let said = host.ask(2, &format!("acquire a ann UPGRADE {patience}"));
+        assert!(said.starts_with("-DEADLOCK another reader of 'a' waits to upgrade"), "{said}");
+        assert_eq!((lines(&host, "b"), totals(&host).1), (vec!["ann".into()], 2), "{patience}");
+    }
+}
+
+#[test]
+fn a_request_that_goes_too_deep_or_finds_no_replica_leaves_the_ticket() {
+    let host = MapHost::primary();
+    host.world().bounds.max_depth = 1;
+    host.ask(1, "acquire b bob");
+    host.ask(2, "acquire a ann");
+    assert_eq!(host.ask(2, "macquire 2 a b ann QUEUE 60000"), "nil");
+    assert!(host.ask(2, "acquire a ann BLOCK 0").starts_with("-TOOMANY"), "max-depth");
+    assert!(host.ask(2, "acquire a ann BLOCK 0 DEPTH 1 ACKS 1").starts_with("-NOREPLICAS"));
+    assert!(host.ask(2, "macquire 2 a c ann BLOCK 0 ACKS 1").starts_with("-NOREPLICAS"));
+    assert_eq!((lines(&host, "b"), totals(&host).1), (vec!["ann".into()], 2));
 }
 
 #[test]

@@ -145,24 +145,6 @@ fn a_replica_refuses() {
     }
 }
 
-#[test]
-fn acknowledgements_are_refused_with_their_reason() {
-    let host = MapHost::primary();
-    host.world().acknowledged = vec![0];
-    host.ask(1, "macquire 2 a b ann");
-    assert_eq!(host.ask(2, "acquire c ann ACKS 1"), "", "it is pending");
-    for line in ["macquire 2 b c ann", "mrenew 2 b c ann"] {
-        let said = host.ask(1, line);
-        assert!(said.starts_with("-ERR the hold of 'c' by owner 'ann' is not"), "{said}");
-    }
-    host.world().acks = 1;
-    for line in ["macquire 2 x y ann", "mrenew 2 a b ann"] {
-        let said = host.ask(1, line);
-        assert!(said.starts_with("-ERR a request for several keys cannot wait"), "{said}");
-    }
-    assert_eq!(host.ask(1, "mrelease 2 a b ann"), "2", "a release needs none");
-}
-
 // --- M11: who is in the way ---------------------------------------------------------------------
 
 #[test]

@@ -89,6 +89,7 @@ pub const MACQUIRE: Command = Command {
         Word::Queue,
         Word::MaxQueue,
         Word::Session,
+        Word::Acks,
         Word::WithTtl,
     ],
     needs_one: false,
@@ -118,7 +119,7 @@ pub const MRENEW: Command = Command {
     acl: "write blocking",
     access: Access::Writes,
     positional: SEVERAL,
-    options: &[Word::Lease, Word::Token],
+    options: &[Word::Lease, Word::Token, Word::Acks],
     needs_one: false,
 };
 

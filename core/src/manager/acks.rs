@@ -2,7 +2,7 @@
 
 use super::ack_queue::AckQueue;
 use super::{LockId, Manager};
-use crate::{Ack, Acked, Confirmation, Now, Owner, Refusal, Token};
+use crate::{Ack, Acked, Now, Owner, Refusal, Token};
 
 impl Manager {
     /// Checks that this many replicas are connected and have acknowledged anything.
@@ -19,8 +19,12 @@ impl Manager {
 
     /// Whether the hold with this token is pending.
     pub fn is_pending(&self, db: i32, key: &[u8], token: Token) -> bool {
-        let volatile = self.locks.get(db, key);
-        volatile.is_some_and(|volatile| volatile.confirmation(token) == Confirmation::Pending)
+        self.pending_acks(db, key, token).is_some()
+    }
+
+    /// How many acknowledgements the hold with this token needs, if it is pending.
+    pub fn pending_acks(&self, db: i32, key: &[u8], token: Token) -> Option<u8> {
+        self.locks.get(db, key)?.pending_acks(token)
     }
 
     /// Whether a reply or a session waits for acknowledgements. If so, report them before each
@@ -45,8 +49,9 @@ impl Manager {
     /// Drops what nobody waits for any more, instead of keeping it until a silent replica
     /// disconnects.
     fn forget_late(&mut self) {
-        let (waits, locks) = (&self.waits, &self.locks);
+        let (waits, locks, groups) = (&self.waits, &self.locks, &self.groups);
         let is_over = |(_, id, what): &(u64, LockId, Ack)| match what {
+            Ack::Several(grant) => !groups.held_back_replies.contains_key(grant),
             Ack::Wait(waiter) => waits.get(*waiter).is_none_or(|parked| !parked.waits()),
             what => locks.get(id.db, &id.key).is_none_or(|volatile| !volatile.awaits(*what)),
         };
@@ -64,6 +69,10 @@ impl Manager {
         replicas.sort_unstable_by(|one, other| other.cmp(one));
         let mut turns = Vec::new();
         for (acks, id, what) in self.acks.take_reached(replicas) {
+            if let Ack::Several(grant) = what {
+                turns.extend(self.several_acked(grant, acks, now));
+                continue;
+            }
             // A change of the key awaits its sweep. Replicas must have that change, too.
             if self.is_unseen(&id) {
                 self.acks.ask(id, vec![(acks, what)]);

@@ -171,10 +171,18 @@ impl Manager {
         }
         self.log_slow(at, over);
         self.groups_are(db, key, touched);
-        if let (Input::Park(_, parking) | Input::ParkRenew(_, parking), Reply::Pending) =
-            (input, &effects.reply)
+        if let (
+            Input::Park(_, parking)
+            | Input::ParkRenew(_, parking)
+            | Input::ParkRenewAll(_, parking),
+            Reply::Pending,
+        ) = (input, &effects.reply)
         {
             self.waits.expect(parking.waiter, Refusal::NoAcks);
+        }
+        // Where one lock of several answers their caller, nothing of the others is told.
+        if !self.groups.held_back_replies.is_empty() {
+            effects.wakes.iter().for_each(|wake| self.groups.revoke(wake.waiter));
         }
         effects.pending.iter().for_each(|waiter| self.waits.expect(*waiter, Refusal::NoAcks));
         if !asked.is_empty() {

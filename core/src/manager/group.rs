@@ -34,6 +34,8 @@ pub struct Group {
     pub client: Option<ClientId>,
     /// The connection to which to tie the holds.
     pub session: Option<ClientId>,
+    /// How many replicas must acknowledge the grant.
+    pub acks: u8,
     /// When it began to wait.
     pub since: Now,
     /// When the wait ends; `None` is never.
@@ -64,6 +66,7 @@ impl Group {
             lease,
             client: None,
             session: None,
+            acks: 0,
             since,
             ends_at: None,
             is_ticket: false,

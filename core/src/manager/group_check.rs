@@ -40,9 +40,10 @@ impl Manager {
                     return Err(format!("{waiter:?} is {stand:?} at {number} of {group:?}"));
                 }
             }
-            let Groups { moves, in_grace, held_back, ready, .. } = &self.groups;
+            let Groups { moves, in_grace, held_back, ready, taken, .. } = &self.groups;
             let busy = [moves, in_grace, held_back, ready];
-            let is_busy = busy.into_iter().any(|some| some.contains(waiter));
+            let is_busy =
+                taken.contains_key(waiter) || busy.into_iter().any(|some| some.contains(waiter));
             let is_late = |at: &EpochMs| self.groups.ends.contains(&(*at, *waiter));
             if !group.stands && !is_busy && group.ends_at.filter(is_late).is_none() {
                 return Err(format!("{waiter:?} neither stands nor moves: {group:?}"));

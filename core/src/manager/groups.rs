@@ -5,11 +5,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::group::Group;
-use super::{At, Bounds, HashMap, LockId, Manager, Mark};
+use super::group_acks::HeldBackReply;
+use super::{At, HashMap, LockId, Manager, Mark};
 use crate::volatile::slow::{Ended, Outcome, What};
-use crate::{
-    Claim, EpochMs, GroupStand, Lock, Now, OwnPlace, Owner, Reply, Standing, WaiterId, Wake,
-};
+use crate::{EpochMs, GroupStand, Now, Owner, Reply, WaiterId, Wake};
 
 /// What is to be done next for the groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +56,12 @@ pub(super) struct Groups {
     pub(super) tickets: usize,
     /// The locks that tickets name, by a hash of the owner.
     pub(super) ticket_keys: BTreeSet<(u64, LockId, WaiterId)>,
+    /// Granted ones whose reply waits for acknowledgements.
+    pub(super) held_back_replies: BTreeMap<WaiterId, HeldBackReply>,
+    /// The tickets among them, each with the number of its grant.
+    pub(super) taken: BTreeMap<WaiterId, WaiterId>,
+    /// As in [`Manager::take_told_groups`].
+    pub(super) told: usize,
 }
 
 impl Groups {
@@ -83,6 +88,9 @@ impl Groups {
         self.in_grace.remove(&waiter);
         self.ready.remove(&waiter);
         self.hold_no_more(waiter);
+        if let Some(grant) = self.taken.get(&waiter).copied() {
+            self.revoke(grant);
+        }
     }
 
     /// A group is held back no longer. Nothing happens if it was not.
@@ -254,6 +262,7 @@ impl Manager {
         let Some(group) = self.groups.all.remove(&waiter) else {
             return self.groups.unheard.contains_key(&waiter);
         };
+        self.groups.held_back_replies.remove(&waiter);
         let ids: Vec<LockId> = group.keys.iter().map(|key| group.id(key)).collect();
         self.groups.unheard.insert(waiter, ids);
         true
@@ -360,6 +369,8 @@ impl Manager {
             self.groups.stop(waiter);
             return self.leave_all(waiter, None);
         }
+        // If it is held back, somebody else sent it a reply.
+        self.groups.revoke(waiter);
         let Some(group) = self.groups.all.remove(&waiter) else {
             return self.groups.unheard.contains_key(&waiter);
         };
@@ -462,26 +473,6 @@ impl Manager {
         let stood = std::mem::take(&mut self.groups.stood);
         let stands = |waiter: &WaiterId| self.group(*waiter).is_some_and(|group| group.stands);
         stood.into_iter().filter(stands).collect()
-    }
-
-    /// What the time to wait is at a lock that the group has not reached, as for
-    /// [`Reply::NotNow`]; `None` where nothing is in its way.
-    pub fn group_wait_ms(
-        &self,
-        waiter: WaiterId,
-        at: At<'_>,
-        bounds: &Bounds,
-        (lock, claim): (&Lock, Claim<'_>),
-    ) -> Option<Option<u64>> {
-        let volatile = self.locks.get_or_empty(at.db, at.key);
-        if volatile.queue.group_stand(waiter) == Some(GroupStand::Line) {
-            return Some(lock.estimated_wait_of(volatile, waiter, at.now));
-        }
-        match self.judge(at, bounds, lock, claim, OwnPlace::None) {
-            Standing::Barred { wait_ms } => Some(wait_ms),
-            Standing::WouldDeadlock => Some(None),
-            Standing::Covered(_) | Standing::Open => None,
-        }
     }
 
     /// The locks at which this connection is blocked.

@@ -80,7 +80,7 @@ pub struct Totals {
     pub tickets: usize,
     /// Sessions, including those that begin when they are confirmed.
     pub sessions: usize,
-    /// Callers whose grant waits for acknowledgements.
+    /// Callers whose grant waits for acknowledgements; one of several locks counts once.
     pub pending: usize,
     /// Places of those who wait for several locks.
     pub groups: usize,
@@ -92,7 +92,7 @@ impl Totals {
             waiters: volatile.queue.blocked_count(),
             tickets: volatile.queue.ticket_count(),
             sessions: volatile.session_count(),
-            pending: volatile.pending_count(),
+            pending: volatile.pending_alone(),
             groups: volatile.queue.group_count(),
         }
     }

@@ -20,6 +20,7 @@ impl Manager {
             if let Reply::Refused(refusal) = &wake.reply {
                 self.waits.expect(wake.waiter, refusal.clone());
             }
+            self.groups.revoke(wake.waiter);
         }
         self.outbox.extend(wakes);
     }

@@ -1,7 +1,10 @@
 //! Requests for several locks: looking at each of them.
 
 use super::{At, Bounds, LockId, Manager};
-use crate::{Claim, Lock, OwnPlace, Refusal, Standing, Token};
+use crate::{
+    Claim, Effects, GroupStand, Input, Lock, OwnPlace, Refusal, Standing, Step, StepContext, Token,
+    WaiterId,
+};
 
 impl Manager {
     /// Whether this lock has to be caught up with before [`Manager::judge`]: something came due, or
@@ -25,6 +28,57 @@ impl Manager {
     ) -> Standing {
         let volatile = self.locks.get_or_empty(at.db, at.key);
         lock.judge(volatile, claim, place, (self.grace_of(bounds.grace_ms, at.now), at.now))
+    }
+
+    /// What the time to wait is at a lock that the group has not reached, as for
+    /// [`crate::Reply::NotNow`]; `None` where nothing is in its way.
+    pub fn group_wait_ms(
+        &self,
+        waiter: WaiterId,
+        at: At<'_>,
+        bounds: &Bounds,
+        (lock, claim): (&Lock, Claim<'_>),
+    ) -> Option<Option<u64>> {
+        let volatile = self.locks.get_or_empty(at.db, at.key);
+        if volatile.queue.group_stand(waiter) == Some(GroupStand::Line) {
+            return Some(lock.estimated_wait_of(volatile, waiter, at.now));
+        }
+        match self.judge(at, bounds, lock, claim, OwnPlace::None) {
+            Standing::Barred { wait_ms } => Some(wait_ms),
+            Standing::WouldDeadlock => Some(None),
+            Standing::Covered(_) | Standing::Open => None,
+        }
+    }
+
+    /// Judges how a newcomer would stand at this lock if these tickets of its owner, and its ticket
+    /// for this lock alone, were withdrawn and those behind them were served. Nothing changes.
+    pub fn judge_without(
+        &self,
+        at: At<'_>,
+        bounds: &Bounds,
+        (lock, claim): (&Lock, Claim<'_>),
+        tickets: &[WaiterId],
+    ) -> Standing {
+        let mut lock = lock.clone();
+        let mut volatile = self.locks.get_or_empty(at.db, at.key).clone();
+        for ticket in tickets {
+            volatile.leave(*ticket);
+            self.taken_by(*ticket).map(|(grant, _)| volatile.leave(grant));
+        }
+        let own = volatile.queue.ticket_of(claim.owner);
+        own.map(|place| volatile.queue.remove(place));
+        let (mut tokens, mut names) = (self.tokens.clone(), self.names.clone());
+        let (mut effects, grace) = (Effects::default(), self.grace_of(bounds.grace_ms, at.now));
+        let moment = StepContext::unlimited(at.now, &mut tokens, &mut names);
+        let moment = StepContext { grace, ..moment };
+        let step = Step { lock: &mut lock, volatile: &mut volatile, moment, effects: &mut effects };
+        step.apply(Input::Tick);
+        lock.judge(&volatile, claim, OwnPlace::None, (grace, at.now))
+    }
+
+    /// Whether another reader of this lock waits in front to upgrade.
+    pub fn is_upgraded_by_another(&self, at: At<'_>, lock: &Lock, owner: &[u8]) -> bool {
+        lock.is_upgraded_by_another(self.locks.get_or_empty(at.db, at.key), owner)
     }
 
     /// Whether the hold with this token is tied to a connection.

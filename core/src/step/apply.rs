@@ -68,7 +68,8 @@ impl<'a> Step<'_, 'a> {
             Input::Enter(ask) => self.enter(ask),
             Input::ReleaseAll(owner, token) => self.release_all(owner, token),
             Input::Renew(ask) => self.renew(ask, None),
-            Input::ParkRenew(ask, parking) => self.renew(ask, Some(parking)),
+            Input::ParkRenew(ask, parking) => self.renew(ask, Some((parking, false))),
+            Input::ParkRenewAll(ask, parking) => self.renew(ask, Some((parking, true))),
             Input::Join(ask) => self.join(ask),
             Input::Withdraw(owner) => self.withdraw(owner),
             Input::Cancel(owner) => self.cancel(owner),
@@ -88,7 +89,9 @@ impl Input<'_> {
         match self {
             Self::Acquire(ask) | Self::Park(ask, _) => Some(ask.owner),
             Self::Release(ask) => Some(ask.owner),
-            Self::Renew(ask) | Self::ParkRenew(ask, _) => Some(ask.owner),
+            Self::Renew(ask) | Self::ParkRenew(ask, _) | Self::ParkRenewAll(ask, _) => {
+                Some(ask.owner)
+            }
             Self::Enter(ask) => Some(ask.owner),
             Self::Join(ask) => Some(ask.owner),
             Self::ReleaseAll(owner, _) | Self::Withdraw(owner) | Self::Cancel(owner) => Some(owner),

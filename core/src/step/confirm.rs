@@ -3,12 +3,12 @@
 
 use std::borrow::Cow;
 
-use crate::step::input::{Acquire, Parking, Patience, Reply};
+use crate::step::input::{Acquire, Confirm, Enter, Parking, Patience, Reply};
 use crate::volatile::confirmations::{Ack, TicketGrant};
 use crate::volatile::queue::{Entry, Kind};
 use crate::volatile::sessions::Session;
 use crate::volatile::unsent::{AckWait, HeldBack, Level};
-use crate::{Change, EpochMs, Hold, LeaseMs, Step};
+use crate::{Change, EpochMs, Hold, LeaseMs, Step, Token, WaiterId};
 
 /// A grant whose reply waits for this many replicas.
 #[derive(Clone, Copy)]
@@ -73,6 +73,7 @@ impl<'a> Step<'_, 'a> {
             since: now,
             granted_at: now,
             reply: HeldBack::grant(ask.session, ask.lease),
+            is_of_several: false,
         };
         let adds = adds.unwrap_or(after > told.held.map_or(0, |before| before.depth));
         self.volatile.await_acks(waiter, (token, Level::of(adds)), wait, told.held.is_none());
@@ -133,5 +134,53 @@ impl<'a> Step<'_, 'a> {
         acks.ask(told.acks, Ack::Ticket(token, told.acks));
         self.grant_reentries(ask.owner);
         Reply::NotNow { wait_ms: None }
+    }
+
+    /// One lock of a grant of several whose reply is held back. Its replicas are asked once for all
+    /// of them.
+    pub(crate) fn await_acks_of_several(
+        &mut self,
+        ask: &Enter<'_>,
+        (waiter, confirm): (WaiterId, Confirm),
+        (token, held): (Token, Option<Hold>),
+    ) -> Reply {
+        let Confirm::Await { acks, since, ends_at } = confirm else { return Reply::Pending };
+        let (depth, deadline) = self.levels(token);
+        let wait = AckWait {
+            acks,
+            until: self.moment.late_at(ends_at, deadline),
+            deadline,
+            since,
+            granted_at: self.moment.now,
+            reply: HeldBack::grant(ask.session, ask.lease),
+            is_of_several: true,
+        };
+        let adds = depth > held.map_or(0, |before| before.depth);
+        self.volatile.await_acks(waiter, (token, Level::of(adds)), wait, held.is_none());
+        self.effects.pending.push(waiter);
+        self.effects.awaits_acks = true;
+        self.grant_reentries(ask.owner);
+        Reply::Pending
+    }
+
+    /// The owner of a ticket for several locks asks again for what it was granted: it gets the
+    /// token, and no level is added.
+    pub(crate) fn ticket_is_told(
+        &mut self,
+        ask: &Enter<'a>,
+        held: Option<Hold>,
+        (grant, acks): (WaiterId, u8),
+    ) -> Reply {
+        let told = self.volatile.tell_ticket(grant);
+        let (Some(hold), Some((token, deadline))) = (held, told) else {
+            return Reply::NotNow { wait_ms: None };
+        };
+        self.record(Change::Updated { token, depth: hold.depth, deadline: hold.deadline });
+        let now = self.moment.now;
+        if let Some(client) = ask.session {
+            let session = Session::new(client, ask.lease, now).by_acks(acks, deadline);
+            self.volatile.sessions.tie(token, session);
+        }
+        Reply::Granted { token, remaining_ms: deadline.left_at(now) }
     }
 }

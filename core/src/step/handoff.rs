@@ -231,6 +231,7 @@ impl Step<'_, '_> {
                     since: entry.since,
                     granted_at: self.moment.now,
                     reply: HeldBack::grant(entry.session(), entry.lease),
+                    is_of_several: false,
                 };
                 let level = Level::of(adds);
                 self.volatile.await_acks(waiter, (token, level), wait, held.is_none());

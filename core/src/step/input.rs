@@ -138,6 +138,8 @@ pub enum Input<'a> {
     Renew(Renew<'a>),
     /// The caller of an `RLOCK.RENEW` that got [`Reply::MustConfirm`] is blocked from now on.
     ParkRenew(Renew<'a>, Parking),
+    /// The same for one lock of an `RLOCK.MRENEW`.
+    ParkRenewAll(Renew<'a>, Parking),
     /// A wait for several locks comes to this one.
     Join(Join<'a>),
     /// This owner takes new places, so its ticket here ends.
@@ -201,10 +203,29 @@ pub struct Enter<'a> {
     pub token: Option<Token>,
     /// The connection to which to tie the hold.
     pub session: Option<ClientId>,
-    /// The caller that waited for it, if it is blocked.
+    /// The caller that waited for it, if it is blocked; or the number of a ticket's grant that
+    /// waits for acknowledgements.
     pub waiter: Option<WaiterId>,
     /// Its ticket for all of them, which ends.
     pub ticket: Option<WaiterId>,
+    /// What holds back its reply, or held it back.
+    pub confirm: Option<Confirm>,
+}
+
+/// How a grant of several locks waits for acknowledgements.
+#[derive(Clone, Copy, Debug)]
+pub enum Confirm {
+    /// Nobody is told before this many replicas have acknowledged it.
+    Await {
+        /// How many replicas.
+        acks: u8,
+        /// When the caller began to wait.
+        since: Now,
+        /// Until when it waits, or its ticket lasts.
+        ends_at: Option<EpochMs>,
+    },
+    /// So many replicas have acknowledged it, and the owner of the ticket asks again.
+    Told(u8),
 }
 
 /// How a wait for several locks waits for one of them.

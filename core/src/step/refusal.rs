@@ -57,10 +57,6 @@ pub enum Refusal {
     NoAcksMoved,
     /// Replicas must acknowledge first, and the caller cannot be blocked until then.
     CannotConfirm,
-    /// The owner's hold of one of several keys waits for acknowledgements itself.
-    HoldIsPending,
-    /// A request for several keys cannot wait for this many acknowledgements.
-    SeveralNeedAcks(u8),
     /// The server's command that closes connections is renamed or disabled, so no connection can
     /// have a session.
     CannotClose,
@@ -161,14 +157,6 @@ impl Refusal {
                  transaction, a script or another module's call"
                     .into()
             }
-            Self::HoldIsPending => format!(
-                "ERR the hold of {key} by owner {owner} is not acknowledged yet: ask again when \
-                 the request that began it has its reply"
-            ),
-            Self::SeveralNeedAcks(asked) => format!(
-                "ERR a request for several keys cannot wait for acknowledgements, and rlock.acks \
-                 is {asked}: lock one key at a time, or set rlock.acks to 0"
-            ),
             Self::CannotClose => "ERR SESSION needs the server's command CLIENT, which is renamed \
                                   or disabled here: without it RLOCK cannot close a connection \
                                   that lost its session"

@@ -11,7 +11,18 @@ use crate::volatile::queue::{Arrival, Entry, Kind, Place};
 use crate::volatile::sessions::Session;
 use crate::volatile::slow::Outcome;
 use crate::volatile::unsent::Level;
-use crate::{Change, End, Hold, Mode, Now, Refusal, Step, Token, WaiterId};
+use crate::{Change, End, Hold, Lock, Mode, Now, Refusal, Step, Token, Volatile, WaiterId};
+
+impl Lock {
+    /// Whether another reader already waits in front to upgrade.
+    pub(crate) fn is_upgraded_by_another(&self, volatile: &Volatile, owner: &[u8]) -> bool {
+        volatile.queue.foremost().any(|entry| {
+            let other = entry.owner.as_bytes();
+            let reads = || self.holders.hold(other, Mode::Read).is_some();
+            other != owner && entry.upgrade && entry.mode == Mode::Write && reads()
+        })
+    }
+}
 
 impl<'a> Step<'_, 'a> {
     pub(crate) fn acquire(&mut self, ask: Acquire<'a>, parking: Option<Parking>) -> Reply {
@@ -112,7 +123,7 @@ impl<'a> Step<'_, 'a> {
         }
         // Turns behind its own may have been given up, which may move others.
         let ticket = if turn.is_some() { self.volatile.queue.ticket_of(ask.owner) } else { ticket };
-        let is_second = is_upgrade && self.is_upgraded_by_another(ask.owner);
+        let is_second = is_upgrade && self.lock.is_upgraded_by_another(self.volatile, ask.owner);
         let has_predecessor = is_second || has_predecessor(self.volatile, is_upgrade, ticket);
         let wait_ms = match self.volatile.grace {
             Some(grace) if may_enter => Some(grace.wait_from(self.moment.now)),
@@ -149,15 +160,6 @@ impl<'a> Step<'_, 'a> {
                 Err(Reply::NotNow { wait_ms })
             }
         }
-    }
-
-    /// Whether another reader already waits in front to upgrade.
-    fn is_upgraded_by_another(&self, owner: &[u8]) -> bool {
-        self.volatile.queue.foremost().any(|entry| {
-            let other = entry.owner.as_bytes();
-            let reads = || self.lock.holders.hold(other, Mode::Read).is_some();
-            other != owner && entry.upgrade && entry.mode == Mode::Write && reads()
-        })
     }
 
     /// Takes a place in the queue: that of the owner's ticket, the front for an upgrade, or the
@@ -211,7 +213,8 @@ impl<'a> Step<'_, 'a> {
         Reply::Count(left.into())
     }
 
-    pub(crate) fn renew(&mut self, ask: Renew<'_>, parking: Option<Parking>) -> Reply {
+    /// Renews; a blocked caller, of several locks or of this one alone, is told later.
+    pub(crate) fn renew(&mut self, ask: Renew<'_>, parking: Option<(Parking, bool)>) -> Reply {
         let asked = |mode: &Mode| ask.mode.is_none_or(|only| only == *mode);
         let holds: SmallVec<[Hold; 2]> = [Mode::Write, Mode::Read]
             .into_iter()
@@ -236,10 +239,12 @@ impl<'a> Step<'_, 'a> {
                 self.volatile.promised(token, deadline);
             }
         }
-        if let (Some(Parking { waiter, .. }), 1..) = (parking, acks) {
+        if let (Some((Parking { waiter, .. }, is_of_several)), 1..) = (parking, acks) {
             let deadline = first.deadline.max(self.moment.now.after(ask.lease));
-            let ends = (deadline, self.moment.late_at(None, deadline));
-            self.volatile.await_acks_of_renewal(waiter, first.token, acks, ends, self.moment.now);
+            let (ends, now) = ((deadline, self.moment.late_at(None, deadline)), self.moment.now);
+            let by = (acks, is_of_several);
+            self.volatile.await_acks_of_renewal(waiter, first.token, by, ends, now);
+            self.effects.awaits_acks = true;
             return Reply::Pending;
         }
         Reply::Renewed

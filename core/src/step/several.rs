@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 
 use crate::step::admission::{Claim, has_predecessor, is_at_head};
-use crate::step::input::{Enter, Reply};
+use crate::step::input::{Confirm, Enter, Reply};
 use crate::volatile::queue::groups::GroupStand;
 use crate::volatile::sessions::Session;
 use crate::{End, EpochMs, Hold, Lock, Mode, Now, Refusal, Step, Token, Volatile, WaiterId};
@@ -131,10 +131,13 @@ impl<'a> Step<'_, 'a> {
         if ask.session.is_some() && ask.waiter.is_none() && self.stop_for_own(ask.owner) {
             return Reply::Count(0);
         }
-        if let Some(waiter) = ask.waiter.or(ask.ticket) {
+        for waiter in [ask.waiter, ask.ticket].into_iter().flatten() {
             self.volatile.queue.leave_group(waiter);
         }
         let held = self.lock.holders.hold(ask.owner, ask.mode);
+        if let (Some(Confirm::Told(acks)), Some(grant)) = (ask.confirm, ask.waiter) {
+            return self.ticket_is_told(&ask, held, (grant, acks));
+        }
         let reply = match (held, ask.token) {
             (Some(hold), _) => self.reenter(Some(1), ask.lease, hold),
             (None, Some(token)) => {
@@ -148,6 +151,9 @@ impl<'a> Step<'_, 'a> {
             (None, None) => return Reply::Refused(Refusal::NoTokenLeft),
         };
         if let Reply::Granted { token, .. } = reply {
+            if let (Some(confirm), Some(waiter)) = (ask.confirm, ask.waiter) {
+                return self.await_acks_of_several(&ask, (waiter, confirm), (token, held));
+            }
             let now = self.moment.now;
             let session = ask.session.map(|client| Session::new(client, ask.lease, now));
             let present = held.map_or(0, |hold| hold.depth);

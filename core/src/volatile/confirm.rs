@@ -83,6 +83,11 @@ impl Volatile {
         self.unsent.pending()
     }
 
+    /// Number of those whose request is for this lock alone.
+    pub fn pending_alone(&self) -> usize {
+        self.unsent.pending_alone()
+    }
+
     /// Holds back the reply to a grant until replicas have acknowledged it.
     pub(crate) fn await_acks(
         &mut self,
@@ -95,7 +100,9 @@ impl Volatile {
         if begins {
             acks.begin(token, wait.acks);
         }
-        acks.ask(wait.acks, Ack::Wait(waiter));
+        if !wait.is_of_several {
+            acks.ask(wait.acks, Ack::Wait(waiter));
+        }
         self.unsent.insert_pending(waiter, (token, level), wait);
     }
 
@@ -104,12 +111,12 @@ impl Volatile {
         &mut self,
         waiter: WaiterId,
         token: Token,
-        acks: u8,
+        (acks, is_of_several): (u8, bool),
         (deadline, until): (EpochMs, EpochMs),
         now: Now,
     ) {
         let (since, granted_at, reply) = (now, now, HeldBack::Renewal);
-        let wait = AckWait { acks, until, deadline, since, granted_at, reply };
+        let wait = AckWait { acks, until, deadline, since, granted_at, reply, is_of_several };
         self.await_acks(waiter, (token, Level::Shares), wait, false);
     }
 
@@ -135,22 +142,25 @@ impl Volatile {
                 }
                 Acked::Nothing
             }
+            // The manager tells at all of its locks.
+            Ack::Several(_) => Acked::Nothing,
         }
     }
 
-    fn tell(&mut self, waiter: WaiterId, now: Now) -> Option<Wake> {
+    /// Whether the reply to this caller may leave when replicas have acknowledged it: its hold has
+    /// not expired.
+    pub(crate) fn can_tell(&self, waiter: WaiterId, now: Now) -> bool {
+        self.unsent.ack_wait(waiter).is_some_and(|wait| !wait.deadline.is_over_at(now))
+    }
+
+    /// The reply to this caller, which replicas have acknowledged.
+    pub(crate) fn tell(&mut self, waiter: WaiterId, now: Now) -> Option<Wake> {
         // Otherwise the hold has expired and is about to be ended.
-        self.unsent.ack_wait(waiter).filter(|wait| !wait.deadline.is_over_at(now))?;
-        let (token, level, wait) = self.unsent.open(waiter)?;
-        let is_first = self.acks_mut().tell(token);
-        // What was confirmed stays: if another grant is taken back, the hold keeps its first level.
-        if is_first
-            && level == Level::Shares
-            && !self.unsent.take_level(token, waiter)
-            && self.acks_mut().take_turn(token).is_some_and(|turn| turn.adds)
-        {
-            self.unsent.add_level(waiter);
+        if !self.can_tell(waiter, now) {
+            return None;
         }
+        let (token, level, wait) = self.unsent.open(waiter)?;
+        self.is_told(token, (waiter, level));
         if let HeldBack::Session(client, lease) = wait.reply {
             let session = Session::new(client, lease, now).by_acks(wait.acks, wait.deadline);
             self.tie_unsent(token, waiter, session);
@@ -166,12 +176,44 @@ impl Volatile {
         Some(Wake { waiter, reply, waited_us, holds: 1, acks_us })
     }
 
+    /// The owner of this hold is told of it. What was confirmed stays: if another grant is taken
+    /// back, the hold keeps its first level.
+    fn is_told(&mut self, token: Token, (waiter, level): (WaiterId, Level)) {
+        let is_first = self.acks_mut().tell(token);
+        if is_first
+            && level == Level::Shares
+            && !self.unsent.take_level(token, waiter)
+            && self.acks_mut().take_turn(token).is_some_and(|turn| turn.adds)
+        {
+            self.unsent.add_level(waiter);
+        }
+    }
+
+    /// The owner of a ticket for several locks asked again and is told of its hold here. Returns
+    /// the hold, and the deadline that replicas have acknowledged.
+    pub(crate) fn tell_ticket(&mut self, grant: WaiterId) -> Option<(Token, EpochMs)> {
+        let (token, level, wait) = self.unsent.open(grant)?;
+        self.is_told(token, (grant, level));
+        self.unsent.remove(grant);
+        Some((token, wait.deadline))
+    }
+
+    /// Replicas have acknowledged the hold of a ticket for several locks, or are asked anew: its
+    /// owner is to be told by then.
+    pub(crate) fn ticket_lasts(&mut self, grant: WaiterId, until: EpochMs) {
+        let deadline = self.unsent.ack_wait(grant).map(|wait| wait.deadline);
+        if let Some(deadline) = deadline {
+            self.unsent.wait_until(grant, until.min(deadline));
+        }
+    }
+
     /// Whether an acknowledgement of this still matters.
     pub(crate) fn awaits(&self, what: Ack) -> bool {
         match what {
             Ack::Wait(waiter) => self.is_pending(waiter),
             Ack::Ticket(token, by) => self.turn(token).is_some_and(|turn| turn.acks <= by),
             Ack::Deadline(token, ..) => self.sessions.acks_of(token) > 0,
+            Ack::Several(waiter) => self.is_pending(waiter),
         }
     }
 

@@ -14,6 +14,8 @@ pub enum Ack {
     Ticket(Token, u8),
     /// A session's deadline, by this many replicas.
     Deadline(Token, EpochMs, u8),
+    /// The grant or renewal of several locks, once for all of them.
+    Several(WaiterId),
 }
 
 /// Whether replicas have acknowledged a hold.

@@ -57,6 +57,8 @@ pub(crate) struct AckWait {
     pub(crate) granted_at: Now,
     /// What is held back.
     pub(crate) reply: HeldBack,
+    /// The request is for several locks: the replicas are asked once for all of them.
+    pub(crate) is_of_several: bool,
 }
 
 impl AckWait {
@@ -85,6 +87,8 @@ pub(crate) struct UnsentReplies {
     by_until: BTreeSet<(EpochMs, WaiterId)>,
     /// Sessions that begin when their grants are confirmed.
     sessions: usize,
+    /// How many of `by_until` are for requests for several locks.
+    of_several: usize,
     /// Levels of which nobody is going to hear, and by what they end; `None` if somebody who waits
     /// for acknowledgements has it now. They end with the next input.
     revoked: Vec<(Token, Option<End>)>,
@@ -122,6 +126,11 @@ impl UnsentReplies {
         self.by_until.len()
     }
 
+    /// Number of those that are of this lock alone.
+    pub(crate) fn pending_alone(&self) -> usize {
+        less(self.by_until.len(), self.of_several)
+    }
+
     /// A reply is under way.
     pub(crate) fn insert(&mut self, waiter: WaiterId, token: Token, level: Level) {
         self.put(waiter, UnsentReply { token, level, ties: false, ack_wait: None });
@@ -136,6 +145,7 @@ impl UnsentReplies {
     ) {
         self.by_until.insert((wait.until, waiter));
         self.sessions = self.sessions.saturating_add(wait.begins_session().into());
+        self.of_several = self.of_several.saturating_add(wait.is_of_several.into());
         self.put(waiter, UnsentReply { token, level, ties: false, ack_wait: Some(Box::new(wait)) });
     }
 
@@ -164,6 +174,17 @@ impl UnsentReplies {
     fn forget_ack_wait(&mut self, waiter: WaiterId, wait: &AckWait) {
         self.by_until.remove(&(wait.until, waiter));
         self.sessions = less(self.sessions, wait.begins_session().into());
+        self.of_several = less(self.of_several, wait.is_of_several.into());
+    }
+
+    /// The reply to this caller is too late from another moment on.
+    pub(crate) fn wait_until(&mut self, waiter: WaiterId, until: EpochMs) {
+        let wait = self.by_waiter.get_mut(&waiter).and_then(|unsent| unsent.ack_wait.as_mut());
+        if let Some(wait) = wait {
+            self.by_until.remove(&(wait.until, waiter));
+            self.by_until.insert((until, waiter));
+            wait.until = until;
+        }
     }
 
     pub(crate) fn ack_wait(&self, waiter: WaiterId) -> Option<&AckWait> {
@@ -333,6 +354,7 @@ impl UnsentReplies {
             ("tokens", self.by_token == all().map(|(waiter, it)| (it.token, *waiter)).collect()),
             ("times", self.by_until == waits().map(|(waiter, it)| (it.until, waiter)).collect()),
             ("sessions", waits().filter(|(_, it)| it.begins_session()).count() == self.sessions),
+            ("groups", waits().filter(|(_, it)| it.is_of_several).count() == self.of_several),
             ("levels", !all().any(|(_, it)| stands_pending(it))),
         ];
         let wrong = agree.into_iter().find(|(_, agrees)| !agrees);

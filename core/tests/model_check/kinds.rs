@@ -229,8 +229,6 @@ fn refused(refusal: &Refusal) -> &'static str {
         | Refusal::NoAcksMoved
         | Refusal::CannotConfirm
         | Refusal::CannotClose
-        | Refusal::HoldIsPending
-        | Refusal::SeveralNeedAcks(_)
         | Refusal::TooManySessions
         | Refusal::NotPermitted
         | Refusal::TooManyObservers { .. }

@@ -312,7 +312,9 @@ impl Host for MapHost {
     fn replication(&self) -> Replication {
         let mut world = self.world();
         world.replication_asked += 1;
-        Replication { offset: world.offset, acknowledged: world.acknowledged.clone() }
+        let offset =
+            world.offset.max(if world.counts_stream { world.stream.len() as u64 } else { 0 });
+        Replication { offset, acknowledged: world.acknowledged.clone() }
     }
 
     fn ask_replicas(&self) {

@@ -98,6 +98,8 @@ pub struct World {
     pub gate: Gate,
     pub gates: BTreeMap<Vec<u8>, Gate>,
     pub offset: u64,
+    /// The offset is at least the number of effects.
+    pub counts_stream: bool,
     pub acknowledged: Vec<u64>,
     pub is_paused: bool,
     pub is_cluster: bool,
@@ -183,6 +185,7 @@ impl MapHost {
             gate: Gate::Open,
             gates: BTreeMap::new(),
             offset: 0,
+            counts_stream: false,
             acknowledged: Vec::new(),
             is_paused: false,
             is_cluster: false,

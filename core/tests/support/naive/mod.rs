@@ -117,7 +117,7 @@ impl Naive {
                 }
                 Said::Count((before - self.holds.len()) as u64)
             }
-            Input::Enter(_) | Input::Join(_) | Input::Withdraw(_) => {
+            Input::Enter(_) | Input::Join(_) | Input::Withdraw(_) | Input::ParkRenewAll(..) => {
                 panic!("several locks are entered in the engine's tests")
             }
             Input::Renew(ask) | Input::ParkRenew(ask, _) => self.renew(ask),
