@@ -69,7 +69,7 @@ pub enum Command {
     ReleaseAll(u8, Keys, bool),
     /// `RLOCK.MRENEW`: the owner, the keys, the lease, and whether only what the client knows the
     /// token of
-    RenewAll(u8, Keys, u32, bool),
+    RenewAll(u8, Keys, u32, bool, u8),
     /// `RLOCK.CANCEL`: the owner, the key
     Cancel(u8, u8),
     /// `RLOCK.FORCE`
@@ -151,9 +151,12 @@ impl fmt::Display for Command {
                 write!(to, "RLOCK.MRELEASE {keys} o{owner}")?;
                 if *by_token { write!(to, " TOKEN {KNOWN}") } else { Ok(()) }
             }
-            Self::RenewAll(owner, keys, ms, by_token) => {
+            Self::RenewAll(owner, keys, ms, by_token, acks) => {
                 write!(to, "RLOCK.MRENEW {keys} o{owner} LEASE {ms}")?;
-                if *by_token { write!(to, " TOKEN {KNOWN}") } else { Ok(()) }
+                if *by_token {
+                    write!(to, " TOKEN {KNOWN}")?;
+                }
+                if *acks > 0 { write!(to, " ACKS {acks}") } else { Ok(()) }
             }
             Self::Cancel(owner, key) => write!(to, "RLOCK.CANCEL k{key} o{owner}"),
             Self::Force(key) => write!(to, "RLOCK.FORCE k{key}"),

@@ -235,7 +235,7 @@ impl Course {
         let acks = self.acks(world, who);
         let owner = if self.rng.u8(0..10) == 0 { self.rng.u8(0..OWNERS) } else { who % OWNERS };
         if self.has_several && self.rng.u8(0..10) < 4 {
-            return self.several(owner);
+            return self.several(owner, acks);
         }
         match self.rng.u16(0..1000) {
             0..520 => Command::Acquire(self.ask(owner, key, acks)),
@@ -262,17 +262,17 @@ impl Course {
         }
     }
 
-    fn several(&mut self, owner: u8) -> Command {
+    fn several(&mut self, owner: u8, acks: u8) -> Command {
         let bits = *self.rng.choice(&[0b011, 0b101, 0b110, 0b111, 0b111, 0b001, 0b100]).unwrap();
         let keys = Keys { bits, is_reversed: self.rng.bool() };
         match self.rng.u8(0..10) {
-            0..6 => Command::AcquireAll(self.ask_all(owner, keys)),
+            0..6 => Command::AcquireAll(self.ask_all(owner, keys, acks)),
             6..9 => Command::ReleaseAll(owner, keys, self.rng.bool()),
-            _ => Command::RenewAll(owner, keys, self.lease(), self.rng.bool()),
+            _ => Command::RenewAll(owner, keys, self.lease(), self.rng.bool(), acks),
         }
     }
 
-    fn ask_all(&mut self, owner: u8, keys: Keys) -> AskAll {
+    fn ask_all(&mut self, owner: u8, keys: Keys, acks: u8) -> AskAll {
         let all = match self.rng.u8(0..6) {
             0..3 => Some(Want::Write),
             3 => Some(Want::Read),
@@ -286,8 +286,9 @@ impl Course {
             _ => Patience::Block(*self.rng.choice(&[0, 2, 40, 500, 2000]).unwrap()),
         };
         let session = self.rng.u8(0..5) == 0;
-        let lease = if session { 1000 + self.lease() } else { self.lease() };
-        AskAll { owner, keys, wants, lease, patience, session, with_ttl: self.rng.bool() }
+        let is_long = session || acks > 0;
+        let lease = if is_long { 1000 + self.lease() } else { self.lease() };
+        AskAll { owner, keys, wants, lease, patience, session, with_ttl: self.rng.bool(), acks }
     }
 
     fn renew(&mut self, owner: u8, key: u8, acks: u8) -> Command {

@@ -138,7 +138,7 @@ impl Server {
     pub(crate) fn only_sessions_wait(&self) -> bool {
         let waits = |conn: &Conn| {
             let waiting = conn.waiting.as_ref();
-            waiting.is_some_and(|waiting| waiting.pending.is_some())
+            waiting.is_some_and(|waiting| !waiting.pending.is_empty())
         };
         let is_pending = |(db, key, slot): (i32, &Key, &Slot)| {
             let mut holds = slot.lock().into_iter().flat_map(Lock::holds);

@@ -55,7 +55,7 @@ pub enum Fault {
 
 impl Fault {
     /// All that can be planted.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 29] = [
         Self::GateLeftOpen,
         Self::SessionKept,
         Self::EffectLost,
@@ -83,5 +83,7 @@ impl Fault {
         Self::Engine(rlock_engine::PlantedFault::LockLeftOut),
         Self::Engine(rlock_engine::PlantedFault::RenewalLeftOut),
         Self::Engine(rlock_engine::PlantedFault::GroupsForgotten),
+        Self::Engine(rlock_engine::PlantedFault::SeveralToldAtOnce),
+        Self::Engine(rlock_engine::PlantedFault::PartNotRevoked),
     ];
 }

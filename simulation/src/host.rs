@@ -322,7 +322,8 @@ impl<'s> Host for Edge<'s> {
             is_answered: false,
             aside: None,
             renewal: self.running.renewal,
-            pending: None,
+            renews: self.running.renews,
+            pending: Vec::new(),
             granted: Vec::new(),
             is_lost: false,
         });

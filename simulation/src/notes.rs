@@ -117,6 +117,8 @@ pub struct Pending {
     pub held: Mode,
     /// As which it was asked for: this mode, or all.
     pub mode: Option<Mode>,
+    /// Only what has this token.
+    pub only: Option<Token>,
 }
 
 /// By what a key left its name.

@@ -151,7 +151,7 @@ fn print_conn(to: &mut Printer, client: u64, conn: &Conn) {
     to.add((client, conn.db, conn.waiting.is_some()));
     if let Some(waiting) = &conn.waiting {
         to.add((&waiting.asked.key, waiting.asked.owner.as_bytes(), waiting.is_answered));
-        to.add((waiting.pending.is_some(), waiting.others.len()));
+        to.add((!waiting.pending.is_empty(), waiting.others.len()));
         waiting.observes.into_iter().for_each(|known| to.token(known));
     }
 }

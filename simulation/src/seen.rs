@@ -82,6 +82,12 @@ pub enum Kind {
     WaitedForSeveral,
     /// A connection waited for several locks, and got another reply.
     WaitForSeveralEnded,
+    /// A grant of several locks was told when replicas had acknowledged it.
+    SeveralAcknowledged,
+    /// A grant of several locks was not acknowledged, and the caller was told that.
+    SeveralUnconfirmed,
+    /// A promoted replica had all of a grant of several locks that replicas had acknowledged.
+    SeveralAckedSurvived,
     /// A lock was reserved for a connection that waits for several.
     Reserved,
     /// Several holds were renewed.
@@ -126,7 +132,7 @@ impl Kind {
     ];
 
     /// What must happen for the laws to be tried.
-    pub const TRIED: [Self; 27] = [
+    pub const TRIED: [Self; 30] = [
         Self::Waited,
         Self::TicketUsed,
         Self::Deadlock,
@@ -139,6 +145,9 @@ impl Kind {
         Self::WaitedForSeveral,
         Self::WaitForSeveralEnded,
         Self::Reserved,
+        Self::SeveralAcknowledged,
+        Self::SeveralUnconfirmed,
+        Self::SeveralAckedSurvived,
         Self::RenewedSeveral,
         Self::SeveralSurvived,
         Self::SeveralLost,

@@ -107,7 +107,7 @@ pub struct Server {
     /// Of it, what the last decision left pending.
     pub(crate) pending: Vec<Noted>,
     /// Those whose grant is pending, at a lock that is open.
-    pub(crate) gated: Vec<WaiterId>,
+    pub(crate) gated: Vec<(WaiterId, i32, Key)>,
     /// What is done wrong.
     pub fault: Fault,
     /// New keys are reported to the engine.
@@ -236,10 +236,7 @@ impl Server {
     }
 
     pub(crate) fn forget_wait(&mut self, mut waiting: Waiting) {
-        if let Some(pending) = waiting.pending.take() {
-            let (asked, waiter) = (Box::new(waiting.asked.clone()), waiting.waiter);
-            self.note(Note::Unconfirmed { asked, pending, waiter });
-        }
+        waiting.take_unconfirmed().into_iter().for_each(|note| self.note(note));
         let unheard = waiting.take_unheard();
         let Waiting { waiter, is_answered, is_lost, .. } = waiting;
         if !is_answered {
@@ -265,12 +262,8 @@ impl Server {
                 waiting.is_answered = true;
                 waiting.aside = Some(unblocked());
                 // It was granted while it was parked, and hears this instead.
-                let (asked, unheard) = (waiting.asked.clone(), waiting.take_unheard());
-                let pending = waiting.pending.take();
-                if let Some(pending) = pending {
-                    let asked = Box::new(asked);
-                    self.note(Note::Unconfirmed { asked, pending, waiter });
-                }
+                let (unheard, unconfirmed) = (waiting.take_unheard(), waiting.take_unconfirmed());
+                unconfirmed.into_iter().for_each(|note| self.note(note));
                 unheard.into_iter().for_each(|note| self.note(note));
                 self.engine(|edge| blocked::gone(edge, waiter));
             }

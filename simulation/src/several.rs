@@ -69,6 +69,8 @@ pub struct AskAll {
     pub session: bool,
     /// Two numbers.
     pub with_ttl: bool,
+    /// So many replicas are to acknowledge it.
+    pub acks: u8,
 }
 
 impl AskAll {
@@ -91,7 +93,7 @@ impl AskAll {
                 upgrade: false,
                 with_ttl: self.with_ttl,
                 limit: if let Want::Limit(limit) = want { Some(limit) } else { None },
-                acks: 0,
+                acks: self.acks,
             }
         })
     }
@@ -110,6 +112,9 @@ impl fmt::Display for AskAll {
         write!(to, " LEASE {}", self.lease)?;
         self.patience.fmt(to)?;
         to.write_str(if self.session { " SESSION" } else { "" })?;
+        if self.acks > 0 {
+            write!(to, " ACKS {}", self.acks)?;
+        }
         to.write_str(if self.with_ttl { " WITHTTL" } else { "" })
     }
 }

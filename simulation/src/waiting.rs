@@ -1,6 +1,6 @@
 //! A blocked connection, as its server has it.
 
-use rlock_core::{Mode, Token, WaiterId};
+use rlock_core::{Mode, Reply, Token, WaiterId};
 
 use crate::notes::{Asked, Note, Pending};
 use crate::words::Said;
@@ -26,8 +26,11 @@ pub struct Waiting {
     pub aside: Option<Said>,
     /// It asked to renew, this mode or all.
     pub renewal: Option<Option<Mode>>,
-    /// What it is told of when replicas have acknowledged it.
-    pub pending: Option<Pending>,
+    /// Only what has this token.
+    pub renews: Option<Token>,
+    /// What it is told of when replicas have acknowledged it: of which of the locks, by its place
+    /// among what it asked.
+    pub pending: Vec<(usize, Pending)>,
     /// The grant in it: one token for each of the locks, in order.
     pub granted: Vec<Token>,
     /// An error took the place of the reply.
@@ -38,6 +41,30 @@ impl Waiting {
     /// What it asked of each of the locks.
     pub fn asks(&self) -> impl Iterator<Item = &Asked> {
         std::iter::once(&self.asked).chain(&self.others)
+    }
+
+    /// What is not told any more.
+    pub(crate) fn take_unconfirmed(&mut self) -> Vec<Note> {
+        let waiter = self.waiter;
+        self.take_pending(|asked, pending| Note::Unconfirmed { asked, pending, waiter })
+    }
+
+    /// What it was to be told of when it gets this reply instead, or its renewal.
+    pub(crate) fn take_ended(&mut self, reply: &Reply) -> Vec<Note> {
+        match reply {
+            Reply::NotNow { .. } => self.take_pending(|asked, _| Note::NilWhilePending { asked }),
+            Reply::Renewed => {
+                self.take_pending(|asked, pending| Note::RenewalTold { asked, pending })
+            }
+            _ => self.take_unconfirmed(),
+        }
+    }
+
+    /// What it was to be told of, as notes.
+    pub(crate) fn take_pending(&mut self, note: impl Fn(Box<Asked>, Pending) -> Note) -> Vec<Note> {
+        let pending = std::mem::take(&mut self.pending).into_iter();
+        let asked = |place| self.asks().nth(place).cloned().map(Box::new);
+        pending.filter_map(|(place, it)| Some(note(asked(place)?, it))).collect()
     }
 
     /// What was granted in a reply that does not reach the connection.

@@ -10,7 +10,6 @@ use crate::keyspace::{Key, Slot, Value};
 use crate::notes::{Asked, Note, Noted, Pending};
 use crate::seen::Kind;
 use crate::server::Server;
-use crate::waiting::Waiting;
 use crate::words::Said;
 
 /// A change that outlives the request that it came of.
@@ -42,11 +41,16 @@ impl Server {
                 if !changes.is_empty() {
                     self.effect_events += events.len() as u64;
                 }
-                pending.iter().for_each(|waiter| self.pend(*waiter));
-                if *reply == Reply::Pending {
+                pending.iter().for_each(|waiter| self.pend(*waiter, db, &key));
+                // The caller's own; where several locks are entered, the waiter was named above.
+                let is_for_several = |waiter: &WaiterId| {
+                    let waiting = self.client_of(*waiter).and_then(|of| self.waiting_mut(of));
+                    waiting.is_some_and(|waiting| waiting.is_for_several)
+                };
+                if *reply == Reply::Pending && !pending.iter().any(is_for_several) {
                     let waiting = running.client.and_then(|client| self.waiting_mut(client));
                     if let Some(waiter) = waiting.map(|waiting| waiting.waiter) {
-                        self.pend(waiter);
+                        self.pend(waiter, db, &key);
                     }
                 }
             }
@@ -76,7 +80,7 @@ impl Server {
         };
         if running.is_for_several {
             let asks: Vec<Asked> = std::iter::once(asked).chain(&running.others).cloned().collect();
-            self.granted_all(client, &asks, (*token, *remaining_ms), None);
+            self.granted_all(client, &asks, (*token, *remaining_ms), (None, Vec::new()));
             return;
         }
         let (asked, granted_at) = (Box::new(asked.clone()), self.now);
@@ -91,18 +95,20 @@ impl Server {
         client: ClientId,
         asks: &[Asked],
         (newest, remaining_ms): (Token, u64),
-        blocked: Option<bool>,
+        (blocked, pending): (Option<bool>, Vec<(usize, Pending)>),
     ) -> Vec<Token> {
         let held: Vec<Option<Token>> = asks.iter().map(|asked| self.hold_of(asked)).collect();
         self.note(Note::ToldSeveral { asks: asks.into(), held: held.clone(), newest });
         let (granted_at, waited) = (self.now, blocked.unwrap_or(false));
         self.note(Note::Saw(match blocked {
+            Some(_) if !pending.is_empty() => Kind::SeveralAcknowledged,
             Some(_) => Kind::WaitedForSeveral,
             None => Kind::GrantedSeveral,
         }));
-        for (asked, token) in asks.iter().zip(&held) {
+        for (place, (asked, token)) in asks.iter().zip(&held).enumerate() {
             let (Some(token), asked) = (*token, Box::new(asked.clone())) else { continue };
-            let pending = None;
+            let pending = pending.iter().find(|(of, _)| *of == place).map(|(_, it)| *it);
+            let granted_at = pending.map_or(granted_at, |pending| pending.granted_at);
             self.note(Note::Told {
                 client,
                 asked,
@@ -139,51 +145,51 @@ impl Server {
         let now = self.now;
         let Some(client) = self.client_of(wake.waiter) else { return };
         let Some(waiting) = self.waiting_mut(client) else { return };
-        if waiting.is_for_several {
-            let asks: Vec<Asked> = waiting.asks().cloned().collect();
-            match &wake.reply {
-                Reply::Granted { token, remaining_ms } => {
-                    let waited = wake.waited_us > 0;
-                    let told = (*token, *remaining_ms);
-                    let tokens = self.granted_all(client, &asks, told, Some(waited));
-                    let waiting = self.waiting_mut(client);
-                    waiting.into_iter().for_each(|waiting| waiting.granted.clone_from(&tokens));
-                }
-                _ => self.note(Note::Saw(Kind::WaitForSeveralEnded)),
+        match (&wake.reply, waiting.is_for_several) {
+            (Reply::Granted { token, remaining_ms }, true) => {
+                let asks: Vec<Asked> = waiting.asks().cloned().collect();
+                let (waited, told) = (wake.waited_us > 0, (*token, *remaining_ms));
+                let told_as = (Some(waited), std::mem::take(&mut waiting.pending));
+                let tokens = self.granted_all(client, &asks, told, told_as);
+                let waiting = self.waiting_mut(client);
+                waiting.into_iter().for_each(|waiting| waiting.granted.clone_from(&tokens));
             }
-            return;
-        }
-        let (asked, pending) = (Box::new(waiting.asked.clone()), waiting.pending.take());
-        let waiter = wake.waiter;
-        let note = match (&wake.reply, pending) {
-            (Reply::Granted { token, remaining_ms }, pending) => {
+            (Reply::Granted { token, remaining_ms }, false) => {
+                let (asked, pending) = (Box::new(waiting.asked.clone()), waiting.pending.pop());
+                let pending = pending.map(|(_, pending)| pending);
                 waiting.granted = vec![*token];
                 let granted_at = pending.map_or(now, |pending| pending.granted_at);
                 let (token, remaining_ms, waited) = (*token, *remaining_ms, wake.waited_us > 0);
-                Note::Told { client, asked, token, granted_at, remaining_ms, waited, pending }
+                self.note(Note::Told {
+                    client,
+                    asked,
+                    token,
+                    granted_at,
+                    remaining_ms,
+                    waited,
+                    pending,
+                });
             }
-            (Reply::Renewed, Some(pending)) => {
-                waiting.granted = vec![pending.token];
-                Note::RenewalTold { asked, pending }
+            (reply, is_for_several) => {
+                if let Reply::Renewed = reply {
+                    waiting.granted = waiting.pending.iter().map(|(_, it)| it.token).collect();
+                }
+                let notes = waiting.take_ended(reply);
+                if is_for_several && notes.is_empty() {
+                    self.note(Note::Saw(Kind::WaitForSeveralEnded));
+                } else if is_for_several {
+                    self.note(Note::Saw(Kind::SeveralUnconfirmed));
+                }
+                notes.into_iter().for_each(|note| self.note(note));
             }
-            (Reply::NotNow { .. }, Some(_)) => Note::NilWhilePending { asked },
-            (_, Some(pending)) => Note::Unconfirmed { asked, pending, waiter },
-            _ => return,
-        };
-        self.note(note);
+        }
     }
 
     /// What was granted to this connection does not reach it any more.
     fn unconfirmed(&mut self, waiter: WaiterId, reply: &Reply) {
         let mut all = self.conns.values_mut().filter_map(|conn| conn.waiting.as_mut());
         let Some(waiting) = all.find(|waiting| waiting.waiter == waiter) else { return };
-        if let Some(pending) = waiting.pending.take() {
-            let asked = Box::new(waiting.asked.clone());
-            self.note(match reply {
-                Reply::NotNow { .. } => Note::NilWhilePending { asked },
-                _ => Note::Unconfirmed { asked, pending, waiter },
-            });
-        }
+        waiting.take_ended(reply).into_iter().for_each(|note| self.note(note));
     }
 
     /// What who asks now is to see of WRITE at a key: its token, or 0.
@@ -217,17 +223,20 @@ impl Server {
     }
 
     /// This blocked connection's hold stands, and it is told when replicas have acknowledged it.
-    fn pend(&mut self, waiter: WaiterId) {
+    fn pend(&mut self, waiter: WaiterId, db: i32, key: &Key) {
         let Some(client) = self.client_of(waiter) else { return };
         let (at, now) = (self.history.point(), self.now);
-        let Some(Waiting { asked, renewal, pending: None, .. }) =
-            self.conns[&client].waiting.as_ref()
-        else {
+        let Some(waiting) = self.conns[&client].waiting.as_ref() else { return };
+        let is_it = |asked: &Asked| (asked.db, &asked.key) == (db, key);
+        let Some(place) = waiting.asks().position(is_it) else { return };
+        let Some(asked) = waiting.asks().nth(place) else { return };
+        let (renewal, only) = (&waiting.renewal, waiting.renews);
+        if waiting.pending.iter().any(|(of, _)| *of == place) {
             return;
-        };
+        }
         if self.keys.get(asked.db, &asked.key).is_some_and(|slot| slot.value == Value::Other) {
             // Of several locks, all of which are open: it is looked at when they are closed.
-            self.gated.push(waiter);
+            self.gated.push((waiter, db, key.clone()));
             return;
         }
         let asked = asked.clone();
@@ -237,7 +246,8 @@ impl Server {
         let holds = |held: Mode| {
             let mut holds = lock?
                 .holds()
-                .filter(|(owner, is, _)| *owner == asked.owner.as_bytes() && *is == held);
+                .filter(|(owner, is, _)| *owner == asked.owner.as_bytes() && *is == held)
+                .filter(|(.., hold)| only.is_none_or(|only| only == hold.token));
             holds.next().map(|(.., hold)| (held, hold))
         };
         let modes = [Mode::Write, Mode::Read].into_iter();
@@ -245,9 +255,9 @@ impl Server {
         let Some((held, hold)) = modes.find_map(holds) else { return };
         let (token, renews) = (hold.token, renewal.is_some());
         let deadline = hold.deadline.get();
-        let pending = Pending { token, at, granted_at: now, deadline, renews, held, mode };
+        let pending = Pending { token, at, granted_at: now, deadline, renews, held, mode, only };
         if let Some(waiting) = self.waiting_mut(client) {
-            waiting.pending = Some(pending);
+            waiting.pending.push((place, pending));
         }
         self.pending.push(self.noted(Note::Pending { asked: Box::new(asked), pending }));
     }
@@ -259,7 +269,8 @@ impl Server {
 
     /// What was left pending while several locks were open.
     pub(crate) fn pend_gated(&mut self) {
-        std::mem::take(&mut self.gated).into_iter().for_each(|waiter| self.pend(waiter));
+        let gated = std::mem::take(&mut self.gated).into_iter();
+        gated.for_each(|(waiter, db, key)| self.pend(waiter, db, &key));
     }
 
     /// Takes what the laws must know.

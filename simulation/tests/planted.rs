@@ -212,5 +212,17 @@ fn who_waits_for_several_locks_does_not_move_on() {
     found_beside(fault, &laws, &["the indexes agree"]);
 }
 
+#[test]
+fn several_locks_are_told_before_replicas_acknowledged_them() {
+    let fault = Fault::Engine(rlock_engine::PlantedFault::SeveralToldAtOnce);
+    found(fault, &BEFORE_ACKS);
+}
+
+#[test]
+fn a_grant_of_several_locks_is_revoked_but_for_one_of_them() {
+    let fault = Fault::Engine(rlock_engine::PlantedFault::PartNotRevoked);
+    found_beside(fault, &[UNHEARD], &["the indexes agree"]);
+}
+
 const UNHEARD: &str = "who did not hear holds nothing";
 const GRANTED: &str = "who has reached all of the locks is granted";

@@ -21,6 +21,7 @@ fn all(owner: u8, bits: u8) -> AskAll {
         patience: Patience::Block(0),
         session: false,
         with_ttl: false,
+        acks: 0,
     }
 }
 

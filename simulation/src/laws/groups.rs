@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use rlock_core::{Kind as Standing, Lock, Mode, WaiterId};
+use rlock_core::{Kind as Standing, Mode, WaiterId};
 
 use super::{Broken, must};
 use crate::keyspace::{Key, Slot};
@@ -92,6 +92,16 @@ pub fn waits(
     (is_open, was_stepped): (bool, bool),
 ) -> Result<(), Broken> {
     let Waiting { waiter, asked, .. } = waiting;
+    // It is granted, and replicas are to acknowledge it: all of it, or nothing is told.
+    if !waiting.pending.is_empty() {
+        let is_pending = |there: &Asked| {
+            let volatile = server.state.manager.volatile(there.db, &there.key);
+            volatile.is_some_and(|volatile| volatile.is_pending(*waiter))
+        };
+        return must(waiting.asks().all(is_pending), "who is blocked is answered", || {
+            format!("a part of it ended: {waiting:?}")
+        });
+    }
     let group = server.state.manager.group(*waiter);
     must(group.is_some(), "who is blocked is answered", || format!("nobody knows of {waiting:?}"))?;
     let Some(group) = group.filter(|_| is_open && !server.is_in_grace()) else { return Ok(()) };
@@ -104,18 +114,9 @@ pub fn waits(
         })?;
     }
     let Some(there) = waiting.asks().nth(first_left) else {
-        // A hold of its owner may wait for acknowledgements.
-        let is_pending = |there: &Asked| {
-            let lock = server.keys.get(there.db, &there.key).and_then(Slot::lock);
-            let mut holds = lock.into_iter().flat_map(Lock::holds);
-            holds
-                .any(|(.., hold)| server.state.manager.is_pending(there.db, &there.key, hold.token))
-        };
-        return must(
-            was_stepped || waiting.asks().any(is_pending),
-            "who has reached all of the locks is granted",
-            || format!("{waiting:?} at {:?}", server.now),
-        );
+        return must(was_stepped, "who has reached all of the locks is granted", || {
+            format!("{waiting:?} at {:?}", server.now)
+        });
     };
     let now = server.now;
     let lock = server.keys.get(there.db, &there.key).and_then(Slot::lock);

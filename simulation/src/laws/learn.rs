@@ -24,6 +24,9 @@ impl Laws {
         let now_ms = now.ms().get();
         match note {
             Note::Told { pending: Some(pending), client, asked, .. } => {
+                if asked.of_several {
+                    self.several.acked(pending.token);
+                }
                 self.told_acked(node, *client, asked, pending, us, machines)
             }
             Note::Told {
@@ -52,11 +55,11 @@ impl Laws {
                 self.granted(asked, Some(*client), grant, history, now_ms.min(granted_ms))
             }
             Note::Pending { asked, pending } => {
-                let Pending { token, granted_at, renews, mode, .. } = *pending;
+                let Pending { token, granted_at, renews, mode, only, .. } = *pending;
                 let until = granted_at.after(asked.lease).get();
                 if renews {
                     let (lock, owner) = ((asked.db, &asked.key), &asked.owner);
-                    let which = (mode, None);
+                    let which = (mode, only);
                     self.promises.renewed(at, history, lock, owner, which, until, now_ms, false);
                     let asked = Asked { mode: pending.held, ..Asked::clone(asked) };
                     self.promises.told(&asked, None, Grant { at, token, until, us, now_ms });

@@ -382,10 +382,10 @@ fn waits(
         }
         let volatile = server.state.manager.volatile(asked.db, &asked.key);
         let stands = volatile.is_some_and(|volatile| volatile.knows(waiting.waiter));
-        let is_pending = waiting.pending.is_some()
+        let is_pending = !waiting.pending.is_empty()
             && volatile.is_some_and(|volatile| volatile.is_pending(waiting.waiter));
         must(
-            stands && (is_pending || waiting.pending.is_none()),
+            stands && (is_pending || waiting.pending.is_empty()),
             "who is blocked is answered",
             || format!("nobody knows of {waiting:?}"),
         )?;
@@ -448,7 +448,7 @@ impl Rest {
         let is_passed = |client: &ClientId, other: &Waiting| {
             let asked_there = &other.asked;
             !other.is_answered
-                && other.pending.is_none()
+                && other.pending.is_empty()
                 && !server.state.is_late(other.waiter)
                 && is_there(other)
                 && asked_there.arrival < asked.arrival

@@ -31,6 +31,8 @@ struct Grant {
     /// By its server's clock, in milliseconds.
     deadline: u64,
     parts: Vec<Part>,
+    /// It was told when replicas had acknowledged it.
+    is_acked: bool,
 }
 
 /// All grants of several locks.
@@ -53,7 +55,8 @@ impl Several {
         let part = Part { db, key: key.clone(), at, ends: Vec::new() };
         let known = self.step.iter_mut().find(|grant| grant.token == token);
         let Some(grant) = known else {
-            self.step.push(Grant { token, deadline, parts: vec![part] });
+            let (parts, is_acked) = (vec![part], false);
+            self.step.push(Grant { token, deadline, parts, is_acked });
             return Ok(());
         };
         must(grant.deadline == deadline, "the leases of one grant end together", || {
@@ -91,11 +94,20 @@ impl Several {
         Ok(())
     }
 
+    /// A caller was told of this grant when replicas had acknowledged it.
+    pub fn acked(&mut self, token: Token) {
+        let all = self.all.iter_mut().filter(|grant| grant.token == token);
+        all.for_each(|grant| grant.is_acked = true);
+    }
+
     /// A replica with these effects becomes a primary.
     pub fn taken_over(&self, history: &History, now_ms: u64, seen: &mut Seen) {
         for grant in self.all.iter().filter(|grant| grant.deadline > now_ms) {
             let is_there = grant.parts.iter().all(|part| history.has(part.at));
             seen.count(if is_there { Kind::SeveralSurvived } else { Kind::SeveralLost });
+            if is_there && grant.is_acked {
+                seen.count(Kind::SeveralAckedSurvived);
+            }
         }
     }
 }

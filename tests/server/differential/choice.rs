@@ -115,7 +115,7 @@ impl Choice {
         match self.0.u8(0..20) {
             0..10 => Command::AcquireAll(self.ask_all(owner, keys)).to_string(),
             10..14 => Command::ReleaseAll(owner, keys, by_token).to_string(),
-            14..16 => Command::RenewAll(owner, keys, self.ms(), by_token).to_string(),
+            14..16 => Command::RenewAll(owner, keys, self.ms(), by_token, 0).to_string(),
             _ => {
                 let ms = *self.0.choice(&[None, Some(0), Some(250), Some(30_000)]).unwrap();
                 let line = Command::Await(key, ms).to_string();
@@ -135,7 +135,8 @@ impl Choice {
         };
         let session = self.0.u8(0..5) == 0;
         let lease = if session { self.ms().max(1000) } else { self.ms() };
-        AskAll { owner, keys, wants, lease, patience, session, with_ttl: self.0.u8(0..4) == 0 }
+        let with_ttl = self.0.u8(0..4) == 0;
+        AskAll { owner, keys, wants, lease, patience, session, with_ttl, acks: 0 }
     }
 
     fn release(&mut self, owner: u8, key: u8) -> String {
