@@ -37,6 +37,7 @@ mod fates_of_keys;
 mod force_and_queries;
 mod fsync_before_reply;
 mod gate;
+mod group_acks;
 mod group_crowds;
 mod group_tickets;
 mod groups;
