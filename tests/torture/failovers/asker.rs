@@ -51,6 +51,8 @@ pub struct Site {
 pub struct Ask {
     pub kind: Kind,
     pub key: String,
+    /// Further locks in the same step.
+    pub more: Vec<String>,
     pub owner: String,
     pub mode: Mode,
     pub lease_ms: i64,
@@ -69,10 +71,33 @@ impl Ask {
     pub fn new(key: &str, owner: &str, mode: Mode, lease_ms: i64) -> Ask {
         let (key, owner) = (key.to_owned(), owner.to_owned());
         let (kind, depth, words, token, is_loose) = (Kind::Grant, 1, "", None, false);
-        Ask { kind, key, owner, mode, lease_ms, depth, words, token, is_loose }
+        let more = Vec::new();
+        Ask { kind, key, more, owner, mode, lease_ms, depth, words, token, is_loose }
+    }
+
+    /// All locks that it names.
+    pub fn keys(&self) -> impl Iterator<Item = &String> {
+        std::iter::once(&self.key).chain(&self.more)
+    }
+
+    fn line_of_several(&self) -> String {
+        let Ask { owner, mode, lease_ms, words, .. } = self;
+        let (keys, mode): (Vec<&str>, _) = (self.keys().map(String::as_str).collect(), mode.word());
+        let (count, keys) = (keys.len(), keys.join(" "));
+        match self.token {
+            Some(token) => {
+                format!("RLOCK.MRENEW {count} {keys} {owner} LEASE {lease_ms} TOKEN {token}")
+            }
+            None => {
+                format!("RLOCK.MACQUIRE {count} {keys} {owner} {mode} LEASE {lease_ms} {words}")
+            }
+        }
     }
 
     fn line(&self) -> String {
+        if !self.more.is_empty() {
+            return self.line_of_several();
+        }
         let Ask { key, owner, mode, lease_ms, words, .. } = self;
         let mode = mode.word();
         match self.token {
@@ -251,12 +276,13 @@ impl Asker {
             }
         };
         // A ticket's hold lasts its lease and the ticket's window from the turn on.
-        let most_ms = ask.lease_ms + if ask.kind == Kind::Turn { WINDOW_MS } else { 0 };
+        let is_turn = matches!(ask.kind, Kind::Turn | Kind::GroupTurn);
+        let most_ms = ask.lease_ms + if is_turn { WINDOW_MS } else { 0 };
         if left_ms.is_some_and(|left_ms| left_ms > most_ms) {
             self.notes.wrong.push(format!("{}: more than its lease: {reply:?}", ask.line()));
         }
         let Some(number) = number.filter(|_| is_sure) else { return Ok(false) };
-        let until_ms = sent_ms + left_ms.filter(|_| ask.kind == Kind::Turn).unwrap_or(ask.lease_ms);
+        let until_ms = sent_ms + left_ms.filter(|_| is_turn).unwrap_or(ask.lease_ms);
         let is_counted = !ask.is_loose || !self.sort.makes_sure();
         if is_counted {
             self.claim(ask, ask.token.unwrap_or(number), [sent_ms, told_ms, until_ms]);
@@ -284,11 +310,16 @@ impl Asker {
         }
     }
 
-    fn claim_of(&self, ask: &Ask) -> Option<&Claim> {
+    /// What was told of the first of its locks.
+    pub fn claim_of(&self, ask: &Ask) -> Option<&Claim> {
         self.notes.claims.get(&(ask.key.clone(), ask.owner.clone(), ask.mode))
     }
 
     fn claim(&mut self, ask: &Ask, token: i64, [sent_ms, told_ms, until_ms]: [i64; 3]) {
+        for key in &ask.more {
+            let one = Ask { key: key.clone(), more: Vec::new(), ..ask.clone() };
+            self.claim(&one, token, [sent_ms, told_ms, until_ms]);
+        }
         self.notes.told += 1;
         let mut claim = Claim {
             sort: self.sort,

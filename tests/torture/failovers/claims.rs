@@ -42,9 +42,22 @@ pub enum Kind {
     /// The turn of a ticket, and then the token.
     Turn,
     Upgrade,
+    /// Of one lock of several, as of one: a grant, a hand-over, a renewal, a turn.
+    Group,
+    GroupHandOver,
+    GroupRenewal,
+    GroupTurn,
 }
 
-pub const KINDS: [Kind; 8] = [
+impl Kind {
+    /// Whether it is of several locks.
+    pub fn is_of_several(self) -> bool {
+        use Kind::{Group, GroupHandOver, GroupRenewal, GroupTurn};
+        matches!(self, Group | GroupHandOver | GroupRenewal | GroupTurn)
+    }
+}
+
+pub const KINDS: [Kind; 12] = [
     Kind::Grant,
     Kind::HandOver,
     Kind::Closed,
@@ -53,6 +66,10 @@ pub const KINDS: [Kind; 8] = [
     Kind::Session,
     Kind::Turn,
     Kind::Upgrade,
+    Kind::Group,
+    Kind::GroupHandOver,
+    Kind::GroupRenewal,
+    Kind::GroupTurn,
 ];
 
 /// A hold as its owner was told of it. Times are unix milliseconds of the machine's only clock.
@@ -116,6 +133,21 @@ pub fn loss_of_string(claim: &Claim, owner: &str, ttl_ms: i64, seen_ms: i64) -> 
     }
     let early_ms = claim.until_ms - (seen_ms + ttl_ms + 1);
     (early_ms > 0).then(|| format!("the deadline is {early_ms} ms too early"))
+}
+
+/// Grants of several locks of which some were lost and others were not, whoever was promised them.
+/// What was over when all of it had been seen, `seen_ms`, says nothing.
+pub fn parts(claims: &[Claim], lost: &[usize], seen_ms: i64) -> Vec<String> {
+    let mut all: BTreeMap<(&str, i64), [Vec<&str>; 2]> = BTreeMap::new();
+    let lasts = |claim: &Claim| claim.kind.is_of_several() && claim.until_ms > seen_ms;
+    let of_several = claims.iter().enumerate().filter(|(_, claim)| lasts(claim));
+    for (place, claim) in of_several {
+        let halves = all.entry((&claim.owner, claim.token)).or_default();
+        halves[usize::from(lost.contains(&place))].push(&claim.key);
+    }
+    let is_part = |[kept, lost]: &[Vec<&str>; 2]| !kept.is_empty() && !lost.is_empty();
+    let parts = all.into_iter().filter(|(_, halves)| is_part(halves));
+    parts.map(|(grant, halves)| format!("a part of {grant:?} was lost: {halves:?}")).collect()
 }
 
 /// Two who hold at once and may not: the first such pair of each key.

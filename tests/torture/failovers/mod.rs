@@ -21,7 +21,7 @@ use std::thread::JoinHandle;
 use fastrand::Rng;
 
 use asker::{Asker, Notes, Site};
-use claims::{Claim, conflicts, overlaps};
+use claims::{Claim, conflicts, overlaps, parts};
 use judge::Loss;
 use shards::Shards;
 use stage::{Servers, Stage};
@@ -123,9 +123,13 @@ impl Round {
 
     fn judge(&self, servers: &dyn Servers, claims: &[Claim], story: &str, tally: &mut Tally) {
         // Nobody claims what has expired by now.
-        let now_ms = now_ms();
-        claims.iter().filter(|claim| claim.until_ms > now_ms).for_each(|claim| tally.count(claim));
-        for Loss { claim, why } in judge::losses(servers.primary(), claims) {
+        let begun_ms = now_ms();
+        let lasting = claims.iter().filter(|claim| claim.until_ms > begun_ms);
+        lasting.for_each(|claim| tally.count(claim));
+        let losses = judge::losses(servers.primary(), claims);
+        let lost: Vec<usize> = losses.iter().map(|loss| loss.claim).collect();
+        tally.complain(parts(claims, &lost, now_ms()).into_iter());
+        for Loss { claim, why } in losses {
             let claim = &claims[claim];
             tally.lose(claim);
             let is_promised = claim.sort.makes_sure() || self.promise == Promise::ToAll;

@@ -34,9 +34,12 @@ pub fn all(has_ungated: bool) -> Vec<(Sort, Role)> {
         (Acked, closes_as_heir),
         (Acked, closing_ring),
         (Acked, closing_ring),
+        (Acked, groups),
+        (Acked, groups_handed_over),
+        (Acked, groups_turns),
     ];
     if has_ungated {
-        let others: [(Sort, Role); 12] = [
+        let others: [(Sort, Role); 15] = [
             (SetNx, strings),
             (Plain, fresh),
             (Plain, lives),
@@ -46,6 +49,9 @@ pub fn all(has_ungated: bool) -> Vec<(Sort, Role)> {
             (Plain, closes),
             (Plain, closes_as_heir),
             (Plain, closing_ring),
+            (Plain, groups),
+            (Plain, groups_handed_over),
+            (Plain, groups_turns),
             (Waited, fresh),
             (Waited, lives),
             (Waited, hand_over),
@@ -202,6 +208,89 @@ fn turns(me: &mut Asker) -> Result<(), Error> {
             let told = me.ask_all(std::slice::from_mut(&mut link), &asks)?;
             let mut is_told = told.into_iter();
             asks.retain(|_| !is_told.next().unwrap());
+        }
+        me.rest(4);
+    }
+    Ok(())
+}
+
+/// Several new locks in one step.
+fn several(me: &mut Asker, kind: Kind, words: &'static str) -> Ask {
+    let (key, mode, lease_ms) = (me.new_key(), me.any_mode(), me.any_lease_ms());
+    let more = vec![me.new_key(), me.new_key()];
+    Ask { kind, more, words, ..Ask::new(&key, &me.name, mode, lease_ms) }
+}
+
+/// Several locks in one step; some of them are renewed together.
+fn groups(me: &mut Asker) -> Result<(), Error> {
+    let mut links = me.links()?;
+    while !me.is_over() {
+        let mut asks: Vec<Ask> = (0..BATCH).map(|_| several(me, Kind::Group, "WITHTTL")).collect();
+        for step in 0..3 {
+            let told = me.ask_all(&mut links, &asks)?;
+            let mut is_told = told.into_iter();
+            asks.retain(|_| is_told.next().unwrap());
+            asks.truncate(if step == 0 { BATCH / 2 } else { BATCH });
+            for ask in &mut asks {
+                (ask.kind, ask.lease_ms) = (Kind::GroupRenewal, ask.lease_ms + 5000);
+                ask.token = me.claim_of(ask).map(|claim| claim.token);
+            }
+            me.rest(3);
+        }
+    }
+    Ok(())
+}
+
+/// One holds a lock of each group, which waits, blocked, and gives back all of them.
+fn groups_handed_over(me: &mut Asker) -> Result<(), Error> {
+    let mut holder = me.link()?;
+    let mut heirs = Vec::new();
+    for _ in 0..PAIRS {
+        heirs.push(me.link()?);
+    }
+    while !me.is_over() {
+        let mut asks = Vec::new();
+        for _ in 0..PAIRS {
+            asks.push(several(me, Kind::GroupHandOver, "BLOCK 5000"));
+        }
+        let holds = asks.iter().map(|ask| format!("RLOCK.ACQUIRE {} before", ask.key));
+        let is_held = tell(me, &mut holder, &holds.collect::<Vec<_>>())?;
+        let asked_ms = now_ms();
+        for (heir, ask) in heirs.iter_mut().zip(&asks) {
+            me.say(heir, std::slice::from_ref(ask))?;
+        }
+        tell(me, &mut holder, &["PING".to_owned()])?;
+        let sent_ms = if is_held { now_ms() } else { asked_ms };
+        let releases = asks.iter().map(|ask| release(&ask.key, "before", Mode::Write));
+        tell(me, &mut holder, &releases.collect::<Vec<_>>())?;
+        for (heir, ask) in heirs.iter_mut().zip(&asks) {
+            me.hear(heir, ask, sent_ms)?;
+        }
+        me.rest(4);
+    }
+    Ok(())
+}
+
+/// The same with tickets, whose owner asks again and again.
+fn groups_turns(me: &mut Asker) -> Result<(), Error> {
+    let (mut holder, mut link) = (me.link()?, me.link()?);
+    while !me.is_over() {
+        let mut asks = Vec::new();
+        for _ in 0..PAIRS {
+            let ask = several(me, Kind::GroupTurn, "QUEUE 5000 WITHTTL");
+            asks.push(Ask { mode: Mode::Write, lease_ms: 30_000, ..ask });
+        }
+        let holds = asks.iter().map(|ask| format!("RLOCK.ACQUIRE {} before", ask.key));
+        tell(me, &mut holder, &holds.collect::<Vec<_>>())?;
+        me.ask_all(std::slice::from_mut(&mut link), &asks)?;
+        let releases = asks.iter().map(|ask| release(&ask.key, "before", Mode::Write));
+        tell(me, &mut holder, &releases.collect::<Vec<_>>())?;
+        let begun_ms = ms(now_ns());
+        while !asks.is_empty() && ms(now_ns()) - begun_ms < TURN_MS && !me.is_over() {
+            let told = me.ask_all(std::slice::from_mut(&mut link), &asks)?;
+            let mut is_told = told.into_iter();
+            asks.retain(|_| !is_told.next().unwrap());
+            me.rest(5);
         }
         me.rest(4);
     }
