@@ -53,6 +53,13 @@ impl Volatile {
             && !self.queue.has_covered()
     }
 
+    /// Becomes the memory of another lock, which has an empty queue as well: an empty tree keeps
+    /// one node, with which the next queue begins.
+    pub(crate) fn reset(&mut self) {
+        let queue = std::mem::take(&mut self.queue);
+        *self = Self { queue, ..Self::default() };
+    }
+
     /// The next input finds nothing to do but what comes due, and no turn is given. (What a
     /// portion left undone is due.)
     pub(crate) fn is_at_rest(&self) -> bool {

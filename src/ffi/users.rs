@@ -39,15 +39,23 @@ fn may_in_database() -> Option<MayInDatabase> {
 impl Ctx {
     /// The user as which the caller is logged in.
     pub fn user_name(&self) -> Rc<str> {
+        /// The last caller's: most connections have the same.
+        static LAST: Exclusive<Rc<str>> = Exclusive::empty();
         // SAFETY: context; we free the string, after copying its bytes.
         unsafe {
             let name = there(raw::RedisModule_GetCurrentUserName)(self.0);
             if name.is_null() {
                 return Rc::default();
             }
-            let copy = Rc::from(&*String::from_utf8_lossy(bytes_of(name)));
+            let user = LAST.with(|last| {
+                let bytes = bytes_of(name);
+                if last.as_bytes() != bytes {
+                    *last = Rc::from(&*String::from_utf8_lossy(bytes));
+                }
+                last.clone()
+            });
             there(raw::RedisModule_FreeString)(self.0, name);
-            copy
+            user
         }
     }
 

@@ -123,8 +123,16 @@ impl Manager {
         (self.slow, self.slowlog_max) = (bounds.slow, bounds.slowlog_max);
         let grace = self.grace_of(bounds.grace_ms, now);
         self.arrivals = self.arrivals.saturating_add(1);
-        let Self { tokens, locks, names, expects_keys, arrivals, .. } = self;
-        let (lives, over, asked, touched) = locks.change(db, key, |volatile, _| {
+        let Self { tokens, locks, names, expects_keys, arrivals, waits, .. } = self;
+        let name = || {
+            // A connection that waits shares its copy of the name.
+            let parked = match input {
+                Input::Park(_, parking) | Input::ParkRenew(_, parking) => waits.get(parking.waiter),
+                _ => None,
+            };
+            parked.map_or_else(|| LockId { db, key: key.into() }, |parked| parked.lock.clone())
+        };
+        let (lives, over, asked, touched) = locks.change_named(db, key, name, |volatile, _| {
             if is_suspect && !volatile.is_empty() {
                 effects.lost.extend(lock.lost_sessions(volatile, now));
                 effects.wakes.extend(lock.lost_grants(volatile, now));

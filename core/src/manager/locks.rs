@@ -8,12 +8,12 @@ use std::rc::Rc;
 use smallvec::SmallVec;
 
 use super::names::LockIndex;
-use crate::value::count::less;
+use super::totals::Totals;
 use crate::value::small_map::SmallMap;
 use crate::{ClientId, EpochMs, Now, Queue, Volatile};
 
 /// A lock's name on this server.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LockId {
     /// The database.
     pub db: i32,
@@ -36,6 +36,7 @@ pub enum Mark {
     Changed,
 }
 
+#[derive(Default)]
 pub(super) struct Known {
     pub(super) id: LockId,
     pub(super) volatile: Volatile,
@@ -67,52 +68,11 @@ pub struct Locks {
     /// The locks with blocked connections.
     with_waiters: BTreeSet<(i32, Slot)>,
     totals: Totals,
-    /// Scratch space for a lock without a memory; empty between uses.
-    scratch: Volatile,
-}
-
-/// The numbers of waiters and sessions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    /// Blocked connections.
-    pub waiters: usize,
-    /// Tickets.
-    pub tickets: usize,
-    /// Sessions, including those that begin when they are confirmed.
-    pub sessions: usize,
-    /// Callers whose grant waits for acknowledgements; one of several locks counts once.
-    pub pending: usize,
-    /// Places of those who wait for several locks.
-    pub groups: usize,
-}
-
-impl Totals {
-    fn of(volatile: &Volatile) -> Self {
-        Self {
-            waiters: volatile.queue.blocked_count(),
-            tickets: volatile.queue.ticket_count(),
-            sessions: volatile.session_count(),
-            pending: volatile.pending_alone(),
-            groups: volatile.queue.group_count(),
-        }
-    }
-
-    fn moved(self, before: Self, after: Self) -> Self {
-        let moved =
-            |total: usize, before: usize, after: usize| less(total, before).saturating_add(after);
-        Self {
-            waiters: moved(self.waiters, before.waiters, after.waiters),
-            tickets: moved(self.tickets, before.tickets, after.tickets),
-            sessions: moved(self.sessions, before.sessions, after.sessions),
-            pending: moved(self.pending, before.pending, after.pending),
-            groups: moved(self.groups, before.groups, after.groups),
-        }
-    }
-
-    /// Whether a connection is blocked here.
-    fn has_blocked(self) -> bool {
-        self.waiters > 0 || self.groups > 0
-    }
+    /// For a lock without a memory; empty between uses.
+    scratch: Box<Known>,
+    /// The next [`Locks::scratch`]. Where one waiter comes after the other, each hand-off ends a
+    /// memory, and the next one begins in its place.
+    spare: Option<Box<Known>>,
 }
 
 impl Locks {
@@ -152,7 +112,7 @@ impl Locks {
 
     /// The memory of a lock; an empty one if there is none.
     pub fn get_or_empty(&self, db: i32, key: &[u8]) -> &Volatile {
-        self.get(db, key).unwrap_or(&self.scratch)
+        self.get(db, key).unwrap_or(&self.scratch.volatile)
     }
 
     /// Changes the memory of a lock. `work` gets when the lock was due next, and also returns when
@@ -163,13 +123,23 @@ impl Locks {
         key: &[u8],
         work: impl FnOnce(&mut Volatile, Option<EpochMs>) -> (T, Option<EpochMs>),
     ) -> T {
+        self.change_named(db, key, || LockId { db, key: key.into() }, work)
+    }
+
+    /// The same; `name` is this lock's, asked for if a memory begins.
+    pub fn change_named<T>(
+        &mut self,
+        db: i32,
+        key: &[u8],
+        name: impl FnOnce() -> LockId,
+        work: impl FnOnce(&mut Volatile, Option<EpochMs>) -> (T, Option<EpochMs>),
+    ) -> T {
         if let Some(number) = self.number(db, key) {
             return self.change_at(number, work);
         }
-        let (result, alarm) = work(&mut self.scratch, None);
-        if !self.scratch.is_empty() {
-            let volatile = std::mem::take(&mut self.scratch);
-            self.keep(LockId { db, key: key.into() }, volatile, alarm);
+        let (result, alarm) = work(&mut self.scratch.volatile, None);
+        if !self.scratch.volatile.is_empty() {
+            self.keep(name(), alarm);
         }
         result
     }
@@ -180,7 +150,9 @@ impl Locks {
         number: Slot,
         work: impl FnOnce(&mut Volatile, Option<EpochMs>) -> (T, Option<EpochMs>),
     ) -> T {
-        let Some(known) = self.at_mut(number) else { return work(&mut self.scratch, None).0 };
+        let Some(known) = self.at_mut(number) else {
+            return work(&mut self.scratch.volatile, None).0;
+        };
         let (db, before, previous) = (known.id.db, Totals::of(&known.volatile), known.alarm);
         let (result, next) = work(&mut known.volatile, previous);
         let is_over = known.volatile.is_empty();
@@ -200,19 +172,23 @@ impl Locks {
         result
     }
 
-    fn keep(&mut self, id: LockId, mut volatile: Volatile, alarm: Option<EpochMs>) {
-        let totals = Totals::of(&volatile);
+    /// What the scratch space has is the memory of this lock from now on.
+    fn keep(&mut self, id: LockId, alarm: Option<EpochMs>) {
+        let next = self.spare.take().unwrap_or_default();
+        let mut known = std::mem::replace(&mut self.scratch, next);
+        let totals = Totals::of(&known.volatile);
         self.totals = self.totals.moved(Totals::default(), totals);
-        let tied = volatile.sessions.take_touched();
+        let tied = known.volatile.sessions.take_touched();
         let number = self.free.pop().unwrap_or(self.known.len());
         if number == self.known.len() {
             self.known.push(None);
         }
         self.names.insert(id.db, &id.key, number);
         self.index_waiters(id.db, number, totals.has_blocked());
-        let session_end = volatile.sessions.next_end();
+        let session_end = known.volatile.sessions.next_end();
+        (known.id, known.alarm, known.session_end) = (id, alarm, session_end);
         if let Some(place) = self.known.get_mut(number) {
-            *place = Some(Box::new(Known { id, volatile, alarm, session_end, mark: None }));
+            *place = Some(known);
         }
         self.index_sessions(number, tied);
         reindex(&mut self.alarms, number, None, alarm);
@@ -222,18 +198,17 @@ impl Locks {
     /// A marked lock is kept until it is swept.
     fn forget_if_empty(&mut self, number: Slot) {
         let Some(place) = self.known.get_mut(number) else { return };
-        let Some(known) = place.take_if(|known| known.volatile.is_empty() && known.mark.is_none())
+        let Some(mut known) =
+            place.take_if(|known| known.volatile.is_empty() && known.mark.is_none())
         else {
             return;
         };
-        let Known { id, volatile, alarm, session_end, .. } = *known;
         self.free.push(number);
-        reindex(&mut self.alarms, number, alarm, None);
-        reindex(&mut self.session_ends, number, session_end, None);
-        self.names.remove(id.db, &id.key, number);
-        // An empty tree keeps one node. Where one waiter comes after the other, each hand-off ends
-        // a queue, and the next one begins with these nodes.
-        self.scratch.queue = volatile.queue;
+        reindex(&mut self.alarms, number, known.alarm.take(), None);
+        reindex(&mut self.session_ends, number, known.session_end.take(), None);
+        self.names.remove(known.id.db, &known.id.key, number);
+        known.volatile.reset();
+        self.spare = Some(known);
         if self.free.len() == self.known.len() && self.known.len() > KEPT {
             self.known = Vec::new();
             self.free = Vec::new();
@@ -459,13 +434,19 @@ impl Locks {
             ("sessions", sessions == self.sessions),
             ("marked", marked.iter().all(|number| queued.contains(number))),
             ("names", self.names.len() == self.known.iter().flatten().count()),
-            ("spare", self.scratch.is_empty() && self.scratch.queue == Queue::default()),
+            ("scratch", is_unused(&self.scratch) && self.spare.as_deref().is_none_or(is_unused)),
         ];
         match agree.into_iter().find(|(_, agrees)| !agrees) {
             Some((what, _)) => Err(format!("{what} disagree with what is remembered")),
             None => Ok(()),
         }
     }
+}
+
+/// Whether nothing is left of an earlier use.
+fn is_unused(known: &Known) -> bool {
+    let is_indexed = known.alarm.is_some() || known.session_end.is_some() || known.mark.is_some();
+    known.volatile.is_empty() && known.volatile.queue == Queue::default() && !is_indexed
 }
 
 /// Moves a lock in an index by time.

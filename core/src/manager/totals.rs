@@ -1,0 +1,49 @@
+//! How many wait, and how many holds are tied to connections.
+
+use crate::Volatile;
+use crate::value::count::less;
+
+/// The numbers of waiters and sessions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Blocked connections.
+    pub waiters: usize,
+    /// Tickets.
+    pub tickets: usize,
+    /// Sessions, including those that begin when they are confirmed.
+    pub sessions: usize,
+    /// Callers whose grant waits for acknowledgements; one of several locks counts once.
+    pub pending: usize,
+    /// Places of those who wait for several locks.
+    pub groups: usize,
+}
+
+impl Totals {
+    pub(super) fn of(volatile: &Volatile) -> Self {
+        Self {
+            waiters: volatile.queue.blocked_count(),
+            tickets: volatile.queue.ticket_count(),
+            sessions: volatile.session_count(),
+            pending: volatile.pending_alone(),
+            groups: volatile.queue.group_count(),
+        }
+    }
+
+    /// Without `before`, and with `after` instead.
+    pub(super) fn moved(self, before: Self, after: Self) -> Self {
+        let moved =
+            |total: usize, before: usize, after: usize| less(total, before).saturating_add(after);
+        Self {
+            waiters: moved(self.waiters, before.waiters, after.waiters),
+            tickets: moved(self.tickets, before.tickets, after.tickets),
+            sessions: moved(self.sessions, before.sessions, after.sessions),
+            pending: moved(self.pending, before.pending, after.pending),
+            groups: moved(self.groups, before.groups, after.groups),
+        }
+    }
+
+    /// Whether a connection is blocked here.
+    pub(super) fn has_blocked(self) -> bool {
+        self.waiters > 0 || self.groups > 0
+    }
+}
