@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Other locks through their own clients, and RLOCK by the same clients: bench/peers/README.md.
 # scripts/peers.sh [PEER...]: all, or those named. One line of JSON per measurement on standard
-# output, and a line per peer that cannot be had here; everything else goes to standard error.
+# output, and a line per peer that cannot be had here; everything else goes to standard error. The locks on Redis are
+# measured without persistence, and again with each write on disk before its reply.
 set -euo pipefail
 . "$(dirname "$0")/../bench/peers/lib.sh"
 cd "$root"
@@ -16,19 +17,29 @@ need python3
     cargo build --release --locked
 } >&2
 
-data=$(mktemp -d)
-PEER_PORT=$(free_port)
-export PEER_PORT
-serve exec "$tools/servers/default/redis-server" --port "$PEER_PORT" --dir "$data" --save '' \
-    --loadmodule "$(module)"
-until_ready "$tools/servers/default/redis-cli" -e -p "$PEER_PORT" RLOCK.HELP
+# on_redis NAME OPTION...: the peer, on a server with the module that has these options.
+on_redis() (
+    name=$1
+    shift
+    data=$(mktemp -d)
+    PEER_PORT=$(free_port)
+    export PEER_PORT
+    serve exec "$tools/servers/default/redis-server" --port "$PEER_PORT" --dir "$data" --save '' \
+        --loadmodule "$(module)" "$@"
+    until_ready "$tools/servers/default/redis-cli" -e -p "$PEER_PORT" RLOCK.HELP
+    "$peers/$name/run.sh"
+)
 
 for name in "$@"; do
     status=0
     "$peers/$name/setup.sh" || status=$?
-    case $status in
-        0) "$peers/$name/run.sh" || code=1 ;;
-        77) ;;
+    case $status:$name in
+        0:postgresql | 0:etcd | 0:zookeeper) "$peers/$name/run.sh" || code=1 ;;
+        0:*)
+            on_redis "$name" || code=1
+            PEER_ON_DISK=1 on_redis "$name" --appendonly yes --appendfsync always || code=1
+            ;;
+        77:*) ;;
         *) code=1 ;;
     esac
 done

@@ -63,6 +63,7 @@ def main():
         json.dumps(
             {
                 "peer": args.peer,
+                "on_disk": os.environ.get("PEER_ON_DISK") == "1",
                 "work": WORKS[args.work],
                 "threads": args.threads,
                 "processes": args.processes,

@@ -125,6 +125,9 @@ impl Book {
         });
         all.figures.retain(|figure| !figure.section.starts_with(begin));
         all.figures.extend(self.figures.iter().cloned());
+        if !self.peers.is_empty() {
+            all.peers.clone_from(&self.peers);
+        }
         all.about.insert(begin.to_owned(), self.when());
         all.save();
     }

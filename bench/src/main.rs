@@ -107,6 +107,7 @@ fn main() -> ExitCode {
                 "instructions" => instructions::measure(&mut book),
                 "long steps" => long_steps::measure(&mut book, Profile::Full),
                 "pair" => pair::measure(&mut book, Profile::Full),
+                "peers" => book.measure("peers", peers::measure),
                 "several" => several::measure(&mut book, Profile::Full),
                 "waiting: hand-off" => hand_off::measure(&mut book, Profile::Full),
                 _ => panic!("{name}: see scripts/bench.sh"),

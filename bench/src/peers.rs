@@ -28,8 +28,9 @@ pub fn measure(book: &mut Book) {
 }
 
 /// The columns of their table.
-pub const COLUMNS: [&str; 8] = [
+pub const COLUMNS: [&str; 9] = [
     "lock and client",
+    "each grant on disk",
     "work",
     "threads × processes",
     "per second",
@@ -54,34 +55,30 @@ pub const SUMMARY_COLUMNS: [&str; 7] = [
 pub fn summary(figures: &[Value]) -> Vec<[String; 7]> {
     let of = |peer: &Value, work: &str, processes: u64| {
         let is_it = |f: &&Value| {
-            f["peer"] == *peer && f["work"] == work && f["processes"].as_u64() == Some(processes)
+            ["peer", "on_disk"].iter().all(|name| f[name] == peer[name])
+                && f["work"] == work
+                && f["processes"].as_u64() == Some(processes)
         };
         figures.iter().find(is_it).map_or_else(Default::default, cells)
     };
     let firsts = figures.iter().filter(|figures| figures["work"] == "free pair");
     let line = |first: &Value| {
-        let [peer, _, _, free, ..] = cells(first);
-        let [_, _, _, grants, _, _, share, _] = of(&first["peer"], "contended", 4);
-        let [_, _, _, _, p50, p99, ..] = of(&first["peer"], "hand-off", 1);
-        let on_disk = if writes_to_disk(&peer) { "yes" } else { "no" }.to_owned();
+        let [peer, on_disk, _, _, free, ..] = cells(first);
+        let [_, _, _, _, grants, _, _, share, _] = of(first, "contended", 4);
+        let [_, _, _, _, _, p50, p99, ..] = of(first, "hand-off", 1);
         [peer, on_disk, free, grants, share, p50, p99]
     };
     firsts.map(line).collect()
 }
 
-/// Those servers run with their defaults, which write each grant to disk; `scripts/peers.sh` starts
-/// Redis without persistence, and `PostgreSQL` writes no advisory lock.
-fn writes_to_disk(peer: &str) -> bool {
-    ["etcd", "zookeeper"].iter().any(|server| peer.contains(server))
-}
-
 /// One line of their table.
-pub fn cells(figures: &Value) -> [String; 8] {
+pub fn cells(figures: &Value) -> [String; 9] {
     let text = |name: &str| figures[name].as_str().unwrap_or_default().to_owned();
     let number = |name: &str| figures[name].as_f64().map_or(String::new(), short);
     let contenders = format!("{} × {}", number("threads"), number("processes"));
     [
         text("peer"),
+        if figures["on_disk"] == true { "yes" } else { "no" }.to_owned(),
         text("work"),
         contenders,
         number("ops_per_s"),

@@ -161,7 +161,7 @@ fn first(books: &Books) -> &Book {
 
 fn peer_table(books: &Books) -> String {
     let mut out = row(peers::COLUMNS);
-    out += &row(["---"; 8]);
+    out += &row(["---"; peers::COLUMNS.len()]);
     for figures in books.values().flat_map(|book| &book.peers) {
         out += &row(peers::cells(figures).iter().map(String::as_str));
     }

@@ -12,7 +12,7 @@ serve exec "$etcd" --data-dir "$data/member" \
     --listen-client-urls "$client" --advertise-client-urls "$client" \
     --listen-peer-urls "$member" --initial-advertise-peer-urls "$member" \
     --initial-cluster "default=$member"
-export PEER_ETCD=$client
+export PEER_ETCD=$client PEER_ON_DISK=1
 until_ready "$go_worker" etcd free 1 0 </dev/null
 
 all_work "etcd $version concurrency.Mutex by its client $(go_version go.etcd.io/etcd/client/v3)" \

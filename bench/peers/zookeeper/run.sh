@@ -14,7 +14,7 @@ admin.enableServer=false
 END
 serve exec java -Xmx512m -cp "$fetched/libraries/*" \
     org.apache.zookeeper.server.ZooKeeperServerMain "$data/zoo.cfg"
-export PEER_ZOOKEEPER=127.0.0.1:$port
+export PEER_ZOOKEEPER=127.0.0.1:$port PEER_ON_DISK=1
 PEER_KEY=ready until_ready timeout 10 "${java_worker[@]}" Curator free 1 0 </dev/null
 
 all_work "curator $(java_version curator-recipes) InterProcessMutex on zookeeper $(java_version zookeeper)" \
