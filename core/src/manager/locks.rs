@@ -1,14 +1,16 @@
 //! The memories of all locks, with indexes to find the next alarm, a connection's sessions and
 //! those whom others wait for cheaply.
 
+mod totals;
+
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use smallvec::SmallVec;
+pub use totals::Totals;
 
 use super::names::LockIndex;
-use super::totals::Totals;
 use crate::value::small_map::SmallMap;
 use crate::{ClientId, EpochMs, Now, Queue, Volatile};
 
