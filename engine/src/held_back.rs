@@ -85,8 +85,7 @@ pub(crate) fn take<'a, H: Host>(
     let patient =
         Patient { number, since: now, ends_at: Some(now.after(window)), ticket: Some(ticket) };
     // The owner counts the lease from when it asks again. Its session begins then.
-    let lease = LeaseMs::new(ask.lease.get().saturating_add(window.get()));
-    let ask = AcquireAll { lease: lease.unwrap_or(LeaseMs::MAX), session: None, ..ask };
+    let ask = AcquireAll { lease: ask.lease.with_window(window), session: None, ..ask };
     enter(host, locks, (ask, judged), patient, group)
 }
 

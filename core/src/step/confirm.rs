@@ -104,8 +104,7 @@ impl<'a> Step<'_, 'a> {
     /// when it asks again.
     fn take_turn(&mut self, ask: Acquire<'a>, told: AckRequest, window: LeaseMs) -> Reply {
         // The owner counts the lease from when it asks again.
-        let lease = LeaseMs::new(ask.lease.get().saturating_add(window.get()));
-        let lease = lease.unwrap_or(LeaseMs::MAX);
+        let lease = ask.lease.with_window(window);
         let reply = match told.held {
             Some(hold) => self.reenter(ask.depth, lease, hold),
             None => {

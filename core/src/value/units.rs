@@ -121,7 +121,8 @@ impl From<EpochMs> for u64 {
     }
 }
 
-/// How long a hold lasts unless it is renewed, in milliseconds, from 1 to [`LeaseMs::MAX`].
+/// How long a hold lasts unless it is renewed, in milliseconds, from 1 to [`LeaseMs::MAX`]; with a
+/// window that comes on top of it, up to twice as long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LeaseMs(u32);
 
@@ -134,6 +135,14 @@ impl LeaseMs {
         // Seven days fit 32 bits.
         #[allow(clippy::cast_possible_truncation, reason = "checked just before")]
         if ms >= 1 && ms <= Self::MAX.get() { Some(Self(ms as u32)) } else { None }
+    }
+
+    /// This lease after the window of a ticket: a hold that lasts so long lasts for a whole lease
+    /// from any moment of the window on.
+    #[must_use]
+    pub const fn with_window(self, window: Self) -> Self {
+        // Twice seven days fit 32 bits.
+        Self(self.0.saturating_add(window.0))
     }
 
     /// Milliseconds.

@@ -1,0 +1,31 @@
+//! Grants of several locks with acknowledgements, against what else happens to their owner.
+
+use crate::group_acks::{acknowledge, counted, held, lines, pending, primary};
+use rlock_engine::acks;
+
+const WEEK_MS: u64 = 7 * 24 * 60 * 60 * 1000;
+
+#[test]
+fn the_longest_lease_can_be_redeemed() {
+    for ask in ["macquire 2 a b ann", "acquire c ann DEPTH 1"] {
+        let host = primary();
+        let ask = format!("{ask} QUEUE 5000 ACKS 1 LEASE {WEEK_MS}");
+        assert_eq!(host.ask(1, &ask), "nil");
+        acknowledge(&host);
+        host.at(10);
+        assert_eq!(host.ask(1, &ask), "#1", "{ask}");
+    }
+}
+
+#[test]
+fn a_turn_is_published_only_when_it_is_acknowledged() {
+    let host = primary();
+    host.ask(1, "macquire 2 a b ann");
+    host.ask(1, "macquire 2 a b ann QUEUE 5000 ACKS 1");
+    host.take_log();
+    host.ask(2, "acquire a ann DEPTH 1 LEASE 60000");
+    host.ask(2, "renew b ann LEASE 60000");
+    host.turn();
+    assert_eq!(host.published().iter().filter(|it| it.contains("turn")).count(), 0);
+    assert_eq!((pending(&host), lines(&host, "a b")), (0, vec![String::new(); 2]));
+}
