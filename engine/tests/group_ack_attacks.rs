@@ -5,6 +5,22 @@ use rlock_engine::acks;
 
 const WEEK_MS: u64 = 7 * 24 * 60 * 60 * 1000;
 
+/// A blocked caller of the same owner answers for the level, and closes before it hears.
+#[test]
+fn what_a_ticket_was_told_stays_when_a_caller_beside_it_never_hears() {
+    let host = primary();
+    host.ask(1, "macquire 2 a b ann QUEUE 5000 ACKS 1");
+    assert_eq!(host.ask(2, "acquire a ann DEPTH 1"), "");
+    host.turn();
+    host.world().acknowledged.fill(1_000_000);
+    acks::before_sleep(&host);
+    assert_eq!(host.ask(1, "macquire 2 a b ann QUEUE 5000 ACKS 1"), "#1");
+    host.close(2);
+    host.turn();
+    host.turn();
+    assert_eq!(counted(&host, "a b", "ann"), "11");
+}
+
 #[test]
 fn the_longest_lease_can_be_redeemed() {
     for ask in ["macquire 2 a b ann", "acquire c ann DEPTH 1"] {
