@@ -45,3 +45,14 @@ fn a_turn_is_published_only_when_it_is_acknowledged() {
     assert_eq!(host.published().iter().filter(|it| it.contains("turn")).count(), 0);
     assert_eq!((pending(&host), lines(&host, "a b")), (0, vec![String::new(); 2]));
 }
+
+/// Both holds of one owner are revoked in the same step.
+#[test]
+fn an_owner_whose_two_grants_are_late_has_one_ticket() {
+    let host = primary();
+    host.ask(1, "acquire a ann QUEUE 60000 ACKS 1");
+    host.ask(1, "acquire a ann READ QUEUE 60000 ACKS 1");
+    host.at(2000);
+    host.turn();
+    assert_eq!((host.holds("a"), lines(&host, "a")), ("no key".into(), vec!["ann!".into()]));
+}

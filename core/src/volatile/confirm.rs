@@ -270,7 +270,9 @@ impl Volatile {
     /// rest of its window.
     pub(crate) fn stand_again(&mut self, turn: TicketGrant, now: Now) {
         let lasts = turn.ticket.ends_at.is_some_and(|ends_at| !ends_at.is_over_at(now));
-        if turn.begins && lasts {
+        // An owner whose READ and WRITE both ended has one place.
+        let has_place = self.queue.ticket_of(turn.ticket.owner.as_bytes()).is_some();
+        if turn.begins && lasts && !has_place {
             self.queue.push_front(turn.ticket);
         }
     }
