@@ -73,11 +73,12 @@ pub(crate) fn request<'a, H: Host>(
             let by = said.queue.map_or(Asker::Caller, Asker::Ticket);
             several::acquire(host, names, &wants, ask, by)?
         }
-        false => would_be(host, names, &wants, ask)?,
+        false => would_be(host, names, &wants, ask, &own.others)?,
     };
+    let is_patient = said.queue.is_some() || !own.others.is_empty();
     match decided.0 {
         Reply::NotNow { .. } => {}
-        Reply::MustConfirm | Reply::Pending if said.queue.is_some() => {}
+        Reply::MustConfirm | Reply::Pending if is_patient => {}
         _ => return Ok(confirmed(host, names, &wants, ask, (said, decided))),
     }
     match (own.same, said.queue) {
@@ -89,7 +90,12 @@ pub(crate) fn request<'a, H: Host>(
             take(host, names, &wants, ask, (said, window, decided, own.others)).map(Some)
         }
         (Some(waiter), None) => Ok(park_ticket(host, names, ask, (said, decided, waiter))),
-        (None, None) => Ok(several::park(host, names, &wants, ask, (said, decided, own.others))),
+        (None, None) => {
+            // Without those tickets it need not wait.
+            let max_queue = said.max_queue.filter(|_| matches!(decided.0, Reply::NotNow { .. }));
+            let (said, decided) = (Arguments { max_queue, ..*said }, not_now(decided));
+            Ok(several::park(host, names, &wants, ask, (&said, decided, own.others)))
+        }
     }
 }
 
@@ -133,20 +139,23 @@ fn not_now((reply, number): Several) -> Several {
     }
 }
 
-/// The reply to a request that changes nothing: an error, or that it has to wait.
+/// The reply to a request once these tickets of its owner are withdrawn: an error, or that it has
+/// to wait. [`Reply::MustConfirm`] if it need not. Nothing changes.
 fn would_be<'a, H: Host>(
     host: &H,
     names: &[H::Name<'_>],
     wants: &[Want<'a>],
     ask: AcquireAll<'a>,
+    tickets: &[WaiterId],
 ) -> Result<Several, RequestError> {
     let mut locks = OpenLocks::open(host, names, wants)?;
-    let judged = locks.judge_all(ask)?;
+    let judged = match locks.judge_all(ask)? {
+        Ok(_) => Ok(()),
+        Err(_) => locks.judge_without(ask, tickets),
+    };
     locks.finish(groups::carry_on);
-    Ok(match judged {
-        Ok(_) => (Reply::NotNow { wait_ms: None }, wants.first().map_or(0, |want| want.number)),
-        Err(said) => said,
-    })
+    let number = wants.first().map_or(0, |want| want.number);
+    Ok(judged.map_or_else(|said| said, |()| (Reply::MustConfirm, number)))
 }
 
 /// The owner gets a ticket. If it reaches all locks now, it is granted.

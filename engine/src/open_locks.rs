@@ -291,6 +291,25 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
         Ok(self.verdict(&standings).map(|()| Judged { standings, pending_acks }))
     }
 
+    /// Judges the locks, where nothing is overdue, as if these tickets of the owner were withdrawn.
+    pub(crate) fn judge_without(
+        &mut self,
+        ask: AcquireAll<'a>,
+        tickets: &[WaiterId],
+    ) -> Result<(), Several> {
+        let (host, bounds) = (self.host, self.host.settings().bounds);
+        let mut standings = Vec::with_capacity(self.keys.len());
+        for (place, Want { mode, limit, .. }) in self.wants.iter().copied().enumerate() {
+            let at = self.at(place);
+            let claim = Claim { owner: ask.owner, mode, upgrade: false, limit };
+            let standing = self.look(place, |lock| {
+                host.state(|state| state.manager.judge_without(at, &bounds, (lock, claim), tickets))
+            });
+            standings.extend(standing);
+        }
+        self.verdict(&standings)
+    }
+
     /// Whether the owner may enter all of the locks; `Err` is the reply if not.
     fn verdict(&self, all: &[Standing]) -> Result<(), Several> {
         let number = |place: usize| self.wants.get(place).map_or(0, |want| want.number);

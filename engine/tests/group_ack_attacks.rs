@@ -33,6 +33,35 @@ fn the_longest_lease_can_be_redeemed() {
     }
 }
 
+/// Nobody was told of the READ hold that the ticket was granted: it is withdrawn with the ticket.
+#[test]
+fn a_hold_of_a_withdrawn_ticket_is_no_deadlock() {
+    let host = primary();
+    host.ask(1, "macquire 2 a b ann MODES READ WRITE QUEUE 5000 ACKS 1");
+    assert_eq!(host.ask(1, "macquire 2 a c ann QUEUE 5000"), "#3");
+    assert_eq!(held(&host, "b"), ["no key"]);
+    let host = primary();
+    host.ask(1, "macquire 2 a b ann MODES READ WRITE QUEUE 5000 ACKS 1");
+    assert_eq!(host.ask(2, "macquire 2 a c ann BLOCK 0"), "");
+    assert_eq!(host.turn(), ["2: #3"]);
+    assert_eq!(held(&host, "b"), ["no key"]);
+}
+
+#[test]
+fn maxqueue_does_not_count_the_ticket_that_is_withdrawn() {
+    for acks in ["", " ACKS 1"] {
+        for patience in ["QUEUE 5000", "BLOCK 5000"] {
+            let host = primary();
+            host.ask(9, "acquire b bob");
+            host.ask(1, &format!("macquire 2 a b ann QUEUE 5000{acks}"));
+            host.ask(9, "release b bob");
+            let said = host.ask(2, &format!("macquire 2 a c ann {patience} MAXQUEUE 0"));
+            let told = host.turn();
+            assert!(said == "#2" || told == ["2: #2"], "{acks} {patience}: {said} {told:?}");
+        }
+    }
+}
+
 #[test]
 fn a_turn_is_published_only_when_it_is_acknowledged() {
     let host = primary();

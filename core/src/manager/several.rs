@@ -1,6 +1,7 @@
 //! Requests for several locks: looking at each of them.
 
 use super::{At, Bounds, LockId, Manager};
+use crate::volatile::queue::Place;
 use crate::{
     Claim, Effects, GroupStand, Input, Lock, OwnPlace, Refusal, Standing, Step, StepContext, Token,
     WaiterId,
@@ -59,8 +60,15 @@ impl Manager {
         (lock, claim): (&Lock, Claim<'_>),
         tickets: &[WaiterId],
     ) -> Standing {
-        let mut lock = lock.clone();
-        let mut volatile = self.locks.get_or_empty(at.db, at.key).clone();
+        let volatile = self.locks.get_or_empty(at.db, at.key);
+        let is_stranger = lock.holds_of(claim.owner, None).next().is_none()
+            && volatile.queue.blocked_of(claim.owner, Place::FIRST).next().is_none();
+        let is_barred = lock.blocked_until(Claim { upgrade: true, ..claim }).is_some();
+        // The hold of another owner is in the way, whoever waits: nothing is to be copied.
+        if is_stranger && is_barred && !self.is_overdue(at, bounds, lock) {
+            return self.judge(at, bounds, lock, claim, OwnPlace::Ticket);
+        }
+        let (mut lock, mut volatile) = (lock.clone(), volatile.clone());
         for ticket in tickets {
             volatile.leave(*ticket);
             self.taken_by(*ticket).map(|(grant, _)| volatile.leave(grant));
