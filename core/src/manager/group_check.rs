@@ -36,12 +36,14 @@ impl Manager {
                     Some(GroupStand::Line) => number == group.reached && group.stands,
                     None => number >= group.reached && !(number == group.reached && group.stands),
                 };
+                // It is about to go back, which waits for the gate.
+                let is_right = is_right || self.groups.backs.contains(waiter);
                 if !is_right || has_turn != (group.turns & bit(number) != 0) {
                     return Err(format!("{waiter:?} is {stand:?} at {number} of {group:?}"));
                 }
             }
-            let Groups { moves, in_grace, held_back, ready, taken, .. } = &self.groups;
-            let busy = [moves, in_grace, held_back, ready];
+            let Groups { backs, moves, in_grace, held_back, ready, taken, .. } = &self.groups;
+            let busy = [backs, moves, in_grace, held_back, ready];
             let is_busy =
                 taken.contains_key(waiter) || busy.into_iter().any(|some| some.contains(waiter));
             let is_late = |at: &EpochMs| self.groups.ends.contains(&(*at, *waiter));

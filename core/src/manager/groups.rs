@@ -31,7 +31,7 @@ pub(super) struct Groups {
     pub(super) by_owner: BTreeSet<(i32, u64, WaiterId)>,
     pub(super) ends: BTreeSet<(EpochMs, WaiterId)>,
     /// Those that have lost a lock that they had reached.
-    backs: BTreeSet<WaiterId>,
+    pub(super) backs: BTreeSet<WaiterId>,
     /// Those that have reached a lock and move on.
     pub(super) moves: BTreeSet<WaiterId>,
     /// Locks that a group has left.
