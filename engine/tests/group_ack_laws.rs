@@ -5,25 +5,25 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::MapHost;
 
-const KEYS: [&str; 3] = ["a", "b", "c"];
-const OWNERS: [&str; 3] = ["ann", "bob", "cy"];
+pub const KEYS: [&str; 3] = ["a", "b", "c"];
+pub const OWNERS: [&str; 3] = ["ann", "bob", "cy"];
 
 /// A small generator of numbers: histories are the same on every machine.
-struct Noise(u64);
+pub struct Noise(pub u64);
 
 impl Noise {
-    fn below(&mut self, end: u64) -> u64 {
+    pub fn below(&mut self, end: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         (self.0 >> 11) % end
     }
 
-    fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
+    pub fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
         all[usize::try_from(self.below(u64::try_from(all.len()).unwrap())).unwrap()]
     }
 
-    fn keys(&mut self) -> Vec<&'static str> {
+    pub fn keys(&mut self) -> Vec<&'static str> {
         let bits = 1 + self.below(7);
         (0..3).filter(|bit| bits & (1 << bit) != 0).map(|bit| KEYS[bit]).collect()
     }

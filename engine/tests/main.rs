@@ -9,6 +9,7 @@ mod deadlocks;
 mod events;
 mod group_ack_attacks;
 mod group_ack_laws;
+mod group_ack_storm;
 mod group_acks;
 mod group_fates;
 mod group_found;
