@@ -479,3 +479,19 @@ fn nobody_is_told_by_a_replica_that_lacks_a_swap() {
     server.replicas(200, &[200]);
     assert!(server.token_of(a).is_some());
 }
+
+/// It asked for WRITE meanwhile, and a request for READ is not what it wants any more.
+#[test]
+fn a_ticket_that_is_not_acknowledged_does_not_return_behind_a_newer_one() {
+    let mut server = Server::new();
+    server.bounds.confirm_ms = 200;
+    server.ask(K, Input::Acquire(acquire(b"b", Mode::Read, 10_000)));
+    let read = Acquire { mode: Mode::Read, ..ticket("a", 1) };
+    assert_eq!(server.ask(K, Input::Acquire(read)), NIL);
+    let write = Acquire { upgrade: true, ..ticket("a", 1) };
+    assert!(matches!(server.ask(K, Input::Acquire(write)), Reply::NotNow { .. }));
+    server.pass_ms(200);
+    server.sweep();
+    assert_eq!(server.hold(K, "a", Mode::Read), None);
+    assert_eq!(server.manager.volatile(0, K).unwrap().queue.place(b"a"), Some((1, false)));
+}
