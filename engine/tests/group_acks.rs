@@ -2,42 +2,9 @@
 //! all of it is told, or nothing of it stays.
 
 use crate::support::MapHost;
+use crate::support::replica::{ANN, acknowledge, counted, held, lines, pending, primary};
 use rlock_core::WaiterId;
 use rlock_engine::{Host, blocked, events};
-
-/// A primary with one replica, which has acknowledged nothing yet.
-pub fn primary() -> MapHost {
-    let host = MapHost::primary();
-    host.world().acknowledged = vec![0];
-    host
-}
-
-/// The replica has everything that was written. Returns what connections are told.
-pub fn acknowledge(host: &MapHost) -> Vec<String> {
-    let mut told = host.turn();
-    host.world().acknowledged.fill(1_000_000);
-    told.extend(host.turn());
-    host.world().acknowledged.fill(0);
-    told
-}
-
-pub fn held(host: &MapHost, keys: &str) -> Vec<String> {
-    keys.split(' ').map(|key| host.holds(key)).collect()
-}
-
-pub fn counted(host: &MapHost, keys: &str, owner: &str) -> String {
-    keys.split(' ').map(|key| host.ask(99, &format!("holds {key} {owner}"))).collect()
-}
-
-pub fn lines(host: &MapHost, keys: &str) -> Vec<String> {
-    keys.split(' ').map(|key| host.line(key)).collect()
-}
-
-pub fn pending(host: &MapHost) -> usize {
-    host.state_of(|state| state.manager.totals().pending)
-}
-
-pub const ANN: &str = "ann write depth=1 until=30000";
 
 fn has_no_acks(told: &[String], client: u64) -> bool {
     told.len() == 1 && told[0].starts_with(&format!("{client}: -NOACKS"))

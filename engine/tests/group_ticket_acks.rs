@@ -1,7 +1,7 @@
 //! Tickets for several locks whose grant replicas must acknowledge: the owner asks, is told of its
 //! turn when they have, and asks again.
 
-use crate::group_acks::{ANN, acknowledge, counted, held, lines, pending, primary};
+use crate::support::replica::{ANN, acknowledge, counted, held, lines, pending, primary};
 
 #[test]
 fn a_ticket_takes_what_it_has_reached_and_is_told_when_it_asks_again() {

@@ -122,9 +122,10 @@ impl Server {
         held.into_iter().map(|token| token.unwrap_or(newest)).collect()
     }
 
-    /// The owner's hold as it was asked for.
+    /// The owner's hold as it was asked for. Its key may have expired, because a user shortened its
+    /// time to live: nobody knows until somebody asks for the key.
     fn hold_of(&self, asked: &Asked) -> Option<Token> {
-        let lock = self.visible(asked.db, &asked.key).and_then(Slot::lock)?;
+        let lock = self.keys.get(asked.db, &asked.key).and_then(Slot::lock)?;
         lock.hold_at(asked.owner.as_bytes(), asked.mode, self.now).map(|hold| hold.token)
     }
 

@@ -6,6 +6,7 @@
 
 mod host;
 mod record;
+pub mod replica;
 
 use std::cell::{RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet};
