@@ -1,6 +1,6 @@
 //! Grants of several locks with acknowledgements, against what else happens to their owner.
 
-use crate::group_acks::{acknowledge, counted, held, lines, pending, primary};
+use crate::support::replica::{acknowledge, counted, held, lines, pending, primary};
 use rlock_engine::acks;
 
 const WEEK_MS: u64 = 7 * 24 * 60 * 60 * 1000;
