@@ -295,9 +295,12 @@ fn waiters_that_come_and_go_leave_no_memory_behind() {
     let before = settled();
     let rounds = times(40);
     come_and_go(rounds);
-    let grown = settled() - before;
-    println!("{} waiters: {grown} bytes more", rounds * 51);
-    assert!(grown < SLACK_BYTES, "{} waiters left {grown} bytes behind", rounds * 51);
+    // A busy server no longer counts a connection before it has freed all of its buffers.
+    until(20_000, || {
+        let grown = settled() - before;
+        println!("{} waiters: {grown} bytes more", rounds * 51);
+        grown < SLACK_BYTES
+    });
 }
 
 #[test]
