@@ -165,6 +165,7 @@ try_redisson_service() {
     command -v patch || skip 'no patch'
     package java # and installs it into .tools/m2
     copied java/redisson-service
+    rm -rf "$folder/target" # has the classes of the changed service, if this ran before
     maven "$folder" test
     sed -n '/^```diff$/,/^```$/{/^```/!p}' docs/coming-from/redisson.md | patch --directory="$folder" --strip=1
     grep -q RlockRedisson.create "$folder/src/main/java/shop/Shop.java"
