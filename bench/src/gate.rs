@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::callgrind::Counted;
-use crate::instructions;
-use crate::rivals;
+use crate::instructions::{self, Count};
+use crate::rivals::{self, Rival};
 use rlock_testkit::Version;
 
 /// How far a ratio may differ from the recorded one.
@@ -17,6 +17,10 @@ const TOLERANCE: f64 = 0.03;
 /// The same for a hand-off: how often the server's loop turns for one depends on when the kernel
 /// runs the two clients. The same module gave 3.39 and 3.50 on a busy and on a quiet machine.
 const TOLERANCE_HAND_OFF: f64 = 0.05;
+
+/// How many wait for several locks each, none of which the counted work names.
+const GROUPS: usize = 10_000;
+const GROUPS_TITLE: &str = "instructions, 10 000 groups elsewhere vs none";
 
 /// The contents of `bench/gate.json`.
 #[derive(Serialize, Deserialize)]
@@ -29,8 +33,10 @@ struct Gate {
     instructions: BTreeMap<String, f64>,
     /// The pairs, beside that of a module that does only this.
     above_the_floor: BTreeMap<String, f64>,
-    /// Several locks in one step, beside as many pairs.
+    /// Several locks in one step, compared with as many pairs.
     several: BTreeMap<String, f64>,
+    /// The same work while [`GROUPS`] groups wait for other locks, compared with none.
+    groups_elsewhere: BTreeMap<String, f64>,
 }
 
 /// Compares, and returns whether all is as recorded. With `is_to_record` it records instead.
@@ -59,6 +65,7 @@ pub fn run(is_to_record: bool) -> bool {
         ("instructions vs SET NX PX + DEL", &recorded.instructions, &now.instructions),
         ("instructions vs the floor's", &recorded.above_the_floor, &now.above_the_floor),
         ("instructions vs as many pairs", &recorded.several, &now.several),
+        (GROUPS_TITLE, &recorded.groups_elsewhere, &now.groups_elsewhere),
     ] {
         println!("{title:<46} {:>9} {:>9}", "recorded", "now");
         for (name, was, is) in beside(recorded, now) {
@@ -116,9 +123,9 @@ fn count() -> Gate {
         .map(|(name, ratio)| (name.to_owned(), thousandths(ratio)))
         .collect();
     counts.push((instructions::CLIENTS, clients));
-    let ten = instructions::ten(&mut counted, true);
+    let ten = instructions::ten(&mut counted, true).instructions;
     let pairs = instructions::ten(&mut counted, false).instructions;
-    let several = thousandths(ten.instructions / pairs);
+    let several = thousandths(ten / pairs);
     let several = BTreeMap::from([(instructions::TEN.to_owned(), several)]);
     for (name, words) in
         [(instructions::HAND_OFF, ""), (instructions::HAND_OFF_LIMIT, instructions::LIMIT_1)]
@@ -130,6 +137,7 @@ fn count() -> Gate {
         .map(|(name, count)| ((*name).to_owned(), thousandths(count.instructions / base)));
     let instructions = beside_base.collect();
     counts.extend(instructions::single_commands(&mut counted));
+    let groups_elsewhere = with_groups_elsewhere(&mut counted, &all, &counts, ten);
     let ours = counts
         .iter()
         // Now and then the server makes the module do other work meanwhile: tenths at least.
@@ -142,7 +150,28 @@ fn count() -> Gate {
         instructions,
         above_the_floor,
         several,
+        groups_elsewhere,
     }
+}
+
+fn with_groups_elsewhere(
+    counted: &mut Counted,
+    rivals: &[Rival],
+    counts: &[(&'static str, Count)],
+    ten: f64,
+) -> BTreeMap<String, f64> {
+    instructions::gather_groups(&counted.server, GROUPS);
+    let without = |name| counts.iter().find(|(it, _)| *it == name).unwrap().1.instructions;
+    let rlock = rivals.iter().find(|rival| rival.name == rivals::RLOCK).unwrap();
+    let pair = instructions::pair(counted, rlock).instructions;
+    let hand_off = instructions::hand_off(counted, "").instructions;
+    let ten_now = instructions::ten(counted, true).instructions;
+    let ratios = [
+        (rivals::RLOCK, pair / without(rivals::RLOCK)),
+        (instructions::HAND_OFF, hand_off / without(instructions::HAND_OFF)),
+        (instructions::TEN, ten_now / ten),
+    ];
+    ratios.map(|(name, ratio)| (name.to_owned(), thousandths(ratio))).into()
 }
 
 fn thousandths(value: f64) -> f64 {

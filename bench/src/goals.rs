@@ -80,7 +80,25 @@ fn instructions_of(book: &Book, row: &str) -> Option<f64> {
 /// All of them, in the order of their table.
 pub const ALL: &[Goal] = &[
     Goal {
-        work: "acquire + release of a free lock, instructions",
+        work: "acquire + release of a free lock as the client packages send it, instructions",
+        rival: instructions::CLIENTS_FLOOR,
+        limit: Limit::TimesAtMost(1.15),
+        figure: |book| {
+            let floor = instructions_of(book, instructions::CLIENTS_FLOOR)?;
+            Some(instructions_of(book, instructions::CLIENTS)? / floor)
+        },
+    },
+    Goal {
+        work: "the same",
+        rival: rivals::SET_SCRIPT,
+        limit: Limit::None,
+        figure: |book| {
+            let script = instructions_of(book, rivals::SET_SCRIPT)?;
+            Some(instructions_of(book, instructions::CLIENTS)? / script)
+        },
+    },
+    Goal {
+        work: "with key and owner only, instructions",
         rival: rivals::FLOOR,
         limit: Limit::TimesAtMost(1.05),
         figure: |book| instructions_beside(book, rivals::FLOOR),

@@ -16,8 +16,9 @@ pub const HAND_OFF: &str = "hand-off, RLOCK: RELEASE, ACQUIRE BLOCK";
 /// Beside the other hand-off; each grants one.
 pub const HAND_OFF_LIMIT: &str = "the same hand-off, LIMIT 1";
 pub const LIMIT_1: &str = "LIMIT 1 ";
-/// Beside the floor with the same words.
 pub const CLIENTS: &str = "the clients' pair: LEASE, DEPTH, TOKEN";
+/// Compared with [`CLIENTS`].
+pub const CLIENTS_FLOOR: &str = "the floor, with the words of the clients' pair";
 /// Beside the pairs of the same ten locks, one by one, in one write.
 pub const TEN: &str = "RLOCK.MACQUIRE + RLOCK.MRELEASE of ten locks";
 pub const TEN_SINGLE: &str = "ten pairs of RLOCK.ACQUIRE + RLOCK.RELEASE in one write";
@@ -30,6 +31,8 @@ const PIPELINED: usize = 16;
 const LOCKS: usize = 512;
 const HAND_OFFS: usize = 1000;
 const TENS: usize = 500;
+/// A day: longer than any run.
+const LONG_MS: u64 = 86_400_000;
 
 /// One counted command.
 #[derive(Clone)]
@@ -58,7 +61,7 @@ pub fn measure(book: &mut Book) {
     let mut note = |row: &str, count: &Count| {
         book.put_value(SECTION, row, INSTRUCTIONS, count.instructions.round());
         book.put_value(SECTION, row, ALLOCATIONS, count.allocations.round());
-        if row.contains("RLOCK") || row.contains("same") {
+        if row.contains("RLOCK") || row.contains("same") || row == CLIENTS {
             let ours = (count.module_allocations * 100.0).round() / 100.0;
             book.put_value(SECTION, row, OURS, ours);
             let replicate = count.replicate_instructions.round();
@@ -68,6 +71,10 @@ pub fn measure(book: &mut Book) {
     let (mut admin, version) = (counted.server.client(), counted.server.version());
     for rival in rivals::all(&mut admin, version) {
         note(rival.name, &pair(&mut counted, &rival));
+    }
+    note(CLIENTS, &clients_pair(&mut counted, "RLOCK"));
+    if std::env::var_os("RLOCK_FLOOR").is_some() {
+        note(CLIENTS_FLOOR, &clients_pair(&mut counted, "FLOOR"));
     }
     note(TEN, &ten(&mut counted, true));
     note(TEN_SINGLE, &ten(&mut counted, false));
@@ -159,6 +166,26 @@ pub fn ten(counted: &mut Counted, is_together: bool) -> Count {
     Count::of(&counted.count(|| go(TENS)), TENS)
 }
 
+/// As many groups wait, each with a ticket for two of a thousand held locks.
+pub fn gather_groups(server: &Server, groups: usize) {
+    let mut connection = Waiter::connect(server);
+    let held = |number: usize| format!("elsewhere:{}", number % 1000);
+    let lease = format!("LEASE {LONG_MS}");
+    let hold = |number| format!("RLOCK.ACQUIRE {} holder {lease}", held(number));
+    let queue = |number| {
+        let (one, other) = (held(number), held(number * 7 + 1));
+        format!("RLOCK.MACQUIRE 2 {one} {other} waits:{number} {lease} QUEUE {LONG_MS}")
+    };
+    let lines: Vec<String> = (0..1000).map(hold).chain((0..groups).map(queue)).collect();
+    for batch in lines.chunks(100) {
+        connection.say_all(&batch.iter().map(String::as_str).collect::<Vec<_>>());
+        batch.iter().for_each(|line| {
+            let reply = connection.answer();
+            assert_eq!(matches!(reply, Value::Int(_)), !line.contains("QUEUE"), "{line}: {reply:?}");
+        });
+    }
+}
+
 fn expect(line: &str, reply: &str, value: &Value) {
     let is_it = match (reply, value) {
         ("$-1", Value::Nil) | ("+OK", Value::Okay) | ("+PONG", Value::SimpleString(_)) => true,
@@ -175,6 +202,7 @@ pub fn hand_off(counted: &mut Counted, words: &str) -> Count {
     let mut line = ["ann", "bob"].map(|owner| (Waiter::connect(&counted.server), owner));
     let lock = format!("handed{}", words.trim().replace(' ', "-"));
     let block = |owner: &str| format!("RLOCK.ACQUIRE {lock} {owner} {words}BLOCK 0");
+    line[0].0.ask(&format!("DEL {lock}"));
     line[0].0.ask(&block("ann"));
     line[1].0.park(&counted.server, &block("bob"));
     let mut go = |times: usize| {
