@@ -169,19 +169,23 @@ pub fn ten(counted: &mut Counted, is_together: bool) -> Count {
 /// As many groups wait, each with a ticket for two of a thousand held locks.
 pub fn gather_groups(server: &Server, groups: usize) {
     let mut connection = Waiter::connect(server);
-    let held = |number: usize| format!("elsewhere:{}", number % 1000);
+    let held = |number: usize| format!("elsewhere:{groups}:{}", number % 1000);
     let lease = format!("LEASE {LONG_MS}");
     let hold = |number| format!("RLOCK.ACQUIRE {} holder {lease}", held(number));
     let queue = |number| {
         let (one, other) = (held(number), held(number * 7 + 1));
-        format!("RLOCK.MACQUIRE 2 {one} {other} waits:{number} {lease} QUEUE {LONG_MS}")
+        format!("RLOCK.MACQUIRE 2 {one} {other} waits:{number} {lease} QUEUE 60000")
     };
     let lines: Vec<String> = (0..1000).map(hold).chain((0..groups).map(queue)).collect();
     for batch in lines.chunks(100) {
         connection.say_all(&batch.iter().map(String::as_str).collect::<Vec<_>>());
         batch.iter().for_each(|line| {
             let reply = connection.answer();
-            assert_eq!(matches!(reply, Value::Int(_)), !line.contains("QUEUE"), "{line}: {reply:?}");
+            assert_eq!(
+                matches!(reply, Value::Int(_)),
+                !line.contains("QUEUE"),
+                "{line}: {reply:?}"
+            );
         });
     }
 }
