@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # What a release is built for, and the building; sourced after lib.sh, not run.
 # The C compiler and linker for all of them is zig, which has each C library's headers and knows which
-# symbol came with which glibc. It comes from the Python package index, into .tools.
+# symbol came with which glibc. It comes from PyPI, into .tools.
 
 platforms=(linux-x86_64 linux-aarch64 linux-musl-x86_64 linux-musl-aarch64)
 # RHEL 8, Debian 11 and Ubuntu 20.04 have this one or a newer one.
@@ -37,7 +37,7 @@ fetch_zig() (
     folder=$tools/zig/$zig_version log=$tools/zig.log
     lock_tools
     [ ! -x "$folder/ziglang/zig" ] || exit 0
-    say "fetching zig $zig_version (the wheel ziglang from the Python package index, into .tools)" >&2
+    say "fetching zig $zig_version (the wheel ziglang from PyPI, into .tools)" >&2
     mkdir -p "$folder.part"
     python3 -m pip install --quiet --retries 2 --no-deps --only-binary :all: --target "$folder.part" \
         "ziglang==$zig_version" >"$log" 2>&1 ||

@@ -51,7 +51,7 @@ need_linters() {
     lint=$home/bin
     cmp -s images/lint-requirements.txt "$home/fetched" && return
     python3 -m venv "$home" && "$lint/python" -m pip install --quiet -r images/lint-requirements.txt ||
-        skip 'the linters could not be fetched from the Python package index'
+        skip 'the linters could not be fetched from PyPI'
     cp images/lint-requirements.txt "$home/fetched"
 }
 

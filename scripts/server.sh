@@ -3,7 +3,7 @@
 #
 #   redis-7.0                               the default server where it is that one, else as packaged for Debian
 #   redis-8.0   valkey-8.1   valkey-9.1     as packaged for newer Debians, with their own C library
-#   redis-8.2   redis-8.6                   from a wheel of the Python package index that contains it; if the C library
+#   redis-8.2   redis-8.6                   from a wheel on PyPI that contains it; if the C library
 #                                           here is too old for it, with that of a newer Debian
 #   libc                                    Redis 7.0 on the C library's malloc, for valgrind:
 #                                           jemalloc would hide what the module does with memory
@@ -52,7 +52,7 @@ main() {
         is_there || fetch
     fi
     if [ -n "$wheel" ]; then
-        say "wheel ${wheel/==/ } of the Python package index"
+        say "wheel ${wheel/==/ } from PyPI"
     else
         say "package of Debian $suite"
     fi >"$folder/origin"
@@ -135,7 +135,7 @@ fetch_from_wheel() {
     local work=$folder.wheel log=$folder.log server
     [ "$(uname -sm)" = 'Linux x86_64' ] || skip 'it comes from a wheel for Linux on x86-64'
     python3 -m pip --version >/dev/null 2>&1 || skip 'it comes from a wheel, and there is no pip'
-    say "fetching redis-server ${name#*-} (the wheel $wheel from the Python package index, into .tools)"
+    say "fetching redis-server ${name#*-} (the wheel $wheel from PyPI, into .tools)"
     rm -rf "$work" "$folder"
     mkdir -p "$work/wheel" "$folder"
     say "$wheel --hash=sha256:$hash" >"$work/requirements"

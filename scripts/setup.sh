@@ -111,7 +111,7 @@ libclang_major() {
 libclang_from_python() {
     local work=$tools/libclang.part log=$tools/libclang.log library
     python3 -m pip --version >/dev/null 2>&1 || return 1
-    say 'fetching libclang (the wheel of that name from the Python package index, into .tools)'
+    say 'fetching libclang (the wheel of that name from PyPI, into .tools)'
     rm -rf "$work" "$tools/libclang"
     mkdir -p "$work"
     python3 -m pip download --retries 2 --no-deps --only-binary :all: --dest "$work" libclang >"$log" 2>&1 &&

@@ -19,7 +19,7 @@ def version() -> str:
 
 
 def readme() -> str:
-    """On the package index, nothing is beside it."""
+    """The README with absolute links: on PyPI, relative ones lead nowhere."""
     repository = re.search(r'^Repository = "(.+)"$', (here / "pyproject.toml").read_text(), re.M)[1]  # type: ignore[index]
 
     def absolute(link: "re.Match[str]") -> str:
