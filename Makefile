@@ -1,9 +1,9 @@
-# Shortcuts only: each does one thing, in scripts/. `make` lists those for every day, `make help-all` all of them.
+# Shortcuts only: each target runs a script in scripts/. `make` lists those for daily work, `make help-all` lists all.
 .PHONY: $(shell sed -n 's/^\([a-z-]*\):.*/\1/p' Makefile)
 
 help:
 	@awk -F ':.*## ' '/^##@ / { exit } /^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
-	@printf 'make %-14s %s\n' help-all 'the others: proofs, speed, clients, releases'
+	@printf 'make %-14s %s\n' help-all 'the other targets: proofs, speed, clients, releases'
 
 help-all:
 	@awk -F ':.*## ' '/^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -11,7 +11,7 @@ help-all:
 build: ## the module: target/release/librlock.so
 	@scripts/setup.sh && . .tools/env && cargo build --release --locked
 
-run: ## build, then a server with the module on port 6380, in the foreground; data in .tools/run
+run: ## build, then start a server with the module on port 6380, in the foreground; its data is in .tools/run
 	@scripts/run.sh
 
 check: ## while you work: formatting, clippy, the core's tests
@@ -40,7 +40,7 @@ model: ## every state of a few locks and owners, more than ten million of them (
 simulate: ## primaries, replicas, clients and failover in one process, 10^8 steps (STEPS, SEED)
 	@STEPS="$(or $(STEPS),100000000)" SEED="$(SEED)" scripts/simulate.sh
 
-simulate-users: ## the machine of the client packages among silent, slow and dying servers, 10^7 steps (STEPS, SEED)
+simulate-users: ## the state machine of the client packages with silent, slow and dying servers, 10^7 steps (STEPS, SEED)
 	@STEPS="$(or $(STEPS),10000000)" SEED="$(SEED)" scripts/simulate.sh users
 
 traces: ## COUNT traces (5000) for the client packages to replay, on standard output (SEED, PLANTED)
@@ -54,7 +54,7 @@ fuzz: ## random bytes as commands, locks and histories, with cargo-fuzz or on st
 matrix: ## the server tests on ten servers (SERVERS, TEST, RLOCK_MORE_SERVERS: docs/servers.md)
 	@SERVERS="$(SERVERS)" TEST="$(TEST)" scripts/matrix.sh
 
-matrix-table: ## what the last `make matrix` found on each server, as rows for docs/servers.md
+matrix-table: ## the results of the last `make matrix`, as rows for docs/servers.md
 	@scripts/matrix.sh table
 
 differential: ## the simulated server compared with a real one, command by command (COMMANDS, SEED, SERVERS)
@@ -69,7 +69,7 @@ torture: ## real servers under load and faults, every history checked (SECONDS, 
 permits: ## 1000 workers share ten permits while holders are killed (SECONDS on each of SERVERS, SEED; RIVAL=1)
 	@RLOCK_SECONDS="$(SECONDS)" SERVERS="$(SERVERS)" SEED="$(SEED)" scripts/permits.sh $(if $(RIVAL),redisson)
 
-failovers: ## the primary is killed repeatedly: all that ACKS confirmed must survive (FAILOVERS, SERVERS, VARIANT; GRACE=1)
+failovers: ## the primary is killed repeatedly: everything that ACKS confirmed must survive (FAILOVERS, SERVERS, VARIANT; GRACE=1)
 	@FAILOVERS="$(FAILOVERS)" SERVERS="$(SERVERS)" VARIANT="$(VARIANT)" SEED="$(SEED)" \
 		scripts/failovers.sh $(if $(GRACE),grace)
 
@@ -79,7 +79,7 @@ chaos: ## busy sessions on servers with I/O threads, while their locks are delet
 moves: ## a slot of a cluster moves 50 times (MOVES) while clients wait for its locks
 	@scripts/moves.sh
 
-groups: ## 100 000 requests for several of 1000 locks among others (GROUPS), and a replica read during 10^5 grants
+groups: ## 100 000 requests for several of 1000 locks, mixed with others (GROUPS); a replica that is read during 10^5 grants
 	@RLOCK_GROUPS="$(or $(GROUPS),100000)" scripts/groups.sh
 
 observers: ## hand-offs while 10 000 connections observe the lock, on a quiet machine
@@ -101,13 +101,13 @@ clients-bench: ## the cost of acquiring and releasing a free lock in each packag
 
 ##@ Clients, examples and pictures
 
-clients: ## the client packages of each language, into .tools/clients
+clients: ## build the client packages of each language, into .tools/clients
 	@scripts/clients.sh build
 
 clients-test: ## the packages' own tests, other projects' suites and one conformance script for all (SERVERS="default valkey-9.1")
 	@scripts/clients.sh test
 
-storm: ## each package with 200 workers among cuts, silence, kills and cancels, with an observer (SECONDS=180, LANGUAGE)
+storm: ## 200 workers of each package under cuts, silence, kills and cancellations, with an observer (SECONDS=180, LANGUAGE)
 	@STORM="$(SECONDS)" scripts/clients.sh storm $(LANGUAGE)
 
 examples: ## each language's example, with its own client, on a private server
@@ -121,22 +121,22 @@ pictures: ## the pictures in docs/pictures, drawn from real runs
 
 ##@ Releases
 
-install: ## the module into PREFIX/lib/rlock (PREFIX=/usr, DESTDIR)
+install: ## install the module into PREFIX/lib/rlock (PREFIX=/usr, DESTDIR)
 	@scripts/install.sh
 
 audit: ## licenses, sources, bans and known vulnerabilities of the dependencies
 	@scripts/audit.sh
 
-release: ## the module for four platforms, each checked and loaded by a server of its platform (PLATFORMS)
+release: ## the module for four platforms, each checked, and loaded by a server of its platform (PLATFORMS)
 	@scripts/release.sh $(PLATFORMS)
 
 packages: ## .deb and .rpm for x86-64 and arm64, in target/dist
 	@scripts/packages.sh
 
-packages-try: ## the packages in clean Debian systems with systemd: installed, used, upgraded, removed (root)
+packages-try: ## install, use, upgrade and remove the packages in clean Debian systems with systemd (root)
 	@scripts/packages-try.sh
 
-images: ## the image, compose and Kubernetes files: linted; the Dockerfile's steps executed without Docker (root)
+images: ## lint the image, compose and Kubernetes files, and execute the Dockerfile's steps without Docker (root)
 	@scripts/images.sh
 
 images-build: ## the images of Redis 8 and Valkey 9, for Debian and Alpine, with Docker
@@ -145,7 +145,7 @@ images-build: ## the images of Redis 8 and Valkey 9, for Debian and Alpine, with
 dist: ## an archive for each platform: module, programs, settings, docs, examples, SBOM, checksums (PLATFORMS)
 	@scripts/dist.sh $(PLATFORMS)
 
-reproducible: ## packages and archives twice, in two folders: the same bytes (PLATFORMS)
+reproducible: ## build packages and archives twice, in two folders, and compare the bytes (PLATFORMS)
 	@scripts/reproducible.sh $(PLATFORMS)
 
 msrv: ## build with the oldest Rust that Cargo.toml promises
