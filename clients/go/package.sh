@@ -39,7 +39,8 @@ package_test() {
     redsync_tests
 }
 
-# redsync's own tests, on locks of RLOCK's. Its sources come from the Go module proxy, and nothing of them stays here.
+# redsync's own tests, on locks of RLOCK's; and the program of docs/coming-from/redsync.md that uses redsync. Its sources
+# come from the Go module proxy, and nothing of them stays here.
 redsync_tests() {
     local version=v4.18.1 sources folder=$home/go/redsync
     if ! (cd clients/go && go mod download "github.com/go-redsync/redsync/v4@$version"); then
@@ -48,13 +49,16 @@ redsync_tests() {
     fi
     sources=$(go env GOMODCACHE)/github.com/go-redsync/redsync/v4@$version
     rm -rf "$folder"
-    mkdir -p "$folder/redis"
+    mkdir -p "$folder/redis/goredis/v9"
     cp "$sources"/*.go "$folder/"
     cp "$sources/redis/redis.go" "$folder/redis/"
+    cp "$sources/redis/goredis/v9/goredis.go" "$folder/redis/goredis/v9/"
     rm -f "$folder/redsync_test.go" "$folder/scripts_test.go" # its servers, and the digests of its scripts
     chmod -R u+w "$folder"
     cp clients/go/testdata/redsync/adapter_test.go.txt "$folder/adapter_test.go"
     cp clients/go/testdata/redsync/go.mod.txt "$folder/go.mod"
+    sed -n '/^```text$/,/^```$/{/^```/!p}' docs/coming-from/redsync.md >"$folder/page.txt"
+    sed -e "/(the page)/r $folder/page.txt" -e '/(the page)/d' clients/go/testdata/redsync/page_test.go.txt >"$folder/page_test.go"
     if ! (cd "$folder" && go mod tidy -e && go mod download); then
         say 'SKIPPED redsync: what its tests depend on could not be fetched'
         return
