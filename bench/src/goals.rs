@@ -80,7 +80,7 @@ fn instructions_of(book: &Book, row: &str) -> Option<f64> {
 /// All of them, in the order of their table.
 pub const ALL: &[Goal] = &[
     Goal {
-        work: "acquire + release of a free lock as the client packages send it, instructions",
+        work: "acquire + release of a free lock, as the client packages send them, instructions",
         rival: instructions::CLIENTS_FLOOR,
         limit: Limit::TimesAtMost(1.15),
         figure: |book| {
@@ -110,19 +110,19 @@ pub const ALL: &[Goal] = &[
         figure: |book| instructions_beside(book, rivals::SET_DEL),
     },
     Goal {
-        work: "the same, how many times fewer instructions",
+        work: "the same, fewer instructions, by a factor of",
         rival: rivals::SET_SCRIPT,
         limit: Limit::TimesAtLeast(1.8),
         figure: |book| Some(1.0 / instructions_beside(book, rivals::SET_SCRIPT)?),
     },
     Goal {
-        work: "the same, how many times fewer instructions",
+        work: "the same, fewer instructions, by a factor of",
         rival: rivals::REDISSON,
         limit: Limit::TimesAtLeast(4.3),
         figure: |book| Some(1.0 / instructions_beside(book, rivals::REDISSON)?),
     },
     Goal {
-        work: "the same, how many times fewer instructions",
+        work: "the same, fewer instructions, by a factor of",
         rival: rivals::REDISSON_NOW,
         limit: Limit::TimesAtLeast(6.0),
         figure: |book| Some(1.0 / instructions_beside(book, rivals::REDISSON_NOW)?),
@@ -140,7 +140,7 @@ pub const ALL: &[Goal] = &[
         figure: |book| cpu_beside(book, pair::NO_PERSISTENCE, rivals::SET_DEL),
     },
     Goal {
-        work: "the same, how many times less server CPU",
+        work: "the same, less server CPU, by a factor of",
         rival: rivals::SET_SCRIPT,
         limit: Limit::TimesAtLeast(1.6),
         figure: |book| Some(1.0 / cpu_beside(book, pair::NO_PERSISTENCE, rivals::SET_SCRIPT)?),
@@ -173,7 +173,7 @@ pub const ALL: &[Goal] = &[
         figure: |book| hand_off_beside(book, hand_off::PING),
     },
     Goal {
-        work: "grants per second with 10 clients, times as many",
+        work: "grants per second with 10 clients, more by a factor of",
         rival: contended::REDISSON,
         limit: Limit::None,
         figure: |book| grants_beside(book, 10),
@@ -203,7 +203,7 @@ pub const ALL: &[Goal] = &[
         figure: |book| book.value(contended::DIFFERENCE, contended::RLOCK, &column(100)),
     },
     Goal {
-        work: "deadlock search of a command about to block, 1000 who wait",
+        work: "deadlock search of a command about to block, 1000 waiters",
         rival: "no search",
         limit: Limit::None,
         figure: |book| {
@@ -211,7 +211,7 @@ pub const ALL: &[Goal] = &[
             Some(of(flatness::SEARCH)? / of(flatness::HAND_OFF)?)
         },
     },
-    flat("server CPU of a hand-off, 1 to 10 000 who wait", |book| {
+    flat("server CPU of a hand-off, 1 to 10 000 waiters", |book| {
         flatness::spread(book, flatness::HAND_OFF)
     }),
     flat("server CPU of a poll, 1 to 10 000 tickets", |book| {
@@ -245,13 +245,13 @@ pub const ALL: &[Goal] = &[
         figure: |book| book.value(lateness::SECTION, lateness::QUIET, "p99"),
     },
     Goal {
-        work: "the holder's process is killed (SESSION) to the next grant, p99",
+        work: "kill of the holder's process (SESSION) to the next grant, p99",
         rival: "one loop iteration of the server",
         limit: Limit::AtMost(1000.0, "µs"),
         figure: |book| book.value(sessions::SECTION, sessions::KILLED, "p99"),
     },
     Goal {
-        work: "bytes per held lock, more than",
+        work: "extra bytes per held lock",
         rival: memory::SET,
         limit: Limit::AtMost(32.0, "bytes"),
         figure: |book| {
