@@ -19,7 +19,7 @@ const CORE: &str = "the server alone";
 
 const IDLE: &str = "nothing happens";
 const GROWTH: &str = "locks get their first ticket, vs new keys";
-const LEASES: &str = "locks with a ticket each end at once, vs keys that expire";
+const LEASES: &str = "many locks, with one ticket each, all end at once, vs keys that expire";
 const DEMOTION: &str = "the primary becomes a replica, with blocked connections, vs BLPOP";
 const PROMOTION: &str = "a replica with held locks becomes the primary, vs keys with a TTL";
 const FLUSH: &str = "FLUSHALL of locks with a ticket each, vs lists with a TTL";

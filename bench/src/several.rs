@@ -23,7 +23,7 @@ pub const TOGETHER: &str = "RLOCK.MACQUIRE BLOCK";
 pub const SORTED: &str = "RLOCK.ACQUIRE BLOCK one by one, in key order";
 pub const MULTI_LOCK: &str = "Redisson's MultiLock (all subscribed, scripts)";
 pub const MULTI_LOCK_SORTED: &str = "the same, in key order";
-pub const BACK_OFF: &str = "SET NX of both, or delete, pause, retry";
+pub const BACK_OFF: &str = "SET NX on both keys; if one fails, delete, pause, retry";
 
 const CLIENTS: usize = 30;
 const LOCKS: usize = 12;
