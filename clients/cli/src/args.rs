@@ -32,7 +32,7 @@ run:
   --limit N           one of N permits
   --and KEY           this lock as well, in one step: all of them, or none; --and-read KEY: its read lock;
                       --and-limit N:KEY: one of its N permits. Repeat them for more
-  --lease TIME        how long the lock outlives a machine that vanishes (30)
+  --lease TIME        how long the lock lasts if nothing renews it, as after a failover (30)
   --acks N            the lock counts only once N replicas have acknowledged it
   --max-queue N       do not wait if N others already wait
   --owner NAME        the owner's name. Default: host/process/number
@@ -132,7 +132,7 @@ pub struct Run {
     pub limit: Option<u32>,
     /// Further locks, which are held as well.
     pub others: Vec<One>,
-    /// How long the lock outlives a machine that vanishes.
+    /// How long the lock lasts if nothing renews it, as after a failover.
     pub lease: Option<Duration>,
     /// How many replicas must acknowledge it.
     pub acks: Option<u32>,
