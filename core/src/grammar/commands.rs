@@ -184,8 +184,8 @@ pub const CHECK: Command = Command {
 pub const AWAIT: Command = Command {
     name: "RLOCK.AWAIT",
     since: V0_3,
-    summary: "Returns the holder of WRITE if its token differs from the given one; with BLOCK, waits \
-              until it does.",
+    summary: "Returns the holder of WRITE if its token differs from the given one; with BLOCK, \
+              waits until it does.",
     complexity: LOG_N,
     flags: "readonly fast blocking",
     acl: "read fast blocking",
