@@ -9,82 +9,67 @@ use rlock_engine::Happening;
 use crate::ffi::{self, Ctx};
 use crate::state;
 
-/// A total since the server started.
-#[derive(Clone, Copy)]
-pub enum Metric {
-    /// New holds, including those handed off.
-    Acquired,
-    /// Re-entries, and requests for a depth that is held already.
-    Reentered,
-    /// Requests that got nil at once.
-    Refused,
-    /// Waits of blocked connections that timed out.
-    TimedOut,
-    /// Waits of blocked connections that were granted.
-    HandedOff,
-    /// Holds that their owner released.
-    Released,
-    /// `RLOCK.RENEW` commands that got 1.
-    Renewed,
-    /// Holds that expired.
-    Expired,
-    /// Holds that ended with their connection.
-    Disconnected,
-    /// Holds that an operator ended.
-    Forced,
-    /// Locks that the server evicted.
-    Evicted,
-    /// Waits refused because they would have closed a cycle.
-    Deadlocks,
-    /// Searches for a cycle that gave up after too many holders and waiters.
-    DeadlockSearchesGivenUp,
-    /// Microseconds that granted connections waited.
-    WaitUsSum,
-    /// Connections that waited and were granted.
-    WaitUsCount,
-    /// Microseconds that ended holds lasted.
-    HoldUsSum,
-    /// Ended holds whose duration is known.
-    HoldUsCount,
-    /// Callers that got `-NOACKS`.
-    NoAcks,
-    /// Microseconds that grants waited for acknowledgements.
-    AcksUsSum,
-    /// Grants that replicas acknowledged.
-    AcksUsCount,
-    /// Requests for a session that `rlock.max-sessions` refused.
-    SessionsRefused,
-    /// Requests that the module refused for lack of replicas.
-    NoReplicas,
-    /// Requests for several locks that got a token.
-    GroupsGranted,
+/// Declares each total once, with the name of its field in `INFO rlock`.
+macro_rules! metrics {
+    ($($(#[$doc:meta])* $metric:ident = $name:literal,)*) => {
+        /// A total since the server started.
+        #[derive(Clone, Copy)]
+        pub enum Metric {
+            $($(#[$doc])* $metric,)*
+        }
+
+        const NAMES: &[&str] = &[$($name),*];
+    };
 }
 
-const NAMES: [&str; 23] = [
-    "acquired",
-    "reentered",
-    "refused",
-    "timed_out",
-    "handed_off",
-    "released",
-    "renewed",
-    "expired",
-    "disconnected",
-    "forced",
-    "evicted",
-    "deadlocks",
-    "deadlock_searches_given_up",
-    "wait_us_sum",
-    "wait_us_count",
-    "hold_us_sum",
-    "hold_us_count",
-    "noacks",
-    "acks_us_sum",
-    "acks_us_count",
-    "sessions_refused",
-    "noreplicas",
-    "groups_granted",
-];
+metrics! {
+    /// New holds, including those handed off.
+    Acquired = "acquired",
+    /// Re-entries, and requests for a depth that is held already.
+    Reentered = "reentered",
+    /// Requests that got nil at once.
+    Refused = "refused",
+    /// Waits of blocked connections that timed out.
+    TimedOut = "timed_out",
+    /// Waits of blocked connections that were granted.
+    HandedOff = "handed_off",
+    /// Holds that their owner released.
+    Released = "released",
+    /// `RLOCK.RENEW` commands that got 1.
+    Renewed = "renewed",
+    /// Holds that expired.
+    Expired = "expired",
+    /// Holds that ended with their connection.
+    Disconnected = "disconnected",
+    /// Holds that an operator ended.
+    Forced = "forced",
+    /// Locks that the server evicted.
+    Evicted = "evicted",
+    /// Waits refused because they would have closed a cycle.
+    Deadlocks = "deadlocks",
+    /// Searches for a cycle that gave up after too many holders and waiters.
+    DeadlockSearchesGivenUp = "deadlock_searches_given_up",
+    /// Microseconds that granted connections waited.
+    WaitUsSum = "wait_us_sum",
+    /// Connections that waited and were granted.
+    WaitUsCount = "wait_us_count",
+    /// Microseconds that ended holds lasted.
+    HoldUsSum = "hold_us_sum",
+    /// Ended holds whose duration is known.
+    HoldUsCount = "hold_us_count",
+    /// Callers that got `-NOACKS`.
+    NoAcks = "noacks",
+    /// Microseconds that grants waited for acknowledgements.
+    AcksUsSum = "acks_us_sum",
+    /// Grants that replicas acknowledged.
+    AcksUsCount = "acks_us_count",
+    /// Requests for a session that `rlock.max-sessions` refused.
+    SessionsRefused = "sessions_refused",
+    /// Requests that the module refused for lack of replicas.
+    NoReplicas = "noreplicas",
+    /// Requests for several locks that got a token.
+    GroupsGranted = "groups_granted",
+}
 
 static TOTALS: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];
 
