@@ -14,9 +14,9 @@
 //! 8. Every blocked connection gets exactly one reply, and no departed one is granted.
 //!
 //! A [`Volatile`] is what only the primary knows of a lock: its [`Queue`] and its [`Sessions`].
-//! [`Step::apply`] is the only transition. It makes changes through [`Lock::replay`]; only holds that
-//! have expired, and count nowhere anymore, are removed without a change. [`grammar`] has the syntax
-//! of commands, [`snapshot`] the format in which locks are stored and replicated.
+//! [`Step::apply`] is the only transition. It makes changes through [`Lock::replay`]; only holds
+//! that have expired, and count nowhere anymore, are removed without a change. [`grammar`] has the
+//! syntax of commands, [`snapshot`] the format in which locks are stored and replicated.
 //!
 //! A [`Manager`](manager::Manager) decides for all locks of one server. Its caller keeps the locks,
 //! and carries out the effects:
