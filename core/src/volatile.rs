@@ -53,11 +53,25 @@ impl Volatile {
             && !self.queue.has_covered()
     }
 
-    /// Becomes the memory of another lock, which has an empty queue as well: an empty tree keeps
-    /// one node, with which the next queue begins.
+    /// Becomes the memory of another lock, where nobody waits and no reply is unsent either: an
+    /// empty tree keeps one node, with which the next queue or reply begins.
     pub(crate) fn reset(&mut self) {
-        let queue = std::mem::take(&mut self.queue);
-        *self = Self { queue, ..Self::default() };
+        let Self {
+            queue: _,
+            unsent,
+            sessions,
+            acks,
+            grace,
+            over,
+            ended,
+            replaced,
+            entering,
+            unfinished,
+        } = self;
+        (*acks, *grace, *unfinished) = (None, None, None);
+        *sessions = Sessions::default();
+        unsent.forget_revoked();
+        (*over, *ended, *replaced, *entering) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     }
 
     /// The next input finds nothing to do but what comes due, and no turn is given. (What a

@@ -270,7 +270,12 @@ impl Queue {
 
     /// The first waiter without a turn.
     pub(crate) fn head(&self) -> Option<(Place, &Entry)> {
-        self.entries.range(self.behind_turns()).next().map(|(place, entry)| (*place, &**entry))
+        // Mostly there is no turn; then this is cheaper than a range.
+        let head = match self.turns_end {
+            None => self.entries.first_key_value(),
+            Some(_) => self.entries.range(self.behind_turns()).next(),
+        };
+        head.map(|(place, entry)| (*place, &**entry))
     }
 
     /// The first turn and the first in line: the only places where an upgrade can be that still

@@ -109,7 +109,7 @@ impl UnsentReplies {
     }
 
     pub(crate) fn forget_revoked(&mut self) {
-        self.revoked.clear();
+        self.revoked = Vec::new();
     }
 
     pub(crate) fn knows(&self, waiter: WaiterId) -> bool {
