@@ -31,7 +31,7 @@ pub fn register(ctx: &Ctx) -> Result<(), String> {
     add::<ShowQueues>(ctx)?;
     add::<ShowSlowLog>(ctx)?;
     add::<Help>(ctx)?;
-    add::<Apply>(ctx)
+    ctx.register_command::<Apply>(&commands::APPLY)
 }
 
 /// A command that the engine serves.
@@ -57,7 +57,6 @@ by_engine!(ForceLock, FORCE, force);
 by_engine!(Holds, HOLDS, holds);
 by_engine!(Check, CHECK, check);
 by_engine!(AwaitHolder, AWAIT, await_holder);
-by_engine!(Apply, APPLY, apply);
 
 /// The same for several keys.
 macro_rules! several_by_engine {
@@ -75,6 +74,7 @@ macro_rules! several_by_engine {
 several_by_engine!(AcquireSeveral, MACQUIRE, macquire);
 several_by_engine!(ReleaseSeveral, MRELEASE, mrelease);
 several_by_engine!(RenewSeveral, MRENEW, mrenew);
+several_by_engine!(Apply, APPLY, apply);
 
 struct Help;
 

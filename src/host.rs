@@ -67,8 +67,8 @@ impl Host for Ctx {
         self.open(name, access)
     }
 
-    fn replicate(&self, name: &Name<'_>, effect: &[u8]) {
-        self.replicate(name, effect);
+    fn replicate(&self, names: &[&Name<'_>], effects: &[u8]) {
+        self.replicate(names, effects);
     }
 
     fn replicate_as_it_came(&self) {

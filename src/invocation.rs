@@ -34,12 +34,13 @@ impl<S: Serve> Handler for S {
 
 /// Executes a command that names several keys with the engine's function for it.
 pub fn serve_several(ctx: &Ctx, words: &Argv<'_>, command: &Command, serve: ServeSeveral) {
-    if ctx.tells_keys(words) {
+    if command.has_several_keys() && ctx.tells_keys(words) {
         return;
     }
+    let first = if command.has_several_keys() { 2 } else { 1 };
     let mut keys = SeveralKeys::default();
     let read = command.read_several(words.words(), &settings::limits(), &mut keys);
-    finish(ctx, read, |said| serve(ctx, &words.names(keys.keys.len()), said, &keys));
+    finish(ctx, read, |said| serve(ctx, &words.names(first, keys.keys.len()), said, &keys));
 }
 
 /// As the engine serves a command that names several keys.

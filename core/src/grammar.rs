@@ -10,7 +10,7 @@ mod words;
 use std::num::NonZeroU32;
 
 pub use several::{KEYS_MAX, SeveralKeys, Want, key_count};
-pub use words::Word;
+pub use words::{Positional, Word};
 
 use number::integer;
 
@@ -51,38 +51,6 @@ pub enum Access {
     Reads,
     /// May change it.
     Writes,
-}
-
-/// A required argument.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Positional {
-    /// The lock.
-    Key,
-    /// How many keys follow.
-    NumKeys,
-    /// So many keys.
-    Keys,
-    /// The owner.
-    Owner,
-    /// A fencing token.
-    Token,
-    /// A fencing token, or 0.
-    TokenOrZero,
-    /// The bytes of an effect.
-    Payload,
-}
-
-impl Positional {
-    /// Its name in the documentation.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Key | Self::Keys => "key",
-            Self::NumKeys => "numkeys",
-            Self::Owner => "owner",
-            Self::Token | Self::TokenOrZero => "token",
-            Self::Payload => "payload",
-        }
-    }
 }
 
 /// The bounds that the server's configuration sets.
@@ -196,12 +164,18 @@ impl Command {
     pub fn arity(&self) -> i32 {
         let least = self.positional.len().saturating_add(self.needs_one.into());
         let least = i32::try_from(least).unwrap_or(i32::MAX).saturating_add(1);
-        if self.options.is_empty() { least } else { least.saturating_neg() }
+        let is_exact = self.options.is_empty() && !self.has_leading_keys();
+        if is_exact { least } else { least.saturating_neg() }
     }
 
     /// Whether it names several keys, behind their number.
     pub fn has_several_keys(&self) -> bool {
         self.positional.contains(&Positional::Keys)
+    }
+
+    /// Whether it names one key or more, before its last word.
+    pub fn has_leading_keys(&self) -> bool {
+        self.positional.contains(&Positional::LeadingKeys)
     }
 
     /// The syntax on one line.
@@ -210,7 +184,8 @@ impl Command {
         for positional in self.positional {
             usage.push(' ');
             usage.push_str(positional.name());
-            usage.push_str(if *positional == Positional::Keys { " [key ...]" } else { "" });
+            let is_repeated = matches!(positional, Positional::Keys | Positional::LeadingKeys);
+            usage.push_str(if is_repeated { " [key ...]" } else { "" });
         }
         for alternatives in self.alternatives() {
             let words: Vec<String> = alternatives.iter().map(|word| word.usage()).collect();
@@ -291,6 +266,11 @@ impl Command {
             if *positional == Positional::Keys {
                 arguments.key = keys.read_keys(&mut words)?;
                 continue;
+            }
+            if *positional == Positional::LeadingKeys {
+                let read = keys.read_leading_keys(&mut words)?;
+                [arguments.key, arguments.payload] = read.ok_or_else(|| self.wrong_count())?;
+                break;
             }
             let given = words.next().ok_or_else(|| match keys.keys.as_slice() {
                 [] => self.wrong_count(),
@@ -407,7 +387,6 @@ impl<'a> Arguments<'a> {
     fn set_positional(&mut self, positional: Positional, given: &'a [u8]) -> Result<(), BadWord> {
         match positional {
             Positional::Key => self.key = given,
-            Positional::Payload => self.payload = given,
             Positional::Owner if Owner::is_valid(given) => self.owner = given,
             Positional::Owner => {
                 return Err(BadWord(format!(
@@ -418,7 +397,10 @@ impl<'a> Arguments<'a> {
             }
             Positional::Token => self.token = token(given, 1)?,
             Positional::TokenOrZero => self.token = token(given, 0)?,
-            Positional::NumKeys | Positional::Keys => {}
+            Positional::NumKeys
+            | Positional::Keys
+            | Positional::LeadingKeys
+            | Positional::Payload => {}
         }
         Ok(())
     }

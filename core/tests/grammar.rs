@@ -270,7 +270,6 @@ fn a_word_that_is_not_known_is_told_with_the_whole_command() {
         (&HOLDS, "k a ALL", "ALL", HOLDS_USAGE),
         (&CHECK, "k 5 6", "6", "RLOCK.CHECK key token [READ | WRITE]"),
         (&HELP, "me", "me", "RLOCK.HELP"),
-        (&APPLY, "k payload more", "more", "RLOCK.APPLY key payload"),
     ] {
         let told = format!("ERR syntax error at '{word}': the syntax is {usage}");
         assert_eq!(refusal(command, line), told, "{line}");
@@ -459,7 +458,7 @@ fn the_table_of_commands_is_as_documented() {
         ("RLOCK.QUEUES [COUNT n]", -1, Access::Keyless),
         ("RLOCK.SLOWLOG GET [n] | LEN | RESET", -2, Access::Keyless),
         ("RLOCK.HELP", 1, Access::Keyless),
-        ("RLOCK.APPLY key payload", 3, writes),
+        ("RLOCK.APPLY key [key ...] payload", -3, writes),
     ];
     let found = COMMANDS.iter().map(|command| (command.usage(), command.arity(), command.access));
     let found: Vec<_> = found.collect();

@@ -1,6 +1,6 @@
 //! The words of commands that name several keys.
 
-use rlock_core::grammar::commands::{MACQUIRE, MRELEASE, MRENEW};
+use rlock_core::grammar::commands::{APPLY, MACQUIRE, MRELEASE, MRENEW};
 use rlock_core::grammar::{Arguments, Command, Limits, SeveralKeys, Want, key_count};
 use rlock_core::{LeaseMs, Mode};
 
@@ -94,6 +94,30 @@ fn the_number_of_keys_is_read_as_strictly_as_the_server_reads_it() {
     }
     let keys: Vec<String> = (0..128).map(|number| format!("k{number}")).collect();
     assert_eq!(wants(&format!("128 {} ann", keys.join(" "))).len(), 128);
+}
+
+#[test]
+fn the_keys_of_an_effect_ascend() {
+    let line = |count: usize| {
+        let keys: Vec<String> = (100..100 + count).map(|number| format!("k{number}")).collect();
+        format!("{} payload", keys.join(" "))
+    };
+    for (line, keys) in [("k p", vec!["k"]), ("a a:1 b p", vec!["a", "a:1", "b"])] {
+        let (said, read) = read(&APPLY, line).unwrap();
+        let keys: Vec<&[u8]> = keys.into_iter().map(str::as_bytes).collect();
+        assert_eq!((read.keys.as_slice(), said.key), (keys.as_slice(), keys[0]), "{line}");
+        assert_eq!(said.payload, b"p", "{line}");
+    }
+    assert_eq!(read(&APPLY, &line(128)).unwrap().1.keys.len(), 128);
+    let refused = |line: &str| read(&APPLY, line).map(|_| ()).unwrap_err();
+    for line in ["b a p", "a a p", "a:1 a p", "a c b p"] {
+        let told = "ERR the keys of an effect must be in ascending order, each named once";
+        assert_eq!(refused(line), told, "{line}");
+    }
+    for count in [129, 130, 5000] {
+        assert_eq!(refused(&line(count)), "ERR an effect has at most 128 keys", "{count}");
+    }
+    assert_eq!(refused("k"), "ERR wrong number of arguments for 'rlock.apply' command");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use crate::support::laws::well_formed;
 use rlock_core::snapshot::{
-    Effect, Malformed, Start, as_token, load, load_effect, save, save_effect,
+    Effect, Malformed, Start, as_token, load, load_effect, load_effects, save, save_effect,
 };
 use rlock_core::{Change, End, EpochMs, Lock, Mode, Token};
 
@@ -224,6 +224,29 @@ fn what_is_cut_off_or_followed_by_more_is_refused() {
         }
         let long = [golden.as_slice(), &[0]].concat();
         assert_eq!(load_effect(&long), Err(Malformed::Format), "{changes:?} and 0");
+    }
+}
+
+#[test]
+fn effects_of_several_locks_are_those_of_each_in_a_row() {
+    let golden = golden_effects();
+    for (start, changes, one) in &golden {
+        let alone = Effect { start: *start, changes: changes.clone() };
+        assert_eq!(load_effects(one, 1).as_deref(), Ok(&[alone.clone()][..]), "{changes:?}");
+        for (start, changes, other) in &golden {
+            let both = [one.as_slice(), other].concat();
+            let next = Effect { start: *start, changes: changes.clone() };
+            assert_eq!(load_effects(&both, 2), Ok(vec![alone.clone(), next]));
+            for count in [0, 1, 3] {
+                assert_eq!(load_effects(&both, count), Err(Malformed::Format), "{count} keys");
+            }
+            let newer = [one.as_slice(), &[2], &other[1..]].concat();
+            assert_eq!(load_effects(&newer, 2), Err(Malformed::Version(2)));
+        }
+        let both = [one.as_slice(), one].concat();
+        for length in 0..both.len() {
+            assert_eq!(load_effects(&both[..length], 2), Err(Malformed::Format), "{length} bytes");
+        }
     }
 }
 

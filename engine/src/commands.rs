@@ -267,16 +267,22 @@ pub fn await_holder<H: Host>(
     observers::ask(host, name, said)
 }
 
-/// `RLOCK.APPLY`.
+/// `RLOCK.APPLY`: all of the effects, or none; `names` are in key order.
 ///
 /// # Errors
 /// The error line; nothing changed.
-pub fn apply<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> Result<(), String> {
+pub fn apply<H: Host>(
+    host: &H,
+    names: &[H::Name<'_>],
+    said: &Arguments<'_>,
+    _: &SeveralKeys<'_>,
+) -> Result<(), String> {
     // The engine's own probe of whether the server would accept a write.
-    if !said.payload.is_empty() {
-        let effect = snapshot::load_effect(said.payload)
+    let is_probe = said.payload.is_empty() && names.len() == 1;
+    if !is_probe {
+        let effects = snapshot::load_effects(said.payload, names.len())
             .map_err(|why| format!("ERR malformed payload: {why}"))?;
-        replay::effect(host, name, &effect).map_err(RequestError::line)?;
+        replay::effects(host, names, &effects).map_err(RequestError::line)?;
     }
     host.reply_ok();
     Ok(())

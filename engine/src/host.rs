@@ -160,8 +160,9 @@ pub trait Host: Replies {
     /// Opens a key of the selected database.
     fn open(&self, name: &Self::Name<'_>, access: Access) -> Self::Key<'_>;
 
-    /// Propagates `RLOCK.APPLY name effect` to replicas and the append-only file.
-    fn replicate(&self, name: &Self::Name<'_>, effect: &[u8]);
+    /// Propagates `RLOCK.APPLY name [name ...] effects` to replicas and the append-only file: one
+    /// effect for each name.
+    fn replicate(&self, names: &[&Self::Name<'_>], effects: &[u8]);
 
     /// Propagates the running command unchanged to replicas and the append-only file.
     fn replicate_as_it_came(&self);

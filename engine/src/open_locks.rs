@@ -1,20 +1,23 @@
 //! Several locks, open at one moment: all are looked at, then all are changed and handed to the
 //! replicas, before anybody hears of it.
 
-use std::slice;
+mod decisions;
 
 use rlock_core::grammar::{Access, Want};
 use rlock_core::manager::{At, Decided, LockId};
 use rlock_core::{
-    Claim, ClientId, Confirm, Effects, Enter, Event, Input, LeaseMs, Lock, Now, OwnPlace, Parking,
-    Refusal, Renew, Reply, Standing, Token, WaiterId,
+    Claim, ClientId, Confirm, Enter, Input, LeaseMs, Lock, Now, OwnPlace, Parking, Refusal, Renew,
+    Reply, Standing, Token, WaiterId,
 };
 
 use crate::host::{Content, During, Host, KeyName, OpenKey};
 use crate::planted::PlantedFault;
 use crate::reports::{self, Report};
+use crate::state::State;
 use crate::timers;
 use crate::unit::{self, Done, RequestError};
+
+use decisions::{Decision, Decisions, ToPublish};
 
 /// What several locks are wanted for.
 #[derive(Clone, Copy)]
@@ -84,18 +87,18 @@ pub(crate) struct OpenLocks<'h, 'n, 'm, 'a, H: Host> {
     db: i32,
     /// One moment for all: what holds when it is looked at holds when it is entered.
     now: Now,
-    /// What was done, at which of the keys: to be published.
-    done: Vec<(usize, ToPublish<'a>)>,
+    /// To be published.
+    decisions: Decisions<'a>,
     /// What this command did before, at other locks.
     before: Vec<Report>,
     is_plain: bool,
 }
 
-/// What is left of a decision when replicas have its changes.
-enum ToPublish<'a> {
-    /// Of a lock of which nothing is remembered.
-    Fast(Option<Event>),
-    Step(Box<Effects<'a>>),
+impl<H: Host> Drop for OpenLocks<'_, '_, '_, '_, H> {
+    /// Whatever was decided reaches the replicas, even if the rest of the step is refused.
+    fn drop(&mut self) {
+        self.send();
+    }
 }
 
 impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
@@ -122,7 +125,7 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
             keys,
             db,
             now,
-            done: Vec::new(),
+            decisions: Decisions::new(wants.len(), host.state(State::take_effect)),
             before: Vec::new(),
             is_plain: true,
         })
@@ -135,8 +138,7 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
     }
 
     pub(crate) fn at(&self, place: usize) -> At<'n> {
-        let name = self.wants.get(place).and_then(|want| self.names.get(want.number));
-        At { db: self.db, key: name.map_or(&[], KeyName::bytes), now: self.now }
+        At { db: self.db, key: self.name_of(place).map_or(&[], KeyName::bytes), now: self.now }
     }
 
     /// Looks at one of the locks.
@@ -145,8 +147,11 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
         self.keys.get_mut(place)?.lock(&free).map(work)
     }
 
-    /// Decides something about one of the locks, and passes it on to the replicas.
+    /// Decides something about one of the locks.
     pub(crate) fn decide(&mut self, place: usize, input: Input<'a>) -> Result<Reply, RequestError> {
+        if !self.decisions.continues(place) {
+            self.send();
+        }
         let (at, host) = (self.at(place), self.host);
         let (Some(want), Some(key)) = (self.wants.get(place), self.keys.get_mut(place)) else {
             return Err(RequestError::WrongType);
@@ -159,21 +164,25 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
         };
         let mut effects = None;
         let (start, decided) = unit::decide(host, at, name, key, &input, &mut effects)?;
-        if let Decided::Fast(step, _) = decided {
-            let (changes, events) = (slice::from_ref(&step.change), step.event.as_slice());
-            let done = Done { changes, events, reply: &step.reply, pending: &[], replaced: &[] };
-            unit::pass_on(host, at, name, (start, false, asks), done);
-            self.done.push((place, ToPublish::Fast(step.event)));
-            return Ok(step.reply);
-        }
-        let effects = Box::new(decided.effects(effects));
-        self.is_plain = false;
-        let Effects { reply, changes, events, pending, replaced, .. } = &*effects;
-        let done = Done { changes, events, reply, pending, replaced };
-        unit::pass_on(host, at, name, (start, false, asks), done);
-        let reply = effects.reply.clone();
-        self.done.push((place, ToPublish::Step(effects)));
-        Ok(reply)
+        let done = match decided {
+            Decided::Fast(step, _) => ToPublish::Fast(step),
+            decided => {
+                self.is_plain = false;
+                ToPublish::Step(Box::new(decided.effects(effects)))
+            }
+        };
+        Ok(self.decisions.add((place, start), asks, done))
+    }
+
+    /// Hands what was decided to the replicas.
+    fn send(&mut self) {
+        let Self { host, names, wants, db, now, decisions, .. } = self;
+        let name_of = |place: usize| wants.get(place).and_then(|want| names.get(want.number));
+        decisions.send(*host, (*db, *now), name_of);
+    }
+
+    fn name_of(&self, place: usize) -> Option<&'n H::Name<'m>> {
+        self.wants.get(place).and_then(|want| self.names.get(want.number))
     }
 
     /// Ends what has expired, before the locks are judged.
@@ -192,30 +201,25 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
 
     /// Closes the keys, then publishes what was done, then answers who waited. `others` is what
     /// came of it at other locks.
-    pub(crate) fn finish(self, others: impl FnOnce(&H) -> Vec<Report>) {
-        let Self { host, names, wants, keys, mut done, before, is_plain, .. } = self;
-        drop(keys);
-        let name_of = |place: usize| wants.get(place).and_then(|want| names.get(want.number));
+    pub(crate) fn finish(mut self, others: impl FnOnce(&H) -> Vec<Report>) {
+        let decisions = self.close();
+        let (host, is_plain) = (self.host, self.is_plain);
         let others = if is_plain { Vec::new() } else { others(host) };
-        let others: Vec<Report> = before.into_iter().chain(others).collect();
-        for (place, effects) in &done {
-            let Some(name) = name_of(*place) else { continue };
-            match effects {
-                ToPublish::Fast(event) => unit::publish_events(host, name, true, event.as_slice()),
-                ToPublish::Step(effects) => {
-                    let has_changed = !effects.changes.is_empty();
-                    unit::publish_events(host, name, has_changed, &effects.events);
-                }
-            }
+        let before = std::mem::take(&mut self.before);
+        for Decision { place, done, .. } in &decisions {
+            let Some(name) = self.name_of(*place) else { continue };
+            let Done { changes, events, .. } = done.parts();
+            unit::publish_events(host, name, !changes.is_empty(), events);
         }
         // Nothing is remembered of plain requests, so the timers stay as they are.
         if is_plain {
             return;
         }
+        let others: Vec<Report> = before.into_iter().chain(others).collect();
         reports::publish(host, &others);
-        for (place, effects) in &mut done {
-            if let (Some(name), ToPublish::Step(effects)) = (name_of(*place), effects) {
-                unit::answer(host, name, effects);
+        for Decision { place, done, .. } in decisions {
+            if let (Some(name), ToPublish::Step(mut effects)) = (self.name_of(place), done) {
+                unit::answer(host, name, &mut effects);
             }
         }
         reports::answer(host, others, None);
@@ -230,17 +234,25 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
     }
 
     /// Closes the keys. Returns what was done, to be told with what led to it.
-    pub(crate) fn into_reports(self) -> Vec<Report> {
-        let Self { wants, keys, done, db, .. } = self;
-        drop(keys);
-        let told = done.into_iter().filter_map(|(place, effects)| {
+    pub(crate) fn into_reports(mut self) -> Vec<Report> {
+        let (db, wants) = (self.db, self.wants);
+        let told = self.close().into_iter().filter_map(|Decision { place, done, .. }| {
             let id = LockId { db, key: wants.get(place)?.key.into() };
-            Some(match effects {
-                ToPublish::Fast(event) => Report::of_event(id, event),
+            Some(match done {
+                ToPublish::Fast(step) => Report::of_event(id, step.event),
                 ToPublish::Step(effects) => Report::of_step(id, *effects),
             })
         });
         told.collect()
+    }
+
+    /// Hands what was decided to the replicas, and closes the keys. Returns the decisions.
+    fn close(&mut self) -> Vec<Decision<'a>> {
+        self.send();
+        self.keys.clear();
+        let (decisions, buffer) = self.decisions.take();
+        self.host.state(|state| state.keep_effect(buffer));
+        decisions
     }
 
     /// Judges one lock: how the owner stands there, and how many acknowledgements its hold there
@@ -397,6 +409,7 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
                 _ => {}
             }
         }
+        self.send();
         if is_pending {
             return Ok(Reply::Pending);
         }

@@ -1,9 +1,11 @@
 //! Effects of a primary: on a replica, from the append-only file, and by hand.
 
+use std::slice;
+
 use rlock_core::grammar::Access;
 use rlock_core::manager::{Cause, KeyExpiry};
 use rlock_core::snapshot::{Effect, Start};
-use rlock_core::{Change, Event, Lock, Release};
+use rlock_core::{Change, Event, Lock, Now, Release};
 
 use crate::carry_out::is_decided_here;
 use crate::happening::Happening;
@@ -16,14 +18,15 @@ use crate::unit::{RequestError, announce, life_of, open, remove, set_ttl};
 /// follow: so a key is kept for this many milliseconds after its deadline.
 const BY_HAND_MS: u64 = 60_000;
 
-/// Makes the changes of an effect.
+/// Makes the changes of one step: an effect for each of these keys, in key order. All of them are
+/// made before the first is published.
 ///
 /// # Errors
 /// [`RequestError`]; nothing changed.
-pub(crate) fn effect<H: Host>(
+pub(crate) fn effects<H: Host>(
     host: &H,
-    name: &H::Name<'_>,
-    effect: &Effect<Vec<Change<'_>>>,
+    names: &[H::Name<'_>],
+    effects: &[Effect<Vec<Change<'_>>>],
 ) -> Result<(), RequestError> {
     let is_primary = host.state(|state| state.manager.is_primary());
     let is_from_primary = host.is_from_primary();
@@ -35,37 +38,59 @@ pub(crate) fn effect<H: Host>(
         Change::Granted { token, .. } => token.is_implausible_at(now),
         _ => false,
     };
-    if effect.changes.iter().any(is_implausible) && !is_from_primary {
+    let mut changes = effects.iter().flat_map(|effect| &effect.changes);
+    if !is_from_primary && changes.any(is_implausible) {
         return Err(RequestError::Implausible);
     }
-    let mut key = open(host, || host.open(name, Access::Writes));
+    let open_all = || names.iter().map(|name| host.open(name, Access::Writes)).collect();
+    let mut keys: Vec<H::Key<'_>> = open(host, open_all);
+    let has_other_type = |(key, effect): (&mut H::Key<'_>, &Effect<_>)| {
+        effect.start == Start::Existing && matches!(key.content(), Content::Other)
+    };
+    if keys.iter_mut().zip(effects).any(has_other_type) {
+        return Err(RequestError::WrongType);
+    }
+    let each = names.iter().zip(&mut keys).zip(effects);
+    let events: Vec<Vec<Event>> =
+        each.map(|((name, key), effect)| at_one(host, name, key, (effect, now))).collect();
+    drop(keys);
+    finish(host, names, &events);
+    Ok(())
+}
+
+/// Makes the changes at one key, which is no value of another type, or is replaced. Returns the
+/// events.
+fn at_one<H: Host>(
+    host: &H,
+    name: &H::Name<'_>,
+    key: &mut H::Key<'_>,
+    (effect, now): (&Effect<Vec<Change<'_>>>, Now),
+) -> Vec<Event> {
     let (mut events, mut life) = (Vec::new(), None);
     match key.content() {
-        Content::Other if effect.start == Start::Existing => return Err(RequestError::WrongType),
         Content::Lock(lock) if effect.start == Start::Existing => {
             let before = life_of(host, lock, name);
             make(host, lock, &effect.changes, &mut events);
             let after = life_of(host, lock, name);
-            set_ttl(&mut key, after.after(before, Cause::of_changes(&effect.changes)));
+            set_ttl(key, after.after(before, Cause::of_changes(&effect.changes)));
             life = Some(after);
         }
         _ => {
             let mut lock = Lock::default();
             make(host, &mut lock, &effect.changes, &mut events);
-            remove(&mut key);
+            remove(key);
             if !lock.is_free() {
                 let begun = life_of(host, &lock, name);
                 life = Some(begun).filter(|_| effect.start != Start::Rewritten);
                 key.set(lock);
-                life.into_iter().for_each(|life| set_ttl(&mut key, life.begin()));
+                life.into_iter().for_each(|life| set_ttl(key, life.begin()));
             }
         }
     }
     if life.is_some_and(|life: KeyExpiry| life.has_ended(now.ms().get())) && is_decided_here(host) {
         key.expire_at(now.ms().get().saturating_add(BY_HAND_MS));
     }
-    finish(host, name, key, &events);
-    Ok(())
+    events
 }
 
 /// Applies an `RLOCK.RELEASE` from the primary or from the append-only file.
@@ -81,20 +106,21 @@ pub(crate) fn release<H: Host>(
         return Err(RequestError::ReadOnly);
     }
     let mut key = open(host, || host.open(name, Access::Writes));
-    let mut event = None;
+    let mut events = Vec::new();
     if let Content::Lock(lock) = key.content() {
         let before = life_of(host, lock, name);
-        event = lock.replay_release(ask);
+        events.extend(lock.replay_release(ask));
         let after = life_of(host, lock, name);
         set_ttl(&mut key, after.after(before, Cause::Other));
     }
-    finish(host, name, key, event.as_slice());
+    drop(key);
+    finish(host, slice::from_ref(name), &[events]);
     Ok(())
 }
 
-/// Propagates the effect, and schedules a sweep of the lock's waiters.
-fn finish<H: Host>(host: &H, name: &H::Name<'_>, key: H::Key<'_>, events: &[Event]) {
-    drop(key);
+/// Propagates the command, publishes the events of each lock, and schedules a sweep of its waiters.
+/// Every key is closed.
+fn finish<H: Host>(host: &H, names: &[H::Name<'_>], events: &[Vec<Event>]) {
     host.replicate_as_it_came();
     // A server publishes what happens now. It does not publish what it reads from its own file,
     // nor, as a primary, what another node sends with a slot: that node publishes until the slot
@@ -102,10 +128,12 @@ fn finish<H: Host>(host: &H, name: &H::Name<'_>, key: H::Key<'_>, events: &[Even
     let (is_primary, decides) =
         host.state(|state| (state.manager.is_primary(), state.manager.decides()));
     let was_told = host.is_loading() || is_primary && (!decides || host.is_from_primary());
-    announce(host, name, if was_told { &[] } else { events });
-    host.observe(Happening::Replayed(events));
     let db = host.db();
-    host.state(|state| state.manager.was_replayed(db, name.bytes()));
+    for (name, events) in names.iter().zip(events) {
+        announce(host, name, if was_told { &[] } else { events });
+        host.observe(Happening::Replayed(events));
+        host.state(|state| state.manager.was_replayed(db, name.bytes()));
+    }
     timers::settle(host);
 }
 

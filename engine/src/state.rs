@@ -50,6 +50,11 @@ impl<B> State<B> {
     /// together had megabytes.
     const EFFECT_KEPT: usize = 64 << 10;
 
+    /// Lends the buffer for effects.
+    pub(crate) fn take_effect(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.effect)
+    }
+
     /// Takes the buffer for effects back.
     pub(crate) fn keep_effect(&mut self, mut bytes: Vec<u8>) {
         bytes.clear();

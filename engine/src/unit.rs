@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use crate::happening::Happening;
 use crate::host::{Content, Host, KeyName, OpenKey};
 use crate::planted::PlantedFault;
+use crate::state::State;
 use crate::{acks, answers, publish};
 
 /// What refuses a request before the core decides.
@@ -186,10 +187,17 @@ pub(crate) fn pass_on<H: Host>(
     (start, is_request_enough, asks): (Start, bool, Option<&[u8]>),
     done: Done<'_>,
 ) {
-    let Done { changes, events, reply, pending, replaced } = done;
+    let changes = done.changes;
     if !changes.is_empty() {
         replicate(host, name, start, changes, is_request_enough);
     }
+    report(host, at, asks, done);
+}
+
+/// Reports a decision, of which replicas have the changes.
+#[inline(always)]
+pub(crate) fn report<H: Host>(host: &H, at: At<'_>, asks: Option<&[u8]>, done: Done<'_>) {
+    let Done { changes, events, reply, pending, replaced } = done;
     let At { db, key, now } = at;
     host.observe(Happening::Decided {
         db,
@@ -229,9 +237,9 @@ fn replicate<H: Host>(
     if is_request_enough {
         return host.replicate_as_it_came();
     }
-    let mut bytes = host.state(|state| std::mem::take(&mut state.effect));
+    let mut bytes = host.state(State::take_effect);
     snapshot::save_effect(start, changes, &mut bytes);
-    host.replicate(name, &bytes);
+    host.replicate(&[name], &bytes);
     host.state(|state| state.keep_effect(bytes));
 }
 

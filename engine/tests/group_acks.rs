@@ -19,7 +19,6 @@ fn a_grant_is_told_when_replicas_have_acknowledged_all_of_it() {
         [
             "blocked 1",
             "set a",
-            "replicated apply",
             "set b",
             "replicated apply",
             "signalled a",

@@ -18,7 +18,7 @@ fn a_ticket_takes_what_it_has_reached_and_is_told_when_it_asks_again() {
     host.at(4000);
     host.take_log();
     assert_eq!(host.ask(1, "macquire 2 b a ann QUEUE 5000 ACKS 1 WITHTTL"), "*2 #1 31000");
-    let replicated = host.did().iter().filter(|line| *line == "replicated apply").count();
+    let replicated = host.world().stream.last().unwrap().apart().len();
     assert_eq!(replicated, 2, "what replies a token hands over an effect");
     assert_eq!(
         (held(&host, "a b"), counted(&host, "a b", "ann")),

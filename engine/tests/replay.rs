@@ -119,6 +119,103 @@ fn bytes_that_are_no_effect_are_refused() {
     assert_eq!(host.take_log(), [""; 0]);
 }
 
+/// Effects at several keys, in one command.
+fn all(effects: &[(&str, Start, &[Change<'_>])]) -> Vec<Vec<u8>> {
+    let (mut words, mut payload) = (vec![b"RLOCK.APPLY".to_vec()], Vec::new());
+    for (key, start, changes) in effects {
+        words.push(key.as_bytes().to_vec());
+        snapshot::save_effect(*start, changes, &mut payload);
+    }
+    words.push(payload);
+    words
+}
+
+#[test]
+fn a_replica_makes_all_changes_of_a_step_before_it_publishes_the_first() {
+    let (primary, host) = (MapHost::primary(), MapHost::replica());
+    primary.ask(1, "macquire 2 b a ann");
+    let written = primary.world().stream[0].clone();
+    assert_eq!(host.replay(&written), "OK");
+    assert_eq!(
+        host.take_log(),
+        [
+            "set a",
+            "set b",
+            "replicated apply",
+            "signalled a",
+            "published rlock.acquired a",
+            "seen: replayed 1 events",
+            "signalled b",
+            "published rlock.acquired b",
+            "seen: replayed 1 events",
+        ]
+    );
+    assert_eq!(host.world().stream, [written], "unchanged");
+    for key in ["a", "b"] {
+        assert_eq!(host.lock(key), primary.lock(key));
+        assert_eq!(host.expires_at(key), primary.expires_at(key));
+    }
+}
+
+/// Law: of the effects in one command all are made, or none.
+#[test]
+fn if_one_of_several_effects_is_refused_nothing_changes() {
+    let host = MapHost::primary();
+    let (begins, goes_on) = (Start::Begins, Start::Existing);
+    let (ann, far) = ([granted(b"ann", 1, 5000)], [granted(b"ann", 60_000_001, 5000)]);
+    host.put_other("b");
+    let both = |start| all(&[("a", begins, &ann), ("b", start, &ann)]);
+    let mut short = both(begins);
+    short.last_mut().unwrap().pop();
+    let mut longer = both(begins);
+    longer.last_mut().unwrap().push(0);
+    let mut fewer = all(&[("a", begins, &ann)]);
+    fewer.insert(2, b"b".to_vec());
+    let mut empty = both(begins);
+    *empty.last_mut().unwrap() = Vec::new();
+    let mut turned = both(begins);
+    turned.swap(1, 2);
+    let mut twice = both(begins);
+    twice[2] = b"a".to_vec();
+    for (words, error, why) in [
+        (both(goes_on), "-WRONGTYPE", "a key of another type"),
+        (all(&[("a", begins, &ann), ("c", begins, &far)]), "-ERR", "a token far ahead"),
+        (short, "-ERR malformed payload", "the second effect is cut off"),
+        (longer, "-ERR malformed payload", "a byte more"),
+        (fewer, "-ERR malformed payload", "fewer effects than keys"),
+        (empty, "-ERR malformed payload", "the probe names one key"),
+        (turned, "-ERR the keys of an effect", "keys in another order"),
+        (twice, "-ERR the keys of an effect", "a key twice"),
+    ] {
+        let said = host.call(Some(9), words);
+        assert!(said.starts_with(error), "{why}: {said}");
+        assert_eq!((host.take_log(), host.holds("a")), (vec![], "no key".into()), "{why}");
+        assert_eq!(host.holds("b"), "another value", "{why}");
+    }
+    assert_eq!(host.call(Some(9), both(begins)), "OK", "a lock that begins replaces it");
+    for key in ["a", "b"] {
+        assert_eq!(host.holds(key), "ann write depth=1 until=5000");
+    }
+}
+
+#[test]
+fn several_effects_by_hand_serve_those_who_wait_at_each_key() {
+    let host = MapHost::primary();
+    host.ask(1, "macquire 2 a b ann");
+    host.ask(2, "acquire a bob BLOCK 0");
+    host.ask(3, "acquire b cy BLOCK 0");
+    let end = |host: &MapHost| {
+        let token = Token::new(host.token(1)).unwrap();
+        Change::Ended { token, by: End::Released }
+    };
+    let words =
+        all(&[("a", Start::Existing, &[end(&host)]), ("b", Start::Existing, &[end(&host)])]);
+    assert_eq!(host.call(Some(9), words), "OK");
+    host.turn();
+    assert_eq!(host.holds("a"), "bob write depth=1 until=30000");
+    assert_eq!(host.holds("b"), "cy write depth=1 until=30000");
+}
+
 #[test]
 fn a_client_cannot_bring_a_token_that_is_far_ahead_of_the_clock() {
     let host = MapHost::primary();

@@ -69,6 +69,7 @@ fn engine_of_several(command: &Command) -> Option<SeveralWork> {
         "RLOCK.MACQUIRE" => |edge, names, said, keys| engine::macquire(edge, names, said, keys),
         "RLOCK.MRELEASE" => |edge, names, said, keys| engine::mrelease(edge, names, said, keys),
         "RLOCK.MRENEW" => |edge, names, said, keys| engine::mrenew(edge, names, said, keys),
+        "RLOCK.APPLY" => |edge, names, said, keys| engine::apply(edge, names, said, keys),
         _ => return None,
     })
 }
@@ -81,7 +82,6 @@ fn engine_of(command: &Command) -> Option<Work> {
         "RLOCK.RENEW" => |edge, name, said| engine::renew(edge, name, said),
         "RLOCK.CANCEL" => |edge, name, said| engine::cancel(edge, name, said),
         "RLOCK.FORCE" => |edge, name, said| engine::force(edge, name, said),
-        "RLOCK.APPLY" => |edge, name, said| engine::apply(edge, name, said),
         "RLOCK.HOLDS" => |edge, name, said| engine::holds(edge, name, said),
         "RLOCK.CHECK" => |edge, name, said| engine::check(edge, name, said),
         "RLOCK.AWAIT" => |edge, name, said| engine::await_holder(edge, name, said),
@@ -91,16 +91,19 @@ fn engine_of(command: &Command) -> Option<Work> {
 
 /// An effect with deadlines a second later: [`Fault::RenewedOnReplica`].
 fn renewed(words: &Rc<[Vec<u8>]>) -> Rc<[Vec<u8>]> {
-    let [name, key, payload] = &words[..] else { return words.clone() };
-    let Ok(mut effect) = snapshot::load_effect(payload) else { return words.clone() };
-    for change in &mut effect.changes {
-        if let Change::Granted { deadline, .. } | Change::Updated { deadline, .. } = change {
-            *deadline = EpochMs::new(deadline.get() + 1000).unwrap_or(*deadline);
-        }
-    }
+    let [head @ .., payload] = &words[..] else { return words.clone() };
+    let count = head.len().saturating_sub(1);
+    let Ok(effects) = snapshot::load_effects(payload, count) else { return words.clone() };
     let mut payload = Vec::new();
-    snapshot::save_effect(effect.start, &effect.changes, &mut payload);
-    [name.clone(), key.clone(), payload].into()
+    for mut effect in effects {
+        for change in &mut effect.changes {
+            if let Change::Granted { deadline, .. } | Change::Updated { deadline, .. } = change {
+                *deadline = EpochMs::new(deadline.get() + 1000).unwrap_or(*deadline);
+            }
+        }
+        snapshot::save_effect(effect.start, &effect.changes, &mut payload);
+    }
+    [head, &[payload]].concat().into()
 }
 
 impl Server {

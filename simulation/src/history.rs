@@ -3,6 +3,9 @@
 
 use std::rc::Rc;
 
+use rlock_core::Change;
+use rlock_core::snapshot::{self, Effect};
+
 /// A place in the effects of one primary's reign.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Point {
@@ -31,6 +34,16 @@ impl Item {
     pub fn getack(at: Point, unit: u64) -> Self {
         let words = [&b"REPLCONF"[..], b"GETACK", b"*"].map(<[u8]>::to_vec);
         Self { at, unit, db: 0, words: words.into() }
+    }
+
+    /// The effects, one for each key, if it is a command of these.
+    pub fn effects(&self) -> Vec<Effect<Vec<Change<'_>>>> {
+        match &*self.words {
+            [name, keys @ .., payload] if name == b"RLOCK.APPLY" => {
+                snapshot::load_effects(payload, keys.len()).unwrap()
+            }
+            _ => Vec::new(),
+        }
     }
 
     /// A replica acknowledges what it has when it gets this.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rlock_core::grammar::Access;
 use rlock_core::manager::LockId;
-use rlock_core::{ClientId, EpochMs, Lock, Now, Token, WaiterId};
+use rlock_core::{Change, ClientId, EpochMs, Lock, Now, Token, WaiterId, snapshot};
 use rlock_engine::reply::Replies;
 use rlock_engine::timers::PORTION;
 use rlock_engine::{
@@ -181,6 +181,20 @@ impl rlock_engine::OpenKey for Key<'_, '_> {
     }
 }
 
+/// The effects of a command that grants, each as bytes of its own.
+fn grants_alone(effects: &[u8], count: usize) -> Option<Vec<Vec<u8>>> {
+    let effects = snapshot::load_effects(effects, count).ok()?;
+    let grants = |change: &Change<'_>| matches!(change, Change::Granted { .. });
+    effects.iter().flat_map(|effect| &effect.changes).any(grants).then(|| {
+        let bytes = effects.iter().map(|effect| {
+            let mut bytes = Vec::new();
+            snapshot::save_effect(effect.start, &effect.changes, &mut bytes);
+            bytes
+        });
+        bytes.collect()
+    })
+}
+
 impl<'s> Host for Edge<'s> {
     type Name<'n> = Name;
     type Key<'h>
@@ -245,8 +259,20 @@ impl<'s> Host for Edge<'s> {
         Key { edge: self, db, name, value }
     }
 
-    fn replicate(&self, name: &Name, effect: &[u8]) {
-        self.server().propagate(self.db(), &[b"RLOCK.APPLY", &name.0, effect]);
+    fn replicate(&self, names: &[&Name], effects: &[u8]) {
+        let (db, mut server) = (self.db(), self.server());
+        if server.fault == Fault::UnitSplit
+            && let Some(each) = grants_alone(effects, names.len())
+        {
+            for (name, effect) in names.iter().zip(each) {
+                server.propagate(db, &[b"RLOCK.APPLY", &name.0, &effect]);
+            }
+            return;
+        }
+        let keys = names.iter().map(|name| &*name.0);
+        let words: Vec<&[u8]> =
+            std::iter::once(&b"RLOCK.APPLY"[..]).chain(keys).chain([effects]).collect();
+        server.propagate(db, &words);
     }
 
     fn replicate_as_it_came(&self) {

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use rlock_core::{Change, Kind, Mode, Volatile, snapshot};
+use rlock_core::{Change, Kind, Mode, Volatile};
 
 use crate::client::{Actor, Pipe};
 use crate::history::Item;
@@ -84,9 +84,11 @@ fn print_link(to: &mut Printer, link: &Link) {
 
 fn print_item(to: &mut Printer, item: &Item) {
     to.add(item.at);
-    let payload = item.words.get(2).filter(|_| item.words[0] == b"RLOCK.APPLY");
-    let Some(payload) = payload else { return to.add(&*item.words) };
-    for change in &snapshot::load_effect(payload).unwrap().changes {
+    let effects = item.effects();
+    if effects.is_empty() {
+        return to.add(&*item.words);
+    }
+    for change in effects.iter().flat_map(|effect| &effect.changes) {
         match change {
             Change::Granted { owner, mode, token, deadline } => {
                 to.add(owner);

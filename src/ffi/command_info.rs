@@ -93,7 +93,8 @@ const NO_KEY: KeySpec = KeySpec {
     },
 };
 
-/// The key is the first argument, or several keys follow their number there.
+/// The key is the first argument, or several keys follow their number there, or every argument but
+/// the last is a key.
 fn key_spec(command: &Command) -> Option<KeySpec> {
     let flags = match command.access {
         Access::Keyless => return None,
@@ -122,18 +123,24 @@ fn key_spec(command: &Command) -> Option<KeySpec> {
             ..NO_KEY
         });
     }
+    let range = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 {
+        lastkey: if command.has_leading_keys() { -2 } else { 0 },
+        keystep: 1,
+        limit: 0,
+    };
     Some(KeySpec {
         flags: flags.into(),
         begin_search_type: raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX,
         bs,
         find_keys_type: raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE,
+        fk: raw::RedisModuleCommandKeySpec__bindgen_ty_2 { range },
         ..NO_KEY
     })
 }
 
 fn positional(one: Positional, texts: &mut Vec<CString>) -> Argument {
     let (type_, key_spec_index) = match one {
-        Positional::Key | Positional::Keys => {
+        Positional::Key | Positional::Keys | Positional::LeadingKeys => {
             (raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY, 0)
         }
         Positional::Token | Positional::TokenOrZero | Positional::NumKeys => {
@@ -141,7 +148,7 @@ fn positional(one: Positional, texts: &mut Vec<CString>) -> Argument {
         }
         _ => (raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING, -1),
     };
-    let is_repeated = one == Positional::Keys;
+    let is_repeated = matches!(one, Positional::Keys | Positional::LeadingKeys);
     let flags = if is_repeated { raw::REDISMODULE_CMD_ARG_MULTIPLE.cast_signed() } else { 0 };
     Argument { name: keep(one.name(), texts), type_, key_spec_index, flags, ..END }
 }

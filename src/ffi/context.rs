@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 
 use rlock_core::grammar::Access;
 use rlock_engine::Gate;
+use smallvec::SmallVec;
 
 use super::*;
 
@@ -22,14 +23,25 @@ impl Ctx {
         Key { key: key.cast(), of: PhantomData }
     }
 
-    /// Propagates `RLOCK.APPLY key payload` to replicas and the append-only file.
-    pub fn replicate(&self, name: &Name<'_>, payload: &[u8]) {
-        // SAFETY: context; the format names a server's string, then bytes with their length, as
-        // given.
+    /// Propagates `RLOCK.APPLY key [key ...] payload` to replicas and the append-only file.
+    pub fn replicate(&self, names: &[&Name<'_>], payload: &[u8]) {
+        let (command, start, len) = (c"RLOCK.APPLY".as_ptr(), payload.as_ptr(), payload.len());
+        if let [name] = names {
+            // SAFETY: context; the format names a server's string, then bytes with their length,
+            // as given.
+            unsafe {
+                let replicate = there(raw::RedisModule_Replicate);
+                replicate(self.0, command, c"sb".as_ptr(), name.string, start, len)
+            };
+            return;
+        }
+        let strings: SmallVec<[_; 16]> = names.iter().map(|name| name.string).collect();
+        // SAFETY: context; the format names a vector of a server's strings with its length, then
+        // bytes with their length, as given.
         unsafe {
             let replicate = there(raw::RedisModule_Replicate);
-            let (start, len) = (payload.as_ptr(), payload.len());
-            replicate(self.0, c"RLOCK.APPLY".as_ptr(), c"sb".as_ptr(), name.string, start, len)
+            let (first, count) = (strings.as_ptr(), strings.len());
+            replicate(self.0, command, c"vb".as_ptr(), first, count, start, len)
         };
     }
 

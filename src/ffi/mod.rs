@@ -118,9 +118,9 @@ impl<'a> Argv<'a> {
         self.0.get(1).map(|string| Name { string: *string, bytes })
     }
 
-    /// So many arguments, behind their number, as keys' names.
-    pub fn names(&self, count: usize) -> Vec<Name<'a>> {
-        let strings = self.0.iter().skip(2).take(count);
+    /// So many arguments, from this place on, as keys' names.
+    pub fn names(&self, first: usize, count: usize) -> Vec<Name<'a>> {
+        let strings = self.0.iter().skip(first).take(count);
         strings.map(|string| Name { string: *string, bytes: bytes_of(*string) }).collect()
     }
 }

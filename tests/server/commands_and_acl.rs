@@ -6,7 +6,8 @@ use redis::Value;
 
 use rlock_testkit::{Client, Server, flat_map, integer, items, say_not_seen, text};
 
-/// Command, flags that it has, flags that it must not have, arity, whether its first word is a key.
+/// Command, flags that it has, flags that it must not have, arity, whether its first word is a key;
+/// of `RLOCK.APPLY`, every word but the last is one.
 type Description = (&'static str, &'static [&'static str], &'static [&'static str], i64, bool);
 
 const COMMANDS: [Description; 17] = [
@@ -26,7 +27,7 @@ const COMMANDS: [Description; 17] = [
     ("rlock.place", &["readonly", "fast"], &["write"], 3, true),
     ("rlock.slowlog", &["admin"], &["write", "readonly"], -2, false),
     ("rlock.help", &[], &["write"], 1, false),
-    ("rlock.apply", &["write", "admin"], &["readonly", "denyoom"], 3, true),
+    ("rlock.apply", &["write", "admin"], &["readonly", "denyoom"], -3, true),
 ];
 
 /// Which of our commands stand in which category.
@@ -70,7 +71,11 @@ fn the_server_knows_each_commands_flags_arity_and_key() {
         }
         assert_eq!(integer(&entry[1]), arity, "{command}");
         let key_range: Vec<i64> = entry[3..6].iter().map(integer).collect();
-        let owed = if has_key { [1, 1, 1] } else { [0, 0, 0] };
+        let owed = match command {
+            "rlock.apply" => [1, -2, 1],
+            _ if has_key => [1, 1, 1],
+            _ => [0, 0, 0],
+        };
         assert_eq!(key_range, owed, "{command}");
     }
 }
@@ -96,6 +101,8 @@ fn the_server_finds_the_key_in_each_command() {
         assert_eq!(text(&items(&keys)[0]), "door", "{line}");
         assert_eq!(items(&keys).len(), 1, "{line}");
     }
+    let keys = client.ask("COMMAND GETKEYS RLOCK.APPLY door gate hall payload");
+    assert_eq!(items(&keys).iter().map(text).collect::<Vec<_>>(), ["door", "gate", "hall"]);
     client.error("COMMAND GETKEYS RLOCK.HELP");
 }
 
@@ -236,9 +243,13 @@ fn a_user_of_some_keys_gets_no_others() {
         "RLOCK.CHECK door 5",
         "RLOCK.INFO door",
         "RLOCK.APPLY door x",
+        "RLOCK.APPLY door guests:door x",
+        "RLOCK.APPLY guests:a guests:door hall x",
     ] {
         assert!(guest.error(line).starts_with("NOPERM "), "{line}");
     }
+    let error = guest.error("RLOCK.APPLY guests:a guests:door hall");
+    assert!(error.starts_with("ERR malformed payload"), "the last word is no key: {error}");
     assert_eq!(client.dump("door"), before);
 }
 

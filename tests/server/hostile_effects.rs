@@ -124,6 +124,55 @@ fn an_effect_cut_short_or_with_bytes_or_words_added_is_refused_or_sound() {
     }
 }
 
+/// Of the effects at several locks all are taken, or none.
+#[test]
+fn effects_at_two_locks_with_any_one_byte_changed_are_both_refused_or_both_sound() {
+    let written_by = Server::with(&["appendonly", "yes", "appendfsync", "always"]);
+    let mut client = written_by.client();
+    for line in [
+        "RLOCK.MACQUIRE 2 door gate ann READ LEASE 600000",
+        "RLOCK.MACQUIRE 2 door gate bob READ LEASE 600000",
+        "RLOCK.MRENEW 2 door gate ann LEASE 700000",
+        "RLOCK.MRELEASE 2 door gate bob",
+    ] {
+        client.ask(line);
+    }
+    let commands = aof_commands(written_by.folder()).into_iter();
+    let effects: Vec<Words> = commands.filter(|words| words.len() == 4).collect();
+    assert_eq!(effects.len(), 4);
+    let server = Server::start();
+    let mut client = server.client();
+    let keys = ["door", "gate"];
+    let begin = |client: &mut Client| {
+        client.ask("DEL door gate");
+        client.granted("RLOCK.MACQUIRE 2 door gate ann READ LEASE 600000");
+        client.granted("RLOCK.MACQUIRE 2 door gate bob READ LEASE 600000");
+    };
+    begin(&mut client);
+    let (mut taken, mut refused) = (0, 0);
+    for (number, effect) in effects.iter().enumerate() {
+        for at in 0..effect[3].len() {
+            for new in [0, 1, 2, 0x7f, 0x80, 0xff].map(|bits| effect[3][at] ^ bits) {
+                let mut changed = effect.clone();
+                changed[3][at] = new;
+                let before = keys.map(|key| (client.dump(key), client.key_ends_at(key)));
+                if send(&mut client, &changed).is_err() {
+                    let after = keys.map(|key| (client.dump(key), client.key_ends_at(key)));
+                    assert_eq!(after, before, "effect {number} byte {at}: {new:#04x}");
+                    refused += 1;
+                    continue;
+                }
+                for key in keys {
+                    LockView::read(&client.ask(&format!("RLOCK.INFO {key}")));
+                }
+                begin(&mut client);
+                taken += 1;
+            }
+        }
+    }
+    assert!(refused > 100 && taken > 100, "{refused} refused, {taken} taken");
+}
+
 #[test]
 fn noise_is_refused_and_changes_nothing() {
     let server = Server::start();

@@ -161,6 +161,7 @@ fn a_cluster_locks_keys_of_one_slot_only() {
         "RLOCK.MACQUIRE 2 hall haul ann",
         "RLOCK.MRELEASE 2 hall haul ann",
         "RLOCK.MRENEW 2 hall haul ann",
+        "RLOCK.APPLY hall haul payload",
     ] {
         assert!(client.error(line).starts_with("CROSSSLOT "), "{line}");
         client.ask("MULTI");
@@ -192,7 +193,7 @@ fn held(client: &mut Client, owner: &str) -> usize {
 }
 
 #[test]
-fn a_grant_is_one_transaction_in_the_append_only_file() {
+fn a_grant_is_one_command_in_the_append_only_file() {
     let server = Server::with(&["appendonly", "yes", "appendfsync", "always"]);
     let mut client = server.client();
     client.ask("SET first 1");
@@ -203,16 +204,15 @@ fn a_grant_is_one_transaction_in_the_append_only_file() {
         let name = |words: &Vec<Vec<u8>>| String::from_utf8_lossy(&words[0]).to_uppercase();
         commands.iter().map(name).collect::<Vec<_>>()
     };
-    let unit = ["MULTI", "RLOCK.APPLY", "RLOCK.APPLY", "RLOCK.APPLY", "EXEC"];
     for line in [
         "RLOCK.MACQUIRE 3 a b c ann LEASE 600000",
         "RLOCK.MACQUIRE 3 a b c ann LEASE 1",
         "RLOCK.MRENEW 3 a b c ann LEASE 700000",
         "RLOCK.MRELEASE 3 a b c ann",
+        "RLOCK.MACQUIRE 1 a ann LEASE 600000",
     ] {
-        assert_eq!(names_of(line), unit, "{line}");
+        assert_eq!(names_of(line), ["RLOCK.APPLY"], "{line}");
     }
-    assert_eq!(names_of("RLOCK.MACQUIRE 1 a ann LEASE 600000"), ["RLOCK.APPLY"]);
     assert_eq!(names_of("RLOCK.MACQUIRE 2 a b bob"), [""; 0], "refused");
     assert_eq!(names_of("RLOCK.MRELEASE 2 b c ann"), [""; 0], "nothing to end");
 }
@@ -253,6 +253,41 @@ fn a_file_cut_within_a_grant_loads_all_of_it_or_none() {
         );
         assert_eq!(client.shows("before"), "write: ann write 1");
     }
+}
+
+/// Until 0.3.0 was released, a grant was a transaction of single effects.
+#[test]
+fn a_file_with_a_grant_of_single_effects_is_loaded() {
+    let mut server = Server::with(&["appendonly", "yes", "appendfsync", "always"]);
+    let mut client = server.client();
+    client.granted("RLOCK.MACQUIRE 3 a b c ann LEASE 600000");
+    let dumps = KEYS.map(|key| client.dump(key));
+    let bytes = fs::read(newest_aof(&server)).unwrap();
+    let commands = aof_commands(server.folder());
+    let [name, keys @ .., payload] = commands.last().unwrap().as_slice() else { panic!() };
+    // The three are equally long: the same owner, mode, token and deadline.
+    let effects: Vec<&[u8]> = payload.chunks(payload.len() / keys.len()).collect();
+    let mut unit: Vec<Vec<&[u8]>> = vec![vec![b"MULTI"]];
+    unit.extend(keys.iter().zip(&effects).map(|(key, effect)| vec![&name[..], key, effect]));
+    unit.push(vec![b"EXEC"]);
+    let mut old = bytes[..bytes.len() - resp(commands.last().unwrap()).len()].to_vec();
+    old.extend(unit.iter().flat_map(|words| resp(words)));
+    server.kill_9();
+    fs::write(newest_aof(&server), old).unwrap();
+    server.start_again();
+    let mut client = server.client();
+    assert_eq!(KEYS.map(|key| client.dump(key)), dumps);
+}
+
+/// A command as the file has it.
+fn resp(words: &[impl AsRef<[u8]>]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words.iter().map(AsRef::as_ref) {
+        bytes.extend(format!("${}\r\n", word.len()).into_bytes());
+        bytes.extend_from_slice(word);
+        bytes.extend(b"\r\n");
+    }
+    bytes
 }
 
 /// A reader on a replica sees all holds of a grant, or none, in one transaction.

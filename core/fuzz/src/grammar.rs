@@ -16,6 +16,11 @@ pub fn grammar(data: &[u8]) {
         Ok(read) if command.has_several_keys() => {
             has_the_keys_that_it_names(&read, &keys, &words);
         }
+        Ok(read) if command.has_leading_keys() => {
+            let (payload, all) = words.split_last().expect("words");
+            assert_eq!((read.payload, keys.keys.as_slice()), (*payload, all));
+            assert!((1..=128).contains(&all.len()) && all.windows(2).all(|two| two[0] < two[1]));
+        }
         Ok(read) => {
             is_within_bounds(command, &read, &words, &limits);
             says_the_same_in_any_order(command, &read, &words, &limits);
@@ -55,9 +60,11 @@ fn is_within_bounds(command: &Command, read: &Arguments<'_>, words: &[&[u8]], li
         match positional {
             Positional::Key => assert_eq!(read.key, *word),
             Positional::Owner => assert_eq!(read.owner, *word),
-            Positional::Payload => assert_eq!(read.payload, *word),
             // Checked apart.
-            Positional::NumKeys | Positional::Keys => {}
+            Positional::NumKeys
+            | Positional::Keys
+            | Positional::LeadingKeys
+            | Positional::Payload => {}
             Positional::Token => assert_eq!(read.token.map(Token::get), decimal(word)),
             Positional::TokenOrZero => {
                 assert_eq!(Some(read.token.map_or(0, Token::get)), decimal(word));

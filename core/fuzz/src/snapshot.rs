@@ -1,6 +1,6 @@
 //! Bytes that claim to be a lock or an effect: refused, or one that can exist.
 
-use rlock_core::snapshot::{load, load_effect, save, save_effect};
+use rlock_core::snapshot::{load, load_effect, load_effects, save, save_effect};
 use rlock_core::{Lock, Now};
 
 use super::laws::{picture, readers_agree, well_formed};
@@ -26,6 +26,13 @@ fn a_value(bytes: &[u8]) {
 
 /// Applied to no lock, and once more to what it left.
 fn an_effect(bytes: &[u8]) {
+    // Those of two locks are two of these.
+    if let Ok(both) = load_effects(bytes, 2) {
+        let mut saved = Vec::new();
+        both.iter().for_each(|one| save_effect(one.start, &one.changes, &mut saved));
+        assert_eq!(load_effects(&saved, 2).as_ref(), Ok(&both));
+        assert!(load_effect(bytes).is_err() && load_effects(bytes, 3).is_err());
+    }
     let Ok(effect) = load_effect(bytes) else { return };
     let mut saved = Vec::new();
     save_effect(effect.start, &effect.changes, &mut saved);

@@ -271,11 +271,11 @@ pub const APPLY: Command = Command {
     name: "RLOCK.APPLY",
     since: V0_1,
     summary: "Applies an effect that a primary replicated; not for clients.",
-    complexity: "O(N log M) with N the number of changes and M the number of holds",
+    complexity: "O(N log M) with N the number of changes and M the number of holds of a lock",
     flags: "write admin",
     acl: "write admin dangerous",
     access: Access::Writes,
-    positional: &[Positional::Key, Positional::Payload],
+    positional: &[Positional::LeadingKeys, Positional::Payload],
     options: &[],
     needs_one: false,
 };

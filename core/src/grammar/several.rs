@@ -69,6 +69,24 @@ impl<'a> SeveralKeys<'a> {
         }
     }
 
+    /// Reads the keys of an effect. Returns the first of them, and the last word, which is none of
+    /// them; `None` if there are fewer than two words.
+    pub(super) fn read_leading_keys(
+        &mut self,
+        words: &mut impl Iterator<Item = &'a [u8]>,
+    ) -> Result<Option<[&'a [u8]; 2]>, BadWord> {
+        self.keys.extend(words.by_ref().take(KEYS_MAX.saturating_add(1)));
+        if words.next().is_some() {
+            return Err(BadWord(format!("ERR an effect has at most {KEYS_MAX} keys")));
+        }
+        let last = self.keys.pop();
+        if !self.keys.is_sorted_by(|one, next| one < next) {
+            let line = "ERR the keys of an effect must be in ascending order, each named once";
+            return Err(BadWord(line.into()));
+        }
+        Ok(self.keys.first().copied().zip(last).map(|(first, last)| [first, last]))
+    }
+
     /// Reads one mode for each key.
     pub(super) fn read_modes(
         &mut self,

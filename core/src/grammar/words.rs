@@ -1,4 +1,38 @@
-//! The options of commands.
+//! The words of commands: required arguments and options.
+
+/// A required argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Positional {
+    /// The lock.
+    Key,
+    /// How many keys follow.
+    NumKeys,
+    /// So many keys.
+    Keys,
+    /// Keys: every word but the last, which is the payload.
+    LeadingKeys,
+    /// The owner.
+    Owner,
+    /// A fencing token.
+    Token,
+    /// A fencing token, or 0.
+    TokenOrZero,
+    /// The bytes of an effect.
+    Payload,
+}
+
+impl Positional {
+    /// Its name in the documentation.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Key | Self::Keys | Self::LeadingKeys => "key",
+            Self::NumKeys => "numkeys",
+            Self::Owner => "owner",
+            Self::Token | Self::TokenOrZero => "token",
+            Self::Payload => "payload",
+        }
+    }
+}
 
 /// No word is longer.
 const LEN_MAX: usize = 8;

@@ -166,7 +166,33 @@ pub fn save_effect(start: Start, changes: &[Change<'_>], to: &mut Vec<u8>) {
 /// # Errors
 /// [`Malformed`] if the bytes are not an effect.
 pub fn load_effect(bytes: &[u8]) -> Result<Effect<Vec<Change<'_>>>, Malformed> {
-    let effect: Effect<Vec<Change<'_>>> = read(bytes)?;
+    match take_effect(bytes)? {
+        (effect, []) => Ok(effect),
+        _ => Err(Malformed::Format),
+    }
+}
+
+/// Reads this many effects that [`save_effect`] wrote one after the other: those of one step at
+/// several locks.
+///
+/// # Errors
+/// [`Malformed`] if the bytes are anything else.
+pub fn load_effects(
+    mut bytes: &[u8],
+    count: usize,
+) -> Result<Vec<Effect<Vec<Change<'_>>>>, Malformed> {
+    let mut effects = Vec::with_capacity(count);
+    for _ in 0..count {
+        let (effect, rest) = take_effect(bytes)?;
+        effects.push(effect);
+        bytes = rest;
+    }
+    if bytes.is_empty() { Ok(effects) } else { Err(Malformed::Format) }
+}
+
+/// Reads one effect. Returns the bytes behind it as well.
+fn take_effect(bytes: &[u8]) -> Result<(Effect<Vec<Change<'_>>>, &[u8]), Malformed> {
+    let (effect, rest): (Effect<Vec<Change<'_>>>, _) = take(bytes)?;
     let is_sound = |change: &Change<'_>| match change {
         Change::Granted { owner, .. } => Owner::is_valid(owner),
         Change::Updated { depth, .. } => *depth > 0,
@@ -179,7 +205,7 @@ pub fn load_effect(bytes: &[u8]) -> Result<Effect<Vec<Change<'_>>>, Malformed> {
         None => false,
     };
     if is_whole && effect.changes.iter().all(is_sound) {
-        Ok(effect)
+        Ok((effect, rest))
     } else {
         Err(Malformed::Format)
     }
@@ -233,12 +259,17 @@ fn write<T: Serialize>(value: &T, to: &mut Vec<u8>) {
 }
 
 fn read<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Malformed> {
+    match take(bytes)? {
+        (value, []) => Ok(value),
+        _ => Err(Malformed::Format),
+    }
+}
+
+/// Reads what the bytes begin with. Returns the bytes behind it as well.
+fn take<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<(T, &'a [u8]), Malformed> {
     let (version, rest) = bytes.split_first().ok_or(Malformed::Format)?;
     if *version != VERSION {
         return Err(Malformed::Version(*version));
     }
-    match postcard::take_from_bytes(rest) {
-        Ok((value, [])) => Ok(value),
-        _ => Err(Malformed::Format),
-    }
+    postcard::take_from_bytes(rest).map_err(|_| Malformed::Format)
 }

@@ -165,8 +165,10 @@ impl Host for MapHost {
         Key { host: self, at, slot }
     }
 
-    fn replicate(&self, name: &Name<'_>, effect: &[u8]) {
-        self.write(vec![b"RLOCK.APPLY".to_vec(), name.0.to_vec(), effect.to_vec()]);
+    fn replicate(&self, names: &[&Name<'_>], effects: &[u8]) {
+        let keys = names.iter().map(|name| name.0);
+        let words = std::iter::once(&b"RLOCK.APPLY"[..]).chain(keys).chain([effects]);
+        self.write(words.map(<[u8]>::to_vec).collect());
     }
 
     fn replicate_as_it_came(&self) {

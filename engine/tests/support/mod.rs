@@ -264,7 +264,7 @@ impl MapHost {
             b"RLOCK.HOLDS" => (&table::HOLDS, One(commands::holds::<Self>)),
             b"RLOCK.CHECK" => (&table::CHECK, One(commands::check::<Self>)),
             b"RLOCK.AWAIT" => (&table::AWAIT, One(commands::await_holder::<Self>)),
-            b"RLOCK.APPLY" => (&table::APPLY, One(commands::apply::<Self>)),
+            b"RLOCK.APPLY" => (&table::APPLY, Several(commands::apply::<Self>)),
             other => panic!("no command {}", String::from_utf8_lossy(other)),
         };
         let limits = Limits {
@@ -275,7 +275,10 @@ impl MapHost {
         };
         let mut keys = SeveralKeys::default();
         let said = words[1..].iter().map(Vec::as_slice);
-        let arguments = command.read_several(said, &limits, &mut keys).unwrap();
+        let arguments = match command.read_several(said, &limits, &mut keys) {
+            Ok(arguments) => arguments,
+            Err(bad) => return format!("-{}", bad.line()),
+        };
         let caller = Caller { client, words: words.clone() };
         let before = std::mem::replace(&mut self.world().caller, caller);
         let replies = std::mem::take(&mut self.world().replies);

@@ -1,9 +1,26 @@
 //! What the engine did, for tests to read.
 
-use rlock_core::Mode;
+use rlock_core::{Mode, snapshot};
 use rlock_engine::{Deferred, Host};
 
 use super::{MapHost, START_MS, Value, Written};
+
+impl Written {
+    /// The effects of this command, each in a command of its own.
+    pub fn apart(&self) -> Vec<Self> {
+        let [name, keys @ .., payload] = self.words.as_slice() else { return vec![self.clone()] };
+        if name != b"RLOCK.APPLY" {
+            return vec![self.clone()];
+        }
+        let effects = snapshot::load_effects(payload, keys.len()).unwrap();
+        let alone = keys.iter().zip(effects).map(|(key, effect)| {
+            let mut bytes = Vec::new();
+            snapshot::save_effect(effect.start, &effect.changes, &mut bytes);
+            Self { db: self.db, words: vec![name.clone(), key.clone(), bytes] }
+        });
+        alone.collect()
+    }
+}
 
 impl MapHost {
     /// Who holds in the selected database, like `ann write depth=1 until=30000`.

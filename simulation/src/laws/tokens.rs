@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use rlock_core::{Change, snapshot};
+use rlock_core::Change;
 
 use super::{Broken, must};
 use crate::history::Item;
@@ -46,12 +46,7 @@ impl TokensSeen {
 
     /// A command of the stream.
     pub fn delivered(&mut self, node: usize, item: &Item) {
-        let [name, _, payload] = &*item.words else { return };
-        if name != b"RLOCK.APPLY" {
-            return;
-        }
-        let effect = snapshot::load_effect(payload).unwrap();
-        for change in &effect.changes {
+        for change in item.effects().iter().flat_map(|effect| &effect.changes) {
             if let Change::Granted { token, .. } = change {
                 self.saw(node, token.get());
             }

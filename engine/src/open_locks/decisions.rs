@@ -1,0 +1,115 @@
+//! What was decided about several open locks: the replicas get it in one command, then it is
+//! reported.
+
+use std::slice;
+
+use rlock_core::manager::At;
+use rlock_core::snapshot::{self, Start};
+use rlock_core::{Effects, FastStep, Now, Reply};
+use smallvec::SmallVec;
+
+use crate::host::{Host, KeyName};
+use crate::unit::{self, Done};
+
+/// Decisions in the order in which they were made.
+pub(crate) struct Decisions<'a> {
+    all: Vec<Decision<'a>>,
+    /// How many of them replicas have, or need not have.
+    sent: usize,
+    /// The effects of the others, one after the other.
+    effects: Vec<u8>,
+}
+
+/// A decision about one of the locks.
+pub(crate) struct Decision<'a> {
+    /// Which of the locks, in key order.
+    pub(crate) place: usize,
+    /// The owner that asks for the lock, if that was decided.
+    asks: Option<&'a [u8]>,
+    pub(crate) done: ToPublish<'a>,
+}
+
+/// What is done, and is to be published when replicas have it.
+pub(crate) enum ToPublish<'a> {
+    /// At a lock of which nothing is remembered.
+    Fast(FastStep<'a>),
+    Step(Box<Effects<'a>>),
+}
+
+impl ToPublish<'_> {
+    pub(crate) fn parts(&self) -> Done<'_> {
+        match self {
+            Self::Fast(FastStep { change, event, reply, .. }) => {
+                let (changes, events) = (slice::from_ref(change), event.as_slice());
+                Done { changes, events, reply, pending: &[], replaced: &[] }
+            }
+            Self::Step(effects) => {
+                let Effects { reply, changes, events, pending, replaced, .. } = &**effects;
+                Done { changes, events, reply, pending, replaced }
+            }
+        }
+    }
+}
+
+impl<'a> Decisions<'a> {
+    /// None yet, of so many locks. `effects` is an empty buffer.
+    pub(crate) fn new(locks: usize, effects: Vec<u8>) -> Self {
+        Self { all: Vec::with_capacity(locks), sent: 0, effects }
+    }
+
+    /// Whether a decision about this lock fits into the command with those before it, which has
+    /// its keys in key order.
+    pub(crate) fn continues(&self, place: usize) -> bool {
+        self.unsent().last().is_none_or(|last| last.place < place)
+    }
+
+    /// Adds one. Returns its reply.
+    pub(crate) fn add(
+        &mut self,
+        (place, start): (usize, Start),
+        asks: Option<&'a [u8]>,
+        done: ToPublish<'a>,
+    ) -> Reply {
+        let Done { changes, reply, .. } = done.parts();
+        if !changes.is_empty() {
+            snapshot::save_effect(start, changes, &mut self.effects);
+        }
+        let reply = reply.clone();
+        self.all.push(Decision { place, asks, done });
+        reply
+    }
+
+    fn unsent(&self) -> &[Decision<'a>] {
+        self.all.get(self.sent..).unwrap_or_default()
+    }
+
+    /// Hands the changes to the replicas in one command, and reports the decisions.
+    pub(crate) fn send<'n, 'm: 'n, H: Host>(
+        &mut self,
+        host: &H,
+        (db, now): (i32, Now),
+        named: impl Fn(usize) -> Option<&'n H::Name<'m>>,
+    ) where
+        H::Name<'m>: 'n,
+    {
+        let has_changed = |one: &&Decision<'_>| !one.done.parts().changes.is_empty();
+        let changed = self.unsent().iter().filter(has_changed);
+        let names: SmallVec<[&H::Name<'m>; 16]> =
+            changed.filter_map(|one| named(one.place)).collect();
+        if !names.is_empty() {
+            host.replicate(&names, &self.effects);
+            self.effects.clear();
+        }
+        for Decision { place, asks, done } in self.unsent() {
+            if let Some(name) = named(*place) {
+                unit::report(host, At { db, key: name.bytes(), now }, *asks, done.parts());
+            }
+        }
+        self.sent = self.all.len();
+    }
+
+    /// Takes them, with the buffer.
+    pub(crate) fn take(&mut self) -> (Vec<Decision<'a>>, Vec<u8>) {
+        (std::mem::take(&mut self.all), std::mem::take(&mut self.effects))
+    }
+}
