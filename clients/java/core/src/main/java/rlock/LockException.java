@@ -29,7 +29,7 @@ public class LockException extends RuntimeException {
         }
     }
 
-    /** {@code -NOACKS}: too few replicas confirmed the grant in time, so it was taken back. */
+    /** {@code -NOACKS}: too few replicas confirmed the grant in time, so it was revoked. */
     public static final class NoAcks extends LockException {
         private static final long serialVersionUID = 1;
 
