@@ -8,7 +8,9 @@ import java.util.Optional;
 import java.util.UUID;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import org.redisson.client.RedisException;
 import rlock.Hold;
 import rlock.KeyLock;
@@ -27,6 +29,8 @@ final class Permits implements Answers.Undoing {
     /** The holds of this process; a permit may be released by another one. */
     private static final Map<String, Kept> KEPT = new ConcurrentHashMap<>();
     private static final Duration LONG = Duration.ofDays(1);
+    /** How long a wait relies on the number of permits that it read. */
+    private static final long CHECKS_MILLIS = 1_000;
 
     private final Client client;
     private final String name;
@@ -71,7 +75,7 @@ final class Permits implements Answers.Undoing {
         changed();
     }
 
-    // Who waits asks again, with the new number, in the order in which they waited.
+    // Whoever waits asks again, with the new number, in the order in which they waited.
     private void changed() {
         Object info = client.locks.call(key, "RLOCK.INFO", key, "HOLDERS", "0", "WAITERS", "10000");
         for (Object waiter : (List<?>) Keys.field(info, "waiters"))
@@ -171,7 +175,7 @@ final class Permits implements Answers.Undoing {
             if (most > 0) {
                 KeyLock lock = client.locks.permits(key, most).owner(id);
                 lock = lease < 0 ? lock.lease(client.lease()) : lock.fixedLease(Duration.ofMillis(Math.max(1, lease)));
-                Optional<Hold> hold = lock.acquire(left);
+                Optional<Hold> hold = waited(lock, most, left);
                 if (hold.isPresent()) {
                     KEPT.put(id, new Kept(hold.get(), lease < 0));
                     hold.get().lost().thenRun(() -> KEPT.remove(id));
@@ -182,6 +186,37 @@ final class Permits implements Answers.Undoing {
                 Thread.sleep(Math.min(100, left.toMillis()));
             }
             if (until(end).isZero()) return null;
+        }
+    }
+
+    // Whoever changes the number cancels the waits that it sees. This one may reach the queue just afterwards, with the old
+    // number, so it asks for the number again while it keeps its place.
+    private Optional<Hold> waited(KeyLock lock, int most, Duration left) throws InterruptedException {
+        if (left.isZero()) return lock.tryAcquire();
+        CompletableFuture<Optional<Hold>> waiting = lock.acquireAsync(left);
+        try {
+            while (true) {
+                try {
+                    return waiting.get(CHECKS_MILLIS, TimeUnit.MILLISECONDS);
+                } catch (TimeoutException waits) {
+                    if (isChanged(most) && waiting.cancel(false)) return Optional.empty();
+                }
+            }
+        } catch (ExecutionException failed) {
+            throw (RuntimeException) failed.getCause();
+        } catch (InterruptedException | LockException ended) {
+            waiting.cancel(false);
+            waiting.thenAccept(hold -> hold.ifPresent(Hold::release)); // which was granted first
+            throw ended;
+        }
+    }
+
+    // Not as far as is known, while no server answers.
+    private boolean isChanged(int most) {
+        try {
+            return getPermits() != most;
+        } catch (LockException.Unavailable unknown) {
+            return false;
         }
     }
 

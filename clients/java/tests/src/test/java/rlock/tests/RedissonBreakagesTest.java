@@ -99,6 +99,27 @@ class RedissonBreakagesTest {
     }
 
     @Test
+    void whoReachesTheQueueWithAnOldNumberOfPermitsWaitsWithTheNewOne() throws InterruptedException {
+        RPermitExpirableSemaphore permits = redisson.getPermitExpirableSemaphore("p:number");
+        permits.trySetPermits(1);
+        String one = permits.tryAcquire();
+        var waiting = permits.acquireAsync().toCompletableFuture();
+        Server.until(() -> server.waiters("p:number") == 1);
+        // As another process sets it, which saw nobody wait yet.
+        server.say("SET", "{p:number}:permits", "2");
+        String two = waiting.orTimeout(10, TimeUnit.SECONDS).join();
+        // The smaller number counts for new requests; what is held stays.
+        var third = permits.tryAcquireAsync(20, TimeUnit.SECONDS).toCompletableFuture();
+        Server.until(() -> server.waiters("p:number") == 1);
+        permits.setPermits(1);
+        permits.release(one);
+        assertNull(permits.tryAcquire(100, TimeUnit.MILLISECONDS));
+        permits.release(two);
+        permits.release(third.join());
+        assertEquals(1, permits.availablePermits());
+    }
+
+    @Test
     void severalOfTwoClientsLockWithoutAThread() {
         RedissonClient other = client();
         RLock one = redisson.getLock("two:1");
