@@ -30,6 +30,9 @@ import org.redisson.RedissonLock;
 import org.redisson.api.RFencedLock;
 import org.redisson.api.RFuture;
 import org.redisson.api.RLock;
+import org.redisson.api.RLockAsync;
+import org.redisson.api.RPermitExpirableSemaphoreAsync;
+import org.redisson.api.RReadWriteLock;
 import org.redisson.client.RedisException;
 import org.redisson.misc.CompletableFutureWrapper;
 import rlock.LockException;
@@ -110,9 +113,16 @@ final class Answers implements InvocationHandler {
         if (isOfObject(method)) return ofObject(self, method, arguments);
         Method own = find(method.getName(), method.getParameterTypes());
         if (own != null) return RFuture.class.isAssignableFrom(method.getReturnType()) ? asFuture(own, arguments) : call(own, arguments);
-        if (rest != null) return passed(method, arguments);
+        if (rest != null && !makesLocks(method)) return passed(method, arguments);
         if (method.getName().endsWith("Async")) return async(method, arguments);
         throw refused(method);
+    }
+
+    /** A lock that only {@code rest} knows would exclude none of these. */
+    static boolean makesLocks(Method method) {
+        Class<?> made = method.getReturnType();
+        return RLockAsync.class.isAssignableFrom(made) || RReadWriteLock.class.isAssignableFrom(made)
+                || RPermitExpirableSemaphoreAsync.class.isAssignableFrom(made);
     }
 
     private static boolean isOfObject(Method method) {

@@ -1,0 +1,56 @@
+package rlock.redisson;
+
+import static org.junit.jupiter.api.Assertions.*;
+
+import java.lang.reflect.Method;
+import java.lang.reflect.Proxy;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.stream.Stream;
+import org.junit.jupiter.api.Test;
+import org.redisson.api.RBucket;
+import org.redisson.api.RLock;
+import org.redisson.api.RPermitExpirableSemaphore;
+import org.redisson.api.RReadWriteLock;
+import org.redisson.api.RedissonClient;
+
+/** What of a {@link RedissonClient} is passed on to Redisson. */
+class AnswersTest {
+    /** As a later version of Redisson may have it. */
+    interface Later extends RedissonClient {
+        RLock getLaterLock(String name);
+
+        RReadWriteLock getLaterReadWriteLock(String name);
+
+        RPermitExpirableSemaphore getLaterSemaphore(String name);
+
+        RBucket<String> getLaterBucket(String name);
+    }
+
+    @Test
+    void aKindOfLockThatIsNotKnownIsRefused() {
+        List<String> passed = new ArrayList<>();
+        Later redisson = (Later) Proxy.newProxyInstance(Later.class.getClassLoader(), new Class<?>[] {Later.class}, (self, method, given) -> {
+            passed.add(method.getName());
+            return null;
+        });
+        Later client = Answers.of(Later.class, new Object(), redisson);
+        client.getLaterBucket("one");
+        assertThrows(UnsupportedOperationException.class, () -> client.getLaterLock("one"));
+        assertThrows(UnsupportedOperationException.class, () -> client.getLaterReadWriteLock("one"));
+        assertThrows(UnsupportedOperationException.class, () -> client.getLaterSemaphore("one"));
+        assertEquals(List.of("getLaterBucket"), passed);
+    }
+
+    @Test
+    void everyKindOfLockOfThisVersionIsKnown() {
+        List<Method> unknown = Stream.of(RedissonClient.class.getMethods()).filter(Answers::makesLocks).filter(method -> {
+            try {
+                return Client.class.getMethod(method.getName(), method.getParameterTypes()) == null;
+            } catch (NoSuchMethodException none) {
+                return true;
+            }
+        }).toList();
+        assertEquals(List.of(), unknown);
+    }
+}
