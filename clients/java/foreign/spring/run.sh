@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# run.sh CHECKOUT: Spring Integration's own registry tests, from a checkout of it, over this package. RLOCK_SERVER and
-# RLOCK_MODULE are the paths of a server and of the module. The last line is the sum; each failure is compared with
-# expected.txt, which docs/coming-from/spring.md explains.
+# run.sh CHECKOUT: Spring Integration's own registry tests, from a checkout of it: with its own registry, and over this
+# package. RLOCK_SERVER and RLOCK_MODULE are the paths of a server and of the module. The last line is the sum; each
+# failure over this package is compared with expected.txt, which docs/coming-from/spring.md explains.
 set -euo pipefail
 checkout=$(cd "$1" && pwd)
 cd "$(dirname "$0")"
 maven=(mvn --batch-mode ${M2:+-Dmaven.repo.local="$M2"})
-theirs=target/theirs/org/springframework/integration/redis/util
 
 folder=$(mktemp -d)
 pids=()
@@ -22,23 +21,40 @@ server() {
     until (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do kill -0 $!; sleep 0.1; done
 }
 
-mkdir -p "$theirs"
-cp "$checkout/spring-integration-redis/src/test/java/org/springframework/integration/redis/util/RedisLockRegistryTests.java" "$theirs/"
-export PORT=$((20000 + RANDOM % 10000))
-server "$PORT"
+util=org/springframework/integration/redis/util
 
-"${maven[@]}" -Dmaven.test.failure.ignore ${ONLY:+-Dtest="$ONLY"} test >target/log.txt 2>&1 || { tail -n 30 target/log.txt; exit 1; }
-# Name and outcome of each, from the reports.
-awk '
-    /<testcase / { name = $0; sub(/.*<testcase name="/, "", name); sub(/".*/, "", name)
-        class = $0; sub(/.*classname="([^".]*\.)*/, "", class); sub(/".*/, "", class); total++ }
-    /<(failure|error)[ >]/ { print class "." name; failed++ }
-    END { print total - failed " of " total > "target/sum.txt" }
-' target/surefire-reports/TEST-*.xml | sed 's/\[[0-9]*\]//g; s/()//' | sort -u >target/failed.txt
-unexpected=$(comm -23 target/failed.txt <(sed 's/ .*//' expected.txt | sort))
+# tests NAME REGISTRY: runs them in target/NAME, on a server of their own, with the registry in this folder.
+tests() {
+    local target=target/$1
+    mkdir -p "$target/theirs/$util"
+    cp "$checkout/spring-integration-redis/src/test/java/$util/RedisLockRegistryTests.java" "$target/theirs/$util/"
+    export PORT=$((20000 + RANDOM % 10000))
+    server "$PORT"
+    "${maven[@]}" -DbuildTo="$target" -Dregistry="$2" -Dmaven.test.failure.ignore ${ONLY:+-Dtest="$ONLY"} test >"$target.txt" 2>&1 || {
+        tail -n 30 "$target.txt"
+        return 1
+    }
+    # Name and outcome of each, from the reports.
+    awk -v sum="$target/sum.txt" -v failures="$target/failed.txt" '
+        function value(field,   of) { of = $0; sub(".* " field "=\"", "", of); sub(/".*/, "", of); sub(/[(\[].*/, "", of); return of }
+        /<testcase / { class = value("classname"); sub(/.*\./, "", class); name = value("name"); total++ }
+        /<(failure|error)[ >]/ { print class "." name > failures; failed++ }
+        END { print total - failed > sum; print total > sum ".all" }
+    ' "$target"/surefire-reports/TEST-*.xml
+}
+
+rm -rf target
+mkdir -p target/spring
+cp -r src/main/java target/spring/registry
+cp "$checkout/spring-integration-redis/src/main/java/$util/RedisLockRegistry.java" "target/spring/registry/$util/"
+tests spring target/spring/registry
+tests rlock src/main/java
+touch target/rlock/failed.txt
+sum="Spring $(cat target/spring/sum.txt), rlock-spring-integration $(cat target/rlock/sum.txt) of $(cat target/rlock/sum.txt.all)"
+unexpected=$(comm -23 <(sort -u target/rlock/failed.txt) <(sed 's/ .*//' expected.txt | sort))
 if [ -n "$unexpected" ]; then
     printf 'not expected:\n%s\n' "$unexpected"
-    printf '%s passed\n' "$(cat target/sum.txt)"
+    printf '%s passed\n' "$sum"
     exit 1
 fi
-printf '%s passed, as expected\n' "$(cat target/sum.txt)"
+printf '%s passed, as expected\n' "$sum"
