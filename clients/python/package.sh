@@ -43,9 +43,9 @@ load() {
         "$tools/servers/default/redis-server" "$RLOCK_MODULE" 15
 }
 
-# redis-py's own lock tests, from its source distribution, with this package's lock in the place of its own.
+# redis-py's own lock tests, from its source distribution: with its own lock, and with this package's in its place.
 foreign_suite() {
-    local version folder sum
+    local version folder theirs ours
     version=$(sed -n 's/^redis==//p' clients/python/requirements-test.txt)
     folder=$venv/redis-$version
     if [ ! -d "$folder" ]; then
@@ -55,12 +55,25 @@ foreign_suite() {
             return
         }
     fi
-    sum=$(PYTHONPATH=$root/clients/python/tests/foreign run "$venv/bin/python" -B -m pytest -p no:cacheprovider -q \
-        -W ignore -p redis_py_lock --rootdir "$folder" --redis-url "redis://127.0.0.1:$PORT/9" \
-        "$folder/tests/test_lock.py" "$folder/tests/test_asyncio/test_lock.py" 2>&1 | tee "$venv/foreign.log" | tail -n 1) || true
-    case $sum in
-        *[0-9]' failed'* | *[0-9]' error'*) say "FAILED redis-py's lock tests: $sum"; sed 's/^/    /' "$venv/foreign.log" ;;
-        *passed*) say "ok redis-py's lock tests: $sum (what differs, and why: tests/foreign/redis_py_lock.py)" ;;
-        *) say "FAILED redis-py's lock tests: $sum"; sed 's/^/    /' "$venv/foreign.log" ;;
+    theirs=$(foreign_tests theirs)
+    ours=$(PYTHONPATH=$root/clients/python/tests/foreign foreign_tests ours -p redis_py_lock)
+    case $ours in
+        *[0-9]' failed'* | *[0-9]' error'*) ;;
+        *passed*)
+            say "ok redis-py's lock tests: redis-py's lock: $theirs; rlock.compat: $ours (what differs, and why: tests/foreign/redis_py_lock.py)"
+            return
+            ;;
     esac
+    say "FAILED redis-py's lock tests: redis-py's lock: $theirs; rlock.compat: $ours"
+    sed 's/^/    /' "$venv/foreign-ours.log"
+}
+
+# foreign_tests NAME OPTION...: the last line that pytest prints.
+foreign_tests() {
+    local log=$venv/foreign-$1.log
+    shift
+    run "$venv/bin/python" -B -m pytest -p no:cacheprovider -q -W ignore "$@" --rootdir "$folder" \
+        --redis-url "redis://127.0.0.1:$PORT/9" "$folder/tests/test_lock.py" "$folder/tests/test_asyncio/test_lock.py" \
+        >"$log" 2>&1 || true
+    tail -n 1 "$log" | sed 's/, [0-9]* warnings//'
 }
