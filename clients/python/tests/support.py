@@ -42,7 +42,7 @@ class Server(Standalone):
         return sum(int(each.split(",")[0].split("=")[1]) for each in wanted)
 
     def renewals(self):
-        return int(section(self.one.address, "commandstats")["cmdstat_rlock.renew"].split(",")[0].split("=")[1])
+        return int(section(self.one.address, "commandstats").get("cmdstat_rlock.renew", "calls=0").split(",")[0].split("=")[1])
 
     def connections(self):
         """How many were ever accepted, but for the one that asks."""

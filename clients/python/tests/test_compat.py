@@ -44,6 +44,29 @@ def test_a_lock_of_redis_py_excludes_it_and_is_excluded(server):
     assert not old.acquire(blocking=False)
 
 
+@pytest.mark.parametrize("timeout", [None, 0])
+def test_without_a_timeout_it_is_renewed_until_released(server, monkeypatch, timeout):
+    """Of redis-py's lock, neither ever expires."""
+    monkeypatch.setattr(rlock.compat, "LEASE", 0.6)
+    with rlock.compat.Lock(server.client(), "k", timeout=timeout) as lock:
+        until("it is renewed three times", lambda: server.renewals() >= 3)
+        assert lock.owned()
+    assert not lock.locked()
+
+
+def test_without_a_timeout_nothing_is_reacquired(server):
+    """What redis-py says; its `reacquire` with 0 would delete the lock."""
+    for timeout in (None, 0):
+        with rlock.compat.Lock(server.client(), "k", timeout=timeout) as lock:
+            with pytest.raises(LockError, match="^Cannot reacquire a lock with no timeout$"):
+                lock.reacquire()
+            assert lock.owned()
+    with rlock.compat.Lock(server.client(), "k") as lock, pytest.raises(LockError, match="^Cannot extend a lock with no timeout$"):
+        lock.extend(1)
+    with rlock.compat.Lock(server.client(), "k", timeout=0) as lock:
+        assert lock.extend(100, replace_ttl=True) and 99 < ttl(server, "k") <= 100
+
+
 def test_another_thread_owns_nothing(server):
     lock, seen = rlock.compat.Lock(server.client(), "k", timeout=10), []
 

@@ -5,8 +5,8 @@
 
 `Lock` is for `redis.Redis` and `redis.RedisCluster`, `AsyncLock` for their asyncio counterparts. Arguments, results and
 errors are redis-py's; `sleep` matters only while a lock of redis-py itself is at the key. What is better: waiters are served
-in order and without polling, a lock without a `timeout` ends 30 s after its process dies, and it outlives no failover
-unnoticed. What differs: `extend` and `reacquire` never shorten a hold.
+in order and without polling, a lock without a `timeout` (`None` or 0) ends 30 s after its process dies, and it outlives
+no failover unnoticed. What differs: `extend` and `reacquire` never shorten a hold.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Base:
 
     def _lock(self, owner: str) -> Any:
         key = self.name.tobytes() if isinstance(self.name, memoryview) else self.name
-        return self._kind(self.redis, key, owner=owner, lease=self.timeout or LEASE, renew=self.timeout is None)
+        return self._kind(self.redis, key, owner=owner, lease=self.timeout or LEASE, renew=not self.timeout)
 
     def _owner(self, token: Union[str, bytes, None]) -> tuple[Any, str]:
         """The token as redis-py keeps it, and as the server has it."""
@@ -138,10 +138,11 @@ class _Base:
         with self._errors():
             await self._call(hold.release)
 
-    async def _extend(self, action: str, lease: Optional[float], replaces: bool) -> bool:
+    async def _extend(self, action: str, lease: float, replaces: bool) -> bool:
         hold = self._own(action)
-        if self.timeout is None or lease is None:
-            raise _error(theirs.LockError, "Cannot extend a lock with no timeout", self.name)
+        # With timeout=0, redis-py's `extend` works and its `reacquire` deletes the lock, which is refused here.
+        if self.timeout is None or not lease and action == "reacquire":
+            raise _error(theirs.LockError, f"Cannot {action} a lock with no timeout", self.name)
         with self._errors():
             await self._call(hold.extend, lease if replaces else hold.left + lease)
         return True
@@ -210,7 +211,7 @@ class Lock(_Base):
         return _run(self._extend("extend", additional_time, replace_ttl))
 
     def reacquire(self) -> bool:
-        return _run(self._extend("reacquire", self.timeout, True))
+        return _run(self._extend("reacquire", self.timeout or 0, True))
 
 
 class AsyncLock(_Base):
@@ -252,4 +253,4 @@ class AsyncLock(_Base):
         return await self._extend("extend", additional_time, replace_ttl)
 
     async def reacquire(self) -> bool:
-        return await self._extend("reacquire", self.timeout, True)
+        return await self._extend("reacquire", self.timeout or 0, True)
