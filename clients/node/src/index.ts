@@ -67,10 +67,29 @@ export interface UsingSignal extends AbortSignal {
   readonly error: Error | undefined;
 }
 
+/** The options of several locks. */
+export type SeveralOptions = Omit<LockOptions, 'acks' | 'upgrade'>;
+
 export type UsingOptions = AcquireOptions & Pick<LockOptions, 'owner' | 'maxQueue' | 'session'>;
 
 /** What runs while the locks are held. */
 export type Using<T> = (signal: UsingSignal, hold: Hold) => Promise<T> | T;
+
+// All options of each call, which the compiler checks.
+const OF_LOCKS: Record<keyof LocksOptions, 1> = { waiting: 1, patience: 1, listener: 1 };
+const OF_SEVERAL: Record<keyof SeveralOptions, 1> = { lease: 1, owner: 1, maxQueue: 1, session: 1, renew: 1 };
+const OF_LOCK: Record<keyof LockOptions, 1> = { ...OF_SEVERAL, acks: 1, upgrade: 1 };
+const OF_ACQUIRE: Record<keyof AcquireOptions, 1> = { wait: 1, signal: 1 };
+const OF_USING: Record<keyof UsingOptions, 1> = { ...OF_ACQUIRE, owner: 1, maxQueue: 1, session: 1 };
+const OF_ELECTION: Record<keyof ElectionOptions, 1> = { name: 1, lease: 1 };
+
+/** Throws a TypeError for an option that would be ignored: a wait whose end is misspelled would never end. */
+function check(options: object, known: Record<string, 1>): void {
+  if (typeof options !== 'object') throw new TypeError(`options must be an object, not ${options}`);
+  for (const name in options) {
+    if (!Object.hasOwn(known, name)) throw new TypeError(`unknown option '${name}'; the options are ${Object.keys(known).join(', ')}`);
+  }
+}
 
 const PROCESS = `${hostname().slice(0, 128)}/${process.pid}/${randomBytes(4).toString('hex')}`;
 let names = 0;
@@ -92,6 +111,7 @@ export class Locks {
 
   /** `client` is connected, or connects by itself. Only its settings are used, not its connection. */
   constructor(client: Client, options: LocksOptions = {}) {
+    check(options, OF_LOCKS);
     const route = new Route(client);
     const waiting = options.waiting ?? 8;
     const patience = options.patience ?? 3_000;
@@ -117,7 +137,7 @@ export class Locks {
    * Several locks, acquired in one step: all of them, or none. Each is a key, `read(key)` or `limit(key, most)`. One hold
    * stands for all of them. Throws a RangeError for keys that cannot be locked together.
    */
-  all(ones: readonly One[], options: Omit<LockOptions, 'acks' | 'upgrade'> = {}): Lock {
+  all(ones: readonly One[], options: SeveralOptions = {}): Lock {
     const parts = merged(ones, this.#shared.route.maker.isCluster);
     return new Lock(this, parts[0]!.key, 'WRITE', options, undefined, parts);
   }
@@ -130,6 +150,7 @@ export class Locks {
   using<T>(keys: One | readonly One[], lease: number, options: UsingOptions, work: Using<T>): Promise<T>;
   async using<T>(keys: One | readonly One[], lease: number, options: UsingOptions | Using<T>, work?: Using<T>): Promise<T> {
     if (typeof options === 'function') [options, work] = [{}, options];
+    check(options, OF_USING);
     const { wait, signal, ...others } = options;
     const ones = Array.isArray(keys) ? keys : [keys as One];
     const [first] = ones;
@@ -182,6 +203,7 @@ export class Locks {
 
   /** @internal */
   async acquire(asked: Asked, isGiven: boolean, crowd: Crowd, options: AcquireOptions): Promise<Hold | null> {
+    check(options, OF_ACQUIRE);
     const ended = this.#shared.telemetry.waits(() => nameOf(asked));
     try {
       const hold = await this.#acquire(asked, isGiven, crowd, options);
@@ -314,6 +336,7 @@ export class Lock {
 
   /** @internal */
   constructor(locks: Locks, key: string, mode: 'READ' | 'WRITE', options: LockOptions, limit?: number, parts?: readonly Part[]) {
+    check(options, parts ? OF_SEVERAL : OF_LOCK);
     const { lease = 30_000, owner, ...others } = options;
     if (!Number.isInteger(lease) || lease < (options.session ? 1_000 : 1)) {
       throw new RangeError(`lease must be a whole number of milliseconds, for a session at least 1000, not ${lease}`);
@@ -359,6 +382,7 @@ export class Election {
 
   /** @internal */
   constructor(locks: Locks, shared: Shared, key: string, options: ElectionOptions) {
+    check(options, OF_ELECTION);
     this.#locks = locks;
     this.#shared = shared;
     this.#key = key;
@@ -382,8 +406,9 @@ export class Election {
   }
 
   /** Who leads, at first and whenever that changes; null: nobody. It uses one connection until it is ended or aborted. */
-  observe({ signal }: { signal?: AbortSignal | undefined } = {}): AsyncGenerator<Leader | null, void, undefined> {
-    return observe(this.#shared, this.#key, signal);
+  observe(options: { signal?: AbortSignal | undefined } = {}): AsyncGenerator<Leader | null, void, undefined> {
+    check(options, { signal: 1 });
+    return observe(this.#shared, this.#key, options.signal);
   }
 }
 
@@ -406,7 +431,8 @@ const dropped = new FinalizationRegistry<Dropped>(({ wasSeen, tenure }) => {
 
 /**
  * The result of one acquisition: one level of a lock, to release once, also by `await using`. Keep a reference: a hold
- * that was never used and that nothing refers to is released when it is garbage-collected.
+ * that nothing refers to is released when it is garbage-collected if nothing of it was ever read; otherwise it is renewed
+ * as long as the process lives.
  */
 export class Hold implements AsyncDisposable {
   readonly #known: Dropped;

@@ -115,6 +115,29 @@ await test('two names of one server have one owner', async () => {
   closed(other);
 });
 
+await test('an unknown option is refused by its name', async () => {
+  const unknown = (name) => ({ name: 'TypeError', message: new RegExp(`^unknown option '${name}'`) });
+  assert.throws(() => new Locks(own, { retryCount: 0 }), unknown('retryCount'));
+  const locks = new Locks(own);
+  await say(own, 'RLOCK.ACQUIRE', 'options', 'somebody');
+  const never = () => assert.fail('it was called');
+  await assert.rejects(locks.using(['options'], 5_000, { retryCount: 0 }, never), unknown('retryCount'));
+  await assert.rejects(locks.using(['options'], 5_000, { wait: 0, automaticExtensionThreshold: 1 }, never), unknown('automaticExtensionThreshold'));
+  await assert.rejects(locks.lock('options').acquire({ timeout: 10 }), unknown('timeout'));
+  await assert.rejects(locks.lock('options').using({ toString: 10 }, never), unknown('toString'));
+  await assert.rejects(locks.lock('options').acquire(10), { name: 'TypeError', message: 'options must be an object, not 10' });
+  for (const make of [(o) => locks.lock('options', o), (o) => locks.readLock('options', o), (o) => locks.permit('options', 2, o)]) {
+    assert.throws(() => make({ ttl: 1_000 }), unknown('ttl'));
+  }
+  for (const name of ['acks', 'upgrade']) assert.throws(() => locks.all(['a', 'b'], { [name]: 1 }), unknown(name));
+  assert.throws(() => locks.election('options', { session: true }), unknown('session'));
+  await assert.rejects(locks.election('options').campaign({ waiting: 1 }), unknown('waiting'));
+  assert.throws(() => locks.election('options').observe({ wait: 1 }), unknown('wait'));
+  assert.equal(await holders(own, 'options'), 1);
+  await say(own, 'RLOCK.FORCE', 'options');
+  await locks.close();
+});
+
 await test('several locks are one hold, and the loss of one is that of all', async () => {
   const locks = new Locks(own, { waiting: 0 }); // there is no ticket for several: they wait all the same
   for (const ones of [[], ['a', read('a')], [limit('a', 1), limit('a', 2)]]) assert.throws(() => locks.all(ones), RangeError);
