@@ -2,8 +2,10 @@
 // Each line of output is a test that passed.
 
 import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
 import { Redis } from 'ioredis';
 
 const redis = new Redis(Number(process.env.PORT), '127.0.0.1');
@@ -37,6 +39,12 @@ for (const kind of ['before', 'after']) {
     assert.deepEqual([charged, await shop.buy('A1', 'b')], [['a'], false]);
   });
 
+  await test('a taken seat is not reserved', async () => {
+    const lock = await (await shop.reserve('A1')).extend(10_000);
+    await assert.rejects(shop.reserve('A1'));
+    await lock.release();
+  });
+
   await test('a reservation ends by itself', async () => {
     const lock = await shop.reserve('A1');
     while (await redis.exists('lock:A1')) await sleep(10);
@@ -47,12 +55,13 @@ for (const kind of ['before', 'after']) {
   await shop.locks.close?.();
 }
 
-// The lines of both, where they differ: none was added or removed.
-const [before, after] = ['before', 'after'].map((kind) => readFileSync(new URL(`moved/${kind}.mjs`, import.meta.url), 'utf8').split('\n'));
-assert.equal(before.length, after.length);
-const changed = before.flatMap((line, at) => (line === after[at] ? [] : [`-${line}\n+${after[at]}`]));
+// The lines that differ.
+const [before, after] = ['before', 'after'].map((kind) => fileURLToPath(new URL(`moved/${kind}.mjs`, import.meta.url)));
+const { stdout } = spawnSync('diff', ['-U0', before, after], { encoding: 'utf8' });
+const changed = stdout.split('\n').slice(2).filter((line) => /^[-+]/.test(line)).join('\n');
+assert(changed);
 const page = process.argv[2] && readFileSync(process.argv[2], 'utf8');
-assert(!page || page.includes(`\`\`\`diff\n${changed.join('\n')}\n\`\`\``), changed.join('\n'));
+assert(!page || page.includes(`\`\`\`diff\n${changed}\n\`\`\``), changed);
 console.log('ok the page shows what has changed');
 await redis.del('seat:A1', 'seat:A2');
 redis.disconnect();

@@ -27,8 +27,10 @@ export class Booking {
     });
   }
 
-  reserve(seat) {
-    return this.locks.lock(`lock:${seat}`, { lease: 2_000, renew: false }).acquire({ wait: 2_000 });
+  async reserve(seat) {
+    const hold = await this.locks.lock(`lock:${seat}`, { lease: 2_000, renew: false }).acquire({ wait: 2_000 });
+    if (!hold) throw new Error(`seat ${seat} is taken`);
+    return hold;
   }
 
   /** Buys a reserved seat. If that took too long, it fails, and the buyer is not charged. */
