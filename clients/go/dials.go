@@ -67,6 +67,9 @@ func (d *dials) dial(ctx context.Context, dial func(context.Context) (net.Conn, 
 			patient, cancel := context.WithTimeout(context.WithoutCancel(ctx), duration(machine.Reply))
 			defer cancel()
 			conn, err := dial(patient)
+			if err != nil {
+				conn = nil // go-redis returns a nil *tls.Conn
+			}
 			d.note(err)
 			close(over)
 			select {

@@ -2,6 +2,7 @@ package rlock
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -132,5 +133,13 @@ func TestDoReleasesWhenItsGoroutineExits(t *testing.T) {
 	<-over
 	if mode := s.mode("order"); mode != "free" {
 		t.Fatal(mode)
+	}
+}
+
+// With TLS, go-redis returns a nil *tls.Conn with the error, which is not a nil net.Conn.
+func TestADialThatFailsGivesNoConnection(t *testing.T) {
+	refuse := func(context.Context) (net.Conn, error) { return (*tls.Conn)(nil), errors.New("no TLS") }
+	if conn, err := new(dials).dial(ctx, refuse); conn != nil || err == nil {
+		t.Fatal(conn, err)
 	}
 }
