@@ -294,7 +294,8 @@ export class Driver {
         return this.heard();
       case 'look':
         this.heard();
-        void this.look().then((has) => ends({ on: 'place', has }));
+        this.sending = new Sending(this.shared.route);
+        void this.look(this.sending).then((has) => ends({ on: 'place', has }));
         return;
       case 'listen':
         return this.listen(ends);
@@ -331,6 +332,7 @@ export class Driver {
         this.trouble ??= new Silent('no reply in time');
         return this.tell({ on: 'own', outcome: silent });
       case 'look':
+        this.sending?.condemn();
         return this.tell({ on: 'place', has: undefined });
       case 'open':
       case 'listen':
@@ -422,12 +424,13 @@ export class Driver {
   }
 
   /** Whether whoever decides now knows of the wait. */
-  private async look(): Promise<boolean | undefined> {
+  private async look(sending: Sending): Promise<boolean | undefined> {
     const { key, owner, acks } = this.asked;
+    const ask = (...words: Word[]) => send(this.shared, key, words, sending);
     try {
-      if ((await send(this.shared, key, ['RLOCK.PLACE', key, owner])) !== null) return true;
+      if ((await ask('RLOCK.PLACE', key, owner)) !== null) return true;
       // What is not acknowledged yet has no place.
-      return acks ? field(found(await send(this.shared, key, ['RLOCK.INFO', key, 'HOLDERS', 10_000]), this.asked), 'acks') === 'pending' : false;
+      return acks ? field(found(await ask('RLOCK.INFO', key, 'HOLDERS', 10_000), this.asked), 'acks') === 'pending' : false;
     } catch {
       return undefined;
     }

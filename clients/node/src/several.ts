@@ -1,8 +1,8 @@
 // Several locks in one step (RLOCK.MACQUIRE), and who leads (RLOCK.AWAIT).
 
 import type { Asked, Shared } from './drive.js';
-import { isPassing, now, send } from './drive.js';
-import { Refused, Unavailable } from './errors.js';
+import { isPassing, now, send, Sending } from './drive.js';
+import { Refused, Silent, Unavailable } from './errors.js';
 import { inTime, type Link, slotOf, type Word } from './links.js';
 import { LOOKS, LONGEST_PAUSE, REPLY } from './machine/index.js';
 
@@ -78,7 +78,12 @@ function leaderOf(reply: unknown): Leader | null {
 
 /** Who leads now. */
 export async function leaderNow(shared: Shared, key: string): Promise<Leader | null> {
-  const reply = await inTime(send(shared, key, ['RLOCK.AWAIT', key, 0]), REPLY);
+  const sending = new Sending(shared.route);
+  const asked = inTime(send(shared, key, ['RLOCK.AWAIT', key, 0], sending), REPLY);
+  const reply = await asked.catch((error) => {
+    if (error instanceof Silent) sending.condemn(); // nor will others be answered there
+    throw error;
+  });
   return reply === null ? null : leaderOf(reply);
 }
 
