@@ -11,12 +11,12 @@ import java.util.function.BiConsumer;
 import redis.clients.jedis.Connection;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.JedisClientConfig;
-import redis.clients.jedis.exceptions.JedisException;
 import rlock.Driver;
 
 /** Connections by Jedis. Its sockets block, so what takes its time is read in a thread of the driver's. */
 final class JedisDriver implements Driver {
     private static final AtomicInteger COUNT = new AtomicInteger();
+    private static final long REPLY_MILLIS = 2_000;
     private final JedisClientConfig config;
     private final JedisClientConfig ofSentinels;
     private final ExecutorService readers = Executors.newCachedThreadPool(work -> {
@@ -24,6 +24,8 @@ final class JedisDriver implements Driver {
         thread.setDaemon(true);
         return thread;
     });
+    private final Dials toServers = new Dials(readers);
+    private final Dials toSentinels = new Dials(readers);
 
     JedisDriver(JedisClientConfig config, JedisClientConfig ofSentinels) {
         refuseOlder();
@@ -59,12 +61,11 @@ final class JedisDriver implements Driver {
         return new JedisFeed(connection(at, config, timeoutMillis), timeoutMillis, channel, heard, ended, readers);
     }
 
-    private static OwnConnection connection(Address at, JedisClientConfig config, long timeoutMillis) {
-        try {
-            return new OwnConnection(new HostAndPort(at.host(), at.port()), within(timeoutMillis, config));
-        } catch (JedisException refused) {
-            throw JedisLink.translated(refused);
-        }
+    private OwnConnection connection(Address at, JedisClientConfig config, long timeoutMillis) {
+        JedisClientConfig patient = within(Math.max(timeoutMillis, REPLY_MILLIS), config); // for all who wait for it
+        HostAndPort place = new HostAndPort(at.host(), at.port());
+        return (config == ofSentinels ? toSentinels : toServers)
+                .connect(at, timeoutMillis, () -> new OwnConnection(place, patient));
     }
 
     // The user's configuration, but for how long it may take.
