@@ -3,11 +3,15 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{PushInfo, PushKind, Value};
-use tokio::sync::Notify;
+use redis::{PushInfo, PushKind, RedisResult, Value};
+use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 
+use crate::machine;
 use crate::servers::{Servers, lock};
 
 type Who = Arc<Mutex<HashMap<Vec<u8>, Arc<Notify>>>>;
@@ -22,6 +26,27 @@ struct Subscription {
     connection: MultiplexedConnection,
     is_over: Arc<AtomicBool>,
     channels: Vec<String>,
+    /// Requests under way. They end with the subscription, and so does its connection.
+    requests: JoinSet<()>,
+}
+
+impl Subscription {
+    /// Asks in the background. A connection that does not answer is used no more.
+    fn ask(
+        &mut self,
+        request: impl Future<Output = RedisResult<()>> + Send + 'static,
+    ) -> oneshot::Receiver<()> {
+        while self.requests.try_join_next().is_some() {}
+        let (tell, told) = oneshot::channel();
+        let is_over = self.is_over.clone();
+        self.requests.spawn(async move {
+            if timeout(Duration::from_millis(machine::REPLY), request).await.is_err() {
+                is_over.store(true, Ordering::Relaxed);
+            }
+            let _ = tell.send(()); // who gave up meanwhile needs no answer
+        });
+        told
+    }
 }
 
 impl Turns {
@@ -33,32 +58,35 @@ impl Turns {
     /// Subscribes at the primary of `key`. If that fails, polling has to do.
     pub(crate) async fn subscribe(&self, servers: &Servers, key: &[u8], channel: &str) {
         let Ok(node) = servers.locate(key).await else { return };
-        let mut all = self.subscriptions.lock().await;
-        all.retain(|_, old| !old.is_over.load(Ordering::Relaxed));
-        if !all.contains_key(&node.name) {
-            let (is_over, who) = (Arc::new(AtomicBool::new(false)), self.who.clone());
-            let over = is_over.clone();
-            let tell = move |info: PushInfo| match (info.kind, info.data.as_slice()) {
-                (PushKind::Message, [Value::BulkString(channel), ..]) => {
-                    if let Some(turn) = lock(&who).get(channel) {
-                        turn.notify_one();
+        let subscribed = {
+            let mut all = self.subscriptions.lock().await;
+            all.retain(|_, old| !old.is_over.load(Ordering::Relaxed));
+            if !all.contains_key(&node.name) {
+                let (is_over, who) = (Arc::new(AtomicBool::new(false)), self.who.clone());
+                let over = is_over.clone();
+                let tell = move |info: PushInfo| match (info.kind, info.data.as_slice()) {
+                    (PushKind::Message, [Value::BulkString(channel), ..]) => {
+                        if let Some(turn) = lock(&who).get(channel) {
+                            turn.notify_one();
+                        }
                     }
-                }
-                (PushKind::Disconnection, _) => over.store(true, Ordering::Relaxed),
-                _ => {}
-            };
-            let Ok(connection) = node.connect(tell).await else { return };
-            all.insert(
-                node.name.clone(),
-                Subscription { connection, is_over, channels: Vec::new() },
-            );
-        }
-        if let Some(here) = all.get_mut(&node.name)
-            && !here.channels.iter().any(|known| known == channel)
-            && here.connection.subscribe(channel).await.is_ok()
-        {
+                    (PushKind::Disconnection, _) => over.store(true, Ordering::Relaxed),
+                    _ => {}
+                };
+                let Ok(connection) = node.connect(tell).await else { return };
+                let (channels, requests) = (Vec::new(), JoinSet::new());
+                let new = Subscription { connection, is_over, channels, requests };
+                all.insert(node.name.clone(), new);
+            }
+            let Some(here) = all.get_mut(&node.name) else { return };
+            if here.channels.iter().any(|known| known == channel) {
+                return;
+            }
             here.channels.push(channel.to_owned());
-        }
+            let (mut connection, channel) = (here.connection.clone(), channel.to_owned());
+            here.ask(async move { connection.subscribe(channel).await })
+        };
+        let _ = subscribed.await; // others need not wait for it
     }
 
     /// Nobody is told of turns any more.
@@ -74,7 +102,7 @@ impl Turns {
                 here.channels.swap_remove(at);
                 let mut connection = here.connection.clone();
                 let channel = channel.to_owned();
-                tokio::spawn(async move { connection.unsubscribe(channel).await });
+                drop(here.ask(async move { connection.unsubscribe(channel).await }));
             }
         }
     }
