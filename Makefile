@@ -107,6 +107,12 @@ clients: ## build the client packages of each language, into .tools/clients
 clients-test: ## the packages' own tests, other projects' suites and one conformance script for all (SERVERS="default valkey-9.1")
 	@scripts/clients.sh test
 
+clients-results: ## that script on Redis 7.0 and Valkey 9.1 (SERVERS), into clients/conformance/RESULTS.md (LANGUAGE, ONLY)
+	@SERVERS="$(SERVERS)" ONLY="$(ONLY)" ON="$(ON)" JOBS="$(JOBS)" scripts/clients.sh results $(LANGUAGE)
+
+clients-replay: ## COUNT traces (5000) in each language; with each rule broken that traces show, each must fail (SEED, LANGUAGE)
+	@COUNT="$(COUNT)" SEED="$(SEED)" scripts/clients.sh replay $(LANGUAGE)
+
 storm: ## 200 workers of each package under cuts, silence, kills and cancellations, with an observer (SECONDS=180, LANGUAGE)
 	@STORM="$(SECONDS)" scripts/clients.sh storm $(LANGUAGE)
 

@@ -5,6 +5,10 @@
 #   clients.sh build [LANGUAGE...]   builds the packages
 #   clients.sh test [LANGUAGE...]    builds them, their own tests and foreign suites, the conformance script on all topologies
 #   clients.sh short [LANGUAGE...]   builds them, the short form of the conformance script: part of `make test`
+#   clients.sh results [LANGUAGE...] builds them, the conformance script and rlock's tests on Redis 7.0 and Valkey 9.1, for
+#                                    clients/conformance/RESULTS.md. ONLY=REGEX and ON=TOPOLOGIES play a part of it
+#   clients.sh replay [LANGUAGE...]  builds them; each replays COUNT (5000) traces of clients/traces, and must fail with those
+#                                    of a machine in which a rule is broken
 #   clients.sh storm [LANGUAGE...]   builds them, a storm of STORM (180) seconds for each: clients/conformance/storm.py
 #   clients.sh bench [LANGUAGE...]   what a free acquire and release cost beside the bare commands
 #
@@ -14,11 +18,13 @@
 #   package_build     builds the package; the last line that it prints names the file
 #   package_sources   prints what it is built of; clients/LANGUAGE if left out
 #   package_runners   prints a line NAME=COMMAND for each of its conformance runners
+#   package_replay    replays the traces in the file $TRACES; `rlock` has none, and leaves it out
 #   package_test      its own tests and foreign suites, on the server at $PORT; prints lines `ok …`, `FAILED …`, `SKIPPED …`
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
 home=$tools/clients
+recorded=clients/conformance/results
 storm_seconds=${STORM:-180}
 
 main() {
@@ -28,23 +34,37 @@ main() {
     scripts/setup.sh
     . "$tools/env"
     mkdir -p "$home"
-    [ "$what" = build ] || module_is_there
+    case $what in
+        build | replay) ;;
+        *) module_is_there ;;
+    esac
     runners=()
     for name in "$@"; do
         build "$name" || continue
         case $what in
             test) own_tests "$name" ;;
         esac
-        [ "$what" = build ] || add_runners "$name"
+        case $what in
+            build | replay) ;;
+            *) add_runners "$name" ;;
+        esac
     done
     case $what in
         build) ;;
         test) for name in ${SERVERS:-default}; do conformance "$name" --jobs "${JOBS:-2}"; done ;;
+        results)
+            for name in ${SERVERS:-redis-7.0 valkey-9.1}; do
+                conformance "$name" --jobs "${JOBS:-2}" --only "${ONLY-}" ${ON:+--on "$ON"} --results "$recorded/$name.csv"
+                case " $* " in *' cli '*) rlock_results "$name" ;; esac
+            done
+            python3 -B clients/conformance/results.py page
+            ;;
+        replay) replays "$@" ;;
         # Most of it is waiting for a lease or a wait to end.
         short) conformance default --short --on standalone,replicated --jobs "${JOBS:-4}" ;;
         storm) played_by storm.py default --seconds "$storm_seconds" ;;
         bench) conformance default --bench 10000 ;;
-        *) die "usage: $0 build|test|short|storm|bench [LANGUAGE...]" ;;
+        *) die "usage: $0 build|test|short|results|replay|storm|bench [LANGUAGE...]" ;;
     esac
     sum_up with-skipped
 }
@@ -118,21 +138,14 @@ build() {
 }
 
 own_tests() {
-    local lines p f s
+    local lines
     lines=$(mktemp "$tools/clients.XXXXXX")
     (
         private_server "$home/server"
         in_package "$1" package_test
     ) 2>&1 | tee "$lines" | grep -E '^(ok|FAILED|SKIPPED|    ) ?' || true
-    read -r p f s < <(awk '/^ok / { p++ } /^FAILED / { f++ } /^SKIPPED / { s++ } END { print p + 0, f + 0, s + 0 }' "$lines")
-    # Tests that ended before they said anything have failed as well.
-    if [ $((p + f + s)) = 0 ]; then
-        f=1
-        say "FAILED $1 tests:"
-        tail -n 60 "$lines"
-    fi
+    count_results "$lines"
     rm -f "$lines"
-    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
 }
 
 add_runners() {
@@ -140,6 +153,59 @@ add_runners() {
     while read -r line; do
         runners+=(--runner "$line")
     done < <(in_package "$1" package_runners)
+}
+
+# rlock_results SERVER: what rlock's own tests find there.
+rlock_results() {
+    local server=$tools/servers/$1/redis-server lines=$home/rlock-$1.log
+    (
+        export RLOCK_SERVER=$server RLOCK_CLI=$tools/servers/$1/redis-cli RLOCK_MODULE
+        in_package cli package_test
+    ) 2>&1 | tee "$lines" | grep '^FAILED ' || true
+    python3 -B clients/conformance/results.py tests "$recorded/$1.csv" "$server" <"$lines"
+    count_results "$lines"
+}
+
+# Adds what the lines of a file say.
+count_results() {
+    local p f s
+    read -r p f s < <(awk '/^ok / { p++ } /^FAILED / { f++ } /^SKIPPED / { s++ } END { print p + 0, f + 0, s + 0 }' "$1")
+    # Tests that ended before they said anything have failed as well.
+    if [ $((p + f + s)) = 0 ]; then
+        f=1
+        say "FAILED ${1##*/}:"
+        tail -n 60 "$1"
+    fi
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+}
+
+# Rules that are broken in a machine, one at a time (clients/rust/src/machine/planted.rs), as far as traces show it.
+broken='SeatLeft UndoneUnnamed UndoneOnce PatienceIgnored PlaceUnchecked UnsentUndone CloseIgnored GrantForgotten
+LeaseFromReply BreakBelieved'
+
+# replays LANGUAGE...: each replays the traces of the machine, and must fail with those of each broken one.
+replays() {
+    local name planted said code differs='trace [0-9][0-9]* [a-z]* ' # whatever else fails is no difference
+    export TRACES=$home/traces.txt RLOCK_ROOT=$root
+    for planted in Nothing $broken; do
+        scripts/simulate.sh traces "${COUNT:-5000}" "${SEED:-1}" "$planted" >"$TRACES"
+        for name in "$@"; do
+            [ "$name" != cli ] || continue
+            code=0
+            said=$(in_package "$name" package_replay 2>&1) || code=$?
+            if [ "$planted" = Nothing ] && [ "$code" = 0 ]; then
+                passed=$((passed + 1))
+                say "ok $name: $(grep -c '^trace ' "$TRACES") traces are answered as the machine in Rust answers them"
+            elif [ "$planted" != Nothing ] && grep -q "$differs" <<<"$said"; then
+                passed=$((passed + 1))
+                say "ok $name, $planted: found in $(grep -m 1 -o "$differs.*" <<<"$said" | cut -c 1-120)"
+            else
+                failed=$((failed + 1))
+                say "FAILED $name, $planted: exit code $code:"
+                tail -n 30 <<<"$said"
+            fi
+        done
+    done
 }
 
 # conformance SERVER OPTION...: the one script, with all runners.

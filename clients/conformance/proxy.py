@@ -10,6 +10,7 @@ class Proxy:
         self.host, self.port = target.rsplit(":", 1)
         self.connections = set()
         self.accepted = 0
+        self.open = set()  # the numbers of those that its clients have not closed
         self.kept = []  # to whom, what
         self._reset()
         self.loop = asyncio.new_event_loop()
@@ -87,6 +88,8 @@ class Proxy:
     async def _serve(self, reader, writer):
         self.connections.add(writer)
         self.accepted += 1
+        number = self.accepted
+        self.open.add(number)
         tasks = []
         try:
             if self.deaf:
@@ -103,6 +106,7 @@ class Proxy:
         except (OSError, asyncio.CancelledError):
             pass
         finally:
+            self.open.discard(number)
             for task in tasks:
                 task.cancel()
             for end in (writer, *([back] if tasks else [])):

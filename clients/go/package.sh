@@ -31,6 +31,11 @@ go_here() {
 
 package_runners() { say "go=$home/go/conformance"; }
 
+package_replay() {
+    go_here
+    cd clients/go && RLOCK_TRACES=$TRACES go test -count=1 -run TestTraces ./internal/machine
+}
+
 package_test() {
     go_here
     export RLOCK_SERVER=${RLOCK_SERVER:-$tools/servers/default/redis-server} RLOCK_MODULE=${RLOCK_MODULE:-$(module)}

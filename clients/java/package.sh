@@ -34,6 +34,10 @@ package_runners() {
     done
 }
 
+package_replay() {
+    cd "$java" && RLOCK_TRACES=$TRACES maven --quiet -pl tests -Dtest=TraceTest surefire:test
+}
+
 # The tests start servers of their own, to kill them.
 package_test() {
     export RLOCK_SERVER=$tools/servers/default/redis-server RLOCK_MODULE RLOCK_ROOT=$root

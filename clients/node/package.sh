@@ -20,6 +20,8 @@ package_runners() {
     say "node-redis=node --expose-gc $home/tree/clients/node/tests/runner.mjs node-redis"
 }
 
+package_replay() { cd "$home/tree/clients/node" && node tests/traces.mjs "$TRACES"; }
+
 package_test() {
     load ioredis
     load redis

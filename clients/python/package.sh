@@ -24,6 +24,8 @@ package_runners() {
     say "python-asyncio=$venv/bin/python -B clients/python/tests/runner.py asyncio"
 }
 
+package_replay() { "$venv/bin/python" -B clients/python/tests/traces.py "$TRACES"; }
+
 package_test() {
     check 'python types' "$venv/bin/python" -m mypy --config-file clients/python/pyproject.toml --no-incremental clients/python/src
     check 'python: the package index takes it' "$venv/bin/python" -m twine check --strict "$home"/tree/clients/python/dist/*

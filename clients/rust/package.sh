@@ -13,6 +13,8 @@ package_runners() {
     say "rust-sync=$(tools_folder)/examples/conformance sync"
 }
 
+package_replay() { RLOCK_TRACES=$TRACES cargo test --locked --profile tools -p rlock-client --lib trace; }
+
 package_test() { cargo_tests rlock-client 'rust tests' opentelemetry; }
 
 # cargo_tests PACKAGE TITLE [FEATURE]: a line for each test.
