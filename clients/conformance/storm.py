@@ -64,10 +64,11 @@ class Control:
             self.samples.append((time.monotonic(), self.lost))
 
     def between(self, began):
-        """Since then: counted from the last sample before."""
+        """Since then: counted from the last sample before. The next one may be overdue itself."""
         with self.lock:
             before = next((lost for at, lost in reversed(self.samples) if at <= began), 0.0)
-            return self.lost - before
+            overdue = time.monotonic() - self.samples[-1][0] - self.EVERY
+            return self.lost - before + max(0.0, overdue * 1000)
 
     def _sample(self):
         while True:
