@@ -198,6 +198,8 @@ class Page:
             "**C** Cluster. `ok`: passed on both servers and wherever it is played. A letter: it does not apply to that package;\n"
             "[the reasons](#what-does-not-apply) are at the end.\n"
         )
+        if any(row[3] == "FAILED" for _, rows in self.servers for row in rows):
+            yield "What failed is in the [roadmap](../../docs/roadmap.md#before-the-first-release), with the reason where it is known.\n"
         file = None
         for name, scenario in scenarios():
             if name != file:
@@ -216,11 +218,13 @@ class Page:
         yield from self.of_rlock()
 
     def of_rlock(self):
+        tests = dict.fromkeys(row[1] for _, rows in self.servers for row in rows if row[2] == "rlock")
+        if not tests:
+            return
         yield "\n## `rlock`\n"
         yield "`rlock` is built on the Rust package, so the script is not played against it. Its own tests (`clients/cli/tests`) passed:\n"
         yield f"| test | {' | '.join(server for server, _ in self.servers)} |"
         yield "|---" * (1 + len(self.servers)) + "|"
-        tests = dict.fromkeys(row[1] for _, rows in self.servers for row in rows if row[2] == "rlock")
         for test in tests:
             found = {server: result for server, _, result, _ in self.cells[test, "rlock"]}
             yield f"| {test.replace('_', ' ')} | {' | '.join(found.get(server, 'not run') for server, _ in self.servers)} |"
