@@ -222,7 +222,7 @@ class Page:
         if not tests:
             return
         yield "\n## `rlock`\n"
-        yield "`rlock` is built on the Rust package, so the script is not played against it. Its own tests (`clients/cli/tests`) passed:\n"
+        yield "`rlock` is built on the Rust package, so the script is not played against it. These are the results of its own tests (`clients/cli/tests`):\n"
         yield f"| test | {' | '.join(server for server, _ in self.servers)} |"
         yield "|---" * (1 + len(self.servers)) + "|"
         for test in tests:
