@@ -3,16 +3,21 @@ package rlock.redisson;
 import java.net.URI;
 import java.time.Duration;
 import java.util.List;
+import java.util.Objects;
+import java.util.stream.Stream;
+import javax.net.ssl.SSLParameters;
 import org.redisson.client.DefaultCredentialsResolver;
 import org.redisson.config.BaseConfig;
 import org.redisson.config.ClusterServersConfig;
 import org.redisson.config.Config;
+import org.redisson.config.CredentialsResolver;
 import org.redisson.config.DefaultNameMapper;
 import org.redisson.config.DefaultNatMapper;
 import org.redisson.config.NameMapper;
 import org.redisson.config.NatMapper;
 import org.redisson.config.SentinelServersConfig;
 import org.redisson.config.SingleServerConfig;
+import org.redisson.config.SslVerificationMode;
 import redis.clients.jedis.DefaultJedisClientConfig;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.JedisClientConfig;
@@ -40,7 +45,7 @@ final class Servers {
             SentinelServersConfig sentinels = config.useSentinelServers();
             String first = sentinels.getSentinelAddresses().get(0);
             refuse(sentinels.getNatMapper());
-            JedisClientConfig ofSentinels = DefaultJedisClientConfig.builder().ssl(isSecure(first))
+            JedisClientConfig ofSentinels = DefaultJedisClientConfig.builder().ssl(isSecure(first)).sslParameters(parameters(config, sentinels))
                     .user(sentinels.getSentinelUsername()).password(sentinels.getSentinelPassword()).build();
             return JedisLocks.sentinel(sentinels.getMasterName(), addresses(sentinels.getSentinelAddresses()),
                     client(config, sentinels, first, sentinels.getDatabase()), ofSentinels);
@@ -54,13 +59,39 @@ final class Servers {
     }
 
     private static JedisClientConfig client(Config config, BaseConfig<?> servers, String address, int database) {
-        if (config.getSslTruststore() != null || config.getSslKeystore() != null || config.getSslTrustManagerFactory() != null
-                || servers.getSslTruststore() != null || servers.getSslKeystore() != null) throw refused("key stores of its own");
-        if (!(config.getCredentialsResolver() instanceof DefaultCredentialsResolver)) throw refused("a CredentialsResolver");
+        refuse("a key store or trust store", config.getSslTruststore(), config.getSslKeystore(), servers.getSslTruststore(), servers.getSslKeystore());
+        refuse("an sslTrustManagerFactory", config.getSslTrustManagerFactory(), servers.getSslTrustManagerFactory());
+        refuse("an sslKeyManagerFactory", config.getSslKeyManagerFactory(), servers.getSslKeyManagerFactory());
+        refuse("sslCiphers", config.getSslCiphers(), servers.getSslCiphers());
+        refuse("sslProtocols", config.getSslProtocols(), servers.getSslProtocols());
+        if (mode(config, servers) == SslVerificationMode.NONE) throw refused("sslVerificationMode NONE");
+        refuse("a CredentialsResolver", notDefault(config.getCredentialsResolver()), notDefault(servers.getCredentialsResolver()));
         String user = servers.getUsername() != null ? servers.getUsername() : config.getUsername();
         String password = servers.getPassword() != null ? servers.getPassword() : config.getPassword();
         return DefaultJedisClientConfig.builder().user(user).password(password).database(database)
-                .ssl(isSecure(address)).clientName(servers.getClientName()).build();
+                .ssl(isSecure(address)).sslParameters(parameters(config, servers)).clientName(servers.getClientName()).build();
+    }
+
+    /** Older configurations set it at the server, which counts in Redisson unless both do. */
+    private static SslVerificationMode mode(Config config, BaseConfig<?> servers) {
+        SslVerificationMode mode = config.getSslVerificationMode();
+        return mode == SslVerificationMode.STRICT ? servers.getSslVerificationMode() : mode;
+    }
+
+    /** As Redisson has it. By default Jedis 8 verifies that a certificate is the host's, and Jedis 7 does not. */
+    private static SSLParameters parameters(Config config, BaseConfig<?> servers) {
+        SSLParameters parameters = new SSLParameters();
+        if (mode(config, servers) == SslVerificationMode.STRICT) parameters.setEndpointIdentificationAlgorithm("HTTPS");
+        return parameters;
+    }
+
+    private static CredentialsResolver notDefault(CredentialsResolver resolver) {
+        return resolver instanceof DefaultCredentialsResolver ? null : resolver;
+    }
+
+    /** If any of these is set. */
+    private static void refuse(String what, Object... settings) {
+        if (Stream.of(settings).anyMatch(Objects::nonNull)) throw refused(what);
     }
 
     private static void refuse(NatMapper mapper) {

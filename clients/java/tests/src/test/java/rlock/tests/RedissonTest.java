@@ -2,15 +2,29 @@ package rlock.tests;
 
 import static org.junit.jupiter.api.Assertions.*;
 
+import java.io.File;
+import java.io.IOException;
+import java.net.InetAddress;
+import java.net.URL;
+import java.nio.file.Path;
+import java.security.GeneralSecurityException;
+import java.security.KeyStore;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.function.BiConsumer;
+import javax.net.ssl.KeyManagerFactory;
+import javax.net.ssl.SSLContext;
+import javax.net.ssl.SSLServerSocket;
+import javax.net.ssl.SSLSocket;
+import javax.net.ssl.TrustManagerFactory;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.io.TempDir;
 import org.redisson.Redisson;
 import org.redisson.RedissonLock;
 import org.redisson.RedissonMultiLock;
@@ -21,6 +35,8 @@ import org.redisson.api.RReadWriteLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.RedisException;
 import org.redisson.config.Config;
+import org.redisson.config.SingleServerConfig;
+import org.redisson.config.SslVerificationMode;
 import rlock.LockException;
 import rlock.redisson.RlockRedisson;
 
@@ -62,6 +78,77 @@ class RedissonTest {
         assertEquals("value", redisson.getBucket("bucket").get());
         assertEquals(lock, redisson.getFairLock("one"));
         assertNotEquals(lock, redisson.getLock("two"));
+    }
+
+    @Test
+    @SuppressWarnings("deprecation") // older configurations set it at the server
+    void whatTheLocksConnectionsCannotHaveIsRefused() throws GeneralSecurityException, IOException {
+        var keys = KeyManagerFactory.getInstance(KeyManagerFactory.getDefaultAlgorithm());
+        var trust = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
+        var store = new URL("file:///store.jks");
+        String[] some = {"some"};
+        refuses("sslVerificationMode NONE", (config, server) -> config.setSslVerificationMode(SslVerificationMode.NONE));
+        refuses("sslVerificationMode NONE", (config, server) -> server.setSslVerificationMode(SslVerificationMode.NONE));
+        refuses("a key store or trust store", (config, server) -> config.setSslKeystore(store));
+        refuses("a key store or trust store", (config, server) -> server.setSslKeystore(store));
+        refuses("a key store or trust store", (config, server) -> config.setSslTruststore(store));
+        refuses("a key store or trust store", (config, server) -> server.setSslTruststore(store));
+        refuses("an sslTrustManagerFactory", (config, server) -> config.setSslTrustManagerFactory(trust));
+        refuses("an sslTrustManagerFactory", (config, server) -> server.setSslTrustManagerFactory(trust));
+        refuses("an sslKeyManagerFactory", (config, server) -> config.setSslKeyManagerFactory(keys));
+        refuses("an sslKeyManagerFactory", (config, server) -> server.setSslKeyManagerFactory(keys));
+        refuses("sslCiphers", (config, server) -> config.setSslCiphers(some));
+        refuses("sslCiphers", (config, server) -> server.setSslCiphers(some));
+        refuses("sslProtocols", (config, server) -> config.setSslProtocols(some));
+        refuses("sslProtocols", (config, server) -> server.setSslProtocols(some));
+        refuses("a CredentialsResolver", (config, server) -> config.setCredentialsResolver(address -> null));
+        refuses("a CredentialsResolver", (config, server) -> server.setCredentialsResolver(address -> null));
+    }
+
+    private static void refuses(String what, BiConsumer<Config, SingleServerConfig> setting) {
+        Config config = config();
+        setting.accept(config, config.useSingleServer());
+        var refused = assertThrows(IllegalArgumentException.class, () -> RlockRedisson.create(config).shutdown());
+        assertTrue(refused.getMessage().startsWith("the configuration has " + what + ":"), refused.getMessage());
+    }
+
+    /** A server whose certificate is that of {@code localhost}, and is trusted. */
+    @Test
+    void theLocksConnectionsVerifyTheHostExactlyIfRedissonDoes(@TempDir Path folder) throws Exception {
+        String store = folder.resolve("store").toString();
+        assertEquals(0, new ProcessBuilder(Path.of(System.getProperty("java.home"), "bin", "keytool").toString(), "-genkeypair", "-alias", "it",
+                "-keyalg", "RSA", "-dname", "CN=it", "-ext", "san=dns:localhost", "-keystore", store, "-storepass", "secret").inheritIO().start().waitFor());
+        KeyStore its = KeyStore.getInstance(new File(store), "secret".toCharArray());
+        var keys = KeyManagerFactory.getInstance(KeyManagerFactory.getDefaultAlgorithm());
+        keys.init(its, "secret".toCharArray());
+        var trust = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
+        trust.init(its);
+        SSLContext context = SSLContext.getInstance("TLS");
+        context.init(keys.getKeyManagers(), trust.getTrustManagers(), null);
+        SSLContext.setDefault(context); // nothing else in these tests uses TLS
+        assertTrue(connects(context, "localhost", SslVerificationMode.STRICT));
+        assertFalse(connects(context, "127.0.0.1", SslVerificationMode.STRICT));
+        assertTrue(connects(context, "127.0.0.1", SslVerificationMode.CA_ONLY));
+    }
+
+    /** Whether the first connection of a lock accepts the server's certificate. */
+    private static boolean connects(SSLContext context, String host, SslVerificationMode mode) throws IOException {
+        var listening = (SSLServerSocket) context.getServerSocketFactory().createServerSocket(0, 50, InetAddress.getByName("127.0.0.1"));
+        listening.setSoTimeout(30_000);
+        var config = new Config().setLazyInitialization(true).setSslVerificationMode(mode);
+        config.useSingleServer().setAddress("rediss://" + host + ":" + listening.getLocalPort());
+        RedissonClient client = RlockRedisson.create(config);
+        var locking = CompletableFuture.runAsync(() -> client.getLock("tls").tryLock());
+        boolean isAccepted = false;
+        try (listening; var socket = (SSLSocket) listening.accept()) {
+            socket.startHandshake();
+            isAccepted = true;
+        } catch (IOException ended) {
+            // By an alert or a reset, of the handshake or of what follows.
+        }
+        client.shutdown();
+        locking.exceptionally(ended -> null).join();
+        return isAccepted;
     }
 
     @Test
