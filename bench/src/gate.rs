@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::callgrind::Counted;
-use crate::instructions;
+use crate::instructions::{self, Count};
 use crate::rivals::{self, Rival};
 use rlock_testkit::Version;
 
@@ -103,15 +103,15 @@ fn count() -> Gate {
     let all = rivals::all(&mut admin, version);
     let mut pair = |name| {
         let rival = all.iter().find(|rival| rival.name == name).unwrap();
-        instructions::pair(&mut counted, rival)
+        least(|| instructions::pair(&mut counted, rival))
     };
     let base = pair(rivals::SET_DEL).instructions;
     let floor = pair(rivals::FLOOR).instructions;
     let mut counts = [rivals::RLOCK, rivals::RLOCK_READ, rivals::RLOCK_LIMIT]
         .map(|name| (name, pair(name)))
         .to_vec();
-    let clients_floor = instructions::clients_pair(&mut counted, "FLOOR").instructions;
-    let clients = instructions::clients_pair(&mut counted, "RLOCK");
+    let clients_floor = least(|| instructions::clients_pair(&mut counted, "FLOOR")).instructions;
+    let clients = least(|| instructions::clients_pair(&mut counted, "RLOCK"));
     let beside = [
         (rivals::SET_DEL, base / floor),
         (instructions::CLIENTS, clients.instructions / clients_floor),
@@ -123,14 +123,14 @@ fn count() -> Gate {
         .map(|(name, ratio)| (name.to_owned(), thousandths(ratio)))
         .collect();
     counts.push((instructions::CLIENTS, clients));
-    let ten = instructions::ten(&mut counted, true).instructions;
-    let pairs = instructions::ten(&mut counted, false).instructions;
+    let ten = least(|| instructions::ten(&mut counted, true)).instructions;
+    let pairs = least(|| instructions::ten(&mut counted, false)).instructions;
     let several = thousandths(ten / pairs);
     let several = BTreeMap::from([(instructions::TEN.to_owned(), several)]);
     for (name, words) in
         [(instructions::HAND_OFF, ""), (instructions::HAND_OFF_LIMIT, instructions::LIMIT_1)]
     {
-        counts.push((name, instructions::hand_off(&mut counted, words)));
+        counts.push((name, least(|| instructions::hand_off(&mut counted, words))));
     }
     let beside_base = counts
         .iter()
@@ -159,15 +159,27 @@ fn with_groups_elsewhere(counted: &mut Counted, rivals: &[Rival]) -> BTreeMap<St
     let mut count_with = |groups| {
         instructions::gather_groups(&counted.server, groups);
         [
-            (rivals::RLOCK, instructions::pair(counted, rlock).instructions),
-            (instructions::HAND_OFF, instructions::hand_off(counted, "").instructions),
-            (instructions::TEN, instructions::ten(counted, true).instructions),
+            (rivals::RLOCK, least(|| instructions::pair(counted, rlock)).instructions),
+            (instructions::HAND_OFF, least(|| instructions::hand_off(counted, "")).instructions),
+            (instructions::TEN, least(|| instructions::ten(counted, true)).instructions),
         ]
     };
     let one = count_with(1);
     let many = count_with(GROUPS);
     let ratios = many.iter().zip(one).map(|((name, many), (_, one))| (*name, many / one));
     ratios.map(|(name, ratio)| (name.to_owned(), thousandths(ratio))).collect()
+}
+
+/// The least of three counts: while the machine is busy, the server's loop may turn more often for
+/// the same commands.
+fn least(mut count: impl FnMut() -> Count) -> Count {
+    let (a, b, c) = (count(), count(), count());
+    [b, c].into_iter().fold(
+        a,
+        |least, it| {
+            if it.instructions < least.instructions { it } else { least }
+        },
+    )
 }
 
 fn thousandths(value: f64) -> f64 {
