@@ -193,7 +193,9 @@ class Page:
         yield (
             "\nOne result is one scenario with one package on one topology. *Repeated* counts those that passed only when they were"
             "\nrepeated, because a thread had waited for a processor for longer than 250 ms during the first attempt. The files in"
-            "\n`clients/conformance/results` have each result; `make clients-results` writes them and this page.\n\n"
+            "\n`clients/conformance/results` have each result; `make clients-results` writes them and this page.\n"
+            "The results of 25 November 2026 come from several runs on a busy machine: a scenario that had failed, or whose\n"
+            "package was fixed, was played again, and the last result counts.\n\n"
             "In the tables, *on* says where a scenario is played: **1** one server, **R** a primary with a replica, **S** Sentinel,\n"
             "**C** Cluster. `ok`: passed on both servers and wherever it is played. A letter: it does not apply to that package;\n"
             "[the reasons](#what-does-not-apply) are at the end.\n"

@@ -300,7 +300,9 @@ impl Runner {
         let wait = order.wait;
         let task = tokio::spawn(async move { lock.acquire(wait).await });
         self.names.lock().unwrap().cancels.insert(order.id, task.abort_handle());
-        match task.await {
+        let outcome = task.await;
+        self.names.lock().unwrap().cancels.remove(&order.id); // it keeps the memory of the task
+        match outcome {
             Err(_) => Ok(json!({"error": "Cancelled", "text": "its future was dropped"})),
             Ok(Err(Error::NotAcquired)) => Ok(json!({"ok": false})),
             Ok(Err(error)) => Err(error),
