@@ -173,13 +173,8 @@ fn with_groups_elsewhere(counted: &mut Counted, rivals: &[Rival]) -> BTreeMap<St
 /// The least of three counts: while the machine is busy, the server's loop may turn more often for
 /// the same commands.
 fn least(mut count: impl FnMut() -> Count) -> Count {
-    let (a, b, c) = (count(), count(), count());
-    [b, c].into_iter().fold(
-        a,
-        |least, it| {
-            if it.instructions < least.instructions { it } else { least }
-        },
-    )
+    let all = [count(), count(), count()];
+    all.into_iter().min_by(|one, other| one.instructions.total_cmp(&other.instructions)).unwrap()
 }
 
 fn thousandths(value: f64) -> f64 {

@@ -70,11 +70,12 @@ impl Goal {
 
 /// RLOCK's pair, as a multiple of a rival's.
 fn instructions_beside(book: &Book, rival: &str) -> Option<f64> {
-    Some(instructions_of(book, rivals::RLOCK)? / instructions_of(book, rival)?)
+    instructions_of(book, rivals::RLOCK, rival)
 }
 
-fn instructions_of(book: &Book, row: &str) -> Option<f64> {
-    book.value(instructions::SECTION, row, instructions::INSTRUCTIONS)
+/// One row, as a multiple of another.
+fn instructions_of(book: &Book, row: &str, rival: &str) -> Option<f64> {
+    book.ratio(instructions::SECTION, instructions::INSTRUCTIONS, row, rival)
 }
 
 /// All of them, in the order of their table.
@@ -83,19 +84,13 @@ pub const ALL: &[Goal] = &[
         work: "acquire + release of a free lock, as the client packages send them, instructions",
         rival: instructions::CLIENTS_FLOOR,
         limit: Limit::TimesAtMost(1.15),
-        figure: |book| {
-            let floor = instructions_of(book, instructions::CLIENTS_FLOOR)?;
-            Some(instructions_of(book, instructions::CLIENTS)? / floor)
-        },
+        figure: |book| instructions_of(book, instructions::CLIENTS, instructions::CLIENTS_FLOOR),
     },
     Goal {
         work: "the same",
         rival: rivals::SET_SCRIPT,
         limit: Limit::None,
-        figure: |book| {
-            let script = instructions_of(book, rivals::SET_SCRIPT)?;
-            Some(instructions_of(book, instructions::CLIENTS)? / script)
-        },
+        figure: |book| instructions_of(book, instructions::CLIENTS, rivals::SET_SCRIPT),
     },
     Goal {
         work: "with key and owner only, instructions",
@@ -156,8 +151,7 @@ pub const ALL: &[Goal] = &[
         rival: instructions::PUBLISH_AND_RETRY,
         limit: Limit::TimesAtMost(1.0),
         figure: |book| {
-            let ours = instructions_of(book, instructions::HAND_OFF)?;
-            Some(ours / instructions_of(book, instructions::PUBLISH_AND_RETRY)?)
+            instructions_of(book, instructions::HAND_OFF, instructions::PUBLISH_AND_RETRY)
         },
     },
     Goal {
