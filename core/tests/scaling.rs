@@ -222,7 +222,7 @@ fn a_payload_that_lies_about_its_length_takes_little_memory() {
     let effect = [1, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f, 2, 5, 0];
     let took = taken(|| {
         assert!(snapshot::load(&lie).is_err());
-        assert!(snapshot::load_effect(&effect).is_err());
+        assert!(snapshot::load_effects(&effect, 1).is_err());
     });
     assert!(took.bytes < 4 << 20, "{took:?}");
 }

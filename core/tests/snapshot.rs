@@ -4,8 +4,9 @@
 use std::borrow::Cow;
 
 use crate::support::laws::well_formed;
+use crate::support::load_effect;
 use rlock_core::snapshot::{
-    Effect, Malformed, Start, as_token, load, load_effect, load_effects, save, save_effect,
+    Effect, Malformed, Start, as_token, load, load_effects, save, save_effect,
 };
 use rlock_core::{Change, End, EpochMs, Lock, Mode, Token};
 

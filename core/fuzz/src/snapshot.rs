@@ -1,6 +1,6 @@
 //! Bytes that claim to be a lock or an effect: refused, or one that can exist.
 
-use rlock_core::snapshot::{load, load_effect, load_effects, save, save_effect};
+use rlock_core::snapshot::{load, load_effects, save, save_effect};
 use rlock_core::{Lock, Now};
 
 use super::laws::{picture, readers_agree, well_formed};
@@ -31,13 +31,13 @@ fn an_effect(bytes: &[u8]) {
         let mut saved = Vec::new();
         both.iter().for_each(|one| save_effect(one.start, &one.changes, &mut saved));
         assert_eq!(load_effects(&saved, 2).as_ref(), Ok(&both));
-        assert!(load_effect(bytes).is_err() && load_effects(bytes, 3).is_err());
+        assert!(load_effects(bytes, 1).is_err() && load_effects(bytes, 3).is_err());
     }
-    let Ok(effect) = load_effect(bytes) else { return };
-    let mut saved = Vec::new();
+    let Ok(one) = load_effects(bytes, 1) else { return };
+    let (effect, mut saved) = (&one[0], Vec::new());
     save_effect(effect.start, &effect.changes, &mut saved);
     assert!(saved.len() <= bytes.len(), "what is saved is never longer: {saved:?}");
-    assert_eq!(load_effect(&saved).as_ref(), Ok(&effect));
+    assert_eq!(load_effects(&saved, 1).as_ref(), Ok(&one));
     let mut lock = Lock::default();
     for change in effect.changes.iter().chain(&effect.changes) {
         lock.replay(change);

@@ -161,19 +161,8 @@ pub fn save_effect(start: Start, changes: &[Change<'_>], to: &mut Vec<u8>) {
     }
 }
 
-/// Reads an effect that [`save_effect`] wrote. It always has a change.
-///
-/// # Errors
-/// [`Malformed`] if the bytes are not an effect.
-pub fn load_effect(bytes: &[u8]) -> Result<Effect<Vec<Change<'_>>>, Malformed> {
-    match take_effect(bytes)? {
-        (effect, []) => Ok(effect),
-        _ => Err(Malformed::Format),
-    }
-}
-
 /// Reads this many effects that [`save_effect`] wrote one after the other: those of one step at
-/// several locks.
+/// several locks. Each of them has a change.
 ///
 /// # Errors
 /// [`Malformed`] if the bytes are anything else.

@@ -18,12 +18,17 @@ use rlock_core::{
     Parking, Patience, Refusal, Release, Renew, Reply, Rights, Step, StepContext, Token, Tokens,
     Volatile, WaiterId,
     slow::{OwnerNames, Slow},
-    snapshot::{self, Start},
+    snapshot::{self, Effect, Malformed, Start},
 };
 
 use laws::Held;
 use naive::told::Told;
 use naive::{Limits, Naive};
+
+/// Reads an effect of one lock.
+pub fn load_effect(bytes: &[u8]) -> Result<Effect<Vec<Change<'_>>>, Malformed> {
+    snapshot::load_effects(bytes, 1).map(|mut one| one.remove(0))
+}
 
 /// Where the time of every test begins, in microseconds since the Unix epoch.
 pub const START_US: u64 = 1_700_000_000_000_000;
@@ -337,7 +342,7 @@ impl World {
             Vec::new()
         } else {
             snapshot::save_effect(Start::Existing, &effects.changes, &mut bytes);
-            snapshot::load_effect(&bytes).expect("an effect is readable").changes
+            load_effect(&bytes).expect("an effect is readable").changes
         };
         assert_eq!(arrived, effects.changes.to_vec(), "an effect came differently");
         for change in &arrived {
