@@ -285,7 +285,7 @@ fn lacks_sessions<H: Host>(
     let mut more: usize = 0;
     for want in wants {
         let Some(name) = names.get(want.number) else { return false };
-        let claim = Claim { owner: ask.owner, mode: want.mode, upgrade: false, limit: want.limit };
+        let claim = ask.claim(want);
         match stands_without(host, name, claim, tickets) {
             Some((Standing::Covered(_), true)) => {}
             Some((Standing::Covered(_) | Standing::Open, _)) => more = more.saturating_add(1),

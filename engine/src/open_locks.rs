@@ -31,7 +31,12 @@ pub(crate) struct AcquireAll<'a> {
     pub(crate) place: OwnPlace,
 }
 
-impl AcquireAll<'_> {
+impl<'a> AcquireAll<'a> {
+    /// What it claims of one of them.
+    pub(crate) fn claim(self, want: &Want<'_>) -> Claim<'a> {
+        Claim { owner: self.owner, mode: want.mode, upgrade: false, limit: want.limit }
+    }
+
     /// The caller, if it is blocked.
     pub(crate) fn waiter(self) -> Option<WaiterId> {
         match self.place {
@@ -176,13 +181,12 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
 
     /// Hands what was decided to the replicas.
     fn send(&mut self) {
-        let Self { host, names, wants, db, now, decisions, .. } = self;
-        let name_of = |place: usize| wants.get(place).and_then(|want| names.get(want.number));
-        decisions.send(*host, (*db, *now), name_of);
+        let (names, wants) = (self.names, self.wants);
+        self.decisions.send(self.host, (self.db, self.now), |place| name_of(names, wants, place));
     }
 
     fn name_of(&self, place: usize) -> Option<&'n H::Name<'m>> {
-        self.wants.get(place).and_then(|want| self.names.get(want.number))
+        name_of(self.names, self.wants, place)
     }
 
     /// Ends what has expired, before the locks are judged.
@@ -263,9 +267,8 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
         ask: AcquireAll<'a>,
         has_caught_up: bool,
     ) -> Option<(Standing, u8)> {
-        let (at, host, want) = (self.at(place), self.host, *self.wants.get(place)?);
-        let (bounds, Want { mode, limit, .. }) = (host.settings().bounds, want);
-        let claim = Claim { owner: ask.owner, mode, upgrade: false, limit };
+        let (at, host, claim) = (self.at(place), self.host, ask.claim(self.wants.get(place)?));
+        let bounds = host.settings().bounds;
         self.look(place, |lock| {
             host.state(|state| {
                 if !has_caught_up && state.manager.is_overdue(at, &bounds, lock) {
@@ -311,9 +314,8 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
     ) -> Result<(), Several> {
         let (host, bounds) = (self.host, self.host.settings().bounds);
         let mut standings = Vec::with_capacity(self.keys.len());
-        for (place, Want { mode, limit, .. }) in self.wants.iter().copied().enumerate() {
-            let at = self.at(place);
-            let claim = Claim { owner: ask.owner, mode, upgrade: false, limit };
+        for (place, want) in self.wants.iter().enumerate() {
+            let (at, claim) = (self.at(place), ask.claim(want));
             let standing = self.look(place, |lock| {
                 host.state(|state| state.manager.judge_without(at, &bounds, (lock, claim), tickets))
             });
@@ -476,4 +478,9 @@ impl<H: Host> OpenLocks<'_, '_, '_, '_, H> {
     fn is_left_out(&self, fault: PlantedFault, place: usize) -> bool {
         place > 0 && place.saturating_add(1) == self.wants.len() && self.host.has_fault(fault)
     }
+}
+
+/// The name of the lock at this place in key order.
+fn name_of<'n, N>(names: &'n [N], wants: &[Want<'_>], place: usize) -> Option<&'n N> {
+    wants.get(place).and_then(|want| names.get(want.number))
 }

@@ -7,7 +7,7 @@ use rlock_core::grammar::{Arguments, Want};
 use rlock_core::manager::{Group, GroupKey, LockId, Parked, Wait};
 use rlock_core::waits_for::Stand;
 use rlock_core::{
-    Claim, Confirm, Input, OwnPlace, Owner, Parking, Refusal, Renew, Reply, Token, WaiterId,
+    Confirm, Input, OwnPlace, Owner, Parking, Refusal, Renew, Reply, Token, WaiterId,
 };
 
 use crate::happening::Happening;
@@ -181,7 +181,7 @@ pub(crate) fn park<H: Host>(
     }
     let lock = LockId { db, key: want.key.into() };
     let (client, user) = (host.client(), host.user());
-    let claim = Claim { owner: ask.owner, mode: want.mode, upgrade: false, limit: want.limit };
+    let claim = ask.claim(want);
     let wait = Wait { lock: &lock, owner: &owner, user: &user, stand: Stand::Asking(claim) };
     // In a cluster a command can open only keys of its own slot, so the search runs after it.
     let is_searched = !host.is_cluster();
