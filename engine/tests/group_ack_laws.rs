@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::MapHost;
+use crate::support::replica::primary;
 
 pub const KEYS: [&str; 3] = ["a", "b", "c"];
 pub const OWNERS: [&str; 3] = ["ann", "bob", "cy"];
@@ -56,8 +57,7 @@ struct Course {
 
 impl Course {
     fn new(seed: u64) -> Self {
-        let host = MapHost::primary();
-        host.world().acknowledged = vec![0];
+        let host = primary();
         host.world().counts_stream = true;
         Self {
             host,

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::group_ack_laws::{KEYS, Noise, OWNERS};
 use crate::support::MapHost;
+use crate::support::replica::primary;
 use rlock_core::WaiterId;
 use rlock_engine::{Gate, Host, acks, blocked, events};
 
@@ -37,8 +38,7 @@ struct Storm {
 
 impl Storm {
     fn new(seed: u64) -> Self {
-        let host = MapHost::primary();
-        host.world().acknowledged = vec![0];
+        let host = primary();
         host.world().counts_stream = true;
         Self {
             host,
