@@ -34,10 +34,11 @@ impl<S: Serve> Handler for S {
 
 /// Executes a command that names several keys with the engine's function for it.
 pub fn serve_several(ctx: &Ctx, words: &Argv<'_>, command: &Command, serve: ServeSeveral) {
-    if command.has_several_keys() && ctx.tells_keys(words) {
+    let has_number = command.has_several_keys();
+    if has_number && ctx.tells_keys(words) {
         return;
     }
-    let first = if command.has_several_keys() { 2 } else { 1 };
+    let first = if has_number { 2 } else { 1 };
     let mut keys = SeveralKeys::default();
     let read = command.read_several(words.words(), &settings::limits(), &mut keys);
     finish(ctx, read, |said| serve(ctx, &words.names(first, keys.keys.len()), said, &keys));
