@@ -341,6 +341,23 @@ def _tokens(about):
             yield from _tokens(part)
 
 
+def kept_waiting(*pids):
+    """Of each thread of these processes: for how long it was ready and did not run, in ms."""
+    waited = {}
+    for pid in pids:
+        for path in glob.glob(f"/proc/{pid}/task/*/schedstat"):
+            try:
+                waited[path] = int(pathlib.Path(path).read_text().split()[1]) / 1e6
+            except (OSError, IndexError):
+                pass  # the thread has ended
+    return waited
+
+
+def longest_wait(before, after):
+    """The longest wait of one thread between two results of `kept_waiting`."""
+    return max((ms - before.get(thread, 0) for thread, ms in after.items()), default=0)
+
+
 class Session:
     """All that is run: servers are started when they are first needed, and serve every runner."""
 
@@ -434,20 +451,12 @@ class Session:
         return runner
 
     def kept_waiting(self, runner, kind):
-        """Of each thread of the driver, the runner and the servers: for how long it was ready and did not run, in ms."""
-        waited = {}
-        for pid in (os.getpid(), runner.process.pid, *(server.process.pid for server in self.topology(kind).servers)):
-            for path in glob.glob(f"/proc/{pid}/task/*/schedstat"):
-                try:
-                    waited[path] = int(pathlib.Path(path).read_text().split()[1]) / 1e6
-                except (OSError, IndexError):
-                    pass  # the thread has ended
-        return waited
+        """The threads of the driver, the runner and the servers."""
+        servers = (server.process.pid for server in self.topology(kind).servers)
+        return kept_waiting(os.getpid(), runner.process.pid, *servers)
 
     def stalled(self, runner, kind, before):
-        """The longest of these times since `before`."""
-        after = self.kept_waiting(runner, kind)
-        return max((after[thread] - before.get(thread, 0) for thread in after), default=0)
+        return longest_wait(before, self.kept_waiting(runner, kind))
 
     def mend(self, kind):
         """After a failure: the servers as they were, or new ones."""

@@ -6,7 +6,6 @@ compares what the package believes with what the server knows. See README.md."""
 import argparse
 import collections
 import concurrent.futures
-import glob
 import os
 import random
 import signal
@@ -16,7 +15,7 @@ import threading
 import time
 
 from resp import Refused, ask, lock_info
-from run import Runner
+from run import Runner, kept_waiting, longest_wait
 from servers import KINDS, TROUBLE, until
 
 #: What a worker may be told in a storm.
@@ -75,19 +74,9 @@ class Control:
             began = time.monotonic()
             time.sleep(self.EVERY)
             late = (time.monotonic() - began - self.EVERY) * 1000
-            waited = self._ready()
-            self.add(late + max((ms - self.waited.get(thread, 0.0) for thread, ms in waited.items()), default=0.0))
+            waited = kept_waiting(self.pid)
+            self.add(late + longest_wait(self.waited, waited))
             self.waited = waited
-
-    def _ready(self):
-        waited = {}
-        for path in glob.glob(f"/proc/{self.pid}/task/*/schedstat"):
-            try:
-                with open(path) as file:
-                    waited[path] = int(file.read().split()[1]) / 1e6
-            except (OSError, IndexError):
-                pass  # the thread has ended
-        return waited
 
 
 class Storm:
