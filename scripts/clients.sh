@@ -34,20 +34,18 @@ main() {
     scripts/setup.sh
     . "$tools/env"
     mkdir -p "$home"
+    local needs_server=yes
     case $what in
-        build | replay) ;;
-        *) module_is_there ;;
+        build | replay) needs_server= ;;
     esac
+    [ -z "$needs_server" ] || module_is_there
     runners=()
     for name in "$@"; do
         build "$name" || continue
         case $what in
             test) own_tests "$name" ;;
         esac
-        case $what in
-            build | replay) ;;
-            *) add_runners "$name" ;;
-        esac
+        [ -z "$needs_server" ] || add_runners "$name"
     done
     case $what in
         build) ;;
