@@ -92,6 +92,12 @@ def tracked() -> list[str]:
     return [name for name in listed if (ROOT / name).is_file()]
 
 
+def unmerged() -> list[str]:
+    """A line that git wrote where two changes met, and that was committed with them."""
+    mark = re.compile(rb"^(?:<{7}|>{7}) ", re.M)
+    return [f"{name}: it has the marks of a merge" for name in tracked() if mark.search((ROOT / name).read_bytes())]
+
+
 def names_of_nothing() -> list[str]:
     """A file or a Rust function that moved or was renamed, and that a text still names by its old name."""
     files = tracked()
@@ -128,7 +134,7 @@ def names_of_nothing() -> list[str]:
 
 
 def main() -> int:
-    wrong = figures_without_source() + times_not_measured() + versions() + names_of_nothing()
+    wrong = figures_without_source() + times_not_measured() + versions() + unmerged() + names_of_nothing()
     print("\n".join(wrong) or "texts: each figure has its source, the version is one, and what is named exists")
     return 1 if wrong else 0
 
