@@ -68,7 +68,7 @@ def versions() -> list[str]:
         "images/Dockerfile": r"^ARG VERSION=(\S+)",
     }
     for page in ["redlock", "redis-py-and-set-nx", "watchdog", "postgresql"]:
-        said[f"docs/coming-from/{page}.md"] = r"with\s+the\s+module\s+([0-9.]*[0-9])"
+        said[f"docs/coming-from/{page}.md"] = r"version\s+([0-9.]*[0-9])\s+of\s+the\s+module"
     poms = [pom for pom in (ROOT / "clients/java").rglob("pom.xml") if "target" not in pom.parts]
     for pom in [*poms, ROOT / "examples/java/pom.xml", ROOT / "clients/java/README.md"]:
         said[str(pom.relative_to(ROOT))] = r"<artifactId>rlock-[^<]*</artifactId>\s*<version>([^<]+)<"
