@@ -40,7 +40,7 @@ TITLES = {
     "6-acks": "Acknowledgements of replicas",
     "7-late": "Requests that arrive late",
     "7-names": "One server under two names",
-    "7-undo": "Undoing that arrives late",
+    "7-undo": "Undo requests that arrive late",
     "8-bounds": "Bounds",
     "8-several": "Several locks, and elections",
     "9-faults": "Faults that users found",
@@ -48,10 +48,10 @@ TITLES = {
 
 #: Why a scenario does not apply to a package.
 REASONS = {
-    "cancel": "Rust has no means to interrupt a thread",
+    "cancel": "Rust cannot interrupt a thread",
     "cancel-many": "only the main thread can be interrupted (Python), or none (Rust)",
     "actors": "each acquisition is its own owner, not each thread or task",
-    "fork": "a process is not forked there, or not while its event loop runs",
+    "fork": "processes do not fork there, or not while an event loop is running",
     "close": "the package has nothing to close",
     "tls": "the runner is built without TLS",
     "loop": "users have no event loop there",
@@ -63,8 +63,8 @@ REASONS = {
 FAULTS = {
     ("server", "stop"): "the server is silent",
     ("server", "kill"): "the server is killed",
-    ("server", "crash"): "the primary is killed, and a replica promoted",
-    ("server", "hang"): "the primary is silent, and a replica promoted",
+    ("server", "crash"): "the primary is killed, and a replica is promoted",
+    ("server", "hang"): "the primary is silent, and a replica is promoted",
     ("server", "failover"): "a planned failover",
     ("server", "move"): "the slot moves",
     ("server", "stop-replica"): "a replica is silent",
@@ -135,7 +135,7 @@ def version(program):
 
 def faults(scenario):
     """What is done to the server, the network or the process, in the order of the steps."""
-    found = {"slow names": ["names are looked up slowly"], "other clocks": ["clocks that begin elsewhere"]}.get(scenario.get("world"), [])
+    found = {"slow names": ["names are looked up slowly"], "other clocks": ["clocks start from other values"]}.get(scenario.get("world"), [])
     found = list(found)
     for step in steps_of(scenario["steps"]):
         kind = next(iter(step))
@@ -191,17 +191,17 @@ class Page:
             days = ", ".join(sorted({row[5] for row in rows}))
             yield f"| {server} | {days} | {' | '.join(map(str, (*counts, again)))} |"
         yield (
-            "\nOne result is one scenario with one package on one topology. *Repeated* counts those that passed only when they were"
-            "\nrepeated, because a thread had waited for a processor for longer than 250 ms during the first attempt. The files in"
-            "\n`clients/conformance/results` have each result; `make clients-results` writes them and this page.\n"
+            "\nOne result is one scenario with one package on one topology. *Repeated* counts the results that were ok only after a"
+            "\nrepetition, because a thread had waited for a processor for longer than 250 ms during the first attempt. The files in"
+            "\n`clients/conformance/results` list every result; `make clients-results` writes them and this page.\n"
             "The results of 25 November 2026 come from several runs on a busy machine: a scenario that had failed, or whose\n"
-            "package was fixed, was played again, and the last result counts.\n\n"
+            "package had been fixed, was played again, and the last result counts.\n\n"
             "In the tables, *on* says where a scenario is played: **1** one server, **R** a primary with a replica, **S** Sentinel,\n"
-            "**C** Cluster. `ok`: passed on both servers and wherever it is played. A letter: it does not apply to that package;\n"
-            "[the reasons](#what-does-not-apply) are at the end.\n"
+            "**C** Cluster. `ok` means that the scenario passed on both servers and wherever it is played. A letter means that it\n"
+            "does not apply to that package; [the reasons](#what-does-not-apply) are at the end.\n"
         )
         if any(row[3] == "FAILED" for _, rows in self.servers for row in rows):
-            yield "What failed is in the [roadmap](../../docs/roadmap.md#before-the-first-release), with the reason where it is known.\n"
+            yield "The [roadmap](../../docs/roadmap.md#before-the-first-release) lists what failed, with the reason where it is known.\n"
         file = None
         for name, scenario in scenarios():
             if name != file:
