@@ -11,35 +11,36 @@ use crate::servers::Where;
 
 /// What `--help` prints.
 pub const USAGE: &str = "\
-rlock run KEY [options] [--] COMMAND...  run a command while holding the lock of KEY (or -c 'SHELL COMMAND')
-rlock top [options] [URL]                a live view: queues, holders, waiters, rates
-rlock who KEY [options]                  who holds KEY, and who waits for it
-rlock watch KEY [options]                a line each time the holder of KEY changes
-rlock queues [options]                   the longest queues
-rlock serve [options]                    the same as a live page, and metrics for Prometheus
+rlock run KEY [options] [--] COMMAND...  run a command while holding the lock KEY (or -c 'SHELL COMMAND')
+rlock top [options] [URL]                show a live view: queues, holders, waiters, rates
+rlock who KEY [options]                  show who holds KEY, and who waits for it
+rlock watch KEY [options]                print a line each time the holder of KEY changes
+rlock queues [options]                   print the longest queues
+rlock serve [options]                    serve a live page for browsers, and metrics for Prometheus
 rlock --version
 
-The server, for all of them:
+The server, for all commands:
   -u, --url URL       redis://[[user]:password@]host[:port][/db], rediss:// for TLS; repeat it for more nodes.
                       Default: $RLOCK_URL, else redis://127.0.0.1:6379. $REDISCLI_AUTH is the password if no URL has one
   --cluster           the URLs are nodes of a Cluster
-  --sentinel NAME     the URLs are Sentinels, which know the primary by NAME
-  --cacert FILE       trust this authority instead of the system's; --cert FILE, --key FILE: the client's certificate
+  --sentinel NAME     the URLs are Sentinels, which monitor the primary under NAME
+  --cacert FILE       trust this certificate authority instead of the system's
+  --cert FILE, --key FILE   the client's certificate, and the certificate's key
 
 run:
-  -w, --wait TIME     (--timeout) the longest wait; 0 or -n does not wait. Default: no limit
-  -s, --read          (--shared) the read lock, which is shared; -x is the default
-  --limit N           one of N permits
-  --and KEY           this lock as well, in one step: all of them, or none; --and-read KEY: its read lock;
-                      --and-limit N:KEY: one of its N permits. Repeat them for more
+  -w, --wait TIME     (--timeout) wait at most this long; with 0 or -n, do not wait. Default: no limit
+  -s, --read          (--shared) acquire the read lock, which is shared; -x, the default, acquires the write lock
+  --limit N           acquire one of N permits
+  --and KEY           also acquire this lock, in one step: all locks, or none; --and-read KEY: its read lock;
+                      --and-limit N:KEY: one of its N permits. Repeat these options for more locks
   --lease TIME        how long the lock lasts if nothing renews it, as after a failover (30)
   --acks N            the lock counts only once N replicas have acknowledged it
   --max-queue N       do not wait if N others already wait
   --owner NAME        the owner's name. Default: host/process/number
   -E, --conflict-exit-code N   the exit code when the lock is not acquired (1)
   -k, --kill-after TIME        kill a command that outlives the loss of the lock by this long (5)
-  --foreground        leave the command in this process group: it can read from the terminal, and only it is ended.
-                      The default where the input is a terminal
+  --foreground        leave the command in this process group: it can read from the terminal, and if the lock is lost,
+                      the processes that it started are not ended. The default if the input is a terminal
 top:
   --once              print one snapshot
   -n, --count N       how many locks to show (100)
@@ -47,15 +48,15 @@ queues:
   -n, --count N       how many locks to show (20)
 
 serve:
-  --listen HOST:PORT  where browsers and Prometheus connect (127.0.0.1:9121)
+  --listen HOST:PORT  the address to which browsers and Prometheus connect (127.0.0.1:9121)
   --allow-host NAME   also answer requests for this name, not only for localhost and IP addresses; repeat it for more
-  --elections PREFIX  keys with this prefix are leader elections, held for a long time; repeat it for more
-  --allow-actions     anybody with the token in $RLOCK_SERVE_TOKEN can force, cancel and kill on the page
+  --elections PREFIX  keys with this prefix are leader elections, which are held for a long time; repeat it for more
+  --allow-actions     anybody with the token in $RLOCK_SERVE_TOKEN can force locks, cancel waits and kill connections
 
 TIME is in seconds, or has a unit: 500ms, 10s, 2m, 1h.
 The command has RLOCK_KEY, RLOCK_TOKEN and RLOCK_OWNER in its environment. If the lock is lost, it gets TERM, then KILL.
-Exit codes: the command's; 128 + n if signal n ended it; 1 not acquired; 124 the lock was lost (137: KILL was
-needed); 125 rlock itself failed; 126 the command cannot be run; 127 it is not found.";
+Exit codes: the command's; 128 + n if signal n ended it; 1 if the lock was not acquired; 124 if it was lost (137 if KILL
+was needed); 125 if rlock itself failed; 126 if the command cannot be run; 127 if it is not found.";
 
 /// A parsed command line.
 #[derive(Debug)]
