@@ -23,7 +23,7 @@ test: ## everything a change must pass: formatting, clippy, the core's tests, th
 demo: ## ten seconds of locks in this terminal, on a private server
 	@scripts/demo.sh
 
-clean: ## remove everything built and fetched, and the data of `make run`
+clean: ## remove everything that was built or fetched, and the data of `make run`
 	@rm -rf target .tools
 
 ##@ Proof: the core and the simulation
@@ -31,7 +31,7 @@ clean: ## remove everything built and fetched, and the data of `make run`
 lint: ## formatting and clippy only
 	@scripts/test.sh lint
 
-mutants: ## small wrong changes, one at a time: each must make a named test fail
+mutants: ## deliberate faults, one at a time: each must make a named test fail
 	@scripts/mutants.sh
 
 model: ## every state of a few locks and owners, more than ten million of them (STATES)
@@ -79,7 +79,7 @@ chaos: ## busy sessions on servers with I/O threads, while their locks are delet
 moves: ## a slot of a cluster moves 50 times (MOVES) while clients wait for its locks
 	@scripts/moves.sh
 
-groups: ## 100 000 requests for several of 1000 locks, mixed with others (GROUPS); a replica that is read during 10^5 grants
+groups: ## 100 000 requests for several of 1000 locks, mixed with others (GROUPS); reads on a replica during 10^5 grants
 	@RLOCK_GROUPS="$(or $(GROUPS),100000)" scripts/groups.sh
 
 observers: ## hand-offs while 10 000 connections observe the lock, on a quiet machine
@@ -93,7 +93,7 @@ valgrind: ## the server tests under valgrind: memory errors and leaks
 bench: ## RLOCK compared with its alternatives: docs/benchmarks.md (QUICK=1; SERVERS="default valkey-9.1")
 	@scripts/bench.sh
 
-bench-gate: ## allocations and instructions compared with the recorded ones (RECORD=1); the core's steps with 10 000 others
+bench-gate: ## allocations and instructions compared with the recorded ones (RECORD=1), also beside 10 000 others
 	@scripts/bench.sh gate
 
 clients-bench: ## the cost of acquiring and releasing a free lock in each package, compared with the bare commands
@@ -104,16 +104,16 @@ clients-bench: ## the cost of acquiring and releasing a free lock in each packag
 clients: ## build the client packages of each language, into .tools/clients
 	@scripts/clients.sh build
 
-clients-test: ## the packages' own tests, other projects' suites and one conformance script for all (SERVERS="default valkey-9.1")
+clients-test: ## the packages' own tests, other projects' suites and the conformance script (SERVERS="default valkey-9.1")
 	@scripts/clients.sh test
 
-clients-results: ## that script on Redis 7.0 and Valkey 9.1 (SERVERS), into clients/conformance/RESULTS.md (LANGUAGE, ONLY)
+clients-results: ## the results of that script on Redis 7.0 and Valkey 9.1 (SERVERS), in RESULTS.md (LANGUAGE, ONLY)
 	@SERVERS="$(SERVERS)" ONLY="$(ONLY)" ON="$(ON)" JOBS="$(JOBS)" scripts/clients.sh results $(LANGUAGE)
 
-clients-replay: ## COUNT traces (5000) in each language; with each rule broken that traces show, each must fail (SEED, LANGUAGE)
+clients-replay: ## COUNT traces (5000) in each language; traces of a machine with a broken rule must fail (SEED, LANGUAGE)
 	@COUNT="$(COUNT)" SEED="$(SEED)" scripts/clients.sh replay $(LANGUAGE)
 
-storm: ## 200 workers of each package under cuts, silence, kills and cancellations, with an observer (SECONDS=180, LANGUAGE)
+storm: ## 200 workers of each package under cuts, silence, kills and cancellations (SECONDS=180, LANGUAGE)
 	@STORM="$(SECONDS)" scripts/clients.sh storm $(LANGUAGE)
 
 examples: ## each language's example, with its own client, on a private server

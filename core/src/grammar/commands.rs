@@ -213,8 +213,8 @@ pub const INFO: Command = Command {
 pub const PLACE: Command = Command {
     name: "RLOCK.PLACE",
     since: V0_2,
-    summary: "Returns an owner's first place in the queue, counted from 1; 0 if it is its turn, \
-              nil if it does not wait.",
+    summary: "Returns an owner's first place in the queue, counted from 1; 0 if its turn has come, \
+              nil if it is not waiting.",
     complexity: "O(log N + N/256) with N the number of waiters",
     flags: "readonly fast",
     acl: "read fast",
