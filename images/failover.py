@@ -1,11 +1,11 @@
-"""Runs images/compose.yaml without Docker, and kills what is in it, one after another: each service in a network namespace
-with its address, in the folder of an image as images/steps.py makes it. As root, on Linux, with iproute2.
+"""Runs the services of images/compose.yaml without Docker, and kills one after another. Each service has a network namespace
+with its address, and runs in the folder of an image that images/steps.py has made. Needs root, Linux and iproute2.
 
     failover.py IMAGE-FOLDER COMPOSE-FILE WORK-FOLDER [names]
 
-With `names` the members know each other by name instead of by address, as in kubernetes-ha.yaml.
-A line for each death says what went on and what stopped; what is not as docs/high-availability.md has it ends it with an
-error. The namespaces, which nothing else is connected to, and the processes end with it.
+With `names`, the members know each other by name instead of by address, as in kubernetes-ha.yaml.
+For each death, a line says what kept working and what stopped. The script fails if anything differs from what
+docs/high-availability.md describes. The processes and the namespaces, which nothing else is connected to, end with it.
 """
 
 import os
@@ -72,7 +72,7 @@ class Service:
         self.make_data()
 
     def ask(self, *words: str, port: int = 6379, user: str = "app") -> list[str]:
-        """The lines of the reply by redis-cli, none if nobody answers."""
+        """The lines of the reply, from redis-cli; none if nobody answers."""
         command = ["ip", "netns", "exec", self.space, "chroot", self.image, "redis-cli", "--user", user, "-h", self.address, "-p", str(port), *words]
         secret = {"PATH": PATHS, "REDISCLI_AUTH": PASSWORDS[f"RLOCK_{user.upper()}_PASSWORD"]}
         return subprocess.run(command, capture_output=True, text=True, timeout=20, env=secret).stdout.split("\n")[:-1]
@@ -126,7 +126,7 @@ class Play:
         self.count = 0
 
     def primary(self) -> Service:
-        """As a Sentinel that runs has it, which an application may ask."""
+        """According to a running Sentinel, which an application may ask."""
         for sentinel in (one for one in self.sentinels if one.process):
             address = sentinel.ask("sentinel", "get-master-addr-by-name", NETWORK, port=26379)
             for server in self.servers:
@@ -139,7 +139,7 @@ class Play:
         return [server for server in self.servers if server is not primary]
 
     def acquires(self) -> str:
-        """The first word of the reply: a token, or an error. The hold ends by itself, in a moment."""
+        """The first word of the reply: a token, or an error. The hold ends by itself within a minute."""
         self.count += 1
         said = self.primary().ask("rlock.acquire", f"app:{self.count}", "someone", "lease", "60000")
         return said[0].split(" ")[0] if said else ""
@@ -150,7 +150,7 @@ class Play:
         return self.primary().ask("rlock.release", f"app:{self.count}", "someone")[:1] == ["0"]
 
     def whole(self) -> None:
-        """All run, and know each other."""
+        """All are running, and know each other."""
         primary = self.primary()
         until("two replicas follow", lambda: primary.info("replication").get("connected_slaves") == "2")
         until("and are told apart", lambda: all(server.info("replication").get("master_link_status") == "up" for server in self.replicas()))
@@ -167,10 +167,10 @@ class Play:
         return self.primary().ask("rlock.acquire", "app:kept", "worker-1", "depth", "1", "lease", "600000")
 
     def a_command_runs(self) -> None:
-        """As docs/high-availability.md has it."""
+        """As described in docs/high-availability.md."""
         urls = [word for one in self.sentinels for word in ("--url", f"redis://app@{one.known_as}:26379")]
         words = ["rlock", "run", "--sentinel", NETWORK, *urls, "app:nightly", "--", "sh", "-c", "echo token $RLOCK_TOKEN"]
-        # It starts itself again, by /proc.
+        # It starts itself again, through /proc.
         inside = f'mount -t proc proc "{self.serve.image}/proc" && exec chroot "{self.serve.image}" "$@"'
         command = ["ip", "netns", "exec", self.serve.space, "unshare", "--mount", "/bin/sh", "-c", inside, "sh", *words]
         secret = {"PATH": PATHS, "REDISCLI_AUTH": PASSWORDS["RLOCK_APP_PASSWORD"]}
@@ -251,7 +251,7 @@ class Play:
         for sentinel in self.sentinels[1:]:
             sentinel.kill()
         old.kill()
-        # Three times as long as one that has a majority takes to say that the primary is down.
+        # Three times as long as Sentinels that have a majority take to declare the primary down.
         time.sleep(15)
         check("one Sentinel promotes nobody", self.primary() is old and self.acquires() == "")
         self.sentinels[1].start()
@@ -284,7 +284,7 @@ def main(image: str, compose: str, work: str, names: str = "") -> None:
         name_all(services, pathlib.Path(image))
     spaces = [f"rlock-{BRIDGE}", *(service.space for service in services.values())]
     try:
-        # The bridge has a namespace of its own, too: this machine is not connected to it.
+        # The bridge has a namespace of its own as well: this machine is not connected to it.
         run("ip", "netns", "add", f"rlock-{BRIDGE}")
         run("ip", "-n", f"rlock-{BRIDGE}", "link", "add", BRIDGE, "type", "bridge")
         run("ip", "-n", f"rlock-{BRIDGE}", "link", "set", BRIDGE, "up")

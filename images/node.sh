@@ -2,11 +2,11 @@
 # One member of a set that survives the death of any server: `node.sh server`, `node.sh sentinel`, `node.sh serve`.
 # compose.yaml and kubernetes-ha.yaml start it, with
 #
-#   RLOCK_SELF       the address at which the others reach this one
-#   RLOCK_SERVERS    all servers; at the very first start the first one is the primary
+#   RLOCK_SELF       the address at which the others reach this member
+#   RLOCK_SERVERS    all servers; at the very first start, the first one in the list is the primary
 #   RLOCK_SENTINELS  all Sentinels
 #   RLOCK_NODE_PASSWORD, RLOCK_APP_PASSWORD, RLOCK_OPERATOR_PASSWORD, RLOCK_METRICS_PASSWORD
-#                    of the users: node (the members, and you), app, operator, metrics
+#                    the passwords of the users node (the members, and you), app, operator and metrics
 #
 # The users are those of docs/operations.md.
 set -eu
@@ -27,15 +27,15 @@ done
 
 hash() { printf %s "$1" | sha256sum | cut -d' ' -f1; }
 
-# user NAME PASSWORD RULES: a line for an ACL.
+# user NAME PASSWORD RULES: prints a line of an ACL.
 user() { echo "user $1 on #$(hash "$2") $3"; }
 
 sentinel_says() {
     REDISCLI_AUTH=$RLOCK_NODE_PASSWORD timeout 2 "$cli" --user node -h "$1" -p 26379 --raw sentinel "$2" $name 2>/dev/null
 }
 
-# Sets $primary, and $replicas: how many Sentinel has seen beside it. A server that was the primary must not begin as
-# one again when another has taken over.
+# Sets $primary, and $replicas to the number of its replicas that Sentinel has seen. A server that was the primary must
+# not start as the primary again if another one has taken over.
 find_primary() {
     primary='' replicas=0
     cli=$(command -v valkey-cli || command -v redis-cli)
@@ -54,7 +54,7 @@ find_primary() {
 
 server() {
     find_primary
-    # Else its replicas would copy an empty server, and every lock would be free.
+    # Otherwise its replicas would copy an empty server, and every lock would be free.
     if [ "$primary" = "$RLOCK_SELF" ] && [ ! -e "$data/appendonlydir" ] && [ "${replicas:-0}" -gt 0 ]; then
         die 'this server was the primary, and its data is gone: another one must take over first'
     fi
@@ -65,8 +65,8 @@ server() {
         user operator "$RLOCK_OPERATOR_PASSWORD" '~* resetchannels &__key*__:* -@all +@connection -@dangerous +client|list +psubscribe +info +rlock.force +rlock.cancel +rlock.holds +rlock.info +rlock.place +rlock.queues +rlock.slowlog'
         user metrics "$RLOCK_METRICS_PASSWORD" 'resetchannels -@all +@connection -@dangerous +info +rlock.queues'
     } >"$data/users.acl"
-    # A reply with a token says that a replica has the grant, and a primary that is cut off from its replicas stops
-    # granting after ten seconds. Two replicas, so that both hold while one server of the three is down.
+    # A reply with a token means that a replica has the grant, and a primary that is cut off from its replicas stops
+    # granting after at most twelve seconds. With two replicas, locks are still granted while any one server is down.
     {
         echo 'include /etc/rlock/server.conf'
         printf '%s\n' "dir $data" "aclfile $data/users.acl" 'protected-mode no' "replica-announce-ip $RLOCK_SELF" \
@@ -77,7 +77,7 @@ server() {
     exec docker-entrypoint.sh "$data/node.conf"
 }
 
-# Sentinel writes its state into its file, which is therefore made once.
+# Sentinel writes its state into its configuration file, which is therefore created only once.
 sentinel() {
     conf=$data/sentinel.conf
     if [ ! -e "$conf" ]; then
@@ -100,7 +100,7 @@ sentinel() {
     exec docker-entrypoint.sh "$conf" --sentinel --port 26379
 }
 
-# The page and the metrics, of whichever server is the primary.
+# Serves the page and the metrics of whichever server is the primary.
 serve() {
     set -- --sentinel $name
     for sentinel in $RLOCK_SENTINELS; do

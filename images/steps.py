@@ -1,9 +1,9 @@
-"""Executes a Dockerfile without Docker: its steps in copies of a system's folder, by chroot. As root, on Linux.
+"""Executes the steps of a Dockerfile without Docker: in copies of a system's folder, with chroot. Needs root, on Linux.
 
     steps.py BASE RESULT DOCKERFILE CONTEXT [NAME=VALUE...]
 
-BASE stands for the image that the file begins FROM. RESULT becomes the last stage, and its command is printed. It knows
-FROM, ARG, COPY, RUN and CMD as images/Dockerfile has them; anything else ends it, so that no step is skipped.
+BASE stands for the image that the file begins FROM. The last stage becomes RESULT, and its command is printed. The script
+supports FROM, ARG, COPY, RUN and CMD as images/Dockerfile uses them; anything else makes it fail, so that no step is skipped.
 """
 
 import glob
@@ -30,7 +30,7 @@ def main(base: str, result: str, dockerfile: str, context: str, *given: str) -> 
         if word == "FROM":
             name = rest.split(" AS ")[1] if " AS " in rest else "last"
             root = stages[name] = pathlib.Path(f"{result}.{name}")
-            # Of its own, as an image's layer would be.
+            # Each stage has a copy of its own, as with the layers of an image.
             shutil.rmtree(root, ignore_errors=True)
             subprocess.run(["cp", "-a", base, root], check=True)
             arguments = {}
@@ -44,7 +44,7 @@ def main(base: str, result: str, dockerfile: str, context: str, *given: str) -> 
         elif word == "CMD":
             command = json.loads(rest)
         else:
-            sys.exit(f"{dockerfile}: {word} is not known here")
+            sys.exit(f"{dockerfile}: {word} is not supported")
     shutil.rmtree(result, ignore_errors=True)
     root.rename(result)
     for stage in stages.values():

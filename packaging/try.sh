@@ -1,7 +1,7 @@
 #!/bin/bash
-# The life of the package beside one server, inside of a booted Debian, where nothing else is: installed, asked for,
-# used under the unit's own hardening, upgraded, removed. `try.sh redis|valkey`; packages are /old.deb and /new.deb.
-# Says what it sees; what is not as it must be ends it.
+# Tests the life of the package next to one server, in a freshly booted Debian: it is installed, enabled, used under the
+# unit's own hardening, upgraded and removed. Usage: `try.sh redis|valkey`; the packages are /old.deb and /new.deb.
+# The script prints what it sees, and ends at the first thing that is wrong.
 set -euo pipefail
 
 name=$1
@@ -31,14 +31,14 @@ restart() {
     systemctl restart "$unit" || wrong "systemctl restart $unit"
     answers
 }
-# The server must refuse to start. (Its unit would try again and again.)
+# The server must fail to start. (Its unit would try again and again.)
 fails_to_start() {
     systemctl stop "$unit"
     systemctl reset-failed "$unit" 2>/dev/null || true
     systemctl start "$unit" >/dev/null 2>&1 || true
     local tries
     for tries in {1..50}; do
-        # It came to grief at least once.
+        # It failed at least once.
         [ "$(systemctl show -p NRestarts --value "$unit")" = 0 ] || break
         sleep 0.1
     done
@@ -88,7 +88,7 @@ restart
 at=serve
 [ "$(systemctl is-active rlock-serve)" = inactive ] || wrong 'the package started rlock-serve'
 systemctl enable --now rlock-serve >/tmp/log 2>&1 || wrong "$(cat /tmp/log)"
-# get PATH: over HTTP, without a program for that.
+# get PATH: fetches it over HTTP, without a separate program.
 get() {
     exec 3<>/dev/tcp/127.0.0.1/9121 || return 1
     printf 'GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n' "$1" >&3
@@ -140,7 +140,7 @@ apt install /new.deb >/tmp/log || wrong "$(cat /tmp/log)"
 restart
 [ "$(cli rlock.holds order:42 worker-1)" = 1 ] || wrong 'the lock is lost'
 say 'installed again: the lock is there'
-# The steps, as README and the man page have them.
+# The steps of the README and the man page.
 cli del order:42 >/dev/null
 cli bgrewriteaof >/dev/null
 until [ "$(cli info persistence | grep -c 'aof_rewrite_in_progress:0\|aof_rewrite_scheduled:0')" = 2 ]; do sleep 0.1; done

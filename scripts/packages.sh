@@ -70,9 +70,9 @@ Enhances: redis-server, valkey-server
 Installed-Size: $(du -sk --apparent-size "$tree/usr" "$tree/etc" | awk '{ sum += $1 } END { print sum }')
 Description: locks as native commands of Redis and Valkey
  A module for redis-server 7.0 or later and valkey-server 7.2 or later: reentrant,
- fair, read-write locks with leases and fencing tokens. Installing the package
- changes no server; "man 7 rlock" shows the two lines to add to a server's
- configuration. The command rlock runs a program under a lock, and shows holders
+ fair read-write locks with leases and fencing tokens. Installing the package does
+ not change any server; "man 7 rlock" shows the two lines to add to a server's
+ configuration. The rlock command runs a program under a lock, and shows holders
  and waiters in a terminal, on a web page and as metrics.
 END
     printf '%s\n' /etc/rlock/rlock.conf /etc/rlock/serve.env >"$tree/DEBIAN/conffiles"

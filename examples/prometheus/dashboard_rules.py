@@ -1,4 +1,4 @@
-"""The dashboard's queries as a file of rules, which promtool can check."""
+"""Prints the dashboard's queries as a file of rules, which promtool can check."""
 
 import json
 import pathlib
@@ -7,7 +7,7 @@ PANELS = json.loads(pathlib.Path(__file__).with_name("grafana-dashboard.json").r
 
 
 def queries():
-    """Each query with Grafana's own words replaced by what they stand for."""
+    """Each query, with Grafana's variables replaced by values."""
     for panel in PANELS:
         for target in panel["targets"]:
             yield target["expr"].replace("$__rate_interval", "1m").replace("$server", ".*")

@@ -1,6 +1,6 @@
-"""The alerts in a real Prometheus, which scrapes real `rlock serve` beside servers in the states that they are for:
-live.py PROMETHEUS. $RLOCK, $RLOCK_SERVER and $RLOCK_MODULE say which `rlock`, server and module. A minute is taken for
-half a second, so that it ends; the rules are otherwise those of alerts.yml."""
+"""Tests the alerts in a real Prometheus, which scrapes real `rlock serve` processes while the servers are in the states
+that the alerts are for: live.py PROMETHEUS. $RLOCK, $RLOCK_SERVER and $RLOCK_MODULE name `rlock`, the server and the
+module. A minute becomes half a second, so that the test ends soon; otherwise, the rules are those of alerts.yml."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from servers import Server, free_port, until
 import dashboard_rules
 
 PROGRAM, MODULE, RLOCK = (os.environ[name] for name in ("RLOCK_SERVER", "RLOCK_MODULE", "RLOCK"))
-# What a server does in a healthy day: no alert.
+# Servers that do what a healthy server does: no alert.
 QUIET = ["good", "election"]
 
 
@@ -68,7 +68,7 @@ def refused(address, *words):
 
 
 def stuck(play):
-    """A holder that hangs, a queue, a deadlock that was refused, sessions that were, and an election on another server."""
+    """A holder that hangs, a queue, a deadlock and sessions that were refused."""
     one = play.server("stuck", "--appendonly", "yes").address
     ask(one, "RLOCK.ACQUIRE", "report", "ann", "LEASE", 600000)
     play.waits(one, "report", "bob", "BLOCK", 0)
@@ -89,7 +89,7 @@ def election(play):
 
 
 def acknowledged(play, name):
-    """The address of a primary, on which ann holds `job`, and its replica, which has acknowledged that."""
+    """The address of a primary on which ann holds `job`, and its replica, which has acknowledged this hold."""
     primary = play.server(name, "--appendonly", "yes")
     replica = play.server(f"{name}-replica", "--replicaof", "127.0.0.1", str(primary.port))
     one = primary.address
@@ -98,7 +98,7 @@ def acknowledged(play, name):
 
 
 def good(play):
-    """A primary with its replica, which acknowledges; locks that are handed over."""
+    """A primary with a replica that acknowledges, and locks that are handed over."""
     one, _ = acknowledged(play, "good")
     yield one
     for _ in range(20):
@@ -134,7 +134,7 @@ def crowd(play):
     ask(one, "RLOCK.ACQUIRE", "door", "ann", "LEASE", 600000)
     play.waits(one, "door", "first", "BLOCK", 0)
     yield one
-    time.sleep(7)  # longer than what is compared with
+    time.sleep(7)  # longer than the offset that the rule compares with
     for number in range(60):
         play.waits(one, "door", f"owner-{number}", "BLOCK", 0)
         play.waits(one, "slow", f"owner-{number}", "BLOCK", 1500)
@@ -147,7 +147,7 @@ def crowd(play):
 
 
 def lost(play):
-    """Connections that end with what they hold, and leases that nobody renews."""
+    """Connections that close while they hold locks, and leases that nobody renews."""
     one = play.server("lost", "--appendonly", "yes").address
     yield one
     time.sleep(4)
@@ -190,7 +190,7 @@ def unsaved(play):
     server = play.server("unsaved")
     ask(server.address, "RLOCK.ACQUIRE", "job", "ann", "LEASE", 600000)
     yield server.address
-    os.makedirs(f"{server.folder}/dump.rdb")  # where the file is to be
+    os.makedirs(f"{server.folder}/dump.rdb")  # in the place of the file
     ask(server.address, "BGSAVE")
     until("it failed", lambda: section(server.address, "persistence")["rdb_last_bgsave_status"] == "err")
 
@@ -211,7 +211,7 @@ def dumped(address, key):
 
 
 def with_checksum(payload):
-    """What DUMP ends with: CRC-64 of the server's kind."""
+    """Appends what DUMP ends with: the server's variant of CRC-64."""
     crc = 0
     for byte in payload:
         crc ^= byte
@@ -221,7 +221,7 @@ def with_checksum(payload):
 
 
 def ahead(play):
-    """A lock arrives whose token is of a clock that was 50 seconds ahead."""
+    """A lock arrives whose token comes from a clock that was 50 seconds ahead."""
     one = play.server("ahead", "--appendonly", "yes").address
     yield one
     token = ask(one, "RLOCK.ACQUIRE", "job", "ann", "LEASE", 600000)
@@ -290,7 +290,7 @@ def main(program):
             fired = set()
 
             def firing():
-                # Those that have ended, too.
+                # Includes alerts that have ended.
                 labels = [one["metric"] for one in get("query?query=" + quote('max_over_time(ALERTS{alertstate="firing"}[1h])'))["result"]]
                 fired.update((play.names.get(of.get("server", ""), ""), of["alertname"], of["severity"]) for of in labels)
                 return WANTED <= {(name, alert) for name, alert, _ in fired}
