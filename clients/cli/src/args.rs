@@ -35,7 +35,7 @@ run:
                       --and-limit N:KEY: one of its N permits. Repeat these options for more locks
   --lease TIME        how long the lock lasts if nothing renews it, as after a failover (30)
   --acks N            the lock counts only once N replicas have acknowledged it
-  --max-queue N       do not wait if N others already wait
+  --max-queue N       do not wait if N others are already waiting
   --owner NAME        the owner's name. Default: host/process/number
   -E, --conflict-exit-code N   the exit code when the lock is not acquired (1)
   -k, --kill-after TIME        kill a command that outlives the loss of the lock by this long (5)
