@@ -1,5 +1,6 @@
-"""Runs the services of images/compose.yaml without Docker, and kills one after another. Each service has a network namespace
-with its address, and runs in the folder of an image that images/steps.py has made. Needs root, Linux and iproute2.
+"""Runs the services of images/compose.yaml without Docker, and kills one after another. Each service has a network
+namespace with its address, and runs in the folder of an image that images/steps.py has made. Needs root, Linux and
+iproute2.
 
     failover.py IMAGE-FOLDER COMPOSE-FILE WORK-FOLDER [names]
 

@@ -2,8 +2,9 @@
 
     steps.py BASE RESULT DOCKERFILE CONTEXT [NAME=VALUE...]
 
-BASE stands for the image that the file begins FROM. The last stage becomes RESULT, and its command is printed. The script
-supports FROM, ARG, COPY, RUN and CMD as images/Dockerfile uses them; anything else makes it fail, so that no step is skipped.
+BASE stands for the image that the file begins FROM. The last stage becomes RESULT, and its command is printed. The
+script supports FROM, ARG, COPY, RUN and CMD as images/Dockerfile uses them; anything else makes it fail, so that no
+step is skipped.
 """
 
 import glob
