@@ -1,6 +1,6 @@
 #!/bin/sh
-# One member of a set that survives the death of any server: `node.sh server`, `node.sh sentinel`, `node.sh serve`.
-# compose.yaml and kubernetes-ha.yaml start it, with
+# Starts one member of a set that survives the death of any one server: `node.sh server`, `node.sh sentinel` or
+# `node.sh serve`. compose.yaml and kubernetes-ha.yaml start it with these variables:
 #
 #   RLOCK_SELF       the address at which the others reach this member
 #   RLOCK_SERVERS    all servers; at the very first start, the first one in the list is the primary
