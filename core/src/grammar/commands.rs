@@ -228,7 +228,7 @@ pub const PLACE: Command = Command {
 pub const QUEUES: Command = Command {
     name: "RLOCK.QUEUES",
     since: V0_1,
-    summary: "Returns the longest queues of the database, longest first.",
+    summary: "Returns the longest queues in the database, longest first.",
     complexity: "O(N) with N the number of locks that have waiters",
     flags: "readonly",
     acl: "read",
@@ -242,7 +242,7 @@ pub const QUEUES: Command = Command {
 pub const SLOWLOG: Command = Command {
     name: "RLOCK.SLOWLOG",
     since: V0_2,
-    summary: "Returns, counts or clears the log of long waits, long holds and refused deadlocks.",
+    summary: "Returns, counts or clears the log of long waits, long holds and prevented deadlocks.",
     complexity: "O(N) with N the number of entries returned",
     flags: "admin allow-stale allow-loading",
     acl: "admin slow dangerous",
