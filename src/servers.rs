@@ -43,8 +43,8 @@ const FAULTS: [Fault; 3] = [
     Fault {
         server: "Redis",
         series: &[("8.6", None)],
-        what: "may crash at MEMORY USAGE of a lock, where its mem_allocator is libc; deny it by \
-               the ACL rule -memory|usage",
+        what: "may crash if MEMORY USAGE names a lock and mem_allocator is libc; deny that command \
+               with the ACL rule -memory|usage",
     },
 ];
 

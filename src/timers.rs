@@ -55,7 +55,7 @@ pub fn begin() -> Result<(), String> {
         if place.is_some() {
             return Ok(());
         }
-        let alarm = Alarm::new().map_err(|error| format!("no timerfd: {error}"))?;
+        let alarm = Alarm::new().map_err(|error| format!("cannot create a timerfd: {error}"))?;
         ffi::when_readable(&alarm.timer, ring)?;
         *place = Some(alarm);
         Ok(())

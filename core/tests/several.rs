@@ -133,7 +133,7 @@ fn what_is_wrong_is_named() {
     }
     assert_eq!(
         refused(&MACQUIRE, "2 a b ann MODES READ"),
-        "ERR MODES needs one mode for each of 2 keys, not 1"
+        "ERR MODES needs as many modes as there are keys: 2, not 1"
     );
     assert_eq!(
         refused(&MACQUIRE, "2 a b ann MODES READ WRITE READ"),

@@ -299,7 +299,10 @@ fn a_second_upgrade_leaves_the_ticket() {
     assert_eq!(host.ask(3, "acquire a cy UPGRADE BLOCK 0"), "");
     for patience in ["QUEUE 60000", "BLOCK 0"] {
         let said = host.ask(2, &format!("acquire a ann UPGRADE {patience}"));
-        assert!(said.starts_with("-DEADLOCK another reader of 'a' waits to upgrade"), "{said}");
+        assert!(
+            said.starts_with("-DEADLOCK another reader of 'a' is waiting to upgrade"),
+            "{said}"
+        );
         assert_eq!((lines(&host, "b"), totals(&host).1), (vec!["ann".into()], 2), "{patience}");
     }
 }

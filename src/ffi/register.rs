@@ -45,7 +45,7 @@ impl Ctx {
                 && there(raw::RedisModule_SetCommandInfo)(registered, info.as_ptr()) == 0
         };
         if !described {
-            return Err(format!("the server refuses {}", command.name));
+            return Err(format!("the server refuses the command {}", command.name));
         }
         // Since Redis 7.2 and 7.4; where they are missing, ACL rules name the commands instead.
         if self.add_category(c"rlock").is_ok() {

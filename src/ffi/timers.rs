@@ -37,7 +37,11 @@ pub fn when_readable(file: &impl AsRawFd, work: fn()) -> Result<(), String> {
         let add = there(raw::RedisModule_EventLoopAdd);
         add(file.as_raw_fd(), readable, Some(on_readable), work as *mut c_void)
     };
-    if code == OK { Ok(()) } else { Err(format!("no event: {}", Error::last_os_error())) }
+    if code == OK {
+        Ok(())
+    } else {
+        Err(format!("the server refuses the timer: {}", Error::last_os_error()))
+    }
 }
 
 /// The machine's clock, in microseconds since the Unix epoch; 0 before it. `SystemTime` would

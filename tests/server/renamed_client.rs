@@ -24,7 +24,7 @@ fn a_session_is_refused_where_nothing_can_close_it_and_is_closed_elsewhere() {
     let line = "RLOCK.ACQUIRE door ann SESSION";
     if refuses_sessions(&server) {
         let error = ann.error(line);
-        assert!(error.starts_with("ERR SESSION needs the server's command CLIENT"), "{error}");
+        assert!(error.starts_with("ERR SESSION needs the server's CLIENT command"), "{error}");
         let replies = ann.all(&["MULTI", line, "EXEC"]);
         assert!(format!("{:?}", replies[2]).contains("command CLIENT"), "{replies:?}");
         assert_eq!(client.number("EXISTS door"), 0);

@@ -96,7 +96,7 @@ impl<'a> SeveralKeys<'a> {
             let Some(given) = words.next() else {
                 let (given, keys) = (self.modes.len(), self.keys.len());
                 return Err(BadWord(format!(
-                    "ERR MODES needs one mode for each of {keys} keys, not {given}"
+                    "ERR MODES needs as many modes as there are keys: {keys}, not {given}"
                 )));
             };
             self.modes.push(mode(given)?);
@@ -120,8 +120,8 @@ pub(super) fn count(given: &[u8]) -> Result<usize, BadWord> {
 
 pub(super) fn too_few_words(count: usize) -> BadWord {
     BadWord(format!(
-        "ERR numkeys must be an integer from 1 to {KEYS_MAX}, followed by as many keys and an \
-         owner: there are fewer than {count} keys and an owner"
+        "ERR numkeys must be an integer from 1 to {KEYS_MAX}, followed by that many keys and an \
+         owner: fewer than {count} keys and an owner were given"
     ))
 }
 

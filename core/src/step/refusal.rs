@@ -114,8 +114,8 @@ impl Refusal {
                  READ first, or use UPGRADE"
             ),
             Self::SecondUpgrade => format!(
-                "DEADLOCK another reader of {key} waits to upgrade, and owner {owner} would wait \
-                 for it: release READ first"
+                "DEADLOCK another reader of {key} is waiting to upgrade, and owner {owner} would \
+                 wait for it: release READ first"
             ),
             Self::Cycle(owners) => format!(
                 "DEADLOCK owner {owner} would close a cycle of {owners} owners by waiting for \
@@ -150,14 +150,14 @@ impl Refusal {
             ),
             Self::NoAcksMoved => format!(
                 "NOACKS {key} was deleted or renamed before enough replicas acknowledged it for \
-                 owner {owner}: under a new name the hold lasts until its deadline"
+                 owner {owner}: a renamed hold lasts until its deadline, under the new name"
             ),
             Self::CannotConfirm => {
                 "ERR ACKS needs a connection that can block: it is not available in a \
                  transaction, a script or another module's call"
                     .into()
             }
-            Self::CannotClose => "ERR SESSION needs the server's command CLIENT, which is renamed \
+            Self::CannotClose => "ERR SESSION needs the server's CLIENT command, which is renamed \
                                   or disabled here: without it RLOCK cannot close a connection \
                                   that lost its session"
                 .into(),
@@ -171,7 +171,7 @@ impl Refusal {
             ),
             Self::NotPermittedSeveral => format!(
                 "NOPERM the user lost permission for RLOCK.MACQUIRE or for one of its keys while \
-                 waiting, last for {key}"
+                 waiting, most recently for {key}"
             ),
             Self::Closing => "ERR this connection lost a session and is being closed".into(),
             Self::WrongType => {
