@@ -11,7 +11,7 @@ help-all:
 build: ## the module: target/release/librlock.so
 	@scripts/setup.sh && . .tools/env && cargo build --release --locked
 
-run: ## build, then start a server with the module on port 6380, in the foreground; its data is in .tools/run
+run: ## build, then start a server with the module on port 6380, in the foreground, with its data in .tools/run
 	@scripts/run.sh
 
 check: ## while you work: formatting, clippy, the core's tests
@@ -34,7 +34,7 @@ lint: ## formatting and clippy only
 mutants: ## deliberate faults, one at a time: each must make a named test fail
 	@scripts/mutants.sh
 
-model: ## every state of a few locks and owners, more than ten million of them (STATES)
+model: ## every state of a model with a few locks and owners, more than ten million states (STATES)
 	@scripts/model.sh
 
 simulate: ## primaries, replicas, clients and failover in one process, 10^8 steps (STEPS, SEED)
@@ -73,13 +73,13 @@ failovers: ## the primary is killed repeatedly: everything that ACKS confirmed m
 	@FAILOVERS="$(FAILOVERS)" SERVERS="$(SERVERS)" VARIANT="$(VARIANT)" SEED="$(SEED)" \
 		scripts/failovers.sh $(if $(GRACE),grace)
 
-chaos: ## busy sessions on servers with I/O threads, while their locks are deleted and forced (SECONDS on each of SERVERS)
+chaos: ## busy sessions on servers with I/O threads, while DEL and RLOCK.FORCE end their holds (SECONDS on each of SERVERS)
 	@RLOCK_SECONDS="$(SECONDS)" scripts/chaos.sh
 
 moves: ## a slot of a cluster moves 50 times (MOVES) while clients wait for its locks
 	@scripts/moves.sh
 
-groups: ## 100 000 requests for several of 1000 locks, mixed with others (GROUPS); reads on a replica during 10^5 grants
+groups: ## 100 000 requests (GROUPS) for several of 1000 locks, mixed with other requests; reads on a replica during 10^5 grants
 	@RLOCK_GROUPS="$(or $(GROUPS),100000)" scripts/groups.sh
 
 observers: ## hand-offs while 10 000 connections observe the lock, on a quiet machine
@@ -93,7 +93,7 @@ valgrind: ## the server tests under valgrind: memory errors and leaks
 bench: ## RLOCK compared with its alternatives: docs/benchmarks.md (QUICK=1; SERVERS="default valkey-9.1")
 	@scripts/bench.sh
 
-bench-gate: ## allocations and instructions compared with the recorded ones (RECORD=1), also beside 10 000 others
+bench-gate: ## allocations and instructions compared with the recorded ones (RECORD=1 records new ones), also while 10 000 others hold or wait
 	@scripts/bench.sh gate
 
 clients-bench: ## the cost of acquiring and releasing a free lock in each package, compared with the bare commands
@@ -107,10 +107,10 @@ clients: ## build the client packages of each language, into .tools/clients
 clients-test: ## the packages' own tests, other projects' suites and the conformance script (SERVERS="default valkey-9.1")
 	@scripts/clients.sh test
 
-clients-results: ## the results of that script on Redis 7.0 and Valkey 9.1 (SERVERS), in RESULTS.md (LANGUAGE, ONLY)
+clients-results: ## the results of the conformance script on Redis 7.0 and Valkey 9.1 (SERVERS), in RESULTS.md (LANGUAGE, ONLY)
 	@SERVERS="$(SERVERS)" ONLY="$(ONLY)" ON="$(ON)" JOBS="$(JOBS)" scripts/clients.sh results $(LANGUAGE)
 
-clients-replay: ## COUNT traces (5000) in each language; traces of a machine with a broken rule must fail (SEED, LANGUAGE)
+clients-replay: ## COUNT traces (5000) replayed in each language; traces of a machine with a broken rule must fail (SEED, LANGUAGE)
 	@COUNT="$(COUNT)" SEED="$(SEED)" scripts/clients.sh replay $(LANGUAGE)
 
 storm: ## 200 workers of each package under cuts, silence, kills and cancellations (SECONDS=180, LANGUAGE)
@@ -119,7 +119,7 @@ storm: ## 200 workers of each package under cuts, silence, kills and cancellatio
 examples: ## each language's example, with its own client, on a private server
 	@scripts/examples.sh
 
-page: ## the page of rlock serve in a headless browser; screenshots in target/page
+page: ## the rlock serve page in a headless browser; screenshots in target/page
 	@scripts/page.sh fetch
 
 pictures: ## the pictures in docs/pictures, drawn from real runs
@@ -133,7 +133,7 @@ install: ## install the module into PREFIX/lib/rlock (PREFIX=/usr, DESTDIR)
 audit: ## licenses, sources, bans and known vulnerabilities of the dependencies
 	@scripts/audit.sh
 
-release: ## the module for four platforms, each checked, and loaded by a server of its platform (PLATFORMS)
+release: ## the module for four platforms, each checked and loaded by a server of its platform (PLATFORMS)
 	@scripts/release.sh $(PLATFORMS)
 
 packages: ## .deb and .rpm for x86-64 and arm64, in target/dist
