@@ -4,9 +4,10 @@ iproute2.
 
     failover.py IMAGE-FOLDER COMPOSE-FILE WORK-FOLDER [names]
 
-With `names`, the members know each other by name instead of by address, as in kubernetes-ha.yaml.
+With `names`, the members refer to each other by name instead of by address, as in kubernetes-ha.yaml.
 For each death, a line says what kept working and what stopped. The script fails if anything differs from what
-docs/high-availability.md describes. The processes and the namespaces, which nothing else is connected to, end with it.
+docs/high-availability.md describes. When the script ends, the processes end, and the
+namespaces, which nothing else is connected to, are removed.
 """
 
 import os
@@ -151,7 +152,7 @@ class Play:
         return self.primary().ask("rlock.release", f"app:{self.count}", "someone")[:1] == ["0"]
 
     def whole(self) -> None:
-        """All are running, and know each other."""
+        """All are running, and have found each other."""
         primary = self.primary()
         until("two replicas follow", lambda: primary.info("replication").get("connected_slaves") == "2")
         until("and are told apart", lambda: all(server.info("replication").get("master_link_status") == "up" for server in self.replicas()))

@@ -194,11 +194,11 @@ class Page:
             "\nOne result is one scenario with one package on one topology. *Repeated* counts the results that were ok only after a"
             "\nrepetition, because a thread had waited for a processor for longer than 250 ms during the first attempt. The files in"
             "\n`clients/conformance/results` list every result; `make clients-results` writes them and this page.\n"
-            "The results of 25 November 2026 come from several runs on a busy machine: a scenario that had failed, or whose\n"
-            "package had been fixed, was played again, and the last result counts.\n\n"
-            "In the tables, *on* says where a scenario is played: **1** one server, **R** a primary with a replica, **S** Sentinel,\n"
-            "**C** Cluster. `ok` means that the scenario passed on both servers and wherever it is played. A letter means that it\n"
-            "does not apply to that package; [the reasons](#what-does-not-apply) are at the end.\n"
+            "The results of 25 November 2026 come from several runs on a busy machine: a scenario was played again if it had\n"
+            "failed, or if its package had been fixed since, and the last result counts.\n\n"
+            "In the tables, the *on* column says where a scenario is played: **1** is one server, **R** a primary with a replica,\n"
+            "**S** Sentinel, and **C** Cluster. `ok` means that the scenario passed on both servers and on all of these topologies.\n"
+            "A letter means that it does not apply to that package; [the reasons](#what-does-not-apply) are at the end.\n"
         )
         if any(row[3] == "FAILED" for _, rows in self.servers for row in rows):
             yield "The [roadmap](../../docs/roadmap.md#before-the-first-release) lists what failed, with the reason where it is known.\n"
