@@ -11,7 +11,7 @@ let look = null;
 let heardAt = 0;
 let source = null;
 let followed = null; // the key in hexadecimal
-let circles = new Map(); // refused deadlocks, which other entries push out of the slow log
+let circles = new Map(); // prevented deadlocks, which other entries push out of the slow log
 let story = null; // of the lock that is followed: what was seen since the page was opened
 
 // --- words --------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ function showGraph() {
     circle.forEach(([owner, key], at) => {
       shown.push({ from: owner, to: circle[(at + 1) % circle.length][0], key, isRefused: true });
     });
-    words.push(`${clock(entry.unix_ms)}: refused a deadlock (dashed): ${circle.map(([owner, key]) => `${owner} waits for ${key}`).join(", ")}`);
+    words.push(`${clock(entry.unix_ms)}: prevented a deadlock (dashed): ${circle.map(([owner, key]) => `${owner} waits for ${key}`).join(", ")}`);
   }
   $("graph-none").hidden = shown.length > 0;
   graph($("graph"), shown);
