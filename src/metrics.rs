@@ -59,7 +59,7 @@ metrics! {
     HoldUsCount = "hold_us_count",
     /// Callers that got `-NOACKS`.
     NoAcks = "noacks",
-    /// Microseconds that grants waited for acknowledgements.
+    /// Microseconds that grants waited for acknowledgments.
     AcksUsSum = "acks_us_sum",
     /// Grants that replicas acknowledged.
     AcksUsCount = "acks_us_count",
@@ -220,7 +220,7 @@ fn count(changes: &[Change<'_>], events: &[Event], reply: &Reply, asks: Option<&
     };
     let is_granted = match reply {
         Reply::Granted { .. } => true,
-        // It waits for acknowledgements, or it is a renewal that does.
+        // It waits for acknowledgments, or it is a renewal that does.
         Reply::Pending => asks.is_some(),
         _ => false,
     };

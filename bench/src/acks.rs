@@ -1,6 +1,6 @@
 //! A grant that a replica confirms, beside the same work without confirmation and with a `WAIT`
 //! after it in the same write: grants per second, how long each takes, and how often the replica is
-//! asked for acknowledgements.
+//! asked for acknowledgments.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,7 @@ pub fn measure(book: &mut Book, profile: Profile) {
         for (row, word, behind) in WAYS {
             let primary = server(&["repl-diskless-sync", "no"]);
             let replica = Server::replica_of(&primary, &[]);
-            // The replica counts from its first acknowledgement on.
+            // The replica counts from its first acknowledgment on.
             let mut first = primary.client();
             until(READY_MS_MAX, || first.attempt("RLOCK.ACQUIRE first owner ACKS 1").is_ok());
             let mut room = Room::open(primary.tcp_port(), connections);
@@ -62,7 +62,7 @@ pub fn measure(book: &mut Book, profile: Profile) {
     }
 }
 
-/// How often the replica was asked for acknowledgements: it receives no other REPLCONFs.
+/// How often the replica was asked for acknowledgments: it receives no other REPLCONFs.
 fn asked(replica: &mut Client) -> f64 {
     let calls = replica.info("commandstats", "cmdstat_replconf").unwrap_or_default();
     let calls = calls.strip_prefix("calls=").and_then(|rest| rest.split(',').next());

@@ -37,7 +37,7 @@ TITLES = {
     "3-waiting": "Waiting, and abandoned waits",
     "4-losing": "Losing a hold",
     "5-faults": "Faults of connections and servers",
-    "6-acks": "Acknowledgements of replicas",
+    "6-acks": "Acknowledgments of replicas",
     "7-late": "Requests that arrive late",
     "7-names": "One server under two names",
     "7-undo": "Undo requests that arrive late",

@@ -77,7 +77,7 @@ pub struct Bounds {
     pub max_tickets: usize,
     /// `rlock.max-sessions`: holds tied to connections.
     pub max_sessions: usize,
-    /// `rlock.acks-timeout-ms`: how long to wait for acknowledgements.
+    /// `rlock.acks-timeout-ms`: how long to wait for acknowledgments.
     pub confirm_ms: u64,
     /// `rlock.grace-ms`: how long a new primary grants nothing.
     pub grace_ms: u64,

@@ -158,7 +158,7 @@ fn a_level_that_is_not_acknowledged_is_taken_back_alone() {
 }
 
 #[test]
-fn who_asked_for_more_acknowledgements_waits_longer() {
+fn who_asked_for_more_acknowledgments_waits_longer() {
     let mut server = Server::new();
     let one = server.confirms(K, confirmed("a", 1), 1);
     let two = server.confirms(K, confirmed("a", 2), 2);

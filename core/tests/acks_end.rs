@@ -1,4 +1,4 @@
-//! How the wait for acknowledgements ends without them.
+//! How the wait for acknowledgments ends without them.
 
 use crate::support::acks::{confirmed, ticket};
 use crate::support::server::{Key, Server};
@@ -83,7 +83,7 @@ fn a_level_is_revoked_beside_a_caller_without_a_reply_whose_own_level_stands() {
     assert_eq!(server.hold(K, "a", Mode::Write), Some((2, Confirmation::None)));
 }
 
-/// More acknowledgements are asked for after the clock was set back, and so by an earlier moment.
+/// More acknowledgments are asked for after the clock was set back, and so by an earlier moment.
 #[test]
 fn a_turn_that_must_be_confirmed_earlier_than_before_is_looked_at_then() {
     let mut server = Server::new();

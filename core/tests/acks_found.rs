@@ -166,7 +166,7 @@ fn a_ticket_that_asks_for_a_longer_lease_gets_its_turn_anew() {
 
 /// Another connection of its owner asks for fewer.
 #[test]
-fn a_session_lasts_by_as_many_acknowledgements_as_it_was_asked_for_with() {
+fn a_session_lasts_by_as_many_acknowledgments_as_it_was_asked_for_with() {
     let mut server = Server::new();
     let session = Acquire { session: Some(ClientId::from(1)), ..confirmed("a", 2) };
     let a = server.confirms(K, Acquire { lease: lease(1500), ..session }, 1);
@@ -218,7 +218,7 @@ fn what_is_left_when_all_that_was_told_is_released_is_pending_again() {
         assert_eq!(server.ask(K, Input::Release(release(b"a"))), Reply::Count(1));
         assert_eq!(write(&server, "a"), Some((1, Confirmation::Pending)));
         let renewal = server.renews(K, "a", 20_000, 1);
-        assert_eq!(server.told_to(renewal), None, "a promise needs acknowledgements now");
+        assert_eq!(server.told_to(renewal), None, "a promise needs acknowledgments now");
         server.replicas(100, &[100]);
         assert_eq!(server.told_to(renewal), Some(Reply::Renewed));
         server.pass_ms(3000);
@@ -245,7 +245,7 @@ fn a_tickets_hold_ends_with_a_renewal_that_nobody_heard_of() {
 
 /// Two connections of one owner; the one that asked last was told first, and did not hear of it.
 #[test]
-fn a_session_that_is_tied_again_still_needs_its_acknowledgements() {
+fn a_session_that_is_tied_again_still_needs_its_acknowledgments() {
     let mut server = Server::new();
     server.keeps_waits = true;
     let asks = |client, acks| Acquire {
@@ -274,9 +274,9 @@ fn a_session_that_is_tied_again_still_needs_its_acknowledgements() {
     assert_eq!((server.closed(), write(&server, "a")), (vec![1], None));
 }
 
-/// The renewal was on its way when more acknowledgements were asked for.
+/// The renewal was on its way when more acknowledgments were asked for.
 #[test]
-fn a_session_is_not_kept_by_fewer_acknowledgements_than_were_told_last() {
+fn a_session_is_not_kept_by_fewer_acknowledgments_than_were_told_last() {
     let mut server = Server::new();
     let session = |acks| Acquire {
         session: Some(ClientId::from(7)),
@@ -324,7 +324,7 @@ fn a_release_to_a_depth_ends_what_nobody_was_told_of_first() {
 
 /// By a replica that was far behind.
 #[test]
-fn a_late_acknowledgement_shortens_no_session() {
+fn a_late_acknowledgment_shortens_no_session() {
     let mut server = Server::new();
     let session = |acks| Acquire {
         session: Some(ClientId::from(7)),
@@ -418,7 +418,7 @@ fn what_is_left_when_all_that_was_under_way_is_taken_back_is_pending_again() {
 
 /// The same, where the other one did not add a level, but has the one that was taken back.
 #[test]
-fn a_level_that_is_passed_on_to_who_waits_for_acknowledgements_is_pending_again() {
+fn a_level_that_is_passed_on_to_who_waits_for_acknowledgments_is_pending_again() {
     let mut server = Server::new();
     server.holds(K, "b", None);
     (server.keeps_waits, server.asked_depth) = (true, Some(1));

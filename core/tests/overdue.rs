@@ -89,7 +89,7 @@ fn with_acks_the_last_acknowledged_deadline_counts() {
 }
 
 #[test]
-fn a_session_whose_first_acknowledgement_was_slow_is_renewed_at_once() {
+fn a_session_whose_first_acknowledgment_was_slow_is_renewed_at_once() {
     let mut server = Server::new();
     server.bounds.confirm_ms = 60_000;
     let ask = Acquire { session: Some(ClientId::from(7)), lease: lease(3000), ..confirmed("a", 1) };

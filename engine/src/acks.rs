@@ -1,4 +1,4 @@
-//! Grants whose reply waits for acknowledgements: while there are any, the engine checks the
+//! Grants whose reply waits for acknowledgments: while there are any, the engine checks the
 //! replicas before each sleep of the server's loop.
 
 use rlock_core::Refusal;
@@ -8,7 +8,7 @@ use crate::happening::Happening;
 use crate::host::{Deferred, Host, Replication};
 use crate::{answers, publish, timers};
 
-/// How long the subscription outlives the last acknowledgement that somebody waited for, in
+/// How long the subscription outlives the last acknowledgment that somebody waited for, in
 /// milliseconds.
 const LINGER_MS: u64 = 1000;
 
@@ -51,14 +51,14 @@ pub fn replica_came<H: Host>(host: &H) {
 }
 
 /// [`Deferred::Greet`]: asks a newly connected replica for its offset. It counts from its first
-/// acknowledgement on, and acknowledges nothing while nothing is written.
+/// acknowledgment on, and acknowledges nothing while nothing is written.
 pub(crate) fn request_first_ack<H: Host>(host: &H) {
     if host.state(|state| state.manager.is_primary()) && !host.is_paused() {
         host.ask_replicas();
     }
 }
 
-/// Subscribes to the sleeps of the server's loop, because a decision waits for acknowledgements.
+/// Subscribes to the sleeps of the server's loop, because a decision waits for acknowledgments.
 pub(crate) fn watch<H: Host>(host: &H) {
     if !host.state(|state| std::mem::replace(&mut state.acks.is_on, true)) {
         host.watch_sleep(true);

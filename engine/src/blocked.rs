@@ -24,7 +24,7 @@ pub(crate) fn net_ms(ends_in: Option<u64>) -> u64 {
     ends_in.map_or(0, |ms| ms.saturating_add(NET_MS))
 }
 
-/// The same for one that waits for acknowledgements.
+/// The same for one that waits for acknowledgments.
 pub(crate) fn acks_net_ms<H: Host>(host: &H) -> u64 {
     host.settings().bounds.confirm_ms.saturating_add(NET_MS)
 }
@@ -65,7 +65,7 @@ pub(crate) fn park<H: Host>(
     None
 }
 
-/// A request whose reply waits for acknowledgements.
+/// A request whose reply waits for acknowledgments.
 #[derive(Clone, Copy)]
 pub(crate) enum Confirmable<'a> {
     /// `RLOCK.ACQUIRE`

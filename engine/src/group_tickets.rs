@@ -99,7 +99,7 @@ pub(crate) fn request<'a, H: Host>(
     }
 }
 
-/// The reply to a caller that is not blocked, unless it is to be blocked for acknowledgements.
+/// The reply to a caller that is not blocked, unless it is to be blocked for acknowledgments.
 fn confirmed<'a, H: Host>(
     host: &H,
     names: &[H::Name<'_>],

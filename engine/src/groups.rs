@@ -218,7 +218,7 @@ fn grant<'a, H: Host>(
     }
     let Ok(judged) = judged else { return None };
     if let OwnPlace::GroupTicket(_) = ask.place {
-        // A hold of its owner waits for acknowledgements itself.
+        // A hold of its owner waits for acknowledgments itself.
         if judged.pending_acks > 0 {
             host.state(|state| state.manager.hold_back(waiter));
             return None;

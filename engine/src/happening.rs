@@ -20,7 +20,7 @@ pub enum Happening<'e> {
         reply: &'e Reply,
         /// The owner that asks for the lock, if that was decided.
         asks: Option<&'e [u8]>,
-        /// Blocked connections whose grant now waits for acknowledgements.
+        /// Blocked connections whose grant now waits for acknowledgments.
         pending: &'e [WaiterId],
         /// Expired holds that a writer's grant replaced: no change names them.
         replaced: &'e [Token],

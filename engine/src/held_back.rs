@@ -20,7 +20,7 @@ pub(crate) enum Asker {
     Blocked(Patient),
 }
 
-/// How long a grant may wait for acknowledgements, and whose it is.
+/// How long a grant may wait for acknowledgments, and whose it is.
 #[derive(Clone, Copy)]
 pub(crate) struct Patient {
     /// The blocked caller, or the number of a ticket's grant.
@@ -95,7 +95,7 @@ pub(crate) fn asks_again<H: Host>(host: &H, ticket: WaiterId, acks: u8) {
     host.state(|state| state.manager.ticket_wants(ticket, acks, late_at));
 }
 
-/// A caller that was blocked for acknowledgements gets another reply: the locks changed meanwhile.
+/// A caller that was blocked for acknowledgments gets another reply: the locks changed meanwhile.
 pub(crate) fn reply_later<H: Host>(host: &H, waiter: WaiterId, reply: Reply) {
     answers::send_later(host, &Wake { waiter, reply, waited_us: 0, holds: 1, acks_us: None });
 }

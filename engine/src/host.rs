@@ -92,9 +92,9 @@ pub enum Deferred {
     Answer,
     /// Searches for cycles that waits have closed.
     Search,
-    /// Ends the subscription to the sleeps of the loop, if nothing waits for acknowledgements.
+    /// Ends the subscription to the sleeps of the loop, if nothing waits for acknowledgments.
     Unsubscribe,
-    /// Asks a newly connected replica for its first acknowledgement.
+    /// Asks a newly connected replica for its first acknowledgment.
     Greet,
 }
 
@@ -254,7 +254,7 @@ pub trait Host: Replies {
     /// Returns the replication stream, and how far the replicas are.
     fn replication(&self) -> Replication;
 
-    /// Asks the replicas for acknowledgements, which they otherwise send once a second.
+    /// Asks the replicas for acknowledgments, which they otherwise send once a second.
     fn ask_replicas(&self);
 
     // --- for tests -----------------------------------------------------------------------------

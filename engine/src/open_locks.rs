@@ -68,7 +68,7 @@ pub(crate) struct Telling {
 /// The locks that an owner may enter, as it stands there.
 pub(crate) struct Judged {
     standings: Vec<Standing>,
-    /// How many acknowledgements its own pending holds there need; 0 if none is pending.
+    /// How many acknowledgments its own pending holds there need; 0 if none is pending.
     pub(crate) pending_acks: u8,
 }
 
@@ -259,7 +259,7 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
         decisions
     }
 
-    /// Judges one lock: how the owner stands there, and how many acknowledgements its hold there
+    /// Judges one lock: how the owner stands there, and how many acknowledgments its hold there
     /// needs, if it is pending. `None`: the lock is overdue and was not caught up with.
     fn judge(
         &mut self,

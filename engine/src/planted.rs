@@ -15,7 +15,7 @@ pub enum PlantedFault {
     RenewalLeftOut,
     /// Who waits for several locks does not move on.
     GroupsForgotten,
-    /// A grant of several locks is told without the acknowledgements that it needs.
+    /// A grant of several locks is told without the acknowledgments that it needs.
     SeveralToldAtOnce,
     /// Where a grant of several locks is revoked, one of them stays.
     PartNotRevoked,

@@ -79,7 +79,7 @@ fn a_caller_that_cannot_be_blocked_is_refused_before_anything_changes() {
 }
 
 #[test]
-fn who_must_wait_for_acknowledgements_unasked_and_cannot_be_blocked_is_refused() {
+fn who_must_wait_for_acknowledgments_unasked_and_cannot_be_blocked_is_refused() {
     let host = primary_with(&[0]);
     host.ask(1, "acquire k ann ACKS 1");
     host.world().denies_blocking = true;
@@ -124,7 +124,7 @@ fn requests_without_acks_ask_for_no_replicas() {
     assert_eq!(host.turn(), [""; 0]);
     assert_eq!(host.world().replication_asked, 0);
     acks::before_sleep(&host);
-    assert_eq!(host.world().replication_asked, 0, "nobody waits for acknowledgements");
+    assert_eq!(host.world().replication_asked, 0, "nobody waits for acknowledgments");
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn replicas_are_asked_after_a_pause() {
 }
 
 #[test]
-fn acknowledgements_that_come_during_a_pause_are_told() {
+fn acknowledgments_that_come_during_a_pause_are_told() {
     let host = primary_with(&[0]);
     host.ask(1, "acquire k ann ACKS 1");
     host.turn();
@@ -188,7 +188,7 @@ fn acknowledgements_that_come_during_a_pause_are_told() {
 }
 
 #[test]
-fn a_grant_without_acknowledgements_ends_in_time() {
+fn a_grant_without_acknowledgments_ends_in_time() {
     let host = primary_with(&[0]);
     host.ask(1, "acquire k ann ACKS 1");
     assert_eq!(host.world().waiting[&1].net_ms, 2100);
@@ -202,7 +202,7 @@ fn a_grant_without_acknowledgements_ends_in_time() {
 }
 
 #[test]
-fn the_remaining_time_of_block_is_the_time_for_acknowledgements() {
+fn the_remaining_time_of_block_is_the_time_for_acknowledgments() {
     let host = primary_with(&[0]);
     host.ask(1, "acquire k ann ACKS 1 BLOCK 300");
     host.ask(2, "acquire l ann ACKS 1 BLOCK 0");
@@ -216,7 +216,7 @@ fn the_remaining_time_of_block_is_the_time_for_acknowledgements() {
 }
 
 #[test]
-fn client_unblock_while_acknowledgements_are_missing_is_told_so() {
+fn client_unblock_while_acknowledgments_are_missing_is_told_so() {
     let host = primary_with(&[0]);
     host.ask(1, "acquire k ann ACKS 1");
     host.take_log();
@@ -274,7 +274,7 @@ fn a_renewal_is_told_when_replicas_have_acknowledged_it() {
 }
 
 #[test]
-fn a_renewal_without_acknowledgements_takes_nothing_back() {
+fn a_renewal_without_acknowledgments_takes_nothing_back() {
     let host = primary_with(&[0]);
     host.ask(1, "acquire k ann");
     host.ask(1, "renew k ann LEASE 60000 ACKS 1");
@@ -299,7 +299,7 @@ fn a_ticket_has_its_turn_when_replicas_have_acknowledged_its_hold() {
 }
 
 #[test]
-fn a_session_that_acknowledgements_begin_is_renewed_in_time() {
+fn a_session_that_acknowledgments_begin_is_renewed_in_time() {
     let host = primary_with(&[0]);
     host.ask(1, "acquire k ann SESSION LEASE 3000 ACKS 1");
     assert_eq!(host.alarm(), Some(2000));
@@ -322,7 +322,7 @@ fn a_grant_whose_key_is_removed_is_never_confirmed() {
 }
 
 #[test]
-fn a_newly_connected_replica_is_asked_for_its_first_acknowledgement() {
+fn a_newly_connected_replica_is_asked_for_its_first_acknowledgment() {
     let host = primary_with(&[]);
     acks::replica_came(&host);
     assert_eq!((asked(&host), host.has_deferred(Deferred::Greet)), (0, true), "it is being added");

@@ -1,4 +1,4 @@
-//! Grants of several locks with acknowledgements, against what else happens to their owner.
+//! Grants of several locks with acknowledgments, against what else happens to their owner.
 
 use crate::support::replica::{acknowledge, counted, held, lines, pending, primary};
 use rlock_engine::acks;

@@ -1,4 +1,4 @@
-//! Random histories of whatever can happen to grants of several locks with acknowledgements: what
+//! Random histories of whatever can happen to grants of several locks with acknowledgments: what
 //! was told stays, and in the end nothing is left.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -116,7 +116,7 @@ fn what_is_not_acknowledged_in_time_is_revoked_in_one_unit() {
 }
 
 #[test]
-fn the_remaining_time_of_block_is_the_time_for_acknowledgements() {
+fn the_remaining_time_of_block_is_the_time_for_acknowledgments() {
     let host = primary();
     host.ask(1, "macquire 2 a b ann ACKS 1 BLOCK 300");
     host.ask(2, "macquire 2 c d ann ACKS 1 LEASE 200");
@@ -285,7 +285,7 @@ fn the_newest_token_and_the_earliest_deadline_are_told() {
 fn a_pending_hold_that_covers_a_key_waits_for_the_same() {
     let host = primary();
     host.ask(1, "acquire b ann ACKS 1");
-    assert_eq!(host.ask(2, "macquire 2 a b ann"), "", "it asks for no acknowledgements itself");
+    assert_eq!(host.ask(2, "macquire 2 a b ann"), "", "it asks for no acknowledgments itself");
     assert_eq!(counted(&host, "a b", "ann"), "00");
     let told = acknowledge(&host);
     assert_eq!(told, ["1: #1", "2: #2"]);

@@ -158,8 +158,8 @@ fn a_demoted_server_forgets_its_groups() {
     assert_eq!(host.ask(3, "macquire 2 a b cy"), "#2");
 }
 
-/// A group whose owner's own hold at one of the keys waits for acknowledgements is granted with the
-/// same acknowledgements.
+/// A group whose owner's own hold at one of the keys waits for acknowledgments is granted with the
+/// same acknowledgments.
 #[test]
 fn a_pending_cover_holds_the_reply_back() {
     let host = MapHost::primary();

@@ -124,7 +124,7 @@ fn another_request_withdraws_the_ticket_with_what_it_was_granted() {
 }
 
 #[test]
-fn a_ticket_that_wants_more_acknowledgements_waits_for_them() {
+fn a_ticket_that_wants_more_acknowledgments_waits_for_them() {
     let host = primary();
     host.world().acknowledged = vec![0, 0];
     host.ask(1, "macquire 2 a b ann QUEUE 50000 ACKS 1");
@@ -199,7 +199,7 @@ fn a_ticket_of_covered_keys_takes_them_once() {
     host.turn();
     assert_eq!(counted(&host, "a b", "ann"), "11", "nothing of it is revoked");
     assert_eq!(host.ask(1, "macquire 2 a b ann QUEUE 1000 ACKS 1"), "nil");
-    assert_eq!(host.ask(1, "macquire 2 a b ann QUEUE 1000"), "#1", "it wants no acknowledgements");
+    assert_eq!(host.ask(1, "macquire 2 a b ann QUEUE 1000"), "#1", "it wants no acknowledgments");
     host.turn();
     let waits =
         |key: &str| host.state_of(|state| state.manager.volatile(0, key.as_bytes()).is_some());
@@ -207,7 +207,7 @@ fn a_ticket_of_covered_keys_takes_them_once() {
 }
 
 #[test]
-fn a_blocked_wait_that_takes_a_ticket_over_needs_its_own_acknowledgements() {
+fn a_blocked_wait_that_takes_a_ticket_over_needs_its_own_acknowledgments() {
     let host = primary();
     host.ask(1, "acquire b bob");
     assert_eq!(host.ask(2, "macquire 2 a b ann QUEUE 5000"), "nil");

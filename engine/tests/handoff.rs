@@ -257,7 +257,7 @@ fn the_right_is_asked_of_the_user_that_began_the_wait() {
 }
 
 #[test]
-fn rights_are_asked_of_waiters_that_acknowledgements_hold_back() {
+fn rights_are_asked_of_waiters_that_acknowledgments_hold_back() {
     let host = MapHost::primary();
     host.world().acknowledged = vec![0];
     host.ask(1, "acquire k ann");

@@ -172,7 +172,7 @@ impl Course {
         }
     }
 
-    /// Something arrives: of the stream, or an acknowledgement.
+    /// Something arrives: of the stream, or an acknowledgment.
     fn network(&mut self, world: &World) -> Option<Step> {
         let mut all: Vec<Step> = Vec::new();
         for (at, machine) in world.machines.iter().enumerate() {

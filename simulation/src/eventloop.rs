@@ -134,7 +134,7 @@ impl Server {
         self.engine(|edge| acks::replica_left(edge));
     }
 
-    /// Only sessions wait for acknowledgements.
+    /// Only sessions wait for acknowledgments.
     pub(crate) fn only_sessions_wait(&self) -> bool {
         let waits = |conn: &Conn| {
             let waiting = conn.waiting.as_ref();

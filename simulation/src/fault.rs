@@ -37,9 +37,9 @@ pub enum Fault {
     OffsetNotedEarly,
     /// A replica counts that is still to get all the data.
     OfflineCounted,
-    /// Nobody waits for acknowledgements.
+    /// Nobody waits for acknowledgments.
     ToldAtOnce,
-    /// A session's deadline needs no acknowledgement.
+    /// A session's deadline needs no acknowledgment.
     SessionUnacknowledged,
     /// A session's deadline is not checked before its connection's commands.
     OverdueRuns,

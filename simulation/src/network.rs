@@ -1,4 +1,4 @@
-//! The network between a primary and its replicas: the stream, and the acknowledgements that come
+//! The network between a primary and its replicas: the stream, and the acknowledgments that come
 //! back.
 
 use std::collections::VecDeque;
@@ -29,7 +29,7 @@ pub enum LinkState {
     Ending,
 }
 
-/// An acknowledgement of a replica.
+/// An acknowledgment of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ack {
     /// It has so much of the stream.
@@ -48,7 +48,7 @@ pub struct Link {
     pub sync: Option<Rc<Snapshot>>,
     /// The stream.
     pub queue: VecDeque<Item>,
-    /// Acknowledgements on their way to the primary.
+    /// Acknowledgments on their way to the primary.
     pub acks: VecDeque<Ack>,
     /// The last one that the primary heard, since the replica connected.
     pub heard: Option<Ack>,
@@ -63,7 +63,7 @@ impl Link {
         self.primary == primary && is_there && self.sync.is_none()
     }
 
-    /// What the primary heard of this replica, which counts from its first acknowledgement on.
+    /// What the primary heard of this replica, which counts from its first acknowledgment on.
     pub fn counts(&self, primary: usize) -> Option<Ack> {
         self.heard.filter(|ack| self.is_online(primary) && ack.offset > 0)
     }
@@ -122,7 +122,7 @@ impl World {
         };
         let us = self.us;
         let machine = self.machines.get_mut(usize::from(node)).filter(|machine| machine.is_up)?;
-        let ack = acknowledgement(machine);
+        let ack = acknowledgment(machine);
         let link = machine.link.as_mut()?;
         let mut greets = None;
         match (step, link.state) {
@@ -166,7 +166,7 @@ impl World {
             items.iter().for_each(|item| self.laws.delivered(node, item));
             self.act(node, |server| items.iter().for_each(|item| server.apply(item)))?;
             if items.iter().any(Item::asks_for_ack) && state == LinkState::Up {
-                let ack = acknowledgement(&self.machines[node]);
+                let ack = acknowledgment(&self.machines[node]);
                 let link = self.machines[node].link.as_mut();
                 link.into_iter().for_each(|link| link.acks.push_back(ack));
             }
@@ -212,6 +212,6 @@ fn next_unit(queue: &mut VecDeque<Item>) -> Vec<Item> {
     queue.drain(..others.unwrap_or(queue.len())).collect()
 }
 
-fn acknowledgement(machine: &Machine) -> Ack {
+fn acknowledgment(machine: &Machine) -> Ack {
     Ack { offset: machine.server.offset, has: machine.server.history.point() }
 }

@@ -188,7 +188,7 @@ pub enum Note {
         /// The number of the wait.
         waiter: WaiterId,
     },
-    /// A caller that waited for acknowledgements got nil.
+    /// A caller that waited for acknowledgments got nil.
     NilWhilePending {
         /// What was asked.
         asked: Box<Asked>,

@@ -56,7 +56,7 @@ pub enum Kind {
     TooFewToAcknowledge,
     /// What replicas had acknowledged outlived its primary.
     AckedSurvived,
-    /// A session's connection was to be closed though its hold lasts, for want of acknowledgements.
+    /// A session's connection was to be closed though its hold lasts, for want of acknowledgments.
     SessionUnacknowledged,
     /// A lease of an earlier primary ended in the grace of the next, which does not know of it.
     Graced,

@@ -53,7 +53,7 @@ pub enum Step {
     Deliver(Node),
     /// A replica acknowledges.
     Ack(Node),
-    /// A primary reads a replica's next acknowledgement.
+    /// A primary reads a replica's next acknowledgment.
     HearAck(Node),
     /// The link of a replica is cut.
     Cut(Node),

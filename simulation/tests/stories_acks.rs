@@ -154,7 +154,7 @@ fn a_level_that_nobody_heard_of_is_taken_back_after_a_renewal_too() {
     ]);
 }
 
-/// Of the law: another connection of its owner had been told before, without acknowledgements.
+/// Of the law: another connection of its owner had been told before, without acknowledgments.
 #[test]
 fn what_an_old_primary_has_acknowledged_after_a_promotion_is_not_promised() {
     let reads = |ask| Ask { reads: true, patience: Patience::Block(500), ..ask };

@@ -41,7 +41,7 @@ fn who_loses_its_session_where_it_comes_to_stand_leaves_no_place() {
 /// What replicas were to acknowledge expires: then nothing holds back who has reached all of its
 /// locks.
 #[test]
-fn who_waits_for_acknowledgements_of_its_hold_is_granted_when_that_ends() {
+fn who_waits_for_acknowledgments_of_its_hold_is_granted_when_that_ends() {
     let reads = [Want::Read; 3];
     let mut steps = vec![Step::Deliver(1), TURN, Step::Deliver(1), Step::HearAck(1)];
     steps.push(Step::Connect(1, 0));

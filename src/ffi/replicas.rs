@@ -61,7 +61,7 @@ impl Ctx {
         }
     }
 
-    /// Asks the replicas for acknowledgements, which they otherwise send once a second. The request
+    /// Asks the replicas for acknowledgments, which they otherwise send once a second. The request
     /// goes into the replication stream but not into the append-only file.
     pub fn ask_replicas(&self) {
         // SAFETY: context; the format names two strings, and excludes the append-only file.

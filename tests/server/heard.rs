@@ -132,7 +132,7 @@ fn pair() -> (Server, Server) {
     (primary, replica)
 }
 
-/// A caller asks for acknowledgements, which arrive with much else.
+/// A caller asks for acknowledgments, which arrive with much else.
 fn acknowledged_later(lines: [&str; 2], left: &str) {
     let (primary, replica) = pair();
     let mut client = primary.client();

@@ -117,7 +117,7 @@ fn a_session_that_is_over_takes_no_other_connection_along() {
 }
 
 #[test]
-fn a_session_whose_first_acknowledgement_was_slow_lasts() {
+fn a_session_whose_first_acknowledgment_was_slow_lasts() {
     let (primary, replica) = pair(&["rlock.acks-timeout-ms", "60000"]);
     let mut client = primary.client();
     replica.freeze();

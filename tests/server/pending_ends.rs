@@ -1,4 +1,4 @@
-//! How the wait for acknowledgements ends where they do not come.
+//! How the wait for acknowledgments ends where they do not come.
 
 use rlock_testkit::{Client, Server, Waiter, until};
 
@@ -12,7 +12,7 @@ fn without_acks(settings: &[&str]) -> (Server, Server) {
     (primary, replica)
 }
 
-/// So many callers wait for acknowledgements.
+/// So many callers wait for acknowledgments.
 fn until_pending(client: &mut Client, count: i64) {
     until(5000, || client.info_number("rlock", "rlock_acks_pending") == count);
 }

@@ -197,7 +197,7 @@ pub struct Promise {
     pub may_unblock: bool,
     /// How other errors may begin.
     pub errors: &'static [&'static str],
-    /// Callers ask for acknowledgements, and hear errors where there are none in time.
+    /// Callers ask for acknowledgments, and hear errors where there are none in time.
     pub is_acked: bool,
     /// A primary that was cut off grants and renews for so long. What it granted may be granted by
     /// its successor as well until the leases end, and never afterwards.

@@ -28,7 +28,7 @@ const PLAIN: usize = 16;
 pub(crate) enum Lane {
     /// For requests that are answered at once.
     Prompt,
-    /// For requests that wait for acknowledgements: such a reply delays those behind it.
+    /// For requests that wait for acknowledgments: such a reply delays those behind it.
     Acked,
 }
 

@@ -22,12 +22,12 @@ impl Manager {
         self.pending_acks(db, key, token).is_some()
     }
 
-    /// How many acknowledgements the hold with this token needs, if it is pending.
+    /// How many acknowledgments the hold with this token needs, if it is pending.
     pub fn pending_acks(&self, db: i32, key: &[u8], token: Token) -> Option<u8> {
         self.locks.get(db, key)?.pending_acks(token)
     }
 
-    /// Whether a reply or a session waits for acknowledgements. If so, report them before each
+    /// Whether a reply or a session waits for acknowledgments. If so, report them before each
     /// sleep of the server's loop ([`Manager::acked`]).
     pub fn awaits_acks(&self) -> bool {
         let AckQueue { unnoted, noted } = &self.acks;
@@ -35,7 +35,7 @@ impl Manager {
     }
 
     /// Everything decided so far is in the replication stream before this offset. True if the
-    /// replicas must be asked for acknowledgements.
+    /// replicas must be asked for acknowledgments.
     pub fn stream_is(&mut self, offset: u64) -> bool {
         let unnoted = std::mem::take(&mut self.acks.unnoted);
         let is_new = !unnoted.is_empty();

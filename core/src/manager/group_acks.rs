@@ -26,7 +26,7 @@ pub struct HeldBackReply {
 }
 
 impl Groups {
-    /// How many blocked callers wait for acknowledgements.
+    /// How many blocked callers wait for acknowledgments.
     pub(super) fn blocked_and_held_back(&self) -> usize {
         less(self.held_back_replies.len(), self.taken.len())
     }
@@ -73,7 +73,7 @@ impl Manager {
         Some((grant, self.groups.held_back_replies.get(&grant)?))
     }
 
-    /// Whether the owner of this ticket, who asks for so many acknowledgements and this lease, is
+    /// Whether the owner of this ticket, who asks for so many acknowledgments and this lease, is
     /// told now. Returns the grant.
     pub fn may_be_told(
         &self,
@@ -98,7 +98,7 @@ impl Manager {
         }
     }
 
-    /// The owner of this ticket asks again before it may be told. If it wants more acknowledgements
+    /// The owner of this ticket asks again before it may be told. If it wants more acknowledgments
     /// than before, the replicas are asked anew; they have until `late_at`.
     pub fn ticket_wants(&mut self, ticket: WaiterId, acks: u8, late_at: EpochMs) {
         let Some(grant) = self.groups.taken.get(&ticket).copied() else { return };
@@ -175,7 +175,7 @@ impl Manager {
         None
     }
 
-    /// How many grants of several locks were told, after acknowledgements, since this was asked
+    /// How many grants of several locks were told, after acknowledgments, since this was asked
     /// last.
     pub fn take_told_groups(&mut self) -> usize {
         std::mem::take(&mut self.groups.told)

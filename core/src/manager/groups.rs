@@ -56,7 +56,7 @@ pub(super) struct Groups {
     pub(super) tickets: usize,
     /// The locks that tickets name, by a hash of the owner.
     pub(super) ticket_keys: BTreeSet<(u64, LockId, WaiterId)>,
-    /// Granted ones whose reply waits for acknowledgements.
+    /// Granted ones whose reply waits for acknowledgments.
     pub(super) held_back_replies: BTreeMap<WaiterId, HeldBackReply>,
     /// The tickets among them, each with the number of its grant.
     pub(super) taken: BTreeMap<WaiterId, WaiterId>,

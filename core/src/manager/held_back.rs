@@ -1,12 +1,12 @@
 //! Groups that have reached all of their locks and are held back: a hold of their owner there waits
-//! for acknowledgements.
+//! for acknowledgments.
 
 use super::{LockId, Manager};
 use crate::WaiterId;
 
 impl Manager {
     /// This group has reached all of its locks, and cannot be granted before something changes at
-    /// one of them: a hold of its owner there waits for acknowledgements.
+    /// one of them: a hold of its owner there waits for acknowledgments.
     pub fn hold_back(&mut self, waiter: WaiterId) {
         let Some(group) = self.groups.waiting(waiter) else { return };
         let ids: Vec<LockId> = group.keys.iter().map(|key| group.id(key)).collect();

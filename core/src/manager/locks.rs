@@ -357,7 +357,7 @@ impl Locks {
         self.change(db, key, |volatile, alarm| (work(volatile), alarm))
     }
 
-    /// Changes the memory of a lock after acknowledgements, without opening the lock.
+    /// Changes the memory of a lock after acknowledgments, without opening the lock.
     pub fn change_acks<T>(&mut self, id: &LockId, work: impl FnOnce(&mut Volatile) -> T) -> T {
         self.change(id.db, &id.key, |volatile, before| {
             let result = work(volatile);

@@ -1,4 +1,4 @@
-//! Grants whose reply waits for acknowledgements, and which are revoked if those do not come. The
+//! Grants whose reply waits for acknowledgments, and which are revoked if those do not come. The
 //! hold exists from its grant on, but nobody learns of it before.
 
 use std::borrow::Cow;

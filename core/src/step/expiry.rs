@@ -80,7 +80,7 @@ impl<'a> Step<'_, 'a> {
         }
     }
 
-    /// Takes back the levels of grants that can no longer be confirmed: the acknowledgements did
+    /// Takes back the levels of grants that can no longer be confirmed: the acknowledgments did
     /// not come in time, or the ticket's owner did not ask. False when the portion is used up.
     fn expire_unconfirmed(&mut self) -> bool {
         while self.volatile.next_late().is_some_and(|at| at.is_over_at(self.moment.now)) {

@@ -31,7 +31,7 @@ pub struct StepContext<'t> {
     pub names: &'t mut Rc<OwnerNames>,
     /// How many of them to record where they are others than before.
     pub names_max: usize,
-    /// `rlock.acks-timeout-ms`: how long to wait for acknowledgements.
+    /// `rlock.acks-timeout-ms`: how long to wait for acknowledgments.
     pub confirm_ms: u64,
     /// Nobody is granted before this, while a new primary is in its grace time.
     pub grace: Option<EpochMs>,
@@ -204,7 +204,7 @@ pub struct Enter<'a> {
     /// The connection to which to tie the hold.
     pub session: Option<ClientId>,
     /// The caller that waited for it, if it is blocked; or the number of a ticket's grant that
-    /// waits for acknowledgements.
+    /// waits for acknowledgments.
     pub waiter: Option<WaiterId>,
     /// Its ticket for all of them, which ends.
     pub ticket: Option<WaiterId>,
@@ -212,7 +212,7 @@ pub struct Enter<'a> {
     pub confirm: Option<Confirm>,
 }
 
-/// How a grant of several locks waits for acknowledgements.
+/// How a grant of several locks waits for acknowledgments.
 #[derive(Clone, Copy, Debug)]
 pub enum Confirm {
     /// Nobody is told before this many replicas have acknowledged it.
@@ -344,7 +344,7 @@ pub struct Wake {
     pub waited_us: u64,
     /// How many holds a grant hands over: of several locks those that are new.
     pub holds: usize,
-    /// How much of that was for acknowledgements, in microseconds, if it needed any.
+    /// How much of that was for acknowledgments, in microseconds, if it needed any.
     pub acks_us: Option<u64>,
 }
 

@@ -117,7 +117,7 @@ impl Lock {
         holds.into_iter().flatten().filter(move |hold| token.is_none_or(|only| only == hold.token))
     }
 
-    /// Whether the hold with this token waits for acknowledgements: nobody was told of it.
+    /// Whether the hold with this token waits for acknowledgments: nobody was told of it.
     pub fn is_pending(&self, volatile: &Volatile, token: Token) -> bool {
         volatile.pending_acks(token).is_some()
     }

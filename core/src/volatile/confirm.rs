@@ -1,4 +1,4 @@
-//! Grants whose reply waits for acknowledgements: what is remembered of them, and what becomes of
+//! Grants whose reply waits for acknowledgments: what is remembered of them, and what becomes of
 //! them.
 
 use crate::step::input::{Reply, Wake};
@@ -7,7 +7,7 @@ use crate::volatile::sessions::Session;
 use crate::volatile::unsent::{AckWait, HeldBack, Level};
 use crate::{End, EpochMs, Hold, Now, Owner, Refusal, Token, Volatile, WaiterId};
 
-/// The result of an acknowledgement.
+/// The result of an acknowledgment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Acked {
     /// A blocked connection gets its reply.
@@ -27,7 +27,7 @@ impl Volatile {
         self.acks.as_deref()?.turn(token)
     }
 
-    /// How many acknowledgements a pending hold needs.
+    /// How many acknowledgments a pending hold needs.
     pub(crate) fn pending_acks(&self, token: Token) -> Option<u8> {
         self.acks.as_deref()?.pending_acks(token)
     }
@@ -61,7 +61,7 @@ impl Volatile {
         }
     }
 
-    /// How many acknowledgements a request of the owner of `held` needs: as many as it asks for,
+    /// How many acknowledgments a request of the owner of `held` needs: as many as it asks for,
     /// and at least as many as the hold if that is pending.
     pub(crate) fn acks_for(&self, asked: u8, held: Option<Hold>) -> u8 {
         let pending = held.and_then(|hold| self.pending_acks(hold.token));
@@ -78,7 +78,7 @@ impl Volatile {
         self.unsent.ack_wait(waiter).is_some()
     }
 
-    /// Number of callers whose reply waits for acknowledgements.
+    /// Number of callers whose reply waits for acknowledgments.
     pub fn pending_count(&self) -> usize {
         self.unsent.pending()
     }
@@ -207,7 +207,7 @@ impl Volatile {
         }
     }
 
-    /// Whether an acknowledgement of this still matters.
+    /// Whether an acknowledgment of this still matters.
     pub(crate) fn awaits(&self, what: Ack) -> bool {
         match what {
             Ack::Wait(waiter) => self.is_pending(waiter),
@@ -245,7 +245,7 @@ impl Volatile {
         wakes
     }
 
-    /// Forgets all acknowledgements, and so many of the callers that wait for them; returns those.
+    /// Forgets all acknowledgments, and so many of the callers that wait for them; returns those.
     pub(crate) fn forget_pending(&mut self, portion: &mut usize) -> Vec<(WaiterId, Now)> {
         self.acks = None;
         let pending = self.unsent.take_pending(*portion);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::volatile::queue::Entry;
 use crate::{EpochMs, Now, Token, WaiterId};
 
-/// What waits for acknowledgements.
+/// What waits for acknowledgments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ack {
     /// The grant or renewal of a blocked connection.
@@ -21,7 +21,7 @@ pub enum Ack {
 /// Whether replicas have acknowledged a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Confirmation {
-    /// The hold needs no acknowledgements.
+    /// The hold needs no acknowledgments.
     None,
     /// Not yet, so nobody has been told of the hold.
     Pending,
@@ -51,7 +51,7 @@ pub(crate) struct TicketGrant {
     pub(crate) begins: bool,
     /// How many replicas must acknowledge it.
     pub(crate) acks: u8,
-    /// When the acknowledgements are too late; `None` once enough replicas have acknowledged it, so
+    /// When the acknowledgments are too late; `None` once enough replicas have acknowledged it, so
     /// that the owner may be told.
     pub(crate) late_at: Option<EpochMs>,
     /// The owner must ask by then: a whole lease of the hold remains at that moment.
@@ -63,7 +63,7 @@ pub(crate) struct TicketGrant {
 }
 
 impl TicketGrant {
-    /// When the turn ends, because the acknowledgements or the owner came too late.
+    /// When the turn ends, because the acknowledgments or the owner came too late.
     pub(crate) fn ends_at(&self) -> EpochMs {
         let asks = self.told_by.min(self.deadline);
         self.late_at.map_or(asks, |late_at| asks.min(late_at))
@@ -73,7 +73,7 @@ impl TicketGrant {
 /// Confirmations of the holds of one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Confirmations {
-    /// How many acknowledgements each pending hold needs; `None` once its owner was told of it.
+    /// How many acknowledgments each pending hold needs; `None` once its owner was told of it.
     pending: BTreeMap<Token, Option<u8>>,
     turns: BTreeMap<Token, TicketGrant>,
     /// When to check whether a turn has ended: at its end, or earlier if the end was postponed
@@ -89,7 +89,7 @@ impl Confirmations {
         pending.is_empty() && turns.is_empty() && asked.is_empty()
     }
 
-    /// Asks for this many acknowledgements.
+    /// Asks for this many acknowledgments.
     pub(crate) fn ask(&mut self, acks: u8, what: Ack) {
         self.asked.push((acks, what));
     }
@@ -98,12 +98,12 @@ impl Confirmations {
         std::mem::take(&mut self.asked)
     }
 
-    /// A hold began that needs this many acknowledgements.
+    /// A hold began that needs this many acknowledgments.
     pub(crate) fn begin(&mut self, token: Token, acks: u8) {
         self.pending.insert(token, Some(acks));
     }
 
-    /// How many acknowledgements a pending hold needs.
+    /// How many acknowledgments a pending hold needs.
     pub(crate) fn pending_acks(&self, token: Token) -> Option<u8> {
         self.pending.get(&token).copied().flatten()
     }
@@ -159,7 +159,7 @@ impl Confirmations {
         }
     }
 
-    /// The ticket's owner asked for more acknowledgements than before.
+    /// The ticket's owner asked for more acknowledgments than before.
     pub(crate) fn raise_turn(&mut self, token: Token, acks: u8, late_at: EpochMs) {
         if let Some(turn) = self.turns.get_mut(&token).filter(|turn| turn.acks < acks) {
             (turn.acks, turn.late_at) = (acks, Some(late_at));

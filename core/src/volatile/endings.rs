@@ -17,7 +17,7 @@ impl Volatile {
         lost
     }
 
-    /// A reply promises this deadline: a session that needs no acknowledgements lasts until then.
+    /// A reply promises this deadline: a session that needs no acknowledgments lasts until then.
     pub(crate) fn promised(&mut self, token: Token, deadline: EpochMs) {
         if self.sessions.acks_of(token) == 0 {
             self.sessions.lasts_at_least(token, deadline);

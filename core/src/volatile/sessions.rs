@@ -35,7 +35,7 @@ impl Session {
 
     /// The same, until a deadline that this many replicas have acknowledged; so far, `ends_at`. The
     /// next renewal is due a third of the lease after that deadline was written, however long the
-    /// acknowledgements took.
+    /// acknowledgments took.
     pub(crate) fn by_acks(self, acks: u8, ends_at: EpochMs) -> Self {
         let two_thirds = self.lease.get().saturating_sub(third(self.lease).get());
         let renew_at = self.renew_at.min(ends_at.before_ms(two_thirds));
@@ -160,7 +160,7 @@ impl Sessions {
         }
     }
 
-    /// When to check whether a session that needs acknowledgements is lost.
+    /// When to check whether a session that needs acknowledgments is lost.
     pub(crate) fn next_end_by_acks(&self) -> Option<EpochMs> {
         self.next_end().filter(|_| self.by_acks > 0)
     }

@@ -1,5 +1,5 @@
 //! The ledger of replies that are not sent: what each of these callers was granted, whether its
-//! reply is under way or waits for acknowledgements, and the levels of callers that are gone.
+//! reply is under way or waits for acknowledgments, and the levels of callers that are gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +24,7 @@ impl Level {
     }
 }
 
-/// The reply that acknowledgements hold back.
+/// The reply that acknowledgments hold back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeldBack {
     /// A renewal's.
@@ -51,7 +51,7 @@ pub(crate) struct AckWait {
     pub(crate) until: EpochMs,
     /// The deadline in the reply.
     pub(crate) deadline: EpochMs,
-    /// When the caller began to wait, for the lock or for acknowledgements.
+    /// When the caller began to wait, for the lock or for acknowledgments.
     pub(crate) since: Now,
     /// When it was granted.
     pub(crate) granted_at: Now,
@@ -90,7 +90,7 @@ pub(crate) struct UnsentReplies {
     /// How many of `by_until` are for requests for several locks.
     of_several: usize,
     /// Levels of which nobody is going to hear, and by what they end; `None` if somebody who waits
-    /// for acknowledgements has it now. They end with the next input.
+    /// for acknowledgments has it now. They end with the next input.
     revoked: Vec<(Token, Option<End>)>,
 }
 
@@ -121,7 +121,7 @@ impl UnsentReplies {
         self.sessions
     }
 
-    /// Number of grants that wait for acknowledgements.
+    /// Number of grants that wait for acknowledgments.
     pub(crate) fn pending(&self) -> usize {
         self.by_until.len()
     }
@@ -136,7 +136,7 @@ impl UnsentReplies {
         self.put(waiter, UnsentReply { token, level, ties: false, ack_wait: None });
     }
 
-    /// A reply waits for acknowledgements.
+    /// A reply waits for acknowledgments.
     pub(crate) fn insert_pending(
         &mut self,
         waiter: WaiterId,
@@ -230,7 +230,7 @@ impl UnsentReplies {
         self.by_token.range(all).map(|(_, waiter)| *waiter)
     }
 
-    /// How many acknowledgements each level of this hold needs that waits for them.
+    /// How many acknowledgments each level of this hold needs that waits for them.
     pub(crate) fn pending_levels(&self, token: Token) -> impl Iterator<Item = u8> {
         let unsent = self.of_token(token).filter_map(|waiter| self.by_waiter.get(&waiter));
         unsent
@@ -238,7 +238,7 @@ impl UnsentReplies {
             .filter_map(|it| Some(it.ack_wait.as_ref()?.acks))
     }
 
-    /// A level of this hold that waits for acknowledgements is no longer there. False if there is
+    /// A level of this hold that waits for acknowledgments is no longer there. False if there is
     /// none.
     pub(crate) fn end_pending_level(&mut self, token: Token) -> bool {
         let waits = |it: &UnsentReply| it.level == Level::Adds && it.ack_wait.is_some();
@@ -286,7 +286,7 @@ impl UnsentReplies {
         waits.any(|wait| !wait.deadline.is_over_at(now))
     }
 
-    /// Forgets so many pending callers, those first whose acknowledgements would be too late first.
+    /// Forgets so many pending callers, those first whose acknowledgments would be too late first.
     /// Returns them, and since when they wait.
     pub(crate) fn take_pending(&mut self, most: usize) -> Vec<(WaiterId, Now)> {
         let first = self.by_until.iter().take(most);
@@ -299,20 +299,20 @@ impl UnsentReplies {
         pending
     }
 
-    /// The holds for which callers wait for acknowledgements.
+    /// The holds for which callers wait for acknowledgments.
     pub(crate) fn pending_tokens(&self) -> BTreeSet<Token> {
         let pending = self.by_until.iter().filter_map(|(_, waiter)| self.by_waiter.get(waiter));
         pending.map(|unsent| unsent.token).collect()
     }
 
-    /// A caller whose acknowledgements did not come in time, and since when it waits.
+    /// A caller whose acknowledgments did not come in time, and since when it waits.
     pub(crate) fn first_over(&self, now: Now) -> Option<(WaiterId, Now)> {
         let (until, waiter) = self.by_until.first()?;
         let since = self.ack_wait(*waiter)?.since;
         until.is_over_at(now).then_some((*waiter, since))
     }
 
-    /// When the next acknowledgements are too late.
+    /// When the next acknowledgments are too late.
     pub(crate) fn next_over(&self) -> Option<EpochMs> {
         self.by_until.first().map(|(until, _)| *until)
     }

@@ -33,7 +33,7 @@ pub fn lines(host: &MapHost, keys: &str) -> Vec<String> {
     keys.split(' ').map(|key| host.line(key)).collect()
 }
 
-/// How many replies wait for acknowledgements.
+/// How many replies wait for acknowledgments.
 pub fn pending(host: &MapHost) -> usize {
     host.state_of(|state| state.manager.totals().pending)
 }

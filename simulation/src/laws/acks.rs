@@ -19,7 +19,7 @@ use crate::world::Machine;
 
 const OUTLIVES: &str = "what was acknowledged outlives its primary";
 
-/// What is known of one primary's acknowledgements.
+/// What is known of one primary's acknowledgments.
 #[derive(Default)]
 pub struct Acks {
     /// Holds of tickets whose turn replicas acknowledged, and on how many copies they were.

@@ -112,7 +112,7 @@ impl Rest {
         asked.ticket_until.is_none() && until > server.now_ms()
     }
 
-    /// By how many acknowledgements the session of this hold lasts.
+    /// By how many acknowledgments the session of this hold lasts.
     pub fn sessions_by_acks(&self) -> impl Iterator<Item = (ClientId, Token, u8)> {
         let last = self.ties.values().filter_map(|ties| last(ties));
         last.filter(|tie| tie.acks > 0).map(|tie| (tie.client, tie.token, tie.acks))

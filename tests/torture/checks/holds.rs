@@ -122,7 +122,7 @@ impl OneOwner<'_> {
                 let is_last = self.holds.last().is_some_and(|hold| hold.token == *token);
                 match reply {
                     Reply::Number(1) if is_last => self.extend(op, *lease_ms),
-                    // An error may be that of the acknowledgements, and the deadline stays.
+                    // An error may be that of the acknowledgments, and the deadline stays.
                     Reply::Lost | Reply::Error(_) => self.extend_possibly(op, *lease_ms),
                     Reply::NotHeld if is_last => self.end(op),
                     _ => {}

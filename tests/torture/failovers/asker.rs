@@ -18,7 +18,7 @@ use rlock_testkit::{Waiter, integer, now_ms};
 const REPLY_MS_MAX: u64 = 10_000;
 /// How long a ticket keeps its place, in milliseconds: as [`super::roles`] asks for it.
 const WINDOW_MS: i64 = 5000;
-/// So many wait for acknowledgements at once.
+/// So many wait for acknowledgments at once.
 const LINKS: usize = 6;
 /// What `WAIT` waits for at most.
 const WAIT_MS: u64 = 100;

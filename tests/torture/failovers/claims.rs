@@ -10,7 +10,7 @@ use rlock_testkit::LockView;
 /// How a client makes sure of what it was told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sort {
-    /// The reply comes after so many acknowledgements: `ACKS`.
+    /// The reply comes after so many acknowledgments: `ACKS`.
     Acked,
     /// It asks itself, with a `WAIT` behind each command.
     Waited,

@@ -1,4 +1,4 @@
-//! Failovers with `rlock.grace-ms` instead of acknowledgements: grants, renewals and releases are
+//! Failovers with `rlock.grace-ms` instead of acknowledgments: grants, renewals and releases are
 //! lost, and still no two owners hold at once, by the deadlines that they were told. With a grace
 //! that is too short they do.
 

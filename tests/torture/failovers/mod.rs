@@ -33,7 +33,7 @@ use rlock_testkit::now_ms;
 
 /// How long there is load before the faults begin.
 const LOAD_MS: std::ops::Range<u64> = 120..350;
-/// How long the primary waits for acknowledgements.
+/// How long the primary waits for acknowledgments.
 const PATIENCE_MS: [u32; 4] = [30, 100, 2000, 2000];
 
 /// Whose claims must be kept. With all of them the check must fail.

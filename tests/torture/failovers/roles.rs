@@ -14,7 +14,7 @@ pub type Role = fn(&mut Asker) -> Result<(), Error>;
 const BATCH: usize = 18;
 /// Locks that are handed over, or queued for, at the same time.
 const PAIRS: usize = 6;
-/// Who has not got its turn by then has lost its ticket, or its acknowledgements.
+/// Who has not got its turn by then has lost its ticket, or its acknowledgments.
 const TURN_MS: f64 = 300.0;
 
 /// The clients of a round.
@@ -298,7 +298,7 @@ fn groups_turns(me: &mut Asker) -> Result<(), Error> {
 }
 
 /// Holds that end with the connection. (With less of a lease the server would close it where
-/// acknowledgements take a second.)
+/// acknowledgments take a second.)
 fn sessions(me: &mut Asker) -> Result<(), Error> {
     let mut links = me.links()?;
     for link in &mut links {

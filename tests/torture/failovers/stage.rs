@@ -34,7 +34,7 @@ pub trait Servers {
     fn tag(&self) -> &str;
     /// All servers are back and in sync, without locks.
     fn make_whole(&mut self);
-    /// Disturbs those that wait for acknowledgements, for a moment.
+    /// Disturbs those that wait for acknowledgments, for a moment.
     fn trouble(&mut self, trouble: Trouble, rng: &mut Rng);
     /// Takes the primary down; when this returns, a replica has taken over.
     fn fall(&mut self, rng: &mut Rng) -> Fall;

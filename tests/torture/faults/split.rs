@@ -67,7 +67,7 @@ pub const UNBOUNDED: Kind = Kind {
     ..KIND
 };
 
-/// Clients believe that they ask for acknowledgements, and nobody waits for any. Unbounded too, so
+/// Clients believe that they ask for acknowledgments, and nobody waits for any. Unbounded too, so
 /// that both sides grant long enough to be seen.
 pub const UNCONFIRMED: Kind = Kind {
     name: "unconfirmed",

@@ -26,7 +26,7 @@ pub struct Workload {
     pub actors: u32,
     /// How many processes share them, where they are not threads of this one.
     pub processes: u32,
-    /// They ask for acknowledgements, so that there has to be a replica.
+    /// They ask for acknowledgments, so that there has to be a replica.
     pub is_acked: bool,
     pub step: fn(&mut Actor),
 }

@@ -53,7 +53,7 @@ const COUNTERS: [(&str, &str); 16] = [
 const HISTOGRAMS: [(&str, &str); 3] = [
     ("wait", "Waiting time of granted connections"),
     ("hold", "Duration of ended holds"),
-    ("acks", "Time from a grant to its acknowledgement"),
+    ("acks", "Time from a grant to its acknowledgment"),
 ];
 
 /// The page that Prometheus reads.

@@ -12,7 +12,7 @@ type Ms = int64
 // The constants of clients/ALGORITHM.md.
 const (
 	Forever      Ms = math.MaxInt64 // a time that never comes
-	Reply        Ms = 2000          // how long a reply may take; three times that if it waits for acknowledgements
+	Reply        Ms = 2000          // how long a reply may take; three times that if it waits for acknowledgments
 	Late         Ms = 50            // for a reply at the end of the patience, and again for what is undone at once
 	Ticket       Ms = 3000          // how long a ticket keeps its place
 	Dials        Ms = 200           // the pause, more or less, before a server that was not reached is connected to again

@@ -5,7 +5,7 @@
 // Here and where it is driven, what is private is so by TypeScript, and fields are assigned, not defined (tsconfig.json):
 // else a new machine takes microseconds (Node 20).
 
-/** How long a reply may take; three times that if it waits for acknowledgements. */
+/** How long a reply may take; three times that if it waits for acknowledgments. */
 export const REPLY = 2_000;
 /** For a reply at the end of the patience, and again for what is undone at once. */
 export const LATE = 50;

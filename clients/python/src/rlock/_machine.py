@@ -16,7 +16,7 @@ Words = tuple[Any, ...]
 Steps = Generator[Words, Any, Any]
 
 FOREVER = float("inf")
-#: How long a reply may take; three times that if it waits for acknowledgements.
+#: How long a reply may take; three times that if it waits for acknowledgments.
 REPLY = 2000
 #: For a reply at the end of the patience, and again for what is undone at once.
 LATE = 50

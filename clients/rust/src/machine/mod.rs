@@ -24,7 +24,7 @@ pub type Ms = u64;
 
 /// A time that never comes.
 pub const FOREVER: Ms = Ms::MAX;
-/// How long a reply may take; one that waits for acknowledgements three times as long.
+/// How long a reply may take; one that waits for acknowledgments three times as long.
 pub const REPLY: Ms = 2000;
 /// How late a reply may come at the end of the patience, and how long a call may stay for what is undone at once.
 pub const LATE: Ms = 50;

@@ -12,7 +12,7 @@ pub struct Totals {
     pub tickets: usize,
     /// Sessions, including those that begin when they are confirmed.
     pub sessions: usize,
-    /// Callers whose grant waits for acknowledgements; one of several locks counts once.
+    /// Callers whose grant waits for acknowledgments; one of several locks counts once.
     pub pending: usize,
     /// Places of those who wait for several locks.
     pub groups: usize,

@@ -1,6 +1,6 @@
 //! One lock and those who wait for it, as naively as it can be written down: two lists, searched
 //! from end to end. Written from the contract, not from the core; where the two differ, one of them
-//! is wrong. It knows nothing of acknowledgements and portions, nor of how many sessions there may
+//! is wrong. It knows nothing of acknowledgments and portions, nor of how many sessions there may
 //! be.
 
 mod entering;

@@ -11,7 +11,7 @@ import java.util.Set;
  */
 abstract sealed class Machine permits Undoing, Holding {
     static final long FOREVER = Long.MAX_VALUE;
-    /** How long a reply may take; three times that if it waits for acknowledgements. */
+    /** How long a reply may take; three times that if it waits for acknowledgments. */
     static final long REPLY = 2_000;
     /** For a reply at the end of the patience, and again for what is undone at once. */
     static final long LATE = 50;
