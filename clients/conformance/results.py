@@ -36,12 +36,12 @@ TITLES = {
     "2-errors": "Errors",
     "3-waiting": "Waiting, and abandoned waits",
     "4-losing": "Losing a hold",
-    "5-faults": "Faults of connections and servers",
-    "6-acks": "Acknowledgments of replicas",
+    "5-faults": "Connection and server faults",
+    "6-acks": "Acknowledgments from replicas",
     "7-late": "Requests that arrive late",
     "7-names": "One server under two names",
     "7-undo": "Undo requests that arrive late",
-    "8-bounds": "Bounds",
+    "8-bounds": "Limits on time, threads and connections",
     "8-several": "Several locks, and elections",
     "9-faults": "Faults that users found",
 }
@@ -51,42 +51,42 @@ REASONS = {
     "cancel": "Rust cannot interrupt a thread",
     "cancel-many": "only the main thread can be interrupted (Python), or none (Rust)",
     "actors": "each acquisition is its own owner, not each thread or task",
-    "fork": "processes do not fork there, or not while an event loop is running",
+    "fork": "programs in this language do not fork, or not while an event loop is running",
     "close": "the package has nothing to close",
     "tls": "the runner is built without TLS",
-    "loop": "users have no event loop there",
-    "gc": "there is no garbage collector",
+    "loop": "users of the package have no event loop",
+    "gc": "the language has no garbage collector",
     "session": "the package has no sessions",
 }
 
 #: The faults of a scenario, in the words of the page.
 FAULTS = {
-    ("server", "stop"): "the server is silent",
+    ("server", "stop"): "the server falls silent",
     ("server", "kill"): "the server is killed",
     ("server", "crash"): "the primary is killed, and a replica is promoted",
-    ("server", "hang"): "the primary is silent, and a replica is promoted",
-    ("server", "failover"): "a planned failover",
+    ("server", "hang"): "the primary falls silent, and a replica is promoted",
+    ("server", "failover"): "a planned failover takes place",
     ("server", "move"): "the slot moves",
-    ("server", "stop-replica"): "a replica is silent",
+    ("server", "stop-replica"): "a replica falls silent",
     ("server", "kill-replica"): "a replica is killed",
-    ("server", "stop-sentinel"): "the Sentinel is silent",
+    ("server", "stop-sentinel"): "Sentinel falls silent",
     ("proxy", "deaf"): "the network is cut",
     ("proxy", "late"): "replies are late",
     ("proxy", "drop"): "all connections break",
-    ("runner", "stop"): "the process sleeps",
+    ("runner", "stop"): "the process is suspended",
     ("runner", "kill"): "the process is killed",
     ("do", "fork"): "the process forks",
-    ("do", "spawn"): "the process starts another one",
+    ("do", "spawn"): "the process starts another program",
     ("do", "block"): "the event loop is blocked",
     ("do", "gc"): "garbage is collected",
     ("say", "RLOCK.FORCE"): "an operator uses `FORCE`",
     ("say", "CLIENT"): "the server closes the connection",
     ("say", "CONFIG"): "the server's settings change",
-    ("say", "ACL"): "a user with few permissions",
+    ("say", "ACL"): "the user has few permissions",
 }
 BY_COMMAND = {
     "cut": "the reply to `{}` is lost",
-    "mute": "a connection is silent from `{}` on",
+    "mute": "a connection falls silent at `{}`",
     "keep": "`{}` arrives late",
 }
 #: Repetitions from this number on are what the scenario is about.
@@ -135,19 +135,23 @@ def version(program):
 
 def faults(scenario):
     """What is done to the server, the network or the process, in the order of the steps."""
-    found = {"slow names": ["names are looked up slowly"], "other clocks": ["clocks start from other values"]}.get(scenario.get("world"), [])
-    found = list(found)
+    found = {"slow names": ["name resolution is slow"], "other clocks": ["clocks start from other values"]}.get(scenario.get("world"), [])
+    found, ended = list(found), set()
     for step in steps_of(scenario["steps"]):
         kind = next(iter(step))
         what = step[kind][0] if kind == "say" else step[kind]
         if kind == "proxy" and what in BY_COMMAND:
             found.append("a reply is lost" if step["of"] == "a reply" else BY_COMMAND[what].format(step["of"]))
         elif kind == "at_most":
-            found.append(f"at most {what} threads")
+            found.append(f"the process may have at most {what} threads")
         elif kind == "cancel":
-            found.append("the wait is abandoned")
+            found.append("the context or signal of the acquisition ends" if what in ended else "the wait is abandoned")
+        elif kind == "await":
+            ended.add(what)
+        elif kind == "do" and what == "spawn" and step.get("how") == "fork":
+            found.append(FAULTS["do", "fork"])
         elif kind == "do" and what == "close" and step["client"] == "c":
-            found.append("the package is closed")
+            found.append("the client is closed")
         elif kind in ("server", "proxy", "runner", "do", "say"):
             found.append(FAULTS.get((kind, what), ""))
     return "; ".join(dict.fromkeys(filter(None, found)))

@@ -29,7 +29,7 @@ const readers = await Promise.all([locks.readLock('node:report').acquire(), lock
 console.log('readers share, a writer gets', await locks.lock('node:report').acquire({ wait: 100 }));
 for (const reader of readers) await reader.release();
 
-// A wait that is abandoned leaves nothing.
+// An abandoned wait leaves nothing behind.
 const busy = await locks.lock('node:busy').acquire();
 await locks.lock('node:busy').acquire({ signal: AbortSignal.timeout(100) }).catch((error) => console.log('abandoned:', error.name));
 await busy.release();

@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn the_commands_own_options_are_left_to_it() {
+    fn options_after_the_command_are_passed_to_it() {
         let Ok(Job::Run(run)) = parsed("run backup --wait 500ms --limit=3 ls -w x --read") else {
             panic!()
         };
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn the_habits_of_flock_are_understood() {
+    fn the_options_of_flock_are_understood() {
         let Ok(Job::Run(run)) = parsed("run -s --timeout 5 backup -c date") else { panic!() };
         assert_eq!((run.is_read, run.wait), (true, Some(Duration::from_secs(5))));
         assert_eq!(run.command.join(" ".as_ref()), OsString::from("/bin/sh -c date"));
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn each_error_in_a_command_line_is_explained() {
         for (line, text) in [
             ("", "no command is given"),
             ("fly", "unknown command 'fly'"),

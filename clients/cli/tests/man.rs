@@ -59,7 +59,7 @@ fn documented(page: &str) -> Vec<(String, BTreeSet<String>)> {
 }
 
 #[test]
-fn each_option_of_the_help_is_on_the_page() {
+fn each_option_in_the_help_is_in_the_man_page() {
     let known: BTreeSet<String> =
         documented(&page()).into_iter().flat_map(|(_, names)| names).collect();
     let wanted = options(&help());
@@ -69,7 +69,7 @@ fn each_option_of_the_help_is_on_the_page() {
 }
 
 #[test]
-fn each_option_of_the_page_is_one_of_the_program() {
+fn each_option_in_the_man_page_exists() {
     let sections = documented(&page());
     let mut tried = 0;
     for (title, names) in sections.iter().filter(|(title, _)| !title.is_empty()) {
@@ -92,7 +92,7 @@ fn each_option_of_the_page_is_one_of_the_program() {
 }
 
 #[test]
-fn commands_variables_and_exit_codes_are_on_the_page() {
+fn commands_variables_and_exit_codes_are_in_the_man_page() {
     let (page, help) = (page(), help());
     let jobs = help.lines().filter_map(|line| line.strip_prefix("rlock ")?.split(' ').next());
     let jobs: Vec<&str> = jobs.filter(|job| !job.starts_with('-')).collect();

@@ -59,7 +59,7 @@ fn several_locks_are_held_together() {
 }
 
 #[test]
-fn one_at_a_time_readers_together_and_permits_by_their_number() {
+fn writers_run_one_at_a_time_and_readers_run_together() {
     let server = Server::start(&[]);
     let mut first = server.rlock(&["run", "job", "sleep", "60"]).spawn().unwrap();
     until("it is held", || is_held(&server, "job"));
@@ -85,7 +85,7 @@ fn one_at_a_time_readers_together_and_permits_by_their_number() {
 }
 
 #[test]
-fn a_lost_lock_ends_the_command_and_what_it_started() {
+fn losing_the_lock_ends_the_command_and_its_child_processes() {
     let server = Server::start(&[]);
     // Forced only when the command has said what it does about TERM.
     let ready = std::env::temp_dir().join(format!("rlock-ready-{}", server.port));
@@ -107,7 +107,7 @@ fn a_lost_lock_ends_the_command_and_what_it_started() {
 }
 
 #[test]
-fn a_server_that_is_silent_ends_the_command_before_the_lease_is_over() {
+fn the_command_ends_before_the_lease_does_if_the_server_falls_silent() {
     let server = Server::start(&[]);
     let child = server.rlock(&["run", "--lease", "2", "job", "sleep", "60"]).spawn().unwrap();
     until("it is held", || is_held(&server, "job"));
@@ -122,7 +122,7 @@ fn a_server_that_is_silent_ends_the_command_before_the_lease_is_over() {
 }
 
 #[test]
-fn with_acks_a_replica_has_the_lock_or_the_command_does_not_run() {
+fn with_acks_the_command_runs_only_if_a_replica_has_the_lock() {
     let server = Server::start(&["--repl-diskless-sync-delay", "0"]);
     let acked = ["run", "--acks", "1", "-w", "300ms", "job", "echo", "ran"];
     let (code, out, complaint) = server.run(&acked);
@@ -155,14 +155,14 @@ fn the_command_does_not_outlive_rlock_itself() {
 }
 
 #[test]
-fn its_version_is_that_of_the_module() {
+fn rlock_has_the_same_version_as_the_module() {
     let server = Server::start(&[]);
     let (code, said, _) = server.run(&["--version"]);
     assert_eq!((code, said.trim()), (0, concat!("rlock ", env!("CARGO_PKG_VERSION"))));
 }
 
 #[test]
-fn what_cannot_be_done_is_said() {
+fn run_explains_why_it_cannot_run_the_command() {
     let server = Server::start(&[]);
     let (code, _, complaint) = server.run(&["run", "job"]);
     assert_eq!((code, complaint.lines().next()), (125, Some("rlock: no command to run is given")));
@@ -179,7 +179,7 @@ fn what_cannot_be_done_is_said() {
 }
 
 #[test]
-fn a_hangup_that_is_ignored_stays_ignored() {
+fn an_ignored_hangup_signal_stays_ignored() {
     let server = Server::start(&[]);
     let mut command = std::process::Command::new("sh");
     let script = "trap '' HUP; exec \"$0\" run job sh -c 'echo held; read x; echo $x'";
@@ -195,7 +195,7 @@ fn a_hangup_that_is_ignored_stays_ignored() {
 }
 
 #[test]
-fn a_program_that_is_replaced_while_it_waits_still_runs_the_command() {
+fn rlock_runs_the_command_even_if_its_own_file_is_replaced_during_the_wait() {
     let server = Server::start(&[]);
     server.ask::<u64>("RLOCK.ACQUIRE job somebody");
     let copy = std::env::temp_dir().join(format!("rlock-copy-{}", server.port));
@@ -213,7 +213,7 @@ fn a_program_that_is_replaced_while_it_waits_still_runs_the_command() {
 }
 
 #[test]
-fn an_argument_may_be_any_bytes() {
+fn an_argument_may_contain_any_bytes() {
     let server = Server::start(&[]);
     let odd = std::ffi::OsStr::from_bytes(b"\xff");
     let output = server.rlock(&["run", "job", "printf", "%s"]).arg(odd).output().unwrap();
@@ -223,7 +223,7 @@ fn an_argument_may_be_any_bytes() {
 }
 
 #[test]
-fn a_command_reads_the_terminal() {
+fn the_command_can_read_from_the_terminal() {
     let server = Server::start(&[]);
     // `script` gives it a terminal, and passes on what it reads itself.
     let line = format!("{} run job sh -c 'read x; echo got $x'", env!("CARGO_BIN_EXE_rlock"));
@@ -247,7 +247,7 @@ fn a_command_reads_the_terminal() {
 }
 
 #[test]
-fn ctrl_z_stops_the_command_as_well_and_fg_goes_on_with_it() {
+fn ctrl_z_suspends_the_command_too_and_fg_resumes_it() {
     let server = Server::start(&[]);
     let folder = std::env::temp_dir().join(format!("rlock-terminal-{}", server.port));
     std::fs::create_dir_all(&folder).unwrap();

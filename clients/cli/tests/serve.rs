@@ -38,7 +38,7 @@ fn info(server: &Server) -> BTreeMap<String, u64> {
 const RENAMED: [&str; 2] = ["rlock_gate_shut_since_ms", "rlock_tokens_ahead_s"];
 
 #[test]
-fn all_of_info_is_a_metric() {
+fn each_field_of_info_is_a_metric() {
     let server = Server::start(&[]);
     let serve = serve(&server);
     server.ask::<u64>("RLOCK.ACQUIRE job ann");
@@ -75,7 +75,7 @@ fn all_of_info_is_a_metric() {
 }
 
 #[test]
-fn what_alerts_and_dashboard_name_is_served() {
+fn every_metric_in_the_alerts_and_the_dashboard_is_served() {
     let server = Server::start(&[]);
     let text = serve(&server).metrics();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/prometheus");
@@ -97,7 +97,7 @@ fn what_alerts_and_dashboard_name_is_served() {
 }
 
 #[test]
-fn each_alert_has_a_severity_and_a_section_of_the_runbook() {
+fn each_alert_has_a_severity_and_a_runbook_section() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let read = |name: &str| std::fs::read_to_string(root.join(name)).unwrap();
     let (rules, runbook, proofs) = (
@@ -123,7 +123,7 @@ fn each_alert_has_a_severity_and_a_section_of_the_runbook() {
 }
 
 #[test]
-fn the_first_in_line_of_a_lock_and_of_an_election_are_told_apart() {
+fn queues_for_locks_and_for_elections_are_measured_separately() {
     let server = Server::start(&[]);
     let serve = serve_with(&server, &["--elections", "leader:", "--elections", "chief:"]);
     let _waiting = ["job", "leader:a", "chief:b"].map(|key| {
@@ -214,7 +214,7 @@ fn a_server_that_is_down_is_shown_with_the_reason() {
 }
 
 #[test]
-fn a_certificate_that_nobody_vouches_for_is_the_reason() {
+fn a_server_whose_certificate_is_untrusted_is_shown_with_the_reason() {
     let folder = std::env::temp_dir().join(format!("rlock-tls-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let file = |name: &str| folder.join(name).display().to_string();
@@ -254,7 +254,7 @@ fn a_certificate_that_nobody_vouches_for_is_the_reason() {
 }
 
 #[test]
-fn a_page_of_another_site_gets_nothing() {
+fn a_page_from_another_site_gets_no_data() {
     let server = Server::start(&[]);
     let serve = serve_with(&server, &["--allow-host", "locks.example"]);
     let code = |request: &str, headers: &[(&str, &str)]| serve.ask(request, headers, "").0;
@@ -295,7 +295,7 @@ fn a_page_of_another_site_gets_nothing() {
 }
 
 #[test]
-fn a_browser_sees_queues_holders_and_one_lock_closely() {
+fn a_browser_can_view_queues_and_one_lock_in_detail() {
     let server = Server::start(&["--requirepass", ""]);
     let serve = serve(&server);
     let hostile = "<img/src=x/onerror=alert(1)>";
@@ -351,7 +351,7 @@ fn a_browser_sees_queues_holders_and_one_lock_closely() {
 }
 
 #[test]
-fn nobody_acts_without_permission_and_token() {
+fn nobody_can_act_without_permission_and_a_token() {
     let server = Server::start(&[]);
     let held = || {
         server.ask::<u64>("RLOCK.ACQUIRE job ann LEASE 60000");
@@ -401,7 +401,7 @@ fn nobody_acts_without_permission_and_token() {
 }
 
 #[test]
-fn a_failover_is_followed_by_sentinel_and_a_signal_ends_it() {
+fn serve_follows_a_failover_through_sentinel_and_ends_on_a_signal() {
     let mut primary = Server::start(&["--repl-diskless-sync-delay", "0"]);
     let port = primary.port.to_string();
     let replica =

@@ -30,7 +30,7 @@ fn drawn_lock(key: &str, lock: &Lock) -> String {
 }
 
 #[test]
-fn a_server_where_nobody_waits_is_shown() {
+fn a_server_without_waiters_is_shown() {
     let server = Server::start(&[]);
     let now = Snapshot::take(&mut [server.connect()], Ask::longest(10)).unwrap();
     let page = drawn(None, &now);
@@ -56,7 +56,7 @@ fn a_server_where_nobody_waits_is_shown() {
 }
 
 #[test]
-fn shows_the_longest_queue_first_its_holder_and_what_happens() {
+fn top_shows_queues_by_length_with_holders_and_rates() {
     let server = Server::start(&[]);
     server.ask::<u64>("RLOCK.ACQUIRE top:short ann LEASE 60000");
     server.ask::<u64>("RLOCK.ACQUIRE top:long rita READ LEASE 60000");
@@ -133,7 +133,7 @@ fn passwords_come_from_the_url_or_the_environment() {
 }
 
 #[test]
-fn a_server_that_is_not_there_or_lacks_the_module_is_an_error() {
+fn an_unreachable_server_or_one_without_the_module_is_an_error() {
     let server = Server::bare(&[]);
     let (code, out, complaint) = server.run(&["top", "--once", "redis://127.0.0.1:1"]);
     assert!(code == 125 && out.is_empty() && complaint.contains("refused"), "{complaint}");

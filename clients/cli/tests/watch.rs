@@ -61,7 +61,7 @@ fn a_line_is_printed_for_each_change() {
 }
 
 #[test]
-fn what_cannot_be_watched_is_said() {
+fn watch_explains_why_it_cannot_watch() {
     let server = Server::start(&[]);
     server.ask::<()>("SET job x");
     let (code, page, complaint) = server.run(&["watch", "job"]);

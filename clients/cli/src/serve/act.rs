@@ -100,7 +100,7 @@ mod tests {
     use super::bytes_of;
 
     #[test]
-    fn a_name_is_bytes() {
+    fn a_name_is_given_as_bytes_in_hexadecimal() {
         assert_eq!(bytes_of("00ff4A"), Ok(vec![0, 255, 74]));
         assert_eq!(bytes_of(""), Ok(vec![]));
         for wrong in ["0", "0g", "+1", "é0"] {

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_leads_here_by_another_hand_is_refused() {
+    fn a_request_for_an_unknown_host_is_refused() {
         for host in
             ["127.0.0.1:9121", "localhost:9121", "[::1]:9121", "10.0.0.7", "LOCKS.example:1"]
         {
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_site_sends_is_refused_but_a_link_is_followed() {
+    fn requests_from_another_site_are_refused_but_its_links_work() {
         let here = ("host", "localhost:9121");
         let from = |site, mode, dest| {
             [here, ("sec-fetch-site", site), ("sec-fetch-mode", mode), ("sec-fetch-dest", dest)]

@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_costly_look_among_others_does_not_slow_the_page_and_costly_ones_do() {
+    fn one_costly_look_does_not_slow_the_page_down_but_several_do() {
         let ms = Duration::from_millis;
         assert_eq!(median(&VecDeque::new()), Duration::ZERO);
         assert_eq!(median(&VecDeque::from([ms(1), ms(2900)])), ms(1));
