@@ -42,11 +42,21 @@ const UPPER: u8 = !0x20;
 
 /// What a client said as one number, to be compared with a [`Word`] in one step; 0 if it is none.
 pub(super) fn pack(given: &[u8]) -> u64 {
+    const UPPER_ALL: u64 = u64::from_be_bytes([UPPER; LEN_MAX]);
     let begins = given.first().is_some_and(|first| first & UPPER != 0);
     if !begins || given.len() > LEN_MAX {
         return 0;
     }
-    given.iter().fold(0, |packed, byte| packed << 8 | u64::from(byte & UPPER))
+    let append = |packed: u64, byte: &u8| packed << 8 | u64::from(*byte);
+    let packed = match (given.split_first_chunk::<4>(), given.last_chunk::<4>()) {
+        // The two overlap, and agree where they do.
+        (Some((first, rest)), Some(last)) => {
+            let first = rest.iter().fold(u64::from(u32::from_be_bytes(*first)), |p, _| p << 8);
+            first | u64::from(u32::from_be_bytes(*last))
+        }
+        _ => given.iter().fold(0, append),
+    };
+    packed & UPPER_ALL
 }
 
 /// An option.
