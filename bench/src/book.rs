@@ -128,6 +128,9 @@ impl Book {
         if !self.peers.is_empty() {
             all.peers.clone_from(&self.peers);
         }
+        let is_measured =
+            |what: &String| what.split(':').next().is_some_and(|of| begin.ends_with(of));
+        all.missing.retain(|what| !is_measured(what));
         all.about.insert(begin.to_owned(), self.when());
         all.save();
     }

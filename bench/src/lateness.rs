@@ -7,7 +7,7 @@ use crate::book::Book;
 use crate::crowd::exchange_all;
 use crate::sample::Sample;
 use crate::stage::{self, server, until_all_is_read};
-use rlock_testkit::{Client, Server, Waiter};
+use rlock_testkit::{Server, Waiter};
 
 /// From the deadline to the grant, in microseconds.
 pub const SECTION: &str = "waiting: lease end to grant, µs";
@@ -39,7 +39,9 @@ fn lateness(book: &mut Book, server: &Server, row: &str, expiries: i64) {
     let (mut waiter, mut watcher) = (Waiter::connect(server), Waiter::connect(server));
     let mut late_us = Sample::default();
     for number in 0..expiries {
-        let ends_at_ms = hold(&mut holder, 20 + number % 20);
+        holder.granted(&format!("RLOCK.ACQUIRE hot holder LEASE {}", 20 + number % 20));
+        let ends_at_ms = holder.deadline("hot");
+        assert!(ends_at_ms > 0, "the hold was over before it could be looked at");
         waiter.say("RLOCK.ACQUIRE hot waiter BLOCK 10000");
         until_all_is_read(&mut watcher);
         waiter.answer();
@@ -49,16 +51,6 @@ fn lateness(book: &mut Book, server: &Server, row: &str, expiries: i64) {
     assert!(late_us.min() >= 0.0, "granted {} µs before the deadline", -late_us.min());
     book.put_percentiles(SECTION, row, &late_us);
     stage::say_kept_off(&mut holder);
-}
-
-/// Acquires the lock; returns the deadline in unix milliseconds. While nobody waits, the key
-/// expires in the last millisecond before it, which the server lets it live through.
-#[track_caller]
-fn hold(holder: &mut Client, lease_ms: i64) -> i64 {
-    holder.granted(&format!("RLOCK.ACQUIRE hot holder LEASE {lease_ms}"));
-    let last_ms = holder.key_ends_at("hot");
-    assert!(last_ms > 0, "the hold was over before it could be looked at");
-    last_ms + 1
 }
 
 /// This machine's clock, which is also the server's, in fractional unix milliseconds.

@@ -110,6 +110,7 @@ fn main() -> ExitCode {
                 "peers" => book.measure("peers", peers::measure),
                 "several" => several::measure(&mut book, Profile::Full),
                 "waiting: hand-off" => hand_off::measure(&mut book, Profile::Full),
+                "waiting: lease end" => lateness::measure(&mut book, Profile::Full),
                 _ => panic!("{name}: see scripts/bench.sh"),
             }
             book.save_part(name);
