@@ -109,12 +109,13 @@ fn client(url: &str, certificates: Option<&TlsCertificates>) -> Result<Client, T
     let wrong = |error: RedisError| {
         format!("a URL is redis://[[user]:password@]host[:port][/db] or rediss://…: {error}")
     };
-    let mut info = url.into_connection_info().map_err(wrong)?;
-    if let (None, Ok(password)) = (info.redis_settings().password(), std::env::var("REDISCLI_AUTH"))
-    {
-        let settings = info.redis_settings().clone().set_password(password);
-        info = info.set_redis_settings(settings);
+    let info = url.into_connection_info().map_err(wrong)?;
+    // Not every user may name its library (CLIENT SETINFO), and each refusal is an entry in the server's ACL log.
+    let mut settings = info.redis_settings().clone().set_skip_set_lib_name();
+    if let (None, Ok(password)) = (settings.password(), std::env::var("REDISCLI_AUTH")) {
+        settings = settings.set_password(password);
     }
+    let info = info.set_redis_settings(settings);
     match certificates {
         Some(certificates) => Client::build_with_tls(info, certificates.clone()),
         None => Client::open(info),
