@@ -41,8 +41,12 @@ class Server(Standalone):
         wanted = (stats.get(f"cmdstat_{name}", "calls=0") for name in ("rlock.release", "rlock.info"))
         return sum(int(each.split(",")[0].split("=")[1]) for each in wanted)
 
+    def called(self, name):
+        """How often that command was executed."""
+        return int(section(self.one.address, "commandstats").get(f"cmdstat_{name}", "calls=0").split(",")[0].split("=")[1])
+
     def renewals(self):
-        return int(section(self.one.address, "commandstats").get("cmdstat_rlock.renew", "calls=0").split(",")[0].split("=")[1])
+        return self.called("rlock.renew")
 
     def connections(self):
         """How many were ever accepted, but for the one that asks."""

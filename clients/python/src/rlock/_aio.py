@@ -301,9 +301,13 @@ class IO:
 
     # --- turns -----------------------------------------------------------------------------------
 
-    async def listen(self, key: str, owner: str, until: float) -> "Turn":
+    async def listen(self, key: str, owner: str, until: float, before: "Optional[Turn]" = None) -> "Turn":
+        """For who listened `before`, perhaps elsewhere."""
         address = await self.locate(key, until)
         ears = self.ears.get(address)
+        if before is not None and before.ears is ears and not before.ears.is_over:
+            before.event.clear()
+            return before
         if ears is None or ears.is_over:
             link = await self.open(key, until)
             ears = self.ears.get(link.address)

@@ -129,10 +129,10 @@ class Job:
         if kind == "look":
             return "place", (yield from self.has_place(until))
         if kind == "listen":
-            turn, self.turn = self.turn, None
-            if turn is not None:
-                io.unlisten(turn)
-            self.turn = yield io.listen(seat.key, seat.owner, until)
+            before = self.turn
+            self.turn = yield io.listen(seat.key, seat.owner, until, before)
+            if before is not None and before is not self.turn:
+                io.unlisten(before)
             return ("listening",)
         if kind == "await":  # who is interrupted drops the connection
             return ("broken",)

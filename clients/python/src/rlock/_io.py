@@ -326,9 +326,13 @@ class IO:
 
     # --- turns -----------------------------------------------------------------------------------
 
-    def listen(self, key: str, owner: str, until: float) -> "Turn":
+    def listen(self, key: str, owner: str, until: float, before: "Optional[Turn]" = None) -> "Turn":
+        """For who listened `before`, perhaps elsewhere."""
         address = self.locate(key, until)
         ears = self.ears.get(address)
+        if before is not None and before.ears is ears and not before.ears.is_over:
+            before.event.clear()
+            return before
         if ears is None or ears.is_over:
             link = self.open(key, until)
             with self.lock:
