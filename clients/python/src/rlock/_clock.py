@@ -108,7 +108,8 @@ class Clock:
         with self.lock:
             tenures = {tenure for _, _, tenure in self.heap if tenure.io is io and tenure.state == "held"}
         for tenure in tenures:
-            if tenure.link is not None:
+            # Not by its link: this thread may have heard already that the connection is closed.
+            if tenure.options.session:
                 self.lose(tenure)
             else:
                 self.tell(tenure, "close")
