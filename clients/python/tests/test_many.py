@@ -1,14 +1,17 @@
 """What each of many waits costs."""
 
 import asyncio
+import threading
+import time
 
 import pytest
 import redis
 import redis.asyncio
-from support import one_server
+from support import one_server, until
 
 import rlock
 import rlock.asyncio
+from rlock._core import DIALS
 
 server = one_server
 
@@ -34,3 +37,28 @@ def test_a_ticket_that_asks_again_has_listened_all_the_time(server, wait):
     wait(server)
     assert server.called("rlock.acquire") >= 4
     assert server.called("subscribe") == 1
+
+
+def test_threads_that_are_many_share_few_connections(server):
+    server.ask("RLOCK.ACQUIRE", "busy", "somebody")
+    locks = rlock.Locks(server.client(), waiting=0)
+    rlock.Lock(locks, "first").acquire().release()
+    before, begin = server.proxy.accepted, time.monotonic()
+    start, got = threading.Barrier(501), []
+
+    def work():
+        start.wait()
+        got.append(rlock.ReadLock(locks, "busy").acquire(wait=60))
+
+    threads = [threading.Thread(target=work) for _ in range(500)]
+    for thread in threads:
+        thread.start()
+    start.wait()
+    until("all of them wait", lambda: server.waiting("busy") == 500, 60)
+    server.ask("RLOCK.RELEASE", "busy", "somebody")
+    for thread in threads:
+        thread.join()
+    assert all(got) and len(got) == 500
+    more = (time.monotonic() - begin) / DIALS
+    assert server.proxy.accepted - before <= 20 + more
+    locks.close()

@@ -13,7 +13,8 @@ from typing import Any, Callable, Optional
 
 from ._core import Tenure, log, ms, now
 from ._drive import Care, Steps
-from ._io import Link, run
+from ._io import run
+from ._pool import Link
 
 Queue = queue.SimpleQueue[Callable[[], Any]]
 

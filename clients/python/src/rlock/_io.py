@@ -15,6 +15,7 @@ from ._core import Seat, Space, Spaces, now
 from ._drive import Job, Steps
 from ._errors import Broken, Refused, Silent, Unsent
 from ._links import Address, Route, packed, translated
+from ._pool import Link, Pool
 from ._telemetry import Telemetry
 
 
@@ -35,16 +36,6 @@ def run(steps: Steps) -> Any:
 
 def _stays_closed(*_: Any, **__: Any) -> None:
     raise ConnectionError("the connection was closed")
-
-
-class Link:
-    """A connection of our own."""
-
-    __slots__ = ("conn", "address", "is_open", "used", "watched")
-
-    def __init__(self, conn: Any, address: Optional[Address]):
-        self.conn, self.address, self.is_open, self.used = conn, address, True, now()
-        self.watched: Any = None  # its socket, while it is a session's
 
 
 class Once:
@@ -105,7 +96,7 @@ class IO:
         self.reset()
 
     def reset(self) -> None:
-        self.idle: dict[Any, list[Link]] = {}
+        self.pools: dict[Any, Pool] = {}
         self.links: set[Link] = set()
         self.once = Once()
         self.cleaning: set[threading.Event] = set()
@@ -145,25 +136,27 @@ class IO:
         sentinel: Any = self.route.sentinel
         self.route.master = sentinel.get_master_address()
 
-    def open(self, key: str, until: float, where: Optional[Address] = None) -> Link:
+    def open(self, key: str, until: float, where: Optional[Address] = None, is_brief: bool = False) -> Link:
+        """A connection. `is_brief`: for a request that is answered at once."""
         address = where or (self.locate(key, until) if self.route.moves else None)
         while True:
-            while idle := self.idle.get(address):
-                try:
-                    link = idle.pop()
-                except IndexError:
-                    break
-                # One that has not been used for a moment may have been closed by the server meanwhile.
-                if now() - link.used < 0.5 or self._is_quiet(link):
-                    return link if where is None else self._asking(link, until)
-                self.drop(link)
             try:
-                self.once.do(address, lambda: self._dial(address), until)
+                link = self._pool(address).take(is_brief, until)
             except Broken:
                 self.route.forget(address)
                 raise
+            # One that has not been used for a moment may have been closed by the server meanwhile.
+            if now() - link.used < 0.5 or self._is_quiet(link):
+                return link if where is None else self._asking(link, until)
+            self.drop(link)
 
-    def _dial(self, address: Optional[Address]) -> None:
+    def _pool(self, address: Optional[Address]) -> Pool:
+        pool = self.pools.get(address)
+        if pool is None:
+            pool = self.pools.setdefault(address, Pool(lambda: self._dial(address), self.keep, 16 + self.waiting))
+        return pool
+
+    def _dial(self, address: Optional[Address]) -> Link:
         if self.is_closed:
             raise Broken("the connections are closed")
         conn = self.route.connection(address)
@@ -179,7 +172,7 @@ class IO:
         except Broken:
             self.drop(link)
             raise
-        self.keep(link)
+        return link
 
     def _ask_what_it_is(self, link: Link) -> None:
         said, sent = None, now()
@@ -199,7 +192,7 @@ class IO:
         return link
 
     def identify(self, key: str, until: float) -> list[str]:
-        link = self.open(key, until)
+        link = self.open(key, until, is_brief=True)
         self.keep(link)
         return self.route.told.get(link.address, [])
 
@@ -243,7 +236,7 @@ class IO:
     def send(self, key: str, words: list[Any], until: float) -> Any:
         where, hops = None, 0
         while True:
-            link = self.open(key, until, where)
+            link = self.open(key, until, where, is_brief=True)
             sent = now()
             try:
                 self.write(link, words)
@@ -267,30 +260,21 @@ class IO:
 
     def _distrust(self, address: Optional[Address], since: float) -> None:
         """One connection was silent: those that have said nothing since may be so as well."""
-        idle = self.idle.get(address, [])
-        for _ in range(len(idle)):
-            try:
-                link = idle.pop(0)
-            except IndexError:
-                return
-            if link.used < since:
-                self.drop(link)
-            else:
-                idle.append(link)
+        for link in self._pool(address).silent_since(since):
+            self.drop(link)
 
     def redirected(self, refused: Refused, address: Optional[Address]) -> Optional[Address]:
         return self.route.redirected(refused, address)
 
     def keep(self, link: Link) -> None:
-        idle = self.idle.setdefault(link.address, [])
-        if link.is_open and not self.is_closed and len(idle) < 16 + self.waiting:
-            idle.append(link)
-        else:
+        if self.is_closed or not link.is_open or not self._pool(link.address).give(link):
             self.drop(link)
 
     def drop(self, link: Link) -> None:
         link.is_open = False
         self.links.discard(link)
+        if link.is_brief:
+            self._pool(link.address).lost(link)
         link.conn.connect = link.conn.connect_check_health = _stays_closed  # redis-py connects again to write
         try:
             link.conn.disconnect()
@@ -353,7 +337,7 @@ class IO:
         """Waits end; what they left is undone for a moment still. Then nothing is connected any more."""
         self.is_closing = True
         for link in list(self.links):
-            if link not in self.idle.get(link.address, []):
+            if link not in self._pool(link.address).idle:
                 self.drop(link)
         end = now() + 1.0
         for done in list(self.cleaning):
@@ -361,7 +345,8 @@ class IO:
         self.is_closed = True
         for link in list(self.links):
             self.drop(link)
-        self.idle.clear()
+        for pool in list(self.pools.values()):
+            pool.close()
 
 
 class Turn:

@@ -1,0 +1,174 @@
+"""The connections to one server that nobody uses, and who waits for one."""
+
+from __future__ import annotations
+
+import collections
+import random
+import threading
+import time
+from typing import Any, Callable, Optional
+
+from . import _core as core
+from ._core import now
+from ._errors import Broken, Unsent
+from ._links import Address, translated
+
+
+class Link:
+    """A connection of our own."""
+
+    __slots__ = ("conn", "address", "is_open", "used", "watched", "is_brief")
+
+    def __init__(self, conn: Any, address: Optional[Address]):
+        self.conn, self.address, self.is_open, self.used = conn, address, True, now()
+        self.watched: Any = None  # its socket, while it is a session's
+        self.is_brief = False  # lent to a request that is answered at once
+
+
+class Waiter:
+    """Who waits for a connection. Its lock is free when there is a link or an error."""
+
+    __slots__ = ("came", "is_brief", "since", "link", "error")
+
+    def __init__(self, is_brief: bool):
+        self.is_brief, self.since = is_brief, now()
+        self.link: Optional[Link] = None
+        self.error: Optional[Exception] = None
+        self.came = threading.Lock()
+        self.came.acquire()
+
+
+class Pool:
+    """Each connection that comes back, or is made, wakes one of those who wait, in the order of their arrival.
+
+    Requests that are answered at once have BRIEF connections. If one of them has waited for LATE, another connection
+    is made, at most one every DIALS: threads that are many wait for a processor, and connecting would take more of it.
+    """
+
+    BRIEF = 16
+
+    def __init__(self, dial: Callable[[], Link], keep: Callable[[Link], None], most: int):
+        self.dial, self.keep, self.most = dial, keep, most
+        self.lock = threading.Lock()
+        self.idle: list[Link] = []
+        self.waiters: collections.deque[Waiter] = collections.deque()
+        self.brief = 0  # lent to requests that are answered at once
+        self.is_dialing = False
+        self.dialed = self.rests_until = 0.0
+        self.error = ""
+
+    def take(self, is_brief: bool, until: float) -> Link:
+        """A connection that nobody uses. Raises Unsent if connecting failed, for others a moment ago, or took too long."""
+        with self.lock:
+            if self.idle and not self.waiters:
+                return self._lend(self.idle.pop(), is_brief)
+        waiter = Waiter(is_brief)
+        try:
+            self._wait(waiter, until)
+        except BaseException:
+            self._withdraw(waiter)
+            raise
+        if waiter.link is not None:
+            return waiter.link
+        if waiter.error is None:
+            raise Unsent("not connected in time")
+        raise Unsent(str(waiter.error)) if isinstance(waiter.error, Broken) else waiter.error.with_traceback(None)
+
+    def _wait(self, waiter: Waiter, until: float) -> None:
+        with self.lock:
+            if not self.is_dialing and now() < self.rests_until:
+                raise Unsent(self.error)
+            if self.idle:
+                waiter.link = self._lend(self.idle.pop(), waiter.is_brief)
+                return
+            self.waiters.append(waiter)
+            if not self.is_dialing:
+                # Started first: an interrupt must not leave a server that nobody connects to.
+                threading.Thread(target=self._connect, name="rlock-dial", daemon=True).start()
+                self.is_dialing = True
+        if not waiter.came.acquire(timeout=min(max(until - now(), 0.0), threading.TIMEOUT_MAX)):
+            with self.lock:
+                if waiter in self.waiters:
+                    self.waiters.remove(waiter)
+
+    def _withdraw(self, waiter: Waiter) -> None:
+        """It was interrupted."""
+        with self.lock:
+            if waiter in self.waiters:
+                self.waiters.remove(waiter)
+        if waiter.link is not None:
+            self.keep(waiter.link)
+
+    def _lend(self, link: Link, is_brief: bool) -> Link:
+        link.is_brief = is_brief
+        self.brief += is_brief
+        return link
+
+    def give(self, link: Link) -> bool:
+        """Whether it is of use."""
+        with self.lock:
+            self._returned(link)
+            if self.waiters:
+                waiter = self.waiters.popleft()
+                waiter.link = self._lend(link, waiter.is_brief)
+                waiter.came.release()
+            elif len(self.idle) < self.most:
+                self.idle.append(link)
+            else:
+                return False
+        return True
+
+    def lost(self, link: Link) -> None:
+        """It is closed."""
+        with self.lock:
+            self._returned(link)
+
+    def _returned(self, link: Link) -> None:
+        self.brief -= link.is_brief
+        link.is_brief = False
+
+    def silent_since(self, since: float) -> list[Link]:
+        """Takes those that have said nothing since then."""
+        with self.lock:
+            silent = [link for link in self.idle if link.used < since]
+            self.idle = [link for link in self.idle if link.used >= since]
+        return silent
+
+    def fail(self, problem: Exception) -> None:
+        """Of a server that was not reached, nothing is wanted for a moment."""
+        with self.lock:
+            if isinstance(problem, Broken):
+                self.rests_until, self.error = now() + core.DIALS * (0.5 + random.random()), str(problem)
+            self.is_dialing = False
+            while self.waiters:
+                waiter = self.waiters.popleft()
+                waiter.error = problem
+                waiter.came.release()
+
+    def close(self) -> None:
+        with self.lock:
+            self.idle.clear()
+        self.fail(Broken("the connections are closed"))
+
+    def _connect(self) -> None:
+        """Makes one connection after the other while somebody waits for them."""
+        while True:
+            with self.lock:
+                if not self.waiters:
+                    self.is_dialing = False
+                    return
+                is_due = self._is_due(self.waiters[0])
+            if not is_due:
+                time.sleep(core.LATE)
+                continue
+            try:
+                link = self.dial()
+            except BaseException as error:  # whatever it is, somebody waits
+                return self.fail(translated(error) if isinstance(error, Exception) else Broken(repr(error)))
+            self.dialed, self.rests_until = now(), 0.0
+            self.keep(link)
+
+    def _is_due(self, first: Waiter) -> bool:
+        if not first.is_brief or self.brief < self.BRIEF:
+            return True
+        return now() >= first.since + core.LATE and now() >= self.dialed + core.DIALS
