@@ -189,6 +189,8 @@ export class Driver {
   private isStepping = false;
   /** When the machine was told something last. */
   private now = 0;
+  /** How far the wall clock was ahead of that of machines when the last request was sent; a computer that sleeps adds to it. */
+  ahead = 0;
 
   /** `done` is told what is no operation, for who has the seat. */
   constructor(
@@ -208,7 +210,9 @@ export class Driver {
     for (let next: Input | undefined = input; next; next = this.instant) {
       this.instant = undefined;
       this.now = now();
-      for (const output of this.machine.step(this.now, next)) this.do(output);
+      const outputs = this.machine.step(this.now, next);
+      this.onStep?.();
+      for (const output of outputs) this.do(output);
     }
     this.isStepping = false;
   }
@@ -252,6 +256,9 @@ export class Driver {
   /** Of a hold: a renewal failed. */
   onFailed: ((trouble: unknown) => void) | undefined;
 
+  /** After each step, before what it says is done. */
+  onStep: (() => void) | undefined;
+
   /** Before each pause. */
   onPause: ((trouble: unknown) => void) | undefined;
 
@@ -265,6 +272,7 @@ export class Driver {
 
   private begin(op: Output): void {
     this.op = op;
+    if (op.do === 'send' || op.do === 'own') this.ahead = Date.now() - this.now;
     if (op.do !== 'await') this.count++;
     const count = this.count;
     clearTimeout(this.timer);

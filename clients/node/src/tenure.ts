@@ -101,7 +101,7 @@ export class Tenure {
   state: 'held' | 'releasing' | 'released' | 'lost' = 'held';
   private lost: AbortController | undefined;
   /** When it is certain to be over, by the clock of machines. */
-  deadline: number;
+  deadline = 0;
   /** Until its first renewal is due, when most holds have been released, there is only a timer. */
   private care: { machine: Holding; driver: Driver } | undefined;
   private timer: NodeJS.Timeout | undefined;
@@ -123,9 +123,8 @@ export class Tenure {
   ) {
     const { sent, token } = granted;
     this.token = token;
-    this.deadline = sent + asked.lease;
     this.sent = sent;
-    const due = asked.renew === false ? this.deadline : sent + Math.floor(asked.lease / 3);
+    const due = sent + (asked.renew === false ? asked.lease : Math.floor(asked.lease / 3));
     // Not before its time: timers may be a little early.
     this.timer = setTimeout(() => this.begin(), Math.max(0, due - now() + 1)).unref();
     all.add(this);
@@ -148,7 +147,7 @@ export class Tenure {
       else if (done === 'tied') this.watch(driver.takeLink());
     });
     driver.isQuiet = true;
-    driver.onPause = () => this.count(); // whenever it was renewed
+    driver.onStep = () => this.lasts(machine.deadline, driver.ahead);
     driver.onFailed = (trouble) => {
       if (this.state !== 'held') return;
       shared.telemetry.failedRenewals++;
@@ -161,13 +160,12 @@ export class Tenure {
   }
 
   /** Another level. */
-  entered(granted: Tell & { told: 'granted' }, lease: number, link: Link | undefined): void {
+  entered(granted: Tell & { told: 'granted' }, lease: number, by: Driver): void {
     this.depth++;
     this.lingers ||= granted.lingers;
     // By a lease that may be another one.
-    this.deadline = Math.max(this.deadline, granted.sent + lease);
-    this.care?.driver.tell({ on: 'extend', sent: granted.sent + lease - this.asked.lease });
-    this.count();
+    this.extended(granted.sent + lease, by.ahead);
+    const link = by.takeLink();
     if (link) this.watch(link);
   }
 
@@ -185,6 +183,7 @@ export class Tenure {
       if (!this.isHeld) this.lose();
       if (this.state !== 'held') throw this.isLost;
       const sent = now();
+      const ahead = Date.now() - sent;
       const sending = new Sending(shared.route);
       let problem: unknown;
       try {
@@ -194,11 +193,7 @@ export class Tenure {
         problem = error;
         if (error instanceof Broken) sending.condemn();
       }
-      if (problem === undefined && this.isHeld) {
-        this.deadline = Math.max(this.deadline, sent + ms);
-        this.care?.driver.tell({ on: 'extend', sent: sent + ms - asked.lease });
-        return this.count();
-      }
+      if (problem === undefined && this.isHeld) return this.extended(sent + ms, ahead);
       // Or somebody put another value at the key.
       if (problem instanceof Refused && ['NOTHELD', 'WRONGTYPE'].includes(problem.code)) this.lose();
       else if (problem !== undefined && !isPassing(problem)) throw problem;
@@ -217,9 +212,16 @@ export class Tenure {
     return this.state === 'held' && now() < this.deadline && Date.now() < this.wallDeadline;
   }
 
-  private count(): void {
-    this.deadline = Math.max(this.deadline, this.care?.machine.deadline ?? 0);
-    this.wallDeadline = Date.now() + (this.deadline - now()) + 5;
+  /** It was granted or renewed until `deadline`, by a request that was sent when the wall clock was so far ahead. */
+  private lasts(deadline: number, ahead: number): void {
+    if (deadline <= this.deadline) return;
+    this.deadline = deadline;
+    this.wallDeadline = deadline + ahead + 5;
+  }
+
+  private extended(deadline: number, ahead: number): void {
+    this.lasts(deadline, ahead);
+    this.care?.driver.tell({ on: 'extend', sent: deadline - this.asked.lease });
   }
 
   /** Aborted when the hold is lost. Made when somebody asks for it. */

@@ -101,6 +101,53 @@ await test('a loop that is blocked loses no lease whose renewal is answered', as
   await locks.close();
 });
 
+await test('a loop that is blocked for longer than a third of the lease is told that the hold was renewed', async () => {
+  const locks = new Locks(own);
+  const hold = await locks.lock('blocked long', { lease: 4_500 }).acquire();
+  await new Promise(setImmediate); // then the loop runs its timers after the first time that it is blocked
+  // When a reply is read the next renewal is overdue, so that there is no pause between renewals.
+  let wasHeld = false;
+  for (const begin = Date.now(); Date.now() < begin + 10_000; await new Promise(setImmediate)) {
+    if (Date.now() > begin + 4_500) wasHeld ||= hold.held && hold.left > 0;
+    for (const until = Date.now() + 1_600; Date.now() < until; );
+  }
+  assert(wasHeld && !hold.signal.aborted);
+  await until('it is held', () => hold.held);
+  await hold.release();
+  await locks.close();
+});
+
+await test('a renewal that fails does not prolong what the wall clock says is over', async () => {
+  const sockets = new Set();
+  const relay = net.createServer((socket) => {
+    const server = net.connect(port, '127.0.0.1');
+    for (const each of [socket, server]) sockets.add(each.on('error', () => {}));
+    socket.pipe(server).pipe(socket);
+  });
+  await new Promise((resolve) => relay.listen(0, '127.0.0.1', resolve));
+  const client = await connect(relay.address().port);
+  if (library !== 'ioredis') await client.connect();
+  const locks = new Locks(client);
+  const failed = new Promise((resolve) => locks.on('error', (error) => error instanceof Unavailable && resolve()));
+  const hold = await locks.lock('slept', { lease: 3_000 }).acquire();
+  assert(hold.held);
+  // While a computer sleeps, only the wall clock goes on; and its connections break.
+  const { now } = Date;
+  Date.now = () => now() + 10_000;
+  try {
+    assert(!hold.held);
+    relay.close();
+    for (const socket of sockets) socket.destroy();
+    await failed;
+    await sleep(100);
+    assert(!hold.held && hold.left === 0 && !hold.signal.aborted);
+  } finally {
+    Date.now = now;
+  }
+  await locks.close();
+  closed(client);
+});
+
 await test('two names of one server have one owner', async () => {
   const other = await connect(port, library === 'ioredis' ? { host: 'localhost' } : { socket: { port, host: 'localhost', reconnectStrategy: false } });
   const [one, two] = [new Locks(own), new Locks(other)];
