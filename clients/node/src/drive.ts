@@ -38,6 +38,7 @@ export interface Shared {
   /** How long a request that does not wait is repeated. */
   readonly patience: number;
   readonly telemetry: Telemetry;
+  readonly watch: Watch;
 }
 
 /** In whole milliseconds: a deadline is never late by it. */
@@ -157,10 +158,40 @@ export async function whatItIs(shared: Shared, key: string): Promise<string[]> {
   }
 }
 
+/** A loop that was blocked runs its timers before it writes what node-redis keeps and reads what lies in its sockets. */
+const TURNS = 4;
+
 /** Calls `call` when the loop has gone round so many times, which is at once unless something blocks it. */
 function afterTurns(turns: number, call: () => void): void {
   if (turns === 0) call();
   else setImmediate(afterTurns, turns - 1, call);
+}
+
+/** One timer for all requests of attempts and releases: most are answered long before their time, and one for each costs more. */
+export class Watch {
+  private timer: NodeJS.Timeout | undefined;
+  private at = Infinity;
+
+  constructor(private readonly open: ReadonlySet<Driver>) {}
+
+  wakeAt(at: number): void {
+    if (at >= this.at) return;
+    clearTimeout(this.timer);
+    this.at = at;
+    // The connection of a request keeps the process alive.
+    this.timer = setTimeout(() => this.look(), Math.max(0, Math.ceil(at - performance.now()))).unref();
+  }
+
+  private look(): void {
+    this.at = Infinity;
+    const time = performance.now();
+    let next = Infinity;
+    for (const driver of this.open) {
+      if (driver.by <= time) driver.isLate();
+      else next = Math.min(next, driver.by);
+    }
+    this.wakeAt(next);
+  }
 }
 
 /** Does what a machine says: the operations of an attempt, of a release, or of a hold. */
@@ -170,6 +201,8 @@ export class Driver {
   /** Of the last request. */
   trouble: unknown;
   link: Link | undefined;
+  /** When the request under way is late, of which the watch tells. */
+  by = Infinity;
   /** The pauses of a hold keep no process alive: its connection does, until it is closed. */
   isQuiet = false;
   private at = '';
@@ -263,7 +296,7 @@ export class Driver {
   onPause: ((trouble: unknown) => void) | undefined;
 
   private end(): void {
-    clearTimeout(this.timer);
+    this.disarm();
     this.count++;
     this.turn?.stop();
     if (this.hasSlot) this.shared.slots++;
@@ -275,7 +308,7 @@ export class Driver {
     if (op.do === 'send' || op.do === 'own') this.ahead = Date.now() - this.now;
     if (op.do !== 'await') this.count++;
     const count = this.count;
-    clearTimeout(this.timer);
+    this.disarm();
     this.start(op, count);
     // What ended at once needs no timer.
     if ('by' in op && this.instant === undefined) this.arm(op.by, count, this.now);
@@ -315,16 +348,32 @@ export class Driver {
     }
   }
 
-  /** A loop that was blocked runs its timers before it writes what node-redis keeps and reads what lies in its sockets. */
   private arm(by: number, count: number, from: number): void {
+    if (this.op.do === 'send' && !this.isQuiet) {
+      this.by = by;
+      return this.shared.watch.wakeAt(by);
+    }
     const fire = () => {
       if (count !== this.count) return;
       if (performance.now() < by) this.arm(by, count, performance.now()); // timers may be a little early
       else this.timedOut();
     };
-    const after = 'by' in this.op && this.op.do !== 'sleep' ? () => afterTurns(4, fire) : fire;
+    const after = this.op.do === 'sleep' ? fire : () => afterTurns(TURNS, fire);
     const timer = setTimeout(after, Math.min(Math.max(0, Math.ceil(by - from)), 2 ** 31 - 1));
     this.timer = this.isQuiet ? timer.unref() : timer;
+  }
+
+  private disarm(): void {
+    clearTimeout(this.timer);
+    this.timer = undefined;
+    this.by = Infinity;
+  }
+
+  /** The request under way is late, unless its reply has been here all the time. */
+  isLate(): void {
+    this.by = Infinity;
+    const { count } = this;
+    afterTurns(TURNS, () => count === this.count && this.timedOut());
   }
 
   private timedOut(): void {
@@ -365,19 +414,23 @@ export class Driver {
     );
   }
 
-  private async reply(request: Request, sending: Sending): Promise<unknown> {
+  private reply(request: Request, sending: Sending): Promise<unknown> {
     const { asked, shared } = this;
-    if (request.ask === 'info' && asked.parts) {
-      for (const part of asked.parts) { // one may have ended by itself
-        const one = { ...asked, ...part, parts: undefined };
-        const token = field(found(await send(shared, part.key, wordsOf(request, one, 1), sending), one), 'token');
-        if (token !== undefined) return token;
-      }
-      return undefined;
+    if (request.ask === 'info') return this.find(request, sending);
+    const reply = send(shared, asked.key, wordsOf(request, asked, this.depth), sending);
+    const { parts } = asked;
+    return request.ask === 'release' && parts ? reply.then((each) => releasedAll(parts, each)) : reply;
+  }
+
+  /** The token of the hold, if there is one. */
+  private async find(request: Request, sending: Sending): Promise<unknown> {
+    const { asked, shared } = this;
+    for (const part of asked.parts ?? [asked]) { // one of several may have ended by itself
+      const one = { ...asked, key: part.key, mode: part.mode, parts: undefined };
+      const token = field(found(await send(shared, part.key, wordsOf(request, one, 1), sending), one), 'token');
+      if (token !== undefined) return token;
     }
-    const reply = await send(shared, asked.key, wordsOf(request, asked, this.depth), sending);
-    if (request.ask === 'info') return field(found(reply, asked), 'token');
-    return request.ask === 'release' && asked.parts ? releasedAll(asked.parts, reply) : reply;
+    return undefined;
   }
 
   /** An own connection: an idle or a new one. */

@@ -13,7 +13,7 @@
 
 import { randomBytes } from 'node:crypto';
 import { hostname } from 'node:os';
-import { type Asked, type Driver, isPassing, now, type Shared, whatItIs } from './drive.js';
+import { type Asked, type Driver, isPassing, now, type Shared, Watch, whatItIs } from './drive.js';
 import { LockLost, NotAcquired, NotHeld, Unavailable, unavailable } from './errors.js';
 import { type Client, inTime, Route } from './links.js';
 import { Attempt } from './machine/attempt.js';
@@ -115,7 +115,9 @@ export class Locks {
     const route = new Route(client);
     const waiting = options.waiting ?? 8;
     const patience = options.patience ?? 3_000;
-    this.#shared = { route, turns: new Turns(route), slots: waiting, waiting, rtt: 0, open: new Set(), emptied: () => {}, patience, telemetry: new Telemetry(options.listener) };
+    const telemetry = new Telemetry(options.listener);
+    const open = new Set<Driver>();
+    this.#shared = { route, turns: new Turns(route), slots: waiting, waiting, rtt: 0, open, emptied: () => {}, patience, telemetry, watch: new Watch(open) };
   }
 
   /** A write lock: one holder at a time. */
@@ -429,6 +431,20 @@ const dropped = new FinalizationRegistry<Dropped>(({ wasSeen, tenure }) => {
   if (!wasSeen) tenure.release().catch(() => {});
 });
 
+// Most holds are released in a moment. To register them costs as much as all else here, above all when garbage is collected.
+const young = new Map<Hold, Dropped>();
+const MOMENT = 100;
+let grows: NodeJS.Timeout | undefined;
+
+function watch(hold: Hold, known: Dropped): void {
+  young.set(hold, known);
+  grows ??= setTimeout(() => {
+    grows = undefined;
+    for (const [each, what] of young) dropped.register(each, what, each);
+    young.clear();
+  }, MOMENT).unref();
+}
+
 /**
  * The result of one acquisition: one level of a lock, to release once, also by `await using`. Keep a reference: a hold
  * that nothing refers to is released when it is garbage-collected if nothing of it was ever read; otherwise it is renewed
@@ -441,7 +457,7 @@ export class Hold implements AsyncDisposable {
   /** @internal */
   constructor(tenure: Tenure) {
     this.#known = { wasSeen: false, tenure };
-    dropped.register(this, this.#known, this);
+    watch(this, this.#known);
   }
 
   get #tenure(): Tenure {
@@ -502,7 +518,7 @@ export class Hold implements AsyncDisposable {
   async release(): Promise<void> {
     if (this.#isReleased) throw new NotHeld(`${this.key} was released before`);
     this.#isReleased = true;
-    dropped.unregister(this);
+    if (!young.delete(this)) dropped.unregister(this);
     await this.#known.tenure.release();
   }
 

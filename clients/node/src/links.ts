@@ -14,6 +14,7 @@ export type Word = string | number;
 export class Link {
   isOpen = true;
   #isGathering = false;
+  #unanswered = 0;
   #onClose: (() => void)[] = [];
   #heard: (channel: string) => void = () => {};
 
@@ -43,10 +44,13 @@ export class Link {
     return new Link(conn, isIo, address ?? (stream ? `${stream.remoteAddress}:${stream.remotePort}` : ''));
   }
 
-  /** ioredis writes each command by itself, a system call for each: what is sent at the same time is written at once. */
+  /**
+   * ioredis writes each command by itself, a system call for each: what is sent at the same time is written at once.
+   * But not what is sent alone, for which that takes longer.
+   */
   private gather(): void {
     const { stream } = this.conn;
-    if (!this.isIo || this.#isGathering || !stream?.cork) return;
+    if (!this.isIo || this.#isGathering || this.#unanswered === 0 || !stream?.cork) return;
     this.#isGathering = true;
     stream.cork();
     process.nextTick(() => {
@@ -55,16 +59,24 @@ export class Link {
     });
   }
 
-  async send(words: Word[]): Promise<unknown> {
-    if (!this.isOpen) throw new Broken(`the connection to ${this.address} is closed`);
-    this.gather();
+  send(words: Word[]): Promise<unknown> {
+    if (!this.isOpen) return Promise.reject(new Broken(`the connection to ${this.address} is closed`));
     const texts = words.map(String);
-    try {
-      return await (this.isIo ? this.conn.call(...texts) : this.conn.sendCommand(texts));
-    } catch (error) {
-      throw translated(error);
-    }
+    this.gather();
+    this.#unanswered++;
+    const reply: Promise<unknown> = this.isIo ? this.conn.call(...texts) : this.conn.sendCommand(texts);
+    return reply.then(this.#answered, this.#failed);
   }
+
+  #answered = (reply: unknown) => {
+    this.#unanswered--;
+    return reply;
+  };
+
+  #failed = (error: unknown) => {
+    this.#unanswered--;
+    throw translated(error);
+  };
 
   /** Reports the channels of messages to `heard`. */
   onMessage(heard: (channel: string) => void): void {

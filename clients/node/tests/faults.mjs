@@ -148,6 +148,33 @@ await test('a renewal that fails does not prolong what the wall clock says is ov
   closed(client);
 });
 
+await test('a free lock that is released at once takes one timer, and nothing to be finalized', async () => {
+  const locks = new Locks(own);
+  const lock = locks.lock('frugal');
+  await (await lock.acquire()).release();
+  const [{ register }, timer] = [FinalizationRegistry.prototype, globalThis.setTimeout];
+  const counts = { registered: 0, timers: 0 };
+  FinalizationRegistry.prototype.register = function (...words) {
+    counts.registered++;
+    return register.apply(this, words);
+  };
+  globalThis.setTimeout = (...words) => {
+    counts.timers++;
+    return timer(...words);
+  };
+  const begin = performance.now();
+  try {
+    for (let i = 0; i < 500; i++) await (await lock.acquire()).release();
+  } finally {
+    FinalizationRegistry.prototype.register = register;
+    globalThis.setTimeout = timer;
+  }
+  // That of the renewal; the others are of all holds and requests.
+  const others = 4 + (performance.now() - begin) / 50;
+  assert(counts.timers <= 500 + others && counts.registered <= others, JSON.stringify(counts));
+  await locks.close();
+});
+
 await test('two names of one server have one owner', async () => {
   const other = await connect(port, library === 'ioredis' ? { host: 'localhost' } : { socket: { port, host: 'localhost', reconnectStrategy: false } });
   const [one, two] = [new Locks(own), new Locks(other)];
