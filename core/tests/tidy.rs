@@ -112,6 +112,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "state",
             "host",
             "gate",
+            "unsaved",
             "timers",
             "publish",
             "answers",

@@ -37,6 +37,7 @@ pub mod state;
 pub mod sweep;
 pub mod timers;
 pub mod unit;
+mod unsaved;
 
 pub use happening::Happening;
 pub use host::{Content, Deferred, During, Gate, Host, KeyName, OpenKey, Replication, Settings};

@@ -16,6 +16,7 @@ use crate::reports::{self, Report};
 use crate::state::State;
 use crate::timers;
 use crate::unit::{self, Done, RequestError};
+use crate::unsaved::{self, Unsaved};
 
 use decisions::{Decision, Decisions, ToPublish};
 
@@ -88,7 +89,7 @@ pub(crate) struct OpenLocks<'h, 'n, 'm, 'a, H: Host> {
     host: &'h H,
     names: &'n [H::Name<'m>],
     wants: &'n [Want<'a>],
-    keys: Vec<H::Key<'h>>,
+    keys: Vec<Unsaved<H::Key<'h>>>,
     db: i32,
     /// One moment for all: what holds when it is looked at holds when it is entered.
     now: Now,
@@ -103,6 +104,7 @@ impl<H: Host> Drop for OpenLocks<'_, '_, '_, '_, H> {
     /// Whatever was decided reaches the replicas, even if the rest of the step is refused.
     fn drop(&mut self) {
         self.send();
+        unsaved::save(std::mem::take(&mut self.keys));
     }
 }
 
@@ -117,8 +119,8 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
             return Err(RequestError::ReadOnly);
         }
         let named = || wants.iter().filter_map(|want| names.get(want.number));
-        let mut keys: Vec<H::Key<'h>> =
-            unit::open(host, || named().map(|name| host.open(name, Access::Writes)).collect());
+        let open = |name| Unsaved::from(host.open(name, Access::Writes));
+        let mut keys: Vec<Unsaved<H::Key<'h>>> = unit::open(host, || named().map(open).collect());
         if keys.iter_mut().any(|key| matches!(key.content(), Content::Other)) {
             return Err(RequestError::WrongType);
         }
@@ -253,7 +255,7 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
     /// Hands what was decided to the replicas, and closes the keys. Returns the decisions.
     fn close(&mut self) -> Vec<Decision<'a>> {
         self.send();
-        self.keys.clear();
+        unsaved::save(std::mem::take(&mut self.keys));
         let (decisions, buffer) = self.decisions.take();
         self.host.state(|state| state.keep_effect(buffer));
         decisions

@@ -13,6 +13,7 @@ use crate::host::{Content, Host, KeyName, OpenKey};
 use crate::planted::PlantedFault;
 use crate::timers;
 use crate::unit::{RequestError, announce, life_of, open, remove, set_ttl};
+use crate::unsaved::{self, Unsaved};
 
 /// If a client sends an append-only file line by line, the line that renews a hold may still
 /// follow: so a key is kept for this many milliseconds after its deadline.
@@ -42,9 +43,9 @@ pub(crate) fn effects<H: Host>(
     if !is_from_primary && changes.any(is_implausible) {
         return Err(RequestError::Implausible);
     }
-    let open_all = || names.iter().map(|name| host.open(name, Access::Writes)).collect();
-    let mut keys: Vec<H::Key<'_>> = open(host, open_all);
-    let has_other_type = |(key, effect): (&mut H::Key<'_>, &Effect<_>)| {
+    let open_one = |name| Unsaved::from(host.open(name, Access::Writes));
+    let mut keys: Vec<Unsaved<H::Key<'_>>> = open(host, || names.iter().map(open_one).collect());
+    let has_other_type = |(key, effect): (&mut Unsaved<H::Key<'_>>, &Effect<_>)| {
         effect.start == Start::Existing && matches!(key.content(), Content::Other)
     };
     if keys.iter_mut().zip(effects).any(has_other_type) {
@@ -53,7 +54,8 @@ pub(crate) fn effects<H: Host>(
     let each = names.iter().zip(&mut keys).zip(effects);
     let events: Vec<Vec<Event>> =
         each.map(|((name, key), effect)| at_one(host, name, key, (effect, now))).collect();
-    drop(keys);
+    host.replicate_as_it_came();
+    unsaved::save(keys);
     finish(host, names, &events);
     Ok(())
 }
@@ -63,7 +65,7 @@ pub(crate) fn effects<H: Host>(
 fn at_one<H: Host>(
     host: &H,
     name: &H::Name<'_>,
-    key: &mut H::Key<'_>,
+    key: &mut impl OpenKey,
     (effect, now): (&Effect<Vec<Change<'_>>>, Now),
 ) -> Vec<Event> {
     let (mut events, mut life) = (Vec::new(), None);
@@ -114,14 +116,14 @@ pub(crate) fn release<H: Host>(
         set_ttl(&mut key, after.after(before, Cause::Other));
     }
     drop(key);
+    host.replicate_as_it_came();
     finish(host, slice::from_ref(name), &[events]);
     Ok(())
 }
 
-/// Propagates the command, publishes the events of each lock, and schedules a sweep of its waiters.
-/// Every key is closed.
+/// Publishes the events of each lock, and schedules a sweep of its waiters. The command is
+/// propagated, and every key is closed.
 fn finish<H: Host>(host: &H, names: &[H::Name<'_>], events: &[Vec<Event>]) {
-    host.replicate_as_it_came();
     // A server publishes what happens now. It does not publish what it reads from its own file,
     // nor, as a primary, what another node sends with a slot: that node publishes until the slot
     // has moved.

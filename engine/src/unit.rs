@@ -60,7 +60,7 @@ pub(crate) fn decide<'a, H: Host>(
     host: &H,
     at: At<'_>,
     name: &H::Name<'_>,
-    key: &mut H::Key<'_>,
+    key: &mut impl OpenKey,
     input: &Input<'a>,
     effects: &mut Option<Effects<'a>>,
 ) -> Result<(Start, Decided<'a>), RequestError> {

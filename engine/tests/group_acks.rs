@@ -18,9 +18,9 @@ fn a_grant_is_told_when_replicas_have_acknowledged_all_of_it() {
         host.did(),
         [
             "blocked 1",
+            "replicated apply",
             "set a",
             "set b",
-            "replicated apply",
             "signalled a",
             "published rlock.acquired a",
             "signalled b",

@@ -51,8 +51,8 @@ fn a_replica_replays_publishes_and_passes_on_what_its_primary_did() {
     assert_eq!(
         host.take_log(),
         [
-            "set k",
             "replicated apply",
+            "set k",
             "signalled k",
             "published rlock.acquired k",
             "seen: replayed 1 events",
@@ -139,9 +139,9 @@ fn a_replica_makes_all_changes_of_a_step_before_it_publishes_the_first() {
     assert_eq!(
         host.take_log(),
         [
+            "replicated apply",
             "set a",
             "set b",
-            "replicated apply",
             "signalled a",
             "published rlock.acquired a",
             "seen: replayed 1 events",
@@ -342,7 +342,7 @@ fn a_server_that_reads_its_own_file_publishes_nothing() {
     host.world().is_loading = true;
     events::loading_is(&host, false);
     from_primary(&host, Start::Begins, &[granted(b"ann", 1, 5000)]);
-    assert_eq!(host.did(), ["set k", "replicated apply", "signalled k"]);
+    assert_eq!(host.did(), ["replicated apply", "set k", "signalled k"]);
     let release = vec![b"RLOCK.RELEASE".to_vec(), b"k".to_vec(), b"ann".to_vec()];
     host.world().is_from_primary = true;
     assert_eq!(host.call(None, release), "OK");
@@ -385,8 +385,8 @@ fn a_primary_publishes_what_is_applied_by_hand() {
     assert_eq!(
         host.take_log(),
         [
-            "set k",
             "replicated apply",
+            "set k",
             "signalled k",
             "published rlock.acquired k",
             "seen: replayed 1 events",

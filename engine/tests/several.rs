@@ -13,12 +13,12 @@ fn all_locks_are_replicated_before_the_first_is_published() {
     assert_eq!(
         log,
         [
-            "set a",
-            "set b",
             "replicated apply",
             "seen: decided a 1 changes 1 events 0 pending: #1 for 30000",
             "seen: decided b 1 changes 1 events 0 pending: #1 for 30000",
             "seen: granted several",
+            "set a",
+            "set b",
             "signalled a",
             "published rlock.acquired a",
             "signalled b",
@@ -34,6 +34,30 @@ fn all_locks_are_replicated_before_the_first_is_published() {
     for key in ["a", "b"] {
         assert_eq!(host.holds(key), "ann write depth=1 until=30000");
         assert_eq!(replica.lock(key), host.lock(key));
+    }
+}
+
+/// Law: a replica has what its primary has, whatever another module does when it hears of a key.
+#[test]
+fn what_another_module_does_when_a_lock_begins_follows_all_effects_of_the_step() {
+    let (host, replica) = (MapHost::primary(), MapHost::replica());
+    host.ask(1, "acquire b ann READ");
+    host.ask(1, "acquire b bob READ");
+    host.world().on_new = Some(|host, key| {
+        if key == b"c" {
+            for key in ["a", "b"] {
+                host.remove(key);
+                host.write(vec![b"DEL".to_vec(), key.as_bytes().to_vec()]);
+            }
+        }
+    });
+    assert_eq!(host.ask(1, "macquire 4 a b c d ann READ"), "#3");
+    for key in ["a", "b"] {
+        assert_eq!(host.holds(key), "no key", "{key} is deleted");
+    }
+    replica.follow(&host);
+    for key in ["a", "b", "c", "d"] {
+        assert_eq!(replica.holds(key), host.holds(key), "{key}");
     }
 }
 

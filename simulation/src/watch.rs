@@ -41,7 +41,7 @@ impl Server {
                 if !changes.is_empty() {
                     self.effect_events += events.len() as u64;
                 }
-                pending.iter().for_each(|waiter| self.pend(*waiter, db, &key));
+                pending.iter().for_each(|waiter| self.pend((*waiter, db, &key), false));
                 // The caller's own; where several locks are entered, the waiter was named above.
                 let is_for_several = |waiter: &WaiterId| {
                     let waiting = self.client_of(*waiter).and_then(|of| self.waiting_mut(of));
@@ -50,7 +50,7 @@ impl Server {
                 if *reply == Reply::Pending && !pending.iter().any(is_for_several) {
                     let waiting = running.client.and_then(|client| self.waiting_mut(client));
                     if let Some(waiter) = waiting.map(|waiting| waiting.waiter) {
-                        self.pend(waiter, db, &key);
+                        self.pend((waiter, db, &key), false);
                     }
                 }
             }
@@ -224,7 +224,7 @@ impl Server {
     }
 
     /// This blocked connection's hold stands, and it is told when replicas have acknowledged it.
-    fn pend(&mut self, waiter: WaiterId, db: i32, key: &Key) {
+    fn pend(&mut self, (waiter, db, key): (WaiterId, i32, &Key), is_closed: bool) {
         let Some(client) = self.client_of(waiter) else { return };
         let (at, now) = (self.history.point(), self.now);
         let Some(waiting) = self.conns[&client].waiting.as_ref() else { return };
@@ -235,7 +235,8 @@ impl Server {
         if waiting.pending.iter().any(|(of, _)| *of == place) {
             return;
         }
-        if self.keys.get(asked.db, &asked.key).is_some_and(|slot| slot.value == Value::Other) {
+        let slot = self.keys.get(asked.db, &asked.key);
+        if !is_closed && slot.is_none_or(|slot| slot.value == Value::Other) {
             // Of several locks, all of which are open: it is looked at when they are closed.
             self.gated.push((waiter, db, key.clone()));
             return;
@@ -271,7 +272,7 @@ impl Server {
     /// What was left pending while several locks were open.
     pub(crate) fn pend_gated(&mut self) {
         let gated = std::mem::take(&mut self.gated).into_iter();
-        gated.for_each(|(waiter, db, key)| self.pend(waiter, db, &key));
+        gated.for_each(|(waiter, db, key)| self.pend((waiter, db, &key), true));
     }
 
     /// Takes what the laws must know.

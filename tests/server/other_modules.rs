@@ -77,3 +77,19 @@ fn a_lock_that_another_module_deletes_while_one_begins_is_told_of_and_handed_on(
     heard.sort();
     assert_eq!(heard, ["rlock.acquired door", "rlock.acquired trap", "rlock.removed door"]);
 }
+
+/// Law: a replica has what its primary has. The deletion follows the grant of both locks.
+#[test]
+fn a_lock_that_another_module_deletes_while_the_next_of_several_begins_is_gone_on_the_replica() {
+    let Some(built) = Compiled::of("caller") else { return };
+    let primary = Server::primary(&[]);
+    let replica = Server::replica_of(&primary, &[]);
+    let mut client = primary.client();
+    client.ask(&format!("MODULE LOAD {}", built.path()));
+    replica.until_in_sync_with(&primary);
+    client.granted("RLOCK.MACQUIRE 2 door trap cid LEASE 600000");
+    replica.until_in_sync_with(&primary);
+    for mut client in [client, replica.client()] {
+        assert_eq!((client.number("EXISTS door"), client.number("EXISTS trap")), (0, 1));
+    }
+}

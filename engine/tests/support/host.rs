@@ -65,6 +65,9 @@ impl OpenKey for Key<'_> {
             events::key_left(self.host, self.at.0, &self.at.1, &before);
         }
         self.host.log(format!("set {}", self.host.shown(&self.at)));
+        // The server reports new keys to other modules, which may change other keys.
+        let on_new = self.host.world().on_new;
+        on_new.into_iter().for_each(|happens| happens(self.host, &self.at.1));
     }
 
     fn delete(&mut self) {

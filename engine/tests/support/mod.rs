@@ -117,6 +117,8 @@ pub struct World {
     pub told_takes_ms: u64,
     /// What happens while a connection is being blocked.
     pub meanwhile: Option<fn(&MapHost)>,
+    /// What another module does when a key comes into being.
+    pub on_new: Option<fn(&MapHost, &[u8])>,
     pub fault: Option<PlantedFault>,
     /// `rlock.acks`
     pub acks: u8,
@@ -199,6 +201,7 @@ impl MapHost {
             notify_takes: Duration::ZERO,
             told_takes_ms: 0,
             meanwhile: None,
+            on_new: None,
             fault: None,
             acks: 0,
             cannot_close: false,
@@ -445,6 +448,7 @@ impl MapHost {
     }
 
     fn unlink(&self, at: &(i32, Vec<u8>)) {
+        assert!(!self.world().open.contains(at), "somebody else removes a key that is open");
         let slot = self.world().keys.remove(at);
         if let Some(Slot { value: Value::Lock(lock), .. }) = slot {
             events::key_left(self, at.0, &at.1, &lock);
