@@ -279,6 +279,48 @@ fn what_is_done_while_valkey_9_moves_a_slot_is_moved_too_and_told_once() {
     assert_eq!((target.counted("released"), target.counted("acquired")), (0, 0));
 }
 
+/// Whoever changes several locks, and in whatever way, the target has the same.
+#[test]
+fn what_is_done_to_several_locks_while_valkey_9_moves_their_slot_is_moved_too() {
+    let cluster = Cluster::of_two_with(&["enable-debug-command", "yes"]);
+    if cluster.node(0).version() < Version::Valkey(9, 0) {
+        return say_not_seen("CLUSTER MIGRATESLOTS, which is Valkey's since 9.0");
+    }
+    let (mut source, mut target) = (cluster.client(0), cluster.client(1));
+    source.granted("RLOCK.MACQUIRE 2 {hall}:1 {hall}:2 ann LEASE 600000");
+    source.granted("RLOCK.MACQUIRE 2 {hall}:3 {hall}:4 bob LEASE 600000");
+    source.granted("RLOCK.MACQUIRE 2 {hall}:5 {hall}:6 cid LEASE 3000");
+    source.granted("RLOCK.ACQUIRE {hall}:7 dan LEASE 600000");
+    source.granted("RLOCK.ACQUIRE {hall}:8 dan LEASE 600000");
+    source.ask("DEBUG SLOTMIGRATION PREVENT-PAUSE 1");
+    let node = cluster.id(1);
+    source.ask(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE {HALL} {HALL} NODE {node}"));
+    until(20_000, || cluster.node(0).log().contains("snapshotting -> replicating"));
+    // The timer ends the lease of the one, and grants both to the other.
+    let line = "RLOCK.MACQUIRE 2 {hall}:5 {hall}:6 eve LEASE 600000 BLOCK 0";
+    let token = Waiter::parked(cluster.node(0), line).granted();
+    source.number("RLOCK.MRELEASE 2 {hall}:1 {hall}:2 ann");
+    source.granted("RLOCK.MACQUIRE 2 {hall}:1 {hall}:3 bob LEASE 700000");
+    source.ask_bytes(&[
+        b"EVAL",
+        b"return redis.call('RLOCK.RELEASE', KEYS[1], 'dan')",
+        b"1",
+        b"{hall}:7",
+    ]);
+    source.ask("MULTI");
+    source.ask("RLOCK.RELEASE {hall}:8 dan");
+    source.ask("EXEC");
+    source.ask("DEBUG SLOTMIGRATION PREVENT-PAUSE 0");
+    until(20_000, || cluster.owner_of(HALL, 0) == Some(1));
+    for key in ["{hall}:1", "{hall}:3", "{hall}:4"] {
+        assert_eq!(target.shows(key), "write: bob write 1", "{key}");
+    }
+    for key in ["{hall}:5", "{hall}:6"] {
+        assert_eq!(target.lock(key).hold("eve", "write").token, token, "{key}");
+    }
+    assert_eq!(target.number("EXISTS {hall}:2 {hall}:7 {hall}:8"), 0);
+}
+
 #[test]
 fn locks_with_one_hash_tag_are_taken_together_and_each_effect_names_one() {
     let on_disk = ["appendonly", "yes", "appendfsync", "always"];
