@@ -18,6 +18,7 @@ import (
 type One struct {
 	key, mode string
 	limit     int
+	isPermit  bool
 }
 
 // Key is the write lock of key.
@@ -26,8 +27,8 @@ func Key(key string) One { return One{key: key, mode: "WRITE"} }
 // ReadKey is the read lock of key.
 func ReadKey(key string) One { return One{key: key, mode: "READ"} }
 
-// LimitKey is one of n permits of key.
-func LimitKey(key string, n int) One { return One{key: key, mode: "READ", limit: n} }
+// LimitKey is one of n permits of key; n is at least 1.
+func LimitKey(key string, n int) One { return One{key: key, mode: "READ", limit: n, isPermit: true} }
 
 // group is what one owner has of several keys, in key order. To machines it is one key.
 type group struct{ parts []One }
@@ -44,6 +45,9 @@ func (l *Locker) merged(ones []One) ([]One, error) {
 	slices.SortStableFunc(sorted, func(a, b One) int { return cmp.Compare(a.key, b.key) })
 	sorted = slices.Compact(sorted)
 	for at, one := range sorted {
+		if one.isPermit && one.limit < 1 {
+			return nil, fmt.Errorf("%w: a limit is at least 1, not %d, at %s", ErrKeys, one.limit, one.key)
+		}
 		if at > 0 && sorted[at-1].key == one.key {
 			return nil, fmt.Errorf("%w: %s is named twice, with two modes", ErrKeys, one.key)
 		}
@@ -157,7 +161,7 @@ func (g *group) words(command, owner string, rest ...any) []any {
 func (g *group) acquire(o *options) []any {
 	modes := []any{"MODES"}
 	for _, one := range g.parts {
-		if one.limit > 0 {
+		if one.isPermit {
 			modes = append(modes, one.limit)
 		} else {
 			modes = append(modes, one.mode)

@@ -35,7 +35,8 @@ func TestSeveralLocksAreOneHold(t *testing.T) {
 
 func TestKeysThatCannotBeLockedTogether(t *testing.T) {
 	l := start(t).locker()
-	for _, ones := range [][]One{{}, {Key("a"), ReadKey("a")}, {LimitKey("a", 1), LimitKey("a", 2)}} {
+	for _, ones := range [][]One{{}, {Key("a"), ReadKey("a")}, {LimitKey("a", 1), LimitKey("a", 2)},
+		{LimitKey("a", 0)}, {Key("b"), LimitKey("a", -1)}} {
 		if _, err := l.All(ones).Lock(ctx); !errors.Is(err, ErrKeys) {
 			t.Fatal(ones, err)
 		}

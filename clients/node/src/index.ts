@@ -18,7 +18,7 @@ import { LockLost, NotAcquired, NotHeld, Unavailable, unavailable } from './erro
 import { type Client, inTime, Route } from './links.js';
 import { Attempt } from './machine/attempt.js';
 import { CLOSES, come, LATE, REPLY } from './machine/index.js';
-import { type Leader, leaderNow, merged, observe, type One, type Part } from './several.js';
+import { type Leader, leaderNow, merged, observe, type One, type Part, permits } from './several.js';
 import { type Counts, type Listener, type OnError, Telemetry } from './telemetry.js';
 import { nameOf, problemOf, run, Seat, seatsOf, Tenure } from './tenure.js';
 import { Turns } from './turns.js';
@@ -130,9 +130,9 @@ export class Locks {
     return new Lock(this, key, 'READ', options);
   }
 
-  /** One of `limit` permits: at most `limit` holders at a time. */
+  /** One of `limit` permits: at most `limit` holders at a time. Throws a TypeError without a number. */
   permit(key: string, limit: number, options: LockOptions = {}): Lock {
-    return new Lock(this, key, 'READ', options, limit);
+    return new Lock(this, key, 'READ', options, permits(limit));
   }
 
   /**

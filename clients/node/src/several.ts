@@ -12,8 +12,14 @@ export type One = string | { readonly key: string; readonly mode: 'READ' | 'WRIT
 /** One of several locks: its read lock. */
 export const read = (key: string): One => ({ key, mode: 'READ' });
 
-/** One of several locks: one of `most` permits. */
-export const limit = (key: string, most: number): One => ({ key, mode: 'READ', limit: most });
+/** A program without types may leave the number out: then there would be no limit. The server checks the range. */
+export function permits(most: number): number {
+  if (!Number.isInteger(most)) throw new TypeError(`a limit must be an integer, not ${most}`);
+  return most;
+}
+
+/** One of several locks: one of `most` permits. Throws a TypeError without a number. */
+export const limit = (key: string, most: number): One => ({ key, mode: 'READ', limit: permits(most) });
 
 /** What one owner asks for at one key. */
 export interface Part {

@@ -203,6 +203,12 @@ await test('an unknown option is refused by its name', async () => {
   for (const make of [(o) => locks.lock('options', o), (o) => locks.readLock('options', o), (o) => locks.permit('options', 2, o)]) {
     assert.throws(() => make({ ttl: 1_000 }), unknown('ttl'));
   }
+  // A number that is missing is no limit, and must not be taken for one.
+  for (const most of [undefined, null, NaN, '2', 1.5]) {
+    const refused = { name: 'TypeError', message: `a limit must be an integer, not ${most}` };
+    assert.throws(() => locks.permit('options', most), refused);
+    assert.throws(() => limit('options', most), refused);
+  }
   for (const name of ['acks', 'upgrade']) assert.throws(() => locks.all(['a', 'b'], { [name]: 1 }), unknown(name));
   assert.throws(() => locks.election('options', { session: true }), unknown('session'));
   await assert.rejects(locks.election('options').campaign({ waiting: 1 }), unknown('waiting'));

@@ -228,6 +228,12 @@ async def test_asyncio(server):
     await client.aclose()
 
 
+def test_a_number_of_permits_that_is_missing_is_no_limit():
+    for most in (None, "2", 1.5):
+        with pytest.raises(TypeError, match="a limit must be an integer"):
+            limit("p", most)
+
+
 def test_an_observer_may_be_closed_at_any_moment(server, monkeypatch):
     for name in ("open", "write"):
         locks = rlock.Locks(server.client())

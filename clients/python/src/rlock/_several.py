@@ -46,7 +46,9 @@ def read(key: Union[str, bytes]) -> Part:
 
 
 def limit(key: Union[str, bytes], most: int) -> Part:
-    """One of several locks: one of `most` permits."""
+    """One of several locks: one of `most` permits. Raises TypeError without a number: there would be no limit."""
+    if not isinstance(most, int):
+        raise TypeError(f"a limit must be an integer, not {most!r}")
     return part(key, "READ", most)
 
 
