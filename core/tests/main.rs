@@ -11,6 +11,7 @@ mod deadlocks;
 mod fuzz;
 mod glossary;
 mod grammar;
+mod grammar_bytes;
 mod laws;
 mod man;
 mod manager;
