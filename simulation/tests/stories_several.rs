@@ -54,3 +54,20 @@ fn who_waits_for_acknowledgments_of_its_hold_is_granted_when_that_ends() {
     steps.extend([Step::Pass(1_842_000), TURN, TURN, TURN]);
     plays(2, &steps);
 }
+
+/// The hold that covers one of its locks ends with its key while nothing may be written. Until the
+/// lock is swept, a command that comes there must see that, too.
+#[test]
+fn who_was_covered_by_a_hold_that_ended_behind_the_gate_stands_in_line_again() {
+    let mut steps: Vec<Step> = (0..3).map(|who| Step::Connect(who, 0)).collect();
+    steps.extend(asks(0, Command::Acquire(Ask { key: 1, lease: 5000, ..plain(0) })));
+    let short = Ask { key: 0, reads: true, lease: 3000, ..plain(3) };
+    steps.extend(asks(2, Command::Acquire(short)));
+    steps.extend(asks(1, Command::AcquireAll(all(1, 0b111))));
+    let reads = AskAll { wants: [Want::Read; 3], ..all(3, 0b111) };
+    steps.extend(asks(2, Command::AcquireAll(reads)));
+    steps.extend([Step::MinReplicas(0, 1), Step::Pass(5_100_000), TURN, Step::MinReplicas(0, 0)]);
+    let comes = AskAll { patience: Patience::Block(40), ..all(3, 0b101) };
+    steps.extend(asks(0, Command::AcquireAll(comes)));
+    plays(1, &steps);
+}

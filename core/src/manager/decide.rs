@@ -203,11 +203,12 @@ impl Manager {
         lives
     }
 
-    /// Something other than RLOCK may have changed this key, and no sweep has seen it since.
+    /// Something other than RLOCK may have changed this key, and no sweep has seen it since:
+    /// perhaps the sweep waits for the gate.
     pub(super) fn is_suspect(&self, db: i32, key: &[u8]) -> bool {
         let is_upheaved =
             !self.upheavals.is_empty() && self.upheavals.iter().any(Upheaval::changes);
-        is_upheaved || self.locks.is_changed(db, key)
+        is_upheaved || self.locks.is_changed(db, key) || self.postponed.is_changed(db, key)
     }
 
     /// Nobody can be granted at this key any more: blocked connections get `why`. If more wait than

@@ -193,9 +193,13 @@ impl Postponed {
         *known = why.max(*known);
     }
 
-    pub(super) fn is_changed(&self, id: &LockId) -> bool {
-        let at = self.by_lock.get(id);
-        let why = at.and_then(|at| self.by_time.get(&(*at, id.clone())));
+    pub(super) fn is_changed(&self, db: i32, key: &[u8]) -> bool {
+        // Hardly ever is anything postponed.
+        if self.is_empty() {
+            return false;
+        }
+        let id = LockId { db, key: key.into() };
+        let why = self.by_lock.get(&id).and_then(|at| self.by_time.get(&(*at, id)));
         why == Some(&Mark::Changed)
     }
 

@@ -54,7 +54,7 @@ impl Manager {
         let upheaves = |upheaval: &Upheaval| upheaval.db.is_none_or(|db| db == id.db);
         self.locks.is_changed(id.db, &id.key)
             || self.upheavals.iter().filter(|upheaval| upheaval.changes()).any(upheaves)
-            || self.postponed.is_changed(id)
+            || self.postponed.is_changed(id.db, &id.key)
     }
 
     pub(super) fn next_of_upheaval(&mut self) -> Option<(LockId, Mark)> {
