@@ -148,6 +148,14 @@ impl Volatile {
         true
     }
 
+    /// A parked connection is gone before its reply, and its level ends later: the hold is tied
+    /// again to the connection from which it took over.
+    pub(crate) fn withdraw_tie(&mut self, waiter: WaiterId) {
+        if let Some(token) = self.unsent.ties_no_more(waiter) {
+            self.sessions.withdraw(token, waiter);
+        }
+    }
+
     /// A parked connection has its reply: what it was granted is its owner's own now.
     pub fn heard(&mut self, waiter: WaiterId) {
         let Some(reply) = self.unsent.remove(waiter) else { return };

@@ -71,3 +71,19 @@ fn who_was_covered_by_a_hold_that_ended_behind_the_gate_stands_in_line_again() {
     steps.extend(asks(0, Command::AcquireAll(comes)));
     plays(1, &steps);
 }
+
+/// A connection that asks for several locks takes the session of one over from another connection
+/// of its owner, and is gone before its reply.
+#[test]
+fn who_is_gone_before_its_reply_leaves_the_session_where_it_was() {
+    let mut steps: Vec<Step> = (0..3).map(|who| Step::Connect(who, 0)).collect();
+    let session = Ask { key: 0, lease: 2000, session: true, ..plain(0) };
+    steps.extend(asks(0, Command::Acquire(session)));
+    steps.extend(asks(1, Command::Acquire(Ask { key: 1, lease: 6000, ..plain(1) })));
+    let both = AskAll { session: true, ..all(0, 0b011) };
+    steps.extend(asks(2, Command::AcquireAll(both)));
+    steps.push(Step::HangUp(2));
+    steps.extend(asks(1, Command::Release(1, 1, true)));
+    steps.extend([Step::Notice(2), TURN, TURN]);
+    plays(1, &steps);
+}

@@ -264,6 +264,12 @@ impl Manager {
         };
         self.groups.held_back_replies.remove(&waiter);
         let ids: Vec<LockId> = group.keys.iter().map(|key| group.id(key)).collect();
+        // Its connection ends next, and must not end the session of another with it.
+        for LockId { db, key } in &ids {
+            if self.locks.get(*db, key).is_some_and(|volatile| volatile.knows(waiter)) {
+                self.locks.change_keeping_alarm(*db, key, |volatile| volatile.withdraw_tie(waiter));
+            }
+        }
         self.groups.unheard.insert(waiter, ids);
         true
     }

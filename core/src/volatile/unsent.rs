@@ -162,6 +162,12 @@ impl UnsentReplies {
         }
     }
 
+    /// The hold of this caller is tied to its connection no longer. Returns the hold, if it was.
+    pub(crate) fn ties_no_more(&mut self, waiter: WaiterId) -> Option<Token> {
+        let reply = self.by_waiter.get_mut(&waiter)?;
+        std::mem::take(&mut reply.ties).then_some(reply.token)
+    }
+
     /// The reply may be sent. Returns the hold, its level, and what held the reply back.
     pub(crate) fn open(&mut self, waiter: WaiterId) -> Option<(Token, Level, AckWait)> {
         let unsent = self.by_waiter.get_mut(&waiter)?;
