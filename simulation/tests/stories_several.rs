@@ -3,6 +3,8 @@
 
 use crate::support::{TURN, plain, plays};
 use rlock_simulation::command::{Ask, Command, Patience};
+use rlock_simulation::fault::Fault;
+use rlock_simulation::run::{WORLD_STEPS, many};
 use rlock_simulation::several::{AskAll, Keys, Want};
 use rlock_simulation::step::Step;
 
@@ -86,4 +88,14 @@ fn who_is_gone_before_its_reply_leaves_the_session_where_it_was() {
     steps.extend(asks(1, Command::Release(1, 1, true)));
     steps.extend([Step::Notice(2), TURN, TURN]);
     plays(1, &steps);
+}
+
+/// A lock comes free just as its owner's waits there are cancelled: one of them is granted, and so
+/// another, for several locks, needs no turn there. It is cancelled all the same. The story is too
+/// long to be written down: it is that of a seed.
+#[test]
+fn a_wait_that_is_cancelled_when_its_owner_is_granted_leaves_nothing() {
+    if let Err(story) = many(21_005_670, Fault::None, WORLD_STEPS) {
+        panic!("{story}");
+    }
 }

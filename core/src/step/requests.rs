@@ -267,8 +267,10 @@ impl<'a> Step<'_, 'a> {
             count = count.saturating_add(1);
         }
         for mode in [Mode::Write, Mode::Read] {
-            let token = self.lock.holders.hold(owner, mode).map(|hold| hold.token);
-            if token.is_some_and(|token| self.volatile.give_up_turn(token)) {
+            let Some(hold) = self.lock.holders.hold(owner, mode) else { continue };
+            // Its waits for several locks are cancelled, also where it was just granted this one.
+            drop(self.volatile.queue.take_covered(hold.token));
+            if self.volatile.give_up_turn(hold.token) {
                 count = count.saturating_add(1);
             }
         }
