@@ -141,11 +141,8 @@ impl Volatile {
     /// be said at any time. True if it makes a difference to somebody.
     pub fn leave(&mut self, waiter: WaiterId) -> bool {
         let waited = self.queue.remove_waiter(waiter).is_some() || self.queue.leave_group(waiter);
-        let Some(reply) = self.unsent.leave(waiter, self.acks.is_some()) else { return waited };
-        if reply.ties {
-            self.sessions.withdraw(reply.token, waiter);
-        }
-        true
+        self.withdraw_tie(waiter);
+        self.unsent.leave(waiter, self.acks.is_some()) || waited
     }
 
     /// A parked connection is gone before its reply, and its level ends later: the hold is tied

@@ -74,7 +74,7 @@ impl Manager {
                 continue;
             }
             // A change of the key awaits its sweep. Replicas must have that change, too.
-            if self.is_unseen(&id) {
+            if self.is_unseen(id.db, &id.key) {
                 self.acks.ask(id, vec![(acks, what)]);
                 continue;
             }

@@ -1,6 +1,6 @@
 //! Decisions about one lock, with what the manager remembers of it.
 
-use super::{At, Bounds, ExpiryAction, KeyExpiry, LockId, Manager, Mark, Upheaval};
+use super::{At, Bounds, ExpiryAction, KeyExpiry, LockId, Manager, Mark};
 use crate::value::count::less;
 use crate::volatile::slow::{Outcome, names_max};
 use crate::{
@@ -98,7 +98,7 @@ impl Manager {
         lock: &Lock,
         ask: &Acquire<'_>,
     ) -> Option<Reply> {
-        if self.grace_of(bounds.grace_ms, at.now).is_some() || self.is_suspect(at.db, at.key) {
+        if self.grace_of(bounds.grace_ms, at.now).is_some() || self.is_unseen(at.db, at.key) {
             return None;
         }
         lock.must_wait(self.locks.get_or_empty(at.db, at.key), ask, at.now)
@@ -119,7 +119,7 @@ impl Manager {
         let At { db, key, now } = at;
         let totals = self.locks.totals();
         let tickets = self.totals().tickets;
-        let is_suspect = matches!(input, Input::Changed) || self.is_suspect(db, key);
+        let is_suspect = matches!(input, Input::Changed) || self.is_unseen(db, key);
         (self.slow, self.slowlog_max) = (bounds.slow, bounds.slowlog_max);
         let grace = self.grace_of(bounds.grace_ms, now);
         self.arrivals = self.arrivals.saturating_add(1);
@@ -201,14 +201,6 @@ impl Manager {
             self.lose(std::mem::take(&mut effects.lost), now);
         }
         lives
-    }
-
-    /// Something other than RLOCK may have changed this key, and no sweep has seen it since:
-    /// perhaps the sweep waits for the gate.
-    pub(super) fn is_suspect(&self, db: i32, key: &[u8]) -> bool {
-        let is_upheaved =
-            !self.upheavals.is_empty() && self.upheavals.iter().any(Upheaval::changes);
-        is_upheaved || self.locks.is_changed(db, key) || self.postponed.is_changed(db, key)
     }
 
     /// Nobody can be granted at this key any more: blocked connections get `why`. If more wait than

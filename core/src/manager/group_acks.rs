@@ -85,7 +85,8 @@ impl Manager {
         let is_enough = reply.is_acked && reply.acks >= acks && reply.deadline >= now.after(lease);
         let can_tell = |id: &LockId| {
             let volatile = self.locks.get(id.db, &id.key);
-            volatile.is_some_and(|volatile| volatile.can_tell(grant, now)) && !self.is_unseen(id)
+            volatile.is_some_and(|volatile| volatile.can_tell(grant, now))
+                && !self.is_unseen(id.db, &id.key)
         };
         (is_enough && self.locks_of_grant(grant).iter().all(can_tell)).then_some(grant)
     }
@@ -137,7 +138,7 @@ impl Manager {
         let ids = self.locks_of_grant(grant);
         let first = ids.first()?.clone();
         // A change of a key awaits its sweep. Replicas must have that change, too.
-        if ids.iter().any(|id| self.is_unseen(id)) {
+        if ids.iter().any(|id| self.is_unseen(id.db, &id.key)) {
             self.acks.ask(first, vec![(acks, Ack::Several(grant))]);
             return None;
         }

@@ -14,7 +14,7 @@ impl Manager {
         let volatile = self.locks.get_or_empty(at.db, at.key);
         let grace_is_over =
             volatile.grace.is_some() && self.grace_of(bounds.grace_ms, at.now).is_none();
-        grace_is_over || self.is_suspect(at.db, at.key) || lock.is_overdue(volatile, at.now)
+        grace_is_over || self.is_unseen(at.db, at.key) || lock.is_overdue(volatile, at.now)
     }
 
     /// Judges how a newcomer with the holds of its owner, or one with this place, stands at this

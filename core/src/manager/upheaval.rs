@@ -50,11 +50,11 @@ impl Manager {
 
     /// Whether something other than RLOCK may have changed this lock since its last sweep: it is
     /// marked, or will be, or waits for the gate.
-    pub(super) fn is_unseen(&self, id: &LockId) -> bool {
-        let upheaves = |upheaval: &Upheaval| upheaval.db.is_none_or(|db| db == id.db);
-        self.locks.is_changed(id.db, &id.key)
+    pub(super) fn is_unseen(&self, db: i32, key: &[u8]) -> bool {
+        let upheaves = |upheaval: &Upheaval| upheaval.db.is_none_or(|of| of == db);
+        self.locks.is_changed(db, key)
             || self.upheavals.iter().filter(|upheaval| upheaval.changes()).any(upheaves)
-            || self.postponed.is_changed(id.db, &id.key)
+            || self.postponed.is_changed(db, key)
     }
 
     pub(super) fn next_of_upheaval(&mut self) -> Option<(LockId, Mark)> {

@@ -209,8 +209,9 @@ impl UnsentReplies {
 
     /// A caller is gone, and its level ends with the next input, unless another caller of the same
     /// hold can have it. `awaits_acks`: the hold may be pending, which then is decided anew.
-    pub(crate) fn leave(&mut self, waiter: WaiterId, awaits_acks: bool) -> Option<UnsentReply> {
-        let reply = self.remove(waiter)?;
+    /// False if it had its reply.
+    pub(crate) fn leave(&mut self, waiter: WaiterId, awaits_acks: bool) -> bool {
+        let Some(reply) = self.remove(waiter) else { return false };
         if reply.level == Level::Adds {
             let by = match self.pass_on(reply.token) {
                 true => None,
@@ -221,7 +222,7 @@ impl UnsentReplies {
                 self.revoked.push((reply.token, by));
             }
         }
-        Some(reply)
+        true
     }
 
     /// A level that was granted to a ticket ends with the next input, unless a caller can have it.
