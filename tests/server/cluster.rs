@@ -2,7 +2,7 @@
 //! twice, and the hold goes along. `hall` is in the lower half of the slots, so with node 0.
 
 use rlock_testkit::{
-    Cluster, Listener, Version, Waiter, aof_commands, items, now_ms, say_not_seen, until,
+    Client, Cluster, Listener, Version, Waiter, aof_commands, items, now_ms, say_not_seen, until,
 };
 
 const HALL: u16 = 4903;
@@ -244,6 +244,19 @@ fn valkey_9_moves_a_slot_in_one_step_and_locks_with_it() {
     assert!(bob.granted() > token);
 }
 
+/// The slot's data is on its way, and its changes follow, until [`migration_ends`].
+fn migration_begins(cluster: &Cluster, source: &mut Client) {
+    source.ask("DEBUG SLOTMIGRATION PREVENT-PAUSE 1");
+    let node = cluster.id(1);
+    source.ask(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE {HALL} {HALL} NODE {node}"));
+    until(20_000, || cluster.node(0).log().contains("snapshotting -> replicating"));
+}
+
+fn migration_ends(cluster: &Cluster, source: &mut Client) {
+    source.ask("DEBUG SLOTMIGRATION PREVENT-PAUSE 0");
+    until(20_000, || cluster.owner_of(HALL, 0) == Some(1));
+}
+
 #[test]
 fn what_is_done_while_valkey_9_moves_a_slot_is_moved_too_and_told_once() {
     let tools = ["enable-debug-command", "yes", EVENTS[0], EVENTS[1]];
@@ -256,10 +269,7 @@ fn what_is_done_while_valkey_9_moves_a_slot_is_moved_too_and_told_once() {
     source.granted("RLOCK.ACQUIRE hall ann LEASE 600000");
     source.granted("RLOCK.ACQUIRE hall ann LEASE 600000");
     source.granted("RLOCK.ACQUIRE {hall}:2 bob LEASE 600000");
-    source.ask("DEBUG SLOTMIGRATION PREVENT-PAUSE 1");
-    let node = cluster.id(1);
-    source.ask(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE {HALL} {HALL} NODE {node}"));
-    until(20_000, || cluster.node(0).log().contains("snapshotting -> replicating"));
+    migration_begins(&cluster, &mut source);
     source.ask("RLOCK.RELEASE hall ann");
     source.ask("RLOCK.RELEASE {hall}:2 bob");
     source.granted("RLOCK.ACQUIRE {hall}:3 cid LEASE 600000");
@@ -268,8 +278,7 @@ fn what_is_done_while_valkey_9_moves_a_slot_is_moved_too_and_told_once() {
     source.ask("RLOCK.RELEASE {hall}:3 cid");
     let token = dan.granted();
     ears[0].heard(&mut source);
-    source.ask("DEBUG SLOTMIGRATION PREVENT-PAUSE 0");
-    until(20_000, || cluster.owner_of(HALL, 0) == Some(1));
+    migration_ends(&cluster, &mut source);
     assert_eq!(target.shows("hall"), "write: ann write 1");
     assert_eq!(target.number("EXISTS {hall}:2"), 0);
     assert_eq!(target.lock("{hall}:3").hold("dan", "write").token, token);
@@ -292,10 +301,7 @@ fn what_is_done_to_several_locks_while_valkey_9_moves_their_slot_is_moved_too() 
     source.granted("RLOCK.MACQUIRE 2 {hall}:5 {hall}:6 cid LEASE 3000");
     source.granted("RLOCK.ACQUIRE {hall}:7 dan LEASE 600000");
     source.granted("RLOCK.ACQUIRE {hall}:8 dan LEASE 600000");
-    source.ask("DEBUG SLOTMIGRATION PREVENT-PAUSE 1");
-    let node = cluster.id(1);
-    source.ask(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE {HALL} {HALL} NODE {node}"));
-    until(20_000, || cluster.node(0).log().contains("snapshotting -> replicating"));
+    migration_begins(&cluster, &mut source);
     // The timer ends the lease of the one, and grants both to the other.
     let line = "RLOCK.MACQUIRE 2 {hall}:5 {hall}:6 eve LEASE 600000 BLOCK 0";
     let token = Waiter::parked(cluster.node(0), line).granted();
@@ -310,8 +316,7 @@ fn what_is_done_to_several_locks_while_valkey_9_moves_their_slot_is_moved_too() 
     source.ask("MULTI");
     source.ask("RLOCK.RELEASE {hall}:8 dan");
     source.ask("EXEC");
-    source.ask("DEBUG SLOTMIGRATION PREVENT-PAUSE 0");
-    until(20_000, || cluster.owner_of(HALL, 0) == Some(1));
+    migration_ends(&cluster, &mut source);
     for key in ["{hall}:1", "{hall}:3", "{hall}:4"] {
         assert_eq!(target.shows(key), "write: bob write 1", "{key}");
     }
