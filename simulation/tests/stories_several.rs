@@ -90,6 +90,24 @@ fn who_is_gone_before_its_reply_leaves_the_session_where_it_was() {
     plays(1, &steps);
 }
 
+/// The hold that covers the first of its locks ends, and another owner is served there first: so it
+/// goes back, and gives up its place at the second. In the same turn of the loop it comes to stand
+/// there again. Meanwhile a reader was granted who came later: it passed nobody.
+#[test]
+fn who_goes_back_and_comes_again_was_not_passed_meanwhile() {
+    let mut steps: Vec<Step> = (0..3).map(|who| Step::Connect(who, 0)).collect();
+    let session = Ask { key: 1, lease: 1005, session: true, ..plain(0) };
+    steps.extend(asks(1, Command::Acquire(session)));
+    steps.extend(asks(1, Command::Acquire(Ask { key: 2, reads: true, ..plain(1) })));
+    let reads = AskAll { wants: [Want::Read; 3], ..all(1, 0b110) };
+    steps.extend(asks(1, Command::AcquireAll(reads)));
+    steps.extend(asks(0, Command::AcquireAll(all(0, 0b110))));
+    let reads = AskAll { wants: [Want::Read; 3], ..all(2, 0b100) };
+    steps.extend(asks(2, Command::AcquireAll(reads)));
+    steps.extend([Step::Pass(1_300_000), TURN]);
+    plays(1, &steps);
+}
+
 /// A lock comes free just as its owner's waits there are cancelled: one of them is granted, and so
 /// another, for several locks, needs no turn there. It is cancelled all the same. The story is too
 /// long to be written down: it is that of a seed.

@@ -53,11 +53,22 @@ impl Lines {
         self.all.get(&(asked.arrival, asked.key.clone())) == Some(&true)
     }
 
+    /// Whether this one has been back meanwhile: it stands in line, or has its turn, at a lock before
+    /// this one where it had no place when the last step was over.
+    fn was_back(&self, server: &Server, other: &Waiting, there: &Asked) -> bool {
+        let mut before = other.asks().take_while(|asked| asked.key != there.key);
+        before.any(|asked| {
+            let had_place = self.all.contains_key(&(asked.arrival, asked.key.clone()));
+            !had_place && place(server, asked.db, &asked.key, other.waiter).is_some()
+        })
+    }
+
     /// Whether this one, who waits for several, stood there all the time, and keeps this newcomer
     /// out.
     pub fn is_before(&self, server: &Server, other: &Waiting, asked: &Asked) -> bool {
         let Some(there) = other.asks().find(|there| there.key == asked.key) else { return false };
-        let stood = self.all.contains_key(&(there.arrival, asked.key.clone()));
+        let stood = self.all.contains_key(&(there.arrival, asked.key.clone()))
+            && !self.was_back(server, other, there);
         let Some(is_turn) = place(server, asked.db, &asked.key, other.waiter) else { return false };
         let is_beside = is_turn && there.mode == Mode::Read && asked.mode == Mode::Read;
         stood && !is_beside
