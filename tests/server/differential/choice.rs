@@ -5,6 +5,7 @@ use fastrand::Rng;
 use rlock_simulation::command::{Ask, Command, Patience};
 use rlock_simulation::several::{AskAll, KEYS, Keys, Want};
 
+use super::is_on_databases;
 use super::twins::Twins;
 
 /// Connections.
@@ -53,14 +54,25 @@ impl Choice {
             3..6 => Deed::Pass(self.0.u64(1..400)),
             6 => Deed::Pause(self.0.u64(1..300)),
             7 => Deed::TooFewReplicas(self.0.u64(1..300)),
-            _ => Deed::Send(at, self.line(at)),
+            _ => Deed::Send(at, self.line_for(at, twins)),
+        }
+    }
+
+    /// After a command on whole databases, the order in which locks are swept decides who of those
+    /// that wait for several meets whom at the next lock: see [`is_on_databases`].
+    fn line_for(&mut self, at: usize, twins: &Twins) -> String {
+        let line = self.line(at);
+        if twins.depends_on_order() && is_on_databases(&line) {
+            self.line_for(at, twins)
+        } else {
+            line
         }
     }
 
     fn next_free(&mut self, twins: &Twins) -> Deed {
         let free: Vec<usize> = (0..CONNECTIONS).filter(|at| !twins.is_blocked(*at)).collect();
         match self.0.choice(free) {
-            Some(at) => Deed::Send(at, self.line(at)),
+            Some(at) => Deed::Send(at, self.line_for(at, twins)),
             None => Deed::Unblock(self.0.usize(0..CONNECTIONS), self.0.bool()),
         }
     }

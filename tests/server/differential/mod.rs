@@ -91,10 +91,14 @@ fn time_of(value: &Value) -> Now {
     Now::from_us(seconds * 1_000_000 + micros)
 }
 
-/// Whether the last deed is a command on whole databases: then locks are swept by their places in
-/// the manager, which depend on the order in which connections closed.
+/// Whether this is a command on whole databases: after one, locks are swept by their places in the
+/// manager, which depend on the order in which connections closed.
+fn is_on_databases(deed: &str) -> bool {
+    deed.contains("FLUSH") || deed.contains("SWAPDB")
+}
+
 fn is_of_all(said: &[String]) -> bool {
-    said.last().is_some_and(|deed| deed.contains("FLUSH") || deed.contains("SWAPDB"))
+    said.last().is_some_and(|deed| is_on_databases(deed))
 }
 
 /// The events of one deed, those of each lock in their order. The order of all of them counts, too,

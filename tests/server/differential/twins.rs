@@ -121,6 +121,14 @@ impl Twins {
         !self.simulated.reads(self.connections[at].1)
     }
 
+    /// Somebody waits for several locks, and others wait too: which of them comes to a lock first
+    /// depends on the order in which the locks are swept.
+    pub fn depends_on_order(&self) -> bool {
+        let manager = &self.simulated.state.manager;
+        let totals = manager.totals();
+        manager.group_totals()[0] > 0 && totals.waiters + totals.tickets > 1
+    }
+
     fn now(&mut self) -> Now {
         time_of(&self.control.ask("TIME"))
     }
