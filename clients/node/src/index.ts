@@ -109,7 +109,10 @@ export class Locks {
   readonly #tenures = new Set<Tenure>();
   #isClosed = false;
 
-  /** `client` is connected, or connects by itself. Only its settings are used, not its connection. */
+  /**
+   * `client` is connected, or connects by itself. Only its settings are used, not its connection. Throws a TypeError for
+   * an object that is no client.
+   */
   constructor(client: Client, options: LocksOptions = {}) {
     check(options, OF_LOCKS);
     const route = new Route(client);
@@ -191,7 +194,7 @@ export class Locks {
 
   /**
    * Ends what waits, with Unavailable, and the connections of this package. Holds are renewed no more; those of sessions
-   * end now. The process can exit.
+   * end now. Listeners have been called when it resolves. The process can exit.
    */
   async close(): Promise<void> {
     this.#isClosed = true;
@@ -201,6 +204,8 @@ export class Locks {
     if (open.size > 0) await inTime(new Promise<void>((resolve) => (this.#shared.emptied = resolve)), CLOSES).catch(() => {});
     turns.close();
     route.close();
+    // Behind what telemetry has to report by now.
+    await new Promise((resolve) => setImmediate(resolve));
   }
 
   /** @internal */

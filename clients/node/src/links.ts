@@ -263,7 +263,9 @@ export class Route {
   #remap: (address: string) => string;
 
   constructor(client: any) {
-    this.maker = typeof client.sendCommand === 'function' && typeof client.call !== 'function' ? nodeRedis(client) : ioredis(client);
+    const has = (method: string) => typeof client?.[method] === 'function';
+    if (!has('duplicate') && !has('nodes') && !has('sendCommand')) throw new TypeError('client must be a client of ioredis or node-redis');
+    this.maker = has('sendCommand') && !has('call') ? nodeRedis(client) : ioredis(client);
     const map = client.options?.natMap ?? client._self?._options?.nodeAddressMap;
     this.#remap = (address) => {
       const to = typeof map === 'function' ? map(address) : map?.[address];

@@ -2,7 +2,7 @@
 
 import type { Asked, Shared } from './drive.js';
 import { isPassing, now, send, Sending } from './drive.js';
-import { Refused, Silent, Unavailable } from './errors.js';
+import { Refused, Silent, Unavailable, unavailable } from './errors.js';
 import { inTime, type Link, slotOf, type Word } from './links.js';
 import { LOOKS, LONGEST_PAUSE, REPLY } from './machine/index.js';
 
@@ -82,13 +82,13 @@ function leaderOf(reply: unknown): Leader | null {
   return owner === null ? null : { token: Number(token), owner, name: owner.slice(0, Math.max(0, owner.lastIndexOf('/'))) };
 }
 
-/** Who leads now. */
+/** Who leads now. Throws Unavailable where there is no reply. */
 export async function leaderNow(shared: Shared, key: string): Promise<Leader | null> {
   const sending = new Sending(shared.route);
   const asked = inTime(send(shared, key, ['RLOCK.AWAIT', key, 0], sending), REPLY);
   const reply = await asked.catch((error) => {
     if (error instanceof Silent) sending.condemn(); // nor will others be answered there
-    throw error;
+    throw isPassing(error) ? unavailable(key, error) : error;
   });
   return reply === null ? null : leaderOf(reply);
 }

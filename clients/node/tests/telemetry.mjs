@@ -71,6 +71,23 @@ await test('a listener is told of waits, holds and losses', async () => {
   await locks.close();
 });
 
+await test('what ends with the locks has been reported when they are closed', async () => {
+  const listener = notes();
+  const locks = new Locks(own, { listener });
+  const errors = [];
+  locks.on('error', (error) => errors.push(error));
+  await locks.lock('tell:a', { session: true }).acquire();
+  await locks.close();
+  assert.deepEqual(listener.names(), ['waited tell:a', 'lost tell:a']);
+  assert(errors.length === 1 && errors[0] instanceof LockLost, errors);
+});
+
+await test('what is no client is refused at once', async () => {
+  for (const other of [{}, 'redis://localhost', { url: 'redis://localhost' }, undefined]) {
+    assert.throws(() => new Locks(other), { name: 'TypeError', message: 'client must be a client of ioredis or node-redis' });
+  }
+});
+
 await test('a listener that throws or rejects stops nothing', async () => {
   const warnings = [];
   const warned = (warning) => warnings.push(warning);
@@ -115,6 +132,7 @@ await test('errors that no call throws are events', async () => {
   const nowhere = new Locks(await connect(1), { patience: 100 });
   nowhere.on('error', (error) => errors.push(error));
   await assert.rejects(nowhere.lock('tell:a').acquire({ wait: 1_000 }), Unavailable);
+  await assert.rejects(nowhere.election('leader').leader(), Unavailable);
   await nowhere.close();
 });
 
