@@ -1,6 +1,7 @@
 package rlock
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -57,6 +58,14 @@ func typed(err error) error {
 		return fmt.Errorf("rlock: the server has not loaded the RLOCK module: %w", err)
 	}
 	return err
+}
+
+// ended is why ctx ended, with the last error of a request if there was one: it may be the reason why the lock took so long.
+func ended(ctx context.Context, trouble error) error {
+	if trouble == nil {
+		return context.Cause(ctx)
+	}
+	return fmt.Errorf("%w; last error: %w", context.Cause(ctx), typed(trouble))
 }
 
 func isUnknown(text string) bool {

@@ -76,8 +76,13 @@ func TestTheEndOfThePatienceIsKeptWithoutAServer(t *testing.T) {
 	cancelling, cancel := context.WithCancel(ctx)
 	time.AfterFunc(200*time.Millisecond, cancel)
 	begin = time.Now()
-	if _, err = l.Lock(cancelling, "gone"); !errors.Is(err, context.Canceled) || time.Since(begin) > 5*time.Second {
+	_, err = l.Lock(cancelling, "gone")
+	isNamed := err != nil && strings.Contains(err.Error(), "context canceled; last error: dial tcp")
+	if !errors.Is(err, context.Canceled) || !isNamed || time.Since(begin) > 5*time.Second {
 		t.Fatal(err, time.Since(begin))
+	}
+	if _, err = l.Election("leader", "").Leader(ctx); !errors.Is(err, ErrUnavailable) {
+		t.Fatal(err)
 	}
 	s.again()
 	release(t, must(t)(l.Lock(ctx, "gone")))

@@ -197,7 +197,7 @@ func (d *driver) failed(ctx context.Context, told machine.Output) error {
 	case machine.Closed:
 		return redis.ErrClosed
 	case machine.Cancelled:
-		return context.Cause(ctx)
+		return ended(ctx, d.trouble)
 	default:
 		if trouble == nil {
 			trouble = errors.New("no answer in time")
@@ -206,7 +206,7 @@ func (d *driver) failed(ctx context.Context, told machine.Output) error {
 	}
 	if end, has := ctx.Deadline(); has && time.Until(end) < duration(machine.Late) {
 		<-ctx.Done() // the server's clock was a little ahead
-		err = context.Cause(ctx)
+		err = ended(ctx, d.trouble)
 	}
 	return err
 }

@@ -85,6 +85,7 @@ func (s *servers) identify(ctx context.Context) error {
 
 // service asks who the servers are if that is not known, within the patience of an acquisition.
 func (l *Locker) service(ctx context.Context, by machine.Ms) (*service, error) {
+	var trouble error
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
 		if known := l.servers.service.Load(); known != nil {
 			return known, nil
@@ -104,7 +105,7 @@ func (l *Locker) service(ctx context.Context, by machine.Ms) (*service, error) {
 		}
 		switch {
 		case ctx.Err() != nil:
-			return nil, context.Cause(ctx)
+			return nil, ended(ctx, trouble)
 		case l.isClosed():
 			return nil, redis.ErrClosed
 		case err == nil:
@@ -114,6 +115,7 @@ func (l *Locker) service(ctx context.Context, by machine.Ms) (*service, error) {
 		case remaining(by) < pause:
 			return nil, fmt.Errorf("%w: %w", ErrUnavailable, typed(err))
 		}
+		trouble = err
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):

@@ -281,6 +281,14 @@ func (e *Election) Campaign(ctx context.Context, choices ...Option) (*Hold, erro
 func (e *Election) Leader(ctx context.Context) (Leader, error) {
 	reply, err := e.l.servers.do(ctx, duration(machine.Reply), e.key, []any{"RLOCK.AWAIT", e.key, 0}).Result()
 	leader, _, err := led(reply, err)
+	switch {
+	case err == nil:
+		return leader, nil
+	case ctx.Err() != nil:
+		return leader, ended(ctx, err)
+	case isPassing(err):
+		return leader, fmt.Errorf("%w: %s: %w", ErrUnavailable, e.key, typed(err))
+	}
 	return leader, typed(err)
 }
 
