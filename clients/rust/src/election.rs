@@ -81,11 +81,15 @@ impl Election {
     /// Who leads now.
     ///
     /// # Errors
-    /// When the server does not answer, or refuses.
+    /// [`Error::Unavailable`] when the server does not answer; others when it refuses.
     pub async fn leader(&self) -> Result<Option<Leader>, Error> {
         let mut words = redis::cmd("RLOCK.AWAIT");
         words.arg(&self.key).arg(0);
-        Ok(leader(&self.locker.inner.servers.ask(&self.key, &words, REPLY).await?))
+        match self.locker.inner.servers.ask(&self.key, &words, REPLY).await {
+            Ok(reply) => Ok(leader(&reply)),
+            Err(error) if is_passing(&error) => Err(Error::out_of_patience(error)),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Tells who leads, at first and whenever that changes.

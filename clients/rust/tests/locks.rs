@@ -152,6 +152,8 @@ async fn waits_and_holds_outlive_a_server_that_is_killed_and_comes_back() {
     let refused = locker(&server).lock("gone").wait(Duration::from_millis(500)).acquire().await;
     assert!(matches!(refused, Err(Error::Unavailable(_))), "{refused:?}");
     assert!((500..5000).contains(&begin.elapsed().as_millis()), "{:?}", begin.elapsed());
+    let leader = locker(&server).election("leader").leader().await;
+    assert!(matches!(leader, Err(Error::Unavailable(_))), "{leader:?}");
 }
 
 /// Twenty tasks and three kills: whoever is sure to hold is alone, and all get on.
