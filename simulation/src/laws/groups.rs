@@ -53,8 +53,8 @@ impl Lines {
         self.all.get(&(asked.arrival, asked.key.clone())) == Some(&true)
     }
 
-    /// Whether this one has been back meanwhile: it stands in line, or has its turn, at a lock before
-    /// this one where it had no place when the last step was over.
+    /// Whether this one has been back meanwhile: at a lock before this one, where it had no place
+    /// when the last step was over, it stands in line or has its turn.
     fn was_back(&self, server: &Server, other: &Waiting, there: &Asked) -> bool {
         let mut before = other.asks().take_while(|asked| asked.key != there.key);
         before.any(|asked| {
