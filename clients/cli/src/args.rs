@@ -20,7 +20,8 @@ rlock serve [options]                    serve a live page for browsers, and met
 rlock --version
 
 The server, for all commands:
-  -u, --url URL       redis://[[user]:password@]host[:port][/db], rediss:// for TLS; repeat it for more nodes.
+  -u, --url URL       redis://[[user]:password@]host[:port][/db], rediss:// for TLS. Repeat it for more nodes
+                      or Sentinels; `serve` watches each server that is named.
                       Default: $RLOCK_URL, else redis://127.0.0.1:6379. $REDISCLI_AUTH is the password if no URL has one
   --cluster           the URLs are nodes of a Cluster
   --sentinel NAME     the URLs are Sentinels, which monitor the primary under NAME

@@ -81,8 +81,25 @@ impl Where {
         match &self.sentinel {
             Some(master) => asked(&nodes, |node| of_sentinel(node, master)),
             None if self.is_cluster => asked(&nodes, of_cluster),
-            None => Ok(nodes.into_iter().take(1).map(Server::new).collect()),
+            None => only(nodes).map(|node| vec![Server::new(node)]),
         }
+    }
+
+    /// The servers to watch: all primaries, or all that are named by their addresses.
+    ///
+    /// # Errors
+    /// As [`Where::primaries`].
+    pub fn watched(&self) -> Result<Vec<Server>, Trouble> {
+        if self.is_fixed() {
+            return Ok(self.nodes()?.into_iter().map(Server::new).collect());
+        }
+        self.primaries()
+    }
+
+    /// Whether servers are named by their addresses, and not asked for.
+    #[must_use]
+    pub fn is_fixed(&self) -> bool {
+        self.sentinel.is_none() && !self.is_cluster
     }
 
     /// For `rlock run`.
@@ -92,15 +109,26 @@ impl Where {
     pub fn locker(&self) -> Result<rlock_client::Locker, Trouble> {
         let nodes = self.nodes()?;
         let infos = nodes.iter().map(|node| node.get_connection_info().clone());
-        let first = nodes.first().ok_or("no server is named")?.clone();
+        let first = nodes.first().ok_or(NOBODY)?.clone();
         match &self.sentinel {
             Some(master) => {
                 rlock_client::Locker::sentinel(infos, master, first.get_connection_info().clone())
             }
             None if self.is_cluster => rlock_client::Locker::cluster(infos),
-            None => Ok(rlock_client::Locker::new(first)),
+            None => Ok(rlock_client::Locker::new(only(nodes)?)),
         }
         .map_err(|error| error.to_string())
+    }
+}
+
+const NOBODY: &str = "no server is named";
+
+/// The one server that is named.
+fn only(mut nodes: Vec<Client>) -> Result<Client, Trouble> {
+    match (nodes.pop(), nodes.is_empty()) {
+        (Some(node), true) => Ok(node),
+        (None, _) => Err(NOBODY.into()),
+        _ => Err("several servers are named: add --cluster or --sentinel NAME".into()),
     }
 }
 
@@ -128,7 +156,7 @@ fn asked(
     nodes: &[Client],
     ask: impl Fn(&Client) -> Result<Vec<Server>, Trouble>,
 ) -> Result<Vec<Server>, Trouble> {
-    let mut trouble = "no server is named".to_owned();
+    let mut trouble = NOBODY.to_owned();
     for node in nodes {
         match ask(node) {
             Ok(servers) => return Ok(servers),

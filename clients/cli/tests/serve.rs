@@ -9,6 +9,8 @@
 
 #[path = "support/http.rs"]
 mod http;
+#[path = "support/sentinel.rs"]
+mod sentinel;
 mod support;
 
 use std::collections::BTreeMap;
@@ -16,6 +18,7 @@ use std::path::Path;
 
 use http::{Serve, sample};
 use rustix::process::{Signal, kill_process};
+use sentinel::Sentinel;
 use support::{Rlock, Server, until};
 
 const TOKEN: &str = "a-token-for-this-test";
@@ -403,15 +406,45 @@ fn nobody_can_act_without_permission_and_a_token() {
     assert_eq!(post(&serve, &[json, right], elsewhere).0, 409);
 }
 
-#[test]
-fn serve_follows_a_failover_through_sentinel_and_ends_on_a_signal() {
-    let mut primary = Server::start(&["--repl-diskless-sync-delay", "0"]);
+fn replica_of(primary: &Server) -> Server {
     let port = primary.port.to_string();
     let replica =
         Server::start(&["--replicaof", "127.0.0.1", &port, "--repl-diskless-sync-delay", "0"]);
     until("the replica follows", || {
         replica.ask::<String>("INFO replication").contains("master_link_status:up")
     });
+    replica
+}
+
+#[test]
+fn serve_watches_each_server_that_is_named_and_other_commands_refuse_several() {
+    let primary = Server::start(&["--repl-diskless-sync-delay", "0"]);
+    let replica = replica_of(&primary);
+    let named = [&primary, &replica].map(|server| format!("redis://127.0.0.1:{}", server.port));
+    let urls = ["--url", &named[0], "--url", &named[1]];
+    let serve = Serve::start(primary.rlock(&[&["serve"], &urls[..]].concat()));
+    let name = |server: &Server| format!("server=\"127.0.0.1:{}\"", server.port);
+    until("the primary is shown with its replica", || {
+        sample(&serve.metrics(), "rlock_replicas", &[&name(&primary)]) == Some(1.0)
+    });
+    let shown = serve.metrics();
+    for (server, is_primary) in [(&primary, 1.0), (&replica, 0.0)] {
+        assert_eq!(sample(&shown, "rlock_up", &[&name(server)]), Some(1.0), "{shown}");
+        assert_eq!(sample(&shown, "rlock_primary", &[&name(server)]), Some(is_primary), "{shown}");
+    }
+    for words in [&["queues"][..], &["who", "k"], &["run", "k", "--", "true"]] {
+        let (command, others) = words.split_at(1);
+        let output = primary.rlock(&[command, &urls[..], others].concat()).output().unwrap();
+        let (code, _, error) = support::said(output);
+        assert_ne!(code, 0, "{words:?}");
+        assert!(error.contains("add --cluster or --sentinel NAME"), "{words:?}: {error}");
+    }
+}
+
+#[test]
+fn serve_follows_a_failover_through_sentinel_and_ends_on_a_signal() {
+    let mut primary = Server::start(&["--repl-diskless-sync-delay", "0"]);
+    let replica = replica_of(&primary);
     let sentinel = Sentinel::of(&primary);
     let url = format!("redis://127.0.0.1:{}", sentinel.port);
     let mut serve = Serve::start(primary.rlock(&["serve", "--sentinel", "mine", "--url", &url]));
@@ -427,48 +460,4 @@ fn serve_follows_a_failover_through_sentinel_and_ends_on_a_signal() {
     assert_eq!(sample(&serve.metrics(), "rlock_up", &[&name(&primary)]), None);
     kill_process(serve.pid(), Signal::TERM).unwrap();
     assert_eq!(serve.wait(), Some(0));
-}
-
-/// Knows the primary as `mine`.
-struct Sentinel {
-    process: std::process::Child,
-    conf: std::path::PathBuf,
-    port: u16,
-}
-
-impl Sentinel {
-    fn of(primary: &Server) -> Sentinel {
-        let port = support::free_port();
-        let conf = std::env::temp_dir().join(format!("rlock-sentinel-{port}.conf"));
-        let lines = [
-            format!(
-                "port {port}\nbind 127.0.0.1\nsentinel monitor mine 127.0.0.1 {} 1",
-                primary.port
-            ),
-            "sentinel down-after-milliseconds mine 500\nsentinel failover-timeout mine 2000".into(),
-        ];
-        std::fs::write(&conf, lines.join("\n")).unwrap();
-        let mut command = std::process::Command::new(std::env::var("RLOCK_SERVER").unwrap());
-        command.arg(&conf).arg("--sentinel").stdout(std::process::Stdio::null());
-        let sentinel = Sentinel { process: command.spawn().unwrap(), conf, port };
-        until("Sentinel is up", || sentinel.connect().is_ok());
-        sentinel
-    }
-
-    fn connect(&self) -> redis::RedisResult<redis::Connection> {
-        redis::Client::open(format!("redis://127.0.0.1:{}", self.port))?.get_connection()
-    }
-
-    fn replicas(&self) -> usize {
-        let found = support::command("SENTINEL REPLICAS mine").query(&mut self.connect().unwrap());
-        found.map(|found: Vec<redis::Value>| found.len()).unwrap()
-    }
-}
-
-impl Drop for Sentinel {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-        let _ = std::fs::remove_file(&self.conf);
-    }
 }

@@ -213,16 +213,16 @@ impl Looker {
 
     /// Which servers there are. Of one that is named by its address, that is known.
     fn discover(&mut self) -> Result<(), Trouble> {
-        let is_fixed = self.at.sentinel.is_none() && !self.at.is_cluster;
+        let is_fixed = self.at.is_fixed();
         let is_known = self
             .discovered
             .is_some_and(|discovered| is_fixed || discovered.elapsed() < DISCOVER_EVERY);
         if is_known || (is_fixed && !self.links.is_empty()) {
             return Ok(());
         }
-        let primaries = self.at.primaries()?;
+        let servers = self.at.watched()?;
         let mut old = std::mem::take(&mut self.links);
-        self.links = primaries
+        self.links = servers
             .into_iter()
             .map(|server| match old.iter().position(|link| link.server.name == server.name) {
                 Some(known) => old.swap_remove(known),
