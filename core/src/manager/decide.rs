@@ -197,7 +197,8 @@ impl Manager {
             effects.awaits_acks = true;
             self.acks.ask(LockId { db, key: key.into() }, asked);
         }
-        if !effects.lost.is_empty() {
+        // A step that stopped may yet let in a group of a connection that is lost.
+        if effects.unchecked.is_none() && !effects.lost.is_empty() {
             self.lose(std::mem::take(&mut effects.lost), now);
         }
         lives
