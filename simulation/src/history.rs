@@ -109,6 +109,11 @@ impl Units {
         self.depth += 1;
     }
 
+    /// No other piece of work surrounds this one.
+    pub fn is_outermost(&self) -> bool {
+        self.depth == 1
+    }
+
     /// It ends.
     pub fn end(&mut self) {
         self.depth -= 1;

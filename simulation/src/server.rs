@@ -364,7 +364,10 @@ impl Server {
     pub(crate) fn in_one_unit<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
         self.units.begin();
         let done = work(self);
-        self.pend_gated();
+        // What a new key leads to happens while the others are still open.
+        if self.units.is_outermost() {
+            self.pend_gated();
+        }
         self.units.end();
         done
     }

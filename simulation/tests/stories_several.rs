@@ -117,3 +117,29 @@ fn a_wait_that_is_cancelled_when_its_owner_is_granted_leaves_nothing() {
         panic!("{story}");
     }
 }
+
+/// A group comes to a lock where a hold has expired which its own connection's session relied on.
+/// The step there stops, to ask whether the next owner still may have the lock, and goes on.
+#[test]
+fn who_comes_where_its_session_ends_leaves_no_place_though_the_step_stops() {
+    let mut steps: Vec<Step> = (0..3).map(|who| Step::Connect(who, 0)).collect();
+    steps.extend(asks(0, Command::Acquire(Ask { reads: true, lease: 300, ..plain(0) })));
+    let session = Ask { key: 1, lease: 1001, session: true, ..plain(0) };
+    steps.extend(asks(0, Command::Acquire(session)));
+    let waits = Ask { key: 1, reads: true, patience: Patience::Block(2000), ..plain(3) };
+    steps.extend(asks(1, Command::Acquire(waits)));
+    let wants = [Want::Write, Want::Read, Want::Read];
+    steps.extend(asks(0, Command::AcquireAll(AskAll { wants, ..all(1, 0b011) })));
+    steps.extend([Step::Pass(1_104_000), TURN]);
+    plays(1, &steps);
+}
+
+/// Two requests of one owner for several locks are granted in the same step, and both wait for
+/// acknowledgments: the later one re-enters where the first one began, and passes nobody. By its
+/// seed, as above.
+#[test]
+fn who_waits_twice_for_a_lock_reenters_the_first_time_it_is_granted() {
+    if let Err(story) = many(3_003_471, Fault::None, WORLD_STEPS) {
+        panic!("{story}");
+    }
+}
