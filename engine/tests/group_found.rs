@@ -127,3 +127,19 @@ fn those_behind_a_group_hear_that_the_slot_moves() {
     assert_eq!(told.len(), 2, "{told:?}");
     assert!(told.iter().any(|line| line.starts_with("3: -TRYAGAIN")), "{told:?}");
 }
+
+/// A hold expires that a connection's session relied on, and the step that finds this is the one in
+/// which a group of that connection comes to the lock. The step stops for the rights of the next.
+#[test]
+fn who_comes_where_its_session_ends_leaves_no_place() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire a z READ LEASE 300");
+    host.ask(2, "acquire b ann LEASE 1001 SESSION");
+    host.ask(3, "acquire b cy READ BLOCK 0");
+    assert_eq!(host.ask(2, "macquire 2 a b bob MODES WRITE READ BLOCK 0"), "");
+    host.at(1_100);
+    turns(&host);
+    assert!(host.holds("b").contains("cy"), "{}", host.holds("b"));
+    assert_eq!((host.line("a"), host.line("b")), (String::new(), String::new()));
+    host.state_of(|state| state.manager.check()).unwrap();
+}
