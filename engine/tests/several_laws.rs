@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::MapHost;
+use crate::support::small::every_history;
 
 const KEYS: [&str; 4] = ["a", "a:1", "b", "c"];
 const OWNERS: [&str; 4] = ["ann", "bob", "cy", "dan"];
@@ -355,14 +356,5 @@ fn small_history(numbers: &[usize]) {
 /// Two keys, three owners, every history of `RLOCK_STEPS` requests, or of three.
 #[test]
 fn every_short_history_is_as_in_a_naive_model() {
-    let steps = std::env::var("RLOCK_STEPS").map_or(3, |steps| steps.parse().unwrap());
-    let count = 3 * DEEDS.len();
-    for number in 0..count.pow(steps) {
-        let digits = (0..steps).scan(number, |rest, _| {
-            let digit = *rest % count;
-            *rest /= count;
-            Some(digit)
-        });
-        small_history(&digits.collect::<Vec<_>>());
-    }
+    every_history(DEEDS.len(), 3, small_history);
 }

@@ -5,6 +5,7 @@ mod model;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::MapHost;
+use crate::support::small::every_history;
 use model::{KEYS, Mode, Naive, OWNERS, Patience, Said, Wants};
 use rlock_core::Lock;
 
@@ -277,15 +278,11 @@ fn small(number: usize) -> Deed {
 /// Two keys, three owners, every history of `RLOCK_STEPS` deeds, or of three.
 #[test]
 fn every_short_history_of_groups_is_as_in_a_naive_model() {
-    let steps = std::env::var("RLOCK_STEPS").map_or(3, |steps| steps.parse().unwrap());
-    let count = 3 * SMALL;
-    for number in 0..count.pow(steps) {
+    every_history(SMALL, 3, |history| {
         let mut world = World::new();
-        let mut rest = number;
-        for _ in 0..steps {
-            world.does(&small(rest % count));
-            rest /= count;
+        for number in history {
+            world.does(&small(*number));
         }
         world.ends();
-    }
+    });
 }

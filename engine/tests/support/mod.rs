@@ -7,6 +7,7 @@
 mod host;
 mod record;
 pub mod replica;
+pub mod small;
 
 use std::cell::{RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,0 +1,28 @@
+//! Every history of a small world.
+
+/// Every history of `RLOCK_STEPS` numbers below `deeds * owners`, or of three. A number is a deed of
+/// the owner `number / deeds`. One owner is as good as another, so the second one acts only after
+/// the first one has, and so on.
+pub fn every_history(deeds: usize, owners: usize, mut play: impl FnMut(&[usize])) {
+    let steps = std::env::var("RLOCK_STEPS").map_or(3, |steps| steps.parse().unwrap());
+    let mut history = Vec::new();
+    every_rest(deeds, (owners, 0), steps, &mut history, &mut play);
+}
+
+fn every_rest(
+    deeds: usize,
+    (owners, acted): (usize, usize),
+    steps: usize,
+    history: &mut Vec<usize>,
+    play: &mut impl FnMut(&[usize]),
+) {
+    if steps == 0 {
+        return play(history);
+    }
+    for number in 0..deeds * owners.min(acted + 1) {
+        history.push(number);
+        let acted = acted.max(number / deeds + 1);
+        every_rest(deeds, (owners, acted), steps - 1, history, play);
+        history.pop();
+    }
+}
