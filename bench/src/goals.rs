@@ -295,8 +295,9 @@ fn hand_off_beside(book: &Book, rival: &str) -> Option<f64> {
     book.ratio(hand_off::SECTION, "p50", hand_off::HAND_OFF, rival)
 }
 
+/// With the default settings.
 fn grants_of(book: &Book, clients: usize) -> Option<f64> {
-    book.value(contended::GRANTS, contended::RLOCK, &column(clients))
+    book.value(contended::GRANTS, contended::RLOCK_SEARCHING, &column(clients))
 }
 
 fn grants_beside(book: &Book, clients: usize) -> Option<f64> {

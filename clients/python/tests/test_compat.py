@@ -44,6 +44,18 @@ def test_a_lock_of_redis_py_excludes_it_and_is_excluded(server):
     assert not old.acquire(blocking=False)
 
 
+def test_locks_with_one_token_exclude_each_other(server):
+    """The owner would re-enter; redis-py's `SET NX` fails, whatever the token."""
+    client = server.client()
+    one, other = (rlock.compat.Lock(client, "k", timeout=10) for _ in range(2))
+    assert one.acquire(blocking=False, token="w1") and one.local.token == b"w1"
+    assert not other.acquire(blocking=False, token="w1")
+    one.release()
+    assert other.acquire(blocking=False, token=b"w1") and other.owned() and not one.owned()
+    other.release()
+    assert not other.locked()
+
+
 @pytest.mark.parametrize("timeout", [None, 0])
 def test_without_a_timeout_it_is_renewed_until_released(server, monkeypatch, timeout):
     """Of redis-py's lock, neither ever expires."""

@@ -61,9 +61,9 @@ class _Base:
         return self._kind(self.redis, key, owner=owner, lease=self.timeout or LEASE, renew=not self.timeout)
 
     def _owner(self, token: Union[str, bytes, None]) -> tuple[Any, str]:
-        """The token as redis-py keeps it, and as the server has it."""
-        token = token or uuid.uuid1().hex
-        return self.redis.get_encoder().encode(token), token if isinstance(token, str) else token.decode()
+        """The token as redis-py keeps it, and the owner at the server: another one each time, whatever the token."""
+        unique = uuid.uuid1().hex
+        return self.redis.get_encoder().encode(token or unique), unique
 
     def _end(self, blocking: Optional[bool], blocking_timeout: Optional[float]) -> Optional[float]:
         """When the wait ends, by the monotonic clock; `None` is never, and 0 that there is no wait."""
