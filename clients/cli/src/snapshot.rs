@@ -18,7 +18,7 @@ pub type Numbers = BTreeMap<String, u64>;
 pub struct Snapshot {
     /// When they were asked, by this machine's clock.
     pub at: Instant,
-    /// `INFO rlock`, summed: totals since the servers' start, and current numbers.
+    /// `INFO rlock`, summed over the primaries: totals since the servers' start, and current numbers.
     pub numbers: Numbers,
     /// The longest queues, longest first.
     pub queues: Vec<Queue>,
@@ -181,6 +181,12 @@ impl Part {
         Ok(Part { queues: queues.collect::<RedisResult<_>>()?, fields, is_denied })
     }
 
+    /// Whether it is no replica, as far as it was asked.
+    #[must_use]
+    pub fn is_primary(&self) -> bool {
+        self.fields.get("role").is_none_or(|role| role == "master")
+    }
+
     /// The numbers of `INFO rlock`.
     #[must_use]
     pub fn numbers(&self) -> Numbers {
@@ -206,9 +212,14 @@ impl Snapshot {
     #[must_use]
     pub fn of<'p>(at: Instant, parts: impl IntoIterator<Item = &'p Part>, ask: Ask) -> Snapshot {
         let mut now = Snapshot { at, numbers: Numbers::new(), queues: Vec::new() };
+        let parts: Vec<&Part> = parts.into_iter().collect();
+        let has_primary = parts.iter().any(|part| part.is_primary());
         for part in parts {
-            for (name, number) in part.numbers() {
-                *now.numbers.entry(name).or_default() += number;
+            // A replica has the locks of its primary once more.
+            if part.is_primary() || !has_primary {
+                for (name, number) in part.numbers() {
+                    *now.numbers.entry(name).or_default() += number;
+                }
             }
             now.queues.extend(part.queues.iter().cloned());
         }

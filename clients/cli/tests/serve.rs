@@ -432,6 +432,9 @@ fn serve_watches_each_server_that_is_named_and_other_commands_refuse_several() {
         assert_eq!(sample(&shown, "rlock_up", &[&name(server)]), Some(1.0), "{shown}");
         assert_eq!(sample(&shown, "rlock_primary", &[&name(server)]), Some(is_primary), "{shown}");
     }
+    primary.ask::<u64>("RLOCK.ACQUIRE k ann");
+    until("the replica has it", || replica.ask::<u64>("EXISTS k") == 1);
+    serve.look_until("/events", |told| told["point"]["locks"] == 1);
     for words in [&["queues"][..], &["who", "k"], &["run", "k", "--", "true"]] {
         let (command, others) = words.split_at(1);
         let output = primary.rlock(&[command, &urls[..], others].concat()).output().unwrap();

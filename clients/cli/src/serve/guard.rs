@@ -61,7 +61,7 @@ impl Guard {
         if !self.is_own(name_of(host)) {
             let name = name_of(host).escape_debug();
             let why =
-                format!("this page is not served for {name:?}; allow the name with --allow-host");
+                format!("this page is not served for '{name}'; allow the name with --allow-host");
             return Some((StatusCode::MISDIRECTED_REQUEST, why));
         }
         let is_link = path == "/"

@@ -151,16 +151,15 @@ impl Page {
         self.each(to, "rlock_noreplicas_errors", help, Counter, |part| {
             Some(float(noreplicas(part)))
         })?;
-        let is_primary = |part: &Part| part.fields.get("role").is_some_and(|role| role == "master");
         self.each(to, "rlock_primary", "1 if the server is a primary", Gauge, |part| {
-            Some(f64::from(is_primary(part)))
+            Some(f64::from(part.is_primary()))
         })?;
         self.each(to, "rlock_replicas", "Replicas that follow the primary", Gauge, |part| {
             let online = replicas(part)
                 .iter()
                 .filter(|one| one.get("state").is_some_and(|state| state == "online"))
                 .count();
-            is_primary(part).then(|| float(u64::try_from(online).unwrap_or(u64::MAX)))
+            part.is_primary().then(|| float(u64::try_from(online).unwrap_or(u64::MAX)))
         })?;
         let help = "Unix time at which the gate was shut; 0 while it is open";
         self.each(to, "rlock_gate_shut_since_seconds", help, Gauge, |part| {
