@@ -157,7 +157,7 @@ impl Volatile {
     pub fn heard(&mut self, waiter: WaiterId) {
         let Some(reply) = self.unsent.remove(waiter) else { return };
         if reply.level != Level::Stands {
-            self.unsent.confirm(reply.token);
+            self.unsent.owner_knows(reply.token);
         }
         if reply.ties {
             self.sessions.heard(reply.token, waiter);

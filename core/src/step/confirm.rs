@@ -175,7 +175,7 @@ impl<'a> Step<'_, 'a> {
             return Reply::NotNow { wait_ms: None };
         };
         // Others who were granted the same hold, and have not heard of it, end it no more.
-        self.volatile.unsent.confirm(token);
+        self.volatile.unsent.owner_knows(token);
         self.record(Change::Updated { token, depth: hold.depth, deadline: hold.deadline });
         let now = self.moment.now;
         if let Some(client) = ask.session {

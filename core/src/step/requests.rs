@@ -81,7 +81,7 @@ impl<'a> Step<'_, 'a> {
             }
             return self.grant_reentries(owner);
         }
-        self.volatile.unsent.confirm(token);
+        self.volatile.unsent.owner_knows(token);
         if let Some(session) = session {
             self.volatile.sessions.tie(token, session);
         }
@@ -235,7 +235,7 @@ impl<'a> Step<'_, 'a> {
             let deadline = hold.deadline.max(self.moment.now.after(ask.lease));
             self.record(Change::Updated { token, depth, deadline });
             if acks == 0 {
-                self.volatile.unsent.confirm(token);
+                self.volatile.unsent.owner_knows(token);
                 self.volatile.promised(token, deadline);
             }
         }

@@ -265,7 +265,7 @@ impl UnsentReplies {
 
     /// The owner was told otherwise that it holds: the replies under way no longer matter, but for
     /// the sessions that they tie.
-    pub(crate) fn confirm(&mut self, token: Token) {
+    pub(crate) fn owner_knows(&mut self, token: Token) {
         let is_under_way = |waiter: &WaiterId| self.ack_wait(*waiter).is_none();
         let told: Vec<WaiterId> = self.of_token(token).filter(is_under_way).collect();
         for waiter in told {
