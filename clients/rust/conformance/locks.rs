@@ -256,8 +256,9 @@ impl Held {
             Hold::Async(hold) => {
                 let loss = hold.loss();
                 tokio::spawn(async move {
-                    loss.lost().await;
-                    tell.send_replace(unix_ms());
+                    if loss.ended().await {
+                        tell.send_replace(unix_ms());
+                    }
                 });
             }
             Hold::Sync(hold) => hold.on_loss(move || {

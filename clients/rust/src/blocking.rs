@@ -264,13 +264,15 @@ impl Hold {
         self.runtime.run(waiting).unwrap_or(true)
     }
 
-    /// Calls `tell` on a thread of its own when the hold is lost: it may block, and acquire locks.
+    /// Calls `tell` on a thread of its own when the hold is lost: it may block, and acquire locks. If the hold is
+    /// released, `tell` is dropped.
     pub fn on_loss(&self, tell: impl FnOnce() + Send + 'static) {
         let loss = self.loss.clone();
         if let Some(runtime) = &self.runtime.0 {
             runtime.spawn(async move {
-                loss.lost().await;
-                let _ = tokio::task::spawn_blocking(tell).await;
+                if loss.ended().await {
+                    let _ = tokio::task::spawn_blocking(tell).await;
+                }
             });
         }
     }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use tokio::runtime::Handle;
 
 use crate::entry::{Begun, Entry, release_later};
-use crate::held::{Held, State};
+use crate::held::{Held, State, is_over};
 use crate::machine::Release;
 use crate::{Error, Inner};
 
@@ -46,12 +46,19 @@ impl Loss {
     }
 
     /// Resolves when the hold is lost: at once when the server reports so, and shortly before the deadline when no
-    /// renewal succeeds. Never resolves for a hold that was released.
+    /// renewal succeeds. Never resolves for a hold that was released: a task that does nothing but wait for this should
+    /// wait for [`Loss::ended`] instead.
     pub async fn lost(&self) {
-        let mut state = self.0.state.subscribe();
-        if state.wait_for(|state| *state == State::Lost).await.is_err() {
+        if !self.ended().await {
             std::future::pending::<()>().await;
         }
+    }
+
+    /// Resolves when the hold has ended: to true if it was lost, as [`Loss::lost`], and to false if it was released.
+    pub async fn ended(&self) -> bool {
+        let mut state = self.0.state.subscribe();
+        is_over(&mut state).await;
+        *state.borrow() == State::Lost
     }
 }
 

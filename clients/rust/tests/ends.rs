@@ -61,6 +61,37 @@ fn what_is_called_at_a_loss_may_acquire() {
     assert!(told.recv_timeout(Duration::from_secs(5)).unwrap());
 }
 
+/// Else each hold would leave a task behind.
+#[test]
+fn what_would_be_called_at_a_loss_is_dropped_at_the_release() {
+    let server = Server::start(&[]);
+    let locker = blocking::Locker::new(Client::open(server.url()).unwrap()).unwrap();
+    let hold = locker.lock("k").acquire().unwrap();
+    let (tell, told) = mpsc::channel::<()>();
+    hold.on_loss(move || tell.send(()).unwrap());
+    hold.release().unwrap();
+    let dropped = told.recv_timeout(Duration::from_secs(5));
+    assert_eq!(dropped, Err(mpsc::RecvTimeoutError::Disconnected));
+}
+
+#[tokio::test]
+async fn the_end_of_a_hold_says_whether_it_was_lost() {
+    let server = Server::start(&[]);
+    let locker = locker(&server);
+    for is_lost in [false, true] {
+        let hold = locker.lock("k").session().acquire().await.unwrap();
+        let loss = hold.loss();
+        let ended = tokio::spawn(async move { loss.ended().await });
+        if is_lost {
+            server.ask::<u64>("RLOCK.FORCE k");
+            hold.lost().await;
+        } else {
+            hold.release().await.unwrap();
+        }
+        assert_eq!(ended.await.unwrap(), is_lost);
+    }
+}
+
 #[test]
 fn the_longest_time_is_no_limit() {
     let server = Server::start(&[]);
