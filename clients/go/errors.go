@@ -28,7 +28,7 @@ var (
 	ErrDeadlock = errors.New("rlock: deadlock")
 	// ErrTooMany: a limit of the server is reached (rlock.max-depth, -waiters, -tickets, -sessions).
 	ErrTooMany = errors.New("rlock: too many")
-	// ErrNoAcks: too few replicas acknowledged the grant in time, and it was taken back.
+	// ErrNoAcks: too few replicas acknowledged the grant in time, and the grant was revoked.
 	ErrNoAcks = errors.New("rlock: not acknowledged by enough replicas")
 	// ErrNoPerm: this user may not do that.
 	ErrNoPerm = errors.New("rlock: no permission")

@@ -331,7 +331,7 @@ impl Manager {
         let over = entry.and_then(|entry| self.slow.wait(entry, by, now));
         self.log_slow(At { db: id.db, key: &id.key, now }, over);
         if self.volatile(id.db, &id.key).is_some_and(|volatile| volatile.knows(waiter)) {
-            // The waiters behind it may enter now, and a grant may have to be taken back.
+            // The waiters behind it may enter now, and a grant may have to be revoked.
             self.locks.mark(id.db, &id.key, Mark::Due, Some(now.ms()));
             self.locks.change_keeping_alarm(id.db, &id.key, |volatile| volatile.leave(waiter));
         }

@@ -137,7 +137,7 @@ impl Volatile {
     }
 
     /// A parked connection is gone, by whatever cause: it is not granted any more, and a level that
-    /// it did not hear of is taken back with the next input. Needs nothing written, so it may
+    /// it did not hear of is revoked with the next input. Needs nothing written, so it may
     /// be said at any time. True if it makes a difference to somebody.
     pub fn leave(&mut self, waiter: WaiterId) -> bool {
         let waited = self.queue.remove_waiter(waiter).is_some() || self.queue.leave_group(waiter);

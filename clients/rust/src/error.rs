@@ -16,7 +16,7 @@ pub enum Error {
     Deadlock(RedisError),
     /// A limit of the server is reached (`rlock.max-depth`, `-waiters`, `-tickets`, `-sessions`).
     TooMany(RedisError),
-    /// Too few replicas acknowledged the grant in time, and it was taken back.
+    /// Too few replicas acknowledged the grant in time, and the grant was revoked.
     NoAcks(RedisError),
     /// Too few replicas were connected for all that time.
     NoReplicas(RedisError),

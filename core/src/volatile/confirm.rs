@@ -45,7 +45,7 @@ impl Volatile {
         }
     }
 
-    /// Levels were released or taken back, and so many are left. If the owner was told of none of
+    /// Levels were released or revoked, and so many are left. If the owner was told of none of
     /// them, the hold is pending again.
     pub(crate) fn levels_remain(&mut self, token: Token, left: u16) {
         if self.acks.is_none() {
