@@ -127,6 +127,19 @@ def replicas(play):
     refused(one, "RLOCK.ACQUIRE", "job", "ann")
 
 
+def fewer(play):
+    """A primary that loses one of two replicas."""
+    primary = play.server("fewer", "--appendonly", "yes")
+    both = [play.server(f"fewer-replica-{number}", "--replicaof", "127.0.0.1", str(primary.port)) for number in range(2)]
+    one = primary.address
+    follow = lambda count: section(one, "replication")["connected_slaves"] == str(count)
+    until("both follow", lambda: follow(2) and str(section(one, "replication")).count("state=online") == 2)
+    yield one
+    time.sleep(4)
+    both[0].kill()
+    until("it is missed", lambda: follow(1))
+
+
 def crowd(play):
     """A queue that grows, and waits that end too late or without the lock."""
     one = play.server("crowd", "--appendonly", "yes").address
@@ -242,10 +255,11 @@ def bare(play):
     yield play.server("bare", has_module=False).address
 
 
-STATES = [stuck, election, good, replicas, crowd, lost, late, evicted, unsaved, ahead, away, bare]
+STATES = [stuck, election, good, replicas, fewer, crowd, lost, late, evicted, unsaved, ahead, away, bare]
 WANTED = {
     ("stuck", "RlockHeadWaits"), ("stuck", "RlockDeadlocks"), ("stuck", "RlockSessionsRefused"),
     ("replicas", "RlockNoAcks"), ("replicas", "RlockNoReplicas"), ("replicas", "RlockReplicasMissing"), ("replicas", "RlockGateShut"),
+    ("fewer", "RlockReplicaLost"),
     ("crowd", "RlockQueueGrows"), ("crowd", "RlockManyWait"), ("crowd", "RlockWaitsTimeOut"), ("crowd", "RlockSlowWaits"),
     ("lost", "RlockSessionsLost"), ("lost", "RlockLeasesRunOut"), ("late", "RlockAcksLate"),
     ("evicted", "RlockEvicted"), ("unsaved", "RlockNotSaved"), ("unsaved", "RlockSaveFails"),
