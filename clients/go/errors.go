@@ -60,6 +60,11 @@ func typed(err error) error {
 	return err
 }
 
+// unavailable says that no server decided about the key, and why.
+func unavailable(key string, why error) error {
+	return fmt.Errorf("%w: %s: %w", ErrUnavailable, key, why)
+}
+
 // ended is why ctx ended, with the last error of a request if there was one: it may be the reason why the lock took so long.
 func ended(ctx context.Context, trouble error) error {
 	if trouble == nil {

@@ -35,7 +35,7 @@ func (h *Hold) Valid(ctx context.Context) (bool, error) {
 		reply := t.l.servers.do(ctx, duration(machine.Reply), key, []any{"RLOCK.CHECK", key, t.token, one.mode})
 		if err := reply.Err(); err != nil && code(err) != "WRONGTYPE" {
 			if isPassing(err) {
-				err = fmt.Errorf("%w: %s: %w", ErrUnavailable, key, err)
+				err = unavailable(key, err)
 			}
 			return false, typed(err)
 		}
@@ -76,7 +76,7 @@ func (t *tenure) extend(ctx context.Context, lease time.Duration) error {
 		case !isPassing(arrived.err):
 			return typed(arrived.err)
 		case now()-begin >= machine.Patience:
-			return fmt.Errorf("%w: %s: %w", ErrUnavailable, t.seat.id.key, typed(arrived.err))
+			return unavailable(t.seat.id.key, typed(arrived.err))
 		}
 		select {
 		case <-time.After(duration(pause)):

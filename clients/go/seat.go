@@ -202,7 +202,7 @@ func (d *driver) failed(ctx context.Context, told machine.Output) error {
 		if trouble == nil {
 			trouble = errors.New("no answer in time")
 		}
-		err = fmt.Errorf("%w: %s: %w", ErrUnavailable, key, trouble)
+		err = unavailable(key, trouble)
 	}
 	if end, has := ctx.Deadline(); has && time.Until(end) < duration(machine.Late) {
 		<-ctx.Done() // the server's clock was a little ahead

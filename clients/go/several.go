@@ -287,7 +287,7 @@ func (e *Election) Leader(ctx context.Context) (Leader, error) {
 	case ctx.Err() != nil:
 		return leader, ended(ctx, err)
 	case isPassing(err):
-		return leader, fmt.Errorf("%w: %s: %w", ErrUnavailable, e.key, typed(err))
+		return leader, unavailable(e.key, typed(err))
 	}
 	return leader, typed(err)
 }

@@ -108,14 +108,20 @@ fn who_goes_back_and_comes_again_was_not_passed_meanwhile() {
     plays(1, &steps);
 }
 
+/// The world of this seed.
+#[track_caller]
+fn keeps_the_laws(seed: u64) {
+    if let Err(story) = many(seed, Fault::None, WORLD_STEPS) {
+        panic!("{story}");
+    }
+}
+
 /// A lock comes free just as its owner's waits there are cancelled: one of them is granted, and so
 /// another, for several locks, needs no turn there. It is cancelled all the same. The story is too
 /// long to be written down: it is that of a seed.
 #[test]
 fn a_wait_that_is_cancelled_when_its_owner_is_granted_leaves_nothing() {
-    if let Err(story) = many(21_005_670, Fault::None, WORLD_STEPS) {
-        panic!("{story}");
-    }
+    keeps_the_laws(21_005_670);
 }
 
 /// A group comes to a lock where a hold has expired which its own connection's session relied on.
@@ -139,7 +145,5 @@ fn who_comes_where_its_session_ends_leaves_no_place_though_the_step_stops() {
 /// seed, as above.
 #[test]
 fn who_waits_twice_for_a_lock_reenters_the_first_time_it_is_granted() {
-    if let Err(story) = many(3_003_471, Fault::None, WORLD_STEPS) {
-        panic!("{story}");
-    }
+    keeps_the_laws(3_003_471);
 }

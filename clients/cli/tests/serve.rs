@@ -406,6 +406,11 @@ fn nobody_can_act_without_permission_and_a_token() {
     assert_eq!(post(&serve, &[json, right], elsewhere).0, 409);
 }
 
+/// What a server's metrics are labeled with.
+fn label(server: &Server) -> String {
+    format!("server=\"127.0.0.1:{}\"", server.port)
+}
+
 fn replica_of(primary: &Server) -> Server {
     let port = primary.port.to_string();
     let replica =
@@ -423,14 +428,13 @@ fn serve_watches_each_server_that_is_named_and_other_commands_refuse_several() {
     let named = [&primary, &replica].map(|server| format!("redis://127.0.0.1:{}", server.port));
     let urls = ["--url", &named[0], "--url", &named[1]];
     let serve = Serve::start(primary.rlock(&[&["serve"], &urls[..]].concat()));
-    let name = |server: &Server| format!("server=\"127.0.0.1:{}\"", server.port);
     until("the primary is shown with its replica", || {
-        sample(&serve.metrics(), "rlock_replicas", &[&name(&primary)]) == Some(1.0)
+        sample(&serve.metrics(), "rlock_replicas", &[&label(&primary)]) == Some(1.0)
     });
     let shown = serve.metrics();
     for (server, is_primary) in [(&primary, 1.0), (&replica, 0.0)] {
-        assert_eq!(sample(&shown, "rlock_up", &[&name(server)]), Some(1.0), "{shown}");
-        assert_eq!(sample(&shown, "rlock_primary", &[&name(server)]), Some(is_primary), "{shown}");
+        assert_eq!(sample(&shown, "rlock_up", &[&label(server)]), Some(1.0), "{shown}");
+        assert_eq!(sample(&shown, "rlock_primary", &[&label(server)]), Some(is_primary), "{shown}");
     }
     primary.ask::<u64>("RLOCK.ACQUIRE k ann");
     until("the replica has it", || replica.ask::<u64>("EXISTS k") == 1);
@@ -451,16 +455,15 @@ fn serve_follows_a_failover_through_sentinel_and_ends_on_a_signal() {
     let sentinel = Sentinel::of(&primary);
     let url = format!("redis://127.0.0.1:{}", sentinel.port);
     let mut serve = Serve::start(primary.rlock(&["serve", "--sentinel", "mine", "--url", &url]));
-    let name = |server: &Server| format!("server=\"127.0.0.1:{}\"", server.port);
     until("the primary is shown", || {
-        sample(&serve.metrics(), "rlock_replicas", &[&name(&primary)]) == Some(1.0)
+        sample(&serve.metrics(), "rlock_replicas", &[&label(&primary)]) == Some(1.0)
     });
     until("Sentinel knows the replica", || sentinel.replicas() == 1);
     primary.kill();
     until("the promoted server is shown", || {
-        sample(&serve.metrics(), "rlock_up", &[&name(&replica)]) == Some(1.0)
+        sample(&serve.metrics(), "rlock_up", &[&label(&replica)]) == Some(1.0)
     });
-    assert_eq!(sample(&serve.metrics(), "rlock_up", &[&name(&primary)]), None);
+    assert_eq!(sample(&serve.metrics(), "rlock_up", &[&label(&primary)]), None);
     kill_process(serve.pid(), Signal::TERM).unwrap();
     assert_eq!(serve.wait(), Some(0));
 }
