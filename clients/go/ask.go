@@ -62,6 +62,11 @@ func (o *options) words(key string, depth int) []any {
 	if o.upgrade {
 		words = append(words, "UPGRADE")
 	}
+	return o.acked(words)
+}
+
+// acked adds how many replicas must acknowledge it.
+func (o *options) acked(words []any) []any {
 	if o.acksSet {
 		words = append(words, "ACKS", o.acks)
 	}
@@ -99,10 +104,7 @@ func (l *Locker) send(key string, o *options, depth int, op machine.Output) arri
 		servers, words = l.serversFor(o), o.waiting(o.words(key, depth), "QUEUE", machine.Ticket)
 	case machine.Renew:
 		servers = l.serversFor(o)
-		words = append(words, o.mode, "LEASE", o.lease.Milliseconds(), "TOKEN", op.Token)
-		if o.acksSet {
-			words = append(words, "ACKS", o.acks)
-		}
+		words = o.acked(append(words, o.mode, "LEASE", o.lease.Milliseconds(), "TOKEN", op.Token))
 	case machine.ReleaseDown:
 		words = append(words, o.mode, "TOKEN", op.Token, "DEPTH", op.Depth)
 	case machine.Info:
@@ -117,7 +119,7 @@ func (l *Locker) send(key string, o *options, depth int, op machine.Output) arri
 			ended, err := outcome(l.token(o, op.By))
 			return arrival{in: machine.Input{Event: machine.Ended, Outcome: ended}, err: err}
 		case machine.Renew:
-			words = g.words("RLOCK.MRENEW", o.owner, "LEASE", o.lease.Milliseconds(), "TOKEN", op.Token)
+			words = o.acked(g.words("RLOCK.MRENEW", o.owner, "LEASE", o.lease.Milliseconds(), "TOKEN", op.Token))
 		case machine.ReleaseDown:
 			words = g.words("RLOCK.MRELEASE", o.owner, "TOKEN", op.Token)
 		}
@@ -148,10 +150,14 @@ func tokenIn(info any, o *options) *redis.Cmd {
 
 // found is what the server says of the owner's hold, nil if there is none.
 func found(info any, o *options) any {
+	wanted := o.mode
+	if o.group != nil { // it is looked for at the first key
+		wanted = o.group.parts[0].mode
+	}
 	holders, _ := field(info, "holders").([]any)
 	for _, holder := range holders {
 		mode, _ := field(holder, "mode").(string)
-		if field(holder, "owner") == o.owner && strings.EqualFold(mode, o.mode) {
+		if field(holder, "owner") == o.owner && strings.EqualFold(mode, wanted) {
 			return holder
 		}
 	}

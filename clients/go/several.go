@@ -69,7 +69,7 @@ type All struct {
 	err     error
 }
 
-// All is the locks of several keys. It takes [Wait], [Lease], [MaxQueue], [Session], and [Owner]; an owner
+// All is the locks of several keys. It takes [Wait], [Lease], [MaxQueue], [Acks], [Session], and [Owner]; an owner
 // that holds one of them already is refused with [ErrKeys].
 func (l *Locker) All(ones []One, choices ...Option) *All {
 	parts, err := l.merged(ones)
@@ -86,8 +86,8 @@ func (a *All) Lock(ctx context.Context, choices ...Option) (*Hold, error) {
 		return nil, a.err
 	}
 	o := a.l.options(append(slices.Clone(a.choices), choices...))
-	if o.mode != "WRITE" || o.limitIsSet || o.acksSet || o.upgrade {
-		return nil, fmt.Errorf("%w: each has a mode of its own, and there is no Acks or Upgrade", ErrKeys)
+	if o.mode != "WRITE" || o.limitIsSet || o.upgrade {
+		return nil, fmt.Errorf("%w: each has a mode of its own, and there is no Upgrade", ErrKeys)
 	}
 	o.group = &group{parts: a.parts}
 	return a.l.lock(ctx, a.parts[0].key, o)
@@ -167,7 +167,7 @@ func (g *group) acquire(o *options) []any {
 			modes = append(modes, one.mode)
 		}
 	}
-	return g.words("RLOCK.MACQUIRE", o.owner, append(modes, "LEASE", o.lease.Milliseconds())...)
+	return o.acked(g.words("RLOCK.MACQUIRE", o.owner, append(modes, "LEASE", o.lease.Milliseconds())...))
 }
 
 func (g *group) keys() []string {
@@ -185,7 +185,7 @@ func (l *Locker) token(o *options, by machine.Ms) *redis.Cmd {
 		reply = l.servers.do(context.Background(), remaining(by), one.key, []any{"RLOCK.INFO", one.key, "HOLDERS", 10000, "WAITERS", 0})
 		if reply.Err() == nil {
 			alone := *o
-			alone.mode = one.mode
+			alone.mode, alone.group = one.mode, nil
 			reply = tokenIn(reply.Val(), &alone)
 		}
 		if !errors.Is(reply.Err(), redis.Nil) {

@@ -247,8 +247,8 @@ pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Jo
     match (job.as_str(), free.as_slice()) {
         ("run", []) if run.key.is_empty() => Err("no key to lock is given".into()),
         ("run", []) if run.command.is_empty() => Err("no command to run is given".into()),
-        ("run", []) if !run.others.is_empty() && (run.acks.is_some() || run.owner.is_some()) => {
-            Err("--acks and --owner are for one lock, without --and".into())
+        ("run", []) if !run.others.is_empty() && run.owner.is_some() => {
+            Err("--owner is for one lock, without --and".into())
         }
         ("run", []) => Ok(Job::Run(Box::new(run))),
         ("top", []) => Ok(Job::Top { at: at(), is_once, count: count.unwrap_or(100) }),
@@ -357,7 +357,7 @@ mod tests {
             ("run k --wait -1 ls", "--wait must be a time like 10"),
             ("run k --limit many ls", "--limit must be a whole number up to 1000000"),
             ("run k --and-limit 3 ls", "--and-limit must be N:KEY"),
-            ("run k --and l --acks 1 ls", "--acks and --owner are for one lock"),
+            ("run k --and l --owner me ls", "--owner is for one lock"),
             ("run k --acks 17 ls", "--acks must be a whole number up to 16"),
             ("run k --wait", "--wait needs a value"),
             ("run k --quick ls", "'--quick' is not an option of rlock run"),

@@ -120,6 +120,9 @@ async fn acquire_all(job: &Run) -> Result<Result<Hold, Error>, Trouble> {
     if let Some(lease) = job.lease {
         request = request.lease(lease);
     }
+    if let Some(acks) = job.acks {
+        request = request.acks(acks);
+    }
     if let Some(most) = job.max_queue {
         request = request.max_queue(most);
     }

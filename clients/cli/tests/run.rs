@@ -130,12 +130,17 @@ fn with_acks_the_command_runs_only_if_a_replica_has_the_lock() {
     let replica = Server::start(&["--replicaof", "127.0.0.1", &server.port.to_string()]);
     let (code, out, complaint) = server.run(&["run", "--acks", "1", "job", "echo", "ran"]);
     assert_eq!((code, out.as_str()), (0, "ran\n"), "{complaint}");
+    let both = ["run", "--acks", "1", "-w", "300ms", "--and", "b", "a", "echo", "ran"];
+    let (code, out, complaint) = server.run(&both);
+    assert_eq!((code, out.as_str()), (0, "ran\n"), "{complaint}");
     let long = ["run", "--acks", "1", "--lease", "2", "long", "sleep", "60"];
     let child = server.rlock(&long).spawn().unwrap();
     until("it is held", || is_held(&replica, "long"));
     kill_process(replica.pid(), Signal::STOP).unwrap();
-    let (code, out, complaint) = server.run(&acked);
-    assert!(code == 125 && out.is_empty() && complaint.contains("NOACKS"), "{complaint}");
+    for words in [&acked[..], &both] {
+        let (code, out, complaint) = server.run(words);
+        assert!(code == 125 && out.is_empty() && complaint.contains("NOACKS"), "{complaint}");
+    }
     assert_eq!(said(child.wait_with_output().unwrap()).0, 124, "no renewal is acknowledged");
 }
 

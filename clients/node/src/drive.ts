@@ -96,8 +96,8 @@ function acquire(asked: Asked, depth: number): Word[] {
 
 const waiting = (way: string, ms: number, { maxQueue }: Asked): Word[] => [way, ms, ...(maxQueue === undefined ? [] : ['MAXQUEUE', maxQueue])];
 
-/** What is held by a mode: WRITE by an upgrade too. */
-const modeOf = ({ mode, upgrade }: Asked) => (upgrade ? 'WRITE' : mode);
+/** What is held: WRITE by an upgrade too. Of several locks, at the first. */
+const modeOf = ({ mode, upgrade, parts }: Asked) => parts?.[0]?.mode ?? (upgrade ? 'WRITE' : mode);
 
 export function wordsOf(request: Request, asked: Asked, depth: number): Word[] {
   const { key, owner, lease, acks, parts } = asked;
@@ -113,8 +113,10 @@ export function wordsOf(request: Request, asked: Asked, depth: number): Word[] {
     case 'info':
       return ['RLOCK.INFO', key, 'HOLDERS', 10_000, 'WAITERS', 0];
     case 'renew':
-      if (parts) return several('RLOCK.MRENEW', parts, owner, 'LEASE', lease, 'TOKEN', request.token);
-      return ['RLOCK.RENEW', key, owner, modeOf(asked), 'LEASE', lease, 'TOKEN', request.token, ...(acks ? ['ACKS', acks] : [])];
+      return [
+        ...(parts ? several('RLOCK.MRENEW', parts, owner) : ['RLOCK.RENEW', key, owner, modeOf(asked)]),
+        'LEASE', lease, 'TOKEN', request.token, ...(acks ? ['ACKS', acks] : []),
+      ];
     case 'release':
       if (parts) return several('RLOCK.MRELEASE', parts, owner, 'TOKEN', request.token);
       return ['RLOCK.RELEASE', key, owner, modeOf(asked), 'TOKEN', request.token, 'DEPTH', request.depth];

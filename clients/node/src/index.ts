@@ -68,7 +68,7 @@ export interface UsingSignal extends AbortSignal {
 }
 
 /** The options of several locks. */
-export type SeveralOptions = Omit<LockOptions, 'acks' | 'upgrade'>;
+export type SeveralOptions = Omit<LockOptions, 'upgrade'>;
 
 export type UsingOptions = AcquireOptions & Pick<LockOptions, 'owner' | 'maxQueue' | 'session'>;
 
@@ -77,8 +77,8 @@ export type Using<T> = (signal: UsingSignal, hold: Hold) => Promise<T> | T;
 
 // All options of each call, which the compiler checks.
 const OF_LOCKS: Record<keyof LocksOptions, 1> = { waiting: 1, patience: 1, listener: 1 };
-const OF_SEVERAL: Record<keyof SeveralOptions, 1> = { lease: 1, owner: 1, maxQueue: 1, session: 1, renew: 1 };
-const OF_LOCK: Record<keyof LockOptions, 1> = { ...OF_SEVERAL, acks: 1, upgrade: 1 };
+const OF_SEVERAL: Record<keyof SeveralOptions, 1> = { lease: 1, owner: 1, maxQueue: 1, acks: 1, session: 1, renew: 1 };
+const OF_LOCK: Record<keyof LockOptions, 1> = { ...OF_SEVERAL, upgrade: 1 };
 const OF_ACQUIRE: Record<keyof AcquireOptions, 1> = { wait: 1, signal: 1 };
 const OF_USING: Record<keyof UsingOptions, 1> = { ...OF_ACQUIRE, owner: 1, maxQueue: 1, session: 1 };
 const OF_ELECTION: Record<keyof ElectionOptions, 1> = { name: 1, lease: 1 };

@@ -53,8 +53,9 @@ export function several(command: string, parts: readonly Part[], owner: string, 
   return [command, parts.length, ...parts.map((part) => part.key), owner, ...rest];
 }
 
-export function acquireAll(parts: readonly Part[], { owner, lease }: Asked): Word[] {
-  return several('RLOCK.MACQUIRE', parts, owner, 'MODES', ...parts.map((part) => part.limit ?? part.mode), 'LEASE', lease);
+export function acquireAll(parts: readonly Part[], { owner, lease, acks }: Asked): Word[] {
+  const modes = parts.map((part) => part.limit ?? part.mode);
+  return several('RLOCK.MACQUIRE', parts, owner, 'MODES', ...modes, 'LEASE', lease, ...(acks === undefined ? [] : ['ACKS', acks]));
 }
 
 /** What the release of all says: less than all is a loss. */

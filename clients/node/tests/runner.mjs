@@ -31,6 +31,15 @@ function connect({ kind, addresses, service, user: username, password, tls }) {
   return createClient({ socket: { ...nodes[0], ...(tls && { tls: true, rejectUnauthorized: false }) }, ...(username && { username, password }) });
 }
 
+/** The options that a request names. */
+function chosen(r) {
+  const options = {};
+  for (const [name, field] of [['lease', 'lease'], ['owner', 'owner'], ['maxQueue', 'maxqueue'], ['acks', 'acks'], ['session', 'session'], ['upgrade', 'upgrade']]) {
+    if (field in r) options[name] = r[field];
+  }
+  return options;
+}
+
 const does = {
   async open(r) {
     const client = connect(r);
@@ -51,9 +60,7 @@ const does = {
   all(r) {
     const { locks: mine } = clients.get(r.client);
     const ones = r.keys.map(([key, how]) => (how === 'write' ? key : how === 'read' ? rlock.read(key) : rlock.limit(key, how)));
-    const options = {};
-    for (const name of ['lease', 'owner', 'session']) if (name in r) options[name] = r[name];
-    locks.set(r.lock, mine.all(ones, options));
+    locks.set(r.lock, mine.all(ones, chosen(r)));
     return { ok: true };
   },
   election(r) {
@@ -76,10 +83,7 @@ const does = {
   },
   lock(r) {
     const { locks: mine } = clients.get(r.client);
-    const options = {};
-    for (const [name, field] of [['lease', 'lease'], ['owner', 'owner'], ['maxQueue', 'maxqueue'], ['acks', 'acks'], ['session', 'session'], ['upgrade', 'upgrade']]) {
-      if (field in r) options[name] = r[field];
-    }
+    const options = chosen(r);
     if ('limit' in r) locks.set(r.lock, mine.permit(r.key, r.limit, options));
     else locks.set(r.lock, r.mode === 'read' ? mine.readLock(r.key, options) : mine.lock(r.key, options));
     locks.get(r.lock).client = clients.get(r.client).client;

@@ -16,7 +16,7 @@ MISTAKES = {
     'rlock.Permit(redis.Redis(), "k", "four")': "arg-type",
     'rlock.Locks(redis.Redis(), listener=print)': "arg-type",
     'rlock.Locks(redis.Redis()).all("a", "b", wait="ten")': "arg-type",
-    'rlock.Locks(redis.Redis()).all("a", acks=1)': "call-arg",
+    'rlock.Locks(redis.Redis()).all("a", upgrade=True)': "call-arg",
     'rlock.Lock(redis.Redis(), "k").acquire().release()': "union-attr",
 }
 RIGHT = '''

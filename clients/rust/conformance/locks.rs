@@ -128,6 +128,9 @@ macro_rules! all {
         if let Some(lease) = $order.lease {
             request = request.lease(Duration::from_millis(lease));
         }
+        if let Some(acks) = $order.acks {
+            request = request.acks(acks);
+        }
         if $order.session {
             request = request.session();
         }

@@ -323,6 +323,11 @@ impl All {
         All(self.0.max_queue(count))
     }
 
+    /// As [`crate::All::acks`].
+    pub fn acks(self, replicas: u32) -> All {
+        All(self.0.acks(replicas))
+    }
+
     /// As [`crate::All::session`].
     pub fn session(self) -> All {
         All(self.0.session())

@@ -245,6 +245,12 @@ impl Options {
         }
     }
 
+    fn add_acks(&self, words: &mut Cmd) {
+        if let Some(acks) = self.acks {
+            words.arg("ACKS").arg(acks);
+        }
+    }
+
     fn lane(&self) -> Lane {
         if self.has_acks() { Lane::Acked } else { Lane::Prompt }
     }
@@ -263,9 +269,7 @@ impl Options {
         if self.upgrade {
             words.arg("UPGRADE");
         }
-        if let Some(acks) = self.acks {
-            words.arg("ACKS").arg(acks);
-        }
+        self.add_acks(&mut words);
         words
     }
 }

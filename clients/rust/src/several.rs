@@ -87,6 +87,11 @@ impl All {
         All(self.0.max_queue(count))
     }
 
+    /// As [`crate::Request::acks`], for all of them.
+    pub fn acks(self, replicas: u32) -> All {
+        All(self.0.acks(replicas))
+    }
+
     /// As [`crate::Request::session`], for all of them.
     pub fn session(self) -> All {
         All(self.0.session())
@@ -147,6 +152,7 @@ impl Options {
         match request {
             Request::Renew(token) => {
                 words.arg("LEASE").arg(millis(self.lease)).arg("TOKEN").arg(token);
+                self.add_acks(&mut words);
             }
             Request::Release(token, _) => {
                 words.arg("TOKEN").arg(token);
@@ -160,6 +166,7 @@ impl Options {
                     };
                 }
                 words.arg("LEASE").arg(millis(self.lease));
+                self.add_acks(&mut words);
             }
         }
         Some(words)

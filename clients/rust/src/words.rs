@@ -40,9 +40,7 @@ pub(crate) fn words(request: Request, key: &[u8], options: &Options, depth: u32)
         Request::Renew(token) => {
             words.arg(options.mode()).arg("LEASE").arg(millis(options.lease));
             words.arg("TOKEN").arg(token);
-            if let Some(acks) = options.acks {
-                words.arg("ACKS").arg(acks);
-            }
+            options.add_acks(&mut words);
         }
         Request::Release(token, depth) => {
             words.arg(options.mode()).arg("TOKEN").arg(token).arg("DEPTH").arg(depth);

@@ -191,10 +191,10 @@ class Job:
             return ["RLOCK.INFO", key, "HOLDERS", 10000, "WAITERS", 0]
         return ["RLOCK." + name.upper(), key, owner]
 
-    def found(self, info: Any) -> Optional[dict[str, Any]]:
+    def found(self, info: Any, mode: Optional[str] = None) -> Optional[dict[str, Any]]:
         """What a reply of RLOCK.INFO says of this owner's hold."""
         held = (pairs(row) for row in pairs(info)["holders"])
-        mine = (self.seat.owner, self.options.kind.lower())
+        mine = (self.seat.owner, (mode or self.options.kind).lower())
         return next((each for each in held if (each["owner"], each["mode"]) == mine), None)
 
     def has_place(self, until: float) -> Steps:

@@ -189,6 +189,8 @@ class Several(Job):
 
     def acquiring(self, block: Optional[float] = None, session: bool = False, depth: Optional[int] = None) -> list[Any]:
         words: list[Any] = self.seat.words("MACQUIRE", *self.seat.modes(), "LEASE", self.options.lease_ms)
+        if self.options.acks is not None:
+            words += ["ACKS", self.options.acks]
         if block is not None:
             words += self.waiting("BLOCK", block)
         return words + ["SESSION"] if session else words
@@ -200,19 +202,21 @@ class Several(Job):
 
     def words(self, name: str, token: int = 0, depth: int = 0) -> list[Any]:
         if name == "renew":
-            return self.seat.words("MRENEW", "LEASE", self.options.lease_ms, "TOKEN", token)  # type: ignore[no-any-return]
+            acks = ["ACKS", self.options.acks] if self.options.acks else []
+            return self.seat.words("MRENEW", "LEASE", self.options.lease_ms, "TOKEN", token, *acks)  # type: ignore[no-any-return]
         if name == "release":
             return self.seat.words("MRELEASE", "TOKEN", token)  # type: ignore[no-any-return]
         return super().words(name, token, depth)
+
+    def found(self, info: Any, mode: Optional[str] = None) -> Optional[dict[str, Any]]:
+        return super().found(info, mode or self.seat.members[0].mode)
 
     def request(self, request: Words, until: float) -> Steps:
         if request[0] == "info":
             for each in self.seat.members:  # one may have ended by itself
                 said = yield self.io.send(each.key, ["RLOCK.INFO", each.key, "HOLDERS", 10000, "WAITERS", 0], until)
-                held = (pairs(row) for row in pairs(said)["holders"])
-                mine = (self.seat.owner, each.mode.lower())
-                if token := next((row["token"] for row in held if (row["owner"], row["mode"]) == mine), None):
-                    return token
+                if held := self.found(said, each.mode):
+                    return held["token"]
             return None
         reply = yield from super().request(request, until)
         if request[0] == "release" and reply < len(self.seat.members):

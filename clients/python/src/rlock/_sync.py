@@ -158,11 +158,12 @@ class Locks:
         lease: float = 30.0,
         owner: Optional[str] = None,
         maxqueue: Optional[int] = None,
+        acks: Optional[int] = None,
         session: bool = False,
         renew: bool = True,
     ) -> "AllLocks":
         """Several locks, acquired in one step: keys, `read(key)`, or `limit(key, most)`. The options are those of `Lock`."""
-        options = Options("WRITE", lease, owner, None, maxqueue, None, session, False, renew)
+        options = Options("WRITE", lease, owner, None, maxqueue, acks, session, False, renew)
         return AllLocks(self, merged(keys, self.io.route.is_cluster), seconds(wait), options)
 
     def election(self, key: Union[str, bytes], *, name: Optional[str] = None, lease: float = 10.0) -> "Election":
