@@ -102,7 +102,7 @@ class Play:
 
     def __init__(self, scenario, topology, runner, threads, stalled):
         self.scenario, self.topology, self.runner, self.threads = scenario, topology, runner, threads
-        self.stalled = stalled  # for how long a thread has waited for a processor since the scenario began, in ms
+        self.stalled = stalled  # for how long threads have waited for a processor since the scenario began, in ms
         Play.count += 1
         self.prefix = f"conf:{runner.process.pid}:{Play.count}:"
         self.started = {}
@@ -354,9 +354,9 @@ def kept_waiting(*pids):
     return waited
 
 
-def longest_wait(before, after):
-    """The longest wait of one thread between two results of `kept_waiting`."""
-    return max((ms - before.get(thread, 0) for thread, ms in after.items()), default=0)
+def waits(before, after):
+    """For how long each thread waited between two results of `kept_waiting`."""
+    return [ms - before.get(thread, 0) for thread, ms in after.items()]
 
 
 class Session:
@@ -448,7 +448,7 @@ class Session:
             if waited <= LATE or tries == 2:
                 self.tell("FAILED", runner, kind, scenario, said)
                 break
-            print(f"again  {runner.name} {kind}: {scenario['name']} (a thread waited {waited:.0f} ms for a processor: {said})")
+            print(f"again  {runner.name} {kind}: {scenario['name']} (threads waited {waited:.0f} ms for a processor: {said})")
         return runner
 
     def kept_waiting(self, runner, kind):
@@ -457,7 +457,8 @@ class Session:
         return kept_waiting(os.getpid(), runner.process.pid, *servers)
 
     def stalled(self, runner, kind, before):
-        return longest_wait(before, self.kept_waiting(runner, kind))
+        # A reply passes through the server, the proxy and the runner: it is as late as all of them together.
+        return sum(waits(before, self.kept_waiting(runner, kind)))
 
     def mend(self, kind):
         """After a failure: the servers as they were, or new ones."""

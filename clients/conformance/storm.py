@@ -15,7 +15,7 @@ import threading
 import time
 
 from resp import Refused, ask, lock_info
-from run import Runner, kept_waiting, longest_wait
+from run import Runner, kept_waiting, waits
 from servers import KINDS, TROUBLE, until
 
 #: What a worker may be told in a storm.
@@ -75,7 +75,7 @@ class Control:
             time.sleep(self.EVERY)
             late = (time.monotonic() - began - self.EVERY) * 1000
             waited = kept_waiting(self.pid)
-            self.add(late + longest_wait(self.waited, waited))
+            self.add(late + max(waits(self.waited, waited), default=0))
             self.waited = waited
 
 
