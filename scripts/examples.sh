@@ -167,10 +167,17 @@ try_redisson_service() {
     copied java/redisson-service
     rm -rf "$folder/target" # has the classes of the changed service, if this ran before
     maven "$folder" test
-    sed -n '/^```diff$/,/^```$/{/^```/!p}' docs/coming-from/redisson.md | patch --directory="$folder" --strip=1
+    shown_diff 1 docs/coming-from/redisson.md | patch --directory="$folder" --strip=1
     grep -q RlockRedisson.create "$folder/src/main/java/shop/Shop.java"
     maven "$folder" test
+    shown_diff 2 docs/coming-from/redisson.md | patch --directory="$folder" --strip=1
+    grep -q RlockRedisson.plain "$folder/src/main/java/shop/Shop.java"
+    cp "$folder/src/starter/java/shop/TemplateTest.java" "$folder/src/test/java/shop/"
+    maven "$folder" test -Dtest=TemplateTest,StockTest#whoFindsItLockedSellsNothing
 }
+
+# shown_diff N PAGE: the N-th diff that the page shows.
+shown_diff() { awk -v n="$1" '/^```/ { shows = /^```diff$/ && ++at == n; next } shows' "$2"; }
 
 # maven FOLDER ARGUMENT...: fetches what is missing; where that fails, this is skipped.
 maven() {

@@ -33,6 +33,7 @@ import org.redisson.api.RLock;
 import org.redisson.api.RLockAsync;
 import org.redisson.api.RPermitExpirableSemaphoreAsync;
 import org.redisson.api.RReadWriteLock;
+import org.redisson.api.RedissonClient;
 import org.redisson.client.RedisException;
 import org.redisson.misc.CompletableFutureWrapper;
 import rlock.LockException;
@@ -79,6 +80,13 @@ final class Answers implements InvocationHandler {
     /** {@code rest} answers what the handler does not; null: that is refused. */
     static <T> T of(Class<T> type, Object handler, Object rest) {
         return type.cast(Proxy.newProxyInstance(type.getClassLoader(), new Class<?>[] {type}, new Answers(type, handler, rest)));
+    }
+
+    /** What answers the rest of a client. */
+    static RedissonClient rest(RedissonClient client) {
+        boolean isOurs = Proxy.isProxyClass(client.getClass()) && Proxy.getInvocationHandler(client) instanceof Answers;
+        if (!isOurs) throw new IllegalArgumentException("not a client of RlockRedisson: " + client);
+        return (RedissonClient) ((Answers) Proxy.getInvocationHandler(client)).rest;
     }
 
     /** A lock: {@code RedissonMultiLock}, and others who cast it, want it to be a {@link RedissonLock}. */

@@ -34,6 +34,16 @@ public final class RlockRedisson {
         return client(redisson, locks, false);
     }
 
+    /**
+     * Redisson's own client, behind one of {@link #create} or {@link #over}, for what casts it to {@link Redisson}: for example
+     * Redisson's connections for Spring Data. Its locks exclude none of RLOCK's.
+     *
+     * @throws IllegalArgumentException if the client is none of these
+     */
+    public static RedissonClient plain(RedissonClient client) {
+        return Answers.rest(client);
+    }
+
     private static RedissonClient client(RedissonClient redisson, Locks locks, boolean owned) {
         return Answers.of(RedissonClient.class, new Client(redisson, locks, owned), redisson);
     }

@@ -43,6 +43,13 @@ class AnswersTest {
     }
 
     @Test
+    void redissonsOwnClientIsBehindEachOfOurs() {
+        var redisson = (RedissonClient) Proxy.newProxyInstance(RedissonClient.class.getClassLoader(), new Class<?>[] {RedissonClient.class}, (self, method, given) -> null);
+        assertSame(redisson, RlockRedisson.plain(Answers.of(RedissonClient.class, new Object(), redisson)));
+        assertThrows(IllegalArgumentException.class, () -> RlockRedisson.plain(redisson));
+    }
+
+    @Test
     void everyKindOfLockOfThisVersionIsKnown() {
         List<Method> unknown = Stream.of(RedissonClient.class.getMethods()).filter(Answers::makesLocks).filter(method -> {
             try {
