@@ -53,6 +53,7 @@ func (h *Hold) Step(now Ms, in Input) []Output {
 		h.at = done
 		h.emit(Output{Act: Done})
 	case event == Gone:
+		h.leave()
 		h.lose()
 	case event == Releasing:
 		h.isReleasing = true
@@ -60,9 +61,7 @@ func (h *Hold) Step(now Ms, in Input) []Output {
 		h.deadline = max(h.deadline, After(in.N, h.kept.Lease))
 	case event == Close:
 		h.kept.Renews, h.renewsAt, h.isUntied = false, Forever, false
-		if at == opening || at == tying {
-			h.emit(Output{Act: Drop}, Output{Act: Leave})
-		}
+		h.leave()
 		h.idle(now)
 	case event == Untied:
 		h.emit(Output{Act: Doubt})
@@ -90,6 +89,13 @@ func (h *Hold) Step(now Ms, in Input) []Output {
 		h.tied(now, in.Outcome)
 	}
 	return h.out
+}
+
+// leave gives back the seat that it has while it is being tied to a new connection.
+func (h *Hold) leave() {
+	if h.at == opening || h.at == tying {
+		h.emit(Output{Act: Drop}, Output{Act: Leave})
+	}
 }
 
 // limit is when the loss is told.

@@ -49,6 +49,7 @@ export class Holding implements Machine {
         this.out.push({ do: 'done' });
         break;
       case 'gone':
+        this.leave();
         this.lose();
         break;
       case 'releasing':
@@ -59,7 +60,7 @@ export class Holding implements Machine {
         break;
       case 'close':
         [this.renews, this.renewsAt, this.isUntied] = [false, Infinity, false];
-        if (this.at === 'open' || this.at === 'tie') this.out.push({ do: 'drop' }, { do: 'leave' });
+        this.leave();
         this.idle(now);
         break;
       case 'untied':
@@ -92,6 +93,11 @@ export class Holding implements Machine {
       this.out.push({ do: 'leave' });
       this.later(now);
     } else if (at === 'tie' && input.on === 'own') this.tied(now, input.outcome);
+  }
+
+  /** Gives back the seat that it has while it is being tied to a new connection. */
+  private leave(): void {
+    if (this.at === 'open' || this.at === 'tie') this.out.push({ do: 'drop' }, { do: 'leave' });
   }
 
   /** When the loss is told. */

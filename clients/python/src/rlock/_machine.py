@@ -500,6 +500,7 @@ class Holding:
             self.at = "done"
             self.out.append(("done",))
         elif kind == "gone":
+            self.leave()
             self.lose()
         elif kind == "releasing":
             self.is_releasing = True
@@ -507,8 +508,7 @@ class Holding:
             self.deadline = max(self.deadline, told[1] + self.lease)
         elif kind == "close":
             self.renews, self.renews_at, self.is_untied = False, FOREVER, False
-            if at in ("open", "tie"):
-                self.out += [("drop",), ("leave",)]
+            self.leave()
             self.idle(now)
         elif kind == "untied":
             self.is_untied = True
@@ -584,6 +584,11 @@ class Holding:
             # Another hold ends with its connection. So does this one, if it was tied to a connection that is closed; and
             # one that the server does not tie is no session.
             self.lose()
+
+    def leave(self) -> None:
+        """Gives back the seat that it has while it is being tied to a new connection."""
+        if self.at in ("open", "tie"):
+            self.out += [("drop",), ("leave",)]
 
     def lose(self) -> None:
         self.at = "done"

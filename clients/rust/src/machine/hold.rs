@@ -92,16 +92,17 @@ impl Hold {
                 self.at = At::Done;
                 out.push(Output::Done);
             }
-            (_, Input::Gone) => self.lose(out),
+            (at, Input::Gone) => {
+                Self::leave(at, out);
+                self.lose(out);
+            }
             (_, Input::Releasing) => self.is_releasing = true,
             (_, Input::Extend(sent)) => {
                 self.deadline = self.deadline.max(sent.saturating_add(self.kept.lease))
             }
             (at, Input::Close) => {
                 (self.kept.renews, self.renews_at, self.is_untied) = (false, FOREVER, false);
-                if matches!(at, At::Opening | At::Tying) {
-                    out.extend([Output::Drop, Output::Leave]);
-                }
+                Self::leave(at, out);
                 self.idle(now, out);
             }
             (at, Input::Untied) => {
@@ -147,6 +148,13 @@ impl Hold {
             }
             (At::Tying, Input::Own(outcome)) => self.tied(now, outcome, out),
             _ => {}
+        }
+    }
+
+    /// Gives back the seat that it has while it is being tied to a new connection.
+    fn leave(at: At, out: &mut Vec<Output>) {
+        if matches!(at, At::Opening | At::Tying) {
+            out.extend([Output::Drop, Output::Leave]);
         }
     }
 

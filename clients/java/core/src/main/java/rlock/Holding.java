@@ -54,13 +54,16 @@ final class Holding extends Machine {
                 at = At.DONE;
                 say(Act.DONE);
             }
-            case GONE -> lose();
+            case GONE -> {
+                leave();
+                lose();
+            }
             case RELEASING -> isReleasing = true;
             case EXTEND -> deadline = Math.max(deadline, in.number() + kept.lease);
             case CLOSE -> {
                 renews = isUntied = false;
                 renewsAt = FOREVER;
-                if (at == At.OPENING || at == At.TYING) dropped();
+                leave();
                 idle(now);
             }
             case ENDED -> {
@@ -93,6 +96,11 @@ final class Holding extends Machine {
             }
             default -> {}
         }
+    }
+
+    // Gives back the seat that it has while it is being tied to a new connection.
+    private void leave() {
+        if (at == At.OPENING || at == At.TYING) dropped();
     }
 
     private void dropped() {
