@@ -18,6 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use rlock_core::ClientId;
+use rlock_core::grammar::Command;
+use rlock_core::grammar::commands::COMMANDS;
 use rlock_engine::timers::PORTION;
 use rlock_engine::{During, events};
 
@@ -177,6 +179,7 @@ fn close_at_once(ctx: &Ctx, during: During) {
         During::Command => ctx.client(),
         During::Callback | During::Reading | During::Sweep => None,
     };
+    let is_callback = matches!(during, During::Callback);
     let is_reading = matches!(during, During::Reading);
     let is_sweep = matches!(during, During::Sweep);
     let mut later = Vec::new();
@@ -184,13 +187,14 @@ fn close_at_once(ctx: &Ctx, during: During) {
         let line = detached.describe_client(client.get()).unwrap_or_default();
         let is_caller = caller == Some(client.get());
         let is_later = LATER.with(|later| later.contains(&client));
-        // It was granted in this loop iteration: the reply must reach it.
-        let is_granted = is_blocked(&line)
+        // It was granted in this loop iteration, or the server is asking for its reply: that must
+        // reach it.
+        let is_told = is_blocked(&line)
             && is_ours(&line)
-            && !state::with(|state| state.manager.is_parked(client));
+            && (is_callback || !state::with(|state| state.manager.is_parked(client)));
         // Perhaps its command is the one that was read.
         let is_read = is_reading && !is_idle(&line);
-        if is_later || is_read || is_granted || runs_more(&line) || is_sweep && empties(&line) {
+        if is_later || is_read || is_told || runs_more(&line) || is_sweep && empties(&line) {
             later.push(client);
             continue;
         }
@@ -260,7 +264,9 @@ fn waits(line: &str) -> bool {
 
 /// Whether its last command is one of ours that block.
 fn is_ours(line: &str) -> bool {
-    matches!(field(line, "cmd"), Some("rlock.acquire" | "rlock.renew"))
+    let command = field(line, "cmd").unwrap_or_default();
+    let blocks = |ours: &Command| ours.flags.split(' ').any(|flag| flag == "blocking");
+    COMMANDS.iter().any(|ours| blocks(ours) && ours.name.eq_ignore_ascii_case(command))
 }
 
 /// Whether its last command may have ended the session, with its reply still under way.
