@@ -4,6 +4,10 @@ use smallvec::SmallVec;
 
 use super::*;
 
+/// Whether the module makes the server ask for a reply now. If the server asks at its own timeout
+/// or for `CLIENT UNBLOCK`, it keeps nothing aside.
+static IS_ANSWERING: AtomicBool = AtomicBool::new(false);
+
 /// The server's callbacks for blocked connections, identified by the number passed to
 /// [`Ctx::block`].
 pub trait Waiting: 'static {
@@ -25,10 +29,12 @@ pub struct Blocked(*mut raw::RedisModuleBlockedClient);
 impl Blocked {
     /// Makes the server ask for the connection's reply, in this call or in this loop iteration.
     pub fn answer(self) {
+        IS_ANSWERING.store(true, Relaxed);
         // SAFETY: the handle is passed on here, and dropped when the server reports that the
         // connection departed. Never called from `Waiting::reply` or `Waiting::gone`, where it
         // would recurse.
         unsafe { there(raw::RedisModule_UnblockClient)(self.0, null_mut()) };
+        IS_ANSWERING.store(false, Relaxed);
     }
 }
 
@@ -57,10 +63,11 @@ impl Ctx {
             _: c_int,
         ) -> c_int {
             let waiter = waiter_of(ctx);
+            let is_kept_aside = keeps_replies_aside() && IS_ANSWERING.load(Relaxed);
             W::reply(&Ctx(ctx), waiter);
             // It is in the connection's output, which the server may send before it forgets that
             // the connection was blocked.
-            if !keeps_replies_aside() {
+            if !is_kept_aside {
                 W::over(waiter, false);
             }
             OK

@@ -202,6 +202,30 @@ fn client_unblock_in_the_turn_of_the_grant_changes_nothing() {
 }
 
 #[test]
+fn client_unblock_of_one_whose_own_command_let_it_in_changes_nothing() {
+    let server = Server::start();
+    let mut client = server.client();
+    client.granted("RLOCK.ACQUIRE gate zoe LEASE 600000");
+    let mut bob = Waiter::connect(&server);
+    let mut teller = Waiter::connect(&server);
+    let unblock = format!("CLIENT UNBLOCK {} TIMEOUT", bob.id());
+    // Read in one turn and in this order, the server asks for the reply before the module sends it.
+    until(5_000, || {
+        client.ask("DEL door");
+        client.refused("RLOCK.MACQUIRE 2 door gate bob QUEUE 60000");
+        server.freeze();
+        bob.say("RLOCK.MACQUIRE 1 door bob LEASE 600000 BLOCK 60000");
+        teller.say(&unblock);
+        server.thaw();
+        bob.granted();
+        teller.answer() == Value::Int(1)
+    });
+    let mut cid = Waiter::parked(&server, CID);
+    assert_eq!(client.shows("door"), "write: bob write 1");
+    cid.still_waits(&mut client);
+}
+
+#[test]
 fn client_unblock_with_error_in_the_turn_of_the_grant_takes_it_back_where_the_error_replaces_it() {
     let (server, mut client, [mut bob, mut cid]) = held_and_waited_for([BOB, CID]);
     let unblock = format!("CLIENT UNBLOCK {} ERROR", bob.id());
