@@ -21,18 +21,32 @@ impl Ctx {
         if is_called || flags.contains(ContextFlags::LUA) {
             return None;
         }
-        // SAFETY: context; without a buffer for the answer the server only says whether it knows
-        // the number.
-        let id = unsafe {
-            let id = there(raw::RedisModule_GetClientId)(self.0);
-            let known = there(raw::RedisModule_GetClientInfoById)(null_mut(), id);
-            (known == OK).then_some(id)?
-        };
-        // Valkey 9 also knows its internal client for another module's calls in a transaction; no
-        // list has it.
+        let id = self.connection()?;
+        // For another module's call as the caller's user Valkey 9 has an internal client that no
+        // list has.
         let is_listed = || self.describe_client(id).is_some_and(|line| !line.trim().is_empty());
         let is_sure = !IS_VALKEY_9.load(Relaxed) || !flags.contains(ContextFlags::MULTI);
         (is_sure || is_listed()).then_some(id)
+    }
+
+    /// The number of the context's client, if it is a connection: not for another module's call.
+    pub(super) fn connection(&self) -> Option<u64> {
+        // SAFETY: context; without a buffer for the answer the server only says whether it knows
+        // the number. We free the string.
+        unsafe {
+            let id = there(raw::RedisModule_GetClientId)(self.0);
+            let known = there(raw::RedisModule_GetClientInfoById)(null_mut(), id) == OK;
+            // Valkey 9 also knows its internal client for such a call, which has no user.
+            if !known || !IS_VALKEY_9.load(Relaxed) {
+                return known.then_some(id);
+            }
+            let user = there(raw::RedisModule_GetClientUserNameById)(self.0, id);
+            if user.is_null() {
+                return None;
+            }
+            there(raw::RedisModule_FreeString)(self.0, user);
+            Some(id)
+        }
     }
 
     /// Whether a connection can be closed without harm. Where I/O threads may be at work on it,

@@ -152,8 +152,13 @@ impl Ctx {
     /// Whether the caller cannot be blocked: it is a script, a transaction, another module, or no
     /// client at all.
     pub fn denies_blocking(&self) -> bool {
-        let denied = ContextFlags::DENY_BLOCKING | ContextFlags::REPLICATED | ContextFlags::LOADING;
-        self.flags().intersects(denied)
+        let denied = ContextFlags::DENY_BLOCKING
+            | ContextFlags::REPLICATED
+            | ContextFlags::LOADING
+            | ContextFlags::MULTI
+            | ContextFlags::LUA;
+        // Another module may allow its call to block, but such a caller has no user.
+        self.flags().intersects(denied) || self.connection().is_none()
     }
 
     /// Whether the server would accept a client's write of this key now. The probe is a write

@@ -1,6 +1,6 @@
 /* Another module, which calls RLOCK.ACQUIRE: `CALLER.ACQUIRE key owner [words …]`, in a thread of its own by
- * `CALLER.THREAD key owner [words …]`, and deletes the key `door` when a
- * key `trap` comes into being. Knows nothing of Redis but what the server hands to every module. */
+ * `CALLER.THREAD key owner [words …]`; any command, and allows it to block, by `CALLER.PATIENT command [words …]`; and
+ * deletes the key `door` when a key `trap` comes into being. Knows nothing of Redis but what the server hands to every module. */
 #include <pthread.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -25,13 +25,21 @@ static const char *(*string)(const void *string, size_t *len);
 /* REDISMODULE_NOTIFY_NEW: a key that was not there. */
 enum { APPEARED = 1 << 14 };
 
-static int acquire(void *ctx, void **argv, int argc) {
-    void *reply = call(ctx, "RLOCK.ACQUIRE", "v", argv + 1, (size_t)(argc - 1));
+static int pass_on(void *ctx, void *reply) {
     if (reply == NULL)
         return reply_with_error(ctx, "ERR the server refused the call");
     reply_with(ctx, reply);
     free_reply(reply);
     return 0;
+}
+
+static int acquire(void *ctx, void **argv, int argc) {
+    return pass_on(ctx, call(ctx, "RLOCK.ACQUIRE", "v", argv + 1, (size_t)(argc - 1)));
+}
+
+static int patient(void *ctx, void **argv, int argc) {
+    size_t len;
+    return pass_on(ctx, call(ctx, string(argv[1], &len), "vK", argv + 2, (size_t)(argc - 2)));
 }
 
 struct work {
@@ -102,5 +110,6 @@ int RedisModule_OnLoad(void *ctx, void **argv, int argc) {
     introduce(ctx, "caller", 1, 1);
     subscribe(ctx, APPEARED, appeared);
     create(ctx, "caller.thread", thread, "write", 1, 1, 1);
+    create(ctx, "caller.patient", patient, "write", 0, 0, 0);
     return create(ctx, "caller.acquire", acquire, "write", 1, 1, 1);
 }

@@ -1,6 +1,6 @@
 //! Lock commands called by another module: as without BLOCK, and never with a session.
 
-use rlock_testkit::{Compiled, Listener, Server, Waiter};
+use rlock_testkit::{Client, Compiled, Listener, Server, Waiter, say_not_seen};
 
 /// A server that has the other module, too; none where no C compiler is.
 fn with_caller() -> Option<Server> {
@@ -21,6 +21,39 @@ fn another_module_that_would_have_to_wait_is_told_so_at_once() {
     assert_eq!(client.gauges(), (0, 0, 0));
     client.refused("CALLER.ACQUIRE door bob QUEUE 60000");
     assert_eq!(client.gauges(), (0, 1, 0));
+}
+
+/// Redis 7.0 knows no such calls.
+#[test]
+fn another_module_that_allows_its_calls_to_block_is_told_at_once_all_the_same() {
+    let Some(server) = with_caller() else { return };
+    if !server.version().is_since((7, 2), (7, 2)) {
+        return say_not_seen("calls of other modules that may block");
+    }
+    let mut client = server.client();
+    let token = client.granted("CALLER.PATIENT RLOCK.ACQUIRE door ann BLOCK 0");
+    let ask = |client: &mut Client, line: &str| {
+        let alone = client.attempt(&format!("CALLER.PATIENT {line}"));
+        client.ask("MULTI");
+        client.ask(&format!("CALLER.PATIENT {line}"));
+        let inside = client.attempt("EXEC");
+        let script = format!("return redis.call('CALLER.PATIENT','{}')", line.replace(' ', "','"));
+        let scripted = client.attempt_bytes(&[b"EVAL", script.as_bytes(), b"0"]);
+        [format!("{alone:?}"), format!("{inside:?}"), format!("{scripted:?}")]
+    };
+    let watch = format!("RLOCK.AWAIT door {token} BLOCK 0");
+    for (line, told) in [
+        ("RLOCK.ACQUIRE door bob BLOCK 0", "nil"),
+        ("RLOCK.MACQUIRE 2 door gate bob BLOCK 0", "nil"),
+        (&watch, "nil"),
+        ("RLOCK.ACQUIRE free bob ACKS 1", "ACKS"),
+        ("RLOCK.MACQUIRE 1 free bob ACKS 1", "ACKS"),
+        ("RLOCK.ACQUIRE free bob SESSION", "SESSION"),
+    ] {
+        let replies = ask(&mut client, line);
+        assert!(replies.iter().all(|reply| reply.contains(told)), "{line}: {replies:?}");
+    }
+    assert_eq!(client.gauges(), (0, 0, 0));
 }
 
 #[test]
