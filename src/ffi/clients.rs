@@ -107,10 +107,13 @@ impl Ctx {
         unsafe { there(raw::RedisModule_DeauthenticateAndCloseClient)(self.0, client) };
     }
 
-    /// The line of `CLIENT LIST` about a connection.
+    /// The line of `CLIENT LIST` about a connection. Its user's name need not be UTF-8.
     pub fn describe_client(&self, client: u64) -> Option<String> {
         let id = client.to_string();
-        text_of(self.wrapped().call("CLIENT", &["LIST", "ID", &id][..]).ok()?)
+        match self.wrapped().call("CLIENT", &["LIST", "ID", &id][..]).ok()? {
+            RedisValue::StringBuffer(line) => Some(String::from_utf8_lossy(&line).into_owned()),
+            line => text_of(line),
+        }
     }
 
     /// Subscribes to the connections that close.

@@ -37,7 +37,8 @@ fn may_in_database() -> Option<MayInDatabase> {
 }
 
 impl Ctx {
-    /// The user as which the caller is logged in.
+    /// The user as which the caller is logged in, as [`Ctx::may`] takes it: a character for each
+    /// byte, because the name need not be UTF-8.
     pub fn user_name(&self) -> Rc<str> {
         /// The last caller's: most connections have the same.
         static LAST: Exclusive<Rc<str>> = Exclusive::empty();
@@ -48,9 +49,9 @@ impl Ctx {
                 return Rc::default();
             }
             let user = LAST.with(|last| {
-                let bytes = bytes_of(name);
-                if last.as_bytes() != bytes {
-                    *last = Rc::from(&*String::from_utf8_lossy(bytes));
+                let letters = || bytes_of(name).iter().copied().map(char::from);
+                if !last.chars().eq(letters()) {
+                    *last = letters().collect::<String>().into();
                 }
                 last.clone()
             });
@@ -99,7 +100,9 @@ impl Ctx {
             let create = there(raw::RedisModule_CreateString);
             let free = there(raw::RedisModule_FreeString);
             let string = |bytes: &[u8]| create(self.0, bytes.as_ptr().cast(), bytes.len());
-            let user = string(user.as_bytes());
+            let user: SmallVec<[u8; 32]> =
+                user.chars().filter_map(|letter| u8::try_from(letter).ok()).collect();
+            let user = string(&user);
             let known = there(raw::RedisModule_GetModuleUserFromUserName)(user);
             free(self.0, user);
             if known.is_null() {

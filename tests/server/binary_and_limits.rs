@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use rlock_testkit::{DEPTH_MAX, LockView, Server};
+use rlock_testkit::{DEPTH_MAX, LockView, Server, integer, until};
 
 #[test]
 fn every_byte_may_stand_in_an_owner_and_in_a_key() {
@@ -202,4 +202,25 @@ fn a_request_of_many_words_is_refused() {
     words.extend(std::iter::repeat_n(b"WITHTTL".as_slice(), 100_000));
     assert!(client.error_bytes(&words).starts_with("ERR "));
     assert_eq!(client.number("EXISTS door"), 0);
+}
+
+#[test]
+fn a_user_whose_name_is_not_text_waits_and_loses_its_session_like_any_other() {
+    let server = Server::start();
+    let mut client = server.client();
+    let name = b"ann\xff\xe9";
+    client.ask_bytes(&[b"ACL", b"SETUSER", name, b"on", b">secret", b"~*", b"+@all"]);
+    client.granted("RLOCK.ACQUIRE door bob LEASE 600000");
+    let mut user = server.client();
+    user.ask_bytes(&[b"AUTH", name, b"secret"]);
+    user.send(&["RLOCK.ACQUIRE", "door", "ann", "LEASE", "600000", "SESSION", "BLOCK", "0"]);
+    until(5_000, || client.queue("door") == "ann write block");
+    client.ask("RLOCK.RELEASE door bob");
+    assert!(integer(&user.receive()) > 0);
+    // Lost while it is blocked: what would unblock it comes right behind the loss.
+    user.send(&["BLMOVE", "list", "out", "LEFT", "LEFT", "0"]);
+    until(5_000, || client.info_number("clients", "blocked_clients") == 1);
+    client.all(&["RLOCK.FORCE door", "LPUSH list element"]);
+    until(5_000, || client.info_number("clients", "blocked_clients") == 0);
+    assert_eq!((client.number("LLEN list"), client.number("EXISTS out")), (1, 0));
 }
