@@ -170,9 +170,9 @@ impl Volatile {
     }
 
     /// When something happens here next that needs nothing written: a wait is over, or a session
-    /// may be lost.
+    /// may be lost. The turn of a ticket ends with a write.
     pub fn next_end(&self) -> Option<EpochMs> {
-        let ends = [self.queue.next_check(), self.sessions.next_end(), self.next_late()];
+        let ends = [self.queue.next_check(), self.sessions.next_end(), self.unsent.next_over()];
         ends.into_iter().flatten().min()
     }
 

@@ -95,3 +95,21 @@ fn a_turn_that_must_be_confirmed_earlier_than_before_is_looked_at_then() {
     server.sweep();
     assert_eq!(server.hold(K, "a", Mode::Write), None);
 }
+
+/// A turn ends with a write. The lock must not be due again and again until then.
+#[test]
+fn a_turn_that_is_over_behind_a_shut_gate_is_in_nobodys_way() {
+    let mut server = Server::new();
+    assert_eq!(server.ask(K, Input::Acquire(ticket("a", 1))), Reply::NotNow { wait_ms: None });
+    assert!(matches!(server.holds(b"l", "b", Some(7)), Reply::Granted { .. }));
+    server.is_open = false;
+    server.pass_ms(server.bounds.confirm_ms + 1);
+    server.sweep();
+    assert_eq!(server.closed(), [7], "the other lock's session has ended");
+    let next = server.manager.next_call();
+    assert_eq!((next.at, next.when_open), (None, true), "the rest waits for the gate");
+    assert_eq!(server.hold(K, "a", Mode::Write), Some((1, Confirmation::Pending)));
+    server.is_open = true;
+    server.sweep();
+    assert_eq!(server.hold(K, "a", Mode::Write), None);
+}

@@ -159,8 +159,11 @@ impl Server {
                 } else {
                     self.manager.postpone(id, at, why);
                     // What comes is said as behind a shut gate.
+                    let mut seen = 0;
                     while let Some(task) = self.manager.next_task(now) {
                         let Task::See(id, why) = task else { panic!("{task:?} behind a gate") };
+                        seen += 1;
+                        assert!(seen < 10_000, "the sweep spins behind a gate");
                         let free = Lock::default();
                         let key = self.key(&id);
                         let lock = self.keys.get(key).unwrap_or(&free);
