@@ -2,9 +2,9 @@
 
 use crate::support::acks::{confirmed, ticket};
 use crate::support::server::{Key, Server};
-use crate::support::{lease, release};
+use crate::support::{acquire, lease, release};
 use rlock_core::manager::{At, WaitEnd};
-use rlock_core::{Acquire, ClientId, Confirmation, Input, Mode, Refusal, Reply};
+use rlock_core::{Acquire, ClientId, Confirmation, Input, Mode, Refusal, Reply, StepContext};
 
 const K: Key = b"k";
 
@@ -112,4 +112,28 @@ fn a_turn_that_is_over_behind_a_shut_gate_is_in_nobodys_way() {
     server.is_open = true;
     server.sweep();
     assert_eq!(server.hold(K, "a", Mode::Write), None);
+}
+
+/// The writer's grant took the place of many holds that had expired, and subscribers hear of them
+/// in portions.
+#[test]
+fn an_acknowledgment_delays_nothing_that_a_portion_left_undone() {
+    let mut server = Server::new();
+    for number in 0..3 * StepContext::PORTION {
+        let name = number.to_string();
+        server.ask(K, Input::Acquire(acquire(name.as_bytes(), Mode::Read, 1000)));
+    }
+    let writer = server.confirms(K, confirmed("a", 1), 1);
+    server.pass_ms(1000);
+    assert!(server.sweep_one());
+    assert_eq!(server.hold(K, "a", Mode::Write), Some((1, Confirmation::Pending)));
+    let is_due = |server: &Server| {
+        let at = server.manager.next_call().at;
+        at.is_some_and(|at| at.is_over_at(server.now()))
+    };
+    assert!(is_due(&server), "not all of them were told in one portion");
+    server.replicas(100, &[100]);
+    assert!(server.token_of(writer).is_some() && is_due(&server));
+    server.sweep();
+    assert!(server.swept.len() > 2 && !is_due(&server));
 }

@@ -363,7 +363,8 @@ impl Locks {
             let result = work(volatile);
             // Only for the head of the queue does the lock itself say when to sweep.
             let before = before.filter(|_| !volatile.queue.is_empty());
-            (result, [before, volatile.next_alarm()].into_iter().flatten().min())
+            let next = [before, volatile.next_alarm()].into_iter().flatten().min();
+            (result, volatile.unfinished.or(next))
         })
     }
 
