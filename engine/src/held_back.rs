@@ -4,10 +4,10 @@
 use rlock_core::manager::{Group, HeldBackReply};
 use rlock_core::{Confirm, EpochMs, LeaseMs, Now, Reply, WaiterId, Wake};
 
-use crate::answers;
 use crate::host::Host;
 use crate::open_locks::{AcquireAll, Judged, OpenLocks, Telling};
 use crate::unit::RequestError;
+use crate::{acks, answers};
 
 /// Who asks for several locks.
 #[derive(Clone, Copy)]
@@ -93,6 +93,8 @@ pub(crate) fn take<'a, H: Host>(
 pub(crate) fn asks_again<H: Host>(host: &H, ticket: WaiterId, acks: u8) {
     let late_at = host.now().after_ms(host.settings().bounds.confirm_ms);
     host.state(|state| state.manager.ticket_wants(ticket, acks, late_at));
+    // The subscription may have ended since the replicas were asked first.
+    acks::watch(host);
 }
 
 /// A caller that was blocked for acknowledgments gets another reply: the locks changed meanwhile.

@@ -216,3 +216,22 @@ fn a_blocked_wait_that_takes_a_ticket_over_needs_its_own_acknowledgments() {
     assert_eq!(host.turn(), [""; 0]);
     assert_eq!(acknowledge(&host), ["3: #2"]);
 }
+
+/// The replicas were asked first more than a second ago, and nobody has waited for them since.
+#[test]
+fn a_ticket_that_wants_more_acknowledgments_later_is_told_of_them() {
+    let host = primary();
+    host.world().acknowledged = vec![0, 0];
+    host.ask(1, "macquire 2 a b ann QUEUE 50000 ACKS 1");
+    host.turn();
+    host.world().acknowledged = vec![1_000_000, 0];
+    host.turn();
+    host.at(1500);
+    host.turn();
+    assert!(!host.world().watches_sleep);
+    assert_eq!(host.ask(1, "macquire 2 a b ann QUEUE 50000 ACKS 2"), "nil");
+    host.turn();
+    host.world().acknowledged = vec![1_000_000, 1_000_000];
+    host.turn();
+    assert_eq!(host.ask(1, "macquire 2 a b ann QUEUE 50000 ACKS 2"), "#1");
+}
