@@ -24,9 +24,14 @@ pub(crate) fn net_ms(ends_in: Option<u64>) -> u64 {
     ends_in.map_or(0, |ms| ms.saturating_add(NET_MS))
 }
 
-/// The same for one that waits for acknowledgments.
-pub(crate) fn acks_net_ms<H: Host>(host: &H) -> u64 {
-    host.settings().bounds.confirm_ms.saturating_add(NET_MS)
+/// The same for one that waits for acknowledgments. If the lock changes hands in between, it may
+/// wait for the lock after all, as long as its `BLOCK` says; `BLOCK 0` never ends.
+pub(crate) fn acks_net_ms<H: Host>(host: &H, block_ms: Option<u64>) -> u64 {
+    let acks_ms = host.settings().bounds.confirm_ms.saturating_add(NET_MS);
+    match block_ms {
+        Some(0) => 0,
+        block_ms => acks_ms.max(net_ms(block_ms)),
+    }
 }
 
 /// Blocks the caller after [`Reply::MustWait`]. Returns the reply to send at once instead, if it
@@ -85,7 +90,7 @@ pub(crate) fn park_to_confirm<H: Host>(
     if host.denies_blocking() {
         return Some(Reply::Refused(Refusal::CannotConfirm));
     }
-    let net_ms = acks_net_ms(host);
+    let net_ms = acks_net_ms(host, said.block_ms);
     let ends_in = said.block_ms.filter(|ms| *ms > 0);
     let (names, parked) = (slice::from_ref(name), parked(host, name, said));
     let Some(parking) = block(host, names, parked, ends_in, net_ms) else {

@@ -124,7 +124,8 @@ fn block_for_acks<H: Host>(
     let lock = LockId { db: host.db(), key: wants.first()?.key.into() };
     let parked =
         Parked::new(host.client(), lock, Owner::from(said.owner), host.user(), said.with_ttl);
-    let (net_ms, ends_in) = (blocked::acks_net_ms(host), said.block_ms.filter(|ms| *ms > 0));
+    let net_ms = blocked::acks_net_ms(host, said.block_ms);
+    let ends_in = said.block_ms.filter(|ms| *ms > 0);
     blocked::block(host, names, parked, ends_in, net_ms)
 }
 

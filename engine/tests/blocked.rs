@@ -241,3 +241,19 @@ fn a_wait_for_a_session_ties_the_hold_to_the_connection() {
     host.close(2);
     assert_eq!(host.turn(), ["3: #3"]);
 }
+
+/// It was going to wait for acknowledgments, and somebody took the lock first.
+#[test]
+fn who_waits_for_the_lock_after_all_waits_as_long_as_it_said() {
+    for command in ["acquire b ann ACKS 1", "macquire 2 a b ann ACKS 1"] {
+        for (patience, net_ms) in [("BLOCK 500", 2100), ("BLOCK 5000", 5100), ("BLOCK 0", 0)] {
+            let host = MapHost::primary();
+            host.world().acknowledged = vec![0];
+            host.world().meanwhile = Some(|host| drop(host.ask(9, "acquire b bob")));
+            assert_eq!(host.ask(1, &format!("{command} {patience}")), "");
+            assert_eq!((host.turn(), host.line("b")), (vec![], "ann".into()), "{command}");
+            let waiter = host.waiter(1);
+            assert_eq!(host.world().waiting[&waiter].net_ms, net_ms, "{command} {patience}");
+        }
+    }
+}
