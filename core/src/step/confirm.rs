@@ -25,6 +25,10 @@ impl<'a> Step<'_, 'a> {
     pub(crate) fn acquire_pending(&mut self, ask: Acquire<'a>, told: AckRequest) -> Reply {
         let now = self.moment.now;
         let turn = told.held.and_then(|hold| Some((hold, self.volatile.turn(hold.token)?)));
+        // A level that it shares may have ended: then what is asked for is granted anew.
+        let turn = turn.filter(|(hold, turn)| {
+            turn.begins || ask.depth.is_none_or(|asked| asked <= hold.depth)
+        });
         if let Some((hold, TicketGrant { late_at: None, acks, deadline, .. })) = turn
             && *acks >= told.acks
             && *deadline >= now.after(ask.lease)
@@ -62,9 +66,7 @@ impl<'a> Step<'_, 'a> {
             }
         };
         let Reply::Granted { token, .. } = reply else { return reply };
-        if adds.is_some() {
-            self.volatile.acks_mut().take_turn(token);
-        }
+        self.volatile.acks_mut().take_turn(token);
         let (after, deadline) = self.levels(token);
         let wait = AckWait {
             acks: told.acks,

@@ -222,7 +222,7 @@ impl Step<'_, '_> {
         if let Reply::Granted { token, .. } = reply {
             let (depth, deadline) = self.levels(token);
             let adds = depth > held.map_or(0, |before| before.depth);
-            let acks = self.volatile.acks_for(entry.acks, held);
+            let acks = self.volatile.acks_for(entry.acks, held, entry.depth);
             if acks > 0 {
                 let wait = AckWait {
                     acks,

@@ -44,7 +44,7 @@ impl<'a> Step<'_, 'a> {
         if ask.session.is_some() && !self.volatile.may_tie(held, self.moment.sessions_max) {
             return Reply::Refused(Refusal::TooManySessions);
         }
-        let acks = self.volatile.acks_for(ask.acks, held);
+        let acks = self.volatile.acks_for(ask.acks, held, ask.depth);
         if acks > 0 {
             let told = AckRequest { acks, held, parking };
             return self.acquire_pending(ask, told);
@@ -225,7 +225,8 @@ impl<'a> Step<'_, 'a> {
         let Some(first) = holds.first().copied() else {
             return self.not_held(ask.owner, ask.mode, ask.token);
         };
-        let acks = holds.iter().map(|hold| self.volatile.acks_for(ask.acks, Some(*hold))).max();
+        let acks_for = |hold: &Hold| self.volatile.acks_for(ask.acks, Some(*hold), None);
+        let acks = holds.iter().map(acks_for).max();
         let acks = acks.unwrap_or(0);
         if acks > 0 && parking.is_none() {
             return Reply::MustConfirm;

@@ -45,27 +45,39 @@ impl Volatile {
         }
     }
 
+    /// How many levels of this hold wait for acknowledgments, and the most that one of them needs.
+    fn pending_levels(&self, token: Token) -> (u16, u8) {
+        let turn = self.turn(token).filter(|turn| turn.adds).map(|turn| turn.acks);
+        let levels = self.unsent.pending_levels(token).chain(turn);
+        levels.fold((0, 0), |(count, most): (u16, u8), acks| {
+            (count.saturating_add(1), most.max(acks))
+        })
+    }
+
     /// Levels were released or revoked, and so many are left. If the owner was told of none of
     /// them, the hold is pending again.
     pub(crate) fn levels_remain(&mut self, token: Token, left: u16) {
         if self.acks.is_none() {
             return;
         }
-        let turn = self.turn(token).filter(|turn| turn.adds).map(|turn| turn.acks);
-        let (mut unheard, mut most): (u16, u8) = (0, 0);
-        for acks in self.unsent.pending_levels(token).chain(turn) {
-            (unheard, most) = (unheard.saturating_add(1), most.max(acks));
-        }
+        let (unheard, most) = self.pending_levels(token);
         if unheard >= left {
             self.acks_mut().begin(token, most);
         }
     }
 
     /// How many acknowledgments a request of the owner of `held` needs: as many as it asks for,
-    /// and at least as many as the hold if that is pending.
-    pub(crate) fn acks_for(&self, asked: u8, held: Option<Hold>) -> u8 {
-        let pending = held.and_then(|hold| self.pending_acks(hold.token));
-        asked.max(pending.unwrap_or(0))
+    /// and at least as many as the hold if that is pending, or as the pending levels without which
+    /// the hold is not as deep as the request asks.
+    pub(crate) fn acks_for(&self, asked: u8, held: Option<Hold>, depth: Option<u16>) -> u8 {
+        let Some(hold) = held.filter(|_| self.acks.is_some()) else { return asked };
+        let pending = self.pending_acks(hold.token).unwrap_or(0);
+        // If the first level is pending, the hold is.
+        let shared = depth.filter(|depth| *depth > 1).map_or(0, |depth| {
+            let (count, most) = self.pending_levels(hold.token);
+            if depth > hold.depth.saturating_sub(count) { most } else { 0 }
+        });
+        asked.max(pending).max(shared)
     }
 
     /// Whether replicas have acknowledged the hold with this token.

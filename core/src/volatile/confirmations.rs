@@ -138,6 +138,7 @@ impl Confirmations {
     }
 
     pub(crate) fn give_turn(&mut self, token: Token, mut turn: TicketGrant) {
+        self.take_turn(token);
         turn.check_at = turn.ends_at();
         self.by_check.insert((turn.check_at, token));
         self.turns.insert(token, turn);
