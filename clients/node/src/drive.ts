@@ -39,6 +39,8 @@ export interface Shared {
   readonly patience: number;
   readonly telemetry: Telemetry;
   readonly watch: Watch;
+  /** Aborted when the locks are being closed. */
+  readonly closing: AbortController;
 }
 
 /** In whole milliseconds: a deadline is never late by it. */

@@ -107,7 +107,6 @@ export class Locks {
   readonly #shared: Shared;
   #seats: Map<string, Seat> | undefined;
   readonly #tenures = new Set<Tenure>();
-  #isClosed = false;
 
   /**
    * `client` is connected, or connects by itself. Only its settings are used, not its connection. Throws a TypeError for
@@ -120,7 +119,10 @@ export class Locks {
     const patience = options.patience ?? 3_000;
     const telemetry = new Telemetry(options.listener);
     const open = new Set<Driver>();
-    this.#shared = { route, turns: new Turns(route), slots: waiting, waiting, rtt: 0, open, emptied: () => {}, patience, telemetry, watch: new Watch(open) };
+    this.#shared = {
+      route, turns: new Turns(route), slots: waiting, waiting, rtt: 0, open, emptied: () => {}, patience, telemetry, watch: new Watch(open),
+      closing: new AbortController(),
+    };
   }
 
   /** A write lock: one holder at a time. */
@@ -197,8 +199,8 @@ export class Locks {
    * end now. Listeners have been called when it resolves. The process can exit.
    */
   async close(): Promise<void> {
-    this.#isClosed = true;
-    const { open, route, turns } = this.#shared;
+    const { closing, open, route, turns } = this.#shared;
+    closing.abort();
     for (const driver of [...open]) driver.tell({ on: 'close' });
     for (const tenure of [...this.#tenures]) tenure.close();
     if (open.size > 0) await inTime(new Promise<void>((resolve) => (this.#shared.emptied = resolve)), CLOSES).catch(() => {});
@@ -225,11 +227,16 @@ export class Locks {
   async #acquire(asked: Asked, isGiven: boolean, crowd: Crowd, options: AcquireOptions): Promise<Hold | null> {
     const wait = options.wait ?? Infinity;
     const { signal } = options;
-    signal?.throwIfAborted();
-    if (this.#isClosed) throw new Unavailable('the locks are closed');
+    this.#goesOn(signal);
     const begin = now();
     const seat = isGiven ? await this.#sit(asked, wait, begin, signal) : new Seat();
     if (!seat) return null;
+    try {
+      this.#goesOn(signal); // it may have ended between the seat and here
+    } catch (error) {
+      seat.leave();
+      throw error;
+    }
     const held = seat.tenure;
     if (held && !held.isHeld) {
       held.lose();
@@ -280,6 +287,12 @@ export class Locks {
     });
   }
 
+  /** Throws if the acquisition was aborted, or the locks are closed. */
+  #goesOn(signal: AbortSignal | undefined): void {
+    signal?.throwIfAborted();
+    if (this.#shared.closing.signal.aborted) throw new Unavailable('the locks are closed');
+  }
+
   /** The seats of an owner at all of its keys, as one. */
   async #sit(asked: Asked, wait: number, begin: number, signal: AbortSignal | undefined): Promise<Seat | null> {
     let first: Seat | undefined;
@@ -303,13 +316,15 @@ export class Locks {
 
   /** The seat, once nobody else has it; null if that takes too long. */
   async #sitAt(asked: Asked, wait: number, begin: number, signal: AbortSignal | undefined): Promise<Seat | null> {
-    const { patience } = this.#shared;
+    const { closing, patience } = this.#shared;
     const seats = await this.#settled(asked.key, begin + (wait > 0 ? wait : patience), signal);
+    this.#goesOn(signal);
     const name = JSON.stringify([asked.key, asked.owner, asked.upgrade ? 'WRITE' : asked.mode]);
     const seat = seats.get(name) ?? new Seat(() => seats.delete(name));
     seats.set(name, seat);
     const { by, told } = come(now(), seat.isUndone, wait > 0 ? Math.max(1, begin + wait - now()) : 0, patience);
-    if (await seat.take(by, signal)) return seat;
+    if (await seat.take(by, signal, closing.signal)) return seat;
+    this.#goesOn(signal);
     if (told === 'unavailable') throw new Unavailable(`${asked.key}: an earlier request of ${asked.owner} is not yet undone`);
     return null;
   }
@@ -326,7 +341,7 @@ export class Locks {
         if (!isPassing(error)) throw error;
         problem = error;
       }
-      if (now() >= until || this.#isClosed) throw unavailable(key, problem);
+      if (now() >= until || this.#shared.closing.signal.aborted) throw unavailable(key, problem);
       await new Promise((resolve) => setTimeout(resolve, Math.max(0, Math.min(pause, until - now()))));
       signal?.throwIfAborted();
     }

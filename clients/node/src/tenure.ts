@@ -29,20 +29,20 @@ export class Seat {
     return isFree;
   }
 
-  /** Whether it was free by then. */
-  take(by: number, signal?: AbortSignal): Promise<boolean> | boolean {
+  /** Whether it was free by then, and before one of the signals is aborted. */
+  take(by: number, ...signals: (AbortSignal | undefined)[]): Promise<boolean> | boolean {
     if (this.tryTake()) return true;
-    return new Promise((resolve, reject) => {
-      const end = (settle: () => void) => {
+    return new Promise((resolve) => {
+      const end = (isMine: boolean) => {
         clearTimeout(timer);
-        signal?.removeEventListener('abort', abort);
+        for (const signal of signals) signal?.removeEventListener('abort', never);
         this.queue = this.queue.filter((each) => each !== turn);
-        settle();
+        resolve(isMine);
       };
-      const turn = () => end(() => resolve(true));
-      const abort = () => end(() => reject(signal?.reason));
-      const timer = setTimeout(() => end(() => resolve(false)), Math.min(Math.max(0, by - now()), 2 ** 31 - 1));
-      signal?.addEventListener('abort', abort, { once: true });
+      const turn = () => end(true);
+      const never = () => end(false);
+      const timer = setTimeout(never, Math.min(Math.max(0, by - now()), 2 ** 31 - 1));
+      for (const signal of signals) signal?.addEventListener('abort', never);
       this.queue.push(turn);
     });
   }
@@ -310,6 +310,8 @@ export class Tenure {
         } else reject(problemOf(tell, `${key}: not known to be released`, driver.trouble));
       });
       driver.tell({ on: 'call' });
+      // Its connections are closed: else it would be repeated, and undone for a lease.
+      if (this.shared.closing.signal.aborted) driver.tell({ on: 'close' });
     });
   }
 }

@@ -35,6 +35,31 @@ async function until(what, isSo) {
   for (const end = Date.now() + 10_000; !(await isSo()); await sleep(10)) assert(Date.now() < end, what);
 }
 
+/** A client through a relay, of which `links` are the connections: while it `stalls`, new ones hear nothing. */
+async function relayed() {
+  const links = [];
+  const flow = ({ socket, server }) => socket.pipe(server).pipe(socket);
+  const it = { links, flow, stalls: false };
+  const relay = net.createServer((socket) => {
+    const link = { socket, server: net.connect(port, '127.0.0.1') };
+    for (const each of [socket, link.server]) each.on('error', () => {});
+    links.push(link);
+    if (!it.stalls) flow(link);
+  });
+  await new Promise((resolve) => relay.listen(0, '127.0.0.1', resolve));
+  const client = await connect(relay.address().port);
+  if (library !== 'ioredis') await client.connect();
+  const close = () => {
+    closed(client);
+    relay.close();
+    for (const { socket, server } of links) for (const each of [socket, server]) each.destroy();
+  };
+  return Object.assign(it, { client, close });
+}
+
+/** What keeps this process alive. */
+const active = () => process.getActiveResourcesInfo().filter((kind) => kind === 'Timeout' || kind === 'TCPSocketWrap').length;
+
 const only = process.argv[3];
 async function test(name, work) {
   if (only && !name.includes(only)) return;
@@ -44,6 +69,7 @@ async function test(name, work) {
 
 const own = await connect(port);
 if (library !== 'ioredis') await own.connect();
+await say(own, 'PING');
 
 await test('closed is closed: waits end, sessions end, nothing is renewed', async () => {
   const locks = new Locks(own);
@@ -60,6 +86,51 @@ await test('closed is closed: waits end, sessions end, nothing is renewed', asyn
   await until('it is not renewed', async () => held.signal.aborted && (await holders(own, 'close:held')) === 0);
   await assert.rejects(locks.lock('close:new').acquire(), Unavailable);
   await say(own, 'RLOCK.RELEASE', 'close:busy', 'somebody');
+});
+
+await test('an abort is heard before there is a request', async () => {
+  const locks = new Locks(own);
+  // The first one asks what the server is.
+  for (const lock of [locks.lock('abort:a', { owner: 'me' }), locks.lock('abort:a', { owner: 'me' }), locks.all(['abort:a', 'abort:b'], { owner: 'me' })]) {
+    const abort = new AbortController();
+    const acquired = lock.acquire({ signal: abort.signal });
+    abort.abort(new Error('enough'));
+    await assert.rejects(acquired, /^Error: enough$/);
+    await (await lock.acquire({ wait: 0 })).release();
+  }
+  await locks.close();
+});
+
+await test('closed is closed for who waits behind a request of the same owner', async () => {
+  const [locks, others] = [new Locks(own), new Locks(own)];
+  await say(own, 'RLOCK.ACQUIRE', 'close:owner', 'somebody');
+  const ended = (from) => from.lock('close:owner', { owner: 'me' }).acquire().then(() => 'granted', (error) => error);
+  const isClosed = async (wait) => assert((await Promise.race([wait, sleep(5_000)])) instanceof Unavailable);
+  const first = ended(others);
+  await until('it waits', async () => (await waiting(own, 'close:owner')) === 1);
+  const behind = ended(locks);
+  await (await locks.lock('close:settled', { owner: 'me' }).acquire()).release();
+  const before = active();
+  await locks.close();
+  await isClosed(behind);
+  const [second, third] = [ended(others), ended(others)];
+  await others.close();
+  for (const each of [first, second, third]) await isClosed(each);
+  await until('nothing goes on', () => active() < before);
+  assert.equal(await waiting(own, 'close:owner'), 0);
+  await say(own, 'RLOCK.RELEASE', 'close:owner', 'somebody');
+});
+
+await test('a release after the close fails at once, and is not repeated for a lease', async () => {
+  const before = active();
+  const locks = new Locks(own);
+  const hold = await locks.lock('close:late').acquire();
+  await locks.close();
+  const start = performance.now();
+  await assert.rejects(hold.release(), Unavailable);
+  assert(performance.now() - start < 1_000);
+  await until('nothing goes on', () => active() <= before);
+  await say(own, 'RLOCK.FORCE', 'close:late');
 });
 
 await test('a call returns in time whatever is silent', async () => {
@@ -118,16 +189,8 @@ await test('a loop that is blocked for longer than a third of the lease is told 
 });
 
 await test('a renewal that fails does not prolong what the wall clock says is over', async () => {
-  const sockets = new Set();
-  const relay = net.createServer((socket) => {
-    const server = net.connect(port, '127.0.0.1');
-    for (const each of [socket, server]) sockets.add(each.on('error', () => {}));
-    socket.pipe(server).pipe(socket);
-  });
-  await new Promise((resolve) => relay.listen(0, '127.0.0.1', resolve));
-  const client = await connect(relay.address().port);
-  if (library !== 'ioredis') await client.connect();
-  const locks = new Locks(client);
+  const relay = await relayed();
+  const locks = new Locks(relay.client);
   const failed = new Promise((resolve) => locks.on('error', (error) => error instanceof Unavailable && resolve()));
   const hold = await locks.lock('slept', { lease: 3_000 }).acquire();
   assert(hold.held);
@@ -137,7 +200,6 @@ await test('a renewal that fails does not prolong what the wall clock says is ov
   try {
     assert(!hold.held);
     relay.close();
-    for (const socket of sockets) socket.destroy();
     await failed;
     await sleep(100);
     assert(!hold.held && hold.left === 0 && !hold.signal.aborted);
@@ -145,7 +207,6 @@ await test('a renewal that fails does not prolong what the wall clock says is ov
     Date.now = now;
   }
   await locks.close();
-  closed(client);
 });
 
 await test('a free lock that is released at once takes one timer, and nothing to be finalized', async () => {
