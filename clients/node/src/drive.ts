@@ -262,7 +262,8 @@ export class Driver {
         break;
       case 'drop':
         this.link?.close();
-        if (this.last !== 'token') this.shared.route.forget(this.at);
+        // One that is given up, or is not there yet, says nothing of its server.
+        if (this.link && this.last !== undefined && this.last !== 'token') this.shared.route.forget(this.at);
         this.link = undefined;
         break;
       case 'free':
@@ -391,6 +392,7 @@ export class Driver {
       case 'own':
       case 'read':
         this.trouble ??= new Silent('no reply in time');
+        this.last = 'silent';
         return this.tell({ on: 'own', outcome: silent });
       case 'look':
         this.sending?.condemn();

@@ -133,6 +133,27 @@ await test('a release after the close fails at once, and is not repeated for a l
   await say(own, 'RLOCK.FORCE', 'close:late');
 });
 
+await test('a session that is lost while it is tied anew can be released', async () => {
+  const relay = await relayed();
+  const locks = new Locks(relay.client);
+  await (await locks.lock('retied').acquire()).release();
+  const hold = await locks.lock('retied', { session: true, owner: 'me' }).acquire();
+  const count = relay.links.length;
+  relay.stalls = true;
+  relay.links.at(-1).socket.destroy();
+  await until('it is being tied', () => relay.links.length > count);
+  assert(!hold.held && !hold.signal.aborted);
+  await say(own, 'RLOCK.FORCE', 'retied');
+  await assert.rejects(hold.extend(5_000), LockLost);
+  await assert.rejects(Promise.race([hold.release(), sleep(5_000)]), LockLost);
+  const late = relay.links.at(-1);
+  relay.flow(late);
+  await (await locks.lock('retied', { owner: 'me' }).acquire({ wait: 0 })).release();
+  await locks.close();
+  await until('its connection is closed', () => late.socket.destroyed);
+  relay.close();
+});
+
 await test('a call returns in time whatever is silent', async () => {
   const sockets = new Set();
   const silent = net.createServer((socket) => sockets.add(socket.on('error', () => {})));
