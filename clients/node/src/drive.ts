@@ -300,7 +300,8 @@ export class Driver {
   /** Before each pause. */
   onPause: ((trouble: unknown) => void) | undefined;
 
-  private end(): void {
+  /** What is under way is nobody's from here on. */
+  end(): void {
     this.disarm();
     this.count++;
     this.turn?.stop();

@@ -269,7 +269,7 @@ export class Locks {
         }
         const tenure = held ?? new Tenure(this.#shared, seat, asked, tell, this.#tenures);
         seat.tenure = tenure;
-        tenure.entered(tell, asked.lease, driver);
+        tenure.entered(tell, asked, driver);
         resolve(new Hold(tenure));
         driver.tell({ on: 'taken' });
       });

@@ -105,7 +105,7 @@ export class Tenure {
   /** Until its first renewal is due, when most holds have been released, there is only a timer. */
   private care: { machine: Holding; driver: Driver } | undefined;
   private timer: NodeJS.Timeout | undefined;
-  private readonly sent: number;
+  private sent: number;
   /** By the other clock: the first one stands still while the machine sleeps. */
   private wallDeadline = 0;
   private lingers = false;
@@ -117,19 +117,25 @@ export class Tenure {
   constructor(
     private readonly shared: Shared,
     private readonly seat: Seat,
-    readonly asked: Asked,
+    /** With the longest lease of a level that is renewed. */
+    public asked: Asked,
     granted: Tell & { told: 'granted' },
     private readonly all: Set<Tenure>,
   ) {
-    const { sent, token } = granted;
-    this.token = token;
-    this.sent = sent;
-    const due = sent + (asked.renew === false ? asked.lease : Math.floor(asked.lease / 3));
-    // Not before its time: timers may be a little early.
-    this.timer = setTimeout(() => this.begin(), Math.max(0, due - now() + 1)).unref();
+    this.token = granted.token;
+    this.sent = granted.sent;
+    this.beginLater();
     all.add(this);
     this.others = [...seat.others];
     for (const other of this.others) other.tenure = this;
+  }
+
+  private beginLater(): void {
+    const { lease, renew } = this.asked;
+    const due = this.sent + (renew === false ? lease : Math.floor(lease / 3));
+    clearTimeout(this.timer);
+    // Not before its time: timers may be a little early.
+    this.timer = setTimeout(() => this.begin(), Math.max(0, due - now() + 1)).unref();
   }
 
   /** Renews and watches it from now on. */
@@ -159,12 +165,19 @@ export class Tenure {
     return driver;
   }
 
-  /** Another level. */
-  entered(granted: Tell & { told: 'granted' }, lease: number, by: Driver): void {
+  /** Another level, by a lease that may be another one. */
+  entered(granted: Tell & { told: 'granted' }, { lease, renew }: Asked, by: Driver): void {
     this.depth++;
     this.lingers ||= granted.lingers;
-    // By a lease that may be another one.
     this.extended(granted.sent + lease, by.ahead);
+    if (this.state === 'held' && renew !== false && (this.asked.renew === false || lease > this.asked.lease)) {
+      this.asked = { ...this.asked, lease, renew };
+      this.sent = granted.sent;
+      this.care?.driver.end();
+      this.care = undefined;
+      this.beginLater();
+      if (this.isDoubted) this.begin().tell({ on: 'untied' });
+    }
     const link = by.takeLink();
     if (link) this.watch(link);
   }

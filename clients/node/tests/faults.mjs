@@ -154,6 +154,44 @@ await test('a session that is lost while it is tied anew can be released', async
   relay.close();
 });
 
+await test('a session whose connection broke is tied anew by the lease that its owner entered with again', async () => {
+  const relay = await relayed();
+  const locks = new Locks(relay.client);
+  await (await locks.lock('doubted').acquire()).release();
+  const at = (lease) => locks.lock('doubted', { session: true, owner: 'me', lease }).acquire({ wait: 8_000 });
+  const outer = await at(6_000);
+  const count = relay.links.length;
+  relay.stalls = true;
+  relay.links.at(-1).socket.destroy();
+  await until('it is being tied', () => relay.links.length > count);
+  const entering = at(30_000);
+  relay.stalls = false;
+  const inner = await entering;
+  assert(!inner.held && !inner.signal.aborted);
+  await until('it is tied', () => inner.held);
+  assert(inner.left > 25_000 && outer.held);
+  await inner.release();
+  await outer.release();
+  await locks.close();
+  relay.close();
+});
+
+await test('a hold is renewed by the longest lease that its owner entered with', async () => {
+  const locks = new Locks(own);
+  const start = Date.now();
+  const at = (options) => locks.lock('entered', { owner: 'me', ...options }).acquire({ wait: 0 });
+  const outer = await at({ lease: 1_500, renew: false });
+  const inner = await at({ lease: 1_500 });
+  await until('the one that was not renewed is', () => Date.now() - start > 3_000 || !outer.held);
+  assert(outer.held);
+  const longest = await at({ lease: 6_000 });
+  const entered = Date.now();
+  await until('the longer lease is renewed', () => longest.left > 5_000 && Date.now() - entered > 1_200);
+  for (const hold of [longest, inner, outer]) await hold.release();
+  assert.equal(await holders(own, 'entered'), 0);
+  await locks.close();
+});
+
 await test('a call returns in time whatever is silent', async () => {
   const sockets = new Set();
   const silent = net.createServer((socket) => sockets.add(socket.on('error', () => {})));
