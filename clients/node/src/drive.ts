@@ -1,7 +1,7 @@
 // Does what a machine of machine/ says, with the connections of links.ts.
 
 import { Broken, Refused, Silent, Unsent } from './errors.js';
-import type { Link, Route, Word } from './links.js';
+import { inTime, type Link, type Route, type Word } from './links.js';
 import { type Input, type Machine, type Outcome, type Output, passes, REPLY, type Request, TICKET } from './machine/index.js';
 import { acquireAll, type Part, releasedAll, several } from './several.js';
 import type { Telemetry } from './telemetry.js';
@@ -87,6 +87,15 @@ export async function send(shared: Shared, key: string, words: Word[], sending =
   }
 }
 
+/** Asks so for at most `ms`. */
+export async function sendInTime(shared: Shared, key: string, words: Word[], ms: number): Promise<unknown> {
+  const sending = new Sending(shared.route);
+  return await inTime(send(shared, key, words, sending), ms).catch((error) => {
+    if (error instanceof Silent) sending.condemn(); // nor will others be answered there
+    throw error;
+  });
+}
+
 function acquire(asked: Asked, depth: number): Word[] {
   const { key, owner, mode, lease, limit, acks, upgrade, parts } = asked;
   if (parts) return acquireAll(parts, asked);
@@ -150,10 +159,10 @@ function field(map: unknown, name: string): unknown {
 export const isPassing = (error: unknown) => error instanceof Broken || (error instanceof Refused && passes(error.code));
 
 /** What the server of that key says that it is; where it may not be asked, what its client was given. */
-export async function whatItIs(shared: Shared, key: string): Promise<string[]> {
+export async function whatItIs(shared: Shared, key: string, ms: number): Promise<string[]> {
   const { isCluster, db, identity } = shared.route.maker;
   try {
-    const said = await send(shared, key, isCluster ? ['CLUSTER', 'SLOTS'] : ['INFO', 'server']);
+    const said = await sendInTime(shared, key, isCluster ? ['CLUSTER', 'SLOTS'] : ['INFO', 'server'], ms);
     if (isCluster) return (said as any[]).map((range) => `node ${range[2][2]}`);
     return [`run ${/^run_id:(\w+)/m.exec(String(said))?.[1] ?? identity} ${db}`];
   } catch (error) {

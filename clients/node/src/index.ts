@@ -334,7 +334,7 @@ export class Locks {
     for (let pause = 10; !this.#seats; pause = Math.min(pause * 2, 500)) {
       let problem: unknown;
       try {
-        const told = await inTime(whatItIs(this.#shared, key), Math.min(REPLY, until - now() + LATE));
+        const told = await whatItIs(this.#shared, key, Math.min(REPLY, until - now() + LATE));
         this.#seats ??= seatsOf(told);
         break;
       } catch (error) {

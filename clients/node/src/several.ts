@@ -1,8 +1,8 @@
 // Several locks in one step (RLOCK.MACQUIRE), and who leads (RLOCK.AWAIT).
 
 import type { Asked, Shared } from './drive.js';
-import { isPassing, now, send, Sending } from './drive.js';
-import { Refused, Silent, Unavailable, unavailable } from './errors.js';
+import { isPassing, now, send, sendInTime } from './drive.js';
+import { Refused, Unavailable, unavailable } from './errors.js';
 import { inTime, type Link, slotOf, type Word } from './links.js';
 import { LOOKS, LONGEST_PAUSE, REPLY } from './machine/index.js';
 
@@ -85,10 +85,7 @@ function leaderOf(reply: unknown): Leader | null {
 
 /** Who leads now. Throws Unavailable where there is no reply. */
 export async function leaderNow(shared: Shared, key: string): Promise<Leader | null> {
-  const sending = new Sending(shared.route);
-  const asked = inTime(send(shared, key, ['RLOCK.AWAIT', key, 0], sending), REPLY);
-  const reply = await asked.catch((error) => {
-    if (error instanceof Silent) sending.condemn(); // nor will others be answered there
+  const reply = await sendInTime(shared, key, ['RLOCK.AWAIT', key, 0], REPLY).catch((error) => {
     throw isPassing(error) ? unavailable(key, error) : error;
   });
   return reply === null ? null : leaderOf(reply);

@@ -1,8 +1,8 @@
 // Seats and holds: what the machines say is done by drive.ts, for who has the seat.
 
-import { type Asked, Driver, isPassing, now, send, Sending, type Shared, wordsOf } from './drive.js';
-import { Broken, LockLost, Refused, Unavailable, unavailable } from './errors.js';
-import { inTime, type Link } from './links.js';
+import { type Asked, Driver, isPassing, now, sendInTime, type Shared, wordsOf } from './drive.js';
+import { LockLost, Refused, Unavailable, unavailable } from './errors.js';
+import type { Link } from './links.js';
 import { Holding } from './machine/hold.js';
 import { LONGEST_PAUSE, type Machine, REPLY, type Tell } from './machine/index.js';
 import { Release } from './machine/undo.js';
@@ -197,14 +197,12 @@ export class Tenure {
       if (this.state !== 'held') throw this.isLost;
       const sent = now();
       const ahead = Date.now() - sent;
-      const sending = new Sending(shared.route);
       let problem: unknown;
       try {
         const words = wordsOf({ ask: 'renew', token }, { ...asked, lease: ms }, 1);
-        await inTime(send(shared, asked.key, words, sending), Math.min(takes, this.deadline - sent));
+        await sendInTime(shared, asked.key, words, Math.min(takes, this.deadline - sent));
       } catch (error) {
         problem = error;
-        if (error instanceof Broken) sending.condemn();
       }
       if (problem === undefined && this.isHeld) return this.extended(sent + ms, ahead);
       // Or somebody put another value at the key.

@@ -133,6 +133,17 @@ await test('a release after the close fails at once, and is not repeated for a l
   await say(own, 'RLOCK.FORCE', 'close:late');
 });
 
+await test('who acquires first as a named owner outlasts a shared connection that is silent', async () => {
+  const relay = await relayed();
+  const locks = new Locks(relay.client);
+  await (await locks.lock('mute').acquire()).release();
+  for (const { socket, server } of relay.links) server.unpipe(socket).pause();
+  const hold = await locks.lock('mute', { owner: 'me' }).acquire({ wait: 8_000 });
+  await hold.release();
+  await locks.close();
+  relay.close();
+});
+
 await test('a session that is lost while it is tied anew can be released', async () => {
   const relay = await relayed();
   const locks = new Locks(relay.client);
