@@ -354,7 +354,7 @@ export class Driver {
         void this.look(this.sending).then((has) => ends({ on: 'place', has }));
         return;
       case 'listen':
-        return this.listen(ends);
+        return this.listen(ends, () => count === this.count);
       case 'turn':
         void this.turn?.came.then(() => ends({ on: 'turn' }));
         return;
@@ -513,17 +513,15 @@ export class Driver {
     }
   }
 
-  private listen(ends: (input: Input) => void): void {
-    const before = this.turn;
-    this.turn = undefined;
+  private listen(ends: (input: Input) => void, isWanted: () => boolean): void {
     this.shared.turns.listen(this.asked.key, this.asked.owner).then(
       (turn) => {
-        before?.stop();
+        if (!isWanted()) return turn.stop();
+        this.turn?.stop();
         this.turn = turn;
         ends({ on: 'listening' });
       },
       (error) => {
-        before?.stop();
         this.trouble = error;
         ends({ on: 'ended', outcome: { is: 'unsent' } });
       },

@@ -187,6 +187,27 @@ await test('a session whose connection broke is tied anew by the lease that its 
   relay.close();
 });
 
+await test('a ticket that is abandoned while it subscribes leaves no subscription', async () => {
+  const relay = await relayed();
+  const locks = new Locks(relay.client, { waiting: 0 });
+  await (await locks.lock('hushed').acquire()).release();
+  await say(own, 'RLOCK.ACQUIRE', 'hushed', 'somebody');
+  const subscribed = async () => Number(/cmdstat_subscribe:calls=(\d+)/.exec(await say(own, 'INFO', 'commandstats'))?.[1] ?? 0);
+  const [count, before] = [relay.links.length, await subscribed()];
+  relay.stalls = true;
+  const abort = new AbortController();
+  const acquired = locks.lock('hushed', { owner: 'me' }).acquire({ signal: abort.signal });
+  await until('it connects', () => relay.links.length > count);
+  abort.abort();
+  await assert.rejects(acquired, { name: 'AbortError' });
+  relay.flow(relay.links.at(-1));
+  await until('it subscribed', async () => (await subscribed()) > before);
+  await until('it is subscribed no more', async () => (await say(own, 'PUBSUB', 'CHANNELS', '*rlock.turn:me')).length === 0);
+  await locks.close();
+  await say(own, 'RLOCK.FORCE', 'hushed');
+  relay.close();
+});
+
 await test('a hold is renewed by the longest lease that its owner entered with', async () => {
   const locks = new Locks(own);
   const start = Date.now();
