@@ -199,12 +199,11 @@ export class Locks {
    * end now. Listeners have been called when it resolves. The process can exit.
    */
   async close(): Promise<void> {
-    const { closing, open, route, turns } = this.#shared;
+    const { closing, open, route } = this.#shared;
     closing.abort();
     for (const driver of [...open]) driver.tell({ on: 'close' });
     for (const tenure of [...this.#tenures]) tenure.close();
     if (open.size > 0) await inTime(new Promise<void>((resolve) => (this.#shared.emptied = resolve)), CLOSES).catch(() => {});
-    turns.close();
     route.close();
     // Behind what telemetry has to report by now.
     await new Promise((resolve) => setImmediate(resolve));
@@ -427,7 +426,10 @@ export class Election {
     return leaderNow(this.#shared, this.#key);
   }
 
-  /** Who leads, at first and whenever that changes; null: nobody. It uses one connection until it is ended or aborted. */
+  /**
+   * Who leads, at first and whenever that changes; null: nobody. It uses one connection until it is ended or aborted; a
+   * close of the locks ends it with Unavailable.
+   */
   observe(options: { signal?: AbortSignal | undefined } = {}): AsyncGenerator<Leader | null, void, undefined> {
     check(options, { signal: 1 });
     return observe(this.#shared, this.#key, options.signal);

@@ -258,6 +258,8 @@ export class Route {
   #shared = new Map<string, Promise<Link>>();
   #ready = new Map<string, Link>();
   #idle = new Map<string, Link[]>();
+  /** All that are open, whoever has them. */
+  #links = new Set<Link>();
   #dials = new Map<string, { server: Server; why: string; over: Promise<void> }>();
   #isClosed = false;
   #remap: (address: string) => string;
@@ -335,9 +337,13 @@ export class Route {
       const [conn, address] = await this.maker.make(at || undefined);
       const link = await Link.connect(conn, this.maker.isIo, address);
       dials.server.dialled();
-      if (!this.#isClosed) return link;
-      link.close();
-      throw new Unsent('the locks are closed');
+      if (this.#isClosed) {
+        link.close();
+        throw new Unsent('the locks are closed');
+      }
+      this.#links.add(link);
+      link.onClose(() => this.#links.delete(link));
+      return link;
     } catch (error) {
       this.forget(at);
       const problem = translated(error);
@@ -394,8 +400,7 @@ export class Route {
   close(): void {
     this.#isClosed = true;
     for (const { server } of this.#dials.values()) server.close();
-    for (const link of this.#shared.values()) link.then((one) => one.close(), () => {});
-    for (const links of this.#idle.values()) for (const link of links) link.close();
+    for (const link of [...this.#links]) link.close();
     this.#shared.clear();
     this.#idle.clear();
   }

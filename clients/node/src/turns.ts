@@ -25,16 +25,12 @@ export class Turns {
     }
     return (await ears).listen(`__keyevent@${this.route.maker.db}__:rlock.turn:${owner}`);
   }
-
-  close(): void {
-    for (const ears of this.#ears.values()) ears.then((one) => one.link.close(), () => {});
-  }
 }
 
 class Ears {
   #calls = new Map<string, Set<() => void>>();
 
-  constructor(readonly link: Link) {
+  constructor(private readonly link: Link) {
     link.onMessage((channel) => this.#wake(channel));
     link.onClose(() => {
       for (const channel of [...this.#calls.keys()]) this.#wake(channel);

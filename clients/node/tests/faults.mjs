@@ -133,6 +133,21 @@ await test('a release after the close fails at once, and is not repeated for a l
   await say(own, 'RLOCK.FORCE', 'close:late');
 });
 
+await test('closed is closed for observers', async () => {
+  const before = active();
+  const locks = new Locks(own);
+  const election = locks.election('close:leader');
+  const [kept, pending] = [election.observe(), election.observe()];
+  for (const each of [kept, pending]) assert.equal((await each.next()).value, null);
+  const next = pending.next();
+  await locks.close();
+  const start = performance.now();
+  await assert.rejects(next, Unavailable);
+  assert(performance.now() - start < 500);
+  await until('nothing goes on', () => active() <= before);
+  await assert.rejects(kept.next(), Unavailable);
+});
+
 await test('who acquires first as a named owner outlasts a shared connection that is silent', async () => {
   const relay = await relayed();
   const locks = new Locks(relay.client);
