@@ -259,6 +259,7 @@ export class Locks {
     return await new Promise((resolve, reject) => {
       const driver: Driver = run(this.#shared, seat, asked, depth, machine, (tell) => {
         signal?.removeEventListener('abort', abort);
+        driver.onPause = undefined; // what it left is undone by itself
         const met = asksFirst ? driver.hasWaited : tell.told !== 'granted' || now() - tell.sent > 2 * this.#shared.rtt + 1;
         crowd.next = met ? CROWDED : Math.max(0, crowd.next - 1);
         if (tell.told === 'nil') return resolve(null);
