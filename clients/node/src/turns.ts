@@ -1,5 +1,6 @@
 // One subscription at each server for all waits by ticket there. Messages are hints; if it breaks, all are woken.
 
+import { Broken } from './errors.js';
 import type { Link, Route } from './links.js';
 
 export interface Turn {
@@ -53,8 +54,12 @@ class Ears {
         this.link.unsubscribe(channel);
       }
     };
-    // Without the right to subscribe, tickets poll.
-    if (calls.size === 1) await this.link.subscribe(channel).catch(() => {});
+    if (calls.size === 1) {
+      await this.link.subscribe(channel).catch((error) => {
+        // Without the right to subscribe, tickets poll. But what is silent is replaced: it holds up each of them.
+        if (error instanceof Broken) this.link.close();
+      });
+    }
     return { came, stop };
   }
 }

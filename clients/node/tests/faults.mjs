@@ -223,6 +223,27 @@ await test('a ticket that is abandoned while it subscribes leaves no subscriptio
   relay.close();
 });
 
+await test('tickets outlast a silent connection for their turns', async () => {
+  const relay = await relayed();
+  const locks = new Locks(relay.client, { waiting: 0 });
+  await (await locks.lock('deaf').acquire()).release();
+  await say(own, 'RLOCK.ACQUIRE', 'deaf', 'somebody');
+  const waits = (owner) => locks.lock('deaf', { owner }).acquire();
+  const hears = async (owner) => (await say(own, 'PUBSUB', 'CHANNELS', `*rlock.turn:${owner}`)).length === 1;
+  const first = waits('one');
+  await until('the first one subscribed', () => hears('one'));
+  const { socket, server } = relay.links.at(-1);
+  server.unpipe(socket).pause();
+  socket.unpipe(server).pause();
+  const second = waits('two');
+  await until('the second one subscribed', () => hears('two'));
+  await say(own, 'RLOCK.FORCE', 'deaf');
+  await (await first).release();
+  await (await second).release();
+  await locks.close();
+  relay.close();
+});
+
 await test('a hold is renewed by the longest lease that its owner entered with', async () => {
   const locks = new Locks(own);
   const start = Date.now();
