@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 )
 
@@ -50,12 +51,27 @@ func (m *Mutex) Unlock() {
 		m.mu.Unlock()
 		panic(fmt.Errorf("rlock: unlock of %s, which is not locked", m.key))
 	}
-	hold := m.holds[len(m.holds)-1]
-	m.holds = m.holds[:len(m.holds)-1]
+	hold := m.pop()
 	m.mu.Unlock()
 	if err := hold.Release(); err != nil {
 		panic(err)
 	}
+}
+
+// pop takes a lost hold, if there is one: the newest one may by now be another goroutine's, and it is alive.
+func (m *Mutex) pop() *Hold {
+	newest := len(m.holds) - 1
+	at := slices.IndexFunc(m.holds, func(hold *Hold) bool {
+		// Once the write lock has been granted anew, older grants are lost, even if nobody has noticed.
+		isOld := hold.tenure != m.holds[newest].tenure && hold.tenure.o.mode == "WRITE"
+		return isOld || !hold.IsHeld()
+	})
+	if at < 0 {
+		at = newest
+	}
+	hold := m.holds[at]
+	m.holds = slices.Delete(m.holds, at, at+1)
+	return hold
 }
 
 // Hold is the current hold, nil if there is none: it has the token, and the context that ends with a loss.

@@ -326,3 +326,34 @@ func TestASyncLocker(t *testing.T) {
 	}()
 	mutex.Unlock()
 }
+
+// Whoever lost a mutex must not release it from under its next holder, whether the loss is known here or not.
+func TestUnlockOfALostMutexLeavesItToTheNextHolder(t *testing.T) {
+	s := start(t)
+	l := s.locker()
+	for _, isKnown := range []bool{true, false} {
+		mutex := l.Mutex("order")
+		mutex.Lock()
+		lost := mutex.Hold()
+		s.client.Do(ctx, "RLOCK.RELEASE", "order", lost.Owner())
+		if isKnown {
+			if alive, err := lost.Valid(ctx); alive || err != nil {
+				t.Fatal(alive, err)
+			}
+		}
+		mutex.Lock()
+		live := mutex.Hold()
+		func() {
+			defer func() {
+				if err, _ := recover().(error); !errors.Is(err, ErrLost) {
+					t.Error("who lost it is told ", err)
+				}
+			}()
+			mutex.Unlock()
+		}()
+		if _, err := l.TryLock(ctx, "order"); !errors.Is(err, ErrNotAcquired) || !live.IsHeld() || mutex.Hold() != live {
+			t.Fatal("the next holder has it no longer: ", err)
+		}
+		mutex.Unlock()
+	}
+}
