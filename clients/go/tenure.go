@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"rlock.example/rlock/internal/machine"
 )
 
@@ -84,6 +82,10 @@ func (t *tenure) tied(own own) {
 func (t *tenure) tell(arrived arrival) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if in := arrived.in; in.Event == machine.Seat && in.Yes && t.context.Err() != nil {
+		t.seat.leave() // it was lost before it had the seat
+		return
+	}
 	if t.tying.line = cmp.Or(t.tying.line, arrived.line); t.tying.line == nil || arrived.line == nil {
 		t.step(arrived.in)
 		return
@@ -119,7 +121,7 @@ func (t *tenure) step(in machine.Input) {
 			go func() { t.tell(t.l.open(t.seat.id.key, next.node, out.By)) }()
 		case machine.AskAlone:
 			t.tying.ask(t.o.alone(t.seat.id.key, out.Depth, out))
-			go t.await(t.tying.answer, out.By)
+			go t.await(t.tying, out.By)
 		case machine.Doubt:
 			t.isDoubted = true
 		case machine.Tied:
@@ -157,16 +159,17 @@ func (t *tenure) takeSeat() machine.Input {
 }
 
 // await waits for the reply on the connection that the hold is being tied to.
-func (t *tenure) await(answer <-chan *redis.Cmd, by machine.Ms) {
-	silent := arrival{in: machine.Input{Event: machine.Own, Outcome: machine.Outcome{Ending: machine.Silent}}}
+func (t *tenure) await(asked own, by machine.Ms) {
+	told := machine.Input{Event: machine.Own, Outcome: machine.Outcome{Ending: machine.Silent}}
 	select {
-	case reply := <-answer:
+	case reply := <-asked.answer:
+		told.Outcome, _ = t.l.heard(&asked, reply)
 		t.mu.Lock()
-		silent.in.Outcome, _ = t.l.heard(&t.tying, reply)
+		t.tying.next = asked.next
 		t.mu.Unlock()
 	case <-time.After(remaining(by)):
 	}
-	t.tell(silent)
+	t.tell(arrival{in: told})
 }
 
 // over is the end of it.

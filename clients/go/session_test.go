@@ -1,0 +1,59 @@
+package rlock
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// durable is a server that keeps its holds when it comes back.
+func durable(t *testing.T) *server { return start(t, "--appendonly", "yes", "--appendfsync", "always") }
+
+func (l *Locker) lineCount() int {
+	l.servers.mu.Lock()
+	defer l.servers.mu.Unlock()
+	return len(l.servers.lines)
+}
+
+func released(t *testing.T, hold *Hold) error {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() { done <- hold.Release() }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(5 * time.Second):
+		t.Fatal("the release waits for the seat")
+		return nil
+	}
+}
+
+func TestASessionThatIsTiedAnewMayBeClosed(t *testing.T) {
+	s := durable(t)
+	middle := cut(t, s.addr())
+	l := newLocker(t, redis.NewClient(&redis.Options{Addr: middle.listener.Addr().String()}))
+	hold := must(t)(l.Lock(ctx, "order", Session()))
+	middle.ignores.Store(true)
+	s.kill()
+	s.again()
+	until(t, "it is being tied", func() bool { return middle.ignored.Load() > 0 })
+	l.Close()
+	if err := released(t, hold); !errors.Is(err, ErrLost) {
+		t.Fatal(err)
+	}
+	until(t, "no connection is left", func() bool { return l.lineCount() == 0 })
+}
+
+func TestASeatThatComesAfterALossIsFreeAgain(t *testing.T) {
+	s := start(t)
+	l := s.locker()
+	hold := must(t)(l.Lock(ctx, "order", Session()))
+	seat := hold.tenure.takeSeat()
+	l.Close()
+	hold.tenure.tell(arrival{in: seat})
+	if err := released(t, hold); !errors.Is(err, ErrLost) {
+		t.Fatal(err)
+	}
+}
