@@ -2,6 +2,7 @@ package rlock
 
 import (
 	"errors"
+	"runtime"
 	"testing"
 	"time"
 
@@ -56,4 +57,28 @@ func TestASeatThatComesAfterALossIsFreeAgain(t *testing.T) {
 	if err := released(t, hold); !errors.Is(err, ErrLost) {
 		t.Fatal(err)
 	}
+}
+
+func TestASessionLeavesNothingBehind(t *testing.T) {
+	s := durable(t)
+	l := s.locker()
+	cycle := func() { release(t, must(t)(l.Lock(ctx, "order", Session()))) }
+	cycle()
+	before := runtime.NumGoroutine()
+	for range 30 {
+		cycle()
+	}
+	until(t, "its goroutines have ended", func() bool { return runtime.NumGoroutine() < before+10 })
+
+	hold := must(t)(l.Lock(ctx, "kept", Session()))
+	for range 3 {
+		s.kill()
+		until(t, "the break is noticed", func() bool { return !hold.IsHeld() })
+		s.again()
+		until(t, "it is tied anew", hold.IsHeld)
+	}
+	if count := l.lineCount(); count != 1 {
+		t.Error(count, " connections for one session")
+	}
+	release(t, hold)
 }

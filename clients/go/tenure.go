@@ -69,12 +69,16 @@ func (t *tenure) entered(d *driver, told machine.Output) {
 	t.step(machine.Input{Event: machine.Extend, N: told.Sent + millis(d.o.lease) - millis(t.o.lease)})
 }
 
-// tied ties the hold to a connection, whose end is heard of.
+// tied ties the hold to a connection, whose end is heard of. The one before has ended.
 func (t *tenure) tied(own own) {
+	t.own.drop()
 	t.own = own
 	go func() {
-		<-own.line.ended
-		t.tell(arrival{in: machine.Input{Event: machine.Untied}})
+		select {
+		case <-own.line.ended:
+			t.tell(arrival{in: machine.Input{Event: machine.Untied}})
+		case <-t.context.Done(): // the connection may serve others
+		}
 	}()
 }
 
