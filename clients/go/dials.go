@@ -2,7 +2,6 @@ package rlock
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -85,7 +84,7 @@ func (d *dials) dial(ctx context.Context, dial func(context.Context) (net.Conn, 
 			if conn == nil {
 				continue // the others are told the same
 			}
-			return &fresh{Conn: conn, dials: d}, nil
+			return d.fresh(conn), nil
 		case <-ctx.Done():
 			return nil, unsent(ctx.Err())
 		}
@@ -108,12 +107,16 @@ func (f *fresh) Read(into []byte) (int, error) {
 	return count, err
 }
 
-// SyscallConn lets the pool look whether the connection has ended.
-func (f *fresh) SyscallConn() (syscall.RawConn, error) {
-	if conn, is := f.Conn.(syscall.Conn); is {
-		return conn.SyscallConn()
+// fresh also lets the pool look whether the connection has ended, if it can: the pool takes a failure for the end.
+func (d *dials) fresh(conn net.Conn) net.Conn {
+	f := &fresh{Conn: conn, dials: d}
+	if raw, is := conn.(syscall.Conn); is {
+		return struct {
+			*fresh
+			syscall.Conn
+		}{f, raw}
 	}
-	return nil, errors.ErrUnsupported
+	return f
 }
 
 func (d *dials) note(err error) {

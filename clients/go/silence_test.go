@@ -2,9 +2,14 @@ package rlock
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"math/big"
 	"net"
 	"runtime"
 	"strings"
@@ -141,5 +146,35 @@ func TestADialThatFailsGivesNoConnection(t *testing.T) {
 	refuse := func(context.Context) (net.Conn, error) { return (*tls.Conn)(nil), errors.New("no TLS") }
 	if conn, err := new(dials).dial(ctx, refuse); conn != nil || err == nil {
 		t.Fatal(conn, err)
+	}
+}
+
+func TestConnectionsByTLSAreUsedAgain(t *testing.T) {
+	s := start(t)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	about := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	signed, err := x509.CreateCertificate(rand.Reader, about, about, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{signed}, PrivateKey: key}}}
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cutter{listener: listener, to: s.addr(), eat: make(chan struct{})}
+	t.Cleanup(func() { listener.Close() })
+	go c.serve()
+	l := newLocker(t, redis.NewClient(&redis.Options{
+		Addr: listener.Addr().String(), TLSConfig: &tls.Config{InsecureSkipVerify: true},
+	}))
+	for range 20 {
+		release(t, must(t)(l.Lock(ctx, "order")))
+	}
+	if count := c.accepted.Load(); count > 3 {
+		t.Error(count, " connections for 40 requests")
 	}
 }

@@ -177,6 +177,8 @@ type cutter struct {
 	to       string
 	eat      chan struct{} // for each one in it, one answer is swallowed and its connection cut
 
+	accepted atomic.Int64
+
 	ignored atomic.Int64 // requests for sessions that were not passed on
 	ignores atomic.Bool
 }
@@ -189,16 +191,19 @@ func cut(t testing.TB, to string) *cutter {
 	}
 	c := &cutter{listener: listener, to: to, eat: make(chan struct{}, 100)}
 	t.Cleanup(func() { listener.Close() })
-	go func() {
-		for {
-			near, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go c.pass(near)
-		}
-	}()
+	go c.serve()
 	return c
+}
+
+func (c *cutter) serve() {
+	for {
+		near, err := c.listener.Accept()
+		if err != nil {
+			return
+		}
+		c.accepted.Add(1)
+		go c.pass(near)
+	}
 }
 
 func (c *cutter) pass(near net.Conn) {
