@@ -68,7 +68,7 @@ func (t *tenure) extend(ctx context.Context, lease time.Duration) error {
 		case outcome.Ending == machine.Token:
 			t.mu.Lock()
 			defer t.mu.Unlock()
-			t.step(machine.Input{Event: machine.Extend, N: sent + millis(lease) - millis(t.o.lease)})
+			t.extended(sent, lease)
 			return nil
 		case outcome.Code == "NOTHELD", outcome.Code == "WRONGTYPE":
 			t.lose()

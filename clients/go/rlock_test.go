@@ -357,3 +357,23 @@ func TestUnlockOfALostMutexLeavesItToTheNextHolder(t *testing.T) {
 		mutex.Unlock()
 	}
 }
+
+func TestAHoldIsRenewedByTheLongestLeaseOfItsLevels(t *testing.T) {
+	s := start(t)
+	l := s.locker()
+	var levels sync.WaitGroup
+	for key, outer := range map[string][]Option{"unrenewed": {Lease(time.Second), NoRenewal()}, "short": {Lease(600 * time.Millisecond)}} {
+		levels.Go(func() {
+			below := must(t)(l.Lock(ctx, key, append(outer, Owner("ann"))...))
+			above := must(t)(l.Lock(ctx, key, Owner("ann"), Lease(3*time.Second)))
+			end := above.Deadline().Add(500 * time.Millisecond)
+			until(t, "it is renewed beyond its lease", func() bool { return time.Now().After(end) || !below.IsHeld() })
+			if left := time.Until(below.Deadline()); left < 1500*time.Millisecond || !below.IsHeld() {
+				t.Error(key, ": held for ", left)
+			}
+			release(t, above)
+			release(t, below)
+		})
+	}
+	levels.Wait()
+}

@@ -51,9 +51,8 @@ func TestASeatThatComesAfterALossIsFreeAgain(t *testing.T) {
 	s := start(t)
 	l := s.locker()
 	hold := must(t)(l.Lock(ctx, "order", Session()))
-	seat := hold.tenure.takeSeat()
 	l.Close()
-	hold.tenure.tell(arrival{in: seat})
+	hold.tenure.sit(hold.tenure.machine)
 	if err := released(t, hold); !errors.Is(err, ErrLost) {
 		t.Fatal(err)
 	}

@@ -25,6 +25,7 @@ type tenure struct {
 	cancel  context.CancelCauseFunc
 
 	mu         sync.Mutex // guards what follows
+	renewed    *options   // with the lease that it is renewed by: that of any level
 	machine    *machine.Hold
 	lingers    bool
 	isLost     bool
@@ -44,10 +45,7 @@ func margin(lease time.Duration) time.Duration {
 func newTenure(d *driver, told machine.Output) *tenure {
 	t := &tenure{l: d.l, seat: d.seat, o: d.o, token: told.Token, depth: 1, since: time.Now(), lingers: told.Lingers}
 	t.context, t.cancel = context.WithCancelCause(context.Background())
-	t.machine = machine.NewHold(machine.Kept{
-		Token: told.Token, Lease: millis(t.o.lease), Sent: told.Sent, Margin: millis(margin(t.o.lease)),
-		HasAcks: t.o.acks > 0, Renews: !t.o.isNotRenewed,
-	})
+	t.keep(d.o, told.Sent)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.o.session {
@@ -59,14 +57,40 @@ func newTenure(d *driver, told machine.Output) *tenure {
 	return t
 }
 
-// entered is told of another level.
+// keep renews the hold, or not, as o says.
+func (t *tenure) keep(o *options, sent machine.Ms) {
+	t.renewed = o
+	t.machine = machine.NewHold(machine.Kept{
+		Token: t.token, Lease: millis(o.lease), Sent: sent, Margin: millis(margin(o.lease)),
+		HasAcks: o.acks > 0, Renews: !o.isNotRenewed,
+	})
+}
+
+// entered is told of another level, whose lease may be another one.
 func (t *tenure) entered(d *driver, told machine.Output) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.depth++
 	t.lingers = t.lingers || told.Lingers
-	// By a lease that may be another one.
-	t.step(machine.Input{Event: machine.Extend, N: told.Sent + millis(d.o.lease) - millis(t.o.lease)})
+	before := t.renewed
+	if t.context.Err() != nil || d.o.isNotRenewed || !before.isNotRenewed && d.o.lease <= before.lease {
+		t.extended(told.Sent, d.o.lease)
+		return
+	}
+	renewed := *before
+	renewed.isNotRenewed, renewed.lease = false, d.o.lease
+	deadline := t.machine.Deadline()
+	t.keep(&renewed, told.Sent)
+	t.step(machine.Input{Event: machine.Extend, N: deadline - millis(renewed.lease)})
+	t.step(machine.Input{Event: machine.Call})
+	if t.isDoubted {
+		t.step(machine.Input{Event: machine.Untied})
+	}
+}
+
+// extended is told of a lease that was granted by a request that was sent then.
+func (t *tenure) extended(sent machine.Ms, lease time.Duration) {
+	t.step(machine.Input{Event: machine.Extend, N: sent + millis(lease) - millis(t.renewed.lease)})
 }
 
 // tied ties the hold to a connection, whose end is heard of. The one before has ended.
@@ -86,10 +110,6 @@ func (t *tenure) tied(own own) {
 func (t *tenure) tell(arrived arrival) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if in := arrived.in; in.Event == machine.Seat && in.Yes && t.context.Err() != nil {
-		t.seat.leave() // it was lost before it had the seat
-		return
-	}
 	if t.tying.line = cmp.Or(t.tying.line, arrived.line); t.tying.line == nil || arrived.line == nil {
 		t.step(arrived.in)
 		return
@@ -116,15 +136,15 @@ func (t *tenure) step(in machine.Input) {
 				t.timer.Reset(remaining(out.By))
 			}
 		case machine.Send:
-			go t.renew(out)
+			go t.renew(t.machine, t.renewed, out)
 		case machine.TakeSeat:
-			go func() { t.tell(arrival{in: t.takeSeat()}) }()
+			go t.sit(t.machine)
 		case machine.Open:
 			next := t.tying.next
 			t.tying = own{isAsk: next.isAsk}
 			go func() { t.tell(t.l.open(t.seat.id.key, next.node, out.By)) }()
 		case machine.AskAlone:
-			t.tying.ask(t.o.alone(t.seat.id.key, out.Depth, out))
+			t.tying.ask(t.renewed.alone(t.seat.id.key, out.Depth, out))
 			go t.await(t.tying, out.By)
 		case machine.Doubt:
 			t.isDoubted = true
@@ -141,24 +161,34 @@ func (t *tenure) step(in machine.Input) {
 }
 
 // renew asks the server to renew the hold.
-func (t *tenure) renew(op machine.Output) {
-	arrived := t.l.send(t.seat.id.key, t.o, 0, op)
+func (t *tenure) renew(asks *machine.Hold, o *options, op machine.Output) {
+	arrived := t.l.send(t.seat.id.key, o, 0, op)
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	if arrived.in.Outcome.Ending != machine.Token && !t.isEnding && !t.isLost {
 		t.l.telemetry.failedRenewals.Add(1)
 	}
-	t.mu.Unlock()
-	t.tell(arrived)
+	if asks == t.machine {
+		t.step(arrived.in)
+	}
 }
 
-// takeSeat takes the seat, unless the depth is being changed.
-func (t *tenure) takeSeat() machine.Input {
+// sit takes the seat, unless the depth is being changed.
+func (t *tenure) sit(asks *machine.Hold) {
+	told := machine.Input{Event: machine.Seat}
 	select {
 	case t.seat.turn <- struct{}{}:
 		t.seat.use()
-		return machine.Input{Event: machine.Seat, Yes: true, N: machine.Ms(t.depth)}
+		told.Yes, told.N = true, machine.Ms(t.depth)
 	default:
-		return machine.Input{Event: machine.Seat}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case asks == t.machine && t.context.Err() == nil:
+		t.step(told)
+	case told.Yes: // too late
+		t.seat.leave()
 	}
 }
 
@@ -231,7 +261,7 @@ func (t *tenure) release() error {
 	}
 	t.mu.Lock()
 	d := &driver{l: t.l, seat: t.seat, o: t.o, depth: t.depth, isDirect: true, machine: machine.NewRelease(machine.Level{
-		Patience: patience, Lease: millis(t.o.lease), Depth: t.depth, Token: t.token, Deadline: t.machine.Deadline(),
+		Patience: patience, Lease: millis(t.renewed.lease), Depth: t.depth, Token: t.token, Deadline: t.machine.Deadline(),
 		Lingers: t.lingers,
 	})}
 	if t.depth == 1 {
