@@ -252,3 +252,25 @@ func TestASessionEndsWithItsProcess(t *testing.T) {
 		t.Fatal("by its lease only: ", took)
 	}
 }
+
+// With -race: what is undone later is another goroutine's.
+func TestAnErrorIsOfItsCallAndNotOfWhatIsUndone(t *testing.T) {
+	s := start(t)
+	l := s.locker()
+	release(t, must(t)(l.Lock(ctx, "order")))
+	s.signal(syscall.SIGSTOP)
+	if _, err := l.Lock(ctx, "order", Owner("ann"), Lease(500*time.Millisecond), Wait(100*time.Millisecond)); !errors.Is(err, ErrUnavailable) {
+		t.Fatal(err)
+	}
+	s.kill()
+	until(t, "nothing is left to undo", func() bool {
+		seats.Lock()
+		defer seats.Unlock()
+		for id := range seats.of {
+			if id.owner == "ann" {
+				return false
+			}
+		}
+		return true
+	})
+}

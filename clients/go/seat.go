@@ -1,6 +1,7 @@
 package rlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -153,8 +154,9 @@ func (l *Locker) acquire(ctx context.Context, s *seat, o *options, begin machine
 	if told.Tell == machine.Lost && held != nil {
 		held.lose()
 	}
+	trouble := d.trouble // what goes on may meet more
 	d.rest()
-	return nil, d.failed(ctx, told)
+	return nil, d.failed(ctx, told, trouble)
 }
 
 // granted gives the caller the hold, or back what it does not want any more.
@@ -184,8 +186,8 @@ func (d *driver) granted(ctx context.Context, held *tenure, told machine.Output)
 }
 
 // failed is why nothing was acquired.
-func (d *driver) failed(ctx context.Context, told machine.Output) error {
-	key, trouble := d.o.called(d.seat.id.key), typed(d.trouble)
+func (d *driver) failed(ctx context.Context, told machine.Output, trouble error) error {
+	key := d.o.called(d.seat.id.key)
 	var err error
 	switch told.Tell {
 	case machine.NotAcquired:
@@ -193,20 +195,17 @@ func (d *driver) failed(ctx context.Context, told machine.Output) error {
 	case machine.Lost:
 		return fmt.Errorf("%w: %s", ErrLost, key)
 	case machine.IsRefused:
-		return trouble
+		return typed(trouble)
 	case machine.Closed:
 		return redis.ErrClosed
 	case machine.Cancelled:
-		return ended(ctx, d.trouble)
+		return ended(ctx, trouble)
 	default:
-		if trouble == nil {
-			trouble = errors.New("no answer in time")
-		}
-		err = unavailable(key, trouble)
+		err = unavailable(key, cmp.Or(typed(trouble), errors.New("no answer in time")))
 	}
 	if end, has := ctx.Deadline(); has && time.Until(end) < duration(machine.Late) {
 		<-ctx.Done() // the server's clock was a little ahead
-		err = ended(ctx, d.trouble)
+		err = ended(ctx, trouble)
 	}
 	return err
 }
