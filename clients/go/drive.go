@@ -53,7 +53,7 @@ func (d *driver) untilTold() machine.Output {
 	for d.step(machine.Input{Event: machine.Call}); !d.isTold; {
 		d.step(d.wait())
 	}
-	d.gone, d.isDirect = nil, false
+	d.gone = nil
 	return d.told
 }
 
@@ -122,7 +122,7 @@ func (d *driver) begin(op machine.Output) {
 		yes := d.hasSlot || d.o.group != nil
 		d.instant, d.isOver = arrival{in: machine.Input{Event: machine.Slot, Yes: yes}}, true
 	case machine.Send:
-		if d.isDirect {
+		if d.isDirect && !d.isTold { // what follows is none of the caller's business
 			d.instant, d.isOver = d.l.send(key, d.o, d.depth, op), true
 			return
 		}

@@ -178,3 +178,14 @@ func TestConnectionsByTLSAreUsedAgain(t *testing.T) {
 		t.Error(count, " connections for 40 requests")
 	}
 }
+
+func TestAReleaseEndsInTimeThoughNobodyAnswers(t *testing.T) {
+	s := start(t)
+	hold := must(t)(s.locker().Lock(ctx, "order", Lease(time.Second), NoRenewal()))
+	s.signal(syscall.SIGSTOP)
+	begin := time.Now()
+	err := hold.Release()
+	if took := time.Since(begin); err == nil || took > 1800*time.Millisecond {
+		t.Error(err, took)
+	}
+}
