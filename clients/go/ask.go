@@ -18,10 +18,13 @@ func sinceStart() int64 { return int64(time.Since(began)) }
 
 func now() machine.Ms { return nanos() / int64(time.Millisecond) }
 
+// century is as good as for ever, and can be counted in nanoseconds.
+const century = 100 * 365 * 24 * time.Hour
+
 // remaining is how long it is until then.
 func remaining(at machine.Ms) time.Duration {
-	if at-now() > millis(time.Hour) {
-		return time.Hour
+	if at-now() > millis(century) {
+		return century
 	}
 	return time.Duration(at*int64(time.Millisecond) - nanos())
 }

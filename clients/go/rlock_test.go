@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"rlock.example/rlock/internal/machine"
 )
 
 func TestOneAtATimeByManyGoroutines(t *testing.T) {
@@ -376,4 +378,18 @@ func TestAHoldIsRenewedByTheLongestLeaseOfItsLevels(t *testing.T) {
 		})
 	}
 	levels.Wait()
+}
+
+func TestALeaseAndAWaitMayTakeLongerThanAnHour(t *testing.T) {
+	s := start(t)
+	hold := must(t)(s.locker().Lock(ctx, "day", Lease(24*time.Hour)))
+	if left := time.Until(hold.Deadline()); left < 23*time.Hour || left > 24*time.Hour {
+		t.Error(left)
+	}
+	release(t, hold)
+	for _, wait := range []machine.Ms{millis(3 * time.Hour), machine.Forever} {
+		if left := remaining(machine.After(now(), wait)); left < 2*time.Hour {
+			t.Error("the owner's own seat is waited for ", left)
+		}
+	}
 }

@@ -130,10 +130,11 @@ func (t *tenure) step(in machine.Input) {
 		case machine.Done:
 			t.over()
 		case machine.Sleep:
+			pause := min(time.Hour, remaining(out.By)) // a timer stands still while the computer sleeps
 			if t.timer == nil {
-				t.timer = time.AfterFunc(remaining(out.By), func() { t.tell(arrival{in: machine.Input{Event: machine.Time}}) })
+				t.timer = time.AfterFunc(pause, func() { t.tell(arrival{in: machine.Input{Event: machine.Time}}) })
 			} else {
-				t.timer.Reset(remaining(out.By))
+				t.timer.Reset(pause)
 			}
 		case machine.Send:
 			go t.renew(t.machine, t.renewed, out)
