@@ -35,8 +35,21 @@ type driver struct {
 	told    machine.Output
 	isTold  bool
 	isFree  bool
-	trouble error      // of the last request
-	warnsAt machine.Ms // that it still asks; 0: not
+	trouble error // of the last request
+	notice  *notice
+}
+
+// notice warns once that an acquisition finds no server.
+type notice struct {
+	of string
+	at machine.Ms // 0: it was given
+}
+
+func (n *notice) give(trouble error) {
+	if n != nil && n.at > 0 && now() >= n.at {
+		n.at = 0
+		slog.Warn(fmt.Sprintf("%s: still waiting; last error: %v", n.of, typed(trouble)))
+	}
 }
 
 // arrival is how an operation has ended.
@@ -137,9 +150,8 @@ func (d *driver) begin(op machine.Output) {
 		line := d.own.line
 		d.meanwhile(func() arrival { return d.l.look(key, d.o, line, op.By) })
 	case machine.Sleep:
-		if d.warnsAt > 0 && !d.isTold && now() >= d.warnsAt {
-			d.warnsAt = 0
-			slog.Warn(fmt.Sprintf("%s: still waiting; last error: %v", d.o.called(key), typed(d.trouble)))
+		if !d.isTold {
+			d.notice.give(d.trouble)
 		}
 	case machine.Listen:
 		before := d.turn

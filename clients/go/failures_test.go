@@ -90,18 +90,32 @@ func TestTheEndOfThePatienceIsKeptWithoutAServer(t *testing.T) {
 
 func TestAWaitWithoutAServerWarnsOnce(t *testing.T) {
 	s := start(t)
-	l := s.locker()
+	used, unused := s.locker(), s.locker()
+	release(t, must(t)(used.Lock(ctx, "order")))
 	s.kill()
 	var said bytes.Buffer
 	before := slog.Default()
 	slog.SetDefault(slog.New(slog.NewTextHandler(&said, nil)))
 	defer slog.SetDefault(before)
-	_, err := l.Lock(ctx, "order", Wait(6*time.Second))
-	if !errors.Is(err, ErrUnavailable) {
-		t.Fatal(err)
+	var waits sync.WaitGroup
+	for what, wait := range map[string]func() (*Hold, error){
+		"plain":  func() (*Hold, error) { return used.Lock(ctx, "plain", Wait(6*time.Second)) },
+		"named":  func() (*Hold, error) { return unused.Lock(ctx, "named", Wait(6*time.Second), Owner("ann")) },
+		"leader": func() (*Hold, error) { return unused.Election("leader", "").Campaign(ctx, Wait(6*time.Second)) },
+	} {
+		waits.Go(func() {
+			begin := time.Now()
+			_, err := wait()
+			if took := time.Since(begin); !errors.Is(err, ErrUnavailable) || took < 6*time.Second || took > 7*time.Second {
+				t.Error(what, ": ", err, took)
+			}
+		})
 	}
-	if lines := strings.Split(strings.TrimSpace(said.String()), "\n"); len(lines) != 1 || !strings.Contains(lines[0], "order: still waiting; last error: ") {
-		t.Fatal(lines)
+	waits.Wait()
+	for _, what := range []string{"plain", "named", "leader"} {
+		if count := strings.Count(said.String(), what+": still waiting; last error: "); count != 1 {
+			t.Error(what, ": ", count, " warnings")
+		}
 	}
 }
 

@@ -114,6 +114,7 @@ type options struct {
 	limit, acks, maxQueue           int
 	limitIsSet, acksSet, maxQueueIs bool
 	group                           *group // several keys
+	notice                          *notice
 }
 
 // called is what messages call the lock.
@@ -190,6 +191,7 @@ func (l *Locker) lock(ctx context.Context, key string, o *options) (hold *Hold, 
 	ended := l.telemetry.waits(ctx, o.called(key))
 	defer func() { ended(err) }()
 	begin := now()
+	o.notice = &notice{o.called(key), begin + machine.Patience}
 	if end, has := ctx.Deadline(); has && o.wait > 0 {
 		o.wait = min(o.wait, max(1, millis(time.Until(end))))
 	}

@@ -57,7 +57,7 @@ func (l *Locker) sitAt(ctx context.Context, key string, o *options, begin machin
 		wait = machine.Patience
 	}
 	var err error
-	if id.service, err = l.service(ctx, machine.After(begin, wait)); err != nil {
+	if id.service, err = l.service(ctx, machine.After(begin, wait), o.notice); err != nil {
 		return nil, err
 	}
 	seats.Lock()
@@ -137,7 +137,7 @@ func (l *Locker) acquire(ctx context.Context, s *seat, o *options, begin machine
 		depth, below = held.depth+1, held.token
 	}
 	d := &driver{l: l, seat: s, o: o, depth: depth, gone: ctx.Done(), isDirect: ctx.Done() == nil,
-		warnsAt: begin + machine.Patience}
+		notice: o.notice}
 	d.machine = machine.NewAttempt(machine.Ask{
 		Wait: wait, Patience: machine.Patience, Lease: millis(o.lease), Depth: depth, Below: below, AsksFirst: o.acks == 0,
 		Session: o.session, HasMaxQueue: o.maxQueueIs, HasAcks: o.acks > 0,

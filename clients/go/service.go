@@ -84,11 +84,14 @@ func (s *servers) identify(ctx context.Context) error {
 }
 
 // service asks who the servers are if that is not known, within the patience of an acquisition.
-func (l *Locker) service(ctx context.Context, by machine.Ms) (*service, error) {
+func (l *Locker) service(ctx context.Context, by machine.Ms, notice *notice) (*service, error) {
 	var trouble error
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
 		if known := l.servers.service.Load(); known != nil {
 			return known, nil
+		}
+		if trouble != nil && remaining(by) <= 0 {
+			return nil, fmt.Errorf("%w: %w", ErrUnavailable, typed(trouble))
 		}
 		most := min(duration(machine.Patience), remaining(by))
 		asked := make(chan error, 1)
@@ -112,13 +115,12 @@ func (l *Locker) service(ctx context.Context, by machine.Ms) (*service, error) {
 			continue
 		case !isPassing(err):
 			return nil, typed(err)
-		case remaining(by) < pause:
-			return nil, fmt.Errorf("%w: %w", ErrUnavailable, typed(err))
 		}
 		trouble = err
+		notice.give(trouble)
 		select {
 		case <-ctx.Done():
-		case <-time.After(pause):
+		case <-time.After(min(pause, remaining(by))):
 		}
 	}
 }
