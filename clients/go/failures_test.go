@@ -205,7 +205,8 @@ func TestTwoLockersBehindSentinelsAreOfOneServer(t *testing.T) {
 	countTogether(t, s.client, "order", behind(), behind())
 }
 
-func TestOfACluster(t *testing.T) {
+func startCluster(t *testing.T) []*server {
+	t.Helper()
 	words := []string{"--cluster-enabled", "yes", "--cluster-require-full-coverage", "no"}
 	servers := []*server{start(t, words...), start(t, words...), start(t, words...)}
 	for i, s := range servers {
@@ -221,6 +222,27 @@ func TestOfACluster(t *testing.T) {
 				strings.Contains(known, "cluster_slots_ok:16384")
 		})
 	}
+	return servers
+}
+
+func TestAWaitEndsInTimeThoughNobodyAnswersInACluster(t *testing.T) {
+	servers := startCluster(t)
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{servers[0].addr(), servers[1].addr()}})
+	l := newLocker(t, cluster)
+	for _, s := range servers {
+		s.signal(syscall.SIGSTOP)
+	}
+	for _, owner := range []string{"", "ann"} {
+		begin := time.Now()
+		_, err := l.Lock(ctx, "order", Wait(300*time.Millisecond), Owner(owner))
+		if took := time.Since(begin); !errors.Is(err, ErrUnavailable) || took > time.Second {
+			t.Error(owner, err, took)
+		}
+	}
+}
+
+func TestOfACluster(t *testing.T) {
+	servers := startCluster(t)
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{servers[0].addr()}})
 	l := newLocker(t, cluster, MaxBlocked(2))
 	seeds := []string{servers[2].addr(), servers[1].addr()}

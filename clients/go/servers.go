@@ -129,11 +129,24 @@ func (s *servers) locate(ctx context.Context, key string) (*node, error) {
 	if s.cluster == nil {
 		return s.at("", nil, nil), nil
 	}
-	master, err := s.cluster.MasterForKey(ctx, key)
-	if err != nil {
-		return nil, err
+	type found struct {
+		master *redis.Client
+		err    error
 	}
-	return s.at(master.Options().Addr, master.Options(), master), nil
+	asked := make(chan found, 1)
+	go func() { // it may ask one server after the other, however long each of them is silent
+		master, err := s.cluster.MasterForKey(ctx, key)
+		asked <- found{master, err}
+	}()
+	select {
+	case f := <-asked:
+		if f.err != nil {
+			return nil, f.err
+		}
+		return s.at(f.master.Options().Addr, f.master.Options(), f.master), nil
+	case <-ctx.Done():
+		return nil, unsent(ctx.Err())
+	}
 }
 
 // redirection returns where a reply of n redirects us: an address, and whether only this once.

@@ -103,6 +103,8 @@ func (l *Locker) service(ctx context.Context, by machine.Ms, notice *notice) (*s
 		var err error
 		select {
 		case err = <-asked:
+		case <-time.After(most + duration(machine.Late)): // those of a Cluster not even of these
+			err = context.DeadlineExceeded
 		case <-ctx.Done():
 		case <-l.closing.Done():
 		}
