@@ -2,7 +2,6 @@ package rlock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -32,9 +31,12 @@ func (h *Hold) Valid(ctx context.Context) (bool, error) {
 	}
 	for _, one := range parts {
 		key := one.key
-		reply := t.l.servers.do(ctx, duration(machine.Reply), key, []any{"RLOCK.CHECK", key, t.token, one.mode})
+		reply := t.l.servers.heed(ctx, key, []any{"RLOCK.CHECK", key, t.token, one.mode})
 		if err := reply.Err(); err != nil && code(err) != "WRONGTYPE" {
-			if isPassing(err) {
+			switch {
+			case ctx.Err() != nil:
+				return false, context.Cause(ctx)
+			case isPassing(err):
 				err = unavailable(key, err)
 			}
 			return false, typed(err)
@@ -55,13 +57,27 @@ func (t *tenure) extend(ctx context.Context, lease time.Duration) error {
 		takes *= 3
 	}
 	begin := now()
+	var trouble error
 	for pause := machine.FirstPause; ; pause = min(2*pause, machine.LongestPause) {
-		if t.context.Err() != nil {
+		switch {
+		case t.context.Err() != nil:
 			return fmt.Errorf("%w: %s", ErrLost, t.seat.id.key)
+		case ctx.Err() != nil:
+			return ended(ctx, trouble)
 		}
 		sent := now()
 		by := min(begin+machine.Patience+takes, sent+takes, t.deadline())
-		arrived := t.l.send(t.seat.id.key, &o, 0, machine.Output{Request: machine.Renew, Token: t.token, By: by})
+		answers := make(chan arrival, 1)
+		go func() {
+			answers <- t.l.send(t.seat.id.key, &o, 0, machine.Output{Request: machine.Renew, Token: t.token, By: by})
+		}()
+		var arrived arrival
+		select {
+		case arrived = <-answers:
+		case <-ctx.Done():
+			return ended(ctx, trouble)
+		}
+		trouble = arrived.err
 		switch outcome := arrived.in.Outcome; {
 		case t.context.Err() != nil:
 			return fmt.Errorf("%w: %s", ErrLost, t.seat.id.key)
@@ -72,16 +88,16 @@ func (t *tenure) extend(ctx context.Context, lease time.Duration) error {
 			return nil
 		case outcome.Code == "NOTHELD", outcome.Code == "WRONGTYPE":
 			t.lose()
-			return fmt.Errorf("%w: %s: %w", ErrLost, t.seat.id.key, arrived.err)
-		case !isPassing(arrived.err):
-			return typed(arrived.err)
+			return fmt.Errorf("%w: %s: %w", ErrLost, t.seat.id.key, trouble)
+		case !isPassing(trouble):
+			return typed(trouble)
 		case now()-begin >= machine.Patience:
-			return unavailable(t.seat.id.key, typed(arrived.err))
+			return unavailable(t.seat.id.key, typed(trouble))
 		}
 		select {
 		case <-time.After(duration(pause)):
 		case <-ctx.Done():
-			return errors.Join(context.Cause(ctx), typed(arrived.err))
+			return ended(ctx, trouble)
 		case <-t.context.Done():
 			return fmt.Errorf("%w: %s", ErrLost, t.seat.id.key)
 		case <-t.l.closing.Done():

@@ -221,6 +221,18 @@ func (s *servers) do(ctx context.Context, patience time.Duration, key string, wo
 	return cmd
 }
 
+// heed asks for a caller that may go away: go-redis hears only of deadlines.
+func (s *servers) heed(ctx context.Context, key string, words []any) *redis.Cmd {
+	asked := make(chan *redis.Cmd, 1)
+	go func() { asked <- s.do(context.WithoutCancel(ctx), duration(machine.Reply), key, words) }()
+	select {
+	case reply := <-asked:
+		return reply
+	case <-ctx.Done():
+		return redis.NewCmdResult(nil, ctx.Err())
+	}
+}
+
 func (s *servers) reload(ctx context.Context) {
 	if s.cluster != nil {
 		s.cluster.ReloadState(ctx)

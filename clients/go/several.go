@@ -279,13 +279,13 @@ func (e *Election) Campaign(ctx context.Context, choices ...Option) (*Hold, erro
 
 // Leader says who leads now.
 func (e *Election) Leader(ctx context.Context) (Leader, error) {
-	reply, err := e.l.servers.do(ctx, duration(machine.Reply), e.key, []any{"RLOCK.AWAIT", e.key, 0}).Result()
+	reply, err := e.l.servers.heed(ctx, e.key, []any{"RLOCK.AWAIT", e.key, 0}).Result()
 	leader, _, err := led(reply, err)
 	switch {
 	case err == nil:
 		return leader, nil
 	case ctx.Err() != nil:
-		return leader, ended(ctx, err)
+		return leader, context.Cause(ctx)
 	case isPassing(err):
 		return leader, unavailable(e.key, typed(err))
 	}

@@ -189,3 +189,30 @@ func TestAReleaseEndsInTimeThoughNobodyAnswers(t *testing.T) {
 		t.Error(err, took)
 	}
 }
+
+func TestACallThatIsCancelledEnds(t *testing.T) {
+	s := start(t)
+	l := s.locker()
+	hold := must(t)(l.Lock(ctx, "order"))
+	calls := map[string]func(context.Context) error{
+		"extend": func(ctx context.Context) error { return hold.Extend(ctx, time.Minute) },
+		"valid":  func(ctx context.Context) error { _, err := hold.Valid(ctx); return err },
+		"leader": func(ctx context.Context) error { _, err := l.Election("order", "").Leader(ctx); return err },
+	}
+	over, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := hold.Extend(over, time.Minute); !errors.Is(err, context.Canceled) || s.calls("rlock.renew") != 0 {
+		t.Error("asked though cancelled: ", err)
+	}
+	s.signal(syscall.SIGSTOP)
+	for what, call := range calls {
+		cancelling, cancel := context.WithCancel(ctx)
+		time.AfterFunc(100*time.Millisecond, cancel)
+		begin := time.Now()
+		if err := call(cancelling); !errors.Is(err, context.Canceled) || time.Since(begin) > time.Second {
+			t.Error(what, ": ", err, time.Since(begin))
+		}
+	}
+	s.signal(syscall.SIGCONT)
+	release(t, hold)
+}
