@@ -7,7 +7,7 @@ import time
 import pytest
 import redis
 import redis.asyncio
-from support import one_server, until
+from support import lock_info, one_server, until
 
 import rlock
 import rlock.asyncio
@@ -125,6 +125,29 @@ def test_they_are_renewed(server):
     hold.extend(60)
     assert hold.left > 59
     hold.release()
+
+
+def leases(server, *keys):
+    """In seconds."""
+    return [[each["ttl-ms"] / 1000 for each in lock_info(server.one.address, key)["holders"]] for key in keys]
+
+
+def test_extend_extends_them_all(server):
+    locks = rlock.Locks(server.client())
+    with locks.all(read("a"), "b", limit("c", 2), lease=5, renew=False) as hold:
+        hold.extend(60)
+        assert hold.left > 59 and all(59 < each <= 60 for each, in leases(server, "a", "b", "c"))
+        with rlock.Lock(locks, "b", lease=5) as inner:
+            inner.extend(120)
+            assert inner.left > 119 and all(119 < each <= 120 for each, in leases(server, "a", "b", "c"))
+
+
+async def test_extend_extends_them_all_for_a_task(server):
+    locks = rlock.asyncio.Locks(server.client(redis.asyncio.Redis))
+    async with locks.all(read("a"), "b", lease=5, renew=False) as hold:
+        await hold.extend(60)
+        assert hold.left > 59 and all(59 < each <= 60 for each, in leases(server, "a", "b"))
+    await locks.aclose()
 
 
 @pytest.mark.parametrize("how", ["cut", "mute"])

@@ -184,12 +184,20 @@ class Job:
         if name == "queue":
             return self.acquiring() + self.waiting("QUEUE", TICKET)
         if name == "renew":
-            return renewal(self.seat, self.options, token)
+            return self.renewing(token, self.options.lease_ms)
         if name == "release":
             return ["RLOCK.RELEASE", key, owner, kind, "TOKEN", token, "DEPTH", depth]
         if name == "info":
             return ["RLOCK.INFO", key, "HOLDERS", 10000, "WAITERS", 0]
         return ["RLOCK." + name.upper(), key, owner]
+
+    def renewing(self, token: int, lease: int) -> list[Any]:
+        acks = ["ACKS", self.options.acks] if self.options.acks else []
+        return [*self.held(), "LEASE", lease, "TOKEN", token, *acks]
+
+    def held(self) -> list[Any]:
+        """What is renewed."""
+        return ["RLOCK.RENEW", self.seat.key, self.seat.owner, self.options.kind]
 
     def found(self, info: Any, mode: Optional[str] = None) -> Optional[dict[str, Any]]:
         """What a reply of RLOCK.INFO says of this owner's hold."""
@@ -318,11 +326,6 @@ def pairs(flat: list[Any]) -> dict[str, Any]:
     return dict(zip(flat[::2], flat[1::2]))
 
 
-def renewal(seat: Seat, options: Options, token: int, lease: Optional[int] = None) -> list[Any]:
-    words: list[Any] = ["RLOCK.RENEW", seat.key, seat.owner, options.kind, "LEASE", lease or options.lease_ms, "TOKEN", token]
-    return words + (["ACKS", options.acks] if options.acks else [])
-
-
 def repeated(io: Any, key: str, until: float, warns_at: float, ask: Any) -> Steps:
     """What `ask` brings, which is asked until it is answered; then Unavailable."""
     pause = FIRST_PAUSE / 1000
@@ -352,8 +355,9 @@ def settle(io: Any, key: str, wait: Optional[float], patience: float) -> Steps:
 
 def extend(io: Any, tenure: Tenure, lease: float, patience: float) -> Steps:
     """A hold lasts so many seconds from now. Raises LockLost if there is none, Unavailable if that is not known."""
+    tenure = tenure.root  # one of several locks has the deadline of them all
     sent, until = 0.0, min(now() + patience, tenure.deadline / 1000)
-    words = renewal(tenure.seat, tenure.options, tenure.token, int(lease * 1000))
+    words = tenure.seat.job(io, tenure.seat, tenure.options, 1, None).renewing(tenure.token, int(lease * 1000))
 
     def ask() -> Any:
         nonlocal sent

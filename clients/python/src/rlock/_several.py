@@ -201,12 +201,12 @@ class Several(Job):
         return True
 
     def words(self, name: str, token: int = 0, depth: int = 0) -> list[Any]:
-        if name == "renew":
-            acks = ["ACKS", self.options.acks] if self.options.acks else []
-            return self.seat.words("MRENEW", "LEASE", self.options.lease_ms, "TOKEN", token, *acks)  # type: ignore[no-any-return]
         if name == "release":
             return self.seat.words("MRELEASE", "TOKEN", token)  # type: ignore[no-any-return]
         return super().words(name, token, depth)
+
+    def held(self) -> list[Any]:
+        return self.seat.words("MRENEW")  # type: ignore[no-any-return]
 
     def found(self, info: Any, mode: Optional[str] = None) -> Optional[dict[str, Any]]:
         return super().found(info, mode or self.seat.members[0].mode)
