@@ -127,6 +127,26 @@ def test_they_are_renewed(server):
     hold.release()
 
 
+def test_a_read_lock_or_a_permit_among_them_may_be_entered_once_more(server):
+    locks = rlock.Locks(server.client())
+    with locks.all(read("a"), limit("p", 2)) as hold:
+        for again in (rlock.ReadLock(locks, "a"), rlock.Permit(locks, "p", 2), locks.all(read("a"), "b")):
+            with again:
+                pass
+            assert hold.held
+    assert held(server, "a", "b", "p") == [[], [], []]
+
+
+async def test_a_read_lock_among_them_may_be_entered_once_more_by_a_task(server):
+    locks = rlock.asyncio.Locks(server.client(redis.asyncio.Redis))
+    async with locks.all(read("a"), "b") as hold:
+        async with rlock.asyncio.ReadLock(locks, "a"):
+            pass
+        assert hold.held
+    assert held(server, "a", "b") == [[], []]
+    await locks.aclose()
+
+
 def leases(server, *keys):
     """In seconds."""
     return [[each["ttl-ms"] / 1000 for each in lock_info(server.one.address, key)["holders"]] for key in keys]

@@ -166,7 +166,7 @@ class Member(Tenure):
     whole: Optional[Whole] = None
 
     def __init__(self, whole: Whole, seat: Seat):
-        super().__init__(seat, whole.options, whole.token, int(whole.sent), whole.io)
+        super().__init__(seat, replace(whole.options, mode=seat.mode), whole.token, int(whole.sent), whole.io)
         self.whole, self.depth, self.lingers = whole, 1, whole.lingers
 
     @property
