@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import os
 import secrets
@@ -86,11 +87,11 @@ class Names:
     def renew(self) -> None:
         # The pid is for humans. In containers it is always 1: the rest makes the name unique.
         self.process = f"{socket.gethostname()[:128]}/{os.getpid()}/{secrets.token_hex(4)}"
-        self.count = 0
+        self.count = itertools.count(1)
 
     def new(self) -> str:
-        self.count += 1
-        return f"{self.process}-{self.count}"
+        # One call, which no other thread can divide.
+        return f"{self.process}-{next(self.count)}"
 
 
 NAMES = Names()
