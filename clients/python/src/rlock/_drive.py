@@ -274,8 +274,13 @@ class Care:
 
     def tell(self, *told: Any) -> None:
         """Goes on as far as that takes no time."""
+        tenure, at = self.tenure, self.machine.at
         outputs = self.machine.step(ms(), told)
-        tenure = self.tenure
+        # What comes when the hold has ended, or its client was closed, is given back.
+        if told[0] == "seat" and told[1] is not None and at != "seat":
+            tenure.io.space.vacate(tenure.seat)
+        elif told[0] == "opened" and at != "open":
+            self.job.let_go(is_kept=False)
         tenure.deadline = max(tenure.deadline, self.machine.deadline)
         self.job.done(outputs)
         for output in outputs:

@@ -1,0 +1,101 @@
+"""Whoever has taken a seat, or a place to wait in, gives it back, whatever happens in the meantime."""
+
+import asyncio
+import threading
+
+import pytest
+import redis
+import redis.asyncio
+from support import one_server, until
+
+import rlock
+import rlock.asyncio
+
+server = one_server
+#: While a session is tied to a new connection.
+MOMENTS = pytest.mark.parametrize("moment", ["take_seat", "open"])
+
+
+def restart(server):
+    """It keeps its holds, but not the connections."""
+    server.one.kill()
+    server.one.start()
+
+
+def unused(locks):
+    pools = locks.io.idle.values() if hasattr(locks.io, "idle") else (pool.idle for pool in locks.io.pools.values())
+    return {link for idle in pools for link in idle}
+
+
+@MOMENTS
+@pytest.mark.parametrize("how", ["close", "extend"])
+def test_a_release_ends_though_the_session_was_being_tied(server, monkeypatch, moment, how):
+    locks = rlock.Locks(server.client())
+    hold = rlock.Lock(locks, "k", session=True).acquire()
+    happened, taking, call = threading.Event(), threading.Event(), getattr(locks.io, moment)
+    take_seat = locks.io.take_seat
+
+    def taken(seat):
+        taking.set()
+        return take_seat(seat)
+
+    def meanwhile(*words, **options):
+        result = call(*words, **options)
+        if (moment == "take_seat" or taking.is_set()) and not happened.is_set() and not options:
+            happened.set()
+            if how == "close":
+                locks.close()
+            else:
+                server.ask("RLOCK.FORCE", "k")
+                with pytest.raises(rlock.LockLost):
+                    hold.extend(30)
+        return result
+
+    monkeypatch.setattr(locks.io, "take_seat", taken)
+    monkeypatch.setattr(locks.io, moment, meanwhile)
+    restart(server)
+    assert happened.wait(10) and hold.lost.wait(10)
+    released = threading.Thread(target=lambda: pytest.raises(rlock.LockLost, hold.release), daemon=True)
+    released.start()
+    released.join(10)
+    assert not released.is_alive()
+    until("no connection is left over", lambda: locks.io.links <= unused(locks))
+    assert not locks.space.seats
+
+
+@MOMENTS
+@pytest.mark.parametrize("how", ["close", "extend"])
+async def test_a_release_by_a_task_ends_though_the_session_was_being_tied(server, monkeypatch, moment, how):
+    locks = rlock.asyncio.Locks(server.client(redis.asyncio.Redis))
+    hold = await rlock.asyncio.Lock(locks, "k", session=True).acquire()
+    happened, taking, call = asyncio.Event(), asyncio.Event(), getattr(locks.io, moment)
+    take_seat = locks.io.take_seat
+
+    async def taken(seat):
+        taking.set()
+        return await take_seat(seat)
+
+    async def meanwhile(*words):
+        result = await call(*words)
+        if (moment == "take_seat" or taking.is_set()) and not happened.is_set():
+            happened.set()
+            server.ask("RLOCK.FORCE", "k")
+            if how == "close":
+                locks._lose(hold._tenure)  # as aclose does, which waits for this task
+            else:
+                with pytest.raises(rlock.LockLost):
+                    await hold.extend(30)
+        return result
+
+    monkeypatch.setattr(locks.io, "take_seat", taken)
+    monkeypatch.setattr(locks.io, moment, meanwhile)
+    restart(server)
+    await asyncio.wait_for(happened.wait(), 10)
+    await asyncio.wait_for(hold.lost.wait(), 10)
+    with pytest.raises(rlock.LockLost):
+        await asyncio.wait_for(hold.release(), 10)
+    async with asyncio.timeout(10):
+        while not locks.io.links <= unused(locks):
+            await asyncio.sleep(0.01)
+    assert not locks.space.seats
+    await locks.aclose()
