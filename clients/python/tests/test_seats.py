@@ -99,3 +99,33 @@ async def test_a_release_by_a_task_ends_though_the_session_was_being_tied(server
             await asyncio.sleep(0.01)
     assert not locks.space.seats
     await locks.aclose()
+
+
+@pytest.mark.parametrize("several", [False, True])
+async def test_who_does_not_wait_does_not_wait_for_a_task_of_the_same_owner(server, monkeypatch, several):
+    """The mutex of a seat is free for a moment, while it is handed to the next task."""
+    locks = rlock.asyncio.Locks(server.client(redis.asyncio.Redis))
+    outer = await rlock.asyncio.Lock(locks, "k", owner="other").acquire()
+    lock = locks.all("k", owner="me") if several else rlock.asyncio.Lock(locks, "k", owner="me")
+    first = asyncio.create_task(lock.acquire(wait=30))
+    while server.waiting("k") == 0:
+        await asyncio.sleep(0.01)
+    second = asyncio.create_task(lock.acquire(wait=30))
+    third, vacate = [], locks.space.vacate
+
+    def handing(seat):
+        if not third:
+            third.append(asyncio.create_task(lock.acquire(wait=0)))
+        vacate(seat)
+
+    await asyncio.sleep(0)  # the second task is in the queue of the mutex
+    monkeypatch.setattr(locks.space, "vacate", handing)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    while not third:
+        await asyncio.sleep(0.01)
+    assert await asyncio.wait_for(third[0], 5) is None
+    await outer.release()
+    await (await asyncio.wait_for(second, 10)).release()
+    await locks.aclose()

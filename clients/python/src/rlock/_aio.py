@@ -279,11 +279,16 @@ class IO:
         return task
 
     async def take_seat(self, seat: Seat) -> bool:
-        if seat.mutex.locked():
-            return False
         self.space.use(seat)  # type: ignore[union-attr]
-        await seat.mutex.acquire()
-        return True
+        try:
+            # A mutex may be free and yet be promised to another task, which it would wait for.
+            async with asyncio.timeout(0):
+                return await seat.mutex.acquire()  # type: ignore[no-any-return]
+        except BaseException as error:
+            self.space.leave(seat)  # type: ignore[union-attr]
+            if not isinstance(error, TimeoutError):
+                raise
+            return False
 
     async def leave(self, job: Job) -> None:
         """The seat is free again when nothing is left, for which the call stays a moment."""

@@ -270,9 +270,6 @@ class TaskWaits:
     def __init__(self, group: Group):
         self.group = group
 
-    def locked(self) -> bool:
-        return any(each.mutex.locked() for each in self.group.members)
-
     async def acquire(self) -> bool:
         taken = []
         try:

@@ -219,18 +219,16 @@ class Locks:
         space, owner, is_mine, job = self._known, seat.owner, False, None
         waiting = Waiting(self.io.telemetry, seat.name)
         try:
-            if not seat.mutex.locked():
-                is_mine = await seat.mutex.acquire()
-            else:
-                patience, is_unavailable = seat.come(start, wait, self.patience)
-                try:
-                    async with asyncio.timeout(None if patience == FOREVER else patience):
-                        is_mine = await seat.mutex.acquire()
-                except TimeoutError:
-                    if is_unavailable:
-                        raise seat.unavailable from None
-                    waiting.end(False)
-                    return None
+            patience, is_unavailable = seat.come(start, wait, self.patience)
+            try:
+                # A mutex that is free may be promised to another task.
+                async with asyncio.timeout(None if patience == FOREVER else patience):
+                    is_mine = await seat.mutex.acquire()
+            except TimeoutError:
+                if is_unavailable:
+                    raise seat.unavailable from None
+                waiting.end(False)
+                return None
             tenure = seat.tenure
             if tenure is not None and not tenure.held:
                 raise LockLost(f"{tenure.seat.key} was lost by {owner}: release it first")
