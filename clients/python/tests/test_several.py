@@ -1,6 +1,7 @@
 """Several locks in one step, and elections, on a real server."""
 
 import asyncio
+import signal
 import threading
 import time
 
@@ -237,6 +238,65 @@ def test_elections(server):
     observer.close()
     seen.join(3)
     assert not seen.is_alive()
+
+
+class Interrupt(BaseException):
+    pass
+
+
+def interrupt(*_):
+    raise Interrupt
+
+
+def test_an_interrupt_in_a_release_keeps_none(server):
+    locks = rlock.Locks(server.client(), patience=10)
+    with rlock.Lock(locks, "a"):
+        hold = locks.all("a", "b").acquire()  # the level at `a` is released by itself, before `b`
+        server.proxy.fault({"proxy": "keep", "of": "RLOCK.RELEASE"})
+        before = signal.signal(signal.SIGALRM, interrupt)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            with pytest.raises(Interrupt):
+                hold.release()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        until("the other is released", lambda: held(server, "b") == [[]], 5)
+
+
+async def test_a_cancelled_release_keeps_none(server):
+    locks = rlock.asyncio.Locks(server.client(redis.asyncio.Redis), patience=10)
+    outer = await rlock.asyncio.Lock(locks, "a").acquire()
+    hold = await locks.all("a", "b").acquire()
+    server.proxy.fault({"proxy": "keep", "of": "RLOCK.RELEASE"})
+    releases = asyncio.create_task(hold.release())
+    await asyncio.to_thread(server.proxy.fault, {"proxy": "kept"})
+    releases.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await releases
+    await asyncio.to_thread(until, "the other is released", lambda: held(server, "b") == [[]], 5)
+    await outer.release()
+    await locks.aclose()
+
+
+async def test_an_acquisition_that_is_cancelled_twice_keeps_none(server):
+    locks = rlock.asyncio.Locks(server.client(redis.asyncio.Redis), patience=10)
+    outer = [await rlock.asyncio.Lock(locks, key, owner="me").acquire() for key in "ac"]
+    server.proxy.fault({"proxy": "keep", "of": "$1\r\nc\r\n"})  # the second level at `c`, after that at `a`
+    server.proxy.fault({"proxy": "keep", "of": "RLOCK.RELEASE", "times": 2})  # what undoes both
+    acquires = asyncio.create_task(locks.all("a", "b", "c", owner="me").acquire())
+    await asyncio.to_thread(server.proxy.fault, {"proxy": "kept"})
+    for kept in (1, 3):
+        async with asyncio.timeout(10):
+            while len(server.proxy.kept) < kept:
+                await asyncio.sleep(0.01)
+        acquires.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await acquires
+    await asyncio.to_thread(until, "the other is released", lambda: held(server, "b") == [[]], 5)
+    for each in outer:
+        await each.release()
+    await locks.aclose()
 
 
 async def test_asyncio(server):

@@ -7,7 +7,7 @@ from typing import Any, Coroutine, Optional
 
 from ._aio import run
 from ._api import UNSET, seconds
-from ._errors import LockError, NotAcquired
+from ._errors import NotAcquired
 from ._several import ElectionBase, HoldsBase, Leader, ObserverBase, SeveralBase, leader
 from .asyncio import Hold
 
@@ -25,14 +25,7 @@ class Holds(HoldsBase):
 
     async def release(self) -> None:
         """Releases them all. Raises LockLost if one of them ended before."""
-        problem: Optional[LockError] = None
-        for hold in reversed(self._holds):
-            try:
-                await hold.release()
-            except LockError as error:
-                problem = error
-        if problem is not None:
-            raise problem
+        await self._holds[0]._locks._release_all(self._holds)
 
     async def extend(self, lease: float) -> None:
         """They last `lease` seconds from now at least. Raises LockLost if one of them ended."""

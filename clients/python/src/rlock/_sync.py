@@ -80,18 +80,25 @@ class Hold(HoldBase):
         """The hold lasts `lease` seconds from now, or as long as it would have lasted if that is longer. Raises LockLost if it ended."""
         self._locks._extend(self._tenure, lease)
 
-    def _give_up(self) -> None:
-        """Releases it, whatever that brings."""
-        try:
-            self.release()
-        except LockError:
-            pass
-
     def __enter__(self) -> "Hold":
         return self
 
     def __exit__(self, *_: Any) -> None:
         self.release()
+
+
+def release_all(holds: list[Hold]) -> None:
+    """What a signal's handler raises at one keeps none of the others."""
+    problem: Optional[BaseException] = None
+    for hold in reversed(holds):
+        try:
+            hold.release()
+        except LockError as error:
+            problem = problem or error
+        except BaseException as error:
+            problem = error
+    if problem is not None:
+        raise problem
 
 
 class Holds(HoldsBase):
@@ -107,14 +114,7 @@ class Holds(HoldsBase):
 
     def release(self) -> None:
         """Releases them all. Raises LockLost if one of them ended before."""
-        problem: Optional[LockError] = None
-        for hold in reversed(self._holds):
-            try:
-                hold.release()
-            except LockError as error:
-                problem = error
-        if problem is not None:
-            raise problem
+        release_all(self._holds)
 
     def extend(self, lease: float) -> None:
         """They last `lease` seconds from now at least. Raises LockLost if one of them ended."""
@@ -233,8 +233,10 @@ class Locks:
                     raise LockLost(f"{each.key} was lost by {group.owner}")
                 holds.append(again)
         except BaseException:
-            for hold in reversed(holds):
-                hold._give_up()
+            try:
+                release_all(holds)
+            except LockError:
+                pass
             raise
         return holds
 

@@ -81,13 +81,6 @@ class Hold(HoldBase):
         """The hold lasts `lease` seconds from now, or as long as it would have lasted if that is longer. Raises LockLost if it ended."""
         await self._locks._extend(self._tenure, lease)
 
-    async def _give_up(self) -> None:
-        """Releases it, whatever that brings."""
-        try:
-            await self.release()
-        except LockError:
-            pass
-
     async def __aenter__(self) -> "Hold":
         return self
 
@@ -210,8 +203,10 @@ class Locks:
                     raise LockLost(f"{each.key} was lost by {group.owner}")
                 holds.append(again)
         except BaseException:
-            for hold in reversed(holds):
-                await hold._give_up()
+            try:
+                await self._release_all(holds)
+            except LockError:
+                pass
             raise
         return holds
 
@@ -364,6 +359,21 @@ class Locks:
                 await self.io.leave(job)
         if told != RELEASED:
             raise job.error(told, "not known to be released: ")
+
+    async def _release_all(self, holds: list[Hold]) -> None:
+        """A task that is cancelled while it releases has released them all."""
+
+        async def each() -> None:
+            problem: Optional[LockError] = None
+            for hold in reversed(holds):
+                try:
+                    await hold.release()
+                except LockError as error:
+                    problem = error
+            if problem is not None:
+                raise problem
+
+        await asyncio.shield(self.io.background(each()))
 
     async def _extend(self, tenure: Tenure, lease: float) -> None:
         try:
