@@ -1,6 +1,7 @@
 """Whoever has taken a seat, or a place to wait in, gives it back, whatever happens in the meantime."""
 
 import asyncio
+import signal
 import threading
 
 import pytest
@@ -128,4 +129,48 @@ async def test_who_does_not_wait_does_not_wait_for_a_task_of_the_same_owner(serv
     assert await asyncio.wait_for(third[0], 5) is None
     await outer.release()
     await (await asyncio.wait_for(second, 10)).release()
+    await locks.aclose()
+
+
+class Interrupt(BaseException):
+    pass
+
+
+def interrupt(*_):
+    raise Interrupt
+
+
+def test_a_wait_that_is_interrupted_before_it_asks_gives_back_its_connection(server):
+    locks = rlock.Locks(server.client(), waiting=1)
+    with rlock.Lock(locks, "k"):
+        locks.io._distrust(None, float("inf"))  # no connection is there
+        server.proxy.fault({"proxy": "deaf"})
+        locks.io.crowd = 1  # it asks on the connection of its wait at once
+        before = signal.signal(signal.SIGALRM, interrupt)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            with pytest.raises(Interrupt):
+                rlock.Lock(locks, "k", owner="other").acquire(wait=30)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        server.proxy.fault({"proxy": "heal"})
+        assert locks.io.take_slot()
+
+
+async def test_a_wait_that_is_cancelled_before_it_asks_gives_back_its_connection(server):
+    locks = rlock.asyncio.Locks(server.client(redis.asyncio.Redis), waiting=1)
+    async with rlock.asyncio.Lock(locks, "k"):
+        locks.io._distrust(None, float("inf"))  # no connection is there
+        server.proxy.fault({"proxy": "deaf"})
+        locks.io.crowd = 1
+        waits = asyncio.create_task(rlock.asyncio.Lock(locks, "k", owner="other").acquire(wait=30))
+        async with asyncio.timeout(10):
+            while locks.io.slots == 1:
+                await asyncio.sleep(0.01)
+        waits.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waits
+        server.proxy.fault({"proxy": "heal"})
+        assert locks.io.take_slot()
     await locks.aclose()

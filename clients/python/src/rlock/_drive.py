@@ -74,6 +74,8 @@ class Job:
     def cancel(self) -> None:
         """The caller goes away."""
         self.done(self.machine.step(ms(), ("cancel",)))
+        if self.machine.op is OVER:  # nothing is to be undone
+            self.end()
 
     @property
     def is_over(self) -> bool:
