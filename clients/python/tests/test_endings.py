@@ -154,6 +154,18 @@ def test_an_interrupt_anywhere_in_acquire_leaves_nothing(server):
         rlock.Lock(client, f"k{line}").acquire(wait=5).release()
 
 
+async def test_who_waits_for_a_connection_is_told_that_it_is_closed(server):
+    locks = rlock.asyncio.Locks(server.client(redis.asyncio.Redis))
+    server.proxy.fault({"proxy": "deaf"})
+    waits = asyncio.create_task(rlock.asyncio.Lock(locks, "k").acquire())
+    async with asyncio.timeout(10):
+        while not locks.io.once.running:
+            await asyncio.sleep(0.01)
+    await locks.aclose()
+    with pytest.raises(rlock.Unavailable):
+        await waits
+
+
 def test_a_decorator_refuses_what_would_run_without_the_lock(server):
     lock = rlock.Lock(server.client(), "k")
     for later in (coroutine, generator):

@@ -63,6 +63,8 @@ class Once:
         done, _ = await asyncio.wait({task}, timeout=None if until == float("inf") else max(until - now(), 0.0))
         if not done:
             raise Unsent("not connected in time")
+        if task.cancelled():
+            raise Unsent("the connections are closed")
         if (problem := task.result()) is not None:
             raise problem
 
