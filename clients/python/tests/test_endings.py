@@ -166,6 +166,26 @@ async def test_who_waits_for_a_connection_is_told_that_it_is_closed(server):
         await waits
 
 
+@pytest.mark.parametrize("is_stopped", [False, True])
+async def test_a_loss_that_extend_finds_is_no_cancellation(server, is_stopped):
+    locks = rlock.asyncio.Locks(server.client(redis.asyncio.Redis))
+
+    async def work():
+        async with rlock.asyncio.Lock(locks, "k", cancel=True) as hold:
+            server.ask("RLOCK.FORCE", "k")
+            try:
+                await hold.extend(30)
+            finally:
+                if is_stopped:  # from outside as well
+                    asyncio.current_task().cancel()
+
+    task = asyncio.create_task(work())
+    with pytest.raises(asyncio.CancelledError if is_stopped else rlock.LockLost):
+        await task
+    assert task.cancelling() == is_stopped
+    await locks.aclose()
+
+
 def test_a_decorator_refuses_what_would_run_without_the_lock(server):
     lock = rlock.Lock(server.client(), "k")
     for later in (coroutine, generator):

@@ -525,11 +525,19 @@ class _Entry:
         self.is_inside = False
         try:
             await self.hold.release()
-        except LockLost:
+        except (LockLost, asyncio.CancelledError) as problem:
+            if not self.has_cancelled:
+                raise
             # Only our own cancellation becomes a LockLost; one from outside stays what it is.
-            if self.has_cancelled and self.task.uncancel() > self.cancels:
-                return
-            raise
+            is_from_outside = self.task.uncancel() > self.cancels
+            if isinstance(problem, LockLost):
+                if is_from_outside:
+                    return
+                raise
+            if is_from_outside:
+                raise
+            # Ours comes as late as this when the task itself has found the loss.
+            raise LockLost(f"{self.hold.key} is no longer held by {self.hold.owner}") from error
 
 
 class ReadLock(Lock):
