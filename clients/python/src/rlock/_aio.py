@@ -11,7 +11,7 @@ from . import _core as core
 from ._core import Seat, Space, Spaces, now
 from ._drive import Job, Steps
 from ._errors import Broken, Refused, Silent, Unsent
-from ._links import Address, Route, packed, translated
+from ._links import NO_PRIMARY, Address, Route, packed, translated
 from ._telemetry import Telemetry
 
 
@@ -228,8 +228,8 @@ class IO:
                 # A loop that was blocked may write only when its time is over.
                 reply = await self.read(link, left if left > 0 else core.LATE)
             except Refused as refused:
+                where = self.redirected(refused, link)
                 self.keep(link)
-                where = self.route.redirected(refused, link.address)
                 hops += 1
                 if where is None or hops > 5:
                     raise
@@ -253,8 +253,12 @@ class IO:
         for link in silent:
             self.drop(link)
 
-    def redirected(self, refused: Refused, address: Optional[Address]) -> Optional[Address]:
-        return self.route.redirected(refused, address)
+    def redirected(self, refused: Refused, link: Optional[Link]) -> Optional[Address]:
+        # The address may lead to another server by now: no connection to one that is no primary is used again.
+        if link is not None and refused.code in NO_PRIMARY:
+            self._distrust(link.address, now())
+            self.drop(link)
+        return self.route.redirected(refused, link.address if link else None)
 
     def keep(self, link: Link) -> None:
         idle = self.idle.setdefault(link.address, [])

@@ -165,7 +165,7 @@ class Job:
         if op[0] not in ("own", "read"):
             return outcome
         if isinstance(error, Refused):
-            self.asks_at = self.io.redirected(error, self.link.address)
+            self.asks_at = self.io.redirected(error, self.link)
         return "own", *outcome
 
     def acquiring(self, block: Optional[float] = None, session: bool = False, depth: Optional[int] = None) -> list[Any]:

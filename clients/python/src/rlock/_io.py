@@ -14,7 +14,7 @@ from . import _core as core
 from ._core import Seat, Space, Spaces, now
 from ._drive import Job, Steps
 from ._errors import Broken, Refused, Silent, Unsent
-from ._links import Address, Route, packed, translated
+from ._links import NO_PRIMARY, Address, Route, packed, translated
 from ._pool import Link, Pool
 from ._telemetry import Telemetry
 
@@ -242,8 +242,8 @@ class IO:
                 self.write(link, words)
                 reply = self.read(link, until - now())
             except Refused as refused:
+                where = self.redirected(refused, link)
                 self.keep(link)
-                where = self.route.redirected(refused, link.address)
                 hops += 1
                 if where is None or hops > 5:
                     raise
@@ -263,8 +263,12 @@ class IO:
         for link in self._pool(address).silent_since(since):
             self.drop(link)
 
-    def redirected(self, refused: Refused, address: Optional[Address]) -> Optional[Address]:
-        return self.route.redirected(refused, address)
+    def redirected(self, refused: Refused, link: Optional[Link]) -> Optional[Address]:
+        # The address may lead to another server by now: no connection to one that is no primary is used again.
+        if link is not None and refused.code in NO_PRIMARY:
+            self._distrust(link.address, now())
+            self.drop(link)
+        return self.route.redirected(refused, link.address if link else None)
 
     def keep(self, link: Link) -> None:
         if self.is_closed or not link.is_open or not self._pool(link.address).give(link):

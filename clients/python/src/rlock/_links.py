@@ -26,6 +26,9 @@ CODES: list[tuple[type[Exception], str]] = [
     (exceptions.AuthenticationError, "NOAUTH"),
 ]
 
+#: What a server answers that is no primary, or no longer one.
+NO_PRIMARY = ("READONLY", "UNBLOCKED", "MASTERDOWN")
+
 
 def translated(error: Exception, place: Any = None) -> Exception:
     """An exception of redis-py as one of ours."""
@@ -172,7 +175,7 @@ class Route:
         """Where -MOVED and -ASK send us; otherwise None, and whoever said no is not asked first next time."""
         if self.is_cluster and refused.code in ("MOVED", "ASK"):
             return self.moved(str(refused), asked)
-        if refused.code in ("READONLY", "UNBLOCKED", "MASTERDOWN", "LOADING"):
+        if refused.code in (*NO_PRIMARY, "LOADING"):
             self.forget(asked)
         return None
 

@@ -395,7 +395,7 @@ class ObserverBase:
                 yield self.io.write(link, words)
                 reply = yield self.io.read(link, LOOKS + REPLY)
             except Refused as refused:
-                self.where = self.io.redirected(refused, link.address if link else None)
+                self.where = self.io.redirected(refused, link)
                 self._leave()
                 if refused.code not in PASSING:
                     raise

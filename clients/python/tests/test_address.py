@@ -1,0 +1,46 @@
+"""One address, as of a DNS name, that leads to another server after a failover, while the old one answers as a replica."""
+
+import pytest
+import redis
+import redis.asyncio
+from support import one_server
+
+import rlock
+import rlock.asyncio
+from rlock._core import now
+
+server = one_server
+
+
+@pytest.fixture
+def moves(server):
+    two = server.server("two")
+
+    def move():
+        server.proxy.port = two.port
+        server.ask("REPLICAOF", "127.0.0.1", str(two.port))
+
+    return move
+
+
+def test_connections_to_the_old_primary_are_used_no_more(server, moves):
+    locks = rlock.Locks(server.client(), patience=1)
+    rlock.Lock(locks, "k").acquire().release()
+    links = [locks.io.open("k", now() + 5) for _ in range(8)]
+    for link in links:
+        locks.io.keep(link)
+    moves()
+    with rlock.Lock(locks, "k", wait=0), rlock.Lock(locks, "session", wait=1, session=True):
+        assert not any(link.is_open for link in links)
+
+
+async def test_connections_of_a_loop_to_the_old_primary_are_used_no_more(server, moves):
+    locks = rlock.asyncio.Locks(server.client(redis.asyncio.Redis), patience=1)
+    await (await rlock.asyncio.Lock(locks, "k").acquire()).release()
+    links = [await locks.io.open("k", now() + 5) for _ in range(8)]
+    for link in links:
+        locks.io.keep(link)
+    moves()
+    async with rlock.asyncio.Lock(locks, "k", wait=0), rlock.asyncio.Lock(locks, "session", wait=1, session=True):
+        assert not any(link.is_open for link in links)
+    await locks.aclose()
