@@ -1,5 +1,9 @@
 """One address, as of a DNS name, that leads to another server after a failover, while the old one answers as a replica."""
 
+import itertools
+import sys
+import threading
+
 import pytest
 import redis
 import redis.asyncio
@@ -44,3 +48,26 @@ async def test_connections_of_a_loop_to_the_old_primary_are_used_no_more(server,
     async with rlock.asyncio.Lock(locks, "k", wait=0), rlock.asyncio.Lock(locks, "session", wait=1, session=True):
         assert not any(link.is_open for link in links)
     await locks.aclose()
+
+
+def test_threads_may_take_note_of_slots_and_forget_them_at_once(server):
+    route, is_over = rlock.Locks(server.client()).io.route, threading.Event()
+    before = sys.getswitchinterval()
+
+    def moving():
+        for slot in itertools.cycle(range(16384)):
+            if is_over.is_set():
+                return
+            route.moved(f"MOVED {slot} 127.0.0.1:7000", None)
+
+    thread = threading.Thread(target=moving)
+    sys.setswitchinterval(1e-6)
+    try:
+        route.slots = dict.fromkeys(range(0, 16384, 2), ("127.0.0.1", 7000))
+        thread.start()
+        for _ in range(50):
+            route.forget(("127.0.0.1", 7001))
+    finally:
+        is_over.set()
+        thread.join()
+        sys.setswitchinterval(before)

@@ -183,7 +183,8 @@ class Route:
         """That server did not answer: ask elsewhere where it is, and what it is."""
         self.told.pop(address, None)
         self.master = None
-        self.slots = {slot: at for slot, at in self.slots.items() if at != address}
+        # In a copy: another thread may take note of a slot meanwhile.
+        self.slots = {slot: at for slot, at in self.slots.copy().items() if at != address}
 
 
 def _knows(kind: Any, name: str) -> bool:
