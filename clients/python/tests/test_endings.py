@@ -154,6 +154,16 @@ def test_an_interrupt_anywhere_in_acquire_leaves_nothing(server):
         rlock.Lock(client, f"k{line}").acquire(wait=5).release()
 
 
+def test_with_releases_its_own_level(server):
+    lock = rlock.Lock(server.client(), "k")
+    with lock as outer:
+        with pytest.raises(rlock.NotHeld):
+            with lock as inner:
+                inner.release()
+        assert outer.held and len(server.holders("k")) == 1
+    assert server.holders("k") == []
+
+
 async def test_who_waits_for_a_connection_is_told_that_it_is_closed(server):
     locks = rlock.asyncio.Locks(server.client(redis.asyncio.Redis))
     server.proxy.fault({"proxy": "deaf"})

@@ -387,6 +387,7 @@ class Lock(LockBase):
         limit: Optional[int] = None,
     ):
         super().__init__(Locks.of(client), key, wait, lease, owner, maxqueue, acks, session, upgrade, renew, limit)
+        self._entered: dict[threading.Thread, list[Hold]] = {}
 
     def acquire(self, wait: Optional[float] = UNSET) -> Optional[Hold]:
         """Returns a hold, or None if the lock was not free in time."""
@@ -413,10 +414,15 @@ class Lock(LockBase):
         hold = self.acquire()
         if hold is None:
             raise NotAcquired(f"{self.key} was not free within {self.wait} s")
+        self._entered.setdefault(threading.current_thread(), []).append(hold)
         return hold
 
     def __exit__(self, *_: Any) -> None:
-        self.release()
+        holds = self._entered[threading.current_thread()]
+        hold = holds.pop()
+        if not holds:
+            del self._entered[threading.current_thread()]
+        hold.release()
 
     def __call__(self, function: F) -> F:
         """As a decorator: the function runs while the lock is held."""
