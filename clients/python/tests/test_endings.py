@@ -154,6 +154,36 @@ def test_an_interrupt_anywhere_in_acquire_leaves_nothing(server):
         rlock.Lock(client, f"k{line}").acquire(wait=5).release()
 
 
+def test_a_level_that_was_released_is_not_told_of_a_loss(server):
+    locks, told = rlock.Locks(server.client()), []
+    outer = rlock.Lock(locks, "k", lease=1).acquire()
+    for _ in range(3):
+        with rlock.Lock(locks, "k") as inner, locks.all("k") as several:
+            inner.on_lost(lambda: told.append("inner"))
+            several.on_lost(lambda: told.append("several"))
+            assert several.lost is not None
+    lost = threading.Event()
+    outer.on_lost(lambda: [told.append("outer"), lost.set()])
+    assert len(outer._tenure.calls) == 1
+    server.ask("RLOCK.FORCE", "k")
+    assert lost.wait(5) and told == ["outer"]
+
+
+async def test_a_level_that_was_released_is_not_told_of_a_loss_by_a_loop(server):
+    locks, told = rlock.asyncio.Locks(server.client(redis.asyncio.Redis)), []
+    outer = await rlock.asyncio.Lock(locks, "k", lease=1).acquire()
+    for _ in range(3):
+        async with rlock.asyncio.Lock(locks, "k", cancel=True) as inner, locks.all("k") as several:
+            inner.on_lost(lambda: told.append("inner"))
+            several.on_lost(lambda: told.append("several"))
+    outer.on_lost(lambda: told.append("outer"))
+    assert len(outer._tenure.calls) == 1
+    server.ask("RLOCK.FORCE", "k")
+    await asyncio.wait_for(outer.lost.wait(), 5)
+    assert told == ["outer"]
+    await locks.aclose()
+
+
 def test_with_releases_its_own_level(server):
     lock = rlock.Lock(server.client(), "k")
     with lock as outer:

@@ -13,10 +13,11 @@ UNSET: Any = object()
 class HoldBase:
     """The result of one acquisition: one level of a lock."""
 
-    __slots__ = ("_tenure", "_locks", "_is_released", "__weakref__")
+    __slots__ = ("_tenure", "_locks", "_is_released", "_calls", "__weakref__")
 
     def __init__(self, locks: Any, tenure: Tenure):
         self._locks, self._tenure, self._is_released = locks, tenure, False
+        self._calls: list[Callable[[], Any]] = []
 
     @property
     def token(self) -> int:
@@ -43,6 +44,7 @@ class HoldBase:
 
     def on_lost(self, call: Callable[[], Any]) -> None:
         """Calls `call` when the hold is lost, on the package's thread or in the loop; at once if it is lost already. It must not block."""
+        self._calls.append(call)
         self._tenure.calls.append(call)
         if self._tenure.state == "lost":
             call()
@@ -56,6 +58,12 @@ class HoldBase:
         if self._is_released or self._tenure.state == "released":
             raise NotHeld(f"{self.key} was released before, or before this process was forked")
         self._is_released = True
+
+    def _forget(self) -> None:
+        """It was released: what becomes of the levels below is not its business."""
+        for call in self._calls:
+            self._tenure.calls.remove(call)
+        self._calls.clear()
 
 
 def seconds(wait: Any) -> Optional[float]:

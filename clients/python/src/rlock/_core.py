@@ -210,7 +210,7 @@ class Tenure:
             self.io.telemetry.ended(self.seat.name, self.since, True)
         for signal in self.signals:
             signal.set()
-        return self.calls
+        return list(self.calls)
 
     def ended(self) -> None:
         """The last level, unless it was lost."""

@@ -75,7 +75,10 @@ class Hold(HoldBase):
     async def release(self) -> None:
         """Releases one level. Raises LockLost if the hold ended before."""
         self._once()
-        await self._locks._release(self._tenure.seat, self._tenure)
+        try:
+            await self._locks._release(self._tenure.seat, self._tenure)
+        finally:
+            self._forget()
 
     async def extend(self, lease: float) -> None:
         """The hold lasts `lease` seconds from now, or as long as it would have lasted if that is longer. Raises LockLost if it ended."""
