@@ -65,6 +65,19 @@ def test_a_listener_is_told_of_waits_holds_and_losses(server):
     assert locks.counts() == (0, 0, 1, 1, 0)  # the renewal that was refused
 
 
+async def test_several_that_are_held_already_are_told_of_one_by_one(server):
+    notes, told = Notes(), Notes()
+    locks, of_tasks = rlock.Locks(server.client(), listener=notes), rlock.asyncio.Locks(server.client(redis.asyncio.Redis), listener=told)
+    with rlock.Lock(locks, "a"), rlock.Lock(locks, "b"), locks.all("a", "b"):
+        assert locks.counts().waiting == 0
+    async with rlock.asyncio.Lock(of_tasks, "c"), rlock.asyncio.Lock(of_tasks, "d"), of_tasks.all("c", "d"):
+        assert of_tasks.counts().waiting == 0
+    locks.close()
+    await of_tasks.aclose()
+    assert notes.names == [*[("waited", "a"), ("waited", "b")] * 2, ("held", "b"), ("held", "a")]
+    assert told.names == [*[("waited", "c"), ("waited", "d")] * 2, ("held", "d"), ("held", "c")]
+
+
 def test_renewals_that_fail_and_waits_for_no_server_are_counted(server):
     notes = Notes()
     locks = rlock.Locks(server.client(), listener=notes, patience=0.3)

@@ -279,7 +279,9 @@ class Locks:
                     seat.tenure.depth = job.depth - 1
                     self._ended(seat, seat.tenure)
                 job.cancel()
-            if waiting is not None:
+            if waiting is not None and isinstance(error, Nothing):
+                waiting.goes_on()
+            elif waiting is not None:
                 waiting.end(False)
             raise
         finally:

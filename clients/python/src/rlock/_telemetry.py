@@ -80,14 +80,19 @@ class Waiting:
             event = Waited(self.key, (ms() - self.start) / 1000, acquired, time.time())
             self.telemetry.tell(self.context, self.telemetry.listener.waited, event)
 
+    def goes_on(self) -> None:
+        """Elsewhere, where its end is told."""
+        self.is_over = True
+        self.telemetry.waits.discard(self)
+
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: Any, *_: Any) -> None:
-        """It goes on elsewhere, unless it failed."""
-        if kind is not None:
+        if kind is None:
+            self.goes_on()
+        else:
             self.end(False)
-        self.telemetry.waits.discard(self)
 
 
 class Telemetry:

@@ -247,7 +247,10 @@ class Locks:
                 self._lose(seat.tenure.root)
             if job is not None:
                 job.cancel()
-            waiting.end(False)
+            if isinstance(error, Nothing):
+                waiting.goes_on()
+            else:
+                waiting.end(False)
             raise
         finally:
             if not is_mine:
