@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import queue
@@ -89,7 +90,12 @@ class Clock:
         """A session: the end of its connection is heard of at once."""
         link = tenure.link
         link.watched = link.conn._sock
-        self.selector.register(link.watched, selectors.EVENT_READ, (tenure, link))
+        try:
+            self.selector.register(link.watched, selectors.EVENT_READ, (tenure, link))
+        except KeyError:  # another `Locks` is being closed, and its socket had the same number
+            with contextlib.suppress(KeyError):
+                self.selector.unregister(link.watched)
+            self.selector.register(link.watched, selectors.EVENT_READ, (tenure, link))
         self.bell.send(b"!")
 
     def forget(self, tenure: Tenure) -> None:
