@@ -1,6 +1,7 @@
 """Who dies holds nothing; what a user's function does ends nothing; a release that is not known stays the owner's."""
 
 import asyncio
+import gc
 import linecache
 import os
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 
 import pytest
 import redis
@@ -195,6 +197,37 @@ def test_sessions_begin_while_those_of_another_client_are_being_closed(server):
         if "cmd=rlock.acquire" in line:
             server.ask("CLIENT", "KILL", "ID", line.split()[0][3:])
     assert all(each.lost.wait(1) for each in holds), "their connections are watched"
+
+
+def connected(server):
+    """But for the connection that asks."""
+    return len(server.ask("CLIENT", "LIST", "TYPE", "normal").splitlines()) - 1
+
+
+def test_a_client_that_is_dropped_leaves_no_connection(server):
+    for _ in range(5):
+        client = server.client()
+        rlock.Lock(client, "k", lease=1.5).acquire().release()
+        assert rlock.Locks.of(client) is rlock.Locks.of(client)
+    left = weakref.ref(rlock.Locks.of(client))
+    del client
+    until("its last hold would be due", lambda: gc.collect() >= 0 and left() is None, 5)
+    until("none is left", lambda: connected(server) == 0, 5)
+
+
+async def test_a_client_of_a_loop_that_is_dropped_leaves_no_connection(server):
+    for _ in range(5):
+        client = server.client(redis.asyncio.Redis)
+        await (await rlock.asyncio.Lock(client, "k").acquire()).release()
+        assert rlock.asyncio.Locks.of(client) is rlock.asyncio.Locks.of(client)
+    left = weakref.ref(rlock.asyncio.Locks.of(client))
+    del client
+    await asyncio.sleep(0)  # the tasks of the release have ended
+    gc.collect()
+    assert left() is None
+    async with asyncio.timeout(5):
+        while connected(server) > 0:
+            await asyncio.sleep(0.01)
 
 
 def test_with_releases_its_own_level(server):

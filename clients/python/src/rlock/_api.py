@@ -8,6 +8,8 @@ from ._core import Options, Tenure, ms
 from ._errors import LockLost, NotHeld
 
 UNSET: Any = object()
+#: Where a client has its `Locks`. Both refer to each other, so a table of them would keep every client for ever.
+ATTRIBUTE = "_rlock_locks"
 
 
 class HoldBase:

@@ -12,7 +12,7 @@ from typing import Any, Callable, Optional, TypeVar, Union
 import redis
 
 from . import _core as core
-from ._api import UNSET, HoldBase, LockBase, seconds
+from ._api import ATTRIBUTE, UNSET, HoldBase, LockBase, seconds
 from ._clock import Clock
 from ._drive import Job, attempt, extend, meets, pairs, question, release, settle
 from ._core import Options, Seat, Space, Spaces, Tenure, ms
@@ -34,7 +34,6 @@ LATER = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasy
 _state = threading.Lock()
 _clock: Optional[Clock] = None
 _spaces = Spaces()
-_locks_of: "weakref.WeakKeyDictionary[Any, Locks]" = weakref.WeakKeyDictionary()
 _all: "weakref.WeakSet[Locks]" = weakref.WeakSet()
 _me = threading.local()
 
@@ -143,7 +142,7 @@ class Locks:
         self.patience = patience
         self.io = IO(Route(client, is_async=False), waiting, _spaces, Telemetry(listener))
         with _state:
-            _locks_of[client] = self
+            vars(client)[ATTRIBUTE] = self
             _all.add(self)
 
     @classmethod
@@ -152,7 +151,7 @@ class Locks:
             return client
         if any(kind.__module__.startswith("redis.asyncio") for kind in type(client).__mro__):
             raise TypeError("that is a client for asyncio: use rlock.asyncio")
-        return _locks_of.get(client) or cls(client)
+        return vars(client).get(ATTRIBUTE) or cls(client)
 
     def all(
         self,

@@ -20,7 +20,7 @@ import redis.asyncio
 
 from . import _core as core
 from ._aio import IO, run
-from ._api import UNSET, HoldBase, LockBase, seconds
+from ._api import ATTRIBUTE, UNSET, HoldBase, LockBase, seconds
 from ._core import Options, Seat, Space, Spaces, Tenure, ms, now
 from ._drive import Care, Job, Steps, attempt, extend, meets, pairs, question, release, settle
 from ._errors import (
@@ -44,7 +44,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 Client = Union[redis.asyncio.Redis, redis.asyncio.RedisCluster, "Locks"]
 
 _spaces = Spaces()
-_locks_of: "weakref.WeakKeyDictionary[Any, Locks]" = weakref.WeakKeyDictionary()
 _all: "weakref.WeakSet[Locks]" = weakref.WeakSet()
 _names: "weakref.WeakKeyDictionary[Any, str]" = weakref.WeakKeyDictionary()
 
@@ -52,9 +51,9 @@ _names: "weakref.WeakKeyDictionary[Any, str]" = weakref.WeakKeyDictionary()
 def _after_fork() -> None:
     """A child is somebody else: it holds nothing, and its tasks have other names. It needs a loop of its own anyway."""
     _names.clear()
-    _locks_of.clear()
     _spaces.forked()
     for locks in list(_all):
+        vars(locks.io.route.client).pop(ATTRIBUTE, None)
         locks.io.forked()
 
 
@@ -103,7 +102,7 @@ class Locks:
         self.patience = patience
         self.io = IO(Route(client, is_async=True), waiting, _spaces, Telemetry(listener))
         _all.add(self)
-        _locks_of[client] = self
+        vars(client)[ATTRIBUTE] = self
 
     @classmethod
     def of(cls, client: Client) -> "Locks":
@@ -111,7 +110,7 @@ class Locks:
             return client
         if not any(kind.__module__.startswith("redis.asyncio") for kind in type(client).__mro__):
             raise TypeError("that is a blocking client: use rlock, without asyncio")
-        return _locks_of.get(client) or cls(client)
+        return vars(client).get(ATTRIBUTE) or cls(client)
 
     def owner(self, task: Any = None) -> str:
         """The name of this task, the same for all of its locks."""
