@@ -207,7 +207,7 @@ public final class AllLocks implements Lock {
 
     /** Whether this thread holds all of them for certain. Sends nothing. */
     public boolean isHeldByCurrentThread() {
-        return seats().stream().allMatch(each -> each != null && each.tenure != null && !each.tenure.isLost());
+        return seats().stream().allMatch(each -> each != null && each.tenure != null && each.tenure.isSure());
     }
 
     /** How many levels this thread holds of each of them. Sends nothing. */

@@ -190,4 +190,19 @@ class SeveralTest {
             assertTrue(heard.isEmpty());
         }
     }
+
+    @ParameterizedTest
+    @EnumSource
+    void aSessionInDoubtIsNotHeldForCertain(Over over) {
+        try (var proxy = new Proxy(server.port); var session = over.open(proxy.port)) {
+            AllLocks all = session.locks().all(over + "q", over + "r").session();
+            KeyLock one = session.locks().lock(over + "q");
+            all.lock();
+            assertTrue(all.isHeldByCurrentThread());
+            proxy.keep(request -> request.contains("RENEW"));
+            server.say("CLIENT", "KILL", "TYPE", "normal");
+            Server.until(() -> !one.isHeldByCurrentThread());
+            assertFalse(all.isHeldByCurrentThread(), "the server may have granted them to others");
+        }
+    }
 }
