@@ -4,6 +4,7 @@ import java.io.IOException;
 import java.io.InputStream;
 import java.lang.reflect.Proxy;
 import java.util.Properties;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -11,6 +12,8 @@ import java.util.function.BiConsumer;
 import redis.clients.jedis.Connection;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.JedisClientConfig;
+import redis.clients.jedis.exceptions.JedisException;
+import rlock.Dials;
 import rlock.Driver;
 
 /** Connections by Jedis. Its sockets block, so what takes its time is read in a thread of the driver's. */
@@ -24,8 +27,8 @@ final class JedisDriver implements Driver {
         thread.setDaemon(true);
         return thread;
     });
-    private final Dials toServers = new Dials(readers);
-    private final Dials toSentinels = new Dials(readers);
+    private final Dials<OwnConnection> toServers = new Dials<>(JedisDriver::translated, OwnConnection::closeNow);
+    private final Dials<OwnConnection> toSentinels = new Dials<>(JedisDriver::translated, OwnConnection::closeNow);
 
     JedisDriver(JedisClientConfig config, JedisClientConfig ofSentinels) {
         refuseOlder();
@@ -65,7 +68,12 @@ final class JedisDriver implements Driver {
         JedisClientConfig patient = within(Math.max(timeoutMillis, REPLY_MILLIS), config); // for all who wait for it
         HostAndPort place = new HostAndPort(at.host(), at.port());
         return (config == ofSentinels ? toSentinels : toServers)
-                .connect(at, timeoutMillis, () -> new OwnConnection(place, patient));
+                .connect(at, timeoutMillis, () -> CompletableFuture.supplyAsync(() -> new OwnConnection(place, patient), readers));
+    }
+
+    private static RuntimeException translated(Throwable failed) {
+        if (failed instanceof JedisException refused) return JedisLink.translated(refused);
+        return new Driver.LinkException(failed.toString(), failed);
     }
 
     // The user's configuration, but for how long it may take.

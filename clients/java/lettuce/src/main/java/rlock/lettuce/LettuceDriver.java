@@ -9,23 +9,29 @@ import io.lettuce.core.RedisException;
 import io.lettuce.core.RedisURI;
 import io.lettuce.core.TimeoutOptions;
 import io.lettuce.core.api.StatefulConnection;
+import io.lettuce.core.api.StatefulRedisConnection;
 import io.lettuce.core.codec.StringCodec;
+import io.lettuce.core.pubsub.StatefulRedisPubSubConnection;
 import io.lettuce.core.resource.ClientResources;
 import java.time.Duration;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.CompletionStage;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.TimeoutException;
 import java.util.function.BiConsumer;
+import rlock.Dials;
 import rlock.Driver;
 
 /** Connections by Lettuce, each with one server. What is sent again, and where, is decided above it. */
 final class LettuceDriver implements Driver {
+    // For all who wait for it. Otherwise a connection that hears nothing is given up after a minute.
+    private static final Duration PATIENCE = Duration.ofSeconds(2);
+
     private final RedisClient client;
     private final RedisURI base;
+    private final Dials<StatefulRedisConnection<String, String>> toServers = new Dials<>(LettuceDriver::translated, this::close);
+    private final Dials<StatefulRedisConnection<String, String>> toSentinels = new Dials<>(LettuceDriver::translated, this::close);
+    private final Dials<StatefulRedisPubSubConnection<String, String>> feeds = new Dials<>(LettuceDriver::translated, this::close);
     private final Set<CompletableFuture<Void>> closing = ConcurrentHashMap.newKeySet();
 
     LettuceDriver(ClientResources resources, ClientOptions options, RedisURI base) {
@@ -34,6 +40,7 @@ final class LettuceDriver implements Driver {
         this.base = base;
         client.setOptions(options.mutate()
                 .autoReconnect(false)
+                .socketOptions(options.getSocketOptions().mutate().connectTimeout(PATIENCE).build())
                 .disconnectedBehavior(ClientOptions.DisconnectedBehavior.REJECT_COMMANDS)
                 // A wait takes as long as it takes.
                 .timeoutOptions(TimeoutOptions.create())
@@ -48,7 +55,8 @@ final class LettuceDriver implements Driver {
 
     @Override
     public Link connect(Address at, long timeoutMillis) {
-        return new LettuceLink(this, opened(client.connectAsync(StringCodec.UTF8, uri(at, base)), timeoutMillis));
+        RedisURI uri = uri(at, base);
+        return new LettuceLink(this, toServers.connect(at, timeoutMillis, () -> client.connectAsync(StringCodec.UTF8, uri)));
     }
 
     @Override
@@ -58,45 +66,22 @@ final class LettuceDriver implements Driver {
                 .findFirst().orElse(base);
         RedisURI uri = uri(at, sentinel);
         uri.setDatabase(0);
-        return new LettuceLink(this, opened(client.connectAsync(StringCodec.UTF8, uri), timeoutMillis));
+        return new LettuceLink(this, toSentinels.connect(at, timeoutMillis, () -> client.connectAsync(StringCodec.UTF8, uri)));
     }
 
     @Override
     public Feed listen(Address at, long timeoutMillis, String channel, BiConsumer<String, String> heard, Runnable ended) {
-        var connection = opened(client.connectPubSubAsync(StringCodec.UTF8, uri(at, base)), timeoutMillis);
+        RedisURI uri = uri(at, base);
+        var connection = feeds.connect(at, timeoutMillis, () -> client.connectPubSubAsync(StringCodec.UTF8, uri));
         return new LettuceFeed(this, connection, timeoutMillis, channel, heard, ended);
     }
 
     // The credentials, the database and TLS of the base, at another address.
     private static RedisURI uri(Address at, RedisURI base) {
         RedisURI.Builder uri = RedisURI.builder().withHost(at.host()).withPort(at.port())
-                .withAuthentication(base).withSsl(base).withDatabase(base.getDatabase()).withTimeout(base.getTimeout());
+                .withAuthentication(base).withSsl(base).withDatabase(base.getDatabase()).withTimeout(PATIENCE);
         if (base.getClientName() != null) uri.withClientName(base.getClientName());
         return uri.build();
-    }
-
-    // Lettuce itself gives up after the time-out of commands, which is a minute unless somebody changed it.
-    private <T extends StatefulConnection<?, ?>> T opened(CompletionStage<T> opening, long timeoutMillis) {
-        CompletableFuture<T> opened = opening.toCompletableFuture();
-        boolean interrupted = false;
-        long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMillis);
-        try {
-            while (true) {
-                try {
-                    return opened.get(end - System.nanoTime(), TimeUnit.NANOSECONDS);
-                } catch (InterruptedException later) {
-                    interrupted = true;
-                } catch (TimeoutException silent) {
-                    opened.thenAccept(this::close);
-                    opened.cancel(false);
-                    throw new Driver.LinkException("no connection in " + timeoutMillis + " ms", silent);
-                } catch (ExecutionException failed) {
-                    throw translated(failed.getCause());
-                }
-            }
-        } finally {
-            if (interrupted) Thread.currentThread().interrupt();
-        }
     }
 
     static RuntimeException translated(Throwable failed) {

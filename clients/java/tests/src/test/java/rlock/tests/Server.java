@@ -105,6 +105,11 @@ public final class Server implements AutoCloseable {
         return new String((byte[]) say("CLIENT", "LIST")).lines().filter(line -> !line.contains(" sub=0 ")).count();
     }
 
+    /** How many connections there are, with the one that asks. */
+    public long connections() {
+        return new String((byte[]) say("CLIENT", "LIST")).lines().count();
+    }
+
     public boolean isFree(String key) {
         return info(key, 1).equals("free");
     }

@@ -92,6 +92,28 @@ class SilenceTest {
 
     @ParameterizedTest
     @EnumSource
+    void whatConnectsTooLateIsClosed(Over over) {
+        try (var session = over.open(server.port, builder -> builder.timeout(Duration.ofMillis(300)))) {
+            server.signal("STOP");
+            assertThrows(LockException.Unavailable.class, () -> session.locks().lock("order").tryLock(1, TimeUnit.SECONDS));
+            server.signal("CONT");
+            Server.until(() -> server.connections() == 1); // which asks that
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void manyWhoNeedAConnectionShareOneAttempt(Over over) {
+        proxy.keep(request -> true);
+        try (var session = over.open(proxy.port)) {
+            for (int i = 0; i < 40; i++)
+                assertThrows(LockException.Unavailable.class, () -> session.locks().lock("order").tryLock(1, TimeUnit.MILLISECONDS));
+            assertTrue(proxy.accepted.get() <= 5, proxy.accepted + " connections for 40 waits of 50 ms");
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
     void whatWasNeverSentIsNotUndone(Over over) {
         try (var session = over.open(server.port)) {
             session.locks().lock("order").acquire().release();

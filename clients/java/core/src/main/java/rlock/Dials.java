@@ -1,0 +1,108 @@
+package rlock;
+
+import java.util.HashMap;
+import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.CompletionStage;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.function.Consumer;
+import java.util.function.Function;
+import java.util.function.Supplier;
+import rlock.Driver.LinkException;
+
+/**
+ * For drivers: to each server one connection at a time is made. A client connects for as long as that takes, and who
+ * needs the connection has a patience of its own.
+ *
+ * @param <C> a connection of the client
+ */
+public final class Dials<C> {
+    private final Map<Object, Dial<C>> dials = new HashMap<>(); // guarded by this, as is what a dial has
+    private final Function<Throwable, RuntimeException> translated;
+    private final Consumer<C> closing;
+
+    private static final class Dial<C> {
+        final CompletableFuture<C> made = new CompletableFuture<>();
+        int waiting;
+        boolean isTaken;
+    }
+
+    /** {@code translated}: what a {@link Driver} throws for that failure; {@code closing} closes what nobody takes. */
+    public Dials(Function<Throwable, RuntimeException> translated, Consumer<C> closing) {
+        this.translated = translated;
+        this.closing = closing;
+    }
+
+    /** A connection to {@code server}, after this time at the latest. */
+    public C connect(Object server, long timeoutMillis, Supplier<? extends CompletionStage<C>> connecting) {
+        long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMillis);
+        boolean isInterrupted = false;
+        try {
+            while (true) {
+                Dial<C> dial = join(server, connecting);
+                C made = null;
+                try {
+                    made = dial.made.get(end - System.nanoTime(), TimeUnit.NANOSECONDS);
+                } catch (InterruptedException later) {
+                    isInterrupted = true;
+                } catch (TimeoutException silent) {
+                    throw new LinkException("no connection to " + server + " in time", silent);
+                } catch (ExecutionException failed) {
+                    throw (RuntimeException) failed.getCause();
+                } finally {
+                    made = leave(dial, made);
+                }
+                if (made != null) return made;
+            }
+        } finally {
+            if (isInterrupted) Thread.currentThread().interrupt();
+        }
+    }
+
+    private Dial<C> join(Object server, Supplier<? extends CompletionStage<C>> connecting) {
+        Dial<C> dial;
+        synchronized (this) {
+            dial = dials.get(server);
+            if (dial != null) {
+                dial.waiting++;
+                return dial;
+            }
+            dial = new Dial<>();
+            dial.waiting++;
+            dials.put(server, dial);
+        }
+        begin(server, dial, connecting);
+        return dial;
+    }
+
+    private void begin(Object server, Dial<C> dial, Supplier<? extends CompletionStage<C>> connecting) {
+        try {
+            connecting.get().whenComplete((made, failed) -> ends(server, dial, made, failed));
+        } catch (RuntimeException failed) {
+            ends(server, dial, null, failed);
+        }
+    }
+
+    /** The connection, if it is for whoever leaves; what is for nobody is closed. */
+    private synchronized C leave(Dial<C> dial, C made) {
+        dial.waiting--;
+        boolean isMine = made != null && !dial.isTaken;
+        dial.isTaken |= isMine;
+        if (dial.made.isDone() && !dial.isTaken && dial.waiting == 0) close(dial);
+        return isMine ? made : null;
+    }
+
+    private synchronized void ends(Object server, Dial<C> dial, C made, Throwable failed) {
+        dials.remove(server, dial);
+        if (failed == null) dial.made.complete(made);
+        else dial.made.completeExceptionally(translated.apply(failed instanceof CompletionException ? failed.getCause() : failed));
+        if (dial.waiting == 0) close(dial);
+    }
+
+    private void close(Dial<C> dial) {
+        dial.made.thenAccept(closing);
+    }
+}
