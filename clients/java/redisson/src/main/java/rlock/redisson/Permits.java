@@ -143,7 +143,11 @@ final class Permits implements Answers.Undoing {
         try {
             return collect(permits, end, unit.toMillis(lease));
         } finally {
-            alone.get().release();
+            try {
+                alone.get().release();
+            } catch (RuntimeException failed) {
+                // Its lease ends it. What was collected is the caller's all the same.
+            }
         }
     }
 
@@ -229,7 +233,7 @@ final class Permits implements Answers.Undoing {
     public void undo(String method, Object result) {
         if (!acquires(method)) return;
         if (result instanceof String id) tryRelease(id);
-        if (result instanceof List<?> ids) ids.forEach(id -> tryRelease((String) id));
+        if (result instanceof List<?> ids) tryRelease(ids.stream().map(String.class::cast).toList());
     }
 
     // --- releasing
@@ -254,8 +258,20 @@ final class Permits implements Answers.Undoing {
         }
     }
 
+    /** Whatever fails, the others are released. */
     public int tryRelease(List<String> ids) {
-        return (int) ids.stream().filter(this::tryRelease).count();
+        int released = 0;
+        RuntimeException first = null;
+        for (String id : ids) {
+            try {
+                if (tryRelease(id)) released++;
+            } catch (RuntimeException failed) {
+                if (first == null) first = failed;
+                else first.addSuppressed(failed);
+            }
+        }
+        if (first != null) throw first;
+        return released;
     }
 
     public void release(String id) {

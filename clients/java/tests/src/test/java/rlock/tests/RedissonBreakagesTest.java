@@ -13,6 +13,7 @@ import org.junit.jupiter.api.Timeout;
 import org.redisson.api.RLock;
 import org.redisson.api.RPermitExpirableSemaphore;
 import org.redisson.api.RedissonClient;
+import org.redisson.client.RedisException;
 import org.redisson.config.Config;
 import rlock.redisson.RlockRedisson;
 
@@ -96,6 +97,28 @@ class RedissonBreakagesTest {
         permits.addPermits(1);
         permits.release(waiting.join());
         assertEquals(3, permits.availablePermits());
+    }
+
+    @Test
+    void whoCollectsPermitsGetsThemThoughTheTurnToCollectWasLost() throws InterruptedException {
+        RPermitExpirableSemaphore permits = redisson.getPermitExpirableSemaphore("p:turn");
+        permits.trySetPermits(2);
+        String one = permits.tryAcquire();
+        var waiting = permits.tryAcquireAsync(2, 20, -1, TimeUnit.SECONDS).toCompletableFuture();
+        Server.until(() -> server.waiters("p:turn") == 1);
+        assertEquals(1L, server.say("RLOCK.FORCE", "{p:turn}:several"));
+        permits.release(one);
+        permits.release(waiting.join());
+        assertEquals(2, permits.availablePermits());
+    }
+
+    @Test
+    void theOthersAreReleasedThoughOneCannotBe() {
+        RPermitExpirableSemaphore permits = redisson.getPermitExpirableSemaphore("p:refused");
+        permits.trySetPermits(1);
+        String one = permits.tryAcquire();
+        assertThrows(RedisException.class, () -> permits.tryRelease(List.of("", one)), "no owner has that name");
+        assertEquals(1, permits.availablePermits());
     }
 
     @Test
