@@ -61,7 +61,7 @@ public final class AllLocks implements Lock {
         return owner(() -> name);
     }
 
-    /** With the owner's name that this returns each time. */
+    /** With the owner's name that this returns each time: see {@link KeyLock#owner(Supplier)}. */
     public AllLocks owner(Supplier<String> names) {
         return with(options.withOwner(names));
     }
@@ -225,7 +225,7 @@ public final class AllLocks implements Lock {
     }
 
     private boolean keep(Holds holds) {
-        if (holds != null && options.owner() == null) holds.belongsTo(Thread.currentThread());
+        if (holds != null && options.isOfThread(locks, holds.owner())) holds.belongsTo(Thread.currentThread());
         return holds != null;
     }
 

@@ -67,7 +67,10 @@ public final class KeyLock implements Lock {
         return owner(() -> name);
     }
 
-    /** With the owner's name that this returns each time. */
+    /**
+     * With the owner's name that this returns each time. What is locked under a name that begins with
+     * {@link Locks#threadOwner} still belongs to the thread: it is lost when the thread ends.
+     */
     public KeyLock owner(Supplier<String> names) {
         return new KeyLock(locks, key, options.withOwner(names));
     }
@@ -252,9 +255,9 @@ public final class KeyLock implements Lock {
         return new Acquisition(locks, key, options, waits, interruptible).run(this::entered);
     }
 
-    // Another thread can unlock what a name holds.
+    // Another thread can unlock what another name holds.
     private boolean keep(Hold hold) {
-        if (hold != null && options.owner() == null) hold.belongsTo(Thread.currentThread());
+        if (hold != null && options.isOfThread(locks, hold.owner())) hold.belongsTo(Thread.currentThread());
         return hold != null;
     }
 

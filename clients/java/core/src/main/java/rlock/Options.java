@@ -93,6 +93,11 @@ record Options(
         return new Options(mode, leaseMillis, renewed, session, upgrade, limit, maxQueue, acks, names, false);
     }
 
+    /** Whether that name, which these options gave, is this thread's alone. */
+    boolean isOfThread(Locks locks, String name) {
+        return owner == null || name.startsWith(locks.threadOwner());
+    }
+
     Options withDetached() {
         return new Options(mode, leaseMillis, renewed, session, upgrade, limit, maxQueue, acks, null, true);
     }

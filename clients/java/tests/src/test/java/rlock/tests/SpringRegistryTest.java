@@ -86,6 +86,16 @@ class SpringRegistryTest {
     }
 
     @Test
+    void aThreadThatEndsHoldsNothingForLong() throws Exception {
+        var brief = new RlockRegistry(session.locks(), "app", Duration.ofMillis(600));
+        Thread thread = new Thread(brief.obtain("dead")::lock);
+        thread.start();
+        thread.join();
+        assertFalse(server.isFree("app:dead"));
+        Server.until(() -> server.isFree("app:dead"));
+    }
+
+    @Test
     void aLeaderIsElectedAndFollowed() {
         var first = new Candidate();
         var second = new Candidate();
