@@ -10,6 +10,7 @@ public final class Hold implements AutoCloseable {
     private final Seat seat;
     private final Tenure tenure;
     private final AtomicBoolean released = new AtomicBoolean();
+    private boolean isValue;
 
     Hold(Seat seat, Tenure tenure) {
         this.seat = seat;
@@ -18,12 +19,13 @@ public final class Hold implements AutoCloseable {
 
     /** Nobody but this thread will release it: when the thread ends, so does the renewing. */
     void belongsTo(Thread thread) {
-        if (seat.depth == 1) tenure.holder = thread;
+        tenure.holder = thread;
     }
 
     /** Whoever has this value can release it. */
     Hold belongsToNobody() {
-        tenure.holder = null;
+        isValue = true;
+        tenure.values.incrementAndGet();
         return this;
     }
 
@@ -98,7 +100,11 @@ public final class Hold implements AutoCloseable {
     public void release() {
         if (!released.compareAndSet(false, true))
             throw new IllegalMonitorStateException(this + " was released before");
-        tenure.release(seat);
+        try {
+            tenure.release(seat);
+        } finally {
+            if (isValue) tenure.values.decrementAndGet();
+        }
     }
 
     /** {@link #release}, for try-with-resources; after a release it does nothing. */

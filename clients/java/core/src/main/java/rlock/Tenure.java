@@ -5,6 +5,7 @@ import java.time.Instant;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Future;
 import java.util.concurrent.RejectedExecutionException;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Supplier;
 import rlock.Driver.Link;
 import rlock.Driver.LinkException;
@@ -26,8 +27,10 @@ final class Tenure {
 
     final long token;
     final CompletableFuture<Void> lost = new CompletableFuture<>();
-    /** The thread that alone can release it; null if a {@link Hold} can. */
+    /** The thread that alone can release what no {@link Hold} can; null if there is none. */
     volatile Thread holder;
+    /** How many levels a {@link Hold} can release. */
+    final AtomicInteger values = new AtomicInteger();
     private final Instant start = Instant.now();
     private final long startNanos = System.nanoTime();
     private final Locks locks;
@@ -177,7 +180,7 @@ final class Tenure {
 
     private void renews(Output output) {
         Thread thread = holder;
-        if (thread != null && !thread.isAlive()) {
+        if (thread != null && !thread.isAlive() && values.get() == 0) {
             LOG.log(System.Logger.Level.WARNING, seat.name.key() + ": " + thread.getName() + " ended without unlocking it");
             step(Input.of(Event.GONE));
             return;

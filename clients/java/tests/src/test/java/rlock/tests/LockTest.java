@@ -194,6 +194,42 @@ class LockTest {
 
     @ParameterizedTest
     @EnumSource
+    void aThreadThatEndsHoldsNothingThoughALevelWasAValue(Over over) throws Exception {
+        try (var session = over.open(server.port)) {
+            KeyLock lock = session.locks().lock(key(over, "levels")).lease(Duration.ofMillis(600));
+            runAndEnd(() -> {
+                lock.lock();
+                lock.acquire().release();
+            });
+            Server.until(() -> server.isFree(lock.key()));
+            runAndEnd(() -> {
+                Hold below = lock.acquire();
+                lock.lock();
+                below.release();
+            });
+            Server.until(() -> server.isFree(lock.key()));
+            // Whoever has the value keeps the hold, whoever locked it first.
+            var held = new CompletableFuture<Hold>();
+            runAndEnd(() -> {
+                lock.lock();
+                held.complete(lock.acquire());
+                lock.unlock();
+            });
+            long before = server.calls("rlock.renew");
+            Server.until(() -> server.calls("rlock.renew") > before + 2);
+            assertTrue(held.join().isHeld());
+            held.join().release();
+        }
+    }
+
+    private static void runAndEnd(Runnable work) throws InterruptedException {
+        Thread thread = new Thread(work);
+        thread.start();
+        thread.join();
+    }
+
+    @ParameterizedTest
+    @EnumSource
     void aHoldHasATokenADeadlineAndASignal(Over over) throws Exception {
         try (var session = over.open(server.port)) {
             KeyLock lock = session.locks().lock(key(over, "hold")).lease(Duration.ofMillis(600));
