@@ -5,6 +5,7 @@ import java.time.Instant;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Future;
 import java.util.concurrent.RejectedExecutionException;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Supplier;
 import rlock.Driver.Link;
@@ -269,22 +270,43 @@ final class Tenure {
 
     /** Moves the deadline to so long from now; fails if the hold is lost, or nobody answers. */
     void renew(long millis) {
-        if (isLost()) throw new LockLostException("the hold was lost before it was renewed");
-        long sent = Clock.now();
-        try {
-            boolean hasAcks = options.acks() > 0;
-            locks.links.call(use(), seat.name.key(), locks.links.limit(sent + Machine.replyTime(hasAcks), hasAcks),
-                    seat.renew(options, token, millis));
-        } catch (ServerException error) {
-            if (!error.code().equals("NOTHELD")) throw LockException.of(error);
-            lose();
-            throw new LockLostException(error.getMessage());
-        } catch (LinkException broken) {
-            throw new LockException.Unavailable(broken.getMessage(), broken);
+        boolean hasAcks = options.acks() > 0;
+        long end = Clock.now() + Machine.PATIENCE;
+        for (long pause = Machine.FIRST_PAUSE; ; pause = Math.min(2 * pause, Machine.LONGEST_PAUSE)) {
+            refuseLost();
+            long sent = Clock.now();
+            long by = Math.min(sent + Machine.replyTime(hasAcks), limit());
+            RuntimeException failure;
+            try {
+                locks.links.call(use(), seat.name.key(), locks.links.limit(by, hasAcks), seat.renew(options, token, millis));
+                // Who was told that it may be lost cannot be told otherwise.
+                refuseLost();
+                extendTo(sent + millis);
+                return;
+            } catch (ServerException error) {
+                if (error.code().equals("NOTHELD")) {
+                    lose();
+                    throw new LockLostException(error.getMessage());
+                }
+                if (!Machine.passes(error.code())) throw LockException.of(error);
+                failure = error;
+            } catch (LinkException broken) {
+                failure = broken;
+            }
+            locks.links.refresh();
+            if (Clock.now() >= end)
+                throw LockException.Unavailable.because(seat.name.key() + " was not renewed: " + failure.getMessage(), failure);
+            long rest = Math.min(pause, Math.min(end, limit()) - Clock.now());
+            new CompletableFuture<Void>().completeOnTimeout(null, rest, TimeUnit.MILLISECONDS).join();
         }
-        // Who was told that it may be lost cannot be told otherwise.
-        if (isLost()) throw new LockLostException(seat.name.key() + " was lost while it was renewed");
-        extendTo(sent + millis);
+    }
+
+    private void refuseLost() {
+        if (isLost()) throw new LockLostException(seat.name.key() + " was lost before it was renewed");
+    }
+
+    private synchronized long limit() {
+        return machine.limit();
     }
 
     /** Whether it is the hold of several locks together, of which this is one. */

@@ -17,6 +17,8 @@ import org.junit.jupiter.params.provider.EnumSource;
 import redis.clients.jedis.exceptions.JedisMovedDataException;
 import rlock.Hold;
 import rlock.KeyLock;
+import rlock.LockException;
+import rlock.LockLostException;
 
 /** What went wrong with the files that were to be copied before there was a package. */
 @Timeout(120)
@@ -121,6 +123,30 @@ class BreakagesTest {
             }
             first.release();
             Server.until(() -> server.isFree("abandoned"));
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void aRenewalIsRepeatedWhileNoServerDecides(Over over) {
+        try (var server = new Server(); var session = over.open(server.port)) {
+            Hold hold = session.locks().lock("order").lease(Duration.ofMinutes(2)).acquire();
+            hold.renew(Duration.ofMinutes(1));
+            server.say("CLIENT", "KILL", "TYPE", "normal");
+            hold.renew(Duration.ofMinutes(1));
+            server.say("REPLICAOF", "127.0.0.1", "1");
+            var renewing = CompletableFuture.runAsync(() -> hold.renew(Duration.ofMinutes(5)), task -> new Thread(task).start());
+            Server.until(() -> new String((byte[]) server.say("INFO", "errorstats")).contains("READONLY"));
+            server.say("REPLICAOF", "NO", "ONE");
+            renewing.join();
+            assertTrue(hold.remaining().toMinutes() >= 4, hold.remaining().toString());
+            server.say("REPLICAOF", "127.0.0.1", "1");
+            assertThrows(LockException.Unavailable.class, () -> hold.renew(Duration.ofMinutes(1)));
+            server.say("REPLICAOF", "NO", "ONE");
+            hold.release();
+            Hold brief = session.locks().lock("order").fixedLease(Duration.ofSeconds(1)).acquire();
+            server.signal("STOP");
+            assertThrows(LockLostException.class, () -> brief.renew(Duration.ofMinutes(1)), "beyond the deadline");
         }
     }
 
