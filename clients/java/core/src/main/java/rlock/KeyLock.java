@@ -160,7 +160,8 @@ public final class KeyLock implements Lock {
      * Releases one level.
      *
      * @throws IllegalMonitorStateException if this thread does not hold it
-     * @throws LockLostException if it was lost before: others may have worked at the same time
+     * @throws LockLostException if it was lost before: others may have worked at the same time. Of a loss that a thousand
+     *     others followed nothing is known any more
      */
     @Override
     public void unlock() {

@@ -1,8 +1,10 @@
 package rlock;
 
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Queue;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.Semaphore;
@@ -17,6 +19,12 @@ sealed class Seat permits Group {
     record Name(Service service, String key, String owner, Mode mode) {}
 
     private static final Map<Name, Seat> ALL = new ConcurrentHashMap<>();
+    /**
+     * Whoever unlocks what was lost is told so. A lease that nobody renews may be meant to expire, without an unlock: of
+     * those seats, that many are kept.
+     */
+    static final int MOST_LOST = 1_000;
+    private static final Set<Seat> LOST = new LinkedHashSet<>(); // the oldest first; guarded by itself
 
     final Name name;
     /** One request at a time: a depth is only right while nobody else changes it. */
@@ -57,14 +65,42 @@ sealed class Seat permits Group {
     /** One more use of this very one. */
     void enter() {
         ALL.computeIfPresent(name, (same, seat) -> {
-            seat.users++;
+            if (seat == this) users++;
             return seat;
         });
     }
 
     /** It is forgotten when nobody uses it and nothing is held. */
     void leave() {
-        ALL.computeIfPresent(name, (same, seat) -> --seat.users > 0 || seat.depth > 0 ? seat : null);
+        ALL.computeIfPresent(name, (same, seat) -> seat != this || --users > 0 || depth > 0 ? seat : null);
+    }
+
+    /** Its hold was lost: if it is not released either, it is forgotten after many others. */
+    void lost() {
+        if (find(name) != this) return;
+        Seat oldest;
+        synchronized (LOST) {
+            LOST.remove(this);
+            LOST.add(this);
+            if (LOST.size() <= MOST_LOST) return;
+            oldest = LOST.iterator().next();
+            LOST.remove(oldest);
+        }
+        if (!oldest.forgetLost()) return;
+        synchronized (LOST) {
+            LOST.add(oldest);
+        }
+    }
+
+    // Whether somebody uses it just now.
+    private boolean forgetLost() {
+        Seat kept = ALL.computeIfPresent(name, (same, seat) -> seat == this && users == 0 && hasLost() ? null : seat);
+        return kept == this && hasLost();
+    }
+
+    private boolean hasLost() {
+        Tenure of = tenure;
+        return of != null && of.isKnownLost();
     }
 
     /** Whoever has the turn is done: nothing of its request is executed any more. */

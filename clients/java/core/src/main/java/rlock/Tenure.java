@@ -96,6 +96,11 @@ final class Tenure {
         return isLost;
     }
 
+    /** It was found to be lost before. */
+    boolean isKnownLost() {
+        return isLost;
+    }
+
     /** A user may rely on it. The server may have ended a session whose connection has broken. */
     boolean isSure() {
         return !isLost() && !isDoubted;
@@ -258,6 +263,7 @@ final class Tenure {
         operation++;
         if (timer != null) timer.cancel(false);
         locks.forget(this);
+        if (isLost) seat.members().forEach(Seat::lost);
         locks.notices.ended(seat.name, isLost, start, startNanos);
         Link[] links = {session, tying};
         session = tying = null;
