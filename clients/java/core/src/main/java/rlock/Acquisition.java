@@ -21,6 +21,7 @@ final class Acquisition {
     final long end;
     long warnsAt;
     private boolean interrupted;
+    private boolean hasAll; // of several locks, before it asks for them
 
     /** {@code waits} for so many ms: 0 is not at all, {@link Machine#FOREVER} for ever. */
     Acquisition(Locks locks, String key, Options options, long waits, boolean interruptible) {
@@ -39,7 +40,7 @@ final class Acquisition {
         Result result = Result.FAILED;
         try {
             Hold hold = acquire(entered);
-            result = hold == null ? Result.NOT_ACQUIRED : Result.GRANTED;
+            result = hold == null && !hasAll ? Result.NOT_ACQUIRED : Result.GRANTED;
             return hold;
         } catch (InterruptedException interrupt) {
             result = Result.CANCELLED;
@@ -144,10 +145,10 @@ final class Acquisition {
     }
 
     // All of several locks: then there is nothing to ask for together.
-    private static boolean isHeld(Seat seat) {
+    private boolean isHeld(Seat seat) {
         if (!(seat instanceof Group group)) return false;
         group.taken();
-        return group.members().isEmpty();
+        return hasAll = group.members().isEmpty();
     }
 
     private Job attempt(Seat seat) {

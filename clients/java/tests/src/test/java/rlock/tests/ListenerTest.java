@@ -114,6 +114,21 @@ class ListenerTest {
         }
     }
 
+    @ParameterizedTest
+    @EnumSource
+    void severalThatAreHeldAlreadyAreGranted(Over over) {
+        var heard = new Heard();
+        try (var session = over.open(server.port, builder -> builder.listener(heard))) {
+            var all = session.locks().all(over + ":one", over + ":two");
+            all.lock();
+            all.lock();
+            heardOf(heard, 4); // together, and each of them once more
+            assertEquals(List.of(), heard.waits.stream().filter(wait -> wait.result() != Result.GRANTED).toList());
+            all.unlock();
+            all.unlock();
+        }
+    }
+
     private static Waited heardOf(Heard heard, int count) {
         Server.until(() -> heard.waits.size() >= count);
         return heard.waits.get(count - 1);
