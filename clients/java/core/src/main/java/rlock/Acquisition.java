@@ -30,8 +30,13 @@ final class Acquisition {
         this.options = options;
         this.waits = waits;
         this.interruptible = interruptible;
-        this.end = Machine.after(start, waits > 0 ? waits : Machine.PATIENCE);
+        this.end = after(waits > 0 ? waits : Machine.PATIENCE);
         this.warnsAt = waits > 0 ? start + Machine.PATIENCE : Machine.FOREVER;
+    }
+
+    /** So long after the start. The clock rounds down, and no wait is short. */
+    long after(long millis) {
+        return Machine.after(start + 1, millis);
     }
 
     /** A level of the hold, or null if not acquired. */
@@ -118,7 +123,7 @@ final class Acquisition {
     private boolean take(Seat seat) throws InterruptedException {
         int taken = 0;
         boolean isUndone = seat.isUndone();
-        long until = Machine.after(start, Machine.come(isUndone, waits, Machine.PATIENCE));
+        long until = after(Machine.come(isUndone, waits, Machine.PATIENCE));
         try {
             while (taken < seat.members().size() && take(seat.members().get(taken).turn, until)) taken++;
         } finally {
@@ -163,7 +168,7 @@ final class Acquisition {
             Tenure held = seat.tenure;
             if (held != null && held.isLost())
                 throw new LockLostException(key + " was lost; release what is left of the hold before acquiring it again");
-            long left = waits == 0 || waits == Machine.FOREVER ? waits : Math.max(1, end - Clock.now() + 1);
+            long left = waits == 0 || waits == Machine.FOREVER ? waits : Math.max(1, end - Clock.now());
             var ask = new Attempt.Ask(left, Math.max(1, end - Clock.now()), options.leaseMillis(), seat.depth + 1,
                     held == null ? 0 : held.token, options.acks() <= 0, options.session(), options.maxQueue() != Options.UNSET,
                     options.acks() > 0);

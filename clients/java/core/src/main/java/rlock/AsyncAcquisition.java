@@ -141,7 +141,7 @@ final class AsyncAcquisition {
 
         void begin() {
             boolean isUndone = seat.isUndone();
-            long until = Machine.after(common.start, Machine.come(isUndone, waits, Machine.PATIENCE));
+            long until = common.after(Machine.come(isUndone, waits, Machine.PATIENCE));
             tryIt();
             synchronized (this) {
                 if (!isDone && until != Machine.FOREVER) locks.after(until - Clock.now(), this::late);

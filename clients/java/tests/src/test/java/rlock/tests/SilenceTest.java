@@ -92,6 +92,37 @@ class SilenceTest {
 
     @ParameterizedTest
     @EnumSource
+    void aWaitIsNeverShortThoughNoServerHasEverAnswered(Over over) {
+        server.kill();
+        try (var session = over.open(server.port)) {
+            waitInVain(session.locks().lock("order"));
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void aWaitIsNeverShortThoughAnEarlierOneIsBeingUndone(Over over) {
+        try (var session = over.open(proxy.port)) {
+            KeyLock lock = session.locks().lock("order").owner("one");
+            lock.acquire().release();
+            proxy.keep(request -> request.contains("RLOCK"));
+            assertThrows(LockException.Unavailable.class, () -> lock.tryLock(5, TimeUnit.MILLISECONDS));
+            waitInVain(lock);
+        }
+    }
+
+    private static void waitInVain(KeyLock lock) {
+        for (int i = 0; i < 100; i++) {
+            long start = System.nanoTime();
+            if (i % 2 == 0) assertThrows(LockException.Unavailable.class, () -> lock.tryLock(5, TimeUnit.MILLISECONDS));
+            else assertThrows(CompletionException.class, () -> lock.acquireAsync(Duration.ofMillis(5)).join());
+            long took = TimeUnit.NANOSECONDS.toMicros(System.nanoTime() - start);
+            assertTrue(took >= 5_000, took + " µs, " + i);
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
     void whatConnectsTooLateIsClosed(Over over) {
         try (var session = over.open(server.port, builder -> builder.timeout(Duration.ofMillis(300)))) {
             server.signal("STOP");
