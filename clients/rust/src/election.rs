@@ -71,9 +71,7 @@ impl Election {
     pub fn campaign(&self) -> Request {
         let mut request = self.locker.lock(&self.key).session().lease(self.lease);
         if let Some(name) = &self.name {
-            let owner = &mut request.options.owner;
-            let unique = owner.rsplit_once('/').map_or("", |(_, unique)| unique);
-            *owner = format!("{name}/{unique}");
+            request.options.owner = self.locker.inner.draw_after(name);
         }
         request
     }

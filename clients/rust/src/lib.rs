@@ -196,6 +196,13 @@ impl Inner {
         let (image, count) = names.1.draw();
         format!("{}/{pid}/{image:08x}-{count}", self.host)
     }
+
+    /// The same after a prefix.
+    fn draw_after(&self, prefix: &str) -> String {
+        let drawn = self.draw();
+        let unique = drawn.rsplit_once('/').map_or("", |(_, unique)| unique);
+        format!("{prefix}/{unique}")
+    }
 }
 
 /// Distinguishes this process from others with its number.
@@ -274,13 +281,24 @@ impl Options {
     }
 }
 
-/// What is asked for.
-#[derive(Clone)]
+/// What is asked for. A clone is another owner, unless [`Request::owner`] names one.
 #[must_use = "nothing is asked before `acquire`"]
 pub struct Request {
     inner: Arc<Inner>,
     key: Vec<u8>,
     options: Options,
+}
+
+impl Clone for Request {
+    /// With the same owner, both would be granted the lock.
+    fn clone(&self) -> Request {
+        let mut options = self.options.clone();
+        if !options.is_named {
+            let prefix = options.owner.rsplit_once('/').map_or("", |(prefix, _)| prefix);
+            options.owner = self.inner.draw_after(prefix);
+        }
+        Request { inner: self.inner.clone(), key: self.key.clone(), options }
+    }
 }
 
 impl Request {

@@ -111,6 +111,29 @@ async fn a_hold_is_its_own_and_an_owner_reenters() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_is_cloned_is_another_owner_unless_it_is_named() {
+    let server = Server::start(&[]);
+    let locker = locker(&server);
+    let one = locker.lock("one");
+    let hold = one.clone().acquire().await.unwrap();
+    assert!(matches!(one.try_acquire().await, Err(Error::NotAcquired)));
+    hold.release().await.unwrap();
+    let all = locker.all(["a", "b"]).unwrap();
+    let hold = all.clone().acquire().await.unwrap();
+    assert!(matches!(all.wait(Duration::ZERO).acquire().await, Err(Error::NotAcquired)));
+    hold.release().await.unwrap();
+    let campaign = locker.election("leader").name("10.0.0.1:8443").campaign();
+    let hold = campaign.clone().acquire().await.unwrap();
+    assert!(hold.owner().starts_with("10.0.0.1:8443/"), "{}", hold.owner());
+    assert!(matches!(campaign.try_acquire().await, Err(Error::NotAcquired)));
+    hold.release().await.unwrap();
+    let named = locker.lock("named").owner("ann");
+    let hold = named.clone().acquire().await.unwrap();
+    named.try_acquire().await.unwrap().release().await.unwrap();
+    hold.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_loss_is_told_before_it_is_one() {
     let server = Server::start(&[]);
     let locker = locker(&server);
