@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use crate::closing::UnderWay;
 use crate::entry::Entry;
-use crate::error::{Error, is_broken, is_passing, is_unsent, timed_out};
+use crate::error::{Error, is_broken, is_no_primary, is_passing, is_unsent, timed_out};
 use crate::machine::{self, Input, Machine, Ms, Outcome, Output, Request, Tell};
 use crate::node::{Lane, Line, Node};
 use crate::several::token_of_any;
@@ -291,10 +291,11 @@ impl Ask {
             self.reply = None;
         }
         if let (Some(Err(error)), Some(line)) = (&reply, &self.line) {
-            if is_broken(error) {
-                self.inner.servers.forget();
-            } else {
+            if !is_broken(error) && !is_no_primary(error) {
                 self.next = self.inner.servers.redirection(&line.node, error);
+            } else {
+                self.inner.servers.forget();
+                self.line = None; // nobody else should ask there
             }
         }
         let outcome = match self.outcome(reply) {

@@ -117,6 +117,11 @@ pub(crate) fn is_passing(error: &RedisError) -> bool {
     }
 }
 
+/// Whether who says so is no primary, or not for now: another server may be by now.
+pub(crate) fn is_no_primary(error: &RedisError) -> bool {
+    matches!(error.code(), Some("READONLY" | "UNBLOCKED" | "MASTERDOWN" | "LOADING"))
+}
+
 pub(crate) fn timed_out() -> RedisError {
     std::io::Error::from(std::io::ErrorKind::TimedOut).into()
 }

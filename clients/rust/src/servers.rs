@@ -11,7 +11,7 @@ use redis::{
 };
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::error::{is_broken, timed_out, unreached};
+use crate::error::{is_broken, is_no_primary, timed_out, unreached};
 use crate::node::{Lane, Node};
 use crate::slot::slot;
 
@@ -274,7 +274,7 @@ impl Servers {
                     if error.is_timeout() {
                         node.distrust(sent);
                     }
-                    if is_broken(&error) || error.code() == Some("READONLY") {
+                    if is_broken(&error) || is_no_primary(&error) {
                         node.hang_up(lane, generation);
                         self.forget();
                     }

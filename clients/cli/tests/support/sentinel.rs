@@ -1,4 +1,5 @@
 //! Sentinel, beside a server.
+#![allow(dead_code, reason = "each test takes what it needs")]
 
 use super::support::{Server, command, free_port, until};
 
@@ -30,6 +31,12 @@ impl Sentinel {
 
     fn connect(&self) -> redis::RedisResult<redis::Connection> {
         redis::Client::open(format!("redis://127.0.0.1:{}", self.port))?.get_connection()
+    }
+
+    /// Makes a replica the primary. False if it knows none that is fit.
+    pub fn fail_over(&self) -> bool {
+        let mut connection = self.connect().unwrap();
+        command("SENTINEL FAILOVER mine").query::<String>(&mut connection).is_ok()
     }
 
     pub fn replicas(&self) -> usize {

@@ -1,0 +1,52 @@
+//! A failover that Sentinel does: who knew the old primary finds the new one.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test"
+)]
+
+#[path = "../../cli/tests/support/sentinel.rs"]
+mod sentinel;
+mod support;
+
+use std::time::Duration;
+
+use rlock_client::Locker;
+use sentinel::Sentinel;
+use support::{Server, until};
+use tokio::time::timeout;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Nothing while the server closes the connections of a failover.
+fn role(server: &Server) -> Option<String> {
+    let mut connection = redis::Client::open(server.url()).unwrap().get_connection().ok()?;
+    let info: String = redis::cmd("INFO").arg("replication").query(&mut connection).ok()?;
+    info.lines().find_map(|line| line.strip_prefix("role:")).map(|role| role.trim().to_owned())
+}
+
+/// The old primary lives on as a replica: nothing but its errors says that it is no primary any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_campaign_leaves_a_primary_that_was_demoted() {
+    let old = Server::start(&["--repl-diskless-sync-delay", "0"]);
+    let port = old.port.to_string();
+    let new = Server::start(&["--replicaof", "127.0.0.1", &port]);
+    let sentinel = Sentinel::of(&old);
+    until("the replica follows", || {
+        new.ask::<String>("INFO replication").contains("master_link_status:up")
+    });
+    until("Sentinel knows the replica", || sentinel.replicas() == 1);
+    let url = format!("redis://127.0.0.1:{}", sentinel.port);
+    let locker = Locker::sentinel([url], "mine", "redis://127.0.0.1").unwrap();
+    // From here on it knows the old primary, and has nothing there that would break.
+    locker.lock("before").session().acquire().await.unwrap().release().await.unwrap();
+    until("Sentinel fails over", || sentinel.fail_over());
+    let is = |server: &Server, which: &str| role(server).as_deref() == Some(which);
+    until("the old primary is a replica", || is(&old, "slave") && is(&new, "master"));
+    let campaign = locker.election("leader").campaign().wait(MINUTE).acquire();
+    let hold = timeout(MINUTE / 2, campaign).await.expect("it asks the old primary").unwrap();
+    assert!(new.ask::<bool>("EXISTS leader"));
+    hold.release().await.unwrap();
+}
