@@ -270,9 +270,10 @@ impl Hold {
         let loss = self.loss.clone();
         if let Some(runtime) = &self.runtime.0 {
             runtime.spawn(async move {
-                if loss.ended().await {
-                    let _ = tokio::task::spawn_blocking(tell).await;
-                }
+                let is_lost = loss.ended().await;
+                // Dropping it may block too: it may own another hold.
+                let end = move || if is_lost { tell() } else { drop(tell) };
+                let _ = tokio::task::spawn_blocking(end).await;
             });
         }
     }

@@ -74,6 +74,21 @@ fn what_would_be_called_at_a_loss_is_dropped_at_the_release() {
     assert_eq!(dropped, Err(mpsc::RecvTimeoutError::Disconnected));
 }
 
+/// The release of a session needs the crate's thread.
+#[test]
+fn what_would_be_called_at_a_loss_may_own_another_hold() {
+    let server = Server::start(&[]);
+    let locker = blocking::Locker::new(Client::open(server.url()).unwrap()).unwrap();
+    let hold = locker.lock("k").acquire().unwrap();
+    let other = locker.lock("other").session().acquire().unwrap();
+    hold.on_loss(move || drop(other));
+    hold.release().unwrap();
+    until("the other one is released", || !is_held(&server, "other"));
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || tell.send(locker.lock("k").session().acquire().is_ok()));
+    assert!(told.recv_timeout(Duration::from_secs(10)).unwrap(), "the crate's thread is blocked");
+}
+
 #[tokio::test]
 async fn the_end_of_a_hold_says_whether_it_was_lost() {
     let server = Server::start(&[]);
