@@ -2,14 +2,15 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use redis::{Cmd, RedisError, RedisResult, Value};
 use tokio::sync::{Notify, OwnedSemaphorePermit, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
+use crate::clock::{at, ms, now};
 use crate::closing::UnderWay;
 use crate::entry::Entry;
 use crate::error::{Error, is_broken, is_no_primary, is_passing, is_unsent, timed_out};
@@ -21,30 +22,6 @@ use crate::{Inner, Options};
 
 /// A request under way, which goes on whatever happens to who waits for it.
 type Pending = Pin<Box<dyn Future<Output = RedisResult<Value>> + Send>>;
-
-/// Where the machine's time begins.
-fn beginning() -> Instant {
-    static BEGINNING: OnceLock<Instant> = OnceLock::new();
-    *BEGINNING.get_or_init(Instant::now)
-}
-
-/// The machine's time. Rounded down, so that no lease begins too late.
-pub(crate) fn now() -> Ms {
-    ms_of(Instant::now())
-}
-
-pub(crate) fn ms_of(time: Instant) -> Ms {
-    ms(time.saturating_duration_since(beginning()))
-}
-
-pub(crate) fn at(time: Ms) -> Instant {
-    const LONG: Ms = 10 * 366 * 86_400_000;
-    beginning() + Duration::from_millis(time.min(LONG))
-}
-
-pub(crate) fn ms(time: Duration) -> Ms {
-    Ms::try_from(time.as_millis()).unwrap_or(machine::FOREVER)
-}
 
 /// The I/O of one machine.
 pub(crate) struct Ask {

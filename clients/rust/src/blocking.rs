@@ -7,6 +7,7 @@ use redis::{Client, IntoConnectionInfo, RedisError, RedisResult};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::Error;
+use crate::clock::at;
 
 /// As [`crate::Locker`].
 #[derive(Clone)]
@@ -247,7 +248,7 @@ impl Hold {
     /// As [`crate::Hold::deadline`].
     #[must_use]
     pub fn deadline(&self) -> Instant {
-        self.loss.held().deadline.borrow().into_std()
+        at(*self.loss.held().deadline.borrow()).into_std()
     }
 
     /// Whether it is held. Check this before each step that must not be done twice.

@@ -8,7 +8,8 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedMutexGuard, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::ask::{Ask, answer, at, is_true, millis, ms, ms_of, now};
+use crate::ask::{Ask, answer, is_true, millis};
+use crate::clock::{at, ms, now};
 use crate::closing::UnderWay;
 use crate::error::{Error, timed_out};
 use crate::held::{Held, LONGEST, NOT_YET, SHORT, State, look_after, nurse};
@@ -105,8 +106,8 @@ impl Entry {
                 }
                 let session = ask.take_line();
                 let held =
-                    self.begin(&inner, &mut level, &options, at(sent), session, (token, lingers));
-                look_after(&inner, (self.clone(), held.clone(), at(sent)));
+                    self.begin(&inner, &mut level, &options, sent, session, (token, lingers));
+                look_after(&inner, (self.clone(), held.clone(), sent));
                 granted = Some(Hold::new(inner.clone(), self.clone(), held));
                 return Some(Input::Taken);
             }
@@ -224,8 +225,8 @@ impl Entry {
         if begun.ask.interrupted().is_some() {
             return (None, Some(begun)); // it was closed meanwhile
         }
-        let held = self.begin(inner, &mut begun.level, options, at(sent), None, (token, lingers));
-        let newborn = (self.clone(), held.clone(), at(sent));
+        let held = self.begin(inner, &mut begun.level, options, sent, None, (token, lingers));
+        let newborn = (self.clone(), held.clone(), sent);
         if options.lease < SHORT {
             look_after(inner, newborn);
         } else {
@@ -242,12 +243,12 @@ impl Entry {
         inner: &Inner,
         level: &mut Level,
         options: &Options,
-        sent: Instant,
+        sent: Ms,
         session: Option<Line>,
         (token, lingers): (u64, bool),
     ) -> Arc<Held> {
         level.depth += 1;
-        let deadline = sent + options.lease.min(LONGEST);
+        let deadline = sent.saturating_add(millis(options.lease.min(LONGEST)));
         if let Some(held) = &level.held {
             held.extend(deadline);
             held.revive();
@@ -298,7 +299,7 @@ impl Entry {
             // Another request of this owner may be under way, for longer than this hold lasts.
             None => loop {
                 let deadline = *held.deadline.borrow();
-                match timeout_at(deadline, self.level.clone().lock_owned()).await {
+                match timeout_at(at(deadline), self.level.clone().lock_owned()).await {
                     Ok(level) => match inner.closing.begin().await {
                         Ok(under_way) => break self.begin_release(&inner, level, &held, under_way),
                         Err(_) if !held.is_held() => break None,
@@ -348,7 +349,7 @@ impl Entry {
         if level.depth == 0 || !level.held.as_ref().is_some_and(|now| Arc::ptr_eq(now, held)) {
             return None;
         }
-        let deadline = if held.is_held() { ms_of(*held.deadline.borrow()) } else { 0 };
+        let deadline = if held.is_held() { *held.deadline.borrow() } else { 0 };
         let released = Released {
             patience: deadline.saturating_sub(now()),
             lease: millis(held.options.lease),

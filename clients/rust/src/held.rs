@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{sleep, sleep_until};
 
-use crate::ask::{Ask, at, is_true, millis, ms, ms_of, now};
+use crate::ask::{Ask, is_true, millis};
+use crate::clock::{at, ms, now};
 use crate::entry::{Entry, Turn};
-use crate::machine::{self, Input, Kept, Outcome, Output, Planted};
+use crate::machine::{self, Input, Kept, Ms, Outcome, Output, Planted};
 use crate::node::Line;
 use crate::servers::lock;
 use crate::telemetry::Span;
@@ -29,7 +30,7 @@ pub(crate) struct Held {
     pub(crate) token: u64,
     pub(crate) options: Options,
     pub(crate) state: watch::Sender<State>,
-    pub(crate) deadline: watch::Sender<Instant>,
+    pub(crate) deadline: watch::Sender<Ms>,
     pub(crate) line: Mutex<Option<Line>>,
     pub(crate) stop: watch::Sender<bool>,
     /// Whether tasks renew and watch it: not yet, yes, or never again.
@@ -58,7 +59,7 @@ pub(crate) const SHORT: Duration = Duration::from_secs(1);
 
 /// A hold that was just granted to a thread. Most locks are released before there is anything to renew, and two tasks for each would
 /// cost more than the lock.
-pub(crate) type Newborn = (Arc<Entry>, Arc<Held>, Instant);
+pub(crate) type Newborn = (Arc<Entry>, Arc<Held>, Ms);
 
 impl Held {
     pub(crate) fn owner(&self) -> &str {
@@ -73,7 +74,7 @@ impl Held {
 
     /// Correct even right after this process slept, before any task has noticed.
     pub(crate) fn is_held(&self) -> bool {
-        *self.state.borrow() == State::Held && Instant::now() < *self.deadline.borrow()
+        *self.state.borrow() == State::Held && now() < *self.deadline.borrow()
     }
 
     pub(crate) fn lose(&self) {
@@ -107,7 +108,7 @@ impl Held {
         self.turn(NEVER, NOT_YET);
     }
 
-    pub(crate) fn extend(&self, deadline: Instant) {
+    pub(crate) fn extend(&self, deadline: Ms) {
         self.deadline.send_if_modified(|now| {
             let is_later = deadline > *now;
             *now = deadline.max(*now);
@@ -131,7 +132,7 @@ pub(crate) fn look_after(inner: &Arc<Inner>, (entry, held, sent): Newborn) {
     let (inner, asleep) = (inner.clone(), held.clone());
     let task = tokio::spawn(async move {
         if !is_urgent {
-            sleep_until(sent + held.options.lease / 3).await;
+            sleep_until(at(sent.saturating_add(millis(held.options.lease) / 3))).await;
         }
         if is_urgent || held.turn(ASLEEP, CARED_FOR) {
             keep(entry, inner, held, sent).await;
@@ -161,7 +162,7 @@ pub(crate) async fn nurse(inner: Arc<Inner>) {
 }
 
 /// Renews every third of the lease until it is released or lost.
-async fn keep(entry: Arc<Entry>, inner: Arc<Inner>, held: Arc<Held>, sent: Instant) {
+async fn keep(entry: Arc<Entry>, inner: Arc<Inner>, held: Arc<Held>, sent: Ms) {
     let (mut stop, mut state) = (held.stop.subscribe(), held.state.subscribe());
     let mut deadline = held.deadline.subscribe();
     let mut ended = lock(&held.line).as_ref().map(Line::ended);
@@ -171,7 +172,7 @@ async fn keep(entry: Arc<Entry>, inner: Arc<Inner>, held: Arc<Held>, sent: Insta
         Kept {
             token: held.token,
             lease,
-            sent: ms_of(sent),
+            sent,
             margin: ms(held.margin()),
             session: ended.is_some(),
             has_acks: held.options.has_acks(),
@@ -184,7 +185,7 @@ async fn keep(entry: Arc<Entry>, inner: Arc<Inner>, held: Arc<Held>, sent: Insta
     let (mut input, mut out) = (Input::Call, Vec::new());
     loop {
         machine.step(now(), input, &mut out);
-        held.extend(at(machine.deadline()));
+        held.extend(machine.deadline());
         for output in out.drain(..) {
             match output {
                 Output::Tell(_) => {
@@ -230,7 +231,7 @@ async fn keep(entry: Arc<Entry>, inner: Arc<Inner>, held: Arc<Held>, sent: Insta
                 Input::Untied
             }
             _ = deadline.changed() => {
-                Input::Extend(ms_of(*deadline.borrow_and_update()).saturating_sub(lease))
+                Input::Extend(deadline.borrow_and_update().saturating_sub(lease))
             }
             input = ask.end(operation) => input,
         };

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use tokio::runtime::Handle;
 
+use crate::clock::at;
 use crate::entry::{Begun, Entry, release_later};
 use crate::held::{Held, State, is_over};
 use crate::machine::Release;
@@ -86,10 +87,10 @@ impl Hold {
     }
 
     /// Until when the hold is certain if the server does not answer again. Counts from when the last answered request
-    /// was sent.
+    /// was sent. Ask again after the computer slept: an [`Instant`] does not count that time, but a lease does.
     #[must_use]
     pub fn deadline(&self) -> Instant {
-        self.held.deadline.borrow().into_std()
+        at(*self.held.deadline.borrow()).into_std()
     }
 
     /// Whether it is held. Also reads the clock, so it is correct even right after this process slept. False for a

@@ -19,6 +19,7 @@
 
 mod ask;
 pub mod blocking;
+mod clock;
 mod closing;
 mod election;
 mod entry;

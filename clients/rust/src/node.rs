@@ -12,9 +12,10 @@ use redis::{
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::ask::{ms_of, now, random};
+use crate::ask::random;
+use crate::clock::now;
 use crate::error::{is_broken, timed_out, unreached};
-use crate::machine::{self, Dial, Planted, is_condemned};
+use crate::machine::{self, Dial, Ms, Planted, is_condemned};
 use crate::servers::{PATIENCE, lock};
 
 /// How long a thread asks by itself before it leaves that to the crate's thread.
@@ -61,7 +62,7 @@ pub(crate) struct Line {
     pub(crate) connection: MultiplexedConnection,
     ended: watch::Receiver<bool>,
     /// When it was used last.
-    heard: Instant,
+    heard: Ms,
 }
 
 impl Node {
@@ -180,9 +181,8 @@ impl Node {
     }
 
     /// A request of then was not answered: nor may be what is asked on connections that have said nothing since.
-    pub(crate) fn distrust(&self, sent: Instant) {
-        lock(&self.idle)
-            .retain(|line| !is_condemned(ms_of(line.heard), ms_of(sent), Planted::Nothing));
+    pub(crate) fn distrust(&self, sent: Ms) {
+        lock(&self.idle).retain(|line| !is_condemned(line.heard, sent, Planted::Nothing));
     }
 
     pub(crate) fn ask_quickly(&self, command: &Cmd) -> RedisResult<Value> {
@@ -226,7 +226,7 @@ impl Node {
                 }
             })
             .await?;
-        Ok(Line { node: self.clone(), connection, ended, heard: Instant::now() })
+        Ok(Line { node: self.clone(), connection, ended, heard: now() })
     }
 }
 
@@ -257,7 +257,7 @@ impl Line {
 
     /// Keeps the connection for the next wait, if it is good and fewer than `most` are kept.
     pub(crate) fn put(mut self, most: usize) {
-        self.heard = Instant::now();
+        self.heard = now();
         let node = self.node.clone();
         let mut idle = lock(&node.idle);
         if idle.len() < most && !self.is_ended() && !node.is_closed() {

@@ -11,6 +11,7 @@ use redis::{
 };
 use tokio::time::{Instant, timeout, timeout_at};
 
+use crate::clock::now;
 use crate::error::{is_broken, is_no_primary, timed_out, unreached};
 use crate::node::{Lane, Node};
 use crate::slot::slot;
@@ -262,10 +263,10 @@ impl Servers {
         let mut asking = false;
         let mut hops = 0;
         loop {
-            let sent = Instant::now();
+            let (begun, sent) = (Instant::now(), now());
             let (generation, reply) = node.send(lane, command, asking, end).await;
             let Err(error) = reply else {
-                self.took(sent.elapsed());
+                self.took(begun.elapsed());
                 return reply;
             };
             match self.redirection(&node, &error) {

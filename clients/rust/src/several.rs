@@ -6,7 +6,8 @@ use std::time::Duration;
 use redis::{Cmd, ErrorKind, RedisError, RedisResult, Value};
 use tokio::time::Instant;
 
-use crate::ask::{at, millis, token_of};
+use crate::ask::{millis, token_of};
+use crate::clock::at;
 use crate::machine::{Ms, Request};
 use crate::slot::slot;
 use crate::words::words;
