@@ -96,6 +96,11 @@ impl Ask {
         }
     }
 
+    /// From now on renewals ask for that.
+    pub(crate) fn lengthen(&mut self, lease: Ms) {
+        self.options.lease = Duration::from_millis(lease);
+    }
+
     pub(crate) fn take_line(&mut self) -> Option<Line> {
         self.line.take()
     }

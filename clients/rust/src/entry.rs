@@ -1,7 +1,7 @@
 //! What an owner holds of a key in one mode. The depth counts for the whole process.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use tokio::runtime::Handle;
@@ -248,9 +248,11 @@ impl Entry {
         (token, lingers): (u64, bool),
     ) -> Arc<Held> {
         level.depth += 1;
-        let deadline = sent.saturating_add(millis(options.lease.min(LONGEST)));
+        let lease = millis(options.lease.min(LONGEST));
+        let deadline = sent.saturating_add(lease);
         if let Some(held) = &level.held {
             held.extend(deadline);
+            held.lease.fetch_max(lease, Ordering::AcqRel);
             held.revive();
             held.lingers.fetch_or(lingers, Ordering::AcqRel);
             if session.is_some() {
@@ -261,6 +263,7 @@ impl Entry {
         let held = Arc::new(Held {
             token,
             options: options.clone(),
+            lease: AtomicU64::new(lease),
             state: watch::Sender::new(State::Held),
             deadline: watch::Sender::new(deadline),
             line: Mutex::new(session),
@@ -352,7 +355,7 @@ impl Entry {
         let deadline = if held.is_held() { *held.deadline.borrow() } else { 0 };
         let released = Released {
             patience: deadline.saturating_sub(now()),
-            lease: millis(held.options.lease),
+            lease: held.lease.load(Ordering::Acquire),
             depth: level.depth,
             token: held.token,
             deadline,

@@ -1,6 +1,6 @@
 //! A hold: its deadline, its loss, and the tasks that renew and watch it.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -29,6 +29,8 @@ pub(crate) enum State {
 pub(crate) struct Held {
     pub(crate) token: u64,
     pub(crate) options: Options,
+    /// The longest that a level asked for, in milliseconds.
+    pub(crate) lease: AtomicU64,
     pub(crate) state: watch::Sender<State>,
     pub(crate) deadline: watch::Sender<Ms>,
     pub(crate) line: Mutex<Option<Line>>,
@@ -167,7 +169,7 @@ async fn keep(entry: Arc<Entry>, inner: Arc<Inner>, held: Arc<Held>, sent: Ms) {
     let mut deadline = held.deadline.subscribe();
     let mut ended = lock(&held.line).as_ref().map(Line::ended);
     let (mut closed, mut is_closed) = (inner.closing.signal(), false);
-    let lease = millis(held.options.lease.min(LONGEST));
+    let mut lease = millis(held.options.lease.min(LONGEST));
     let mut machine = machine::Hold::new(
         Kept {
             token: held.token,
@@ -202,6 +204,11 @@ async fn keep(entry: Arc<Entry>, inner: Arc<Inner>, held: Arc<Held>, sent: Ms) {
                     held.is_doubted.store(false, Ordering::Release);
                 }
                 output => {
+                    if matches!(output, Output::Send(..)) {
+                        lease = held.lease.load(Ordering::Acquire);
+                        machine.lengthen(lease);
+                        ask.lengthen(lease);
+                    }
                     if ask.begin(&output) {
                         operation = Some(output);
                     }

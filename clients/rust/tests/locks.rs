@@ -134,6 +134,21 @@ async fn a_request_that_is_cloned_is_another_owner_unless_it_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_longest_lease_of_all_levels_is_renewed() {
+    let server = Server::start(&[]);
+    let request = locker(&server).lock("deep").owner("ann");
+    let short = Duration::from_millis(600);
+    let outer = request.clone().lease(short).acquire().await.unwrap();
+    let inner = request.lease(Duration::from_secs(3)).acquire().await.unwrap();
+    let end = inner.deadline();
+    until("it is renewed beyond its lease", || Instant::now() > end && outer.is_held());
+    let left = outer.deadline().saturating_duration_since(Instant::now());
+    assert!(left > short, "{left:?}");
+    inner.release().await.unwrap();
+    outer.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_loss_is_told_before_it_is_one() {
     let server = Server::start(&[]);
     let locker = locker(&server);

@@ -75,6 +75,12 @@ impl Hold {
         self.deadline
     }
 
+    /// From now on it is renewed for that long, if that is longer: another level asked for it. Not while a renewal is
+    /// under way that asked for less.
+    pub fn lengthen(&mut self, lease: Ms) {
+        self.kept.lease = self.kept.lease.max(lease);
+    }
+
     /// The server counts from when it read the request, which was after that was sent.
     fn renewed(&mut self, sent: Ms) {
         self.deadline = self.deadline.max(sent.saturating_add(self.kept.lease));
