@@ -7,6 +7,7 @@ use tokio::sync::{OwnedRwLockReadGuard, RwLock, watch};
 use tokio::time::timeout;
 
 use crate::ask::is_true;
+use crate::held::Held;
 use crate::node::Line;
 use crate::servers::lock;
 use crate::{Error, Locker, machine};
@@ -22,6 +23,7 @@ pub(crate) struct Closing {
     is_closed: watch::Sender<bool>,
     under_way: Arc<RwLock<()>>,
     observers: Mutex<Vec<Weak<Kept>>>,
+    sessions: Mutex<Vec<Weak<Held>>>,
 }
 
 impl Closing {
@@ -56,6 +58,17 @@ impl Closing {
         }
     }
 
+    /// It is lost when it is closed.
+    pub(crate) fn session(&self, held: &Arc<Held>) {
+        let mut all = lock(&self.sessions);
+        if all.len() == all.capacity() {
+            all.retain(|each| each.strong_count() > 0);
+            let double = all.len() + 1;
+            all.reserve(double); // seldom enough, however many there are
+        }
+        all.push(Arc::downgrade(held));
+    }
+
     /// The place of an observer's connection.
     pub(crate) fn observer(&self) -> Arc<Kept> {
         let kept = Arc::new(Kept::default());
@@ -80,5 +93,12 @@ impl Locker {
         for kept in lock(&inner.closing.observers).drain(..).filter_map(|each| each.upgrade()) {
             lock(&kept).take();
         }
+        for held in lock(&inner.closing.sessions).drain(..).filter_map(|each| each.upgrade()) {
+            if let Some(line) = lock(&held.line).take() {
+                held.lose();
+                drop(line);
+            }
+        }
+        tokio::task::yield_now().await; // a connection ends when the task that has it learns that nobody needs it
     }
 }

@@ -257,6 +257,7 @@ impl Entry {
             held.lingers.fetch_or(lingers, Ordering::AcqRel);
             if session.is_some() {
                 *lock(&held.line) = session;
+                inner.closing.session(held);
             }
             return held.clone();
         }
@@ -274,6 +275,9 @@ impl Entry {
             span: Span::new(&inner.telemetry, &self.key, options),
             is_doubted: AtomicBool::new(false),
         });
+        if lock(&held.line).is_some() {
+            inner.closing.session(&held);
+        }
         level.held = Some(held.clone());
         held
     }

@@ -198,6 +198,20 @@ async fn closed_is_closed() {
     assert_eq!(connections(&server), 0);
 }
 
+/// There, tasks run only while this one waits.
+#[tokio::test(flavor = "current_thread")]
+async fn closed_is_closed_on_one_thread() {
+    let server = Server::start(&[]);
+    let locker = locker(&server);
+    let session = locker.lock("session").session().acquire().await.unwrap();
+    let plain = locker.lock("plain").acquire().await.unwrap();
+    locker.close().await;
+    assert!(!session.is_held());
+    until("it has no connection", || connections(&server) == 0);
+    assert!(matches!(session.release().await, Err(Error::Lost)));
+    assert!(matches!(plain.release().await, Err(Error::Closed)));
+}
+
 #[test]
 fn closed_is_closed_for_threads() {
     let server = Server::start(&[]);
