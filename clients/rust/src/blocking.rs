@@ -239,6 +239,12 @@ impl Hold {
         self.loss.held().token
     }
 
+    /// As [`crate::Hold::key`].
+    #[must_use]
+    pub fn key(&self) -> &[u8] {
+        self.hold.as_ref().map(crate::Hold::key).unwrap_or_default()
+    }
+
     /// As [`crate::Hold::owner`].
     #[must_use]
     pub fn owner(&self) -> &str {
@@ -255,6 +261,12 @@ impl Hold {
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.loss.held().is_sure()
+    }
+
+    /// As [`crate::Hold::loss`]. [`crate::Loss::is_lost`] does not block.
+    #[must_use]
+    pub fn loss(&self) -> crate::Loss {
+        self.loss.clone()
     }
 
     /// Waits for the loss, at most this long, and returns whether it came.
@@ -335,6 +347,11 @@ impl All {
         All(self.0.session())
     }
 
+    /// As [`crate::All::on_trouble`].
+    pub fn on_trouble(self, tell: impl Fn(&RedisError) + Send + Sync + 'static) -> All {
+        All(self.0.on_trouble(tell))
+    }
+
     /// Acquires them all, and blocks the thread until then.
     ///
     /// # Errors
@@ -356,6 +373,22 @@ impl Election {
     #[must_use]
     pub fn name(self, name: impl Into<String>) -> Election {
         Election { election: self.election.name(name), ..self }
+    }
+
+    /// As [`crate::Election::lease`].
+    #[must_use]
+    pub fn lease(self, lease: Duration) -> Election {
+        Election { election: self.election.lease(lease), ..self }
+    }
+
+    /// As [`crate::Election::leader`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn leader(&self) -> Result<Option<crate::Leader>, Error> {
+        let election = self.election.clone();
+        let asked = self.runtime.run(async move { election.leader().await });
+        asked.unwrap_or(Err(Error::Closed))
     }
 
     /// As [`crate::Election::campaign`].

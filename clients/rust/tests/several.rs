@@ -65,6 +65,22 @@ fn the_loss_of_one_is_the_loss_of_all() {
     assert!(is_free(&server, "b"));
 }
 
+#[test]
+fn threads_ask_who_leads() {
+    let server = Server::start(&[]);
+    let locker = blocking::Locker::new(Client::open(server.url()).unwrap()).unwrap();
+    let election = locker.election("leader").name("here").lease(Duration::from_secs(5));
+    assert_eq!(election.leader().unwrap(), None);
+    let hold = election.campaign().acquire().unwrap();
+    let leader = election.leader().unwrap().unwrap();
+    assert_eq!((leader.token, leader.name(), hold.key()), (hold.token(), "here", &b"leader"[..]));
+    let loss = hold.loss();
+    assert!(!loss.is_lost());
+    server.ask::<u64>("RLOCK.FORCE leader");
+    until("it is lost", || loss.is_lost());
+    locker.all(["a"]).unwrap().on_trouble(|_| {}).acquire().unwrap().release().unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn followers_see_who_leads() {
     let server = Server::start(&[]);
