@@ -10,11 +10,12 @@ use std::time::Duration;
 use redis::RedisError;
 use rlock_client::{Error, Hold, One};
 use rustix::process::{
-    Pid, Signal, getppid, kill_process, kill_process_group, set_parent_process_death_signal,
+    Pid, Signal, WaitOptions, getppid, kill_process, kill_process_group,
+    set_parent_process_death_signal, test_kill_process_group, waitpgid,
 };
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::args::Run;
 use crate::servers::Trouble;
@@ -170,17 +171,22 @@ async fn supervise(job: &Run, hold: &Hold, signals: &mut Forwarded) -> Result<u8
             };
         }
     };
-    let (mut is_lost, mut killed, mut kill_at) = (false, false, None);
+    let (mut is_lost, mut killed, mut kill_at, mut ended) = (false, false, None, None);
     loop {
+        if let Some(status) = ended
+            && (!is_lost || killed || is_foreground(job) || !id.is_some_and(has_members))
+        {
+            return Ok(match (is_lost, killed) {
+                (false, _) => code_of(status),
+                (true, false) => LOST,
+                (true, true) => LOST_AND_KILLED,
+            });
+        }
         tokio::select! {
-            status = child.wait() => {
-                let status = status.map_err(|error| error.to_string())?;
-                return Ok(match (is_lost, killed) {
-                    (false, _) => code_of(status),
-                    (true, false) => LOST,
-                    (true, true) => LOST_AND_KILLED,
-                });
+            status = child.wait(), if ended.is_none() => {
+                ended = Some(status.map_err(|error| error.to_string())?);
             }
+            () = sleep(Duration::from_millis(20)), if ended.is_some() => {} // nothing tells when a group is empty
             () = hold.lost(), if !is_lost => {
                 eprintln!("rlock: the lock of {} is lost; ending the command", job.key);
                 tell(Signal::TERM);
@@ -200,6 +206,13 @@ async fn supervise(job: &Run, hold: &Hold, signals: &mut Forwarded) -> Result<u8
             }
         }
     }
+}
+
+/// Whether what the command started goes on after it.
+fn has_members(group: Pid) -> bool {
+    // In a container, this may be the process that inherits them.
+    while matches!(waitpgid(group, WaitOptions::NOHANG), Ok(Some(_))) {}
+    test_kill_process_group(group).is_ok()
 }
 
 fn code_of(status: ExitStatus) -> u8 {

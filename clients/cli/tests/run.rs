@@ -107,6 +107,28 @@ fn losing_the_lock_ends_the_command_and_its_child_processes() {
 }
 
 #[test]
+fn what_the_command_started_does_not_outlive_it_when_the_lock_is_lost() {
+    let server = Server::start(&[]);
+    let stubborn =
+        "sh -c 'trap \"\" TERM; while :; do sleep 1; done' >/dev/null 2>&1 & echo $! >&2; wait";
+    let mut child =
+        server.rlock(&["run", "-k", "500ms", "job", "sh", "-c", stubborn]).spawn().unwrap();
+    let mut line = String::new();
+    let mut complaints = std::io::BufReader::new(child.stderr.take().unwrap());
+    complaints.read_line(&mut line).unwrap();
+    let member = Pid::from_raw(line.trim().parse().unwrap()).unwrap();
+    let ignores = |line: &str| {
+        let bits = line.strip_prefix("SigIgn:").map(|bits| u64::from_str_radix(bits.trim(), 16));
+        bits.is_some_and(|bits| bits.unwrap() & (1 << 14) != 0)
+    };
+    let status = format!("/proc/{}/status", member.as_raw_nonzero());
+    until("it ignores TERM", || std::fs::read_to_string(&status).unwrap().lines().any(ignores));
+    server.ask::<u64>("RLOCK.FORCE job");
+    assert_eq!(child.wait().unwrap().code(), Some(137));
+    until("it was killed", || test_kill_process(member).is_err());
+}
+
+#[test]
 fn the_command_ends_before_the_lease_does_if_the_server_falls_silent() {
     let server = Server::start(&[]);
     let child = server.rlock(&["run", "--lease", "2", "job", "sleep", "60"]).spawn().unwrap();
