@@ -69,7 +69,11 @@ async fn hold_and_run(job: &Run) -> Result<u8, Trouble> {
         Err(error) => return Err(error.to_string()),
     };
     let code = supervise(job, &hold, &mut signals).await;
-    match (hold.release().await, code) {
+    let released = tokio::select! {
+        released = hold.release() => released,
+        _ = signals.next() => return code, // the session ends with this process
+    };
+    match (released, code) {
         (Err(Error::Lost), Ok(0)) => {
             eprintln!("rlock: the lock was lost before the command ended");
             Ok(LOST)

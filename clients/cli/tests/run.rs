@@ -129,6 +129,28 @@ fn what_the_command_started_does_not_outlive_it_when_the_lock_is_lost() {
 }
 
 #[test]
+fn a_signal_ends_a_release_that_no_server_answers() {
+    let server = Server::start(&[]);
+    let go = std::env::temp_dir().join(format!("rlock-go-{}", server.port));
+    let script = format!("echo $$; until [ -e {} ]; do sleep 0.05; done; exit 3", go.display());
+    let mut child =
+        server.rlock(&["run", "--lease", "60", "job", "sh", "-c", &script]).spawn().unwrap();
+    let mut line = String::new();
+    std::io::BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let command = Pid::from_raw(line.trim().parse().unwrap()).unwrap();
+    kill_process(server.pid(), Signal::STOP).unwrap();
+    std::fs::write(&go, "").unwrap();
+    until("the command ended", || test_kill_process(command).is_err());
+    std::fs::remove_file(&go).unwrap();
+    kill_process(pid(&child), Signal::TERM).unwrap();
+    let start = Instant::now();
+    assert_eq!(child.wait().unwrap().code(), Some(3));
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    kill_process(server.pid(), Signal::CONT).unwrap();
+    until("the lock is free", || !is_held(&server, "job"));
+}
+
+#[test]
 fn the_command_ends_before_the_lease_does_if_the_server_falls_silent() {
     let server = Server::start(&[]);
     let child = server.rlock(&["run", "--lease", "2", "job", "sleep", "60"]).spawn().unwrap();
