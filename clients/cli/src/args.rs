@@ -238,6 +238,7 @@ pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Jo
             (_, option) if option.len() > 1 && option.starts_with('-') => {
                 return Err(format!("'{option}' is not an option of rlock {job}"));
             }
+            ("run", "") => return Err("the key to lock is empty".into()),
             ("run", _) => run.key = word,
             ("top" | "serve", url) if url.contains("://") => run.at.urls.push(word),
             _ => free.push(word),
@@ -344,6 +345,11 @@ mod tests {
         assert_eq!(run.command.join(" ".as_ref()), OsString::from("/bin/sh -c date"));
         let Ok(Job::Run(run)) = parsed("run -x backup date") else { panic!() };
         assert!(!run.is_read);
+    }
+
+    #[test]
+    fn an_empty_key_is_refused() {
+        assert_eq!(parse(["run", "", "ls"]).map(drop), Err("the key to lock is empty".to_owned()));
     }
 
     #[test]
