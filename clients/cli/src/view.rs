@@ -63,7 +63,7 @@ pub fn draw(
 /// Draws one lock: who holds it, who waits for it.
 pub fn draw_lock(frame: &mut Frame, name: &str, key: &Name, lock: &Lock) {
     let rows =
-        u16::try_from(lock.holders.len()).unwrap_or(u16::MAX).clamp(1, frame.area().height / 3);
+        u16::try_from(lock.holders.len()).unwrap_or(u16::MAX).min(frame.area().height / 3).max(1);
     let [head, holders, waiters] = Layout::vertical([
         Constraint::Length(2),
         Constraint::Length(rows.saturating_add(3)),

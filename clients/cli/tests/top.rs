@@ -23,8 +23,8 @@ fn drawn(before: Option<&Snapshot>, now: &Snapshot) -> String {
     terminal.backend().to_string()
 }
 
-fn drawn_lock(key: &str, lock: &Lock) -> String {
-    let mut terminal = Terminal::new(TestBackend::new(110, 24)).unwrap();
+fn drawn_lock(key: &str, lock: &Lock, rows: u16) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(110, rows)).unwrap();
     terminal.draw(|frame| view::draw_lock(frame, "here", &Name(key.into()), lock)).unwrap();
     terminal.backend().to_string()
 }
@@ -92,7 +92,10 @@ fn top_shows_queues_by_length_with_holders_and_rates() {
 
     // One lock closely: who holds, who waits, the first on top.
     let lock = look(&mut server.connect(), &Name(b"top:long".to_vec())).unwrap();
-    let close = drawn_lock("top:long", &lock);
+    let close = drawn_lock("top:long", &lock, 24);
+    for rows in 0..9 {
+        drawn_lock("top:long", &lock, rows); // a terminal may have any size
+    }
     assert!(line(&close, "will") < line(&close, "zoe") && close.contains("forever"), "{close}");
     assert!(close.contains("held by 2   awaited by 2") && close.contains("rita"), "{close}");
     if lock.waiters[1].client != 0 {
