@@ -449,6 +449,34 @@ fn serve_watches_each_server_that_is_named_and_other_commands_refuse_several() {
 }
 
 #[test]
+fn locks_of_the_same_key_at_two_primaries_are_two_locks() {
+    let (one, two) = (Server::start(&[]), Server::start(&[]));
+    one.ask::<u64>("RLOCK.ACQUIRE job ann LEASE 60000");
+    two.ask::<u64>("RLOCK.ACQUIRE job ben LEASE 60000");
+    let words = ["serve", "--allow-actions", "--url", &one.url(), "--url", &two.url()];
+    let mut command = one.rlock(&words);
+    command.env("RLOCK_SERVE_TOKEN", TOKEN);
+    let serve = Serve::start(command);
+    for (server, owner) in [(&one, "ann"), (&two, "ben")] {
+        let path = format!("/events?key=6a6f62&server=127.0.0.1:{}", server.port);
+        let told = serve.look_until(&path, |told| told["lock"]["holder_count"] == 1);
+        assert_eq!(told["lock"]["holders"][0]["owner"]["text"], owner);
+        assert_eq!(told["is_fixed"], true);
+    }
+    let authorization = format!("Bearer {TOKEN}");
+    let headers = [("Content-Type", "application/json"), ("Authorization", authorization.as_str())];
+    let post = |body: &str| serve.ask("POST /actions", &headers, body);
+    let (code, _, why) = post(r#"{"do":"force","key":"6a6f62"}"#);
+    assert!(code == 409 && why.contains("must name one"), "{why}");
+    let name = format!("127.0.0.1:{}", two.port);
+    let force = format!(r#"{{"do":"force","key":"6a6f62","server":"{name}"}}"#);
+    assert_eq!(post(&force).0, 200);
+    let holds =
+        |server: &Server, owner: &str| server.ask::<u64>(&format!("RLOCK.HOLDS job {owner}"));
+    assert_eq!((holds(&one, "ann") > 0, holds(&two, "ben")), (true, 0));
+}
+
+#[test]
 fn serve_follows_a_failover_through_sentinel_and_ends_on_a_signal() {
     let mut primary = Server::start(&["--repl-diskless-sync-delay", "0"]);
     let replica = replica_of(&primary);

@@ -16,6 +16,8 @@ pub enum Action {
     Force {
         /// Which lock.
         key: String,
+        /// The server's name on the page; needed if several are named, which may all have such a lock.
+        server: Option<String>,
     },
     /// `RLOCK.CANCEL`
     Cancel {
@@ -23,6 +25,8 @@ pub enum Action {
         key: String,
         /// Whose waits.
         owner: String,
+        /// As in [`Action::Force`].
+        server: Option<String>,
     },
     /// `CLIENT KILL ID`
     Kill {
@@ -33,16 +37,26 @@ pub enum Action {
     },
 }
 
+impl Action {
+    fn server(&self) -> Option<&String> {
+        match self {
+            Action::Force { server, .. } | Action::Cancel { server, .. } => server.as_ref(),
+            Action::Kill { server, .. } => Some(server),
+        }
+    }
+}
+
 impl fmt::Display for Action {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = |hex: &str| bytes_of(hex).map_or("?".into(), |name| Name(name).to_string());
         match self {
-            Action::Force { key } => write!(to, "RLOCK.FORCE {}", shown(key)),
-            Action::Cancel { key, owner } => {
-                write!(to, "RLOCK.CANCEL {} {}", shown(key), shown(owner))
+            Action::Force { key, .. } => write!(to, "RLOCK.FORCE {}", shown(key))?,
+            Action::Cancel { key, owner, .. } => {
+                write!(to, "RLOCK.CANCEL {} {}", shown(key), shown(owner))?;
             }
-            Action::Kill { server, client } => write!(to, "CLIENT KILL ID {client} of {server}"),
+            Action::Kill { client, .. } => write!(to, "CLIENT KILL ID {client}")?,
         }
+        self.server().map_or(Ok(()), |server| write!(to, " of {server}"))
     }
 }
 
@@ -50,22 +64,22 @@ impl fmt::Display for Action {
 ///
 /// # Errors
 /// What the server says, or why none was asked.
-pub fn carry_out(action: &Action, servers: &[Server]) -> Result<String, Trouble> {
-    let (ask, asked): (Cmd, Vec<&Server>) = match action {
-        Action::Force { key } => {
-            (redis::cmd("RLOCK.FORCE").arg(bytes_of(key)?).clone(), servers.iter().collect())
+pub fn carry_out(action: &Action, servers: &[Server], is_fixed: bool) -> Result<String, Trouble> {
+    let ask: Cmd = match action {
+        Action::Force { key, .. } => redis::cmd("RLOCK.FORCE").arg(bytes_of(key)?).clone(),
+        Action::Cancel { key, owner, .. } => {
+            redis::cmd("RLOCK.CANCEL").arg(bytes_of(key)?).arg(bytes_of(owner)?).clone()
         }
-        Action::Cancel { key, owner } => {
-            let ask = redis::cmd("RLOCK.CANCEL").arg(bytes_of(key)?).arg(bytes_of(owner)?).clone();
-            (ask, servers.iter().collect())
-        }
-        Action::Kill { server, client } => {
-            let ask = redis::cmd("CLIENT").arg("KILL").arg("ID").arg(client).clone();
-            (ask, servers.iter().filter(|known| known.name == *server).collect())
+        Action::Kill { client, .. } => {
+            redis::cmd("CLIENT").arg("KILL").arg("ID").arg(client).clone()
         }
     };
+    let named = action.server();
+    if named.is_none() && is_fixed && servers.len() > 1 {
+        return Err("several servers are watched: the action must name one".into());
+    }
     let mut trouble = "rlock serve does not watch that server".to_owned();
-    for server in asked {
+    for server in servers.iter().filter(|known| named.is_none_or(|name| known.name == *name)) {
         match ask.query::<u64>(&mut server.connect()?) {
             Ok(count) => return Ok(count.to_string()),
             // Of a Cluster, another one has it.

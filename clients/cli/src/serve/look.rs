@@ -26,6 +26,9 @@ const DISCOVER_EVERY: Duration = Duration::from_secs(5);
 /// What each look may ask, as `INFO commandstats` names it.
 const COMMANDS: [&str; 5] = ["info", "rlock.queues", "rlock.info", "rlock.slowlog", "client|list"];
 
+/// A lock, at that server; without one, at the one that has it.
+pub type Followed = (Option<String>, Name);
+
 /// Why there is nothing to show.
 #[derive(Debug, Clone)]
 pub struct Down {
@@ -92,7 +95,7 @@ pub struct Seen {
     /// All servers together.
     pub now: Snapshot,
     /// The locks that browsers follow, or why they cannot be seen.
-    pub locks: BTreeMap<Name, Result<Lock, Trouble>>,
+    pub locks: BTreeMap<Followed, Result<Lock, Trouble>>,
     /// How long after its beginning the next look begins.
     pub every: Duration,
     /// The part of its time, 0 to 1, that the busiest server spent on the last looks.
@@ -193,8 +196,8 @@ impl Looker {
         self.links.iter().map(|link| link.server.clone()).collect()
     }
 
-    /// Looks, and follows these keys.
-    pub fn look(&mut self, keys: &BTreeSet<Name>) -> Seen {
+    /// Looks, and follows these locks.
+    pub fn look(&mut self, followed: &BTreeSet<Followed>) -> Seen {
         let begun = Instant::now();
         let trouble = self.discover().err();
         let servers: Vec<Told> =
@@ -204,7 +207,7 @@ impl Looker {
         }
         let parts = servers.iter().filter_map(|server| server.part.as_ref().ok());
         let now = Snapshot::of(begun, parts, ASK);
-        let locks = keys.iter().map(|key| (key.clone(), self.follow(key))).collect();
+        let locks = followed.iter().map(|lock| (lock.clone(), self.follow(lock))).collect();
         let unix_ms = UNIX_EPOCH.elapsed().map_or(0, |time| time.as_millis());
         let unix_ms = u64::try_from(unix_ms).unwrap_or(u64::MAX);
         let (every, share, point) = (Duration::ZERO, 0.0, None);
@@ -233,9 +236,11 @@ impl Looker {
         Ok(())
     }
 
-    fn follow(&mut self, key: &Name) -> Result<Lock, Trouble> {
+    fn follow(&mut self, (server, key): &Followed) -> Result<Lock, Trouble> {
         let mut trouble = "no server answers".to_owned();
-        for link in &mut self.links {
+        let is_meant =
+            |link: &&mut Link| server.as_ref().is_none_or(|name| link.server.name == *name);
+        for link in self.links.iter_mut().filter(is_meant) {
             match link.ask("rlock.info", 1, |connection| look_closely(connection, key)) {
                 Some(Ok(lock)) => return Ok(lock),
                 Some(Err(error)) => trouble = explain(&error),

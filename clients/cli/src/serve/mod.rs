@@ -54,6 +54,8 @@ struct Shared {
     watch: Watch,
     guard: Arc<Guard>,
     elections: Arc<[String]>,
+    /// Servers that are named may have locks of the same key, which are not the same lock.
+    is_fixed: bool,
 }
 
 /// Until a signal ends it.
@@ -73,7 +75,8 @@ pub fn serve(job: &Serve) -> Result<(), Trouble> {
             eprintln!("rlock: anybody who can reach {address} sees all locks and owners");
         }
         let watch = Watch::start(job.at.clone()).map_err(|error| error.to_string())?;
-        let shared = Shared { watch, guard: guard.into(), elections: job.elections[..].into() };
+        let (elections, is_fixed) = (job.elections[..].into(), job.at.is_fixed());
+        let shared = Shared { watch, guard: guard.into(), elections, is_fixed };
         println!("http://{address}/");
         tokio::select! {
             ended = axum::serve(listener, router(shared)) => ended.map_err(|error| error.to_string()),
@@ -133,23 +136,25 @@ async fn guarded(State(shared): State<Shared>, request: Request, next: Next) -> 
 struct Wanted {
     /// The bytes of a key, in hexadecimal.
     key: Option<String>,
+    /// The server's name on the page.
+    server: Option<String>,
 }
 
 async fn events(
     State(shared): State<Shared>,
     Query(wanted): Query<Wanted>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, (StatusCode, String)> {
-    let key = wanted.key.map(|key| act::bytes_of(&key).map(Name)).transpose();
+    let key = wanted.key.as_deref().map(|key| act::bytes_of(key).map(Name)).transpose();
     let key = key.map_err(|why| (StatusCode::BAD_REQUEST, why))?;
     let viewer = shared
         .watch
-        .view(key)
+        .view(key.map(|key| (wanted.server, key)))
         .map_err(|Busy(why)| (StatusCode::SERVICE_UNAVAILABLE, why.into()))?;
     let past = Event::default().event("history").data(shared.watch.history());
     let can_act = shared.guard.allows_actions();
     let looks = WatchStream::new(shared.watch.seen()).map(move |seen| {
-        let lock = viewer.key.as_ref().and_then(|key| seen.locks.get(key));
-        Event::default().event("look").data(page::event(&seen, lock, can_act))
+        let lock = viewer.lock.as_ref().and_then(|lock| seen.locks.get(lock));
+        Event::default().event("look").data(page::event(&seen, lock, can_act, shared.is_fixed))
     });
     let all = tokio_stream::once(past).chain(looks).map(Ok);
     Ok(Sse::new(all).keep_alive(KeepAlive::default()))
@@ -184,7 +189,9 @@ async fn actions(
     }
     let servers = shared.watch.servers();
     let said = action.to_string();
-    let done = tokio::task::spawn_blocking(move || act::carry_out(&action, &servers)).await;
+    let done =
+        tokio::task::spawn_blocking(move || act::carry_out(&action, &servers, shared.is_fixed))
+            .await;
     match done {
         Ok(Ok(text)) => {
             eprintln!("rlock: {said}: {text}");

@@ -11,7 +11,12 @@ use crate::snapshot::{Holder, Lock, Name, Part, Queue, Waiter};
 
 /// A look as one event; `lock` is the one that this browser follows.
 #[must_use]
-pub fn event(seen: &Seen, lock: Option<&Result<Lock, Trouble>>, can_act: bool) -> String {
+pub fn event(
+    seen: &Seen,
+    lock: Option<&Result<Lock, Trouble>>,
+    can_act: bool,
+    is_fixed: bool,
+) -> String {
     let lock = lock.map(|found| match found {
         Ok(lock) => lock_closely(lock, &all_addresses(seen)),
         Err(trouble) => json!({ "trouble": trouble }),
@@ -28,6 +33,7 @@ pub fn event(seen: &Seen, lock: Option<&Result<Lock, Trouble>>, can_act: bool) -
         "share": seen.share,
         "point": seen.point,
         "can_act": can_act,
+        "is_fixed": is_fixed,
         "lock": lock,
     });
     told.to_string()

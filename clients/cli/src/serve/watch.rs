@@ -9,9 +9,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch::{Receiver, Sender, channel};
 
 use super::history::History;
-use super::look::{Looker, Seen};
+use super::look::{Followed, Looker, Seen};
 use crate::servers::{Server, Where};
-use crate::snapshot::Name;
 
 /// While a browser follows, and the least time between two looks.
 const OFTEN: Duration = Duration::from_secs(1);
@@ -24,7 +23,7 @@ const COSTS: usize = 5;
 /// Browsers that follow at a time.
 const VIEWERS: usize = 32;
 /// Locks that they follow at a time.
-const KEYS: usize = 16;
+const LOCKS: usize = 16;
 /// How long a scrape waits for a look.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// For so long a scrape is told that a server is down, without waiting for the look that is under way.
@@ -50,7 +49,7 @@ struct Shared {
 #[derive(Default)]
 struct Wanted {
     viewers: usize,
-    keys: BTreeMap<Name, usize>,
+    locks: BTreeMap<Followed, usize>,
     /// Somebody waits for a look.
     is_asked: bool,
 }
@@ -58,7 +57,7 @@ struct Wanted {
 /// A browser that follows, until it is dropped.
 pub struct Viewer {
     /// The lock that it follows, too.
-    pub key: Option<Name>,
+    pub lock: Option<Followed>,
     shared: Arc<Shared>,
 }
 
@@ -141,20 +140,20 @@ impl Watch {
     ///
     /// # Errors
     /// If enough others do.
-    pub fn view(&self, key: Option<Name>) -> Result<Viewer, Busy> {
+    pub fn view(&self, lock: Option<Followed>) -> Result<Viewer, Busy> {
         let mut wanted = locked(&self.shared.wanted);
         if wanted.viewers >= VIEWERS {
             return Err(Busy("32 browsers are connected already"));
         }
-        if let Some(key) = &key {
-            if !wanted.keys.contains_key(key) && wanted.keys.len() >= KEYS {
+        if let Some(lock) = &lock {
+            if !wanted.locks.contains_key(lock) && wanted.locks.len() >= LOCKS {
                 return Err(Busy("16 locks are followed already"));
             }
-            *wanted.keys.entry(key.clone()).or_default() += 1;
+            *wanted.locks.entry(lock.clone()).or_default() += 1;
         }
         wanted.viewers += 1;
         self.shared.changed.notify_all();
-        Ok(Viewer { key, shared: self.shared.clone() })
+        Ok(Viewer { lock, shared: self.shared.clone() })
     }
 }
 
@@ -162,11 +161,11 @@ impl Drop for Viewer {
     fn drop(&mut self) {
         let mut wanted = locked(&self.shared.wanted);
         wanted.viewers = wanted.viewers.saturating_sub(1);
-        let Some(key) = &self.key else { return };
-        if let Some(count) = wanted.keys.get_mut(key) {
+        let Some(lock) = &self.lock else { return };
+        if let Some(count) = wanted.locks.get_mut(lock) {
             *count -= 1;
             if *count == 0 {
-                wanted.keys.remove(key);
+                wanted.locks.remove(lock);
             }
         }
     }
@@ -183,8 +182,8 @@ impl Shared {
         let mut costs = VecDeque::new();
         let mut before: Option<Arc<Seen>> = None;
         loop {
-            let (is_followed, keys) = self.wait(before.as_deref());
-            let mut seen = looker.look(&keys);
+            let (is_followed, locks) = self.wait(before.as_deref());
+            let mut seen = looker.look(&locks);
             *locked(&self.servers) = looker.servers();
             costs
                 .push_back(seen.servers.iter().map(|server| server.busy).max().unwrap_or_default());
@@ -211,7 +210,7 @@ impl Shared {
     }
 
     /// Until the next look is due: whether a browser follows, and which locks.
-    fn wait(&self, last: Option<&Seen>) -> (bool, BTreeSet<Name>) {
+    fn wait(&self, last: Option<&Seen>) -> (bool, BTreeSet<Followed>) {
         let mut wanted = locked(&self.wanted);
         loop {
             let is_followed = wanted.viewers > 0;
@@ -222,7 +221,7 @@ impl Shared {
             });
             if left.is_zero() {
                 wanted.is_asked = false;
-                return (is_followed, wanted.keys.keys().cloned().collect());
+                return (is_followed, wanted.locks.keys().cloned().collect());
             }
             let woken = self.changed.wait_timeout(wanted, left);
             wanted = woken.unwrap_or_else(PoisonError::into_inner).0;
