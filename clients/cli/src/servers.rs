@@ -1,5 +1,6 @@
 //! Where the servers are, and how to be let in.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
@@ -91,7 +92,15 @@ impl Where {
     /// As [`Where::primaries`].
     pub fn watched(&self) -> Result<Vec<Server>, Trouble> {
         if self.is_fixed() {
-            return Ok(self.nodes()?.into_iter().map(Server::new).collect());
+            let servers: Vec<Server> = self.nodes()?.into_iter().map(Server::new).collect();
+            let mut names = BTreeSet::new();
+            let twice = servers.iter().find(|server| !names.insert(&server.name));
+            // Its counters are those of all its databases.
+            let wrong = |server: &Server| {
+                Err(format!("{} is named twice: name one database of it", server.name))
+            };
+            twice.map_or(Ok(()), wrong)?;
+            return Ok(servers);
         }
         self.primaries()
     }

@@ -439,6 +439,9 @@ fn serve_watches_each_server_that_is_named_and_other_commands_refuse_several() {
     primary.ask::<u64>("RLOCK.ACQUIRE k ann");
     until("the replica has it", || replica.ask::<u64>("EXISTS k") == 1);
     serve.look_until("/events", |told| told["point"]["locks"] == 1);
+    let other = format!("{}/1", named[0]);
+    let (code, _, error) = primary.run(&["serve", "--url", &named[0], "--url", &other]);
+    assert!(code == 125 && error.contains("is named twice: name one database of it"), "{error}");
     for words in [&["queues"][..], &["who", "k"], &["run", "k", "--", "true"]] {
         let (command, others) = words.split_at(1);
         let output = primary.rlock(&[command, &urls[..], others].concat()).output().unwrap();

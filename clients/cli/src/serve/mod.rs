@@ -63,7 +63,11 @@ struct Shared {
 /// # Errors
 /// If it cannot listen, or the words of the command line are wrong. A server that is away is shown.
 pub fn serve(job: &Serve) -> Result<(), Trouble> {
-    job.at.nodes()?;
+    if job.at.is_fixed() {
+        job.at.watched()?;
+    } else {
+        job.at.nodes()?;
+    }
     let guard = Guard::new(job)?;
     let listen = job.listen.unwrap_or(LISTEN);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
