@@ -248,7 +248,9 @@ fn rlock_runs_the_command_even_if_its_own_file_is_replaced_during_the_wait() {
     let server = Server::start(&[]);
     server.ask::<u64>("RLOCK.ACQUIRE job somebody");
     let copy = std::env::temp_dir().join(format!("rlock-copy-{}", server.port));
-    std::fs::copy(env!("CARGO_BIN_EXE_rlock"), &copy).unwrap();
+    // Not by this process: what another test starts meanwhile would have the file open for writing.
+    let mut copies = std::process::Command::new("cp");
+    assert!(copies.arg(env!("CARGO_BIN_EXE_rlock")).arg(&copy).status().unwrap().success());
     let mut command = std::process::Command::new(&copy);
     command.env("RLOCK_URL", server.url()).args(["run", "job", "echo", "ran"]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
