@@ -310,8 +310,9 @@ fn ctrl_z_suspends_the_command_too_and_fg_resumes_it() {
     command.env("RLOCK_URL", server.url()).stdin(Stdio::piped()).stdout(Stdio::null());
     let mut shell = command.spawn().unwrap();
     let mut keyboard = shell.stdin.take().unwrap();
+    // It starts no program meanwhile: a shell whose child is stopped between fork and exec is not shown as stopped.
     let script = format!(
-        "echo $$ >{0}.new; mv {0}.new {0}; until test -e {1}; do sleep 0.05; done",
+        "echo $$ >{0}.new; mv {0}.new {0}; until test -e {1}; do :; done",
         pid.display(),
         go.display()
     );
