@@ -230,7 +230,8 @@ try_pages() {
     python_is_there || skip 'no Python 3.11 with venv'
     openssl version || skip 'no openssl'
     export RLOCK_SERVER=${RLOCK_SERVER:-$tools/servers/default/redis-server} RLOCK_CLI=${RLOCK_CLI:-$tools/servers/default/redis-cli}
-    "$RLOCK_CLI" --help 2>&1 | grep -q -- --tls || skip 'a redis-cli without TLS'
+    # Not grep -q, which may end first: then the pipe has failed.
+    "$RLOCK_CLI" --help 2>&1 | grep -- --tls >/dev/null || skip 'a redis-cli without TLS'
     [ -n "${RLOCK-}" ] || build_tools
     export RLOCK_MODULE=${RLOCK_MODULE:-$(module)} RLOCK=${RLOCK:-$(tools_folder)/rlock}
     mapfile -t pages < <(grep -l '^```shell$' docs/*.md)
