@@ -67,14 +67,10 @@ func (t *tenure) extend(ctx context.Context, lease time.Duration) error {
 		}
 		sent := now()
 		by := min(begin+machine.Patience+takes, sent+takes, t.deadline())
-		answers := make(chan arrival, 1)
-		go func() {
-			answers <- t.l.send(t.seat.id.key, &o, 0, machine.Output{Request: machine.Renew, Token: t.token, By: by})
-		}()
-		var arrived arrival
-		select {
-		case arrived = <-answers:
-		case <-ctx.Done():
+		arrived, isOver := heed(ctx, func() arrival {
+			return t.l.send(t.seat.id.key, &o, 0, machine.Output{Request: machine.Renew, Token: t.token, By: by})
+		})
+		if !isOver {
 			return ended(ctx, trouble)
 		}
 		trouble = arrived.err

@@ -133,20 +133,18 @@ func (s *servers) locate(ctx context.Context, key string) (*node, error) {
 		master *redis.Client
 		err    error
 	}
-	asked := make(chan found, 1)
-	go func() { // it may ask one server after the other, however long each of them is silent
+	// It may ask one server after the other, however long each of them is silent.
+	f, isOver := heed(ctx, func() found {
 		master, err := s.cluster.MasterForKey(ctx, key)
-		asked <- found{master, err}
-	}()
-	select {
-	case f := <-asked:
-		if f.err != nil {
-			return nil, f.err
-		}
-		return s.at(f.master.Options().Addr, f.master.Options(), f.master), nil
-	case <-ctx.Done():
+		return found{master, err}
+	})
+	switch {
+	case !isOver:
 		return nil, unsent(ctx.Err())
+	case f.err != nil:
+		return nil, f.err
 	}
+	return s.at(f.master.Options().Addr, f.master.Options(), f.master), nil
 }
 
 // redirection returns where a reply of n redirects us: an address, and whether only this once.
@@ -221,16 +219,27 @@ func (s *servers) do(ctx context.Context, patience time.Duration, key string, wo
 	return cmd
 }
 
-// heed asks for a caller that may go away: go-redis hears only of deadlines.
-func (s *servers) heed(ctx context.Context, key string, words []any) *redis.Cmd {
-	asked := make(chan *redis.Cmd, 1)
-	go func() { asked <- s.do(context.WithoutCancel(ctx), duration(machine.Reply), key, words) }()
+// heed returns what work does, and whether it was over before ctx: go-redis hears at most of deadlines.
+func heed[T any](ctx context.Context, work func() T) (result T, isOver bool) {
+	done := make(chan T, 1)
+	go func() { done <- work() }()
 	select {
-	case reply := <-asked:
-		return reply
+	case result = <-done:
+		return result, true
 	case <-ctx.Done():
+		return result, false
+	}
+}
+
+// heed asks for a caller that may go away.
+func (s *servers) heed(ctx context.Context, key string, words []any) *redis.Cmd {
+	reply, isOver := heed(ctx, func() *redis.Cmd {
+		return s.do(context.WithoutCancel(ctx), duration(machine.Reply), key, words)
+	})
+	if !isOver {
 		return redis.NewCmdResult(nil, ctx.Err())
 	}
+	return reply
 }
 
 func (s *servers) reload(ctx context.Context) {
