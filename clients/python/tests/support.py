@@ -1,7 +1,9 @@
 """A real server behind the proxy of the conformance script."""
 
+import contextlib
 import os
 import pathlib
+import signal
 import sys
 
 import pytest
@@ -11,6 +13,27 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "conformance"))
 
 from resp import ask, lock_info, section  # noqa: E402
 from servers import Standalone, until  # noqa: E402
+
+
+class Interrupt(BaseException):
+    """As a signal's handler may raise."""
+
+
+@contextlib.contextmanager
+def interrupted_after(seconds):
+    """What is done meanwhile takes longer, and a signal's handler ends it."""
+
+    def interrupt(*_):
+        raise Interrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        with pytest.raises(Interrupt):
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 class Server(Standalone):

@@ -14,7 +14,7 @@ import weakref
 import pytest
 import redis
 import redis.asyncio
-from support import one_server, until
+from support import Interrupt, one_server, until
 
 import rlock
 import rlock.asyncio
@@ -108,10 +108,6 @@ def test_a_hold_that_was_handed_over_outlives_its_thread(server):
 
 
 LEAVING = ("with ", "if not is_mine:", "space.leave(", "elif job is None:", "space.vacate(", "self.io.leave(")
-
-
-class Interrupt(BaseException):
-    pass
 
 
 def test_an_interrupt_anywhere_in_acquire_leaves_nothing(server):

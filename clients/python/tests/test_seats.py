@@ -1,13 +1,12 @@
 """Whoever has taken a seat, or a place to wait in, gives it back, whatever happens in the meantime."""
 
 import asyncio
-import signal
 import threading
 
 import pytest
 import redis
 import redis.asyncio
-from support import one_server, until
+from support import interrupted_after, one_server, until
 
 import rlock
 import rlock.asyncio
@@ -132,28 +131,14 @@ async def test_who_does_not_wait_does_not_wait_for_a_task_of_the_same_owner(serv
     await locks.aclose()
 
 
-class Interrupt(BaseException):
-    pass
-
-
-def interrupt(*_):
-    raise Interrupt
-
-
 def test_a_wait_that_is_interrupted_before_it_asks_gives_back_its_connection(server):
     locks = rlock.Locks(server.client(), waiting=1)
     with rlock.Lock(locks, "k"):
-        locks.io._distrust(None, float("inf"))  # no connection is there
+        locks.io.distrust(None, float("inf"))  # no connection is there
         server.proxy.fault({"proxy": "deaf"})
         locks.io.crowd = 1  # it asks on the connection of its wait at once
-        before = signal.signal(signal.SIGALRM, interrupt)
-        try:
-            signal.setitimer(signal.ITIMER_REAL, 0.3)
-            with pytest.raises(Interrupt):
-                rlock.Lock(locks, "k", owner="other").acquire(wait=30)
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
+        with interrupted_after(0.3):
+            rlock.Lock(locks, "k", owner="other").acquire(wait=30)
         server.proxy.fault({"proxy": "heal"})
         assert locks.io.take_slot()
 
@@ -161,7 +146,7 @@ def test_a_wait_that_is_interrupted_before_it_asks_gives_back_its_connection(ser
 async def test_a_wait_that_is_cancelled_before_it_asks_gives_back_its_connection(server):
     locks = rlock.asyncio.Locks(server.client(redis.asyncio.Redis), waiting=1)
     async with rlock.asyncio.Lock(locks, "k"):
-        locks.io._distrust(None, float("inf"))  # no connection is there
+        locks.io.distrust(None, float("inf"))  # no connection is there
         server.proxy.fault({"proxy": "deaf"})
         locks.io.crowd = 1
         waits = asyncio.create_task(rlock.asyncio.Lock(locks, "k", owner="other").acquire(wait=30))

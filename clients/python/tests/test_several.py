@@ -1,14 +1,13 @@
 """Several locks in one step, and elections, on a real server."""
 
 import asyncio
-import signal
 import threading
 import time
 
 import pytest
 import redis
 import redis.asyncio
-from support import lock_info, one_server, until
+from support import interrupted_after, lock_info, one_server, until
 
 import rlock
 import rlock.asyncio
@@ -240,27 +239,13 @@ def test_elections(server):
     assert not seen.is_alive()
 
 
-class Interrupt(BaseException):
-    pass
-
-
-def interrupt(*_):
-    raise Interrupt
-
-
 def test_an_interrupt_in_a_release_keeps_none(server):
     locks = rlock.Locks(server.client(), patience=10)
     with rlock.Lock(locks, "a"):
         hold = locks.all("a", "b").acquire()  # the level at `a` is released by itself, before `b`
         server.proxy.fault({"proxy": "keep", "of": "RLOCK.RELEASE"})
-        before = signal.signal(signal.SIGALRM, interrupt)
-        try:
-            signal.setitimer(signal.ITIMER_REAL, 0.3)
-            with pytest.raises(Interrupt):
-                hold.release()
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
+        with interrupted_after(0.3):
+            hold.release()
         until("the other is released", lambda: held(server, "b") == [[]], 5)
 
 

@@ -9,9 +9,9 @@ from typing import Any, Callable, Optional
 
 from . import _core as core
 from ._core import Seat, Space, Spaces, now
-from ._drive import Job, Steps
+from ._drive import Job, Steps, redirected
 from ._errors import Broken, Refused, Silent, Unsent
-from ._links import NO_PRIMARY, Address, Route, packed, translated
+from ._links import Address, Route, packed, translated
 from ._telemetry import Telemetry
 
 
@@ -228,7 +228,7 @@ class IO:
                 # A loop that was blocked may write only when its time is over.
                 reply = await self.read(link, left if left > 0 else core.LATE)
             except Refused as refused:
-                where = self.redirected(refused, link)
+                where = redirected(self, refused, link)
                 self.keep(link)
                 hops += 1
                 if where is None or hops > 5:
@@ -239,26 +239,19 @@ class IO:
                 if isinstance(error, Broken):
                     self.route.forget(link.address)
                 if isinstance(error, Silent):
-                    self._distrust(link.address, sent)
+                    self.distrust(link.address, sent)
                 raise
             self.keep(link)
             self.rtt += (min(now() - sent, core.REPLY) - self.rtt) / 8
             return reply
 
-    def _distrust(self, address: Optional[Address], since: float) -> None:
+    def distrust(self, address: Optional[Address], since: float) -> None:
         """One connection was silent: those that have said nothing since may be so as well."""
         idle = self.idle.get(address, [])
         silent = [link for link in idle if link.used < since]
         idle[:] = [link for link in idle if link.used >= since]
         for link in silent:
             self.drop(link)
-
-    def redirected(self, refused: Refused, link: Optional[Link]) -> Optional[Address]:
-        # The address may lead to another server by now: no connection to one that is no primary is used again.
-        if link is not None and refused.code in NO_PRIMARY:
-            self._distrust(link.address, now())
-            self.drop(link)
-        return self.route.redirected(refused, link.address if link else None)
 
     def keep(self, link: Link) -> None:
         idle = self.idle.setdefault(link.address, [])

@@ -10,6 +10,7 @@ from typing import Any, Generator, Optional, Union
 
 from ._core import LATE, REPLY, Options, Seat, Tenure, log, ms, now
 from ._errors import Broken, LockError, LockLost, NoReplicas, Refused, Silent, Unavailable, Unsent
+from ._links import NO_PRIMARY
 from ._machine import (
     ENDS, FIRST_PAUSE, FOREVER, GRANT, LONGEST_PAUSE, OVER, PASSING, TICKET, Attempt, Holding, Release, Words,
 )
@@ -165,7 +166,7 @@ class Job:
         if op[0] not in ("own", "read"):
             return outcome
         if isinstance(error, Refused):
-            self.asks_at = self.io.redirected(error, self.link)
+            self.asks_at = redirected(self.io, error, self.link)
         return "own", *outcome
 
     def acquiring(self, block: Optional[float] = None, session: bool = False, depth: Optional[int] = None) -> list[Any]:
@@ -331,6 +332,15 @@ class Care:
 
 def pairs(flat: list[Any]) -> dict[str, Any]:
     return dict(zip(flat[::2], flat[1::2]))
+
+
+def redirected(io: Any, refused: Refused, link: Any) -> Any:
+    """Where -MOVED and -ASK send us from there; otherwise None."""
+    # The address may lead to another server by now: no connection to one that is no primary is used again.
+    if link is not None and refused.code in NO_PRIMARY:
+        io.distrust(link.address, now())
+        io.drop(link)
+    return io.route.redirected(refused, link.address if link else None)
 
 
 def repeated(io: Any, key: str, until: float, warns_at: float, ask: Any) -> Steps:

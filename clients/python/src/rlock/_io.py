@@ -12,9 +12,9 @@ from redis import exceptions
 
 from . import _core as core
 from ._core import Seat, Space, Spaces, now
-from ._drive import Job, Steps
+from ._drive import Job, Steps, redirected
 from ._errors import Broken, Refused, Silent, Unsent
-from ._links import NO_PRIMARY, Address, Route, packed, translated
+from ._links import Address, Route, packed, translated
 from ._pool import Link, Pool
 from ._telemetry import Telemetry
 
@@ -242,7 +242,7 @@ class IO:
                 self.write(link, words)
                 reply = self.read(link, until - now())
             except Refused as refused:
-                where = self.redirected(refused, link)
+                where = redirected(self, refused, link)
                 self.keep(link)
                 hops += 1
                 if where is None or hops > 5:
@@ -252,23 +252,16 @@ class IO:
                 self.drop(link)
                 self.route.forget(link.address)
                 if isinstance(error, Silent):
-                    self._distrust(link.address, sent)
+                    self.distrust(link.address, sent)
                 raise
             self.keep(link)
             self.rtt += (min(now() - sent, core.REPLY) - self.rtt) / 8
             return reply
 
-    def _distrust(self, address: Optional[Address], since: float) -> None:
+    def distrust(self, address: Optional[Address], since: float) -> None:
         """One connection was silent: those that have said nothing since may be so as well."""
         for link in self._pool(address).silent_since(since):
             self.drop(link)
-
-    def redirected(self, refused: Refused, link: Optional[Link]) -> Optional[Address]:
-        # The address may lead to another server by now: no connection to one that is no primary is used again.
-        if link is not None and refused.code in NO_PRIMARY:
-            self._distrust(link.address, now())
-            self.drop(link)
-        return self.route.redirected(refused, link.address if link else None)
 
     def keep(self, link: Link) -> None:
         if self.is_closed or not link.is_open or not self._pool(link.address).give(link):

@@ -14,7 +14,7 @@ from redis.crc import key_slot
 
 from . import _core as core
 from ._core import LOOKS, REPLY, Options, Seat, Space, Tenure, now
-from ._drive import Job, Steps, pairs, question
+from ._drive import Job, Steps, pairs, question, redirected
 from ._errors import Broken, LockError, LockLost, NotHeld, Refused, Unavailable
 from ._machine import FIRST_PAUSE, LONGEST_PAUSE, PASSING, Words
 from ._telemetry import Counts
@@ -395,7 +395,7 @@ class ObserverBase:
                 yield self.io.write(link, words)
                 reply = yield self.io.read(link, LOOKS + REPLY)
             except Refused as refused:
-                self.where = self.io.redirected(refused, link)
+                self.where = redirected(self.io, refused, link)
                 self._leave()
                 if refused.code not in PASSING:
                     raise
