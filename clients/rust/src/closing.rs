@@ -60,23 +60,26 @@ impl Closing {
 
     /// It is lost when it is closed.
     pub(crate) fn session(&self, held: &Arc<Held>) {
-        let mut all = lock(&self.sessions);
-        if all.len() == all.capacity() {
-            all.retain(|each| each.strong_count() > 0);
-            let double = all.len() + 1;
-            all.reserve(double); // seldom enough, however many there are
-        }
-        all.push(Arc::downgrade(held));
+        remember(&self.sessions, held);
     }
 
     /// The place of an observer's connection.
     pub(crate) fn observer(&self) -> Arc<Kept> {
         let kept = Arc::new(Kept::default());
-        let mut all = lock(&self.observers);
-        all.retain(|each| each.strong_count() > 0);
-        all.push(Arc::downgrade(&kept));
+        remember(&self.observers, &kept);
         kept
     }
+}
+
+/// Until nobody has it any more.
+fn remember<T>(all: &Mutex<Vec<Weak<T>>>, one: &Arc<T>) {
+    let mut all = lock(all);
+    if all.len() == all.capacity() {
+        all.retain(|each| each.strong_count() > 0);
+        let double = all.len() + 1;
+        all.reserve(double); // seldom enough, however many there are
+    }
+    all.push(Arc::downgrade(one));
 }
 
 impl Locker {
