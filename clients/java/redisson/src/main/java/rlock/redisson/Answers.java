@@ -84,9 +84,9 @@ final class Answers implements InvocationHandler {
 
     /** What answers the rest of a client. */
     static RedissonClient rest(RedissonClient client) {
-        boolean isOurs = Proxy.isProxyClass(client.getClass()) && Proxy.getInvocationHandler(client) instanceof Answers;
-        if (!isOurs) throw new IllegalArgumentException("not a client of RlockRedisson: " + client);
-        return (RedissonClient) ((Answers) Proxy.getInvocationHandler(client)).rest;
+        if (!Proxy.isProxyClass(client.getClass()) || !(Proxy.getInvocationHandler(client) instanceof Answers ours))
+            throw new IllegalArgumentException("not a client of RlockRedisson: " + client);
+        return (RedissonClient) ours.rest;
     }
 
     /** A lock: {@code RedissonMultiLock}, and others who cast it, want it to be a {@link RedissonLock}. */
