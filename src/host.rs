@@ -103,7 +103,7 @@ impl Host for Ctx {
         self.client().map(ClientId::from)
     }
 
-    fn user(&self) -> Rc<str> {
+    fn user(&self) -> Rc<[u8]> {
         self.user_name()
     }
 
@@ -131,15 +131,15 @@ impl Host for Ctx {
         blocked.answer();
     }
 
-    fn may_acquire(&self, user: &str, name: &Name<'_>, owner: &[u8]) -> bool {
+    fn may_acquire(&self, user: &[u8], name: &Name<'_>, owner: &[u8]) -> bool {
         self.may(user, c"rlock.acquire", self.selected_db(), name, owner)
     }
 
-    fn may_observe(&self, user: &str, name: &Name<'_>) -> bool {
+    fn may_observe(&self, user: &[u8], name: &Name<'_>) -> bool {
         self.may(user, c"rlock.await", self.selected_db(), name, b"0")
     }
 
-    fn may_acquire_several(&self, user: &str, names: &[Name<'_>], owner: &[u8]) -> bool {
+    fn may_acquire_several(&self, user: &[u8], names: &[Name<'_>], owner: &[u8]) -> bool {
         self.may_several(user, c"rlock.macquire", self.selected_db(), names, owner)
     }
 

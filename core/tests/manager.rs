@@ -260,7 +260,7 @@ fn a_grant_while_it_is_parked_is_taken_back_from_one_that_does_not_hear() {
         let waiter = server.manager.next_waiter();
         let client = Some(ClientId::from(7));
         let id = LockId { db: 0, key: b"k".as_slice().into() };
-        let parked = Parked::new(client, id, b"a".as_slice().into(), "".into(), false);
+        let parked = Parked::new(client, id, b"a".as_slice().into(), (*b"").into(), false);
         server.manager.park_begins(waiter, parked);
         let ask =
             Acquire { session, patience: Patience::Block, ..acquire(b"a", Mode::Write, 1000) };

@@ -225,7 +225,7 @@ fn a_clock_that_is_set_back_lets_no_expired_hold_hold_again() {
 fn park(server: &mut Server, lock: &mut Lock, key: Key, ask: Acquire<'_>) {
     let waiter = server.manager.next_waiter();
     let id = LockId { db: 0, key: key.into() };
-    let parked = Parked::new(None, id, ask.owner.into(), "default".into(), false);
+    let parked = Parked::new(None, id, ask.owner.into(), (*b"default").into(), false);
     server.manager.park_begins(waiter, parked);
     let parking = Parking { waiter, client: None, ends_at: None };
     let ask = Acquire { patience: Patience::Block, ..ask };
@@ -397,7 +397,7 @@ fn search_past(reads: usize, writes: usize) -> (Search<LockId>, Duration) {
     let ask = acquire(b"first", Mode::Write, 1000);
     let lock = LockId { db: 0, key: b"k".as_slice().into() };
     let owner = b"stranger".as_slice().into();
-    let user = "default";
+    let user = b"default";
     let wait = Wait { lock: &lock, owner: &owner, user, stand: (&ask).into() };
     let mut found = None;
     let took = takes(|| found = Some(search(&mut hands, wait, now)));

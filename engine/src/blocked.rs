@@ -106,7 +106,7 @@ pub(crate) fn park_to_confirm<H: Host>(
 
 fn parked<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> Parked {
     let lock = LockId { db: host.db(), key: name.bytes().into() };
-    let (owner, user): (Owner, Rc<str>) = (said.owner.into(), host.user());
+    let (owner, user): (Owner, Rc<[u8]>) = (said.owner.into(), host.user());
     Parked::new(host.client(), lock, owner, user, said.with_ttl)
 }
 

@@ -192,8 +192,8 @@ pub trait Host: Replies {
     /// Returns the caller's connection, if it is one of its own: no script's, no other module's.
     fn client(&self) -> Option<ClientId>;
 
-    /// Returns the user as which the caller is logged in.
-    fn user(&self) -> Rc<str>;
+    /// Returns the user as which the caller is logged in; the name need not be UTF-8.
+    fn user(&self) -> Rc<[u8]>;
 
     /// Whether the caller cannot be blocked.
     fn denies_blocking(&self) -> bool;
@@ -220,13 +220,13 @@ pub trait Host: Replies {
     fn unblock(&self, blocked: Self::Blocked);
 
     /// Whether this user may acquire this lock for this owner now.
-    fn may_acquire(&self, user: &str, name: &Self::Name<'_>, owner: &[u8]) -> bool;
+    fn may_acquire(&self, user: &[u8], name: &Self::Name<'_>, owner: &[u8]) -> bool;
 
     /// The same for several locks in one step.
-    fn may_acquire_several(&self, user: &str, names: &[Self::Name<'_>], owner: &[u8]) -> bool;
+    fn may_acquire_several(&self, user: &[u8], names: &[Self::Name<'_>], owner: &[u8]) -> bool;
 
     /// Whether this user may observe this lock now.
-    fn may_observe(&self, user: &str, name: &Self::Name<'_>) -> bool;
+    fn may_observe(&self, user: &[u8], name: &Self::Name<'_>) -> bool;
 
     /// Whether a connection can be closed without harm: otherwise there are no sessions.
     fn can_close(&self) -> bool;

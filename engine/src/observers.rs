@@ -118,7 +118,7 @@ fn look<H: Host>(host: &H, id: &LockId, is_over: &impl Fn() -> bool) {
         let is_elsewhere = host.is_cluster() && gate::of(host, name) == Gate::Elsewhere;
         let sight = if is_elsewhere { Err(Refusal::TryAgain) } else { see(host, name) };
         // Most of them are the same user.
-        let mut known: Option<(Rc<str>, bool)> = None;
+        let mut known: Option<(Rc<[u8]>, bool)> = None;
         while let Some(waiter) = host.state(|state| state.manager.next_observer(id, &sight)) {
             let end = end_of(&sight, may(host, name, waiter, &mut known));
             answers::tell(host, waiter, end);
@@ -143,7 +143,7 @@ fn may<H: Host>(
     host: &H,
     name: &H::Name<'_>,
     waiter: WaiterId,
-    known: &mut Option<(Rc<str>, bool)>,
+    known: &mut Option<(Rc<[u8]>, bool)>,
 ) -> bool {
     let Some(user) =
         host.state(|state| state.manager.parked(waiter).map(|parked| parked.user.clone()))

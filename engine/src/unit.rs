@@ -129,7 +129,8 @@ fn check<H: Host>(host: &H, name: &H::Name<'_>, waiters: &[WaiterId], rights: &m
             let parked = state.manager.parked(*waiter)?;
             Some((parked.user.clone(), parked.owner.clone()?))
         });
-        let may = |(user, owner): (Rc<str>, Owner)| host.may_acquire(&user, name, owner.as_bytes());
+        let may =
+            |(user, owner): (Rc<[u8]>, Owner)| host.may_acquire(&user, name, owner.as_bytes());
         rights.push((*waiter, parked.is_none_or(may)));
     }
 }

@@ -333,6 +333,11 @@ impl Server {
         self.is_paused() && is_write(words)
     }
 
+    /// Whether a user may not do anything.
+    pub fn denies(&self, user: &[u8]) -> bool {
+        str::from_utf8(user).is_ok_and(|user| self.denied.contains(user))
+    }
+
     /// A user may not do what it may any more, or may again.
     pub fn may(&mut self, user: &Rc<str>, may: bool) {
         if may {

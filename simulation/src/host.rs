@@ -310,10 +310,10 @@ impl<'s> Host for Edge<'s> {
         self.running.client
     }
 
-    fn user(&self) -> Rc<str> {
+    fn user(&self) -> Rc<[u8]> {
         let server = self.server();
         let conn = self.running.client.and_then(|client| server.conns.get(&client));
-        conn.map_or_else(|| "".into(), |conn| conn.user.clone())
+        conn.map_or_else(Rc::default, |conn| conn.user.clone().into())
     }
 
     fn denies_blocking(&self) -> bool {
@@ -367,16 +367,16 @@ impl<'s> Host for Edge<'s> {
         }
     }
 
-    fn may_acquire(&self, user: &str, _: &Name, _: &[u8]) -> bool {
-        !self.server().denied.contains(user)
+    fn may_acquire(&self, user: &[u8], _: &Name, _: &[u8]) -> bool {
+        !self.server().denies(user)
     }
 
-    fn may_observe(&self, user: &str, _: &Name) -> bool {
-        !self.server().denied.contains(user)
+    fn may_observe(&self, user: &[u8], _: &Name) -> bool {
+        !self.server().denies(user)
     }
 
-    fn may_acquire_several(&self, user: &str, _: &[Name], _: &[u8]) -> bool {
-        !self.server().denied.contains(user)
+    fn may_acquire_several(&self, user: &[u8], _: &[Name], _: &[u8]) -> bool {
+        !self.server().denies(user)
     }
 
     fn can_close(&self) -> bool {

@@ -37,11 +37,10 @@ fn may_in_database() -> Option<MayInDatabase> {
 }
 
 impl Ctx {
-    /// The user as which the caller is logged in, as [`Ctx::may`] takes it: a character for each
-    /// byte, because the name need not be UTF-8.
-    pub fn user_name(&self) -> Rc<str> {
+    /// The user as which the caller is logged in.
+    pub fn user_name(&self) -> Rc<[u8]> {
         /// The last caller's: most connections have the same.
-        static LAST: Exclusive<Rc<str>> = Exclusive::empty();
+        static LAST: Exclusive<Rc<[u8]>> = Exclusive::empty();
         // SAFETY: context; we free the string, after copying its bytes.
         unsafe {
             let name = there(raw::RedisModule_GetCurrentUserName)(self.0);
@@ -49,9 +48,9 @@ impl Ctx {
                 return Rc::default();
             }
             let user = LAST.with(|last| {
-                let letters = || bytes_of(name).iter().copied().map(char::from);
-                if !last.chars().eq(letters()) {
-                    *last = letters().collect::<String>().into();
+                let bytes = bytes_of(name);
+                if **last != *bytes {
+                    *last = bytes.into();
                 }
                 last.clone()
             });
@@ -64,7 +63,7 @@ impl Ctx {
     /// send none.
     pub fn may(
         &self,
-        user: &str,
+        user: &[u8],
         command: &CStr,
         db: c_int,
         name: &Name<'_>,
@@ -76,7 +75,7 @@ impl Ctx {
     /// The same for a command that names several keys, behind their number.
     pub fn may_several(
         &self,
-        user: &str,
+        user: &[u8],
         command: &CStr,
         db: c_int,
         names: &[Name<'_>],
@@ -88,7 +87,7 @@ impl Ctx {
 
     fn may_send(
         &self,
-        user: &str,
+        user: &[u8],
         db: c_int,
         first: &[&[u8]],
         names: &[Name<'_>],
@@ -100,9 +99,7 @@ impl Ctx {
             let create = there(raw::RedisModule_CreateString);
             let free = there(raw::RedisModule_FreeString);
             let string = |bytes: &[u8]| create(self.0, bytes.as_ptr().cast(), bytes.len());
-            let user: SmallVec<[u8; 32]> =
-                user.chars().filter_map(|letter| u8::try_from(letter).ok()).collect();
-            let user = string(&user);
+            let user = string(user);
             let known = there(raw::RedisModule_GetModuleUserFromUserName)(user);
             free(self.0, user);
             if known.is_null() {

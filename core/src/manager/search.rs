@@ -24,7 +24,7 @@ pub struct Wait<'a> {
     pub owner: &'a Owner,
     /// The server's user who begins the wait. The search follows only waits of this user, so nobody
     /// can get another user refused by using that user's owner names.
-    pub user: &'a str,
+    pub user: &'a [u8],
     /// Its place in the queue.
     pub stand: Stand<'a>,
 }
@@ -73,7 +73,7 @@ fn nobody_waits_for<W: World>(world: &mut W, wait: Wait<'_>, now: Now, steps: &m
 struct DbWaitGraph<'w, W> {
     world: &'w mut W,
     db: i32,
-    user: &'w str,
+    user: &'w [u8],
     now: Now,
     seen: BTreeMap<LockId, Seen>,
 }

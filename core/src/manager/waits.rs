@@ -30,7 +30,7 @@ pub struct Parked {
     /// The owner; an observer has none.
     pub owner: Option<Owner>,
     /// The server's user as which it is authenticated.
-    pub user: Rc<str>,
+    pub user: Rc<[u8]>,
     /// Whether it asked `WITHTTL`.
     pub with_ttl: bool,
     /// What became of its wait.
@@ -48,7 +48,7 @@ impl Parked {
         client: Option<ClientId>,
         lock: LockId,
         owner: Owner,
-        user: Rc<str>,
+        user: Rc<[u8]>,
         with_ttl: bool,
     ) -> Self {
         let hash = hash_of(&owner, &user);
@@ -57,7 +57,7 @@ impl Parked {
     }
 
     /// A connection that only observes the lock.
-    pub fn observer(client: Option<ClientId>, lock: LockId, user: Rc<str>) -> Self {
+    pub fn observer(client: Option<ClientId>, lock: LockId, user: Rc<[u8]>) -> Self {
         let (end, refusal) = (WaitEnd::Waits, None);
         Self { client, lock, owner: None, user, with_ttl: false, end, refusal, hash: 0 }
     }
@@ -73,8 +73,8 @@ impl Parked {
     }
 }
 
-fn hash_of(owner: &Owner, user: &str) -> u64 {
-    Owner::hash_of(owner.as_bytes()).rotate_left(1) ^ Owner::hash_of(user.as_bytes())
+fn hash_of(owner: &Owner, user: &[u8]) -> u64 {
+    Owner::hash_of(owner.as_bytes()).rotate_left(1) ^ Owner::hash_of(user)
 }
 
 /// All blocked connections, until the server has forgotten them.
@@ -174,7 +174,7 @@ impl BlockedConnections {
         &'a self,
         db: i32,
         owner: &'a Owner,
-        user: &'a str,
+        user: &'a [u8],
     ) -> impl Iterator<Item = (WaiterId, &'a LockId)> {
         let hash = hash_of(owner, user);
         let all = (db, hash, WaiterId::from(1))..=(db, hash, WaiterId::from(u64::MAX));

@@ -33,7 +33,7 @@ impl Server {
         let waiter = self.manager.next_waiter();
         let client = (client > 0).then(|| ClientId::from(client));
         let lock = LockId { db: 0, key: key.into() };
-        let parked = Parked::new(client, lock, owner.into(), "default".into(), false);
+        let parked = Parked::new(client, lock, owner.into(), (*b"default").into(), false);
         self.manager.park_begins(waiter, parked);
         let reply = self.ask(key, input(Parking { waiter, client, ends_at: None }));
         if !matches!(reply, Reply::Pending | Reply::MustWait { .. }) {

@@ -109,7 +109,8 @@ impl Server {
         let waiter = self.manager.next_waiter();
         let client = Some(ClientId::from(client));
         let lock = LockId { db: 0, key: key.into() };
-        let parked = Parked::new(client, lock, owner.as_bytes().into(), "default".into(), false);
+        let parked =
+            Parked::new(client, lock, owner.as_bytes().into(), (*b"default").into(), false);
         self.manager.park_begins(waiter, parked);
         let parking = Parking { waiter, client, ends_at: None };
         let reply = self.ask(key, Input::Park(ask, parking));
@@ -124,7 +125,7 @@ impl Server {
         let (owner, lock) = &cycle[0];
         let ask = acquire(owner.as_bytes(), Mode::Read, 1000);
         let ask = Acquire { limit: NonZeroU32::new(1), ..ask };
-        let wait = Wait { lock, owner, user: "default", stand: (&ask).into() };
+        let wait = Wait { lock, owner, user: b"default", stand: (&ask).into() };
         let now = self.now();
         self.manager.deadlock(&wait, cycle, now)
     }

@@ -208,10 +208,10 @@ impl Host for MapHost {
         self.world().caller.client.map(ClientId::from)
     }
 
-    fn user(&self) -> Rc<str> {
+    fn user(&self) -> Rc<[u8]> {
         let world = self.world();
         let user = world.caller.client.and_then(|client| world.users.get(&client));
-        user.map_or("app", String::as_str).into()
+        user.map_or("app", String::as_str).as_bytes().into()
     }
 
     fn denies_blocking(&self) -> bool {
@@ -266,17 +266,17 @@ impl Host for MapHost {
         }
     }
 
-    fn may_acquire(&self, user: &str, _: &Name<'_>, _: &[u8]) -> bool {
-        self.world().rights_asked += 1;
-        !self.world().denied.contains(user)
+    fn may_acquire(&self, user: &[u8], _: &Name<'_>, _: &[u8]) -> bool {
+        let mut world = self.world();
+        world.rights_asked += 1;
+        !world.denied.iter().any(|denied| denied.as_bytes() == user)
     }
 
-    fn may_observe(&self, user: &str, _: &Name<'_>) -> bool {
-        self.world().rights_asked += 1;
-        !self.world().denied.contains(user)
+    fn may_observe(&self, user: &[u8], name: &Name<'_>) -> bool {
+        self.may_acquire(user, name, b"")
     }
 
-    fn may_acquire_several(&self, user: &str, names: &[Name<'_>], owner: &[u8]) -> bool {
+    fn may_acquire_several(&self, user: &[u8], names: &[Name<'_>], owner: &[u8]) -> bool {
         names.iter().all(|name| self.may_acquire(user, name, owner))
     }
 
