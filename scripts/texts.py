@@ -61,22 +61,25 @@ def versions() -> list[str]:
     version = re.search(r'^version = "([^"]+)"', text("Cargo.toml"), re.M).group(1)
     major, minor, patch = number(version)
     said = {
-        "CHANGELOG.md": r"^## ([0-9.]+)",
+        "CHANGELOG.md": r"\A(?:(?!^## ).*\n)*## ([0-9.]+)",
         "clients/cli/Cargo.toml": r'^rlock-client = .*version = "([^"]+)"',
         "clients/node/package.json": r'"version": "([^"]+)"',
         "clients/go/rlockotel/go.mod": r"rlock v([0-9.]+)$",
+        "clients/go/README.md": r"rlock\S*@v([0-9.]+)",
         "images/Dockerfile": r"^ARG VERSION=(\S+)",
     }
     for page in ["redlock", "redis-py-and-set-nx", "watchdog", "postgresql"]:
         said[f"docs/coming-from/{page}.md"] = r"version\s+([0-9.]*[0-9])\s+of\s+the\s+module"
     poms = [pom for pom in (ROOT / "clients/java").rglob("pom.xml") if "target" not in pom.parts]
-    for pom in [*poms, ROOT / "examples/java/pom.xml", ROOT / "clients/java/README.md"]:
-        said[str(pom.relative_to(ROOT))] = r"<artifactId>rlock-[^<]*</artifactId>\s*<version>([^<]+)<"
+    others = ["examples/java/pom.xml", "examples/java/spring/pom.xml", "clients/java/README.md", "docs/coming-from/redisson.md"]
+    for name in [*(str(pom.relative_to(ROOT)) for pom in poms), *others]:
+        said[name] = r"<artifactId>rlock-[^<]*</artifactId>\s*[+]?\s*<version>([^<$]+)<"
     wrong = []
     for name, pattern in said.items():
         found = re.findall(pattern, text(name), re.M)
-        if not found or found[0] != version:
-            wrong.append(f"{name}: {found[0] if found else 'no version'}, and Cargo.toml has {version}")
+        others = sorted({one for one in found if one != version}) or ["no version"]
+        if not found or others != ["no version"]:
+            wrong.append(f"{name}: {', '.join(others)}, and Cargo.toml has {version}")
     listed = re.search(r"^const VERSION: .* = (\d+);", text("src/lib.rs"), re.M).group(1)
     if int(listed) != major * 10000 + minor * 100 + patch:
         wrong.append(f"src/lib.rs: MODULE LIST shows {listed}, and Cargo.toml has {version}")
