@@ -453,8 +453,14 @@ impl<'a> Arguments<'a> {
 
     fn lease_for_session(&mut self, is_given: bool, limits: &Limits) -> Result<(), BadWord> {
         let least = LeaseMs::new(SESSION_LEASE_MS_MIN).unwrap_or(LeaseMs::MAX);
+        let (max, given) = (limits.max_lease.get(), self.lease.get());
+        if limits.max_lease < least {
+            return Err(BadWord(format!(
+                "ERR SESSION needs a lease of at least {SESSION_LEASE_MS_MIN} milliseconds, but \
+                 rlock.max-lease-ms is {max}"
+            )));
+        }
         if self.lease < least && is_given {
-            let (max, given) = (limits.max_lease.get(), self.lease.get());
             return Err(BadWord(format!(
                 "ERR LEASE must be an integer from {SESSION_LEASE_MS_MIN} to {max} milliseconds \
                  with SESSION, not '{given}'"

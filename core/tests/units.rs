@@ -147,3 +147,16 @@ fn the_next_token_is_greater_within_a_second_of_clock_difference() {
         assert_eq!(next > old, is_greater, "after {for_us} us, {ahead_us} us ahead");
     }
 }
+
+/// The grace after a failover is measured by the longest lease: no session may have a longer one.
+#[test]
+fn a_session_is_refused_where_no_lease_may_be_long_enough() {
+    let max_lease = LeaseMs::new(999).unwrap();
+    let short = Limits { max_lease, default_lease: max_lease, max_depth: u16::MAX, acks: 0 };
+    let needs = "ERR SESSION needs a lease of at least 1000 milliseconds, but rlock.max-lease-ms";
+    for line in ["k a SESSION", "k a SESSION LEASE 500"] {
+        let words = line.split(' ').map(str::as_bytes);
+        let told = ACQUIRE.read(words, &short).map(|_| ()).unwrap_err();
+        assert_eq!(told.line(), format!("{needs} is 999"), "{line}");
+    }
+}
