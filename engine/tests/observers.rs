@@ -435,3 +435,14 @@ fn it_is_told_of_what_requests_for_several_locks_hold() {
     host.ask(4, "mrelease 2 j k bob");
     assert_eq!(host.turn(), [format!("2: {NOBODY}"), format!("3: {NOBODY}")]);
 }
+
+/// The lock changed in the same moment: that is news for nobody.
+#[test]
+fn nothing_is_due_when_the_last_observer_has_gone() {
+    let host = observed();
+    host.ask(3, "release k ann");
+    assert!(host.has_deferred(Deferred::Observers));
+    host.close(2);
+    host.turn();
+    assert!(!host.has_deferred(Deferred::Observers));
+}

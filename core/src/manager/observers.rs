@@ -136,6 +136,10 @@ impl Observers {
     /// Forgets one. Nothing happens if it is not known.
     pub fn remove(&mut self, waiter: WaiterId) {
         let Some(Observer { id, known, ends_at }) = self.all.remove(&waiter) else { return };
+        if self.all.is_empty() {
+            // Nobody is to be told of the locks that were marked.
+            (self.marked, self.is_later) = (VecDeque::new(), false);
+        }
         if let Some(at) = ends_at {
             self.ends.remove(&(at, waiter));
         }
