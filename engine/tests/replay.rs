@@ -1,7 +1,7 @@
 //! Replayed effects: on a replica, from the append-only file, from a node that hands over a slot,
 //! and by hand.
 
-use crate::support::{MapHost, START_MS};
+use crate::support::{MapHost, START_MS, replica};
 use rlock_core::snapshot::{self, Start};
 use rlock_core::{Change, End, EpochMs, Mode, Token};
 use rlock_engine::{Deferred, PlantedFault, events};
@@ -455,4 +455,15 @@ fn planted_a_forgotten_revocation_leaves_the_hold() {
     host.at(2000);
     assert!(host.turn()[0].starts_with("1: -NOACKS"));
     assert_eq!(host.holds("k"), "ann write depth=1 until=30000");
+}
+
+/// `rlock.max-depth` bounds the depth that a command may name, and may be smaller where it is read.
+#[test]
+fn a_release_to_a_depth_is_replicated_as_what_it_did() {
+    let host = replica::primary();
+    assert_eq!(host.ask(1, "acquire k ann QUEUE 5000 ACKS 1"), "nil");
+    assert_eq!(host.ask(2, "release k ann DEPTH 3"), "0");
+    assert_eq!(host.holds("k"), "no key");
+    let written: Vec<Vec<u8>> = host.world().stream.iter().map(|it| it.words[0].clone()).collect();
+    assert_eq!(written, [b"RLOCK.APPLY", b"RLOCK.APPLY"]);
 }

@@ -1,6 +1,6 @@
 //! The one transition: what an input does to a lock and to what is remembered of it.
 
-use crate::step::input::{Input, Parking, Reply, Unchecked};
+use crate::step::input::{Input, Levels, Parking, Reply, Unchecked};
 use crate::volatile::queue::{Entry, Kind};
 use crate::{Change, Step};
 
@@ -42,8 +42,10 @@ impl<'a> Step<'_, 'a> {
             if let (Input::Release(ask), [Change::Ended { .. }]) =
                 (&input, self.effects.changes.as_slice())
             {
-                self.effects.is_request_enough =
-                    !has_caught_up && self.lock.release_target(ask).is_none();
+                // How deep a lock may be is a setting: who replays may refuse to read that depth.
+                self.effects.is_request_enough = !has_caught_up
+                    && !matches!(ask.levels, Levels::DownTo(1..))
+                    && self.lock.release_target(ask).is_none();
             }
         }
         debug_assert!(self.is_served(), "the first in line could enter: {:?}", self.volatile);
