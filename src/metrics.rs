@@ -112,6 +112,9 @@ pub fn observe(happening: Happening<'_>) {
             }
         }
         Happening::Acquired(Reply::NotNow { .. }) => add(Metric::Refused, 1),
+        Happening::Acquired(Reply::Refused(Refusal::TooManySessions)) => {
+            add(Metric::SessionsRefused, 1);
+        }
         Happening::Renewed(Reply::Renewed) => add(Metric::Renewed, 1),
         Happening::Answered(wake) => count_wake(wake),
         Happening::Unblocked(_, Reply::NotNow { .. }) => add(Metric::TimedOut, 1),
@@ -209,9 +212,6 @@ fn count(changes: &[Change<'_>], events: &[Event], reply: &Reply, asks: Option<&
         if let Change::Ended { token, .. } = change {
             count_hold(now.us().saturating_sub(token.get()));
         }
-    }
-    if let Reply::Refused(Refusal::TooManySessions) = reply {
-        add(Metric::SessionsRefused, 1);
     }
     let is_new = |change: &Change<'_>| match (change, reply) {
         (Change::Granted { token, .. }, Reply::Granted { token: held, .. }) => token == held,

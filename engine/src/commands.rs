@@ -48,8 +48,9 @@ fn decide_acquire<H: Host>(
     ask: Acquire<'_>,
     said: &Arguments<'_>,
 ) -> Result<Option<Reply>, String> {
-    let may_ask = group_tickets::make_way_for_one(host, name, &ask);
-    may_ask.map_err(|why| why.line(said.key, said.owner))?;
+    if let Err(refusal) = group_tickets::make_way_for_one(host, name, &ask) {
+        return Ok(Some(Reply::Refused(refusal)));
+    }
     let decide =
         |ask| carry_out::request(host, name, Input::Acquire(ask)).map_err(RequestError::line);
     let mut reply = decide(ask)?;

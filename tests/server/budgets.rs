@@ -41,6 +41,27 @@ fn who_waited_for_a_session_beyond_the_limit_is_told_so_and_the_next_is_served()
     assert_eq!(client.gauges(), (0, 0, 1));
 }
 
+/// By whatever command, and whenever it was decided.
+#[test]
+fn each_session_that_is_refused_is_counted_once() {
+    let server = Server::with_arguments("max-sessions 1");
+    let mut client = server.client();
+    client.granted("RLOCK.ACQUIRE door ann SESSION");
+    let mut other = server.client();
+    let requests = [
+        "RLOCK.ACQUIRE room bob SESSION",
+        "RLOCK.ACQUIRE room bob SESSION BLOCK 0",
+        "RLOCK.ACQUIRE room bob SESSION QUEUE 1000",
+        "RLOCK.MACQUIRE 2 room hall bob SESSION",
+        "RLOCK.MACQUIRE 2 room hall bob SESSION BLOCK 0",
+    ];
+    for (refused, counted) in requests.into_iter().zip(1..) {
+        let told = other.error(refused);
+        assert!(told.starts_with("TOOMANY "), "{refused}: {told}");
+        assert_eq!(client.info_number("rlock", "rlock_sessions_refused"), counted, "{refused}");
+    }
+}
+
 /// A stranger can use anybody's owner names, but not have anybody refused by it.
 #[test]
 fn a_wait_that_another_user_parked_closes_no_cycle() {
