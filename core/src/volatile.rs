@@ -13,7 +13,7 @@ use crate::volatile::confirmations::Confirmations;
 use crate::volatile::queue::Entry;
 use crate::volatile::sessions::Session;
 use crate::volatile::slow::{Ended, Outcome, Slow};
-use crate::volatile::unsent::{Level, UnsentReplies};
+use crate::volatile::unsent::UnsentReplies;
 use crate::{ClientId, EpochMs, Hold, Now, Owner, Queue, Sessions, Token, WaiterId};
 
 /// The primary's memory of one lock.
@@ -156,7 +156,7 @@ impl Volatile {
     /// A parked connection has its reply: what it was granted is its owner's own now.
     pub fn heard(&mut self, waiter: WaiterId) {
         let Some(reply) = self.unsent.remove(waiter) else { return };
-        if reply.level != Level::Stands {
+        if !reply.stands {
             self.unsent.owner_knows(reply.token);
         }
         if reply.ties {

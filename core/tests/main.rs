@@ -6,6 +6,7 @@ mod acks;
 mod acks_depth;
 mod acks_end;
 mod acks_found;
+mod acks_levels;
 mod arrivals;
 mod calls;
 mod deadlocks;

@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 
 use crate::step::input::Reply;
-use crate::{Change, FastStep, Hold, LeaseMs, Mode, Refusal, Step};
+use crate::step::refusal::Instead;
+use crate::{Change, FastStep, Hold, LeaseMs, Mode, Refusal, Step, Token};
 
 impl<'a> Step<'_, 'a> {
     /// Begins a new hold.
@@ -38,5 +39,40 @@ impl<'a> Step<'_, 'a> {
         let deadline = hold.deadline.max(self.moment.now.after(lease));
         self.record(Change::Updated { token: hold.token, depth, deadline });
         Reply::Granted { token: hold.token, remaining_ms: deadline.left_at(self.moment.now) }
+    }
+
+    /// The refusal of a request for a depth above the next one; `None` if it is not.
+    pub(crate) fn level_is_skipped(
+        &self,
+        owner: &[u8],
+        mode: Mode,
+        depth: Option<u16>,
+    ) -> Option<Reply> {
+        let held = self.lock.holders.hold(owner, mode);
+        let present = held.map_or(0, |hold| hold.depth);
+        let asked = depth.filter(|asked| *asked > present.saturating_add(1))?;
+        Some(match held {
+            Some(_) => Reply::Refused(Refusal::DepthSkipped { asked, present }),
+            None => self.not_held(owner, Some(mode), None),
+        })
+    }
+
+    /// The refusal of an owner that does not hold the lock in that mode, or by that token.
+    pub(crate) fn not_held(&self, owner: &[u8], mode: Option<Mode>, token: Option<Token>) -> Reply {
+        // The hold to name: the one with this token, else of this mode, else WRITE.
+        let own = [Mode::Write, Mode::Read]
+            .into_iter()
+            .filter_map(|held| self.lock.holders.hold(owner, held).map(|hold| (held, hold.token)))
+            .max_by_key(|(held, own)| (Some(*own) == token, Some(*held) == mode, *held))
+            .map(|(held, own)| Instead::Own(held, own));
+        let instead = own.unwrap_or_else(|| match self.lock.holders.standing().next() {
+            None => Instead::Free,
+            Some((other, _, _)) => match self.lock.holders.writer() {
+                Some((writer, _)) => Instead::WriteBy(writer.into()),
+                None if self.lock.holders.standing_count() == 1 => Instead::ReadBy(other.into()),
+                None => Instead::ReadByMany(self.lock.holders.standing_count()),
+            },
+        });
+        Reply::Refused(Refusal::NotHeld { mode, token, instead })
     }
 }

@@ -7,7 +7,7 @@ use crate::step::input::{Acquire, Confirm, Enter, Parking, Patience, Reply};
 use crate::volatile::confirmations::{Ack, TicketGrant};
 use crate::volatile::queue::{Entry, Kind};
 use crate::volatile::sessions::Session;
-use crate::volatile::unsent::{AckWait, HeldBack, Level};
+use crate::volatile::unsent::{AckWait, HeldBack, OwnLevels};
 use crate::{Change, EpochMs, Hold, LeaseMs, Step, Token, WaiterId};
 
 /// A grant whose reply waits for this many replicas.
@@ -26,10 +26,14 @@ impl<'a> Step<'_, 'a> {
         let now = self.moment.now;
         let turn = told.held.and_then(|hold| Some((hold, self.volatile.turn(hold.token)?)));
         // A level that it shares may have ended: then what is asked for is granted anew.
-        let turn = turn.filter(|(hold, turn)| {
-            turn.begins || ask.depth.is_none_or(|asked| asked <= hold.depth)
-        });
-        if let Some((hold, TicketGrant { late_at: None, acks, deadline, .. })) = turn
+        let turn = turn.filter(|(hold, turn)| turn.adds() || turn.depth() <= hold.depth);
+        // What the ticket was granted is what is asked for now, unless that is another level.
+        let is_deeper = ask.depth > told.held.map(|hold| hold.depth);
+        let is_no_lower = |turn: &TicketGrant| {
+            ask.depth.is_none_or(|depth| depth >= turn.level.max(turn.depth()))
+        };
+        let own = turn.filter(|(_, turn)| !is_deeper && is_no_lower(turn));
+        if let Some((hold, TicketGrant { late_at: None, acks, deadline, .. })) = own
             && *acks >= told.acks
             && *deadline >= now.after(ask.lease)
         {
@@ -37,15 +41,18 @@ impl<'a> Step<'_, 'a> {
             return self.tell_turn(ask, told.acks, (hold, deadline));
         }
         if let Patience::Ticket(window) = ask.patience {
-            if let Some((hold, TicketGrant { deadline, .. })) = turn {
+            if let Some((hold, TicketGrant { deadline, .. })) = own {
                 let late_at = self.moment.late_at(None, *deadline);
+                let asks = (told.acks, self.moment.arrival);
                 let acks = self.volatile.acks_mut();
                 acks.keep_turn(hold.token, now.after(window));
-                acks.raise_turn(hold.token, told.acks, late_at);
+                acks.raise_turn(hold.token, asks, late_at);
                 return Reply::NotNow { wait_ms: None };
             }
-            // Its own blocked connection gets its reply first.
-            if told.held.is_some_and(|hold| self.volatile.pending_acks(hold.token).is_some()) {
+            // Its blocked connection gets its reply first, and so does the ticket.
+            if turn.is_some()
+                || told.held.is_some_and(|hold| self.volatile.pending_acks(hold.token).is_some())
+            {
                 return Reply::NotNow { wait_ms: None };
             }
             return self.take_turn(ask, told, window);
@@ -53,11 +60,11 @@ impl<'a> Step<'_, 'a> {
         let Some(Parking { waiter, ends_at, .. }) = told.parking else {
             return Reply::MustConfirm;
         };
-        let adds = turn.map(|(_, turn)| turn.adds);
-        let depth = match told.held {
-            Some(hold) if adds.is_some() => Some(hold.depth),
-            _ => ask.depth,
-        };
+        // It takes over the level that the ticket was granted, if it counts on that.
+        let is_over = turn.is_none_or(|(_, turn)| is_no_lower(turn));
+        let turn_level: u16 = turn.is_some_and(|(_, turn)| is_over && turn.adds()).into();
+        let depth = own.map_or(ask.depth, |(hold, _)| Some(hold.depth));
+        let counts_on = ask.depth.or(own.and_then(|(_, turn)| turn.ticket.depth));
         let reply = match told.held {
             Some(hold) => self.reenter(depth, ask.lease, hold),
             None => {
@@ -66,7 +73,9 @@ impl<'a> Step<'_, 'a> {
             }
         };
         let Reply::Granted { token, .. } = reply else { return reply };
-        self.volatile.acks_mut().take_turn(token);
+        if is_over {
+            self.volatile.acks_mut().take_turn(token);
+        }
         let (after, deadline) = self.levels(token);
         let wait = AckWait {
             acks: told.acks,
@@ -77,8 +86,9 @@ impl<'a> Step<'_, 'a> {
             reply: HeldBack::grant(ask.session, ask.lease),
             is_of_several: false,
         };
-        let adds = adds.unwrap_or(after > told.held.map_or(0, |before| before.depth));
-        self.volatile.await_acks(waiter, (token, Level::of(adds)), wait, told.held.is_none());
+        let before = told.held.map_or(0, |before| before.depth).saturating_sub(turn_level);
+        let levels = OwnLevels::new([before, after], counts_on);
+        self.volatile.await_acks(waiter, (token, levels), wait, told.held.is_none());
         self.grant_reentries(ask.owner);
         Reply::Pending
     }
@@ -119,9 +129,10 @@ impl<'a> Step<'_, 'a> {
         let ends_at = self.moment.now.after(window);
         let turn = TicketGrant {
             ticket: Entry::new(&ask, Kind::Ticket, Some(ends_at), self.moment.now),
-            adds: depth > told.held.map_or(0, |before| before.depth),
+            level: if told.held.is_none_or(|before| before.depth < depth) { depth } else { 0 },
             begins: told.held.is_none(),
             acks: told.acks,
+            asked: self.moment.arrival,
             late_at: Some(self.moment.late_at(None, deadline)),
             told_by: ends_at,
             deadline,
@@ -132,7 +143,7 @@ impl<'a> Step<'_, 'a> {
             acks.begin(token, told.acks);
         }
         acks.give_turn(token, turn);
-        acks.ask(told.acks, Ack::Ticket(token, told.acks));
+        acks.ask(told.acks, Ack::Ticket(token, self.moment.arrival));
         self.grant_reentries(ask.owner);
         Reply::NotNow { wait_ms: None }
     }
@@ -156,8 +167,9 @@ impl<'a> Step<'_, 'a> {
             reply: HeldBack::grant(ask.session, ask.lease),
             is_of_several: true,
         };
-        let adds = depth > held.map_or(0, |before| before.depth);
-        self.volatile.await_acks(waiter, (token, Level::of(adds)), wait, held.is_none());
+        let before = held.map_or(0, |before| before.depth);
+        let levels = OwnLevels::new([before, depth], Some(1));
+        self.volatile.await_acks(waiter, (token, levels), wait, held.is_none());
         self.effects.pending.push(waiter);
         self.effects.awaits_acks = true;
         self.grant_reentries(ask.owner);

@@ -6,7 +6,7 @@ use crate::step::input::{Reply, Unchecked};
 use crate::volatile::queue::{Entry, Kind, Place};
 use crate::volatile::sessions::Session;
 use crate::volatile::slow::Outcome;
-use crate::volatile::unsent::{AckWait, HeldBack, Level};
+use crate::volatile::unsent::{AckWait, HeldBack, OwnLevels};
 use crate::{Mode, Owner, Refusal, Step, WaiterId};
 
 /// How many rights are asked for at a time, of those that would enter together.
@@ -207,21 +207,25 @@ impl Step<'_, '_> {
         let owner = entry.owner.as_bytes();
         self.end_own(owner);
         let held = self.lock.holders.hold(owner, entry.mode);
-        let reply = match held {
+        let before = held.map_or(0, |hold| hold.depth);
+        // The level on which it counts may have ended while it waited.
+        let skipped = self.level_is_skipped(owner, entry.mode, entry.depth);
+        let reply = match (skipped, held) {
+            (Some(refused), _) => refused,
             _ if entry.session().is_some()
                 && !self.volatile.may_tie(held, self.moment.sessions_max) =>
             {
                 Reply::Refused(Refusal::TooManySessions)
             }
-            Some(hold) => self.reenter(entry.depth, entry.lease, hold),
-            None => {
+            (None, Some(hold)) => self.reenter(entry.depth, entry.lease, hold),
+            (None, None) => {
                 let owner = Cow::Owned(owner.to_vec());
                 self.begin_hold(owner, entry.mode, entry.lease)
             }
         };
         if let Reply::Granted { token, .. } = reply {
             let (depth, deadline) = self.levels(token);
-            let adds = depth > held.map_or(0, |before| before.depth);
+            let levels = OwnLevels::new([before, depth], entry.depth);
             let acks = self.volatile.acks_for(entry.acks, held, entry.depth);
             if acks > 0 {
                 let wait = AckWait {
@@ -233,8 +237,7 @@ impl Step<'_, '_> {
                     reply: HeldBack::grant(entry.session(), entry.lease),
                     is_of_several: false,
                 };
-                let level = Level::of(adds);
-                self.volatile.await_acks(waiter, (token, level), wait, held.is_none());
+                self.volatile.await_acks(waiter, (token, levels), wait, held.is_none());
                 self.volatile.log_slow(self.moment.slow.wait(
                     entry,
                     Outcome::Granted,
@@ -243,7 +246,7 @@ impl Step<'_, '_> {
                 self.effects.pending.push(waiter);
                 return;
             }
-            self.volatile.unsent.insert(waiter, token, Level::of(adds));
+            self.volatile.unsent.insert(waiter, token, levels);
             if let Some(client) = entry.session() {
                 let session = Session::new(client, entry.lease, self.moment.now);
                 self.volatile.tie_unsent(token, waiter, session);

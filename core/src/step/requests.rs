@@ -6,11 +6,10 @@ use std::borrow::Cow;
 use crate::step::admission::{Claim, has_predecessor, is_at_head};
 use crate::step::confirm::AckRequest;
 use crate::step::input::{Acquire, Levels, Parking, Patience, Release, Renew, Reply};
-use crate::step::refusal::Instead;
 use crate::volatile::queue::{Arrival, Entry, Kind, Place};
 use crate::volatile::sessions::Session;
 use crate::volatile::slow::Outcome;
-use crate::volatile::unsent::Level;
+use crate::volatile::unsent::OwnLevels;
 use crate::{Change, End, Hold, Lock, Mode, Now, Refusal, Step, Token, Volatile, WaiterId};
 
 impl Lock {
@@ -28,13 +27,8 @@ impl<'a> Step<'_, 'a> {
     pub(crate) fn acquire(&mut self, ask: Acquire<'a>, parking: Option<Parking>) -> Reply {
         let held = self.lock.holders.hold(ask.owner, ask.mode);
         let present = held.map_or(0, |hold| hold.depth);
-        if let Some(asked) = ask.depth
-            && asked > present.saturating_add(1)
-        {
-            return match held {
-                Some(_) => Reply::Refused(Refusal::DepthSkipped { asked, present }),
-                None => self.not_held(ask.owner, Some(ask.mode), None),
-            };
+        if let Some(refused) = self.level_is_skipped(ask.owner, ask.mode, ask.depth) {
+            return refused;
         }
         if (held.is_none() || self.volatile.grace.is_some())
             && let Err(reply) = self.may_begin(&ask)
@@ -61,21 +55,23 @@ impl<'a> Step<'_, 'a> {
         };
         if let Reply::Granted { token, .. } = reply {
             let waiter = parking.map(|parking| parking.waiter);
-            self.settle_grant(ask.owner, (token, present, session, waiter));
+            self.settle_grant(ask.owner, (present, ask.depth), (token, session, waiter));
         }
         reply
     }
 
-    /// Remembers a grant with this token to an owner whose hold had `present` levels before, and
-    /// grants what is a re-entry now. A blocked caller, `waiter`, hears of it later.
+    /// Remembers a grant with this token to an owner whose hold had `present` levels before and
+    /// who asked for `asked`, and grants what is a re-entry now. A blocked caller, `waiter`, hears
+    /// of it later.
     pub(crate) fn settle_grant(
         &mut self,
         owner: &[u8],
-        (token, present, session, waiter): (Token, u16, Option<Session>, Option<WaiterId>),
+        (present, asked): (u16, Option<u16>),
+        (token, session, waiter): (Token, Option<Session>, Option<WaiterId>),
     ) {
         let (depth, deadline) = self.levels(token);
         if let Some(waiter) = waiter {
-            self.volatile.unsent.insert(waiter, token, Level::of(depth > present));
+            self.volatile.unsent.insert(waiter, token, OwnLevels::new([present, depth], asked));
             if let Some(session) = session {
                 self.volatile.tie_unsent(token, waiter, session);
             }
@@ -244,7 +240,7 @@ impl<'a> Step<'_, 'a> {
             let deadline = first.deadline.max(self.moment.now.after(ask.lease));
             let (ends, now) = ((deadline, self.moment.late_at(None, deadline)), self.moment.now);
             let by = (acks, is_of_several);
-            self.volatile.await_acks_of_renewal(waiter, first.token, by, ends, now);
+            self.volatile.await_acks_of_renewal(waiter, first, by, ends, now);
             self.effects.awaits_acks = true;
             return Reply::Pending;
         }
@@ -291,23 +287,5 @@ impl<'a> Step<'_, 'a> {
             self.end(*token, End::Forced);
         }
         Reply::Count(u64::try_from(tokens.len()).unwrap_or(u64::MAX))
-    }
-
-    fn not_held(&self, owner: &[u8], mode: Option<Mode>, token: Option<Token>) -> Reply {
-        // The hold to name: the one with this token, else of this mode, else WRITE.
-        let own = [Mode::Write, Mode::Read]
-            .into_iter()
-            .filter_map(|held| self.lock.holders.hold(owner, held).map(|hold| (held, hold.token)))
-            .max_by_key(|(held, own)| (Some(*own) == token, Some(*held) == mode, *held))
-            .map(|(held, own)| Instead::Own(held, own));
-        let instead = own.unwrap_or_else(|| match self.lock.holders.standing().next() {
-            None => Instead::Free,
-            Some((other, _, _)) => match self.lock.holders.writer() {
-                Some((writer, _)) => Instead::WriteBy(writer.into()),
-                None if self.lock.holders.standing_count() == 1 => Instead::ReadBy(other.into()),
-                None => Instead::ReadByMany(self.lock.holders.standing_count()),
-            },
-        });
-        Reply::Refused(Refusal::NotHeld { mode, token, instead })
     }
 }

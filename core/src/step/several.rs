@@ -157,7 +157,7 @@ impl<'a> Step<'_, 'a> {
             let now = self.moment.now;
             let session = ask.session.map(|client| Session::new(client, ask.lease, now));
             let present = held.map_or(0, |hold| hold.depth);
-            self.settle_grant(ask.owner, (token, present, session, ask.waiter));
+            self.settle_grant(ask.owner, (present, Some(1)), (token, session, ask.waiter));
         }
         reply
     }

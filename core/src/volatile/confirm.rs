@@ -4,7 +4,7 @@
 use crate::step::input::{Reply, Wake};
 use crate::volatile::confirmations::{Ack, Confirmation, Confirmations, TicketGrant};
 use crate::volatile::sessions::Session;
-use crate::volatile::unsent::{AckWait, HeldBack, Level};
+use crate::volatile::unsent::{AckWait, HeldBack, OwnLevels};
 use crate::{End, EpochMs, Hold, Now, Owner, Refusal, Token, Volatile, WaiterId};
 
 /// The result of an acknowledgment.
@@ -47,7 +47,7 @@ impl Volatile {
 
     /// How many levels of this hold wait for acknowledgments, and the most that one of them needs.
     fn pending_levels(&self, token: Token) -> (u16, u8) {
-        let turn = self.turn(token).filter(|turn| turn.adds).map(|turn| turn.acks);
+        let turn = self.turn(token).filter(|turn| turn.adds()).map(|turn| turn.acks);
         let levels = self.unsent.pending_levels(token).chain(turn);
         levels.fold((0, 0), |(count, most): (u16, u8), acks| {
             (count.saturating_add(1), most.max(acks))
@@ -57,9 +57,9 @@ impl Volatile {
     /// Levels were released or revoked, and so many are left. If the owner was told of none of
     /// them, the hold is pending again.
     pub(crate) fn levels_remain(&mut self, token: Token, left: u16) {
-        if self.acks.is_none() {
-            return;
-        }
+        self.unsent.lower(token, left);
+        let Some(acks) = self.acks.as_deref_mut() else { return };
+        acks.lower_turn(token, left);
         let (unheard, most) = self.pending_levels(token);
         if unheard >= left {
             self.acks_mut().begin(token, most);
@@ -104,7 +104,7 @@ impl Volatile {
     pub(crate) fn await_acks(
         &mut self,
         waiter: WaiterId,
-        (token, level): (Token, Level),
+        (token, levels): (Token, OwnLevels),
         wait: AckWait,
         begins: bool,
     ) {
@@ -115,21 +115,22 @@ impl Volatile {
         if !wait.is_of_several {
             acks.ask(wait.acks, Ack::Wait(waiter));
         }
-        self.unsent.insert_pending(waiter, (token, level), wait);
+        self.unsent.insert_pending(waiter, (token, levels), wait);
     }
 
     /// Holds back the reply to a renewal until replicas have acknowledged it.
     pub(crate) fn await_acks_of_renewal(
         &mut self,
         waiter: WaiterId,
-        token: Token,
+        Hold { token, depth, .. }: Hold,
         (acks, is_of_several): (u8, bool),
         (deadline, until): (EpochMs, EpochMs),
         now: Now,
     ) {
         let (since, granted_at, reply) = (now, now, HeldBack::Renewal);
         let wait = AckWait { acks, until, deadline, since, granted_at, reply, is_of_several };
-        self.await_acks(waiter, (token, Level::Shares), wait, false);
+        let levels = OwnLevels::new([depth; 2], Some(1));
+        self.await_acks(waiter, (token, levels), wait, false);
     }
 
     /// What replicas are to acknowledge, since the last call.
@@ -141,8 +142,8 @@ impl Volatile {
     pub fn acked(&mut self, ack: Ack, now: Now) -> Acked {
         match ack {
             Ack::Wait(waiter) => self.tell(waiter, now).map_or(Acked::Nothing, Acked::Tells),
-            Ack::Ticket(token, by) => {
-                let turn = self.acks.as_deref_mut().and_then(|acks| acks.acked(token, by));
+            Ack::Ticket(token, number) => {
+                let turn = self.acks.as_deref_mut().and_then(|acks| acks.acked(token, number));
                 turn.map_or(Acked::Nothing, |turn| Acked::Turn(turn.ticket.owner.clone()))
             }
             // Its owner asked for more meanwhile: they are asked for once more.
@@ -171,8 +172,8 @@ impl Volatile {
         if !self.can_tell(waiter, now) {
             return None;
         }
-        let (token, level, wait) = self.unsent.open(waiter)?;
-        self.is_told(token, (waiter, level));
+        let (token, wait) = self.unsent.open(waiter)?;
+        self.is_told(token, waiter);
         if let HeldBack::Session(client, lease) = wait.reply {
             let session = Session::new(client, lease, now).by_acks(wait.acks, wait.deadline);
             self.tie_unsent(token, waiter, session);
@@ -188,15 +189,13 @@ impl Volatile {
         Some(Wake { waiter, reply, waited_us, holds: 1, acks_us })
     }
 
-    /// The owner of this hold is told of it. What was confirmed stays: if another grant is taken
-    /// back, the hold keeps its first level.
-    fn is_told(&mut self, token: Token, (waiter, level): (WaiterId, Level)) {
-        let is_first = self.acks_mut().tell(token);
-        if is_first
-            && level == Level::Shares
-            && !self.unsent.take_level(token, waiter)
-            && self.acks_mut().take_turn(token).is_some_and(|turn| turn.adds)
-        {
+    /// The owner of this hold is told of it. What was confirmed stays: if other grants are taken
+    /// back, the hold keeps the levels on which this one counts.
+    fn is_told(&mut self, token: Token, waiter: WaiterId) {
+        self.acks_mut().tell(token);
+        let turn = self.turn(token).map_or(0, |turn| turn.level);
+        if self.unsent.takes_levels(token, waiter, turn) {
+            self.acks_mut().take_turn(token);
             self.unsent.add_level(waiter);
         }
     }
@@ -204,8 +203,8 @@ impl Volatile {
     /// The owner of a ticket for several locks asked again and is told of its hold here. Returns
     /// the hold, and the deadline that replicas have acknowledged.
     pub(crate) fn tell_ticket(&mut self, grant: WaiterId) -> Option<(Token, EpochMs)> {
-        let (token, level, wait) = self.unsent.open(grant)?;
-        self.is_told(token, (grant, level));
+        let (token, wait) = self.unsent.open(grant)?;
+        self.is_told(token, grant);
         self.unsent.remove(grant);
         Some((token, wait.deadline))
     }
@@ -223,7 +222,7 @@ impl Volatile {
     pub(crate) fn awaits(&self, what: Ack) -> bool {
         match what {
             Ack::Wait(waiter) => self.is_pending(waiter),
-            Ack::Ticket(token, by) => self.turn(token).is_some_and(|turn| turn.acks <= by),
+            Ack::Ticket(token, number) => self.turn(token).is_some_and(|it| it.asked == number),
             Ack::Deadline(token, ..) => self.sessions.acks_of(token) > 0,
             Ack::Several(waiter) => self.is_pending(waiter),
         }
@@ -270,8 +269,8 @@ impl Volatile {
         let Some(acks) = self.acks.as_deref_mut() else { return false };
         let Some(token) = acks.first_over(now) else { return false };
         if let Some(turn) = acks.take_turn(token) {
-            if turn.adds {
-                self.unsent.revoke_turn(token);
+            if turn.adds() {
+                self.unsent.revoke_turn(token, turn.level);
             }
             self.stand_again(turn, now);
         }
@@ -305,8 +304,8 @@ impl Volatile {
     /// False if there is none.
     pub(crate) fn give_up_turn(&mut self, token: Token) -> bool {
         let turn = self.acks.as_deref_mut().and_then(|acks| acks.take_turn(token));
-        if turn.as_ref().is_some_and(|turn| turn.adds) {
-            self.unsent.revoke_turn(token);
+        if let Some(turn) = turn.as_ref().filter(|turn| turn.adds()) {
+            self.unsent.revoke_turn(token, turn.level);
         }
         turn.is_some()
     }

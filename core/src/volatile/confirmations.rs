@@ -10,8 +10,8 @@ use crate::{EpochMs, Now, Token, WaiterId};
 pub enum Ack {
     /// The grant or renewal of a blocked connection.
     Wait(WaiterId),
-    /// A hold that was granted to a ticket, by this many replicas.
-    Ticket(Token, u8),
+    /// A hold that was granted to a ticket, as of the request with this number.
+    Ticket(Token, u64),
     /// A session's deadline, by this many replicas.
     Deadline(Token, EpochMs, u8),
     /// The grant or renewal of several locks, once for all of them.
@@ -45,12 +45,15 @@ impl Confirmation {
 pub(crate) struct TicketGrant {
     /// The ticket's entry, in case it must go back into the queue.
     pub(crate) ticket: Entry,
-    /// The ticket added a level to the hold.
-    pub(crate) adds: bool,
+    /// The level that the ticket added to the hold, counted from 1; 0 if it added none.
+    pub(crate) level: u16,
     /// The hold began with this grant.
     pub(crate) begins: bool,
     /// How many replicas must acknowledge it.
     pub(crate) acks: u8,
+    /// The number of the request that asked for them: what was acknowledged of an earlier grant of
+    /// the same hold says nothing of this one.
+    pub(crate) asked: u64,
     /// When the acknowledgments are too late; `None` once enough replicas have acknowledged it, so
     /// that the owner may be told.
     pub(crate) late_at: Option<EpochMs>,
@@ -63,6 +66,16 @@ pub(crate) struct TicketGrant {
 }
 
 impl TicketGrant {
+    /// The ticket added a level to the hold.
+    pub(crate) const fn adds(&self) -> bool {
+        self.level > 0
+    }
+
+    /// The depth on which it counts; 0 if it asked for one level more.
+    pub(crate) fn depth(&self) -> u16 {
+        self.ticket.depth.unwrap_or(0)
+    }
+
     /// When the turn ends, because the acknowledgments or the owner came too late.
     pub(crate) fn ends_at(&self) -> EpochMs {
         let asks = self.told_by.min(self.deadline);
@@ -144,9 +157,17 @@ impl Confirmations {
         self.turns.insert(token, turn);
     }
 
-    /// The level that a ticket added is no longer there. False if there was none.
+    /// The level that a ticket added is no longer there: its owner asks for it anew. False if there
+    /// was none.
     pub(crate) fn end_level(&mut self, token: Token) -> bool {
-        self.turns.get_mut(&token).is_some_and(|turn| std::mem::take(&mut turn.adds))
+        self.turns.get(&token).is_some_and(TicketGrant::adds) && self.take_turn(token).is_some()
+    }
+
+    /// So many levels of the hold are left.
+    pub(crate) fn lower_turn(&mut self, token: Token, left: u16) {
+        if let Some(turn) = self.turns.get_mut(&token) {
+            turn.level = turn.level.min(left);
+        }
     }
 
     pub(crate) fn turn(&self, token: Token) -> Option<&TicketGrant> {
@@ -161,21 +182,22 @@ impl Confirmations {
     }
 
     /// The ticket's owner asked for more acknowledgments than before.
-    pub(crate) fn raise_turn(&mut self, token: Token, acks: u8, late_at: EpochMs) {
+    pub(crate) fn raise_turn(&mut self, token: Token, (acks, asked): (u8, u64), late_at: EpochMs) {
         if let Some(turn) = self.turns.get_mut(&token).filter(|turn| turn.acks < acks) {
-            (turn.acks, turn.late_at) = (acks, Some(late_at));
+            (turn.acks, turn.asked, turn.late_at) = (acks, asked, Some(late_at));
             // After a step back of the clock it may end earlier than it would have.
             let check_at = turn.ends_at().min(turn.check_at);
             self.by_check.remove(&(turn.check_at, token));
             self.by_check.insert((check_at, token));
             turn.check_at = check_at;
-            self.ask(acks, Ack::Ticket(token, acks));
+            self.ask(acks, Ack::Ticket(token, asked));
         }
     }
 
-    /// This many replicas have acknowledged the turn. Returns it if its owner may now be told.
-    pub(crate) fn acked(&mut self, token: Token, acks: u8) -> Option<&TicketGrant> {
-        let is_it = |turn: &&mut TicketGrant| turn.late_at.is_some() && turn.acks <= acks;
+    /// Enough replicas have acknowledged the turn, as of this request. Returns it if its owner may
+    /// now be told.
+    pub(crate) fn acked(&mut self, token: Token, asked: u64) -> Option<&TicketGrant> {
+        let is_it = |turn: &&mut TicketGrant| turn.late_at.is_some() && turn.asked == asked;
         let turn = self.turns.get_mut(&token).filter(is_it)?;
         turn.late_at = None;
         Some(turn)

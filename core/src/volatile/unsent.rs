@@ -2,25 +2,30 @@
 //! reply is under way or waits for acknowledgments, and the levels of callers that are gone.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 
 use crate::value::count::less;
 use crate::{ClientId, End, EpochMs, LeaseMs, Now, Token, WaiterId};
 
-/// What becomes of a grant's level if its caller never hears of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Level {
-    /// The grant added it, so it ends.
-    Adds,
-    /// Others have it, too, so it stays: the caller re-entered, or renewed.
-    Shares,
-    /// The owner was told otherwise that it holds, so it stays. Only the session is left open.
-    Stands,
+/// The levels that depend on whether a caller hears of its grant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OwnLevels {
+    /// So many end if it does not: the one that its grant added, and those of callers that are
+    /// gone.
+    pub(crate) count: u16,
+    /// The depth that its grant reached; no more than is left of it.
+    pub(crate) reached: u16,
+    /// The depth on which it counts: levels of callers that are gone become its own, as far as the
+    /// hold would be less deep without them.
+    pub(crate) counts_on: u16,
 }
 
-impl Level {
-    /// Of a grant that added a level, or none.
-    pub(crate) const fn of(adds: bool) -> Self {
-        if adds { Self::Adds } else { Self::Shares }
+impl OwnLevels {
+    /// Of a caller that asked for `depth`, or for one level more, and whose grant took the hold
+    /// from `before` levels to `reached`.
+    pub(crate) fn new([before, reached]: [u16; 2], depth: Option<u16>) -> Self {
+        let count = reached.saturating_sub(before);
+        Self { count, reached, counts_on: depth.unwrap_or(0) }
     }
 }
 
@@ -72,7 +77,9 @@ impl AckWait {
 pub(crate) struct UnsentReply {
     /// The hold.
     pub(crate) token: Token,
-    pub(crate) level: Level,
+    pub(crate) levels: OwnLevels,
+    /// The owner was told otherwise that it holds. Only the session is left open.
+    pub(crate) stands: bool,
     /// The hold was tied to its connection with the grant.
     pub(crate) ties: bool,
     /// `None`: the reply is under way.
@@ -132,25 +139,31 @@ impl UnsentReplies {
     }
 
     /// A reply is under way.
-    pub(crate) fn insert(&mut self, waiter: WaiterId, token: Token, level: Level) {
-        self.put(waiter, UnsentReply { token, level, ties: false, ack_wait: None });
+    pub(crate) fn insert(&mut self, waiter: WaiterId, token: Token, levels: OwnLevels) {
+        self.put(waiter, (token, levels), None);
     }
 
     /// A reply waits for acknowledgments.
     pub(crate) fn insert_pending(
         &mut self,
         waiter: WaiterId,
-        (token, level): (Token, Level),
+        of: (Token, OwnLevels),
         wait: AckWait,
     ) {
         self.by_until.insert((wait.until, waiter));
         self.sessions = self.sessions.saturating_add(wait.begins_session().into());
         self.of_several = self.of_several.saturating_add(wait.is_of_several.into());
-        self.put(waiter, UnsentReply { token, level, ties: false, ack_wait: Some(Box::new(wait)) });
+        self.put(waiter, of, Some(Box::new(wait)));
     }
 
-    fn put(&mut self, waiter: WaiterId, reply: UnsentReply) {
-        self.by_token.insert((reply.token, waiter));
+    fn put(
+        &mut self,
+        waiter: WaiterId,
+        (token, levels): (Token, OwnLevels),
+        ack_wait: Option<Box<AckWait>>,
+    ) {
+        self.by_token.insert((token, waiter));
+        let reply = UnsentReply { token, levels, stands: false, ties: false, ack_wait };
         let before = self.by_waiter.insert(waiter, reply);
         debug_assert!(before.is_none(), "{waiter:?} gets two replies");
     }
@@ -168,13 +181,13 @@ impl UnsentReplies {
         std::mem::take(&mut reply.ties).then_some(reply.token)
     }
 
-    /// The reply may be sent. Returns the hold, its level, and what held the reply back.
-    pub(crate) fn open(&mut self, waiter: WaiterId) -> Option<(Token, Level, AckWait)> {
+    /// The reply may be sent. Returns the hold, and what held the reply back.
+    pub(crate) fn open(&mut self, waiter: WaiterId) -> Option<(Token, AckWait)> {
         let unsent = self.by_waiter.get_mut(&waiter)?;
         let wait = *unsent.ack_wait.take()?;
-        let (token, level) = (unsent.token, unsent.level);
+        let token = unsent.token;
         self.forget_ack_wait(waiter, &wait);
-        Some((token, level, wait))
+        Some((token, wait))
     }
 
     fn forget_ack_wait(&mut self, waiter: WaiterId, wait: &AckWait) {
@@ -207,32 +220,30 @@ impl UnsentReplies {
         Some(reply)
     }
 
-    /// A caller is gone, and its level ends with the next input, unless another caller of the same
-    /// hold can have it. `awaits_acks`: the hold may be pending, which then is decided anew.
-    /// False if it had its reply.
+    /// A caller is gone, and its levels end with the next input, but for those on which another
+    /// caller of the same hold counts. `awaits_acks`: the hold may be pending, which then is
+    /// decided anew. False if it had its reply.
     pub(crate) fn leave(&mut self, waiter: WaiterId, awaits_acks: bool) -> bool {
-        let Some(reply) = self.remove(waiter) else { return false };
-        if reply.level == Level::Adds {
-            let by = match self.pass_on(reply.token) {
-                true => None,
-                false if reply.ack_wait.is_some() => Some(End::Unconfirmed),
-                false => Some(End::Disconnected),
-            };
-            if by.is_some() || awaits_acks {
-                self.revoked.push((reply.token, by));
-            }
-        }
+        let Some(UnsentReply { token, levels, ack_wait, .. }) = self.remove(waiter) else {
+            return false;
+        };
+        let lost = self.pass_on(token, levels);
+        let by = if ack_wait.is_some() { End::Unconfirmed } else { End::Disconnected };
+        self.revoked.extend(iter::repeat_n((token, Some(by)), lost.into()));
+        let is_passed_on = lost == 0 && levels.count > 0;
+        self.revoked.extend((is_passed_on && awaits_acks).then_some((token, None)));
         true
     }
 
-    /// A level that was granted to a ticket ends with the next input, unless a caller can have it.
-    pub(crate) fn revoke_turn(&mut self, token: Token) {
-        if !self.pass_on(token) {
+    /// A level that was granted to a ticket ends with the next input, unless a caller counts on it.
+    pub(crate) fn revoke_turn(&mut self, token: Token, level: u16) {
+        let reached = level.saturating_sub(self.ending(token));
+        if self.pass_on(token, OwnLevels { count: 1, reached, counts_on: 0 }) > 0 {
             self.revoked.push((token, Some(End::Unconfirmed)));
         }
     }
 
-    fn of_token(&self, token: Token) -> impl Iterator<Item = WaiterId> {
+    fn of_token(&self, token: Token) -> impl DoubleEndedIterator<Item = WaiterId> {
         let all = (token, WaiterId::from(1))..=(token, WaiterId::from(u64::MAX));
         self.by_token.range(all).map(|(_, waiter)| *waiter)
     }
@@ -240,27 +251,32 @@ impl UnsentReplies {
     /// How many acknowledgments each level of this hold needs that waits for them.
     pub(crate) fn pending_levels(&self, token: Token) -> impl Iterator<Item = u8> {
         let unsent = self.of_token(token).filter_map(|waiter| self.by_waiter.get(&waiter));
-        unsent
-            .filter(|it| it.level == Level::Adds)
-            .filter_map(|it| Some(it.ack_wait.as_ref()?.acks))
+        let pending = unsent.filter_map(|it| Some((it.ack_wait.as_ref()?.acks, it.levels.count)));
+        pending.flat_map(|(acks, count)| iter::repeat_n(acks, count.into()))
     }
 
-    /// A level of this hold that waits for acknowledgments is no longer there. False if there is
-    /// none.
+    /// The last level of this hold that waits for acknowledgments is no longer there. False if
+    /// there is none.
     pub(crate) fn end_pending_level(&mut self, token: Token) -> bool {
-        let waits = |it: &UnsentReply| it.level == Level::Adds && it.ack_wait.is_some();
-        let waiter = self.find(token, waits);
-        waiter.is_some_and(|waiter| self.set_level(waiter, Level::Shares))
+        let waits = |it: &UnsentReply| it.levels.count > 0 && it.ack_wait.is_some();
+        let is_it = |waiter: &WaiterId| self.by_waiter.get(waiter).is_some_and(waits);
+        let Some(waiter) = self.of_token(token).rev().find(is_it) else { return false };
+        self.change(waiter, |levels| levels.count = levels.count.saturating_sub(1));
+        true
     }
 
-    /// The first caller of this hold that matches.
-    fn find(&self, token: Token, is_it: impl Fn(&UnsentReply) -> bool) -> Option<WaiterId> {
-        self.of_token(token).find(|waiter| self.by_waiter.get(waiter).is_some_and(&is_it))
+    fn change(&mut self, waiter: WaiterId, change: impl FnOnce(&mut OwnLevels)) {
+        if let Some(unsent) = self.by_waiter.get_mut(&waiter) {
+            change(&mut unsent.levels);
+        }
     }
 
-    /// False if it is not known.
-    fn set_level(&mut self, waiter: WaiterId, level: Level) -> bool {
-        self.by_waiter.get_mut(&waiter).map(|unsent| unsent.level = level).is_some()
+    /// Levels of this hold were released or revoked, and so many are left.
+    pub(crate) fn lower(&mut self, token: Token, left: u16) {
+        let all: Vec<WaiterId> = self.of_token(token).collect();
+        for waiter in all {
+            self.change(waiter, |levels| levels.reached = levels.reached.min(left));
+        }
     }
 
     /// The owner was told otherwise that it holds: the replies under way no longer matter, but for
@@ -269,10 +285,9 @@ impl UnsentReplies {
         let is_under_way = |waiter: &WaiterId| self.ack_wait(*waiter).is_none();
         let told: Vec<WaiterId> = self.of_token(token).filter(is_under_way).collect();
         for waiter in told {
-            if self.by_waiter.get(&waiter).is_some_and(|unsent| unsent.ties) {
-                self.set_level(waiter, Level::Stands);
-            } else {
-                self.remove(waiter);
+            match self.by_waiter.get_mut(&waiter).filter(|unsent| unsent.ties) {
+                Some(unsent) => (unsent.stands, unsent.levels) = (true, OwnLevels::default()),
+                None => drop(self.remove(waiter)),
             }
         }
     }
@@ -324,24 +339,65 @@ impl UnsentReplies {
         self.by_until.first().map(|(until, _)| *until)
     }
 
-    /// Gives this caller the level of another one that has no reply yet. False if there is none.
-    pub(crate) fn take_level(&mut self, token: Token, heir: WaiterId) -> bool {
-        let Some(other) = self.find(token, |it| it.level == Level::Adds) else { return false };
-        self.set_level(other, Level::Shares);
-        self.add_level(heir);
-        true
+    /// Gives this caller, which is told, the levels of pending callers without which the hold would
+    /// be less deep than it counts on. `turn`: the level of a ticket. True if it needs that, too.
+    pub(crate) fn takes_levels(&mut self, token: Token, heir: WaiterId, turn: u16) -> bool {
+        let all = self.of_token(token).filter_map(|waiter| Some((waiter, self.levels(waiter)?)));
+        let mut depth = turn.saturating_sub(self.ending(token));
+        let (mut unheard, mut counts_on) = (u16::from(turn > 0), 0);
+        let mut others = Vec::new();
+        for (waiter, levels) in all {
+            depth = depth.max(levels.reached);
+            if waiter == heir {
+                counts_on = levels.counts_on;
+            } else if self.ack_wait(waiter).is_some() {
+                unheard = unheard.saturating_add(levels.count);
+                others.push((waiter, levels.count));
+            }
+        }
+        let mut needs = counts_on.saturating_sub(depth.saturating_sub(unheard));
+        for (other, count) in others {
+            let taken = count.min(needs);
+            needs = needs.saturating_sub(taken);
+            self.change(other, |levels| levels.count = levels.count.saturating_sub(taken));
+            self.add_levels(heir, taken);
+        }
+        needs > 0 && turn > 0
+    }
+
+    /// How many levels of this hold end with the next input.
+    fn ending(&self, token: Token) -> u16 {
+        let ending = self.revoked.iter().filter(|(of, by)| *of == token && by.is_some());
+        u16::try_from(ending.count()).unwrap_or(u16::MAX)
+    }
+
+    fn levels(&self, waiter: WaiterId) -> Option<OwnLevels> {
+        self.by_waiter.get(&waiter).map(|unsent| unsent.levels)
     }
 
     /// This caller answers for a level that nobody else is told of.
     pub(crate) fn add_level(&mut self, waiter: WaiterId) {
-        self.set_level(waiter, Level::Adds);
+        self.add_levels(waiter, 1);
     }
 
-    /// Passes a level on to another caller that re-entered this hold without adding one. False if
-    /// there is none.
-    fn pass_on(&mut self, token: Token) -> bool {
-        let heir = self.find(token, |it| it.level == Level::Shares);
-        heir.is_some_and(|heir| self.set_level(heir, Level::Adds))
+    fn add_levels(&mut self, waiter: WaiterId, count: u16) {
+        self.change(waiter, |levels| levels.count = levels.count.saturating_add(count));
+    }
+
+    /// Passes levels on to the caller that counts on the greatest depth, as many as it needs.
+    /// Returns how many are left: those end.
+    fn pass_on(&mut self, token: Token, lost: OwnLevels) -> u16 {
+        let with_levels = |waiter| Some((waiter, self.levels(waiter)?));
+        let all = || self.of_token(token).filter_map(with_levels);
+        // Levels that nobody heard of are above all others.
+        let depth = all().fold(lost.reached, |depth, (_, levels)| depth.max(levels.reached));
+        let stays = depth.saturating_sub(lost.count);
+        let heir = all().rev().max_by_key(|(_, levels)| levels.counts_on);
+        let Some((heir, levels)) = heir else { return lost.count };
+        let needs = levels.counts_on.saturating_sub(stays).min(lost.count);
+        self.add_levels(heir, needs);
+        self.lower(token, stays.saturating_add(needs));
+        lost.count.saturating_sub(needs)
     }
 
     /// The hold of this caller, if it was tied to its connection with the grant.
@@ -356,13 +412,14 @@ impl UnsentReplies {
     pub(crate) fn check(&self) -> Result<(), String> {
         let all = || self.by_waiter.iter();
         let waits = || all().filter_map(|(waiter, it)| Some((*waiter, it.ack_wait.as_deref()?)));
-        let stands_pending = |it: &UnsentReply| it.level == Level::Stands && it.ack_wait.is_some();
+        let is_open = |it: &UnsentReply| it.ack_wait.is_some() || it.levels.count > 0;
+        let stands_open = |it: &UnsentReply| it.stands && is_open(it);
         let agree = [
             ("tokens", self.by_token == all().map(|(waiter, it)| (it.token, *waiter)).collect()),
             ("times", self.by_until == waits().map(|(waiter, it)| (it.until, waiter)).collect()),
             ("sessions", waits().filter(|(_, it)| it.begins_session()).count() == self.sessions),
             ("groups", waits().filter(|(_, it)| it.is_of_several).count() == self.of_several),
-            ("levels", !all().any(|(_, it)| stands_pending(it))),
+            ("levels", !all().any(|(_, it)| stands_open(it))),
         ];
         let wrong = agree.into_iter().find(|(_, agrees)| !agrees);
         wrong.map_or(Ok(()), |(what, _)| Err(format!("{what} disagree with {self:?}")))

@@ -12,16 +12,18 @@ impl Naive {
         let Some(place) = self.unheard.iter().position(|grant| grant.waiter == waiter) else {
             return;
         };
-        let Unheard { token, adds, .. } = self.unheard.remove(place);
-        if !adds {
-            return;
+        let Unheard { token, count, reached, .. } = self.unheard.remove(place);
+        let others = || self.unheard.iter().filter(|grant| grant.token == token);
+        let depth = others().map(|grant| grant.reached).max().unwrap_or(0).max(reached);
+        // Another one who counts on what would not be left has it now.
+        let most = others().map(|grant| grant.counts_on).max().unwrap_or(0);
+        let needs = most.saturating_sub(depth - count).min(count);
+        let is_heir = |grant: &&mut Unheard| grant.token == token && grant.counts_on == most;
+        if let Some(heir) = self.unheard.iter_mut().find(is_heir) {
+            heir.count += needs;
         }
-        // Another one who found the hold as deep as it asked for has the level now.
-        let is_heir = |grant: &&mut Unheard| grant.token == token && !grant.adds;
-        match self.unheard.iter_mut().find(is_heir) {
-            Some(heir) => heir.adds = true,
-            None => self.revoked.push(token),
-        }
+        (needs..count).for_each(|_| self.revoked.push(token));
+        self.lower(token, depth - (count - needs));
     }
 
     /// The reply arrived: every grant of that hold stands.
@@ -56,6 +58,7 @@ impl Naive {
             self.end(|hold| hold.token == target.token, End::Released, told);
         } else if let Some(hold) = self.of(ask.owner, target.mode) {
             hold.depth = left;
+            self.lower(target.token, left);
         }
         Said::Count(left.into())
     }

@@ -61,8 +61,12 @@ pub struct Waiting {
 struct Unheard {
     waiter: WaiterId,
     token: u64,
-    /// A level of the hold is this connection's own.
-    adds: bool,
+    /// So many levels of the hold are this connection's own.
+    count: u16,
+    /// The depth that it reached.
+    reached: u16,
+    /// The depth on which it counts: it has the levels of who is gone, as far as that needs them.
+    counts_on: u16,
 }
 
 /// What the server's configuration and its other locks set.
@@ -247,7 +251,11 @@ impl Naive {
         self.end(|hold| hold.deadline <= now, End::Expired, told);
         while let Some(token) = self.revoked.pop() {
             match self.holds.iter_mut().find(|hold| hold.token == token) {
-                Some(hold) if hold.depth > 1 => hold.depth -= 1,
+                Some(hold) if hold.depth > 1 => {
+                    hold.depth -= 1;
+                    let left = hold.depth;
+                    self.lower(token, left);
+                }
                 _ => self.end(|hold| hold.token == token, End::Disconnected, told),
             }
         }
@@ -389,6 +397,13 @@ impl Naive {
 
     fn confirm(&mut self, token: u64) {
         self.unheard.retain(|grant| grant.token != token);
+    }
+
+    /// So many levels are left.
+    fn lower(&mut self, token: u64, left: u16) {
+        for grant in self.unheard.iter_mut().filter(|grant| grant.token == token) {
+            grant.reached = grant.reached.min(left);
+        }
     }
 }
 
