@@ -42,6 +42,15 @@ pub struct Volatile {
 }
 
 impl Volatile {
+    /// A copy with only so many of those who wait.
+    pub(crate) fn with_first(&self, most: usize) -> Self {
+        let Self { queue, sessions, unsent, acks, grace, unfinished, .. } = self;
+        let (sessions, unsent, acks) = (sessions.clone(), unsent.clone(), acks.clone());
+        let (grace, unfinished) = (*grace, *unfinished);
+        let queue = queue.first(most);
+        Self { queue, sessions, unsent, acks, grace, unfinished, ..Self::default() }
+    }
+
     /// There is nothing to remember.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()

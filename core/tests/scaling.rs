@@ -7,8 +7,10 @@ use std::time::Duration;
 use crate::support::server::{Key, Server};
 use crate::support::{World, acquire, lease, release, renew};
 use allocation_counter::measure;
+use rlock_core::manager::At;
 use rlock_core::{
-    Acquire, Input, Lock, Mode, Parking, Patience, Release, Renew, Reply, WaiterId, snapshot,
+    Acquire, Claim, Input, Lock, Mode, Parking, Patience, Release, Renew, Reply, Standing,
+    WaiterId, snapshot,
 };
 use rustix::time::{ClockId, clock_gettime};
 
@@ -404,4 +406,31 @@ fn tickets_that_all_wait_for_others_take_little_memory() {
     let each = took.bytes_current / i64::try_from(TICKETS).unwrap();
     println!("behind others each: {each} bytes each");
     assert!(each < 1000, "{each} bytes each");
+}
+
+/// It has its turn, and all others wait behind it.
+#[test]
+fn judging_a_request_without_its_owners_ticket_copies_no_long_queue() {
+    let takes = |waiting: u64| {
+        let (mut server, mut lock) = (Server::new(), Lock::default());
+        let patience = Patience::Ticket(lease(600_000));
+        let mut asks = |owner: &[u8]| {
+            let ask = Acquire { patience, ..acquire(owner, Mode::Write, 1000) };
+            server.decide(&mut lock, b"k", Input::Acquire(ask)).reply
+        };
+        assert!(matches!(asks(b"holder"), Reply::Granted { .. }));
+        assert_eq!(asks(b"own"), Reply::NotNow { wait_ms: Some(1000) });
+        for number in 0..waiting {
+            asks(format!("waiter {number:08}").as_bytes());
+        }
+        let _ = server.decide(&mut lock, b"k", Input::Release(release(b"holder")));
+        let at = At { db: 0, key: b"k", now: server.now() };
+        let claim = Claim::from(&acquire(b"own", Mode::Write, 1000));
+        let (manager, bounds) = (&server.manager, &server.bounds);
+        taken(|| {
+            let standing = manager.judge_without(at, bounds, (&lock, claim), &[]);
+            assert_eq!(standing, Standing::Barred { wait_ms: None });
+        })
+    };
+    assert_eq!(takes(200), takes(20_000));
 }

@@ -4,8 +4,11 @@ use super::{At, Bounds, LockId, Manager};
 use crate::volatile::queue::Place;
 use crate::{
     Claim, Effects, GroupStand, Input, Lock, OwnPlace, Refusal, Standing, Step, StepContext, Token,
-    WaiterId,
+    Volatile, WaiterId,
 };
+
+/// How many of a queue are served on trial before all of them are.
+const FIRST_IN_LINE: usize = 64;
 
 impl Manager {
     /// Whether this lock has to be caught up with before [`Manager::judge`]: something came due, or
@@ -68,7 +71,30 @@ impl Manager {
         if is_stranger && is_barred && !self.is_overdue(at, bounds, lock) {
             return self.judge(at, bounds, lock, claim, OwnPlace::Ticket);
         }
-        let (mut lock, mut volatile) = (lock.clone(), volatile.clone());
+        if is_stranger && volatile.queue.len() > FIRST_IN_LINE && !self.is_overdue(at, bounds, lock)
+        {
+            let first = volatile.with_first(FIRST_IN_LINE);
+            let (standing, is_ahead) =
+                self.served_without(at, bounds, (lock, claim), first, tickets);
+            // One of the first stays in line, before all others.
+            if is_ahead {
+                return standing;
+            }
+        }
+        self.served_without(at, bounds, (lock, claim), volatile.clone(), tickets).0
+    }
+
+    /// Serves a copy of the queue without these tickets of the owner, and without its ticket for
+    /// this lock alone. Returns how a newcomer stands then, and whether somebody is in line.
+    fn served_without(
+        &self,
+        at: At<'_>,
+        bounds: &Bounds,
+        (lock, claim): (&Lock, Claim<'_>),
+        mut volatile: Volatile,
+        tickets: &[WaiterId],
+    ) -> (Standing, bool) {
+        let mut lock = lock.clone();
         for ticket in tickets {
             volatile.leave(*ticket);
             self.taken_by(*ticket).map(|(grant, _)| volatile.leave(grant));
@@ -81,7 +107,8 @@ impl Manager {
         let moment = StepContext { grace, ..moment };
         let step = Step { lock: &mut lock, volatile: &mut volatile, moment, effects: &mut effects };
         step.apply(Input::Tick);
-        lock.judge(&volatile, claim, OwnPlace::None, (grace, at.now))
+        let standing = lock.judge(&volatile, claim, OwnPlace::None, (grace, at.now));
+        (standing, volatile.queue.head().is_some())
     }
 
     /// Whether another reader of this lock waits in front to upgrade.

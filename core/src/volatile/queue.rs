@@ -149,6 +149,16 @@ pub struct Queue {
 }
 
 impl Queue {
+    /// A copy of the first ones, so many, and of those who need no turn.
+    pub(crate) fn first(&self, most: usize) -> Self {
+        let groups = self.groups.without_places();
+        let mut first = Self { turns_end: self.turns_end, groups, ..Self::default() };
+        for (place, entry) in self.entries.iter().take(most) {
+            first.put(*place, (**entry).clone());
+        }
+        first
+    }
+
     /// Number of waiters, including tickets.
     pub fn len(&self) -> usize {
         self.entries.len()

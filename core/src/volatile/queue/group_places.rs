@@ -19,6 +19,12 @@ pub(super) struct GroupPlaces {
 }
 
 impl GroupPlaces {
+    /// A copy without those that stand in line.
+    pub(super) fn without_places(&self) -> Self {
+        let (covered, by_token) = (self.covered.clone(), self.by_token.clone());
+        Self { places: BTreeMap::new(), covered, by_token, touched: Vec::new() }
+    }
+
     pub(super) fn stands(&mut self, entry: &Entry, place: Place) {
         if let Some(waiter) = entry.kind.group() {
             self.places.insert(waiter, place);
