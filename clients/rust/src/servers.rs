@@ -1,7 +1,7 @@
 //! Finds the primary of a key: the one server, by Sentinel, or in a Cluster. All connections are the crate's own.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -39,6 +39,8 @@ pub(crate) struct Servers {
     known: Mutex<Known>,
     /// One task finds the primaries; the others wait for its result.
     looking: tokio::sync::Mutex<()>,
+    /// Whom it asks first.
+    next: AtomicUsize,
     /// About how long a reply takes, in microseconds.
     round: AtomicU64,
 }
@@ -60,6 +62,7 @@ impl Servers {
             is_closed: AtomicBool::new(false),
             known: Mutex::default(),
             looking: tokio::sync::Mutex::default(),
+            next: AtomicUsize::new(0),
             round: AtomicU64::new(0),
         }
     }
@@ -159,13 +162,31 @@ impl Servers {
         })
     }
 
+    /// All of them, from the one that answered last. A search may end before it has asked them all: the next one begins
+    /// with who comes after the silent ones.
+    fn in_turn<'s>(
+        &'s self,
+        all: &'s [ConnectionInfo],
+    ) -> impl Iterator<Item = &'s ConnectionInfo> {
+        let first = self.next.load(Ordering::Relaxed) % all.len().max(1);
+        let pass = move |_: &&ConnectionInfo| {
+            self.next.fetch_add(1, Ordering::Relaxed);
+        };
+        all.iter().cycle().skip(first).take(all.len()).inspect(pass)
+    }
+
+    fn answered(&self) {
+        self.next.fetch_sub(1, Ordering::Relaxed);
+    }
+
     async fn ask_sentinels(&self, sentinels: &[ConnectionInfo], master: &str) -> RedisResult<()> {
         let mut trouble = RedisError::from((ErrorKind::Io, "no Sentinel knows the primary"));
-        for sentinel in sentinels {
+        for sentinel in self.in_turn(sentinels) {
             let mut ask = redis::cmd("SENTINEL");
             ask.arg("GET-MASTER-ADDR-BY-NAME").arg(master);
             match once::<Option<(String, u16)>>(sentinel, &ask).await {
                 Ok(Some((host, port))) => {
+                    self.answered();
                     lock(&self.known).primary = Some(self.at(&host, port));
                     return Ok(());
                 }
@@ -177,9 +198,10 @@ impl Servers {
     }
 
     async fn ask_cluster(&self, seeds: &[ConnectionInfo]) -> RedisResult<()> {
-        let met: Vec<_> = lock(&self.nodes).values().map(|node| node.info.clone()).collect();
+        let mut all: Vec<_> = lock(&self.nodes).values().map(|node| node.info.clone()).collect();
+        all.extend_from_slice(seeds);
         let mut trouble = RedisError::from((ErrorKind::Io, "no node of the cluster answers"));
-        for info in met.iter().chain(seeds) {
+        for info in self.in_turn(&all) {
             // Each range: first, last, the primary (host, port, id, …), its replicas.
             let asked =
                 match once::<Vec<Vec<Value>>>(info, redis::cmd("CLUSTER").arg("SLOTS")).await {
@@ -191,6 +213,7 @@ impl Servers {
                 };
             let ranges: Vec<_> = asked.iter().filter_map(|range| self.range(range, info)).collect();
             if !ranges.is_empty() {
+                self.answered();
                 lock(&self.known).slots = ranges;
                 return Ok(());
             }

@@ -1,4 +1,4 @@
-//! A failover that Sentinel does: who knew the old primary finds the new one.
+//! Sentinel: who knew the old primary finds the new one, and Sentinels may be silent.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -11,6 +11,7 @@
 mod sentinel;
 mod support;
 
+use std::net::TcpListener;
 use std::time::Duration;
 
 use rlock_client::Locker;
@@ -48,5 +49,18 @@ async fn a_campaign_leaves_a_primary_that_was_demoted() {
     let campaign = locker.election("leader").campaign().wait(MINUTE).acquire();
     let hold = timeout(MINUTE / 2, campaign).await.expect("it asks the old primary").unwrap();
     assert!(new.ask::<bool>("EXISTS leader"));
+    hold.release().await.unwrap();
+}
+
+/// More than a search has the time to wait for.
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_sentinels_are_passed_over() {
+    let server = Server::start(&[]);
+    let sentinel = Sentinel::of(&server);
+    let silent = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let ports = silent.iter().map(|silent| silent.local_addr().unwrap().port());
+    let urls = ports.chain([sentinel.port]).map(|port| format!("redis://127.0.0.1:{port}"));
+    let locker = Locker::sentinel(urls, "mine", "redis://127.0.0.1").unwrap();
+    let hold = locker.lock("k").wait(MINUTE / 4).acquire().await.unwrap();
     hold.release().await.unwrap();
 }
