@@ -15,7 +15,7 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use rlock_cli::snapshot::{Ask, Lock, Name, Snapshot, look};
 use rlock_cli::view;
-use support::{Rlock, Server, until};
+use support::{Rlock, Server, cluster, until};
 
 fn drawn(before: Option<&Snapshot>, now: &Snapshot) -> String {
     let mut terminal = Terminal::new(TestBackend::new(110, 14)).unwrap();
@@ -148,18 +148,7 @@ fn an_unreachable_server_or_one_without_the_module_is_an_error() {
 
 #[test]
 fn all_primaries_of_a_cluster_are_shown_together() {
-    let words = ["--cluster-enabled", "yes", "--cluster-require-full-coverage", "no"];
-    let servers = [Server::start(&words), Server::start(&words)];
-    for (at, server) in servers.iter().enumerate() {
-        let (first, last) = [(0, 8191), (8192, 16383)][at];
-        let () = server.ask(&format!("CLUSTER ADDSLOTSRANGE {first} {last}"));
-        let () = server.ask(&format!("CLUSTER MEET 127.0.0.1 {}", servers[0].port));
-    }
-    let knows = |server: &Server| {
-        server.ask::<String>("CLUSTER INFO").contains("cluster_slots_ok:16384")
-            && server.ask::<String>("CLUSTER INFO").contains("cluster_state:ok")
-    };
-    until("they know each other", || servers.iter().all(knows));
+    let servers = cluster(&["0 8191", "8192 16383"]);
     // Slots 12182 and 5061.
     server_waits(&servers[1], "foo");
     server_waits(&servers[0], "bar");

@@ -262,6 +262,7 @@ impl Ask {
             Ok(Err(error)) => self.trouble = Some(error),
             Err(_) => self.trouble = Some(timed_out()),
         }
+        self.next = None; // whoever sent it there may know better by now
         self.inner.servers.forget();
         let code = self.trouble.as_ref().and_then(RedisError::code).map(str::to_owned);
         Input::Ended(code.map_or(Outcome::Unsent, Outcome::Refused))

@@ -82,6 +82,30 @@ impl Server {
     }
 }
 
+/// A Cluster: a server for each range of slots, such as "0 16383". It has none if that is empty.
+pub fn cluster(ranges: &[&str]) -> Vec<Server> {
+    // What is killed is not found to be down during a test.
+    let words = ["--cluster-enabled", "yes", "--cluster-node-timeout", "60000"];
+    let servers: Vec<Server> = ranges.iter().map(|_| Server::start(&words)).collect();
+    let first = servers.first().unwrap().port;
+    for (server, range) in servers.iter().zip(ranges) {
+        if !range.is_empty() {
+            let () = server.ask(&format!("CLUSTER ADDSLOTSRANGE {range}"));
+        }
+        let () = server.ask(&format!("CLUSTER MEET 127.0.0.1 {first}"));
+    }
+    let knows_all = |server: &Server| {
+        let (info, nodes): (String, String) =
+            (server.ask("CLUSTER INFO"), server.ask("CLUSTER NODES"));
+        let is_known = |other: &Server| nodes.contains(&other.ask::<String>("CLUSTER MYID"));
+        info.contains("cluster_state:ok")
+            && info.contains("cluster_slots_ok:16384")
+            && servers.iter().all(is_known)
+    };
+    until("they know each other", || servers.iter().all(knows_all));
+    servers
+}
+
 fn run(port: u16, folder: &Path, words: &[String]) -> Child {
     let program = env::var("RLOCK_SERVER").expect("RLOCK_SERVER says which server");
     Command::new(program)
