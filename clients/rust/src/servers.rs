@@ -224,9 +224,10 @@ impl Servers {
     fn range(&self, range: &[Value], asked: &ConnectionInfo) -> Option<(u16, u16, Arc<Node>)> {
         let [first, last, Value::Array(primary), ..] = range else { return None };
         let number = |value: &Value| redis::from_redis_value_ref::<u16>(value).ok();
-        let host: String = redis::from_redis_value_ref(primary.first()?).ok()?;
+        // Null if it is to be found where the one that was asked is.
+        let host: Option<String> = redis::from_redis_value_ref(primary.first()?).ok()?;
         let port = number(primary.get(1)?)?;
-        let node = self.beside(asked, &host, port);
+        let node = self.beside(asked, &host.unwrap_or_default(), port);
         Some((number(first)?, number(last)?, node))
     }
 

@@ -41,3 +41,12 @@ async fn a_redirection_to_a_server_that_died_is_forgotten() {
     let hold = timeout(MINUTE / 4, acquires).await.expect("it dials the dead server for ever");
     hold.unwrap().unwrap().release().await.unwrap();
 }
+
+#[tokio::test]
+async fn the_servers_of_a_cluster_may_have_no_names() {
+    let servers = cluster(&["0 16383"]);
+    let () = servers[0].ask("CONFIG SET cluster-preferred-endpoint-type unknown-endpoint");
+    let locker = Locker::cluster([servers[0].url()]).unwrap();
+    let hold = locker.lock("k").wait(Duration::from_secs(5)).acquire().await.unwrap();
+    hold.release().await.unwrap();
+}
