@@ -113,7 +113,10 @@ pub(crate) fn is_passing(error: &RedisError) -> bool {
             "UNBLOCKED" | "READONLY" | "LOADING" | "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN"
             | "NOREPLICAS" | "MASTERDOWN",
         ) => true,
-        Some(_) => error.detail().is_some_and(|text| text.contains("max number of clients")),
+        // The latter is for observers, from a primary that was demoted.
+        Some(_) => error.detail().is_some_and(|text| {
+            text.contains("max number of clients") || text.contains("cannot block on a replica")
+        }),
     }
 }
 

@@ -103,3 +103,26 @@ async fn followers_see_who_leads() {
     assert!(start.elapsed() < Duration::from_secs(1));
     assert!(matches!(hold.release().await, Err(Error::Lost)));
 }
+
+/// As by an address that stays with a primary that was demoted for a while.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_observer_waits_while_its_server_is_a_replica() {
+    let server = Server::start(&[]);
+    let mut observer = locker(&server).election("leader").observe();
+    assert_eq!(observer.next().await.unwrap(), None);
+    let next = tokio::spawn(async move { observer.next().await });
+    let () = server.ask("REPLICAOF 127.0.0.1 1");
+    let refusals = || {
+        let stats: String = server.ask("INFO commandstats");
+        let line = stats.lines().find(|line| line.starts_with("cmdstat_rlock.await:"));
+        let failed =
+            line.and_then(|line| line.split(',').find_map(|f| f.strip_prefix("failed_calls=")));
+        failed.map_or(0, |count| count.parse::<u64>().unwrap())
+    };
+    // One tells it that the server is no primary any more.
+    until("it asks the replica", || next.is_finished() || refusals() > 2);
+    let () = server.ask("REPLICAOF NO ONE");
+    let token: u64 = server.ask("RLOCK.ACQUIRE leader ann");
+    let leader = next.await.unwrap().unwrap().unwrap();
+    assert_eq!((leader.token, leader.owner.as_str()), (token, "ann"));
+}
