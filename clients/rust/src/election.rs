@@ -162,6 +162,6 @@ impl Observer {
 }
 
 fn leader(reply: &Value) -> Option<Leader> {
-    let (token, owner): (u64, Option<String>) = redis::from_redis_value_ref(reply).ok()?;
-    owner.map(|owner| Leader { token, owner })
+    let (token, owner): (u64, Option<Vec<u8>>) = redis::from_redis_value_ref(reply).ok()?;
+    owner.map(|owner| Leader { token, owner: String::from_utf8_lossy(&owner).into_owned() })
 }

@@ -126,3 +126,15 @@ async fn an_observer_waits_while_its_server_is_a_replica() {
     let leader = next.await.unwrap().unwrap().unwrap();
     assert_eq!((leader.token, leader.owner.as_str()), (token, "ann"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_whose_name_is_no_text_leads_all_the_same() {
+    let server = Server::start(&[]);
+    let election = locker(&server).election("leader");
+    let mut acquire = redis::cmd("RLOCK.ACQUIRE");
+    acquire.arg("leader").arg(b"\xff");
+    let token: u64 = acquire.query(&mut server.connect()).unwrap();
+    let leader = election.observe().next().await.unwrap().unwrap();
+    assert_eq!((leader.token, leader.owner.as_str()), (token, "\u{fffd}"));
+    assert_eq!(election.leader().await.unwrap(), Some(leader));
+}
