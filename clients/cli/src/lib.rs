@@ -12,3 +12,11 @@ pub mod snapshot;
 pub mod top;
 pub mod view;
 pub mod watch;
+
+use std::fmt::Display;
+use std::io::Write;
+
+/// Says what is wrong. What goes on does so even if nobody listens any more.
+pub fn complain(what: impl Display) {
+    let _ = writeln!(std::io::stderr(), "rlock: {what}");
+}

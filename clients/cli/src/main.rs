@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use rlock_cli::args::{Job, USAGE, parse};
-use rlock_cli::{run, serve, show, top, watch};
+use rlock_cli::{complain, run, serve, show, top, watch};
 
 /// As `timeout` has it: rlock itself failed.
 const FAILED: u8 = 125;
@@ -24,9 +24,8 @@ fn main() -> ExitCode {
         Ok(Job::Top { at, count, .. }) => top::live(&at, count).map(|()| 0),
         Ok(Job::Who { at, key }) => show::who(&at, &key).and_then(|page| print(&page)),
         Ok(Job::Watch { at, key }) => {
-            let complain = |trouble: &str| eprintln!("rlock: {trouble}");
             let line = |line: &str| writeln!(std::io::stdout(), "{line}").is_ok();
-            watch::watch(&at, &key, line, complain).map(|()| 0)
+            watch::watch(&at, &key, line, |trouble| complain(trouble)).map(|()| 0)
         }
         Ok(Job::Queues { at, count }) => show::queues(&at, count).and_then(|page| print(&page)),
         Ok(Job::Serve(job)) => serve::serve(&job).map(|()| 0),
@@ -35,7 +34,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(trouble) => {
-            eprintln!("rlock: {trouble}");
+            complain(trouble);
             ExitCode::from(FAILED)
         }
     }

@@ -18,6 +18,7 @@ use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::args::Run;
+use crate::complain;
 use crate::servers::Trouble;
 
 /// The first word of a process that is to become the command.
@@ -53,7 +54,7 @@ pub fn become_command(mut words: impl Iterator<Item = OsString>) -> u8 {
         return CANNOT_RUN;
     }
     let error = std::process::Command::new(&program).args(words).exec();
-    eprintln!("rlock: {}: {error}", program.display());
+    complain(format_args!("{}: {error}", program.display()));
     if error.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN }
 }
 
@@ -75,7 +76,7 @@ async fn hold_and_run(job: &Run) -> Result<u8, Trouble> {
     };
     match (released, code) {
         (Err(Error::Lost), Ok(0)) => {
-            eprintln!("rlock: the lock was lost before the command ended");
+            complain("the lock was lost before the command ended");
             Ok(LOST)
         }
         (_, code) => code,
@@ -140,7 +141,7 @@ fn trouble(job: &Run) -> Result<impl Fn(&RedisError) + Send + Sync + 'static, Tr
     let at: Vec<_> =
         job.at.nodes()?.iter().map(|node| node.get_connection_info().addr().to_string()).collect();
     Ok(move |trouble: &RedisError| {
-        eprintln!("rlock: still waiting for {key}: {}: {trouble}", at.join(", "));
+        complain(format_args!("still waiting for {key}: {}: {trouble}", at.join(", ")));
     })
 }
 
@@ -192,8 +193,8 @@ async fn supervise(job: &Run, hold: &Hold, signals: &mut Forwarded) -> Result<u8
             }
             () = sleep(Duration::from_millis(20)), if ended.is_some() => {} // nothing tells when a group is empty
             () = hold.lost(), if !is_lost => {
-                eprintln!("rlock: the lock of {} is lost; ending the command", job.key);
                 tell(Signal::TERM);
+                complain(format_args!("the lock of {} is lost; ending the command", job.key));
                 is_lost = true;
                 kill_at = Some(Instant::now() + job.kill_after.unwrap_or(Duration::from_secs(5)));
             }

@@ -109,6 +109,24 @@ fn losing_the_lock_ends_the_command_and_its_child_processes() {
 }
 
 #[test]
+fn losing_the_lock_ends_the_command_even_if_nobody_listens_to_rlock() {
+    let server = Server::start(&[]);
+    let script = "trap 'exit 0' TERM; echo ready; while :; do sleep 1; done";
+    let mut child = server.rlock(&["run", "job", "sh", "-c", script]).spawn().unwrap();
+    drop(child.stderr.take());
+    let mut line = String::new();
+    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+    out.read_line(&mut line).unwrap();
+    server.ask::<u64>("RLOCK.FORCE job");
+    assert_eq!((line.as_str(), child.wait().unwrap().code()), ("ready\n", Some(124)));
+    // Nor does it change the exit code of a wait in vain.
+    let words = ["run", "-u", "redis://127.0.0.1:1", "-w", "300ms", "job", "true"];
+    let mut child = server.rlock(&words).spawn().unwrap();
+    drop(child.stderr.take());
+    assert_eq!(child.wait().unwrap().code(), Some(125));
+}
+
+#[test]
 fn what_the_command_started_does_not_outlive_it_when_the_lock_is_lost() {
     let server = Server::start(&[]);
     let stubborn =

@@ -26,6 +26,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_stream::{Stream, StreamExt, wrappers::WatchStream};
 
 use crate::args::Serve;
+use crate::complain;
 use crate::servers::Trouble;
 use crate::snapshot::Name;
 use guard::Guard;
@@ -76,7 +77,7 @@ pub fn serve(job: &Serve) -> Result<(), Trouble> {
             TcpListener::bind(listen).await.map_err(|error| format!("{listen}: {error}"))?;
         let address = listener.local_addr().map_err(|error| error.to_string())?;
         if !address.ip().is_loopback() {
-            eprintln!("rlock: anybody who can reach {address} sees all locks and owners");
+            complain(format_args!("anybody who can reach {address} sees all locks and owners"));
         }
         let watch = Watch::start(job.at.clone()).map_err(|error| error.to_string())?;
         let (elections, is_fixed) = (job.elections[..].into(), job.at.is_fixed());
@@ -198,7 +199,7 @@ async fn actions(
             .await;
     match done {
         Ok(Ok(text)) => {
-            eprintln!("rlock: {said}: {text}");
+            complain(format_args!("{said}: {text}"));
             (StatusCode::OK, text + "\n")
         }
         Ok(Err(why)) => (StatusCode::CONFLICT, why + "\n"),
