@@ -1,6 +1,7 @@
 //! Carries out what a machine wants: requests, connections, sleeps. It decides nothing.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -312,7 +313,8 @@ impl Ask {
         if self.options.wait != Some(Duration::ZERO)
             && let (Some(trouble), Some(tell)) = (&self.trouble, self.options.on_trouble.take())
         {
-            tell(trouble);
+            // What was asked for must be undone, whatever becomes of the user's own code.
+            let _ = catch_unwind(AssertUnwindSafe(|| tell(trouble)));
         }
     }
 

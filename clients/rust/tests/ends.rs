@@ -116,6 +116,21 @@ fn the_longest_time_is_no_limit() {
     assert!(error.to_string().contains("LEASE"), "{error}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_of_on_trouble_does_not_end_the_wait() {
+    let mut server = Server::start(&[]);
+    server.kill();
+    let (tell, told) = mpsc::channel();
+    let request = locker(&server).lock("k").on_trouble(move |_| {
+        tell.send(()).unwrap();
+        panic!("of the test");
+    });
+    let acquires = tokio::spawn(request.acquire());
+    told.recv_timeout(Duration::from_secs(20)).unwrap();
+    server.again();
+    acquires.await.unwrap().unwrap().release().await.unwrap();
+}
+
 /// How long it takes to be told that there is no server.
 async fn takes(locker: &Locker, wait: u64) -> Duration {
     let start = Instant::now();
