@@ -121,7 +121,9 @@ impl Where {
         let first = nodes.first().ok_or(NOBODY)?.clone();
         match &self.sentinel {
             Some(master) => {
-                rlock_client::Locker::sentinel(infos, master, first.get_connection_info().clone())
+                let sentinels = nodes.iter().map(without_database);
+                let node = first.get_connection_info().clone();
+                rlock_client::Locker::sentinel(sentinels, master, node)
             }
             None if self.is_cluster => rlock_client::Locker::cluster(infos),
             None => Ok(rlock_client::Locker::new(only(nodes)?)),
@@ -175,12 +177,15 @@ fn asked(
     Err(trouble)
 }
 
-fn of_sentinel(node: &Client, master: &str) -> Result<Vec<Server>, Trouble> {
-    // A Sentinel has no databases, and its password is its own.
+/// For a Sentinel, which has no databases: the one that is named is the primary's.
+fn without_database(node: &Client) -> ConnectionInfo {
     let info = node.get_connection_info().clone();
     let settings = info.redis_settings().clone().set_db(0);
-    let sentinel =
-        Client::open(info.set_redis_settings(settings)).map_err(|error| error.to_string())?;
+    info.set_redis_settings(settings)
+}
+
+fn of_sentinel(node: &Client, master: &str) -> Result<Vec<Server>, Trouble> {
+    let sentinel = Client::open(without_database(node)).map_err(|error| error.to_string())?;
     let mut ask = redis::cmd("SENTINEL");
     ask.arg("GET-MASTER-ADDR-BY-NAME").arg(master);
     let found: Option<(String, u16)> =
