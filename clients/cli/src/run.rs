@@ -39,7 +39,9 @@ pub fn run(job: &Run) -> Result<u8, Trouble> {
         .enable_all()
         .build()
         .map_err(|e| e.to_string())?;
-    runtime.block_on(hold_and_run(job))
+    let code = runtime.block_on(hold_and_run(job));
+    runtime.shutdown_background(); // a name that is still looked up may take long
+    code
 }
 
 /// Becomes the command, which from now on dies with its parent: a command must not go on without the lock when
