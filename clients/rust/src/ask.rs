@@ -257,8 +257,9 @@ impl Ask {
         };
         match timeout_at(by, line).await {
             Ok(Ok(line)) => {
+                let round = line.node.round();
                 self.line = Some(line);
-                return Input::Opened(ms(self.inner.servers.round()));
+                return Input::Opened(ms(round));
             }
             Ok(Err(error)) => self.trouble = Some(error),
             Err(_) => self.trouble = Some(timed_out()),

@@ -1,6 +1,6 @@
 //! The connections of one server.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -53,6 +53,8 @@ pub(crate) struct Node {
     dials: Mutex<(machine::Server, Option<RedisError>)>,
     /// One dial at a time.
     dialling: tokio::sync::Mutex<()>,
+    /// About how long a reply takes, in microseconds.
+    round: AtomicU64,
     is_closed: AtomicBool,
 }
 
@@ -76,6 +78,7 @@ impl Node {
             plain: Mutex::default(),
             dials: Mutex::default(),
             dialling: tokio::sync::Mutex::default(),
+            round: AtomicU64::new(0),
             is_closed: AtomicBool::new(false),
         }
     }
@@ -97,9 +100,24 @@ impl Node {
             Ok(Err(error)) => return (0, Err(error)),
             Err(_) => return (0, Err(unreached(timed_out()))),
         };
-        let mut connection = connection;
+        let (mut connection, begun) = (connection, Instant::now());
         let reply = timeout_at(end, connection.send_packed_command(command)).await;
-        (generation, reply.unwrap_or_else(|_| Err(timed_out())).and_then(Value::extract_error))
+        let reply = reply.unwrap_or_else(|_| Err(timed_out())).and_then(Value::extract_error);
+        if reply.is_ok() && matches!(lane, Lane::Prompt) {
+            self.took(begun.elapsed());
+        }
+        (generation, reply)
+    }
+
+    /// About how long a reply takes that waits for nothing.
+    pub(crate) fn round(&self) -> Duration {
+        Duration::from_micros(self.round.load(Ordering::Relaxed))
+    }
+
+    fn took(&self, time: Duration) {
+        let (old, new) = (self.round(), time.min(PATIENCE));
+        let mean = u64::try_from((old * 7 / 8 + new / 8).as_micros()).unwrap_or(u64::MAX);
+        self.round.store(mean, Ordering::Relaxed);
     }
 
     pub(crate) fn hang_up(&self, lane: Lane, generation: u64) {

@@ -1,7 +1,7 @@
 //! Finds the primary of a key: the one server, by Sentinel, or in a Cluster. All connections are the crate's own.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -41,8 +41,6 @@ pub(crate) struct Servers {
     looking: tokio::sync::Mutex<()>,
     /// Whom it asks first.
     next: AtomicUsize,
-    /// About how long a reply takes, in microseconds.
-    round: AtomicU64,
 }
 
 #[derive(Default)]
@@ -63,7 +61,6 @@ impl Servers {
             known: Mutex::default(),
             looking: tokio::sync::Mutex::default(),
             next: AtomicUsize::new(0),
-            round: AtomicU64::new(0),
         }
     }
 
@@ -82,17 +79,6 @@ impl Servers {
         };
         all.push(self.database().to_string());
         all.join(",")
-    }
-
-    /// About how long a reply takes.
-    pub(crate) fn round(&self) -> Duration {
-        Duration::from_micros(self.round.load(Ordering::Relaxed))
-    }
-
-    fn took(&self, time: Duration) {
-        let (old, new) = (self.round(), time.min(PATIENCE));
-        let mean = u64::try_from((old * 7 / 8 + new / 8).as_micros()).unwrap_or(u64::MAX);
-        self.round.store(mean, Ordering::Relaxed);
     }
 
     pub(crate) fn database(&self) -> i64 {
@@ -287,12 +273,9 @@ impl Servers {
         let mut asking = false;
         let mut hops = 0;
         loop {
-            let (begun, sent) = (Instant::now(), now());
+            let sent = now();
             let (generation, reply) = node.send(lane, command, asking, end).await;
-            let Err(error) = reply else {
-                self.took(begun.elapsed());
-                return reply;
-            };
+            let Err(error) = reply else { return reply };
             match self.redirection(&node, &error) {
                 Some((next, is_ask)) if hops < 4 => (node, asking, hops) = (next, is_ask, hops + 1),
                 _ => {

@@ -161,6 +161,23 @@ async fn a_call_returns_in_time_whatever_is_silent() {
     kill_process(process, Signal::CONT).unwrap();
 }
 
+/// A wait is shorter by a round trip, for its reply to come in time; what took so long here is none.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_time_to_connect_does_not_shorten_later_waits() {
+    let server = Server::start(&[]);
+    server.ask::<u64>("RLOCK.ACQUIRE busy somebody");
+    let (locker, process) = (locker(&server), server.pid());
+    kill_process(process, Signal::STOP).unwrap();
+    let connects = tokio::spawn(locker.lock("k").acquire());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    kill_process(process, Signal::CONT).unwrap();
+    let _hold = connects.await.unwrap().unwrap();
+    let (start, wait) = (Instant::now(), Duration::from_millis(80));
+    let outcome = locker.lock("busy").wait(wait).acquire().await;
+    assert!(matches!(outcome, Err(Error::NotAcquired)), "{outcome:?}");
+    assert!(start.elapsed() > wait / 2, "{:?}", start.elapsed());
+}
+
 #[tokio::test]
 async fn two_names_of_one_server_are_one_server() {
     let server = Server::start(&[]);
