@@ -217,6 +217,7 @@ impl Entry {
         }
         let mut begun = self.begin_attempt(inner, level, options, 0, under_way);
         if !begun.ask_quickly(inner, &self.key) {
+            inner.servers.prepare(&self.key);
             return (None, None);
         }
         let Some(&Output::Tell(Tell::Granted(token, sent, lingers))) = begun.out.last() else {
@@ -480,7 +481,7 @@ impl Drop for Last {
         {
             let release = Request::Release(held.token, level.depth.saturating_sub(1));
             let words = words(release, &entry.key, &held.options, level.depth);
-            let _ = inner.servers.ask_quickly(&entry.key, &words);
+            inner.servers.ask_at_last(&entry.key, &words);
             Entry::end(&mut level, &inner, &held, &Ok(()));
         }
     }

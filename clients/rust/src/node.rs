@@ -10,6 +10,7 @@ use redis::{
     RedisError, RedisResult, Value,
 };
 use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::ask::random;
@@ -19,7 +20,10 @@ use crate::machine::{self, Dial, Ms, Planted, is_condemned};
 use crate::servers::{PATIENCE, lock};
 
 /// How long a thread asks by itself before it leaves that to the crate's thread.
-const QUICK: Duration = Duration::from_millis(300);
+pub(crate) const QUICK: Duration = Duration::from_millis(300);
+
+/// The longest round trip to a server for a thread to gain by asking itself.
+const NEAR: Duration = Duration::from_millis(10);
 
 /// How many connections are kept for threads that ask by themselves.
 const PLAIN: usize = 16;
@@ -181,6 +185,12 @@ impl Node {
                 tell(info);
                 Ok::<(), ()>(())
             });
+        let client = Client::open(self.info.clone())?;
+        self.dial(client.get_multiplexed_async_connection_with_config(&config)).await
+    }
+
+    /// One dial at a time, and none right after one that failed.
+    async fn dial<C>(&self, connecting: impl Future<Output = RedisResult<C>>) -> RedisResult<C> {
         let _one = self.dialling.lock().await;
         {
             let mut dials = lock(&self.dials);
@@ -190,8 +200,6 @@ impl Node {
         }
         // Whoever gives up meanwhile has dialled all the same.
         let dial = Dialled { node: self, error: Some(unreached(timed_out())) };
-        let client = Client::open(self.info.clone())?;
-        let connecting = client.get_multiplexed_async_connection_with_config(&config);
         let connected = timeout(PATIENCE, connecting).await.unwrap_or_else(|_| Err(timed_out()));
         let connected = connected.map_err(unreached);
         dial.ends(connected.as_ref().err());
@@ -203,27 +211,57 @@ impl Node {
         lock(&self.idle).retain(|line| !is_condemned(line.heard, sent, Planted::Nothing));
     }
 
-    pub(crate) fn ask_quickly(&self, command: &Cmd) -> RedisResult<Value> {
+    /// Asks on the calling thread, if the server is near and a connection is there.
+    pub(crate) fn ask_quickly(&self, command: &Cmd) -> Option<RedisResult<Value>> {
+        if self.round() > NEAR {
+            return None;
+        }
+        let connection = lock(&self.plain).pop()?;
+        Some(self.ask_plainly(connection, command))
+    }
+
+    /// The same for what the crate's thread will not do any more, wherever the server is.
+    pub(crate) fn ask_at_last(&self, command: &Cmd) -> RedisResult<Value> {
         if self.is_closed() {
             return Err(unreached(timed_out()));
         }
         let idle = lock(&self.plain).pop();
-        let mut connection = match idle {
-            Some(connection) => connection,
-            None => {
-                let connection =
-                    Client::open(self.info.clone())?.get_connection_with_timeout(QUICK)?;
-                connection.set_read_timeout(Some(QUICK))?;
-                connection
-            }
-        };
+        let connection = idle.map_or_else(|| plain(self.info.clone(), QUICK), Ok)?;
+        self.ask_plainly(connection, command)
+    }
+
+    fn ask_plainly(&self, mut connection: redis::Connection, command: &Cmd) -> RedisResult<Value> {
         let reply = connection.req_command(command);
+        if !reply.as_ref().is_err_and(is_broken) {
+            self.put_plain(connection);
+        }
+        reply.and_then(Value::extract_error)
+    }
+
+    fn put_plain(&self, connection: redis::Connection) {
         let mut plain = lock(&self.plain);
-        if !reply.as_ref().is_err_and(is_broken) && plain.len() < PLAIN && !self.is_closed() {
+        if plain.len() < PLAIN && !self.is_closed() {
             plain.push(connection);
         }
-        drop(plain);
-        reply.and_then(Value::extract_error)
+    }
+
+    /// Sees to it that the next thread finds a connection. Not on the thread that needs it: to look up a name, and to
+    /// connect, may take longer than its caller waits.
+    pub(crate) fn prepare(self: &Arc<Node>) {
+        if self.dialling.try_lock().is_err() || !lock(&self.plain).is_empty() {
+            return;
+        }
+        let node = self.clone();
+        tokio::spawn(async move {
+            let info = node.info.clone();
+            let connecting = async {
+                let connected = spawn_blocking(move || plain(info, PATIENCE)).await;
+                connected.unwrap_or_else(|_| Err(timed_out()))
+            };
+            if let Ok(connection) = node.dial(connecting).await {
+                node.put_plain(connection);
+            }
+        });
     }
 
     /// An idle connection, or a new one.
@@ -282,6 +320,13 @@ impl Line {
             idle.push(self);
         }
     }
+}
+
+/// A connection for a thread.
+fn plain(info: ConnectionInfo, patience: Duration) -> RedisResult<redis::Connection> {
+    let connection = Client::open(info)?.get_connection_with_timeout(patience)?;
+    connection.set_read_timeout(Some(QUICK))?;
+    Ok(connection)
 }
 
 async fn asked(

@@ -245,9 +245,20 @@ impl Servers {
         }
     }
 
-    /// Asks on the calling thread, if the primary is known. Without a good answer, ask again by [`Servers::ask`].
+    /// Asks on the calling thread, if the primary is known, near and connected to. Without a good answer, ask again by
+    /// [`Servers::ask`].
     pub(crate) fn ask_quickly(&self, key: &[u8], command: &Cmd) -> Option<RedisResult<Value>> {
-        self.remembered(key).map(|node| node.ask_quickly(command))
+        self.remembered(key)?.ask_quickly(command)
+    }
+
+    /// As [`Node::prepare`], for the primary of `key` if it is known.
+    pub(crate) fn prepare(&self, key: &[u8]) {
+        self.remembered(key).iter().for_each(Node::prepare);
+    }
+
+    /// As [`Node::ask_at_last`], if the primary is known.
+    pub(crate) fn ask_at_last(&self, key: &[u8], command: &Cmd) {
+        let _ = self.remembered(key).map(|node| node.ask_at_last(command));
     }
 
     /// Asks the primary of `key`, follows redirections, and gives up after `patience`.

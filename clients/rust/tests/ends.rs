@@ -9,8 +9,10 @@
 
 mod support;
 
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use redis::Client;
@@ -85,7 +87,7 @@ fn what_would_be_called_at_a_loss_may_own_another_hold() {
     hold.release().unwrap();
     until("the other one is released", || !is_held(&server, "other"));
     let (tell, told) = mpsc::channel();
-    std::thread::spawn(move || tell.send(locker.lock("k").session().acquire().is_ok()));
+    thread::spawn(move || tell.send(locker.lock("k").session().acquire().is_ok()));
     assert!(told.recv_timeout(Duration::from_secs(10)).unwrap(), "the crate's thread is blocked");
 }
 
@@ -178,6 +180,49 @@ async fn the_time_to_connect_does_not_shorten_later_waits() {
     assert!(start.elapsed() > wait / 2, "{:?}", start.elapsed());
 }
 
+/// The port at which a server seems to be far away.
+fn far(server: &Server, way: Duration) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (port, real) = (listener.local_addr().unwrap().port(), server.port);
+    let pass = move |mut from: TcpStream, mut to: TcpStream| {
+        let mut bytes = [0; 4096];
+        while let Ok(count @ 1..) = from.read(&mut bytes) {
+            thread::sleep(way);
+            if to.write_all(&bytes[..count]).is_err() {
+                break;
+            }
+        }
+        let _ = to.shutdown(Shutdown::Both);
+    };
+    thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let Ok(server) = TcpStream::connect(("127.0.0.1", real)) else { return };
+            let (back, forth) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+            thread::spawn(move || pass(client, server));
+            thread::spawn(move || pass(back, forth));
+        }
+    });
+    port
+}
+
+/// Its own dial would have been given up each time.
+#[test]
+fn a_thread_far_from_its_server_loses_no_time() {
+    let server = Server::start(&[]);
+    let way = Duration::from_millis(200);
+    let url = format!("redis://127.0.0.1:{}", far(&server, way));
+    let locker = blocking::Locker::new(Client::open(url).unwrap()).unwrap();
+    let fastest = (0..4).map(|_| {
+        let start = Instant::now();
+        let hold = locker.lock("k").acquire().unwrap();
+        let took = start.elapsed();
+        hold.release().unwrap();
+        took
+    });
+    let fastest = fastest.min().unwrap();
+    assert!(fastest < way * 3, "{fastest:?}");
+}
+
 #[tokio::test]
 async fn two_names_of_one_server_are_one_server() {
     let server = Server::start(&[]);
@@ -252,7 +297,7 @@ fn closed_is_closed_for_threads() {
     locker.lock("other").acquire().unwrap().release().unwrap();
     server.ask::<u64>("RLOCK.ACQUIRE busy somebody");
     let waiting = locker.clone();
-    let wait = std::thread::spawn(move || waiting.lock("busy").acquire());
+    let wait = thread::spawn(move || waiting.lock("busy").acquire());
     until("it waits", || server.ask::<Vec<redis::Value>>("RLOCK.QUEUES").len() == 1);
     locker.close();
     assert!(matches!(wait.join().unwrap(), Err(Error::Closed)));
