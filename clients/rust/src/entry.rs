@@ -17,7 +17,7 @@ use crate::machine::{
     self, Attempt, Come, FOREVER, Input, Level as Released, Ms, Output, Planted, Release, Request,
     Stand, Tell,
 };
-use crate::node::Line;
+use crate::node::{Line, QUICK};
 use crate::servers::lock;
 use crate::several::rest;
 use crate::telemetry::Span;
@@ -443,8 +443,11 @@ impl<M: machine::Machine> Begun<M> {
 
     /// Does the first request on the calling thread. False if there is nothing that a thread can do by itself.
     fn ask_quickly(&mut self, inner: &Inner, key: &[u8]) -> bool {
-        let Some(Output::Send(request, _)) = self.out.first() else { return false };
-        let words = self.ask.words(*request);
+        let Some(&Output::Send(request, by)) = self.out.first() else { return false };
+        if by < now().saturating_add(ms(QUICK)) {
+            return false; // without an answer, it would be late
+        }
+        let words = self.ask.words(request);
         let Some(reply) = inner.servers.ask_quickly(key, &words) else { return false };
         let outcome = self.ask.outcome(Some(reply));
         self.out.clear();

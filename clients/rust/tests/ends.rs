@@ -163,6 +163,23 @@ async fn a_call_returns_in_time_whatever_is_silent() {
     kill_process(process, Signal::CONT).unwrap();
 }
 
+#[test]
+fn a_thread_returns_in_time_too() {
+    let server = Server::start(&[]);
+    let locker = blocking::Locker::new(Client::open(server.url()).unwrap()).unwrap();
+    until("threads have a connection", || {
+        locker.lock("k").acquire().unwrap().release().unwrap();
+        connections(&server) == 2
+    });
+    kill_process(server.pid(), Signal::STOP).unwrap();
+    let start = Instant::now();
+    let outcome = locker.lock("k").wait(Duration::from_millis(1)).acquire();
+    let took = start.elapsed();
+    kill_process(server.pid(), Signal::CONT).unwrap();
+    assert!(matches!(outcome, Err(Error::Unavailable(_))), "{outcome:?}");
+    assert!(took < Duration::from_millis(250), "{took:?}");
+}
+
 /// A wait is shorter by a round trip, for its reply to come in time; what took so long here is none.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_time_to_connect_does_not_shorten_later_waits() {
