@@ -40,6 +40,8 @@ pub(crate) struct Entry {
     pub(crate) level: Arc<tokio::sync::Mutex<Level>>,
     /// Whoever has it undoes what a request left.
     pub(crate) is_undone: AtomicBool,
+    /// Whether the caller of whoever has it has gone: that is undone as well, as soon as its task knows.
+    gone: Mutex<Option<watch::Receiver<bool>>>,
 }
 
 /// The right to change the depth.
@@ -74,6 +76,7 @@ impl Entry {
             key: key.to_vec(),
             level: Arc::default(),
             is_undone: AtomicBool::new(false),
+            gone: Mutex::default(),
         });
         entries.insert(identity, Arc::downgrade(&entry));
         entry
@@ -96,6 +99,7 @@ impl Entry {
             Ok(begun) => begun,
             Err(error) => return drop(told.send(Err(error))),
         };
+        *lock(&self.gone) = Some(gone.clone());
         ask.watch(gone);
         let (mut told, (free, left)) = (Some(told), oneshot::channel());
         let (mut left, mut granted) = (Some(left), None);
@@ -121,6 +125,7 @@ impl Entry {
             None
         })
         .await;
+        lock(&self.gone).take();
         drop((level, free));
         if let (Some(told), Some(hold)) = (told, granted) {
             drop(told.send(Ok(hold))); // one that nobody takes is released when it is dropped
@@ -149,7 +154,8 @@ impl Entry {
         if let Ok(level) = self.level.clone().try_lock_owned() {
             return Ok(level);
         }
-        let is_undone = self.is_undone.load(Ordering::Acquire);
+        let is_undone = self.is_undone.load(Ordering::Acquire)
+            || lock(&self.gone).as_ref().is_some_and(|gone| *gone.borrow());
         let stand = if is_undone { Stand::Undone } else { Stand::Taken };
         let (until, tell) = match machine::come(now(), stand, options.wait_ms(), machine::PATIENCE)
         {

@@ -44,7 +44,7 @@ mod turns;
 mod words;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -405,11 +405,10 @@ impl Request {
         };
         let (leave, gone) = watch::channel(false);
         let (tell, told) = oneshot::channel();
-        let mut leaving = Leaving { leave, entry: Some(entry.clone()) };
+        let _leaving = Leaving(leave);
         // In its own task, which runs to its end whatever happens to this future.
         tokio::spawn(entry.acquire(self.inner, self.options, begun, gone, tell));
         let outcome = told.await.unwrap_or(Err(Error::NotAcquired));
-        leaving.entry = None;
         if outcome.is_ok() {
             waiting.acquired();
         }
@@ -426,16 +425,10 @@ impl Request {
 }
 
 /// Tells the task of an acquisition that its caller has gone, and the owner's next one that this one is being undone.
-struct Leaving {
-    leave: watch::Sender<bool>,
-    entry: Option<Arc<Entry>>,
-}
+struct Leaving(watch::Sender<bool>);
 
 impl Drop for Leaving {
     fn drop(&mut self) {
-        if let Some(entry) = &self.entry {
-            entry.is_undone.store(true, Ordering::Release);
-        }
-        self.leave.send_replace(true);
+        self.0.send_replace(true);
     }
 }

@@ -134,6 +134,19 @@ async fn a_request_that_is_cloned_is_another_owner_unless_it_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_gives_up_before_its_turn_leaves_nothing_to_undo() {
+    let server = Server::start(&[]);
+    let request = locker(&server).lock("k").owner("ann");
+    server.ask::<u64>("RLOCK.ACQUIRE k somebody");
+    let first = tokio::spawn(request.clone().acquire());
+    until("it waits", || info(&server, "k").1 == 1);
+    assert!(timeout(Duration::from_millis(1), request.clone().acquire()).await.is_err());
+    let third = request.try_acquire().await;
+    assert!(matches!(third, Err(Error::NotAcquired)), "{third:?}");
+    first.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_longest_lease_of_all_levels_is_renewed() {
     let server = Server::start(&[]);
     let request = locker(&server).lock("deep").owner("ann");
