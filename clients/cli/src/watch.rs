@@ -76,16 +76,27 @@ impl Watch<'_> {
     /// Connects to the server that has the lock, and asks it who holds.
     fn find(&self, at: &Where) -> Result<(Connection, Option<Held>), Trouble> {
         let mut trouble = "no server serves this key".to_owned();
+        let mut unreached = None;
         for server in at.primaries()? {
-            let mut server = server.connect()?;
-            match self.ask(&mut server, false) {
-                Ok(None) if self.known.is_none() => return Ok((server, Some((0, None)))),
-                Ok(held) => return Ok((server, held)),
+            let mut connection = match server.connect() {
+                Ok(connection) => connection,
+                // Of a Cluster, another one may have the lock.
+                Err(error) => {
+                    unreached = Some(error);
+                    continue;
+                }
+            };
+            match self.ask(&mut connection, false) {
+                Ok(None) if self.known.is_none() => return Ok((connection, Some((0, None)))),
+                Ok(held) => return Ok((connection, held)),
                 Err(error) if error.code() == Some("MOVED") => trouble = error.to_string(),
+                Err(error) if error.is_io_error() => {
+                    unreached = Some(format!("{}: {}", server.name, explain(&error)));
+                }
                 Err(error) => return Err(explain(&error)),
             }
         }
-        Err(trouble)
+        Err(unreached.unwrap_or(trouble))
     }
 
     /// Returns who holds, if that is not known yet.

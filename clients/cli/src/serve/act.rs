@@ -79,15 +79,26 @@ pub fn carry_out(action: &Action, servers: &[Server], is_fixed: bool) -> Result<
         return Err("several servers are watched: the action must name one".into());
     }
     let mut trouble = "rlock serve does not watch that server".to_owned();
+    let mut unreached = None;
     for server in servers.iter().filter(|known| named.is_none_or(|name| known.name == *name)) {
-        match ask.query::<u64>(&mut server.connect()?) {
+        let mut connection = match server.connect() {
+            Ok(connection) => connection,
+            // Of a Cluster, another one may have it.
+            Err(error) => {
+                unreached = Some(error);
+                continue;
+            }
+        };
+        match ask.query::<u64>(&mut connection) {
             Ok(count) => return Ok(count.to_string()),
-            // Of a Cluster, another one has it.
             Err(error) if error.code() == Some("MOVED") => trouble = told(&error),
+            Err(error) if error.is_io_error() => {
+                unreached = Some(format!("{}: {}", server.name, told(&error)));
+            }
             Err(error) => return Err(told(&error)),
         }
     }
-    Err(trouble)
+    Err(unreached.unwrap_or(trouble))
 }
 
 fn told(error: &RedisError) -> Trouble {

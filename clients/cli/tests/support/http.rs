@@ -1,4 +1,5 @@
 //! `rlock serve` beside a server, and a browser that is only a socket.
+#![allow(dead_code, reason = "each test takes what it needs")]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
