@@ -183,7 +183,7 @@ func replyTime(hasAcks bool) Ms {
 
 // After is that much later; Forever stays.
 func After(now, takes Ms) Ms {
-	if takes > Forever-now {
+	if takes > 0 && now > Forever-takes { // now may be before the clock began
 		return Forever
 	}
 	return now + takes
