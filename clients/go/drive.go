@@ -70,9 +70,11 @@ func (d *driver) untilTold() machine.Output {
 	return d.told
 }
 
-// rest leaves nothing behind, if necessary after the caller has returned.
+// rest leaves nothing behind, if necessary after the caller has returned, and then leaves the seat. That is not done as
+// soon as the machine says so: whoever has the seat next relies on what the caller has noted about the hold.
 func (d *driver) rest() {
 	if d.isFree {
+		d.end()
 		return
 	}
 	freed := make(chan struct{})
@@ -81,6 +83,7 @@ func (d *driver) rest() {
 		for !d.isFree {
 			d.step(d.wait())
 		}
+		d.end()
 	}()
 	select {
 	case <-freed:
@@ -101,7 +104,6 @@ func (d *driver) step(in machine.Input) {
 			d.seat.isUndone.Store(true)
 		case machine.Free:
 			d.isFree = true
-			d.end()
 		default:
 			d.begin(out)
 		}

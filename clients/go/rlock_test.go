@@ -108,6 +108,29 @@ func TestReadersShareAndAnOwnerReenters(t *testing.T) {
 	release(t, reading)
 }
 
+// How deep an owner holds is known to whoever has the seat.
+func TestOneOwnerByManyGoroutines(t *testing.T) {
+	s := start(t)
+	l := s.locker()
+	var workers sync.WaitGroup
+	for range 8 {
+		workers.Go(func() {
+			for range 100 {
+				hold, err := l.Lock(ctx, "order", Owner("ann"), Wait(time.Minute))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				release(t, hold)
+			}
+		})
+	}
+	workers.Wait()
+	if mode := s.mode("order"); mode != "free" {
+		t.Fatal(mode)
+	}
+}
+
 func TestAWaitEndsInTime(t *testing.T) {
 	s := start(t)
 	for _, most := range []int{16, 0} { // by a connection, by a ticket

@@ -182,6 +182,7 @@ func (d *driver) granted(ctx context.Context, held *tenure, told machine.Output)
 	d.seat.use()
 	hold := newHold(ctx, held)
 	d.step(machine.Input{Event: machine.Taken})
+	d.rest()
 	return hold, nil
 }
 

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 func TestSeveralLocksAreOneHold(t *testing.T) {
@@ -54,6 +56,44 @@ func TestTheLossOfOneIsTheLossOfAll(t *testing.T) {
 	if err := hold.Release(); !errors.Is(err, ErrLost) || s.mode("a") != "free" {
 		t.Fatal(err, s.mode("a"))
 	}
+}
+
+// asked is a hook of the user's that is told of each command before it is sent.
+type asked func(command string)
+
+func (asked) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (a asked) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		a(cmd.Name())
+		return next(ctx, cmd)
+	}
+}
+func (asked) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func TestTheSeatIsTakenUntilTheLossIsNoted(t *testing.T) {
+	s := start(t)
+	client := redis.NewClient(&redis.Options{Addr: s.addr()})
+	var all *All
+	releases := 0
+	client.AddHook(asked(func(command string) {
+		if command != "rlock.mrelease" {
+			return
+		}
+		if releases++; releases == 2 { // what is left of the hold is released
+			if _, err := all.Lock(ctx, Wait(0)); !errors.Is(err, ErrNotAcquired) {
+				t.Error("its owner acquired it meanwhile: ", err)
+			}
+		}
+	}))
+	all = newLocker(t, client).All([]One{Key("a"), Key("b")}, Owner("ann"))
+	hold := must(t)(all.Lock(ctx))
+	s.client.Do(ctx, "RLOCK.FORCE", "b")
+	if err := hold.Release(); !errors.Is(err, ErrLost) || releases != 2 {
+		t.Fatal(err, releases)
+	}
+	release(t, must(t)(all.Lock(ctx)))
 }
 
 func TestAnOwnerDoesNotMixSingleLocksAndSeveral(t *testing.T) {
