@@ -238,7 +238,7 @@ func (l *Locker) heard(w *own, reply *redis.Cmd) (machine.Outcome, error) {
 	w.answer = nil
 	ended, err := outcome(reply)
 	if addr, isAsk := w.line.node.redirection(err); addr != "" {
-		w.next = place{l.servers.at(addr, &w.line.node.options, w.line.node.given), isAsk}
+		w.next = place{l.servers.at(addr, w.line.node.given), isAsk}
 	}
 	if ended.IsUnknown() || ended.Code == "MOVED" {
 		go l.servers.reload(context.Background())

@@ -241,6 +241,22 @@ func TestAWaitEndsInTimeThoughNobodyAnswersInACluster(t *testing.T) {
 	}
 }
 
+func TestAServerThatARedirectionNamesIsDialledThoughTheOtherOneIsGone(t *testing.T) {
+	servers := startCluster(t)
+	l := newLocker(t, redis.NewClient(&redis.Options{Addr: servers[0].addr()}))
+	key := "order"
+	for slot(key)/5462 != 1 {
+		key += "+"
+	}
+	release(t, must(t)(l.Lock(ctx, key)))
+	gone, named := l.servers.nodes[""], l.servers.nodes[servers[1].addr()]
+	gone.dials.note(errors.New("it was not reached"))
+	gone.dials.server.Failed(now()+3_600_000, 0)
+	if _, err := named.line(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestOfACluster(t *testing.T) {
 	servers := startCluster(t)
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{servers[0].addr()}})

@@ -314,7 +314,7 @@ func TestASessionEndsWithItsConnection(t *testing.T) {
 	for range 5 { // the connection goes back, and is used again
 		release(t, must(t)(l.Lock(ctx, "tied", Session())))
 	}
-	if idle := len(l.servers.at("", nil, nil).idle); idle != 1 {
+	if idle := len(l.servers.at("", nil).idle); idle != 1 {
 		t.Fatal(idle)
 	}
 }

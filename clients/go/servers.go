@@ -51,7 +51,7 @@ func newServers(given redis.UniversalClient) (*servers, error) {
 	s := &servers{nodes: map[string]*node{}, lines: map[*line]bool{}}
 	switch client := given.(type) {
 	case *redis.Client:
-		s.at("", client.Options(), client)
+		s.at("", client)
 	case *redis.ClusterClient:
 		s.cluster = client
 	default:
@@ -72,13 +72,14 @@ func (s *servers) close() {
 	}
 }
 
-// at returns the node at addr, and creates it from options if it is new. Its requests pass through the hooks of given.
-func (s *servers) at(addr string, options *redis.Options, given *redis.Client) *node {
+// at returns the node at addr, and creates it with the options of given if it is new. Its requests pass through the
+// hooks of given.
+func (s *servers) at(addr string, given *redis.Client) *node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.nodes[addr]
 	if n == nil {
-		n = &node{options: *options, given: given, servers: s}
+		n = &node{options: *given.Options(), given: given, servers: s}
 		if addr != "" {
 			n.options.Addr = addr
 		}
@@ -127,7 +128,7 @@ func (n *node) newClient(options *redis.Options) *redis.Client {
 // locate returns the primary of key.
 func (s *servers) locate(ctx context.Context, key string) (*node, error) {
 	if s.cluster == nil {
-		return s.at("", nil, nil), nil
+		return s.at("", nil), nil
 	}
 	type found struct {
 		master *redis.Client
@@ -144,7 +145,7 @@ func (s *servers) locate(ctx context.Context, key string) (*node, error) {
 	case f.err != nil:
 		return nil, f.err
 	}
-	return s.at(f.master.Options().Addr, f.master.Options(), f.master), nil
+	return s.at(f.master.Options().Addr, f.master), nil
 }
 
 // redirection returns where a reply of n redirects us: an address, and whether only this once.
@@ -197,7 +198,7 @@ func (s *servers) do(ctx context.Context, patience time.Duration, key string, wo
 		if addr == "" {
 			break
 		}
-		n = s.at(addr, &n.options, n.given)
+		n = s.at(addr, n.given)
 		client = n.client.Load()
 		if isAsk {
 			pipe := client.Pipeline()

@@ -68,7 +68,7 @@ func (s *servers) meet(ctx context.Context, n *node, conn *redis.Conn) error {
 // identify asks who the servers are. Those of a Cluster have ids that outlive restarts and failovers.
 func (s *servers) identify(ctx context.Context) error {
 	if s.cluster == nil {
-		return s.at("", nil, nil).client.Load().Ping(ctx).Err()
+		return s.at("", nil).client.Load().Ping(ctx).Err()
 	}
 	slots, err := s.cluster.ClusterSlots(ctx).Result()
 	var ids []string
