@@ -348,11 +348,13 @@ func (e *Election) Observe(ctx context.Context) <-chan Leader {
 // next asks once, on the connection of the observer, for at most a second.
 func (e *Election) next(ctx context.Context, own *own, known Leader, isFirst bool) (Leader, bool, error) {
 	if own.line == nil {
-		opened := e.l.open(e.key, own.next.node, now()+machine.Reply)
+		next := own.next
+		own.next = place{} // if nobody is there, the primary is looked for again
+		opened := e.l.open(e.key, next.node, now()+machine.Reply)
 		if opened.err != nil {
 			return known, false, opened.err
 		}
-		own.line, own.isAsk, own.next = opened.line, own.next.isAsk, place{}
+		own.line, own.isAsk = opened.line, next.isAsk
 	}
 	words := []any{"RLOCK.AWAIT", e.key, known.Token}
 	if !isFirst {

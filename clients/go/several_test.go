@@ -3,6 +3,7 @@ package rlock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -113,6 +114,22 @@ func TestAnOwnerDoesNotMixSingleLocksAndSeveral(t *testing.T) {
 	}
 	release(t, single)
 	release(t, must(t)(all.Lock(ctx)))
+}
+
+func TestAnObserverThatIsSentToNobodyAsksThePrimaryAgain(t *testing.T) {
+	s := start(t)
+	l := s.locker()
+	hold, election := must(t)(l.Lock(ctx, "leader")), l.Election("leader", "")
+	gone := l.servers.at(fmt.Sprint("127.0.0.1:", freePort(t)), s.client)
+	sent := own{next: place{node: gone}}
+	if _, _, err := election.next(ctx, &sent, Leader{}, true); !isUnsent(err) {
+		t.Fatal(err)
+	}
+	leader, isNew, err := election.next(ctx, &sent, Leader{}, true)
+	if err != nil || !isNew || leader.Token != hold.Token() {
+		t.Fatal(leader, isNew, err)
+	}
+	release(t, hold)
 }
 
 func TestElection(t *testing.T) {
