@@ -85,6 +85,9 @@ func (o *options) waiting(words []any, way string, wait machine.Ms) []any {
 	return words
 }
 
+// longestBlock is the longest time limit that the server takes; 0 is for ever.
+const longestBlock machine.Ms = 7 * 24 * 60 * 60 * 1000
+
 // alone is a request on a connection of its own.
 func (o *options) alone(key string, depth int, op machine.Output) []any {
 	words := o.words(key, depth)
@@ -92,6 +95,9 @@ func (o *options) alone(key string, depth int, op machine.Output) []any {
 		words = append(words, "SESSION")
 	}
 	if op.Blocks {
+		if op.Block > longestBlock { // the wait ends in time by itself
+			op.Block = 0
+		}
 		words = o.waiting(words, "BLOCK", op.Block)
 	}
 	return words

@@ -133,7 +133,11 @@ func Read() Option { return func(o *options) { o.mode = "READ" } }
 
 // Wait is the longest wait; 0 does not wait. Without it only the context ends the wait.
 func Wait(wait time.Duration) Option {
-	return func(o *options) { o.wait = max(0, millis(wait+time.Millisecond-1)) }
+	return func(o *options) {
+		if o.wait = machine.Forever; wait < century {
+			o.wait = max(0, millis(wait+time.Millisecond-1))
+		}
+	}
 }
 
 // Lease is how long the hold outlives a process that died or is cut off; the default is 30 seconds. It is renewed.

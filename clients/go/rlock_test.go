@@ -3,6 +3,7 @@ package rlock
 import (
 	"context"
 	"errors"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -401,6 +402,36 @@ func TestAHoldIsRenewedByTheLongestLeaseOfItsLevels(t *testing.T) {
 		})
 	}
 	levels.Wait()
+}
+
+func TestAWaitMayTakeLongerThanTheServerBlocks(t *testing.T) {
+	s := start(t)
+	month, cancel := context.WithTimeout(ctx, 30*24*time.Hour)
+	defer cancel()
+	for _, most := range []int{16, 0} { // by a connection, by a ticket
+		l := s.locker(MaxBlocked(most))
+		for _, wait := range []func() (*Hold, error){
+			func() (*Hold, error) { return l.Lock(ctx, "busy", Wait(8*24*time.Hour)) },
+			func() (*Hold, error) { return l.Lock(ctx, "busy", Wait(math.MaxInt64)) },
+			func() (*Hold, error) { return l.Lock(month, "busy") },
+			func() (*Hold, error) { return l.All([]One{Key("busy"), Key("free")}).Lock(month) },
+		} {
+			hold := must(t)(l.Lock(ctx, "busy"))
+			waits := make(chan error, 1)
+			go func() {
+				next, err := wait()
+				if err == nil {
+					err = next.Release()
+				}
+				waits <- err
+			}()
+			until(t, "it waits", func() bool { return s.waiters("busy") == 1 || len(waits) == 1 })
+			release(t, hold)
+			if err := <-waits; err != nil {
+				t.Error(most, err)
+			}
+		}
+	}
 }
 
 func TestALeaseAndAWaitMayTakeLongerThanAnHour(t *testing.T) {
