@@ -68,6 +68,15 @@ func TestTheEndOfThePatienceIsKeptWithoutAServer(t *testing.T) {
 	s := start(t)
 	l := s.locker()
 	s.kill()
+	for _, owner := range []string{"", "ann"} {
+		for range 20 {
+			begin := time.Now()
+			_, err := l.Lock(ctx, "gone", Wait(10*time.Millisecond), Owner(owner))
+			if took := time.Since(begin); !errors.Is(err, ErrUnavailable) || took < 10*time.Millisecond {
+				t.Error(owner, err, took)
+			}
+		}
+	}
 	begin := time.Now()
 	_, err := l.Lock(ctx, "gone", Wait(500*time.Millisecond))
 	if took := time.Since(begin); !errors.Is(err, ErrUnavailable) || took < 500*time.Millisecond || took > 5*time.Second {

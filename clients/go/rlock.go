@@ -194,7 +194,7 @@ func (l *Locker) lock(ctx context.Context, key string, o *options) (hold *Hold, 
 	}
 	ended := l.telemetry.waits(ctx, o.called(key))
 	defer func() { ended(err) }()
-	begin := now()
+	begin := now() + 1 // the clock is cut to milliseconds; a wait is never short
 	o.notice = &notice{o.called(key), begin + machine.Patience}
 	if end, has := ctx.Deadline(); has && o.wait > 0 {
 		o.wait = min(o.wait, max(1, millis(time.Until(end))))

@@ -130,7 +130,7 @@ func (l *Locker) acquire(ctx context.Context, s *seat, o *options, begin machine
 	}
 	wait := o.wait
 	if wait > 0 && wait < machine.Forever {
-		wait = max(1, begin+wait-now()+1) // the clock is cut to milliseconds; a wait is never short
+		wait = max(1, begin+wait-now())
 	}
 	depth, below := 1, int64(0)
 	if held != nil {
