@@ -34,6 +34,7 @@ package_test() {
     for library in ioredis redis; do
         check "node-$library: ends, silence, mistakes" node tests/faults.mjs "$library"
         check "node-$library: listeners, counters, OpenTelemetry, extend" node tests/telemetry.mjs "$library"
+        check "node-$library: a slot that is being moved" node tests/slots.mjs "$library" "$tools/servers/default/redis-server" "$RLOCK_MODULE"
     done
     check 'node: a program that moved from redlock' node tests/moved.mjs "$root/docs/coming-from/node-redlock.md"
     check 'node: traces of the machine in Rust' node tests/traces.mjs "$root/clients/traces/golden.txt" ${RLOCK_TRACES-}

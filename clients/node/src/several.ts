@@ -4,7 +4,7 @@ import type { Asked, Shared } from './drive.js';
 import { isPassing, now, send, sendInTime } from './drive.js';
 import { Refused, Unavailable, unavailable } from './errors.js';
 import { inTime, type Link, slotOf, type Word } from './links.js';
-import { LOOKS, LONGEST_PAUSE, REPLY } from './machine/index.js';
+import { HOPS, LOOKS, LONGEST_PAUSE, REPLY } from './machine/index.js';
 
 /** One of several locks. A string is its write lock. */
 export type One = string | { readonly key: string; readonly mode: 'READ' | 'WRITE'; readonly limit?: number };
@@ -96,6 +96,8 @@ export async function* observe(shared: Shared, key: string, signal: AbortSignal 
   const { route } = shared;
   let link: Link | undefined;
   let at: string | undefined;
+  let isAsk = false;
+  let hops = 0;
   let token: number | undefined;
   let pause = 10;
   const leave = () => {
@@ -114,8 +116,9 @@ export async function* observe(shared: Shared, key: string, signal: AbortSignal 
         }
         const words: Word[] = ['RLOCK.AWAIT', key, token ?? 0];
         if (token !== undefined) words.push('BLOCK', LOOKS);
+        if (isAsk) link.send(['ASKING']).catch(() => {}); // holds for one request only
         const reply = await inTime(link.send(words), LOOKS + REPLY);
-        pause = 10;
+        [pause, hops] = [10, 0];
         if (reply === null && token !== undefined) continue;
         const leader = reply === null ? null : leaderOf(reply);
         token = leader?.token ?? 0;
@@ -125,8 +128,10 @@ export async function* observe(shared: Shared, key: string, signal: AbortSignal 
         if (signal?.aborted) return;
         const to: string | undefined = error instanceof Refused && at !== undefined ? route.redirected(error, at) : undefined;
         at = to;
+        isAsk = to !== undefined && (error as Refused).code === 'ASK';
         if (!isPassing(error)) throw error;
-        if (to !== undefined) continue;
+        // Two nodes may each take the other for the owner of the slot.
+        if (to !== undefined && ++hops <= HOPS) continue;
         const from = now();
         await new Promise((resolve) => setTimeout(resolve, pause));
         pause = Math.min(LONGEST_PAUSE, Math.max(pause * 2, now() - from));
