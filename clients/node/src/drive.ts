@@ -523,6 +523,10 @@ export class Driver {
       },
       (error) => {
         this.trouble = error;
+        if (isWanted()) {
+          this.turn?.stop();
+          this.turn = undefined; // it may have come already, and would come again and again
+        }
         ends({ on: 'ended', outcome: { is: 'unsent' } });
       },
     );

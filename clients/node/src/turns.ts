@@ -1,7 +1,8 @@
 // One subscription at each server for all waits by ticket there. Messages are hints; if it breaks, all are woken.
 
-import { Broken } from './errors.js';
+import { Broken, Unsent } from './errors.js';
 import type { Link, Route } from './links.js';
+import { LOOKS } from './machine/index.js';
 
 export interface Turn {
   came: Promise<void>;
@@ -18,7 +19,13 @@ export class Turns {
     let ears = this.#ears.get(at);
     if (ears === undefined) {
       ears = this.route.open(at).then((link) => {
-        link.onClose(() => this.#ears.delete(at));
+        const [begin, forget] = [performance.now(), () => this.#ears.delete(at)];
+        // One that broke at once is not replaced at once: all who listen would ask, and subscribe, without a pause.
+        link.onClose(() => {
+          const left = begin + LOOKS - performance.now();
+          if (left > 0) setTimeout(forget, left).unref();
+          else forget();
+        });
         return new Ears(link);
       });
       ears.catch(() => this.#ears.delete(at));
@@ -43,6 +50,7 @@ class Ears {
   }
 
   async listen(channel: string): Promise<Turn> {
+    if (!this.link.isOpen) throw new Unsent('the subscription broke');
     let wake!: () => void;
     const came = new Promise<void>((resolve) => (wake = resolve));
     const calls = this.#calls.get(channel) ?? new Set();

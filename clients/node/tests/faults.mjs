@@ -35,10 +35,13 @@ async function until(what, isSo) {
   for (const end = Date.now() + 10_000; !(await isSo()); await sleep(10)) assert(Date.now() < end, what);
 }
 
-/** A client through a relay, of which `links` are the connections: while it `stalls`, new ones hear nothing. */
+/** A client through a relay with these `links`: while it `stalls`, new ones hear nothing; those that send what it `breaks` end. */
 async function relayed() {
   const links = [];
-  const flow = ({ socket, server }) => socket.pipe(server).pipe(socket);
+  const flow = ({ socket, server }) => {
+    socket.on('data', (sent) => it.breaks?.test(sent) && socket.destroy());
+    socket.pipe(server).pipe(socket);
+  };
   const it = { links, flow, stalls: false };
   const relay = net.createServer((socket) => {
     const link = { socket, server: net.connect(port, '127.0.0.1') };
@@ -241,6 +244,21 @@ await test('tickets outlast a silent connection for their turns', async () => {
   await (await first).release();
   await (await second).release();
   await locks.close();
+  relay.close();
+});
+
+await test('tickets whose subscription breaks again and again do not ask more often', async () => {
+  const relay = await relayed();
+  const locks = new Locks(relay.client, { waiting: 0 });
+  await say(own, 'RLOCK.ACQUIRE', 'torn', 'somebody');
+  const asked = async () => Number(/cmdstat_rlock.acquire:calls=(\d+)/.exec(await say(own, 'INFO', 'commandstats'))[1]);
+  relay.breaks = /SUBSCRIBE/i;
+  const [before, count] = [await asked(), relay.links.length];
+  assert.equal(await locks.lock('torn').acquire({ wait: 3_500 }), null);
+  const [asks, links] = [(await asked()) - before, relay.links.length - count];
+  assert(asks >= 4 && asks < 15 && links < 10, `${asks} requests, ${links} connections`);
+  await locks.close();
+  await say(own, 'RLOCK.FORCE', 'torn');
   relay.close();
 });
 
