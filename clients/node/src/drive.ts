@@ -105,6 +105,9 @@ function acquire(asked: Asked, depth: number): Word[] {
   return words;
 }
 
+/** The server accepts no longer one. 0 is without a limit, but the attempt still ends by itself. */
+const LONGEST_BLOCK = 604_800_000;
+
 const waiting = (way: string, ms: number, { maxQueue }: Asked): Word[] => [way, ms, ...(maxQueue === undefined ? [] : ['MAXQUEUE', maxQueue])];
 
 /** What is held: WRITE by an upgrade too. Of several locks, at the first. */
@@ -473,7 +476,7 @@ export class Driver {
     const link = this.link!;
     const words = acquire(this.asked, depth);
     if (session) words.push('SESSION');
-    if (block !== undefined) words.push(...waiting('BLOCK', block, this.asked));
+    if (block !== undefined) words.push(...waiting('BLOCK', block > LONGEST_BLOCK ? 0 : block, this.asked));
     this.own = this.last = undefined;
     if (this.isAsk) link.send(['ASKING']).catch(() => {});
     const ended = (outcome: Outcome) => {

@@ -299,6 +299,16 @@ await test('a call returns in time whatever is silent', async () => {
   silent.close();
 });
 
+await test('a wait that is longer than the server takes waits all the same', async () => {
+  const locks = new Locks(own);
+  await say(own, 'RLOCK.ACQUIRE', 'long', 'somebody');
+  const waits = [locks.lock('long'), locks.all(['long', 'longer'])].map((lock) => lock.acquire({ wait: Number.MAX_SAFE_INTEGER }));
+  await until('both wait', async () => (await waiting(own, 'long')) === 2);
+  await say(own, 'RLOCK.FORCE', 'long');
+  for (const wait of waits) await (await wait).release();
+  await locks.close();
+});
+
 await test('a refused password is said at once', async () => {
   const client = await connect(port, { username: 'nobody', password: 'wrong', ...(library === 'ioredis' ? { lazyConnect: true } : {}) });
   const locks = new Locks(client);
