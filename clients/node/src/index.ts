@@ -15,7 +15,7 @@ import { randomBytes } from 'node:crypto';
 import { hostname } from 'node:os';
 import { type Asked, type Driver, isPassing, now, type Shared, Watch, whatItIs } from './drive.js';
 import { LockLost, NotAcquired, NotHeld, Unavailable, unavailable } from './errors.js';
-import { type Client, inTime, Route } from './links.js';
+import { type Client, inTime, Route, unlessAborted } from './links.js';
 import { Attempt } from './machine/attempt.js';
 import { CLOSES, come, LATE, REPLY } from './machine/index.js';
 import { type Leader, leaderNow, merged, observe, type One, type Part, permits } from './several.js';
@@ -334,7 +334,7 @@ export class Locks {
     for (let pause = 10; !this.#seats; pause = Math.min(pause * 2, 500)) {
       let problem: unknown;
       try {
-        const told = await whatItIs(this.#shared, key, Math.min(REPLY, until - now() + LATE));
+        const told = await unlessAborted(whatItIs(this.#shared, key, Math.min(REPLY, until - now() + LATE)), signal);
         this.#seats ??= seatsOf(told);
         break;
       } catch (error) {
@@ -342,8 +342,7 @@ export class Locks {
         problem = error;
       }
       if (now() >= until || this.#shared.closing.signal.aborted) throw unavailable(key, problem);
-      await new Promise((resolve) => setTimeout(resolve, Math.max(0, Math.min(pause, until - now()))));
-      signal?.throwIfAborted();
+      await unlessAborted(new Promise((resolve) => setTimeout(resolve, Math.max(0, Math.min(pause, until - now())))), signal);
     }
     return this.#seats;
   }

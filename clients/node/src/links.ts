@@ -145,6 +145,20 @@ export function inTime<T>(promise: Promise<T>, ms: number): Promise<T> {
   });
 }
 
+/** The result of `promise`; rejects with the signal's reason as soon as that is aborted. */
+export async function unlessAborted<T>(promise: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
+  if (!signal) return await promise;
+  let abort!: () => void;
+  const aborted = new Promise<never>((_, reject) => (abort = () => reject(signal.reason)));
+  signal.addEventListener('abort', abort);
+  if (signal.aborted) abort();
+  try {
+    return await Promise.race([promise, aborted]);
+  } finally {
+    signal.removeEventListener('abort', abort);
+  }
+}
+
 /** How one client library opens connections. */
 interface Maker {
   readonly isIo: boolean;

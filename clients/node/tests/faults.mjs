@@ -292,6 +292,9 @@ await test('a call returns in time whatever is silent', async () => {
     const took = performance.now() - start;
     assert(took < (wait || 700) + 250, `${wait}: ${took} ms`);
   }
+  const start = performance.now();
+  await assert.rejects(locks.lock('silent', { owner: 'me' }).acquire({ signal: AbortSignal.timeout(100) }), { name: 'TimeoutError' });
+  assert(performance.now() - start < 1_000, 'an abort is heard late');
   await locks.close();
   assert(!errors.includes('silent:300'), 'who waits no more is said to wait');
   closed(client);
