@@ -39,6 +39,14 @@ def test_a_ticket_that_asks_again_has_listened_all_the_time(server, wait):
     assert server.called("subscribe") == 1
 
 
+@pytest.mark.parametrize("wait", [wait_by_ticket, wait_by_ticket_in_a_loop])
+def test_a_ticket_whose_subscription_breaks_again_and_again_does_not_ask_more_often(server, wait):
+    server.ask("RLOCK.ACQUIRE", "busy", "somebody")
+    server.proxy.fault({"proxy": "cut", "of": "SUBSCRIBE", "times": 1_000_000})
+    wait(server)
+    assert 4 <= server.called("rlock.acquire") < 15 and server.proxy.accepted < 15
+
+
 def test_threads_that_are_many_share_few_connections(server):
     server.ask("RLOCK.ACQUIRE", "busy", "somebody")
     locks = rlock.Locks(server.client(), waiting=0)

@@ -313,6 +313,9 @@ class IO:
             before.event.clear()
             return before
         if ears is None or ears.is_over:
+            # One that broke at once is not replaced at once: all who listen would ask, and subscribe, without a pause.
+            if ears is not None and now() - ears.since < core.LOOKS:
+                raise Unsent("the subscription broke")
             link = await self.open(key, until)
             ears = self.ears.get(link.address)
             if ears is None or ears.is_over:
@@ -359,7 +362,7 @@ class Ears:
     """One subscription at one server for all who wait by ticket there. Messages are hints: a broken one wakes all."""
 
     def __init__(self, io: IO, link: Link):
-        self.io, self.link, self.is_over = io, link, False
+        self.io, self.link, self.is_over, self.since = io, link, False, now()
         self.turns: dict[str, set[Turn]] = {}
         self.task = asyncio.ensure_future(self._hear())
 

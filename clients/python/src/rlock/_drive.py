@@ -132,10 +132,13 @@ class Job:
         if kind == "look":
             return "place", (yield from self.has_place(until))
         if kind == "listen":
-            before = self.turn
-            self.turn = yield io.listen(seat.key, seat.owner, until, before)
-            if before is not None and before is not self.turn:
-                io.unlisten(before)
+            # If that fails, there is no turn: the one before may have come already, and would come again and again.
+            before, self.turn = self.turn, None
+            try:
+                self.turn = yield io.listen(seat.key, seat.owner, until, before)
+            finally:
+                if before is not None and before is not self.turn:
+                    io.unlisten(before)
             return ("listening",)
         if kind == "await":  # who is interrupted drops the connection
             return ("broken",)

@@ -315,6 +315,9 @@ class IO:
             before.event.clear()
             return before
         if ears is None or ears.is_over:
+            # One that broke at once is not replaced at once: all who listen would ask, and subscribe, without a pause.
+            if ears is not None and now() - ears.since < core.LOOKS:
+                raise Unsent("the subscription broke")
             link = self.open(key, until)
             with self.lock:
                 ears = self.ears.get(link.address)
@@ -357,7 +360,7 @@ class Ears:
     """One subscription at one server for all who wait by ticket there. Messages are hints: a broken one wakes all."""
 
     def __init__(self, io: IO, link: Link):
-        self.io, self.link, self.is_over = io, link, False
+        self.io, self.link, self.is_over, self.since = io, link, False, now()
         self.turns: dict[str, set[Turn]] = {}
         self.lock = threading.Lock()
         threading.Thread(target=self._hear, name="rlock-turns", daemon=True).start()
