@@ -156,7 +156,7 @@ def test_a_level_that_was_released_is_not_told_of_a_loss(server):
     locks, told = rlock.Locks(server.client()), []
     outer = rlock.Lock(locks, "k", lease=1).acquire()
     for _ in range(3):
-        with rlock.Lock(locks, "k") as inner, locks.all("k") as several:
+        with rlock.Lock(locks, "k", lease=1) as inner, locks.all("k", lease=1) as several:
             inner.on_lost(lambda: told.append("inner"))
             several.on_lost(lambda: told.append("several"))
             assert several.lost is not None
@@ -171,7 +171,7 @@ async def test_a_level_that_was_released_is_not_told_of_a_loss_by_a_loop(server)
     locks, told = rlock.asyncio.Locks(server.client(redis.asyncio.Redis)), []
     outer = await rlock.asyncio.Lock(locks, "k", lease=1).acquire()
     for _ in range(3):
-        async with rlock.asyncio.Lock(locks, "k", cancel=True) as inner, locks.all("k") as several:
+        async with rlock.asyncio.Lock(locks, "k", lease=1, cancel=True) as inner, locks.all("k", lease=1) as several:
             inner.on_lost(lambda: told.append("inner"))
             several.on_lost(lambda: told.append("several"))
     outer.on_lost(lambda: told.append("outer"))

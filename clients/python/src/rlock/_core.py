@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable, ClassVar, Optional
 
 from . import _machine
@@ -134,7 +134,8 @@ class Tenure:
     )
 
     def __init__(self, seat: Seat, options: Options, token: int, sent: int, io: Any):
-        self.seat, self.options, self.token, self.sent, self.io = seat, options, token, sent, io
+        self.seat, self.token, self.sent, self.io = seat, token, sent, io
+        self.options = options  # with the longest lease of a level that is renewed
         self.since = ms()
         self.signals: list[Any] = []
         self.depth = 0
@@ -174,17 +175,30 @@ class Tenure:
         if self.care is not None:
             self.care.tell("extend", deadline - self.options.lease_ms)
 
-    def handed(self, hold: Any, granted: Any, lease: int, keeper: Any) -> None:
-        """Another level, of that handle; by that thread or task if the owner is named after it."""
+    def handed(self, hold: Any, granted: Any, options: Options, keeper: Any) -> bool:
+        """Another level, of that handle; by that thread or task if the owner is named after it.
+
+        Returns whether it is renewed in another way from now on: then it is due anew.
+        """
         self.depth += 1
         _, _, sent, lingers = granted
-        self.extended(sent + lease)
+        self.extended(sent + options.lease_ms)
         self.lingers = self.lingers or lingers
         if len(self.holds) > 2 * self.depth + 8:
             self.holds = [each for each in self.holds if each() is not None]
         self.holds.append(weakref.ref(hold))
         if keeper is not None and self.keeper is None:
             self.keeper = weakref.ref(keeper)
+        renewed = self.options
+        # One of several locks is renewed with the others, and ends with them.
+        if self.state != "held" or self.root is not self or not options.renew or (renewed.renew and options.lease <= renewed.lease):
+            return False
+        if self.care is not None:
+            self.care.tell("released")  # what it has begun is given back when it comes
+            self.care = None
+        # That of a session is a second at least.
+        self.options, self.sent = replace(renewed, lease=max(options.lease, renewed.session), renew=True), sent
+        return True
 
     @property
     def is_orphaned(self) -> bool:

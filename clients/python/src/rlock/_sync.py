@@ -301,7 +301,9 @@ class Locks:
             seat.tenure = tenure
             clock().add(tenure)
         hold = Hold(self, tenure)
-        tenure.handed(hold, told, options.lease_ms, None if options.owner else threading.current_thread())
+        with clock().lock:
+            if tenure.handed(hold, told, options, None if options.owner else threading.current_thread()):
+                clock().renew(tenure)
         job.link = None
         return hold
 

@@ -269,7 +269,11 @@ class Locks:
             self._watch(tenure, link)
             self._wake_at(tenure, tenure.due)
         hold = Hold(self, tenure)
-        tenure.handed(hold, told, options.lease_ms, None if options.owner else task)
+        if tenure.handed(hold, told, options, None if options.owner else task):
+            tenure.wakes.cancel()
+            self._wake_at(tenure, tenure.due)
+            if tenure.is_doubted:
+                self._tell(tenure, "untied")
         return hold
 
     def _wake_at(self, tenure: Tenure, at: float) -> None:
