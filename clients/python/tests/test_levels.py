@@ -1,6 +1,7 @@
-"""What a hold owes to each of its levels."""
+"""What a hold owes to each of its levels, and which of them a `with` ends."""
 
 import asyncio
+import threading
 import time
 
 import pytest
@@ -76,3 +77,64 @@ async def test_a_session_of_a_task_in_doubt_that_is_entered_with_a_longer_lease_
     await outer.release()
     assert server.holders("k") == []
     await locks.aclose()
+
+
+KINDS = pytest.mark.parametrize("kind", ["one", "several"])
+
+
+@KINDS
+def test_a_generator_that_another_thread_finalizes_releases_what_it_entered(server, kind):
+    locks = rlock.Locks(server.client())
+    lock = rlock.Lock(locks, "k") if kind == "one" else locks.all("k", "l")
+
+    def guarded():
+        with lock as hold:
+            yield hold
+
+    inside = guarded()
+    enters = threading.Thread(target=lambda: next(inside))
+    enters.start()
+    enters.join()
+    assert len(server.holders("k")) == 1
+    inside.close()
+    assert server.holders("k") == []
+
+
+@KINDS
+async def test_a_generator_that_another_task_finalizes_releases_what_it_entered(server, kind):
+    locks = rlock.asyncio.Locks(server.client(redis.asyncio.Redis))
+    lock = rlock.asyncio.Lock(locks, "k") if kind == "one" else locks.all("k", "l")
+
+    async def guarded():
+        async with lock as hold:
+            yield hold
+
+    async def enter():
+        return await anext(inside)
+
+    inside = guarded()
+    await asyncio.create_task(enter())
+    assert len(server.holders("k")) == 1
+    await inside.aclose()
+    assert server.holders("k") == []
+    await locks.aclose()
+
+
+def test_who_has_not_entered_leaves_nobody_elses_of_several(server):
+    lock, go = rlock.ReadLock(server.client(), "k"), threading.Event()
+
+    def work():
+        with lock:
+            go.wait()
+
+    readers = [threading.Thread(target=work) for _ in range(2)]
+    for each in readers:
+        each.start()
+    until("both are inside", lambda: sum(map(len, list(lock._entered.values()))) == 2)
+    with pytest.raises(rlock.NotHeld):
+        lock.__exit__(None, None, None)
+    assert len(server.holders("k")) == 2
+    go.set()
+    for each in readers:
+        each.join()
+    assert server.holders("k") == []

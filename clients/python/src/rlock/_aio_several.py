@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, Coroutine, Optional
 
 from ._aio import run
-from ._api import UNSET, seconds
+from ._api import UNSET, left, seconds
 from ._errors import NotAcquired
 from ._several import ElectionBase, HoldsBase, Leader, ObserverBase, SeveralBase, leader
 from .asyncio import Hold
@@ -59,11 +59,7 @@ class AllLocks(SeveralBase):
         return hold
 
     async def __aexit__(self, *_: Any) -> None:
-        entered = self._entered[asyncio.current_task()]
-        hold = entered.pop()
-        if not entered:
-            del self._entered[asyncio.current_task()]
-        await hold.release()
+        await left(self._entered, asyncio.current_task(), ", ".join(self.keys)).release()
 
 
 class Observer(ObserverBase):

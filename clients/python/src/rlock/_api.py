@@ -68,6 +68,23 @@ class HoldBase:
         self._calls.clear()
 
 
+def left(entered: dict[Any, list[Any]], me: Any, name: str) -> Any:
+    """What the `with` has acquired that this thread or task leaves: its own newest entry.
+
+    A generator may be finalized by another one than has entered. If several have, it could be the entry of one that is
+    still inside.
+    """
+    if me not in entered:
+        if len(entered) != 1:
+            raise NotHeld(f"{name} was not entered by who leaves; `with lock.acquire():` may be left by anybody")
+        (me,) = entered
+    entries = entered[me]
+    entry = entries.pop()
+    if not entries:
+        del entered[me]
+    return entry
+
+
 def seconds(wait: Any) -> Optional[float]:
     if wait is None or (isinstance(wait, (int, float)) and not isinstance(wait, bool) and wait >= 0):
         return wait

@@ -12,7 +12,7 @@ from typing import Any, Callable, Optional, TypeVar, Union
 import redis
 
 from . import _core as core
-from ._api import ATTRIBUTE, UNSET, HoldBase, LockBase, seconds
+from ._api import ATTRIBUTE, UNSET, HoldBase, LockBase, left, seconds
 from ._clock import Clock
 from ._drive import Job, attempt, extend, meets, pairs, question, release, settle
 from ._core import Options, Seat, Space, Spaces, Tenure, ms
@@ -420,14 +420,13 @@ class Lock(LockBase):
         hold = self.acquire()
         if hold is None:
             raise NotAcquired(f"{self.key} was not free within {self.wait} s")
-        self._entered.setdefault(threading.current_thread(), []).append(hold)
+        with _state:
+            self._entered.setdefault(threading.current_thread(), []).append(hold)
         return hold
 
     def __exit__(self, *_: Any) -> None:
-        holds = self._entered[threading.current_thread()]
-        hold = holds.pop()
-        if not holds:
-            del self._entered[threading.current_thread()]
+        with _state:
+            hold = left(self._entered, threading.current_thread(), self.key)
         hold.release()
 
     def __call__(self, function: F) -> F:
@@ -485,14 +484,13 @@ class AllLocks(SeveralBase):
         hold = self.acquire()
         if hold is None:
             raise NotAcquired(f"{', '.join(self.keys)} were not free within {self.wait} s")
-        self._entered.setdefault(threading.current_thread(), []).append(hold)
+        with _state:
+            self._entered.setdefault(threading.current_thread(), []).append(hold)
         return hold
 
     def __exit__(self, *_: Any) -> None:
-        entered = self._entered[threading.current_thread()]
-        hold = entered.pop()
-        if not entered:
-            del self._entered[threading.current_thread()]
+        with _state:
+            hold = left(self._entered, threading.current_thread(), ", ".join(self.keys))
         hold.release()
 
 

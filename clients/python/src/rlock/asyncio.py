@@ -20,7 +20,7 @@ import redis.asyncio
 
 from . import _core as core
 from ._aio import IO, run
-from ._api import ATTRIBUTE, UNSET, HoldBase, LockBase, seconds
+from ._api import ATTRIBUTE, UNSET, HoldBase, LockBase, left, seconds
 from ._core import Options, Seat, Space, Spaces, Tenure, ms, now
 from ._drive import Care, Job, Steps, attempt, extend, meets, pairs, question, release, settle
 from ._errors import (
@@ -494,11 +494,7 @@ class Lock(LockBase):
         return hold
 
     async def __aexit__(self, _kind: Any, error: Any, _trace: Any) -> None:
-        entries = self._entered[asyncio.current_task()]
-        entry = entries.pop()
-        if not entries:
-            del self._entered[asyncio.current_task()]
-        await entry.leave(error)
+        await left(self._entered, asyncio.current_task(), self.key).leave(error)
 
     def __call__(self, function: F) -> F:
         """As a decorator of an `async def`: it runs while the lock is held."""
