@@ -143,6 +143,21 @@ def test_a_wait_that_is_interrupted_before_it_asks_gives_back_its_connection(ser
         assert locks.io.take_slot()
 
 
+def test_a_release_that_is_interrupted_while_it_waits_for_its_seat_goes_on(server):
+    lock = rlock.Lock(rlock.Locks(server.client(), patience=0.3), "k")
+    outer = lock.acquire()
+    server.proxy.fault({"proxy": "cut", "of": "RLOCK.ACQUIRE", "times": 99})
+    server.proxy.fault({"proxy": "keep", "of": "RLOCK.INFO", "times": 99})
+    with pytest.raises(rlock.Unavailable):
+        lock.acquire(wait=0.2)
+    server.proxy.fault({"proxy": "kept"})  # the level that may have been granted is being undone
+    with interrupted_after(0.3):
+        outer.release()
+    server.proxy.fault({"proxy": "heal"})
+    until("it is released", lambda: server.holders("k") == [], 10)
+    lock.acquire(wait=5).release()
+
+
 async def test_a_wait_that_is_cancelled_before_it_asks_gives_back_its_connection(server):
     locks = rlock.asyncio.Locks(server.client(redis.asyncio.Redis), waiting=1)
     async with rlock.asyncio.Lock(locks, "k"):

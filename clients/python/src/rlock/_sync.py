@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
@@ -309,7 +310,20 @@ class Locks:
 
     def _release(self, seat: Seat, tenure: Tenure) -> None:
         self._known.use(seat)
+        try:
+            seat.mutex.acquire()
+        except BaseException:
+            # The level counts as released: after a signal's handler has raised here, nobody else would release it.
+            threading.Thread(target=self._release_later, args=(seat, tenure), name="rlock-cleanup", daemon=True).start()
+            raise
+        self._released(seat, tenure)
+
+    def _release_later(self, seat: Seat, tenure: Tenure) -> None:
         seat.mutex.acquire()
+        with contextlib.suppress(LockError):
+            self._released(seat, tenure)
+
+    def _released(self, seat: Seat, tenure: Tenure) -> None:
         job, told = release(self.io, tenure, self.patience), None
         if tenure.depth == 1:
             tenure.releasing()
