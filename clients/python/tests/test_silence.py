@@ -78,6 +78,34 @@ def test_a_call_returns_in_time_when_a_known_server_is_silent(server):
         assert time.monotonic() - start < most + 0.25
 
 
+LONG = pytest.mark.parametrize("wait", [float("inf"), 30 * 86400])
+
+
+@LONG
+def test_a_wait_that_is_longer_than_the_server_takes_waits_all_the_same(server, wait):
+    locks, got = rlock.Locks(server.client()), []
+    server.ask("RLOCK.ACQUIRE", "k", "somebody")
+    waits = threading.Thread(target=lambda: got.append(locks.all("k", "l").acquire(wait)))
+    waits.start()
+    until("it waits", lambda: server.waiting("k") == 1)
+    server.ask("RLOCK.FORCE", "k")
+    waits.join(10)
+    got[0].release()
+
+
+@LONG
+async def test_a_wait_of_a_task_that_is_longer_than_the_server_takes_waits_all_the_same(server, wait):
+    locks = rlock.asyncio.Locks(server.client(redis.asyncio.Redis))
+    server.ask("RLOCK.ACQUIRE", "k", "somebody")
+    waits = asyncio.create_task(rlock.asyncio.Lock(locks, "k", wait=wait).acquire())
+    async with asyncio.timeout(10):
+        while server.waiting("k") == 0:
+            await asyncio.sleep(0.01)
+        server.ask("RLOCK.FORCE", "k")
+        await (await waits).release()
+    await locks.aclose()
+
+
 def gone(server):
     """The server sees that connections are closed when it comes to them."""
     until("nobody waits, and no session is left", lambda: server.waiting("busy") == 0 and server.holders("session") == [])

@@ -6,6 +6,7 @@ from typing import Any, Callable, Optional, Union
 
 from ._core import Options, Tenure, ms
 from ._errors import LockLost, NotHeld
+from ._machine import FOREVER
 
 UNSET: Any = object()
 #: Where a client has its `Locks`. Both refer to each other, so a table of them would keep every client for ever.
@@ -86,7 +87,9 @@ def left(entered: dict[Any, list[Any]], me: Any, name: str) -> Any:
 
 
 def seconds(wait: Any) -> Optional[float]:
-    if wait is None or (isinstance(wait, (int, float)) and not isinstance(wait, bool) and wait >= 0):
+    if wait is None or wait == FOREVER:
+        return None
+    if isinstance(wait, (int, float)) and not isinstance(wait, bool) and wait >= 0:
         return wait
     raise TypeError(f"wait must be a number of seconds, or None to wait forever, not {wait!r}")
 

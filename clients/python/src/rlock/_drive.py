@@ -18,6 +18,7 @@ from ._machine import (
 Steps = Generator[Any, Any, Any]
 #: How many acquisitions do not ask first after one that met others.
 CROWDED = 32
+LONGEST_BLOCK = 7 * 86_400_000
 
 
 class Job:
@@ -180,6 +181,8 @@ class Job:
 
     def waiting(self, way: str, time: float) -> list[Any]:
         most = self.options.maxqueue
+        # The server accepts no longer one. 0 is without a limit, but the attempt still ends by itself.
+        time = time if time <= LONGEST_BLOCK else 0
         return [way, time] if most is None else [way, time, "MAXQUEUE", most]
 
     def words(self, name: str, token: int = 0, depth: int = 0) -> list[Any]:
