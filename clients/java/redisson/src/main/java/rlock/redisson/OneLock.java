@@ -261,6 +261,31 @@ final class OneLock {
         return token(with(lease, unit).acquire(waits(wait, unit)));
     }
 
+    private RFuture<Long> tokenWithin(Duration wait, long lease, TimeUnit unit) {
+        long thread = Answers.thread();
+        return Answers.future(wait(wait, lease, unit, thread), hold -> token(waited(thread, hold)), OneLock::giveBack);
+    }
+
+    public RFuture<Long> lockAndGetTokenAsync() {
+        return lockAndGetTokenAsync(-1, TimeUnit.MILLISECONDS);
+    }
+
+    public RFuture<Long> lockAndGetTokenAsync(long lease, TimeUnit unit) {
+        return tokenWithin(KeyLock.FOREVER, lease, unit);
+    }
+
+    public RFuture<Long> tryLockAndGetTokenAsync() {
+        return tryLockAndGetTokenAsync(0, TimeUnit.MILLISECONDS);
+    }
+
+    public RFuture<Long> tryLockAndGetTokenAsync(long wait, TimeUnit unit) {
+        return tryLockAndGetTokenAsync(wait, -1, unit);
+    }
+
+    public RFuture<Long> tryLockAndGetTokenAsync(long wait, long lease, TimeUnit unit) {
+        return tokenWithin(waits(wait, unit), lease, unit);
+    }
+
     @Override
     public boolean equals(Object other) {
         return other instanceof OneLock one && one.client == client && one.mode == mode && one.lock.key().equals(lock.key());

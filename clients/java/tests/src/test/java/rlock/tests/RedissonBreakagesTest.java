@@ -10,6 +10,7 @@ import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
+import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
 import org.redisson.api.RPermitExpirableSemaphore;
 import org.redisson.api.RedissonClient;
@@ -56,6 +57,27 @@ class RedissonBreakagesTest {
             Server.until(() -> server.waiters("m:1") == 0);
             one.unlock();
             assertTrue(server.isFree("m:1") && server.isFree("m:2"));
+        }
+    }
+
+    @Test
+    void anAsyncWaitForATokenThatIsCancelledLeavesNothing() {
+        RFencedLock lock = redisson.getFencedLock("token");
+        for (var of : List.<java.util.function.Supplier<CompletableFuture<Long>>>of(
+                () -> lock.lockAndGetTokenAsync().toCompletableFuture(),
+                () -> lock.lockAndGetTokenAsync(30, TimeUnit.SECONDS).toCompletableFuture(),
+                () -> lock.tryLockAndGetTokenAsync(30, TimeUnit.SECONDS).toCompletableFuture(),
+                () -> lock.tryLockAndGetTokenAsync(30, 30, TimeUnit.SECONDS).toCompletableFuture())) {
+            server.say("RLOCK.ACQUIRE", "token", "somebody");
+            assertNull(lock.tryLockAndGetTokenAsync().toCompletableFuture().join());
+            var waiting = of.get();
+            Server.until(() -> server.waiters("token") == 1);
+            waiting.cancel(true);
+            Server.until(() -> server.waiters("token") == 0);
+            server.say("RLOCK.RELEASE", "token", "somebody");
+            assertTrue(server.isFree("token"));
+            assertEquals(of.get().join(), lock.getToken());
+            lock.unlock();
         }
     }
 
