@@ -338,14 +338,13 @@ final class Tenure {
             throw new IllegalMonitorStateException(at.name.key() + refused);
         }
         boolean wasLost = isLost();
-        Job job = new Job(locks.links, at, options, depth, machineOf(depth, wasLost), false, Machine.FOREVER);
+        Job job = new Job(locks.links, at, options, depth, machineOf(at, depth, wasLost), false, Machine.FOREVER);
         if (at instanceof Group group && group.hasMore()) lose(); // the levels above end with it
         at.lower();
         Told told = job.call().told();
         if (told == Told.LOST) lose();
         if (depth == 1) tell(Event.RELEASED);
         job.rest();
-        if (told == Told.LOST && at instanceof Group) releaseRest(at);
         if (wasLost) throw new LockLostException(at.name.key() + " was lost before it was released");
         if (told == Told.RELEASED) return;
         RuntimeException trouble = job.trouble;
@@ -355,25 +354,11 @@ final class Tenure {
         throw LockException.Unavailable.because(at.name.key() + " is not known to be released: " + why, trouble);
     }
 
-    // Of several locks, of which one was lost. Their leases end it anyway.
-    private void releaseRest(Seat group) {
-        try {
-            locks.links.inTurn(Links.Use.ASIDE, group.name.key(), () -> {
-                try {
-                    locks.links.call(Links.Use.ASIDE, group.name.key(), Machine.REPLY / 4, group.release(token, 0));
-                } catch (ServerException | LinkException failed) {
-                    // Then they do.
-                }
-            });
-        } catch (RejectedExecutionException closed) {
-            // The same.
-        }
-    }
-
-    private synchronized Release machineOf(int depth, boolean wasLost) {
+    private synchronized Release machineOf(Seat at, int depth, boolean wasLost) {
         if (depth == 1) step(Input.of(Event.RELEASING));
-        long patience = Math.min(machine.limit() - Clock.now(), RELEASES_MILLIS);
-        long deadline = wasLost ? Long.MIN_VALUE : machine.deadline();
+        long patience = wasLost ? 0 : Math.min(machine.limit() - Clock.now(), RELEASES_MILLIS);
+        // Of several locks some may be held still when one was lost: they are released before this owner asks again.
+        long deadline = !wasLost ? machine.deadline() : at instanceof Group ? Machine.FOREVER : Long.MIN_VALUE;
         return new Release(Math.max(0, patience), options.leaseMillis(), depth, token, deadline, lingers);
     }
 }

@@ -116,6 +116,26 @@ class SeveralTest {
 
     @ParameterizedTest
     @EnumSource
+    void whatIsLeftOfLostOnesIsReleasedBeforeTheyAreLockedAgain(Over over) {
+        try (var proxy = new Proxy(server.port); var session = over.open(proxy.port)) {
+            Holds holds = session.locks().all(over + "s", over + "t").acquire();
+            server.say("RLOCK.FORCE", over + "s");
+            assertThrows(LockLostException.class, () -> holds.renew(Duration.ofSeconds(40)));
+            proxy.keep(request -> request.contains("MRELEASE"));
+            assertThrows(LockLostException.class, holds::release);
+            Server.until(() -> proxy.silent() > 0);
+            proxy.heal();
+            Hold next = session.locks().lock(over + "t").acquire();
+            long before = server.calls("rlock.mrelease");
+            proxy.deliver();
+            Server.until(() -> server.calls("rlock.mrelease") > before);
+            assertEquals(1, server.holds(over + "t", next.owner()), "ended by the release of what was lost");
+            next.release();
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
     void whatCannotBeLockedTogetherIsRefused(Over over) {
         try (var session = over.open(server.port)) {
             Locks locks = session.locks();
