@@ -168,7 +168,8 @@ public final class KeyLock implements Lock {
         Seat seat = seat();
         Tenure tenure = seat == null ? null : seat.tenure;
         if (tenure == null) throw new IllegalMonitorStateException(key + " is not held by this owner");
-        tenure.release(seat);
+        // Of several locks that were lost together none can be acquired before all are released.
+        tenure.release(tenure.isLost() && tenure.isTogetherAt(seat) ? tenure.seat() : seat);
     }
 
     /** Not supported: a condition would need a queue of its own on the server. */

@@ -158,7 +158,7 @@ final class Client {
     }
 
     private RLock several(KeyLock... each) {
-        return Answers.of(RLock.class, new MultiLock(this, locks.all(each).lease(lease)), null);
+        return Answers.of(RLock.class, new MultiLock(this, locks.all(each).lease(lease), each), null);
     }
 
     private String text(Object value) {

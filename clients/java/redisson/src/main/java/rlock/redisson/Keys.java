@@ -32,14 +32,12 @@ final class Keys {
 
     /** Whoever locks again what was lost begins anew, as in Redisson. */
     static void dropLost(IntSupplier depth, BooleanSupplier isHeld, Runnable unlock) {
-        for (int before = depth.getAsInt(), now; before > 0 && !isHeld.getAsBoolean(); before = now) {
+        while (depth.getAsInt() > 0 && !isHeld.getAsBoolean()) {
             try {
                 unlock.run();
             } catch (LockLostException known) {
                 // That is why it is dropped.
             }
-            now = depth.getAsInt();
-            if (now == before) return; // of several locks that are held together
         }
     }
 

@@ -1,26 +1,33 @@
 package rlock.redisson;
 
 import java.time.Duration;
+import java.util.Arrays;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Supplier;
 import java.util.function.ToLongFunction;
 import rlock.AllLocks;
+import rlock.KeyLock;
 
 /** {@code getMultiLock}: several locks, acquired in one step. It waits for all of them, and holds none in the meantime. */
 @SuppressWarnings("unused") // called by Answers
 final class MultiLock implements Answers.Undoing {
     private final Client client;
     private final AllLocks all;
+    private final List<KeyLock> each;
     private final List<String> keys;
 
-    MultiLock(Client client, AllLocks all) {
+    MultiLock(Client client, AllLocks all, KeyLock... each) {
         this.client = client;
-        this.all = all.owner(() -> client.owner(Answers.thread()));
+        Supplier<String> owner = () -> client.owner(Answers.thread());
+        this.all = all.owner(owner);
+        this.each = Arrays.stream(each).map(one -> one.owner(owner)).toList();
         this.keys = all.keys();
     }
 
     private AllLocks with(long lease, TimeUnit unit) {
-        Keys.dropLost(all::getHoldCount, all::isHeldByCurrentThread, all::unlock);
+        // One at a time: each may have been lost with others than these, while another one is still held.
+        for (KeyLock one : each) Keys.dropLost(one::getHoldCount, one::isHeldByCurrentThread, one::unlock);
         return lease <= 0 ? all : all.fixedLease(Duration.ofMillis(Math.max(1, unit.toMillis(lease))));
     }
 

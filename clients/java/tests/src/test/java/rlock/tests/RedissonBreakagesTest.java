@@ -193,6 +193,34 @@ class RedissonBreakagesTest {
     }
 
     @Test
+    void whatWasLostIsInTheWayOfNoLockThatSharesAKeyWithIt() {
+        RLock x = redisson.getLock("shared:x");
+        RLock y = redisson.getLock("shared:y");
+        RLock z = redisson.getLock("shared:z");
+        RLock both = redisson.getMultiLock(x, y);
+        RLock others = redisson.getMultiLock(y, z);
+        for (RLock lost : List.of(both, y)) {
+            for (RLock next : List.of(y, both, others)) {
+                lost.lock(100, TimeUnit.MILLISECONDS);
+                Server.until(() -> !lost.isLocked());
+                assertTrue(next.tryLock());
+                assertEquals(1, next.getHoldCount());
+                next.unlock();
+                assertFalse(x.isLocked() || y.isLocked() || z.isLocked());
+            }
+        }
+        // What is held stays.
+        x.lock();
+        y.lock(100, TimeUnit.MILLISECONDS);
+        Server.until(() -> !y.isLocked());
+        assertTrue(both.tryLock());
+        assertEquals(List.of(2, 1), List.of(x.getHoldCount(), y.getHoldCount()));
+        both.unlock();
+        assertEquals(1, x.getHoldCount());
+        x.unlock();
+    }
+
+    @Test
     void whatIsNotReentrantIsGrantedOnceToOneThread() {
         RLock lock = redisson.getNonReentrantLock("once");
         RLock first = redisson.getLock("once");
