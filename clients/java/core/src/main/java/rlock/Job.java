@@ -23,6 +23,8 @@ import rlock.Machine.Tell;
 /** Does what the machine of an attempt or a release says, for who has the seat, until that is free. */
 sealed class Job permits AsyncJob {
     private static final System.Logger LOG = System.getLogger("rlock");
+    /** The server refuses to block for longer, except for ever. */
+    private static final long LONGEST_BLOCK = TimeUnit.DAYS.toMillis(7);
 
     /** Of the last request. */
     RuntimeException trouble;
@@ -252,7 +254,9 @@ sealed class Job permits AsyncJob {
 
     /** Asks on its own connection; {@link #signal} is called when the reply is there. */
     void sendAlone() {
-        String[] wait = op.block() < 0 ? new String[0] : new String[] {"BLOCK", String.valueOf(op.block())};
+        // A longer wait ends here alone: for the server it has no end.
+        long block = op.block() > LONGEST_BLOCK ? 0 : op.block();
+        String[] wait = block < 0 ? new String[0] : new String[] {"BLOCK", String.valueOf(block)};
         reply = link.send(seat.acquire(options, depth, op.session(), wait));
         reply.whenComplete((token, failed) -> signal());
     }

@@ -142,6 +142,30 @@ class LockTest {
     }
 
     @ParameterizedTest
+    @EnumSource
+    void aWaitMayBeLongerThanTheServerBlocks(Over over) throws Exception {
+        try (var session = over.open(server.port)) {
+            KeyLock lock = session.locks().lock(key(over, "week"));
+            server.say("RLOCK.ACQUIRE", lock.key(), "somebody");
+            var longest = new CompletableFuture<Boolean>();
+            new Thread(() -> {
+                try {
+                    boolean isLocked = lock.tryLock(Long.MAX_VALUE, TimeUnit.NANOSECONDS);
+                    lock.unlock();
+                    longest.complete(isLocked);
+                } catch (InterruptedException | RuntimeException failed) {
+                    longest.completeExceptionally(failed);
+                }
+            }).start();
+            var longer = lock.acquireAsync(Duration.ofDays(8));
+            Server.until(() -> server.waiters(lock.key()) == 2);
+            server.say("RLOCK.RELEASE", lock.key(), "somebody");
+            longer.get(5, TimeUnit.SECONDS).orElseThrow().release();
+            assertTrue(longest.get(5, TimeUnit.SECONDS));
+        }
+    }
+
+    @ParameterizedTest
     @CsvSource({"JEDIS,8", "JEDIS,0", "LETTUCE,8", "LETTUCE,0"})
     void whoWasInterruptedWaitsNoLonger(Over over, int waiting) throws Exception {
         try (var session = over.open(server.port, builder -> builder.waiting(waiting))) {
