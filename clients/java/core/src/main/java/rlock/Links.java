@@ -262,7 +262,7 @@ final class Links implements AutoCloseable {
         try {
             if (closed) throw new LinkException("closed", null).neverSent();
             if (System.nanoTime() - server.restsUntil < 0) throw new LinkException(server.trouble, null).neverSent();
-            return driver.connect(at, Math.min(timeoutMillis, millisUntil(end)));
+            return connect(at, Math.min(timeoutMillis, millisUntil(end)));
         } catch (LinkException failed) {
             // Who had hardly any time says nothing of the server.
             if (!failed.isNeverSent() && (!isSilent(failed) || end - System.nanoTime() > 0)) {
@@ -273,6 +273,16 @@ final class Links implements AutoCloseable {
             throw failed.neverSent();
         } finally {
             server.dials.release();
+        }
+    }
+
+    // A server that has no place for one more connection was not reached: it may have one in a moment.
+    private Link connect(Address at, long limitMillis) {
+        try {
+            return driver.connect(at, limitMillis);
+        } catch (ServerException refused) {
+            if (!refused.getMessage().startsWith("ERR max number of clients")) throw refused;
+            throw new LinkException(refused.getMessage(), refused);
         }
     }
 

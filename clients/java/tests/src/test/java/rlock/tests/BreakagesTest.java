@@ -14,6 +14,7 @@ import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.EnumSource;
+import redis.clients.jedis.Jedis;
 import redis.clients.jedis.exceptions.JedisMovedDataException;
 import rlock.Hold;
 import rlock.KeyLock;
@@ -148,6 +149,30 @@ class BreakagesTest {
             server.signal("STOP");
             assertThrows(LockLostException.class, () -> brief.renew(Duration.ofMinutes(1)), "beyond the deadline");
         }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void aServerWithTooManyClientsIsWaitedFor(Over over) {
+        try (var server = new Server(); var inside = new Jedis("127.0.0.1", server.port)) {
+            inside.aclSetUser("app", "on", ">secret", "~*", "&*", "+@all"); // else Jedis says nothing before its first request
+            try (var session = over.as(server.port, "app", "secret", "")) {
+                Hold hold = session.locks().lock("order").acquire();
+                inside.configSet("maxclients", "1");
+                inside.sendCommand(() -> "CLIENT".getBytes(), "KILL", "TYPE", "normal");
+                assertThrows(LockException.Unavailable.class, () -> session.locks().lock("other").tryLock(100, TimeUnit.MILLISECONDS));
+                var releasing = CompletableFuture.runAsync(hold::release, task -> new Thread(task).start());
+                String before = rejected(inside);
+                Server.until(() -> !rejected(inside).equals(before));
+                inside.configSet("maxclients", "100");
+                releasing.join();
+                assertTrue(server.isFree("order"));
+            }
+        }
+    }
+
+    private static String rejected(Jedis inside) {
+        return inside.info("stats").lines().filter(line -> line.startsWith("rejected_connections:")).findFirst().orElseThrow();
     }
 
     @ParameterizedTest
