@@ -97,8 +97,9 @@ final class Permits implements Answers.Undoing {
     }
 
     public List<String> acquire(int permits, long lease, TimeUnit unit) throws InterruptedException {
-        List<String> ids = List.of();
-        while (ids.isEmpty()) ids = tryAcquire(permits, LONG.toMillis(), unit.toMillis(lease), TimeUnit.MILLISECONDS);
+        List<String> ids;
+        do ids = tryAcquire(permits, LONG.toMillis(), unit.toMillis(lease), TimeUnit.MILLISECONDS);
+        while (ids.size() < permits);
         return ids;
     }
 
@@ -129,6 +130,8 @@ final class Permits implements Answers.Undoing {
 
     /** All of them, or none. Of those who want several, one at a time collects them. */
     public List<String> tryAcquire(int permits, long wait, long lease, TimeUnit unit) throws InterruptedException {
+        if (permits < 0) throw new IllegalArgumentException("Permits amount can't be negative"); // in the words of Redisson
+        if (permits == 0) return new ArrayList<>();
         long end = System.nanoTime() + Math.max(0, unit.toNanos(wait));
         if (permits == 1) return collect(1, end, unit.toMillis(lease));
         // Who wants more than there are takes none from others.

@@ -122,6 +122,19 @@ class RedissonBreakagesTest {
     }
 
     @Test
+    void aNumberOfPermitsThatNobodyCanWantIsAnsweredAsInRedisson() throws InterruptedException {
+        RPermitExpirableSemaphore permits = redisson.getPermitExpirableSemaphore("p:none");
+        permits.trySetPermits(1);
+        for (int fewer : List.of(-1, Integer.MIN_VALUE)) {
+            assertThrows(IllegalArgumentException.class, () -> permits.acquire(fewer));
+            assertThrows(IllegalArgumentException.class, () -> permits.tryAcquire(fewer));
+        }
+        assertEquals(List.of(), permits.acquire(0));
+        assertEquals(List.of(), permits.tryAcquire(0));
+        assertEquals(1, permits.availablePermits());
+    }
+
+    @Test
     void whoCollectsPermitsGetsThemThoughTheTurnToCollectWasLost() throws InterruptedException {
         RPermitExpirableSemaphore permits = redisson.getPermitExpirableSemaphore("p:turn");
         permits.trySetPermits(2);
