@@ -82,7 +82,8 @@ public class LockException extends RuntimeException {
             case "NOACKS" -> new NoAcks(line, error);
             case "NOREPLICAS" -> new NoReplicas(line, error);
             case "NOPERM" -> new NoPermission(line, error);
-            default -> new LockException(isWithoutModule(line) ? "the server has not loaded the RLOCK module: " + line : line, error);
+            default -> Machine.passes(error.code()) ? new Unavailable(line, error)
+                    : new LockException(isWithoutModule(line) ? "the server has not loaded the RLOCK module: " + line : line, error);
         };
     }
 }

@@ -143,6 +143,8 @@ public final class Locks implements AutoCloseable {
      * {@code EVAL}. It may be sent twice if a connection breaks.
      *
      * @return a Long, a String or byte[], a List of these, or null; a map is a List of its keys and values in turn
+     * @throws LockException.Unavailable if no server answered, or none decides for now, as with {@code -LOADING}
+     * @throws LockException if the server refused it
      */
     public Object call(String key, String... words) {
         for (boolean again = false; ; again = true) {

@@ -135,7 +135,7 @@ final class Permits implements Answers.Undoing {
         long end = System.nanoTime() + Math.max(0, unit.toNanos(wait));
         if (permits == 1) return collect(1, end, unit.toMillis(lease));
         // Who wants more than there are takes none from others.
-        while (getPermits() < permits) {
+        while (permits(end) < permits) {
             Duration left = until(end);
             if (left.isZero()) return new ArrayList<>();
             Thread.sleep(Math.min(100, left.toMillis() + 1));
@@ -150,6 +150,19 @@ final class Permits implements Answers.Undoing {
                 alone.get().release();
             } catch (RuntimeException failed) {
                 // Its lease ends it. What was collected is the caller's all the same.
+            }
+        }
+    }
+
+    // A wait outlives the restart of a server, as a wait for a lock does.
+    private int permits(long end) throws InterruptedException {
+        while (true) {
+            try {
+                return getPermits();
+            } catch (LockException.Unavailable unknown) {
+                Duration left = until(end);
+                if (left.isZero()) throw unknown;
+                Thread.sleep(Math.min(100, left.toMillis() + 1));
             }
         }
     }
@@ -176,7 +189,7 @@ final class Permits implements Answers.Undoing {
 
     private String one(long end, long lease) throws InterruptedException {
         while (true) {
-            int most = getPermits();
+            int most = permits(end);
             Duration left = until(end);
             String id = UUID.randomUUID().toString().replace("-", "");
             if (most > 0) {

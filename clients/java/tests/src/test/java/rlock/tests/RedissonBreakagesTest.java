@@ -178,6 +178,32 @@ class RedissonBreakagesTest {
     }
 
     @Test
+    void aWaitForPermitsOutlivesATimeWithoutAPrimary() {
+        RPermitExpirableSemaphore permits = redisson.getPermitExpirableSemaphore("p:outlives");
+        permits.trySetPermits(3);
+        var held = permits.tryAcquire(3);
+        var waiting = permits.acquireAsync().toCompletableFuture();
+        Server.until(() -> server.waiters("p:outlives") == 1);
+        server.say("CONFIG", "SET", "replica-serve-stale-data", "no");
+        server.say("REPLICAOF", "127.0.0.1", "1"); // from now on it says -MASTERDOWN
+        long before = refusedGets();
+        Server.until(() -> refusedGets() > before);
+        var others = permits.acquireAsync(2).toCompletableFuture();
+        Server.until(() -> refusedGets() > before + 5);
+        server.say("REPLICAOF", "NO", "ONE");
+        permits.release(held);
+        permits.release(waiting.orTimeout(20, TimeUnit.SECONDS).join());
+        permits.release(others.orTimeout(20, TimeUnit.SECONDS).join());
+        assertEquals(3, permits.availablePermits());
+    }
+
+    private static long refusedGets() {
+        String all = new String((byte[]) server.say("INFO", "commandstats"));
+        String gets = all.lines().filter(line -> line.startsWith("cmdstat_get:")).findFirst().orElseThrow();
+        return Long.parseLong(gets.substring(gets.indexOf("rejected_calls=") + 15, gets.indexOf(",failed_calls")));
+    }
+
+    @Test
     void severalOfTwoClientsLockWithoutAThread() {
         RedissonClient other = client();
         RLock one = redisson.getLock("two:1");
