@@ -267,13 +267,18 @@ final class Links implements AutoCloseable {
             // Who had hardly any time says nothing of the server.
             if (!failed.isNeverSent() && (!isSilent(failed) || end - System.nanoTime() > 0)) {
                 server.trouble = failed.getMessage();
-                long rest = Machine.DIALS / 2 + ThreadLocalRandom.current().nextLong(Machine.DIALS);
-                server.restsUntil = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(rest);
+                server.restsUntil = restsUntil();
             }
             throw failed.neverSent();
         } finally {
             server.dials.release();
         }
+    }
+
+    /** Until when ({@code nanoTime}) nobody connects to a server that was not reached just now. */
+    static long restsUntil() {
+        long rest = Machine.DIALS / 2 + ThreadLocalRandom.current().nextLong(Machine.DIALS);
+        return System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(rest);
     }
 
     // A server that has no place for one more connection was not reached: it may have one in a moment.

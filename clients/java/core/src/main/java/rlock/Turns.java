@@ -27,7 +27,13 @@ final class Turns implements AutoCloseable {
     private static final class Listening {
         final Map<String, Channel> channels = new ConcurrentHashMap<>();
         final CompletableFuture<Feed> opened = new CompletableFuture<>();
+        volatile long restsUntil = System.nanoTime();
         volatile boolean ended;
+
+        /** Before that, whoever wants to listen hears nothing and asks all the same. */
+        boolean isToBeReplaced() {
+            return ended && opened.isDone() && System.nanoTime() - restsUntil >= 0;
+        }
     }
 
     /** An owner's channel, for all that it waits for. */
@@ -98,7 +104,7 @@ final class Turns implements AutoCloseable {
      */
     Turn listen(Address at, String owner, String key, long limitMillis, Runnable signal) {
         if (forbidden) throw new ServerException("NOPERM this user may not listen");
-        Listening listening = feeds.compute(at, (address, old) -> old == null || old.ended ? connect(at) : old);
+        Listening listening = feeds.compute(at, (address, old) -> old == null || old.isToBeReplaced() ? connect(at) : old);
         Feed feed = listening.opened.copy().completeOnTimeout(null, limitMillis, TimeUnit.MILLISECONDS)
                 .exceptionally(failed -> null).join();
         if (feed == null) throw new LinkException("nothing to listen on", null);
@@ -126,6 +132,7 @@ final class Turns implements AutoCloseable {
                 listening.opened.complete(feed);
                 if (closed) feed.close();
             } catch (RuntimeException failed) {
+                listening.restsUntil = Links.restsUntil();
                 listening.ended = true;
                 forbidden |= failed instanceof ServerException error && error.code().equals("NOPERM");
                 listening.opened.completeExceptionally(failed);

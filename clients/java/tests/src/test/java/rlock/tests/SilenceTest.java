@@ -2,6 +2,8 @@ package rlock.tests;
 
 import static org.junit.jupiter.api.Assertions.*;
 
+import java.io.IOException;
+import java.net.ServerSocket;
 import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
@@ -176,6 +178,39 @@ class SilenceTest {
             server.say("RLOCK.RELEASE", "order", "somebody");
             waits.forEach(CompletableFuture::join);
             assertEquals(1, server.listeners());
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void manyWaitsByTicketConnectToAServerThatIsGoneAFewTimesPerSecond(Over over) throws Exception {
+        try (var session = over.open(server.port, builder -> builder.waiting(0))) {
+            KeyLock lock = session.locks().lock("order").detached();
+            server.say("RLOCK.ACQUIRE", "order", "somebody");
+            for (int i = 0; i < 100; i++) {
+                lock.acquireAsync(KeyLock.FOREVER);
+                TimeUnit.MILLISECONDS.sleep(5); // each asks at another time
+            }
+            Server.until(() -> server.waiters("order") == 100);
+            server.kill();
+            var connections = new AtomicInteger();
+            try (var gone = new ServerSocket(server.port)) {
+                Thread refusing = new Thread(() -> {
+                    try {
+                        while (true) {
+                            gone.accept().close();
+                            connections.incrementAndGet();
+                        }
+                    } catch (IOException ended) {
+                        // With the test.
+                    }
+                });
+                refusing.start();
+                long start = System.nanoTime();
+                Server.until(() -> System.nanoTime() - start > TimeUnit.SECONDS.toNanos(3));
+                double most = 20 * (System.nanoTime() - start) / 1e9; // at most ten per second to ask, and ten to listen
+                assertTrue(connections.get() < most, connections + " connections");
+            }
         }
     }
 
