@@ -9,6 +9,7 @@ import rlock.Machine.Act;
 import rlock.Machine.Event;
 import rlock.Machine.Input;
 import rlock.Machine.Outcome;
+import rlock.Machine.Output;
 import rlock.Machine.Tell;
 
 /**
@@ -20,7 +21,7 @@ final class AsyncJob extends Job {
     private long operation; // the number of the one under way; from here on guarded by this
     private Future<?> timer;
     private boolean isQueued; // for a thread
-    private boolean isStarted; // a thread is at it
+    private boolean isStarted; // a thread is at it, and nothing else ends it
     private boolean isCancelled; // once that thread is done
     private boolean isTold;
 
@@ -58,7 +59,7 @@ final class AsyncJob extends Job {
     }
 
     private void looks() {
-        boolean isReading = op.act() == Act.OWN || op.act() == Act.READ;
+        boolean isReading = op.act() == Act.OWN || op.act() == Act.READ || op.act() == Act.LOOK;
         if (links.isClosing()) stop(Event.CLOSE);
         else if (op.act() == Act.TURN && turn != null && turn.isCalled()) advance(Input.of(Event.TURN));
         else if (isReading && reply != null && reply.isDone()) advance(answer());
@@ -163,12 +164,15 @@ final class AsyncJob extends Job {
     }
 
     private void work(long number) {
+        Output mine;
         synchronized (this) {
             if (number != operation || isTold) return;
+            mine = op;
             isQueued = false;
-            isStarted = true;
+            // Whether it has its place is of no use to a wait whose reply has come.
+            isStarted = mine.act() != Act.LOOK;
         }
-        Input in = does();
+        Input in = mine.act() == Act.LOOK ? Input.of(Event.PLACE, hasPlace(mine.by())) : does();
         synchronized (this) {
             if (in == null && !isCancelled) {
                 isStarted = false;
@@ -181,10 +185,6 @@ final class AsyncJob extends Job {
     // Null: it is sent, and the reply is still to come.
     private Input does() {
         try {
-            if (op.act() == Act.LOOK) {
-                Boolean place = hasPlace(op.by());
-                return reply.isDone() ? answer() : Input.of(Event.PLACE, place);
-            }
             if (op.act() != Act.OWN) return perform();
             sendAlone();
             return null;

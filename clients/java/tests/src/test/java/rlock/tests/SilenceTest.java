@@ -54,6 +54,19 @@ class SilenceTest {
 
     @ParameterizedTest
     @EnumSource
+    void aWaitHearsOfItsGrantWhileItAsksForItsPlaceInVain(Over over) throws Exception {
+        try (var session = over.open(proxy.port)) {
+            server.say("RLOCK.ACQUIRE", "order", "somebody");
+            proxy.keep(request -> request.contains("RLOCK.PLACE"));
+            var waiting = session.locks().lock("order").acquireAsync(KeyLock.FOREVER);
+            Server.until(() -> proxy.silent() == 1);
+            server.say("RLOCK.RELEASE", "order", "somebody");
+            waiting.get(1, TimeUnit.SECONDS).orElseThrow().release();
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
     void lateRenewalsOfManyHoldsTakeFewThreads(Over over) {
         try (var session = over.open(server.port)) {
             KeyLock lock = session.locks().readLock("order").detached().lease(Duration.ofSeconds(6));
