@@ -5,6 +5,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Executor;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 import rlock.Driver.Address;
 import rlock.Driver.Feed;
 import rlock.Driver.LinkException;
@@ -59,7 +60,7 @@ final class Turns implements AutoCloseable {
         private final String key;
         private final Address at;
         private final Runnable signal;
-        private volatile boolean isCalled;
+        private final AtomicBoolean isCalled = new AtomicBoolean();
 
         private Turn(Address at, Listening listening, Feed feed, String channel, String key, Runnable signal) {
             this.at = at;
@@ -77,13 +78,11 @@ final class Turns implements AutoCloseable {
 
         /** Whether it came since this was last asked. */
         boolean isCalled() {
-            boolean was = isCalled;
-            isCalled = false;
-            return was;
+            return isCalled.getAndSet(false);
         }
 
         private void call() {
-            isCalled = true;
+            isCalled.set(true);
             signal.run();
         }
 
