@@ -11,6 +11,7 @@ public final class Hold implements AutoCloseable {
     private final Tenure tenure;
     private final AtomicBoolean released = new AtomicBoolean();
     private boolean isValue;
+    private volatile CompletableFuture<Void> given; // the last one
 
     Hold(Seat seat, Tenure tenure) {
         this.seat = seat;
@@ -72,7 +73,12 @@ public final class Hold implements AutoCloseable {
      * is released. Stop the work under the lock then.
      */
     public CompletableFuture<Void> lost() {
-        return tenure.lost.copy();
+        return given = Tenure.given(given, tenure.lost);
+    }
+
+    /** The same for all, and only to depend on. */
+    CompletableFuture<Void> loss() {
+        return tenure.lost;
     }
 
     /** Runs this when the hold is lost, in a thread of the package. */

@@ -14,12 +14,12 @@ import java.util.concurrent.atomic.AtomicBoolean;
  */
 public final class Holds implements AutoCloseable {
     private final List<Hold> holds; // the one of those that were granted together is the first
-    private final CompletableFuture<Void> lost;
+    private CompletableFuture<Void> loss; // null until somebody asks; guarded by this
+    private CompletableFuture<Void> given; // the last one; guarded by this
     private final AtomicBoolean released = new AtomicBoolean();
 
     Holds(List<Hold> holds) {
         this.holds = List.copyOf(holds);
-        this.lost = CompletableFuture.anyOf(holds.stream().map(Hold::lost).toArray(CompletableFuture[]::new)).thenRun(() -> {});
     }
 
     void belongsTo(Thread thread) {
@@ -59,13 +59,19 @@ public final class Holds implements AutoCloseable {
     }
 
     /** Completes when one of them is lost or may be: see {@link Hold#lost}. */
-    public CompletableFuture<Void> lost() {
-        return lost.copy();
+    public synchronized CompletableFuture<Void> lost() {
+        return given = Tenure.given(given, loss());
+    }
+
+    private synchronized CompletableFuture<Void> loss() {
+        if (loss == null)
+            loss = CompletableFuture.anyOf(holds.stream().map(Hold::loss).toArray(CompletableFuture[]::new)).thenRun(() -> {});
+        return loss;
     }
 
     /** Runs this once when one of them is lost, in a thread of the package. */
     public Holds onLost(Runnable action) {
-        lost.thenRun(action);
+        loss().thenRun(action);
         return this;
     }
 

@@ -46,6 +46,7 @@ final class Tenure {
     private Link tying;
     private volatile boolean isLost;
     private volatile boolean isDoubted; // the connection of the session has ended, and it is not tied to a new one
+    private volatile CompletableFuture<Void> given; // the last one
 
     Tenure(Locks locks, Seat seat, Options options, Tell told) {
         this.locks = locks;
@@ -112,6 +113,19 @@ final class Tenure {
 
     Duration left() {
         return Duration.ofMillis(leftMillis());
+    }
+
+    /** For those who have no {@link Hold}. */
+    CompletableFuture<Void> lost() {
+        return given = given(given, lost);
+    }
+
+    /**
+     * Completes with {@code loss}, unless whoever gets it completes it first. It is the last one again if nothing depends
+     * on that: each leaves something in {@code loss}, and some ask all the time.
+     */
+    static CompletableFuture<Void> given(CompletableFuture<Void> last, CompletableFuture<Void> loss) {
+        return last == null || last.isDone() || last.getNumberOfDependents() > 0 ? loss.copy() : last;
     }
 
     /** The server has said so, or nobody renews it any more. */

@@ -3,13 +3,17 @@ package rlock;
 import static org.junit.jupiter.api.Assertions.*;
 
 import java.time.Duration;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import java.util.function.Supplier;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import rlock.jedis.JedisLocks;
 import rlock.tests.Server;
 
-/** What is kept of holds that nobody releases. */
+/** What is kept of holds: those that nobody releases, and those that somebody asks about. */
 @Timeout(60)
 class SeatTest {
     private static final int MORE = 10;
@@ -25,6 +29,30 @@ class SeatTest {
             assertThrows(IllegalMonitorStateException.class, once(locks, 0)::unlock);
             Hold held = once(locks, 0).acquire();
             held.release();
+        }
+    }
+
+    @Test
+    void whoAsksAgainAndAgainWhetherTheHoldIsLostLeavesNothing() {
+        try (var server = new Server(); Locks locks = JedisLocks.standalone("127.0.0.1", server.port).open()) {
+            KeyLock lock = locks.lock("asked");
+            Hold hold = lock.acquire();
+            Holds holds = locks.all("asked", "too").acquire();
+            Tenure tenure = Seat.find(locks.name("asked", locks.threadOwner(), Mode.WRITE)).tenure;
+            for (int i = 0; i < 100; i++) {
+                assertFalse(hold.lost().isDone() || lock.lost().isDone() || holds.lost().isDone());
+                locks.all("asked").acquire().release();
+            }
+            assertTrue(tenure.lost.getNumberOfDependents() <= 3, tenure.lost.getNumberOfDependents() + " are kept");
+            // What one caller does with it is nothing to another one.
+            for (Supplier<CompletableFuture<Void>> of : List.<Supplier<CompletableFuture<Void>>>of(hold::lost, lock::lost, holds::lost)) {
+                var told = of.get().thenRun(() -> {});
+                of.get().cancel(true);
+                assertFalse(of.get().isDone() || told.isDone());
+            }
+            server.say("RLOCK.FORCE", "asked");
+            assertThrows(LockLostException.class, () -> hold.renew(Duration.ofMinutes(1)));
+            for (var of : List.of(hold.lost(), lock.lost(), holds.lost())) of.orTimeout(5, TimeUnit.SECONDS).join();
         }
     }
 
