@@ -215,7 +215,8 @@ sealed class Job permits AsyncJob {
 
     Input failed(RuntimeException failure) {
         if (op.act() == Act.LOOK) return Input.of(Event.PLACE, (Boolean) null); // no server decides at the moment
-        if (trouble == null || Clock.now() < op.by()) trouble = failure;
+        // What came of a request whose time was over says less, unless a server said it.
+        if (failure instanceof ServerException || trouble == null || Clock.now() < op.by()) trouble = failure;
         if (failure instanceof LinkException) links.dropIdle(seat.name.key());
         boolean isOwn = op.act() == Act.OWN || op.act() == Act.READ;
         if (isOwn && failure instanceof ServerException error) asked = links.redirected(error, seat.name.key(), at);

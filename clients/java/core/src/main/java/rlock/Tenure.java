@@ -356,12 +356,12 @@ final class Tenure {
         if (at instanceof Group group && group.hasMore()) lose(); // the levels above end with it
         at.lower();
         Told told = job.call().told();
+        RuntimeException trouble = job.trouble; // before that of what is left to undo
         if (told == Told.LOST) lose();
         if (depth == 1) tell(Event.RELEASED);
         job.rest();
         if (wasLost) throw new LockLostException(at.name.key() + " was lost before it was released");
         if (told == Told.RELEASED) return;
-        RuntimeException trouble = job.trouble;
         String why = told == Told.CLOSED ? "closed" : trouble == null ? "no reply in time" : trouble.getMessage();
         if (told == Told.LOST) throw new LockLostException(trouble == null ? at.name.key() + " was lost" : why);
         if (told == Told.REFUSED) throw LockException.of((ServerException) trouble);

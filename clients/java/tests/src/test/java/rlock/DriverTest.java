@@ -1,0 +1,93 @@
+package rlock;
+
+import static org.junit.jupiter.api.Assertions.*;
+
+import java.time.Duration;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.BiConsumer;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import rlock.Driver.Address;
+import rlock.Driver.LinkException;
+import rlock.Driver.ServerException;
+
+/** What a server cannot be made to do at the right moment. */
+@Timeout(60)
+class DriverTest {
+    /** Of this command the first request breaks; the reply to the second is an error, which is read after its time. */
+    private record Late(String command, AtomicInteger count) implements Driver {
+        @Override
+        public Link connect(Address at, long timeoutMillis) {
+            return new Link() {
+                @Override
+                public Object call(long timeoutMillis, String... words) {
+                    if (words[0].equals("INFO")) return "run_id:late\r\n";
+                    if (words[0].equals("RLOCK.INFO")) return List.of("holders", List.of());
+                    if (!words[0].equals(command)) return 1L;
+                    if (count.incrementAndGet() == 1) throw new LinkException("broken", null);
+                    suspended(timeoutMillis);
+                    throw new ServerException("ERR refused");
+                }
+
+                @Override
+                public CompletableFuture<Object> send(String... words) {
+                    throw new LinkException("broken", null);
+                }
+
+                @Override
+                public void whenClosed(Runnable closed) {}
+
+                @Override
+                public void close() {}
+            };
+        }
+
+        // As a process that gets on after the time of a request, whose reply is there by then.
+        private static void suspended(long millis) {
+            try {
+                TimeUnit.MILLISECONDS.sleep(millis + 5);
+            } catch (InterruptedException interrupt) {
+                throw new IllegalStateException(interrupt);
+            }
+        }
+
+        @Override
+        public Link connectSentinel(Address at, long timeoutMillis) {
+            throw new LinkException("no Sentinel", null);
+        }
+
+        @Override
+        public Feed listen(Address at, long timeoutMillis, String channel, BiConsumer<String, String> heard, Runnable ended) {
+            throw new LinkException("nothing to hear", null);
+        }
+
+        @Override
+        public int database() {
+            return 0;
+        }
+
+        @Override
+        public void close() {}
+    }
+
+    private static Locks over(String command) {
+        return Locks.Builder.standalone(new Late(command, new AtomicInteger()), new Address("late", 1)).open();
+    }
+
+    @Test
+    void whatAServerRefusesIsSaidThoughItIsReadLate() {
+        try (Locks locks = over("RLOCK.ACQUIRE")) {
+            KeyLock lock = locks.lock("order");
+            var refused = assertThrows(LockException.class, () -> lock.tryLock(300, TimeUnit.MILLISECONDS));
+            assertEquals("ERR refused", refused.getMessage());
+        }
+        try (Locks locks = over("RLOCK.RELEASE")) {
+            Hold hold = locks.lock("order").fixedLease(Duration.ofMillis(500)).acquire();
+            var refused = assertThrows(LockException.class, hold::release);
+            assertEquals("ERR refused", refused.getMessage());
+        }
+    }
+}
