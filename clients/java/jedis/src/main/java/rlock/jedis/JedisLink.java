@@ -24,11 +24,15 @@ final class JedisLink implements Driver.Link {
 
     @Override
     public Object call(long timeoutMillis, String... words) {
+        // A virtual thread that is interrupted closes the socket that it reads.
+        boolean interrupted = Thread.interrupted();
         try {
             connection.setSoTimeout((int) Math.min(Integer.MAX_VALUE, Math.max(1, timeoutMillis)));
             return flat(connection.executeCommand(arguments(words)));
         } catch (JedisException failed) {
             throw translated(failed);
+        } finally {
+            if (interrupted) Thread.currentThread().interrupt();
         }
     }
 

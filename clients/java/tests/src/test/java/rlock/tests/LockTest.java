@@ -143,6 +143,36 @@ class LockTest {
 
     @ParameterizedTest
     @EnumSource
+    void aThreadThatIsInterruptedCallsLocksAndUnlocks(Over over) throws Exception {
+        try (var session = over.open(server.port)) {
+            KeyLock lock = session.locks().lock(key(over, "interrupted"));
+            String count = key(over, "count");
+            String slow = "for i = 1, 3000000 do end return redis.call('INCR', KEYS[1])"; // so that the reply is awaited
+            var seen = new CompletableFuture<Object>();
+            virtual(() -> {
+                try {
+                    Thread.currentThread().interrupt();
+                    lock.lock();
+                    Object said = session.locks().call(count, "EVAL", slow, "1", count);
+                    lock.unlock();
+                    seen.complete(Thread.currentThread().isInterrupted() ? said : "the interrupt was forgotten");
+                } catch (RuntimeException failed) {
+                    seen.completeExceptionally(failed);
+                }
+            });
+            assertEquals(1L, seen.get(5, TimeUnit.SECONDS));
+            assertTrue(server.isFree(lock.key()));
+        }
+    }
+
+    // In a virtual thread, where there are any.
+    private static void virtual(Runnable work) throws ReflectiveOperationException {
+        if (Runtime.version().feature() < 21) new Thread(work).start();
+        else Thread.class.getMethod("startVirtualThread", Runnable.class).invoke(null, work);
+    }
+
+    @ParameterizedTest
+    @EnumSource
     void aWaitMayBeLongerThanTheServerBlocks(Over over) throws Exception {
         try (var session = over.open(server.port)) {
             KeyLock lock = session.locks().lock(key(over, "week"));
