@@ -91,6 +91,7 @@ public final class Hold implements AutoCloseable {
      * Moves the deadline to no earlier than {@code lease} from now.
      *
      * @throws LockLostException if the hold was lost
+     * @throws IllegalMonitorStateException if it was released
      * @throws LockException.Unavailable if no server answered for three seconds
      */
     public void renew(Duration lease) {

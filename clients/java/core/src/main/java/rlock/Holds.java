@@ -79,6 +79,7 @@ public final class Holds implements AutoCloseable {
      * Moves the deadlines to no earlier than {@code lease} from now.
      *
      * @throws LockLostException if one of them was lost
+     * @throws IllegalMonitorStateException if they were released
      */
     public void renew(Duration lease) {
         holds.forEach(hold -> hold.renew(lease));

@@ -293,19 +293,20 @@ final class Tenure {
         boolean hasAcks = options.acks() > 0;
         long end = Clock.now() + Machine.PATIENCE;
         for (long pause = Machine.FIRST_PAUSE; ; pause = Math.min(2 * pause, Machine.LONGEST_PAUSE)) {
-            refuseLost();
+            refuseOver();
             long sent = Clock.now();
             long by = Math.min(sent + Machine.replyTime(hasAcks), limit());
             RuntimeException failure;
             try {
                 locks.links.call(use(), seat.name.key(), locks.links.limit(by, hasAcks), seat.renew(options, token, millis));
                 // Who was told that it may be lost cannot be told otherwise.
-                refuseLost();
+                refuseOver();
                 extendTo(sent + millis);
                 return;
             } catch (ServerException error) {
                 if (error.code().equals("NOTHELD")) {
                     lose();
+                    refuseReleased();
                     throw new LockLostException(error.getMessage());
                 }
                 if (!Machine.passes(error.code())) throw LockException.of(error);
@@ -321,8 +322,13 @@ final class Tenure {
         }
     }
 
-    private void refuseLost() {
+    private void refuseOver() {
         if (isLost()) throw new LockLostException(seat.name.key() + " was lost before it was renewed");
+        refuseReleased();
+    }
+
+    private synchronized void refuseReleased() {
+        if (isOver && !isLost) throw new IllegalMonitorStateException(seat.name.key() + " was released");
     }
 
     private synchronized long limit() {

@@ -318,7 +318,7 @@ final class Permits implements Answers.Undoing {
                 if (KEPT.get(id) == ends) tryRelease(id);
             });
             return true;
-        } catch (LockLostException expired) {
+        } catch (IllegalMonitorStateException over) { // released, or lost
             return false;
         } catch (LockException refused) {
             if (refused.getMessage().startsWith("NOTHELD")) return false;

@@ -17,6 +17,7 @@ import org.junit.jupiter.params.provider.EnumSource;
 import redis.clients.jedis.Jedis;
 import redis.clients.jedis.exceptions.JedisMovedDataException;
 import rlock.Hold;
+import rlock.Holds;
 import rlock.KeyLock;
 import rlock.LockException;
 import rlock.LockLostException;
@@ -148,6 +149,22 @@ class BreakagesTest {
             Hold brief = session.locks().lock("order").fixedLease(Duration.ofSeconds(1)).acquire();
             server.signal("STOP");
             assertThrows(LockLostException.class, () -> brief.renew(Duration.ofMinutes(1)), "beyond the deadline");
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void whatWasReleasedIsNotRenewedAndWasNotLost(Over over) {
+        try (var server = new Server(); var session = over.open(server.port)) {
+            Hold hold = session.locks().lock("order").acquire();
+            Holds holds = session.locks().all("one", "two").acquire();
+            hold.release();
+            holds.release();
+            long before = server.calls("rlock.renew") + server.calls("rlock.mrenew");
+            assertThrowsExactly(IllegalMonitorStateException.class, () -> hold.renew(Duration.ofMinutes(1)));
+            assertThrowsExactly(IllegalMonitorStateException.class, () -> holds.renew(Duration.ofMinutes(1)));
+            assertEquals(before, server.calls("rlock.renew") + server.calls("rlock.mrenew"));
+            assertFalse(hold.lost().isDone() || holds.lost().isDone());
         }
     }
 
