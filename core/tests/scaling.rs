@@ -4,6 +4,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use crate::support::acks::confirmed;
 use crate::support::server::{Key, Server};
 use crate::support::{World, acquire, lease, release, renew};
 use allocation_counter::measure;
@@ -433,4 +434,27 @@ fn judging_a_request_without_its_owners_ticket_copies_no_long_queue() {
         })
     };
     assert_eq!(takes(200), takes(20_000));
+}
+
+/// One owner with a level that replicas have not acknowledged, and so many connections that renew.
+#[test]
+fn a_renewal_that_is_told_looks_at_no_other() {
+    let each = |renewals: u32| {
+        let mut server = Server::new();
+        server.holds(b"k", "a", None);
+        server.confirms(b"k", confirmed("a", 2), 1);
+        let waiters: Vec<u64> =
+            (0..renewals).map(|_| server.renews(b"k", "a", 60_000, 1)).collect();
+        server.manager.stream_is(100);
+        let (now, watch) = (server.now(), Stopwatch::start());
+        server.manager.acked(&mut [100], now);
+        let answers = server.manager.take_answers();
+        let took = watch.elapsed();
+        assert_eq!(answers.len(), waiters.len());
+        took / renewals
+    };
+    let (few, many) = ((0..3).map(|_| each(300)).min(), (0..3).map(|_| each(3000)).min());
+    let ratio = many.unwrap().as_secs_f64() / few.unwrap().as_secs_f64();
+    println!("a renewal beside 3000 others takes {ratio:.2} times as long as beside 300");
+    assert!(ratio < 5.0, "{ratio:.2}");
 }

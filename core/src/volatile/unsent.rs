@@ -86,12 +86,22 @@ pub(crate) struct UnsentReply {
     pub(crate) ack_wait: Option<Box<AckWait>>,
 }
 
+/// The levels of a hold that are pending callers' own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct PendingLevels {
+    count: u16,
+    /// How deep the hold is with them, as far as its callers know.
+    depth: u16,
+}
+
 /// The callers of one lock whose replies are not sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UnsentReplies {
     by_waiter: BTreeMap<WaiterId, UnsentReply>,
     by_token: BTreeSet<(Token, WaiterId)>,
     by_until: BTreeSet<(EpochMs, WaiterId)>,
+    /// Of the holds with such levels.
+    pending_levels: BTreeMap<Token, PendingLevels>,
     /// Sessions that begin when their grants are confirmed.
     sessions: usize,
     /// How many of `by_until` are for requests for several locks.
@@ -147,13 +157,31 @@ impl UnsentReplies {
     pub(crate) fn insert_pending(
         &mut self,
         waiter: WaiterId,
-        of: (Token, OwnLevels),
+        (token, levels): (Token, OwnLevels),
         wait: AckWait,
     ) {
+        self.count_pending(token, levels);
         self.by_until.insert((wait.until, waiter));
         self.sessions = self.sessions.saturating_add(wait.begins_session().into());
         self.of_several = self.of_several.saturating_add(wait.is_of_several.into());
-        self.put(waiter, of, Some(Box::new(wait)));
+        self.put(waiter, (token, levels), Some(Box::new(wait)));
+    }
+
+    fn count_pending(&mut self, token: Token, levels: OwnLevels) {
+        if levels.count > 0 || self.pending_levels.contains_key(&token) {
+            let pending = self.pending_levels.entry(token).or_default();
+            pending.count = pending.count.saturating_add(levels.count);
+            pending.depth = pending.depth.max(levels.reached);
+        }
+    }
+
+    fn uncount_pending(&mut self, token: Token, count: u16) {
+        if let Some(pending) = self.pending_levels.get_mut(&token) {
+            pending.count = pending.count.saturating_sub(count);
+            if pending.count == 0 {
+                self.pending_levels.remove(&token);
+            }
+        }
     }
 
     fn put(
@@ -185,12 +213,13 @@ impl UnsentReplies {
     pub(crate) fn open(&mut self, waiter: WaiterId) -> Option<(Token, AckWait)> {
         let unsent = self.by_waiter.get_mut(&waiter)?;
         let wait = *unsent.ack_wait.take()?;
-        let token = unsent.token;
-        self.forget_ack_wait(waiter, &wait);
+        let (token, count) = (unsent.token, unsent.levels.count);
+        self.forget_ack_wait((waiter, token, count), &wait);
         Some((token, wait))
     }
 
-    fn forget_ack_wait(&mut self, waiter: WaiterId, wait: &AckWait) {
+    fn forget_ack_wait(&mut self, (waiter, token, count): (WaiterId, Token, u16), wait: &AckWait) {
+        self.uncount_pending(token, count);
         self.by_until.remove(&(wait.until, waiter));
         self.sessions = less(self.sessions, wait.begins_session().into());
         self.of_several = less(self.of_several, wait.is_of_several.into());
@@ -215,7 +244,7 @@ impl UnsentReplies {
         let reply = self.by_waiter.remove(&waiter)?;
         self.by_token.remove(&(reply.token, waiter));
         if let Some(wait) = &reply.ack_wait {
-            self.forget_ack_wait(waiter, wait);
+            self.forget_ack_wait((waiter, reply.token, reply.levels.count), wait);
         }
         Some(reply)
     }
@@ -227,11 +256,13 @@ impl UnsentReplies {
         let Some(UnsentReply { token, levels, ack_wait, .. }) = self.remove(waiter) else {
             return false;
         };
+        if levels.count == 0 {
+            return true;
+        }
         let lost = self.pass_on(token, levels);
         let by = if ack_wait.is_some() { End::Unconfirmed } else { End::Disconnected };
         self.revoked.extend(iter::repeat_n((token, Some(by)), lost.into()));
-        let is_passed_on = lost == 0 && levels.count > 0;
-        self.revoked.extend((is_passed_on && awaits_acks).then_some((token, None)));
+        self.revoked.extend((lost == 0 && awaits_acks).then_some((token, None)));
         true
     }
 
@@ -262,6 +293,7 @@ impl UnsentReplies {
         let is_it = |waiter: &WaiterId| self.by_waiter.get(waiter).is_some_and(waits);
         let Some(waiter) = self.of_token(token).rev().find(is_it) else { return false };
         self.change(waiter, |levels| levels.count = levels.count.saturating_sub(1));
+        self.uncount_pending(token, 1);
         true
     }
 
@@ -276,6 +308,9 @@ impl UnsentReplies {
         let all: Vec<WaiterId> = self.of_token(token).collect();
         for waiter in all {
             self.change(waiter, |levels| levels.reached = levels.reached.min(left));
+        }
+        if let Some(pending) = self.pending_levels.get_mut(&token) {
+            pending.depth = pending.depth.min(left);
         }
     }
 
@@ -342,27 +377,26 @@ impl UnsentReplies {
     /// Gives this caller, which is told, the levels of pending callers without which the hold would
     /// be less deep than it counts on. `turn`: the level of a ticket. True if it needs that, too.
     pub(crate) fn takes_levels(&mut self, token: Token, heir: WaiterId, turn: u16) -> bool {
-        let all = self.of_token(token).filter_map(|waiter| Some((waiter, self.levels(waiter)?)));
-        let mut depth = turn.saturating_sub(self.ending(token));
-        let (mut unheard, mut counts_on) = (u16::from(turn > 0), 0);
-        let mut others = Vec::new();
-        for (waiter, levels) in all {
-            depth = depth.max(levels.reached);
-            if waiter == heir {
-                counts_on = levels.counts_on;
-            } else if self.ack_wait(waiter).is_some() {
-                unheard = unheard.saturating_add(levels.count);
-                others.push((waiter, levels.count));
-            }
-        }
+        let Some(OwnLevels { reached, counts_on, .. }) = self.levels(heir) else { return false };
+        let pending = self.pending_levels.get(&token).copied().unwrap_or_default();
+        let depth = pending.depth.max(reached).max(turn.saturating_sub(self.ending(token)));
+        let unheard = pending.count.saturating_add((turn > 0).into());
         let mut needs = counts_on.saturating_sub(depth.saturating_sub(unheard));
-        for (other, count) in others {
-            let taken = count.min(needs);
-            needs = needs.saturating_sub(taken);
-            self.change(other, |levels| levels.count = levels.count.saturating_sub(taken));
-            self.add_levels(heir, taken);
+        let is_it = |unsent: &UnsentReply| unsent.ack_wait.is_some() && unsent.levels.count > 0;
+        while needs > 0
+            && let Some(other) = self.find(token, is_it)
+        {
+            self.change(other, |levels| levels.count = levels.count.saturating_sub(1));
+            self.uncount_pending(token, 1);
+            self.add_levels(heir, 1);
+            needs = needs.saturating_sub(1);
         }
         needs > 0 && turn > 0
+    }
+
+    /// The first caller of this hold that matches.
+    fn find(&self, token: Token, is_it: impl Fn(&UnsentReply) -> bool) -> Option<WaiterId> {
+        self.of_token(token).find(|waiter| self.by_waiter.get(waiter).is_some_and(&is_it))
     }
 
     /// How many levels of this hold end with the next input.
@@ -382,6 +416,10 @@ impl UnsentReplies {
 
     fn add_levels(&mut self, waiter: WaiterId, count: u16) {
         self.change(waiter, |levels| levels.count = levels.count.saturating_add(count));
+        if let Some(unsent) = self.by_waiter.get(&waiter).filter(|it| it.ack_wait.is_some()) {
+            let (token, reached) = (unsent.token, unsent.levels.reached);
+            self.count_pending(token, OwnLevels { count, reached, counts_on: 0 });
+        }
     }
 
     /// Passes levels on to the caller that counts on the greatest depth, as many as it needs.
@@ -414,7 +452,14 @@ impl UnsentReplies {
         let waits = || all().filter_map(|(waiter, it)| Some((*waiter, it.ack_wait.as_deref()?)));
         let is_open = |it: &UnsentReply| it.ack_wait.is_some() || it.levels.count > 0;
         let stands_open = |it: &UnsentReply| it.stands && is_open(it);
+        let mut own = BTreeMap::<Token, u16>::new();
+        for (_, it) in all().filter(|(_, it)| it.ack_wait.is_some() && it.levels.count > 0) {
+            let count = own.entry(it.token).or_default();
+            *count = count.saturating_add(it.levels.count);
+        }
+        let counted = self.pending_levels.iter().map(|(token, it)| (*token, it.count));
         let agree = [
+            ("counts", own == counted.collect()),
             ("tokens", self.by_token == all().map(|(waiter, it)| (it.token, *waiter)).collect()),
             ("times", self.by_until == waits().map(|(waiter, it)| (it.until, waiter)).collect()),
             ("sessions", waits().filter(|(_, it)| it.begins_session()).count() == self.sessions),
