@@ -71,10 +71,10 @@ fn releases_behind(server: &Server, before: &str, ends: &str) {
     for round in 0..ROUNDS {
         client.granted("RLOCK.ACQUIRE gate cid LEASE 600000");
         client.granted("RLOCK.ACQUIRE door ann LEASE 600000");
+        let bob = closes_at_once(Waiter::parked(server, BOB));
         let mut ann = Waiter::connect(server);
         ann.park(server, before);
         ann.say("RLOCK.RELEASE door ann");
-        let bob = closes_at_once(Waiter::parked(server, BOB));
         crowd.meet(|| other.say(ends));
         stands(&mut client, bob(), round);
         ann.reply().unwrap();
@@ -100,7 +100,7 @@ fn a_grant_by_a_release_behind_a_blocked_acquire_stands_though_its_reader_closes
 fn a_grant_by_a_release_behind_wait_stands_though_its_reader_closes_at_once() {
     let server = Server::start();
     // Nobody acknowledges, so WAIT ends by its time, here during the server's sleep.
-    releases_behind(&server, "WAIT 1 40", "PING");
+    releases_behind(&server, "WAIT 1 200", "PING");
 }
 
 #[test]
