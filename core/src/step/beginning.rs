@@ -48,10 +48,10 @@ impl<'a> Step<'_, 'a> {
         mode: Mode,
         depth: Option<u16>,
     ) -> Option<Reply> {
+        let asked = depth.filter(|asked| *asked > 1)?;
         let held = self.lock.holders.hold(owner, mode);
         let present = held.map_or(0, |hold| hold.depth);
-        let asked = depth.filter(|asked| *asked > present.saturating_add(1))?;
-        Some(match held {
+        (asked > present.saturating_add(1)).then(|| match held {
             Some(_) => Reply::Refused(Refusal::DepthSkipped { asked, present }),
             None => self.not_held(owner, Some(mode), None),
         })
