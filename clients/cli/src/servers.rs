@@ -266,6 +266,37 @@ impl Server {
     }
 }
 
+/// Asks one server after the other until one answers. Of a Cluster, each of them may be the one that has the key, and those
+/// that are down keep nobody from it.
+///
+/// # Errors
+/// The refusal, or which server cannot be reached; `nobody` if there is none.
+pub fn first_of<'s, T>(
+    servers: impl IntoIterator<Item = &'s Server>,
+    nobody: &str,
+    ask: impl Fn(&mut Connection) -> RedisResult<T>,
+) -> Result<(Connection, T), Trouble> {
+    let (mut trouble, mut unreached) = (nobody.to_owned(), None);
+    for server in servers {
+        let mut connection = match server.connect() {
+            Ok(connection) => connection,
+            Err(error) => {
+                unreached = Some(error);
+                continue;
+            }
+        };
+        match ask(&mut connection) {
+            Ok(answer) => return Ok((connection, answer)),
+            Err(error) if error.code() == Some("MOVED") => trouble = explain(&error),
+            Err(error) if error.is_io_error() => {
+                unreached = Some(format!("{}: {}", server.name, explain(&error)));
+            }
+            Err(error) => return Err(explain(&error)),
+        }
+    }
+    Err(unreached.unwrap_or(trouble))
+}
+
 /// Why a server cannot be looked at, as a word for machines.
 #[must_use]
 pub fn reason(error: &RedisError) -> &'static str {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::{Connection, RedisResult};
 
-use crate::servers::{Trouble, Where, explain};
+use crate::servers::{Trouble, Where, explain, first_of};
 use crate::snapshot::Name;
 
 /// How long one request blocks: for less than a connection is patient, so that a silent server is noticed.
@@ -75,28 +75,10 @@ impl Watch<'_> {
 
     /// Connects to the server that has the lock, and asks it who holds.
     fn find(&self, at: &Where) -> Result<(Connection, Option<Held>), Trouble> {
-        let mut trouble = "no server serves this key".to_owned();
-        let mut unreached = None;
-        for server in at.primaries()? {
-            let mut connection = match server.connect() {
-                Ok(connection) => connection,
-                // Of a Cluster, another one may have the lock.
-                Err(error) => {
-                    unreached = Some(error);
-                    continue;
-                }
-            };
-            match self.ask(&mut connection, false) {
-                Ok(None) if self.known.is_none() => return Ok((connection, Some((0, None)))),
-                Ok(held) => return Ok((connection, held)),
-                Err(error) if error.code() == Some("MOVED") => trouble = error.to_string(),
-                Err(error) if error.is_io_error() => {
-                    unreached = Some(format!("{}: {}", server.name, explain(&error)));
-                }
-                Err(error) => return Err(explain(&error)),
-            }
-        }
-        Err(unreached.unwrap_or(trouble))
+        let primaries = at.primaries()?;
+        let nobody = "no server serves this key";
+        let (server, held) = first_of(&primaries, nobody, |server| self.ask(server, false))?;
+        Ok((server, held.or_else(|| self.known.is_none().then_some((0, None)))))
     }
 
     /// Returns who holds, if that is not known yet.

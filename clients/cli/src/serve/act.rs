@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use redis::{Cmd, RedisError};
+use redis::Cmd;
 use serde::Deserialize;
 
-use crate::servers::{Server, Trouble, explain};
+use crate::servers::{Server, Trouble, first_of};
 use crate::snapshot::Name;
 
 /// An action, as the page sends it. Names are bytes in hexadecimal.
@@ -78,31 +78,10 @@ pub fn carry_out(action: &Action, servers: &[Server], is_fixed: bool) -> Result<
     if named.is_none() && is_fixed && servers.len() > 1 {
         return Err("several servers are watched: the action must name one".into());
     }
-    let mut trouble = "rlock serve does not watch that server".to_owned();
-    let mut unreached = None;
-    for server in servers.iter().filter(|known| named.is_none_or(|name| known.name == *name)) {
-        let mut connection = match server.connect() {
-            Ok(connection) => connection,
-            // Of a Cluster, another one may have it.
-            Err(error) => {
-                unreached = Some(error);
-                continue;
-            }
-        };
-        match ask.query::<u64>(&mut connection) {
-            Ok(count) => return Ok(count.to_string()),
-            Err(error) if error.code() == Some("MOVED") => trouble = told(&error),
-            Err(error) if error.is_io_error() => {
-                unreached = Some(format!("{}: {}", server.name, told(&error)));
-            }
-            Err(error) => return Err(told(&error)),
-        }
-    }
-    Err(unreached.unwrap_or(trouble))
-}
-
-fn told(error: &RedisError) -> Trouble {
-    explain(error)
+    let named = servers.iter().filter(|known| named.is_none_or(|name| known.name == *name));
+    let nobody = "rlock serve does not watch that server";
+    let (_, count) = first_of(named, nobody, |server| ask.query::<u64>(server))?;
+    Ok(count.to_string())
 }
 
 /// The bytes that a text names in hexadecimal.
