@@ -135,11 +135,7 @@ final class Permits implements Answers.Undoing {
         long end = System.nanoTime() + Math.max(0, unit.toNanos(wait));
         if (permits == 1) return collect(1, end, unit.toMillis(lease));
         // Who wants more than there are takes none from others.
-        while (permits(end) < permits) {
-            Duration left = until(end);
-            if (left.isZero()) return new ArrayList<>();
-            Thread.sleep(Math.min(100, left.toMillis() + 1));
-        }
+        while (permits(end) < permits) if (!pauses(end)) return new ArrayList<>();
         String guard = Client.key(key, "several");
         Optional<Hold> alone = client.locks.lock(guard).detached().acquire(until(end));
         if (alone.isEmpty()) return new ArrayList<>();
@@ -160,11 +156,17 @@ final class Permits implements Answers.Undoing {
             try {
                 return getPermits();
             } catch (LockException.Unavailable unknown) {
-                Duration left = until(end);
-                if (left.isZero()) throw unknown;
-                Thread.sleep(Math.min(100, left.toMillis() + 1));
+                if (!pauses(end)) throw unknown;
             }
         }
+    }
+
+    /** Whether there is time to ask again. */
+    private static boolean pauses(long end) throws InterruptedException {
+        Duration left = until(end);
+        if (left.isZero()) return false;
+        Thread.sleep(Math.min(100, left.toMillis() + 1));
+        return true;
     }
 
     private static Duration until(long end) {
