@@ -66,13 +66,12 @@ impl Manager {
         let volatile = self.locks.get_or_empty(at.db, at.key);
         let is_stranger = lock.holds_of(claim.owner, None).next().is_none()
             && volatile.queue.blocked_of(claim.owner, Place::FIRST).next().is_none();
-        let is_barred = lock.blocked_until(Claim { upgrade: true, ..claim }).is_some();
+        let is_plain = is_stranger && !self.is_overdue(at, bounds, lock);
         // The hold of another owner is in the way, whoever waits: nothing is to be copied.
-        if is_stranger && is_barred && !self.is_overdue(at, bounds, lock) {
+        if is_plain && lock.blocked_until(Claim { upgrade: true, ..claim }).is_some() {
             return self.judge(at, bounds, lock, claim, OwnPlace::Ticket);
         }
-        if is_stranger && volatile.queue.len() > FIRST_IN_LINE && !self.is_overdue(at, bounds, lock)
-        {
+        if is_plain && volatile.queue.len() > FIRST_IN_LINE {
             let first = volatile.with_first(FIRST_IN_LINE);
             let (standing, is_ahead) =
                 self.served_without(at, bounds, (lock, claim), first, tickets);
