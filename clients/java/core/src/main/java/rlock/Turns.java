@@ -103,6 +103,7 @@ final class Turns implements AutoCloseable {
      */
     Turn listen(Address at, String owner, String key, long limitMillis, Runnable signal) {
         if (forbidden) throw new ServerException("NOPERM this user may not listen");
+        long by = Clock.now() + limitMillis;
         Listening listening = feeds.compute(at, (address, old) -> old == null || old.isToBeReplaced() ? connect(at) : old);
         Feed feed = listening.opened.copy().completeOnTimeout(null, limitMillis, TimeUnit.MILLISECONDS)
                 .exceptionally(failed -> null).join();
@@ -117,7 +118,7 @@ final class Turns implements AutoCloseable {
         });
         // Whoever asks after this hears of a turn that comes later. Unconfirmed: then by asking alone.
         channel.confirmed.exceptionally(failed -> null)
-                .completeOnTimeout(null, Math.min(limitMillis, 1_000), TimeUnit.MILLISECONDS).join();
+                .completeOnTimeout(null, Math.min(by - Clock.now(), 1_000), TimeUnit.MILLISECONDS).join();
         return turn;
     }
 

@@ -81,13 +81,61 @@ class DriverTest {
     void whatAServerRefusesIsSaidThoughItIsReadLate() {
         try (Locks locks = over("RLOCK.ACQUIRE")) {
             KeyLock lock = locks.lock("order");
-            var refused = assertThrows(LockException.class, () -> lock.tryLock(300, TimeUnit.MILLISECONDS));
+            var refused = assertThrows(LockException.class, () -> lock.tryLock(2, TimeUnit.SECONDS));
             assertEquals("ERR refused", refused.getMessage());
         }
         try (Locks locks = over("RLOCK.RELEASE")) {
             Hold hold = locks.lock("order").fixedLease(Duration.ofMillis(500)).acquire();
             var refused = assertThrows(LockException.class, hold::release);
             assertEquals("ERR refused", refused.getMessage());
+        }
+    }
+
+    /** Takes so long to listen, and never hears that it does. */
+    private record Deaf(long millis) implements Driver {
+        @Override
+        public Feed listen(Address at, long timeoutMillis, String channel, BiConsumer<String, String> heard, Runnable ended) {
+            Late.suspended(millis);
+            return new Feed() {
+                @Override
+                public CompletableFuture<Void> add(String channel) {
+                    return new CompletableFuture<>();
+                }
+
+                @Override
+                public void remove(String channel) {}
+
+                @Override
+                public void close() {}
+            };
+        }
+
+        @Override
+        public Link connect(Address at, long timeoutMillis) {
+            throw new LinkException("no server", null);
+        }
+
+        @Override
+        public Link connectSentinel(Address at, long timeoutMillis) {
+            throw new LinkException("no Sentinel", null);
+        }
+
+        @Override
+        public int database() {
+            return 0;
+        }
+
+        @Override
+        public void close() {}
+    }
+
+    @Test
+    void whoListensLateWaitsForTheConfirmationOnlyInWhatIsLeftOfItsTime() {
+        try (var turns = new Turns(new Deaf(500), "base", work -> new Thread(work).start())) {
+            long began = System.nanoTime();
+            turns.listen(new Address("deaf", 1), "owner", "key", 700, () -> {}).close();
+            long took = TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - began);
+            assertTrue(took >= 690 && took < 1_100, took + " ms");
         }
     }
 }
