@@ -14,15 +14,14 @@
 //! closed later; until then the filter recognises it by the size of its arguments.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use rlock_core::ClientId;
-use rlock_core::grammar::Command;
-use rlock_core::grammar::commands::COMMANDS;
 use rlock_engine::timers::PORTION;
 use rlock_engine::{During, events};
 
+use crate::connection::Line;
 use crate::ffi::{self, Caller, Closing, Ctx, Exclusive};
 use crate::state;
 
@@ -38,15 +37,30 @@ const REPLY: Duration = Duration::from_millis(20);
 /// Of so many connections the server is asked for their lines at once: each takes microseconds.
 const SEEN_MAX: usize = 64;
 
-/// Since when the reply to their flush is under way.
-static REPLYING: Exclusive<BTreeMap<ClientId, Instant>> = Exclusive::empty();
+/// The last connection whose command the server has begun, where it says so; 0 if there is none.
+static CALLER: AtomicU64 = AtomicU64::new(0);
+/// Commands may be held back since a pause: not 0 from when one is read in a pause until a second
+/// or two after its end.
+static HELD_BACK: AtomicU8 = AtomicU8::new(0);
+
+/// Since when the reply to their flush is under way; `None` while the flush may still run.
+static REPLYING: Exclusive<BTreeMap<ClientId, Option<Instant>>> = Exclusive::empty();
+/// How long the server was asked whom it serves, since the last command was read, in microseconds.
+static ASKED_US: AtomicU64 = AtomicU64::new(0);
 /// On Redis 7.0: connections to close later.
 static LATER: Exclusive<BTreeSet<ClientId>> = Exclusive::empty();
 
 struct Lost;
 
 impl Closing for Lost {
-    fn is_closing(caller: impl FnOnce() -> Caller) -> bool {
+    fn is_closing(caller: impl Fn() -> Caller) -> bool {
+        ASKED_US.store(0, Relaxed);
+        see_pause();
+        if ffi::knows_callers()
+            && let Caller::Client(id) = caller()
+        {
+            CALLER.store(id, Relaxed);
+        }
         events::command_is_read(&Ctx::detached());
         if !state::with(|state| state.manager.has_closing()) {
             return false;
@@ -61,10 +75,9 @@ impl Closing for Lost {
                 if !state::with(|state| state.manager.is_closing(client)) {
                     return false;
                 }
-                let line = Ctx::detached().describe_client(client.get());
-                line.is_some_and(|line| {
-                    !is_blocked(&line) && field(&line, "argv-mem") == Some(&bytes.to_string())
-                })
+                let line = Ctx::detached().describe_client(client.get()).unwrap_or_default();
+                let line = Line(&line);
+                !line.is_blocked() && line.has_arguments_of(bytes)
             }),
         }
     }
@@ -76,6 +89,8 @@ pub fn watch() {
     const LINGER_MS: u64 = 1000;
     // A command's handler may not end the filter.
     fn rest(_: &Ctx) {
+        HELD_BACK.store(HELD_BACK.load(Relaxed).saturating_sub(1), Relaxed);
+        see_pause();
         if state::with(|state| state.manager.watches_commands()) {
             ffi::after(LINGER_MS, rest);
         } else {
@@ -89,6 +104,21 @@ pub fn watch() {
     }
 }
 
+fn see_pause() {
+    static IS_FORGETTING: AtomicBool = AtomicBool::new(false);
+    // Held back, a command runs later, past the filter, when it may not be the last one any more.
+    fn forget(_: &Ctx) {
+        IS_FORGETTING.store(false, Relaxed);
+        CALLER.store(0, Relaxed);
+    }
+    if Ctx::detached().is_paused() {
+        HELD_BACK.store(2, Relaxed);
+        if !IS_FORGETTING.swap(true, Relaxed) {
+            ffi::after(1, forget);
+        }
+    }
+}
+
 /// Closes the connections that lost a session, if there are any. Call this after anything that may
 /// have that effect.
 pub fn settle(ctx: &Ctx, during: During) {
@@ -99,7 +129,8 @@ pub fn settle(ctx: &Ctx, during: During) {
         close_at_once(ctx, during);
         see_who_flushed();
     }
-    close_waiting();
+    see_who_replies(during);
+    close_waiting(during);
     watch();
     if state::with(|state| state.manager.has_to_close()) {
         close_soon();
@@ -108,27 +139,66 @@ pub fn settle(ctx: &Ctx, during: During) {
 
 /// Closes those whose command waits in the server, past the filter: it would run when a key is
 /// filled or a pause ends.
-fn close_waiting() {
+fn close_waiting(during: During) {
     /// So many are closed in one step, and more if that takes no longer than the time; the others
     /// follow in the next loop iterations.
     const IN_ONE_STEP: (usize, Duration) = (100, Duration::from_millis(10));
     let detached = Ctx::detached();
     let began_at = Instant::now();
     let is_few = state::with(|state| state.manager.lost_count()) <= SEEN_MAX;
+    let sees_all = is_few || HELD_BACK.load(Relaxed) > 0;
     let mut closed: usize = 0;
     while closed < IN_ONE_STEP.0 || began_at.elapsed() < IN_ONE_STEP.1 {
         let Some(client) = state::with(|state| state.manager.next_lost()) else { return };
         // The flags cost less than the line, but say nothing of a pause.
-        if !is_few && !detached.is_blocked(client.get()) {
+        if !sees_all && !detached.is_blocked(client.get()) {
             continue;
         }
         let line = detached.describe_client(client.get()).unwrap_or_default();
-        if waits(&line) && !empties(&line) {
+        let line = Line(&line);
+        let may_go = || !is_replying(client, &line) && !may_be_next(client, during);
+        if line.waits() && may_go() && !is_running(client, during) {
             detached.kill(client.get());
             state::with(|state| state.manager.closed(client));
             closed = closed.saturating_add(1);
         }
     }
+}
+
+/// Whether the server may be serving those who are blocked at a key, with this one still to come:
+/// it would go on to freed memory. It is closed in the next loop iteration.
+fn may_be_next(client: ClientId, during: During) -> bool {
+    /// Each line of a connection takes microseconds. With many connections, and many that are lost
+    /// by one command, the rest are closed in the next loop iteration.
+    const LONG_US: u64 = 10_000;
+    if during != During::Removal {
+        return false;
+    }
+    let asked_us = ASKED_US.load(Relaxed);
+    if asked_us > LONG_US {
+        return true;
+    }
+    let began_at = Instant::now();
+    let lines = Ctx::detached().describe_clients().unwrap_or_default();
+    let runs_again = ffi::knows_callers();
+    // The caller's command runs for the first time: nobody is being served yet.
+    let is_other = |id: ClientId| id != client && id.get() != CALLER.load(Relaxed);
+    let is_served = |line: Line| line.may_be_served(runs_again) && line.id().is_some_and(is_other);
+    let serves = lines.lines().map(Line).any(is_served);
+    let took_us = u64::try_from(began_at.elapsed().as_micros()).unwrap_or(u64::MAX);
+    ASKED_US.store(asked_us.saturating_add(took_us), Relaxed);
+    serves
+}
+
+/// Whether a command of this connection that lost its session is running, or it is being served.
+fn is_running(client: ClientId, during: During) -> bool {
+    if ffi::knows_callers() {
+        return during != During::Sweep && client.get() == CALLER.load(Relaxed);
+    }
+    // Redis 7.0 closes any other connection as soon as it can, and says so.
+    let detached = Ctx::detached();
+    detached.close(client.get());
+    detached.describe_client(client.get()).is_some_and(|line| !Line(&line).is_ending())
 }
 
 fn close_soon() {
@@ -147,7 +217,7 @@ fn close(ctx: &Ctx) {
     let mut later = Vec::new();
     while let Some(client) = state::with(|state| state.manager.next_to_close()) {
         let line = ctx.describe_client(client.get()).unwrap_or_default();
-        if is_replying(client, &line) {
+        if is_replying(client, &Line(&line)) {
             later.push(client);
             continue;
         }
@@ -163,7 +233,8 @@ fn close(ctx: &Ctx) {
         LATER.with(|all| all.iter().copied().filter(is_closing).collect())
     });
     LATER.with(|later| *later = closing);
-    REPLYING.with(|all| all.retain(|client, _| later.contains(client)));
+    let is_closing = |client| state::with(|state| state.manager.is_closing(client));
+    REPLYING.with(|all| all.retain(|client, _| is_closing(*client)));
     let is_patient = !later.is_empty() && !state::with(|state| state.manager.has_to_close());
     state::with(|state| state.manager.close_later(later));
     if state::with(|state| state.manager.has_to_close()) {
@@ -177,28 +248,34 @@ fn close_at_once(ctx: &Ctx, during: During) {
     let detached = Ctx::detached();
     let caller = match during {
         During::Command => ctx.client(),
-        During::Callback | During::Reading | During::Sweep => None,
+        During::Callback | During::Removal | During::Reading | During::Sweep => None,
     };
-    let is_callback = matches!(during, During::Callback);
+    let is_removal = matches!(during, During::Removal);
+    let is_callback = is_removal || matches!(during, During::Callback);
     let is_reading = matches!(during, During::Reading);
     let is_sweep = matches!(during, During::Sweep);
     let mut later = Vec::new();
     while let Some(client) = state::with(|state| state.manager.next_to_close()) {
         let line = detached.describe_client(client.get()).unwrap_or_default();
+        let line = Line(&line);
         let is_caller = caller == Some(client.get());
         let is_later = LATER.with(|later| later.contains(&client));
         // It was granted in this loop iteration, or the server is asking for its reply: that must
         // reach it.
-        let is_told = is_blocked(&line)
-            && is_ours(&line)
+        let is_told = line.is_blocked()
+            && line.is_ours()
             && (is_callback || !state::with(|state| state.manager.is_parked(client)));
+        let is_in_line = is_removal && line.is_blocked() && !line.is_ours();
+        let is_next = is_in_line && (may_be_next(client, during) || is_running(client, during));
         // Perhaps its command is the one that was read.
-        let is_read = is_reading && !is_idle(&line);
-        if is_later || is_read || is_told || runs_more(&line) || is_sweep && empties(&line) {
+        let is_read = is_reading && !line.is_idle();
+        let replies = is_told || line.runs_more() || is_sweep && line.empties();
+        if is_later || is_read || is_next || replies {
             later.push(client);
             continue;
         }
-        if !is_caller && (caller.is_some() || is_sweep || is_idle(&line)) {
+        let is_idle = !is_caller && (caller.is_some() || is_sweep || line.is_idle());
+        if is_idle || line.waits() && !is_running(client, during) {
             detached.kill(client.get());
         } else {
             detached.close(client.get());
@@ -220,61 +297,30 @@ fn see_who_flushed() {
     LATER.with(|later| later.extend(flushed));
 }
 
+/// A connection that lost its session by its own flush gets the reply before it is closed.
+fn see_who_replies(during: During) {
+    let caller = ClientId::from(CALLER.load(Relaxed));
+    if during == During::Callback && state::with(|state| state.manager.is_closing(caller)) {
+        REPLYING.with(|all| all.insert(caller, None));
+    }
+}
+
 /// Whether its flush still runs in another thread, as on Redis 7.4 and later, or its reply is not
 /// written yet.
-fn is_replying(client: ClientId, line: &str) -> bool {
-    let is_written = field(line, "obl") == Some("0") && field(line, "oll") == Some("0");
-    if !empties(line) || is_written && !is_blocked(line) {
+fn is_replying(client: ClientId, line: &Line) -> bool {
+    let has_flushed = match ffi::knows_callers() {
+        true => REPLYING.with(|all| all.contains_key(&client)),
+        false => line.empties() && !line.is_blocked(),
+    };
+    if !has_flushed || line.is_written() && !line.is_blocked() {
         return false;
     }
     REPLYING.with(|all| {
-        if is_blocked(line) {
-            all.remove(&client);
+        let since = all.entry(client).or_default();
+        if line.is_blocked() {
+            *since = None;
             return true;
         }
-        all.entry(client).or_insert_with(Instant::now).elapsed() < REPLY
+        since.get_or_insert_with(Instant::now).elapsed() < REPLY
     })
-}
-
-/// Whether it runs no command now: it is blocked, or none of its arguments have arrived (`argv-mem`
-/// is their size).
-fn is_idle(line: &str) -> bool {
-    field(line, "argv-mem") == Some("0") || is_blocked(line)
-}
-
-fn is_blocked(line: &str) -> bool {
-    field(line, "flags").is_some_and(|flags| flags.contains('b'))
-}
-
-/// Whether its last command runs others.
-fn runs_more(line: &str) -> bool {
-    let command = field(line, "cmd").unwrap_or_default();
-    ["exec", "eval", "evalsha", "fcall"].contains(&command)
-}
-
-/// Whether a command of it waits in the server: for a key, or since a pause. Our own that block are
-/// not meant: they were granted nothing, or are about to get their reply, and see that they may not
-/// run.
-fn waits(line: &str) -> bool {
-    let has_flag = |flag| field(line, "flags").is_some_and(|flags| flags.contains(flag));
-    // Held back in a pause that is over, it keeps its arguments until it runs.
-    let is_next = has_flag('u') && field(line, "argv-mem") != Some("0");
-    (has_flag('b') || is_next) && !is_ours(line)
-}
-
-/// Whether its last command is one of ours that block.
-fn is_ours(line: &str) -> bool {
-    let command = field(line, "cmd").unwrap_or_default();
-    let blocks = |ours: &Command| ours.flags.split(' ').any(|flag| flag == "blocking");
-    COMMANDS.iter().any(|ours| blocks(ours) && ours.name.eq_ignore_ascii_case(command))
-}
-
-/// Whether its last command may have ended the session, with its reply still under way.
-fn empties(line: &str) -> bool {
-    let command = field(line, "cmd").unwrap_or_default();
-    ["flushall", "flushdb", "swapdb"].contains(&command)
-}
-
-fn field<'l>(line: &'l str, name: &str) -> Option<&'l str> {
-    line.split_ascii_whitespace().find_map(|field| field.strip_prefix(name)?.strip_prefix('='))
 }

@@ -3,6 +3,7 @@
 
 pub mod closing;
 pub mod commands;
+pub mod connection;
 pub mod events;
 pub mod ffi;
 pub mod host;

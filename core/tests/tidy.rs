@@ -94,6 +94,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "settings",
             "metrics",
             "timers",
+            "connection",
             "closing",
             "host",
             "events",

@@ -16,7 +16,7 @@ pub fn key_left<H: Host>(host: &H, db: i32, key: &[u8], lock: &Lock) {
     }
     let at = At { db, key, now: host.now() };
     host.state(|state| state.manager.key_left(at, lock));
-    settle(host);
+    settle(host, During::Removal);
 }
 
 /// The server expired or evicted a key, of whatever type.
@@ -42,7 +42,7 @@ pub fn lock_loaded<H: Host>(host: &H, lock: &Lock) {
 pub fn role_is<H: Host>(host: &H, is_primary: bool) {
     let now = host.now();
     host.state(|state| state.manager.role_is(is_primary, now));
-    settle(host);
+    settle(host, During::Callback);
 }
 
 /// The settings changed, or are read for the first time.
@@ -58,14 +58,14 @@ pub fn settings_are<H: Host>(host: &H) {
 /// A database is emptied; all of them, if `None`.
 pub fn flushed<H: Host>(host: &H, db: Option<i32>) {
     host.state(|state| state.manager.flushed(db));
-    settle(host);
+    settle(host, During::Callback);
 }
 
 /// Two databases are swapped.
 pub fn swapped<H: Host>(host: &H, one: i32, other: i32) {
     let now = host.now();
     host.state(|state| state.manager.swapped(one, other, now));
-    settle(host);
+    settle(host, During::Callback);
 }
 
 /// The server begins to load its data, or has loaded it or given up.
@@ -104,9 +104,9 @@ pub fn connection_ended<H: Host>(host: &H, client: ClientId) {
     timers::settle(host);
 }
 
-fn settle<H: Host>(host: &H) {
+fn settle<H: Host>(host: &H, during: During) {
     // What groups have to do now concerns keys that a command of another slot may not open.
     host.state(|state| state.has_late_groups |= state.manager.has_group_work());
     timers::settle(host);
-    host.close_lost(During::Callback);
+    host.close_lost(during);
 }

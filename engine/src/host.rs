@@ -280,6 +280,9 @@ pub enum During {
     Command,
     /// An unknown command.
     Callback,
+    /// An unknown command, or the server is serving those who are blocked at a key: it removed
+    /// another key that one of them opens.
+    Removal,
     /// No command yet: the server has read one ([`crate::events::command_is_read`]).
     Reading,
     /// No command.

@@ -49,12 +49,12 @@ impl Ctx {
         }
     }
 
-    /// Whether a connection can be closed without harm. Where I/O threads may be at work on it,
-    /// only `CLIENT KILL` waits for them, and an administrator can take `CLIENT` away.
+    /// Whether a connection can be closed without harm: only `CLIENT KILL` closes it at once, and
+    /// waits for I/O threads that work on it; an administrator can take `CLIENT` away.
     pub fn can_close(&self) -> bool {
         /// It can be taken away only by a restart.
         static IS_THERE: AtomicBool = AtomicBool::new(false);
-        if !THREADS_RUN_BESIDE.load(Relaxed) || IS_THERE.load(Relaxed) {
+        if IS_THERE.load(Relaxed) {
             return true;
         }
         let is_there = self.describe_client(1).is_some();
@@ -89,18 +89,12 @@ impl Ctx {
             let reply = call(self.0, c"CLIENT".as_ptr(), words, kill, by, id.as_ptr());
             if !reply.is_null() {
                 there(raw::RedisModule_FreeCallReply)(reply);
-                return;
             }
-        }
-        // An administrator has renamed CLIENT. Where I/O threads may be at work there is no session
-        // without it.
-        if !THREADS_RUN_BESIDE.load(Relaxed) {
-            self.close(client);
         }
     }
 
     /// Closes a connection. One whose command is running is closed after its reply; until then it
-    /// acts as the default user. Only where I/O threads never run beside the main thread: elsewhere
+    /// acts as the default user. Only for Redis 7.0: where I/O threads run beside the main thread,
     /// this breaks a connection that one of them works on.
     pub fn close(&self, client: u64) {
         // SAFETY: context; the server refuses an unknown connection.
@@ -113,6 +107,14 @@ impl Ctx {
         match self.wrapped().call("CLIENT", &["LIST", "ID", &id][..]).ok()? {
             RedisValue::StringBuffer(line) => Some(String::from_utf8_lossy(&line).into_owned()),
             line => text_of(line),
+        }
+    }
+
+    /// The lines of `CLIENT LIST` about all connections.
+    pub fn describe_clients(&self) -> Option<String> {
+        match self.wrapped().call("CLIENT", &["LIST"][..]).ok()? {
+            RedisValue::StringBuffer(lines) => Some(String::from_utf8_lossy(&lines).into_owned()),
+            lines => text_of(lines),
         }
     }
 

@@ -16,9 +16,9 @@ pub enum Caller {
 
 /// Decides whose commands to stop.
 pub trait Closing: 'static {
-    /// Whether the command that the server is about to run may not run. To find the caller out may
-    /// take a while.
-    fn is_closing(caller: impl FnOnce() -> Caller) -> bool;
+    /// Whether the command that the server is about to run may not run. To find the size of its
+    /// arguments may take a while.
+    fn is_closing(caller: impl Fn() -> Caller) -> bool;
 }
 
 /// Whether the server says whose command it is about to run.

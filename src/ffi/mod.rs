@@ -66,9 +66,6 @@ static KEEPS_REPLIES_ASIDE: AtomicBool = AtomicBool::new(false);
 /// Whether the server may delete a key within the millisecond of its expiry, as the active expiry
 /// of Redis 8 does, and not only after it. Set once at load.
 static EXPIRES_WITHIN_ITS_MS: AtomicBool = AtomicBool::new(false);
-/// Whether the server's I/O threads may run beside its main thread: Redis and Valkey 8 and later.
-/// Set once at load.
-static THREADS_RUN_BESIDE: AtomicBool = AtomicBool::new(true);
 /// Whether the module is served by Valkey 9 or later. Set once at load.
 static IS_VALKEY_9: AtomicBool = AtomicBool::new(false);
 /// Whether an event of another database than the client's leaves the client there, so that `MOVE`
@@ -207,7 +204,6 @@ extern "C" fn RedisModule_OnLoad(
     TELLS_AT_ONCE.store(version < (7, 4), Relaxed);
     KEEPS_REPLIES_ASIDE.store(is_valkey() && version >= (8, 0), Relaxed);
     EXPIRES_WITHIN_ITS_MS.store(!is_valkey() && version >= (8, 0), Relaxed);
-    THREADS_RUN_BESIDE.store(version >= (8, 0), Relaxed);
     IS_VALKEY_9.store(is_valkey() && version >= (9, 0), Relaxed);
     EVENTS_SELECT.store(is_valkey() && ((8, 1)..(9, 2)).contains(&version), Relaxed);
     IS_CLUSTER.store(ctx.flags().contains(ContextFlags::CLUSTER), Relaxed);

@@ -329,6 +329,13 @@ impl Server {
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).stdin(Stdio::null());
         command.stdout(output.try_clone().unwrap()).stderr(output);
+        // Memory that is used after it was freed shall not look as before. Each allocator has its
+        // own word for it: jemalloc with and without Redis' prefix, and the C library. A benchmark
+        // is compiled without assertions.
+        if cfg!(debug_assertions) {
+            command.env("JE_MALLOC_CONF", "junk:free").env("MALLOC_CONF", "junk:free");
+            command.env("MALLOC_PERTURB_", "165");
+        }
         let started = command.spawn();
         started.unwrap_or_else(|error| panic!("{}: {error}; run `make test`", words[0]))
     }

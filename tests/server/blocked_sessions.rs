@@ -3,7 +3,7 @@
 
 use redis::Value;
 
-use rlock_testkit::{Client, Server, Waiter, is_connected, until};
+use rlock_testkit::{Client, Server, Waiter, is_connected, now_ms, until};
 
 /// What ends ann's session.
 const ENDS: [&str; 7] = [
@@ -83,24 +83,6 @@ fn an_entry_is_not_read_by_a_lost_session() {
     assert_eq!(rlock_testkit::items(&pending)[0], Value::Int(0));
 }
 
-/// A command that the server holds back in a pause runs past the filter when the pause is over.
-#[test]
-fn a_command_that_a_pause_held_back_does_not_run_after_its_session_was_lost() {
-    let server = Server::start();
-    let mut client = server.client();
-    let mut ann = Waiter::connect(&server);
-    ann.number("RLOCK.ACQUIRE door ann LEASE 600000 SESSION");
-    client.ask("CLIENT PAUSE 600000 WRITE");
-    ann.park(&server, "SET mark 1");
-    // Its lock is taken away by the command that ends the pause, or right behind it.
-    let mut teller = Waiter::connect(&server);
-    teller.say_all(&["CLIENT UNPAUSE", "RLOCK.FORCE door"]);
-    teller.answer();
-    assert_eq!(teller.answer(), Value::Int(1));
-    until(5_000, || !is_connected(&mut client, ann.id()));
-    assert_eq!(client.number("EXISTS mark"), 0);
-}
-
 #[test]
 fn many_blocked_sessions_are_closed_in_the_step_in_which_they_are_lost() {
     let server = Server::start();
@@ -121,4 +103,101 @@ fn many_blocked_sessions_are_closed_in_the_step_in_which_they_are_lost() {
     all.iter_mut().for_each(Waiter::expect_close);
     assert_eq!(client.number("LLEN list"), 50);
     assert_eq!(client.number("EXISTS out"), 0);
+}
+
+/// From now on until it is thawed, the server reads nothing; then it reads in the order in which it
+/// was told something. Those to whom it listened last would come first.
+fn freeze(server: &Server) {
+    let mut client = server.client();
+    (0..3).for_each(|_| drop(client.ask("PING")));
+    server.freeze();
+}
+
+/// Served and unblocked, a connection may already run its next command before the server has seen
+/// to that.
+#[test]
+fn a_session_that_was_just_served_may_end_itself() {
+    let server = Server::start();
+    for ends in ["DEL door", "RLOCK.FORCE door"] {
+        let mut ann = blocked_in(&server, "BLPOP list 0");
+        let mut teller = Waiter::connect(&server);
+        freeze(&server);
+        teller.say("LPUSH list element");
+        ann.say(ends);
+        server.thaw();
+        teller.answer();
+        ann.answer();
+        assert_eq!(ann.answer(), Value::Int(1), "{ends}");
+        ann.expect_close();
+        assert_eq!(server.client().number("EXISTS door"), 0);
+    }
+}
+
+#[test]
+fn a_session_that_was_just_served_and_is_over_runs_nothing_more() {
+    let server = Server::start();
+    let mut client = server.client();
+    client.ask("DEBUG SET-ACTIVE-EXPIRE 0");
+    let mut ann = Waiter::connect(&server);
+    ann.number("RLOCK.ACQUIRE door ann LEASE 1000 SESSION");
+    ann.park(&server, "BLPOP list 0");
+    let (mut teller, mut slow) = (Waiter::connect(&server), Waiter::connect(&server));
+    freeze(&server);
+    teller.say("LPUSH list element");
+    slow.say("DEBUG SLEEP 1.5");
+    ann.say("SET mark 1");
+    server.thaw();
+    teller.answer();
+    slow.answer();
+    ann.answer();
+    assert!(ann.last_words().iter().all(Result::is_err));
+    assert_eq!(client.number("EXISTS mark"), 0);
+}
+
+/// The server walks along those who are blocked at `list` and runs `blocks`, which opens `door`:
+/// that has expired. The session that is lost by it is the next one at `list`.
+#[track_caller]
+fn nobody_is_freed_in_line(blocks: &str, is_its_own: bool) {
+    let server = Server::start();
+    let mut client = server.client();
+    client.ask("DEBUG SET-ACTIVE-EXPIRE 0");
+    let hold = "RLOCK.ACQUIRE door ann LEASE 600000 SESSION";
+    let mut first = Waiter::connect(&server);
+    if is_its_own {
+        first.number(hold);
+    }
+    first.park(&server, blocks);
+    let mut ann = Waiter::connect(&server);
+    if !is_its_own {
+        ann.number(hold);
+    }
+    ann.park(&server, "BLPOP list 0");
+    let mut behind: Vec<Waiter> = (0..3).map(|_| Waiter::parked(&server, "BLPOP list 0")).collect();
+    let mut teller = Waiter::connect(&server);
+    client.number("PEXPIRE door 20");
+    let over_ms = now_ms() + 50;
+    server.freeze();
+    until(5_000, || now_ms() > over_ms);
+    teller.say("RPUSH list a b c d e");
+    server.thaw();
+    assert_eq!(teller.answer(), Value::Int(5));
+    behind.iter_mut().for_each(|one| drop(one.answer()));
+    // Redis 7.0 does not open the other keys of those whom it serves.
+    client.ask("EXISTS door");
+    let lost = if is_its_own { &mut first } else { &mut ann };
+    lost.last_words();
+    assert_eq!(client.ask("PING"), Value::SimpleString("PONG".into()), "{blocks}");
+}
+
+#[test]
+fn a_session_that_is_lost_while_its_neighbor_is_served_is_closed_afterward() {
+    for blocks in ["BLMOVE list door LEFT LEFT 0", "BLPOP door list 0", "BLMPOP 0 2 door list LEFT"]
+    {
+        nobody_is_freed_in_line(blocks, false);
+    }
+}
+
+#[test]
+fn a_session_that_is_lost_by_being_served_is_closed_afterward() {
+    nobody_is_freed_in_line("BLMOVE list door LEFT LEFT 0", true);
 }

@@ -1,0 +1,105 @@
+//! What `CLIENT LIST` says of a connection.
+
+use rlock_core::ClientId;
+use rlock_core::grammar::Command;
+use rlock_core::grammar::commands::COMMANDS;
+
+/// The server's commands that wait for a key.
+const WAITS_FOR_KEYS: [&str; 10] = [
+    "blpop",
+    "brpop",
+    "blmpop",
+    "blmove",
+    "brpoplpush",
+    "bzpopmin",
+    "bzpopmax",
+    "bzmpop",
+    "xread",
+    "xreadgroup",
+];
+
+/// A line of `CLIENT LIST`; empty for a connection that has ended.
+pub struct Line<'l>(pub &'l str);
+
+impl Line<'_> {
+    fn field(&self, name: &str) -> Option<&str> {
+        let words = &mut self.0.split_ascii_whitespace();
+        words.find_map(|field| field.strip_prefix(name)?.strip_prefix('='))
+    }
+
+    fn has_flag(&self, flag: char) -> bool {
+        self.field("flags").is_some_and(|flags| flags.contains(flag))
+    }
+
+    /// The last command, or the one that is running.
+    fn command(&self) -> &str {
+        self.field("cmd").unwrap_or_default()
+    }
+
+    /// The connection's number.
+    pub fn id(&self) -> Option<ClientId> {
+        self.field("id")?.parse::<u64>().ok().map(ClientId::from)
+    }
+
+    /// Its command waits in the server, of whatever kind that is.
+    pub fn is_blocked(&self) -> bool {
+        self.has_flag('b')
+    }
+
+    /// The server closes it as soon as it can.
+    pub fn is_ending(&self) -> bool {
+        self.has_flag('A')
+    }
+
+    /// Nothing is left to send.
+    pub fn is_written(&self) -> bool {
+        self.field("obl") == Some("0") && self.field("oll") == Some("0")
+    }
+
+    /// The arguments that have arrived take so many bytes.
+    pub fn has_arguments_of(&self, bytes: usize) -> bool {
+        self.field("argv-mem") == Some(&bytes.to_string())
+    }
+
+    /// It runs no command now: it is blocked, or none of its arguments have arrived.
+    pub fn is_idle(&self) -> bool {
+        self.has_arguments_of(0) || self.is_blocked()
+    }
+
+    /// Its last command runs others.
+    pub fn runs_more(&self) -> bool {
+        ["exec", "eval", "evalsha", "fcall"].contains(&self.command())
+    }
+
+    /// Its last command is one of ours that block.
+    pub fn is_ours(&self) -> bool {
+        let blocks = |ours: &Command| ours.flags.split(' ').any(|flag| flag == "blocking");
+        let is_last = |ours: &Command| ours.name.eq_ignore_ascii_case(self.command());
+        COMMANDS.iter().any(|ours| blocks(ours) && is_last(ours))
+    }
+
+    /// Its last command may have ended the session, with its reply still under way.
+    pub fn empties(&self) -> bool {
+        ["flushall", "flushdb", "swapdb"].contains(&self.command())
+    }
+
+    /// A command of it waits in the server: for a key, or since a pause. Our own that block are not
+    /// meant: they were granted nothing, or are about to get their reply, and see that they may not
+    /// run.
+    pub fn waits(&self) -> bool {
+        // Held back in a pause that is over, it keeps its arguments until it runs.
+        let is_next = self.has_flag('u') && !self.has_arguments_of(0);
+        (self.is_blocked() || is_next) && !self.is_ours()
+    }
+
+    /// Served now, it may open other keys than the one for which it has waited: Redis 7.0 opens
+    /// only a key to write to; later versions run the command again.
+    pub fn may_be_served(&self, runs_again: bool) -> bool {
+        let command = self.command();
+        // Other modules' callbacks may open any key.
+        let is_foreign = command.contains('.') && self.is_blocked() && !self.is_ours();
+        let is_run = runs_again && !self.is_idle() && WAITS_FOR_KEYS.contains(&command);
+        let moves = ["blmove", "brpoplpush"].contains(&command);
+        is_foreign || is_run || !runs_again && moves && self.is_blocked()
+    }
+}
