@@ -3,6 +3,7 @@
 pub mod confirm;
 pub mod confirmations;
 pub mod endings;
+pub mod levels;
 pub mod queue;
 pub mod sessions;
 pub mod slow;
@@ -164,8 +165,8 @@ impl Volatile {
 
     /// A parked connection has its reply: what it was granted is its owner's own now.
     pub fn heard(&mut self, waiter: WaiterId) {
-        let Some(reply) = self.unsent.remove(waiter) else { return };
-        if !reply.stands {
+        let Some(reply) = self.unsent.heard(waiter) else { return };
+        if reply.request.is_some() {
             self.unsent.owner_knows(reply.token);
         }
         if reply.ties {
@@ -229,6 +230,10 @@ impl Volatile {
         self.unsent.check()?;
         self.sessions.check()?;
         self.acks.as_deref().map_or(Ok(()), Confirmations::check)?;
+        let turns = self.acks.as_deref().map_or_else(Vec::new, Confirmations::requests);
+        if !self.unsent.levels.of_tickets().eq(turns.iter().copied()) {
+            return Err(format!("{turns:?} disagree with {:?}", self.unsent.levels));
+        }
         match self.sessions.unheard().find(|(token, by)| self.unsent.tied_by(*by) != Some(*token)) {
             Some(found) => Err(format!("{found:?} is tied to a caller that has its reply")),
             None => Ok(()),

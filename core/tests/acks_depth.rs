@@ -102,7 +102,7 @@ fn who_enters_behind_a_pending_level_is_told_with_it() {
 
 /// Its turn shares the level of a connection that closes.
 #[test]
-fn a_turn_of_which_the_level_is_gone_is_taken_anew() {
+fn a_turn_keeps_the_level_that_it_shares() {
     let ask = Input::Acquire(Acquire { depth: Some(2), ..ticket("a", 1) });
     let shared = || {
         let mut server = Server::new();
@@ -111,14 +111,11 @@ fn a_turn_of_which_the_level_is_gone_is_taken_anew() {
         assert_eq!(server.ask(K, ask), NIL);
         assert_eq!(depth(&server), Some((2, Confirmation::None)));
         closes(&mut server, second);
-        assert_eq!(depth(&server), Some((1, Confirmation::None)));
+        assert_eq!(depth(&server), Some((2, Confirmation::None)));
         assert_eq!(server.replicas(100, &[100]), ["a"]);
         server
     };
     let mut server = shared();
-    assert_eq!(server.ask(K, ask), NIL, "not at this depth yet");
-    assert_eq!(depth(&server), Some((2, Confirmation::None)));
-    assert_eq!(server.replicas(200, &[200]), ["a"]);
     assert!(matches!(server.ask(K, ask), Reply::Granted { .. }));
     server.pass_ms(3000);
     server.sweep();
@@ -131,6 +128,11 @@ fn a_turn_of_which_the_level_is_gone_is_taken_anew() {
     server.pass_ms(3000);
     server.sweep();
     assert_eq!(depth(&server), Some((2, Confirmation::None)));
+    // Nobody asks again.
+    let mut server = shared();
+    server.pass_ms(3000);
+    server.sweep();
+    assert_eq!(depth(&server), Some((1, Confirmation::None)));
 }
 
 /// Its owner said that it is not that deep, and asks again.

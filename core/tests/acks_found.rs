@@ -227,17 +227,19 @@ fn what_is_left_when_all_that_was_told_is_released_is_pending_again() {
     }
 }
 
-/// The renewal was the only thing that its owner was to hear of the hold.
+/// The renewal did not end the ticket's turn.
 #[test]
-fn a_tickets_hold_ends_with_a_renewal_that_nobody_heard_of() {
+fn a_tickets_hold_ends_with_its_turn_if_nobody_heard_of_a_renewal() {
     let mut server = Server::new();
     assert_eq!(server.ask(K, Input::Acquire(ticket("a", 1))), NIL);
     let renewal = server.renews(K, "a", 20_000, 1);
     server.keeps_waits = true;
     server.replicas(100, &[100]);
     assert_eq!(server.told_to(renewal), Some(Reply::Renewed));
-    let now = server.now();
-    server.manager.departed(WaiterId::from(renewal), Outcome::Disconnected, now);
+    server.manager.departed(renewal.into(), Outcome::Disconnected, server.now());
+    server.sweep();
+    assert_eq!(write(&server, "a"), Some((1, Confirmation::Pending)));
+    server.pass_ms(600);
     server.sweep();
     assert_eq!(write(&server, "a"), None);
     assert!(server.manager.volatile(0, K).is_none());

@@ -7,6 +7,7 @@ mod acks_depth;
 mod acks_end;
 mod acks_found;
 mod acks_levels;
+mod acks_told;
 mod arrivals;
 mod calls;
 mod deadlocks;

@@ -5,9 +5,10 @@ use std::borrow::Cow;
 
 use crate::step::input::{Acquire, Confirm, Enter, Parking, Patience, Reply};
 use crate::volatile::confirmations::{Ack, TicketGrant};
+use crate::volatile::levels::Asked;
 use crate::volatile::queue::{Entry, Kind};
 use crate::volatile::sessions::Session;
-use crate::volatile::unsent::{AckWait, HeldBack, OwnLevels};
+use crate::volatile::unsent::{AckWait, HeldBack};
 use crate::{Change, EpochMs, Hold, LeaseMs, Step, Token, WaiterId};
 
 /// A grant whose reply waits for this many replicas.
@@ -25,46 +26,56 @@ impl<'a> Step<'_, 'a> {
     pub(crate) fn acquire_pending(&mut self, ask: Acquire<'a>, told: AckRequest) -> Reply {
         let now = self.moment.now;
         let turn = told.held.and_then(|hold| Some((hold, self.volatile.turn(hold.token)?)));
-        // A level that it shares may have ended: then what is asked for is granted anew.
-        let turn = turn.filter(|(hold, turn)| turn.adds() || turn.depth() <= hold.depth);
-        // What the ticket was granted is what is asked for now, unless that is another level.
-        let is_deeper = ask.depth > told.held.map(|hold| hold.depth);
-        let is_no_lower = |turn: &TicketGrant| {
-            ask.depth.is_none_or(|depth| depth >= turn.level.max(turn.depth()))
-        };
-        let own = turn.filter(|(_, turn)| !is_deeper && is_no_lower(turn));
+        // What the ticket was granted is what is asked for now, if the hold is as deep by it.
+        let levels = &self.volatile.unsent.levels;
+        let own = turn.filter(|(hold, turn)| {
+            levels.depth_with(hold.token, turn.request, ask.depth) == hold.depth
+        });
         if let Some((hold, TicketGrant { late_at: None, acks, deadline, .. })) = own
             && *acks >= told.acks
             && *deadline >= now.after(ask.lease)
         {
             let deadline = *deadline;
-            return self.tell_turn(ask, told.acks, (hold, deadline));
+            return self.tell_turn(ask, told, (hold, deadline));
         }
-        if let Patience::Ticket(window) = ask.patience {
-            if let Some((hold, TicketGrant { deadline, .. })) = own {
-                let late_at = self.moment.late_at(None, *deadline);
-                let asks = (told.acks, self.moment.arrival);
-                let acks = self.volatile.acks_mut();
-                acks.keep_turn(hold.token, now.after(window));
-                acks.raise_turn(hold.token, asks, late_at);
-                return Reply::NotNow { wait_ms: None };
-            }
-            // Its blocked connection gets its reply first, and so does the ticket.
-            if turn.is_some()
-                || told.held.is_some_and(|hold| self.volatile.pending_acks(hold.token).is_some())
-            {
-                return Reply::NotNow { wait_ms: None };
-            }
-            return self.take_turn(ask, told, window);
+        let Patience::Ticket(window) = ask.patience else {
+            // It takes over what the ticket was granted, unless that is more than it asks for.
+            let taken = turn.map(|(hold, turn)| match own {
+                Some(_) => (hold.depth, Some(turn.request)),
+                None => (levels.depth_instead(hold.token, turn.request, ask.depth), None),
+            });
+            let taken = taken.filter(|(depth, _)| told.held.is_some_and(|it| *depth >= it.depth));
+            return self.enter_pending(ask, told, taken);
+        };
+        if let Some((hold, TicketGrant { deadline, .. })) = own {
+            let late_at = self.moment.late_at(None, *deadline);
+            let (asks, lasts) = ((told.acks, self.moment.arrival), now.after(window));
+            self.volatile.keep_turn(hold.token, lasts, asks, late_at);
+            return Reply::NotNow { wait_ms: None };
         }
+        // Its ticket is told first; if it has lost its level, it is granted anew.
+        let is_pending = |held: Hold| self.volatile.pending_acks(held.token).is_some();
+        if turn.is_some_and(|(_, turn)| turn.ticket.depth != ask.depth)
+            || turn.is_none() && told.held.is_some_and(is_pending)
+        {
+            return Reply::NotNow { wait_ms: None };
+        }
+        self.take_turn(ask, told, window)
+    }
+
+    /// Grants a blocked connection what it asks for; its reply is held back. `taken`: it takes over
+    /// what its owner's ticket was granted; the depth that the hold has then, and the ticket's
+    /// request if it is the same.
+    fn enter_pending(
+        &mut self,
+        ask: Acquire<'a>,
+        told: AckRequest,
+        taken: Option<(u16, Option<u64>)>,
+    ) -> Reply {
         let Some(Parking { waiter, ends_at, .. }) = told.parking else {
             return Reply::MustConfirm;
         };
-        // It takes over the level that the ticket was granted, if it counts on that.
-        let is_over = turn.is_none_or(|(_, turn)| is_no_lower(turn));
-        let turn_level: u16 = turn.is_some_and(|(_, turn)| is_over && turn.adds()).into();
-        let depth = own.map_or(ask.depth, |(hold, _)| Some(hold.depth));
-        let counts_on = ask.depth.or(own.and_then(|(_, turn)| turn.ticket.depth));
+        let depth = taken.map(|(depth, _)| depth).or(ask.depth);
         let reply = match told.held {
             Some(hold) => self.reenter(depth, ask.lease, hold),
             None => {
@@ -73,22 +84,25 @@ impl<'a> Step<'_, 'a> {
             }
         };
         let Reply::Granted { token, .. } = reply else { return reply };
-        if is_over {
-            self.volatile.acks_mut().take_turn(token);
-        }
-        let (after, deadline) = self.levels(token);
+        let (_, deadline) = self.levels(token);
         let wait = AckWait {
             acks: told.acks,
             until: self.moment.late_at(ends_at, deadline),
             deadline,
-            since: now,
-            granted_at: now,
+            since: self.moment.now,
+            granted_at: self.moment.now,
             reply: HeldBack::grant(ask.session, ask.lease),
             is_of_several: false,
         };
-        let before = told.held.map_or(0, |before| before.depth).saturating_sub(turn_level);
-        let levels = OwnLevels::new([before, after], counts_on);
-        self.volatile.await_acks(waiter, (token, levels), wait, told.held.is_none());
+        let before = told.held.map_or(0, |before| before.depth);
+        let instead = taken.and_then(|(_, request)| request);
+        let asked = Asked { instead, ..Asked::new(before, ask.depth) };
+        self.volatile.await_acks(waiter, (token, asked), wait, told.held.is_none());
+        match taken {
+            Some((_, Some(_))) => drop(self.volatile.acks_mut().take_turn(token)),
+            Some((_, None)) => drop(self.volatile.forget_turn(token)),
+            None => {}
+        }
         self.grant_reentries(ask.owner);
         Reply::Pending
     }
@@ -98,16 +112,19 @@ impl<'a> Step<'_, 'a> {
     fn tell_turn(
         &mut self,
         ask: Acquire<'a>,
-        acks: u8,
+        told: AckRequest,
         (hold, deadline): (Hold, EpochMs),
     ) -> Reply {
         let (now, Hold { token, depth, .. }) = (self.moment.now, hold);
         self.record(Change::Updated { token, depth, deadline: hold.deadline });
-        self.volatile.acks_mut().take_turn(token);
-        self.volatile.acks_mut().tell(token);
+        let waiter = told.parking.map(|parking| parking.waiter);
+        self.volatile.tell_turn(token, ask.depth, waiter);
         if let Some(client) = ask.session {
-            let session = Session::new(client, ask.lease, now).by_acks(acks, deadline);
-            self.volatile.sessions.tie(token, session);
+            let session = Session::new(client, ask.lease, now).by_acks(told.acks, deadline);
+            match waiter {
+                Some(waiter) => self.volatile.tie_unsent(token, waiter, session),
+                None => self.volatile.sessions.tie(token, session),
+            }
         }
         Reply::Granted { token, remaining_ms: deadline.left_at(now) }
     }
@@ -125,12 +142,15 @@ impl<'a> Step<'_, 'a> {
             }
         };
         let Reply::Granted { token, .. } = reply else { return reply };
-        let (depth, deadline) = self.levels(token);
+        let (level, deadline) = self.levels(token);
         let ends_at = self.moment.now.after(window);
+        let asked = Asked::new(told.held.map_or(0, |before| before.depth), ask.depth);
+        let request = self.volatile.unsent.levels.insert(token, (None, told.acks), asked);
+        drop(self.volatile.forget_turn(token));
         let turn = TicketGrant {
             ticket: Entry::new(&ask, Kind::Ticket, Some(ends_at), self.moment.now),
-            level: if told.held.is_none_or(|before| before.depth < depth) { depth } else { 0 },
-            begins: told.held.is_none(),
+            request,
+            level,
             acks: told.acks,
             asked: self.moment.arrival,
             late_at: Some(self.moment.late_at(None, deadline)),
@@ -139,7 +159,7 @@ impl<'a> Step<'_, 'a> {
             check_at: deadline,
         };
         let acks = self.volatile.acks_mut();
-        if turn.begins {
+        if told.held.is_none() {
             acks.begin(token, told.acks);
         }
         acks.give_turn(token, turn);
@@ -157,7 +177,7 @@ impl<'a> Step<'_, 'a> {
         (token, held): (Token, Option<Hold>),
     ) -> Reply {
         let Confirm::Await { acks, since, ends_at } = confirm else { return Reply::Pending };
-        let (depth, deadline) = self.levels(token);
+        let (_, deadline) = self.levels(token);
         let wait = AckWait {
             acks,
             until: self.moment.late_at(ends_at, deadline),
@@ -168,8 +188,8 @@ impl<'a> Step<'_, 'a> {
             is_of_several: true,
         };
         let before = held.map_or(0, |before| before.depth);
-        let levels = OwnLevels::new([before, depth], Some(1));
-        self.volatile.await_acks(waiter, (token, levels), wait, held.is_none());
+        let asked = Asked::new(before, Some(1));
+        self.volatile.await_acks(waiter, (token, asked), wait, held.is_none());
         self.effects.pending.push(waiter);
         self.effects.awaits_acks = true;
         self.grant_reentries(ask.owner);
@@ -188,8 +208,6 @@ impl<'a> Step<'_, 'a> {
         let (Some(hold), Some((token, deadline))) = (held, told) else {
             return Reply::NotNow { wait_ms: None };
         };
-        // Others who were granted the same hold, and have not heard of it, end it no more.
-        self.volatile.unsent.owner_knows(token);
         self.record(Change::Updated { token, depth: hold.depth, deadline: hold.deadline });
         let now = self.moment.now;
         if let Some(client) = ask.session {

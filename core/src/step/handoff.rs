@@ -3,10 +3,11 @@
 use std::borrow::Cow;
 
 use crate::step::input::{Reply, Unchecked};
+use crate::volatile::levels::Asked;
 use crate::volatile::queue::{Entry, Kind, Place};
 use crate::volatile::sessions::Session;
 use crate::volatile::slow::Outcome;
-use crate::volatile::unsent::{AckWait, HeldBack, OwnLevels};
+use crate::volatile::unsent::{AckWait, HeldBack};
 use crate::{Mode, Owner, Refusal, Step, WaiterId};
 
 /// How many rights are asked for at a time, of those that would enter together.
@@ -224,10 +225,10 @@ impl Step<'_, '_> {
             }
         };
         if let Reply::Granted { token, .. } = reply {
-            let (depth, deadline) = self.levels(token);
-            let levels = OwnLevels::new([before, depth], entry.depth);
+            let asked = Asked::new(before, entry.depth);
             let acks = self.volatile.acks_for(entry.acks, held, entry.depth);
             if acks > 0 {
+                let (_, deadline) = self.levels(token);
                 let wait = AckWait {
                     acks,
                     until: self.moment.late_at(entry.ends_at, deadline),
@@ -237,7 +238,7 @@ impl Step<'_, '_> {
                     reply: HeldBack::grant(entry.session(), entry.lease),
                     is_of_several: false,
                 };
-                self.volatile.await_acks(waiter, (token, levels), wait, held.is_none());
+                self.volatile.await_acks(waiter, (token, asked), wait, held.is_none());
                 self.volatile.log_slow(self.moment.slow.wait(
                     entry,
                     Outcome::Granted,
@@ -246,7 +247,7 @@ impl Step<'_, '_> {
                 self.effects.pending.push(waiter);
                 return;
             }
-            self.volatile.unsent.insert(waiter, token, levels);
+            self.volatile.unsent.insert(waiter, token, asked);
             if let Some(client) = entry.session() {
                 let session = Session::new(client, entry.lease, self.moment.now);
                 self.volatile.tie_unsent(token, waiter, session);
@@ -264,12 +265,12 @@ impl Step<'_, '_> {
             let hold = self.lock.holders.by_token(token).map(|(_, hold)| hold);
             let hold = hold.filter(|hold| Some(hold.deadline) > until);
             match (hold, by) {
-                (Some(hold), None) => self.volatile.levels_remain(token, hold.depth),
+                (Some(_), None) => self.volatile.levels_remain(token),
                 (None, None) => {}
                 (Some(hold), Some(_)) if hold.depth > 1 => {
                     let left = hold.depth.saturating_sub(1);
                     self.update_hold(hold, left, hold.deadline);
-                    self.volatile.levels_remain(token, left);
+                    self.volatile.levels_remain(token);
                 }
                 (_, Some(by)) => self.end(token, by),
             }

@@ -6,10 +6,10 @@ use std::borrow::Cow;
 use crate::step::admission::{Claim, has_predecessor, is_at_head};
 use crate::step::confirm::AckRequest;
 use crate::step::input::{Acquire, Levels, Parking, Patience, Release, Renew, Reply};
+use crate::volatile::levels::Asked;
 use crate::volatile::queue::{Arrival, Entry, Kind, Place};
 use crate::volatile::sessions::Session;
 use crate::volatile::slow::Outcome;
-use crate::volatile::unsent::OwnLevels;
 use crate::{Change, End, Hold, Lock, Mode, Now, Refusal, Step, Token, Volatile, WaiterId};
 
 impl Lock {
@@ -69,18 +69,19 @@ impl<'a> Step<'_, 'a> {
         (present, asked): (u16, Option<u16>),
         (token, session, waiter): (Token, Option<Session>, Option<WaiterId>),
     ) {
-        let (depth, deadline) = self.levels(token);
         if let Some(waiter) = waiter {
-            self.volatile.unsent.insert(waiter, token, OwnLevels::new([present, depth], asked));
+            self.volatile.unsent.insert(waiter, token, Asked::new(present, asked));
             if let Some(session) = session {
                 self.volatile.tie_unsent(token, waiter, session);
             }
             return self.grant_reentries(owner);
         }
         self.volatile.unsent.owner_knows(token);
+        self.volatile.unsent.levels.told(token, asked);
         if let Some(session) = session {
             self.volatile.sessions.tie(token, session);
         }
+        let (_, deadline) = self.levels(token);
         self.volatile.promised(token, deadline);
         let tied = self.volatile.sessions.get(token).copied();
         // All of them, where the order of the ties matters.
@@ -200,10 +201,8 @@ impl<'a> Step<'_, 'a> {
             self.end(hold.token, End::Released);
         } else {
             self.update_hold(hold, left, hold.deadline);
-            if let Levels::DownTo(_) = ask.levels {
-                self.volatile.end_pending(hold.token, hold.depth.saturating_sub(left));
-            }
-            self.volatile.levels_remain(hold.token, left);
+            let is_down_to = matches!(ask.levels, Levels::DownTo(_));
+            self.volatile.released(hold.token, left, is_down_to);
         }
         let left = self.lock.holders.by_token(hold.token).map_or(0, |(_, hold)| hold.depth);
         Reply::Count(left.into())

@@ -3,8 +3,9 @@
 
 use crate::step::input::{Reply, Wake};
 use crate::volatile::confirmations::{Ack, Confirmation, Confirmations, TicketGrant};
+use crate::volatile::levels::Asked;
 use crate::volatile::sessions::Session;
-use crate::volatile::unsent::{AckWait, HeldBack, OwnLevels};
+use crate::volatile::unsent::{AckWait, HeldBack};
 use crate::{End, EpochMs, Hold, Now, Owner, Refusal, Token, Volatile, WaiterId};
 
 /// The result of an acknowledgment.
@@ -32,37 +33,29 @@ impl Volatile {
         self.acks.as_deref()?.pending_acks(token)
     }
 
-    /// The owner says that it is at a lower depth, by so many levels: those of which nobody was
-    /// told end first.
-    pub(crate) fn end_pending(&mut self, token: Token, levels: u16) {
-        for _ in 0..levels {
-            let acks = self.acks.as_deref_mut();
-            let is_one = self.unsent.end_pending_level(token)
-                || acks.is_some_and(|acks| acks.end_level(token));
-            if !is_one {
-                return;
+    /// The owner released one level, or all but so many (`is_down_to`), and so many are left.
+    pub(crate) fn released(&mut self, token: Token, left: u16, is_down_to: bool) {
+        if !is_down_to {
+            self.unsent.levels.release_one(token, left);
+        } else {
+            self.unsent.levels.cap(token, left);
+            // The ticket's owner asks for its level anew.
+            if self.turn(token).is_some_and(|turn| turn.depth() > left) {
+                self.revoke_turn(token);
             }
         }
+        if let Some(acks) = self.acks.as_deref_mut() {
+            acks.lower_turn(token, left);
+        }
+        self.levels_remain(token);
     }
 
-    /// How many levels of this hold wait for acknowledgments, and the most that one of them needs.
-    fn pending_levels(&self, token: Token) -> (u16, u8) {
-        let turn = self.turn(token).filter(|turn| turn.adds()).map(|turn| turn.acks);
-        let levels = self.unsent.pending_levels(token).chain(turn);
-        levels.fold((0, 0), |(count, most): (u16, u8), acks| {
-            (count.saturating_add(1), most.max(acks))
-        })
-    }
-
-    /// Levels were released or revoked, and so many are left. If the owner was told of none of
-    /// them, the hold is pending again.
-    pub(crate) fn levels_remain(&mut self, token: Token, left: u16) {
-        self.unsent.lower(token, left);
+    /// Levels were released or revoked. If the owner was told of none that are left, the hold is
+    /// pending again.
+    pub(crate) fn levels_remain(&mut self, token: Token) {
         let Some(acks) = self.acks.as_deref_mut() else { return };
-        acks.lower_turn(token, left);
-        let (unheard, most) = self.pending_levels(token);
-        if unheard >= left {
-            self.acks_mut().begin(token, most);
+        if let Some((0, most @ 1..)) = self.unsent.levels.told_depth(token) {
+            acks.begin(token, most);
         }
     }
 
@@ -73,11 +66,11 @@ impl Volatile {
         let Some(hold) = held.filter(|_| self.acks.is_some()) else { return asked };
         let pending = self.pending_acks(hold.token).unwrap_or(0);
         // If the first level is pending, the hold is.
-        let shared = depth.filter(|depth| *depth > 1).map_or(0, |depth| {
-            let (count, most) = self.pending_levels(hold.token);
-            if depth > hold.depth.saturating_sub(count) { most } else { 0 }
+        let shared = depth.filter(|depth| *depth > 1).and_then(|depth| {
+            let (told, most) = self.unsent.levels.told_depth(hold.token)?;
+            (depth > told).then_some(most)
         });
-        asked.max(pending).max(shared)
+        asked.max(pending).max(shared.unwrap_or(0))
     }
 
     /// Whether replicas have acknowledged the hold with this token.
@@ -104,7 +97,7 @@ impl Volatile {
     pub(crate) fn await_acks(
         &mut self,
         waiter: WaiterId,
-        (token, levels): (Token, OwnLevels),
+        (token, asked): (Token, Asked),
         wait: AckWait,
         begins: bool,
     ) {
@@ -115,7 +108,7 @@ impl Volatile {
         if !wait.is_of_several {
             acks.ask(wait.acks, Ack::Wait(waiter));
         }
-        self.unsent.insert_pending(waiter, (token, levels), wait);
+        self.unsent.insert_pending(waiter, (token, asked), wait);
     }
 
     /// Holds back the reply to a renewal until replicas have acknowledged it.
@@ -129,8 +122,7 @@ impl Volatile {
     ) {
         let (since, granted_at, reply) = (now, now, HeldBack::Renewal);
         let wait = AckWait { acks, until, deadline, since, granted_at, reply, is_of_several };
-        let levels = OwnLevels::new([depth; 2], Some(1));
-        self.await_acks(waiter, (token, levels), wait, false);
+        self.await_acks(waiter, (token, Asked::new(depth, Some(1))), wait, false);
     }
 
     /// What replicas are to acknowledge, since the last call.
@@ -173,7 +165,7 @@ impl Volatile {
             return None;
         }
         let (token, wait) = self.unsent.open(waiter)?;
-        self.is_told(token, waiter);
+        self.acks_mut().tell(token);
         if let HeldBack::Session(client, lease) = wait.reply {
             let session = Session::new(client, lease, now).by_acks(wait.acks, wait.deadline);
             self.tie_unsent(token, waiter, session);
@@ -189,23 +181,46 @@ impl Volatile {
         Some(Wake { waiter, reply, waited_us, holds: 1, acks_us })
     }
 
-    /// The owner of this hold is told of it. What was confirmed stays: if other grants are taken
-    /// back, the hold keeps the levels on which this one counts.
-    fn is_told(&mut self, token: Token, waiter: WaiterId) {
-        self.acks_mut().tell(token);
-        let turn = self.turn(token).map_or(0, |turn| turn.level);
-        if self.unsent.takes_levels(token, waiter, turn) {
-            self.acks_mut().take_turn(token);
-            self.unsent.add_level(waiter);
+    /// The owner of a ticket asked again before it may be told: the ticket lasts until then, and
+    /// more acknowledgments may be asked for than before.
+    pub(crate) fn keep_turn(
+        &mut self,
+        token: Token,
+        lasts: EpochMs,
+        asks: (u8, u64),
+        late_at: EpochMs,
+    ) {
+        let acks = self.acks_mut();
+        acks.keep_turn(token, lasts);
+        acks.raise_turn(token, asks, late_at);
+        if let Some(turn) = acks.turn(token) {
+            let (request, acks) = (turn.request, turn.acks);
+            self.unsent.levels.needs(token, request, acks);
         }
+    }
+
+    /// The owner of a ticket asked again, for this depth, and is told of its hold here; a blocked
+    /// connection, `waiter`, hears of it later.
+    pub(crate) fn tell_turn(&mut self, token: Token, asked: Option<u16>, waiter: Option<WaiterId>) {
+        let acks = self.acks_mut();
+        acks.tell(token);
+        let Some(turn) = acks.take_turn(token) else { return };
+        let asked = Asked { instead: Some(turn.request), ..Asked::new(0, asked) };
+        if let Some(waiter) = waiter {
+            return self.unsent.insert(waiter, token, asked);
+        }
+        self.unsent.levels.insert(token, (None, 0), asked);
+        // What others were granted of it and have not heard of does not end it any more.
+        self.unsent.owner_knows(token);
     }
 
     /// The owner of a ticket for several locks asked again and is told of its hold here. Returns
     /// the hold, and the deadline that replicas have acknowledged.
     pub(crate) fn tell_ticket(&mut self, grant: WaiterId) -> Option<(Token, EpochMs)> {
         let (token, wait) = self.unsent.open(grant)?;
-        self.is_told(token, grant);
-        self.unsent.remove(grant);
+        self.acks_mut().tell(token);
+        // Others who were granted the same hold, and have not heard of it, end it no more.
+        self.heard(grant);
         Some((token, wait.deadline))
     }
 
@@ -258,7 +273,9 @@ impl Volatile {
 
     /// Forgets all acknowledgments, and so many of the callers that wait for them; returns those.
     pub(crate) fn forget_pending(&mut self, portion: &mut usize) -> Vec<(WaiterId, Now)> {
-        self.acks = None;
+        for (token, request) in self.acks.take().map_or_else(Vec::new, |acks| acks.requests()) {
+            self.unsent.levels.remove(token, request);
+        }
         let pending = self.unsent.take_pending(*portion);
         *portion = portion.saturating_sub(pending.len());
         pending
@@ -268,13 +285,26 @@ impl Volatile {
     pub(crate) fn turn_is_over(&mut self, now: Now) -> bool {
         let Some(acks) = self.acks.as_deref_mut() else { return false };
         let Some(token) = acks.first_over(now) else { return false };
-        if let Some(turn) = acks.take_turn(token) {
-            if turn.adds() {
-                self.unsent.revoke_turn(token, turn.level);
-            }
+        let is_pending = acks.pending_acks(token).is_some();
+        let turn = self.revoke_turn(token);
+        if let Some(turn) = turn.filter(|_| is_pending) {
             self.stand_again(turn, now);
         }
         true
+    }
+
+    /// Ends a ticket's turn, and takes back the levels that the hold has only by it.
+    fn revoke_turn(&mut self, token: Token) -> Option<TicketGrant> {
+        let turn = self.acks.as_deref_mut()?.take_turn(token)?;
+        self.unsent.revoke(token, turn.request, End::Unconfirmed);
+        Some(turn)
+    }
+
+    /// Forgets a ticket's turn: its hold has ended, or another request has its levels now.
+    pub(crate) fn forget_turn(&mut self, token: Token) -> Option<TicketGrant> {
+        let turn = self.acks.as_deref_mut()?.take_turn(token)?;
+        self.unsent.levels.remove(token, turn.request);
+        Some(turn)
     }
 
     /// Puts a ticket whose hold ended before its owner was told back in front of the queue, for the
@@ -283,7 +313,7 @@ impl Volatile {
         let lasts = turn.ticket.ends_at.is_some_and(|ends_at| !ends_at.is_over_at(now));
         // An owner whose READ and WRITE both ended has one place.
         let has_place = self.queue.ticket_of(turn.ticket.owner.as_bytes()).is_some();
-        if turn.begins && lasts && !has_place {
+        if lasts && !has_place {
             self.queue.push_front(turn.ticket);
         }
     }
@@ -291,7 +321,9 @@ impl Volatile {
     /// A hold has ended: refuses the pending callers, and may put a ticket back into the queue.
     pub(crate) fn end_acks(&mut self, token: Token, by: End, now: Now) -> Vec<Wake> {
         let Some(acks) = self.acks.as_deref_mut() else { return Vec::new() };
-        if let Some(turn) = acks.end(token)
+        let is_pending = acks.end(token);
+        if let Some(turn) = self.forget_turn(token)
+            && is_pending
             && by == End::Expired
         {
             self.stand_again(turn, now);
@@ -303,17 +335,15 @@ impl Volatile {
     /// Gives up a ticket's turn that its owner has not been told of, and takes its level back.
     /// False if there is none.
     pub(crate) fn give_up_turn(&mut self, token: Token) -> bool {
-        let turn = self.acks.as_deref_mut().and_then(|acks| acks.take_turn(token));
-        if let Some(turn) = turn.as_ref().filter(|turn| turn.adds()) {
-            self.unsent.revoke_turn(token, turn.level);
-        }
-        turn.is_some()
+        self.revoke_turn(token).is_some()
     }
 
     /// Forgets confirmations of holds that no longer exist.
     pub(crate) fn forget_acks(&mut self, is_there: impl Fn(Token) -> bool) {
-        if let Some(acks) = self.acks.as_deref_mut() {
-            acks.retain(is_there);
+        let gone = self.acks.as_deref().map_or_else(Vec::new, |acks| acks.gone(is_there));
+        for token in gone {
+            self.forget_turn(token);
+            self.acks_mut().end(token);
         }
     }
 }

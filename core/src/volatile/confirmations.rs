@@ -45,10 +45,10 @@ impl Confirmation {
 pub(crate) struct TicketGrant {
     /// The ticket's entry, in case it must go back into the queue.
     pub(crate) ticket: Entry,
-    /// The level that the ticket added to the hold, counted from 1; 0 if it added none.
+    /// Its request for levels, as [`crate::volatile::levels::LevelRequests`] counts them.
+    pub(crate) request: u64,
+    /// How deep the hold was with it; no more than is left of that.
     pub(crate) level: u16,
-    /// The hold began with this grant.
-    pub(crate) begins: bool,
     /// How many replicas must acknowledge it.
     pub(crate) acks: u8,
     /// The number of the request that asked for them: what was acknowledged of an earlier grant of
@@ -66,14 +66,9 @@ pub(crate) struct TicketGrant {
 }
 
 impl TicketGrant {
-    /// The ticket added a level to the hold.
-    pub(crate) const fn adds(&self) -> bool {
-        self.level > 0
-    }
-
-    /// The depth on which it counts; 0 if it asked for one level more.
+    /// The depth that it is granted: the one that it asked for, or that of its own level.
     pub(crate) fn depth(&self) -> u16 {
-        self.ticket.depth.unwrap_or(0)
+        self.ticket.depth.unwrap_or(self.level)
     }
 
     /// When the turn ends, because the acknowledgments or the owner came too late.
@@ -134,20 +129,20 @@ impl Confirmations {
         self.pending.get_mut(&token).is_some_and(|pending| pending.take().is_some())
     }
 
-    /// The hold has ended. Returns the ticket that it was granted to, if the owner had not asked
-    /// again.
-    pub(crate) fn end(&mut self, token: Token) -> Option<TicketGrant> {
-        self.pending.remove(&token);
-        self.take_turn(token)
+    /// The hold has ended. True if nobody was told of it.
+    pub(crate) fn end(&mut self, token: Token) -> bool {
+        self.pending.remove(&token).flatten().is_some()
     }
 
-    /// Forgets the holds that no longer exist.
-    pub(crate) fn retain(&mut self, is_there: impl Fn(Token) -> bool) {
+    /// The holds that no longer exist.
+    pub(crate) fn gone(&self, is_there: impl Fn(Token) -> bool) -> Vec<Token> {
         let all = self.pending.keys().chain(self.turns.keys()).copied();
-        let gone: Vec<Token> = all.filter(|token| !is_there(*token)).collect();
-        for token in gone {
-            self.end(token);
-        }
+        all.filter(|token| !is_there(*token)).collect()
+    }
+
+    /// The requests for levels of the turns.
+    pub(crate) fn requests(&self) -> Vec<(Token, u64)> {
+        self.turns.iter().map(|(token, turn)| (*token, turn.request)).collect()
     }
 
     pub(crate) fn give_turn(&mut self, token: Token, mut turn: TicketGrant) {
@@ -155,12 +150,6 @@ impl Confirmations {
         turn.check_at = turn.ends_at();
         self.by_check.insert((turn.check_at, token));
         self.turns.insert(token, turn);
-    }
-
-    /// The level that a ticket added is no longer there: its owner asks for it anew. False if there
-    /// was none.
-    pub(crate) fn end_level(&mut self, token: Token) -> bool {
-        self.turns.get(&token).is_some_and(TicketGrant::adds) && self.take_turn(token).is_some()
     }
 
     /// So many levels of the hold are left.

@@ -12,18 +12,21 @@ impl Naive {
         let Some(place) = self.unheard.iter().position(|grant| grant.waiter == waiter) else {
             return;
         };
-        let Unheard { token, count, reached, .. } = self.unheard.remove(place);
-        let others = || self.unheard.iter().filter(|grant| grant.token == token);
-        let depth = others().map(|grant| grant.reached).max().unwrap_or(0).max(reached);
-        // Another one who counts on what would not be left has it now.
-        let most = others().map(|grant| grant.counts_on).max().unwrap_or(0);
-        let needs = most.saturating_sub(depth - count).min(count);
-        let is_heir = |grant: &&mut Unheard| grant.token == token && grant.counts_on == most;
-        if let Some(heir) = self.unheard.iter_mut().find(is_heir) {
-            heir.count += needs;
+        let Unheard { token, .. } = self.unheard[place];
+        // The hold is as deep as it is by the others.
+        let with = self.depth_by(token, |_| true).max(0);
+        let without = self.depth_by(token, |grant| grant.waiter != waiter).max(0);
+        (without..with).for_each(|_| self.revoked.push(token));
+        let gone = self.unheard.remove(place);
+        let is_first = !self.unheard[..place].iter().any(|grant| grant.token == token);
+        let is_of_hold = |grant: &&mut Unheard| grant.token == token;
+        if is_first {
+            if let Some(next) = self.unheard[place..].iter_mut().find(is_of_hold) {
+                next.before = gone.before.min(gone.most);
+            }
+        } else if let Some(last) = self.unheard[..place].iter_mut().rev().find(is_of_hold) {
+            last.most = last.most.min(gone.most);
         }
-        (needs..count).for_each(|_| self.revoked.push(token));
-        self.lower(token, depth - (count - needs));
     }
 
     /// The reply arrived: every grant of that hold stands.
@@ -58,7 +61,7 @@ impl Naive {
             self.end(|hold| hold.token == target.token, End::Released, told);
         } else if let Some(hold) = self.of(ask.owner, target.mode) {
             hold.depth = left;
-            self.lower(target.token, left);
+            self.lower(target.token, left, ask.levels == Levels::One);
         }
         Said::Count(left.into())
     }

@@ -61,12 +61,12 @@ pub struct Waiting {
 struct Unheard {
     waiter: WaiterId,
     token: u64,
-    /// So many levels of the hold are this connection's own.
-    count: u16,
-    /// The depth that it reached.
-    reached: u16,
-    /// The depth on which it counts: it has the levels of who is gone, as far as that needs them.
-    counts_on: u16,
+    /// How deep the hold was before.
+    before: i32,
+    /// To be this deep; `None`: one level more.
+    depth: Option<i32>,
+    /// What was left when the owner released levels since, until the next grant.
+    most: i32,
 }
 
 /// What the server's configuration and its other locks set.
@@ -253,8 +253,6 @@ impl Naive {
             match self.holds.iter_mut().find(|hold| hold.token == token) {
                 Some(hold) if hold.depth > 1 => {
                     hold.depth -= 1;
-                    let left = hold.depth;
-                    self.lower(token, left);
                 }
                 _ => self.end(|hold| hold.token == token, End::Disconnected, told),
             }
@@ -399,10 +397,26 @@ impl Naive {
         self.unheard.retain(|grant| grant.token != token);
     }
 
-    /// So many levels are left.
-    fn lower(&mut self, token: u64, left: u16) {
-        for grant in self.unheard.iter_mut().filter(|grant| grant.token == token) {
-            grant.reached = grant.reached.min(left);
+    /// How deep a hold is by what the connections were granted that count.
+    fn depth_by(&self, token: u64, counts: impl Fn(&Unheard) -> bool) -> i32 {
+        let of_hold = || self.unheard.iter().filter(|grant| grant.token == token);
+        let before = of_hold().next().map_or(0, |first| first.before);
+        of_hold().fold(before, |depth, grant| {
+            let raised = grant.depth.map_or(depth + 1, |asked| depth.max(asked));
+            (if counts(grant) { raised } else { depth }).min(grant.most)
+        })
+    }
+
+    /// The owner released this many levels, and so many are left. Whoever named a depth is one
+    /// level lower if it released one, but still to hold the lock.
+    fn lower(&mut self, token: u64, left: u16, is_one: bool) {
+        for grant in self.unheard.iter_mut().filter(|grant| grant.token == token && is_one) {
+            grant.before -= 1;
+            grant.depth = grant.depth.map(|depth| (depth - 1).max(1));
+            grant.most = grant.most.saturating_sub(1);
+        }
+        if let Some(last) = self.unheard.iter_mut().rev().find(|grant| grant.token == token) {
+            last.most = last.most.min(left.into());
         }
     }
 }

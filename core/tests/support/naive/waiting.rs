@@ -118,9 +118,8 @@ impl Naive {
         let said = self.enter(&one.owner, one.mode, one.lease, one.depth, limits, told);
         let Kind::Blocked(waiter) = one.kind else { return };
         if let Said::Granted { token, .. } = said {
-            let count = self.of(&one.owner, one.mode).map_or(0, |hold| hold.depth - before);
-            let (reached, counts_on) = (before + count, one.depth.unwrap_or(0));
-            self.unheard.push(Unheard { waiter, token, count, reached, counts_on });
+            let (before, depth) = (i32::from(before), one.depth.map(i32::from));
+            self.unheard.push(Unheard { waiter, token, before, depth, most: i32::MAX });
             self.tie(token, Some(waiter), one.session, one.lease);
         }
         told.wakes.push((waiter, said));

@@ -1,0 +1,252 @@
+//! How deep a hold is by the requests that made it so. A request of which its owner has not heard
+//! can be left out, as if it had never been decided: the hold is then as deep as the others make
+//! it.
+
+use std::collections::BTreeMap;
+
+use crate::{Token, WaiterId};
+
+/// What requests and releases do to the depth of a hold: they add so many levels, and then it has
+/// at least and at most so many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DepthChange {
+    add: i32,
+    least: i32,
+    most: i32,
+}
+
+impl DepthChange {
+    const NONE: Self = Self { add: 0, least: i32::MIN, most: i32::MAX };
+
+    /// Of a request for this depth, or for one level more.
+    fn asked(depth: Option<u16>) -> Self {
+        match depth {
+            Some(depth) => Self { least: depth.into(), ..Self::NONE },
+            None => Self { add: 1, ..Self::NONE },
+        }
+    }
+
+    fn of(self, depth: i32) -> i32 {
+        depth.saturating_add(self.add).max(self.least).min(self.most)
+    }
+
+    /// Both, one after the other.
+    fn followed_by(self, next: Self) -> Self {
+        let (least, most) = (next.of(self.least), next.of(self.most));
+        Self { add: self.add.saturating_add(next.add), least, most }
+    }
+
+    /// The same for a hold that has one level less at the bottom.
+    fn one_lower(self) -> Self {
+        let (least, most) = (self.least.saturating_sub(1), self.most.saturating_sub(1));
+        Self { least, most, ..self }
+    }
+}
+
+/// What a caller asked of a hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    /// How deep the hold was then.
+    pub(crate) before: u16,
+    /// To be this deep; `None`: one level more.
+    pub(crate) depth: Option<u16>,
+    /// It takes the place of the ticket's request with this number.
+    pub(crate) instead: Option<u64>,
+}
+
+impl Asked {
+    pub(crate) const fn new(before: u16, depth: Option<u16>) -> Self {
+        Self { before, depth, instead: None }
+    }
+}
+
+/// A request for levels of which its owner has not heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LevelRequest {
+    /// The blocked connection; `None`: the owner's ticket.
+    pub(crate) waiter: Option<WaiterId>,
+    /// How many replicas must acknowledge it; 0 if its reply is under way.
+    pub(crate) acks: u8,
+    /// As [`Asked::depth`].
+    depth: Option<u16>,
+    /// How deep the hold is by what stands, if this is the first of its requests.
+    before: i32,
+    /// What came between this request and the next one, and stands.
+    after: DepthChange,
+}
+
+/// These requests of all holds of a lock, each hold's in the order in which they were decided.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LevelRequests {
+    all: BTreeMap<(Token, u64), LevelRequest>,
+    last: u64,
+}
+
+impl LevelRequests {
+    /// Those of one hold, by their numbers.
+    pub(crate) fn of(&self, token: Token) -> impl DoubleEndedIterator<Item = (u64, &LevelRequest)> {
+        self.all.range((token, 0)..=(token, u64::MAX)).map(|((_, number), it)| (*number, it))
+    }
+
+    /// Those of tickets.
+    pub(crate) fn of_tickets(&self) -> impl Iterator<Item = (Token, u64)> {
+        let tickets = self.all.iter().filter(|(_, it)| it.waiter.is_none());
+        tickets.map(|(at, _)| *at)
+    }
+
+    /// The blocked connections that asked.
+    pub(crate) fn waiters(&self) -> impl Iterator<Item = WaiterId> {
+        self.all.values().filter_map(|it| it.waiter)
+    }
+
+    pub(crate) fn get(&self, token: Token, number: u64) -> Option<&LevelRequest> {
+        self.all.get(&(token, number))
+    }
+
+    /// A request was decided. Returns its number.
+    pub(crate) fn insert(
+        &mut self,
+        token: Token,
+        (waiter, acks): (Option<WaiterId>, u8),
+        asked: Asked,
+    ) -> u64 {
+        let Asked { before, depth, instead } = asked;
+        let ticket = instead.and_then(|number| self.all.get_mut(&(token, number)));
+        if let (Some(number), Some(it)) = (instead, ticket) {
+            (it.waiter, it.acks, it.depth) = (waiter, acks, depth);
+            return number;
+        }
+        self.last = self.last.saturating_add(1);
+        let (before, after) = (before.into(), DepthChange::NONE);
+        let request = LevelRequest { waiter, acks, depth, before, after };
+        self.all.insert((token, self.last), request);
+        self.last
+    }
+
+    /// So many replicas must acknowledge it; none if its reply may be sent.
+    pub(crate) fn needs(&mut self, token: Token, number: u64, acks: u8) {
+        if let Some(request) = self.all.get_mut(&(token, number)) {
+            request.acks = acks;
+        }
+    }
+
+    /// A request stands: its owner was told.
+    pub(crate) fn stands(&mut self, token: Token, number: u64) {
+        self.take(token, number, DepthChange::asked);
+    }
+
+    /// A request is left out.
+    pub(crate) fn remove(&mut self, token: Token, number: u64) {
+        self.take(token, number, |_| DepthChange::NONE);
+    }
+
+    fn take(&mut self, token: Token, number: u64, stays: impl Fn(Option<u16>) -> DepthChange) {
+        let Some(request) = self.all.remove(&(token, number)) else { return };
+        if self.all.is_empty() {
+            return;
+        }
+        let change = stays(request.depth).followed_by(request.after);
+        let (first, last) = ((token, 0), (token, u64::MAX));
+        if let Some((_, before)) = self.all.range_mut(first..(token, number)).next_back() {
+            before.after = before.after.followed_by(change);
+        } else if let Some((_, next)) = self.all.range_mut((token, number)..=last).next() {
+            next.before = change.of(request.before);
+        }
+    }
+
+    /// Another request for levels of this hold was granted, and its owner told.
+    pub(crate) fn told(&mut self, token: Token, depth: Option<u16>) {
+        let range = (token, 0)..=(token, u64::MAX);
+        if let Some((_, last)) = self.all.range_mut(range).next_back() {
+            last.after = last.after.followed_by(DepthChange::asked(depth));
+        }
+    }
+
+    /// The owner released one level, and so many are left. It released one that it knew of: who
+    /// asked for a depth asked for the one below, but is still to hold the lock when it is told.
+    pub(crate) fn release_one(&mut self, token: Token, left: u16) {
+        for (_, request) in self.all.range_mut((token, 0)..=(token, u64::MAX)) {
+            request.before = request.before.saturating_sub(1);
+            request.depth = request.depth.map(|depth| depth.saturating_sub(1).max(1));
+            request.after = request.after.one_lower();
+        }
+        self.cap(token, left);
+    }
+
+    /// The owner has released all levels but so many.
+    pub(crate) fn cap(&mut self, token: Token, left: u16) {
+        let range = (token, 0)..=(token, u64::MAX);
+        if let Some((_, last)) = self.all.range_mut(range).next_back() {
+            let at_most = DepthChange { most: left.into(), ..DepthChange::NONE };
+            last.after = last.after.followed_by(at_most);
+        }
+    }
+
+    /// By how many levels the hold is less deep without this request.
+    pub(crate) fn lost_without(&self, token: Token, number: u64) -> u16 {
+        if self.is_covered(token, number) {
+            return 0;
+        }
+        let Some((_, first)) = self.of(token).next() else { return 0 };
+        let (mut with, mut without) = (first.before, first.before);
+        for (other, request) in self.of(token) {
+            let change = DepthChange::asked(request.depth);
+            with = request.after.of(change.of(with));
+            without = request.after.of(if other == number { without } else { change.of(without) });
+            // From here on they are the same.
+            if other >= number && with == without {
+                return 0;
+            }
+        }
+        depth(with).saturating_sub(depth(without))
+    }
+
+    /// The request before this one makes the hold as deep: this is so for all but the first of many
+    /// that ask for the same depth, and the others need not be looked at.
+    fn is_covered(&self, token: Token, number: u64) -> bool {
+        let Some(asked) = self.get(token, number).and_then(|it| it.depth) else { return false };
+        let before = self.all.range((token, 0)..(token, number)).next_back();
+        let covers = |it: &LevelRequest| {
+            it.depth.is_some_and(|depth| depth >= asked) && it.after.most >= i32::from(asked)
+        };
+        before.is_some_and(|(_, it)| covers(it))
+    }
+
+    /// How deep the hold is if this request asks for another depth than it did.
+    pub(crate) fn depth_with(&self, token: Token, number: u64, asked: Option<u16>) -> u16 {
+        let Some((_, first)) = self.of(token).next() else { return 0 };
+        depth(self.of(token).fold(first.before, |depth, (other, it)| {
+            let asked = if other == number { asked } else { it.depth };
+            it.after.of(DepthChange::asked(asked).of(depth))
+        }))
+    }
+
+    /// How deep the hold is without this request, if this depth is asked for then.
+    pub(crate) fn depth_instead(&self, token: Token, number: u64, asked: Option<u16>) -> u16 {
+        let Some((_, first)) = self.of(token).next() else { return 0 };
+        let without = self.of(token).fold(first.before, |depth, (other, it)| {
+            let change = DepthChange::asked(it.depth);
+            it.after.of(if other == number { depth } else { change.of(depth) })
+        });
+        depth(DepthChange::asked(asked).of(without))
+    }
+
+    /// How deep the hold is by what its owner was told, and the most acknowledgments that a level
+    /// above that waits for. `None` if it was told of everything.
+    pub(crate) fn told_depth(&self, token: Token) -> Option<(u16, u8)> {
+        let (_, first) = self.of(token).next()?;
+        let (mut all, mut told, mut most) = (first.before, first.before, 0);
+        for (_, it) in self.of(token) {
+            let change = DepthChange::asked(it.depth);
+            let raised = change.of(all);
+            most = most.max(if raised > all { it.acks } else { 0 });
+            told = it.after.of(if it.acks == 0 { change.of(told) } else { told });
+            all = it.after.of(raised);
+        }
+        Some((depth(told), most))
+    }
+}
+
+fn depth(levels: i32) -> u16 {
+    u16::try_from(levels.max(0)).unwrap_or(u16::MAX)
+}

@@ -1,0 +1,140 @@
+//! Replies that are under way when another caller of the same hold departs, releases or asks: what
+//! the owner was told stays, and nothing else does.
+
+use crate::support::acks::{confirmed, ticket};
+use crate::support::server::{Key, Server};
+use crate::support::{acquire, release};
+use rlock_core::slow::Outcome;
+use rlock_core::{Acquire, Confirmation, Input, Levels, Mode, Release, Reply};
+
+const K: Key = b"k";
+const NIL: Reply = Reply::NotNow { wait_ms: None };
+
+/// A server that does not hear whether its replies were read.
+fn server() -> Server {
+    Server { keeps_waits: true, ..Server::new() }
+}
+
+fn to_depth(depth: u16, acks: u8) -> Acquire<'static> {
+    Acquire { depth: Some(depth), ..confirmed("a", acks) }
+}
+
+fn by_ticket(depth: u16, acks: u8) -> Input<'static> {
+    Input::Acquire(Acquire { depth: Some(depth), ..ticket("a", acks) })
+}
+
+fn asks_now(owner: &str, mode: Mode, depth: Option<u16>) -> Input<'_> {
+    Input::Acquire(Acquire { depth, ..acquire(owner.as_bytes(), mode, 10_000) })
+}
+
+fn tells(server: &mut Server, input: Input<'_>) {
+    let reply = server.ask(K, input);
+    assert!(matches!(reply, Reply::Granted { .. }), "{reply:?}");
+}
+
+fn closes(server: &mut Server, waiter: u64) {
+    let now = server.now();
+    server.manager.departed(waiter.into(), Outcome::Disconnected, now);
+    server.sweep();
+}
+
+fn a(server: &Server) -> Option<(u16, Confirmation)> {
+    server.hold(K, "a", Mode::Write)
+}
+
+#[test]
+fn a_hold_that_was_told_stays_when_another_caller_under_way_closes() {
+    let deeper = to_depth(2, 1);
+    let more_acks = to_depth(1, 2);
+    for pending in [deeper, more_acks] {
+        let mut server = server();
+        let first = server.confirms(K, to_depth(1, 1), 1);
+        let second = server.confirms(K, to_depth(1, 1), 2);
+        server.replicas(100, &[0, 0]);
+        let third = server.confirms(K, pending, 3);
+        server.replicas(200, &[100, 0]);
+        assert!(server.token_of(first).is_some() && server.token_of(second).is_some());
+        closes(&mut server, first);
+        assert_eq!(a(&server).unwrap().1, Confirmation::Done, "the second caller was told");
+        server.manager.heard_or_forgotten(second.into());
+        closes(&mut server, third);
+        assert_eq!(a(&server), Some((1, Confirmation::Done)));
+    }
+}
+
+/// All three are granted in one step.
+#[test]
+fn a_waiter_that_was_told_keeps_the_hold_beside_one_that_waits_for_acknowledgments() {
+    let mut server = server();
+    server.holds(K, "b", None);
+    server.asked_depth = Some(1);
+    let first = server.waits(K, "a", Mode::Write, 1);
+    let pending = server.confirms(K, to_depth(1, 1), 2);
+    let second = server.waits(K, "a", Mode::Write, 3);
+    server.ask(K, Input::Release(release(b"b")));
+    closes(&mut server, first);
+    assert_eq!(a(&server), Some((1, Confirmation::None)));
+    server.manager.heard_or_forgotten(second.into());
+    closes(&mut server, pending);
+    assert_eq!(a(&server), Some((1, Confirmation::None)));
+}
+
+#[test]
+fn a_release_to_a_depth_ends_a_level_whose_reply_is_under_way() {
+    let mut server = server();
+    tells(&mut server, asks_now("a", Mode::Write, Some(1)));
+    let second = server.confirms(K, to_depth(2, 1), 2);
+    server.replicas(100, &[100]);
+    assert!(server.token_of(second).is_some());
+    let down = Release { levels: Levels::DownTo(1), ..release(b"a") };
+    assert_eq!(server.ask(K, Input::Release(down)), Reply::Count(1));
+    closes(&mut server, second);
+    assert_eq!(a(&server).map(|(depth, _)| depth), Some(1), "it was told of the first level");
+}
+
+#[test]
+fn a_plain_request_adds_its_level_beside_a_ticket_that_added_none() {
+    for is_blocked in [true, false] {
+        let mut server = server();
+        tells(&mut server, asks_now("a", Mode::Write, None));
+        assert_eq!(server.ask(K, by_ticket(1, 1)), NIL);
+        if is_blocked {
+            let plain = server.confirms(K, confirmed("a", 1), 3);
+            server.replicas(100, &[100]);
+            assert!(server.token_of(plain).is_some());
+        } else {
+            server.replicas(100, &[100]);
+            assert_eq!(server.ask(K, Input::Acquire(ticket("a", 1))), NIL, "another level");
+            tells(&mut server, by_ticket(1, 1));
+            assert_eq!(server.ask(K, Input::Acquire(ticket("a", 1))), NIL);
+            server.replicas(200, &[200]);
+            tells(&mut server, Input::Acquire(ticket("a", 1)));
+        }
+        assert_eq!(a(&server).map(|(depth, _)| depth), Some(2));
+    }
+}
+
+#[test]
+fn a_ticket_that_was_told_has_the_level_of_a_caller_that_closes() {
+    let mut server = server();
+    tells(&mut server, asks_now("a", Mode::Write, Some(1)));
+    let second = server.confirms(K, to_depth(2, 1), 2);
+    assert_eq!(server.ask(K, by_ticket(2, 1)), NIL);
+    assert_eq!(server.replicas(100, &[100]), ["a"]);
+    assert!(server.token_of(second).is_some());
+    tells(&mut server, by_ticket(2, 1));
+    closes(&mut server, second);
+    assert_eq!(a(&server).map(|(depth, _)| depth), Some(2));
+}
+
+#[test]
+fn a_turn_has_the_level_of_a_caller_that_closes() {
+    let mut server = server();
+    tells(&mut server, asks_now("a", Mode::Write, Some(1)));
+    let second = server.confirms(K, to_depth(2, 1), 2);
+    assert_eq!(server.ask(K, by_ticket(3, 1)), NIL);
+    closes(&mut server, second);
+    assert_eq!(server.replicas(100, &[100]), ["a"]);
+    tells(&mut server, by_ticket(3, 1));
+    assert_eq!(a(&server).map(|(depth, _)| depth), Some(3));
+}
