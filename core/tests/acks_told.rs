@@ -5,7 +5,9 @@ use crate::support::acks::{confirmed, ticket};
 use crate::support::server::{Key, Server};
 use crate::support::{acquire, release};
 use rlock_core::slow::Outcome;
-use rlock_core::{Acquire, Confirmation, Input, Levels, Mode, Release, Reply};
+use rlock_core::{
+    Acquire, ClientId, Confirmation, Input, Levels, Mode, Release, Reply, StepContext,
+};
 
 const K: Key = b"k";
 const NIL: Reply = Reply::NotNow { wait_ms: None };
@@ -125,6 +127,50 @@ fn a_ticket_that_was_told_has_the_level_of_a_caller_that_closes() {
     tells(&mut server, by_ticket(2, 1));
     closes(&mut server, second);
     assert_eq!(a(&server).map(|(depth, _)| depth), Some(2));
+}
+
+/// More are late than a portion, and each re-entered a hold of its own.
+fn late_readers() -> (Server, Vec<String>) {
+    let mut server = Server::new();
+    let names: Vec<String> = (0..StepContext::PORTION + 40).map(|n| format!("o{n}")).collect();
+    for name in &names {
+        tells(&mut server, asks_now(name, Mode::Read, Some(1)));
+        let second = Acquire { depth: Some(2), mode: Mode::Read, ..confirmed(name, 1) };
+        server.confirms(K, second, 0);
+    }
+    server.pass_ms(2100);
+    (server, names)
+}
+
+#[test]
+fn a_request_is_decided_when_its_owners_late_level_is_revoked_however_many_are_late() {
+    let (mut server, names) = late_readers();
+    tells(&mut server, asks_now(&names[0], Mode::Read, Some(2)));
+    server.sweep();
+    assert_eq!(server.hold(K, &names[0], Mode::Read).map(|(depth, _)| depth), Some(2));
+}
+
+#[test]
+fn a_release_is_decided_when_its_owners_late_level_is_revoked_however_many_are_late() {
+    let (mut server, names) = late_readers();
+    let down = Release { levels: Levels::DownTo(1), ..release(names[0].as_bytes()) };
+    assert_eq!(server.ask(K, Input::Release(down)), Reply::Count(1));
+    server.sweep();
+    assert_eq!(server.hold(K, &names[0], Mode::Read).map(|(depth, _)| depth), Some(1));
+}
+
+#[test]
+fn an_owner_whose_session_is_gone_gets_a_new_hold_however_many_others_are_late() {
+    let (mut server, _) = late_readers();
+    let session = Some(ClientId::from(7));
+    let ask = Acquire { session, ..acquire(b"s", Mode::Read, 10_000) };
+    server.us -= 2_100_000;
+    tells(&mut server, Input::Acquire(ask));
+    server.pass_ms(2100);
+    server.manager.connection_ended(ClientId::from(7), server.now());
+    tells(&mut server, asks_now("s", Mode::Read, Some(1)));
+    server.sweep();
+    assert!(server.hold(K, "s", Mode::Read).is_some(), "it was told that it holds");
 }
 
 #[test]

@@ -20,9 +20,8 @@ impl<'a> Step<'_, 'a> {
         if self.volatile.is_empty() {
             return;
         }
-        if !self.expire_unconfirmed() {
-            return;
-        }
+        self.expire_unconfirmed();
+        // However many are late: what has ended by now decides nothing.
         self.revoke();
         for token in self.volatile.sessions.take_gone() {
             self.end(token, End::Disconnected);
@@ -81,12 +80,12 @@ impl<'a> Step<'_, 'a> {
     }
 
     /// Takes back the levels of grants that can no longer be confirmed: the acknowledgments did
-    /// not come in time, or the ticket's owner did not ask. False when the portion is used up.
-    fn expire_unconfirmed(&mut self) -> bool {
+    /// not come in time, or the ticket's owner did not ask.
+    fn expire_unconfirmed(&mut self) {
         while self.volatile.next_late().is_some_and(|at| at.is_over_at(self.moment.now)) {
             if !self.moment.take() {
                 self.volatile.unfinished = Some(self.moment.now.ms());
-                return false;
+                return;
             }
             match self.volatile.unsent.first_over(self.moment.now) {
                 Some((waiter, since)) => {
@@ -99,9 +98,8 @@ impl<'a> Step<'_, 'a> {
                     ));
                 }
                 None if self.volatile.turn_is_over(self.moment.now) => {}
-                None => return true,
+                None => return,
             }
         }
-        true
     }
 }
