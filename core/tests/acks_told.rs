@@ -3,10 +3,10 @@
 
 use crate::support::acks::{confirmed, ticket};
 use crate::support::server::{Key, Server};
-use crate::support::{acquire, release};
+use crate::support::{acquire, lease, release};
 use rlock_core::slow::Outcome;
 use rlock_core::{
-    Acquire, ClientId, Confirmation, Input, Levels, Mode, Release, Reply, StepContext,
+    Acquire, ClientId, Confirmation, Input, Levels, Mode, Patience, Release, Reply, StepContext,
 };
 
 const K: Key = b"k";
@@ -171,6 +171,30 @@ fn an_owner_whose_session_is_gone_gets_a_new_hold_however_many_others_are_late()
     tells(&mut server, asks_now("s", Mode::Read, Some(1)));
     server.sweep();
     assert!(server.hold(K, "s", Mode::Read).is_some(), "it was told that it holds");
+}
+
+#[test]
+fn a_ticket_behind_a_pending_hold_of_its_owner_is_told_with_it_or_keeps_its_place() {
+    for is_acknowledged in [true, false] {
+        let mut server = Server::new();
+        let first = server.confirms(K, confirmed("a", 1), 1);
+        let long = Acquire { patience: Patience::Ticket(lease(60_000)), ..ticket("a", 0) };
+        server.pass_ms(1);
+        assert_eq!(server.ask(K, Input::Acquire(long)), NIL);
+        let other = server.waits(K, "b", Mode::Write, 3);
+        if is_acknowledged {
+            assert_eq!(server.replicas(100, &[100]), ["a"]);
+            tells(&mut server, Input::Acquire(long));
+            assert!(server.token_of(first).is_some());
+            assert_eq!(a(&server), Some((2, Confirmation::Done)));
+        } else {
+            server.pass_ms(2000);
+            server.sweep();
+            assert_eq!((a(&server), server.told_to(other)), (None, None));
+            let place = server.manager.volatile(0, K).unwrap().queue.place(b"a");
+            assert_eq!(place, Some((1, true)), "it came before the other");
+        }
+    }
 }
 
 #[test]

@@ -54,10 +54,7 @@ impl<'a> Step<'_, 'a> {
             return Reply::NotNow { wait_ms: None };
         }
         // Its ticket is told first; if it has lost its level, it is granted anew.
-        let is_pending = |held: Hold| self.volatile.pending_acks(held.token).is_some();
-        if turn.is_some_and(|(_, turn)| turn.ticket.depth != ask.depth)
-            || turn.is_none() && told.held.is_some_and(is_pending)
-        {
+        if turn.is_some_and(|(_, turn)| turn.ticket.depth != ask.depth) {
             return Reply::NotNow { wait_ms: None };
         }
         self.take_turn(ask, told, window)

@@ -39,6 +39,10 @@ impl<'a> Step<'_, 'a> {
             return Reply::Refused(Refusal::TooManySessions);
         }
         let acks = self.volatile.acks_for(ask.acks, held, ask.depth);
+        // What its ticket was granted is told to it first.
+        let turn = held.filter(|_| matches!(ask.patience, Patience::Ticket(_)));
+        let turn = turn.and_then(|hold| self.volatile.turn(hold.token)).map(|turn| turn.acks);
+        let acks = acks.max(turn.unwrap_or(0));
         if acks > 0 {
             let told = AckRequest { acks, held, parking };
             return self.acquire_pending(ask, told);
