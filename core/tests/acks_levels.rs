@@ -1,5 +1,6 @@
-//! Random histories of one owner with several connections, whose grants wait for acknowledgments:
-//! what it was told stays, and what it was not told does not stay.
+//! Random histories of one owner with several connections, whose grants wait for acknowledgments,
+//! and whose replies are under way until they are heard: what it was told stays, and what it did
+//! not hear of does not stay.
 
 use crate::support::acks::{confirmed, ticket};
 use crate::support::random;
@@ -7,7 +8,7 @@ use crate::support::server::{Key, Server};
 use crate::support::{lease, release};
 use fastrand::Rng;
 use rlock_core::slow::Outcome;
-use rlock_core::{Acquire, Input, Levels, Mode, Patience, Release, Reply, WaiterId};
+use rlock_core::{Acquire, Confirmation, Input, Levels, Mode, Patience, Release, Reply, WaiterId};
 
 const K: Key = b"k";
 const STEPS: usize = 14;
@@ -19,124 +20,266 @@ enum Way {
     Plain,
     /// Each request names the depth.
     Depth,
+    /// Some do, others do not.
+    Mixed,
 }
+
+/// What an owner knows of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+enum Known {
+    Nothing,
+    /// Its reply is under way.
+    Told,
+    /// It has read the reply, or the reply to a later request.
+    Heard,
+}
+
+/// A request that was granted.
+#[derive(Clone, Debug)]
+struct Request {
+    /// The wait of its connection; 0 if it had its reply at once.
+    waiter: u64,
+    depth: Option<u16>,
+    known: Known,
+    /// Where it may stand among the others: a ticket's was granted when its owner asked first, or
+    /// later; and who takes over a ticket stands there.
+    places: Vec<usize>,
+}
+
+/// What happened to a hold, in order.
+#[derive(Clone, Debug)]
+enum Happening {
+    Asked(Request),
+    /// A ticket was not told yet.
+    Ticket,
+    ReleasedOne,
+    ReleasedTo(u16),
+}
+
+/// The least and the greatest depth.
+type Depths = (u16, u16);
 
 struct Owner {
     server: Server,
     way: Way,
-    /// The levels of which it was told, and which it has not released.
-    told: u16,
-    /// The connections that wait, each with the depth that it asked for; `None` is a renewal.
-    blocked: Vec<(u64, Option<u16>)>,
+    all: Vec<Happening>,
     stream: u64,
     log: Vec<String>,
 }
 
 impl Owner {
     fn new(way: Way) -> Self {
-        let (server, log) = (Server::new(), Vec::new());
-        Self { server, way, told: 0, blocked: Vec::new(), stream: 0, log }
+        let server = Server { keeps_waits: true, ..Server::new() };
+        Self { server, way, all: Vec::new(), stream: 0, log: Vec::new() }
+    }
+
+    fn hold(&self) -> Option<(u16, Confirmation)> {
+        self.server.hold(K, "a", Mode::Write)
     }
 
     fn depth(&self) -> u16 {
-        self.server.hold(K, "a", Mode::Write).map_or(0, |(depth, _)| depth)
+        self.hold().map_or(0, |(depth, _)| depth)
+    }
+
+    fn requests(&mut self) -> impl Iterator<Item = &mut Request> {
+        self.all.iter_mut().filter_map(|it| match it {
+            Happening::Asked(request) => Some(request),
+            _ => None,
+        })
+    }
+
+    /// How deep the hold is by the requests of which at least so much is known.
+    fn depths(&self, known: Known) -> Depths {
+        let asked = self.all.iter().filter_map(|it| match it {
+            Happening::Asked(request) if request.known >= known => Some(request),
+            _ => None,
+        });
+        let mut orders: Vec<Vec<(usize, Option<u16>)>> = vec![Vec::new()];
+        for request in asked {
+            let longer = orders.iter().flat_map(|order| {
+                let place = |place: &usize| [order.as_slice(), &[(*place, request.depth)]].concat();
+                request.places.iter().map(place).collect::<Vec<_>>()
+            });
+            orders = longer.take(5000).collect();
+        }
+        let depths: Vec<u16> = orders.iter().map(|order| self.depth_by(order)).collect();
+        (*depths.iter().min().unwrap(), *depths.iter().max().unwrap())
+    }
+
+    fn depth_by(&self, order: &[(usize, Option<u16>)]) -> u16 {
+        let mut depth = 0_u16;
+        for (place, happening) in self.all.iter().enumerate() {
+            for (_, asked) in order.iter().filter(|(at, _)| *at == place) {
+                depth = asked.map_or(depth + 1, |asked| depth.max(asked));
+            }
+            match happening {
+                Happening::ReleasedOne => depth = depth.saturating_sub(1),
+                Happening::ReleasedTo(left) => depth = depth.min(*left),
+                _ => {}
+            }
+        }
+        depth
     }
 
     /// A request for this depth, or for one level more.
-    fn request(&self, rng: &mut Rng) -> (u16, Acquire<'static>) {
+    fn request(&self, rng: &mut Rng) -> Acquire<'static> {
         let depth = rng.u16(1..=self.depth().saturating_add(1));
-        let asked = (self.way == Way::Depth).then_some(depth);
-        let ask = Acquire { depth: asked, lease: lease(600_000), ..confirmed("a", rng.u8(0..=2)) };
-        (depth, ask)
+        let is_plain = match self.way {
+            Way::Plain => true,
+            Way::Depth => false,
+            Way::Mixed => rng.bool(),
+        };
+        let depth = (!is_plain).then_some(depth);
+        Acquire { depth, lease: lease(600_000), ..confirmed("a", rng.u8(0..=2)) }
     }
 
-    fn is_told(&mut self, depth: u16) {
-        self.told = if self.way == Way::Depth { self.told.max(depth) } else { self.told + 1 };
+    /// A request was granted, and this is known.
+    fn was_granted(&mut self, waiter: u64, depth: Option<u16>, known: Known) {
+        let place = self.all.len();
+        let is_ticket = |it: &Happening| matches!(it, Happening::Ticket);
+        let tickets = self.all.iter().enumerate().filter(|(_, it)| is_ticket(it));
+        let places = tickets.map(|(place, _)| place).chain([place]).collect();
+        self.all.push(Happening::Asked(Request { waiter, depth, known, places }));
+        if known == Known::Heard {
+            self.knows();
+        }
+    }
+
+    /// It has read a reply: whatever else it was told, it holds.
+    fn knows(&mut self) {
+        for request in self.requests().filter(|it| it.known == Known::Told) {
+            request.known = Known::Heard;
+        }
     }
 
     fn act(&mut self, rng: &mut Rng) {
-        match rng.u8(0..12) {
-            0..3 => self.blocks(rng),
-            3..5 => self.asks(rng, Patience::Ticket(lease(500))),
-            5 => self.asks(rng, Patience::None),
+        match rng.u8(0..15) {
+            0..4 => self.blocks(rng),
+            4..6 => self.asks(rng, Patience::Ticket(lease(500))),
+            6 => self.asks(rng, Patience::None),
             // It renews what it knows of.
-            6 if self.told > 0 => {
-                let waiter = self.server.renews(K, "a", 600_000, rng.u8(0..=2));
-                self.blocked.push((waiter, None));
-                self.log.push(format!("{waiter}: renew"));
-            }
-            7 => self.releases(rng),
-            8 => {
+            7 if self.depths(Known::Heard).0 > 0 => self.renews(rng),
+            8 | 9 => self.releases(rng),
+            10 => {
                 self.log.push("cancel".into());
                 self.server.ask(K, Input::Cancel(b"a"));
             }
-            6 | 9 => self.closes(rng),
-            10 => self.replicas(rng),
+            7 | 11 => self.closes(rng),
+            12 => self.replicas(rng),
+            13 => self.hears(rng),
             _ => self.passes(rng.u64(1..1500)),
         }
-        self.hears();
-        assert!(self.depth() >= self.told, "{} of {}: {:#?}", self.depth(), self.told, self.log);
+        self.is_told();
+        let (least, _) = self.depths(Known::Told);
+        assert!(self.depth() >= least, "{} of {least}: {:#?}", self.depth(), self.log);
+        let is_pending = self.hold().is_some_and(|(_, it)| it == Confirmation::Pending);
+        assert!(!is_pending || least == 0, "it was told that it holds: {:#?}", self.log);
     }
 
     fn blocks(&mut self, rng: &mut Rng) {
-        let (depth, ask) = self.request(rng);
+        let ask = self.request(rng);
         let client = 100 + self.log.len() as u64;
         let waiter = self.server.confirms(K, ask, client);
         self.log.push(format!("{waiter}: block {:?} acks {}", ask.depth, ask.acks));
-        self.blocked.push((waiter, Some(depth)));
+        self.was_granted(waiter, ask.depth, Known::Nothing);
+    }
+
+    fn renews(&mut self, rng: &mut Rng) {
+        let waiter = self.server.renews(K, "a", 600_000, rng.u8(0..=2));
+        self.log.push(format!("{waiter}: renew"));
+        // It is told at once if it waits for nothing.
+        if self.server.told_to(waiter).is_some() {
+            self.server.manager.heard_or_forgotten(waiter.into());
+            return self.knows();
+        }
+        let (depth, known, places) = (Some(1), Known::Nothing, vec![self.all.len()]);
+        let request = Request { waiter, depth, known, places };
+        self.all.push(Happening::Asked(request));
     }
 
     fn asks(&mut self, rng: &mut Rng, patience: Patience) {
-        let (depth, ask) = self.request(rng);
-        let ask = match patience {
-            Patience::Ticket(_) => Acquire { patience: ticket("a", 0).patience, ..ask },
-            _ => Acquire { patience, ..ask },
-        };
+        let ask = self.request(rng);
+        let is_ticket = patience != Patience::None;
+        let patience = if is_ticket { ticket("a", 0).patience } else { patience };
+        let ask = Acquire { patience, ..ask };
         let reply = self.server.ask(K, Input::Acquire(ask));
         self.log.push(format!("{patience:?} {:?} acks {}: {reply:?}", ask.depth, ask.acks));
         if matches!(reply, Reply::Granted { .. }) {
-            self.is_told(depth);
+            self.was_granted(0, ask.depth, Known::Heard);
+            let tickets = self.all.iter_mut().filter(|it| matches!(it, Happening::Ticket));
+            let ended = Happening::ReleasedTo(u16::MAX);
+            tickets.filter(|_| is_ticket).for_each(|it| *it = ended.clone());
+        } else if is_ticket {
+            self.all.push(Happening::Ticket);
         }
     }
 
-    /// Not while it renews, nor, with `DEPTH`, while it asks for depths.
     fn releases(&mut self, rng: &mut Rng) {
-        let is_in_use = |depth: &Option<u16>| depth.is_none() || self.way == Way::Depth;
-        if self.told == 0 || self.blocked.iter().any(|(_, depth)| is_in_use(depth)) {
+        let (knows, most) = self.depths(Known::Heard);
+        if knows == 0 || knows != most {
             return;
         }
-        let left = match self.way {
-            Way::Plain => self.told - 1,
-            Way::Depth => rng.u16(0..self.told),
-        };
-        let levels = match self.way {
-            Way::Plain => Levels::One,
-            Way::Depth => Levels::DownTo(left),
+        // One level of how many, if a request for a depth is not decided?
+        let is_open =
+            |it: &Request| it.depth.is_some() && it.known != Known::Heard && it.waiter > 0;
+        let is_unclear = self.requests().any(|it| is_open(it))
+            || self.all.iter().any(|it| matches!(it, Happening::Ticket));
+        let (levels, happening) = match rng.bool() {
+            true if self.way != Way::Depth && !is_unclear => (Levels::One, Happening::ReleasedOne),
+            _ => {
+                let left = rng.u16(0..=knows);
+                (Levels::DownTo(left), Happening::ReleasedTo(left))
+            }
         };
         let reply = self.server.ask(K, Input::Release(Release { levels, ..release(b"a") }));
-        self.log.push(format!("release to {left}: {reply:?}"));
-        self.told = left;
+        self.log.push(format!("release {levels:?}: {reply:?}"));
+        self.all.push(happening);
+        if reply == Reply::Count(0) {
+            // Who waits for acknowledgments is refused, and nothing else is left of the hold.
+            self.is_told();
+            self.all.clear();
+        }
     }
 
-    fn hears(&mut self) {
-        for (waiter, depth) in std::mem::take(&mut self.blocked) {
-            let Some(told) = self.server.told_to(waiter) else {
-                self.blocked.push((waiter, depth));
-                continue;
-            };
-            self.log.push(format!("{waiter}: {told:?}"));
-            if let (Some(depth), Reply::Granted { .. }) = (depth, told) {
-                self.is_told(depth);
+    /// Replies leave.
+    fn is_told(&mut self) {
+        let mut all = std::mem::take(&mut self.all);
+        for happening in &mut all {
+            let Happening::Asked(request) = happening else { continue };
+            let told = self.server.told_to(request.waiter).filter(|_| request.waiter > 0);
+            let Some(told) = told.filter(|_| request.known == Known::Nothing) else { continue };
+            self.log.push(format!("{}: {told:?}", request.waiter));
+            if matches!(told, Reply::Granted { .. } | Reply::Renewed) {
+                request.known = Known::Told;
+            } else {
+                self.server.manager.heard_or_forgotten(request.waiter.into());
+                *happening = Happening::ReleasedTo(u16::MAX);
             }
+        }
+        self.all = all;
+    }
+
+    /// A reply is read.
+    fn hears(&mut self, rng: &mut Rng) {
+        let told = self.requests().filter(|it| it.known == Known::Told);
+        let told: Vec<u64> = told.map(|it| it.waiter).collect();
+        if let Some(waiter) = rng.choice(told) {
+            self.log.push(format!("{waiter}: heard"));
+            self.server.manager.heard_or_forgotten(waiter.into());
+            self.knows();
         }
     }
 
     fn closes(&mut self, rng: &mut Rng) {
-        if self.blocked.is_empty() {
-            return;
-        }
-        let (waiter, _) = self.blocked.swap_remove(rng.usize(0..self.blocked.len()));
+        let open = |it: &Happening| match it {
+            Happening::Asked(it) if it.known != Known::Heard && it.waiter > 0 => Some(it.waiter),
+            _ => None,
+        };
+        let open: Vec<(usize, u64)> =
+            self.all.iter().enumerate().filter_map(|(at, it)| Some((at, open(it)?))).collect();
+        let Some((at, waiter)) = rng.choice(open) else { return };
         self.log.push(format!("{waiter}: closes"));
+        self.all[at] = Happening::ReleasedTo(u16::MAX);
         let now = self.server.now();
         self.server.manager.departed(WaiterId::from(waiter), Outcome::Disconnected, now);
         if rng.bool() {
@@ -159,16 +302,25 @@ impl Owner {
         self.server.sweep();
     }
 
-    /// Everything is told or taken back.
+    /// Everything is heard or taken back.
     fn ends(mut self, rng: &mut Rng) {
         if rng.bool() {
             self.stream += 10;
             self.server.replicas(self.stream, &[self.stream; 2]);
         }
         self.passes(5000);
-        self.hears();
-        assert!(self.blocked.is_empty(), "{:?} wait on: {:#?}", self.blocked, self.log);
-        assert_eq!(self.depth(), self.told, "{:#?}", self.log);
+        self.is_told();
+        while self.requests().any(|it| it.known != Known::Heard) {
+            if rng.bool() {
+                self.hears(rng);
+            } else {
+                self.closes(rng);
+            }
+        }
+        self.passes(1);
+        let (least, most) = self.depths(Known::Heard);
+        let depth = self.depth();
+        assert!((least..=most).contains(&depth), "{depth} of {least} to {most}: {:#?}", self.log);
     }
 }
 
@@ -191,4 +343,9 @@ fn an_owner_has_the_levels_that_it_was_told_of_and_no_others() {
 #[test]
 fn an_owner_that_names_depths_has_the_depth_that_it_was_told_and_no_more() {
     plays(Way::Depth);
+}
+
+#[test]
+fn an_owner_that_names_some_depths_has_what_it_was_told_and_no_more() {
+    plays(Way::Mixed);
 }
