@@ -15,7 +15,7 @@ const NAMES = [
 ];
 const features = ['cancel', 'cancel-many', 'close', 'sentinel', 'cluster', 'session', 'acks', 'limit', 'maxqueue', 'several', 'tls', 'loop'];
 if (globalThis.gc) features.push('gc');
-const [clients, locks, holds, lostAt, actors, aborts, told] = Array.from({ length: 7 }, () => new Map());
+const [clients, locks, holds, grantedBy, lostAt, actors, aborts, told] = Array.from({ length: 8 }, () => new Map());
 
 const tell = (reply) => process.stdout.write(`${JSON.stringify(reply)}\n`);
 
@@ -92,17 +92,23 @@ const does = {
   async acquire(r) {
     const abort = new AbortController();
     aborts.set(r.id, abort);
-    const hold = await locks.get(r.lock).acquire({ wait: r.wait ?? undefined, signal: abort.signal }).catch((error) => {
-      if (abort.signal.aborted && error === abort.signal.reason) return 'cancelled';
+    let hold;
+    try {
+      hold = await locks.get(r.lock).acquire({ wait: r.wait ?? undefined, signal: abort.signal });
+    } catch (error) {
+      if (abort.signal.aborted && error === abort.signal.reason) return { error: 'Cancelled' };
       throw error;
-    });
-    if (hold === 'cancelled') return { error: 'Cancelled' };
+    } finally {
+      if (!hold) aborts.delete(r.id);
+    }
     if (!hold) return { ok: false };
     holds.set(r.hold, hold);
+    grantedBy.set(r.hold, r.id);
     lostAt.set(r.hold, new Promise((resolve) => hold.signal.addEventListener('abort', () => resolve(Date.now()), { once: true })));
     return { ok: true, token: hold.token, owner: hold.owner };
   },
   async release(r) {
+    aborts.delete(grantedBy.get(r.hold)); // each keeps a kilobyte
     await holds.get(r.hold).release();
     return { ok: true };
   },
