@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import uuid
 
 import pytest
 import redis
@@ -28,6 +29,15 @@ def test_redis_py_makes_it_itself(server):
         assert server.ask("TYPE", "k") == "rlock-key" and 0 < ttl(server, "k") <= 10
         assert not client.lock("k", lock_class=rlock.compat.Lock).acquire(blocking=False)
     assert not lock.locked() and not lock.owned()
+
+
+def test_a_number_names_the_same_lock_as_for_redis_py(server):
+    client = server.client()
+    for name in (3, 3.5):
+        with client.lock(name, timeout=10):
+            assert not rlock.compat.Lock(client, name, timeout=10).acquire(blocking=False)
+    with pytest.raises(redis.DataError):
+        rlock.compat.Lock(client, uuid.UUID(int=5), timeout=10).acquire(blocking=False)
 
 
 def test_a_lock_of_redis_py_excludes_it_and_is_excluded(server):

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+import uuid
 
 import pytest
 import redis
@@ -44,6 +45,14 @@ def test_names_are_merged_or_refused(server):
     with pytest.raises(ValueError, match="several slots"):
         locks.all("a", "b")
     locks.all("{a}1", "{a}2")
+
+
+def test_a_key_that_is_no_text_is_refused(server):
+    locks = rlock.Locks(server.client())
+    for key in (3.5, 3, True, None, uuid.UUID(int=5), bytearray(b"k")):
+        for make in (rlock.Lock, rlock.ReadLock, rlock.Locks.all, rlock.Locks.election):
+            with pytest.raises(TypeError, match=f"not {type(key).__name__}"):
+                make(locks, key)
 
 
 def test_waits_and_reserves_nothing_behind(server):

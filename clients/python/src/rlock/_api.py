@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional, Union
 
-from ._core import Options, Tenure, ms
+from ._core import Options, Tenure, key_name, ms
 from ._errors import LockLost, NotHeld
 from ._machine import FOREVER
 
@@ -112,7 +112,7 @@ class LockBase:
         limit: Optional[int] = None,
     ):
         self._locks = locks
-        self.key = key.decode() if isinstance(key, bytes) else key
+        self.key = key_name(key)
         self.wait = seconds(wait)
         mode = "READ" if limit is not None else self.mode
         self._options = Options(mode, lease, owner, limit, maxqueue, acks, session, upgrade, renew)

@@ -78,6 +78,13 @@ class Options:
         return words
 
 
+def key_name(key: Any) -> str:
+    """Of a key that is text. Anything else would be another key here than in another client."""
+    if isinstance(key, (str, bytes)):
+        return key.decode() if isinstance(key, bytes) else key
+    raise TypeError(f"the key must be a str or bytes, not {type(key).__name__}")
+
+
 class Names:
     """The names of owners: `host/pid/…`, with a unique one for each thread or task. New after a fork."""
 

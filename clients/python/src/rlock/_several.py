@@ -13,7 +13,7 @@ from typing import Any, Callable, Iterable, NamedTuple, Optional, Union
 from redis.crc import key_slot
 
 from . import _core as core
-from ._core import LOOKS, REPLY, Options, Seat, Space, Tenure, now
+from ._core import LOOKS, REPLY, Options, Seat, Space, Tenure, key_name, now
 from ._drive import Job, Steps, pairs, question, redirected
 from ._errors import Broken, LockError, LockLost, NotHeld, Refused, Unavailable
 from ._machine import FIRST_PAUSE, LONGEST_PAUSE, PASSING, Words
@@ -37,7 +37,7 @@ Key = Union[str, bytes, Part]
 def part(key: Key, mode: str = "WRITE", limit: Optional[int] = None) -> Part:
     if isinstance(key, Part):
         return key
-    return Part(key.decode() if isinstance(key, bytes) else key, mode, limit)
+    return Part(key_name(key), mode, limit)
 
 
 def read(key: Union[str, bytes]) -> Part:
@@ -357,7 +357,7 @@ class Leader(NamedTuple):
 class ElectionBase:
     def __init__(self, locks: Any, key: Union[str, bytes], name: Optional[str], lease: float):
         self._locks, self.name, self.lease = locks, name, lease
-        self.key = key.decode() if isinstance(key, bytes) else key
+        self.key = key_name(key)
 
     def _options(self) -> Options:
         # A name for each campaign: a process that leads does not lead twice, and an old term is nobody's.

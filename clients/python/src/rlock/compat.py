@@ -57,7 +57,7 @@ class _Base:
         self.local: Any = _Local() if thread_local else SimpleNamespace(token=None, hold=None)
 
     def _lock(self, owner: str) -> Any:
-        key = self.name.tobytes() if isinstance(self.name, memoryview) else self.name
+        key = bytes(self.redis.get_encoder().encode(self.name))  # a number is the same key as for redis-py
         return self._kind(self.redis, key, owner=owner, lease=self.timeout or LEASE, renew=not self.timeout)
 
     def _owner(self, token: Union[str, bytes, None]) -> tuple[Any, str]:
