@@ -20,7 +20,7 @@ def report(day):
         return write("report", hold)
 
 
-@app.task(bind=True, max_retries=20)
+@app.task(bind=True, max_retries=None)
 def load(self, name):
     """One load at a time; the others come back later, and the worker does something else in the meantime."""
     hold = rlock.Lock(client, f"load:{name}").acquire(wait=0)
