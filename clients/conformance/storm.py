@@ -215,8 +215,9 @@ class Storm:
             self.topology.fault({"server": kind}, self.keys[0])
         self.is_over.wait(seconds)
         if kind == "sleep":
-            self.runner.process.send_signal(signal.SIGCONT)
+            # First, or a call could return and be found late before that is known.
             self.control.add(seconds * 1000)
+            self.runner.process.send_signal(signal.SIGCONT)
         else:
             self.topology.fault({"server": "go" if kind == "stop" else "start"}, self.keys[0])
 
