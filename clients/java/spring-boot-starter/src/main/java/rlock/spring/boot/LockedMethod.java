@@ -3,7 +3,10 @@ package rlock.spring.boot;
 import java.lang.reflect.Method;
 import java.lang.reflect.Modifier;
 import java.time.Duration;
+import java.util.HashSet;
+import java.util.List;
 import java.util.Optional;
+import java.util.Set;
 import java.util.concurrent.CompletionStage;
 import java.util.concurrent.Future;
 import java.util.function.Function;
@@ -99,7 +102,7 @@ final class LockedMethod {
 
     /** The lock for a call with these arguments. */
     KeyLock lock(Locks locks, Object target, Object[] arguments, BeanFactoryResolver beans) {
-        var context = new MethodBasedEvaluationContext(target, method, arguments, NAMES);
+        var context = new Parameters(target, method, arguments);
         if (beans != null) context.setBeanResolver(beans);
         Object value;
         try {
@@ -114,6 +117,24 @@ final class LockedMethod {
         if (lease != null) lock = lock.lease(lease);
         if (says.session()) lock = lock.session();
         return says.acks() > 0 ? lock.acks(says.acks()) : lock;
+    }
+
+    /** A name that is no parameter's is refused: as null, it would become a part of the key, and all calls have one lock. */
+    private static final class Parameters extends MethodBasedEvaluationContext {
+        private final Set<String> names = new HashSet<>();
+
+        private Parameters(Object target, Method method, Object[] arguments) {
+            super(target, method, arguments, NAMES);
+            String[] known = NAMES.getParameterNames(method);
+            if (known != null) names.addAll(List.of(known));
+            for (int i = 0; i < arguments.length; i++) names.addAll(List.of("a" + i, "p" + i));
+        }
+
+        @Override
+        public Object lookupVariable(String name) {
+            if (!names.contains(name)) throw new EvaluationException("no parameter is named " + name);
+            return super.lookupVariable(name);
+        }
     }
 
     /** What a call returns that does not run the method, or fails. */

@@ -77,6 +77,9 @@ class LockedTest {
             return server.say("RLOCK.INFO", "permit");
         }
 
+        @Locked(key = "'order:' + #nr")
+        public void misnamed(String id) {}
+
         @Locked(key = "'order:' + #id")
         public void fails(String id) {
             throw new IllegalArgumentException("of the method's");
@@ -106,7 +109,7 @@ class LockedTest {
             steps.add("work");
         }
 
-        @Locked(key = "#nothing")
+        @Locked(key = "#some")
         public void noKey(String some) {}
     }
 
@@ -214,6 +217,15 @@ class LockedTest {
     }
 
     @Test
+    void aKeyOfWhatIsNoParameterIsRefused() {
+        run(orders -> {
+            var refused = assertThrows(IllegalStateException.class, () -> orders.misnamed("10"));
+            assertTrue(refused.getMessage().contains("names of parameters need javac -parameters"), refused.getMessage());
+            assertEquals("no parameter is named nr", refused.getCause().getMessage());
+        });
+    }
+
+    @Test
     void aLossEndsTheCallUnlessTheMethodFailed() {
         run(orders -> {
             assertThrows(LockLostException.class, () -> orders.loses("3", false));
@@ -243,8 +255,8 @@ class LockedTest {
             assertThrows(NotLockedException.class, () -> orders.ship(new Order("5")));
             assertTrue(Thread.interrupted());
             server.say("RLOCK.RELEASE", "order:5", "somebody");
-            var wrong = assertThrows(IllegalStateException.class, () -> orders.noKey("x"));
-            assertTrue(wrong.getMessage().contains("has no key: #nothing is null"), wrong.getMessage());
+            var wrong = assertThrows(IllegalStateException.class, () -> orders.noKey(null));
+            assertTrue(wrong.getMessage().contains("has no key: #some is null"), wrong.getMessage());
         });
     }
 
