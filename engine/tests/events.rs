@@ -149,7 +149,7 @@ fn a_removed_lock_closes_its_session() {
     host.ask(1, "acquire k ann SESSION");
     host.take_log();
     host.remove("k");
-    assert_eq!(host.did(), ["closes 1 (Callback)"]);
+    assert_eq!(host.did(), ["closes 1 (Removal)"]);
 }
 
 #[test]
