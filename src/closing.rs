@@ -58,6 +58,8 @@ impl Closing for Lost {
         see_pause();
         if ffi::knows_callers()
             && let Caller::Client(id) = caller()
+            // A script's or another module's command belongs to that of a connection.
+            && (id == CALLER.load(Relaxed) || ffi::is_connection(id))
         {
             CALLER.store(id, Relaxed);
         }
