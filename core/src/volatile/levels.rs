@@ -156,9 +156,14 @@ impl LevelRequests {
 
     /// Another request for levels of this hold was granted, and its owner told.
     pub(crate) fn told(&mut self, token: Token, depth: Option<u16>) {
+        self.add_last(token, DepthChange::asked(depth));
+    }
+
+    /// This came after all of the hold's requests, and stands.
+    fn add_last(&mut self, token: Token, change: DepthChange) {
         let range = (token, 0)..=(token, u64::MAX);
         if let Some((_, last)) = self.all.range_mut(range).next_back() {
-            last.after = last.after.followed_by(DepthChange::asked(depth));
+            last.after = last.after.followed_by(change);
         }
     }
 
@@ -175,11 +180,7 @@ impl LevelRequests {
 
     /// The owner has released all levels but so many.
     pub(crate) fn cap(&mut self, token: Token, left: u16) {
-        let range = (token, 0)..=(token, u64::MAX);
-        if let Some((_, last)) = self.all.range_mut(range).next_back() {
-            let at_most = DepthChange { most: left.into(), ..DepthChange::NONE };
-            last.after = last.after.followed_by(at_most);
-        }
+        self.add_last(token, DepthChange { most: left.into(), ..DepthChange::NONE });
     }
 
     /// By how many levels the hold is less deep without this request.
@@ -214,21 +215,22 @@ impl LevelRequests {
 
     /// How deep the hold is if this request asks for another depth than it did.
     pub(crate) fn depth_with(&self, token: Token, number: u64, asked: Option<u16>) -> u16 {
-        let Some((_, first)) = self.of(token).next() else { return 0 };
-        depth(self.of(token).fold(first.before, |depth, (other, it)| {
-            let asked = if other == number { asked } else { it.depth };
-            it.after.of(DepthChange::asked(asked).of(depth))
-        }))
+        depth(self.depth_if(token, number, DepthChange::asked(asked)).unwrap_or(0))
     }
 
     /// How deep the hold is without this request, if this depth is asked for then.
     pub(crate) fn depth_instead(&self, token: Token, number: u64, asked: Option<u16>) -> u16 {
-        let Some((_, first)) = self.of(token).next() else { return 0 };
-        let without = self.of(token).fold(first.before, |depth, (other, it)| {
-            let change = DepthChange::asked(it.depth);
-            it.after.of(if other == number { depth } else { change.of(depth) })
-        });
-        depth(DepthChange::asked(asked).of(without))
+        let without = self.depth_if(token, number, DepthChange::NONE);
+        without.map_or(0, |without| depth(DepthChange::asked(asked).of(without)))
+    }
+
+    /// How deep the hold is if this request does something else; `None` if it has none at all.
+    fn depth_if(&self, token: Token, number: u64, change: DepthChange) -> Option<i32> {
+        let (_, first) = self.of(token).next()?;
+        Some(self.of(token).fold(first.before, |depth, (other, it)| {
+            let asked = if other == number { change } else { DepthChange::asked(it.depth) };
+            it.after.of(asked.of(depth))
+        }))
     }
 
     /// How deep the hold is by what its owner was told, and the most acknowledgments that a level
