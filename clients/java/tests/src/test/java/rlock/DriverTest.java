@@ -17,8 +17,34 @@ import rlock.Driver.ServerException;
 /** What a server cannot be made to do at the right moment. */
 @Timeout(60)
 class DriverTest {
+    /** There is no server. */
+    private interface Alone extends Driver {
+        @Override
+        default Link connect(Address at, long timeoutMillis) {
+            throw new LinkException("no server", null);
+        }
+
+        @Override
+        default Link connectSentinel(Address at, long timeoutMillis) {
+            throw new LinkException("no Sentinel", null);
+        }
+
+        @Override
+        default Feed listen(Address at, long timeoutMillis, String channel, BiConsumer<String, String> heard, Runnable ended) {
+            throw new LinkException("nothing to hear", null);
+        }
+
+        @Override
+        default int database() {
+            return 0;
+        }
+
+        @Override
+        default void close() {}
+    }
+
     /** Of this command the first request breaks; the reply to the second is an error, which is read after its time. */
-    private record Late(String command, AtomicInteger count) implements Driver {
+    private record Late(String command, AtomicInteger count) implements Alone {
         @Override
         public Link connect(Address at, long timeoutMillis) {
             return new Link() {
@@ -53,24 +79,6 @@ class DriverTest {
                 throw new IllegalStateException(interrupt);
             }
         }
-
-        @Override
-        public Link connectSentinel(Address at, long timeoutMillis) {
-            throw new LinkException("no Sentinel", null);
-        }
-
-        @Override
-        public Feed listen(Address at, long timeoutMillis, String channel, BiConsumer<String, String> heard, Runnable ended) {
-            throw new LinkException("nothing to hear", null);
-        }
-
-        @Override
-        public int database() {
-            return 0;
-        }
-
-        @Override
-        public void close() {}
     }
 
     private static Locks over(String command) {
@@ -92,7 +100,7 @@ class DriverTest {
     }
 
     /** Takes so long to listen, and never hears that it does. */
-    private record Deaf(long millis) implements Driver {
+    private record Deaf(long millis) implements Alone {
         @Override
         public Feed listen(Address at, long timeoutMillis, String channel, BiConsumer<String, String> heard, Runnable ended) {
             Late.suspended(millis);
@@ -109,24 +117,6 @@ class DriverTest {
                 public void close() {}
             };
         }
-
-        @Override
-        public Link connect(Address at, long timeoutMillis) {
-            throw new LinkException("no server", null);
-        }
-
-        @Override
-        public Link connectSentinel(Address at, long timeoutMillis) {
-            throw new LinkException("no Sentinel", null);
-        }
-
-        @Override
-        public int database() {
-            return 0;
-        }
-
-        @Override
-        public void close() {}
     }
 
     @Test

@@ -30,6 +30,7 @@ final class LockedMethod {
     private static final SpelExpressionParser PARSER = new SpelExpressionParser();
     private static final ParameterNameDiscoverer NAMES = new DefaultParameterNameDiscoverer();
     private final Method method;
+    private final Set<String> parameters = new HashSet<>(); // what the key may name
     private final Locked says;
     private final Expression key;
     /** Null is the default. */
@@ -44,6 +45,9 @@ final class LockedMethod {
         if (says.otherwise() == Locked.Otherwise.SKIP && method.getReturnType().isPrimitive() && method.getReturnType() != void.class)
             throw refused("skips, so it cannot return " + method.getReturnType());
         if (says.limit() < 0) throw refused("has a limit that is no limit");
+        String[] names = NAMES.getParameterNames(method);
+        if (names != null) parameters.addAll(List.of(names));
+        for (int i = 0; i < method.getParameterCount(); i++) parameters.addAll(List.of("a" + i, "p" + i));
         key = parsed(says.key());
         waitAtMost = duration("wait", placeholders.apply(says.waitAtMost()));
         lease = duration("lease", placeholders.apply(says.lease()));
@@ -102,7 +106,7 @@ final class LockedMethod {
 
     /** The lock for a call with these arguments. */
     KeyLock lock(Locks locks, Object target, Object[] arguments, BeanFactoryResolver beans) {
-        var context = new Parameters(target, method, arguments);
+        var context = new Parameters(target, arguments);
         if (beans != null) context.setBeanResolver(beans);
         Object value;
         try {
@@ -120,19 +124,14 @@ final class LockedMethod {
     }
 
     /** A name that is no parameter's is refused: as null, it would become a part of the key, and all calls have one lock. */
-    private static final class Parameters extends MethodBasedEvaluationContext {
-        private final Set<String> names = new HashSet<>();
-
-        private Parameters(Object target, Method method, Object[] arguments) {
+    private final class Parameters extends MethodBasedEvaluationContext {
+        private Parameters(Object target, Object[] arguments) {
             super(target, method, arguments, NAMES);
-            String[] known = NAMES.getParameterNames(method);
-            if (known != null) names.addAll(List.of(known));
-            for (int i = 0; i < arguments.length; i++) names.addAll(List.of("a" + i, "p" + i));
         }
 
         @Override
         public Object lookupVariable(String name) {
-            if (!names.contains(name)) throw new EvaluationException("no parameter is named " + name);
+            if (!parameters.contains(name)) throw new EvaluationException("no parameter is named " + name);
             return super.lookupVariable(name);
         }
     }
