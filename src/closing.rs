@@ -71,18 +71,21 @@ impl Closing for Lost {
             return false;
         }
         match caller() {
-            Caller::Client(id) => state::with(|state| state.manager.is_closing(ClientId::from(id))),
+            Caller::Client(id) => is_closing(ClientId::from(id)),
             Caller::Unknown(bytes) => LATER.with(|later| later.clone()).into_iter().any(|client| {
                 // The flushed locks may have been loaded again.
-                if !state::with(|state| state.manager.is_closing(client)) {
+                if !is_closing(client) {
                     return false;
                 }
-                let line = Ctx::detached().describe_client(client.get()).unwrap_or_default();
-                let line = Line(&line);
+                let line = Line::of(client);
                 !line.is_blocked() && line.has_arguments_of(bytes)
             }),
         }
     }
+}
+
+fn is_closing(client: ClientId) -> bool {
+    state::with(|state| state.manager.is_closing(client))
 }
 
 /// Watches commands while there are sessions. Call this after anything that may begin one.
@@ -156,8 +159,7 @@ fn close_waiting(during: During) {
         if !sees_all && !detached.is_blocked(client.get()) {
             continue;
         }
-        let line = detached.describe_client(client.get()).unwrap_or_default();
-        let line = Line(&line);
+        let line = Line::of(client);
         let may_go = || !is_replying(client, &line) && !may_be_next(client, during);
         if line.waits() && may_go() && !is_running(client, during) {
             detached.kill(client.get());
@@ -186,7 +188,7 @@ fn may_be_next(client: ClientId, during: During) -> bool {
     // The caller's command runs for the first time: nobody is being served yet.
     let is_other = |id: ClientId| id != client && id.get() != CALLER.load(Relaxed);
     let is_served = |line: Line| line.may_be_served(runs_again) && line.id().is_some_and(is_other);
-    let serves = lines.lines().map(Line).any(is_served);
+    let serves = Line::each(&lines).any(is_served);
     let took_us = u64::try_from(began_at.elapsed().as_micros()).unwrap_or(u64::MAX);
     ASKED_US.store(asked_us.saturating_add(took_us), Relaxed);
     serves
@@ -198,9 +200,8 @@ fn is_running(client: ClientId, during: During) -> bool {
         return during != During::Sweep && client.get() == CALLER.load(Relaxed);
     }
     // Redis 7.0 closes any other connection as soon as it can, and says so.
-    let detached = Ctx::detached();
-    detached.close(client.get());
-    detached.describe_client(client.get()).is_some_and(|line| !Line(&line).is_ending())
+    Ctx::detached().close(client.get());
+    !Line::of(client).is_ending()
 }
 
 fn close_soon() {
@@ -218,8 +219,7 @@ fn close(ctx: &Ctx) {
     let began_at = Instant::now();
     let mut later = Vec::new();
     while let Some(client) = state::with(|state| state.manager.next_to_close()) {
-        let line = ctx.describe_client(client.get()).unwrap_or_default();
-        if is_replying(client, &Line(&line)) {
+        if is_replying(client, &Line::of(client)) {
             later.push(client);
             continue;
         }
@@ -230,12 +230,7 @@ fn close(ctx: &Ctx) {
         }
     }
     // Some have closed on their own.
-    let closing = state::with(|state| {
-        let is_closing = |client: &ClientId| state.manager.is_closing(*client);
-        LATER.with(|all| all.iter().copied().filter(is_closing).collect())
-    });
-    LATER.with(|later| *later = closing);
-    let is_closing = |client| state::with(|state| state.manager.is_closing(client));
+    LATER.with(|all| all.retain(|client| is_closing(*client)));
     REPLYING.with(|all| all.retain(|client, _| is_closing(*client)));
     let is_patient = !later.is_empty() && !state::with(|state| state.manager.has_to_close());
     state::with(|state| state.manager.close_later(later));
@@ -258,8 +253,7 @@ fn close_at_once(ctx: &Ctx, during: During) {
     let is_sweep = matches!(during, During::Sweep);
     let mut later = Vec::new();
     while let Some(client) = state::with(|state| state.manager.next_to_close()) {
-        let line = detached.describe_client(client.get()).unwrap_or_default();
-        let line = Line(&line);
+        let line = Line::of(client);
         let is_caller = caller == Some(client.get());
         let is_later = LATER.with(|later| later.contains(&client));
         // It was granted in this loop iteration, or the server is asking for its reply: that must
@@ -302,7 +296,7 @@ fn see_who_flushed() {
 /// A connection that lost its session by its own flush gets the reply before it is closed.
 fn see_who_replies(during: During) {
     let caller = ClientId::from(CALLER.load(Relaxed));
-    if during == During::Callback && state::with(|state| state.manager.is_closing(caller)) {
+    if during == During::Callback && is_closing(caller) {
         REPLYING.with(|all| all.insert(caller, None));
     }
 }

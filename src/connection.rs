@@ -1,8 +1,12 @@
 //! What `CLIENT LIST` says of a connection.
 
+use std::borrow::Cow;
+
 use rlock_core::ClientId;
 use rlock_core::grammar::Command;
 use rlock_core::grammar::commands::COMMANDS;
+
+use crate::ffi::Ctx;
 
 /// The server's commands that wait for a key.
 const WAITS_FOR_KEYS: [&str; 10] = [
@@ -19,9 +23,20 @@ const WAITS_FOR_KEYS: [&str; 10] = [
 ];
 
 /// A line of `CLIENT LIST`; empty for a connection that has ended.
-pub struct Line<'l>(pub &'l str);
+pub struct Line<'l>(Cow<'l, str>);
 
-impl Line<'_> {
+impl<'l> Line<'l> {
+    /// Asks the server for the line of this connection.
+    pub fn of(client: ClientId) -> Self {
+        let line = Ctx::detached().describe_client(client.get());
+        Self(line.unwrap_or_default().into())
+    }
+
+    /// Of several lines.
+    pub fn each(lines: &'l str) -> impl Iterator<Item = Self> {
+        lines.lines().map(|line| Self(line.into()))
+    }
+
     fn field(&self, name: &str) -> Option<&str> {
         let words = &mut self.0.split_ascii_whitespace();
         words.find_map(|field| field.strip_prefix(name)?.strip_prefix('='))

@@ -12,6 +12,12 @@ pub enum DatabaseChange {
     Swapped(c_int, c_int),
 }
 
+/// Whether this is the number of a connection, and not of a script's or another module's client.
+pub fn is_connection(client: u64) -> bool {
+    // SAFETY: without a buffer for the answer the server only says whether it knows the number.
+    unsafe { there(raw::RedisModule_GetClientInfoById)(null_mut(), client) == OK }
+}
+
 impl Ctx {
     /// The caller's connection, if it is a real one and not a script's or another module's.
     pub fn client(&self) -> Option<u64> {
@@ -31,11 +37,10 @@ impl Ctx {
 
     /// The number of the context's client, if it is a connection: not for another module's call.
     pub(super) fn connection(&self) -> Option<u64> {
-        // SAFETY: context; without a buffer for the answer the server only says whether it knows
-        // the number. We free the string.
+        // SAFETY: context; we free the string.
         unsafe {
             let id = there(raw::RedisModule_GetClientId)(self.0);
-            let known = there(raw::RedisModule_GetClientInfoById)(null_mut(), id) == OK;
+            let known = is_connection(id);
             // Valkey 9 also knows its internal client for such a call, which has no user.
             if !known || !IS_VALKEY_9.load(Relaxed) {
                 return known.then_some(id);
@@ -101,18 +106,19 @@ impl Ctx {
         unsafe { there(raw::RedisModule_DeauthenticateAndCloseClient)(self.0, client) };
     }
 
-    /// The line of `CLIENT LIST` about a connection. Its user's name need not be UTF-8.
+    /// The line of `CLIENT LIST` about a connection.
     pub fn describe_client(&self, client: u64) -> Option<String> {
-        let id = client.to_string();
-        match self.wrapped().call("CLIENT", &["LIST", "ID", &id][..]).ok()? {
-            RedisValue::StringBuffer(line) => Some(String::from_utf8_lossy(&line).into_owned()),
-            line => text_of(line),
-        }
+        self.list_clients(&["LIST", "ID", &client.to_string()])
     }
 
     /// The lines of `CLIENT LIST` about all connections.
     pub fn describe_clients(&self) -> Option<String> {
-        match self.wrapped().call("CLIENT", &["LIST"][..]).ok()? {
+        self.list_clients(&["LIST"])
+    }
+
+    // Users' names need not be UTF-8.
+    fn list_clients(&self, words: &[&str]) -> Option<String> {
+        match self.wrapped().call("CLIENT", words).ok()? {
             RedisValue::StringBuffer(lines) => Some(String::from_utf8_lossy(&lines).into_owned()),
             lines => text_of(lines),
         }

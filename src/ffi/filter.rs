@@ -28,12 +28,6 @@ pub fn knows_callers() -> bool {
     client_of.is_some()
 }
 
-/// Whether this is the number of a connection, and not of a script's or another module's client.
-pub fn is_connection(client: u64) -> bool {
-    // SAFETY: without a buffer for the answer the server only says whether it knows the number.
-    unsafe { there(raw::RedisModule_GetClientInfoById)(null_mut(), client) == OK }
-}
-
 /// From now on no command of a connection that `is_closing` runs: the filter replaces it by an
 /// unknown command. It costs every command a little, so end it with [`unsilence`].
 pub fn silence<C: Closing>() {

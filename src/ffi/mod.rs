@@ -31,9 +31,9 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
 
 pub use blocked::{Blocked, Waiting};
-pub use clients::DatabaseChange;
+pub use clients::{DatabaseChange, is_connection};
 pub use exclusive::Exclusive;
-pub use filter::{Caller, Closing, is_connection, knows_callers, silence, unsilence};
+pub use filter::{Caller, Closing, knows_callers, silence, unsilence};
 pub use key::Key;
 use libc::{c_char, c_int, c_void};
 use redis_module::{ContextFlags, RedisValue, raw};

@@ -165,18 +165,14 @@ fn nobody_is_freed_in_line(blocks: &str, is_its_own: bool) {
     let server = Server::start();
     let mut client = server.client();
     client.ask("DEBUG SET-ACTIVE-EXPIRE 0");
-    let hold = "RLOCK.ACQUIRE door ann LEASE 600000 SESSION";
-    let mut first = Waiter::connect(&server);
-    if is_its_own {
-        first.number(hold);
-    }
-    first.park(&server, blocks);
-    let mut ann = Waiter::connect(&server);
-    if !is_its_own {
-        ann.number(hold);
-    }
-    ann.park(&server, "BLPOP list 0");
-    let mut behind: Vec<Waiter> = (0..3).map(|_| Waiter::parked(&server, "BLPOP list 0")).collect();
+    let pops = "BLPOP list 0";
+    let (_other, mut lost) = if is_its_own {
+        let first = blocked_in(&server, blocks);
+        (Waiter::parked(&server, pops), first)
+    } else {
+        (Waiter::parked(&server, blocks), blocked_in(&server, pops))
+    };
+    let mut behind: Vec<Waiter> = (0..3).map(|_| Waiter::parked(&server, pops)).collect();
     let mut teller = Waiter::connect(&server);
     client.number("PEXPIRE door 20");
     let over_ms = now_ms() + 50;
@@ -188,7 +184,6 @@ fn nobody_is_freed_in_line(blocks: &str, is_its_own: bool) {
     behind.iter_mut().for_each(|one| drop(one.answer()));
     // Redis 7.0 does not open the other keys of those whom it serves.
     client.ask("EXISTS door");
-    let lost = if is_its_own { &mut first } else { &mut ann };
     lost.last_words();
     assert_eq!(client.ask("PING"), Value::SimpleString("PONG".into()), "{blocks}");
 }

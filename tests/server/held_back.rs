@@ -13,6 +13,14 @@ fn with_session(server: &Server, lease_ms: u32) -> (Waiter, Waiter) {
     (ann, bob)
 }
 
+/// Who holds `door` loses it right behind the command that ends the pause: so many holds.
+fn lost_with_the_pause(server: &Server) -> Value {
+    let mut teller = Waiter::connect(server);
+    teller.say_all(&["CLIENT UNPAUSE", "RLOCK.FORCE door"]);
+    teller.answer();
+    teller.answer()
+}
+
 #[test]
 fn a_command_that_a_pause_held_back_does_not_run_after_its_session_was_lost() {
     let server = Server::start();
@@ -21,11 +29,7 @@ fn a_command_that_a_pause_held_back_does_not_run_after_its_session_was_lost() {
     ann.number("RLOCK.ACQUIRE door ann LEASE 600000 SESSION");
     client.ask("CLIENT PAUSE 600000 WRITE");
     ann.park(&server, "SET mark 1");
-    // Its lock is taken away by the command that ends the pause, or right behind it.
-    let mut teller = Waiter::connect(&server);
-    teller.say_all(&["CLIENT UNPAUSE", "RLOCK.FORCE door"]);
-    teller.answer();
-    assert_eq!(teller.answer(), Value::Int(1));
+    assert_eq!(lost_with_the_pause(&server), Value::Int(1));
     until(5_000, || !is_connected(&mut client, ann.id()));
     assert_eq!(client.number("EXISTS mark"), 0);
 }
@@ -58,10 +62,7 @@ fn a_held_flush_of_a_lost_session_does_not_end_the_next_hold() {
         let (mut ann, mut bob) = with_session(&server, 600_000);
         client.ask("CLIENT PAUSE 600000 WRITE");
         ann.park(&server, flush);
-        let mut teller = Waiter::connect(&server);
-        teller.say_all(&["CLIENT UNPAUSE", "RLOCK.FORCE door"]);
-        teller.answer();
-        assert_eq!(teller.answer(), Value::Int(1));
+        assert_eq!(lost_with_the_pause(&server), Value::Int(1));
         bob.granted();
         assert!(ann.last_words().is_empty(), "{flush}");
         assert_eq!(client.number("RLOCK.HOLDS door bob"), 1, "{flush}");
@@ -98,10 +99,7 @@ fn no_held_command_runs_however_many_sessions_are_lost_at_once() {
     let mut bob = Waiter::parked(&server, "RLOCK.ACQUIRE door bob BLOCK 0");
     client.ask("CLIENT PAUSE 600000 WRITE");
     all.iter_mut().for_each(|one| one.park(&server, "INCR mark"));
-    let mut teller = Waiter::connect(&server);
-    teller.say_all(&["CLIENT UNPAUSE", "RLOCK.FORCE door"]);
-    teller.answer();
-    assert_eq!(teller.answer(), Value::Int(90));
+    assert_eq!(lost_with_the_pause(&server), Value::Int(90));
     bob.granted();
     all.iter_mut().for_each(|one| assert!(one.last_words().is_empty()));
     assert_eq!(client.number("EXISTS mark"), 0);
