@@ -1,7 +1,7 @@
 """redis-py's own lock tests, over `rlock.compat`: a pytest plugin that puts its locks in their place.
 
-`GET` and `TTL` of a lock, by which those tests look at it, give what redis-py's key would: the owner, and -1 for a lock
-without a time-out.
+`GET` and `TTL` of a lock, by which those tests look at it, give what redis-py's key would: the holder's token, and -1 for
+a lock without a time-out.
 """
 
 import pytest
@@ -21,6 +21,7 @@ DIFFERENCES = {
 ASYNC_ONLY = {"test_blocking_timeout"}  # in the asyncio tests the other one has no false clock
 
 endless = set()  # names of locks without a time-out
+tokens = {}  # of owners
 
 
 def pytest_collection_modifyitems(items):
@@ -31,22 +32,31 @@ def pytest_collection_modifyitems(items):
 
 
 def noted(kind):
-    """That class, and which of its locks have no time-out."""
+    """That class, which of its locks have no time-out, and the tokens of its owners."""
 
     def init(self, redis, name, timeout=None, *more, **options):
         (endless.discard if timeout else endless.add)(name)
         kind.__init__(self, redis, name, timeout, *more, **options)
 
-    return type(kind.__name__, (kind,), {"__init__": init})
+    def owner(self, token):
+        kept, name = kind._owner(self, token)
+        tokens[name.encode()] = kept
+        return kept, name
+
+    return type(kind.__name__, (kind,), {"__init__": init, "_owner": owner})
 
 
-def owner_in(info):
-    """Of a reply of RLOCK.INFO, RESP2 or RESP3, decoded or not."""
+def token_in(info):
+    """Of the holder in a reply of RLOCK.INFO, RESP2 or RESP3, decoded or not."""
     plain = lambda value: value.decode() if isinstance(value, bytes) else value
     pairs = lambda flat: flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2]))
     field = lambda mapping, name: next((v for k, v in pairs(mapping).items() if plain(k) == name), None)
     holders = field(info, "holders")
-    return field(holders[0], "owner") if holders else None
+    if not holders:
+        return None
+    owner = field(holders[0], "owner")
+    token = tokens[owner if isinstance(owner, bytes) else owner.encode()]
+    return token if isinstance(owner, bytes) else token.decode()
 
 
 class SyncView:
@@ -56,7 +66,7 @@ class SyncView:
         try:
             return super().get(name)
         except ResponseError:
-            return owner_in(self.execute_command("RLOCK.INFO", name))
+            return token_in(self.execute_command("RLOCK.INFO", name))
 
     def ttl(self, name):
         left = super().ttl(name)
@@ -72,7 +82,7 @@ class AsyncView:
         try:
             return await super().get(name)
         except ResponseError:
-            return owner_in(await self.execute_command("RLOCK.INFO", name))
+            return token_in(await self.execute_command("RLOCK.INFO", name))
 
     async def ttl(self, name):
         left = await super().ttl(name)
