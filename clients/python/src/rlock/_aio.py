@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import collections
+import heapq
 import os
 import random
 from typing import Any, Callable, Optional
@@ -13,6 +15,11 @@ from ._drive import Job, Steps, redirected
 from ._errors import Broken, Refused, Silent, Unsent
 from ._links import Address, Route, packed, translated
 from ._telemetry import Telemetry
+
+
+ENOUGH = 16  # connections to one server, which are shared by all requests
+PACE = 0.01  # seconds for which none comes back before another one is dialed
+PATIENCE = 25  # times that, if they do come back
 
 
 async def run(steps: Steps) -> Any:
@@ -45,6 +52,16 @@ class Link:
         self.watcher: Optional[asyncio.Task[None]] = None  # that hears of the end of a session
 
 
+#: Who waits for a link: until when, and a number by which no two are equal.
+Wanted = list[tuple[float, int, asyncio.Future[Optional[Link]]]]
+
+
+def none_comes(wanted: Wanted) -> None:
+    for _, _, turn in wanted:
+        if not turn.done():
+            turn.set_result(None)
+
+
 class Once:
     """What may take long and is done once for all who need it, by a task of its own."""
 
@@ -52,17 +69,32 @@ class Once:
         self.running: dict[Any, asyncio.Task[Any]] = {}
         self.failed: dict[Any, tuple[float, str]] = {}
 
-    async def do(self, name: Any, work: Callable[[], Any], until: float) -> None:
-        """Unsent if it failed, for others a moment ago, or is not done in time; then it goes on."""
+    def begin(self, name: Any, work: Callable[[], Any]) -> asyncio.Task[Any]:
+        """The task that does it. Unsent if it failed, for others a moment ago."""
         task = self.running.get(name)
         if task is None:
             again_at, error = self.failed.get(name, (0.0, ""))
             if now() < again_at:
                 raise Unsent(error)
             task = self.running[name] = asyncio.ensure_future(self._work(name, work))
-        done, _ = await asyncio.wait({task}, timeout=None if until == float("inf") else max(until - now(), 0.0))
+        return task
+
+    async def do(self, name: Any, work: Callable[[], Any], until: float) -> None:
+        """Unsent if it failed or is not done in time; then it goes on."""
+        task = self.begin(name, work)
+        await self.wait(task, until)
+        self.check(task)
+
+    @staticmethod
+    async def wait(for_it: asyncio.Future[Any], until: float) -> None:
+        """Unsent if that is not done in time."""
+        done, _ = await asyncio.wait({for_it}, timeout=None if until == float("inf") else max(until - now(), 0.0))
         if not done:
             raise Unsent("not connected in time")
+
+    @staticmethod
+    def check(task: asyncio.Task[Any]) -> None:
+        """What a task has failed with, if it is done."""
         if task.cancelled():
             raise Unsent("the connections are closed")
         if (problem := task.result()) is not None:
@@ -94,6 +126,9 @@ class IO:
         self.space: Optional[Space] = None
         self.idle: dict[Any, list[Link]] = {}
         self.links: set[Link] = set()
+        self.wanted: dict[Any, Wanted] = {}  # heaps
+        self.asked = self.handed = 0  # so often was one wanted, and given to who wanted it
+        self.sending: collections.Counter[Any] = collections.Counter()  # links that come back with their replies
         self.once = Once()
         self.ears: dict[Any, Ears] = {}
         self.tasks: set[asyncio.Task[Any]] = set()
@@ -138,16 +173,57 @@ class IO:
     async def open(self, key: str, until: float, where: Optional[Address] = None) -> Link:
         address = where or (await self.locate(key, until) if self.route.moves else None)
         while True:
-            while idle := self.idle.get(address):
-                link = idle.pop()
-                if not link.conn._reader.at_eof():  # the server has closed it
-                    return link if where is None else await self._asking(link, until)
-                self.drop(link)
+            idle = self.idle.get(address)
             try:
-                await self.once.do(address, lambda: self._dial(address), until)
+                link = idle.pop() if idle else await self._next(address, until)
             except Broken:
                 self.route.forget(address)
                 raise
+            if link.is_open and not link.conn._reader.at_eof():  # else the server has closed it
+                return link if where is None else await self._asking(link, until)
+            self.drop(link)
+
+    async def _next(self, address: Optional[Address], until: float) -> Link:
+        """One that another task has dialed or needs no longer. Whose time ends first gets it: renewals have the least. Were
+        all of them told of each, a thousand tasks would wake up a thousand times."""
+        if self.is_closed:
+            raise Unsent("the connections are closed")
+        dials = self.once.begin(address, lambda: self._dials(address))
+        turn: asyncio.Future[Optional[Link]] = asyncio.get_running_loop().create_future()
+        self.asked += 1
+        heapq.heappush(self.wanted.setdefault(address, []), (until, self.asked, turn))
+        try:
+            await self.once.wait(turn, until)
+        except BaseException:
+            if not turn.cancel() and (link := turn.result()) is not None:
+                self.keep(link)
+            raise
+        if (link := turn.result()) is None:
+            await asyncio.wait({dials})
+            self.once.check(dials)
+            raise Unsent("not connected")
+        return link
+
+    async def _dials(self, address: Optional[Address]) -> None:
+        """One at a time, for as long as somebody waits for one."""
+        wanted = self.wanted[address]
+        try:
+            while wanted:
+                if self.sending[address] >= ENOUGH:
+                    await self._spared()
+                if wanted:
+                    await self._dial(address)
+        finally:
+            del self.wanted[address]
+            none_comes(wanted)
+
+    async def _spared(self) -> None:
+        """For as long as others come back: more of them would not help a busy loop. But what is far away may need more."""
+        for _ in range(PATIENCE):
+            before = self.handed
+            await asyncio.sleep(PACE)
+            if self.handed == before:
+                break
 
     async def _dial(self, address: Optional[Address]) -> None:
         if self.is_closed:
@@ -222,6 +298,7 @@ class IO:
         while True:
             link = await self.open(key, until, where)
             sent = now()
+            self.sending[link.address] += 1
             try:
                 await self.write(link, words)
                 left = until - now()
@@ -241,6 +318,8 @@ class IO:
                 if isinstance(error, Silent):
                     self.distrust(link.address, sent)
                 raise
+            finally:
+                self.sending[link.address] -= 1
             self.keep(link)
             self.rtt += (min(now() - sent, core.REPLY) - self.rtt) / 8
             return reply
@@ -254,8 +333,15 @@ class IO:
             self.drop(link)
 
     def keep(self, link: Link) -> None:
+        wanted = self.wanted.get(link.address)
+        while wanted and link.is_open and not self.is_closed:
+            turn = heapq.heappop(wanted)[2]
+            if not turn.done():
+                turn.set_result(link)
+                self.handed += 1
+                return
         idle = self.idle.setdefault(link.address, [])
-        if link.is_open and not self.is_closed and len(idle) < 16 + self.waiting:
+        if link.is_open and not self.is_closed and len(idle) < ENOUGH + self.waiting:
             idle.append(link)
         else:
             self.drop(link)
@@ -344,6 +430,8 @@ class IO:
         if self.tasks:
             await asyncio.wait(set(self.tasks), timeout=1.0)
         self.is_closed = True
+        for wanted in self.wanted.values():
+            none_comes(wanted)
         for task in [*self.tasks, *self.once.running.values(), *(ears.task for ears in self.ears.values())]:
             task.cancel()
         for link in list(self.links):
