@@ -232,7 +232,7 @@ class Job:
         if told[0] == "refused" and isinstance(self.trouble, Refused):
             return self.trouble
         if told[0] == "lost":
-            return LockLost(f"{key} was lost by {owner}: {self.trouble or 'its lease is over'}")
+            return LockLost(f"{key} was lost by {owner}: {self.trouble or 'its lease ended, or somebody else ended the hold'}")
         kind = NoReplicas if told[0] == "noreplicas" else Unavailable
         return kind(f"{key}: {what}{'closed' if told[0] == 'closed' else self.problem}")
 
