@@ -167,7 +167,7 @@ final class Acquisition {
             locks.refuseClosed();
             Tenure held = seat.tenure;
             if (held != null && held.isLost())
-                throw new LockLostException(key + " was lost; release what is left of the hold before acquiring it again");
+                throw new LockLostException(seat + " was lost; release what is left of the hold before acquiring it again");
             long left = waits == 0 || waits == Machine.FOREVER ? waits : Math.max(1, end - Clock.now());
             var ask = new Attempt.Ask(left, Math.max(1, end - Clock.now()), options.leaseMillis(), seat.depth + 1,
                     held == null ? 0 : held.token, options.acks() <= 0, options.session(), options.maxQueue() != Options.UNSET,
@@ -210,7 +210,7 @@ final class Acquisition {
                 && trouble.getMessage().startsWith("ERR DEPTH");
         if (isLost && held != null) held.lose();
         job.rest();
-        if (isLost) throw new LockLostException(key + " was lost before it was entered again");
+        if (isLost) throw new LockLostException(seat + " was lost before it was entered again");
         return switch (told.told()) {
             case NIL -> null;
             case CANCELLED -> throw new InterruptedException();

@@ -370,7 +370,7 @@ sealed class Job permits AsyncJob {
     void warnOnce() {
         if (told == null && trouble != null && Clock.now() >= warnsAt) {
             warnsAt = Machine.FOREVER;
-            warn(seat.name.key(), trouble);
+            warn(seat.toString(), trouble);
         }
     }
 }

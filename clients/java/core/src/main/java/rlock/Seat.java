@@ -166,9 +166,15 @@ sealed class Seat permits Group {
     }
 
     LockException unavailable() {
-        String text = name.key() + ": no server confirms the end of this owner's last request";
+        String text = this + ": no server confirms the end of this owner's last request";
         RuntimeException why = trouble;
         return LockException.Unavailable.because(why == null ? text : text + ": " + why.getMessage(), why);
+    }
+
+    /** What errors call it. */
+    @Override
+    public String toString() {
+        return name.key();
     }
 
     /** What there is, or null. */

@@ -156,11 +156,7 @@ final class Tenure {
                     tying = null;
                 }
                 case LEAVE -> seat.free();
-                case TELL -> {
-                    isLost = true;
-                    // What the application does when it hears of it must not hold up the others.
-                    locks.tell(() -> lost.complete(null));
-                }
+                case TELL -> isLost = true;
                 default -> over();
             }
         }
@@ -201,7 +197,7 @@ final class Tenure {
     private void renews(Output output) {
         Thread thread = holder;
         if (thread != null && !thread.isAlive() && values.get() == 0) {
-            LOG.log(System.Logger.Level.WARNING, seat.name.key() + ": " + thread.getName() + " ended without unlocking it");
+            LOG.log(System.Logger.Level.WARNING, seat + ": " + thread.getName() + " ended without unlocking it");
             step(Input.of(Event.GONE));
             return;
         }
@@ -279,6 +275,8 @@ final class Tenure {
         locks.forget(this);
         if (isLost) seat.members().forEach(Seat::lost);
         locks.notices.ended(seat.name, isLost, start, startNanos);
+        // After the counters. What the application does when it hears of it must not hold up the others.
+        if (isLost) locks.tell(() -> lost.complete(null));
         Link[] links = {session, tying};
         session = tying = null;
         for (Link link : links) if (link != null) locks.tell(link::close);
@@ -316,19 +314,19 @@ final class Tenure {
             }
             locks.links.refresh();
             if (Clock.now() >= end)
-                throw LockException.Unavailable.because(seat.name.key() + " was not renewed: " + failure.getMessage(), failure);
+                throw LockException.Unavailable.because(seat + " was not renewed: " + failure.getMessage(), failure);
             long rest = Math.min(pause, Math.min(end, limit()) - Clock.now());
             new CompletableFuture<Void>().completeOnTimeout(null, rest, TimeUnit.MILLISECONDS).join();
         }
     }
 
     private void refuseOver() {
-        if (isLost()) throw new LockLostException(seat.name.key() + " was lost before it was renewed");
+        if (isLost()) throw new LockLostException(seat + " was lost before it was renewed");
         refuseReleased();
     }
 
     private synchronized void refuseReleased() {
-        if (isOver && !isLost) throw new IllegalMonitorStateException(seat.name.key() + " was released");
+        if (isOver && !isLost) throw new IllegalMonitorStateException(seat + " was released");
     }
 
     private synchronized long limit() {
@@ -354,8 +352,8 @@ final class Tenure {
                 : isTogetherAt(at) ? " is held together with others: release those" : null;
         if (refused != null) {
             at.free();
-            if (isLost) throw new LockLostException(at.name.key() + " was lost before it was released");
-            throw new IllegalMonitorStateException(at.name.key() + refused);
+            if (isLost) throw new LockLostException(at + " was lost before it was released");
+            throw new IllegalMonitorStateException(at + refused);
         }
         boolean wasLost = isLost();
         Job job = new Job(locks.links, at, options, depth, machineOf(at, depth, wasLost), false, Machine.FOREVER);
@@ -366,12 +364,12 @@ final class Tenure {
         if (told == Told.LOST) lose();
         if (depth == 1) tell(Event.RELEASED);
         job.rest();
-        if (wasLost) throw new LockLostException(at.name.key() + " was lost before it was released");
+        if (wasLost) throw new LockLostException(at + " was lost before it was released");
         if (told == Told.RELEASED) return;
         String why = told == Told.CLOSED ? "closed" : trouble == null ? "no reply in time" : trouble.getMessage();
-        if (told == Told.LOST) throw new LockLostException(trouble == null ? at.name.key() + " was lost" : why);
+        if (told == Told.LOST) throw new LockLostException(trouble == null ? at + " was lost" : why);
         if (told == Told.REFUSED) throw LockException.of((ServerException) trouble);
-        throw LockException.Unavailable.because(at.name.key() + " is not known to be released: " + why, trouble);
+        throw LockException.Unavailable.because(at + " is not known to be released: " + why, trouble);
     }
 
     private synchronized Release machineOf(Seat at, int depth, boolean wasLost) {

@@ -20,6 +20,7 @@ import rlock.LockListener;
 import rlock.LockListener.Held;
 import rlock.LockListener.Result;
 import rlock.LockListener.Waited;
+import rlock.LockLostException;
 import rlock.Mode;
 
 /** What is said of locks: events, counters, and what the server knows. */
@@ -101,16 +102,29 @@ class ListenerTest {
             Hold hold = lock.acquire();
             server.say("RLOCK.FORCE", lock.key());
             hold.lost().get(5, TimeUnit.SECONDS);
+            assertEquals(1, session.locks().counters().lost());
+            assertEquals(0, session.locks().counters().held());
             Server.until(() -> heard.lost.size() == 1);
             server.say("SET", "a string", "x");
             assertThrows(LockException.class, session.locks().lock("a string")::lock);
             assertEquals(Result.FAILED, heardOf(heard, 6).result());
             assertEquals(1, heard.held.size(), "a loss is no release");
             var counters = session.locks().counters();
-            assertEquals(1, counters.lost());
-            assertEquals(0, counters.held());
             assertEquals(0, counters.waiting());
             assertTrue(counters.failedRenewals() >= 1);
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void theLossOfSeveralNamesThemAll(Over over) throws Exception {
+        String one = over + ":lost:one", two = over + ":lost:two";
+        try (var session = over.open(server.port)) {
+            var held = session.locks().all(one, two).lease(Duration.ofMillis(600)).acquire();
+            server.say("RLOCK.FORCE", two);
+            held.lost().get(5, TimeUnit.SECONDS);
+            var lost = assertThrows(LockLostException.class, held::release);
+            assertEquals(one + ", " + two + " was lost before it was released", lost.getMessage());
         }
     }
 
