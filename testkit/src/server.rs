@@ -10,6 +10,10 @@ use crate::{Client, until};
 
 /// A server that is not there by then is not coming; under valgrind one takes seconds.
 const START_MS_MAX: u64 = 60_000;
+/// Memory that is used after it was freed shall not look as before. Each allocator has its own
+/// word for it: jemalloc with and without Redis' prefix, and the C library.
+const FILLS_FREED_MEMORY: [(&str, &str); 3] =
+    [("JE_MALLOC_CONF", "junk:free"), ("MALLOC_CONF", "junk:free"), ("MALLOC_PERTURB_", "165")];
 /// What a server writes into its log when it dies of a fault.
 const CRASH_MARKS: [&str; 4] =
     ["BUG REPORT", "crashed by signal", "ASSERTION FAILED", "panicked at"];
@@ -116,6 +120,13 @@ impl Server {
         let mut server = Server::prepared(settings, "");
         server.under = program.iter().map(ToString::to_string).collect();
         server.started()
+    }
+
+    /// A server that does not fill the memory it frees: for tests that make it free gigabytes.
+    #[track_caller]
+    pub fn that_fills_nothing() -> Server {
+        let unset = FILLS_FREED_MEMORY.iter().flat_map(|(name, _)| ["-u", name]);
+        Server::under(&std::iter::once("env").chain(unset).collect::<Vec<_>>(), &[])
     }
 
     /// A replica of `primary`, in sync with it.
@@ -329,12 +340,9 @@ impl Server {
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).stdin(Stdio::null());
         command.stdout(output.try_clone().unwrap()).stderr(output);
-        // Memory that is used after it was freed shall not look as before. Each allocator has its
-        // own word for it: jemalloc with and without Redis' prefix, and the C library. A benchmark
-        // is compiled without assertions.
+        // A benchmark is compiled without assertions.
         if cfg!(debug_assertions) {
-            command.env("JE_MALLOC_CONF", "junk:free").env("MALLOC_CONF", "junk:free");
-            command.env("MALLOC_PERTURB_", "165");
+            command.envs(FILLS_FREED_MEMORY);
         }
         let started = command.spawn();
         started.unwrap_or_else(|error| panic!("{}: {error}; run `make test`", words[0]))

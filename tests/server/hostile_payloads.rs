@@ -1,4 +1,7 @@
 //! `RESTORE` with payloads that no server ever dumped: refused, or a lock that can exist.
+//!
+//! The server allocates what a payload claims to follow, up to four gigabytes, and frees it when
+//! nothing does: to fill that would take seconds.
 
 use redis::Value;
 
@@ -6,13 +9,6 @@ use rlock_testkit::{Client, LockView, Payload, Server};
 
 /// The first byte says which of the server's own types follows. Another one is not for us to read.
 const TYPE_LEN: usize = 1;
-
-/// The server allocates what a payload claims to follow, up to four gigabytes, and frees it when
-/// nothing does: to fill that takes seconds, so these servers do not fill what they free.
-fn start() -> Server {
-    let words = ["env", "-u", "JE_MALLOC_CONF", "-u", "MALLOC_CONF", "-u", "MALLOC_PERTURB_"];
-    Server::under(&words, &[])
-}
 
 /// A client, and the payloads of locks of every shape, uncompressed so that every byte counts.
 fn samples(server: &Server) -> (Client, Vec<Payload>) {
@@ -63,7 +59,7 @@ fn try_to_restore(client: &mut Client, payload: &Payload, what: &str) -> bool {
 
 #[test]
 fn a_payload_with_any_one_byte_changed_is_refused_or_makes_a_sound_lock() {
-    let server = start();
+    let server = Server::that_fills_nothing();
     let (mut client, payloads) = samples(&server);
     let mut refused_count = 0;
     for payload in &payloads {
@@ -86,7 +82,7 @@ fn a_payload_with_any_one_byte_changed_is_refused_or_makes_a_sound_lock() {
 
 #[test]
 fn a_payload_cut_short_or_with_bytes_added_or_left_out_is_refused_or_sound() {
-    let server = start();
+    let server = Server::that_fills_nothing();
     let (mut client, payloads) = samples(&server);
     for payload in &payloads {
         let (value, version) = payload.body.split_at(payload.value_len());
@@ -107,7 +103,7 @@ fn a_payload_cut_short_or_with_bytes_added_or_left_out_is_refused_or_sound() {
 
 #[test]
 fn payloads_spliced_from_two_locks_are_refused_or_sound() {
-    let server = start();
+    let server = Server::that_fills_nothing();
     let (mut client, payloads) = samples(&server);
     for (head, tail) in [(0, 1), (1, 0), (1, 2), (2, 1), (2, 0)] {
         let (head, tail) = (&payloads[head], &payloads[tail]);
