@@ -75,9 +75,9 @@ async def test_a_release_by_a_task_ends_though_the_session_was_being_tied(server
         taking.set()
         return await take_seat(seat)
 
-    async def meanwhile(*words):
-        result = await call(*words)
-        if (moment == "take_seat" or taking.is_set()) and not happened.is_set():
+    async def meanwhile(*words, **options):
+        result = await call(*words, **options)
+        if (moment == "take_seat" or taking.is_set()) and not happened.is_set() and not options:
             happened.set()
             server.ask("RLOCK.FORCE", "k")
             if how == "close":

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import collections
-import heapq
 import os
 import random
 from typing import Any, Callable, Optional
 
 from . import _core as core
+from ._aio_pool import Link, Pool
 from ._core import Seat, Space, Spaces, now
 from ._drive import Job, Steps, redirected
 from ._errors import Broken, Refused, Silent, Unsent
 from ._links import Address, Route, packed, translated
 from ._telemetry import Telemetry
-
-
-ENOUGH = 16  # connections to one server, which are shared by all requests
-PACE = 0.01  # seconds for which none comes back before another one is dialed
-PATIENCE = 25  # times that, if they do come back
 
 
 async def run(steps: Steps) -> Any:
@@ -40,26 +34,6 @@ async def run(steps: Steps) -> Any:
 
 async def _stays_closed(*_: Any, **__: Any) -> None:
     raise ConnectionError("the connection was closed")
-
-
-class Link:
-    """A connection of our own."""
-
-    __slots__ = ("conn", "address", "is_open", "used", "watcher")
-
-    def __init__(self, conn: Any, address: Optional[Address]):
-        self.conn, self.address, self.is_open, self.used = conn, address, True, now()
-        self.watcher: Optional[asyncio.Task[None]] = None  # that hears of the end of a session
-
-
-#: Who waits for a link: until when, and a number by which no two are equal.
-Wanted = list[tuple[float, int, asyncio.Future[Optional[Link]]]]
-
-
-def none_comes(wanted: Wanted) -> None:
-    for _, _, turn in wanted:
-        if not turn.done():
-            turn.set_result(None)
 
 
 class Once:
@@ -124,11 +98,8 @@ class IO:
         self.is_closing = self.is_closed = False
         self.crowd = 0
         self.space: Optional[Space] = None
-        self.idle: dict[Any, list[Link]] = {}
+        self.pools: dict[Any, Pool] = {}
         self.links: set[Link] = set()
-        self.wanted: dict[Any, Wanted] = {}  # heaps
-        self.asked = self.handed = 0  # so often was one wanted, and given to who wanted it
-        self.sending: collections.Counter[Any] = collections.Counter()  # links that come back with their replies
         self.once = Once()
         self.ears: dict[Any, Ears] = {}
         self.tasks: set[asyncio.Task[Any]] = set()
@@ -170,12 +141,19 @@ class IO:
         sentinel: Any = self.route.sentinel
         self.route.master = await sentinel.get_master_address()
 
-    async def open(self, key: str, until: float, where: Optional[Address] = None) -> Link:
+    def _pool(self, address: Optional[Address]) -> Pool:
+        pool = self.pools.get(address)
+        if pool is None:
+            pool = self.pools[address] = Pool(self.waiting)
+        return pool
+
+    async def open(self, key: str, until: float, where: Optional[Address] = None, is_brief: bool = False) -> Link:
+        """A connection. `is_brief`: for a request that is answered at once."""
         address = where or (await self.locate(key, until) if self.route.moves else None)
+        pool = self._pool(address)
         while True:
-            idle = self.idle.get(address)
             try:
-                link = idle.pop() if idle else await self._next(address, until)
+                link = pool.lend(pool.idle.pop(), is_brief) if pool.idle else await self._next(address, is_brief, until)
             except Broken:
                 self.route.forget(address)
                 raise
@@ -183,15 +161,12 @@ class IO:
                 return link if where is None else await self._asking(link, until)
             self.drop(link)
 
-    async def _next(self, address: Optional[Address], until: float) -> Link:
-        """One that another task has dialed or needs no longer. Whose time ends first gets it: renewals have the least. Were
-        all of them told of each, a thousand tasks would wake up a thousand times."""
+    async def _next(self, address: Optional[Address], is_brief: bool, until: float) -> Link:
+        """One that is dialed, or that another task needs no longer."""
         if self.is_closed:
             raise Unsent("the connections are closed")
         dials = self.once.begin(address, lambda: self._dials(address))
-        turn: asyncio.Future[Optional[Link]] = asyncio.get_running_loop().create_future()
-        self.asked += 1
-        heapq.heappush(self.wanted.setdefault(address, []), (until, self.asked, turn))
+        turn = self._pool(address).wait(is_brief, until)
         try:
             await self.once.wait(turn, until)
         except BaseException:
@@ -205,25 +180,17 @@ class IO:
         return link
 
     async def _dials(self, address: Optional[Address]) -> None:
-        """One at a time, for as long as somebody waits for one."""
-        wanted = self.wanted[address]
+        """Makes one connection after the other while somebody waits for them."""
+        pool = self._pool(address)
         try:
-            while wanted:
-                if self.sending[address] >= ENOUGH:
-                    await self._spared()
-                if wanted:
+            while (first := pool.first()) is not None:
+                if pool.is_due(first):
                     await self._dial(address)
+                    pool.dialed = now()
+                else:
+                    await asyncio.sleep(core.LATE)
         finally:
-            del self.wanted[address]
-            none_comes(wanted)
-
-    async def _spared(self) -> None:
-        """For as long as others come back: more of them would not help a busy loop. But what is far away may need more."""
-        for _ in range(PATIENCE):
-            before = self.handed
-            await asyncio.sleep(PACE)
-            if self.handed == before:
-                break
+            pool.none_comes()
 
     async def _dial(self, address: Optional[Address]) -> None:
         if self.is_closed:
@@ -296,9 +263,8 @@ class IO:
     async def send(self, key: str, words: list[Any], until: float) -> Any:
         where, hops = None, 0
         while True:
-            link = await self.open(key, until, where)
+            link = await self.open(key, until, where, is_brief=True)
             sent = now()
-            self.sending[link.address] += 1
             try:
                 await self.write(link, words)
                 left = until - now()
@@ -318,37 +284,23 @@ class IO:
                 if isinstance(error, Silent):
                     self.distrust(link.address, sent)
                 raise
-            finally:
-                self.sending[link.address] -= 1
             self.keep(link)
             self.rtt += (min(now() - sent, core.REPLY) - self.rtt) / 8
             return reply
 
     def distrust(self, address: Optional[Address], since: float) -> None:
         """One connection was silent: those that have said nothing since may be so as well."""
-        idle = self.idle.get(address, [])
-        silent = [link for link in idle if link.used < since]
-        idle[:] = [link for link in idle if link.used >= since]
-        for link in silent:
+        for link in self._pool(address).silent_since(since):
             self.drop(link)
 
     def keep(self, link: Link) -> None:
-        wanted = self.wanted.get(link.address)
-        while wanted and link.is_open and not self.is_closed:
-            turn = heapq.heappop(wanted)[2]
-            if not turn.done():
-                turn.set_result(link)
-                self.handed += 1
-                return
-        idle = self.idle.setdefault(link.address, [])
-        if link.is_open and not self.is_closed and len(idle) < ENOUGH + self.waiting:
-            idle.append(link)
-        else:
+        if self.is_closed or not link.is_open or not self._pool(link.address).give(link):
             self.drop(link)
 
     def drop(self, link: Link) -> None:
         link.is_open = False
         self.links.discard(link)
+        self._pool(link.address).returned(link)
         link.conn.connect = link.conn.connect_check_health = _stays_closed  # redis-py connects again to write
         if link.watcher is not None:
             link.watcher.cancel()
@@ -424,19 +376,19 @@ class IO:
         """Waits end; what they left is undone for a moment still. Then nothing is connected any more."""
         self.is_closing = True
         for link in list(self.links):
-            if link not in self.idle.get(link.address, []):
+            if link not in self._pool(link.address).idle:
                 self.drop(link)
         await asyncio.sleep(0)
         if self.tasks:
             await asyncio.wait(set(self.tasks), timeout=1.0)
         self.is_closed = True
-        for wanted in self.wanted.values():
-            none_comes(wanted)
+        for pool in self.pools.values():
+            pool.none_comes()
         for task in [*self.tasks, *self.once.running.values(), *(ears.task for ears in self.ears.values())]:
             task.cancel()
         for link in list(self.links):
             self.drop(link)
-        self.idle.clear()
+        self.pools.clear()
 
 
 class Turn:

@@ -153,7 +153,7 @@ class IO:
     def _pool(self, address: Optional[Address]) -> Pool:
         pool = self.pools.get(address)
         if pool is None:
-            pool = self.pools.setdefault(address, Pool(lambda: self._dial(address), self.keep, 16 + self.waiting))
+            pool = self.pools.setdefault(address, Pool(lambda: self._dial(address), self.keep, self.waiting))
         return pool
 
     def _dial(self, address: Optional[Address]) -> Link:

@@ -38,30 +38,60 @@ class Waiter:
         self.came.acquire()
 
 
-class Pool:
-    """Each connection that comes back, or is made, wakes one of those who wait, in the order of their arrival.
+class Shelf:
+    """The connections, for threads or tasks, and when another one is made.
 
     Requests that are answered at once have BRIEF connections. If one of them has waited for LATE, another connection
-    is made, at most one every DIALS: threads that are many wait for a processor, and connecting would take more of it.
+    is made, at most one every DIALS: callers that are many wait for a processor, and connecting would take more of it.
     """
 
     BRIEF = 16
 
-    def __init__(self, dial: Callable[[], Link], keep: Callable[[Link], None], most: int):
-        self.dial, self.keep, self.most = dial, keep, most
-        self.lock = threading.Lock()
-        self.idle: list[Link] = []
-        self.waiters: collections.deque[Waiter] = collections.deque()
+    def __init__(self, waiting: int):
+        self.most = self.BRIEF + waiting
+        self.idle: list[Any] = []
         self.brief = 0  # lent to requests that are answered at once
+        self.dialed = 0.0
+
+    def lend(self, link: Any, is_brief: bool) -> Any:
+        link.is_brief = is_brief
+        self.brief += is_brief
+        return link
+
+    def returned(self, link: Any) -> None:
+        self.brief -= link.is_brief
+        link.is_brief = False
+
+    def silent_since(self, since: float) -> list[Any]:
+        """Takes those that have said nothing since then."""
+        silent = [link for link in self.idle if link.used < since]
+        self.idle = [link for link in self.idle if link.used >= since]
+        return silent
+
+    def is_due(self, first: Any) -> bool:
+        """Whether a connection is made for this one, who is the first to get it."""
+        if not first.is_brief or self.brief < self.BRIEF:
+            return True
+        return now() >= first.since + core.LATE and now() >= self.dialed + core.DIALS
+
+
+class Pool(Shelf):
+    """Each connection that comes back, or is made, wakes one of those who wait, in the order of their arrival."""
+
+    def __init__(self, dial: Callable[[], Link], keep: Callable[[Link], None], waiting: int):
+        super().__init__(waiting)
+        self.dial, self.keep = dial, keep
+        self.lock = threading.Lock()
+        self.waiters: collections.deque[Waiter] = collections.deque()
         self.is_dialing = False
-        self.dialed = self.rests_until = 0.0
+        self.rests_until = 0.0
         self.error = ""
 
     def take(self, is_brief: bool, until: float) -> Link:
         """A connection that nobody uses. Raises Unsent if connecting failed, for others a moment ago, or took too long."""
         with self.lock:
             if self.idle and not self.waiters:
-                return self._lend(self.idle.pop(), is_brief)
+                return self.lend(self.idle.pop(), is_brief)  # type: ignore[no-any-return]
         waiter = Waiter(is_brief)
         try:
             self._wait(waiter, until)
@@ -79,7 +109,7 @@ class Pool:
             if not self.is_dialing and now() < self.rests_until:
                 raise Unsent(self.error)
             if self.idle:
-                waiter.link = self._lend(self.idle.pop(), waiter.is_brief)
+                waiter.link = self.lend(self.idle.pop(), waiter.is_brief)
                 return
             self.waiters.append(waiter)
             if not self.is_dialing:
@@ -99,18 +129,13 @@ class Pool:
         if waiter.link is not None:
             self.keep(waiter.link)
 
-    def _lend(self, link: Link, is_brief: bool) -> Link:
-        link.is_brief = is_brief
-        self.brief += is_brief
-        return link
-
     def give(self, link: Link) -> bool:
         """Whether it is of use."""
         with self.lock:
-            self._returned(link)
+            self.returned(link)
             if self.waiters:
                 waiter = self.waiters.popleft()
-                waiter.link = self._lend(link, waiter.is_brief)
+                waiter.link = self.lend(link, waiter.is_brief)
                 waiter.came.release()
             elif len(self.idle) < self.most:
                 self.idle.append(link)
@@ -121,18 +146,11 @@ class Pool:
     def lost(self, link: Link) -> None:
         """It is closed."""
         with self.lock:
-            self._returned(link)
+            self.returned(link)
 
-    def _returned(self, link: Link) -> None:
-        self.brief -= link.is_brief
-        link.is_brief = False
-
-    def silent_since(self, since: float) -> list[Link]:
-        """Takes those that have said nothing since then."""
+    def silent_since(self, since: float) -> list[Any]:
         with self.lock:
-            silent = [link for link in self.idle if link.used < since]
-            self.idle = [link for link in self.idle if link.used >= since]
-        return silent
+            return super().silent_since(since)
 
     def fail(self, problem: Exception) -> None:
         """Of a server that was not reached, nothing is wanted for a moment."""
@@ -157,7 +175,7 @@ class Pool:
                 if not self.waiters:
                     self.is_dialing = False
                     return
-                is_due = self._is_due(self.waiters[0])
+                is_due = self.is_due(self.waiters[0])
             if not is_due:
                 time.sleep(core.LATE)
                 continue
@@ -167,8 +185,3 @@ class Pool:
                 return self.fail(translated(error) if isinstance(error, Exception) else Broken(repr(error)))
             self.dialed, self.rests_until = now(), 0.0
             self.keep(link)
-
-    def _is_due(self, first: Waiter) -> bool:
-        if not first.is_brief or self.brief < self.BRIEF:
-            return True
-        return now() >= first.since + core.LATE and now() >= self.dialed + core.DIALS
