@@ -110,16 +110,25 @@ pub fn order(
             owns && matches!(wake.reply, Reply::Granted { .. })
         })
     };
+    // The caller has its turn, and asks with a smaller limit than before.
+    let narrows = matches!(input, Input::Acquire(ask) if before.turns().any(|turn| {
+        let given = turn.limit;
+        turn.owner.as_bytes() == ask.owner
+            && ask.limit.is_some_and(|limit| given.is_none_or(|given| limit < given))
+    }));
     let stays = |entry: &Entry| {
         // A ticket that ended, or was withdrawn by a grant, and one that was given to its owner at
         // once are two.
         let is_over = entry.ends_at.is_some_and(|at| at.is_over_at(world.now));
         let is_withdrawn = entry.kind == Kind::Ticket && is_granted(&entry.owner);
-        // Its turn came in this very step, and its owner, the step's caller, could not use it.
+        // Its turn came in this very step, and the step's caller could not use it, being its owner,
+        // or left no room for it.
         let asks = matches!(input, Input::Acquire(ask) if ask.owner == entry.owner.as_bytes());
-        let gave_up = entry.kind == Kind::Ticket && asks && effects.turns.contains(&entry.owner);
+        let turned = entry.kind == Kind::Ticket && effects.turns.contains(&entry.owner);
+        let gave_up = turned && (asks || narrows);
         let same = |other: &&Entry| who(other) == who(entry) && other.mode == entry.mode;
-        !is_over && !is_withdrawn && !gave_up && after.waiting().any(|other| same(&other))
+        let remains = after.waiting().any(|other| same(&other));
+        !is_over && !is_withdrawn && !gave_up && remains
     };
     let served = |entry: &Entry| {
         let woken = effects.wakes.iter().find(|wake| Who::Waiter(wake.waiter) == who(entry));
