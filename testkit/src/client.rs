@@ -194,9 +194,16 @@ impl Client {
     /// The value of a field of `INFO`.
     #[track_caller]
     pub fn info(&mut self, section: &str, field: &str) -> Option<String> {
-        let page = self.text(&format!("INFO {section}"));
+        self.try_info(section, field).unwrap_or_else(|error| panic!("INFO {section}: {error}"))
+    }
+
+    /// The value of a field of `INFO`, or the text of the error that came instead.
+    #[track_caller]
+    pub fn try_info(&mut self, section: &str, field: &str) -> Result<Option<String>, String> {
+        let page = text(&self.attempt(&format!("INFO {section}"))?);
         let mut lines = page.lines();
-        lines.find_map(|line| Some(line.strip_prefix(field)?.strip_prefix(':')?.to_owned()))
+        let value = lines.find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        Ok(value.map(str::to_owned))
     }
 
     /// The value of a numeric field of `INFO`, which must be there.

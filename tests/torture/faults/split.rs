@@ -13,7 +13,7 @@ use crate::actor::Site;
 use crate::clock::{Stop, ms, now_ns, ns};
 use crate::history::{Event, FULL_PROMISE, Mark, Promise};
 use crate::words::{self, Words};
-use rlock_testkit::{Server, until};
+use rlock_testkit::{Client, Server, until};
 
 /// Sentinel takes its time to make the old primary a replica: up to 20 s.
 const PATIENCE_MS: u64 = 60_000;
@@ -103,13 +103,24 @@ impl Node {
         self.server.client().ask(&format!("REPLICAOF 127.0.0.1 {port}"));
     }
 
+    /// Whether a field of `INFO replication` is this. Sentinel ends the connections of a server
+    /// that it gives another role: then it is asked again.
+    fn has(&self, field: &str, value: &str) -> bool {
+        let client = Client::connect(&self.server.url(""));
+        let answer = client.map(|mut client| client.try_info("replication", field));
+        matches!(answer, Ok(Ok(Some(answer))) if answer == value)
+    }
+
     fn is_primary(&self) -> bool {
-        self.server.client().info("replication", "role").as_deref() == Some("master")
+        self.has("role", "master")
+    }
+
+    fn is_replica(&self) -> bool {
+        self.has("role", "slave")
     }
 
     fn has_link(&self) -> bool {
-        let link = self.server.client().info("replication", "master_link_status");
-        link.as_deref() == Some("up")
+        self.has("master_link_status", "up")
     }
 
     fn offset(&self) -> i64 {
@@ -202,7 +213,7 @@ impl Split {
         if self.sentinel.is_none() {
             old.follow(new);
         }
-        until(PATIENCE_MS, || !old.is_primary());
+        until(PATIENCE_MS, || old.is_replica());
         {
             let mut map = self.map.write().unwrap();
             map.near = 1 - map.near;
