@@ -4,14 +4,14 @@
 //! are closed two loop iterations later, when none of their commands is running and the reply is
 //! written. Until then a filter keeps them from running any further command.
 //!
-//! The filter is there while there are sessions: before a command runs it also checks that no
-//! session has outlived its deadline. A process that was stopped runs what it finds in its sockets
-//! before its timers.
+//! The filter is registered while there are sessions: before a command runs it also checks that no
+//! session has outlived its deadline. When a stopped process resumes, it reads its sockets before
+//! its timers fire.
 //!
 //! Redis 7.0 does not say whose command it is about to run. There a connection that certainly runs
 //! none is closed at once, and the server closes one that may be running a command after that
 //! command. Only a connection that ended its own session by something that runs several commands is
-//! closed later; until then the filter recognises it by the size of its arguments.
+//! closed later; until then the filter recognizes it by the size of its arguments.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
@@ -25,7 +25,7 @@ use crate::connection::Line;
 use crate::ffi::{self, Caller, Closing, Ctx, Exclusive};
 use crate::state;
 
-/// The filter is there.
+/// The filter is registered.
 static IS_WATCHING: AtomicBool = AtomicBool::new(false);
 /// Closing is scheduled.
 static IS_COMING: AtomicBool = AtomicBool::new(false);
@@ -34,7 +34,7 @@ static IS_COMING: AtomicBool = AtomicBool::new(false);
 /// all the same.
 const REPLY: Duration = Duration::from_millis(20);
 
-/// Of so many connections the server is asked for their lines at once: each takes microseconds.
+/// How many connections' `CLIENT LIST` lines are requested at once: each takes microseconds.
 const SEEN_MAX: usize = 64;
 
 /// The last connection whose command the server has begun, where it says so; 0 if there is none.

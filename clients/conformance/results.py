@@ -196,8 +196,9 @@ class Page:
             yield f"| {server} | {days} | {' | '.join(map(str, (*counts, again)))} |"
         yield (
             "\nOne result is one scenario with one package on one topology. *Repeated* counts the results that were ok only after a"
-            "\nrepetition, because a thread had waited for a processor for longer than 250 ms during the first attempt. The files in"
-            "\n`clients/conformance/results` list every result; `make clients-results` writes them and this page.\n"
+            "\nrepetition, because threads had waited for a processor for more than 50 ms in total during the first attempt (on 25"
+            "\nNovember: one thread for more than 250 ms). The files in `clients/conformance/results` list every result;"
+            "\n`make clients-results` writes them and this page.\n"
             "The results of 25 November 2026 come from several runs on a busy machine: a scenario was played again if it had\n"
             "failed, or if its package had been fixed since, and the last result counts.\n\n"
             "In the tables, the *on* column says where a scenario is played: **1** is one server, **R** a primary with a replica,\n"

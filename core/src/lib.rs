@@ -5,12 +5,12 @@
 //! token, a depth and a deadline. The laws:
 //!
 //! 1. While an owner holds WRITE, no other owner holds anything.
-//! 2. A hold expires at its deadline, for every reader of the lock at once, swept or not.
+//! 2. A hold expires at its deadline, for everybody at once, whether it has been swept or not.
 //! 3. A new hold has a token greater than every token before it; re-entry keeps the token.
 //! 4. A deadline is only ever extended, by re-entry or by renewal.
 //! 5. Only a [`Change`] changes a lock, and a replica that replays the changes has the same lock.
-//! 6. When a transition is done, the first in line cannot enter: otherwise it would have.
-//! 7. A newcomer never passes a waiter; adjacent readers enter together.
+//! 6. When a transition is done, the first in line cannot be granted the lock (it would have been).
+//! 7. A newcomer never passes a waiter; adjacent readers are granted the lock together.
 //! 8. Every blocked connection gets exactly one reply, and no departed one is granted.
 //!
 //! A [`Volatile`] is what only the primary knows of a lock: its [`Queue`] and its [`Sessions`].

@@ -228,7 +228,7 @@ impl Manager {
         }
     }
 
-    /// The memory of a lock, if there is any.
+    /// The volatile part of a lock, if it has one.
     pub fn volatile(&self, db: i32, key: &[u8]) -> Option<&Volatile> {
         self.locks.get(db, key)
     }

@@ -27,7 +27,7 @@ pub struct Volatile {
     pub(crate) unsent: UnsentReplies,
     /// What replicas are to acknowledge; `None` while nothing is.
     pub(crate) acks: Option<Box<Confirmations>>,
-    /// Nobody is granted before this, while a new primary is in its grace time.
+    /// Nobody is granted before this, while a new primary is in its grace period.
     pub(crate) grace: Option<EpochMs>,
     /// Waits and holds that ended, for the slow log.
     over: Vec<Ended>,
@@ -146,9 +146,9 @@ impl Volatile {
             || self.unsent.knows(waiter)
     }
 
-    /// A parked connection is gone, by whatever cause: it is not granted any more, and a level that
-    /// it did not hear of is revoked with the next input. Needs nothing written, so it may
-    /// be said at any time. True if it makes a difference to somebody.
+    /// A blocked connection departed, for whatever reason. It can no longer be granted the lock;
+    /// the next input revokes any unheard level. Writes nothing, so it may be called at any time.
+    /// Returns whether anything changed.
     pub fn leave(&mut self, waiter: WaiterId) -> bool {
         let waited = self.queue.remove_waiter(waiter).is_some() || self.queue.leave_group(waiter);
         self.withdraw_tie(waiter);

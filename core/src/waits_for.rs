@@ -188,8 +188,8 @@ struct Stance<'a> {
 }
 
 impl Claim<'_> {
-    /// As whom it waits: as a writer, who waits for everybody, where every other reader must leave
-    /// before it. Under a higher limit any of them may, so it waits for none of them in particular.
+    /// The mode it waits in: WRITE if every other reader must release first. Under a higher limit
+    /// any of them may, so it waits for none of them in particular.
     fn waits_as(self) -> Mode {
         if self.limit == Some(NonZeroU32::MIN) { Mode::Write } else { self.mode }
     }

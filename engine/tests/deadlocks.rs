@@ -179,7 +179,7 @@ fn a_refused_wait_lets_those_behind_it_enter() {
     assert!(told[0].starts_with("2: -DEADLOCK") && told[1] == "3: #3", "{told:?}");
 }
 
-/// In the grace time a re-entry waits for nobody but the end of the grace.
+/// In the grace period a re-entry waits for nobody but the end of the grace.
 #[test]
 fn an_owner_that_asks_again_in_the_grace_for_what_it_holds_is_in_no_cycle() {
     for again in ["acquire a ann BLOCK 0", "macquire 2 a z ann BLOCK 0"] {

@@ -124,7 +124,7 @@ fn a_value_of_another_type_refuses_at_once_whoever_is_blocked() {
     }
 }
 
-/// In its grace time a server grants nothing, so connections are blocked at a free name.
+/// In its grace period a server grants nothing, so connections are blocked at a free name.
 #[test]
 fn a_value_of_another_type_refuses_in_the_grace_too() {
     let server = Server::primary(&["rlock.grace-ms", "60000"]);

@@ -1,4 +1,4 @@
-//! The grace time of a new primary.
+//! The grace period of a new primary.
 
 use super::Manager;
 use crate::{EpochMs, Now};

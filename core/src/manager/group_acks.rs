@@ -1,6 +1,6 @@
 //! Grants and renewals of several locks that replicas have not acknowledged yet. Each of the locks
 //! has its part in its ledger; what concerns all of them is here: the replicas are asked once, the
-//! caller is told once, and when one part ends nothing of the others is told.
+//! caller gets one reply, and if one part ends, the others are never reported.
 
 use super::group::Group;
 use super::groups::Groups;

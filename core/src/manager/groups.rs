@@ -303,8 +303,8 @@ impl Manager {
         self.end_group_but_at(waiter, None, (reply, by), now);
     }
 
-    /// The wait of a group is cancelled with this reply. Its place at `key` is left to the step
-    /// that cancels its owner's other waits there: none of those may be granted before.
+    /// The wait of a group is canceled with this reply. Its place at `key` is left to the step that
+    /// cancels its owner's other waits there: none of those may be granted before.
     pub fn cancel_group(&mut self, waiter: WaiterId, key: &[u8], reply: Reply, now: Now) {
         self.end_group_but_at(waiter, Some(key), (reply, Outcome::Cancelled), now);
     }

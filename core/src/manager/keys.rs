@@ -30,7 +30,7 @@ const NAME_BYTES: usize = 40;
 const TOLD_MAX: usize = 256;
 
 /// How far a replica's clock may be behind its primary's, minus the time a deletion travels, so
-/// that it still recognises an expired lock: in microseconds.
+/// that it still recognizes an expired lock: in microseconds.
 const BEHIND_US: u64 = 1000;
 
 impl Manager {
@@ -59,8 +59,8 @@ impl Manager {
         is_awaited || self.observers.has(db, key)
     }
 
-    /// A lock is removed from its key; the server reports the reason afterwards, or not at all. On
-    /// a replica the primary's clock has decided, and only a deletion arrives: there a lock whose
+    /// A lock is removed from its key; the server reports the reason afterward, or not at all. On a
+    /// replica the primary's clock has decided, and only a deletion arrives: there a lock whose
     /// leases have expired counts as expired. The replica's clock may be a little behind.
     pub fn key_left(&mut self, at: At<'_>, lock: &Lock) {
         if self.is_loading {

@@ -56,7 +56,7 @@ impl ExpiryAction {
 }
 
 impl KeyExpiry {
-    /// For a lock and its memory.
+    /// For a lock and its volatile part.
     pub fn of(lock: &Lock, volatile: Option<&Volatile>) -> Self {
         let deadline_ms = lock.latest_deadline().map(|deadline| deadline.get());
         let is_waited_for = volatile.is_some_and(|volatile| !volatile.queue.is_empty());

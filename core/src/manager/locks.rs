@@ -23,10 +23,10 @@ pub struct LockId {
     pub key: Rc<[u8]>,
 }
 
-/// A lock's place in [`Locks`], valid while the lock has a memory.
+/// A lock's place in [`Locks`], valid while the lock has a volatile part.
 pub(super) type Slot = usize;
 
-/// So many places are kept while no lock has a memory, because the next one is at hand.
+/// So many places are kept while no lock has a volatile part, because the next one is at hand.
 const KEPT: usize = 1000;
 
 /// Why to sweep a lock.
@@ -49,7 +49,7 @@ pub(super) struct Known {
     mark: Option<Mark>,
 }
 
-/// The memories of all locks that have one.
+/// The volatile parts of all locks that have one.
 #[derive(Default)]
 pub struct Locks {
     /// In boxes, so that little moves when this grows.
@@ -70,10 +70,10 @@ pub struct Locks {
     /// The locks with blocked connections.
     with_waiters: BTreeSet<(i32, Slot)>,
     totals: Totals,
-    /// For a lock without a memory; empty between uses.
+    /// For a lock without a volatile part; empty between uses.
     scratch: Box<Known>,
     /// The next [`Locks::scratch`]. Where one waiter comes after the other, each hand-off ends a
-    /// memory, and the next one begins in its place.
+    /// volatile part, and the next one begins in its place.
     spare: Option<Box<Known>>,
 }
 
@@ -107,18 +107,18 @@ impl Locks {
         self.known.get_mut(number)?.as_deref_mut()
     }
 
-    /// The memory of a lock, if there is any.
+    /// The volatile part of a lock, if it has one.
     pub fn get(&self, db: i32, key: &[u8]) -> Option<&Volatile> {
         self.number(db, key).and_then(|number| self.at(number)).map(|known| &known.volatile)
     }
 
-    /// The memory of a lock; an empty one if there is none.
+    /// The volatile part of a lock; an empty one if it has none.
     pub fn get_or_empty(&self, db: i32, key: &[u8]) -> &Volatile {
         self.get(db, key).unwrap_or(&self.scratch.volatile)
     }
 
-    /// Changes the memory of a lock. `work` gets when the lock was due next, and also returns when
-    /// it is due now.
+    /// Changes the volatile part of a lock. `work` gets when the lock was due next, and also
+    /// returns when it is due now.
     pub fn change<T>(
         &mut self,
         db: i32,
@@ -128,7 +128,7 @@ impl Locks {
         self.change_named(db, key, || LockId { db, key: key.into() }, work)
     }
 
-    /// The same; `name` is this lock's, asked for if a memory begins.
+    /// The same; `name` is this lock's, asked for if a volatile part begins.
     pub fn change_named<T>(
         &mut self,
         db: i32,
@@ -174,7 +174,7 @@ impl Locks {
         result
     }
 
-    /// What the scratch space has is the memory of this lock from now on.
+    /// What the scratch space has is the volatile part of this lock from now on.
     fn keep(&mut self, id: LockId, alarm: Option<EpochMs>) {
         let next = self.spare.take().unwrap_or_default();
         let mut known = std::mem::replace(&mut self.scratch, next);
@@ -274,8 +274,8 @@ impl Locks {
         Some((*at, known.id.clone()))
     }
 
-    /// Marks a lock to be swept soon, if it has a memory. It is due from `at` on; before everything
-    /// but those marked earlier, if `None`.
+    /// Marks a lock to be swept soon, if it has a volatile part. It is due from `at` on; before
+    /// everything but those marked earlier, if `None`.
     pub fn mark(&mut self, db: i32, key: &[u8], why: Mark, at: Option<EpochMs>) {
         if let Some(number) = self.number(db, key) {
             self.mark_number(number, why, at);
@@ -312,8 +312,8 @@ impl Locks {
         self.marked.front().map(|(at, _)| *at)
     }
 
-    /// Takes the next marked lock, since when it is due, and the reason. Its memory is dropped if
-    /// it is empty.
+    /// Takes the next marked lock, since when it is due, and the reason. Its volatile part is
+    /// dropped if it is empty.
     pub fn take_marked(&mut self) -> Option<(LockId, EpochMs, Mark)> {
         loop {
             let (at, number) = self.marked.pop_front()?;
@@ -347,7 +347,7 @@ impl Locks {
         }
     }
 
-    /// Changes the memory of a lock without changing its alarm.
+    /// Changes the volatile part of a lock without changing its alarm.
     pub fn change_keeping_alarm<T>(
         &mut self,
         db: i32,
@@ -357,7 +357,7 @@ impl Locks {
         self.change(db, key, |volatile, alarm| (work(volatile), alarm))
     }
 
-    /// Changes the memory of a lock after acknowledgments, without opening the lock.
+    /// Changes the volatile part of a lock after acknowledgments, without opening the lock.
     pub fn change_acks<T>(&mut self, id: &LockId, work: impl FnOnce(&mut Volatile) -> T) -> T {
         self.change(id.db, &id.key, |volatile, before| {
             let result = work(volatile);
@@ -388,7 +388,7 @@ impl Locks {
         (some.len() <= most).then_some(some)
     }
 
-    /// Drops one memory, so that many can be dropped in portions. False if there is none.
+    /// Drops one volatile part, so that many can be dropped in portions. False if there is none.
     pub fn drop_one(&mut self) -> bool {
         self.alarms.pop_first();
         self.session_ends.pop_first();

@@ -11,7 +11,7 @@ use crate::{Acquire, Lock, Now, Owner, Volatile, WaiterId};
 pub trait World {
     /// The manager.
     fn manager<T>(&mut self, see: impl FnOnce(&Manager) -> T) -> T;
-    /// The lock at a key (a free one if there is none) and its memory.
+    /// The lock at a key (a free one if there is none) and its volatile part.
     fn lock<T>(&mut self, id: &LockId, see: impl FnOnce(&Lock, &Volatile) -> T) -> T;
 }
 

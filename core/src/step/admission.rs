@@ -66,10 +66,10 @@ impl Lock {
         }
     }
 
-    /// The reply to a request that would be told to wait and change nothing, seen without deciding
-    /// it: a stranger's hold is in its way, and nothing is due here. `None` where that is not sure.
+    /// Predicts, without deciding, the reply to a request that can only wait (another owner's hold
+    /// is in the way, and nothing is due); `None` if uncertain.
     ///
-    /// Whoever blocks on a held lock is decided when it is parked; this saves deciding it twice.
+    /// Saves deciding twice: a blocking request is decided when it is parked.
     pub fn must_wait(&self, volatile: &Volatile, ask: &Acquire<'_>, now: Now) -> Option<Reply> {
         let claim = Claim::from(ask);
         self.blocked_until(claim)?;

@@ -6,7 +6,7 @@ use crate::{Change, Step};
 
 impl<'a> Step<'_, 'a> {
     /// Decides what `input` does now, and does it. What has expired ends first, so that it decides
-    /// nothing; and whoever can enter afterwards has entered when this returns.
+    /// nothing; and whoever can enter afterward has entered when this returns.
     ///
     /// If it stops ([`crate::Effects::unchecked`]), it goes on when it is applied again.
     pub fn apply(mut self, input: Input<'a>) {

@@ -33,7 +33,7 @@ pub struct StepContext<'t> {
     pub names_max: usize,
     /// `rlock.acks-timeout-ms`: how long to wait for acknowledgments.
     pub confirm_ms: u64,
-    /// Nobody is granted before this, while a new primary is in its grace time.
+    /// Nobody is granted before this, while a new primary is in its grace period.
     pub grace: Option<EpochMs>,
     /// Which blocked connections may be granted.
     pub rights: Rights<'t>,
@@ -327,7 +327,7 @@ pub enum Reply {
     Pending,
     /// The hold is renewed.
     Renewed,
-    /// The remaining depth, or the number of holds ended or of waits cancelled.
+    /// The remaining depth, or the number of holds ended or of waits canceled.
     Count(u64),
     /// An error; nothing changed.
     Refused(Refusal),

@@ -268,7 +268,7 @@ impl<'a> Step<'_, 'a> {
         }
         for mode in [Mode::Write, Mode::Read] {
             let Some(hold) = self.lock.holders.hold(owner, mode) else { continue };
-            // Its waits for several locks are cancelled, also where it was just granted this one.
+            // Its waits for several locks are canceled, also where it was just granted this one.
             drop(self.volatile.queue.take_covered(hold.token));
             if self.volatile.give_up_turn(hold.token) {
                 count = count.saturating_add(1);

@@ -1,13 +1,12 @@
-//! How deep a hold is by the requests that made it so. A request of which its owner has not heard
-//! can be left out, as if it had never been decided: the hold is then as deep as the others make
-//! it.
+//! The depth of a hold, computed from its requests. A request of which its owner has not heard can
+//! be left out, as if it had never been decided: the hold is then as deep as the others make it.
 
 use std::collections::BTreeMap;
 
 use crate::{Token, WaiterId};
 
-/// What requests and releases do to the depth of a hold: they add so many levels, and then it has
-/// at least and at most so many.
+/// What requests and releases do to the depth of a hold: add a number of levels, then clamp to a
+/// minimum and a maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DepthChange {
     add: i32,
@@ -167,7 +166,7 @@ impl LevelRequests {
         }
     }
 
-    /// The owner released one level, and so many are left. It released one that it knew of: who
+    /// The owner released one level; `left` levels remain. It released one that it knew of: who
     /// asked for a depth asked for the one below, but is still to hold the lock when it is told.
     pub(crate) fn release_one(&mut self, token: Token, left: u16) {
         for (_, request) in self.all.range_mut((token, 0)..=(token, u64::MAX)) {

@@ -217,9 +217,9 @@ impl UnsentReplies {
         }
     }
 
-    /// A caller is gone, and the levels end with the next input that the hold has only by its
-    /// request. `awaits_acks`: the hold may be pending, which then is decided anew. False if it had
-    /// its reply.
+    /// A caller departed: the next input ends the levels that only its request added.
+    /// `awaits_acks`: the hold may be pending, which then is decided anew. False if it had its
+    /// reply.
     pub(crate) fn leave(&mut self, waiter: WaiterId, awaits_acks: bool) -> bool {
         let Some(UnsentReply { token, request, ack_wait, .. }) = self.take(waiter) else {
             return false;
@@ -279,8 +279,8 @@ impl UnsentReplies {
         waits.any(|wait| !wait.deadline.is_over_at(now))
     }
 
-    /// Forgets so many pending callers, those first whose acknowledgments would be too late first.
-    /// Returns them, and since when they wait.
+    /// Forgets up to `most` pending callers, earliest acknowledgment deadline first. Returns them,
+    /// and since when they wait.
     pub(crate) fn take_pending(&mut self, most: usize) -> Vec<(WaiterId, Now)> {
         let first = self.by_until.iter().take(most);
         let pending =

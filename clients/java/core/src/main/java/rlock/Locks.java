@@ -122,8 +122,8 @@ public final class Locks implements AutoCloseable {
     }
 
     /**
-     * This thread's name as an owner, {@code host/pid/thread-…}: the same for all its locks at this server or cluster. The
-     * first time, a server is asked who it is.
+     * This thread's name as an owner, {@code host/pid/NAME-…} with the thread's name: the same for all its locks at this
+     * server or cluster. The first time, a server is asked who it is.
      */
     public String threadOwner() {
         try {
