@@ -21,6 +21,9 @@ use crate::several::token_of_any;
 use crate::words::words;
 use crate::{Inner, Options};
 
+/// Seven days: above, a wait has no limit for the server.
+const LONGEST_BLOCK: Ms = 604_800_000;
+
 /// A request under way, which goes on whatever happens to who waits for it.
 type Pending = Pin<Box<dyn Future<Output = RedisResult<Value>> + Send>>;
 
@@ -321,13 +324,14 @@ impl Ask {
 
     // --- requests -------------------------------------------------------------------------------
 
+    /// The server accepts no longer `BLOCK`. The attempt still ends by its own clock.
     fn waiting(&self, block: Option<Ms>, session: bool, depth: u32) -> Cmd {
         let mut words = self.options.words(&self.entry.key, depth);
         if session {
             words.arg("SESSION");
         }
         if let Some(block) = block {
-            words.arg("BLOCK").arg(block);
+            words.arg("BLOCK").arg(if block > LONGEST_BLOCK { 0 } else { block });
             self.options.add_most(&mut words);
         }
         words

@@ -113,7 +113,15 @@ async fn the_end_of_a_hold_says_whether_it_was_lost() {
 fn the_longest_time_is_no_limit() {
     let server = Server::start(&[]);
     let locker = blocking::Locker::new(Client::open(server.url()).unwrap()).unwrap();
-    locker.lock("k").wait(Duration::MAX).acquire().unwrap().release().unwrap();
+    let eight_days = Duration::from_secs(8 * 86_400);
+    for wait in [eight_days, Duration::MAX] {
+        let held = locker.lock("k").lease(Duration::from_millis(300)).acquire().unwrap();
+        let waits = locker.lock("k").wait(wait);
+        let waiter = thread::spawn(move || waits.acquire());
+        until("it waits", || server.ask::<String>("INFO rlock").contains("rlock_waiters:1\r"));
+        held.release().unwrap();
+        waiter.join().unwrap().unwrap().release().unwrap();
+    }
     let error = locker.lock("k").lease(Duration::MAX).acquire().unwrap_err();
     assert!(error.to_string().contains("LEASE"), "{error}");
 }
