@@ -37,7 +37,7 @@ run:
   --lease TIME        how long the lock lasts if nothing renews it, as after a failover (30)
   --acks N            the lock counts only once N replicas have acknowledged it
   --max-queue N       do not wait if N others are already waiting
-  --owner NAME        the owner's name. Default: host/process/number
+  --owner NAME        the owner's name, which no other run may have at the same time. Default: host/pid/number
   -E, --conflict-exit-code N   the exit code when the lock is not acquired (1)
   -k, --kill-after TIME        kill a command that outlives the loss of the lock by this long (5)
   --foreground        leave the command in this process group: it can read from the terminal, and if the lock is lost,

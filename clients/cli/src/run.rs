@@ -167,11 +167,13 @@ fn is_foreground(job: &Run) -> bool {
 }
 
 async fn supervise(job: &Run, hold: &Hold, signals: &mut Forwarded) -> Result<u8, Trouble> {
+    // Decided once: when the terminal hangs up, the command is where it was.
+    let (in_terminal, is_foreground) = (std::io::stdin().is_terminal(), is_foreground(job));
     let mut child = start(job, hold)?;
     let id = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
     let tell = |signal: Signal| {
         if let Some(id) = id {
-            let _ = if is_foreground(job) {
+            let _ = if is_foreground {
                 kill_process(id, signal)
             } else {
                 kill_process_group(id, signal)
@@ -181,7 +183,7 @@ async fn supervise(job: &Run, hold: &Hold, signals: &mut Forwarded) -> Result<u8
     let (mut is_lost, mut killed, mut kill_at, mut ended) = (false, false, None, None);
     loop {
         if let Some(status) = ended
-            && (!is_lost || killed || is_foreground(job) || !id.is_some_and(has_members))
+            && (!is_lost || killed || is_foreground || !id.is_some_and(has_members))
         {
             return Ok(match (is_lost, killed) {
                 (false, _) => code_of(status),
@@ -206,8 +208,8 @@ async fn supervise(job: &Run, hold: &Hold, signals: &mut Forwarded) -> Result<u8
             }
             // The terminal has told the whole group.
             signal = signals.next() => {
-                let is_told = matches!(signal, Signal::INT | Signal::QUIT) && std::io::stdin().is_terminal();
-                if !is_told || !is_foreground(job) {
+                let is_told = in_terminal && matches!(signal, Signal::INT | Signal::QUIT);
+                if !is_told || !is_foreground {
                     tell(signal);
                 }
             }

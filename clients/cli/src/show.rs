@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use redis::Connection;
 
-use crate::servers::{Server, Trouble, Where, explain};
+use crate::servers::{Server, Trouble, Where, explain, first_of};
 use crate::snapshot::{self, Ask, Lock, Name, Snapshot};
 use crate::view::short;
 
@@ -38,7 +38,8 @@ pub fn look(connections: &mut [Connection], key: &Name) -> Result<Lock, Trouble>
 /// The servers' error.
 pub fn who(at: &Where, key: &str) -> Result<String, Trouble> {
     let name = Name(key.as_bytes().to_vec());
-    let lock = look(&mut connect(&at.primaries()?)?, &name)?;
+    let nobody = "no server serves this key";
+    let (_, lock) = first_of(&at.primaries()?, nobody, |server| snapshot::look(server, &name))?;
     let mut page = if lock.holders.is_empty() { format!("{key} is free\n") } else { String::new() };
     for hold in &lock.holders {
         let tie = match hold.session {
