@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis
@@ -139,6 +140,31 @@ def test_closed_is_closed(server):
         rlock.Lock(locks, "new").acquire(wait=None)
     assert server.connections() == before
     assert server.holders("busy") == []
+
+
+def test_a_close_undoes_what_is_under_way(server):
+    locks = rlock.Locks(server.client())
+    rlock.Lock(locks, "k").acquire().release()
+    server.proxy.fault({"proxy": "mute", "of": "RLOCK.ACQUIRE"})
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(rlock.Lock(locks, "k").acquire)
+        until("it is granted, and not told", lambda: server.holders("k"))
+        locks.close()
+        assert server.holders("k") == []
+        assert isinstance(call.exception(5), rlock.Unavailable)
+
+
+async def test_a_close_undoes_what_is_under_way_in_a_loop(server):
+    locks = rlock.asyncio.Locks(server.client(redis.asyncio.Redis))
+    await (await rlock.asyncio.Lock(locks, "k").acquire()).release()
+    server.proxy.fault({"proxy": "mute", "of": "RLOCK.ACQUIRE"})
+    call = asyncio.ensure_future(rlock.asyncio.Lock(locks, "k").acquire())
+    while not server.holders("k"):
+        await asyncio.sleep(0.01)
+    await locks.aclose()
+    assert server.holders("k") == []
+    with pytest.raises(rlock.Unavailable):
+        await asyncio.wait_for(call, 5)
 
 
 async def test_closed_is_closed_in_a_loop(server):

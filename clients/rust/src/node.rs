@@ -119,9 +119,12 @@ impl Node {
     }
 
     fn took(&self, time: Duration) {
+        // One fast reply disproves whatever slowed earlier ones: after a pause of the server, waits
+        // would end early.
         let (old, new) = (self.round(), time.min(PATIENCE));
-        let mean = u64::try_from((old * 7 / 8 + new / 8).as_micros()).unwrap_or(u64::MAX);
-        self.round.store(mean, Ordering::Relaxed);
+        let round = new.min(old * 7 / 8 + new / 8);
+        let round = u64::try_from(round.as_micros()).unwrap_or(u64::MAX);
+        self.round.store(round, Ordering::Relaxed);
     }
 
     pub(crate) fn hang_up(&self, lane: Lane, generation: u64) {

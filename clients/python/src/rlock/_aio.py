@@ -102,6 +102,7 @@ class IO:
         self.links: set[Link] = set()
         self.once = Once()
         self.ears: dict[Any, Ears] = {}
+        self.jobs: set[Job] = set()  # of calls under way
         self.tasks: set[asyncio.Task[Any]] = set()
 
     def forked(self) -> None:
@@ -285,7 +286,8 @@ class IO:
                     self.distrust(link.address, sent)
                 raise
             self.keep(link)
-            self.rtt += (min(now() - sent, core.REPLY) - self.rtt) / 8
+            if "ACKS" not in words:
+                self.rtt = core.round_trip(self.rtt, now() - sent)
             return reply
 
     def distrust(self, address: Optional[Address], since: float) -> None:
@@ -331,6 +333,9 @@ class IO:
         """The seat is free again when nothing is left, for which the call stays a moment."""
         assert self.space is not None
         space = self.space
+        if job.is_over:
+            self.jobs.discard(job)
+            return space.vacate(job.seat)
 
         async def work() -> None:
             try:
@@ -339,7 +344,9 @@ class IO:
                 space.vacate(job.seat)
 
         job.seat.is_undone = True
-        await asyncio.wait({self.background(work())}, timeout=core.LATE)
+        undoing = self.background(work())
+        self.jobs.discard(job)
+        await asyncio.wait({undoing}, timeout=core.LATE)
 
     # --- turns -----------------------------------------------------------------------------------
 
@@ -379,8 +386,11 @@ class IO:
             if link not in self._pool(link.address).idle:
                 self.drop(link)
         await asyncio.sleep(0)
+        end = now() + 1.0
+        while self.jobs and now() < end:  # they have something to undo, or not
+            await asyncio.sleep(0.005)
         if self.tasks:
-            await asyncio.wait(set(self.tasks), timeout=1.0)
+            await asyncio.wait(set(self.tasks), timeout=max(0.0, end - now()))
         self.is_closed = True
         for pool in self.pools.values():
             pool.none_comes()

@@ -40,6 +40,12 @@ else:
         return time.monotonic_ns() // 1_000_000
 
 
+def round_trip(before: float, took: float) -> float:
+    """About how long a reply takes. One fast reply disproves whatever slowed earlier ones: after a pause of the server,
+    waits would end early."""
+    return min(took, before + (took - before) / 8)
+
+
 @dataclass(frozen=True)
 class Options:
     """The options of a lock object. Times in seconds."""

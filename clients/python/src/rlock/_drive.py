@@ -252,6 +252,7 @@ def attempt(io: Any, seat: Seat, options: Options, start: float, wait: Optional[
     )
     job: Job = seat.job(io, seat, options, depth, machine, now() + patience if left else FOREVER)
     job.asks_first = machine.asks_first
+    io.jobs.add(job)
     return job
 
 
@@ -267,6 +268,7 @@ def release(io: Any, tenure: Tenure, patience: float) -> Job:
     lease, deadline = tenure.options.lease_ms, tenure.deadline if tenure.held else 0
     machine = Release(int(patience * 1000), lease, tenure.depth, tenure.token, deadline, tenure.lingers)
     job: Job = tenure.seat.job(io, tenure.seat, tenure.options, tenure.depth, machine)
+    io.jobs.add(job)
     return job
 
 

@@ -99,6 +99,7 @@ class IO:
         self.pools: dict[Any, Pool] = {}
         self.links: set[Link] = set()
         self.once = Once()
+        self.jobs: set[Job] = set()  # of calls under way
         self.cleaning: set[threading.Event] = set()
         self.slots = threading.Semaphore(self.waiting) if self.waiting else None
         self.ears: dict[Any, Ears] = {}
@@ -255,7 +256,8 @@ class IO:
                     self.distrust(link.address, sent)
                 raise
             self.keep(link)
-            self.rtt += (min(now() - sent, core.REPLY) - self.rtt) / 8
+            if "ACKS" not in words:
+                self.rtt = core.round_trip(self.rtt, now() - sent)
             return reply
 
     def distrust(self, address: Optional[Address], since: float) -> None:
@@ -289,6 +291,7 @@ class IO:
         """The seat is free again when nothing is left, for which the call stays a moment."""
         assert self.space is not None
         if job.is_over:
+            self.jobs.discard(job)
             return self.space.vacate(job.seat)
         space, done = self.space, threading.Event()
 
@@ -302,6 +305,7 @@ class IO:
 
         job.seat.is_undone = True
         self.cleaning.add(done)
+        self.jobs.discard(job)
         threading.Thread(target=work, name="rlock-cleanup", daemon=True).start()
         done.wait(core.LATE)
 
@@ -340,6 +344,8 @@ class IO:
             if link not in self._pool(link.address).idle:
                 self.drop(link)
         end = now() + 1.0
+        while self.jobs and now() < end:  # they have something to undo, or not
+            time.sleep(0.005)
         for done in list(self.cleaning):
             done.wait(max(0.0, end - now()))
         self.is_closed = True

@@ -397,7 +397,8 @@ class ObserverBase:
             except Refused as refused:
                 self.where = redirected(self.io, refused, link)
                 self._leave()
-                if refused.code not in PASSING:
+                # The latter from a primary that was demoted, while its address still leads there.
+                if refused.code not in PASSING and "cannot block on a replica" not in str(refused):
                     raise
             except Broken:
                 self._leave()

@@ -157,7 +157,7 @@ class Locks:
         await self.io.close()
         seats = list(self.io.space.seats.values()) if self.io.space else []
         for tenure in {seat.tenure.root for seat in seats if seat.tenure is not None and seat.tenure.io is self.io}:
-            if tenure.link is not None:
+            if tenure.options.session:
                 self._lose(tenure)
             else:
                 self._tell(tenure, "close")
@@ -254,7 +254,7 @@ class Locks:
         finally:
             if not is_mine:
                 space.leave(seat)
-            elif job is None or job.is_over:
+            elif job is None:
                 space.vacate(seat)
             else:
                 await self.io.leave(job)
@@ -362,10 +362,7 @@ class Locks:
                     seat.tenure = None
                 tenure.ended()
                 self._forget(tenure)
-            if job.is_over:
-                self._known.vacate(seat)
-            else:
-                await self.io.leave(job)
+            await self.io.leave(job)
         if told != RELEASED:
             raise job.error(told, "not known to be released: ")
 

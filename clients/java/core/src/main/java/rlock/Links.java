@@ -107,6 +107,11 @@ final class Links implements AutoCloseable {
         return System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(millis);
     }
 
+    private void took(long nanos) {
+        // One fast reply disproves whatever slowed earlier ones: after a pause of the server, waits would end early.
+        roundTripNanos = Math.min(nanos, roundTripNanos + (nanos - roundTripNanos) / 8);
+    }
+
     /** About how long a round trip takes, in ms. */
     long roundTrip() {
         return TimeUnit.NANOSECONDS.toMillis(roundTripNanos);
@@ -189,7 +194,7 @@ final class Links implements AutoCloseable {
                 if (asking) link.call(millisUntil(end), "ASKING");
                 long sent = System.nanoTime();
                 Object reply = link.call(millisUntil(end), words);
-                if (use != Use.ACKED) roundTripNanos += (System.nanoTime() - sent - roundTripNanos) / 8;
+                if (use != Use.ACKED) took(System.nanoTime() - sent);
                 give(at, link);
                 return reply;
             } catch (ServerException error) {
