@@ -35,13 +35,16 @@ impl Server {
                 self.note_pending();
                 let key: Key = key.into();
                 for change in changes {
+                    if let Change::Granted { token, .. } = change {
+                        self.newest_token = token.get();
+                    }
                     let (key, change, by) = (key.clone(), kept(change), running.by.clone());
                     self.note(Note::Changed { db, key, change, by });
                 }
                 if !changes.is_empty() {
                     self.effect_events += events.len() as u64;
                 }
-                pending.iter().for_each(|waiter| self.pend((*waiter, db, &key), false));
+                pending.iter().for_each(|waiter| self.pend((*waiter, db, &key), None));
                 // The caller's own; where several locks are entered, the waiter was named above.
                 let is_for_several = |waiter: &WaiterId| {
                     let waiting = self.client_of(*waiter).and_then(|of| self.waiting_mut(of));
@@ -50,7 +53,7 @@ impl Server {
                 if *reply == Reply::Pending && !pending.iter().any(is_for_several) {
                     let waiting = running.client.and_then(|client| self.waiting_mut(client));
                     if let Some(waiter) = waiting.map(|waiting| waiting.waiter) {
-                        self.pend((waiter, db, &key), false);
+                        self.pend((waiter, db, &key), None);
                     }
                 }
             }
@@ -224,7 +227,8 @@ impl Server {
     }
 
     /// This blocked connection's hold stands, and it is told when replicas have acknowledged it.
-    fn pend(&mut self, (waiter, db, key): (WaiterId, i32, &Key), is_closed: bool) {
+    /// `until`: where the locks were open when it began, the newest token of that moment.
+    fn pend(&mut self, (waiter, db, key): (WaiterId, i32, &Key), until: Option<u64>) {
         let Some(client) = self.client_of(waiter) else { return };
         let (at, now) = (self.history.point(), self.now);
         let Some(waiting) = self.conns[&client].waiting.as_ref() else { return };
@@ -236,20 +240,21 @@ impl Server {
             return;
         }
         let slot = self.keys.get(asked.db, &asked.key);
-        if !is_closed && slot.is_none_or(|slot| slot.value == Value::Other) {
+        if until.is_none() && slot.is_none_or(|slot| slot.value == Value::Other) {
             // Of several locks, all of which are open: it is looked at when they are closed.
-            self.gated.push((waiter, db, key.clone()));
+            self.gated.push((waiter, db, key.clone(), self.newest_token));
             return;
         }
         let asked = asked.clone();
         let mode = renewal.map_or(Some(asked.mode), |mode| mode);
-        // It may have ended in the step in which it began.
+        // It may have ended in the step in which it began, and the owner may have another one.
         let lock = self.keys.get(asked.db, &asked.key).and_then(Slot::lock);
         let holds = |held: Mode| {
             let mut holds = lock?
                 .holds()
                 .filter(|(owner, is, _)| *owner == asked.owner.as_bytes() && *is == held)
-                .filter(|(.., hold)| only.is_none_or(|only| only == hold.token));
+                .filter(|(.., hold)| only.is_none_or(|only| only == hold.token))
+                .filter(|(.., hold)| until.is_none_or(|until| hold.token.get() <= until));
             holds.next().map(|(.., hold)| (held, hold))
         };
         let modes = [Mode::Write, Mode::Read].into_iter();
@@ -272,7 +277,7 @@ impl Server {
     /// What was left pending while several locks were open.
     pub(crate) fn pend_gated(&mut self) {
         let gated = std::mem::take(&mut self.gated).into_iter();
-        gated.for_each(|(waiter, db, key)| self.pend((waiter, db, &key), true));
+        gated.for_each(|(waiter, db, key, until)| self.pend((waiter, db, &key), Some(until)));
     }
 
     /// Takes what the laws must know.

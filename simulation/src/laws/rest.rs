@@ -171,6 +171,8 @@ impl Rest {
         self.taken.extend(ties.flat_map(|(_, ties)| ties).map(|tie| tie.token));
         self.unheard.retain(|unheard| !is_meant(&unheard.name));
         self.issued.retain(|_, name| !is_meant(name));
+        // Where RENAME puts it, it is a hold of its owner, told or not.
+        self.untold.retain(|token| self.issued.contains_key(token));
     }
 
     /// The clock is stepped. A session that was lost because its lease had ended may hold again by
