@@ -30,10 +30,13 @@ package_test() {
     check 'node types' node_modules/.bin/tsc "${options[@]}" tests/types.mts
     check 'node: an acquisition that lost a Promise.race leaves nothing' node --expose-gc tests/race.mjs
     check 'node: a server that is not there is named, and warned of once' node tests/down.mjs
+    check 'node: errors of the server in a bundle' node tests/errors.mjs
     local library
     for library in ioredis redis; do
         check "node-$library: ends, silence, mistakes" node tests/faults.mjs "$library"
         check "node-$library: listeners, counters, OpenTelemetry, extend" node tests/telemetry.mjs "$library"
+        check "node-$library: losses, waits after a pause, one connection that breaks" node tests/holds.mjs "$library"
+        check "node-$library: replicas, a restart, new addresses, Sentinel" node tests/servers.mjs "$library" "$tools/servers/default/redis-server" "$RLOCK_MODULE"
         check "node-$library: a slot that is being moved" node tests/slots.mjs "$library" "$tools/servers/default/redis-server" "$RLOCK_MODULE"
     done
     check 'node: a program that moved from redlock' node tests/moved.mjs "$root/docs/coming-from/node-redlock.md"

@@ -197,10 +197,9 @@ impl Client {
         self.try_info(section, field).unwrap_or_else(|error| panic!("INFO {section}: {error}"))
     }
 
-    /// The value of a field of `INFO`, or the text of the error that came instead.
-    #[track_caller]
-    pub fn try_info(&mut self, section: &str, field: &str) -> Result<Option<String>, String> {
-        let page = text(&self.attempt(&format!("INFO {section}"))?);
+    /// The value of a field of `INFO`, unless the connection breaks.
+    pub fn try_info(&mut self, section: &str, field: &str) -> redis::RedisResult<Option<String>> {
+        let page = text(&self.query(&[b"INFO", section.as_bytes()])?);
         let mut lines = page.lines();
         let value = lines.find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
         Ok(value.map(str::to_owned))

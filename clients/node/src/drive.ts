@@ -1,8 +1,9 @@
 // Does what a machine of machine/ says, with the connections of links.ts.
 
 import { Broken, Refused, Silent, Unsent } from './errors.js';
-import { inTime, type Link, type Route, type Word } from './links.js';
-import { type Input, type Machine, type Outcome, type Output, passes, REPLY, type Request, TICKET } from './machine/index.js';
+import type { Link, Route, Word } from './links.js';
+import { type Input, type Machine, type Outcome, type Output, passes, type Request, TICKET } from './machine/index.js';
+import { send, Sending } from './send.js';
 import { acquireAll, type Part, releasedAll, several } from './several.js';
 import type { Telemetry } from './telemetry.js';
 import type { Turn, Turns } from './turns.js';
@@ -45,56 +46,6 @@ export interface Shared {
 
 /** In whole milliseconds: a deadline is never late by it. */
 export const now = () => Math.floor(performance.now());
-
-/** A request on a shared connection under way: `condemn` is for one that nobody answers. */
-export class Sending {
-  isOver = false;
-  link: Link | undefined;
-  at = '';
-
-  constructor(private readonly route: Route) {}
-
-  condemn(): void {
-    this.isOver = true;
-    if (!this.link) return;
-    this.link.close();
-    this.route.forget(this.at);
-  }
-}
-
-/** Asks on the shared connection, and follows redirections. */
-export async function send(shared: Shared, key: string, words: Word[], sending = new Sending(shared.route)): Promise<unknown> {
-  const { route } = shared;
-  const lane = words.includes('ACKS') ? '#acks' : '';
-  sending.at = route.maker.isCluster ? await route.locate(key) : '';
-  for (let hops = 0, asking = false; ; hops++) {
-    const link = route.ready(sending.at, lane) ?? (await route.shared(sending.at, lane));
-    if (sending.isOver) throw new Unsent('abandoned');
-    sending.link = link;
-    const sent = performance.now();
-    try {
-      if (asking) link.send(['ASKING']).catch(() => {});
-      const reply = await link.send(words);
-      shared.rtt += (Math.min(performance.now() - sent, REPLY) - shared.rtt) / 8;
-      return reply;
-    } catch (error) {
-      if (error instanceof Broken) sending.condemn();
-      const to = error instanceof Refused && hops < 5 ? route.redirected(error, sending.at) : undefined;
-      if (to === undefined) throw error;
-      asking = (error as Refused).code === 'ASK';
-      sending.at = to;
-    }
-  }
-}
-
-/** Asks so for at most `ms`. */
-export async function sendInTime(shared: Shared, key: string, words: Word[], ms: number): Promise<unknown> {
-  const sending = new Sending(shared.route);
-  return await inTime(send(shared, key, words, sending), ms).catch((error) => {
-    if (error instanceof Silent) sending.condemn(); // nor will others be answered there
-    throw error;
-  });
-}
 
 function acquire(asked: Asked, depth: number): Word[] {
   const { key, owner, mode, lease, limit, acks, upgrade, parts } = asked;
@@ -161,19 +112,6 @@ function field(map: unknown, name: string): unknown {
 /** Whether it ends by itself. */
 export const isPassing = (error: unknown) => error instanceof Broken || (error instanceof Refused && passes(error.code));
 
-/** What the server of that key says that it is; where it may not be asked, what its client was given. */
-export async function whatItIs(shared: Shared, key: string, ms: number): Promise<string[]> {
-  const { isCluster, db, identity } = shared.route.maker;
-  try {
-    const said = await sendInTime(shared, key, isCluster ? ['CLUSTER', 'SLOTS'] : ['INFO', 'server'], ms);
-    if (isCluster) return (said as any[]).map((range) => `node ${range[2][2]}`);
-    return [`run ${/^run_id:(\w+)/m.exec(String(said))?.[1] ?? identity} ${db}`];
-  } catch (error) {
-    if (error instanceof Refused && error.code === 'NOPERM') return [identity];
-    throw error;
-  }
-}
-
 /** A loop that was blocked runs its timers before it writes what node-redis keeps and reads what lies in its sockets. */
 const TURNS = 4;
 
@@ -226,7 +164,9 @@ export class Driver {
   private isAsk = false;
   /** How the request on the own connection has ended. */
   private own: Outcome | undefined;
-  private last: string | undefined;
+  /** Whether that never came, and since when it is waited for. */
+  private isSilent = false;
+  private asksSince = 0;
   private op: Output = { do: 'slot' };
   /** Counts operations: what an earlier one brings is nobody's. */
   private count = 0;
@@ -274,8 +214,8 @@ export class Driver {
         break;
       case 'drop':
         this.link?.close();
-        // One that is given up, or is not there yet, says nothing of its server.
-        if (this.link && this.last !== undefined && this.last !== 'token') this.shared.route.forget(this.at);
+        // One that broke says nothing of the others: their requests go on.
+        if (this.link && this.isSilent) this.shared.route.distrust(this.at, this.asksSince);
         this.link = undefined;
         break;
       case 'free':
@@ -317,6 +257,7 @@ export class Driver {
     this.disarm();
     this.count++;
     this.turn?.stop();
+    this.sending?.leave();
     if (this.hasSlot) this.shared.slots++;
     this.hasSlot = false;
   }
@@ -401,11 +342,11 @@ export class Driver {
       case 'await':
         this.trouble = new Silent('no reply in time');
         this.sending?.condemn();
-        return this.tell({ on: 'ended', outcome: silent });
+        return this.tell({ on: 'ended', outcome: this.sending?.link ? silent : { is: 'unsent' } });
       case 'own':
       case 'read':
         this.trouble ??= new Silent('no reply in time');
-        this.last = 'silent';
+        this.isSilent = true;
         return this.tell({ on: 'own', outcome: silent });
       case 'look':
         this.sending?.condemn();
@@ -477,19 +418,20 @@ export class Driver {
     const words = acquire(this.asked, depth);
     if (session) words.push('SESSION');
     if (block !== undefined) words.push(...waiting('BLOCK', block > LONGEST_BLOCK ? 0 : block, this.asked));
-    this.own = this.last = undefined;
+    this.own = undefined;
+    [this.isSilent, this.asksSince] = [false, performance.now()];
     if (this.isAsk) link.send(['ASKING']).catch(() => {});
     const ended = (outcome: Outcome) => {
       if (this.link !== link) return;
       this.own = outcome;
-      this.last = outcome.is;
+      this.isSilent = false;
       if (this.op.do === 'own' || this.op.do === 'read' || this.op.do === 'look') this.heard();
     };
     link.send(words).then(
       (reply) => ended(outcomeOf(reply)),
       (error) => {
         const outcome = this.failed(error);
-        const at = error instanceof Refused ? this.shared.route.redirected(error, this.at) : undefined;
+        const at = error instanceof Refused ? this.shared.route.redirected(error, this.at, link) : undefined;
         if (at !== undefined) this.next = { at, isAsk: (error as Refused).code === 'ASK' };
         ended(outcome);
       },

@@ -72,10 +72,19 @@ export function translated(error: unknown): Error {
   return new (KINDS[code] ?? Refused)(code, isWithoutModule ? `the server has not loaded the RLOCK module: ${text}` : text);
 }
 
-/** Whether the server sent this error. Both libraries have a class for those, under different names. */
+/** How a server's error begins. No error that a library makes of a broken connection does. */
+const CODE = /^[A-Z]{2,} /;
+
+/**
+ * Whether the server sent this error. Both libraries have a class for those, under different names, which a minifier may
+ * have changed: then only the text tells.
+ */
 export function isReply(error: unknown): boolean {
-  for (let kind = error; kind !== null && kind !== undefined; kind = Object.getPrototypeOf(kind)) {
-    const name = (kind as object).constructor?.name;
+  if (typeof error !== 'object' || error === null) return false;
+  const { name, message } = error as Error;
+  if (name === 'ReplyError' || (!('code' in error) && !('errno' in error) && CODE.test(message))) return true;
+  for (let kind: object | null = error; kind; kind = Object.getPrototypeOf(kind)) {
+    const name = kind.constructor?.name;
     if (name === 'ErrorReply' || name === 'ReplyError') return true;
   }
   return false;

@@ -13,17 +13,20 @@
 
 import { randomBytes } from 'node:crypto';
 import { hostname } from 'node:os';
-import { type Asked, type Driver, isPassing, now, type Shared, Watch, whatItIs } from './drive.js';
-import { LockLost, NotAcquired, NotHeld, Unavailable, unavailable } from './errors.js';
+import { type Asked, type Driver, isPassing, now, type Shared, Watch } from './drive.js';
+import { LockLost, NotAcquired, Unavailable, unavailable } from './errors.js';
+import { Hold } from './handle.js';
 import { type Client, inTime, Route, unlessAborted } from './links.js';
 import { Attempt } from './machine/attempt.js';
 import { CLOSES, come, LATE, REPLY } from './machine/index.js';
+import { sendInTime } from './send.js';
 import { type Leader, leaderNow, merged, observe, type One, type Part, permits } from './several.js';
 import { type Counts, type Listener, type OnError, Telemetry } from './telemetry.js';
-import { nameOf, problemOf, run, Seat, seatsOf, Tenure } from './tenure.js';
+import { join, nameOf, problemOf, run, Seat, seatsOf, Tenure } from './tenure.js';
 import { Turns } from './turns.js';
 
 export { Deadlock, LockError, LockLost, NoAcks, NoPermission, NoReplicas, NotAcquired, NotHeld, Refused, TooMany, Unavailable } from './errors.js';
+export { Hold } from './handle.js';
 export type { Client } from './links.js';
 export { type Leader, limit, type One, read } from './several.js';
 export type { Counts, Held, Listener, Waited } from './telemetry.js';
@@ -230,17 +233,13 @@ export class Locks {
     const begin = now();
     const seat = isGiven ? await this.#sit(asked, wait, begin, signal) : new Seat();
     if (!seat) return null;
+    let held: Tenure | undefined;
     try {
       this.#goesOn(signal); // it may have ended between the seat and here
+      held = heldAt(seat);
     } catch (error) {
       seat.leave();
       throw error;
-    }
-    const held = seat.tenure;
-    if (held && !held.isHeld) {
-      held.lose();
-      seat.leave();
-      throw new LockLost(`${asked.key} was lost by ${asked.owner}: release it first`);
     }
     if (held && (asked.parts || held.asked.parts)) {
       seat.leave();
@@ -265,7 +264,7 @@ export class Locks {
         if (tell.told === 'nil') return resolve(null);
         if (tell.told !== 'granted') {
           if (tell.told === 'lost') held?.lose();
-          return reject(tell.told === 'cancelled' ? signal?.reason : problemOf(tell, asked.key, driver.trouble));
+          return reject(tell.told === 'cancelled' ? signal?.reason : problemOf(tell, nameOf(asked), driver.trouble));
         }
         const tenure = held ?? new Tenure(this.#shared, seat, asked, tell, this.#tenures);
         seat.tenure = tenure;
@@ -305,7 +304,7 @@ export class Locks {
         }
         if (!first) first = seat;
         else first.others.push(seat);
-        if (asked.parts && seat.tenure) throw new RangeError(`${asked.owner} holds ${part.key} already`);
+        if (asked.parts && heldAt(seat)) throw new RangeError(`${asked.owner} holds ${part.key} already`);
       }
     } catch (error) {
       first?.leave();
@@ -334,8 +333,11 @@ export class Locks {
     for (let pause = 10; !this.#seats; pause = Math.min(pause * 2, 500)) {
       let problem: unknown;
       try {
-        const told = await unlessAborted(whatItIs(this.#shared, key, Math.min(REPLY, until - now() + LATE)), signal);
-        this.#seats ??= seatsOf(told);
+        const ms = Math.min(REPLY, until - now() + LATE);
+        const { route } = this.#shared;
+        const told = await unlessAborted(route.whatItIs((words) => sendInTime(this.#shared, key, words, ms)), signal);
+        const seats = (this.#seats ??= seatsOf(told));
+        route.join = (others) => join(others, seats);
         break;
       } catch (error) {
         if (!isPassing(error)) throw error;
@@ -346,6 +348,14 @@ export class Locks {
     }
     return this.#seats;
   }
+}
+
+/** What its owner holds there. Throws LockLost if that was lost and not released. */
+function heldAt(seat: Seat): Tenure | undefined {
+  if (seat.tenure && !seat.tenure.isHeld) seat.tenure.lose(); // it may be that nobody can release it any more
+  const held = seat.tenure;
+  if (held && !held.isHeld) throw new LockLost(`${held.name} was lost by ${held.asked.owner}: release it first`);
+  return held;
 }
 
 /** The lock of one key. It may be shared: by default each acquisition is its own owner. */
@@ -378,12 +388,16 @@ export class Lock {
   /** Calls `work` while the lock is held, and returns its result. Throws NotAcquired if the lock was not free in time. */
   async using<T>(options: AcquireOptions, work: (hold: Hold) => Promise<T> | T): Promise<T> {
     const hold = await this.acquire(options);
-    if (!hold) throw new NotAcquired(`${this.#asked.key} was not free within ${options.wait} ms`);
+    if (!hold) throw new NotAcquired(`${nameOf(this.#asked)} was not free${options.wait === undefined ? '' : ` within ${options.wait} ms`}`);
+    let result: T;
     try {
-      return await work(hold);
-    } finally {
-      await hold.release();
+      result = await work(hold);
+    } catch (error) {
+      await hold.release().catch(() => {}); // its error would hide that of the work, which may come of it
+      throw error;
     }
+    await hold.release();
+    return result;
   }
 }
 
@@ -433,118 +447,5 @@ export class Election {
   observe(options: { signal?: AbortSignal | undefined } = {}): AsyncGenerator<Leader | null, void, undefined> {
     check(options, { signal: 1 });
     return observe(this.#shared, this.#key, options.signal);
-  }
-}
-
-/** What is known of a hold when nobody refers to it anymore. */
-interface Dropped {
-  wasSeen: boolean;
-  tenure: Tenure;
-}
-
-// `Promise.race([lock.acquire(), …])` tells nobody that it lost: the hold comes, and nobody ever looks at it. Nobody
-// can release it either, so that is done here, when it is collected. A hold that was looked at may be relied on.
-const dropped = new FinalizationRegistry<Dropped>(({ wasSeen, tenure }) => {
-  if (tenure.state !== 'held') return;
-  const { key } = tenure.asked;
-  // Never without a word: whoever relied on it must know.
-  const what = wasSeen ? 'is renewed forever: nobody can release it anymore' : 'is released: nobody refers to it anymore';
-  process.emitWarning(`a hold of ${key} ${what}`, 'RlockWarning');
-  if (!wasSeen) tenure.release().catch(() => {});
-});
-
-// Most holds are released in a moment. To register them costs as much as all else here, above all when garbage is collected.
-const young = new Map<Hold, Dropped>();
-const MOMENT = 100;
-let grows: NodeJS.Timeout | undefined;
-
-function watch(hold: Hold, known: Dropped): void {
-  young.set(hold, known);
-  grows ??= setTimeout(() => {
-    grows = undefined;
-    for (const [each, what] of young) dropped.register(each, what, each);
-    young.clear();
-  }, MOMENT).unref();
-}
-
-/**
- * The result of one acquisition: one level of a lock, to release once, also by `await using`. Keep a reference: a hold
- * that nothing refers to is released when it is garbage-collected if nothing of it was ever read; otherwise it is renewed
- * as long as the process lives.
- */
-export class Hold implements AsyncDisposable {
-  readonly #known: Dropped;
-  #isReleased = false;
-
-  /** @internal */
-  constructor(tenure: Tenure) {
-    this.#known = { wasSeen: false, tenure };
-    watch(this, this.#known);
-  }
-
-  get #tenure(): Tenure {
-    this.#known.wasSeen = true;
-    return this.#known.tenure;
-  }
-
-  /** The fencing token: greater than that of every earlier hold. */
-  get token(): number {
-    return this.#tenure.token;
-  }
-
-  get key(): string {
-    return this.#tenure.asked.key;
-  }
-
-  /** Of several locks, all keys. */
-  get keys(): string[] {
-    const { key, parts } = this.#tenure.asked;
-    return parts ? parts.map((part) => part.key) : [key];
-  }
-
-  get owner(): string {
-    return this.#tenure.asked.owner;
-  }
-
-  /** Whether the hold is certain: not released, not known to be lost, before its deadline, its session unbroken. */
-  get held(): boolean {
-    return !this.#isReleased && this.#tenure.isSure;
-  }
-
-  /** Milliseconds until the deadline, counted from when the last request was sent; 0 if it is not held. */
-  get left(): number {
-    return this.held ? Math.max(0, Math.floor(this.#tenure.deadline - now())) : 0;
-  }
-
-  /** Aborted when the hold is lost, at its deadline at the latest. */
-  get signal(): AbortSignal {
-    return this.#tenure.signal;
-  }
-
-  /** Throws LockLost unless the hold is certain. For a step that cannot be undone, use the token. */
-  check(): void {
-    if (!this.held) throw this.#tenure.isLost;
-  }
-
-  /**
-   * The hold lasts `ms` from now, or as long as it would have lasted if that is longer. Resolves to the hold. Throws
-   * LockLost if it ended. A hold is renewed anyway, unless it was acquired with `renew: false`.
-   */
-  async extend(ms: number): Promise<Hold> {
-    if (this.#isReleased) throw new NotHeld(`${this.key} was released before`);
-    await this.#tenure.extend(ms);
-    return this;
-  }
-
-  /** Releases one level. Throws LockLost if the hold ended before. */
-  async release(): Promise<void> {
-    if (this.#isReleased) throw new NotHeld(`${this.key} was released before`);
-    this.#isReleased = true;
-    if (!young.delete(this)) dropped.unregister(this);
-    await this.#known.tenure.release();
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    if (!this.#isReleased) await this.release();
   }
 }

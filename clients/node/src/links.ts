@@ -2,6 +2,8 @@
 
 import { Broken, isReply, Refused, Silent, translated, Unsent } from './errors.js';
 import { REPLY, Server } from './machine/index.js';
+import { ioredis, type Maker, nodeRedis, split } from './makers.js';
+import { Gate, type Queuer } from './send.js';
 
 /** A client of ioredis (`Redis`, `Cluster`) or node-redis (`createClient`, `createCluster`, `createSentinel`). */
 export interface Client {
@@ -13,8 +15,11 @@ export type Word = string | number;
 /** One connection. It never reconnects: a broken one is discarded. */
 export class Link {
   isOpen = true;
+  /** Whether the other end closed it. */
+  isBroken = false;
   #isGathering = false;
   #unanswered = 0;
+  #heardAt = performance.now();
   #onClose: (() => void)[] = [];
   #heard: (channel: string) => void = () => {};
 
@@ -23,8 +28,11 @@ export class Link {
     private readonly isIo: boolean,
     readonly address: string,
   ) {
-    const close = () => this.close();
-    for (const event of ['error', 'close', 'end', 'reconnecting']) conn.on(event, close);
+    const broke = () => {
+      this.isBroken ||= this.isOpen;
+      this.close();
+    };
+    for (const event of ['error', 'close', 'end', 'reconnecting']) conn.on(event, broke);
     if (isIo) conn.on('message', (channel: string) => this.#heard(channel));
   }
 
@@ -70,13 +78,20 @@ export class Link {
 
   #answered = (reply: unknown) => {
     this.#unanswered--;
+    this.#heardAt = performance.now();
     return reply;
   };
 
   #failed = (error: unknown) => {
     this.#unanswered--;
+    this.#heardAt = performance.now();
     throw translated(error);
   };
+
+  /** Whether nobody waits for a reply, and none came since then. */
+  isQuietSince(time: number): boolean {
+    return this.#unanswered === 0 && this.#heardAt < time;
+  }
 
   /** Reports the channels of messages to `heard`. */
   onMessage(heard: (channel: string) => void): void {
@@ -159,109 +174,6 @@ export async function unlessAborted<T>(promise: Promise<T>, signal: AbortSignal 
   }
 }
 
-/** How one client library opens connections. */
-interface Maker {
-  readonly isIo: boolean;
-  readonly isCluster: boolean;
-  readonly db: number;
-  /** Equal for clients that certainly lead to the same locks. */
-  readonly identity: string;
-  /** For a cluster: the slots and nodes that its client knows. */
-  learn(): Promise<{ slots: Map<number, string>; seeds: string[] }>;
-  /** A client that is not connected yet: to the primary, or to a node of a cluster. And where it leads, if known. */
-  make(address?: string): Promise<[any, string?]>;
-}
-
-const IO = {
-  lazyConnect: true,
-  retryStrategy: () => null,
-  sentinelRetryStrategy: () => null,
-  reconnectOnError: null,
-  maxRetriesPerRequest: 0,
-  enableReadyCheck: false,
-  autoResubscribe: false,
-  autoResendUnfulfilledCommands: false,
-  enableAutoPipelining: false,
-  commandTimeout: undefined,
-  socketTimeout: undefined,
-  connectTimeout: REPLY,
-  keyPrefix: '',
-  readOnly: false,
-};
-
-function ioredis(client: any): Maker {
-  const isCluster = typeof client.nodes === 'function';
-  const options = client.options ?? {};
-  const where = isCluster
-    ? client.startupNodes.map((node: any) => (typeof node === 'object' ? `${node.host}:${node.port}` : String(node))).sort()
-    : [options.name, options.sentinels, options.path, options.host, options.port, options.db];
-  return {
-    isIo: true,
-    isCluster,
-    db: isCluster ? 0 : (options.db ?? 0),
-    identity: JSON.stringify(where),
-    async learn() {
-      if (client.status !== 'ready') await new Promise((resolve) => client.once('ready', resolve));
-      const slots = new Map<number, string>();
-      client.slots.forEach((nodes: string[], slot: number) => nodes[0] && slots.set(slot, nodes[0]));
-      return { slots, seeds: client.nodes('master').map((node: any) => `${node.options.host}:${node.options.port}`) };
-    },
-    async make(address) {
-      if (address === undefined) return [client.duplicate(IO)];
-      const [node] = client.nodes('all');
-      if (!node) throw new Broken('the cluster client knows no node');
-      return [node.duplicate({ ...IO, ...split(address) }), address];
-    },
-  };
-}
-
-function nodeRedis(client: any): Maker {
-  const isCluster = Array.isArray(client.masters);
-  const isSentinel = typeof client.getMasterNode === 'function';
-  const plain = (node: any, socket: object) =>
-    node.duplicate({
-      socket: { ...node.options?.socket, ...socket, reconnectStrategy: false, connectTimeout: REPLY, socketTimeout: undefined },
-      disableOfflineQueue: true,
-      commandOptions: { timeout: undefined }, // the package's own: a signal for each command is a tenth of its cost
-      keyPrefix: undefined,
-      pingInterval: undefined,
-      clientSideCache: undefined,
-      maintNotifications: 'disabled',
-    });
-  const own = client._self ?? client;
-  const options = client.options ?? {};
-  return {
-    isIo: false,
-    isCluster,
-    db: isCluster || isSentinel ? 0 : (options.database ?? 0),
-    // Where a cluster or a Sentinel client leads to is not to be seen from outside: each is a space of its own.
-    identity: isCluster || isSentinel ? `node-redis ${++others}` : JSON.stringify([options.url, options.socket?.host, options.socket?.port, options.socket?.path, options.database]),
-    async learn() {
-      if (client.masters.length === 0) throw new Broken('the cluster client is not connected yet');
-      const slots = new Map<number, string>();
-      own.slots.forEach((shard: any, slot: number) => slots.set(slot, shard.master.address));
-      return { slots, seeds: client.masters.map((node: any) => node.address) };
-    },
-    async make(address) {
-      if (address !== undefined) {
-        const node = await inTime(Promise.resolve(client.nodeClient(client.masters[0])), REPLY);
-        return [plain(node, split(address)), address];
-      }
-      if (!isSentinel) return [plain(client, {})];
-      const node: any = await inTime(own._execute(false, async (primary: any) => primary), REPLY);
-      const { host, port } = node.options.socket;
-      return [plain(node, {}), `${host}:${port}`];
-    },
-  };
-}
-
-let others = 0;
-
-function split(address: string): { host: string; port: number } {
-  const at = address.lastIndexOf(':');
-  return { host: address.slice(0, at), port: Number(address.slice(at + 1)) };
-}
-
 /** Which server has a key, and the connections to it. */
 export class Route {
   readonly maker: Maker;
@@ -269,9 +181,16 @@ export class Route {
   #seeds: string[] = [];
   #learnt: Promise<void> | undefined;
   #turn = 0;
+  /** Which nodes were not reached since the user's client was last asked for its nodes. */
+  #failed = new Set<string>();
+  #learning: Promise<void> | undefined;
+  /** Is told what a server is, once somebody wants to know: on the first connection, and on the first one after a failure. */
+  join: ((told: string[]) => void) | undefined;
+  #told = new Set<string>();
   #shared = new Map<string, Promise<Link>>();
   #ready = new Map<string, Link>();
   #idle = new Map<string, Link[]>();
+  #gates = new Map<string, Gate>();
   /** All that are open, whoever has them. */
   #links = new Set<Link>();
   #dials = new Map<string, { server: Server; why: string; over: Promise<void> }>();
@@ -303,29 +222,87 @@ export class Route {
     } catch (error) {
       throw new Unsent((error as Error).message);
     }
-    return this.#slots.get(slotOf(key)) ?? this.#seeds[++this.#turn % this.#seeds.length] ?? '';
+    const slot = slotOf(key);
+    if (this.#failed.size > 0 && !this.#slots.has(slot)) await this.#learnAgain();
+    return this.#slots.get(slot) ?? this.#seeds[++this.#turn % this.#seeds.length] ?? '';
   }
 
-  /** The connection shared by all requests that are answered at once. `lane`: a second one, for those that are not. */
-  async shared(at: string, lane = ''): Promise<Link> {
-    const known = this.#shared.get(at + lane);
+  /** All nodes may have new addresses, which the user's client has heard of. It may be closed by now: it is not waited for. */
+  async #learnAgain(): Promise<void> {
+    this.#learning ??= this.maker.learn().then(({ seeds }) => {
+      const known = [...new Set([...seeds, ...this.#seeds])].filter((seed) => !this.#failed.has(seed));
+      // As long as it knows nothing better, they may come back.
+      if (known.length > 0) this.#seeds = known;
+      this.#failed.clear();
+    }).catch(() => {}).finally(() => (this.#learning = undefined));
+    await Promise.race([this.#learning, new Promise(setImmediate)]);
+  }
+
+  /** The connection shared by all requests that are answered at once. */
+  async shared(at: string): Promise<Link> {
+    const known = this.#shared.get(at);
     if (known) return known;
     const made = this.open(at);
-    this.#shared.set(at + lane, made);
-    const forget = () => this.#shared.get(at + lane) === made && this.#shared.delete(at + lane);
+    this.#shared.set(at, made);
+    const forget = () => this.#shared.get(at) === made && this.#shared.delete(at);
     made.then((link) => {
-      if (this.#shared.get(at + lane) === made) this.#ready.set(at + lane, link);
+      if (this.#shared.get(at) === made) this.#ready.set(at, link);
       link.onClose(() => {
         forget();
-        if (this.#ready.get(at + lane) === link) this.#ready.delete(at + lane);
+        if (this.#ready.get(at) === link) this.#ready.delete(at);
       });
     }, forget);
     return made;
   }
 
   /** The shared connection, if there is no need to wait for it. */
-  ready(at: string, lane: string): Link | undefined {
-    return this.#ready.get(at + lane);
+  ready(at: string): Link | undefined {
+    return this.#ready.get(at);
+  }
+
+  /** A connection of one's own for one request, when fewer than `most` others have one. To be given back. */
+  async borrow(at: string, most: number, who: Queuer): Promise<Link> {
+    const gate = this.#gates.get(at) ?? new Gate(most);
+    this.#gates.set(at, gate);
+    await gate.enter(who);
+    try {
+      return this.idle(at) ?? (await this.open(at));
+    } catch (error) {
+      gate.leave();
+      throw error;
+    }
+  }
+
+  giveBack(at: string, link: Link, most: number): void {
+    this.keep(at, link, most);
+    this.#gates.get(at)!.leave();
+  }
+
+  /** What a server says that it is; where it may not be asked, what its client was given. */
+  async whatItIs(ask: (words: Word[]) => Promise<unknown>): Promise<string[]> {
+    const { maker } = this;
+    try {
+      const said = await ask(maker.isCluster ? ['CLUSTER', 'SLOTS'] : ['INFO', 'server']);
+      if (maker.isCluster) return (said as any[]).map((range) => `node ${range[2][2]}`);
+      return [`run ${/^run_id:(\w+)/m.exec(String(said))?.[1] ?? maker.identity} ${maker.db}`];
+    } catch (error) {
+      if (error instanceof Refused && error.code === 'NOPERM') return [maker.identity];
+      throw error;
+    }
+  }
+
+  /** Nobody has that new connection before it is known whose seats are at its server. */
+  async #meet(at: string, link: Link): Promise<void> {
+    if (!this.join || this.#told.has(at)) return;
+    this.#told.add(at);
+    try {
+      this.join(await this.whatItIs((words) => inTime(link.send(words), REPLY)));
+    } catch (error) {
+      this.#told.delete(at);
+      if (error instanceof Refused) return;
+      link.close();
+      throw error;
+    }
   }
 
   /** A connection that nobody uses. */
@@ -350,16 +327,21 @@ export class Route {
     try {
       const [conn, address] = await this.maker.make(at || undefined);
       const link = await Link.connect(conn, this.maker.isIo, address);
+      this.#links.add(link);
+      link.onClose(() => {
+        this.#links.delete(link);
+        if (link.isBroken) this.#told.delete(at); // another server may be there when it is connected to again
+      });
+      if (!this.#isClosed) await this.#meet(at, link);
       dials.server.dialled();
       if (this.#isClosed) {
         link.close();
         throw new Unsent('the locks are closed');
       }
-      this.#links.add(link);
-      link.onClose(() => this.#links.delete(link));
       return link;
     } catch (error) {
       this.forget(at);
+      this.#failed.add(at);
       const problem = translated(error);
       dials.why = problem.message;
       // However many wait, a server that is not there is connected to a few times a second.
@@ -378,8 +360,11 @@ export class Route {
     else link.close();
   }
 
-  /** Records where -MOVED and -ASK point to, or, for another refusal, that another server may be the primary by now. */
-  redirected(refused: Refused, at: string): string | undefined {
+  /**
+   * Records where -MOVED and -ASK point to, or, for another refusal, that another server may be the primary by now; then
+   * `link` is closed as well, so that nobody finds it idle.
+   */
+  redirected(refused: Refused, at: string, link?: Link): string | undefined {
     if (this.maker.isCluster && (refused.code === 'MOVED' || refused.code === 'ASK')) {
       const [, slot, place] = refused.message.split(' ') as [string, string, string];
       const to = this.#remap(place.startsWith(':') ? split(at).host + place : place);
@@ -389,22 +374,29 @@ export class Route {
       }
       return to;
     }
-    if (['READONLY', 'UNBLOCKED', 'MASTERDOWN', 'LOADING'].includes(refused.code)) this.forget(at);
+    if (['READONLY', 'UNBLOCKED', 'MASTERDOWN', 'LOADING'].includes(refused.code)) {
+      this.forget(at);
+      link?.close();
+    }
     return undefined;
   }
 
   /** That server did not answer, or is not the primary: reconnect, and ask another one where the key is. */
   forget(at: string): void {
     for (const [slot, to] of this.#slots) if (to === at) this.#slots.delete(slot);
-    for (const [name, link] of this.#shared) {
-      if (name === at || name.startsWith(`${at}#`)) {
-        this.#shared.delete(name);
-        this.#ready.delete(name);
-        link.then((one) => one.close(), () => {});
-      }
-    }
+    this.#told.delete(at);
+    const shared = this.#shared.get(at);
+    this.#shared.delete(at);
+    this.#ready.delete(at);
+    shared?.then((link) => link.close(), () => {});
     for (const link of this.#idle.get(at) ?? []) link.close();
     this.#idle.delete(at);
+  }
+
+  /** A request on another connection to that server was not answered since then. One that has requests finds out by them. */
+  distrust(at: string, since: number): void {
+    this.#told.delete(at);
+    for (const link of [this.#ready.get(at), ...(this.#idle.get(at) ?? [])]) if (link?.isQuietSince(since)) link.close();
   }
 
   get isClosed(): boolean {

@@ -1,10 +1,11 @@
 // Several locks in one step (RLOCK.MACQUIRE), and who leads (RLOCK.AWAIT).
 
 import type { Asked, Shared } from './drive.js';
-import { isPassing, now, send, sendInTime } from './drive.js';
+import { isPassing, now } from './drive.js';
 import { Refused, Unavailable, unavailable } from './errors.js';
 import { inTime, type Link, slotOf, type Word } from './links.js';
 import { HOPS, LOOKS, LONGEST_PAUSE, REPLY } from './machine/index.js';
+import { send, sendInTime } from './send.js';
 
 /** One of several locks. A string is its write lock. */
 export type One = string | { readonly key: string; readonly mode: 'READ' | 'WRITE'; readonly limit?: number };
@@ -129,7 +130,8 @@ export async function* observe(shared: Shared, key: string, signal: AbortSignal 
         const to: string | undefined = error instanceof Refused && at !== undefined ? route.redirected(error, at) : undefined;
         at = to;
         isAsk = to !== undefined && (error as Refused).code === 'ASK';
-        if (!isPassing(error)) throw error;
+        // The latter from a primary that was demoted, while its address still leads there.
+        if (!isPassing(error) && !(error as Error).message.includes('cannot block on a replica')) throw error;
         // Two nodes may each take the other for the owner of the slot.
         if (to !== undefined && ++hops <= HOPS) continue;
         const from = now();

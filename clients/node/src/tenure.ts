@@ -1,11 +1,12 @@
 // Seats and holds: what the machines say is done by drive.ts, for who has the seat.
 
-import { type Asked, Driver, isPassing, now, sendInTime, type Shared, wordsOf } from './drive.js';
-import { LockLost, Refused, Unavailable, unavailable } from './errors.js';
+import { type Asked, Driver, isPassing, now, type Shared, wordsOf } from './drive.js';
+import { LockLost, NotHeld, Refused, Unavailable, unavailable } from './errors.js';
 import type { Link } from './links.js';
 import { Holding } from './machine/hold.js';
 import { LONGEST_PAUSE, type Machine, REPLY, type Tell } from './machine/index.js';
 import { Release } from './machine/undo.js';
+import { sendInTime } from './send.js';
 import { restOf } from './several.js';
 
 /** One owner at one key in one mode, where an owner was given: one request at a time, in the whole process. */
@@ -62,8 +63,13 @@ const spaces = new Map<string, Map<string, Seat>>();
 
 export function seatsOf(told: string[]): Map<string, Seat> {
   const seats = told.map((each) => spaces.get(each)).find((each) => each) ?? new Map<string, Seat>();
-  for (const each of told) if (!spaces.has(each)) spaces.set(each, seats);
+  join(told, seats);
   return seats;
+}
+
+/** Another server of those seats: a replica that took over, or one that was started again. */
+export function join(told: string[], seats: Map<string, Seat>): void {
+  for (const each of told) if (!spaces.has(each)) spaces.set(each, seats);
 }
 
 /** Does what that machine says, until the seat is free. */
@@ -88,7 +94,7 @@ export function problemOf(tell: Tell, key: string, trouble: unknown): Error {
   return tell.told === 'refused' ? (trouble as Error) : unavailable(key, trouble ?? new Error('no reply in time'));
 }
 
-export function nameOf({ key, parts }: Asked): string {
+export function nameOf({ key, parts }: Pick<Asked, 'key' | 'parts'>): string {
   return parts ? parts.map((part) => part.key).join(', ') : key;
 }
 
@@ -96,6 +102,8 @@ export function nameOf({ key, parts }: Asked): string {
 export class Tenure {
   readonly token: number;
   depth = 0;
+  /** How many of its levels nobody can release any more. */
+  private dropped = 0;
   /** Of a session. */
   link: Link | undefined;
   state: 'held' | 'releasing' | 'released' | 'lost' = 'held';
@@ -157,7 +165,7 @@ export class Tenure {
     driver.onFailed = (trouble) => {
       if (this.state !== 'held') return;
       shared.telemetry.failedRenewals++;
-      shared.telemetry.error(() => unavailable(`${asked.key}: a renewal failed`, trouble));
+      shared.telemetry.error(() => unavailable(`${this.name}: a renewal failed`, trouble));
     };
     this.care = { machine, driver };
     if (this.deadline > machine.deadline) machine.step(now(), { on: 'extend', sent: this.deadline - asked.lease });
@@ -182,8 +190,8 @@ export class Tenure {
     if (link) this.watch(link);
   }
 
-  /** What listeners know it by. */
-  private get name(): string {
+  /** What errors and listeners know it by. */
+  get name(): string {
     return nameOf(this.asked);
   }
 
@@ -193,6 +201,7 @@ export class Tenure {
     const until = now() + shared.patience;
     const takes = ((asked.acks ?? 0) > 0 ? 3 : 1) * REPLY;
     for (let pause = 10; ; pause = Math.min(pause * 2, LONGEST_PAUSE)) {
+      if (this.isLeaving) throw new NotHeld(`${this.name} was released before`);
       if (!this.isHeld) this.lose();
       if (this.state !== 'held') throw this.isLost;
       const sent = now();
@@ -205,12 +214,17 @@ export class Tenure {
         problem = error;
       }
       if (problem === undefined && this.isHeld) return this.extended(sent + ms, ahead);
+      if (this.isLeaving) continue; // the release may have come first
       // Or somebody put another value at the key.
       if (problem instanceof Refused && ['NOTHELD', 'WRONGTYPE'].includes(problem.code)) this.lose();
       else if (problem !== undefined && !isPassing(problem)) throw problem;
-      else if (problem !== undefined && now() >= until) throw unavailable(asked.key, problem);
+      else if (problem !== undefined && now() >= until) throw unavailable(this.name, problem);
       await new Promise((resolve) => setTimeout(resolve, this.isHeld ? Math.min(pause, this.deadline - now()) : 0));
     }
+  }
+
+  private get isLeaving(): boolean {
+    return this.state === 'releasing' || this.state === 'released';
   }
 
   /** Whether a user may rely on it. The server may have ended a session whose connection has broken. */
@@ -245,7 +259,7 @@ export class Tenure {
   }
 
   get isLost(): LockLost {
-    return new LockLost(`${this.asked.key} is no longer held by ${this.asked.owner}`);
+    return new LockLost(`${this.name} is no longer held by ${this.asked.owner}`);
   }
 
   /** A session: the end of its connection is heard of at once. */
@@ -277,6 +291,22 @@ export class Tenure {
     this.shared.telemetry.ended(this.name, this.since, true);
     this.shared.telemetry.error(() => this.isLost);
     this.lost?.abort(this.isLost);
+    this.clear();
+  }
+
+  /** Nobody refers to one of its levels any more. */
+  drop(): void {
+    this.dropped++;
+    this.clear();
+  }
+
+  /** A loss that nobody can release any more keeps its owner from nothing. */
+  private clear(): void {
+    if (this.state !== 'lost' || this.dropped === 0 || this.dropped < this.depth) return;
+    for (const seat of [this.seat, ...this.others]) {
+      if (seat.tenure === this) seat.tenure = undefined;
+      if (seat.tryTake()) seat.leave();
+    }
   }
 
   private end(): void {
@@ -314,11 +344,12 @@ export class Tenure {
           else this.end();
         }
         if (tell.told === 'released') return resolve();
-        const { key, owner } = asked;
+        this.clear(); // the levels that are left may have been dropped
+        const { owner } = asked;
         if (tell.told === 'lost') {
-          const problem = new LockLost(`${key} was lost before ${owner} released it`, { cause: driver.trouble });
+          const problem = new LockLost(`${this.name} was lost before ${owner} released it`, { cause: driver.trouble });
           void restOf(this.shared, asked, this.token).then(() => reject(problem));
-        } else reject(problemOf(tell, `${key}: not known to be released`, driver.trouble));
+        } else reject(problemOf(tell, `${this.name}: not known to be released`, driver.trouble));
       });
       driver.tell({ on: 'call' });
       // Its connections are closed: else it would be repeated, and undone for a lease.

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Redis } from 'ioredis';
-import { Locks } from 'rlock-client';
+import { LockLost, Locks } from 'rlock-client';
 
 const redis = new Redis(Number(process.env.PORT));
 const locks = new Locks(redis);
@@ -29,5 +29,22 @@ for (let i = 0; i < 20; i++) {
   await sleep(20);
 }
 assert.equal(await redis.call('RLOCK.CHECK', 'node:race', token), 1);
+
+// A loss that nobody can release any more keeps its owner from nothing, whoever dropped which level when.
+const lost = { owner: 'lost' };
+async function lose() {
+  const [kept, outer] = [await locks.lock('node:lost', lost).acquire(), await locks.lock('node:lost', lost).acquire()];
+  assert.equal(kept.token, outer.token);
+  await redis.call('RLOCK.FORCE', 'node:lost');
+  await assert.rejects(outer.extend(30_000), LockLost);
+  await assert.rejects(locks.lock('node:lost', lost).acquire({ wait: 0 }), LockLost);
+  return kept;
+}
+const again = () => locks.lock('node:lost', lost).acquire({ wait: 0 }).then((hold) => hold.release().then(() => true), () => false);
+await assert.rejects((await lose()).release(), LockLost);
+await until('the owner acquires again', again);
+await lose();
+await until('the owner acquires again when both are dropped', again);
+
 await locks.close();
 redis.disconnect();

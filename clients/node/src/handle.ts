@@ -1,0 +1,118 @@
+// What `acquire` resolves to, and what becomes of it when nobody refers to it anymore.
+
+import { now } from './drive.js';
+import { NotHeld } from './errors.js';
+import type { Tenure } from './tenure.js';
+
+/** What is known of a hold when nobody refers to it anymore. */
+interface Dropped {
+  wasSeen: boolean;
+  tenure: Tenure;
+}
+
+// `Promise.race([lock.acquire(), …])` tells nobody that it lost: the hold comes, and nobody ever looks at it. Nobody
+// can release it either, so that is done here, when it is collected. A hold that was looked at may be relied on.
+const dropped = new FinalizationRegistry<Dropped>(({ wasSeen, tenure }) => {
+  if (tenure.state !== 'held') return tenure.drop();
+  // Never without a word: whoever relied on it must know.
+  const what = wasSeen ? 'is renewed forever: nobody can release it anymore' : 'is released: nobody refers to it anymore';
+  process.emitWarning(`a hold of ${tenure.name} ${what}`, 'RlockWarning');
+  if (wasSeen) tenure.drop();
+  else tenure.release().catch(() => {});
+});
+
+// Most holds are released in a moment. To register them costs as much as all else here, above all when garbage is collected.
+const young = new Map<Hold, Dropped>();
+const MOMENT = 100;
+let grows: NodeJS.Timeout | undefined;
+
+function watch(hold: Hold, known: Dropped): void {
+  young.set(hold, known);
+  grows ??= setTimeout(() => {
+    grows = undefined;
+    for (const [each, what] of young) dropped.register(each, what, each);
+    young.clear();
+  }, MOMENT).unref();
+}
+
+/**
+ * The result of one acquisition: one level of a lock, to release once, also by `await using`. Keep a reference: a hold
+ * that nothing refers to is released when it is garbage-collected if nothing of it was ever read; otherwise it is renewed
+ * as long as the process lives.
+ */
+export class Hold implements AsyncDisposable {
+  readonly #known: Dropped;
+  #isReleased = false;
+
+  /** @internal */
+  constructor(tenure: Tenure) {
+    this.#known = { wasSeen: false, tenure };
+    watch(this, this.#known);
+  }
+
+  get #tenure(): Tenure {
+    this.#known.wasSeen = true;
+    return this.#known.tenure;
+  }
+
+  /** The fencing token: greater than that of every earlier hold. */
+  get token(): number {
+    return this.#tenure.token;
+  }
+
+  get key(): string {
+    return this.#tenure.asked.key;
+  }
+
+  /** Of several locks, all keys. */
+  get keys(): string[] {
+    const { key, parts } = this.#tenure.asked;
+    return parts ? parts.map((part) => part.key) : [key];
+  }
+
+  get owner(): string {
+    return this.#tenure.asked.owner;
+  }
+
+  /** Whether the hold is certain: not released, not known to be lost, before its deadline, its session unbroken. */
+  get held(): boolean {
+    return !this.#isReleased && this.#tenure.isSure;
+  }
+
+  /** Milliseconds until the deadline, counted from when the last request was sent; 0 if it is not held. */
+  get left(): number {
+    return this.held ? Math.max(0, Math.floor(this.#tenure.deadline - now())) : 0;
+  }
+
+  /** Aborted when the hold is lost, at its deadline at the latest. */
+  get signal(): AbortSignal {
+    return this.#tenure.signal;
+  }
+
+  /** Throws LockLost unless the hold is certain. For a step that cannot be undone, use the token. */
+  check(): void {
+    if (!this.held) throw this.#tenure.isLost;
+  }
+
+  /**
+   * The hold lasts `ms` from now, or as long as it would have lasted if that is longer. Resolves to the hold. Throws
+   * LockLost if it ended. A hold is renewed anyway, unless it was acquired with `renew: false`.
+   */
+  async extend(ms: number): Promise<Hold> {
+    if (this.#isReleased) throw new NotHeld(`${this.#known.tenure.name} was released before`);
+    await this.#tenure.extend(ms);
+    return this;
+  }
+
+  /** Releases one level. Throws LockLost if the hold ended before. */
+  async release(): Promise<void> {
+    if (this.#isReleased) throw new NotHeld(`${this.#known.tenure.name} was released before`);
+    this.#isReleased = true;
+    if (!young.delete(this)) dropped.unregister(this);
+    await this.#known.tenure.release();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    if (!this.#isReleased) await this.release();
+  }
+}

@@ -1,0 +1,118 @@
+// One client library (argv[2]) at the server on $PORT: losses that are none, waits after a pause, one connection that
+// breaks, what errors say. Each line of output is a test that passed.
+
+import assert from 'node:assert/strict';
+import { createClientPool } from 'redis';
+import { LockLost, Locks, NotAcquired, NotHeld } from '../dist/esm/index.js';
+import { closed, holders, own, port, relayed, say, test, until, waiting } from './common.mjs';
+
+await test('an extension during the release is no loss', async () => {
+  const locks = new Locks(own);
+  const errors = [];
+  locks.on('error', (error) => errors.push(error));
+  for (const lock of [locks.lock('leaving'), locks.all(['leaving', 'left'])]) {
+    const hold = await lock.acquire();
+    const { signal } = hold;
+    const extending = hold.extend(5_000).catch((error) => error);
+    await hold.release();
+    const error = await extending;
+    assert(error instanceof NotHeld && /^leaving(, left)? was released before$/.test(error.message), error);
+    assert(!signal.aborted);
+  }
+  assert.equal(locks.counts().lost, 0);
+  // What the release itself finds is told.
+  const hold = await locks.lock('leaving').acquire();
+  const { signal } = hold;
+  await say(own, 'RLOCK.FORCE', 'leaving');
+  await assert.rejects(hold.release(), LockLost);
+  assert(signal.aborted && locks.counts().lost === 1);
+  await locks.close();
+  assert(errors.length === 1 && errors[0] instanceof LockLost, errors);
+});
+
+await test('a server that was paused does not shorten later waits', async () => {
+  const locks = new Locks(own);
+  await say(own, 'RLOCK.ACQUIRE', 'paused', 'somebody');
+  assert.equal(await locks.lock('paused').acquire({ wait: 0 }), null);
+  await say(own, 'CLIENT', 'PAUSE', '1000', 'ALL');
+  const slow = Array.from({ length: 30 }, () => locks.lock('paused').acquire({ wait: 0 }));
+  for (const each of slow) assert.equal(await each, null);
+  const start = performance.now();
+  assert.equal(await locks.lock('paused').acquire({ wait: 400 }), null);
+  const took = performance.now() - start;
+  assert(took > 350, `it waited ${took} ms`);
+  await locks.close();
+  await say(own, 'RLOCK.FORCE', 'paused');
+});
+
+await test('a wait whose connection breaks takes no other request along', async () => {
+  const relay = await relayed();
+  const locks = new Locks(relay.client);
+  await (await locks.lock('shared').acquire()).release();
+  const shared = relay.links.at(-1);
+  await say(own, 'RLOCK.ACQUIRE', 'broken', 'somebody');
+  const waits = locks.lock('broken').acquire();
+  await until('it waits', async () => (await waiting(own, 'broken')) === 1);
+  const alone = relay.links.at(-1);
+  assert.notEqual(alone, shared);
+  // A request is under way meanwhile.
+  shared.server.unpipe(shared.socket).pause();
+  const acquired = locks.lock('shared').acquire({ wait: 0 });
+  await until('the server has it', async () => (await holders(own, 'shared')) === 1);
+  const count = relay.links.length;
+  alone.socket.destroy();
+  alone.server.destroy();
+  await until('it waits again', async () => relay.links.length > count && (await waiting(own, 'broken')) === 1);
+  assert(!shared.socket.destroyed);
+  shared.server.pipe(shared.socket);
+  const hold = await acquired;
+  assert.equal(relay.links.length, count + 1);
+  await hold.release();
+  await say(own, 'RLOCK.FORCE', 'broken');
+  await (await waits).release();
+  await locks.close();
+  relay.close();
+});
+
+await test('what was lost must be released first, also of several', async () => {
+  const locks = new Locks(own);
+  const all = locks.all(['lost:a', 'lost:b'], { owner: 'me' });
+  const hold = await all.acquire();
+  await say(own, 'RLOCK.FORCE', 'lost:a');
+  await assert.rejects(hold.extend(5_000), { name: 'LockLost', message: 'lost:a, lost:b is no longer held by me' });
+  const first = { name: 'LockLost', message: 'lost:a, lost:b was lost by me: release it first' };
+  await assert.rejects(all.acquire({ wait: 0 }), first);
+  await assert.rejects(locks.lock('lost:b', { owner: 'me' }).acquire({ wait: 0 }), first);
+  await assert.rejects(hold.release(), { name: 'LockLost', message: 'lost:a, lost:b was lost before me released it' });
+  await (await all.acquire({ wait: 0 })).release();
+  await locks.close();
+});
+
+await test('an error of the work is not replaced by a loss that it may come of', async () => {
+  const locks = new Locks(own);
+  const fails = async () => {
+    await say(own, 'RLOCK.FORCE', 'work');
+    throw new RangeError('mine');
+  };
+  await assert.rejects(locks.using('work', 5_000, fails), /^RangeError: mine$/);
+  await assert.rejects(locks.using('work', 5_000, () => say(own, 'RLOCK.FORCE', 'work')), LockLost);
+  assert.equal(locks.counts().lost, 2);
+  await locks.close();
+});
+
+await test('who did not wait is not told how long', async () => {
+  const locks = new Locks(own);
+  await say(own, 'RLOCK.ACQUIRE', 'full', 'somebody');
+  const never = () => assert.fail('it was called');
+  await assert.rejects(locks.using('full', 5_000, { maxQueue: 0 }, never), (error) => error instanceof NotAcquired && error.message === 'full was not free');
+  await assert.rejects(locks.using(['full', 'more'], 5_000, { wait: 1 }, never), { message: 'full, more was not free within 1 ms' });
+  await locks.close();
+  await say(own, 'RLOCK.FORCE', 'full');
+});
+
+await test('a pool is refused', async () => {
+  const pool = createClientPool({ socket: { port } });
+  assert.throws(() => new Locks(pool), { name: 'TypeError', message: /^a pool of node-redis cannot be used/ });
+});
+
+closed(own);

@@ -1,0 +1,182 @@
+// One client library (argv[2]) at servers of its own, by the server program argv[3] with the module argv[4]: replicas, a
+// restart, nodes with new addresses, Sentinel. Each line of output is a test that passed.
+
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import net from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { Cluster, Redis } from 'ioredis';
+import { createClient, createCluster, createSentinel } from 'redis';
+import { Locks } from '../dist/esm/index.js';
+
+const [library, program, module, only] = process.argv.slice(2);
+const folder = mkdtempSync(join(tmpdir(), 'rlock-servers-'));
+const servers = new Set();
+process.on('exit', () => {
+  for (const server of servers) server.kill('SIGKILL');
+  rmSync(folder, { recursive: true, force: true });
+});
+
+/** A node of a cluster also takes the port that is 10 000 higher. */
+async function freePort() {
+  const server = net.createServer();
+  await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
+  const { port } = server.address();
+  await new Promise((resolve) => server.close(resolve));
+  return port < 55_000 ? port : freePort();
+}
+
+async function until(what, isSo) {
+  for (const end = Date.now() + 20_000; !(await isSo()); await sleep(10)) assert(Date.now() < end, what);
+}
+
+async function test(name, work) {
+  if (only && !name.includes(only)) return;
+  await work();
+  for (const server of servers) server.kill('SIGKILL');
+  servers.clear();
+  console.log(`ok ${name}`);
+}
+
+async function start({ port, host = '127.0.0.1' }, ...options) {
+  const words = ['--port', port, '--bind', host, '--dir', folder, '--save', '', '--loadmodule', module, ...options];
+  const server = spawn(program, words.map(String), { stdio: 'ignore' });
+  servers.add(server);
+  const client = new Redis({ port, host, retryStrategy: () => 20 });
+  client.on('error', () => {});
+  await client.ping();
+  const stop = async () => {
+    client.disconnect();
+    const ended = new Promise((resolve) => server.once('exit', resolve));
+    server.kill('SIGKILL');
+    await ended;
+    servers.delete(server);
+  };
+  const info = async (section, field) => new RegExp(`^${field}:(.*)\r$`, 'm').exec(await client.info(section))?.[1];
+  return { client, server, stop, info };
+}
+
+async function connect(port) {
+  const client = library === 'ioredis' ? new Redis({ port, retryStrategy: () => 20 }) : createClient({ socket: { port, reconnectStrategy: () => 20 } });
+  client.on('error', () => {});
+  if (library !== 'ioredis') await client.connect();
+  return client;
+}
+
+const closed = (client) => (library === 'ioredis' ? client.disconnect() : client.destroy());
+
+await test('requests that wait for replicas do not wait for each other, and shorten no other wait', async () => {
+  const at = { port: await freePort() };
+  const primary = await start(at);
+  const replica = await start({ port: await freePort() }, '--replicaof', '127.0.0.1', at.port);
+  await until('the replica follows', async () => (await primary.info('replication', 'slave0'))?.includes('state=online'));
+  const client = await connect(at.port);
+  const locks = new Locks(client);
+  const acked = (key, options) => locks.lock(key, { acks: 1 }).acquire({ wait: 0, ...options });
+  const blocked = () => primary.info('clients', 'blocked_clients');
+  await (await acked('first')).release();
+  const held = await locks.lock('held').acquire();
+  replica.server.kill('SIGSTOP');
+  const acquired = Array.from({ length: 20 }, (_, i) => acked(`acked:${i}`));
+  const abort = new AbortController();
+  const queued = acked('given up', { signal: abort.signal });
+  await until('as many as may wait at a time', async () => (await blocked()) === '8');
+  // Others go on meanwhile, and who gives up leaves nothing.
+  await (await locks.lock('free').acquire({ wait: 0 })).release();
+  abort.abort(new Error('enough'));
+  await assert.rejects(queued, /^Error: enough$/);
+  assert.equal(await blocked(), '8');
+  replica.server.kill('SIGCONT');
+  const holds = await Promise.all(acquired);
+  assert(holds.every((hold) => hold?.held));
+  await Promise.all(holds.map((hold) => hold.release()));
+  const begin = performance.now();
+  assert.equal(await locks.lock('held').acquire({ wait: 300 }), null);
+  const took = performance.now() - begin;
+  assert(took > 250, `it waited ${took} ms`);
+  await held.release();
+  assert.equal(await primary.client.exists('given up'), 0);
+  await locks.close();
+  closed(client);
+});
+
+await test('two that knew a server before and after it was started again have one owner', async () => {
+  const at = { port: await freePort() };
+  const before = await start(at);
+  const [older, newer] = [await connect(at.port), await connect(at.port)];
+  const [one, two] = [new Locks(older), new Locks(newer)];
+  await (await one.lock('again', { owner: 'me' }).acquire()).release();
+  await before.stop();
+  const { client } = await start(at);
+  const outer = await one.lock('again', { owner: 'me' }).acquire({ wait: 10_000 });
+  const inner = await two.lock('again', { owner: 'me' }).acquire({ wait: 0 });
+  assert.equal(inner.token, outer.token);
+  await inner.release();
+  assert.equal(await client.call('RLOCK.CHECK', 'again', outer.token), 1);
+  await outer.release();
+  for (const each of [one, two]) await each.close();
+  for (const each of [older, newer]) closed(each);
+});
+
+await test('a cluster is found again when all nodes have new addresses', async () => {
+  const port = await freePort();
+  let host = '127.0.0.1';
+  const run = () => start({ port, host }, '--cluster-enabled', 'yes', '--cluster-config-file', 'moved.conf', '--cluster-announce-ip', host);
+  const before = await run();
+  await before.client.cluster('ADDSLOTSRANGE', 0, 16_383);
+  await until('the cluster is well', async () => /state:ok/.test(await before.client.cluster('INFO')));
+  const root = { host: 'nodes.test', port };
+  const lookup = (_, options, call) => (options.all ? call(null, [{ address: host, family: 4 }]) : call(null, host, 4));
+  const make = () =>
+    library === 'ioredis'
+      ? new Cluster([root], { dnsLookup: (_, call) => call(null, host), clusterRetryStrategy: () => 50 })
+      : createCluster({ rootNodes: [{ socket: { ...root, lookup } }], defaults: { socket: { reconnectStrategy: () => 50 } } });
+  const client = make();
+  client.on('error', () => {});
+  if (library !== 'ioredis') await client.connect();
+  const locks = new Locks(client);
+  await (await locks.lock('moved').acquire()).release();
+  await before.stop();
+  host = '127.0.0.2';
+  const after = await run();
+  await until('the cluster is well again', async () => /state:ok/.test(await after.client.cluster('INFO')));
+  if (library !== 'ioredis') {
+    client.destroy();
+    await client.connect();
+  }
+  const pinged = () => Promise.race([client.get('moved').then(() => true, () => false), sleep(200, false)]);
+  await until('the client of the user found it', pinged);
+  await (await locks.lock('moved').acquire({ wait: 10_000 })).release();
+  await locks.close();
+  closed(client);
+});
+
+await test('a Sentinel client for another database hears of turns there', async () => {
+  const [port, sentinelPort] = [await freePort(), await freePort()];
+  const primary = await start({ port });
+  const conf = join(folder, 'sentinel.conf');
+  writeFileSync(conf, `port ${sentinelPort}\ndir ${folder}\nsentinel monitor main 127.0.0.1 ${port} 1\n`);
+  servers.add(spawn(program, [conf, '--sentinel'], { stdio: 'ignore' }));
+  const nodes = [{ host: '127.0.0.1', port: sentinelPort }];
+  const watcher = new Redis({ port: sentinelPort, retryStrategy: () => 20 });
+  watcher.on('error', () => {});
+  await watcher.ping();
+  watcher.disconnect();
+  const client = library === 'ioredis' ? new Redis({ sentinels: nodes, name: 'main', db: 5 }) : createSentinel({ name: 'main', sentinelRootNodes: nodes, nodeClientOptions: { database: 5 } });
+  client.on('error', () => {});
+  if (library !== 'ioredis') await client.connect();
+  const locks = new Locks(client, { waiting: 0 });
+  await primary.client.select(5);
+  await primary.client.call('RLOCK.ACQUIRE', 'fifth', 'somebody');
+  const waits = locks.lock('fifth', { owner: 'me' }).acquire();
+  await until('it listens there', async () => (await primary.client.pubsub('CHANNELS', '__keyevent@5__:rlock.turn:me')).length === 1);
+  await primary.client.call('RLOCK.FORCE', 'fifth');
+  await (await waits).release();
+  await locks.close();
+  closed(client);
+});
+
+process.exit(0);
