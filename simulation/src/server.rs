@@ -107,9 +107,9 @@ pub struct Server {
     /// Of it, what the last decision left pending.
     pub(crate) pending: Vec<Noted>,
     /// Those whose grant is pending, at a lock that is open.
-    pub(crate) gated: Vec<(WaiterId, i32, Key, u64)>,
-    /// The newest token that a hold began with here.
-    pub(crate) newest_token: u64,
+    pub(crate) gated: Vec<(WaiterId, i32, Key, usize)>,
+    /// The tokens of holds that began since those were looked at.
+    pub(crate) begun: Vec<Token>,
     /// What is done wrong.
     pub fault: Fault,
     /// New keys are reported to the engine.
@@ -163,7 +163,7 @@ impl Server {
             notes: Vec::new(),
             pending: Vec::new(),
             gated: Vec::new(),
-            newest_token: 0,
+            begun: Vec::new(),
             fault,
             watches_keys: false,
             portion: usize::MAX,

@@ -36,7 +36,7 @@ impl Server {
                 let key: Key = key.into();
                 for change in changes {
                     if let Change::Granted { token, .. } = change {
-                        self.newest_token = token.get();
+                        self.begun.push(*token);
                     }
                     let (key, change, by) = (key.clone(), kept(change), running.by.clone());
                     self.note(Note::Changed { db, key, change, by });
@@ -227,8 +227,8 @@ impl Server {
     }
 
     /// This blocked connection's hold stands, and it is told when replicas have acknowledged it.
-    /// `until`: where the locks were open when it began, the newest token of that moment.
-    fn pend(&mut self, (waiter, db, key): (WaiterId, i32, &Key), until: Option<u64>) {
+    /// `until`: where the locks were open when it began, how many holds had begun by then.
+    fn pend(&mut self, (waiter, db, key): (WaiterId, i32, &Key), until: Option<usize>) {
         let Some(client) = self.client_of(waiter) else { return };
         let (at, now) = (self.history.point(), self.now);
         let Some(waiting) = self.conns[&client].waiting.as_ref() else { return };
@@ -242,19 +242,20 @@ impl Server {
         let slot = self.keys.get(asked.db, &asked.key);
         if until.is_none() && slot.is_none_or(|slot| slot.value == Value::Other) {
             // Of several locks, all of which are open: it is looked at when they are closed.
-            self.gated.push((waiter, db, key.clone(), self.newest_token));
+            self.gated.push((waiter, db, key.clone(), self.begun.len()));
             return;
         }
         let asked = asked.clone();
         let mode = renewal.map_or(Some(asked.mode), |mode| mode);
         // It may have ended in the step in which it began, and the owner may have another one.
+        let (before, later) = self.begun.split_at(until.unwrap_or(self.begun.len()));
         let lock = self.keys.get(asked.db, &asked.key).and_then(Slot::lock);
         let holds = |held: Mode| {
             let mut holds = lock?
                 .holds()
                 .filter(|(owner, is, _)| *owner == asked.owner.as_bytes() && *is == held)
                 .filter(|(.., hold)| only.is_none_or(|only| only == hold.token))
-                .filter(|(.., hold)| until.is_none_or(|until| hold.token.get() <= until));
+                .filter(|(.., hold)| before.contains(&hold.token) || !later.contains(&hold.token));
             holds.next().map(|(.., hold)| (held, hold))
         };
         let modes = [Mode::Write, Mode::Read].into_iter();
@@ -278,6 +279,7 @@ impl Server {
     pub(crate) fn pend_gated(&mut self) {
         let gated = std::mem::take(&mut self.gated).into_iter();
         gated.for_each(|(waiter, db, key, until)| self.pend((waiter, db, &key), Some(until)));
+        self.begun.clear();
     }
 
     /// Takes what the laws must know.
