@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -359,7 +360,7 @@ func (r *runner) churn(q request) (reply, error) {
 func (r *runner) bench(q request) (reply, error) {
 	c, ctx := r.clients[q.Client], context.Background()
 	var count [2]float64
-	var took [2]time.Duration
+	var took, busy [2]time.Duration
 	pair := []func() error{
 		func() error {
 			got, err := c.locker.Lock(ctx, q.Key)
@@ -374,7 +375,7 @@ func (r *runner) bench(q request) (reply, error) {
 		},
 	}
 	for turn, end := 0, time.Now().Add(time.Duration(q.Ms)*time.Millisecond); time.Now().Before(end); turn = 1 - turn {
-		start := time.Now()
+		start, cpu := time.Now(), cpuTime()
 		for time.Since(start) < 200*time.Millisecond {
 			if err := pair[turn](); err != nil {
 				return nil, err
@@ -382,6 +383,18 @@ func (r *runner) bench(q request) (reply, error) {
 			count[turn]++
 		}
 		took[turn] += time.Since(start)
+		busy[turn] += cpuTime() - cpu
 	}
-	return reply{"package": count[0] / took[0].Seconds(), "bare": count[1] / took[1].Seconds()}, nil
+	cpu := func(turn int) float64 { return float64(busy[turn].Microseconds()) / count[turn] }
+	return reply{"package": count[0] / took[0].Seconds(), "bare": count[1] / took[1].Seconds(),
+		"packageCpu": cpu(0), "bareCpu": cpu(1)}, nil
+}
+
+// What this process has used of all processors.
+func cpuTime() time.Duration {
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
+		panic(err)
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }

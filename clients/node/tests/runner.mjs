@@ -160,8 +160,10 @@ const does = {
     const lock = mine.lock(r.key);
     const bare = isIo ? (...words) => client.call(...words) : (...words) => client.sendCommand(words);
     const counts = [0, 0];
+    const cpu = [0, 0];
     for (const end = performance.now() + r.ms; performance.now() < end; ) {
       for (const which of [0, 1]) {
+        const before = process.cpuUsage();
         for (const until = performance.now() + 200; performance.now() < until; counts[which]++) {
           if (which === 0) await (await lock.acquire()).release();
           else {
@@ -169,9 +171,12 @@ const does = {
             await bare('RLOCK.RELEASE', r.key, 'bare', 'WRITE', 'DEPTH', '0');
           }
         }
+        const { user, system } = process.cpuUsage(before);
+        cpu[which] += user + system;
       }
     }
-    return { package: (counts[0] / r.ms) * 2000, bare: (counts[1] / r.ms) * 2000 };
+    const [perSecond, perPair] = [(which) => (counts[which] / r.ms) * 2000, (which) => cpu[which] / counts[which]];
+    return { package: perSecond(0), bare: perSecond(1), packageCpu: perPair(0), bareCpu: perPair(1) };
   },
 };
 

@@ -89,6 +89,12 @@ def bare_words(key):
     return ("RLOCK.ACQUIRE", key, "bare", "DEPTH", 1), ("RLOCK.RELEASE", key, "bare", "WRITE", "DEPTH", 0)
 
 
+def bench_reply(counts, cpu, ms):
+    """Pairs a second, and microseconds of CPU time per pair."""
+    per_second, per_pair = ([count / ms * 2000 for count in counts], [used / count * 1e6 for used, count in zip(cpu, counts)])
+    return {"package": per_second[0], "bare": per_second[1], "packageCpu": per_pair[0], "bareCpu": per_pair[1]}
+
+
 class Runner:
     def __init__(self):
         self.clients, self.locks, self.holds, self.lost_at, self.actors, self.told = {}, {}, {}, {}, {}, {}
@@ -272,10 +278,10 @@ class Runner:
     def bench(self, r):
         client = self.clients[r["client"]][0]
         lock, (acquire, release) = rlock.Lock(client, r["key"]), bare_words(r["key"])
-        counts, end = [0, 0], time.monotonic() + r["ms"] / 1000
+        counts, cpu, end = [0, 0], [0, 0], time.monotonic() + r["ms"] / 1000
         while time.monotonic() < end:
             for which in (0, 1):
-                until = time.monotonic() + 0.2
+                until, before = time.monotonic() + 0.2, time.process_time()
                 while time.monotonic() < until:
                     if which == 0:
                         lock.acquire()
@@ -284,7 +290,8 @@ class Runner:
                         client.execute_command(*acquire)
                         client.execute_command(*release)
                     counts[which] += 1
-        return {"package": counts[0] / r["ms"] * 2000, "bare": counts[1] / r["ms"] * 2000}
+                cpu[which] += time.process_time() - before
+        return bench_reply(counts, cpu, r["ms"])
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import redis.asyncio.sentinel
 
 import rlock.asyncio as rlock
 from runner import (
-    FEATURES, Campaign, bare_words, client_options, collected, failure, leads, lock_options, parts, seconds, seen, spawned, state, tell,
+    FEATURES, Campaign, bare_words, bench_reply, client_options, collected, failure, leads, lock_options, parts, seconds, seen, spawned, state, tell,
 )
 
 
@@ -169,10 +169,10 @@ class Runner:
     async def bench(self, r):
         client = self.clients[r["client"]][0]
         lock, (acquire, release) = rlock.Lock(client, r["key"]), bare_words(r["key"])
-        counts, end = [0, 0], time.monotonic() + r["ms"] / 1000
+        counts, cpu, end = [0, 0], [0, 0], time.monotonic() + r["ms"] / 1000
         while time.monotonic() < end:
             for which in (0, 1):
-                until = time.monotonic() + 0.2
+                until, before = time.monotonic() + 0.2, time.process_time()
                 while time.monotonic() < until:
                     if which == 0:
                         await lock.acquire()
@@ -181,7 +181,8 @@ class Runner:
                         await client.execute_command(*acquire)
                         await client.execute_command(*release)
                     counts[which] += 1
-        return {"package": counts[0] / r["ms"] * 2000, "bare": counts[1] / r["ms"] * 2000}
+                cpu[which] += time.process_time() - before
+        return bench_reply(counts, cpu, r["ms"])
 
 
 async def main():

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, ConnectionAddr, IntoConnectionInfo, RedisError, RedisResult};
 use rlock_client::Error;
+use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
 use crate::Order;
@@ -64,7 +65,7 @@ pub async fn churn(lock: Lock, order: Order) -> Result<Value, Error> {
 pub async fn bench(client: Client, order: Order) -> Result<Value, Error> {
     let is_sync = matches!(client.locker, Locker::Sync(_));
     let node = redis::Client::open(client.nodes[0].clone())?;
-    let (mut count, mut took) = ([0_u32; 2], [Duration::ZERO; 2]);
+    let (mut count, mut took, mut busy) = ([0_u32; 2], [Duration::ZERO; 2], [Duration::ZERO; 2]);
     let end = Instant::now() + Duration::from_millis(order.ms);
     let acquire = redis::cmd("RLOCK.ACQUIRE").arg(&order.key).arg("o").arg("DEPTH").arg(1).clone();
     let release = redis::cmd("RLOCK.RELEASE")
@@ -78,7 +79,7 @@ pub async fn bench(client: Client, order: Order) -> Result<Value, Error> {
     let lock = Lock { client, order };
     let mut turn = 0;
     while Instant::now() < end {
-        let start = Instant::now();
+        let (start, cpu) = (Instant::now(), cpu_time());
         if is_sync {
             let (lock, node, acquire, release) =
                 (lock.clone(), node.clone(), acquire.clone(), release.clone());
@@ -96,10 +97,20 @@ pub async fn bench(client: Client, order: Order) -> Result<Value, Error> {
             }
         }
         took[turn] += start.elapsed();
+        busy[turn] += cpu_time().saturating_sub(cpu);
         turn = 1 - turn;
     }
     let rate = |at: usize| f64::from(count[at]) / took[at].as_secs_f64();
-    Ok(json!({"package": rate(0), "bare": rate(1)}))
+    let cpu = |at: usize| busy[at].as_secs_f64() * 1e6 / f64::from(count[at]);
+    Ok(json!({
+        "package": rate(0), "bare": rate(1), "packageCpu": cpu(0), "bareCpu": cpu(1),
+    }))
+}
+
+/// What this process has used of all processors.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 fn sync_turn(

@@ -4,12 +4,15 @@ import static rlock.conformance.Runner.number;
 import static rlock.conformance.Runner.text;
 
 import com.google.gson.JsonObject;
+import com.sun.management.OperatingSystemMXBean;
+import java.lang.management.ManagementFactory;
 import java.util.concurrent.TimeUnit;
 import rlock.KeyLock;
 
-/** Free pairs per second: by the package, and by two bare commands of the user's client, in turns. */
+/** Free pairs: by the package, and by two bare commands of the user's client, in turns. */
 final class Bench {
     private static final long TURN = TimeUnit.MILLISECONDS.toNanos(200);
+    private static final OperatingSystemMXBean SYSTEM = (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
     private final Client client;
     private final String key;
     private final long end;
@@ -22,34 +25,48 @@ final class Bench {
 
     JsonObject run() {
         KeyLock lock = client.locks.lock(key);
-        long[] pairs = new long[2];
-        long[] nanos = new long[2];
+        Count packaged = new Count();
+        Count bare = new Count();
         while (System.nanoTime() < end) {
-            turn(pairs, nanos, 0, () -> {
+            packaged.turn(() -> {
                 lock.lock();
                 lock.unlock();
             });
-            turn(pairs, nanos, 1, () -> {
+            bare.turn(() -> {
                 client.command("RLOCK.ACQUIRE", key, "o", "DEPTH", "1");
                 client.command("RLOCK.RELEASE", key, "o", "WRITE", "DEPTH", "0");
             });
         }
         var reply = new JsonObject();
-        reply.addProperty("package", perSecond(pairs[0], nanos[0]));
-        reply.addProperty("bare", perSecond(pairs[1], nanos[1]));
+        reply.addProperty("package", packaged.perSecond());
+        reply.addProperty("bare", bare.perSecond());
+        reply.addProperty("packageCpu", packaged.cpuMicros());
+        reply.addProperty("bareCpu", bare.cpuMicros());
         return reply;
     }
 
-    private static void turn(long[] pairs, long[] nanos, int which, Runnable pair) {
-        long start = System.nanoTime();
-        while (System.nanoTime() - start < TURN) {
-            pair.run();
-            pairs[which]++;
-        }
-        nanos[which] += System.nanoTime() - start;
-    }
+    private static final class Count {
+        private long pairs;
+        private long nanos;
+        private long cpuNanos;
 
-    private static long perSecond(long pairs, long nanos) {
-        return pairs * TimeUnit.SECONDS.toNanos(1) / nanos;
+        void turn(Runnable pair) {
+            long start = System.nanoTime();
+            long cpu = SYSTEM.getProcessCpuTime();
+            while (System.nanoTime() - start < TURN) {
+                pair.run();
+                pairs++;
+            }
+            nanos += System.nanoTime() - start;
+            cpuNanos += SYSTEM.getProcessCpuTime() - cpu;
+        }
+
+        double perSecond() {
+            return pairs * 1e9 / nanos;
+        }
+
+        double cpuMicros() {
+            return cpuNanos / 1e3 / pairs;
+        }
     }
 }
