@@ -139,7 +139,8 @@ public final class Election {
         private void tell(Optional<Leader> leads) {
             try {
                 heard.accept(leads);
-            } catch (RuntimeException theirs) {
+            } catch (Throwable theirs) {
+                // Whatever it is, also an Error, this thread has more to tell.
                 LOG.log(System.Logger.Level.WARNING, key + ": an observer failed", theirs);
             }
         }

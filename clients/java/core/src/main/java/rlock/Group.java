@@ -9,7 +9,7 @@ import rlock.Driver.ServerException;
 
 /**
  * The seats of one owner at several keys, in key order: to the machines they are one seat, with one hold. Its name is that
- * at the first key, where a wait has its place or its turn, whatever it waits for.
+ * at the first key.
  */
 final class Group extends Seat {
     /** The server takes that many. */
@@ -78,6 +78,12 @@ final class Group extends Seat {
     @Override
     List<Seat> members() {
         return members;
+    }
+
+    /** Whatever it waits for: at the first key that it asks for, and what the owner holds already is not among these. */
+    @Override
+    Name place() {
+        return members.get(0).name;
     }
 
     @Override

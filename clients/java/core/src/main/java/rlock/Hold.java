@@ -11,7 +11,6 @@ public final class Hold implements AutoCloseable {
     private final Tenure tenure;
     private final AtomicBoolean released = new AtomicBoolean();
     private boolean isValue;
-    private volatile CompletableFuture<Void> given; // the last one
 
     Hold(Seat seat, Tenure tenure) {
         this.seat = seat;
@@ -70,14 +69,9 @@ public final class Hold implements AutoCloseable {
 
     /**
      * Completes, with null, when the hold is lost or may be, at its deadline at the latest. Never completes if the hold
-     * is released. Stop the work under the lock then.
+     * is released. Stop the work under the lock then. Callers cannot complete or cancel it, only what they derive from it.
      */
     public CompletableFuture<Void> lost() {
-        return given = Tenure.given(given, tenure.lost);
-    }
-
-    /** The same for all, and only to depend on. */
-    CompletableFuture<Void> loss() {
         return tenure.lost;
     }
 

@@ -14,8 +14,7 @@ import java.util.concurrent.atomic.AtomicBoolean;
  */
 public final class Holds implements AutoCloseable {
     private final List<Hold> holds; // the one of those that were granted together is the first
-    private CompletableFuture<Void> loss; // null until somebody asks; guarded by this
-    private CompletableFuture<Void> given; // the last one; guarded by this
+    private Loss loss; // null until somebody asks; guarded by this
     private final AtomicBoolean released = new AtomicBoolean();
 
     Holds(List<Hold> holds) {
@@ -60,18 +59,16 @@ public final class Holds implements AutoCloseable {
 
     /** Completes when one of them is lost or may be: see {@link Hold#lost}. */
     public synchronized CompletableFuture<Void> lost() {
-        return given = Tenure.given(given, loss());
-    }
-
-    private synchronized CompletableFuture<Void> loss() {
-        if (loss == null)
-            loss = CompletableFuture.anyOf(holds.stream().map(Hold::loss).toArray(CompletableFuture[]::new)).thenRun(() -> {});
+        if (loss == null) {
+            loss = new Loss();
+            for (Hold each : holds) each.lost().thenRun(loss::happens);
+        }
         return loss;
     }
 
     /** Runs this once when one of them is lost, in a thread of the package. */
     public Holds onLost(Runnable action) {
-        loss().thenRun(action);
+        lost().thenRun(action);
         return this;
     }
 

@@ -295,7 +295,7 @@ sealed class Job permits AsyncJob {
 
     // Whether whoever decides now knows of the wait; null if nobody does.
     Boolean hasPlace(long by) {
-        Seat.Name name = seat.name;
+        Seat.Name name = seat.place();
         try {
             links.lookAround();
             long limit = links.limit(by, false);
@@ -328,7 +328,7 @@ sealed class Job permits AsyncJob {
             case QUEUE -> seat.acquire(options, depth, false, "QUEUE", String.valueOf(Machine.TICKET));
             case RENEW -> seat.renew(options, op.token(), options.leaseMillis());
             case RELEASE -> seat.release(op.token(), op.depth());
-            default -> new String[] {"RLOCK." + request, seat.name.key(), seat.name.owner()};
+            default -> new String[] {"RLOCK." + request, seat.place().key(), seat.place().owner()};
         };
     }
 
@@ -352,7 +352,7 @@ sealed class Job permits AsyncJob {
             if (turn == null || !turn.isAt(now)) {
                 if (turn != null) turn.close();
                 turn = null;
-                turn = links.turns.listen(now, seat.name.owner(), seat.name.key(), links.limit(by, false), this::signal);
+                turn = links.turns.listen(now, seat.place().owner(), seat.place().key(), links.limit(by, false), this::signal);
             }
         } catch (LinkException | ServerException | RejectedExecutionException deaf) {
             // Then by asking alone.

@@ -140,14 +140,32 @@ public final class Locks implements AutoCloseable {
 
     /**
      * Sends any command to the primary of a key, on the package's own connections: {@code RLOCK.INFO}, a fenced write by
-     * {@code EVAL}. It may be sent twice if a connection breaks.
+     * {@code EVAL}. It may be sent twice if a connection breaks: see {@link #callOnce}.
      *
      * @return a Long, a String or byte[], a List of these, or null; a map is a List of its keys and values in turn
      * @throws LockException.Unavailable if no server answered, or none decides for now, as with {@code -LOADING}
      * @throws LockException if the server refused it
+     * @throws IllegalStateException if this is closed
      */
     public Object call(String key, String... words) {
-        for (boolean again = false; ; again = true) {
+        return call(key, true, words);
+    }
+
+    /**
+     * The same for a command that must not be executed twice, like {@code INCR}: it is sent once. If the connection breaks
+     * then, nobody knows whether it was executed.
+     *
+     * @throws LockException.Unavailable if no reply came: it may have been executed, or not
+     * @throws LockException if the server refused it
+     * @throws IllegalStateException if this is closed
+     */
+    public Object callOnce(String key, String... words) {
+        return call(key, false, words);
+    }
+
+    private Object call(String key, boolean isRepeatable, String... words) {
+        for (boolean again = !isRepeatable; ; again = true) {
+            refuseClosed();
             try {
                 return links.call(Links.Use.COMMAND, key, links.timeoutMillis, words);
             } catch (ServerException error) {

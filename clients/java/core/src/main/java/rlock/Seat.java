@@ -62,6 +62,11 @@ sealed class Seat permits Group {
         return List.of(this);
     }
 
+    /** Where its wait has its place, or its turn, on the server. */
+    Name place() {
+        return name;
+    }
+
     /** One more use of this very one. */
     void enter() {
         ALL.computeIfPresent(name, (same, seat) -> {

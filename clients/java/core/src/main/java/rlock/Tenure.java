@@ -27,7 +27,7 @@ final class Tenure {
     private static final long EARLY_MILLIS = 5;
 
     final long token;
-    final CompletableFuture<Void> lost = new CompletableFuture<>();
+    final Loss lost = new Loss();
     /** The thread that alone can release what no {@link Hold} can; null if there is none. */
     volatile Thread holder;
     /** How many levels a {@link Hold} can release. */
@@ -46,7 +46,6 @@ final class Tenure {
     private Link tying;
     private volatile boolean isLost;
     private volatile boolean isDoubted; // the connection of the session has ended, and it is not tied to a new one
-    private volatile CompletableFuture<Void> given; // the last one
 
     Tenure(Locks locks, Seat seat, Options options, Tell told) {
         this.locks = locks;
@@ -113,19 +112,6 @@ final class Tenure {
 
     Duration left() {
         return Duration.ofMillis(leftMillis());
-    }
-
-    /** For those who have no {@link Hold}. */
-    CompletableFuture<Void> lost() {
-        return given = given(given, lost);
-    }
-
-    /**
-     * Completes with {@code loss}, unless whoever gets it completes it first. It is the last one again if nothing depends
-     * on that: each leaves something in {@code loss}, and some ask all the time.
-     */
-    static CompletableFuture<Void> given(CompletableFuture<Void> last, CompletableFuture<Void> loss) {
-        return last == null || last.isDone() || last.getNumberOfDependents() > 0 ? loss.copy() : last;
     }
 
     /** The server has said so, or nobody renews it any more. */
@@ -276,7 +262,7 @@ final class Tenure {
         if (isLost) seat.members().forEach(Seat::lost);
         locks.notices.ended(seat.name, isLost, start, startNanos);
         // After the counters. What the application does when it hears of it must not hold up the others.
-        if (isLost) locks.tell(() -> lost.complete(null));
+        if (isLost) locks.tell(lost::happens);
         Link[] links = {session, tying};
         session = tying = null;
         for (Link link : links) if (link != null) locks.tell(link::close);
@@ -345,7 +331,47 @@ final class Tenure {
 
     /** Releases one level at this seat, which is one of a group's if several locks are held together. */
     void release(Seat at) {
-        at.members().forEach(each -> each.turn.acquireUninterruptibly());
+        if (takeTurns(at, Clock.now() + Math.max(leftMillis(), Machine.PATIENCE))) {
+            releaseInTurn(at);
+            return;
+        }
+        // As soon as the earlier request is over.
+        locks.tell(() -> {
+            at.members().forEach(each -> each.turn.acquireUninterruptibly());
+            try {
+                releaseInTurn(at);
+            } catch (RuntimeException late) {
+                // Whoever released it knows that its end is not certain.
+            }
+        });
+        if (isLost()) throw new LockLostException(at + " was lost before it was released");
+        throw new LockException.Unavailable(
+                at + " is not known to be released, and may be held until its lease ends: an earlier request of this owner is not over", null);
+    }
+
+    // All of them by then, or none; in spite of interrupts.
+    private static boolean takeTurns(Seat at, long by) {
+        int taken = 0;
+        boolean interrupted = false;
+        try {
+            while (taken < at.members().size()) {
+                try {
+                    long left = Math.max(0, by - Clock.now());
+                    if (!at.members().get(taken).turn.tryAcquire(left, TimeUnit.MILLISECONDS)) break;
+                    taken++;
+                } catch (InterruptedException later) {
+                    interrupted = true;
+                }
+            }
+        } finally {
+            if (interrupted) Thread.currentThread().interrupt();
+        }
+        if (taken == at.members().size()) return true;
+        at.members().subList(0, taken).forEach(each -> each.passTurn());
+        return false;
+    }
+
+    private void releaseInTurn(Seat at) {
         at.enter();
         int depth = at.depth;
         String refused = at.tenure != this || depth == 0 ? " is not held by " + at.name.owner()

@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.*;
 import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Supplier;
 import java.util.stream.IntStream;
@@ -44,15 +45,37 @@ class SeatTest {
                 locks.all("asked").acquire().release();
             }
             assertTrue(tenure.lost.getNumberOfDependents() <= 3, tenure.lost.getNumberOfDependents() + " are kept");
-            // What one caller does with it is nothing to another one.
+            // What one caller does with it is nothing to another one, whether that one has begun to wait or not.
             for (Supplier<CompletableFuture<Void>> of : List.<Supplier<CompletableFuture<Void>>>of(hold::lost, lock::lost, holds::lost)) {
+                CompletableFuture<Void> earlier = of.get();
+                assertThrows(CompletionException.class, of.get().orTimeout(1, TimeUnit.MILLISECONDS)::join);
+                assertFalse(earlier.isDone() || of.get().isDone());
                 var told = of.get().thenRun(() -> {});
                 of.get().cancel(true);
-                assertFalse(of.get().isDone() || told.isDone());
+                of.get().complete(null);
+                assertFalse(earlier.isDone() || of.get().isDone() || told.isDone());
             }
             server.say("RLOCK.FORCE", "asked");
             assertThrows(LockLostException.class, () -> hold.renew(Duration.ofMinutes(1)));
             for (var of : List.of(hold.lost(), lock.lost(), holds.lost())) of.orTimeout(5, TimeUnit.SECONDS).join();
+        }
+    }
+
+    @Test
+    void aReleaseWaitsForAnEarlierRequestOnlySoLong() throws InterruptedException {
+        try (var server = new Server(); Locks locks = JedisLocks.standalone("127.0.0.1", server.port).open()) {
+            KeyLock lock = locks.lock("busy").lease(Duration.ofSeconds(2));
+            Hold hold = lock.acquire();
+            Seat seat = Seat.find(locks.name("busy", locks.threadOwner(), Mode.WRITE));
+            seat.turn.acquire(); // as a request that is undone has it
+            var release = CompletableFuture.runAsync(hold::release, task -> new Thread(task).start());
+            var unknown = assertThrows(CompletionException.class, release.orTimeout(10, TimeUnit.SECONDS)::join);
+            assertInstanceOf(LockException.Unavailable.class, unknown.getCause());
+            assertFalse(server.isFree("busy"));
+            seat.passTurn();
+            Server.until(() -> server.isFree("busy") && lock.getHoldCount() == 0);
+            assertEquals(0, locks.counters().held());
+            lock.acquire().release();
         }
     }
 

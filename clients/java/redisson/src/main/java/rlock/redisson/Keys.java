@@ -32,12 +32,17 @@ final class Keys {
 
     /** Whoever locks again what was lost begins anew, as in Redisson. */
     static void dropLost(IntSupplier depth, BooleanSupplier isHeld, Runnable unlock) {
-        while (depth.getAsInt() > 0 && !isHeld.getAsBoolean()) {
+        for (int levels = depth.getAsInt(); levels > 0 && !isHeld.getAsBoolean(); ) {
             try {
                 unlock.run();
             } catch (LockLostException known) {
                 // That is why it is dropped.
+            } catch (IllegalMonitorStateException together) {
+                // Held with others: it ends with them, and they may not be known to be lost yet.
             }
+            int before = levels;
+            levels = depth.getAsInt();
+            if (levels == before) return;
         }
     }
 

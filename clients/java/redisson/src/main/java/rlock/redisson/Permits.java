@@ -60,7 +60,7 @@ final class Permits implements Answers.Undoing {
     }
 
     public boolean trySetPermits(int permits) {
-        boolean isSet = client.locks.call(number, "SET", number, String.valueOf(permits), "NX") != null;
+        boolean isSet = once("SET", number, String.valueOf(permits), "NX") != null;
         if (isSet) changed();
         return isSet;
     }
@@ -71,8 +71,14 @@ final class Permits implements Answers.Undoing {
     }
 
     public void addPermits(int permits) {
-        client.locks.call(number, "INCRBY", number, String.valueOf(permits));
+        once("INCRBY", number, String.valueOf(permits));
         changed();
+    }
+
+    // A connection that was idle may have ended long ago: that is found out by what may be sent twice.
+    private Object once(String... words) {
+        getPermits();
+        return client.locks.callOnce(number, words);
     }
 
     // Whoever waits asks again, with the new number, in the order in which they waited.
@@ -150,7 +156,7 @@ final class Permits implements Answers.Undoing {
         }
     }
 
-    // A wait outlives the restart of a server, as a wait for a lock does.
+    // A wait outlives the restart of a server, as a wait for a lock does, but not the closing of the locks.
     private int permits(long end) throws InterruptedException {
         while (true) {
             try {
@@ -226,7 +232,7 @@ final class Permits implements Answers.Undoing {
             }
         } catch (ExecutionException failed) {
             throw (RuntimeException) failed.getCause();
-        } catch (InterruptedException | LockException ended) {
+        } catch (InterruptedException | LockException | IllegalStateException ended) {
             waiting.cancel(false);
             waiting.thenAccept(hold -> hold.ifPresent(Hold::release)); // which was granted first
             throw ended;

@@ -1,9 +1,12 @@
 package rlock.redisson;
 
 import java.net.URI;
+import java.net.URISyntaxException;
 import java.time.Duration;
 import java.util.List;
 import java.util.Objects;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import java.util.stream.Stream;
 import javax.net.ssl.SSLParameters;
 import org.redisson.client.DefaultCredentialsResolver;
@@ -29,6 +32,7 @@ import rlock.jedis.JedisLocks;
 final class Servers {
     /** As many connections may wait as Redisson's pools have by default. */
     private static final int WAITING = 64;
+    private static final Pattern ADDRESS = Pattern.compile("(\\[[^]]+]|[^:\\[\\]]+)(?::([0-9]{1,5}))?");
 
     private Servers() {}
 
@@ -107,7 +111,21 @@ final class Servers {
     }
 
     private static List<HostAndPort> addresses(List<String> addresses) {
-        return addresses.stream().map(URI::create).map(uri -> new HostAndPort(uri.getHost(), uri.getPort() < 0 ? 6379 : uri.getPort())).toList();
+        return addresses.stream().map(Servers::address).toList();
+    }
+
+    // A URI has no host if that contains an underscore, as names of containers do; and Jedis takes no host for localhost.
+    static HostAndPort address(String address) {
+        String authority;
+        try {
+            authority = new URI(address).getRawAuthority();
+        } catch (URISyntaxException broken) {
+            authority = null;
+        }
+        if (address.contains("@")) throw refused("credentials in an address");
+        Matcher parts = ADDRESS.matcher(authority == null ? "" : authority);
+        if (!parts.matches()) throw new IllegalArgumentException("the address " + address + " is not redis://HOST:PORT");
+        return new HostAndPort(parts.group(1), parts.group(2) == null ? 6379 : Integer.parseInt(parts.group(2)));
     }
 
     /** How names become keys. */

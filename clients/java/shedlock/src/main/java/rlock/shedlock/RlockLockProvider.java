@@ -74,7 +74,7 @@ public final class RlockLockProvider implements ExtensibleLockProvider {
             try {
                 locks.call(hold.key(), "RLOCK.ACQUIRE", hold.key(), hold.owner(),
                         "READ", "LEASE", String.valueOf(rest.toMillis()), "DEPTH", "1");
-            } catch (LockException failed) {
+            } catch (LockException | IllegalStateException failed) { // or these locks are closed
                 LOG.log(Level.WARNING, lockConfiguration.getName() + " is unlocked before lockAtLeastFor is over", failed);
             }
         }

@@ -45,6 +45,13 @@ final class Proxy implements AutoCloseable {
         });
     }
 
+    /** Requests whose connection ends instead of a reply. */
+    private volatile Predicate<String> cut = request -> false;
+
+    void cutOff(Predicate<String> requests) {
+        cut = requests;
+    }
+
     /** From now on, and for each connection for good. */
     void keep(Predicate<String> requests) {
         kept = requests;
@@ -56,7 +63,7 @@ final class Proxy implements AutoCloseable {
 
     /** Connections that were silent stay so; others and new ones work. */
     void heal() {
-        kept = unanswered = request -> false;
+        kept = unanswered = cut = request -> false;
     }
 
     /** The server receives what was kept, also from connections that their clients have closed since. */
@@ -144,7 +151,7 @@ final class Proxy implements AutoCloseable {
                 InputStream in = far.getInputStream();
                 OutputStream out = near.getOutputStream();
                 byte[] some = new byte[8192];
-                for (int count; (count = in.read(some)) > 0; ) if (!isSilent) out.write(some, 0, count);
+                for (int count; (count = in.read(some)) > 0 && !cut.test(last); ) if (!isSilent) out.write(some, 0, count);
             } finally {
                 if (!isSilent) near.close();
             }

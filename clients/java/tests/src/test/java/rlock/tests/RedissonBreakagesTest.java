@@ -16,6 +16,7 @@ import org.redisson.api.RPermitExpirableSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.RedisException;
 import org.redisson.config.Config;
+import rlock.LockException;
 import rlock.redisson.RlockRedisson;
 
 /** {@code rlock-redisson}: futures that are cancelled, ids that belong elsewhere, locks that were ended by force. */
@@ -37,8 +38,12 @@ class RedissonBreakagesTest {
     }
 
     private static RedissonClient client() {
+        return client(server.port);
+    }
+
+    private static RedissonClient client(int port) {
         var config = new Config();
-        config.useSingleServer().setAddress("redis://127.0.0.1:" + server.port);
+        config.useSingleServer().setAddress("redis://127.0.0.1:" + port);
         return RlockRedisson.create(config);
     }
 
@@ -201,6 +206,68 @@ class RedissonBreakagesTest {
         String all = new String((byte[]) server.say("INFO", "commandstats"));
         String gets = all.lines().filter(line -> line.startsWith("cmdstat_get:")).findFirst().orElseThrow();
         return Long.parseLong(gets.substring(gets.indexOf("rejected_calls=") + 15, gets.indexOf(",failed_calls")));
+    }
+
+    @Test
+    void permitsAreAddedOnceThoughTheConnectionBreaks() {
+        try (var proxy = new Proxy(server.port)) {
+            RedissonClient beyond = client(proxy.port);
+            RPermitExpirableSemaphore permits = beyond.getPermitExpirableSemaphore("p:once");
+            assertTrue(permits.trySetPermits(1));
+            proxy.cutOff(request -> request.contains("INCRBY"));
+            var unknown = assertThrows(RedisException.class, () -> permits.addPermits(1));
+            assertInstanceOf(LockException.Unavailable.class, unknown.getCause());
+            assertEquals(2, redisson.getPermitExpirableSemaphore("p:once").getPermits());
+            proxy.heal();
+            // The end of idle connections is no reason to fail.
+            server.say("CLIENT", "KILL", "TYPE", "normal");
+            permits.addPermits(1);
+            assertEquals(3, permits.getPermits());
+            beyond.shutdown();
+        }
+    }
+
+    @Test
+    void aWaitForPermitsEndsWhenTheClientIsShutDown() {
+        RPermitExpirableSemaphore held = redisson.getPermitExpirableSemaphore("p:closed");
+        held.trySetPermits(1);
+        String one = held.tryAcquire();
+        RedissonClient other = client();
+        var waits = java.util.stream.IntStream.of(1, 2).mapToObj(count -> CompletableFuture.runAsync(() -> {
+            try {
+                other.getPermitExpirableSemaphore("p:closed").acquire(count);
+            } catch (InterruptedException never) {
+                throw new AssertionError(never);
+            }
+        }, task -> new Thread(task).start())).toList();
+        var nobodysNumber = CompletableFuture.runAsync(() -> {
+            try {
+                other.getPermitExpirableSemaphore("p:unset").acquire();
+            } catch (InterruptedException never) {
+                throw new AssertionError(never);
+            }
+        }, task -> new Thread(task).start());
+        Server.until(() -> server.waiters("p:closed") == 1);
+        long before = server.calls("get");
+        Server.until(() -> server.calls("get") > before + 5);
+        other.shutdown();
+        for (var each : List.of(waits.get(0), waits.get(1), nobodysNumber)) {
+            var ended = assertThrows(CompletionException.class, each.orTimeout(5, TimeUnit.SECONDS)::join);
+            assertInstanceOf(IllegalStateException.class, ended.getCause());
+        }
+        held.release(one);
+    }
+
+    @Test
+    void whoEndsOneOfSeveralByForceIsTold() {
+        RLock one = redisson.getLock("forced:3");
+        RLock several = redisson.getMultiLock(one, redisson.getLock("forced:4"));
+        several.lock();
+        assertTrue(one.forceUnlock());
+        assertThrows(IllegalMonitorStateException.class, several::unlock);
+        assertTrue(several.tryLock());
+        several.unlock();
+        assertFalse(several.isLocked());
     }
 
     @Test

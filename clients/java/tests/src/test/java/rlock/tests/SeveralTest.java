@@ -181,6 +181,55 @@ class SeveralTest {
 
     @ParameterizedTest
     @EnumSource
+    void whoHoldsTheFirstOfThemKeepsItsPlace(Over over) throws InterruptedException {
+        try (var session = over.open(server.port)) {
+            Locks locks = session.locks();
+            Hold inTheWay = locks.lock(over + "v").detached().acquire();
+            var granted = new LinkedBlockingQueue<String>();
+            var first = CompletableFuture.runAsync(() -> {
+                locks.lock(over + "u").lock();
+                locks.all(over + "u", over + "v").lock();
+                granted.add("first");
+                locks.all(over + "u", over + "v").unlock();
+                locks.lock(over + "u").unlock();
+            }, task -> new Thread(task).start());
+            Server.until(() -> server.waiters(over + "v") == 1);
+            var second = CompletableFuture.runAsync(() -> {
+                try (Hold hold = locks.lock(over + "v").detached().acquire()) {
+                    granted.add("second");
+                }
+            }, task -> new Thread(task).start());
+            Server.until(() -> server.waiters(over + "v") == 2);
+            Thread.sleep(3_500); // in which it looks for its place three times
+            inTheWay.release();
+            CompletableFuture.allOf(first, second).orTimeout(10, TimeUnit.SECONDS).join();
+            assertEquals(List.of("first", "second"), List.copyOf(granted));
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void whoHoldsTheFirstOfThemHearsOfItsTurn(Over over) throws InterruptedException {
+        try (var session = over.open(server.port, builder -> builder.waiting(0))) {
+            Locks locks = session.locks();
+            AllLocks all = locks.all(over + "w", over + "x");
+            locks.lock(over + "w").lock();
+            long most = 0;
+            for (int i = 0; i < 3; i++) {
+                Hold inTheWay = locks.lock(over + "x").detached().acquire();
+                CompletableFuture.delayedExecutor(300, TimeUnit.MILLISECONDS).execute(inTheWay::release);
+                long start = System.nanoTime();
+                all.lock();
+                most = Math.max(most, TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - start));
+                all.unlock();
+            }
+            assertTrue(most < 900, "it asked without having heard of it, after " + most + " ms");
+            locks.lock(over + "w").unlock();
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
     void anObserverThatFailsOrIsClosedHearsNoMoreThanItShould(Over over) throws InterruptedException {
         try (var session = over.open(server.port)) {
             var election = session.locks().election(over + "p", "10.0.0.1:8443");
@@ -188,7 +237,7 @@ class SeveralTest {
             var failures = new AtomicInteger();
             var observer = election.observe(heard::add);
             election.observe(leads -> {
-                failures.incrementAndGet();
+                if (failures.incrementAndGet() == 1) throw new AssertionError("an observer's own error");
                 throw new IllegalStateException("an observer's own failure");
             });
             assertEquals(Optional.empty(), heard.poll(15, TimeUnit.SECONDS));

@@ -3,6 +3,8 @@ package rlock.spring.boot;
 import java.net.URI;
 import java.time.Duration;
 import java.util.List;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import org.springframework.boot.context.properties.bind.Bindable;
 import org.springframework.boot.context.properties.bind.Binder;
 import org.springframework.boot.context.properties.bind.DefaultValue;
@@ -25,6 +27,8 @@ record RedisSettings(
         @DefaultValue Ssl ssl,
         Sentinel sentinel,
         Cluster cluster) {
+
+    private static final Pattern SERVER = Pattern.compile("(\\[[^]]+]|[^:\\[\\]]+)(?::([0-9]{1,5}))?");
 
     enum ClientType { JEDIS, LETTUCE }
 
@@ -50,10 +54,17 @@ record RedisSettings(
         boolean isSecure = "rediss".equals(uri.getScheme());
         if (!isSecure && !"redis".equals(uri.getScheme()))
             throw new IllegalStateException("spring.data.redis.url begins with redis:// or rediss://");
-        String user = uri.getUserInfo() == null ? "" : uri.getUserInfo();
+        // A URI has neither host nor user if the host contains an underscore, as names of containers do.
+        String authority = uri.getAuthority() == null ? "" : uri.getAuthority();
+        int at = authority.lastIndexOf('@');
+        String user = authority.substring(0, Math.max(0, at));
         int colon = user.indexOf(':');
+        Matcher server = SERVER.matcher(authority.substring(at + 1));
+        if (!server.matches())
+            throw new IllegalArgumentException("spring.data.redis.url is not redis://HOST:PORT: "
+                    + uri.toString().replaceFirst("//.*@", "//")); // without a password
         String path = uri.getPath() == null ? "" : uri.getPath().replace("/", "");
-        return new RedisSettings(null, uri.getHost(), uri.getPort() < 0 ? 6379 : uri.getPort(),
+        return new RedisSettings(null, server.group(1), server.group(2) == null ? 6379 : Integer.parseInt(server.group(2)),
                 colon > 0 ? user.substring(0, colon) : null, user.isEmpty() ? null : user.substring(colon + 1),
                 path.isEmpty() ? 0 : Integer.parseInt(path), clientName, timeout, clientType,
                 isSecure ? new Ssl(true, ssl.bundle) : ssl, sentinel, cluster);

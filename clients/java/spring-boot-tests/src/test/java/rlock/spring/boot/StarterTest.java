@@ -7,6 +7,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
@@ -23,6 +24,8 @@ import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
 import org.springframework.boot.test.context.FilteredClassLoader;
 import org.springframework.boot.test.context.runner.ApplicationContextRunner;
 import org.springframework.context.ConfigurableApplicationContext;
+import org.springframework.core.env.MapPropertySource;
+import org.springframework.core.env.StandardEnvironment;
 import org.springframework.integration.support.locks.LockRegistry;
 import rlock.Hold;
 import rlock.LockListener;
@@ -121,6 +124,27 @@ class StarterTest {
         }
         try (var context = run(server, "management.health.rlock.enabled=false")) {
             assertFalse(context.containsBean("rlockHealthIndicator"));
+        }
+    }
+
+    private static RedisSettings settings(String url) {
+        var environment = new StandardEnvironment();
+        environment.getPropertySources().addFirst(new MapPropertySource("test", Map.of("spring.data.redis.url", url)));
+        return RedisSettings.of(environment);
+    }
+
+    @Test
+    void aUrlLeadsToItsHost() {
+        RedisSettings underscore = settings("redis://user:se%40cret@redis_master:7000/3");
+        assertEquals(List.of("redis_master", 7000, "user", "se@cret", 3), List.of(underscore.host(), underscore.port(),
+                underscore.username(), underscore.password(), underscore.database()));
+        RedisSettings plain = settings("rediss://:secret@10.0.0.1");
+        assertEquals(List.of("10.0.0.1", 6379, "secret"), List.of(plain.host(), plain.port(), plain.password()));
+        assertNull(plain.username());
+        assertEquals("[::1]", settings("redis://[::1]:7000").host());
+        for (String url : List.of("redis:///3", "redis://:7000", "redis://user:secret@:7000")) {
+            var refused = assertThrows(IllegalArgumentException.class, () -> settings(url));
+            assertEquals("spring.data.redis.url is not redis://HOST:PORT: " + url.replace("user:secret@", ""), refused.getMessage());
         }
     }
 

@@ -1,0 +1,68 @@
+package rlock;
+
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.Executor;
+import java.util.concurrent.TimeUnit;
+import java.util.function.Supplier;
+
+/**
+ * That a hold is lost. All who ask get the same one, because some ask all the time; so nobody outside completes it, and one
+ * caller's time limit or cancellation is nothing to another one.
+ */
+final class Loss extends CompletableFuture<Void> {
+    /** The hold is lost. */
+    void happens() {
+        super.complete(null);
+    }
+
+    // What depends on it is the caller's own.
+    @Override
+    public <U> CompletableFuture<U> newIncompleteFuture() {
+        return new CompletableFuture<>();
+    }
+
+    @Override
+    public boolean complete(Void value) {
+        return false;
+    }
+
+    @Override
+    public boolean completeExceptionally(Throwable failure) {
+        return false;
+    }
+
+    @Override
+    public boolean cancel(boolean mayInterrupt) {
+        return false;
+    }
+
+    @Override
+    public void obtrudeValue(Void value) {
+        throw new UnsupportedOperationException("only the package says that a hold is lost");
+    }
+
+    @Override
+    public void obtrudeException(Throwable failure) {
+        throw new UnsupportedOperationException("only the package says that a hold is lost");
+    }
+
+    @Override
+    public CompletableFuture<Void> orTimeout(long timeout, TimeUnit unit) {
+        return copy().orTimeout(timeout, unit);
+    }
+
+    @Override
+    public CompletableFuture<Void> completeOnTimeout(Void value, long timeout, TimeUnit unit) {
+        return copy().completeOnTimeout(value, timeout, unit);
+    }
+
+    @Override
+    public CompletableFuture<Void> completeAsync(Supplier<? extends Void> supplier, Executor executor) {
+        return copy().completeAsync(supplier, executor);
+    }
+
+    @Override
+    public CompletableFuture<Void> completeAsync(Supplier<? extends Void> supplier) {
+        return copy().completeAsync(supplier);
+    }
+}
