@@ -163,9 +163,11 @@ func (d *driver) begin(op machine.Output) {
 }
 
 // meanwhile does work in a goroutine of its own. What it has brought when another operation has begun is not needed.
-func (d *driver) meanwhile(work func() arrival) {
-	arrives, over := make(chan arrival), make(chan struct{})
-	d.arrives, d.over = arrives, over
+func (d *driver) meanwhile(work func() arrival) { d.arrives, d.over = d.l.bring(work) }
+
+// bring does work in a goroutine of its own. What it has brought when over is closed goes back.
+func (l *Locker) bring(work func() arrival) (arrives chan arrival, over chan struct{}) {
+	arrives, over = make(chan arrival), make(chan struct{})
 	go func() {
 		arrived := work()
 		select {
@@ -173,10 +175,11 @@ func (d *driver) meanwhile(work func() arrival) {
 		case <-over:
 			arrived.turn.hush()
 			if arrived.line != nil {
-				arrived.line.put(cap(d.l.slots))
+				arrived.line.put(cap(l.slots))
 			}
 		}
 	}()
+	return arrives, over
 }
 
 func (d *driver) supersede() {
@@ -223,9 +226,14 @@ func (d *driver) wait() machine.Input {
 		return d.take(arrived)
 	case reply := <-answer:
 		return d.answered(reply)
-	case <-time.After(min(duration(machine.Late), max(0, -remaining(d.op.By)-time.Millisecond))):
+	case <-time.After(overdue(d.op.By)):
 		return timedOut(d.op.Act)
 	}
+}
+
+// overdue is how long a process that slept until after that time still reads. Nobody else does.
+func overdue(by machine.Ms) time.Duration {
+	return min(duration(machine.Late), max(0, -remaining(by)-time.Millisecond))
 }
 
 // timedOut is that an operation took too long.

@@ -11,7 +11,8 @@ import (
 )
 
 // Extend makes the hold last at least lease from now; it never shortens it. A hold is renewed anyway, unless it was
-// acquired with [NoRenewal]. It returns [ErrLost] if the hold has ended, and [ErrUnavailable] if nothing is known.
+// acquired with [NoRenewal]. It returns [ErrLost] if the hold was lost, [ErrReleased] if it is being
+// released or was, and [ErrUnavailable] if nothing is known.
 func (h *Hold) Extend(ctx context.Context, lease time.Duration) error {
 	if h.isOver.Load() {
 		return ErrReleased
@@ -42,7 +43,7 @@ func (h *Hold) Valid(ctx context.Context) (bool, error) {
 			return false, typed(err)
 		}
 		if alive, err := reply.Int64(); err != nil || alive == 0 {
-			t.lose()
+			_ = t.gone()
 			return false, nil
 		}
 	}
@@ -61,7 +62,7 @@ func (t *tenure) extend(ctx context.Context, lease time.Duration) error {
 	for pause := machine.FirstPause; ; pause = min(2*pause, machine.LongestPause) {
 		switch {
 		case t.context.Err() != nil:
-			return fmt.Errorf("%w: %s", ErrLost, t.seat.id.key)
+			return t.gone()
 		case ctx.Err() != nil:
 			return ended(ctx, trouble)
 		}
@@ -76,26 +77,25 @@ func (t *tenure) extend(ctx context.Context, lease time.Duration) error {
 		trouble = arrived.err
 		switch outcome := arrived.in.Outcome; {
 		case t.context.Err() != nil:
-			return fmt.Errorf("%w: %s", ErrLost, t.seat.id.key)
+			return t.gone()
 		case outcome.Ending == machine.Token:
 			t.mu.Lock()
 			defer t.mu.Unlock()
 			t.extended(sent, lease)
 			return nil
 		case outcome.Code == "NOTHELD", outcome.Code == "WRONGTYPE":
-			t.lose()
-			return fmt.Errorf("%w: %s: %w", ErrLost, t.seat.id.key, trouble)
+			return fmt.Errorf("%w: %w", t.gone(), trouble)
 		case !isPassing(trouble):
 			return typed(trouble)
 		case now()-begin >= machine.Patience:
-			return unavailable(t.seat.id.key, typed(trouble))
+			return unavailable(t.called(), typed(trouble))
 		}
 		select {
 		case <-time.After(duration(pause)):
 		case <-ctx.Done():
 			return ended(ctx, trouble)
 		case <-t.context.Done():
-			return fmt.Errorf("%w: %s", ErrLost, t.seat.id.key)
+			return t.gone()
 		case <-t.l.closing.Done():
 			return redis.ErrClosed
 		}

@@ -1,11 +1,9 @@
 package rlock
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/exec"
 	"strings"
@@ -102,10 +100,7 @@ func TestAWaitWithoutAServerWarnsOnce(t *testing.T) {
 	used, unused := s.locker(), s.locker()
 	release(t, must(t)(used.Lock(ctx, "order")))
 	s.kill()
-	var said bytes.Buffer
-	before := slog.Default()
-	slog.SetDefault(slog.New(slog.NewTextHandler(&said, nil)))
-	defer slog.SetDefault(before)
+	said := warnings(t)
 	var waits sync.WaitGroup
 	for what, wait := range map[string]func() (*Hold, error){
 		"plain":  func() (*Hold, error) { return used.Lock(ctx, "plain", Wait(6*time.Second)) },
@@ -211,7 +206,17 @@ func TestTwoLockersBehindSentinelsAreOfOneServer(t *testing.T) {
 	behind := func() *Locker {
 		return newLocker(t, redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{sentinel.addr()}}))
 	}
-	countTogether(t, s.client, "order", behind(), behind())
+	one, two := behind(), behind()
+	count := func() int {
+		known.Lock()
+		defer known.Unlock()
+		return len(known.services)
+	}
+	before := count()
+	countTogether(t, s.client, "order", one, two)
+	if more := count() - before; more != 1 { // an address would outlive its locker, and then be another one's
+		t.Error(more, " names for one server")
+	}
 }
 
 func startCluster(t *testing.T) []*server {

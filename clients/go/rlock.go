@@ -5,8 +5,8 @@
 //	if err != nil {
 //		return err
 //	}
-//	err = work(hold.Context(), hold.Token()) // the context ends when the hold is lost
-//	return errors.Join(err, hold.Release())
+//	defer func() { err = errors.Join(err, hold.Release()) }() // err is the named result
+//	return work(hold.Context(), hold.Token())                 // the context ends when the hold is lost
 //
 // Any number of goroutines may use a Locker and what it returns. Each acquisition is its own owner, unless [Owner]
 // names one: then every acquisition under that name re-enters, also by another Locker of this process.
@@ -85,13 +85,13 @@ func New(client redis.UniversalClient, settings ...Setting) (*Locker, error) {
 // their leases.
 func (l *Locker) Close() error {
 	l.close()
-	l.servers.close()
-	l.acked.close()
-	l.turns.close()
-	l.holds.Range(func(held, _ any) bool {
+	l.holds.Range(func(held, _ any) bool { // before anything that may take its time
 		held.(*tenure).lose()
 		return true
 	})
+	l.servers.close()
+	l.acked.close()
+	l.turns.close()
 	return nil
 }
 

@@ -85,7 +85,8 @@ func (s *servers) at(addr string, given *redis.Client) *node {
 		}
 		n.name = fmt.Sprint(n.options.Addr, "/", n.options.DB)
 		n.options.MaxRetries, n.options.DialerRetries, n.options.MinIdleConns = -1, 1, 0
-		n.options.ContextTimeoutEnabled = true
+		// Each request has its own time, by its context. What suits the user's requests would cut ours short.
+		n.options.ContextTimeoutEnabled, n.options.ReadTimeout, n.options.WriteTimeout = true, -1, -1
 		n.options.PushNotificationProcessor, n.options.Limiter = nil, nil
 		n.options.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 		if begin := n.options.OnConnect; s.cluster == nil {
@@ -192,7 +193,9 @@ func (s *servers) do(ctx context.Context, patience time.Duration, key string, wo
 	}
 	sent := time.Now()
 	cmd := client.Do(ctx, words...)
-	s.rtt.Add((min(time.Since(sent), patience).Milliseconds() - s.rtt.Load()) / 8)
+	if !isBroken(cmd.Err()) {
+		s.replied(millis(time.Since(sent)))
+	}
 	for range 3 {
 		addr, isAsk := n.redirection(cmd.Err())
 		if addr == "" {
@@ -218,6 +221,16 @@ func (s *servers) do(ctx context.Context, patience time.Duration, key string, wo
 		s.reload(ctx)
 	}
 	return cmd
+}
+
+// replied is told how long a reply took. One fast reply disproves whatever slowed earlier ones: without that, waits after
+// an outage would end long before their time.
+func (s *servers) replied(took machine.Ms) {
+	if rtt := s.rtt.Load(); took < rtt {
+		s.rtt.Store(took)
+	} else {
+		s.rtt.Add((took - rtt) / 8)
+	}
 }
 
 // heed returns what work does, and whether it was over before ctx: go-redis hears at most of deadlines.
@@ -288,7 +301,7 @@ func (n *node) line(ctx context.Context) (*line, error) {
 	}
 	l := &line{node: n, ended: make(chan struct{})}
 	options, dial := n.options, n.options.Dialer
-	options.PoolSize, options.MaxActiveConns, options.ReadTimeout, options.ContextTimeoutEnabled = 1, 1, -1, false
+	options.PoolSize, options.MaxActiveConns, options.ContextTimeoutEnabled = 1, 1, false
 	options.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		if l.isEnded() || l.wire.Load() != nil {
 			return nil, errors.New("rlock: the connection has ended")

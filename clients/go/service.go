@@ -44,7 +44,8 @@ func (s *servers) met(ids ...string) {
 
 var runID = regexp.MustCompile(`run_id:(\w+)`)
 
-// meet asks a server who it is, on a new connection and before anything else. Who may not ask knows it by its address.
+// meet asks a server who it is, on a new connection and before anything else. Who may not ask knows it by its address, or,
+// behind Sentinel, only as its own.
 func (s *servers) meet(ctx context.Context, n *node, conn *redis.Conn) error {
 	if n.isKnown.Load() {
 		return nil
@@ -53,9 +54,9 @@ func (s *servers) meet(ctx context.Context, n *node, conn *redis.Conn) error {
 	if isBroken(err) {
 		return err
 	}
-	ids := []string{n.name}
-	if n.options.Addr == failover {
-		ids[0] = fmt.Sprintf("%p", s)
+	var ids []string
+	if n.options.Addr != failover { // Sentinel's services have no address that others could know them by
+		ids = append(ids, n.name)
 	}
 	if id := runID.FindStringSubmatch(about); id != nil {
 		ids = append(ids, fmt.Sprint(id[1], "/", n.options.DB))

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -70,7 +71,7 @@ type All struct {
 }
 
 // All is the locks of several keys. It takes [Wait], [Lease], [MaxQueue], [Acks], [Session], and [Owner]; an owner
-// that holds one of them already is refused with [ErrKeys].
+// that holds one of them already is refused with [ErrKeys], and with [ErrLost] until it has released a hold that it lost.
 func (l *Locker) All(ones []One, choices ...Option) *All {
 	parts, err := l.merged(ones)
 	return &All{l: l, parts: parts, choices: choices, err: err}
@@ -119,13 +120,17 @@ func (l *Locker) sitAll(ctx context.Context, o *options, begin machine.Ms) (*sea
 }
 
 // mixes gives up the seat if its owner holds the key by itself and wants it with others, or the other way round: then the
-// end of one would be that of the other.
+// end of one would be that of the other. A loss changes nothing until it is released: what is left of several locks has
+// the token that the next grant would take over, and the release of the lost ones would end that, too.
 func (s *seat) mixes(o *options) error {
 	held := s.tenure
-	if held == nil || held.context.Err() != nil || (o.group == nil && held.o.group == nil) {
+	if held == nil || (o.group == nil && held.o.group == nil) {
 		return nil
 	}
 	s.leave()
+	if held.context.Err() != nil {
+		return fmt.Errorf("%w: %s: release the lost hold of %s first", ErrLost, o.owner, held.called())
+	}
 	return fmt.Errorf("%w: %s holds %s already", ErrKeys, o.owner, s.id.key)
 }
 
@@ -305,7 +310,8 @@ func led(reply any, err error) (leader Leader, isNew bool, failure error) {
 }
 
 // Observe sends who leads, at first and whenever that changes, until ctx ends: then it closes the channel. It uses one
-// connection, and asks again when that breaks. A receiver that is slow is told the latest change only.
+// connection, and asks again when that breaks. A receiver that is slow is told the latest change only. If the server
+// refuses, it logs one warning with [slog], and goes on asking: it may be allowed later.
 func (e *Election) Observe(ctx context.Context) <-chan Leader {
 	leaders := make(chan Leader, 1)
 	go func() {
@@ -316,12 +322,16 @@ func (e *Election) Observe(ctx context.Context) <-chan Leader {
 				own.drop()
 			}
 		}()
-		leader, isFirst, pause := Leader{}, true, 10*time.Millisecond
+		leader, isFirst, pause, hasWarned := Leader{}, true, 10*time.Millisecond, false
 		for ctx.Err() == nil && !e.l.isClosed() {
 			next, isNew, err := e.next(ctx, &own, leader, isFirst)
 			if err != nil {
 				if !isPassing(err) && ctx.Err() == nil {
-					pause = time.Second // it may be allowed again
+					pause = time.Second
+					if !hasWarned {
+						hasWarned = true
+						slog.Warn(fmt.Sprintf("%s: the leader cannot be observed: %v", e.key, typed(err)))
+					}
 				}
 				select {
 				case <-time.After(pause):

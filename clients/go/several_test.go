@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -59,34 +60,21 @@ func TestTheLossOfOneIsTheLossOfAll(t *testing.T) {
 	}
 }
 
-// asked is a hook of the user's that is told of each command before it is sent.
-type asked func(command string)
-
-func (asked) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (a asked) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		a(cmd.Name())
-		return next(ctx, cmd)
-	}
-}
-func (asked) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
 func TestTheSeatIsTakenUntilTheLossIsNoted(t *testing.T) {
 	s := start(t)
 	client := redis.NewClient(&redis.Options{Addr: s.addr()})
 	var all *All
 	releases := 0
-	client.AddHook(asked(func(command string) {
+	client.AddHook(hook(func(command string, next func() error) error {
 		if command != "rlock.mrelease" {
-			return
+			return next()
 		}
 		if releases++; releases == 2 { // what is left of the hold is released
 			if _, err := all.Lock(ctx, Wait(0)); !errors.Is(err, ErrNotAcquired) {
 				t.Error("its owner acquired it meanwhile: ", err)
 			}
 		}
+		return next()
 	}))
 	all = newLocker(t, client).All([]One{Key("a"), Key("b")}, Owner("ann"))
 	hold := must(t)(all.Lock(ctx))
@@ -94,6 +82,49 @@ func TestTheSeatIsTakenUntilTheLossIsNoted(t *testing.T) {
 	if err := hold.Release(); !errors.Is(err, ErrLost) || releases != 2 {
 		t.Fatal(err, releases)
 	}
+	release(t, must(t)(all.Lock(ctx)))
+}
+
+func TestSeveralLostLocksAreReleasedBeforeTheirOwnerAcquiresAnew(t *testing.T) {
+	s := start(t)
+	l, mine := s.locker(), Owner("me")
+	all := l.All([]One{Key("a"), Key("b")}, mine)
+	lost := must(t)(all.Lock(ctx, Lease(time.Second)))
+	s.client.Do(ctx, "RLOCK.FORCE", "b")
+	<-lost.Context().Done()
+	for what, lock := range map[string]func() (*Hold, error){
+		"all":     func() (*Hold, error) { return all.Lock(ctx) },
+		"some":    func() (*Hold, error) { return l.All([]One{Key("b"), Key("c")}, mine).Lock(ctx) },
+		"one":     func() (*Hold, error) { return l.Lock(ctx, "a", mine) },
+		"another": func() (*Hold, error) { return l.Lock(ctx, "b", mine) },
+	} {
+		_, err := lock()
+		if !errors.Is(err, ErrLost) || !strings.Contains(err.Error(), "release the lost hold of a, b first") {
+			t.Error(what, ": ", err)
+		}
+	}
+	if err := lost.Release(); !errors.Is(err, ErrLost) || !strings.Contains(err.Error(), "a, b") {
+		t.Fatal(err)
+	}
+	next := must(t)(all.Lock(ctx))
+	if alive, err := next.Valid(ctx); !alive || err != nil {
+		t.Fatal(alive, err)
+	}
+	release(t, next)
+
+	single := must(t)(l.Lock(ctx, "a", mine))
+	s.client.Do(ctx, "RLOCK.FORCE", "a")
+	if alive, err := single.Valid(ctx); alive || err != nil {
+		t.Fatal(alive, err)
+	}
+	if _, err := all.Lock(ctx); !errors.Is(err, ErrLost) {
+		t.Fatal(err)
+	}
+	again := must(t)(l.Lock(ctx, "a", mine)) // a single one may pass it
+	if err := single.Release(); !errors.Is(err, ErrLost) || !again.IsHeld() {
+		t.Fatal(err)
+	}
+	release(t, again)
 	release(t, must(t)(all.Lock(ctx)))
 }
 
@@ -130,6 +161,23 @@ func TestAnObserverThatIsSentToNobodyAsksThePrimaryAgain(t *testing.T) {
 		t.Fatal(leader, isNew, err)
 	}
 	release(t, hold)
+}
+
+func TestAnObserverThatIsRefusedWarnsOnce(t *testing.T) {
+	s := start(t)
+	said := warnings(t)
+	s.client.Set(ctx, "leader", "no lock", 0)
+	observing, stop := context.WithCancel(ctx)
+	leaders := s.locker().Election("leader", "").Observe(observing)
+	until(t, "it has asked twice", func() bool { return s.calls("rlock.await") >= 2 })
+	s.client.Del(ctx, "leader")
+	<-leaders
+	stop()
+	for range leaders { // until it has ended
+	}
+	if count := strings.Count(said.String(), "leader: the leader cannot be observed: WRONGTYPE"); count != 1 {
+		t.Error(count, " warnings: ", said)
+	}
 }
 
 func TestElection(t *testing.T) {

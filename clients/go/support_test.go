@@ -1,8 +1,10 @@
 package rlock
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -169,6 +171,34 @@ func until(t testing.TB, what string, isSo func() bool) {
 			t.Fatal("not within 20 seconds: ", what)
 		}
 	}
+}
+
+// warnings is what is logged during this test.
+func warnings(t testing.TB) *bytes.Buffer {
+	said, before := new(bytes.Buffer), slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(said, nil)))
+	t.Cleanup(func() { slog.SetDefault(before) })
+	return said
+}
+
+// hook is one of the user's, around each command.
+type hook func(command string, next func() error) error
+
+func (hook) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (h hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		return h(cmd.Name(), func() error { return next(ctx, cmd) })
+	}
+}
+func (hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// withHook is a locker of a client with that hook.
+func (s *server) withHook(around hook) *Locker {
+	client := redis.NewClient(&redis.Options{Addr: s.addr()})
+	client.AddHook(around)
+	return newLocker(s.t, client)
 }
 
 // cutter passes bytes on to a server, and can swallow the answers to come, one connection after the other.

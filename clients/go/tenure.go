@@ -54,6 +54,9 @@ func newTenure(d *driver, told machine.Output) *tenure {
 	}
 	t.l.holds.Store(t, true)
 	t.step(machine.Input{Event: machine.Call})
+	if t.l.isClosed() { // Close may have looked for holds just before
+		t.step(machine.Input{Event: machine.Gone})
+	}
 	return t
 }
 
@@ -125,7 +128,7 @@ func (t *tenure) step(in machine.Input) {
 		switch out.Act {
 		case machine.Say:
 			t.isLost = true
-			t.l.telemetry.ended(t.o.called(t.seat.id.key), t.since, true)
+			t.l.telemetry.ended(t.called(), t.since, true)
 			t.cancel(ErrLost)
 		case machine.Done:
 			t.over()
@@ -143,7 +146,9 @@ func (t *tenure) step(in machine.Input) {
 		case machine.Open:
 			next := t.tying.next
 			t.tying = own{isAsk: next.isAsk}
-			go func() { t.tell(t.l.open(t.seat.id.key, next.node, out.By)) }()
+			go func() {
+				t.tell(t.within(out, func() arrival { return t.l.open(t.seat.id.key, next.node, out.By) }))
+			}()
 		case machine.AskAlone:
 			t.tying.ask(t.renewed.alone(t.seat.id.key, out.Depth, out))
 			go t.await(t.tying, out.By)
@@ -161,9 +166,26 @@ func (t *tenure) step(in machine.Input) {
 	}
 }
 
+// within ends in time, also if a function of the user's does not return: a hook, for example.
+func (t *tenure) within(op machine.Output, work func() arrival) arrival {
+	arrives, over := t.l.bring(work)
+	defer close(over)
+	select {
+	case arrived := <-arrives:
+		return arrived
+	case <-time.After(remaining(op.By)): // not later: it may be just before the deadline of the hold
+	}
+	select {
+	case arrived := <-arrives:
+		return arrived
+	case <-time.After(overdue(op.By)):
+		return arrival{in: timedOut(op.Act)}
+	}
+}
+
 // renew asks the server to renew the hold.
 func (t *tenure) renew(asks *machine.Hold, o *options, op machine.Output) {
-	arrived := t.l.send(t.seat.id.key, o, 0, op)
+	arrived := t.within(op, func() arrival { return t.l.send(t.seat.id.key, o, 0, op) })
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if arrived.in.Outcome.Ending != machine.Token && !t.isEnding && !t.isLost {
@@ -214,7 +236,7 @@ func (t *tenure) over() {
 	}
 	t.l.holds.Delete(t)
 	if !t.isLost {
-		t.l.telemetry.ended(t.o.called(t.seat.id.key), t.since, false)
+		t.l.telemetry.ended(t.called(), t.since, false)
 	}
 	t.cancel(ErrReleased)
 	switch {
@@ -233,6 +255,21 @@ func (t *tenure) lose() {
 	t.step(machine.Input{Event: machine.Gone})
 }
 
+// gone is what the users of a hold are told that the server does not have, or that has ended: it is lost, unless it is
+// being released or was.
+func (t *tenure) gone() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.isEnding && !t.isLost {
+		return ErrReleased
+	}
+	t.step(machine.Input{Event: machine.Gone})
+	return fmt.Errorf("%w: %s", ErrLost, t.called())
+}
+
+// called is what messages call the lock.
+func (t *tenure) called() string { return t.o.called(t.seat.id.key) }
+
 // isSure says whether a user may rely on it. The server may have ended a session whose connection has broken.
 func (t *tenure) isSure() bool {
 	t.mu.Lock()
@@ -250,10 +287,9 @@ func (t *tenure) deadline() machine.Ms {
 func (t *tenure) release() error {
 	t.seat.turn <- struct{}{}
 	t.take()
-	if t.seat.tenure != t {
-		t.rest()
+	if t.seat.tenure != t { // a later hold has passed it
 		t.seat.leave()
-		return fmt.Errorf("%w: %s", ErrLost, t.seat.id.key)
+		return fmt.Errorf("%w: %s", ErrLost, t.called())
 	}
 	isLost := t.context.Err() != nil
 	patience := t.deadline() - now()
@@ -285,7 +321,7 @@ func (t *tenure) release() error {
 	}
 	switch {
 	case isLost, told.Tell == machine.Lost:
-		return fmt.Errorf("%w: %s", ErrLost, t.seat.id.key)
+		return fmt.Errorf("%w: %s", ErrLost, t.called())
 	case told.Tell == machine.IsReleased:
 		return nil
 	}
@@ -293,5 +329,5 @@ func (t *tenure) release() error {
 	if trouble == nil {
 		trouble = errors.New("no answer in time")
 	}
-	return fmt.Errorf("%w: %s may be held until its lease ends: %w", ErrUnavailable, t.seat.id.key, trouble)
+	return fmt.Errorf("%w: %s may be held until its lease ends: %w", ErrUnavailable, t.called(), trouble)
 }

@@ -74,7 +74,10 @@ func (t *turns) add(n *node, channel string, turn chan struct{}) (l *listener, i
 		return nil, false
 	}
 	if l == nil {
-		client := redis.NewClient(&n.options)
+		options := n.options
+		// go-redis connects a subscription anew without any other limit, and Close waits for that.
+		options.ReadTimeout, options.WriteTimeout = duration(machine.Reply), duration(machine.Reply)
+		client := redis.NewClient(&options)
 		l = &listener{client, client.Subscribe(context.Background()), map[string]map[chan struct{}]bool{}}
 		t.perNode[n] = l
 		go t.hear(l)
@@ -109,12 +112,15 @@ func (t *turns) hear(l *listener) {
 	}
 }
 
+// close does not wait for a subscription that is just being connected to a server that says nothing.
 func (t *turns) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for n, l := range t.perNode {
-		l.pubsub.Close()
-		l.client.Close()
+		go func() {
+			l.pubsub.Close()
+			l.client.Close()
+		}()
 		delete(t.perNode, n)
 	}
 }
