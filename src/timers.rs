@@ -1,9 +1,10 @@
 //! The kernel timer for the next deadline.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 
 use rlock_core::EpochMs;
+use rustix::io::Errno;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
@@ -17,6 +18,7 @@ static ALARM: Exclusive<Option<Alarm>> = Exclusive::empty();
 /// milliseconds: with them a grant came 0.8 ms after its deadline, now 0.3 ms.
 struct Alarm {
     timer: File,
+    flags: TimerfdTimerFlags,
     set_to: Option<EpochMs>,
 }
 
@@ -24,25 +26,35 @@ impl Alarm {
     fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = File::from(timerfd_create(TimerfdClockId::Realtime, flags)?);
-        Ok(Self { timer, set_to: None })
+        let absolute = TimerfdTimerFlags::ABSTIME;
+        let reports_steps = absolute | TimerfdTimerFlags::CANCEL_ON_SET;
+        // Set to never, it reports from now on that the clock was set. gVisor cannot do that.
+        let flags = match timerfd_settime(&timer, reports_steps, &once_at(0)) {
+            Ok(_) => reports_steps,
+            Err(_) => absolute,
+        };
+        Ok(Self { timer, flags, set_to: None })
     }
 
     /// Fires at this moment or earlier: an earlier setting stays, and is re-armed when it fires.
-    /// Otherwise a hand-over would cost two system calls.
-    fn set(&mut self, at: EpochMs) {
+    /// Otherwise a hand-over would cost two system calls. True if the clock was set, which is then
+    /// reported here and no more by [`ring`].
+    fn set(&mut self, at: EpochMs) -> bool {
         if self.set_to.is_some_and(|set_to| set_to <= at) {
-            return;
+            return false;
         }
-        // For the kernel 0 means never; a moment in the past fires at once.
-        let ms = at.get().max(1).cast_signed();
-        let at_time =
-            Timespec { tv_sec: ms / 1000, tv_nsec: (ms % 1000).saturating_mul(1_000_000) };
-        let once = Itimerspec { it_interval: Timespec::default(), it_value: at_time };
-        // Re-arming a valid timer cannot fail.
-        if timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &once).is_ok() {
-            self.set_to = Some(at);
-        }
+        // A moment in the past fires at once.
+        let once = once_at(at.get().max(1).cast_signed());
+        self.set_to = Some(at);
+        // This error only reports that the clock was set. The timer runs.
+        timerfd_settime(&self.timer, self.flags, &once).err() == Some(Errno::CANCELED)
     }
+}
+
+/// So many milliseconds after the Unix epoch, once. For the kernel 0 means never.
+fn once_at(ms: i64) -> Itimerspec {
+    let at_time = Timespec { tv_sec: ms / 1000, tv_nsec: (ms % 1000).saturating_mul(1_000_000) };
+    Itimerspec { it_interval: Timespec::default(), it_value: at_time }
 }
 
 /// Adds the alarm to the server's loop. If Redis 8 refused the load after this point, the alarm is
@@ -62,22 +74,25 @@ pub fn begin() -> Result<(), String> {
     })
 }
 
-/// The alarm fired. Only a server timer has a context that may write.
+/// The alarm fired, or the clock was set. Only a server timer has a context that may write.
 fn ring() {
-    let is_due = ALARM.with(|alarm| {
-        let mut times = [0; 8];
-        alarm.as_mut().is_some_and(|alarm| {
-            let is_due = alarm.timer.read(&mut times).is_ok();
-            alarm.set_to = alarm.set_to.filter(|_| !is_due);
-            is_due
-        })
+    let read = ALARM.with(|alarm| {
+        let alarm = alarm.as_mut()?;
+        let read = rustix::io::read(&alarm.timer, &mut [0; 8]);
+        let is_over = matches!(read, Ok(_) | Err(Errno::CANCELED));
+        alarm.set_to = alarm.set_to.filter(|_| !is_over);
+        Some(read)
     });
-    if is_due {
-        rlock_engine::timers::soon(&Ctx::detached());
+    match read {
+        Some(Ok(_)) => rlock_engine::timers::soon(&Ctx::detached()),
+        Some(Err(Errno::CANCELED)) => rlock_engine::timers::clock_was_set(&Ctx::detached()),
+        _ => {}
     }
 }
 
 /// Sets the alarm to this moment, unless it is set to an earlier one.
 pub fn set(at: EpochMs) {
-    ALARM.with(|alarm| alarm.as_mut().map(|alarm| alarm.set(at)));
+    if ALARM.with(|alarm| alarm.as_mut().is_some_and(|alarm| alarm.set(at))) {
+        rlock_engine::timers::clock_was_set(&Ctx::detached());
+    }
 }

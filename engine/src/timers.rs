@@ -44,3 +44,11 @@ pub fn soon<H: Host>(host: &H) {
         host.defer(0, Deferred::Sweep);
     }
 }
+
+/// The machine's clock was set. A server's timers follow it: if it went back, those that are
+/// pending come late by as much, and no others would be asked for. So their work is done now.
+pub fn clock_was_set<H: Host>(host: &H) {
+    for work in Deferred::ALL {
+        host.defer(0, work);
+    }
+}

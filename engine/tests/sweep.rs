@@ -54,6 +54,19 @@ fn a_sweep_is_scheduled_once_however_much_happens() {
 }
 
 #[test]
+fn a_clock_that_is_set_back_delays_nothing_that_is_due() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire k ann");
+    host.ask(2, "acquire k bob BLOCK 0");
+    host.at(20_000);
+    host.remove("k");
+    host.at(1000);
+    assert_eq!(host.turn(), [""; 0], "the server's timers follow the clock");
+    timers::clock_was_set(&host);
+    assert_eq!(host.turn(), ["2: #2"]);
+}
+
+#[test]
 fn the_gate_is_asked_once_for_all_keys() {
     let host = many_waits(3);
     host.at(100);

@@ -50,6 +50,11 @@ impl Server {
         self.sleep();
     }
 
+    /// The machine's clock was stepped.
+    pub fn clock_was_set(&mut self) {
+        self.engine(|edge| timers::clock_was_set(edge));
+    }
+
     /// What was armed before this iteration, and is due.
     fn due_calls(&mut self) -> Vec<Deferred> {
         let now_ms = self.now_ms();

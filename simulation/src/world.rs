@@ -347,6 +347,7 @@ impl World {
             Step::Clock(_, ms) => {
                 self.machines[node].clock_ms += i64::from(ms);
                 self.laws.clock_steps(node, &self.machines[node].server);
+                self.act(node, Server::clock_was_set)?;
             }
             Step::Save(_) => {
                 self.wind(node);
