@@ -332,6 +332,11 @@ impl Locks {
         self.known.len()
     }
 
+    /// The place of this lock, if it has a volatile part.
+    pub fn place(&self, db: i32, key: &[u8]) -> Option<usize> {
+        self.number(db, key)
+    }
+
     /// The lock in this place.
     pub fn in_place(&self, place: usize) -> Option<LockId> {
         self.at(place).map(|known| known.id.clone())

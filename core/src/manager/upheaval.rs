@@ -15,9 +15,10 @@ pub(super) struct Upheaval {
 }
 
 impl Upheaval {
-    /// Whether it may have changed the keys.
-    pub(super) fn changes(&self) -> bool {
-        self.why == Mark::Changed
+    /// Whether it has still to come to a lock of this database, in this place if it has one.
+    fn is_before(&self, db: i32, place: impl FnOnce() -> Option<usize>) -> bool {
+        self.db.is_none_or(|of| of == db)
+            && place().is_some_and(|place| (self.next..self.end).contains(&place))
     }
 }
 
@@ -51,9 +52,9 @@ impl Manager {
     /// Whether something other than RLOCK may have changed this lock since its last sweep: it is
     /// marked, or will be, or waits for the gate.
     pub(super) fn is_unseen(&self, db: i32, key: &[u8]) -> bool {
-        let upheaves = |upheaval: &Upheaval| upheaval.db.is_none_or(|of| of == db);
+        let mut changes = self.upheavals.iter().filter(|upheaval| upheaval.why == Mark::Changed);
         self.locks.is_changed(db, key)
-            || self.upheavals.iter().filter(|upheaval| upheaval.changes()).any(upheaves)
+            || changes.any(|upheaval| upheaval.is_before(db, || self.locks.place(db, key)))
             || self.postponed.is_changed(db, key)
     }
 
