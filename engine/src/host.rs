@@ -98,19 +98,6 @@ pub enum Deferred {
     Greet,
 }
 
-impl Deferred {
-    /// All of them. Each does nothing if it has nothing to do.
-    pub const ALL: [Self; 7] = [
-        Self::Sweep,
-        Self::Retry,
-        Self::Observers,
-        Self::Answer,
-        Self::Search,
-        Self::Unsubscribe,
-        Self::Greet,
-    ];
-}
-
 /// The engine's settings.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {

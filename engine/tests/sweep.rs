@@ -67,6 +67,17 @@ fn a_clock_that_is_set_back_delays_nothing_that_is_due() {
 }
 
 #[test]
+fn a_clock_that_is_set_while_nothing_is_pending_changes_nothing() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire k ann");
+    host.take_log();
+    timers::clock_was_set(&host);
+    assert_eq!(host.turn(), [""; 0]);
+    assert_eq!(host.take_log(), [""; 0]);
+    assert_eq!(host.take_deferred(), []);
+}
+
+#[test]
 fn the_gate_is_asked_once_for_all_keys() {
     let host = many_waits(3);
     host.at(100);

@@ -404,7 +404,9 @@ impl<'s> Host for Edge<'s> {
     }
 
     fn watch_sleep(&self, is_on: bool) {
-        self.server().timers.is_watching = is_on;
+        let was_on = std::mem::replace(&mut self.server().timers.is_watching, is_on);
+        // Redis crashes if what is not subscribed unsubscribes.
+        assert_ne!(was_on, is_on, "it subscribes and unsubscribes in turn");
     }
 
     fn replication(&self) -> Replication {

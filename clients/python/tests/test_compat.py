@@ -89,6 +89,23 @@ def test_without_a_timeout_nothing_is_reacquired(server):
         assert lock.extend(100, replace_ttl=True) and 99 < ttl(server, "k") <= 100
 
 
+def test_an_error_of_the_server_is_what_redis_py_makes_of_it(server):
+    server.ask("ACL", "SETUSER", "somebody", "on", ">secret", "~other", "+@all")
+    client = server.client(username="somebody", password="secret")
+    with pytest.raises(redis.exceptions.NoPermissionError, match="^NOPERM this user"):
+        rlock.compat.Lock(client, "k").acquire()
+    server.ask("RLOCK.ACQUIRE", "k", "somebody")
+    server.ask("CONFIG", "SET", "rlock.max-waiters", 0)
+    with pytest.raises(redis.ResponseError, match="^TOOMANY too many"):
+        rlock.compat.Lock(server.client(), "k").acquire()
+
+
+def test_a_release_that_fails_at_the_end_of_a_block_is_logged_if_it_is_not_raised(server, caplog):
+    with rlock.compat.Lock(server.client(), "k", timeout=10, raise_on_release_error=False):
+        server.ask("RLOCK.FORCE", "k")
+    assert "no longer owned" in caplog.text
+
+
 def test_another_thread_owns_nothing(server):
     lock, seen = rlock.compat.Lock(server.client(), "k", timeout=10), []
 

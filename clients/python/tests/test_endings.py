@@ -1,6 +1,7 @@
 """Who dies holds nothing; what a user's function does ends nothing; a release that is not known stays the owner's."""
 
 import asyncio
+import contextlib
 import gc
 import linecache
 import os
@@ -18,6 +19,8 @@ from support import Interrupt, one_server, until
 
 import rlock
 import rlock.asyncio
+from rlock import _sync
+from rlock._core import Tenure
 from rlock._errors import Broken
 
 server = one_server
@@ -63,6 +66,57 @@ def test_a_session_ends_with_its_process_whatever_it_has_forked(server):
     finally:
         os.killpg(parent.pid, signal.SIGKILL)
         parent.wait()
+
+
+@contextlib.contextmanager
+def forked_once(monkeypatch, where, name):
+    """When that method is called for the first time, a child that lives on is forked before it returns."""
+    call, children = getattr(where, name), []
+
+    def fork():
+        if not children:
+            if (child := os.fork()) == 0:
+                signal.alarm(60)
+                signal.pause()
+            children.append(child)
+
+    def connected(*words):
+        result = call(*words)
+        fork()
+        return result
+
+    async def connected_in_a_loop(*words):
+        result = await call(*words)
+        fork()
+        return result
+
+    monkeypatch.setattr(where, name, connected_in_a_loop if asyncio.iscoroutinefunction(call) else connected)
+    try:
+        yield children
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+def test_a_child_that_is_forked_during_a_dial_keeps_no_connection(server, monkeypatch):
+    locks = rlock.Locks(server.client())
+    with forked_once(monkeypatch, redis.Connection, "_connect") as children:
+        rlock.Lock(locks, "k").acquire().release()
+        assert children
+        for link in locks.io.links:
+            os.close(link.conn._sock.detach())  # as when this process dies
+        until("no connection is left", lambda: connected(server) == 0, 5)
+    locks.close()
+
+
+async def test_a_child_that_is_forked_during_a_dial_in_a_loop_keeps_no_connection(server, monkeypatch):
+    locks = rlock.asyncio.Locks(server.client(redis.asyncio.Redis))
+    with forked_once(monkeypatch, asyncio.get_running_loop(), "sock_connect") as children:
+        hold = await rlock.asyncio.Lock(locks, "k", session=True).acquire()
+        assert children and hold.held
+        await locks.aclose()
+        until("no connection is left", lambda: connected(server) == 0, 5)
 
 
 def test_what_on_lost_does_ends_nothing(server):
@@ -150,6 +204,46 @@ def test_an_interrupt_anywhere_in_acquire_leaves_nothing(server):
         until(f"nothing is left of the interrupt at {places[line]}", lambda: server.holders(f"k{line}") == [])
         # Nor does anything keep the owner from the next one.
         rlock.Lock(client, f"k{line}").acquire(wait=5).release()
+
+
+def test_on_lost_is_called_once_though_the_hold_is_just_being_lost(server):
+    hold, told, called = rlock.Lock(server.client(), "k").acquire(), [], threading.Event()
+
+    class Calls(list):
+        def append(self, call):
+            super().append(call)
+            self.losing = threading.Thread(target=lambda: _sync.clock().lose(hold._tenure))
+            self.losing.start()
+            self.losing.join(0.3)
+
+    calls = hold._tenure.calls = Calls()
+    hold.on_lost(lambda: told.append(called.set()))
+    calls.losing.join()
+    assert hold.lost.is_set() and called.wait(5)
+    _sync.clock().workers.do("calls", called.clear)
+    until("what was still to be called is called", lambda: not called.is_set())
+    assert len(told) == 1
+
+
+def test_a_loss_that_two_threads_find_is_told_once(server, monkeypatch):
+    hold, told, both = rlock.Lock(server.client(), "k").acquire(), [], threading.Barrier(2)
+    hold.on_lost(lambda: told.append(hold.key))
+    slot = Tenure.state
+
+    def change(tenure, state):
+        if state == "lost":
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both.wait(0.3)
+        slot.__set__(tenure, state)
+
+    monkeypatch.setattr(Tenure, "state", property(slot.__get__, change))
+    threads = [threading.Thread(target=lambda: _sync.clock().lose(hold._tenure)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    until("it is told", lambda: told)
+    assert told == ["k"] and hold._locks.counts().lost == 1
 
 
 def test_a_level_that_was_released_is_not_told_of_a_loss(server):

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis
@@ -69,4 +70,16 @@ def test_threads_that_are_many_share_few_connections(server):
     assert all(got) and len(got) == 500
     more = (time.monotonic() - begin) / DIALS
     assert server.proxy.accepted - before <= 20 + more
+    locks.close()
+
+
+def test_the_holds_at_a_far_server_are_all_renewed(server):
+    server.proxy.fault({"proxy": "late", "ms": 100})
+    locks = rlock.Locks(server.client())
+    with ThreadPoolExecutor(20) as pool:
+        holds = list(pool.map(lambda n: rlock.Lock(locks, f"k{n}", lease=2.1, owner=f"o{n}").acquire(), range(20)))
+    end = time.monotonic() + 2 * 2.1
+    until("two leases are over", lambda: time.monotonic() > end)
+    assert all(hold.held for hold in holds)
+    assert server.proxy.accepted < 40  # a renewal that comes too late costs no connection
     locks.close()

@@ -2,6 +2,8 @@
 
 import asyncio
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis
@@ -151,7 +153,7 @@ def test_a_release_that_is_interrupted_while_it_waits_for_its_seat_goes_on(serve
     with pytest.raises(rlock.Unavailable):
         lock.acquire(wait=0.2)
     server.proxy.fault({"proxy": "kept"})  # the level that may have been granted is being undone
-    with interrupted_after(0.3):
+    with interrupted_after(0.1):
         outer.release()
     server.proxy.fault({"proxy": "heal"})
     until("it is released", lambda: server.holders("k") == [], 10)
@@ -173,4 +175,88 @@ async def test_a_wait_that_is_cancelled_before_it_asks_gives_back_its_connection
             await waits
         server.proxy.fault({"proxy": "heal"})
         assert locks.io.take_slot()
+    await locks.aclose()
+
+
+def test_a_release_waits_for_its_seat_no_longer_than_its_patience(server):
+    lock = rlock.Lock(rlock.Locks(server.client(), patience=0.5), "k", owner="me")
+    hold = lock.acquire()
+    server.stop("")
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(lock.acquire, 10)
+        until("the other one has the seat", hold._tenure.seat.mutex.locked)
+        start = time.monotonic()
+        with pytest.raises(rlock.Unavailable, match="another request of me is under way"):
+            hold.release()
+        took = time.monotonic() - start
+        server.go()
+        other = other.result()
+    assert 0.45 <= took <= 0.5 + 0.25
+    assert other.token == hold.token
+    until("it is released later", lambda: server.ask("RLOCK.HOLDS", "k", "me") == 1)
+    other.release()
+    assert server.holders("k") == []
+
+
+async def test_a_release_by_a_task_waits_for_its_seat_no_longer_than_its_patience(server):
+    locks = rlock.asyncio.Locks(server.client(redis.asyncio.Redis), patience=0.5)
+    lock = rlock.asyncio.Lock(locks, "k", owner="me")
+    hold = await lock.acquire()
+    server.stop("")
+    other = asyncio.create_task(lock.acquire(10))
+    while not hold._tenure.seat.mutex.locked():
+        await asyncio.sleep(0.01)
+    start = time.monotonic()
+    with pytest.raises(rlock.Unavailable, match="another request of me is under way"):
+        await hold.release()
+    took = time.monotonic() - start
+    server.go()
+    other = await other
+    assert 0.45 <= took <= 0.5 + 0.25
+    assert other.token == hold.token
+    async with asyncio.timeout(10):
+        while server.ask("RLOCK.HOLDS", "k", "me") == 2:
+            await asyncio.sleep(0.01)
+    await other.release()
+    assert server.holders("k") == []
+    await locks.aclose()
+
+
+def keep_the_tie(server):
+    """The hold of a session survives; the request that ties it to a new connection arrives later, and so do releases."""
+    for name in ("SESSION", "RLOCK.RELEASE"):
+        server.proxy.fault({"proxy": "keep", "of": name, "times": 99})
+    restart(server)
+
+
+def test_nobody_overtakes_the_request_that_was_to_tie_a_session(server):
+    locks = rlock.Locks(server.client())
+    hold = rlock.Lock(locks, "k", owner="me", session=True).acquire()
+    keep_the_tie(server)
+    assert hold.lost.wait(10)
+    with pytest.raises(rlock.LockLost):
+        hold.release()
+    lock = rlock.Lock(locks, "k", owner="me")
+    with pytest.raises(rlock.Unavailable, match="not yet undone"):
+        lock.acquire(wait=0.3)
+    server.deliver()
+    again = lock.acquire(wait=10)
+    assert again.token > hold.token and server.holders("k") == [("me", again.token)]
+    again.release()
+
+
+async def test_no_task_overtakes_the_request_that_was_to_tie_a_session(server):
+    locks = rlock.asyncio.Locks(server.client(redis.asyncio.Redis))
+    hold = await rlock.asyncio.Lock(locks, "k", owner="me", session=True).acquire()
+    keep_the_tie(server)
+    await asyncio.wait_for(hold.lost.wait(), 10)
+    with pytest.raises(rlock.LockLost):
+        await hold.release()
+    lock = rlock.asyncio.Lock(locks, "k", owner="me")
+    with pytest.raises(rlock.Unavailable, match="not yet undone"):
+        await lock.acquire(wait=0.3)
+    server.deliver()
+    again = await lock.acquire(wait=10)
+    assert again.token > hold.token and server.holders("k") == [("me", again.token)]
+    await again.release()
     await locks.aclose()

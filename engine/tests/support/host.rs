@@ -310,7 +310,8 @@ impl Host for MapHost {
     }
 
     fn watch_sleep(&self, is_on: bool) {
-        self.world().watches_sleep = is_on;
+        let was_on = std::mem::replace(&mut self.world().watches_sleep, is_on);
+        assert_ne!(was_on, is_on, "Redis crashes if what is not subscribed unsubscribes");
         self.log(if is_on { "watches" } else { "watches no more" }.into());
     }
 
