@@ -208,3 +208,21 @@ fn a_turn_has_the_level_of_a_caller_that_closes() {
     tells(&mut server, by_ticket(3, 1));
     assert_eq!(a(&server).map(|(depth, _)| depth), Some(3));
 }
+
+#[test]
+fn a_flush_holds_back_the_locks_that_the_sweep_has_not_come_to() {
+    let mut server = Server::new();
+    let a = server.confirms(b"k", confirmed("a", 1), 1);
+    let b = server.confirms(b"l", confirmed("b", 1), 1);
+    // The keys are loaded again.
+    server.manager.flushed(None);
+    server.manager.sweep_begins(server.now());
+    assert!(server.sweep_one());
+    server.replicas(100, &[100]);
+    server.replicas(100, &[100]);
+    assert!(server.token_of(a).is_some(), "the sweep has seen it");
+    assert_eq!(server.told_to(b), None);
+    server.sweep();
+    server.replicas(100, &[100]);
+    assert!(server.token_of(b).is_some());
+}

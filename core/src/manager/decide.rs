@@ -4,7 +4,8 @@ use super::{At, Bounds, ExpiryAction, KeyExpiry, LockId, Manager, Mark};
 use crate::value::count::less;
 use crate::volatile::slow::{Outcome, names_max};
 use crate::{
-    Acquire, Effects, FastStep, Input, Lock, Refusal, Reply, Rights, Step, StepContext, WaiterId,
+    Ack, Acquire, Effects, FastStep, Input, Lock, Refusal, Reply, Rights, Step, StepContext,
+    WaiterId,
 };
 
 /// Which way a decision took.
@@ -179,6 +180,22 @@ impl Manager {
         }
         self.log_slow(at, over);
         self.groups_are(db, key, touched);
+        self.expect_acks(at, input, asked, effects);
+        // A step that stopped may yet let in a group of a connection that is lost.
+        if effects.unchecked.is_none() && !effects.lost.is_empty() {
+            self.lose(std::mem::take(&mut effects.lost), now);
+        }
+        lives
+    }
+
+    /// Remembers who waits for acknowledgments after a step, and what replicas are to acknowledge.
+    fn expect_acks(
+        &mut self,
+        at: At<'_>,
+        input: &Input<'_>,
+        asked: Vec<(u8, Ack)>,
+        effects: &mut Effects<'_>,
+    ) {
         if let (
             Input::Park(_, parking)
             | Input::ParkRenew(_, parking)
@@ -195,13 +212,8 @@ impl Manager {
         effects.pending.iter().for_each(|waiter| self.waits.expect(*waiter, Refusal::NoAcks));
         if !asked.is_empty() {
             effects.awaits_acks = true;
-            self.acks.ask(LockId { db, key: key.into() }, asked);
+            self.acks.ask(LockId { db: at.db, key: at.key.into() }, asked);
         }
-        // A step that stopped may yet let in a group of a connection that is lost.
-        if effects.unchecked.is_none() && !effects.lost.is_empty() {
-            self.lose(std::mem::take(&mut effects.lost), now);
-        }
-        lives
     }
 
     /// Nobody can be granted at this key any more: blocked connections get `why`. If more wait than

@@ -333,7 +333,7 @@ impl Locks {
     }
 
     /// The place of this lock, if it has a volatile part.
-    pub fn place(&self, db: i32, key: &[u8]) -> Option<usize> {
+    pub fn lock_place(&self, db: i32, key: &[u8]) -> Option<usize> {
         self.number(db, key)
     }
 

@@ -16,7 +16,7 @@ pub(super) struct Upheaval {
 
 impl Upheaval {
     /// Whether it has still to come to a lock of this database, in this place if it has one.
-    fn is_before(&self, db: i32, place: impl FnOnce() -> Option<usize>) -> bool {
+    fn comes_to(&self, db: i32, place: impl FnOnce() -> Option<usize>) -> bool {
         self.db.is_none_or(|of| of == db)
             && place().is_some_and(|place| (self.next..self.end).contains(&place))
     }
@@ -54,7 +54,7 @@ impl Manager {
     pub(super) fn is_unseen(&self, db: i32, key: &[u8]) -> bool {
         let mut changes = self.upheavals.iter().filter(|upheaval| upheaval.why == Mark::Changed);
         self.locks.is_changed(db, key)
-            || changes.any(|upheaval| upheaval.is_before(db, || self.locks.place(db, key)))
+            || changes.any(|upheaval| upheaval.comes_to(db, || self.locks.lock_place(db, key)))
             || self.postponed.is_changed(db, key)
     }
 

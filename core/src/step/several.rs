@@ -116,11 +116,6 @@ impl Lock {
         let holds = [Mode::Read, Mode::Write].map(|mode| self.holders.hold(owner, mode));
         holds.into_iter().flatten().filter(move |hold| token.is_none_or(|only| only == hold.token))
     }
-
-    /// Whether the hold with this token waits for acknowledgments: nobody was told of it.
-    pub fn is_pending(&self, volatile: &Volatile, token: Token) -> bool {
-        volatile.pending_acks(token).is_some()
-    }
 }
 
 impl<'a> Step<'_, 'a> {
