@@ -405,8 +405,7 @@ impl<'s> Host for Edge<'s> {
 
     fn watch_sleep(&self, is_on: bool) {
         let was_on = std::mem::replace(&mut self.server().timers.is_watching, is_on);
-        // Redis crashes if what is not subscribed unsubscribes.
-        assert_ne!(was_on, is_on, "it subscribes and unsubscribes in turn");
+        assert_ne!(was_on, is_on, "Redis crashes if what is not subscribed unsubscribes");
     }
 
     fn replication(&self) -> Replication {
