@@ -44,7 +44,7 @@ fn load(ctx: &Ctx, arguments: &[&[u8]]) -> Result<(), String> {
     commands::register(ctx)?;
     settings::register(ctx)?;
     metrics::register(ctx);
-    timers::begin()?;
+    timers::check()?;
     events::register(ctx);
     tokens::register(ctx);
     servers::warn(ctx);

@@ -57,21 +57,26 @@ fn once_at(ms: i64) -> Itimerspec {
     Itimerspec { it_interval: Timespec::default(), it_value: at_time }
 }
 
-/// Adds the alarm to the server's loop. If Redis 8 refused the load after this point, the alarm is
-/// still there from the first load: the server forgets the module, but not the event.
+/// Checks, at load, that the kernel has such a timer.
 ///
 /// # Errors
-/// The kernel provides no such timer.
-pub fn begin() -> Result<(), String> {
-    ALARM.with(|place| {
-        if place.is_some() {
-            return Ok(());
-        }
-        let alarm = Alarm::new().map_err(|error| format!("cannot create a timerfd: {error}"))?;
+/// It has none.
+pub fn check() -> Result<(), String> {
+    Alarm::new().map(drop).map_err(|error| format!("cannot create a timerfd: {error}"))
+}
+
+/// Adds the alarm to the server's loop, not before there is something to wait for: Redis 8 unloads
+/// a module whose settings it refuses, but not what is in the loop.
+fn begin(at: EpochMs) {
+    let added = Alarm::new().map_err(|error| error.to_string()).and_then(|mut alarm| {
         ffi::when_readable(&alarm.timer, ring)?;
-        *place = Some(alarm);
-        Ok(())
-    })
+        alarm.set(at);
+        Ok(alarm)
+    });
+    match added {
+        Ok(alarm) => ALARM.with(|place| *place = Some(alarm)),
+        Err(error) => Ctx::detached().warn(&format!("no timer for deadlines: {error}")),
+    }
 }
 
 /// The alarm fired, or the clock was set. Only a server timer has a context that may write.
@@ -92,7 +97,9 @@ fn ring() {
 
 /// Sets the alarm to this moment, unless it is set to an earlier one.
 pub fn set(at: EpochMs) {
-    if ALARM.with(|alarm| alarm.as_mut().is_some_and(|alarm| alarm.set(at))) {
-        rlock_engine::timers::clock_was_set(&Ctx::detached());
+    match ALARM.with(|place| place.as_mut().map(|alarm| alarm.set(at))) {
+        Some(false) => {}
+        Some(true) => rlock_engine::timers::clock_was_set(&Ctx::detached()),
+        None => begin(at),
     }
 }

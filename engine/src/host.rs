@@ -192,7 +192,8 @@ pub trait Host: Replies {
     /// Returns the caller's connection, if it is one of its own: no script's, no other module's.
     fn client(&self) -> Option<ClientId>;
 
-    /// Returns the user as which the caller is logged in; the name need not be UTF-8.
+    /// Returns the user as which the caller is logged in; the name need not be UTF-8. Only for a
+    /// caller that may be blocked ([`Host::denies_blocking`]): another module has no user.
     fn user(&self) -> Rc<[u8]>;
 
     /// Whether the caller cannot be blocked.

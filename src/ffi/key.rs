@@ -56,7 +56,8 @@ impl rlock_engine::OpenKey for Key<'_> {
             set(self.key, TYPE.load(Relaxed), value)
         };
         if status != OK {
-            take(value);
+            // SAFETY: the server has not taken it.
+            unsafe { take(value) };
         }
     }
 

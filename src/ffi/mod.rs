@@ -107,7 +107,8 @@ impl<'a> Argv<'a> {
     /// The arguments after the command's name.
     pub fn words(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let words = self.0.split_first().map_or(&[][..], |(_, words)| words);
-        words.iter().map(|string| bytes_of(*string))
+        // SAFETY: `Argv` borrows the strings of a running command.
+        words.iter().map(|string| unsafe { bytes_of(*string) })
     }
 
     /// The first argument, of which these are the bytes, as a key's name.
@@ -118,15 +119,18 @@ impl<'a> Argv<'a> {
     /// So many arguments, from this place on, as keys' names.
     pub fn names(&self, first: usize, count: usize) -> Vec<Name<'a>> {
         let strings = self.0.iter().skip(first).take(count);
-        strings.map(|string| Name { string: *string, bytes: bytes_of(*string) }).collect()
+        // SAFETY: `Argv` borrows the strings of a running command.
+        let name = |string| Name { string, bytes: unsafe { bytes_of(string) } };
+        strings.copied().map(name).collect()
     }
 }
 
-/// The bytes of a string that the server keeps while the callback runs that received it.
-fn bytes_of<'a>(string: *const raw::RedisModuleString) -> &'a [u8] {
+/// The bytes of a string, which do not move.
+///
+/// # Safety
+/// It is the server's, which keeps it for `'a`.
+unsafe fn bytes_of<'a>(string: *const raw::RedisModuleString) -> &'a [u8] {
     let mut len = 0;
-    // SAFETY: the server's string is alive while the callback runs, and its bytes do not move; the
-    // callers above and below hand the slice to nothing that outlives the callback.
     unsafe {
         let start = there(raw::RedisModule_StringPtrLen)(string, &raw mut len);
         if start.is_null() { &[] } else { std::slice::from_raw_parts(start.cast(), len) }
@@ -208,8 +212,8 @@ extern "C" fn RedisModule_OnLoad(
     EVENTS_SELECT.store(is_valkey() && ((8, 1)..(9, 2)).contains(&version), Relaxed);
     IS_CLUSTER.store(ctx.flags().contains(ContextFlags::CLUSTER), Relaxed);
     // SAFETY: the server passes `argc` strings that live as long as this call.
-    let arguments = unsafe { slice(argv, argc) };
-    let arguments: Vec<&[u8]> = arguments.iter().map(|string| bytes_of(*string)).collect();
+    let arguments: Vec<&[u8]> =
+        unsafe { slice(argv, argc).iter().map(|string| bytes_of(*string)).collect() };
     match crate::load(&ctx, &arguments) {
         Ok(()) => OK,
         Err(why) => {

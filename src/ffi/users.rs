@@ -37,11 +37,12 @@ fn may_in_database() -> Option<MayInDatabase> {
 }
 
 impl Ctx {
-    /// The user as which the caller is logged in.
+    /// The user as which the caller is logged in. Only for a caller that may be blocked: Redis up
+    /// to 7.4 and Valkey 7.2 crash if the caller is another module, which has no user.
     pub fn user_name(&self) -> Rc<[u8]> {
         /// The last caller's: most connections have the same.
         static LAST: Exclusive<Rc<[u8]>> = Exclusive::empty();
-        // SAFETY: context; we free the string, after copying its bytes.
+        // SAFETY: context of a caller with a user; we free the string, after copying its bytes.
         unsafe {
             let name = there(raw::RedisModule_GetCurrentUserName)(self.0);
             if name.is_null() {

@@ -2,7 +2,7 @@
 
 use std::mem::size_of;
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicI64;
+use std::sync::atomic::{AtomicBool, AtomicI64};
 
 use rlock_core::{Lock, snapshot};
 
@@ -12,6 +12,9 @@ use super::*;
 pub(super) static TYPE: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(null_mut());
 /// Locks that the server keeps for us.
 static LOCKS: AtomicI64 = AtomicI64::new(0);
+
+/// Whether the key that the server is about to unlink has expired, where `note_expiries` notes it.
+static IS_EXPIRING: AtomicBool = AtomicBool::new(false);
 /// `REDISMODULE_AUX_BEFORE_RDB`
 const BEFORE_THE_KEYS: c_int = 1;
 
@@ -42,11 +45,12 @@ pub(super) fn give(lock: Lock) -> *mut c_void {
 }
 
 /// Takes a lock back. May run in another thread of the server, for a lock that is no longer
-/// reachable.
-pub(super) fn take(value: *mut c_void) {
+/// reachable: a lock holds no server memory except what the allocator provided.
+///
+/// # Safety
+/// `value` came from [`give`], and is not used again.
+pub(super) unsafe fn take(value: *mut c_void) {
     LOCKS.fetch_sub(1, Relaxed);
-    // SAFETY: `value` came from `give`, and the server returns it once. A lock holds no server
-    // memory except what the allocator provided, so the thread does not matter.
     drop(unsafe { Box::from_raw(value.cast::<Lock>()) });
 }
 
@@ -89,7 +93,8 @@ mod callbacks {
 
     pub extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, value: *mut c_void) {
         let mut bytes = Vec::new();
-        snapshot::save(lock(value), &mut bytes);
+        // SAFETY: a value of our type.
+        snapshot::save(unsafe { lock(value) }, &mut bytes);
         raw::save_slice(io, &bytes);
     }
 
@@ -99,7 +104,8 @@ mod callbacks {
         value: *mut c_void,
     ) {
         let mut bytes = Vec::new();
-        let changes = snapshot::as_changes(lock(value));
+        // SAFETY: a value of our type.
+        let changes = snapshot::as_changes(unsafe { lock(value) });
         snapshot::save_effect(snapshot::Start::Rewritten, &changes, &mut bytes);
         // SAFETY: handle and key are the server's own; the format names a string, then bytes with
         // their length.
@@ -111,9 +117,9 @@ mod callbacks {
 
     pub extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
         let mut bytes = Vec::new();
-        snapshot::save(lock(value), &mut bytes);
-        // SAFETY: the server's own digest; bytes.
+        // SAFETY: a value of our type; the server's own digest; bytes.
         unsafe {
+            snapshot::save(lock(value), &mut bytes);
             let add = there(raw::RedisModule_DigestAddStringBuffer);
             add(digest, bytes.as_ptr().cast(), bytes.len());
             there(raw::RedisModule_DigestEndSequence)(digest);
@@ -125,34 +131,43 @@ mod callbacks {
         value: *const c_void,
         _samples: usize,
     ) -> usize {
-        lock(value).heap_bytes().saturating_add(size_of::<Lock>())
+        // SAFETY: a value of our type.
+        unsafe { lock(value) }.heap_bytes().saturating_add(size_of::<Lock>())
     }
 
     pub extern "C" fn free_effort(
         _: *mut raw::RedisModuleKeyOptCtx,
         value: *const c_void,
     ) -> usize {
-        lock(value).hold_count().max(1)
+        // SAFETY: a value of our type.
+        unsafe { lock(value) }.hold_count().max(1)
     }
 
     pub extern "C" fn unlink<V: Values>(key: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
-        // SAFETY: the server's own handle of this callback.
-        let (db, name) = unsafe {
+        // SAFETY: the server's own handle of this callback, and with it the key's name; a value of
+        // our type.
+        unsafe {
             let db = there(raw::RedisModule_GetDbIdFromOptCtx)(key);
-            (db, there(raw::RedisModule_GetKeyNameFromOptCtx)(key))
-        };
-        if !name.is_null() {
-            V::unlinked(db, bytes_of(name), lock(value));
+            let name = there(raw::RedisModule_GetKeyNameFromOptCtx)(key);
+            if !name.is_null() {
+                V::unlinked(db, bytes_of(name), lock(value));
+                if IS_EXPIRING.swap(false, Relaxed) {
+                    V::lost(db, bytes_of(name), false);
+                }
+            }
         }
     }
 
     pub extern "C" fn free(value: *mut c_void) {
-        take(value);
+        // SAFETY: a value of our type, which the server returns once.
+        unsafe { take(value) };
     }
 
-    fn lock<'a>(value: *const c_void) -> &'a Lock {
-        // SAFETY: a value of our type came from `give`; the server calls back only while it is
-        // alive, and we never hold it mutably across a call into the server.
+    /// Nobody has it mutably: we keep no borrow of it across a call into the server.
+    ///
+    /// # Safety
+    /// `value` came from [`give`], and the server keeps it for `'a`.
+    unsafe fn lock<'a>(value: *const c_void) -> &'a Lock {
         unsafe { &*value.cast::<Lock>() }
     }
 }
@@ -203,14 +218,37 @@ impl Ctx {
             key: *mut raw::RedisModuleString,
         ) -> c_int {
             let is_evicted = kind & raw::REDISMODULE_NOTIFY_EVICTED != 0;
-            V::lost(Ctx(ctx).selected_db(), bytes_of(key), is_evicted);
+            // SAFETY: the server keeps the key's name during this callback.
+            V::lost(Ctx(ctx).selected_db(), unsafe { bytes_of(key) }, is_evicted);
             OK
         }
-        let kinds = raw::REDISMODULE_NOTIFY_EXPIRED | raw::REDISMODULE_NOTIFY_EVICTED;
+        let kinds = match EVENTS_SELECT.load(Relaxed) {
+            // A key expires within a command of any database; it is evicted between commands.
+            true => {
+                self.note_expiries();
+                raw::REDISMODULE_NOTIFY_EVICTED
+            }
+            false => raw::REDISMODULE_NOTIFY_EXPIRED | raw::REDISMODULE_NOTIFY_EVICTED,
+        };
         // SAFETY: context, at load.
         unsafe {
             there(raw::RedisModule_SubscribeToKeyspaceEvents)(self.0, kinds, Some(on_event::<V>));
         }
+    }
+
+    /// Notes of each key that is removed, whether it expired. The event comes just before the
+    /// callback for the value, and selects no database. It costs every removal of a key a little.
+    fn note_expiries(&self) {
+        extern "C" fn on_event(
+            _: *mut raw::RedisModuleCtx,
+            _: raw::RedisModuleEvent,
+            why: u64,
+            _: *mut c_void,
+        ) {
+            IS_EXPIRING.store(why == raw::REDISMODULE_SUBEVENT_KEY_EXPIRED, Relaxed);
+        }
+        let event = raw::RedisModuleEvent { id: raw::REDISMODULE_EVENT_KEY, dataver: 1 };
+        raw::subscribe_to_server_event(self.0, event, Some(on_event));
     }
 
     /// Subscribes to new keys of the types that the server does not report to those who are blocked
@@ -225,7 +263,8 @@ impl Ctx {
             key: *mut raw::RedisModuleString,
         ) -> c_int {
             if let Some(came) = CAME.get() {
-                came(Ctx(ctx).selected_db(), bytes_of(key));
+                // SAFETY: the server keeps the key's name during this callback.
+                came(Ctx(ctx).selected_db(), unsafe { bytes_of(key) });
             }
             OK
         }

@@ -1,7 +1,7 @@
 //! Values that arrive at a free name where connections are blocked: what that means for them is
 //! noticed at once.
 
-use rlock_testkit::{Client, Server, Waiter};
+use rlock_testkit::{Client, Server, Waiter, now_ms, until};
 
 /// A ticket has its turn at the name `k`, and a connection of owner `a` is blocked behind it.
 fn behind_a_turn(server: &Server, client: &mut Client) -> Waiter {
@@ -154,5 +154,29 @@ fn a_caller_stays_in_its_database() {
         client.ask(line);
         let info = client.text("CLIENT INFO");
         assert!(info.contains(" db=1 "), "after {line}: {info}");
+    }
+}
+
+/// Otherwise what it sends next, and the very command, goes to the other database on replicas.
+#[test]
+fn a_caller_stays_in_its_database_where_a_key_has_expired_in_another_one() {
+    let primary = Server::primary(&[]);
+    let replica = Server::replica_of(&primary, &[]);
+    let [mut client, mut other] = [primary.client(), primary.client()];
+    client.ask("DEBUG SET-ACTIVE-EXPIRE 0");
+    other.ask("SELECT 1");
+    for (line, key) in [("MOVE k 1", "k"), ("COPY s k DB 1", "s")] {
+        other.ask("SET k v PX 20");
+        client.ask(&format!("SET {key} x"));
+        let over_ms = now_ms() + 30;
+        until(1000, || now_ms() > over_ms);
+        client.ask(line);
+        let info = client.text("CLIENT INFO");
+        assert!(info.contains(" db=0 "), "after {line}: {info}");
+        replica.until_in_sync_with(&primary);
+        let mut there = replica.client();
+        there.ask("SELECT 1");
+        assert_eq!(there.text("GET k"), "x", "after {line}");
+        other.ask("DEL k");
     }
 }

@@ -30,6 +30,8 @@ fn an_unknown_setting_on_the_load_line_leaves_a_server_that_can_load_it() {
     let mut client = server.client();
     let module = module().display().to_string();
     client.error(&format!("MODULE LOADEX {module} CONFIG rlock.bogus 1"));
+    // A step of the clock would ring one, in a module that is no longer there.
+    assert_eq!(kernel_timers(&server), 0);
     if client.attempt("RLOCK.HELP").is_err() {
         client.ask(&format!("MODULE LOAD {module}"));
     }
@@ -38,6 +40,13 @@ fn an_unknown_setting_on_the_load_line_leaves_a_server_that_can_load_it() {
     drop(others);
     client.granted("RLOCK.ACQUIRE door ann LEASE 1500");
     Waiter::parked(&server, "RLOCK.ACQUIRE door bob BLOCK 0").granted();
+    assert_eq!(kernel_timers(&server), 1);
+}
+
+fn kernel_timers(server: &Server) -> usize {
+    let files = std::fs::read_dir(format!("/proc/{}/fd", server.process_id())).unwrap();
+    let links = files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
+    links.filter(|link| link.to_string_lossy().contains("timerfd")).count()
 }
 
 /// Redis 8.6, built with the C library's malloc, takes the time at which the key expires for the
