@@ -10,7 +10,8 @@ import rlock.compat
 
 client = redis.Redis(port=int(os.environ.get("PORT", 6380)), decode_responses=True)
 
-# Refused by the server itself when the hold is over. In a cluster both keys need one {hash tag}.
+# The server writes the value only while a live hold of the lock has this token. In a Cluster, both keys need the same
+# {hash tag}.
 fenced_set = client.register_script("""
     if redis.call('RLOCK.CHECK', KEYS[1], ARGV[1]) == 0 then return 0 end
     redis.call('SET', KEYS[2], ARGV[2])

@@ -77,6 +77,11 @@ class Server(Standalone):
         return int(section(self.one.address, "stats")["total_connections_received"]) - self.asked
 
 
+def connected(server):
+    """But for the connection that asks."""
+    return len(server.ask("CLIENT", "LIST", "TYPE", "normal").splitlines()) - 1
+
+
 @pytest.fixture
 def one_server(tmp_path):
     server = Server(os.environ["RLOCK_SERVER"], os.environ["RLOCK_MODULE"], str(tmp_path))

@@ -15,7 +15,7 @@ import weakref
 import pytest
 import redis
 import redis.asyncio
-from support import Interrupt, one_server, until
+from support import Interrupt, connected, one_server, until
 
 import rlock
 import rlock.asyncio
@@ -66,57 +66,6 @@ def test_a_session_ends_with_its_process_whatever_it_has_forked(server):
     finally:
         os.killpg(parent.pid, signal.SIGKILL)
         parent.wait()
-
-
-@contextlib.contextmanager
-def forked_once(monkeypatch, where, name):
-    """When that method is called for the first time, a child that lives on is forked before it returns."""
-    call, children = getattr(where, name), []
-
-    def fork():
-        if not children:
-            if (child := os.fork()) == 0:
-                signal.alarm(60)
-                signal.pause()
-            children.append(child)
-
-    def connected(*words):
-        result = call(*words)
-        fork()
-        return result
-
-    async def connected_in_a_loop(*words):
-        result = await call(*words)
-        fork()
-        return result
-
-    monkeypatch.setattr(where, name, connected_in_a_loop if asyncio.iscoroutinefunction(call) else connected)
-    try:
-        yield children
-    finally:
-        for child in children:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-
-
-def test_a_child_that_is_forked_during_a_dial_keeps_no_connection(server, monkeypatch):
-    locks = rlock.Locks(server.client())
-    with forked_once(monkeypatch, redis.Connection, "_connect") as children:
-        rlock.Lock(locks, "k").acquire().release()
-        assert children
-        for link in locks.io.links:
-            os.close(link.conn._sock.detach())  # as when this process dies
-        until("no connection is left", lambda: connected(server) == 0, 5)
-    locks.close()
-
-
-async def test_a_child_that_is_forked_during_a_dial_in_a_loop_keeps_no_connection(server, monkeypatch):
-    locks = rlock.asyncio.Locks(server.client(redis.asyncio.Redis))
-    with forked_once(monkeypatch, asyncio.get_running_loop(), "sock_connect") as children:
-        hold = await rlock.asyncio.Lock(locks, "k", session=True).acquire()
-        assert children and hold.held
-        await locks.aclose()
-        until("no connection is left", lambda: connected(server) == 0, 5)
 
 
 def test_what_on_lost_does_ends_nothing(server):
@@ -289,11 +238,6 @@ def test_sessions_begin_while_those_of_another_client_are_being_closed(server):
     assert all(each.lost.wait(1) for each in holds), "their connections are watched"
 
 
-def connected(server):
-    """But for the connection that asks."""
-    return len(server.ask("CLIENT", "LIST", "TYPE", "normal").splitlines()) - 1
-
-
 def test_a_client_that_is_dropped_leaves_no_connection(server):
     for _ in range(5):
         client = server.client()
@@ -429,7 +373,7 @@ def test_what_was_never_sent_is_not_undone(server):
 
 def test_a_renewal_that_raises_whatever_it_is_ends_in_a_loss(server, monkeypatch):
     hold = rlock.Lock(server.client(), "k", lease=1.5).acquire()
-    monkeypatch.setattr(hold._locks.io, "send", raises)
+    monkeypatch.setattr(hold._locks.io, "send_all", raises)
     assert hold.lost.wait(5) and not hold.held
 
 

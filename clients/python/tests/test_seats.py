@@ -255,7 +255,8 @@ async def test_no_task_overtakes_the_request_that_was_to_tie_a_session(server):
     lock = rlock.asyncio.Lock(locks, "k", owner="me")
     with pytest.raises(rlock.Unavailable, match="not yet undone"):
         await lock.acquire(wait=0.3)
-    server.deliver()
+    server.proxy.fault({"proxy": "heal"})
+    server.proxy.fault({"proxy": "deliver"})
     again = await lock.acquire(wait=10)
     assert again.token > hold.token and server.holders("k") == [("me", again.token)]
     await again.release()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import socket
 from typing import Any, Callable, Optional
 
 from . import _core as core
@@ -196,11 +197,15 @@ class IO:
     async def _dial(self, address: Optional[Address]) -> None:
         if self.is_closed:
             raise Broken("the connections are closed")
-        link = Link(self.route.connection(address), address)
+        link, forks = Link(self.route.connection(address), address), core.forks
         self.links.add(link)
         try:
             async with asyncio.timeout(core.REPLY):
                 await link.conn.connect()
+            if core.forks != forks:
+                # A child has its socket as well: the connection would not end with this process.
+                link.conn._writer.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+                raise Broken("this process was forked meanwhile")
             if address not in self.route.told:
                 await self._ask_what_it_is(link)
         except BaseException as error:
@@ -234,7 +239,7 @@ class IO:
 
     async def write(self, link: Link, words: list[Any]) -> None:
         try:
-            await link.conn.send_packed_command(packed(words), check_health=False)
+            await link.conn.send_packed_command([packed(words)], check_health=False)
         except Exception as error:
             self.drop(link)
             self.route.forget(link.address)

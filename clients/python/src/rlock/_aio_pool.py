@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 from ._core import now
 from ._links import Address
-from ._pool import Shelf
+from ._pool import Queued, Shelf
 
 
 class Link:
@@ -22,22 +22,19 @@ class Link:
         self.is_brief = False  # lent to a request that is answered at once
 
 
-class Waiter:
-    """A task that waits for a connection: its turn brings one, or None."""
+class Waiter(Queued):
+    """A task that waits: its turn brings a link, or None."""
 
-    __slots__ = ("until", "is_brief", "since", "turn")
+    __slots__ = ("turn",)
 
     def __init__(self, until: float, is_brief: bool):
-        self.until, self.is_brief, self.since = until, is_brief, now()
+        super().__init__(until, is_brief)
         self.turn: asyncio.Future[Optional[Link]] = asyncio.get_running_loop().create_future()
-
-    def __lt__(self, other: "Waiter") -> bool:
-        return (self.until, self.since) < (other.until, other.since)
 
 
 class Pool(Shelf):
-    """Each connection that comes back, or is made, wakes the task whose time ends first: renewals have the least. Were all
-    of them told of each, a thousand tasks would wake up a thousand times.
+    """Each connection that comes back, or is made, wakes one task. Were all of them told of each, a thousand tasks would
+    wake up a thousand times.
     """
 
     def __init__(self, waiting: int):

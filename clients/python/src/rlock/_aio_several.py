@@ -89,7 +89,11 @@ class Election(ElectionBase):
     """Who leads: whoever holds the lock, in a session."""
 
     async def campaign(self, wait: Optional[float] = None) -> Optional[Hold]:
-        """Waits to lead. Returns a hold, which is lost as soon as its connection ends; None if it was not in time."""
+        """Waits to lead. Returns a hold, or None if it was not in time.
+
+        If its connection ends, `held` is false at once. It is lost when the server says so; if the server cannot be
+        reached, when the lease ends by this machine's clock.
+        """
         return await self._locks._acquire(self.key, self._options(), seconds(wait), None)  # type: ignore[no-any-return]
 
     async def leader(self) -> Optional[Leader]:

@@ -46,10 +46,14 @@ class HoldBase:
         return max(0.0, (self._tenure.deadline - ms()) / 1000) if self.held else 0.0
 
     def on_lost(self, call: Callable[[], Any]) -> None:
-        """Calls `call` when the hold is lost, on the package's thread or in the loop; at once if it is lost already. It must not block."""
-        self._calls.append(call)
-        self._tenure.calls.append(call)
-        if self._tenure.state == "lost":
+        """Calls `call` once, when the hold is lost, on the package's thread or in the loop; here if it is lost already. It must not block."""
+        tenure = self._tenure
+        with tenure.io.space.lock:
+            is_lost = tenure.state == "lost"
+            if not is_lost:
+                self._calls.append(call)
+                tenure.calls.append(call)
+        if is_lost:
             call()
 
     def check(self) -> None:

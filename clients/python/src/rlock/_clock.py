@@ -15,7 +15,7 @@ from typing import Any, Callable, Optional
 from ._core import Tenure, log, ms, now
 from ._drive import Care, Steps
 from ._io import run
-from ._pool import Link
+from ._pool import Link, Shelf
 
 Queue = queue.SimpleQueue[Callable[[], Any]]
 
@@ -29,12 +29,13 @@ class Workers:
         self.lock = threading.Lock()
         self.queues: dict[Any, tuple[Queue, list[int]]] = {}
 
-    def do(self, name: Any, work: Callable[[], Any]) -> None:
+    def do(self, name: Any, work: Callable[[], Any], most: int = MOST) -> None:
+        """By one of so many threads."""
         with self.lock:
             todo, counts = self.queues.setdefault(name, (queue.SimpleQueue(), [0, 0]))  # threads, and work for them
             counts[1] += 1
             todo.put(work)
-            if counts[0] < min(self.MOST, counts[1]):
+            if counts[0] < min(most, counts[1]):
                 threading.Thread(target=self._work, args=(name, todo, counts), name="rlock-worker", daemon=True).start()
                 counts[0] += 1
 
@@ -58,6 +59,36 @@ class Workers:
                 counts[1] -= 1
 
 
+class Renewals:
+    """Those that come while the threads are busy are sent together: else a far server would hold up the last ones."""
+
+    def __init__(self, workers: Workers):
+        self.workers, self.lock = workers, threading.Lock()
+        self.waiting: dict[Any, list[tuple[Care, Steps]]] = {}
+
+    def add(self, name: Any, care: Care, steps: Steps) -> None:
+        with self.lock:
+            waiting = self.waiting.setdefault(name, [])
+            waiting.append((care, steps))
+            is_first = len(waiting) == 1
+        if is_first:  # whoever comes for it takes the others along
+            self.workers.do(name, lambda: self._renew(name))
+
+    def _renew(self, name: Any) -> None:
+        with self.lock:
+            taken = self.waiting.pop(name)
+        asked = [next(steps) for _, steps in taken]
+        try:
+            replies = taken[0][0].tenure.io.send_all(asked)
+        except Exception as error:
+            replies = [error] * len(taken)
+        for (care, steps), reply in zip(taken, replies):
+            try:
+                steps.throw(reply.with_traceback(None)) if isinstance(reply, Exception) else steps.send(reply)
+            except StopIteration as stop:
+                care.tell(*stop.value)
+
+
 class Clock:
     """One thread for the deadlines of all holds, and for the connections of sessions."""
 
@@ -71,6 +102,7 @@ class Clock:
         self.selector.register(hearer, selectors.EVENT_READ, None)
         self.hearer = hearer
         self.workers = Workers()
+        self.renewals = Renewals(self.workers)
         threading.Thread(target=self._watch, name="rlock-clock", daemon=True).start()
 
     def add(self, tenure: Tenure) -> None:
@@ -214,10 +246,17 @@ class ByThreads(Care):
     def begin(self, steps: Steps) -> None:
         # Whatever it waits for, the deadline is told of; the work has its own end.
         self.clock.wake_at(self.tenure, self.tenure.deadline)
-        # Renewals that replicas are to acknowledge take their time: no other one waits behind them.
-        io = self.tenure.io
-        name = io, io.route.of(self.tenure.seat.key), bool(self.tenure.options.acks)
-        self.clock.workers.do(name, lambda: self.tell(*run(steps)))
+        io, options = self.tenure.io, self.tenure.options
+        address = io.route.of(self.tenure.seat.key)
+        if self.machine.at != "renew":
+            self.clock.workers.do((io, address), lambda: self.tell(*run(steps)))
+        elif options.acks:
+            # They take their time, and a connection for each: the server reads nothing else there meanwhile.
+            self.clock.workers.do((io, address, "acks"), lambda: self.tell(*run(steps)), Shelf.BRIEF)
+        else:
+            # With those that may take about as long: they fail together.
+            self.job.is_batched = True
+            self.clock.renewals.add((io, address, self.machine.takes.bit_length()), self, steps)
 
     def watch(self) -> None:
         self.clock.watch(self.tenure)

@@ -91,6 +91,19 @@ def key_name(key: Any) -> str:
     raise TypeError(f"the key must be a str or bytes, not {type(key).__name__}")
 
 
+#: Counts when a fork of this process begins, and when it is over.
+forks = 0
+
+
+def _forking() -> None:
+    global forks
+    forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_forking, after_in_parent=_forking)
+
+
 class Names:
     """The names of owners: `host/pid/…`, with a unique one for each thread or task. New after a fork."""
 
@@ -230,20 +243,24 @@ class Tenure:
 
     def lose(self) -> list[Callable[[], Any]]:
         """Tells it; returns the functions to call."""
-        if self.state not in ("held", "releasing"):
-            return []
-        self.state = "lost"
+        with self.io.space.lock:  # two threads may find it, and a third one adds a function
+            if self.state not in ("held", "releasing"):
+                return []
+            self.state = "lost"
+            calls = list(self.calls)
         if self.root is self:
             self.io.telemetry.ended(self.seat.name, self.since, True)
         for signal in self.signals:
             signal.set()
-        return list(self.calls)
+        return calls
 
     def ended(self) -> None:
         """The last level, unless it was lost."""
-        if self.state in ("held", "releasing"):
+        with self.io.space.lock:
+            if self.state not in ("held", "releasing"):
+                return
             self.state = "released"
-            self.io.telemetry.ended(self.seat.name, self.since, False)
+        self.io.telemetry.ended(self.seat.name, self.since, False)
 
     def signal(self, kind: Callable[[], Any]) -> Any:
         """Set when it is lost. Made for who asks for it."""

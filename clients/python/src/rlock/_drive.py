@@ -12,7 +12,7 @@ from ._core import LATE, REPLY, Options, Seat, Tenure, log, ms, now
 from ._errors import Broken, LockError, LockLost, NoReplicas, Refused, Silent, Unavailable, Unsent
 from ._links import NO_PRIMARY
 from ._machine import (
-    ENDS, FIRST_PAUSE, FOREVER, GRANT, LONGEST_PAUSE, OVER, PASSING, TICKET, Attempt, Holding, Release, Words,
+    ENDS, FIRST_PAUSE, FOREVER, GRANT, LONGEST_PAUSE, LOST, OVER, PASSING, TICKET, Attempt, Holding, Release, Words,
 )
 
 Steps = Generator[Any, Any, Any]
@@ -27,6 +27,7 @@ class Job:
     link: Any = None  # its own connection
     turn: Any = None
     has_slot = is_closed = asks_first = False
+    is_batched = False  # whoever runs the steps sends the request
     asks_at: Any = None  # where -MOVED or -ASK redirected us
     trouble: Optional[Exception] = None  # of the last request
     brought: tuple[Words, Words] = (), ()  # what an operation brought that was interrupted
@@ -66,7 +67,8 @@ class Job:
 
     def request(self, request: Words, until: float) -> Steps:
         """The reply to a request on a shared connection."""
-        reply = yield self.io.send(self.seat.key, self.words(*request), until)
+        asked = self.seat.key, self.words(*request), until
+        reply = yield asked if self.is_batched else self.io.send(*asked)
         return (self.found(reply) or {}).get("token") if request[0] == "info" else reply
 
     def undo(self) -> Steps:
@@ -266,9 +268,27 @@ def meets(job: Job, told: Words) -> None:
 def release(io: Any, tenure: Tenure, patience: float) -> Job:
     """Releases one level, for an owner that has the seat."""
     lease, deadline = tenure.options.lease_ms, tenure.deadline if tenure.held else 0
-    machine = Release(int(patience * 1000), lease, tenure.depth, tenure.token, deadline, tenure.lingers)
+    machine = Release(max(0, int(patience * 1000)), lease, tenure.depth, tenure.token, deadline, tenure.lingers)
     job: Job = tenure.seat.job(io, tenure.seat, tenure.options, tenure.depth, machine)
     io.jobs.add(job)
+    return job
+
+
+def unreleased(tenure: Tenure) -> LockError:
+    """For who releases a level and has waited for the seat in vain."""
+    key, owner = tenure.seat.name, tenure.seat.owner
+    if not tenure.held:
+        return LockLost(f"{key} was lost by {owner}")
+    return Unavailable(f"{key}: not known to be released: another request of {owner} is under way")
+
+
+def after(job: Job, tenure: Tenure, told: Optional[Words]) -> Job:
+    """What has the seat after a release: of a lost hold, if a request of it was never answered, what undoes that."""
+    if tenure.depth > 0 or told != LOST or not tenure.lingers:
+        return job
+    job.io.jobs.discard(job)
+    job = tenure.seat.job(job.io, tenure.seat, tenure.options, 1, Release(0, tenure.options.lease_ms, 1, tenure.token, 0, True))
+    job.cancel()  # nobody waits for it
     return job
 
 
@@ -300,6 +320,8 @@ class Care:
             elif output[0] in ("send", "open", "own", "seat"):
                 self.begin(self.perform(output))
             elif output[0] == "leave":
+                # The server may tie it later, or has tied another hold: that is undone when this one is released.
+                tenure.lingers |= at == "tie" and ("tied",) not in outputs and told[1:2] != ("refused",)
                 tenure.io.space.vacate(tenure.seat)
             elif output[0] == "doubt":
                 tenure.is_doubted = True

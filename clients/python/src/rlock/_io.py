@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import threading
@@ -160,7 +161,7 @@ class IO:
     def _dial(self, address: Optional[Address]) -> Link:
         if self.is_closed:
             raise Broken("the connections are closed")
-        conn = self.route.connection(address)
+        conn, forks = self.route.connection(address), core.forks
         try:
             conn.connect()
         except Exception as error:
@@ -168,6 +169,9 @@ class IO:
         link = Link(conn, address)
         self.links.add(link)
         try:
+            if core.forks != forks:
+                # A child has its socket as well: the connection would not end with this process.
+                raise Broken("this process was forked meanwhile")
             if address not in self.route.told:
                 self._ask_what_it_is(link)
         except Broken:
@@ -203,9 +207,9 @@ class IO:
         except Exception:
             return False
 
-    def write(self, link: Link, words: list[Any]) -> None:
+    def write(self, link: Link, *requests: list[Any]) -> None:
         try:
-            link.conn.send_packed_command(packed(words), check_health=False)
+            link.conn.send_packed_command([b"".join(map(packed, requests))], check_health=False)
         except Exception as error:
             self.drop(link)
             self.route.forget(link.address)
@@ -237,28 +241,55 @@ class IO:
     def send(self, key: str, words: list[Any], until: float) -> Any:
         where, hops = None, 0
         while True:
+            if now() >= until:  # it had to wait for a thread
+                raise Unsent("not sent in time")
             link = self.open(key, until, where, is_brief=True)
             sent = now()
-            try:
-                self.write(link, words)
-                reply = self.read(link, until - now())
-            except Refused as refused:
-                where = redirected(self, refused, link)
+            (reply,) = self._answers(link, [words], until)
+            if not isinstance(reply, Refused):
                 self.keep(link)
-                hops += 1
-                if where is None or hops > 5:
-                    raise
-                continue
-            except BaseException as error:
-                self.drop(link)
-                self.route.forget(link.address)
-                if isinstance(error, Silent):
-                    self.distrust(link.address, sent)
-                raise
+                if "ACKS" not in words:
+                    self.rtt = core.round_trip(self.rtt, now() - sent)
+                return reply
+            where = redirected(self, reply, link)
             self.keep(link)
-            if "ACKS" not in words:
-                self.rtt = core.round_trip(self.rtt, now() - sent)
-            return reply
+            hops += 1
+            if where is None or hops > 5:
+                raise reply
+
+    def send_all(self, asked: list[tuple[str, list[Any], float]]) -> list[Any]:
+        """Requests to one server, by what each of them has instead of it in `send`: the reply, or an error."""
+        until = max(each[2] for each in asked)
+        if now() >= until:
+            raise Unsent("not sent in time")
+        link = self.open(asked[0][0], until, is_brief=True)
+        replies = self._answers(link, [words for _, words, _ in asked], until)
+        is_elsewhere = [isinstance(each, Refused) and redirected(self, each, link) is not None for each in replies]
+        self.keep(link)
+        for n in itertools.compress(itertools.count(), is_elsewhere):
+            try:
+                replies[n] = self.send(*asked[n])
+            except (Broken, Refused) as error:
+                replies[n] = error
+        return replies
+
+    def _answers(self, link: Link, requests: list[list[Any]], until: float) -> list[Any]:
+        """What the server says to each, which may be an error of it."""
+        sent, replies = now(), list[Any]()
+        try:
+            self.write(link, *requests)
+            for _ in requests:
+                try:
+                    replies.append(self.read(link, until - now()))
+                except Refused as refused:
+                    replies.append(refused)
+        except BaseException as error:
+            self.drop(link)
+            self.route.forget(link.address)
+            if isinstance(error, Silent):
+                self.distrust(link.address, sent)
+            raise
+        return replies
 
     def distrust(self, address: Optional[Address], since: float) -> None:
         """One connection was silent: those that have said nothing since may be so as well."""

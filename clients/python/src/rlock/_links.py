@@ -52,10 +52,10 @@ def refused(error: Exception) -> Refused:
     return KINDS.get(code, Refused)(code, text)
 
 
-def packed(words: list[Any]) -> list[bytes]:
+def packed(words: list[Any]) -> bytes:
     """A request as it is sent, in half of the time that redis-py takes."""
     all = [word.encode("utf-8", "backslashreplace") if isinstance(word, str) else b"%d" % word for word in words]
-    return [b"*%d\r\n%b" % (len(all), b"".join([b"$%d\r\n%b\r\n" % (len(each), each) for each in all]))]
+    return b"*%d\r\n%b" % (len(all), b"".join([b"$%d\r\n%b\r\n" % (len(each), each) for each in all]))
 
 
 class Route:

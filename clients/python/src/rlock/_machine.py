@@ -491,6 +491,11 @@ class Holding:
         """When the loss is told."""
         return self.deadline - self.margin
 
+    @property
+    def takes(self) -> int:
+        """How long a renewal may."""
+        return min(reply_time(self.has_acks), max(50, self.lease // 6))
+
     def step(self, now: float, told: Words) -> list[Words]:
         """What follows from that."""
         self.out, kind, at = [], told[0], self.at
@@ -538,8 +543,7 @@ class Holding:
             self.lose()
         elif now >= self.renews_at:
             self.at, self.sent = "renew", now
-            takes = min(reply_time(self.has_acks), max(50, self.lease // 6))
-            self.out.append(("send", ("renew", self.token), min(now + takes, self.limit)))
+            self.out.append(("send", ("renew", self.token), min(now + self.takes, self.limit)))
         else:
             self.at = "idle"
             self.out.append(("sleep", min(self.renews_at, self.limit)))

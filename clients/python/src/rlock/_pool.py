@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import collections
+import heapq
 import random
 import threading
 import time
@@ -25,13 +25,25 @@ class Link:
         self.is_brief = False  # lent to a request that is answered at once
 
 
-class Waiter:
-    """Who waits for a connection. Its lock is free when there is a link or an error."""
+class Queued:
+    """Who waits for a connection. The first is whose time ends first: renewals have the least."""
 
-    __slots__ = ("came", "is_brief", "since", "link", "error")
+    __slots__ = ("until", "is_brief", "since")
 
-    def __init__(self, is_brief: bool):
-        self.is_brief, self.since = is_brief, now()
+    def __init__(self, until: float, is_brief: bool):
+        self.until, self.is_brief, self.since = until, is_brief, now()
+
+    def __lt__(self, other: "Queued") -> bool:
+        return (self.until, self.since) < (other.until, other.since)
+
+
+class Waiter(Queued):
+    """A thread that waits: its lock is free when there is a link or an error."""
+
+    __slots__ = ("came", "link", "error")
+
+    def __init__(self, until: float, is_brief: bool):
+        super().__init__(until, is_brief)
         self.link: Optional[Link] = None
         self.error: Optional[Exception] = None
         self.came = threading.Lock()
@@ -76,13 +88,13 @@ class Shelf:
 
 
 class Pool(Shelf):
-    """Each connection that comes back, or is made, wakes one of those who wait, in the order of their arrival."""
+    """Each connection that comes back, or is made, wakes one of those who wait."""
 
     def __init__(self, dial: Callable[[], Link], keep: Callable[[Link], None], waiting: int):
         super().__init__(waiting)
         self.dial, self.keep = dial, keep
         self.lock = threading.Lock()
-        self.waiters: collections.deque[Waiter] = collections.deque()
+        self.waiters: list[Waiter] = []  # a heap
         self.is_dialing = False
         self.rests_until = 0.0
         self.error = ""
@@ -92,9 +104,9 @@ class Pool(Shelf):
         with self.lock:
             if self.idle and not self.waiters:
                 return self.lend(self.idle.pop(), is_brief)  # type: ignore[no-any-return]
-        waiter = Waiter(is_brief)
+        waiter = Waiter(until, is_brief)
         try:
-            self._wait(waiter, until)
+            self._wait(waiter)
         except BaseException:
             self._withdraw(waiter)
             raise
@@ -104,28 +116,30 @@ class Pool(Shelf):
             raise Unsent("not connected in time")
         raise Unsent(str(waiter.error)) if isinstance(waiter.error, Broken) else waiter.error.with_traceback(None)
 
-    def _wait(self, waiter: Waiter, until: float) -> None:
+    def _wait(self, waiter: Waiter) -> None:
         with self.lock:
             if not self.is_dialing and now() < self.rests_until:
                 raise Unsent(self.error)
             if self.idle:
                 waiter.link = self.lend(self.idle.pop(), waiter.is_brief)
                 return
-            self.waiters.append(waiter)
+            heapq.heappush(self.waiters, waiter)
             if not self.is_dialing:
                 # Started first: an interrupt must not leave a server that nobody connects to.
                 threading.Thread(target=self._connect, name="rlock-dial", daemon=True).start()
                 self.is_dialing = True
-        if not waiter.came.acquire(timeout=min(max(until - now(), 0.0), threading.TIMEOUT_MAX)):
-            with self.lock:
-                if waiter in self.waiters:
-                    self.waiters.remove(waiter)
+        if not waiter.came.acquire(timeout=min(max(waiter.until - now(), 0.0), threading.TIMEOUT_MAX)):
+            self._leave(waiter)
 
-    def _withdraw(self, waiter: Waiter) -> None:
-        """It was interrupted."""
+    def _leave(self, waiter: Waiter) -> None:
         with self.lock:
             if waiter in self.waiters:
                 self.waiters.remove(waiter)
+                heapq.heapify(self.waiters)
+
+    def _withdraw(self, waiter: Waiter) -> None:
+        """It was interrupted."""
+        self._leave(waiter)
         if waiter.link is not None:
             self.keep(waiter.link)
 
@@ -134,7 +148,7 @@ class Pool(Shelf):
         with self.lock:
             self.returned(link)
             if self.waiters:
-                waiter = self.waiters.popleft()
+                waiter = heapq.heappop(self.waiters)
                 waiter.link = self.lend(link, waiter.is_brief)
                 waiter.came.release()
             elif len(self.idle) < self.most:
@@ -159,7 +173,7 @@ class Pool(Shelf):
                 self.rests_until, self.error = now() + core.DIALS * (0.5 + random.random()), str(problem)
             self.is_dialing = False
             while self.waiters:
-                waiter = self.waiters.popleft()
+                waiter = self.waiters.pop()
                 waiter.error = problem
                 waiter.came.release()
 

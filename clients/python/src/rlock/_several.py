@@ -319,11 +319,10 @@ class HoldsBase:
 
     def on_lost(self, call: Callable[[], Any]) -> None:
         """Calls `call` once when one of them is lost, on the package's thread or in the loop. It must not block."""
-        told: list[bool] = []
+        first = threading.Lock()  # two may be lost in two threads
 
         def once() -> None:
-            if not told:
-                told.append(True)
+            if first.acquire(blocking=False):
                 call()
 
         for each in self._holds:

@@ -15,8 +15,8 @@ import redis
 from . import _core as core
 from ._api import ATTRIBUTE, UNSET, HoldBase, LockBase, left, seconds
 from ._clock import Clock
-from ._drive import Job, attempt, extend, meets, pairs, question, release, settle
-from ._core import Options, Seat, Space, Spaces, Tenure, ms
+from ._core import Options, Seat, Space, Spaces, Tenure, ms, now
+from ._drive import Job, after, attempt, extend, meets, pairs, question, release, settle, unreleased
 from ._errors import LockError, LockLost, NotAcquired
 from ._io import IO, run
 from ._machine import GRANT, LOST, NIL, RELEASED, Words
@@ -72,7 +72,9 @@ class Hold(HoldBase):
         return self._tenure.signal(threading.Event)  # type: ignore[no-any-return]
 
     def release(self) -> None:
-        """Releases one level. Raises LockLost if the hold ended before."""
+        """Releases one level. Raises LockLost if the hold ended before, and Unavailable if that is not known within the
+        `patience`; then it is released later.
+        """
         self._once()
         try:
             self._locks._release(self._tenure.seat, self._tenure)
@@ -310,21 +312,23 @@ class Locks:
 
     def _release(self, seat: Seat, tenure: Tenure) -> None:
         self._known.use(seat)
+        by = now() + self.patience
         try:
-            seat.mutex.acquire()
+            if not seat.mutex.acquire(timeout=min(self.patience, threading.TIMEOUT_MAX)):
+                raise unreleased(tenure)
         except BaseException:
-            # The level counts as released: after a signal's handler has raised here, nobody else would release it.
+            # The level counts as released, also when a signal's handler has raised here: nobody else would release it.
             threading.Thread(target=self._release_later, args=(seat, tenure), name="rlock-cleanup", daemon=True).start()
             raise
-        self._released(seat, tenure)
+        self._released(seat, tenure, by - now())
 
     def _release_later(self, seat: Seat, tenure: Tenure) -> None:
         seat.mutex.acquire()
         with contextlib.suppress(LockError):
-            self._released(seat, tenure)
+            self._released(seat, tenure, self.patience)
 
-    def _released(self, seat: Seat, tenure: Tenure) -> None:
-        job, told = release(self.io, tenure, self.patience), None
+    def _released(self, seat: Seat, tenure: Tenure, patience: float) -> None:
+        job, told = release(self.io, tenure, patience), None
         if tenure.depth == 1:
             tenure.releasing()
         try:
@@ -340,7 +344,7 @@ class Locks:
             tenure.depth -= 1
             if tenure.depth == 0:
                 self._ended(seat, tenure, told == RELEASED)
-            self.io.leave(job)
+            self.io.leave(after(job, tenure, told))
         if told != RELEASED:
             raise job.error(told, "not known to be released: ")
 
@@ -384,7 +388,8 @@ class Lock(LockBase):
 
     - `wait`: seconds, None = forever, 0 = do not wait
     - `lease`: seconds that the lock outlives a process that dies; it is renewed every third of it, with `renew=False` not
-    - `owner`: who holds; else the thread. An owner that holds may acquire again, and releases as often
+    - `owner`: who holds; else the thread. An owner that holds may acquire again, and releases as often. With `owner`, the
+      hold outlives its thread; use the name in no other process, and not in `rlock.asyncio` as well
     - `maxqueue`: with so many waiting already, do not wait
     - `acks`: a grant, and each renewal, counts when so many replicas have acknowledged it
     - `session`: the hold ends with a connection of its own, and so with the process
@@ -535,7 +540,11 @@ class Election(ElectionBase):
     """Who leads: whoever holds the lock, in a session. Made by `Locks.election`."""
 
     def campaign(self, wait: Optional[float] = None) -> Optional[Hold]:
-        """Waits to lead. Returns a hold, which is lost as soon as its connection ends; None if it was not in time."""
+        """Waits to lead. Returns a hold, or None if it was not in time.
+
+        If its connection ends, `held` is false at once. It is lost when the server says so; if the server cannot be
+        reached, when the lease ends by this machine's clock.
+        """
         return self._locks._acquire(self.key, self._options(), seconds(wait))  # type: ignore[no-any-return]
 
     def leader(self) -> Optional[Leader]:

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import os
@@ -22,7 +23,7 @@ from . import _core as core
 from ._aio import IO, run
 from ._api import ATTRIBUTE, UNSET, HoldBase, LockBase, left, seconds
 from ._core import Options, Seat, Space, Spaces, Tenure, ms, now
-from ._drive import Care, Job, Steps, attempt, extend, meets, pairs, question, release, settle
+from ._drive import Care, Job, Steps, after, attempt, extend, meets, pairs, question, release, settle, unreleased
 from ._errors import (
     Broken, Deadlock, LockError, LockLost, NoAcks, NoPermission, NoReplicas, NotAcquired, NotHeld, Refused, TooMany,
     Unavailable,
@@ -72,7 +73,9 @@ class Hold(HoldBase):
         return self._tenure.signal(asyncio.Event)  # type: ignore[no-any-return]
 
     async def release(self) -> None:
-        """Releases one level. Raises LockLost if the hold ended before."""
+        """Releases one level. Raises LockLost if the hold ended before, and Unavailable if that is not known within the
+        `patience`; then it is released later.
+        """
         self._once()
         try:
             await self._locks._release(self._tenure.seat, self._tenure)
@@ -336,12 +339,27 @@ class Locks:
 
     async def _release(self, seat: Seat, tenure: Tenure) -> None:
         # A task that is cancelled while it releases has released all the same.
-        await asyncio.shield(self.io.background(self._released(seat, tenure)))
+        await asyncio.shield(self.io.background(self._release_in_time(seat, tenure)))
 
-    async def _released(self, seat: Seat, tenure: Tenure) -> None:
+    async def _release_in_time(self, seat: Seat, tenure: Tenure) -> None:
         self._known.use(seat)
+        by = now() + self.patience
+        try:
+            async with asyncio.timeout(self.patience):
+                await seat.mutex.acquire()
+        except TimeoutError:
+            # The level counts as released: nobody else would release it.
+            self.io.background(self._release_later(seat, tenure))
+            raise unreleased(tenure) from None
+        await self._released(seat, tenure, by - now())
+
+    async def _release_later(self, seat: Seat, tenure: Tenure) -> None:
         await seat.mutex.acquire()
-        job, told = release(self.io, tenure, self.patience), None
+        with contextlib.suppress(LockError):
+            await self._released(seat, tenure, self.patience)
+
+    async def _released(self, seat: Seat, tenure: Tenure, patience: float) -> None:
+        job, told = release(self.io, tenure, patience), None
         if tenure.depth == 1:
             tenure.releasing()
         try:
@@ -362,7 +380,7 @@ class Locks:
                     seat.tenure = None
                 tenure.ended()
                 self._forget(tenure)
-            await self.io.leave(job)
+            await self.io.leave(after(job, tenure, told))
         if told != RELEASED:
             raise job.error(told, "not known to be released: ")
 
@@ -428,7 +446,8 @@ class Lock(LockBase):
 
     - `wait`: seconds, None = forever, 0 = do not wait
     - `lease`: seconds that the lock outlives a process that dies; it is renewed every third of it, with `renew=False` not
-    - `owner`: who holds; else the task. An owner that holds may acquire again, and releases as often
+    - `owner`: who holds; else the task. An owner that holds may acquire again, and releases as often. With `owner`, the
+      hold outlives its task; use the name in no other process or loop, and not in `rlock` as well
     - `maxqueue`: with so many waiting already, do not wait
     - `acks`: a grant, and each renewal, counts when so many replicas have acknowledged it
     - `session`: the hold ends with a connection of its own, and so with the process

@@ -4,9 +4,9 @@
     client.lock("order:42", timeout=10, lock_class=rlock.compat.Lock)    # after
 
 `Lock` is for `redis.Redis` and `redis.RedisCluster`, `AsyncLock` for their asyncio counterparts. Arguments, results and
-errors are redis-py's; `sleep` matters only while a lock of redis-py itself is at the key. What is better: waiters are served
-in order and without polling, a lock without a `timeout` (`None` or 0) ends 30 s after its process dies, and it outlives
-no failover unnoticed. What differs: `extend` and `reacquire` never shorten a hold.
+kinds of errors are redis-py's; `sleep` matters only while a lock of redis-py itself is at the key. What is better: waiters are
+served in order and without polling, and a lock without a `timeout` (`None` or 0) ends 30 s at the latest after its process
+has died. docs/coming-from/redis-py-lock.md has all that differs: `extend` and `reacquire` never shorten a hold, for example.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any, Callable, Coroutine, Iterator, Optional, TypeVar, Union
 import redis.exceptions as theirs
 
 from . import _sync, asyncio
+from ._core import log
 from ._errors import LockLost, NotHeld, Refused, Unavailable
 
 T = TypeVar("T")
@@ -91,7 +92,8 @@ class _Base:
         except Refused as error:
             if error.code == "WRONGTYPE":
                 raise _error(theirs.LockNotOwnedError, f"Cannot act on a lock of another kind: {error}", self.name) from error
-            raise theirs.ResponseError(f"{error.code} {error}") from error
+            cause = error.__cause__  # what redis-py has made of the server's reply
+            raise (type(cause)(*cause.args) if isinstance(cause, theirs.RedisError) else theirs.ResponseError(str(error))) from error
 
     async def _acquire(
         self,
@@ -123,9 +125,10 @@ class _Base:
     async def _exit(self) -> None:
         try:
             await self._release()
-        except theirs.LockError:
+        except theirs.LockError as error:
             if self.raise_on_release_error:
                 raise
+            log.warning("%s: %s", self.name, error)
 
     async def _owned(self) -> bool:
         hold = self.local.hold
