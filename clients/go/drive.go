@@ -62,12 +62,17 @@ type arrival struct {
 
 // untilTold goes on until the machine says what comes of it.
 func (d *driver) untilTold() machine.Output {
-	d.closing = d.l.closing.Done()
-	for d.step(machine.Input{Event: machine.Call}); !d.isTold; {
+	for d.start(machine.Call); !d.isTold; {
 		d.step(d.wait())
 	}
 	d.gone = nil
 	return d.told
+}
+
+func (d *driver) start(event machine.Event) {
+	d.l.underWay.Add(1)
+	d.closing = d.l.closing.Done()
+	d.step(machine.Input{Event: event})
 }
 
 // rest leaves nothing behind, if necessary after the caller has returned, and then leaves the seat. That is not done as
@@ -118,6 +123,12 @@ func (d *driver) end() {
 	}
 	d.seat.isUndone.Store(false)
 	d.seat.leave()
+	if d.l.underWay.Add(-1) == 0 && d.l.isClosed() {
+		select {
+		case d.l.none <- struct{}{}:
+		default:
+		}
+	}
 }
 
 // begin begins an operation; wait says how it ends.

@@ -58,7 +58,8 @@ func (h *Hold) IsHeld() bool {
 }
 
 // Release releases the level. [ErrLost] means that the hold ended before: others may have worked at the same time. Any
-// other error means that the release did not reach the server before the lease expired.
+// other error means that the release did not reach the server before the lease expired, or, after three seconds at least,
+// that another request of this owner is still under way: then the level is released behind it.
 func (h *Hold) Release() error {
 	if h.isOver.Swap(true) {
 		return ErrReleased

@@ -40,6 +40,9 @@ type Locker struct {
 	closing context.Context // ends with Close
 	close   context.CancelFunc
 
+	underWay atomic.Int64  // drivers
+	none     chan struct{} // told when it is closed and the last of them has ended
+
 	telemetry telemetry
 }
 
@@ -67,6 +70,7 @@ func New(client redis.UniversalClient, settings ...Setting) (*Locker, error) {
 		acked:   acked,
 		turns:   &turns{servers: servers, perNode: map[*node]*listener{}},
 		slots:   make(chan struct{}, 16),
+		none:    make(chan struct{}, 1),
 		// Drawn when it is first used, so that a snapshot of a program that has only begun does not have it.
 		name: sync.OnceValue(func() string {
 			host, _ := os.Hostname()
@@ -81,14 +85,23 @@ func New(client redis.UniversalClient, settings ...Setting) (*Locker, error) {
 	return l, nil
 }
 
-// Close closes the connections. Waits end with [redis.ErrClosed]. Holds are lost: those by [Session] end now, others with
-// their leases.
+// Close closes the connections. Waits end with [redis.ErrClosed], and what they may have been granted is released, for
+// which Close waits at most a second. Holds are lost: those by [Session] end now, others with their leases.
 func (l *Locker) Close() error {
+	if l.isClosed() {
+		return nil
+	}
 	l.close()
 	l.holds.Range(func(held, _ any) bool { // before anything that may take its time
 		held.(*tenure).lose()
 		return true
 	})
+	if l.underWay.Load() > 0 {
+		select {
+		case <-l.none:
+		case <-time.After(duration(machine.Closes)):
+		}
+	}
 	l.servers.close()
 	l.acked.close()
 	l.turns.close()

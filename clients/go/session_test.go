@@ -39,7 +39,7 @@ func TestASessionThatIsTiedAnewMayBeClosed(t *testing.T) {
 	middle.ignores.Store(true)
 	s.kill()
 	s.again()
-	until(t, "it is being tied", func() bool { return middle.ignored.Load() > 0 })
+	until(t, "it is being tied", func() bool { return len(middle.late) > 0 })
 	l.Close()
 	if err := released(t, hold); !errors.Is(err, ErrLost) {
 		t.Fatal(err)
@@ -80,4 +80,32 @@ func TestASessionLeavesNothingBehind(t *testing.T) {
 		t.Error(count, " connections for one session")
 	}
 	release(t, hold)
+}
+
+// Its reply is late, or it is: the server may execute it behind the owner's next request.
+func TestNobodyOvertakesARequestThatWasToTieASession(t *testing.T) {
+	s := durable(t)
+	middle := cut(t, s.addr())
+	l := newLocker(t, redis.NewClient(&redis.Options{Addr: middle.listener.Addr().String()}))
+	hold := must(t)(l.Lock(ctx, "order", Session(), Owner("ann")))
+	middle.ignores.Store(true)
+	s.kill()
+	s.again()
+	pass := <-middle.late
+	<-hold.Context().Done()
+	if _, err := l.Lock(ctx, "order", Owner("ann"), Wait(250*time.Millisecond)); !errors.Is(err, ErrUnavailable) {
+		t.Error("it is overtaken: ", err)
+	}
+	pass()
+	again := must(t)(l.Lock(ctx, "order", Owner("ann"), Wait(10*time.Second)))
+	if isValid, err := again.Valid(ctx); !isValid || again.Token() <= hold.Token() {
+		t.Error(isValid, err, again.Token(), hold.Token())
+	}
+	if err := released(t, hold); !errors.Is(err, ErrLost) {
+		t.Error(err)
+	}
+	release(t, again)
+	if mode := s.mode("order"); mode != "free" {
+		t.Error(mode)
+	}
 }

@@ -143,17 +143,6 @@ func (t *tenure) join() {
 	}
 }
 
-// take takes the seats at the further keys as well.
-func (t *tenure) take() {
-	for _, other := range t.others {
-		other.turn <- struct{}{}
-		if other.tenure == t {
-			other.tenure = nil
-		}
-	}
-	t.seat.others = t.others
-}
-
 // words is a request for all keys.
 func (g *group) words(command, owner string, rest ...any) []any {
 	words := []any{command, len(g.parts)}

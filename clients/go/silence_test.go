@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"math/big"
 	"net"
+	"regexp"
 	"runtime"
 	"strings"
 	"sync"
@@ -69,6 +70,33 @@ func TestNothingGoesOnAfterClose(t *testing.T) {
 	}
 	s.client.Do(ctx, "RLOCK.RELEASE", "busy", "somebody")
 	until(t, "nobody is there", func() bool { return strings.Count(s.client.ClientList(ctx).Val(), "id=") == 1 })
+}
+
+func TestWhatWasGrantedAtTheCloseIsReleased(t *testing.T) {
+	s := start(t)
+	granted, isClosing := make(chan bool, 1), make(chan struct{})
+	l := s.withHook(func(command string, next func() error) error {
+		err := next()
+		if command == "rlock.acquire" {
+			granted <- true
+			<-isClosing
+		}
+		return err
+	})
+	waits := make(chan error)
+	go func() {
+		_, err := l.Lock(ctx, "order")
+		waits <- err
+	}()
+	<-granted
+	context.AfterFunc(l.closing, func() { close(isClosing) })
+	l.Close()
+	if err := <-waits; !errors.Is(err, redis.ErrClosed) {
+		t.Error(err)
+	}
+	if mode := s.mode("order"); mode != "free" {
+		t.Error(mode)
+	}
 }
 
 func TestAWaitEndsInTimeThoughNobodyAnswers(t *testing.T) {
@@ -190,6 +218,32 @@ func TestAReleaseEndsInTimeThoughNobodyAnswers(t *testing.T) {
 	}
 }
 
+func TestAReleaseEndsInTimeThoughItsOwnerAsksOnAndOn(t *testing.T) {
+	s := start(t)
+	l := s.locker()
+	hold := must(t)(l.Lock(ctx, "order", Owner("ann"), Lease(time.Second), NoRenewal()))
+	s.signal(syscall.SIGSTOP)
+	waits := make(chan error, 1)
+	go func() {
+		_, err := l.Lock(ctx, "order", Owner("ann"))
+		waits <- err
+	}()
+	until(t, "it asks", func() bool { return len(hold.tenure.seat.turn) == 1 })
+	if err := released(t, hold); !errors.Is(err, ErrLost) {
+		t.Error(err)
+	}
+	s.signal(syscall.SIGCONT)
+	if err := <-waits; !errors.Is(err, ErrLost) { // the level below
+		t.Error(err)
+	}
+	until(t, "nobody has or wants the seat", func() bool {
+		seats.Lock()
+		defer seats.Unlock()
+		return hold.tenure.seat.users == 0
+	})
+	release(t, must(t)(l.Lock(ctx, "order", Owner("ann"), Wait(0))))
+}
+
 func TestACallThatIsCancelledEnds(t *testing.T) {
 	s := start(t)
 	l := s.locker()
@@ -215,4 +269,24 @@ func TestACallThatIsCancelledEnds(t *testing.T) {
 	}
 	s.signal(syscall.SIGCONT)
 	release(t, hold)
+}
+
+// Whoever listens anew is heard again.
+func TestASubscriptionThatNobodyNeedsEnds(t *testing.T) {
+	s := start(t)
+	l := s.locker(MaxBlocked(0))
+	listens := regexp.MustCompile(`(?m)^id=\d+ .* sub=1 `)
+	for range 2 {
+		s.client.Do(ctx, "RLOCK.ACQUIRE", "busy", "somebody", "LEASE", 60000)
+		waits := make(chan *Hold)
+		go func() { waits <- must(t)(l.Lock(ctx, "busy")) }()
+		var id string
+		until(t, "it listens", func() bool {
+			id, _, _ = strings.Cut(listens.FindString(s.client.ClientList(ctx).Val()), " ")
+			return id != ""
+		})
+		s.client.Do(ctx, "RLOCK.RELEASE", "busy", "somebody")
+		release(t, <-waits)
+		until(t, "its connection has ended", func() bool { return !strings.Contains(s.client.ClientList(ctx).Val(), id+" ") })
+	}
 }

@@ -209,8 +209,8 @@ type cutter struct {
 
 	accepted atomic.Int64
 
-	ignored atomic.Int64 // requests for sessions that were not passed on
-	ignores atomic.Bool
+	late    chan func() // each passes on a request for a session that was held back
+	ignores atomic.Bool // those to come are held back
 }
 
 func cut(t testing.TB, to string) *cutter {
@@ -219,7 +219,7 @@ func cut(t testing.TB, to string) *cutter {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cutter{listener: listener, to: to, eat: make(chan struct{}, 100)}
+	c := &cutter{listener: listener, to: to, eat: make(chan struct{}, 100), late: make(chan func(), 100)}
 	t.Cleanup(func() { listener.Close() })
 	go c.serve()
 	return c
@@ -253,8 +253,8 @@ func (c *cutter) pass(near net.Conn) {
 				return
 			}
 			if c.ignores.Load() && strings.Contains(string(buffer[:count]), "SESSION") {
-				c.ignored.Add(1)
-				continue
+				c.late <- func() { far.Write(buffer[:count]) }
+				return
 			}
 			asked <- strings.Contains(strings.ToUpper(string(buffer[:count])), "RLOCK.")
 			far.Write(buffer[:count])

@@ -161,7 +161,11 @@ func (t *tenure) step(in machine.Input) {
 		case machine.Drop:
 			t.tying.drop()
 		case machine.Leave:
-			t.seat.leave()
+			if t.machine.IsUnsure() {
+				t.undo()
+			} else {
+				t.seat.leave()
+			}
 		}
 	}
 }
@@ -213,6 +217,16 @@ func (t *tenure) sit(asks *machine.Hold) {
 	case told.Yes: // too late
 		t.seat.leave()
 	}
+}
+
+// undo keeps the seat until a request to tie the hold, which nobody answered, can do nothing any more. Executed late, it
+// would tie the owner's next hold to a connection that is closed.
+func (t *tenure) undo() {
+	d := &driver{l: t.l, seat: t.seat, o: t.o, depth: 1, machine: machine.NewRelease(machine.Level{
+		Lease: millis(t.renewed.lease), Depth: 1, Token: t.token, Lingers: true,
+	})}
+	d.start(machine.Cancel)
+	go d.rest()
 }
 
 // await waits for the reply on the connection that the hold is being tied to.
@@ -283,10 +297,48 @@ func (t *tenure) deadline() machine.Ms {
 	return t.machine.Deadline()
 }
 
-// release releases a level.
+// release releases a level. If another request of this owner is under way for too long, it is released after that, and
+// the caller does not learn how.
 func (t *tenure) release() error {
-	t.seat.turn <- struct{}{}
-	t.take()
+	if t.take(max(t.deadline(), now()+machine.Patience)) {
+		return t.releaseInTurn()
+	}
+	go func() {
+		t.take(machine.Forever)
+		_ = t.releaseInTurn()
+	}()
+	if t.context.Err() != nil {
+		return fmt.Errorf("%w: %s", ErrLost, t.called())
+	}
+	return fmt.Errorf("%w: %s may be held until its lease ends: another request of %s is under way", ErrUnavailable, t.called(), t.o.owner)
+}
+
+func (t *tenure) seats() []*seat { return append([]*seat{t.seat}, t.others...) }
+
+// take takes the seats by then: all of them, or none.
+func (t *tenure) take(by machine.Ms) bool {
+	all := t.seats()
+	for at, each := range all {
+		select {
+		case each.turn <- struct{}{}:
+			continue
+		default:
+		}
+		select {
+		case each.turn <- struct{}{}:
+		case <-time.After(remaining(by)):
+			for _, taken := range all[:at] {
+				<-taken.turn
+			}
+			return false
+		}
+	}
+	return true
+}
+
+// releaseInTurn is for whoever has the seats.
+func (t *tenure) releaseInTurn() error {
+	t.seat.others = t.others
 	if t.seat.tenure != t { // a later hold has passed it
 		t.seat.leave()
 		return fmt.Errorf("%w: %s", ErrLost, t.called())
@@ -313,7 +365,9 @@ func (t *tenure) release() error {
 		t.rest()
 	}
 	if t.depth--; t.depth == 0 {
-		t.seat.tenure = nil
+		for _, each := range t.seats() {
+			each.tenure = nil
+		}
 		t.mu.Lock()
 		t.isReleased = told.Tell == machine.IsReleased && !isLost
 		t.step(machine.Input{Event: machine.Released})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -17,7 +18,12 @@ type turns struct {
 	perNode map[*node]*listener
 }
 
+// idles is how long a subscription stays when nobody listens: go-redis connects it anew for as long as it is there, also
+// to a server that is gone for good.
+const idles = 3 * time.Second
+
 type listener struct {
+	node   *node
 	client *redis.Client
 	pubsub *redis.PubSub
 	who    map[string]map[chan struct{}]bool
@@ -78,7 +84,7 @@ func (t *turns) add(n *node, channel string, turn chan struct{}) (l *listener, i
 		// go-redis connects a subscription anew without any other limit, and Close waits for that.
 		options.ReadTimeout, options.WriteTimeout = duration(machine.Reply), duration(machine.Reply)
 		client := redis.NewClient(&options)
-		l = &listener{client, client.Subscribe(context.Background()), map[string]map[chan struct{}]bool{}}
+		l = &listener{n, client, client.Subscribe(context.Background()), map[string]map[chan struct{}]bool{}}
 		t.perNode[n] = l
 		go t.hear(l)
 	}
@@ -96,7 +102,20 @@ func (t *turns) remove(l *listener, channel string, turn chan struct{}) (wasLast
 	if wasLast = len(l.who[channel]) == 0; wasLast {
 		delete(l.who, channel)
 	}
+	if len(l.who) == 0 {
+		time.AfterFunc(idles, func() { t.rest(l) })
+	}
 	return wasLast
+}
+
+// rest ends a listener to which nobody listens.
+func (t *turns) rest(l *listener) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(l.who) == 0 && t.perNode[l.node] == l {
+		delete(t.perNode, l.node)
+		go l.close()
+	}
 }
 
 func (t *turns) hear(l *listener) {
@@ -117,10 +136,12 @@ func (t *turns) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for n, l := range t.perNode {
-		go func() {
-			l.pubsub.Close()
-			l.client.Close()
-		}()
+		go l.close()
 		delete(t.perNode, n)
 	}
+}
+
+func (l *listener) close() {
+	l.pubsub.Close()
+	l.client.Close()
 }

@@ -6,7 +6,7 @@ import { LockLost, Locks } from 'rlock-client';
 const redis = new Redis(Number(process.env.PORT ?? 6380));
 const locks = new Locks(redis);
 
-// Refused by the server itself when the hold is over. In a cluster both keys need one {hash tag}.
+// The server stores the value only as long as a WRITE hold has this token. In a cluster both keys need one {hash tag}.
 redis.defineCommand('fencedSet', {
   numberOfKeys: 2,
   lua: `if redis.call('RLOCK.CHECK', KEYS[1], ARGV[1]) == 0 then return 0 end

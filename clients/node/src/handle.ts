@@ -104,7 +104,10 @@ export class Hold implements AsyncDisposable {
     return this;
   }
 
-  /** Releases one level. Throws LockLost if the hold ended before. */
+  /**
+   * Releases one level. Throws LockLost if the hold ended before, and Unavailable if the `patience` did not suffice, for
+   * example because another request of this owner is under way: then the level is released behind it.
+   */
   async release(): Promise<void> {
     if (this.#isReleased) throw new NotHeld(`${this.#known.tenure.name} was released before`);
     this.#isReleased = true;

@@ -2,7 +2,7 @@
 
 import { type Asked, Driver, isPassing, now, type Shared, wordsOf } from './drive.js';
 import { LockLost, NotHeld, Refused, Unavailable, unavailable } from './errors.js';
-import type { Link } from './links.js';
+import { inTime, type Link } from './links.js';
 import { Holding } from './machine/hold.js';
 import { LONGEST_PAUSE, type Machine, REPLY, type Tell } from './machine/index.js';
 import { Release } from './machine/undo.js';
@@ -42,7 +42,7 @@ export class Seat {
       };
       const turn = () => end(true);
       const never = () => end(false);
-      const timer = setTimeout(never, Math.min(Math.max(0, by - now()), 2 ** 31 - 1));
+      const timer = by < Infinity ? setTimeout(never, Math.min(Math.max(0, by - now()), 2 ** 31 - 1)) : undefined;
       for (const signal of signals) signal?.addEventListener('abort', never);
       this.queue.push(turn);
     });
@@ -56,6 +56,11 @@ export class Seat {
     this.isTaken = false;
     if (!this.tenure) this.forget?.();
   }
+}
+
+/** Takes those seats, however long that takes. */
+async function takeAll(seats: Seat[]): Promise<void> {
+  for (const each of seats) if (!each.tryTake()) await each.take(Infinity);
 }
 
 /** The seats of this process, by what servers say of themselves: equal names at one server are one owner. */
@@ -72,16 +77,18 @@ export function join(told: string[], seats: Map<string, Seat>): void {
   for (const each of told) if (!spaces.has(each)) spaces.set(each, seats);
 }
 
-/** Does what that machine says, until the seat is free. */
-export function run(shared: Shared, seat: Seat, asked: Asked, depth: number, machine: Machine, told: (tell: Tell) => void): Driver {
+/** Does what that machine says, until the seat is free, which is not before what `told` has returned is over. */
+export function run(shared: Shared, seat: Seat, asked: Asked, depth: number, machine: Machine, told: (tell: Tell) => Promise<void> | void): Driver {
+  let rest: Promise<void> | void;
+  const free = () => {
+    shared.open.delete(driver);
+    if (shared.open.size === 0) shared.emptied();
+    seat.leave();
+  };
   const driver = new Driver(shared, asked, depth, machine, (output) => {
-    if (output.do === 'tell') told(output.tell);
+    if (output.do === 'tell') rest = told(output.tell);
     else if (output.do === 'undo') seat.isUndone = true;
-    else if (output.do === 'free') {
-      shared.open.delete(driver);
-      if (shared.open.size === 0) shared.emptied();
-      seat.leave();
-    }
+    else if (output.do === 'free') rest ? void rest.then(free) : free();
   });
   shared.open.add(driver);
   return driver;
@@ -155,7 +162,7 @@ export class Tenure {
     const driver = new Driver(shared, asked, 1, machine, ({ do: done }) => {
       if (done === 'tell') this.tell();
       else if (done === 'done') this.end();
-      else if (done === 'leave') seat.leave();
+      else if (done === 'leave') machine.isUnsure ? this.undo() : seat.leave();
       else if (done === 'seat') driver.tell({ on: 'seat', depth: seat.tryTake() ? this.depth : undefined });
       else if (done === 'doubt') this.isDoubted = true;
       else if (done === 'tied') this.watch(driver.takeLink());
@@ -171,6 +178,18 @@ export class Tenure {
     if (this.deadline > machine.deadline) machine.step(now(), { on: 'extend', sent: this.deadline - asked.lease });
     driver.tell({ on: 'call' });
     return driver;
+  }
+
+  /**
+   * Keeps the seat until a request to tie the hold, which nobody answered, can do nothing any more: executed late, it would
+   * tie the owner's next hold to a connection that is closed.
+   */
+  private undo(): void {
+    const { asked, seat, shared, token } = this;
+    const machine = new Release({ patience: 0, lease: asked.lease, depth: 1, token, deadline: 0, lingers: true });
+    const driver = run(shared, seat, asked, 1, machine, () => {});
+    driver.tell({ on: 'cancel' });
+    if (shared.closing.signal.aborted) driver.tell({ on: 'close' });
   }
 
   /** Another level, by a lease that may be another one. */
@@ -275,7 +294,7 @@ export class Tenure {
 
   /** The locks are closed: it is renewed no more; a session ends now. */
   close(): void {
-    if (this.link) this.lose();
+    if (this.asked.session) this.lose();
     else this.begin().tell({ on: 'close' });
   }
 
@@ -318,15 +337,31 @@ export class Tenure {
     link?.close();
   }
 
-  /** Releases one level. Throws LockLost if there was none. */
+  /** Releases one level. Throws LockLost if there was none, and Unavailable if the patience does not suffice. */
   async release(): Promise<void> {
+    const { patience } = this.shared;
+    const by = now() + patience;
+    const seats = [this.seat, ...this.others];
+    const at = seats.findIndex((each) => !each.tryTake());
+    if (at < 0) return await this.releaseInTurn(patience);
+    // Another request of this owner is under way.
+    const taken = takeAll(seats.slice(at));
+    try {
+      await inTime(taken, patience);
+    } catch {
+      void taken.then(() => this.releaseInTurn(patience)).catch(() => {}); // nobody else would release it
+      if (!this.isHeld) throw this.isLost;
+      throw new Unavailable(`${this.name}: not known to be released: another request of ${this.asked.owner} is under way`);
+    }
+    await this.releaseInTurn(Math.max(0, by - now()));
+  }
+
+  /** For who has the seats. */
+  private async releaseInTurn(patience: number): Promise<void> {
     const { asked, seat } = this;
-    // The owner's previous request ends in bounded time.
-    for (const each of [seat, ...this.others]) if (!each.tryTake()) await each.take(Infinity);
     seat.others = [...this.others];
     if (!this.isHeld) this.lose();
     const deadline = this.state === 'lost' ? 0 : this.deadline;
-    const { patience } = this.shared;
     const machine = new Release({ patience, lease: asked.lease, depth: this.depth, token: this.token, deadline, lingers: this.lingers });
     // A renewal that comes second is told NOTHELD, and that is no loss.
     if (this.depth === 1) this.care?.driver.tell({ on: 'releasing' });
@@ -348,8 +383,9 @@ export class Tenure {
         const { owner } = asked;
         if (tell.told === 'lost') {
           const problem = new LockLost(`${this.name} was lost before ${owner} released it`, { cause: driver.trouble });
-          void restOf(this.shared, asked, this.token).then(() => reject(problem));
-        } else reject(problemOf(tell, `${this.name}: not known to be released`, driver.trouble));
+          return restOf(this.shared, asked, this.token).then(() => reject(problem));
+        }
+        reject(problemOf(tell, `${this.name}: not known to be released`, driver.trouble));
       });
       driver.tell({ on: 'call' });
       // Its connections are closed: else it would be repeated, and undone for a lease.

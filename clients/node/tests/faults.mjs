@@ -118,6 +118,62 @@ await test('a session that is lost while it is tied anew can be released', async
   relay.close();
 });
 
+await test('nobody overtakes a request that was to tie a session', async () => {
+  const relay = await relayed();
+  const locks = new Locks(relay.client);
+  const at = (options) => locks.lock('overtaken', { owner: 'me', ...options }).acquire({ wait: 10_000 });
+  await (await at()).release();
+  const hold = await at({ session: true });
+  const { signal } = hold;
+  const count = relay.links.length;
+  relay.stalls = true;
+  relay.links.at(-1).socket.destroy();
+  await until('it connects', () => relay.links.length > count);
+  const { socket, server } = relay.links.at(-1);
+  relay.stalls = false;
+  let late;
+  socket.on('data', (sent) => (/SESSION/.test(sent) ? (late = sent) : server.write(sent)));
+  server.pipe(socket);
+  await until('it is lost', () => signal.aborted);
+  const acquired = hold.release().catch((error) => assert(error instanceof LockLost, error)).then(() => at());
+  assert.equal(await Promise.race([acquired, sleep(250)]), undefined, 'it is overtaken');
+  server.write(late);
+  const next = await acquired;
+  assert(next.token > hold.token && (await holders(own, 'overtaken')) === 1);
+  await next.extend(5_000);
+  await next.release();
+  await until('nothing is left', async () => (await holders(own, 'overtaken')) === 0);
+  await locks.close();
+  relay.close();
+});
+
+await test('a release ends in time, whatever else its owner asks for', async () => {
+  const relay = await relayed();
+  const locks = new Locks(relay.client, { patience: 500 });
+  locks.on('error', () => {}); // that it is still waiting
+  const at = () => locks.lock('asked', { owner: 'me' }).acquire();
+  await (await at()).release();
+  const hold = await at();
+  relay.stalls = true;
+  for (const { server } of relay.links) server.pause().unpipe();
+  const asks = at();
+  await new Promise(setImmediate); // it has the seat
+  const start = performance.now();
+  const problem = { name: 'Unavailable', message: 'asked: not known to be released: another request of me is under way' };
+  await assert.rejects(Promise.race([hold.release(), sleep(5_000)]), problem);
+  const took = performance.now() - start;
+  assert(took > 400 && took < 700, `it took ${took} ms`);
+  relay.stalls = false;
+  for (const { socket, server } of relay.links) for (const each of [socket, server]) each.destroy();
+  // It is released all the same.
+  const inner = await asks;
+  await until('it is released', async () => (await say(own, 'RLOCK.HOLDS', 'asked', 'me')) === 1);
+  await inner.release();
+  assert.equal(await holders(own, 'asked'), 0);
+  await locks.close();
+  relay.close();
+});
+
 await test('a session whose connection broke is tied anew by the lease that its owner entered with again', async () => {
   const relay = await relayed();
   const locks = new Locks(relay.client);

@@ -2,6 +2,7 @@
 // breaks, what errors say. Each line of output is a test that passed.
 
 import assert from 'node:assert/strict';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { createClientPool } from 'redis';
 import { LockLost, Locks, NotAcquired, NotHeld } from '../dist/esm/index.js';
 import { closed, holders, own, port, relayed, say, test, until, waiting } from './common.mjs';
@@ -86,6 +87,32 @@ await test('what was lost must be released first, also of several', async () => 
   await assert.rejects(hold.release(), { name: 'LockLost', message: 'lost:a, lost:b was lost before me released it' });
   await (await all.acquire({ wait: 0 })).release();
   await locks.close();
+});
+
+await test('nobody overtakes the release of what is left of several', async () => {
+  const relay = await relayed();
+  const locks = new Locks(relay.client);
+  const at = (options) => locks.all(['left:a', 'left:b'], { owner: 'me', lease: 1_500, ...options }).acquire({ wait: 10_000 });
+  const hold = await at();
+  const { signal } = hold;
+  await say(own, 'RLOCK.FORCE', 'left:a');
+  await until('it is lost', () => signal.aborted);
+  let late;
+  for (const { socket, server } of relay.links) {
+    socket.unpipe(server).resume();
+    socket.on('data', (sent) => (!late && /MRELEASE/.test(sent) ? (late = () => server.write(sent)) : server.write(sent)));
+  }
+  const releasing = assert.rejects(hold.release(), LockLost);
+  const acquiring = at({ session: true }); // by a connection of its own
+  await until('it is being released', () => late);
+  assert.equal(await Promise.race([acquiring, sleep(100)]), undefined, 'it is overtaken');
+  late();
+  await releasing;
+  const next = await acquiring;
+  for (const key of next.keys) assert.equal(await holders(own, key), 1, key);
+  await next.release();
+  await locks.close();
+  relay.close();
 });
 
 await test('an error of the work is not replaced by a loss that it may come of', async () => {

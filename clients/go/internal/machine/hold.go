@@ -21,6 +21,7 @@ type Hold struct {
 	depth       int
 	isReleasing bool
 	isUntied    bool
+	isUnsure    bool
 	out         []Output
 }
 
@@ -33,6 +34,10 @@ func NewHold(kept Kept) *Hold {
 
 // Deadline is until when it is certain.
 func (h *Hold) Deadline() Ms { return h.deadline }
+
+// IsUnsure says whether a request to tie it may still be executed, or has tied another hold. On [Leave] the seat is not
+// free then: that is undone first.
+func (h *Hold) IsUnsure() bool { return h.isUnsure }
 
 func (h *Hold) emit(outputs ...Output) { h.out = append(h.out, outputs...) }
 
@@ -94,6 +99,7 @@ func (h *Hold) Step(now Ms, in Input) []Output {
 // leave gives back the seat that it has while it is being tied to a new connection.
 func (h *Hold) leave() {
 	if h.at == opening || h.at == tying {
+		h.isUnsure = h.at == tying
 		h.emit(Output{Act: Drop}, Output{Act: Leave})
 	}
 }
@@ -154,6 +160,7 @@ func (h *Hold) tied(now Ms, outcome Outcome) {
 	default:
 		// Another hold ends with its connection. So does this one, if it was tied to a connection that is closed; and one
 		// that the server does not tie is no session.
+		h.isUnsure = outcome.IsUnknown() || outcome.Ending == Token
 		h.emit(Output{Act: Drop}, Output{Act: Leave})
 		h.lose()
 	}

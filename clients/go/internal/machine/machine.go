@@ -23,7 +23,7 @@ const (
 	LongestPause Ms = 500 // before it is asked again
 	again        Ms = 500
 	soon            = 2 * Late // how long who does not wait stays for another request of the same owner
-	closes       Ms = 1000     // how long what is left is undone after Close
+	Closes       Ms = 1000     // how long what is left is undone after Close
 	firstRetry   Ms = 20
 	hops            = 5 // how often a request follows redirections without a pause
 )

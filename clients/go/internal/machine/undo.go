@@ -41,7 +41,7 @@ func (u *undo) step(now Ms, in Input, out *[]Output) {
 	switch at, event := u.at, in.Event; {
 	case at == done:
 	case event == Close:
-		u.until = min(u.until, After(now, closes))
+		u.until = min(u.until, After(now, Closes))
 	case at == awaiting && event == Ended:
 		u.replied(in.Outcome)
 		u.round(now, out)
@@ -189,6 +189,8 @@ func (r *Release) Step(now Ms, in Input) []Output {
 	case at == start && event == Call:
 		r.patience = After(now, r.level.Patience)
 		r.ask(now)
+	case at == start && event == Cancel: // nobody waits for it
+		r.fails(now, Output{Tell: Cancelled})
 	case (at == asking || at == pausing) && event == Close:
 		r.isUnsure = r.isUnsure || at == asking
 		r.fails(now, Output{Tell: Closed})

@@ -1,6 +1,6 @@
 // A hold from its grant to its end, shared by all levels: renewed, lost or released. As machine/index.ts says: no I/O.
 
-import { type Input, type Machine, type Outcome, type Output, passes, REPLY } from './index.js';
+import { type Input, isUnknown, type Machine, type Outcome, type Output, passes, REPLY } from './index.js';
 
 const FIRST_RETRY = 20;
 
@@ -18,6 +18,8 @@ export interface Kept {
 
 export class Holding implements Machine {
   deadline = 0;
+  /** On `leave`: a request to tie it may still be executed, or has tied another hold, which is to be undone first. */
+  isUnsure = false;
   private at = 'start';
   private renewsAt = Infinity;
   private pause = FIRST_RETRY;
@@ -97,7 +99,9 @@ export class Holding implements Machine {
 
   /** Gives back the seat that it has while it is being tied to a new connection. */
   private leave(): void {
-    if (this.at === 'open' || this.at === 'tie') this.out.push({ do: 'drop' }, { do: 'leave' });
+    if (this.at !== 'open' && this.at !== 'tie') return;
+    this.isUnsure = this.at === 'tie';
+    this.out.push({ do: 'drop' }, { do: 'leave' });
   }
 
   /** When the loss is told. */
@@ -144,6 +148,7 @@ export class Holding implements Machine {
       this.out.push({ do: 'leave' }, { do: 'tied' });
       return this.idle(now);
     }
+    this.isUnsure = isUnknown(outcome) || outcome.is === 'token';
     this.out.push({ do: 'drop' }, { do: 'leave' });
     if (outcome.is === 'refused' && passes(outcome.code)) this.later(now);
     // Another hold ends with its connection. So does this one, if it was tied to a connection that is closed; and one that the

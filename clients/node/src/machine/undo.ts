@@ -160,7 +160,8 @@ export class Release implements Machine {
       this.patience = now + this.level.patience;
       if (now >= this.level.deadline) this.tell(now, { told: 'lost' }, undefined, false);
       else this.ask(now);
-    } else if (input.on === 'close' && (this.at === 'ask' || this.at === 'sleep')) {
+    } else if (this.at === 'start' && input.on === 'cancel') this.fails(now, { told: 'cancelled' }); // nobody waits for it
+    else if (input.on === 'close' && (this.at === 'ask' || this.at === 'sleep')) {
       this.isUnsure ||= this.at === 'ask';
       this.fails(now, { told: 'closed' });
       (this.undo as Undo | undefined)?.step(now, input, this.out);
