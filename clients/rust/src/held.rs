@@ -11,7 +11,7 @@ use tokio::time::{sleep, sleep_until};
 use crate::ask::{Ask, is_true, millis};
 use crate::clock::{at, ms, now};
 use crate::entry::{Entry, Turn};
-use crate::machine::{self, Input, Kept, Ms, Outcome, Output, Planted};
+use crate::machine::{self, Input, Kept, Level as Released, Ms, Outcome, Output, Planted, Release};
 use crate::node::Line;
 use crate::servers::lock;
 use crate::telemetry::Span;
@@ -182,7 +182,7 @@ async fn keep(entry: Arc<Entry>, inner: Arc<Inner>, held: Arc<Held>, sent: Ms) {
         },
         Planted::Nothing,
     );
-    let mut ask = Ask::new(inner, entry.clone(), held.options.clone(), 1);
+    let mut ask = Ask::new(inner.clone(), entry.clone(), held.options.clone(), 1);
     let (mut seat, mut operation, mut is_stopping) = (None::<Turn>, None, false);
     let (mut input, mut out) = (Input::Call, Vec::new());
     loop {
@@ -195,7 +195,12 @@ async fn keep(entry: Arc<Entry>, inner: Arc<Inner>, held: Arc<Held>, sent: Ms) {
                     drop(lock(&held.line).take()); // what may still be tied to it ends with it
                 }
                 Output::Done => return,
-                Output::Leave => drop(seat.take()),
+                Output::Leave => {
+                    if let Some(seat) = seat.take().filter(|_| machine.is_unsure()) {
+                        let (inner, entry, held) = (inner.clone(), entry.clone(), held.clone());
+                        tokio::spawn(undo_tie(inner, entry, held, seat));
+                    }
+                }
                 Output::Doubt => held.is_doubted.store(true, Ordering::Release),
                 Output::Tied => {
                     let line = ask.take_line();
@@ -246,6 +251,25 @@ async fn keep(entry: Arc<Entry>, inner: Arc<Inner>, held: Arc<Held>, sent: Ms) {
             held.span.telemetry().failed_renewal();
         }
     }
+}
+
+/// Keeps the seat until a request to tie the hold, which nobody answered, can do nothing any more: executed late, it would
+/// tie the owner's next hold to a connection that is closed.
+async fn undo_tie(inner: Arc<Inner>, entry: Arc<Entry>, held: Arc<Held>, seat: Turn) {
+    let Some(under_way) = inner.closing.begin_now() else { return };
+    let lost = Released {
+        patience: 0,
+        lease: held.lease.load(Ordering::Acquire),
+        depth: 1,
+        token: held.token,
+        deadline: 0,
+        lingers: true,
+    };
+    let (mut machine, mut out) = (Release::new(lost, Planted::Nothing), Vec::new());
+    machine.step(now(), Input::Cancel, &mut out);
+    let mut ask = Ask::new(inner, entry, held.options.clone(), 1).begun(under_way);
+    ask.drive(&mut machine, out, |_, _, _| None).await;
+    drop(seat);
 }
 
 fn is_failed_renewal(operation: &Output, input: &Input) -> bool {

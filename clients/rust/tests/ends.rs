@@ -11,7 +11,8 @@ mod support;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -331,4 +332,64 @@ fn closed_is_closed_for_threads() {
     assert!(matches!(plain.release(), Err(Error::Closed)));
     assert_eq!(connections(&server), 0);
     assert_eq!(server.ask::<Vec<redis::Value>>("RLOCK.QUEUES").len(), 0);
+}
+
+/// Its reply is late, or it is: the server may execute it behind the owner's next request.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_overtakes_a_request_that_was_to_tie_a_session() {
+    let server = Server::start(&[]);
+    let (port, asked) = holding_back(&server);
+    let locker = Locker::new(Client::open(format!("redis://127.0.0.1:{port}")).unwrap());
+    let lock = locker.lock("order").owner("ann").wait(Duration::from_secs(10));
+    let hold = lock.clone().session().lease(Duration::from_secs(2)).acquire().await.unwrap();
+    let token = hold.token();
+    let (near, _far, _) = asked.recv().unwrap();
+    near.shutdown(Shutdown::Both).unwrap();
+    let (_near, mut far, late) = asked.recv_timeout(Duration::from_secs(10)).unwrap();
+    hold.lost().await;
+    let next = tokio::spawn(async move {
+        assert!(matches!(hold.release().await, Err(Error::Lost)));
+        lock.acquire().await.unwrap()
+    });
+    tokio::time::sleep(Duration::from_millis(250)).await;
+    assert!(!next.is_finished(), "it is overtaken");
+    far.write_all(&late).unwrap();
+    let again = next.await.unwrap();
+    assert!(again.token() > token);
+    again.release().await.unwrap();
+    assert!(!is_held(&server, "order"));
+}
+
+/// A client's connection, the server's one, and a request for a session.
+type Asked = (TcpStream, TcpStream, Vec<u8>);
+
+/// The port of one that passes on the first request for a session, and holds back all others.
+fn holding_back(server: &Server) -> (u16, mpsc::Receiver<Asked>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (port, real) = (listener.local_addr().unwrap().port(), server.port);
+    let (tell, asked) = mpsc::channel();
+    let is_first = Arc::new(AtomicBool::new(true));
+    thread::spawn(move || {
+        for near in listener.incoming().map_while(Result::ok) {
+            let Ok(far) = TcpStream::connect(("127.0.0.1", real)) else { return };
+            let (mut from, mut to) = (far.try_clone().unwrap(), near.try_clone().unwrap());
+            thread::spawn(move || std::io::copy(&mut from, &mut to));
+            let (tell, is_first) = (tell.clone(), is_first.clone());
+            thread::spawn(move || {
+                let mut bytes = [0; 4096];
+                while let Ok(count @ 1..) = (&near).read(&mut bytes) {
+                    let words = &bytes[..count];
+                    let is_session = words.windows(7).any(|word| word == b"SESSION");
+                    if is_session {
+                        let ends = (near.try_clone().unwrap(), far.try_clone().unwrap());
+                        tell.send((ends.0, ends.1, words.to_vec())).unwrap();
+                    }
+                    if !is_session || is_first.swap(false, Ordering::SeqCst) {
+                        (&far).write_all(words).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    (port, asked)
 }

@@ -45,6 +45,7 @@ pub struct Hold {
     depth: u32,
     is_releasing: bool,
     is_untied: bool,
+    is_unsure: bool,
 }
 
 const FIRST_RETRY: Ms = 20;
@@ -64,6 +65,7 @@ impl Hold {
             depth: 1,
             is_releasing: false,
             is_untied: false,
+            is_unsure: false,
         };
         hold.renewed(kept.sent);
         hold
@@ -99,7 +101,7 @@ impl Hold {
                 out.push(Output::Done);
             }
             (at, Input::Gone) => {
-                Self::leave(at, out);
+                self.leave(at, out);
                 self.lose(out);
             }
             (_, Input::Releasing) => self.is_releasing = true,
@@ -108,7 +110,7 @@ impl Hold {
             }
             (at, Input::Close) => {
                 (self.kept.renews, self.renews_at, self.is_untied) = (false, FOREVER, false);
-                Self::leave(at, out);
+                self.leave(at, out);
                 self.idle(now, out);
             }
             (at, Input::Untied) => {
@@ -157,9 +159,17 @@ impl Hold {
         }
     }
 
+    /// At [`Output::Leave`]: whether a request to tie it may still be executed, or has tied another hold. That is undone
+    /// before the seat is free.
+    #[must_use]
+    pub fn is_unsure(&self) -> bool {
+        self.is_unsure
+    }
+
     /// Gives back the seat that it has while it is being tied to a new connection.
-    fn leave(at: At, out: &mut Vec<Output>) {
+    fn leave(&mut self, at: At, out: &mut Vec<Output>) {
         if matches!(at, At::Opening | At::Tying) {
+            self.is_unsure = at == At::Tying;
             out.extend([Output::Drop, Output::Leave]);
         }
     }
@@ -207,7 +217,8 @@ impl Hold {
             }
             // Another hold ends with its connection. So does this one, if it was tied to a connection that is closed; and
             // one that the server does not tie is no session.
-            _ => {
+            outcome => {
+                self.is_unsure = outcome.is_unknown() || matches!(outcome, Outcome::Token(_));
                 out.extend([Output::Drop, Output::Leave]);
                 self.lose(out);
             }

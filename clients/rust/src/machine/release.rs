@@ -43,7 +43,7 @@ pub struct Release {
 }
 
 impl Release {
-    /// Begins with [`Input::Call`].
+    /// Begins with [`Input::Call`], or with [`Input::Cancel`].
     #[must_use]
     pub fn new(level: Level, planted: Planted) -> Self {
         let (at, patience, pause, is_unsure) = (At::Start, 0, FIRST_PAUSE, false);
@@ -66,6 +66,8 @@ impl Release {
                 self.patience = now.saturating_add(self.level.patience);
                 self.ask(now, out);
             }
+            // Nobody waits for it.
+            (At::Start, Input::Cancel) => self.fails(now, Tell::Cancelled, out),
             (At::Asking | At::Pausing, Input::Close) => {
                 self.is_unsure |= self.at == At::Asking;
                 self.fails(now, Tell::Closed, out);
