@@ -5,7 +5,6 @@ import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.CompletionStage;
-import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.function.Consumer;
@@ -39,26 +38,19 @@ public final class Dials<C> {
     /** A connection to {@code server}, after this time at the latest. */
     public C connect(Object server, long timeoutMillis, Supplier<? extends CompletionStage<C>> connecting) {
         long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMillis);
-        boolean isInterrupted = false;
-        try {
-            while (true) {
-                Dial<C> dial = join(server, connecting);
-                C made = null;
-                try {
-                    made = dial.made.get(end - System.nanoTime(), TimeUnit.NANOSECONDS);
-                } catch (InterruptedException later) {
-                    isInterrupted = true;
-                } catch (TimeoutException silent) {
-                    throw new LinkException("no connection to " + server + " in time", silent);
-                } catch (ExecutionException failed) {
-                    throw (RuntimeException) failed.getCause();
-                } finally {
-                    made = leave(dial, made);
-                }
-                if (made != null) return made;
+        while (true) {
+            Dial<C> dial = join(server, connecting);
+            C made = null;
+            try {
+                if (!Driver.await(dial.made, end - System.nanoTime()))
+                    throw new LinkException("no connection to " + server + " in time", new TimeoutException());
+                made = dial.made.join();
+            } catch (CompletionException failed) {
+                throw (RuntimeException) failed.getCause();
+            } finally {
+                made = leave(dial, made);
             }
-        } finally {
-            if (isInterrupted) Thread.currentThread().interrupt();
+            if (made != null) return made;
         }
     }
 

@@ -1,6 +1,8 @@
 package rlock;
 
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
 import java.util.function.BiConsumer;
 
 /**
@@ -51,6 +53,29 @@ public interface Driver extends AutoCloseable {
         /** Closes the connection at once; what it still waits for fails. */
         @Override
         void close();
+    }
+
+    /**
+     * Waits until the future has ended, for this time at most and in spite of interrupts; returns whether it has. A
+     * future's own {@code get} and {@code join} run other tasks meanwhile in a thread of the common pool: one that locks
+     * is the same owner there, and waits for what it interrupted.
+     */
+    static boolean await(CompletableFuture<?> future, long nanos) {
+        var ended = new CountDownLatch(1);
+        future.whenComplete((value, failed) -> ended.countDown());
+        long end = System.nanoTime() + nanos;
+        boolean isInterrupted = false;
+        try {
+            while (true) {
+                try {
+                    return ended.await(end - System.nanoTime(), TimeUnit.NANOSECONDS);
+                } catch (InterruptedException later) {
+                    isInterrupted = true;
+                }
+            }
+        } finally {
+            if (isInterrupted) Thread.currentThread().interrupt();
+        }
     }
 
     /** A connection that listens. */

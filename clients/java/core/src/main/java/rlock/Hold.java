@@ -93,11 +93,12 @@ public final class Hold implements AutoCloseable {
     }
 
     /**
-     * Releases this level.
+     * Releases this level, after 10 seconds at the latest.
      *
      * @throws IllegalMonitorStateException if it was released before
      * @throws LockLostException if the hold was lost before: others may have worked at the same time
-     * @throws LockException.Unavailable if no server answered; the hold ends with its lease at the latest
+     * @throws LockException.Unavailable if no server answered, or another request of this owner is not over. It is released
+     *     later, in the background; the hold ends with its lease at the latest
      */
     public void release() {
         if (!released.compareAndSet(false, true))

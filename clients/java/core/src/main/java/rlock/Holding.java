@@ -22,6 +22,7 @@ final class Holding extends Machine {
     private int depth;
     private boolean isReleasing;
     private boolean isUntied;
+    private boolean isUnsure;
 
     Holding(Kept kept) {
         this.kept = kept;
@@ -37,6 +38,14 @@ final class Holding extends Machine {
     /** When the loss is told. */
     long limit() {
         return deadline - kept.margin;
+    }
+
+    /**
+     * At {@code LEAVE}: whether a request to tie it may still be executed, or has tied another hold. That is undone before
+     * the seat is free.
+     */
+    boolean isUnsure() {
+        return isUnsure;
     }
 
     // The server counts from when it read the request, which was after that was sent.
@@ -100,7 +109,9 @@ final class Holding extends Machine {
 
     // Gives back the seat that it has while it is being tied to a new connection.
     private void leave() {
-        if (at == At.OPENING || at == At.TYING) dropped();
+        if (at != At.OPENING && at != At.TYING) return;
+        isUnsure = at == At.TYING;
+        dropped();
     }
 
     private void dropped() {
@@ -168,6 +179,7 @@ final class Holding extends Machine {
             idle(now);
             return;
         }
+        isUnsure = outcome.isUnknown() || outcome.isToken();
         dropped();
         if (outcome.ending() == Ending.REFUSED && !outcome.isFinal()) later(now);
         // Another hold ends with its connection. So does this one, if it was tied to a connection that is closed; and one

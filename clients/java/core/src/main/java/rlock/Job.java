@@ -87,7 +87,7 @@ sealed class Job permits AsyncJob {
     void rest() {
         if (!leave()) return;
         // Who locks something else at once shall not still wait here.
-        freed.copy().completeOnTimeout(null, Machine.LATE, TimeUnit.MILLISECONDS).join();
+        Driver.await(freed, TimeUnit.MILLISECONDS.toNanos(Machine.LATE));
     }
 
     /** The same without that moment; false if nothing is left. */

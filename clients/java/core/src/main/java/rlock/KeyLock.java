@@ -162,6 +162,7 @@ public final class KeyLock implements Lock {
      * @throws IllegalMonitorStateException if this thread does not hold it
      * @throws LockLostException if it was lost before: others may have worked at the same time. Of a loss that a thousand
      *     others followed nothing is known any more
+     * @throws LockException.Unavailable if that is not known after 10 seconds: see {@link Hold#release}
      */
     @Override
     public void unlock() {

@@ -5,9 +5,9 @@ import java.util.Deque;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedDeque;
-import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.RejectedExecutionException;
@@ -122,14 +122,12 @@ final class Links implements AutoCloseable {
         Address at = topology.primary(key);
         if (at != null) return at;
         try {
-            refresh().get(end - System.nanoTime(), TimeUnit.NANOSECONDS);
-        } catch (ExecutionException failed) {
+            CompletableFuture<Void> asked = refresh();
+            if (!Driver.await(asked, end - System.nanoTime()))
+                throw new LinkException("nobody says in time who is the primary", new TimeoutException()).neverSent();
+            asked.join();
+        } catch (CompletionException failed) {
             throw new LinkException(failed.getCause().getMessage(), failed.getCause()).neverSent();
-        } catch (TimeoutException silent) {
-            throw new LinkException("nobody says in time who is the primary", silent).neverSent();
-        } catch (InterruptedException interrupt) {
-            Thread.currentThread().interrupt();
-            throw new LinkException("interrupted", interrupt).neverSent();
         }
         at = topology.primary(key);
         if (at == null) throw new LinkException("no server serves " + key, null).neverSent();

@@ -9,8 +9,9 @@ import java.security.SecureRandom;
 import java.util.concurrent.atomic.AtomicLong;
 
 /**
- * The names under which this process locks: {@code host/pid/thread-…}, so that {@code RLOCK.INFO} says who holds. Containers
- * share host names and process ids, and snapshots all that was drawn before: the random part tells them apart.
+ * The names under which this process locks, so that {@code RLOCK.INFO} says who holds: {@code host/pid/NAME-ID-RANDOM} for a
+ * thread, with its name and id, and {@code host/pid/hold-NUMBER-RANDOM} for a hold of its own. Containers share host names
+ * and process ids, and snapshots all that was drawn before: the random part tells them apart.
  */
 final class Owners {
     static final String PROCESS = clean(host()) + "/" + ProcessHandle.current().pid() + "/";

@@ -27,6 +27,8 @@ final class Release extends Undoing {
             end = after(now, patience);
             if (now >= deadline) ends(now, Tell.of(Told.LOST), true);
             else ask(now);
+        } else if (at == At.START && event == Event.CANCEL) { // nobody waits for it
+            ends(now, Tell.of(Told.CANCELLED), false);
         } else if ((at == At.ASKING || at == At.PAUSING) && event == Event.CLOSE) {
             isUnsure |= at == At.ASKING;
             ends(now, Tell.of(Told.CLOSED), false);

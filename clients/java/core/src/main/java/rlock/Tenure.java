@@ -21,7 +21,7 @@ import rlock.Machine.Told;
 /** A hold from its first level to its last, shared by all of them: does what its {@link Holding} says. */
 final class Tenure {
     private static final System.Logger LOG = System.getLogger("rlock");
-    /** How long an unlock is repeated. */
+    /** How long an unlock waits for its seat and is repeated, altogether. */
     private static final long RELEASES_MILLIS = 10_000;
     /** Timers are late, never early; and two clocks never run alike. */
     private static final long EARLY_MILLIS = 5;
@@ -141,7 +141,10 @@ final class Tenure {
                     close(tying);
                     tying = null;
                 }
-                case LEAVE -> seat.free();
+                case LEAVE -> {
+                    if (machine.isUnsure()) undoTie();
+                    else seat.free();
+                }
                 case TELL -> isLost = true;
                 default -> over();
             }
@@ -241,6 +244,14 @@ final class Tenure {
         }
     }
 
+    /** The request to tie it, executed late, would tie this owner's next hold to a connection that is closed. */
+    private void undoTie() {
+        var undoing = new Release(0, options.leaseMillis(), 1, token, Long.MIN_VALUE, true);
+        Job job = new Job(locks.links, seat, options, 1, undoing, false, Machine.FOREVER);
+        job.ends(Event.CANCEL);
+        job.leave();
+    }
+
     /** The hold is tied to this connection: when it ends, the hold has ended or is tied to a new one. */
     synchronized void tied(Link link) {
         session = link;
@@ -302,7 +313,7 @@ final class Tenure {
             if (Clock.now() >= end)
                 throw LockException.Unavailable.because(seat + " was not renewed: " + failure.getMessage(), failure);
             long rest = Math.min(pause, Math.min(end, limit()) - Clock.now());
-            new CompletableFuture<Void>().completeOnTimeout(null, rest, TimeUnit.MILLISECONDS).join();
+            Driver.await(new CompletableFuture<>(), TimeUnit.MILLISECONDS.toNanos(rest));
         }
     }
 
@@ -331,15 +342,16 @@ final class Tenure {
 
     /** Releases one level at this seat, which is one of a group's if several locks are held together. */
     void release(Seat at) {
-        if (takeTurns(at, Clock.now() + Math.max(leftMillis(), Machine.PATIENCE))) {
-            releaseInTurn(at);
+        long end = Clock.now() + Math.max(Machine.PATIENCE, Math.min(leftMillis(), RELEASES_MILLIS));
+        if (takeTurns(at, end)) {
+            releaseInTurn(at, end);
             return;
         }
         // As soon as the earlier request is over.
         locks.tell(() -> {
             at.members().forEach(each -> each.turn.acquireUninterruptibly());
             try {
-                releaseInTurn(at);
+                releaseInTurn(at, Clock.now() + RELEASES_MILLIS);
             } catch (RuntimeException late) {
                 // Whoever released it knows that its end is not certain.
             }
@@ -371,7 +383,7 @@ final class Tenure {
         return false;
     }
 
-    private void releaseInTurn(Seat at) {
+    private void releaseInTurn(Seat at, long end) {
         at.enter();
         int depth = at.depth;
         String refused = at.tenure != this || depth == 0 ? " is not held by " + at.name.owner()
@@ -382,7 +394,7 @@ final class Tenure {
             throw new IllegalMonitorStateException(at + refused);
         }
         boolean wasLost = isLost();
-        Job job = new Job(locks.links, at, options, depth, machineOf(at, depth, wasLost), false, Machine.FOREVER);
+        Job job = new Job(locks.links, at, options, depth, machineOf(at, depth, wasLost, end), false, Machine.FOREVER);
         if (at instanceof Group group && group.hasMore()) lose(); // the levels above end with it
         at.lower();
         Told told = job.call().told();
@@ -398,9 +410,9 @@ final class Tenure {
         throw LockException.Unavailable.because(at + " is not known to be released: " + why, trouble);
     }
 
-    private synchronized Release machineOf(Seat at, int depth, boolean wasLost) {
+    private synchronized Release machineOf(Seat at, int depth, boolean wasLost, long end) {
         if (depth == 1) step(Input.of(Event.RELEASING));
-        long patience = wasLost ? 0 : Math.min(machine.limit() - Clock.now(), RELEASES_MILLIS);
+        long patience = wasLost ? 0 : Math.min(machine.limit(), end) - Clock.now();
         // Of several locks some may be held still when one was lost: they are released before this owner asks again.
         long deadline = !wasLost ? machine.deadline() : at instanceof Group ? Machine.FOREVER : Long.MIN_VALUE;
         return new Release(Math.max(0, patience), options.leaseMillis(), depth, token, deadline, lingers);

@@ -105,8 +105,8 @@ final class Turns implements AutoCloseable {
         if (forbidden) throw new ServerException("NOPERM this user may not listen");
         long by = Clock.now() + limitMillis;
         Listening listening = feeds.compute(at, (address, old) -> old == null || old.isToBeReplaced() ? connect(at) : old);
-        Feed feed = listening.opened.copy().completeOnTimeout(null, limitMillis, TimeUnit.MILLISECONDS)
-                .exceptionally(failed -> null).join();
+        boolean isOpened = Driver.await(listening.opened, TimeUnit.MILLISECONDS.toNanos(limitMillis));
+        Feed feed = isOpened ? listening.opened.exceptionally(failed -> null).join() : null;
         if (feed == null) throw new LinkException("nothing to listen on", null);
         String name = prefix + owner;
         var turn = new Turn(at, listening, feed, name, key, signal);
@@ -117,8 +117,7 @@ final class Turns implements AutoCloseable {
             return entry;
         });
         // Whoever asks after this hears of a turn that comes later. Unconfirmed: then by asking alone.
-        channel.confirmed.exceptionally(failed -> null)
-                .completeOnTimeout(null, Math.min(by - Clock.now(), 1_000), TimeUnit.MILLISECONDS).join();
+        Driver.await(channel.confirmed, TimeUnit.MILLISECONDS.toNanos(Math.min(by - Clock.now(), 1_000)));
         return turn;
     }
 

@@ -64,12 +64,12 @@ class SeatTest {
     @Test
     void aReleaseWaitsForAnEarlierRequestOnlySoLong() throws InterruptedException {
         try (var server = new Server(); Locks locks = JedisLocks.standalone("127.0.0.1", server.port).open()) {
-            KeyLock lock = locks.lock("busy").lease(Duration.ofSeconds(2));
+            KeyLock lock = locks.lock("busy").lease(Duration.ofMinutes(1));
             Hold hold = lock.acquire();
             Seat seat = Seat.find(locks.name("busy", locks.threadOwner(), Mode.WRITE));
             seat.turn.acquire(); // as a request that is undone has it
             var release = CompletableFuture.runAsync(hold::release, task -> new Thread(task).start());
-            var unknown = assertThrows(CompletionException.class, release.orTimeout(10, TimeUnit.SECONDS)::join);
+            var unknown = assertThrows(CompletionException.class, release.orTimeout(20, TimeUnit.SECONDS)::join);
             assertInstanceOf(LockException.Unavailable.class, unknown.getCause());
             assertFalse(server.isFree("busy"));
             seat.passTurn();

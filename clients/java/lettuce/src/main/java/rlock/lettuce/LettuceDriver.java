@@ -106,8 +106,7 @@ final class LettuceDriver implements Driver {
     @Override
     public void close() {
         // A client that is shut down warns of connections that are about to be closed.
-        CompletableFuture.allOf(closing.toArray(CompletableFuture[]::new))
-                .completeOnTimeout(null, 1, TimeUnit.SECONDS).exceptionally(failed -> null).join();
+        Driver.await(CompletableFuture.allOf(closing.toArray(CompletableFuture[]::new)), TimeUnit.SECONDS.toNanos(1));
         // The threads belong to the resources of the user's client.
         client.shutdown(Duration.ZERO, Duration.ofSeconds(1));
     }

@@ -9,7 +9,7 @@ import io.lettuce.core.protocol.CommandArgs;
 import io.lettuce.core.protocol.ProtocolKeyword;
 import java.nio.charset.StandardCharsets;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.ExecutionException;
+import java.util.concurrent.CompletionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicBoolean;
@@ -42,23 +42,13 @@ final class LettuceLink implements Driver.Link {
     @Override
     public Object call(long timeoutMillis, String... words) {
         CompletableFuture<Object> reply = send(words);
-        long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMillis);
-        boolean interrupted = false;
+        // In spite of interrupts: it is short, and its outcome must be known.
+        if (!Driver.await(reply, TimeUnit.MILLISECONDS.toNanos(timeoutMillis)))
+            throw new Driver.LinkException("no reply in " + timeoutMillis + " ms", new TimeoutException());
         try {
-            while (true) {
-                try {
-                    return reply.get(end - System.nanoTime(), TimeUnit.NANOSECONDS);
-                } catch (InterruptedException later) {
-                    // It is short, and its outcome must be known.
-                    interrupted = true;
-                } catch (TimeoutException silent) {
-                    throw new Driver.LinkException("no reply in " + timeoutMillis + " ms", silent);
-                } catch (ExecutionException failed) {
-                    throw (RuntimeException) failed.getCause();
-                }
-            }
-        } finally {
-            if (interrupted) Thread.currentThread().interrupt();
+            return reply.join();
+        } catch (CompletionException failed) {
+            throw (RuntimeException) failed.getCause();
         }
     }
 

@@ -12,6 +12,9 @@ import rlock.Locks;
 /**
  * Locks over Lettuce: {@code Locks locks = LettuceLocks.of(client, uri).open()}. The connections are the package's own;
  * threads, options and addresses are those of your client, which you close yourself, after the locks.
+ *
+ * <p>With a {@code RedisCredentialsProvider} that does not know the credentials at once, Lettuce uses a thread of the
+ * common pool for each new connection. If callers who wait for locks fill that pool, connections fail until one returns.
  */
 public final class LettuceLocks {
     private LettuceLocks() {}

@@ -43,7 +43,7 @@ import rlock.LockException;
  * another thread, on behalf of the one that called it, unless the handler has it. What it lacks is passed on, or refused.
  */
 final class Answers implements InvocationHandler {
-    private static final ExecutorService THREADS = Executors.newCachedThreadPool(work -> {
+    static final ExecutorService THREADS = Executors.newCachedThreadPool(work -> {
         Thread thread = new Thread(work, "rlock-redisson");
         thread.setDaemon(true);
         return thread;

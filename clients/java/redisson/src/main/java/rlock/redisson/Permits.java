@@ -8,9 +8,9 @@ import java.util.Optional;
 import java.util.UUID;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.TimeoutException;
 import org.redisson.client.RedisException;
 import rlock.Hold;
 import rlock.KeyLock;
@@ -222,14 +222,13 @@ final class Permits implements Answers.Undoing {
     private Optional<Hold> waited(KeyLock lock, int most, Duration left) throws InterruptedException {
         if (left.isZero()) return lock.tryAcquire();
         CompletableFuture<Optional<Hold>> waiting = lock.acquireAsync(left);
+        // The future's own get would run other tasks meanwhile in a thread of the common pool, and these may wait as well.
+        var done = new CountDownLatch(1);
+        waiting.whenComplete((hold, failed) -> done.countDown());
         try {
-            while (true) {
-                try {
-                    return waiting.get(CHECKS_MILLIS, TimeUnit.MILLISECONDS);
-                } catch (TimeoutException waits) {
-                    if (isChanged(most) && waiting.cancel(false)) return Optional.empty();
-                }
-            }
+            while (!done.await(CHECKS_MILLIS, TimeUnit.MILLISECONDS))
+                if (isChanged(most) && waiting.cancel(false)) return Optional.empty();
+            return waiting.get();
         } catch (ExecutionException failed) {
             throw (RuntimeException) failed.getCause();
         } catch (InterruptedException | LockException | IllegalStateException ended) {
@@ -322,7 +321,7 @@ final class Permits implements Answers.Undoing {
             // The server never shortens a lease, so this client releases it then.
             var ends = new Kept(kept.hold, false);
             KEPT.put(id, ends);
-            CompletableFuture.delayedExecutor(millis, TimeUnit.MILLISECONDS).execute(() -> {
+            CompletableFuture.delayedExecutor(millis, TimeUnit.MILLISECONDS, Answers.THREADS).execute(() -> {
                 if (KEPT.get(id) == ends) tryRelease(id);
             });
             return true;

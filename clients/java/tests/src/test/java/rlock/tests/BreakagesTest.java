@@ -7,9 +7,11 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ForkJoinPool;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
@@ -98,6 +100,25 @@ class BreakagesTest {
             CompletableFuture.allOf(all.toArray(CompletableFuture[]::new)).orTimeout(60, TimeUnit.SECONDS).join();
             assertEquals(1, most.get());
             assertTrue(server.isFree("counter"));
+        }
+    }
+
+    @ParameterizedTest
+    @CsvSource({"JEDIS,8", "JEDIS,0", "LETTUCE,8", "LETTUCE,0"})
+    void aThreadOfTheCommonPoolBeginsNothingElseWhileItWaitsForTheServer(Over over, int waiting) {
+        assertTrue(ForkJoinPool.getCommonPoolParallelism() > 1, "futures do not use the common pool: see pom.xml");
+        try (var server = new Server(); var session = over.open(server.port, builder -> builder.waiting(waiting))) {
+            KeyLock lock = session.locks().lock("order");
+            Runnable task = () -> {
+                lock.lock();
+                int depth = lock.getHoldCount();
+                lock.unlock();
+                assertEquals(1, depth, "two tasks hold it");
+            };
+            // A thread of the pool has what it began itself at hand.
+            CompletableFuture.supplyAsync(() -> Stream.generate(() -> CompletableFuture.runAsync(task)).limit(100).toArray(CompletableFuture[]::new))
+                    .thenCompose(CompletableFuture::allOf).orTimeout(30, TimeUnit.SECONDS).join();
+            assertTrue(server.isFree("order"));
         }
     }
 

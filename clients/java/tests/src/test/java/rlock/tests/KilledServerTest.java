@@ -6,6 +6,7 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
@@ -66,6 +67,34 @@ class KilledServerTest {
             Server.until(() -> server.isFree("load") && server.waiters("load") == 0);
             session.locks().lock("load").lock();
             session.locks().lock("load").unlock();
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void nobodyOvertakesARequestThatWasToTieASession(Over client) {
+        try (var server = new Server("--appendonly", "yes", "--appendfsync", "always"); var proxy = new Proxy(server.port);
+                var session = client.open(proxy.port)) {
+            KeyLock lock = session.locks().lock("tied").owner("ann");
+            Hold hold = lock.session().acquire();
+            // What undoes that as well, so that it takes as long as this test.
+            proxy.keep(request -> request.contains("SESSION") || request.contains("RLOCK.RELEASE"));
+            server.kill();
+            server.start();
+            hold.lost().orTimeout(15, TimeUnit.SECONDS).join();
+            var next = CompletableFuture.supplyAsync(() -> {
+                assertThrows(LockLostException.class, hold::release);
+                return lock.acquire();
+            }, task -> new Thread(task).start());
+            // It is executed late, behind whatever the owner's next request is.
+            assertThrows(CompletionException.class, next.copy().orTimeout(250, TimeUnit.MILLISECONDS)::join, "it is overtaken");
+            proxy.deliver();
+            proxy.heal();
+            Hold again = next.orTimeout(15, TimeUnit.SECONDS).join();
+            assertTrue(again.token() > hold.token());
+            again.renew(Duration.ofMinutes(1));
+            again.release();
+            assertTrue(server.isFree("tied"));
         }
     }
 

@@ -6,6 +6,8 @@ import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Supplier;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
@@ -51,7 +53,7 @@ class RedissonBreakagesTest {
     void anAsyncWaitForSeveralThatIsCancelledLeavesNothing() {
         RLock several = redisson.getMultiLock(redisson.getLock("m:1"), redisson.getLock("m:2"));
         RLock one = redisson.getLock("m:1");
-        for (var of : List.<java.util.function.Supplier<CompletableFuture<?>>>of(
+        for (var of : List.<Supplier<CompletableFuture<?>>>of(
                 () -> several.lockAsync(4711).toCompletableFuture(),
                 () -> several.lockAsync(30, TimeUnit.SECONDS, 4711).toCompletableFuture(),
                 () -> several.tryLockAsync(30, 30, TimeUnit.SECONDS, 4711).toCompletableFuture())) {
@@ -68,7 +70,7 @@ class RedissonBreakagesTest {
     @Test
     void anAsyncWaitForATokenThatIsCancelledLeavesNothing() {
         RFencedLock lock = redisson.getFencedLock("token");
-        for (var of : List.<java.util.function.Supplier<CompletableFuture<Long>>>of(
+        for (var of : List.<Supplier<CompletableFuture<Long>>>of(
                 () -> lock.lockAndGetTokenAsync().toCompletableFuture(),
                 () -> lock.lockAndGetTokenAsync(30, TimeUnit.SECONDS).toCompletableFuture(),
                 () -> lock.tryLockAndGetTokenAsync(30, TimeUnit.SECONDS).toCompletableFuture(),
@@ -96,6 +98,24 @@ class RedissonBreakagesTest {
         waiting.cancel(true);
         Server.until(() -> server.waiters("p:cancelled") == 0);
         permits.release(one);
+        assertEquals(1, permits.availablePermits());
+    }
+
+    @Test
+    void thoseWhoWaitForAPermitMayFillTheCommonPool() {
+        RPermitExpirableSemaphore permits = redisson.getPermitExpirableSemaphore("p:pool");
+        permits.trySetPermits(1);
+        permits.updateLeaseTime(permits.tryAcquire(), 1, TimeUnit.SECONDS);
+        Supplier<CompletableFuture<Void>> task = () -> CompletableFuture.supplyAsync(() -> {
+            try {
+                return permits.acquire();
+            } catch (InterruptedException never) {
+                throw new AssertionError(never);
+            }
+        }).thenAccept(permits::release);
+        // A thread of the pool has what it began itself at hand.
+        CompletableFuture.supplyAsync(() -> Stream.generate(task).limit(20).toArray(CompletableFuture[]::new))
+                .thenCompose(CompletableFuture::allOf).orTimeout(30, TimeUnit.SECONDS).join();
         assertEquals(1, permits.availablePermits());
     }
 

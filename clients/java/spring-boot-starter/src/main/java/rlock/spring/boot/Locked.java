@@ -11,8 +11,21 @@ import rlock.Mode;
  * The method runs under a lock. The owner is the thread, which may re-enter the lock. The lock is acquired before,
  * and released after, whatever else Spring does around the method: a transaction is committed by then.
  *
- * <p>Only calls through the bean are locked, not those of an object to itself. If the lock was lost meanwhile, the call
- * ends with a {@link rlock.LockLostException} though the method has run.
+ * <p>Only calls through the bean are locked, not those of an object to itself, and not those of Spring to a method that
+ * the bean's definition names as its init or destroy method. If the lock was lost meanwhile, the call ends with a
+ * {@link rlock.LockLostException} though the method has run.
+ *
+ * <p>An application does not start if a method with this annotation would run without its lock ({@code private}, {@code
+ * static}, {@code final}, {@code @PostConstruct}, {@code @PreDestroy}, {@code afterPropertiesSet}, {@code destroy}, {@code
+ * close}), or returns before its work is done. Such results, also as a type argument ({@code ResponseEntity<…>}), are
+ * futures except those of {@code @Async} methods, {@code Callable}, Java's streams, {@code Publisher} ({@code Mono},
+ * {@code Flux}), the types of RxJava 3 and Mutiny, Kotlin's {@code suspend}, {@code Job}, {@code Flow} and {@code
+ * Sequence}, and of Spring MVC {@code DeferredResult}, {@code WebAsyncTask}, {@code ResponseBodyEmitter} and {@code
+ * StreamingResponseBody}. If only the returned value is one of these, or an {@code @Async} method returns a future that
+ * is not done, the call ends with an {@link IllegalStateException} after the method has run. Anything else that works
+ * later, such as a {@code Supplier} or an {@code Iterator}, is not recognized: its work is not locked.
+ *
+ * <p>When the context closes, the beans with such methods, and all that depend on them, are destroyed before the locks.
  */
 @Documented
 @Target(ElementType.METHOD)

@@ -7,20 +7,24 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Optional;
 import java.util.Set;
-import java.util.concurrent.CompletionStage;
 import java.util.concurrent.Future;
 import java.util.function.Function;
 import java.util.function.UnaryOperator;
+import java.util.stream.Stream;
+import org.springframework.beans.factory.DisposableBean;
+import org.springframework.beans.factory.InitializingBean;
 import org.springframework.boot.convert.DurationStyle;
 import org.springframework.context.expression.BeanFactoryResolver;
 import org.springframework.context.expression.MethodBasedEvaluationContext;
 import org.springframework.core.DefaultParameterNameDiscoverer;
 import org.springframework.core.ParameterNameDiscoverer;
+import org.springframework.core.ResolvableType;
 import org.springframework.core.annotation.AnnotatedElementUtils;
 import org.springframework.expression.EvaluationException;
 import org.springframework.expression.Expression;
 import org.springframework.expression.ParseException;
 import org.springframework.expression.spel.standard.SpelExpressionParser;
+import org.springframework.util.ClassUtils;
 import rlock.KeyLock;
 import rlock.Locks;
 import rlock.Mode;
@@ -29,6 +33,17 @@ import rlock.Mode;
 final class LockedMethod {
     private static final SpelExpressionParser PARSER = new SpelExpressionParser();
     private static final ParameterNameDiscoverer NAMES = new DefaultParameterNameDiscoverer();
+    private static final Set<String> CALLBACKS = Set.of("jakarta.annotation.PostConstruct", "jakarta.annotation.PreDestroy");
+    /** Results whose work is still to be done; by their names, because an application has few of these libraries. */
+    private static final Set<String> LATE = Set.of("java.util.concurrent.Future", "java.util.concurrent.CompletionStage",
+            "java.util.concurrent.Flow$Publisher", "java.util.concurrent.Callable", "java.util.stream.BaseStream",
+            "org.reactivestreams.Publisher", "io.reactivex.rxjava3.core.CompletableSource", "io.reactivex.rxjava3.core.MaybeSource",
+            "io.reactivex.rxjava3.core.ObservableSource", "io.reactivex.rxjava3.core.SingleSource", "io.smallrye.mutiny.Uni",
+            "kotlinx.coroutines.Job", "kotlinx.coroutines.flow.Flow", "kotlin.sequences.Sequence",
+            "org.springframework.web.context.request.async.DeferredResult",
+            "org.springframework.web.context.request.async.WebAsyncTask",
+            "org.springframework.web.servlet.mvc.method.annotation.ResponseBodyEmitter",
+            "org.springframework.web.servlet.mvc.method.annotation.StreamingResponseBody");
     private final Method method;
     private final Set<String> parameters = new HashSet<>(); // what the key may name
     private final Locked says;
@@ -63,26 +78,41 @@ final class LockedMethod {
         int modifiers = method.getModifiers();
         if (Modifier.isPrivate(modifiers) || Modifier.isStatic(modifiers) || Modifier.isFinal(modifiers))
             throw refused("is private, static or final, so it would run without the lock");
+        if (CALLBACKS.stream().anyMatch(each -> AnnotatedElementUtils.isAnnotated(method, each)) || isOf(InitializingBean.class)
+                || isOf(DisposableBean.class) || isOf(AutoCloseable.class))
+            throw refused("is called by Spring when it makes or destroys the bean, so it would run without the lock");
+    }
+
+    private boolean isOf(Class<?> type) {
+        return type.isAssignableFrom(method.getDeclaringClass())
+                && ClassUtils.hasMethod(type, method.getName(), method.getParameterTypes());
     }
 
     // It returns before its work is done. An @Async method runs inside of the lock.
     private void refuseLater() {
-        Class<?> returned = method.getReturnType();
-        boolean isLater = Future.class.isAssignableFrom(returned) || CompletionStage.class.isAssignableFrom(returned)
-                || java.util.concurrent.Flow.Publisher.class.isAssignableFrom(returned) || isReactive(returned);
+        ResolvableType returned = ResolvableType.forMethodReturnType(method);
+        Optional<Class<?>> late = Stream.concat(Stream.of(returned), Stream.of(returned.getGenerics()))
+                .<Class<?>>map(ResolvableType::toClass).filter(LockedMethod::isLate).findFirst();
         boolean isAsync = AnnotatedElementUtils.isAnnotated(method, "org.springframework.scheduling.annotation.Async");
-        if (isLater && !isAsync)
-            throw refused("returns a " + returned.getSimpleName() + ": the lock would be released before that is done; use acquireAsync");
+        if (late.isPresent() && !isAsync)
+            throw refused("returns a " + late.get().getSimpleName() + ": the lock would be released before that is done; use acquireAsync");
         Class<?>[] parameters = method.getParameterTypes();
         if (parameters.length > 0 && parameters[parameters.length - 1].getName().equals("kotlin.coroutines.Continuation"))
             throw refused("suspends, so it may go on in another thread");
     }
 
-    private static boolean isReactive(Class<?> returned) {
+    private static boolean isLate(Class<?> returned) {
         if (returned == null) return false;
-        if (returned.getName().equals("org.reactivestreams.Publisher")) return true;
-        for (Class<?> each : returned.getInterfaces()) if (isReactive(each)) return true;
-        return isReactive(returned.getSuperclass());
+        if (LATE.contains(returned.getName())) return true;
+        for (Class<?> each : returned.getInterfaces()) if (isLate(each)) return true;
+        return isLate(returned.getSuperclass());
+    }
+
+    /** What the method returned, unless the work of that is still to be done, which its declared type may have hidden. */
+    Object done(Object value) {
+        boolean isDone = value == null || value instanceof Future<?> future && future.isDone() || !isLate(value.getClass());
+        if (isDone) return value;
+        throw refused("returned a " + value.getClass().getSimpleName() + ": the lock is released before that is done; use acquireAsync");
     }
 
     private Expression parsed(String text) {

@@ -14,6 +14,8 @@ import org.springframework.aop.support.DefaultPointcutAdvisor;
 import org.springframework.aop.support.StaticMethodMatcherPointcut;
 import org.springframework.beans.factory.BeanFactory;
 import org.springframework.beans.factory.config.ConfigurableBeanFactory;
+import org.springframework.beans.factory.config.ConfigurableListableBeanFactory;
+import org.springframework.beans.factory.config.InstantiationAwareBeanPostProcessor;
 import org.springframework.context.expression.BeanFactoryResolver;
 import org.springframework.core.MethodIntrospector;
 import org.springframework.core.Ordered;
@@ -24,7 +26,7 @@ import rlock.KeyLock;
 import rlock.Locks;
 
 /** Puts beans with {@link Locked} methods behind a proxy that acquires the lock before everything else. */
-final class LockedPostProcessor extends AbstractBeanFactoryAwareAdvisingPostProcessor {
+final class LockedPostProcessor extends AbstractBeanFactoryAwareAdvisingPostProcessor implements InstantiationAwareBeanPostProcessor {
     private static final long serialVersionUID = 1;
 
     private transient BeanFactory beans;
@@ -49,6 +51,15 @@ final class LockedPostProcessor extends AbstractBeanFactoryAwareAdvisingPostProc
     public void setBeanFactory(BeanFactory factory) {
         super.setBeanFactory(factory);
         beans = factory;
+    }
+
+    // Before the bean's own init methods run: one with the annotation is refused. The bean is closed before the locks are,
+    // with all that depends on it.
+    @Override
+    public boolean postProcessAfterInstantiation(Object bean, String name) {
+        if (isEligible(bean.getClass()) && beans instanceof ConfigurableListableBeanFactory factory)
+            for (String locks : factory.getBeanNamesForType(Locks.class, true, false)) factory.registerDependentBean(locks, name);
+        return true;
     }
 
     // Here whatever is wrong with an annotation is found at the start.
@@ -84,14 +95,14 @@ final class LockedPostProcessor extends AbstractBeanFactoryAwareAdvisingPostProc
         }
         if (hold.isEmpty())
             return method.otherwise(name -> new NotLockedException(name + " did not run: " + lock.key() + " was not free in time", null));
-        return under(hold.get(), call);
+        return under(hold.get(), call, method);
     }
 
-    private static Object under(Hold hold, MethodInvocation call) throws Throwable {
+    private static Object under(Hold hold, MethodInvocation call, LockedMethod method) throws Throwable {
         Hold outer = CurrentHold.set(hold);
         Throwable failure = null;
         try {
-            return call.proceed();
+            return method.done(call.proceed());
         } catch (Throwable failed) {
             failure = failed;
             throw failed;

@@ -6,6 +6,8 @@ import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.FutureTask;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
@@ -22,6 +24,7 @@ import org.springframework.transaction.annotation.Transactional;
 import org.springframework.transaction.support.AbstractPlatformTransactionManager;
 import org.springframework.transaction.support.DefaultTransactionStatus;
 import org.springframework.transaction.TransactionDefinition;
+import reactor.core.publisher.Mono;
 import rlock.LockLostException;
 import rlock.Locks;
 import rlock.Mode;
@@ -260,50 +263,67 @@ class LockedTest {
         });
     }
 
-    public static class Unquoted {
-        @Locked(key = "order:42 +")
-        public void wrong() {}
-    }
-
-    public static class Hidden {
-        @Locked(key = "'x'")
-        private void wrong() {}
-    }
-
-    public static class Late {
-        @Locked(key = "'x'")
-        public CompletableFuture<String> wrong() {
-            return null;
+    public static class Echo {
+        @Locked(key = "'late'")
+        public Object same(Object value) {
+            return value;
         }
-    }
-
-    public static class Primitive {
-        @Locked(key = "'x'", otherwise = Locked.Otherwise.SKIP)
-        public int wrong() {
-            return 0;
-        }
-    }
-
-    public static class Soon {
-        @Locked(key = "'x'", waitAtMost = "soon")
-        public void wrong() {}
     }
 
     @Test
-    void whatIsWrongWithAnAnnotationIsSaidAtTheStart() {
-        refused(Unquoted.class, "is no expression: order:42 +");
-        refused(Hidden.class, "is private, static or final, so it would run without the lock");
-        refused(Late.class, "returns a CompletableFuture");
-        refused(Primitive.class, "skips, so it cannot return int");
-        refused(Soon.class, "has a wait that is no duration: soon");
+    void aLateResultIsRefusedThoughTheTypeOfTheMethodHidesIt() {
+        runner().withBean(Echo.class).run(context -> {
+            Echo bean = context.getBean(Echo.class);
+            for (Object done : List.of("text", CompletableFuture.completedFuture("done"))) assertSame(done, bean.same(done));
+            for (Object late : List.of(Mono.just("late"), new CompletableFuture<String>())) {
+                var refused = assertThrows(IllegalStateException.class, () -> bean.same(late));
+                assertTrue(refused.getMessage().contains("the lock is released before that is done"), refused.getMessage());
+            }
+            assertTrue(server.isFree("late"));
+        });
     }
 
-    private static void refused(Class<?> bean, String why) {
-        runner().withBean(bean).run(context -> {
-            Throwable failure = context.getStartupFailure();
-            assertNotNull(failure, bean + " is accepted");
-            while (failure.getCause() != null && !(failure.getMessage() + "").startsWith("@Locked")) failure = failure.getCause();
-            assertTrue(failure.getMessage().contains(why), failure.getMessage());
+    private static CountDownLatch working;
+    private static CountDownLatch closing;
+
+    public static class Slow {
+        @Locked(key = "'slow'")
+        public boolean work() throws InterruptedException {
+            working.countDown();
+            closing.await();
+            return CurrentHold.get().isHeld();
+        }
+    }
+
+    public static class Worker implements AutoCloseable {
+        private final FutureTask<Boolean> work;
+
+        Worker(Slow slow) {
+            work = new FutureTask<>(slow::work);
+        }
+
+        FutureTask<Boolean> start() {
+            new Thread(work).start();
+            return work;
+        }
+
+        @Override
+        public void close() throws Exception {
+            closing.countDown();
+            work.get(10, TimeUnit.SECONDS);
+        }
+    }
+
+    @Test
+    void theLocksAreClosedAfterTheBeansWhoseMethodsAreLocked() {
+        working = new CountDownLatch(1);
+        closing = new CountDownLatch(1);
+        runner().withBean(Slow.class).withBean(Worker.class).run(context -> {
+            var work = context.getBean(Worker.class).start();
+            assertTrue(working.await(10, TimeUnit.SECONDS));
+            context.close();
+            assertTrue(work.get(10, TimeUnit.SECONDS), "it went on without the lock");
+            assertTrue(server.isFree("slow"));
         });
     }
 
