@@ -1,7 +1,6 @@
 //! Carries out what a machine wants: requests, connections, sleeps. It decides nothing.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -283,6 +282,9 @@ impl Ask {
                 self.next = self.inner.servers.redirection(&line.node, error);
             } else {
                 self.inner.servers.forget();
+                if is_no_primary(error) {
+                    line.node.distrust(now());
+                }
                 self.line = None; // nobody else should ask there
             }
         }
@@ -314,11 +316,8 @@ impl Ask {
     }
 
     fn tell_once(&mut self) {
-        if self.options.wait != Some(Duration::ZERO)
-            && let (Some(trouble), Some(tell)) = (&self.trouble, self.options.on_trouble.take())
-        {
-            // What was asked for must be undone, whatever becomes of the user's own code.
-            let _ = catch_unwind(AssertUnwindSafe(|| tell(trouble)));
+        if let Some(trouble) = &self.trouble {
+            self.options.tell(trouble);
         }
     }
 
@@ -402,9 +401,9 @@ impl Ask {
     }
 
     /// It listens no more.
-    pub(crate) async fn hush(&mut self) {
+    pub(crate) fn hush(&mut self) {
         if let Some((channel, _)) = self.turn.take() {
-            self.inner.turns.hush(&channel).await;
+            self.inner.turns.hush(&channel);
         }
     }
 }

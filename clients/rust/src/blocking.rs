@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use redis::{Client, IntoConnectionInfo, RedisError, RedisResult};
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::RwLock;
 
 use crate::Error;
 use crate::clock::at;
@@ -16,23 +17,31 @@ pub struct Locker {
     runtime: Arc<Background>,
 }
 
-/// The crate's thread.
+/// The crate's thread, and what is under way there.
 #[derive(Debug)]
-struct Background(Option<Runtime>);
+struct Background {
+    runtime: Option<Runtime>,
+    under_way: Arc<RwLock<()>>,
+}
 
 impl Background {
     /// Does it there, while this thread waits.
     fn run<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Option<T> {
         let (tell, told) = mpsc::sync_channel(1);
-        self.0.as_ref()?.spawn(async move { tell.send(work.await) });
+        self.runtime.as_ref()?.spawn(async move { tell.send(work.await) });
         told.recv().ok()
     }
 }
 
 impl Drop for Background {
     fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
-            runtime.shutdown_background(); // wherever the last one is dropped, nothing waits for it
+        // Wherever the last one is dropped, nothing waits for it; but what calls have left is undone first.
+        if let Some(runtime) = self.runtime.take() {
+            let (thread, under_way) = (runtime.handle().clone(), self.under_way.clone());
+            thread.spawn(async move {
+                drop(under_way.write().await);
+                runtime.shutdown_background();
+            });
         }
     }
 }
@@ -97,7 +106,9 @@ impl Locker {
             .thread_name("rlock")
             .enable_all()
             .build()?;
-        Ok(Locker { locker, runtime: Arc::new(Background(Some(runtime))) })
+        let under_way = locker.inner.closing.under_way();
+        let runtime = Background { runtime: Some(runtime), under_way };
+        Ok(Locker { locker, runtime: Arc::new(runtime) })
     }
 
     /// As [`crate::Locker::max_blocked`].
@@ -205,7 +216,7 @@ impl Request {
     pub fn acquire(self) -> Result<Hold, Error> {
         let request = self.request;
         let waiting = request.waiting();
-        let quick = self.runtime.0.as_ref().map(|runtime| {
+        let quick = self.runtime.runtime.as_ref().map(|runtime| {
             let _within = runtime.enter(); // where renewing will begin
             request.quickly()
         });
@@ -281,7 +292,7 @@ impl Hold {
     /// released, `tell` is dropped.
     pub fn on_loss(&self, tell: impl FnOnce() + Send + 'static) {
         let loss = self.loss.clone();
-        if let Some(runtime) = &self.runtime.0 {
+        if let Some(runtime) = &self.runtime.runtime {
             runtime.spawn(async move {
                 let is_lost = loss.ended().await;
                 // Dropping it may block too: it may own another hold.

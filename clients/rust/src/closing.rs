@@ -48,6 +48,11 @@ impl Closing {
         guard.filter(|_| !self.is_closed())
     }
 
+    /// Taken for writing, nothing is under way.
+    pub(crate) fn under_way(&self) -> Arc<RwLock<()>> {
+        self.under_way.clone()
+    }
+
     /// The work, or [`Error::Closed`] as soon as it is closed.
     pub(crate) async fn or_closed<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
         let mut signal = self.signal();
@@ -92,7 +97,7 @@ impl Locker {
         let undone = inner.closing.under_way.clone().write_owned();
         let _ = timeout(Duration::from_millis(machine::CLOSES + machine::LATE), undone).await;
         inner.servers.close();
-        inner.turns.close().await;
+        inner.turns.close();
         for kept in lock(&inner.closing.observers).drain(..).filter_map(|each| each.upgrade()) {
             lock(&kept).take();
         }

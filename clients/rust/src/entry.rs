@@ -65,7 +65,7 @@ impl Drop for Entry {
 impl Entry {
     pub(crate) fn of(inner: &Inner, key: &[u8], options: &Options) -> Arc<Entry> {
         // An owner that is not named is known to nobody else, so that it does not matter where.
-        let space = inner.space.get().cloned().unwrap_or_default();
+        let space = inner.servers.space.get().cloned().unwrap_or_default();
         let identity = (space, key.to_vec(), options.owner.clone(), options.mode());
         let mut entries = registry();
         if let Some(entry) = entries.get(&identity).and_then(Weak::upgrade) {
@@ -130,7 +130,7 @@ impl Entry {
         if let (Some(told), Some(hold)) = (told, granted) {
             drop(told.send(Ok(hold))); // one that nobody takes is released when it is dropped
         }
-        ask.hush().await;
+        ask.hush();
     }
 
     async fn seated(
@@ -308,29 +308,31 @@ impl Entry {
         begun: Option<Begun<Release>>,
         told: oneshot::Sender<Result<(), Error>>,
     ) {
+        let mut told = Some(told);
+        let mut tell = |outcome| drop(told.take().map(|told| told.send(outcome)));
         let begun = match begun {
             Some(begun) => Some(begun),
-            // Another request of this owner may be under way, for longer than this hold lasts.
+            // Another request of this owner may be under way, for longer than this hold lasts, or than its user waits.
             None => loop {
                 let deadline = *held.deadline.borrow();
                 match timeout_at(at(deadline), self.level.clone().lock_owned()).await {
                     Ok(level) => match inner.closing.begin().await {
                         Ok(under_way) => break self.begin_release(&inner, level, &held, under_way),
                         Err(_) if !held.is_held() => break None,
-                        Err(closed) => return drop(told.send(Err(closed))),
+                        Err(closed) => return tell(Err(closed)),
                     },
-                    Err(_) if held.is_held() => {} // renewed
+                    Err(_) if held.is_held() => tell(Err(Error::Unavailable(timed_out()))),
                     Err(_) => break None,
                 }
             },
         };
         let Some(Begun { mut level, mut machine, out, mut ask }) = begun else {
-            return drop(told.send(Err(Error::Lost)));
+            return tell(Err(Error::Lost));
         };
         if level.depth == 1 && !held.needs_no_care() {
             held.stop.send_replace(true);
         }
-        let (mut told, (free, left)) = (Some(told), oneshot::channel());
+        let (free, left) = oneshot::channel();
         let (mut left, mut done) = (Some(left), None);
         ask.drive(&mut machine, out, |ask, tell, is_last| {
             let outcome = ask.released(&tell);

@@ -47,7 +47,8 @@ impl Loss {
     }
 
     /// Resolves when the hold is lost: at once when the server reports so, and shortly before the deadline when no
-    /// renewal succeeds. Never resolves for a hold that was released: a task that does nothing but wait for this should
+    /// renewal succeeds. After the computer slept, that may be up to a third of the lease late: [`Loss::is_lost`] knows
+    /// at once. Never resolves for a hold that was released: a task that does nothing but wait for this should
     /// wait for [`Loss::ended`] instead.
     pub async fn lost(&self) {
         if !self.ended().await {
@@ -115,7 +116,8 @@ impl Hold {
     ///
     /// # Errors
     /// [`Error::Lost`] if the hold ended before: others may have worked at the same time. [`Error::Unavailable`] if the
-    /// release did not reach the server before the lease expired.
+    /// release did not reach the server within a lease, also because another request of this owner was under way. It is
+    /// then released in the background.
     pub async fn release(mut self) -> Result<(), Error> {
         self.is_released = true;
         self.entry.release(&self.inner, &self.held, self.begun.take()).await

@@ -45,11 +45,12 @@ mod words;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redis::{Client, Cmd, ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult};
 use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::task::spawn_blocking;
 
 pub use election::{Election, Leader, Observer};
 pub use error::Error;
@@ -70,12 +71,10 @@ pub struct Locker {
 }
 
 pub(crate) struct Inner {
-    servers: Servers,
-    turns: turns::Turns,
+    servers: Arc<Servers>,
+    turns: Arc<turns::Turns>,
     slots: Arc<Semaphore>,
     most: usize,
-    /// Where owners that the user names are counted, once the server has said what it is.
-    space: OnceLock<String>,
     host: String,
     /// The process that they are drawn in, and the names of owners that nobody named.
     names: Mutex<(u32, machine::Names)>,
@@ -136,9 +135,8 @@ impl Locker {
             .or_else(|_| std::env::var("HOSTNAME"));
         let host: String = host.unwrap_or_else(|_| "host".into()).trim().chars().take(64).collect();
         let inner = Inner {
-            space: OnceLock::new(),
-            servers,
-            turns: turns::Turns::default(),
+            servers: Arc::new(servers),
+            turns: Arc::default(),
             slots: Arc::new(Semaphore::new(16)),
             most: 16,
             host,
@@ -206,6 +204,12 @@ impl Inner {
     }
 }
 
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.servers.close(); // what a node keeps, keeps the node
+    }
+}
+
 /// Distinguishes this process from others with its number.
 fn image() -> u64 {
     RandomState::new().build_hasher().finish() & 0xffff_ffff
@@ -256,6 +260,16 @@ impl Options {
     fn add_acks(&self, words: &mut Cmd) {
         if let Some(acks) = self.acks {
             words.arg("ACKS").arg(acks);
+        }
+    }
+
+    /// Calls the user's own function once, where it may panic or block.
+    fn tell(&mut self, trouble: &RedisError) {
+        if self.wait != Some(Duration::ZERO)
+            && let Some(tell) = self.on_trouble.take()
+        {
+            let trouble = trouble.clone();
+            drop(spawn_blocking(move || tell(&trouble)));
         }
     }
 
@@ -310,7 +324,7 @@ impl Request {
 
     /// For a lock that is free: one request, by the thread that calls. Nothing: ask by [`Request::patiently`].
     pub(crate) fn quickly(&self) -> (Option<Hold>, Option<Begun<Attempt>>) {
-        if self.options.is_named && self.inner.space.get().is_none() {
+        if self.options.is_named && self.inner.servers.space.get().is_none() {
             return (None, None);
         }
         Entry::of(&self.inner, &self.key, &self.options).quickly(&self.inner, &self.options)
@@ -373,7 +387,7 @@ impl Request {
     }
 
     /// Calls `tell` when the first try fails and the wait goes on: no server is reached, or none can decide for now. At
-    /// most once for each acquisition; `tell` should return quickly.
+    /// most once for each acquisition, on a thread of its own: it may block.
     pub fn on_trouble(mut self, tell: impl Fn(&RedisError) + Send + Sync + 'static) -> Request {
         self.options.on_trouble = Some(Arc::new(tell));
         self
@@ -395,7 +409,7 @@ impl Request {
         begun: Option<Begun<Attempt>>,
         waiting: Waiting,
     ) -> Result<Hold, Error> {
-        if self.options.is_named && self.inner.space.get().is_none() {
+        if self.options.is_named && self.inner.servers.space.get().is_none() {
             let settled = space::settle(&self.inner, &self.key, &mut self.options);
             self.inner.closing.or_closed(settled).await??;
         }

@@ -1,6 +1,6 @@
 //! The connections of one server.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ConnectionLike, PushInfo, PushKind,
     RedisError, RedisResult, Value,
 };
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::ask::random;
+use crate::ask::{is_true, random};
 use crate::clock::now;
-use crate::error::{is_broken, timed_out, unreached};
+use crate::error::{is_broken, is_no_primary, timed_out, unreached};
 use crate::machine::{self, Dial, Ms, Planted, is_condemned};
 use crate::servers::{PATIENCE, lock};
 
@@ -41,7 +41,7 @@ pub(crate) enum Lane {
 #[derive(Default)]
 struct Shared {
     control: Mutex<(u64, Option<MultiplexedConnection>)>,
-    connecting: tokio::sync::Mutex<()>,
+    connecting: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// One server.
@@ -56,10 +56,12 @@ pub(crate) struct Node {
     /// When it is connected to, and why it was not.
     dials: Mutex<(machine::Server, Option<RedisError>)>,
     /// One dial at a time.
-    dialling: tokio::sync::Mutex<()>,
+    dialling: Arc<tokio::sync::Mutex<()>>,
+    /// One connects for turns; the others wait for its result.
+    pub(crate) subscribing: Arc<tokio::sync::Mutex<()>>,
     /// About how long a reply takes, in microseconds.
     round: AtomicU64,
-    is_closed: AtomicBool,
+    closed: watch::Sender<bool>,
 }
 
 /// A dedicated connection, for one blocked wait or for one session. Dropping it closes it.
@@ -81,9 +83,10 @@ impl Node {
             idle: Mutex::default(),
             plain: Mutex::default(),
             dials: Mutex::default(),
-            dialling: tokio::sync::Mutex::default(),
+            dialling: Arc::default(),
+            subscribing: Arc::default(),
             round: AtomicU64::new(0),
-            is_closed: AtomicBool::new(false),
+            closed: watch::Sender::new(false),
         }
     }
 
@@ -137,7 +140,7 @@ impl Node {
     /// Closes what nobody uses, and the shared connections; none is opened or kept any more.
     pub(crate) fn close(&self) {
         lock(&self.dials).0.close();
-        self.is_closed.store(true, Ordering::Release);
+        self.closed.send_replace(true);
         for lane in [&self.prompt, &self.acked] {
             lock(&lane.control).1 = None;
         }
@@ -145,8 +148,8 @@ impl Node {
         lock(&self.plain).clear();
     }
 
-    fn is_closed(&self) -> bool {
-        self.is_closed.load(Ordering::Acquire)
+    pub(crate) fn is_closed(&self) -> bool {
+        *self.closed.borrow()
     }
 
     fn lane(&self, lane: Lane) -> &Shared {
@@ -156,28 +159,41 @@ impl Node {
         }
     }
 
-    async fn shared(&self, lane: Lane) -> RedisResult<(u64, MultiplexedConnection)> {
-        let shared = self.lane(lane);
+    async fn shared(self: &Arc<Node>, lane: Lane) -> RedisResult<(u64, MultiplexedConnection)> {
         let ready = || {
-            let control = lock(&shared.control);
+            let control = lock(&self.lane(lane).control);
             control.1.clone().map(|connection| (control.0, connection))
         };
         if let Some(ready) = ready() {
             return Ok(ready);
         }
-        let _one = shared.connecting.lock().await;
+        let one = self.lane(lane).connecting.clone().lock_owned().await;
         if let Some(ready) = ready() {
             return Ok(ready);
         }
-        let connection = self.connect(|_| {}).await?;
-        let mut control = lock(&shared.control);
-        control.0 += 1;
-        control.1 = (!self.is_closed()).then(|| connection.clone());
-        Ok((control.0, connection))
+        let node = self.clone();
+        for_all(async move {
+            let _one = one;
+            let connection = node.connect(|_| {}).await?;
+            let mut control = lock(&node.lane(lane).control);
+            control.0 += 1;
+            control.1 = (!node.is_closed()).then(|| connection.clone());
+            Ok((control.0, connection))
+        })
+        .await
     }
 
-    /// A new connection that reports pushed messages and its end.
+    /// A new connection that reports pushed messages and its end. To be called in [`for_all`].
     pub(crate) async fn connect(
+        &self,
+        tell: impl Fn(PushInfo) + Send + Sync + 'static,
+    ) -> RedisResult<MultiplexedConnection> {
+        let _one = self.dialling.lock().await;
+        self.connect_next(tell).await
+    }
+
+    /// The same for who has the right to dial.
+    async fn connect_next(
         &self,
         tell: impl Fn(PushInfo) + Send + Sync + 'static,
     ) -> RedisResult<MultiplexedConnection> {
@@ -192,26 +208,37 @@ impl Node {
         self.dial(client.get_multiplexed_async_connection_with_config(&config)).await
     }
 
-    /// One dial at a time, and none right after one that failed.
+    /// None right after one that failed.
     async fn dial<C>(&self, connecting: impl Future<Output = RedisResult<C>>) -> RedisResult<C> {
-        let _one = self.dialling.lock().await;
         {
             let mut dials = lock(&self.dials);
             if dials.0.need(now()) == Dial::Rest {
                 return Err(dials.1.clone().unwrap_or_else(|| unreached(timed_out())));
             }
         }
-        // Whoever gives up meanwhile has dialled all the same.
-        let dial = Dialled { node: self, error: Some(unreached(timed_out())) };
-        let connected = timeout(PATIENCE, connecting).await.unwrap_or_else(|_| Err(timed_out()));
+        let mut closed = self.closed.subscribe();
+        let connected = tokio::select! {
+            biased;
+            () = is_true(&mut closed) => Err(timed_out()),
+            connected = timeout(PATIENCE, connecting) => connected.unwrap_or_else(|_| Err(timed_out())),
+        };
         let connected = connected.map_err(unreached);
-        dial.ends(connected.as_ref().err());
+        let mut dials = lock(&self.dials);
+        match &connected {
+            Ok(_) => dials.0.dialled(),
+            Err(error) => {
+                dials.0.failed(now(), random());
+                dials.1 = Some(error.clone());
+            }
+        }
         connected
     }
 
-    /// A request of then was not answered: nor may be what is asked on connections that have said nothing since.
+    /// A request of then was not answered, or by a server that is no primary any more: so may be what is asked on
+    /// connections that have said nothing since.
     pub(crate) fn distrust(&self, sent: Ms) {
         lock(&self.idle).retain(|line| !is_condemned(line.heard, sent, Planted::Nothing));
+        lock(&self.plain).clear();
     }
 
     /// Asks on the calling thread, if the server is near and a connection is there.
@@ -234,11 +261,13 @@ impl Node {
     }
 
     fn ask_plainly(&self, mut connection: redis::Connection, command: &Cmd) -> RedisResult<Value> {
-        let reply = connection.req_command(command);
-        if !reply.as_ref().is_err_and(is_broken) {
-            self.put_plain(connection);
+        let sent = now();
+        let reply = connection.req_command(command).and_then(Value::extract_error);
+        match &reply {
+            Err(error) if is_broken(error) || is_no_primary(error) => self.distrust(sent),
+            _ => self.put_plain(connection),
         }
-        reply.and_then(Value::extract_error)
+        reply
     }
 
     fn put_plain(&self, connection: redis::Connection) {
@@ -251,11 +280,13 @@ impl Node {
     /// Sees to it that the next thread finds a connection. Not on the thread that needs it: to look up a name, and to
     /// connect, may take longer than its caller waits.
     pub(crate) fn prepare(self: &Arc<Node>) {
-        if self.dialling.try_lock().is_err() || !lock(&self.plain).is_empty() {
+        let Ok(one) = self.dialling.clone().try_lock_owned() else { return };
+        if !lock(&self.plain).is_empty() {
             return;
         }
         let node = self.clone();
         tokio::spawn(async move {
+            let _one = one;
             let info = node.info.clone();
             let connecting = async {
                 let connected = spawn_blocking(move || plain(info, PATIENCE)).await;
@@ -269,22 +300,37 @@ impl Node {
 
     /// An idle connection, or a new one.
     pub(crate) async fn line(self: &Arc<Node>) -> RedisResult<Line> {
-        loop {
-            let idle = lock(&self.idle).pop();
-            match idle {
-                Some(line) if line.is_ended() => {}
-                Some(line) => return Ok(line),
-                None => break,
-            }
+        if let Some(line) = self.idle_line() {
+            return Ok(line);
         }
+        let one = self.dialling.clone().lock_owned().await;
+        if let Some(line) = self.idle_line() {
+            return Ok(line);
+        }
+        let (node, (tell, told)) = (self.clone(), oneshot::channel());
+        tokio::spawn(async move {
+            let line = node.new_line().await;
+            if let Err(Ok(line)) = tell.send(line) {
+                line.put(1); // for the next one, because who needed it has given up
+            }
+            drop(one);
+        });
+        told.await.unwrap_or_else(|_| Err(unreached(timed_out())))
+    }
+
+    fn idle_line(&self) -> Option<Line> {
+        let mut idle = lock(&self.idle);
+        std::iter::from_fn(|| idle.pop()).find(|line| !line.is_ended())
+    }
+
+    async fn new_line(self: &Arc<Node>) -> RedisResult<Line> {
         let (tell, ended) = watch::channel(false);
-        let connection = self
-            .connect(move |info| {
-                if info.kind == PushKind::Disconnection {
-                    tell.send_replace(true);
-                }
-            })
-            .await?;
+        let tell = move |info: PushInfo| {
+            if info.kind == PushKind::Disconnection {
+                tell.send_replace(true);
+            }
+        };
+        let connection = self.connect_next(tell).await?;
         Ok(Line { node: self.clone(), connection, ended, heard: now() })
     }
 }
@@ -343,27 +389,10 @@ async fn asked(
     connection.send_packed_command(command).await.and_then(Value::extract_error)
 }
 
-/// A dial under way.
-struct Dialled<'n> {
-    node: &'n Node,
-    error: Option<RedisError>,
-}
-
-impl Dialled<'_> {
-    fn ends(mut self, error: Option<&RedisError>) {
-        self.error = error.cloned();
-    }
-}
-
-impl Drop for Dialled<'_> {
-    fn drop(&mut self) {
-        let mut dials = lock(&self.node.dials);
-        match self.error.take() {
-            None => dials.0.dialled(),
-            error => {
-                dials.0.failed(now(), random());
-                dials.1 = error;
-            }
-        }
-    }
+/// Goes on even if who waits for it gives up, because others need the result as well.
+pub(crate) fn for_all<T: Send + 'static>(
+    work: impl Future<Output = RedisResult<T>> + Send + 'static,
+) -> impl Future<Output = RedisResult<T>> {
+    let task = tokio::spawn(work); // which is no part of the future: the compiler limits how deep futures are nested
+    async { task.await.unwrap_or_else(|_| Err(unreached(timed_out()))) }
 }

@@ -2,19 +2,23 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use redis::{
     Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion, RedisError,
     RedisResult, Value,
 };
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use crate::ask::{is_true, random};
 use crate::clock::now;
 use crate::error::{is_broken, is_no_primary, timed_out, unreached};
-use crate::node::{Lane, Node};
+use crate::machine::{self, Dial};
+use crate::node::{Lane, Node, for_all};
 use crate::slot::slot;
+use crate::space::meet;
 
 /// How long one request may take, and how long to retry one that does not wait when connections break.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
@@ -35,12 +39,16 @@ pub(crate) struct Servers {
     /// What all nodes have in common: user, password, database, TLS.
     template: ConnectionInfo,
     nodes: Mutex<HashMap<String, Arc<Node>>>,
-    is_closed: AtomicBool,
+    closed: watch::Sender<bool>,
     known: Mutex<Known>,
     /// One task finds the primaries; the others wait for its result.
-    looking: tokio::sync::Mutex<()>,
+    looking: Arc<tokio::sync::Mutex<()>>,
     /// Whom it asks first.
     next: AtomicUsize,
+    /// Where owners that the user names are counted, once the server has said what it is.
+    pub(crate) space: OnceLock<String>,
+    /// Whether it may be another server by now.
+    is_new: AtomicBool,
 }
 
 #[derive(Default)]
@@ -48,6 +56,11 @@ struct Known {
     primary: Option<Arc<Node>>,
     /// First and last slot, and the server that serves them.
     slots: Vec<(u16, u16, Arc<Node>)>,
+    /// Something has failed since: they are to be found again.
+    is_doubted: bool,
+    /// When they are searched for, and why they were not found.
+    searches: machine::Server,
+    trouble: Option<RedisError>,
 }
 
 impl Servers {
@@ -57,10 +70,12 @@ impl Servers {
             how,
             template: template.set_redis_settings(redis),
             nodes: Mutex::default(),
-            is_closed: AtomicBool::new(false),
+            closed: watch::Sender::new(false),
             known: Mutex::default(),
-            looking: tokio::sync::Mutex::default(),
+            looking: Arc::default(),
             next: AtomicUsize::new(0),
+            space: OnceLock::new(),
+            is_new: AtomicBool::new(false),
         }
     }
 
@@ -100,7 +115,7 @@ impl Servers {
         let fresh = || Arc::new(Node::new(self.template.clone().set_addr(addr)));
         let mut nodes = lock(&self.nodes);
         let node = nodes.entry(name).or_insert_with(fresh);
-        if self.is_closed.load(Ordering::Acquire) {
+        if *self.closed.borrow() {
             node.close();
         }
         node.clone()
@@ -109,47 +124,70 @@ impl Servers {
     /// Closes all connections; none is opened any more.
     pub(crate) fn close(&self) {
         let nodes = lock(&self.nodes);
-        self.is_closed.store(true, Ordering::Release);
+        self.closed.send_replace(true);
         nodes.values().for_each(|node| node.close());
     }
 
     fn remembered(&self, key: &[u8]) -> Option<Arc<Node>> {
         let known = lock(&self.known);
-        match &self.how {
-            How::Cluster { .. } => {
-                let slot = slot(key);
-                let found =
-                    known.slots.iter().find(|(first, last, _)| (*first..=*last).contains(&slot));
-                found.map(|(_, _, node)| node.clone())
-            }
-            _ => known.primary.clone(),
-        }
+        if known.is_doubted { None } else { known.at(key) }
     }
 
-    /// The primary of `key`.
-    pub(crate) async fn locate(&self, key: &[u8]) -> RedisResult<Arc<Node>> {
+    /// The primary of `key`. Right after a search, it is the one that was found, even if it has failed since.
+    pub(crate) async fn locate(self: &Arc<Servers>, key: &[u8]) -> RedisResult<Arc<Node>> {
         if let Some(node) = self.remembered(key) {
             return Ok(node);
         }
-        let _one = self.looking.lock().await;
+        let one = self.looking.clone().lock_owned().await;
         if let Some(node) = self.remembered(key) {
             return Ok(node);
         }
-        if self.is_closed.load(Ordering::Acquire) {
+        if *self.closed.borrow() {
             return Err(unreached(timed_out()));
         }
-        match &self.how {
-            How::One => lock(&self.known).primary = Some(self.node(self.template.addr().clone())),
-            How::Sentinel { sentinels, master } => self.ask_sentinels(sentinels, master).await?,
-            How::Cluster { seeds } => self.ask_cluster(seeds).await?,
+        let need = lock(&self.known).searches.need(now());
+        if need != Dial::Rest {
+            let servers = self.clone();
+            for_all(async move {
+                let _one = one;
+                servers.search().await;
+                Ok(())
+            })
+            .await?;
         }
-        self.remembered(key).ok_or_else(|| {
-            RedisError::from((ErrorKind::Io, "no server serves the slot of this key"))
+        let known = lock(&self.known);
+        known.at(key).ok_or_else(|| {
+            let none = (ErrorKind::Io, "no server serves the slot of this key").into();
+            known.trouble.clone().unwrap_or(none)
         })
     }
 
-    /// All of them, from the one that answered last. A search may end before it has asked them all: the next one begins
-    /// with who comes after the silent ones.
+    async fn search(&self) {
+        let ask = async {
+            match &self.how {
+                How::One => Ok(Known::one(self.node(self.template.addr().clone()))),
+                How::Sentinel { sentinels, master } => self.ask_sentinels(sentinels, master).await,
+                How::Cluster { seeds } => self.ask_cluster(seeds).await,
+            }
+        };
+        let mut closed = self.closed.subscribe();
+        let found = tokio::select! {
+            biased;
+            () = is_true(&mut closed) => Err(unreached(timed_out())),
+            found = ask => found,
+        };
+        let mut known = lock(&self.known);
+        known.searches.failed(now(), random()); // to rest, even if it found what fails at once
+        let searches = std::mem::take(&mut known.searches);
+        *known = match found {
+            Ok(found) => Known { searches, ..found },
+            Err(error) => {
+                Known { searches, is_doubted: true, trouble: Some(error), ..Known::default() }
+            }
+        };
+    }
+
+    /// All of them, from the one that answered last.
     fn in_turn<'s>(
         &'s self,
         all: &'s [ConnectionInfo],
@@ -165,7 +203,11 @@ impl Servers {
         self.next.fetch_sub(1, Ordering::Relaxed);
     }
 
-    async fn ask_sentinels(&self, sentinels: &[ConnectionInfo], master: &str) -> RedisResult<()> {
+    async fn ask_sentinels(
+        &self,
+        sentinels: &[ConnectionInfo],
+        master: &str,
+    ) -> RedisResult<Known> {
         let mut trouble = RedisError::from((ErrorKind::Io, "no Sentinel knows the primary"));
         for sentinel in self.in_turn(sentinels) {
             let mut ask = redis::cmd("SENTINEL");
@@ -173,8 +215,7 @@ impl Servers {
             match once::<Option<(String, u16)>>(sentinel, &ask).await {
                 Ok(Some((host, port))) => {
                     self.answered();
-                    lock(&self.known).primary = Some(self.at(&host, port));
-                    return Ok(());
+                    return Ok(Known::one(self.at(&host, port)));
                 }
                 Ok(None) => {}
                 Err(error) => trouble = error,
@@ -183,7 +224,7 @@ impl Servers {
         Err(trouble)
     }
 
-    async fn ask_cluster(&self, seeds: &[ConnectionInfo]) -> RedisResult<()> {
+    async fn ask_cluster(&self, seeds: &[ConnectionInfo]) -> RedisResult<Known> {
         let mut all: Vec<_> = lock(&self.nodes).values().map(|node| node.info.clone()).collect();
         all.extend_from_slice(seeds);
         let mut trouble = RedisError::from((ErrorKind::Io, "no node of the cluster answers"));
@@ -197,11 +238,10 @@ impl Servers {
                         continue;
                     }
                 };
-            let ranges: Vec<_> = asked.iter().filter_map(|range| self.range(range, info)).collect();
-            if !ranges.is_empty() {
+            let slots: Vec<_> = asked.iter().filter_map(|range| self.range(range, info)).collect();
+            if !slots.is_empty() {
                 self.answered();
-                lock(&self.known).slots = ranges;
-                return Ok(());
+                return Ok(Known { slots, ..Known::default() });
             }
         }
         Err(trouble)
@@ -219,7 +259,8 @@ impl Servers {
 
     /// Forgets the primaries, to find them again next time.
     pub(crate) fn forget(&self) {
-        *lock(&self.known) = Known::default();
+        lock(&self.known).is_doubted = true;
+        self.is_new.store(true, Ordering::Release);
     }
 
     /// Where an error of `node` redirects us. A moved slot is looked up again next time.
@@ -248,7 +289,11 @@ impl Servers {
     /// Asks on the calling thread, if the primary is known, near and connected to. Without a good answer, ask again by
     /// [`Servers::ask`].
     pub(crate) fn ask_quickly(&self, key: &[u8], command: &Cmd) -> Option<RedisResult<Value>> {
-        self.remembered(key)?.ask_quickly(command)
+        let reply = self.remembered(key)?.ask_quickly(command)?;
+        if reply.as_ref().is_err_and(|error| is_broken(error) || is_no_primary(error)) {
+            self.forget();
+        }
+        Some(reply)
     }
 
     /// As [`Node::prepare`], for the primary of `key` if it is known.
@@ -261,9 +306,17 @@ impl Servers {
         let _ = self.remembered(key).map(|node| node.ask_at_last(command));
     }
 
+    fn answers(self: &Arc<Servers>, key: &[u8]) {
+        if let Some(space) = self.space.get()
+            && self.is_new.swap(false, Ordering::AcqRel)
+        {
+            meet(self.clone(), space.clone(), key.to_vec());
+        }
+    }
+
     /// Asks the primary of `key`, follows redirections, and gives up after `patience`.
     pub(crate) async fn ask(
-        &self,
+        self: &Arc<Servers>,
         key: &[u8],
         command: &Cmd,
         patience: Duration,
@@ -272,7 +325,7 @@ impl Servers {
     }
 
     pub(crate) async fn ask_on(
-        &self,
+        self: &Arc<Servers>,
         lane: Lane,
         key: &[u8],
         command: &Cmd,
@@ -286,11 +339,14 @@ impl Servers {
         loop {
             let sent = now();
             let (generation, reply) = node.send(lane, command, asking, end).await;
-            let Err(error) = reply else { return reply };
+            let Err(error) = reply else {
+                self.answers(key);
+                return reply;
+            };
             match self.redirection(&node, &error) {
                 Some((next, is_ask)) if hops < 4 => (node, asking, hops) = (next, is_ask, hops + 1),
                 _ => {
-                    if error.is_timeout() {
+                    if error.is_timeout() || is_no_primary(&error) {
                         node.distrust(sent);
                     }
                     if is_broken(&error) || is_no_primary(&error) {
@@ -304,9 +360,18 @@ impl Servers {
     }
 }
 
-impl Drop for Servers {
-    fn drop(&mut self) {
-        self.close(); // what a node keeps, keeps the node
+impl Known {
+    fn one(primary: Arc<Node>) -> Known {
+        Known { primary: Some(primary), ..Known::default() }
+    }
+
+    fn at(&self, key: &[u8]) -> Option<Arc<Node>> {
+        if self.primary.is_some() {
+            return self.primary.clone();
+        }
+        let slot = slot(key);
+        let found = self.slots.iter().find(|(first, last, _)| (*first..=*last).contains(&slot));
+        found.map(|(_, _, node)| node.clone())
     }
 }
 

@@ -1,14 +1,14 @@
 //! Which server it is, by what it says of itself: one may have two addresses, and a Cluster many.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use redis::Value;
 use tokio::time::{Instant, sleep};
 
 use crate::error::{Error, is_passing};
-use crate::servers::{PATIENCE, lock};
+use crate::servers::{PATIENCE, Servers, lock};
 use crate::{Inner, Options};
 
 /// The name of each server's space. The first name of the first server that was met.
@@ -26,9 +26,9 @@ pub(crate) async fn settle(inner: &Inner, key: &[u8], options: &mut Options) -> 
     };
     loop {
         let left = patience.map_or(PATIENCE, |all| all.saturating_sub(start.elapsed()));
-        let error = match ask(inner, key, left.min(PATIENCE)).await {
+        let error = match ask(&inner.servers, key, left.min(PATIENCE)).await {
             Ok(names) => {
-                inner.space.get_or_init(|| space_of(names));
+                inner.servers.space.get_or_init(|| space_of(names));
                 options.wait = options.wait.map(|wait| match wait {
                     Duration::ZERO => wait,
                     wait => wait.saturating_sub(start.elapsed()).max(Duration::from_millis(1)),
@@ -38,11 +38,7 @@ pub(crate) async fn settle(inner: &Inner, key: &[u8], options: &mut Options) -> 
             Err(error) if is_passing(&error) => error,
             Err(error) => return Err(error.into()),
         };
-        if options.wait != Some(Duration::ZERO)
-            && let Some(tell) = options.on_trouble.take()
-        {
-            tell(&error);
-        }
+        options.tell(&error);
         let left = patience.map_or(pause, |all| all.saturating_sub(start.elapsed()));
         if left.is_zero() {
             return Err(Error::out_of_patience(error));
@@ -52,9 +48,23 @@ pub(crate) async fn settle(inner: &Inner, key: &[u8], options: &mut Options) -> 
     }
 }
 
+/// Asks whoever serves that key after a failure, in the background: it may be another server, or have been started again.
+pub(crate) fn meet(servers: Arc<Servers>, space: String, key: Vec<u8>) {
+    tokio::spawn(async move {
+        match ask(&servers, &key, PATIENCE).await {
+            Ok(names) => join(&mut lock(known()), names, &space),
+            Err(error) if is_passing(&error) => servers.forget(),
+            Err(_) => {} // it will not be told
+        }
+    });
+}
+
 /// What it says; where that may not be asked, its addresses.
-async fn ask(inner: &Inner, key: &[u8], patience: Duration) -> redis::RedisResult<Vec<String>> {
-    let servers = &inner.servers;
+async fn ask(
+    servers: &Arc<Servers>,
+    key: &[u8],
+    patience: Duration,
+) -> redis::RedisResult<Vec<String>> {
     let mut words = redis::cmd(if servers.is_cluster() { "CLUSTER" } else { "INFO" });
     words.arg(if servers.is_cluster() { "SLOTS" } else { "server" });
     let said = match servers.ask(key, &words, patience).await {
@@ -83,8 +93,12 @@ fn space_of(names: Vec<String>) -> String {
     let mut known = lock(known());
     let found = names.iter().find_map(|name| known.get(name).cloned());
     let space = found.or_else(|| names.first().cloned()).unwrap_or_default();
-    for name in names {
-        known.entry(name).or_insert_with(|| space.clone());
-    }
+    join(&mut known, names, &space);
     space
+}
+
+fn join(known: &mut HashMap<String, String>, names: Vec<String>, space: &str) {
+    for name in names {
+        known.entry(name).or_insert_with(|| space.to_owned());
+    }
 }

@@ -11,14 +11,16 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::error::timed_out;
 use crate::machine;
+use crate::node::{Node, for_all};
 use crate::servers::{Servers, lock};
 
 type Who = Arc<Mutex<HashMap<Vec<u8>, Arc<Notify>>>>;
 
 #[derive(Default)]
 pub(crate) struct Turns {
-    subscriptions: tokio::sync::Mutex<HashMap<String, Subscription>>,
+    subscriptions: Mutex<HashMap<String, Subscription>>,
     who: Who,
 }
 
@@ -56,28 +58,18 @@ impl Turns {
     }
 
     /// Subscribes at the primary of `key`. If that fails, polling has to do.
-    pub(crate) async fn subscribe(&self, servers: &Servers, key: &[u8], channel: &str) {
+    pub(crate) async fn subscribe(
+        self: &Arc<Turns>,
+        servers: &Arc<Servers>,
+        key: &[u8],
+        channel: &str,
+    ) {
         let Ok(node) = servers.locate(key).await else { return };
+        if self.connected(&node).await.is_err() {
+            return;
+        }
         let subscribed = {
-            let mut all = self.subscriptions.lock().await;
-            all.retain(|_, old| !old.is_over.load(Ordering::Relaxed));
-            if !all.contains_key(&node.name) {
-                let (is_over, who) = (Arc::new(AtomicBool::new(false)), self.who.clone());
-                let over = is_over.clone();
-                let tell = move |info: PushInfo| match (info.kind, info.data.as_slice()) {
-                    (PushKind::Message, [Value::BulkString(channel), ..]) => {
-                        if let Some(turn) = lock(&who).get(channel) {
-                            turn.notify_one();
-                        }
-                    }
-                    (PushKind::Disconnection, _) => over.store(true, Ordering::Relaxed),
-                    _ => {}
-                };
-                let Ok(connection) = node.connect(tell).await else { return };
-                let (channels, requests) = (Vec::new(), JoinSet::new());
-                let new = Subscription { connection, is_over, channels, requests };
-                all.insert(node.name.clone(), new);
-            }
+            let mut all = lock(&self.subscriptions);
             let Some(here) = all.get_mut(&node.name) else { return };
             if here.channels.iter().any(|known| known == channel) {
                 return;
@@ -89,15 +81,56 @@ impl Turns {
         let _ = subscribed.await; // others need not wait for it
     }
 
-    /// Nobody is told of turns any more.
-    pub(crate) async fn close(&self) {
-        self.subscriptions.lock().await.clear();
+    /// Sees to it that there is a subscription at that server.
+    async fn connected(self: &Arc<Turns>, node: &Arc<Node>) -> RedisResult<()> {
+        let one = node.subscribing.clone().lock_owned().await;
+        {
+            let mut all = lock(&self.subscriptions);
+            all.retain(|_, old| !old.is_over.load(Ordering::Relaxed));
+            if all.contains_key(&node.name) {
+                return Ok(());
+            }
+        }
+        let (turns, node) = (self.clone(), node.clone());
+        for_all(async move {
+            let _one = one;
+            turns.connect(&node).await
+        })
+        .await
+    }
+
+    async fn connect(&self, node: &Node) -> RedisResult<()> {
+        let (is_over, who) = (Arc::new(AtomicBool::new(false)), self.who.clone());
+        let over = is_over.clone();
+        let tell = move |info: PushInfo| match (info.kind, info.data.as_slice()) {
+            (PushKind::Message, [Value::BulkString(channel), ..]) => {
+                if let Some(turn) = lock(&who).get(channel) {
+                    turn.notify_one();
+                }
+            }
+            (PushKind::Disconnection, _) => over.store(true, Ordering::Relaxed),
+            _ => {}
+        };
+        let connection = node.connect(tell).await?;
+        let new =
+            Subscription { connection, is_over, channels: Vec::new(), requests: JoinSet::new() };
+        let mut all = lock(&self.subscriptions);
+        if node.is_closed() {
+            return Err(timed_out());
+        }
+        all.insert(node.name.clone(), new);
+        Ok(())
+    }
+
+    /// Nobody is told of turns any more. To be called when servers are closed.
+    pub(crate) fn close(&self) {
+        lock(&self.subscriptions).clear();
     }
 
     /// The owner no longer waits.
-    pub(crate) async fn hush(&self, channel: &str) {
+    pub(crate) fn hush(&self, channel: &str) {
         lock(&self.who).remove(channel.as_bytes());
-        for here in self.subscriptions.lock().await.values_mut() {
+        for here in lock(&self.subscriptions).values_mut() {
             if let Some(at) = here.channels.iter().position(|known| known == channel) {
                 here.channels.swap_remove(at);
                 let mut connection = here.connection.clone();

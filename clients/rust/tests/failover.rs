@@ -28,9 +28,8 @@ fn role(server: &Server) -> Option<String> {
     info.lines().find_map(|line| line.strip_prefix("role:")).map(|role| role.trim().to_owned())
 }
 
-/// The old primary lives on as a replica: nothing but its errors says that it is no primary any more.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_campaign_leaves_a_primary_that_was_demoted() {
+/// A primary, its replica, their Sentinel, and who finds the primary by it.
+fn replicated() -> (Server, Server, Sentinel, Locker) {
     let old = Server::start(&["--repl-diskless-sync-delay", "0"]);
     let port = old.port.to_string();
     let new = Server::start(&["--replicaof", "127.0.0.1", &port]);
@@ -41,6 +40,13 @@ async fn a_campaign_leaves_a_primary_that_was_demoted() {
     until("Sentinel knows the replica", || sentinel.replicas() == 1);
     let url = format!("redis://127.0.0.1:{}", sentinel.port);
     let locker = Locker::sentinel([url], "mine", "redis://127.0.0.1").unwrap();
+    (old, new, sentinel, locker)
+}
+
+/// The old primary lives on as a replica: nothing but its errors says that it is no primary any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_campaign_leaves_a_primary_that_was_demoted() {
+    let (old, new, sentinel, locker) = replicated();
     // From here on it knows the old primary, and has nothing there that would break.
     locker.lock("before").session().acquire().await.unwrap().release().await.unwrap();
     until("Sentinel fails over", || sentinel.fail_over());
@@ -50,6 +56,27 @@ async fn a_campaign_leaves_a_primary_that_was_demoted() {
     let hold = timeout(MINUTE / 2, campaign).await.expect("it asks the old primary").unwrap();
     assert!(new.ask::<bool>("EXISTS leader"));
     hold.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_primary_is_the_same_server_by_its_address_as_well() {
+    let (mut old, new, sentinel, locker) = replicated();
+    let lease = Duration::from_secs(9);
+    let outer = locker.lock("k").owner("ann").lease(lease).acquire().await.unwrap();
+    until("it is replicated", || new.ask::<bool>("EXISTS k"));
+    until("Sentinel fails over", || sentinel.fail_over());
+    until("there is a new primary", || role(&new).as_deref() == Some("master"));
+    old.kill();
+    let is_asked = |line: &str| line.contains(" cmd=info ") && line.contains(" resp=3");
+    until("it is asked what it is", || new.ask::<String>("CLIENT LIST").lines().any(is_asked));
+    assert!(outer.is_held());
+    let other = Locker::new(redis::Client::open(new.url()).unwrap());
+    let inner = other.lock("k").owner("ann").wait(Duration::ZERO).acquire().await.unwrap();
+    assert_eq!(inner.token(), outer.token());
+    inner.release().await.unwrap();
+    assert!(new.ask::<bool>("EXISTS k"));
+    outer.release().await.unwrap();
+    assert!(!new.ask::<bool>("EXISTS k"));
 }
 
 /// More than a search has the time to wait for.
