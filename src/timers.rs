@@ -67,10 +67,9 @@ pub fn check() -> Result<(), String> {
 
 /// Adds the alarm to the server's loop, not before there is something to wait for: Redis 8 unloads
 /// a module whose settings it refuses, but not what is in the loop.
-fn begin(at: EpochMs) {
-    let added = Alarm::new().map_err(|error| error.to_string()).and_then(|mut alarm| {
+fn begin() {
+    let added = Alarm::new().map_err(|error| error.to_string()).and_then(|alarm| {
         ffi::when_readable(&alarm.timer, ring)?;
-        alarm.set(at);
         Ok(alarm)
     });
     match added {
@@ -97,9 +96,12 @@ fn ring() {
 
 /// Sets the alarm to this moment, unless it is set to an earlier one.
 pub fn set(at: EpochMs) {
-    match ALARM.with(|place| place.as_mut().map(|alarm| alarm.set(at))) {
-        Some(false) => {}
-        Some(true) => rlock_engine::timers::clock_was_set(&Ctx::detached()),
-        None => begin(at),
+    let set = || ALARM.with(|place| place.as_mut().map(|alarm| alarm.set(at)));
+    let was_clock_set = set().or_else(|| {
+        begin();
+        set()
+    });
+    if was_clock_set == Some(true) {
+        rlock_engine::timers::clock_was_set(&Ctx::detached());
     }
 }

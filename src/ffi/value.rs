@@ -143,16 +143,20 @@ mod callbacks {
         unsafe { lock(value) }.hold_count().max(1)
     }
 
-    pub extern "C" fn unlink<V: Values>(key: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
+    pub extern "C" fn unlink<V: Values>(
+        from: *mut raw::RedisModuleKeyOptCtx,
+        value: *const c_void,
+    ) {
         // SAFETY: the server's own handle of this callback, and with it the key's name; a value of
         // our type.
         unsafe {
-            let db = there(raw::RedisModule_GetDbIdFromOptCtx)(key);
-            let name = there(raw::RedisModule_GetKeyNameFromOptCtx)(key);
+            let db = there(raw::RedisModule_GetDbIdFromOptCtx)(from);
+            let name = there(raw::RedisModule_GetKeyNameFromOptCtx)(from);
             if !name.is_null() {
-                V::unlinked(db, bytes_of(name), lock(value));
+                let key = bytes_of(name);
+                V::unlinked(db, key, lock(value));
                 if IS_EXPIRING.swap(false, Relaxed) {
-                    V::lost(db, bytes_of(name), false);
+                    V::lost(db, key, false);
                 }
             }
         }

@@ -83,8 +83,9 @@ impl Locks {
         self.totals
     }
 
-    /// A hand-off asks for the same lock a dozen times.
-    fn number(&self, db: i32, key: &[u8]) -> Option<Slot> {
+    /// The place of this lock, if it has a volatile part. A hand-off asks for the same lock a dozen
+    /// times.
+    pub(super) fn number(&self, db: i32, key: &[u8]) -> Option<Slot> {
         let is_it = |number| {
             self.at(number).is_some_and(|known| known.id.db == db && *known.id.key == *key)
         };
@@ -330,11 +331,6 @@ impl Locks {
     /// The number of places: with [`Locks::in_place`], an iteration over all locks that can pause.
     pub fn places(&self) -> usize {
         self.known.len()
-    }
-
-    /// The place of this lock, if it has a volatile part.
-    pub fn lock_place(&self, db: i32, key: &[u8]) -> Option<usize> {
-        self.number(db, key)
     }
 
     /// The lock in this place.

@@ -54,7 +54,7 @@ impl Manager {
     pub(super) fn is_unseen(&self, db: i32, key: &[u8]) -> bool {
         let mut changes = self.upheavals.iter().filter(|upheaval| upheaval.why == Mark::Changed);
         self.locks.is_changed(db, key)
-            || changes.any(|upheaval| upheaval.comes_to(db, || self.locks.lock_place(db, key)))
+            || changes.any(|upheaval| upheaval.comes_to(db, || self.locks.number(db, key)))
             || self.postponed.is_changed(db, key)
     }
 
