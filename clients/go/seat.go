@@ -106,6 +106,23 @@ func (s *seat) leave() {
 	s.unuse()
 }
 
+// take takes the seat by then.
+func (s *seat) take(by machine.Ms) bool {
+	select {
+	case s.turn <- struct{}{}:
+		return true
+	default:
+	}
+	timer := time.NewTimer(remaining(by))
+	defer timer.Stop()
+	select {
+	case s.turn <- struct{}{}:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
 // use makes a hold a user of the seat.
 func (s *seat) use() {
 	seats.Lock()

@@ -313,23 +313,17 @@ func (t *tenure) release() error {
 	return fmt.Errorf("%w: %s may be held until its lease ends: another request of %s is under way", ErrUnavailable, t.called(), t.o.owner)
 }
 
-func (t *tenure) seats() []*seat { return append([]*seat{t.seat}, t.others...) }
-
 // take takes the seats by then: all of them, or none.
 func (t *tenure) take(by machine.Ms) bool {
-	all := t.seats()
-	for at, each := range all {
-		select {
-		case each.turn <- struct{}{}:
-			continue
-		default:
-		}
-		select {
-		case each.turn <- struct{}{}:
-		case <-time.After(remaining(by)):
-			for _, taken := range all[:at] {
+	if !t.seat.take(by) {
+		return false
+	}
+	for at, other := range t.others {
+		if !other.take(by) {
+			for _, taken := range t.others[:at] {
 				<-taken.turn
 			}
+			<-t.seat.turn
 			return false
 		}
 	}
@@ -365,8 +359,9 @@ func (t *tenure) releaseInTurn() error {
 		t.rest()
 	}
 	if t.depth--; t.depth == 0 {
-		for _, each := range t.seats() {
-			each.tenure = nil
+		t.seat.tenure = nil
+		for _, other := range t.others {
+			other.tenure = nil
 		}
 		t.mu.Lock()
 		t.isReleased = told.Tell == machine.IsReleased && !isLost
