@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import random
 import threading
@@ -264,9 +263,9 @@ class IO:
             raise Unsent("not sent in time")
         link = self.open(asked[0][0], until, is_brief=True)
         replies = self._answers(link, [words for _, words, _ in asked], until)
-        is_elsewhere = [isinstance(each, Refused) and redirected(self, each, link) is not None for each in replies]
+        elsewhere = [n for n, each in enumerate(replies) if isinstance(each, Refused) and redirected(self, each, link) is not None]
         self.keep(link)
-        for n in itertools.compress(itertools.count(), is_elsewhere):
+        for n in elsewhere:
             try:
                 replies[n] = self.send(*asked[n])
             except (Broken, Refused) as error:
