@@ -11,7 +11,7 @@ mod support;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,14 +19,10 @@ use std::time::{Duration, Instant};
 use redis::Client;
 use rlock_client::{Error, Locker, blocking};
 use rustix::process::{Signal, kill_process};
-use support::{Server, until};
+use support::{Ends, Server, connections, is_held, relay, until};
 
 fn locker(server: &Server) -> Locker {
     Locker::new(Client::open(server.url()).unwrap())
-}
-
-fn is_held(server: &Server, key: &str) -> bool {
-    server.ask::<bool>(&format!("EXISTS {key}"))
 }
 
 #[test]
@@ -262,11 +258,6 @@ async fn two_names_of_one_server_are_one_server() {
     assert!(!is_held(&server, "k"));
 }
 
-/// How many connections the server has, but for the one that asks.
-fn connections(server: &Server) -> usize {
-    server.ask::<String>("CLIENT LIST").lines().count() - 1
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn closed_is_closed() {
     let server = Server::start(&[]);
@@ -343,9 +334,9 @@ async fn nobody_overtakes_a_request_that_was_to_tie_a_session() {
     let lock = locker.lock("order").owner("ann").wait(Duration::from_secs(10));
     let hold = lock.clone().session().lease(Duration::from_secs(2)).acquire().await.unwrap();
     let token = hold.token();
-    let (near, _far, _) = asked.recv().unwrap();
-    near.shutdown(Shutdown::Both).unwrap();
-    let (_near, mut far, late) = asked.recv_timeout(Duration::from_secs(10)).unwrap();
+    let (ends, _) = asked.recv().unwrap();
+    ends.near.shutdown(Shutdown::Both).unwrap();
+    let (mut tying, late) = asked.recv_timeout(Duration::from_secs(10)).unwrap();
     hold.lost().await;
     let next = tokio::spawn(async move {
         assert!(matches!(hold.release().await, Err(Error::Lost)));
@@ -353,43 +344,25 @@ async fn nobody_overtakes_a_request_that_was_to_tie_a_session() {
     });
     tokio::time::sleep(Duration::from_millis(250)).await;
     assert!(!next.is_finished(), "it is overtaken");
-    far.write_all(&late).unwrap();
+    tying.far.write_all(&late).unwrap();
     let again = next.await.unwrap();
     assert!(again.token() > token);
     again.release().await.unwrap();
     assert!(!is_held(&server, "order"));
 }
 
-/// A client's connection, the server's one, and a request for a session.
-type Asked = (TcpStream, TcpStream, Vec<u8>);
-
-/// The port of one that passes on the first request for a session, and holds back all others.
-fn holding_back(server: &Server) -> (u16, mpsc::Receiver<Asked>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (port, real) = (listener.local_addr().unwrap().port(), server.port);
+/// The port of one that passes on the first request for a session, and holds back all others. Each of them comes with its
+/// connections.
+fn holding_back(server: &Server) -> (u16, mpsc::Receiver<(Ends, Vec<u8>)>) {
     let (tell, asked) = mpsc::channel();
-    let is_first = Arc::new(AtomicBool::new(true));
-    thread::spawn(move || {
-        for near in listener.incoming().map_while(Result::ok) {
-            let Ok(far) = TcpStream::connect(("127.0.0.1", real)) else { return };
-            let (mut from, mut to) = (far.try_clone().unwrap(), near.try_clone().unwrap());
-            thread::spawn(move || std::io::copy(&mut from, &mut to));
-            let (tell, is_first) = (tell.clone(), is_first.clone());
-            thread::spawn(move || {
-                let mut bytes = [0; 4096];
-                while let Ok(count @ 1..) = (&near).read(&mut bytes) {
-                    let words = &bytes[..count];
-                    let is_session = words.windows(7).any(|word| word == b"SESSION");
-                    if is_session {
-                        let ends = (near.try_clone().unwrap(), far.try_clone().unwrap());
-                        tell.send((ends.0, ends.1, words.to_vec())).unwrap();
-                    }
-                    if !is_session || is_first.swap(false, Ordering::SeqCst) {
-                        (&far).write_all(words).unwrap();
-                    }
-                }
-            });
+    let is_first = AtomicBool::new(true);
+    let to = Arc::new(AtomicU16::new(server.port));
+    let port = relay(&to, Duration::ZERO, move |ends, bytes| {
+        if !bytes.windows(7).any(|word| word == b"SESSION") {
+            return !bytes.is_empty(); // that the client is gone is not passed on
         }
+        tell.send((ends.copy(), bytes.to_vec())).unwrap();
+        is_first.swap(false, Ordering::SeqCst)
     });
     (port, asked)
 }

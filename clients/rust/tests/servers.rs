@@ -11,8 +11,8 @@
 mod sentinel;
 mod support;
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::io::Read;
+use std::net::TcpListener;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -22,7 +22,7 @@ use redis::Client;
 use rlock_client::{Error, Locker, blocking};
 use rustix::process::{Signal, kill_process};
 use sentinel::Sentinel;
-use support::{Server, cluster, free_port, until};
+use support::{Ends, Server, cluster, connections, free_port, is_held, relay, until};
 use tokio::time::timeout;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -35,55 +35,11 @@ fn locker(port: u16) -> Locker {
     Locker::new(Client::open(url(port)).unwrap())
 }
 
-fn is_held(server: &Server, key: &str) -> bool {
-    server.ask::<bool>(&format!("EXISTS {key}"))
-}
-
-/// How many clients the server has, but for the one that asks.
-fn connections(server: &Server) -> usize {
-    let list: String = server.ask("CLIENT LIST");
-    list.lines().filter(|line| !line.contains(" flags=M ")).count() - 1
-}
-
-/// The port of one that passes on to the server of that port, `delay` after it was connected to, until there is something
-/// that it does not pass: from then on that connection is silent.
-fn passing(to: &Arc<AtomicU16>, delay: Duration, passes: fn(&[u8]) -> bool) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (port, to) = (listener.local_addr().unwrap().port(), to.clone());
-    thread::spawn(move || {
-        for near in listener.incoming().map_while(Result::ok) {
-            let to = to.load(Ordering::SeqCst);
-            thread::spawn(move || {
-                thread::sleep(delay);
-                let Ok(far) = TcpStream::connect(("127.0.0.1", to)) else { return };
-                let (mut from, mut back) = (far.try_clone().unwrap(), near.try_clone().unwrap());
-                thread::spawn(move || {
-                    let _ = std::io::copy(&mut from, &mut back);
-                    let _ = back.shutdown(Shutdown::Both);
-                });
-                let (mut bytes, mut is_silent) = ([0; 4096], false);
-                while let Ok(count @ 1..) = (&near).read(&mut bytes) {
-                    is_silent |= !passes(&bytes[..count]);
-                    if !is_silent && (&far).write_all(&bytes[..count]).is_err() {
-                        break;
-                    }
-                }
-                let _ = far.shutdown(Shutdown::Both);
-            });
-        }
-    });
-    port
-}
-
-fn all(_: &[u8]) -> bool {
-    true
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_outlives_whoever_needed_it_first() {
     let server = Server::start(&[]);
     let to = Arc::new(AtomicU16::new(server.port));
-    let slow = passing(&to, Duration::from_millis(600), all);
+    let slow = relay(&to, Duration::from_millis(600), |_, _| true);
     for is_session in [false, true] {
         let locker = locker(slow);
         let ask = || {
@@ -204,7 +160,7 @@ async fn what_is_told_of_trouble_may_block() {
 fn who_was_refused_by_a_replica_leaves_it() {
     let (old, new) = (Server::start(&[]), Server::start(&[]));
     let to = Arc::new(AtomicU16::new(old.port));
-    let port = passing(&to, Duration::ZERO, all);
+    let port = relay(&to, Duration::ZERO, |_, _| true);
     let locker = blocking::Locker::new(Client::open(url(port)).unwrap()).unwrap();
     locker.lock("k").session().acquire().unwrap().release().unwrap();
     until("threads have a connection", || {
@@ -243,8 +199,8 @@ async fn a_release_does_not_wait_for_another_request_longer_than_a_lease() {
     let server = Server::start(&[]);
     let to = Arc::new(AtomicU16::new(server.port));
     let is_first_level =
-        |bytes: &[u8]| !bytes.windows(14).any(|word| word == b"DEPTH\r\n$1\r\n2\r\n");
-    let locker = locker(passing(&to, Duration::ZERO, is_first_level));
+        |_: &Ends, bytes: &[u8]| !bytes.windows(14).any(|word| word == b"DEPTH\r\n$1\r\n2\r\n");
+    let locker = locker(relay(&to, Duration::ZERO, is_first_level));
     let request = locker.lock("k").owner("ann").lease(Duration::from_secs(1));
     let hold = request.clone().acquire().await.unwrap();
     let again = tokio::spawn(request.acquire());

@@ -3,9 +3,12 @@
 
 use std::env;
 use std::fs;
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -146,7 +149,6 @@ pub fn free_port() -> u16 {
 }
 
 fn fresh() -> u16 {
-    use std::sync::atomic::{AtomicU16, Ordering};
     static COUNT: AtomicU16 = AtomicU16::new(0);
     COUNT.fetch_add(1, Ordering::Relaxed) % 100
 }
@@ -157,4 +159,63 @@ pub fn until(what: &str, is_so: impl Fn() -> bool) {
         assert!(Instant::now() < end, "not within 20 seconds: {what}");
         thread::sleep(Duration::from_millis(5));
     }
+}
+
+pub fn is_held(server: &Server, key: &str) -> bool {
+    server.ask::<bool>(&format!("EXISTS {key}"))
+}
+
+/// How many clients the server has, but for the one that asks, and for its own primary.
+pub fn connections(server: &Server) -> usize {
+    let list: String = server.ask("CLIENT LIST");
+    list.lines().filter(|line| !line.contains(" flags=M ")).count() - 1
+}
+
+/// Both ends of a connection that a [`relay`] passes on: to the client, and to the server.
+pub struct Ends {
+    pub near: TcpStream,
+    pub far: TcpStream,
+}
+
+impl Ends {
+    pub fn copy(&self) -> Ends {
+        Ends { near: self.near.try_clone().unwrap(), far: self.far.try_clone().unwrap() }
+    }
+}
+
+/// The port of one that passes on to the server of that port, `delay` after it was connected to, until there is something
+/// that it does not pass: from then on that connection is silent. That the client is gone comes as no bytes.
+pub fn relay(
+    to: &Arc<AtomicU16>,
+    delay: Duration,
+    passes: impl Fn(&Ends, &[u8]) -> bool + Send + Sync + 'static,
+) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (port, to, passes) = (listener.local_addr().unwrap().port(), to.clone(), Arc::new(passes));
+    thread::spawn(move || {
+        for near in listener.incoming().map_while(Result::ok) {
+            let (to, passes) = (to.load(Ordering::SeqCst), passes.clone());
+            thread::spawn(move || {
+                thread::sleep(delay);
+                let Ok(far) = TcpStream::connect(("127.0.0.1", to)) else { return };
+                let ends = Ends { near, far };
+                let mut back = ends.copy();
+                thread::spawn(move || {
+                    let _ = std::io::copy(&mut back.far, &mut back.near);
+                    let _ = back.near.shutdown(Shutdown::Both);
+                });
+                let (mut bytes, mut is_silent) = ([0; 4096], false);
+                while let Ok(count @ 1..) = (&ends.near).read(&mut bytes) {
+                    is_silent |= !passes(&ends, &bytes[..count]);
+                    if !is_silent && (&ends.far).write_all(&bytes[..count]).is_err() {
+                        break;
+                    }
+                }
+                if passes(&ends, &[]) {
+                    let _ = ends.far.shutdown(Shutdown::Both);
+                }
+            });
+        }
+    });
+    port
 }
