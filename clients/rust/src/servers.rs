@@ -225,8 +225,9 @@ impl Servers {
     }
 
     async fn ask_cluster(&self, seeds: &[ConnectionInfo]) -> RedisResult<Known> {
-        let mut all: Vec<_> = lock(&self.nodes).values().map(|node| node.info.clone()).collect();
-        all.extend_from_slice(seeds);
+        // First those whose places stay: who answered last is known by its place.
+        let mut all = seeds.to_vec();
+        all.extend(lock(&self.nodes).values().map(|node| node.info.clone()));
         let mut trouble = RedisError::from((ErrorKind::Io, "no node of the cluster answers"));
         for info in self.in_turn(&all) {
             // Each range: first, last, the primary (host, port, id, …), its replicas.
