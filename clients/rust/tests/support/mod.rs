@@ -206,8 +206,9 @@ pub fn relay(
                 });
                 let (mut bytes, mut is_silent) = ([0; 4096], false);
                 while let Ok(count @ 1..) = (&ends.near).read(&mut bytes) {
-                    is_silent |= !passes(&ends, &bytes[..count]);
-                    if !is_silent && (&ends.far).write_all(&bytes[..count]).is_err() {
+                    let words = bytes.get(..count).unwrap();
+                    is_silent |= !passes(&ends, words);
+                    if !is_silent && (&ends.far).write_all(words).is_err() {
                         break;
                     }
                 }
