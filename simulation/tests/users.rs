@@ -2,7 +2,7 @@
 
 use rlock_simulation::machine::Planted;
 use rlock_simulation::trace::replay;
-use rlock_simulation::users::{many, told, traces};
+use rlock_simulation::users::{many, one, told, traces};
 
 /// Steps of the short form, and at most until a planted fault is found.
 const STEPS: u64 = 300_000;
@@ -14,6 +14,12 @@ fn the_laws_hold() {
     println!("{found}");
     let seen = [found.grants, found.losses, found.restarts, found.promotions];
     assert!(seen.iter().chain(&[found.forks, found.closes]).all(|count| *count > 0), "{found}");
+}
+
+/// Seconds later, and after a second failover: the undo asked the primary of that time.
+#[test]
+fn a_server_that_is_the_primary_again_reads_an_old_request() {
+    one(77_483, Planted::Nothing, false).unwrap_or_else(|story| panic!("{story}"));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
-use super::{Id, State, Users, no_ask};
+use super::{Id, LEASE_MAX, State, Users, no_ask};
 use crate::laws::Broken;
 use crate::machine::{FOREVER, Input, Ms, Planted};
 
@@ -261,7 +261,7 @@ impl Users {
         let wait = *self.rng.choice(&[0, 0, 5, 50, 500, 2000, 2000, FOREVER]).unwrap_or(&0);
         let session = self.rng.u8(0..6) == 0;
         let least = if session { 1000 } else { 300 };
-        let lease = (*self.rng.choice(&[300, 1000, 3000]).unwrap_or(&300)).max(least);
+        let lease = (*self.rng.choice(&[300, 1000, LEASE_MAX]).unwrap_or(&300)).max(least);
         let has_max_queue = self.rng.u8(0..6) == 0;
         let process = &mut self.processes[number];
         let asks_first = process.asks_first;

@@ -1,7 +1,7 @@
 //! What machines want, carried out: as thin as it is around the same code in `clients/rust`.
 
 use super::links::Link;
-use super::{Id, Place, State, Tenure, Until, Users, Work};
+use super::{Id, Job, Place, State, Tenure, Until, Users, Work};
 use crate::machine::{Attempt, FOREVER, Hold, Input, Kept, Level, Ms, Outcome, Output};
 use crate::machine::{
     LATE, PATIENCE, Planted, Release, Request, Stand, TICKET, Tell, is_condemned,
@@ -69,6 +69,7 @@ impl Users {
             Output::Tell(tell) => match job.work {
                 Work::Attempt(_) => self.asked(id, tell),
                 Work::Release(_) => self.released(id, &tell),
+                Work::Untie(_) => {}
                 Work::Hold(_) => self.lost(id),
             },
             Output::Undo => {
@@ -91,6 +92,9 @@ impl Users {
                 self.next_in(process, &place);
             }
             Output::Leave => {
+                if matches!(&job.work, Work::Hold(hold) if hold.is_unsure()) {
+                    return self.begin_untie(id);
+                }
                 let place = job.place.clone();
                 self.stands(id, Stand::Free);
                 self.next_in(process, &place);
@@ -342,6 +346,20 @@ impl Users {
             self.tell(hold, Input::Releasing);
         }
         self.tell(id, Input::Call);
+    }
+
+    /// Keeps the seat until the request to tie that hold, which nobody answered, is undone.
+    fn begin_untie(&mut self, hold: Id) {
+        let Some(Job { process, user, place, ask, .. }) = self.jobs.get(&hold) else { return };
+        let (process, user, place, ask) = (*process, *user, place.clone(), *ask);
+        let seat = self.processes[process].seats.get(&place);
+        let token = seat.and_then(|seat| seat.tenure.as_ref()).map_or(0, |tenure| tenure.token);
+        let (lease, lingers) = (ask.lease, true);
+        let level = Level { patience: 0, lease, depth: 1, token, deadline: 0, lingers };
+        let work = Work::Untie(Release::new(level, self.planted));
+        let id = self.begin(work, process, user, place, ask);
+        self.title(id, || trace::release_line(&level));
+        self.tell(id, Input::Cancel);
     }
 
     fn released(&mut self, id: Id, tell: &Tell) {

@@ -2,10 +2,10 @@
 
 use rlock_core::Mode;
 
-use super::{Id, Place, Users, Work};
+use super::{Id, LEASE_MAX, Place, Users, Work};
 use crate::keyspace::{Key, Slot};
 use crate::machine::{FOREVER, LATE, Ms, PATIENCE, Planted, REPLY, Stand};
-use crate::words::Out;
+use crate::words::{Out, Words};
 
 impl Users {
     /// No two owners, as far as any user knows by its own clock.
@@ -66,6 +66,21 @@ impl Users {
         if seat.tenure.is_none() && seat.excused_until < self.now && !is_planted {
             self.leaves_nothing(process, &place);
         }
+    }
+
+    /// What this request left may stand for its lease: it was sent before a failover, and its
+    /// server has become the primary again. Nobody can ask for it any more.
+    pub(super) fn excuse(&mut self, process: usize, request: &Words) {
+        let until = self.now + LEASE_MAX + REPLY;
+        let names = |(key, owner, _): &Place| {
+            let name = format!("k{key}");
+            let words = [b"RLOCK.ACQUIRE", name.as_bytes(), owner.as_bytes()];
+            request.iter().map(Vec::as_slice).take(3).eq(words)
+        };
+        let seats = self.processes[process].seats.iter_mut();
+        seats.filter(|(place, _)| names(place)).for_each(|(_, seat)| {
+            seat.excused_until = seat.excused_until.max(until);
+        });
     }
 
     /// Nothing stands that nobody has.

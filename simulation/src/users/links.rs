@@ -30,15 +30,19 @@ pub(super) struct Link {
     pub heard: Ms,
     /// Nothing gets through any more, and nobody is told.
     pub is_mute: bool,
+    /// How many replicas had become primaries when it was opened.
+    pub promotions: u64,
 }
 
 /// A connection that its process closed, and of which the server does not know yet.
 #[derive(Debug)]
 pub(super) struct Gone {
     pub client: ClientId,
+    pub process: usize,
     pub node: usize,
     pub to: VecDeque<Words>,
     pub at: Ms,
+    pub promotions: u64,
 }
 
 impl Users {
@@ -130,6 +134,7 @@ impl Users {
             asked: VecDeque::new(),
             heard: self.now,
             is_mute: false,
+            promotions: self.found.promotions,
         };
         self.links.insert(link, link_of);
         let peer = &mut self.processes[process].peers[node];
@@ -171,7 +176,8 @@ impl Users {
         peer.idle.retain(|idle| *idle != id);
         let at = self.now + self.rng.u64(0..AGAIN - 20);
         let client = ClientId::from(id);
-        self.gone.push(Gone { client, node: link.node, to: link.to, at });
+        let Link { process, node, to, promotions, .. } = link;
+        self.gone.push(Gone { client, process, node, to, at, promotions });
         self.lost_replies(id, link.asked);
     }
 
@@ -303,7 +309,7 @@ impl Users {
 
     /// A server reads what lay in the socket of a closed connection, and then notices that.
     pub(super) fn read_late(&mut self, at: usize) {
-        let Gone { client, node, to, .. } = self.gone.swap_remove(at);
+        let Gone { client, process, node, to, promotions, .. } = self.gone.swap_remove(at);
         self.log(|| {
             format!("server {node} reads what is left of {client:?}, and that it is closed")
         });
@@ -311,6 +317,10 @@ impl Users {
             let machine = &self.world.machines[node];
             if machine.is_up && machine.server.reads(client) {
                 self.serve(client, node, &words);
+                // The undo asked another primary.
+                if promotions < self.found.promotions {
+                    self.excuse(process, &words);
+                }
             }
         }
         if self.world.machines[node].is_up {

@@ -23,6 +23,9 @@ use links::{Asked, Gone, Link};
 
 pub use course::{Found, many, one, told, traces};
 
+/// The longest lease that users ask for, in milliseconds.
+const LEASE_MAX: Ms = 3000;
+
 /// A number that nothing else has.
 pub(crate) type Id = u64;
 
@@ -46,6 +49,8 @@ enum Until {
 enum Work {
     Attempt(Attempt),
     Release(Release),
+    /// Undoes a request to tie a session; nobody waits for it.
+    Untie(Release),
     Hold(Hold),
 }
 
@@ -53,7 +58,7 @@ impl Work {
     fn step(&mut self, now: Ms, input: Input, out: &mut Vec<Output>) {
         match self {
             Self::Attempt(machine) => machine.step(now, input, out),
-            Self::Release(machine) => machine.step(now, input, out),
+            Self::Release(machine) | Self::Untie(machine) => machine.step(now, input, out),
             Self::Hold(machine) => machine.step(now, input, out),
         }
     }
