@@ -88,6 +88,23 @@ fn with_acks_the_last_acknowledged_deadline_counts() {
     assert!(!may_run(&mut server, 7));
 }
 
+/// Its renewals go on, so that nothing else would sweep its lock then.
+#[test]
+fn a_session_whose_renewals_are_not_acknowledged_ends_with_the_next_sweep() {
+    let mut server = Server::new();
+    server.confirms(K, Acquire { acks: 1, ..session("a", 7, 3000) }, 7);
+    server.replicas(100, &[100]);
+    for renewal in 1..=2 {
+        server.pass_ms(1000);
+        server.sweep();
+        server.replicas(100 + renewal, &[100]);
+    }
+    server.pass_ms(990);
+    assert!(!may_run(&mut server, 7));
+    server.sweep();
+    assert_eq!(server.hold(K, "a", Mode::Write), None);
+}
+
 #[test]
 fn a_session_whose_first_acknowledgment_was_slow_is_renewed_at_once() {
     let mut server = Server::new();

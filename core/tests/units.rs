@@ -100,6 +100,10 @@ fn nothing_but_the_letters_of_an_option_is_taken_for_it() {
             assert_eq!(is_it(&said), said.eq_ignore_ascii_case(word), "{said:?}");
         }
     }
+    for length in 0..20 {
+        let said = [&b"a".repeat(length), &b"ACKS"[..]].concat();
+        assert_eq!(is_it(&said), length == 0, "{said:?}");
+    }
 }
 
 #[test]
