@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use redis::Value;
 
 use rlock_testkit::{
-    Cluster, Lateness, Server, Waiter, flat_map, integer, items, now_ms, text, until,
+    Client, Cluster, Lateness, Server, Waiter, flat_map, integer, items, now_ms, text, until,
 };
 
 /// The slot of `hall`.
@@ -352,51 +352,100 @@ fn none_of_a_thousand_misses_a_state_that_lasts_and_they_are_told_in_order() {
     assert_eq!(client.counted("observers"), 0);
 }
 
-/// How long hand-offs of `door` take while these observe the lock at `observed`, in microseconds.
-fn hand_offs(server: &Server, observers: &mut [Waiter], observed: &str, times: usize) -> Vec<u128> {
-    let mut client = server.client();
-    let mut taken = Vec::new();
-    let count = i64::try_from(observers.len()).unwrap();
-    let [mut token, mut side] =
-        ["door", "side"].map(|key| client.granted(&format!("RLOCK.ACQUIRE {key} w0")));
-    let mut waiter = Waiter::connect(server);
-    for number in 1..=times {
-        let (last, known) = (number - 1, if observed == "door" { token } else { side });
+/// A server, these observers, and who hands `door` on.
+struct Stage {
+    _server: Server,
+    client: Client,
+    waiter: Waiter,
+    observers: Vec<Waiter>,
+    /// Hand-offs so far, and the tokens that hold `door` and `side` now.
+    number: usize,
+    door: i64,
+    side: i64,
+}
+
+impl Stage {
+    fn with(count: usize) -> Self {
+        let server = Server::with(&["rlock.max-waiters", "20000", "maxclients", "19000"]);
+        let observers = (0..count).map(|_| Waiter::connect(&server)).collect();
+        let (mut client, waiter) = (server.client(), Waiter::connect(&server));
+        let [door, side] =
+            ["door", "side"].map(|key| client.granted(&format!("RLOCK.ACQUIRE {key} w0")));
+        Self { _server: server, client, waiter, observers, number: 0, door, side }
+    }
+
+    /// How long the next hand-off of `door` takes, in microseconds, while all observe this lock.
+    fn hand_off(&mut self, observed: &str) -> u128 {
+        let client = &mut self.client;
+        let (last, known) = (self.number, if observed == "door" { self.door } else { self.side });
+        self.number += 1;
+        let next = self.number;
         let line = format!("RLOCK.AWAIT {observed} {known} BLOCK 0");
-        observers.iter_mut().for_each(|one| one.say(&line));
-        waiter.say(&format!("RLOCK.ACQUIRE door w{number} BLOCK 0"));
+        self.observers.iter_mut().for_each(|one| one.say(&line));
+        self.waiter.say(&format!("RLOCK.ACQUIRE door w{next} BLOCK 0"));
+        let count = i64::try_from(self.observers.len()).unwrap();
         until(60_000, || client.counted("observers") == count && client.gauges().0 == 1);
         let began = Instant::now();
         client.send(&["RLOCK.RELEASE", "door", &format!("w{last}")]);
-        token = integer(&waiter.answer());
-        taken.push(began.elapsed().as_micros());
+        self.door = integer(&self.waiter.answer());
+        let taken = began.elapsed().as_micros();
         client.receive();
         client.ask(&format!("RLOCK.RELEASE side w{last}"));
-        side = client.granted(&format!("RLOCK.ACQUIRE side w{number}"));
-        for one in observers.iter_mut() {
+        self.side = client.granted(&format!("RLOCK.ACQUIRE side w{next}"));
+        let token = if observed == "door" { self.door } else { self.side };
+        for one in &mut self.observers {
             let (shown, _) = seen(&one.answer());
-            assert!(shown == if observed == "door" { token } else { side } || shown == 0);
+            assert!(shown == token || shown == 0);
         }
+        taken
     }
-    client.all(&["DEL door", "DEL side"]);
-    taken.sort_unstable();
-    taken
+    /// The same with the server's own lists: what so many blocked connections cost without us.
+    fn push(&mut self) -> u128 {
+        self.observers.iter_mut().for_each(|one| one.say("BLPOP crowd 0"));
+        self.waiter.say("BLPOP list 0");
+        let count = i64::try_from(self.observers.len()).unwrap();
+        until(60_000, || self.client.info_number("clients", "blocked_clients") == count + 1);
+        let began = Instant::now();
+        self.client.send(&["RPUSH", "list", "x"]);
+        self.waiter.answer();
+        let taken = began.elapsed().as_micros();
+        self.client.receive();
+        if count > 0 {
+            let mut words: Vec<&[u8]> = vec![b"RPUSH", b"crowd"];
+            words.resize(2 + self.observers.len(), b"x");
+            self.client.ask_bytes(&words);
+        }
+        self.observers.iter_mut().for_each(|one| drop(one.answer()));
+        taken
+    }
 }
 
 /// A measurement, on a quiet machine: observers of the very lock, the same connections at another
-/// lock, and nobody.
+/// lock, and nobody, in turn; and the same for a list of the server.
 #[test]
 #[ignore = "takes minutes and a quiet machine: make observers"]
 fn hand_offs_are_not_slower_beside_ten_thousand_observers() {
-    let server = Server::with(&["rlock.max-waiters", "20000", "maxclients", "19000"]);
-    let none = hand_offs(&server, &mut [], "door", 200);
-    let mut observers: Vec<Waiter> = (0..10_000).map(|_| Waiter::connect(&server)).collect();
-    let beside = hand_offs(&server, &mut observers, "side", 200);
-    let here = hand_offs(&server, &mut observers, "door", 200);
+    let [mut nobody, mut crowd] = [0, 10_000].map(Stage::with);
+    let [mut none, mut beside, mut here] = [const { Vec::new() }; 3];
+    let [mut list, mut list_beside] = [const { Vec::new() }; 2];
+    for _ in 0..400 {
+        none.push(nobody.hand_off("door"));
+        beside.push(crowd.hand_off("side"));
+        here.push(crowd.hand_off("door"));
+        list.push(nobody.push());
+        list_beside.push(crowd.push());
+    }
+    for all in [&mut none, &mut beside, &mut here, &mut list, &mut list_beside] {
+        all.sort_unstable();
+    }
     let at = |all: &[u128], hundredths: usize| all[(all.len() - 1) * hundredths / 100];
     for hundredths in [50, 90, 99] {
-        let [none, beside, here] = [&none, &beside, &here].map(|all| at(all, hundredths));
-        println!("p{hundredths}: {none} us, beside {beside} us, here {here} us");
+        let [none, beside, here, list, list_beside] =
+            [&none, &beside, &here, &list, &list_beside].map(|all| at(all, hundredths));
+        println!(
+            "p{hundredths}: {none} us, beside {beside} us, here {here} us; \
+             a list {list} us, beside {list_beside} us"
+        );
     }
     assert!(at(&here, 50) * 10 <= at(&beside, 50) * 12);
 }
