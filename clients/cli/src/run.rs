@@ -15,7 +15,8 @@ use rustix::process::{
 };
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::args::Run;
 use crate::complain;
@@ -43,6 +44,9 @@ pub fn run(job: &Run) -> Result<u8, Trouble> {
     runtime.shutdown_background(); // a name that is still looked up may take long
     code
 }
+
+/// How long a command that has ended waits for somebody to read why.
+const TELL: Duration = Duration::from_secs(1);
 
 /// Becomes the command, which from now on dies with its parent: a command must not go on without the lock when
 /// `rlock` itself is killed.
@@ -181,10 +185,14 @@ async fn supervise(job: &Run, hold: &Hold, signals: &mut Forwarded) -> Result<u8
         }
     };
     let (mut is_lost, mut killed, mut kill_at, mut ended) = (false, false, None, None);
+    let mut told = None;
     loop {
         if let Some(status) = ended
             && (!is_lost || killed || is_foreground || !id.is_some_and(has_members))
         {
+            if let Some(told) = told {
+                let _ = timeout(TELL, told).await;
+            }
             return Ok(match (is_lost, killed) {
                 (false, _) => code_of(status),
                 (true, false) => LOST,
@@ -198,7 +206,9 @@ async fn supervise(job: &Run, hold: &Hold, signals: &mut Forwarded) -> Result<u8
             () = sleep(Duration::from_millis(20)), if ended.is_some() => {} // nothing tells when a group is empty
             () = hold.lost(), if !is_lost => {
                 tell(Signal::TERM);
-                complain(format_args!("the lock of {} is lost; ending the command", job.key));
+                // In a thread of its own: a reader that does not read must not keep the command alive.
+                let loss = format!("the lock of {} is lost; ending the command", job.key);
+                told = Some(spawn_blocking(move || complain(loss)));
                 is_lost = true;
                 kill_at = Some(Instant::now() + job.kill_after.unwrap_or(Duration::from_secs(5)));
             }
@@ -229,15 +239,16 @@ fn code_of(status: ExitStatus) -> u8 {
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(CANNOT_RUN)
 }
 
-fn by_signal(signal: Signal) -> u8 {
+/// The exit code of a program that this signal ended.
+pub(crate) fn by_signal(signal: Signal) -> u8 {
     u8::try_from(128 + signal.as_raw()).unwrap_or(CANNOT_RUN)
 }
 
-/// Signals that are meant for the command; not those that whoever started us ignores (`nohup`).
-struct Forwarded([(Option<Signals>, Signal); 4]);
+/// Signals that end a program, or are meant for the command; not those that whoever started us ignores (`nohup`).
+pub(crate) struct Forwarded([(Option<Signals>, Signal); 4]);
 
 impl Forwarded {
-    fn new() -> std::io::Result<Forwarded> {
+    pub(crate) fn new() -> std::io::Result<Forwarded> {
         let ignored = ignored();
         let listen = |kind: SignalKind, to: Signal| {
             let is_ignored = ignored & (1 << (to.as_raw() - 1)) != 0;
@@ -251,7 +262,7 @@ impl Forwarded {
         ]))
     }
 
-    async fn next(&mut self) -> Signal {
+    pub(crate) async fn next(&mut self) -> Signal {
         let Forwarded([terminate, interrupt, hangup, quit]) = self;
         tokio::select! {
             () = came(&mut terminate.0) => terminate.1,

@@ -9,6 +9,7 @@ use ratatui::widgets::{Paragraph, Wrap};
 use ratatui::{DefaultTerminal, Terminal};
 use redis::Connection;
 
+use crate::run::{Forwarded, by_signal};
 use crate::servers::{Server, Trouble, Where, explain};
 use crate::show::{connect, look};
 use crate::snapshot::{Ask, Lock, Name, Snapshot};
@@ -54,10 +55,23 @@ fn name(servers: &[Server]) -> String {
 /// When there is no terminal, or the words of the command line are wrong. A server that is away is shown.
 pub fn live(at: &Where, count: usize) -> Result<(), Trouble> {
     at.nodes()?;
+    leave_at_a_signal().map_err(|error| error.to_string())?;
     let mut terminal = ratatui::try_init().map_err(|error| error.to_string())?;
     let outcome = Top::new(at, count).watch(&mut terminal);
     ratatui::restore();
     outcome.map_err(|error| error.to_string())
+}
+
+/// Whoever ends `rlock top` from elsewhere gets the terminal back as it was.
+fn leave_at_a_signal() -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut signals = runtime.block_on(async { Forwarded::new() })?;
+    std::thread::spawn(move || {
+        let signal = runtime.block_on(signals.next());
+        ratatui::restore();
+        std::process::exit(i32::from(by_signal(signal)));
+    });
+    Ok(())
 }
 
 struct Top<'a> {

@@ -58,7 +58,6 @@ impl Watch<'_> {
         is_well: &mut bool,
     ) -> Result<(), Trouble> {
         let (mut server, mut held) = self.find(at)?;
-        *is_well = true;
         loop {
             if let Some((token, owner)) = held
                 && self.known.replace(token) != Some(token)
@@ -70,6 +69,7 @@ impl Watch<'_> {
                 }
             }
             held = self.ask(&mut server, true).map_err(|error| explain(&error))?;
+            *is_well = true; // not before: a replica answers whoever does not wait
         }
     }
 

@@ -9,6 +9,7 @@
 
 mod support;
 
+use std::cell::RefCell;
 use std::io::{BufRead, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::process::{Child, Stdio};
@@ -124,6 +125,27 @@ fn losing_the_lock_ends_the_command_even_if_nobody_listens_to_rlock() {
     let mut child = server.rlock(&words).spawn().unwrap();
     drop(child.stderr.take());
     assert_eq!(child.wait().unwrap().code(), Some(125));
+}
+
+#[test]
+fn losing_the_lock_ends_the_command_even_if_nobody_reads_what_rlock_says() {
+    let server = Server::start(&[]);
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut fill = std::process::Command::new("timeout");
+    fill.args(["0.5", "cat", "/dev/zero"]).stdout(writer.try_clone().unwrap());
+    assert_eq!(fill.status().unwrap().code(), Some(124), "the pipe is full");
+    let script = "trap '' TERM; echo ready; while :; do sleep 0.1; done";
+    let mut command = server.rlock(&["run", "-k", "300ms", "job", "sh", "-c", script]);
+    let mut child = command.stderr(writer).spawn().unwrap();
+    let mut line = String::new();
+    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+    out.read_line(&mut line).unwrap();
+    server.ask::<u64>("RLOCK.FORCE job");
+    let child = RefCell::new(child);
+    let ended = || child.borrow_mut().try_wait().unwrap();
+    until("it has ended", || ended().is_some());
+    assert_eq!((line.as_str(), ended().unwrap().code()), ("ready\n", Some(137)));
+    drop(reader);
 }
 
 #[test]

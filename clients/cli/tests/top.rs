@@ -9,12 +9,14 @@
 
 mod support;
 
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use rlock_cli::snapshot::{Ask, Lock, Name, Snapshot, look};
 use rlock_cli::view;
+use rustix::process::{Pid, Signal, kill_process};
 use support::{Rlock, Server, cluster, until};
 
 fn drawn(before: Option<&Snapshot>, now: &Snapshot) -> String {
@@ -117,6 +119,35 @@ fn top_shows_queues_by_length_with_holders_and_rates() {
     let (_, printed, _) = server.run(&["top", "--once"]);
     assert!(printed.contains("the longest queues") && printed.contains("top:long"), "{printed}");
     drop(waiting);
+}
+
+#[test]
+fn a_signal_leaves_the_terminal_as_it_was() {
+    let server = Server::start(&[]);
+    let folder = std::env::temp_dir().join(format!("rlock-top-{}", server.port));
+    std::fs::create_dir_all(&folder).unwrap();
+    let [before, pid, after, page] =
+        ["before", "pid", "after", "page"].map(|name| folder.join(name));
+    let line = format!(
+        "stty rows 24 cols 100; stty -g >{}; sh -c 'echo $$ >{}; exec {} top'; echo $? >>{}; stty -g >>{}",
+        before.display(),
+        pid.display(),
+        env!("CARGO_BIN_EXE_rlock"),
+        after.display(),
+        after.display()
+    );
+    let mut command = std::process::Command::new("timeout");
+    command.args(["60", "script", "-qfec", &line]).arg(&page).env("RLOCK_URL", server.url());
+    let mut terminal = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let text =
+        |file| String::from_utf8_lossy(&std::fs::read(file).unwrap_or_default()).into_owned();
+    until("it is drawn", || text(&page).contains("nobody"));
+    let top = Pid::from_raw(text(&pid).trim().parse().unwrap()).unwrap();
+    kill_process(top, Signal::TERM).unwrap();
+    terminal.wait().unwrap();
+    assert_eq!(text(&after), format!("143\n{}", text(&before)));
+    assert!(text(&page).contains("\u{1b}[?1049l"), "the alternate screen is left");
+    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]

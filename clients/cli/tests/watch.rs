@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader, Lines};
+use std::io::{BufRead, BufReader, Lines, Read};
 use std::process::{Child, ChildStdout};
 
 use support::{Rlock, Server, until};
@@ -58,6 +58,27 @@ fn a_line_is_printed_for_each_change() {
         assert_eq!(last, "free");
     }
     assert_eq!(last, "free");
+}
+
+#[test]
+fn a_replica_is_watched_with_one_complaint() {
+    let [primary, replica] = [(); 2].map(|()| Server::start(&[]));
+    replica.ask::<()>(&format!("REPLICAOF 127.0.0.1 {}", primary.port));
+    let link =
+        |server: &Server| server.ask::<String>("INFO replication").contains("link_status:up");
+    until("it is a replica", || link(&replica));
+    let mut watch = Watch::start(&replica, "job");
+    assert_eq!(watch.line(), "free");
+    for owner in ["ann", "bob"] {
+        primary.ask::<u64>(&format!("RLOCK.ACQUIRE job {owner}"));
+        assert!(watch.line().starts_with(&format!("{owner} holds it")));
+        primary.ask::<u64>(&format!("RLOCK.RELEASE job {owner}"));
+        assert_eq!(watch.line(), "free");
+    }
+    watch.process.kill().unwrap();
+    let mut complaints = String::new();
+    watch.process.stderr.take().unwrap().read_to_string(&mut complaints).unwrap();
+    assert!(complaints.lines().count() == 1 && complaints.contains("cannot block"), "{complaints}");
 }
 
 #[test]
