@@ -294,10 +294,12 @@ fn a_lock_that_an_effect_replaces_is_not_published_as_removed() {
 
 #[test]
 fn a_lock_that_ends_within_its_effect_leaves_no_key() {
-    let host = MapHost::replica();
-    from_primary(&host, Start::Begins, &[granted(b"ann", 1, 5000), ended(1)]);
-    assert_eq!(host.holds("k"), "no key");
-    assert_eq!(host.did()[..1], ["replicated apply"]);
+    for start in [Start::Begins, Start::Rewritten] {
+        let host = MapHost::replica();
+        from_primary(&host, start, &[granted(b"ann", 1, 5000), ended(1)]);
+        assert_eq!(host.holds("k"), "no key");
+        assert_eq!(host.did()[..1], ["replicated apply"]);
+    }
 }
 
 #[test]

@@ -236,7 +236,7 @@ fn what_has_expired_is_in_nobodys_way() {
     host.ask(1, "acquire b bob LEASE 100");
     host.ask(2, "acquire b cy BLOCK 0");
     host.at(100);
-    assert_eq!(host.ask(3, "macquire 2 a b ann"), "nil", "cy is next at b");
+    assert_eq!(host.ask(3, "macquire 2 a b ann WITHTTL"), "*2 nil 30000", "cy has b by now");
     assert_eq!(host.turn(), ["2: #3"]);
     assert_eq!(host.holds("a"), "no key", "bob's hold ended, ann's did not begin");
     assert_eq!(host.ask(3, "macquire 2 a c ann"), "#4");
