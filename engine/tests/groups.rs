@@ -188,12 +188,13 @@ fn cancel_at_any_key_ends_a_group_and_counts_it_once() {
 #[test]
 fn a_closed_connection_ends_a_group() {
     let host = MapHost::primary();
-    host.ask(1, "acquire b bob");
-    host.ask(2, "macquire 2 a b ann BLOCK 0");
+    host.ask(1, "acquire c bob");
+    host.ask(2, "macquire 3 a b c ann BLOCK 0");
     host.ask(3, "acquire a cy BLOCK 0");
+    host.ask(4, "acquire b di BLOCK 0");
     host.close(2);
-    assert_eq!(host.turn(), ["3: #2"]);
-    assert_eq!(host.line("b"), "");
+    assert_eq!(host.turn(), ["3: #2", "4: #3"]);
+    assert_eq!(host.line("c"), "");
 }
 
 /// Part one, section 6: a grant that nobody heard of is taken back as a whole.

@@ -9,10 +9,13 @@
 
 mod support;
 
+use std::future::poll_fn;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, mpsc};
+use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -40,6 +43,77 @@ fn a_hold_that_lives_to_the_end_of_main_is_released() {
     until("the dropped one is free", || !is_held(&server, "inside"));
     drop(_hold);
     until("the one that outlived its runtime is free", || !is_held(&server, "outside"));
+}
+
+/// Polls it once. False if that was enough.
+async fn begins<F: Future>(asked: &mut Pin<Box<F>>) -> bool {
+    poll_fn(|cx| Poll::Ready(asked.as_mut().poll(cx).is_pending())).await
+}
+
+/// As in a loop over `select!` whose other branch takes long.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_asked_goes_on_while_its_caller_does_something_else() {
+    let server = Server::start(&[]);
+    let locker = locker(&server);
+    let mut asked = Box::pin(locker.lock("job").lease(Duration::from_secs(1)).acquire());
+    assert!(begins(&mut asked).await);
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    assert!(is_held(&server, "job"), "it was renewed");
+    let hold = asked.await.unwrap();
+    let mut asked = Box::pin(hold.release());
+    let goes_on = begins(&mut asked).await;
+    until("it is released", || !is_held(&server, "job"));
+    if goes_on {
+        asked.await.unwrap();
+    }
+    // Nor does a request of which nobody takes notice keep the locker from being closed.
+    server.ask::<u64>("RLOCK.ACQUIRE job somebody");
+    let mut asked = Box::pin(locker.lock("job").acquire());
+    assert!(begins(&mut asked).await);
+    tokio::time::timeout(Duration::from_secs(2), locker.close()).await.unwrap();
+    assert!(matches!(asked.await, Err(Error::Closed)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_that_goes_away_at_once_leaves_nothing() {
+    let server = Server::start(&[]);
+    let locker = locker(&server);
+    locker.lock("warm").acquire().await.unwrap().release().await.unwrap();
+    let mut asked = Box::pin(locker.lock("job").lease(Duration::from_secs(60)).acquire());
+    if begins(&mut asked).await {
+        until("it is granted", || is_held(&server, "job"));
+    }
+    drop(asked);
+    until("it is released", || !is_held(&server, "job"));
+    let hold = locker.lock("job").lease(Duration::from_secs(60)).acquire().await.unwrap();
+    let mut asked = Box::pin(hold.release());
+    begins(&mut asked).await;
+    drop(asked);
+    until("it is released as well", || !is_held(&server, "job"));
+    let other = locker.lock("job").acquire().await.unwrap();
+    let mut asked = Box::pin(locker.lock("job").acquire());
+    begins(&mut asked).await;
+    drop(asked);
+    other.release().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(!is_held(&server, "job"));
+}
+
+#[test]
+fn a_locker_outlives_the_runtime_in_which_it_was_first_used() {
+    let server = Server::start(&[]);
+    let locker = locker(&server);
+    let runtime = || tokio::runtime::Runtime::new().unwrap();
+    runtime()
+        .block_on(async { locker.lock("job").acquire().await.unwrap().release().await })
+        .unwrap();
+    runtime().block_on(async {
+        let request = locker.lock("job").lease(Duration::from_secs(1));
+        let hold = request.acquire().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(2500)).await;
+        assert!(hold.is_held(), "it was renewed");
+        hold.release().await.unwrap();
+    });
 }
 
 #[test]
