@@ -445,6 +445,15 @@ class Release(Undoing):
             # Until it is known to be executed, nobody asks in this name.
             yield from self.undo()
 
+    def stop(self, how: str) -> None:
+        if how == "cancel" and self.op[0] == "start" and self.steps.gi_frame is not None:
+            # Nobody waits for it, and nothing was interrupted.
+            self.say("tell", ("cancelled",))
+            self.steps = self.undo()
+            self.begin(next(self.steps))
+        else:
+            super().stop(how)
+
     def asks(self) -> Steps:
         """What the caller is told."""
         token, patience, pause = self.left.token, self.now + self.perseveres, FIRST_PAUSE
