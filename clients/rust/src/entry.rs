@@ -12,13 +12,12 @@ use crate::ask::{Ask, answer, is_true, millis};
 use crate::clock::{at, ms, now};
 use crate::closing::UnderWay;
 use crate::error::{Error, timed_out};
-use crate::held::{Held, LONGEST, NOT_YET, State};
+use crate::held::{Held, LONGEST, NOT_YET, SHORT, State, look_after, nurse};
 use crate::machine::{
     self, Attempt, Come, FOREVER, Input, Level as Released, Ms, Output, Planted, Release, Request,
     Stand, Tell,
 };
 use crate::node::{Line, QUICK};
-use crate::nursery::{carry_out, nurse};
 use crate::servers::lock;
 use crate::several::rest;
 use crate::telemetry::Span;
@@ -112,7 +111,7 @@ impl Entry {
                 let session = ask.take_line();
                 let held =
                     self.begin(&inner, &mut level, &options, sent, session, (token, lingers));
-                nurse(&inner, (self.clone(), held.clone(), sent));
+                look_after(&inner, (self.clone(), held.clone(), sent));
                 granted = Some(Hold::new(inner.clone(), self.clone(), held));
                 return Some(Input::Taken);
             }
@@ -234,7 +233,15 @@ impl Entry {
             return (None, Some(begun)); // it was closed meanwhile
         }
         let held = self.begin(inner, &mut begun.level, options, sent, None, (token, lingers));
-        nurse(inner, (self.clone(), held.clone(), sent));
+        let newborn = (self.clone(), held.clone(), sent);
+        if options.lease < SHORT {
+            look_after(inner, newborn);
+        } else {
+            lock(&inner.newborn).push(newborn);
+            if !inner.is_nursed.swap(true, Ordering::AcqRel) {
+                tokio::spawn(nurse(inner.clone()));
+            }
+        }
         (Some(Hold::new(inner.clone(), self.clone(), held)), None)
     }
 
@@ -290,8 +297,8 @@ impl Entry {
         begun: Option<Begun<Release>>,
     ) -> Result<(), Error> {
         let (tell, told) = oneshot::channel();
-        let work = self.clone().releases(inner.clone(), held.clone(), begun, tell);
-        carry_out(inner, work, told).await.unwrap_or(Err(Error::Lost))
+        tokio::spawn(self.clone().releases(inner.clone(), held.clone(), begun, tell));
+        told.await.unwrap_or(Err(Error::Lost))
     }
 
     async fn releases(

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
-use tokio::time::sleep_until;
+use tokio::time::{sleep, sleep_until};
 
 use crate::ask::{Ask, is_true, millis};
 use crate::clock::{at, ms, now};
@@ -55,10 +55,12 @@ const CARED_FOR: u8 = 1;
 const ASLEEP: u8 = 3;
 const NEVER: u8 = 2;
 
-/// A shorter lease is renewed from a task of its own at once.
-const SHORT: Duration = Duration::from_secs(1);
+/// How soon to watch a hold, and the shortest lease for which that is soon enough.
+const NURSING: Duration = Duration::from_millis(50);
+pub(crate) const SHORT: Duration = Duration::from_secs(1);
 
-/// A hold that was just granted, and when that was asked for.
+/// A hold that was just granted to a thread. Most locks are released before there is anything to renew, and two tasks for each would
+/// cost more than the lock.
 pub(crate) type Newborn = (Arc<Entry>, Arc<Held>, Ms);
 
 impl Held {
@@ -86,11 +88,6 @@ impl Held {
             }
             is_news
         });
-    }
-
-    /// Whether there is something to do soon.
-    pub(crate) fn is_urgent(&self) -> bool {
-        self.options.lease < SHORT || lock(&self.line).is_some()
     }
 
     fn turn(&self, from: u8, to: u8) -> bool {
@@ -130,7 +127,7 @@ impl Held {
 /// Renews and watches from now on. Most locks are released before there is anything to renew: until then one task sleeps,
 /// which the release ends.
 pub(crate) fn look_after(inner: &Arc<Inner>, (entry, held, sent): Newborn) {
-    let is_urgent = held.is_urgent();
+    let is_urgent = held.options.lease < SHORT || lock(&held.line).is_some();
     if !held.turn(NOT_YET, if is_urgent { CARED_FOR } else { ASLEEP }) {
         return;
     }
@@ -145,6 +142,24 @@ pub(crate) fn look_after(inner: &Arc<Inner>, (entry, held, sent): Newborn) {
     });
     if !is_urgent {
         *lock(&asleep.sleeper) = Some(task.abort_handle());
+    }
+}
+
+/// Watches recent grants, until there was none for a second.
+pub(crate) async fn nurse(inner: Arc<Inner>) {
+    let mut idle = 0;
+    while idle < 20 {
+        sleep(NURSING).await;
+        let newborn = std::mem::take(&mut *lock(&inner.newborn));
+        idle = if newborn.is_empty() { idle + 1 } else { 0 };
+        for one in newborn {
+            look_after(&inner, one);
+        }
+    }
+    inner.is_nursed.store(false, Ordering::Release);
+    // What was granted between the last check and that.
+    for one in std::mem::take(&mut *lock(&inner.newborn)) {
+        look_after(&inner, one);
     }
 }
 

@@ -29,7 +29,6 @@ mod hold;
 #[allow(dead_code, reason = "nothing is planted here: the simulation plays that")]
 mod machine;
 mod node;
-mod nursery;
 #[cfg(feature = "opentelemetry")]
 pub mod otel;
 mod servers;
@@ -45,6 +44,7 @@ mod turns;
 mod words;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -79,7 +79,9 @@ pub(crate) struct Inner {
     /// The process that they are drawn in, and the names of owners that nobody named.
     names: Mutex<(u32, machine::Names)>,
     closing: closing::Closing,
-    nurseries: nursery::Nurseries,
+    /// Holds that nobody watches yet, and whether somebody will look after them.
+    newborn: Mutex<Vec<held::Newborn>>,
+    is_nursed: AtomicBool,
     telemetry: Arc<telemetry::Telemetry>,
 }
 
@@ -140,7 +142,8 @@ impl Locker {
             host,
             closing: closing::Closing::default(),
             names: Mutex::new((std::process::id(), machine::Names::new(image()))),
-            nurseries: Mutex::default(),
+            newborn: Mutex::default(),
+            is_nursed: AtomicBool::new(false),
             telemetry: Arc::default(),
         };
         Locker { inner: Arc::new(inner) }
@@ -417,9 +420,9 @@ impl Request {
         let (leave, gone) = watch::channel(false);
         let (tell, told) = oneshot::channel();
         let _leaving = Leaving(leave);
-        let work = entry.acquire(self.inner.clone(), self.options, begun, gone, tell);
-        let outcome = nursery::carry_out(&self.inner, work, told).await;
-        let outcome = outcome.unwrap_or(Err(Error::NotAcquired));
+        // In its own task, which runs to its end whatever happens to this future.
+        tokio::spawn(entry.acquire(self.inner, self.options, begun, gone, tell));
+        let outcome = told.await.unwrap_or(Err(Error::NotAcquired));
         if outcome.is_ok() {
             waiting.acquired();
         }

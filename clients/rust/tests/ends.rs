@@ -99,6 +99,26 @@ async fn a_caller_that_goes_away_at_once_leaves_nothing() {
     assert!(!is_held(&server, "job"));
 }
 
+/// Another thread of the runtime renews it.
+#[test]
+fn a_hold_is_renewed_while_its_caller_keeps_its_thread_busy() {
+    let server = Server::start(&[]);
+    let locker = locker(&server);
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.unwrap();
+    for lease in [600, 1000] {
+        let request = locker.lock("job").lease(Duration::from_millis(lease));
+        let work = async move {
+            let hold = request.acquire().await.unwrap();
+            thread::sleep(Duration::from_millis(1600));
+            assert!(hold.is_held(), "a lease of {lease} ms");
+            hold.release().await.unwrap();
+        };
+        runtime.block_on(runtime.spawn(work)).unwrap();
+    }
+}
+
 #[test]
 fn a_locker_outlives_the_runtime_in_which_it_was_first_used() {
     let server = Server::start(&[]);
