@@ -225,12 +225,14 @@ impl Locks {
     }
 
     /// Loses the sessions whose last known deadline has come. Their holds end with the next sweep
-    /// of their locks, which are due by now. Returns their connections.
+    /// of their locks. Returns their connections.
     pub fn end_overdue(&mut self, now: Now) -> Vec<ClientId> {
         let mut lost = Vec::new();
         while let Some((at, number)) = self.session_ends.first().copied()
             && at.is_over_at(now)
         {
+            // Marked first, so that it is kept until it is swept.
+            self.mark_number(number, Mark::Due, Some(now.ms()));
             lost.extend(
                 self.change_at(number, |volatile, alarm| (volatile.end_overdue(now), alarm)),
             );
@@ -417,14 +419,10 @@ impl Locks {
             if volatile.is_empty() && mark.is_none() {
                 return Err(format!("nothing is remembered of {id:?}"));
             }
-            let end = volatile.sessions.next_end();
-            if end.is_some_and(|end| mark.is_none() && alarm.is_none_or(|alarm| end < alarm)) {
-                return Err(format!("{id:?} is due after the end of a session"));
-            }
             volatile.check().map_err(|what| format!("{what}, at {id:?}"))?;
             totals = totals.moved(Totals::default(), Totals::of(volatile));
             alarms.extend(alarm.map(|alarm| (alarm, number)));
-            ends.extend(end.map(|end| (end, number)));
+            ends.extend(volatile.sessions.next_end().map(|end| (end, number)));
             marked.extend(mark.map(|_| number));
             let has_blocked = Totals::of(volatile).has_blocked();
             with_waiters.extend(has_blocked.then_some((id.db, number)));
