@@ -350,8 +350,7 @@ fn the_indexes_agree_whatever_happens() {
                 let session = rng.bool().then_some(client);
                 let patience =
                     if rng.bool() { Patience::Ticket(lease(50)) } else { Patience::None };
-                let least = if session.is_some() { 1000 } else { 1 };
-                let ask = acquire(owner.as_bytes(), mode, rng.u64(least..2000));
+                let ask = acquire(owner.as_bytes(), mode, rng.u64(1..2000));
                 server.ask(key, Input::Acquire(Acquire { session, patience, ..ask }));
             }
             3 | 4 => {
