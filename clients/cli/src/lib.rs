@@ -8,6 +8,7 @@ pub mod run;
 pub mod serve;
 pub mod servers;
 pub mod show;
+mod signals;
 pub mod snapshot;
 pub mod top;
 pub mod view;

@@ -14,13 +14,13 @@ use rustix::process::{
     set_parent_process_death_signal, test_kill_process_group, waitpgid,
 };
 use tokio::process::{Child, Command};
-use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::args::Run;
 use crate::complain;
 use crate::servers::Trouble;
+use crate::signals::{Ending, by_signal};
 
 /// The first word of a process that is to become the command.
 pub const CHILD: &str = "--become-the-command";
@@ -65,7 +65,7 @@ pub fn become_command(mut words: impl Iterator<Item = OsString>) -> u8 {
 }
 
 async fn hold_and_run(job: &Run) -> Result<u8, Trouble> {
-    let mut signals = Forwarded::new().map_err(|error| error.to_string())?;
+    let mut signals = Ending::new().map_err(|error| error.to_string())?;
     let acquired = tokio::select! {
         acquired = acquire(job) => acquired?,
         ended = signals.next() => return Ok(by_signal(ended)), // gave up waiting, and left nothing behind
@@ -170,7 +170,7 @@ fn is_foreground(job: &Run) -> bool {
     job.is_foreground || std::io::stdin().is_terminal()
 }
 
-async fn supervise(job: &Run, hold: &Hold, signals: &mut Forwarded) -> Result<u8, Trouble> {
+async fn supervise(job: &Run, hold: &Hold, signals: &mut Ending) -> Result<u8, Trouble> {
     // Decided once: when the terminal hangs up, the command is where it was.
     let (in_terminal, is_foreground) = (std::io::stdin().is_terminal(), is_foreground(job));
     let mut child = start(job, hold)?;
@@ -237,52 +237,4 @@ fn has_members(group: Pid) -> bool {
 fn code_of(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(CANNOT_RUN)
-}
-
-/// The exit code of a program that this signal ended.
-pub(crate) fn by_signal(signal: Signal) -> u8 {
-    u8::try_from(128 + signal.as_raw()).unwrap_or(CANNOT_RUN)
-}
-
-/// Signals that end a program, or are meant for the command; not those that whoever started us ignores (`nohup`).
-pub(crate) struct Forwarded([(Option<Signals>, Signal); 4]);
-
-impl Forwarded {
-    pub(crate) fn new() -> std::io::Result<Forwarded> {
-        let ignored = ignored();
-        let listen = |kind: SignalKind, to: Signal| {
-            let is_ignored = ignored & (1 << (to.as_raw() - 1)) != 0;
-            Ok::<_, std::io::Error>((if is_ignored { None } else { Some(signal(kind)?) }, to))
-        };
-        Ok(Forwarded([
-            listen(SignalKind::terminate(), Signal::TERM)?,
-            listen(SignalKind::interrupt(), Signal::INT)?,
-            listen(SignalKind::hangup(), Signal::HUP)?,
-            listen(SignalKind::quit(), Signal::QUIT)?,
-        ]))
-    }
-
-    pub(crate) async fn next(&mut self) -> Signal {
-        let Forwarded([terminate, interrupt, hangup, quit]) = self;
-        tokio::select! {
-            () = came(&mut terminate.0) => terminate.1,
-            () = came(&mut interrupt.0) => interrupt.1,
-            () = came(&mut hangup.0) => hangup.1,
-            () = came(&mut quit.0) => quit.1,
-        }
-    }
-}
-
-async fn came(signals: &mut Option<Signals>) {
-    match signals {
-        Some(signals) => drop(signals.recv().await),
-        None => std::future::pending().await,
-    }
-}
-
-/// A bit for each signal that is ignored, as the system knows it.
-fn ignored() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let bits = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    bits.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or(0)
 }

@@ -9,9 +9,9 @@ use ratatui::widgets::{Paragraph, Wrap};
 use ratatui::{DefaultTerminal, Terminal};
 use redis::Connection;
 
-use crate::run::{Forwarded, by_signal};
 use crate::servers::{Server, Trouble, Where, explain};
 use crate::show::{connect, look};
+use crate::signals::{Ending, by_signal};
 use crate::snapshot::{Ask, Lock, Name, Snapshot};
 use crate::view;
 
@@ -65,7 +65,7 @@ pub fn live(at: &Where, count: usize) -> Result<(), Trouble> {
 /// Whoever ends `rlock top` from elsewhere gets the terminal back as it was.
 fn leave_at_a_signal() -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let mut signals = runtime.block_on(async { Forwarded::new() })?;
+    let mut signals = runtime.block_on(async { Ending::new() })?;
     std::thread::spawn(move || {
         let signal = runtime.block_on(signals.next());
         ratatui::restore();
