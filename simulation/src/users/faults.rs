@@ -75,7 +75,7 @@ impl Users {
 
     /// A server's process is gone: what was on its way is lost, and its connections end.
     fn dies(&mut self, node: usize) {
-        self.gone.retain(|gone| gone.node != node);
+        self.gone.retain(|gone| gone.link.node != node);
         self.step(Step::Kill(node as u8, 255));
         self.links.values_mut().filter(|link| link.node == node).for_each(|link| link.to.clear());
     }

@@ -38,11 +38,8 @@ pub(super) struct Link {
 #[derive(Debug)]
 pub(super) struct Gone {
     pub client: ClientId,
-    pub process: usize,
-    pub node: usize,
-    pub to: VecDeque<Words>,
+    pub link: Link,
     pub at: Ms,
-    pub promotions: u64,
 }
 
 impl Users {
@@ -170,15 +167,15 @@ impl Users {
 
     /// A process closes a connection. What the server had yet to read of it, it may read.
     pub(super) fn drop_link(&mut self, id: Id) {
-        let Some(link) = self.links.remove(&id) else { return };
+        let Some(mut link) = self.links.remove(&id) else { return };
         let peer = &mut self.processes[link.process].peers[link.node];
         peer.shared = peer.shared.filter(|shared| *shared != id);
         peer.idle.retain(|idle| *idle != id);
+        let asked = std::mem::take(&mut link.asked);
         let at = self.now + self.rng.u64(0..AGAIN - 20);
         let client = ClientId::from(id);
-        let Link { process, node, to, promotions, .. } = link;
-        self.gone.push(Gone { client, process, node, to, at, promotions });
-        self.lost_replies(id, link.asked);
+        self.gone.push(Gone { client, link, at });
+        self.lost_replies(id, asked);
     }
 
     /// Who waited for a reply on a connection that ended.
@@ -309,7 +306,8 @@ impl Users {
 
     /// A server reads what lay in the socket of a closed connection, and then notices that.
     pub(super) fn read_late(&mut self, at: usize) {
-        let Gone { client, process, node, to, promotions, .. } = self.gone.swap_remove(at);
+        let Gone { client, link, .. } = self.gone.swap_remove(at);
+        let Link { process, node, to, promotions, .. } = link;
         self.log(|| {
             format!("server {node} reads what is left of {client:?}, and that it is closed")
         });
