@@ -118,6 +118,10 @@ class Undoing:
         self.op = op
         self.out.append(op)
 
+    def begin_undo(self) -> None:
+        self.steps = self.undo()
+        self.begin(next(self.steps))
+
     def stop(self, how: str) -> None:
         if self.op == OVER:
             return
@@ -126,8 +130,7 @@ class Undoing:
                 self.left.in_doubt = self.left.lingers = self.has_link = True
             if self.has_link:
                 self.say("drop")
-            self.steps = self.undo()
-            self.begin(next(self.steps))
+            self.begin_undo()
         elif self.until is None:
             self.begin(self.steps.throw(Stopped("cancelled" if how == "cancel" else "closed")))
         if how == "close" and self.until is not None:
@@ -449,8 +452,7 @@ class Release(Undoing):
         if how == "cancel" and self.op[0] == "start" and self.steps.gi_frame is not None:
             # Nobody waits for it, and nothing was interrupted.
             self.say("tell", ("cancelled",))
-            self.steps = self.undo()
-            self.begin(next(self.steps))
+            self.begin_undo()
         else:
             super().stop(how)
 
