@@ -26,6 +26,13 @@ fn pid(child: &Child) -> Pid {
     Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap()
 }
 
+/// What the command says first.
+fn first_line(child: &mut Child) -> String {
+    let mut line = String::new();
+    std::io::BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    line
+}
+
 #[test]
 fn the_command_runs_while_the_lock_is_held_and_its_exit_code_is_passed_on() {
     let server = Server::start(&[]);
@@ -115,9 +122,7 @@ fn losing_the_lock_ends_the_command_even_if_nobody_listens_to_rlock() {
     let script = "trap 'exit 0' TERM; echo ready; while :; do sleep 1; done";
     let mut child = server.rlock(&["run", "job", "sh", "-c", script]).spawn().unwrap();
     drop(child.stderr.take());
-    let mut line = String::new();
-    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
-    out.read_line(&mut line).unwrap();
+    let line = first_line(&mut child);
     server.ask::<u64>("RLOCK.FORCE job");
     assert_eq!((line.as_str(), child.wait().unwrap().code()), ("ready\n", Some(124)));
     // Nor does it change the exit code of a wait in vain.
@@ -137,9 +142,7 @@ fn losing_the_lock_ends_the_command_even_if_nobody_reads_what_rlock_says() {
     let script = "trap '' TERM; echo ready; while :; do sleep 0.1; done";
     let mut command = server.rlock(&["run", "-k", "300ms", "job", "sh", "-c", script]);
     let mut child = command.stderr(writer).spawn().unwrap();
-    let mut line = String::new();
-    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
-    out.read_line(&mut line).unwrap();
+    let line = first_line(&mut child);
     server.ask::<u64>("RLOCK.FORCE job");
     let child = RefCell::new(child);
     let ended = || child.borrow_mut().try_wait().unwrap();
@@ -177,8 +180,7 @@ fn a_signal_ends_a_release_that_no_server_answers() {
     let script = format!("echo $$; until [ -e {} ]; do sleep 0.05; done; exit 3", go.display());
     let mut child =
         server.rlock(&["run", "--lease", "60", "job", "sh", "-c", &script]).spawn().unwrap();
-    let mut line = String::new();
-    std::io::BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let line = first_line(&mut child);
     let command = Pid::from_raw(line.trim().parse().unwrap()).unwrap();
     kill_process(server.pid(), Signal::STOP).unwrap();
     std::fs::write(&go, "").unwrap();

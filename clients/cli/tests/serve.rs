@@ -19,7 +19,7 @@ use std::path::Path;
 use http::{Serve, sample};
 use rustix::process::{Signal, kill_process};
 use sentinel::Sentinel;
-use support::{Rlock, Server, until};
+use support::{Rlock, Server, replica_of, until};
 
 const TOKEN: &str = "a-token-for-this-test";
 
@@ -409,16 +409,6 @@ fn nobody_can_act_without_permission_and_a_token() {
 /// What a server's metrics are labeled with.
 fn label(server: &Server) -> String {
     format!("server=\"127.0.0.1:{}\"", server.port)
-}
-
-fn replica_of(primary: &Server) -> Server {
-    let port = primary.port.to_string();
-    let replica =
-        Server::start(&["--replicaof", "127.0.0.1", &port, "--repl-diskless-sync-delay", "0"]);
-    until("the replica follows", || {
-        replica.ask::<String>("INFO replication").contains("master_link_status:up")
-    });
-    replica
 }
 
 #[test]

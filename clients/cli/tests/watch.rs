@@ -6,7 +6,7 @@ mod support;
 use std::io::{BufRead, BufReader, Lines, Read};
 use std::process::{Child, ChildStdout};
 
-use support::{Rlock, Server, until};
+use support::{Rlock, Server, replica_of, until};
 
 struct Watch {
     process: Child,
@@ -62,11 +62,8 @@ fn a_line_is_printed_for_each_change() {
 
 #[test]
 fn a_replica_is_watched_with_one_complaint() {
-    let [primary, replica] = [(); 2].map(|()| Server::start(&[]));
-    replica.ask::<()>(&format!("REPLICAOF 127.0.0.1 {}", primary.port));
-    let link =
-        |server: &Server| server.ask::<String>("INFO replication").contains("link_status:up");
-    until("it is a replica", || link(&replica));
+    let primary = Server::start(&[]);
+    let replica = replica_of(&primary);
     let mut watch = Watch::start(&replica, "job");
     assert_eq!(watch.line(), "free");
     for owner in ["ann", "bob"] {

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use rlock_client::Locker;
 use sentinel::Sentinel;
-use support::{Server, until};
+use support::{Server, replica_of, until};
 use tokio::time::timeout;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -31,12 +31,8 @@ fn role(server: &Server) -> Option<String> {
 /// A primary, its replica, their Sentinel, and who finds the primary by it.
 fn replicated() -> (Server, Server, Sentinel, Locker) {
     let old = Server::start(&["--repl-diskless-sync-delay", "0"]);
-    let port = old.port.to_string();
-    let new = Server::start(&["--replicaof", "127.0.0.1", &port]);
+    let new = replica_of(&old);
     let sentinel = Sentinel::of(&old);
-    until("the replica follows", || {
-        new.ask::<String>("INFO replication").contains("master_link_status:up")
-    });
     until("Sentinel knows the replica", || sentinel.replicas() == 1);
     let url = format!("redis://127.0.0.1:{}", sentinel.port);
     let locker = Locker::sentinel([url], "mine", "redis://127.0.0.1").unwrap();

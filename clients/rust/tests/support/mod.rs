@@ -165,6 +165,17 @@ pub fn is_held(server: &Server, key: &str) -> bool {
     server.ask::<bool>(&format!("EXISTS {key}"))
 }
 
+/// A replica that has what its primary wrote.
+pub fn replica_of(primary: &Server) -> Server {
+    let port = primary.port.to_string();
+    let replica =
+        Server::start(&["--replicaof", "127.0.0.1", &port, "--repl-diskless-sync-delay", "0"]);
+    until("the replica follows", || {
+        replica.ask::<String>("INFO replication").contains("master_link_status:up")
+    });
+    replica
+}
+
 /// How many clients the server has, but for the one that asks, and for its own primary.
 pub fn connections(server: &Server) -> usize {
     let list: String = server.ask("CLIENT LIST");
