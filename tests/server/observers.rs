@@ -376,11 +376,10 @@ impl Stage {
 
     /// How long the next hand-off of `door` takes, in microseconds, while all observe this lock.
     fn hand_off(&mut self, observed: &str) -> u128 {
+        let line = format!("RLOCK.AWAIT {observed} {} BLOCK 0", self.token(observed));
         let client = &mut self.client;
-        let (last, known) = (self.number, if observed == "door" { self.door } else { self.side });
-        self.number += 1;
-        let next = self.number;
-        let line = format!("RLOCK.AWAIT {observed} {known} BLOCK 0");
+        let (last, next) = (self.number, self.number + 1);
+        self.number = next;
         self.observers.iter_mut().for_each(|one| one.say(&line));
         self.waiter.say(&format!("RLOCK.ACQUIRE door w{next} BLOCK 0"));
         let count = i64::try_from(self.observers.len()).unwrap();
@@ -392,13 +391,18 @@ impl Stage {
         client.receive();
         client.ask(&format!("RLOCK.RELEASE side w{last}"));
         self.side = client.granted(&format!("RLOCK.ACQUIRE side w{next}"));
-        let token = if observed == "door" { self.door } else { self.side };
+        let token = self.token(observed);
         for one in &mut self.observers {
             let (shown, _) = seen(&one.answer());
             assert!(shown == token || shown == 0);
         }
         taken
     }
+
+    fn token(&self, key: &str) -> i64 {
+        if key == "door" { self.door } else { self.side }
+    }
+
     /// The same with the server's own lists: what so many blocked connections cost without us.
     fn push(&mut self) -> u128 {
         self.observers.iter_mut().for_each(|one| one.say("BLPOP crowd 0"));
@@ -426,26 +430,27 @@ impl Stage {
 #[ignore = "takes minutes and a quiet machine: make observers"]
 fn hand_offs_are_not_slower_beside_ten_thousand_observers() {
     let [mut nobody, mut crowd] = [0, 10_000].map(Stage::with);
-    let [mut none, mut beside, mut here] = [const { Vec::new() }; 3];
-    let [mut list, mut list_beside] = [const { Vec::new() }; 2];
+    let mut taken = [const { Vec::new() }; 5];
     for _ in 0..400 {
-        none.push(nobody.hand_off("door"));
-        beside.push(crowd.hand_off("side"));
-        here.push(crowd.hand_off("door"));
-        list.push(nobody.push());
-        list_beside.push(crowd.push());
+        let round = [
+            nobody.hand_off("door"),
+            crowd.hand_off("side"),
+            crowd.hand_off("door"),
+            nobody.push(),
+            crowd.push(),
+        ];
+        taken.iter_mut().zip(round).for_each(|(all, one)| all.push(one));
     }
-    for all in [&mut none, &mut beside, &mut here, &mut list, &mut list_beside] {
-        all.sort_unstable();
-    }
+    taken.iter_mut().for_each(|all| all.sort_unstable());
     let at = |all: &[u128], hundredths: usize| all[(all.len() - 1) * hundredths / 100];
     for hundredths in [50, 90, 99] {
         let [none, beside, here, list, list_beside] =
-            [&none, &beside, &here, &list, &list_beside].map(|all| at(all, hundredths));
+            taken.each_ref().map(|all| at(all, hundredths));
         println!(
             "p{hundredths}: {none} us, beside {beside} us, here {here} us; \
              a list {list} us, beside {list_beside} us"
         );
     }
-    assert!(at(&here, 50) * 10 <= at(&beside, 50) * 12);
+    let [_, beside, here, ..] = &taken;
+    assert!(at(here, 50) * 10 <= at(beside, 50) * 12);
 }
