@@ -110,6 +110,9 @@ clients-test: ## the packages' own tests, other projects' suites and the conform
 clients-results: ## the results of the conformance script on Redis 7.0 and Valkey 9.1 (SERVERS), in RESULTS.md (LANGUAGE, ONLY)
 	@SERVERS="$(SERVERS)" ONLY="$(ONLY)" ON="$(ON)" JOBS="$(JOBS)" scripts/clients.sh results $(LANGUAGE)
 
+clients-users: ## the conformance script's short form as the documented user, without TLS and with it (SERVERS, LANGUAGE)
+	@SERVERS="$(SERVERS)" ONLY="$(ONLY)" JOBS="$(JOBS)" scripts/clients.sh users $(LANGUAGE)
+
 clients-replay: ## COUNT traces (5000) replayed in each language; traces of a machine with a broken rule must fail (SEED, LANGUAGE)
 	@COUNT="$(COUNT)" SEED="$(SEED)" scripts/clients.sh replay $(LANGUAGE)
 

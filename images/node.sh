@@ -62,7 +62,7 @@ server() {
         echo 'user default off'
         user node "$RLOCK_NODE_PASSWORD" '~* &* +@all'
         user app "$RLOCK_APP_PASSWORD" '~app:* resetchannels &__keyspace@0__:app:* &__keyevent@*__:rlock.turn:* -@all +@connection -@dangerous +subscribe +unsubscribe +psubscribe +punsubscribe +wait +info +pttl +exists +rlock.acquire +rlock.release +rlock.renew +rlock.macquire +rlock.mrelease +rlock.mrenew +rlock.cancel +rlock.holds +rlock.check +rlock.await +rlock.info +rlock.place'
-        user operator "$RLOCK_OPERATOR_PASSWORD" '~* resetchannels &__key*__:* -@all +@connection -@dangerous +client|list +psubscribe +info +rlock.force +rlock.cancel +rlock.holds +rlock.info +rlock.place +rlock.queues +rlock.slowlog'
+        user operator "$RLOCK_OPERATOR_PASSWORD" '~* resetchannels &__key*__:* -@all +@connection -@dangerous +psubscribe +info +time +scan +client|list +client|kill +client|unblock +slowlog|get +module|list +rlock.force +rlock.cancel +rlock.holds +rlock.check +rlock.info +rlock.place +rlock.queues +rlock.slowlog (~runbook:* -@all +rlock.acquire +rlock.release)'
         user metrics "$RLOCK_METRICS_PASSWORD" 'resetchannels -@all +@connection -@dangerous +info +rlock.queues'
     } >"$data/users.acl"
     # A reply with a token means that a replica has the grant, and a primary that is cut off from its replicas stops
@@ -82,7 +82,7 @@ sentinel() {
     conf=$data/sentinel.conf
     if [ ! -e "$conf" ]; then
         set -- $RLOCK_SENTINELS
-        clients='resetchannels allchannels -@all +@connection +subscribe +psubscribe +unsubscribe +punsubscribe +info +role +sentinel|get-master-addr-by-name +sentinel|master +sentinel|replicas +sentinel|sentinels +sentinel|myid'
+        clients='resetchannels allchannels -@all +@connection +subscribe +psubscribe +unsubscribe +punsubscribe +info +role +sentinel|get-master-addr-by-name +sentinel|master +sentinel|masters +sentinel|replicas +sentinel|slaves +sentinel|sentinels +sentinel|myid'
         {
             printf '%s\n' 'sentinel resolve-hostnames yes' 'sentinel announce-hostnames yes' \
                 "sentinel announce-ip $RLOCK_SELF" "sentinel monitor $name ${RLOCK_SERVERS%% *} 6379 $(($# / 2 + 1))" \

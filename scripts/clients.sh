@@ -7,6 +7,8 @@
 #   clients.sh short [LANGUAGE...]   builds them, the short form of the conformance script: part of `make test`
 #   clients.sh results [LANGUAGE...] builds them, the conformance script and rlock's tests on Redis 7.0 and Valkey 9.1, for
 #                                    clients/conformance/RESULTS.md. ONLY=REGEX and ON=TOPOLOGIES play a part of it
+#   clients.sh users [LANGUAGE...]   builds them, the short form as the user app of docs/operations.md on all topologies,
+#                                    without TLS and with it
 #   clients.sh replay [LANGUAGE...]  builds them; each replays COUNT (5000) traces of clients/traces, and must fail with those
 #                                    of a machine in which a rule is broken
 #   clients.sh storm [LANGUAGE...]   builds them, a storm of STORM (180) seconds for each: clients/conformance/storm.py
@@ -60,9 +62,16 @@ main() {
         replay) replays "$@" ;;
         # Most of it is waiting for a lease or a wait to end.
         short) conformance default --short --on standalone,replicated --jobs "${JOBS:-4}" ;;
+        users)
+            for name in ${SERVERS:-default}; do
+                for secured in '' --tls; do
+                    conformance "$name" --jobs "${JOBS:-2}" --as app $secured --short --only "${ONLY-}"
+                done
+            done
+            ;;
         storm) played_by storm.py default --seconds "$storm_seconds" ;;
         bench) conformance default --bench 10000 ;;
-        *) die "usage: $0 build|test|short|results|replay|storm|bench [LANGUAGE...]" ;;
+        *) die "usage: $0 build|test|short|results|users|replay|storm|bench [LANGUAGE...]" ;;
     esac
     sum_up with-skipped
 }

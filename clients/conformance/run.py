@@ -21,6 +21,7 @@ from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import results
+from access import Access
 from resp import Refused, ask, lock_info, section
 from servers import KINDS, TROUBLE, free_port, until
 from worlds import WORLDS, Lacking, at_most
@@ -37,14 +38,14 @@ def unix_ms():
 class Runner:
     """One runner's process, and its replies as futures."""
 
-    def __init__(self, name, command, world=None):
+    def __init__(self, name, command, world=None, environment=None):
         self.name = name
         self.errors = tempfile.TemporaryFile()
         self.world = world
         pipe, words = subprocess.PIPE, shlex.split(command)
         if world is not None:
             words = world.around(words)
-        self.process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=self.errors, text=True)
+        self.process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=self.errors, text=True, env=os.environ | (environment or {}))
         self.futures, self.last_id = {}, 0
         self.hello = Future()
         threading.Thread(target=self._read, daemon=True).start()
@@ -104,7 +105,7 @@ class Play:
         self.scenario, self.topology, self.runner, self.threads = scenario, topology, runner, threads
         self.stalled = stalled  # for how long threads have waited for a processor since the scenario began, in ms
         Play.count += 1
-        self.prefix = f"conf:{runner.process.pid}:{Play.count}:"
+        self.prefix = f"{topology.access.prefix}conf:{runner.process.pid}:{Play.count}:"
         self.started = {}
         refused = f"127.0.0.1:{free_port()}"  # nobody listens there
         self.saved = {"slack": SLACK, "refused": refused, "hostname": socket.gethostname(), "pid": runner.process.pid, "len": len, "all": all, "str": str}
@@ -364,6 +365,8 @@ class Session:
 
     def __init__(self, args, runners, folder):
         self.args, self.runners, self.folder = args, runners, folder
+        self.access = Access(getattr(args, "as"), args.tls)
+        self.access.prepare(folder)
         self.topologies = {}
         self.threads = ThreadPoolExecutor(16)
         self.counts = {"ok": 0, "FAILED": 0, "n/a": 0}
@@ -374,13 +377,13 @@ class Session:
 
     def topology(self, kind):
         if kind not in self.topologies:
-            self.topologies[kind] = KINDS[kind](self.args.server, self.args.module, self.folder)
+            self.topologies[kind] = KINDS[kind](self.args.server, self.args.module, self.folder, self.access)
         return self.topologies[kind]
 
     def play_all(self):
         for text in self.runners:
             name, _, command = text.partition("=")
-            runner = Runner(name, command)
+            runner = Runner(name, command, environment=self.access.environment)
             for kind in self.args.on.split(","):
                 for scenario in self.scenarios:
                     if self.wants(scenario, kind):
@@ -393,7 +396,12 @@ class Session:
             kind in scenario.get("on", ["standalone"])
             and (scenario.get("short") or not self.args.short)
             and re.search(self.args.only, scenario["name"])
+            and self.may_play(json.dumps(scenario))
         )
+
+    def may_play(self, steps):
+        """A documented user of locks has no data of its own, and what is encrypted has no commands that the proxy could lose."""
+        return not (self.access.user and ('"churn"' in steps or '"user"' in steps)) and not (self.access.tls and '"proxy"' in steps)
 
     def knows(self, word, address):
         """Has the server that option of RLOCK.ACQUIRE, or that command? It says so itself."""
@@ -428,7 +436,7 @@ class Session:
         start = time.monotonic()
         for tries in range(3):
             if runner is None or runner.process.poll() is not None:
-                runner = Runner(name or runner.name, command, world and world())
+                runner = Runner(name or runner.name, command, world and world(), self.access.environment)
             before = self.kept_waiting(runner, kind)
             stalled = functools.partial(self.stalled, runner, kind, before)
             try:
@@ -509,6 +517,8 @@ def main():
     parser.add_argument("--only", default="", metavar="REGEX", help="only scenarios whose name has this")
     parser.add_argument("--files", default="*", help="only the scenarios of these files, for example '9-*'")
     parser.add_argument("--bench", type=int, default=0, metavar="MS", help="no scenarios: what a free pair costs")
+    parser.add_argument("--as", metavar="USER", help="as this user of docs/operations.md, instead of the default user")
+    parser.add_argument("--tls", action="store_true", help="the runners' clients, the servers and Sentinel use TLS")
     parser.add_argument("--results", metavar="FILE", help="a CSV file that gets the results, see results.py")
     parser.add_argument("--jobs", type=int, default=1, help="so many runners at a time, each with servers of its own")
     args = parser.parse_args()

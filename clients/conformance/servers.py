@@ -7,6 +7,7 @@ import socket
 import subprocess
 import time
 
+from access import Access
 from proxy import Proxy
 from resp import Refused, ask, section, slot
 
@@ -44,10 +45,14 @@ def until(what, is_so, within=20.0):
 class Server:
     """One process. It can be killed and started again with its data."""
 
-    def __init__(self, program, folder, words):
-        self.program, self.folder, self.words = program, folder, words
+    def __init__(self, program, folder, words, access=Access()):
+        self.program, self.folder = program, folder
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
+        # Where the runners' clients, and other servers, find it.
+        self.public_port = free_port() if access.tls else self.port
+        self.public_address = f"127.0.0.1:{self.public_port}"
+        self.words = [*words, *access.server_words(self.public_port, "--cluster-enabled" in words)]
         shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(folder)
         self.start()
@@ -79,8 +84,8 @@ class Server:
 class Topology:
     """What is common: the servers, stopping and starting them."""
 
-    def __init__(self, program, module, folder):
-        self.program, self.folder = program, folder
+    def __init__(self, program, module, folder, access=Access()):
+        self.program, self.folder, self.access = program, folder, access
         self.module = os.path.abspath(module)
         self.servers = []
 
@@ -88,12 +93,19 @@ class Topology:
         # What was written survives a kill also without fsync, and no reply waits for the disk of this machine.
         durable = ["--appendonly", "yes", "--appendfsync", "no", "--save", ""]
         words = [*durable, "--notify-keyspace-events", "KEd", "--loadmodule", self.module, *more]
-        server = Server(self.program, f"{self.folder}/{name}", words)
+        server = Server(self.program, f"{self.folder}/{name}", words, self.access)
         self.servers.append(server)
         return server
 
     def by_address(self, address):
         return next(server for server in self.servers if server.address == address)
+
+    def by_public_address(self, address):
+        return next(server for server in self.servers if server.public_address == address)
+
+    def opens(self, addresses, **more):
+        """The fields of a request `open`, with these addresses."""
+        self.opening = {"kind": self.kind, "addresses": addresses, **more, **self.access.opening}
 
     def fault(self, step, key):
         name = step["server"]
@@ -156,9 +168,10 @@ class Standalone(Topology):
     def __init__(self, *args):
         super().__init__(*args)
         self.one = self.server(self.kind)
-        self.proxy = Proxy(self.one.address)
+        self.proxy = Proxy(self.one.public_address)
+        self.opens([self.proxy.address])
         # To a client it is one server, also where that has a replica.
-        self.opening = {"kind": "standalone", "addresses": [self.proxy.address]}
+        self.opening["kind"] = "standalone"
 
     def primary(self, _key):
         return self.one.address
@@ -178,7 +191,7 @@ class Replicated(Standalone):
     def __init__(self, *args):
         super().__init__(*args)
         ask(self.one.address, "CONFIG", "SET", "repl-diskless-sync-delay", "0")
-        self.replica = self.server("replica", "--replicaof", "127.0.0.1", str(self.one.port))
+        self.replica = self.server("replica", "--replicaof", "127.0.0.1", str(self.one.public_port))
         self.heal()
 
     def stop_replica(self, _key):
@@ -214,26 +227,28 @@ class Sentinel(Topology):
         first = self.server("sentinel-1", *quick)
         self.replicas = [self.server(f"sentinel-{n}", *quick) for n in (2, 3)]
         for replica in self.replicas:
-            ask(replica.address, "REPLICAOF", "127.0.0.1", first.port)
+            ask(replica.address, "REPLICAOF", "127.0.0.1", first.public_port)
         os.makedirs(f"{self.folder}/sentinel", exist_ok=True)
         conf = f"{self.folder}/sentinel.conf"
-        with open(conf, "w") as file:
-            file.write(
-                f"sentinel monitor locks 127.0.0.1 {first.port} 1\nsentinel down-after-milliseconds locks 1000\n"
-                "sentinel failover-timeout locks 4000\nsentinel parallel-syncs locks 2\n"
-            )
         self.sentinel = Server.__new__(Server)
         self.sentinel.program, self.sentinel.folder = self.program, f"{self.folder}/sentinel"
         self.sentinel.words = [conf, "--sentinel"]
         self.sentinel.port = free_port()
         self.sentinel.address = f"127.0.0.1:{self.sentinel.port}"
+        public_port = free_port() if self.access.tls else self.sentinel.port
+        lines = [
+            f"sentinel monitor locks 127.0.0.1 {first.public_port} 1", "sentinel down-after-milliseconds locks 1000",
+            "sentinel failover-timeout locks 4000", "sentinel parallel-syncs locks 2", *self.access.sentinel_lines(public_port),
+        ]
+        with open(conf, "w") as file:
+            file.write("".join(f"{line}\n" for line in lines))
         self.sentinel.start()
-        self.opening = {"kind": self.kind, "addresses": [self.sentinel.address], "service": "locks"}
+        self.opens([f"127.0.0.1:{public_port}"], service="locks")
         self.heal()
 
     def primary(self, _key):
         host, port = ask(self.sentinel.address, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", "locks")
-        return f"{host}:{port}"
+        return self.by_public_address(f"{host}:{port}").address
 
     def failover(self, key):
         old = self.primary(key)
@@ -253,15 +268,16 @@ class Sentinel(Topology):
 
     def heal(self):
         self.go()
-        primary = self.primary(None)
+        primary = self.by_address(self.primary(None))
         for server in self.servers:
             if not server.runs:
-                server.start("--replicaof", *primary.split(":"))
+                server.start("--replicaof", "127.0.0.1", str(primary.public_port))
 
         def is_well():
             primary = self.primary(None)
+            followed = self.by_address(primary).public_address
             roles = [ask(server.address, "ROLE", timeout=1.0) for server in self.servers]
-            follows = [r for r in roles if r[0] == "slave" and f"{r[1]}:{r[2]}" == primary and r[3] == "connected"]
+            follows = [r for r in roles if r[0] == "slave" and f"{r[1]}:{r[2]}" == followed and r[3] == "connected"]
             seen = ask(self.sentinel.address, "SENTINEL", "MASTER", "locks")
             flags, replicas = (seen[seen.index(word) + 1] for word in ("flags", "num-slaves"))
             return len(follows) == 2 and ask(primary, "ROLE")[0] == "master" and flags == "master" and int(replicas) >= 2
@@ -286,13 +302,13 @@ class Cluster(Topology):
             ask(server.address, "CLUSTER", "SET-CONFIG-EPOCH", n + 1)
             if n < 3:
                 ask(server.address, "CLUSTER", "ADDSLOTSRANGE", bounds[n], bounds[n + 1] - 1)
-            ask(server.address, "CLUSTER", "MEET", "127.0.0.1", self.servers[0].port)
+            ask(server.address, "CLUSTER", "MEET", "127.0.0.1", self.servers[0].public_port)
         known = lambda: all(len(ask(s.address, "CLUSTER", "NODES").splitlines()) == 6 for s in self.servers)
         until("the nodes know each other", known)
         for primary, replica in zip(self.servers[:3], self.servers[3:]):
             name = ask(primary.address, "CLUSTER", "MYID")
             until("a replica follows", lambda: ask(replica.address, "CLUSTER", "REPLICATE", name) == "OK")
-        self.opening = {"kind": self.kind, "addresses": [server.address for server in self.servers[:3]]}
+        self.opens([server.public_address for server in self.servers[:3]])
         self.heal()
 
     def primary(self, key):

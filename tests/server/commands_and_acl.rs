@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use redis::Value;
 
+use crate::users::users_of_operations;
 use rlock_testkit::{Client, Server, flat_map, integer, items, say_not_seen, text};
 
 /// Command, flags that it has, flags that it must not have, arity, whether its first word is a key;
@@ -292,13 +293,8 @@ fn collect_tokens(argument: &Value, tokens: &mut Vec<String>) {
     }
 }
 
-/// The users that docs/operations.md recommends.
 fn recommended() -> Server {
-    let page = include_str!("../../docs/operations.md");
-    let (_, section) = page.split_once("\n## Who may do what\n").unwrap();
-    let (_, block) = section.split_once("```conf\n").unwrap();
-    let (users, _) = block.split_once("```").unwrap();
-    Server::of(&format!("notify-keyspace-events KEd\n{users}"))
+    Server::of(&format!("notify-keyspace-events KEd\n{}", users_of_operations()))
 }
 
 fn application(server: &Server) -> Client {

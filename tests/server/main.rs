@@ -71,3 +71,4 @@ mod tickets;
 mod tokens;
 mod transactions;
 mod upgrades;
+mod users;

@@ -236,20 +236,22 @@ func (r *runner) open(q request) error {
 		}
 		return *n
 	}
+	var secure *tls.Config
+	if q.TLS {
+		secure = &tls.Config{InsecureSkipVerify: true}
+	}
 	var c redis.UniversalClient
 	switch q.Kind {
 	case "sentinel":
 		c = redis.NewFailoverClient(&redis.FailoverOptions{MasterName: q.Service, SentinelAddrs: q.Addresses,
-			Username: q.User, Password: q.Password, PoolSize: size(q.Pool)})
+			SentinelUsername: q.User, SentinelPassword: q.Password,
+			Username: q.User, Password: q.Password, PoolSize: size(q.Pool), TLSConfig: secure})
 	case "cluster":
 		c = redis.NewClusterClient(&redis.ClusterOptions{Addrs: q.Addresses,
-			Username: q.User, Password: q.Password, PoolSize: size(q.Pool)})
+			Username: q.User, Password: q.Password, PoolSize: size(q.Pool), TLSConfig: secure})
 	default:
-		o := &redis.Options{Addr: q.Addresses[0], Username: q.User, Password: q.Password, PoolSize: size(q.Pool)}
-		if q.TLS {
-			o.TLSConfig = &tls.Config{InsecureSkipVerify: true}
-		}
-		c = redis.NewClient(o)
+		c = redis.NewClient(&redis.Options{Addr: q.Addresses[0],
+			Username: q.User, Password: q.Password, PoolSize: size(q.Pool), TLSConfig: secure})
 	}
 	var settings []rlock.Setting
 	if q.Waiting != nil {

@@ -21,14 +21,24 @@ const tell = (reply) => process.stdout.write(`${JSON.stringify(reply)}\n`);
 
 function connect({ kind, addresses, service, user: username, password, tls }) {
   const nodes = addresses.map((at) => ({ host: at.slice(0, at.lastIndexOf(':')), port: Number(at.slice(at.lastIndexOf(':') + 1)) }));
+  const login = username && { username, password };
   if (isIo) {
-    if (kind === 'sentinel') return new Redis({ sentinels: nodes, name: service });
-    if (kind === 'cluster') return new Cluster(nodes);
-    return new Redis({ ...nodes[0], ...(username && { username, password }), ...(tls && { tls: { rejectUnauthorized: false } }) });
+    const secure = tls && { tls: { rejectUnauthorized: false } };
+    if (kind === 'sentinel') {
+      return new Redis({
+        sentinels: nodes, name: service, ...login, ...secure,
+        ...(login && { sentinelUsername: username, sentinelPassword: password }),
+        ...(secure && { sentinelTLS: secure.tls, enableTLSForSentinelMode: true }),
+      });
+    }
+    if (kind === 'cluster') return new Cluster(nodes, { redisOptions: { ...login, ...secure } });
+    return new Redis({ ...nodes[0], ...login, ...secure });
   }
-  if (kind === 'sentinel') return createSentinel({ name: service, sentinelRootNodes: nodes });
-  if (kind === 'cluster') return createCluster({ rootNodes: nodes.map((socket) => ({ socket })) });
-  return createClient({ socket: { ...nodes[0], ...(tls && { tls: true, rejectUnauthorized: false }) }, ...(username && { username, password }) });
+  const secure = tls && { tls: true, rejectUnauthorized: false };
+  const each = { ...login, ...(secure && { socket: secure }) };
+  if (kind === 'sentinel') return createSentinel({ name: service, sentinelRootNodes: nodes, nodeClientOptions: each, sentinelClientOptions: each });
+  if (kind === 'cluster') return createCluster({ rootNodes: nodes.map((node) => ({ socket: { ...node, ...secure } })), defaults: each });
+  return createClient({ socket: { ...nodes[0], ...secure }, ...login });
 }
 
 /** The options that a request names. */

@@ -49,6 +49,11 @@ def client_options(request):
     return options | {"ssl": True, "ssl_cert_reqs": "none"} if request.get("tls") else options
 
 
+def sentinel_options(request):
+    """The Sentinels have the same users and the same certificates as their servers."""
+    return {name: value for name, value in client_options(request).items() if name != "max_connections"}
+
+
 def spawned(request):
     """A program that outlives the runner."""
     subprocess.Popen(["sleep", "20"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -140,7 +145,7 @@ class Runner:
         kwargs = client_options(r)
         places = [place.rsplit(":", 1) for place in r["addresses"]]
         if r["kind"] == "sentinel":
-            client = redis.sentinel.Sentinel(places, socket_timeout=2).master_for(r["service"], **kwargs)
+            client = redis.sentinel.Sentinel(places, socket_timeout=2, sentinel_kwargs=sentinel_options(r)).master_for(r["service"], **kwargs)
         elif r["kind"] == "cluster":
             nodes = [redis.cluster.ClusterNode(host, int(port)) for host, port in places]
             client = redis.RedisCluster(startup_nodes=nodes, **kwargs)

@@ -11,7 +11,8 @@ import redis.asyncio.sentinel
 
 import rlock.asyncio as rlock
 from runner import (
-    FEATURES, Campaign, bare_words, bench_reply, client_options, collected, failure, leads, lock_options, parts, seconds, seen, spawned, state, tell,
+    FEATURES, Campaign, bare_words, bench_reply, client_options, collected, failure, leads, lock_options, parts, seconds, seen,
+    sentinel_options, spawned, state, tell,
 )
 
 
@@ -59,7 +60,7 @@ class Runner:
         kwargs = client_options(r)
         places = [place.rsplit(":", 1) for place in r["addresses"]]
         if r["kind"] == "sentinel":
-            client = redis.asyncio.Sentinel(places, socket_timeout=2).master_for(r["service"], **kwargs)
+            client = redis.asyncio.Sentinel(places, socket_timeout=2, sentinel_kwargs=sentinel_options(r)).master_for(r["service"], **kwargs)
         elif r["kind"] == "cluster":
             nodes = [redis.asyncio.cluster.ClusterNode(host, int(port)) for host, port in places]
             client = redis.asyncio.RedisCluster(startup_nodes=nodes, **kwargs)

@@ -14,9 +14,12 @@ mod values;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::users::users_of_operations;
 use database::Database;
+pub use pages::page_named;
 use pages::{Block, pages};
 use rlock_testkit::Server;
+use session::Users;
 
 /// What a session finds unless its section has a `conf` block: as `make run` has it.
 const CONF: &str = "notify-keyspace-events KEd\n";
@@ -24,11 +27,15 @@ const CONF: &str = "notify-keyspace-events KEd\n";
 #[test]
 fn every_printed_session_gives_the_printed_replies() {
     let (mut sessions, mut failed) = (0, Vec::new());
+    let with_users = format!("{CONF}{}", users_of_operations());
     for page in pages() {
-        let mut conf = CONF;
+        let has_users = page.name == "docs/runbook.md";
+        let (usual, users) =
+            if has_users { (with_users.as_str(), Users::Documented) } else { (CONF, Users::Any) };
+        let mut conf = usual;
         for block in page.blocks() {
             match block {
-                Block::Heading(_) => conf = CONF,
+                Block::Heading(_) => conf = usual,
                 // Read by a server even if no session follows.
                 Block::Fenced { kind: "conf", text, .. } => {
                     drop(Server::of(text));
@@ -39,7 +46,7 @@ fn every_printed_session_gives_the_printed_replies() {
                     let place = format!("{}:{line}", page.name);
                     let played = catch_unwind(AssertUnwindSafe(|| {
                         for database in Database::each_for(text) {
-                            session::play(text, conf, database, &place);
+                            session::play(text, conf, users, database, &place);
                         }
                     }));
                     failed.extend(played.err().map(|_| place));

@@ -3,7 +3,7 @@
 //! A line `> COMMAND` is sent on a connection of its own, and `name> COMMAND` on the connection of
 //! that name, which stays; the lines below it are its reply. Without a reply below, it waits, and
 //! `name< REPLY` is what it gets later; QUIT ends the connection. `sql> STATEMENT` goes to a
-//! database. Tokens stand for the tokens of this run, in the same order.
+//! database. On a page that has users, each name speaks as its user. Tokens stand for the tokens of this run, in the same order.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,34 @@ use super::database::Database;
 use super::values::Values;
 use rlock_testkit::{Program, Server, module, until};
 
+/// Who speaks as which user of `docs/operations.md`.
+#[derive(Clone, Copy)]
+pub enum Users {
+    /// Everybody may do everything.
+    Any,
+    /// `operator>` and `admin>` are those users, and everybody else is an application.
+    Documented,
+}
+
+impl Users {
+    /// The user and the password of a speaker; none for the default user, who may do everything.
+    fn of(self, who: &str) -> Option<&'static str> {
+        match (self, who) {
+            (Users::Any, _) | (_, "admin") => None,
+            (_, "operator") => Some("operator operator-secret"),
+            (_, "") => panic!("on a page that has users, every prompt names one"),
+            _ => Some("app app-secret"),
+        }
+    }
+}
+
 /// Plays it, and insists on the printed replies.
-pub fn play(session: &str, conf: &str, database: Option<Database>, place: &str) {
+pub fn play(session: &str, conf: &str, users: Users, database: Option<Database>, place: &str) {
     let is_module_loaded_in_it = session.contains("MODULE LOAD");
     let server = if is_module_loaded_in_it { Server::without_module() } else { Server::of(conf) };
     let mut stage = Stage {
         server,
+        users,
         database,
         speakers: BTreeMap::new(),
         values: Values::default(),
@@ -49,6 +71,7 @@ fn spoken(line: &str) -> Option<(&str, bool, &str)> {
 
 struct Stage<'a> {
     server: Server,
+    users: Users,
     database: Option<Database>,
     speakers: BTreeMap<&'a str, Speaker<'a>>,
     values: Values,
@@ -71,7 +94,7 @@ impl<'a> Stage<'a> {
             let database = self.database.as_mut().expect("a database");
             let replied = database.ask(&real, printed.len());
             self.values.compare(printed, &replied, &context);
-        } else if who.is_empty() {
+        } else if who.is_empty() && self.users.of(who).is_none() {
             let mut terminal = Program::as_shown(&self.server);
             terminal.say(&real);
             terminal.say("QUIT");
@@ -92,9 +115,9 @@ impl<'a> Stage<'a> {
         context: &str,
     ) {
         let waiting = self.waiting();
-        let server = &self.server;
+        let (server, login) = (&self.server, self.users.of(who));
         let speaker = self.speakers.entry(who).or_insert_with(|| Speaker {
-            terminal: Program::as_shown(server),
+            terminal: entered(server, login),
             waits_for: None,
             is_listening: false,
         });
@@ -137,6 +160,16 @@ impl<'a> Stage<'a> {
             assert!(left[0].contains("end"), "{}: {who} was told more: {left:?}", self.place);
         }
     }
+}
+
+/// A terminal in which that user has logged in.
+fn entered(server: &Server, login: Option<&str>) -> Program {
+    let mut terminal = Program::as_shown(server);
+    if let Some(login) = login {
+        terminal.say(&format!("AUTH {login}"));
+        assert_eq!(terminal.lines(1), ["OK"], "{login}");
+    }
+    terminal
 }
 
 fn module_path() -> String {

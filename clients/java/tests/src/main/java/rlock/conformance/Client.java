@@ -26,6 +26,8 @@ import redis.clients.jedis.DefaultJedisClientConfig;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.JedisClientConfig;
 import redis.clients.jedis.RedisSentinelClient;
+import redis.clients.jedis.SslOptions;
+import redis.clients.jedis.SslVerifyMode;
 import redis.clients.jedis.UnifiedJedis;
 import rlock.Locks;
 import rlock.jedis.JedisLocks;
@@ -83,7 +85,7 @@ abstract class Client implements AutoCloseable {
             Set<HostAndPort> servers = new LinkedHashSet<>(addresses.stream().map(HostAndPort::from).toList());
             var configured = DefaultJedisClientConfig.builder();
             if (has(request, "user")) configured.user(text(request, "user")).password(text(request, "password"));
-            if (has(request, "tls")) configured.ssl(true);
+            if (has(request, "tls")) configured.sslOptions(SslOptions.builder().sslVerifyMode(SslVerifyMode.INSECURE).build());
             JedisClientConfig config = configured.build();
             var pool = new ConnectionPoolConfig();
             if (has(request, "pool")) pool.setMaxTotal(number(request, "pool"));
@@ -92,8 +94,8 @@ abstract class Client implements AutoCloseable {
                         Client.open(JedisLocks.standalone(servers.iterator().next(), config), request),
                         redis.clients.jedis.RedisClient.builder().hostAndPort(servers.iterator().next()).clientConfig(config).poolConfig(pool).build());
                 case "sentinel" -> new Jedis(
-                        Client.open(JedisLocks.sentinel(text(request, "service"), servers, config, DefaultJedisClientConfig.builder().build()), request),
-                        has(request, "offline") ? null : RedisSentinelClient.builder().masterName(text(request, "service")).sentinels(servers).clientConfig(config).poolConfig(pool).build());
+                        Client.open(JedisLocks.sentinel(text(request, "service"), servers, config, config), request),
+                        has(request, "offline") ? null : RedisSentinelClient.builder().masterName(text(request, "service")).sentinels(servers).sentinelClientConfig(config).clientConfig(config).poolConfig(pool).build());
                 default -> new Jedis(
                         Client.open(JedisLocks.cluster(servers, config), request),
                         redis.clients.jedis.RedisClusterClient.builder().nodes(servers).clientConfig(config).poolConfig(pool).build());
@@ -128,14 +130,12 @@ abstract class Client implements AutoCloseable {
         static Client open(JsonObject request, List<String> addresses) {
             String kind = text(request, "kind");
             List<RedisURI> servers = addresses.stream().map(Lettuce::uri).toList();
-            servers.forEach(uri -> uri.setSsl(has(request, "tls")));
+            servers.forEach(uri -> configure(uri, request));
             if (kind.equals("sentinel")) {
                 var sentinels = RedisURI.builder().withSentinelMasterId(text(request, "service"));
                 servers.forEach(sentinels::withSentinel);
-                servers = List.of(sentinels.build());
+                servers = List.of(configure(sentinels.build(), request));
             }
-            if (has(request, "user")) servers.forEach(uri -> uri.setCredentialsProvider(
-                    new io.lettuce.core.StaticCredentialsProvider(text(request, "user"), text(request, "password").toCharArray())));
             if (kind.equals("cluster")) {
                 RedisClusterClient client = RedisClusterClient.create(servers);
                 Locks locks = Client.open(LettuceLocks.cluster(client, servers), request);
@@ -144,6 +144,14 @@ abstract class Client implements AutoCloseable {
             RedisClient client = RedisClient.create(servers.get(0));
             Locks locks = Client.open(LettuceLocks.of(client, servers.get(0)), request);
             return new Lettuce(locks, client, has(request, "offline") ? null : client.connect(), null);
+        }
+
+        private static RedisURI configure(RedisURI uri, JsonObject request) {
+            uri.setSsl(has(request, "tls"));
+            if (has(request, "tls")) uri.setVerifyPeer(false);
+            if (has(request, "user")) uri.setCredentialsProvider(
+                    new io.lettuce.core.StaticCredentialsProvider(text(request, "user"), text(request, "password").toCharArray()));
+            return uri;
         }
 
         private static RedisURI uri(String address) {
