@@ -1,7 +1,7 @@
 //! One level of a held lock.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use tokio::runtime::Handle;
@@ -20,8 +20,9 @@ pub struct Hold {
     held: Arc<Held>,
     runtime: Handle,
     is_released: bool,
-    /// A release that was begun.
-    begun: Option<Begun<Release>>,
+    /// A release that was begun. Only its owner reads it: the mutex lets tasks share the hold, which they do not do with
+    /// a request under way.
+    begun: Mutex<Option<Begun<Release>>>,
 }
 
 /// The signal that a hold is lost, to pass on.
@@ -66,7 +67,14 @@ impl Loss {
 
 impl Hold {
     pub(crate) fn new(inner: Arc<Inner>, entry: Arc<Entry>, held: Arc<Held>) -> Hold {
-        Hold { inner, entry, held, runtime: Handle::current(), is_released: false, begun: None }
+        Hold {
+            inner,
+            entry,
+            held,
+            runtime: Handle::current(),
+            is_released: false,
+            begun: Mutex::default(),
+        }
     }
 
     /// The fencing token: greater than all before it. The resource that is written to should refuse smaller ones.
@@ -120,7 +128,8 @@ impl Hold {
     /// then released in the background.
     pub async fn release(mut self) -> Result<(), Error> {
         self.is_released = true;
-        self.entry.release(&self.inner, &self.held, self.begun.take()).await
+        let begun = self.begun.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        self.entry.release(&self.inner, &self.held, begun).await
     }
 }
 
@@ -128,7 +137,7 @@ impl Hold {
     /// On the calling thread. `None`: release by [`Hold::release`].
     pub(crate) fn release_quickly(&mut self) -> Option<Result<(), Error>> {
         let (outcome, begun) = self.entry.release_quickly(&self.inner, &self.held);
-        (self.is_released, self.begun) = (outcome.is_some(), begun);
+        (self.is_released, self.begun) = (outcome.is_some(), Mutex::new(begun));
         outcome
     }
 }

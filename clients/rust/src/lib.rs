@@ -4,11 +4,14 @@
 //! # async fn work(token: u64) {}
 //! # async fn example() -> Result<(), rlock_client::Error> {
 //! let locker = rlock_client::Locker::new(redis::Client::open("redis://127.0.0.1:6380")?);
-//! let hold = locker.lock("order:42").wait(std::time::Duration::from_secs(10)).acquire().await?;
-//! tokio::select! {
-//!     () = work(hold.token()) => hold.release().await,
-//!     () = hold.lost() => hold.release().await, // stop at once; the release says that the hold was lost
-//! }
+//! let task = tokio::spawn(async move { // or a handler of a server
+//!     let hold = locker.lock("order:42").wait(std::time::Duration::from_secs(10)).acquire().await?;
+//!     tokio::select! {
+//!         () = work(hold.token()) => hold.release().await,
+//!         () = hold.lost() => hold.release().await, // stop at once; the release says that the hold was lost
+//!     }
+//! });
+//! # task.await.unwrap_or(Err(rlock_client::Error::Closed))
 //! # }
 //! ```
 //!
