@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use redis::Client;
 use rlock_client::Locker;
-use support::{Server, is_held, until};
+use support::{Server, until};
 use tokio::task::JoinHandle;
 
 type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
@@ -140,8 +140,9 @@ async fn what_the_readme_shows_runs_in_spawned_tasks() {
     several(locker.clone()).await.unwrap().unwrap();
     losses(locker.clone()).await.unwrap().unwrap();
     listeners(client).await.unwrap();
+    until("the others are released", || locker.counts().held == 0);
     let leads = leaders(locker.clone());
-    until("it leads", || is_held(&server, "leader"));
+    until("it leads", || locker.counts().held == 1);
     closes(locker).await.unwrap();
     leads.await.unwrap().unwrap(); // its loop ends with the observer
 }
