@@ -49,7 +49,7 @@ package_test() {
     for boot in $boots; do
         run mvn --batch-mode -Dmaven.repo.local="$tools/m2" -f spring-boot-tests -Dboot.version="${boot%/*}" \
             -Dintegration.redis.version="${boot#*/}" verify >"$home/java-boot.txt" 2>&1 || true
-        suites "java on Spring Boot ${boot%/*}" "$home/java-boot.txt" Starter Locked Refusals Moved
+        suites "java on Spring Boot ${boot%/*}" "$home/java-boot.txt" Starter Locked Refusals Moved Shutdown LostCommit
     done
     foreign_tests redisson "Redisson's lock tests" "${REDISSON_SOURCES-}"
     foreign_tests spring "Spring Integration's registry tests" "${SPRING_INTEGRATION_SOURCES-}"

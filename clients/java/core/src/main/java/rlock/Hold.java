@@ -62,6 +62,19 @@ public final class Hold implements AutoCloseable {
         return !released.get() && seat.tenure == tenure && tenure.isSure();
     }
 
+    /**
+     * Fails unless {@link #isHeld}: for the moment before what must not be done without the lock, such as a commit. Sends
+     * nothing.
+     *
+     * @throws LockLostException if the hold was lost, or may be
+     * @throws IllegalMonitorStateException if it was released
+     */
+    public void ensureHeld() {
+        if (isHeld()) return;
+        if (released.get() || seat.tenure != tenure && !tenure.isLost()) throw new IllegalMonitorStateException(this + " was released");
+        throw new LockLostException(this + " was lost");
+    }
+
     /** The time until the deadline; renewals move it. */
     public Duration remaining() {
         return isHeld() ? tenure.left() : Duration.ZERO;

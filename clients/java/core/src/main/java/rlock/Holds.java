@@ -52,6 +52,12 @@ public final class Holds implements AutoCloseable {
         return !released.get() && holds.stream().allMatch(Hold::isHeld);
     }
 
+    /** Fails unless {@link #isHeld}: see {@link Hold#ensureHeld}. */
+    public void ensureHeld() {
+        if (released.get()) throw new IllegalMonitorStateException(this + " were released");
+        holds.forEach(Hold::ensureHeld);
+    }
+
     /** The time until the first deadline; zero if they are not all held. */
     public Duration remaining() {
         return isHeld() ? holds.stream().map(Hold::remaining).min(Comparator.naturalOrder()).orElseThrow() : Duration.ZERO;

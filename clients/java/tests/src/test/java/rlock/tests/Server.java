@@ -82,7 +82,16 @@ public final class Server implements AutoCloseable {
 
     /** Any command, by a connection beside the package's. */
     public Object say(String... words) {
-        try (var jedis = new Jedis("127.0.0.1", port)) {
+        return by(2_000, words);
+    }
+
+    /** A command whose reply may take its time. */
+    public Object waits(String... words) {
+        return by(60_000, words);
+    }
+
+    private Object by(int timeoutMillis, String... words) {
+        try (var jedis = new Jedis("127.0.0.1", port, timeoutMillis)) {
             String[] rest = List.of(words).subList(1, words.length).toArray(String[]::new);
             return jedis.sendCommand(() -> words[0].getBytes(), rest);
         }

@@ -1,10 +1,14 @@
 package rlock.spring.boot;
 
+import java.util.function.Consumer;
 import rlock.Hold;
 
 /** The hold under which a {@link Locked} method runs, for its token and its signal. */
 public final class CurrentHold {
-    private static final ThreadLocal<Hold> CURRENT = new ThreadLocal<>();
+    private static final ThreadLocal<Level> CURRENT = new ThreadLocal<>();
+
+    /** A method that runs, and the one of the same thread that called it. */
+    private record Level(Hold hold, Level outer) {}
 
     private CurrentHold() {}
 
@@ -14,15 +18,28 @@ public final class CurrentHold {
      * @throws IllegalStateException if there is none
      */
     public static Hold get() {
-        Hold hold = CURRENT.get();
-        if (hold == null) throw new IllegalStateException("no method with @Locked is running in this thread");
-        return hold;
+        Level level = CURRENT.get();
+        if (level == null) throw new IllegalStateException("no method with @Locked is running in this thread");
+        return level.hold;
     }
 
-    static Hold set(Hold hold) {
-        Hold outer = CURRENT.get();
-        if (hold == null) CURRENT.remove();
-        else CURRENT.set(hold);
-        return outer;
+    /** Whether this thread runs a method with {@link Locked}. */
+    static boolean isThere() {
+        return CURRENT.get() != null;
+    }
+
+    static void enter(Hold hold) {
+        CURRENT.set(new Level(hold, CURRENT.get()));
+    }
+
+    static void leave() {
+        Level outer = CURRENT.get().outer;
+        if (outer == null) CURRENT.remove();
+        else CURRENT.set(outer);
+    }
+
+    /** All holds of this thread's methods, the innermost first. */
+    static void each(Consumer<Hold> visit) {
+        for (Level level = CURRENT.get(); level != null; level = level.outer) visit.accept(level.hold);
     }
 }

@@ -25,7 +25,11 @@ import rlock.Mode;
  * is not done, the call ends with an {@link IllegalStateException} after the method has run. Anything else that works
  * later, such as a {@code Supplier} or an {@code Iterator}, is not recognized: its work is not locked.
  *
- * <p>When the context closes, the beans with such methods, and all that depend on them, are destroyed before the locks.
+ * <p>If a lock is lost before a transaction of this thread is committed, the transaction is rolled back.
+ *
+ * <p>When the context closes, the beans with such methods, all that depend on them, executors and schedulers are destroyed
+ * before the locks. Then no such method begins any more, and the locks are closed when those that run have ended, or {@code
+ * rlock.shutdown-timeout} is over.
  */
 @Documented
 @Target(ElementType.METHOD)

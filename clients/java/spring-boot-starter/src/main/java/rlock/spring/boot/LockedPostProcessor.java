@@ -21,19 +21,28 @@ import org.springframework.core.MethodIntrospector;
 import org.springframework.core.Ordered;
 import org.springframework.core.annotation.AnnotatedElementUtils;
 import org.springframework.core.annotation.AnnotationUtils;
+import org.springframework.util.ClassUtils;
+import org.springframework.util.function.SingletonSupplier;
 import rlock.Hold;
 import rlock.KeyLock;
+import rlock.LockLostException;
 import rlock.Locks;
 
 /** Puts beans with {@link Locked} methods behind a proxy that acquires the lock before everything else. */
 final class LockedPostProcessor extends AbstractBeanFactoryAwareAdvisingPostProcessor implements InstantiationAwareBeanPostProcessor {
     private static final long serialVersionUID = 1;
+    private static final boolean HAS_TRANSACTIONS = ClassUtils.isPresent(
+            "org.springframework.transaction.TransactionExecutionListener", LockedPostProcessor.class.getClassLoader());
+
+    private static final String CLOSES = "the application closes";
 
     private transient BeanFactory beans;
     private final transient Map<Method, LockedMethod> methods = new ConcurrentHashMap<>();
     private final transient Map<Class<?>, Boolean> eligible = new ConcurrentHashMap<>();
+    private final transient Drain drain;
 
-    LockedPostProcessor(Supplier<Locks> locks, Supplier<Duration> wait, boolean proxiesClasses) {
+    LockedPostProcessor(Supplier<Locks> locks, Supplier<Duration> wait, Drain drain, boolean proxiesClasses) {
+        this.drain = drain;
         setProxyTargetClass(proxiesClasses);
         setBeforeExistingAdvisors(true);
         // Before that of @Async, which then puts itself around it: the lock is acquired in the thread that works.
@@ -44,7 +53,10 @@ final class LockedPostProcessor extends AbstractBeanFactoryAwareAdvisingPostProc
                 return methods.containsKey(AopUtils.getMostSpecificMethod(method, target));
             }
         };
-        this.advisor = new DefaultPointcutAdvisor(pointcut, (MethodInterceptor) call -> locked(call, locks.get(), wait));
+        // Kept, because none is made while the application closes.
+        Supplier<Locks> those = SingletonSupplier.of(locks);
+        Supplier<Duration> otherwise = SingletonSupplier.of(wait);
+        this.advisor = new DefaultPointcutAdvisor(pointcut, (MethodInterceptor) call -> locked(call, those, otherwise));
     }
 
     @Override
@@ -60,6 +72,12 @@ final class LockedPostProcessor extends AbstractBeanFactoryAwareAdvisingPostProc
         if (isEligible(bean.getClass()) && beans instanceof ConfigurableListableBeanFactory factory)
             for (String locks : factory.getBeanNamesForType(Locks.class, true, false)) factory.registerDependentBean(locks, name);
         return true;
+    }
+
+    @Override
+    public Object postProcessAfterInitialization(Object bean, String name) {
+        if (HAS_TRANSACTIONS) LostCommit.watch(bean);
+        return super.postProcessAfterInitialization(bean, name);
     }
 
     // Here whatever is wrong with an annotation is found at the start.
@@ -81,25 +99,65 @@ final class LockedPostProcessor extends AbstractBeanFactoryAwareAdvisingPostProc
         return beans instanceof ConfigurableBeanFactory factory ? factory.resolveEmbeddedValue(text) : text;
     }
 
-    private Object locked(MethodInvocation call, Locks locks, Supplier<Duration> otherwise) throws Throwable {
-        Object target = call.getThis();
-        LockedMethod method = methods.get(AopUtils.getMostSpecificMethod(call.getMethod(), target.getClass()));
-        KeyLock lock = method.lock(locks, target, call.getArguments(), new BeanFactoryResolver(beans));
-        Duration wait = method.waitAtMost == null ? otherwise.get() : method.waitAtMost;
-        Optional<Hold> hold;
-        try {
-            hold = lock.acquire(wait);
-        } catch (InterruptedException interrupt) {
-            Thread.currentThread().interrupt();
-            throw new NotLockedException(lock.key() + ": the wait for it was interrupted", interrupt);
+    private Object locked(MethodInvocation call, Supplier<Locks> locks, Supplier<Duration> otherwise) throws Throwable {
+        LockedMethod method = methods.get(AopUtils.getMostSpecificMethod(call.getMethod(), call.getThis().getClass()));
+        if (CurrentHold.isThere()) { // a part of the call that goes on
+            KeyLock lock = lock(call, method, locks);
+            Optional<Hold> hold;
+            try {
+                hold = lock.acquire(wait(method, otherwise));
+            } catch (InterruptedException interrupt) {
+                throw interrupted(lock, interrupt);
+            }
+            return under(hold, call, method, lock);
         }
-        if (hold.isEmpty())
-            return method.otherwise(name -> new NotLockedException(name + " did not run: " + lock.key() + " was not free in time", null));
-        return under(hold.get(), call, method);
+        if (!drain.begins()) return method.otherwise(name -> refused(name, CLOSES, null));
+        try {
+            KeyLock lock = lock(call, method, locks);
+            return alone(call, method, lock, wait(method, otherwise));
+        } finally {
+            drain.ends();
+        }
     }
 
-    private static Object under(Hold hold, MethodInvocation call, LockedMethod method) throws Throwable {
-        Hold outer = CurrentHold.set(hold);
+    private KeyLock lock(MethodInvocation call, LockedMethod method, Supplier<Locks> locks) {
+        return method.lock(locks.get(), call.getThis(), call.getArguments(), new BeanFactoryResolver(beans));
+    }
+
+    private static Duration wait(LockedMethod method, Supplier<Duration> otherwise) {
+        return method.waitAtMost == null ? otherwise.get() : method.waitAtMost;
+    }
+
+    private Object alone(MethodInvocation call, LockedMethod method, KeyLock lock, Duration wait) throws Throwable {
+        Optional<Hold> hold = null;
+        InterruptedException interrupt = null;
+        boolean isClosing;
+        try {
+            hold = lock.acquire(wait);
+        } catch (InterruptedException ended) {
+            interrupt = ended;
+        } finally {
+            isClosing = drain.hasWaited();
+        }
+        if (interrupt == null) return under(hold, call, method, lock);
+        InterruptedException cause = interrupt;
+        if (isClosing) return method.otherwise(name -> refused(name, CLOSES, cause));
+        throw interrupted(lock, interrupt);
+    }
+
+    private static NotLockedException interrupted(KeyLock lock, InterruptedException interrupt) {
+        Thread.currentThread().interrupt();
+        return new NotLockedException(lock.key() + ": the wait for it was interrupted", interrupt);
+    }
+
+    private static NotLockedException refused(String name, String why, Throwable cause) {
+        return new NotLockedException(name + " did not run: " + why, cause);
+    }
+
+    private static Object under(Optional<Hold> acquired, MethodInvocation call, LockedMethod method, KeyLock lock) throws Throwable {
+        if (acquired.isEmpty()) return method.otherwise(name -> refused(name, lock.key() + " was not free in time", null));
+        Hold hold = acquired.get();
+        CurrentHold.enter(hold);
         Throwable failure = null;
         try {
             return method.done(call.proceed());
@@ -107,7 +165,7 @@ final class LockedPostProcessor extends AbstractBeanFactoryAwareAdvisingPostProc
             failure = failed;
             throw failed;
         } finally {
-            CurrentHold.set(outer);
+            CurrentHold.leave();
             release(hold, failure);
         }
     }
@@ -116,9 +174,10 @@ final class LockedPostProcessor extends AbstractBeanFactoryAwareAdvisingPostProc
     private static void release(Hold hold, Throwable failure) {
         try {
             hold.close();
-        } catch (RuntimeException lost) {
-            if (failure == null) throw lost;
-            failure.addSuppressed(lost);
+        } catch (RuntimeException broken) {
+            if (HAS_TRANSACTIONS && broken instanceof LockLostException lost) LostCommit.refuse(lost);
+            if (failure == null) throw broken;
+            if (failure != broken) failure.addSuppressed(broken);
         }
     }
 }

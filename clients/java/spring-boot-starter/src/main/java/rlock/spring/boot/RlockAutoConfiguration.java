@@ -11,6 +11,7 @@ import org.springframework.boot.autoconfigure.condition.ConditionalOnProperty;
 import org.springframework.boot.context.properties.EnableConfigurationProperties;
 import org.springframework.boot.ssl.SslBundle;
 import org.springframework.boot.ssl.SslBundles;
+import org.springframework.context.ConfigurableApplicationContext;
 import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Condition;
 import org.springframework.context.annotation.ConditionContext;
@@ -63,9 +64,14 @@ public class RlockAutoConfiguration {
 
     @Bean
     static LockedPostProcessor rlockLockedPostProcessor(ObjectProvider<Locks> locks, ObjectProvider<RlockProperties> properties,
-            Environment environment) {
+            Drain drain, Environment environment) {
         boolean proxiesClasses = environment.getProperty("spring.aop.proxy-target-class", Boolean.class, true);
-        return new LockedPostProcessor(locks::getObject, () -> properties.getObject().waitAtMost(), proxiesClasses);
+        return new LockedPostProcessor(locks::getObject, () -> properties.getObject().waitAtMost(), drain, proxiesClasses);
+    }
+
+    @Bean
+    static Drain rlockDrain(ConfigurableApplicationContext context, ObjectProvider<RlockProperties> properties) {
+        return new Drain(context, () -> properties.getObject().shutdownTimeout());
     }
 
     /** How to reach the server, over the client that is there; closed after the locks. */
