@@ -13,15 +13,15 @@ use crate::clock::{at, ms, now};
 use crate::closing::UnderWay;
 use crate::error::{Error, timed_out};
 use crate::held::{Held, LONGEST, NOT_YET, SHORT, State, look_after, nurse};
+use crate::last::{Acquiring, Releasing};
 use crate::machine::{
-    self, Attempt, Come, FOREVER, Input, Level as Released, Ms, Output, Planted, Release, Request,
-    Stand, Tell,
+    self, Attempt, Come, FOREVER, Input, Level as Released, Ms, Output, Planted, Release, Stand,
+    Tell,
 };
 use crate::node::{Line, QUICK};
 use crate::servers::lock;
 use crate::several::rest;
 use crate::telemetry::Span;
-use crate::words::words;
 use crate::{Hold, Inner, Options};
 
 type Identity = (String, Vec<u8>, String, &'static str);
@@ -51,6 +51,12 @@ pub(crate) type Turn = OwnedMutexGuard<Level>;
 pub(crate) struct Level {
     pub(crate) depth: u32,
     held: Option<Arc<Held>>,
+}
+
+impl Level {
+    pub(crate) fn is_of(&self, held: &Arc<Held>) -> bool {
+        self.held.as_ref().is_some_and(|now| Arc::ptr_eq(now, held))
+    }
 }
 
 impl Drop for Entry {
@@ -95,22 +101,23 @@ impl Entry {
             Some(begun) => Ok(begun),
             None => self.seated(&inner, &options, &mut gone).await,
         };
-        let Begun { mut level, mut machine, out, mut ask } = match begun {
+        let Begun { level, machine, out, mut ask } = match begun {
             Ok(begun) => begun,
             Err(error) => return drop(told.send(Err(error))),
         };
+        let mut own = Acquiring::new(inner.clone(), self.clone(), options.clone(), level, machine);
+        let level = &mut own.level;
         *lock(&self.gone) = Some(gone.clone());
         ask.watch(gone);
         let (mut told, (free, left)) = (Some(told), oneshot::channel());
         let (mut left, mut granted) = (Some(left), None);
-        ask.drive(&mut machine, out, |ask, tell, is_last| {
+        ask.drive(&mut own.machine, out, |ask, tell, is_last| {
             if let Tell::Granted(token, sent, lingers) = tell {
                 if let Some(interrupted) = ask.interrupted() {
                     return Some(interrupted);
                 }
                 let session = ask.take_line();
-                let held =
-                    self.begin(&inner, &mut level, &options, sent, session, (token, lingers));
+                let held = self.begin(&inner, level, &options, sent, session, (token, lingers));
                 look_after(&inner, (self.clone(), held.clone(), sent));
                 granted = Some(Hold::new(inner.clone(), self.clone(), held));
                 return Some(Input::Taken);
@@ -126,7 +133,8 @@ impl Entry {
         })
         .await;
         lock(&self.gone).take();
-        drop((level, free));
+        own.is_over = true;
+        drop((own, free));
         if let (Some(told), Some(hold)) = (told, granted) {
             drop(told.send(Ok(hold))); // one that nobody takes is released when it is dropped
         }
@@ -297,17 +305,18 @@ impl Entry {
         begun: Option<Begun<Release>>,
     ) -> Result<(), Error> {
         let (tell, told) = oneshot::channel();
-        tokio::spawn(self.clone().releases(inner.clone(), held.clone(), begun, tell));
+        let own = Releasing::new(inner.clone(), self.clone(), held.clone());
+        tokio::spawn(self.clone().releases(begun, own, tell));
         told.await.unwrap_or(Err(Error::Lost))
     }
 
     async fn releases(
         self: Arc<Entry>,
-        inner: Arc<Inner>,
-        held: Arc<Held>,
         begun: Option<Begun<Release>>,
+        mut own: Releasing,
         told: oneshot::Sender<Result<(), Error>>,
     ) {
+        let (inner, held) = (own.inner.clone(), own.held.clone());
         let mut told = Some(told);
         let mut tell = |outcome| drop(told.take().map(|told| told.send(outcome)));
         let begun = match begun {
@@ -319,16 +328,21 @@ impl Entry {
                     Ok(level) => match inner.closing.begin().await {
                         Ok(under_way) => break self.begin_release(&inner, level, &held, under_way),
                         Err(_) if !held.is_held() => break None,
-                        Err(closed) => return tell(Err(closed)),
+                        Err(closed) => {
+                            own.is_over = true;
+                            return tell(Err(closed));
+                        }
                     },
                     Err(_) if held.is_held() => tell(Err(Error::Unavailable(timed_out()))),
                     Err(_) => break None,
                 }
             },
         };
-        let Some(Begun { mut level, mut machine, out, mut ask }) = begun else {
+        let Some(Begun { level, mut machine, out, mut ask }) = begun else {
+            own.is_over = true;
             return tell(Err(Error::Lost));
         };
+        let level = own.level.insert(level);
         if level.depth == 1 && !held.needs_no_care() {
             held.stop.send_replace(true);
         }
@@ -336,7 +350,7 @@ impl Entry {
         let (mut left, mut done) = (Some(left), None);
         ask.drive(&mut machine, out, |ask, tell, is_last| {
             let outcome = ask.released(&tell);
-            Entry::end(&mut level, &inner, &held, &outcome);
+            Entry::end(level, &inner, &held, &outcome);
             if is_last {
                 done = Some(outcome);
             } else if let Some(told) = told.take() {
@@ -348,7 +362,8 @@ impl Entry {
         if matches!(done, Some(Err(Error::Lost))) {
             rest(&inner, &self.key, &held.options, held.token).await;
         }
-        drop((level, free));
+        own.is_over = true;
+        drop((own, free));
         if let (Some(told), Some(outcome)) = (told, done) {
             drop(told.send(outcome));
         }
@@ -362,7 +377,7 @@ impl Entry {
         held: &Arc<Held>,
         under_way: UnderWay,
     ) -> Option<Begun<Release>> {
-        if level.depth == 0 || !level.held.as_ref().is_some_and(|now| Arc::ptr_eq(now, held)) {
+        if level.depth == 0 || !level.is_of(held) {
             return None;
         }
         let deadline = if held.is_held() { *held.deadline.borrow() } else { 0 };
@@ -411,7 +426,12 @@ impl Entry {
     }
 
     /// Records that a level has ended.
-    fn end(level: &mut Level, inner: &Inner, held: &Arc<Held>, outcome: &Result<(), Error>) {
+    pub(crate) fn end(
+        level: &mut Level,
+        inner: &Inner,
+        held: &Arc<Held>,
+        outcome: &Result<(), Error>,
+    ) {
         level.depth -= 1;
         if matches!(outcome, Err(Error::Lost)) {
             held.lose();
@@ -464,36 +484,14 @@ impl<M: machine::Machine> Begun<M> {
     }
 }
 
-/// Releases in the background.
+/// Releases in the background. A runtime that has ended drops the task at once, which then does it here.
 pub(crate) fn release_later(
     runtime: &Handle,
     inner: Arc<Inner>,
     entry: Arc<Entry>,
     held: Arc<Held>,
 ) {
-    let mut last = Last(Some((inner, entry, held)));
-    runtime.spawn(async move {
-        if let Some((inner, entry, held)) = &last.0 {
-            let _ = entry.release(inner, held, None).await;
-        }
-        drop(last.0.take());
-    });
-}
-
-/// A release that its runtime, which ends, no longer does: so a hold that lives to the end of `main` is released.
-struct Last(Option<(Arc<Inner>, Arc<Entry>, Arc<Held>)>);
-
-impl Drop for Last {
-    fn drop(&mut self) {
-        if let Some((inner, entry, held)) = self.0.take()
-            && held.is_held()
-            && let Ok(mut level) = entry.level.try_lock()
-            && level.held.as_ref().is_some_and(|now| Arc::ptr_eq(now, &held))
-        {
-            let release = Request::Release(held.token, level.depth.saturating_sub(1));
-            let words = words(release, &entry.key, &held.options, level.depth);
-            inner.servers.ask_at_last(&entry.key, &words);
-            Entry::end(&mut level, &inner, &held, &Ok(()));
-        }
-    }
+    let own = Releasing::new(inner, entry.clone(), held);
+    let (tell, _) = oneshot::channel(); // nobody waits for it
+    runtime.spawn(entry.releases(None, own, tell));
 }

@@ -14,7 +14,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::ask::{is_true, random};
-use crate::clock::now;
+use crate::clock::{ms, now};
 use crate::error::{is_broken, is_no_primary, timed_out, unreached};
 use crate::machine::{self, Dial, Ms, Planted, is_condemned};
 use crate::servers::{PATIENCE, lock};
@@ -61,6 +61,8 @@ pub(crate) struct Node {
     pub(crate) subscribing: Arc<tokio::sync::Mutex<()>>,
     /// About how long a reply takes, in microseconds.
     round: AtomicU64,
+    /// Until when it is not asked by those who cannot wait for it.
+    silent_until: AtomicU64,
     closed: watch::Sender<bool>,
 }
 
@@ -86,6 +88,7 @@ impl Node {
             dialling: Arc::default(),
             subscribing: Arc::default(),
             round: AtomicU64::new(0),
+            silent_until: AtomicU64::new(0),
             closed: watch::Sender::new(false),
         }
     }
@@ -250,14 +253,21 @@ impl Node {
         Some(self.ask_plainly(connection, command))
     }
 
-    /// The same for what the crate's thread will not do any more, wherever the server is.
+    /// The same for what no runtime will do any more, wherever the server is. One that does not answer is not asked again
+    /// for a while: a program with a thousand holds is to end as well.
     pub(crate) fn ask_at_last(&self, command: &Cmd) -> RedisResult<Value> {
-        if self.is_closed() {
+        let is_silent = now() < self.silent_until.load(Ordering::Relaxed);
+        if is_silent || self.is_closed() {
             return Err(unreached(timed_out()));
         }
         let idle = lock(&self.plain).pop();
-        let connection = idle.map_or_else(|| plain(self.info.clone(), QUICK), Ok)?;
-        self.ask_plainly(connection, command)
+        let connection = idle.map_or_else(|| plain(self.info.clone(), QUICK), Ok);
+        let reply = connection.and_then(|connection| self.ask_plainly(connection, command));
+        if reply.as_ref().is_err_and(is_broken) {
+            let until = now().saturating_add(ms(PATIENCE));
+            self.silent_until.store(until, Ordering::Relaxed);
+        }
+        reply
     }
 
     fn ask_plainly(&self, mut connection: redis::Connection, command: &Cmd) -> RedisResult<Value> {

@@ -302,9 +302,10 @@ impl Servers {
         self.remembered(key).iter().for_each(Node::prepare);
     }
 
-    /// As [`Node::ask_at_last`], if the primary is known.
-    pub(crate) fn ask_at_last(&self, key: &[u8], command: &Cmd) {
-        let _ = self.remembered(key).map(|node| node.ask_at_last(command));
+    /// As [`Node::ask_at_last`], if a primary was known: there is no time to search for another one.
+    pub(crate) fn ask_at_last(&self, key: &[u8], command: &Cmd) -> Option<Value> {
+        let node = lock(&self.known).at(key);
+        node?.ask_at_last(command).ok()
     }
 
     fn answers(self: &Arc<Servers>, key: &[u8]) {

@@ -30,6 +30,12 @@ impl<K: AsRef<[u8]>> From<K> for One {
     }
 }
 
+impl One {
+    pub(crate) fn mode(&self) -> &'static str {
+        Options::lock_mode(self.is_read)
+    }
+}
+
 /// One of several locks: its read lock.
 pub fn read(key: impl AsRef<[u8]>) -> One {
     One { is_read: true, ..One::from(key) }
@@ -202,7 +208,7 @@ pub(crate) async fn token_of_any(
         let words = words(Request::Info, &one.key, options, 1);
         let patience = at(by).saturating_duration_since(Instant::now());
         let info = inner.servers.ask(&one.key, &words, patience).await?;
-        if let Some(token) = token_of(&info, &options.owner, Options::lock_mode(one.is_read)) {
+        if let Some(token) = token_of(&info, &options.owner, one.mode()) {
             return Ok(Value::Int(token));
         }
     }

@@ -100,6 +100,13 @@ impl Attempt {
         }
     }
 
+    /// Whether a request may have left something at the server, or may still do so.
+    #[must_use]
+    pub fn leaves_something(&self) -> bool {
+        let Left { in_doubt, lingers, has_ticket, .. } = self.left;
+        self.at != At::Done && (in_doubt || lingers || has_ticket || self.undo.is_some())
+    }
+
     fn waits(&self) -> bool {
         self.ask.wait > 0
     }
