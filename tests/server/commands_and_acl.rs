@@ -405,14 +405,14 @@ fn an_application_may_be_let_hear_of_its_own_turns_only() {
 fn an_application_may_be_let_ask_for_the_map_of_slots() {
     let server = recommended();
     let mut client = server.client();
-    let rules = "+cluster|slots +cluster|shards +cluster|nodes";
+    let rules = "+cluster|slots +cluster|shards +cluster|nodes +cluster|info";
     assert!(include_str!("../../docs/operations.md").contains(&format!("`{rules}`")));
     let may = |client: &mut Client, words: &str| {
         client.text(&format!("ACL DRYRUN app cluster {words}")) == "OK"
     };
     assert!(!may(&mut client, "slots"));
     client.ask(&format!("ACL SETUSER app {rules}"));
-    assert!(["slots", "shards", "nodes"].iter().all(|words| may(&mut client, words)));
+    assert!(["slots", "shards", "nodes", "info"].iter().all(|words| may(&mut client, words)));
     assert!(!may(&mut client, "failover"));
 }
 

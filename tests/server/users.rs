@@ -88,7 +88,7 @@ fn the_operator_may_send_what_the_runbook_names() {
             ("SCAN", _) => format!("{span} 0"),
             _ => span.clone(),
         };
-        let may = left_to_admins.iter().any(|of| is_one(&of))
+        let may = left_to_admins.iter().any(is_one)
             || client.text(&format!("ACL DRYRUN operator {line}")) == "OK";
         assert!(may, "{span}");
     }

@@ -3,7 +3,8 @@
 //! A line `> COMMAND` is sent on a connection of its own, and `name> COMMAND` on the connection of
 //! that name, which stays; the lines below it are its reply. Without a reply below, it waits, and
 //! `name< REPLY` is what it gets later; QUIT ends the connection. `sql> STATEMENT` goes to a
-//! database. On a page that has users, each name speaks as its user. Tokens stand for the tokens of this run, in the same order.
+//! database. On a page that has users, each name speaks as its user. Tokens stand for the tokens of
+//! this run, in the same order.
 
 use std::collections::BTreeMap;
 

@@ -12,6 +12,12 @@ pub struct Sentinel {
 
 impl Sentinel {
     pub fn of(primary: &Server) -> Sentinel {
+        Sentinel::with(primary, &[])
+    }
+
+    /// With these lines in its configuration as well.
+    pub fn with(primary: &Server, lines: &[&str]) -> Sentinel {
+        let more = lines.join("\n");
         let port = free_port();
         let conf = std::env::temp_dir().join(format!("rlock-sentinel-{port}.conf"));
         let lines = [
@@ -20,6 +26,7 @@ impl Sentinel {
                 primary.port
             ),
             "sentinel down-after-milliseconds mine 500\nsentinel failover-timeout mine 2000".into(),
+            more,
         ];
         std::fs::write(&conf, lines.join("\n")).unwrap();
         let mut server = std::process::Command::new(std::env::var("RLOCK_SERVER").unwrap());
