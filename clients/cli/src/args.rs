@@ -9,56 +9,6 @@ use rlock_client::{One, limit, read};
 
 use crate::servers::Where;
 
-/// What `--help` prints.
-pub const USAGE: &str = "\
-rlock run KEY [options] [--] COMMAND...  run a command while holding the lock KEY (or -c 'SHELL COMMAND')
-rlock top [options] [URL]                show a live view: queues, holders, waiters, rates
-rlock who KEY [options]                  show who holds KEY, and who waits for it
-rlock watch KEY [options]                print a line each time the holder of KEY changes
-rlock queues [options]                   print the longest queues
-rlock serve [options]                    serve a live page for browsers, and metrics for Prometheus
-rlock --version
-
-The server, for all commands:
-  -u, --url URL       redis://[[user]:password@]host[:port][/db], rediss:// for TLS. Repeat it for more nodes
-                      or Sentinels; `serve` watches each server that is named.
-                      Default: $RLOCK_URL, else redis://127.0.0.1:6379. $REDISCLI_AUTH is the password if no URL has one
-  --cluster           the URLs are nodes of a Cluster
-  --sentinel NAME     the URLs are Sentinels, which monitor the primary under NAME
-  --cacert FILE       trust this certificate authority instead of the system's
-  --cert FILE, --key FILE   the client's certificate, and the certificate's key
-
-run:
-  -w, --wait TIME     (--timeout) wait at most this long; with 0 or -n, do not wait. Default: no limit
-  -s, --read          (--shared) acquire the read lock, which is shared; -x, the default, acquires the write lock
-  --limit N           acquire one of N permits
-  --and KEY           also acquire this lock, in one step: all locks, or none; --and-read KEY: its read lock;
-                      --and-limit N:KEY: one of its N permits. Repeat these options for more locks
-  --lease TIME        how long the lock lasts if nothing renews it, as after a failover (30)
-  --acks N            the lock counts only once N replicas have acknowledged it
-  --max-queue N       do not wait if N others are already waiting
-  --owner NAME        the owner's name, which no other run may have at the same time. Default: host/pid/number
-  -E, --conflict-exit-code N   the exit code when the lock is not acquired (1)
-  -k, --kill-after TIME        kill a command that outlives the loss of the lock by this long (5)
-  --foreground        leave the command in this process group: it can read from the terminal, and if the lock is lost,
-                      the processes that it started are not ended. The default if the input is a terminal
-top:
-  --once              print one snapshot
-  -n, --count N       how many locks to show (100)
-queues:
-  -n, --count N       how many locks to show (20)
-
-serve:
-  --listen HOST:PORT  the address to which browsers and Prometheus connect (127.0.0.1:9121)
-  --allow-host NAME   also answer requests for this name, not only for localhost and IP addresses; repeat it for more
-  --elections PREFIX  keys with this prefix are leader elections, which are held for a long time; repeat it for more
-  --allow-actions     anybody with the token in $RLOCK_SERVE_TOKEN can force locks, cancel waits and kill connections
-
-TIME is in seconds, or has a unit: 500ms, 10s, 2m, 1h.
-The command has RLOCK_KEY, RLOCK_TOKEN and RLOCK_OWNER in its environment. If the lock is lost, it gets TERM, then KILL.
-Exit codes: the command's; 128 + n if signal n ended it; 1 if the lock was not acquired; 124 if it was lost (137 if KILL
-was needed); 125 if rlock itself failed; 126 if the command cannot be run; 127 if it is not found.";
-
 /// A parsed command line.
 #[derive(Debug)]
 pub enum Job {
@@ -96,8 +46,8 @@ pub enum Job {
     },
     /// `rlock serve`
     Serve(Serve),
-    /// `--help`
-    Help,
+    /// `--help`, or that of one command.
+    Help(Option<&'static str>),
     /// `--version`
     Version,
 }
@@ -158,24 +108,56 @@ fn is_option(word: &OsString) -> bool {
     word.len() > 1 && word.as_encoded_bytes().starts_with(b"-")
 }
 
+const JOBS: [&str; 6] = ["run", "top", "who", "watch", "queues", "serve"];
+
+fn known(job: &str) -> Result<&'static str, String> {
+    let found = JOBS.iter().find(|known| **known == job);
+    let wrong = || format!("unknown command '{job}': it must be one of {}", JOBS.join(", "));
+    found.copied().ok_or_else(wrong)
+}
+
+/// Takes the options about the server that stand before the command: all commands have them.
+fn server_options(words: &mut VecDeque<OsString>) -> Result<Vec<OsString>, String> {
+    let mut taken = Vec::new();
+    while let Some(word) = words.front().and_then(|word| word.to_str()) {
+        let (name, is_whole) = word.split_once('=').map_or((word, false), |(name, _)| (name, true));
+        let takes_value = match name {
+            "-u" | "--url" | "--sentinel" | "--cacert" | "--cert" | "--key" => !is_whole,
+            "--cluster" => false,
+            _ => break,
+        };
+        let name = name.to_owned();
+        taken.extend(words.pop_front());
+        if takes_value {
+            taken.push(words.pop_front().ok_or(format!("{name} needs a value"))?);
+        }
+    }
+    Ok(taken)
+}
+
 /// Parses the arguments after the program's name.
 ///
 /// # Errors
 /// A line that says what is wrong.
 pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Job, String> {
     let mut words: VecDeque<OsString> = words.into_iter().map(W::into).collect();
+    let leading = server_options(&mut words)?;
     let Some(job) = words.pop_front().map(text).transpose()? else {
         return Err("no command is given: it must be run, top, who, watch, queues or serve".into());
     };
     if matches!(job.as_str(), "-h" | "--help" | "help") {
-        return Ok(Job::Help);
+        let about = words.pop_front().map(text).transpose()?;
+        return Ok(Job::Help(about.as_deref().map(known).transpose()?));
     }
     if matches!(job.as_str(), "-V" | "--version") {
         return Ok(Job::Version);
     }
-    if !matches!(job.as_str(), "run" | "top" | "who" | "watch" | "queues" | "serve") {
-        let known = "run, top, who, watch, queues, serve";
-        return Err(format!("unknown command '{job}': it must be one of {known}"));
+    if job.starts_with('-') {
+        return Err(format!("'{job}' must stand after the command, as in rlock run {job} …"));
+    }
+    let name_of_job = known(&job)?;
+    for word in leading.into_iter().rev() {
+        words.push_front(word);
     }
     let (mut run, mut is_once, mut count, mut free) = (Run::default(), false, None, Vec::new());
     let mut serve = Serve::default();
@@ -201,7 +183,7 @@ pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Jo
             None => text(words.pop_front().ok_or(format!("{name} needs a value"))?),
         };
         match (job.as_str(), name.as_str()) {
-            (_, "-h" | "--help") => return Ok(Job::Help),
+            (_, "-h" | "--help") => return Ok(Job::Help(Some(name_of_job))),
             (_, "-u" | "--url") => run.at.urls.push(value()?),
             (_, "--cluster") => run.at.is_cluster = true,
             (_, "--sentinel") => run.at.sentinel = Some(value()?),

@@ -3,6 +3,7 @@
 //! of the other's means.
 
 pub mod args;
+pub mod help;
 pub mod histogram;
 pub mod run;
 pub mod serve;

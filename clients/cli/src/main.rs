@@ -3,7 +3,8 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use rlock_cli::args::{Job, USAGE, parse};
+use rlock_cli::args::{Job, parse};
+use rlock_cli::help::help;
 use rlock_cli::{complain, run, serve, show, top, watch};
 
 /// As `timeout` has it: rlock itself failed.
@@ -15,7 +16,7 @@ fn main() -> ExitCode {
         return ExitCode::from(run::become_command(words));
     }
     let outcome = match parse(words) {
-        Ok(Job::Help) => print(USAGE),
+        Ok(Job::Help(job)) => print(&help(job)),
         Ok(Job::Version) => print(concat!("rlock ", env!("CARGO_PKG_VERSION"))),
         Ok(Job::Run(job)) => run::run(&job),
         Ok(Job::Top { at, is_once: true, count }) => {

@@ -5,6 +5,8 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::ExitStatus;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::RedisError;
@@ -66,10 +68,12 @@ pub fn become_command(mut words: impl Iterator<Item = OsString>) -> u8 {
 
 async fn hold_and_run(job: &Run) -> Result<u8, Trouble> {
     let mut signals = Ending::new().map_err(|error| error.to_string())?;
+    let is_waiting = Waiting::new(AtomicBool::new(true));
     let acquired = tokio::select! {
-        acquired = acquire(job) => acquired?,
+        acquired = acquire(job, &is_waiting) => acquired?,
         ended = signals.next() => return Ok(by_signal(ended)), // gave up waiting, and left nothing behind
     };
+    is_waiting.store(false, Ordering::Release);
     let hold = match acquired {
         Ok(hold) => hold,
         Err(Error::NotAcquired) => return Ok(job.conflict.unwrap_or(1)),
@@ -89,9 +93,9 @@ async fn hold_and_run(job: &Run) -> Result<u8, Trouble> {
     }
 }
 
-async fn acquire(job: &Run) -> Result<Result<Hold, Error>, Trouble> {
+async fn acquire(job: &Run, is_waiting: &Waiting) -> Result<Result<Hold, Error>, Trouble> {
     if !job.others.is_empty() {
-        return acquire_all(job).await;
+        return acquire_all(job, is_waiting).await;
     }
     let mut request = job.at.locker()?.lock(&job.key).session();
     if job.is_read {
@@ -115,10 +119,10 @@ async fn acquire(job: &Run) -> Result<Result<Hold, Error>, Trouble> {
     if let Some(owner) = &job.owner {
         request = request.owner(owner);
     }
-    Ok(request.on_trouble(trouble(job)?).acquire().await)
+    Ok(request.on_trouble(trouble(job, is_waiting)?).acquire().await)
 }
 
-async fn acquire_all(job: &Run) -> Result<Result<Hold, Error>, Trouble> {
+async fn acquire_all(job: &Run, is_waiting: &Waiting) -> Result<Result<Hold, Error>, Trouble> {
     let first = match (job.limit, job.is_read) {
         (Some(count), _) => rlock_client::limit(&job.key, count),
         (None, true) => rlock_client::read(&job.key),
@@ -138,16 +142,24 @@ async fn acquire_all(job: &Run) -> Result<Result<Hold, Error>, Trouble> {
     if let Some(most) = job.max_queue {
         request = request.max_queue(most);
     }
-    Ok(request.on_trouble(trouble(job)?).acquire().await)
+    Ok(request.on_trouble(trouble(job, is_waiting)?).acquire().await)
 }
 
-/// Tells that it still waits.
-fn trouble(job: &Run) -> Result<impl Fn(&RedisError) + Send + Sync + 'static, Trouble> {
-    let key = job.key.clone();
+/// Whether the lock is still waited for.
+type Waiting = Arc<AtomicBool>;
+
+/// Says that it still waits, on a thread of its own, which may come too late.
+fn trouble(
+    job: &Run,
+    is_waiting: &Waiting,
+) -> Result<impl Fn(&RedisError) + Send + Sync + 'static, Trouble> {
+    let (key, is_waiting) = (job.key.clone(), is_waiting.clone());
     let at: Vec<_> =
         job.at.nodes()?.iter().map(|node| node.get_connection_info().addr().to_string()).collect();
     Ok(move |trouble: &RedisError| {
-        complain(format_args!("still waiting for {key}: {}: {trouble}", at.join(", ")));
+        if is_waiting.load(Ordering::Acquire) {
+            complain(format_args!("still waiting for {key}: {}: {trouble}", at.join(", ")));
+        }
     })
 }
 

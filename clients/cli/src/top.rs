@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
-use ratatui::crossterm::terminal;
 use ratatui::widgets::{Paragraph, Wrap};
 use ratatui::{DefaultTerminal, Terminal};
 use redis::Connection;
@@ -27,7 +26,7 @@ pub fn once(at: &Where, count: usize) -> Result<String, Trouble> {
     let now = Snapshot::take(&mut connect(&servers)?, Ask::longest(count))
         .map_err(|error| explain(&error))?;
     // Drawn on paper: what ratatui has for tests serves a printed page as well.
-    let columns = terminal::size().map_or(100, |(columns, _)| columns.max(80));
+    let columns = view::page_width(&name(&servers), &now).max(80);
     let rows = 9_u16.saturating_add(u16::try_from(now.queues.len()).unwrap_or(u16::MAX));
     let mut paper =
         Terminal::new(TestBackend::new(columns, rows)).map_err(|error| error.to_string())?;

@@ -34,20 +34,21 @@ pub fn draw(
 ) {
     let [head, body] =
         Layout::vertical([Constraint::Length(6), Constraint::Fill(1)]).areas(frame.area());
-    let mut lines = vec![Line::from(vec![name.to_owned().bold(), state(now).into()])];
-    match before {
-        Some(before) => lines.extend(rates(before, now)),
-        None => lines.push("rates follow with the next update".dim().into()),
-    }
-    lines.push(spans(before, now, "wait", "waits"));
-    lines.push(spans(before, now, "hold", "holds"));
-    frame.render_widget(Paragraph::new(lines), head);
+    frame.render_widget(Paragraph::new(head_lines(name, before, now)), head);
+    // On paper, as wide as they are; on a screen, they share what there is.
+    let (key, owner) = match chosen {
+        None => {
+            let (key, owner) = names(now);
+            (Constraint::Length(key), Constraint::Length(owner))
+        }
+        Some(_) => (Constraint::Fill(2), Constraint::Fill(2)),
+    };
     let widths = [
-        Constraint::Fill(2),
+        key,
         Constraint::Length(7),
         Constraint::Length(10),
         Constraint::Length(5),
-        Constraint::Fill(2),
+        owner,
         Constraint::Length(9),
         Constraint::Length(9),
     ];
@@ -58,6 +59,48 @@ pub fn draw(
         (false, Some(_)) => "the longest queues   up, down: choose   Enter: details q: quit",
     };
     table(frame, body, title, &titles, &widths, now.queues.iter().map(row), chosen);
+}
+
+fn head_lines(name: &str, before: Option<&Snapshot>, now: &Snapshot) -> Vec<Line<'static>> {
+    let mut lines = vec![Line::from(vec![name.to_owned().bold(), state(now).into()])];
+    match before {
+        Some(before) => lines.extend(rates(before, now)),
+        None => lines.push("rates follow with the next update".dim().into()),
+    }
+    lines.push(spans(before, now, "wait", "waits"));
+    lines.push(spans(before, now, "hold", "holds"));
+    lines
+}
+
+/// A longer name is cut, so that a page of a thousand of them stays small.
+const NAME_WIDTH_MAX: usize = 500;
+
+/// How wide the names of the locks are, and those of their holders.
+fn names(now: &Snapshot) -> (u16, u16) {
+    let widest = |all: &mut dyn Iterator<Item = usize>| {
+        u16::try_from(all.max().unwrap_or(0).clamp(8, NAME_WIDTH_MAX)).unwrap_or(8)
+    };
+    let keys = &mut now.queues.iter().map(|queue| queue.key.to_string().len());
+    let owners = &mut now.queues.iter().map(|queue| held_by(queue).len());
+    (widest(keys), widest(owners))
+}
+
+/// How wide a page is on which nothing is cut.
+#[must_use]
+pub fn page_width(name: &str, now: &Snapshot) -> u16 {
+    let (key, owner) = names(now);
+    let table = key + owner + 7 + 10 + 5 + 9 + 9 + 6; // and the columns between them
+    let lines = head_lines(name, None, now);
+    let head = lines.iter().map(Line::width).max().unwrap_or(0);
+    table.max(u16::try_from(head).unwrap_or(u16::MAX))
+}
+
+fn held_by(queue: &Queue) -> String {
+    match queue.lock.as_ref().map_or(&[][..], |lock| &lock.holders) {
+        [] => String::new(),
+        [one] => one.owner.to_string(),
+        [first, others @ ..] => format!("{} +{}", first.owner, others.len()),
+    }
 }
 
 /// Draws one lock: who holds it, who waits for it.
@@ -166,11 +209,8 @@ fn row(queue: &Queue) -> Row<'static> {
     let key = queue.key.to_string();
     let mut cells = vec![key, queue.length.to_string(), short(queue.head_waits)];
     let holders = queue.lock.as_ref().map_or(&[][..], |lock| &lock.holders);
-    if let [first, others @ ..] = holders {
-        let others = others.len();
-        let others = if others == 0 { String::new() } else { format!(" +{others}") };
-        let owner = format!("{}{others}", first.owner);
-        cells.extend([first.mode.clone(), owner, short(first.held), lease(first)]);
+    if let [first, ..] = holders {
+        cells.extend([first.mode.clone(), held_by(queue), short(first.held), lease(first)]);
     }
     Row::new(cells)
 }

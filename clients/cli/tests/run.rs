@@ -307,6 +307,76 @@ fn rlock_runs_the_command_even_if_its_own_file_is_replaced_during_the_wait() {
     assert_eq!((code, out.as_str()), (0, "ran\n"), "{complaint}");
 }
 
+/// The command runs: nothing is waited for any more.
+#[test]
+fn a_silent_server_is_no_wait_while_the_command_runs() {
+    let server = Server::start(&[]);
+    let folder = std::env::temp_dir().join(format!("rlock-silent-{}", server.port));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (runs, ends) = (folder.join("runs"), folder.join("ends"));
+    let script =
+        format!("touch {}; until test -e {}; do sleep 0.05; done", runs.display(), ends.display());
+    let command =
+        server.rlock(&["run", "--lease", "6", "job", "sh", "-c", &script]).spawn().unwrap();
+    until("the command runs", || runs.exists());
+    kill_process(server.pid(), Signal::STOP).unwrap();
+    std::thread::sleep(Duration::from_millis(4400)); // a renewal is not answered in two seconds
+    kill_process(server.pid(), Signal::CONT).unwrap();
+    until("it was renewed", || server.ask::<i64>("PTTL job") > 4000);
+    std::fs::write(&ends, "").unwrap();
+    let (code, _, complaint) = said(command.wait_with_output().unwrap());
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert_eq!((code, complaint.as_str()), (0, ""));
+}
+
+#[test]
+fn the_server_may_be_named_before_the_command() {
+    let server = Server::start(&[]);
+    let run = |words: &[&str]| {
+        let mut command = server.rlock(words);
+        said(command.env("RLOCK_URL", "redis://127.0.0.1:1").output().unwrap())
+    };
+    let (url, equals) = (server.url(), format!("--url={}", server.url()));
+    for words in [["--url", &url].as_slice(), &["-u", &url], &[&equals]] {
+        for rest in [["run", "-n", "job", "true"].as_slice(), &["queues"], &["who", "job"]] {
+            let (code, out, complaint) = run(&[words, rest].concat());
+            assert_eq!(code, 0, "{words:?} {rest:?}: {out}{complaint}");
+        }
+    }
+    let (code, _, complaint) = run(&["--wait", "5", "run", "job", "true"]);
+    assert!(code == 125 && complaint.contains("after the command"), "{complaint}");
+    let (code, _, complaint) = run(&["--url"]);
+    assert!(code == 125 && complaint.contains("--url needs a value"), "{complaint}");
+}
+
+/// The help of one command is about that one.
+#[test]
+fn each_command_has_help_of_its_own() {
+    let server = Server::start(&[]);
+    let (code, all, _) = server.run(&["--help"]);
+    assert_eq!(code, 0);
+    let own = [
+        ("run", "--kill-after"),
+        ("top", "--once"),
+        ("who", "rlock who KEY"),
+        ("watch", "rlock watch KEY"),
+        ("queues", "how many locks to show (20)"),
+        ("serve", "--elections"),
+    ];
+    for (job, text) in own {
+        let helps = [[job, "--help"], [job, "-h"], ["help", job], ["--help", job]];
+        for words in helps {
+            let (code, help, complaint) = server.run(&words);
+            assert!(code == 0 && help.contains(text), "{words:?}: {help}{complaint}");
+            assert!(help.contains("--url") && all.contains(text), "{words:?}: {help}");
+            for (other, text) in own.iter().filter(|(other, _)| *other != job) {
+                assert!(!help.contains(text), "{words:?} speaks of {other}: {help}");
+            }
+        }
+    }
+    assert_eq!(server.run(&["help", "fly"]).0, 125);
+}
+
 #[test]
 fn an_argument_may_contain_any_bytes() {
     let server = Server::start(&[]);

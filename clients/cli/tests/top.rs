@@ -121,6 +121,29 @@ fn top_shows_queues_by_length_with_holders_and_rates() {
     drop(waiting);
 }
 
+/// Whoever reads it is a file or a program, and may want the whole name.
+#[test]
+fn what_is_printed_once_is_not_cut() {
+    let server = Server::start(&[]);
+    let long = |what: &str| format!("{what}:{}:end", "x".repeat(150));
+    let (key, owner) = (long("key"), long("owner"));
+    server.ask::<u64>(&format!("RLOCK.ACQUIRE {key} {owner}"));
+    let _waits = server.send(&format!("RLOCK.ACQUIRE {key} bob BLOCK 0"));
+    until("one waits", || server.ask::<Vec<redis::Value>>("RLOCK.QUEUES").len() == 1);
+    for columns in ["", "stty cols 80; "] {
+        let line = format!("{columns}{} top --once", env!("CARGO_BIN_EXE_rlock"));
+        let mut command = std::process::Command::new("timeout");
+        command.args(["60", "script", "-qec", &line, "/dev/null"]).env("RLOCK_URL", server.url());
+        let page = String::from_utf8(command.output().unwrap().stdout).unwrap();
+        assert!(page.contains(&key) && page.contains(&owner), "{page}");
+        let row = page.lines().find(|line| line.contains(&key)).unwrap();
+        assert!(row.trim_end().ends_with('s') && row.contains(" write "), "{row}");
+    }
+    let (_, page, _) = server.run(&["top", "--once"]);
+    assert!(page.contains(&key) && page.contains(&owner), "{page}");
+    assert!(page.contains("sessions 0") && page.lines().all(|line| !line.ends_with(' ')), "{page}");
+}
+
 #[test]
 fn a_signal_leaves_the_terminal_as_it_was() {
     let server = Server::start(&[]);

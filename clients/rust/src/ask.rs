@@ -137,7 +137,10 @@ impl Ask {
             let (mut input, is_last) = (None, out.contains(&Output::Free));
             for output in out.drain(..) {
                 match output {
-                    Output::Tell(told) => input = tell(self, told, is_last),
+                    Output::Tell(told) => {
+                        self.options.on_trouble = None; // what is undone from here on is no wait
+                        input = tell(self, told, is_last);
+                    }
                     Output::Undo => {
                         self.gone = None;
                         self.entry.is_undone.store(true, Ordering::Release);

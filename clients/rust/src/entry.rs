@@ -278,7 +278,7 @@ impl Entry {
         }
         let held = Arc::new(Held {
             token,
-            options: options.clone(),
+            options: Options { on_trouble: None, ..options.clone() }, // it waits no more
             lease: AtomicU64::new(lease),
             state: watch::Sender::new(State::Held),
             deadline: watch::Sender::new(deadline),

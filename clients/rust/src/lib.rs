@@ -391,7 +391,8 @@ impl Request {
     }
 
     /// Calls `tell` when the first try fails and the wait goes on: no server is reached, or none can decide for now. At
-    /// most once for each acquisition, on a thread of its own: it may block.
+    /// most once for each acquisition, on a thread of its own: it may block. Once the lock is granted, it is not called any
+    /// more: trouble with renewals shows as [`Hold::lost`].
     pub fn on_trouble(mut self, tell: impl Fn(&RedisError) + Send + Sync + 'static) -> Request {
         self.options.on_trouble = Some(Arc::new(tell));
         self

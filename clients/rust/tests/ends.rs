@@ -232,6 +232,27 @@ async fn a_panic_of_on_trouble_does_not_end_the_wait() {
     acquires.await.unwrap().unwrap().release().await.unwrap();
 }
 
+/// It is about waiting, not about what comes later: a program prints "still waiting" there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_renewal_is_no_trouble_of_the_wait() {
+    let server = Server::start(&[]);
+    for is_session in [false, true] {
+        let locker = locker(&server);
+        let (tell, told) = mpsc::channel::<String>();
+        let lock = locker.lock("k").lease(Duration::from_secs(3));
+        let lock = if is_session { lock.session() } else { lock };
+        let lock = lock.on_trouble(move |trouble| tell.send(trouble.to_string()).unwrap());
+        let hold = lock.acquire().await.unwrap();
+        kill_process(server.pid(), Signal::STOP).unwrap();
+        until("a renewal fails", || locker.counts().failed_renewals > 0);
+        let heard = told.recv_timeout(Duration::from_millis(300));
+        kill_process(server.pid(), Signal::CONT).unwrap();
+        assert_eq!(heard, Err(mpsc::RecvTimeoutError::Disconnected), "session: {is_session}");
+        let _ = hold.release().await;
+        until("it is free", || !is_held(&server, "k"));
+    }
+}
+
 /// How long it takes to be told that there is no server.
 async fn takes(locker: &Locker, wait: u64) -> Duration {
     let start = Instant::now();
