@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# What `make test` runs: every check, to the end even if one fails, and the sum as the last line. `test.sh lint` runs only
-# the checks that run no test, `test.sh check` these and the core's tests.
+# What `make test` runs: every check, to the end even if one fails. Each part prints its name, what comes next and how long
+# it took, and the last lines are the times of all parts and the sum. `test.sh lint` runs only the checks that run no test,
+# `test.sh check` these and the core's tests.
 #
-# The tests on real servers mostly wait, and the packages of the other languages mostly compile. So the two run side by
-# side: the output of the second is printed when both are done.
+# The core's tests need no server and little to compile, so they come first. The tests on real servers mostly wait, and the
+# packages of the other languages mostly compile. So the two run side by side: the output of the second is printed when
+# both are done.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
@@ -27,12 +29,25 @@ main() {
 }
 
 lints() {
-    step cargo fmt --all --check || true
+    formatting
     step cargo clippy --workspace --all-targets --locked -- -D warnings || true
-    if command -v python3 >/dev/null; then
-        step scripts/texts.py || true
-    fi
+    texts
 }
+
+formatting() { step cargo fmt --all --check || true; }
+
+texts() { ! command -v python3 >/dev/null || step scripts/texts.py || true; }
+
+# The parts of a whole run, in their order: a function, and its title.
+parts=(
+    'without_servers|tests of the core, the engine and the simulation'
+    'lints|formatting, clippy and texts'
+    'compile|compilation of the other tests'
+    'on_servers|tests on real servers'
+    'run_torture|torture, the short profile'
+    'wait_for_packages|packages and examples in all languages'
+    'gate|allocations and instructions'
+)
 
 test_all() {
     RLOCK_MODULE=$(module)
@@ -40,16 +55,31 @@ test_all() {
     export RLOCK_SERVER=${RLOCK_SERVER:-$tools/servers/default/redis-server}
     export RLOCK_CLI=${RLOCK_CLI:-$tools/servers/default/redis-cli}
 
-    local lines=$tools/packages.log built=$tools/module.built
+    lines=$tools/packages.log built=$tools/module.built
     rm -f "$built"
+    local number part start next times=()
+    for number in "${!parts[@]}"; do
+        part=${parts[number]} start=$SECONDS next=${parts[number + 1]-|the sum}
+        say "== part $((number + 1)) of ${#parts[@]}: ${part#*|} (next: ${next#*|})"
+        "${part%%|*}"
+        times+=("$(printf '%5d s  %s' $((SECONDS - start)) "${part#*|}")")
+        say "== ${part#*|}: $((SECONDS - start)) s"
+    done
+    printf '%s\n' "${times[@]}" "$(printf '%5d s  in all' "$SECONDS")"
+}
+
+# Alone, so that the first results come soon; then what runs beside the rest is started.
+without_servers() {
+    run_tests "${tested[@]}" --test all
     # A process group of its own, so that an interrupted run leaves nothing that goes on.
     set -m
     { step cargo build --release --locked && say "$RLOCK_MODULE" >"$built" && packages; } >"$lines" 2>&1 </dev/null &
     second=$!
     set +m
     trap 'kill -- -$second 2>/dev/null || true' EXIT
+}
 
-    lints
+compile() {
     step cargo test --locked --no-run "${tested[@]}" || true
     while [ ! -s "$built" ] && kill -0 $second 2>/dev/null; do sleep 0.2; done
     if [ ! -s "$built" ]; then
@@ -57,16 +87,24 @@ test_all() {
         failed=$((failed + 1))
         sum_up
     fi
-    run_tests "${tested[@]}"
-    run_torture
+}
+
+on_servers() {
+    run_tests "${tested[@]}" --lib --test server --test planted
+    run_tests "${tested[@]}" --doc
+}
+
+wait_for_packages() {
     wait $second || true
     trap - EXIT
     cat "$lines"
     count_lines "$lines"
+}
 
-    local gate=0
-    scripts/bench.sh gate || gate=$?
-    case $gate in
+gate() {
+    local code=0
+    scripts/bench.sh gate || code=$?
+    case $code in
         0) passed=$((passed + 1)) ;;
         77) ;; # said why
         *) failed=$((failed + 1)) ;;
