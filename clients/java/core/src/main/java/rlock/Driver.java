@@ -1,9 +1,12 @@
 package rlock;
 
+import java.security.GeneralSecurityException;
+import java.security.cert.CertificateException;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.function.BiConsumer;
+import javax.net.ssl.SSLException;
 
 /**
  * What this package needs of a Redis client: connections of its own. {@code rlock-jedis} and {@code rlock-lettuce}
@@ -90,6 +93,32 @@ public interface Driver extends AutoCloseable {
         void close();
     }
 
+    /**
+     * What a failure of the client is: a {@link ServerException} if no retry can help, because the other side proves to be
+     * somebody else, refuses this one, or speaks another language; otherwise a {@link LinkException}.
+     */
+    static RuntimeException failure(String message, Throwable failed) {
+        for (Throwable each = failed; each != null; each = each.getCause()) {
+            String text = String.valueOf(each.getMessage());
+            if (each instanceof CertificateException || each instanceof GeneralSecurityException)
+                return new ServerException("TLS the server's certificate is refused: " + text, failed);
+            if (each instanceof SSLException && text.contains("fatal alert"))
+                return new ServerException("TLS the server refuses this client: " + text, failed);
+            if (each instanceof SSLException && text.matches("(?s).*(not an SSL/TLS record|Unsupported or unrecognized SSL message).*"))
+                return new ServerException("TLS the server does not speak it at this port: " + shortened(text), failed);
+        }
+        return new LinkException(message, failed);
+    }
+
+    private static String shortened(String text) {
+        return text.length() > 100 ? text.substring(0, 100) + "…" : text;
+    }
+
+    /** What {@link #failure} is if the bytes that came are none of this protocol. */
+    static ServerException foreign(String message, Throwable failed) {
+        return new ServerException("PROTOCOL what answers at this port is no Redis or Valkey server: " + shortened(message), failed);
+    }
+
     /** Where a server listens. */
     record Address(String host, int port) {
         /** Reads {@code host:port}. */
@@ -105,13 +134,18 @@ public interface Driver extends AutoCloseable {
         }
     }
 
-    /** The server answered with an error: its first word is {@link #code}. */
+    /** The server answered with an error, or cannot be talked to at all: the first word is {@link #code}. */
     final class ServerException extends RuntimeException {
         private static final long serialVersionUID = 1;
 
         /** Makes one of the server's line, which begins with the code. */
         public ServerException(String line) {
             super(line, null, false, false);
+        }
+
+        /** One whose cause the client knows. */
+        ServerException(String line, Throwable cause) {
+            super(line, cause);
         }
 
         /** The first word: {@code NOTHELD}, {@code MOVED}, … */

@@ -127,6 +127,7 @@ final class Links implements AutoCloseable {
                 throw new LinkException("nobody says in time who is the primary", new TimeoutException()).neverSent();
             asked.join();
         } catch (CompletionException failed) {
+            if (failed.getCause() instanceof ServerException refused) throw refused;
             throw new LinkException(failed.getCause().getMessage(), failed.getCause()).neverSent();
         }
         at = topology.primary(key);
@@ -247,7 +248,7 @@ final class Links implements AutoCloseable {
         Link link = dial(server, at, end);
         if (server.isKnown) return link;
         try {
-            locks.met(runId(link, end));
+            locks.met(runId(link, at, end));
             server.isKnown = true;
             return link;
         } catch (LinkException failed) {
@@ -294,13 +295,23 @@ final class Links implements AutoCloseable {
         }
     }
 
-    // Without the right to INFO a server is known by its address alone.
-    private String runId(Link link, long end) {
+    // Without the right to INFO a server is known by its address alone. During a failover the primary is a replica for a
+    // while, and a wait outlives that; but if nothing was ever locked here, the address is probably that of a replica.
+    private String runId(Link link, Address at, long end) {
+        String info;
         try {
-            return Topology.text(link.call(millisUntil(end), "INFO", "server")).replaceAll("(?s).*run_id:(\\w+).*", "$1");
+            info = Topology.text(link.call(millisUntil(end), "INFO", "server", "replication"));
         } catch (ServerException forbidden) {
             return "";
         }
+        if (topology.isFixed() && !locks.isIdentified() && info.contains("role:slave"))
+            throw new ServerException("ERR " + at + " is a replica of " + field(info, "master_host") + ":" + field(info, "master_port")
+                    + ": locks need the address of the primary, or Sentinels");
+        return field(info, "run_id");
+    }
+
+    private static String field(String info, String name) {
+        return info.replaceAll("(?s).*\\b" + name + ":([^\r\n]+).*", "$1");
     }
 
     /** Makes sure that the primary of the key has said who it is. */

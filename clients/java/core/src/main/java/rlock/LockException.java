@@ -71,7 +71,7 @@ public class LockException extends RuntimeException {
     }
 
     private static boolean isWithoutModule(String line) {
-        return line.startsWith("ERR unknown command") && line.toUpperCase(Locale.ROOT).contains("RLOCK.ACQUIRE");
+        return line.startsWith("ERR unknown command") && line.toUpperCase(Locale.ROOT).contains("'RLOCK.");
     }
 
     static LockException of(Driver.ServerException error) {

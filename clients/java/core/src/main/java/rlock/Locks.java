@@ -128,6 +128,8 @@ public final class Locks implements AutoCloseable {
     public String threadOwner() {
         try {
             return prefix + Owners.ofThread(service("", links.timeoutMillis));
+        } catch (ServerException refused) {
+            throw LockException.of(refused);
         } catch (LinkException broken) {
             throw new LockException.Unavailable(broken.getMessage(), broken);
         }

@@ -21,7 +21,10 @@ abstract sealed class Topology {
     /** The primary that serves the key, as far as is known; null if nothing is. */
     abstract Address primary(String key);
 
-    /** Asks anew. Fails with a {@link LinkException} when nobody answers; what was known stays. */
+    /**
+     * Asks anew. Fails with a {@link LinkException} when nobody answers, and with a {@link ServerException} when all refuse
+     * for good; what was known stays.
+     */
     abstract void refresh();
 
     /** Whether one request may name both keys, wherever they are served. */
@@ -31,6 +34,11 @@ abstract sealed class Topology {
 
     /** A server said that the key's slot is now at another one. */
     void moved(String key, Address to) {}
+
+    /** Whether it is said in one place for all time which server is the primary. */
+    boolean isFixed() {
+        return false;
+    }
 
     /** By what this service is known, beside what its servers say: equal texts are of one service. */
     abstract Set<String> ids();
@@ -49,6 +57,11 @@ abstract sealed class Topology {
 
         @Override
         void refresh() {}
+
+        @Override
+        boolean isFixed() {
+            return true;
+        }
 
         @Override
         Set<String> ids() {
@@ -77,7 +90,7 @@ abstract sealed class Topology {
 
         @Override
         synchronized void refresh() {
-            RuntimeException last = null;
+            var failures = new Failures();
             for (Address sentinel : List.copyOf(sentinels)) {
                 try (Link link = driver.connectSentinel(sentinel, ASK_MILLIS)) {
                     Object reply = link.call(ASK_MILLIS, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", service);
@@ -88,12 +101,12 @@ abstract sealed class Topology {
                         sentinels.add(0, sentinel);
                         return;
                     }
-                    last = new LinkException("Sentinel " + sentinel + " knows no '" + service + "'", null);
+                    failures.add(new ServerException("ERR Sentinel " + sentinel + " knows no '" + service + "'"));
                 } catch (LinkException | ServerException silent) {
-                    last = silent;
+                    failures.add(silent);
                 }
             }
-            throw new LinkException("no Sentinel of " + sentinels + " says where '" + service + "' is", last);
+            throw failures.altogether("no Sentinel of " + sentinels + " says where '" + service + "' is");
         }
 
         @Override
@@ -127,16 +140,16 @@ abstract sealed class Topology {
             Collections.shuffle(known);
             var all = new LinkedHashSet<>(known);
             all.addAll(seeds);
-            RuntimeException last = null;
+            var failures = new Failures();
             for (Address node : all) {
                 try (Link link = driver.connect(node, ASK_MILLIS)) {
                     read((List<?>) link.call(ASK_MILLIS, "CLUSTER", "SLOTS"), node);
                     return;
                 } catch (LinkException | ServerException silent) {
-                    last = silent;
+                    failures.add(silent);
                 }
             }
-            throw new LinkException("no server of the cluster answers: " + all, last);
+            throw failures.altogether("no server of the cluster answers: " + all);
         }
 
         private void read(List<?> ranges, Address told) {
@@ -193,6 +206,21 @@ abstract sealed class Topology {
                 for (int bit = 0; bit < 8; bit++) crc = (crc & 0x8000) != 0 ? crc << 1 ^ 0x1021 : crc << 1;
             }
             return crc & 0x3fff;
+        }
+    }
+
+    /** Why none of several servers helped. */
+    private static final class Failures {
+        private RuntimeException last;
+        private boolean isForGood = true;
+
+        void add(RuntimeException failure) {
+            last = failure;
+            isForGood &= failure instanceof ServerException refused && !Machine.passes(refused.code());
+        }
+
+        RuntimeException altogether(String text) {
+            return isForGood && last != null ? last : new LinkException(last == null ? text : text + ": " + last.getMessage(), last);
         }
     }
 

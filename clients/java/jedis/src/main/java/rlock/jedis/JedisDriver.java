@@ -72,8 +72,7 @@ final class JedisDriver implements Driver {
     }
 
     private static RuntimeException translated(Throwable failed) {
-        if (failed instanceof JedisException refused) return JedisLink.translated(refused);
-        return new Driver.LinkException(failed.toString(), failed);
+        return failed instanceof JedisException refused ? JedisLink.first(refused) : Driver.failure(failed.toString(), failed);
     }
 
     // The user's configuration, but for how long it may take.

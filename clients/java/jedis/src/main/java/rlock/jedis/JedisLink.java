@@ -16,6 +16,7 @@ import rlock.Driver;
 final class JedisLink implements Driver.Link {
     private final OwnConnection connection;
     private final ExecutorService readers;
+    private volatile boolean isAnswered;
 
     JedisLink(OwnConnection connection, ExecutorService readers) {
         this.connection = connection;
@@ -28,9 +29,11 @@ final class JedisLink implements Driver.Link {
         boolean interrupted = Thread.interrupted();
         try {
             connection.setSoTimeout((int) Math.min(Integer.MAX_VALUE, Math.max(1, timeoutMillis)));
-            return flat(connection.executeCommand(arguments(words)));
+            Object reply = connection.executeCommand(arguments(words));
+            isAnswered = true;
+            return flat(reply);
         } catch (JedisException failed) {
-            throw translated(failed);
+            throw failure(failed);
         } finally {
             if (interrupted) Thread.currentThread().interrupt();
         }
@@ -53,7 +56,7 @@ final class JedisLink implements Driver.Link {
         try {
             return flat(connection.getOne());
         } catch (JedisException failed) {
-            throw translated(failed);
+            throw failure(failed);
         }
     }
 
@@ -102,8 +105,20 @@ final class JedisLink implements Driver.Link {
         return arguments;
     }
 
+    // The first reply shows what is at the other end. Later ones may be torn by a connection that breaks.
+    private RuntimeException failure(JedisException failed) {
+        return isAnswered ? translated(failed) : first(failed);
+    }
+
+    /** Of a connection that has not answered yet. */
+    static RuntimeException first(JedisException failed) {
+        String text = String.valueOf(failed.getMessage());
+        return text.startsWith("Unknown reply") ? Driver.foreign(text, failed) : translated(failed);
+    }
+
     static RuntimeException translated(JedisException failed) {
-        if (failed instanceof JedisDataException error) return new Driver.ServerException(error.getMessage());
-        return new Driver.LinkException(failed.getMessage(), failed.getCause() == null ? failed : failed.getCause());
+        for (Throwable each = failed; each != null; each = each.getCause())
+            if (each instanceof JedisDataException error) return new Driver.ServerException(error.getMessage());
+        return Driver.failure(failed.getMessage(), failed.getCause() == null ? failed : failed.getCause());
     }
 }

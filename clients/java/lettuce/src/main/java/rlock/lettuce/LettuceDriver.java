@@ -4,13 +4,12 @@ import io.lettuce.core.ClientOptions;
 import io.lettuce.core.LettuceVersion;
 import io.lettuce.core.RedisClient;
 import io.lettuce.core.RedisCommandExecutionException;
-import io.lettuce.core.RedisConnectionException;
-import io.lettuce.core.RedisException;
 import io.lettuce.core.RedisURI;
 import io.lettuce.core.TimeoutOptions;
 import io.lettuce.core.api.StatefulConnection;
 import io.lettuce.core.api.StatefulRedisConnection;
 import io.lettuce.core.codec.StringCodec;
+import io.lettuce.core.protocol.RedisProtocolException;
 import io.lettuce.core.pubsub.StatefulRedisPubSubConnection;
 import io.lettuce.core.resource.ClientResources;
 import java.time.Duration;
@@ -29,9 +28,9 @@ final class LettuceDriver implements Driver {
 
     private final RedisClient client;
     private final RedisURI base;
-    private final Dials<StatefulRedisConnection<String, String>> toServers = new Dials<>(LettuceDriver::translated, this::close);
-    private final Dials<StatefulRedisConnection<String, String>> toSentinels = new Dials<>(LettuceDriver::translated, this::close);
-    private final Dials<StatefulRedisPubSubConnection<String, String>> feeds = new Dials<>(LettuceDriver::translated, this::close);
+    private final Dials<StatefulRedisConnection<String, String>> toServers = new Dials<>(LettuceDriver::first, this::close);
+    private final Dials<StatefulRedisConnection<String, String>> toSentinels = new Dials<>(LettuceDriver::first, this::close);
+    private final Dials<StatefulRedisPubSubConnection<String, String>> feeds = new Dials<>(LettuceDriver::first, this::close);
     private final Set<CompletableFuture<Void>> closing = ConcurrentHashMap.newKeySet();
 
     LettuceDriver(ClientResources resources, ClientOptions options, RedisURI base) {
@@ -84,12 +83,24 @@ final class LettuceDriver implements Driver {
         return uri.build();
     }
 
+    // What a server answered while the connection was made is several causes deep.
     static RuntimeException translated(Throwable failed) {
-        if (failed instanceof RedisCommandExecutionException error) return new Driver.ServerException(error.getMessage());
-        boolean refusedAtTheStart = failed instanceof RedisConnectionException
-                && failed.getCause() instanceof RedisCommandExecutionException;
-        if (refusedAtTheStart) return new Driver.ServerException(failed.getCause().getMessage());
-        return new Driver.LinkException(failed.getMessage(), failed.getCause() == null ? failed : failed.getCause());
+        RedisCommandExecutionException refused = cause(failed, RedisCommandExecutionException.class);
+        if (refused != null) return new Driver.ServerException(refused.getMessage());
+        Throwable cause = failed.getCause() == null ? failed : failed.getCause();
+        String why = cause == failed || cause.getMessage() == null ? "" : ": " + cause.getMessage();
+        return Driver.failure(failed.getMessage() + why, cause);
+    }
+
+    /** The same of a connection that has not answered yet: its first reply shows what is at the other end. */
+    static RuntimeException first(Throwable failed) {
+        RedisProtocolException garbled = cause(failed, RedisProtocolException.class);
+        return garbled == null ? translated(failed) : Driver.foreign(garbled.getMessage(), failed);
+    }
+
+    private static <T extends Throwable> T cause(Throwable failed, Class<T> type) {
+        for (Throwable each = failed; each != null; each = each.getCause()) if (type.isInstance(each)) return type.cast(each);
+        return null;
     }
 
     @Override

@@ -31,6 +31,7 @@ final class LettuceLink implements Driver.Link {
 
     private final StatefulRedisConnection<String, String> connection;
     private final AtomicBoolean closed = new AtomicBoolean();
+    private volatile boolean isAnswered;
 
     private final LettuceDriver driver;
 
@@ -60,8 +61,12 @@ final class LettuceLink implements Driver.Link {
         try {
             connection.async().dispatch(new Word(words[0]), new AnyOutput(), arguments)
                     .whenComplete((value, failed) -> {
-                        if (failed == null) reply.complete(value);
-                        else reply.completeExceptionally(LettuceDriver.translated(failed));
+                        if (failed != null) {
+                            reply.completeExceptionally(isAnswered ? LettuceDriver.translated(failed) : LettuceDriver.first(failed));
+                            return;
+                        }
+                        isAnswered = true;
+                        reply.complete(value);
                     });
         } catch (RedisException broken) {
             throw LettuceDriver.translated(broken);
