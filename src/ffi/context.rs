@@ -183,6 +183,20 @@ impl Ctx {
         }
     }
 
+    /// Whether this node of a cluster serves the slot of a key. The probe is the one of `gate_of`,
+    /// but nothing besides the slot is checked.
+    pub(super) fn serves(&self, name: *mut raw::RedisModuleString) -> bool {
+        // SAFETY: context; the format names a string of the server, an empty one of ours, and that
+        // errors are replies. We free the reply.
+        unsafe {
+            let call = there(raw::RedisModule_Call);
+            let reply = call(self.0, c"RLOCK.APPLY".as_ptr(), c"scE".as_ptr(), name, c"".as_ptr());
+            let kind = there(raw::RedisModule_CallReplyType)(reply);
+            there(raw::RedisModule_FreeCallReply)(reply);
+            isize::try_from(kind) == Ok(raw::REDISMODULE_REPLY_STRING)
+        }
+    }
+
     /// Whether the command came from this server's primary, from the node that hands over a slot,
     /// or from the server's own file, and not from a client.
     pub fn is_from_primary(&self) -> bool {

@@ -25,8 +25,9 @@ pub fn lock_count() -> u64 {
 
 /// What the server asks the module about its values.
 pub trait Values: 'static {
-    /// A lock read from a snapshot; `None` refuses it. `is_restore`: a client sent it to a primary.
-    fn decode(bytes: &[u8], is_restore: bool) -> Option<Lock>;
+    /// A lock read from a snapshot; `None` refuses it. The caller says, when asked, whether a
+    /// client brought it of its own accord.
+    fn decode(bytes: &[u8], is_of_a_client: impl Fn() -> bool) -> Option<Lock>;
     /// A lock is removed from its key. Called in the middle of anything: may only remember it.
     fn unlinked(db: c_int, key: &[u8], lock: &Lock);
     /// The server expired or evicted a key, of whatever type. May only remember it.
@@ -66,11 +67,21 @@ mod callbacks {
             return null_mut();
         }
         let Ok(bytes) = raw::load_string_buffer(io) else { return null_mut() };
-        // SAFETY: the server's own handle of this load; its context lives as long.
-        let flags = unsafe { Ctx(there(raw::RedisModule_GetContextFromIO)(io)) }.flags();
-        let is_restore =
-            flags.contains(ContextFlags::MASTER) && !flags.contains(ContextFlags::LOADING);
-        V::decode(bytes.as_ref(), is_restore).map_or(null_mut(), give)
+        V::decode(bytes.as_ref(), || is_of_a_client(io)).map_or(null_mut(), give)
+    }
+
+    /// Whether a client sent this value to a primary that serves the key. What comes for a slot
+    /// that this node imports is another node's, whatever command brings it.
+    fn is_of_a_client(io: *mut raw::RedisModuleIO) -> bool {
+        // SAFETY: the server's own handle of this load; its context and the key's name live as
+        // long.
+        let (flags, name) = unsafe {
+            let flags = Ctx(there(raw::RedisModule_GetContextFromIO)(io)).flags();
+            (flags, there(raw::RedisModule_GetKeyNameFromIO)(io).cast_mut())
+        };
+        flags.contains(ContextFlags::MASTER)
+            && !flags.contains(ContextFlags::LOADING)
+            && (name.is_null() || !is_cluster() || Ctx::detached().serves(name))
     }
 
     pub extern "C" fn aux_load<V: Values>(

@@ -7,7 +7,7 @@ use redis::Value;
 
 use crate::program::cli_program;
 use crate::server::free_port;
-use crate::{Client, Server, integer, items, text, until};
+use crate::{Client, Server, Version, integer, items, text, until};
 
 /// A node waits two seconds before it first says that the cluster is well; under load it takes its
 /// time.
@@ -189,6 +189,36 @@ impl Cluster {
         self.begin_move(slot, from, to);
         self.move_keys(slot, from, to);
         self.end_move(slot, from, to);
+    }
+
+    /// Moves a slot in one step, where the server can: Valkey since 9.0, Redis since 8.4. False if
+    /// it cannot, and nothing has moved.
+    #[track_caller]
+    pub fn move_slot_at_once(&self, slot: u16, from: usize, to: usize) -> bool {
+        if !self.begin_move_at_once(slot, from, to) {
+            return false;
+        }
+        until(FORM_MS_MAX, || self.owner_of(slot, to) == Some(to));
+        self.until_all_agree();
+        true
+    }
+
+    /// Asks for that move, and does not wait for it.
+    #[track_caller]
+    pub fn begin_move_at_once(&self, slot: u16, from: usize, to: usize) -> bool {
+        match self.nodes[from].version() {
+            Version::Valkey(..) if self.nodes[from].version() >= Version::Valkey(9, 0) => {
+                let target = self.id(to);
+                let line = format!("CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {target}");
+                self.client(from).ask(&line);
+                true
+            }
+            Version::Redis(major, minor) if (major, minor) >= (8, 4) => {
+                self.client(to).ask(&format!("CLUSTER MIGRATION IMPORT {slot} {slot}"));
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Waits until every node that runs sees all slots served, by the same primaries with the same

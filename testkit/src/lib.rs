@@ -39,7 +39,7 @@ pub use link::Link;
 pub use listener::Listener;
 pub use lock_view::LockView;
 pub use noise::Noise;
-pub use payload::{Payload, aof_commands, with_token};
+pub use payload::{Payload, aof_commands, newest_aof, with_token};
 pub use program::{Program, cli_program};
 pub use server::{Server, Version, module};
 pub use waiter::{Waiter, is_connected};

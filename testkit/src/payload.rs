@@ -1,7 +1,7 @@
 //! Payloads of `DUMP` and commands of an AOF, to be tampered with.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The end of a payload: the RDB version in 2 bytes, then the checksum in 8.
 const FOOTER_LEN: usize = 10;
@@ -55,6 +55,13 @@ pub fn with_token(bytes: &[u8], old: i64, new: i64) -> Vec<u8> {
         }
     }
     panic!("token {old} is not in {}", bytes.escape_ascii())
+}
+
+/// The file to which a server appends its commands now.
+pub fn newest_aof(folder: &Path) -> PathBuf {
+    let files = fs::read_dir(folder.join("appendonlydir")).unwrap();
+    let files = files.map(|entry| entry.unwrap().path());
+    files.filter(|path| path.to_string_lossy().ends_with("incr.aof")).max().unwrap()
 }
 
 /// All commands in the AOF of a server, oldest first. What an RDB preamble holds is not among them.

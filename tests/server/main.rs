@@ -66,6 +66,7 @@ mod replication;
 mod servers_own;
 mod sessions;
 mod several;
+mod slot_moves;
 mod slow_log;
 mod tickets;
 mod tokens;

@@ -1,10 +1,11 @@
 //! Several locks in one step, as a real server routes, checks, saves and replicates them.
 
 use std::fs;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rlock_testkit::{Client, Cluster, Listener, Server, aof_commands, integer, items, text, until};
+use rlock_testkit::{
+    Client, Cluster, Listener, Server, aof_commands, integer, items, newest_aof, text, until,
+};
 
 /// How many times as often as in a short run.
 fn times(short: usize) -> usize {
@@ -217,15 +218,6 @@ fn a_grant_is_one_command_in_the_append_only_file() {
     assert_eq!(names_of("RLOCK.MRELEASE 2 b c ann"), [""; 0], "nothing to end");
 }
 
-fn newest_aof(server: &Server) -> PathBuf {
-    let folder = server.folder().join("appendonlydir");
-    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let mut files: Vec<PathBuf> =
-        files.filter(|path| path.to_string_lossy().ends_with("incr.aof")).collect();
-    files.sort();
-    files.pop().unwrap()
-}
-
 /// A file that is cut off loads all holds of a grant, or none. `RLOCK_SEVERAL=40` cuts it at every
 /// byte.
 #[test]
@@ -234,14 +226,14 @@ fn a_file_cut_within_a_grant_loads_all_of_it_or_none() {
     let mut server = Server::with(&settings);
     let mut client = server.client();
     client.granted("RLOCK.ACQUIRE before ann LEASE 600000");
-    let from = fs::metadata(newest_aof(&server)).unwrap().len() as usize;
+    let from = fs::metadata(newest_aof(server.folder())).unwrap().len() as usize;
     client.granted("RLOCK.MACQUIRE 3 a b c ann LEASE 600000");
-    let bytes = fs::read(newest_aof(&server)).unwrap();
+    let bytes = fs::read(newest_aof(server.folder())).unwrap();
     assert!(bytes.len() > from + 100, "{} bytes of a grant", bytes.len() - from);
     let step = (40 / times(1)).max(1);
     for cut in (from..bytes.len()).rev().step_by(step).chain([bytes.len()]) {
         server.kill_9();
-        fs::write(newest_aof(&server), &bytes[..cut]).unwrap();
+        fs::write(newest_aof(server.folder()), &bytes[..cut]).unwrap();
         server.start_again();
         let mut client = server.client();
         let found = held(&mut client, "ann");
@@ -262,7 +254,7 @@ fn a_file_with_a_grant_of_single_effects_is_loaded() {
     let mut client = server.client();
     client.granted("RLOCK.MACQUIRE 3 a b c ann LEASE 600000");
     let dumps = KEYS.map(|key| client.dump(key));
-    let bytes = fs::read(newest_aof(&server)).unwrap();
+    let bytes = fs::read(newest_aof(server.folder())).unwrap();
     let commands = aof_commands(server.folder());
     let [name, keys @ .., payload] = commands.last().unwrap().as_slice() else { panic!() };
     // The three are equally long: the same owner, mode, token and deadline.
@@ -273,7 +265,7 @@ fn a_file_with_a_grant_of_single_effects_is_loaded() {
     let mut old = bytes[..bytes.len() - resp(commands.last().unwrap()).len()].to_vec();
     old.extend(unit.iter().flat_map(|words| resp(words)));
     server.kill_9();
-    fs::write(newest_aof(&server), old).unwrap();
+    fs::write(newest_aof(server.folder()), old).unwrap();
     server.start_again();
     let mut client = server.client();
     assert_eq!(KEYS.map(|key| client.dump(key)), dumps);
